@@ -19,6 +19,7 @@ mod values;
 
 use baton::decide::scheduler::NodeSearch;
 use baton::decide::scheduler::rules::plugins::Profile;
+use baton::runtime::clock;
 use cluster::{Ask, Cluster, Decision, MIXED};
 use expect::Expect;
 
@@ -118,5 +119,16 @@ fn main() {
     expect.at_most("first_of_shape_ms", first.took.as_secs_f64() * 1000.0);
     let later: Vec<Decision> = (0..1000).map(|_| world.cluster.decide(&load::NEXT)).collect();
     show("1 GPU", nodes, &Figures::of(&later));
+
+    println!("an explanation of a pod beside the loop: what the loop does for it, and the rest");
+    let (cluster, before) = (&world.cluster, counting::held());
+    let started = clock::now().mono;
+    let snapshot = cluster.engine.snapshot();
+    expect.at_most("snapshot_ms", clock::now().mono.saturating_sub(started).as_secs_f64() * 1000.0);
+    expect.at_most("snapshot_bytes_per_pod", (counting::held() - before) as f64 / (nodes * load::PODS_PER_NODE) as f64);
+    let started = clock::now().mono;
+    let answer = snapshot.what_if(values::pod("another", load::NEXT.limits, cluster.moment().mono), cluster.moment());
+    expect.at_most("explanation_ms", clock::now().mono.saturating_sub(started).as_secs_f64() * 1000.0);
+    assert!(answer.fits && answer.verdict.nodes.len() == nodes);
     expect.finish();
 }

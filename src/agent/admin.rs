@@ -1,4 +1,4 @@
-//! What the daemon's admin address answers: is it alive, does it serve, what has it counted, what has it handed out.
+//! What the daemon's addresses answer: is it alive, does it serve, what has it counted, what has it handed out.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use super::metrics::AgentMetrics;
 use super::node_handoff::{Handoff, LedgerLine};
 use crate::contract::deviceplugin::Empty;
 use crate::contract::deviceplugin::device_plugin_client::DevicePluginClient;
-use crate::runtime::admin::{self, Admin};
+use crate::runtime::admin::Answers;
 
 /// Longest time for the call to ourselves.
 const SELF_CALL: Duration = Duration::from_secs(5);
@@ -101,10 +101,11 @@ impl AdminState {
     }
 }
 
-/// The routes of the admin address.
-pub fn routes(state: Arc<AdminState>, metrics: Arc<AgentMetrics>) -> Router {
+/// What probes and questions are answered.
+pub fn answers(state: Arc<AdminState>, metrics: Arc<AgentMetrics>) -> Answers {
     let (live, ready, ledger) = (state.clone(), state.clone(), state);
-    let admin = Admin {
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    Answers {
         live: Arc::new(move || {
             let live = live.clone();
             Box::pin(async move { live.live().await })
@@ -113,9 +114,9 @@ pub fn routes(state: Arc<AdminState>, metrics: Arc<AgentMetrics>) -> Router {
             let ready = ready.ready();
             Box::pin(async move { ready })
         }),
+        leading: None,
         metrics: Arc::new(move || metrics.print()),
-        more: &["/ledger"],
-    };
-    let json = [(header::CONTENT_TYPE, "application/json")];
-    admin::router(admin).route("/ledger", get(move || async move { (json, ledger.ledger()) }))
+        questions: Router::new().route("/ledger", get(move || async move { (json, ledger.ledger()) })),
+        paths: &["/ledger"],
+    }
 }

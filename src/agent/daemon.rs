@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::admin::{AdminState, ServingState, routes};
+use super::admin::{AdminState, ServingState, answers};
 use super::answer::Answers;
 use super::devices;
 use super::error::AgentError;
@@ -35,10 +35,13 @@ use crate::cluster::client;
 use crate::cluster::inventory::{InventoryWriter, Published};
 use crate::cluster::notice::Notices;
 use crate::cluster::restored::Restored;
+use crate::cluster::reviews::Reviews;
 use crate::contract::AgentStatus;
 use crate::decide::handoff::NodeInventory;
 use crate::hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots};
-use crate::runtime::{Backoff, PollThread, admin, clock};
+use crate::runtime::admin::Ports;
+use crate::runtime::auth::Guard;
+use crate::runtime::{Backoff, PollThread, clock};
 
 /// Hardware events that may wait. The reconciler takes each within microseconds; a full channel is a storm of repetitions.
 const EVENTS: usize = 1024;
@@ -113,7 +116,7 @@ async fn start(
     ending: &CancellationToken,
 ) -> Result<DeviceReconciler, AgentError> {
     let (client, resumed) = client::connect_with_resumed("baton-device-plugin", options.kubeconfig.as_deref()).await?;
-    let state = lock_and_listen(&options, &metrics, &admin_state, tasks).await?;
+    let state = lock_and_listen(&options, &client, &metrics, &admin_state, tasks).await?;
     admin_state.set_phase("looking at the hardware");
     let (sink, events) = event_channel();
     let roots = roots(&options);
@@ -202,29 +205,26 @@ async fn named(name: &'static str, work: impl Future<Output = ()>) -> Ended {
     Ended { name, why: Ok(()) }
 }
 
-/// The admin address is opened first, so that a waiting daemon can be asked why it waits. In one network namespace with the
-/// daemon that it waits for, the address is free only after the lock is.
+/// The addresses are opened first, so that a waiting daemon can be asked why it waits. In one network namespace with the daemon
+/// that it waits for, they are free only after the lock is.
 async fn lock_and_listen(
     options: &AgentOptions,
+    client: &Client,
     metrics: &Arc<AgentMetrics>,
     admin_state: &Arc<AdminState>,
     tasks: &mut JoinSet<Ended>,
 ) -> Result<StateDir, AgentError> {
     admin_state.set_phase("waiting for another daemon of this node to end");
     let directory = &options.paths.state_dir;
-    let Some(address) = options.listen else { return Ok(StateDir::acquire(directory).await?) };
-    let mut serve = |listener: TcpListener| {
-        if let Ok(address) = listener.local_addr() {
-            tracing::info!(%address, "admin HTTP");
-        }
-        let router = routes(admin_state.clone(), metrics.clone());
-        // It answers until the end: tasks are ended after the calls in hand are.
-        let never = CancellationToken::new();
-        tasks.spawn(named("admin HTTP", admin::serve(listener, router, never)));
+    let mut serve = |ports: Ports| {
+        let answers = answers(admin_state.clone(), metrics.clone());
+        let guard = Guard::new(Arc::new(Reviews::new(client.clone())), clock::mono);
+        // They answer until the end: tasks are ended after the calls in hand are.
+        tasks.spawn(named("HTTP", ports.serve(answers, guard, CancellationToken::new())));
     };
-    match admin::bind(address).await {
-        Ok(listener) => {
-            serve(listener);
+    match Ports::open(&options.ports) {
+        Ok(ports) => {
+            serve(ports);
             Ok(StateDir::acquire(directory).await?)
         }
         Err(first) => {
@@ -233,7 +233,7 @@ async fn lock_and_listen(
                 return Err(first.into());
             }
             let state = StateDir::acquire(directory).await?;
-            serve(admin::bind(address).await?);
+            serve(Ports::open(&options.ports)?);
             Ok(state)
         }
     }

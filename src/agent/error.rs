@@ -7,7 +7,7 @@ use super::options::AgentOptionsError;
 use crate::cluster::client::ConnectError;
 use crate::cluster::restored::Restored;
 use crate::hardware::{NvmlError, ScanError};
-use crate::runtime::admin::AdminError;
+use crate::runtime::admin::PortError;
 
 /// An end that a new start, or an operator, has to mend. A signal is not one of them.
 #[derive(Debug, thiserror::Error)]
@@ -21,9 +21,9 @@ pub enum AgentError {
     /// The API server's credentials.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The admin address.
+    /// Its addresses.
     #[error(transparent)]
-    Admin(#[from] AdminError),
+    Ports(#[from] PortError),
     /// A root of the machine's files.
     #[error(transparent)]
     MachineScan(#[from] ScanError),

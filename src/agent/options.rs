@@ -2,7 +2,6 @@
 //! file are read elsewhere and end here.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use crate::contract::word::word_enum;
 use crate::contract::{LockFormat, key};
 use crate::decide::handoff::{IdMismatch, LockMode, UnassignedPods};
 use crate::decide::health::{PortPolicy, XidAction};
+use crate::runtime::admin::PortOptions;
 
 word_enum! {
     /// Which MIG devices are offered.
@@ -60,8 +60,8 @@ pub struct AgentOptions {
     pub namespace: String,
     /// Every place that is read or written.
     pub paths: AgentPaths,
-    /// Admin HTTP address. `None` opens none.
-    pub listen: Option<SocketAddr>,
+    /// Its addresses.
+    pub ports: PortOptions,
 
     /// Which MIG devices are offered, and under which names.
     pub mig_strategy: MigStrategy,
@@ -194,7 +194,7 @@ impl Default for AgentOptions {
             kubeconfig: None,
             namespace: "baton-system".into(),
             paths: AgentPaths::default(),
-            listen: Some(([0, 0, 0, 0], 9402).into()),
+            ports: PortOptions::on(9402, 9412),
             mig_strategy: MigStrategy::None,
             fail_on_init_error: true,
             gpu_sharing: true,
@@ -310,6 +310,7 @@ impl AgentOptions {
         if !self.mps_root.is_absolute() {
             return bad("--mps-root", format!("{} is not absolute", self.mps_root.display()));
         }
+        self.ports.validate(|option, problem| AgentOptionsError { option, problem })?;
         self.xid.table()?;
         self.paths.validate()?;
         self.periods.validate()

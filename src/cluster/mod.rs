@@ -25,6 +25,7 @@ pub mod pod_group;
 pub mod pod_writer;
 pub mod requests;
 pub mod restored;
+pub mod reviews;
 pub mod rewatch;
 mod spec_part;
 pub mod tyjob;

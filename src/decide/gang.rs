@@ -42,7 +42,7 @@ pub use members::{is_ours, waiting};
 pub use policy::{GangPolicy, OnBindFailure};
 
 /// Every group of gangs with the results of its attempts, and its members that are being bound.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Gangs {
     groups: BTreeMap<GroupId, GroupRecord>,
     /// The group of each gang at its last review.

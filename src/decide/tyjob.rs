@@ -60,6 +60,12 @@ impl TyJobs {
         &self.records
     }
 
+    /// The records alone: what explanations read.
+    #[must_use]
+    pub fn snapshot(&self) -> Self {
+        Self { records: self.records.clone(), ..Self::default() }
+    }
+
     /// Releases every place and forgets the jobs: this process starts or stops leading.
     pub fn clear(&mut self, cx: &mut Context<'_>) {
         for key in self.records.keys().cloned().collect::<Vec<_>>() {

@@ -41,8 +41,9 @@ explain --what-if -f pod.yaml` shows what would be decided for a pod that does n
 Nothing is written.
 
 The scheduler is found through the API server: the pod proxy of the pods labelled app.kubernetes.io/part-of=baton and
-app.kubernetes.io/component=scheduler, which takes the rights to list pods and to get (what-if: to create) pods/proxy
-there. --admin-url names an address instead, such as that of `kubectl -n baton-system port-forward <leading pod> 9403`.";
+app.kubernetes.io/component=scheduler, which takes the ClusterRole baton-operator in their namespace. It is shown a token of the
+ServiceAccount baton-viewer, never yours. --admin-url names an address instead: https://127.0.0.1:9403 beside
+`kubectl -n baton-system port-forward <leading pod> 9403`.";
 
 const AUDIT: &str = "\
 Reads nodes, pods and Device objects and checks what must always hold: no device (or share of one) is held by two live

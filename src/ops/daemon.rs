@@ -105,6 +105,9 @@ fn configure<O: Default + 'static>(
     telemetry::init(log.format, &log.filter)
         .map_err(|error| ConfigError::Flag { name: "log", problem: error.to_string() })?;
     report(command, settings, &loaded);
+    for old in &loaded.renamed {
+        tracing::warn!("environment variable {old} is read in this version for the last time: name it BATON_{old}");
+    }
     Ok((loaded.options.options, loaded.sources))
 }
 

@@ -1,30 +1,38 @@
-//! Requests to the leading scheduler: at an address, or through the API server's proxy to its pod.
+//! Requests to the leading scheduler: at an address, or through the API server's proxy to its pod; with a token that is good for
+//! nothing else.
 
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
 use http::{Request, Uri};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::Client;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ListParams, PostParams};
 use kube::client::Body;
 use serde::de::DeserializeOwned;
 
 use super::live;
 use super::say::Usage;
-use crate::cluster::client;
+use crate::cluster::client::{self, status_code};
+use crate::runtime::auth::{AUDIENCE, HEADER};
 
 /// Labels of the scheduler's pods, with or without the extender.
 pub(super) const LABELS: &str = "app.kubernetes.io/part-of=baton,app.kubernetes.io/component=scheduler";
-/// Name of the admin port in their containers, and the port where none has that name.
-const PORT: (&str, i32) = ("admin", 9403);
+/// Names of the ports in their containers, and the ports where none has the name.
+const ADMIN: (&str, i32) = ("admin", 9403);
+const PROBES: (&str, i32) = ("probes", 9413);
+/// The ServiceAccount that commands ask as, never as the user: the daemons see its token.
+pub(super) const VIEWER: &str = "baton-viewer";
+/// Seconds of its tokens; an API server makes none for a shorter time.
+const LIFETIME: i64 = 600;
 
 /// How the scheduler is found.
 #[derive(Debug, Clone, Args)]
 pub struct LeaderArgs {
-    /// Admin HTTP of the leading scheduler, e.g. http://127.0.0.1:9403; else BATON_ADMIN_URL, or it is found through the API
-    /// server.
+    /// Admin address of the leading scheduler, e.g. https://127.0.0.1:9403 of a port-forward; else BATON_ADMIN_URL, or it is found
+    /// through the API server.
     #[arg(long, value_name = "URL", global = true)]
     pub admin_url: Option<Uri>,
     /// Namespace of the scheduler's pods.
@@ -44,6 +52,8 @@ pub struct Leader {
     client: Client,
     /// Before each path.
     prefix: String,
+    /// For the scheduler; none over plain HTTP.
+    token: Option<String>,
     /// For messages.
     place: String,
 }
@@ -53,9 +63,13 @@ impl Leader {
     pub async fn find(args: &LeaderArgs, kubeconfig: Option<&Path>) -> anyhow::Result<Self> {
         if let Some(url) = &args.admin_url.clone().or(admin_url(std::env::var("BATON_ADMIN_URL").ok())?) {
             if url.scheme_str() != Some("http") && url.scheme_str() != Some("https") {
-                return Err(Usage(format!("--admin-url {url}: expected a URL like http://127.0.0.1:9403")).into());
+                return Err(Usage(format!("--admin-url {url}: expected a URL like https://127.0.0.1:9403")).into());
             }
-            return Ok(Self { client: client::at(url.clone())?, prefix: String::new(), place: url.to_string() });
+            let token = match url.scheme_str() {
+                Some("https") => Some(viewer_token(live::connect(kubeconfig).await?, &args.scheduler_namespace).await?),
+                _ => None,
+            };
+            return Ok(Self { client: client::at(url.clone())?, prefix: String::new(), token, place: url.to_string() });
         }
         let how = "cannot look for the scheduler; --admin-url URL names it directly";
         let client = live::connect(kubeconfig).await.context(how)?;
@@ -67,17 +81,17 @@ impl Leader {
         let mut silent = Vec::new();
         for pod in &pods.items {
             let name = pod.metadata.name.clone().unwrap_or_default();
-            let ports = pod
-                .spec
-                .iter()
-                .flat_map(|spec| &spec.containers)
-                .flat_map(|container| container.ports.iter().flatten());
-            let mut ports = ports.filter(|port| port.name.as_deref() == Some(PORT.0));
-            let port = ports.next().map_or(PORT.1, |port| port.container_port);
-            let prefix = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy");
-            let leader = Self { client: client.clone(), prefix, place: format!("pod {namespace}/{name}") };
-            match leader.request(http::Method::GET, "/leading", String::new()).await {
-                Ok((200, _)) => return Ok(leader),
+            let proxy = |scheme: &str, port| {
+                let port = container_port(pod, port);
+                format!("/api/v1/namespaces/{namespace}/pods/{scheme}{name}:{port}/proxy")
+            };
+            let (prefix, place) = (proxy("", PROBES), format!("pod {namespace}/{name}"));
+            let probes = Self { client: client.clone(), prefix, token: None, place };
+            match probes.request(http::Method::GET, "/leading", String::new()).await {
+                Ok((200, _)) => {
+                    let token = Some(viewer_token(client.clone(), namespace).await?);
+                    return Ok(Self { prefix: proxy("https:", ADMIN), token, ..probes });
+                }
                 Ok((503, _)) => silent.push(format!("{name} does not lead")),
                 Ok((status, text)) => silent.push(format!("{name} answers {status} {}", text.trim())),
                 Err(error) => silent.push(format!("{name}: {error:#}")),
@@ -109,7 +123,10 @@ impl Leader {
 
     async fn request(&self, method: http::Method, path: &str, body: String) -> anyhow::Result<(u16, String)> {
         let uri = format!("{}{path}", self.prefix);
-        let request = Request::builder().method(method).uri(uri).body(Body::from(body.into_bytes()))?;
+        let token = self.token.iter().map(|token| (HEADER, token));
+        let request = token
+            .fold(Request::builder().method(method).uri(uri), |request, (name, token)| request.header(name, token));
+        let request = request.body(Body::from(body.into_bytes()))?;
         let cannot = || format!("cannot ask the scheduler at {}", self.place);
         let answer = async {
             let response = self.client.send(request).await.with_context(cannot)?;
@@ -119,6 +136,37 @@ impl Leader {
         };
         live::patiently(answer, || format!("asking the scheduler at {}", self.place)).await
     }
+}
+
+fn container_port(pod: &Pod, (name, default): (&str, i32)) -> i32 {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
+    ports.find(|port| port.name.as_deref() == Some(name)).map_or(default, |port| port.container_port)
+}
+
+/// A token of the viewer, which Baton's daemons alone accept.
+async fn viewer_token(client: Client, namespace: &str) -> anyhow::Result<String> {
+    let spec = TokenRequestSpec {
+        audiences: Some(vec![AUDIENCE.to_owned()]),
+        expiration_seconds: Some(LIFETIME),
+        ..TokenRequestSpec::default()
+    };
+    let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
+    let accounts: Api<ServiceAccount> = Api::namespaced(client, namespace);
+    let (making, params) = (|| format!("making a token of ServiceAccount {namespace}/{VIEWER}"), PostParams::default());
+    let made = live::patiently(accounts.create_token_request(VIEWER, &params, &request), making).await;
+    let made = made.map_err(|error| {
+        let advice = match status_code(&error) {
+            Some(403) => format!(
+                "this user may not ask the scheduler: `kubectl -n {namespace} create rolebinding NAME --clusterrole=baton-operator --user=USER` lets it"
+            ),
+            Some(404) => format!("is Baton installed in namespace {namespace}? `baton manifests` brings the ServiceAccount"),
+            _ => "the API server makes no token".to_owned(),
+        };
+        anyhow::Error::from(error).context(format!("cannot ask the scheduler as {namespace}/{VIEWER}; {advice}"))
+    })?;
+    let token = made.status.and_then(|status| status.token).filter(|token| !token.is_empty());
+    token.ok_or_else(|| anyhow!("the API server made an empty token of ServiceAccount {namespace}/{VIEWER}"))
 }
 
 #[cfg(test)]
@@ -146,14 +194,28 @@ mod tests {
                 }),
             )
             .route(
-                &format!("{proxy}/one:9500/proxy/leading"),
+                &format!("{proxy}/one:9413/proxy/leading"),
                 get(|| async { (StatusCode::SERVICE_UNAVAILABLE, "following\n") }),
             )
-            .route(&format!("{proxy}/two:9500/proxy/leading"), get(|| async { "leading\n" }))
+            .route(&format!("{proxy}/two:9413/proxy/leading"), get(|| async { "leading\n" }))
             .route(
-                &format!("{proxy}/two:9500/proxy/queue"),
-                get(|| async { axum::Json(json!({"leading": true, "items": []})) }),
-            );
+                &format!("{proxy}/https:two:9500/proxy/queue"),
+                get(|headers: axum::http::HeaderMap| async move {
+                    assert_eq!(headers[HEADER], "of-the-viewer");
+                    axum::Json(json!({"leading": true, "items": []}))
+                }),
+            )
+            .route(
+                "/api/v1/namespaces/system/serviceaccounts/baton-viewer/token",
+                axum::routing::post(|asked: axum::Json<Value>| async move {
+                    let spec = json!({"audiences": ["baton-admin"], "expirationSeconds": 600});
+                    assert_eq!(asked["spec"], spec);
+                    let status = json!({"token": "of-the-viewer", "expirationTimestamp": "2026-11-23T10:00:00Z"});
+                    axum::Json(json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": {},
+                        "spec": spec, "status": status}))
+                }),
+            )
+            .route("/admin/queue", get(|| async { axum::Json(json!({"leading": true, "items": []})) }));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
@@ -175,8 +237,8 @@ mod tests {
         let nowhere = LeaderArgs { scheduler_namespace: "empty".into(), ..args };
         let error = Leader::find(&nowhere, Some(kubeconfig.path())).await.err().unwrap().to_string();
         assert!(error.contains("namespace empty") && error.contains("--admin-url"), "{error}");
-        // An address is used as it is.
-        let url = format!("http://{address}/api/v1/namespaces/system/pods/two:9500/proxy").parse().unwrap();
+        // An address is used as it is, and over plain HTTP nothing is shown to it.
+        let url = format!("http://{address}/admin").parse().unwrap();
         let direct = LeaderArgs { admin_url: Some(url), ..nowhere };
         let leader = Leader::find(&direct, None).await.unwrap();
         let queue: Value = leader.get("/queue").await.unwrap();

@@ -34,6 +34,17 @@ pub fn user(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// A block of addresses.
+pub fn cidr(text: &str) -> Result<String, String> {
+    let parts = text
+        .split_once('/')
+        .and_then(|(address, bits)| Some((address.parse::<std::net::IpAddr>().ok()?, bits.parse::<u8>().ok()?)));
+    match parts {
+        Some((address, bits)) if bits <= if address.is_ipv6() { 128 } else { 32 } => Ok(text.to_owned()),
+        _ => Err("expected a block of addresses such as 10.0.0.0/24 or fd00::/64".to_owned()),
+    }
+}
+
 /// An image's reference; checks only what a shell may have lost.
 pub fn image(text: &str) -> Result<String, String> {
     let bad = text.is_empty() || text.contains(|letter: char| letter.is_whitespace() || letter.is_control());
@@ -52,6 +63,8 @@ mod tests {
         assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
         assert!(duration("abc").unwrap_err().contains("\"abc\" is no duration"));
         assert!(user("system:serviceaccount:a:b").is_ok() && user("").is_err() && user("a' || true").is_err());
+        assert!(cidr("10.0.0.0/24").is_ok() && cidr("fd00::/64").is_ok());
+        assert!(cidr("10.0.0.0").is_err() && cidr("10.0.0.0/33").is_err() && cidr("host/24").is_err());
         assert!(image("a.b:5000/c@sha256:00").is_ok() && image("").is_err() && image("a b").is_err());
     }
 }

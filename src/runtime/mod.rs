@@ -1,7 +1,8 @@
-//! Process plumbing without a domain word: telemetry, shutdown, back-off, the only clock, HTTP.
+//! Process plumbing without a domain word: telemetry, shutdown, back-off, the only clock, addresses with TLS and tokens.
 
 pub mod admin;
 pub mod alarm;
+pub mod auth;
 pub mod backoff;
 pub mod build_info;
 pub mod clock;
@@ -12,6 +13,7 @@ pub mod options;
 pub mod poll_thread;
 pub mod shutdown;
 pub mod telemetry;
+pub mod tls;
 pub mod vital;
 pub mod words;
 

@@ -1,4 +1,4 @@
-//! Admin HTTP of the scheduler: probes, metrics, `/leading`, `/explain?pod=namespace/name`, what-if by a POST of a manifest to
+//! What the scheduler's addresses answer: probes, metrics, `/leading`, `/explain?pod=namespace/name`, what-if by a POST of a manifest to
 //! `/explain`, `/queue`, `/gangs`, `/gangs/<namespace>/<name>`, `/jobs/<namespace>/<name>`.
 
 use std::sync::Arc;
@@ -12,36 +12,31 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::manifest;
 use super::metrics::Metrics;
 use crate::contract::PodKey;
 use crate::contract::gang::GangId;
 use crate::contract::key::MAX_OBJECT;
-use crate::decide::explain::{Explanation, GangExplanation, GangView, JobExplanation, QueueReport, Unadmitted, WhatIf};
-use crate::runtime::admin::{self, Admin};
+use crate::decide::scheduler::{Moment, Scheduler};
+use crate::runtime::admin::{Answers, Check};
 
 /// The event loop answers within this time, or the process is not live.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A question to the event loop, with the channel for its answer.
-#[derive(Debug)]
+/// Questions that are answered at once; each may judge every node and holds a snapshot of the cluster meanwhile.
+const AT_ONCE: usize = 2;
+
+/// Answers from a snapshot of the scheduler.
+type Ask = Box<dyn FnOnce(&Scheduler, Moment) + Send>;
+
+/// A question to the event loop.
 pub enum Question {
-    /// Why is this pod where it is?
-    Explain(PodKey, oneshot::Sender<Option<Explanation>>),
-    /// What would be decided for this pod?
-    WhatIf(Box<Unadmitted>, oneshot::Sender<Result<WhatIf, String>>),
-    /// What is queued?
-    Queue(oneshot::Sender<QueueReport>),
-    /// Which gangs are there?
-    Gangs(oneshot::Sender<Vec<GangView>>),
-    /// Why is this gang where it is?
-    ExplainGang(GangId, oneshot::Sender<Option<GangExplanation>>),
-    /// Why is this TYJob where it is?
-    ExplainJob(PodKey, oneshot::Sender<Option<JobExplanation>>),
     /// Is the world complete, and does this process lead?
     State(oneshot::Sender<LoopState>),
+    /// Something that takes time: the event loop hands a snapshot out and goes on.
+    Ask(Ask),
 }
 
 /// State of the event loop.
@@ -53,54 +48,49 @@ pub struct LoopState {
     pub leading: bool,
 }
 
-type Questions = mpsc::Sender<Question>;
+/// The way to the event loop.
+#[derive(Clone)]
+struct Questions {
+    out: mpsc::Sender<Question>,
+    permits: Arc<Semaphore>,
+}
 
-/// The routes.
-pub fn router(questions: Questions, metrics: Metrics) -> Router {
-    let (live, ready) = (questions.clone(), questions.clone());
-    let admin = Admin {
-        live: Arc::new(move || {
-            let questions = live.clone();
-            Box::pin(async move { put(&questions, Question::State).await.map(|_| "alive".to_owned()) })
-        }),
-        ready: Arc::new(move || {
-            let questions = ready.clone();
-            Box::pin(async move {
-                let state = put(&questions, Question::State).await?;
-                match (state.missing.is_empty(), state.leading) {
-                    (false, _) => Err(format!("waiting for the first list of {}", state.missing.join(", "))),
-                    (true, true) => Ok("leading".to_owned()),
-                    (true, false) => Ok("following".to_owned()),
-                }
-            })
-        }),
-        metrics: Arc::new(move || metrics.print()),
-        more: &[
-            "/leading",
-            "/explain?pod=NAMESPACE/NAME",
-            "/queue",
-            "/gangs",
-            "/gangs/NAMESPACE/NAME",
-            "/jobs/NAMESPACE/NAME",
-        ],
+/// What probes and questions are answered.
+pub fn answers(questions: mpsc::Sender<Question>, metrics: Metrics) -> Answers {
+    let questions = Questions { out: questions, permits: Arc::new(Semaphore::new(AT_ONCE)) };
+    let check = |judge: fn(LoopState) -> Result<String, String>| -> Check {
+        let questions = questions.clone();
+        Arc::new(move || {
+            let questions = questions.clone();
+            Box::pin(async move { judge(put(&questions, Question::State).await?) })
+        })
     };
-    let routes = Router::new()
-        .route("/leading", get(leading))
+    Answers {
+        live: check(|_| Ok("alive".to_owned())),
+        ready: check(|state| {
+            let missing = state.missing.join(", ");
+            if missing.is_empty() { Ok(word(&state)) } else { Err(format!("waiting for the first list of {missing}")) }
+        }),
+        // It is the one process that may answer kube-scheduler, so a Service needs no other endpoint.
+        leading: Some(check(|state| if state.leading { Ok(word(&state)) } else { Err(word(&state)) })),
+        metrics: Arc::new(move || metrics.print()),
+        paths: &["/explain?pod=NAMESPACE/NAME", "/queue", "/gangs", "/gangs/NAMESPACE/NAME", "/jobs/NAMESPACE/NAME"],
+        questions: router(questions),
+    }
+}
+
+fn word(state: &LoopState) -> String {
+    if state.leading { "leading" } else { "following" }.to_owned()
+}
+
+fn router(questions: Questions) -> Router {
+    Router::new()
         .route("/explain", get(explain).post(what_if).layer(DefaultBodyLimit::max(MAX_OBJECT)))
         .route("/queue", get(queue))
         .route("/gangs", get(gangs))
         .route("/gangs/{namespace}/{name}", get(explain_gang))
-        .route("/jobs/{namespace}/{name}", get(explain_job));
-    admin::router(admin).merge(routes.with_state(questions))
-}
-
-/// 200 on the leader only: it is the one process that may answer kube-scheduler, so a Service needs no other endpoint.
-async fn leading(State(questions): State<Questions>) -> Response {
-    match put(&questions, Question::State).await {
-        Ok(LoopState { leading: true, .. }) => (StatusCode::OK, "leading\n").into_response(),
-        Ok(_) => (StatusCode::SERVICE_UNAVAILABLE, "following\n").into_response(),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response(),
-    }
+        .route("/jobs/{namespace}/{name}", get(explain_job))
+        .with_state(questions)
 }
 
 #[derive(Deserialize)]
@@ -113,7 +103,10 @@ async fn explain(State(questions): State<Questions>, Query(query): Query<Explain
         return (StatusCode::BAD_REQUEST, "expected /explain?pod=namespace/name\n").into_response();
     };
     let key = PodKey::new(namespace, name);
-    let answer = ask(&questions, |answer| Question::Explain(key.clone(), answer)).await;
+    let answer = {
+        let key = key.clone();
+        ask(&questions, move |scheduler, now| scheduler.explain(&key, now)).await
+    };
     reply(answer.map(|found| found.ok_or_else(|| (StatusCode::NOT_FOUND, format!("there is no pod {key}\n")))))
 }
 
@@ -129,15 +122,19 @@ async fn what_if(State(questions): State<Questions>, manifest: Result<String, St
         }
     };
     let refused = |why| (StatusCode::BAD_REQUEST, format!("the API server would refuse the pod: {why}\n"));
-    reply(ask(&questions, |answer| Question::WhatIf(pod, answer)).await.map(|answer| answer.map_err(refused)))
+    reply(
+        ask(&questions, move |scheduler, now| scheduler.what_if_admitted(*pod, now))
+            .await
+            .map(|answer| answer.map_err(refused)),
+    )
 }
 
 async fn queue(State(questions): State<Questions>) -> Response {
-    reply(ask(&questions, Question::Queue).await.map(Ok))
+    reply(ask(&questions, Scheduler::queue_report).await.map(Ok))
 }
 
 async fn gangs(State(questions): State<Questions>) -> Response {
-    reply(ask(&questions, Question::Gangs).await.map(|items| Ok(json!({ "items": items }))))
+    reply(ask(&questions, Scheduler::gang_views).await.map(|items| Ok(json!({ "items": items }))))
 }
 
 async fn explain_gang(State(questions): State<Questions>, Path(path): Path<(String, String)>) -> Response {
@@ -146,13 +143,19 @@ async fn explain_gang(State(questions): State<Questions>, Path(path): Path<(Stri
         Err(bad) => return (StatusCode::BAD_REQUEST, format!("{bad}\n")).into_response(),
     };
     let missing = || (StatusCode::NOT_FOUND, format!("there is no gang {id}; `baton get gangs -A` lists them all\n"));
-    let answer = ask(&questions, |answer| Question::ExplainGang(id.clone(), answer)).await;
+    let answer = {
+        let id = id.clone();
+        ask(&questions, move |scheduler, now| scheduler.explain_gang(&id, now)).await
+    };
     reply(answer.map(|found| found.ok_or_else(missing)))
 }
 
 async fn explain_job(State(questions): State<Questions>, Path(path): Path<(String, String)>) -> Response {
     let job = PodKey::new(&path.0, &path.1);
-    let answer = ask(&questions, |answer| Question::ExplainJob(job.clone(), answer)).await;
+    let answer = {
+        let job = job.clone();
+        ask(&questions, move |scheduler, now| scheduler.explain_job(&job, now)).await
+    };
     reply(answer.map(|found| found.ok_or_else(|| (StatusCode::NOT_FOUND, format!("there is no TYJob {job}\n")))))
 }
 
@@ -165,20 +168,32 @@ fn reply<T: Serialize>(answer: Result<Result<T, (StatusCode, String)>, String>) 
     }
 }
 
-/// Asks the event loop once the world is complete: before that, an answer about pods would be wrong.
-async fn ask<T>(questions: &Questions, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Result<T, String> {
+/// Asks a snapshot once the world is complete: before that, an answer about pods would be wrong.
+async fn ask<T: Send + 'static>(
+    questions: &Questions,
+    question: impl FnOnce(&Scheduler, Moment) -> T + Send + 'static,
+) -> Result<T, String> {
     let missing = put(questions, Question::State).await?.missing;
     if !missing.is_empty() {
         return Err(format!("waiting for the first list of {}", missing.join(", ")));
     }
-    put(questions, question).await
+    let turn = tokio::time::timeout(ANSWER, questions.permits.clone().acquire_owned()).await;
+    let turn = turn.map_err(|_| format!("{AT_ONCE} other questions are being answered: ask again"))?;
+    put(questions, move |answer| {
+        Question::Ask(Box::new(move |scheduler, now| {
+            // Its place is free when the work is done, whether or not its client still waits.
+            let _turn = turn;
+            drop(answer.send(question(scheduler, now)));
+        }))
+    })
+    .await
 }
 
 async fn put<T>(questions: &Questions, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Result<T, String> {
     let (answer, answered) = oneshot::channel();
     let ended = || "the event loop has ended".to_owned();
     let asked = async {
-        questions.send(question(answer)).await.map_err(|_| ended())?;
+        questions.out.send(question(answer)).await.map_err(|_| ended())?;
         answered.await.map_err(|_| ended())
     };
     tokio::time::timeout(ANSWER, asked).await.map_err(|_| "the event loop does not answer".to_owned())?

@@ -9,7 +9,6 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kube::Client;
-use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +30,7 @@ use crate::cluster::notice::Notices;
 use crate::cluster::pod_group::PodGroups;
 use crate::cluster::pod_writer::PodWriter;
 use crate::cluster::restored::Restored;
+use crate::cluster::reviews::Reviews;
 use crate::cluster::tyjob::JobStatuses;
 use crate::cluster::volume::Volumes;
 use crate::decide::lock::LockPolicy;
@@ -38,7 +38,8 @@ use crate::decide::scheduler::queue::QueuePolicy;
 use crate::decide::scheduler::rules::{Plugins, RegistryError};
 use crate::decide::scheduler::{Config, EffectResult, Effects, Moment, Scheduler};
 use crate::decide::world::{WorldEvent, WorldPolicy};
-use crate::runtime::admin::{AdminError, bind, serve};
+use crate::runtime::admin::{PortError, Ports};
+use crate::runtime::auth::Guard;
 use crate::runtime::clock;
 
 /// Messages that feeds may be ahead of the loop. Each may be a Device object as it was read, 20 kB: while the cluster is listed,
@@ -69,9 +70,9 @@ pub enum SchedulerError {
     /// No API server to talk to.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The admin address cannot be used.
+    /// Its addresses cannot be served.
     #[error(transparent)]
-    Admin(#[from] AdminError),
+    Ports(#[from] PortError),
     /// kube-scheduler's calls cannot be served.
     #[error(transparent)]
     Extender(#[from] ExtenderError),
@@ -92,7 +93,7 @@ pub async fn run(options: SchedulerOptions, plugins: &Plugins, stop: Cancellatio
 pub struct SchedulerDaemon {
     options: SchedulerOptions,
     client: Client,
-    listener: Option<TcpListener>,
+    ports: Ports,
     extender: Option<Extender>,
     scheduler: Scheduler,
 }
@@ -103,23 +104,20 @@ impl SchedulerDaemon {
         Self::with_plugins(options, &Plugins::default()).await
     }
 
-    /// Checks options and rules, opens the admin address. An API server that is not there yet is waited for later.
+    /// Checks options and rules, opens the addresses. An API server that is not there yet is waited for later.
     pub async fn with_plugins(options: SchedulerOptions, plugins: &Plugins) -> Result<Self, SchedulerError> {
         options.validate()?;
         let plugins = plugins.configured(&options.plugin_set()?)?;
         let client = connect_as("baton-scheduler", options.kubeconfig.as_deref()).await?;
         let scheduler = Scheduler::new(scheduler_config(&options), plugins);
-        let listener = match options.listen {
-            Some(address) => Some(bind(address).await?),
-            None => None,
-        };
-        let extender = Extender::open(&options.extender).await?;
-        Ok(Self { options, client, listener, extender, scheduler })
+        let ports = Ports::open(&options.ports)?;
+        let extender = Extender::open(&options.extender)?;
+        Ok(Self { options, client, ports, extender, scheduler })
     }
 
-    /// Where the admin HTTP is.
+    /// The admin address.
     pub fn admin_address(&self) -> Option<SocketAddr> {
-        self.listener.as_ref().and_then(|listener| listener.local_addr().ok())
+        self.ports.admin_address()
     }
 
     /// Where kube-scheduler's calls are served.
@@ -129,7 +127,7 @@ impl SchedulerDaemon {
 
     /// Runs until `stop`, then finishes what is under way and gives the Lease away.
     pub async fn run(self, stop: CancellationToken) -> Result<(), SchedulerError> {
-        let Self { options, client, listener, extender, scheduler } = self;
+        let Self { options, client, ports, extender, scheduler } = self;
         let (feed_out, feed_in) = mpsc::channel(BACKLOG);
         let (report_out, report_in) = mpsc::unbounded_channel();
         let (question_out, question_in) = mpsc::channel(16);
@@ -144,13 +142,8 @@ impl SchedulerDaemon {
         let missing = start_feeds(&client, &settings, &locks, &feed_out, &mut tasks);
         drop(feed_out);
         let metrics = Metrics::new();
-        if let Some(listener) = listener {
-            if let Ok(address) = listener.local_addr() {
-                tracing::info!(%address, "admin HTTP");
-            }
-            let router = admin::router(question_out.clone(), metrics.clone());
-            tokio::spawn(serve(listener, router, stop.clone()));
-        }
+        let guard = Guard::new(Arc::new(Reviews::new(client.clone())), clock::mono);
+        tokio::spawn(ports.serve(admin::answers(question_out.clone(), metrics.clone()), guard, stop.clone()));
         let pods = PodWriter::new(client.clone(), options.periods.bind_timeout);
         let (front, requests) = Front::new(pods.clone(), options.extender.gang);
         if let Some(extender) = extender {
@@ -299,18 +292,16 @@ impl EventLoop {
         due.min(end).min(longest)
     }
 
-    fn answer(&mut self, question: Question) {
-        // An answer is dropped when its HTTP client has left.
+    fn answer(&self, question: Question) {
         match question {
-            Question::Gangs(answer) => drop(answer.send(self.scheduler.gang_views(moment()))),
-            Question::ExplainGang(gang, answer) => drop(answer.send(self.scheduler.explain_gang(&gang, moment()))),
-            Question::ExplainJob(job, answer) => drop(answer.send(self.scheduler.explain_job(&job, moment()))),
-            Question::Explain(pod, answer) => drop(answer.send(self.scheduler.explain(&pod, moment()))),
-            Question::WhatIf(pod, answer) => drop(answer.send(self.scheduler.what_if_admitted(*pod, moment()))),
-            Question::Queue(answer) => drop(answer.send(self.scheduler.queue_report(moment()))),
+            // An answer is dropped when its HTTP client has left.
             Question::State(answer) => {
                 let missing = self.missing.iter().copied().collect();
                 drop(answer.send(LoopState { missing, leading: self.scheduler.is_leading() }));
+            }
+            Question::Ask(ask) => {
+                let snapshot = self.scheduler.snapshot();
+                tokio::task::spawn_blocking(move || ask(&snapshot, moment()));
             }
         }
     }

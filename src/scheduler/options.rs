@@ -1,6 +1,5 @@
 //! Options of the scheduler: plain fields with the documented defaults. `ops` fills them from flags, environment and file.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use crate::decide::scheduler::rules::plugins::{
 use crate::decide::tyjob::JobPolicy;
 use crate::decide::tyjob::placement::Weights;
 use crate::decide::world::gangs::GangDefaults;
+use crate::runtime::admin::PortOptions;
 use crate::runtime::options::{self, OptionError};
 
 words!(LockMode, "always" => LockMode::Always, "auto" => LockMode::Auto);
@@ -39,8 +39,8 @@ pub struct SchedulerOptions {
     pub kubeconfig: Option<PathBuf>,
     /// Namespace of the agents' Leases and, unless said otherwise, of our own.
     pub namespace: String,
-    /// Admin HTTP address: probes, metrics, `/explain`. `None` opens none.
-    pub listen: Option<SocketAddr>,
+    /// Its addresses.
+    pub ports: PortOptions,
 
     /// Node annotation of the node lock.
     pub node_lock_key: String,
@@ -121,7 +121,7 @@ impl Default for SchedulerOptions {
             more_scheduler_names: Vec::new(),
             kubeconfig: None,
             namespace: "baton-system".into(),
-            listen: Some(([0, 0, 0, 0], 9403).into()),
+            ports: PortOptions::on(9403, 9413),
             node_lock_key: key::NODE_LOCK.into(),
             node_lock_format: LockFormat::default(),
             node_lock: LockMode::default(),
@@ -331,6 +331,7 @@ impl SchedulerOptions {
                 self.earmarks.share
             )));
         }
+        self.ports.validate(|option, problem| OptionError::Name { option, problem })?;
         let p = &self.periods;
         options::above_zero(&[
             ("age-limit", self.earmarks.limit),

@@ -1,13 +1,11 @@
 //! The controller as a process: it waits for leadership and works through one term after the other. Its admin HTTP has probes
 //! and metrics.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use kube::Client;
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -23,7 +21,9 @@ use crate::cluster::leadership::{Leadership, campaign, identity, restored};
 use crate::cluster::lease::{Candidate, LeaseConfig};
 use crate::cluster::notice::Notices;
 use crate::cluster::restored::Restored;
-use crate::runtime::admin::{self, Admin, AdminError, bind, serve};
+use crate::cluster::reviews::Reviews;
+use crate::runtime::admin::{Answers, PortError, Ports};
+use crate::runtime::auth::Guard;
 use crate::runtime::clock;
 use crate::runtime::options::OptionError;
 
@@ -45,9 +45,9 @@ pub enum ControllerError {
     /// No API server to talk to.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The admin address cannot be used.
+    /// Its addresses cannot be served.
     #[error(transparent)]
-    Admin(#[from] AdminError),
+    Ports(#[from] PortError),
     /// The API server's store was restored from a backup.
     #[error(transparent)]
     Restored(#[from] Restored),
@@ -60,36 +60,25 @@ pub enum ControllerError {
 pub struct Controller {
     options: ControllerOptions,
     client: Client,
-    listener: Option<TcpListener>,
+    ports: Ports,
 }
 
 impl Controller {
-    /// Checks the options, opens the admin address. An API server that is not there yet is waited for later.
+    /// Checks the options, opens the addresses. An API server that is not there yet is waited for later.
     pub async fn new(options: ControllerOptions) -> Result<Self, ControllerError> {
         options.validate()?;
         let client = connect_as("baton-controller", options.kubeconfig.as_deref()).await?;
-        let listener = match options.listen {
-            Some(address) => Some(bind(address).await?),
-            None => None,
-        };
-        Ok(Self { options, client, listener })
-    }
-
-    /// Where the admin HTTP is.
-    pub fn admin_address(&self) -> Option<SocketAddr> {
-        self.listener.as_ref().and_then(|listener| listener.local_addr().ok())
+        let ports = Ports::open(&options.ports)?;
+        Ok(Self { options, client, ports })
     }
 
     /// Runs until `stop`, then gives the Lease away.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ControllerError> {
-        let address = self.admin_address();
-        let Self { options, client, listener } = self;
+        let Self { options, client, ports } = self;
         let metrics = Metrics::new();
         let (pulse, last_pulse) = watch::channel(clock::mono());
-        if let (Some(listener), Some(address)) = (listener, address) {
-            tracing::info!(%address, "admin HTTP");
-            tokio::spawn(serve(listener, admin_router(metrics.clone(), last_pulse), stop.clone()));
-        }
+        let guard = Guard::new(Arc::new(Reviews::new(client.clone())), clock::mono);
+        tokio::spawn(ports.serve(answers(metrics.clone(), last_pulse), guard, stop.clone()));
         let name = identity(&options.identity, "controller");
         let (changed_out, mut changed) = watch::channel(0);
         let leadership = if options.leader_elect { Leadership::default() } else { Leadership::forever() };
@@ -169,10 +158,10 @@ fn lease_config(options: &ControllerOptions, identity: &str) -> LeaseConfig {
     }
 }
 
-/// Routes of the admin HTTP. `pulse` is the monotonic time of the loop's last round.
-fn admin_router(metrics: Metrics, pulse: watch::Receiver<Duration>) -> Router {
+/// What probes and questions are answered. `pulse` is the monotonic time of the loop's last round.
+fn answers(metrics: Metrics, pulse: watch::Receiver<Duration>) -> Answers {
     let (ready, scraped) = (metrics.clone(), metrics);
-    admin::router(Admin {
+    Answers {
         live: Arc::new(move || {
             let silent = clock::mono().saturating_sub(*pulse.borrow());
             Box::pin(async move {
@@ -192,7 +181,9 @@ fn admin_router(metrics: Metrics, pulse: watch::Receiver<Duration>) -> Router {
                 }
             })
         }),
+        leading: None,
         metrics: Arc::new(move || scraped.print()),
-        more: &[],
-    })
+        questions: Router::new(),
+        paths: &[],
+    }
 }

@@ -1,10 +1,10 @@
 //! Everything an operator can choose of the job controller: plain fields with the documented defaults.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::contract::name::{check_label_name, check_subdomain};
+use crate::runtime::admin::PortOptions;
 use crate::runtime::options::{self, OptionError};
 
 /// The controller's configuration. [`ControllerOptions::validate`] is called before anything starts.
@@ -16,8 +16,8 @@ pub struct ControllerOptions {
     pub kubeconfig: Option<PathBuf>,
     /// Namespace of the Lease.
     pub namespace: String,
-    /// Admin HTTP address: probes and metrics. `None` opens none.
-    pub listen: Option<SocketAddr>,
+    /// Its addresses.
+    pub ports: PortOptions,
     /// Work only while holding the Lease. Off for a single controller in tests.
     pub leader_elect: bool,
     /// Name of the Lease.
@@ -47,7 +47,7 @@ impl Default for ControllerOptions {
             scheduler_name: "baton-scheduler".into(),
             kubeconfig: None,
             namespace: "baton-system".into(),
-            listen: Some(([0, 0, 0, 0], 9404).into()),
+            ports: PortOptions::on(9404, 9414),
             leader_elect: true,
             lease_name: "baton-controller".into(),
             identity: String::new(),
@@ -75,6 +75,7 @@ impl ControllerOptions {
         options::named("--lease-name", check_subdomain("Lease name", &self.lease_name))?;
         options::above_zero(&[("lease-retry", self.lease_retry), ("backoff", self.backoff), ("resync", self.resync)])?;
         options::concurrency(self.concurrency)?;
+        self.ports.validate(|option, problem| OptionError::Name { option, problem })?;
         options::ascending(&[
             ("lease-retry", self.lease_retry),
             ("lease-renew-deadline", self.lease_renew_deadline),

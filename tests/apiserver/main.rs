@@ -14,6 +14,7 @@ mod kubectl;
 mod policies;
 #[path = "../harness/kubectl.rs"]
 mod program;
+mod proxy;
 mod server;
 #[path = "../harness/skip.rs"]
 mod skip;

@@ -1,6 +1,10 @@
 //! Tokens of service accounts and what reviews say of them; who may do what by RBAC.
 
-use baton::sim::apiserver::Rule;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use baton::sim::apiserver::{ApiServer, Options, Rule};
+use jiff::ToSpan;
 use serde_json::{Value, json};
 
 use crate::server::{HttpApi, JSON, MERGE, PODS, message, pod};
@@ -54,6 +58,24 @@ async fn a_token_stands_for_its_service_account() {
     assert_eq!(c.post(&TOKEN.replace("/s/", "/absent/"), json!({"spec": {}})).await.0, 404);
     let (code, _) = c.post(TOKEN, json!({"spec": {"expirationSeconds": 5}})).await;
     assert_eq!(code, 422);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_ends_when_it_says_and_a_review_says_so() {
+    let seconds = Arc::new(AtomicI64::new(0));
+    let time = seconds.clone();
+    let clock = move || jiff::Timestamp::UNIX_EPOCH + time.load(Ordering::Relaxed).seconds();
+    let options = Options { clock: Arc::new(clock), ..Options::default() };
+    let c = HttpApi { server: ApiServer::start(options).await.unwrap() };
+    c.create(ACCOUNTS, json!({"metadata": {"name": "s"}})).await;
+    let made = c.create(TOKEN, json!({"spec": {"expirationSeconds": 600}})).await;
+    let token = made["status"]["token"].as_str().unwrap();
+    for (at, code) in [(0, 201), (599, 201), (600, 401)] {
+        seconds.store(at, Ordering::Relaxed);
+        assert_eq!(who(&c, token).await.0, code, "after {at} s");
+    }
+    let body = c.create(REVIEWS, json!({"spec": {"token": token}})).await;
+    assert_eq!(body["status"].get("authenticated"), None, "{body}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -92,7 +92,18 @@ fn a_missing_nvml_library_lists_every_path_tried() {
     let library = "--nvml-library=/nonexistent/libnvidia-ml.so.1";
     let said = fails(
         1,
-        &["device-plugin", "--node-name=a", "--kubeconfig", &config, &state, &driver, &sysfs, library, "--listen=none"],
+        &[
+            "device-plugin",
+            "--node-name=a",
+            "--kubeconfig",
+            &config,
+            &state,
+            &driver,
+            &sysfs,
+            library,
+            "--listen=none",
+            "--probe-listen=none",
+        ],
         &[],
     );
     says(&said, &["/nonexistent/libnvidia-ml.so.1", "--fail-on-init-error=false", "--nvml-library"]);
@@ -109,7 +120,7 @@ fn the_effective_configuration_is_logged_with_its_sources() {
     let args =
         ["device-plugin", "--kubeconfig", &config, &state, "--config-file", file.to_str().unwrap(), "--listen=none"];
     // NVML is not there: the daemon ends by itself after it has said how it is configured.
-    let library = ["--nvml-library=/nonexistent.so", "--log-format=json"];
+    let library = ["--nvml-library=/nonexistent.so", "--log-format=json", "--probe-listen=none"];
     let args: Vec<&str> = args.into_iter().chain(library).collect();
     let said = fails(1, &args, &[("NODE_NAME", "node-a")]);
     let line = said.lines().find(|line| line.contains("effective configuration")).unwrap();
@@ -183,7 +194,7 @@ fn a_question_about_nothing_or_about_a_name_that_cannot_be_ends_with_2() {
         &["leave out what stands beside it"],
     );
     says(&fails(2, &["get", "nodes", "--agent-stale", "abc"], &[]), &["\"abc\" is no duration", "30s"]);
-    says(&fails(2, &["get", "queue", "--admin-url", "foo"], &[]), &["foo", "http://127.0.0.1:9403"]);
+    says(&fails(2, &["get", "queue", "--admin-url", "foo"], &[]), &["foo", "https://127.0.0.1:9403"]);
 }
 
 #[test]

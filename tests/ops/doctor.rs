@@ -73,7 +73,12 @@ impl DoctorNode {
 
     fn command(&self, command: &str, more: &[&str]) -> Command {
         let mut baton = Command::new(env!("CARGO_BIN_EXE_baton"));
-        baton.env_clear().arg(command).args(["--node-name=node-a", "--listen=none", "--rescan-period=200ms"]);
+        baton.env_clear().arg(command).args([
+            "--node-name=node-a",
+            "--listen=none",
+            "--probe-listen=none",
+            "--rescan-period=200ms",
+        ]);
         let at = |name: &str| self.path(name).display().to_string();
         for (flag, value) in [
             ("kubeconfig", at("daemon.kubeconfig")),

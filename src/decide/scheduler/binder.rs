@@ -31,7 +31,7 @@ pub use attempt::{BindAttempt, Cancel, Stage};
 use attempt::{Requested, Turn};
 
 /// Bind attempts, the lock queues of nodes, and the locks that are released.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Binder {
     attempts: BTreeMap<PodId, BindAttempt>,
     /// Attempts that wait for their PreBind rules (volumes).
@@ -98,7 +98,7 @@ const MOST_DELETIONS: usize = 10;
 const SUSPENDED: Duration = Duration::from_secs(600);
 
 /// What is known about lock values.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Locks {
     /// Values being released, why, and `true` while the request is under way.
     releases: BTreeMap<(NodeId, Box<str>), (ReleaseReason, bool)>,

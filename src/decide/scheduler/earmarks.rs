@@ -112,7 +112,7 @@ impl Earmark {
 }
 
 /// The earmarks, and what had one for too long.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Earmarks {
     all: Vec<Earmark>,
     /// Nodes that are open to the item in hand.

@@ -57,7 +57,7 @@ pub struct Nomination {
 }
 
 /// Nominated pods.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Preemption {
     nominations: BTreeMap<PodId, Nomination>,
     /// Nominations that are not written to the pod's status yet, with the number of consecutive failures.

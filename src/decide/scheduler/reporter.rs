@@ -36,7 +36,7 @@ struct Reported {
 }
 
 /// What was reported of each pod that waits.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Reporter {
     reported: BTreeMap<PodId, Reported>,
 }

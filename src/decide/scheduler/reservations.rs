@@ -51,7 +51,7 @@ impl Saved {
 }
 
 /// All reservations. They are made, released and restored only here.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Reservations {
     held: BTreeMap<PodId, Reservation>,
     /// Members of a commit that lost their room before their bind attempt began, since the last [`Reservations::take_lost`].

@@ -102,6 +102,25 @@ impl Scheduler {
         }
     }
 
+    /// What explanations read, as it is now: to be asked while the scheduler itself goes on. Nodes and pods are shared with it until it
+    /// changes them.
+    #[must_use]
+    pub fn snapshot(&self) -> Self {
+        Self {
+            world: self.world.clone(),
+            queue: self.queue.clone(),
+            reporter: self.reporter.clone(),
+            reservations: self.reservations.clone(),
+            preemption: self.preemption.clone(),
+            earmarks: self.earmarks.clone(),
+            binder: self.binder.clone(),
+            gangs: self.gangs.clone(),
+            tyjobs: self.tyjobs.snapshot(),
+            leading: self.leading,
+            ..Self::new(self.config.clone(), self.rules.clone())
+        }
+    }
+
     /// Settings.
     pub const fn config(&self) -> &Config {
         &self.config

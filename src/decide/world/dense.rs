@@ -1,9 +1,11 @@
 //! `Dense`: a map by ids that count up from 0 and are never used again; the ids of nodes and pods.
 //!
 //! A look-up is two steps, however many entries there are. Entries lie in pages; a page without entries is given back, so that
-//! ids whose records are gone cost next to nothing.
+//! ids whose records are gone cost next to nothing. A copy of the map shares its pages until one of both changes them, so that a
+//! snapshot of 200,000 pods costs as much as its 12,500 pages.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// A node. The number is never given to another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,7 +47,7 @@ impl DenseId for PodId {
 /// A map by dense ids, in the order of the ids.
 #[derive(Debug, Clone)]
 pub struct Dense<I, T> {
-    pages: Vec<Option<Box<Page<T>>>>,
+    pages: Vec<Option<Arc<Page<T>>>>,
     entries: usize,
     ids: PhantomData<I>,
 }
@@ -62,7 +64,7 @@ impl<I, T> Default for Dense<I, T> {
     }
 }
 
-impl<I: DenseId, T> Dense<I, T> {
+impl<I: DenseId, T: Clone> Dense<I, T> {
     /// Number of entries.
     pub fn len(&self) -> usize {
         self.entries
@@ -82,7 +84,9 @@ impl<I: DenseId, T> Dense<I, T> {
     /// The entry of `id`, to be changed.
     pub fn get_mut(&mut self, id: I) -> Option<&mut T> {
         let number = id.number();
-        self.pages.get_mut(number / PAGE)?.as_mut()?.slots[number % PAGE].as_mut()
+        // Without an entry there is nothing to change, and no reason to copy the page.
+        self.get(id)?;
+        Arc::make_mut(self.pages.get_mut(number / PAGE)?.as_mut()?).slots[number % PAGE].as_mut()
     }
 
     /// Enters a value; returns the former one.
@@ -91,8 +95,8 @@ impl<I: DenseId, T> Dense<I, T> {
         if self.pages.len() <= number / PAGE {
             self.pages.resize_with(number / PAGE + 1, || None);
         }
-        let empty = || Box::new(Page { slots: [const { None }; PAGE], entries: 0 });
-        let page = self.pages[number / PAGE].get_or_insert_with(empty);
+        let empty = || Arc::new(Page { slots: [const { None }; PAGE], entries: 0 });
+        let page = Arc::make_mut(self.pages[number / PAGE].get_or_insert_with(empty));
         let former = page.slots[number % PAGE].replace(value);
         if former.is_none() {
             page.entries += 1;
@@ -104,8 +108,9 @@ impl<I: DenseId, T> Dense<I, T> {
     /// Takes an entry out.
     pub fn remove(&mut self, id: I) -> Option<T> {
         let number = id.number();
+        self.get(id)?;
         let home = self.pages.get_mut(number / PAGE)?;
-        let page = home.as_mut()?;
+        let page = Arc::make_mut(home.as_mut()?);
         let value = page.slots[number % PAGE].take()?;
         page.entries -= 1;
         if page.entries == 0 {
@@ -126,7 +131,8 @@ impl<I: DenseId, T> Dense<I, T> {
 
     /// Every entry, by id, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (I, &mut T)> {
-        let pages = self.pages.iter_mut().enumerate().filter_map(|(at, page)| Some((at, page.as_mut()?)));
+        let pages =
+            self.pages.iter_mut().enumerate().filter_map(|(at, page)| Some((at, Arc::make_mut(page.as_mut()?))));
         pages.flat_map(|(at, page)| {
             let slots = page.slots.iter_mut().enumerate();
             slots.filter_map(move |(slot, value)| Some((I::of(at * PAGE + slot), value.as_mut()?)))
@@ -151,8 +157,12 @@ mod tests {
         #[test]
         fn it_says_what_an_ordered_map_says(steps in proptest::collection::vec((0u32..200, any::<bool>(), 0u8..9), 0..300)) {
             let (mut dense, mut ordered) = (Dense::default(), BTreeMap::new());
-            for (id, enters, value) in steps {
+            let (half, mut copies) = (steps.len() / 2, None);
+            for (at, (id, enters, value)) in steps.into_iter().enumerate() {
                 let id = NodeId(id);
+                if at == half {
+                    copies = Some((dense.clone(), ordered.clone()));
+                }
                 if enters {
                     prop_assert_eq!(dense.insert(id, value), ordered.insert(id, value));
                 } else {
@@ -161,6 +171,9 @@ mod tests {
                 prop_assert_eq!((dense.len(), dense.is_empty()), (ordered.len(), ordered.is_empty()));
                 prop_assert_eq!(dense.get(id), ordered.get(&id));
                 prop_assert_eq!(dense.get_mut(id), ordered.get_mut(&id));
+            }
+            if let Some((dense, ordered)) = copies {
+                prop_assert!(dense.iter().eq(ordered.iter().map(|(id, value)| (*id, value))), "a copy stays as it was");
             }
             let all: Vec<(NodeId, u8)> = dense.iter().map(|(id, value)| (id, *value)).collect();
             prop_assert_eq!(&all, &ordered.into_iter().collect::<Vec<_>>());

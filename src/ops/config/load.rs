@@ -9,7 +9,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::nearest::nearest;
-use super::setting::{Section, Setting};
+use super::setting::{Section, Setting, old_variable, variables};
 use super::tree::Misplaced;
 use super::yaml;
 
@@ -52,7 +52,7 @@ pub enum ConfigError {
         path: PathBuf,
         /// Why.
         source: std::io::Error,
-        /// `--config-file` or `CONFIG_FILE`.
+        /// `--config-file` or `BATON_CONFIG_FILE`.
         by: Source,
     },
     /// The file cannot be used, and where.
@@ -102,6 +102,8 @@ pub struct Loaded<O> {
     pub sources: BTreeMap<&'static str, Source>,
     /// The file that was read.
     pub file: Option<PathBuf>,
+    /// Environment variables that were read under their names of 0.1: `LISTEN` is `BATON_LISTEN` now.
+    pub renamed: Vec<String>,
 }
 
 const CONFIG_FILE: &str = "config-file";
@@ -112,7 +114,7 @@ pub fn arguments<O: Default>(command: Command, settings: &[Setting<O>]) -> Comma
     let file = Arg::new(CONFIG_FILE)
         .long(CONFIG_FILE)
         .value_name("FILE")
-        .help("YAML file with the same keys as the flags below; flags and environment win over it [env: CONFIG_FILE]");
+        .help("YAML file with the same keys as the flags below; flags and environment win over it [env: BATON_CONFIG_FILE, CONFIG_FILE]");
     command.arg(file).args(settings.iter().map(|setting| {
         let variables: Vec<String> = setting.variables().collect();
         let default = (setting.show)(&defaults);
@@ -144,10 +146,11 @@ pub fn load<O: Default>(
 ) -> Result<Loaded<O>, ConfigError> {
     let environment = |name: &str| environment(name).filter(|value| !value.is_empty());
     let sources = settings.iter().map(|setting| (setting.name, Source::Default)).collect();
-    let mut loaded = Loaded { options: O::default(), sources, file: None };
+    let mut loaded = Loaded { options: O::default(), sources, file: None, renamed: Vec::new() };
+    let set = |variable: String| environment(&variable).map(|value| (value, variable));
 
     let by_flag = matches.get_one::<String>(CONFIG_FILE).map(|path| (path.clone(), Source::Flag));
-    let by_variable = || environment("CONFIG_FILE").map(|path| (path, Source::Environment("CONFIG_FILE".to_owned())));
+    let by_variable = || variables(CONFIG_FILE).find_map(set).map(|(path, name)| (path, Source::Environment(name)));
     if let Some((path, by)) = by_flag.or_else(by_variable) {
         let path = PathBuf::from(path);
         let text = std::fs::read_to_string(&path);
@@ -156,8 +159,12 @@ pub fn load<O: Default>(
         loaded.file = Some(path);
     }
     for setting in settings {
-        let set = setting.variables().find_map(|variable| Some((environment(&variable)?, variable)));
-        if let Some((value, variable)) = set {
+        let mut found = setting.variables().find_map(set);
+        if found.is_none() {
+            found = setting.names().filter_map(old_variable).find_map(set);
+            loaded.renamed.extend(found.iter().map(|(_, old)| old.clone()));
+        }
+        if let Some((value, variable)) = found {
             (setting.set)(&mut loaded.options, &value)
                 .map_err(|problem| ConfigError::Environment { variable: variable.clone(), problem })?;
             loaded.sources.insert(setting.name, Source::Environment(variable));
@@ -305,15 +312,29 @@ mod tests {
     fn a_flag_wins_over_the_environment_and_that_over_the_file() {
         let file = Some("node-name: from-file\nverify-period: 3s\nrdma: true\n");
         let loaded =
-            run(&["--node-name", "from-flag"], &[("NODE_NAME", "from-env"), ("VERIFY_PERIOD", "2s")], file).unwrap();
+            run(&["--node-name", "from-flag"], &[("NODE_NAME", "from-env"), ("BATON_VERIFY_PERIOD", "2s")], file)
+                .unwrap();
         assert_eq!(loaded.options.name, "from-flag");
         assert_eq!(loaded.options.period, Duration::from_secs(2));
         assert!(loaded.options.rdma);
         assert_eq!(loaded.sources["node-name"], Source::Flag);
-        assert_eq!(loaded.sources["verify-period"].to_string(), "env VERIFY_PERIOD");
+        assert_eq!(loaded.sources["verify-period"].to_string(), "env BATON_VERIFY_PERIOD");
         assert!(loaded.sources["rdma"].to_string().ends_with("baton.yaml:3"));
-        let untouched = run(&[], &[("RDMA", "")], None).unwrap();
+        let untouched = run(&[], &[("BATON_RDMA", "")], None).unwrap();
         assert_eq!(untouched.sources["rdma"], Source::Default);
+    }
+
+    #[test]
+    fn our_variables_have_a_prefix_and_their_names_of_0_1_are_told() {
+        let loaded = run(&[], &[("VERIFY_PERIOD", "2s"), ("NODE_NAME", "a")], None).unwrap();
+        assert_eq!((loaded.options.period, loaded.options.name.as_str()), (Duration::from_secs(2), "a"));
+        assert_eq!(loaded.renamed, ["VERIFY_PERIOD"], "NODE_NAME keeps its name");
+        assert_eq!(loaded.sources["verify-period"].to_string(), "env VERIFY_PERIOD");
+        let both =
+            [("VERIFY_PERIOD", "2s"), ("BATON_VERIFY_PERIOD", "3s"), ("BATON_NODE_NAME", "b"), ("NODE_NAME", "a")];
+        let loaded = run(&[], &both, None).unwrap();
+        assert_eq!((loaded.options.period, loaded.options.name.as_str()), (Duration::from_secs(3), "b"));
+        assert!(loaded.renamed.is_empty());
     }
 
     #[test]
@@ -328,7 +349,7 @@ mod tests {
     #[test]
     fn a_list_may_be_given_in_several_flags_and_abbreviations_have_capitals() {
         let loaded =
-            run(&["--device-id-words=a,b", "--device-id-words", "c"], &[("DEVICE_ID_WORDS", "z")], None).unwrap();
+            run(&["--device-id-words=a,b", "--device-id-words", "c"], &[("BATON_DEVICE_ID_WORDS", "z")], None).unwrap();
         assert_eq!(loaded.options.words, ["a", "b", "c"]);
         let loaded = run(&[], &[], Some("deviceIDWords: x\n")).unwrap();
         assert_eq!(loaded.options.words, ["x"]);
@@ -337,9 +358,9 @@ mod tests {
     #[test]
     fn switches_stand_alone_and_aliases_mean_the_same() {
         assert!(run(&["--rdma"], &[], None).unwrap().options.rdma);
-        assert!(!run(&["--rdma=false"], &[("RDMA", "true")], None).unwrap().options.rdma);
+        assert!(!run(&["--rdma=false"], &[("BATON_RDMA", "true")], None).unwrap().options.rdma);
         assert_eq!(run(&["--host", "a"], &[], None).unwrap().options.name, "a");
-        assert_eq!(run(&[], &[("HOST", "b")], None).unwrap().options.name, "b");
+        assert_eq!(run(&[], &[("BATON_HOST", "b")], None).unwrap().options.name, "b");
     }
 
     #[test]
@@ -357,7 +378,7 @@ mod tests {
             (&[], &[], Some("host: a\nnode-name: a\n"), &["baton.yaml:2:1", "\"host\""]),
             (&[], &[], Some("- a\n"), &["baton.yaml:1:1"]),
             (&[], &[], Some("rdma: true\nhost: {a: {b: 1}}\n"), &["baton.yaml:2:7", "host", "levels"]),
-            (&[], &[("RDMA", "maybe")], None, &["RDMA", "\"maybe\""]),
+            (&[], &[("BATON_RDMA", "maybe")], None, &["BATON_RDMA", "\"maybe\""]),
             (&["--verify-period", "x"], &[], None, &["--verify-period", "\"x\""]),
             (&["--config-file", "/nonexistent.yaml"], &[], None, &["/nonexistent.yaml", "by --config-file"]),
         ] {

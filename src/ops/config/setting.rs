@@ -11,7 +11,38 @@ use serde_json::Value as Json;
 use super::tree::{Misplaced, YamlNode};
 use super::yaml;
 
-/// One key: `name` is the flag and the key of the file; in capitals and with `_` it is the environment variable.
+/// Variables of NVIDIA's device plugin and of Kubernetes that mean the same here.
+const THEIRS: [&str; 12] = [
+    "CONFIG_FILE",
+    "DEVICE_ID_STRATEGY",
+    "DEVICE_LIST_STRATEGY",
+    "DP_DISABLE_HEALTHCHECKS",
+    "DP_ENABLE_HEALTHCHECKS",
+    "FAIL_ON_INIT_ERROR",
+    "KUBECONFIG",
+    "MIG_STRATEGY",
+    "MPS_ROOT",
+    "NODE_NAME",
+    "NVIDIA_DRIVER_ROOT",
+    "PASS_DEVICE_SPECS",
+];
+
+/// The environment variables of the key with this name: our own, and the one of other programs that means the same.
+pub fn variables(name: &str) -> impl Iterator<Item = String> + use<> {
+    let bare = bare(name);
+    [format!("BATON_{bare}")].into_iter().chain(THEIRS.contains(&bare.as_str()).then_some(bare))
+}
+
+/// The variable of 0.1, where it had another name. Without a prefix it collides with variables of other programs.
+pub fn old_variable(name: &str) -> Option<String> {
+    Some(bare(name)).filter(|bare| !THEIRS.contains(&bare.as_str()))
+}
+
+fn bare(name: &str) -> String {
+    name.to_uppercase().replace('-', "_")
+}
+
+/// One key: `name` is the flag and the key of the file; in capitals, with `_` and `BATON_`, it is the environment variable.
 pub struct Setting<O: 'static> {
     /// `mig-strategy`
     pub name: &'static str,
@@ -43,9 +74,9 @@ impl<O> Setting<O> {
         self.value.ends_with("LIST") || self.value.ends_with('…')
     }
 
-    /// The environment variables, of which the first that is set counts: `MIG_STRATEGY`.
+    /// The environment variables, of which the first that is set counts: `BATON_MIG_STRATEGY`, `MIG_STRATEGY`.
     pub fn variables(&self) -> impl Iterator<Item = String> {
-        self.names().map(|name| name.to_uppercase().replace('-', "_"))
+        self.names().flat_map(variables)
     }
 }
 
@@ -104,8 +135,8 @@ impl Value for Duration {
 
 impl Value for SocketAddr {
     fn read(text: &str) -> Result<Self, String> {
-        // `:9402`, as Go programs write it, is every address of this machine.
-        let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
+        // `:9402`, as Go programs write it, is every address of this machine, of both families.
+        let full = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
         full.parse().map_err(|_| format!("{text:?} is no address; expected for example 127.0.0.1:9402 or :9402"))
     }
     fn show(&self) -> String {
@@ -227,7 +258,7 @@ mod tests {
         round("T", true);
         round("f", false);
         round("1m 30s", Duration::from_secs(90));
-        round(":9402", SocketAddr::from(([0, 0, 0, 0], 9402)));
+        round(":9402", SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, 9402)));
         round("none", None::<PathBuf>);
         round("/a", Some(PathBuf::from("/a")));
         round("a, b,", vec!["a".to_owned(), "b".to_owned()]);

@@ -150,6 +150,8 @@ impl Cluster {
         flag("cdi-root", &cdi_root);
         flag("state-dir", &root.join("state"));
         flag("listen", Path::new(&admin));
+        flag("admin-auth", Path::new("none"));
+        flag("probe-listen", Path::new("none"));
         for (name, value) in &places.0 {
             flag(name, value);
         }
@@ -160,8 +162,9 @@ impl Cluster {
     /// A daemon that the cluster has one of.
     fn central(&self, role: &str, user: &str, listen: &str, verbose: bool) -> anyhow::Result<Daemon> {
         let kubeconfig = self.credentials(role, user)?;
-        let line =
-            vec![role.to_owned(), format!("--kubeconfig={}", kubeconfig.display()), format!("--listen={listen}")];
+        // They are no pods here: there is neither a kubelet that probes them nor a proxy that leads to them.
+        let words = [role, &format!("--kubeconfig={}", kubeconfig.display()), &format!("--listen={listen}")];
+        let line = words.into_iter().chain(["--admin-auth=none", "--probe-listen=none"]).map(str::to_owned).collect();
         Daemon::start(role, line, self.path(), verbose)
     }
 

@@ -65,6 +65,10 @@ pub struct ManifestsArgs {
     /// Namespace whose pods may ask for devices and come with spec.nodeName, such as gpu-operator; may be given more than once.
     #[arg(long, value_name = "NAMESPACE", value_delimiter = ',', value_parser = values::namespace)]
     pub pinned_namespaces: Vec<String>,
+    /// Addresses that reach the daemons' admin address, such as 10.0.0.0/24: those of the API servers, through whose proxy the
+    /// commands ask; may be given more than once. Without it every client reaches it, and needs a token.
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = values::cidr)]
+    pub admin_from: Vec<String>,
     /// Node annotation of the lock, as the daemons have it.
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY", value_parser = values::annotation_key)]
     pub node_lock_key: String,
@@ -104,7 +108,13 @@ pub fn run(args: &ManifestsArgs) -> anyhow::Result<()> {
         unassigned: args.unassigned_pods == Unassigned::Serve,
         lock_key: args.node_lock_key.clone(),
     };
-    let values = Values { image: args.image.clone(), namespace: args.namespace.clone(), crds: args.crds, admission };
+    let values = Values {
+        image: args.image.clone(),
+        namespace: args.namespace.clone(),
+        crds: args.crds,
+        admission,
+        admin_from: args.admin_from.clone(),
+    };
     if args.finish_upgrade {
         return say(left_over(&values));
     }

@@ -15,6 +15,8 @@ pub struct Values {
     pub crds: Kinds,
     /// Who may write what decides.
     pub admission: Admission,
+    /// Addresses that reach the admin address; all where there is none.
+    pub admin_from: Vec<String>,
 }
 
 /// The admission policies of an installation.
@@ -58,7 +60,13 @@ const NAMESPACE: &str = "baton-system";
 impl Default for Values {
     fn default() -> Self {
         let image = format!("baton:{}", env!("CARGO_PKG_VERSION"));
-        Self { image, namespace: NAMESPACE.to_owned(), crds: Kinds::All, admission: Admission::default() }
+        Self {
+            image,
+            namespace: NAMESPACE.to_owned(),
+            crds: Kinds::All,
+            admission: Admission::default(),
+            admin_from: Vec::new(),
+        }
     }
 }
 

@@ -42,8 +42,9 @@ pub(super) const EXTENDER: &str = "extender/extender.yaml";
 pub(super) const KUBE_SCHEDULER: &str = "extender/kube-scheduler.yaml";
 
 /// Template, where it goes, whether it is part of the installation.
-const TEMPLATES: [(&str, &str, bool); 12] = [
+const TEMPLATES: [(&str, &str, bool); 13] = [
     ("namespace.yaml", include_str!("templates/namespace.yaml"), true),
+    ("network.yaml", include_str!("templates/network.yaml"), true),
     ("daemonset.yaml", include_str!("templates/daemonset.yaml"), true),
     (SCHEDULER, include_str!("templates/scheduler.yaml"), true),
     ("controller.yaml", include_str!("templates/controller.yaml"), true),
@@ -85,10 +86,14 @@ fn fill(template: &str, values: &Values) -> String {
         key => format!("        - --node-lock-key={key}\n"),
     };
     let serves = if values.admission.unassigned { "        - --unassigned-pods=serve\n" } else { "" };
+    let block = |cidr: &String| format!("    - ipBlock:\n        cidr: {cidr}\n");
+    let from = values.admin_from.iter().map(block).collect::<String>();
+    let from = if from.is_empty() { from } else { format!("    from:\n{from}") };
     let admission = if values.admission.on { format!("- {ADMISSION}\n") } else { String::new() };
     [
         ("${crds}", crds.as_str()),
         ("${admission}", admission.as_str()),
+        ("${admin_from}", from.as_str()),
         ("${agent_args}", &format!("{lock_key}{serves}")),
         ("${scheduler_args}", &lock_key),
         ("${image}", values.image.as_str()),
@@ -125,7 +130,7 @@ fn split_image(image: &str) -> (&str, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::{admissionregistration as admission, apps, core, policy, rbac};
+    use k8s_openapi::api::{admissionregistration as admission, apps, core, networking, policy, rbac};
     use serde_json::Value;
     use std::time::Duration;
 
@@ -177,6 +182,7 @@ mod tests {
                     "DaemonSet" => typed::<apps::v1::DaemonSet>(&document, &place),
                     "Deployment" => typed::<apps::v1::Deployment>(&document, &place),
                     "PodDisruptionBudget" => typed::<policy::v1::PodDisruptionBudget>(&document, &place),
+                    "NetworkPolicy" => typed::<networking::v1::NetworkPolicy>(&document, &place),
                     "ClusterRole" => typed::<rbac::v1::ClusterRole>(&document, &place),
                     "ClusterRoleBinding" => typed::<rbac::v1::ClusterRoleBinding>(&document, &place),
                     "Role" => typed::<rbac::v1::Role>(&document, &place),

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::choices::Values;
 use crate::contract::AgentStatus;
+use crate::ops::leader::VIEWER;
 
 /// ServiceAccount of the node daemon.
 pub(super) const NODE_DAEMON: &str = "baton-device-plugin";
@@ -13,6 +14,7 @@ pub(super) const CONTROLLER_ACCOUNT: &str = "baton-controller";
 pub(super) const SCHEDULER_ACCOUNT: &str = "baton-scheduler";
 
 /// One rule.
+#[derive(Clone, Copy)]
 struct Rule {
     why: &'static str,
     group: &'static str,
@@ -30,6 +32,12 @@ macro_rules! rules {
 }
 
 const READ: &[&str] = &["get", "list", "watch"];
+
+/// Of every daemon: users of its admin address are those of the cluster.
+const REVIEWS: &[Rule] = rules! {
+    "authentication.k8s.io" ["tokenreviews"] &["create"], "Who asks on the admin address.";
+    "authorization.k8s.io" ["subjectaccessreviews"] &["create"], "Whether that user may read the path.";
+};
 
 const AGENT: &[Rule] = rules! {
     "" ["pods"] READ, "Which pods are bound here, and which devices they were given.";
@@ -112,6 +120,16 @@ const EDIT: &[Rule] = rules! {
     "scheduling.sigs.k8s.io" ["podgroups"] WRITE, "Declaring gangs.";
 };
 
+/// Permissions of a user who asks the daemons with `baton explain` and `baton get`, in the daemons' namespace.
+const OPERATOR: &[Rule] = rules! {
+    "" ["pods"] &["get", "list"], "Finding the scheduler that leads.";
+    "" ["pods/proxy"] &["get", "create"], "Asking it through the API server; create is for a manifest (what-if).";
+    "" ["serviceaccounts/token"] = ["baton-viewer"] &["create"], "The token that the daemons are shown: that of the viewer, never the user's own.";
+};
+
+/// Paths of the daemons that the viewer reads, and that `baton explain --what-if` posts a manifest to.
+const PATHS: &[&str] = &["/", "/metrics", "/explain", "/queue", "/gangs", "/gangs/*", "/jobs/*", "/ledger"];
+
 /// One permission of the node daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permission {
@@ -138,7 +156,7 @@ impl Permission {
 
 /// Every permission of the node daemon, for daemons in `namespace`.
 pub fn agent_permissions(namespace: &str) -> Vec<Permission> {
-    let everywhere = AGENT.iter().map(|rule| (rule, None));
+    let everywhere = AGENT.iter().chain(REVIEWS).map(|rule| (rule, None));
     let own = AGENT_LEASES.iter().map(|rule| (rule, Some(AgentStatus::lease_namespace(namespace))));
     let mut all = Vec::new();
     for (rule, namespace) in everywhere.chain(own) {
@@ -168,15 +186,23 @@ pub(super) fn yaml(values: &Values) -> String {
         if !text.is_empty() {
             text.push_str("---\n");
         }
-        let _ = write!(
-            text,
-            "apiVersion: v1\nkind: ServiceAccount\nmetadata:\n  name: {name}\n  namespace: {namespace}\n  labels:\n    \
-             app.kubernetes.io/part-of: baton\n"
-        );
-        grant(&mut text, &values.cluster_name(name), name, None, namespace, cluster);
+        account(&mut text, name, namespace);
+        let cluster = [cluster, REVIEWS].concat();
+        grant(&mut text, &values.cluster_name(name), name, None, namespace, &cluster);
         grant(&mut text, name, name, Some(namespace), namespace, own);
         grant(&mut text, name, name, Some(&leases), namespace, in_leases);
     }
+    text.push_str("---\n");
+    account(&mut text, VIEWER, namespace);
+    let viewer = values.cluster_name(VIEWER);
+    head(&mut text, "ClusterRole", &viewer, None);
+    let paths = PATHS.iter().map(|path| format!("\"{path}\"")).collect::<Vec<_>>().join(", ");
+    let _ = write!(
+        text,
+        "rules:\n# What the admin addresses answer. Prometheus needs the path /metrics alone.\n- nonResourceURLs: [{paths}]\n  \
+         verbs: [get, post]\n"
+    );
+    bind(&mut text, "ClusterRole", &viewer, VIEWER, None, namespace);
     // An editor may read too: the cluster's own rules aggregate `view` to `edit` and `admin`.
     for (name, into, rules) in USERS {
         head(&mut text, "ClusterRole", &values.cluster_name(name), None);
@@ -196,6 +222,19 @@ fn grant(text: &mut String, name: &str, account: &str, namespace: Option<&str>, 
     let kind = if namespace.is_some() { "Role" } else { "ClusterRole" };
     head(text, kind, name, namespace);
     rules_of(text, rules);
+    bind(text, kind, name, account, namespace, of);
+}
+
+fn account(text: &mut String, name: &str, namespace: &str) {
+    let _ = write!(
+        text,
+        "apiVersion: v1\nkind: ServiceAccount\nmetadata:\n  name: {name}\n  namespace: {namespace}\n  labels:\n    \
+         app.kubernetes.io/part-of: baton\n"
+    );
+}
+
+/// Gives the role `name` to an account.
+fn bind(text: &mut String, kind: &str, name: &str, account: &str, namespace: Option<&str>, of: &str) {
     head(text, &format!("{kind}Binding"), name, namespace);
     let _ = write!(
         text,
@@ -216,15 +255,19 @@ pub(super) fn left_over(values: &Values) -> String {
         accounts.into_iter().for_each(|name| head(&mut text, "ClusterRoleBinding", name, None));
         accounts
             .into_iter()
-            .chain(USERS.map(|(name, ..)| name))
+            .chain(["baton-view", "baton-edit"])
             .for_each(|name| head(&mut text, "ClusterRole", name, None));
     }
     text.trim_start_matches("---\n").to_owned()
 }
 
 /// Roles of users, what they add to, and what they give.
-const USERS: [(&str, &[&str], &[Rule]); 2] =
-    [("baton-view", &["view"], VIEW), ("baton-edit", &["edit", "admin"], EDIT)];
+const USERS: [(&str, &[&str], &[Rule]); 3] = [
+    ("baton-view", &["view"], VIEW),
+    ("baton-edit", &["edit", "admin"], EDIT),
+    // For a RoleBinding in the daemons' namespace.
+    ("baton-operator", &[], OPERATOR),
+];
 
 fn head(text: &mut String, kind: &str, name: &str, namespace: Option<&str>) {
     let _ = write!(text, "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata:\n  name: {name}\n");
@@ -252,9 +295,10 @@ mod tests {
 
     #[test]
     fn no_rule_grants_everything_and_none_reads_secrets() {
-        for rule in [AGENT, AGENT_LEASES, SCHEDULER, SCHEDULER_OWN, SCHEDULER_LEASES, CONTROLLER, CONTROLLER_OWN]
-            .into_iter()
-            .flatten()
+        for rule in
+            [REVIEWS, AGENT, AGENT_LEASES, SCHEDULER, SCHEDULER_OWN, SCHEDULER_LEASES, CONTROLLER, CONTROLLER_OWN]
+                .into_iter()
+                .flatten()
         {
             assert!(!rule.resources.contains(&"*") && !rule.verbs.contains(&"*") && rule.group != "*", "{}", rule.why);
             assert!(!rule.resources.contains(&"secrets") && !rule.verbs.contains(&"deletecollection"), "{}", rule.why);

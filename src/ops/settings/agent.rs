@@ -1,6 +1,7 @@
 //! The keys of the node daemon.
 
 use super::log::{Daemon, by_from_str, log, settings};
+use super::ports::ports;
 use crate::agent::options::AgentOptions;
 use crate::agent::options::{DeviceIdStrategy, DeviceListStrategy, MigStrategy};
 use crate::decide::handoff::{IdMismatch, LockMode, UnassignedPods};
@@ -11,7 +12,10 @@ by_from_str!(DeviceIdStrategy, DeviceListStrategy, IdMismatch, LockMode, MigStra
 
 /// Every key of `baton device-plugin`, in the order of its help.
 pub fn agent() -> Vec<Setting<Daemon<AgentOptions>>> {
-    [identity(), places(), devices(), answer(), handoff(), health(), periods(), log()].into_iter().flatten().collect()
+    [identity(), ports!(" and /ledger,"), places(), devices(), answer(), handoff(), health(), periods(), log()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 type Settings = Vec<Setting<Daemon<AgentOptions>>>;
@@ -21,8 +25,6 @@ fn identity() -> Settings {
         "node-name" "NAME" options.node_name "Name of this node in the cluster; required";
         "namespace" "NAMESPACE" options.namespace "Namespace of Baton's daemons; the node daemons' Leases are in <NAMESPACE>-nodes";
         "kubeconfig" "FILE" options.kubeconfig "Credentials for the API server; none is the pod's service account";
-        "listen" "ADDRESS" options.listen
-            "Address of /livez, /readyz, /metrics and /ledger over plain HTTP; none opens no port";
     }
 }
 

@@ -1,12 +1,13 @@
 //! The keys of the TYJob controller.
 
 use super::log::{Daemon, log, settings};
+use super::ports::ports;
 use crate::ops::config::Setting;
 use crate::tyjob::ControllerOptions;
 
 /// Every key of `baton controller`, in the order of its help.
 pub fn controller() -> Vec<Setting<Daemon<ControllerOptions>>> {
-    [work(), leading(), log()].into_iter().flatten().collect()
+    [work(), ports!(), leading(), log()].into_iter().flatten().collect()
 }
 
 type Settings = Vec<Setting<Daemon<ControllerOptions>>>;
@@ -17,7 +18,6 @@ fn work() -> Settings {
             "spec.schedulerName of the pods that are made: the scheduler that places TYJobs";
         "namespace" "NAMESPACE" options.namespace "Namespace of the Lease";
         "kubeconfig" "FILE" options.kubeconfig "Credentials for the API server; none is the pod's service account";
-        "listen" "ADDRESS" options.listen "Address of /livez, /readyz and /metrics over plain HTTP; none opens no port";
         "concurrency" "COUNT" options.concurrency "Jobs that are reconciled at once";
         "resync" "DURATION" options.resync "Every job is reconciled, even without a change";
         "backoff" "DURATION" options.backoff "First pause of a job after a failed request";

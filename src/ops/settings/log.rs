@@ -30,7 +30,7 @@ pub struct Daemon<O> {
 
 /// Settings of fields, one entry each: `"name" | "alias" "VALUE" options.path.to.field "help";`.
 macro_rules! settings {
-    ($($name:literal $(| $alias:literal)* $value:literal $($path:ident).+ $help:literal;)+) => {
+    ($($name:literal $(| $alias:literal)* $value:literal $($path:ident).+ $help:expr;)+) => {
         vec![$($crate::ops::config::Setting {
             name: $name,
             aliases: &[$($alias),*],

@@ -6,6 +6,7 @@ mod log;
 mod plugins;
 #[cfg(test)]
 mod plugins_tests;
+mod ports;
 mod scheduler;
 #[cfg(test)]
 mod tests;

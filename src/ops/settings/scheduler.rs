@@ -1,6 +1,7 @@
 //! The keys of the central scheduler.
 
 use super::log::{Daemon, by_from_str, log, settings};
+use super::ports::ports;
 use crate::contract::gang::TimeoutClock;
 use crate::contract::gang::{MatchPolicy, key};
 use crate::decide::gang::OnBindFailure;
@@ -24,10 +25,22 @@ impl Value for MatchPolicy {
 
 /// Every key of `baton scheduler`, in the order of its help.
 pub fn scheduler() -> Vec<Setting<Daemon<SchedulerOptions>>> {
-    [identity(), lock(), placing(), gangs(), earmarks(), tyjobs(), extender(), leading(), periods(), log()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        identity(),
+        ports!(" and what `baton get` and `baton explain` ask,"),
+        lock(),
+        placing(),
+        gangs(),
+        earmarks(),
+        tyjobs(),
+        extender(),
+        leading(),
+        periods(),
+        log(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 type Settings = Vec<Setting<Daemon<SchedulerOptions>>>;
@@ -38,8 +51,6 @@ fn identity() -> Settings {
         "more-scheduler-names" "LIST" options.more_scheduler_names "Further such names";
         "namespace" "NAMESPACE" options.namespace "Namespace of this daemon and its Lease; the node daemons' Leases are in <NAMESPACE>-nodes";
         "kubeconfig" "FILE" options.kubeconfig "Credentials for the API server; none is the pod's service account";
-        "listen" "ADDRESS" options.listen
-            "Address of /livez, /readyz, /metrics, and of what `baton get` and `baton explain` ask, over plain HTTP; none opens no port";
         "concurrency" "COUNT" options.concurrency "Requests to the API server at once";
     }
 }
@@ -119,6 +130,8 @@ fn extender() -> Settings {
         "extender-tls-key" "FILE" options.extender.tls_key "The private key of that certificate, PEM";
         "extender-client-ca" "FILE" options.extender.client_ca
             "Authorities of the client certificates that the extender accepts, PEM";
+        "extender-client-name" "LIST" options.extender.client_names
+            "Names of the clients that the extender accepts: the common name, or an alternative name, of their certificates";
         "extender-gang" "refuse|ignore" options.extender.gang
             "Gang pods that kube-scheduler asks for: refuse, or place them one by one";
         "extender-scheduler-names" "LIST" options.extender.scheduler_names

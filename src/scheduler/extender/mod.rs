@@ -4,7 +4,6 @@
 mod options;
 mod requests;
 mod server;
-mod tls;
 mod verbs;
 
 pub use options::{ExtenderError, ExtenderOptions, GangPods};

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::contract::word::words;
+use crate::runtime::admin::PortError;
+use crate::runtime::tls::{Clients, Tls, TlsFiles};
 
 /// Treatment of gang pods. kube-scheduler asks for one pod at a time, so an extender cannot hold a gang together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -31,6 +33,8 @@ pub struct ExtenderOptions {
     pub tls_key: Option<PathBuf>,
     /// PEM file of the authorities whose client certificates are accepted.
     pub client_ca: Option<PathBuf>,
+    /// Names of which the client's certificate has one.
+    pub client_names: Vec<String>,
     /// Treatment of gang pods.
     pub gang: GangPods,
     /// Longest wait of a bind for the node's lock.
@@ -46,6 +50,7 @@ impl Default for ExtenderOptions {
             tls_cert: None,
             tls_key: None,
             client_ca: None,
+            client_names: vec!["system:kube-scheduler".to_owned()],
             gang: GangPods::default(),
             bind_wait: Duration::from_secs(10),
             scheduler_names: vec!["default-scheduler".to_owned()],
@@ -70,27 +75,14 @@ pub enum ExtenderError {
     /// No time to wait.
     #[error("bind-wait is zero: give a value above zero and below the extender's httpTimeout in kube-scheduler")]
     NoWait,
-    /// A file of the TLS configuration.
-    #[error("{key}: {path} cannot be used: {problem}")]
-    File {
-        /// The setting.
-        key: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        problem: String,
-    },
-    /// Files that do not go together.
-    #[error("the extender's TLS cannot be set up: {0}")]
-    Tls(String),
-    /// The address is taken or not ours.
-    #[error("cannot listen on {address} for kube-scheduler: {source}; choose another address with --extender-listen")]
-    Listen {
-        /// Address.
-        address: SocketAddr,
-        /// Why.
-        source: std::io::Error,
-    },
+    /// No client would be served.
+    #[error(
+        "extender-client-name is empty: name the client certificates that are accepted, such as system:kube-scheduler"
+    )]
+    NoName,
+    /// The address is taken, or its TLS files cannot be used.
+    #[error(transparent)]
+    Port(#[from] PortError),
 }
 
 impl ExtenderOptions {
@@ -100,11 +92,30 @@ impl ExtenderOptions {
         served.map(|name| name.as_str().into()).collect()
     }
 
+    /// TLS by the files; `None` for plain HTTP.
+    pub(super) fn tls(&self) -> Result<Option<Tls>, ExtenderError> {
+        let (Some(cert), Some(key), Some(ca)) = (&self.tls_cert, &self.tls_key, &self.client_ca) else {
+            return Ok(None);
+        };
+        let files = TlsFiles {
+            cert: ("extender-tls-cert", cert.clone()),
+            key: ("extender-tls-key", key.clone()),
+            clients: Some(Clients {
+                authorities: ("extender-client-ca", ca.clone()),
+                names: ("extender-client-name", self.client_names.clone()),
+            }),
+        };
+        Ok(Some(Tls::files(files).map_err(PortError::from)?))
+    }
+
     /// Checks what types cannot.
     pub fn validate(&self) -> Result<(), ExtenderError> {
         let Some(address) = self.listen else { return Ok(()) };
         if self.bind_wait.is_zero() {
             return Err(ExtenderError::NoWait);
+        }
+        if self.client_names.is_empty() {
+            return Err(ExtenderError::NoName);
         }
         let files = [
             ("extender-tls-cert", &self.tls_cert),

@@ -1,7 +1,6 @@
 //! The extender's address and the limits of its clients.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -9,14 +8,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::options::{ExtenderError, ExtenderOptions};
 use super::requests::Front;
-use super::tls::Renewed;
 use super::verbs;
-use crate::runtime::http::{HttpServer, Tls};
+use crate::runtime::admin::listen;
+use crate::runtime::http::{HttpServer, Limits};
+use crate::runtime::tls::Tls;
 
-/// Open connections: each pod that kube-scheduler is binding has one. Further ones wait in the kernel's queue.
-const CONNECTIONS: usize = 1024;
-/// Time for a request's head; an idle connection is closed after it.
-const HEAD: Duration = Duration::from_secs(60);
+/// Each pod that kube-scheduler is binding has a connection. How long an answer may take is the verbs' own business.
+const LIMITS: Limits = Limits { connections: 1024, head: Duration::from_secs(60), answer: None, age: None };
 
 /// The extender's open address.
 pub struct Extender {
@@ -26,11 +24,11 @@ pub struct Extender {
 
 impl Extender {
     /// Opens the address; `None` when the options name none. Port 0 takes a free port.
-    pub async fn open(options: &ExtenderOptions) -> Result<Option<Self>, ExtenderError> {
+    pub fn open(options: &ExtenderOptions) -> Result<Option<Self>, ExtenderError> {
         options.validate()?;
         let Some(address) = options.listen else { return Ok(None) };
-        let tls = Renewed::open(options)?.map(|tls| -> Tls { Arc::new(move || tls.acceptor()) });
-        let listener = TcpListener::bind(address).await.map_err(|source| ExtenderError::Listen { address, source })?;
+        let tls = options.tls()?;
+        let listener = listen(address, "kube-scheduler", "--extender-listen")?;
         tracing::info!(%address, tls = tls.is_some(), "serving kube-scheduler's extender calls");
         Ok(Some(Self { listener, tls }))
     }
@@ -43,7 +41,7 @@ impl Extender {
     /// Serves until `stop`. A panicking handler answers 500 and harms nothing else.
     pub async fn serve(self, front: Front, stop: CancellationToken) {
         let Self { listener, tls } = self;
-        let server = HttpServer { name: "extender", listener, tls, connections: CONNECTIONS, head: HEAD };
+        let server = HttpServer { name: "extender", listener, tls, limits: LIMITS };
         server.serve(verbs::router(front), stop).await;
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::failure::Failure;
@@ -68,6 +69,8 @@ pub struct Credential {
     pub audiences: Vec<String>,
     /// The objects that it lives and dies with: collection, key and uid.
     pub bound: Vec<(String, String, String)>,
+    /// When it expires; never when `None`.
+    pub until: Option<Timestamp>,
 }
 
 impl Credential {
@@ -79,11 +82,12 @@ impl Credential {
         or_server(asked).into_iter().filter(|audience| own.contains(audience)).collect()
     }
 
-    /// Whether all that the token is bound to is still there.
-    fn is_live(&self, store: &Store) -> bool {
-        self.bound.iter().all(|(collection, key, uid)| {
-            store.get(collection, key).is_some_and(|object| super::object::meta(&object.value, "uid") == uid)
-        })
+    /// Whether the token has not expired, and all that it is bound to is still there.
+    fn is_live(&self, store: &Store, now: Timestamp) -> bool {
+        self.until.is_none_or(|until| now < until)
+            && self.bound.iter().all(|(collection, key, uid)| {
+                store.get(collection, key).is_some_and(|object| super::object::meta(&object.value, "uid") == uid)
+            })
     }
 }
 
@@ -153,20 +157,20 @@ impl Users {
         found.map(|(token, _)| token.clone())
     }
 
-    /// What a token stands for, unless it is unknown or what it is bound to is gone.
-    pub fn credential(&self, token: &str, store: &Store) -> Option<Credential> {
+    /// What a token stands for, unless it is unknown, has expired, or what it is bound to is gone.
+    pub fn credential(&self, token: &str, store: &Store, now: Timestamp) -> Option<Credential> {
         let found = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).get(token).cloned();
-        found.filter(|credential| credential.is_live(store))
+        found.filter(|credential| credential.is_live(store, now))
     }
 
     /// The user of an `Authorization` header: anonymous when absent, 401 when the server does not accept the token.
-    pub fn authenticate(&self, header: Option<&str>, store: &Store) -> Result<User, Failure> {
+    pub fn authenticate(&self, header: Option<&str>, store: &Store, now: Timestamp) -> Result<User, Failure> {
         let Some(header) = header else {
             let groups = vec!["system:unauthenticated".into()];
             return Ok(User { name: "system:anonymous".into(), groups, ..User::default() });
         };
         let token = header.strip_prefix("Bearer ").ok_or_else(Failure::unauthorized)?.trim();
-        let credential = self.credential(token, store).ok_or_else(Failure::unauthorized)?;
+        let credential = self.credential(token, store, now).ok_or_else(Failure::unauthorized)?;
         if credential.for_audiences(&[]).is_empty() {
             return Err(Failure::unauthorized());
         }

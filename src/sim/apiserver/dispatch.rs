@@ -17,6 +17,7 @@ use super::failure::Failure;
 use super::faults::Effect;
 use super::object::{meta, typed};
 use super::openapi;
+use super::proxy;
 use super::read;
 use super::registry::Resource;
 use super::request::Request;
@@ -35,7 +36,7 @@ pub struct Dropped;
 pub async fn serve(core: Arc<Core>, http: HttpRequest<Body>) -> Result<Response<Body>, Dropped> {
     let (head, body) = http.into_parts();
     let authorization = head.headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
-    let user = match core.users.authenticate(authorization, &core.store) {
+    let user = match core.users.authenticate(authorization, &core.store, core.time()) {
         Ok(user) => user,
         Err(failure) => return Ok(codec::failure(&failure)),
     };
@@ -64,7 +65,14 @@ pub async fn serve(core: Arc<Core>, http: HttpRequest<Body>) -> Result<Response<
         Ok(body) if body.len() <= codec::BODY_LIMIT => body,
         _ => return Ok(codec::failure(&Failure::too_large(codec::BODY_LIMIT))),
     };
-    let answer = answer(&core, &head.method, &request, body, silent).unwrap_or_else(|f| codec::failure(&f));
+    let answer = match proxied(&core, &request) {
+        Some(pods) => match authorize(&core, &request, Some(&pods)) {
+            Ok(()) => proxy::proxy(&core, &pods, &request, head.method, &head.uri, &head.headers, body).await,
+            Err(failure) => Err(failure),
+        },
+        None => answer(&core, &head.method, &request, body, silent),
+    };
+    let answer = answer.unwrap_or_else(|f| codec::failure(&f));
     if hang_after {
         std::future::pending::<()>().await;
     }
@@ -117,6 +125,17 @@ fn count(core: &Core, request: &Request) {
     });
 }
 
+/// The resource of pods, where a request is for one of them and not about it.
+fn proxied(core: &Core, request: &Request) -> Option<Arc<Resource>> {
+    let target = &request.target;
+    let pods = core.registry.load().find(&target.group, &target.version, &target.resource)?;
+    (pods.is("", "pods") && target.subresource == "proxy").then_some(pods)
+}
+
+fn authorize(core: &Core, request: &Request, resource: Option<&Resource>) -> Result<(), Failure> {
+    core.users.authorize(&request.user, &request.to_authorize(), resource, &request.path, &core.store)
+}
+
 fn answer(
     core: &Arc<Core>,
     method: &Method,
@@ -127,7 +146,7 @@ fn answer(
     let target = &request.target;
     let registry = core.registry.load_full();
     let resource = registry.find(&target.group, &target.version, &target.resource);
-    core.users.authorize(&request.user, &request.to_authorize(), resource.as_deref(), &request.path, &core.store)?;
+    authorize(core, request, resource.as_deref())?;
     if target.resource.is_empty() {
         return plain_path(core, method, request);
     }

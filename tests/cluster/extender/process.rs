@@ -37,7 +37,14 @@ pub fn spawn(cluster: &SchedulerCluster, extender: SocketAddr, admin: SocketAddr
     let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
     command.env_clear().args(["scheduler", "--leader-elect=false", "--lock-sweep=200ms", "--log=info"]);
     command.arg("--kubeconfig").arg(kubeconfig);
-    command.args(["--extender-listen", &extender.to_string(), "--listen", &admin.to_string()]);
+    command.args([
+        "--extender-listen",
+        &extender.to_string(),
+        "--listen",
+        &admin.to_string(),
+        "--admin-auth=none",
+        "--probe-listen=none",
+    ]);
     command.args(more).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap()
 }
 

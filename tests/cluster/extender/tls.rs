@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -27,9 +27,17 @@ fn certificates(folder: &Path) {
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     write(folder, "ca.pem", &ca.clone().self_signed(&key).unwrap().pem());
     let issuer = Issuer::new(ca, key);
-    for name in ["localhost", "kube-scheduler"] {
+    // As kubeadm makes kube-scheduler's certificate: a common name, and no alternative ones.
+    for (name, common, alternative) in [
+        ("localhost", "server", Some("localhost")),
+        ("kube-scheduler", "system:kube-scheduler", None),
+        ("node", "system:node:a", None),
+        ("by-alternative-name", "some client", Some("scheduler.example")),
+    ] {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let mut params =
+            CertificateParams::new(alternative.map(str::to_owned).into_iter().collect::<Vec<_>>()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, common);
         write(folder, &format!("{name}.pem"), &params.signed_by(&key, &issuer).unwrap().pem());
         write(folder, &format!("{name}.key"), &key.serialize_pem());
     }
@@ -110,6 +118,32 @@ async fn renewed_files_count_from_the_next_connection_on_and_unusable_ones_chang
     );
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_the_authoritys_clients_only_those_with_an_admitted_name_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    certificates(folder.path());
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let files = [
+        format!("--extender-tls-cert={}", file("localhost.pem")),
+        format!("--extender-tls-key={}", file("localhost.key")),
+        format!("--extender-client-ca={}", file("ca.pem")),
+    ];
+    for (names, served) in [
+        (None, ["kube-scheduler"].as_slice()),
+        (
+            Some("--extender-client-name=scheduler.example,system:kube-scheduler"),
+            &["kube-scheduler", "by-alternative-name"],
+        ),
+    ] {
+        let flags: Vec<&str> = files.iter().map(String::as_str).chain(names).collect();
+        let extender = Extender::start_with(&["n1"], &flags).await;
+        for client in ["kube-scheduler", "node", "by-alternative-name"] {
+            let expected = served.contains(&client).then_some(200);
+            assert_eq!(livez(&extender, folder.path(), Some(client)).await, expected, "{client}, {names:?}");
+        }
+    }
+}
+
 #[test]
 fn plain_http_outside_loopback_half_a_tls_setup_and_missing_files_end_the_start() {
     let run = |args: &[&str]| {
@@ -126,4 +160,7 @@ fn plain_http_outside_loopback_half_a_tls_setup_and_missing_files_end_the_start(
     let (code, said) = run(&["--extender-listen=127.0.0.1:9443", "--bind-wait=0s"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("bind-wait"), "{said}");
+    let (code, said) = run(&["--extender-listen=127.0.0.1:9443", "--extender-client-name="]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("extender-client-name is empty"), "{said}");
 }

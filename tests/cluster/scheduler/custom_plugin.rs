@@ -22,7 +22,8 @@ impl Program {
     fn start(kubeconfig: &Path) -> Self {
         let mut command = Command::new(example());
         command.args(
-            "--scheduler-name pool-scheduler --leader-elect=false --listen 127.0.0.1:0 --backoff 100ms".split(' '),
+            "--scheduler-name pool-scheduler --leader-elect=false --listen none --probe-listen none --backoff 100ms"
+                .split(' '),
         );
         let child = command.arg("--kubeconfig").arg(kubeconfig).env("RUST_LOG", "warn").stdin(Stdio::null()).spawn();
         Self(child.expect("the example starts"))

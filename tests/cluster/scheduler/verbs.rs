@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use baton::contract::inventory::Device;
 use baton::contract::{AgentStatus, Identity, key};
+use baton::runtime::admin::{AdminAuth, PortOptions};
 use baton::scheduler::{GangOptions, Periods, SchedulerDaemon, SchedulerOptions};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -70,7 +71,12 @@ impl SchedulerCluster {
     pub fn options(&self) -> SchedulerOptions {
         SchedulerOptions {
             kubeconfig: Some(self.kubeconfig.clone()),
-            listen: Some(([127, 0, 0, 1], 0).into()),
+            ports: PortOptions {
+                listen: Some(([127, 0, 0, 1], 0).into()),
+                probe_listen: None,
+                auth: AdminAuth::None,
+                ..PortOptions::on(0, 0)
+            },
             leader_elect: false,
             ..SchedulerOptions::default()
         }

@@ -358,10 +358,10 @@ fn a_running_gang_that_only_counts_who_waits_is_not_shown_as_failed() {
     gangs.wait(2);
     assert_eq!(gangs.count("g"), 3);
     let moment = gangs.cluster.moment();
-    let shown = gangs.cluster.scheduler.gang_views(moment);
+    let shown = gangs.cluster.scheduler.snapshot().gang_views(moment);
     assert_eq!(shown[0].last_failure, None);
     let id = baton::contract::gang::GangId::parse("ml/g").unwrap();
-    assert_eq!(gangs.cluster.scheduler.explain_gang(&id, moment).unwrap().state, "satisfied");
+    assert_eq!(gangs.cluster.scheduler.snapshot().explain_gang(&id, moment).unwrap().state, "satisfied");
 }
 
 #[test]

@@ -45,6 +45,24 @@ fn cluster() -> TestScheduler {
     cluster
 }
 
+#[test]
+fn a_snapshot_answers_as_of_its_time_while_the_scheduler_goes_on() {
+    let mut cluster = cluster();
+    cluster.pod("train", FOUR);
+    cluster.settle();
+    let (before, moment) = (cluster.scheduler.snapshot(), cluster.moment());
+    cluster.node("gpu-c", 8);
+    cluster.change_node("gpu-a", |facts| facts.unschedulable = true);
+    cluster.settle();
+    let key = PodKey::new("ml", "train");
+    assert_eq!(cluster.node_of("train"), Some("gpu-c"));
+    let (then, now) = (before.explain(&key, moment).unwrap(), cluster.explain(&key).unwrap());
+    assert_eq!((then.state, then.node), (PodState::Parked, None));
+    assert!(then.verdict.message.starts_with("0/4 nodes"), "{}", then.verdict.message);
+    assert_eq!(now.node.as_deref(), Some("gpu-c"));
+    assert!(then.generation < now.generation);
+}
+
 fn few_gpus() -> String {
     let mut cluster = cluster();
     cluster.pod("first", ONE);

@@ -36,6 +36,9 @@ impl Daemon {
         let child = Command::new(&self.binary)
             .args(&self.args)
             .envs(self.env.iter().cloned())
+            // Asked by plain HTTP, unless the arguments say otherwise. Not by flags: earlier versions do not know them.
+            .env("BATON_ADMIN_AUTH", "none")
+            .env("BATON_PROBE_LISTEN", "127.0.0.1:0")
             .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
             .stdin(Stdio::null())
             .stdout(log)

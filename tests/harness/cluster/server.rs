@@ -55,6 +55,16 @@ impl TestServer {
         Self::of(control_plane, kubeconfig, dir).await
     }
 
+    /// A token of a ServiceAccount for this audience, good for ten minutes.
+    pub async fn token(&self, namespace: &str, account: &str, audience: Option<&str>) -> String {
+        let spec = json!({"audiences": audience.into_iter().collect::<Vec<_>>(), "expirationSeconds": 600});
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+        let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}).to_string();
+        let request = http::Request::post(path).header("content-type", "application/json").body(body.into_bytes());
+        let answer: Value = self.client.request(request.expect("request")).await.expect("the API server makes a token");
+        answer["status"]["token"].as_str().expect("a token").to_owned()
+    }
+
     async fn of(control_plane: ControlPlane, kubeconfig: PathBuf, dir: tempfile::TempDir) -> Self {
         let client = baton::cluster::client::connect(Some(&kubeconfig)).await.expect("client");
         Self { control_plane, client, kubeconfig, dir }

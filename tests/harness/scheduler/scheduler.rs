@@ -327,17 +327,18 @@ impl TestScheduler {
     pub fn job_records(&self) -> &BTreeMap<PodKey, JobRecord> {
         self.scheduler.tyjobs().records()
     }
+    // Explanations are those of a snapshot, as in the daemon.
     pub fn explain(&mut self, pod: &PodKey) -> Option<Explanation> {
-        self.scheduler.explain(pod, self.moment())
+        self.scheduler.snapshot().explain(pod, self.moment())
     }
     pub fn explain_job(&self, job: &PodKey) -> Option<JobExplanation> {
-        self.scheduler.explain_job(job, self.moment())
+        self.scheduler.snapshot().explain_job(job, self.moment())
     }
     pub fn what_if(&mut self, facts: PodFacts) -> WhatIf {
-        self.scheduler.what_if(facts, self.moment())
+        self.scheduler.snapshot().what_if(facts, self.moment())
     }
     pub fn queue_report(&self) -> QueueReport {
-        self.scheduler.queue_report(self.moment())
+        self.scheduler.snapshot().queue_report(self.moment())
     }
 
     // Verbs: what is looked at.

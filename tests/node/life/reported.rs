@@ -239,8 +239,8 @@ async fn a_lost_registration_shows_in_the_lease_at_once() {
 #[tokio::test]
 async fn a_pod_that_the_kubelet_chose_for_is_served_and_shown_everywhere() {
     let mut node = TestNode::new(NodeSpec::new("served"));
-    node.options.listen = Some(free_port());
-    let address = node.options.listen.unwrap();
+    node.options.ports.listen = Some(free_port());
+    let address = node.options.ports.listen.unwrap();
     let cluster = cluster(&mut node).await;
     let daemon = node.shipped();
     until("the node offers its GPUs", || {
@@ -289,10 +289,10 @@ async fn it_is_ready_with_a_device_or_when_there_is_none_for_certain() {
         (false, NvmlReturn::Success, true),
     ] {
         let mut node = TestNode::new(NodeSpec::new("ready").shaped(Shape::Pairs));
-        node.options.listen = Some(free_port());
+        node.options.ports.listen = Some(free_port());
         node.options.fail_on_init_error = false;
         node.options.periods.nvml_retry = std::time::Duration::from_millis(100);
-        let address = node.options.listen.unwrap();
+        let address = node.options.ports.listen.unwrap();
         if !nics {
             std::fs::remove_dir_all(node.machine.sysfs_root().join("class")).unwrap();
         }

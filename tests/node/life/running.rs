@@ -178,8 +178,8 @@ async fn a_watch_that_falls_silent_is_noticed_and_what_it_missed_is_learned() {
     let mut node = TestNode::new(NodeSpec::new("mute"));
     node.options.gpu_sharing = false;
     node.options.periods.watch_timeout = Duration::from_secs(1);
-    node.options.listen = Some(free_port());
-    let address = node.options.listen.unwrap();
+    node.options.ports.listen = Some(free_port());
+    let address = node.options.ports.listen.unwrap();
     let cluster = cluster(&mut node).await;
     let daemon = node.shipped();
     until_allocatable(&cluster, "8").await;

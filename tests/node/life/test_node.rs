@@ -17,6 +17,7 @@ use baton::contract::podresources::AllocatableResourcesRequest;
 use baton::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use baton::contract::{DeviceEntry, DeviceId, DeviceType, Identity, PodRef};
 use baton::decide::handoff::{NodeInventory, UnassignedPods};
+use baton::runtime::admin::{AdminAuth, PortOptions};
 use baton::sim::hardware::{NodeSpec, VirtualNode};
 use baton::sim::kubelet::{Kubelet, KubeletOptions};
 use futures::future::BoxFuture;
@@ -51,7 +52,7 @@ impl TestNode {
         let mut options = AgentOptions {
             node_name: "node-a".into(),
             kubeconfig: Some(at("kubeconfig")),
-            listen: None,
+            ports: PortOptions { listen: None, probe_listen: None, auth: AdminAuth::None, ..PortOptions::on(0, 0) },
             unassigned_pods: UnassignedPods::Serve,
             ..AgentOptions::default()
         };

@@ -24,7 +24,7 @@ pub trait Judge {
 /// The order of fitting nodes.
 pub trait Ranking: Default {
     /// What is kept of a node: enough to find it in the order.
-    type Rank;
+    type Rank: Clone;
     /// What every rating depends on beside pod and node: under another one, every node is judged again.
     type Basis: Default + PartialEq;
 
@@ -41,6 +41,7 @@ pub trait Ranking: Default {
     }
 }
 
+#[derive(Clone)]
 enum Answer<R> {
     Fits(R),
     Refuses(RefusalId),
