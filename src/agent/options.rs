@@ -194,7 +194,7 @@ impl Default for AgentOptions {
             kubeconfig: None,
             namespace: "baton-system".into(),
             paths: AgentPaths::default(),
-            ports: PortOptions::on(9402, 9412),
+            ports: PortOptions::on(9412, 9402),
             mig_strategy: MigStrategy::None,
             fail_on_init_error: true,
             gpu_sharing: true,

@@ -42,8 +42,8 @@ Nothing is written.
 
 The scheduler is found through the API server: the pod proxy of the pods labelled app.kubernetes.io/part-of=baton and
 app.kubernetes.io/component=scheduler, which takes the ClusterRole baton-operator in their namespace. It is shown a token of the
-ServiceAccount baton-viewer, never yours. --admin-url names an address instead: https://127.0.0.1:9403 beside
-`kubectl -n baton-system port-forward <leading pod> 9403`.";
+ServiceAccount baton-viewer, never yours. --admin-url names an address instead: https://127.0.0.1:9413 beside
+`kubectl -n baton-system port-forward <leading pod> 9413`.";
 
 const AUDIT: &str = "\
 Reads nodes, pods and Device objects and checks what must always hold: no device (or share of one) is held by two live

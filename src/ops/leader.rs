@@ -21,8 +21,8 @@ use crate::runtime::auth::{AUDIENCE, HEADER};
 /// Labels of the scheduler's pods, with or without the extender.
 pub(super) const LABELS: &str = "app.kubernetes.io/part-of=baton,app.kubernetes.io/component=scheduler";
 /// Names of the ports in their containers, and the ports where none has the name.
-const ADMIN: (&str, i32) = ("admin", 9403);
-const PROBES: (&str, i32) = ("probes", 9413);
+const ADMIN: (&str, i32) = ("admin", 9413);
+const PROBES: (&str, i32) = ("probes", 9403);
 /// The ServiceAccount that commands ask as, never as the user: the daemons see its token.
 pub(super) const VIEWER: &str = "baton-viewer";
 /// Seconds of its tokens; an API server makes none for a shorter time.
@@ -31,7 +31,7 @@ const LIFETIME: i64 = 600;
 /// How the scheduler is found.
 #[derive(Debug, Clone, Args)]
 pub struct LeaderArgs {
-    /// Admin address of the leading scheduler, e.g. https://127.0.0.1:9403 of a port-forward; else BATON_ADMIN_URL, or it is found
+    /// Admin address of the leading scheduler, e.g. https://127.0.0.1:9413 of a port-forward; else BATON_ADMIN_URL, or it is found
     /// through the API server.
     #[arg(long, value_name = "URL", global = true)]
     pub admin_url: Option<Uri>,
@@ -63,7 +63,7 @@ impl Leader {
     pub async fn find(args: &LeaderArgs, kubeconfig: Option<&Path>) -> anyhow::Result<Self> {
         if let Some(url) = &args.admin_url.clone().or(admin_url(std::env::var("BATON_ADMIN_URL").ok())?) {
             if url.scheme_str() != Some("http") && url.scheme_str() != Some("https") {
-                return Err(Usage(format!("--admin-url {url}: expected a URL like https://127.0.0.1:9403")).into());
+                return Err(Usage(format!("--admin-url {url}: expected a URL like https://127.0.0.1:9413")).into());
             }
             let token = match url.scheme_str() {
                 Some("https") => Some(viewer_token(live::connect(kubeconfig).await?, &args.scheduler_namespace).await?),
@@ -194,10 +194,10 @@ mod tests {
                 }),
             )
             .route(
-                &format!("{proxy}/one:9413/proxy/leading"),
+                &format!("{proxy}/one:9403/proxy/leading"),
                 get(|| async { (StatusCode::SERVICE_UNAVAILABLE, "following\n") }),
             )
-            .route(&format!("{proxy}/two:9413/proxy/leading"), get(|| async { "leading\n" }))
+            .route(&format!("{proxy}/two:9403/proxy/leading"), get(|| async { "leading\n" }))
             .route(
                 &format!("{proxy}/https:two:9500/proxy/queue"),
                 get(|headers: axum::http::HeaderMap| async move {

@@ -18,16 +18,18 @@ use super::auth::{Guard, guarded};
 use super::http::{HttpServer, Limits};
 use super::tls::{Tls, TlsError, TlsFiles};
 
-/// Of the admin address: 10 s for a request as a whole, a minute for a connection.
+/// Of the admin address: with the handshake, 10 s for a request as a whole; a minute for a connection.
 const ADMIN: Limits = Limits {
     connections: 64,
-    head: Duration::from_secs(3),
-    answer: Some(Duration::from_secs(7)),
+    one_request: false,
+    head: Duration::from_secs(2),
+    answer: Some(Duration::from_secs(5)),
     age: Some(Duration::from_secs(60)),
 };
 /// Of the probes: a kubelet waits for one second unless it is told otherwise, and closes its connection.
 const PROBES: Limits = Limits {
     connections: 64,
+    one_request: true,
     head: Duration::from_secs(2),
     answer: Some(Duration::from_secs(6)),
     age: Some(Duration::from_secs(15)),
@@ -389,6 +391,24 @@ mod tests {
         }
     }
 
+    /// One request for each connection, and the oldest ones go: clients that never stop asking keep no probe out either.
+    #[tokio::test]
+    async fn clients_that_ask_without_end_keep_no_probe_out() {
+        let served = serve(AdminAuth::None);
+        let mut endless = Vec::new();
+        for _ in 0..100 {
+            let mut stream = TcpStream::connect(served.probes).await.unwrap();
+            endless.push(tokio::spawn(async move {
+                let many = b"GET /livez HTTP/1.1\r\nHost: admin\r\n\r\n".repeat(1000);
+                while stream.write_all(&many).await.is_ok() {}
+            }));
+        }
+        for _ in 0..20 {
+            assert!(get(served.probes, "/livez").await.ends_with("alive\n"));
+        }
+        endless.into_iter().for_each(|task| task.abort());
+    }
+
     #[tokio::test]
     async fn an_address_in_use_is_named() {
         let taken = listen(HERE, "probes", "--probe-listen").unwrap();
@@ -412,12 +432,12 @@ mod tests {
     fn plain_http_is_for_this_machine_alone_and_a_certificate_needs_its_key() {
         let said =
             |options: PortOptions| options.validate(|option, problem| format!("{option}: {problem}")).unwrap_err();
-        let none = PortOptions { auth: AdminAuth::None, ..PortOptions::on(9402, 9412) };
-        assert!(said(none.clone()).contains("--listen=[::]:9402"), "{}", said(none.clone()));
+        let none = PortOptions { auth: AdminAuth::None, ..PortOptions::on(9412, 9402) };
+        assert!(said(none.clone()).contains("--listen=[::]:9412"), "{}", said(none.clone()));
         for listen in [Some(HERE), None] {
             assert_eq!(PortOptions { listen, ..none.clone() }.validate(|option, _| option), Ok(()));
         }
-        let half = PortOptions { tls_cert: Some("/a.crt".into()), ..PortOptions::on(9402, 9412) };
+        let half = PortOptions { tls_cert: Some("/a.crt".into()), ..PortOptions::on(9412, 9402) };
         assert!(said(half.clone()).contains("/a.crt"), "{}", said(half));
     }
 

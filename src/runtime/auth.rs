@@ -13,6 +13,9 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures::future::BoxFuture;
+use tokio::sync::Semaphore;
+
+use super::http::Peer;
 
 /// Audience of tokens that are made for asking Baton's daemons and are good for nothing else.
 pub const AUDIENCE: &str = "baton-admin";
@@ -25,13 +28,21 @@ const IDENTITY: Duration = Duration::from_secs(120);
 const ALLOWED: Duration = Duration::from_secs(300);
 /// A missing right is remembered this long: an operator who grants it does not wait.
 const DENIED: Duration = Duration::from_secs(30);
+/// A token that stands for nobody is remembered this long: the authenticator may have been ill.
+const UNKNOWN: Duration = Duration::from_secs(10);
+/// After a failure of the judge it is left alone this long.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Questions to the judge at once.
+const AT_ONCE: usize = 4;
 /// The judge answers within this time.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Answers of each kind that are remembered.
 const REMEMBERED: usize = 4096;
-/// Questions to the judge within a second, beside those about users who were right before: invented tokens do not become a
-/// stream of requests to the API server, and do not fill the memory.
-const STRANGERS: u32 = 10;
+/// Questions to the judge within a second about what comes from one machine, and about all, beside those about users who were right
+/// before: invented tokens do not become a stream of requests to the API server, and shut out no client of another machine.
+const STRANGERS: (u32, u32) = (10, 50);
+/// Longest token, and longest path, in bytes.
+const LONGEST: (usize, usize) = (16 << 10, 1 << 10);
 
 /// A user, as the judge names it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,6 +77,8 @@ pub enum Refusal {
     Forbidden(String),
     /// Too many tokens and users that were never right.
     Strangers,
+    /// No token and no path is that long.
+    TooLong,
     /// The judge gave no answer.
     Unjudged(String),
 }
@@ -87,6 +100,7 @@ impl fmt::Display for Refusal {
                 )
             }
             Self::Strangers => f.write_str("too many tokens and users without rights in this second: ask again"),
+            Self::TooLong => write!(f, "a token has at most {} bytes, and a path {}", LONGEST.0, LONGEST.1),
             Self::Unjudged(why) => write!(f, "the API server cannot be asked who you are: {why}"),
         }
     }
@@ -98,6 +112,7 @@ impl IntoResponse for Refusal {
             Self::NoToken | Self::BadToken => StatusCode::UNAUTHORIZED,
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
             Self::Strangers => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooLong => StatusCode::URI_TOO_LONG,
             Self::Unjudged(_) => StatusCode::SERVICE_UNAVAILABLE,
         };
         let text = format!("{self}\n");
@@ -117,9 +132,8 @@ impl<K: Ord + Clone, V: Clone> Memory<K, V> {
         self.0.get(key).filter(|(until, _)| now < *until).map(|(_, value)| value.clone())
     }
 
-    /// The last word on a key, whether or not it still counts.
-    fn last(&self, key: &K) -> Option<&V> {
-        self.0.get(key).map(|(_, value)| value)
+    fn has(&self, key: &K) -> bool {
+        self.0.contains_key(key)
     }
 
     fn keep(&mut self, key: K, value: V, now: Duration, span: Duration) {
@@ -136,10 +150,19 @@ impl<K: Ord + Clone, V: Clone> Memory<K, V> {
     }
 }
 
-/// Digest of a token: tokens themselves are not kept.
-type TokenDigest = [u8; 32];
-/// User, verb and path.
-type Right = (User, String, String);
+/// Digest of a token, or of a user, verb and path: none of them is kept, nor is there a limit to how many there are.
+type Digest = [u8; 32];
+
+fn digest(parts: &[&[u8]]) -> Digest {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    for part in parts {
+        context.update(&part.len().to_le_bytes());
+        context.update(part);
+    }
+    let mut key = Digest::default();
+    key.copy_from_slice(context.finish().as_ref());
+    key
+}
 
 /// Lets requests of users through that have the right to the path. Cheap to clone.
 #[derive(Clone)]
@@ -148,73 +171,113 @@ pub struct Guard {
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
     memory: Arc<Mutex<Known>>,
     patience: Duration,
+    at_once: Arc<Semaphore>,
 }
 
+/// What is right and what is not are kept apart, so that no number of strangers takes the place of a user.
 struct Known {
-    tokens: Memory<TokenDigest, Option<User>>,
-    rights: Memory<Right, bool>,
-    /// A second, and the questions about strangers in it.
-    strangers: (u64, u32),
+    users: Memory<Digest, User>,
+    unknown: Memory<Digest, ()>,
+    allowed: Memory<Digest, ()>,
+    denied: Memory<Digest, ()>,
+    /// A second, and the questions about strangers in it by machine.
+    strangers: (u64, BTreeMap<Option<Peer>, u32>),
+    /// Until when the judge is left alone, and what it said.
+    failed: Option<(Duration, String)>,
 }
 
 impl Guard {
     /// Asks this judge; `clock` is monotonic.
     pub fn new(judge: Arc<dyn Judge>, clock: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
-        let known =
-            Known { tokens: Memory(BTreeMap::new()), rights: Memory(BTreeMap::new()), strangers: Default::default() };
-        Self { judge, clock: Arc::new(clock), memory: Arc::new(Mutex::new(known)), patience: PATIENCE }
+        let memory = Known {
+            users: Memory(BTreeMap::new()),
+            unknown: Memory(BTreeMap::new()),
+            allowed: Memory(BTreeMap::new()),
+            denied: Memory(BTreeMap::new()),
+            strangers: Default::default(),
+            failed: None,
+        };
+        let (memory, at_once) = (Arc::new(Mutex::new(memory)), Arc::new(Semaphore::new(AT_ONCE)));
+        Self { judge, clock: Arc::new(clock), memory, patience: PATIENCE, at_once }
     }
 
-    /// Whether the request of these headers may be served.
-    pub async fn check(&self, headers: &HeaderMap, verb: &str, path: &str) -> Result<(), Refusal> {
+    /// Whether a request of these headers from this machine may be served.
+    pub async fn check(&self, headers: &HeaderMap, verb: &str, path: &str, from: Option<Peer>) -> Result<(), Refusal> {
         let (token, audience) = token(headers).ok_or(Refusal::NoToken)?;
-        let user = self.identify(token, audience).await?.ok_or(Refusal::BadToken)?;
+        if token.len() > LONGEST.0 || path.len() > LONGEST.1 {
+            return Err(Refusal::TooLong);
+        }
+        let user = self.identify(token, audience, from).await?.ok_or(Refusal::BadToken)?;
         let name = user.name.clone();
-        if self.allows(user, verb, path).await? { Ok(()) } else { Err(Refusal::Forbidden(name)) }
+        if self.allows(user, verb, path, from).await? { Ok(()) } else { Err(Refusal::Forbidden(name)) }
     }
 
-    async fn identify(&self, token: &str, audience: Option<&str>) -> Result<Option<User>, Refusal> {
-        let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
-        digest.update(audience.unwrap_or_default().as_bytes());
-        digest.update(&[0]);
-        digest.update(token.as_bytes());
-        let mut key = TokenDigest::default();
-        key.copy_from_slice(digest.finish().as_ref());
+    async fn identify(&self, token: &str, audience: Option<&str>, from: Option<Peer>) -> Result<Option<User>, Refusal> {
+        let key = digest(&[audience.unwrap_or_default().as_bytes(), token.as_bytes()]);
         {
-            let mut known = self.known();
-            if let Some(found) = known.tokens.recall(&key, (self.clock)()) {
-                return Ok(found);
+            let (mut known, now) = (self.known(), (self.clock)());
+            if let Some(user) = known.users.recall(&key, now) {
+                return Ok(Some(user));
             }
-            if !matches!(known.tokens.last(&key), Some(Some(_))) {
-                known.count_stranger((self.clock)())?;
+            if known.unknown.recall(&key, now).is_some() {
+                return Ok(None);
+            }
+            if !known.users.has(&key) {
+                known.count_stranger(from, now)?;
             }
         }
-        let found = self.answer(self.judge.identify(token, audience)).await?;
-        self.known().tokens.keep(key, found.clone(), (self.clock)(), IDENTITY);
+        let found = self.answer(|| self.judge.identify(token, audience)).await?;
+        let (mut known, now) = (self.known(), (self.clock)());
+        match found.clone() {
+            Some(user) => known.users.keep(key, user, now, IDENTITY),
+            None => known.unknown.keep(key, (), now, UNKNOWN),
+        }
         Ok(found)
     }
 
-    async fn allows(&self, user: User, verb: &str, path: &str) -> Result<bool, Refusal> {
-        let key = (user, verb.to_owned(), path.to_owned());
+    async fn allows(&self, user: User, verb: &str, path: &str, from: Option<Peer>) -> Result<bool, Refusal> {
+        let key = digest(&[format!("{user:?}").as_bytes(), verb.as_bytes(), path.as_bytes()]);
         {
-            let mut known = self.known();
-            if let Some(allowed) = known.rights.recall(&key, (self.clock)()) {
-                return Ok(allowed);
+            let (mut known, now) = (self.known(), (self.clock)());
+            if known.allowed.recall(&key, now).is_some() {
+                return Ok(true);
             }
-            if known.rights.last(&key) != Some(&true) {
-                known.count_stranger((self.clock)())?;
+            if known.denied.recall(&key, now).is_some() {
+                return Ok(false);
+            }
+            if !known.allowed.has(&key) {
+                known.count_stranger(from, now)?;
             }
         }
-        let allowed = self.answer(self.judge.allows(&key.0, verb, path)).await?;
-        self.known().rights.keep(key, allowed, (self.clock)(), if allowed { ALLOWED } else { DENIED });
+        let allowed = self.answer(|| self.judge.allows(&user, verb, path)).await?;
+        let (mut known, now) = (self.known(), (self.clock)());
+        if allowed {
+            known.allowed.keep(key, (), now, ALLOWED);
+        } else {
+            known.denied.keep(key, (), now, DENIED);
+        }
         Ok(allowed)
     }
 
-    async fn answer<T>(&self, question: BoxFuture<'_, Result<T, String>>) -> Result<T, Refusal> {
-        match tokio::time::timeout(self.patience, question).await {
-            Ok(answer) => answer.map_err(Refusal::Unjudged),
-            Err(_) => Err(Refusal::Unjudged(format!("no answer within {:?}", self.patience))),
+    /// A failure is the answer to every question for a moment: a judge that is ill is not asked by everybody at once.
+    async fn answer<'a, T>(
+        &self,
+        question: impl FnOnce() -> BoxFuture<'a, Result<T, String>>,
+    ) -> Result<T, Refusal> {
+        let failed = self.known().failed.clone().filter(|(until, _)| (self.clock)() < *until);
+        if let Some((_, why)) = failed {
+            return Err(Refusal::Unjudged(why));
         }
+        let asked = async {
+            let _turn = self.at_once.acquire().await;
+            question().await
+        };
+        let answer = tokio::time::timeout(self.patience, asked).await;
+        let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {:?}", self.patience)));
+        answer.map_err(|why| {
+            self.known().failed = Some(((self.clock)() + PAUSE, why.clone()));
+            Refusal::Unjudged(why)
+        })
     }
 
     /// Held for a few instructions only.
@@ -224,12 +287,21 @@ impl Guard {
 }
 
 impl Known {
-    fn count_stranger(&mut self, now: Duration) -> Result<(), Refusal> {
-        if self.strangers.0 != now.as_secs() {
-            self.strangers = (now.as_secs(), 0);
+    fn count_stranger(&mut self, from: Option<Peer>, now: Duration) -> Result<(), Refusal> {
+        let (second, counts) = &mut self.strangers;
+        if *second != now.as_secs() {
+            (*second, *counts) = (now.as_secs(), BTreeMap::new());
         }
-        self.strangers.1 += 1;
-        if self.strangers.1 > STRANGERS { Err(Refusal::Strangers) } else { Ok(()) }
+        let all: u32 = counts.values().sum();
+        if all >= STRANGERS.1 {
+            return Err(Refusal::Strangers);
+        }
+        let count = counts.entry(from).or_default();
+        if *count >= STRANGERS.0 {
+            return Err(Refusal::Strangers);
+        }
+        *count += 1;
+        Ok(())
     }
 }
 
@@ -258,7 +330,8 @@ fn claims_audience(token: &str) -> bool {
 /// Refuses what a guard refuses, before anything of the body is read.
 pub(super) async fn guarded(State(guard): State<Guard>, request: Request, next: Next) -> Response {
     let verb = request.method().as_str().to_ascii_lowercase();
-    match guard.check(request.headers(), &verb, request.uri().path()).await {
+    let from = request.extensions().get::<Peer>().copied();
+    match guard.check(request.headers(), &verb, request.uri().path(), from).await {
         Ok(()) => next.run(request).await,
         Err(refusal) => {
             tracing::debug!(%refusal, path = request.uri().path(), "a request is refused");
@@ -328,18 +401,18 @@ mod tests {
     }
 
     async fn get(guard: &Guard, token: &str, path: &str) -> Result<(), Refusal> {
-        guard.check(&bearer(token), "get", path).await
+        guard.check(&bearer(token), "get", path, None).await
     }
 
     #[tokio::test]
     async fn a_token_and_a_right_are_needed_and_the_refusal_says_which_is_missing() {
         let (guard, ..) = guard(Registrar::default());
-        assert_eq!(guard.check(&HeaderMap::new(), "get", "/metrics").await, Err(Refusal::NoToken));
+        assert_eq!(guard.check(&HeaderMap::new(), "get", "/metrics", None).await, Err(Refusal::NoToken));
         assert_eq!(get(&guard, "bad", "/metrics").await, Err(Refusal::BadToken));
         assert_eq!(get(&guard, "good", "/metrics").await, Ok(()));
         assert_eq!(get(&guard, "good", "/queue").await, Err(Refusal::Forbidden("good".into())));
         let basic = HeaderMap::from_iter([(header::AUTHORIZATION, "Basic good".parse().unwrap())]);
-        assert_eq!(guard.check(&basic, "get", "/metrics").await, Err(Refusal::NoToken));
+        assert_eq!(guard.check(&basic, "get", "/metrics", None).await, Err(Refusal::NoToken));
     }
 
     #[tokio::test]
@@ -347,7 +420,7 @@ mod tests {
         let (guard, judge, _) = guard(Registrar::default());
         let asked = || judge.audience.lock().unwrap().clone();
         let own = HeaderMap::from_iter([(HEADER.parse().unwrap(), "good".parse().unwrap())]);
-        assert_eq!(guard.check(&own, "get", "/metrics").await, Ok(()));
+        assert_eq!(guard.check(&own, "get", "/metrics", None).await, Ok(()));
         assert_eq!(asked().as_deref(), Some(AUDIENCE));
         // The same token in the other header is another question.
         assert_eq!(get(&guard, "good", "/metrics").await, Ok(()));
@@ -396,7 +469,25 @@ mod tests {
         println!("10,000 invented tokens in 10 minutes: {reviews} reviews, {refused} refused without one");
         assert!(reviews <= 6100 && refused >= 3900, "{reviews} reviews");
         let known = guard.known();
-        assert!(known.tokens.0.len() <= REMEMBERED && known.rights.0.len() <= REMEMBERED);
+        assert!([&known.unknown.0, &known.allowed.0, &known.denied.0].iter().all(|memory| memory.len() <= REMEMBERED));
+    }
+
+    #[tokio::test]
+    async fn strangers_of_one_machine_shut_out_no_client_of_another() {
+        let (guard, judge, _) = guard(Registrar::default());
+        let from = |last: u8| Some(Peer([10, 0, 0, last].into()));
+        let mut refused = 0;
+        for n in 0..1000 {
+            let outcome = guard.check(&bearer(&format!("bad-{n}")), "get", "/metrics", from(1)).await;
+            refused += usize::from(outcome == Err(Refusal::Strangers));
+        }
+        assert_eq!((judge.tokens.load(Ordering::Relaxed), refused), (10, 990));
+        // A command brings a new token each time.
+        assert_eq!(guard.check(&bearer("good-1"), "get", "/metrics", from(2)).await, Ok(()));
+        let long = bearer(&"x".repeat(20_000));
+        assert_eq!(guard.check(&long, "get", "/metrics", from(2)).await, Err(Refusal::TooLong));
+        let path = "/".repeat(2000);
+        assert_eq!(guard.check(&bearer("good-1"), "get", &path, from(2)).await, Err(Refusal::TooLong));
     }
 
     /// Prometheus scrapes every node daemon every 30 s.
@@ -415,11 +506,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_judge_that_refuses_or_hangs_is_named_and_not_remembered() {
-        let (refusing, judge, _) = guard(Registrar { fails: true, ..Registrar::default() });
+        let (refusing, judge, time) = guard(Registrar { fails: true, ..Registrar::default() });
         for _ in 0..2 {
             let said = get(&refusing, "good", "/metrics").await.unwrap_err().to_string();
             assert!(said.contains("403: tokenreviews is forbidden"), "{said}");
         }
+        assert_eq!(judge.tokens.load(Ordering::Relaxed), 1, "it is left alone for a moment");
+        time.store(1000, Ordering::Relaxed);
+        assert!(get(&refusing, "good", "/metrics").await.is_err());
         assert_eq!(judge.tokens.load(Ordering::Relaxed), 2);
 
         let mut silent = Guard::new(Arc::new(Silent), || Duration::ZERO);

@@ -1,6 +1,7 @@
 //! HTTP/1.1 for a daemon: every connection has its own task and its own limits, so that no client can delay another one.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,7 +14,6 @@ use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -23,7 +23,7 @@ use tower_http::timeout::TimeoutLayer;
 use super::tls::Tls;
 
 /// Time for the TLS handshake.
-const HANDSHAKE: Duration = Duration::from_secs(5);
+const HANDSHAKE: Duration = Duration::from_secs(3);
 /// A client that does not take its answer for this long is cut off, in milliseconds.
 const UNREAD: u32 = 15_000;
 /// Time that open connections get at shutdown.
@@ -48,9 +48,11 @@ pub struct HttpServer {
 /// Limits of the clients of one address.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at once. Beyond them, the oldest one without a request in work is cut for a new one, so that slow clients keep no
-    /// other one out. Where every one has a request in work, new ones wait in the kernel's queue.
+    /// Connections at once. Beyond them, one is cut for each new one: of the machine that has the most of them, the oldest without a
+    /// request in work, or else its oldest. So a client is cut by its own connections, not by another machine's.
     pub connections: usize,
+    /// One request for each connection.
+    pub one_request: bool,
     /// Time for a request's head, so that a silent client does not hold a connection. An idle one is closed after it.
     pub head: Duration,
     /// Time from a request's head to its answer.
@@ -62,8 +64,36 @@ pub struct Limits {
 /// A connection that is open.
 struct Open {
     task: AbortHandle,
+    from: IpAddr,
     /// A request of it is in work.
     busy: Arc<AtomicBool>,
+}
+
+/// The machine that a request comes from, as its address tells: of IPv6 the network that one machine is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Peer(pub IpAddr);
+
+impl Peer {
+    fn of(address: SocketAddr) -> Self {
+        Self(match address.ip().to_canonical() {
+            IpAddr::V6(ip) if !ip.is_loopback() => {
+                let [a, b, c, d, ..] = ip.segments();
+                Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+            }
+            ip => ip,
+        })
+    }
+}
+
+/// Which connection is cut for a new one.
+fn victim(open: &[Open]) -> Option<usize> {
+    let mut counts = BTreeMap::<IpAddr, usize>::new();
+    open.iter().for_each(|one| *counts.entry(one.from).or_default() += 1);
+    let most = counts.values().max()?;
+    let idle = |one: &Open| !one.busy.load(Ordering::Relaxed);
+    let of_most = |one: &&Open| counts.get(&one.from) == Some(most);
+    let mut oldest = open.iter().enumerate().filter(|(_, one)| of_most(one));
+    oldest.clone().find(|(_, one)| idle(one)).or_else(|| oldest.next()).map(|(at, _)| at)
 }
 
 impl HttpServer {
@@ -71,40 +101,34 @@ impl HttpServer {
     pub async fn serve(self, router: Router, stop: CancellationToken) {
         let late = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, self.limits.answer.unwrap_or(NEVER));
         let router = router.layer(late).layer(CatchPanicLayer::new());
-        let (mut connections, mut open) = (JoinSet::new(), VecDeque::<Open>::new());
-        let freed = Arc::new(Notify::new());
+        let (mut connections, mut open) = (JoinSet::new(), Vec::<Open>::new());
         loop {
-            let cut = open.iter().position(|one| !one.busy.load(Ordering::Relaxed));
-            let room = open.len() < self.limits.connections || cut.is_some();
-            let stream = tokio::select! {
+            let (stream, peer) = tokio::select! {
                 () = stop.cancelled() => break,
                 Some(_) = connections.join_next() => {
                     open.retain(|one| !one.task.is_finished());
                     continue;
                 }
-                () = freed.notified(), if !room => continue,
-                stream = self.accept(), if room => stream,
+                accepted = self.accept() => accepted,
             };
             if open.len() >= self.limits.connections
-                && let Some(one) = cut.and_then(|at| open.remove(at))
+                && let Some(at) = victim(&open)
             {
-                tracing::debug!(server = self.name, "the oldest idle connection is cut for a new one");
+                let one = open.remove(at);
+                tracing::debug!(server = self.name, from = %one.from, "a connection is cut for a new one");
                 one.task.abort();
             }
             let busy = Arc::new(AtomicBool::new(false));
-            let client = Client {
-                name: self.name,
-                tls: self.tls.clone(),
-                limits: self.limits,
-                busy: busy.clone(),
-                freed: freed.clone(),
-            };
+            let client =
+                Client { name: self.name, tls: self.tls.clone(), limits: self.limits, busy: busy.clone(), peer };
             let (router, stop, age) = (router.clone(), stop.clone(), self.limits.age.unwrap_or(NEVER));
             let task = connections.spawn(async move {
                 // Its end by age needs no word: a client that is cut was asked to end before.
                 let _ = tokio::time::timeout(age, client.handshake(stream, router, stop)).await;
             });
-            open.push_back(Open { task, busy });
+            open.push(Open { task, from: peer.0, busy });
+            // A burst of connections does not keep those that came before from being served.
+            tokio::task::yield_now().await;
         }
         let ended = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(GRACE, ended).await.is_err() {
@@ -112,10 +136,10 @@ impl HttpServer {
         }
     }
 
-    async fn accept(&self) -> TcpStream {
+    async fn accept(&self) -> (TcpStream, Peer) {
         loop {
             match self.listener.accept().await {
-                Ok((stream, _)) => return stream,
+                Ok((stream, address)) => return (stream, Peer::of(address)),
                 Err(error) => {
                     // Out of descriptors, or a client that left: a pause keeps this from spinning.
                     tracing::debug!(server = self.name, %error, "accept failed");
@@ -132,16 +156,15 @@ struct Client {
     tls: Option<Tls>,
     limits: Limits,
     busy: Arc<AtomicBool>,
-    freed: Arc<Notify>,
+    peer: Peer,
 }
 
 /// A request in work.
-struct Work(Arc<AtomicBool>, Arc<Notify>);
+struct Work(Arc<AtomicBool>);
 
 impl Drop for Work {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Relaxed);
-        self.1.notify_one();
     }
 }
 
@@ -152,8 +175,9 @@ impl Client {
         let Some(tls) = &self.tls else { return self.connection(stream, router, stop).await };
         match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
             Ok(Ok(stream)) => self.connection(stream, router, stop).await,
-            Ok(Err(error)) => tracing::warn!(server = self.name, %error, "TLS handshake refused"),
-            Err(_) => tracing::warn!(server = self.name, "TLS handshake not finished in time"),
+            // Every port scan does this: no line of the log each.
+            Ok(Err(error)) => tracing::debug!(server = self.name, %error, "TLS handshake refused"),
+            Err(_) => tracing::debug!(server = self.name, "TLS handshake not finished in time"),
         }
     }
 
@@ -163,11 +187,14 @@ impl Client {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.head).max_buf_size(64 << 10);
-        let (busy, freed) = (self.busy.clone(), self.freed.clone());
-        let service = tower::service_fn(move |request: Request<_>| {
+        let mut http = builder.http1();
+        http.timer(TokioTimer::new()).header_read_timeout(self.limits.head).max_buf_size(64 << 10);
+        http.keep_alive(!self.limits.one_request);
+        let (busy, peer) = (self.busy.clone(), self.peer);
+        let service = tower::service_fn(move |mut request: Request<_>| {
             busy.store(true, Ordering::Relaxed);
-            let (work, router) = (Work(busy.clone(), freed.clone()), router.clone());
+            request.extensions_mut().insert(peer);
+            let (work, router) = (Work(busy.clone()), router.clone());
             async move {
                 let answer = router.oneshot(request.map(Body::new)).await;
                 drop(work);
@@ -193,5 +220,34 @@ impl Client {
             ending = true;
             connection.as_mut().graceful_shutdown();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(from: u8, busy: bool) -> Open {
+        let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
+        Open { task, from: [10, 0, 0, from].into(), busy: Arc::new(AtomicBool::new(busy)) }
+    }
+
+    #[tokio::test]
+    async fn a_machine_with_many_connections_is_cut_and_not_the_one_with_few() {
+        assert_eq!(victim(&[]), None);
+        // The kubelet was here first, and is idle; the other machine is always busy.
+        let mut all = vec![open(1, false)];
+        all.extend((0..3).map(|_| open(2, true)));
+        assert_eq!(victim(&all), Some(1));
+        all.push(open(2, false));
+        assert_eq!(victim(&all), Some(4), "an idle one rather than the oldest");
+    }
+
+    #[test]
+    fn an_address_of_ipv6_stands_for_its_network_and_a_mapped_one_for_itself() {
+        let of = |text: &str| Peer::of(SocketAddr::new(text.parse().unwrap(), 1)).0.to_string();
+        assert_eq!(of("::ffff:10.1.2.3"), "10.1.2.3");
+        assert_eq!(of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!(of("::1"), "::1");
     }
 }

@@ -110,16 +110,18 @@ impl Tls {
     }
 }
 
-/// Common name and alternative names of a certificate.
+/// Names of a certificate: its last common name, which is what the API server takes for the user, and the alternative names as
+/// `dns:…` and `uri:…`, which a requester may choose more freely.
 fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Vec::new() };
-    let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+    let common = certificate.subject().iter_common_name().last().and_then(|name| name.as_str().ok());
     let alternative = certificate.subject_alternative_name().ok().flatten();
     let alternative = alternative.iter().flat_map(|found| &found.value.general_names).filter_map(|name| match name {
-        GeneralName::DNSName(name) | GeneralName::URI(name) => Some(*name),
+        GeneralName::DNSName(name) => Some(format!("dns:{name}")),
+        GeneralName::URI(name) => Some(format!("uri:{name}")),
         _ => None,
     });
-    common.chain(alternative).map(str::to_owned).collect()
+    common.map(str::to_owned).into_iter().chain(alternative).collect()
 }
 
 /// TLS from files, which are read again when they change: certificates are renewed while the process runs.

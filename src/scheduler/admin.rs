@@ -24,6 +24,8 @@ use crate::runtime::admin::{Answers, Check};
 
 /// The event loop answers within this time, or the process is not live.
 const ANSWER: Duration = Duration::from_secs(5);
+/// A question waits this long for its turn.
+const TURN: Duration = Duration::from_secs(2);
 
 /// Questions that are answered at once; each may judge every node and holds a snapshot of the cluster meanwhile.
 const AT_ONCE: usize = 2;
@@ -177,7 +179,7 @@ async fn ask<T: Send + 'static>(
     if !missing.is_empty() {
         return Err(format!("waiting for the first list of {}", missing.join(", ")));
     }
-    let turn = tokio::time::timeout(ANSWER, questions.permits.clone().acquire_owned()).await;
+    let turn = tokio::time::timeout(TURN, questions.permits.clone().acquire_owned()).await;
     let turn = turn.map_err(|_| format!("{AT_ONCE} other questions are being answered: ask again"))?;
     put(questions, move |answer| {
         Question::Ask(Box::new(move |scheduler, now| {

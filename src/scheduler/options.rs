@@ -121,7 +121,7 @@ impl Default for SchedulerOptions {
             more_scheduler_names: Vec::new(),
             kubeconfig: None,
             namespace: "baton-system".into(),
-            ports: PortOptions::on(9403, 9413),
+            ports: PortOptions::on(9413, 9403),
             node_lock_key: key::NODE_LOCK.into(),
             node_lock_format: LockFormat::default(),
             node_lock: LockMode::default(),

@@ -47,7 +47,7 @@ impl Default for ControllerOptions {
             scheduler_name: "baton-scheduler".into(),
             kubeconfig: None,
             namespace: "baton-system".into(),
-            ports: PortOptions::on(9404, 9414),
+            ports: PortOptions::on(9414, 9404),
             leader_elect: true,
             lease_name: "baton-controller".into(),
             identity: String::new(),

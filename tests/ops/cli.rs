@@ -194,7 +194,7 @@ fn a_question_about_nothing_or_about_a_name_that_cannot_be_ends_with_2() {
         &["leave out what stands beside it"],
     );
     says(&fails(2, &["get", "nodes", "--agent-stale", "abc"], &[]), &["\"abc\" is no duration", "30s"]);
-    says(&fails(2, &["get", "queue", "--admin-url", "foo"], &[]), &["foo", "https://127.0.0.1:9403"]);
+    says(&fails(2, &["get", "queue", "--admin-url", "foo"], &[]), &["foo", "https://127.0.0.1:9413"]);
 }
 
 #[test]

@@ -33,9 +33,26 @@ pub fn variables(name: &str) -> impl Iterator<Item = String> + use<> {
     [format!("BATON_{bare}")].into_iter().chain(THEIRS.contains(&bare.as_str()).then_some(bare))
 }
 
+/// Keys that 0.1 did not have: they have no variable without the prefix.
+const SINCE_0_1: [&str; 13] = [
+    "admin-auth",
+    "admin-tls-cert",
+    "admin-tls-key",
+    "age-after",
+    "age-limit",
+    "age-share",
+    "extender-client-name",
+    "max-sub-priority",
+    "max-waiting-time",
+    "pod-metrics",
+    "probe-listen",
+    "profile",
+    "start-limit",
+];
+
 /// The variable of 0.1, where it had another name. Without a prefix it collides with variables of other programs.
 pub fn old_variable(name: &str) -> Option<String> {
-    Some(bare(name)).filter(|bare| !THEIRS.contains(&bare.as_str()))
+    Some(bare(name)).filter(|bare| !THEIRS.contains(&bare.as_str()) && !SINCE_0_1.contains(&name))
 }
 
 fn bare(name: &str) -> String {
@@ -135,9 +152,9 @@ impl Value for Duration {
 
 impl Value for SocketAddr {
     fn read(text: &str) -> Result<Self, String> {
-        // `:9402`, as Go programs write it, is every address of this machine, of both families.
+        // `:9412`, as Go programs write it, is every address of this machine, of both families.
         let full = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
-        full.parse().map_err(|_| format!("{text:?} is no address; expected for example 127.0.0.1:9402 or :9402"))
+        full.parse().map_err(|_| format!("{text:?} is no address; expected for example 127.0.0.1:9412 or :9412"))
     }
     fn show(&self) -> String {
         self.to_string()
@@ -258,7 +275,7 @@ mod tests {
         round("T", true);
         round("f", false);
         round("1m 30s", Duration::from_secs(90));
-        round(":9402", SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, 9402)));
+        round(":9412", SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, 9412)));
         round("none", None::<PathBuf>);
         round("/a", Some(PathBuf::from("/a")));
         round("a, b,", vec!["a".to_owned(), "b".to_owned()]);
@@ -271,7 +288,7 @@ mod tests {
         assert!(Duration::read("10").unwrap_err().contains("30s"));
         assert!(Duration::read("-1s").is_err());
         assert!(Duration::read("500000000000y").unwrap_err().contains("365days"));
-        assert!(SocketAddr::read("9402").unwrap_err().contains(":9402"));
+        assert!(SocketAddr::read("9412").unwrap_err().contains(":9412"));
         assert!(BTreeMap::<u64, String>::read("48").unwrap_err().contains("key=value"));
         assert_eq!(u16::read("-1").unwrap_err(), "\"-1\" is no whole number from 0 to 65535");
     }

@@ -127,8 +127,8 @@ const OPERATOR: &[Rule] = rules! {
     "" ["serviceaccounts/token"] = ["baton-viewer"] &["create"], "The token that the daemons are shown: that of the viewer, never the user's own.";
 };
 
-/// Paths of the daemons that the viewer reads, and that `baton explain --what-if` posts a manifest to.
-const PATHS: &[&str] = &["/", "/metrics", "/explain", "/queue", "/gangs", "/gangs/*", "/jobs/*", "/ledger"];
+/// Paths that the commands read as the viewer. `/metrics` and `/` are not among them: the API server has paths of these names, too.
+const PATHS: &[&str] = &["/explain", "/queue", "/gangs", "/gangs/*", "/jobs/*", "/ledger"];
 
 /// One permission of the node daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,8 +199,8 @@ pub(super) fn yaml(values: &Values) -> String {
     let paths = PATHS.iter().map(|path| format!("\"{path}\"")).collect::<Vec<_>>().join(", ");
     let _ = write!(
         text,
-        "rules:\n# What the admin addresses answer. Prometheus needs the path /metrics alone.\n- nonResourceURLs: [{paths}]\n  \
-         verbs: [get, post]\n"
+        "rules:\n# What the commands ask. Prometheus needs a role of its own, with the path /metrics alone.\n- nonResourceURLs: [{paths}]\n  \
+         verbs: [get]\n# A manifest is judged: `baton explain --what-if`.\n- nonResourceURLs: [\"/explain\"]\n  verbs: [post]\n"
     );
     bind(&mut text, "ClusterRole", &viewer, VIEWER, None, namespace);
     // An editor may read too: the cluster's own rules aggregate `view` to `edit` and `admin`.

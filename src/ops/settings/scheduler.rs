@@ -131,7 +131,7 @@ fn extender() -> Settings {
         "extender-client-ca" "FILE" options.extender.client_ca
             "Authorities of the client certificates that the extender accepts, PEM";
         "extender-client-name" "LIST" options.extender.client_names
-            "Names of the clients that the extender accepts: the common name, or an alternative name, of their certificates";
+            "Names of the clients that the extender accepts: the common name of their certificates, or dns:NAME or uri:NAME";
         "extender-gang" "refuse|ignore" options.extender.gang
             "Gang pods that kube-scheduler asks for: refuse, or place them one by one";
         "extender-scheduler-names" "LIST" options.extender.scheduler_names

@@ -14,7 +14,8 @@ use crate::runtime::http::{HttpServer, Limits};
 use crate::runtime::tls::Tls;
 
 /// Each pod that kube-scheduler is binding has a connection. How long an answer may take is the verbs' own business.
-const LIMITS: Limits = Limits { connections: 1024, head: Duration::from_secs(60), answer: None, age: None };
+const LIMITS: Limits =
+    Limits { connections: 1024, one_request: false, head: Duration::from_secs(60), answer: None, age: None };
 
 /// The extender's open address.
 pub struct Extender {

@@ -131,7 +131,7 @@ async fn of_the_authoritys_clients_only_those_with_an_admitted_name_are_served()
     for (names, served) in [
         (None, ["kube-scheduler"].as_slice()),
         (
-            Some("--extender-client-name=scheduler.example,system:kube-scheduler"),
+            Some("--extender-client-name=dns:scheduler.example,system:kube-scheduler"),
             &["kube-scheduler", "by-alternative-name"],
         ),
     ] {
