@@ -1,7 +1,7 @@
 //! The daemon as a whole: what starts in which order, and how it ends.
 //!
 //! ```text
-//! options ─► admin HTTP ─► lock on the state directory ─► first look at the hardware ─► ledger
+//! options ─► addresses ─► lock on the state directory ─► first look at the hardware ─► ledger
 //!   ─► CDI files ─► sockets, registration ─► Device object, Lease, locks (as soon as the API server is there)
 //! ```
 

@@ -10,6 +10,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::future::BoxFuture;
+use rustix::io::Errno;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use tower_http::limit::RequestBodyLimitLayer;
@@ -225,10 +226,12 @@ impl Ports {
 /// machine has no IPv6.
 pub fn listen(address: SocketAddr, what: &'static str, option: &'static str) -> Result<TcpListener, PortError> {
     let mut opened = open(address);
-    if opened.is_err() && address.ip() == Ipv6Addr::UNSPECIFIED {
-        let without = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
-        // Where that fails, too, the first error says more: the port is taken.
-        opened = open(without).or(opened);
+    if let Err(error) = &opened
+        && address.ip() == Ipv6Addr::UNSPECIFIED
+        && [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL].map(Errno::raw_os_error).map(Some).contains(&error.raw_os_error())
+    {
+        tracing::info!(what, %error, "this machine has no IPv6: listening on IPv4 alone");
+        opened = open(SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())));
     }
     opened.map_err(|source| PortError::Listen { address, what, option, source })
 }

@@ -260,10 +260,7 @@ impl Guard {
     }
 
     /// A failure is the answer to every question for a moment: a judge that is ill is not asked by everybody at once.
-    async fn answer<'a, T>(
-        &self,
-        question: impl FnOnce() -> BoxFuture<'a, Result<T, String>>,
-    ) -> Result<T, Refusal> {
+    async fn answer<'a, T>(&self, question: impl FnOnce() -> BoxFuture<'a, Result<T, String>>) -> Result<T, Refusal> {
         let failed = self.known().failed.clone().filter(|(until, _)| (self.clock)() < *until);
         if let Some((_, why)) = failed {
             return Err(Refusal::Unjudged(why));

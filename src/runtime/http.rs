@@ -30,6 +30,8 @@ const UNREAD: u32 = 15_000;
 const GRACE: Duration = Duration::from_secs(2);
 /// Before a connection is cut for its age, it is asked to end.
 const NOTICE: Duration = Duration::from_secs(10);
+/// Pause after a connection was cut for a new one: however fast clients come, each has some time to send its request.
+const PACE: Duration = Duration::from_millis(1);
 /// For limits that there are not.
 const NEVER: Duration = Duration::from_secs(365 * 86_400);
 
@@ -117,6 +119,7 @@ impl HttpServer {
                 let one = open.remove(at);
                 tracing::debug!(server = self.name, from = %one.from, "a connection is cut for a new one");
                 one.task.abort();
+                tokio::time::sleep(PACE).await;
             }
             let busy = Arc::new(AtomicBool::new(false));
             let client =
@@ -175,8 +178,11 @@ impl Client {
         let Some(tls) = &self.tls else { return self.connection(stream, router, stop).await };
         match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
             Ok(Ok(stream)) => self.connection(stream, router, stop).await,
-            // Every port scan does this: no line of the log each.
-            Ok(Err(error)) => tracing::debug!(server = self.name, %error, "TLS handshake refused"),
+            // Where clients need a certificate, an operator wants to know why one is refused. Elsewhere any stranger could fill the log.
+            Ok(Err(error)) if tls.names_clients() => {
+                tracing::warn!(server = self.name, %error, "TLS handshake refused");
+            }
+            Ok(Err(error)) => tracing::debug!(server = self.name, %error, "TLS handshake failed"),
             Err(_) => tracing::debug!(server = self.name, "TLS handshake not finished in time"),
         }
     }
@@ -225,7 +231,101 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use axum::routing::{get, post};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::Notify;
+
     use super::*;
+
+    const SHORT: Duration = Duration::from_millis(50);
+    const LONG: Duration = Duration::from_secs(30);
+
+    /// A server with these limits: `/` answers, `/never` does not, `/read` takes a body. It tells of each request that is in work for
+    /// ever.
+    async fn served_telling(limits: Limits) -> (SocketAddr, Arc<Notify>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let begun = Arc::new(Notify::new());
+        let tell = begun.clone();
+        let never = || async move {
+            tell.notify_one();
+            std::future::pending::<()>().await;
+        };
+        let router = Router::new()
+            .route("/", get(|| async { "here" }))
+            .route("/never", get(never))
+            .route("/read", post(|body: String| async move { body }));
+        let server = HttpServer { name: "test", listener, tls: None, limits };
+        tokio::spawn(server.serve(router, CancellationToken::new()));
+        (address, begun)
+    }
+
+    async fn served(limits: Limits) -> SocketAddr {
+        served_telling(limits).await.0
+    }
+
+    fn limits() -> Limits {
+        Limits { connections: 2, one_request: false, head: LONG, answer: None, age: None }
+    }
+
+    async fn connected(address: SocketAddr, text: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(text.as_bytes()).await.unwrap();
+        stream
+    }
+
+    /// What comes until the server closes the connection.
+    async fn rest(mut stream: TcpStream) -> String {
+        let mut text = Vec::new();
+        // A connection that is cut may end with a reset.
+        let read = async { while matches!(stream.read_buf(&mut text).await, Ok(1..)) {} };
+        tokio::time::timeout(LONG, read).await.expect("the server closes the connection");
+        String::from_utf8(text).unwrap()
+    }
+
+    const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    const NEVER_ANSWERED: &str = "GET /never HTTP/1.1\r\nHost: a\r\n\r\n";
+
+    #[tokio::test]
+    async fn a_silent_and_an_idle_connection_are_closed_after_the_time_for_a_head() {
+        let address = served(Limits { head: SHORT, ..limits() }).await;
+        assert_eq!(rest(connected(address, "GET / HT").await).await.matches("here").count(), 0);
+        assert_eq!(rest(connected(address, ASK).await).await.matches("here").count(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_request_ends_in_time_whether_the_client_or_the_handler_is_slow() {
+        let address = served(Limits { answer: Some(SHORT), age: Some(LONG), ..limits() }).await;
+        let slow_body = "POST /read HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc";
+        for request in [NEVER_ANSWERED, slow_body] {
+            let mut stream = connected(address, request).await;
+            let mut head = [0; 12];
+            tokio::time::timeout(LONG, stream.read_exact(&mut head)).await.unwrap().unwrap();
+            assert_eq!(&head, b"HTTP/1.1 408", "{request}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_ends_at_its_age_whatever_it_does() {
+        let address = served(Limits { age: Some(SHORT), ..limits() }).await;
+        for request in ["", ASK, NEVER_ANSWERED] {
+            rest(connected(address, request).await).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn the_oldest_idle_connection_goes_for_a_new_one_and_a_busy_one_stays() {
+        let (address, begun) = served_telling(limits()).await;
+        let busy = connected(address, NEVER_ANSWERED).await;
+        begun.notified().await;
+        let idle = connected(address, "GET / HT").await;
+        let mut answered = connected(address, ASK).await;
+        let mut head = [0; 12];
+        tokio::time::timeout(LONG, answered.read_exact(&mut head)).await.unwrap().unwrap();
+        assert_eq!(&head, b"HTTP/1.1 200");
+        assert_eq!(rest(idle).await, "");
+        assert!(busy.try_read(&mut head).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
+    }
 
     fn open(from: u8, busy: bool) -> Open {
         let task = tokio::spawn(std::future::pending::<()>()).abort_handle();

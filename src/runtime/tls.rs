@@ -83,6 +83,11 @@ impl Tls {
         Ok(Self::Files(Arc::new(Renewed::open(files)?)))
     }
 
+    /// Only clients with a certificate are served.
+    pub fn names_clients(&self) -> bool {
+        matches!(self, Self::Files(files) if files.files.clients.is_some())
+    }
+
     /// Shakes hands with a client; one that is not served is an error.
     pub async fn accept<S>(&self, stream: S) -> std::io::Result<TlsStream<S>>
     where

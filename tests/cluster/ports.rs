@@ -46,12 +46,16 @@ async fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
     Ok(answer)
 }
 
-/// Connects, sends a byte of an endless head now and then, reads nothing, and comes again when it is cut.
-async fn dawdle(address: SocketAddr, connected: Arc<AtomicUsize>) {
+/// The begin of what a slow client sends: a request, or the record of a TLS handshake.
+const HEAD: &[u8] = b"GET /livez HTTP/1.1\r\nX-Slow: ";
+const HELLO: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
+
+/// Connects, sends a byte now and then, reads nothing, and comes again when it is cut.
+async fn dawdle(address: SocketAddr, begin: &'static [u8], connected: Arc<AtomicUsize>) {
     loop {
         if let Ok(mut stream) = TcpStream::connect(address).await {
             connected.fetch_add(1, Ordering::Relaxed);
-            for byte in b"GET /livez HTTP/1.1\r\nX-Slow: ".iter().chain(b"a".iter().cycle()) {
+            for byte in begin.iter().chain(b"a".iter().cycle()) {
                 if stream.write_all(&[*byte]).await.is_err() {
                     break;
                 }
@@ -68,10 +72,10 @@ async fn slow_clients_on_either_address_keep_no_probe_waiting() {
     for (name, daemon) in [("scheduler", &cluster.scheduler), ("node daemon", &cluster.nodes[0].agent)] {
         let [probes, admin] =
             ["probes", "admin HTTP"].map(|what| address(daemon, what).expect("the address is logged"));
-        for (where_to, slow_at) in [("the admin address", admin), ("the probe address", probes)] {
+        for (where_to, slow_at, begin) in [("the admin address", admin, HELLO), ("the probe address", probes, HEAD)] {
             let (mut slow, connected) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
             for _ in 0..SLOW {
-                slow.spawn(dawdle(slow_at, connected.clone()));
+                slow.spawn(dawdle(slow_at, begin, connected.clone()));
             }
             let all = || (connected.load(Ordering::Relaxed) >= SLOW).then_some(());
             until("every slow client is connected", SOON, async || all()).await;
