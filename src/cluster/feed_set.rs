@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{LimitRange, Namespace, PersistentVolume, PersistentVolumeClaim, ResourceQuota};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
-use kube::api::Api;
+use kube::api::{Api, ObjectMeta};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
@@ -24,6 +24,7 @@ use super::spec_part::selector;
 use super::tyjob::{RawTyJob, job_facts};
 use super::volume::{capacity_facts, claim_facts, class_facts, driver_counts, volume_facts};
 use crate::contract::gang::{GangId, PodGroupApi};
+use crate::contract::quota::{LimitRangeRules, QuotaRules};
 use crate::contract::{AgentStatus, PodKey, PodUid};
 use crate::decide::devices::NodePool;
 use crate::decide::tyjob::placement::{JobIdentity, PriorityClassFacts};
@@ -197,6 +198,23 @@ pub fn start_feeds(
         },
         |gone| Some(WorldEvent::BudgetGone(key(gone))),
     );
+    feeds.optional(
+        "quotas",
+        [feeds.all()],
+        |quota: ResourceQuota| {
+            Some(WorldEvent::Quota(key_of(&quota.metadata), Some(Box::new(QuotaRules::read(&quota)))))
+        },
+        |gone| Some(WorldEvent::Quota(key(gone), None)),
+    );
+    feeds.optional(
+        "limit ranges",
+        [feeds.all()],
+        |range: LimitRange| {
+            let rules = LimitRangeRules::read(&range);
+            Some(WorldEvent::LimitRange(key_of(&range.metadata), Some(Box::new(rules))))
+        },
+        |gone| Some(WorldEvent::LimitRange(key(gone), None)),
+    );
     feeds.optional("tyjobs", [feeds.all()], tyjob_event, |gone| {
         Some(WorldEvent::JobGone(JobIdentity { key: key(gone), uid: gone.uid().into() }))
     });
@@ -236,6 +254,10 @@ fn key(object: &WatchedObject) -> PodKey {
     PodKey::new(object.namespace(), object.name())
 }
 
+fn key_of(meta: &ObjectMeta) -> PodKey {
+    PodKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+}
+
 fn tyjob_event(job: RawTyJob) -> Option<WorldEvent> {
     let meta = &job.metadata;
     let name =
@@ -251,7 +273,7 @@ fn tyjob_event(job: RawTyJob) -> Option<WorldEvent> {
 
 fn budget_facts(budget: &PodDisruptionBudget) -> (PodKey, BudgetFacts) {
     let meta = &budget.metadata;
-    let key = PodKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+    let key = key_of(meta);
     let selects = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()).map(selector);
     let allowed = budget.status.as_ref().map_or(0, |status| i64::from(status.disruptions_allowed.unwrap_or(0)));
     (key, BudgetFacts { selector: selects, allowed })

@@ -17,6 +17,7 @@ pub mod key;
 pub mod lock;
 pub mod name;
 pub mod quantity;
+pub mod quota;
 pub mod request;
 pub mod shared;
 pub mod tyjob;

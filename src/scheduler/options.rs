@@ -232,6 +232,8 @@ pub struct JobOptions {
     pub unfit_grace: Duration,
     /// A place that its pod does not take within this time is void.
     pub reservation_timeout: Duration,
+    /// Places without pods are given back this long after the job was placed.
+    pub start_limit: Duration,
     /// Weights of `cpu`, `memory` and `nvidia.com/gpu` (GPUs under any name) in node ratings; 1 where not named.
     pub weights: Vec<(String, i64)>,
     /// Weight that `LeaderFirst` gives to GPUs for leaders and to CPU for workers.
@@ -245,6 +247,7 @@ impl Default for JobOptions {
             period: policy.period,
             unfit_grace: policy.unfit_grace,
             reservation_timeout: policy.reservation_timeout,
+            start_limit: policy.start_limit,
             weights: ["cpu", "memory", key::NVIDIA_GPU].map(|name| (name.to_owned(), 1)).into(),
             raised_weight: policy.weights.raised,
         }
@@ -254,7 +257,11 @@ impl Default for JobOptions {
 impl JobOptions {
     /// What is wrong, by name of the key; `None` when it can work.
     pub fn problem(&self) -> Option<String> {
-        let times = [("job-period", self.period), ("reservation-timeout", self.reservation_timeout)];
+        let times = [
+            ("job-period", self.period),
+            ("reservation-timeout", self.reservation_timeout),
+            ("start-limit", self.start_limit),
+        ];
         if let Some((name, _)) = times.iter().find(|(_, value)| value.is_zero()) {
             return Some(format!("{name} is zero: give a value above zero"));
         }
@@ -284,6 +291,7 @@ impl JobOptions {
             period: self.period,
             unfit_grace: self.unfit_grace,
             reservation_timeout: self.reservation_timeout,
+            start_limit: self.start_limit,
             weights: Weights { cpu, memory, gpu, raised: self.raised_weight },
         }
     }

@@ -361,6 +361,7 @@ impl Scheduler {
             Timer::Report(id) if binder.has_left_queue(id) => cx.reporter.forget(id),
             Timer::Report(id) => Reporter::due(cx, id),
             Timer::TyJob(key) => tyjobs.due(cx, &key),
+            Timer::Quotas(namespace) => tyjobs.quotas_due(cx, &namespace),
         }
     }
 

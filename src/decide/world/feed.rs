@@ -125,6 +125,8 @@ impl World {
             WorldEvent::PodGroupGone(api, gang) => self.gangs.pod_group_gone(api, &gang),
             WorldEvent::Job(facts) => self.job_set(*facts, &mut changes),
             WorldEvent::JobGone(job) => self.job_gone(job, &mut changes),
+            WorldEvent::Quota(key, rules) => self.quota(key, rules.map(|rules| *rules), &mut changes),
+            WorldEvent::LimitRange(key, rules) => self.limit_range(key, rules.map(|rules| *rules), &mut changes),
             WorldEvent::Budget(key, facts) => {
                 self.budgets.insert(key, facts);
             }

@@ -17,6 +17,7 @@ pub mod journal;
 pub mod mix;
 pub mod node;
 pub mod pod;
+mod quotas;
 mod reserve;
 pub mod resources;
 pub mod spec;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::contract::gang::GangId;
 use crate::contract::image::ImageName;
+use crate::contract::quota::{LimitRangeRules, QuotaRules};
 use crate::contract::{AgentStatus, DeviceId, PodKey, PodUid, Shared};
 use crate::decide::devices::{Amounts, Labels as DeviceLabels, Layout};
 use crate::decide::intern::Interner;
@@ -104,6 +105,8 @@ pub struct World {
     pub(super) gangs: GangBook,
     pub(super) jobs: BTreeMap<PodKey, Shared<JobFacts>>,
     pub(super) priority_classes: PriorityClasses,
+    pub(super) quotas: BTreeMap<PodKey, Shared<QuotaRules>>,
+    pub(super) limit_ranges: BTreeMap<PodKey, LimitRangeRules>,
 }
 
 /// Values that many pods and nodes have in common, each stored once.

@@ -61,6 +61,7 @@ const SCHEDULER: &[Rule] = rules! {
     "scheduling.k8s.io" ["priorityclasses"] READ, "The priority that pods of waiting TYJobs will have.";
     "scheduling.koordinator.sh" ["devices"] READ, "Which devices there are.";
     "" ["namespaces" "persistentvolumes" "persistentvolumeclaims"] READ, "What filters read besides the node.";
+    "" ["resourcequotas" "limitranges"] READ, "What namespaces may use: TYJobs get no places beyond it.";
     "policy" ["poddisruptionbudgets"] READ, "Budgets that preemption prefers to keep.";
     "" ["persistentvolumeclaims" "persistentvolumes"] &["patch"],
         "The chosen node of a claim that waits for its first consumer, or the volume that is bound to it.";

@@ -104,6 +104,8 @@ fn tyjobs() -> Settings {
             "A TYJob that does not fit on all known nodes, as if they were empty, fails after this long";
         "reservation-timeout" "DURATION" options.jobs.reservation_timeout
             "The place of a TYJob's pod is void when the pod does not take it within this time";
+        "start-limit" "DURATION" options.jobs.start_limit
+            "Places of a TYJob whose pods are not made within this time are given back, and tried again later";
         "job-weights" "RESOURCE=WEIGHT,…" options.jobs.weights
             "Weights of cpu, memory and nvidia.com/gpu (GPUs under any name) when TYJobs' policies rate nodes";
         "job-raised-weight" "COUNT" options.jobs.raised_weight

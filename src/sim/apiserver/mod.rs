@@ -39,6 +39,7 @@ mod object;
 mod openapi;
 mod patch;
 mod policies;
+mod quotas;
 mod read;
 mod registry;
 mod request;
