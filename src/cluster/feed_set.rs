@@ -20,6 +20,8 @@ use super::node::LightNode;
 use super::node_lock::NodeLocks;
 use super::pod::LightPod;
 use super::pod_group::RawPodGroup;
+use super::resource_slice::LightSlice;
+use super::selected_labels::SelectedLabels;
 use super::spec_part::selector;
 use super::tyjob::{RawTyJob, job_facts};
 use super::volume::{capacity_facts, claim_facts, class_facts, driver_counts, volume_facts};
@@ -91,12 +93,13 @@ impl Starter<'_> {
     }
 }
 
-/// Starts every feed; `locks` hears what the watch of nodes shows. Returns the names whose [`FeedMessage::Synced`] completes the
+/// Starts every feed; `locks` hears what the watch of nodes shows, and `labels` which labels of pods are selected. Returns the names whose [`FeedMessage::Synced`] completes the
 /// world.
 pub fn start_feeds(
     client: &Client,
     settings: &FeedSettings,
     locks: &NodeLocks,
+    labels: &SelectedLabels,
     out: &mpsc::Sender<FeedMessage<WorldEvent>>,
     tasks: &mut JoinSet<()>,
 ) -> BTreeSet<&'static str> {
@@ -112,8 +115,17 @@ pub fn start_feeds(
     );
     feeds.required(
         "pods",
-        |pod: LightPod| Some(WorldEvent::Pod(Box::new(pod.facts()))),
-        |gone| Some(WorldEvent::PodGone(key(gone), PodUid::new(gone.uid()))),
+        {
+            let labels = labels.clone();
+            move |pod: LightPod| Some(WorldEvent::Pod(Box::new(labels.facts(pod))))
+        },
+        {
+            let labels = labels.clone();
+            move |gone| {
+                labels.gone(&key(gone));
+                Some(WorldEvent::PodGone(key(gone), PodUid::new(gone.uid())))
+            }
+        },
     );
     feeds.optional(
         "devices",
@@ -141,6 +153,13 @@ pub fn start_feeds(
             move |gone| agent_node(gone.name()).map(|node| WorldEvent::AgentGone(node.into(), home)),
         );
     }
+    // Served since Kubernetes 1.34.
+    feeds.optional(
+        "resource slices",
+        [feeds.all()],
+        |slice: LightSlice| Some(WorldEvent::Slice(slice.metadata.name.clone()?.into(), slice.facts())),
+        |gone| Some(WorldEvent::Slice(gone.name().into(), None)),
+    );
     feeds.optional(
         "namespaces",
         [feeds.all()],
@@ -189,11 +208,13 @@ pub fn start_feeds(
         },
         |gone| Some(WorldEvent::Capacity(key(gone), None)),
     );
+    let of_budgets = labels.clone();
     feeds.optional(
         "budgets",
         [feeds.all()],
-        |budget: PodDisruptionBudget| {
+        move |budget: PodDisruptionBudget| {
             let (key, facts) = budget_facts(&budget);
+            facts.selector.iter().for_each(|selector| of_budgets.note_selector(selector));
             Some(WorldEvent::Budget(key, facts))
         },
         |gone| Some(WorldEvent::BudgetGone(key(gone))),
@@ -215,9 +236,13 @@ pub fn start_feeds(
         },
         |gone| Some(WorldEvent::LimitRange(key(gone), None)),
     );
-    feeds.optional("tyjobs", [feeds.all()], tyjob_event, |gone| {
-        Some(WorldEvent::JobGone(JobIdentity { key: key(gone), uid: gone.uid().into() }))
-    });
+    let of_jobs = labels.clone();
+    feeds.optional(
+        "tyjobs",
+        [feeds.all()],
+        move |job| tyjob_event(job, &of_jobs),
+        |gone| Some(WorldEvent::JobGone(JobIdentity { key: key(gone), uid: gone.uid().into() })),
+    );
     // The pods of a TYJob have no priority before admission gives it to them.
     feeds.optional(
         "priority classes",
@@ -247,6 +272,7 @@ pub fn start_feeds(
             move |gone| Some(WorldEvent::PodGroupGone(api, GangId::new(gone.namespace(), gone.name()).ok()?)),
         );
     }
+    feeds.tasks.spawn(labels.clone().read_again(client.clone(), out.clone()));
     feeds.names
 }
 
@@ -258,12 +284,16 @@ fn key_of(meta: &ObjectMeta) -> PodKey {
     PodKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
 }
 
-fn tyjob_event(job: RawTyJob) -> Option<WorldEvent> {
+fn tyjob_event(job: RawTyJob, labels: &SelectedLabels) -> Option<WorldEvent> {
     let meta = &job.metadata;
     let name =
         format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
     match job_facts(job) {
-        Ok(facts) => Some(WorldEvent::Job(Box::new(facts))),
+        Ok(facts) => {
+            let parts = facts.spec.iter().flat_map(|spec| &spec.parts);
+            parts.for_each(|part| labels.note(&part.pod.spec));
+            Some(WorldEvent::Job(Box::new(facts)))
+        }
         Err(problem) => {
             tracing::warn!(job = name, %problem, "the status of this TYJob cannot be read: the TYJob is left alone");
             None

@@ -13,7 +13,7 @@ use crate::decide::world::tyjob_facts::{JobFacts, JobIdentity, PriorityClassFact
 
 use super::agent::LeaseHome;
 use super::capacity::CapacityFacts;
-use super::node::NodeFacts;
+use super::node::{NodeFacts, SliceFacts};
 use super::pod::PodFacts;
 use super::spec::{BudgetFacts, Labels};
 use super::volume::{ClaimFacts, ClassFacts, VolumeFacts};
@@ -49,6 +49,8 @@ pub enum WorldEvent {
     },
     /// The Lease is gone.
     AgentGone(Box<str>, LeaseHome),
+    /// A ResourceSlice: its name, and the node and driver of the devices that it offers; `None` for one that is gone or offers none.
+    Slice(Box<str>, Option<SliceFacts>),
     /// A namespace, new or changed.
     Namespace(Box<str>, Labels),
     /// A namespace is gone.

@@ -1,6 +1,7 @@
 //! Folding events into the world.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,7 +11,7 @@ use crate::contract::{LockRead, PodKey, PodUid, Shared};
 use super::agent::LeaseSeen;
 use super::devices::{Stock, exclusive_of, may_hold};
 use super::event::{Changes, Wake, WorldEvent};
-use super::node::{Node, NodeFacts};
+use super::node::{Node, NodeFacts, SliceFacts};
 use super::pod::{Place, Pod, PodFacts};
 use super::state::World;
 use super::{NodeId, PodId};
@@ -76,6 +77,20 @@ impl World {
             }
             WorldEvent::AgentGone(name, home) => {
                 self.change_node(&name, &mut changes, Wake::NONE, |node| node.agent_gone(home, now));
+            }
+            WorldEvent::Slice(name, facts) => {
+                let facts = facts.filter(|facts| SliceFacts::is_gpu_driver(&facts.driver));
+                let left = self.slices.remove(&name);
+                if let Some(node) = left.filter(|node| facts.as_ref().is_none_or(|facts| facts.node != *node)) {
+                    self.change_node(&node, &mut changes, Wake::DEVICES, |node| node.slices.remove(&name).is_some());
+                }
+                if let Some(SliceFacts { node, driver }) = facts {
+                    self.mention(&node);
+                    self.change_node(&node, &mut changes, Wake::NONE, |node| {
+                        node.slices.insert(name.clone(), driver.clone()) != Some(driver)
+                    });
+                    self.slices.insert(name, node);
+                }
             }
             WorldEvent::Namespace(name, labels) => {
                 self.namespaces.insert(name, labels);
@@ -383,6 +398,10 @@ impl World {
         let assignment = &mut facts.handoff.assignment;
         if !self.policy.keep_assignments {
             (assignment.device_allocated, assignment.container_devices) = (None, None);
+        }
+        let allowed = self.gangs.defaults();
+        if facts.spec.gang.as_ref().is_some_and(|declared| declared.exceeds(allowed)) {
+            facts.spec.gang.iter_mut().for_each(|declared| Arc::make_mut(declared).clamp(allowed));
         }
         self.shared.specs.intern(&mut facts.spec);
         self.shared.containers.intern(&mut facts.handoff.containers);

@@ -33,7 +33,7 @@ pub use devices::{DeviceTotals, KnownChoices, Stock};
 pub use event::{Changes, Wake, WorldEvent};
 pub use journal::Journal;
 pub use mix::{Mix, MixPolicy};
-pub use node::{LockSeen, Node, NodeFacts};
+pub use node::{LockSeen, Node, NodeFacts, SliceFacts};
 pub use pod::{Place, Pod, PodFacts};
 pub use resources::{Rated, RequestParts, Resources, Scalars};
 pub use spec::{BudgetFacts, JobClaim, PodSpec, Qos};

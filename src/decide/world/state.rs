@@ -70,6 +70,8 @@ pub struct World {
     pub(super) node_objects: usize,
     pub(super) images: Images,
     pub(super) node_ids: BTreeMap<Box<str>, NodeId>,
+    /// Nodes of the ResourceSlices of GPU drivers, by the slice's name.
+    pub(super) slices: BTreeMap<Box<str>, Box<str>>,
     pub(super) pods: Dense<PodId, Box<Pod>>,
     pub(super) by_uid: Finder,
     pub(super) by_key: Finder,

@@ -5,6 +5,7 @@ mod auto;
 mod faults;
 mod kill;
 mod kubelet_dir;
+mod memory;
 mod node_life;
 mod requests;
 mod scheduler_life;
