@@ -1,5 +1,5 @@
 //! Labels of pods, kept as far as the scheduler needs them. A pod may carry a megabyte of labels that no selector names: of more than
-//! [`WHOLE`] bytes only those are kept whose key some selector names. When a selector brings a new key, these pods are read again.
+//! 16 KiB only those are kept whose key some selector names. When a selector brings a new key, these pods are read again.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
