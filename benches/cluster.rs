@@ -2,7 +2,8 @@
 //! memory, with the node lock off and on; beside a bare client that posts the same Bindings, and beside what the stock
 //! kube-scheduler was measured to do.
 //!
-//! `cargo bench --bench cluster -- --nodes 200 --pods 400` is quick; without arguments it is 5,000 of each. With
+//! `cargo bench --bench cluster -- --nodes 200 --pods 400` is quick; without arguments it is 5,000 of each. With `--start` it is a
+//! scheduler's start among 20,000 nodes and 200,000 pods that run, and the end of the leader by SIGKILL. With
 //! `KUBEBUILDER_ASSETS` the API server is a real one. Nodes have Device objects and agents' Leases but no machine behind
 //! them: what an agent does about the lock is done here.
 #![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
@@ -30,6 +31,8 @@ mod roofline;
 mod scenario;
 #[path = "cluster/server.rs"]
 mod server;
+#[path = "cluster/start.rs"]
+mod start;
 #[path = "../tests/harness/cluster/wait.rs"]
 mod wait;
 
@@ -55,8 +58,14 @@ impl Size {
             let at = arguments.iter().position(|word| word == name)?;
             Some(arguments.get(at + 1)?.parse().unwrap_or_else(|_| panic!("{name} needs a number")))
         };
-        Self { nodes: value("--nodes").unwrap_or(5000), pods: value("--pods").unwrap_or(5000) }
+        let (nodes, pods) = if starts() { (20_000, 200_000) } else { (5000, 5000) };
+        Self { nodes: value("--nodes").unwrap_or(nodes), pods: value("--pods").unwrap_or(pods) }
     }
+}
+
+/// Only the start of a scheduler is measured.
+fn starts() -> bool {
+    std::env::args().any(|word| word == "--start")
 }
 
 fn main() {
@@ -73,6 +82,10 @@ async fn measure(size: Size) {
     let began = baton::runtime::clock::mono();
     nodes::create(&server.client, size.nodes).await;
     let took = baton::runtime::clock::mono() - began;
+    if starts() {
+        start::measure(&server, size, &mut expect).await;
+        return expect.finish();
+    }
     println!("{} nodes with 8 GPUs each, {} pods with one GPU each (set up in {:.0?})", size.nodes, size.pods, took);
 
     let plain = Scenario {

@@ -8,6 +8,7 @@ mod expect;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use baton::contract::quota::PodAsk;
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Role, Stage};
 use baton::contract::{ContainerRequest, PodKey, PodRef, Quantity};
 use baton::decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
@@ -65,7 +66,7 @@ fn job(number: usize) -> JobFacts {
         role: Role::Leader,
         name: "learner".into(),
         counts: 1,
-        class: None,
+        ask: PodAsk::default(),
         indexed: false,
         pod: pod("4", "8Gi"),
     };
@@ -74,7 +75,7 @@ fn job(number: usize) -> JobFacts {
         role: Role::Worker,
         name: "actor".into(),
         counts: WORKERS,
-        class: None,
+        ask: PodAsk::default(),
         indexed: false,
         pod: pod(cpu, "2Gi"),
     };

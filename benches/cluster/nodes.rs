@@ -71,6 +71,7 @@ fn lease(node: &str) -> Value {
         identity: Identity::Exact,
         lockless: None,
         exceptions: None,
+        lock: None,
         too_many_exceptions: false,
         unreleased: None,
     };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use baton::cluster::pod_writer::PodWriter;
+use baton::cluster::selected_labels::SelectedLabels;
 use baton::contract::{ContainerDevices, PodRef, key};
 use baton::decide::scheduler::BindResult;
 use baton::runtime::clock;
@@ -32,7 +33,7 @@ pub async fn post(server: &Server, bindings: &BTreeMap<String, BTreeMap<String, 
     let seen = tokio::spawn(bound::all(client.clone(), bindings.len(), None));
     // A client of its own: its connections are opened by the first requests, as the scheduler's are.
     let client = baton::cluster::client::connect(Some(&server.kubeconfig)).await.unwrap();
-    let binder = PodWriter::new(client, std::time::Duration::from_secs(30));
+    let binder = PodWriter::new(client, std::time::Duration::from_secs(30), SelectedLabels::default());
     let permits = Arc::new(Semaphore::new(AT_ONCE));
     let began = clock::mono();
     for (name, annotations) in bindings {

@@ -151,7 +151,7 @@ fn cpu_seconds(scheduler: &Daemon) -> f64 {
     (ticks(11) + ticks(12)) / TICKS_PER_SECOND
 }
 
-fn memory_mib(scheduler: &Daemon, field: &str) -> f64 {
+pub fn memory_mib(scheduler: &Daemon, field: &str) -> f64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", scheduler.pid().unwrap())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.split_whitespace().next().unwrap().parse::<f64>().unwrap() / 1024.0

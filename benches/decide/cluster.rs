@@ -108,6 +108,7 @@ impl Cluster {
             identity: Identity::Exact,
             lockless: None,
             exceptions: None,
+            lock: None,
             too_many_exceptions: false,
             unreleased: None,
         });

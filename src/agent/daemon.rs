@@ -36,7 +36,7 @@ use crate::cluster::inventory::{InventoryWriter, Published};
 use crate::cluster::notice::Notices;
 use crate::cluster::restored::Restored;
 use crate::cluster::reviews::Reviews;
-use crate::contract::AgentStatus;
+use crate::contract::{AgentStatus, LockWord};
 use crate::decide::handoff::NodeInventory;
 use crate::hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots};
 use crate::runtime::admin::Ports;
@@ -177,8 +177,8 @@ async fn start(
     let writer = InventoryWriter::new(client.clone(), &options.node_name);
     let lease = AgentLease::new(client, &AgentStatus::lease_namespace(&options.namespace), &options.node_name);
     tasks.spawn(named("inventory", reporting::inventory(writer, publication, heartbeat)));
-    let renewing =
-        reporting::lease(lease, states.clone(), handoff.identity(), handoff.status(), options.lockless(), heartbeat);
+    let own = (options.lockless(), LockWord::new(&options.node_lock_key, options.node_lock_format));
+    let renewing = reporting::lease(lease, states.clone(), handoff.identity(), handoff.status(), own, heartbeat);
     tasks.spawn(async { Ended { name: LEASE, why: renewing.await } });
     tasks.spawn(named("registration metrics", count_registered(states, metrics, looked)));
     Ok(reconciler)

@@ -11,7 +11,7 @@ use super::node_handoff::HandoffStatus;
 use crate::cluster::agent_lease::AgentLease;
 use crate::cluster::inventory::{InventoryWriter, Published};
 use crate::cluster::restored::{LeaseError, Restored};
-use crate::contract::{AgentStatus, Identity};
+use crate::contract::{AgentStatus, Identity, LockWord};
 use crate::runtime::{Backoff, clock, words};
 
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
@@ -49,13 +49,14 @@ pub async fn lease(
     mut states: watch::Receiver<PluginStates>,
     mut identity: watch::Receiver<Identity>,
     mut handoff: watch::Receiver<Option<HandoffStatus>>,
-    lockless: Vec<String>,
+    (lockless, lock): (Vec<String>, LockWord),
     period: Duration,
 ) -> Result<(), Restored> {
     let mut backoff = BACKOFF;
+    let own = (&*lockless, &lock);
     loop {
         let held = handoff.borrow_and_update().clone();
-        let status = status(&states.borrow_and_update(), *identity.borrow_and_update(), &lockless, held);
+        let status = status(&states.borrow_and_update(), *identity.borrow_and_update(), own, held);
         let pause = match lease.renew(&status, clock::wall()).await {
             Ok(()) => {
                 backoff.succeed();
@@ -77,7 +78,7 @@ pub async fn lease(
                 };
                 let held = handoff.borrow().clone();
                 // Reasons for waiting change often; the Lease says only what is registered.
-                if ended || self::status(&states.borrow(), *identity.borrow(), &lockless, held) != status {
+                if ended || self::status(&states.borrow(), *identity.borrow(), own, held) != status {
                     return ended;
                 }
             }
@@ -87,7 +88,7 @@ pub async fn lease(
         }
     }
     let held = handoff.borrow().clone();
-    let status = status(&PluginStates::new(), *identity.borrow(), &lockless, held);
+    let status = status(&PluginStates::new(), *identity.borrow(), own, held);
     if let Err(LeaseError::Api(error)) = lease.renew(&status, clock::wall()).await {
         log(&error, 1, "the Lease still names what was registered");
     }
@@ -107,7 +108,7 @@ fn log(error: &kube::Error, failures: u32, what: &str) {
 pub fn status(
     states: &PluginStates,
     identity: Identity,
-    lockless: &[String],
+    (lockless, lock): (&[String], &LockWord),
     handoff: Option<HandoffStatus>,
 ) -> AgentStatus {
     // As long as it is not known what pods hold, the node takes no device pods.
@@ -118,6 +119,7 @@ pub fn status(
         registered: registered.map(|(name, _)| name.to_string()).collect(),
         identity,
         lockless: Some(lockless.to_vec()),
+        lock: Some(lock.clone()),
         too_many_exceptions: false,
         unreleased: handoff.as_ref().and_then(|of| of.unreleased.clone()),
         exceptions: handoff.map(|of| of.exceptions),

@@ -210,7 +210,7 @@ enum Ended {
 }
 
 /// The API server does not take `sendInitialEvents`: it is older, or the feature is off.
-fn refuses_streaming(error: &watcher::Error) -> bool {
+pub fn refuses_streaming(error: &watcher::Error) -> bool {
     let code = match error {
         watcher::Error::WatchStartFailed(kube::Error::Api(status)) | watcher::Error::WatchError(status) => status.code,
         _ => return false,

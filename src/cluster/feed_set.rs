@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{LimitRange, Namespace, PersistentVolume, PersistentVolumeClaim, ResourceQuota};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
-use kube::api::Api;
+use kube::api::{Api, ObjectMeta};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
@@ -20,10 +20,13 @@ use super::node::LightNode;
 use super::node_lock::NodeLocks;
 use super::pod::LightPod;
 use super::pod_group::RawPodGroup;
+use super::resource_slice::LightSlice;
+use super::selected_labels::SelectedLabels;
 use super::spec_part::selector;
 use super::tyjob::{RawTyJob, job_facts};
 use super::volume::{capacity_facts, claim_facts, class_facts, driver_counts, volume_facts};
 use crate::contract::gang::{GangId, PodGroupApi};
+use crate::contract::quota::{LimitRangeRules, QuotaRules};
 use crate::contract::{AgentStatus, PodKey, PodUid};
 use crate::decide::devices::NodePool;
 use crate::decide::tyjob::placement::{JobIdentity, PriorityClassFacts};
@@ -90,12 +93,13 @@ impl Starter<'_> {
     }
 }
 
-/// Starts every feed; `locks` hears what the watch of nodes shows. Returns the names whose [`FeedMessage::Synced`] completes the
+/// Starts every feed; `locks` hears what the watch of nodes shows, and `labels` which labels of pods are selected. Returns the names whose [`FeedMessage::Synced`] completes the
 /// world.
 pub fn start_feeds(
     client: &Client,
     settings: &FeedSettings,
     locks: &NodeLocks,
+    labels: &SelectedLabels,
     out: &mpsc::Sender<FeedMessage<WorldEvent>>,
     tasks: &mut JoinSet<()>,
 ) -> BTreeSet<&'static str> {
@@ -111,8 +115,17 @@ pub fn start_feeds(
     );
     feeds.required(
         "pods",
-        |pod: LightPod| Some(WorldEvent::Pod(Box::new(pod.facts()))),
-        |gone| Some(WorldEvent::PodGone(key(gone), PodUid::new(gone.uid()))),
+        {
+            let labels = labels.clone();
+            move |pod: LightPod| Some(WorldEvent::Pod(Box::new(labels.facts(pod))))
+        },
+        {
+            let labels = labels.clone();
+            move |gone| {
+                labels.gone(&key(gone));
+                Some(WorldEvent::PodGone(key(gone), PodUid::new(gone.uid())))
+            }
+        },
     );
     feeds.optional(
         "devices",
@@ -140,6 +153,13 @@ pub fn start_feeds(
             move |gone| agent_node(gone.name()).map(|node| WorldEvent::AgentGone(node.into(), home)),
         );
     }
+    // Served since Kubernetes 1.34.
+    feeds.optional(
+        "resource slices",
+        [feeds.all()],
+        |slice: LightSlice| Some(WorldEvent::Slice(slice.metadata.name.clone()?.into(), slice.facts())),
+        |gone| Some(WorldEvent::Slice(gone.name().into(), None)),
+    );
     feeds.optional(
         "namespaces",
         [feeds.all()],
@@ -188,18 +208,41 @@ pub fn start_feeds(
         },
         |gone| Some(WorldEvent::Capacity(key(gone), None)),
     );
+    let of_budgets = labels.clone();
     feeds.optional(
         "budgets",
         [feeds.all()],
-        |budget: PodDisruptionBudget| {
+        move |budget: PodDisruptionBudget| {
             let (key, facts) = budget_facts(&budget);
+            facts.selector.iter().for_each(|selector| of_budgets.note_selector(selector));
             Some(WorldEvent::Budget(key, facts))
         },
         |gone| Some(WorldEvent::BudgetGone(key(gone))),
     );
-    feeds.optional("tyjobs", [feeds.all()], tyjob_event, |gone| {
-        Some(WorldEvent::JobGone(JobIdentity { key: key(gone), uid: gone.uid().into() }))
-    });
+    feeds.optional(
+        "quotas",
+        [feeds.all()],
+        |quota: ResourceQuota| {
+            Some(WorldEvent::Quota(key_of(&quota.metadata), Some(Box::new(QuotaRules::read(&quota)))))
+        },
+        |gone| Some(WorldEvent::Quota(key(gone), None)),
+    );
+    feeds.optional(
+        "limit ranges",
+        [feeds.all()],
+        |range: LimitRange| {
+            let rules = LimitRangeRules::read(&range);
+            Some(WorldEvent::LimitRange(key_of(&range.metadata), Some(Box::new(rules))))
+        },
+        |gone| Some(WorldEvent::LimitRange(key(gone), None)),
+    );
+    let of_jobs = labels.clone();
+    feeds.optional(
+        "tyjobs",
+        [feeds.all()],
+        move |job| tyjob_event(job, &of_jobs),
+        |gone| Some(WorldEvent::JobGone(JobIdentity { key: key(gone), uid: gone.uid().into() })),
+    );
     // The pods of a TYJob have no priority before admission gives it to them.
     feeds.optional(
         "priority classes",
@@ -229,6 +272,7 @@ pub fn start_feeds(
             move |gone| Some(WorldEvent::PodGroupGone(api, GangId::new(gone.namespace(), gone.name()).ok()?)),
         );
     }
+    feeds.tasks.spawn(labels.clone().read_again(client.clone(), out.clone()));
     feeds.names
 }
 
@@ -236,12 +280,20 @@ fn key(object: &WatchedObject) -> PodKey {
     PodKey::new(object.namespace(), object.name())
 }
 
-fn tyjob_event(job: RawTyJob) -> Option<WorldEvent> {
+fn key_of(meta: &ObjectMeta) -> PodKey {
+    PodKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+}
+
+fn tyjob_event(job: RawTyJob, labels: &SelectedLabels) -> Option<WorldEvent> {
     let meta = &job.metadata;
     let name =
         format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
     match job_facts(job) {
-        Ok(facts) => Some(WorldEvent::Job(Box::new(facts))),
+        Ok(facts) => {
+            let parts = facts.spec.iter().flat_map(|spec| &spec.parts);
+            parts.for_each(|part| labels.note(&part.pod.spec));
+            Some(WorldEvent::Job(Box::new(facts)))
+        }
         Err(problem) => {
             tracing::warn!(job = name, %problem, "the status of this TYJob cannot be read: the TYJob is left alone");
             None
@@ -251,7 +303,7 @@ fn tyjob_event(job: RawTyJob) -> Option<WorldEvent> {
 
 fn budget_facts(budget: &PodDisruptionBudget) -> (PodKey, BudgetFacts) {
     let meta = &budget.metadata;
-    let key = PodKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+    let key = key_of(meta);
     let selects = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()).map(selector);
     let allowed = budget.status.as_ref().map_or(0, |status| i64::from(status.disruptions_allowed.unwrap_or(0)));
     (key, BudgetFacts { selector: selects, allowed })

@@ -1,5 +1,6 @@
 //! Leadership by a Lease, written by compare-and-swap. Expiry is observed on the local clock, never compared between clocks.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -26,6 +27,8 @@ pub struct LeaseConfig {
     pub renew_deadline: Duration,
     /// Pause between tries. 2 s.
     pub retry: Duration,
+    /// What the leader says of itself in the Lease.
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl LeaseConfig {
@@ -38,6 +41,7 @@ impl LeaseConfig {
             duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry: Duration::from_secs(2),
+            annotations: BTreeMap::new(),
         }
     }
 }
@@ -52,6 +56,16 @@ pub enum LeaseState {
         /// Its identity.
         leader: String,
     },
+}
+
+/// A longer duration of another's Lease counts as this: whoever may write the Lease could else hold up its followers for ever.
+const BELIEVED: Duration = Duration::from_secs(60);
+
+/// How long another's Lease is waited for that says this; `own` where it says nothing, or nothing above zero. Candidates of one Lease
+/// are configured alike, so a duration that is our own is believed, too.
+fn believed(seconds: Option<i32>, own: Duration) -> Duration {
+    let said = seconds.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
+    said.map_or(own, Duration::from_secs).min(BELIEVED.max(own))
 }
 
 /// A candidate. Call [`Candidate::step`] every `retry`, from one place, with the monotonic time.
@@ -92,7 +106,11 @@ impl Candidate {
     pub async fn step(&mut self, now: Duration, wall: Timestamp) -> Result<LeaseState, LeaseError> {
         let Some(mut lease) = self.api.get_opt(&self.config.name).await? else {
             let lease = Lease {
-                metadata: ObjectMeta { name: Some(self.config.name.clone()), ..ObjectMeta::default() },
+                metadata: ObjectMeta {
+                    name: Some(self.config.name.clone()),
+                    annotations: Some(self.config.annotations.clone()),
+                    ..ObjectMeta::default()
+                },
                 spec: Some(self.spec(wall, wall, 0)),
             };
             let created = self.api.create(&PostParams::default(), &lease).await?;
@@ -115,10 +133,7 @@ impl Candidate {
                 now
             }
         };
-        let duration = spec
-            .lease_duration_seconds
-            .and_then(|s| u64::try_from(s).ok())
-            .map_or(self.config.duration, Duration::from_secs);
+        let duration = believed(spec.lease_duration_seconds, self.config.duration);
         if holder.is_empty() || now >= since + duration {
             lease.spec = Some(self.spec(wall, wall, spec.lease_transitions.unwrap_or(0).saturating_add(1)));
             return self.replace(lease, now).await;
@@ -143,7 +158,8 @@ impl Candidate {
     }
 
     /// PUT with the resourceVersion that was read: the loser of a race gets 409 and follows.
-    async fn replace(&mut self, lease: Lease, now: Duration) -> Result<LeaseState, LeaseError> {
+    async fn replace(&mut self, mut lease: Lease, now: Duration) -> Result<LeaseState, LeaseError> {
+        lease.metadata.annotations.get_or_insert_default().extend(self.config.annotations.clone());
         match self.api.replace(&self.config.name, &PostParams::default(), &lease).await {
             Ok(written) => self.won(written, now),
             Err(error) => {
@@ -171,5 +187,24 @@ impl Candidate {
             lease_transitions: Some(transitions),
             ..LeaseSpec::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_duration_of_anothers_lease_is_believed_up_to_a_minute() {
+        let own = Duration::from_secs(15);
+        for (said, counts) in
+            [(Some(15), 15), (Some(60), 60), (Some(61), 60), (Some(i32::MAX), 60), (Some(1), 1), (Some(0), 15)]
+        {
+            assert_eq!(believed(said, own).as_secs(), counts, "{said:?}");
+        }
+        for nonsense in [None, Some(-1), Some(i32::MIN)] {
+            assert_eq!(believed(nonsense, own), own, "{nonsense:?}");
+        }
+        assert_eq!(believed(Some(300), Duration::from_secs(120)).as_secs(), 120, "as long as one's own");
     }
 }

@@ -7,6 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::api::ObjectMeta;
 use serde::{Deserialize, Deserializer};
 
+use crate::contract::key::MAX_ANNOTATION;
+
 /// Part of an object on the wire: absent fields have their default, unknown ones are skipped.
 macro_rules! light {
     ($($(#[$meta:meta])* $vis:vis struct $name:ident { $($fields:tt)* })+) => {
@@ -31,6 +33,16 @@ macro_rules! kept {
     };
 }
 
+/// The same, for pods: everybody may write what they like into their annotations, and what is too long to be read is kept as its
+/// length only, for messages.
+pub(super) fn read_short<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> {
+    let mut meta = read(from)?;
+    for text in meta.annotations.iter_mut().flat_map(BTreeMap::values_mut).filter(|text| text.len() > MAX_ANNOTATION) {
+        *text = format!("<{} bytes>", text.len());
+    }
+    Ok(meta)
+}
+
 kept! {
     annotations: BTreeMap<String, String>,
     creation_timestamp: Time,
@@ -50,6 +62,13 @@ kept! {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+
+    #[test]
+    fn an_annotation_that_is_too_long_is_its_length() {
+        let text = json!({"annotations": {"short": "x".repeat(65_536), "long": "x".repeat(65_537)}});
+        let annotations = super::read_short(text).unwrap().annotations.unwrap();
+        assert_eq!((annotations["short"].len(), &*annotations["long"]), (65_536, "<65537 bytes>"));
+    }
 
     #[test]
     fn everything_but_managed_fields_is_read_as_the_library_reads_it() {

@@ -23,13 +23,17 @@ use crate::decide::pod::{AssignmentText, ContainerKind, Deletion, HandoffPod, Ph
 #[resource(inherit = Pod)]
 pub struct LightPod {
     /// Metadata without `managedFields`.
-    #[serde(deserialize_with = "super::light_meta::read")]
+    /// A longer annotation than [`key::MAX_ANNOTATION`] is there as its length only.
+    #[serde(deserialize_with = "super::light_meta::read_short")]
     pub metadata: ObjectMeta,
     #[serde(default)]
     pub(super) spec: LightPodSpec,
     #[serde(default)]
     pub(super) status: LightPodStatus,
 }
+
+/// Digits that a time in nanoseconds has at most; a longer text is none.
+const MAX_NANOS: usize = 20;
 
 pub(super) type Amounts = BTreeMap<Box<str>, Box<str>>;
 
@@ -281,7 +285,10 @@ impl LightPod {
             assignment: AssignmentText {
                 device_allocated: text(key::DEVICE_ALLOCATED),
                 container_devices: text(key::CONTAINER_DEVICES),
-                bind_timestamp: text(key::BIND_TIMESTAMP),
+                bind_timestamp: self
+                    .annotation(key::BIND_TIMESTAMP)
+                    .filter(|text| text.len() <= MAX_NANOS)
+                    .map(Into::into),
                 joint: self.annotation(key::DEVICE_JOINT_ALLOCATE).is_some_and(|value| !value.is_empty()),
                 gpus: counting(DeviceType::Gpu),
                 nics: counting(DeviceType::Rdma),

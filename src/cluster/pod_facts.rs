@@ -9,7 +9,7 @@ use super::pod::{Amounts, LightCondition, LightContainer, LightPod, LightResourc
 use super::spec_part as part;
 use crate::contract::image::ImageName;
 use crate::contract::{Quantity, key};
-use crate::decide::pod::{ContainerKind, Phase};
+use crate::decide::pod::ContainerKind;
 use crate::decide::world::gangs::{DeclarationSource, Declared, Owner};
 use crate::decide::world::spec::{DeviceWishes, HostPort, Spread, VolumeUse};
 use crate::decide::world::{JobClaim, PodFacts, PodSpec, Qos, Rated, RequestParts, Resources};
@@ -44,16 +44,15 @@ impl LightPod {
     pub fn facts(mut self) -> PodFacts {
         let mut spec = self.placement();
         // Moved, not copied: this is done for every event of every pod.
-        spec.labels = self.metadata.labels.take().unwrap_or_default();
+        let labels = self.metadata.labels.take().unwrap_or_default();
         spec.node_selector = std::mem::take(&mut self.spec.node_selector);
         let handoff = self.handoff();
         if handoff.node.is_none() && spec.gang.is_none() && handoff.asks_for_devices() {
             spec.controller = self.controller().map(|owner| owner.uid.as_str().into());
         }
-        // An ended pod holds nothing; what it asked for is not needed any more.
-        let spec = if handoff.phase == Phase::Succeeded || handoff.phase == Phase::Failed {
+        // An ended pod holds nothing and no rule looks at it: what it asked for and its labels are not needed any more.
+        let spec = if handoff.phase.is_terminal() {
             PodSpec {
-                labels: spec.labels,
                 priority: spec.priority,
                 gang: spec.gang,
                 job: spec.job,
@@ -61,7 +60,7 @@ impl LightPod {
                 ..PodSpec::default()
             }
         } else {
-            spec
+            PodSpec { labels, ..spec }
         };
         PodFacts { handoff, spec: spec.into() }
     }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::client::retry_after;
 use super::pod::LightPod;
+use super::selected_labels::SelectedLabels;
 use crate::contract::{PodKey, PodRef};
 use crate::decide::scheduler::BindResult;
 use crate::decide::world::PodFacts;
@@ -51,12 +52,14 @@ struct Target<'a> {
 pub struct PodWriter {
     client: Client,
     timeout: Duration,
+    labels: SelectedLabels,
 }
 
 impl PodWriter {
-    /// One request takes at most `timeout`. The client must not retry by itself.
-    pub fn new(client: Client, timeout: Duration) -> Self {
-        Self { client, timeout }
+    /// One request takes at most `timeout`. The client must not retry by itself. `labels` says which labels of a pod that is read are
+    /// needed.
+    pub fn new(client: Client, timeout: Duration, labels: SelectedLabels) -> Self {
+        Self { client, timeout, labels }
     }
 
     /// `POST pods/binding` with the pod's uid as precondition: assignment and node in one atomic write.
@@ -89,7 +92,7 @@ impl PodWriter {
 
     /// The pod as the API server has it now; `None` when there is none of that name.
     pub async fn read(&self, pod: &PodKey) -> Result<Option<PodFacts>, kube::Error> {
-        Ok(self.pods(pod).get_opt(&pod.name).await?.map(LightPod::facts))
+        Ok(self.pods(pod).get_opt(&pod.name).await?.map(|pod| self.labels.facts(pod)))
     }
 
     /// Says in the pod's conditions that it is preempted, and deletes it with its own grace period.

@@ -12,6 +12,7 @@ use super::client::{said, status_code};
 use super::pod::LightPod;
 use super::pod_defaults;
 use crate::contract::PodKey;
+use crate::contract::quota::PodAsk;
 use crate::contract::tyjob::{InvalidField, PodTemplate, Role, TyJob, TyJobSpec, TyJobStatus, condition, keys};
 use crate::decide::tyjob::placement::{JobFacts, JobIdentity, JobPart, JobSpec, ScheduledCondition};
 use crate::decide::tyjob::{JobScheduleStatus, JobWriteResult};
@@ -79,12 +80,12 @@ fn job_spec(key: &PodKey, status: &TyJobStatus, spec: &TyJobSpec) -> Result<JobS
         as_served(&mut pod);
         pod_defaults::merge_label_keys(&mut pod);
         pod_defaults::host_ports(&mut pod["spec"]);
+        let ask = PodAsk::read(&pod["spec"]).map_err(|error| format!("the template of {name}: {error}"))?;
         let pod: LightPod = serde_json::from_value(pod).map_err(|error| format!("the template of {name}: {error}"))?;
         let mut pod = pod.facts();
         // A TYJob is placed as such, never as a gang too.
         pod.spec.gang = None;
-        let class = template.spec()["priorityClassName"].as_str().filter(|class| !class.is_empty());
-        Ok(JobPart { role, name: name.into(), counts, class: class.map(Into::into), indexed: indexed(spec), pod })
+        Ok(JobPart { role, name: name.into(), counts, ask, indexed: indexed(spec), pod })
     };
     let mut parts = vec![part(Role::Leader, &spec.leader.name, 1, &spec.leader.template)?];
     for set in &spec.worker_sets {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::allocation::Entries;
 use super::id::PodUid;
+use super::lock::LockFormat;
 
 /// Start of a Lease's name, before the node's.
 pub const LEASE_PREFIX: &str = "baton-agent-";
@@ -39,12 +40,53 @@ pub struct AgentStatus {
     /// without having been served. It is empty in normal operation. `None`, when absent: a daemon of 0.1, which says nothing of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exceptions: Option<Exceptions>,
+    /// How it locks its node. `None`, when absent: a daemon of an earlier version, which says nothing of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lock: Option<LockWord>,
     /// There are more exceptions than an annotation can hold: the node takes no device pods.
     #[serde(default, rename = "tooManyExceptions", skip_serializing_if = "std::ops::Not::not")]
     pub too_many_exceptions: bool,
     /// Value of the node lock that the daemon could not remove although it has served the lock's holder. Absent in normal operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreleased: Option<Box<str>>,
+}
+
+/// Which annotation is the node lock, and how its value is written: scheduler and node daemons must agree.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LockWord {
+    /// Annotation of the Node.
+    pub key: Box<str>,
+    /// Format of the value.
+    pub format: LockFormat,
+}
+
+impl LockWord {
+    /// The word of a process with these options.
+    pub fn new(key: &str, format: LockFormat) -> Self {
+        Self { key: key.into(), format }
+    }
+
+    /// The word that the leading scheduler has written into an annotation of its Lease.
+    pub fn read(annotation: &str) -> Option<Self> {
+        serde_json::from_str(annotation).ok()
+    }
+
+    /// For that annotation.
+    pub fn print(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+impl Default for LockWord {
+    fn default() -> Self {
+        Self::new(super::key::NODE_LOCK, LockFormat::default())
+    }
+}
+
+impl std::fmt::Display for LockWord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "--node-lock-key={} --node-lock-format={}", self.key, self.format)
+    }
 }
 
 /// What pods hold in truth, by uid.

@@ -30,6 +30,8 @@ pub const SCHEDULER_KEYS: [&str; 5] = [DEVICE_ALLOCATED, CONTAINER_DEVICES, BIND
 pub const NODE_LOCK: &str = "scheduling.koordinator.sh/node-lock";
 /// Annotation of the agent's Lease: version, registered resource names, identification method.
 pub const AGENT: &str = "scheduling.koordinator.sh/agent";
+/// Annotation of the leading scheduler's Lease: how it locks nodes.
+pub const SCHEDULER: &str = "scheduling.koordinator.sh/scheduler";
 
 /// Device label: PCI address of the nearest PCIe switch.
 pub const PCIE_SWITCH: &str = "scheduling.koordinator.sh/pcie-switch";

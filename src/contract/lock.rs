@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::id::{PodKey, PodUid};
 
 /// How a lock value is written. All forms are read, whatever is configured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LockFormat {
     /// `<time>,<namespace>,<pod name>,<pod uid>`

@@ -17,12 +17,13 @@ pub mod key;
 pub mod lock;
 pub mod name;
 pub mod quantity;
+pub mod quota;
 pub mod request;
 pub mod shared;
 pub mod tyjob;
 pub mod word;
 
-pub use agent_status::{AgentStatus, Exceptions, Identity, LEASE_PREFIX, LEASES_SUFFIX};
+pub use agent_status::{AgentStatus, Exceptions, Identity, LEASE_PREFIX, LEASES_SUFFIX, LockWord};
 pub use allocation::{AllocationError, DeviceAllocation, DeviceEntry, Extension, Vf};
 pub use container_devices::ContainerDevices;
 pub use id::{DeviceId, DeviceType, PodKey, PodRef, PodUid};

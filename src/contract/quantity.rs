@@ -20,7 +20,7 @@ pub struct QuantityError {
 }
 
 /// An amount of a resource. Equal and ordered by value; the notation (`Ki`… or decimal) only decides how it is printed.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Quantity {
     nanos: i128,
     binary: bool,
@@ -53,6 +53,25 @@ impl Quantity {
     /// Thousandths, rounded up; saturates at the bounds of i64.
     pub fn milli_value(self) -> i64 {
         ceil_div(self.nanos, NANO / 1000).clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
+    }
+
+    /// Both together, in the notation of this one; saturates far beyond any amount.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self { nanos: self.nanos.saturating_add(other.nanos), binary: self.binary || self.nanos == 0 && other.binary }
+    }
+
+    /// This many times; saturates likewise.
+    #[must_use]
+    pub const fn times(self, count: u32) -> Self {
+        Self { nanos: self.nanos.saturating_mul(count as i128), binary: self.binary }
+    }
+
+    /// `true` when this is more than `ratio` times `base`.
+    pub fn exceeds_ratio(self, base: Self, ratio: Self) -> bool {
+        // Thousandths of both: their product fits.
+        let milli = |amount: Self| i128::from(amount.milli_value());
+        milli(self) * 1000 > milli(base) * milli(ratio)
     }
 
     /// `true` when this is a whole number of units.

@@ -8,6 +8,10 @@ pub enum Help {
     Rule,
     /// The node daemon must come back.
     Daemon,
+    /// Scheduler and node daemon must lock nodes alike.
+    AgentConfig,
+    /// A GPU driver of dynamic resource allocation must leave the node, or the node daemon must.
+    AnotherGpuDriver,
     /// The node daemon must publish its devices.
     Inventory,
     /// The kubelet must know the resource name.

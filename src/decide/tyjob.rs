@@ -12,12 +12,14 @@
 //! Decisions are kept in a record per job and written into the job's status; after a restart the records are rebuilt from the
 //! statuses alone.
 
+mod allowance;
 pub(super) mod place;
 pub mod placement;
 pub(super) mod record;
 mod review;
 pub(super) mod round;
 pub mod stages;
+mod start_limit;
 pub(super) mod table;
 mod take;
 mod write;
@@ -32,7 +34,9 @@ use crate::contract::{PodKey, Shared};
 use crate::decide::scheduler::context::Context;
 use crate::decide::world::PodId;
 
+use allowance::Allowance;
 use placement::{Class, JobFacts};
+use start_limit::Start;
 use table::Tables;
 
 pub use record::{JobPolicy, JobScheduleStatus, JobWriteResult};
@@ -52,6 +56,10 @@ pub struct TyJobs {
     placeable_changed: bool,
     /// The waiting jobs or their requests changed since the round was queued: its priority and time are out of date.
     key_outdated: bool,
+    /// What namespaces may still use, as far as this round has asked.
+    allowances: BTreeMap<Box<str>, Allowance>,
+    /// Namespaces whose quotas or limits changed.
+    quotas_changed: BTreeSet<Box<str>>,
 }
 
 impl TyJobs {
@@ -78,6 +86,7 @@ impl TyJobs {
     /// Builds the records from the TYJob objects: this process leads now.
     pub fn lead(&mut self, cx: &mut Context<'_>) {
         self.changed.extend(cx.world.jobs().map(|(key, _)| key.clone()));
+        self.quotas_changed.extend(cx.world.jobs().map(|(key, _)| key.namespace.clone()));
         self.reconcile(cx);
     }
 }
@@ -129,6 +138,8 @@ pub struct JobRecord {
     pub unfit: Option<(Duration, String)>,
     /// Nodes or the job's requests have changed since it was judged not to fit.
     nodes_changed: bool,
+    /// How its start goes: pods that are waited for, and the rest after they did not come.
+    pub start: Start,
     /// A status write is under way.
     writing: bool,
     /// Content of the last write, unless it failed.
@@ -158,6 +169,7 @@ impl JobRecord {
         if changed {
             self.unfit = None;
             self.nodes_changed = true;
+            self.start.end_rest();
         }
         changed.then_some(former)
     }

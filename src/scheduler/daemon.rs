@@ -31,8 +31,10 @@ use crate::cluster::pod_group::PodGroups;
 use crate::cluster::pod_writer::PodWriter;
 use crate::cluster::restored::Restored;
 use crate::cluster::reviews::Reviews;
+use crate::cluster::selected_labels::SelectedLabels;
 use crate::cluster::tyjob::JobStatuses;
 use crate::cluster::volume::Volumes;
+use crate::contract::key;
 use crate::decide::lock::LockPolicy;
 use crate::decide::scheduler::queue::QueuePolicy;
 use crate::decide::scheduler::rules::{Plugins, RegistryError};
@@ -139,12 +141,13 @@ impl SchedulerDaemon {
             scheduling_groups: options.gangs.scheduling_group,
         };
         let locks = NodeLocks::new(client.clone(), &options.node_lock_key);
-        let missing = start_feeds(&client, &settings, &locks, &feed_out, &mut tasks);
+        let labels = SelectedLabels::default();
+        let missing = start_feeds(&client, &settings, &locks, &labels, &feed_out, &mut tasks);
         drop(feed_out);
         let metrics = Metrics::new();
         let guard = Guard::new(Arc::new(Reviews::new(client.clone())), clock::mono);
         tokio::spawn(ports.serve(admin::answers(question_out.clone(), metrics.clone()), guard, stop.clone()));
-        let pods = PodWriter::new(client.clone(), options.periods.bind_timeout);
+        let pods = PodWriter::new(client.clone(), options.periods.bind_timeout, labels);
         let (front, requests) = Front::new(pods.clone(), options.extender.gang);
         if let Some(extender) = extender {
             tokio::spawn(extender.serve(front.clone(), stop.clone()));
@@ -366,6 +369,7 @@ fn lease_config(options: &SchedulerOptions) -> LeaseConfig {
         duration: p.lease_duration,
         renew_deadline: p.lease_renew_deadline,
         retry: p.lease_retry,
+        annotations: [(key::SCHEDULER.to_owned(), options.lock_word().print())].into(),
         ..LeaseConfig::new(&options.namespace, &options.lease_name, &identity(&options.identity, "scheduler"))
     }
 }

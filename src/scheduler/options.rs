@@ -7,7 +7,7 @@ use super::extender::ExtenderOptions;
 use crate::contract::gang::{MAX_WAIT, MatchPolicy, TimeoutClock};
 use crate::contract::name::{check_annotation_key, check_daemon_namespace, check_subdomain};
 use crate::contract::word::words;
-use crate::contract::{LockFormat, key};
+use crate::contract::{LockFormat, LockWord, key};
 use crate::decide::gang::{GangPolicy, OnBindFailure};
 use crate::decide::lock::ExpiredHolder;
 use crate::decide::scheduler::LockMode;
@@ -170,6 +170,10 @@ impl Default for Periods {
 pub struct GangOptions {
     /// How long reserved members wait for the others.
     pub waiting_time: Duration,
+    /// A longer waiting time of a gang counts as this.
+    pub max_waiting_time: Duration,
+    /// A higher sub-priority of a pod or gang counts as this.
+    pub max_sub_priority: u32,
     /// Which members count.
     pub match_policy: MatchPolicy,
     /// When the wait begins.
@@ -189,6 +193,8 @@ impl Default for GangOptions {
         let (defaults, policy) = (GangDefaults::default(), GangPolicy::default());
         Self {
             waiting_time: defaults.wait,
+            max_waiting_time: defaults.max_wait,
+            max_sub_priority: defaults.max_sub_priority,
             match_policy: defaults.policy,
             timeout_clock: policy.clock,
             on_bind_failure: policy.on_bind_failure,
@@ -203,13 +209,24 @@ impl GangOptions {
     /// What is wrong, by name of the key; `None` when it can work.
     pub fn problem(&self) -> Option<String> {
         let wait = self.waiting_time;
-        (wait.is_zero() || wait > MAX_WAIT)
-            .then(|| format!("gang-waiting-time is {wait:?}: give a value above zero and up to 7 days"))
+        let most = self.max_waiting_time;
+        if most.is_zero() || most > MAX_WAIT {
+            return Some(format!("max-waiting-time is {most:?}: give a value above zero and up to 7 days"));
+        }
+        (wait.is_zero() || wait > most).then(|| {
+            format!("gang-waiting-time is {wait:?}: give a value above zero and up to max-waiting-time ({most:?}; at most 7 days)")
+        })
     }
 
     /// What holds where a gang says nothing.
     pub fn defaults(&self) -> GangDefaults {
-        GangDefaults { wait: self.waiting_time, policy: self.match_policy, scheduling_groups: self.scheduling_group }
+        GangDefaults {
+            wait: self.waiting_time,
+            policy: self.match_policy,
+            scheduling_groups: self.scheduling_group,
+            max_wait: self.max_waiting_time,
+            max_sub_priority: self.max_sub_priority,
+        }
     }
 
     /// How groups are treated.
@@ -232,6 +249,8 @@ pub struct JobOptions {
     pub unfit_grace: Duration,
     /// A place that its pod does not take within this time is void.
     pub reservation_timeout: Duration,
+    /// Places without pods are given back this long after the job was placed.
+    pub start_limit: Duration,
     /// Weights of `cpu`, `memory` and `nvidia.com/gpu` (GPUs under any name) in node ratings; 1 where not named.
     pub weights: Vec<(String, i64)>,
     /// Weight that `LeaderFirst` gives to GPUs for leaders and to CPU for workers.
@@ -245,6 +264,7 @@ impl Default for JobOptions {
             period: policy.period,
             unfit_grace: policy.unfit_grace,
             reservation_timeout: policy.reservation_timeout,
+            start_limit: policy.start_limit,
             weights: ["cpu", "memory", key::NVIDIA_GPU].map(|name| (name.to_owned(), 1)).into(),
             raised_weight: policy.weights.raised,
         }
@@ -254,7 +274,11 @@ impl Default for JobOptions {
 impl JobOptions {
     /// What is wrong, by name of the key; `None` when it can work.
     pub fn problem(&self) -> Option<String> {
-        let times = [("job-period", self.period), ("reservation-timeout", self.reservation_timeout)];
+        let times = [
+            ("job-period", self.period),
+            ("reservation-timeout", self.reservation_timeout),
+            ("start-limit", self.start_limit),
+        ];
         if let Some((name, _)) = times.iter().find(|(_, value)| value.is_zero()) {
             return Some(format!("{name} is zero: give a value above zero"));
         }
@@ -284,6 +308,7 @@ impl JobOptions {
             period: self.period,
             unfit_grace: self.unfit_grace,
             reservation_timeout: self.reservation_timeout,
+            start_limit: self.start_limit,
             weights: Weights { cpu, memory, gpu, raised: self.raised_weight },
         }
     }
@@ -359,12 +384,17 @@ impl SchedulerOptions {
         Ok(())
     }
 
+    /// How nodes are locked, as scheduler and node daemons tell each other.
+    pub fn lock_word(&self) -> LockWord {
+        LockWord::new(&self.node_lock_key, self.node_lock_format)
+    }
+
     /// What the plugins are made from.
     pub fn plugin_set(&self) -> Result<DefaultSet, OptionsError> {
         let ratio = RatioConfig::new(self.ratio_shape.clone(), self.ratio_weights.clone())?;
         let lists = self.plugins.lists.clone().of_profile(self.profile);
         let choice = PluginChoice { lists, ..self.plugins.clone() };
-        Ok(DefaultSet { without_agent: self.nodes_without_agent, ratio, choice })
+        Ok(DefaultSet { without_agent: self.nodes_without_agent, lock: self.lock_word(), ratio, choice })
     }
 }
 

@@ -95,6 +95,7 @@ impl Handoff {
             identity: Identity::Exact,
             lockless: None,
             exceptions: None,
+            lock: None,
             too_many_exceptions: false,
             unreleased,
         }

@@ -3,6 +3,7 @@
 use baton::contract::inventory::{self, Device};
 use baton::contract::key;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
@@ -63,4 +64,24 @@ async fn a_sound_cluster_passes_and_a_device_of_two_pods_is_named_with_exit_code
         (&json!("DeviceTwice"), &json!("GPU-0"), &json!(200))
     );
     assert!(first["text"].as_str().unwrap().contains("delete all but one"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_gpus_another_driver_offers_is_named() {
+    let server = TestServer::with_tls().await;
+    server.create_crds([inventory::crd()]).await;
+    for node in ["node-a", "node-b"] {
+        server.create_object::<Node>(json!({"metadata": {"name": node}})).await;
+        let pool = json!({"name": node, "generation": 1, "resourceSliceCount": 1});
+        let spec = json!({"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, "devices": [{"name": "gpu-0"}]});
+        server
+            .create_object::<ResourceSlice>(json!({"metadata": {"name": format!("{node}-gpus")}, "spec": spec}))
+            .await;
+    }
+    let device = json!({"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": {"name": "node-a"}, "spec": {"devices": []}});
+    server.create_object::<Device>(device).await;
+    let (code, said) = audit(&server, &[]).await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("node node-a: gpu.nvidia.com offers its GPUs by ResourceSlices"), "{said}");
+    assert!(!said.contains("node-b"), "that driver's own node: {said}");
 }

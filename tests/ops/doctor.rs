@@ -6,12 +6,16 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use baton::contract::{LockFormat, LockWord, key};
 use baton::ops::manifests::Values;
 use baton::runtime::clock;
 use baton::sim::apiserver::Rule;
 use baton::sim::hardware::{NodeSpec, VirtualNode};
 use baton::sim::kubelet::{Kubelet, KubeletOptions};
-use serde_json::Value;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::api::{Api, DeleteParams, PostParams};
+use serde_json::{Value, json};
 
 use crate::harness::TestServer;
 
@@ -350,4 +354,31 @@ async fn people_get_text_and_the_wrong_flag_ends_with_2() {
     assert!(String::from_utf8(output.stdout).unwrap().contains("node: node-a"));
     let output = run(node.command("doctor", &["--mig-strategy=double"])).await.unwrap();
     assert_eq!(output.status.code(), Some(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduler_that_locks_otherwise_and_another_gpu_driver_are_found_with_what_to_do() {
+    let node = DoctorNode::new(NodeSpec::new("doctor")).await;
+    node.server.create_object::<k8s_openapi::api::core::v1::Node>(json!({"metadata": {"name": "node-a"}})).await;
+    let said = node.doctor(&[]).await;
+    said.has("node-lock", "ok", &["no scheduler leads by Lease baton-system/baton-scheduler"]);
+    said.has("other-gpu-driver", "ok", &["no other driver"]);
+    let leases: Api<Lease> = Api::namespaced(node.server.client.clone(), "baton-system");
+    let leads_with = async |word: &LockWord| {
+        let lease = json!({"metadata": {"name": "baton-scheduler", "annotations": {key::SCHEDULER: word.print()}}});
+        leases.delete("baton-scheduler", &DeleteParams::default()).await.ok();
+        leases.create(&PostParams::default(), &serde_json::from_value(lease).unwrap()).await.unwrap();
+        node.doctor(&[]).await
+    };
+    leads_with(&LockWord::default()).await.has("node-lock", "ok", &["scheduler and daemon agree"]);
+    // The policies were installed with the daemon's key.
+    let said = leads_with(&LockWord::new("other.example/lock", LockFormat::Uid)).await;
+    said.has("node-lock", "fail", &["AgentConfig", "--node-lock-key=other.example/lock", "change the scheduler"]);
+    let said = leads_with(&LockWord::new(key::NODE_LOCK, LockFormat::Triple)).await;
+    said.has("node-lock", "fail", &["change the node daemon", "--node-lock-format=triple"]);
+    let pool = json!({"name": "node-a", "generation": 1, "resourceSliceCount": 1});
+    let spec = json!({"driver": "gpu.nvidia.com", "nodeName": "node-a", "pool": pool, "devices": [{"name": "gpu-0"}]});
+    node.server.create_object::<ResourceSlice>(json!({"metadata": {"name": "s"}, "spec": spec})).await;
+    let said = node.doctor(&[]).await;
+    said.has("other-gpu-driver", "fail", &["AnotherGpuDriver: gpu.nvidia.com", "baton.io/device-plugin=off"]);
 }

@@ -11,11 +11,12 @@ use kube::{Api, Client};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
+use crate::cluster::feed::refuses_streaming;
 use crate::cluster::pod::LightPod;
 use crate::cluster::requests::Resumed;
 use crate::cluster::rewatch::{ON_EVERY_NODE, patient};
 use crate::contract::{LockRead, PodKey, PodUid};
-use crate::decide::handoff::{NodePods, PodNotice};
+use crate::decide::handoff::{ListedContainers, NodePods, PodNotice};
 use crate::decide::pod::HandoffPod;
 use crate::runtime::{clock, words};
 
@@ -138,13 +139,15 @@ impl NodeView {
         }
     }
 
-    /// The whole list of pods.
-    pub fn replace_pods(&self, pods: &[LightPod]) -> Vec<PodNotice> {
+    /// The whole list of pods, each with what its status says that it has.
+    fn replace_pods(&self, pods: Vec<(HandoffPod, ListedContainers)>) -> Vec<PodNotice> {
         self.update(|seen| {
             (seen.pods_synced, seen.pods_watching) = (true, true);
-            let notices = seen.pods.replace(pods.iter().map(LightPod::handoff).collect());
-            for pod in pods {
-                apply_status(&mut seen.pods, pod);
+            let (pods, reported): (Vec<_>, Vec<_>) =
+                pods.into_iter().map(|(pod, reported)| (pod.clone(), (pod.pod.uid, reported))).unzip();
+            let notices = seen.pods.replace(pods);
+            for (uid, reported) in reported {
+                seen.pods.report(&uid, reported);
             }
             notices
         })
@@ -154,32 +157,41 @@ impl NodeView {
     pub async fn watch_pods(&self, client: Client, node: &str, timeout: Duration, report: impl Fn(PodNotice)) {
         let pods: Api<LightPod> = Api::all(client);
         let config = watched(timeout).fields(&format!("spec.nodeName={node}"));
-        let stream = patient(watcher(pods, config), ON_EVERY_NODE);
-        self.follow_pods(stream, report).await;
+        let stream = patient(watcher(pods.clone(), config.clone().streaming_lists()), ON_EVERY_NODE);
+        self.follow_pods(stream, true, &report).await;
+        tracing::info!("the API server has no streaming lists: listing in pages");
+        let stream = patient(watcher(pods, config.page_size(PAGE)), ON_EVERY_NODE);
+        self.follow_pods(stream, false, &report).await;
     }
 
+    /// Returns when the API server cannot stream the first list.
     async fn follow_pods(
         &self,
         stream: impl Stream<Item = Result<Event<LightPod>, watcher::Error>>,
-        report: impl Fn(PodNotice),
+        streaming: bool,
+        report: &impl Fn(PodNotice),
     ) {
         let mut stream = std::pin::pin!(stream);
-        let mut listing: Option<Vec<LightPod>> = None;
+        // Of each pod only what is needed: the labels of a tenant's pods may be large.
+        let mut listing: Option<Vec<(HandoffPod, ListedContainers)>> = None;
         while let Some(event) = stream.next().await {
             match event {
+                // A server without streaming lists shows every object and never marks the end of the list.
+                Ok(Event::Init) if streaming && listing.as_ref().is_some_and(|pods| !pods.is_empty()) => return,
+                Err(error) if streaming && refuses_streaming(&error) => return,
                 Ok(Event::Init) => listing = Some(Vec::new()),
-                Ok(Event::InitApply(pod)) => listing.get_or_insert_default().push(pod),
+                Ok(Event::InitApply(pod)) => listing.get_or_insert_default().push((pod.handoff(), pod.reported())),
                 Ok(Event::InitDone) => {
                     let pods = listing.take().unwrap_or_default();
                     tracing::debug!(pods = pods.len(), "pods of this node listed");
-                    self.replace_pods(&pods).into_iter().for_each(&report);
+                    self.replace_pods(pods).into_iter().for_each(report);
                 }
                 Ok(Event::Apply(pod)) => {
                     let notice = self.update(|seen| {
                         seen.pods_watching = true;
                         take_in(&mut seen.pods, &pod)
                     });
-                    notice.into_iter().for_each(&report);
+                    notice.into_iter().for_each(report);
                 }
                 Ok(Event::Delete(pod)) => self.update(|seen| {
                     seen.pods_watching = true;
@@ -249,6 +261,9 @@ impl NodeView {
     }
 }
 
+/// Pods of one page of a list: each may have more than a megabyte.
+const PAGE: u32 = 10;
+
 /// The server closes a watch after `timeout`, and it goes on where it was; the library takes one that is silent for five
 /// seconds longer for dead.
 fn watched(timeout: Duration) -> watcher::Config {
@@ -257,13 +272,8 @@ fn watched(timeout: Duration) -> watcher::Config {
 
 fn take_in(pods: &mut NodePods, pod: &LightPod) -> Option<PodNotice> {
     let notice = pods.apply(pod.handoff());
-    apply_status(pods, pod);
+    pods.report(&PodUid::new(pod.metadata.uid.as_deref().unwrap_or_default()), pod.reported());
     notice
-}
-
-fn apply_status(pods: &mut NodePods, pod: &LightPod) {
-    let uid = PodUid::new(pod.metadata.uid.as_deref().unwrap_or_default());
-    pods.report(&uid, pod.reported());
 }
 
 fn lock_of(node: &PartialObjectMeta<Node>, key: &str) -> LockRead {

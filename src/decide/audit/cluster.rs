@@ -42,6 +42,11 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
             found.push(Violation::HeldOtherwise { pod, node: node.name.clone(), devices });
         }
     }
+    for (_, node) in world.mentioned().filter(|(_, node)| node.stock.is_some() || node.agent.is_some()) {
+        if let Some(driver) = node.gpu_driver() {
+            found.push(Violation::AnotherGpuDriver { node: node.name.clone(), driver: driver.into() });
+        }
+    }
     for node in world.locked().filter_map(|id| world.node(id)) {
         match &node.lock.read {
             LockRead::Free => {}

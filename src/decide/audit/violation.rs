@@ -79,6 +79,13 @@ pub enum Violation {
         /// What it holds in truth; empty for a pod that runs without devices.
         devices: Vec<DeviceId>,
     },
+    /// Another driver hands out the GPUs of a node that a node daemon serves.
+    AnotherGpuDriver {
+        /// Node.
+        node: Box<str>,
+        /// The driver.
+        driver: Box<str>,
+    },
     /// A lock annotation that names neither a time nor a pod: its writer does not follow the protocol.
     MalformedLock {
         /// Node.
@@ -131,6 +138,11 @@ impl std::fmt::Display for Violation {
                     "pod {pod} on node {node} holds {held}, which its annotation does not say; delete and re-create it"
                 )
             }
+            Self::AnotherGpuDriver { node, driver } => write!(
+                f,
+                "node {node}: {driver} offers its GPUs by ResourceSlices beside the node daemon, so one GPU could go to two pods: take \
+                 that driver off the node, or label the node baton.io/device-plugin=off"
+            ),
             Self::MalformedLock { node, value } => {
                 write!(f, "node {node} is locked by {value:?}, which names no pod; `baton get locks` says what to do")
             }

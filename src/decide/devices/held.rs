@@ -1,6 +1,6 @@
 //! `Held`: the devices that one pod holds, small enough to keep for every pod of a cluster.
 
-use crate::contract::{DeviceAllocation, DeviceEntry, DeviceId, DeviceType, Shared};
+use crate::contract::{DeviceAllocation, DeviceEntry, DeviceId, DeviceType, Shared, key};
 
 /// Amounts by resource name, sorted by name. Pods that ask for the same hold the same.
 pub type Amounts = Box<[(Box<str>, i64)]>;
@@ -32,6 +32,12 @@ impl HeldDevice {
             entry.resources.iter().map(|(name, amount)| (name.as_str().into(), amount.value())).collect();
         let vfs = entry.extension.iter().flat_map(|extension| &extension.vfs).map(|vf| vf.bus_id.clone());
         Self { id: entry.id.clone(), amounts: amounts.into(), vfs: vfs.collect(), minor: entry.minor }
+    }
+
+    /// The part of the device; one without a known amount (MIG) is held whole.
+    pub fn percent(&self) -> i64 {
+        let part = [key::GPU_CORE, key::GPU_MEMORY_RATIO, key::RDMA].map(|name| self.amount(name)).into_iter().max();
+        part.filter(|part| *part > 0).unwrap_or(key::WHOLE)
     }
 
     /// Amount of `resource`; zero when not named.

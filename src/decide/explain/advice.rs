@@ -11,6 +11,14 @@ pub(super) fn advice(refusal: &Refusal) -> Option<&'static str> {
             "The node daemon is missing or does not report: look at its pod on that node (`kubectl -n baton-system get pods -o wide`), \
              and run `baton doctor` there"
         }
+        Help::AgentConfig => {
+            "Give scheduler and node daemon the same --node-lock-key and --node-lock-format: `baton doctor` on that node says which \
+             side to change"
+        }
+        Help::AnotherGpuDriver => {
+            "Two drivers would hand out the same GPUs: take the other driver's DaemonSet off that node, or label the node \
+             baton.io/device-plugin=off (docs/operate.md)"
+        }
         Help::Inventory => "The node daemon has published no Device object: `baton doctor` on that node says why",
         Help::Registration => {
             "The node's kubelet knows no such resource: sharing is off there, the device is missing, or the registration is \

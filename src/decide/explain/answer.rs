@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// The state of a pod on its way to a node.
@@ -237,7 +239,7 @@ pub struct Rating {
 }
 
 /// Everything queued.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueReport {
     /// This process leads; a follower has no queue.
@@ -247,6 +249,21 @@ pub struct QueueReport {
     /// Nodes that are kept for a gang or pod that has waited long.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<KeptNode>,
+    /// Devices that the scheduler has reserved and no object of the cluster shows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reserved: Vec<ReservedDevices>,
+}
+
+/// Devices of a node that are reserved for one pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReservedDevices {
+    /// The node.
+    pub node: String,
+    /// Whose they are: `TYJob ml/rl`, `gang ml/train` or `pod ml/p`.
+    pub reserved_for: String,
+    /// Percent by id of the device.
+    pub devices: BTreeMap<String, i64>,
 }
 
 /// A node that takes no new pods with devices but those of one gang.

@@ -23,7 +23,7 @@ use crate::decide::tyjob::table::Table;
 pub struct JobExplanation {
     /// `namespace/name`.
     pub job: String,
-    /// `waiting`, `placed`, `unfit`, `invalid` or `over`.
+    /// `waiting`, `placed`, `resting` (its places were given back), `unfit`, `invalid` or `over`.
     pub class: String,
     /// `status.scheduleState`, as decided.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -182,6 +182,11 @@ impl Scheduler {
         now: Moment,
     ) -> Result<Vec<NodeRating>, String> {
         let part = spec.parts.get(seat.part).ok_or("the job has no such part")?;
+        let namespace = &job.job.key.namespace;
+        let allowance = self.tyjobs().allowance(self.world(), namespace);
+        if let Some(excess) = allowance.excess(&allowance.charge(self.world(), namespace, part)?) {
+            return Err(excess);
+        }
         let pod = template_pod(part.pod_of(&job.job, seat));
         let view = View { world: self.world(), now: now.mono };
         let mut slots = prepare(view, self.rules(), &pod).map_err(refusal_text)?;
@@ -216,6 +221,7 @@ fn class_name(class: Class) -> &'static str {
         Class::Invalid => "invalid",
         Class::Unfit => "unfit",
         Class::Placed => "placed",
+        Class::Resting => "resting",
         Class::Waiting => "waiting",
     }
 }

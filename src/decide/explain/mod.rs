@@ -16,5 +16,5 @@ pub use what_if::Unadmitted;
 
 pub use answer::{
     DeviceDetail, Explanation, KeptNode, NodeVerdict, PodState, PodVerdict, QueueItem, QueueReport, RatedNode, Rating,
-    RuleCount, WhatIf,
+    ReservedDevices, RuleCount, WhatIf,
 };

@@ -1,5 +1,7 @@
 //! The queue: items that are being bound first, then in the order in which they are tried.
 
+use std::collections::BTreeMap;
+
 use jiff::SignedDuration;
 
 use crate::decide::gang::waiting;
@@ -8,8 +10,9 @@ use crate::decide::scheduler::queue::{Item, QueueState, Standing};
 use crate::decide::scheduler::rules::plugins::scheduling_gates;
 use crate::decide::scheduler::timers::Moment;
 use crate::decide::world::gangs::Gang;
+use crate::decide::world::{Place, PodId};
 
-use super::answer::{KeptNode, PodState, QueueItem, QueueReport};
+use super::answer::{KeptNode, PodState, QueueItem, QueueReport, ReservedDevices};
 use super::judged::{GANG_CHANGES, wakes};
 use super::pod::next_try;
 
@@ -29,7 +32,28 @@ impl Scheduler {
             let kept_for = node.kept_for.as_ref()?.as_ref().to_owned();
             Some(KeptNode { node: node.name.as_ref().to_owned(), kept_for })
         });
-        QueueReport { leading: self.is_leading(), items, kept: kept.collect() }
+        QueueReport { leading: self.is_leading(), items, kept: kept.collect(), reserved: self.reserved() }
+    }
+
+    /// Devices of places of TYJobs and of pods that are not bound yet.
+    fn reserved(&self) -> Vec<ReservedDevices> {
+        let jobs = self.tyjobs().records().iter().flat_map(|(key, record)| {
+            let places = record.places.values().filter_map(|place| place.reservation);
+            places.map(move |place| (place, format!("TYJob {key}")))
+        });
+        let jobs: BTreeMap<PodId, String> = jobs.collect();
+        let assumed = self.world().pods().filter(|pod| matches!(pod.place, Place::Assumed(_)));
+        let reserved = assumed.filter_map(|pod| {
+            let devices = pod.devices.as_ref().filter(|held| !held.devices().is_empty())?;
+            let gang = || Some(format!("gang {}", self.world().gangs().gang_of(pod.id)?.id()));
+            let reserved_for = jobs.get(&pod.id).cloned().or_else(gang);
+            Some(ReservedDevices {
+                node: self.node_name(pod.node())?,
+                reserved_for: reserved_for.unwrap_or_else(|| format!("pod {}", pod.key())),
+                devices: devices.devices().iter().map(|held| (held.id.to_string(), held.percent())).collect(),
+            })
+        });
+        reserved.collect()
     }
 
     /// Binds that another scheduler has requested: their pods are not in the queue.

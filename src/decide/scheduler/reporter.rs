@@ -39,6 +39,8 @@ struct Reported {
 #[derive(Debug, Clone, Default)]
 pub struct Reporter {
     reported: BTreeMap<PodId, Reported>,
+    /// Pods that were warned of what they say of themselves.
+    warned: BTreeSet<PodId>,
 }
 
 impl Reporter {
@@ -151,6 +153,14 @@ impl Reporter {
     /// Forgets a pod that is bound or gone.
     pub fn forget(&mut self, id: PodId) {
         self.reported.remove(&id);
+        self.warned.remove(&id);
+    }
+
+    /// Says once what is wrong with what a waiting pod of no gang says of itself.
+    pub fn warn_once(cx: &mut Context<'_>, id: PodId, warning: &Warning) {
+        if cx.reporter.warned.insert(id) {
+            cx.event(id, true, warning.reason(), warning.to_string());
+        }
     }
 
     /// Writes the pending message.

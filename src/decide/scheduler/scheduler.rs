@@ -28,6 +28,7 @@ use crate::contract::gang::{key, parse_sub_priority};
 use crate::contract::{PodRef, PodUid};
 use crate::decide::gang::{Gangs, Route};
 use crate::decide::tyjob::TyJobs;
+use crate::decide::world::gangs::{GangDefaults, Warning, clamp_sub_priority};
 use crate::decide::world::{Changes, NodeId, Place, Pod, PodFacts, PodId, Wake, World, WorldEvent};
 
 use super::binder::{BindAnswer, Binder, Cancel, RequestId};
@@ -380,6 +381,7 @@ impl Scheduler {
             Timer::Report(id) if binder.has_left_queue(id) => cx.reporter.forget(id),
             Timer::Report(id) => Reporter::due(cx, id),
             Timer::TyJob(key) => tyjobs.due(cx, &key),
+            Timer::Quotas(namespace) => tyjobs.quotas_due(cx, &namespace),
         }
     }
 
@@ -555,14 +557,19 @@ impl Scheduler {
         if !cx.leading || handoff.deleting.is_some() || binder.attempts().contains_key(&id) || !cx.is_ours(pod) {
             return;
         }
+        let (sub_priority, warning) = sub_priority_of(pod, cx.world.gangs().defaults());
         let queued = Queued {
             priority: pod.facts.spec.priority,
-            sub_priority: sub_priority_of(pod),
+            sub_priority,
             created: handoff.created,
             class: pod.facts.spec.qos as u8,
             id: handoff.pod.key.to_string().into(),
         };
-        match gangs.route(cx.world, cx.reservations, pod) {
+        let route = gangs.route(cx.world, cx.reservations, pod);
+        if let Some(warning) = warning {
+            Reporter::warn_once(&mut cx, id, &warning);
+        }
+        match route {
             Route::Alone => cx.queue.add(id, queued, cx.rules.queue_sort(), now.mono),
             Route::Group(_) | Route::Completes(_) => cx.queue.remove(id),
             Route::NotReady(why) => {
@@ -624,12 +631,14 @@ impl Scheduler {
     }
 }
 
-/// The pod's order within its priority, of a gang member that of its gang.
-fn sub_priority_of(pod: &Pod) -> i64 {
-    match &pod.facts.spec.gang {
-        Some(declared) => declared.sub_priority,
-        None => parse_sub_priority(pod.facts.spec.labels.get(key::SUB_PRIORITY).map(String::as_str)),
+/// The pod's order within its priority, of a gang member that of its gang; and what is wrong with that of a pod of no gang.
+fn sub_priority_of(pod: &Pod, allowed: &GangDefaults) -> (i64, Option<Warning>) {
+    if let Some(declared) = &pod.facts.spec.gang {
+        return (declared.sub_priority, None);
     }
+    let mut value = parse_sub_priority(pod.facts.spec.labels.get(key::SUB_PRIORITY).map(String::as_str));
+    let warning = clamp_sub_priority(&mut value, allowed);
+    (value, warning)
 }
 
 #[cfg(test)]

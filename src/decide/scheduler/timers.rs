@@ -51,6 +51,8 @@ pub enum Timer {
     BindRequest(PodId),
     /// TyJobs: the job is reviewed.
     TyJob(PodKey),
+    /// TyJobs: places may be beyond the quotas of this namespace.
+    Quotas(Box<str>),
     /// A pod of another scheduler has waited for a while.
     OtherScheduler(PodId),
     /// Earmarks: they are checked.

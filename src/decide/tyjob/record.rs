@@ -15,6 +15,8 @@ pub struct JobPolicy {
     pub unfit_grace: Duration,
     /// A place that its pod does not take within this time is void. 60 s.
     pub reservation_timeout: Duration,
+    /// Places without pods are given back this long after the job was placed. 10 min.
+    pub start_limit: Duration,
     /// Weights of the resources in node ratings.
     pub weights: Weights,
 }
@@ -25,6 +27,7 @@ impl Default for JobPolicy {
             period: Duration::from_secs(1),
             unfit_grace: Duration::from_secs(300),
             reservation_timeout: Duration::from_secs(60),
+            start_limit: Duration::from_secs(600),
             weights: Weights::default(),
         }
     }

@@ -15,12 +15,18 @@ use crate::decide::world::{Changes, Place};
 use super::place::{claims, pod_to_place, reserve_at};
 use super::placement::{Class, JobFacts, Seat, Situation, classify, verdict};
 use super::round::{leader_created, tally};
+use super::start_limit::adopted_since;
 use super::{JobPlace, JobRecord, TyJobs};
+
+/// Places may be beyond a quota for this long.
+const QUOTA_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The pod that has the name of a place's pod.
 enum PlacePod {
-    /// None, or one that waits to take the place over.
+    /// None.
     Awaited,
+    /// One that waits to take the place over.
+    Made,
     /// It holds the room itself, or has done its work.
     Settled,
     /// Not the pod that is meant, or one that goes: the controller waits for its end.
@@ -37,6 +43,7 @@ impl TyJobs {
             let placed = self.records.iter().filter(|(_, record)| !record.places.is_empty());
             self.changed.extend(placed.map(|(key, _)| key.clone()));
         }
+        self.quotas_changed.extend(changes.quotas.clone());
         self.room_changed(cx, changes.wake);
     }
 
@@ -45,11 +52,30 @@ impl TyJobs {
         self.changed.extend(cx.reservations.take_freed_jobs());
         if !cx.leading {
             self.changed.clear();
+            self.quotas_changed.clear();
             return;
         }
         while let Some(key) = self.changed.pop_first() {
             self.review_job(cx, &key);
         }
+        while let Some(namespace) = self.quotas_changed.pop_first() {
+            if !self.beyond_quota(cx.world, &namespace).is_empty() {
+                // A quota is often seen to be used a moment before the pod that uses it.
+                cx.timers.set(cx.now.mono + QUOTA_PATIENCE, Timer::Quotas(namespace));
+            }
+        }
+    }
+
+    /// Gives the places back that a namespace may not have any more.
+    pub fn quotas_due(&mut self, cx: &mut Context<'_>, namespace: &str) {
+        for (key, quota) in self.beyond_quota(cx.world, namespace) {
+            self.release_places(cx, &key);
+            let text =
+                format!("its places are given back: ResourceQuota {quota} allows less than is used and reserved");
+            self.report(cx, &key, ScheduleState::Unscheduled, "QuotaLowered", text);
+            self.changed.insert(key);
+        }
+        self.reconcile(cx);
     }
 
     fn review_job(&mut self, cx: &mut Context<'_>, key: &PodKey) {
@@ -62,6 +88,7 @@ impl TyJobs {
             self.forget_job(cx, key);
             let mut record = record_of(&job, cx.now);
             if let Some(former) = former {
+                record.start = former.start.of_next_attempt();
                 // The answer to a write under way is still to come.
                 (record.writing, record.written_version) = (former.writing, former.written_version);
                 (record.attempted_version, record.stale_version, record.stale_until) =
@@ -87,9 +114,12 @@ impl TyJobs {
                 record.address_since = None;
             } else if record.address_since.is_none() {
                 record.address_since = Some(cx.now.mono);
+                // What its workers waited for is there.
+                record.start.end_rest();
             }
         }
         self.review_places(cx, (key, &job), adopted);
+        self.placeable_changed |= self.check_start(cx, key, &job);
         self.update_class(cx, key, &job);
     }
 
@@ -123,6 +153,12 @@ impl TyJobs {
             let Some(place) = record.places.get_mut(&pod) else { continue };
             let node = cx.world.node_id(&place.node);
             let node = node.filter(|id| cx.world.node(*id).is_some_and(|node| node.facts.is_some()));
+            let made = ended || matches!(found, PlacePod::Settled | PlacePod::Made);
+            record.start.note(
+                &pod,
+                made,
+                (if adopted { adopted_since(job, cx.now) } else { cx.now.mono }, cx.now.mono),
+            );
             if seat.is_none() || ended || matches!(found, PlacePod::Settled) {
                 freed |= free_place(cx, place);
                 if let Some(node) = node_of_pod(cx, key, &pod).filter(|_| matches!(found, PlacePod::Settled)) {
@@ -130,6 +166,7 @@ impl TyJobs {
                 }
                 if seat.is_none() {
                     record.places.remove(&pod);
+                    record.start.keep(|other| *other != *pod);
                 }
                 continue;
             }
@@ -174,7 +211,8 @@ impl TyJobs {
     fn update_class(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) {
         let Some(record) = self.records.get(key) else { return };
         let missing = job.open_seats().iter().any(|seat| !record.places.contains_key(&seat.pod));
-        let situation = Situation { missing, nodes_changed: record.nodes_changed };
+        let resting = record.start.resting().map(str::to_owned);
+        let situation = Situation { missing, nodes_changed: record.nodes_changed, resting: resting.is_some() };
         let class = classify(job, record.state, situation);
         let fresh = class == Class::Waiting && record.class != Class::Waiting || record.state.is_none();
         self.set_class(key, class);
@@ -184,6 +222,11 @@ impl TyJobs {
                 self.schedule_round(cx);
             }
             Class::Placed => self.report_placed(cx, key, job),
+            Class::Resting => {
+                let placed = leader_created(cx, job);
+                let state = if placed { ScheduleState::ScheduledPartly } else { ScheduleState::Unscheduled };
+                self.report(cx, key, state, "StartLimit", resting.unwrap_or_default());
+            }
             Class::Over | Class::Invalid | Class::Unfit => {}
         }
         self.write_job(cx, key);
@@ -231,6 +274,7 @@ impl TyJobs {
     /// Releases every place of a job.
     pub(super) fn release_places(&mut self, cx: &mut Context<'_>, key: &PodKey) {
         let Some(record) = self.records.get_mut(key) else { return };
+        record.start.keep(|_| false);
         free_places(cx, std::mem::take(&mut record.places).into_values());
     }
 }
@@ -265,7 +309,7 @@ fn free_place(cx: &mut Context<'_>, place: &mut JobPlace) -> bool {
 }
 
 /// Releases the room of these places and wakes what waits for room.
-fn free_places(cx: &mut Context<'_>, places: impl IntoIterator<Item = JobPlace>) {
+pub(super) fn free_places(cx: &mut Context<'_>, places: impl IntoIterator<Item = JobPlace>) {
     let mut freed = false;
     for id in places.into_iter().filter_map(|place| place.reservation) {
         cx.world.cancel_place(id);
@@ -308,6 +352,6 @@ fn place_pod(cx: &Context<'_>, key: &PodKey, record: &JobRecord, pod: &str) -> P
         Place::Ended if succeeded && handoff.deleting.is_none() => PlacePod::Settled,
         Place::Ended => PlacePod::NameTaken,
         Place::Waiting if handoff.deleting.is_some() => PlacePod::NameTaken,
-        Place::Waiting => PlacePod::Awaited,
+        Place::Waiting => PlacePod::Made,
     }
 }

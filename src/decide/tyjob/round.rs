@@ -16,6 +16,7 @@ use crate::decide::world::devices::request_of;
 use crate::decide::world::spec::HostPort;
 use crate::decide::world::{DeviceTotals, NodeId, Pod, PodId, Resources, Stock, Wake, World};
 
+use super::allowance::is_charged;
 use super::place::{JobContext, claims, template_pod};
 use super::placement::{
     Class, Folded, GPU_PERCENT, Guests, JobFacts, JobPart, JobSpec, NodeOffer, PartDemand, PlacedPods, Ranked, Seat,
@@ -105,6 +106,7 @@ impl TyJobs {
         cx.queue.remove(Item::Jobs);
         let changed = self.placeable_changed || self.journal_mark != Some(cx.world.journal().mark());
         self.last_round = Some(cx.now.mono);
+        self.allowances.clear();
         self.placeable_changed = false;
         if changed {
             cx.stats.job_rounds += 1;
@@ -157,6 +159,10 @@ impl TyJobs {
         let mut failed: BTreeSet<usize> = BTreeSet::new();
         let mut refusal: Option<String> = None;
         let mut over = false;
+        let namespace = &key.namespace;
+        let known = self.allowances.get(namespace).cloned();
+        let mut allowance = known.unwrap_or_else(|| self.allowance(cx.world, namespace));
+        let charges: Vec<_> = spec.parts.iter().map(|part| allowance.charge(cx.world, namespace, part)).collect();
         // Nominated room is closed to pods of the same or a lower priority: pods of one priority are placed together.
         let priority = |seat: &Seat| spec.parts.get(seat.part).map(|part| part.pod.spec.priority);
         for seats in missing.chunk_by(|one, other| priority(one) == priority(other)) {
@@ -172,8 +178,20 @@ impl TyJobs {
                         Vec::new()
                     };
                     let context = JobContext { policy: spec.basic, here: &here, missing: &unplaced, others: &[] };
-                    match self.place_seat(cx, &job, spec, seat, &context) {
+                    // Quotas count a pod that is there already.
+                    let charge = match charges.get(seat.part) {
+                        Some(charge) if !is_charged(cx.world, &job, &seat.pod) => Some(charge),
+                        _ => None,
+                    };
+                    let allowed = charge.map_or(Ok(()), |charge| match charge {
+                        Ok(charge) => allowance.excess(charge).map_or(Ok(()), Err),
+                        Err(refusal) => Err(refusal.clone()),
+                    });
+                    match allowed.and_then(|()| self.place_seat(cx, &job, spec, seat, &context)) {
                         Ok((node, reservation)) => {
+                            if let Some(Ok(charge)) = charge {
+                                allowance.reserve(charge, 1);
+                            }
                             *here.entry(node).or_insert(0) += 1;
                             taken.push((seat.pod.clone(), node, reservation));
                             if let Some(count) = counts.get_mut(seat.part) {
@@ -192,10 +210,15 @@ impl TyJobs {
                 }
             });
         }
-        self.settle_job(cx, key, &job, taken, refusal);
+        if self.settle_job(cx, key, &job, taken, refusal) {
+            self.allowances.insert(namespace.clone(), allowance);
+        } else {
+            // The places that the job had before are given back, too.
+            self.allowances.remove(namespace);
+        }
     }
 
-    /// Keeps the places that an attempt found or releases all places of the job, and reports the result.
+    /// Keeps the places that an attempt found or releases all places of the job, and reports the result. `true` when they are kept.
     fn settle_job(
         &mut self,
         cx: &mut Context<'_>,
@@ -203,9 +226,9 @@ impl TyJobs {
         job: &JobFacts,
         taken: Vec<(Box<str>, NodeId, PodId)>,
         refusal: Option<String>,
-    ) {
+    ) -> bool {
         let started = leader_created(cx, job);
-        let (Ok(spec), Some(record)) = (&job.spec, self.records.get_mut(key)) else { return };
+        let (Ok(spec), Some(record)) = (&job.spec, self.records.get_mut(key)) else { return false };
         let news = !taken.is_empty();
         let found: BTreeSet<&str> = taken.iter().map(|(pod, ..)| &**pod).collect();
         let placed = |seat: &Seat| record.places.contains_key(&seat.pod) || found.contains(&*seat.pod);
@@ -217,8 +240,11 @@ impl TyJobs {
             record.unfit = None;
             for (pod, node, reservation) in taken {
                 let node = cx.world.node(node).map(|node| node.name.clone()).unwrap_or_default();
+                record.start.note(&pod, false, (cx.now.mono, cx.now.mono));
                 record.places.insert(pod, JobPlace { node, reservation: Some(reservation), since: cx.now.mono });
             }
+            let places = &record.places;
+            record.start.keep(|pod| places.contains_key(pod));
             let (reason, text) = match judged.state {
                 ScheduleState::ScheduledSucceed => ("Placed", format!("the leader and {total} workers have a place")),
                 _ if tally.leader => (
@@ -233,7 +259,8 @@ impl TyJobs {
                 cx.timers.set(cx.now.mono + cx.config.jobs.reservation_timeout, Timer::TyJob(key.clone()));
                 self.enqueue_pods(cx, key);
             }
-            return self.report(cx, key, judged.state, reason, text);
+            self.report(cx, key, judged.state, reason, text);
+            return true;
         }
         let needed = if spec.basic == BasicPolicy::Gang { total } else { spec.min_workers };
         let text = match (tally.leader, spec.basic) {
@@ -249,9 +276,10 @@ impl TyJobs {
         taken.into_iter().for_each(|(.., reservation)| cx.world.cancel_place(reservation));
         self.release_places(cx, key);
         let why = never_fits(cx, spec, job, needed);
-        let Some(record) = self.records.get_mut(key) else { return };
+        let Some(record) = self.records.get_mut(key) else { return false };
         record.unfit = why.map(|why| (record.unfit.as_ref().map_or(cx.now.mono, |(since, _)| *since), why));
         self.report(cx, key, ScheduleState::Unscheduled, "Unschedulable", text);
+        false
     }
 
     /// Fails the jobs that fitted nowhere for the whole grace period.

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use crate::contract::inventory::Device;
+use crate::contract::quota::{LimitRangeRules, QuotaRules};
 use crate::contract::{AgentStatus, PodKey, PodUid};
 
 use crate::contract::gang::{GangId, PodGroupApi};
@@ -12,7 +13,7 @@ use crate::decide::world::tyjob_facts::{JobFacts, JobIdentity, PriorityClassFact
 
 use super::agent::LeaseHome;
 use super::capacity::CapacityFacts;
-use super::node::NodeFacts;
+use super::node::{NodeFacts, SliceFacts};
 use super::pod::PodFacts;
 use super::spec::{BudgetFacts, Labels};
 use super::volume::{ClaimFacts, ClassFacts, VolumeFacts};
@@ -48,6 +49,8 @@ pub enum WorldEvent {
     },
     /// The Lease is gone.
     AgentGone(Box<str>, LeaseHome),
+    /// A ResourceSlice: its name, and the node and driver of the devices that it offers; `None` for one that is gone or offers none.
+    Slice(Box<str>, Option<SliceFacts>),
     /// A namespace, new or changed.
     Namespace(Box<str>, Labels),
     /// A namespace is gone.
@@ -80,6 +83,10 @@ pub enum WorldEvent {
     PriorityClass(Box<str>, PriorityClassFacts),
     /// A PriorityClass is gone.
     PriorityClassGone(Box<str>),
+    /// A ResourceQuota; `None` for one that is gone.
+    Quota(PodKey, Option<Box<QuotaRules>>),
+    /// A LimitRange; `None` for one that is gone.
+    LimitRange(PodKey, Option<Box<LimitRangeRules>>),
     /// A PodDisruptionBudget.
     Budget(PodKey, BudgetFacts),
     /// A PodDisruptionBudget is gone.
@@ -111,8 +118,10 @@ impl Wake {
     pub const NAMESPACE: Self = Self(1 << 7);
     /// Volumes and claims, and room for more.
     pub const VOLUME: Self = Self(1 << 8);
+    /// What the namespace of a TYJob may use.
+    pub const QUOTA: Self = Self(1 << 9);
     /// Number of kinds.
-    pub const KINDS: usize = 9;
+    pub const KINDS: usize = 10;
     /// All of them.
     pub const ANY: Self = Self((1 << Self::KINDS) - 1);
 
@@ -141,6 +150,7 @@ impl Wake {
             "a pod is placed",
             "labels of a namespace change",
             "a volume or claim changes, or a driver has more storage",
+            "a ResourceQuota or LimitRange changes",
         ];
         self.kinds().map(|kind| WORDS[kind])
     }
@@ -165,4 +175,6 @@ pub struct Changes {
     pub nodes: Vec<NodeId>,
     /// TYJobs whose object or pods changed.
     pub jobs: Vec<PodKey>,
+    /// The namespace whose quotas or limits changed, where it has TYJobs.
+    pub quotas: Option<Box<str>>,
 }

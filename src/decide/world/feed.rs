@@ -1,6 +1,7 @@
 //! Folding events into the world.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,7 +11,7 @@ use crate::contract::{LockRead, PodKey, PodUid, Shared};
 use super::agent::LeaseSeen;
 use super::devices::{Stock, exclusive_of, may_hold};
 use super::event::{Changes, Wake, WorldEvent};
-use super::node::{Node, NodeFacts};
+use super::node::{Node, NodeFacts, SliceFacts};
 use super::pod::{Place, Pod, PodFacts};
 use super::state::World;
 use super::{NodeId, PodId};
@@ -77,6 +78,20 @@ impl World {
             WorldEvent::AgentGone(name, home) => {
                 self.change_node(&name, &mut changes, Wake::NONE, |node| node.agent_gone(home, now));
             }
+            WorldEvent::Slice(name, facts) => {
+                let facts = facts.filter(|facts| SliceFacts::is_gpu_driver(&facts.driver));
+                let left = self.slices.remove(&name);
+                if let Some(node) = left.filter(|node| facts.as_ref().is_none_or(|facts| facts.node != *node)) {
+                    self.change_node(&node, &mut changes, Wake::DEVICES, |node| node.slices.remove(&name).is_some());
+                }
+                if let Some(SliceFacts { node, driver }) = facts {
+                    self.mention(&node);
+                    self.change_node(&node, &mut changes, Wake::NONE, |node| {
+                        node.slices.insert(name.clone(), driver.clone()) != Some(driver)
+                    });
+                    self.slices.insert(name, node);
+                }
+            }
             WorldEvent::Namespace(name, labels) => {
                 self.namespaces.insert(name, labels);
                 changes.wake = Wake::NAMESPACE;
@@ -125,6 +140,8 @@ impl World {
             WorldEvent::PodGroupGone(api, gang) => self.gangs.pod_group_gone(api, &gang),
             WorldEvent::Job(facts) => self.job_set(*facts, &mut changes),
             WorldEvent::JobGone(job) => self.job_gone(job, &mut changes),
+            WorldEvent::Quota(key, rules) => self.quota(key, rules.map(|rules| *rules), &mut changes),
+            WorldEvent::LimitRange(key, rules) => self.limit_range(key, rules.map(|rules| *rules), &mut changes),
             WorldEvent::Budget(key, facts) => {
                 self.budgets.insert(key, facts);
             }
@@ -381,6 +398,10 @@ impl World {
         let assignment = &mut facts.handoff.assignment;
         if !self.policy.keep_assignments {
             (assignment.device_allocated, assignment.container_devices) = (None, None);
+        }
+        let allowed = self.gangs.defaults();
+        if facts.spec.gang.as_ref().is_some_and(|declared| declared.exceeds(allowed)) {
+            facts.spec.gang.iter_mut().for_each(|declared| Arc::make_mut(declared).clamp(allowed));
         }
         self.shared.specs.intern(&mut facts.spec);
         self.shared.containers.intern(&mut facts.handoff.containers);

@@ -46,6 +46,22 @@ pub struct NodeFacts {
     pub images: Box<[(ImageName, i64)]>,
 }
 
+/// What a ResourceSlice of one node says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SliceFacts {
+    /// Whose devices these are.
+    pub node: Box<str>,
+    /// Who hands them out.
+    pub driver: Box<str>,
+}
+
+impl SliceFacts {
+    /// `true` when a driver of this name hands out GPUs: DRA drivers are named by what they drive (`gpu.nvidia.com`).
+    pub fn is_gpu_driver(driver: &str) -> bool {
+        driver.starts_with("gpu.")
+    }
+}
+
 /// The lock as this process has observed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockSeen {
@@ -80,6 +96,8 @@ pub struct Node {
     pub rated: Rated,
     /// Bound and assumed pods that have not ended.
     pub pods: BTreeSet<PodId>,
+    /// ResourceSlices of GPU drivers by name, and their drivers: these GPUs may be handed out without us.
+    pub(super) slices: BTreeMap<Box<str>, Box<str>>,
     /// It is kept for this group or pod: no other pod with devices comes here.
     pub kept_for: Option<Arc<str>>,
 }
@@ -98,13 +116,23 @@ impl Node {
             used: Resources::default(),
             rated: Rated::default(),
             pods: BTreeSet::new(),
+            slices: BTreeMap::new(),
             kept_for: None,
         }
     }
 
+    /// A driver beside us that hands out GPUs of this node.
+    pub fn gpu_driver(&self) -> Option<&str> {
+        self.slices.values().next().map(|driver| &**driver)
+    }
+
     /// `true` when nothing in the cluster mentions this node any more.
     pub fn is_forgotten(&self) -> bool {
-        self.facts.is_none() && self.agent.is_none() && self.stock.is_none() && self.pods.is_empty()
+        self.facts.is_none()
+            && self.agent.is_none()
+            && self.stock.is_none()
+            && self.pods.is_empty()
+            && self.slices.is_empty()
     }
 
     /// The agent's status while it is live.

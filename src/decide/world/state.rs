@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::contract::gang::GangId;
 use crate::contract::image::ImageName;
+use crate::contract::quota::{LimitRangeRules, QuotaRules};
 use crate::contract::{AgentStatus, DeviceId, PodKey, PodUid, Shared};
 use crate::decide::devices::{Amounts, Labels as DeviceLabels, Layout};
 use crate::decide::intern::Interner;
@@ -69,6 +70,8 @@ pub struct World {
     pub(super) node_objects: usize,
     pub(super) images: Images,
     pub(super) node_ids: BTreeMap<Box<str>, NodeId>,
+    /// Nodes of the ResourceSlices of GPU drivers, by the slice's name.
+    pub(super) slices: BTreeMap<Box<str>, Box<str>>,
     pub(super) pods: Dense<PodId, Box<Pod>>,
     pub(super) by_uid: Finder,
     pub(super) by_key: Finder,
@@ -104,6 +107,8 @@ pub struct World {
     pub(super) gangs: GangBook,
     pub(super) jobs: BTreeMap<PodKey, Shared<JobFacts>>,
     pub(super) priority_classes: PriorityClasses,
+    pub(super) quotas: BTreeMap<PodKey, Shared<QuotaRules>>,
+    pub(super) limit_ranges: BTreeMap<PodKey, LimitRangeRules>,
 }
 
 /// Values that many pods and nodes have in common, each stored once.

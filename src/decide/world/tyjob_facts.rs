@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use crate::contract::quota::PodAsk;
 use crate::contract::tyjob::{Allocation, BasicPolicy, JobQueuePolicy, Role, ScheduleState, Stage, WorkerEnd, keys};
 use crate::contract::{PodKey, PodRef};
 use crate::decide::world::PodFacts;
@@ -85,8 +86,8 @@ pub struct JobPart {
     pub name: Box<str>,
     /// How many pods.
     pub counts: i32,
-    /// PriorityClass that the template names.
-    pub class: Option<Box<str>>,
+    /// What quotas count of one pod.
+    pub ask: PodAsk,
     /// Rules of the job read the label with the pod's index.
     pub indexed: bool,
     /// What one pod asks for; its name and uid mean nothing.
@@ -159,7 +160,7 @@ impl JobSpec {
 impl JobPart {
     /// Gives the pods the priority that admission will give them. A class that is not there gives none: such a pod is refused.
     fn rate(&mut self, classes: &PriorityClasses) {
-        let priority = match &self.class {
+        let priority = match &self.ask.class {
             Some(name) => classes.get(name).map(|class| class.value),
             // Of several defaults the lowest counts.
             None => classes.values().filter(|class| class.default).map(|class| class.value).min(),

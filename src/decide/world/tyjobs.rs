@@ -8,7 +8,7 @@ use crate::decide::devices::Held;
 use crate::decide::world::tyjob_facts::{JobFacts, JobIdentity, PriorityClassFacts};
 
 use super::devices::exclusive_of;
-use super::event::Changes;
+use super::event::{Changes, Wake};
 use super::pod::{Place, Pod, PodFacts};
 use super::state::World;
 use super::{NodeId, PodId};
@@ -71,6 +71,9 @@ impl World {
         match class {
             Some(class) => drop(self.priority_classes.insert(name, class)),
             None => drop(self.priority_classes.remove(&name)),
+        }
+        if !self.jobs.is_empty() {
+            changes.wake = Wake::QUOTA;
         }
         for (key, known) in &mut self.jobs {
             let mut facts = (**known).clone();

@@ -67,7 +67,7 @@ pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn print(report: &AuditReport, policies: &Policies, output: Option<Output>) -> anyhow::Result<String> {
-    let AuditReport { nodes, devices, pods, violations, other_scheduler, leases_unread } = report;
+    let AuditReport { nodes, devices, pods, violations, other_scheduler, leases_unread, slices_unread } = report;
     if let Some(output) = output {
         let mut printed = json!(report);
         for (item, violation) in printed["violations"].as_array_mut().into_iter().flatten().zip(violations) {
@@ -87,6 +87,12 @@ fn print(report: &AuditReport, policies: &Policies, output: Option<Output>) -> a
         writeln!(
             text,
             "note: {why}; so a pod that holds other devices than its annotation says is not found: grant `list` on Leases there"
+        )?;
+    }
+    if let Some(why) = slices_unread {
+        writeln!(
+            text,
+            "note: {why}; so another driver that hands out GPUs is not found: grant `list` on resourceslices"
         )?;
     }
     let policy_words = policies.words();

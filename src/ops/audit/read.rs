@@ -8,8 +8,10 @@ use kube::{Api, Client};
 use serde::Serialize;
 
 use crate::cluster::agent_lease::LightLease;
+use crate::cluster::client::status_code;
 use crate::cluster::node::LightNode;
 use crate::cluster::pod::LightPod;
+use crate::cluster::resource_slice::LightSlice;
 use crate::contract::inventory::Device;
 use crate::contract::key;
 use crate::decide::audit::{Violation, check_cluster};
@@ -33,6 +35,9 @@ pub struct AuditReport {
     /// Why the Leases of the node daemons could not be read: then pods count for what their annotations say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leases_unread: Option<String>,
+    /// Why the ResourceSlices could not be read: then no other GPU driver is found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slices_unread: Option<String>,
     /// Pods that wait for a scheduler that is not Baton, by controller.
     pub other_scheduler: Vec<OtherScheduler>,
 }
@@ -54,9 +59,15 @@ pub async fn read(client: Client, namespace: &str, rules: &AuditRules) -> anyhow
         Ok(leases) => (leases, None),
         Err(error) => (BTreeMap::new(), Some(format!("{error:#}"))),
     };
+    let (slices, slices_unread) = match all(Api::<LightSlice>::all(client.clone()), "resourceslices").await {
+        Ok(slices) => (slices, None),
+        // Kubernetes before 1.34 has none.
+        Err(error) if error.downcast_ref::<kube::Error>().and_then(status_code) == Some(404) => (Vec::new(), None),
+        Err(error) => (Vec::new(), Some(format!("{error:#}"))),
+    };
     let pods = all(Api::<LightPod>::all(client), "pods").await?;
-    let read = ClusterObjects { nodes, devices, leases: leases.into_values().collect(), pods };
-    Ok(AuditReport { leases_unread, ..report(read, rules, clock::wall()) })
+    let read = ClusterObjects { nodes, devices, leases: leases.into_values().collect(), slices, pods };
+    Ok(AuditReport { leases_unread, slices_unread, ..report(read, rules, clock::wall()) })
 }
 
 /// Settings of this cluster's daemons, as far as they decide what is in order.
@@ -89,20 +100,26 @@ pub struct ClusterObjects {
     pub devices: Vec<Device>,
     /// Leases of node daemons.
     pub leases: Vec<LightLease>,
+    /// ResourceSlices.
+    pub slices: Vec<LightSlice>,
     /// Pods of every namespace.
     pub pods: Vec<LightPod>,
 }
 
 /// Checks these objects.
 pub fn report(read: ClusterObjects, rules: &AuditRules, wall: Timestamp) -> AuditReport {
-    let ClusterObjects { nodes, devices, leases, pods } = read;
+    let ClusterObjects { nodes, devices, leases, slices, pods } = read;
     let counts = (nodes.len(), devices.len(), pods.len());
     let mut world = World::new(WorldPolicy { keep_assignments: true, ..WorldPolicy::default() });
     let nodes = nodes.into_iter().map(|node| WorldEvent::Node(node.facts(&rules.lock_key)));
     let devices = devices.into_iter().map(|device| WorldEvent::Devices(Box::new(device)));
     let leases = leases.into_iter().filter_map(|lease| lease.event(LeaseHome::Nodes));
+    let slices = slices.into_iter().filter_map(|slice| {
+        let name = slice.metadata.name.clone()?;
+        Some(WorldEvent::Slice(name.into(), slice.facts()))
+    });
     let pods = pods.into_iter().map(|pod| WorldEvent::Pod(Box::new(pod.facts())));
-    for event in nodes.chain(devices).chain(leases).chain(pods) {
+    for event in nodes.chain(devices).chain(leases).chain(slices).chain(pods) {
         world.apply(event, Duration::ZERO, wall);
     }
     let violations = check_cluster(&world, wall, rules.lock_ends);
@@ -113,6 +130,7 @@ pub fn report(read: ClusterObjects, rules: &AuditRules, wall: Timestamp) -> Audi
         violations,
         other_scheduler: other_scheduler(&world, rules, wall),
         leases_unread: None,
+        slices_unread: None,
     }
 }
 

@@ -63,6 +63,7 @@ async fn ask(client: Client, permission: &Permission) -> Result<bool, String> {
                 subresource,
                 verb: Some(permission.verb.to_owned()),
                 namespace: permission.namespace.clone(),
+                name: permission.name.map(str::to_owned),
                 ..ResourceAttributes::default()
             }),
             non_resource_attributes: None,

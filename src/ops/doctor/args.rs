@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Arg, ArgMatches, Command, builder::PossibleValuesParser};
 
 use super::report::DoctorReport;
-use super::{access, admission, cdi, containerd, kubelet, machine, objects, offered, state};
+use super::{access, admission, agreement, cdi, containerd, kubelet, machine, objects, offered, slices, state};
 use crate::agent::AgentOptions;
 use crate::ops::config::{self, print_yaml};
 use crate::ops::say::say;
@@ -78,6 +78,8 @@ async fn examine(options: AgentOptions, host_root: PathBuf) -> anyhow::Result<Do
     if let Some(client) = &cluster.client {
         findings.extend(access::look(client, &options.namespace).await);
         findings.extend(admission::look(client, &options.namespace, &options.node_lock_key).await);
+        findings.push(agreement::look(client, &options, cluster.lease.as_ref()).await);
+        findings.push(slices::look(client, &options.node_name).await);
     }
     findings.push(containerd::look(&options, &host_root, cluster.node.as_ref()));
     findings.extend(offered::look(&options, &seen, &cluster, state.agent_runs()));

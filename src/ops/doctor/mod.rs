@@ -3,6 +3,7 @@
 
 mod access;
 mod admission;
+mod agreement;
 mod args;
 mod cdi;
 mod containerd;
@@ -11,6 +12,7 @@ mod machine;
 mod objects;
 mod offered;
 mod report;
+mod slices;
 mod state;
 
 pub use args::{arguments, run};

@@ -7,10 +7,11 @@ use serde_json::json;
 
 /// Every check, in the order of the report. `docs/doctor.md` explains each.
 #[rustfmt::skip]
-pub const CHECKS: [&str; 21] = [
+pub const CHECKS: [&str; 23] = [
     "nvml", "gpu", "device-nodes", "driver-files", "rdma", "kubelet-dir", "kubelet-socket",
     "other-plugin", "pod-resources", "cdi-root", "cdi-spec", "state-dir", "ledger", "agent",
     "api-server", "permission", "admission", "node", "runtime", "device-object", "resource",
+    "node-lock", "other-gpu-driver",
 ];
 
 /// How bad it is.

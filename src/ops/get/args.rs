@@ -11,7 +11,7 @@ use super::output::{self, Row};
 use super::snapshot::{self, Rules, Snapshot};
 use super::{gangs, jobs, locks, nodes, pods, queue};
 use crate::contract::key;
-use crate::decide::explain::KeptNode;
+use crate::decide::explain::QueueReport;
 use crate::ops::config::print_yaml;
 use crate::ops::leader::{Leader, LeaderArgs};
 use crate::ops::live;
@@ -129,19 +129,19 @@ pub async fn run(mut args: GetArgs) -> anyhow::Result<()> {
         }
         Resource::Nodes | Resource::Pods | Resource::Locks => {
             let snapshot = snapshot::read(live::connect(kubeconfig).await?, &args.agent_namespace).await?;
-            let kept = match args.resource {
-                Resource::Nodes => queue::kept_nodes(&args.scheduler, kubeconfig).await,
-                _ => Vec::new(),
+            let said = match args.resource {
+                Resource::Nodes => queue::report_soon(&args.scheduler, kubeconfig).await,
+                _ => QueueReport::default(),
             };
-            render(&snapshot, &kept, &args)?
+            render(&snapshot, &said, &args)?
         }
     })
 }
 
 /// What `baton get` prints of `snapshot`: nodes, pods or locks.
-fn render(snapshot: &Snapshot, kept: &[KeptNode], args: &GetArgs) -> anyhow::Result<String> {
+fn render(snapshot: &Snapshot, said: &QueueReport, args: &GetArgs) -> anyhow::Result<String> {
     match args.resource {
-        Resource::Nodes => finish(nodes::rows(snapshot, &args.rules(), kept), args),
+        Resource::Nodes => finish(nodes::rows(snapshot, &args.rules(), said), args),
         Resource::Pods => finish(pods::rows(snapshot, args.within(), &args.node_lock_key), args),
         _ => finish(locks::rows(snapshot, &args.rules()), args),
     }
@@ -167,6 +167,7 @@ fn finish<R: Row + Serialize>(mut rows: Vec<R>, args: &GetArgs) -> anyhow::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decide::explain::{KeptNode, ReservedDevices};
     use crate::ops::get::snapshot::tests::cluster;
     use clap::Parser;
 
@@ -179,15 +180,26 @@ mod tests {
 
     fn printed(line: &str) -> anyhow::Result<String> {
         let line = Line::try_parse_from(line.split(' '))?;
-        let kept = KeptNode { node: "node-b".to_owned(), kept_for: "gang ml/big".to_owned() };
-        render(&cluster(), &[kept], &line.get)
+        let kept = vec![KeptNode { node: "node-b".to_owned(), kept_for: "gang ml/big".to_owned() }];
+        let reserved = vec![ReservedDevices {
+            node: "node-a".to_owned(),
+            reserved_for: "TYJob ml/rl".to_owned(),
+            devices: [("GPU-a1".to_owned(), 100)].into(),
+        }];
+        render(&cluster(), &QueueReport { kept, reserved, ..QueueReport::default() }, &line.get)
     }
 
     #[test]
     fn nodes_say_how_many_devices_are_free_and_whether_the_agent_is_there() {
         let table = printed("nodes").unwrap();
         let node_a = table.lines().find(|line| line.starts_with("node-a")).unwrap();
-        assert!(node_a.contains("1/2") && node_a.contains("fresh") && node_a.contains("ml/train"), "{table}");
+        assert!(
+            node_a.contains("0/2")
+                && node_a.contains("1 for TYJob ml/rl")
+                && node_a.contains("fresh")
+                && node_a.contains("ml/train"),
+            "{table}"
+        );
         let node_b = table.lines().find(|line| line.starts_with("node-b")).unwrap();
         assert!(node_b.contains("stale") && node_b.contains("gang ml/big"), "{table}");
     }

@@ -1,6 +1,6 @@
 //! Devices of each node, how many of them are free, and whether its node daemon serves them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -12,7 +12,7 @@ use crate::cluster::agent_lease::LightLease;
 use crate::cluster::node::LightNode;
 use crate::contract::inventory::Device;
 use crate::contract::{AgentStatus, DeviceAllocation, DeviceType, Identity, key};
-use crate::decide::explain::KeptNode;
+use crate::decide::explain::{QueueReport, ReservedDevices};
 
 /// One node.
 #[derive(Debug, Clone, Serialize)]
@@ -33,6 +33,9 @@ pub struct NodeRow {
     /// The gang or pod that it is kept for, where the scheduler could be asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_for: Option<String>,
+    /// Jobs, gangs and pods for which the scheduler has reserved devices here.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub reserved_for: BTreeSet<String>,
 }
 
 /// Devices of one type.
@@ -40,8 +43,10 @@ pub struct NodeRow {
 pub struct DeviceCount {
     /// All.
     pub total: usize,
-    /// Healthy, and no live pod has any part of it.
+    /// Healthy, no live pod has any part of it, and none is reserved.
     pub free: usize,
+    /// Healthy, and the scheduler has reserved a part of it for pods that are not bound yet.
+    pub reserved: usize,
     /// Healthy, and a part of it is left.
     pub partly: usize,
     /// Take no new pods.
@@ -64,18 +69,19 @@ pub struct AgentRow {
     pub fresh: bool,
 }
 
-/// Every node. `kept` are those that the scheduler keeps for a gang.
-pub fn rows(snapshot: &Snapshot, rules: &Rules, kept: &[KeptNode]) -> Vec<NodeRow> {
+/// Every node, with what the scheduler says of it.
+pub fn rows(snapshot: &Snapshot, rules: &Rules, said: &QueueReport) -> Vec<NodeRow> {
     let locks = super::locks::rows(snapshot, rules);
     let agent = |lease| agent(lease, snapshot.wall, rules.stale);
     let row = |node: &LightNode, name: &str| NodeRow {
         name: name.to_owned(),
         status: node.status_words(),
-        gpu: count(snapshot, name, &DeviceType::Gpu),
-        rdma: count(snapshot, name, &DeviceType::Rdma),
+        gpu: count(snapshot, name, &DeviceType::Gpu, said),
+        rdma: count(snapshot, name, &DeviceType::Rdma, said),
+        reserved_for: reserved(said, name).map(|reserved| reserved.reserved_for.clone()).collect(),
         agent: snapshot.leases.get(&AgentStatus::lease_name(name)).map(agent),
         lock: locks.iter().find(|lock| lock.node == name).cloned(),
-        kept_for: kept.iter().find(|kept| kept.node == name).map(|kept| kept.kept_for.clone()),
+        kept_for: said.kept.iter().find(|kept| kept.node == name).map(|kept| kept.kept_for.clone()),
     };
     snapshot.nodes.iter().map(|node| row(node, name_of(node))).collect()
 }
@@ -94,14 +100,21 @@ pub fn agent(lease: &LightLease, wall: Timestamp, stale: Duration) -> AgentRow {
     }
 }
 
-fn count(snapshot: &Snapshot, node: &str, kind: &DeviceType) -> DeviceCount {
+fn reserved<'a>(said: &'a QueueReport, node: &'a str) -> impl Iterator<Item = &'a ReservedDevices> {
+    said.reserved.iter().filter(move |reserved| reserved.node == node)
+}
+
+fn count(snapshot: &Snapshot, node: &str, kind: &DeviceType, said: &QueueReport) -> DeviceCount {
     let Some(device) = snapshot.devices.get(node) else { return DeviceCount::default() };
     let used = used(snapshot, node, device, kind);
     let mut count = DeviceCount::default();
     // A GPU that is split into MIG devices has no resources of its own.
     for info in device.spec.devices.iter().filter(|info| info.kind == *kind && !info.resources.is_empty()) {
         count.total += 1;
-        match used.get(info.id.as_str()).copied().unwrap_or(0) {
+        let of_id = |reserved: &ReservedDevices| reserved.devices.get(info.id.as_str()).copied();
+        let reserved: i64 = reserved(said, node).filter_map(of_id).sum();
+        count.reserved += usize::from(info.health && reserved > 0);
+        match used.get(info.id.as_str()).copied().unwrap_or(0) + reserved {
             _ if !info.health => count.unhealthy += 1,
             0 => count.free += 1,
             part if part < key::WHOLE => count.partly += 1,
@@ -132,6 +145,18 @@ fn used(snapshot: &Snapshot, node: &str, device: &Device, kind: &DeviceType) -> 
     used
 }
 
+impl NodeRow {
+    /// How many devices are reserved, and for which one, or for how many.
+    fn reserved_cell(&self) -> String {
+        let devices = self.gpu.reserved + self.rdma.reserved;
+        match (self.reserved_for.len(), self.reserved_for.first()) {
+            (1, Some(one)) => format!("{devices} for {one}"),
+            (0, _) => devices.to_string(),
+            (many, _) => format!("{devices} for {many} jobs or pods"),
+        }
+    }
+}
+
 impl DeviceCount {
     fn cell(&self) -> String {
         if self.total == 0 { String::new() } else { format!("{}/{}", self.free, self.total) }
@@ -142,8 +167,8 @@ impl Row for NodeRow {
     const WHAT: &'static str = "node";
     const PLURAL: &'static str = "nodes";
     const NONE: &'static str = "The cluster has no nodes.";
-    const HEADERS: &'static str = "NAME,STATUS,GPUS FREE,SHARED,UNHEALTHY,NICS FREE,AGENT,LOCK HOLDER,LOCK AGE,KEPT FOR,VERSION,IDENTITY,REGISTERED";
-    const NARROW: usize = 10;
+    const HEADERS: &'static str = "NAME,STATUS,GPUS FREE,SHARED,RESERVED,UNHEALTHY,NICS FREE,AGENT,LOCK HOLDER,LOCK AGE,KEPT FOR,VERSION,IDENTITY,REGISTERED";
+    const NARROW: usize = 11;
     fn name(&self) -> &str {
         &self.name
     }
@@ -173,6 +198,7 @@ impl Row for NodeRow {
             self.status.clone(),
             self.gpu.cell(),
             self.gpu.partly.to_string(),
+            self.reserved_cell(),
             (self.gpu.unhealthy + self.rdma.unhealthy).to_string(),
             self.rdma.cell(),
             freshness.trim_end().to_owned(),
@@ -194,13 +220,13 @@ mod tests {
     #[test]
     fn devices_are_free_partly_used_or_unhealthy() {
         let mut cluster = cluster();
-        let gpus = |cluster: &Snapshot, at: usize| rows(cluster, &rules(), &[])[at].gpu.clone();
-        assert_eq!(gpus(&cluster, 0), DeviceCount { total: 2, free: 1, partly: 0, unhealthy: 0 });
-        assert_eq!(gpus(&cluster, 1), DeviceCount { total: 1, free: 0, partly: 0, unhealthy: 1 });
+        let gpus = |cluster: &Snapshot, at: usize| rows(cluster, &rules(), &QueueReport::default())[at].gpu.clone();
+        assert_eq!(gpus(&cluster, 0), DeviceCount { total: 2, free: 1, ..DeviceCount::default() });
+        assert_eq!(gpus(&cluster, 1), DeviceCount { total: 1, unhealthy: 1, ..DeviceCount::default() });
         let train = cluster.pods.values_mut().next().unwrap();
         let half = r#"{"gpu":[{"minor":0,"id":"GPU-a0","resources":{"koordinator.sh/gpu-core":"50"}}]}"#;
         train.assignment.device_allocated = Some(half.into());
-        assert_eq!(gpus(&cluster, 0), DeviceCount { total: 2, free: 1, partly: 1, unhealthy: 0 });
+        assert_eq!(gpus(&cluster, 0), DeviceCount { total: 2, free: 1, partly: 1, ..DeviceCount::default() });
         cluster.pods.values_mut().next().unwrap().phase = crate::decide::pod::Phase::Failed;
         assert_eq!(gpus(&cluster, 0).free, 2);
     }
@@ -208,10 +234,11 @@ mod tests {
     #[test]
     fn an_agent_is_stale_after_ninety_seconds() {
         let mut cluster = cluster();
-        let fresh = |cluster: &Snapshot| rows(cluster, &rules(), &[])[0].agent.clone().unwrap().fresh;
+        let fresh =
+            |cluster: &Snapshot| rows(cluster, &rules(), &QueueReport::default())[0].agent.clone().unwrap().fresh;
         assert!(fresh(&cluster));
         cluster.wall = "2026-11-21T02:37:21Z".parse().unwrap();
         assert!(!fresh(&cluster));
-        assert!(rows(&cluster, &rules(), &[])[2].agent.is_none());
+        assert!(rows(&cluster, &rules(), &QueueReport::default())[2].agent.is_none());
     }
 }

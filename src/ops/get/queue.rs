@@ -6,17 +6,18 @@ use std::time::Duration;
 use anyhow::bail;
 
 use super::output::{Row, age};
-use crate::decide::explain::{KeptNode, QueueItem, QueueReport};
+use crate::decide::explain::{QueueItem, QueueReport};
 use crate::ops::leader::{Leader, LeaderArgs};
 
 /// Longest wait for what may be left out.
 const SOON: Duration = Duration::from_secs(2);
 
-/// Nodes that the scheduler keeps for a gang. None where it cannot be asked soon: everything else of the nodes is known without it.
-pub async fn kept_nodes(scheduler: &LeaderArgs, kubeconfig: Option<&Path>) -> Vec<KeptNode> {
+/// What the scheduler says of nodes that it keeps for a gang and of devices that it has reserved. Nothing where it cannot be asked
+/// soon: everything else of the nodes is known without it.
+pub async fn report_soon(scheduler: &LeaderArgs, kubeconfig: Option<&Path>) -> QueueReport {
     let report = async { Leader::find(scheduler, kubeconfig).await?.get::<QueueReport>("/queue").await };
     let report = tokio::time::timeout(SOON, report).await;
-    report.ok().and_then(Result::ok).map(|report| report.kept).unwrap_or_default()
+    report.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 /// Everything queued.

@@ -44,8 +44,14 @@ const AGENT: &[Rule] = rules! {
     "" ["nodes"] &["get", "list", "watch", "patch"], "The node lock (an annotation) and the GPU labels.";
     "scheduling.koordinator.sh" ["devices"] &["get", "create", "patch"], "The inventory of this node.";
     "events.k8s.io" ["events"] &["create", "patch"], "Events for the pod's owner: what went wrong.";
+    "resource.k8s.io" ["resourceslices"] &["list"], "`baton doctor` says whether another driver hands out this node's GPUs.";
     "admissionregistration.k8s.io" ["validatingadmissionpolicies" "validatingadmissionpolicybindings"] &["get"],
         "`baton doctor` says which policy is missing or altered.";
+};
+
+/// In the namespace of the daemons.
+const AGENT_OWN: &[Rule] = rules! {
+    "coordination.k8s.io" ["leases"] = ["baton-scheduler"] &["get"], "`baton doctor` compares how scheduler and daemon lock the node.";
 };
 
 /// In the namespace of the node daemons' Leases.
@@ -69,6 +75,8 @@ const SCHEDULER: &[Rule] = rules! {
     "scheduling.k8s.io" ["priorityclasses"] READ, "The priority that pods of waiting TYJobs will have.";
     "scheduling.koordinator.sh" ["devices"] READ, "Which devices there are.";
     "" ["namespaces" "persistentvolumes" "persistentvolumeclaims"] READ, "What filters read besides the node.";
+    "resource.k8s.io" ["resourceslices"] READ, "Nodes whose GPUs another driver hands out, where they are served.";
+    "" ["resourcequotas" "limitranges"] READ, "What namespaces may use: TYJobs get no places beyond it.";
     "policy" ["poddisruptionbudgets"] READ, "Budgets that preemption prefers to keep.";
     "" ["persistentvolumeclaims" "persistentvolumes"] &["patch"],
         "The chosen node of a claim that waits for its first consumer, or the volume that is bound to it.";
@@ -141,6 +149,8 @@ pub struct Permission {
     pub verb: &'static str,
     /// Everywhere when `None`.
     pub namespace: Option<String>,
+    /// Only the object of this name; all when `None`.
+    pub name: Option<&'static str>,
     /// Its reason.
     pub why: &'static str,
 }
@@ -157,15 +167,17 @@ impl Permission {
 /// Every permission of the node daemon, for daemons in `namespace`.
 pub fn agent_permissions(namespace: &str) -> Vec<Permission> {
     let everywhere = AGENT.iter().chain(REVIEWS).map(|rule| (rule, None));
-    let own = AGENT_LEASES.iter().map(|rule| (rule, Some(AgentStatus::lease_namespace(namespace))));
+    let leases = AGENT_LEASES.iter().map(|rule| (rule, Some(AgentStatus::lease_namespace(namespace))));
+    let own = AGENT_OWN.iter().map(|rule| (rule, Some(namespace.to_owned())));
     let mut all = Vec::new();
-    for (rule, namespace) in everywhere.chain(own) {
+    for (rule, namespace) in everywhere.chain(leases).chain(own) {
         for resource in rule.resources {
             let of = |verb: &&'static str| Permission {
                 group: rule.group,
                 resource,
                 verb,
                 namespace: namespace.clone(),
+                name: rule.names.first().copied(),
                 why: rule.why,
             };
             all.extend(rule.verbs.iter().map(of));
@@ -203,6 +215,8 @@ pub(super) fn yaml(values: &Values) -> String {
          verbs: [get]\n# A manifest is judged: `baton explain --what-if`.\n- nonResourceURLs: [\"/explain\"]\n  verbs: [post]\n"
     );
     bind(&mut text, "ClusterRole", &viewer, VIEWER, None, namespace);
+    // Under a name of its own: a Role of the daemon's name is what 0.1 has left there.
+    grant(&mut text, "baton-doctor", NODE_DAEMON, Some(namespace), namespace, AGENT_OWN);
     // An editor may read too: the cluster's own rules aggregate `view` to `edit` and `admin`.
     for (name, into, rules) in USERS {
         head(&mut text, "ClusterRole", &values.cluster_name(name), None);
@@ -295,10 +309,19 @@ mod tests {
 
     #[test]
     fn no_rule_grants_everything_and_none_reads_secrets() {
-        for rule in
-            [REVIEWS, AGENT, AGENT_LEASES, SCHEDULER, SCHEDULER_OWN, SCHEDULER_LEASES, CONTROLLER, CONTROLLER_OWN]
-                .into_iter()
-                .flatten()
+        for rule in [
+            REVIEWS,
+            AGENT,
+            AGENT_OWN,
+            AGENT_LEASES,
+            SCHEDULER,
+            SCHEDULER_OWN,
+            SCHEDULER_LEASES,
+            CONTROLLER,
+            CONTROLLER_OWN,
+        ]
+        .into_iter()
+        .flatten()
         {
             assert!(!rule.resources.contains(&"*") && !rule.verbs.contains(&"*") && rule.group != "*", "{}", rule.why);
             assert!(!rule.resources.contains(&"secrets") && !rule.verbs.contains(&"deletecollection"), "{}", rule.why);

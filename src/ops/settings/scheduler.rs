@@ -84,6 +84,10 @@ fn gangs() -> Settings {
     settings! {
         "gang-waiting-time" "DURATION" options.gangs.waiting_time
             "How long reserved members of a gang wait for the others, where the gang does not say; up to 7 days";
+        "max-waiting-time" "DURATION" options.gangs.max_waiting_time
+            "A longer waiting time that a gang states counts as this; up to 7 days";
+        "max-sub-priority" "COUNT" options.gangs.max_sub_priority
+            "A higher koordinator.sh/priority of a pod or gang counts as this";
         "gang-match-policy" "POLICY" options.gangs.match_policy
             "Which members count for a gang that does not say: only-waiting, waiting-and-running, waiting-running-succeed or once-satisfied";
         "timeout-clock" "holding|pending" options.gangs.timeout_clock
@@ -115,6 +119,8 @@ fn tyjobs() -> Settings {
             "A TYJob that does not fit on all known nodes, as if they were empty, fails after this long";
         "reservation-timeout" "DURATION" options.jobs.reservation_timeout
             "The place of a TYJob's pod is void when the pod does not take it within this time";
+        "start-limit" "DURATION" options.jobs.start_limit
+            "Places of a TYJob whose pods are not made within this time are given back, and tried again later";
         "job-weights" "RESOURCE=WEIGHT,…" options.jobs.weights
             "Weights of cpu, memory and nvidia.com/gpu (GPUs under any name) when TYJobs' policies rate nodes";
         "job-raised-weight" "COUNT" options.jobs.raised_weight

@@ -94,6 +94,7 @@ impl Engine {
             identity: Identity::Exact,
             lockless: None,
             exceptions: None,
+            lock: None,
             too_many_exceptions: false,
             unreleased: None,
         };

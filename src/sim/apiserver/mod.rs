@@ -40,6 +40,7 @@ mod openapi;
 mod patch;
 mod policies;
 mod proxy;
+mod quotas;
 mod read;
 mod registry;
 mod request;

@@ -227,6 +227,7 @@ fn parse_label_term(part: &str) -> Result<LabelTerm, Failure> {
 /// Fields that may be selected beside `metadata.name` and `metadata.namespace`.
 fn selectable(resource: &Resource) -> &'static [&'static str] {
     match (resource.group.as_str(), resource.plural.as_str()) {
+        ("resource.k8s.io", "resourceslices") => &["spec.nodeName", "spec.driver"],
         ("", "pods") => &[
             "spec.nodeName",
             "spec.restartPolicy",

@@ -190,6 +190,7 @@ impl<'a> Write<'a> {
         let classes = |name: &str| super::admission::priority_class(core, name);
         defaults::admit_new(self.resource, &mut value, &classes)?;
         super::admission::namespace_open(core, self.resource, &value)?;
+        super::quotas::fill(core, self.resource, &mut value);
         defaults::prepare(self.resource, &mut value);
         let name = meta(&value, "name").to_owned();
         let metadata = metadata_mut(&mut value);
@@ -207,6 +208,7 @@ impl<'a> Write<'a> {
         }
         let asked = Asked::of(self.request, self.resource, "CREATE");
         core.judge(&Asked { name: &name, object: Some(&value), ..asked })?;
+        super::quotas::admit(core, self.resource, &value, self.dry())?;
         let stored = to_stored(self.resource, value);
         if self.dry() {
             return Ok(Written { value: from_stored(self.resource, &stored), created: true });

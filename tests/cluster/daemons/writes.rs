@@ -7,8 +7,9 @@ use baton::cluster::node_lock::{LockError, LockWrite, NodeLocks};
 use baton::contract::{LockRead, key};
 use baton::runtime::clock;
 use baton::sim::apiserver::{Effect, FaultRule};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::harness::TestServer;
@@ -139,6 +140,22 @@ async fn a_silent_leader_is_replaced_after_its_lease_on_the_followers_clock() {
     assert!(!a.leads(at(130)));
     b.release(wall).await.unwrap();
     assert_eq!(a.step(at(131), wall).await.unwrap(), LeaseState::Leading, "a released lease is free at once");
+}
+
+#[tokio::test]
+async fn a_lease_that_says_it_lasts_for_ever_holds_its_followers_up_for_a_minute() {
+    let node = node(json!(null)).await;
+    let leases: Api<Lease> = Api::namespaced(node.server.client.clone(), "default");
+    let wall = clock::wall();
+    let spec = json!({"holderIdentity": "gone", "leaseDurationSeconds": 2_000_000_000});
+    let lease = serde_json::from_value(json!({"metadata": {"name": "baton"}, "spec": spec})).unwrap();
+    leases.create(&PostParams::default(), &lease).await.unwrap();
+    let mut follower = Candidate::new(node.server.client.clone(), LeaseConfig::new("default", "baton", "a"));
+    let following = LeaseState::Following { leader: "gone".to_owned() };
+    for second in [0, 30, 59] {
+        assert_eq!(follower.step(Duration::from_secs(second), wall).await.unwrap(), following, "second {second}");
+    }
+    assert_eq!(follower.step(Duration::from_secs(60), wall).await.unwrap(), LeaseState::Leading);
 }
 
 #[tokio::test]

@@ -108,6 +108,7 @@ async fn with_auto_and_an_exact_agent_the_binding_is_the_only_write() {
         identity: Identity::Exact,
         lockless: None,
         exceptions: None,
+        lock: None,
         too_many_exceptions: false,
         unreleased: None,
     };

@@ -1,6 +1,8 @@
 //! How the watches start: from the watch itself where the API server can, else in pages.
 
 use baton::sim::apiserver::{Effect, FaultRule};
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::json;
 
 use crate::scheduler::verbs::{SchedulerCluster, until};
@@ -47,4 +49,34 @@ async fn an_api_server_without_streaming_lists_is_listed_in_pages() {
     })
     .await;
     scheduler.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resource_slices_of_a_gpu_driver_keep_device_pods_away_where_they_are_served() {
+    for served in [true, false] {
+        let cluster = SchedulerCluster::start().await;
+        cluster.node("n1").await;
+        let slices: Api<ResourceSlice> = Api::all(cluster.client.clone());
+        let pool = json!({"name": "n1", "generation": 1, "resourceSliceCount": 1});
+        let spec = json!({"driver": "gpu.nvidia.com", "nodeName": "n1", "pool": pool, "devices": [{"name": "gpu-0"}]});
+        let slice = serde_json::from_value(json!({"metadata": {"name": "n1-gpus"}, "spec": spec})).unwrap();
+        slices.create(&PostParams::default(), &slice).await.unwrap();
+        if !served {
+            // A cluster before 1.34.
+            cluster.server().faults().add(FaultRule::on("", "resourceslices"), Effect::Answer(404, None));
+        }
+        cluster.pod("wanted", json!({"nvidia.com/gpu": "1"})).await;
+        let scheduler = cluster.scheduler().await;
+        if served {
+            until("the pod is refused", || async {
+                let status = cluster.get("wanted").await?.status?;
+                let said = status.conditions?.into_iter().find_map(|condition| condition.message)?;
+                said.contains("AnotherGpuDriver: gpu.nvidia.com").then_some(())
+            })
+            .await;
+            slices.delete("n1-gpus", &DeleteParams::default()).await.unwrap();
+        }
+        cluster.bound("wanted").await;
+        scheduler.stop().await;
+    }
 }

@@ -160,6 +160,7 @@ impl SchedulerCluster {
             identity,
             lockless: None,
             exceptions: None,
+            lock: None,
             too_many_exceptions: false,
             unreleased: None,
         };

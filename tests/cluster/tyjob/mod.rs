@@ -6,6 +6,7 @@ mod faults;
 mod killed;
 mod life;
 mod placed;
+mod quotas;
 mod rivals;
 mod schema;
 mod verbs;

@@ -54,7 +54,7 @@ impl JobCluster {
         }
     }
 
-    async fn whole_until(&self, what: &str, job: &str, mut done: impl AsyncFnMut() -> bool) {
+    pub async fn whole_until(&self, what: &str, job: &str, mut done: impl AsyncFnMut() -> bool) {
         until(what, SOON, async || {
             self.play_bound(job).await;
             done().await.then_some(())

@@ -90,10 +90,59 @@ fn an_invalid_value_warns_once_and_falls_back() {
     assert_eq!(config(&says(&[(&format!("{G}waiting-time"), "1.5h")]), "ml/g").wait, Duration::from_secs(5400));
     let long = says(&[(&format!("{G}waiting-time"), "169h")]);
     assert_eq!(config(&long, "ml/g").wait, Duration::from_secs(604_800), "as much as is allowed");
-    let warned =
-        "GangInvalidValue: gang.scheduling.koordinator.sh/waiting-time: 169h is longer than 7 days: 168h counts";
+    let warned = "GangInvalidValue: gang.scheduling.koordinator.sh/waiting-time: 169h is longer than max-waiting-time: 168h counts";
     assert_eq!(warnings(&long, "ml/g"), [warned]);
     assert_eq!(config(&says(&[(&format!("{G}waiting-time"), "168h")]), "ml/g").wait, Duration::from_secs(604_800));
+}
+
+/// Gangs of a scheduler that allows an hour of waiting and a sub-priority of 5, in a world without room.
+fn narrow() -> TestGangs {
+    let defaults = GangDefaults { max_wait: Duration::from_secs(3600), max_sub_priority: 5, ..GangDefaults::default() };
+    let world = WorldPolicy { gangs: defaults, ..WorldPolicy::default() };
+    TestGangs::with(Config { world, ..Config::default() })
+}
+
+#[test]
+fn values_beyond_what_the_installation_allows_count_as_that_and_are_reported_once() {
+    let mut gangs = narrow();
+    let (wait, priority) = (format!("{G}waiting-time"), "label:koordinator.sh/priority");
+    for (name, value, sub_priority) in [("g", "90m", "6"), ("h", "1h", "5")] {
+        gangs.members(name, 2, &gang(name, "2", &[("waiting-time", value)]));
+        for n in 0..2 {
+            let mut keys = gang(name, "2", &[("waiting-time", value)]);
+            keys.push((priority.to_owned(), sub_priority.to_owned()));
+            gangs.change(&format!("{name}-{n}"), |facts| facts.spec.gang = declared("ml", &keys));
+        }
+    }
+    gangs.wait(2);
+    assert_eq!((config(&gangs, "ml/g").wait, of(&gangs, "ml/g").sub_priority()), (Duration::from_secs(3600), 5));
+    assert_eq!(
+        warnings(&gangs, "ml/g"),
+        [
+            format!("GangInvalidValue: {wait}: 90m is longer than max-waiting-time: 1h counts"),
+            "GangInvalidValue: koordinator.sh/priority: 6 is higher than max-sub-priority: 5 counts".to_owned(),
+        ]
+    );
+    assert_eq!((warnings(&gangs, "ml/h"), gangs.reported("GangInvalidValue")), (vec![], 2));
+    let mut group = PodGroupFacts::new(PodGroupApi::Sigs, GangId::parse("ml/timed").unwrap());
+    (group.spec.min, group.spec.wait) = (Some(2), PodGroupFacts::wait_seconds(i64::MAX));
+    gangs.cluster.event(WorldEvent::PodGroup(Box::new(group)));
+    gangs.members("timed", 2, &keys(&[("label:pod-group.scheduling.sigs.k8s.io", "timed")]));
+    gangs.wait(2);
+    assert_eq!(config(&gangs, "ml/timed").wait, Duration::from_secs(3600));
+    assert!(
+        warnings(&gangs, "ml/timed")[0].contains("spec.scheduleTimeoutSeconds"),
+        "{:?}",
+        warnings(&gangs, "ml/timed")
+    );
+    // A pod of no gang.
+    let mut facts = gangs.facts("alone", &[("cpu", "1")], &[]);
+    facts.spec.labels.insert("koordinator.sh/priority".to_owned(), i64::MAX.to_string());
+    gangs.cluster.submit(facts);
+    gangs.wait(60);
+    let said =
+        gangs.cluster.notices.iter().filter(|(name, reason)| (&**name, *reason) == ("alone", "GangInvalidValue"));
+    assert_eq!(said.count(), 1);
 }
 
 #[test]

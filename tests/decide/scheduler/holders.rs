@@ -44,6 +44,7 @@ fn status() -> AgentStatus {
         identity: Identity::Lock,
         lockless: None,
         exceptions: Some(Exceptions::new()),
+        lock: None,
         too_many_exceptions: false,
         unreleased: None,
     }

@@ -80,6 +80,7 @@ fn with_auto_a_lock_is_written_where_the_agent_needs_one_for_that_scheduler() {
                 identity: Identity::Exact,
                 lockless,
                 exceptions: None,
+                lock: None,
                 too_many_exceptions: false,
                 unreleased: None,
             },

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use baton::contract::quota::PodAsk;
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Role, ScheduleState, Stage};
 use baton::contract::{PodKey, PodRef};
 use baton::decide::pod::{AssignmentText, HandoffPod, Phase};
@@ -31,7 +32,7 @@ fn job() -> JobFacts {
         role,
         name: name.into(),
         counts,
-        class: None,
+        ask: PodAsk::default(),
         indexed: false,
         pod: template(),
     };
@@ -68,9 +69,9 @@ fn every_row_of_the_classification() {
         edit(&mut job);
         job
     };
-    let still = Situation { missing: true, nodes_changed: false };
-    let moved = Situation { missing: true, nodes_changed: true };
-    let whole = Situation { missing: false, nodes_changed: true };
+    let still = Situation { missing: true, nodes_changed: false, resting: false };
+    let moved = Situation { missing: true, nodes_changed: true, resting: false };
+    let whole = Situation { missing: false, nodes_changed: true, resting: false };
     let over: [fn(&mut JobFacts); 4] = [
         |job| job.deleting = true,
         |job| job.stage = Some(Stage::Succeeded),

@@ -139,7 +139,7 @@ fn the_priority_class_of_a_template_decides_the_turn_as_that_of_pods_does() {
     rival.spec.never_preempts = true;
     jobs.cluster.submit(rival);
     jobs.cluster.wait(5);
-    jobs.run("rl", CPU, (1, CPU), |spec| spec.parts[0].class = Some("high".into()));
+    jobs.run("rl", CPU, (1, CPU), |spec| spec.parts[0].ask.class = Some("high".into()));
     let priority =
         |jobs: &TestJobs| jobs.cluster.world().job(&crate::harness::tyjobs::key("rl")).unwrap().spec.clone().unwrap();
     assert_eq!(priority(&jobs).pod_priority(), 1000);

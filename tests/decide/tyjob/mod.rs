@@ -7,5 +7,6 @@ mod faults;
 mod fit;
 mod order;
 mod placing;
+mod quotas;
 mod scores;
 mod streams;

@@ -133,7 +133,7 @@ fn tell_pod(jobs: &mut TestJobs, priority: i32, age: u64) {
 }
 
 fn high(facts: &mut JobFacts) {
-    facts.spec.as_mut().unwrap().parts[0].class = Some("high".into());
+    facts.spec.as_mut().unwrap().parts[0].ask.class = Some("high".into());
 }
 
 #[test]

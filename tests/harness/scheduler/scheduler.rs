@@ -228,6 +228,7 @@ impl TestScheduler {
                 identity,
                 lockless: None,
                 exceptions: None,
+                lock: None,
                 too_many_exceptions: false,
                 unreleased: None,
             },

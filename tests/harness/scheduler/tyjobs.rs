@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use baton::contract::quota::{LimitRangeRules, PodAsk, QuotaRules};
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Role, ScheduleState, Stage};
 use baton::contract::{PodKey, PodRef, Quantity};
 use baton::decide::pod::Phase;
@@ -11,6 +12,8 @@ use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::tyjob::JobRecord;
 use baton::decide::tyjob::placement::{JobFacts, JobIdentity, JobPart, JobSpec};
 use baton::decide::world::{JobClaim, Place, PodFacts, WorldEvent};
+
+use serde_json::{Value, json};
 
 use super::{OURS, TestScheduler, pod, wall};
 
@@ -43,10 +46,13 @@ impl TestJobs {
 
     /// A job of a leader and one set of workers, `actor`.
     pub fn job(&self, name: &str, leader: Limits<'_>, (workers, worker): (i32, Limits<'_>)) -> JobFacts {
-        let part = |role, name: &str, counts, limits| {
+        let part = |role, name: &str, counts, limits: Limits<'_>| {
             let mut facts = pod(name, limits, self.cluster.now);
             facts.handoff.scheduler_name = "none".into();
-            JobPart { role, name: name.into(), counts, class: None, indexed: false, pod: facts }
+            let limits: BTreeMap<&str, &str> = limits.iter().copied().collect();
+            let ask =
+                PodAsk::read(&json!({"containers": [{"name": "main", "resources": {"limits": limits}}]})).unwrap();
+            JobPart { role, name: name.into(), counts, ask, indexed: false, pod: facts }
         };
         JobFacts {
             job: JobIdentity { key: key(name), uid: format!("uid-{name}").into() },
@@ -90,6 +96,23 @@ impl TestJobs {
         facts.version += 1;
         edit(facts);
         self.cluster.tell_job(&key(name));
+        self.cluster.settle();
+    }
+
+    /// A ResourceQuota of the jobs' namespace, as admission and its controller keep it.
+    pub fn quota(&mut self, name: &str, spec: Value, used: Value) {
+        let status = json!({"hard": spec["hard"], "used": used});
+        let object = json!({"metadata": {"name": name, "namespace": "ml"}, "spec": spec, "status": status});
+        let rules = QuotaRules::read(&serde_json::from_value(object).unwrap());
+        self.cluster.event(WorldEvent::Quota(key(name), Some(Box::new(rules))));
+        self.cluster.settle();
+    }
+
+    /// A LimitRange of the jobs' namespace.
+    pub fn limit_range(&mut self, item: Value) {
+        let object = json!({"metadata": {"name": "limits", "namespace": "ml"}, "spec": {"limits": [item]}});
+        let rules = LimitRangeRules::read(&serde_json::from_value(object).unwrap());
+        self.cluster.event(WorldEvent::LimitRange(key("limits"), Some(Box::new(rules))));
         self.cluster.settle();
     }
 

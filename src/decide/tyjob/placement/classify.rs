@@ -11,6 +11,8 @@ pub struct Situation {
     pub missing: bool,
     /// Nodes came or changed since the job was judged not to fit.
     pub nodes_changed: bool,
+    /// Its places were given back, because their pods were not made in time.
+    pub resting: bool,
 }
 
 /// What the scheduler does with a job.
@@ -24,6 +26,8 @@ pub enum Class {
     Unfit,
     /// Every pod has its place.
     Placed,
+    /// Its places were given back: tried again when its rest is over.
+    Resting,
     /// Tried in the next round.
     #[default]
     Waiting,
@@ -36,6 +40,7 @@ pub enum Class {
 /// | being deleted, stage Succeeded or Failed, `terminating` | Over |
 /// | no valid spec | Invalid |
 /// | a place for every pod | Placed |
+/// | places given back not long ago | Resting |
 /// | `ScheduledFailed`, nodes as they were | Unfit |
 /// | `ScheduledFailed`, nodes changed | Waiting |
 /// | `Unscheduled`, `ScheduledPartly`, new, or places lost | Waiting |
@@ -47,6 +52,7 @@ pub fn classify(job: &JobFacts, state: Option<ScheduleState>, situation: Situati
         return Class::Invalid;
     }
     match state {
+        _ if situation.resting => Class::Resting,
         Some(ScheduleState::ScheduledFailed) if !situation.nodes_changed => Class::Unfit,
         _ if situation.missing => Class::Waiting,
         // A job that did not fit asks for less now: counts were lowered.

@@ -201,7 +201,8 @@ impl GangBook {
     }
 
     /// Enters a PodGroup, or what changed of it.
-    pub fn pod_group(&mut self, facts: PodGroupFacts) {
+    pub fn pod_group(&mut self, mut facts: PodGroupFacts) {
+        facts.clamp(&self.defaults);
         let (id, api) = (facts.gang.clone(), facts.api);
         let home = self.gangs.entry(id.clone()).or_insert_with(|| Gang::new(id.clone(), &self.defaults));
         if home.object(api).is_some_and(|known| **known == facts) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::gang::{Committed, GangId, MatchPolicy, Mode, TimeoutClock};
+use crate::contract::gang::{Committed, GangId, MAX_WAIT, MatchPolicy, Mode, TimeoutClock};
 
 /// The installation's defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,11 +18,21 @@ pub struct GangDefaults {
     pub policy: MatchPolicy,
     /// `spec.schedulingGroup` names gangs, and PodGroups of `scheduling.k8s.io` are read.
     pub scheduling_groups: bool,
+    /// A longer waiting time counts as this. 7 days, and never more.
+    pub max_wait: Duration,
+    /// A higher `koordinator.sh/priority` counts as this. 1,000.
+    pub max_sub_priority: u32,
 }
 
 impl Default for GangDefaults {
     fn default() -> Self {
-        Self { wait: Duration::from_secs(600), policy: MatchPolicy::default(), scheduling_groups: true }
+        Self {
+            wait: Duration::from_secs(600),
+            policy: MatchPolicy::default(),
+            scheduling_groups: true,
+            max_wait: MAX_WAIT,
+            max_sub_priority: 1000,
+        }
     }
 }
 

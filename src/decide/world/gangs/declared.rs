@@ -9,10 +9,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::contract::gang::{
-    BadName, BadValue, GangId, MAX_WAIT, MatchPolicy, Mode, PodGroupApi, PodGroupStatus, TimeoutClock, key,
-    parse_groups, parse_members, parse_sub_priority, parse_wait,
+    BadName, BadValue, GangId, MatchPolicy, Mode, PodGroupApi, PodGroupStatus, TimeoutClock, key, parse_groups,
+    parse_members, parse_sub_priority, parse_wait,
 };
 use crate::decide::world::Resources;
+
+use super::config::GangDefaults;
 
 type Texts = BTreeMap<String, String>;
 
@@ -245,12 +247,6 @@ impl Declared {
         let mut koordinator = DeclaredFields::koordinator(from, &mut warnings);
         koordinator.min = first(at(key::MIN_AVAILABLE), &mut warnings, some(parse_members));
         koordinator.wait = first(at(key::WAITING_TIME), &mut warnings, parse_wait);
-        if let Some(wait) = &mut koordinator.wait
-            && *wait > MAX_WAIT
-        {
-            warnings.push(Warning::LongWait(*wait));
-            *wait = MAX_WAIT;
-        }
         let mut pod_group = DeclaredFields::pod_group(from, &mut warnings);
         pod_group.min = first(from.either(key::POD_GROUP_MIN_AVAILABLE), &mut warnings, some(parse_members));
         Some(Self {
@@ -263,6 +259,18 @@ impl Declared {
             owner: owner(),
             warnings,
         })
+    }
+
+    /// Brings its values down to what is allowed, with a warning for each that is beyond.
+    pub fn clamp(&mut self, allowed: &GangDefaults) {
+        self.warnings.extend(clamp_wait(&mut self.koordinator.wait, key::WAITING_TIME, allowed));
+        self.warnings.extend(clamp_sub_priority(&mut self.sub_priority, allowed));
+    }
+
+    /// `true` when [`Declared::clamp`] would change it.
+    pub fn exceeds(&self, allowed: &GangDefaults) -> bool {
+        self.koordinator.wait.is_some_and(|wait| wait > allowed.max_wait)
+            || self.sub_priority > i64::from(allowed.max_sub_priority)
     }
 
     /// The gang that counts; `scheduling_groups` says whether `spec.schedulingGroup` is read.
@@ -279,6 +287,32 @@ impl Declared {
         });
         self.warnings.iter().map(Cow::Borrowed).chain(differ)
     }
+}
+
+/// `169h`, `90m` or `30s`.
+fn written(time: Duration) -> String {
+    match time.as_secs() {
+        seconds if seconds % 3600 == 0 => format!("{}h", seconds / 3600),
+        seconds if seconds % 60 == 0 => format!("{}m", seconds / 60),
+        seconds => format!("{seconds}s"),
+    }
+}
+
+fn clamp_wait(wait: &mut Option<Duration>, key: &'static str, allowed: &GangDefaults) -> Option<Warning> {
+    let (stated, most) = ((*wait)?, allowed.max_wait);
+    (stated > most).then(|| {
+        *wait = Some(most);
+        Warning::LongWait { key, stated, most }
+    })
+}
+
+/// Brings a sub-priority down to what is allowed.
+pub fn clamp_sub_priority(value: &mut i64, allowed: &GangDefaults) -> Option<Warning> {
+    let (stated, most) = (*value, i64::from(allowed.max_sub_priority));
+    (stated > most).then(|| {
+        *value = most;
+        Warning::HighSubPriority { stated, most }
+    })
 }
 
 fn excerpt(text: &str) -> Box<str> {
@@ -330,12 +364,15 @@ impl PodGroupFacts {
         }
     }
 
-    /// A wait in seconds as `spec.scheduleTimeoutSeconds` states it: only one above zero counts, and at most [`MAX_WAIT`] of it.
+    /// A wait in seconds as `spec.scheduleTimeoutSeconds` states it: only one above zero counts.
     pub fn wait_seconds(seconds: i64) -> Option<Duration> {
-        u64::try_from(seconds)
-            .ok()
-            .filter(|seconds| *seconds > 0)
-            .map(|seconds| Duration::from_secs(seconds).min(MAX_WAIT))
+        u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs)
+    }
+
+    /// Brings its waiting times down to what is allowed, with a warning for each that is beyond.
+    pub fn clamp(&mut self, allowed: &GangDefaults) {
+        self.warnings.extend(clamp_wait(&mut self.annotated.wait, key::WAITING_TIME, allowed));
+        self.warnings.extend(clamp_wait(&mut self.spec.wait, "spec.scheduleTimeoutSeconds", allowed));
     }
 }
 
@@ -344,8 +381,22 @@ impl PodGroupFacts {
 pub enum Warning {
     /// A value that cannot be used; the next level, another member or the default holds.
     Value(BadValue),
-    /// A waiting time above [`MAX_WAIT`], which counts.
-    LongWait(Duration),
+    /// A waiting time above the allowed one, which counts.
+    LongWait {
+        /// Key or field.
+        key: &'static str,
+        /// As written.
+        stated: Duration,
+        /// What counts.
+        most: Duration,
+    },
+    /// A sub-priority above the highest allowed one, which counts.
+    HighSubPriority {
+        /// As written.
+        stated: i64,
+        /// What counts.
+        most: i64,
+    },
     /// A pod names two gangs; the first counts.
     TwoNames {
         /// Key and name that count.
@@ -388,7 +439,9 @@ impl Warning {
     /// Reason of the event.
     pub const fn reason(&self) -> &'static str {
         match self {
-            Self::Value(_) | Self::LongWait(_) | Self::TotalBelowMin { .. } => "GangInvalidValue",
+            Self::Value(_) | Self::LongWait { .. } | Self::HighSubPriority { .. } | Self::TotalBelowMin { .. } => {
+                "GangInvalidValue"
+            }
             Self::TwoNames { .. } => "GangNameConflict",
             Self::Disagreement { .. } | Self::TwoPodGroups { .. } => "GangConfigConflict",
         }
@@ -399,9 +452,12 @@ impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Value(bad) => write!(f, "{bad}; the value is ignored"),
-            Self::LongWait(wait) => {
-                let (key, hours, most) = (key::WAITING_TIME, wait.as_secs() / 3600, MAX_WAIT.as_secs() / 3600);
-                write!(f, "{key}: {hours}h is longer than 7 days: {most}h counts")
+            Self::LongWait { key, stated, most } => {
+                let (stated, most) = (written(*stated), written(*most));
+                write!(f, "{key}: {stated} is longer than max-waiting-time: {most} counts")
+            }
+            Self::HighSubPriority { stated, most } => {
+                write!(f, "{}: {stated} is higher than max-sub-priority: {most} counts", key::SUB_PRIORITY)
             }
             Self::TwoNames { used, ignored } => write!(
                 f,

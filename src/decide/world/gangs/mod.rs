@@ -18,7 +18,9 @@ mod votes;
 
 pub use book::{GangBook, GangChange, Resolved};
 pub use config::{GangConfig, GangDefaults, GroupId};
-pub use declared::{DeclarationSource, Declared, DeclaredFields, GangName, NamedBy, Owner, PodGroupFacts, Warning};
+pub use declared::{
+    DeclarationSource, Declared, DeclaredFields, GangName, NamedBy, Owner, PodGroupFacts, Warning, clamp_sub_priority,
+};
 pub use gang::Gang;
 pub use member::{Member, MemberCounts, MemberState};
 pub use not_ready::NotReady;

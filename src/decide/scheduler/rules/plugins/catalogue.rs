@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::contract::LockWord;
 use crate::decide::scheduler::rules::points::QueueSort;
 use crate::decide::scheduler::rules::registry::{Enabled, Extension, Point, Points, RegistryError};
 
@@ -33,6 +34,8 @@ use super::volumes::VolumeBinding;
 pub struct DefaultSet {
     /// For `DeviceFit`.
     pub without_agent: NodesWithoutAgent,
+    /// How the scheduler locks nodes.
+    pub lock: LockWord,
     /// For `RequestedToCapacityRatio`.
     pub ratio: RatioConfig,
     /// Which plugins, and the others' arguments.
@@ -92,7 +95,11 @@ const PLUGINS: &[(&str, Maker)] = &[
     ("InterPodAffinity", |set| Extension::new(set.choice.affinity).pre_filter().filter().pre_score().score(1).into()),
     ("PodTopologySpread", |_| Extension::new(PodTopologySpread).pre_filter().filter().pre_score().score(1).into()),
     ("DeviceFit", |set| {
-        Extension::new(DeviceFit { without_agent: set.without_agent }).pre_filter().filter().reserve().into()
+        Extension::new(DeviceFit { without_agent: set.without_agent, lock: set.lock.clone() })
+            .pre_filter()
+            .filter()
+            .reserve()
+            .into()
     }),
     ("DefaultPreemption", |_| Extension::new(DefaultPreemption).post_filter().into()),
     ("RequestedToCapacityRatio", |set| Extension::new(RequestedToCapacityRatio(set.ratio.clone())).score(1).into()),

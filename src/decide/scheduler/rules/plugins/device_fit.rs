@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::contract::{AgentStatus, GpuRequest, Shared, key};
+use crate::contract::{AgentStatus, GpuRequest, LockWord, Shared, key};
 use crate::decide::devices::PodDeviceRequest;
 use crate::decide::help::Help;
 use crate::decide::scheduler::rules::wanted::Wanted;
@@ -28,6 +28,8 @@ pub enum NodesWithoutAgent {
 pub struct DeviceFit {
     /// What becomes of nodes without an agent.
     pub without_agent: NodesWithoutAgent,
+    /// How the scheduler locks nodes.
+    pub lock: LockWord,
 }
 
 /// The devices chosen on each node that fits, sorted by node: nodes are judged in that order, so that most entries are appended.
@@ -180,6 +182,15 @@ impl Filter for DeviceFit {
         let Some((wanted, memory)) = slots.with_kept::<Arc<Wanted>, Memory>() else { return Outcome::Fit };
         if let Some(name) = &node.kept_for {
             return Outcome::unfit(NAME, format!("kept for {name}"), ROOM);
+        }
+        if let Some(driver) = node.gpu_driver() {
+            let text = format!("AnotherGpuDriver: {driver} offers the node's GPUs by ResourceSlices");
+            return Outcome::unfit(NAME, text, Wake::DEVICES).helped_by(Help::AnotherGpuDriver);
+        }
+        let theirs = node.live_agent().and_then(|status| status.lock.as_ref());
+        if let Some(theirs) = theirs.filter(|theirs| **theirs != self.lock) {
+            let text = format!("AgentConfig: the node daemon has {theirs}, the scheduler {}", self.lock);
+            return Outcome::unfit(NAME, text, Wake::AGENT).helped_by(Help::AgentConfig);
         }
         let wake = Wake::AGENT.or(Wake::NODE_ROOM).or(Wake::NODE_ADDED);
         match (memory.served.by(node, wanted.names()), self.without_agent) {

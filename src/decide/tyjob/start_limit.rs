@@ -1,0 +1,163 @@
+//! The limit of a job's start: places whose pods are not made in time are given back, and tried again at growing intervals.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::contract::PodKey;
+use crate::decide::scheduler::context::Context;
+use crate::decide::scheduler::timers::{Moment, Timer};
+
+use super::placement::JobFacts;
+use super::review::free_places;
+use super::round::leader_created;
+use super::{JobRecord, TyJobs};
+
+/// First and longest time between giving places back and the next try.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(16 * 60));
+
+/// The status of a quota follows the pods that it counts within this time.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// How the start of a job goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Start {
+    /// Monotonic time since which a pod has had a place and has not been made. One place may follow the other meanwhile.
+    waits: BTreeMap<Box<str>, Duration>,
+    /// Pods that were made a moment ago, and when that was seen: the use that quotas show may not contain them yet.
+    fresh: BTreeMap<Box<str>, Duration>,
+    /// How often places were given back since the job last had all pods that it needs.
+    given_back: u32,
+    /// Until then the job is not tried again, and why.
+    rest: Option<(Duration, String)>,
+}
+
+impl Start {
+    /// Why the job is not tried now.
+    pub fn resting(&self) -> Option<&str> {
+        self.rest.as_ref().map(|(_, why)| &**why)
+    }
+
+    /// Notes that the pod of a place is made, or is not and has been waited for since then.
+    pub(super) fn note(&mut self, pod: &str, made: bool, (since, now): (Duration, Duration)) {
+        if made {
+            if self.waits.remove(pod).is_some() {
+                self.fresh.insert(pod.into(), now);
+            }
+        } else if !self.waits.contains_key(pod) {
+            self.waits.insert(pod.into(), since);
+        }
+    }
+
+    /// Forgets the pods that have no place any more.
+    pub(super) fn keep(&mut self, placed: impl Fn(&str) -> bool) {
+        self.waits.retain(|pod, _| placed(pod));
+    }
+
+    /// Pods that were made a moment ago.
+    pub(super) fn fresh(&self) -> impl Iterator<Item = &str> {
+        self.fresh.keys().map(|pod| &**pod)
+    }
+
+    /// When the first of the waiting pods has waited for `limit`.
+    fn late_at(&self, limit: Duration) -> Option<Duration> {
+        self.waits.values().min().map(|since| *since + limit)
+    }
+
+    /// A new attempt of the job: what was given back counts on.
+    pub(super) fn of_next_attempt(&self) -> Self {
+        Self { given_back: self.given_back, ..Self::default() }
+    }
+
+    /// Ends the rest: the owner has edited the job.
+    pub(super) fn end_rest(&mut self) {
+        self.rest = None;
+    }
+}
+
+impl TyJobs {
+    /// Gives places without pods back when one of them has waited for too long, or ends the rest after that. `true` when quotas count
+    /// less for the job than before.
+    pub(super) fn check_start(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) -> bool {
+        let Some(record) = self.records.get_mut(key) else { return false };
+        let before = record.start.fresh.len();
+        record.start.fresh.retain(|_, seen| cx.now.mono < *seen + FRESH);
+        if let Some(seen) = record.start.fresh.values().min() {
+            cx.timers.set(*seen + FRESH, Timer::TyJob(key.clone()));
+        }
+        let counted = record.start.fresh.len() < before;
+        self.check_limit(cx, key, job);
+        counted
+    }
+
+    fn check_limit(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) {
+        let limit = cx.config.jobs.start_limit;
+        let Some(record) = self.records.get_mut(key) else { return };
+        record.start.rest.take_if(|(until, _)| *until <= cx.now.mono);
+        if let Some((until, _)) = &record.start.rest {
+            return cx.timers.set(*until, Timer::TyJob(key.clone()));
+        }
+        if record.start.waits.is_empty() && has_what_it_needs(record, job) {
+            record.start.given_back = 0;
+        }
+        match record.start.late_at(limit) {
+            Some(at) if at <= cx.now.mono => {}
+            Some(at) => return cx.timers.set(at, Timer::TyJob(key.clone())),
+            None => return,
+        }
+        let waits = std::mem::take(&mut record.start.waits);
+        let late: BTreeSet<&str> =
+            waits.iter().filter(|(_, since)| **since + limit <= cx.now.mono).map(|(pod, _)| &**pod).collect();
+        let mut given = Vec::new();
+        for pod in waits.keys() {
+            given.extend(record.places.remove(pod));
+        }
+        let pause = PAUSE.0.saturating_mul(1 << record.start.given_back.min(16)).min(PAUSE.1);
+        record.start.given_back += 1;
+        let until = cx.now.mono + pause;
+        let why = explain(cx, job, &late, (waits.len(), pause));
+        record.start.rest = Some((until, why));
+        cx.timers.set(until, Timer::TyJob(key.clone()));
+        free_places(cx, given);
+    }
+}
+
+/// The leader and as many workers as the job needs have pods.
+fn has_what_it_needs(record: &JobRecord, job: &JobFacts) -> bool {
+    let Ok(spec) = &job.spec else { return false };
+    let made = record.places.values().filter(|place| place.reservation.is_none()).count() as i64;
+    made > spec.min_workers.min(spec.workers())
+}
+
+/// Since when the pod of a place that an earlier leader of the scheduler has found is waited for: while the job has not started, since
+/// its condition says so.
+pub(super) fn adopted_since(job: &JobFacts, now: Moment) -> Duration {
+    let placed = job.scheduled.as_ref().filter(|condition| condition.holds && !job.leads());
+    let ago = placed.and_then(|condition| Duration::try_from(now.wall.duration_since(condition.since)).ok());
+    now.mono.saturating_sub(ago.unwrap_or_default())
+}
+
+/// What was waited for, what becomes of the places and when the next try is.
+fn explain(cx: &Context<'_>, job: &JobFacts, late: &BTreeSet<&str>, (given, pause): (usize, Duration)) -> String {
+    let leader = job.spec.as_ref().ok().and_then(|spec| spec.seats(&job.job.key.name).next());
+    let leader = leader.map(|seat| seat.pod).unwrap_or_default();
+    let minutes = |time: Duration| match time.as_secs() {
+        seconds if seconds % 60 == 0 => format!("{} min", seconds / 60),
+        seconds => format!("{seconds} s"),
+    };
+    let first = late.first().copied().unwrap_or_default();
+    let cause = if late.contains(&*leader) {
+        format!("pod {leader} was not made")
+    } else if !job.has_address && leader_created(cx, job) {
+        format!("leader {leader} has no address, so no workers were made")
+    } else {
+        let more = if late.len() > 1 { format!(" and {} more", late.len() - 1) } else { String::new() };
+        format!("pod {first}{more} was not made")
+    };
+    let again = cx.now.wall.checked_add(pause).unwrap_or(cx.now.wall);
+    let limit = minutes(cx.config.jobs.start_limit);
+    format!(
+        "{cause} within {limit} of its place: {given} places without pods are given back; tried again in {} ({})",
+        minutes(pause),
+        again.strftime("%H:%M:%SZ")
+    )
+}

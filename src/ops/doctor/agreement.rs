@@ -1,0 +1,70 @@
+//! Whether the leading scheduler and this node's daemon lock the node alike, and which side to change.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::Api;
+use kube::{Client, ResourceExt};
+
+use super::objects::Found;
+use super::report::Finding;
+use crate::agent::AgentOptions;
+use crate::cluster::agent_lease::LightLease;
+use crate::contract::{LockWord, key};
+use crate::ops::admission::Policies;
+use crate::runtime::words;
+
+const CHECK: &str = "node-lock";
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The scheduler's Lease, as it is named by default.
+const LEASE: &str = "baton-scheduler";
+
+/// One line.
+pub async fn look(client: &Client, options: &AgentOptions, lease: Option<&Found<LightLease>>) -> Finding {
+    // What the daemon that runs says goes before what this command was given.
+    let said = lease.and_then(|Found(lease)| lease.as_ref()?.status()?.lock);
+    let ours = said.unwrap_or_else(|| LockWord::new(&options.node_lock_key, options.node_lock_format));
+    let name = format!("Lease {}/{LEASE}", options.namespace);
+    let leases = Api::<Lease>::namespaced(client.clone(), &options.namespace);
+    let unknown = |why: String| {
+        Finding::warn(
+            CHECK,
+            format!("this node is locked by {ours}; {why}"),
+            "compare it with the scheduler's configuration: both must have the same",
+        )
+    };
+    let leader = match tokio::time::timeout(PATIENCE, leases.get_opt(LEASE)).await {
+        Ok(Ok(Some(leader))) => leader,
+        Ok(Ok(None)) => {
+            return Finding::ok(
+                CHECK,
+                format!("this node is locked by {ours}; no scheduler leads by {name} to compare it with"),
+            );
+        }
+        Ok(Err(error)) => return unknown(format!("{name} cannot be read: {}", words(&error))),
+        Err(_) => return unknown(format!("{name} cannot be read: no answer within {} s", PATIENCE.as_secs())),
+    };
+    let Some(theirs) = leader.annotations().get(key::SCHEDULER).and_then(|text| LockWord::read(text)) else {
+        return Finding::ok(
+            CHECK,
+            format!("locked by {ours}; the scheduler is of a version that does not say how it locks"),
+        );
+    };
+    if theirs == ours {
+        return Finding::ok(CHECK, format!("scheduler and daemon agree: {ours}"));
+    }
+    // The policies were installed with one of the keys.
+    let protects = Policies::read(client, &options.namespace, &ours.key);
+    let protects = tokio::time::timeout(PATIENCE, protects).await;
+    let daemon_is_right = ours.key != theirs.key && matches!(protects, Ok(Ok(Policies::InForce)));
+    let advice = if daemon_is_right {
+        format!("change the scheduler: the admission policies protect the daemon's key. Start it with {ours}")
+    } else {
+        format!("change the node daemon: start it with {theirs}, or without these flags where they are the defaults")
+    };
+    Finding::fail(
+        CHECK,
+        format!("AgentConfig: the daemon has {ours}, the scheduler {theirs}: it sends no pod with devices here"),
+        advice,
+    )
+}

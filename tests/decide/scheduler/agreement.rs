@@ -1,0 +1,80 @@
+//! Nodes that take no device pods although their daemon is live: it locks otherwise than the scheduler, or another driver hands out
+//! the same GPUs.
+
+use baton::contract::{AgentStatus, Identity, LockFormat, LockWord, key};
+use baton::decide::world::{SliceFacts, WorldEvent};
+
+use crate::harness::TestScheduler;
+use crate::harness::scheduler::NAMES;
+
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+
+fn status(lock: Option<LockWord>) -> AgentStatus {
+    AgentStatus {
+        version: "1".into(),
+        registered: NAMES.iter().map(|name| (*name).to_owned()).collect(),
+        identity: Identity::Lock,
+        lockless: None,
+        exceptions: None,
+        lock,
+        too_many_exceptions: false,
+        unreleased: None,
+    }
+}
+
+#[test]
+fn a_node_whose_daemon_locks_otherwise_takes_no_device_pods_until_it_agrees() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 4);
+    let others = [("other.example/lock", LockFormat::Uid), (key::NODE_LOCK, LockFormat::Timestamp)];
+    for (at, (key, format)) in others.into_iter().enumerate() {
+        let name = format!("p-{at}");
+        cluster.say("n", status(Some(LockWord::new(key, format))));
+        cluster.pod(&name, ONE);
+        cluster.settle();
+        assert_eq!(cluster.node_of(&name), None);
+        let said = &cluster.conditions[&name];
+        let words = format!("AgentConfig: the node daemon has --node-lock-key={key} --node-lock-format={format}");
+        assert!(said.contains(&words), "{said}");
+        cluster.pod(&format!("plain-{at}"), &[("cpu", "1")]);
+        cluster.settle();
+        assert_eq!(cluster.node_of(&format!("plain-{at}")), Some("n"), "pods without devices need no daemon");
+        cluster.say("n", status(Some(LockWord::default())));
+        cluster.settle();
+        assert_eq!(cluster.node_of(&name), Some("n"));
+        cluster.agent_releases("n");
+        cluster.settle();
+    }
+    // A daemon of an earlier version says nothing of it.
+    cluster.say("n", status(None));
+    cluster.pod("old", ONE);
+    cluster.settle();
+    assert_eq!(cluster.node_of("old"), Some("n"));
+}
+
+#[test]
+fn a_node_whose_gpus_another_driver_offers_takes_no_device_pods() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 4);
+    let slice = |node: &str, driver: &str| Some(SliceFacts { node: node.into(), driver: driver.into() });
+    cluster.event(WorldEvent::Slice("n-nics".into(), slice("n", "dra.net")));
+    cluster.event(WorldEvent::Slice("m-gpus".into(), slice("m", "gpu.nvidia.com")));
+    cluster.pod("first", ONE);
+    cluster.settle();
+    assert_eq!(cluster.node_of("first"), Some("n"), "no GPUs of this node");
+    cluster.agent_releases("n");
+    cluster.settle();
+    cluster.event(WorldEvent::Slice("n-gpus".into(), slice("n", "gpu.nvidia.com")));
+    cluster.event(WorldEvent::Slice("n-gpus-2".into(), slice("n", "gpu.nvidia.com")));
+    cluster.pod("second", ONE);
+    cluster.settle();
+    assert_eq!(cluster.node_of("second"), None);
+    let said = &cluster.conditions["second"];
+    assert!(said.contains("AnotherGpuDriver: gpu.nvidia.com offers the node's GPUs by ResourceSlices"), "{said}");
+    cluster.event(WorldEvent::Slice("n-gpus".into(), None));
+    cluster.settle();
+    assert_eq!(cluster.node_of("second"), None, "one slice is left");
+    cluster.event(WorldEvent::Slice("n-gpus-2".into(), slice("m", "gpu.nvidia.com")));
+    cluster.settle();
+    assert_eq!(cluster.node_of("second"), Some("n"));
+}

@@ -1,0 +1,317 @@
+//! What a namespace may use: quotas, limits and priority classes, and places whose pods do not come.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use baton::contract::tyjob::{BasicPolicy, ScheduleState};
+use baton::decide::tyjob::placement::{Class, PriorityClassFacts};
+use baton::decide::world::WorldEvent;
+use serde_json::json;
+
+use crate::harness::tyjobs::{TestJobs, key};
+
+const GPU: &[(&str, &str)] = &[("nvidia.com/gpu", "1")];
+const CPU: &[(&str, &str)] = &[("cpu", "1")];
+const GPUS: &str = "requests.nvidia.com/gpu";
+
+/// Four nodes of 8 GPUs.
+fn cluster() -> TestJobs {
+    let mut jobs = TestJobs::new();
+    for name in ["a", "b", "c", "d"] {
+        jobs.node(name, 64, 8);
+    }
+    jobs
+}
+
+impl TestJobs {
+    fn gpus(&mut self, hard: u32, used: u32) {
+        self.quota("gpus", json!({"hard": {GPUS: hard.to_string()}}), json!({GPUS: used.to_string()}));
+    }
+
+    /// Pods of the job that are bound, and places that no pod has taken.
+    fn holds(&self, name: &str) -> (usize, usize) {
+        let bound = |pod: &str| self.cluster.node_of(&format!("{name}-{pod}")).is_some();
+        let bound = self.places(name).keys().filter(|pod| bound(pod)).count();
+        (bound, self.cluster.job_records()[&key(name)].reservations())
+    }
+}
+
+#[test]
+fn a_job_gets_no_places_beyond_what_its_namespace_may_use() {
+    let mut jobs = cluster();
+    jobs.gpus(8, 3);
+    jobs.run("some", GPU, (24, GPU), |_| {});
+    assert_eq!((jobs.state("some"), jobs.holds("some")), (Some(ScheduleState::ScheduledPartly), (0, 5)));
+    let excess = "some-actor-4: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used: \
+                  requests.nvidia.com/gpu=3, reserved for TYJobs: requests.nvidia.com/gpu=5, limited: \
+                  requests.nvidia.com/gpu=8";
+    assert!(jobs.message("some").ends_with(excess), "{}", jobs.message("some"));
+    jobs.run("none", GPU, (1, CPU), |spec| spec.priority = 4);
+    assert_eq!((jobs.state("none"), jobs.holds("none")), (Some(ScheduleState::Unscheduled), (0, 0)));
+    let explained = jobs.cluster.explain_job(&key("none")).unwrap();
+    assert!(explained.seats[0].refused.as_ref().unwrap().starts_with("exceeded quota: gpus"), "{explained:?}");
+    jobs.run("gang", GPU, (5, GPU), |spec| spec.basic = BasicPolicy::Gang);
+    assert_eq!(jobs.holds("gang"), (0, 0));
+    jobs.gpus(9, 3);
+    assert_eq!((jobs.holds("some"), jobs.holds("none")), ((0, 6), (0, 0)), "the more important job takes the room");
+    jobs.check();
+}
+
+#[test]
+fn pods_that_the_quota_counts_are_not_counted_again() {
+    let mut jobs = cluster();
+    jobs.gpus(4, 0);
+    jobs.run("rl", GPU, (3, GPU), |_| {});
+    assert_eq!(jobs.holds("rl"), (0, 4));
+    // The quota is seen to be used a moment before the leader is seen.
+    jobs.gpus(4, 1);
+    jobs.controller("rl");
+    assert_eq!(jobs.holds("rl"), (1, 3));
+    jobs.gpus(4, 4);
+    jobs.leader_up("rl");
+    jobs.controller("rl");
+    jobs.cluster.wait(60);
+    assert_eq!((jobs.holds("rl"), jobs.cluster.stats().job_places_void), ((4, 0), 0));
+    // A worker that has to be made again needs no more than it had.
+    jobs.cluster.delete("rl-actor-1");
+    jobs.cluster.settle();
+    jobs.cluster.wait(2);
+    jobs.gpus(4, 3);
+    jobs.cluster.wait(2);
+    jobs.controller("rl");
+    jobs.gpus(4, 4);
+    assert_eq!((jobs.holds("rl"), jobs.state("rl")), ((4, 0), Some(ScheduleState::ScheduledSucceed)));
+    jobs.check();
+}
+
+#[test]
+fn a_quota_that_is_lowered_below_its_use_takes_places_of_the_last_job() {
+    let mut jobs = cluster();
+    jobs.gpus(8, 0);
+    jobs.run("first", GPU, (3, GPU), |spec| spec.priority = 7);
+    jobs.run("last", GPU, (3, GPU), |spec| spec.basic = BasicPolicy::Gang);
+    assert_eq!((jobs.holds("first"), jobs.holds("last")), ((0, 4), (0, 4)));
+    jobs.gpus(7, 0);
+    jobs.cluster.wait(9);
+    assert_eq!((jobs.holds("first"), jobs.holds("last")), ((0, 4), (0, 4)), "it may be an update out of turn");
+    jobs.cluster.wait(2);
+    assert_eq!((jobs.holds("first"), jobs.holds("last")), ((0, 4), (0, 0)));
+    assert_eq!(jobs.state("last"), Some(ScheduleState::Unscheduled));
+    jobs.gpus(2, 3);
+    jobs.cluster.wait(11);
+    assert_eq!((jobs.holds("first"), jobs.holds("last")), ((0, 0), (0, 0)), "less than is used");
+    jobs.gpus(8, 0);
+    assert_eq!((jobs.holds("first"), jobs.holds("last")), ((0, 4), (0, 4)));
+    jobs.check();
+}
+
+#[test]
+fn of_two_quotas_that_contradict_the_narrower_counts() {
+    let mut jobs = cluster();
+    jobs.gpus(100, 0);
+    jobs.quota("tight", json!({"hard": {GPUS: "2", "pods": "5"}}), json!({GPUS: "0", "pods": "0"}));
+    jobs.run("rl", GPU, (3, GPU), |_| {});
+    assert_eq!(jobs.holds("rl"), (0, 2));
+    assert!(jobs.message("rl").contains("exceeded quota: tight"), "{}", jobs.message("rl"));
+    jobs.run("cpus", CPU, (5, CPU), |_| {});
+    assert_eq!(jobs.holds("cpus"), (0, 3), "pods are counted for every job: {}", jobs.message("cpus"));
+    jobs.check();
+}
+
+#[test]
+fn only_quotas_whose_scopes_hold_count() {
+    let mut jobs = cluster();
+    let high = PriorityClassFacts { value: 1000, default: false, never_preempts: false };
+    jobs.cluster.event(WorldEvent::PriorityClass("high".into(), high));
+    let expression = json!([{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]);
+    let spec = json!({"hard": {"pods": "1"}, "scopeSelector": {"matchExpressions": expression}});
+    jobs.quota("high", spec, json!({"pods": "0"}));
+    jobs.quota("short", json!({"hard": {"pods": "0"}, "scopes": ["Terminating"]}), json!({"pods": "0"}));
+    jobs.run("low", CPU, (3, CPU), |_| {});
+    assert_eq!(jobs.holds("low"), (0, 4));
+    jobs.run("high", CPU, (3, CPU), |spec| spec.parts[1].ask.class = Some("high".into()));
+    assert_eq!(jobs.holds("high"), (0, 2), "{}", jobs.message("high"));
+    jobs.run("long", CPU, (3, CPU), |spec| spec.min_workers = 0);
+    assert_eq!(jobs.holds("long"), (0, 4));
+    jobs.check();
+}
+
+#[test]
+fn what_admission_would_refuse_gets_no_place_and_its_words_are_said() {
+    let mut jobs = cluster();
+    let refused = |jobs: &mut TestJobs, name: &str, why: &str| {
+        assert_eq!((jobs.state(name), jobs.holds(name)), (Some(ScheduleState::Unscheduled), (0, 0)), "{why}");
+        assert!(jobs.message(name).contains(why), "{}", jobs.message(name));
+    };
+    jobs.run("classless", CPU, (1, CPU), |spec| spec.parts[0].ask.class = Some("gone".into()));
+    refused(&mut jobs, "classless", "classless-learner: no PriorityClass with name gone was found");
+    let high = PriorityClassFacts { value: 0, default: false, never_preempts: false };
+    jobs.cluster.event(WorldEvent::PriorityClass("gone".into(), high));
+    jobs.cluster.settle();
+    assert_eq!(jobs.holds("classless"), (0, 2), "the class is back");
+
+    jobs.run("ranked", CPU, (1, CPU), |spec| spec.parts[0].ask.priority = Some(9));
+    refused(&mut jobs, "ranked", "the integer value of priority (9) must not be provided");
+
+    jobs.limit_range(json!({"type": "Container", "max": {"cpu": "500m"}}));
+    jobs.run("large", CPU, (1, CPU), |_| {});
+    refused(&mut jobs, "large", "maximum cpu usage per Container is 500m, but limit is 1");
+    jobs.limit_range(json!({"type": "Container", "min": {"cpu": "100m"}}));
+    assert_eq!(jobs.holds("large"), (0, 2), "a range with a minimum only");
+
+    jobs.quota("memory", json!({"hard": {"limits.memory": "1Gi"}}), json!({"limits.memory": "0"}));
+    jobs.run("unsaid", CPU, (1, CPU), |_| {});
+    refused(&mut jobs, "unsaid", "failed quota: memory: must specify limits.memory for: main");
+    jobs.quota("memory", json!({"hard": {"limits.memory": "much"}}), json!({}));
+    jobs.cluster.wait(11);
+    refused(&mut jobs, "unsaid", "ResourceQuota memory, spec.hard: limits.memory: \"much\" is not a quantity");
+    jobs.cluster.event(WorldEvent::Quota(key("memory"), None));
+    jobs.cluster.settle();
+    assert_eq!(jobs.holds("unsaid"), (0, 2), "the quota is gone");
+    jobs.check();
+}
+
+/// Minutes and what the jobs held then, one line for each change.
+fn minute_by_minute(
+    jobs: &mut TestJobs,
+    names: &[&str],
+    minutes: u64,
+    mut act: impl FnMut(&mut TestJobs, u64),
+) -> String {
+    let (mut table, mut before) = (String::new(), BTreeMap::new());
+    write!(table, "minute").unwrap();
+    names.iter().for_each(|name| write!(table, "  {name:>16}").unwrap());
+    writeln!(table, "  free GPUs").unwrap();
+    for minute in 0..=minutes {
+        if minute > 0 {
+            jobs.cluster.wait(60);
+        }
+        act(jobs, minute);
+        let now: BTreeMap<&str, (usize, usize)> = names.iter().map(|name| (*name, jobs.holds(name))).collect();
+        if before != now {
+            write!(table, "{minute:>6}").unwrap();
+            for name in names {
+                let (bound, reserved) = now[name];
+                write!(table, "  {:>16}", format!("{bound} run, {reserved} kept")).unwrap();
+            }
+            let taken: usize = now.values().map(|(bound, reserved)| bound + reserved).sum();
+            writeln!(table, "  {}", 32 - taken).unwrap();
+            before = now;
+        }
+        jobs.check();
+    }
+    table
+}
+
+#[test]
+fn who_holds_what_minute_by_minute() {
+    let mut jobs = cluster();
+    jobs.gpus(26, 0);
+    // Admission refuses its leader for ever.
+    jobs.run("unmade", GPU, (7, GPU), |spec| spec.priority = 10);
+    // Its leader is bound, and the image of that is pulled for an hour.
+    jobs.run("image", GPU, (11, GPU), |spec| spec.priority = 9);
+    // The namespace may use less than it asks for; its pods are made at once.
+    jobs.run("beyond", GPU, (9, GPU), |spec| spec.priority = 8);
+    let mut used = 0;
+    let table = minute_by_minute(&mut jobs, &["beyond", "unmade", "image"], 75, |jobs, minute| {
+        jobs.controller("image");
+        jobs.controller("beyond");
+        if minute == 1 {
+            jobs.leader_up("beyond");
+            jobs.controller("beyond");
+        }
+        if minute == 66 {
+            jobs.leader_up("image");
+            jobs.controller("image");
+        }
+        let now = ["beyond", "image"].map(|name| jobs.holds(name).0 as u32).iter().sum();
+        if used != now {
+            used = now;
+            jobs.gpus(26, used);
+            jobs.controller("beyond");
+            jobs.controller("image");
+        }
+    });
+    println!("{table}");
+    for name in ["unmade", "image", "beyond"] {
+        println!("{name}: {:?} {}", jobs.state(name).unwrap(), jobs.message(name));
+    }
+    let expected = "\
+minute            beyond            unmade             image  free GPUs
+     0     1 run, 5 kept     0 run, 8 kept    1 run, 11 kept  6
+     1     6 run, 0 kept     0 run, 8 kept    1 run, 11 kept  6
+    10    10 run, 0 kept     0 run, 0 kept     1 run, 0 kept  21
+    11    10 run, 0 kept     0 run, 8 kept     1 run, 7 kept  6
+    21    10 run, 0 kept     0 run, 0 kept     1 run, 0 kept  21
+    23    10 run, 0 kept     0 run, 8 kept     1 run, 7 kept  6
+    33    10 run, 0 kept     0 run, 0 kept     1 run, 0 kept  21
+    37    10 run, 0 kept     0 run, 8 kept     1 run, 7 kept  6
+    47    10 run, 0 kept     0 run, 0 kept     1 run, 0 kept  21
+    55    10 run, 0 kept     0 run, 8 kept     1 run, 7 kept  6
+    65    10 run, 0 kept     0 run, 0 kept     1 run, 0 kept  21
+    66    10 run, 0 kept     0 run, 0 kept    12 run, 0 kept  10
+";
+    assert_eq!(table, expected);
+}
+
+#[test]
+fn a_job_rests_longer_each_time_and_starts_afresh_once_it_runs() {
+    let mut jobs = cluster();
+    jobs.run("rl", GPU, (3, GPU), |_| {});
+    let class = |jobs: &TestJobs| jobs.cluster.job_records()[&key("rl")].class;
+    for pause in [1, 2, 4, 8, 16, 16] {
+        jobs.cluster.wait(10 * 60 - 1);
+        assert_eq!(jobs.holds("rl"), (0, 4), "before the limit");
+        jobs.cluster.wait(2);
+        assert_eq!((jobs.holds("rl"), class(&jobs)), ((0, 0), Class::Resting));
+        let text = format!(
+            "pod rl-learner was not made within 10 min of its place: 4 places without pods are given back; tried again in {pause} min"
+        );
+        assert!(jobs.message("rl").starts_with(&text), "{}", jobs.message("rl"));
+        assert_eq!(jobs.state("rl"), Some(ScheduleState::Unscheduled));
+        jobs.cluster.wait(pause * 60 - 2);
+        assert_eq!(jobs.holds("rl"), (0, 0), "the pause is not over");
+        jobs.cluster.wait(1);
+        assert_eq!(jobs.holds("rl"), (0, 4), "tried again");
+    }
+    jobs.start("rl");
+    assert_eq!(jobs.holds("rl"), (4, 0));
+    // A worker that cannot be made again.
+    jobs.cluster.delete("rl-actor-0");
+    jobs.cluster.settle();
+    jobs.cluster.wait(10 * 60 + 1);
+    assert_eq!((jobs.holds("rl"), jobs.state("rl")), ((3, 0), Some(ScheduleState::ScheduledPartly)));
+    assert!(jobs.message("rl").starts_with("pod rl-actor-0 was not made") && jobs.message("rl").contains("in 1 min"));
+    // An edit ends the rest.
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().priority = 6);
+    assert_eq!(jobs.holds("rl"), (3, 1));
+    jobs.check();
+}
+
+#[test]
+fn another_leader_of_the_scheduler_counts_the_time_on() {
+    let mut jobs = cluster();
+    jobs.run("rl", GPU, (3, GPU), |_| {});
+    for _ in 0..3 {
+        jobs.cluster.wait(3 * 60);
+        jobs.cluster.restart();
+        assert_eq!(jobs.holds("rl"), (0, 4));
+    }
+    jobs.cluster.wait(61);
+    assert_eq!(jobs.holds("rl"), (0, 0), "ten minutes after the places were found");
+}
+
+#[test]
+fn places_are_given_back_at_the_configured_limit() {
+    let mut config = baton::decide::scheduler::Config::default();
+    config.jobs.start_limit = Duration::from_secs(30);
+    let mut jobs = TestJobs::with(config);
+    jobs.node("a", 64, 8);
+    jobs.run("rl", GPU, (3, GPU), |_| {});
+    jobs.cluster.wait(29);
+    assert_eq!(jobs.holds("rl"), (0, 4));
+    jobs.cluster.wait(2);
+    assert_eq!(jobs.holds("rl"), (0, 0));
+}
