@@ -172,6 +172,9 @@ pub struct DeviceDetail {
     pub id: String,
     /// Devices that are not healthy are never chosen.
     pub healthy: bool,
+    /// The cordon on it, in words: a cordoned device is given to no new pod.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cordon: Option<String>,
     /// Its free amounts: `100% core and 81920Mi memory`.
     pub free: String,
     /// Pods that hold it or a part of it.

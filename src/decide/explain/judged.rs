@@ -142,6 +142,7 @@ fn devices(world: &World, pod: &Pod, node: &Node) -> Vec<DeviceDetail> {
         minor: room.minor,
         id: room.id.to_string(),
         healthy: room.healthy,
+        cordon: room.cordon,
         free: room.free,
     };
     stock.describe().into_iter().map(detail).collect()

@@ -45,10 +45,11 @@ pub(super) fn nodes(out: &mut String, verdict: &PodVerdict) {
         rows.push(vec![node.node.clone(), why, String::new(), String::new(), String::new()]);
         for device in &node.devices {
             let health = if device.healthy { "healthy" } else { "unhealthy" };
+            let cordon = device.cordon.as_ref().map(|cordon| format!(", {cordon}")).unwrap_or_default();
             rows.push(vec![
                 format!("  {} {}", device.kind, device.minor),
                 device.id.clone(),
-                health.to_owned(),
+                format!("{health}{cordon}"),
                 device.free.clone(),
                 device.held_by.join(", "),
             ]);

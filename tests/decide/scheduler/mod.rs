@@ -1,5 +1,6 @@
 //! Pods, nodes and locks, one scenario or one random stream at a time.
 
+mod cordons;
 mod explained;
 mod extender;
 mod gatekeepers;
