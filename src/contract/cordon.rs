@@ -119,7 +119,10 @@ mod tests {
         let text = r#"{"GPU-1":{"reason":"fan","until":"2026-11-23T10:00:00Z","by":"ada"},"MIG-7":{}}"#;
         let cordons = Cordons::parse(text).unwrap();
         let (before, after) = (at("2026-11-23T09:59:59Z"), at("2026-11-23T10:00:00Z"));
-        assert_eq!(cordons.of("GPU-1", None, before).unwrap().words(), "cordoned by ada until 2026-11-23T10:00:00Z: fan");
+        assert_eq!(
+            cordons.of("GPU-1", None, before).unwrap().words(),
+            "cordoned by ada until 2026-11-23T10:00:00Z: fan"
+        );
         assert!(cordons.of("MIG-1", Some("GPU-1"), before).is_some() && cordons.of("GPU-2", None, before).is_none());
         assert!(cordons.of("GPU-1", None, after).is_none() && cordons.of("MIG-7", Some("GPU-1"), after).is_some());
         assert_eq!(cordons.print().unwrap(), text.replace("{}", r#"{"reason":"","by":""}"#));

@@ -168,7 +168,8 @@ impl LabelSelector {
 
     /// It reads the device's uuid, so that devices which differ in nothing else are different to it.
     pub fn names_devices(&self) -> bool {
-        let mut keys = self.match_labels.keys().chain(self.match_expressions.iter().map(|requirement| &requirement.key));
+        let mut keys =
+            self.match_labels.keys().chain(self.match_expressions.iter().map(|requirement| &requirement.key));
         keys.any(|key| key == key::UUID)
     }
 

@@ -1,7 +1,5 @@
 //! Requests to the leading scheduler: at an address, or through the API server's proxy to its pod.
 
-use std::path::Path;
-
 use anyhow::{Context, anyhow};
 use clap::Args;
 use http::{Request, Uri};
@@ -11,7 +9,7 @@ use kube::api::{Api, ListParams};
 use kube::client::Body;
 use serde::de::DeserializeOwned;
 
-use super::live;
+use super::live::{self, Access};
 use super::say::Usage;
 use crate::cluster::client;
 
@@ -50,7 +48,7 @@ pub struct Leader {
 
 impl Leader {
     /// Finds it. A given address is used as it is.
-    pub async fn find(args: &LeaderArgs, kubeconfig: Option<&Path>) -> anyhow::Result<Self> {
+    pub async fn find(args: &LeaderArgs, access: &Access) -> anyhow::Result<Self> {
         if let Some(url) = &args.admin_url.clone().or(admin_url(std::env::var("BATON_ADMIN_URL").ok())?) {
             if url.scheme_str() != Some("http") && url.scheme_str() != Some("https") {
                 return Err(Usage(format!("--admin-url {url}: expected a URL like http://127.0.0.1:9403")).into());
@@ -58,7 +56,7 @@ impl Leader {
             return Ok(Self { client: client::at(url.clone())?, prefix: String::new(), place: url.to_string() });
         }
         let how = "cannot look for the scheduler; --admin-url URL names it directly";
-        let client = live::connect(kubeconfig).await.context(how)?;
+        let client = access.connect().await.context(how)?;
         let namespace = &args.scheduler_namespace;
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
         let params = ListParams::default().labels(LABELS);
@@ -168,17 +166,18 @@ mod tests {
     #[tokio::test]
     async fn the_leading_pod_is_reached_through_the_api_servers_proxy() {
         let (kubeconfig, address) = api_server().await;
+        let access = Access { kubeconfig: Some(kubeconfig.path().to_owned()), context: None };
         let args = LeaderArgs { admin_url: None, scheduler_namespace: "system".into() };
-        let leader = Leader::find(&args, Some(kubeconfig.path())).await.unwrap();
+        let leader = Leader::find(&args, &access).await.unwrap();
         let queue: Value = leader.get("/queue").await.unwrap();
         assert_eq!(queue["leading"], true);
         let nowhere = LeaderArgs { scheduler_namespace: "empty".into(), ..args };
-        let error = Leader::find(&nowhere, Some(kubeconfig.path())).await.err().unwrap().to_string();
+        let error = Leader::find(&nowhere, &access).await.err().unwrap().to_string();
         assert!(error.contains("namespace empty") && error.contains("--admin-url"), "{error}");
         // An address is used as it is.
         let url = format!("http://{address}/api/v1/namespaces/system/pods/two:9500/proxy").parse().unwrap();
         let direct = LeaderArgs { admin_url: Some(url), ..nowhere };
-        let leader = Leader::find(&direct, None).await.unwrap();
+        let leader = Leader::find(&direct, &Access::default()).await.unwrap();
         let queue: Value = leader.get("/queue").await.unwrap();
         assert_eq!(queue["leading"], true);
     }

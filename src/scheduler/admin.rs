@@ -1,5 +1,5 @@
 //! Admin HTTP of the scheduler: probes, metrics, `/leading`, `/explain?pod=namespace/name`, what-if by a POST of a manifest to
-//! `/explain`, `/queue`, `/gangs`, `/gangs/<namespace>/<name>`, `/jobs/<namespace>/<name>`.
+//! `/explain`, `/queue`, `/gangs`, `/gangs/<namespace>/<name>`, `/jobs/<namespace>/<name>`, `/nodes/<name>`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,9 @@ use super::metrics::Metrics;
 use crate::contract::PodKey;
 use crate::contract::gang::GangId;
 use crate::contract::key::MAX_OBJECT;
-use crate::decide::explain::{Explanation, GangExplanation, GangView, JobExplanation, QueueReport, Unadmitted, WhatIf};
+use crate::decide::explain::{
+    Explanation, GangExplanation, GangView, JobExplanation, NodeExplanation, QueueReport, Unadmitted, WhatIf,
+};
 use crate::runtime::admin::{self, Admin};
 
 /// The event loop answers within this time, or the process is not live.
@@ -38,6 +40,8 @@ pub enum Question {
     Gangs(oneshot::Sender<Vec<GangView>>),
     /// Why is this gang where it is?
     ExplainGang(GangId, oneshot::Sender<Option<GangExplanation>>),
+    /// What does this node take?
+    ExplainNode(String, oneshot::Sender<Option<NodeExplanation>>),
     /// Why is this TYJob where it is?
     ExplainJob(PodKey, oneshot::Sender<Option<JobExplanation>>),
     /// Is the world complete, and does this process lead?
@@ -82,6 +86,7 @@ pub fn router(questions: Questions, metrics: Metrics) -> Router {
             "/gangs",
             "/gangs/NAMESPACE/NAME",
             "/jobs/NAMESPACE/NAME",
+            "/nodes/NAME",
         ],
     };
     let routes = Router::new()
@@ -90,7 +95,8 @@ pub fn router(questions: Questions, metrics: Metrics) -> Router {
         .route("/queue", get(queue))
         .route("/gangs", get(gangs))
         .route("/gangs/{namespace}/{name}", get(explain_gang))
-        .route("/jobs/{namespace}/{name}", get(explain_job));
+        .route("/jobs/{namespace}/{name}", get(explain_job))
+        .route("/nodes/{name}", get(explain_node));
     admin::router(admin).merge(routes.with_state(questions))
 }
 
@@ -154,6 +160,12 @@ async fn explain_job(State(questions): State<Questions>, Path(path): Path<(Strin
     let job = PodKey::new(&path.0, &path.1);
     let answer = ask(&questions, |answer| Question::ExplainJob(job.clone(), answer)).await;
     reply(answer.map(|found| found.ok_or_else(|| (StatusCode::NOT_FOUND, format!("there is no TYJob {job}\n")))))
+}
+
+async fn explain_node(State(questions): State<Questions>, Path(name): Path<String>) -> Response {
+    let missing = || (StatusCode::NOT_FOUND, format!("there is no node {name}; `baton get nodes` lists them all\n"));
+    let answer = ask(&questions, |answer| Question::ExplainNode(name.clone(), answer)).await;
+    reply(answer.map(|found| found.ok_or_else(missing)))
 }
 
 /// The answer as JSON, a refusal with its status, or 503 where the event loop gave no answer.

@@ -298,6 +298,7 @@ impl EventLoop {
             Question::Gangs(answer) => drop(answer.send(self.scheduler.gang_views(moment()))),
             Question::ExplainGang(gang, answer) => drop(answer.send(self.scheduler.explain_gang(&gang, moment()))),
             Question::ExplainJob(job, answer) => drop(answer.send(self.scheduler.explain_job(&job, moment()))),
+            Question::ExplainNode(node, answer) => drop(answer.send(self.scheduler.explain_node(&node, moment()))),
             Question::Explain(pod, answer) => drop(answer.send(self.scheduler.explain(&pod, moment()))),
             Question::WhatIf(pod, answer) => drop(answer.send(self.scheduler.what_if_admitted(*pod, moment()))),
             Question::Queue(answer) => drop(answer.send(self.scheduler.queue_report(moment()))),

@@ -439,12 +439,32 @@ impl Devices {
                 put_at(&mut self.migs, None, mig, "MIG devices")
             }
             DeviceType::Gpu => {
-                let gpu =
-                    Gpu { id, minor, place, core: 0, memory: 0, bytes_known: false, healthy: false, cordoned: false, labels, capacity };
+                let gpu = Gpu {
+                    id,
+                    minor,
+                    place,
+                    core: 0,
+                    memory: 0,
+                    bytes_known: false,
+                    healthy: false,
+                    cordoned: false,
+                    labels,
+                    capacity,
+                };
                 put_at(&mut self.gpus, None, gpu, "GPUs")
             }
             DeviceType::Rdma => {
-                let nic = Nic { id, minor, place, percent: 0, vfs: Box::default(), healthy: false, cordoned: false, labels, capacity };
+                let nic = Nic {
+                    id,
+                    minor,
+                    place,
+                    percent: 0,
+                    vfs: Box::default(),
+                    healthy: false,
+                    cordoned: false,
+                    labels,
+                    capacity,
+                };
                 put_at(&mut self.nics, None, nic, "NICs")
             }
             DeviceType::Other(_) => return false,
@@ -569,7 +589,8 @@ impl Layout {
     // Every field is named, so that a new one does not compile before it is decided whether a choice reads it.
     fn of(devices: &Devices) -> Self {
         let gpu = |gpu: &Gpu| {
-            let Gpu { id: _, minor, place, core, memory, bytes_known, healthy, cordoned, labels, capacity } = gpu.clone();
+            let Gpu { id: _, minor, place, core, memory, bytes_known, healthy, cordoned, labels, capacity } =
+                gpu.clone();
             GpuLike { minor, place, core, memory, bytes_known, healthy, cordoned, labels, capacity }
         };
         let mig = |mig: &Mig| {

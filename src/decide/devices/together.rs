@@ -26,7 +26,8 @@ pub fn together(pool: &NodePool, requests: &[&PodDeviceRequest], tries: &mut usi
     order.sort_by_key(|at| (Reverse(least_compute(requests[*at])), first_like(*at), *at));
     let spatial = requests.iter().any(|request| !request.shape().wishes.is_plain());
     let named = requests.iter().any(|request| request.shape().wishes.names_devices());
-    let mut search = Search { requests, order, classes: Classes::of(pool, spatial, named), dead: BTreeSet::new(), tries };
+    let mut search =
+        Search { requests, order, classes: Classes::of(pool, spatial, named), dead: BTreeSet::new(), tries };
     let mut found = Vec::with_capacity(requests.len());
     if !search.place_from(pool, &mut found) {
         return None;

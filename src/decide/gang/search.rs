@@ -234,7 +234,8 @@ fn nodes_for(cx: &Context<'_>, id: PodId) -> Vec<NodeId> {
 fn classes_of(cx: &Context<'_>, members: &[SearchMember]) -> BTreeMap<NodeId, usize> {
     let plain = |request: &PodDeviceRequest| request.shape().wishes.is_plain();
     let places = !members.iter().all(|member| member.request.as_ref().is_none_or(plain));
-    let named = |member: &SearchMember| member.request.as_ref().is_some_and(|request| request.shape().wishes.names_devices());
+    let named =
+        |member: &SearchMember| member.request.as_ref().is_some_and(|request| request.shape().wishes.names_devices());
     let by_name = members.iter().any(|member| member.looks_at_others(cx) || named(member));
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     let mut classes = BTreeMap::new();

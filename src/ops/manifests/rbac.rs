@@ -99,7 +99,7 @@ const CONTROLLER_OWN: &[Rule] = rules! {
     "coordination.k8s.io" ["leases"] = ["baton-controller"] &["get", "update"], "Leadership.";
 };
 
-/// Permissions of users: `baton-view` and `baton-edit` are aggregated to the cluster's roles of these names.
+/// Permissions of users: `baton-view` and `baton-edit` are aggregated to the cluster's roles of these names, `baton-operator` to none.
 const VIEW: &[Rule] = rules! {
     "arranger.taichu.io" ["tyjobs"] READ, "The status of TYJobs.";
     "scheduling.sigs.k8s.io" ["podgroups"] READ, "The status of gangs.";
@@ -110,6 +110,19 @@ const WRITE: &[&str] = &["create", "update", "patch", "delete", "deletecollectio
 const EDIT: &[Rule] = rules! {
     "arranger.taichu.io" ["tyjobs"] WRITE, "Submitting and ending TYJobs.";
     "scheduling.sigs.k8s.io" ["podgroups"] WRITE, "Declaring gangs.";
+};
+
+/// Of people who operate the cluster's devices; bound to nobody.
+const OPERATOR: &[Rule] = rules! {
+    "" ["nodes" "pods"] READ, "What `baton get`, `audit` and `drain` read.";
+    "scheduling.koordinator.sh" ["devices"] &["get", "list", "watch", "patch"],
+        "Devices; patch writes which of them are cordoned.";
+    "coordination.k8s.io" ["leases"] &["get", "list", "watch"], "Which node daemons are alive, and what pods hold in truth.";
+    "arranger.taichu.io" ["tyjobs"] READ, "TYJobs.";
+    "" ["pods/eviction"] &["create"], "`baton drain`.";
+    "" ["pods/proxy"] &["get", "create"], "The leading scheduler's answers: `baton explain`, `get gangs`, `get queue`.";
+    "admissionregistration.k8s.io" ["validatingadmissionpolicies" "validatingadmissionpolicybindings"] &["get"],
+        "`baton audit` says which policy is missing or altered.";
 };
 
 /// One permission of the node daemon.
@@ -223,8 +236,8 @@ pub(super) fn left_over(values: &Values) -> String {
 }
 
 /// Roles of users, what they add to, and what they give.
-const USERS: [(&str, &[&str], &[Rule]); 2] =
-    [("baton-view", &["view"], VIEW), ("baton-edit", &["edit", "admin"], EDIT)];
+const USERS: [(&str, &[&str], &[Rule]); 3] =
+    [("baton-view", &["view"], VIEW), ("baton-edit", &["edit", "admin"], EDIT), ("baton-operator", &[], OPERATOR)];
 
 fn head(text: &mut String, kind: &str, name: &str, namespace: Option<&str>) {
     let _ = write!(text, "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata:\n  name: {name}\n");

@@ -47,5 +47,8 @@ fn a_device_can_be_asked_for_or_avoided_by_its_uuid() {
         gpu_minors(&pool, &pick(&pool, &wish(&[("nvidia.com/gpu", "1")], Some(&hint), None)).unwrap())
     };
     assert_eq!((selected("In"), selected("NotIn")), (vec![1], vec![0]));
-    assert!(!pool.devices().labels(baton::decide::devices::Slot::Gpu(0)).contains_key(key::UUID), "equal labels are stored once");
+    assert!(
+        !pool.devices().labels(baton::decide::devices::Slot::Gpu(0)).contains_key(key::UUID),
+        "equal labels are stored once"
+    );
 }

@@ -116,7 +116,8 @@ impl<'a> KnownRooms<'a> {
         let Some(left) = Remaining::on(node).filter(|_| here().any(|guest| guest.devices.is_some())) else {
             return Some(room_for(node, here()));
         };
-        let named = |guest: &Guests| guest.devices.as_ref().is_some_and(|request| request.shape().wishes.names_devices());
+        let named =
+            |guest: &Guests| guest.devices.as_ref().is_some_and(|request| request.shape().wishes.names_devices());
         if here().any(named) {
             return Some(room_for(node, here()));
         }
