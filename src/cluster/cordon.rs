@@ -72,7 +72,10 @@ pub async fn evict(client: &Client, pod: &PodRef) -> Result<Eviction, kube::Erro
     let delete_options = Some(DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() });
     match pods.evict(&pod.key.name, &EvictParams { delete_options, ..EvictParams::default() }).await {
         Ok(_) => Ok(Eviction::Done),
-        Err(kube::Error::Api(status)) if status.code == 429 => Ok(Eviction::Later(status.message.clone())),
+        Err(kube::Error::Api(status)) if status.code == 429 => {
+            let causes = status.details.iter().flat_map(|details| &details.causes).map(|cause| cause.message.clone());
+            Ok(Eviction::Later([status.message.clone()].into_iter().chain(causes).collect::<Vec<_>>().join(" ")))
+        }
         // Gone, or another pod of this name.
         Err(error) if matches!(status_code(&error), Some(404 | 409)) => Ok(Eviction::Done),
         Err(error) => Err(error),

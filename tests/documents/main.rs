@@ -66,7 +66,7 @@ fn the_layout_in_contributing_names_every_folder() {
 }
 
 /// Where reasons of events and conditions are chosen.
-const DECIDES: [&str; 13] = [
+const DECIDES: [&str; 14] = [
     "src/decide/handoff",
     "src/decide/gang.rs",
     "src/decide/gang",
@@ -80,6 +80,7 @@ const DECIDES: [&str; 13] = [
     "src/agent/health.rs",
     "src/agent/devices.rs",
     "src/cluster/pod_writer.rs",
+    "src/ops/cordon",
 ];
 
 /// Words that look like reasons and are none: values of conditions, kinds, names of rules, what the kubelet says, states of members

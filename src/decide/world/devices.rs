@@ -420,6 +420,12 @@ impl Stock {
         })
     }
 
+    /// Devices that are cordoned.
+    pub fn cordoned(&self) -> usize {
+        let devices = self.empty.devices();
+        if self.cordons.is_empty() { 0 } else { devices.slots().filter(|slot| devices.is_cordoned(*slot)).count() }
+    }
+
     /// Why the annotation of cordons cannot be read: every device is out of use then.
     pub fn unreadable_cordons(&self) -> Option<&str> {
         self.cordons.unreadable()

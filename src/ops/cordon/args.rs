@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::device::{CordonTarget, DeviceName, HolderPod, until, user};
+use super::device::{CordonTarget, DeviceName, HolderPod, notice, until, user};
 use crate::contract::Cordon;
 use crate::ops::complete;
 use crate::ops::config::print_yaml;
@@ -101,6 +101,7 @@ pub async fn cordon(args: CordonArgs) -> anyhow::Result<()> {
     target.check_node().await?;
     let cordon = Cordon { reason, until: end, by: user(&client).await };
     let before = target.cordon(&cordon).await?;
+    notice(&client, &target, "DeviceCordoned", target.sentence(&cordon.words())).await;
     let holders = target.holders(&common.agent_namespace).await?;
     if common.print(&target, Some(&cordon), &holders)? {
         return Ok(());
@@ -134,8 +135,12 @@ pub(super) fn list(pods: &[HolderPod]) -> String {
 pub async fn uncordon(args: UncordonArgs) -> anyhow::Result<()> {
     let common = args.common;
     let client = common.access.connect().await?;
-    let mut target = CordonTarget::find(client, &common.device).await?;
+    let mut target = CordonTarget::find(client.clone(), &common.device).await?;
     let lifted = target.uncordon().await?;
+    if let Some(cordon) = &lifted {
+        let words = format!("returned by {}; it was {}", user(&client).await, cordon.words());
+        notice(&client, &target, "DeviceUncordoned", target.sentence(&words)).await;
+    }
     let path = target.path();
     if let Some(parents) = target.parents_cordon() {
         return Err(Usage(format!(

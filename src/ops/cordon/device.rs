@@ -12,6 +12,7 @@ use kube::{Client, ResourceExt};
 use crate::cluster::agent_lease::LightLease;
 use crate::cluster::client::{said, status_code};
 use crate::cluster::cordon::{CordonWrite, write_cordons};
+use crate::cluster::notice::{Notice, Notices, Subject};
 use crate::cluster::pod::LightPod;
 use crate::contract::inventory::{Device, DeviceInfo};
 use crate::contract::{AgentStatus, Cordon, Cordons, DeviceId, PodRef, key};
@@ -22,6 +23,8 @@ use crate::runtime::clock;
 
 /// Writes that others may come before.
 const TRIES: u32 = 10;
+/// Longest wait for an event to be written.
+const EVENT: Duration = Duration::from_secs(2);
 /// Pause after one that another came before.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -90,6 +93,11 @@ impl CordonTarget {
     /// `node-1/gpu-3`.
     pub fn path(&self) -> String {
         format!("{}/{}", self.node, self.name)
+    }
+
+    /// `gpu-3 (GPU-…) is cordoned by ada`, for an event on the node.
+    pub fn sentence(&self, words: &str) -> String {
+        format!("{} ({}) is {words}", self.name, self.id)
     }
 
     /// An error where the node is gone: its Device object is left over, and nothing is cordoned for whoever gets the name next.
@@ -214,6 +222,15 @@ pub struct HolderPod {
     pub owner: Option<String>,
     /// It is being deleted.
     pub deleting: bool,
+}
+
+/// Tells who looks at the node with `kubectl describe`. An event that cannot be written is no failure of the command.
+pub async fn notice(client: &Client, target: &CordonTarget, reason: &'static str, message: String) {
+    let (notices, writer) = Notices::start(client.clone(), "baton", &target.node, async || {});
+    let subject = Subject::Node(target.node.as_str().into());
+    notices.tell(Notice { subject, warning: false, reason, action: "Cordon", message });
+    drop(notices);
+    let _ = tokio::time::timeout(EVENT, writer).await;
 }
 
 /// The user of these credentials, as the API server knows it.

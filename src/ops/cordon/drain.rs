@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 
 use super::args::{DrainArgs, list};
-use super::device::{CordonTarget, HolderPod, until, user};
+use super::device::{CordonTarget, HolderPod, notice, until, user};
 use crate::cluster::client::said;
 use crate::cluster::cordon::{Eviction, evict};
 use crate::contract::{Cordon, PodUid};
@@ -46,6 +46,7 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
         Some(before) => before,
         None => {
             target.cordon(&cordon).await?;
+            notice(&client, &target, "DeviceCordoned", target.sentence(&cordon.words())).await;
             cordon
         }
     };

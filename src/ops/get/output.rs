@@ -107,9 +107,10 @@ pub fn fitted(
     let sum = |kept: &[usize], of: &dyn Fn(usize) -> usize| {
         kept.iter().map(|at| of(*at) + GAP).sum::<usize>().saturating_sub(GAP)
     };
-    let empty = |at: usize| rows.iter().all(|row| row.get(at).is_none_or(|cell| cell == "-"));
-    // What says nothing goes first, then the last columns, those of text last of all.
-    for may_go in [&empty as &dyn Fn(usize) -> bool, &|at| !is_text(at), &|_| true] {
+    let empty = |at: usize| rows.iter().all(|row| row.get(at).is_none_or(|cell| matches!(cell.as_str(), "-" | "0")));
+    let matters = |at: usize| is_text(at) || COLOURED.contains(&headers[at]);
+    // What says nothing goes first, then the last columns, those of text and of states last of all.
+    for may_go in [&empty as &dyn Fn(usize) -> bool, &|at| !matters(at), &|_| true] {
         while sum(&kept, &least) > room
             && let Some(at) = kept.iter().skip(1).rposition(|at| may_go(*at))
         {

@@ -120,6 +120,7 @@ const OPERATOR: &[Rule] = rules! {
     "coordination.k8s.io" ["leases"] &["get", "list", "watch"], "Which node daemons are alive, and what pods hold in truth.";
     "arranger.taichu.io" ["tyjobs"] READ, "TYJobs.";
     "" ["pods/eviction"] &["create"], "`baton drain`.";
+    "events.k8s.io" ["events"] &["create", "patch"], "Who has cordoned a device, on its node.";
     "" ["pods/proxy"] &["get", "create"], "The leading scheduler's answers: `baton explain`, `get gangs`, `get queue`.";
     "admissionregistration.k8s.io" ["validatingadmissionpolicies" "validatingadmissionpolicybindings"] &["get"],
         "`baton audit` says which policy is missing or altered.";
