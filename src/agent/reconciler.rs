@@ -383,6 +383,15 @@ impl DeviceReconciler {
         }
         if self.context.published.borrow().held != self.context.holdings.held() {
             self.publish();
+        } else {
+            let in_use = in_use.into_values().flatten().collect();
+            self.context.published.send_if_modified(|now| {
+                let changed = now.in_use != in_use;
+                if changed {
+                    Arc::make_mut(now).in_use = in_use;
+                }
+                changed
+            });
         }
         Ok(())
     }
@@ -455,6 +464,7 @@ impl DeviceReconciler {
         let published = Published {
             devices: device_infos(&self.devices),
             held: self.context.holdings.held(),
+            in_use: self.context.holdings.in_use().into_values().flatten().collect(),
             labels: node_labels(&self.machine),
         };
         self.context.published.send_if_modified(|now| {

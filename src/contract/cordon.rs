@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
 use super::allocation::{AllocationError, parse_json};
@@ -56,7 +57,12 @@ impl Cordons {
 
     /// Those of a Device object. One that cannot be read covers every device of the node: which ones its author meant is not known.
     pub fn of_object(device: &Device) -> Self {
-        let text = device.metadata.annotations.as_ref().and_then(|all| all.get(key::CORDONED));
+        Self::of_metadata(&device.metadata)
+    }
+
+    /// The same, of the object's metadata.
+    pub fn of_metadata(metadata: &ObjectMeta) -> Self {
+        let text = metadata.annotations.as_ref().and_then(|all| all.get(key::CORDONED));
         text.filter(|text| !text.is_empty()).map_or_else(Self::default, |text| {
             Self::parse(text).unwrap_or_else(|error| {
                 let all = Cordon { reason: error.to_string(), until: None, by: String::new() };

@@ -7,10 +7,10 @@ use jiff::Timestamp;
 
 use super::violation::Violation;
 use super::world::check;
-use crate::contract::{ContainerDevices, DeviceAllocation, DeviceId, DeviceType, LockRead};
+use crate::contract::{ContainerDevices, DeviceAllocation, DeviceId, LockRead};
 use crate::decide::handoff::assignment::{delivers, kind_of};
 use crate::decide::pod::HandoffPod;
-use crate::decide::world::{Node, Place, Stock, World, offered};
+use crate::decide::world::{Node, Place, Stock, World, not_offered};
 
 /// Checks a world that was just read from a cluster: [`check`]; bound pods' assignments are complete; every lock says
 /// whose it is, and none stands for longer than `lock_ends` (by the reader's clock `wall`).
@@ -43,7 +43,9 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
         }
     }
     for (_, node) in world.mentioned() {
-        found.extend(daemon_gone(node));
+        if let Some((healthy, what)) = not_offered(node) {
+            found.push(Violation::DaemonGone { node: node.name.clone(), what, healthy });
+        }
         if let Some(why) = node.stock.as_ref().and_then(Stock::unreadable_cordons) {
             found.push(Violation::Cordons { node: node.name.clone(), why: why.to_owned() });
         }
@@ -64,20 +66,6 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
         }
     }
     found
-}
-
-/// A daemon that ends by itself takes its names back from its Lease; of one that has died, the kubelet knows at once.
-fn daemon_gone(node: &Node) -> Option<Violation> {
-    let (facts, stock) = (node.facts.as_ref()?, node.stock.as_ref()?);
-    node.agent_status().filter(|status| !status.registered.is_empty())?;
-    let devices = stock.pool().devices();
-    let gpus = devices.gpus.iter().filter(|gpu| gpu.healthy && gpu.core > 0).count();
-    let gpus = gpus + devices.migs.iter().filter(|mig| mig.healthy).count();
-    let nics = devices.nics.iter().filter(|nic| nic.healthy).count();
-    let none = |kind: &DeviceType| offered(facts.allocatable.scalar.iter(), kind) == 0;
-    let all = [("GPUs", gpus, DeviceType::Gpu), ("NICs", nics, DeviceType::Rdma)];
-    let (what, healthy, _) = all.into_iter().find(|(_, healthy, kind)| *healthy > 0 && none(kind))?;
-    Some(Violation::DaemonGone { node: node.name.clone(), what, healthy })
 }
 
 /// Both annotations can be read and say the same; every call that the kubelet makes has devices, all of this node.

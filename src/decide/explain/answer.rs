@@ -132,7 +132,7 @@ pub struct Explanation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleCount {
-    /// Name of the rule.
+    /// Name of the rule; of several that say the same, all their names, with commas between.
     pub rule: String,
     /// Why.
     pub reason: String,

@@ -1,6 +1,6 @@
 //! All nodes judged for one pod, the refusals counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::contract::key;
 use crate::decide::devices::Held;
@@ -75,12 +75,17 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
         verdict.nearest = nearest(view.world, pod, short.into_iter());
         verdict.advice = unknown(view.world, pod);
     }
-    // Each reason once, whatever would turn it.
-    let mut rules: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
+    // Each reason once, whichever rule gives it.
+    let mut reasons: BTreeMap<&str, (BTreeSet<&str>, Vec<String>)> = BTreeMap::new();
     for (refusal, names) in &counts {
-        rules.entry((refusal.rule, &refusal.text)).or_default().extend(names.iter().cloned());
+        let (rules, nodes) = reasons.entry(&refusal.text).or_default();
+        rules.insert(refusal.rule);
+        nodes.extend(names.iter().cloned());
     }
-    let rules = rules.into_iter().map(|((rule, reason), names)| counted(rule, reason, names));
+    let rules = reasons.into_iter().map(|(reason, (rules, nodes))| {
+        let rules: Vec<&str> = rules.into_iter().collect();
+        counted(&rules.join(", "), reason, nodes)
+    });
     verdict.rules = rules.collect();
     verdict.rules.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.reason.cmp(&b.reason)));
     if faults.is_empty() && fitting.is_empty() {
@@ -126,6 +131,7 @@ fn refused(end: Choice) -> PodVerdict {
 
 fn counted(rule: &str, reason: &str, mut names: Vec<String>) -> RuleCount {
     let count = names.len();
+    names.sort_unstable();
     names.truncate(EXAMPLES);
     RuleCount { rule: rule.to_owned(), reason: reason.to_owned(), count, examples: names }
 }

@@ -6,7 +6,7 @@ use crate::decide::scheduler::Scheduler;
 use crate::decide::scheduler::binder::Stage;
 use crate::decide::scheduler::timers::Moment;
 use crate::decide::world::spec::TaintEffect;
-use crate::decide::world::{DeviceTotals, Node, NodeFacts, Place};
+use crate::decide::world::{DeviceTotals, Node, NodeFacts, Place, not_offered};
 
 use super::advice::by_help;
 use super::answer::NodeExplanation;
@@ -99,8 +99,8 @@ fn closed(node: &Node) -> Option<(String, Help)> {
     if registered.is_empty() {
         return say("the kubelet has not registered its node daemon", Help::Registration);
     }
-    if let Some(name) = registered.iter().find(|name| node.is_not_offered(name)) {
-        return Some((format!("its node daemon is gone, the kubelet offers no {name}"), Help::Daemon));
+    if let Some((healthy, what)) = not_offered(node) {
+        return Some((format!("its node daemon is gone, the kubelet offers 0 of {healthy} {what}"), Help::Daemon));
     }
     if facts.unschedulable {
         return say("it is cordoned (`kubectl uncordon`)", Help::Rule);

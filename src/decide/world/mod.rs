@@ -34,7 +34,7 @@ pub use event::{Changes, Wake, WorldEvent};
 pub use journal::Journal;
 pub use mix::{Mix, MixPolicy};
 pub use node::{LockSeen, Node, NodeFacts};
-pub use offered::offered;
+pub use offered::{not_offered, offered};
 pub use pod::{Place, Pod, PodFacts};
 pub use resources::{Rated, RequestParts, Resources, Scalars};
 pub use spec::{BudgetFacts, JobClaim, PodSpec, Qos};
