@@ -4,6 +4,7 @@
 
 mod faults;
 mod nvidia;
+mod promql;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -85,13 +86,14 @@ const DECIDES: [&str; 14] = [
 
 /// Words that look like reasons and are none: values of conditions, kinds, names of rules, what the kubelet says, states of members
 /// in answers.
-const NO_REASONS: [&str; 23] = [
+const NO_REASONS: [&str; 24] = [
     "TYJob",
     "True",
     "False",
     "Pod",
     "Node",
     "Health",
+    "Cordon",
     "DeviceFit",
     "NodeAffinity",
     "NodeResourcesFit",
@@ -160,7 +162,8 @@ fn every_reason_of_an_event_or_condition_is_documented() {
 
 #[test]
 fn every_documented_reason_is_in_the_sources() {
-    let sources: String = files(&["src/decide", "src/agent", "src/cluster/pod_writer.rs", "src/contract"], "rs")
+    let places = ["src/decide", "src/agent", "src/cluster/pod_writer.rs", "src/contract", "src/ops/cordon"];
+    let sources: String = files(&places, "rs")
         .iter()
         .map(|file| read(file))
         .collect();
