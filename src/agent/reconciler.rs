@@ -382,9 +382,7 @@ impl DeviceReconciler {
         if !self.plugins.offer_in_health(each.flat_map(|(name, ids)| ids.iter().map(|id| (&**name, id)))) {
             return self.refresh();
         }
-        if self.context.published.borrow().held != self.context.holdings.held() {
-            self.publish();
-        } else {
+        if self.context.published.borrow().held == self.context.holdings.held() {
             let in_use = in_use.into_values().flatten().collect();
             self.context.published.send_if_modified(|now| {
                 let changed = now.in_use != in_use;
@@ -393,6 +391,8 @@ impl DeviceReconciler {
                 }
                 changed
             });
+        } else {
+            self.publish();
         }
         Ok(())
     }

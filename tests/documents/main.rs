@@ -163,10 +163,7 @@ fn every_reason_of_an_event_or_condition_is_documented() {
 #[test]
 fn every_documented_reason_is_in_the_sources() {
     let places = ["src/decide", "src/agent", "src/cluster/pod_writer.rs", "src/contract", "src/ops/cordon"];
-    let sources: String = files(&places, "rs")
-        .iter()
-        .map(|file| read(file))
-        .collect();
+    let sources: String = files(&places, "rs").iter().map(|file| read(file)).collect();
     // The condition of a pod is Kubernetes' own.
     let stale: Vec<String> =
         documented().into_iter().filter(|word| !sources.contains(&format!("\"{word}\""))).collect();

@@ -64,7 +64,7 @@ fn the_join_with_dcgm_exporter_matches_each_share_with_its_one_gpu() {
     assert_eq!(kept, on.labels.iter().chain(&lent.labels).collect());
     // dcgm-exporter writes the label in capitals.
     let Expr::Call(replace) = &*one.expr else { panic!("{:?}", one.expr) };
-    let words: Vec<String> = replace.args.args.iter().skip(1).map(|arg| arg.to_string()).collect();
+    let words: Vec<String> = replace.args.args.iter().skip(1).map(std::string::ToString::to_string).collect();
     assert_eq!(
         (replace.func.name, words),
         ("label_replace", ["\"uuid\"", "\"$1\"", "\"UUID\"", "\"(.+)\""].map(str::to_owned).to_vec())

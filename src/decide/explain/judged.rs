@@ -91,9 +91,10 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
     if faults.is_empty() && fitting.is_empty() {
         let reasons: Vec<String> = verdict.rules.iter().map(|rule| on_nodes(rule.count, &rule.reason)).collect();
         let nearest = verdict.nearest.iter().map(|nearest| format!("; nearest: {nearest}"));
-        verdict.message = match reasons.is_empty() {
-            true => "there is no node".to_owned(),
-            false => reasons.join(", ") + &nearest.collect::<String>(),
+        verdict.message = if reasons.is_empty() {
+            "there is no node".to_owned()
+        } else {
+            reasons.join(", ") + &nearest.collect::<String>()
         };
     }
     let mut refusals: Vec<&Refusal> = counts.keys().collect();

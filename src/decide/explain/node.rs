@@ -21,7 +21,7 @@ impl Scheduler {
         let refusal = closed(node);
         let taints = node.facts.as_ref().map(taints).unwrap_or_default();
         let summary = node.stock.as_ref().map(|stock| *stock.pool().summary()).unwrap_or_default();
-        let migs = node.stock.as_ref().map(|stock| stock.pool().devices().migs.len()).unwrap_or(0);
+        let migs = node.stock.as_ref().map_or(0, |stock| stock.pool().devices().migs.len());
         let free = |what: &str, free: u32, all: u32| (all > 0).then(|| format!("{free} of {all} {what}"));
         let free: Vec<String> = [
             free("GPUs", summary.free_gpus.count_ones(), summary.gpus),

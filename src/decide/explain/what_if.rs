@@ -68,7 +68,7 @@ impl Scheduler {
                 } else {
                     format!("would evict {} from node {node} to make room", would_evict.join(", "))
                 };
-                verdict.message.push_str(&format!("; {way}"));
+                verdict.message = format!("{}; {way}", verdict.message);
                 preemption = Some(way);
             }
         }

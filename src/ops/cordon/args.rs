@@ -107,11 +107,10 @@ pub async fn cordon(args: CordonArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     let path = target.path();
-    let mut text = format!("{path} ({}) is {}.\n", target.id, cordon.words());
-    if let Some(before) = before.filter(|before| *before != cordon) {
-        text += &format!("It was {}; that is replaced.\n", before.words());
-    }
-    text += &match &holders[..] {
+    let is = format!("{path} ({}) is {}.\n", target.id, cordon.words());
+    let was = before.filter(|before| *before != cordon);
+    let was = was.map(|before| format!("It was {}; that is replaced.\n", before.words())).unwrap_or_default();
+    let pods = match &holders[..] {
         [] => "No pod holds it, and no new pod gets it.\n".to_owned(),
         pods => format!(
             "No new pod gets it. It is held by {}, which {}; `baton drain {path}` evicts.\n",
@@ -119,7 +118,7 @@ pub async fn cordon(args: CordonArgs) -> anyhow::Result<()> {
             stay(pods)
         ),
     };
-    say(text)
+    say(is + &was + &pods)
 }
 
 fn stay(pods: &[HolderPod]) -> &'static str {

@@ -80,8 +80,8 @@ impl CordonTarget {
         };
         let names = device_names(&object);
         let wanted = given.device.strip_prefix("rdma-").map_or_else(|| given.device.clone(), |at| format!("nic-{at}"));
-        let found = names.iter().zip(&object.spec.devices);
-        let found = found.filter(|(name, info)| **name == wanted || info.id.as_str() == wanted).next();
+        let mut listed = names.iter().zip(&object.spec.devices);
+        let found = listed.find(|(name, info)| **name == wanted || info.id.as_str() == wanted);
         let Some((name, info)) = found else {
             let known: Vec<&str> = names.iter().map(String::as_str).collect();
             bail!("node {node} has no device {:?}; it has {}", given.device, known.join(", "));

@@ -42,13 +42,12 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
     let given = reason.is_some();
     let cordon = Cordon { reason: reason.unwrap_or_else(|| "drained".to_owned()), until: end, by: user(&client).await };
     let before = if given { None } else { target.cordoned() };
-    let cordon = match before {
-        Some(before) => before,
-        None => {
-            target.cordon(&cordon).await?;
-            notice(&client, &target, "DeviceCordoned", target.sentence(&cordon.words())).await;
-            cordon
-        }
+    let cordon = if let Some(before) = before {
+        before
+    } else {
+        target.cordon(&cordon).await?;
+        notice(&client, &target, "DeviceCordoned", target.sentence(&cordon.words())).await;
+        cordon
     };
     let deadline = clock::mono() + timeout;
     let mut shown = BTreeSet::<PodUid>::new();

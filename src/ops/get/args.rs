@@ -216,18 +216,17 @@ pub async fn run(mut args: GetArgs) -> anyhow::Result<()> {
     }
     let client = args.access.connect().await?;
     let of_jobs = args.resource() == Resource::Jobs;
-    let mut snapshot = match of_jobs {
-        true => Snapshot { jobs: jobs::read(client.clone()).await?, wall: clock::wall(), ..Snapshot::default() },
-        false => snapshot::read(client.clone(), &args.agent_namespace).await?,
+    let mut snapshot = if of_jobs {
+        Snapshot { jobs: jobs::read(client.clone()).await?, wall: clock::wall(), ..Snapshot::default() }
+    } else {
+        snapshot::read(client.clone(), &args.agent_namespace).await?
     };
     let kept = async || match args.resource() {
         Resource::Nodes => queue::kept_nodes(&args.scheduler, &args.access).await,
         _ => Vec::new(),
     };
-    let mut follower = match of_jobs {
-        true => Follower::of_jobs(&client),
-        false => Follower::of_cluster(&client, &args.agent_namespace),
-    };
+    let mut follower =
+        if of_jobs { Follower::of_jobs(&client) } else { Follower::of_cluster(&client, &args.agent_namespace) };
     while tell(printer.print(&args.list(&snapshot, &kept().await)?)?)? && args.watch {
         // Some things change with time alone: a cordon ends, a daemon grows stale.
         let _ = tokio::time::timeout(LOOK_AGAIN, follower.advance(&mut snapshot)).await;

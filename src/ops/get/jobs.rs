@@ -141,7 +141,7 @@ mod tests {
         edit(&mut job);
         let jobs = [(Default::default(), serde_json::from_value(job).unwrap())].into();
         let wall = "2026-01-02T03:04:05Z".parse().unwrap();
-        rows(&Snapshot { jobs, wall, ..Snapshot::default() }, None)
+        rows(&Snapshot { wall, jobs, ..Snapshot::default() }, None)
     }
 
     #[test]

@@ -131,9 +131,10 @@ impl<'a> Printer<'a> {
     pub fn print(&mut self, listing: &Listing) -> anyhow::Result<String> {
         let watch = self.args.watch;
         let before = self.shown.take();
-        let now: BTreeMap<String, Value> = match watch {
-            true => listing.lines.iter().map(|line| (line.key.clone(), ageless(&line.item))).collect(),
-            false => BTreeMap::new(),
+        let now: BTreeMap<String, Value> = if watch {
+            listing.lines.iter().map(|line| (line.key.clone(), ageless(&line.item))).collect()
+        } else {
+            BTreeMap::new()
         };
         let text = match &before {
             None if !watch || self.args.output.is_none_or(|output| output == Output::Wide) => self.whole(listing)?,
@@ -198,8 +199,7 @@ impl<'a> Printer<'a> {
         if !changed.is_empty() {
             text = self.table(listing, changed.into_iter().map(|line| line.cells.clone()).collect());
         }
-        gone.for_each(|(key, _)| text.push_str(&format!("{key} is gone\n")));
-        Ok(text)
+        Ok(gone.fold(text, |text, (key, _)| text + key + " is gone\n"))
     }
 }
 
