@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(names("nodes --node node-b --no-headers"), ["node-b"]);
         assert_eq!(names("locks --node node-c"), ["NODE", "node-c"]);
         assert_eq!(names("pods -A --node node-b"), ["No"]);
-        assert_eq!(names("nodes --no-headers --sort-by agent"), ["node-c", "node-b", "node-a"].map(|name| name));
+        assert_eq!(names("nodes --no-headers --sort-by agent"), ["node-a", "node-c", "node-b"]);
         assert_eq!(names("nodes --no-headers --sort-by .gpu.total"), ["node-c", "node-b", "node-a"]);
         assert_eq!(names("nodes -l zone=a"), ["No"]);
         assert!(printed("nodes --sort-by colour").unwrap_err().to_string().contains("GPUS FREE"));

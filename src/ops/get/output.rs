@@ -231,10 +231,10 @@ mod tests {
 
     #[test]
     fn a_column_that_says_nothing_is_the_first_to_go() {
-        let row = |holder: &str| ["node-a", holder, "fresh 12s"].map(str::to_owned).to_vec();
+        let row = |holder: &str| ["node-a", holder, "12m5s"].map(str::to_owned).to_vec();
         let look = Look { width: Some(20), ..Look::PLAIN };
-        let left_out = |holder| fitted(&["NODE", "HOLDER", "AGENT"], vec![row(holder)], look, &mut Vec::new()).1;
-        assert_eq!((left_out(""), left_out("ml/a")), (vec!["HOLDER".to_owned()], vec!["AGENT".to_owned()]));
+        let left_out = |holder| fitted(&["NODE", "HOLDER", "LOCK AGE"], vec![row(holder)], look, &mut Vec::new()).1;
+        assert_eq!((left_out(""), left_out("ml/a")), (vec!["HOLDER".to_owned()], vec!["LOCK AGE".to_owned()]));
     }
 
     #[test]
