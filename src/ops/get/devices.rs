@@ -34,7 +34,7 @@ word_enum! {
 pub struct DeviceRow {
     /// Node.
     pub node: String,
-    /// Its name on the node, `gpu-3`; see [`names`].
+    /// Its name on the node, `gpu-3`.
     pub device: String,
     /// UUID or PCI address.
     pub id: String,
