@@ -376,7 +376,9 @@ fn a_node_is_explained_by_what_is_free_or_by_what_keeps_pods_away() {
     cluster.change_node("n", |facts| {
         facts.unschedulable = false;
         let mut left = (*facts.allocatable).clone();
-        left.set(key::NVIDIA_GPU, "0".parse().unwrap());
+        for name in [key::NVIDIA_GPU, key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO] {
+            left.set(name, "0".parse().unwrap());
+        }
         facts.allocatable = left.into();
     });
     assert!(message(&cluster).1.contains("daemon is gone, the kubelet offers 0 of 2 GPUs"), "{:?}", message(&cluster));

@@ -235,8 +235,10 @@ fn a_bound_pod_without_an_assignment_blocks_its_type_until_the_node_reports() {
     assert_eq!(cluster.conditions["a"], "0/1 nodes: 1 a pod without an assignment holds unknown gpu devices");
     let mut device = gpu_device("n", 2);
     let entry = HeldBy { name: "foreign".into(), namespace: "ml".into(), uuid: "uid-foreign".into(), minors: vec![0] };
-    device.status =
-        Some(DeviceStatus { allocations: vec![DeviceHeld { kind: DeviceType::Gpu, entries: vec![entry] }] });
+    device.status = Some(DeviceStatus {
+        allocations: vec![DeviceHeld { kind: DeviceType::Gpu, entries: vec![entry] }],
+        ..DeviceStatus::default()
+    });
     cluster.event(WorldEvent::Devices(Box::new(device)));
     cluster.settle();
     assert_eq!(cluster.devices_of("a").of(&DeviceType::Gpu)[0].minor, 1);
