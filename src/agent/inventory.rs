@@ -54,12 +54,14 @@ fn labels(device: &NodeDevice) -> BTreeMap<String, String> {
     }
     match &device.body {
         DeviceBody::Gpu { gpu, nvlink, .. } => {
+            put(key::UUID, device.id.to_string());
             put(key::MODEL, label_value(&gpu.model));
             if let Some(domain) = nvlink {
                 put(key::NVLINK_DOMAIN, domain.to_string());
             }
         }
         DeviceBody::Mig { parent, model, instance, .. } => {
+            put(key::UUID, device.id.to_string());
             put(key::MODEL, label_value(model));
             put(key::MIG_PROFILE, profile_word(&instance.profile));
             put(key::PARENT, parent.to_string());

@@ -24,6 +24,25 @@ pub struct AgentMetrics {
     device_healthy: Family<LabelPairs, Gauge>,
     offered: Family<LabelPairs, Gauge>,
     ready: Gauge<f64, AtomicU64>,
+    pod_shares: Family<LabelPairs, Gauge<f64, AtomicU64>>,
+}
+
+/// Series of pods that one node shows; a node has at most a few hundred containers with devices.
+const MOST_SHARES: usize = 1000;
+
+/// A container's part of a GPU or MIG device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodShare {
+    /// Namespace of the pod.
+    pub namespace: Box<str>,
+    /// Its name.
+    pub pod: Box<str>,
+    /// Container.
+    pub container: Box<str>,
+    /// UUID of the device.
+    pub uuid: Box<str>,
+    /// 1 for the whole device.
+    pub share: f64,
 }
 
 impl Default for AgentMetrics {
@@ -37,6 +56,7 @@ impl Default for AgentMetrics {
             device_healthy: Family::default(),
             offered: Family::default(),
             ready: Gauge::default(),
+            pod_shares: Family::default(),
         };
         let m = &mut metrics;
         let r = &mut m.registry;
@@ -51,6 +71,11 @@ impl Default for AgentMetrics {
         r.register("baton_xid_events", "XID events by code and action", m.xids.clone());
         r.register("baton_device_healthy", "1 while the device takes new pods", m.device_healthy.clone());
         r.register("baton_ids_offered", "Ids in the kubelet's list by resource and health", m.offered.clone());
+        r.register(
+            "baton_pod_device_share",
+            "Part of a GPU or MIG device that a container has, 1 for all of it; shown with --pod-metrics",
+            m.pod_shares.clone(),
+        );
         r.register_with_unit(
             "baton_ready_after_nvml",
             "Seconds from the first look at the hardware until the kubelet first had every resource; 0 before",
@@ -97,6 +122,16 @@ impl AgentMetrics {
         self.device_healthy.clear();
         for (kind, id, healthy) in devices {
             self.device_healthy.get_or_create(&labels([("type", kind), ("id", id)])).set(i64::from(healthy));
+        }
+    }
+
+    /// Which container has how much of which device; what is not among these any more is forgotten.
+    pub fn pod_shares(&self, node: &str, shares: &[PodShare]) {
+        self.pod_shares.clear();
+        for PodShare { namespace, pod, container, uuid, share } in shares.iter().take(MOST_SHARES) {
+            let named =
+                [("node", node), ("namespace", namespace), ("pod", pod), ("container", container), ("uuid", uuid)];
+            self.pod_shares.get_or_create(&labels(named)).set(*share);
         }
     }
 
@@ -149,6 +184,25 @@ mod tests {
         assert!(!text.contains("GPU-a"), "a device that left is forgotten");
     }
 
+    fn half() -> PodShare {
+        let [namespace, pod, container, uuid] = ["ml", "train-0", "main", "GPU-a"].map(Into::into);
+        PodShare { namespace, pod, container, uuid, share: 0.5 }
+    }
+
+    #[test]
+    fn shares_of_pods_are_shown_by_uuid_forgotten_with_the_pod_and_bounded() {
+        let metrics = AgentMetrics::default();
+        metrics.pod_shares("node-a", &[half()]);
+        let line =
+            r#"baton_pod_device_share{node="node-a",namespace="ml",pod="train-0",container="main",uuid="GPU-a"} 0.5"#;
+        assert!(metrics.print().contains(line), "{}", metrics.print());
+        metrics.pod_shares("node-a", &[]);
+        assert!(!metrics.print().contains("train-0"));
+        let many: Vec<PodShare> = (0..5000).map(|n| PodShare { pod: format!("p-{n}").into(), ..half() }).collect();
+        metrics.pod_shares("node-a", &many);
+        assert_eq!(metrics.print().matches("baton_pod_device_share{").count(), MOST_SHARES);
+    }
+
     #[test]
     fn every_metric_is_documented() {
         let metrics = AgentMetrics::default();
@@ -163,6 +217,7 @@ mod tests {
         metrics.xid(48, "unhealthy");
         metrics.devices([("gpu", "GPU-a", true)].into_iter());
         metrics.offered("nvidia.com/gpu", 1, 1);
+        metrics.pod_shares("node-a", &[half()]);
         crate::runtime::documented::check(&metrics.print(), "baton device-plugin");
     }
 }

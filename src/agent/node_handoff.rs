@@ -17,13 +17,13 @@ use super::handoff::{
     StateDir, housekeeping, unlocker,
 };
 use super::kubelet::DeviceCalls;
-use super::metrics::AgentMetrics;
+use super::metrics::{AgentMetrics, PodShare};
 use super::offer::InUse;
 use super::options::AgentOptions;
 use crate::cluster::notice::Notices;
 use crate::cluster::requests::Resumed;
 use crate::contract::inventory::{DeviceHeld, HeldBy};
-use crate::contract::{DeviceId, DeviceType, Exceptions, Identity, PodRef, Shared};
+use crate::contract::{DeviceId, DeviceType, Exceptions, Identity, PodRef, Shared, key};
 use crate::decide::handoff::exceptions::exceptions;
 use crate::decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory};
 use crate::runtime::clock;
@@ -38,6 +38,8 @@ pub trait HeldDevices: Send + Sync {
     fn functions_in_use(&self) -> BTreeSet<DeviceId>;
     /// Devices that pods hold without an assignment.
     fn held(&self) -> Vec<DeviceHeld>;
+    /// Which container has how much of which GPU or MIG device.
+    fn pod_shares(&self) -> Vec<PodShare>;
 }
 
 /// Identifies callers, serves them, remembers what it served, and releases the node lock.
@@ -341,6 +343,31 @@ impl HeldDevices for NodeHandoff {
     fn held(&self) -> Vec<DeviceHeld> {
         held(&self.entries.load())
     }
+
+    fn pod_shares(&self) -> Vec<PodShare> {
+        pod_shares(&self.entries.load())
+    }
+}
+
+/// Several names of one container may name the same device: the largest part counts.
+fn pod_shares(entries: &[Shared<LedgerEntry>]) -> Vec<PodShare> {
+    let mut shares: BTreeMap<(&PodRef, &str, &str), i64> = BTreeMap::new();
+    for entry in entries {
+        for (_, device) in entry.served.iter().filter(|(kind, _)| *kind == DeviceType::Gpu) {
+            let part = device.amount(key::GPU_CORE).max(device.amount(key::GPU_MEMORY_RATIO));
+            let known = shares.entry((&entry.pod, &entry.container, device.id.as_str())).or_default();
+            // An entry without a known amount (MIG) is the whole device.
+            *known = (*known).max(if part > 0 { part } else { key::WHOLE });
+        }
+    }
+    let share = |((pod, container, uuid), percent): ((&PodRef, &str, &str), i64)| PodShare {
+        namespace: pod.key.namespace.clone(),
+        pod: pod.key.name.clone(),
+        container: container.into(),
+        uuid: uuid.into(),
+        share: percent as f64 / key::WHOLE as f64,
+    };
+    shares.into_iter().map(share).collect()
 }
 
 /// What pods hold without an assignment, by type and pod.

@@ -99,6 +99,8 @@ pub struct AgentOptions {
     pub id_mismatch: IdMismatch,
     /// What happens to pods without an assignment.
     pub unassigned_pods: UnassignedPods,
+    /// One series per container and GPU that it has a part of.
+    pub pod_metrics: bool,
     /// Report the NUMA node of devices to the kubelet. Its topology manager may then hide the assigned ids.
     pub numa_hints: bool,
     /// Refuse to start a container whose committed devices are not the assignment.
@@ -212,6 +214,7 @@ impl Default for AgentOptions {
             scheduler_names: vec!["baton-scheduler".into()],
             id_mismatch: IdMismatch::ServeAssignment,
             unassigned_pods: UnassignedPods::Deny,
+            pod_metrics: false,
             numa_hints: false,
             verify_before_start: false,
             xid: XidOptions::default(),

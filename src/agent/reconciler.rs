@@ -376,12 +376,22 @@ impl DeviceReconciler {
     /// Pods were given devices, or gave them back. The lists show that only where something is listed because it is in use,
     /// and the next call of the kubelet may be waiting: mostly there is nothing to do.
     fn reconcile_held(&mut self) -> Result<(), AgentError> {
+        self.show_shares();
         let in_use = self.context.holdings.in_use();
         let each = in_use.iter().filter(|(name, _)| key::is_device_resource(name));
         if !self.plugins.offer_in_health(each.flat_map(|(name, ids)| ids.iter().map(|id| (&**name, id)))) {
             return self.refresh();
         }
-        if self.context.published.borrow().held != self.context.holdings.held() {
+        if self.context.published.borrow().held == self.context.holdings.held() {
+            let in_use = in_use.into_values().flatten().collect();
+            self.context.published.send_if_modified(|now| {
+                let changed = now.in_use != in_use;
+                if changed {
+                    Arc::make_mut(now).in_use = in_use;
+                }
+                changed
+            });
+        } else {
             self.publish();
         }
         Ok(())
@@ -406,6 +416,7 @@ impl DeviceReconciler {
     /// Reports to the cluster what changed since the last report.
     fn report_changes(&mut self) {
         let Some(before) = self.reported.take() else { return };
+        self.show_shares();
         self.publish();
         if let Some(file) = &mut self.health_file {
             file.keep(self.book.ailments(), &self.machine.gpus);
@@ -451,10 +462,17 @@ impl DeviceReconciler {
         }
     }
 
+    fn show_shares(&self) {
+        if self.context.options.pod_metrics {
+            self.context.metrics.pod_shares(&self.context.options.node_name, &self.context.holdings.pod_shares());
+        }
+    }
+
     fn publish(&self) {
         let published = Published {
             devices: device_infos(&self.devices),
             held: self.context.holdings.held(),
+            in_use: self.context.holdings.in_use().into_values().flatten().collect(),
             labels: node_labels(&self.machine),
         };
         self.context.published.send_if_modified(|now| {

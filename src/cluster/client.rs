@@ -26,6 +26,14 @@ pub enum ConnectError {
         /// Why.
         source: KubeconfigError,
     },
+    /// The kubeconfig has no such context.
+    #[error("the kubeconfig has no context {name:?}; it has {}", known.join(", "))]
+    Context {
+        /// What was asked for.
+        name: String,
+        /// Those that it has.
+        known: Vec<String>,
+    },
     /// Neither in a cluster nor is there a kubeconfig.
     #[error(
         "no API server to talk to: not in a cluster, and no kubeconfig found ({source}); give --kubeconfig FILE or set KUBECONFIG"
@@ -47,6 +55,11 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
     connect_as("baton", kubeconfig).await
 }
 
+/// The same for a context of the kubeconfig that is not its current one.
+pub async fn connect_to(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Client, ConnectError> {
+    Ok(client_of("baton", configuration(kubeconfig, context).await?)?.0)
+}
+
 /// A client for the cluster that `kubeconfig` names, or else the in-cluster configuration or `KUBECONFIG`. Its requests say
 /// `User-Agent: <program>/<version>`, by which audit logs distinguish our daemons; `program` is a plain word.
 ///
@@ -61,7 +74,10 @@ pub async fn connect_with_resumed(
     program: &'static str,
     kubeconfig: Option<&Path>,
 ) -> Result<(Client, Resumed), ConnectError> {
-    let mut config = configuration(kubeconfig).await?;
+    client_of(program, configuration(kubeconfig, None).await?)
+}
+
+fn client_of(program: &'static str, mut config: Config) -> Result<(Client, Resumed), ConnectError> {
     let agent = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
     config.headers.extend(HeaderValue::from_str(&agent).ok().map(|agent| (header::USER_AGENT, agent)));
     config.default_retry = false;
@@ -79,20 +95,31 @@ pub async fn connect_with_resumed(
 }
 
 /// The namespace of the context that [`connect`] would use; `default` where there is none.
-pub async fn namespace(kubeconfig: Option<&Path>) -> String {
-    configuration(kubeconfig).await.map_or_else(|_| "default".to_owned(), |config| config.default_namespace)
+pub async fn namespace(kubeconfig: Option<&Path>, context: Option<&str>) -> String {
+    configuration(kubeconfig, context).await.map_or_else(|_| "default".to_owned(), |config| config.default_namespace)
 }
 
-async fn configuration(kubeconfig: Option<&Path>) -> Result<Config, ConnectError> {
-    let Some(path) = kubeconfig else {
-        let config = Config::infer().await.map_err(|source| ConnectError::Infer { source })?;
-        let named = Kubeconfig::read().is_ok_and(|file| names_proxy(&file));
-        return Ok(without_environment_proxy(config, named));
+async fn configuration(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Config, ConnectError> {
+    let failed = |source| ConnectError::Kubeconfig {
+        path: kubeconfig.unwrap_or(Path::new("~/.kube/config")).to_owned(),
+        source,
     };
-    let failed = |source| ConnectError::Kubeconfig { path: path.to_owned(), source };
-    let file = read(path).map_err(failed)?;
-    let named = names_proxy(&file);
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(failed)?;
+    let file = match (kubeconfig, context) {
+        (Some(path), _) => read(path).map_err(failed)?,
+        (None, Some(_)) => Kubeconfig::read().map_err(failed)?,
+        (None, None) => {
+            let config = Config::infer().await.map_err(|source| ConnectError::Infer { source })?;
+            let named = Kubeconfig::read().is_ok_and(|file| names_proxy(&file, None));
+            return Ok(without_environment_proxy(config, named));
+        }
+    };
+    if let Some(name) = context.filter(|name| file.contexts.iter().all(|known| known.name != **name)) {
+        let known = file.contexts.iter().map(|context| context.name.clone()).collect();
+        return Err(ConnectError::Context { name: name.to_owned(), known });
+    }
+    let named = names_proxy(&file, context);
+    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    let config = Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?;
     Ok(without_environment_proxy(config, named))
 }
 
@@ -106,9 +133,10 @@ fn read(path: &Path) -> Result<Kubeconfig, KubeconfigError> {
     files.into_iter().try_fold(Kubeconfig::default(), Kubeconfig::merge)
 }
 
-/// Whether the file names a proxy for the cluster of the current context.
-fn names_proxy(file: &Kubeconfig) -> bool {
-    let context = file.contexts.iter().find(|context| Some(&context.name) == file.current_context.as_ref());
+/// Whether the file names a proxy for the cluster of the context, else of the current one.
+fn names_proxy(file: &Kubeconfig, context: Option<&str>) -> bool {
+    let name = context.or(file.current_context.as_deref());
+    let context = file.contexts.iter().find(|context| Some(context.name.as_str()) == name);
     let cluster = context.and_then(|context| context.context.as_ref()).map(|context| &context.cluster);
     let cluster = file.clusters.iter().find(|found| Some(&found.name) == cluster);
     cluster.and_then(|found| found.cluster.as_ref()).is_some_and(|found| found.proxy_url.is_some())

@@ -1,7 +1,7 @@
 //! Writes the inventory of a node: its Device object by server-side apply, and the node's labels. Only differences are written,
 //! and nothing is ever deleted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -9,7 +9,9 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::contract::inventory::{Device, DeviceHeld, DeviceInfo, DeviceStatus};
+use crate::contract::inventory::{Device, DeviceCounts, DeviceHeld, DeviceInfo, DeviceSpec, DeviceStatus};
+use crate::contract::{Cordons, DeviceId, DeviceType, key};
+use crate::runtime::clock;
 
 /// Labels of the node; `None` takes one away.
 pub type NodeLabels = BTreeMap<&'static str, Option<String>>;
@@ -21,8 +23,33 @@ pub struct Published {
     pub devices: Vec<DeviceInfo>,
     /// Devices that pods hold without an assignment of the scheduler.
     pub held: Vec<DeviceHeld>,
+    /// Devices of which a pod has a part. A change of these alone is written with the next comparison: they are for people.
+    pub in_use: BTreeSet<DeviceId>,
     /// Labels of the node. Those that have a value stand on the Device object too, but for the driver's version.
     pub labels: NodeLabels,
+}
+
+impl Published {
+    /// It says more than that other devices are in use.
+    pub fn is_urgent_after(&self, before: &Self) -> bool {
+        (&self.devices, &self.held, &self.labels) != (&before.devices, &before.held, &before.labels)
+    }
+
+    fn counts(&self, cordons: &Cordons) -> DeviceCounts {
+        let mut counts = DeviceCounts::default();
+        let wall = clock::wall();
+        // A GPU that is split has no resources of its own.
+        for info in self.devices.iter().filter(|info| !info.resources.is_empty()) {
+            let cordoned = cordons.of(info.id.as_str(), info.labels.get(key::PARENT).map(String::as_str), wall);
+            let free = info.health && cordoned.is_none() && !self.in_use.contains(&info.id);
+            counts.unhealthy += u32::from(!info.health);
+            match info.kind {
+                DeviceType::Gpu => (counts.gpus, counts.free) = (counts.gpus + 1, counts.free + u32::from(free)),
+                _ => counts.nics += 1,
+            }
+        }
+        counts
+    }
 }
 
 /// The inventory of one node in the API.
@@ -41,6 +68,8 @@ struct Last {
     /// Uid of the node, its owner.
     node_uid: Option<String>,
     published: Published,
+    counts: DeviceCounts,
+    cordons: Cordons,
 }
 
 /// Writes of one pass.
@@ -67,13 +96,22 @@ impl InventoryWriter {
     /// Makes the API show `now`. Nothing is written when it does already; a change or deletion by another client is undone.
     pub async fn publish(&mut self, now: &Published) -> Result<Written, kube::Error> {
         // A change of health is one request: the state before it is known.
-        if let Some(last) = self.last.take_if(|last| last.published != *now && last.published.labels == now.labels) {
-            return self.apply(now, last.node_uid).await.map(|()| Written { device: true, labels: false });
+        if let Some(last) =
+            self.last.take_if(|last| now.is_urgent_after(&last.published) && last.published.labels == now.labels)
+        {
+            return self
+                .apply(now, last.node_uid, &last.cordons)
+                .await
+                .map(|()| Written { device: true, labels: false });
         }
-        let seen = self.devices.get_metadata_opt(&self.node).await?.and_then(|device| device.resource_version());
+        let seen = self.devices.get_metadata_opt(&self.node).await?;
+        let cordons = seen.as_ref().map(|device| Cordons::of_metadata(&device.metadata)).unwrap_or_default();
+        let seen = seen.and_then(|device| device.resource_version());
         if let Some(last) = &self.last
             && seen.as_ref() == Some(&last.version)
-            && last.published == *now
+            && !now.is_urgent_after(&last.published)
+            && last.published.labels == now.labels
+            && last.counts == now.counts(&cordons)
         {
             return Ok(Written::default());
         }
@@ -83,28 +121,31 @@ impl InventoryWriter {
             Some(_) => self.devices.get_opt(&self.node).await?,
             None => None,
         };
-        let wanted = self.object(now, node.uid().as_deref());
+        let wanted = self.object(now, node.uid().as_deref(), &cordons);
         match current.filter(|current| matches(current, &wanted)) {
             Some(current) => {
-                let keep = |version| Last { version, node_uid: node.uid(), published: now.clone() };
-                self.last = current.resource_version().map(keep);
+                self.keep(now, &current, node.uid(), &cordons);
                 Ok(Written { device: false, labels })
             }
-            None => self.apply(now, node.uid()).await.map(|()| Written { device: true, labels }),
+            None => self.apply(now, node.uid(), &cordons).await.map(|()| Written { device: true, labels }),
         }
     }
 
-    async fn apply(&mut self, now: &Published, node_uid: Option<String>) -> Result<(), kube::Error> {
+    async fn apply(&mut self, now: &Published, node_uid: Option<String>, cordons: &Cordons) -> Result<(), kube::Error> {
         let params = PatchParams::apply(&self.manager).force();
-        let wanted = self.object(now, node_uid.as_deref());
+        let wanted = self.object(now, node_uid.as_deref(), cordons);
         let written = self.devices.patch(&self.node, &params, &Patch::Apply(&wanted)).await?;
-        self.last = written.resource_version().map(|version| Last { version, node_uid, published: now.clone() });
+        self.keep(now, &written, node_uid, cordons);
         Ok(())
     }
 
-    fn object(&self, now: &Published, node_uid: Option<&str>) -> Device {
-        let mut device =
-            Device::new(&self.node, crate::contract::inventory::DeviceSpec { devices: now.devices.clone() });
+    fn keep(&mut self, now: &Published, stored: &Device, node_uid: Option<String>, cordons: &Cordons) {
+        let (published, counts, cordons) = (now.clone(), now.counts(cordons), cordons.clone());
+        self.last = stored.resource_version().map(|version| Last { version, node_uid, published, counts, cordons });
+    }
+
+    fn object(&self, now: &Published, node_uid: Option<&str>, cordons: &Cordons) -> Device {
+        let mut device = Device::new(&self.node, DeviceSpec { devices: now.devices.clone() });
         let labels = now.labels.iter().filter(|(key, _)| **key != crate::contract::key::NODE_GPU_DRIVER);
         let labels: BTreeMap<String, String> =
             labels.filter_map(|(key, value)| Some(((*key).to_owned(), value.clone()?))).collect();
@@ -118,7 +159,8 @@ impl InventoryWriter {
                 ..OwnerReference::default()
             }]
         });
-        device.status = (!now.held.is_empty()).then(|| DeviceStatus { allocations: now.held.clone() });
+        let counts = Some(now.counts(cordons));
+        device.status = Some(DeviceStatus { allocations: now.held.clone(), counts });
         device
     }
 

@@ -8,6 +8,7 @@ pub mod client;
 mod client_certificate;
 pub mod controller_feed;
 pub mod controller_writer;
+pub mod cordon;
 pub mod device;
 pub mod feed;
 pub mod feed_set;

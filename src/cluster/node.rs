@@ -84,6 +84,14 @@ impl LightNode {
         silent.map_or(NodeReachability::There, NodeReachability::UnreachableSince)
     }
 
+    /// What the kubelet offers to pods, by resource name.
+    pub fn allocatable(&self) -> impl Iterator<Item = (&str, i64)> {
+        self.status
+            .allocatable
+            .iter()
+            .filter_map(|(name, text)| Some((&**name, text.parse::<Quantity>().ok()?.value())))
+    }
+
     /// As `kubectl` shows it: `Ready` or `NotReady`, with `SchedulingDisabled` behind a comma on a cordoned node.
     pub fn status_words(&self) -> String {
         let ready = if self.ready().is_some_and(|found| &*found.status == "True") { "Ready" } else { "NotReady" };

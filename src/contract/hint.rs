@@ -158,18 +158,34 @@ pub enum Operator {
 impl LabelSelector {
     /// `true` when `labels` satisfy every part. An empty selector matches everything.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
-            && self.match_expressions.iter().all(|requirement| requirement.holds(labels))
+        self.holds(|key| labels.get(key).map(String::as_str))
+    }
+
+    /// The same of a device that has its `uuid` as a label too.
+    pub fn matches_device(&self, labels: &BTreeMap<String, String>, uuid: Option<&str>) -> bool {
+        self.holds(|key| if key == key::UUID { uuid } else { labels.get(key).map(String::as_str) })
+    }
+
+    /// It reads the device's uuid, so that devices which differ in nothing else are different to it.
+    pub fn names_devices(&self) -> bool {
+        let mut keys =
+            self.match_labels.keys().chain(self.match_expressions.iter().map(|requirement| &requirement.key));
+        keys.any(|key| key == key::UUID)
+    }
+
+    fn holds<'a>(&self, value: impl Fn(&str) -> Option<&'a str>) -> bool {
+        self.match_labels.iter().all(|(key, wanted)| value(key) == Some(wanted))
+            && self.match_expressions.iter().all(|requirement| requirement.holds(value(&requirement.key)))
     }
 }
 
 impl Requirement {
-    /// `true` when it holds of these labels.
-    pub fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
-        let value = labels.get(&self.key);
+    /// `true` when it holds of this value of its label.
+    pub fn holds(&self, value: Option<&str>) -> bool {
+        let listed = |value: &str| self.values.iter().any(|listed| listed == value);
         match self.operator {
-            Operator::In => value.is_some_and(|v| self.values.contains(v)),
-            Operator::NotIn => value.is_none_or(|v| !self.values.contains(v)),
+            Operator::In => value.is_some_and(listed),
+            Operator::NotIn => value.is_none_or(|value| !listed(value)),
             Operator::Exists => value.is_some(),
             Operator::DoesNotExist => value.is_none(),
         }

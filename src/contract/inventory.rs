@@ -22,6 +22,10 @@ use super::quantity::Quantity;
     singular = "device",
     status = "DeviceStatus",
     derive = "PartialEq",
+    printcolumn = r#"{"name":"GPUs","type":"integer","jsonPath":".status.counts.gpus","description":"GPUs and MIG devices"}"#,
+    printcolumn = r#"{"name":"Free","type":"integer","jsonPath":".status.counts.free","description":"GPUs and MIG devices that no pod has a part of, that are healthy and not cordoned"}"#,
+    printcolumn = r#"{"name":"NICs","type":"integer","jsonPath":".status.counts.nics","description":"RDMA NICs"}"#,
+    printcolumn = r#"{"name":"Unhealthy","type":"integer","jsonPath":".status.counts.unhealthy","description":"GPUs, MIG devices and NICs that take no new pods"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 pub struct DeviceSpec {
@@ -106,12 +110,28 @@ pub struct VirtualFunction {
     pub bus_id: DeviceId,
 }
 
-/// Devices that pods hold without an assignment of the scheduler.
+/// What pods hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceStatus {
-    /// By device type.
+    /// Devices that pods hold without an assignment of the scheduler, by type.
     #[serde(default)]
     pub allocations: Vec<DeviceHeld>,
+    /// For people: what `kubectl get devices` shows. No decision reads it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts: Option<DeviceCounts>,
+}
+
+/// The devices of the node in numbers, as the node daemon last wrote them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceCounts {
+    /// GPUs and MIG devices; a GPU that is split counts for its parts.
+    pub gpus: u32,
+    /// Of these, the ones that are healthy, not cordoned, and held by no pod.
+    pub free: u32,
+    /// RDMA NICs.
+    pub nics: u32,
+    /// GPUs, MIG devices and NICs that take no new pods.
+    pub unhealthy: u32,
 }
 
 /// Pods that hold devices of one type.

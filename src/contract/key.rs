@@ -43,6 +43,9 @@ pub const MODEL: &str = "scheduling.koordinator.sh/model";
 /// `{"2":[{"minors":[0,1],"ringBusBandwidth":"200G","allocationScore":1}]}`.
 pub const GPU_PARTITIONS: &str = "scheduling.koordinator.sh/gpu-partitions";
 
+/// Device label: UUID of a GPU or MIG device, which is its id.
+pub const UUID: &str = "scheduling.koordinator.sh/uuid";
+
 /// Device object annotation: which devices people have taken out of use. The node daemon never writes it.
 pub const CORDONED: &str = "scheduling.koordinator.sh/cordoned";
 

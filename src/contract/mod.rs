@@ -6,6 +6,7 @@
 pub mod agent_status;
 pub mod allocation;
 pub mod container_devices;
+pub mod cordon;
 pub mod entry_text;
 pub mod extender;
 pub mod gang;
@@ -26,6 +27,7 @@ pub mod word;
 pub use agent_status::{AgentStatus, Exceptions, Identity, LEASE_PREFIX, LEASES_SUFFIX, LockWord};
 pub use allocation::{AllocationError, DeviceAllocation, DeviceEntry, Extension, Vf};
 pub use container_devices::ContainerDevices;
+pub use cordon::{Cordon, Cordons};
 pub use id::{DeviceId, DeviceType, PodKey, PodRef, PodUid};
 pub use lock::{Holder, LockFormat, LockRead, LockValue, print_bind_timestamp};
 pub use quantity::{Quantity, QuantityError};

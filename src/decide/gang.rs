@@ -96,6 +96,8 @@ pub struct GroupRecord {
     pub not_ready: Option<(&'static str, String)>,
     /// Why each of its gangs was not ready.
     reasons: Vec<NotReady>,
+    /// How far each of its gangs had come when that was reported, see [`NotReady::step`].
+    steps: Vec<u32>,
     /// Monotonic time of the first reservation that waits for others.
     holding: Option<Duration>,
     /// Monotonic time when the waiting time began.

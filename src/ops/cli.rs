@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use super::config::{self, ConfigError};
 use super::say::{Usage, remark};
 use super::settings;
-use super::{audit, convert, daemon, doctor, explain, get, manifests};
+use super::{audit, complete, convert, cordon, daemon, doctor, explain, get, manifests};
 use crate::decide::scheduler::rules::Plugins;
 use crate::runtime::words;
 
@@ -44,6 +44,23 @@ The scheduler is found through the API server: the pod proxy of the pods labelle
 app.kubernetes.io/component=scheduler, which takes the ClusterRole baton-operator in their namespace. It is shown a token of the
 ServiceAccount baton-viewer, never yours. --admin-url names an address instead: https://127.0.0.1:9413 beside
 `kubectl -n baton-system port-forward <leading pod> 9413`.";
+
+const CORDON: &str = "\
+Takes one device out of use: `baton cordon node-1/gpu-3 --reason 'fan fails' --until 2h`. The scheduler gives it to no new pod; pods
+that hold it go on. A cordoned GPU covers its MIG devices. `baton get devices`, `get nodes`, `explain` and `kubectl get device NODE
+-o yaml` show it. The cordon is an annotation of the node's Device object and goes with the node.
+
+It takes the rights of ClusterRole baton-operator.";
+
+const UNCORDON: &str = "\
+Returns a device that was taken out of use by `baton cordon` or `baton drain`.";
+
+const DRAIN: &str = "\
+Lists the pods that hold a device and, with --yes, cordons it and evicts them. PodDisruptionBudgets are respected: an eviction
+that one puts off is tried again until --timeout. Exit code 1 while pods hold the device.";
+
+const COMPLETION: &str = "\
+Prints the completions of a shell, names of nodes, devices, pods and gangs among them: `source <(baton completion bash)`.";
 
 const AUDIT: &str = "\
 Reads nodes, pods and Device objects and checks what must always hold: no device (or share of one) is held by two live
@@ -122,9 +139,15 @@ pub fn command() -> Command {
     );
     // Deriving the arguments replaces the texts of the command by the doc comment of their type: the texts are set afterwards.
     let get = get::GetArgs::augment_args(Command::new("get"))
-        .about("Show nodes, pods or locks with their devices, TYJobs, gangs, or the queue");
+        .about("Show nodes, devices, pods or locks, TYJobs, gangs, or the queue");
     let explain = explain::ExplainArgs::augment_args(Command::new("explain"))
-        .about("Show why a pod, a gang or a TYJob is where it is, or what would be decided");
+        .about("Show why a pod, a gang or a TYJob is where it is, what a node takes, or what would be decided");
+    let cordon = cordon::CordonArgs::augment_args(Command::new("cordon")).about("Take one device out of use");
+    let uncordon = cordon::UncordonArgs::augment_args(Command::new("uncordon")).about("Return a device");
+    let drain =
+        cordon::DrainArgs::augment_args(Command::new("drain")).about("Take one device out of use and evict its pods");
+    let completion =
+        complete::CompletionArgs::augment_args(Command::new("completion")).about("Print the completions of a shell");
     let audit = audit::AuditArgs::augment_args(Command::new("audit")).about("Check what must always hold of a cluster");
     let manifests = manifests::ManifestsArgs::augment_args(Command::new("manifests"))
         .about("Print or write the Kubernetes manifests");
@@ -137,9 +160,13 @@ pub fn command() -> Command {
         .subcommand(get.long_about(GET))
         .subcommand(explain.long_about(EXPLAIN))
         .subcommand(audit.long_about(AUDIT))
+        .subcommand(cordon.long_about(CORDON))
+        .subcommand(uncordon.long_about(UNCORDON))
+        .subcommand(drain.long_about(DRAIN))
         .subcommand(manifests.long_about(MANIFESTS))
         .subcommand(crds.long_about(CRDS))
         .subcommand(config.long_about(CONFIG))
+        .subcommand(completion.long_about(COMPLETION))
 }
 
 fn print_config() -> Arg {
@@ -149,8 +176,9 @@ fn print_config() -> Arg {
 
 /// Runs the process: parses, starts, and turns the outcome into an exit code.
 pub fn main() -> ExitCode {
+    complete::answer(command);
     // clap prints its own errors, with the nearest flag, and exits with 2.
-    exit(run(&command().get_matches()))
+    exit(run(&command().get_matches_from(explain::split_names(std::env::args_os()))))
 }
 
 /// Runs the process as a scheduler with these rules: flags, environment, file, logging and exit codes are those of
@@ -187,6 +215,16 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Some(("get", matches)) => short(get::run(get::GetArgs::from_arg_matches(matches)?)).map(|()| ExitCode::SUCCESS),
         Some(("explain", matches)) => {
             short(explain::run(explain::ExplainArgs::from_arg_matches(matches)?)).map(|()| ExitCode::SUCCESS)
+        }
+        Some(("cordon", matches)) => {
+            short(cordon::cordon(cordon::CordonArgs::from_arg_matches(matches)?)).map(|()| ExitCode::SUCCESS)
+        }
+        Some(("uncordon", matches)) => {
+            short(cordon::uncordon(cordon::UncordonArgs::from_arg_matches(matches)?)).map(|()| ExitCode::SUCCESS)
+        }
+        Some(("drain", matches)) => short(cordon::drain(cordon::DrainArgs::from_arg_matches(matches)?)),
+        Some(("completion", matches)) => {
+            complete::run(&complete::CompletionArgs::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS)
         }
         Some(("audit", matches)) => short(audit::run(audit::AuditArgs::from_arg_matches(matches)?)),
         Some(("doctor", matches)) => {

@@ -1,8 +1,6 @@
 //! Requests to the leading scheduler: at an address, or through the API server's proxy to its pod; with a token that is good for
 //! nothing else.
 
-use std::path::Path;
-
 use anyhow::{Context, anyhow};
 use clap::Args;
 use http::{Request, Uri};
@@ -13,7 +11,7 @@ use kube::api::{Api, ListParams, PostParams};
 use kube::client::Body;
 use serde::de::DeserializeOwned;
 
-use super::live;
+use super::live::{self, Access};
 use super::say::Usage;
 use crate::cluster::client::{self, status_code};
 use crate::runtime::auth::{AUDIENCE, HEADER};
@@ -60,19 +58,19 @@ pub struct Leader {
 
 impl Leader {
     /// Finds it. A given address is used as it is.
-    pub async fn find(args: &LeaderArgs, kubeconfig: Option<&Path>) -> anyhow::Result<Self> {
+    pub async fn find(args: &LeaderArgs, access: &Access) -> anyhow::Result<Self> {
         if let Some(url) = &args.admin_url.clone().or(admin_url(std::env::var("BATON_ADMIN_URL").ok())?) {
             if url.scheme_str() != Some("http") && url.scheme_str() != Some("https") {
                 return Err(Usage(format!("--admin-url {url}: expected a URL like https://127.0.0.1:9413")).into());
             }
             let token = match url.scheme_str() {
-                Some("https") => Some(viewer_token(live::connect(kubeconfig).await?, &args.scheduler_namespace).await?),
+                Some("https") => Some(viewer_token(access.connect().await?, &args.scheduler_namespace).await?),
                 _ => None,
             };
             return Ok(Self { client: client::at(url.clone())?, prefix: String::new(), token, place: url.to_string() });
         }
         let how = "cannot look for the scheduler; --admin-url URL names it directly";
-        let client = live::connect(kubeconfig).await.context(how)?;
+        let client = access.connect().await.context(how)?;
         let namespace = &args.scheduler_namespace;
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
         let params = ListParams::default().labels(LABELS);
@@ -230,17 +228,18 @@ mod tests {
     #[tokio::test]
     async fn the_leading_pod_is_reached_through_the_api_servers_proxy() {
         let (kubeconfig, address) = api_server().await;
+        let access = Access { kubeconfig: Some(kubeconfig.path().to_owned()), context: None };
         let args = LeaderArgs { admin_url: None, scheduler_namespace: "system".into() };
-        let leader = Leader::find(&args, Some(kubeconfig.path())).await.unwrap();
+        let leader = Leader::find(&args, &access).await.unwrap();
         let queue: Value = leader.get("/queue").await.unwrap();
         assert_eq!(queue["leading"], true);
         let nowhere = LeaderArgs { scheduler_namespace: "empty".into(), ..args };
-        let error = Leader::find(&nowhere, Some(kubeconfig.path())).await.err().unwrap().to_string();
+        let error = Leader::find(&nowhere, &access).await.err().unwrap().to_string();
         assert!(error.contains("namespace empty") && error.contains("--admin-url"), "{error}");
         // An address is used as it is, and over plain HTTP nothing is shown to it.
         let url = format!("http://{address}/admin").parse().unwrap();
         let direct = LeaderArgs { admin_url: Some(url), ..nowhere };
-        let leader = Leader::find(&direct, None).await.unwrap();
+        let leader = Leader::find(&direct, &Access::default()).await.unwrap();
         let queue: Value = leader.get("/queue").await.unwrap();
         assert_eq!(queue["leading"], true);
     }

@@ -2,10 +2,11 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::anyhow;
+use clap::Args;
 use kube::Client;
 use kube::api::{Api, ListParams};
 
@@ -16,20 +17,33 @@ use crate::contract::AgentStatus;
 use crate::contract::inventory::Device;
 use crate::runtime::clock;
 
-/// Connects with the credentials of `kubeconfig`; else of KUBECONFIG, ~/.kube/config, or the pod's service account.
-pub async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
-    Ok(client::connect(file(kubeconfig).as_deref()).await?)
+/// Which cluster, and whose rights.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Access {
+    /// Credentials; else KUBECONFIG, ~/.kube/config, or the pod's service account.
+    #[arg(long, value_name = "FILE", global = true, value_hint = clap::ValueHint::FilePath)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig; else its current one.
+    #[arg(long, value_name = "NAME", global = true)]
+    pub context: Option<String>,
 }
 
-/// The namespace that the context of these credentials names, as kubectl has it; else `default`.
-pub async fn namespace(kubeconfig: Option<&Path>) -> String {
-    client::namespace(file(kubeconfig).as_deref()).await
-}
+impl Access {
+    /// Connects.
+    pub async fn connect(&self) -> anyhow::Result<Client> {
+        Ok(client::connect_to(self.file().as_deref(), self.context.as_deref()).await?)
+    }
 
-/// An empty variable counts as unset, as kubectl has it.
-fn file(given: Option<&Path>) -> Option<PathBuf> {
-    let variable = std::env::var_os("KUBECONFIG").filter(|paths| !paths.is_empty()).map(PathBuf::from);
-    given.map(PathBuf::from).or(variable)
+    /// The namespace that the context names, as kubectl has it; else `default`.
+    pub async fn namespace(&self) -> String {
+        client::namespace(self.file().as_deref(), self.context.as_deref()).await
+    }
+
+    /// An empty variable counts as unset, as kubectl has it.
+    fn file(&self) -> Option<PathBuf> {
+        let variable = std::env::var_os("KUBECONFIG").filter(|paths| !paths.is_empty()).map(PathBuf::from);
+        self.kubeconfig.clone().or(variable)
+    }
 }
 
 /// The Device objects.

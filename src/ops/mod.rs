@@ -4,8 +4,10 @@
 pub mod admission;
 pub mod audit;
 pub mod cli;
+mod complete;
 pub mod config;
 pub mod convert;
+mod cordon;
 mod daemon;
 #[cfg(feature = "sim")]
 pub mod demo;

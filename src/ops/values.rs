@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::config::Value;
+use crate::contract::hint::{LabelSelector, Operator, Requirement};
 use crate::contract::name::{check_annotation_key, check_daemon_namespace, check_label_name};
 
 /// A node annotation's key.
@@ -13,6 +14,48 @@ pub fn annotation_key(text: &str) -> Result<String, String> {
 /// A span of time.
 pub fn duration(text: &str) -> Result<Duration, String> {
     Value::read(text)
+}
+
+/// A label selector as kubectl reads it.
+pub fn selector(text: &str) -> Result<LabelSelector, String> {
+    let mut selector = LabelSelector::default();
+    let (mut depth, mut begin) = (0, 0);
+    let ends = text.char_indices().chain([(text.len(), ',')]).filter(|(_, letter)| {
+        depth += i32::from(*letter == '(') - i32::from(*letter == ')');
+        *letter == ',' && depth == 0
+    });
+    for (end, _) in ends {
+        selector.match_expressions.push(requirement(text[begin..end].trim())?);
+        begin = end + 1;
+    }
+    if depth == 0 { Ok(selector) } else { Err(format!("{text:?}: a bracket has no partner")) }
+}
+
+fn requirement(text: &str) -> Result<Requirement, String> {
+    let list = |values: &str| values.split(',').map(|value| value.trim().to_owned()).collect::<Vec<_>>();
+    let set = |word: &str| {
+        let (key, values) = text.split_once(word)?;
+        Some((key, list(values.trim().strip_prefix('(')?.strip_suffix(')')?)))
+    };
+    let (key, operator, values) = if let Some((key, values)) = set(" notin ") {
+        (key, Operator::NotIn, values)
+    } else if let Some((key, values)) = set(" in ") {
+        (key, Operator::In, values)
+    } else if let Some((key, value)) = text.split_once("!=") {
+        (key, Operator::NotIn, vec![value.trim().to_owned()])
+    } else if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
+        (key, Operator::In, vec![value.trim().to_owned()])
+    } else if let Some(key) = text.strip_prefix('!') {
+        (key, Operator::DoesNotExist, Vec::new())
+    } else {
+        (text, Operator::Exists, Vec::new())
+    };
+    let key = key.trim().to_owned();
+    let bad = |letter: char| letter.is_whitespace() || "=!(),".contains(letter);
+    if key.is_empty() || key.contains(bad) || values.iter().any(|value| value.contains(bad)) {
+        return Err(format!("{text:?} is no part of a selector; expected a=b, a!=b, a in (b,c), a notin (b), a or !a"));
+    }
+    Ok(Requirement { key, operator, values })
 }
 
 /// A namespace.
@@ -54,6 +97,25 @@ pub fn image(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_selector_is_read_as_kubectl_reads_it() {
+        let labels = [("a", "b"), ("model", "H100")].map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        for (text, matches) in [
+            ("a=b", true),
+            ("a==b,model in (H100, H200)", true),
+            ("a != b", false),
+            ("!c,a", true),
+            ("model notin (H100)", false),
+            ("c!=d", true),
+            ("a=", false),
+        ] {
+            assert_eq!(selector(text).unwrap().matches(&labels), matches, "{text}");
+        }
+        for bad in ["", ",", "a=b,", "a in b", "a in (b", "a b", "=b", "a=(b"] {
+            assert!(selector(bad).is_err(), "{bad:?}");
+        }
+    }
 
     #[test]
     fn what_cannot_be_a_name_is_refused() {

@@ -1,5 +1,5 @@
 //! What the scheduler's addresses answer: probes, metrics, `/leading`, `/explain?pod=namespace/name`, what-if by a POST of a manifest to
-//! `/explain`, `/queue`, `/gangs`, `/gangs/<namespace>/<name>`, `/jobs/<namespace>/<name>`.
+//! `/explain`, `/queue`, `/gangs`, `/gangs/<namespace>/<name>`, `/jobs/<namespace>/<name>`, `/nodes/<name>`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +76,14 @@ pub fn answers(questions: mpsc::Sender<Question>, metrics: Metrics) -> Answers {
         // It is the one process that may answer kube-scheduler, so a Service needs no other endpoint.
         leading: Some(check(|state| if state.leading { Ok(word(&state)) } else { Err(word(&state)) })),
         metrics: Arc::new(move || metrics.print()),
-        paths: &["/explain?pod=NAMESPACE/NAME", "/queue", "/gangs", "/gangs/NAMESPACE/NAME", "/jobs/NAMESPACE/NAME"],
+        paths: &[
+            "/explain?pod=NAMESPACE/NAME",
+            "/queue",
+            "/gangs",
+            "/gangs/NAMESPACE/NAME",
+            "/jobs/NAMESPACE/NAME",
+            "/nodes/NAME",
+        ],
         questions: router(questions),
     }
 }
@@ -92,6 +99,7 @@ fn router(questions: Questions) -> Router {
         .route("/gangs", get(gangs))
         .route("/gangs/{namespace}/{name}", get(explain_gang))
         .route("/jobs/{namespace}/{name}", get(explain_job))
+        .route("/nodes/{name}", get(explain_node))
         .with_state(questions)
 }
 
@@ -159,6 +167,15 @@ async fn explain_job(State(questions): State<Questions>, Path(path): Path<(Strin
         ask(&questions, move |scheduler, now| scheduler.explain_job(&job, now)).await
     };
     reply(answer.map(|found| found.ok_or_else(|| (StatusCode::NOT_FOUND, format!("there is no TYJob {job}\n")))))
+}
+
+async fn explain_node(State(questions): State<Questions>, Path(name): Path<String>) -> Response {
+    let missing = || (StatusCode::NOT_FOUND, format!("there is no node {name}; `baton get nodes` lists them all\n"));
+    let answer = {
+        let name = name.clone();
+        ask(&questions, move |scheduler, now| scheduler.explain_node(&name, now)).await
+    };
+    reply(answer.map(|found| found.ok_or_else(missing)))
 }
 
 /// The answer as JSON, a refusal with its status, or 503 where the event loop gave no answer.

@@ -55,13 +55,14 @@ const COUNTERS: [(&str, &str); 17] = [
     ("job_places_taken", "Places of TYJobs that their pods have taken over"),
     ("job_places_void", "Places of TYJobs that became void"),
 ];
-const GAUGES: [(&str, &str); 9] = [
+const GAUGES: [(&str, &str); 10] = [
     ("leading", "1 while this process leads"),
     ("queue_active", "Pods to be tried"),
     ("queue_backoff", "Pods backing off"),
     ("queue_parked", "Pods waiting for an event"),
     ("in_flight", "Pods with a node that are not bound yet"),
     ("nodes", "Nodes known"),
+    ("devices_cordoned", "Devices that people have taken out of use"),
     ("gangs_waiting", "Groups of gangs that wait for a place"),
     ("jobs_waiting", "TYJobs that wait for places"),
     ("job_reservations", "Places of TYJobs that no pod has taken yet"),
@@ -163,6 +164,7 @@ impl Metrics {
             parked,
             scheduler.binder().attempts().len() as i64,
             scheduler.world().nodes().count() as i64,
+            scheduler.world().nodes().filter_map(|(_, node)| Some(node.stock.as_ref()?.cordoned() as i64)).sum(),
             scheduler.waiting_groups() as i64,
             waiting_jobs as i64,
             reservations as i64,

@@ -4,6 +4,7 @@
 
 mod audit;
 mod cli;
+mod cordon;
 mod demo;
 mod demo_kubectl;
 mod doctor;
@@ -18,3 +19,4 @@ mod program;
 mod simulate;
 #[path = "../harness/skip.rs"]
 mod skip;
+mod terminal;

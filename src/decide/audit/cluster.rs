@@ -10,7 +10,7 @@ use super::world::check;
 use crate::contract::{ContainerDevices, DeviceAllocation, DeviceId, LockRead};
 use crate::decide::handoff::assignment::{delivers, kind_of};
 use crate::decide::pod::HandoffPod;
-use crate::decide::world::{Node, Place, World};
+use crate::decide::world::{Node, Place, Stock, World, not_offered};
 
 /// Checks a world that was just read from a cluster: [`check`]; bound pods' assignments are complete; every lock says
 /// whose it is, and none stands for longer than `lock_ends` (by the reader's clock `wall`).
@@ -42,9 +42,16 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
             found.push(Violation::HeldOtherwise { pod, node: node.name.clone(), devices });
         }
     }
-    for (_, node) in world.mentioned().filter(|(_, node)| node.stock.is_some() || node.agent.is_some()) {
-        if let Some(driver) = node.gpu_driver() {
+    for (_, node) in world.mentioned() {
+        let served = node.stock.is_some() || node.agent.is_some();
+        if let Some(driver) = node.gpu_driver().filter(|_| served) {
             found.push(Violation::AnotherGpuDriver { node: node.name.clone(), driver: driver.into() });
+        }
+        if let Some((healthy, what)) = not_offered(node) {
+            found.push(Violation::DaemonGone { node: node.name.clone(), what, healthy });
+        }
+        if let Some(why) = node.stock.as_ref().and_then(Stock::unreadable_cordons) {
+            found.push(Violation::Cordons { node: node.name.clone(), why: why.to_owned() });
         }
     }
     for node in world.locked().filter_map(|id| world.node(id)) {

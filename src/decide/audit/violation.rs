@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::contract::DeviceId;
+use crate::contract::{DeviceId, key};
 
 /// Something that must not be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -86,6 +86,22 @@ pub enum Violation {
         /// The driver.
         driver: Box<str>,
     },
+    /// The kubelet offers none of a node's healthy devices: the node daemon has died.
+    DaemonGone {
+        /// Node.
+        node: Box<str>,
+        /// `GPUs` or `NICs`.
+        what: &'static str,
+        /// Healthy ones.
+        healthy: usize,
+    },
+    /// The annotation that says which devices are cordoned cannot be read: no device of the node is given to new pods.
+    Cordons {
+        /// Node.
+        node: Box<str>,
+        /// Why.
+        why: String,
+    },
     /// A lock annotation that names neither a time nor a pod: its writer does not follow the protocol.
     MalformedLock {
         /// Node.
@@ -115,6 +131,17 @@ impl std::fmt::Display for Violation {
             Self::Pool { node, device, free, expected } => {
                 write!(f, "device {device} of node {node}: {free} counted as free, {expected} are")
             }
+            Self::DaemonGone { node, what, healthy } => write!(
+                f,
+                "node {node}: its daemon is gone, the kubelet offers 0 of {healthy} healthy {what}, and no new pod gets one; look at \
+                 the daemon's pod there (`kubectl -n baton-system get pods -o wide`), or run `baton doctor` on the node"
+            ),
+            Self::Cordons { node, why } => write!(
+                f,
+                "Device object {node}: {why}; no device of the node is given to new pods until it is corrected: `kubectl annotate \
+                 device {node} {}-` takes it away, then cordon again with `baton cordon`",
+                key::CORDONED
+            ),
             Self::Accounts { node } => {
                 write!(f, "node {node}: what is counted as requested is not the sum of its pods")
             }

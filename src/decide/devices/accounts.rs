@@ -163,15 +163,15 @@ impl Accounts {
 /// What is free on a node, in a few numbers: for filters, scores and indexes that must not look at each device. Kept up to date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Summary {
-    /// Healthy GPUs that are open and have capacity, by number.
+    /// Healthy GPUs that are open, not cordoned and have capacity, by number.
     pub open_gpus: u128,
     /// Of these, the ones of which no pod holds a part.
     pub free_gpus: u128,
-    /// Healthy, open NICs.
+    /// Healthy, open NICs that are not cordoned.
     pub open_nics: u128,
     /// Of these, the ones of which no pod holds a part.
     pub free_nics: u128,
-    /// Healthy, open, unheld MIG devices.
+    /// Healthy, open, unheld MIG devices that are not cordoned.
     pub free_migs: u128,
     /// GPUs with capacity, healthy or not.
     pub gpus: u32,
@@ -208,7 +208,7 @@ impl Summary {
             sum.core_total += u32::from(gpu.core);
             sum.taken += u32::from(gpu.core);
             let used = &accounts.gpus[usize::from(at)];
-            if gpu.healthy && used.closed == 0 {
+            if gpu.healthy && !gpu.cordoned && used.closed == 0 {
                 sum.open_gpus |= bit(at);
                 if used.holders == 0 {
                     sum.free_gpus |= bit(at);
@@ -227,7 +227,7 @@ impl Summary {
         for (at, nic) in (0u8..).zip(&devices.nics).filter(|(_, nic)| nic.percent > 0) {
             sum.nics += 1;
             let used = &accounts.nics[usize::from(at)];
-            if nic.healthy && used.closed == 0 {
+            if nic.healthy && !nic.cordoned && used.closed == 0 {
                 let room = accounts.nic_room(devices, at);
                 sum.open_nics |= bit(at);
                 sum.nic_free += u32::from(room);
@@ -239,7 +239,7 @@ impl Summary {
         }
         for (at, mig) in (0u8..).zip(&devices.migs) {
             let used = &accounts.migs[usize::from(at)];
-            if mig.healthy && used.closed == 0 && used.holders == 0 {
+            if mig.healthy && !mig.cordoned && used.closed == 0 && used.holders == 0 {
                 sum.free_migs |= bit(at);
             }
         }

@@ -41,7 +41,9 @@ pub(super) fn eligible(pool: &NodePool, wishes: &Wishes) -> Eligible {
     let devices = pool.devices();
     let matches = |slot: &Slot| {
         let hint = if matches!(slot, Slot::Nic(_)) { &wishes.rdma } else { &wishes.gpu };
-        hint.selector.as_ref().is_none_or(|selector| selector.matches(devices.labels(*slot)))
+        hint.selector
+            .as_ref()
+            .is_none_or(|selector| selector.matches_device(devices.labels(*slot), devices.uuid(*slot)))
     };
     let matching: DeviceSet = devices.slots().filter(|slot| devices.is_usable(*slot)).filter(matches).collect();
     let for_nics = matching & alone(pool, wishes.rdma.exclusive_policy);

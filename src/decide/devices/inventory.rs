@@ -44,6 +44,8 @@ pub struct Gpu {
     pub bytes_known: bool,
     /// Listed and healthy.
     pub healthy: bool,
+    /// Taken out of use by people.
+    pub cordoned: bool,
     pub(super) labels: Shared<Labels>,
     /// What the inventory lists; `None` when it does not list the device.
     pub(super) capacity: Option<Shared<Amounts>>,
@@ -64,6 +66,8 @@ pub struct Mig {
     pub parent: Box<str>,
     /// Listed and healthy.
     pub healthy: bool,
+    /// Taken out of use by people.
+    pub cordoned: bool,
     pub(super) labels: Shared<Labels>,
     /// What the inventory lists; `None` when it does not list the device.
     pub(super) capacity: Option<Shared<Amounts>>,
@@ -84,6 +88,8 @@ pub struct Nic {
     pub vfs: Box<[VfSlot]>,
     /// Listed and healthy.
     pub healthy: bool,
+    /// Taken out of use by people.
+    pub cordoned: bool,
     pub(super) labels: Shared<Labels>,
     /// What the inventory lists; `None` when it does not list the device.
     pub(super) capacity: Option<Shared<Amounts>>,
@@ -173,13 +179,36 @@ impl Devices {
         }
     }
 
-    /// Listed and healthy, and not without capacity.
+    /// Listed, healthy and not cordoned, and not without capacity.
     pub fn is_usable(&self, slot: Slot) -> bool {
+        let (healthy, capacity) = match slot {
+            Slot::Gpu(at) => (self.gpus[usize::from(at)].healthy, self.gpus[usize::from(at)].core > 0),
+            Slot::Mig(at) => (self.migs[usize::from(at)].healthy, true),
+            Slot::Nic(at) => (self.nics[usize::from(at)].healthy, self.nics[usize::from(at)].percent > 0),
+        };
+        healthy && capacity && !self.is_cordoned(slot)
+    }
+
+    /// Taken out of use by people.
+    pub fn is_cordoned(&self, slot: Slot) -> bool {
         match slot {
-            Slot::Gpu(at) => self.gpus[usize::from(at)].healthy && self.gpus[usize::from(at)].core > 0,
-            Slot::Mig(at) => self.migs[usize::from(at)].healthy,
-            Slot::Nic(at) => self.nics[usize::from(at)].healthy && self.nics[usize::from(at)].percent > 0,
+            Slot::Gpu(at) => self.gpus[usize::from(at)].cordoned,
+            Slot::Mig(at) => self.migs[usize::from(at)].cordoned,
+            Slot::Nic(at) => self.nics[usize::from(at)].cordoned,
         }
+    }
+
+    /// UUID of a GPU or MIG device; a NIC has none.
+    pub fn uuid(&self, slot: Slot) -> Option<&str> {
+        (!matches!(slot, Slot::Nic(_))).then(|| self.id(slot).as_str())
+    }
+
+    /// Cordons exactly the devices of which `of` says so, by id and the id of the GPU that a MIG device is a part of.
+    pub(super) fn cordon(&mut self, of: impl Fn(&str, Option<&str>) -> bool) {
+        self.gpus.iter_mut().for_each(|gpu| gpu.cordoned = of(gpu.id.as_str(), None));
+        self.migs.iter_mut().for_each(|mig| mig.cordoned = of(mig.id.as_str(), Some(&mig.parent)));
+        self.nics.iter_mut().for_each(|nic| nic.cordoned = of(nic.id.as_str(), None));
+        self.layout = Layout::of(self).into();
     }
 
     pub(super) fn gpu_by_id(&self, id: &DeviceId) -> Option<u8> {
@@ -207,6 +236,12 @@ impl Devices {
         let mig = || self.mig_by_id(id).map(|at| &self.migs[usize::from(at)].capacity);
         let nic = || self.nic_by_id(id).map(|at| &self.nics[usize::from(at)].capacity);
         gpu().or_else(mig).or_else(nic)?.as_deref()
+    }
+
+    /// The number of a device.
+    pub fn slot(&self, id: &DeviceId) -> Option<Slot> {
+        let gpu = self.gpu_by_id(id).map(Slot::Gpu);
+        gpu.or_else(|| self.mig_by_id(id).map(Slot::Mig)).or_else(|| self.nic_by_id(id).map(Slot::Nic))
     }
 
     /// `true` when the inventory lists the device and calls it healthy.
@@ -316,7 +351,8 @@ impl Devices {
             memory,
             bytes_known: bytes.is_some(),
             healthy: info.health,
-            labels: info.labels.clone().into(),
+            cordoned: false,
+            labels: labels_of(info),
             capacity: Some(capacity(info)),
         };
         let at = self.gpu_by_id(&info.id);
@@ -331,7 +367,8 @@ impl Devices {
             profile: profile.into(),
             parent: info.labels.get(key::PARENT).map_or("", String::as_str).into(),
             healthy: info.health,
-            labels: info.labels.clone().into(),
+            cordoned: false,
+            labels: labels_of(info),
             capacity: Some(capacity(info)),
         };
         let at = self.mig_by_id(&info.id);
@@ -374,7 +411,8 @@ impl Devices {
             percent: info.resources.get(key::RDMA).map_or(key::WHOLE, |q| q.value().min(key::WHOLE)) as u16,
             vfs: vfs.into(),
             healthy: info.health,
-            labels: info.labels.clone().into(),
+            cordoned: false,
+            labels: labels_of(info),
             capacity: Some(capacity(info)),
         };
         put_at(&mut self.nics, at, nic, "NICs")?;
@@ -397,16 +435,36 @@ impl Devices {
         let put = match kind {
             DeviceType::Gpu if id.as_str().starts_with("MIG-") => {
                 let (profile, parent) = (Box::default(), Box::default());
-                let mig = Mig { id, minor, place, profile, parent, healthy: false, labels, capacity };
+                let mig = Mig { id, minor, place, profile, parent, healthy: false, cordoned: false, labels, capacity };
                 put_at(&mut self.migs, None, mig, "MIG devices")
             }
             DeviceType::Gpu => {
-                let gpu =
-                    Gpu { id, minor, place, core: 0, memory: 0, bytes_known: false, healthy: false, labels, capacity };
+                let gpu = Gpu {
+                    id,
+                    minor,
+                    place,
+                    core: 0,
+                    memory: 0,
+                    bytes_known: false,
+                    healthy: false,
+                    cordoned: false,
+                    labels,
+                    capacity,
+                };
                 put_at(&mut self.gpus, None, gpu, "GPUs")
             }
             DeviceType::Rdma => {
-                let nic = Nic { id, minor, place, percent: 0, vfs: Box::default(), healthy: false, labels, capacity };
+                let nic = Nic {
+                    id,
+                    minor,
+                    place,
+                    percent: 0,
+                    vfs: Box::default(),
+                    healthy: false,
+                    cordoned: false,
+                    labels,
+                    capacity,
+                };
                 put_at(&mut self.nics, None, nic, "NICs")
             }
             DeviceType::Other(_) => return false,
@@ -449,6 +507,13 @@ impl Devices {
     }
 }
 
+/// Its labels without the uuid, which is its id: nodes of one make have equal labels, stored once.
+fn labels_of(info: &DeviceInfo) -> Shared<Labels> {
+    let mut labels = info.labels.clone();
+    labels.remove(key::UUID);
+    labels.into()
+}
+
 /// What the inventory says a device has, by resource name.
 fn capacity(info: &DeviceInfo) -> Shared<Amounts> {
     let amounts = info.resources.iter().map(|(name, amount)| (name.as_str().into(), amount.value()));
@@ -489,6 +554,7 @@ struct GpuLike {
     memory: i64,
     bytes_known: bool,
     healthy: bool,
+    cordoned: bool,
     labels: Shared<Labels>,
     capacity: Option<Shared<Amounts>>,
 }
@@ -501,6 +567,7 @@ struct MigLike {
     /// Number of the GPU that it is a part of.
     parent: Option<u8>,
     healthy: bool,
+    cordoned: bool,
     labels: Shared<Labels>,
     capacity: Option<Shared<Amounts>>,
 }
@@ -513,6 +580,7 @@ struct NicLike {
     /// Number, whether the inventory lists it, labels.
     vfs: Box<[(i32, bool, Shared<Labels>)]>,
     healthy: bool,
+    cordoned: bool,
     labels: Shared<Labels>,
     capacity: Option<Shared<Amounts>>,
 }
@@ -521,21 +589,22 @@ impl Layout {
     // Every field is named, so that a new one does not compile before it is decided whether a choice reads it.
     fn of(devices: &Devices) -> Self {
         let gpu = |gpu: &Gpu| {
-            let Gpu { id: _, minor, place, core, memory, bytes_known, healthy, labels, capacity } = gpu.clone();
-            GpuLike { minor, place, core, memory, bytes_known, healthy, labels, capacity }
+            let Gpu { id: _, minor, place, core, memory, bytes_known, healthy, cordoned, labels, capacity } =
+                gpu.clone();
+            GpuLike { minor, place, core, memory, bytes_known, healthy, cordoned, labels, capacity }
         };
         let mig = |mig: &Mig| {
-            let Mig { id: _, minor, place, profile, parent, healthy, labels, capacity } = mig.clone();
+            let Mig { id: _, minor, place, profile, parent, healthy, cordoned, labels, capacity } = mig.clone();
             let parent = devices.gpus.iter().position(|gpu| *gpu.id.as_str() == *parent).map(|at| at as u8);
-            MigLike { minor, place, profile, parent, healthy, labels, capacity }
+            MigLike { minor, place, profile, parent, healthy, cordoned, labels, capacity }
         };
         let vf = |vf: &VfSlot| {
             let VfSlot { minor, bus_id: _, listed, labels } = vf.clone();
             (minor, listed, labels)
         };
         let nic = |nic: &Nic| {
-            let Nic { id: _, minor, place, percent, vfs, healthy, labels, capacity } = nic.clone();
-            NicLike { minor, place, percent, vfs: vfs.iter().map(vf).collect(), healthy, labels, capacity }
+            let Nic { id: _, minor, place, percent, vfs, healthy, cordoned, labels, capacity } = nic.clone();
+            NicLike { minor, place, percent, vfs: vfs.iter().map(vf).collect(), healthy, cordoned, labels, capacity }
         };
         Self {
             gpus: devices.gpus.iter().map(gpu).collect(),

@@ -89,6 +89,12 @@ impl NodePool {
         skipped
     }
 
+    /// Cordons exactly the devices of which `of` says so, by id and the id of the GPU that a MIG device is a part of.
+    pub fn cordon(&mut self, of: impl Fn(&str, Option<&str>) -> bool) {
+        self.devices_mut().cordon(of);
+        self.change(|_, _| {});
+    }
+
     /// `true` when both say the same of their devices, and the same is taken.
     pub fn is_like(&self, other: &Self) -> bool {
         self == other && self.devices.partitions == other.devices.partitions

@@ -150,6 +150,7 @@ impl Reason {
     /// The refusal without this node's numbers, worded to follow a count of nodes.
     pub fn summary(&self) -> Cow<'static, str> {
         match self {
+            Self::FewGpus { wanted: 1, .. } => "have no free GPU".into(),
             Self::FewGpus { wanted, .. } => format!("have fewer than {wanted} free GPUs").into(),
             Self::NoShareRoom { core, memory, shares: 1 } => {
                 format!("have no GPU with {memory} and {core}% core left").into()
@@ -157,9 +158,11 @@ impl Reason {
             Self::NoShareRoom { core, memory, shares } => {
                 format!("have no room for {shares} GPU shares, the largest of {memory} and {core}% core").into()
             }
+            Self::FewMigs { profile, wanted: 1, .. } => format!("have no free MIG device {profile}").into(),
             Self::FewMigs { profile, wanted, .. } => {
                 format!("have fewer than {wanted} free MIG devices {profile}").into()
             }
+            Self::FewNics { wanted: 1, .. } => "have no free RDMA NIC".into(),
             Self::FewNics { wanted, .. } => format!("have fewer than {wanted} free RDMA NICs").into(),
             Self::NoNicRoom { percent, .. } => format!("have no RDMA NIC with {percent}% left").into(),
             Self::Scope { what, scope, wanted } => {

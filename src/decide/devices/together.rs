@@ -25,7 +25,9 @@ pub fn together(pool: &NodePool, requests: &[&PodDeviceRequest], tries: &mut usi
     let first_like = |at: usize| requests.iter().position(|other| other.shape() == requests[at].shape());
     order.sort_by_key(|at| (Reverse(least_compute(requests[*at])), first_like(*at), *at));
     let spatial = requests.iter().any(|request| !request.shape().wishes.is_plain());
-    let mut search = Search { requests, order, classes: Classes::of(pool, spatial), dead: BTreeSet::new(), tries };
+    let named = requests.iter().any(|request| request.shape().wishes.names_devices());
+    let mut search =
+        Search { requests, order, classes: Classes::of(pool, spatial, named), dead: BTreeSet::new(), tries };
     let mut found = Vec::with_capacity(requests.len());
     if !search.place_from(pool, &mut found) {
         return None;
@@ -133,12 +135,12 @@ impl Free {
 struct Classes(Vec<(Slot, u16)>);
 
 impl Classes {
-    /// `spatial`: where devices are and what their labels say matters.
-    fn of(pool: &NodePool, spatial: bool) -> Self {
+    /// `spatial`: where devices are and what their labels say matters; `named`: which ones they are matters.
+    fn of(pool: &NodePool, spatial: bool, named: bool) -> Self {
         let devices = pool.devices();
         let (mut classes, mut last) = (Vec::<(Slot, u16)>::new(), 0);
         for slot in devices.slots() {
-            let known = classes.iter().find(|(other, _)| are_alike(devices, *other, slot, spatial));
+            let known = classes.iter().find(|(other, _)| !named && are_alike(devices, *other, slot, spatial));
             let class = known.map_or(last + 1, |(_, class)| *class);
             last = last.max(class);
             classes.push((slot, class));
@@ -222,20 +224,21 @@ fn are_alike(devices: &Devices, one: Slot, other: Slot, spatial: bool) -> bool {
         let differ = devices.place(one) != devices.place(other) || devices.labels(one) != devices.labels(other);
         spatial && differ
     };
+    let usable = || devices.is_usable(one) == devices.is_usable(other);
     match (one, other) {
         // A partition table names GPUs one by one.
         (Slot::Gpu(_), Slot::Gpu(_)) if spatial && devices.partitions.is_some() => false,
         (Slot::Gpu(a), Slot::Gpu(b)) => {
             let (a, b) = (&devices.gpus[usize::from(a)], &devices.gpus[usize::from(b)]);
-            (a.core, a.memory, a.bytes_known, a.healthy) == (b.core, b.memory, b.bytes_known, b.healthy) && !apart()
+            (a.core, a.memory, a.bytes_known) == (b.core, b.memory, b.bytes_known) && usable() && !apart()
         }
         (Slot::Mig(a), Slot::Mig(b)) => {
             let (a, b) = (&devices.migs[usize::from(a)], &devices.migs[usize::from(b)]);
-            (&a.profile, a.healthy) == (&b.profile, b.healthy) && !(spatial && a.parent != b.parent) && !apart()
+            a.profile == b.profile && usable() && !(spatial && a.parent != b.parent) && !apart()
         }
         (Slot::Nic(a), Slot::Nic(b)) => {
             let (a, b) = (&devices.nics[usize::from(a)], &devices.nics[usize::from(b)]);
-            a.vfs.is_empty() && b.vfs.is_empty() && (a.percent, a.healthy) == (b.percent, b.healthy) && !apart()
+            a.vfs.is_empty() && b.vfs.is_empty() && a.percent == b.percent && usable() && !apart()
         }
         _ => false,
     }

@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 
 use crate::contract::hint::{
-    DeviceHint, ExclusivePolicy, JointScope, PartitionSpec, parse_hints, parse_joint, parse_partition,
+    DeviceHint, ExclusivePolicy, JointScope, LabelSelector, PartitionSpec, parse_hints, parse_joint, parse_partition,
 };
 use crate::contract::{AllocationError, DeviceType};
 
@@ -83,6 +83,12 @@ impl Wishes {
     /// No wish at all.
     pub fn is_plain(&self) -> bool {
         self.text.is_empty()
+    }
+
+    /// A selector names single devices: nodes and devices that differ in nothing but identity are different to the pod.
+    pub fn names_devices(&self) -> bool {
+        let mut selectors = [&self.gpu, &self.rdma].into_iter().filter_map(|hint| hint.selector.as_ref());
+        !self.is_plain() && selectors.any(LabelSelector::names_devices)
     }
 
     /// The part that outlives the choice.

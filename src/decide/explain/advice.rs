@@ -5,8 +5,13 @@ use crate::decide::scheduler::rules::Refusal;
 
 /// What may help; `None` where the reason itself says it.
 pub(super) fn advice(refusal: &Refusal) -> Option<&'static str> {
-    Some(match refusal.help {
-        Help::Rule => return by_rule(refusal.rule),
+    by_help(refusal.help).or_else(|| by_rule(refusal.rule).filter(|_| refusal.help == Help::Rule))
+}
+
+/// What may help, where the rule does not matter.
+pub(super) fn by_help(help: Help) -> Option<&'static str> {
+    Some(match help {
+        Help::Rule => return None,
         Help::Daemon => {
             "The node daemon is missing or does not report: look at its pod on that node (`kubectl -n baton-system get pods -o wide`), \
              and run `baton doctor` there"

@@ -81,6 +81,9 @@ pub struct PodVerdict {
     pub message: String,
     /// Which rules refuse, why, and on how many nodes. A rule that refuses the pod itself names no node.
     pub rules: Vec<RuleCount>,
+    /// The node that lacks the fewest devices, and who holds them: `node-1 with 4 of 8 (ml/a holds 4)`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub nearest: Option<String>,
     /// Changes that wake the pod.
     pub wakes: Vec<String>,
     /// What to do.
@@ -131,7 +134,7 @@ pub struct Explanation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleCount {
-    /// Name of the rule.
+    /// Name of the rule; of several that say the same, all their names, with commas between.
     pub rule: String,
     /// Why.
     pub reason: String,
@@ -174,11 +177,48 @@ pub struct DeviceDetail {
     pub id: String,
     /// Devices that are not healthy are never chosen.
     pub healthy: bool,
+    /// The cordon on it, in words: a cordoned device is given to no new pod.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cordon: Option<String>,
     /// Its free amounts: `100% core and 81920Mi memory`.
     pub free: String,
     /// Pods that hold it or a part of it.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub held_by: Vec<String>,
+}
+
+/// The answer for one node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeExplanation {
+    /// Its name.
+    pub node: String,
+    /// Some new pod with devices may come here.
+    pub takes_devices: bool,
+    /// What is free, or why no new pod with devices comes; worded to follow the node's name.
+    pub message: String,
+    /// Taints that a pod has to tolerate.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub taints: Vec<String>,
+    /// What to do.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub advice: Option<String>,
+    /// The gang or pod that it is kept for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub kept_for: Option<String>,
+    /// Who holds its lock, for how long.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lock: Option<String>,
+    /// Pods that wait for the lock, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub waits_for_lock: Vec<String>,
+    /// Pods that have room here and are not bound yet.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub reserved_for: Vec<String>,
+    /// Its devices.
+    pub devices: Vec<DeviceDetail>,
+    /// Generation of the world that was judged.
+    pub generation: u64,
 }
 
 /// What would be decided for a pod that does not exist.
@@ -201,6 +241,9 @@ pub struct WhatIf {
     /// Pods that would be evicted to make room; empty where preemption would not help either.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub would_evict: Vec<String>,
+    /// Where and how room would be made, where that is possible.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub preemption: Option<String>,
     /// What this answer does not take into account.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,

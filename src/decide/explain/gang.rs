@@ -69,7 +69,7 @@ pub struct GangView {
 pub struct GangExplanation {
     /// `namespace/name`.
     pub gang: String,
-    /// `held`, `marked`, `waiting`, `holding`, `binding`, `satisfied` or `finished`.
+    /// `otherScheduler`, `held`, `marked`, `waiting`, `holding`, `binding`, `satisfied` or `finished`.
     pub state: String,
     /// Reason of its members' condition while they wait.
     pub reason: Option<String>,
@@ -201,9 +201,12 @@ impl Scheduler {
             None if progress.holding_since.is_some() => "holding",
             None => "waiting",
         };
-        let message = match &held {
-            Some(hold) => hold.to_string(),
-            None => match (state, &progress.last_failure) {
+        let other = self.placed_by_another(gang);
+        let state = if other.is_some() { "otherScheduler" } else { state };
+        let message = match (&held, other) {
+            (_, Some(other)) => other,
+            (Some(hold), None) => hold.to_string(),
+            (None, None) => match (state, &progress.last_failure) {
                 ("waiting" | "holding", Some(failure)) => failure.clone(),
                 ("waiting" | "holding", None) => {
                     self.of_other_scheduler(gang).unwrap_or_else(|| "it was not tried yet".to_owned())
@@ -212,9 +215,10 @@ impl Scheduler {
                 _ => format!("{} of {} members have a node", counts.placed(), gang.config().min.unwrap_or(0)),
             },
         };
-        let reason = held.as_ref().map(NotReady::reason);
+        let reason = held.as_ref().map(NotReady::reason).filter(|_| state != "otherScheduler");
         let waits = matches!(state, "waiting" | "holding");
         let tried_again = match (state, self.queue().state(Item::Group(group.clone()))) {
+            ("otherScheduler", _) => "never by this scheduler",
             ("held", _) => "when the gang or its members change",
             ("marked", _) => "when no pod carries the mark any more",
             (_, Some(QueueState::BackOff(_))) => "after its pause, and when something useful happens",
@@ -247,6 +251,18 @@ impl Scheduler {
         let (pod, want) = pods.find_map(|pod| Some((pod, wants_of_another(self.world(), pod, served)?)))?;
         let ours = config.scheduler_names.first().map_or("", |name| name);
         Some(other_scheduler_text(want, &pod.facts.handoff.scheduler_name, ours))
+    }
+
+    /// Of a gang none of whose members is ours: which scheduler has them, and what that means.
+    fn placed_by_another(&self, gang: &Gang) -> Option<String> {
+        if gang.counts().live() == 0 || is_ours(&self.config().scheduler_names, gang) {
+            return None;
+        }
+        let name = gang.schedulers().next()?;
+        let ours = self.config().scheduler_names.first().map_or("", |name| name);
+        Some(self.of_other_scheduler(gang).unwrap_or_else(|| {
+            format!("its pods name the scheduler {name}, which places each of them by itself; gangs are kept by {ours}")
+        }))
     }
 
     fn member_view(&self, member: &Member) -> MemberView {
@@ -282,6 +298,9 @@ fn standing(gang: &Gang, once: bool) -> GangStanding {
 
 fn advice(state: &str, reason: Option<&str>) -> &'static str {
     match (state, reason) {
+        ("otherScheduler", _) => {
+            "create the pods again with spec.schedulerName of this scheduler: the field cannot be changed"
+        }
         ("marked", _) => {
             "delete the marked pods so that their controller creates new ones, or remove the annotation \
              gang.scheduling.koordinator.sh/timeout from them"

@@ -1,15 +1,17 @@
 //! All nodes judged for one pod, the refusals counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::contract::key;
 use crate::decide::devices::Held;
+use crate::decide::help::Help;
 use crate::decide::scheduler::rules::{Outcome, Plugins, Refusal, Slots, View};
-use crate::decide::scheduler::select::choose::{Choice, Diagnosis, judge, prepare};
+use crate::decide::scheduler::select::choose::{Choice, Diagnosis, agreed, judge, prepare};
 use crate::decide::world::{Node, NodeId, Pod, Wake, World};
 
 use super::advice::advice;
 use super::answer::{DeviceDetail, NodeVerdict, PodVerdict, RuleCount};
+use super::nearest::nearest;
 
 /// What wakes a gang that is held back.
 pub(super) const GANG_CHANGES: &str = "the gang or its members change";
@@ -36,7 +38,7 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
     let mut nodes = Vec::new();
     let mut fitting = Vec::new();
     let mut counts: BTreeMap<Refusal, Vec<String>> = BTreeMap::new();
-    let mut faults = Vec::new();
+    let (mut faults, mut short) = (Vec::new(), Vec::new());
     for (id, node) in view.world.nodes() {
         let mut verdict = NodeVerdict {
             node: node.name.to_string(),
@@ -51,7 +53,10 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
                 fitting.push(id);
             }
             Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => {
-                (verdict.rule, verdict.reason) = (Some(no.rule.to_owned()), Some(no.text.to_string()));
+                (verdict.rule, verdict.reason) = (Some(no.rule.to_owned()), Some(agreed(1, &no.text).into_owned()));
+                if no.help == Help::Room {
+                    short.push(node);
+                }
                 counts.entry(no).or_default().push(node.name.to_string());
             }
             Outcome::Fault(text) => {
@@ -67,15 +72,34 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
     if let Some(text) = faults.first() {
         verdict.message = text.to_string();
     } else if fitting.is_empty() {
-        verdict.message = diagnosis.message();
-    }
-    let mut counts: Vec<(Refusal, Vec<String>)> = counts.into_iter().collect();
-    counts.sort_by(|(a, on), (b, there)| there.len().cmp(&on.len()).then_with(|| a.text.cmp(&b.text)));
-    if fitting.is_empty() {
+        verdict.nearest = nearest(view.world, pod, short.into_iter());
         verdict.advice = unknown(view.world, pod);
     }
-    verdict.advice.extend(advised(counts.iter().map(|(refusal, _)| refusal)));
-    verdict.rules = counts.into_iter().map(|(refusal, names)| counted(&refusal, names)).collect();
+    // Each reason once, whichever rule gives it.
+    let mut reasons: BTreeMap<&str, (BTreeSet<&str>, Vec<String>)> = BTreeMap::new();
+    for (refusal, names) in &counts {
+        let (rules, nodes) = reasons.entry(&refusal.text).or_default();
+        rules.insert(refusal.rule);
+        nodes.extend(names.iter().cloned());
+    }
+    let rules = reasons.into_iter().map(|(reason, (rules, nodes))| {
+        let rules: Vec<&str> = rules.into_iter().collect();
+        counted(&rules.join(", "), reason, nodes)
+    });
+    verdict.rules = rules.collect();
+    verdict.rules.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.reason.cmp(&b.reason)));
+    if faults.is_empty() && fitting.is_empty() {
+        let reasons: Vec<String> = verdict.rules.iter().map(|rule| on_nodes(rule.count, &rule.reason)).collect();
+        let nearest = verdict.nearest.iter().map(|nearest| format!("; nearest: {nearest}"));
+        verdict.message = if reasons.is_empty() {
+            "there is no node".to_owned()
+        } else {
+            reasons.join(", ") + &nearest.collect::<String>()
+        };
+    }
+    let mut refusals: Vec<&Refusal> = counts.keys().collect();
+    refusals.sort_by_key(|refusal| std::cmp::Reverse(counts[*refusal].len()));
+    verdict.advice.extend(advised(refusals.into_iter()));
     NodeJudgements { verdict, fitting, slots }
 }
 
@@ -94,10 +118,10 @@ fn unknown(world: &World, pod: &Pod) -> Vec<String> {
 /// The verdict on a pod that is refused before any node is judged.
 fn refused(end: Choice) -> PodVerdict {
     let of = |refusal: Refusal| {
-        let rules = vec![counted(&refusal, Vec::new())];
+        let rules = vec![counted(refusal.rule, &refusal.text, Vec::new())];
         let message = refusal.text.to_string();
         let advice = advised([&refusal].into_iter());
-        PodVerdict { message, advice, wakes: wakes(refusal.wake), rules, nodes: Vec::new() }
+        PodVerdict { message, advice, wakes: wakes(refusal.wake), rules, ..PodVerdict::default() }
     };
     match end {
         Choice::Nowhere(Diagnosis { pod: Some(refusal), .. }) | Choice::WaitUntil(_, refusal) => of(refusal),
@@ -106,10 +130,18 @@ fn refused(end: Choice) -> PodVerdict {
     }
 }
 
-fn counted(refusal: &Refusal, mut names: Vec<String>) -> RuleCount {
+fn counted(rule: &str, reason: &str, mut names: Vec<String>) -> RuleCount {
     let count = names.len();
+    names.sort_unstable();
     names.truncate(EXAMPLES);
-    RuleCount { rule: refusal.rule.to_owned(), reason: refusal.text.to_string(), count, examples: names }
+    RuleCount { rule: rule.to_owned(), reason: reason.to_owned(), count, examples: names }
+}
+
+/// `3 nodes have no free GPU`, `1 node has no free GPU`, `1 node: agent not ready`.
+pub fn on_nodes(count: usize, reason: &str) -> String {
+    let nodes = if count == 1 { "node" } else { "nodes" };
+    let between = if reason.starts_with("have ") { "" } else { ":" };
+    format!("{count} {nodes}{between} {}", agreed(count, reason))
 }
 
 fn advised<'a>(refusals: impl Iterator<Item = &'a Refusal>) -> Vec<String> {
@@ -129,7 +161,12 @@ pub(super) fn wakes(wake: Wake) -> Vec<String> {
 
 /// The node's devices and the pods that hold them, if the pod requests devices.
 fn devices(world: &World, pod: &Pod, node: &Node) -> Vec<DeviceDetail> {
-    let Some(stock) = node.stock.as_ref().filter(|_| pod.asks_for_devices()) else { return Vec::new() };
+    if pod.asks_for_devices() { devices_of(world, node) } else { Vec::new() }
+}
+
+/// The node's devices and the pods that hold them.
+pub(super) fn devices_of(world: &World, node: &Node) -> Vec<DeviceDetail> {
+    let Some(stock) = &node.stock else { return Vec::new() };
     let mut holders: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for other in node.pods.iter().filter_map(|id| world.pod(*id)) {
         for device in node.holding(other).into_iter().flat_map(Held::devices) {
@@ -142,6 +179,7 @@ fn devices(world: &World, pod: &Pod, node: &Node) -> Vec<DeviceDetail> {
         minor: room.minor,
         id: room.id.to_string(),
         healthy: room.healthy,
+        cordon: room.cordon,
         free: room.free,
     };
     stock.describe().into_iter().map(detail).collect()

@@ -6,15 +6,18 @@ mod answer;
 mod gang;
 mod job;
 mod judged;
+mod nearest;
+mod node;
 mod pod;
 mod queue;
 mod what_if;
 
 pub use gang::{GangExplanation, GangStanding, GangView, MemberView};
 pub use job::{JobExplanation, NodeRating, SeatExplanation};
+pub use judged::on_nodes;
 pub use what_if::Unadmitted;
 
 pub use answer::{
-    DeviceDetail, Explanation, KeptNode, NodeVerdict, PodState, PodVerdict, QueueItem, QueueReport, RatedNode, Rating,
-    ReservedDevices, RuleCount, WhatIf,
+    DeviceDetail, Explanation, KeptNode, NodeExplanation, NodeVerdict, PodState, PodVerdict, QueueItem, QueueReport,
+    RatedNode, Rating, ReservedDevices, RuleCount, WhatIf,
 };

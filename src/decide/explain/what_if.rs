@@ -51,7 +51,7 @@ impl Scheduler {
         let devices = devices.map(|device| format!("{} (minor {})", device.id, device.minor)).collect();
         let node = self.node_name(chosen);
         let mut verdict = judged.verdict;
-        let mut would_evict = Vec::new();
+        let (mut would_evict, mut preemption) = (Vec::new(), None);
         if let Some(node) = &node {
             verdict.message = format!("would go to node {node}");
             (verdict.wakes, verdict.advice) = (Vec::new(), Vec::new());
@@ -64,11 +64,12 @@ impl Scheduler {
                 would_evict = victims.map(|pod| pod.key().to_string()).collect();
                 let node = self.node_name(Some(picked.node)).unwrap_or_default();
                 let way = if would_evict.is_empty() {
-                    format!("; would wait for pods that are leaving node {node}")
+                    format!("would wait for pods that are leaving node {node}")
                 } else {
-                    format!("; would evict {} from node {node} to make room", would_evict.join(", "))
+                    format!("would evict {} from node {node} to make room", would_evict.join(", "))
                 };
-                verdict.message.push_str(&way);
+                verdict.message = format!("{}; {way}", verdict.message);
+                preemption = Some(way);
             }
         }
         WhatIf {
@@ -78,6 +79,7 @@ impl Scheduler {
             devices,
             best,
             would_evict,
+            preemption,
             notes,
             verdict,
             generation: self.world().generation(),

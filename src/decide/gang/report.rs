@@ -63,6 +63,15 @@ impl Gangs {
         // Members with a reservation wait as well, for the same reason.
         let mut waiting = held;
         waiting.extend(pending_members(cx, group));
+        let step = |gang: &Gang| {
+            rule::weight(gang.config().policy, gang.counts()) / (gang.config().min.unwrap_or(0) / 10).max(1)
+        };
+        let steps: Vec<u32> = cx.world.gangs().of_group(group).map(step).collect();
+        if let Some(record) = self.groups.get_mut(group)
+            && std::mem::replace(&mut record.steps, steps) != record.steps
+        {
+            waiting.iter().for_each(|id| cx.reporter.end_pause(*id));
+        }
         Reporter::conditions(cx, waiting, "Unschedulable", message);
     }
 

@@ -1,6 +1,7 @@
 //! The review after every change of a gang: may its group be tried, and how is each of its pods queued?
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::contract::gang::{Committed, GangId, Mode};
 use crate::decide::scheduler::context::{Context, Step};
@@ -14,6 +15,9 @@ use crate::decide::world::{Place, Pod, PodId, World};
 
 use super::members::{is_ours, latest_commit, reserved_members, waiting_members, was_satisfied_before};
 use super::{GangState, Gangs, Route};
+
+/// Changes of a number that come within this time are reported together.
+const TOGETHER: Duration = Duration::from_secs(1);
 
 impl Gangs {
     /// How a waiting pod is queued.
@@ -32,9 +36,20 @@ impl Gangs {
         }
         let once = self.satisfied_once(group);
         if let Some(why) = book.pod_not_ready(pod, once) {
-            return Route::NotReady(why);
+            return Route::NotReady(self.with_marks(why));
         }
         if is_free(gang, group, once) { Route::Alone } else { Route::Group(group.clone()) }
+    }
+
+    /// Counts the members that are being marked as timed out with those that the watch shows with their mark.
+    fn with_marks(&self, why: NotReady) -> NotReady {
+        match why {
+            NotReady::TimedOut { group, marked } => {
+                let more = self.groups.get(&group).map_or(0, |record| record.marking.len() as u32);
+                NotReady::TimedOut { group, marked: marked + more }
+            }
+            why => why,
+        }
     }
 
     /// [`Gangs::route`] of a pod by its id.
@@ -264,14 +279,10 @@ impl Gangs {
     }
 
     /// Why each gang of the group that has waiting members is not ready.
-    pub(super) fn not_ready<'a>(
-        &self,
-        cx: &'a Context<'_>,
-        group: &'a GroupId,
-    ) -> impl Iterator<Item = NotReady> + use<'a> {
+    pub(super) fn not_ready<'a>(&'a self, cx: &'a Context<'_>, group: &'a GroupId) -> impl Iterator<Item = NotReady> {
         let (book, once) = (cx.world.gangs(), self.satisfied_once(group));
         let asks = |gang: &&Gang| gang.counts().unplaced() + gang.counts().reserved > 0;
-        book.listing(group).filter(asks).filter_map(move |gang| book.not_ready(gang, once))
+        book.listing(group).filter(asks).filter_map(move |gang| Some(self.with_marks(book.not_ready(gang, once)?)))
     }
 
     /// Another scheduler has satisfied the group for good: its members with reservations are bound. `true` when there are any.
@@ -313,24 +324,30 @@ impl Gangs {
         let news = record.not_ready.is_none()
             || !record.reasons.iter().map(NotReady::reason).eq(reasons.iter().map(NotReady::reason));
         let changed = record.reasons != reasons;
+        let stepped = !reasons.iter().map(NotReady::step).eq(record.steps.iter().copied());
         record.progress.last_failure = Some(message.clone());
         (record.not_ready, record.reasons) = (Some((reason, message)), reasons);
         if news {
             self.notice_not_ready(cx, group);
             self.report_not_ready(cx, group);
         } else if changed {
-            cx.timers.set(cx.now.mono + cx.config.gangs.condition_pause, Timer::ReportGroup(group.clone()));
+            // Pods that come together change the number together.
+            let pause = if stepped { TOGETHER } else { cx.config.gangs.condition_pause };
+            cx.timers.set(cx.now.mono + pause, Timer::ReportGroup(group.clone()));
         }
     }
 
     /// Reports on every waiting member why its group is not ready.
     pub fn report_not_ready(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        if self.groups.get(group).is_none_or(|record| record.not_ready.is_none()) {
-            return;
-        }
+        let Some(record) = self.groups.get_mut(group).filter(|record| record.not_ready.is_some()) else { return };
+        let steps: Vec<u32> = record.reasons.iter().map(NotReady::step).collect();
+        let stepped = std::mem::replace(&mut record.steps, steps) != record.steps;
         for id in waiting_members(cx, group) {
             // Each gang of a group may have a reason of its own.
             if let Some(Route::NotReady(why)) = self.route_of(cx, id) {
+                if stepped {
+                    cx.reporter.end_pause(id);
+                }
                 Reporter::report(cx, id, why.reason(), &why.to_string().into(), false);
             }
         }

@@ -234,7 +234,9 @@ fn nodes_for(cx: &Context<'_>, id: PodId) -> Vec<NodeId> {
 fn classes_of(cx: &Context<'_>, members: &[SearchMember]) -> BTreeMap<NodeId, usize> {
     let plain = |request: &PodDeviceRequest| request.shape().wishes.is_plain();
     let places = !members.iter().all(|member| member.request.as_ref().is_none_or(plain));
-    let look_around = members.iter().any(|member| member.looks_at_others(cx));
+    let named =
+        |member: &SearchMember| member.request.as_ref().is_some_and(|request| request.shape().wishes.names_devices());
+    let by_name = members.iter().any(|member| member.looks_at_others(cx) || named(member));
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     let mut classes = BTreeMap::new();
     for id in members.iter().flat_map(|member| &member.nodes) {
@@ -246,7 +248,7 @@ fn classes_of(cx: &Context<'_>, members: &[SearchMember]) -> BTreeMap<NodeId, us
         let labels: Vec<_> = facts.labels.iter().filter(|(key, _)| *key != "kubernetes.io/hostname").collect();
         let wanted: Vec<bool> = members.iter().map(|other| other.nodes.contains(id)).collect();
         let devices = node.stock.as_ref().map(|stock| Stock::look(stock, places)).unwrap_or_default();
-        let name = if look_around { &*node.name } else { "" };
+        let name = if by_name { &*node.name } else { "" };
         let (allocatable, taints, pods) = (&facts.allocatable, &facts.taints, node.pods.len());
         let look = format!("{name} {allocatable:?} {:?} {taints:?} {labels:?} {devices} {pods} {wanted:?}", node.used);
         let next = known.len();

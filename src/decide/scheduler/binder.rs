@@ -497,8 +497,8 @@ impl Binder {
         if let Some(device) = cx.world.contested_device(id) {
             return Some(format!("device {device} of node {} is assigned to another pod", attempt.node_name));
         }
-        let unhealthy = node.stock.as_ref().map_or_else(Vec::new, |stock| stock.unhealthy_of(devices));
-        unhealthy.first().map(|device| format!("device {device} of node {} is not healthy", attempt.node_name))
+        let (device, why) = node.stock.as_ref()?.out_of_use(devices)?;
+        Some(format!("device {device} of node {} {why}", attempt.node_name))
     }
 
     /// The answer to a write of a lock.

@@ -22,7 +22,8 @@ const REWRITE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 struct Reported {
     reason: &'static str,
     message: Arc<str>,
-    at: Duration,
+    /// When; `None` where the next message is written at once.
+    at: Option<Duration>,
     /// Rules that refused the last attempt.
     rules: Box<[&'static str]>,
     /// A newer message that waits for the end of the pause, or a lost one that is written again.
@@ -79,7 +80,7 @@ impl Reporter {
                 entry.insert(Reported {
                     reason,
                     message: Arc::clone(message),
-                    at: now,
+                    at: Some(now),
                     rules: Box::default(),
                     pending: None,
                     first: true,
@@ -99,13 +100,14 @@ impl Reporter {
                     reported.pending = None;
                     return;
                 }
-                if reported.reason == reason && now < reported.at + pause {
+                let open = reported.at.map(|at| at + pause).filter(|open| reported.reason == reason && now < *open);
+                if let Some(open) = open {
                     reported.pending = Some(Arc::clone(message));
-                    cx.timers.set(reported.at + pause, Timer::Report(id));
+                    cx.timers.set(open, Timer::Report(id));
                     return;
                 }
                 (reported.reason, reported.message, reported.at, reported.pending) =
-                    (reason, Arc::clone(message), now, None);
+                    (reason, Arc::clone(message), Some(now), None);
                 // If the first write was lost, this one is the first.
                 reported.first &= reported.lost;
                 (reported.lost, reported.failures) = (false, 0);
@@ -119,6 +121,13 @@ impl Reporter {
     pub fn conditions(cx: &mut Context<'_>, members: Vec<PodId>, reason: &'static str, message: impl Into<Arc<str>>) {
         let message = message.into();
         members.into_iter().for_each(|id| Self::condition(cx, id, reason, &message));
+    }
+
+    /// What is reported next of the pod is written at once: what is written says something wrong.
+    pub fn end_pause(&mut self, id: PodId) {
+        if let Some(reported) = self.reported.get_mut(&id) {
+            reported.at = None;
+        }
     }
 
     /// Reason of the last condition.
@@ -171,7 +180,7 @@ impl Reporter {
         if !reported.lost {
             return cx.steps.push(Step::Report(id, reason, message));
         }
-        (reported.message, reported.at, reported.lost) = (Arc::clone(&message), cx.now.mono, false);
+        (reported.message, reported.at, reported.lost) = (Arc::clone(&message), Some(cx.now.mono), false);
         let first = reported.first;
         if let Some(pod) = cx.world.pod(id) {
             cx.effects.push(Effect::Condition { pod: pod.facts.handoff.pod.clone(), reason, message, first });

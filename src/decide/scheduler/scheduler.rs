@@ -48,7 +48,7 @@ use super::select::index::Index;
 use super::settings::{Config, Stats};
 use super::timers::{Moment, Timer, Timers};
 
-/// Agents are checked for staleness this often: each check costs a step per node.
+/// Agents are checked for staleness, and cordons for their end, this often: each check costs a step per node.
 const AGE: Duration = Duration::from_millis(500);
 
 /// The owners of all scheduling state. Each has its own file and private fields.
@@ -71,7 +71,7 @@ pub struct Scheduler {
     stats: Stats,
     steps: Vec<Step>,
     leading: bool,
-    /// When agents are checked next.
+    /// When agents and cordons are checked next.
     age_at: Duration,
 }
 
@@ -291,8 +291,8 @@ impl Scheduler {
         let mut effects = Effects::new();
         if now.mono >= self.age_at {
             self.age_at = now.mono + AGE;
-            let nodes = self.world.age(now.mono);
-            self.react(&Changes { nodes, ..Changes::default() }, now, &mut effects);
+            let changes = self.world.age(now.mono, now.wall);
+            self.react(&changes, now, &mut effects);
         }
         if !self.leading {
             return effects;

@@ -36,7 +36,10 @@ impl CapacityFacts {
 
     fn reaches(&self, labels: &Labels) -> bool {
         self.labels.iter().all(|(key, value)| labels.get(&**key).is_some_and(|have| **have == **value))
-            && self.expressions.iter().all(|expression| expression.holds(labels))
+            && self
+                .expressions
+                .iter()
+                .all(|expression| expression.holds(labels.get(&expression.key).map(String::as_str)))
     }
 
     /// A claim that `former` was too little for may have room here.

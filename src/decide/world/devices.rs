@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use crate::contract::inventory::Device;
-use crate::contract::{DeviceId, DeviceType, PodUid, Shared, key};
+use crate::contract::{Cordon, Cordons, DeviceId, DeviceType, PodUid, Shared, key};
 use crate::decide::devices::{
     AfterGrant, Amounts, Assignment, Exclusive, Held, Labels, Layout, NodePool, PodDeviceRequest, PoolState, Portion,
     RequestProblem, Slot, Wishes, pick, score, together,
@@ -22,6 +24,8 @@ pub struct Stock {
     /// Nothing taken.
     empty: NodePool,
     pool: NodePool,
+    /// Those in force.
+    cordons: Cordons,
     /// `status.allocations`: devices of pods without an assignment.
     published: Box<[PublishedDevices]>,
     /// Types of which a bound pod holds devices that are not named yet.
@@ -93,6 +97,9 @@ impl KnownChoices {
 
     /// [`Stock::choose`], looked up where it was asked before.
     pub fn choose(&mut self, stock: &Stock, request: &PodDeviceRequest) -> Chosen {
+        if request.shape().wishes.names_devices() {
+            return stock.choose(request).map(Arc::new);
+        }
         let pool = stock.pool();
         if self.count >= Self::MOST {
             *self = Self::default();
@@ -189,9 +196,10 @@ impl<'a> Charge<'a> {
 
 impl Stock {
     /// All devices of the object, nothing taken.
-    pub fn new(device: &Device) -> Self {
-        let (pool, _) = NodePool::from_device(device);
-        Self { empty: pool.without_accounts(), pool, published: published(device), blocked: BTreeSet::new() }
+    pub fn new(device: &Device, wall: Timestamp) -> Self {
+        let (pool, cordons) = listed(device, wall);
+        let (empty, published) = (pool.without_accounts(), published(device));
+        Self { empty, pool, cordons, published, blocked: BTreeSet::new() }
     }
 
     /// Lets equal labels, amounts and layouts of devices be stored once, over all nodes. The caller counts afresh.
@@ -209,15 +217,27 @@ impl Stock {
     /// Takes over a newer object; the caller counts afresh, by the devices' ids. `true` when it says something new. What is not
     /// listed any more goes, and comes back as an unlisted device while a pod holds it: it is no capacity, no other device takes its
     /// minor, and it is kept no longer than that.
-    pub fn update(&mut self, device: &Device) -> bool {
-        let (pool, _) = NodePool::from_device(device);
+    pub fn update(&mut self, device: &Device, wall: Timestamp) -> bool {
+        let (pool, cordons) = listed(device, wall);
         let empty = pool.without_accounts();
+        self.cordons = cordons;
         let published = published(device);
         let news = published != self.published || !empty.is_like(&self.empty);
         if news {
             (self.empty, self.published) = (empty, published);
         }
         news
+    }
+
+    /// Lets cordons end whose time is over. `true` when one did; the caller shares and counts afresh.
+    pub fn age(&mut self, wall: Timestamp) -> bool {
+        let over = self.cordons.prune(wall);
+        if over {
+            let mut pool = self.empty.emptied();
+            pool.cordon(|id, parent| self.cordons.of(id, parent, wall).is_some());
+            self.empty = pool.without_accounts();
+        }
+        over
     }
 
     /// Counts what pods hold: by their assignment, else by what the node has published, else the type is blocked.
@@ -312,7 +332,8 @@ impl Stock {
         let devices = self.pool.devices();
         let one = |(slot, room): (Slot, &DeviceRoom)| {
             let at = || format!("{:?}{:?}", devices.place(slot), devices.labels(slot));
-            format!("{}{}{}{}", room.kind, room.healthy, room.free, if places { at() } else { String::new() })
+            let open = room.healthy && room.cordon.is_none();
+            format!("{}{open}{}{}", room.kind, room.free, if places { at() } else { String::new() })
         };
         let mut all: Vec<String> = devices.slots().zip(&self.describe()).map(one).collect();
         all.sort_unstable();
@@ -390,10 +411,26 @@ impl Stock {
         rooms.collect()
     }
 
-    /// Those of `devices` that are not listed as healthy.
-    pub fn unhealthy_of(&self, devices: &Held) -> Vec<DeviceId> {
-        let all = devices.devices().iter().map(|entry| &entry.id);
-        all.filter(|id| !self.empty.devices().is_healthy(id)).cloned().collect()
+    /// The first of `devices` that no new pod may have, and why: it is not listed as healthy, or cordoned.
+    pub fn out_of_use<'a>(&self, devices: &'a Held) -> Option<(&'a DeviceId, &'static str)> {
+        let listed = self.empty.devices();
+        devices.devices().iter().map(|entry| &entry.id).find_map(|id| {
+            if !listed.is_healthy(id) {
+                return Some((id, "is not healthy"));
+            }
+            listed.slot(id).is_some_and(|slot| listed.is_cordoned(slot)).then_some((id, "is cordoned"))
+        })
+    }
+
+    /// Devices that are cordoned.
+    pub fn cordoned(&self) -> usize {
+        let devices = self.empty.devices();
+        if self.cordons.is_empty() { 0 } else { devices.slots().filter(|slot| devices.is_cordoned(*slot)).count() }
+    }
+
+    /// Why the annotation of cordons cannot be read: every device is out of use then.
+    pub fn unreadable_cordons(&self) -> Option<&str> {
+        self.cordons.unreadable()
     }
 
     /// Every device and what is free of it.
@@ -401,6 +438,12 @@ impl Stock {
         let devices = self.pool.devices();
         let free_migs = self.pool.summary().free_migs;
         let describe = |slot| {
+            let parent = match slot {
+                Slot::Mig(at) => Some(&*devices.migs[usize::from(at)].parent),
+                Slot::Gpu(_) | Slot::Nic(_) => None,
+            };
+            let id = devices.id(slot).clone();
+            let cordon = self.cordons.of(id.as_str(), parent, Timestamp::MIN);
             let (kind, healthy, free) = match slot {
                 Slot::Gpu(at) => {
                     let gpu = &devices.gpus[usize::from(at)];
@@ -417,7 +460,7 @@ impl Stock {
                     ("rdma", devices.nics[usize::from(at)].healthy, format!("{}%", self.pool.nic_room(at)))
                 }
             };
-            DeviceRoom { kind, minor: devices.minor(slot), id: devices.id(slot).clone(), healthy, free }
+            DeviceRoom { kind, minor: devices.minor(slot), id, healthy, cordon: cordon.map(Cordon::words), free }
         };
         devices.slots().map(describe).collect()
     }
@@ -434,8 +477,20 @@ pub struct DeviceRoom {
     pub id: DeviceId,
     /// Healthy.
     pub healthy: bool,
+    /// The cordon on it.
+    pub cordon: Option<String>,
     /// `100% core and 81920Mi memory`.
     pub free: String,
+}
+
+/// The devices of the object, nothing taken, and the cordons in force.
+fn listed(device: &Device, wall: Timestamp) -> (NodePool, Cordons) {
+    let ((mut pool, _), mut cordons) = (NodePool::from_device(device), Cordons::of_object(device));
+    cordons.prune(wall);
+    if !cordons.is_empty() {
+        pool.cordon(|id, parent| cordons.of(id, parent, wall).is_some());
+    }
+    (pool, cordons)
 }
 
 /// What the node has published about pods without an assignment.

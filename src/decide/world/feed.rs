@@ -44,20 +44,14 @@ impl World {
                 let mut shared = std::mem::take(&mut self.shared);
                 self.change_node(&name, &mut changes, Wake::DEVICES, |node| {
                     let news = match &mut node.stock {
-                        Some(stock) => stock.update(&device),
+                        Some(stock) => stock.update(&device, wall),
                         none => {
-                            *none = Some(Stock::new(&device));
+                            *none = Some(Stock::new(&device, wall));
                             true
                         }
                     };
                     if let Some(stock) = node.stock.as_mut().filter(|_| news) {
-                        let (labels, amounts) = (&mut shared.device_labels, &mut shared.amounts);
-                        let layouts = &mut shared.layouts;
-                        stock.share(
-                            |value| labels.intern(value),
-                            |value| amounts.intern(value),
-                            |value| layouts.intern(value),
-                        );
+                        shared.store_once(stock);
                     }
                     news
                 });
@@ -152,16 +146,30 @@ impl World {
         changes
     }
 
-    /// Lets agents grow stale. Returns the nodes whose agent did.
-    pub fn age(&mut self, now: Duration) -> Vec<NodeId> {
+    /// Lets agents grow stale and cordons of devices end.
+    pub fn age(&mut self, now: Duration, wall: Timestamp) -> Changes {
         let stale = self.policy.agent_stale;
-        let aged: Vec<NodeId> =
-            self.nodes.iter_mut().filter_map(|(id, node)| node.age_agent(stale, now).then_some(id)).collect();
-        self.generation += u64::from(!aged.is_empty());
-        for id in &aged {
-            self.touch(*id);
+        let (mut changes, mut opened) = (Changes::default(), Vec::new());
+        for (id, node) in self.nodes.iter_mut() {
+            if let Some(stock) = &mut node.stock
+                && stock.age(wall)
+            {
+                self.shared.store_once(stock);
+                opened.push(id);
+            }
+            if node.age_agent(stale, now) {
+                changes.nodes.push(id);
+            }
         }
-        aged
+        if !opened.is_empty() {
+            changes.wake = Wake::DEVICES;
+            self.mix.devices_changed();
+            opened.iter().for_each(|id| self.recount_devices(*id));
+            changes.nodes.extend(opened);
+        }
+        self.generation += u64::from(!changes.nodes.is_empty());
+        changes.nodes.iter().for_each(|id| self.touch(*id));
+        changes
     }
 
     /// Records what a writer found in a node's lock, ahead of the watch. `true` when it is news.

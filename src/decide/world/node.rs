@@ -162,6 +162,12 @@ impl Node {
             && self.facts.as_ref().is_some_and(|facts| facts.allocatable.scalar(resource) > 0)
     }
 
+    /// The daemon says that it is registered for `resource`, and the kubelet offers none: the daemon's socket is gone.
+    pub fn is_not_offered(&self, resource: &str) -> bool {
+        self.live_agent().is_some_and(|status| status.registers(resource))
+            && self.facts.as_ref().is_some_and(|facts| facts.allocatable.scalar(resource) == 0)
+    }
+
     /// What a pod on this node holds, if that is known.
     pub fn holding<'a>(&'a self, pod: &'a Pod) -> Option<&'a Held> {
         self.holders().of(pod)

@@ -15,6 +15,7 @@ use crate::decide::world::tyjob_facts::{JobFacts, PriorityClasses};
 
 use super::capacity::{Capacities, Storage};
 use super::dense::Dense;
+use super::devices::Stock;
 use super::finder::{Finder, LockedNodes};
 use super::journal::Journal;
 use super::mix::{Mix, MixPolicy};
@@ -121,6 +122,14 @@ pub(super) struct SharedParts {
     pub layouts: Interner<Layout>,
     pub allocatable: Interner<Resources>,
     pub agents: Interner<AgentStatus>,
+}
+
+impl SharedParts {
+    /// Stores what the devices have in common with those of other nodes once. The caller counts afresh.
+    pub fn store_once(&mut self, stock: &mut Stock) {
+        let Self { device_labels, amounts, layouts, .. } = self;
+        stock.share(|value| device_labels.intern(value), |value| amounts.intern(value), |value| layouts.intern(value));
+    }
 }
 
 /// Deletions that are remembered. For a lock whose holder was deleted earlier, the holder is read live.

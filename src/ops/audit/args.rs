@@ -1,7 +1,6 @@
 //! The command line of `baton audit` and what it prints.
 
 use std::fmt::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -12,7 +11,7 @@ use super::read::{self, AuditReport, AuditRules, OtherScheduler};
 use crate::contract::key;
 use crate::ops::admission::Policies;
 use crate::ops::config::print_yaml;
-use crate::ops::live;
+use crate::ops::live::Access;
 use crate::ops::say::say;
 use crate::ops::values;
 
@@ -31,9 +30,9 @@ pub struct AuditArgs {
     /// Another format than lines.
     #[arg(short, long, value_enum)]
     pub output: Option<Output>,
-    /// Credentials; else KUBECONFIG, ~/.kube/config, or the pod's service account.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub access: Access,
     /// Namespace of Baton's daemons.
     #[arg(long, default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::daemon_namespace)]
     pub agent_namespace: String,
@@ -51,7 +50,7 @@ pub struct AuditArgs {
 
 /// Reads, checks, prints. Exit code 1 when something does not hold.
 pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
-    let client = live::connect(args.kubeconfig.as_deref()).await?;
+    let client = args.access.connect().await?;
     let rules = AuditRules {
         lock_key: args.node_lock_key.clone(),
         lock_ends: args.lock_ends,

@@ -1,34 +1,18 @@
 //! The known word that is nearest to a wrong one.
 
+use strsim::osa_distance;
+
 /// The nearest of `known`, unless none is near: more than a third of the letters would have to change. Case and separators
 /// do not count, so `migStrategy` is near `mig-strategy`.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let bare = letters(word);
-    let (distance, found) = known.into_iter().map(|other| (distance(&bare, &letters(other)), other)).min()?;
-    (distance <= bare.len().max(3) / 3).then_some(found)
+    let (distance, found) = known.into_iter().map(|other| (osa_distance(&bare, &letters(other)), other)).min()?;
+    (distance <= bare.chars().count().max(3) / 3).then_some(found)
 }
 
-fn letters(word: &str) -> Vec<char> {
+fn letters(word: &str) -> String {
     // A long wrong word cannot be near any key; its tail only costs time.
     word.chars().filter(|c| c.is_alphanumeric()).take(64).flat_map(char::to_lowercase).collect()
-}
-
-/// Edit distance with swaps of neighbours (optimal string alignment).
-fn distance(a: &[char], b: &[char]) -> usize {
-    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
-    rows[0] = (0..=b.len()).collect();
-    for i in 1..=a.len() {
-        rows[i][0] = i;
-        for j in 1..=b.len() {
-            let change = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut best = change.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(rows[i - 2][j - 2] + 1);
-            }
-            rows[i][j] = best;
-        }
-    }
-    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]

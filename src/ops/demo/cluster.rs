@@ -15,6 +15,7 @@ use super::args::{DemoArgs, Progress};
 use super::install::install;
 use super::pods::Needs;
 use super::process::Daemon;
+use super::timeline::{Line, Step};
 use crate::cluster::client::connect;
 use crate::contract::inventory::Device;
 use crate::contract::{DeviceType, key};
@@ -27,6 +28,10 @@ use crate::sim::kubelet::{Kubelet, KubeletOptions};
 const NODES: usize = 3;
 /// Everything has started, or something is wrong.
 const START_LIMIT: Duration = Duration::from_secs(60);
+/// Daemons are looked at this often while the cluster is kept.
+const LOOK: Duration = Duration::from_millis(200);
+/// A daemon that ended starts again after this time: the kubelet's first pause.
+const AGAIN: Duration = Duration::from_secs(10);
 /// As the service accounts of `daemonset/rbac.yaml`: the demo shows that those permissions suffice.
 const AGENT_USER: &str = "system:serviceaccount:baton-system:baton-device-plugin";
 const SCHEDULER_USER: &str = "system:serviceaccount:baton-system:baton-scheduler";
@@ -106,7 +111,7 @@ impl Cluster {
     /// Prints a line with the time.
     pub fn say(&self, progress: Progress, subject: &str, text: &str) {
         let at = clock::mono().saturating_sub(self.start);
-        progress.line(super::timeline::Line { at, subject: subject.to_owned(), text: text.to_owned() });
+        progress.line(Line::new(at, subject, text.to_owned(), Step::Submitted));
     }
 
     fn path(&self) -> &Path {
@@ -229,6 +234,32 @@ impl Cluster {
         }
     }
 
+    /// Starts daemons again that have ended, as a DaemonSet does, and says so; until it is dropped.
+    pub async fn keep_daemons(&mut self, progress: Progress) -> anyhow::Result<()> {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let at = clock::mono().saturating_sub(self.start);
+            for daemon in &mut self.daemons {
+                let said = match daemon.again {
+                    None => daemon.status().map(|status| {
+                        daemon.again = Some(clock::mono() + AGAIN);
+                        let pause = AGAIN.as_secs();
+                        format!("daemon ended with {status}; it starts again in {pause} s, as a DaemonSet's would")
+                    }),
+                    Some(again) if clock::mono() >= again => {
+                        daemon.again = None;
+                        daemon.restart()?;
+                        Some("daemon started again".to_owned())
+                    }
+                    Some(_) => None,
+                };
+                if let Some(text) = said {
+                    progress.line(Line::new(at, &daemon.name, text, Step::Submitted));
+                }
+            }
+        }
+    }
+
     /// The end of every daemon's log, for a story that did not end well.
     pub fn last_lines(&self, count: usize) -> String {
         let logs: Vec<String> =
@@ -248,8 +279,10 @@ impl Cluster {
             "\nThe cluster keeps running; Ctrl-C ends it. Logs: {logs}/*.log\n\n  export KUBECONFIG={kubeconfig}\n  export \
              BATON_ADMIN_URL=http://{scheduler}\n  export PATH={path}:$PATH\n\n  kubectl get nodes,pods,devices\n  kubectl \
              describe pod one-gpu\n  kubectl delete pod gpu-share\n  kubectl apply -f {examples}/gpu-share.yaml\n  kubectl apply -f \
-             {examples}/tyjob.yaml\n  kubectl get tyj\n  baton get nodes -o wide\n  baton get pods\n  baton get jobs\n  baton \
-             explain pod default/one-gpu\n  baton explain --what-if -f {examples}/gpu-rdma.yaml\n  baton get queue\n  baton get \
+             {examples}/tyjob.yaml\n  kubectl get tyj\n  baton get nodes\n  baton get devices\n  baton get pods\n  baton get jobs\n  baton \
+             explain pod default/one-gpu\n  baton explain --what-if -f {examples}/gpu-rdma.yaml\n  baton explain node node-1\n  baton \
+             cordon node-1/gpu-3 --reason 'fan fails' --until 2h\n  baton drain node-1/gpu-3\n  baton uncordon node-1/gpu-3\n  kill -9 $(cat \
+             {logs}/node-1.pid)    # its daemon dies, and starts again after 10 s: baton get nodes\n  baton audit\n  baton get queue\n  baton get \
              locks\n  kubectl get pods -w\n",
             logs = self.path().display(),
             kubeconfig = self.kubeconfig.display(),

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -18,6 +18,11 @@ const GRACE: Duration = Duration::from_secs(5);
 pub struct Daemon {
     /// For messages: `scheduler`, `node-0`.
     pub name: String,
+    /// Monotonic time when it starts again.
+    pub again: Option<Duration>,
+    args: Vec<String>,
+    folder: PathBuf,
+    verbose: bool,
     log: PathBuf,
     child: Child,
 }
@@ -26,28 +31,25 @@ impl Daemon {
     /// Starts `baton <args>` with nothing of this process's environment. Its log goes to `<folder>/<name>.log`, and with
     /// `verbose` to standard error too.
     pub fn start(name: &str, args: Vec<String>, folder: &Path, verbose: bool) -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("cannot find this program's own file")?;
         let log = folder.join(format!("{name}.log"));
-        let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-        let mut command = Command::new(&program);
-        // The user's KUBECONFIG or MIG_STRATEGY must not reach a simulated node. Backtraces may.
-        command
-            .args(args)
-            .env_clear()
-            .envs(std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "RUST_BACKTRACE"));
-        // A group of its own: Ctrl-C in the terminal is for the demo, which then ends its daemons in order.
-        command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true).process_group(0);
-        command.stderr(if verbose { Stdio::piped() } else { Stdio::from(file.try_clone()?) });
-        let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
-        if let Some(stderr) = child.stderr.take() {
-            forward(name.to_owned(), stderr, file);
-        }
-        Ok(Self { name: name.to_owned(), log, child })
+        let child = spawn(name, &args, folder, verbose)?;
+        Ok(Self { name: name.to_owned(), again: None, args, folder: folder.to_owned(), verbose, log, child })
+    }
+
+    /// Starts it again after it has ended.
+    pub fn restart(&mut self) -> anyhow::Result<()> {
+        self.child = spawn(&self.name, &self.args, &self.folder, self.verbose)?;
+        Ok(())
+    }
+
+    /// How it ended; `None` while it runs.
+    pub fn status(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
     }
 
     /// Why the daemon is not running any more, with the end of its log; `None` while it runs.
     pub fn ended(&mut self) -> Option<String> {
-        let status = self.child.try_wait().ok().flatten()?;
+        let status = self.status()?;
         Some(format!("{} ended with {status}; its last lines:\n{}", self.name, self.last_lines(12)))
     }
 
@@ -69,6 +71,31 @@ impl Daemon {
             let _ = self.child.kill().await;
         }
     }
+}
+
+/// Its log is appended to, and its process id goes to `<folder>/<name>.pid`.
+fn spawn(name: &str, args: &[String], folder: &Path, verbose: bool) -> anyhow::Result<Child> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let log = folder.join(format!("{name}.log"));
+    let file = File::options().create(true).append(true).open(&log);
+    let file = file.with_context(|| format!("cannot write {}", log.display()))?;
+    let mut command = Command::new(&program);
+    // The user's KUBECONFIG or MIG_STRATEGY must not reach a simulated node. Backtraces may.
+    command
+        .args(args)
+        .env_clear()
+        .envs(std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "RUST_BACKTRACE"));
+    // A group of its own: Ctrl-C in the terminal is for the demo, which then ends its daemons in order.
+    command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true).process_group(0);
+    command.stderr(if verbose { Stdio::piped() } else { Stdio::from(file.try_clone()?) });
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+    if let Some(stderr) = child.stderr.take() {
+        forward(name.to_owned(), stderr, file);
+    }
+    if let Some(pid) = child.id() {
+        std::fs::write(folder.join(format!("{name}.pid")), pid.to_string())?;
+    }
+    Ok(child)
 }
 
 fn forward(name: String, stderr: tokio::process::ChildStderr, mut file: File) {

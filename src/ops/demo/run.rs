@@ -50,7 +50,10 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
             }
             if args.keep {
                 progress.line(cluster.invitation()?);
-                stop.cancelled().await;
+                tokio::select! {
+                    kept = cluster.keep_daemons(progress) => kept?,
+                    () = stop.cancelled() => {}
+                }
             }
             outcome.report.ok
         }

@@ -16,7 +16,7 @@ use super::args::Progress;
 use super::cluster::Cluster;
 use super::pods::{self, DemoPod, NAMESPACE, Needs};
 use super::report::{DemoReport, Devices, PodReport, Shares};
-use super::timeline::{Line, Timeline};
+use super::timeline::{Line, Step, Timeline};
 use crate::cluster::client::at;
 use crate::cluster::pod::LightPod;
 use crate::contract::inventory::Device;
@@ -163,7 +163,7 @@ async fn follow(
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     for pod in pods {
         let at = clock::mono().saturating_sub(cluster.start);
-        story.timeline.keep([Line { at, subject: pod.name.clone(), text: format!("submitted: {}", pod.what) }]);
+        story.timeline.keep([Line::new(at, &pod.name, format!("submitted: {}", pod.what), Step::Submitted)]);
         api.create(&PostParams::default(), &pod.pod).await?;
         submitted.push(pod.name.clone());
     }

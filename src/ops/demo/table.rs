@@ -4,23 +4,17 @@ use std::fmt::Write;
 
 use super::report::{DemoReport, JobReport, list};
 use super::story::Outcome;
-use crate::ops::get::plain;
+use crate::ops::get::{device_names, plain};
 
 /// Node → device → pods.
 pub fn devices(outcome: &Outcome) -> String {
     let mut rows = Vec::new();
     for device in &outcome.devices {
         let node = device.metadata.name.clone().unwrap_or_default();
-        for info in &device.spec.devices {
+        for (info, name) in device.spec.devices.iter().zip(device_names(device)) {
             let (percent, pods) = outcome.shares.of(&node, info.id.as_str());
             let used = if percent == 0 { String::new() } else { format!("{percent}%") };
-            rows.push(vec![
-                node.clone(),
-                format!("{} {}", info.kind, info.minor),
-                info.id.to_string(),
-                used,
-                pods.join(", "),
-            ]);
+            rows.push(vec![node.clone(), name, info.id.to_string(), used, pods.join(", ")]);
         }
     }
     format!("\n{}", plain(&["NODE", "DEVICE", "ID", "USED", "PODS"], rows))

@@ -19,6 +19,43 @@ pub struct Line {
     pub subject: String,
     /// What happened.
     pub text: String,
+    /// The part of a pod's way that it is.
+    pub step: Step,
+    /// The node whose lock it is about.
+    pub node: Option<String>,
+}
+
+/// The parts of a pod's way, each the cause of the next. Two watches may show an effect before its cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// Created.
+    Submitted,
+    /// The lock of its node names it.
+    Locked,
+    /// It has its node.
+    Bound,
+    /// The node daemon has handed devices out.
+    Answered,
+    /// The lock is gone.
+    Released,
+    /// It runs.
+    Running,
+    /// It has ended.
+    Ended,
+}
+
+impl Line {
+    /// A line about no lock.
+    pub fn new(at: Duration, subject: &str, text: String, step: Step) -> Self {
+        Self { at, subject: subject.to_owned(), text, step, node: None }
+    }
+
+    /// It happened before `other`, whenever they were seen: a pod runs whether its lock is released or not.
+    fn causes(&self, other: &Self) -> bool {
+        let own = self.subject == other.subject && self.step != Step::Released && self.step < other.step;
+        let next = self.step == Step::Released && other.step == Step::Locked && self.node == other.node;
+        own || next
+    }
 }
 
 impl fmt::Display for Line {
@@ -62,14 +99,15 @@ impl Timeline {
                 self.held.insert(holder, held);
             }
             let text = format!("lock on {node} released after {:.1} ms", held.as_secs_f64() * 1e3);
-            lines.push(Line { at, subject, text });
+            lines.push(Line { at, subject, text, step: Step::Released, node: Some(node.to_owned()) });
         }
         if let Some(raw) = lock {
             let holder = match LockRead::parse(Some(raw)) {
                 LockRead::Held { value, .. } => value.holder.map(|holder| holder.pod),
                 LockRead::Free | LockRead::Malformed { .. } => None,
             };
-            lines.push(Line { at, subject: subject(holder.as_ref(), raw), text: format!("lock set on {node}") });
+            let (subject, text) = (subject(holder.as_ref(), raw), format!("lock set on {node}"));
+            lines.push(Line { at, subject, text, step: Step::Locked, node: Some(node.to_owned()) });
             self.locks.insert(node.to_owned(), (raw.to_owned(), holder, at));
         }
         lines
@@ -79,20 +117,20 @@ impl Timeline {
     pub fn pod(&mut self, at: Duration, pod: &HandoffPod) -> Vec<Line> {
         let shown = self.pods.entry(pod.pod.key.clone()).or_default();
         let mut lines = Vec::new();
-        let mut show = |text: String| lines.push(Line { at, subject: pod.pod.key.name.to_string(), text });
+        let mut show = |text: String, step| lines.push(Line::new(at, &pod.pod.key.name, text, step));
         if let Some(node) = pod.node.as_deref().filter(|_| !shown.bound) {
             shown.bound = true;
             let annotation = pod.assignment.device_allocated.as_deref().unwrap_or_default();
             let devices = Devices::of_annotation(annotation).unwrap_or_default();
-            show(format!("bound to {node} with {}", count(&devices)));
+            show(format!("bound to {node} with {}", count(&devices)), Step::Bound);
         }
         if pod.phase == Phase::Running && !shown.running {
             shown.running = true;
-            show("running".to_owned());
+            show("running".to_owned(), Step::Running);
         }
         if pod.phase.is_terminal() && !shown.ended {
             shown.ended = true;
-            show(format!("{:?}", pod.phase).to_lowercase());
+            show(format!("{:?}", pod.phase).to_lowercase(), Step::Ended);
         }
         lines
     }
@@ -107,13 +145,10 @@ impl Timeline {
         ids: usize,
     ) -> Option<Line> {
         let shown = self.pods.entry(pod.clone()).or_default();
-        shown.answered.insert((container.to_owned(), resource.to_owned())).then(|| Line {
-            at,
-            subject: pod.name.to_string(),
-            text: format!(
-                "Allocate answered: container {container}, {resource}, {ids} id{}",
-                if ids == 1 { "" } else { "s" }
-            ),
+        shown.answered.insert((container.to_owned(), resource.to_owned())).then(|| {
+            let ids = format!("{ids} id{}", if ids == 1 { "" } else { "s" });
+            let text = format!("Allocate answered: container {container}, {resource}, {ids}");
+            Line::new(at, &pod.name, text, Step::Answered)
         })
     }
 
@@ -122,9 +157,20 @@ impl Timeline {
         self.kept.extend(lines);
     }
 
-    /// The lines up to `until`, in the order of their times.
+    /// The lines up to `until`, in the order of their times. A cause that was seen after its effect happened no later than that.
     pub fn due(&mut self, until: Duration) -> Vec<Line> {
-        self.kept.sort_by_key(|line| line.at);
+        loop {
+            let earliest = |at: usize| {
+                let line = &self.kept[at];
+                let later =
+                    self.kept[at + 1..].iter().filter(|other| line.step == Step::Released && line.causes(other));
+                let own = self.kept.iter().filter(|other| other.subject == line.subject && line.causes(other));
+                later.chain(own).map(|other| other.at).min().filter(|earliest| *earliest < line.at)
+            };
+            let Some((at, time)) = (0..self.kept.len()).find_map(|at| Some((at, earliest(at)?))) else { break };
+            self.kept[at].at = time;
+        }
+        self.kept.sort_by_key(|line| (line.at, line.step));
         let later = self.kept.partition_point(|line| line.at <= until);
         self.kept.drain(..later).collect()
     }
@@ -192,12 +238,40 @@ mod tests {
     #[test]
     fn what_comes_late_is_told_in_its_place() {
         let mut timeline = Timeline::default();
-        let line = |at, text: &str| Line { at: ms(at), subject: "p".to_owned(), text: text.to_owned() };
-        timeline.keep([line(30, "released"), line(10, "bound")]);
+        let line = |at, step| Line::new(ms(at), "p", String::new(), step);
+        timeline.keep([line(30, Step::Released), line(10, Step::Bound)]);
         assert_eq!(timeline.due(ms(9)), []);
-        timeline.keep([line(20, "answered"), line(30, "running")]);
-        assert_eq!(timeline.due(ms(20)), [line(10, "bound"), line(20, "answered")]);
-        assert_eq!(timeline.due(Duration::MAX), [line(30, "released"), line(30, "running")]);
+        timeline.keep([line(20, Step::Answered), line(30, Step::Running)]);
+        assert_eq!(timeline.due(ms(20)), [line(10, Step::Bound), line(20, Step::Answered)]);
+        assert_eq!(timeline.due(Duration::MAX), [line(30, Step::Released), line(30, Step::Running)]);
+    }
+
+    #[test]
+    fn no_effect_is_told_before_its_cause_whichever_watch_was_first() {
+        let mut timeline = Timeline::default();
+        let line = |at, pod: &str, step| Line {
+            node: matches!(step, Step::Locked | Step::Released).then(|| "n".to_owned()),
+            ..Line::new(ms(at), pod, String::new(), step)
+        };
+        // The watch of pods is ahead of that of nodes: b is bound before a's lock is seen to go.
+        timeline.keep([line(10, "a", Step::Locked), line(20, "b", Step::Bound), line(12, "a", Step::Answered)]);
+        timeline.keep([line(25, "a", Step::Released), line(26, "b", Step::Locked), line(9, "a", Step::Bound)]);
+        let told: Vec<_> = timeline.due(Duration::MAX).iter().map(|line| (line.subject.clone(), line.step)).collect();
+        let order = [
+            ("a", Step::Locked),
+            ("a", Step::Bound),
+            ("a", Step::Answered),
+            ("b", Step::Locked),
+            ("b", Step::Bound),
+            ("a", Step::Released),
+        ];
+        let at = |subject: &str, step| told.iter().position(|line| *line == (subject.to_owned(), step)).unwrap();
+        assert_eq!(told.len(), order.len());
+        assert!(at("a", Step::Locked) < at("a", Step::Bound) && at("a", Step::Bound) < at("a", Step::Answered));
+        assert!(
+            at("a", Step::Released) < at("b", Step::Locked) && at("b", Step::Locked) < at("b", Step::Bound),
+            "{told:?}"
+        );
     }
 
     #[test]

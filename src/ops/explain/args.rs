@@ -1,9 +1,12 @@
 //! The command line of `baton explain`.
 
+use std::ffi::OsString;
+
 use clap::{Args, Subcommand};
 
 use super::gang::{self, GangArgs};
 use super::job::{self, JobArgs};
+use super::node::{self, NodeArgs};
 use super::output::Common;
 use super::pod::{self, PodArgs};
 use super::what_if::{self, WhatIfArgs};
@@ -18,6 +21,9 @@ pub enum Subject {
     /// A gang: its group, how many are placed of how many needed, the root cause, what to do.
     #[command(visible_alias = "gangs")]
     Gang(GangArgs),
+    /// A node: whether it takes new pods with devices, what is free, its lock, each device and its holders.
+    #[command(visible_alias = "no", alias = "nodes")]
+    Node(NodeArgs),
     /// A TYJob: its turn, its share of the cluster, its places, and the rating of each node for the pods without one.
     #[command(visible_alias = "jobs", alias = "tyjob", alias = "tyj")]
     Job(JobArgs),
@@ -37,6 +43,24 @@ pub struct ExplainArgs {
     pub common: Common,
 }
 
+/// `explain pod/NAME` as `explain pod NAME`.
+pub fn split_names(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    const KINDS: [&str; 10] = ["pod", "pods", "po", "gang", "gangs", "job", "jobs", "node", "nodes", "no"];
+    let mut words: Vec<OsString> = words.into_iter().collect();
+    if words.get(1).is_none_or(|word| word != "explain") {
+        return words;
+    }
+    // The first word that is a kind, with its name or without.
+    let subject = words.iter().enumerate().find_map(|(at, word)| {
+        let (kind, name) = word.to_str().map(|text| text.split_once('/').unwrap_or((text, "")))?;
+        KINDS.contains(&kind).then(|| (at, [OsString::from(kind), OsString::from(name)]))
+    });
+    if let Some((at, parts)) = subject.filter(|(_, [_, name])| !name.is_empty()) {
+        words.splice(at..=at, parts);
+    }
+    words
+}
+
 /// Requests the answer and prints it.
 pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
     let printed = match &args.subject {
@@ -48,10 +72,11 @@ pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
         Some(Subject::Pod(pod)) if pod.what_if.what_if => what_if::run(&pod.what_if, &args.common).await?,
         Some(Subject::Pod(pod)) => pod::run(pod, &args.common).await?,
         Some(Subject::Gang(gang)) => gang::run(gang, &args.common).await?,
+        Some(Subject::Node(node)) => node::run(node, &args.common).await?,
         Some(Subject::Job(job)) => job::run(job, &args.common).await?,
         None => {
             let text = "nothing to explain: `baton explain pod namespace/name`, `baton explain gang namespace/name`, \
-                        `baton explain job namespace/name`, or `baton explain --what-if -f pod.yaml`";
+                        `baton explain job namespace/name`, `baton explain node name`, or `baton explain --what-if -f pod.yaml`";
             return Err(Usage(text.to_owned()).into());
         }
     };

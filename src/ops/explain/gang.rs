@@ -6,13 +6,14 @@ use clap::Args;
 
 use super::output::{Common, named};
 use crate::decide::explain::GangExplanation;
+use crate::ops::complete;
 use crate::ops::get::plain;
 
 /// Arguments of `baton explain gang`.
 #[derive(Debug, Args)]
 pub struct GangArgs {
     /// `namespace/name`, or a name in --namespace.
-    #[arg(value_name = "NAMESPACE/NAME")]
+    #[arg(value_name = "NAMESPACE/NAME", add = complete::gangs())]
     pub gang: String,
     /// Namespace of a gang that is given by its name alone; else that of the kubeconfig's context.
     #[arg(short, long)]
@@ -31,6 +32,7 @@ pub(super) async fn run(args: &GangArgs, common: &Common) -> anyhow::Result<Stri
 pub fn text(explanation: &GangExplanation, wide: bool) -> String {
     let mut out = String::new();
     let words = match explanation.state.as_str() {
+        "otherScheduler" => "is not this scheduler's",
         "held" => "is not tried",
         "marked" => "was given up: its waiting time was over",
         "waiting" => "waits for room and holds nothing",

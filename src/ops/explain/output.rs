@@ -1,14 +1,12 @@
 //! What all subjects of `baton explain` share: common arguments, and the names of objects.
 
-use std::path::PathBuf;
-
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::contract::name::{check_label_name, check_subdomain};
 use crate::ops::config::print_yaml;
 use crate::ops::leader::{Leader, LeaderArgs};
-use crate::ops::live;
+use crate::ops::live::Access;
 use crate::ops::say::Usage;
 
 /// How to print.
@@ -28,9 +26,9 @@ pub struct Common {
     /// Another format than text.
     #[arg(short, long, value_enum, global = true)]
     pub output: Option<Output>,
-    /// Credentials; else KUBECONFIG, ~/.kube/config, or the pod's service account.
-    #[arg(long, value_name = "FILE", global = true)]
-    pub kubeconfig: Option<PathBuf>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub access: Access,
     /// Where the scheduler is.
     #[command(flatten)]
     pub scheduler: LeaderArgs,
@@ -39,14 +37,14 @@ pub struct Common {
 impl Common {
     /// The leading scheduler.
     pub async fn leader(&self) -> anyhow::Result<Leader> {
-        Leader::find(&self.scheduler, self.kubeconfig.as_deref()).await
+        Leader::find(&self.scheduler, &self.access).await
     }
 
     /// The namespace of what is named without one: `given`, else that of the kubeconfig's context, as kubectl has it.
     pub async fn namespace(&self, given: Option<&str>) -> String {
         match given {
             Some(given) => given.to_owned(),
-            None => live::namespace(self.kubeconfig.as_deref()).await,
+            None => self.access.namespace().await,
         }
     }
 

@@ -9,13 +9,14 @@ use super::output::{Common, named};
 use super::verdict::{advice, nodes, refusals};
 use super::what_if::WhatIfArgs;
 use crate::decide::explain::{Explanation, PodState};
+use crate::ops::complete;
 use crate::ops::get::age;
 
 /// Arguments of `baton explain pod`.
 #[derive(Debug, Args)]
 pub struct PodArgs {
     /// `namespace/name`, or a name in --namespace.
-    #[arg(required_unless_present = "what_if", conflicts_with = "what_if", value_name = "NAMESPACE/NAME")]
+    #[arg(required_unless_present = "what_if", conflicts_with = "what_if", value_name = "NAMESPACE/NAME", add = complete::pods())]
     pub pod: Option<String>,
     /// Namespace of a pod that is given by its name alone; else that of the kubeconfig's context.
     #[arg(short, long)]
@@ -47,7 +48,9 @@ pub fn text(explanation: &Explanation, wide: bool) -> String {
     if let Some(group) = &explanation.group {
         let _ = writeln!(out, "It starts together with the gang {group}.");
     }
-    if !verdict.message.is_empty() {
+    // Counted reasons are listed one by one.
+    let listed_below = verdict.rules.iter().any(|rule| rule.count > 0) && explanation.group.is_none();
+    if !verdict.message.is_empty() && !listed_below {
         let _ = writeln!(out, "  {}", verdict.message);
     }
     if !explanation.devices.is_empty() {

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use crate::decide::explain::{PodVerdict, RuleCount};
+use crate::decide::explain::{DeviceDetail, PodVerdict, on_nodes};
 use crate::ops::get::plain;
 
-/// The table of rules, reasons and nodes.
+/// Each reason once, with its rule and nodes, and the node that is nearest.
 pub(super) fn refusals(out: &mut String, verdict: &PodVerdict) {
     // What refuses the pod itself is shown already.
     if let Some(rule) = verdict.rules.iter().find(|rule| rule.count == 0) {
@@ -15,11 +15,14 @@ pub(super) fn refusals(out: &mut String, verdict: &PodVerdict) {
     if verdict.rules.is_empty() {
         return;
     }
-    let row = |rule: &RuleCount| {
+    for rule in &verdict.rules {
         let more = if rule.count > rule.examples.len() { ", …" } else { "" };
-        vec![rule.count.to_string(), rule.rule.clone(), rule.reason.clone(), rule.examples.join(", ") + more]
-    };
-    let _ = write!(out, "\n{}", plain(&["REFUSED", "BY RULE", "BECAUSE", "NODES"], verdict.rules.iter().map(row)));
+        let reason = on_nodes(rule.count, &rule.reason);
+        let _ = writeln!(out, "  {reason} (rule {}): {}{more}", rule.rule, rule.examples.join(", "));
+    }
+    if let Some(nearest) = &verdict.nearest {
+        let _ = writeln!(out, "  Nearest: {nearest}.");
+    }
 }
 
 /// What to do.
@@ -33,6 +36,23 @@ pub(super) fn advice(out: &mut String, verdict: &PodVerdict) {
     }
 }
 
+fn device_row(device: &DeviceDetail) -> Vec<String> {
+    let health = if device.healthy { "healthy" } else { "unhealthy" };
+    let cordon = device.cordon.as_ref().map(|cordon| format!(", {cordon}")).unwrap_or_default();
+    vec![
+        format!("{}-{}", if device.kind == "rdma" { "nic" } else { &device.kind }, device.minor),
+        device.id.clone(),
+        format!("{health}{cordon}"),
+        device.free.clone(),
+        device.held_by.join(", "),
+    ]
+}
+
+/// The devices of one node.
+pub(super) fn device_table(devices: &[DeviceDetail]) -> String {
+    plain(&["DEVICE", "ID", "HEALTH", "FREE", "HELD BY"], devices.iter().map(device_row))
+}
+
 /// Every node, and each of its devices.
 pub(super) fn nodes(out: &mut String, verdict: &PodVerdict) {
     let mut rows = Vec::new();
@@ -43,16 +63,11 @@ pub(super) fn nodes(out: &mut String, verdict: &PodVerdict) {
             (_, None) => "fits".to_owned(),
         };
         rows.push(vec![node.node.clone(), why, String::new(), String::new(), String::new()]);
-        for device in &node.devices {
-            let health = if device.healthy { "healthy" } else { "unhealthy" };
-            rows.push(vec![
-                format!("  {} {}", device.kind, device.minor),
-                device.id.clone(),
-                health.to_owned(),
-                device.free.clone(),
-                device.held_by.join(", "),
-            ]);
-        }
+        rows.extend(node.devices.iter().map(|device| {
+            let mut row = device_row(device);
+            row[0].insert_str(0, "  ");
+            row
+        }));
     }
     if !rows.is_empty() {
         let _ = write!(out, "\n{}", plain(&["NODE OR DEVICE", "VERDICT OR ID", "HEALTH", "FREE", "HELD BY"], rows));

@@ -51,7 +51,14 @@ pub fn text(answer: &WhatIf, wide: bool) -> String {
     let mut out = String::new();
     let WhatIf { pod, fits, verdict, .. } = answer;
     let outcome = if *fits { "would be placed at once" } else { "would wait" };
-    let _ = writeln!(out, "Pod {pod} {outcome}.\n  {}", verdict.message);
+    let _ = writeln!(out, "Pod {pod} {outcome}.");
+    let listed_below = !fits && verdict.rules.iter().any(|rule| rule.count > 0);
+    if !listed_below {
+        let _ = writeln!(out, "  {}", verdict.message);
+    }
+    if let Some(way) = answer.preemption.as_ref().filter(|_| listed_below) {
+        let _ = writeln!(out, "  {way}");
+    }
     if !answer.devices.is_empty() {
         let _ = writeln!(out, "  devices: {}", answer.devices.join(", "));
     }

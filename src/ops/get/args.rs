@@ -1,23 +1,30 @@
 //! The command line of `baton get` and what it prints.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
 use std::time::Duration;
 
-use anyhow::bail;
-use clap::{Args, ValueEnum};
-use serde::Serialize;
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::{Arg, Args, Command, ValueEnum};
 
-use super::output::{self, Row};
+use super::follow::Follower;
+use super::listing::{Listing, Printer};
+use super::output::{Look, Row};
 use super::snapshot::{self, Rules, Snapshot};
-use super::{gangs, jobs, locks, nodes, pods, queue};
+use super::{devices, gangs, jobs, locks, nodes, pods, queue};
+use crate::contract::hint::LabelSelector;
 use crate::contract::key;
 use crate::decide::explain::QueueReport;
-use crate::ops::config::print_yaml;
+use crate::ops::complete;
 use crate::ops::leader::{Leader, LeaderArgs};
-use crate::ops::live;
-use crate::ops::say::say;
+use crate::ops::live::Access;
+use crate::ops::say::tell;
 use crate::ops::values;
 use crate::runtime::clock;
+
+/// The scheduler is asked again, for --watch.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// What changes with time alone is looked at again, for --watch.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// What to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -25,6 +32,9 @@ pub enum Resource {
     /// GPUs and NICs in all, free and unhealthy; node daemon; lock.
     #[value(alias = "node", alias = "no")]
     Nodes,
+    /// GPUs, MIG devices and NICs: model, health, holders; wide adds the reason, the place and the id.
+    #[value(alias = "device", alias = "dev", alias = "gpus", alias = "gpu")]
+    Devices,
     /// Pods that ask for devices: node, devices, lock.
     #[value(alias = "pod", alias = "po")]
     Pods,
@@ -46,7 +56,7 @@ pub enum Resource {
 pub enum Output {
     /// The table with more columns.
     Wide,
-    /// One JSON object, `{"items":[…]}`.
+    /// One JSON object, `{"items":[…]}`; with --watch, one line `{"type":"ADDED","object":{…}}` per change.
     Json,
     /// The same as YAML.
     Yaml,
@@ -55,23 +65,39 @@ pub enum Output {
 /// Arguments of `baton get`.
 #[derive(Debug, Args)]
 pub struct GetArgs {
-    /// What to list.
-    #[arg(value_enum)]
-    pub resource: Resource,
-    /// Only these: names, or namespace/name; locks go by the name of their node.
+    /// What to list; `pod/NAME` lists that one.
+    #[arg(value_parser = TargetParser, value_name = "RESOURCE[/NAME]")]
+    pub target: Target,
+    /// Only these: names, or namespace/name; a device is node/gpu-3 or its id; a lock goes by the name of its node.
+    #[arg(value_name = "NAME", add = complete::names())]
     pub names: Vec<String>,
     /// Another format than the table.
     #[arg(short, long, value_enum)]
     pub output: Option<Output>,
+    /// Show changes as they come, until Ctrl-C.
+    #[arg(short, long)]
+    pub watch: bool,
+    /// Only what has these labels: `a=b,c!=d,e in (f,g),!h`. Of devices, labels of the device or of its Device object count.
+    #[arg(short = 'l', long, value_parser = values::selector)]
+    pub selector: Option<LabelSelector>,
+    /// Only what is on this node.
+    #[arg(long, value_name = "NODE", add = complete::nodes())]
+    pub node: Option<String>,
+    /// Order of the rows: a column (`AGE`), or the path of a field of -o json (`.gpu.free`).
+    #[arg(long, value_name = "COLUMN")]
+    pub sort_by: Option<String>,
+    /// No line that names the columns.
+    #[arg(long)]
+    pub no_headers: bool,
     /// Namespace of the pods, jobs or gangs to list; else that of the kubeconfig's context. The queue is that of all namespaces.
     #[arg(short, long, value_parser = values::namespace)]
     pub namespace: Option<String>,
     /// Pods, jobs or gangs of every namespace.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
-    /// Credentials; else KUBECONFIG, ~/.kube/config, or the pod's service account.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub access: Access,
     /// Namespace of Baton's daemons.
     #[arg(long, default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::daemon_namespace)]
     pub agent_namespace: String,
@@ -89,10 +115,52 @@ pub struct GetArgs {
     pub scheduler: LeaderArgs,
 }
 
+/// `pods`, or `pod/NAME`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    resource: Resource,
+    name: Option<String>,
+}
+
+/// Reads a [`Target`]; its possible values are the resources.
+#[derive(Clone)]
+struct TargetParser;
+
+impl TypedValueParser for TargetParser {
+    type Value = Target;
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Target, clap::Error> {
+        let text = value.to_string_lossy();
+        let (resource, name) = match text.split_once('/') {
+            Some((resource, name)) => (resource, Some(name.to_owned())),
+            None => (&*text, None),
+        };
+        let resource = EnumValueParser::<Resource>::new().parse_ref(command, arg, OsStr::new(resource))?;
+        Ok(Target { resource, name })
+    }
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(Resource::value_variants().iter().filter_map(ValueEnum::to_possible_value)))
+    }
+}
+
 impl GetArgs {
+    fn resource(&self) -> Resource {
+        self.target.resource
+    }
+
+    /// The names that are selected.
+    pub(super) fn names(&self) -> Vec<&str> {
+        let first = self.target.name.as_deref();
+        let more = self.names.iter().map(|name| match (first, name.split_once('/')) {
+            // `pod/a pod/b`
+            (Some(_), Some((word, name))) if Resource::from_str(word, true) == Ok(self.resource()) => name,
+            _ => name,
+        });
+        first.into_iter().chain(more).collect()
+    }
+
     /// The namespace that is listed; `None` for all, which a name with its own namespace needs too.
     fn within(&self) -> Option<&str> {
-        let elsewhere = self.names.iter().any(|name| name.contains('/'));
+        let elsewhere = self.names().iter().any(|name| name.contains('/'));
         (!self.all_namespaces && !elsewhere).then_some(self.namespace())
     }
 
@@ -101,67 +169,70 @@ impl GetArgs {
     }
 
     /// A name without namespace is one of the namespace that is listed.
-    fn means(&self, row: &impl Row, given: &str) -> bool {
+    pub(super) fn means(&self, row: &impl Row, given: &str) -> bool {
         let elsewhere = row.namespace().is_some_and(|namespace| !self.all_namespaces && namespace != self.namespace());
-        row.is(given) && (given.contains('/') || !elsewhere || self.resource == Resource::Queue)
+        row.is(given) && (given.contains('/') || !elsewhere || self.resource() == Resource::Queue)
     }
 
     fn rules(&self) -> Rules {
         Rules { lock_key: self.node_lock_key.clone(), expiry: self.node_lock_expiry, stale: self.agent_stale }
+    }
+
+    /// What `baton get` lists of `snapshot`.
+    fn list(&self, snapshot: &Snapshot, said: &QueueReport) -> anyhow::Result<Listing> {
+        match self.resource() {
+            Resource::Nodes => Listing::of(nodes::rows(snapshot, &self.rules(), said), self),
+            Resource::Devices => Listing::of(devices::rows(snapshot, said), self),
+            Resource::Pods => Listing::of(pods::rows(snapshot, self.within(), &self.node_lock_key), self),
+            Resource::Jobs => Listing::of(jobs::rows(snapshot, self.within()), self),
+            _ => Listing::of(locks::rows(snapshot, &self.rules()), self),
+        }
+    }
+
+    /// What the leading scheduler lists.
+    async fn ask(&self, leader: &Leader) -> anyhow::Result<Listing> {
+        match self.resource() {
+            Resource::Queue => Listing::of(queue::rows(leader).await?, self),
+            _ => Listing::of(gangs::rows(leader, self.within()).await?, self),
+        }
     }
 }
 
 /// Reads the cluster and prints.
 pub async fn run(mut args: GetArgs) -> anyhow::Result<()> {
     if args.namespace.is_none() && !args.all_namespaces {
-        args.namespace = Some(live::namespace(args.kubeconfig.as_deref()).await);
+        args.namespace = Some(args.access.namespace().await);
     }
-    let kubeconfig = args.kubeconfig.as_deref();
-    say(match args.resource {
-        Resource::Queue => finish(queue::rows(&Leader::find(&args.scheduler, kubeconfig).await?).await?, &args)?,
-        Resource::Gangs => {
-            let leader = Leader::find(&args.scheduler, kubeconfig).await?;
-            finish(gangs::rows(&leader, args.within()).await?, &args)?
+    let mut printer = Printer::new(&args, Look::of_stdout(!args.no_headers));
+    if matches!(args.resource(), Resource::Queue | Resource::Gangs) {
+        let mut leader = Leader::find(&args.scheduler, &args.access).await?;
+        while tell(printer.print(&args.ask(&leader).await?)?)? && args.watch {
+            tokio::time::sleep(ASK_AGAIN).await;
+            if leader.get::<serde_json::Value>("/queue").await.is_err() {
+                leader = Leader::find(&args.scheduler, &args.access).await?;
+            }
         }
-        Resource::Jobs => {
-            let jobs = jobs::read(live::connect(kubeconfig).await?).await?;
-            finish(jobs::rows(jobs, args.within(), clock::wall()), &args)?
-        }
-        Resource::Nodes | Resource::Pods | Resource::Locks => {
-            let snapshot = snapshot::read(live::connect(kubeconfig).await?, &args.agent_namespace).await?;
-            let said = match args.resource {
-                Resource::Nodes => queue::report_soon(&args.scheduler, kubeconfig).await,
-                _ => QueueReport::default(),
-            };
-            render(&snapshot, &said, &args)?
-        }
-    })
-}
-
-/// What `baton get` prints of `snapshot`: nodes, pods or locks.
-fn render(snapshot: &Snapshot, said: &QueueReport, args: &GetArgs) -> anyhow::Result<String> {
-    match args.resource {
-        Resource::Nodes => finish(nodes::rows(snapshot, &args.rules(), said), args),
-        Resource::Pods => finish(pods::rows(snapshot, args.within(), &args.node_lock_key), args),
-        _ => finish(locks::rows(snapshot, &args.rules()), args),
+        return Ok(());
     }
-}
-
-fn finish<R: Row + Serialize>(mut rows: Vec<R>, args: &GetArgs) -> anyhow::Result<String> {
-    if let Some(missing) = args.names.iter().find(|name| !rows.iter().any(|row| args.means(row, name))) {
-        bail!("{} {missing:?} not found; `baton get {}` lists what there is", R::WHAT, R::PLURAL);
+    let client = args.access.connect().await?;
+    let of_jobs = args.resource() == Resource::Jobs;
+    let mut snapshot = if of_jobs {
+        Snapshot { jobs: jobs::read(client.clone()).await?, wall: clock::wall(), ..Snapshot::default() }
+    } else {
+        snapshot::read(client.clone(), &args.agent_namespace).await?
+    };
+    let said = async || match args.resource() {
+        Resource::Nodes | Resource::Devices => queue::report_soon(&args.scheduler, &args.access).await,
+        _ => QueueReport::default(),
+    };
+    let mut follower =
+        if of_jobs { Follower::of_jobs(&client) } else { Follower::of_cluster(&client, &args.agent_namespace) };
+    while tell(printer.print(&args.list(&snapshot, &said().await)?)?)? && args.watch {
+        // Some things change with time alone: a cordon ends, a daemon grows stale.
+        let _ = tokio::time::timeout(LOOK_AGAIN, follower.advance(&mut snapshot)).await;
+        snapshot.wall = clock::wall();
     }
-    rows.retain(|row| args.names.is_empty() || args.names.iter().any(|name| args.means(row, name)));
-    let items = serde_json::json!({ "items": rows });
-    Ok(match args.output {
-        Some(Output::Json) => serde_json::to_string_pretty(&items)? + "\n",
-        Some(Output::Yaml) => print_yaml(&items)?,
-        None | Some(Output::Wide) if rows.is_empty() => {
-            let none = if args.all_namespaces { R::NONE.split(';').next().unwrap_or_default() } else { R::NONE };
-            format!("{}.\n", none.trim_end_matches('.'))
-        }
-        wide => output::table(&rows, wide == Some(Output::Wide)),
-    })
+    Ok(())
 }
 
 #[cfg(test)]
@@ -186,20 +257,16 @@ mod tests {
             reserved_for: "TYJob ml/rl".to_owned(),
             devices: [("GPU-a1".to_owned(), 100)].into(),
         }];
-        render(&cluster(), &QueueReport { kept, reserved, ..QueueReport::default() }, &line.get)
+        let said = QueueReport { kept, reserved, ..QueueReport::default() };
+        let look = Look { headers: !line.get.no_headers, ..Look::PLAIN };
+        Printer::new(&line.get, look).print(&line.get.list(&cluster(), &said)?)
     }
 
     #[test]
     fn nodes_say_how_many_devices_are_free_and_whether_the_agent_is_there() {
         let table = printed("nodes").unwrap();
         let node_a = table.lines().find(|line| line.starts_with("node-a")).unwrap();
-        assert!(
-            node_a.contains("0/2")
-                && node_a.contains("1 for TYJob ml/rl")
-                && node_a.contains("fresh")
-                && node_a.contains("ml/train"),
-            "{table}"
-        );
+        assert!(node_a.contains("1/2") && node_a.contains("fresh") && node_a.contains("ml/train"), "{table}");
         let node_b = table.lines().find(|line| line.starts_with("node-b")).unwrap();
         assert!(node_b.contains("stale") && node_b.contains("gang ml/big"), "{table}");
     }
@@ -231,6 +298,50 @@ mod tests {
         for line in ["pods train", "pods other/train", "pods ml/train train"] {
             assert!(printed(line).unwrap_err().to_string().contains("not found"), "{line}");
         }
+    }
+
+    #[test]
+    fn a_resource_and_a_name_stand_in_one_word_as_for_kubectl() {
+        for line in
+            ["pod/ml/train", "pod/train -n ml", "po/train pod/train -n ml", "device/node-a/gpu-0", "dev node-a/gpu-0"]
+        {
+            assert!(printed(line).unwrap().contains("train"), "{line}");
+        }
+        assert!(printed("node/node-b").unwrap().lines().count() == 2);
+        assert!(printed("chair/node-b").unwrap_err().to_string().contains("chair"));
+    }
+
+    #[test]
+    fn rows_are_selected_by_node_and_label_and_sorted_by_column_or_field() {
+        let names = |line: &str| -> Vec<String> {
+            let table = printed(line).unwrap();
+            table.lines().map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
+        };
+        assert_eq!(names("nodes --node node-b --no-headers"), ["node-b"]);
+        assert_eq!(names("locks --node node-c"), ["NODE", "node-c"]);
+        assert_eq!(names("pods -A --node node-b"), ["No"]);
+        assert_eq!(names("nodes --no-headers --sort-by agent"), ["node-a", "node-c", "node-b"]);
+        assert_eq!(names("nodes --no-headers --sort-by .gpu.total"), ["node-c", "node-b", "node-a"]);
+        assert_eq!(names("nodes -l zone=a"), ["No"]);
+        assert!(printed("nodes --sort-by colour").unwrap_err().to_string().contains("GPUS FREE"));
+        assert!(printed("nodes --sort-by .colour").unwrap_err().to_string().contains(".colour"));
+        assert!(printed("nodes -l a=(").unwrap_err().to_string().contains("a=("));
+    }
+
+    #[test]
+    fn while_it_watches_only_what_differs_in_more_than_its_age_is_printed_again() {
+        let line = Line::try_parse_from(["nodes", "-w", "-o", "json"]).unwrap();
+        let mut printer = Printer::new(&line.get, Look::PLAIN);
+        let mut cluster = cluster();
+        let mut print =
+            |cluster: &Snapshot| printer.print(&line.get.list(cluster, &QueueReport::default()).unwrap()).unwrap();
+        assert_eq!(print(&cluster).matches(r#""type":"ADDED""#).count(), 3);
+        cluster.wall = "2026-11-21T02:36:20Z".parse().unwrap();
+        assert_eq!(print(&cluster), "", "only ages differ");
+        cluster.nodes.remove("node-c");
+        cluster.leases.clear();
+        let text = print(&cluster);
+        assert!(text.lines().count() == 3 && text.contains(r#""type":"DELETED""#), "{text}");
     }
 
     #[test]

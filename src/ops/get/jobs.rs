@@ -1,5 +1,7 @@
 //! TYJobs: stage, placement, ready workers, and why a job is where it is.
 
+use std::collections::BTreeMap;
+
 use anyhow::anyhow;
 use jiff::Timestamp;
 use kube::Client;
@@ -7,6 +9,7 @@ use kube::api::Api;
 use serde::Serialize;
 
 use super::output::{Row, age};
+use super::snapshot::Snapshot;
 use crate::cluster::client::status_code;
 use crate::cluster::tyjob::RawTyJob;
 use crate::contract::tyjob::{Allocation, ScheduleState, Stage, TyJob};
@@ -42,24 +45,29 @@ pub struct JobRow {
     pub message: Option<String>,
     /// Places, of the leader first.
     pub allocations: Vec<Allocation>,
+    #[serde(skip)]
+    labels: BTreeMap<String, String>,
 }
 
 /// Every job of the cluster.
-pub async fn read(client: Client) -> anyhow::Result<Vec<RawTyJob>> {
+pub async fn read(client: Client) -> anyhow::Result<BTreeMap<(String, String), RawTyJob>> {
+    let key = |job: &RawTyJob| {
+        let meta = job.metadata.clone();
+        (meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default())
+    };
     match all(Api::<RawTyJob>::all(client), "tyjobs").await {
+        Ok(jobs) => Ok(jobs.into_iter().map(|job| (key(&job), job)).collect()),
         Err(error) if error.downcast_ref::<kube::Error>().and_then(status_code) == Some(404) => Err(anyhow!(
             "the cluster does not know tyjobs.arranger.taichu.io: install the CRD with `baton crds | kubectl apply --server-side -f -`"
         )),
-        other => other,
+        Err(error) => Err(error),
     }
 }
 
 /// The jobs of `namespace` (all when `None`), by namespace and name.
-pub fn rows(jobs: Vec<RawTyJob>, namespace: Option<&str>, now: Timestamp) -> Vec<JobRow> {
-    let here = |job: &RawTyJob| namespace.is_none_or(|namespace| job.metadata.namespace.as_deref() == Some(namespace));
-    let mut rows: Vec<JobRow> = jobs.into_iter().filter(here).map(|job| row(job, now)).collect();
-    rows.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-    rows
+pub fn rows(snapshot: &Snapshot, namespace: Option<&str>) -> Vec<JobRow> {
+    let here = snapshot.jobs.iter().filter(|((space, _), _)| namespace.is_none_or(|namespace| space == namespace));
+    here.map(|(_, job)| row(job.clone(), snapshot.wall)).collect()
 }
 
 fn row(raw: RawTyJob, now: Timestamp) -> JobRow {
@@ -85,6 +93,7 @@ fn row(raw: RawTyJob, now: Timestamp) -> JobRow {
         nodes: status.nodes,
         message: status.message.or(problem.map(|problem| problem.to_string())),
         allocations: status.allocations,
+        labels: meta.labels.unwrap_or_default(),
     }
 }
 
@@ -99,6 +108,9 @@ impl Row for JobRow {
     }
     fn namespace(&self) -> Option<&str> {
         Some(&self.namespace)
+    }
+    fn labels(&self) -> Option<&BTreeMap<String, String>> {
+        Some(&self.labels)
     }
     fn cells(&self) -> Vec<String> {
         let state = self.schedule_state.map(|state| format!("{state:?}"));
@@ -120,7 +132,6 @@ impl Row for JobRow {
 
 #[cfg(test)]
 mod tests {
-    use super::super::output::table;
     use super::*;
 
     fn jobs(edit: impl FnOnce(&mut serde_json::Value)) -> Vec<JobRow> {
@@ -128,18 +139,20 @@ mod tests {
             serde_json::from_str(include_str!("../../../tests/golden/tyjob.json")).unwrap();
         job["metadata"]["creationTimestamp"] = "2026-01-02T03:00:00Z".into();
         edit(&mut job);
-        rows(vec![serde_json::from_value(job).unwrap()], None, "2026-01-02T03:04:05Z".parse().unwrap())
+        let jobs = [(Default::default(), serde_json::from_value(job).unwrap())].into();
+        let wall = "2026-01-02T03:04:05Z".parse().unwrap();
+        rows(&Snapshot { wall, jobs, ..Snapshot::default() }, None)
     }
 
     #[test]
     fn a_job_is_one_line_and_wide_tells_where_and_why() {
         let rows = jobs(|job| job["status"]["message"] = "2 of 3 workers are ready".into());
-        let plain = table(&rows, false);
+        let plain = rows[0].cells()[..JobRow::NARROW].join(" ");
         for word in ["team-a", "rl", "Running", "ScheduledSucceed", "2/3", "4m5s"] {
             assert!(plain.contains(word), "{word}: {plain}");
         }
         assert!(!plain.contains("10.1.0.4"));
-        let wide = table(&rows, true);
+        let wide = rows[0].cells().join(" ");
         assert!(
             wide.contains("10.1.0.4") && wide.contains("node-1,node-2") && wide.contains("2 of 3 workers"),
             "{wide}"

@@ -1,5 +1,6 @@
 //! The holder of each node's lock, for how long, and what an operator can do.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -50,11 +51,13 @@ pub struct LockRow {
     pub advice: String,
     /// The annotation's value.
     pub value: String,
+    #[serde(skip)]
+    labels: BTreeMap<String, String>,
 }
 
 /// Every lock, by node.
 pub fn rows(snapshot: &Snapshot, rules: &Rules) -> Vec<LockRow> {
-    let locked = snapshot.nodes.iter().filter_map(|node| Some((node, snapshot.lock(node, &rules.lock_key)?)));
+    let locked = snapshot.nodes.values().filter_map(|node| Some((node, snapshot.lock(node, &rules.lock_key)?)));
     locked.map(|(node, (read, holder))| row(snapshot, name_of(node), rules, &read, &holder)).collect()
 }
 
@@ -125,6 +128,7 @@ fn row(snapshot: &Snapshot, node: &str, rules: &Rules, read: &LockRead, holder: 
         age_seconds: age.map(|age| age.as_secs()),
         advice,
         value: read.raw().unwrap_or_default().to_owned(),
+        labels: snapshot.labels_of(node),
     }
 }
 
@@ -146,6 +150,12 @@ impl Row for LockRow {
     const NARROW: usize = 5;
     fn name(&self) -> &str {
         &self.node
+    }
+    fn node(&self) -> Option<&str> {
+        Some(&self.node)
+    }
+    fn labels(&self) -> Option<&BTreeMap<String, String>> {
+        Some(&self.labels)
     }
     fn cells(&self) -> Vec<String> {
         vec![
@@ -178,7 +188,8 @@ mod tests {
         train.node = None;
         assert_eq!(states(&cluster)[0], LockState::Binding);
         let bare = "2026-11-21T02:00:00Z".to_owned();
-        cluster.nodes[2].metadata.annotations = Some([(key::NODE_LOCK.to_owned(), bare)].into());
+        cluster.nodes.get_mut("node-c").unwrap().metadata.annotations =
+            Some([(key::NODE_LOCK.to_owned(), bare)].into());
         assert_eq!(states(&cluster)[2], LockState::Unknown);
     }
 
@@ -204,10 +215,16 @@ mod tests {
         // A lock that another client wrote: its holder was bound under another one.
         let holder = cluster.pods.values().next().unwrap().pod.clone();
         let value = format!("2026-11-21T02:00:00Z,{},{},{}", holder.key.namespace, holder.key.name, holder.uid);
-        let before = cluster.nodes[0].metadata.annotations.replace([(key::NODE_LOCK.to_owned(), value)].into());
+        let before = cluster
+            .nodes
+            .get_mut("node-a")
+            .unwrap()
+            .metadata
+            .annotations
+            .replace([(key::NODE_LOCK.to_owned(), value)].into());
         let row = rows(&cluster, &reporting).remove(0);
         assert!(row.advice.contains("stays") && row.advice.contains("another lock"), "{row:?}");
-        cluster.nodes[0].metadata.annotations = before;
+        cluster.nodes.get_mut("node-a").unwrap().metadata.annotations = before;
         let longer = Rules { expiry: Duration::from_secs(3600), ..rules() };
         let rows = rows(&cluster, &longer);
         assert!(rows[0].advice.contains("normal"), "not expired where the cluster waits for an hour: {rows:?}");

@@ -6,13 +6,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::LockRow;
 use super::output::{Row, age};
-use super::snapshot::{Rules, Snapshot, name_of};
+use super::snapshot::{Rules, Snapshot};
+use super::usage::Usage;
 use crate::cluster::agent_lease::LightLease;
 use crate::cluster::node::LightNode;
-use crate::contract::inventory::Device;
-use crate::contract::{AgentStatus, DeviceAllocation, DeviceType, Identity, key};
+use crate::contract::{AgentStatus, Cordons, DeviceType, Identity, key};
 use crate::decide::explain::{QueueReport, ReservedDevices};
+use crate::decide::world::offered;
 
 /// One node.
 #[derive(Debug, Clone, Serialize)]
@@ -28,14 +30,19 @@ pub struct NodeRow {
     pub rdma: DeviceCount,
     /// The node daemon; absent when it never wrote a Lease.
     pub agent: Option<AgentRow>,
+    /// The node daemon has died: how many devices the kubelet offers, of how many that are healthy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub daemon_gone: Option<String>,
     /// The lock, if the node is locked.
-    pub lock: Option<super::LockRow>,
+    pub lock: Option<LockRow>,
     /// The gang or pod that it is kept for, where the scheduler could be asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_for: Option<String>,
     /// Jobs, gangs and pods for which the scheduler has reserved devices here.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub reserved_for: BTreeSet<String>,
+    #[serde(skip)]
+    labels: BTreeMap<String, String>,
 }
 
 /// Devices of one type.
@@ -43,14 +50,19 @@ pub struct NodeRow {
 pub struct DeviceCount {
     /// All.
     pub total: usize,
-    /// Healthy, no live pod has any part of it, and none is reserved.
+    /// A new pod can have it whole: it is healthy, not cordoned and not reserved, no live pod has any part of it, the node daemon
+    /// reports and the kubelet offers its resource.
     pub free: usize,
     /// Healthy, and the scheduler has reserved a part of it for pods that are not bound yet.
     pub reserved: usize,
-    /// Healthy, and a part of it is left.
+    /// The same of a part.
     pub partly: usize,
     /// Take no new pods.
     pub unhealthy: usize,
+    /// Healthy, and taken out of use by people.
+    pub cordoned: usize,
+    /// What the kubelet offers.
+    pub offered: i64,
 }
 
 /// Status of a node daemon, from its Lease.
@@ -71,19 +83,33 @@ pub struct AgentRow {
 
 /// Every node, with what the scheduler says of it.
 pub fn rows(snapshot: &Snapshot, rules: &Rules, said: &QueueReport) -> Vec<NodeRow> {
+    let usage = Usage::of(snapshot);
     let locks = super::locks::rows(snapshot, rules);
-    let agent = |lease| agent(lease, snapshot.wall, rules.stale);
-    let row = |node: &LightNode, name: &str| NodeRow {
-        name: name.to_owned(),
-        status: node.status_words(),
-        gpu: count(snapshot, name, &DeviceType::Gpu, said),
-        rdma: count(snapshot, name, &DeviceType::Rdma, said),
-        reserved_for: reserved(said, name).map(|reserved| reserved.reserved_for.clone()).collect(),
-        agent: snapshot.leases.get(&AgentStatus::lease_name(name)).map(agent),
-        lock: locks.iter().find(|lock| lock.node == name).cloned(),
-        kept_for: said.kept.iter().find(|kept| kept.node == name).map(|kept| kept.kept_for.clone()),
+    let locks: BTreeMap<&str, &LockRow> = locks.iter().map(|lock| (lock.node.as_str(), lock)).collect();
+    let kept: BTreeMap<&str, &str> =
+        said.kept.iter().map(|kept| (kept.node.as_str(), kept.kept_for.as_str())).collect();
+    let row = |node: &LightNode, name: &str| {
+        let agent = snapshot.leases.get(&AgentStatus::lease_name(name)).map(|of| agent(of, snapshot.wall, rules.stale));
+        let serves = agent.as_ref().is_some_and(|agent| agent.fresh);
+        let reserved: Vec<&ReservedDevices> = said.reserved.iter().filter(|reserved| reserved.node == name).collect();
+        let count = |kind: &DeviceType| count(snapshot, &usage, (name, node), kind, &reserved, serves);
+        let (gpu, rdma) = (count(&DeviceType::Gpu), count(&DeviceType::Rdma));
+        let registered = agent.as_ref().is_some_and(|agent| !agent.registered.is_empty());
+        let gone = [&gpu, &rdma].into_iter().find(|count| registered && count.is_not_offered());
+        NodeRow {
+            name: name.to_owned(),
+            status: node.status_words(),
+            daemon_gone: gone.map(|count| format!("kubelet offers 0 of {}", count.healthy())),
+            gpu,
+            rdma,
+            agent,
+            lock: locks.get(name).map(|lock| (*lock).clone()),
+            kept_for: kept.get(name).map(|kept_for| (*kept_for).to_owned()),
+            reserved_for: reserved.iter().map(|reserved| reserved.reserved_for.clone()).collect(),
+            labels: snapshot.labels_of(name),
+        }
     };
-    snapshot.nodes.iter().map(|node| row(node, name_of(node))).collect()
+    snapshot.nodes.iter().map(|(name, node)| row(node, name)).collect()
 }
 
 /// The status in a Lease.
@@ -100,49 +126,52 @@ pub fn agent(lease: &LightLease, wall: Timestamp, stale: Duration) -> AgentRow {
     }
 }
 
-fn reserved<'a>(said: &'a QueueReport, node: &'a str) -> impl Iterator<Item = &'a ReservedDevices> {
-    said.reserved.iter().filter(move |reserved| reserved.node == node)
-}
-
-fn count(snapshot: &Snapshot, node: &str, kind: &DeviceType, said: &QueueReport) -> DeviceCount {
-    let Some(device) = snapshot.devices.get(node) else { return DeviceCount::default() };
-    let used = used(snapshot, node, device, kind);
-    let mut count = DeviceCount::default();
+/// `serves`: the node daemon reports.
+fn count(
+    snapshot: &Snapshot,
+    usage: &Usage,
+    (name, node): (&str, &LightNode),
+    kind: &DeviceType,
+    reserved: &[&ReservedDevices],
+    serves: bool,
+) -> DeviceCount {
+    let mut count = DeviceCount { offered: offered(node.allocatable(), kind), ..DeviceCount::default() };
+    let Some(device) = snapshot.devices.get(name) else { return count };
+    let cordons = Cordons::of_object(device);
     // A GPU that is split into MIG devices has no resources of its own.
     for info in device.spec.devices.iter().filter(|info| info.kind == *kind && !info.resources.is_empty()) {
+        let cordoned = cordons.of(info.id.as_str(), info.labels.get(key::PARENT).map(String::as_str), snapshot.wall);
         count.total += 1;
-        let of_id = |reserved: &ReservedDevices| reserved.devices.get(info.id.as_str()).copied();
-        let reserved: i64 = reserved(said, node).filter_map(of_id).sum();
+        let of_id = |reserved: &&ReservedDevices| reserved.devices.get(info.id.as_str()).copied();
+        let reserved: i64 = reserved.iter().filter_map(of_id).sum();
         count.reserved += usize::from(info.health && reserved > 0);
-        match used.get(info.id.as_str()).copied().unwrap_or(0) + reserved {
+        match usage.percent(name, info.id.as_str()) + reserved {
             _ if !info.health => count.unhealthy += 1,
+            _ if cordoned.is_some() => count.cordoned += 1,
             0 => count.free += 1,
             part if part < key::WHOLE => count.partly += 1,
             _ => {}
         }
     }
+    if !serves || count.is_not_offered() {
+        (count.free, count.partly) = (0, 0);
+    }
     count
 }
 
-/// Percent in use by device id: assignments of live pods, and devices that pods hold without one, as the node daemon reports.
-fn used(snapshot: &Snapshot, node: &str, device: &Device, kind: &DeviceType) -> BTreeMap<String, i64> {
-    let mut used: BTreeMap<String, i64> = BTreeMap::new();
-    let live = snapshot.pods.values().filter(|pod| pod.is_live() && pod.node.as_deref() == Some(node));
-    for text in live.filter_map(|pod| pod.assignment.device_allocated.as_deref()) {
-        for entry in DeviceAllocation::parse(text).unwrap_or_default().of(kind) {
-            let core = entry.amount(key::GPU_CORE).max(entry.amount(key::GPU_MEMORY_RATIO));
-            let part = core.max(entry.amount(key::RDMA));
-            // An entry without a known amount (MIG) is the whole device.
-            *used.entry(entry.id.to_string()).or_default() += if part > 0 { part } else { key::WHOLE };
-        }
+impl DeviceCount {
+    fn healthy(&self) -> usize {
+        self.total - self.unhealthy
     }
-    let held = device.status.iter().flat_map(|status| &status.allocations).filter(|held| held.kind == *kind);
-    for minor in held.flat_map(|held| &held.entries).flat_map(|entry| &entry.minors) {
-        for info in device.spec.devices.iter().filter(|info| info.kind == *kind && info.minor == *minor) {
-            used.insert(info.id.to_string(), key::WHOLE);
-        }
+
+    /// There are some, and the kubelet offers none: the device plugin's socket is gone.
+    fn is_not_offered(&self) -> bool {
+        self.offered == 0 && self.healthy() > 0
     }
-    used
+
+    fn cell(&self) -> String {
+        if self.total == 0 { String::new() } else { format!("{}/{}", self.free, self.total) }
+    }
 }
 
 impl NodeRow {
@@ -157,20 +186,20 @@ impl NodeRow {
     }
 }
 
-impl DeviceCount {
-    fn cell(&self) -> String {
-        if self.total == 0 { String::new() } else { format!("{}/{}", self.free, self.total) }
-    }
-}
-
 impl Row for NodeRow {
     const WHAT: &'static str = "node";
     const PLURAL: &'static str = "nodes";
     const NONE: &'static str = "The cluster has no nodes.";
-    const HEADERS: &'static str = "NAME,STATUS,GPUS FREE,SHARED,RESERVED,UNHEALTHY,NICS FREE,AGENT,LOCK HOLDER,LOCK AGE,KEPT FOR,VERSION,IDENTITY,REGISTERED";
-    const NARROW: usize = 11;
+    const HEADERS: &'static str = "NAME,STATUS,GPUS FREE,PARTLY FREE,RESERVED,UNHEALTHY,CORDONED,NICS FREE,AGENT,LOCK HOLDER,LOCK AGE,KEPT FOR,VERSION,IDENTITY,REGISTERED";
+    const NARROW: usize = 12;
     fn name(&self) -> &str {
         &self.name
+    }
+    fn node(&self) -> Option<&str> {
+        Some(&self.name)
+    }
+    fn labels(&self) -> Option<&BTreeMap<String, String>> {
+        Some(&self.labels)
     }
     fn cells(&self) -> Vec<String> {
         let seconds = |seconds: u64| age(Duration::from_secs(seconds));
@@ -200,8 +229,12 @@ impl Row for NodeRow {
             self.gpu.partly.to_string(),
             self.reserved_cell(),
             (self.gpu.unhealthy + self.rdma.unhealthy).to_string(),
+            (self.gpu.cordoned + self.rdma.cordoned).to_string(),
             self.rdma.cell(),
-            freshness.trim_end().to_owned(),
+            match &self.daemon_gone {
+                Some(offers) => format!("daemon gone ({offers})"),
+                None => freshness.trim_end().to_owned(),
+            },
             lock.map(|lock| lock.holder.clone().unwrap_or_else(|| lock.state.word().to_owned())).unwrap_or_default(),
             lock.and_then(|lock| lock.age_seconds).map(seconds).unwrap_or_default(),
             self.kept_for.clone().unwrap_or_default(),
@@ -217,18 +250,47 @@ mod tests {
     use super::*;
     use crate::ops::get::snapshot::tests::{cluster, rules};
 
+    /// Total, free, shared, unhealthy.
+    fn counts(cluster: &Snapshot, at: usize) -> (usize, usize, usize, usize) {
+        let gpu = rows(cluster, &rules(), &QueueReport::default())[at].gpu.clone();
+        (gpu.total, gpu.free, gpu.partly, gpu.unhealthy)
+    }
+
     #[test]
     fn devices_are_free_partly_used_or_unhealthy() {
         let mut cluster = cluster();
-        let gpus = |cluster: &Snapshot, at: usize| rows(cluster, &rules(), &QueueReport::default())[at].gpu.clone();
-        assert_eq!(gpus(&cluster, 0), DeviceCount { total: 2, free: 1, ..DeviceCount::default() });
-        assert_eq!(gpus(&cluster, 1), DeviceCount { total: 1, unhealthy: 1, ..DeviceCount::default() });
+        assert_eq!((counts(&cluster, 0), counts(&cluster, 1)), ((2, 1, 0, 0), (1, 0, 0, 1)));
         let train = cluster.pods.values_mut().next().unwrap();
         let half = r#"{"gpu":[{"minor":0,"id":"GPU-a0","resources":{"koordinator.sh/gpu-core":"50"}}]}"#;
         train.assignment.device_allocated = Some(half.into());
-        assert_eq!(gpus(&cluster, 0), DeviceCount { total: 2, free: 1, partly: 1, ..DeviceCount::default() });
+        assert_eq!(counts(&cluster, 0), (2, 1, 1, 0));
         cluster.pods.values_mut().next().unwrap().phase = crate::decide::pod::Phase::Failed;
-        assert_eq!(gpus(&cluster, 0).free, 2);
+        assert_eq!(counts(&cluster, 0), (2, 2, 0, 0));
+    }
+
+    #[test]
+    fn a_cordoned_device_is_counted_apart_until_the_cordon_ends() {
+        let mut cluster = cluster();
+        let cordoned = |cluster: &Snapshot| rows(cluster, &rules(), &QueueReport::default())[0].gpu.cordoned;
+        let text = r#"{"GPU-a1":{"until":"2026-11-21T02:36:10Z"}}"#;
+        let device = cluster.devices.get_mut("node-a").unwrap();
+        device.metadata.annotations = Some([(key::CORDONED.to_owned(), text.to_owned())].into());
+        assert_eq!((counts(&cluster, 0), cordoned(&cluster)), ((2, 0, 0, 0), 1));
+        cluster.wall = "2026-11-21T02:36:10Z".parse().unwrap();
+        assert_eq!((counts(&cluster, 0), cordoned(&cluster)), ((2, 1, 0, 0), 0));
+    }
+
+    #[test]
+    fn a_daemon_that_died_is_said_at_once_and_nothing_of_its_node_is_free() {
+        let mut cluster = cluster();
+        let agent = |cluster: &Snapshot| rows(cluster, &rules(), &QueueReport::default())[0].cells()[7].clone();
+        assert!(agent(&cluster).starts_with("fresh"), "{}", agent(&cluster));
+        // The kubelet has seen the socket go; the Lease is still fresh.
+        let none =
+            serde_json::json!({"metadata": {"name": "node-a"}, "status": {"allocatable": {"nvidia.com/gpu": "0"}}});
+        cluster.nodes.insert("node-a".to_owned(), serde_json::from_value(none).unwrap());
+        assert_eq!(agent(&cluster), "daemon gone (kubelet offers 0 of 2)");
+        assert_eq!(counts(&cluster, 0), (2, 0, 0, 0));
     }
 
     #[test]
@@ -239,6 +301,7 @@ mod tests {
         assert!(fresh(&cluster));
         cluster.wall = "2026-11-21T02:37:21Z".parse().unwrap();
         assert!(!fresh(&cluster));
+        assert_eq!(counts(&cluster, 0), (2, 0, 0, 0), "its GPUs are given to no new pod");
         assert!(rows(&cluster, &rules(), &QueueReport::default())[2].agent.is_none());
     }
 }

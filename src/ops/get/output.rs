@@ -1,11 +1,16 @@
-//! Tables as kubectl prints them: without rules, headers in capitals.
+//! Tables as kubectl prints them: without rules, headers in capitals, no wider than the terminal.
 
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Table, Width, presets};
+use serde::Serialize;
+
+use crate::ops::say::remark;
 
 /// One line of a table.
-pub trait Row {
+pub trait Row: Serialize {
     /// Name of one row, for messages: `node`.
     const WHAT: &'static str;
     /// Its name on the command line: `nodes`.
@@ -22,6 +27,14 @@ pub trait Row {
     fn namespace(&self) -> Option<&str> {
         None
     }
+    /// The node that `--node` selects it by.
+    fn node(&self) -> Option<&str> {
+        None
+    }
+    /// The labels that `-l` selects it by.
+    fn labels(&self) -> Option<&BTreeMap<String, String>> {
+        None
+    }
     /// Whether the command line names this row: by its name, or by `namespace/name`.
     fn is(&self, given: &str) -> bool {
         self.name() == given
@@ -31,28 +44,137 @@ pub trait Row {
     fn cells(&self) -> Vec<String>;
 }
 
-/// The table of `rows`, with a newline at its end.
-pub fn table<R: Row>(rows: &[R], wide: bool) -> String {
-    let mut headers: Vec<&str> = R::HEADERS.split(',').collect();
-    headers.truncate(if wide { headers.len() } else { R::NARROW });
-    let cells = |row: &R| row.cells().into_iter().take(headers.len()).collect::<Vec<_>>();
-    plain(&headers, rows.iter().map(cells))
+/// Columns of free text: where a terminal is narrow, their cells take several lines.
+const TEXT: [&str; 9] =
+    ["WHAT TO DO", "PROBLEM", "MESSAGE", "WHY", "HOLDERS", "REASON", "WANTS", "WAKES WHEN", "HELD BY"];
+/// Columns whose words are coloured.
+const COLOURED: [&str; 3] = ["STATE", "HEALTH", "AGENT"];
+/// A column of text is at least this wide.
+const TEXT_WIDTH: usize = 20;
+/// Blanks between columns.
+const GAP: usize = 3;
+
+/// Where a table is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// Columns of the terminal; `None` for a table that is as wide as its content.
+    pub width: Option<usize>,
+    /// States are coloured.
+    pub colour: bool,
+    /// The first line names the columns.
+    pub headers: bool,
+}
+
+impl Look {
+    /// A file, a pipe.
+    pub const PLAIN: Self = Self { width: None, colour: false, headers: true };
+
+    /// Standard output as it is: only a terminal has a width and colours, the latter unless `NO_COLOR` is set.
+    pub fn of_stdout(headers: bool) -> Self {
+        let out = std::io::stdout();
+        if !out.is_terminal() {
+            return Self { headers, ..Self::PLAIN };
+        }
+        let size = rustix::termios::tcgetwinsize(&out).ok().map(|size| usize::from(size.ws_col));
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let colour = set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb");
+        Self { width: size.filter(|columns| *columns > 0), colour, headers }
+    }
+}
+
+/// The table of `cells` in as many of these columns as fit, with a newline at its end, and the names of those that do not.
+/// `widths` is what earlier lines took, kept for later ones.
+pub fn fitted(
+    headers: &[&str],
+    mut rows: Vec<Vec<String>>,
+    look: Look,
+    widths: &mut Vec<usize>,
+) -> (String, Vec<String>) {
+    rows.iter_mut().flatten().for_each(|cell| {
+        if cell.is_empty() {
+            cell.push('-');
+        }
+    });
+    widths.resize(headers.len(), 0);
+    for (at, width) in widths.iter_mut().enumerate() {
+        let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
+        *width = (*width).max(cells.unwrap_or(0)).max(headers[at].len());
+    }
+    let is_text = |at: usize| TEXT.contains(&headers[at]);
+    let least = |at: usize| if is_text(at) { widths[at].min(TEXT_WIDTH.max(headers[at].len())) } else { widths[at] };
+    let mut kept: Vec<usize> = (0..headers.len()).collect();
+    let room = look.width.unwrap_or(usize::MAX);
+    let sum = |kept: &[usize], of: &dyn Fn(usize) -> usize| {
+        kept.iter().map(|at| of(*at) + GAP).sum::<usize>().saturating_sub(GAP)
+    };
+    let empty = |at: usize| rows.iter().all(|row| row.get(at).is_none_or(|cell| matches!(cell.as_str(), "-" | "0")));
+    let matters = |at: usize| is_text(at) || COLOURED.contains(&headers[at]);
+    // What says nothing goes first, then the last columns, those of text and of states last of all.
+    for may_go in [&empty as &dyn Fn(usize) -> bool, &|at| !matters(at), &|_| true] {
+        while sum(&kept, &least) > room
+            && let Some(at) = kept.iter().skip(1).rposition(|at| may_go(*at))
+        {
+            kept.remove(at + 1);
+        }
+    }
+    let left_out = (0..headers.len()).filter(|at| !kept.contains(at)).map(|at| headers[at].to_owned()).collect();
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).force_no_tty();
+    if look.colour {
+        table.enforce_styling();
+    }
+    let narrow = sum(&kept, &|at| widths[at]) > room;
+    if narrow {
+        let width = u16::try_from(room + GAP).unwrap_or(u16::MAX);
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    }
+    if look.headers {
+        table.set_header(kept.iter().map(|at| headers[*at]));
+    }
+    for row in rows {
+        let mut row: BTreeMap<usize, String> = row.into_iter().enumerate().collect();
+        let cell = |at: &usize| {
+            let text = row.remove(at).unwrap_or_default();
+            let colour = colour(&text).filter(|_| look.colour && COLOURED.contains(&headers[*at]));
+            let cell = Cell::new(text);
+            colour.into_iter().fold(cell, Cell::fg)
+        };
+        table.add_row(kept.iter().map(cell).collect::<Vec<_>>());
+    }
+    for (column, at) in table.column_iter_mut().zip(&kept) {
+        column.set_padding((0, GAP as u16)).set_cell_alignment(CellAlignment::Left);
+        let width = (widths[*at] + GAP) as u16;
+        if !narrow {
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
+        } else if !is_text(*at) {
+            column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width)));
+        }
+    }
+    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    (lines.join("\n") + "\n", left_out)
+}
+
+/// What a state means to people who run the cluster, by its first word.
+fn colour(cell: &str) -> Option<Color> {
+    let word = cell.split([' ', ',']).next().unwrap_or_default();
+    Some(match word {
+        "healthy" | "fresh" | "held" | "served" | "bound" => Color::Green,
+        "cordoned" | "parked" | "backOff" | "unregistered" | "binding" => Color::Yellow,
+        "unhealthy" | "daemon" | "stale" | "none" | "dangling" | "unknown" | "malformed" => Color::Red,
+        _ => return None,
+    })
+}
+
+/// Says which columns a terminal has no room for.
+pub fn say_left_out(columns: &[String], look: Look) {
+    if let (Some(width), false) = (look.width, columns.is_empty()) {
+        remark(format_args!("not shown on {width} columns: {}; -o wide shows all", columns.join(", ")));
+    }
 }
 
 /// A table without lines, as wide as its content.
 pub fn plain(headers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).force_no_tty().set_header(headers.iter().copied());
-    table.add_rows(rows.into_iter().map(|row| row.into_iter().map(or_dash).collect::<Vec<_>>()));
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 3)).set_cell_alignment(CellAlignment::Left);
-    }
-    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
-    lines.join("\n") + "\n"
-}
-
-fn or_dash(cell: String) -> String {
-    if cell.is_empty() { "-".to_owned() } else { cell }
+    fitted(headers, rows.into_iter().collect(), Look::PLAIN, &mut Vec::new()).0
 }
 
 /// `3s`, `12m5s`, `4h7m`, `3d2h`: two units at most.
@@ -82,5 +204,54 @@ mod tests {
     fn a_table_has_no_lines_and_marks_empty_cells() {
         let text = plain(&["NODE", "LOCK"], [vec!["node-a".to_owned(), String::new()]]);
         assert_eq!(text, "NODE     LOCK\nnode-a   -\n");
+    }
+
+    fn locks(width: usize) -> (String, Vec<String>) {
+        let advice = "holder does not exist: the next bind takes it over, or remove it by hand";
+        let row = ["node-a", "dangling", "ml/gone-with-the-wind", "2s", advice].map(str::to_owned).to_vec();
+        let look = Look { width: Some(width), ..Look::PLAIN };
+        fitted(&["NODE", "STATE", "HOLDER", "AGE", "WHAT TO DO"], vec![row], look, &mut Vec::new())
+    }
+
+    #[test]
+    fn on_a_narrow_terminal_text_takes_several_lines_and_then_columns_are_left_out_by_name() {
+        for width in [20, 40, 60, 72, 80, 100, 120, 200] {
+            let (text, left_out) = locks(width);
+            let longest = text.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(longest <= width, "{longest} > {width}:\n{text}");
+            assert_eq!(left_out.is_empty(), width >= 72, "{width}: {left_out:?}\n{text}");
+            let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(
+                width < 50 || words.contains("remove it by hand") || words.contains("hand"),
+                "nothing is cut:\n{text}"
+            );
+        }
+        assert_eq!(locks(60).1, ["HOLDER", "AGE"]);
+    }
+
+    #[test]
+    fn a_column_that_says_nothing_is_the_first_to_go() {
+        let row = |holder: &str| ["node-a", holder, "12m5s"].map(str::to_owned).to_vec();
+        let look = Look { width: Some(20), ..Look::PLAIN };
+        let left_out = |holder| fitted(&["NODE", "HOLDER", "LOCK AGE"], vec![row(holder)], look, &mut Vec::new()).1;
+        assert_eq!((left_out(""), left_out("ml/a")), (vec!["HOLDER".to_owned()], vec!["LOCK AGE".to_owned()]));
+    }
+
+    #[test]
+    fn only_states_are_coloured_and_only_where_there_are_colours() {
+        let row = || vec![vec!["healthy".to_owned(), "unhealthy".to_owned()]];
+        let shown = |colour| fitted(&["NAME", "HEALTH"], row(), Look { colour, ..Look::PLAIN }, &mut Vec::new()).0;
+        assert!(!shown(false).contains('\u{1b}'));
+        let line = shown(true).lines().last().unwrap().to_owned();
+        assert!(line.starts_with("healthy ") && line.contains("\u{1b}[38;5;9munhealthy"), "{line:?}");
+    }
+
+    #[test]
+    fn later_lines_stand_below_earlier_ones() {
+        let mut widths = Vec::new();
+        let row = |name: &str| vec![vec![name.to_owned(), "x".to_owned()]];
+        let first = fitted(&["NAME", "B"], row("a-long-name"), Look::PLAIN, &mut widths).0;
+        let later = fitted(&["NAME", "B"], row("a"), Look { headers: false, ..Look::PLAIN }, &mut widths).0;
+        assert_eq!(first.lines().nth(1).unwrap().find('x'), later.find('x'));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::output::Row;
-use super::snapshot::{Notes, Snapshot, name_of};
+use super::snapshot::{Notes, Snapshot};
 use crate::contract::{AgentStatus, DeviceAllocation, PodKey, PodUid, key};
 use crate::decide::lock::HolderState;
 use crate::decide::pod::{HandoffPod, Phase};
@@ -38,26 +38,27 @@ pub struct PodRow {
     /// What is wrong: an assignment, a request or a hint that cannot be used, what its scheduler says while it waits, how it
     /// failed.
     pub problem: Option<String>,
+    #[serde(skip)]
+    labels: BTreeMap<String, String>,
 }
 
 /// Every pod of `namespace` (all when `None`) that asks for devices or has some.
 pub fn rows(snapshot: &Snapshot, namespace: Option<&str>, lock_key: &str) -> Vec<PodRow> {
     let holders: Vec<(PodKey, PodUid)> = snapshot
         .nodes
-        .iter()
+        .values()
         .filter_map(|node| match snapshot.lock(node, lock_key)?.1 {
             HolderState::Unbound(pod) | HolderState::BoundHere(pod) => Some((pod.key, pod.uid)),
             HolderState::Unknown | HolderState::Gone(_) => None,
         })
         .collect();
-    let known: Vec<&str> = snapshot.nodes.iter().map(name_of).collect();
     let of_namespace = |pod: &&HandoffPod| namespace.is_none_or(|namespace| *pod.pod.key.namespace == *namespace);
     let pods = snapshot.pods.values().filter(of_namespace);
     let pods = pods.filter(|pod| pod.asks_for_devices() || pod.assignment.device_allocated.is_some());
     let none = Notes::default();
     pods.map(|pod| {
         let otherwise = held_otherwise(snapshot, pod);
-        row(pod, snapshot.notes.get(&pod.pod.key).unwrap_or(&none), otherwise, &holders, &known)
+        row(pod, snapshot.notes.get(&pod.pod.key).unwrap_or(&none), otherwise, &holders, snapshot)
     })
     .collect()
 }
@@ -81,13 +82,13 @@ fn row(
     notes: &Notes,
     otherwise: Option<String>,
     holders: &[(PodKey, PodUid)],
-    known: &[&str],
+    snapshot: &Snapshot,
 ) -> PodRow {
     let assigned = pod.assignment.device_allocated.as_deref().map(DeviceAllocation::parse).transpose();
     let refused = pod.containers.iter().find_map(|container| {
         container.request.as_ref().err().map(|error| format!("container {}: {error}", container.name))
     });
-    let lost = pod.node.as_deref().filter(|node| !known.contains(node));
+    let lost = pod.node.as_deref().filter(|node| snapshot.node(node).is_none());
     let lost = lost.map(|node| format!("node {node} does not exist"));
     let unassigned = (pod.node.is_some() && pod.asks_for_devices() && pod.assignment.device_allocated.is_none())
         .then(|| "bound without an assignment: by which scheduler?".to_owned());
@@ -110,6 +111,7 @@ fn row(
             .collect(),
         holds_lock: holders.iter().any(|(key, uid)| *key == pod.pod.key && *uid == pod.pod.uid),
         problem,
+        labels: notes.labels.clone(),
     }
 }
 
@@ -150,6 +152,12 @@ impl Row for PodRow {
     }
     fn namespace(&self) -> Option<&str> {
         Some(&self.namespace)
+    }
+    fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+    fn labels(&self) -> Option<&BTreeMap<String, String>> {
+        Some(&self.labels)
     }
     fn cells(&self) -> Vec<String> {
         let wants: Vec<String> = self.wants.iter().map(|(name, amount)| format!("{name}={amount}")).collect();

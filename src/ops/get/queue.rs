@@ -1,6 +1,5 @@
 //! The scheduler's queue, by the answer of the leading scheduler.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -8,14 +7,15 @@ use anyhow::bail;
 use super::output::{Row, age};
 use crate::decide::explain::{QueueItem, QueueReport};
 use crate::ops::leader::{Leader, LeaderArgs};
+use crate::ops::live::Access;
 
 /// Longest wait for what may be left out.
 const SOON: Duration = Duration::from_secs(2);
 
 /// What the scheduler says of nodes that it keeps for a gang and of devices that it has reserved. Nothing where it cannot be asked
 /// soon: everything else of the nodes is known without it.
-pub async fn report_soon(scheduler: &LeaderArgs, kubeconfig: Option<&Path>) -> QueueReport {
-    let report = async { Leader::find(scheduler, kubeconfig).await?.get::<QueueReport>("/queue").await };
+pub async fn report_soon(scheduler: &LeaderArgs, access: &Access) -> QueueReport {
+    let report = async { Leader::find(scheduler, access).await?.get::<QueueReport>("/queue").await };
     let report = tokio::time::timeout(SOON, report).await;
     report.ok().and_then(Result::ok).unwrap_or_default()
 }
@@ -41,6 +41,9 @@ impl Row for QueueItem {
     }
     fn namespace(&self) -> Option<&str> {
         self.name.split_once('/').map(|(namespace, _)| namespace)
+    }
+    fn node(&self) -> Option<&str> {
+        self.node.as_deref()
     }
     fn cells(&self) -> Vec<String> {
         let seconds = |seconds| age(std::time::Duration::from_secs(seconds));
@@ -68,7 +71,6 @@ impl Row for QueueItem {
 mod tests {
     use super::*;
     use crate::decide::explain::PodState;
-    use crate::ops::get::output::table;
 
     #[test]
     fn an_item_says_what_it_waits_for() {
@@ -85,9 +87,9 @@ mod tests {
             node: None,
             message: "0/1 nodes: 1 agent not ready".into(),
         };
-        let text = table(&[item], false);
-        let line = text.lines().nth(1).unwrap();
-        let cells: Vec<&str> = line.split("   ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
-        assert_eq!(cells, ["ml/big", "pod", "7", "parked", "1m5s", "3", "in 4m0s", "DeviceFit"]);
+        assert_eq!(
+            item.cells()[..QueueItem::NARROW],
+            ["ml/big", "pod", "7", "parked", "1m5s", "3", "in 4m0s", "DeviceFit"]
+        );
     }
 }

@@ -10,6 +10,7 @@ use kube::api::Api;
 use crate::cluster::agent_lease::LightLease;
 use crate::cluster::node::LightNode;
 use crate::cluster::pod::LightPod;
+use crate::cluster::tyjob::RawTyJob;
 use crate::contract::hint::parse_hints;
 use crate::contract::inventory::Device;
 use crate::contract::{LockRead, PodKey, key};
@@ -23,8 +24,8 @@ use crate::runtime::clock;
 pub struct Snapshot {
     /// Reader's wall time.
     pub wall: Timestamp,
-    /// Sorted by name.
-    pub nodes: Vec<LightNode>,
+    /// By name.
+    pub nodes: BTreeMap<String, LightNode>,
     /// By node.
     pub devices: BTreeMap<String, Device>,
     /// Pods of every namespace.
@@ -33,6 +34,8 @@ pub struct Snapshot {
     pub(super) notes: BTreeMap<PodKey, Notes>,
     /// The agents' Leases by name.
     pub leases: BTreeMap<String, LightLease>,
+    /// TYJobs by namespace and name.
+    pub(super) jobs: BTreeMap<(String, String), RawTyJob>,
 }
 
 /// Settings of this cluster's daemons, as far as they decide what a lock or an agent is.
@@ -56,6 +59,16 @@ impl Lookup for Snapshot {
 }
 
 impl Snapshot {
+    /// The node of that name.
+    pub fn node(&self, name: &str) -> Option<&LightNode> {
+        self.nodes.get(name)
+    }
+
+    /// Labels of the node of that name.
+    pub fn labels_of(&self, node: &str) -> BTreeMap<String, String> {
+        self.node(node).and_then(|node| node.metadata.labels.clone()).unwrap_or_default()
+    }
+
     /// The lock annotation of `node` and its holder; `None` when the node is not locked.
     pub fn lock(&self, node: &LightNode, key: &str) -> Option<(LockRead, HolderState)> {
         let raw = node.metadata.annotations.as_ref()?.get(key)?;
@@ -76,6 +89,8 @@ pub struct Notes {
     pub failed: Option<String>,
     /// Why `device-allocate-hint` cannot be read.
     pub hint: Option<String>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl Notes {
@@ -89,6 +104,7 @@ impl Notes {
             unscheduled: words.map(ToString::to_string),
             tried: scheduled.is_some(),
             failed: pod.failure(),
+            labels: pod.metadata.labels.clone().unwrap_or_default(),
             hint: hint.and_then(|hint| parse_hints(hint).err()).map(|bad| bad.to_string()),
         }
     }
@@ -106,8 +122,8 @@ pub async fn read(client: Client, namespace: &str) -> anyhow::Result<Snapshot> {
     let pods = all(Api::<LightPod>::all(client.clone()), "pods").await?;
     let leases = live::agent_leases(client, namespace).await?;
     let named = |name: Option<String>| name.unwrap_or_default();
-    let mut snapshot = Snapshot { wall: clock::wall(), nodes, ..Snapshot::default() };
-    snapshot.nodes.sort_by(|a, b| name_of(a).cmp(name_of(b)));
+    let mut snapshot = Snapshot { wall: clock::wall(), ..Snapshot::default() };
+    snapshot.nodes = nodes.into_iter().map(|node| (named(node.metadata.name.clone()), node)).collect();
     snapshot.devices = devices.into_iter().map(|device| (named(device.metadata.name.clone()), device)).collect();
     for pod in pods {
         let (notes, pod) = (Notes::of(&pod), pod.handoff());
@@ -140,7 +156,8 @@ pub(super) mod tests {
         let nanos = stamp.parse::<Timestamp>().unwrap().as_nanosecond().to_string();
         let node = |name: &str, lock: &str| -> LightNode {
             let annotations = json!({"scheduling.koordinator.sh/node-lock": lock});
-            from_value(json!({"metadata": {"name": name, "annotations": annotations}})).unwrap()
+            let status = json!({"allocatable": {"nvidia.com/gpu": "2"}});
+            from_value(json!({"metadata": {"name": name, "annotations": annotations}, "status": status})).unwrap()
         };
         let device = |name: &str, devices: Value| -> Device {
             from_value(json!({"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": {"name": name}, "spec": {"devices": devices}})).unwrap()
@@ -160,11 +177,14 @@ pub(super) mod tests {
         let train = train.handoff();
         Snapshot {
             wall,
-            nodes: vec![
+            jobs: BTreeMap::new(),
+            nodes: [
                 node("node-a", &format!("{stamp},ml,train,u1")),
                 node("node-b", &format!("{stamp},ml,gone,u2")),
                 node("node-c", "yes"),
-            ],
+            ]
+            .map(|node| (name_of(&node).to_owned(), node))
+            .into(),
             devices: [
                 ("node-a".to_owned(), device("node-a", json!([gpu("GPU-a0", 0, true), gpu("GPU-a1", 1, true)]))),
                 ("node-b".to_owned(), device("node-b", json!([gpu("GPU-b0", 0, false)]))),

@@ -115,7 +115,7 @@ const CONTROLLER_OWN: &[Rule] = rules! {
     "coordination.k8s.io" ["leases"] = ["baton-controller"] &["get", "update"], "Leadership.";
 };
 
-/// Permissions of users: `baton-view` and `baton-edit` are aggregated to the cluster's roles of these names.
+/// Permissions of users: `baton-view` and `baton-edit` are aggregated to the cluster's roles of these names, `baton-operator` to none.
 const VIEW: &[Rule] = rules! {
     "arranger.taichu.io" ["tyjobs"] READ, "The status of TYJobs.";
     "scheduling.sigs.k8s.io" ["podgroups"] READ, "The status of gangs.";
@@ -128,15 +128,23 @@ const EDIT: &[Rule] = rules! {
     "scheduling.sigs.k8s.io" ["podgroups"] WRITE, "Declaring gangs.";
 };
 
-/// Permissions of a user who asks the daemons with `baton explain` and `baton get`, in the daemons' namespace.
+/// Of people who operate the cluster's devices; bound to nobody.
 const OPERATOR: &[Rule] = rules! {
-    "" ["pods"] &["get", "list"], "Finding the scheduler that leads.";
+    "" ["nodes" "pods"] READ, "What `baton get`, `audit` and `drain` read.";
+    "scheduling.koordinator.sh" ["devices"] &["get", "list", "watch", "patch"],
+        "Devices; patch writes which of them are cordoned.";
+    "coordination.k8s.io" ["leases"] &["get", "list", "watch"], "Which node daemons are alive, and what pods hold in truth.";
+    "arranger.taichu.io" ["tyjobs"] READ, "TYJobs.";
+    "" ["pods/eviction"] &["create"], "`baton drain`.";
+    "events.k8s.io" ["events"] &["create", "patch"], "Who has cordoned a device, on its node.";
+    "admissionregistration.k8s.io" ["validatingadmissionpolicies" "validatingadmissionpolicybindings"] &["get"],
+        "`baton audit` says which policy is missing or altered.";
     "" ["pods/proxy"] &["get", "create"], "Asking it through the API server; create is for a manifest (what-if).";
     "" ["serviceaccounts/token"] = ["baton-viewer"] &["create"], "The token that the daemons are shown: that of the viewer, never the user's own.";
 };
 
 /// Paths that the commands read as the viewer. `/metrics` and `/` are not among them: the API server has paths of these names, too.
-const PATHS: &[&str] = &["/explain", "/queue", "/gangs", "/gangs/*", "/jobs/*", "/ledger"];
+const PATHS: &[&str] = &["/explain", "/queue", "/gangs", "/gangs/*", "/jobs/*", "/nodes/*", "/ledger"];
 
 /// One permission of the node daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -279,7 +287,7 @@ pub(super) fn left_over(values: &Values) -> String {
 const USERS: [(&str, &[&str], &[Rule]); 3] = [
     ("baton-view", &["view"], VIEW),
     ("baton-edit", &["edit", "admin"], EDIT),
-    // For a RoleBinding in the daemons' namespace.
+    // For a ClusterRoleBinding; for asking the scheduler alone, a RoleBinding in the daemons' namespace.
     ("baton-operator", &[], OPERATOR),
 ];
 

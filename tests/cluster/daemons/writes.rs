@@ -199,3 +199,65 @@ async fn a_view_older_than_another_lock_never_overwrites_that_lock() {
     assert_eq!(node.locks.set("n", A).await.unwrap(), contended(B));
     assert_eq!(node.annotation(key::NODE_LOCK).await.as_deref(), Some(B));
 }
+
+/// What `kubectl get devices` prints, by column.
+async fn printed(server: &TestServer) -> std::collections::BTreeMap<String, serde_json::Value> {
+    let request = http::Request::get("/apis/scheduling.koordinator.sh/v1alpha1/devices")
+        .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+        .body(Vec::new())
+        .unwrap();
+    let table: serde_json::Value = server.client.request(request).await.unwrap();
+    let names = table["columnDefinitions"].as_array().unwrap().iter().map(|column| column["name"].as_str().unwrap());
+    let cells = table["rows"][0]["cells"].as_array().unwrap().iter().cloned();
+    names.map(str::to_owned).zip(cells).collect()
+}
+
+#[tokio::test]
+async fn kubectl_shows_the_devices_of_a_node_in_numbers_cordoned_ones_not_among_the_free() {
+    let server = TestServer::start().await;
+    server.create_crds([baton::contract::inventory::crd()]).await;
+    let nodes: Api<Node> = server.nodes();
+    crate::harness::wait::until("the CRD is served", Duration::from_secs(30), async || {
+        let path = http::Request::get("/apis/scheduling.koordinator.sh/v1alpha1/devices").body(Vec::new()).unwrap();
+        server.client.request::<serde_json::Value>(path).await.ok().map(drop)
+    })
+    .await;
+    server.create_object::<Node>(json!({"metadata": {"name": "n"}})).await;
+    let whole = json!({key::GPU_CORE: "100"});
+    let gpu = |minor: usize, health: bool, resources: &serde_json::Value| json!({"type": "gpu", "id": format!("GPU-{minor}"), "minor": minor, "health": health, "resources": resources});
+    let nic =
+        json!({"type": "rdma", "id": "0000:3c:00.0", "minor": 0, "health": true, "resources": {key::RDMA: "100"}});
+    // GPU 4 is split and counts for its parts.
+    let listed = json!([
+        gpu(0, true, &whole),
+        gpu(1, true, &whole),
+        gpu(2, false, &whole),
+        gpu(3, true, &whole),
+        gpu(4, true, &json!({})),
+        nic
+    ]);
+    let id = |text: &str| baton::contract::DeviceId::parse(text).unwrap();
+    let mut now = baton::cluster::inventory::Published {
+        devices: serde_json::from_value(listed).unwrap(),
+        in_use: [id("GPU-0")].into(),
+        ..Default::default()
+    };
+    let mut writer = baton::cluster::inventory::InventoryWriter::new(server.client.clone(), "n");
+    assert!(writer.publish(&now).await.unwrap().device);
+    let numbers = |row: &std::collections::BTreeMap<String, serde_json::Value>| {
+        ["GPUs", "Free", "NICs", "Unhealthy"].map(|column| row[column].as_i64().unwrap())
+    };
+    assert_eq!(numbers(&printed(&server).await), [4, 2, 1, 1]);
+    assert!(!writer.publish(&now).await.unwrap().device, "nothing is new");
+    let cordon = json!({"metadata": {"annotations": {key::CORDONED: r#"{"GPU-3":{"reason":"fan"}}"#}}});
+    let devices: Api<baton::contract::inventory::Device> = Api::all(nodes.into_client());
+    devices.patch("n", &PatchParams::default(), &Patch::Merge(cordon)).await.unwrap();
+    assert!(writer.publish(&now).await.unwrap().device);
+    assert_eq!(numbers(&printed(&server).await), [4, 1, 1, 1]);
+    let kept = devices.get("n").await.unwrap().metadata.annotations.unwrap();
+    assert!(kept.contains_key(key::CORDONED), "the daemon leaves the word of people alone");
+    now.in_use.clear();
+    assert!(writer.publish(&now).await.unwrap().device);
+    assert_eq!(numbers(&printed(&server).await), [4, 2, 1, 1]);
+    assert!(!writer.publish(&now).await.unwrap().device, "nothing is new");
+}

@@ -140,7 +140,7 @@ async fn an_unschedulable_pod_says_why_in_its_condition_and_at_explain() {
     })
     .await;
     assert_eq!((condition.status.as_str(), condition.reason.as_deref()), ("False", Some("Unschedulable")));
-    assert_eq!(condition.message.as_deref(), Some("0/1 nodes: 1 have fewer than 4 free GPUs"));
+    assert_eq!(condition.message.as_deref(), Some("0/1 nodes: 1 has fewer than 4 free GPUs"));
     let (status, body) = http(scheduler.admin, "/explain?pod=ml/big").await;
     let explained: Value = serde_json::from_str(&body).unwrap_or_else(|_| panic!("{status} {body}"));
     assert_eq!(explained["state"], "parked");

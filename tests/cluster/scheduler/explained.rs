@@ -33,7 +33,7 @@ async fn explain_and_the_queue_are_shown_on_the_command_line() {
         })
     })
     .await;
-    assert!(text.contains("0/1 nodes: 1 have fewer than 4 free GPUs"), "{text}");
+    assert!(text.contains("1 node has fewer than 4 free GPUs"), "{text}");
     assert!(text.contains("What helps:"), "{text}");
 
     let (_, wide, _) = baton(&scheduler, &["explain", "pod", "big", "-n", "ml", "-o", "wide"]).await;

@@ -4,6 +4,7 @@ mod accepted;
 mod annotations;
 mod apart;
 mod bounded;
+mod cordoned;
 mod hints;
 mod joint;
 mod nodes;

@@ -672,3 +672,48 @@ fn marks_hold_a_late_member_back_even_when_the_other_gang_of_the_group_is_gone()
     gangs.settle();
     assert_eq!(gangs.reason("b-late"), "GangTimeout");
 }
+
+#[test]
+fn the_number_of_members_that_came_is_soon_right_on_all_of_them() {
+    let mut gangs = TestGangs::new(8);
+    let keys = gang("g", "5", &[]);
+    for count in 1..5 {
+        gangs.member(&format!("g-{count}"), &keys);
+        gangs.wait(3);
+        for earlier in 1..=count {
+            let said = gangs.condition(&format!("g-{earlier}"));
+            assert!(said.contains(&format!("{count} of 5 pods")), "g-{earlier} of {count}: {said}");
+        }
+    }
+}
+
+#[test]
+fn members_of_a_large_gang_that_come_one_by_one_cost_ten_writes_each_at_most() {
+    let mut gangs = TestGangs::new(8);
+    let keys = gang("g", "100", &[]);
+    for count in 1..100 {
+        gangs.member(&format!("g-{count:03}"), &keys);
+        gangs.wait(2);
+    }
+    // Within a step of ten, at most, and within the last pause where nothing came.
+    let said = gangs.condition("g-001").to_owned();
+    let number: u32 = said.split_whitespace().find_map(|word| word.parse().ok()).unwrap();
+    assert!((90..100).contains(&number), "{said}");
+    let written = gangs.cluster.condition_writes;
+    assert!(written <= 100 * 11, "{written} writes");
+    gangs.wait(70);
+    assert!(gangs.condition("g-001").contains("99 of 100"), "{}", gangs.condition("g-001"));
+}
+
+#[test]
+fn every_marked_member_counts_when_the_wait_is_over() {
+    let mut gangs = TestGangs::new(2);
+    gangs.accumulating = true;
+    gangs.members("g", 5, &gang("g", "5", &[("mode", "NonStrict"), ("waiting-time", "30s")]));
+    gangs.settle();
+    gangs.wait(40);
+    for name in ["g-0", "g-4"] {
+        let said = gangs.condition(name);
+        assert!(said.contains("5 pods are marked"), "{name}: {said}");
+    }
+}

@@ -9,7 +9,7 @@ use baton::decide::world::spec::{PodTerm, Taint, TaintEffect, VolumeUse};
 use baton::decide::world::{ClaimFacts, NodeId, PodFacts, WorldEvent};
 use baton::ops::explain::{pod_text, what_if_text};
 
-use crate::harness::{TestScheduler, pod};
+use crate::harness::{TestScheduler, gpu_device, pod};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const FOUR: &[(&str, &str)] = &[(key::NVIDIA_GPU, "4")];
@@ -223,7 +223,12 @@ fn what_if_says_what_is_then_decided_and_takes_nothing() {
                 devices.devices.values().flatten().map(|d| format!("{} (minor {})", d.id, d.minor)).collect();
             assert_eq!(answer.devices, given, "{gpus} GPUs");
         } else {
-            assert_eq!(answer.verdict.message, cluster.conditions["next"], "{gpus} GPUs");
+            // The condition counts the same reasons, without the node that is nearest.
+            let reasons = answer.verdict.rules.iter().map(|rule| format!("{} {}", rule.count, rule.reason));
+            let counted = format!("0/5 nodes: {}", reasons.collect::<Vec<_>>().join(", "));
+            assert_eq!(counted, cluster.conditions["next"], "{gpus} GPUs");
+            let said = &answer.verdict.message;
+            assert!(said.contains(" nodes have fewer than") && said.contains("nearest: big with 4 of"), "{said}");
         }
     }
 }
@@ -344,4 +349,56 @@ fn the_queue_tells_state_attempts_next_try_and_refusing_rules() {
     assert_eq!((item("ml/second").state, item("ml/second").node.as_deref()), (PodState::WaitingForLock, Some("n")));
     cluster.step_down();
     assert!(!cluster.queue_report().leading);
+}
+
+#[test]
+fn a_waiting_pod_is_told_the_nearest_node_and_who_holds_what_it_lacks() {
+    let mut cluster = TestScheduler::new();
+    for (name, pod, gpus) in [("near", "default-holds", "4"), ("far", "holds-more", "7")] {
+        cluster.node(name, 8);
+        cluster.pod(pod, &[(key::NVIDIA_GPU, gpus)]);
+        cluster.settle();
+        cluster.agent_releases(name);
+        cluster.settle();
+    }
+    let mut device = gpu_device("near", 8);
+    device.metadata.annotations =
+        Some([(key::CORDONED.to_owned(), r#"{"GPU-near-7":{"reason":"fan"}}"#.to_owned())].into());
+    cluster.event(WorldEvent::Devices(Box::new(device)));
+    cluster.pod("big", &[(key::GPU, "800")]);
+    cluster.settle();
+    let verdict = cluster.explain(&PodKey::new("ml", "big")).unwrap().verdict;
+    let nearest = "near with 3 of 8 (ml/default-holds holds 4, 1 is cordoned)";
+    assert_eq!(verdict.message, format!("2 nodes have fewer than 8 free GPUs; nearest: {nearest}"));
+    assert_eq!(verdict.nearest.as_deref(), Some(nearest));
+    let cordoned = verdict.nodes[0].devices.iter().filter(|device| device.cordon.is_some()).count();
+    assert_eq!(cordoned, 1);
+}
+
+#[test]
+fn a_node_is_explained_by_what_is_free_or_by_what_keeps_pods_away() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    let message = |cluster: &TestScheduler| {
+        let answer = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
+        (answer.takes_devices, answer.message)
+    };
+    assert_eq!(message(&cluster), (true, "takes new pods with devices: 2 of 2 GPUs are free".to_owned()));
+    cluster.pod("a", &[(key::NVIDIA_GPU, "1")]);
+    cluster.settle();
+    let answer = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
+    assert!(answer.lock.unwrap().starts_with("held by ml/a"));
+    assert_eq!(answer.devices[0].held_by, ["ml/a"]);
+    cluster.change_node("n", |facts| facts.unschedulable = true);
+    assert!(!message(&cluster).0 && message(&cluster).1.contains("cordoned"), "{:?}", message(&cluster));
+    cluster.change_node("n", |facts| {
+        facts.unschedulable = false;
+        let mut left = (*facts.allocatable).clone();
+        for name in [key::NVIDIA_GPU, key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO] {
+            left.set(name, "0".parse().unwrap());
+        }
+        facts.allocatable = left.into();
+    });
+    assert!(message(&cluster).1.contains("daemon is gone, the kubelet offers 0 of 2 GPUs"), "{:?}", message(&cluster));
+    assert!(cluster.scheduler.explain_node("nowhere", cluster.moment()).is_none());
 }

@@ -257,7 +257,7 @@ fn what_another_scheduler_bound_is_read_before_its_devices_are_given_again() {
     cluster.agent_releases("n");
     cluster.settle();
     assert_eq!((cluster.node_of("ours"), cluster.binds, cluster.holder("n")), (None, 0, None));
-    assert_eq!(cluster.conditions["ours"], "0/1 nodes: 1 have fewer than 1 free GPUs");
+    assert_eq!(cluster.conditions["ours"], "0/1 nodes: 1 has no free GPU");
 }
 
 fn waits(cluster: &TestScheduler, name: &str) -> Option<(&'static str, String)> {

@@ -1,6 +1,7 @@
 //! Pods, nodes and locks, one scenario or one random stream at a time.
 
 mod agreement;
+mod cordons;
 mod explained;
 mod extender;
 mod gatekeepers;

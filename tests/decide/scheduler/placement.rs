@@ -103,8 +103,11 @@ fn gpus_that_the_kubelet_offers_no_more_are_told_as_their_agents_trouble() {
     });
     cluster.pod("a", ONE);
     cluster.settle();
-    let few = "1 have fewer than 1 free GPUs";
-    assert_eq!(cluster.conditions["a"], format!("0/2 nodes: 1 agent does not serve nvidia.com/gpu, {few}"));
+    let few = "1 has no free GPU";
+    assert_eq!(
+        cluster.conditions["a"],
+        format!("0/2 nodes: {few}, 1 node daemon gone: the kubelet offers no nvidia.com/gpu")
+    );
     cluster.now += Duration::from_secs(120);
     cluster.settle();
     cluster.pod("b", ONE);
@@ -180,7 +183,7 @@ fn a_name_that_the_agent_does_not_serve_or_the_kubelet_has_zeroed_is_named() {
     cluster.change_node("n", |facts| facts.allocatable.set(key::NVIDIA_GPU, baton::contract::Quantity::units(0)));
     cluster.pod("b", ONE);
     cluster.settle();
-    assert_eq!(cluster.conditions["b"], "0/1 nodes: 1 agent does not serve nvidia.com/gpu");
+    assert_eq!(cluster.conditions["b"], "0/1 nodes: 1 node daemon gone: the kubelet offers no nvidia.com/gpu");
 }
 
 #[test]
@@ -233,8 +236,10 @@ fn a_bound_pod_without_an_assignment_blocks_its_type_until_the_node_reports() {
     assert_eq!(cluster.conditions["a"], "0/1 nodes: 1 a pod without an assignment holds unknown gpu devices");
     let mut device = gpu_device("n", 2);
     let entry = HeldBy { name: "foreign".into(), namespace: "ml".into(), uuid: "uid-foreign".into(), minors: vec![0] };
-    device.status =
-        Some(DeviceStatus { allocations: vec![DeviceHeld { kind: DeviceType::Gpu, entries: vec![entry] }] });
+    device.status = Some(DeviceStatus {
+        allocations: vec![DeviceHeld { kind: DeviceType::Gpu, entries: vec![entry] }],
+        ..DeviceStatus::default()
+    });
     cluster.event(WorldEvent::Devices(Box::new(device)));
     cluster.settle();
     assert_eq!(cluster.devices_of("a").of(&DeviceType::Gpu)[0].minor, 1);

@@ -136,7 +136,7 @@ fn after_a_restart_bound_pods_hold_their_devices() {
     cluster.restart();
     cluster.pod("b", &[(key::NVIDIA_GPU, "2")]);
     cluster.settle();
-    assert_eq!(cluster.conditions["b"], "0/1 nodes: 1 have fewer than 2 free GPUs");
+    assert_eq!(cluster.conditions["b"], "0/1 nodes: 1 has fewer than 2 free GPUs");
     cluster.pod("c", ONE);
     cluster.settle();
     assert_eq!(cluster.node_of("c"), Some("n"));

@@ -116,7 +116,7 @@ fn a_claim_for_which_a_node_is_selected_needs_storage_there_too() {
     cluster.pod_with_claims("p", &["data"]);
     assert_eq!(cluster.node_of("p"), None);
     assert!(
-        cluster.conditions["p"].contains("1 have too little free storage of class local"),
+        cluster.conditions["p"].contains("1 has too little free storage of class local"),
         "{}",
         cluster.conditions["p"]
     );

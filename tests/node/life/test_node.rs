@@ -8,6 +8,7 @@ use std::time::Duration;
 use baton::agent::handoff::StateDir;
 use baton::agent::kubelet::DeviceCalls;
 use baton::agent::kubelet::register::dial;
+use baton::agent::metrics::PodShare;
 use baton::agent::node_handoff::{Handoff, HandoffStatus, HeldDevices, LedgerLine, OpenHandoff, OpeningContext};
 use baton::agent::offer::InUse;
 use baton::agent::{AgentError, AgentOptions, Answerer, ContainerGrant, daemon};
@@ -282,6 +283,9 @@ impl HeldDevices for Chosen {
         self.functions.lock().unwrap().clone()
     }
     fn held(&self) -> Vec<DeviceHeld> {
+        Vec::new()
+    }
+    fn pod_shares(&self) -> Vec<PodShare> {
         Vec::new()
     }
 }

@@ -9,6 +9,7 @@ use crate::decide::scheduler::effect::Effect;
 use crate::decide::scheduler::extend;
 use crate::decide::scheduler::reservations::Reservations;
 use crate::decide::scheduler::rules::Outcome;
+use crate::decide::scheduler::select::choose::refused_by;
 use crate::decide::scheduler::timers::Timer;
 use crate::decide::world::{NodeId, Place, PodId};
 
@@ -97,7 +98,7 @@ impl Binder {
         match outcome {
             Outcome::Fit => {}
             Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => {
-                return failed(format!("node {node_name}: {}", no.text));
+                return failed(refused_by(node_name, &no.text));
             }
             Outcome::Fault(text) => return failed(format!("node {node_name}: {text}")),
         }

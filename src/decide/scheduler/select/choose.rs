@@ -1,5 +1,6 @@
 //! One decision: which node for this pod, on this world.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -49,7 +50,8 @@ impl Diagnosis {
         }
         let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
         counts.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
-        let parts: Vec<String> = counts.into_iter().map(|(text, count)| format!("{count} {text}")).collect();
+        let parts = counts.into_iter().map(|(text, count)| format!("{count} {}", agreed(count, text)));
+        let parts: Vec<String> = parts.collect();
         let nodes = self.nodes;
         if parts.is_empty() { format!("0/{nodes} nodes") } else { format!("0/{nodes} nodes: {}", parts.join(", ")) }
     }
@@ -63,6 +65,20 @@ impl Diagnosis {
     pub fn is_final(&self) -> bool {
         self.pod.is_some()
     }
+}
+
+/// A reason that is worded for several nodes, for this many: one node *has* no free GPU.
+pub fn agreed(count: usize, reason: &str) -> Cow<'_, str> {
+    match reason.strip_prefix("have ").filter(|_| count == 1) {
+        Some(rest) => format!("has {rest}").into(),
+        None => reason.into(),
+    }
+}
+
+/// A reason of one node, by its name: `node a has no free GPU`, `node a: agent not ready`.
+pub fn refused_by(node: &str, reason: &str) -> String {
+    let between = if reason.starts_with("have ") { "" } else { ":" };
+    format!("node {node}{between} {}", agreed(1, reason))
 }
 
 /// Runs PreFilter to Score on every node; with `only`, on no other node. Also returns how many nodes were judged.

@@ -116,6 +116,11 @@ impl<'a> KnownRooms<'a> {
         let Some(left) = Remaining::on(node).filter(|_| here().any(|guest| guest.devices.is_some())) else {
             return Some(room_for(node, here()));
         };
+        let named =
+            |guest: &Guests| guest.devices.as_ref().is_some_and(|request| request.shape().wishes.names_devices());
+        if here().any(named) {
+            return Some(room_for(node, here()));
+        }
         let look = self.look(node, &left, &welcome);
         let pool = left.stock.map(Stock::pool);
         let same = |state: &Option<PoolState>| match (state, pool) {

@@ -87,6 +87,17 @@ impl NotReady {
     }
 }
 
+impl NotReady {
+    /// How far it has come, in steps of a tenth of what it takes: a text with a number of another step says something wrong.
+    pub fn step(&self) -> u32 {
+        match self {
+            Self::TooFew { counted, min, .. } => counted / (min / 10).max(1),
+            Self::TimedOut { marked, .. } => *marked,
+            _ => 0,
+        }
+    }
+}
+
 impl fmt::Display for NotReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

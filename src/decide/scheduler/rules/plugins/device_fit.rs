@@ -202,6 +202,11 @@ impl Filter for DeviceFit {
                 return Outcome::unfit(NAME, text, wake.or(ROOM)).helped_by(help);
             }
             (Service::NoAgent, _) => return Outcome::unfit(NAME, "agent not ready", wake).helped_by(Help::Daemon),
+            // Registered by its own word: the kubelet sets a resource to 0 as soon as the socket is gone.
+            (Service::Not(name), _) if node.is_not_offered(name) => {
+                let text = format!("node daemon gone: the kubelet offers no {name}");
+                return Outcome::unfit(NAME, text, wake).helped_by(Help::Daemon);
+            }
             (Service::Not(name), _) => {
                 let text = format!("agent does not serve {name}");
                 return Outcome::unfit(NAME, text, wake).helped_by(Help::Registration);

@@ -51,8 +51,10 @@ pub(super) enum Shortage<'a> {
     Plain(&'static str, Help),
     /// Of an extended resource, beside what is wanted of it.
     Extended(&'a str, i64),
-    /// The kubelet offers none of what is there and healthy.
+    /// The kubelet offers none of what is there and healthy, and the node daemon does not serve it.
     Unserved(&'a str),
+    /// The same, though the node daemon has registered for it: its socket is gone.
+    NotOffered(&'a str),
 }
 
 impl Shortage<'_> {
@@ -61,6 +63,7 @@ impl Shortage<'_> {
         match self {
             Self::Plain(text, help) => (text.into(), help),
             Self::Unserved(name) => (format!("agent does not serve {name}").into(), Help::Registration),
+            Self::NotOffered(name) => (format!("node daemon gone: the kubelet offers no {name}").into(), Help::Daemon),
             Self::Extended(name, wanted) => {
                 let help = if name == key::NVIDIA_GPU { Help::Room } else { Help::Rule };
                 (slots.kept::<ShortageTexts>().text(name, wanted), help)
@@ -79,6 +82,7 @@ impl ShortageTexts {
             return text.clone();
         }
         let text = Text::from(match name {
+            key::NVIDIA_GPU if wanted == 1 => "have no free GPU".to_owned(),
             key::NVIDIA_GPU => format!("have fewer than {wanted} free GPUs"),
             name => format!("insufficient {name}"),
         });
@@ -125,6 +129,7 @@ fn scalar_shortage<'a>(request: &'a Resources, node: &Node, counts: impl Fn(&str
     if have.scalar(name) == 0 && has_healthy(node, name) {
         return Some(match node.live_agent() {
             None => Shortage::Plain("agent not ready", Help::Daemon),
+            Some(_) if node.is_not_offered(name) => Shortage::NotOffered(name),
             Some(_) => Shortage::Unserved(name),
         });
     }

@@ -1,0 +1,92 @@
+//! The node that lacks least of what a pod asks for, and who holds what is missing there.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use crate::contract::DeviceType;
+use crate::decide::devices::{Held, Reason, pick};
+use crate::decide::world::devices::request_of;
+use crate::decide::world::{Node, Pod, Stock, World};
+
+/// Holders that are named.
+const NAMED: usize = 3;
+
+/// A node with fewer free devices than a pod asks for.
+struct Short<'a> {
+    node: &'a Node,
+    stock: &'a Stock,
+    /// `gpu` or `rdma`.
+    kind: DeviceType,
+    wanted: i64,
+    free: i64,
+    /// `4 of 8`.
+    text: String,
+}
+
+/// `node-1 with 4 of 8 (ml/a holds 3, gpu-7 is cordoned)`, of the nodes that were refused for their devices alone. `None` where no
+/// number says which node is nearest.
+pub(super) fn nearest<'a>(world: &World, pod: &Pod, refused: impl Iterator<Item = &'a Node>) -> Option<String> {
+    let request = request_of(pod).ok()?;
+    let short = |node: &'a Node| {
+        let stock = node.stock.as_ref()?;
+        let reason = pick(stock.pool(), &request).err()?;
+        let of = |kind, wanted: i64, free: i64, text| Some(Short { node, stock, kind, wanted, free, text });
+        let counted = |wanted: u32, free: u32| format!("with {free} of {wanted}");
+        match reason {
+            Reason::FewGpus { wanted, free, .. } | Reason::FewMigs { wanted, free, .. } => {
+                of(DeviceType::Gpu, wanted.into(), free.into(), counted(wanted, free))
+            }
+            Reason::FewNics { wanted, free, .. } => {
+                of(DeviceType::Rdma, wanted.into(), free.into(), counted(wanted, free))
+            }
+            Reason::NoShareRoom { shares: 1, .. } => {
+                let most = stock.gpu_rooms().into_iter().max().unwrap_or(0);
+                of(DeviceType::Gpu, 100, most, format!("with {most}% left on its emptiest GPU"))
+            }
+            Reason::NoNicRoom { percent, most } => {
+                of(DeviceType::Rdma, percent.into(), most.into(), format!("with {most}% left on its emptiest NIC"))
+            }
+            _ => None,
+        }
+    };
+    let nearest = refused
+        .filter_map(short)
+        .min_by_key(|short| (short.wanted - short.free, Reverse(short.free), &short.node.name))?;
+    let blame = blame(world, &nearest);
+    let blame = if blame.is_empty() { String::new() } else { format!(" ({blame})") };
+    Some(format!("{} {}{blame}", nearest.node.name, nearest.text))
+}
+
+/// Who holds the devices, and which are out of use.
+fn blame(world: &World, short: &Short<'_>) -> String {
+    let mut holders: BTreeMap<String, usize> = BTreeMap::new();
+    for pod in short.node.pods.iter().filter_map(|id| world.pod(*id)) {
+        let held = short.node.holding(pod).map_or(0, |held: &Held| held.of_kind(&short.kind).len());
+        if held > 0 {
+            *holders.entry(pod.key().to_string()).or_default() += held;
+        }
+    }
+    let mut holders: Vec<(String, usize)> = holders.into_iter().collect();
+    holders.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let rest: usize = holders.iter().skip(NAMED).map(|(_, held)| held).sum();
+    let others = holders.len().saturating_sub(NAMED);
+    let mut parts: Vec<String> = holders.iter().take(NAMED).map(|(pod, held)| format!("{pod} holds {held}")).collect();
+    match others {
+        0 => {}
+        1 => parts.push(format!("another pod holds {rest}")),
+        others => parts.push(format!("{others} more hold {rest}")),
+    }
+    let of_kind =
+        |room: &&crate::decide::world::devices::DeviceRoom| (room.kind == "rdma") == (short.kind == DeviceType::Rdma);
+    let rooms = short.stock.describe();
+    let cordoned = rooms.iter().filter(of_kind).filter(|room| room.healthy && room.cordon.is_some()).count();
+    let unhealthy = rooms.iter().filter(of_kind).filter(|room| !room.healthy).count();
+    for (count, word) in [(cordoned, "cordoned"), (unhealthy, "unhealthy")] {
+        match count {
+            0 => {}
+            1 => parts.push(format!("1 is {word}")),
+            count => parts.push(format!("{count} are {word}")),
+        }
+    }
+    parts.join(", ")
+}

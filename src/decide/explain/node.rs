@@ -1,0 +1,115 @@
+//! Explains one node: whether it takes new pods with devices, and what is on its way there.
+
+use crate::contract::LockRead;
+use crate::decide::help::Help;
+use crate::decide::scheduler::Scheduler;
+use crate::decide::scheduler::binder::Stage;
+use crate::decide::scheduler::timers::Moment;
+use crate::decide::world::spec::TaintEffect;
+use crate::decide::world::{DeviceTotals, Node, NodeFacts, Place, not_offered};
+
+use super::advice::by_help;
+use super::answer::NodeExplanation;
+use super::judged::devices_of;
+
+impl Scheduler {
+    /// Explains the node of that name; `None` when there is none.
+    pub fn explain_node(&self, name: &str, now: Moment) -> Option<NodeExplanation> {
+        let world = self.world();
+        let id = world.node_id(name)?;
+        let node = world.node(id)?;
+        let refusal = closed(node);
+        let taints = node.facts.as_ref().map(taints).unwrap_or_default();
+        let summary = node.stock.as_ref().map(|stock| *stock.pool().summary()).unwrap_or_default();
+        let migs = node.stock.as_ref().map_or(0, |stock| stock.pool().devices().migs.len());
+        let free = |what: &str, free: u32, all: u32| (all > 0).then(|| format!("{free} of {all} {what}"));
+        let free: Vec<String> = [
+            free("GPUs", summary.free_gpus.count_ones(), summary.gpus),
+            free("MIG devices", summary.free_migs.count_ones(), migs as u32),
+            free("NICs", summary.free_nics.count_ones(), summary.nics),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let message = match &refusal {
+            Some((why, _)) => format!("takes no new pods with devices: {why}"),
+            None if free.is_empty() => "has no devices".to_owned(),
+            None => format!("takes new pods with devices: {} free", are(&free)),
+        };
+        let lock = match &node.lock.read {
+            LockRead::Free => None,
+            LockRead::Malformed { raw } => Some(format!("a value that names no pod: {raw}")),
+            LockRead::Held { value, .. } => {
+                let age = now.mono.saturating_sub(node.lock.first_seen).as_secs();
+                let holder = value.holder.as_ref().map_or("no pod that it names".to_owned(), |of| of.pod.to_string());
+                Some(format!("held by {holder} for {age} s"))
+            }
+        };
+        let mut queue: Vec<_> = self.binder().attempts().values().filter(|attempt| attempt.node == id).collect();
+        queue.sort_by_key(|attempt| (attempt.since, &attempt.pod.key));
+        let waits = queue.iter().filter(|attempt| attempt.stage == Stage::Queued);
+        let pods = node.pods.iter().filter_map(|pod| world.pod(*pod));
+        let reserved = pods.filter(|pod| matches!(pod.place, Place::Assumed(_)));
+        Some(NodeExplanation {
+            node: name.to_owned(),
+            takes_devices: refusal.is_none() && !free.is_empty(),
+            message,
+            taints,
+            advice: refusal.and_then(|(_, help)| by_help(help)).map(str::to_owned),
+            kept_for: node.kept_for.as_ref().map(ToString::to_string),
+            lock,
+            waits_for_lock: waits.map(|attempt| attempt.pod.key.to_string()).collect(),
+            reserved_for: reserved.map(|pod| pod.key().to_string()).collect(),
+            devices: devices_of(world, node),
+            generation: world.generation(),
+        })
+    }
+}
+
+/// `2 of 8 GPUs and 1 of 4 NICs are`.
+fn are(parts: &[String]) -> String {
+    let verb = if parts.len() == 1 && parts[0].starts_with("1 ") { "is" } else { "are" };
+    match parts {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last} {verb}", first.join(", ")),
+        _ => format!("{} {verb}", parts.join("")),
+    }
+}
+
+/// Why it takes no pod with devices, whatever the pod asks for.
+fn closed(node: &Node) -> Option<(String, Help)> {
+    let say = |text: &str, help| Some((text.to_owned(), help));
+    let Some(facts) = &node.facts else {
+        return say("there is no Node object of this name; what is left of it is deleted with it", Help::Rule);
+    };
+    let Some(stock) = &node.stock else {
+        return node.agent.as_ref().map_or_else(
+            || say("no node daemon has ever reported", Help::Daemon),
+            |_| say("the node daemon has published no devices", Help::Inventory),
+        );
+    };
+    if let Some(why) = stock.unreadable_cordons() {
+        return Some((why.to_owned(), Help::Rule));
+    }
+    let DeviceTotals { gpu_percent, nic_percent, .. } = stock.listed();
+    if node.live_agent().is_none() {
+        let what = if node.agent.is_some() { "its node daemon does not report" } else { "it has no node daemon" };
+        return (gpu_percent + nic_percent > 0).then(|| (what.to_owned(), Help::Daemon));
+    }
+    let registered = node.agent_status().map(|status| status.registered.clone()).unwrap_or_default();
+    if registered.is_empty() {
+        return say("the kubelet has not registered its node daemon", Help::Registration);
+    }
+    if let Some((healthy, what)) = not_offered(node) {
+        return Some((format!("its node daemon is gone, the kubelet offers 0 of {healthy} {what}"), Help::Daemon));
+    }
+    if facts.unschedulable {
+        return say("it is cordoned (`kubectl uncordon`)", Help::Rule);
+    }
+    node.kept_for.as_ref().map(|name| (format!("it is kept for {name}"), Help::Rule))
+}
+
+/// Taints that a pod has to tolerate.
+fn taints(facts: &NodeFacts) -> Vec<String> {
+    let hard = facts.taints.iter().filter(|taint| taint.effect != TaintEffect::PreferNoSchedule);
+    hard.map(ToString::to_string).collect()
+}

@@ -1,0 +1,107 @@
+//! `baton drain`: the pods of one device are evicted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail};
+
+use super::args::{DrainArgs, list};
+use super::device::{CordonTarget, HolderPod, notice, until, user};
+use crate::cluster::client::said;
+use crate::cluster::cordon::{Eviction, evict};
+use crate::contract::{Cordon, PodUid};
+use crate::ops::get::plain;
+use crate::ops::say::{remark, say};
+use crate::runtime::clock;
+
+/// The pods are looked at, and evictions tried, this often.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// `baton drain`. Exit code 1 while pods hold the device.
+pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
+    let DrainArgs { common, yes, reason, until: end, timeout } = args;
+    let end = end.as_deref().map(until).transpose()?;
+    let client = common.access.connect().await?;
+    let mut target = CordonTarget::find(client.clone(), &common.device).await?;
+    target.check_node().await?;
+    let path = target.path();
+    if !yes {
+        let holders = target.holders(&common.agent_namespace).await?;
+        if common.print(&target, None, &holders)? {
+            return Ok(exit(&holders));
+        }
+        if holders.is_empty() {
+            say(format!("No pod holds {path}: nothing to evict.\n"))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        say(format!("{}\nNothing is evicted yet: `baton drain {path} --yes` does it.\n", table(&holders)))?;
+        return Ok(ExitCode::from(1));
+    }
+    // First, so that the device is given to nobody in between.
+    let given = reason.is_some();
+    let cordon = Cordon { reason: reason.unwrap_or_else(|| "drained".to_owned()), until: end, by: user(&client).await };
+    let before = if given { None } else { target.cordoned() };
+    let cordon = if let Some(before) = before {
+        before
+    } else {
+        target.cordon(&cordon).await?;
+        notice(&client, &target, "DeviceCordoned", target.sentence(&cordon.words())).await;
+        cordon
+    };
+    let deadline = clock::mono() + timeout;
+    let mut shown = BTreeSet::<PodUid>::new();
+    let mut late = BTreeMap::<PodUid, String>::new();
+    loop {
+        let holders = target.holders(&common.agent_namespace).await?;
+        if common.output.is_none() {
+            let fresh: Vec<HolderPod> =
+                holders.iter().filter(|holder| shown.insert(holder.pod.uid.clone())).cloned().collect();
+            if !fresh.is_empty() {
+                say(table(&fresh))?;
+            }
+        }
+        late.retain(|uid, _| holders.iter().any(|holder| holder.pod.uid == *uid));
+        if holders.is_empty() {
+            break;
+        }
+        for holder in holders.iter().filter(|holder| !holder.deleting) {
+            let pod = &holder.pod;
+            match evict(&client, pod).await {
+                Ok(Eviction::Done) => drop(late.remove(&pod.uid)),
+                Ok(Eviction::Later(why)) => {
+                    if late.insert(pod.uid.clone(), why.clone()).is_none() {
+                        remark(format_args!("pod {} is not evicted yet: {why}", pod.key));
+                    }
+                }
+                Err(error) => return Err(anyhow!("pod {} cannot be evicted: {}", pod.key, said(&error))),
+            }
+        }
+        if clock::mono() >= deadline {
+            let why = late.values().next().map(|why| format!(": {why}")).unwrap_or_default();
+            bail!(
+                "{path} is still held by {} after {}{why}; it stays cordoned, `baton drain {path} --yes` goes on",
+                list(&holders),
+                humantime::format_duration(timeout)
+            );
+        }
+        tokio::time::sleep(PERIOD).await;
+    }
+    if common.print(&target, Some(&cordon), &[])? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    say(format!("{path} ({}) is free and {}. `baton uncordon {path}` returns it.\n", target.id, cordon.words()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn exit(holders: &[HolderPod]) -> ExitCode {
+    if holders.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
+fn table(holders: &[HolderPod]) -> String {
+    let row = |holder: &HolderPod| {
+        let owner = holder.owner.clone().unwrap_or_else(|| "nothing: it is not created again".to_owned());
+        vec![holder.pod.key.to_string(), owner]
+    };
+    plain(&["POD", "MADE BY"], holders.iter().map(row))
+}

@@ -1,0 +1,239 @@
+//! Every device: its health, whether people have taken it out of use, and which pods hold it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde::Serialize;
+
+use super::output::{Row, age};
+use super::snapshot::Snapshot;
+use super::usage::{DeviceHolder, Usage};
+use crate::contract::inventory::{Device, DeviceInfo};
+use crate::contract::word::word_enum;
+use crate::contract::{Cordon, Cordons, DeviceType, key};
+use crate::decide::explain::QueueReport;
+
+word_enum! {
+    /// Whether a device takes new pods, as far as it is up to the device.
+    #[derive(Serialize)]
+    #[serde(rename_all = "lowercase")]
+    DeviceHealth {
+        /// It does.
+        Healthy = "healthy",
+        /// It does not until it is healthy again.
+        Unhealthy = "unhealthy",
+        /// It is healthy, and people have taken it out of use.
+        Cordoned = "cordoned",
+    }
+}
+
+/// One device.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceRow {
+    /// Node.
+    pub node: String,
+    /// Its name on the node, `gpu-3`.
+    pub device: String,
+    /// UUID or PCI address.
+    pub id: String,
+    /// Model.
+    pub model: Option<String>,
+    /// Healthy or not, cordoned or not.
+    pub health: DeviceHealth,
+    /// Percent that pods hold.
+    pub used: i64,
+    /// The pods.
+    pub holders: Vec<DeviceHolder>,
+    /// Jobs, gangs and pods that are not bound yet and for which the scheduler has reserved a part of it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reserved_for: Vec<String>,
+    /// Why it is not healthy, or who has cordoned it, until when and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Since when it is healthy or not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// For how long, by this machine's clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_seconds: Option<u64>,
+    /// The cordon in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cordon: Option<Cordon>,
+    /// PCIe switch, or root complex where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcie: Option<String>,
+    /// NUMA node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa: Option<i32>,
+    /// NVLink domain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvlink: Option<String>,
+    #[serde(skip)]
+    path: String,
+    #[serde(skip)]
+    labels: BTreeMap<String, String>,
+}
+
+/// The names of a node's devices, in the order of its object: `gpu-3`, `nic-0`, and `mig-3-0` for the first MIG device of GPU 3.
+pub fn names(device: &Device) -> Vec<String> {
+    let mut parts = BTreeMap::<i32, usize>::new();
+    let mut name = |info: &DeviceInfo| match &info.kind {
+        DeviceType::Gpu if info.labels.contains_key(key::PARENT) => {
+            let part = parts.entry(info.minor).or_default();
+            *part += 1;
+            format!("mig-{}-{}", info.minor, *part - 1)
+        }
+        DeviceType::Rdma => format!("nic-{}", info.minor),
+        kind => format!("{kind}-{}", info.minor),
+    };
+    device.spec.devices.iter().map(&mut name).collect()
+}
+
+/// Every device of every node, with what the scheduler says of it.
+pub fn rows(snapshot: &Snapshot, said: &QueueReport) -> Vec<DeviceRow> {
+    let usage = Usage::of(snapshot);
+    let of_node = |(node, device): (&String, &Device)| {
+        let cordons = Cordons::of_object(device);
+        let gone = snapshot.node(node).is_none();
+        let named = device.spec.devices.iter().zip(names(device));
+        let rows = named.map(|(info, name)| row(node, info, name, &usage, &cordons, snapshot.wall));
+        let with_object = |mut row: DeviceRow| {
+            row.labels.extend(device.metadata.labels.clone().unwrap_or_default());
+            let of_it = said.reserved.iter().filter(|of| of.node == *node && of.devices.contains_key(&row.id));
+            row.reserved_for = of_it.map(|reserved| reserved.reserved_for.clone()).collect();
+            row.reason = gone.then(|| format!("node {node} does not exist")).or(row.reason);
+            row
+        };
+        rows.map(with_object).collect::<Vec<_>>()
+    };
+    snapshot.devices.iter().flat_map(of_node).collect()
+}
+
+fn row(node: &str, info: &DeviceInfo, device: String, usage: &Usage, cordons: &Cordons, wall: Timestamp) -> DeviceRow {
+    let label = |name: &str| info.labels.get(name).cloned();
+    let cordon = cordons.of(info.id.as_str(), info.labels.get(key::PARENT).map(String::as_str), wall);
+    let condition = info.conditions.iter().find(|condition| condition.type_ == "Healthy");
+    let unhealthy = |condition: &Condition| match condition.message.as_str() {
+        "" => condition.reason.clone(),
+        message => format!("{}: {message}", condition.reason),
+    };
+    let fault = (!info.health).then(|| condition.map_or_else(|| "not healthy".to_owned(), unhealthy));
+    let reasons: Vec<String> = fault.into_iter().chain(cordon.map(Cordon::words)).collect();
+    let since = condition.map(|condition| condition.last_transition_time.0);
+    let places = info.topology.as_ref();
+    DeviceRow {
+        node: node.to_owned(),
+        path: format!("{node}/{device}"),
+        device,
+        id: info.id.to_string(),
+        model: label(key::MODEL),
+        health: match (info.health, cordon) {
+            (false, _) => DeviceHealth::Unhealthy,
+            (true, Some(_)) => DeviceHealth::Cordoned,
+            (true, None) => DeviceHealth::Healthy,
+        },
+        used: usage.percent(node, info.id.as_str()),
+        holders: usage.holders(node, info.id.as_str()).to_vec(),
+        reserved_for: Vec::new(),
+        reason: (!reasons.is_empty()).then(|| reasons.join("; ")),
+        since,
+        since_seconds: since.map(|since| Duration::try_from(wall.duration_since(since)).unwrap_or_default().as_secs()),
+        cordon: cordon.cloned(),
+        pcie: label(key::PCIE_SWITCH).or_else(|| places.map(|place| place.pcie_id.clone())).filter(|id| !id.is_empty()),
+        numa: places.map(|place| place.node_id),
+        nvlink: label(key::NVLINK_DOMAIN),
+        labels: info.labels.clone(),
+    }
+}
+
+impl Row for DeviceRow {
+    const WHAT: &'static str = "device";
+    const PLURAL: &'static str = "devices";
+    const NONE: &'static str = "No node has published a device.";
+    const HEADERS: &'static str = "NODE,DEVICE,MODEL,HEALTH,USED,HOLDERS,REASON,SINCE,PCIE,NUMA,NVLINK,ID";
+    const NARROW: usize = 6;
+    fn name(&self) -> &str {
+        &self.path
+    }
+    fn node(&self) -> Option<&str> {
+        Some(&self.node)
+    }
+    fn labels(&self) -> Option<&BTreeMap<String, String>> {
+        Some(&self.labels)
+    }
+    fn is(&self, given: &str) -> bool {
+        self.path == given || self.id == given
+    }
+    fn cells(&self) -> Vec<String> {
+        let holder = |holder: &DeviceHolder| match holder.percent {
+            key::WHOLE => holder.pod.to_string(),
+            percent => format!("{} {percent}%", holder.pod),
+        };
+        let reserved = self.reserved_for.iter().map(|name| format!("reserved for {name}"));
+        vec![
+            self.node.clone(),
+            self.device.clone(),
+            self.model.clone().unwrap_or_default(),
+            match (self.health, &self.cordon) {
+                (DeviceHealth::Unhealthy, Some(_)) => "unhealthy,cordoned".to_owned(),
+                (health, _) => health.to_string(),
+            },
+            format!("{}%", self.used),
+            self.holders.iter().map(holder).chain(reserved).collect::<Vec<_>>().join(", "),
+            self.reason.clone().unwrap_or_default(),
+            self.since_seconds.map(|seconds| age(Duration::from_secs(seconds))).unwrap_or_default(),
+            self.pcie.clone().unwrap_or_default(),
+            self.numa.map(|numa| numa.to_string()).unwrap_or_default(),
+            self.nvlink.clone().unwrap_or_default(),
+            self.id.clone(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::get::snapshot::tests::cluster;
+    use serde_json::json;
+
+    #[test]
+    fn a_device_says_who_holds_it_whether_it_is_well_and_who_has_cordoned_it() {
+        let mut cluster = cluster();
+        let device = cluster.devices.get_mut("node-a").unwrap();
+        let text = r#"{"GPU-a1":{"reason":"fan fails","by":"ada"}}"#;
+        device.metadata.annotations = Some([(key::CORDONED.to_owned(), text.to_owned())].into());
+        let rows = rows(&cluster, &QueueReport::default());
+        let cells: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
+        assert_eq!(cells[0][..6], ["node-a", "gpu-0", "", "healthy", "100%", "ml/train"]);
+        assert_eq!(cells[1][..7], ["node-a", "gpu-1", "", "cordoned", "0%", "", "cordoned by ada: fan fails"]);
+        assert_eq!(cells[2][..4], ["node-b", "gpu-0", "", "unhealthy"]);
+        assert!(rows[1].is("node-a/gpu-1") && rows[1].is("GPU-a1") && !rows[1].is("gpu-1"));
+    }
+
+    #[test]
+    fn devices_of_a_node_that_is_gone_say_so() {
+        let mut cluster = cluster();
+        cluster.nodes.clear();
+        assert!(
+            rows(&cluster, &QueueReport::default())[0].reason.as_ref().unwrap().contains("node node-a does not exist")
+        );
+    }
+
+    #[test]
+    fn mig_devices_and_nics_have_names_too() {
+        let device = |kind: &str, id: &str, minor: i32, labels: serde_json::Value| json!({"type": kind, "id": id, "minor": minor, "health": true, "labels": labels});
+        let parent = json!({key::PARENT: "GPU-3"});
+        let devices = json!([
+            device("gpu", "GPU-3", 3, json!({})),
+            device("gpu", "MIG-a", 3, parent.clone()),
+            device("gpu", "MIG-b", 3, parent),
+            device("rdma", "0000:3c:00.0", 1, json!({})),
+        ]);
+        let object = json!({"metadata": {"name": "n"}, "spec": {"devices": devices}});
+        let object = json!({"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": object["metadata"], "spec": object["spec"]});
+        assert_eq!(names(&serde_json::from_value(object).unwrap()), ["gpu-3", "mig-3-0", "mig-3-1", "nic-1"]);
+    }
+}

@@ -1,0 +1,84 @@
+//! Which pods hold which devices: by their assignments, by the node daemons' word where that differs, and by what the Device object
+//! says of pods without one.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::snapshot::Snapshot;
+use crate::contract::inventory::Device;
+use crate::contract::{AgentStatus, DeviceEntry, DeviceType, PodKey, PodUid, key};
+
+/// A pod that holds a device or a part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeviceHolder {
+    /// `namespace/name`.
+    pub pod: PodKey,
+    /// Percent of the device: of compute or memory, whichever is more; 100 for a MIG device.
+    pub percent: i64,
+    /// Uid.
+    #[serde(skip)]
+    pub uid: PodUid,
+}
+
+/// The holders of every device.
+#[derive(Debug, Default)]
+pub struct Usage(BTreeMap<Box<str>, BTreeMap<Box<str>, Vec<DeviceHolder>>>);
+
+impl Usage {
+    /// In this snapshot.
+    pub fn of(snapshot: &Snapshot) -> Self {
+        let status = |node: &str| snapshot.leases.get(&AgentStatus::lease_name(node))?.status();
+        let mut exceptions: BTreeMap<&str, _> = BTreeMap::new();
+        let mut usage = Self::default();
+        for (key, pod) in &snapshot.pods {
+            let Some(node) = pod.node.as_deref().filter(|_| pod.is_live()) else { continue };
+            let otherwise = exceptions.entry(node).or_insert_with(|| status(node)?.exceptions);
+            let devices = match otherwise.as_ref().and_then(|pods| pods.get(&pod.pod.uid)) {
+                Some(held) => held.clone(),
+                None => pod.promise().map(|promise| promise.devices).unwrap_or_default(),
+            };
+            for entry in devices.values().flatten() {
+                usage.put(node, entry.id.as_str(), key, &pod.pod.uid, percent(entry));
+            }
+        }
+        snapshot.devices.iter().for_each(|(node, device)| usage.published(node, device));
+        usage
+    }
+
+    /// Devices of pods without an assignment; each is held whole.
+    fn published(&mut self, node: &str, device: &Device) {
+        let held = device.status.iter().flat_map(|status| &status.allocations);
+        for (kind, entry) in held.flat_map(|held| held.entries.iter().map(|entry| (&held.kind, entry))) {
+            let (pod, uid) = (PodKey::new(&entry.namespace, &entry.name), PodUid::new(&entry.uuid));
+            let named = |minor: i32, of: &DeviceType| of == kind && entry.minors.contains(&minor);
+            for info in device.spec.devices.iter().filter(|info| named(info.minor, &info.kind)) {
+                self.put(node, info.id.as_str(), &pod, &uid, key::WHOLE);
+            }
+        }
+    }
+
+    fn put(&mut self, node: &str, id: &str, pod: &PodKey, uid: &PodUid, percent: i64) {
+        let holders = self.0.entry(node.into()).or_default().entry(id.into()).or_default();
+        match holders.iter_mut().find(|holder| holder.uid == *uid) {
+            Some(known) => known.percent = known.percent.max(percent),
+            None => holders.push(DeviceHolder { pod: pod.clone(), percent, uid: uid.clone() }),
+        }
+    }
+
+    /// Who holds the device.
+    pub fn holders(&self, node: &str, id: &str) -> &[DeviceHolder] {
+        self.0.get(node).and_then(|devices| devices.get(id)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Percent of the device that is held.
+    pub fn percent(&self, node: &str, id: &str) -> i64 {
+        self.holders(node, id).iter().map(|holder| holder.percent).sum()
+    }
+}
+
+/// An entry without a known amount (MIG) is the whole device.
+fn percent(entry: &DeviceEntry) -> i64 {
+    let amounts = [key::GPU_CORE, key::GPU_MEMORY_RATIO, key::RDMA].map(|name| entry.amount(name));
+    amounts.into_iter().max().filter(|most| *most > 0).unwrap_or(key::WHOLE)
+}

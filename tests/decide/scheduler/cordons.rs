@@ -1,0 +1,104 @@
+//! Cordons of devices: the annotation, its end, and pods on their way.
+
+use baton::contract::{DeviceType, key};
+use baton::decide::world::WorldEvent;
+
+use crate::harness::{TestScheduler, gpu_device, pod};
+
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+
+/// The node's object with this annotation.
+fn cordon(cluster: &mut TestScheduler, node: &str, gpus: u32, text: &str) {
+    let mut device = gpu_device(node, gpus);
+    device.metadata.annotations = Some([(key::CORDONED.to_owned(), text.to_owned())].into());
+    cluster.event(WorldEvent::Devices(Box::new(device)));
+}
+
+fn minors(cluster: &TestScheduler, pod: &str) -> Vec<i32> {
+    cluster.devices_of(pod).of(&DeviceType::Gpu).iter().map(|entry| entry.minor).collect()
+}
+
+#[test]
+fn a_cordon_keeps_new_pods_away_until_its_end_and_then_wakes_those_that_wait() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    let until = cluster.moment().wall + jiff::SignedDuration::from_secs(120);
+    cordon(&mut cluster, "n", 2, &format!(r#"{{"GPU-n-0":{{"reason":"fan","by":"ada","until":"{until}"}}}}"#));
+    cluster.pod("two", &[(key::NVIDIA_GPU, "2")]);
+    cluster.settle();
+    assert_eq!(cluster.node_of("two"), None);
+    cluster.beat_all();
+    cluster.wait(60);
+    assert_eq!(cluster.node_of("two"), None, "before its end");
+    cluster.beat_all();
+    cluster.wait(61);
+    assert_eq!(minors(&cluster, "two"), [0, 1], "nothing else has happened");
+}
+
+#[test]
+fn a_cordon_leaves_a_running_pod_alone_and_its_removal_gives_the_device_back() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    cluster.pod("runs", ONE);
+    cluster.settle();
+    cluster.agent_releases("n");
+    cluster.settle();
+    cordon(&mut cluster, "n", 2, r#"{"GPU-n-0":{},"GPU-n-1":{}}"#);
+    cluster.pod("waits", ONE);
+    cluster.settle();
+    assert_eq!((minors(&cluster, "runs"), cluster.node_of("waits")), (vec![0], None));
+    cordon(&mut cluster, "n", 2, r#"{"GPU-n-0":{}}"#);
+    cluster.settle();
+    assert_eq!(minors(&cluster, "waits"), [1]);
+}
+
+#[test]
+fn a_pod_whose_device_is_cordoned_before_its_bind_gets_another() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 3);
+    for name in ["first", "second"] {
+        cluster.pod(name, ONE);
+    }
+    cluster.settle();
+    // The second one waits for the lock, with GPU 1 reserved.
+    assert_eq!((cluster.bound(), cluster.bind_attempts()), (1, 1));
+    cordon(&mut cluster, "n", 3, r#"{"GPU-n-1":{}}"#);
+    cluster.settle();
+    cluster.agent_releases("n");
+    cluster.settle();
+    assert_eq!(minors(&cluster, "second"), [2]);
+}
+
+#[test]
+fn an_annotation_that_cannot_be_read_covers_the_node_and_no_other() {
+    let mut cluster = TestScheduler::new();
+    for name in ["a", "b"] {
+        cluster.node(name, 1);
+    }
+    cordon(&mut cluster, "a", 1, "GPU-a-0");
+    for name in ["one", "two"] {
+        cluster.pod(name, ONE);
+    }
+    cluster.settle();
+    assert_eq!((cluster.node_of("one"), cluster.node_of("two")), (Some("b"), None));
+}
+
+/// Nodes of one make give one another's choices, but not to a pod that names a device.
+#[test]
+fn a_pod_that_names_a_device_gets_it_among_equal_nodes() {
+    for wanted in ["GPU-c-1", "GPU-a-0", "GPU-b-1"] {
+        let mut cluster = TestScheduler::new();
+        for name in ["a", "b", "c"] {
+            cluster.node(name, 2);
+        }
+        for name in ["p", "q"] {
+            let mut pod = pod(name, ONE, cluster.now);
+            let selector = format!(r#"{{"matchLabels":{{"{}":"{wanted}"}}}}"#, key::UUID);
+            pod.spec.wishes.hint = Some(format!(r#"{{"gpu":{{"selector":{selector}}}}}"#).into());
+            cluster.submit(pod);
+            cluster.settle();
+        }
+        assert_eq!(cluster.devices_of("p").of(&DeviceType::Gpu)[0].id.as_str(), wanted);
+        assert_eq!(cluster.node_of("q"), None, "{wanted} is taken");
+    }
+}
