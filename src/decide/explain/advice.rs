@@ -34,8 +34,8 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
              the kubelet's call; `baton get pods -A` shows them"
         }
         Help::Room => {
-            "Wait for pods to end, ask for less per pod, or add nodes: `baton get nodes` shows what is free, `-o wide` here which \
-             pod holds which device"
+            "Wait for pods to end, ask for less per pod, or add nodes: `baton get nodes` shows what is free, this command with `-o wide` \
+             which pod holds which device"
         }
         Help::Selector => {
             "No device there has the labels of the hint's selector: `kubectl get device NODE -o yaml` shows which they have; \

@@ -52,7 +52,7 @@ pub struct CordonArgs {
     #[arg(long, value_name = "TEXT", value_parser = reason)]
     pub reason: String,
     /// When it ends by itself: a span (2h) or a time (2026-11-23T10:00:00Z). Else it lasts until `baton uncordon`.
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     pub until: Option<String>,
 }
 
@@ -77,7 +77,7 @@ pub struct DrainArgs {
     #[arg(long, value_name = "TEXT", value_parser = reason)]
     pub reason: Option<String>,
     /// When that cordon ends by itself, as for `baton cordon`.
-    #[arg(long, value_name = "WHEN", requires = "reason")]
+    #[arg(long, value_name = "WHEN", requires = "reason", allow_hyphen_values = true)]
     pub until: Option<String>,
     /// How long to wait for the pods to be gone.
     #[arg(long, default_value = "5m", value_name = "DURATION", value_parser = values::duration)]

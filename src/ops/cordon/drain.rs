@@ -35,7 +35,8 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
             say(format!("No pod holds {path}: nothing to evict.\n"))?;
             return Ok(ExitCode::SUCCESS);
         }
-        say(format!("{}\nNothing is evicted yet: `baton drain {path} --yes` does it.\n", table(&holders)))?;
+        say(format!("{}\n{}", table(&holders), warning(&holders)))?;
+        say(format!("Nothing is evicted yet: `baton drain {path} --yes` does it.\n"))?;
         return Ok(ExitCode::from(1));
     }
     // First, so that the device is given to nobody in between.
@@ -58,7 +59,7 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
             let fresh: Vec<HolderPod> =
                 holders.iter().filter(|holder| shown.insert(holder.pod.uid.clone())).cloned().collect();
             if !fresh.is_empty() {
-                say(table(&fresh))?;
+                say(format!("Evicting:\n{}", table(&fresh)))?;
             }
         }
         late.retain(|uid, _| holders.iter().any(|holder| holder.pod.uid == *uid));
@@ -100,8 +101,17 @@ fn exit(holders: &[HolderPod]) -> ExitCode {
 
 fn table(holders: &[HolderPod]) -> String {
     let row = |holder: &HolderPod| {
-        let owner = holder.owner.clone().unwrap_or_else(|| "nothing: it is not created again".to_owned());
-        vec![holder.pod.key.to_string(), owner]
+        vec![holder.pod.key.to_string(), holder.owner.clone().unwrap_or_else(|| "none".to_owned())]
     };
-    plain(&["POD", "MADE BY"], holders.iter().map(row))
+    plain(&["POD", "CONTROLLER"], holders.iter().map(row))
+}
+
+/// What an eviction takes beside the device.
+fn warning(holders: &[HolderPod]) -> String {
+    let alone: Vec<HolderPod> = holders.iter().filter(|holder| holder.owner.is_none()).cloned().collect();
+    let lost = match alone.as_slice() {
+        [] => String::new(),
+        alone => format!("Without a controller, and so not created again: {}.\n", list(alone)),
+    };
+    format!("A pod that is evicted gives all its devices back.\n{lost}")
 }
