@@ -266,7 +266,13 @@ mod tests {
     fn nodes_say_how_many_devices_are_free_and_whether_the_agent_is_there() {
         let table = printed("nodes").unwrap();
         let node_a = table.lines().find(|line| line.starts_with("node-a")).unwrap();
-        assert!(node_a.contains("1/2") && node_a.contains("fresh") && node_a.contains("ml/train"), "{table}");
+        assert!(
+            node_a.contains("0/2")
+                && node_a.contains("1 for TYJob ml/rl")
+                && node_a.contains("fresh")
+                && node_a.contains("ml/train"),
+            "{table}"
+        );
         let node_b = table.lines().find(|line| line.starts_with("node-b")).unwrap();
         assert!(node_b.contains("stale") && node_b.contains("gang ml/big"), "{table}");
     }

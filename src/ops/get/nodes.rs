@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn a_daemon_that_died_is_said_at_once_and_nothing_of_its_node_is_free() {
         let mut cluster = cluster();
-        let agent = |cluster: &Snapshot| rows(cluster, &rules(), &QueueReport::default())[0].cells()[7].clone();
+        let agent = |cluster: &Snapshot| rows(cluster, &rules(), &QueueReport::default())[0].cells()[8].clone();
         assert!(agent(&cluster).starts_with("fresh"), "{}", agent(&cluster));
         // The kubelet has seen the socket go; the Lease is still fresh.
         let none =
