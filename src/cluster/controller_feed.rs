@@ -138,6 +138,7 @@ pub fn start_controller_feeds(
         apis: vec![Api::<RawTyJob>::all(client.clone())],
         config: watch_config(),
         optional: false,
+        on_access: None,
         on_apply: Box::new(|job| Some(ControllerEvent::Job(Box::new(job)))),
         on_delete: Box::new(|gone| Some(ControllerEvent::JobGone(gone.namespace().to_owned(), gone.name().to_owned()))),
     };
@@ -146,6 +147,7 @@ pub fn start_controller_feeds(
         apis: vec![Api::<LightPod>::all(client.clone())],
         config: watch_config().labels(keys::JOB),
         optional: false,
+        on_access: None,
         on_apply: Box::new(|pod| Some(ControllerEvent::Pod(Box::new(pod.owned())))),
         on_delete: Box::new(|gone| Some(ControllerEvent::PodGone(gone.uid().to_owned()))),
     };
@@ -154,6 +156,7 @@ pub fn start_controller_feeds(
         apis: vec![Api::<LightNode>::all(client.clone())],
         config: watch_config(),
         optional: false,
+        on_access: None,
         on_apply: Box::new(|node| Some(ControllerEvent::Node(node.metadata.name.clone()?, node.reachability()))),
         on_delete: Box::new(|gone| Some(ControllerEvent::NodeGone(gone.name().to_owned()))),
     };

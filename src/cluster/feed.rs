@@ -84,6 +84,8 @@ pub struct Feed<K, E> {
     pub config: Config,
     /// A missing API or permission counts as an empty list instead of holding the start up.
     pub optional: bool,
+    /// Makes an event of whether these objects may be read, where it matters that there are none only because they may not.
+    pub on_access: Option<fn(bool) -> E>,
     /// For new and changed objects.
     pub on_apply: OnApply<K, E>,
     /// For objects that are gone.
@@ -168,6 +170,7 @@ where
                 }
                 Ok(Event::InitDone) => {
                     events.extend(known.difference(&fresh).filter_map(|object| (self.on_delete)(object)));
+                    events.extend(self.on_access.map(|event| event(true)));
                     *known = std::mem::take(&mut fresh);
                     absent.succeed();
                     (listing, synced) = (false, true);
@@ -186,6 +189,7 @@ where
                 Err(error) => {
                     tracing::warn!(feed = self.name, error = words(&error), "watch failed, trying again");
                     synced = self.optional && answered(&error) == Some(403);
+                    events.extend(self.on_access.filter(|_| synced).map(|event| event(false)));
                 }
             }
             for event in events {

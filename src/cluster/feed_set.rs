@@ -63,7 +63,7 @@ impl Starter<'_> {
     {
         let (on_apply, on_delete) = (Box::new(on_apply), Box::new(on_delete));
         let (apis, config) = (vec![Api::all(self.client.clone())], watch_config());
-        self.start(Feed { name, apis, config, optional: false, on_apply, on_delete });
+        self.start(Feed { name, apis, config, optional: false, on_access: None, on_apply, on_delete });
     }
 
     /// Starts the feed of an API that may be missing, or forbidden: it counts as empty then. `api`: its versions.
@@ -77,7 +77,23 @@ impl Starter<'_> {
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let (on_apply, on_delete) = (Box::new(on_apply), Box::new(on_delete));
-        self.start(Feed { name, apis: api.into(), config: watch_config(), optional: true, on_apply, on_delete });
+        let (apis, config) = (api.into(), watch_config());
+        self.start(Feed { name, apis, config, optional: true, on_access: None, on_apply, on_delete });
+    }
+
+    /// Starts the feed of an API without whose objects TYJobs get no places: where it is forbidden, `on_access` says so.
+    fn limits<K>(
+        &mut self,
+        name: &'static str,
+        on_access: fn(bool) -> WorldEvent,
+        on_apply: impl Fn(K) -> Option<WorldEvent> + Send + Sync + 'static,
+        on_delete: impl Fn(&WatchedObject) -> Option<WorldEvent> + Send + Sync + 'static,
+    ) where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let (on_apply, on_delete) = (Box::new(on_apply), Box::new(on_delete));
+        let (apis, config, on_access) = (vec![self.all()], watch_config(), Some(on_access));
+        self.start(Feed { name, apis, config, optional: true, on_access, on_apply, on_delete });
     }
 
     fn start<K>(&mut self, feed: Feed<K, WorldEvent>)
@@ -219,17 +235,17 @@ pub fn start_feeds(
         },
         |gone| Some(WorldEvent::BudgetGone(key(gone))),
     );
-    feeds.optional(
+    feeds.limits(
         "quotas",
-        [feeds.all()],
+        |readable| WorldEvent::Readable("ResourceQuotas", readable),
         |quota: ResourceQuota| {
             Some(WorldEvent::Quota(key_of(&quota.metadata), Some(Box::new(QuotaRules::read(&quota)))))
         },
         |gone| Some(WorldEvent::Quota(key(gone), None)),
     );
-    feeds.optional(
+    feeds.limits(
         "limit ranges",
-        [feeds.all()],
+        |readable| WorldEvent::Readable("LimitRanges", readable),
         |range: LimitRange| {
             let rules = LimitRangeRules::read(&range);
             Some(WorldEvent::LimitRange(key_of(&range.metadata), Some(Box::new(rules))))

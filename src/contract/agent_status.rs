@@ -41,7 +41,7 @@ pub struct AgentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exceptions: Option<Exceptions>,
     /// How it locks its node. `None`, when absent: a daemon of an earlier version, which says nothing of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "known_lock", skip_serializing_if = "Option::is_none")]
     pub lock: Option<LockWord>,
     /// There are more exceptions than an annotation can hold: the node takes no device pods.
     #[serde(default, rename = "tooManyExceptions", skip_serializing_if = "std::ops::Not::not")]
@@ -51,19 +51,25 @@ pub struct AgentStatus {
     pub unreleased: Option<Box<str>>,
 }
 
-/// Which annotation is the node lock, and how its value is written: scheduler and node daemons must agree.
+/// The lock's word; `None` for one of a later version that says it otherwise: the rest of the status still counts.
+fn known_lock<'de, D: serde::Deserializer<'de>>(text: D) -> Result<Option<LockWord>, D::Error> {
+    Ok(serde_json::from_value(serde_json::Value::deserialize(text)?).ok())
+}
+
+/// Which annotation is the node lock, and how its value is written. Scheduler and node daemons must agree on the annotation; every
+/// format is read.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LockWord {
     /// Annotation of the Node.
     pub key: Box<str>,
-    /// Format of the value.
-    pub format: LockFormat,
+    /// Format of the value: a [`LockFormat`], or one of a later version.
+    pub format: Box<str>,
 }
 
 impl LockWord {
     /// The word of a process with these options.
     pub fn new(key: &str, format: LockFormat) -> Self {
-        Self { key: key.into(), format }
+        Self { key: key.into(), format: format.to_string().into() }
     }
 
     /// The word that the leading scheduler has written into an annotation of its Lease.
@@ -147,6 +153,20 @@ mod tests {
         assert_eq!(status.identity, Identity::Exact);
         assert_eq!(status.print(), golden);
         assert_eq!(AgentStatus::parse("{}"), None);
+    }
+
+    #[test]
+    fn a_lock_of_a_later_version_leaves_the_rest_of_the_status_readable() {
+        let with = |lock: &str| {
+            let text =
+                format!(r#"{{"version":"9","registered":["a"],"identity":"exact","exceptions":{{}},"lock":{lock}}}"#);
+            let status = AgentStatus::parse(&text).unwrap();
+            assert!(status.registers("a") && status.exceptions.is_some());
+            status.lock.map(|lock| lock.to_string())
+        };
+        let later = "--node-lock-key=k --node-lock-format=both";
+        assert_eq!(with(r#"{"key":"k","format":"both","more":1}"#).as_deref(), Some(later));
+        assert_eq!((with(r#""k""#), with("null")), (None, None));
     }
 
     #[test]

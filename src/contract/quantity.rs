@@ -61,6 +61,12 @@ impl Quantity {
         Self { nanos: self.nanos.saturating_add(other.nanos), binary: self.binary || self.nanos == 0 && other.binary }
     }
 
+    /// What is left of this without the other; never below zero.
+    #[must_use]
+    pub fn beyond(self, other: Self) -> Self {
+        Self { nanos: self.nanos.saturating_sub(other.nanos).max(0), binary: self.binary }
+    }
+
     /// This many times; saturates likewise.
     #[must_use]
     pub const fn times(self, count: u32) -> Self {

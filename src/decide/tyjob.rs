@@ -179,7 +179,8 @@ impl JobRecord {
         let template = |job: &JobFacts, pod: &str| {
             let spec = job.spec.as_ref().ok()?;
             let seat = spec.seat(&job.job.key.name, pod)?;
-            Some(spec.parts.get(seat.part)?.pod.clone())
+            let part = spec.parts.get(seat.part)?;
+            Some((part.pod.clone(), part.ask.clone()))
         };
         let placed = self.places.keys();
         placed.filter(|pod| template(former, pod) != template(job, pod)).cloned().collect()

@@ -63,10 +63,18 @@ impl Side {
 }
 
 impl PodAsk {
-    /// Of a pod's `spec`. The error names the amount that is none.
+    /// Of a pod's `spec`. The error names the amount that is none, or that the API server refuses: what a pod is limited to is
+    /// reserved for it, so it may not count as less.
     pub fn read(spec: &Value) -> Result<Self, String> {
+        let whole = ContainerAsk::read(&spec["resources"], "the pod", Runs::App)?;
+        let of_pods = |name: &str| ["cpu", "memory"].contains(&name) || name.starts_with("hugepages-");
+        if let Some(name) = whole.requests.keys().find(|name| !of_pods(name)) {
+            return Err(format!(
+                "resources of the pod: {name}: only cpu, memory and hugepages are set for a pod as a whole: set it in a container"
+            ));
+        }
         let mut ask = Self {
-            whole: ContainerAsk::read(&spec["resources"], "the pod", Runs::App)?,
+            whole,
             overhead: amounts(&spec["overhead"], "overhead")?,
             ends: spec["activeDeadlineSeconds"].is_i64(),
             crosses: crosses(&spec["affinity"]),
@@ -181,6 +189,23 @@ impl ContainerAsk {
         let limits = amounts(&resources["limits"], &format!("limits of {name}"))?;
         let mut requests = limits.clone();
         requests.extend(amounts(&resources["requests"], &format!("requests of {name}"))?);
+        for (resource, request) in &requests {
+            let at = || format!("requests of {name}: {resource}");
+            let fixed = is_extended(resource) || resource.starts_with("hugepages-");
+            match limits.get(resource) {
+                None if fixed => return Err(format!("{}: there is no limit: set one of {request}", at())),
+                Some(limit) if fixed && limit != request => {
+                    return Err(format!("{}: {request} is not the limit, {limit}: leave the request out", at()));
+                }
+                Some(limit) if limit < request => {
+                    return Err(format!("{}: {request} is more than the limit, {limit}: lower it", at()));
+                }
+                _ if is_extended(resource) && !request.is_whole() => {
+                    return Err(format!("{}: {request} is not a whole number", at()));
+                }
+                _ => {}
+            }
+        }
         Ok(Self { name: name.into(), runs, requests, limits })
     }
 
@@ -196,7 +221,10 @@ fn amounts(list: &Value, what: &str) -> Result<Amounts, String> {
     let mut all = Amounts::new();
     for (name, amount) in list.as_object().into_iter().flatten().filter(|(_, amount)| !amount.is_null()) {
         let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
-        let amount = text.parse().map_err(|error| format!("{what}: {name}: {error}"))?;
+        let amount: Quantity = text.parse().map_err(|error| format!("{what}: {name}: {error}"))?;
+        if amount < Quantity::ZERO {
+            return Err(format!("{what}: {name}: {text} is below zero: leave it out"));
+        }
         all.insert(name.as_str().into(), amount);
     }
     Ok(all)
@@ -249,8 +277,8 @@ mod tests {
                 {"name": "init", "resources": {"requests": {"cpu": "3"}, "limits": {"memory": "8Gi"}}},
             ],
             "containers": [{"name": "main", "resources": {
-                "requests": {"cpu": "500m", "hugepages-2Mi": "4Mi"},
-                "limits": {"cpu": 2, "memory": "1Gi", "nvidia.com/gpu": "2", "example.kubernetes.io/x": "1"}}}],
+                "requests": {"cpu": "500m"},
+                "limits": {"cpu": 2, "memory": "1Gi", "hugepages-2Mi": "4Mi", "nvidia.com/gpu": "2", "example.kubernetes.io/x": "1"}}}],
             "overhead": {"cpu": "100m", "memory": "64Mi"},
         }))
         .unwrap();
@@ -279,6 +307,41 @@ mod tests {
         let error = PodAsk::read(&json!({"containers": [{"name": "main", "resources": {"limits": {"cpu": "many"}}}]}));
         let error = error.unwrap_err();
         assert!(error.contains("limits of main: cpu: \"many\" is not a quantity"), "{error}");
+    }
+
+    #[test]
+    fn amounts_that_the_api_server_refuses_are_named() {
+        let refusal = |spec: Value| PodAsk::read(&spec).unwrap_err();
+        let main = |resources: Value| refusal(json!({"containers": [{"name": "main", "resources": resources}]}));
+        for (said, expected) in [
+            (
+                main(json!({"requests": {"nvidia.com/gpu": 0}, "limits": {"nvidia.com/gpu": 8}})),
+                "requests of main: nvidia.com/gpu: 0 is not the limit, 8: leave the request out",
+            ),
+            (
+                main(json!({"requests": {"nvidia.com/gpu": "1"}})),
+                "requests of main: nvidia.com/gpu: there is no limit: set one of 1",
+            ),
+            (
+                main(json!({"limits": {"nvidia.com/gpu": "500m"}})),
+                "requests of main: nvidia.com/gpu: 500m is not a whole number",
+            ),
+            (main(json!({"requests": {"cpu": "-1000"}})), "requests of main: cpu: -1000 is below zero: leave it out"),
+            (
+                main(json!({"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}})),
+                "requests of main: memory: 2Gi is more than the limit, 1Gi: lower it",
+            ),
+            (
+                refusal(json!({"containers": [], "resources": {"limits": {"nvidia.com/gpu": 0}}})),
+                "resources of the pod: nvidia.com/gpu: only cpu, memory and hugepages are set for a pod as a whole: set it in a container",
+            ),
+            (
+                refusal(json!({"containers": [], "overhead": {"nvidia.com/gpu": -8}})),
+                "overhead: nvidia.com/gpu: -8 is below zero: leave it out",
+            ),
+        ] {
+            assert_eq!(said, expected);
+        }
     }
 
     #[test]

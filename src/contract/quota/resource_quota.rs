@@ -97,11 +97,11 @@ impl QuotaRules {
         Some(text)
     }
 
-    /// `true` when `reserved` and what is used are more than the quota allows, in a name that `reserved` has.
-    pub fn is_exceeded(&self, reserved: &Amounts) -> bool {
+    /// The names that `reserved` has and of which it and what is used are more than the quota allows.
+    pub fn exceeded<'a>(&'a self, reserved: &'a Amounts) -> impl Iterator<Item = &'a str> {
         let above_zero = reserved.iter().filter(|(_, amount)| **amount > Quantity::ZERO);
-        let mut bounded = above_zero.filter_map(|(name, _)| Some((name, self.hard.get(name)?)));
-        bounded.any(|(name, hard)| self.taken(name, reserved) > *hard)
+        let bounded = above_zero.filter_map(|(name, _)| Some((&**name, *self.hard.get(name)?)));
+        bounded.filter(|(name, hard)| self.taken(name, reserved) > *hard).map(|(name, _)| name)
     }
 
     /// The use of its names after one more pod, as admission writes it into the status.
@@ -177,9 +177,9 @@ mod tests {
             "exceeded quota: q, requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=2, reserved for \
              TYJobs: requests.nvidia.com/gpu=2, limited: requests.nvidia.com/gpu=4"
         );
-        assert!(!quota.is_exceeded(&reserved));
+        assert_eq!(quota.exceeded(&reserved).next(), None);
         add(&mut reserved, &pod.usage());
-        assert!(quota.is_exceeded(&reserved));
+        assert!(quota.exceeded(&reserved).next().is_some());
     }
 
     #[test]

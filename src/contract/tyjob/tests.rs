@@ -27,6 +27,19 @@ fn the_golden_object_is_read_and_printed_back() {
 }
 
 #[test]
+fn amounts_that_no_pod_may_have_are_refused_with_the_template() {
+    for resources in [
+        json!({ "requests": { "nvidia.com/gpu": 0 }, "limits": { "nvidia.com/gpu": 8 } }),
+        json!({ "requests": { "cpu": "-1000" } }),
+    ] {
+        let edit = |job: &mut Value| {
+            job["spec"]["workerSets"][0]["template"]["spec"]["containers"][0]["resources"] = resources;
+        };
+        assert_eq!(refused(edit), ["spec.workerSets[0].template.spec"]);
+    }
+}
+
+#[test]
 fn what_is_left_out_has_its_default() {
     let pod = json!({ "spec": { "containers": [{ "name": "main" }] } });
     let spec = json!({ "leader": { "name": "l", "template": pod }, "workerSets": [{ "name": "w", "template": pod }] });

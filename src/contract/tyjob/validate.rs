@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::keys;
 use super::spec::{MAX_PODS, MAX_WORKER_SETS, TyJob, TyJobSpec, worker_pod};
 use super::template::PodTemplate;
+use crate::contract::quota::PodAsk;
 
 /// One field that cannot be as it is, and why.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -145,6 +146,9 @@ impl Findings {
             if container["name"].as_str().is_none_or(str::is_empty) {
                 self.add(format!("{at}.spec.containers[{index}].name"), "a container has a name");
             }
+        }
+        if let Err(why) = PodAsk::read(pod) {
+            self.add(format!("{at}.spec"), why);
         }
         let policy = &pod["restartPolicy"];
         if !policy.is_null() && !["", "Always", "OnFailure", "Never"].iter().any(|known| policy == known) {

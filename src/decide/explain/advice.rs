@@ -17,8 +17,7 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
              and run `baton doctor` there"
         }
         Help::AgentConfig => {
-            "Give scheduler and node daemon the same --node-lock-key and --node-lock-format: `baton doctor` on that node says which \
-             side to change"
+            "Give scheduler and node daemon the same --node-lock-key: `baton doctor` on that node says which side to change"
         }
         Help::AnotherGpuDriver => {
             "Two drivers would hand out the same GPUs: take the other driver's DaemonSet off that node, or label the node \

@@ -183,8 +183,8 @@ impl Scheduler {
     ) -> Result<Vec<NodeRating>, String> {
         let part = spec.parts.get(seat.part).ok_or("the job has no such part")?;
         let namespace = &job.job.key.namespace;
-        let allowance = self.tyjobs().allowance(self.world(), namespace);
-        if let Some(excess) = allowance.excess(&allowance.charge(self.world(), namespace, part)?) {
+        let allowance = self.tyjobs().allowance(self.world(), namespace, now.wall);
+        if let Some(excess) = allowance.excess(&allowance.charge(self.world(), namespace, part)) {
             return Err(excess);
         }
         let pod = template_pod(part.pod_of(&job.job, seat));

@@ -15,7 +15,7 @@ use crate::decide::world::{Changes, Place};
 use super::place::{claims, pod_to_place, reserve_at};
 use super::placement::{Class, JobFacts, Seat, Situation, classify, verdict};
 use super::round::{leader_created, tally};
-use super::start_limit::adopted_since;
+use super::start_limit::{Progress, adopted_since};
 use super::{JobPlace, JobRecord, TyJobs};
 
 /// Places may be beyond a quota for this long.
@@ -59,7 +59,7 @@ impl TyJobs {
             self.review_job(cx, &key);
         }
         while let Some(namespace) = self.quotas_changed.pop_first() {
-            if !self.beyond_quota(cx.world, &namespace).is_empty() {
+            if !self.beyond_quota(cx.world, &namespace, cx.now.wall).is_empty() {
                 // A quota is often seen to be used a moment before the pod that uses it.
                 cx.timers.set(cx.now.mono + QUOTA_PATIENCE, Timer::Quotas(namespace));
             }
@@ -68,10 +68,9 @@ impl TyJobs {
 
     /// Gives the places back that a namespace may not have any more.
     pub fn quotas_due(&mut self, cx: &mut Context<'_>, namespace: &str) {
-        for (key, quota) in self.beyond_quota(cx.world, namespace) {
+        for (key, why) in self.beyond_quota(cx.world, namespace, cx.now.wall) {
             self.release_places(cx, &key);
-            let text =
-                format!("its places are given back: ResourceQuota {quota} allows less than is used and reserved");
+            let text = format!("its places are given back: {why}");
             self.report(cx, &key, ScheduleState::Unscheduled, "QuotaLowered", text);
             self.changed.insert(key);
         }
@@ -153,10 +152,15 @@ impl TyJobs {
             let Some(place) = record.places.get_mut(&pod) else { continue };
             let node = cx.world.node_id(&place.node);
             let node = node.filter(|id| cx.world.node(*id).is_some_and(|node| node.facts.is_some()));
-            let made = ended || matches!(found, PlacePod::Settled | PlacePod::Made);
+            let progress = match found {
+                PlacePod::Settled => Progress::Settled,
+                _ if ended => Progress::Settled,
+                PlacePod::Made => Progress::Made,
+                PlacePod::Awaited | PlacePod::NameTaken => Progress::Awaited,
+            };
             record.start.note(
                 &pod,
-                made,
+                progress,
                 (if adopted { adopted_since(job, cx.now) } else { cx.now.mono }, cx.now.mono),
             );
             if seat.is_none() || ended || matches!(found, PlacePod::Settled) {
@@ -175,9 +179,11 @@ impl TyJobs {
             if matches!(found, PlacePod::NameTaken) || place.reservation.is_none() {
                 place.since = cx.now.mono;
             }
-            let usable = match (leader, record.address_since) {
-                (true, _) => Some(place.since),
-                (false, address) => address.map(|address| address.max(place.since)),
+            let usable = match (record.start.made(&pod), record.address_since) {
+                // It can take its place over now, whatever else its job waits for.
+                (Some(made), _) => Some(made),
+                (None, _) if leader => Some(place.since),
+                (None, address) => address.map(|address| address.max(place.since)),
             };
             let deadline = usable.map(|usable| usable + timeout);
             let expired = deadline.is_some_and(|deadline| deadline <= cx.now.mono);

@@ -16,12 +16,13 @@ use crate::decide::world::devices::request_of;
 use crate::decide::world::spec::HostPort;
 use crate::decide::world::{DeviceTotals, NodeId, Pod, PodId, Resources, Stock, Wake, World};
 
-use super::allowance::is_charged;
+use super::allowance::present;
 use super::place::{JobContext, claims, template_pod};
 use super::placement::{
     Class, Folded, GPU_PERCENT, Guests, JobFacts, JobPart, JobSpec, NodeOffer, PartDemand, PlacedPods, Ranked, Seat,
     Share, dominant_share, is_plain, order, unfit, verdict,
 };
+use super::start_limit::Progress;
 use super::{JobPlace, JobRecord, TyJobs};
 
 /// A round over many jobs follows a burst of events only once: it rests for a millisecond per waiting job beyond [`FEW_JOBS`], and
@@ -156,12 +157,13 @@ impl TyJobs {
         let mut here = pods_by_node(cx.world, &job, Some(record));
         let mut counts = missing_by_part(spec, &missing);
         let mut taken: Vec<(Box<str>, NodeId, PodId)> = Vec::new();
-        let mut failed: BTreeSet<usize> = BTreeSet::new();
+        // Parts for whose pods no node has room, and parts for whose pods that are not there yet the quotas leave none.
+        let (mut failed, mut beyond): (BTreeSet<usize>, BTreeSet<usize>) = Default::default();
         let mut refusal: Option<String> = None;
         let mut over = false;
         let namespace = &key.namespace;
         let known = self.allowances.get(namespace).cloned();
-        let mut allowance = known.unwrap_or_else(|| self.allowance(cx.world, namespace));
+        let mut allowance = known.unwrap_or_else(|| self.allowance(cx.world, namespace, cx.now.wall));
         let charges: Vec<_> = spec.parts.iter().map(|part| allowance.charge(cx.world, namespace, part)).collect();
         // Nominated room is closed to pods of the same or a lower priority: pods of one priority are placed together.
         let priority = |seat: &Seat| spec.parts.get(seat.part).map(|part| part.pod.spec.priority);
@@ -169,7 +171,10 @@ impl TyJobs {
             let Some(priority) = seats.first().and_then(priority).filter(|_| !over) else { continue };
             Preemption::with_nominated(cx, priority, NEW_POD, |cx| {
                 for seat in seats {
-                    if failed.contains(&seat.part) {
+                    let Some(whole) = charges.get(seat.part) else { continue };
+                    // Quotas count what a pod that is there already asks for.
+                    let beside = present(cx.world, &job, &seat.pod, cx.now.wall).map(|present| whole.beside(present));
+                    if failed.contains(&seat.part) || beside.is_none() && beyond.contains(&seat.part) {
                         continue;
                     }
                     let unplaced = if spec.basic == BasicPolicy::JobAffinity {
@@ -178,20 +183,21 @@ impl TyJobs {
                         Vec::new()
                     };
                     let context = JobContext { policy: spec.basic, here: &here, missing: &unplaced, others: &[] };
-                    // Quotas count a pod that is there already.
-                    let charge = match charges.get(seat.part) {
-                        Some(charge) if !is_charged(cx.world, &job, &seat.pod) => Some(charge),
-                        _ => None,
-                    };
-                    let allowed = charge.map_or(Ok(()), |charge| match charge {
-                        Ok(charge) => allowance.excess(charge).map_or(Ok(()), Err),
-                        Err(refusal) => Err(refusal.clone()),
-                    });
-                    match allowed.and_then(|()| self.place_seat(cx, &job, spec, seat, &context)) {
-                        Ok((node, reservation)) => {
-                            if let Some(Ok(charge)) = charge {
-                                allowance.reserve(charge, 1);
+                    let charge = beside.as_ref().unwrap_or(whole);
+                    let found = match allowance.excess(charge) {
+                        Some(excess) => {
+                            if beside.is_none() {
+                                beyond.insert(seat.part);
                             }
+                            Err(excess)
+                        }
+                        None => self.place_seat(cx, &job, spec, seat, &context).inspect_err(|_| {
+                            failed.insert(seat.part);
+                        }),
+                    };
+                    match found {
+                        Ok((node, reservation)) => {
+                            allowance.reserve(charge, 1);
                             *here.entry(node).or_insert(0) += 1;
                             taken.push((seat.pod.clone(), node, reservation));
                             if let Some(count) = counts.get_mut(seat.part) {
@@ -199,7 +205,6 @@ impl TyJobs {
                             }
                         }
                         Err(why) => {
-                            failed.insert(seat.part);
                             refusal.get_or_insert_with(|| format!("{}: {why}", seat.pod));
                             if !started && (seat.is_leader() || spec.basic == BasicPolicy::Gang) {
                                 over = true;
@@ -240,7 +245,7 @@ impl TyJobs {
             record.unfit = None;
             for (pod, node, reservation) in taken {
                 let node = cx.world.node(node).map(|node| node.name.clone()).unwrap_or_default();
-                record.start.note(&pod, false, (cx.now.mono, cx.now.mono));
+                record.start.note(&pod, Progress::Awaited, (cx.now.mono, cx.now.mono));
                 record.places.insert(pod, JobPlace { node, reservation: Some(reservation), since: cx.now.mono });
             }
             let places = &record.places;

@@ -7,6 +7,7 @@ use crate::contract::PodKey;
 use crate::decide::scheduler::context::Context;
 use crate::decide::scheduler::timers::{Moment, Timer};
 
+use super::place::claims;
 use super::placement::JobFacts;
 use super::review::free_places;
 use super::round::leader_created;
@@ -18,11 +19,31 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_sec
 /// The status of a quota follows the pods that it counts within this time.
 const FRESH: Duration = Duration::from_secs(2);
 
+/// How far the pod of a place is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// It is not there.
+    Awaited,
+    /// It is there and has not taken its place over.
+    Made,
+    /// It holds its room itself, or has done its work.
+    Settled,
+}
+
+/// A pod that is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wait {
+    /// Monotonic time since which it has had a place.
+    since: Duration,
+    /// Monotonic time since which it is there.
+    made: Option<Duration>,
+}
+
 /// How the start of a job goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Start {
-    /// Monotonic time since which a pod has had a place and has not been made. One place may follow the other meanwhile.
-    waits: BTreeMap<Box<str>, Duration>,
+    /// Pods that have a place and do not run on their own room yet. One place may follow the other meanwhile.
+    waits: BTreeMap<Box<str>, Wait>,
     /// Pods that were made a moment ago, and when that was seen: the use that quotas show may not contain them yet.
     fresh: BTreeMap<Box<str>, Duration>,
     /// How often places were given back since the job last had all pods that it needs.
@@ -37,15 +58,28 @@ impl Start {
         self.rest.as_ref().map(|(_, why)| &**why)
     }
 
-    /// Notes that the pod of a place is made, or is not and has been waited for since then.
-    pub(super) fn note(&mut self, pod: &str, made: bool, (since, now): (Duration, Duration)) {
-        if made {
-            if self.waits.remove(pod).is_some() {
+    /// Notes how far the pod of a place is; it has been waited for since then.
+    pub(super) fn note(&mut self, pod: &str, progress: Progress, (since, now): (Duration, Duration)) {
+        if progress == Progress::Settled {
+            if self.waits.remove(pod).is_some_and(|wait| wait.made.is_none()) {
                 self.fresh.insert(pod.into(), now);
             }
-        } else if !self.waits.contains_key(pod) {
-            self.waits.insert(pod.into(), since);
+            return;
         }
+        let made = (progress == Progress::Made).then_some(now);
+        if let Some(wait) = self.waits.get_mut(pod) {
+            if made.is_some() && wait.made.is_none() {
+                self.fresh.insert(pod.into(), now);
+            }
+            wait.made = made.map(|made| wait.made.unwrap_or(made));
+        } else {
+            self.waits.insert(pod.into(), Wait { since, made });
+        }
+    }
+
+    /// Monotonic time since which a pod is there that has not taken its place over.
+    pub(super) fn made(&self, pod: &str) -> Option<Duration> {
+        self.waits.get(pod)?.made
     }
 
     /// Forgets the pods that have no place any more.
@@ -60,7 +94,7 @@ impl Start {
 
     /// When the first of the waiting pods has waited for `limit`.
     fn late_at(&self, limit: Duration) -> Option<Duration> {
-        self.waits.values().min().map(|since| *since + limit)
+        self.waits.values().map(|wait| wait.since).min().map(|since| since + limit)
     }
 
     /// A new attempt of the job: what was given back counts on.
@@ -106,7 +140,7 @@ impl TyJobs {
         }
         let waits = std::mem::take(&mut record.start.waits);
         let late: BTreeSet<&str> =
-            waits.iter().filter(|(_, since)| **since + limit <= cx.now.mono).map(|(pod, _)| &**pod).collect();
+            waits.iter().filter(|(_, wait)| wait.since + limit <= cx.now.mono).map(|(pod, _)| &**pod).collect();
         let mut given = Vec::new();
         for pod in waits.keys() {
             given.extend(record.places.remove(pod));
@@ -145,13 +179,18 @@ fn explain(cx: &Context<'_>, job: &JobFacts, late: &BTreeSet<&str>, (given, paus
         seconds => format!("{seconds} s"),
     };
     let first = late.first().copied().unwrap_or_default();
+    let there = |pod: &str| {
+        let pod = cx.world.pod_by_key(&PodKey::new(&job.job.key.namespace, pod));
+        pod.is_some_and(|pod| claims(pod, &job.job.uid, job.attempt))
+    };
+    let missed = |pod: &str| if there(pod) { "was not bound" } else { "was not made" };
     let cause = if late.contains(&*leader) {
-        format!("pod {leader} was not made")
+        format!("pod {leader} {}", missed(&leader))
     } else if !job.has_address && leader_created(cx, job) {
         format!("leader {leader} has no address, so no workers were made")
     } else {
         let more = if late.len() > 1 { format!(" and {} more", late.len() - 1) } else { String::new() };
-        format!("pod {first}{more} was not made")
+        format!("pod {first}{more} {}", missed(first))
     };
     let again = cx.now.wall.checked_add(pause).unwrap_or(cx.now.wall);
     let limit = minutes(cx.config.jobs.start_limit);

@@ -28,6 +28,8 @@ pub enum WorldEvent {
     NodeGone(Box<str>),
     /// A pod, new or changed; ended pods too.
     Pod(Box<PodFacts>),
+    /// A pod as a live read beside the watch has found it: the watch may have shown since that it is gone.
+    PodReadAgain(Box<PodFacts>),
     /// A pod is gone.
     PodGone(PodKey, PodUid),
     /// The Device object of a node; it is named after the node.
@@ -87,6 +89,8 @@ pub enum WorldEvent {
     Quota(PodKey, Option<Box<QuotaRules>>),
     /// A LimitRange; `None` for one that is gone.
     LimitRange(PodKey, Option<Box<LimitRangeRules>>),
+    /// Whether the scheduler may read the objects of this name, without which it does not know what namespaces may use.
+    Readable(&'static str, bool),
     /// A PodDisruptionBudget.
     Budget(PodKey, BudgetFacts),
     /// A PodDisruptionBudget is gone.
@@ -175,6 +179,6 @@ pub struct Changes {
     pub nodes: Vec<NodeId>,
     /// TYJobs whose object or pods changed.
     pub jobs: Vec<PodKey>,
-    /// The namespace whose quotas or limits changed, where it has TYJobs.
-    pub quotas: Option<Box<str>>,
+    /// Namespaces with TYJobs whose quotas or limits changed, or the classes that admission gives there.
+    pub quotas: Vec<Box<str>>,
 }

@@ -36,6 +36,11 @@ impl World {
                 });
             }
             WorldEvent::Pod(facts) => self.pod_set(*facts, &mut changes),
+            WorldEvent::PodReadAgain(facts) => {
+                if self.pod_id(&facts.handoff.pod.uid).is_some() {
+                    self.pod_set(*facts, &mut changes);
+                }
+            }
             WorldEvent::PodGone(key, uid) => self.pod_gone(&key, &uid, &mut changes),
             WorldEvent::Devices(device) => {
                 let name = device.metadata.name.clone().unwrap_or_default();
@@ -135,6 +140,7 @@ impl World {
             WorldEvent::Job(facts) => self.job_set(*facts, &mut changes),
             WorldEvent::JobGone(job) => self.job_gone(job, &mut changes),
             WorldEvent::Quota(key, rules) => self.quota(key, rules.map(|rules| *rules), &mut changes),
+            WorldEvent::Readable(name, readable) => self.readable(name, readable, &mut changes),
             WorldEvent::LimitRange(key, rules) => self.limit_range(key, rules.map(|rules| *rules), &mut changes),
             WorldEvent::Budget(key, facts) => {
                 self.budgets.insert(key, facts);

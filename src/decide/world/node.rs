@@ -56,9 +56,9 @@ pub struct SliceFacts {
 }
 
 impl SliceFacts {
-    /// `true` when a driver of this name hands out GPUs: DRA drivers are named by what they drive (`gpu.nvidia.com`).
+    /// `true` when a driver of this name hands out NVIDIA's GPUs, as node daemons do.
     pub fn is_gpu_driver(driver: &str) -> bool {
-        driver.starts_with("gpu.")
+        ["gpu.nvidia.com", "hami-core-gpu.project-hami.io"].contains(&driver)
     }
 }
 

@@ -16,6 +16,11 @@ impl World {
 
     /// What admission makes of a pod: with the class and the amounts that it gives to it. The error is what admission would answer.
     pub fn admit(&self, namespace: &str, ask: &PodAsk) -> Result<PodAsk, String> {
+        if let Some(name) = self.unreadable.first() {
+            return Err(format!(
+                "the scheduler may not read {name}, so what the namespace may use is unknown: give it the ClusterRole of its version"
+            ));
+        }
         let (priority, _) = self.admit_priority(ask.class.as_deref(), None, None)?;
         if let Some(given) = ask.priority.filter(|given| *given != i64::from(priority)) {
             return Err(format!(
@@ -53,11 +58,18 @@ impl World {
         self.allowance_changed(namespace, same, changes);
     }
 
+    pub(super) fn readable(&mut self, name: &'static str, readable: bool, changes: &mut Changes) {
+        let changed = if readable { self.unreadable.remove(name) } else { self.unreadable.insert(name) };
+        if changed && !self.jobs.is_empty() {
+            changes.wake = Wake::QUOTA;
+        }
+    }
+
     /// Only TYJobs read it.
     fn allowance_changed(&self, namespace: Box<str>, same: bool, changes: &mut Changes) {
         if !same && within(&self.jobs, &namespace).next().is_some() {
             changes.wake = Wake::QUOTA;
-            changes.quotas = Some(namespace);
+            changes.quotas.push(namespace);
         }
     }
 }

@@ -110,6 +110,8 @@ pub struct World {
     pub(super) priority_classes: PriorityClasses,
     pub(super) quotas: BTreeMap<PodKey, Shared<QuotaRules>>,
     pub(super) limit_ranges: BTreeMap<PodKey, LimitRangeRules>,
+    /// What the scheduler may not read of the two.
+    pub(super) unreadable: BTreeSet<&'static str>,
 }
 
 /// Values that many pods and nodes have in common, each stored once.

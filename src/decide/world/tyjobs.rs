@@ -74,6 +74,8 @@ impl World {
         }
         if !self.jobs.is_empty() {
             changes.wake = Wake::QUOTA;
+            changes.quotas.extend(self.jobs.keys().map(|job| job.namespace.clone()));
+            changes.quotas.dedup();
         }
         for (key, known) in &mut self.jobs {
             let mut facts = (**known).clone();

@@ -53,10 +53,17 @@ pub async fn look(client: &Client, options: &AgentOptions, lease: Option<&Found<
     if theirs == ours {
         return Finding::ok(CHECK, format!("scheduler and daemon agree: {ours}"));
     }
+    if theirs.key == ours.key {
+        return Finding::warn(
+            CHECK,
+            format!("the daemon has {ours}, the scheduler {theirs}: pods are served, since every format is read"),
+            format!("change the node daemon so that both say the same: start it with {theirs}"),
+        );
+    }
     // The policies were installed with one of the keys.
     let protects = Policies::read(client, &options.namespace, &ours.key);
     let protects = tokio::time::timeout(PATIENCE, protects).await;
-    let daemon_is_right = ours.key != theirs.key && matches!(protects, Ok(Ok(Policies::InForce)));
+    let daemon_is_right = matches!(protects, Ok(Ok(Policies::InForce)));
     let advice = if daemon_is_right {
         format!("change the scheduler: the admission policies protect the daemon's key. Start it with {ours}")
     } else {

@@ -3,6 +3,7 @@
 
 use baton::contract::quota::{Amounts, LimitRangeRules, PodAsk, QuotaRules};
 use baton::contract::tyjob::{ScheduleState, Stage, condition};
+use baton::sim::apiserver::{Effect, FaultRule};
 use k8s_openapi::api::core::v1::{LimitRange, Pod, ResourceQuota};
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
@@ -159,6 +160,26 @@ async fn a_job_runs_within_its_quota_and_no_pod_of_it_is_ever_refused() {
         assert!(status.condition(condition::POD_REFUSED).is_none(), "{status:?}");
         assert!(!events.iter().any(|reason| reason == "PodRefused"), "{events:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_job_is_placed_before_the_scheduler_may_read_quotas() {
+    let cluster = JobCluster::start().await;
+    cluster.offer("16").await;
+    let forbidden = cluster.server().faults().add(FaultRule::on("", "resourcequotas"), Effect::Answer(403, None));
+    let _scheduler = cluster.scheduler(&[]);
+    let _controller = cluster.controller(&[]);
+    cluster.submit("rl", one_cpu).await;
+    until("the job waits", SOON, async || {
+        let status = cluster.status("rl").await;
+        let message = &status.condition(condition::SCHEDULED)?.message;
+        message.contains("rl-learner: the scheduler may not read ResourceQuotas").then_some(())
+    })
+    .await;
+    cluster.server().faults().remove(forbidden);
+    cluster
+        .whole_until("the job runs", "rl", async || cluster.status("rl").await.ready.as_deref() == Some("2/2"))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -26,25 +26,21 @@ fn status(lock: Option<LockWord>) -> AgentStatus {
 fn a_node_whose_daemon_locks_otherwise_takes_no_device_pods_until_it_agrees() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 4);
-    let others = [("other.example/lock", LockFormat::Uid), (key::NODE_LOCK, LockFormat::Timestamp)];
-    for (at, (key, format)) in others.into_iter().enumerate() {
-        let name = format!("p-{at}");
-        cluster.say("n", status(Some(LockWord::new(key, format))));
-        cluster.pod(&name, ONE);
-        cluster.settle();
-        assert_eq!(cluster.node_of(&name), None);
-        let said = &cluster.conditions[&name];
-        let words = format!("AgentConfig: the node daemon has --node-lock-key={key} --node-lock-format={format}");
-        assert!(said.contains(&words), "{said}");
-        cluster.pod(&format!("plain-{at}"), &[("cpu", "1")]);
-        cluster.settle();
-        assert_eq!(cluster.node_of(&format!("plain-{at}")), Some("n"), "pods without devices need no daemon");
-        cluster.say("n", status(Some(LockWord::default())));
-        cluster.settle();
-        assert_eq!(cluster.node_of(&name), Some("n"));
-        cluster.agent_releases("n");
-        cluster.settle();
-    }
+    cluster.say("n", status(Some(LockWord::new("other.example/lock", LockFormat::Uid))));
+    cluster.pod("p", ONE);
+    cluster.settle();
+    assert_eq!(cluster.node_of("p"), None);
+    let said = &cluster.conditions["p"];
+    assert!(said.contains("AgentConfig: the node daemon has --node-lock-key=other.example/lock, the sched"), "{said}");
+    cluster.pod("plain", &[("cpu", "1")]);
+    cluster.settle();
+    assert_eq!(cluster.node_of("plain"), Some("n"), "pods without devices need no daemon");
+    // Daemons read every format.
+    cluster.say("n", status(Some(LockWord::new(key::NODE_LOCK, LockFormat::Timestamp))));
+    cluster.settle();
+    assert_eq!(cluster.node_of("p"), Some("n"));
+    cluster.agent_releases("n");
+    cluster.settle();
     // A daemon of an earlier version says nothing of it.
     cluster.say("n", status(None));
     cluster.pod("old", ONE);
@@ -58,6 +54,7 @@ fn a_node_whose_gpus_another_driver_offers_takes_no_device_pods() {
     cluster.node("n", 4);
     let slice = |node: &str, driver: &str| Some(SliceFacts { node: node.into(), driver: driver.into() });
     cluster.event(WorldEvent::Slice("n-nics".into(), slice("n", "dra.net")));
+    cluster.event(WorldEvent::Slice("n-screen".into(), slice("n", "gpu.intel.com")));
     cluster.event(WorldEvent::Slice("m-gpus".into(), slice("m", "gpu.nvidia.com")));
     cluster.pod("first", ONE);
     cluster.settle();
@@ -77,4 +74,10 @@ fn a_node_whose_gpus_another_driver_offers_takes_no_device_pods() {
     cluster.event(WorldEvent::Slice("n-gpus-2".into(), slice("m", "gpu.nvidia.com")));
     cluster.settle();
     assert_eq!(cluster.node_of("second"), Some("n"));
+    cluster.agent_releases("n");
+    cluster.settle();
+    cluster.event(WorldEvent::Slice("n-shares".into(), slice("n", "hami-core-gpu.project-hami.io")));
+    cluster.pod("third", ONE);
+    cluster.settle();
+    assert_eq!(cluster.node_of("third"), None);
 }

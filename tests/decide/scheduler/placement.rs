@@ -394,6 +394,23 @@ fn a_late_event_of_the_pod_that_had_the_name_before_changes_nothing() {
 }
 
 #[test]
+fn a_live_read_that_comes_after_the_deletion_brings_no_pod_back() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    cluster.pod("gone", ONE);
+    cluster.settle();
+    assert_eq!(cluster.node_of("gone"), Some("n"));
+    cluster.agent_releases("n");
+    cluster.settle();
+    let read = cluster.pods.values().next().unwrap().clone();
+    cluster.delete("gone");
+    cluster.event(WorldEvent::PodReadAgain(Box::new(read)));
+    cluster.pod("other", ONE);
+    cluster.settle();
+    assert_eq!(cluster.node_of("other"), Some("n"));
+}
+
+#[test]
 fn what_if_takes_priority_and_policy_from_the_clusters_classes() {
     use baton::decide::tyjob::placement::PriorityClassFacts;
     let mut cluster = TestScheduler::new();

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use baton::contract::tyjob::{BasicPolicy, ScheduleState};
 use baton::decide::tyjob::placement::{Class, PriorityClassFacts};
-use baton::decide::world::WorldEvent;
+use baton::decide::world::{JobClaim, WorldEvent};
 use serde_json::json;
 
 use crate::harness::tyjobs::{TestJobs, key};
 
 const GPU: &[(&str, &str)] = &[("nvidia.com/gpu", "1")];
 const CPU: &[(&str, &str)] = &[("cpu", "1")];
+const EIGHT: &[(&str, &str)] = &[("nvidia.com/gpu", "8")];
 const GPUS: &str = "requests.nvidia.com/gpu";
 
 /// Four nodes of 8 GPUs.
@@ -169,6 +170,129 @@ fn what_admission_would_refuse_gets_no_place_and_its_words_are_said() {
     jobs.cluster.event(WorldEvent::Quota(key("memory"), None));
     jobs.cluster.settle();
     assert_eq!(jobs.holds("unsaid"), (0, 2), "the quota is gone");
+    jobs.check();
+}
+
+#[test]
+fn a_pod_that_asks_for_less_than_its_place_pays_for_no_more_and_keeps_no_place() {
+    for attempt in [0, 7] {
+        let mut jobs = cluster();
+        jobs.gpus(8, 0);
+        jobs.run("rl", CPU, (1, EIGHT), |_| {});
+        assert_eq!(jobs.holds("rl"), (0, 2));
+        // Made by its tenant: it claims the place, asks for nothing, and no scheduler knows it.
+        let mut forged = jobs.pod_of("rl", "rl-actor-0");
+        forged.handoff.scheduler_name = "none".into();
+        forged.handoff.containers.clear();
+        forged.spec.requests = Default::default();
+        let claim = forged.spec.job.as_deref().unwrap().clone();
+        forged.spec.job = Some(JobClaim { attempt: Some(attempt), ..claim }.into());
+        jobs.cluster.submit(forged);
+        jobs.cluster.settle();
+        jobs.cluster.wait(3);
+        jobs.run("other", CPU, (1, EIGHT), |_| {});
+        assert_eq!(jobs.holds("other"), (0, 0), "attempt {attempt}: the quota is reserved");
+        if attempt == 0 {
+            jobs.cluster.wait(60);
+            for at in 0..4 {
+                let name = format!("whole-{at}");
+                jobs.cluster.pod(&name, EIGHT);
+                jobs.cluster.settle();
+                jobs.serve();
+                assert!(jobs.cluster.node_of(&name).is_some(), "the pod does not ask for these GPUs: {name}");
+                jobs.cluster.delete(&name);
+                jobs.cluster.settle();
+            }
+        }
+        jobs.cluster.wait(10 * 60);
+        assert_eq!((jobs.holds("rl"), jobs.holds("other")), ((0, 0), (0, 2)), "attempt {attempt}");
+    }
+}
+
+#[test]
+fn an_edit_that_admission_refuses_gives_the_places_back() {
+    let mut jobs = cluster();
+    jobs.gpus(8, 0);
+    jobs.run("first", CPU, (1, EIGHT), |_| {});
+    assert_eq!(jobs.holds("first"), (0, 2));
+    jobs.change("first", |facts| facts.spec.as_mut().unwrap().parts[1].ask.priority = Some(1));
+    assert_eq!(jobs.holds("first"), (0, 0));
+    jobs.run("second", CPU, (1, EIGHT), |_| {});
+    assert_eq!(jobs.holds("second"), (0, 2));
+    jobs.check();
+}
+
+#[test]
+fn places_that_admission_refuses_now_are_counted_and_given_back() {
+    let mut jobs = cluster();
+    jobs.gpus(8, 0);
+    let class = PriorityClassFacts { value: 0, default: false, never_preempts: false };
+    jobs.cluster.event(WorldEvent::PriorityClass("class".into(), class));
+    jobs.run("first", CPU, (1, EIGHT), |spec| spec.parts[1].ask.class = Some("class".into()));
+    assert_eq!(jobs.holds("first"), (0, 2));
+    jobs.cluster.event(WorldEvent::PriorityClassGone("class".into()));
+    jobs.cluster.settle();
+    jobs.run("second", CPU, (1, EIGHT), |_| {});
+    jobs.cluster.wait(9);
+    assert_eq!((jobs.holds("first"), jobs.holds("second")), ((0, 2), (0, 0)));
+    jobs.cluster.wait(2);
+    assert_eq!((jobs.holds("first"), jobs.holds("second")), ((0, 0), (0, 2)));
+    assert!(jobs.message("first").contains("no PriorityClass with name class was found"), "{}", jobs.message("first"));
+    jobs.check();
+}
+
+#[test]
+fn places_outside_of_an_exceeded_quota_stay() {
+    let mut jobs = cluster();
+    jobs.gpus(8, 0);
+    jobs.run("cpus", CPU, (1, CPU), |spec| spec.priority = 1);
+    jobs.run("gpus", CPU, (1, EIGHT), |spec| spec.priority = 7);
+    assert_eq!((jobs.holds("cpus"), jobs.holds("gpus")), ((0, 2), (0, 2)));
+    let placed = jobs.cluster.stats().jobs_placed;
+    jobs.gpus(7, 0);
+    jobs.cluster.wait(11);
+    assert_eq!((jobs.holds("cpus"), jobs.holds("gpus")), ((0, 2), (0, 0)));
+    assert_eq!(jobs.cluster.stats().jobs_placed, placed, "no place was given back and found again");
+    jobs.check();
+}
+
+#[test]
+fn a_worker_that_the_quota_counts_is_placed_although_another_is_beyond_it() {
+    let mut jobs = cluster();
+    jobs.gpus(3, 0);
+    jobs.run("rl", GPU, (2, GPU), |_| {});
+    jobs.start("rl");
+    jobs.gpus(3, 3);
+    assert_eq!(jobs.holds("rl"), (3, 0));
+    for worker in ["rl-actor-0", "rl-actor-1"] {
+        jobs.cluster.delete(worker);
+    }
+    jobs.cluster.settle();
+    jobs.gpus(3, 1);
+    jobs.cluster.wait(10 * 60 + 1);
+    assert_eq!(jobs.holds("rl"), (1, 0), "given back");
+    // The second one is made after all; other pods of the namespace use what is left.
+    let late = jobs.pod_of("rl", "rl-actor-1");
+    jobs.cluster.submit(late);
+    jobs.cluster.settle();
+    jobs.gpus(3, 3);
+    jobs.cluster.wait(61);
+    jobs.serve();
+    assert_eq!(jobs.holds("rl"), (2, 0), "{}", jobs.message("rl"));
+    jobs.check();
+}
+
+#[test]
+fn no_job_gets_places_while_the_quotas_may_not_be_read() {
+    let mut jobs = cluster();
+    jobs.cluster.event(WorldEvent::Readable("ResourceQuotas", false));
+    jobs.run("rl", GPU, (1, GPU), |_| {});
+    assert_eq!((jobs.state("rl"), jobs.holds("rl")), (Some(ScheduleState::Unscheduled), (0, 0)));
+    let why = "rl-learner: the scheduler may not read ResourceQuotas";
+    assert!(jobs.message("rl").contains(why), "{}", jobs.message("rl"));
+    jobs.cluster.event(WorldEvent::Readable("ResourceQuotas", true));
+    jobs.cluster.settle();
+    assert_eq!(jobs.holds("rl"), (0, 2));
     jobs.check();
 }
 

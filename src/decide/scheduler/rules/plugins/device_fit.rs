@@ -188,8 +188,12 @@ impl Filter for DeviceFit {
             return Outcome::unfit(NAME, text, Wake::DEVICES).helped_by(Help::AnotherGpuDriver);
         }
         let theirs = node.live_agent().and_then(|status| status.lock.as_ref());
-        if let Some(theirs) = theirs.filter(|theirs| **theirs != self.lock) {
-            let text = format!("AgentConfig: the node daemon has {theirs}, the scheduler {}", self.lock);
+        if let Some(theirs) = theirs.filter(|theirs| theirs.key != self.lock.key) {
+            // Daemons read every format.
+            let text = format!(
+                "AgentConfig: the node daemon has --node-lock-key={}, the scheduler {}",
+                theirs.key, self.lock.key
+            );
             return Outcome::unfit(NAME, text, Wake::AGENT).helped_by(Help::AgentConfig);
         }
         let wake = Wake::AGENT.or(Wake::NODE_ROOM).or(Wake::NODE_ADDED);
