@@ -5,7 +5,7 @@ COPY . .
 # Without the simulated cluster, and small: the image holds what ships, nothing else.
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
     cargo build --locked --profile image --no-default-features --bin baton && cp target/image/baton /baton && \
-    daemonset/notices.sh | gzip -9 >/third-party-notices.gz
+    .ci/notices.sh | gzip -9 >/third-party-notices.gz
 
 FROM gcr.io/distroless/cc-debian12
 COPY --from=build /baton /usr/bin/baton

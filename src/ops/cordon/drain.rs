@@ -18,7 +18,7 @@ use crate::runtime::clock;
 /// The pods are looked at, and evictions tried, this often.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// `baton drain`. Exit code 1 while pods hold the device.
+/// `baton drain`. Without `--yes` it lists.
 pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
     let DrainArgs { common, yes, reason, until: end, timeout } = args;
     let end = end.as_deref().map(until).transpose()?;
@@ -29,7 +29,7 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
     if !yes {
         let holders = target.holders(&common.agent_namespace).await?;
         if common.print(&target, None, &holders)? {
-            return Ok(exit(&holders));
+            return Ok(ExitCode::SUCCESS);
         }
         if holders.is_empty() {
             say(format!("No pod holds {path}: nothing to evict.\n"))?;
@@ -37,7 +37,7 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
         }
         say(format!("{}\n{}", table(&holders), warning(&holders)))?;
         say(format!("Nothing is evicted yet: `baton drain {path} --yes` does it.\n"))?;
-        return Ok(ExitCode::from(1));
+        return Ok(ExitCode::SUCCESS);
     }
     // First, so that the device is given to nobody in between.
     let given = reason.is_some();
@@ -93,10 +93,6 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
     }
     say(format!("{path} ({}) is free and {}. `baton uncordon {path}` returns it.\n", target.id, cordon.words()))?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn exit(holders: &[HolderPod]) -> ExitCode {
-    if holders.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
 fn table(holders: &[HolderPod]) -> String {

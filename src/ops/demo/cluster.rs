@@ -281,7 +281,7 @@ impl Cluster {
              describe pod one-gpu\n  kubectl delete pod gpu-share\n  kubectl apply -f {examples}/gpu-share.yaml\n  kubectl apply -f \
              {examples}/tyjob.yaml\n  kubectl get tyj\n  baton get nodes\n  baton get devices\n  baton get pods\n  baton get jobs\n  baton \
              explain pod default/one-gpu\n  baton explain --what-if -f {examples}/gpu-rdma.yaml\n  baton explain node node-1\n  baton \
-             cordon node-1/gpu-3 --reason 'fan fails' --until 2h\n  baton drain node-1/gpu-3\n  baton uncordon node-1/gpu-3\n  kill -9 $(cat \
+             cordon node-1/gpu-3 --reason fan-fails --until 2h\n  baton drain node-1/gpu-3\n  baton uncordon node-1/gpu-3\n  kill -9 $(cat \
              {logs}/node-1.pid)    # its daemon dies, and starts again after 10 s: baton get nodes\n  baton audit\n  baton get queue\n  baton get \
              locks\n  kubectl get pods -w\n",
             logs = self.path().display(),
