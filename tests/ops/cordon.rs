@@ -1,6 +1,6 @@
 //! `baton cordon`, `uncordon` and `drain` as operators run them: with the rights of their role, one after the other and all at once.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use baton::contract::inventory::Device;
@@ -55,7 +55,7 @@ impl Operated {
         self.by(&self.ada, &args.split(' ').collect::<Vec<_>>()).await
     }
 
-    async fn by(&self, who: &PathBuf, args: &[&str]) -> (Option<i32>, String) {
+    async fn by(&self, who: &Path, args: &[&str]) -> (Option<i32>, String) {
         let who = who.display().to_string();
         let (code, out, err) = self.server.baton(&[args, &["--kubeconfig", &who]].concat()).await;
         (code, out + &err)
