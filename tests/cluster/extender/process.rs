@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::harness::wait;
 use crate::scheduler::verbs::{SchedulerCluster, until};
 
 /// A cluster, and the extender beside it.
@@ -60,8 +61,13 @@ impl Extender {
         }
         let (address, admin) = (free_address(), free_address());
         let child = spawn(&cluster, address, admin, more);
-        let extender = Self { cluster, address, admin, child };
-        until("the extender leads", || async {
+        let mut extender = Self { cluster, address, admin, child };
+        wait::until("the extender leads", Duration::from_secs(30), async || {
+            if extender.child.try_wait().ok()?.is_some() {
+                // Another process has taken an address that was free a moment ago.
+                (extender.address, extender.admin) = (free_address(), free_address());
+                extender.child = spawn(&extender.cluster, extender.address, extender.admin, more);
+            }
             let (status, _) = request(extender.admin, "GET", "/leading", "").await?;
             (status == 200).then_some(())
         })
