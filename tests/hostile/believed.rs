@@ -26,12 +26,6 @@ async fn patch(cluster: &TestCluster, path: &str, annotations: serde_json::Value
     Call::patch(path, json!({"metadata": {"annotations": annotations}})).send(&cluster.client).await.expect("written");
 }
 
-/// Stops the node's daemon, or lets it go on.
-fn signal(cluster: &TestCluster, name: &str) {
-    let daemon = cluster.nodes[0].agent.pid().expect("it runs").to_string();
-    assert!(std::process::Command::new("kill").args([name, &daemon]).status().unwrap().success());
-}
-
 /// The GPU that the kubelet gave to a pod.
 fn gpu(cluster: &TestCluster, name: &str) -> Option<DeviceId> {
     cluster.in_kubelet("node-0", name).remove(&DeviceType::Gpu).and_then(|held| held.into_iter().next())
@@ -115,7 +109,7 @@ async fn an_old_lock_that_names_a_running_pod_deletes_nothing() {
     // As old as it may be. The daemon, which would remove it, stands still: the scheduler alone judges it, for a pod that waits.
     let stamp: i128 = cluster.pod("victim").await.unwrap().annotations()[key::BIND_TIMESTAMP].parse().unwrap();
     let own = Timestamp::from_nanosecond(stamp).unwrap();
-    signal(&cluster, "-STOP");
+    cluster.nodes[0].agent.signal("STOP");
     let value = forge(own - jiff::SignedDuration::from_hours(1)).await;
     cluster.create(&pod("next").app("main", &[("nvidia.com/gpu", "1")])).await;
     until("the forged lock is taken over", SOON, async || {
@@ -123,7 +117,7 @@ async fn an_old_lock_that_names_a_running_pod_deletes_nothing() {
     })
     .await;
     alive().await;
-    signal(&cluster, "-CONT");
+    cluster.nodes[0].agent.signal("CONT");
     cluster.until_running("next").await;
     // With the time of its own bind; its removal shows that it was judged.
     forge(own).await;
@@ -259,7 +253,7 @@ async fn pods_that_come_with_their_node_and_a_forged_assignment_take_no_devices(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_that_a_dead_leader_has_bound_counts_before_its_daemon_has_heard_of_it() {
     let mut cluster = cluster().await;
-    signal(&cluster, "-STOP");
+    cluster.nodes[0].agent.signal("STOP");
     cluster.create(&pod("first").app("main", &[("nvidia.com/gpu", "1")])).await;
     until("the first pod is bound", SOON, async || cluster.pod("first").await?.spec?.node_name).await;
     let assigned = cluster.assigned("first").await.remove(&DeviceType::Gpu).unwrap().pop_first().unwrap();
@@ -270,7 +264,7 @@ async fn a_pod_that_a_dead_leader_has_bound_counts_before_its_daemon_has_heard_o
         out.contains("free GPU").then_some(())
     })
     .await;
-    signal(&cluster, "-CONT");
+    cluster.nodes[0].agent.signal("CONT");
     until_filled(&cluster, 8, 7, &assigned).await;
     assert_eq!(until("the kubelet knows its GPU", SOON, async || gpu(&cluster, "first")).await, assigned);
 }

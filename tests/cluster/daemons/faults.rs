@@ -25,6 +25,21 @@ pub(super) async fn served_exactly(cluster: &TestCluster, name: &str) {
     cluster.until_unlocked(LOCK_GONE).await;
 }
 
+/// The node's daemon has not been heard of for too long: a pod that is made now waits and says so.
+pub(super) async fn waits_for_a_silent_daemon(cluster: &TestCluster, name: &str) {
+    until("the scheduler holds the daemon for stale", SOON, async || {
+        cluster.scheduler.get("/metrics").await?.contains(r#"state="stale"} 1"#).then_some(())
+    })
+    .await;
+    cluster.create(&pod(name).app("main", ONE)).await;
+    until("the pod says why it waits", SOON, async || {
+        let conditions = cluster.pod(name).await?.status?.conditions?;
+        let says = |text: &String| text.contains("agent not ready");
+        conditions.iter().any(|of| of.message.as_ref().is_some_and(says)).then_some(())
+    })
+    .await;
+}
+
 /// Every device of the node is free: one pod gets them all.
 pub(super) async fn all_is_free(cluster: &TestCluster) {
     cluster.until_unlocked(LOCK_GONE).await;

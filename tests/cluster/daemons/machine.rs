@@ -2,13 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use baton::contract::key;
-use baton::runtime::clock;
 use kube::ResourceExt;
 
-use super::faults::{all_is_free, served_exactly};
+use super::faults::{all_is_free, served_exactly, waits_for_a_silent_daemon};
 use crate::harness::daemon::Daemon;
 use crate::harness::pods::pod;
 use crate::harness::wait::until;
@@ -130,17 +128,7 @@ async fn a_node_whose_daemon_stands_still_takes_no_pod_until_it_goes_on() {
     served_exactly(&cluster, "before").await;
     let devices = cluster.in_kubelet("node-0", "before");
     cluster.nodes[0].agent.signal("STOP");
-    let since = clock::mono();
-    until("its Lease is too old", SOON, async || (clock::mono() > since + Duration::from_secs(6)).then_some(())).await;
-    cluster.create(&pod("later").app("main", ONE)).await;
-    until("the pod says why it waits", SOON, async || {
-        let conditions = cluster.pod("later").await?.status?.conditions?;
-        conditions
-            .iter()
-            .find(|of| of.message.as_ref().is_some_and(|text| text.contains("agent not ready")))
-            .map(|_| ())
-    })
-    .await;
+    waits_for_a_silent_daemon(&cluster, "later").await;
     cluster.nodes[0].agent.signal("CONT");
     served_exactly(&cluster, "later").await;
     assert_eq!(cluster.in_kubelet("node-0", "before"), devices);

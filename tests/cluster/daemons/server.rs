@@ -3,10 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use baton::contract::key;
-use baton::runtime::clock;
 use baton::sim::apiserver::{Effect, FaultRule};
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
@@ -14,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::faults::{all_is_free, served_exactly};
+use super::faults::{all_is_free, served_exactly, waits_for_a_silent_daemon};
 use crate::harness::pods::pod;
 use crate::harness::wait::until;
 use crate::harness::{LOCK_GONE, SOON, TestCluster};
@@ -72,7 +70,6 @@ async fn an_api_server_out_of_reach_for_the_daemon_alone_gives_nothing_twice() {
     served_exactly(&cluster, "before").await;
     let devices = cluster.in_kubelet("node-0", "before");
     way.open.send_replace(false);
-    let since = clock::mono();
     // The scheduler does not know it yet: this one is sent there, and is served or refused, never in between.
     cluster.create(&pod("during").app("main", ONE)).await;
     let phase = cluster.until_phase("during", &["Running", "Failed"]).await;
@@ -82,23 +79,14 @@ async fn an_api_server_out_of_reach_for_the_daemon_alone_gives_nothing_twice() {
         _ => assert!(held.is_empty()),
     }
     assert_eq!(cluster.in_kubelet("node-0", "before"), devices);
-    until("its Lease is too old", SOON, async || (clock::mono() > since + Duration::from_secs(6)).then_some(())).await;
-    cluster.create(&pod("later").app("main", ONE)).await;
-    until("it waits for the node's daemon to be heard of", SOON, async || {
-        let conditions = cluster.pod("later").await?.status?.conditions?;
-        conditions
-            .iter()
-            .find(|of| of.message.as_ref().is_some_and(|text| text.contains("agent not ready")))
-            .map(|_| ())
-    })
-    .await;
+    waits_for_a_silent_daemon(&cluster, "later").await;
     way.open.send_replace(true);
     served_exactly(&cluster, "later").await;
     cluster.check_no_device_twice().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_restored_from_a_backup_is_noticed_and_read_anew() {
+async fn a_store_that_is_restored_from_a_backup_is_noticed_and_listed_again() {
     let mut cluster = TestCluster::with_args(1, &["--heartbeat-period=1s"], &["--lease-retry=500ms"]).await;
     let Some(server) = cluster.control_plane.simulated() else { return skipped("its etcd is not at hand") };
     cluster.create(&pod("kept").app("main", ONE)).await;
