@@ -34,7 +34,7 @@ pub fn variables(name: &str) -> impl Iterator<Item = String> + use<> {
 }
 
 /// Keys that 0.1 did not have: they have no variable without the prefix.
-const SINCE_0_1: [&str; 13] = [
+pub const SINCE_0_1: [&str; 13] = [
     "admin-auth",
     "admin-tls-cert",
     "admin-tls-key",
