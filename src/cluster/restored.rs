@@ -1,6 +1,6 @@
 //! A store that was restored from a backup. Watches from before hear nothing of it until it has caught up with the versions that they
 //! have seen, which may take days: on a real API server (1.36) a pod that is made after the restore is in no watch. So a process that
-//! notices it ends and begins anew.
+//! notices it ends, and lists all objects when it is started again.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the API server's store went back from version {before} to {now}, as after a restore from a backup: the watches would hear nothing \
-     more, so this process ends and reads everything anew when it is started again"
+     more, so this process ends, and lists all objects when it is started again"
 )]
 pub struct Restored {
     /// Highest version seen.

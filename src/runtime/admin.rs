@@ -27,7 +27,7 @@ const ADMIN: Limits = Limits {
     answer: Some(Duration::from_secs(5)),
     age: Some(Duration::from_secs(60)),
 };
-/// Of the probes: a kubelet waits for one second unless it is told otherwise, and closes its connection.
+/// Of the probes: a kubelet waits for one second by default, and closes its connection.
 const PROBES: Limits = Limits {
     connections: 64,
     one_request: true,
@@ -307,7 +307,7 @@ mod tests {
         }
     }
 
-    /// Knows nobody.
+    /// Knows no token.
     struct Stranger;
     impl Judge for Stranger {
         fn identify<'a>(&'a self, _: &'a str, _: Option<&'a str>) -> BoxFuture<'a, Result<Option<User>, String>> {

@@ -28,7 +28,7 @@ const IDENTITY: Duration = Duration::from_secs(120);
 const ALLOWED: Duration = Duration::from_secs(300);
 /// A missing right is remembered this long: an operator who grants it does not wait.
 const DENIED: Duration = Duration::from_secs(30);
-/// A token that stands for nobody is remembered this long: the authenticator may have been ill.
+/// A token that stands for no user is remembered this long: the authenticator may have been ill.
 const UNKNOWN: Duration = Duration::from_secs(10);
 /// After a failure of the judge it is left alone this long.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -128,7 +128,7 @@ const EDIT: &[Rule] = rules! {
     "scheduling.sigs.k8s.io" ["podgroups"] WRITE, "Declaring gangs.";
 };
 
-/// Of people who operate the cluster's devices; bound to nobody.
+/// Of people who operate the cluster's devices; the manifests bind it to no subject.
 const OPERATOR: &[Rule] = rules! {
     "" ["nodes" "pods"] READ, "What `baton get`, `audit` and `drain` read.";
     "scheduling.koordinator.sh" ["devices"] &["get", "list", "watch", "patch"],
