@@ -5,10 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::{demo_kubectl, program};
+
+/// A daemon that ended is started again within seconds.
+const SOON: Duration = Duration::from_secs(60);
 
 fn strings(value: &Value) -> Vec<&str> {
     value.as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect()
@@ -22,6 +27,8 @@ struct Kept {
     config: String,
     /// What it says that the scheduler's address is.
     admin: String,
+    /// What it says after the invitation.
+    lines: Receiver<String>,
 }
 
 impl Kept {
@@ -42,11 +49,38 @@ impl Kept {
                 break;
             }
         }
-        // Nobody waits for what else it says.
-        std::thread::spawn(move || lines.for_each(drop));
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(sender.send(line))));
         let config = config.unwrap_or_else(|| panic!("the demo ended without an invitation:\n{told}"));
         let admin = admin.unwrap_or_else(|| panic!("the invitation does not name the scheduler:\n{told}"));
-        Self { child, told, config, admin }
+        Self { child, told, config, admin, lines: receiver }
+    }
+
+    /// Waits for a line that contains this.
+    fn says(&self, text: &str) -> String {
+        let mut heard = String::new();
+        loop {
+            let line = self.lines.recv_timeout(SOON).unwrap_or_else(|_| panic!("no line with {text:?} in:\n{heard}"));
+            if line.contains(text) {
+                return line;
+            }
+            heard.push_str(&line);
+            heard.push('\n');
+        }
+    }
+
+    /// Kills a daemon of this command.
+    fn kill(&self, command: &str) {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let of = |path: std::path::PathBuf| std::fs::read_to_string(path.join("children")).unwrap_or_default();
+        let children: String = threads.map(|thread| of(thread.unwrap().path())).collect::<Vec<_>>().concat();
+        let runs = |pid: &&str| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).nth(1) == Some(command.as_bytes())
+        };
+        let pid = children.split_whitespace().find(runs).unwrap_or_else(|| panic!("no {command} among {children}"));
+        let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     }
 
     /// What `baton` says where the invitation's variables are set.
@@ -94,6 +128,9 @@ fn the_demo_ends_well_and_its_records_agree() {
     if let Some(program) = program::kubectl() {
         demo_kubectl::job(&demo_kubectl::Kubectl::new(program, Path::new(&demo.config)));
     }
+    demo.kill("device-plugin");
+    let ended = demo.says("daemon ended with signal: 9");
+    assert!(demo.says("daemon started again").contains(ended.split_whitespace().nth(1).unwrap()), "{ended}");
     let (success, out) = demo.end();
     assert!(success, "{out}\n{err}");
     assert_eq!(out.lines().count(), 1, "one object and nothing else on standard output: {out}");

@@ -4,6 +4,7 @@
 
 mod audit;
 mod cli;
+mod completion;
 mod cordon;
 mod demo;
 mod demo_kubectl;
