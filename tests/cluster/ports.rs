@@ -8,17 +8,19 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use baton::cluster::client;
+use baton::contract::key;
 use baton::ops::manifests::Values;
 use baton::runtime::clock;
 use baton::sim::apiserver::{ApiServer, Effect, FaultRule, Options};
 use jiff::ToSpan;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use crate::daemons::memory::resident;
 use crate::harness::daemon::Daemon;
 use crate::harness::wait::until;
 use crate::harness::{NAMESPACE, SOON, TestCluster, TestServer};
@@ -27,6 +29,8 @@ use crate::skip::skipped;
 /// Clients that hold a connection and send next to nothing.
 const SLOW: usize = 60;
 const PROBES: usize = 100;
+/// Pods that name their node themselves.
+const PINNED: usize = 1000;
 /// The pod of the scheduler, as the API server knows it.
 const POD: &str = "baton-scheduler-0";
 
@@ -44,6 +48,14 @@ async fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
     Ok(answer)
+}
+
+/// How long the answer to a probe takes.
+async fn probe(address: SocketAddr) -> Duration {
+    let begin = clock::mono();
+    let answer = get(address, "/livez").await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    clock::mono() - begin
 }
 
 /// The begin of what a slow client sends: a request, or the record of a TLS handshake.
@@ -81,10 +93,7 @@ async fn slow_clients_on_either_address_keep_no_probe_waiting() {
             until("every slow client is connected", SOON, async || all()).await;
             let mut took = Vec::new();
             for _ in 0..PROBES {
-                let begin = clock::mono();
-                let answer = get(probes, "/livez").await.expect("an answer");
-                assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-                took.push(clock::mono() - begin);
+                took.push(probe(probes).await);
             }
             took.sort();
             let (half, longest) = (took[PROBES / 2], took[PROBES - 1]);
@@ -94,6 +103,55 @@ async fn slow_clients_on_either_address_keep_no_probe_waiting() {
             // A busy machine may delay one; a kubelet waits for a second.
             assert!(half < Duration::from_millis(100) && longest < Duration::from_secs(1));
         }
+    }
+}
+
+/// Pods that come with their node and claim each of its GPUs: the kubelet asks the daemon about every one, and ends it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a minute of processor time: each pod is a call of a simulated kubelet and a failed pod"]
+async fn a_thousand_pinned_pods_keep_no_probe_waiting() {
+    let cluster = TestCluster::start(1).await;
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), "default");
+    let object = |number: usize| {
+        let forged = json!({"gpu": [{"minor": number % 8, "resources": {key::GPU_CORE: "100"}}]}).to_string();
+        let container = json!({"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "8"}}});
+        json!({"metadata": {"name": format!("pinned-{number}"), "annotations": {key::DEVICE_ALLOCATED: forged}},
+            "spec": {"nodeName": "node-0", "schedulerName": "none", "containers": [container]}})
+    };
+    let create = async {
+        for number in 0..PINNED {
+            let pod: Pod = serde_json::from_value(object(number)).expect("a pod");
+            pods.create(&PostParams::default(), &pod).await.expect("the pod is created");
+        }
+        let ended = async || {
+            let list = pods.list(&ListParams::default().fields("status.phase=Failed")).await.ok()?;
+            (list.items.len() == PINNED).then_some(())
+        };
+        until("the kubelet has refused every pod", SOON * 4, ended).await;
+    };
+    let daemons = [("scheduler", &cluster.scheduler), ("node daemon", &cluster.nodes[0].agent)];
+    let watched = daemons.map(|(name, daemon)| (name, address(daemon, "probes").expect("the address is logged")));
+    let mut took: [Vec<Duration>; 2] = Default::default();
+    tokio::pin!(create);
+    loop {
+        for ((_, probes), took) in watched.iter().zip(&mut took) {
+            took.push(probe(*probes).await);
+        }
+        let pause = tokio::time::sleep(Duration::from_millis(10));
+        tokio::select! {
+            () = &mut create => break,
+            () = pause => {}
+        }
+    }
+    for (((name, daemon), mut took), _) in daemons.iter().zip(took).zip(watched) {
+        took.sort();
+        let (half, longest) = (took[took.len() / 2], took[took.len() - 1]);
+        let (now, most) = resident(daemon);
+        println!(
+            "{name}: {PINNED} pinned pods: /livez in {half:?} (longest of {}: {longest:?}), {now} MiB, at most {most}",
+            took.len()
+        );
+        assert!(half < Duration::from_millis(100) && longest < Duration::from_secs(1));
     }
 }
 

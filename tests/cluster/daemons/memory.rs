@@ -26,7 +26,7 @@ const LABELS: usize = 20_000;
 const MOST_MIB: u64 = 100;
 
 /// Resident now, and the most that was ever resident, in MiB.
-fn resident(daemon: &Daemon) -> (u64, u64) {
+pub fn resident(daemon: &Daemon) -> (u64, u64) {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid().unwrap())).unwrap();
     let of = |name: &str| -> u64 {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();

@@ -6,7 +6,7 @@ mod faults;
 mod kill;
 mod kubelet_dir;
 mod machine;
-mod memory;
+pub mod memory;
 mod node_life;
 mod requests;
 mod scheduler_life;
