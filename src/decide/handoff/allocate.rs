@@ -2,7 +2,8 @@
 
 use super::context::{AllocateCall, AllocateContext, LiveReads};
 use super::identify::{Caller, Identified, IdentifiedBy, identify};
-use super::ledger::{ContainerSlot, EntryKey, GrantState, LedgerEntry};
+use super::ledger::{ContainerSlot, GrantState, LedgerEntry};
+use super::listing::EntryKey;
 use super::rebuild;
 use super::refusal::{AllocateRefusal, PodNotice};
 use super::validate;

@@ -9,29 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::inventory::NodeInventory;
-use super::listing::PodResources;
+use super::listing::{EntryKey, PodResources};
 use super::pods::NodePods;
 use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodRef, PodUid, Shared};
 use crate::decide::lock::HolderProgress;
 use crate::decide::pod::{ContainerKind, HandoffPod};
-
-/// Which call an entry answers.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct EntryKey {
-    /// Pod.
-    pub uid: PodUid,
-    /// Container.
-    pub container: Box<str>,
-    /// Resource name whose socket was called.
-    pub resource: Box<str>,
-}
-
-impl EntryKey {
-    /// The key of one call.
-    pub fn new(uid: &PodUid, container: &str, resource: &str) -> Self {
-        Self { uid: uid.clone(), container: container.into(), resource: resource.into() }
-    }
-}
 
 /// How sure it is that the kubelet knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::ledger::EntryKey;
-use crate::contract::{DeviceId, PodKey};
+use serde::{Deserialize, Serialize};
+
+use crate::contract::{DeviceId, PodKey, PodUid};
 
 /// The answer of `PodResources.List`, or why there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,24 @@ pub struct PodListing {
     /// The answers that the kubelet has stored and gives to a container each time it starts: what the container really has. Read where
     /// a ledger is rebuilt; empty where the kubelet's checkpoint cannot be read.
     pub answers: BTreeMap<EntryKey, StoredAnswer>,
+}
+
+/// One call of a container. The kubelet stores its answer, the ledger what it gave, by this key.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct EntryKey {
+    /// Pod.
+    pub uid: PodUid,
+    /// Container.
+    pub container: Box<str>,
+    /// Resource name whose socket was called.
+    pub resource: Box<str>,
+}
+
+impl EntryKey {
+    /// The key of one call.
+    pub fn new(uid: &PodUid, container: &str, resource: &str) -> Self {
+        Self { uid: uid.clone(), container: container.into(), resource: resource.into() }
+    }
 }
 
 /// An answer in the kubelet's checkpoint.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::assignment::{PodAssignment, kind_of};
 use super::context::{AllocateCall, AllocateContext, LiveReads};
 use super::identify::{Identified, identify};
-use super::ledger::EntryKey;
+use super::listing::EntryKey;
 use super::plan::Plan;
 use crate::contract::{DeviceId, PodUid};
 

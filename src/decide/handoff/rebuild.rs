@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 use super::assignment::{PodAssignment, delivers, kind_of};
 use super::inventory::NodeInventory;
-use super::ledger::{ContainerSlot, EntryKey, GrantState, Ledger, LedgerEntry};
-use super::listing::{ListedPod, PodListing, StoredAnswer};
+use super::ledger::{ContainerSlot, GrantState, Ledger, LedgerEntry};
+use super::listing::{EntryKey, ListedPod, PodListing, StoredAnswer};
 use super::plan::Plan;
 use super::pods::NodePods;
 use super::room;

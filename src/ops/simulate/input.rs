@@ -149,6 +149,13 @@ impl<'a> Row<'a> {
         column.and_then(|(_, at)| self.record.get(*at)).unwrap_or_default()
     }
 
+    /// The words of a column, separated by `|`: each once, in order.
+    pub fn words(&self, name: &str) -> Vec<String> {
+        let words: std::collections::BTreeSet<&str> =
+            self.text(name).split('|').filter(|word| !word.is_empty()).collect();
+        words.into_iter().map(str::to_owned).collect()
+    }
+
     /// A number from `least` to `most`.
     pub fn number<T: FromStr + PartialOrd + Display + Copy>(
         &self,

@@ -73,16 +73,8 @@ fn ask(row: Row<'_>) -> Result<Ask, InputError> {
         memory: row.number("memory_mib", 0, MOST_MIB)? << 20,
         gpus,
         milli,
-        models: models(row.text("gpu_spec")),
+        models: row.words("gpu_spec"),
     })
-}
-
-/// Models separated by `|`.
-pub fn models(text: &str) -> Vec<String> {
-    let mut models: Vec<String> = text.split('|').filter(|model| !model.is_empty()).map(str::to_owned).collect();
-    models.sort_unstable();
-    models.dedup();
-    models
 }
 
 /// The times of a row; `None` where it has none.

@@ -6,7 +6,6 @@
 use crate::contract::Quantity;
 
 use super::input::{Form, InputError, Row};
-use super::openb::models;
 use super::trace::{Ask, Span, Trace};
 
 /// Its columns.
@@ -29,7 +28,7 @@ pub fn add(row: Row<'_>, trace: &mut Trace) -> Result<(), InputError> {
         memory: amount("memory", "64Gi")?.value(),
         gpus,
         milli: if gpus == 0 { 0 } else { share * 10 },
-        models: models(row.text("model")),
+        models: row.words("model"),
     };
     let arrive = row.number("arrive", 0.0, 1e13)?;
     let end = row.maybe("end", arrive, 1e13)?;
