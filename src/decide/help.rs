@@ -20,6 +20,8 @@ pub enum Help {
     Unassigned,
     /// Another pod must leave, or this pod must ask for less.
     Room,
+    /// The pod must ask for less: it is larger than the empty node.
+    LargerNode,
     /// A device must have the labels that the pod selects.
     Selector,
     /// The operator must write the node's partition table.

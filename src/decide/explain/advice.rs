@@ -36,6 +36,10 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
             "Wait for pods to end, ask for less per pod, or add nodes: `baton get nodes` shows what is free, this command with `-o wide` \
              which pod holds which device"
         }
+        Help::LargerNode => {
+            "A pod runs on one node, and those nodes are too small for it even when they are empty: ask for less per pod, bring back devices that \
+             are out of service (`baton get devices`), or add larger nodes"
+        }
         Help::Selector => {
             "No device there has the labels of the hint's selector: `kubectl get device NODE -o yaml` shows which they have; \
              correct `device-allocate-hint`, or leave the selector out (docs/request.md)"

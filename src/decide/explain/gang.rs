@@ -222,7 +222,7 @@ impl Scheduler {
             ("held", _) => "when the gang or its members change",
             ("marked", _) => "when no pod carries the mark any more",
             (_, Some(QueueState::BackOff(_))) => "after its pause, and when something useful happens",
-            (_, Some(QueueState::Parked(..))) => "when room, a node or an agent appears",
+            (_, Some(QueueState::Parked(..))) => "when room, a node or a node daemon appears",
             (_, Some(QueueState::Active(_) | QueueState::Taken)) => "now",
             (_, None) => "no attempt is needed",
         };

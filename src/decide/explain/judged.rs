@@ -38,7 +38,7 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
     let mut nodes = Vec::new();
     let mut fitting = Vec::new();
     let mut counts: BTreeMap<Refusal, Vec<String>> = BTreeMap::new();
-    let (mut faults, mut short) = (Vec::new(), Vec::new());
+    let (mut faults, mut short, mut small) = (Vec::new(), Vec::new(), Vec::new());
     for (id, node) in view.world.nodes() {
         let mut verdict = NodeVerdict {
             node: node.name.to_string(),
@@ -54,8 +54,10 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
             }
             Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => {
                 (verdict.rule, verdict.reason) = (Some(no.rule.to_owned()), Some(agreed(1, &no.text).into_owned()));
-                if no.help == Help::Room {
-                    short.push(node);
+                match no.help {
+                    Help::Room => short.push(node),
+                    Help::LargerNode => small.push(node),
+                    _ => {}
                 }
                 counts.entry(no).or_default().push(node.name.to_string());
             }
@@ -72,6 +74,7 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
     if let Some(text) = faults.first() {
         verdict.message = text.to_string();
     } else if fitting.is_empty() {
+        let short = if short.is_empty() { small } else { short };
         verdict.nearest = nearest(view.world, pod, short.into_iter());
         verdict.advice = unknown(view.world, pod);
     }
@@ -98,6 +101,9 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
         };
     }
     let mut refusals: Vec<&Refusal> = counts.keys().collect();
+    if refusals.iter().any(|refusal| refusal.help == Help::Room) {
+        refusals.retain(|refusal| refusal.help != Help::LargerNode);
+    }
     refusals.sort_by_key(|refusal| std::cmp::Reverse(counts[*refusal].len()));
     verdict.advice.extend(advised(refusals.into_iter()));
     NodeJudgements { verdict, fitting, slots }

@@ -19,26 +19,30 @@ struct Short<'a> {
     kind: DeviceType,
     wanted: i64,
     free: i64,
+    /// What the empty node has, where that is less than what is wanted.
+    total: Option<u32>,
     /// `4 of 8`.
     text: String,
 }
 
-/// `node-1 with 4 of 8 (ml/a holds 3, gpu-7 is cordoned)`, of the nodes that were refused for their devices alone. `None` where no
+/// `node-1 with 4 of 8 (ml/a holds 3, 1 is cordoned)`, of the nodes that were refused for their devices alone. `None` where no
 /// number says which node is nearest.
 pub(super) fn nearest<'a>(world: &World, pod: &Pod, refused: impl Iterator<Item = &'a Node>) -> Option<String> {
     let request = request_of(pod).ok()?;
     let short = |node: &'a Node| {
         let stock = node.stock.as_ref()?;
         let reason = pick(stock.pool(), &request).err()?;
-        let of = |kind, wanted: i64, free: i64, text| Some(Short { node, stock, kind, wanted, free, text });
-        let counted = |wanted: u32, free: u32| format!("with {free} of {wanted}");
+        let of =
+            |kind, wanted: i64, free: i64, text| Some(Short { node, stock, kind, wanted, free, total: None, text });
+        let counted = |kind, wanted: u32, free: u32, total: u32| {
+            let short = of(kind, wanted.into(), free.into(), format!("with {free} of {wanted}"))?;
+            Some(Short { total: (wanted > total).then_some(total), ..short })
+        };
         match reason {
-            Reason::FewGpus { wanted, free, .. } | Reason::FewMigs { wanted, free, .. } => {
-                of(DeviceType::Gpu, wanted.into(), free.into(), counted(wanted, free))
+            Reason::FewGpus { wanted, free, total } | Reason::FewMigs { wanted, free, total, .. } => {
+                counted(DeviceType::Gpu, wanted, free, total)
             }
-            Reason::FewNics { wanted, free, .. } => {
-                of(DeviceType::Rdma, wanted.into(), free.into(), counted(wanted, free))
-            }
+            Reason::FewNics { wanted, free, total } => counted(DeviceType::Rdma, wanted, free, total),
             Reason::NoShareRoom { shares: 1, .. } => {
                 let most = stock.gpu_rooms().into_iter().max().unwrap_or(0);
                 of(DeviceType::Gpu, 100, most, format!("with {most}% left on its emptiest GPU"))
@@ -88,5 +92,6 @@ fn blame(world: &World, short: &Short<'_>) -> String {
             count => parts.push(format!("{count} are {word}")),
         }
     }
+    parts.extend(short.total.map(|total| format!("the node has {total}")));
     parts.join(", ")
 }

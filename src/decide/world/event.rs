@@ -148,7 +148,7 @@ impl Wake {
             "a node is added",
             "labels, taints or cordon of a node change",
             "a node offers more",
-            "an agent becomes ready or serves more",
+            "a node daemon becomes ready or serves more",
             "the devices of a node change",
             "a pod leaves its node",
             "a pod is placed",

@@ -92,7 +92,7 @@ mod tests {
             "group": [{"gang": "ml/train", "placed": 2, "needed": 4, "children": 4, "phase": "PreScheduling",
                 "warnings": ["members disagree about mode"]}],
             "rootCause": {"pod": "ml/train-2", "summary": "0/2 nodes: 2 have fewer than 2 free GPUs"},
-            "attempts": 3, "nextTry": "2026-11-22T00:00:05Z", "triedAgain": "when room, a node or an agent appears",
+            "attempts": 3, "nextTry": "2026-11-22T00:00:05Z", "triedAgain": "when room, a node or a node daemon appears",
             "holdingSince": null, "waitTime": "10m0s",
             "members": [{"pod": "ml/train-2", "state": "Pending", "node": null}],
         });
@@ -102,7 +102,7 @@ mod tests {
             "Gang ml/train waits for room and holds nothing.",
             "ml/train   2        4        4      PreScheduling",
             "The first pod without a place is ml/train-2:\n  0/2 nodes: 2 have fewer than 2 free GPUs",
-            "Attempts: 3. Tried again: when room, a node or an agent appears (2026-11-22T00:00:05Z).",
+            "Attempts: 3. Tried again: when room, a node or a node daemon appears (2026-11-22T00:00:05Z).",
             "What to do: free or add",
             "warning: ml/train: members disagree about mode",
         ] {

@@ -376,6 +376,25 @@ fn a_waiting_pod_is_told_the_nearest_node_and_who_holds_what_it_lacks() {
 }
 
 #[test]
+fn a_pod_that_is_larger_than_every_node_is_not_told_to_wait() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    let explained = |cluster: &mut TestScheduler, pod: &str, gpus: &str| {
+        cluster.pod(pod, &[(key::NVIDIA_GPU, gpus)]);
+        cluster.settle();
+        cluster.explain(&PodKey::new("ml", pod)).unwrap().verdict
+    };
+    let verdict = explained(&mut cluster, "nine", "9");
+    assert_eq!(verdict.message, "1 node has fewer than 9 free GPUs; nearest: n with 8 of 9 (the node has 8)");
+    assert!(verdict.advice[0].contains("too small for it even when they are empty"), "{:?}", verdict.advice);
+    cluster.pod("one", &[(key::NVIDIA_GPU, "1")]);
+    cluster.settle();
+    let verdict = explained(&mut cluster, "eight", "8");
+    assert_eq!(verdict.message, "1 node has fewer than 8 free GPUs; nearest: n with 7 of 8 (ml/one holds 1)");
+    assert!(verdict.advice[0].starts_with("Wait for pods"), "{:?}", verdict.advice);
+}
+
+#[test]
 fn a_node_is_explained_by_what_is_free_or_by_what_keeps_pods_away() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 2);

@@ -49,8 +49,8 @@ impl Filter for NodeResourcesFit {
 pub(super) enum Shortage<'a> {
     /// With a constant text.
     Plain(&'static str, Help),
-    /// Of an extended resource, beside what is wanted of it.
-    Extended(&'a str, i64),
+    /// Of an extended resource, beside what is wanted of it and what the empty node has.
+    Extended(&'a str, i64, i64),
     /// The kubelet offers none of what is there and healthy, and the node daemon does not serve it.
     Unserved(&'a str),
     /// The same, though the node daemon has registered for it: its socket is gone.
@@ -64,8 +64,12 @@ impl Shortage<'_> {
             Self::Plain(text, help) => (text.into(), help),
             Self::Unserved(name) => (format!("agent does not serve {name}").into(), Help::Registration),
             Self::NotOffered(name) => (format!("node daemon gone: the kubelet offers no {name}").into(), Help::Daemon),
-            Self::Extended(name, wanted) => {
-                let help = if name == key::NVIDIA_GPU { Help::Room } else { Help::Rule };
+            Self::Extended(name, wanted, most) => {
+                let help = match name {
+                    key::NVIDIA_GPU if most > 0 && wanted > most => Help::LargerNode,
+                    key::NVIDIA_GPU => Help::Room,
+                    _ => Help::Rule,
+                };
                 (slots.kept::<ShortageTexts>().text(name, wanted), help)
             }
         }
@@ -133,7 +137,7 @@ fn scalar_shortage<'a>(request: &'a Resources, node: &Node, counts: impl Fn(&str
             Some(_) => Shortage::Unserved(name),
         });
     }
-    Some(Shortage::Extended(name, wanted))
+    Some(Shortage::Extended(name, wanted, have.scalar(name)))
 }
 
 /// The node's inventory lists a healthy device that is handed out by this name.
