@@ -23,7 +23,7 @@ use super::quantity::Quantity;
     status = "DeviceStatus",
     derive = "PartialEq",
     printcolumn = r#"{"name":"GPUs","type":"integer","jsonPath":".status.counts.gpus","description":"GPUs and MIG devices"}"#,
-    printcolumn = r#"{"name":"Free","type":"integer","jsonPath":".status.counts.free","description":"GPUs and MIG devices that no pod has a part of, that are healthy and not cordoned"}"#,
+    printcolumn = r#"{"name":"GPUs free","type":"integer","jsonPath":".status.counts.free","description":"GPUs and MIG devices that no pod has a part of, that are healthy and not cordoned"}"#,
     printcolumn = r#"{"name":"NICs","type":"integer","jsonPath":".status.counts.nics","description":"RDMA NICs"}"#,
     printcolumn = r#"{"name":"Unhealthy","type":"integer","jsonPath":".status.counts.unhealthy","description":"GPUs, MIG devices and NICs that take no new pods"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#

@@ -63,7 +63,7 @@ async fn tables_fit_a_terminal_of_sixty_columns_and_name_what_they_leave_out() {
         assert!(longest <= 60, "{resource}: {longest} columns\n{plain}");
         if resource == "nodes" {
             assert!(said.contains("not shown on 60 columns:") && said.contains("-o wide shows all"), "{said}");
-            assert!(plain.contains("GPUS FREE") && plain.contains("AGENT"), "what matters stays:\n{plain}");
+            assert!(plain.contains("GPUS FREE") && plain.contains("DAEMON"), "what matters stays:\n{plain}");
         }
     }
 }

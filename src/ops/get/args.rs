@@ -263,12 +263,12 @@ mod tests {
     }
 
     #[test]
-    fn nodes_say_how_many_devices_are_free_and_whether_the_agent_is_there() {
+    fn nodes_say_how_many_devices_are_free_and_whether_the_daemon_is_there() {
         let table = printed("nodes").unwrap();
         let node_a = table.lines().find(|line| line.starts_with("node-a")).unwrap();
         assert!(
             node_a.contains("0/2")
-                && node_a.contains("1 for TYJob ml/rl")
+                && node_a.contains("1 GPU for TYJob ml/rl")
                 && node_a.contains("fresh")
                 && node_a.contains("ml/train"),
             "{table}"
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(names("nodes --node node-b --no-headers"), ["node-b"]);
         assert_eq!(names("locks --node node-c"), ["NODE", "node-c"]);
         assert_eq!(names("pods -A --node node-b"), ["No"]);
-        assert_eq!(names("nodes --no-headers --sort-by agent"), ["node-a", "node-c", "node-b"]);
+        assert_eq!(names("nodes --no-headers --sort-by daemon"), ["node-a", "node-c", "node-b"]);
         assert_eq!(names("nodes --no-headers --sort-by .gpu.total"), ["node-c", "node-b", "node-a"]);
         assert_eq!(names("nodes -l zone=a"), ["No"]);
         assert!(printed("nodes --sort-by colour").unwrap_err().to_string().contains("GPUS FREE"));

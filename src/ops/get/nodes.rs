@@ -175,12 +175,23 @@ impl DeviceCount {
 }
 
 impl NodeRow {
+    /// `0`, or `1 GPU, 2 NICs`.
+    fn devices(&self, of: impl Fn(&DeviceCount) -> usize) -> String {
+        let word = |count: usize, one: &str| match count {
+            0 => None,
+            1 => Some(format!("1 {one}")),
+            many => Some(format!("{many} {one}s")),
+        };
+        let words = [word(of(&self.gpu), "GPU"), word(of(&self.rdma), "NIC")].into_iter().flatten();
+        Some(words.collect::<Vec<_>>().join(", ")).filter(|words| !words.is_empty()).unwrap_or_else(|| "0".to_owned())
+    }
+
     /// How many devices are reserved, and for which one, or for how many.
     fn reserved_cell(&self) -> String {
-        let devices = self.gpu.reserved + self.rdma.reserved;
+        let devices = self.devices(|count| count.reserved);
         match (self.reserved_for.len(), self.reserved_for.first()) {
             (1, Some(one)) => format!("{devices} for {one}"),
-            (0, _) => devices.to_string(),
+            (0, _) => devices,
             (many, _) => format!("{devices} for {many} jobs or pods"),
         }
     }
@@ -190,7 +201,7 @@ impl Row for NodeRow {
     const WHAT: &'static str = "node";
     const PLURAL: &'static str = "nodes";
     const NONE: &'static str = "The cluster has no nodes.";
-    const HEADERS: &'static str = "NAME,STATUS,GPUS FREE,PARTLY FREE,RESERVED,UNHEALTHY,CORDONED,NICS FREE,AGENT,LOCK HOLDER,LOCK AGE,KEPT FOR,VERSION,IDENTITY,REGISTERED";
+    const HEADERS: &'static str = "NAME,STATUS,GPUS FREE,PARTLY FREE,RESERVED,UNHEALTHY,CORDONED,NICS FREE,DAEMON,LOCK HOLDER,LOCK AGE,KEPT FOR,VERSION,IDENTITY,REGISTERED";
     const NARROW: usize = 12;
     fn name(&self) -> &str {
         &self.name
@@ -228,8 +239,8 @@ impl Row for NodeRow {
             self.gpu.cell(),
             self.gpu.partly.to_string(),
             self.reserved_cell(),
-            (self.gpu.unhealthy + self.rdma.unhealthy).to_string(),
-            (self.gpu.cordoned + self.rdma.cordoned).to_string(),
+            self.devices(|count| count.unhealthy),
+            self.devices(|count| count.cordoned),
             self.rdma.cell(),
             match &self.daemon_gone {
                 Some(offers) => format!("daemon gone ({offers})"),
@@ -266,6 +277,19 @@ mod tests {
         assert_eq!(counts(&cluster, 0), (2, 1, 1, 0));
         cluster.pods.values_mut().next().unwrap().phase = crate::decide::pod::Phase::Failed;
         assert_eq!(counts(&cluster, 0), (2, 2, 0, 0));
+    }
+
+    #[test]
+    fn devices_out_of_service_are_counted_by_their_kind() {
+        let mut cluster = cluster();
+        let unhealthy = |cluster: &Snapshot| rows(cluster, &rules(), &QueueReport::default())[1].cells()[5].clone();
+        assert_eq!(unhealthy(&cluster), "1 GPU");
+        let devices = &mut cluster.devices.get_mut("node-b").unwrap().spec.devices;
+        let nic = crate::contract::inventory::DeviceInfo { kind: DeviceType::Rdma, ..devices[0].clone() };
+        devices.extend([nic.clone(), nic]);
+        assert_eq!(unhealthy(&cluster), "1 GPU, 2 NICs");
+        cluster.devices.get_mut("node-b").unwrap().spec.devices.clear();
+        assert_eq!(unhealthy(&cluster), "0");
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub trait Row: Serialize {
 const TEXT: [&str; 9] =
     ["WHAT TO DO", "PROBLEM", "MESSAGE", "WHY", "HOLDERS", "REASON", "WANTS", "WAKES WHEN", "HELD BY"];
 /// Columns whose words are coloured.
-const COLOURED: [&str; 3] = ["STATE", "HEALTH", "AGENT"];
+const COLOURED: [&str; 3] = ["STATE", "HEALTH", "DAEMON"];
 /// A column of text is at least this wide.
 const TEXT_WIDTH: usize = 20;
 /// Blanks between columns.

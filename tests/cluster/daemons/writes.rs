@@ -245,7 +245,7 @@ async fn kubectl_shows_the_devices_of_a_node_in_numbers_cordoned_ones_not_among_
     let mut writer = baton::cluster::inventory::InventoryWriter::new(server.client.clone(), "n");
     assert!(writer.publish(&now).await.unwrap().device);
     let numbers = |row: &std::collections::BTreeMap<String, serde_json::Value>| {
-        ["GPUs", "Free", "NICs", "Unhealthy"].map(|column| row[column].as_i64().unwrap())
+        ["GPUs", "GPUs free", "NICs", "Unhealthy"].map(|column| row[column].as_i64().unwrap())
     };
     assert_eq!(numbers(&printed(&server).await), [4, 2, 1, 1]);
     assert!(!writer.publish(&now).await.unwrap().device, "nothing is new");
