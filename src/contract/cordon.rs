@@ -90,6 +90,11 @@ impl Cordons {
         self.by_id.len() != before
     }
 
+    /// The earliest end of a cordon.
+    pub fn next_end(&self) -> Option<Timestamp> {
+        self.by_id.values().filter_map(|cordon| cordon.until).min()
+    }
+
     /// No device is cordoned.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty() && self.all.is_none()

@@ -240,6 +240,11 @@ impl Stock {
         over
     }
 
+    /// The earliest end of a cordon.
+    pub fn next_cordon_end(&self) -> Option<Timestamp> {
+        self.cordons.next_end()
+    }
+
     /// Counts what pods hold: by their assignment, else by what the node has published, else the type is blocked.
     pub fn recount<'a>(&mut self, charges: impl Iterator<Item = Charge<'a>>) {
         let before = std::mem::replace(&mut self.pool, self.empty.emptied());

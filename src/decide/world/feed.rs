@@ -13,7 +13,7 @@ use super::devices::{Stock, exclusive_of, may_hold};
 use super::event::{Changes, Wake, WorldEvent};
 use super::node::{Node, NodeFacts, SliceFacts};
 use super::pod::{Place, Pod, PodFacts};
-use super::state::World;
+use super::state::{Ages, World};
 use super::{NodeId, PodId};
 use crate::decide::devices::{Exclusive, Held};
 
@@ -46,7 +46,7 @@ impl World {
                 let name = device.metadata.name.clone().unwrap_or_default();
                 self.mention(&name);
                 self.mix.devices_changed();
-                let mut shared = std::mem::take(&mut self.shared);
+                let (mut shared, mut ages) = (std::mem::take(&mut self.shared), self.ages);
                 self.change_node(&name, &mut changes, Wake::DEVICES, |node| {
                     let news = match &mut node.stock {
                         Some(stock) => stock.update(&device, wall),
@@ -55,12 +55,15 @@ impl World {
                             true
                         }
                     };
-                    if let Some(stock) = node.stock.as_mut().filter(|_| news) {
-                        shared.store_once(stock);
+                    if let Some(stock) = &mut node.stock {
+                        ages.cordon(stock);
+                        if news {
+                            shared.store_once(stock);
+                        }
                     }
                     news
                 });
-                self.shared = shared;
+                (self.shared, self.ages) = (shared, ages);
             }
             WorldEvent::DevicesGone(name) => {
                 self.change_node(&name, &mut changes, Wake::DEVICES, |node| node.stock.take().is_some());
@@ -68,6 +71,7 @@ impl World {
             WorldEvent::Agent { node, home, status, version, renewed } => {
                 self.mention(&node);
                 let stale = self.policy.agent_stale;
+                self.ages.agents = self.ages.agents.min(now + stale);
                 let mut status = status.map(Shared::from);
                 status.iter_mut().for_each(|status| self.shared.agents.intern(status));
                 self.change_node(&node, &mut changes, Wake::AGENT, |node| {
@@ -156,15 +160,23 @@ impl World {
     pub fn age(&mut self, now: Duration, wall: Timestamp) -> Changes {
         let stale = self.policy.agent_stale;
         let (mut changes, mut opened) = (Changes::default(), Vec::new());
+        if now < self.ages.agents && wall < self.ages.cordons {
+            return changes;
+        }
+        self.ages = Ages { agents: Duration::MAX, cordons: Timestamp::MAX };
         for (id, node) in self.nodes.iter_mut() {
-            if let Some(stock) = &mut node.stock
-                && stock.age(wall)
-            {
-                self.shared.store_once(stock);
-                opened.push(id);
+            if let Some(stock) = &mut node.stock {
+                if stock.age(wall) {
+                    self.shared.store_once(stock);
+                    opened.push(id);
+                }
+                self.ages.cordon(stock);
             }
             if node.age_agent(stale, now) {
                 changes.nodes.push(id);
+            }
+            if let Some(live) = node.live_until(stale) {
+                self.ages.agents = self.ages.agents.min(live);
             }
         }
         if !opened.is_empty() {

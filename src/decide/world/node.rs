@@ -281,6 +281,11 @@ impl Node {
             _ => false,
         }
     }
+
+    /// When a live agent grows stale unless its Lease changes before.
+    pub fn live_until(&self, stale: Duration) -> Option<Duration> {
+        self.agent.as_ref().filter(|agent| agent.live_since.is_some()).map(|agent| agent.changed + stale)
+    }
 }
 
 fn holders<'a>(exceptions: &'a NodeExceptions, agent: Option<&'a Agent>, facts: Option<&'a NodeFacts>) -> Holders<'a> {

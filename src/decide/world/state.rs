@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::contract::gang::GangId;
 use crate::contract::image::ImageName;
 use crate::contract::quota::{LimitRangeRules, QuotaRules};
@@ -112,6 +114,20 @@ pub struct World {
     pub(super) limit_ranges: BTreeMap<PodKey, LimitRangeRules>,
     /// What the scheduler may not read of the two.
     pub(super) unreadable: BTreeSet<&'static str>,
+    pub(super) ages: Ages,
+}
+
+/// Before these times no agent grows stale and no cordon ends: a Lease that is renewed only puts its time off.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Ages {
+    pub agents: Duration,
+    pub cordons: Timestamp,
+}
+
+impl Ages {
+    pub fn cordon(&mut self, stock: &Stock) {
+        self.cordons = stock.next_cordon_end().map_or(self.cordons, |end| self.cordons.min(end));
+    }
 }
 
 /// Values that many pods and nodes have in common, each stored once.
