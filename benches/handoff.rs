@@ -9,7 +9,7 @@ mod expect;
 #[allow(dead_code, unused_imports)] // the tests use more of it
 mod harness;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton::contract::{AgentStatus, key};
@@ -103,6 +103,7 @@ struct Queue {
     spare: harness::daemon::Daemon,
     events: std::pin::Pin<Box<dyn futures::Stream<Item = WatchEvent<Pod>> + Send>>,
     bound: Vec<String>,
+    ended: BTreeSet<String>,
 }
 
 impl Queue {
@@ -124,7 +125,7 @@ impl Queue {
         let version = listed.metadata.resource_version.unwrap_or_default();
         let events = api.watch(&WatchParams::default().timeout(290), &version).await.unwrap();
         let events = Box::pin(events.filter_map(|event| std::future::ready(event.ok())));
-        Self { cluster, spare, events, bound }
+        Self { cluster, spare, events, bound, ended: BTreeSet::new() }
     }
 
     /// Ends the pod that was bound first. How long from when it is gone until the next one is bound.
@@ -135,6 +136,8 @@ impl Queue {
         let mut gone = None;
         while let Some(event) = self.events.next().await {
             match event {
+                // The last words of a pod that ended before.
+                WatchEvent::Modified(pod) | WatchEvent::Deleted(pod) if self.ended.contains(&pod.name_any()) => {}
                 WatchEvent::Modified(pod) if pod.name_any() == ended => {
                     // Its containers have ended: its GPU is free before the object is gone.
                     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -147,6 +150,7 @@ impl Queue {
                     let name = pod.name_any();
                     if pod.spec.is_some_and(|spec| spec.node_name.is_some()) && !self.bound.contains(&name) {
                         self.bound.push(name);
+                        self.ended.insert(ended);
                         return gone.map_or(Duration::ZERO, |gone| clock::mono() - gone);
                     }
                 }
