@@ -72,7 +72,7 @@ fn drain(cluster: &mut Cluster, pods: &[PodFacts], until: usize) -> (Duration, u
         for effect in effects {
             let Effect::Bind { ticket, node, pod, annotations, .. } = effect else { continue };
             bound += 1;
-            cluster.bind(&mut by_name[pod.key.name.as_ref()].clone(), ticket, node, annotations);
+            cluster.bind(&mut by_name[pod.key.name.as_ref()].clone(), ticket, &node, annotations);
         }
         took += clock::now().mono.saturating_sub(began);
     }

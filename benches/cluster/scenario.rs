@@ -52,6 +52,8 @@ pub struct Figures {
     pub start_seconds: f64,
     pub resident_mib: f64,
     pub peak_mib: f64,
+    /// Of the resident memory, pages of the program.
+    pub file_mib: f64,
     /// Beside events and Leases; the writer of unlocks included.
     pub writes_per_pod: f64,
     /// Annotations by pod name.
@@ -98,6 +100,7 @@ impl Scenario {
             start_seconds: before,
             resident_mib: memory_mib(&scheduler, "VmRSS:"),
             peak_mib: memory_mib(&scheduler, "VmHWM:"),
+            file_mib: memory_mib(&scheduler, "RssFile:"),
             writes_per_pod: (server.writes() - writes_before) as f64 / self.pods as f64,
             bindings: seen.annotations,
         };
@@ -121,8 +124,8 @@ impl Figures {
     /// One line.
     pub fn show(&self) {
         println!(
-            "  {:12} {:>9.1} pods/s   {:>7.3} ms CPU per pod   {:>6.1} MiB resident (peak {:.1}; start took {:.2} s of CPU)",
-            self.name, self.rate, self.cpu_ms, self.resident_mib, self.peak_mib, self.start_seconds
+            "  {:12} {:>9.1} pods/s   {:>7.3} ms CPU per pod   {:>6.1} MiB resident (peak {:.1}, of files {:.1}; start took {:.2} s of CPU)",
+            self.name, self.rate, self.cpu_ms, self.resident_mib, self.peak_mib, self.file_mib, self.start_seconds
         );
     }
 

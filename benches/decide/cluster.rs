@@ -166,7 +166,7 @@ impl Cluster {
         for effect in effects {
             let Effect::Bind { ticket, node, annotations, .. } = effect else { continue };
             bound = true;
-            self.bind(&mut facts, ticket, node, annotations);
+            self.bind(&mut facts, ticket, &node, annotations);
         }
         if bound {
             self.bound.push((facts, ask.percent));
@@ -178,9 +178,9 @@ impl Cluster {
     }
 
     /// The API server takes a Binding, and the watch shows the pod with its assignment.
-    pub fn bind(&mut self, facts: &mut PodFacts, ticket: Ticket, node: Box<str>, annotations: Shared<Annotations>) {
+    pub fn bind(&mut self, facts: &mut PodFacts, ticket: Ticket, node: &str, annotations: Shared<Annotations>) {
         let text = |key: &str| annotations.get(key).map(Into::into);
-        facts.handoff.node = Some(node);
+        facts.handoff.node = Some(node.into());
         facts.handoff.assignment = AssignmentText {
             device_allocated: text(key::DEVICE_ALLOCATED),
             container_devices: text(key::CONTAINER_DEVICES),

@@ -73,9 +73,8 @@ impl Executor {
         }
         let this = self.clone();
         let mut ordered = match &effect {
-            Effect::Condition { pod, .. } | Effect::Nominate { pod, .. } | Effect::Bind { pod, .. } => {
-                Some(self.write_order.enter(&pod.uid))
-            }
+            Effect::Condition { pod, .. } | Effect::Nominate { pod, .. } => Some(self.write_order.enter(&pod.uid)),
+            Effect::Bind { pod, .. } => Some(self.write_order.enter(&pod.uid)),
             _ => None,
         };
         let counted = matches!(effect, Effect::Lock { .. } | Effect::Bind { .. }).then(|| self.backpressure.count());

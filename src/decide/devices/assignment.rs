@@ -62,8 +62,9 @@ impl PartAmounts {
     }
 }
 
-/// Room for one entry: ids and resource names are not much longer.
+/// Room for one entry, and for what stands around all of them: ids and resource names are not much longer.
 const ENTRY: usize = 192;
+const FRAME: usize = 16;
 
 /// How much of one device: for the accounts, and as the annotation says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,7 +91,7 @@ impl Assignment {
         let known = |part: Part| self.grant.parts.iter().zip(portions).find(|(own, _)| **own == part);
         let text = |part: Part| known(part).map(|(_, portion)| &*portion.text);
         let mut parts: Vec<Part> = self.grant.parts.to_vec();
-        let mut allocated = String::with_capacity(ENTRY * parts.len());
+        let mut allocated = String::with_capacity(FRAME + ENTRY * parts.len());
         push_types(&mut allocated, pool, &mut parts, text);
         if parts.is_empty() {
             allocated.clear();

@@ -233,9 +233,9 @@ impl Binder {
         let exact = cx.config.lock_mode == LockMode::Auto && node.needs_no_lock(&pod.facts.handoff.scheduler_name);
         let resumed = cx.reservations.unpin(id) == Some(reservation.node);
         let attempt = BindAttempt {
-            pod: pod.facts.handoff.pod.clone(),
+            pod: Arc::new(pod.facts.handoff.pod.clone()),
             node: reservation.node,
-            node_name: node.name.clone(),
+            node_name: (*node.name).into(),
             time,
             locks: !calls.is_empty() && !exact,
             calls,

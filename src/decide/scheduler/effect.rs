@@ -49,9 +49,9 @@ pub enum Effect {
         /// Returned with the result.
         ticket: Ticket,
         /// Pod.
-        pod: PodRef,
+        pod: Arc<PodRef>,
         /// Node.
-        node: Box<str>,
+        node: Arc<str>,
         /// All of the scheduler's keys.
         annotations: Shared<Annotations>,
     },

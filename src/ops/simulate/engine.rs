@@ -145,7 +145,7 @@ impl Engine {
                     let Some(number) = number(&pod) else { continue };
                     let Some(facts) = self.live.get_mut(&number) else { continue };
                     let text = |key: &str| annotations.get(key).map(Into::into);
-                    facts.handoff.node = Some(node);
+                    facts.handoff.node = Some((*node).into());
                     facts.handoff.assignment = AssignmentText {
                         device_allocated: text(key::DEVICE_ALLOCATED),
                         container_devices: text(key::CONTAINER_DEVICES),

@@ -1,5 +1,6 @@
 //! The bind attempt of one pod.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -17,11 +18,11 @@ const REPEAT_AFTER: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct BindAttempt {
     /// The pod.
-    pub pod: PodRef,
+    pub pod: Arc<PodRef>,
     /// The node.
     pub node: NodeId,
     /// Its name.
-    pub node_name: Box<str>,
+    pub node_name: Arc<str>,
     /// Written into the lock and into `bind-timestamp`.
     pub time: Timestamp,
     /// Resource names for which the kubelet will call Allocate; without any, no lock is needed.
@@ -88,7 +89,7 @@ pub enum Cancel {
 impl BindAttempt {
     /// The claim under which the lock is acquired.
     pub fn claim(&self) -> LockClaim {
-        LockClaim { pod: self.pod.clone(), time: self.time }
+        LockClaim { pod: PodRef::clone(&self.pod), time: self.time }
     }
 
     /// `true` while a request is under way on whose outcome the attempt depends.

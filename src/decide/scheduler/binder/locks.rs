@@ -218,7 +218,7 @@ impl Binder {
         let new: Box<str> = attempt.claim().value(format).into();
         attempt.stage = Stage::Locking(ticket);
         attempt.lock_value = Some(new.clone());
-        cx.effects.push(Effect::Lock { ticket, node: attempt.node_name.clone(), old, new });
+        cx.effects.push(Effect::Lock { ticket, node: (*attempt.node_name).into(), old, new });
     }
 
     /// The holder that has to be read before its lock is removed: one that the watch does not show may have been created a moment

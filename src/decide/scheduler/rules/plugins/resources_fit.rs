@@ -126,18 +126,20 @@ fn short(wanted: i64, have: i64, used: i64) -> bool {
 fn scalar_shortage<'a>(request: &'a Resources, node: &Node, counts: impl Fn(&str) -> bool) -> Option<Shortage<'a>> {
     let facts = node.facts.as_ref()?;
     let (have, used) = (&facts.allocatable, &node.used);
-    let (name, wanted) = request.scalar.iter().find(|(name, wanted)| {
-        counts(name) && short(*wanted, have.scalar(name), used.scalar(name)) && !is_counted_by_devices(name, node)
+    let (name, wanted, most) = request.scalar.iter().filter(|(name, _)| counts(name)).find_map(|(name, wanted)| {
+        let most = have.scalar(name);
+        let is_short = short(wanted, most, used.scalar(name)) && !is_counted_by_devices(name, node);
+        is_short.then_some((name, wanted, most))
     })?;
     // The kubelet offers none of what is there and healthy: no agent serves it now.
-    if have.scalar(name) == 0 && has_healthy(node, name) {
+    if most == 0 && has_healthy(node, name) {
         return Some(match node.live_agent() {
             None => Shortage::Plain("agent not ready", Help::Daemon),
             Some(_) if node.is_not_offered(name) => Shortage::NotOffered(name),
             Some(_) => Shortage::Unserved(name),
         });
     }
-    Some(Shortage::Extended(name, wanted, have.scalar(name)))
+    Some(Shortage::Extended(name, wanted, most))
 }
 
 /// The node's inventory lists a healthy device that is handed out by this name.
