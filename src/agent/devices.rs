@@ -287,7 +287,18 @@ fn with_nodes(health: DeviceHealth, nic: &NicInfo, now: Timestamp) -> DeviceHeal
         return health;
     }
     let why = format!("device nodes missing: {}; load ib_uverbs and rdma_ucm on this node", missing.join(", "));
-    DeviceHealth::bad("DeviceNodesMissing", why, now)
+    DeviceHealth::bad(NODES_MISSING, why, now)
+}
+
+/// A GPU or MIG device whose device nodes are of no use cannot be used by any container that gets nodes from this daemon.
+/// `missing` says why, for those.
+pub fn without_nodes<'a>(devices: &mut [NodeDevice], missing: impl Fn(&DeviceId) -> Option<&'a str>, now: Timestamp) {
+    for device in devices.iter_mut().filter(|device| device.health.healthy) {
+        if let Some(why) = missing(&device.id) {
+            let advice = "look for the driver's own errors, then make it with nvidia-modprobe on this node";
+            device.health = DeviceHealth::bad(NODES_MISSING, format!("{why}; {advice}"), now);
+        }
+    }
 }
 
 /// Devices that were in `earlier`, are not in `now`, and are still in use: kept, marked as gone.
@@ -303,6 +314,7 @@ pub fn keep_used(devices: &mut Vec<NodeDevice>, earlier: &[NodeDevice], in_use: 
 }
 
 const GONE: &str = "Gone";
+const NODES_MISSING: &str = "DeviceNodesMissing";
 
 /// Conditions keep the time of their last transition while nothing changed.
 pub fn keep_since(devices: &mut [NodeDevice], earlier: &[NodeDevice]) {

@@ -5,6 +5,7 @@ pub mod answer;
 pub mod cdi;
 pub mod daemon;
 pub mod devices;
+mod directory_watch;
 pub mod error;
 pub mod handoff;
 pub mod health;

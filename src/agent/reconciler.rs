@@ -2,6 +2,7 @@
 //! answers, CDI files, lists, the hand-off's inventory and what is published.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use super::answer::{Answers, DeviceTable};
 use super::cdi::CdiFiles;
 use super::devices::{self, NodeDevice};
+use super::directory_watch::DirectoryWatch;
 use super::error::AgentError;
 use super::health::HealthBook;
 use super::health_file::HealthFile;
@@ -69,6 +71,8 @@ pub struct DeviceReconciler {
     /// Where the health of GPUs outlives this process; `None` where the machine names no boot.
     health_file: Option<HealthFile>,
     ports: PortMonitor,
+    /// Where device nodes come and go.
+    nodes: DirectoryWatch,
     cdi: CdiFiles,
     machine: Machine,
     devices: Vec<NodeDevice>,
@@ -102,6 +106,7 @@ impl DeviceReconciler {
             health_file: None,
             ports: PortMonitor::start(&context.poll_thread, ports, context.reads.clone(), period)
                 .map_err(AgentError::Thread)?,
+            nodes: DirectoryWatch::new(NODE_DIRECTORIES.map(|below| context.roots.dev.join(below)).into()),
             cdi: CdiFiles::open(&context.options),
             context,
             plugins,
@@ -169,6 +174,7 @@ impl DeviceReconciler {
                     Ok(ports) => self.reconcile_ports(&ports),
                     Err(error) => Err(AgentError::Thread(error)),
                 },
+                () = self.nodes.happening(is_device_node) => self.reconcile_nodes(),
                 panicked = self.plugins.failed() => Err(AgentError::Panicked(panicked)),
                 changed = self.context.handed_out.changed() => match changed {
                     Ok(()) => self.reconcile_held(),
@@ -280,6 +286,14 @@ impl DeviceReconciler {
         if changed { self.refresh() } else { Ok(()) }
     }
 
+    /// Device nodes came or went. Those of GPUs are looked up again at once; those of NICs are a part of a scan, and where nodes of
+    /// GPUs come, a GPU may come with them.
+    fn reconcile_nodes(&mut self) -> Result<(), AgentError> {
+        self.scan();
+        self.rebuild()?;
+        self.refresh()
+    }
+
     /// Takes a scan as the machine, with what is known of devices that kept silent.
     fn apply_scan(&mut self, scan: MachineScan) -> Result<(), AgentError> {
         if let Some(fatal) = scan.nvml.as_ref().filter(|error| error.is_fatal()) {
@@ -339,6 +353,8 @@ impl DeviceReconciler {
     /// Looks the device nodes up again and writes the CDI files: needed when the machine may have changed, not when only the health
     /// of a device has.
     fn rebuild(&mut self) -> Result<(), AgentError> {
+        // Attached first, looked at second: nothing falls between.
+        self.nodes.attach();
         let used = self.used(&self.context.holdings.in_use());
         let dev = self.context.roots.dev_tree().ok();
         let devices = self.list(&used);
@@ -368,6 +384,10 @@ impl DeviceReconciler {
         let now = clock::now();
         let faults = self.book.faults(&self.machine, now);
         let mut list = devices::list(&self.machine, self.context.options.mig_strategy, &faults, now.wall);
+        if self.context.options.names_gpu_nodes() {
+            let missing = |id: &DeviceId| self.table.devices.get(id)?.missing.as_deref();
+            devices::without_nodes(&mut list, missing, now.wall);
+        }
         devices::keep_used(&mut list, &self.devices, used, now.wall);
         devices::keep_since(&mut list, &self.devices);
         list
@@ -483,6 +503,15 @@ impl DeviceReconciler {
             changed
         });
     }
+}
+
+/// Where device nodes lie, below the dev root.
+const NODE_DIRECTORIES: [&str; 3] = ["", "nvidia-caps", "infiniband"];
+
+/// A file of ours, or a directory that holds some.
+fn is_device_node(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    ["nvidia", "infiniband", "uverbs", "rdma_cm"].iter().any(|of| name.starts_with(of.as_bytes()))
 }
 
 /// The next of the ticks that everything of this period shares.

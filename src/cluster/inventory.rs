@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference};
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
@@ -68,6 +68,8 @@ struct Last {
     /// Uid of the node, its owner.
     node_uid: Option<String>,
     published: Published,
+    /// Its devices as they stand there.
+    stored: Vec<DeviceInfo>,
     counts: DeviceCounts,
     cordons: Cordons,
 }
@@ -99,10 +101,9 @@ impl InventoryWriter {
         if let Some(last) =
             self.last.take_if(|last| now.is_urgent_after(&last.published) && last.published.labels == now.labels)
         {
-            return self
-                .apply(now, last.node_uid, &last.cordons)
-                .await
-                .map(|()| Written { device: true, labels: false });
+            let wanted = self.object(now, last.node_uid.as_deref(), &last.cordons, &last.stored);
+            self.apply(&wanted, now, last.node_uid, &last.cordons).await?;
+            return Ok(Written { device: true, labels: false });
         }
         let seen = self.devices.get_metadata_opt(&self.node).await?;
         let cordons = seen.as_ref().map(|device| Cordons::of_metadata(&device.metadata)).unwrap_or_default();
@@ -121,31 +122,44 @@ impl InventoryWriter {
             Some(_) => self.devices.get_opt(&self.node).await?,
             None => None,
         };
-        let wanted = self.object(now, node.uid().as_deref(), &cordons);
+        let stored = current.as_ref().map_or(&[][..], |current| &current.spec.devices);
+        let wanted = self.object(now, node.uid().as_deref(), &cordons, stored);
         match current.filter(|current| matches(current, &wanted)) {
             Some(current) => {
-                self.keep(now, &current, node.uid(), &cordons);
+                self.keep(now, current, node.uid(), &cordons);
                 Ok(Written { device: false, labels })
             }
-            None => self.apply(now, node.uid(), &cordons).await.map(|()| Written { device: true, labels }),
+            None => {
+                self.apply(&wanted, now, node.uid(), &cordons).await?;
+                Ok(Written { device: true, labels })
+            }
         }
     }
 
-    async fn apply(&mut self, now: &Published, node_uid: Option<String>, cordons: &Cordons) -> Result<(), kube::Error> {
+    async fn apply(
+        &mut self,
+        wanted: &Device,
+        now: &Published,
+        node_uid: Option<String>,
+        cordons: &Cordons,
+    ) -> Result<(), kube::Error> {
         let params = PatchParams::apply(&self.manager).force();
-        let wanted = self.object(now, node_uid.as_deref(), cordons);
-        let written = self.devices.patch(&self.node, &params, &Patch::Apply(&wanted)).await?;
-        self.keep(now, &written, node_uid, cordons);
+        let written = self.devices.patch(&self.node, &params, &Patch::Apply(wanted)).await?;
+        self.keep(now, written, node_uid, cordons);
         Ok(())
     }
 
-    fn keep(&mut self, now: &Published, stored: &Device, node_uid: Option<String>, cordons: &Cordons) {
+    fn keep(&mut self, now: &Published, stored: Device, node_uid: Option<String>, cordons: &Cordons) {
         let (published, counts, cordons) = (now.clone(), now.counts(cordons), cordons.clone());
-        self.last = stored.resource_version().map(|version| Last { version, node_uid, published, counts, cordons });
+        self.last = stored.resource_version().map(|version| {
+            let stored = stored.spec.devices;
+            Last { version, node_uid, published, stored, counts, cordons }
+        });
     }
 
-    fn object(&self, now: &Published, node_uid: Option<&str>, cordons: &Cordons) -> Device {
+    fn object(&self, now: &Published, node_uid: Option<&str>, cordons: &Cordons, stored: &[DeviceInfo]) -> Device {
         let mut device = Device::new(&self.node, DeviceSpec { devices: now.devices.clone() });
+        keep_times(&mut device.spec.devices, stored);
         let labels = now.labels.iter().filter(|(key, _)| **key != crate::contract::key::NODE_GPU_DRIVER);
         let labels: BTreeMap<String, String> =
             labels.filter_map(|(key, value)| Some(((*key).to_owned(), value.clone()?))).collect();
@@ -175,6 +189,23 @@ impl InventoryWriter {
         let patch: Value = json!({"metadata": {"labels": patch}});
         self.nodes.patch_metadata(&self.node, &PatchParams::default(), &Patch::Merge(patch)).await?;
         Ok(true)
+    }
+}
+
+/// A condition that says the same as the stored one has its time: this process may have started after the transition.
+fn keep_times(devices: &mut [DeviceInfo], stored: &[DeviceInfo]) {
+    for device in devices {
+        let before = stored.iter().find(|before| before.id == device.id);
+        let before = before.map(|before| &before.conditions[..]).unwrap_or_default();
+        for condition in &mut device.conditions {
+            let same = |before: &&Condition| {
+                (&before.type_, &before.status, &before.reason)
+                    == (&condition.type_, &condition.status, &condition.reason)
+            };
+            if let Some(before) = before.iter().find(same) {
+                condition.last_transition_time = before.last_transition_time.clone();
+            }
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::gpu::MigInstance;
@@ -10,29 +11,42 @@ use super::tree::{Tree, TreeError};
 /// Most bytes of `mig-minors` read: the driver lists every possible instance of 32 GPUs, about 100 KiB.
 const MAX_MIG_MINORS: u64 = 1024 * 1024;
 
-/// `/dev/nvidia<minor>`, when it exists.
-pub fn gpu(dev: &Tree, minor: u32) -> Option<PathBuf> {
-    node(dev, &format!("nvidia{minor}"))
+/// `/dev/nvidia<minor>`. The error says why it is of no use.
+pub fn gpu(dev: &Tree, minor: u32) -> Result<PathBuf, String> {
+    numbered(dev, &format!("nvidia{minor}"), minor)
 }
 
 /// Nodes that every GPU container needs, in a fixed order; absent ones are skipped.
 pub fn control(dev: &Tree) -> Vec<PathBuf> {
     ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"]
         .iter()
-        .filter_map(|name| node(dev, name))
+        .filter(|name| dev.exists(name))
+        .map(|name| Path::new("/dev").join(name))
         .collect()
 }
 
 /// What a container needs of a MIG instance: the node of its GPU, then the capability nodes of the GPU instance and of the
-/// compute instance. None when one of them is not there: with a part of them CUDA finds no device.
-pub fn mig(dev: &Tree, gpu_minor: u32, instance: &MigInstance) -> Vec<PathBuf> {
-    let cap = |cap: Option<u32>| node(dev, &format!("nvidia-caps/nvidia-cap{}", cap?));
-    let all = [gpu(dev, gpu_minor), cap(instance.gpu_instance_cap), cap(instance.compute_instance_cap)];
-    all.into_iter().collect::<Option<Vec<_>>>().unwrap_or_default()
+/// compute instance. An error when one of them is of no use: with a part of them CUDA finds no device.
+pub fn mig(dev: &Tree, gpu_minor: u32, instance: &MigInstance) -> Result<Vec<PathBuf>, String> {
+    let cap = |cap: Option<u32>| {
+        let number = cap.ok_or("the driver names no capability for it in /proc/driver/nvidia-caps/mig-minors")?;
+        numbered(dev, &format!("nvidia-caps/nvidia-cap{number}"), number)
+    };
+    [gpu(dev, gpu_minor), cap(instance.gpu_instance_cap), cap(instance.compute_instance_cap)].into_iter().collect()
 }
 
-fn node(dev: &Tree, name: &str) -> Option<PathBuf> {
-    dev.exists(name).then(|| Path::new("/dev").join(name))
+/// The driver goes by the minor number and not by the name: a node with another number opens another device. A plain file has none.
+fn numbered(dev: &Tree, name: &str, minor: u32) -> Result<PathBuf, String> {
+    let node = Path::new("/dev").join(name);
+    let shown = node.display();
+    let found = dev.resolve(name).map_err(|_| format!("{shown} is missing"))?;
+    let meta = std::fs::metadata(dev.root().join(found)).map_err(|error| format!("{shown}: {error}"))?;
+    match rustix::fs::minor(meta.rdev()) {
+        other if meta.file_type().is_char_device() && other != minor => {
+            Err(format!("{shown} has the minor number {other} and opens another device"))
+        }
+        _ => Ok(node),
+    }
 }
 
 /// What a capability opens: (GPU minor, GPU instance, compute instance or none).

@@ -9,6 +9,7 @@ use baton::hardware::{driver, machine, nodes, rdma};
 use baton::sim::hardware::Shape;
 
 use super::bench::Bench;
+use crate::skip::skipped;
 
 #[test]
 fn device_nodes_of_a_gpu_are_named_as_containers_see_them() {
@@ -16,11 +17,27 @@ fn device_nodes_of_a_gpu_are_named_as_containers_see_them() {
     let dev = bench.roots().dev_tree().unwrap();
     let text = |paths: Vec<std::path::PathBuf>| paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>();
     assert_eq!(nodes::gpu(&dev, 5).unwrap().to_str(), Some("/dev/nvidia5"));
-    assert_eq!(nodes::gpu(&dev, 8), None);
+    assert_eq!(nodes::gpu(&dev, 8), Err("/dev/nvidia8 is missing".to_owned()));
     let all = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
     assert_eq!(text(nodes::control(&dev)), all);
     std::fs::remove_file(bench.roots().dev.join("nvidia-modeset")).unwrap();
     assert_eq!(text(nodes::control(&dev)), all[..3]);
+}
+
+#[test]
+fn a_node_with_another_minor_number_is_not_the_gpus() {
+    let bench = Bench::new(Shape::Hgx);
+    let dev = bench.roots().dev_tree().unwrap();
+    let node = dev.root().join("nvidia5");
+    std::fs::remove_file(&node).unwrap();
+    let make = |minor: &str| Command::new("mknod").arg(&node).args(["c", "195", minor]).status().unwrap().success();
+    if !make("6") {
+        return skipped("no right to make device nodes");
+    }
+    let why = "/dev/nvidia5 has the minor number 6 and opens another device";
+    assert_eq!(nodes::gpu(&dev, 5), Err(why.to_owned()));
+    std::fs::remove_file(&node).unwrap();
+    assert!(make("5") && nodes::gpu(&dev, 5).is_ok());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Split GPUs.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use baton::agent::answer::DeviceTable;
 use baton::agent::devices::list;
@@ -40,10 +41,12 @@ fn instances_are_found_with_profile_ids_and_capabilities() {
     let third = &gpu.mig.instances[2];
     assert_eq!((third.gpu_instance_cap, third.compute_instance_cap), (Some(3 + 135 + 63), Some(3 + 135 + 63 + 1)));
     let dev = bench.roots().dev_tree().unwrap();
-    let paths = || nodes::mig(&dev, gpu.minor, third).iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
-    assert_eq!(paths(), ["/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap201", "/dev/nvidia-caps/nvidia-cap202"]);
+    let paths = || nodes::mig(&dev, gpu.minor, third);
+    let all = ["/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap201", "/dev/nvidia-caps/nvidia-cap202"];
+    assert_eq!(paths(), Ok(all.map(PathBuf::from).into()));
     std::fs::remove_file(bench.node.dev_root().join("nvidia-caps/nvidia-cap202")).unwrap();
-    assert!(paths().is_empty(), "a part of them opens no instance");
+    let why = "/dev/nvidia-caps/nvidia-cap202 is missing".to_owned();
+    assert_eq!(paths(), Err(why), "a part of them opens no instance");
 }
 
 #[test]

@@ -106,7 +106,8 @@ fn find<'a>(
     let found = table.devices.get_key_value(id).filter(|(_, parts)| parts.kind == *kind);
     let (id, parts) = found.ok_or_else(|| AnswerError(format!("{kind} {id} is not in this machine")))?;
     if by_node && parts.nodes.is_empty() {
-        return Err(AnswerError(format!("{kind} {id} has no device node on this node; check the driver there")));
+        let why = parts.missing.as_deref().unwrap_or("check the driver there");
+        return Err(AnswerError(format!("{kind} {id} has no device node on this node: {why}")));
     }
     Ok((id, parts))
 }

@@ -18,6 +18,7 @@ fn answers(change: impl FnOnce(&mut AgentOptions)) -> Answers {
         index: index.into(),
         bdf: format!("0000:{:02x}:00.0", 0x20 - index.parse().unwrap_or(0)).parse().unwrap(),
         nodes: nodes.iter().map(Into::into).collect(),
+        missing: nodes.is_empty().then(|| "/dev/nvidia4 is missing".to_owned()),
     };
     let devices = [
         (GPU, parts(DeviceType::Gpu, "3", &["/dev/nvidia3"])),

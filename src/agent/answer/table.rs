@@ -32,24 +32,30 @@ pub struct DeviceNodes {
     pub bdf: Bdf,
     /// Device nodes, as paths in the container; [`DeviceTable::on_host`] says where they lie.
     pub nodes: Vec<PathBuf>,
+    /// Why a GPU or MIG device has none.
+    pub missing: Option<String>,
 }
 
 impl DeviceTable {
     /// Looks the nodes of `devices` up below `dev`. A device whose nodes are absent has none.
     pub fn build(devices: &[NodeDevice], dev: Option<&Tree>, driver: Vec<DriverFile>) -> Self {
-        let gpu_node = |minor: u32| dev.and_then(|dev| nodes::gpu(dev, minor));
+        let below = || dev.ok_or_else(|| "the dev root cannot be read".to_owned());
         let parts = devices.iter().map(|device| {
             let (index, found) = match &device.body {
-                DeviceBody::Gpu { gpu, .. } => (gpu.index.to_string(), gpu_node(gpu.minor).into_iter().collect()),
+                DeviceBody::Gpu { gpu, .. } => {
+                    let node = below().and_then(|dev| nodes::gpu(dev, gpu.minor));
+                    (gpu.index.to_string(), node.map(|node| vec![node]))
+                }
                 DeviceBody::Mig { parent_index, slot, instance, .. } => {
-                    let found = dev.map(|dev| nodes::mig(dev, device.minor.unsigned_abs(), instance));
-                    (format!("{parent_index}:{slot}"), found.unwrap_or_default())
+                    let found = below().and_then(|dev| nodes::mig(dev, device.minor.unsigned_abs(), instance));
+                    (format!("{parent_index}:{slot}"), found)
                 }
                 DeviceBody::Nic { nic, .. } | DeviceBody::Vf { nic, .. } => {
-                    (String::new(), nic.chars.all().cloned().collect())
+                    (String::new(), Ok(nic.chars.all().cloned().collect()))
                 }
             };
-            (device.id.clone(), DeviceNodes { kind: device.kind(), index, bdf: device.bdf, nodes: found })
+            let (nodes, missing) = found.map_or_else(|why| (Vec::new(), Some(why)), |nodes| (nodes, None));
+            (device.id.clone(), DeviceNodes { kind: device.kind(), index, bdf: device.bdf, nodes, missing })
         });
         let dev_root = dev.map(|dev| dev.root().to_owned()).filter(|root| root != Path::new("/dev"));
         Self { devices: parts.collect(), control: dev.map(nodes::control).unwrap_or_default(), driver, dev_root }

@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
-use inotify::{EventStream, Inotify, WatchMask};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::directory_watch::{DirectoryWatch, there};
 use crate::runtime::PollThread;
 use crate::runtime::vital;
 
@@ -19,8 +18,6 @@ use crate::runtime::vital;
 pub const KUBELET_SOCKET: &str = "kubelet.sock";
 /// How often an absent directory is looked for.
 const ABSENT: Duration = Duration::from_secs(1);
-/// Bytes for inotify events; a fuller queue comes in several reads.
-const BUFFER: usize = 2048;
 
 /// Which socket the kubelet has: another value means another kubelet, or the same one started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,11 +40,6 @@ pub struct DirectoryState {
 pub fn identity(path: &Path) -> Option<SocketIdentity> {
     let meta = std::fs::metadata(path).ok()?;
     Some(SocketIdentity { device: meta.dev(), inode: meta.ino(), changed: (meta.ctime(), meta.ctime_nsec()) })
-}
-
-/// Device and inode of the directory.
-fn there(directory: &Path) -> Option<(u64, u64)> {
-    std::fs::metadata(directory).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
 /// Looks until `stop`. The receiver's value changes when something happened in the directory.
@@ -94,11 +86,11 @@ impl Poll {
 }
 
 async fn run(directory: &Path, poll: &Poll, sender: &watch::Sender<DirectoryState>) {
-    let mut watcher = DirectoryWatch::default();
+    let mut watcher = DirectoryWatch::new(vec![directory.to_owned()]);
     let mut noticed = false;
     loop {
         // Attached first, looked at second: nothing falls between.
-        let present = watcher.attach(directory);
+        let present = watcher.attach();
         sender.send_if_modified(|seen| {
             let now = look(directory, seen.happenings + u64::from(noticed));
             let changed = now != *seen;
@@ -107,7 +99,7 @@ async fn run(directory: &Path, poll: &Poll, sender: &watch::Sender<DirectoryStat
         });
         let again = if present { poll.period } else { ABSENT.min(poll.period) };
         noticed = tokio::select! {
-            () = watcher.happening() => true,
+            () = watcher.happening(|_| true) => true,
             () = poll.other.notified() => false,
             () = tokio::time::sleep(again), if !watcher.is_attached() => false,
         };
@@ -116,61 +108,6 @@ async fn run(directory: &Path, poll: &Poll, sender: &watch::Sender<DirectoryStat
 
 fn look(directory: &Path, happenings: u64) -> DirectoryState {
     DirectoryState { kubelet: identity(&directory.join(KUBELET_SOCKET)), happenings }
-}
-
-/// An inotify watch on the directory that exists now; replaced when the directory was.
-#[derive(Default)]
-struct DirectoryWatch {
-    events: Option<EventStream<Vec<u8>>>,
-    /// Device and inode of the directory that is watched.
-    on: Option<(u64, u64)>,
-}
-
-impl DirectoryWatch {
-    /// `false` while there is no such directory.
-    fn attach(&mut self, directory: &Path) -> bool {
-        let there = there(directory);
-        if there != self.on || self.events.is_none() {
-            self.on = there;
-            self.events = there.and_then(|_| match open(directory) {
-                Ok(events) => Some(events),
-                Err(error) => {
-                    tracing::debug!(%error, "no inotify on the kubelet's directory; polling only");
-                    None
-                }
-            });
-        }
-        there.is_some()
-    }
-
-    fn is_attached(&self) -> bool {
-        self.events.is_some()
-    }
-
-    /// Resolves after something happened; never without a watch.
-    async fn happening(&mut self) {
-        match &mut self.events {
-            None => std::future::pending().await,
-            Some(events) => {
-                if !matches!(events.next().await, Some(Ok(_))) {
-                    self.events = None;
-                }
-            }
-        }
-    }
-}
-
-fn open(directory: &Path) -> std::io::Result<EventStream<Vec<u8>>> {
-    let inotify = Inotify::init()?;
-    let mask = WatchMask::CREATE
-        | WatchMask::DELETE
-        | WatchMask::MOVED_TO
-        | WatchMask::MOVED_FROM
-        | WatchMask::DELETE_SELF
-        | WatchMask::MOVE_SELF
-        | WatchMask::ONLYDIR;
-    inotify.watches().add(directory, mask)?;
-    inotify.into_event_stream(vec![0; BUFFER])
 }
 
 #[cfg(test)]

@@ -2,9 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use baton::contract::key;
-use kube::ResourceExt;
+use baton::contract::inventory::Device;
+use baton::contract::{DeviceType, key};
+use baton::runtime::clock;
+use kube::{Api, ResourceExt};
 
 use super::faults::{all_is_free, served_exactly, waits_for_a_silent_daemon};
 use crate::harness::daemon::Daemon;
@@ -132,6 +135,37 @@ async fn a_node_whose_daemon_stands_still_takes_no_pod_until_it_goes_on() {
     cluster.nodes[0].agent.signal("CONT");
     served_exactly(&cluster, "later").await;
     assert_eq!(cluster.in_kubelet("node-0", "before"), devices);
+    cluster.check_no_device_twice().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_without_its_device_node_takes_no_pod_and_is_back_with_it() {
+    let cluster = TestCluster::start(2).await;
+    let files: Vec<PathBuf> =
+        (0..7).map(|gpu| cluster.nodes[0].hardware.dev_root().join(format!("nvidia{gpu}"))).collect();
+    files.iter().for_each(|file| std::fs::remove_file(file).unwrap());
+    let reasons = async |reason: &str| {
+        let devices: Api<Device> = Api::all(cluster.client.clone());
+        let devices = devices.get("node-0").await.ok()?.spec.devices;
+        let gpus = devices.iter().filter(|info| info.kind == DeviceType::Gpu);
+        Some(gpus.filter(|info| info.conditions[0].reason == reason).count())
+    };
+    until("they are reported", SOON, async || (reasons("DeviceNodesMissing").await? == 7).then_some(())).await;
+    // Seven of node-1 are taken first; with the eighth GPU of node-0 the pod of two GPUs finds no place at all.
+    cluster.create(&pod("seven").app("main", &[(key::NVIDIA_GPU, "7")])).await;
+    cluster.until_running("seven").await;
+    assert_eq!(cluster.until_bound("seven").await, "node-1");
+    cluster.create(&pod("two").app("main", &[(key::NVIDIA_GPU, "2")])).await;
+    cluster.create(&pod("one").on("node-0").app("main", ONE)).await;
+    cluster.until_running("one").await;
+    assert!(cluster.pod("two").await.unwrap().spec.unwrap().node_name.is_none(), "no GPU without a node is given");
+    files.iter().for_each(|file| std::fs::write(file, "").unwrap());
+    let start = clock::mono();
+    until("they are back", SOON, async || (reasons("Healthy").await? == 8).then_some(())).await;
+    let took = clock::mono() - start;
+    println!("device nodes back to the Device object: {took:?}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    cluster.until_running("two").await;
     cluster.check_no_device_twice().await;
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton::agent::kubelet::register::dial;
-use baton::agent::options::MigStrategy;
+use baton::agent::options::{DeviceListStrategy, MigStrategy};
 use baton::contract::DeviceId;
 use baton::contract::deviceplugin::Empty;
 use baton::contract::deviceplugin::device_plugin_client::DevicePluginClient;
@@ -165,6 +165,49 @@ async fn a_gpu_without_events_is_polled() {
     node.until(NVIDIA_GPU, 8).await;
     node.machine.fault(5, NvmlReturn::GpuIsLost).unwrap();
     node.until(NVIDIA_GPU, 7).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_gpu_whose_device_node_goes_is_out_of_service_until_it_returns() {
+    let mut node = TestNode::new(NodeSpec::new("nodeless"));
+    // Only inotify is this quick.
+    node.options.periods.rescan = Duration::from_secs(3600);
+    let _kubelet = node.kubelet().await;
+    let (file, id) = (node.machine.dev_root().join("nvidia3"), DeviceId::parse(&node.machine.gpu_uuids()[3]).unwrap());
+    std::fs::remove_file(&file).unwrap();
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 7).await;
+    for _ in 0..2 {
+        let why = node.handoff.inventory.lock().unwrap().devices[&id].reason.clone();
+        assert!(why.as_ref().is_some_and(|why| why.starts_with("/dev/nvidia3 is missing")), "{why:?}");
+        std::fs::write(&file, "").unwrap();
+        let took = node.until(NVIDIA_GPU, 8).await;
+        println!("device node back to the kubelet's list: {took:?}");
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        // A file beside it is none of ours.
+        std::fs::write(node.machine.dev_root().join("loop7"), "").unwrap();
+        std::fs::remove_file(&file).unwrap();
+        node.until(NVIDIA_GPU, 7).await;
+    }
+    // A device root that was made anew is watched too.
+    let (root, old) = (node.machine.dev_root(), node.path("old"));
+    std::fs::rename(&root, &old).unwrap();
+    std::fs::create_dir(&root).unwrap();
+    node.until(NVIDIA_GPU, 0).await;
+    std::fs::write(&file, "").unwrap();
+    node.until(NVIDIA_GPU, 1).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn where_a_runtime_makes_the_nodes_their_absence_here_means_nothing() {
+    let mut node = TestNode::new(NodeSpec::new("runtime"));
+    node.options.device_list_strategy = vec![DeviceListStrategy::Envvar];
+    let _kubelet = node.kubelet().await;
+    std::fs::remove_file(node.machine.dev_root().join("nvidia3")).unwrap();
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 8).await;
     daemon.stop().await;
 }
 

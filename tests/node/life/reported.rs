@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use baton::contract::key::{AGENT, NODE_GPU_MODEL, NODE_GPU_VENDOR, NVIDIA_GPU};
 use baton::contract::{AgentStatus, Identity};
+use baton::runtime::clock;
 use baton::sim::apiserver::Rule;
 use baton::sim::hardware::{NodeSpec, NvmlReturn, Shape};
 use baton::sim::kubelet::Kubelet;
@@ -197,6 +198,50 @@ async fn an_unhealthy_gpu_reaches_the_scheduler_within_a_tenth_of_a_second_and_c
     })
     .await;
     until("it is healthy again", || cluster.health(&uuid) == Some(true)).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_restart_writes_no_device_object_and_keeps_the_times_of_transitions() {
+    let mut node = TestNode::new(NodeSpec::new("times"));
+    node.options.periods.heartbeat = Duration::from_millis(200);
+    node.options.periods.recovery_window = Duration::from_secs(3600);
+    let cluster = cluster(&mut node).await;
+    let daemon = node.shipped();
+    let uuids = node.machine.gpu_uuids();
+    let (lost, sick) = (node.machine.dev_root().join("nvidia5"), &uuids[3]);
+    until("the Device object stands", || cluster.health(sick) == Some(true)).await;
+    node.machine.xid(3, 79).unwrap();
+    std::fs::remove_file(&lost).unwrap();
+    let both = || (cluster.health(sick), cluster.health(&uuids[5]));
+    until("both are out of service", || both() == (Some(false), Some(false))).await;
+    let times = || {
+        let device = cluster.device().unwrap();
+        let of = |info: &Value| (info["id"].clone(), info["conditions"][0]["lastTransitionTime"].clone());
+        device["spec"]["devices"].as_array().unwrap().iter().map(of).collect::<Vec<_>>()
+    };
+    let count = |resource: &str| {
+        cluster.server().counts().sum(|c| {
+            c.user == USER && c.resource == resource && ["create", "update", "patch"].contains(&c.verb.as_str())
+        })
+    };
+    let mut daemon = daemon;
+    for _ in 0..3 {
+        daemon.stop().await;
+        let (before, written, renewed) = (times(), count("devices"), count("leases"));
+        // Times are whole seconds: a new one would differ.
+        let second = clock::wall().as_second();
+        until("another second begins", || clock::wall().as_second() > second + 1).await;
+        daemon = node.shipped();
+        until("it has looked a few times", || count("leases") >= renewed + 5).await;
+        assert_eq!((times(), count("devices") - written), (before, 0), "times, and writes of the Device object");
+    }
+    // What changes after the restart has its own time, and the rest keeps theirs.
+    let before = times();
+    std::fs::write(&lost, "").unwrap();
+    until("it is back", || both() == (Some(false), Some(true))).await;
+    let differ = times().iter().zip(&before).filter(|(now, before)| now != before).count();
+    assert_eq!(differ, 1);
     daemon.stop().await;
 }
 
