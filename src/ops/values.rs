@@ -68,6 +68,17 @@ pub fn daemon_namespace(text: &str) -> Result<String, String> {
     check_daemon_namespace(text).map(|()| text.to_owned()).map_err(|bad| bad.to_string())
 }
 
+/// A namespace that the manifests bring, and that goes with them.
+pub fn own_namespace(text: &str) -> Result<String, String> {
+    if text.starts_with("kube-") {
+        return Err(
+            "it belongs to the cluster, and removing the manifests removes their namespace: give Baton one of its own"
+                .to_owned(),
+        );
+    }
+    daemon_namespace(text)
+}
+
 /// A user's name as the API server knows it; it stands in the text of a rule.
 pub fn user(text: &str) -> Result<String, String> {
     let bad = |letter: char| letter.is_whitespace() || letter.is_control() || matches!(letter, '\'' | '"' | '\\' | '$');
@@ -121,6 +132,7 @@ mod tests {
     fn what_cannot_be_a_name_is_refused() {
         assert!(annotation_key("scheduling.koordinator.sh/node-lock").is_ok() && annotation_key("bad key").is_err());
         assert!(daemon_namespace(&"a".repeat(57)).is_ok() && daemon_namespace(&"a".repeat(58)).is_err());
+        assert!(own_namespace("gpu-system").is_ok() && own_namespace("kube-system").is_err());
         assert!(namespace("ml").is_ok() && namespace("Bad NS").is_err() && namespace("").is_err());
         assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
         assert!(duration("abc").unwrap_err().contains("\"abc\" is no duration"));

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // a test may
 
 mod audit;
+mod chart;
 mod cli;
 mod completion;
 mod cordon;
@@ -13,6 +14,8 @@ mod get;
 #[path = "../harness/cluster/mod.rs"]
 #[allow(dead_code, unused_imports)] // other crates of tests use more of it
 mod harness;
+#[path = "../harness/helm.rs"]
+mod helm;
 mod manifests;
 #[path = "../harness/kubectl.rs"]
 mod program;

@@ -13,6 +13,6 @@ pub use load::{ConfigError, Loaded, Source, arguments, load};
 pub use nearest::nearest;
 #[cfg(test)]
 pub use setting::SINCE_0_1;
-pub use setting::{Section, Setting, Value, print};
+pub use setting::{Section, Setting, THEIRS, Value, print};
 pub use tree::{Fields, Misplaced, Spot, YamlNode, YamlValue};
 pub use yaml::{YamlEntry, YamlError, print as print_yaml, read as read_yaml, value as read_yaml_value};

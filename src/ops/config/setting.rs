@@ -12,7 +12,7 @@ use super::tree::{Misplaced, YamlNode};
 use super::yaml;
 
 /// Variables of NVIDIA's device plugin and of Kubernetes that mean the same here.
-const THEIRS: [&str; 12] = [
+pub const THEIRS: [&str; 12] = [
     "CONFIG_FILE",
     "DEVICE_ID_STRATEGY",
     "DEVICE_LIST_STRATEGY",

@@ -272,7 +272,7 @@ impl Cluster {
         let examples = self.path().join("examples");
         std::fs::create_dir_all(&examples)?;
         for file in files(&Values::default())?.iter().filter(|file| file.path.starts_with("examples/")) {
-            std::fs::write(self.path().join(file.path), &file.text)?;
+            std::fs::write(self.path().join(&file.path), &file.text)?;
         }
         let program = std::env::current_exe().context("cannot find this program's own path")?;
         Ok(format!(

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 
+use super::chart::chart;
 use super::choices::{Admission, Kinds, Values};
 use super::files::{EXTENDER, File, KUBE_SCHEDULER, SCHEDULER, crds, files};
 use super::rbac::left_over;
@@ -32,6 +33,10 @@ pub struct ManifestsArgs {
     /// With --dir: change nothing, and fail when a file is missing or differs.
     #[arg(long, requires = "dir")]
     pub check: bool,
+    /// Write a Helm chart below this directory; the other options are the defaults of its values. It is installed into the
+    /// namespace of the release: helm install baton DIR -n baton-system --create-namespace.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["dir", "extender", "namespace"])]
+    pub helm: Option<PathBuf>,
     /// Print an installation that serves the stock kube-scheduler: alone, everything to apply, with the extender in place of
     /// the Deployment baton-scheduler; with =scheduler-config, the file for kube-scheduler's --config.
     #[arg(
@@ -48,7 +53,7 @@ pub struct ManifestsArgs {
     #[arg(long, default_value_t = Values::default().image, value_parser = values::image)]
     pub image: String,
     /// Namespace of the daemons and of their Leases.
-    #[arg(long, default_value_t = Values::default().namespace, value_parser = values::daemon_namespace)]
+    #[arg(long, default_value_t = Values::default().namespace, value_parser = values::own_namespace)]
     pub namespace: String,
     /// Which CustomResourceDefinitions come along: where Koordinator or the community's scheduler plugins have installed
     /// Device or PodGroup already, keep theirs with `own`.
@@ -77,7 +82,7 @@ pub struct ManifestsArgs {
     pub unassigned_pods: Unassigned,
     /// Print what 0.1 installed and this version does not need any more, for `kubectl delete --ignore-not-found -f -` once every
     /// node daemon is of this version.
-    #[arg(long, conflicts_with_all = ["dir", "extender"])]
+    #[arg(long, conflicts_with_all = ["dir", "extender", "helm"])]
     pub finish_upgrade: bool,
 }
 
@@ -108,6 +113,9 @@ pub fn run(args: &ManifestsArgs) -> anyhow::Result<()> {
         unassigned: args.unassigned_pods == Unassigned::Serve,
         lock_key: args.node_lock_key.clone(),
     };
+    if let Some(problem) = admission.contradiction() {
+        bail!(problem);
+    }
     let values = Values {
         image: args.image.clone(),
         namespace: args.namespace.clone(),
@@ -118,12 +126,15 @@ pub fn run(args: &ManifestsArgs) -> anyhow::Result<()> {
     if args.finish_upgrade {
         return say(left_over(&values));
     }
+    if let Some(dir) = &args.helm {
+        return write(dir, &chart(&values)?);
+    }
     let files = files(&values)?;
     match &args.dir {
         Some(dir) if args.check => check(dir, &files),
         Some(dir) => write(dir, &files),
         None => {
-            let printed = |file: &&File| match (args.extender, file.path) {
+            let printed = |file: &&File| match (args.extender, file.path.as_str()) {
                 (None, _) => file.applied,
                 (Some(Extender::SchedulerConfig), path) => path == KUBE_SCHEDULER,
                 (Some(Extender::Installation), SCHEDULER) => false,
@@ -137,7 +148,7 @@ pub fn run(args: &ManifestsArgs) -> anyhow::Result<()> {
 
 fn write(dir: &Path, files: &[File]) -> anyhow::Result<()> {
     for file in files {
-        let path = dir.join(file.path);
+        let path = dir.join(&file.path);
         let folder = path.parent().unwrap_or(dir);
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make the directory {}", folder.display()))?;
         std::fs::write(&path, &file.text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -147,9 +158,9 @@ fn write(dir: &Path, files: &[File]) -> anyhow::Result<()> {
 }
 
 fn check(dir: &Path, files: &[File]) -> anyhow::Result<()> {
-    let differs = |file: &&File| std::fs::read_to_string(dir.join(file.path)).ok().as_deref() != Some(&file.text);
+    let differs = |file: &&File| std::fs::read_to_string(dir.join(&file.path)).ok().as_deref() != Some(&file.text);
     let stale: Vec<String> =
-        files.iter().filter(differs).map(|file| dir.join(file.path).display().to_string()).collect();
+        files.iter().filter(differs).map(|file| dir.join(&file.path).display().to_string()).collect();
     if !stale.is_empty() {
         bail!("not what this version generates: {}; run `baton manifests --dir {}`", stale.join(", "), dir.display());
     }

@@ -46,6 +46,30 @@ impl Default for Admission {
     }
 }
 
+impl Admission {
+    /// Choices that exclude each other, and what to do.
+    pub fn contradiction(&self) -> Option<String> {
+        let (writers, pinned) = (self.more_writers.join(","), self.pinned_namespaces.join(","));
+        let policies = |option, value| {
+            format!(
+                "{option}={value} is for the admission policies, and --admission=off leaves them out: drop one of the two"
+            )
+        };
+        if !self.on && !writers.is_empty() {
+            Some(policies("--assignment-writers", writers))
+        } else if !self.on && !pinned.is_empty() {
+            Some(policies("--pinned-namespaces", pinned))
+        } else if self.unassigned && !pinned.is_empty() {
+            Some(format!(
+                "--pinned-namespaces={pinned} names exceptions, and --unassigned-pods=serve lets pods of every namespace in: drop \
+                 one of the two"
+            ))
+        } else {
+            None
+        }
+    }
+}
+
 impl Values {
     /// Name of a cluster-scoped object: with the namespace where that is not the usual one, so that two installations do not
     /// overwrite each other's.
@@ -71,7 +95,8 @@ impl Default for Values {
 }
 
 /// A choice of CustomResourceDefinitions: other systems install two of ours under the same names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kinds {
     /// Device, PodGroup and TYJob.
     All,

@@ -11,7 +11,7 @@ use crate::ops::config::print_yaml;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
     /// Below the directory.
-    pub path: &'static str,
+    pub path: String,
     /// Content.
     pub text: String,
     /// Belongs to the installation; examples and the kustomization do not.
@@ -24,7 +24,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
 }
 
 /// Those that are chosen.
-fn chosen(kinds: Kinds) -> Vec<CustomResourceDefinition> {
+pub(super) fn chosen(kinds: Kinds) -> Vec<CustomResourceDefinition> {
     match kinds {
         Kinds::All => crds(),
         Kinds::Own => vec![tyjob::crd()],
@@ -32,7 +32,9 @@ fn chosen(kinds: Kinds) -> Vec<CustomResourceDefinition> {
     }
 }
 
-const CRDS: &str = "crds.yaml";
+pub(super) const CRDS: &str = "crds.yaml";
+pub(super) const NAMESPACES: &str = "namespace.yaml";
+pub(super) const NETWORK: &str = "network.yaml";
 const ADMISSION: &str = "admission.yaml";
 /// The scheduler that schedules by itself.
 pub(super) const SCHEDULER: &str = "scheduler.yaml";
@@ -43,8 +45,8 @@ pub(super) const KUBE_SCHEDULER: &str = "extender/kube-scheduler.yaml";
 
 /// Template, where it goes, whether it is part of the installation.
 const TEMPLATES: [(&str, &str, bool); 13] = [
-    ("namespace.yaml", include_str!("templates/namespace.yaml"), true),
-    ("network.yaml", include_str!("templates/network.yaml"), true),
+    (NAMESPACES, include_str!("templates/namespace.yaml"), true),
+    (NETWORK, include_str!("templates/network.yaml"), true),
     ("daemonset.yaml", include_str!("templates/daemonset.yaml"), true),
     (SCHEDULER, include_str!("templates/scheduler.yaml"), true),
     ("controller.yaml", include_str!("templates/controller.yaml"), true),
@@ -60,12 +62,13 @@ const TEMPLATES: [(&str, &str, bool); 13] = [
 
 /// Every file, in the order in which they are applied.
 pub fn files(values: &Values) -> anyhow::Result<Vec<File>> {
-    let template = |(path, text, applied): (&'static str, &str, bool)| File { path, text: fill(text, values), applied };
+    let template =
+        |(path, text, applied): (&str, &str, bool)| File { path: path.to_owned(), text: fill(text, values), applied };
     let mut files: Vec<File> = TEMPLATES.into_iter().map(template).collect();
     let documents: Vec<String> = chosen(values.crds).iter().map(print_yaml).collect::<Result<_, _>>()?;
-    let crds = File { path: CRDS, text: documents.join("---\n"), applied: true };
-    let rbac = File { path: "rbac.yaml", text: rbac::yaml(values), applied: true };
-    let admission = File { path: ADMISSION, text: policies::yaml(values)?, applied: true };
+    let crds = File { path: CRDS.to_owned(), text: documents.join("---\n"), applied: true };
+    let rbac = File { path: "rbac.yaml".to_owned(), text: rbac::yaml(values), applied: true };
+    let admission = File { path: ADMISSION.to_owned(), text: policies::yaml(values)?, applied: true };
     let generated = [crds, rbac, admission].into_iter().filter(|file| !file.text.is_empty());
     files.splice(1..1, generated);
     Ok(files)
@@ -211,7 +214,7 @@ mod tests {
         let files = files(&Values::default()).unwrap();
         let kustomization = files.iter().find(|file| file.path == "kustomization.yaml").unwrap();
         let listed = documents(&kustomization.text)[0]["resources"].clone();
-        let applied: Vec<&str> = files.iter().filter(|file| file.applied).map(|file| file.path).collect();
+        let applied: Vec<&str> = files.iter().filter(|file| file.applied).map(|file| file.path.as_str()).collect();
         assert_eq!(listed, serde_json::json!(applied));
     }
 

@@ -2,6 +2,7 @@
 //! code cannot drift apart. The checked-in `daemonset/` is this output; the gate fails when it differs.
 
 mod args;
+mod chart;
 mod choices;
 mod files;
 mod mig;

@@ -22,7 +22,7 @@ use super::wait::until;
 
 /// Longest wait for anything that should take moments.
 pub const SOON: Duration = Duration::from_secs(30);
-/// The daemons' namespace, which the pods of the tests share.
+/// The daemons' namespace, unless the server says otherwise; the pods of the tests are there too.
 pub const NAMESPACE: &str = "default";
 /// Within this a lock must be gone after its holder was served or ended.
 pub const LOCK_GONE: Duration = Duration::from_secs(10);
@@ -78,8 +78,8 @@ impl TestCluster {
 
     /// The same on an API server that has Baton's objects already.
     pub async fn on(api: TestServer, nodes: usize, agent_args: &[&str], scheduler_args: &[&str]) -> Self {
-        let kubeconfig = api.credentials(NAMESPACE, "baton-scheduler", None).await;
-        let scheduler = start_scheduler(&kubeconfig, scheduler_args, api.path("scheduler.log"));
+        let kubeconfig = api.credentials(api.namespace, "baton-scheduler", None).await;
+        let scheduler = start_scheduler(&kubeconfig, api.namespace, scheduler_args, api.path("scheduler.log"));
         let mut cluster = Self { nodes: vec![], scheduler, of_two_versions: false, api };
         for number in 0..nodes {
             cluster.add_node(&format!("node-{number}"), agent_args).await;
@@ -92,8 +92,8 @@ impl TestCluster {
 
     /// Starts one more scheduler, which stands by until the leader is gone.
     pub async fn spare_scheduler(&self, more: &[&str]) -> Daemon {
-        let kubeconfig = self.credentials(NAMESPACE, "baton-scheduler", None).await;
-        start_scheduler(&kubeconfig, more, self.dir.path().join("spare-scheduler.log"))
+        let kubeconfig = self.credentials(self.namespace, "baton-scheduler", None).await;
+        start_scheduler(&kubeconfig, self.namespace, more, self.dir.path().join("spare-scheduler.log"))
     }
 
     async fn add_node(&mut self, name: &str, agent_args: &[&str]) {
@@ -111,8 +111,8 @@ impl TestCluster {
         options.periods.source_delay = Duration::from_millis(200);
         options.periods.node_status = Duration::from_secs(4);
         let kubelet = Kubelet::start(options).await.expect("kubelet");
-        let credentials = self.credentials(NAMESPACE, "baton-device-plugin", Some(name)).await;
-        let command = agent_command(name, &root, &hardware, &kubelet, &credentials, agent_args);
+        let credentials = self.credentials(self.namespace, "baton-device-plugin", Some(name)).await;
+        let command = agent_command([name, self.namespace], &root, &hardware, &kubelet, &credentials, agent_args);
         let agent = Daemon::start(command, root.join("agent.log"));
         self.nodes.push(ClusterNode { name: name.to_owned(), hardware, kubelet, agent });
     }
@@ -242,7 +242,7 @@ impl TestCluster {
     /// live pods, assignments are complete.
     pub async fn check_no_device_twice(&self) {
         let rules = audit::AuditRules { lock_ends: Duration::MAX, ..audit::AuditRules::default() };
-        let mut report = audit::read(self.client.clone(), NAMESPACE, &rules).await.expect("the cluster is read");
+        let mut report = audit::read(self.client.clone(), self.namespace, &rules).await.expect("the cluster is read");
         // A daemon that was killed is gone until it has started again.
         report.violations.retain(|found| !matches!(found, Violation::DaemonGone { .. }));
         assert!(report.pods > 0 || report.nodes > 0, "nothing was read");
@@ -263,7 +263,7 @@ impl TestCluster {
 }
 
 fn agent_command(
-    name: &str,
+    [name, namespace]: [&str; 2],
     root: &Path,
     hardware: &VirtualNode,
     kubelet: &Kubelet,
@@ -286,13 +286,13 @@ fn agent_command(
     for (flag, path) in places {
         command.extend([flag.into(), path.into_os_string()]);
     }
-    let words = ["--node-name", name, "--namespace", NAMESPACE, "--listen", "127.0.0.1:0"];
+    let words = ["--node-name", name, "--namespace", namespace, "--listen", "127.0.0.1:0"];
     command.extend(words.iter().chain(more).map(OsString::from));
     command
 }
 
-fn start_scheduler(kubeconfig: &Path, more: &[&str], log: PathBuf) -> Daemon {
-    let tail = [&["--listen", "127.0.0.1:0", "--namespace", NAMESPACE], more].concat();
+fn start_scheduler(kubeconfig: &Path, namespace: &str, more: &[&str], log: PathBuf) -> Daemon {
+    let tail = [&["--listen", "127.0.0.1:0", "--namespace", namespace], more].concat();
     Daemon::start(args(&["scheduler", "--kubeconfig"], kubeconfig, &tail), log)
 }
 

@@ -22,6 +22,8 @@ pub struct TestServer {
     pub client: Client,
     /// The kubeconfig of that client.
     pub kubeconfig: PathBuf,
+    /// Of the daemons.
+    pub namespace: &'static str,
     pub dir: tempfile::TempDir,
 }
 
@@ -67,7 +69,7 @@ impl TestServer {
 
     async fn of(control_plane: ControlPlane, kubeconfig: PathBuf, dir: tempfile::TempDir) -> Self {
         let client = baton::cluster::client::connect(Some(&kubeconfig)).await.expect("client");
-        Self { control_plane, client, kubeconfig, dir }
+        Self { control_plane, client, kubeconfig, namespace: super::NAMESPACE, dir }
     }
 
     /// The simulated server itself, to count requests and inject faults.
