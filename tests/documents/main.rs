@@ -255,6 +255,19 @@ fn the_example_of_a_policy_has_the_fields_of_its_kinds() {
 }
 
 #[test]
+fn what_the_scheduler_says_to_claims_and_other_drivers_is_what_the_page_quotes() {
+    let page = read(&root().join("docs/dra.md"));
+    let said = read(&root().join("src/decide/scheduler/rules/plugins/dynamic_resources.rs"));
+    let said = said.lines().find_map(|line| line.trim().strip_prefix("let text = \"")?.strip_suffix("\";")).unwrap();
+    assert!(page.contains(said), "{said}");
+    let drivers = read(&root().join("src/decide/world/node.rs"));
+    let drivers = drivers.lines().find(|line| line.contains("].contains(&driver)")).unwrap();
+    for driver in drivers.split('"').skip(1).step_by(2) {
+        assert!(page.contains(&format!("`{driver}`")), "{driver}");
+    }
+}
+
+#[test]
 fn every_alert_looks_at_metrics_that_there_are_and_is_explained() {
     let page = read(&root().join("docs/metrics.md"));
     let rules = marked("docs/metrics.md", "alerts").remove(0);
