@@ -99,6 +99,16 @@ pub fn cidr(text: &str) -> Result<String, String> {
     }
 }
 
+/// A web address; without the `/` at its end.
+pub fn url(text: &str) -> Result<String, String> {
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let bad = |letter: char| !letter.is_ascii_graphic() || matches!(letter, '"' | '\'' | '\\' | '#' | '{' | '}');
+    if rest.is_none_or(|rest| rest.is_empty() || rest.contains(bad)) {
+        return Err("expected an address such as https://git.example/baton/docs".to_owned());
+    }
+    Ok(text.trim_end_matches('/').to_owned())
+}
+
 /// An image's reference; checks only what a shell may have lost.
 pub fn image(text: &str) -> Result<String, String> {
     let bad = text.is_empty() || text.contains(|letter: char| letter.is_whitespace() || letter.is_control());
@@ -139,6 +149,8 @@ mod tests {
         assert!(user("system:serviceaccount:a:b").is_ok() && user("").is_err() && user("a' || true").is_err());
         assert!(cidr("10.0.0.0/24").is_ok() && cidr("fd00::/64").is_ok());
         assert!(cidr("10.0.0.0").is_err() && cidr("10.0.0.0/33").is_err() && cidr("host/24").is_err());
+        assert_eq!(url("https://a.b/c/"), Ok("https://a.b/c".to_owned()));
+        assert!(url("a.b").is_err() && url("https://").is_err() && url("https://a b").is_err());
         assert!(image("a.b:5000/c@sha256:00").is_ok() && image("").is_err() && image("a b").is_err());
     }
 }

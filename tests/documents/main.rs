@@ -268,13 +268,12 @@ fn what_the_scheduler_says_to_claims_and_other_drivers_is_what_the_page_quotes()
 }
 
 #[test]
-fn every_alert_looks_at_metrics_that_there_are_and_is_explained() {
-    let page = read(&root().join("docs/metrics.md"));
-    let rules = marked("docs/metrics.md", "alerts").remove(0);
-    let rules = rules["spec"]["groups"][0]["rules"].as_array().unwrap().clone();
-    let mut explained: Vec<&str> =
-        page.lines().filter_map(|line| line.strip_prefix("| `Baton")?.split('`').next()).collect();
-    for rule in &rules {
+fn every_alert_looks_at_metrics_of_its_kind_and_links_to_its_section() {
+    let (metrics, runbooks) = (read(&root().join("docs/metrics.md")), read(&root().join("docs/runbooks.md")));
+    let mut sections: Vec<&str> = runbooks.lines().filter_map(|line| line.strip_prefix("### Baton")).collect();
+    let objects = documents(&read(&root().join("daemonset/monitoring.yaml")));
+    let rules = objects.iter().find(|object| object["kind"] == "PrometheusRule").unwrap();
+    for rule in rules["spec"]["groups"][0]["rules"].as_array().unwrap() {
         let (alert, expression) = (rule["alert"].as_str().unwrap(), rule["expr"].as_str().unwrap());
         let names = expression
             .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
@@ -285,10 +284,13 @@ fn every_alert_looks_at_metrics_that_there_are_and_is_explained() {
             let (counter, plain) = (name.strip_suffix("_total"), name);
             let row =
                 counter.map_or_else(|| format!("\n| `{plain}` | gauge |"), |name| format!("\n| `{name}` | counter |"));
-            assert!(page.contains(&row), "{alert}: no row{row}");
+            assert!(metrics.contains(&row), "{alert}: no row{row}");
         }
-        explained.retain(|name| format!("Baton{name}") != alert);
-        assert!(page.contains(&format!("\n| `{alert}` |")), "{alert} is not explained");
+        let link = rule["annotations"]["runbook_url"].as_str().unwrap();
+        assert!(link.ends_with(&format!("/runbooks.md#{}", alert.to_lowercase())), "{link}");
+        let before = sections.len();
+        sections.retain(|name| format!("Baton{name}") != alert);
+        assert_eq!(sections.len() + 1, before, "{alert} has no section in docs/runbooks.md");
     }
-    assert!(explained.is_empty(), "explained and not there: {explained:?}");
+    assert!(sections.is_empty(), "explained and not there: {sections:?}");
 }

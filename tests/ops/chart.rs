@@ -136,18 +136,17 @@ fn the_chart_is_the_manifests_with_five_sets_of_values() {
         ),
         (
             "ml-2",
-            &["--unassigned-pods=serve", "--crds=none", "--pinned-namespaces="],
-            &["--set=unassignedPods=serve,crds=none"],
+            &["--unassigned-pods=serve", "--crds=none", "--monitoring", "--docs-url=https://a.b/c/"],
+            &["--set=unassignedPods=serve,crds=none,monitoring=true,docsUrl=https://a.b/c/"],
         ),
     ];
     let Some(chart) = Chart::new(&[]) else { return };
     for (namespace, options, values) in SETS {
-        let options: Vec<&str> = options.iter().copied().filter(|option| !option.ends_with('=')).collect();
-        let printed = objects(&manifests(&[&options[..], &["--namespace", namespace]].concat()));
+        let printed = objects(&manifests(&[options, &["--namespace", namespace]].concat()));
         let printed = as_in_a_chart(printed, namespace);
         let what = format!("{namespace} {options:?}");
         assert_same(&chart.template(namespace, values), &printed, &what);
-        let of_options = Chart::new(&options).expect("it was there before");
+        let of_options = Chart::new(options).expect("it was there before");
         assert_same(&of_options.template(namespace, &[]), &printed, &format!("{what} as defaults"));
     }
 }

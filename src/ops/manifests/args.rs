@@ -74,6 +74,12 @@ pub struct ManifestsArgs {
     /// commands ask; may be given more than once. Without it every client reaches it, and needs a token.
     #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = values::cidr)]
     pub admin_from: Vec<String>,
+    /// Bring what the Prometheus operator and Grafana's side-car read: PodMonitor, alerts, dashboards.
+    #[arg(long)]
+    pub monitoring: bool,
+    /// Where the pages of docs/ can be read in a browser; the alerts link there.
+    #[arg(long, default_value_t = Values::default().docs_url, value_name = "URL", value_parser = values::url)]
+    pub docs_url: String,
     /// Node annotation of the lock, as the daemons have it.
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY", value_parser = values::annotation_key)]
     pub node_lock_key: String,
@@ -122,6 +128,8 @@ pub fn run(args: &ManifestsArgs) -> anyhow::Result<()> {
         crds: args.crds,
         admission,
         admin_from: args.admin_from.clone(),
+        monitoring: args.monitoring,
+        docs_url: args.docs_url.clone(),
     };
     if args.finish_upgrade {
         return say(left_over(&values));

@@ -9,7 +9,7 @@ use anyhow::Context;
 use serde_json::{Value, json};
 
 use super::choices::{Admission, Kinds, Values};
-use super::files::{CRDS, File, NAMESPACES, NETWORK, chosen, crds, files};
+use super::files::{CRDS, File, MONITORING, NAMESPACES, NETWORK, chosen, crds, files, indented};
 use super::policies;
 use crate::contract::key;
 use crate::ops::config::{Setting, THEIRS, print_yaml};
@@ -22,6 +22,7 @@ const LOCK_KEY: &str = "VALUE_LOCK_KEY";
 const WRITER: &str = "VALUE_WRITER";
 const PINNED: &str = "VALUE_PINNED";
 const ADMIN_FROM: &str = "VALUE_ADMIN_FROM";
+const DOCS_URL: &str = "VALUE_DOCS_URL";
 /// Before the place of a value of one daemon: `DAEMON_scheduler.resources`.
 const DAEMON: &str = "DAEMON_";
 
@@ -46,6 +47,8 @@ pub fn chart(values: &Values) -> anyhow::Result<Vec<File>> {
         crds: Kinds::None,
         admission: Admission { on: false, unassigned: true, lock_key: LOCK_KEY.to_owned(), ..Admission::default() },
         admin_from: vec![ADMIN_FROM.to_owned()],
+        monitoring: true,
+        docs_url: DOCS_URL.to_owned(),
     };
     let mut defaults = BTreeMap::new();
     let mut chart = Vec::new();
@@ -54,6 +57,11 @@ pub fn chart(values: &Values) -> anyhow::Result<Vec<File>> {
             // The namespace of a release is there before its objects.
             NAMESPACES => text.split("---\n").skip(1).collect(),
             NETWORK => network(&text)?,
+            // Prometheus and Grafana have names in the same brackets.
+            MONITORING => {
+                let text = text.replace("{{", "{{ \"{{\" }}");
+                format!("{{{{- if .Values.monitoring }}}}\n{text}{{{{- end }}}}\n")
+            }
             _ if text.contains("\n  template:\n") => daemons(&text, &mut defaults)?,
             _ => text,
         };
@@ -148,7 +156,7 @@ fn definitions() -> anyhow::Result<String> {
             .annotations
             .get_or_insert_default()
             .insert("helm.sh/resource-policy".to_owned(), "keep".to_owned());
-        text += &format!("{{{{- if {when} }}}}\n---\n{}{{{{- end }}}}\n", print_yaml(&crd)?);
+        text.extend(["{{- if ", when, " }}\n---\n", &print_yaml(&crd)?, "{{- end }}\n"]);
     }
     Ok(text)
 }
@@ -210,6 +218,7 @@ fn actions(text: &str) -> String {
             None => line
                 .replace(IMAGE, "{{ toJson .Values.image }}")
                 .replace(LOCK_KEY, "{{ .Values.nodeLockKey }}")
+                .replace(DOCS_URL, "{{ trimSuffix \"/\" .Values.docsUrl }}")
                 .replace(&format!("-{NAMESPACE}"), "{{ include \"baton.suffix\" . }}")
                 .replace(NAMESPACE, "{{ .Release.Namespace }}"),
         };
@@ -228,7 +237,7 @@ fn helpers() -> String {
 
 /// Keys of a daemon that may be among its flags. A path needs a volume, and the chart has those of the manifests only.
 fn flags<O>(settings: &[Setting<O>], set: &Defaults) -> Vec<&'static str> {
-    let names = settings.iter().flat_map(|setting| {
+    let names = settings.iter().filter_map(|setting| {
         let set = setting.names().find(|name| set.flags.contains_key(*name));
         let path = ["DIR", "FILE"].contains(&setting.value);
         set.or((!path && !FIXED.contains(&setting.name)).then_some(setting.name))
@@ -267,6 +276,8 @@ fn schema(defaults: &BTreeMap<String, Defaults>) -> anyhow::Result<Value> {
             "pinnedNamespaces": list("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"),
             "adminFrom": list("^[0-9a-fA-F.:]+/[0-9]{1,3}$"),
             "nodeLockKey": { "type": "string", "pattern": "^([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?$" },
+            "monitoring": { "type": "boolean" },
+            "docsUrl": { "type": "string", "pattern": r"^https?://[^\s\x22'\\#{}]+$" },
             "unassignedPods": { "enum": ["deny", "serve"] },
             "otherInstallations": list("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"),
             "devicePlugin": daemon("devicePlugin", &|set| flags(&settings::agent(), set))?,
@@ -285,11 +296,12 @@ fn defaults_yaml(values: &Values, defaults: &BTreeMap<String, Defaults>) -> anyh
         .replace("${assignment_writers}", &json!(values.admission.more_writers).to_string())
         .replace("${pinned_namespaces}", &json!(values.admission.pinned_namespaces).to_string())
         .replace("${admin_from}", &json!(values.admin_from).to_string())
+        .replace("${monitoring}", &values.monitoring.to_string())
+        .replace("${docs_url}", &values.docs_url)
         .replace("${node_lock_key}", &values.admission.lock_key)
         .replace("${unassigned_pods}", if values.admission.unassigned { "serve" } else { "deny" });
     for (name, default) in defaults {
-        let indented: String = print_yaml(default)?.lines().map(|line| format!("  {line}\n")).collect();
-        text = text.replace(&format!("${{{name}}}\n"), &indented);
+        text = text.replace(&format!("${{{name}}}\n"), &indented(&print_yaml(default)?, "  "));
     }
     Ok(text)
 }

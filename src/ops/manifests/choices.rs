@@ -17,6 +17,10 @@ pub struct Values {
     pub admission: Admission,
     /// Addresses that reach the admin address; all where there is none.
     pub admin_from: Vec<String>,
+    /// Collector, alerts and dashboards come along.
+    pub monitoring: bool,
+    /// Where the pages of `docs/` can be read; alerts link there.
+    pub docs_url: String,
 }
 
 /// The admission policies of an installation.
@@ -90,6 +94,8 @@ impl Default for Values {
             crds: Kinds::All,
             admission: Admission::default(),
             admin_from: Vec::new(),
+            monitoring: false,
+            docs_url: "https://git.example/baton/docs".to_owned(),
         }
     }
 }

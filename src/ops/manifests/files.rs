@@ -3,6 +3,7 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
 use super::choices::{Kinds, Values};
+use super::dashboards::dashboards;
 use super::{mig, policies, rbac};
 use crate::contract::{gang, inventory, key, tyjob};
 use crate::ops::config::print_yaml;
@@ -36,6 +37,8 @@ pub(super) const CRDS: &str = "crds.yaml";
 pub(super) const NAMESPACES: &str = "namespace.yaml";
 pub(super) const NETWORK: &str = "network.yaml";
 const ADMISSION: &str = "admission.yaml";
+/// What the Prometheus operator and Grafana read.
+pub(super) const MONITORING: &str = "monitoring.yaml";
 /// The scheduler that schedules by itself.
 pub(super) const SCHEDULER: &str = "scheduler.yaml";
 /// The scheduler that also serves kube-scheduler.
@@ -69,9 +72,26 @@ pub fn files(values: &Values) -> anyhow::Result<Vec<File>> {
     let crds = File { path: CRDS.to_owned(), text: documents.join("---\n"), applied: true };
     let rbac = File { path: "rbac.yaml".to_owned(), text: rbac::yaml(values), applied: true };
     let admission = File { path: ADMISSION.to_owned(), text: policies::yaml(values)?, applied: true };
+    let monitoring = File { path: MONITORING.to_owned(), text: monitoring(values)?, applied: values.monitoring };
+    files.push(monitoring);
     let generated = [crds, rbac, admission].into_iter().filter(|file| !file.text.is_empty());
     files.splice(1..1, generated);
     Ok(files)
+}
+
+/// Collector, alerts, and a ConfigMap for each dashboard.
+fn monitoring(values: &Values) -> anyhow::Result<String> {
+    let mut text = fill(include_str!("templates/monitoring.yaml"), values);
+    for (name, dashboard) in dashboards() {
+        let head = fill(include_str!("templates/dashboard.yaml"), values).replace("${name}", name);
+        text.extend(["---\n", &head, &indented(&serde_json::to_string_pretty(&dashboard)?, "    ")]);
+    }
+    Ok(text)
+}
+
+/// Every line with this before it.
+pub(super) fn indented(text: &str, by: &str) -> String {
+    text.lines().flat_map(|line| [by, line, "\n"]).collect()
 }
 
 /// One managed resource of kube-scheduler for each profile.
@@ -96,6 +116,9 @@ fn fill(template: &str, values: &Values) -> String {
     [
         ("${crds}", crds.as_str()),
         ("${admission}", admission.as_str()),
+        ("${monitoring}", if values.monitoring { "- monitoring.yaml\n" } else { "" }),
+        ("${docs_url}", &values.docs_url),
+        ("${suffix}", &values.cluster_name("")),
         ("${admin_from}", from.as_str()),
         ("${agent_args}", &format!("{lock_key}{serves}")),
         ("${scheduler_args}", &lock_key),
@@ -196,8 +219,10 @@ mod tests {
                     }
                     "CustomResourceDefinition" => typed::<CustomResourceDefinition>(&document, &place),
                     "Service" => typed::<core::v1::Service>(&document, &place),
+                    "Secret" => typed::<core::v1::Secret>(&document, &place),
+                    "ConfigMap" => typed::<core::v1::ConfigMap>(&document, &place),
                     "TYJob" => typed::<tyjob::TyJob>(&document, &place),
-                    "Kustomization" | "KubeSchedulerConfiguration" => {}
+                    "Kustomization" | "KubeSchedulerConfiguration" | "PodMonitor" | "PrometheusRule" => {}
                     other => panic!("{place}: {other} is not checked"),
                 }
                 kinds.push(kind);
@@ -211,7 +236,7 @@ mod tests {
 
     #[test]
     fn the_kustomization_names_every_file_of_the_installation() {
-        let files = files(&Values::default()).unwrap();
+        let files = files(&Values { monitoring: true, ..Values::default() }).unwrap();
         let kustomization = files.iter().find(|file| file.path == "kustomization.yaml").unwrap();
         let listed = documents(&kustomization.text)[0]["resources"].clone();
         let applied: Vec<&str> = files.iter().filter(|file| file.applied).map(|file| file.path.as_str()).collect();

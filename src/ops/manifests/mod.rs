@@ -4,6 +4,7 @@
 mod args;
 mod chart;
 mod choices;
+mod dashboards;
 mod files;
 mod mig;
 mod policies;
