@@ -43,9 +43,18 @@ impl SchedulerCluster {
 
     /// Ours, with its status subresource.
     pub async fn pod_group_crd(&self, api: PodGroupApi) {
+        self.serve(definition(api, &served(api).version), &served(api)).await;
+    }
+
+    /// In the newest version that is read.
+    pub async fn newest_pod_group_crd(&self, api: PodGroupApi) {
+        self.serve(definition(api, api.versions()[0]), &api.resource()).await;
+    }
+
+    async fn serve(&self, definition: CustomResourceDefinition, resource: &ApiResource) {
         let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        crds.create(&PostParams::default(), &definition(api)).await.unwrap();
-        let groups = self.pod_groups(api);
+        crds.create(&PostParams::default(), &definition).await.unwrap();
+        let groups: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), "ml", resource);
         until("the PodGroup CRD", || async { groups.list(&Default::default()).await.ok() }).await;
     }
 
@@ -157,14 +166,14 @@ fn served(api: PodGroupApi) -> ApiResource {
     api.resource_of(api.versions().last().unwrap())
 }
 
-fn definition(api: PodGroupApi) -> CustomResourceDefinition {
+fn definition(api: PodGroupApi, version: &str) -> CustomResourceDefinition {
     if api == PodGroupApi::Sigs {
         return crd();
     }
     let mut text = serde_json::to_value(crd()).unwrap();
     if api == PodGroupApi::Kubernetes {
         let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-        text["spec"]["versions"][0]["name"] = served(api).version.into();
+        text["spec"]["versions"][0]["name"] = version.into();
         text["spec"]["versions"][0]["additionalPrinterColumns"] = json!([]);
         text["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
             json!({"type": "object", "properties": {"spec": open, "status": open}});

@@ -15,3 +15,4 @@ mod gang_verbs;
 mod gangs;
 mod killed;
 mod volumes;
+mod workloads;
