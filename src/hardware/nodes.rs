@@ -10,10 +10,21 @@ use super::tree::{Tree, TreeError};
 
 /// Most bytes of `mig-minors` read: the driver lists every possible instance of 32 GPUs, about 100 KiB.
 const MAX_MIG_MINORS: u64 = 1024 * 1024;
+/// Major number of `/dev/nvidia<minor>`: the kernel's list of devices reserves it for the driver.
+const NVIDIA: u32 = 195;
 
 /// `/dev/nvidia<minor>`. The error says why it is of no use.
 pub fn gpu(dev: &Tree, minor: u32) -> Result<PathBuf, String> {
-    numbered(dev, &format!("nvidia{minor}"), minor)
+    let node = node(dev, &format!("nvidia{minor}"))?;
+    let shown = node.display();
+    let found = dev.resolve(&format!("nvidia{minor}")).map_err(|error| format!("{shown}: {error}"))?;
+    let meta = std::fs::metadata(dev.root().join(found)).map_err(|error| format!("{shown}: {error}"))?;
+    // The driver goes by the number and not by the name. What stands in for a node on a machine without the driver has none of its own.
+    let (major, other) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
+    if meta.file_type().is_char_device() && major == NVIDIA && other != minor {
+        return Err(format!("{shown} has the minor number {other} and opens another device"));
+    }
+    Ok(node)
 }
 
 /// Nodes that every GPU container needs, in a fixed order; absent ones are skipped.
@@ -30,23 +41,14 @@ pub fn control(dev: &Tree) -> Vec<PathBuf> {
 pub fn mig(dev: &Tree, gpu_minor: u32, instance: &MigInstance) -> Result<Vec<PathBuf>, String> {
     let cap = |cap: Option<u32>| {
         let number = cap.ok_or("the driver names no capability for it in /proc/driver/nvidia-caps/mig-minors")?;
-        numbered(dev, &format!("nvidia-caps/nvidia-cap{number}"), number)
+        node(dev, &format!("nvidia-caps/nvidia-cap{number}"))
     };
     [gpu(dev, gpu_minor), cap(instance.gpu_instance_cap), cap(instance.compute_instance_cap)].into_iter().collect()
 }
 
-/// The driver goes by the minor number and not by the name: a node with another number opens another device. A plain file has none.
-fn numbered(dev: &Tree, name: &str, minor: u32) -> Result<PathBuf, String> {
+fn node(dev: &Tree, name: &str) -> Result<PathBuf, String> {
     let node = Path::new("/dev").join(name);
-    let shown = node.display();
-    let found = dev.resolve(name).map_err(|_| format!("{shown} is missing"))?;
-    let meta = std::fs::metadata(dev.root().join(found)).map_err(|error| format!("{shown}: {error}"))?;
-    match rustix::fs::minor(meta.rdev()) {
-        other if meta.file_type().is_char_device() && other != minor => {
-            Err(format!("{shown} has the minor number {other} and opens another device"))
-        }
-        _ => Ok(node),
-    }
+    if dev.exists(name) { Ok(node) } else { Err(format!("{} is missing", node.display())) }
 }
 
 /// What a capability opens: (GPU minor, GPU instance, compute instance or none).

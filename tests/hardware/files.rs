@@ -29,15 +29,17 @@ fn a_node_with_another_minor_number_is_not_the_gpus() {
     let bench = Bench::new(Shape::Hgx);
     let dev = bench.roots().dev_tree().unwrap();
     let node = dev.root().join("nvidia5");
-    std::fs::remove_file(&node).unwrap();
-    let make = |minor: &str| Command::new("mknod").arg(&node).args(["c", "195", minor]).status().unwrap().success();
-    if !make("6") {
+    let make = |major: &str, minor: &str| {
+        let _ = std::fs::remove_file(&node);
+        Command::new("mknod").arg(&node).args(["c", major, minor]).status().unwrap().success()
+    };
+    if !make("195", "6") {
         return skipped("no right to make device nodes");
     }
     let why = "/dev/nvidia5 has the minor number 6 and opens another device";
     assert_eq!(nodes::gpu(&dev, 5), Err(why.to_owned()));
-    std::fs::remove_file(&node).unwrap();
-    assert!(make("5") && nodes::gpu(&dev, 5).is_ok());
+    assert!(make("195", "5") && nodes::gpu(&dev, 5).is_ok());
+    assert!(make("1", "3") && nodes::gpu(&dev, 5).is_ok(), "a stand-in for a node is no GPU's");
 }
 
 #[test]
