@@ -44,6 +44,7 @@ fn pod(cpu: &str, memory: &str) -> PodFacts {
         request: ContainerRequest::judge(amounts),
         running: false,
         started: false,
+        lacks_devices: false,
         dra_backed: vec![],
     };
     let handoff = HandoffPod {

@@ -129,7 +129,9 @@ async fn start(
     // The writer ends by itself when the last handle is gone.
     let (notices, _) =
         Notices::start(client.clone(), "baton-device-plugin", &options.node_name, || std::future::ready(()));
+    let (outcome_sink, outcomes) = mpsc::channel(EVENTS);
     let opening = OpeningContext {
+        outcomes: outcome_sink,
         options: options.clone(),
         state,
         inventory: first_inventory(&options, &first),
@@ -157,6 +159,7 @@ async fn start(
         answers,
         holdings: handoff.clone(),
         handed_out: handoff.handed_out(),
+        outcomes,
         published,
         metrics: metrics.clone(),
         notices,

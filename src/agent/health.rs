@@ -3,14 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
 use super::devices::DeviceHealth;
+use super::inventory::to_seconds;
 use super::nic_reads::NicReadError;
 use super::options::MigStrategy;
 use super::options::{AgentOptions, AgentOptionsError};
-use crate::contract::DeviceId;
+use crate::contract::{DeviceId, inventory};
 use crate::decide::health::{
-    Ailment, DeviceStatus, DriverError, GpuHealth, HealthChange, LinkFault, NicHealth, Observation, PortPolicy,
-    RecoveryRule, XidAction, XidPolicy,
+    Ailment, DeviceStatus, DriverError, GpuHealth, HealthChange, LinkFault, NicHealth, Observation, Outage, PortPolicy,
+    RecoveryRule, ServeOutcome, SuspectRule, Suspicion, XidAction, XidPolicy,
 };
 use crate::hardware::gpu::{Fault, MigMode};
 use crate::hardware::nic::{Port, PortState};
@@ -22,6 +25,8 @@ use crate::runtime::clock::Now;
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
 /// Clean probes that bring a GPU back.
 const PROBES: u32 = 3;
+/// Pods that the machine fails until it is suspect.
+const FAILURES: usize = 3;
 /// Reason of a NIC whose ports do not carry traffic, or do not say.
 const LINK_DOWN: &str = "LinkDown";
 
@@ -36,6 +41,12 @@ pub struct HealthBook {
     polled: BTreeSet<String>,
     /// When an ignored event last led to a probe of a GPU, monotonic.
     suspected: BTreeMap<String, Duration>,
+    /// Pods that this machine has failed.
+    suspicion: Suspicion,
+    /// What that comes to for the node, in words and wall time. Worded when it changes: the two clocks are not read at one moment.
+    node_condition: Option<Condition>,
+    /// The same for devices.
+    suspects: BTreeMap<DeviceId, DeviceHealth>,
     /// What the agent before this one knew of GPUs that were not seen yet.
     recalled: Vec<Ailment>,
 }
@@ -65,6 +76,14 @@ impl HealthBook {
             split: options.mig_strategy != MigStrategy::None,
             polled: BTreeSet::new(),
             suspected: BTreeMap::new(),
+            suspicion: Suspicion::new(SuspectRule {
+                failures: FAILURES,
+                window: options.periods.suspect_window,
+                shortest: options.periods.suspect_min,
+                longest: options.periods.suspect_max,
+            }),
+            node_condition: None,
+            suspects: BTreeMap::new(),
             recalled: Vec::new(),
         })
     }
@@ -225,6 +244,52 @@ impl HealthBook {
         changed.is_some()
     }
 
+    /// What became of a pod. `true` when the node, or a device, is suspect by it or is not any more.
+    pub fn served(&mut self, outcome: ServeOutcome, now: Now) -> bool {
+        let changed = self.suspicion.note(outcome, now.mono);
+        if changed {
+            self.word_suspicion(now);
+        }
+        changed
+    }
+
+    /// Time has passed. `true` when an outage ended.
+    pub fn age_suspicion(&mut self, now: Now) -> bool {
+        let changed = self.suspicion.age(now.mono);
+        if changed {
+            self.word_suspicion(now);
+        }
+        changed
+    }
+
+    /// When the next outage ends, monotonic.
+    pub fn next_outage_end(&self) -> Option<Duration> {
+        self.suspicion.next_end()
+    }
+
+    /// The condition of the node, while it is suspect.
+    pub fn node_condition(&self) -> Option<&Condition> {
+        self.node_condition.as_ref()
+    }
+
+    fn word_suspicion(&mut self, now: Now) {
+        let message = |out: &Outage| {
+            let lasts = jiff::SignedDuration::try_from(out.until.saturating_sub(now.mono)).unwrap_or_default();
+            let until = to_seconds(now.wall.checked_add(lasts).unwrap_or(now.wall));
+            format!("pods failed here by the machine's fault, last: {}; no new pods before {until}", out.why)
+        };
+        self.node_condition = self.suspicion.node().map(|out| Condition {
+            type_: inventory::DeviceStatus::SUSPECT.to_owned(),
+            status: "True".to_owned(),
+            reason: "MachineFailedPods".to_owned(),
+            message: message(out),
+            last_transition_time: Time(to_seconds(at(out.since, now))),
+            observed_generation: None,
+        });
+        let health = |out| DeviceHealth::bad("DeviceSuspect", message(out), at(out.since, now));
+        self.suspects = self.suspicion.devices().map(|(id, out)| (id.clone(), health(out))).collect();
+    }
+
     /// Some NIC is out of service by its ports.
     pub fn has_bad_links(&self) -> bool {
         self.nics.any_down()
@@ -242,7 +307,7 @@ impl HealthBook {
 
     /// The judgement of every GPU, MIG device and NIC that is not healthy.
     pub fn faults(&self, machine: &Machine, now: Now) -> BTreeMap<DeviceId, DeviceHealth> {
-        let mut faults = BTreeMap::new();
+        let mut faults = self.suspects.clone();
         let mut put = |id: &str, health: Option<DeviceHealth>| {
             if let (Ok(id), Some(health)) = (DeviceId::parse(id), health) {
                 faults.insert(id, health);

@@ -42,7 +42,7 @@ fn info(device: &NodeDevice, all: &[NodeDevice]) -> DeviceInfo {
 }
 
 /// The API keeps times of conditions in whole seconds; anything finer would look like a change at every comparison.
-fn to_seconds(at: jiff::Timestamp) -> jiff::Timestamp {
+pub(super) fn to_seconds(at: jiff::Timestamp) -> jiff::Timestamp {
     jiff::Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 

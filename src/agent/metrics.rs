@@ -25,6 +25,7 @@ pub struct AgentMetrics {
     offered: Family<LabelPairs, Gauge>,
     ready: Gauge<f64, AtomicU64>,
     pod_shares: Family<LabelPairs, Gauge<f64, AtomicU64>>,
+    suspect: Gauge,
 }
 
 /// Series of pods that one node shows; a node has at most a few hundred containers with devices.
@@ -57,6 +58,7 @@ impl Default for AgentMetrics {
             offered: Family::default(),
             ready: Gauge::default(),
             pod_shares: Family::default(),
+            suspect: Gauge::default(),
         };
         let m = &mut metrics;
         let r = &mut m.registry;
@@ -71,6 +73,11 @@ impl Default for AgentMetrics {
         r.register("baton_xid_events", "XID events by code and action", m.xids.clone());
         r.register("baton_device_healthy", "1 while the device takes new pods", m.device_healthy.clone());
         r.register("baton_ids_offered", "Ids in the kubelet's list by resource and health", m.offered.clone());
+        r.register(
+            "baton_node_suspect",
+            "1 while the node takes no new pods because its machine failed some",
+            m.suspect.clone(),
+        );
         r.register(
             "baton_pod_device_share",
             "Part of a GPU or MIG device that a container has, 1 for all of it; shown with --pod-metrics",
@@ -110,6 +117,11 @@ impl AgentMetrics {
     pub fn registered(&self, resource: &str, yes: bool) {
         self.registered.get_or_create(&labels([("resource", resource)])).set(i64::from(yes));
         self.handoff.expect_calls(resource);
+    }
+
+    /// The machine has failed pods, or is trusted again.
+    pub fn suspect(&self, yes: bool) {
+        self.suspect.set(i64::from(yes));
     }
 
     /// An XID was reported and judged.

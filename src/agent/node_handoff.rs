@@ -8,12 +8,12 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
 use serde::Serialize;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::answer::Answerer;
 use super::handoff::{
-    HandoffApi, HandoffContext, HandoffService, HandoffSettings, KubeHandoffApi, NodeView, PodResourcesClient,
+    HandoffApi, HandoffContext, HandoffService, HandoffSettings, KubeHandoffApi, NodeView, PodResourcesClient, Starts,
     StateDir, housekeeping, unlocker,
 };
 use super::kubelet::DeviceCalls;
@@ -26,6 +26,7 @@ use crate::contract::inventory::{DeviceHeld, HeldBy};
 use crate::contract::{DeviceId, DeviceType, Exceptions, Identity, PodRef, Shared, key};
 use crate::decide::handoff::exceptions::exceptions;
 use crate::decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory};
+use crate::decide::health::ServeOutcome;
 use crate::runtime::clock;
 
 /// What pods hold, and what they may be given.
@@ -109,6 +110,8 @@ pub struct OpeningContext {
     pub notices: Notices,
     /// The kernel's boot id.
     pub boot_id: Option<String>,
+    /// Is told what became of pods here.
+    pub outcomes: mpsc::Sender<ServeOutcome>,
 }
 
 /// Makes the hand-off once the state directory is locked and the machine was looked at.
@@ -140,7 +143,8 @@ pub struct NodeHandoff {
 
 /// Builds it. Nothing runs before [`Handoff::run`].
 pub fn open(opening: OpeningContext) -> Arc<dyn Handoff> {
-    let OpeningContext { options, state, inventory, client, resumed, answerer, metrics, notices, boot_id } = opening;
+    let OpeningContext { options, state, inventory, client, resumed, answerer, metrics, notices, boot_id, outcomes } =
+        opening;
     let view = Arc::new(NodeView::new());
     let api: Arc<dyn HandoffApi> =
         Arc::new(KubeHandoffApi::new(client.clone(), &options.node_name, &options.node_lock_key, notices));
@@ -160,6 +164,7 @@ pub fn open(opening: OpeningContext) -> Arc<dyn Handoff> {
         answerer,
         pod_resources: pod_resources.clone(),
         metrics: metrics.handoff(),
+        outcomes,
     };
     Arc::new(NodeHandoff {
         service: HandoffService::new(settings, parts),
@@ -214,6 +219,7 @@ impl NodeHandoff {
     async fn watch_status(&self) {
         let (mut pods, mut handed_out) = (self.view.changes(), self.handed_out.subscribe());
         let mut unreleased = self.service.unreleased();
+        let mut starts = Starts::default();
         loop {
             if *handed_out.borrow_and_update() > 0 && self.view.is_synced() {
                 pods.mark_unchanged();
@@ -221,6 +227,8 @@ impl NodeHandoff {
                 let served = entries.iter().map(|entry| &**entry);
                 let (node, unserved) = (&self.options.node_name, self.service.unserved());
                 let found = exceptions(node, &self.view.seen().pods, served, &unserved, &inventory);
+                let served: BTreeSet<_> = entries.iter().map(|entry| &entry.pod.uid).collect();
+                starts.look(&self.view.seen().pods, &served).into_iter().for_each(|news| self.service.report(news));
                 let lock = unreleased.borrow_and_update().clone();
                 let found =
                     found.zip(lock).map(|(exceptions, lock)| HandoffStatus { exceptions, unreleased: lock.raw() });

@@ -161,6 +161,12 @@ pub struct AgentPeriods {
     pub recovery_probe: Duration,
     /// Clean probes must span at least this before an unhealthy GPU is healthy again.
     pub recovery_window: Duration,
+    /// Three pods that the machine fails within this make the device or the node suspect.
+    pub suspect_window: Duration,
+    /// It takes no new pods for so long; twice as long each time.
+    pub suspect_min: Duration,
+    /// And never longer than this.
+    pub suspect_max: Duration,
     /// The kubelet's directory is looked at, beside inotify.
     pub kubelet_poll: Duration,
     /// Time for one Register call; the kubelet dials back inside it.
@@ -252,6 +258,9 @@ impl Default for AgentPeriods {
             health_poll: s(5),
             recovery_probe: s(20),
             recovery_window: s(60),
+            suspect_window: s(300),
+            suspect_min: s(60),
+            suspect_max: s(1800),
             kubelet_poll: s(5),
             register_timeout: s(12),
             backoff_min: Duration::from_millis(200),
@@ -384,6 +393,7 @@ impl AgentPeriods {
             ("--rescan-period", self.rescan),
             ("--health-poll-period", self.health_poll),
             ("--recovery-probe-period", self.recovery_probe),
+            ("--suspect-min", self.suspect_min),
             ("--kubelet-poll-period", self.kubelet_poll),
             ("--register-timeout", self.register_timeout),
             ("--backoff-min", self.backoff_min),
@@ -398,6 +408,10 @@ impl AgentPeriods {
             if period < Duration::from_millis(1) {
                 return Err(AgentOptionsError { option, problem: format!("{period:?} is too short; at least 1 ms") });
             }
+        }
+        if self.suspect_max < self.suspect_min {
+            let problem = format!("{:?} is below --suspect-min, {:?}", self.suspect_max, self.suspect_min);
+            return Err(AgentOptionsError { option: "--suspect-max", problem });
         }
         if self.backoff_max < self.backoff_min {
             let problem = format!("{:?} is below --backoff-min, {:?}", self.backoff_max, self.backoff_min);

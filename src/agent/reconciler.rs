@@ -28,7 +28,9 @@ use super::port_monitor::PortMonitor;
 use super::scan::{self, MachineScan, Ports, ScanQueue, ScanRequest, ScanResult};
 use crate::cluster::inventory::Published;
 use crate::cluster::notice::{Notice, Notices, Subject};
+use crate::contract::inventory::DeviceStatus;
 use crate::contract::{DeviceId, key};
+use crate::decide::health::ServeOutcome;
 use crate::hardware::driver::DriverFile;
 use crate::hardware::{Bdf, EventSink, GpuEvent, GpuProvider, Machine, NicInfo, NvmlError, Roots, pci, rdma};
 use crate::runtime::{PollThread, clock};
@@ -51,6 +53,8 @@ pub struct ReconcilerContext {
     pub holdings: Arc<dyn HeldDevices>,
     /// Changes when what is handed out did.
     pub handed_out: watch::Receiver<u64>,
+    /// What became of pods here.
+    pub outcomes: mpsc::Receiver<ServeOutcome>,
     /// What the cluster is to show.
     pub published: watch::Sender<Arc<Published>>,
     /// Counters.
@@ -80,6 +84,8 @@ pub struct DeviceReconciler {
     reported: Option<Vec<NodeDevice>>,
     table: Arc<DeviceTable>,
     driver: Vec<DriverFile>,
+    /// What the last event said of the node.
+    suspect: Option<String>,
     nvml_failed: bool,
     /// Why NVML cannot be used, where it is there; and why no device is offered at all.
     refusal: Option<String>,
@@ -115,6 +121,7 @@ impl DeviceReconciler {
             reported: None,
             table: Arc::default(),
             driver: Vec::new(),
+            suspect: None,
             nvml_failed: false,
             refusal: None,
             lacks: watch::Sender::new(None),
@@ -164,6 +171,8 @@ impl DeviceReconciler {
         loop {
             let ailing = !self.book.ailing().is_empty();
             let silent = !self.book.silent().is_empty();
+            let suspect_until = self.book.next_outage_end();
+            let suspect_until = suspect_until.map(|end| Instant::now() + end.saturating_sub(clock::mono()));
             let done = tokio::select! {
                 event = self.context.events.recv() => self.reconcile_event(event),
                 Some(finding) = self.jobs.join_next() => match finding {
@@ -174,6 +183,8 @@ impl DeviceReconciler {
                     Ok(ports) => self.reconcile_ports(&ports),
                     Err(error) => Err(AgentError::Thread(error)),
                 },
+                Some(outcome) = self.context.outcomes.recv() => self.reconcile_outcome(outcome),
+                () = sleep_until(suspect_until.unwrap_or_else(Instant::now)), if suspect_until.is_some() => self.reconcile_suspicion(),
                 () = self.nodes.happening(is_device_node) => self.reconcile_nodes(),
                 panicked = self.plugins.failed() => Err(AgentError::Panicked(panicked)),
                 changed = self.context.handed_out.changed() => match changed {
@@ -286,6 +297,16 @@ impl DeviceReconciler {
         if changed { self.refresh() } else { Ok(()) }
     }
 
+    /// A pod was served here, or the machine failed it.
+    fn reconcile_outcome(&mut self, outcome: ServeOutcome) -> Result<(), AgentError> {
+        if self.book.served(outcome, clock::now()) { self.refresh() } else { Ok(()) }
+    }
+
+    /// An outage may be over.
+    fn reconcile_suspicion(&mut self) -> Result<(), AgentError> {
+        if self.book.age_suspicion(clock::now()) { self.refresh() } else { Ok(()) }
+    }
+
     /// Device nodes came or went. Those of GPUs are looked up again at once; those of NICs are a part of a scan, and where nodes of
     /// GPUs come, a GPU may come with them.
     fn reconcile_nodes(&mut self) -> Result<(), AgentError> {
@@ -361,10 +382,12 @@ impl DeviceReconciler {
         let mut table = DeviceTable::build(&devices, dev.as_ref(), self.driver.clone());
         table.keep_used(&self.table, &used);
         let first = self.devices.is_empty();
-        match self.cdi.write(&table, &used) {
-            Err(error) if first => return Err(error.into()),
-            Err(error) => tracing::error!("{error}"),
-            Ok(()) => {}
+        for (kind, error) in self.cdi.write(&table, &used) {
+            if first {
+                return Err(error.into());
+            }
+            tracing::error!("{error}");
+            table.unwritten.insert(kind, error.to_string());
         }
         if *self.table != table {
             self.table = Arc::new(table);
@@ -447,6 +470,7 @@ impl DeviceReconciler {
         for (resource, (healthy, total)) in self.plugins.counts() {
             self.context.metrics.offered(&resource, healthy, total);
         }
+        self.report_suspicion();
         let lacks = self.refusal.clone().filter(|_| self.devices.is_empty());
         self.lacks.send_if_modified(|now| std::mem::replace(now, lacks.clone()) != lacks);
         let kinds: Vec<_> = self.devices.iter().map(|d| (d.kind(), &d.id, d.health.healthy)).collect();
@@ -482,6 +506,25 @@ impl DeviceReconciler {
         }
     }
 
+    /// An event on the node when it is suspect, and when it is not any more.
+    fn report_suspicion(&mut self) {
+        let now = self.context.published.borrow().conditions.first().map(|condition| condition.message.clone());
+        if now == self.suspect {
+            return;
+        }
+        let message = now.clone().unwrap_or_else(|| "pods with devices may come again".to_owned());
+        let (warning, reason) = if now.is_some() { (true, DeviceStatus::SUSPECT) } else { (false, "NodeTrusted") };
+        self.context.metrics.suspect(warning);
+        self.suspect = now;
+        self.context.notices.tell(Notice {
+            subject: Subject::Node(self.context.options.node_name.as_str().into()),
+            warning,
+            reason,
+            action: "Health",
+            message,
+        });
+    }
+
     fn show_shares(&self) {
         if self.context.options.pod_metrics {
             self.context.metrics.pod_shares(&self.context.options.node_name, &self.context.holdings.pod_shares());
@@ -493,6 +536,7 @@ impl DeviceReconciler {
             devices: device_infos(&self.devices),
             held: self.context.holdings.held(),
             in_use: self.context.holdings.in_use().into_values().flatten().collect(),
+            conditions: self.book.node_condition().cloned().into_iter().collect(),
             labels: node_labels(&self.machine),
         };
         self.context.published.send_if_modified(|now| {

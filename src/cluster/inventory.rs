@@ -25,6 +25,8 @@ pub struct Published {
     pub held: Vec<DeviceHeld>,
     /// Devices of which a pod has a part. A change of these alone is written with the next comparison: they are for people.
     pub in_use: BTreeSet<DeviceId>,
+    /// What is to be said of the node itself.
+    pub conditions: Vec<Condition>,
     /// Labels of the node. Those that have a value stand on the Device object too, but for the driver's version.
     pub labels: NodeLabels,
 }
@@ -32,7 +34,8 @@ pub struct Published {
 impl Published {
     /// It says more than that other devices are in use.
     pub fn is_urgent_after(&self, before: &Self) -> bool {
-        (&self.devices, &self.held, &self.labels) != (&before.devices, &before.held, &before.labels)
+        (&self.devices, &self.held, &self.conditions, &self.labels)
+            != (&before.devices, &before.held, &before.conditions, &before.labels)
     }
 
     fn counts(&self, cordons: &Cordons) -> DeviceCounts {
@@ -174,7 +177,8 @@ impl InventoryWriter {
             }]
         });
         let counts = Some(now.counts(cordons));
-        device.status = Some(DeviceStatus { allocations: now.held.clone(), counts });
+        device.status =
+            Some(DeviceStatus { allocations: now.held.clone(), counts, conditions: now.conditions.clone() });
         device
     }
 

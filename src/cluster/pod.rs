@@ -205,6 +205,16 @@ impl LightPodSpec {
     }
 }
 
+impl LightContainerStatus {
+    /// The container runtime could not make or start it, and its words are about devices. What a pod's author gets wrong (a command
+    /// that is not there, a ConfigMap) is not.
+    fn lacks_devices(&self) -> bool {
+        let Some(waiting) = &self.state.waiting else { return false };
+        matches!(&*waiting.reason, "CreateContainerError" | "RunContainerError")
+            && ["CDI device", "nvidia", "/dev/infiniband"].iter().any(|word| waiting.message.contains(word))
+    }
+}
+
 impl LightPodStatus {
     /// Status of every container, init containers first.
     pub fn all_containers(&self) -> impl Iterator<Item = &LightContainerStatus> {
@@ -264,6 +274,7 @@ impl LightPod {
             request: container.request(),
             running: running(&container.name),
             started: started(&container.name),
+            lacks_devices: status.all_containers().any(|of| of.name == container.name && of.lacks_devices()),
             dra_backed: self.dra_backed(&container.name),
         });
         HandoffPod {

@@ -111,7 +111,7 @@ pub struct VirtualFunction {
 }
 
 /// What pods hold.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceStatus {
     /// Devices that pods hold without an assignment of the scheduler, by type.
     #[serde(default)]
@@ -119,6 +119,19 @@ pub struct DeviceStatus {
     /// For people: what `kubectl get devices` shows. No decision reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<DeviceCounts>,
+    /// `NodeSuspect`, while the node daemon holds the machine itself to blame for pods that failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+impl DeviceStatus {
+    /// Type of the condition of a node that takes no new pods with devices for a while.
+    pub const SUSPECT: &str = "NodeSuspect";
+
+    /// The condition of a suspect node.
+    pub fn suspect(&self) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.type_ == Self::SUSPECT && condition.status == "True")
+    }
 }
 
 /// The devices of the node in numbers, as the node daemon last wrote them.

@@ -12,6 +12,8 @@ pub enum Help {
     AgentConfig,
     /// A GPU driver of dynamic resource allocation must leave the node, or the node daemon must.
     AnotherGpuDriver,
+    /// What fails pods on the node must be mended.
+    NodeSuspect,
     /// The node daemon must publish its devices.
     Inventory,
     /// The kubelet must know the resource name.

@@ -103,6 +103,8 @@ pub struct PodContainer {
     pub running: bool,
     /// It runs, has run, or has been restarted.
     pub started: bool,
+    /// It waits because it could not be made or started with its devices.
+    pub lacks_devices: bool,
     /// Resource names that a DRA claim serves instead of a device plugin (`status.extendedResourceClaimStatus`).
     pub dra_backed: Vec<Box<str>>,
 }

@@ -242,6 +242,7 @@ fn template(pod: usize, shape: Shape) -> HandoffPod {
         request: ContainerRequest::judge([(GPU, Quantity::units(1))]),
         running: false,
         started: false,
+        lacks_devices: false,
         dra_backed: vec![],
     });
     HandoffPod {

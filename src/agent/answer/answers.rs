@@ -11,6 +11,7 @@ use crate::agent::options::AgentOptions;
 use crate::agent::options::{DeviceIdStrategy, DeviceListStrategy};
 use crate::contract::deviceplugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount};
 use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodRef, key};
+use crate::decide::health::Blame;
 use crate::hardware::Bdf;
 
 /// The devices of one container for one call. Everything in it has been validated against the inventory.
@@ -37,8 +38,13 @@ pub trait Answerer: Send + Sync {
 
 /// Why a grant could not be turned into an answer. The text ends in the pod's status message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct AnswerError(pub String);
+#[error("{why}")]
+pub struct AnswerError {
+    /// What failed, and what to do.
+    pub why: String,
+    /// What of the machine is to blame; `None` where nothing is.
+    pub blame: Option<Blame>,
+}
 
 /// Answers from the table of the moment.
 pub struct Answers {
@@ -66,6 +72,10 @@ impl Answerer for Answers {
             grant.entries.iter().filter(|(of, _)| of == kind).map(|(_, entry)| entry).collect()
         };
         let (gpus, nics) = (of(&DeviceType::Gpu), of(&DeviceType::Rdma));
+        if let Some((kind, why)) = grant.entries.iter().find_map(|(kind, _)| table.unwritten.get_key_value(kind)) {
+            // The container runtime would find no device of that name, and the container would never start.
+            return Err(AnswerError { why: why.clone(), blame: Some(Blame::Node(kind.clone())) });
+        }
         if !gpus.is_empty() {
             let parts =
                 gpus.iter().map(|entry| find(&table, &entry.id, &DeviceType::Gpu, self.options.names_gpu_nodes()));
@@ -104,10 +114,12 @@ fn find<'a>(
     by_node: bool,
 ) -> Result<(&'a DeviceId, &'a DeviceNodes), AnswerError> {
     let found = table.devices.get_key_value(id).filter(|(_, parts)| parts.kind == *kind);
-    let (id, parts) = found.ok_or_else(|| AnswerError(format!("{kind} {id} is not in this machine")))?;
+    let unknown = || AnswerError { why: format!("{kind} {id} is not in this machine"), blame: None };
+    let (id, parts) = found.ok_or_else(unknown)?;
     if by_node && parts.nodes.is_empty() {
         let why = parts.missing.as_deref().unwrap_or("check the driver there");
-        return Err(AnswerError(format!("{kind} {id} has no device node on this node: {why}")));
+        let why = format!("{kind} {id} has no device node on this node: {why}");
+        return Err(AnswerError { why, blame: Some(Blame::Device(id.clone())) });
     }
     Ok((id, parts))
 }

@@ -28,7 +28,8 @@ fn answers(change: impl FnOnce(&mut AgentOptions)) -> Answers {
         (VF, parts(DeviceType::Rdma, "", &["/dev/infiniband/uverbs4", "/dev/infiniband/rdma_cm"])),
     ];
     let devices = devices.map(|(id, parts)| (DeviceId::parse(id).unwrap(), parts)).into();
-    let table = DeviceTable { devices, control: vec!["/dev/nvidiactl".into()], driver: Vec::new(), dev_root: None };
+    let table =
+        DeviceTable { devices, control: vec!["/dev/nvidiactl".into()], driver: Vec::new(), ..DeviceTable::default() };
     let answers = Answers::new(Arc::new(options));
     answers.replace(Arc::new(table));
     answers

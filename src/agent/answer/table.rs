@@ -19,6 +19,8 @@ pub struct DeviceTable {
     pub driver: Vec<DriverFile>,
     /// Where the nodes lie when that is not `/dev`.
     pub dev_root: Option<PathBuf>,
+    /// Types of devices whose CDI spec should say something else than it does, and why it could not be written.
+    pub unwritten: BTreeMap<DeviceType, String>,
 }
 
 /// What belongs to one device.
@@ -58,7 +60,8 @@ impl DeviceTable {
             (device.id.clone(), DeviceNodes { kind: device.kind(), index, bdf: device.bdf, nodes, missing })
         });
         let dev_root = dev.map(|dev| dev.root().to_owned()).filter(|root| root != Path::new("/dev"));
-        Self { devices: parts.collect(), control: dev.map(nodes::control).unwrap_or_default(), driver, dev_root }
+        let control = dev.map(nodes::control).unwrap_or_default();
+        Self { devices: parts.collect(), control, driver, dev_root, unwritten: BTreeMap::new() }
     }
 
     /// Where the node with this path in the container lies on the host.

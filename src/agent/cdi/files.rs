@@ -41,26 +41,29 @@ impl CdiFiles {
     }
 
     /// Writes the files of `table` where they differ from what is there. Names of devices in use stay, even when the device
-    /// has left: a container that restarts asks for the same name again.
-    pub fn write(&mut self, table: &DeviceTable, in_use: &BTreeSet<DeviceId>) -> Result<(), CdiError> {
+    /// has left: a container that restarts asks for the same name again. Returns which files could not be written.
+    pub fn write(&mut self, table: &DeviceTable, in_use: &BTreeSet<DeviceId>) -> BTreeMap<DeviceType, CdiError> {
+        let mut failed = BTreeMap::new();
         for (kind, of) in &self.kinds {
             let path = path(&self.root, kind);
             let spec = spec(kind, of, table, self.written.get(kind), in_use);
-            if spec.devices.is_empty() {
-                // A runtime calls a file without devices broken, and complains about it at every container.
-                remove(&path).map_err(|source| CdiError { path: path.clone(), source })?;
-                self.written.remove(kind);
-                continue;
-            }
             // Looked at again each time: /run is emptied by a reboot, and by people.
-            if self.written.get(kind) == Some(&spec) && path.exists() {
-                continue;
+            let done = if spec.devices.is_empty() {
+                // A runtime calls a file without devices broken, and complains about it at every container.
+                remove(&path).map(|()| drop(self.written.remove(kind)))
+            } else if self.written.get(kind) == Some(&spec) && path.exists() {
+                Ok(())
+            } else {
+                replace(&path, &spec).map(|()| {
+                    tracing::info!(path = %path.display(), devices = spec.devices.len(), "CDI spec written");
+                    self.written.insert(kind, spec);
+                })
+            };
+            if let Err(source) = done {
+                failed.insert(of.clone(), CdiError { path, source });
             }
-            replace(&path, &spec).map_err(|source| CdiError { path: path.clone(), source })?;
-            tracing::info!(path = %path.display(), devices = spec.devices.len(), "CDI spec written");
-            self.written.insert(kind, spec);
         }
-        Ok(())
+        failed
     }
 }
 

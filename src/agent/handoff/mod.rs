@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod node_view;
 pub mod pod_resources;
 pub mod service;
+mod starts;
 pub mod unlocker;
 
 pub use api::{HandoffApi, HandoffApiError, KubeHandoffApi};
@@ -22,3 +23,4 @@ pub use metrics::HandoffMetrics;
 pub use node_view::NodeView;
 pub use pod_resources::PodResourcesClient;
 pub use service::{HandoffContext, HandoffService, HandoffSettings};
+pub use starts::Starts;

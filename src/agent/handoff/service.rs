@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use prost::Message;
-use tokio::sync::{Mutex, Notify, watch};
+use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tonic::Status;
 
 use super::api::HandoffApi;
@@ -25,6 +25,7 @@ use crate::decide::handoff::{
     AllocateCall, AllocateContext, AllocateOutcome, AllocatePolicy, AllocateRefusal, AllocateRule, EntryKey, Ledger,
     LedgerEntry, LiveReads, NewGrant, NodeInventory, PodResources, RefusalCode, decide, passed_by,
 };
+use crate::decide::health::{Blame, ServeOutcome};
 use crate::runtime::clock;
 
 /// How long the identification of a GetPreferredAllocation holds for the Allocate that follows with the ids it answered.
@@ -68,6 +69,8 @@ pub struct HandoffContext {
     pub pod_resources: Arc<PodResourcesClient>,
     /// Counters.
     pub metrics: HandoffMetrics,
+    /// Is told what became of pods here.
+    pub outcomes: mpsc::Sender<ServeOutcome>,
 }
 
 /// Answers Allocate, GetPreferredAllocation and PreStartContainer.
@@ -504,13 +507,20 @@ impl HandoffService {
     fn serve(&self, state: &mut HandoffState, serving: NewGrant) -> Result<ContainerAllocateResponse, AllocateRefusal> {
         let NewGrant { mut entry, how, shares, mismatch, notices } = serving;
         let answer = self.answer(&entry, shares)?;
+        let devices: BTreeSet<_> =
+            entry.served.iter().map(|(kind, device)| (kind.clone(), device.id.clone())).collect();
         entry.answer = Some(answer.encode_to_vec());
         let key = entry.key();
         state.ledger.record(entry);
         if let Err(error) = state.file.save(&state.ledger) {
             state.ledger.forget(&key);
+            if let Some((kind, _)) = devices.first() {
+                let why = format!("the ledger cannot be written ({error})").into();
+                self.report(ServeOutcome::Failed { blame: Blame::Node(kind.clone()), why });
+            }
             return Err(Self::unwritten(&key, &error));
         }
+        self.report(ServeOutcome::Served(devices));
         let entries = state.ledger.len();
         let entry = state.ledger.stored().get(&key).cloned();
         self.after.spawn(ServedCall { what: "served", entry, how: how.word(), mismatch, notices, entries });
@@ -566,8 +576,16 @@ impl HandoffService {
             shares,
         };
         self.context.answerer.answer(&grant).map_err(|error| {
+            if let Some(blame) = error.blame.clone() {
+                self.report(ServeOutcome::Failed { blame, why: error.why.as_str().into() });
+            }
             AllocateRefusal::of(AllocateRule::Answer, &entry.pod, &entry.container, &entry.resource, error)
         })
+    }
+
+    /// The next outcome says as much where too many wait.
+    pub fn report(&self, outcome: ServeOutcome) {
+        let _ = self.context.outcomes.try_send(outcome);
     }
 
     fn unwritten(key: &EntryKey, error: &std::io::Error) -> AllocateRefusal {

@@ -23,6 +23,10 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
             "Two drivers would hand out the same GPUs: take the other driver's DaemonSet off that node, or label the node \
              baton.io/device-plugin=off (docs/operate.md)"
         }
+        Help::NodeSuspect => {
+            "Pods failed there by the machine's fault: `baton explain node NODE` says which fault and until when; mend it, and the \
+             node takes pods again by itself (docs/runbooks.md)"
+        }
         Help::Inventory => "The node daemon has published no Device object: `baton doctor` on that node says why",
         Help::Registration => {
             "The node's kubelet knows no such resource: sharing is off there, the device is missing, or the registration is \

@@ -206,6 +206,9 @@ pub struct NodeExplanation {
     /// The gang or pod that it is kept for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub kept_for: Option<String>,
+    /// Why it is suspect and takes pods nevertheless: 30 % of the nodes are out for that already.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub suspect: Option<String>,
     /// Who holds its lock, for how long.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lock: Option<String>,

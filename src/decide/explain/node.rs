@@ -57,6 +57,7 @@ impl Scheduler {
             taints,
             advice: refusal.and_then(|(_, help)| by_help(help)).map(str::to_owned),
             kept_for: node.kept_for.as_ref().map(ToString::to_string),
+            suspect: node.suspect().filter(|(_, heeded)| !heeded).map(|(suspect, _)| suspect.message.to_string()),
             lock,
             waits_for_lock: waits.map(|attempt| attempt.pod.key.to_string()).collect(),
             reserved_for: reserved.map(|pod| pod.key().to_string()).collect(),
@@ -89,6 +90,9 @@ fn closed(node: &Node) -> Option<(String, Help)> {
     };
     if let Some(why) = stock.unreadable_cordons() {
         return Some((why.to_owned(), Help::Rule));
+    }
+    if let Some((suspect, true)) = node.suspect() {
+        return Some((format!("it is suspect: {}", suspect.message), Help::NodeSuspect));
     }
     let DeviceTotals { gpu_percent, nic_percent, .. } = stock.listed();
     if node.live_agent().is_none() {

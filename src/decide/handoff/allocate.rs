@@ -73,6 +73,7 @@ fn serve_static_pod(
         request: ContainerRequest::judge(limit),
         running: false,
         started: false,
+        lacks_devices: false,
         dra_backed: Vec::new(),
     };
     let pod = HandoffPod {

@@ -49,6 +49,7 @@ pub fn container(name: &str, kind: ContainerKind, limits: &[(&str, i64)]) -> Pod
         request: ContainerRequest::judge(limits),
         running: false,
         started: false,
+        lacks_devices: false,
         dra_backed: vec![],
     }
 }

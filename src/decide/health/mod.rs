@@ -11,10 +11,12 @@
 
 mod gpu;
 mod nic;
+mod suspect;
 mod xid;
 
 pub use gpu::{
     Ailment, DeviceStatus, DriverError, EventJudgement, FaultCause, GpuHealth, HealthChange, Observation, RecoveryRule,
 };
 pub use nic::{LinkFault, NicHealth, PortPolicy};
+pub use suspect::{Blame, Outage, ServeOutcome, SuspectRule, Suspicion};
 pub use xid::{XidAction, XidPolicy};

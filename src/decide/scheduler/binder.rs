@@ -497,6 +497,9 @@ impl Binder {
         if let Some(device) = cx.world.contested_device(id) {
             return Some(format!("device {device} of node {} is assigned to another pod", attempt.node_name));
         }
+        if let Some((suspect, true)) = node.suspect() {
+            return Some(format!("node {} is suspect: {}", attempt.node_name, suspect.message));
+        }
         let (device, why) = node.stock.as_ref()?.out_of_use(devices)?;
         Some(format!("device {device} of node {} {why}", attempt.node_name))
     }

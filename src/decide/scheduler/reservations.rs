@@ -212,7 +212,7 @@ impl Reservations {
         false
     }
 
-    /// `true` when the decision behind a reservation is void: the node is gone, a device is out of use or assigned to another pod, or
+    /// `true` when the decision behind a reservation is void: the node is gone or suspect, a device is out of use or assigned to another pod, or
     /// the node does not serve a resource name any more.
     pub fn is_outdated(&self, world: &World, id: PodId) -> bool {
         let Some(node) = self.node_of(id) else { return false };
@@ -221,6 +221,7 @@ impl Reservations {
         let Some(devices) = &pod.devices else { return false };
         let out_of_use = found.stock.as_ref().is_none_or(|stock| stock.out_of_use(devices).is_some());
         out_of_use
+            || matches!(found.suspect(), Some((_, true)))
             || world.contested_device(id).is_some()
             || expected_names(pod, found, None).iter().any(|name| !found.serves(name))
     }

@@ -17,6 +17,7 @@ use crate::decide::text::Text;
 
 use super::holders::Holders;
 use super::pod::{Pod, PodFacts};
+use super::suspects::Suspect;
 
 /// The devices of one node.
 #[derive(Debug, Clone)]
@@ -28,6 +29,8 @@ pub struct Stock {
     cordons: Cordons,
     /// `status.allocations`: devices of pods without an assignment.
     published: Box<[PublishedDevices]>,
+    /// The node daemon calls the node suspect.
+    suspect: Option<Suspect>,
     /// Types of which a bound pod holds devices that are not named yet.
     blocked: BTreeSet<DeviceType>,
 }
@@ -199,7 +202,7 @@ impl Stock {
     pub fn new(device: &Device, wall: Timestamp) -> Self {
         let (pool, cordons) = listed(device, wall);
         let (empty, published) = (pool.without_accounts(), published(device));
-        Self { empty, pool, cordons, published, blocked: BTreeSet::new() }
+        Self { empty, pool, cordons, published, suspect: suspect(device), blocked: BTreeSet::new() }
     }
 
     /// Lets equal labels, amounts and layouts of devices be stored once, over all nodes. The caller counts afresh.
@@ -221,10 +224,10 @@ impl Stock {
         let (pool, cordons) = listed(device, wall);
         let empty = pool.without_accounts();
         self.cordons = cordons;
-        let published = published(device);
-        let news = published != self.published || !empty.is_like(&self.empty);
+        let (published, suspect) = (published(device), suspect(device));
+        let news = published != self.published || suspect != self.suspect || !empty.is_like(&self.empty);
         if news {
-            (self.empty, self.published) = (empty, published);
+            (self.empty, self.published, self.suspect) = (empty, published, suspect);
         }
         news
     }
@@ -310,6 +313,11 @@ impl Stock {
     /// `true` when the node has published devices of pods without an assignment.
     pub fn has_published(&self) -> bool {
         !self.published.is_empty()
+    }
+
+    /// The node daemon calls the node suspect.
+    pub fn suspect(&self) -> Option<&Suspect> {
+        self.suspect.as_ref()
     }
 
     /// What is taken and free.
@@ -508,6 +516,12 @@ fn published(device: &Device) -> Box<[PublishedDevices]> {
         minors: entry.minors.clone().into(),
     });
     published.collect()
+}
+
+/// What the node daemon says of the node itself.
+fn suspect(device: &Device) -> Option<Suspect> {
+    let condition = device.status.as_ref()?.suspect()?;
+    Some(Suspect { since: condition.last_transition_time.0, message: condition.message.as_str().into() })
 }
 
 /// Some container asks for devices, or for something that only another system understands.

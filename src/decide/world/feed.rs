@@ -47,6 +47,7 @@ impl World {
                 self.mention(&name);
                 self.mix.devices_changed();
                 let (mut shared, mut ages) = (std::mem::take(&mut self.shared), self.ages);
+                let before = self.suspicion(&name);
                 self.change_node(&name, &mut changes, Wake::DEVICES, |node| {
                     let news = match &mut node.stock {
                         Some(stock) => stock.update(&device, wall),
@@ -64,9 +65,16 @@ impl World {
                     news
                 });
                 (self.shared, self.ages) = (shared, ages);
+                if let Some(id) = self.node_id(&name) {
+                    self.suspects_changed(id, before, &mut changes);
+                }
             }
             WorldEvent::DevicesGone(name) => {
+                let (id, before) = (self.node_id(&name), self.suspicion(&name));
                 self.change_node(&name, &mut changes, Wake::DEVICES, |node| node.stock.take().is_some());
+                if let Some(id) = id {
+                    self.suspects_changed(id, before, &mut changes);
+                }
             }
             WorldEvent::Agent { node, home, status, version, renewed } => {
                 self.mention(&node);

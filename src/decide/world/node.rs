@@ -18,6 +18,7 @@ use super::holders::{Holders, NodeExceptions};
 use super::pod::Pod;
 use super::resources::{Rated, Resources};
 use super::spec::{Labels, Taint};
+use super::suspects::Suspect;
 
 /// How far the clock of a node may be ahead of the reader's.
 const FUTURE: Duration = Duration::from_secs(60);
@@ -100,6 +101,8 @@ pub struct Node {
     pub(super) slices: BTreeMap<Box<str>, Box<str>>,
     /// It is kept for this group or pod: no other pod with devices comes here.
     pub kept_for: Option<Arc<str>>,
+    /// Its daemon calls it suspect and that is heeded: no new pod with devices comes here.
+    pub(super) shunned: bool,
 }
 
 impl Node {
@@ -118,12 +121,18 @@ impl Node {
             pods: BTreeSet::new(),
             slices: BTreeMap::new(),
             kept_for: None,
+            shunned: false,
         }
     }
 
     /// A driver beside us that hands out GPUs of this node.
     pub fn gpu_driver(&self) -> Option<&str> {
         self.slices.values().next().map(|driver| &**driver)
+    }
+
+    /// Why its daemon calls it suspect, and whether that is heeded: pods with devices are kept away.
+    pub fn suspect(&self) -> Option<(&Suspect, bool)> {
+        Some((self.stock.as_ref()?.suspect()?, self.shunned))
     }
 
     /// `true` when nothing in the cluster mentions this node any more.

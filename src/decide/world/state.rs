@@ -25,6 +25,7 @@ use super::node::{Images, Node};
 use super::pod::{Place, Pod};
 use super::resources::Resources;
 use super::spec::{BudgetFacts, Labels, PodSpec};
+use super::suspects::Suspects;
 use super::volume::{ClaimFacts, ClassFacts, VolumeFacts, VolumePlan, VolumePlans};
 use super::{NodeId, PodId};
 use crate::decide::world::gangs::{GangBook, GangChange, GangDefaults, GroupId};
@@ -83,6 +84,7 @@ pub struct World {
     pub(super) shared: SharedParts,
     /// Nodes with a lock annotation.
     pub(super) locked: LockedNodes,
+    pub(super) suspects: Suspects,
     /// Placed pods with required anti-affinity: they refuse others.
     pub(super) anti: BTreeSet<PodId>,
     /// Placed pods with required affinity or preferred terms: they attract other pods, or repel them.

@@ -36,6 +36,7 @@ pub fn text(explanation: &NodeExplanation, _wide: bool) -> String {
     };
     line("only for pods that tolerate", &explanation.taints);
     line("kept for", explanation.kept_for.as_slice());
+    line("suspect, but so are too many nodes to keep pods away:", explanation.suspect.as_slice());
     line("lock:", explanation.lock.as_slice());
     line("in the queue for the lock:", &explanation.waits_for_lock);
     line("reserved for pods that are not bound yet:", &explanation.reserved_for);

@@ -12,6 +12,7 @@ use super::snapshot::{Rules, Snapshot};
 use super::usage::Usage;
 use crate::cluster::agent_lease::LightLease;
 use crate::cluster::node::LightNode;
+use crate::contract::inventory::DeviceStatus;
 use crate::contract::{AgentStatus, Cordons, DeviceType, Identity, key};
 use crate::decide::explain::{QueueReport, ReservedDevices};
 use crate::decide::world::offered;
@@ -24,6 +25,9 @@ pub struct NodeRow {
     pub name: String,
     /// As kubectl shows it: `Ready` or `NotReady`, with `SchedulingDisabled` behind a comma on a cordoned node.
     pub status: String,
+    /// Why its daemon holds the machine to blame for pods that failed, and until when it takes no new ones with devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suspect: Option<String>,
     /// GPUs, MIG devices among them.
     pub gpu: DeviceCount,
     /// RDMA NICs.
@@ -96,9 +100,11 @@ pub fn rows(snapshot: &Snapshot, rules: &Rules, said: &QueueReport) -> Vec<NodeR
         let (gpu, rdma) = (count(&DeviceType::Gpu), count(&DeviceType::Rdma));
         let registered = agent.as_ref().is_some_and(|agent| !agent.registered.is_empty());
         let gone = [&gpu, &rdma].into_iter().find(|count| registered && count.is_not_offered());
+        let status = snapshot.devices.get(name).and_then(|device| device.status.as_ref());
         NodeRow {
             name: name.to_owned(),
             status: node.status_words(),
+            suspect: status.and_then(DeviceStatus::suspect).map(|condition| condition.message.clone()),
             daemon_gone: gone.map(|count| format!("kubelet offers 0 of {}", count.healthy())),
             gpu,
             rdma,
@@ -235,7 +241,7 @@ impl Row for NodeRow {
         });
         vec![
             self.name.clone(),
-            self.status.clone(),
+            if self.suspect.is_some() { format!("{},NodeSuspect", self.status) } else { self.status.clone() },
             self.gpu.cell(),
             self.gpu.partly.to_string(),
             self.reserved_cell(),

@@ -114,6 +114,11 @@ fn periods() -> Settings {
         "recovery-probe-period" "DURATION" options.periods.recovery_probe "An unhealthy GPU is probed again";
         "recovery-window" "DURATION" options.periods.recovery_window
             "Clean probes must span this long before an unhealthy GPU is healthy again";
+        "suspect-window" "DURATION" options.periods.suspect_window
+            "Three pods that the machine fails within this make the device or the node suspect";
+        "suspect-min" "DURATION" options.periods.suspect_min
+            "A suspect device or node takes no new pods for this long; twice as long each time";
+        "suspect-max" "DURATION" options.periods.suspect_max "A suspect device or node is tried again after this at the latest";
         "kubelet-poll-period" "DURATION" options.periods.kubelet_poll "The kubelet's directory is polled, beside inotify";
         "register-timeout" "DURATION" options.periods.register_timeout
             "Time for one registration; the kubelet dials back inside it";

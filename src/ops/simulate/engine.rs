@@ -281,6 +281,7 @@ fn template(ask: &Ask) -> PodFacts {
         request: ContainerRequest::judge(limits.into_iter().filter(|(name, _)| key::is_device_resource(name))),
         running: false,
         started: false,
+        lacks_devices: false,
         dra_backed: Vec::new(),
     };
     let model = NodeRequirement { key: MODEL.to_owned(), operator: NodeOperator::In, values: ask.models.clone() };

@@ -7,6 +7,8 @@ use std::time::Duration;
 use baton::contract::inventory::Device;
 use baton::contract::{DeviceType, key};
 use baton::runtime::clock;
+use k8s_openapi::api::core::v1::Event;
+use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
 use super::faults::{all_is_free, served_exactly, waits_for_a_silent_daemon};
@@ -166,6 +168,55 @@ async fn a_gpu_without_its_device_node_takes_no_pod_and_is_back_with_it() {
     println!("device nodes back to the Device object: {took:?}");
     assert!(took < Duration::from_secs(2), "{took:?}");
     cluster.until_running("two").await;
+    cluster.check_no_device_twice().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_cdi_spec_cannot_be_written_costs_three_pods() {
+    let agent = ["--rescan-period=300ms", "--suspect-min=5s"];
+    // One of four is within the 30 % of nodes that may be out.
+    let cluster = TestCluster::with_agent_args(4, &agent).await;
+    let cdi = cluster.path("node-0/cdi");
+    std::fs::remove_dir_all(&cdi).unwrap();
+    std::fs::write(&cdi, "a file in the place of the directory").unwrap();
+    until("the daemon has tried to write", SOON, async || {
+        cluster.nodes[0].agent.output().contains("cannot be written").then_some(())
+    })
+    .await;
+    let suspect = async || {
+        let devices: Api<Device> = Api::all(cluster.client.clone());
+        let status = devices.get("node-0").await.expect("it is read").status?;
+        status.suspect().map(|condition| condition.message.clone())
+    };
+    for name in ["a", "b", "c"] {
+        assert_eq!(suspect().await, None, "before the third");
+        cluster.create(&pod(name).on("node-0").app("main", ONE)).await;
+        cluster.until_phase(name, &["Failed"]).await;
+        let status = cluster.pod(name).await.unwrap().status.unwrap();
+        assert!(status.message.as_ref().is_some_and(|why| why.contains("CDI spec")), "{:?}", status.message);
+    }
+    let why = until("the node is suspect", SOON, suspect).await;
+    assert!(why.contains("CDI spec") && why.contains("no new pods before"), "{why}");
+    cluster.create(&pod("kept").on("node-0").app("main", ONE)).await;
+    until("the pod says why it waits", SOON, async || {
+        let conditions = cluster.pod("kept").await?.status?.conditions?;
+        let says = |text: &String| text.contains("NodeSuspect: the machine has failed pods");
+        conditions.iter().any(|of| of.message.as_ref().is_some_and(says)).then_some(())
+    })
+    .await;
+    let (_, nodes, _) = cluster.baton(&["get", "nodes"]).await;
+    assert!(nodes.contains("Ready,NodeSuspect"), "{nodes}");
+    cluster.create(&pod("other").app("main", &[(key::NVIDIA_GPU, "8")])).await;
+    cluster.until_running("other").await;
+    let events: Api<Event> = Api::namespaced(cluster.client.clone(), "default");
+    until("an event tells it", SOON, async || {
+        let list = events.list(&ListParams::default()).await.ok()?;
+        list.items.iter().any(|event| event.reason.as_deref() == Some("NodeSuspect")).then_some(())
+    })
+    .await;
+    std::fs::remove_file(&cdi).unwrap();
+    cluster.until_running("kept").await;
+    until("it is trusted again", SOON, async || suspect().await.is_none().then_some(())).await;
     cluster.check_no_device_twice().await;
 }
 

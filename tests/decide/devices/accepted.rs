@@ -78,6 +78,7 @@ impl Node {
             request: ContainerRequest::judge(limits.iter().map(|(name, amount)| (*name, Quantity::units(*amount)))),
             running: false,
             started: false,
+            lacks_devices: false,
             dra_backed: vec![],
         });
         let wanted: Vec<PodContainer> = wanted.collect();

@@ -177,6 +177,7 @@ fn what_a_dra_claim_serves_is_not_chosen_and_a_broken_rule_names_the_container()
         request: ContainerRequest::judge(limits.iter().map(|(name, q)| (*name, q.parse().unwrap()))),
         running: false,
         started: false,
+        lacks_devices: false,
         dra_backed: dra_backed.iter().map(|name| (*name).into()).collect(),
     };
     let of = |container| PodDeviceRequest::of_containers(&[container], Wishes::default());

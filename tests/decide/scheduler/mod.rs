@@ -15,4 +15,5 @@ mod recovery;
 mod scores;
 mod storage;
 mod streams;
+mod suspects;
 mod volumes;

@@ -29,6 +29,7 @@ pub fn pod(name: &str, limits: &[(&str, &str)], now: Duration) -> PodFacts {
         request: ContainerRequest::judge(limits),
         running: false,
         started: false,
+        lacks_devices: false,
         dra_backed: vec![],
     };
     PodFacts {

@@ -104,6 +104,7 @@ impl Agent {
             answerer: Arc::new(Names),
             pod_resources: Arc::new(PodResourcesClient::new(&kubelet.join("pod-resources/kubelet.sock"))),
             metrics: HandoffMetrics::default(),
+            outcomes: tokio::sync::mpsc::channel(1).0,
         };
         let service = HandoffService::new(settings, parts);
         let mut tasks = JoinSet::new();

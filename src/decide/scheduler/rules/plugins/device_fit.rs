@@ -183,6 +183,10 @@ impl Filter for DeviceFit {
         if let Some(name) = &node.kept_for {
             return Outcome::unfit(NAME, format!("kept for {name}"), ROOM);
         }
+        if let Some((_, true)) = node.suspect() {
+            let text = "NodeSuspect: the machine has failed pods";
+            return Outcome::unfit(NAME, text, Wake::DEVICES).helped_by(Help::NodeSuspect);
+        }
         if let Some(driver) = node.gpu_driver() {
             let text = format!("AnotherGpuDriver: {driver} offers the node's GPUs by ResourceSlices");
             return Outcome::unfit(NAME, text, Wake::DEVICES).helped_by(Help::AnotherGpuDriver);
