@@ -4,6 +4,8 @@
 //! kube-scheduler's: whole numbers, rounded down per resource and once more in the weighted mean. By a line, its mean leaves out
 //! resources that score 0, and is rounded to the nearest number; the rule `RequestedToCapacityRatio` does neither.
 
+use std::sync::LazyLock;
+
 use crate::contract::key;
 use crate::decide::help::Help;
 use crate::decide::scheduler::rules::{Filter, Outcome, Plugin, Reads, Score, Slots, Text, View};
@@ -65,32 +67,35 @@ impl Shortage<'_> {
             Self::Unserved(name) => (format!("agent does not serve {name}").into(), Help::Registration),
             Self::NotOffered(name) => (format!("node daemon gone: the kubelet offers no {name}").into(), Help::Daemon),
             Self::Extended(name, wanted, most) => {
-                let help = match name {
-                    key::NVIDIA_GPU if most > 0 && wanted > most => Help::LargerNode,
-                    key::NVIDIA_GPU => Help::Room,
-                    _ => Help::Rule,
-                };
-                (slots.kept::<ShortageTexts>().text(name, wanted), help)
+                if name != key::NVIDIA_GPU {
+                    return (slots.kept::<ShortageTexts>().text(name), Help::Rule);
+                }
+                let made = usize::try_from(wanted).ok().and_then(|wanted| FEW_GPUS.get(wanted)).cloned();
+                let help = if most > 0 && wanted > most { Help::LargerNode } else { Help::Room };
+                (made.unwrap_or_else(|| few_gpus(wanted)), help)
             }
         }
     }
 }
 
-/// Texts about extended resources that were made already: many nodes get the same.
+/// Texts for requests of up to 16 GPUs: many nodes get the same.
+static FEW_GPUS: LazyLock<[Text; 17]> = LazyLock::new(|| std::array::from_fn(|wanted| few_gpus(wanted as i64)));
+
+fn few_gpus(wanted: i64) -> Text {
+    if wanted == 1 { "have no free GPU".into() } else { format!("have fewer than {wanted} free GPUs").into() }
+}
+
+/// Texts about other extended resources that were made already.
 #[derive(Default)]
-struct ShortageTexts(Vec<(Box<str>, i64, Text)>);
+struct ShortageTexts(Vec<(Box<str>, Text)>);
 
 impl ShortageTexts {
-    fn text(&mut self, name: &str, wanted: i64) -> Text {
-        if let Some((_, _, text)) = self.0.iter().find(|(known, amount, _)| *amount == wanted && **known == *name) {
+    fn text(&mut self, name: &str) -> Text {
+        if let Some((_, text)) = self.0.iter().find(|(known, _)| **known == *name) {
             return text.clone();
         }
-        let text = Text::from(match name {
-            key::NVIDIA_GPU if wanted == 1 => "have no free GPU".to_owned(),
-            key::NVIDIA_GPU => format!("have fewer than {wanted} free GPUs"),
-            name => format!("insufficient {name}"),
-        });
-        self.0.push((name.into(), wanted, text.clone()));
+        let text = Text::from(format!("insufficient {name}"));
+        self.0.push((name.into(), text.clone()));
         text
     }
 }
