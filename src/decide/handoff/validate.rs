@@ -173,8 +173,8 @@ fn is_locked(context: &AllocateContext<'_>, pod: &HandoffPod) -> Result<(), Brok
     let why = match named {
         Some(LockMatch::ThisBind) => return Ok(()),
         None => format!(
-            "node {node} has no lock, so no scheduler is handing devices to this pod now; schedule it with one of {}",
-            context.policy.scheduler_names.join(", ")
+            "node {node} has no lock, so no scheduler is handing devices to this pod now; {}",
+            without_lock(context, pod)
         ),
         Some(LockMatch::No) => {
             format!("the lock of node {node} is another pod's ({raw}); delete and re-create this pod")
@@ -184,6 +184,22 @@ fn is_locked(context: &AllocateContext<'_>, pod: &HandoffPod) -> Result<(), Brok
         ),
     };
     Err((AllocateRule::Lock, why))
+}
+
+/// What to do about a pod whose scheduler holds no lock for it.
+fn without_lock(context: &AllocateContext<'_>, pod: &HandoffPod) -> String {
+    let (names, scheduler) = (&context.policy.scheduler_names, &pod.scheduler_name);
+    if names.contains(scheduler) {
+        return format!(
+            "delete and re-create it. If {scheduler} never writes the lock, start the node daemon with --node-lock=auto"
+        );
+    }
+    format!(
+        "schedule it with {}; or, for pods of {scheduler}, which writes no lock, start the node daemon with --node-lock=auto \
+         --scheduler-names={},{scheduler}",
+        names.join(" or "),
+        names.join(",")
+    )
 }
 
 fn was_scheduled(context: &AllocateContext<'_>, pod: &HandoffPod) -> Result<(), Broken> {

@@ -4,6 +4,7 @@ mod agent;
 mod choice;
 mod failures;
 mod handoff_node;
+mod koordinator;
 mod pods;
 mod refusals;
 mod served;
