@@ -1,4 +1,6 @@
 //! Nodes whose machine fails pods: how many pods they cost, and on how many nodes at one time their daemons' word is heeded.
+//!
+//! `SUSPECT_SEEDS` sets how many streams of pods are run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -105,7 +107,7 @@ fn a_pod_on_its_way_to_a_node_that_becomes_suspect_goes_elsewhere() {
     assert_eq!((there, cluster.bound()), (before, 12), "no further one went there, and all have a place");
 }
 
-/// 1,000 one-GPU pods, 10 nodes, one whose CDI spec cannot be written: pods lost within 15 minutes, and after how many seconds all
+/// 1,000 one-GPU pods, 10 nodes, one whose CDI spec cannot be written: pods lost within 10 minutes, and after how many seconds all
 /// have run, if they have. Each node serves one pod a second, which lives 20 to 40 s; a failed one is made anew a second later.
 fn black_hole(seed: u64, heeded: bool) -> (usize, Option<u64>) {
     let (mut cluster, mut dice, mut suspicion) = (nodes(10), Dice(seed), Suspicion::default());
@@ -114,7 +116,7 @@ fn black_hole(seed: u64, heeded: bool) -> (usize, Option<u64>) {
     let mut ends: BTreeMap<String, Duration> = BTreeMap::new();
     while !waiting.is_empty() || !ends.is_empty() || cluster.bound() < cluster.pods.len() {
         seconds += 1;
-        if seconds == 900 {
+        if seconds == 600 {
             return (lost, None);
         }
         cluster.now += Duration::from_secs(1);
@@ -151,12 +153,13 @@ fn black_hole(seed: u64, heeded: bool) -> (usize, Option<u64>) {
 
 #[test]
 fn a_node_that_fails_every_pod_costs_a_handful_of_a_thousand() {
-    for seed in 1..=2 {
+    let seeds = std::env::var("SUSPECT_SEEDS").map_or(1, |text| text.parse().unwrap());
+    for seed in 1..=seeds {
         let (without, with) = (black_hole(seed, false), black_hole(seed, true));
         println!("seed {seed}: pods lost, seconds until all have run: without {without:?}, with {with:?}");
         // Three, then one or two (one may be bound already) after each of the outages of 1, 2 and 4 minutes.
         assert!(with.0 <= 10 && with.1.is_some_and(|seconds| seconds < 600), "seed {seed}: {with:?}");
         // Every GPU of the broken node is free for ever: the last pods go nowhere else.
-        assert!(without.0 > 500 && without.1.is_none(), "seed {seed}: {without:?}");
+        assert!(without.0 > 400 && without.1.is_none(), "seed {seed}: {without:?}");
     }
 }
