@@ -11,6 +11,7 @@ mod extender;
 #[path = "../harness/cluster/mod.rs"]
 #[allow(dead_code, unused_imports)] // other crates of tests use more of it
 mod harness;
+mod migrate;
 mod ports;
 mod scheduler;
 #[path = "../harness/skip.rs"]

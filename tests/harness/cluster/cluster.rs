@@ -102,6 +102,16 @@ impl TestCluster {
 
     /// A machine with a kubelet that calls itself the node `name`.
     pub async fn add_machine(&mut self, machine: &str, name: &str, agent_args: &[&str]) {
+        self.add(machine, name, agent_args).await;
+        self.nodes.last_mut().expect("it was added").agent.restart();
+    }
+
+    /// A node whose agent is not started yet.
+    pub async fn add_idle_machine(&mut self, name: &str) {
+        self.add(name, name, &[]).await;
+    }
+
+    async fn add(&mut self, machine: &str, name: &str, agent_args: &[&str]) {
         let root = self.dir.path().join(machine);
         let hardware = VirtualNode::create(root.join("hw"), NodeSpec::new(machine)).expect("virtual hardware");
         let mut options = KubeletOptions::new(name, root.join("k"), self.client.clone());
@@ -113,7 +123,7 @@ impl TestCluster {
         let kubelet = Kubelet::start(options).await.expect("kubelet");
         let credentials = self.credentials(self.namespace, "baton-device-plugin", Some(name)).await;
         let command = agent_command([name, self.namespace], &root, &hardware, &kubelet, &credentials, agent_args);
-        let agent = Daemon::start(command, root.join("agent.log"));
+        let agent = Daemon::idle(command, root.join("agent.log"));
         self.nodes.push(ClusterNode { name: name.to_owned(), hardware, kubelet, agent });
     }
 

@@ -17,9 +17,14 @@ pub struct Daemon {
 impl Daemon {
     /// Starts `baton args…`; its output is appended to `log`.
     pub fn start(args: Vec<OsString>, log: PathBuf) -> Self {
-        let mut daemon = Self { binary: binary(), args, log, env: Vec::new(), child: None };
+        let mut daemon = Self::idle(args, log);
         daemon.restart();
         daemon
+    }
+
+    /// The same, not started yet.
+    pub fn idle(args: Vec<OsString>, log: PathBuf) -> Self {
+        Self { binary: binary(), args, log, env: Vec::new(), child: None }
     }
 
     /// Kills what runs and starts the same command of another build.
