@@ -66,7 +66,7 @@ impl DirectoryWatch {
                 }
             }
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

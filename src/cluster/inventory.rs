@@ -127,16 +127,12 @@ impl InventoryWriter {
         };
         let stored = current.as_ref().map_or(&[][..], |current| &current.spec.devices);
         let wanted = self.object(now, node.uid().as_deref(), &cordons, stored);
-        match current.filter(|current| matches(current, &wanted)) {
-            Some(current) => {
-                self.keep(now, current, node.uid(), &cordons);
-                Ok(Written { device: false, labels })
-            }
-            None => {
-                self.apply(&wanted, now, node.uid(), &cordons).await?;
-                Ok(Written { device: true, labels })
-            }
+        if let Some(current) = current.filter(|current| matches(current, &wanted)) {
+            self.keep(now, current, node.uid(), &cordons);
+            return Ok(Written { device: false, labels });
         }
+        self.apply(&wanted, now, node.uid(), &cordons).await?;
+        Ok(Written { device: true, labels })
     }
 
     async fn apply(

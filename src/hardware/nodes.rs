@@ -17,7 +17,7 @@ const NVIDIA: u32 = 195;
 pub fn gpu(dev: &Tree, minor: u32) -> Result<PathBuf, String> {
     let node = node(dev, &format!("nvidia{minor}"))?;
     let shown = node.display();
-    let found = dev.resolve(&format!("nvidia{minor}")).map_err(|error| format!("{shown}: {error}"))?;
+    let found = dev.resolve(format!("nvidia{minor}")).map_err(|error| format!("{shown}: {error}"))?;
     let meta = std::fs::metadata(dev.root().join(found)).map_err(|error| format!("{shown}: {error}"))?;
     // The driver goes by the number and not by the name. What stands in for a node on a machine without the driver has none of its own.
     let (major, other) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));

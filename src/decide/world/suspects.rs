@@ -32,24 +32,36 @@ pub struct Suspect {
     pub message: Box<str>,
 }
 
+/// What a node's Device object says of it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Word {
+    /// There is such an object.
+    exists: bool,
+    /// Since when it calls the node suspect.
+    since: Option<Timestamp>,
+}
+
 impl World {
-    /// Since when the node's Device object calls it suspect; the outer `None` where there is no object.
-    pub(super) fn suspicion(&self, node: &str) -> Option<Option<Timestamp>> {
-        let stock = self.nodes.get(self.node_id(node)?)?.stock.as_ref()?;
-        Some(stock.suspect().map(|suspect| suspect.since))
+    /// What the node's Device object says now.
+    pub(super) fn suspicion(&self, node: &str) -> Word {
+        self.node_id(node).map_or_else(Word::default, |id| self.word(id))
     }
 
-    /// The Device object of a node changed from one that said `before`, or that did not exist (`None`).
-    pub(super) fn suspects_changed(&mut self, id: NodeId, before: Option<Option<Timestamp>>, changes: &mut Changes) {
-        let name = self.nodes.get(id).map(|node| node.name.clone());
-        let now = name.and_then(|name| self.suspicion(&name));
+    fn word(&self, id: NodeId) -> Word {
+        let stock = self.nodes.get(id).and_then(|node| node.stock.as_ref());
+        Word { exists: stock.is_some(), since: stock.and_then(|stock| Some(stock.suspect()?.since)) }
+    }
+
+    /// The Device object of a node changed from one that said `before`.
+    pub(super) fn suspects_changed(&mut self, id: NodeId, before: Word, changes: &mut Changes) {
+        let now = self.word(id);
         let Suspects { known, stocks } = &mut self.suspects;
-        *stocks = *stocks + usize::from(now.is_some()) - usize::from(before.is_some());
-        before.flatten().map(|since| known.remove(&(since, id)));
-        now.flatten().map(|since| known.insert((since, id)));
+        *stocks = *stocks + usize::from(now.exists) - usize::from(before.exists);
+        before.since.map(|since| known.remove(&(since, id)));
+        now.since.map(|since| known.insert((since, id)));
         let most = *stocks * MOST_PERCENT / 100;
         let heeded: Vec<(NodeId, bool)> = known.iter().enumerate().map(|(rank, (_, id))| (*id, rank < most)).collect();
-        let gone = before.flatten().filter(|_| now.flatten().is_none()).map(|_| (id, false));
+        let gone = before.since.filter(|_| now.since.is_none()).map(|_| (id, false));
         for (id, heed) in heeded.into_iter().chain(gone) {
             let Some(node) = self.nodes.get_mut(id).filter(|node| node.shunned != heed) else { continue };
             node.shunned = heed;
