@@ -4,10 +4,11 @@
 mod plugin;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use baton::contract::key;
 use baton::ops::manifests::Values;
+use baton::runtime::clock;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -112,9 +113,9 @@ impl Fleet {
 
     /// Lets the cluster go on until something holds.
     async fn until(&mut self, what: &str, mut holds: impl AsyncFnMut(&Self) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = clock::mono() + Duration::from_secs(60);
         while !holds(self).await {
-            assert!(Instant::now() < deadline, "waited in vain: {what}");
+            assert!(clock::mono() < deadline, "waited in vain: {what}");
             self.step().await;
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -261,19 +262,19 @@ impl Fleet {
     }
 
     /// One node from the other plugin to Baton.
-    async fn to_baton(&mut self, number: usize, drain: bool) {
+    async fn join_baton(&mut self, number: usize, drain: bool) {
         self.cordon(number).await;
         if drain {
             self.until("the node is empty", async |fleet| fleet.holding(number).await == 0).await;
         }
         self.patch(number, json!({"spec": {"taints": [{"key": TAINT, "value": "only", "effect": "NoSchedule"}]}}))
             .await;
-        let begin = Instant::now();
+        let begin = clock::mono();
         self.plugins[number] = None;
         self.until("the other plugin's GPUs are gone", async |fleet| !fleet.offers(number).await).await;
         self.cluster.nodes[number].agent.restart();
         self.until("Baton's GPUs are offered", async |fleet| fleet.offers(number).await).await;
-        self.gaps.push(begin.elapsed());
+        self.gaps.push(clock::mono() - begin);
         self.uncordon(number).await;
     }
 
@@ -282,7 +283,7 @@ impl Fleet {
         self.cordon(number).await;
         self.until("the node is empty", async |fleet| fleet.holding(number).await == 0).await;
         self.cluster.until_unlocked(Duration::from_secs(10)).await;
-        let begin = Instant::now();
+        let begin = clock::mono();
         self.cluster.nodes[number].agent.signal("TERM");
         self.until("Baton's GPUs are gone", async |fleet| !fleet.offers(number).await).await;
         self.cluster.nodes[number].agent.kill();
@@ -295,7 +296,7 @@ impl Fleet {
         let plugin = self.plugin(number).await;
         self.plugins[number] = Some(plugin);
         self.until("the other plugin's GPUs are offered", async |fleet| fleet.offers(number).await).await;
-        self.gaps.push(begin.elapsed());
+        self.gaps.push(clock::mono() - begin);
         let labels = ["gpu-vendor", "gpu-model", "gpu-driver-version"]
             .map(|label| (format!("node.koordinator.sh/{label}"), Value::Null));
         self.patch(number, json!({"spec": {"taints": null}, "metadata": {"labels": Value::from_iter(labels)}})).await;
@@ -347,12 +348,12 @@ async fn a_fleet_moves_from_nvidias_plugin_node_by_node_and_back() {
         fleet.until("a long pod runs", async |fleet| fleet.runs(&name).await).await;
     }
     fleet.flows(THEIRS, AT_A_TIME).await;
-    fleet.to_baton(0, false).await;
+    fleet.join_baton(0, false).await;
     fleet.streams.insert(OURS);
     // A mixed fleet.
     fleet.flows(OURS, AT_A_TIME).await;
     fleet.flows(THEIRS, AT_A_TIME).await;
-    fleet.to_baton(1, false).await;
+    fleet.join_baton(1, false).await;
     fleet.streams.remove(THEIRS);
     fleet.renounce_waiting(THEIRS).await;
     fleet.flows(OURS, 2 * AT_A_TIME).await;
@@ -363,7 +364,7 @@ async fn a_fleet_moves_from_nvidias_plugin_node_by_node_and_back() {
     fleet.streams.clear();
     fleet.until("the streams have ended", async |fleet| fleet.living().await == long.len()).await;
     let mut full = Vec::new();
-    for _ in 0..2 * GPUS - long.len() + 1 {
+    for _ in 0..=2 * GPUS - long.len() {
         full.push(fleet.create(OURS, 100_000).await);
     }
     fleet.until("the fleet is full", async |fleet| fleet.running().await == 2 * GPUS).await;
@@ -391,12 +392,12 @@ async fn a_fleet_moves_from_nvidias_plugin_node_by_node_and_back() {
 async fn a_fleet_moves_from_a_plugin_that_shares_gpus_by_empty_nodes() {
     let mut fleet = Fleet::start(2, 4).await;
     fleet.flows(THEIRS, AT_A_TIME).await;
-    fleet.to_baton(0, true).await;
+    fleet.join_baton(0, true).await;
     fleet.streams.insert(OURS);
     fleet.flows(OURS, AT_A_TIME).await;
     fleet.flows(THEIRS, AT_A_TIME).await;
     fleet.streams.remove(THEIRS);
-    fleet.to_baton(1, true).await;
+    fleet.join_baton(1, true).await;
     fleet.flows(OURS, 2 * AT_A_TIME).await;
     fleet.tell("from HAMi");
 }
