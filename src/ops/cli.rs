@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use super::config::{self, ConfigError};
 use super::say::{Usage, remark};
 use super::settings;
-use super::{audit, complete, convert, cordon, daemon, doctor, explain, get, manifests};
+use super::{audit, complete, convert, cordon, daemon, doctor, explain, get, manifests, ui};
 use crate::decide::scheduler::rules::Plugins;
 use crate::runtime::words;
 
@@ -44,6 +44,11 @@ The scheduler is found through the API server: the pod proxy of the pods labelle
 app.kubernetes.io/component=scheduler, which takes the ClusterRole baton-operator in their namespace. It is shown a token of the
 ServiceAccount baton-viewer, never yours. --admin-url names an address instead: https://127.0.0.1:9413 beside
 `kubectl -n baton-system port-forward <leading pod> 9413`.";
+
+const UI: &str = "\
+Serves pages for a browser on this machine, with your own rights, and prints the URL to open: who holds which GPU, why a pod waits and
+what would help, gangs, locks, health; live, and without anything to install in the cluster. It writes nothing. The URL has a token,
+without which nothing is shown. docs/ui.md describes the pages.";
 
 const CORDON: &str = "\
 Takes one device out of use: `baton cordon node-1/gpu-3 --reason 'fan fails' --until 2h`. The scheduler gives it to no new pod; pods
@@ -149,6 +154,7 @@ pub fn command() -> Command {
     let completion =
         complete::CompletionArgs::augment_args(Command::new("completion")).about("Print the completions of a shell");
     let audit = audit::AuditArgs::augment_args(Command::new("audit")).about("Check what must always hold of a cluster");
+    let ui = ui::UiArgs::augment_args(Command::new("ui")).about("Show the cluster in a browser, live");
     let manifests = manifests::ManifestsArgs::augment_args(Command::new("manifests"))
         .about("Print or write the Kubernetes manifests");
     let crds = manifests::CrdsArgs::augment_args(Command::new("crds")).about("Print the CustomResourceDefinitions");
@@ -159,6 +165,7 @@ pub fn command() -> Command {
         .subcommand(doctor::arguments(doctor))
         .subcommand(get.long_about(GET))
         .subcommand(explain.long_about(EXPLAIN))
+        .subcommand(ui.long_about(UI))
         .subcommand(audit.long_about(AUDIT))
         .subcommand(cordon.long_about(CORDON))
         .subcommand(uncordon.long_about(UNCORDON))
@@ -216,6 +223,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Some(("explain", matches)) => {
             short(explain::run(explain::ExplainArgs::from_arg_matches(matches)?)).map(|()| ExitCode::SUCCESS)
         }
+        Some(("ui", matches)) => short(ui::run(ui::UiArgs::from_arg_matches(matches)?)),
         Some(("cordon", matches)) => {
             short(cordon::cordon(cordon::CordonArgs::from_arg_matches(matches)?)).map(|()| ExitCode::SUCCESS)
         }

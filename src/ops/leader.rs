@@ -99,6 +99,11 @@ impl Leader {
         Err(anyhow!("no scheduler leads in namespace {namespace}: {found}; give --scheduler-namespace or --admin-url"))
     }
 
+    /// Where it is, for messages.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
     /// The answer to a GET, read from JSON. A refusal is an error with the scheduler's text.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         self.ask(http::Method::GET, path, String::new()).await

@@ -1,8 +1,8 @@
 //! Reading a live cluster, page by page, with errors that say what to do.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -79,7 +79,7 @@ pub async fn all<K>(api: Api<K>, what: &str) -> anyhow::Result<Vec<K>>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
-    let read = Cell::new(0);
+    let read = AtomicUsize::new(0);
     let reading = async {
         let mut items = Vec::new();
         let mut next = None;
@@ -87,14 +87,14 @@ where
             let page = ListParams { limit: Some(500), continue_token: next, ..ListParams::default() };
             let list = api.list(&page).await.map_err(|error| cannot_list(what, error))?;
             items.extend(list.items);
-            read.set(items.len());
+            read.store(items.len(), Ordering::Relaxed);
             next = list.metadata.continue_.filter(|token| !token.is_empty());
             if next.is_none() {
                 return Ok(items);
             }
         }
     };
-    patiently(reading, || format!("reading {what}: {} so far", read.get())).await
+    patiently(reading, || format!("reading {what}: {} so far", read.load(Ordering::Relaxed))).await
 }
 
 /// After a refusal the user needs rights; without an answer the server has to be found.

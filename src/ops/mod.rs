@@ -21,6 +21,7 @@ mod say;
 pub mod settings;
 #[cfg(feature = "simulate")]
 pub mod simulate;
+mod ui;
 mod values;
 
 pub use cli::{main, scheduler};

@@ -24,3 +24,4 @@ mod simulate;
 #[path = "../harness/skip.rs"]
 mod skip;
 mod terminal;
+mod ui;

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use serde_json::json;
+use kube::Client;
+use serde_json::{Value, json};
 
 use super::read::{self, AuditReport, AuditRules, OtherScheduler};
 use crate::contract::key;
@@ -56,23 +57,37 @@ pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
         lock_ends: args.lock_ends,
         schedulers: args.scheduler_names,
     };
-    let report = read::read(client.clone(), &args.agent_namespace, &rules).await?;
-    let policies = Policies::read(&client, &args.agent_namespace, &args.node_lock_key)
-        .await
-        .context("cannot read the admission policies")?;
+    let (report, policies) = found(client, &args.agent_namespace, &rules).await?;
     say(print(&report, &policies, args.output)?)?;
     let holds = report.violations.is_empty() && !matches!(policies, Policies::Broken(_));
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
+/// Reads and checks the cluster, with the daemons in `namespace`.
+pub(in crate::ops) async fn found(
+    client: Client,
+    namespace: &str,
+    rules: &AuditRules,
+) -> anyhow::Result<(AuditReport, Policies)> {
+    let report = read::read(client.clone(), namespace, rules).await?;
+    let policies = Policies::read(&client, namespace, &rules.lock_key).await;
+    Ok((report, policies.context("cannot read the admission policies")?))
+}
+
+/// The JSON object of `-o json`.
+pub(in crate::ops) fn json(report: &AuditReport, policies: &Policies) -> Value {
+    let mut printed = json!(report);
+    for (item, violation) in printed["violations"].as_array_mut().into_iter().flatten().zip(&report.violations) {
+        item["text"] = json!(violation.to_string());
+    }
+    printed["admission"] = json!(policies);
+    printed
+}
+
 fn print(report: &AuditReport, policies: &Policies, output: Option<Output>) -> anyhow::Result<String> {
     let AuditReport { nodes, devices, pods, violations, other_scheduler, leases_unread, slices_unread } = report;
     if let Some(output) = output {
-        let mut printed = json!(report);
-        for (item, violation) in printed["violations"].as_array_mut().into_iter().flatten().zip(violations) {
-            item["text"] = json!(violation.to_string());
-        }
-        printed["admission"] = json!(policies);
+        let printed = self::json(report, policies);
         return Ok(match output {
             Output::Json => serde_json::to_string_pretty(&printed)? + "\n",
             Output::Yaml => print_yaml(&printed)?,

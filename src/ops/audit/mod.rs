@@ -4,4 +4,5 @@ mod args;
 mod read;
 
 pub use args::{AuditArgs, Output, run};
+pub(super) use args::{found, json};
 pub use read::{AuditReport, AuditRules, ClusterObjects, OtherScheduler, read, report};

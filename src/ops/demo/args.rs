@@ -22,6 +22,9 @@ pub struct DemoArgs {
     /// Leave the cluster running until Ctrl-C, with a KUBECONFIG for kubectl.
     #[arg(long)]
     pub keep: bool,
+    /// Show the cluster in the browser from its start, and leave it running as --keep does.
+    #[arg(long)]
+    pub ui: bool,
     /// Also show the daemons' logs.
     #[arg(short, long)]
     pub verbose: bool,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use clap::{Args, FromArgMatches};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, ListParams};
@@ -20,6 +21,7 @@ use crate::cluster::client::connect;
 use crate::contract::inventory::Device;
 use crate::contract::{DeviceType, key};
 use crate::ops::manifests::{Values, files};
+use crate::ops::ui::UiArgs;
 use crate::runtime::clock;
 use crate::sim::apiserver::{ApiServer, Options as ServerOptions};
 use crate::sim::hardware::{NodeSpec, Shape, VirtualNode};
@@ -290,6 +292,14 @@ impl Cluster {
             path = program.parent().unwrap_or(Path::new("")).display(),
             examples = examples.display(),
         ))
+    }
+
+    /// What `baton ui` is told to show this cluster.
+    pub fn ui(&self) -> anyhow::Result<UiArgs> {
+        let (kubeconfig, admin) = (self.kubeconfig.display(), &self.scheduler);
+        let line = [format!("--kubeconfig={kubeconfig}"), format!("--admin-url=http://{admin}"), "--open".to_owned()];
+        let command = UiArgs::augment_args(clap::Command::new("ui").no_binary_name(true));
+        Ok(UiArgs::from_arg_matches(&command.try_get_matches_from(line)?)?)
     }
 
     /// Ends the daemons, then the kubelets.

@@ -6,7 +6,8 @@ use super::args::{DemoArgs, Output, Progress};
 use super::cluster::Cluster;
 use super::{gangs, jobs, story, table};
 use crate::ops::say::say;
-use crate::runtime::shutdown;
+use crate::ops::ui;
+use crate::runtime::{shutdown, words};
 
 /// Exit code of a process that was ended by SIGINT, as shells have it.
 const INTERRUPTED: u8 = 130;
@@ -32,6 +33,18 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         () = stop.cancelled() => return Ok(ExitCode::from(INTERRUPTED)),
     };
     let mut cluster = started?;
+    if args.ui {
+        let (shown, stop) = (cluster.ui()?, stop.clone());
+        tokio::spawn(async move {
+            let tell = |url: &str| {
+                progress.line(format_args!("\nThe cluster in the browser: {url}\n"));
+                Ok(())
+            };
+            if let Err(error) = ui::serve(shown, stop, tell).await {
+                progress.line(format_args!("cannot show it: {}", words(error.as_ref())));
+            }
+        });
+    }
     let outcome = tokio::select! {
         outcome = play(&mut cluster, progress) => Some(outcome),
         () = stop.cancelled() => None,
@@ -48,7 +61,7 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
                 }
                 progress.line(table::verdict(&outcome.report));
             }
-            if args.keep {
+            if args.keep || args.ui {
                 progress.line(cluster.invitation()?);
                 tokio::select! {
                     kept = cluster.keep_daemons(progress) => kept?,

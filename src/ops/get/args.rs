@@ -98,6 +98,17 @@ pub struct GetArgs {
     /// Which cluster.
     #[command(flatten)]
     pub access: Access,
+    /// How the daemons are set.
+    #[command(flatten)]
+    pub daemons: RulesArgs,
+    /// Where the scheduler is, for gangs and the queue.
+    #[command(flatten)]
+    pub scheduler: LeaderArgs,
+}
+
+/// Settings of this cluster's daemons.
+#[derive(Debug, Clone, Args)]
+pub struct RulesArgs {
     /// Namespace of Baton's daemons.
     #[arg(long, default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::daemon_namespace)]
     pub agent_namespace: String,
@@ -110,9 +121,13 @@ pub struct GetArgs {
     /// As the scheduler has it: a node daemon whose Lease is this old is stale.
     #[arg(long, default_value = "90s", value_name = "DURATION", value_parser = values::duration)]
     pub agent_stale: Duration,
-    /// Where the scheduler is, for gangs and the queue.
-    #[command(flatten)]
-    pub scheduler: LeaderArgs,
+}
+
+impl RulesArgs {
+    /// What they decide.
+    pub(in crate::ops) fn rules(&self) -> Rules {
+        Rules { lock_key: self.node_lock_key.clone(), expiry: self.node_lock_expiry, stale: self.agent_stale }
+    }
 }
 
 /// `pods`, or `pod/NAME`.
@@ -174,18 +189,14 @@ impl GetArgs {
         row.is(given) && (given.contains('/') || !elsewhere || self.resource() == Resource::Queue)
     }
 
-    fn rules(&self) -> Rules {
-        Rules { lock_key: self.node_lock_key.clone(), expiry: self.node_lock_expiry, stale: self.agent_stale }
-    }
-
     /// What `baton get` lists of `snapshot`.
     fn list(&self, snapshot: &Snapshot, said: &QueueReport) -> anyhow::Result<Listing> {
         match self.resource() {
-            Resource::Nodes => Listing::of(nodes::rows(snapshot, &self.rules(), said), self),
+            Resource::Nodes => Listing::of(nodes::rows(snapshot, &self.daemons.rules(), said), self),
             Resource::Devices => Listing::of(devices::rows(snapshot, said), self),
-            Resource::Pods => Listing::of(pods::rows(snapshot, self.within(), &self.node_lock_key), self),
+            Resource::Pods => Listing::of(pods::rows(snapshot, self.within(), &self.daemons.node_lock_key), self),
             Resource::Jobs => Listing::of(jobs::rows(snapshot, self.within()), self),
-            _ => Listing::of(locks::rows(snapshot, &self.rules()), self),
+            _ => Listing::of(locks::rows(snapshot, &self.daemons.rules()), self),
         }
     }
 
@@ -219,14 +230,14 @@ pub async fn run(mut args: GetArgs) -> anyhow::Result<()> {
     let mut snapshot = if of_jobs {
         Snapshot { jobs: jobs::read(client.clone()).await?, wall: clock::wall(), ..Snapshot::default() }
     } else {
-        snapshot::read(client.clone(), &args.agent_namespace).await?
+        snapshot::read(client.clone(), &args.daemons.agent_namespace).await?
     };
     let said = async || match args.resource() {
         Resource::Nodes | Resource::Devices => queue::report_soon(&args.scheduler, &args.access).await,
         _ => QueueReport::default(),
     };
     let mut follower =
-        if of_jobs { Follower::of_jobs(&client) } else { Follower::of_cluster(&client, &args.agent_namespace) };
+        if of_jobs { Follower::of_jobs(&client) } else { Follower::of_cluster(&client, &args.daemons.agent_namespace) };
     while tell(printer.print(&args.list(&snapshot, &said().await)?)?)? && args.watch {
         // Some things change with time alone: a cordon ends, a daemon grows stale.
         let _ = tokio::time::timeout(LOOK_AGAIN, follower.advance(&mut snapshot)).await;

@@ -149,6 +149,13 @@ fn row(node: &str, info: &DeviceInfo, device: String, usage: &Usage, cordons: &C
     }
 }
 
+impl DeviceRow {
+    /// A label of the device, or of its Device object.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels.get(key).map(String::as_str)
+    }
+}
+
 impl Row for DeviceRow {
     const WHAT: &'static str = "device";
     const PLURAL: &'static str = "devices";

@@ -10,13 +10,15 @@ use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use super::snapshot::{Notes, Snapshot};
+use super::snapshot::Snapshot;
 use crate::cluster::agent_lease::LightLease;
+use crate::cluster::client::status_code;
 use crate::cluster::node::LightNode;
 use crate::cluster::pod::LightPod;
 use crate::cluster::tyjob::RawTyJob;
 use crate::contract::inventory::Device;
-use crate::contract::{AgentStatus, PodKey};
+use crate::contract::{AgentStatus, LEASE_PREFIX, PodKey};
+use crate::runtime::{clock, words};
 
 /// Changes that come within this time are shown together.
 const TOGETHER: Duration = Duration::from_millis(250);
@@ -30,8 +32,8 @@ trait Followed:
     Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + Sized + 'static
 {
     fn put(self, snapshot: &mut Snapshot);
-    /// Keeps those of these keys.
-    fn retain(snapshot: &mut Snapshot, keep: &dyn Fn(&str, &str) -> bool);
+    fn remove(snapshot: &mut Snapshot, key: &Key);
+    fn keys(snapshot: &Snapshot) -> Vec<Key>;
     fn key(&self) -> Key {
         (self.namespace().unwrap_or_default(), self.name_any())
     }
@@ -39,41 +41,64 @@ trait Followed:
 
 impl Followed for LightNode {
     fn put(self, snapshot: &mut Snapshot) {
-        snapshot.nodes.insert(self.name_any(), self);
+        snapshot.changed.insert(self.name_any());
+        let annotations = self.metadata.annotations.clone();
+        if let Some(before) = snapshot.nodes.insert(self.name_any(), self)
+            && before.metadata.annotations != annotations
+        {
+            snapshot.replaced.push((before, clock::wall()));
+        }
     }
-    fn retain(snapshot: &mut Snapshot, keep: &dyn Fn(&str, &str) -> bool) {
-        snapshot.nodes.retain(|name, _| keep("", name));
+    fn remove(snapshot: &mut Snapshot, (_, name): &Key) {
+        snapshot.changed.insert(name.clone());
+        snapshot.nodes.remove(name);
+    }
+    fn keys(snapshot: &Snapshot) -> Vec<Key> {
+        snapshot.nodes.keys().map(|name| (String::new(), name.clone())).collect()
     }
 }
 
 impl Followed for Device {
     fn put(self, snapshot: &mut Snapshot) {
+        snapshot.changed.insert(self.name_any());
         snapshot.devices.insert(self.name_any(), self);
     }
-    fn retain(snapshot: &mut Snapshot, keep: &dyn Fn(&str, &str) -> bool) {
-        snapshot.devices.retain(|name, _| keep("", name));
+    fn remove(snapshot: &mut Snapshot, (_, name): &Key) {
+        snapshot.changed.insert(name.clone());
+        snapshot.devices.remove(name);
+    }
+    fn keys(snapshot: &Snapshot) -> Vec<Key> {
+        snapshot.devices.keys().map(|name| (String::new(), name.clone())).collect()
     }
 }
 
 impl Followed for LightPod {
     fn put(self, snapshot: &mut Snapshot) {
-        let (notes, pod) = (Notes::of(&self), self.handoff());
-        snapshot.notes.insert(pod.pod.key.clone(), notes);
-        snapshot.pods.insert(pod.pod.key.clone(), pod);
+        snapshot.put_pod(self);
     }
-    fn retain(snapshot: &mut Snapshot, keep: &dyn Fn(&str, &str) -> bool) {
-        let kept = |key: &PodKey| keep(&key.namespace, &key.name);
-        snapshot.notes.retain(|key, _| kept(key));
-        snapshot.pods.retain(|key, _| kept(key));
+    fn remove(snapshot: &mut Snapshot, (namespace, name): &Key) {
+        snapshot.remove_pod(&PodKey::new(namespace, name));
+    }
+    fn keys(snapshot: &Snapshot) -> Vec<Key> {
+        snapshot.pods.keys().map(|key| (key.namespace.to_string(), key.name.to_string())).collect()
     }
 }
 
 impl Followed for LightLease {
     fn put(self, snapshot: &mut Snapshot) {
-        snapshot.leases.insert(self.name_any(), self);
+        let before = snapshot.leases.insert(self.name_any(), self.clone());
+        // A renewal alone comes every few seconds from every node, and rows are looked at again before a Lease grows stale.
+        if before.is_none_or(|before| before.metadata.annotations != self.metadata.annotations) {
+            snapshot.changed.extend(self.name_any().strip_prefix(LEASE_PREFIX).map(str::to_owned));
+        }
     }
-    fn retain(snapshot: &mut Snapshot, keep: &dyn Fn(&str, &str) -> bool) {
-        snapshot.leases.retain(|name, lease| keep(lease.namespace().as_deref().unwrap_or_default(), name));
+    fn remove(snapshot: &mut Snapshot, (_, name): &Key) {
+        snapshot.changed.extend(name.strip_prefix(LEASE_PREFIX).map(str::to_owned));
+        snapshot.leases.remove(name);
+    }
+    fn keys(snapshot: &Snapshot) -> Vec<Key> {
+        let namespace = |lease: &LightLease| lease.namespace().unwrap_or_default();
+        snapshot.leases.iter().map(|(name, lease)| (namespace(lease), name.clone())).collect()
     }
 }
 
@@ -81,8 +106,11 @@ impl Followed for RawTyJob {
     fn put(self, snapshot: &mut Snapshot) {
         snapshot.jobs.insert(self.key(), self);
     }
-    fn retain(snapshot: &mut Snapshot, keep: &dyn Fn(&str, &str) -> bool) {
-        snapshot.jobs.retain(|(namespace, name), _| keep(namespace, name));
+    fn remove(snapshot: &mut Snapshot, key: &Key) {
+        snapshot.jobs.remove(key);
+    }
+    fn keys(snapshot: &Snapshot) -> Vec<Key> {
+        snapshot.jobs.keys().cloned().collect()
     }
 }
 
@@ -91,29 +119,43 @@ fn changes<K: Followed>(api: Api<K>) -> BoxStream<'static, Change> {
     let events = watch(api, watcher::Config::default()).default_backoff();
     let mut listed = BTreeSet::<Key>::new();
     let change = move |event: watcher::Result<Event<K>>| -> Option<Change> {
-        Some(match event.ok()? {
-            Event::Init => {
+        Some(match event {
+            Err(error) => {
+                let why = refusal(&error)?;
+                Box::new(move |snapshot| drop(snapshot.unread.insert(K::plural(&()).into_owned(), why)))
+            }
+            Ok(Event::Init) => {
                 listed.clear();
                 return None;
             }
-            Event::InitApply(object) => {
+            Ok(Event::InitApply(object)) => {
                 listed.insert(object.key());
                 Box::new(move |snapshot| object.put(snapshot))
             }
-            Event::InitDone => {
+            Ok(Event::InitDone) => {
                 let listed = std::mem::take(&mut listed);
-                let known = move |space: &str, name: &str| listed.contains(&(space.to_owned(), name.to_owned()));
-                Box::new(move |snapshot| K::retain(snapshot, &known))
+                Box::new(move |snapshot| {
+                    snapshot.unread.remove(&*K::plural(&()));
+                    let known = K::keys(snapshot);
+                    known.iter().filter(|key| !listed.contains(*key)).for_each(|key| K::remove(snapshot, key));
+                })
             }
-            Event::Apply(object) => Box::new(move |snapshot| object.put(snapshot)),
-            Event::Delete(object) => {
+            Ok(Event::Apply(object)) => Box::new(move |snapshot| object.put(snapshot)),
+            Ok(Event::Delete(object)) => {
                 let gone = object.key();
-                let other = move |space: &str, name: &str| (space, name) != (&*gone.0, &*gone.1);
-                Box::new(move |snapshot| K::retain(snapshot, &other))
+                Box::new(move |snapshot| K::remove(snapshot, &gone))
             }
         })
     };
     events.map(change).filter_map(|change| async { change }).boxed()
+}
+
+/// Why the API server does not let this user read; `None` where it did not answer, or the watch was only broken off.
+fn refusal(error: &watcher::Error) -> Option<String> {
+    let (watcher::Error::InitialListFailed(source) | watcher::Error::WatchStartFailed(source)) = error else {
+        return None;
+    };
+    matches!(status_code(source), Some(401 | 403 | 404)).then(|| words(source))
 }
 
 /// Changes of the snapshot, in portions.
@@ -139,15 +181,29 @@ impl Follower {
         Self(changes(Api::<RawTyJob>::all(client.clone())))
     }
 
+    /// The same with TYJobs.
+    pub fn of_everything(client: &Client, namespace: &str) -> Self {
+        Self(stream::select(Self::of_cluster(client, namespace).0, Self::of_jobs(client).0).boxed())
+    }
+
+    /// Waits for one change and applies it.
+    pub async fn step(&mut self, snapshot: &mut Snapshot) {
+        match self.0.next().await {
+            Some(change) => change(snapshot),
+            None => std::future::pending().await,
+        }
+    }
+
     /// Waits for changes and applies all that come within a short time.
     pub async fn advance(&mut self, snapshot: &mut Snapshot) {
-        let Some(first) = self.0.next().await else { return std::future::pending().await };
-        first(snapshot);
+        self.step(snapshot).await;
         let rest = async {
-            while let Some(change) = self.0.next().await {
-                change(snapshot);
+            loop {
+                self.step(snapshot).await;
             }
         };
         let _ = tokio::time::timeout(TOGETHER, rest).await;
+        snapshot.changed.clear();
+        snapshot.replaced.clear();
     }
 }

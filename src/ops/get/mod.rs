@@ -15,15 +15,21 @@ mod queue;
 mod snapshot;
 mod usage;
 
-pub use args::{GetArgs, Output, Resource, Target, run};
-pub(super) use devices::names as device_names;
+pub use args::{GetArgs, Output, Resource, RulesArgs, Target, run};
 pub use devices::{DeviceHealth, DeviceRow};
+pub(super) use devices::{names as device_names, rows as device_rows};
+pub(super) use follow::Follower;
 pub use jobs::JobRow;
+pub(super) use jobs::rows as job_rows;
+pub(super) use locks::rows as lock_rows;
 pub use locks::{LockRow, LockState};
-pub(super) use nodes::agent as agent_row;
 pub use nodes::{AgentRow, DeviceCount, NodeRow};
+pub(super) use nodes::{agent as agent_row, rows as node_rows};
 pub(super) use output::{age, plain};
 pub use pods::PodRow;
 pub use snapshot::Snapshot;
+#[cfg(test)]
+pub(super) use snapshot::tests as snapshot_tests;
+pub(super) use snapshot::{Rules, name_of};
 pub use usage::DeviceHolder;
 pub(super) use usage::Usage;

@@ -203,6 +203,21 @@ impl NodeRow {
     }
 }
 
+impl NodeRow {
+    /// `gone` (the kubelet has lost it), `fresh`, `stale`, `unregistered` (it has just ended, or the kubelet has not registered it yet)
+    /// or `none`.
+    pub fn daemon_word(&self) -> &'static str {
+        let silent = |agent: &AgentRow| agent.registered.is_empty() && self.gpu.total + self.rdma.total > 0;
+        match &self.agent {
+            _ if self.daemon_gone.is_some() => "gone",
+            None => "none",
+            Some(agent) if !agent.fresh => "stale",
+            Some(agent) if silent(agent) => "unregistered",
+            Some(_) => "fresh",
+        }
+    }
+}
+
 impl Row for NodeRow {
     const WHAT: &'static str = "node";
     const PLURAL: &'static str = "nodes";
@@ -222,19 +237,11 @@ impl Row for NodeRow {
         let seconds = |seconds: u64| age(Duration::from_secs(seconds));
         let agent = self.agent.as_ref();
         let lock = self.lock.as_ref();
-        let freshness = agent.map_or_else(
-            || "none".to_owned(),
-            |agent| {
-                let silent = agent.registered.is_empty() && self.gpu.total + self.rdma.total > 0;
-                let word = match agent.fresh {
-                    // A daemon that has just ended, or one that the kubelet has not registered yet.
-                    true if silent => "unregistered",
-                    true => "fresh",
-                    false => "stale",
-                };
-                format!("{word} {}", agent.renewed_seconds.map(seconds).unwrap_or_default())
-            },
-        );
+        let renewed = agent.and_then(|agent| agent.renewed_seconds).map(seconds).unwrap_or_default();
+        let daemon = match &self.daemon_gone {
+            Some(offers) => format!("daemon gone ({offers})"),
+            None => format!("{} {renewed}", self.daemon_word()).trim_end().to_owned(),
+        };
         let identity = agent.and_then(|agent| agent.identity).map(|identity| match identity {
             Identity::Exact => "exact",
             Identity::Lock => "lock",
@@ -248,10 +255,7 @@ impl Row for NodeRow {
             self.devices(|count| count.unhealthy),
             self.devices(|count| count.cordoned),
             self.rdma.cell(),
-            match &self.daemon_gone {
-                Some(offers) => format!("daemon gone ({offers})"),
-                None => freshness.trim_end().to_owned(),
-            },
+            daemon,
             lock.map(|lock| lock.holder.clone().unwrap_or_else(|| lock.state.word().to_owned())).unwrap_or_default(),
             lock.and_then(|lock| lock.age_seconds).map(seconds).unwrap_or_default(),
             self.kept_for.clone().unwrap_or_default(),

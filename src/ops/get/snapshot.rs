@@ -1,6 +1,6 @@
 //! One reading of every object that `baton get` shows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -13,7 +13,7 @@ use crate::cluster::pod::LightPod;
 use crate::cluster::tyjob::RawTyJob;
 use crate::contract::hint::parse_hints;
 use crate::contract::inventory::Device;
-use crate::contract::{LockRead, PodKey, key};
+use crate::contract::{AgentStatus, LockRead, PodKey, key};
 use crate::decide::lock::{HolderState, Lookup};
 use crate::decide::pod::HandoffPod;
 use crate::ops::live::{self, all};
@@ -36,6 +36,14 @@ pub struct Snapshot {
     pub leases: BTreeMap<String, LightLease>,
     /// TYJobs by namespace and name.
     pub(super) jobs: BTreeMap<(String, String), RawTyJob>,
+    /// Pods by node, of those that a follower has put here.
+    pub(super) placed: BTreeMap<Box<str>, BTreeSet<PodKey>>,
+    /// Nodes whose rows may have changed since this set was last emptied, by a follower.
+    pub(in crate::ops) changed: BTreeSet<String>,
+    /// Earlier states of nodes whose annotations have changed since this list was last emptied, and when, by a follower.
+    pub(in crate::ops) replaced: Vec<(LightNode, Timestamp)>,
+    /// Kinds of objects that a follower cannot read, by their plural, and why.
+    pub(in crate::ops) unread: BTreeMap<String, String>,
 }
 
 /// Settings of this cluster's daemons, as far as they decide what a lock or an agent is.
@@ -67,6 +75,66 @@ impl Snapshot {
     /// Labels of the node of that name.
     pub fn labels_of(&self, node: &str) -> BTreeMap<String, String> {
         self.node(node).and_then(|node| node.metadata.labels.clone()).unwrap_or_default()
+    }
+
+    /// Puts a pod in the place of its earlier state.
+    pub(super) fn put_pod(&mut self, pod: LightPod) {
+        let (notes, pod) = (Notes::of(&pod), pod.handoff());
+        let key = pod.pod.key.clone();
+        let before = self.pods.insert(key.clone(), pod);
+        self.notes.insert(key.clone(), notes);
+        self.moved(&key, before);
+    }
+
+    /// Forgets a pod.
+    pub(super) fn remove_pod(&mut self, key: &PodKey) {
+        self.notes.remove(key);
+        let before = self.pods.remove(key);
+        self.moved(key, before);
+    }
+
+    /// Keeps `placed` and `changed` after a pod was put or removed.
+    fn moved(&mut self, key: &PodKey, before: Option<HandoffPod>) {
+        let now = self.pods.get(key);
+        let holds = |pod: &HandoffPod| pod.asks_for_devices() || pod.assignment.device_allocated.is_some();
+        let of = |pod: &HandoffPod| pod.node.clone().filter(|_| holds(pod));
+        let (from, to) = (before.as_ref().and_then(of), now.and_then(of));
+        if let Some(node) = from.as_ref().filter(|node| to.as_ref() != Some(node))
+            && let Some(pods) = self.placed.get_mut(node)
+        {
+            pods.remove(key);
+        }
+        if let Some(node) = &to {
+            self.placed.entry(node.clone()).or_default().insert(key.clone());
+        }
+        self.changed.extend([from, to].into_iter().flatten().map(String::from));
+    }
+
+    /// The pods with devices on a node, of those that a follower has put here.
+    pub(in crate::ops) fn pods_on(&self, node: &str) -> impl Iterator<Item = &HandoffPod> {
+        self.placed.get(node).into_iter().flatten().filter_map(|key| self.pods.get(key))
+    }
+
+    /// What the rows of these nodes are made of: the nodes, what is on them, and the pods that their locks name.
+    pub(in crate::ops) fn part(&self, nodes: &BTreeSet<String>, lock_key: &str) -> Self {
+        let mut part = Self { wall: self.wall, ..Self::default() };
+        for name in nodes {
+            let lease = AgentStatus::lease_name(name);
+            part.leases.extend(self.leases.get(&lease).map(|found| (lease, found.clone())));
+            part.devices.extend(self.devices.get(name).map(|device| (name.clone(), device.clone())));
+            part.pods.extend(self.pods_on(name).map(|pod| (pod.pod.key.clone(), pod.clone())));
+            let Some(node) = self.nodes.get(name) else { continue };
+            part.nodes.insert(name.clone(), node.clone());
+            let Some((read, holder)) = self.lock(node, lock_key) else { continue };
+            let named = match (read, holder) {
+                (_, HolderState::Unbound(pod) | HolderState::BoundHere(pod)) => Some(pod.key),
+                (LockRead::Held { value, .. }, _) => value.holder.map(|holder| holder.pod),
+                _ => None,
+            };
+            let named = named.and_then(|key| self.pods.get(&key));
+            part.pods.extend(named.map(|pod| (pod.pod.key.clone(), pod.clone())));
+        }
+        part
     }
 
     /// The lock annotation of `node` and its holder; `None` when the node is not locked.
@@ -125,17 +193,13 @@ pub async fn read(client: Client, namespace: &str) -> anyhow::Result<Snapshot> {
     let mut snapshot = Snapshot { wall: clock::wall(), ..Snapshot::default() };
     snapshot.nodes = nodes.into_iter().map(|node| (named(node.metadata.name.clone()), node)).collect();
     snapshot.devices = devices.into_iter().map(|device| (named(device.metadata.name.clone()), device)).collect();
-    for pod in pods {
-        let (notes, pod) = (Notes::of(&pod), pod.handoff());
-        snapshot.notes.insert(pod.pod.key.clone(), notes);
-        snapshot.pods.insert(pod.pod.key.clone(), pod);
-    }
+    pods.into_iter().for_each(|pod| snapshot.put_pod(pod));
     snapshot.leases = leases;
     Ok(snapshot)
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::ops) mod tests {
     use super::*;
     use serde_json::{Value, from_value, json};
 
@@ -177,7 +241,6 @@ pub(super) mod tests {
         let train = train.handoff();
         Snapshot {
             wall,
-            jobs: BTreeMap::new(),
             nodes: [
                 node("node-a", &format!("{stamp},ml,train,u1")),
                 node("node-b", &format!("{stamp},ml,gone,u2")),
@@ -191,12 +254,12 @@ pub(super) mod tests {
             ]
             .into(),
             pods: [(train.pod.key.clone(), train)].into(),
-            notes: BTreeMap::new(),
             leases: [
                 ("baton-agent-node-a".to_owned(), lease("baton-agent-node-a", "2026-11-21T02:35:50.000000Z")),
                 ("baton-agent-node-b".to_owned(), lease("baton-agent-node-b", "2026-11-21T02:30:00.000000Z")),
             ]
             .into(),
+            ..Snapshot::default()
         }
     }
 }

@@ -130,7 +130,8 @@ const EDIT: &[Rule] = rules! {
 
 /// Of people who operate the cluster's devices; the manifests bind it to no subject.
 const OPERATOR: &[Rule] = rules! {
-    "" ["nodes" "pods"] READ, "What `baton get`, `audit` and `drain` read.";
+    "" ["nodes" "pods"] READ, "What `baton get`, `audit`, `drain` and `ui` read.";
+    "" ["events"] READ, "What `baton ui` shows of a node.";
     "scheduling.koordinator.sh" ["devices"] &["get", "list", "watch", "patch"],
         "Devices; patch writes which of them are cordoned.";
     "coordination.k8s.io" ["leases"] &["get", "list", "watch"], "Which node daemons are alive, and what pods hold in truth.";

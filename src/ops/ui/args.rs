@@ -1,0 +1,145 @@
+//! The command line of `baton ui`, and its start.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use tokio::net::TcpListener;
+use tokio::sync::{Mutex, Semaphore, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::ask::Scheduler;
+use super::door::{self, Door};
+use super::feed::Feed;
+use super::model::Model;
+use super::server::{STREAMS, Ui, router};
+use crate::ops::audit::AuditRules;
+use crate::ops::get::{Follower, RulesArgs};
+use crate::ops::leader::LeaderArgs;
+use crate::ops::live::Access;
+use crate::ops::say::{Usage, remark, say};
+use crate::ops::values;
+use crate::runtime::http::{HttpServer, Limits};
+use crate::runtime::shutdown;
+
+/// Pages and their questions; a stream takes one connection.
+const LIMITS: Limits =
+    Limits { connections: 4 * STREAMS, one_request: false, head: Duration::from_secs(60), answer: None, age: None };
+
+/// Arguments of `baton ui`.
+#[derive(Debug, Args)]
+pub struct UiArgs {
+    /// Where the browser reaches it; port 0 is a free one.
+    #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+    /// --listen may be another address than loopback. What the pages show then goes over the network in plain text.
+    #[arg(long)]
+    pub insecure_listen: bool,
+    /// Open it in the browser.
+    #[arg(long)]
+    pub open: bool,
+    /// Namespace that the pages show first; else all.
+    #[arg(short, long, value_parser = values::namespace)]
+    pub namespace: Option<String>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub access: Access,
+    /// How the daemons are set.
+    #[command(flatten)]
+    pub daemons: RulesArgs,
+    /// Where the scheduler is.
+    #[command(flatten)]
+    pub scheduler: LeaderArgs,
+}
+
+/// Serves until Ctrl-C.
+pub async fn run(args: UiArgs) -> anyhow::Result<ExitCode> {
+    let stop = shutdown::on_signals()?;
+    serve(args, stop, |url| {
+        say(format_args!("{url}\n\nOpen this URL; its token lets the browser in. Ctrl-C ends it.\n"))
+    })
+    .await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Serves until `stop`; `tell` gets the URL to open.
+pub async fn serve(
+    args: UiArgs,
+    stop: CancellationToken,
+    tell: impl FnOnce(&str) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    if !args.listen.ip().is_loopback() && !args.insecure_listen {
+        let text = format!(
+            "--listen {}: the pages would go over the network in plain text; --insecure-listen allows it",
+            args.listen
+        );
+        return Err(Usage(text).into());
+    }
+    let client = args.access.connect().await?;
+    let listener = TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
+    let address = listener.local_addr()?;
+    let door = Arc::new(Door::new(address)?);
+    let feed = Arc::new(Feed::new());
+    let scheduler = Arc::new(Scheduler::new(args.scheduler, args.access));
+    let (reports, heard) = watch::channel(Arc::default());
+    let (questions, asked) = mpsc::channel(STREAMS);
+    let ui = Arc::new(Ui {
+        client: client.clone(),
+        scheduler: scheduler.clone(),
+        feed: feed.clone(),
+        questions,
+        namespace: args.namespace,
+        audit: (
+            args.daemons.agent_namespace.clone(),
+            AuditRules { lock_key: args.daemons.node_lock_key.clone(), ..AuditRules::default() },
+        ),
+        auditing: Mutex::new(()),
+        streams: Arc::new(Semaphore::new(STREAMS)),
+        epoch: door::random()?,
+        stop: stop.clone(),
+    });
+    let follower = Follower::of_everything(&client, &args.daemons.agent_namespace);
+    let model = Model::new(args.daemons.rules(), feed.clone());
+    let url = format!("http://{address}{}", door.path());
+    tell(&url)?;
+    let page = if args.open { open(&url)? } else { None };
+    let server = HttpServer { name: "ui", listener, tls: None, limits: LIMITS };
+    tokio::select! {
+        () = server.serve(router(ui, door), stop) => {}
+        () = model.run(follower, heard, asked) => {}
+        () = scheduler.follow(&client, &feed, reports) => {}
+    }
+    page.iter().for_each(|page| drop(std::fs::remove_file(page)));
+    Ok(())
+}
+
+/// Opens the URL by a file that only this user can read: a command line is there for every user of the machine to read.
+fn open(url: &str) -> anyhow::Result<Option<PathBuf>> {
+    let display = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some());
+    if !display && !cfg!(target_os = "macos") {
+        remark("no display here: open the URL above in a browser of this machine");
+        return Ok(None);
+    }
+    let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    let page = folder.join(format!("baton-ui-{}.html", door::random()?));
+    let text = format!(
+        "<!doctype html><meta charset=utf-8><meta http-equiv=refresh content='0;url={url}'><title>baton</title>"
+    );
+    let write = |path: &Path| -> std::io::Result<()> {
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        std::io::Write::write_all(&mut file, text.as_bytes())
+    };
+    write(&page).with_context(|| format!("cannot write {}", page.display()))?;
+    let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let quiet = || Stdio::null();
+    let started = std::process::Command::new(program).arg(&page).stdin(quiet()).stdout(quiet()).stderr(quiet()).spawn();
+    if let Err(error) = started {
+        remark(format_args!("cannot open the browser with {program} ({error}): open the URL above"));
+    }
+    Ok(Some(page))
+}

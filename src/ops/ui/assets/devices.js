@@ -1,0 +1,62 @@
+// What the cells of a node say: one rule for the heat-map, the tiles and the page of a node.
+
+/** The states of a device, from free to out of service. A pattern as well as a colour: see style.css. */
+export const states = {
+  free: 'free',
+  part: 'partly held',
+  held: 'held',
+  reserved: 'reserved',
+  off: 'not offered',
+  cordoned: 'cordoned',
+  bad: 'unhealthy',
+};
+
+export const isNic = (name) => name.startsWith('nic-');
+
+/** New pods with devices may come here. */
+export const serves = (node) => node.daemon === 'fresh' && node.status === 'Ready' && !node.keptFor;
+
+export function used(device) {
+  return Object.values(device.h ?? {}).reduce((sum, percent) => sum + percent, 0);
+}
+
+export function state(node, device) {
+  if (device.s === 'unhealthy') return 'bad';
+  if (device.s === 'cordoned') return 'cordoned';
+  const percent = used(device);
+  if (percent >= 100) return 'held';
+  if (device.r) return 'reserved';
+  if (percent > 0) return 'part';
+  return serves(node) ? 'free' : 'off';
+}
+
+/** One sentence about a device. */
+export function sentence(node, name, device) {
+  const holders = Object.entries(device.h ?? {}).map(([pod, percent]) => (percent === 100 ? pod : `${pod} ${percent} %`));
+  const word = states[state(node, device)];
+  const parts = [`${name}${device.g ? ` (MIG ${device.g})` : ''}: ${word}`];
+  if (holders.length) parts.push(`by ${holders.join(', ')}`);
+  if (device.r) parts.push(`reserved for ${device.r.join(', ')}`);
+  if (device.why) parts.push(device.why);
+  if (device.m) parts.push(device.m);
+  return parts.join(' · ');
+}
+
+const number = (name) => name.split('-').slice(1).map(Number);
+
+/** The devices of a node by PCIe switch, GPUs before NICs, MIG devices below their GPU: `[{name, device, parts: [{name, device}]}]`. */
+export function cells(node) {
+  const all = Object.entries(node.devices ?? {}).map(([name, device]) => ({ name, device, parts: [] }));
+  const gpus = new Map(all.filter((cell) => !cell.name.startsWith('mig-')).map((cell) => [cell.name, cell]));
+  for (const cell of all) if (cell.name.startsWith('mig-')) gpus.get(`gpu-${cell.name.split('-')[1]}`)?.parts.push(cell);
+  const order = (a, b) => {
+    const [[x1, x2 = 0], [y1, y2 = 0]] = [number(a.name), number(b.name)];
+    return a.device.p - b.device.p || isNic(a.name) - isNic(b.name) || x1 - y1 || x2 - y2;
+  };
+  const sorted = [...gpus.values()].sort(order);
+  sorted.forEach((cell) => cell.parts.sort(order));
+  return sorted;
+}
+
+/** What new pods can be given: cells that are not split, and the parts of those that are. */
+export const leaves = (node) => cells(node).flatMap((cell) => (cell.parts.length ? cell.parts : [cell]));

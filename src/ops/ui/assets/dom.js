@@ -1,0 +1,101 @@
+// Elements. Texts of the cluster become text nodes and never markup.
+
+import { now } from './store.js';
+
+/** An element. `props`: attributes, `class`, and functions as `onclick`; children are elements or texts, and nothing where empty. */
+export function h(tag, props, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (value === undefined || value === false) continue;
+    if (typeof value === 'function') element[name] = value;
+    else element.setAttribute(name, value === true ? '' : value);
+  }
+  element.append(...children.flat().filter((child) => child !== undefined && child !== null && child !== ''));
+  return element;
+}
+
+/** Writes only what differs, so that a selection and the layout stay. */
+export function setText(element, text) {
+  if (element.textContent !== String(text)) element.textContent = text;
+}
+
+/** Keeps one child for each key, in this order. `make(key)` makes it, `update(child, key)` brings it up to date. */
+export function keep(parent, keys, make, update) {
+  const known = (parent.kept ??= new Map());
+  const wanted = new Set(keys);
+  for (const [key, child] of known) {
+    if (wanted.has(key)) continue;
+    child.remove();
+    known.delete(key);
+  }
+  let next = parent.firstChild;
+  for (const key of keys) {
+    let child = known.get(key);
+    if (!child) known.set(key, (child = make(key)));
+    update?.(child, key);
+    if (child === next) next = next.nextSibling;
+    else parent.insertBefore(child, next);
+  }
+}
+
+/** `3s`, `12m 5s`, `4h 7m`, `3d 2h`. */
+export function span(seconds) {
+  const s = Math.max(0, Math.round(seconds));
+  if (s < 60) return `${s}s`;
+  if (s < 3600) return `${Math.floor(s / 60)}m ${s % 60}s`;
+  if (s < 86400) return `${Math.floor(s / 3600)}h ${Math.floor((s % 3600) / 60)}m`;
+  return `${Math.floor(s / 86400)}d ${Math.floor((s % 86400) / 3600)}h`;
+}
+
+/** An element that counts the time since `at`, in seconds, or until it. */
+export function age(at) {
+  const element = h('time', { class: 'age' });
+  setAge(element, at);
+  return element;
+}
+
+export function setAge(element, at) {
+  element.at = at;
+  if (at === undefined) return setText(element, '');
+  const left = at - now();
+  setText(element, left > 1 ? `in ${span(left)}` : element.ahead ? 'now' : span(-left));
+}
+
+setInterval(() => document.querySelectorAll('time.age').forEach((element) => setAge(element, element.at)), 1000);
+
+/** A text in which `commands` can be copied. */
+export function withCommands(text) {
+  return text.split('`').map((part, index) => {
+    if (index % 2 === 0) return part;
+    if (!/^(baton|kubectl) /.test(part)) return h('code', {}, part);
+    const copy = h('button', { class: 'copy', type: 'button', 'aria-label': `Copy ${part}` }, 'copy');
+    copy.onclick = async () => {
+      await navigator.clipboard.writeText(part);
+      setText(copy, 'copied');
+      setTimeout(() => setText(copy, 'copy'), 1500);
+    };
+    return h('span', { class: 'command' }, h('code', {}, part), copy);
+  });
+}
+
+/** A table with a caption for screen readers; `columns` are its headers. */
+export function grid(caption, columns) {
+  const body = h('tbody');
+  const head = h('tr', {}, columns.map((column) => h('th', { scope: 'col' }, column)));
+  const element = h('table', {}, h('caption', {}, caption), h('thead', {}, head), body);
+  return { element: h('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': caption }, element), body };
+}
+
+/** The JSON behind a path, or an error with the server's text. */
+export async function ask(path, options) {
+  const answer = await fetch(path, options);
+  const text = await answer.text();
+  let value;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    throw new Error(text.trim() || `${path}: ${answer.status}`);
+  }
+  if (!answer.ok) throw new Error(value.error ?? text);
+  return value;
+}

@@ -1,0 +1,123 @@
+// Gangs: how many members are bound, reserved, pending or missing, and what holds a gang back.
+
+import { about, table } from './store.js';
+import { age, ask, grid, h, keep, setAge, setText, withCommands } from './dom.js';
+
+const MOST = 500;
+
+/** A Go duration in seconds. */
+function seconds(text = '') {
+  const units = { h: 3600, m: 60, s: 1 };
+  return [...text.matchAll(/([\d.]+)(h|m|s)/g)].reduce((sum, [, amount, unit]) => sum + amount * units[unit], 0);
+}
+
+/** What holds a gang back, and what to do. */
+export function gangAnswer(answer) {
+  const members = answer.members.map((member) => h('li', {}, `${member.pod}: ${member.state}${member.node ? ` on ${member.node}` : ''}`));
+  return [
+    h('p', { class: 'first' }, answer.message),
+    answer.rootCause
+      ? h('p', {}, h('b', {}, 'Blocks: '), `${answer.rootCause.pod}: ${answer.rootCause.summary}`)
+      : '',
+    answer.advice && answer.advice !== 'nothing' ? h('p', {}, h('b', {}, 'What helps: '), withCommands(answer.advice)) : '',
+    h('p', { class: 'dim' }, `Tried again: ${answer.triedAgain}.`),
+    h('details', {}, h('summary', {}, `Members (${members.length})`), h('ul', {}, members)),
+  ].filter((part) => part !== '');
+}
+
+export default function make(root) {
+  const columns = ['Name', 'Members', 'Minimum', 'Time-out', 'Mode', 'Starts with', 'Why'];
+  const { element, body } = grid('Gangs', columns);
+  const empty = h('p', { class: 'empty' }, 'No gang has members.');
+  const open = new Map();
+  root.append(h('h1', {}, 'Gangs'), legend(), element, empty);
+
+  function row(key) {
+    const cells = ['name', 'members', 'minimum', 'next', 'mode', 'group', 'why'].map((name) => h('td', { class: name }));
+    const button = h('button', { class: 'open', type: 'button', 'aria-expanded': 'false' });
+    cells[0].append(button);
+    const bar = h('div', { class: 'bar', role: 'img' });
+    cells[1].append(bar, h('span', {}));
+    cells[3].append(age());
+    cells[3].firstChild.ahead = true;
+    button.onclick = () => toggle(key, button);
+    const element = h('tr', {}, cells);
+    element.cells_ = cells;
+    return element;
+  }
+
+  async function toggle(key, button) {
+    button.setAttribute('aria-expanded', !open.has(key));
+    if (open.delete(key)) return draw();
+    const answer = h('div', { class: 'answer' }, 'The scheduler is asked …');
+    open.set(key, answer);
+    draw();
+    const path = key.startsWith('TYJob ') ? `api/job/${key.slice(6)}` : `api/gang/${key}`;
+    const said = await ask(path).then(key.startsWith('TYJob ') ? (job) => [h('p', { class: 'first' }, job.message ?? '')] : gangAnswer)
+      .catch((error) => [h('p', { class: 'wrong' }, error.message)]);
+    answer.replaceChildren(...said);
+  }
+
+  function fill(element, gang) {
+    const [name, members, minimum, timeout, mode, group, why] = element.cells_;
+    const { bound, reserved, pending } = gang;
+    const missing = Math.max(0, gang.min - bound - reserved - pending);
+    const parts = Object.entries({ bound, reserved, pending, missing }).filter(([, count]) => count > 0);
+    const text = parts.map(([word, count]) => `${count} ${word}`).join(', ') || 'no members';
+    setText(name.firstChild, gang.name);
+    const [bar, words] = members.children;
+    bar.setAttribute('aria-label', text);
+    keep(bar, parts.map(([word]) => word), (word) => h('i', { class: `cell ${word}` }), (part, word) => {
+      part.style.flexGrow = { bound, reserved, pending, missing }[word];
+    });
+    setText(words, text);
+    setText(minimum, gang.min);
+    setAge(timeout.firstChild, gang.until);
+    setText(mode, gang.mode);
+    setText(group, gang.group.join(', '));
+    setText(why, gang.why ?? '');
+  }
+
+  function all() {
+    const rows = {};
+    const time = (text) => Date.parse(text) / 1000;
+    for (const [key, gang] of Object.entries(table('gangs'))) {
+      rows[key] = {
+        name: key, min: gang.minRequiredNumber, bound: gang.boundChildren?.length ?? 0, reserved: gang.waitingForBindChildren?.length ?? 0,
+        pending: gang.pendingChildren?.length ?? 0, mode: gang.mode, group: (gang.gangGroup ?? []).filter((other) => other !== key),
+        until: gang.holdingSince ? time(gang.holdingSince) + seconds(gang.waitTime) : undefined, why: gang.lastFailure,
+      };
+    }
+    for (const [key, job] of Object.entries(table('jobs'))) {
+      const [ready, total] = (job.ready ?? '0/0').split('/').map(Number);
+      rows[`TYJob ${key}`] = {
+        name: key, min: total, bound: ready, reserved: 0, pending: total - ready, mode: 'TYJob', group: [], why: job.message ?? job.stage,
+      };
+    }
+    return rows;
+  }
+
+  function draw() {
+    const gangs = all();
+    const space = about.hello?.namespace ? `${about.hello.namespace}/` : '';
+    const waits = (gang) => gang.bound < gang.min;
+    const keys = Object.keys(gangs).filter((key) => gangs[key].name.startsWith(space));
+    keys.sort((a, b) => waits(gangs[b]) - waits(gangs[a]) || a.localeCompare(b));
+    for (const key of open.keys()) if (!gangs[key]) open.delete(key);
+    keep(
+      body,
+      keys.slice(0, MOST).flatMap((key) => (open.has(key) ? [key, `? ${key}`] : [key])),
+      (key) => (key.startsWith('? ') ? h('tr', { class: 'opened' }, h('td', { colspan: '7' }, open.get(key.slice(2)))) : row(key)),
+      (element, key) => key.startsWith('? ') || fill(element, gangs[key]),
+    );
+    element.hidden = keys.length === 0;
+    empty.hidden = keys.length > 0;
+  }
+
+  return { update: (changed) => (!changed || changed.gangs || changed.jobs) && draw() };
+}
+
+function legend() {
+  const words = { bound: 'have a node', reserved: 'have room', pending: 'wait for room', missing: 'do not exist yet' };
+  return h('ul', { class: 'legend' }, Object.entries(words).map(([word, text]) => h('li', {}, h('i', { class: `cell ${word}` }), ` ${word}: ${text}`)));
+}

@@ -1,0 +1,45 @@
+// Standing locks: who holds them, for how long, and what to do.
+
+import { table } from './store.js';
+import { age, grid, h, keep, setAge, setText, withCommands } from './dom.js';
+
+export default function make(root) {
+  const { element, body } = grid('Locks', ['Node', 'State', 'Holder', 'Age', 'Queue behind it', 'What to do']);
+  const empty = h('p', { class: 'empty' }, 'No node is locked.');
+  const held = h('p', { class: 'held' });
+  root.append(h('h1', {}, 'Locks'), held, element, empty);
+
+  function row(node) {
+    const cells = ['name', 'state', 'holder', 'since', 'behind', 'advice'].map((name) => h('td', { class: name }));
+    cells[0].append(h('a', { href: `#/node/${node}` }, node));
+    cells[3].append(age());
+    const element = h('tr', {}, cells);
+    element.cells_ = cells;
+    return element;
+  }
+
+  function fill(element, node) {
+    const lock = table('locks')[node];
+    const [, state, holder, since, behind, advice] = element.cells_;
+    setText(state, lock.state);
+    state.className = `state ${lock.state}`;
+    setText(holder, lock.holder ?? '');
+    setAge(since.firstChild, lock.ageAt);
+    const waits = Object.values(table('queue')).filter((item) => item.node === node && item.state === 'waitingForLock');
+    setText(behind, waits.length ? `${waits.length}: ${waits.map((item) => item.name).slice(0, 5).join(', ')}` : '0');
+    if (element.advice === lock.advice) return;
+    element.advice = lock.advice;
+    advice.replaceChildren(...withCommands(lock.advice.replace(/kubectl annotate node \S+ \S+/, '`$&`')));
+  }
+
+  function draw() {
+    const nodes = Object.keys(table('locks')).sort((a, b) => table('locks')[a].ageAt - table('locks')[b].ageAt);
+    keep(body, nodes.slice(0, 500), row, fill);
+    element.hidden = nodes.length === 0;
+    empty.hidden = nodes.length > 0;
+    const times = table('about').locks;
+    setText(held, times ? `Of the last ${times.released} locks that were released: half stood for at most ${times.p50} ms, 99 % for at most ${times.p99} ms.` : 'No lock was released since this page is served.');
+  }
+
+  return { update: (changed) => (!changed || changed.locks || changed.queue || changed.about) && draw() };
+}

@@ -1,0 +1,171 @@
+// The queue in its order. A row opens: why it waits, which node is nearest, what would help.
+
+import { about, table } from './store.js';
+import { age, ask, grid, h, keep, setAge, setText, withCommands } from './dom.js';
+import { gangAnswer } from './gangs.js';
+
+const MOST = 500; // rows in the document
+const NODES = 200; // verdicts in the document
+
+const words = {
+  active: 'is tried next',
+  preparing: 'being bound: volumes',
+  waitingForLock: 'being bound: waits for the node lock',
+  locking: 'being bound: takes the lock',
+  binding: 'being bound',
+  held: 'holds room for its gang',
+  backOff: 'backs off',
+  parked: 'parked',
+};
+
+const items = (title, texts) => (texts?.length ? [h('h3', {}, title), h('ul', {}, texts.map((text) => h('li', {}, withCommands(text))))] : []);
+
+/** `2 nodes have no free GPU`, as `baton explain` words it. */
+function onNodes(count, reason) {
+  if (!count) return reason;
+  if (!reason.startsWith('have ')) return `${count} node${count > 1 ? 's' : ''}: ${reason}`;
+  return count === 1 ? `1 node has ${reason.slice(5)}` : `${count} nodes ${reason}`;
+}
+
+/** Reasons with their nodes, the nearest node, what wakes and what helps; of a pod that waits or of one that does not exist. */
+export function verdict(answer) {
+  const refusal = ({ rule, reason, count, examples = [] }) =>
+    h('li', {}, onNodes(count, reason), h('span', { class: 'rule' }, ` ${rule}`),
+      examples.length ? h('span', { class: 'dim' }, ` ${examples.join(', ')}${count > examples.length ? ', …' : ''}`) : '');
+  const verdicts = (answer.nodes ?? []).slice(0, NODES).map((node) =>
+    h('li', {}, h('a', { href: `#/node/${node.node}` }, node.node), ` ${node.fits ? 'fits' : `${node.rule ?? ''} ${node.reason ?? ''}`}`));
+  return [
+    h('p', { class: 'first' }, answer.message),
+    answer.rules?.length ? h('ul', { class: 'reasons' }, answer.rules.map(refusal)) : '',
+    answer.nearest ? h('p', { class: 'nearest' }, h('b', {}, 'Nearest: '), answer.nearest) : '',
+    items('What would wake it', answer.wakes),
+    items('What helps', answer.advice),
+    verdicts.length ? h('details', {}, h('summary', {}, `Every node (${answer.nodes.length})`), h('ul', {}, verdicts)) : '',
+  ].flat();
+}
+
+function jobAnswer(answer) {
+  return [h('p', { class: 'first' }, answer.message ?? ''), items('What helps', answer.advice ? [answer.advice].flat() : [])].flat();
+}
+
+/** What one row has to say, asked when it opens. */
+async function explain(kind, name) {
+  if (kind === 'TYJob') return jobAnswer(await ask(`api/job/${name}`));
+  const [first] = name.split(',');
+  if (kind === 'group') return gangAnswer(await ask(`api/gang/${first}`));
+  return verdict(await ask(`api/pod/${name}`));
+}
+
+export default function make(root) {
+  const filter = h('input', { type: 'search', placeholder: 'namespace/name or rule', autocomplete: 'off' });
+  filter.value = about.hello?.namespace ? `${about.hello.namespace}/` : '';
+  const shown = h('output', {});
+  const tools = h('form', { class: 'tools' }, h('label', {}, 'Filter ', filter), shown);
+  tools.onsubmit = (event) => event.preventDefault();
+  const { element, body } = grid('Queue', ['#', 'Name', 'Kind', 'Wants', 'Waits', 'Tries', 'Next try', 'State', 'Rule']);
+  const open = new Map(); // answers of open rows
+  const empty = h('p', { class: 'empty' }, 'Nothing waits.');
+  root.append(h('h1', {}, 'Queue'), tools, element, empty, whatIf());
+
+  function row(key) {
+    const cells = ['place', 'name', 'kind', 'wants', 'since', 'tries', 'next', 'state', 'rule'].map((name) => h('td', { class: name }));
+    const button = h('button', { class: 'open', type: 'button', 'aria-expanded': 'false' });
+    cells[1].append(button);
+    cells[4].append(age());
+    cells[6].append(age());
+    cells[6].firstChild.ahead = true;
+    button.onclick = () => toggle(key, button);
+    const element = h('tr', {}, cells);
+    element.cells_ = cells;
+    return element;
+  }
+
+  async function toggle(key, button) {
+    const opens = !open.has(key);
+    button.setAttribute('aria-expanded', opens);
+    if (opens) {
+      const answer = h('div', { class: 'answer' }, 'The scheduler is asked …');
+      open.set(key, answer);
+      draw();
+      const space = key.indexOf(' ');
+      const said = await explain(key.slice(0, space), key.slice(space + 1)).catch((error) => [h('p', { class: 'wrong' }, error.message)]);
+      answer.replaceChildren(...said.filter((part) => part !== ''));
+    } else {
+      open.delete(key);
+      draw();
+    }
+  }
+
+  function fill(element, item) {
+    const [place, name, kind, wants, since, tries, next, state, rule] = element.cells_;
+    setText(place, item.place === undefined ? '' : item.place + 1);
+    setText(name.firstChild, item.name);
+    setText(kind, item.kind);
+    setText(wants, Object.entries(item.wants ?? {}).map(([resource, amount]) => `${resource}=${amount}`).join(', '));
+    setAge(since.firstChild, item.queuedAt);
+    setText(tries, item.attempts ?? '');
+    setAge(next.firstChild, item.nextTryAt);
+    setText(state, words[item.state] ?? item.state ?? '');
+    setText(rule, (item.rules ?? []).join(', ') || item.message || '');
+  }
+
+  function draw() {
+    const word = filter.value.trim().toLowerCase();
+    const all = { ...table('queue') };
+    for (const [name, job] of Object.entries(table('jobs'))) {
+      if (job.stage && job.stage !== 'Pending') continue;
+      all[`TYJob ${name}`] = { kind: 'TYJob', name, queuedAt: job.ageAt, state: job.scheduleState, message: job.message };
+    }
+    const fits = (item) => !word || `${item.name} ${(item.rules ?? []).join(' ')}`.toLowerCase().includes(word);
+    const keys = Object.keys(all).filter((key) => fits(all[key]));
+    keys.sort((a, b) => (all[a].place ?? Infinity) - (all[b].place ?? Infinity) || a.localeCompare(b));
+    for (const key of open.keys()) if (!all[key]) open.delete(key);
+    const rows = keys.slice(0, MOST).flatMap((key) => (open.has(key) ? [key, `? ${key}`] : [key]));
+    keep(
+      body,
+      rows,
+      (key) => (key.startsWith('? ') ? h('tr', { class: 'opened' }, h('td', { colspan: '9' }, open.get(key.slice(2)))) : row(key)),
+      (element, key) => key.startsWith('? ') || fill(element, all[key]),
+    );
+    setText(shown, keys.length > MOST ? `the first ${MOST} of ${keys.length}` : `${keys.length} of ${Object.keys(all).length}`);
+    element.hidden = keys.length === 0;
+    empty.hidden = keys.length > 0;
+  }
+
+  filter.oninput = draw;
+  return { update: (changed) => (!changed || changed.queue || changed.jobs) && draw() };
+}
+
+/** What would be decided for a pod that does not exist. */
+function whatIf() {
+  const text = h('textarea', { rows: '8', spellcheck: 'false', placeholder: 'apiVersion: v1\nkind: Pod\n…' });
+  const answer = h('div', { class: 'answer', role: 'status' });
+  const submit = h('button', { type: 'submit' }, 'What would happen?');
+  const form = h('form', {}, h('label', {}, 'Manifest of a pod, YAML or JSON; nothing is created ', text), submit, answer);
+  form.onsubmit = async (event) => {
+    event.preventDefault();
+    setText(answer, 'The scheduler is asked …');
+    try {
+      const said = await ask('api/what-if', { method: 'POST', body: text.value });
+      answer.replaceChildren(...outcome(said));
+    } catch (error) {
+      answer.replaceChildren(h('p', { class: 'wrong' }, error.message));
+    }
+  };
+  return h('section', { class: 'what-if' }, h('h2', {}, 'What if'), form);
+}
+
+function outcome(said) {
+  const best = (said.best ?? []).map((node) =>
+    h('li', {}, h('a', { href: `#/node/${node.node}` }, node.node), ` ${node.score} = `,
+      node.ratings.map((part) => `${part.rule} ${part.score}×${part.weight}`).join(' + ')));
+  return [
+    h('p', { class: 'first' }, `Pod ${said.pod} would ${said.fits ? `be placed at once, on ${said.node}` : 'wait'}.`),
+    said.devices?.length ? h('p', {}, `Devices: ${said.devices.join(', ')}`) : '',
+    said.preemption ? h('p', {}, said.preemption) : '',
+    said.wouldEvict?.length ? h('p', {}, `It would evict ${said.wouldEvict.join(', ')}.`) : '',
+    ...items('Notes', said.notes),
+    best.length ? h('details', {}, h('summary', {}, 'Scores'), h('ul', {}, best)) : '',
+    ...verdict(said),
+  ].filter((part) => part !== '');
+}

@@ -1,0 +1,200 @@
+//! The cluster as pages see it: objects as they come, and the rows made of them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::time::MissedTickBehavior;
+
+use super::ask::Report;
+use super::feed::Feed;
+use super::rows;
+use crate::cluster::node::LightNode;
+use crate::contract::LockRead;
+use crate::decide::explain::{GangView, QueueReport};
+use crate::ops::get::{
+    DeviceRow, Follower, JobRow, Rules, Snapshot, device_rows, job_rows, lock_rows, name_of, node_rows,
+};
+use crate::runtime::clock;
+
+/// Changes are published together.
+const TOGETHER: Duration = Duration::from_millis(250);
+/// Ticks within which every node is looked at again: some things change with time alone.
+const ROUND: usize = 40;
+/// Released locks whose times are kept.
+const LOCKS: usize = 1000;
+/// A kind of objects that has not been read yet.
+const READING: &str = "is being read";
+
+/// Something to be answered from the objects.
+pub type Question = Box<dyn FnOnce(&Model) + Send>;
+
+/// Objects, and what the scheduler says.
+pub struct Model {
+    /// The objects.
+    pub snapshot: Snapshot,
+    /// Settings of the daemons.
+    pub rules: Rules,
+    /// What the scheduler said last.
+    pub report: Arc<Report>,
+    feed: Arc<Feed>,
+    /// For how many milliseconds each of the last locks stood that were released.
+    held: VecDeque<u64>,
+    ticks: usize,
+    /// The node that was looked at last for the time alone.
+    last: String,
+}
+
+impl Model {
+    /// Nothing is read yet.
+    pub fn new(rules: Rules, feed: Arc<Feed>) -> Self {
+        let mut snapshot = Snapshot::default();
+        let kinds = ["nodes", "devices", "pods", "leases", "tyjobs"];
+        snapshot.unread.extend(kinds.map(|kind| (kind.to_owned(), READING.to_owned())));
+        Self { snapshot, rules, report: Arc::default(), feed, held: VecDeque::new(), ticks: 0, last: String::new() }
+    }
+
+    /// Follows the cluster, publishes rows and answers questions, for ever.
+    pub async fn run(
+        mut self,
+        mut follower: Follower,
+        mut reports: watch::Receiver<Arc<Report>>,
+        mut questions: mpsc::Receiver<Question>,
+    ) {
+        let mut tick = tokio::time::interval(TOGETHER);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                _ = tick.tick() => self.publish(),
+                Some(question) = questions.recv() => question(&self),
+                Ok(()) = reports.changed() => {
+                    let report = reports.borrow_and_update().clone();
+                    self.hear(report);
+                }
+                () = follower.step(&mut self.snapshot) => {}
+            }
+        }
+    }
+
+    /// What the scheduler says now.
+    fn hear(&mut self, report: Arc<Report>) {
+        self.snapshot.wall = clock::wall();
+        let before = std::mem::replace(&mut self.report, report);
+        let report = &self.report;
+        if before.queue.kept != report.queue.kept || before.queue.reserved != report.queue.reserved {
+            let of = |queue: &QueueReport| -> Vec<String> {
+                let kept = queue.kept.iter().map(|kept| kept.node.clone());
+                kept.chain(queue.reserved.iter().map(|reserved| reserved.node.clone())).collect()
+            };
+            self.snapshot.changed.extend(of(&before.queue).into_iter().chain(of(&report.queue)));
+        }
+        if report.problem.is_none() {
+            self.feed.put_table("queue", rows::queue(&report.queue.items, &self.snapshot));
+            let gang =
+                |gang: &GangView| (format!("{}/{}", gang.namespace, gang.name), rows::row(gang, self.snapshot.wall));
+            self.feed.put_table("gangs", report.gangs.iter().map(gang));
+        }
+    }
+
+    /// What is wrong, by kind of object.
+    fn problems(&self) -> Vec<(String, Value)> {
+        let unread = self.snapshot.unread.iter().map(|(kind, why)| (kind.clone(), why.clone()));
+        let server = self.report.no_server.iter().map(|why| ("API server".to_owned(), why.clone()));
+        let scheduler = self.report.problem.iter().map(|why| ("scheduler".to_owned(), why.clone()));
+        unread.chain(server).chain(scheduler).map(|(what, why)| (what, json!({ "why": why }))).collect()
+    }
+
+    /// Makes rows of what changed, and publishes them.
+    fn publish(&mut self) {
+        let wall = clock::wall();
+        self.snapshot.wall = wall;
+        self.ticks += 1;
+        self.feed.put_table("problems", self.problems());
+        let scheduler = json!({"leader": self.report.leader, "version": env!("CARGO_PKG_VERSION")});
+        self.feed.put("about", "scheduler", Some(rows::row(&scheduler, wall)));
+        // Pods that are not read yet would leave their GPUs free.
+        if !self.snapshot.unread.values().any(|why| why == READING) {
+            self.locks();
+            self.nodes();
+            if self.ticks.is_multiple_of(4) {
+                let jobs = job_rows(&self.snapshot, None);
+                let job = |job: &JobRow| (format!("{}/{}", job.namespace, job.name), rows::row(job, wall));
+                self.feed.put_table("jobs", jobs.iter().map(job));
+            }
+        }
+        self.feed.publish(wall);
+    }
+
+    /// Notes for how long the locks stood that were released.
+    fn locks(&mut self) {
+        let key = &self.rules.lock_key;
+        let lock = |node: &LightNode| node.metadata.annotations.as_ref().and_then(|all| all.get(key)).cloned();
+        let mut later: BTreeMap<String, Option<String>> = BTreeMap::new();
+        let before = self.held.len();
+        for (node, at) in std::mem::take(&mut self.snapshot.replaced).into_iter().rev() {
+            let (name, was) = (name_of(&node), lock(&node));
+            let now = later.get(name).cloned().unwrap_or_else(|| self.snapshot.node(name).and_then(lock));
+            if was != now
+                && let LockRead::Held { value, .. } = LockRead::parse(was.as_deref())
+            {
+                self.held.push_back(at.duration_since(value.time).as_millis().try_into().unwrap_or(0));
+            }
+            later.insert(name.to_owned(), was);
+        }
+        if self.held.len() == before {
+            return;
+        }
+        self.held.drain(..self.held.len().saturating_sub(LOCKS));
+        let mut held: Vec<u64> = self.held.iter().copied().collect();
+        held.sort_unstable();
+        let of = |percent: usize| held[(held.len() - 1) * percent / 100];
+        self.feed.put("about", "locks", Some(json!({"released": held.len(), "p50": of(50), "p99": of(99)})));
+    }
+
+    /// Rows of the nodes that changed, and of some that may have changed with time.
+    fn nodes(&mut self) {
+        let mut changed = std::mem::take(&mut self.snapshot.changed);
+        let after = (Bound::Excluded(self.last.clone()), Bound::Unbounded);
+        let turn = self.snapshot.nodes.len().div_ceil(ROUND);
+        let turn: Vec<String> = self.snapshot.nodes.range(after).take(turn).map(|(name, _)| name.clone()).collect();
+        self.last = turn.last().cloned().unwrap_or_default();
+        changed.extend(turn);
+        if changed.is_empty() {
+            return;
+        }
+        let part = self.snapshot.part(&changed, &self.rules.lock_key);
+        let said = self.said(&changed);
+        let devices = device_rows(&part, &said);
+        let mut gone = changed;
+        for row in node_rows(&part, &self.rules, &said) {
+            let first = devices.partition_point(|device| device.node < row.name);
+            let own: Vec<&DeviceRow> = devices[first..].iter().take_while(|device| device.node == row.name).collect();
+            self.feed.put("nodes", &row.name, Some(rows::node(&row, &own, part.wall)));
+            if row.lock.is_none() {
+                self.feed.put("locks", &row.name, None);
+            }
+            gone.remove(&row.name);
+        }
+        for lock in lock_rows(&part, &self.rules) {
+            self.feed.put("locks", &lock.node, Some(rows::row(&lock, part.wall)));
+        }
+        for node in gone {
+            self.feed.put("nodes", &node, None);
+            self.feed.put("locks", &node, None);
+        }
+    }
+
+    /// What the scheduler says of these nodes.
+    pub fn said(&self, nodes: &BTreeSet<String>) -> QueueReport {
+        let QueueReport { kept, reserved, .. } = &self.report.queue;
+        QueueReport {
+            kept: kept.iter().filter(|kept| nodes.contains(&kept.node)).cloned().collect(),
+            reserved: reserved.iter().filter(|reserved| nodes.contains(&reserved.node)).cloned().collect(),
+            ..QueueReport::default()
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Rows as pages get them: those of `baton get` without what is empty, and with points in time instead of ages.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::contract::{PodKey, key};
+use crate::decide::explain::QueueItem;
+use crate::ops::get::{DeviceHealth, DeviceRow, NodeRow, Snapshot};
+
+/// The row as JSON: `null` and empty fields are left out, and `queuedSeconds` becomes `queuedAt`, in seconds since 1970. What lies in the
+/// future (`next…`) is that many seconds ahead.
+pub fn row(of: &impl Serialize, wall: Timestamp) -> Value {
+    timed(serde_json::to_value(of).unwrap_or_default(), wall.as_second()).unwrap_or_default()
+}
+
+fn timed(value: Value, now: i64) -> Option<Value> {
+    match value {
+        Value::Null => None,
+        Value::Object(fields) => {
+            let field = |(name, value): (String, Value)| match (name.strip_suffix("Seconds"), value.as_i64()) {
+                (Some(name), Some(seconds)) => {
+                    let at = if name.starts_with("next") { now + seconds } else { now - seconds };
+                    Some((format!("{name}At"), at.into()))
+                }
+                _ => Some((name, timed(value, now)?)),
+            };
+            Some(Value::Object(fields.into_iter().filter_map(field).collect()))
+        }
+        Value::Array(items) => Some(Value::Array(items.into_iter().filter_map(|item| timed(item, now)).collect())),
+        other => Some(other),
+    }
+}
+
+/// A node with its devices, as small as it gets: `{"status":"Ready","daemon":"fresh","version":"0.1.0","model":"H100","devices":{"gpu-0":
+/// {"p":0,"h":{"ml/train":100}}}}`. Of a device `p` numbers the PCIe switches of the node, `h` has the percent of each holder, `r` those
+/// for which it is reserved; `s` says that it is unhealthy or cordoned, `why` and `sinceAt` why and since when; `m` is a model that differs
+/// from that of the node, and `g` the profile of a MIG device.
+pub fn node(node: &NodeRow, devices: &[&DeviceRow], wall: Timestamp) -> Value {
+    let gpu_model = |device: &DeviceRow| device.model.clone().filter(|_| !device.device.starts_with("nic-"));
+    let model = devices.iter().find_map(|device| gpu_model(device));
+    let mut switches: Vec<Option<&str>> = Vec::new();
+    let mut cells = Map::new();
+    for device in devices {
+        let pcie = device.pcie.as_deref();
+        let switch = switches.iter().position(|known| *known == pcie).unwrap_or(switches.len());
+        if switch == switches.len() {
+            switches.push(pcie);
+        }
+        let mut cell = json!({ "p": switch });
+        if !device.holders.is_empty() {
+            cell["h"] = device.holders.iter().map(|holder| (holder.pod.to_string(), json!(holder.percent))).collect();
+        }
+        if !device.reserved_for.is_empty() {
+            cell["r"] = json!(device.reserved_for);
+        }
+        if device.health != DeviceHealth::Healthy {
+            cell["s"] = json!(device.health);
+            device.reason.iter().for_each(|reason| cell["why"] = json!(reason));
+            let since = device.since.filter(|_| device.health == DeviceHealth::Unhealthy);
+            since.iter().for_each(|since| cell["sinceAt"] = json!(since.as_second()));
+        }
+        gpu_model(device).filter(|own| model.as_ref() != Some(own)).into_iter().for_each(|own| cell["m"] = json!(own));
+        device.label(key::MIG_PROFILE).into_iter().for_each(|profile| cell["g"] = json!(profile));
+        cells.insert(device.device.clone(), cell);
+    }
+    let agent = node.agent.as_ref();
+    let shown = json!({
+        "status": node.status,
+        "daemon": node.daemon_word(),
+        "offers": node.daemon_gone,
+        "version": agent.and_then(|agent| agent.version.as_ref()),
+        "keptFor": node.kept_for,
+        "model": model,
+        "devices": cells,
+    });
+    row(&shown, wall)
+}
+
+/// The queue by kind and name, each item with its place in the order and what it wants by resource name.
+pub fn queue(items: &[QueueItem], snapshot: &Snapshot) -> BTreeMap<String, Value> {
+    let numbered = items.iter().enumerate().map(|(place, item)| {
+        let mut shown = row(item, snapshot.wall);
+        shown["place"] = place.into();
+        let pod = item.name.split_once('/').and_then(|(space, name)| snapshot.pods.get(&PodKey::new(space, name)));
+        pod.into_iter().for_each(|pod| shown["wants"] = json!(pod.wanted()));
+        (format!("{} {}", item.kind, item.name), shown)
+    });
+    numbered.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::explain::QueueReport;
+    use crate::ops::get::snapshot_tests::{cluster, rules};
+    use crate::ops::get::{device_rows, node_rows};
+
+    #[test]
+    fn a_node_says_who_holds_which_device_and_nothing_about_free_ones() {
+        let (cluster, said) = (cluster(), QueueReport::default());
+        let devices = device_rows(&cluster, &said);
+        let of = |name: &str| {
+            let row = node_rows(&cluster, &rules(), &said).into_iter().find(|row| row.name == name).unwrap();
+            let devices: Vec<&DeviceRow> = devices.iter().filter(|device| device.node == name).collect();
+            node(&row, &devices, cluster.wall)
+        };
+        let expected = json!({"gpu-0": {"p": 0, "h": {"ml/train": 100}}, "gpu-1": {"p": 0}});
+        assert_eq!((of("node-a")["devices"].clone(), of("node-a")["daemon"].clone()), (expected, json!("fresh")));
+        assert_eq!(of("node-b")["devices"]["gpu-0"], json!({"p": 0, "s": "unhealthy", "why": "not healthy"}));
+        assert_eq!(of("node-c"), json!({"status": "NotReady", "daemon": "none", "devices": {}}));
+    }
+
+    #[test]
+    fn ages_become_points_in_time_and_nothing_is_null() {
+        let now: Timestamp = "2026-11-21T02:36:00Z".parse().unwrap();
+        let shown = row(&json!({"queuedSeconds": 60, "nextTrySeconds": 5, "node": null, "rules": ["A"]}), now);
+        let at = now.as_second();
+        assert_eq!(shown, json!({"queuedAt": at - 60, "nextTryAt": at + 5, "rules": ["A"]}));
+    }
+}

@@ -1,0 +1,260 @@
+//! The pages, their stream, and what they ask for.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router, middleware};
+use futures::stream;
+use kube::Client;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::ask::Scheduler;
+use super::door::{self, Door};
+use super::feed::{Feed, Next};
+use super::model::{Model, Question};
+use super::node;
+use crate::contract::key::MAX_OBJECT;
+use crate::contract::name::{check_label_name, check_subdomain};
+use crate::ops::audit;
+use crate::runtime::clock;
+use crate::runtime::words;
+
+/// Streams at once.
+pub const STREAMS: usize = 64;
+/// A stream without changes says that it lives.
+const PING: Duration = Duration::from_secs(15);
+/// A page that found no stream comes again.
+const LATER: Duration = Duration::from_secs(10);
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const JS: &str = "text/javascript; charset=utf-8";
+
+/// File name, type and content.
+pub const ASSETS: [(&str, &str, &str); 14] = [
+    ("", HTML, include_str!("assets/index.html")),
+    ("icon.svg", "image/svg+xml", include_str!("assets/icon.svg")),
+    ("style.css", CSS, include_str!("assets/style.css")),
+    ("main.js", JS, include_str!("assets/main.js")),
+    ("stream.js", JS, include_str!("assets/stream.js")),
+    ("store.js", JS, include_str!("assets/store.js")),
+    ("dom.js", JS, include_str!("assets/dom.js")),
+    ("devices.js", JS, include_str!("assets/devices.js")),
+    ("cluster.js", JS, include_str!("assets/cluster.js")),
+    ("node.js", JS, include_str!("assets/node.js")),
+    ("queue.js", JS, include_str!("assets/queue.js")),
+    ("gangs.js", JS, include_str!("assets/gangs.js")),
+    ("locks.js", JS, include_str!("assets/locks.js")),
+    ("health.js", JS, include_str!("assets/health.js")),
+];
+
+/// What the handlers share.
+pub struct Ui {
+    /// With the operator's rights.
+    pub client: Client,
+    /// The leading scheduler.
+    pub scheduler: Arc<Scheduler>,
+    /// Published rows.
+    pub feed: Arc<Feed>,
+    /// The way to the model.
+    pub questions: mpsc::Sender<Question>,
+    /// Namespace that pages show first.
+    pub namespace: Option<String>,
+    /// Namespace of the daemons, and what `baton audit` takes for granted.
+    pub audit: (String, audit::AuditRules),
+    /// One audit at a time: it reads the whole cluster.
+    pub auditing: Mutex<()>,
+    /// Free places for streams.
+    pub streams: Arc<Semaphore>,
+    /// Marks the revisions of this process.
+    pub epoch: String,
+    /// The end.
+    pub stop: CancellationToken,
+}
+
+/// Everything behind the door.
+pub fn router(ui: Arc<Ui>, door: Arc<Door>) -> Router {
+    Router::new()
+        .route("/", get(|| asset(Path(String::new()))))
+        .route("/{file}", get(asset))
+        .route("/api/stream", get(open_stream))
+        .route("/api/node/{name}", get(of_node))
+        .route("/api/labels", get(labels))
+        .route("/api/pod/{namespace}/{name}", get(of_pod))
+        .route("/api/gang/{namespace}/{name}", get(of_gang))
+        .route("/api/job/{namespace}/{name}", get(of_job))
+        .route("/api/what-if", post(what_if).layer(DefaultBodyLimit::max(MAX_OBJECT)))
+        .route("/api/audit", get(audited))
+        .with_state(ui)
+        .layer(middleware::from_fn_with_state(door, door::check))
+}
+
+async fn asset(Path(file): Path<String>) -> Response {
+    match ASSETS.iter().find(|(name, ..)| *name == file) {
+        Some((_, kind, text)) => ([(header::CONTENT_TYPE, *kind)], *text).into_response(),
+        None => (StatusCode::NOT_FOUND, "no such page\n").into_response(),
+    }
+}
+
+/// One open stream.
+struct Stream {
+    ui: Arc<Ui>,
+    revisions: watch::Receiver<u64>,
+    sent: Option<u64>,
+    ready: VecDeque<Event>,
+    /// `None` for a stream that ends at once.
+    place: Option<OwnedSemaphorePermit>,
+}
+
+fn event(name: &str, data: impl AsRef<str>) -> Event {
+    Event::default().event(name).data(data)
+}
+
+async fn open_stream(State(ui): State<Arc<Ui>>, headers: HeaderMap) -> Response {
+    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.split_once('-'));
+    let sent = last.filter(|(epoch, _)| *epoch == ui.epoch).and_then(|(_, revision)| revision.parse().ok());
+    let (revisions, place) = (ui.feed.revisions(), ui.streams.clone().try_acquire_owned().ok());
+    let leader = ui.feed.row("about", "scheduler").and_then(|about| about.get("leader").cloned());
+    let hello = json!({
+        "rev": *revisions.borrow(), "leader": leader, "version": env!("CARGO_PKG_VERSION"), "at": clock::wall().as_millisecond(),
+        "namespace": ui.namespace,
+    });
+    let full = json!({"why": format!("{STREAMS} streams are open: close a window")});
+    let first = match place {
+        Some(_) => event("hello", hello.to_string()),
+        None => event("gone", full.to_string()).retry(LATER),
+    };
+    let stream = Stream { ui, revisions, sent, ready: [first].into(), place };
+    let events =
+        stream::unfold(stream, |mut stream| async { Some((Ok::<_, Infallible>(stream.next().await?), stream)) });
+    Sse::new(events).into_response()
+}
+
+impl Stream {
+    /// The next event. It is asked for when the reader has taken the ones before, so a slow one finds a snapshot here.
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            self.place.as_ref()?;
+            self.revisions.mark_unchanged();
+            let stamped =
+                |name, (revision, text): (u64, Arc<str>)| event(name, text).id(format!("{}-{revision}", self.ui.epoch));
+            match self.ui.feed.next(self.sent) {
+                Next::Snapshot(revision, text) => {
+                    self.sent = Some(revision);
+                    return Some(stamped("snapshot", (revision, text)));
+                }
+                Next::Deltas(deltas) => {
+                    self.sent = deltas.last().map(|(revision, _)| *revision);
+                    self.ready = deltas.into_iter().map(|delta| stamped("delta", delta)).collect();
+                    continue;
+                }
+                Next::Nothing => {}
+            }
+            tokio::select! {
+                _ = self.revisions.changed() => {}
+                () = tokio::time::sleep(PING) => {
+                    return Some(event("ping", json!({"at": clock::wall().as_millisecond()}).to_string()));
+                }
+                () = self.ui.stop.cancelled() => {
+                    self.place = None;
+                    return Some(event("gone", json!({"why": "`baton ui` has ended"}).to_string()));
+                }
+            }
+        }
+    }
+}
+
+/// Asks the model.
+async fn asked<T: Send + 'static>(ui: &Ui, question: impl FnOnce(&Model) -> T + Send + 'static) -> anyhow::Result<T> {
+    let (answer, answered) = oneshot::channel();
+    let ending = || anyhow!("`baton ui` is ending");
+    let asked = ui.questions.send(Box::new(move |model| drop(answer.send(question(model))))).await;
+    asked.map_err(|_| ending())?;
+    answered.await.map_err(|_| ending())
+}
+
+/// An answer, or `{"error":…}`.
+fn reply(answer: anyhow::Result<Value>) -> Response {
+    match answer {
+        Ok(answer) => Json(answer).into_response(),
+        Err(error) => (StatusCode::BAD_GATEWAY, Json(json!({"error": words(error.as_ref())}))).into_response(),
+    }
+}
+
+/// Of an object's name that is put into a path.
+fn checked(namespace: &str, name: &str) -> anyhow::Result<()> {
+    check_label_name("namespace", namespace)?;
+    Ok(check_subdomain("name", name)?)
+}
+
+async fn of_node(State(ui): State<Arc<Ui>>, Path(name): Path<String>) -> Response {
+    let of = name.clone();
+    let detail = match asked(&ui, move |model| node::detail(model, &of)).await {
+        Ok(Some(detail)) => detail,
+        Ok(None) => {
+            return (StatusCode::NOT_FOUND, Json(json!({"error": format!("there is no node {name:?}")})))
+                .into_response();
+        }
+        Err(error) => return reply(Err(error)),
+    };
+    let path = format!("/nodes/{name}");
+    let (events, said) = tokio::join!(node::events(ui.client.clone(), &name), ui.scheduler.ask::<Value>(&path, None));
+    let said = said.unwrap_or_else(|error| json!({"why": words(error.as_ref())}));
+    let mut detail = detail;
+    (detail["events"], detail["scheduler"]) = (events, said);
+    reply(Ok(detail))
+}
+
+#[derive(Deserialize)]
+struct Label {
+    key: Option<String>,
+}
+
+async fn labels(State(ui): State<Arc<Ui>>, Query(Label { key }): Query<Label>) -> Response {
+    reply(asked(&ui, move |model| node::labels(model, key.as_deref())).await)
+}
+
+/// What the scheduler says of an object.
+async fn said(ui: &Ui, (namespace, name): (String, String), path: impl Fn(&str) -> String) -> Response {
+    reply(match checked(&namespace, &name) {
+        Ok(()) => ui.scheduler.ask(&path(&format!("{namespace}/{name}")), None).await,
+        Err(error) => Err(error),
+    })
+}
+
+async fn of_pod(State(ui): State<Arc<Ui>>, Path(of): Path<(String, String)>) -> Response {
+    said(&ui, of, |of| format!("/explain?pod={of}")).await
+}
+
+async fn of_gang(State(ui): State<Arc<Ui>>, Path(of): Path<(String, String)>) -> Response {
+    said(&ui, of, |of| format!("/gangs/{of}")).await
+}
+
+async fn of_job(State(ui): State<Arc<Ui>>, Path(of): Path<(String, String)>) -> Response {
+    said(&ui, of, |of| format!("/jobs/{of}")).await
+}
+
+async fn what_if(State(ui): State<Arc<Ui>>, manifest: String) -> Response {
+    reply(ui.scheduler.ask("/explain", Some(manifest)).await)
+}
+
+async fn audited(State(ui): State<Arc<Ui>>) -> Response {
+    let _one = ui.auditing.lock().await;
+    let (namespace, rules) = &ui.audit;
+    let found = audit::found(ui.client.clone(), namespace, rules).await;
+    reply(found.map(|(report, policies)| audit::json(&report, &policies)))
+}

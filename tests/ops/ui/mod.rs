@@ -1,0 +1,5 @@
+//! `baton ui`: its server over HTTP.
+
+mod http;
+mod load;
+mod server;
