@@ -20,11 +20,11 @@ fn strings(value: &Value) -> Vec<&str> {
 }
 
 /// `baton demo --keep`.
-struct Kept {
+pub struct Kept {
     child: Child,
     /// What it said until it invited to use the cluster.
-    told: String,
-    config: String,
+    pub told: String,
+    pub config: String,
     /// What it says that the scheduler's address is.
     admin: String,
     /// What it says after the invitation.
@@ -32,9 +32,9 @@ struct Kept {
 }
 
 impl Kept {
-    fn start() -> Self {
+    pub fn start(more: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
-        command.args(["demo", "--keep", "-o", "json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(["demo", "--keep", "-o", "json"]).args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let (mut told, mut config, mut admin) = (String::new(), None, None);
@@ -57,7 +57,7 @@ impl Kept {
     }
 
     /// Waits for a line that contains this.
-    fn says(&self, text: &str) -> String {
+    pub fn says(&self, text: &str) -> String {
         let mut heard = String::new();
         loop {
             let line = self.lines.recv_timeout(SOON).unwrap_or_else(|_| panic!("no line with {text:?} in:\n{heard}"));
@@ -70,7 +70,7 @@ impl Kept {
     }
 
     /// Kills a daemon of this command.
-    fn kill(&self, command: &str) {
+    pub fn kill(&self, command: &str) {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         let of = |path: std::path::PathBuf| std::fs::read_to_string(path.join("children")).unwrap_or_default();
         let children: String = threads.map(|thread| of(thread.unwrap().path())).collect::<Vec<_>>().concat();
@@ -84,7 +84,7 @@ impl Kept {
     }
 
     /// What `baton` says where the invitation's variables are set.
-    fn baton(&self, arguments: &[&str]) -> String {
+    pub fn baton(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
         command.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR"));
         let output = command.env("KUBECONFIG", &self.config).env("BATON_ADMIN_URL", &self.admin).output().unwrap();
@@ -94,7 +94,7 @@ impl Kept {
     }
 
     /// Ctrl-C. Whether it ended well, and its standard output.
-    fn end(&mut self) -> (bool, String) {
+    pub fn end(&mut self) -> (bool, String) {
         let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         let mut out = String::new();
@@ -116,7 +116,7 @@ impl Drop for Kept {
 
 #[test]
 fn the_demo_ends_well_and_its_records_agree() {
-    let mut demo = Kept::start();
+    let mut demo = Kept::start(&[]);
     let err = demo.told.clone();
     let folder = Path::new(env!("CARGO_BIN_EXE_baton")).parent().unwrap().display();
     assert!(err.contains(&format!("export PATH={folder}:$PATH")), "{err}");

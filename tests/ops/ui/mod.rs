@@ -1,5 +1,8 @@
-//! `baton ui`: its server over HTTP.
+//! `baton ui`: its server over HTTP, and its pages in a real browser.
 
+mod browser;
 mod http;
 mod load;
+mod proxy;
 mod server;
+mod webdriver;

@@ -1,0 +1,343 @@
+//! The pages in a real browser. With `UPDATE_DOCS=1` the pictures of `docs/ui.md` are made anew.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use baton::contract::inventory::Device;
+use baton::ops::manifests::Values;
+use baton::runtime::clock;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{Api, PostParams};
+use serde_json::{Map, Value, json};
+
+use super::http::{SOON, Ui, parts, send};
+use super::proxy::{self, Play};
+use super::webdriver::Browser;
+use crate::demo::Kept;
+use crate::harness::TestServer;
+use crate::skip::skipped;
+
+const PAGES: [(&str, &str); 6] = [
+    ("cluster", "#/cluster"),
+    ("queue", "#/queue"),
+    ("gangs", "#/gangs"),
+    ("locks", "#/locks"),
+    ("health", "#/health"),
+    ("node", "#/node/node-1"),
+];
+/// Most elements of a page, whatever the cluster.
+const ELEMENTS: u64 = 3000;
+const TAB: &str = "\u{e004}";
+const ENTER: &str = "\u{e007}";
+
+fn browser() -> Option<Browser> {
+    let browser = Browser::start();
+    if browser.is_none() {
+        skipped("there is no chromedriver");
+    }
+    browser
+}
+
+/// Nothing moves sideways, nothing was refused by the policy or failed, and there are not too many elements.
+fn is_sound(browser: &Browser, what: &str) -> u64 {
+    let (wide, count) = (
+        "return document.documentElement.scrollWidth > innerWidth || document.querySelector('main').scrollWidth > innerWidth",
+        "return document.querySelectorAll('*').length",
+    );
+    assert_eq!(browser.run(wide), json!(false), "{what} is wider than the window");
+    let elements = browser.run(count).as_u64().unwrap();
+    assert!(elements < ELEMENTS, "{what}: {elements} elements");
+    assert_eq!(browser.errors(), Vec::<String>::new(), "{what}");
+    elements
+}
+
+/// The rules of axe that are broken seriously, where `BATON_AXE` names its script.
+fn accessible(browser: &Browser, what: &str) {
+    let Some(path) = std::env::var_os("BATON_AXE") else { return };
+    browser.run(&std::fs::read_to_string(path).unwrap());
+    browser.run("window.found = null; axe.run().then((result) => { window.found = result.violations; }); ");
+    browser.until("window.found");
+    let serious = browser.run("return window.found.filter((of) => ['serious', 'critical'].includes(of.impact)).map((of) => `${of.id}: ${of.nodes.map((node) => node.html).join(' ')}`)");
+    assert_eq!(serious, json!([]), "{what}");
+}
+
+/// Pods that wait: one that is too large for every node, and a gang that lacks a member.
+async fn submit(kubeconfig: &Path) {
+    let client = baton::cluster::client::connect(Some(kubeconfig)).await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(client, "default");
+    let of = |name: &str, gpus: u32, gang: bool| {
+        let keys = json!({"gang.scheduling.koordinator.sh/name": "train", "gang.scheduling.koordinator.sh/min-available": "4"});
+        let container =
+            json!({"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}}});
+        serde_json::from_value(json!({"metadata": {"name": name, "annotations": if gang { keys } else { json!({}) }},
+            "spec": {"schedulerName": "baton-scheduler", "containers": [container]}}))
+        .unwrap()
+    };
+    for (name, gpus, gang) in [("big", 8, false), ("train-0", 2, true), ("train-1", 2, true), ("train-2", 2, true)] {
+        pods.create(&PostParams::default(), &of(name, gpus, gang)).await.unwrap();
+    }
+}
+
+#[test]
+fn the_demo_is_shown_live_by_mouse_and_by_keyboard() {
+    let Some(browser) = browser() else { return };
+    let mut demo = Kept::start(&["--ui"]);
+    let url = demo
+        .told
+        .lines()
+        .find_map(|line| line.split_once("in the browser: "))
+        .map(|(_, url)| url.trim().to_owned())
+        .unwrap();
+    browser.open(&url);
+    browser.shows("live ·");
+    browser.until("document.querySelectorAll('.host').length === 3");
+    assert!(
+        !browser.run("return location.href").as_str().unwrap().contains("token"),
+        "the token leaves the address bar"
+    );
+    let paint = browser.run("return performance.getEntriesByName('first-contentful-paint')[0].startTime");
+    println!("first paint after {paint} ms");
+    browser.run("window.loaded = 'once'");
+
+    // A delta reaches its cell, and no other.
+    let cell = |look: &str| {
+        format!(
+            "[...document.querySelectorAll('.host')].find((host) => host.firstChild.textContent === 'node-1').querySelector('[data-device=gpu-6]').classList.contains('{look}')"
+        )
+    };
+    browser.until(&cell("free"));
+    browser.run("window.changes = []; new MutationObserver((list) => list.forEach((of) => changes.push(of.target.dataset?.device ?? ''))).observe(document.querySelector('.lines'), { subtree: true, attributes: true, attributeFilter: ['class'] });");
+    demo.baton(&["cordon", "node-1/gpu-6", "--reason", "fan fails"]);
+    let begin = clock::mono();
+    browser.until(&cell("cordoned"));
+    println!("a cordon is on the screen {} ms after the command", (clock::mono() - begin).as_millis());
+
+    tokio::runtime::Runtime::new().unwrap().block_on(submit(Path::new(&demo.config)));
+    browser.run("location.hash = '#/queue'");
+    browser.shows("default/big");
+    // By keyboard alone: to the row, and into it.
+    let focused = "document.activeElement.textContent";
+    let reach = |text: &str| {
+        for _ in 0..60 {
+            browser.press(TAB);
+            if browser.run(&format!("return {focused}")) == json!(text) {
+                return;
+            }
+        }
+        panic!("the focus never comes to {text:?}");
+    };
+    reach("default/big");
+    browser.press(ENTER);
+    for words in ["Nearest:", "What helps", "Every node (3)"] {
+        browser.shows(words);
+    }
+    // What if, by keyboard, too.
+    browser.run("document.querySelector('textarea').focus()");
+    browser.press("{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"asked\"},\"spec\":{\"schedulerName\":\"baton-scheduler\",\"containers\":[{\"name\":\"a\",\"image\":\"x\",\"resources\":{\"limits\":{\"nvidia.com/gpu\":1}}}]}}");
+    browser.press(TAB);
+    browser.press(ENTER);
+    browser.shows("Pod default/asked would be placed at once, on node-");
+    reach("Gangs");
+    browser.press(ENTER);
+    browser.shows("3 pending, 1 missing");
+
+    browser.run("document.activeElement.blur()");
+    for scheme in ["light", "dark"] {
+        for (width, height) in [(1440, 900), (360, 740)] {
+            browser.look(width, height, scheme);
+            for (name, place) in PAGES {
+                browser.run(&format!("location.hash = '{place}'"));
+                browser.until(&format!("document.querySelector('main.page-{name} h1')"));
+                if name == "queue" {
+                    browser.run("[...document.querySelectorAll('button.open')].find((of) => of.textContent === 'default/big').click()");
+                    browser.shows("Nearest:");
+                }
+                match name {
+                    "health" => browser.shows("were checked"),
+                    "node" => browser.shows("Registered names"),
+                    _ => {}
+                }
+                let elements = is_sound(&browser, &format!("{name} at {width} pixels"));
+                accessible(&browser, name);
+                let picture = browser.picture();
+                println!("{name}, {scheme}, {width}: {elements} elements, picture of {} bytes", picture.len());
+                let size = if width == 360 { "-narrow" } else { "" };
+                if std::env::var_os("UPDATE_DOCS").is_some() && (size.is_empty() || scheme == "light") {
+                    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/ui");
+                    std::fs::create_dir_all(&folder).unwrap();
+                    std::fs::write(folder.join(format!("{name}-{scheme}{size}.webp")), picture).unwrap();
+                }
+            }
+        }
+    }
+
+    // The scheduler dies and another one leads: the page says so, and goes on.
+    browser.look(1440, 900, "light");
+    demo.kill("scheduler");
+    browser.shows("No scheduler answers");
+    demo.says("daemon started again");
+    browser.until("document.getElementById('banner').hidden");
+    assert_eq!(browser.run("return window.loaded"), "once", "without a reload");
+
+    // Seven tabs and more have one stream between them: a browser opens six connections to a host.
+    let (address, _) = parts(&url);
+    for _ in 0..7 {
+        browser.new_tab();
+        browser.open(&format!("http://{address}/"));
+    }
+    demo.baton(&["uncordon", "node-1/gpu-6"]);
+    let tabs = browser.tabs();
+    assert_eq!(tabs.len(), 8);
+    for tab in &tabs[1..] {
+        browser.to_tab(tab);
+        browser.shows("live ·");
+        browser.until(&cell("free"));
+    }
+    assert!(demo.end().0);
+    browser.shows("not live since");
+}
+
+/// A cluster with what hostile writers can put into names and texts.
+async fn hostile() -> (TestServer, String) {
+    let server = TestServer::simulated().await;
+    server.install(&Values::default()).await;
+    let part = "a".repeat(61);
+    let long = format!("{part}.{part}.{part}.{}", "b".repeat(67 - 20));
+    let script = "<script>window.pwned=1</script><img src=x onerror='window.pwned=1'>";
+    let name = server
+        .create_object::<Node>(json!({"metadata": {"name": long, "labels": {"zone": "x"}}}))
+        .await
+        .metadata
+        .name
+        .unwrap();
+    let condition = json!({"type": "Healthy", "status": "False", "reason": "Xid", "message": script, "lastTransitionTime": "2026-11-21T02:36:00Z"});
+    let labels = json!({"scheduling.koordinator.sh/model": script, "scheduling.koordinator.sh/pcie-switch": script});
+    let gpu = |minor: i32, kind: &str| {
+        json!({"type": kind, "id": format!("GPU-{kind}-{minor}"), "minor": minor, "health": false, "labels": labels,
+        "resources": {"koordinator.sh/gpu-core": "100"}, "conditions": [condition]})
+    };
+    let devices = [gpu(0, "gpu"), gpu(1, "gpu"), gpu(2, "__proto__"), gpu(3, "rdma")];
+    server.create_object::<Device>(json!({"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": {"name": name}, "spec": {"devices": devices}})).await;
+    (server, name)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_names_and_texts_stay_texts_and_the_page_stays_narrow() {
+    let Some(browser) = browser() else { return };
+    let (server, node) = hostile().await;
+    let ui = Ui::start(&server.kubeconfig, &[]);
+    browser.look(360, 740, "light");
+    browser.open(&ui.url);
+    browser.until("document.querySelector('.host')");
+    for (name, place) in
+        [("cluster", "#/cluster".to_owned()), ("health", "#/health".to_owned()), ("node", format!("#/node/{node}"))]
+    {
+        browser.run(&format!("location.hash = '{place}'"));
+        browser.until(&format!("document.querySelector('main.page-{name} h1')"));
+        match name {
+            "health" => browser.shows("Xid: <script>"),
+            "node" => browser.shows("<script>"),
+            _ => {}
+        }
+        is_sound(&browser, name);
+    }
+    assert_eq!(browser.run("return window.pwned ?? Object.prototype.p ?? null"), Value::Null);
+    // A page of another port of this machine has our cookie, and learns nothing.
+    let stranger = proxy::open(&ui, None);
+    browser.open(&format!("{stranger}style.css"));
+    browser.run(&format!("window.read = null; fetch('http://{}/api/labels', {{ credentials: 'include' }}).then((of) => of.text()).then((text) => {{ window.read = text; }}, () => {{ window.read = 'refused'; }})", ui.address));
+    browser.until("window.read");
+    assert_eq!(browser.run("return window.read"), "refused");
+    let with_cookie = [("Cookie", &*ui.cookie), ("Sec-Fetch-Site", "cross-site")];
+    assert_eq!(send(&ui.address, "GET /api/labels", &with_cookie, "").status, 403);
+}
+
+/// A node of eight GPUs and two NICs; `round` decides who holds which.
+fn row(round: u64) -> Value {
+    let device = |at: u64| {
+        let held = json!({"p": at / 4, "h": {format!("team-{}/pod-{round}", at % 3): 100}});
+        if (round + at).is_multiple_of(3) { json!({"p": at / 4}) } else { held }
+    };
+    let devices: Map<String, Value> = (0..8)
+        .map(|at| (format!("gpu-{at}"), device(at)))
+        .chain((0..2).map(|at| (format!("nic-{at}"), json!({"p": at}))))
+        .collect();
+    json!({"status": "Ready", "daemon": "fresh", "version": "0.1.0", "model": "H100", "devices": devices})
+}
+
+const DELTAS: u64 = 2000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_screen_of_5000_nodes_stays_quick_and_does_not_grow_with_2000_deltas() {
+    let Some(browser) = browser() else { return };
+    let server = TestServer::simulated().await;
+    let ui = Ui::start(&server.kubeconfig, &[]);
+    let sent = Arc::new(AtomicU64::new(0));
+    let (count, go) = (sent.clone(), Arc::new(AtomicU64::new(0)));
+    let until = go.clone();
+    let play: Play = Arc::new(move |stream| {
+        let event = |name: &str, data: &Value| format!("event: {name}\ndata: {data}\n\n");
+        let nodes: Map<String, Value> = (0..5000).map(|node| (format!("node-{node:04}"), row(node))).collect();
+        let at = 1_795_000_000_000_u64;
+        stream.write_all(event("hello", &json!({"rev": 1, "at": at, "version": "0.1.0"})).as_bytes())?;
+        stream.write_all(event("snapshot", &json!({"at": at, "rows": {"nodes": nodes}})).as_bytes())?;
+        loop {
+            let round = count.load(Ordering::Relaxed);
+            if round < until.load(Ordering::Relaxed) {
+                // As many nodes as one delta of 64 kB holds.
+                let nodes: Map<String, Value> = (0..100)
+                    .map(|at| (format!("node-{:04}", (round * 37 + at * 50) % 5000), row(round + at)))
+                    .collect();
+                stream.write_all(event("delta", &json!({"at": at + round, "rows": {"nodes": nodes}})).as_bytes())?;
+                count.store(round + 1, Ordering::Relaxed);
+            }
+            // The server sends four a second; so many that the test ends soon, until it measures frames.
+            std::thread::sleep(Duration::from_millis(if round > 100 + DELTAS { 250 } else { 15 }));
+        }
+    });
+    let url = proxy::open(&ui, Some(play));
+    browser.devtools("Performance.enable", &json!({}));
+    browser.look(1440, 900, "light");
+    browser.open(&url);
+    browser.shows("5000 of 5000 nodes");
+    println!(
+        "first paint after {} ms",
+        browser.run("return performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    );
+    println!("{} elements", is_sound(&browser, "5,000 nodes"));
+    let play = |deltas: u64| {
+        go.store(deltas, Ordering::Relaxed);
+        let begin = clock::mono();
+        while sent.load(Ordering::Relaxed) < deltas {
+            assert!(clock::mono() - begin < 5 * SOON, "the stream stands");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let measure = || {
+        browser.devtools("HeapProfiler.collectGarbage", &json!({}));
+        ["Nodes", "JSEventListeners", "TaskDuration"].map(|name| browser.metric(name))
+    };
+    play(100);
+    let before = measure();
+    play(100 + DELTAS);
+    let after = measure();
+    let per_delta = (after[2] - before[2]) * 1000.0 / DELTAS as f64;
+    println!(
+        "{per_delta:.1} ms of the main thread per delta of 100 nodes; nodes {} then {}, listeners {} then {}",
+        before[0], after[0], before[1], after[1]
+    );
+    assert!(after[0] <= before[0] * 1.1 + 50.0 && after[1] <= before[1] + 5.0, "it grows: {before:?} {after:?}");
+    assert!(per_delta < 50.0, "{per_delta} ms");
+    // Frames while the map is scrolled and deltas come.
+    go.store(u64::MAX, Ordering::Relaxed);
+    browser.run("window.frames_ = 0; const map = document.querySelector('.map'); const end = performance.now() + 3000; const step = () => { map.scrollTop += 40; frames_ += 1; if (performance.now() < end) requestAnimationFrame(step); else window.ended = true; }; step();");
+    browser.until("window.ended");
+    println!("{} frames per second while it scrolls", browser.run("return Math.round(frames_ / 3)"));
+    assert!(browser.run("return document.querySelector('.map').scrollTop").as_f64().unwrap() > 100.0);
+    // Filter, sort and group find their way through all of it.
+    browser.run("const filter = document.getElementById('filter'); filter.value = 'node-12'; filter.dispatchEvent(new Event('input'))");
+    browser.shows("100 of 5000 nodes");
+}
