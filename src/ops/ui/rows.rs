@@ -71,6 +71,7 @@ pub fn node(node: &NodeRow, devices: &[&DeviceRow], wall: Timestamp) -> Value {
         "status": node.status,
         "daemon": node.daemon_word(),
         "offers": node.daemon_gone,
+        "suspect": node.suspect,
         "version": agent.and_then(|agent| agent.version.as_ref()),
         "keptFor": node.kept_for,
         "model": model,

@@ -140,7 +140,7 @@ export default function make(root) {
     const byName = new Map(all.map((cell) => [cell.name, cell]));
     const count = summaries.get(name);
     const kept = node.keptFor ? ` · kept for ${node.keptFor}` : '';
-    const bad = node.daemon === 'fresh' && node.status === 'Ready' ? '' : ` · ${node.status}, daemon ${node.daemon}`;
+    const bad = node.suspect ? ' · suspect' : node.daemon === 'fresh' && node.status === 'Ready' ? '' : ` · ${node.status}, daemon ${node.daemon}`;
     setText(element.children[1], node.tooLarge ? 'too large to show' : `${count?.gpu.free ?? 0} free${kept}${bad}`);
     element.classList.toggle('silent', !serves(node));
     element.cells.setAttribute('aria-label', all.map((cell) => sentence(node, cell.name, cell.device)).join('; '));

@@ -14,7 +14,7 @@ export const states = {
 export const isNic = (name) => name.startsWith('nic-');
 
 /** New pods with devices may come here. */
-export const serves = (node) => node.daemon === 'fresh' && node.status === 'Ready' && !node.keptFor;
+export const serves = (node) => node.daemon === 'fresh' && node.status === 'Ready' && !node.keptFor && !node.suspect;
 
 export function used(device) {
   return Object.values(device.h ?? {}).reduce((sum, percent) => sum + percent, 0);

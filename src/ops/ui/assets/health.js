@@ -8,6 +8,7 @@ const MOST = 500;
 function todo({ node, device, state }) {
   if (state === 'cordoned') return `\`baton uncordon ${node}/${device}\` returns it; runbooks.md: Taking one GPU out of use`;
   if (state === 'unhealthy') return `\`baton drain ${node}/${device}\` evicts its pods; runbooks.md: Resetting a GPU`;
+  if (state === 'suspect') return `\`baton explain node ${node}\` says which pods failed`;
   return `\`kubectl get pods -A -o wide --field-selector spec.nodeName=${node}\` shows its daemon; runbooks.md: The node daemon off a node, and on again`;
 }
 
@@ -49,6 +50,7 @@ export default function make(root) {
     const daemons = { gone: 'has lost its daemon', stale: 'hears nothing of its daemon', unregistered: 'has a daemon that the kubelet does not know' };
     for (const [name, node] of Object.entries(table('nodes'))) {
       if (daemons[node.daemon]) rows.set(name, { node: name, device: 'node daemon', state: node.daemon, why: `the node ${daemons[node.daemon]}${node.offers ? ` (${node.offers})` : ''}` });
+      if (node.suspect) rows.set(`${name} suspect`, { node: name, device: 'node', state: 'suspect', why: node.suspect });
       for (const [device, { s, why, sinceAt }] of Object.entries(node.devices ?? {})) {
         if (s) rows.set(`${name}/${device}`, { node: name, device, state: s, why, sinceAt });
       }

@@ -53,6 +53,7 @@ export default function make(root, name) {
       ['Node daemon', `${word}${agent.version ? `, version ${agent.version}` : ''}${node.daemonGone ? `: ${node.daemonGone}` : ''}`],
       ['Registered names', (agent.registered ?? []).join(', ') || 'none'],
       ['Lock', node.lock ? `${node.lock.state}, held by ${node.lock.holder ?? 'an unknown pod'}` : 'none'],
+      ['Suspect', node.suspect],
       ['Kept for', node.keptFor],
       ['Reserved for', (node.reservedFor ?? []).join(', ')],
       ['Scheduler', scheduler.why ?? `${name} ${scheduler.message}`],
