@@ -282,7 +282,7 @@ mod tests {
         let (feed, wall) = (Feed::new(), Timestamp::UNIX_EPOCH);
         let change = |round: usize| {
             (0..100).for_each(|row| {
-                feed.put("nodes", &row.to_string(), Some(json!({"text": format!("{round}").repeat(2000)})))
+                feed.put("nodes", &row.to_string(), Some(json!({"text": format!("{round}").repeat(2000)})));
             });
         };
         change(1);
