@@ -35,12 +35,12 @@ pub fn send(address: &str, line: &str, headers: &[(&str, &str)], body: &str) -> 
 fn begin(address: &str, line: &str, headers: &[(&str, &str)], body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
-    let mut text = format!("{line}\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+    write!(stream, "{line}\r\nConnection: close\r\nContent-Length: {}\r\n", body.len()).unwrap();
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
-        text += &format!("Host: {address}\r\n");
+        write!(stream, "Host: {address}\r\n").unwrap();
     }
-    headers.iter().for_each(|(name, value)| text += &format!("{name}: {value}\r\n"));
-    stream.write_all(format!("{text}\r\n{body}").as_bytes()).unwrap();
+    headers.iter().for_each(|(name, value)| write!(stream, "{name}: {value}\r\n").unwrap());
+    write!(stream, "\r\n{body}").unwrap();
     stream
 }
 
@@ -67,8 +67,8 @@ impl Stream {
             }
             let line = line.trim_end();
             match line.split_once(": ") {
-                Some(("event", name)) => event.name = name.to_owned(),
-                Some(("id", id)) => event.id = id.to_owned(),
+                Some(("event", name)) => name.clone_into(&mut event.name),
+                Some(("id", id)) => id.clone_into(&mut event.id),
                 Some(("data", data)) => (event.data, event.bytes) = (serde_json::from_str(data).unwrap(), data.len()),
                 _ if line.is_empty() && !event.name.is_empty() => return Some(event),
                 _ => {}
