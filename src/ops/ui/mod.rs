@@ -10,4 +10,6 @@ mod node;
 mod rows;
 mod server;
 
-pub use args::{UiArgs, run, serve};
+#[cfg(feature = "sim")]
+pub use args::serve;
+pub use args::{UiArgs, run};
