@@ -138,11 +138,11 @@ impl Fleet {
             let status = pod.status.as_ref();
             match status.and_then(|status| status.phase.as_deref()) {
                 Some("Failed") => panic!("{} failed: {:?}", pod.name_any(), status),
-                Some("Succeeded") => {
+                Some("Succeeded") if pod.metadata.deletion_timestamp.is_none() => {
                     *self.done.entry(scheduler).or_default() += 1;
-                    let now = DeleteParams::default().grace_period(0);
-                    self.pods().delete(&pod.name_any(), &now).await.unwrap();
+                    self.delete(&pod.name_any()).await;
                 }
+                Some("Succeeded") => {}
                 _ => *living.entry(scheduler).or_default() += 1,
             }
         }
@@ -154,6 +154,13 @@ impl Fleet {
                 self.create(scheduler, 10).await;
             }
         }
+    }
+
+    /// A pod that ended may be gone since it was listed.
+    async fn delete(&self, pod: &str) {
+        let deleted = self.pods().delete(pod, &DeleteParams::default().grace_period(0)).await;
+        let gone = matches!(&deleted, Err(kube::Error::Api(status)) if status.code == 404);
+        assert!(gone || deleted.is_ok(), "{deleted:?}");
     }
 
     /// As kube-scheduler binds: by counts, to nodes that are neither cordoned nor tainted.
@@ -217,7 +224,7 @@ impl Fleet {
         for pod in self.pods().list(&ListParams::default()).await.unwrap() {
             let spec = pod.spec.as_ref().unwrap();
             if spec.node_name.is_none() && spec.scheduler_name.as_deref() == Some(scheduler) {
-                self.pods().delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await.unwrap();
+                self.delete(&pod.name_any()).await;
             }
         }
     }
@@ -369,7 +376,7 @@ async fn a_fleet_moves_from_nvidias_plugin_node_by_node_and_back() {
     }
     fleet.until("the fleet is full", async |fleet| fleet.running().await == 2 * GPUS).await;
     for name in full.iter().chain(&long) {
-        fleet.pods().delete(name, &DeleteParams::default().grace_period(0)).await.unwrap();
+        fleet.delete(name).await;
     }
     fleet.tell("from NVIDIA's plugin");
 
