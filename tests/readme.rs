@@ -88,7 +88,8 @@ fn every_link_leads_to_a_file() {
     for page in ["README.md", "CONTRIBUTING.md"] {
         let text = read(page);
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            assert!(link.starts_with("http") || root().join(link).exists(), "{page}: {link} does not exist");
+            let file = link.split('#').next().unwrap_or_default();
+            assert!(link.starts_with("http") || root().join(file).exists(), "{page}: {link} does not exist");
         }
     }
 }
