@@ -24,7 +24,8 @@ fn all_examples() -> Vec<Value> {
     let example: Value = serde_saphyr::from_str(include_str!("../../../daemonset/examples/tyjob.yaml")).unwrap();
     let mut all = vec![example];
     let docs = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/docs")).unwrap();
-    let mut paths: Vec<_> = docs.map(|entry| entry.unwrap().path()).collect();
+    let paths = docs.map(|entry| entry.unwrap().path());
+    let mut paths: Vec<_> = paths.filter(|path| path.extension().is_some_and(|kind| kind == "md")).collect();
     paths.push(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md").into());
     paths.sort();
     for path in paths {
