@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 sources=${CARGO_HOME:-$HOME/.cargo}/registry/src
 cargo tree --locked --edges normal --no-default-features --prefix none --format '{p} | {l}' | sed 's/ (.*)//' | sort -u |
   while read -r name version licence; do
-    [ "$name" != baton ] || continue
+    case $name in baton | baton-*) continue ;; esac
     printf '\n======== %s %s %s\n' "$name" "${version#v}" "$licence"
     found=
     for text in "$sources"/*/"$name-${version#v}"/LICEN[CS]E* "$sources"/*/"$name-${version#v}"/NOTICE* "$sources"/*/"$name-${version#v}"/COPYING*; do

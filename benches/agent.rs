@@ -2,8 +2,8 @@
 //! `expect.toml`. Kubelet, API server and NVML are simulated over their real wires.
 //!
 //! With `BATON_BINARY` the daemons run from that file: the image's build
-//! (`cargo build --profile image --no-default-features --bin baton`), say. Without it they run from this build, which has the
-//! simulated cluster inside and is held to the same limits.
+//! (`cargo build --profile image --no-default-features --bins`), say. Without it they run from this build, which is held to the
+//! same limits.
 #![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // a bench is a test
 

@@ -80,7 +80,7 @@ fn drain(cluster: &mut Cluster, pods: &[PodFacts], until: usize) -> (Duration, u
 }
 
 fn submit(cluster: &mut Cluster, pods: &[PodFacts]) {
-    pods.iter().for_each(|facts| cluster.tell(WorldEvent::Pod(Box::new(facts.clone()))));
+    pods.iter().for_each(|facts| cluster.apply(WorldEvent::Pod(Box::new(facts.clone()))));
 }
 
 /// One decision of a gang of this size: the best of five, in milliseconds; the first, which judges every node, is left out.
@@ -99,7 +99,7 @@ fn decision(size: usize) -> f64 {
         for facts in &pods {
             let baton::contract::PodKey { namespace, name } = facts.handoff.pod.key.clone();
             let key = baton::contract::PodKey { namespace, name };
-            cluster.tell(WorldEvent::PodGone(key, facts.handoff.pod.uid.clone()));
+            cluster.apply(WorldEvent::PodGone(key, facts.handoff.pod.uid.clone()));
         }
         if round > 0 {
             best = best.min(took.as_secs_f64() * 1000.0);

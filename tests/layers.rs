@@ -1,12 +1,11 @@
-//! The architecture as a test: reads the sources and fails on a forbidden import, an orphan file, logic in a `mod.rs`, an
-//! impure decision, a forbidden name, or a file over 800 lines that does not say why it is one thing.
+//! What Cargo cannot say of the architecture: reads the sources and fails on an orphan file, logic in a `mod.rs`, an impure
+//! decision, a forbidden name, or a file over 800 lines that does not say why it is one thing. Who may import whom stands in the
+//! `Cargo.toml` of each folder of `src/`.
 //!
 //! The rules are functions over (path, text), so each is shown to fail on a synthetic source.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
-#[path = "layers/imports.rs"]
-mod imports;
 #[path = "layers/orphans.rs"]
 mod orphans;
 #[path = "layers/rules.rs"]
@@ -22,7 +21,6 @@ use source::Source;
 fn violations(sources: &[Source]) -> Vec<String> {
     let mut found = orphans::check(sources);
     for source in sources {
-        found.extend(imports::check(source));
         found.extend(rules::check(source));
     }
     found.sort();
@@ -56,7 +54,7 @@ fn holds(files: &[(&str, &str)]) {
     assert_eq!(of(files), Vec::<String>::new());
 }
 
-const LIB: (&str, &str) = ("src/lib.rs", "//! The crate.\npub mod agent;\npub mod scheduler;\npub mod decide;\n");
+const LIB: (&str, &str) = ("src/lib.rs", "//! The crate.\npub use baton_agent as agent;\n");
 const AGENT: (&str, &str) = ("src/agent/mod.rs", "//! Agent.\nmod a;\n");
 const SCHEDULER: (&str, &str) = ("src/scheduler/mod.rs", "//! Scheduler.\n");
 const DECIDE: (&str, &str) = ("src/decide/mod.rs", "//! Decide.\nmod a;\n");
@@ -70,31 +68,6 @@ fn agent(text: &str) -> [(&str, &str); 6] {
 /// The same for `src/decide/a.rs`.
 fn decide(text: &str) -> [(&str, &str); 6] {
     [LIB, AGENT, SCHEDULER, DECIDE, ("src/agent/a.rs", "//! A.\n"), ("src/decide/a.rs", text)]
-}
-
-#[test]
-fn a_sibling_import_is_found_however_it_is_written() {
-    for text in [
-        "//! A.\nuse crate::scheduler::Options;\n",
-        "//! A.\nuse crate::{contract::key, scheduler};\n",
-        "//! A.\nuse super::super::scheduler as s;\n",
-        "//! A.\nfn a() { crate::scheduler::run() }\n",
-        "//! A.\nfn a() { println!(\"{}\", crate::scheduler::X) }\n",
-        "//! A.\nmod inner { use super::super::super::scheduler::X; }\n",
-        "//! A.\n#[cfg(test)]\nmod tests { use crate::sim::Cluster; }\n",
-        "//! A.\nuse baton::scheduler::Options;\n",
-    ] {
-        fails(&agent(text), "must not import");
-    }
-}
-
-#[test]
-fn an_allowed_import_a_comment_and_a_string_are_no_violation() {
-    holds(&agent(
-        "//! A; see crate::scheduler.\nuse crate::contract::key;\nuse crate::{cluster, runtime::clock};\nuse super::b;\n\
-         // use crate::scheduler::Options;\nfn a() -> &'static str { \"crate::scheduler\" }\n\
-         mod tests { use super::super::mod_of_agent; }\n",
-    ));
 }
 
 #[test]
@@ -140,9 +113,8 @@ fn a_decision_that_is_not_pure_is_found() {
     for (text, word) in [
         ("//! A.\nuse std::collections::HashMap;\n", "HashMap"),
         ("//! A.\nasync fn a() {}\n", "async"),
-        ("//! A.\nuse tokio::sync::Mutex;\n", "tokio"),
+        ("//! A.\nuse std::sync::Mutex;\n", "Mutex"),
         ("//! A.\nfn a() { std::env::var(\"A\").ok(); }\n", "std::env"),
-        ("//! A.\nfn a() { tracing::info!(\"a\"); }\n", "tracing"),
     ] {
         fails(&decide(text), word);
     }
@@ -151,7 +123,6 @@ fn a_decision_that_is_not_pure_is_found() {
 }
 
 #[test]
-fn anyhow_outside_ops_and_a_file_without_a_doc_are_found() {
-    fails(&agent("//! A.\nfn a() -> anyhow::Result<()> { Ok(()) }\n"), "anyhow");
-    fails(&agent("use crate::contract::key;\n"), "module doc");
+fn a_file_without_a_doc_is_found() {
+    fails(&agent("use baton_contract::key;\n"), "module doc");
 }

@@ -93,14 +93,14 @@ impl Cluster {
         ];
         let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         let name: Box<str> = name.into();
-        self.tell(WorldEvent::Node(NodeFacts {
+        self.apply(WorldEvent::Node(NodeFacts {
             name: name.clone(),
             labels,
             allocatable: allocatable.into(),
             max_pods: 110,
             ..NodeFacts::default()
         }));
-        self.tell(WorldEvent::Devices(Box::new(gpu_device(&name, GPUS))));
+        self.apply(WorldEvent::Devices(Box::new(gpu_device(&name, GPUS))));
         let registered = SERVED.iter().map(|name| (*name).to_owned()).collect();
         let status = Some(AgentStatus {
             version: "1".into(),
@@ -113,7 +113,7 @@ impl Cluster {
             unreleased: None,
         });
         let renewed = Some(wall(self.now));
-        self.tell(WorldEvent::Agent {
+        self.apply(WorldEvent::Agent {
             node: name,
             home: baton::decide::world::LeaseHome::Nodes,
             status,
@@ -126,7 +126,7 @@ impl Cluster {
         Moment { mono: self.now, wall: wall(self.now) }
     }
 
-    pub fn tell(&mut self, event: WorldEvent) {
+    pub fn apply(&mut self, event: WorldEvent) {
         let effects = self.engine.event(event, self.moment());
         self.rate(&effects);
     }
@@ -155,7 +155,7 @@ impl Cluster {
         self.now += Duration::from_millis(1);
         let mut facts = pod(&format!("job-{}", self.serial), ask.limits, self.now);
         facts.spec.labels = [("app".to_owned(), "train".to_owned())].into();
-        self.tell(WorldEvent::Pod(Box::new(facts.clone())));
+        self.apply(WorldEvent::Pod(Box::new(facts.clone())));
         let (now, judged) = (self.moment(), self.engine.stats().judged);
         let started = clock::now().mono;
         let effects = run(&mut self.engine, now);
@@ -172,7 +172,7 @@ impl Cluster {
             self.bound.push((facts, ask.percent));
             self.percent += ask.percent;
         } else {
-            self.tell(gone(&facts));
+            self.apply(gone(&facts));
         }
         Decision { took, judged, bound }
     }
@@ -189,7 +189,7 @@ impl Cluster {
             ..AssignmentText::default()
         };
         self.engine.report(EffectResult::Bind { ticket, result: BindResult::Done }, self.moment());
-        self.tell(WorldEvent::Pod(Box::new(facts.clone())));
+        self.apply(WorldEvent::Pod(Box::new(facts.clone())));
     }
 
     /// Half of every node's GPUs are taken, by pods that somebody else bound.
@@ -227,7 +227,7 @@ impl Cluster {
                     .collect();
                 facts.handoff.node = Some(node.as_str().into());
                 facts.handoff.assignment.device_allocated = Some(format!(r#"{{"gpu":[{}]}}"#, gpus.join(",")).into());
-                self.tell(WorldEvent::Pod(Box::new(facts.clone())));
+                self.apply(WorldEvent::Pod(Box::new(facts.clone())));
                 self.percent += 100 * slice;
                 self.bound.push((facts, 100 * slice));
             }
@@ -239,7 +239,7 @@ impl Cluster {
         let at = self.random(self.bound.len());
         let (facts, percent) = self.bound.swap_remove(at);
         self.percent -= percent;
-        self.tell(gone(&facts));
+        self.apply(gone(&facts));
     }
 
     /// Share of all GPUs that pods hold, in percent.

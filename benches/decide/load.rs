@@ -28,7 +28,7 @@ pub fn load(nodes: usize) -> Load {
     let (with_nodes, nodes_done) = (held(), clock::now().mono);
     for at in 0..nodes * PODS_PER_NODE {
         let facts = bound(at);
-        cluster.tell(WorldEvent::Pod(Box::new(facts)));
+        cluster.apply(WorldEvent::Pod(Box::new(facts)));
     }
     let with_pods = held();
     let done = clock::now().mono;

@@ -345,11 +345,13 @@ def import_graph(files):
 
 
 def absolute(path, module):
-    """A path of a `use` from the crate's root; `None` for other crates."""
+    """A path of a `use` from `src/`, whose folders are packages; `None` for other crates."""
     if path[-1] == "self":
         path = path[:-1]
     if path[0] == "crate":
-        return tuple(path[1:])
+        return module[:1] + tuple(path[1:])
+    if path[0].startswith("baton_"):
+        return (path[0].removeprefix("baton_"),) + tuple(path[1:])
     if path[0] == "self":
         return module + tuple(path[1:])
     up = 0

@@ -13,9 +13,9 @@ use super::kubelet::register::dial;
 use super::kubelet::{PluginState, PluginStates};
 use super::metrics::AgentMetrics;
 use super::node_handoff::{Handoff, LedgerLine};
-use crate::contract::deviceplugin::Empty;
-use crate::contract::deviceplugin::device_plugin_client::DevicePluginClient;
-use crate::runtime::admin::Answers;
+use baton_contract::deviceplugin::Empty;
+use baton_contract::deviceplugin::device_plugin_client::DevicePluginClient;
+use baton_runtime::admin::Answers;
 
 /// Longest time for the call to ourselves.
 const SELF_CALL: Duration = Duration::from_secs(5);

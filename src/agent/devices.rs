@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::options::MigStrategy;
-use crate::contract::{DeviceId, DeviceType};
-use crate::hardware::gpu::{MigInstance, MigMode};
-use crate::hardware::nic::PciFunction;
-use crate::hardware::{Bdf, GpuInfo, Machine, NicInfo, PciPlace};
+use baton_contract::{DeviceId, DeviceType};
+use baton_hardware::gpu::{MigInstance, MigMode};
+use baton_hardware::nic::PciFunction;
+use baton_hardware::{Bdf, GpuInfo, Machine, NicInfo, PciPlace};
 
 /// One device.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use super::cdi::CdiError;
 use super::handoff::StateError;
 use super::kubelet::TooMany;
 use super::options::AgentOptionsError;
-use crate::cluster::client::ConnectError;
-use crate::cluster::restored::Restored;
-use crate::hardware::{NvmlError, ScanError};
-use crate::runtime::admin::PortError;
+use baton_cluster::client::ConnectError;
+use baton_cluster::restored::Restored;
+use baton_hardware::{NvmlError, ScanError};
+use baton_runtime::admin::PortError;
 
 /// An end that a new start, or an operator, has to mend. A signal is not one of them.
 #[derive(Debug, thiserror::Error)]

@@ -10,16 +10,16 @@ use super::inventory::to_seconds;
 use super::nic_reads::NicReadError;
 use super::options::MigStrategy;
 use super::options::{AgentOptions, AgentOptionsError};
-use crate::contract::{DeviceId, inventory};
-use crate::decide::health::{
+use baton_contract::{DeviceId, inventory};
+use baton_decide::health::{
     Ailment, DeviceStatus, DriverError, GpuHealth, HealthChange, LinkFault, NicHealth, Observation, Outage, PortPolicy,
     RecoveryRule, ServeOutcome, SuspectRule, Suspicion, XidAction, XidPolicy,
 };
-use crate::hardware::gpu::{Fault, MigMode};
-use crate::hardware::nic::{Port, PortState};
-use crate::hardware::provider::Recovery;
-use crate::hardware::{Bdf, EventKind, GpuEvent, Machine, NicInfo, NvmlError, Probe};
-use crate::runtime::clock::Now;
+use baton_hardware::gpu::{Fault, MigMode};
+use baton_hardware::nic::{Port, PortState};
+use baton_hardware::provider::Recovery;
+use baton_hardware::{Bdf, EventKind, GpuEvent, Machine, NicInfo, NvmlError, Probe};
+use baton_runtime::clock::Now;
 
 /// Between two probes of one GPU that ignored events led to.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
@@ -364,9 +364,9 @@ fn log(changes: &[HealthChange]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hardware::NicFault;
-    use crate::hardware::gpu::{GpuInfo, GpuScan, MigState, NvLinks};
-    use crate::hardware::nic::{CharDevices, PciFunction};
+    use baton_hardware::NicFault;
+    use baton_hardware::gpu::{GpuInfo, GpuScan, MigState, NvLinks};
+    use baton_hardware::nic::{CharDevices, PciFunction};
 
     fn gpu(uuid: &str, index: u32) -> GpuInfo {
         GpuInfo {
@@ -380,7 +380,7 @@ mod tests {
             mig: MigState::default(),
             nvlink: NvLinks::default(),
             fabric: None,
-            place: crate::hardware::pci::PciPlace::default(),
+            place: baton_hardware::pci::PciPlace::default(),
         }
     }
 
@@ -418,7 +418,7 @@ mod tests {
             function: PciFunction::Physical { vfs: Vec::new() },
             chars: CharDevices::default(),
             netdevs: Vec::new(),
-            place: crate::hardware::pci::PciPlace::default(),
+            place: baton_hardware::pci::PciPlace::default(),
         };
         let fault = NicFault { ibdev: "mlx5_0".into(), bdf: Some(bdf), reason: "stuck".into(), hangs: true };
         let mut machine = Machine { nics: vec![nic], nic_faults: vec![fault], ..Machine::default() };

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::decide::health::Ailment;
-use crate::hardware::GpuScan;
+use baton_decide::health::Ailment;
+use baton_hardware::GpuScan;
 
 const FILE: &str = "health.json";
 const TEMPORARY: &str = "health.json.new";

@@ -6,10 +6,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::devices::{DeviceBody, NodeDevice};
 use super::offer::{mig_name, profile_word};
-use crate::contract::inventory::{DeviceInfo, DeviceTopology, VfGroup, VirtualFunction};
-use crate::contract::{Quantity, key};
-use crate::decide::handoff::inventory::{InventoryDevice, NodeInventory};
-use crate::hardware::{Machine, PciPlace};
+use baton_contract::inventory::{DeviceInfo, DeviceTopology, VfGroup, VirtualFunction};
+use baton_contract::{Quantity, key};
+use baton_decide::handoff::inventory::{InventoryDevice, NodeInventory};
+use baton_hardware::{Machine, PciPlace};
 
 /// Longest value of a label.
 const LABEL: usize = 63;

@@ -9,7 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::handoff::HandoffMetrics;
-use crate::runtime::build_info;
+use baton_runtime::build_info;
 
 type LabelPairs = Vec<(&'static str, String)>;
 type IntCounter = Counter<u64, AtomicU64>;
@@ -167,6 +167,10 @@ impl AgentMetrics {
 }
 
 #[cfg(test)]
+#[path = "../../tests/harness/documented.rs"]
+mod documented;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -220,9 +224,9 @@ mod tests {
         let metrics = AgentMetrics::default();
         let handoff = metrics.handoff();
         handoff.count_call("nvidia.com/gpu", "served", 0.0003);
-        handoff.live_reads.get_or_create(&crate::agent::handoff::metrics::CallLabel { call: "Allocate" }).inc();
+        handoff.live_reads.get_or_create(&crate::handoff::metrics::CallLabel { call: "Allocate" }).inc();
         for family in [&handoff.identified, &handoff.released, &handoff.divergences] {
-            family.get_or_create(&crate::agent::handoff::metrics::ReasonLabel { reason: "lock" }).inc();
+            family.get_or_create(&crate::handoff::metrics::ReasonLabel { reason: "lock" }).inc();
         }
         metrics.registration_lost("nvidia.com/gpu", "socket");
         metrics.registered("nvidia.com/gpu", true);
@@ -230,6 +234,6 @@ mod tests {
         metrics.devices([("gpu", "GPU-a", true)].into_iter());
         metrics.offered("nvidia.com/gpu", 1, 1);
         metrics.pod_shares("node-a", &[half()]);
-        crate::runtime::documented::check(&metrics.print(), "baton device-plugin");
+        super::documented::check(&metrics.print(), "baton device-plugin");
     }
 }

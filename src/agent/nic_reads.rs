@@ -7,9 +7,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::hardware::rdma::{RdmaEntry, ReadRdmaEntry};
-use crate::hardware::{Bdf, NicFault, NicInfo};
-use crate::runtime::clock;
+use baton_hardware::rdma::{RdmaEntry, ReadRdmaEntry};
+use baton_hardware::{Bdf, NicFault, NicInfo};
+use baton_runtime::clock;
 
 /// Reads that are left behind before no more are begun: each keeps a thread.
 const MAX_HUNG: usize = 8;

@@ -20,14 +20,14 @@ use super::kubelet::DeviceCalls;
 use super::metrics::{AgentMetrics, PodShare};
 use super::offer::InUse;
 use super::options::AgentOptions;
-use crate::cluster::notice::Notices;
-use crate::cluster::requests::Resumed;
-use crate::contract::inventory::{DeviceHeld, HeldBy};
-use crate::contract::{DeviceId, DeviceType, Exceptions, Identity, PodRef, Shared, key};
-use crate::decide::handoff::exceptions::exceptions;
-use crate::decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory};
-use crate::decide::health::ServeOutcome;
-use crate::runtime::clock;
+use baton_cluster::notice::Notices;
+use baton_cluster::requests::Resumed;
+use baton_contract::inventory::{DeviceHeld, HeldBy};
+use baton_contract::{DeviceId, DeviceType, Exceptions, Identity, PodRef, Shared, key};
+use baton_decide::handoff::exceptions::exceptions;
+use baton_decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory};
+use baton_decide::health::ServeOutcome;
+use baton_runtime::clock;
 
 /// What pods hold, and what they may be given.
 pub trait HeldDevices: Send + Sync {

@@ -6,7 +6,7 @@ use super::devices::{DeviceBody, NodeDevice};
 use super::kubelet::{Advertised, AdvertisedDevice, IdUnits};
 use super::options::AgentOptions;
 use super::options::MigStrategy;
-use crate::contract::{DeviceId, key};
+use baton_contract::{DeviceId, key};
 
 /// Devices that pods hold, by the resource name they were asked for under.
 pub type InUse = BTreeMap<Box<str>, BTreeSet<DeviceId>>;

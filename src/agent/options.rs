@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::contract::name::{BadName, check_annotation_key, check_daemon_namespace, check_node_name, check_subdomain};
-use crate::contract::word::word_enum;
-use crate::contract::{LockFormat, key};
-use crate::decide::handoff::{IdMismatch, LockMode, UnassignedPods};
-use crate::decide::health::{PortPolicy, XidAction};
-use crate::runtime::admin::PortOptions;
+use baton_contract::name::{BadName, check_annotation_key, check_daemon_namespace, check_node_name, check_subdomain};
+use baton_contract::word::word_enum;
+use baton_contract::{LockFormat, key};
+use baton_decide::handoff::{IdMismatch, LockMode, UnassignedPods};
+use baton_decide::health::{PortPolicy, XidAction};
+use baton_runtime::admin::PortOptions;
 
 word_enum! {
     /// Which MIG devices are offered.

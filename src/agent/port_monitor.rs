@@ -10,10 +10,10 @@ use tokio::sync::mpsc;
 
 use super::nic_reads::{NicReadError, NicReads, ReadTicket};
 use super::scan::Ports;
-use crate::hardware::Bdf;
-use crate::hardware::nic::{Port, PortState};
-use crate::runtime::PollThread;
-use crate::runtime::alarm::{Alarm, Rings, alarm};
+use baton_hardware::Bdf;
+use baton_hardware::nic::{Port, PortState};
+use baton_runtime::PollThread;
+use baton_runtime::alarm::{Alarm, Rings, alarm};
 
 /// Reads the ports of one NIC; `None` when it is not in view any more.
 pub type ReadPorts = Box<dyn Fn(Bdf) -> Option<Result<Vec<Port>, String>> + Send + Sync>;

@@ -26,14 +26,14 @@ use super::offer::{InUse, Unseen, configured, offers};
 use super::options::AgentOptions;
 use super::port_monitor::PortMonitor;
 use super::scan::{self, MachineScan, Ports, ScanQueue, ScanRequest, ScanResult};
-use crate::cluster::inventory::Published;
-use crate::cluster::notice::{Notice, Notices, Subject};
-use crate::contract::inventory::DeviceStatus;
-use crate::contract::{DeviceId, key};
-use crate::decide::health::ServeOutcome;
-use crate::hardware::driver::DriverFile;
-use crate::hardware::{Bdf, EventSink, GpuEvent, GpuProvider, Machine, NicInfo, NvmlError, Roots, pci, rdma};
-use crate::runtime::{PollThread, clock};
+use baton_cluster::inventory::Published;
+use baton_cluster::notice::{Notice, Notices, Subject};
+use baton_contract::inventory::DeviceStatus;
+use baton_contract::{DeviceId, key};
+use baton_decide::health::ServeOutcome;
+use baton_hardware::driver::DriverFile;
+use baton_hardware::{Bdf, EventSink, GpuEvent, GpuProvider, Machine, NicInfo, NvmlError, Roots, pci, rdma};
+use baton_runtime::{PollThread, clock};
 
 /// What the reconciler works with.
 pub struct ReconcilerContext {
@@ -490,7 +490,7 @@ impl DeviceReconciler {
             } else {
                 ("DeviceUnhealthy", "takes no new pods")
             };
-            self.context.notices.tell(Notice {
+            self.context.notices.post(Notice {
                 subject: Subject::Node(self.context.options.node_name.as_str().into()),
                 warning: !device.health.healthy,
                 reason,
@@ -516,7 +516,7 @@ impl DeviceReconciler {
         let (warning, reason) = if now.is_some() { (true, DeviceStatus::SUSPECT) } else { (false, "NodeTrusted") };
         self.context.metrics.suspect(warning);
         self.suspect = now;
-        self.context.notices.tell(Notice {
+        self.context.notices.post(Notice {
             subject: Subject::Node(self.context.options.node_name.as_str().into()),
             warning,
             reason,

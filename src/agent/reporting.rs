@@ -8,11 +8,11 @@ use tokio::sync::watch;
 
 use super::kubelet::{PluginState, PluginStates};
 use super::node_handoff::HandoffStatus;
-use crate::cluster::agent_lease::AgentLease;
-use crate::cluster::inventory::{InventoryWriter, Published};
-use crate::cluster::restored::{LeaseError, Restored};
-use crate::contract::{AgentStatus, Identity, LockWord};
-use crate::runtime::{Backoff, clock, words};
+use baton_cluster::agent_lease::AgentLease;
+use baton_cluster::inventory::{InventoryWriter, Published};
+use baton_cluster::restored::{LeaseError, Restored};
+use baton_contract::{AgentStatus, Identity, LockWord};
+use baton_runtime::{Backoff, clock, words};
 
 /// Changes of what is in use that come within this time are published together.
 const TOGETHER: Duration = Duration::from_secs(2);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::nic_reads::{NicReadError, NicReads};
 use super::options::AgentPaths;
-use crate::hardware::driver::{self, DriverFile};
-use crate::hardware::nic::Port;
-use crate::hardware::provider::NullProvider;
-use crate::hardware::{Bdf, GpuProvider, Machine, NvmlError, Probe, Roots, ScanError, Tree, machine, rdma};
+use baton_hardware::driver::{self, DriverFile};
+use baton_hardware::nic::Port;
+use baton_hardware::provider::NullProvider;
+use baton_hardware::{Bdf, GpuProvider, Machine, NvmlError, Probe, Roots, ScanError, Tree, machine, rdma};
 
 /// What a look came to.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use serde::Deserialize;
 use super::client::status_code;
 use super::light_meta::light;
 use super::restored::{HighestVersion, LeaseError};
-use crate::contract::{AgentStatus, LEASE_PREFIX, key};
-use crate::decide::world::{LeaseHome, WorldEvent};
+use baton_contract::{AgentStatus, LEASE_PREFIX, key};
+use baton_decide::world::{LeaseHome, WorldEvent};
 
 /// For readers: an agent is gone when its Lease has not been renewed for this long.
 const STALE: Duration = Duration::from_secs(90);

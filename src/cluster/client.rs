@@ -13,7 +13,7 @@ use tower::util::MapResponseLayer;
 
 use super::client_certificate;
 use super::requests::{ANSWER, Requests, Resumed};
-use crate::runtime::words;
+use baton_runtime::words;
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]

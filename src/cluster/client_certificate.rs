@@ -76,8 +76,8 @@ mod tests {
     use super::*;
 
     /// `openssl x509 -req -in c.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 36500`
-    const VERSION_1: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tls/version-1.crt");
-    const ITS_KEY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tls/version-1.key");
+    const VERSION_1: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/tls/version-1.crt");
+    const ITS_KEY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/tls/version-1.key");
 
     fn presented(provider: CryptoProvider) -> Result<ClientConfig, Error> {
         let chain = vec![CertificateDer::from_pem_file(VERSION_1).unwrap()];

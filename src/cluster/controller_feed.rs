@@ -12,8 +12,8 @@ use super::feed::{Feed, FeedMessage, watch_config};
 use super::node::LightNode;
 use super::pod::{LightCondition, LightPod, LightPodStatus};
 use super::tyjob::RawTyJob;
-use crate::contract::tyjob::keys;
-use crate::decide::tyjob::stages::{ImageWait, NodeReachability, Phase, PodView};
+use baton_contract::tyjob::keys;
+use baton_decide::tyjob::stages::{ImageWait, NodeReachability, Phase, PodView};
 
 /// Reasons of a container that waits because the kubelet cannot get its image.
 const IMAGE_REASONS: [&str; 7] = [

@@ -10,7 +10,7 @@ use super::client::{said, status_code};
 use super::controller_feed::OwnedPod;
 use super::pod::LightPod;
 use super::tyjob::RawTyJob;
-use crate::contract::tyjob::{TyJob, TyJobStatus, keys};
+use baton_contract::tyjob::{TyJob, TyJobStatus, keys};
 
 /// Outcome of a write to the TYJob itself.
 #[derive(Debug)]

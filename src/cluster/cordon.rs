@@ -7,8 +7,8 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 
 use super::client::status_code;
-use crate::contract::inventory::Device;
-use crate::contract::{Cordons, PodRef, key};
+use baton_contract::inventory::Device;
+use baton_contract::{Cordons, PodRef, key};
 
 /// Outcome of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

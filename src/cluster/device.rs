@@ -5,7 +5,7 @@ use kube::api::ObjectMeta;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceStatus};
+use baton_contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceStatus};
 
 /// A Device object as it is on the wire, whatever it says: the CRD lets through what no reader can use, and other systems list
 /// devices of their own.

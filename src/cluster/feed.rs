@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use super::rewatch::{CENTRAL, patient};
-use crate::runtime::backoff::Backoff;
-use crate::runtime::words;
+use baton_runtime::backoff::Backoff;
+use baton_runtime::words;
 
 /// Pauses, first and longest, before an API that is not installed is requested again. Once it is installed, its objects are
 /// known within the longest one.

@@ -25,12 +25,12 @@ use super::selected_labels::SelectedLabels;
 use super::spec_part::selector;
 use super::tyjob::{RawTyJob, job_facts};
 use super::volume::{capacity_facts, claim_facts, class_facts, driver_counts, volume_facts};
-use crate::contract::gang::{GangId, PodGroupApi};
-use crate::contract::quota::{LimitRangeRules, QuotaRules};
-use crate::contract::{AgentStatus, PodKey, PodUid};
-use crate::decide::devices::NodePool;
-use crate::decide::tyjob::placement::{JobIdentity, PriorityClassFacts};
-use crate::decide::world::{BudgetFacts, LeaseHome, WorldEvent};
+use baton_contract::gang::{GangId, PodGroupApi};
+use baton_contract::quota::{LimitRangeRules, QuotaRules};
+use baton_contract::{AgentStatus, PodKey, PodUid};
+use baton_decide::devices::NodePool;
+use baton_decide::tyjob::placement::{JobIdentity, PriorityClassFacts};
+use baton_decide::world::{BudgetFacts, LeaseHome, WorldEvent};
 
 /// Settings of the feeds.
 #[derive(Debug, Clone)]

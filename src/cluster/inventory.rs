@@ -9,9 +9,9 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::contract::inventory::{Device, DeviceCounts, DeviceHeld, DeviceInfo, DeviceSpec, DeviceStatus};
-use crate::contract::{Cordons, DeviceId, DeviceType, key};
-use crate::runtime::clock;
+use baton_contract::inventory::{Device, DeviceCounts, DeviceHeld, DeviceInfo, DeviceSpec, DeviceStatus};
+use baton_contract::{Cordons, DeviceId, DeviceType, key};
+use baton_runtime::clock;
 
 /// Labels of the node; `None` takes one away.
 pub type NodeLabels = BTreeMap<&'static str, Option<String>>;
@@ -159,7 +159,7 @@ impl InventoryWriter {
     fn object(&self, now: &Published, node_uid: Option<&str>, cordons: &Cordons, stored: &[DeviceInfo]) -> Device {
         let mut device = Device::new(&self.node, DeviceSpec { devices: now.devices.clone() });
         keep_times(&mut device.spec.devices, stored);
-        let labels = now.labels.iter().filter(|(key, _)| **key != crate::contract::key::NODE_GPU_DRIVER);
+        let labels = now.labels.iter().filter(|(key, _)| **key != baton_contract::key::NODE_GPU_DRIVER);
         let labels: BTreeMap<String, String> =
             labels.filter_map(|(key, value)| Some(((*key).to_owned(), value.clone()?))).collect();
         device.metadata.labels = (!labels.is_empty()).then_some(labels);

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::lease::{Candidate, LeaseState};
 use super::restored::{LeaseError, Restored};
-use crate::runtime::{clock, words};
+use baton_runtime::{clock, words};
 
 /// Until when this process leads, shared with everything that writes.
 #[derive(Debug, Clone, Default)]

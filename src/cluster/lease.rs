@@ -58,7 +58,7 @@ pub enum LeaseState {
     },
 }
 
-/// A longer duration of another's Lease counts as this: whoever may write the Lease could else hold up its followers for ever.
+/// A longer duration of another's Lease counts as this: a writer of the Lease could else hold up its followers for ever.
 const BELIEVED: Duration = Duration::from_secs(60);
 
 /// How long another's Lease is waited for that says this; `own` where it says nothing, or nothing above zero. Candidates of one Lease

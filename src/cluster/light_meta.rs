@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::api::ObjectMeta;
 use serde::{Deserialize, Deserializer};
 
-use crate::contract::key::MAX_ANNOTATION;
+use baton_contract::key::MAX_ANNOTATION;
 
 /// Part of an object on the wire: absent fields have their default, unknown ones are skipped.
 macro_rules! light {
@@ -33,7 +33,7 @@ macro_rules! kept {
     };
 }
 
-/// The same, for pods: everybody may write what they like into their annotations, and what is too long to be read is kept as its
+/// The same, for pods: a tenant writes what it likes into their annotations, and what is too long to be read is kept as its
 /// length only, for messages.
 pub(super) fn read_short<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> {
     let mut meta = read(from)?;

@@ -10,9 +10,9 @@ use serde::Deserialize;
 
 use super::light_meta::light;
 use super::spec_part::{ListedImage, taint};
-use crate::contract::Quantity;
-use crate::decide::tyjob::stages::NodeReachability;
-use crate::decide::world::{NodeFacts, Resources};
+use baton_contract::Quantity;
+use baton_decide::tyjob::stages::NodeReachability;
+use baton_decide::world::{NodeFacts, Resources};
 
 /// A node with the fields that Baton reads; the rest is skipped while parsing. Watch and read with it, never write.
 #[derive(Debug, Clone, Deserialize, Resource)]

@@ -9,7 +9,7 @@ use kube::api::{Api, ObjectMeta, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::contract::LockRead;
+use baton_contract::LockRead;
 
 use super::client::{retry_after, said, status_code};
 
@@ -195,6 +195,6 @@ fn failed(node: &str, tries: u32, error: kube::Error) -> LockError {
 
 /// Spreads competing writers: half to one and a half of [`PAUSE`], by the clock's last digits.
 fn jittered() -> Duration {
-    let spread = crate::runtime::clock::wall().subsec_nanosecond().unsigned_abs() % 1000;
+    let spread = baton_runtime::clock::wall().subsec_nanosecond().unsigned_abs() % 1000;
     PAUSE / 2 + PAUSE * spread / 1000
 }

@@ -5,7 +5,7 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc;
 
-use crate::contract::{PodRef, tyjob};
+use baton_contract::{PodRef, tyjob};
 
 /// Events that may wait to be written; further ones are dropped.
 const BACKLOG: usize = 256;
@@ -87,7 +87,7 @@ impl Notices {
     }
 
     /// Queues a notice; drops it when too many wait.
-    pub fn tell(&self, notice: Notice) {
+    pub fn post(&self, notice: Notice) {
         if let Err(error) = self.0.try_send(notice) {
             tracing::debug!(%error, "event dropped");
         }

@@ -11,11 +11,11 @@ use serde::de::IgnoredAny;
 
 use super::light_meta::light;
 use super::spec_part::AskedImage;
-use crate::contract::gang::Committed;
-use crate::contract::hint::{Counting, DeviceHint, parse_hints};
-use crate::contract::{ContainerRequest, DeviceType, PodRef, Quantity, RequestError, key};
-use crate::decide::handoff::ListedContainers;
-use crate::decide::pod::{AssignmentText, ContainerKind, Deletion, HandoffPod, Phase, PodContainer};
+use baton_contract::gang::Committed;
+use baton_contract::hint::{Counting, DeviceHint, parse_hints};
+use baton_contract::{ContainerRequest, DeviceType, PodRef, Quantity, RequestError, key};
+use baton_decide::handoff::ListedContainers;
+use baton_decide::pod::{AssignmentText, ContainerKind, Deletion, HandoffPod, Phase, PodContainer};
 
 /// A pod with the fields that Baton reads; the rest is skipped while parsing. Watch and read with it, never write. Each reader
 /// makes its own record of it and drops it.

@@ -7,12 +7,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use super::pod::{Amounts, LightCondition, LightContainer, LightPod, LightResources};
 use super::spec_part as part;
-use crate::contract::image::ImageName;
-use crate::contract::{Quantity, key};
-use crate::decide::pod::ContainerKind;
-use crate::decide::world::gangs::{DeclarationSource, Declared, Owner};
-use crate::decide::world::spec::{DeviceWishes, HostPort, Spread, VolumeUse};
-use crate::decide::world::{JobClaim, PodFacts, PodSpec, Qos, Rated, RequestParts, Resources};
+use baton_contract::image::ImageName;
+use baton_contract::{Quantity, key};
+use baton_decide::pod::ContainerKind;
+use baton_decide::world::gangs::{DeclarationSource, Declared, Owner};
+use baton_decide::world::spec::{DeviceWishes, HostPort, Spread, VolumeUse};
+use baton_decide::world::{JobClaim, PodFacts, PodSpec, Qos, Rated, RequestParts, Resources};
 
 impl LightResources {
     /// What is asked for: the API server fills requests in from limits, and so does this.

@@ -12,11 +12,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::client::status_code;
-use crate::contract::Quantity;
-use crate::contract::gang::{BadValue, GangId, PodGroupApi, PodGroupStatus, key};
-use crate::decide::scheduler::PodGroupWrite;
-use crate::decide::world::Resources;
-use crate::decide::world::gangs::{DeclaredFields, Owner, PodGroupFacts, Warning};
+use baton_contract::Quantity;
+use baton_contract::gang::{BadValue, GangId, PodGroupApi, PodGroupStatus, key};
+use baton_decide::scheduler::PodGroupWrite;
+use baton_decide::world::Resources;
+use baton_decide::world::gangs::{DeclaredFields, Owner, PodGroupFacts, Warning};
 
 /// A PodGroup as it is on the wire, whatever it says: another system's CRD may allow what ours does not.
 #[derive(Debug, Clone, Deserialize)]
@@ -231,7 +231,7 @@ impl PodGroups {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::gang::{MatchPolicy, Mode};
+    use baton_contract::gang::{MatchPolicy, Mode};
     use std::time::Duration;
 
     fn read(api: PodGroupApi, object: Value) -> PodGroupFacts {

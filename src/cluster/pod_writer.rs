@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use super::client::retry_after;
 use super::pod::LightPod;
 use super::selected_labels::SelectedLabels;
-use crate::contract::{PodKey, PodRef};
-use crate::decide::scheduler::BindResult;
-use crate::decide::world::PodFacts;
-use crate::runtime::clock;
+use baton_contract::{PodKey, PodRef};
+use baton_decide::scheduler::BindResult;
+use baton_decide::world::PodFacts;
+use baton_runtime::clock;
 
 /// How long an eviction waits until its reason is written: a small part of what it may take in all.
 const EVICTION_REASON: Duration = Duration::from_secs(2);

@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 use tower::{BoxError, Layer, Service};
 use tower_http::timeout::TimeoutBody;
 
-use crate::runtime::clock;
+use baton_runtime::clock;
 
 /// Time for the answer to a request that is no watch, and for each further part of a long answer. An overloaded API server
 /// refuses after 15 s in its queue, and admission webhooks have 10 s by default: a later answer got lost on its way, which

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::light_meta::light;
-use crate::decide::world::SliceFacts;
+use baton_decide::world::SliceFacts;
 
 /// A ResourceSlice with the fields that say whose devices it offers. Watch and read with it, never write.
 #[derive(Debug, Clone, Deserialize, Resource)]

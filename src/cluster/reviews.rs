@@ -7,7 +7,7 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 
 use super::client::{said, status_code};
-use crate::runtime::auth::{Judge, User};
+use baton_runtime::auth::{Judge, User};
 
 /// Asks the API server with the daemon's own credentials.
 pub struct Reviews {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use kube::runtime::watcher::{self, Event};
 
-use crate::runtime::backoff::Backoff;
+use baton_runtime::backoff::Backoff;
 
 /// After the first failure, and after an expired version.
 const SHORTEST: Duration = Duration::from_millis(800);

@@ -11,12 +11,12 @@ use tokio::sync::{Notify, mpsc};
 
 use super::feed::FeedMessage;
 use super::pod::LightPod;
-use crate::contract::hint::LabelSelector;
-use crate::contract::tyjob::keys;
-use crate::contract::{PodKey, gang};
-use crate::decide::world::spec::Labels;
-use crate::decide::world::{PodFacts, PodSpec, WorldEvent};
-use crate::runtime::words;
+use baton_contract::hint::LabelSelector;
+use baton_contract::tyjob::keys;
+use baton_contract::{PodKey, gang};
+use baton_decide::world::spec::Labels;
+use baton_decide::world::{PodFacts, PodSpec, WorldEvent};
+use baton_runtime::words;
 
 /// Bytes of keys and values of one pod that are kept in any case. It is also the most that is kept.
 const WHOLE: usize = 16 << 10;

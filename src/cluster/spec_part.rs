@@ -8,9 +8,9 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
-use crate::contract::hint::{LabelSelector, Operator, Requirement};
-use crate::contract::image::ImageName;
-use crate::decide::world::spec::{
+use baton_contract::hint::{LabelSelector, Operator, Requirement};
+use baton_contract::image::ImageName;
+use baton_decide::world::spec::{
     Labels, NodeOperator, NodeRequirement, NodeTerm, PodTerm, Spread, Taint, TaintEffect, Toleration,
     TolerationOperator,
 };

@@ -11,11 +11,11 @@ use serde_json::{Map, Value, json};
 use super::client::{said, status_code};
 use super::pod::LightPod;
 use super::pod_defaults;
-use crate::contract::PodKey;
-use crate::contract::quota::PodAsk;
-use crate::contract::tyjob::{InvalidField, PodTemplate, Role, TyJob, TyJobSpec, TyJobStatus, condition, keys};
-use crate::decide::tyjob::placement::{JobFacts, JobIdentity, JobPart, JobSpec, ScheduledCondition};
-use crate::decide::tyjob::{JobScheduleStatus, JobWriteResult};
+use baton_contract::PodKey;
+use baton_contract::quota::PodAsk;
+use baton_contract::tyjob::{InvalidField, PodTemplate, Role, TyJob, TyJobSpec, TyJobStatus, condition, keys};
+use baton_decide::tyjob::placement::{JobFacts, JobIdentity, JobPart, JobSpec, ScheduledCondition};
+use baton_decide::tyjob::{JobScheduleStatus, JobWriteResult};
 
 /// A TYJob as it is on the wire, whatever it says.
 #[derive(Debug, Clone, Deserialize, Resource)]
@@ -219,8 +219,8 @@ struct TyJobMeta {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::tyjob::{BasicPolicy, JobQueuePolicy};
-    use crate::decide::tyjob::placement::{Folded, GPU_PERCENT, Seat};
+    use baton_contract::tyjob::{BasicPolicy, JobQueuePolicy};
+    use baton_decide::tyjob::placement::{Folded, GPU_PERCENT, Seat};
 
     fn raw(edit: impl FnOnce(&mut Value)) -> RawTyJob {
         let container = |limits: Value| json!([{ "name": "main", "image": "i", "resources": { "limits": limits } }]);

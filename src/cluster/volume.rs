@@ -8,8 +8,8 @@ use kube::api::{Api, ObjectMeta, Patch, PatchParams};
 use serde_json::json;
 
 use super::spec_part as part;
-use crate::contract::{PodKey, Quantity};
-use crate::decide::world::{AccessModes, CapacityFacts, ClaimFacts, ClassFacts, VolumeFacts};
+use baton_contract::{PodKey, Quantity};
+use baton_decide::world::{AccessModes, CapacityFacts, ClaimFacts, ClassFacts, VolumeFacts};
 
 /// The older way to name the class.
 const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";

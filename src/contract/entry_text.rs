@@ -71,7 +71,7 @@ fn push_number(out: &mut String, before: &str, number: i32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{DeviceEntry, Extension, Vf};
+    use crate::{DeviceEntry, Extension, Vf};
     use proptest::prelude::*;
 
     proptest! {

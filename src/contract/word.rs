@@ -16,14 +16,15 @@ impl UnknownWord {
 }
 
 /// Implements `FromStr` and `Display` for a type whose values are words: `words!(LockFormat, "uid" => Self::Uid, …)`.
+#[macro_export]
 macro_rules! words {
     ($type:ty, $($word:literal => $value:expr),+ $(,)?) => {
         impl std::str::FromStr for $type {
-            type Err = $crate::contract::word::UnknownWord;
+            type Err = $crate::word::UnknownWord;
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 match text {
                     $($word => Ok($value),)+
-                    other => Err($crate::contract::word::UnknownWord::new(other, &[$($word),+])),
+                    other => Err($crate::word::UnknownWord::new(other, &[$($word),+])),
                 }
             }
         }
@@ -37,9 +38,10 @@ macro_rules! words {
         }
     };
 }
-pub(crate) use words;
+pub use words;
 
 /// Makes an enum whose values are words, with `word()`, `ALL`, `FromStr` and `Display`.
+#[macro_export]
 macro_rules! word_enum {
     ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$meta])*
@@ -56,14 +58,14 @@ macro_rules! word_enum {
             }
         }
 
-        $crate::contract::word::words!($name, $($word => Self::$variant,)+);
+        $crate::words!($name, $($word => Self::$variant,)+);
     };
 }
-pub(crate) use word_enum;
+pub use word_enum;
 
 #[cfg(test)]
 mod tests {
-    use crate::contract::LockFormat;
+    use crate::LockFormat;
 
     #[test]
     fn a_word_reads_as_it_prints_and_an_unknown_one_lists_what_is_known() {

@@ -1,5 +1,5 @@
 //! Gangs in the scheduler: groups of gangs are queued, tried and committed as one. Facts of gangs live in
-//! [`world::gangs`](crate::decide::world::gangs).
+//! [`world::gangs`](crate::world::gangs).
 //!
 //! ```text
 //!              review (every change of a gang)
@@ -33,9 +33,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::contract::gang::{Committed, GangId, MatchPolicy, Mode, PodGroupStatus};
-use crate::decide::world::gangs::{Gang, GangProgress, GroupId, NotReady, Warning, rule};
-use crate::decide::world::{PodId, Resources, Wake, World};
+use crate::world::gangs::{Gang, GangProgress, GroupId, NotReady, Warning, rule};
+use crate::world::{PodId, Resources, Wake, World};
+use baton_contract::gang::{Committed, GangId, MatchPolicy, Mode, PodGroupStatus};
 
 use alike::{AntiAffinityTerms, MemberKind};
 pub use members::{is_ours, waiting};

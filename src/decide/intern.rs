@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::contract::Shared;
+use baton_contract::Shared;
 
 /// Values that are stored once. A value that is not held any more is dropped after a while.
 #[derive(Debug, Clone)]

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::contract::gang::Committed;
-use crate::contract::hint::{Count, Counting};
-use crate::contract::{ContainerRequest, DeviceAllocation, DeviceType, GpuRequest, PodRef, RequestError, Shared, key};
+use baton_contract::gang::Committed;
+use baton_contract::hint::{Count, Counting};
+use baton_contract::{ContainerRequest, DeviceAllocation, DeviceType, GpuRequest, PodRef, RequestError, Shared, key};
 
 /// One pod, as the hand-off sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]

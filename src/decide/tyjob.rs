@@ -29,10 +29,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::tyjob::ScheduleState;
-use crate::contract::{PodKey, Shared};
-use crate::decide::scheduler::context::Context;
-use crate::decide::world::PodId;
+use crate::scheduler::context::Context;
+use crate::world::PodId;
+use baton_contract::tyjob::ScheduleState;
+use baton_contract::{PodKey, Shared};
 
 use allowance::Allowance;
 use placement::{Class, JobFacts};

@@ -6,7 +6,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde::Serialize;
 
 use super::manifests::{NODE_LOCKS, PINNED_PODS, POLICIES, Values, altered};
-use crate::cluster::client::status_code;
+use baton_cluster::client::status_code;
 
 /// The policies of one installation, as the API server has them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -8,8 +8,8 @@ use super::config::{self, ConfigError};
 use super::say::{Usage, remark};
 use super::settings;
 use super::{audit, complete, convert, cordon, daemon, doctor, explain, get, manifests, ui};
-use crate::decide::scheduler::rules::Plugins;
-use crate::runtime::words;
+use baton_decide::scheduler::rules::Plugins;
+use baton_runtime::words;
 
 const ABOUT: &str =
     "Hands every GPU and RDMA NIC of a Kubernetes cluster to exactly the pod that the scheduler chose it for";
@@ -113,9 +113,6 @@ end, too. Columns, output and what it is good for: docs/placement.md.";
 
 /// The whole command line.
 pub fn command() -> Command {
-    let device_plugin = Command::new("device-plugin")
-        .about("Node daemon: kubelet device plugin for GPUs and RDMA NICs")
-        .long_about(DEVICE_PLUGIN);
     let scheduler = Command::new("scheduler")
         .about("Central scheduler: places pods and chooses their devices")
         .long_about(SCHEDULER);
@@ -127,7 +124,7 @@ pub fn command() -> Command {
         .after_help(EXIT_CODES)
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommand(config::arguments(device_plugin, &settings::agent()))
+        .subcommand(node_daemon("device-plugin"))
         .subcommand(config::arguments(scheduler, &settings::scheduler()).arg(print_config()))
         .subcommand(config::arguments(controller, &settings::controller()));
     #[cfg(feature = "sim")]
@@ -176,6 +173,12 @@ pub fn command() -> Command {
         .subcommand(completion.long_about(COMPLETION))
 }
 
+/// The command line of the node daemon, as `baton device-plugin` and as a program of its own.
+pub fn node_daemon(name: &'static str) -> Command {
+    let about = "Node daemon: kubelet device plugin for GPUs and RDMA NICs";
+    config::arguments(Command::new(name).about(about).long_about(DEVICE_PLUGIN), &settings::agent())
+}
+
 fn print_config() -> Arg {
     let help = "Print the effective configuration as a file for --config-file, plugins included, and exit";
     Arg::new(daemon::PRINT_CONFIG).long(daemon::PRINT_CONFIG).action(ArgAction::SetTrue).help(help)
@@ -186,6 +189,12 @@ pub fn main() -> ExitCode {
     complete::answer(command);
     // clap prints its own errors, with the nearest flag, and exits with 2.
     exit(run(&command().get_matches_from(explain::split_names(std::env::args_os()))))
+}
+
+/// Runs the process as the node daemon and nothing else, so that the linker leaves the rest out.
+pub fn device_plugin() -> ExitCode {
+    let command = node_daemon("baton-device-plugin").version(env!("CARGO_PKG_VERSION")).after_help(EXIT_CODES);
+    exit(daemon::device_plugin(&command.get_matches()))
 }
 
 /// Runs the process as a scheduler with these rules: flags, environment, file, logging and exit codes are those of

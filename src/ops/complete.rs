@@ -15,14 +15,14 @@ use super::get::device_names;
 use super::leader::{Leader, LeaderArgs};
 use super::live::Access;
 use super::say::{Usage, say};
-use crate::contract::inventory::Device;
-use crate::decide::explain::GangView;
+use baton_contract::inventory::Device;
+use baton_decide::explain::GangView;
 
 /// The variable by which the script asks.
 const VARIABLE: &str = "BATON_COMPLETE";
 /// A person waits for the words.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Objects that are read: more words than this help nobody.
+/// Objects that are read: more words than this are no help.
 const MOST: u32 = 1000;
 
 /// Arguments of `baton completion`.

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::config::{print_yaml, read_yaml_value};
 use super::say::say;
 use super::settings::{API_VERSION, KIND};
-use crate::decide::scheduler::rules::plugins::{Point, names_at, points_of};
+use baton_decide::scheduler::rules::plugins::{Point, names_at, points_of};
 
 /// Arguments of `baton config`.
 #[derive(Debug, Args)]
@@ -445,7 +445,7 @@ fn entries(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::settings::options_of;
+    use crate::settings::options_of;
 
     /// The configuration that comes out, loaded, and what is left out.
     fn converted(text: &str) -> (String, Vec<String>) {
@@ -456,7 +456,7 @@ mod tests {
     }
 
     fn fixture(name: &str) -> (String, Vec<String>) {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/scheduler-configs/");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/scheduler-configs/");
         converted(&std::fs::read_to_string(format!("{path}{name}")).unwrap())
     }
 

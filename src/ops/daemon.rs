@@ -9,11 +9,11 @@ use tokio_util::sync::CancellationToken;
 use super::config::{self, ConfigError, Loaded, Section, Setting, Source, load};
 use super::say::say;
 use super::settings::{self, Daemon};
-use crate::agent;
-use crate::decide::scheduler::rules::Plugins;
-use crate::runtime::{shutdown, telemetry};
-use crate::scheduler;
-use crate::tyjob::Controller;
+use baton_agent as agent;
+use baton_decide::scheduler::rules::Plugins;
+use baton_runtime::{shutdown, telemetry};
+use baton_scheduler as scheduler;
+use baton_tyjob::Controller;
 
 /// Where each key's value came from.
 type Sources = BTreeMap<&'static str, Source>;

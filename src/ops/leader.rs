@@ -3,6 +3,7 @@
 
 use anyhow::{Context, anyhow};
 use clap::Args;
+use futures::future::join_all;
 use http::{Request, Uri};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
@@ -12,9 +13,9 @@ use kube::client::Body;
 use serde::de::DeserializeOwned;
 
 use super::live::{self, Access};
-use super::say::Usage;
-use crate::cluster::client::{self, status_code};
-use crate::runtime::auth::{AUDIENCE, HEADER};
+use super::say::{Usage, remark};
+use baton_cluster::client::{self, status_code};
+use baton_runtime::auth::{AUDIENCE, HEADER};
 
 /// Labels of the scheduler's pods, with or without the extender.
 pub(super) const LABELS: &str = "app.kubernetes.io/part-of=baton,app.kubernetes.io/component=scheduler";
@@ -54,6 +55,8 @@ pub struct Leader {
     token: Option<String>,
     /// For messages.
     place: String,
+    /// Other pods that lead as well.
+    others: Vec<String>,
 }
 
 impl Leader {
@@ -67,7 +70,8 @@ impl Leader {
                 Some("https") => Some(viewer_token(access.connect().await?, &args.scheduler_namespace).await?),
                 _ => None,
             };
-            return Ok(Self { client: client::at(url.clone())?, prefix: String::new(), token, place: url.to_string() });
+            let (client, place) = (client::at(url.clone())?, url.to_string());
+            return Ok(Self { client, prefix: String::new(), token, place, others: Vec::new() });
         }
         let how = "cannot look for the scheduler; --admin-url URL names it directly";
         let client = access.connect().await.context(how)?;
@@ -76,27 +80,58 @@ impl Leader {
         let params = ListParams::default().labels(LABELS);
         let looking = || format!("looking for the scheduler in namespace {namespace}");
         let pods = live::patiently(pods.list(&params), looking).await.context(how)?;
-        let mut silent = Vec::new();
-        for pod in &pods.items {
-            let name = pod.metadata.name.clone().unwrap_or_default();
-            let proxy = |scheme: &str, port| {
-                let port = container_port(pod, port);
-                format!("/api/v1/namespaces/{namespace}/pods/{scheme}{name}:{port}/proxy")
-            };
-            let (prefix, place) = (proxy("", PROBES), format!("pod {namespace}/{name}"));
-            let probes = Self { client: client.clone(), prefix, token: None, place };
-            match probes.request(http::Method::GET, "/leading", String::new()).await {
-                Ok((200, _)) => {
-                    let token = Some(viewer_token(client.clone(), namespace).await?);
-                    return Ok(Self { prefix: proxy("https:", ADMIN), token, ..probes });
-                }
-                Ok((503, _)) => silent.push(format!("{name} does not lead")),
-                Ok((status, text)) => silent.push(format!("{name} answers {status} {}", text.trim())),
-                Err(error) => silent.push(format!("{name}: {error:#}")),
+        let asked = pods.items.iter().map(|pod| Self::at(pod, namespace, &client));
+        let (mut leading, mut silent) = (Vec::new(), Vec::new());
+        for found in join_all(asked).await {
+            match found {
+                Ok(leader) => leading.push(leader),
+                Err(why) => silent.push(why),
             }
+        }
+        let others = leading.iter().skip(1).map(|leader| leader.place.clone()).collect();
+        if let Some(leader) = leading.into_iter().next() {
+            let token = Some(viewer_token(client.clone(), namespace).await?);
+            return Ok(Self { token, others, ..leader });
         }
         let found = if silent.is_empty() { format!("no pod there has the labels {LABELS}") } else { silent.join(", ") };
         Err(anyhow!("no scheduler leads in namespace {namespace}: {found}; give --scheduler-namespace or --admin-url"))
+    }
+
+    /// The scheduler in a pod if it leads, without a token; else why not.
+    async fn at(pod: &Pod, namespace: &str, client: &Client) -> Result<Self, String> {
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let proxy = |scheme: &str, port| {
+            let port = container_port(pod, port);
+            format!("/api/v1/namespaces/{namespace}/pods/{scheme}{name}:{port}/proxy")
+        };
+        let (prefix, place) = (proxy("", PROBES), format!("pod {namespace}/{name}"));
+        let probes = Self { client: client.clone(), prefix, token: None, place, others: Vec::new() };
+        match probes.request(http::Method::GET, "/leading", String::new()).await {
+            Ok((200, _)) => Ok(Self { prefix: proxy("https:", ADMIN), ..probes }),
+            Ok((503, _)) => Err(format!("{name} does not lead")),
+            Ok((status, text)) => Err(format!("{name} answers {status} {}", text.trim())),
+            Err(error) => Err(format!("{name}: {error:#}")),
+        }
+    }
+
+    /// Finds it for a command, which says on standard error where several lead.
+    pub async fn find_one(args: &LeaderArgs, access: &Access) -> anyhow::Result<Self> {
+        let leader = Self::find(args, access).await?;
+        leader.rivals().iter().for_each(remark);
+        Ok(leader)
+    }
+
+    /// What is wrong where further pods say that they lead.
+    pub fn rivals(&self) -> Option<String> {
+        (!self.others.is_empty()).then(|| {
+            format!(
+                "{} and {} lead at once: one may be cut off from the API server, and then ends within seconds, or there are two \
+                 installations; `kubectl get leases -A` shows who holds the Lease. Answers are those of {}",
+                self.others.join(", "),
+                self.place,
+                self.place
+            )
+        })
     }
 
     /// Where it is, for messages.
@@ -187,6 +222,7 @@ mod tests {
                 "ports": [{"name": "admin", "containerPort": 9500}]}]}})
         };
         let list = json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [pod("one"), pod("two")]});
+        let torn = list.clone();
         let proxy = "/api/v1/namespaces/system/pods";
         let router = Router::new()
             .route(proxy, get(move || async move { axum::Json(list) }))
@@ -201,6 +237,13 @@ mod tests {
                 get(|| async { (StatusCode::SERVICE_UNAVAILABLE, "following\n") }),
             )
             .route(&format!("{proxy}/two:9403/proxy/leading"), get(|| async { "leading\n" }))
+            .route("/api/v1/namespaces/torn/pods", get(move || async move { axum::Json(torn) }))
+            .route("/api/v1/namespaces/torn/pods/one:9403/proxy/leading", get(|| async { "leading\n" }))
+            .route("/api/v1/namespaces/torn/pods/two:9403/proxy/leading", get(|| async { "leading\n" }))
+            .route("/api/v1/namespaces/torn/serviceaccounts/baton-viewer/token", get(|| async {}).post(|| async {
+                axum::Json(json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": {},
+                    "spec": {"audiences": []}, "status": {"token": "t", "expirationTimestamp": "2026-11-23T10:00:00Z"}}))
+            }))
             .route(
                 &format!("{proxy}/https:two:9500/proxy/queue"),
                 get(|headers: axum::http::HeaderMap| async move {
@@ -238,6 +281,10 @@ mod tests {
         let leader = Leader::find(&args, &access).await.unwrap();
         let queue: Value = leader.get("/queue").await.unwrap();
         assert_eq!(queue["leading"], true);
+        assert_eq!(leader.rivals(), None);
+        let torn = LeaderArgs { scheduler_namespace: "torn".into(), ..args.clone() };
+        let rivals = Leader::find(&torn, &access).await.unwrap().rivals().unwrap();
+        assert!(rivals.starts_with("pod torn/two and pod torn/one lead at once"), "{rivals}");
         let nowhere = LeaderArgs { scheduler_namespace: "empty".into(), ..args };
         let error = Leader::find(&nowhere, &access).await.err().unwrap().to_string();
         assert!(error.contains("namespace empty") && error.contains("--admin-url"), "{error}");

@@ -11,11 +11,11 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 
 use super::say::remark;
-use crate::cluster::agent_lease::LightLease;
-use crate::cluster::client::{self, status_code};
-use crate::contract::AgentStatus;
-use crate::contract::inventory::Device;
-use crate::runtime::clock;
+use baton_cluster::agent_lease::LightLease;
+use baton_cluster::client::{self, status_code};
+use baton_contract::AgentStatus;
+use baton_contract::inventory::Device;
+use baton_runtime::clock;
 
 /// Which cluster, and whose rights.
 #[derive(Debug, Clone, Default, Args)]
@@ -63,7 +63,7 @@ pub async fn devices(client: Client) -> anyhow::Result<Vec<Device>> {
 pub async fn agent_leases(client: Client, namespace: &str) -> anyhow::Result<BTreeMap<String, LightLease>> {
     let of = |namespace: &str| Api::<LightLease>::namespaced(client.clone(), namespace);
     let mut all_of = all(of(&AgentStatus::lease_namespace(namespace)), "leases").await?;
-    // Not everybody who may read the one namespace may read the other.
+    // A user who may read the one namespace need not be allowed to read the other.
     all_of.extend(all(of(namespace), "leases").await.unwrap_or_default());
     let (wall, mut by_name) = (clock::wall(), BTreeMap::<String, LightLease>::new());
     for lease in all_of {

@@ -24,4 +24,4 @@ pub mod simulate;
 mod ui;
 mod values;
 
-pub use cli::{main, scheduler};
+pub use cli::{device_plugin, main, scheduler};

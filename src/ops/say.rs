@@ -7,11 +7,11 @@ use anyhow::Context;
 
 /// Prints `text` on standard output. A reader that has left (`| head`) is no error.
 pub fn say(text: impl Display) -> anyhow::Result<()> {
-    tell(text).map(drop)
+    say_to_reader(text).map(drop)
 }
 
 /// The same. `false` when the reader has left.
-pub fn tell(text: impl Display) -> anyhow::Result<bool> {
+pub fn say_to_reader(text: impl Display) -> anyhow::Result<bool> {
     let mut out = stdout().lock();
     match out.write_all(text.to_string().as_bytes()).and_then(|()| out.flush()) {
         Err(gone) if gone.kind() == ErrorKind::BrokenPipe => Ok(false),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::config::Value;
-use crate::contract::hint::{LabelSelector, Operator, Requirement};
-use crate::contract::name::{check_annotation_key, check_daemon_namespace, check_label_name};
+use baton_contract::hint::{LabelSelector, Operator, Requirement};
+use baton_contract::name::{check_annotation_key, check_daemon_namespace, check_label_name};
 
 /// A node annotation's key.
 pub fn annotation_key(text: &str) -> Result<String, String> {

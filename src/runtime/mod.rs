@@ -6,8 +6,6 @@ pub mod auth;
 pub mod backoff;
 pub mod build_info;
 pub mod clock;
-#[cfg(test)]
-pub(crate) mod documented;
 pub mod http;
 pub mod options;
 pub mod poll_thread;

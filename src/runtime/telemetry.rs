@@ -22,7 +22,7 @@ pub enum TelemetryError {
     #[error("log format {0:?} is not known: expected text or json")]
     Format(String),
     /// Not a filter of tracing-subscriber.
-    #[error("log filter {filter:?} cannot be read: {problem}; expected for example info or info,baton::agent=debug")]
+    #[error("log filter {filter:?} cannot be read: {problem}; expected for example info or info,baton_agent=debug")]
     Filter {
         /// The text.
         filter: String,
@@ -73,7 +73,7 @@ fn check_levels(filter: &str) -> Result<(), TelemetryError> {
     }
 }
 
-/// Starts logging for the whole process. `filter` is in tracing-subscriber's language (`info,baton::agent=debug`).
+/// Starts logging for the whole process. `filter` is in tracing-subscriber's language (`info,baton_agent=debug`).
 pub fn init(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
     check_levels(filter)?;
     let filter = EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|error| TelemetryError::Filter {
@@ -99,7 +99,7 @@ mod tests {
             assert!(error.contains(bad) && error.contains("is no level"), "{error}");
         }
         assert!(init(LogFormat::Text, " ").unwrap_err().to_string().contains("it is empty"));
-        for good in ["info", "WARN", "off", "info,baton::agent=debug", "baton=trace", "debug, kube=warn"] {
+        for good in ["info", "WARN", "off", "info,baton_agent=debug", "baton=trace", "debug, kube=warn"] {
             assert!(check_levels(good).is_ok(), "{good}");
         }
     }

@@ -30,7 +30,7 @@ mod tests {
             runtime.block_on(async { super::spawn("test", failing).await.unwrap() });
             return;
         }
-        let name = "runtime::vital::tests::a_panic_in_a_vital_task_ends_the_process";
+        let name = "vital::tests::a_panic_in_a_vital_task_ends_the_process";
         let this = std::env::current_exe().unwrap();
         let child = Command::new(this).args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
         let output = String::from_utf8_lossy(&child.stderr).into_owned() + &String::from_utf8_lossy(&child.stdout);

@@ -16,11 +16,11 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::manifest;
 use super::metrics::Metrics;
-use crate::contract::PodKey;
-use crate::contract::gang::GangId;
-use crate::contract::key::MAX_OBJECT;
-use crate::decide::scheduler::{Moment, Scheduler};
-use crate::runtime::admin::{Answers, Check};
+use baton_contract::PodKey;
+use baton_contract::gang::GangId;
+use baton_contract::key::MAX_OBJECT;
+use baton_decide::scheduler::{Moment, Scheduler};
+use baton_runtime::admin::{Answers, Check};
 
 /// The event loop answers within this time, or the process is not live.
 const ANSWER: Duration = Duration::from_secs(5);

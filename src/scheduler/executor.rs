@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::cluster::client::said;
-use crate::cluster::leadership::Leadership;
-use crate::cluster::node_lock::{LockError, LockWrite, NodeLocks};
-use crate::cluster::notice::{Notice, Notices, Subject};
-use crate::cluster::pod_group::PodGroups;
-use crate::cluster::pod_writer::PodWriter;
-use crate::cluster::tyjob::JobStatuses;
-use crate::cluster::volume::Volumes;
-use crate::decide::scheduler::{BindResult, Effect, EffectResult, LockResult};
-use crate::decide::tyjob::JobWriteResult;
-use crate::runtime::clock;
+use baton_cluster::client::said;
+use baton_cluster::leadership::Leadership;
+use baton_cluster::node_lock::{LockError, LockWrite, NodeLocks};
+use baton_cluster::notice::{Notice, Notices, Subject};
+use baton_cluster::pod_group::PodGroups;
+use baton_cluster::pod_writer::PodWriter;
+use baton_cluster::tyjob::JobStatuses;
+use baton_cluster::volume::Volumes;
+use baton_decide::scheduler::{BindResult, Effect, EffectResult, LockResult};
+use baton_decide::tyjob::JobWriteResult;
+use baton_runtime::clock;
 
 use super::backpressure::Backpressure;
 use super::write_order::WriteOrder;
@@ -56,14 +56,14 @@ impl Executor {
     pub fn perform(self: &Arc<Self>, effect: Effect) {
         if let Effect::Notice { pod, warning, reason, message } = effect {
             tracing::debug!(pod = %pod.key, reason, message, "event");
-            self.notices.tell(Notice { subject: Subject::Pod(pod), warning, reason, action: "Scheduling", message });
+            self.notices.post(Notice { subject: Subject::Pod(pod), warning, reason, action: "Scheduling", message });
             return;
         }
         if let Effect::JobNotice { job, warning, reason, message } = effect {
             tracing::info!(job = %job.key, reason, message, "TYJob");
             let (namespace, name) = (job.key.namespace.to_string(), job.key.name.to_string());
             let subject = Subject::Job { namespace, name, uid: job.uid.to_string() };
-            self.notices.tell(Notice { subject, warning, reason, action: "Scheduling", message });
+            self.notices.post(Notice { subject, warning, reason, action: "Scheduling", message });
             return;
         }
         if let Effect::RateMix(sample) = effect {

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::cluster::pod::LightPod;
-use crate::cluster::pod_defaults;
-use crate::contract::Quantity;
-use crate::decide::explain::Unadmitted;
-use crate::runtime::yaml_words;
+use baton_cluster::pod::LightPod;
+use baton_cluster::pod_defaults;
+use baton_contract::Quantity;
+use baton_decide::explain::Unadmitted;
+use baton_runtime::yaml_words;
 
 /// A manifest that is no pod. The text says where and what was expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

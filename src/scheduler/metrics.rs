@@ -11,13 +11,13 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::decide::scheduler::Scheduler;
-use crate::decide::scheduler::earmarks::Earmark;
-use crate::decide::scheduler::queue::QueueState;
-use crate::decide::tyjob::JobRecord;
-use crate::decide::tyjob::placement::Class;
-use crate::decide::world::World;
-use crate::runtime::{build_info, clock};
+use baton_decide::scheduler::Scheduler;
+use baton_decide::scheduler::earmarks::Earmark;
+use baton_decide::scheduler::queue::QueueState;
+use baton_decide::tyjob::JobRecord;
+use baton_decide::tyjob::placement::Class;
+use baton_decide::world::World;
+use baton_runtime::{build_info, clock};
 
 /// Nodes by `state`.
 type Agents = Family<[(&'static str, &'static str); 1], Gauge<i64, AtomicI64>>;
@@ -220,13 +220,17 @@ fn oldest_lock(world: &World, now: Duration) -> Duration {
 }
 
 #[cfg(test)]
+#[path = "../../tests/harness/documented.rs"]
+mod documented;
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::world::{NodeFacts, WorldEvent};
+    use baton_decide::world::{NodeFacts, WorldEvent};
 
     #[test]
     fn every_metric_is_documented() {
-        crate::runtime::documented::check(&Metrics::new().print(), "baton scheduler");
+        super::documented::check(&Metrics::new().print(), "baton scheduler");
     }
 
     #[test]
@@ -243,7 +247,7 @@ mod tests {
             world.apply(
                 WorldEvent::Agent {
                     node: node.into(),
-                    home: crate::decide::world::LeaseHome::Nodes,
+                    home: baton_decide::world::LeaseHome::Nodes,
                     status,
                     version,
                     renewed: Some(renewed),

@@ -4,29 +4,22 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::extender::ExtenderOptions;
-use crate::contract::gang::{MAX_WAIT, MatchPolicy, TimeoutClock};
-use crate::contract::name::{check_annotation_key, check_daemon_namespace, check_subdomain};
-use crate::contract::word::words;
-use crate::contract::{LockFormat, LockWord, key};
-use crate::decide::gang::{GangPolicy, OnBindFailure};
-use crate::decide::lock::ExpiredHolder;
-use crate::decide::scheduler::LockMode;
-use crate::decide::scheduler::earmarks::EarmarkPolicy;
-use crate::decide::scheduler::rules::RegistryError;
-use crate::decide::scheduler::rules::plugins::{
+use baton_contract::gang::{MAX_WAIT, MatchPolicy, TimeoutClock};
+use baton_contract::name::{check_annotation_key, check_daemon_namespace, check_subdomain};
+use baton_contract::{LockFormat, LockWord, key};
+use baton_decide::gang::{GangPolicy, OnBindFailure};
+use baton_decide::lock::ExpiredHolder;
+use baton_decide::scheduler::LockMode;
+use baton_decide::scheduler::earmarks::EarmarkPolicy;
+use baton_decide::scheduler::rules::RegistryError;
+use baton_decide::scheduler::rules::plugins::{
     DefaultSet, NodesWithoutAgent, PluginChoice, Profile, RatioConfig, RatioError, default_plugins,
 };
-use crate::decide::tyjob::JobPolicy;
-use crate::decide::tyjob::placement::Weights;
-use crate::decide::world::gangs::GangDefaults;
-use crate::runtime::admin::PortOptions;
-use crate::runtime::options::{self, OptionError};
-
-words!(LockMode, "always" => LockMode::Always, "auto" => LockMode::Auto);
-words!(Profile, "binpack" => Profile::Binpack, "utilization" => Profile::Utilization);
-words!(ExpiredHolder, "evict" => ExpiredHolder::Evict, "wait" => ExpiredHolder::Wait);
-words!(NodesWithoutAgent, "refuse" => NodesWithoutAgent::Refuse, "plain" => NodesWithoutAgent::Plain);
-words!(OnBindFailure, "solo" => OnBindFailure::Solo, "evictGang" => OnBindFailure::EvictGang);
+use baton_decide::tyjob::JobPolicy;
+use baton_decide::tyjob::placement::Weights;
+use baton_decide::world::gangs::GangDefaults;
+use baton_runtime::admin::PortOptions;
+use baton_runtime::options::{self, OptionError};
 
 /// The scheduler's configuration. [`SchedulerOptions::validate`] is called before anything starts.
 #[derive(Debug, Clone, PartialEq, Eq)]

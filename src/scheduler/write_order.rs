@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::contract::PodUid;
+use baton_contract::PodUid;
 
 /// Nothing is ever sent: the end of the write drops the other side.
 type Ended = oneshot::Receiver<()>;

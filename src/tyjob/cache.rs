@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cluster::controller_feed::{ControllerEvent, OwnedPod};
-use crate::cluster::tyjob::RawTyJob;
-use crate::contract::tyjob::{InvalidField, TyJob};
-use crate::decide::tyjob::stages::{NodeReachability, PodView};
+use baton_cluster::controller_feed::{ControllerEvent, OwnedPod};
+use baton_cluster::tyjob::RawTyJob;
+use baton_contract::tyjob::{InvalidField, TyJob};
+use baton_decide::tyjob::stages::{NodeReachability, PodView};
 
 /// Namespace and name.
 pub type JobKey = (String, String);
@@ -182,8 +182,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::pod::LightPod;
-    use crate::contract::tyjob::keys;
+    use baton_cluster::pod::LightPod;
+    use baton_contract::tyjob::keys;
 
     fn job(uid: &str, version: &str) -> RawTyJob {
         serde_json::from_value(json!({

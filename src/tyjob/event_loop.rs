@@ -10,10 +10,10 @@ use tokio::task::JoinSet;
 
 use super::cache::{JobCache, JobKey};
 use super::reconcile::{Context, ReconcileRequest, Reconciled, reconcile};
-use crate::cluster::controller_feed::ControllerEvent;
-use crate::cluster::feed::FeedMessage;
-use crate::decide::tyjob::stages::CreateFailure;
-use crate::runtime::{Backoff, clock};
+use baton_cluster::controller_feed::ControllerEvent;
+use baton_cluster::feed::FeedMessage;
+use baton_decide::tyjob::stages::CreateFailure;
+use baton_runtime::{Backoff, clock};
 
 /// Messages that are applied before TYJobs are reconciled.
 const BATCH: usize = 1024;

@@ -12,8 +12,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::cache::JobCache;
-use crate::contract::tyjob::Stage;
-use crate::runtime::build_info;
+use baton_contract::tyjob::Stage;
+use baton_runtime::build_info;
 
 const COUNTERS: [(&str, &str); 6] = [
     ("steps", "Reconciliations of a TYJob"),
@@ -107,6 +107,10 @@ impl Metrics {
 }
 
 #[cfg(test)]
+#[path = "../../tests/harness/documented.rs"]
+mod documented;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -114,6 +118,6 @@ mod tests {
     fn every_metric_is_documented() {
         let metrics = Metrics::new();
         metrics.jobs.get_or_create(&InStage { stage: "Running".to_owned() }).set(1);
-        crate::runtime::documented::check(&metrics.print(), "baton controller");
+        super::documented::check(&metrics.print(), "baton controller");
     }
 }

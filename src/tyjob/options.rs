@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::contract::name::{check_label_name, check_subdomain};
-use crate::runtime::admin::PortOptions;
-use crate::runtime::options::{self, OptionError};
+use baton_contract::name::{check_label_name, check_subdomain};
+use baton_runtime::admin::PortOptions;
+use baton_runtime::options::{self, OptionError};
 
 /// The controller's configuration. [`ControllerOptions::validate`] is called before anything starts.
 #[derive(Debug, Clone, PartialEq, Eq)]

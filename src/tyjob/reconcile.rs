@@ -9,15 +9,15 @@ use jiff::Timestamp;
 
 use super::cache::{CachedJob, JobKey};
 use super::metrics::{Counted, Metrics};
-use crate::cluster::client::status_code;
-use crate::cluster::controller_feed::OwnedPod;
-use crate::cluster::controller_writer::{JobWrite, JobWriter, PodMade};
-use crate::cluster::leadership::Leadership;
-use crate::cluster::notice::{Notice, Notices, Subject};
-use crate::cluster::tyjob::RawTyJob;
-use crate::contract::tyjob::{Stage, TyJob, condition};
-use crate::decide::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodView, step};
-use crate::runtime::{clock, words};
+use baton_cluster::client::status_code;
+use baton_cluster::controller_feed::OwnedPod;
+use baton_cluster::controller_writer::{JobWrite, JobWriter, PodMade};
+use baton_cluster::leadership::Leadership;
+use baton_cluster::notice::{Notice, Notices, Subject};
+use baton_cluster::tyjob::RawTyJob;
+use baton_contract::tyjob::{Stage, TyJob, condition};
+use baton_decide::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodView, step};
+use baton_runtime::{clock, words};
 
 /// Pods of one job that are made or deleted at once.
 const AT_ONCE: usize = 8;
@@ -278,7 +278,7 @@ fn record_event(context: &Context, job: &TyJob, warning: bool, reason: &'static 
         name: meta.name.clone().unwrap_or_default(),
         uid: meta.uid.clone().unwrap_or_default(),
     };
-    context.notices.tell(Notice { subject, warning, reason, action: "Control", message });
+    context.notices.post(Notice { subject, warning, reason, action: "Control", message });
 }
 
 fn log_stage(job: &TyJob, stage: Option<Stage>) {

@@ -11,9 +11,11 @@ pub fn check(sources: &[Source]) -> Vec<String> {
     let is_root = |path: &str| {
         let parts: Vec<&str> = path.split('/').collect();
         match parts.as_slice() {
-            // Cargo finds tests and benches by itself.
+            // Cargo finds tests and benches by itself; each folder of `src/` is a package.
             ["build.rs"]
-            | ["src", "main.rs" | "lib.rs"]
+            | ["src", "main.rs" | "lib.rs" | "device_plugin.rs"]
+            | ["src", _, "mod.rs"]
+            | ["src", "sim", "hardware", "nvml", "build.rs"]
             | ["tests" | "benches", _]
             | ["tests" | "benches", _, "main.rs"] => true,
             _ => false,

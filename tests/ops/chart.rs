@@ -288,7 +288,7 @@ async fn one_command_installs_and_what_stands_in_the_way_is_named() {
         assert!(!done && names.iter().all(|name| printed.contains(name)), "{names:?}: {printed}");
     };
 
-    // A namespace of which somebody demands more than the node daemon can give.
+    // A namespace that demands more than the node daemon can give.
     let strict = json!({"name": "strict", "labels": {"pod-security.kubernetes.io/enforce": "baseline"}});
     server.create_object::<Namespace>(json!({"metadata": strict})).await;
     refused("baton", &["-n", "strict"], &["\"strict\"", "\"baseline\"", "kubectl label --overwrite namespace strict"]);

@@ -23,7 +23,7 @@ fn strings(value: &Value) -> Vec<&str> {
 pub struct Kept {
     child: Child,
     /// What it said until it invited to use the cluster.
-    pub told: String,
+    pub output: String,
     pub config: String,
     /// What it says that the scheduler's address is.
     admin: String,
@@ -37,13 +37,13 @@ impl Kept {
         command.args(["demo", "--keep", "-o", "json"]).args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let (mut told, mut config, mut admin) = (String::new(), None, None);
+        let (mut output, mut config, mut admin) = (String::new(), None, None);
         for line in lines.by_ref() {
             let line = line.unwrap();
             config = config.or(line.trim().strip_prefix("export KUBECONFIG=").map(str::to_owned));
             admin = admin.or(line.trim().strip_prefix("export BATON_ADMIN_URL=").map(str::to_owned));
-            told.push_str(&line);
-            told.push('\n');
+            output.push_str(&line);
+            output.push('\n');
             // The invitation's last command that ends.
             if line.trim() == "baton get locks" {
                 break;
@@ -51,9 +51,9 @@ impl Kept {
         }
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(sender.send(line))));
-        let config = config.unwrap_or_else(|| panic!("the demo ended without an invitation:\n{told}"));
-        let admin = admin.unwrap_or_else(|| panic!("the invitation does not name the scheduler:\n{told}"));
-        Self { child, told, config, admin, lines: receiver }
+        let config = config.unwrap_or_else(|| panic!("the demo ended without an invitation:\n{output}"));
+        let admin = admin.unwrap_or_else(|| panic!("the invitation does not name the scheduler:\n{output}"));
+        Self { child, output, config, admin, lines: receiver }
     }
 
     /// Waits for a line that contains this.
@@ -105,7 +105,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // Its daemons end with it: they are told when it is asked to end, and killed when it is dropped.
+        // Its daemons end with it: they are output when it is asked to end, and killed when it is dropped.
         if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
             let pid = rustix::process::Pid::from_raw(self.child.id().cast_signed());
             let _ = pid.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::INT));
@@ -117,7 +117,7 @@ impl Drop for Kept {
 #[test]
 fn the_demo_ends_well_and_its_records_agree() {
     let mut demo = Kept::start(&[]);
-    let err = demo.told.clone();
+    let err = demo.output.clone();
     let folder = Path::new(env!("CARGO_BIN_EXE_baton")).parent().unwrap().display();
     assert!(err.contains(&format!("export PATH={folder}:$PATH")), "{err}");
     for line in err.lines().filter_map(|line| line.trim().strip_prefix("baton ")) {

@@ -118,8 +118,8 @@ pub fn job(k: &Kubectl) {
     let wide = k.run("get tyj pong -o wide");
     assert!(wide.contains("LEADER") && wide.contains("NODES") && wide.contains("MESSAGE"), "{wide}");
     assert!(wide.contains("the leader pong-learner succeeded"), "{wide}");
-    let told = k.run("describe tyj pong");
-    let (_, events) = told.split_once("Events:").unwrap_or_else(|| panic!("{told}"));
+    let text = k.run("describe tyj pong");
+    let (_, events) = text.split_once("Events:").unwrap_or_else(|| panic!("{text}"));
     let at = |reason: &str| {
         let line = events.lines().position(|line| line.split_whitespace().nth(1) == Some(reason));
         line.unwrap_or_else(|| panic!("no event {reason}: {events}"))

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use super::table::{DeviceNodes, DeviceTable};
-use crate::agent::options::AgentOptions;
-use crate::agent::options::{DeviceIdStrategy, DeviceListStrategy};
-use crate::contract::deviceplugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount};
-use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodRef, key};
-use crate::decide::health::Blame;
-use crate::hardware::Bdf;
+use crate::options::AgentOptions;
+use crate::options::{DeviceIdStrategy, DeviceListStrategy};
+use baton_contract::deviceplugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount};
+use baton_contract::{DeviceEntry, DeviceId, DeviceType, PodRef, key};
+use baton_decide::health::Blame;
+use baton_hardware::Bdf;
 
 /// The devices of one container for one call. Everything in it has been validated against the inventory.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::agent::options::{DeviceIdStrategy, DeviceListStrategy};
-use crate::contract::{Extension, PodRef, Quantity, Vf, key};
+use crate::options::{DeviceIdStrategy, DeviceListStrategy};
+use baton_contract::{Extension, PodRef, Quantity, Vf, key};
 
 const GPU: &str = "GPU-5f1c2a90-0000-4000-8000-000000000003";
 const NIC: &str = "0000:3c:00.0";
@@ -106,7 +106,7 @@ fn gpu_and_nic_answers_never_use_the_same_key_and_hold_no_word_of_the_pod() {
     let nic = answers.answer(&grant(DeviceType::Rdma, NIC, true)).unwrap();
     assert!(gpu.envs.keys().all(|key| !nic.envs.contains_key(key)));
     assert!(gpu.annotations.keys().all(|key| !nic.annotations.contains_key(key)));
-    let path = |spec: &crate::contract::deviceplugin::DeviceSpec| spec.container_path.clone();
+    let path = |spec: &baton_contract::deviceplugin::DeviceSpec| spec.container_path.clone();
     assert!(gpu.devices.iter().map(path).all(|of_gpu| nic.devices.iter().map(path).all(|of_nic| of_nic != of_gpu)));
     assert_eq!(gpu.envs["CUDA_DEVICE_MEMORY_LIMIT_0"], "8192m");
     assert_eq!(gpu.envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "25");

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crate::agent::devices::{DeviceBody, NodeDevice};
-use crate::contract::{DeviceId, DeviceType};
-use crate::hardware::driver::DriverFile;
-use crate::hardware::{Bdf, Tree, nodes};
+use crate::devices::{DeviceBody, NodeDevice};
+use baton_contract::{DeviceId, DeviceType};
+use baton_hardware::driver::DriverFile;
+use baton_hardware::{Bdf, Tree, nodes};
 
 /// Everything an answer may name. All of it comes from this machine, nothing from a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use super::rules;
 use super::spec::{Device, DeviceNode, Edits, Mount, Spec, VERSION};
-use crate::agent::answer::RDMA_KIND;
-use crate::agent::answer::{DeviceNodes, DeviceTable};
-use crate::agent::options::{AgentOptions, OWN_GPU_KIND};
-use crate::contract::{DeviceId, DeviceType};
+use crate::answer::RDMA_KIND;
+use crate::answer::{DeviceNodes, DeviceTable};
+use crate::options::{AgentOptions, OWN_GPU_KIND};
+use baton_contract::{DeviceId, DeviceType};
 
 /// Largest spec file of ours that is read back.
 const MAX_FILE: u64 = 8 << 20;

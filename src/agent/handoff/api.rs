@@ -3,13 +3,13 @@
 use futures::future::BoxFuture;
 use kube::{Api, Client};
 
-use crate::cluster::client::{said, status_code};
-use crate::cluster::node_lock::{LockWrite, NodeLocks};
-use crate::cluster::notice::{self, Notices, Subject};
-use crate::cluster::pod::LightPod;
-use crate::contract::{LockRead, PodKey};
-use crate::decide::handoff::PodNotice;
-use crate::decide::pod::HandoffPod;
+use baton_cluster::client::{said, status_code};
+use baton_cluster::node_lock::{LockWrite, NodeLocks};
+use baton_cluster::notice::{self, Notices, Subject};
+use baton_cluster::pod::LightPod;
+use baton_contract::{LockRead, PodKey};
+use baton_decide::handoff::PodNotice;
+use baton_decide::pod::HandoffPod;
 
 /// The API server did not answer, or answered with an error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -68,7 +68,7 @@ impl HandoffApi for KubeHandoffApi {
     }
 
     fn report(&self, notice: PodNotice) {
-        self.notices.tell(notice::Notice {
+        self.notices.post(notice::Notice {
             subject: Subject::Pod(notice.pod),
             warning: true,
             reason: notice.reason,

@@ -8,15 +8,15 @@ use futures::future::BoxFuture;
 use tonic::Status;
 
 use super::service::{CallReads, HandoffService, LastPreference, MAX_ROUNDS, RESERVE};
-use crate::agent::kubelet::DeviceCalls;
-use crate::contract::deviceplugin::{
+use crate::kubelet::DeviceCalls;
+use baton_contract::deviceplugin::{
     AllocateRequest, AllocateResponse, ContainerPreferredAllocationResponse, PreStartContainerRequest,
     PreferredAllocationRequest, PreferredAllocationResponse,
 };
-use crate::decide::handoff::prefer::{self, Preference, PreferenceOrder};
-use crate::decide::handoff::verify::may_start;
-use crate::decide::handoff::{AllocateCall, EntryKey, PodResources};
-use crate::runtime::clock;
+use baton_decide::handoff::prefer::{self, Preference, PreferenceOrder};
+use baton_decide::handoff::verify::may_start;
+use baton_decide::handoff::{AllocateCall, EntryKey, PodResources};
+use baton_runtime::clock;
 
 impl HandoffService {
     /// Steers the kubelet to the assigned devices. Never fails: what is not known is filled with available ids.

@@ -9,10 +9,10 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use prost::Message as _;
 use serde::Deserialize;
 
-use crate::agent::answer::named;
-use crate::contract::PodUid;
-use crate::contract::deviceplugin::ContainerAllocateResponse;
-use crate::decide::handoff::{EntryKey, StoredAnswer};
+use crate::answer::named;
+use baton_contract::PodUid;
+use baton_contract::deviceplugin::ContainerAllocateResponse;
+use baton_decide::handoff::{EntryKey, StoredAnswer};
 
 /// In the kubelet's device-plugins directory (`pkg/kubelet/cm/devicemanager/checkpoint`). The checksum covers a Go memory dump and is
 /// not compared: the kubelet replaces the file as a whole.
@@ -72,8 +72,8 @@ fn decode(content: &[u8]) -> serde_json::Result<BTreeMap<EntryKey, StoredAnswer>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::DeviceId;
-    use crate::contract::deviceplugin::CdiDevice;
+    use baton_contract::DeviceId;
+    use baton_contract::deviceplugin::CdiDevice;
 
     #[test]
     fn the_devices_of_stored_answers_are_read_from_the_kubelets_form() {

@@ -7,9 +7,9 @@ use tokio::sync::{Notify, watch};
 
 use super::api::HandoffApi;
 use super::metrics::{HandoffMetrics, ReasonLabel};
-use crate::contract::{DeviceId, Shared};
-use crate::decide::handoff::{LedgerEntry, PodNotice};
-use crate::runtime::vital;
+use baton_contract::{DeviceId, Shared};
+use baton_decide::handoff::{LedgerEntry, PodNotice};
+use baton_runtime::vital;
 
 /// Receives what was answered.
 pub(super) struct FollowUp {
@@ -102,10 +102,10 @@ mod tests {
     use futures::future::BoxFuture;
 
     use super::*;
-    use crate::agent::handoff::HandoffApiError;
-    use crate::cluster::node_lock::LockWrite;
-    use crate::contract::{LockRead, PodKey, PodRef};
-    use crate::decide::pod::HandoffPod;
+    use crate::handoff::HandoffApiError;
+    use baton_cluster::node_lock::LockWrite;
+    use baton_contract::{LockRead, PodKey, PodRef};
+    use baton_decide::pod::HandoffPod;
 
     /// Records events; nothing is read from it.
     #[derive(Default)]

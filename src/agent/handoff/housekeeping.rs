@@ -8,11 +8,11 @@ use super::checkpoint::stored_answers;
 use super::ledger_file::{LedgerFile, LoadedLedger, StateDir};
 use super::metrics::ReasonLabel;
 use super::service::HandoffService;
-use crate::contract::{PodKey, PodUid};
-use crate::decide::handoff::rebuild::{adopt, rebuild};
-use crate::decide::handoff::verify::{ADMITTED_WITHOUT_DEVICES, verify};
-use crate::decide::handoff::{Ledger, PodListing, PodNotice, PodResources};
-use crate::runtime::{Backoff, clock};
+use baton_contract::{PodKey, PodUid};
+use baton_decide::handoff::rebuild::{adopt, rebuild};
+use baton_decide::handoff::verify::{ADMITTED_WITHOUT_DEVICES, verify};
+use baton_decide::handoff::{Ledger, PodListing, PodNotice, PodResources};
+use baton_runtime::{Backoff, clock};
 
 /// Time for PodResources outside of calls.
 const LIST_BUDGET: Duration = Duration::from_secs(2);

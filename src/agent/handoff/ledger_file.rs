@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::contract::Shared;
-use crate::decide::handoff::{EntryKey, Ledger, LedgerEntry};
+use baton_contract::Shared;
+use baton_decide::handoff::{EntryKey, Ledger, LedgerEntry};
 
 /// The only version there is.
 const VERSION: u32 = 2;
@@ -288,9 +288,9 @@ fn checksum(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodRef};
-    use crate::decide::handoff::GrantState;
-    use crate::decide::handoff::ledger::ContainerSlot;
+    use baton_contract::{DeviceEntry, DeviceId, DeviceType, PodRef};
+    use baton_decide::handoff::GrantState;
+    use baton_decide::handoff::ledger::ContainerSlot;
     use proptest::prelude::*;
 
     fn entry(pod: &str, ids: &[String], answer: Option<Vec<u8>>) -> LedgerEntry {

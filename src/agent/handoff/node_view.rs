@@ -11,14 +11,14 @@ use kube::{Api, Client};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
-use crate::cluster::feed::refuses_streaming;
-use crate::cluster::pod::LightPod;
-use crate::cluster::requests::Resumed;
-use crate::cluster::rewatch::{ON_EVERY_NODE, patient};
-use crate::contract::{LockRead, PodKey, PodUid};
-use crate::decide::handoff::{ListedContainers, NodePods, PodNotice};
-use crate::decide::pod::HandoffPod;
-use crate::runtime::{clock, words};
+use baton_cluster::feed::refuses_streaming;
+use baton_cluster::pod::LightPod;
+use baton_cluster::requests::Resumed;
+use baton_cluster::rewatch::{ON_EVERY_NODE, patient};
+use baton_contract::{LockRead, PodKey, PodUid};
+use baton_decide::handoff::{ListedContainers, NodePods, PodNotice};
+use baton_decide::pod::HandoffPod;
+use baton_runtime::{clock, words};
 
 /// What is known of this node. Cheap to read; every change is announced.
 pub struct NodeView {

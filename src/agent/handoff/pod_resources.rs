@@ -9,13 +9,13 @@ use tokio::sync::Mutex;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use crate::agent::kubelet::register::dial;
-use crate::contract::PodKey;
-use crate::contract::podresources::ListPodResourcesRequest;
-use crate::contract::podresources::ListPodResourcesResponse;
-use crate::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
-use crate::decide::handoff::{ListedPod, PodListing, PodResources};
-use crate::runtime::{backoff, clock};
+use crate::kubelet::register::dial;
+use baton_contract::PodKey;
+use baton_contract::podresources::ListPodResourcesRequest;
+use baton_contract::podresources::ListPodResourcesResponse;
+use baton_contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
+use baton_decide::handoff::{ListedPod, PodListing, PodResources};
+use baton_runtime::{backoff, clock};
 
 /// A kubelet's answer for a full node is well below this.
 const MAX_MESSAGE: usize = 16 << 20;

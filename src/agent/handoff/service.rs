@@ -17,16 +17,16 @@ use super::ledger_file::LedgerFile;
 use super::metrics::{CallLabel, HandoffMetrics};
 use super::node_view::NodeView;
 use super::pod_resources::PodResourcesClient;
-use crate::agent::answer::{Answerer, ContainerGrant};
-use crate::contract::deviceplugin::{AllocateRequest, AllocateResponse, ContainerAllocateResponse};
-use crate::contract::{PodUid, Shared};
-use crate::decide::handoff::rebuild::{is_share, learn};
-use crate::decide::handoff::{
+use crate::answer::{Answerer, ContainerGrant};
+use baton_contract::deviceplugin::{AllocateRequest, AllocateResponse, ContainerAllocateResponse};
+use baton_contract::{PodUid, Shared};
+use baton_decide::handoff::rebuild::{is_share, learn};
+use baton_decide::handoff::{
     AllocateCall, AllocateContext, AllocateOutcome, AllocatePolicy, AllocateRefusal, AllocateRule, EntryKey, Ledger,
     LedgerEntry, LiveReads, NewGrant, NodeInventory, PodResources, RefusalCode, decide, passed_by,
 };
-use crate::decide::health::{Blame, ServeOutcome};
-use crate::runtime::clock;
+use baton_decide::health::{Blame, ServeOutcome};
+use baton_runtime::clock;
 
 /// How long the identification of a GetPreferredAllocation holds for the Allocate that follows with the ids it answered.
 const PREFERENCE_HOLDS: Duration = Duration::from_secs(1);

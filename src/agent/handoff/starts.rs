@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::contract::PodUid;
-use crate::decide::handoff::NodePods;
-use crate::decide::health::ServeOutcome;
+use baton_contract::PodUid;
+use baton_decide::handoff::NodePods;
+use baton_decide::health::ServeOutcome;
 
 /// What was said of each pod.
 #[derive(Debug, Default)]

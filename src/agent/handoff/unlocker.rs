@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::metrics::ReasonLabel;
 use super::service::{HandoffService, ServedLock};
-use crate::cluster::node_lock::LockWrite;
-use crate::contract::{LockRead, PodKey};
-use crate::decide::lock::{LiveHolder, ReleaseIntent, ReleaseReason, judge_release};
-use crate::decide::pod::HandoffPod;
-use crate::runtime::{Backoff, clock, words};
+use baton_cluster::node_lock::LockWrite;
+use baton_contract::{LockRead, PodKey};
+use baton_decide::lock::{LiveHolder, ReleaseIntent, ReleaseReason, judge_release};
+use baton_decide::pod::HandoffPod;
+use baton_runtime::{Backoff, clock, words};
 
 /// Between two live reads of a holder that the watch does not show.
 const ASK_AGAIN: Duration = Duration::from_secs(3);

@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 use prost::bytes::BufMut;
 use prost::{Message, encode_length_delimiter, length_delimiter_len};
 
-use crate::contract::DeviceId;
-use crate::contract::deviceplugin::{Device, NumaNode, TopologyInfo};
+use baton_contract::DeviceId;
+use baton_contract::deviceplugin::{Device, NumaNode, TopologyInfo};
 
 /// Most bytes of one list. The kubelet receives at most 4 MiB; the rest is head-room for growth without a restart.
 pub const MAX_LIST: usize = 3 << 20;
@@ -194,7 +194,7 @@ impl Advertised {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::deviceplugin::ListAndWatchResponse;
+    use baton_contract::deviceplugin::ListAndWatchResponse;
     use proptest::prelude::*;
 
     fn of(units: IdUnits, count: usize) -> Advertised {

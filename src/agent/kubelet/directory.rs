@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::directory_watch::{DirectoryWatch, there};
-use crate::runtime::PollThread;
-use crate::runtime::vital;
+use crate::directory_watch::{DirectoryWatch, there};
+use baton_runtime::PollThread;
+use baton_runtime::vital;
 
 /// File name of the kubelet's registration socket.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";

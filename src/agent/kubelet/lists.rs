@@ -16,8 +16,8 @@ use tonic_prost::ProstDecoder;
 use super::advertised::Advertised;
 use super::service::{ListStream, PluginService};
 use super::socket::Connection;
-use crate::contract::deviceplugin::Empty;
-use crate::contract::deviceplugin::device_plugin_server::{DevicePluginServer, SERVICE_NAME};
+use baton_contract::deviceplugin::Empty;
+use baton_contract::deviceplugin::device_plugin_server::{DevicePluginServer, SERVICE_NAME};
 
 const PATH: &str = "/v1beta1.DevicePlugin/ListAndWatch";
 

@@ -19,8 +19,8 @@ use super::directory::{DirectoryState, KUBELET_SOCKET};
 use super::register::{RegisterError, register};
 use super::server::PluginServer;
 use super::service::{PluginService, Streams, options};
-use crate::contract::deviceplugin::RegisterRequest;
-use crate::runtime::{Backoff, clock};
+use baton_contract::deviceplugin::RegisterRequest;
+use baton_runtime::{Backoff, clock};
 
 /// A kubelet that replaces a registration closes the old stream just before it opens the new one.
 const REPLACING: Duration = Duration::from_millis(100);

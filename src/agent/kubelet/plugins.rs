@@ -14,8 +14,8 @@ use super::directory::{self, DirectoryState};
 use super::plugin::{OnLost, PluginState, PluginStates, ResourcePlugin, StateReporter};
 use super::service::{DeviceCalls, PluginService, Streams};
 use super::socket;
-use crate::contract::DeviceId;
-use crate::runtime::{Backoff, PollThread, clock};
+use baton_contract::DeviceId;
+use baton_runtime::{Backoff, PollThread, clock};
 
 /// What all plugins share.
 #[derive(Clone)]

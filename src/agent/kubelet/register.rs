@@ -8,8 +8,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::contract::deviceplugin::RegisterRequest;
-use crate::contract::deviceplugin::registration_client::RegistrationClient;
+use baton_contract::deviceplugin::RegisterRequest;
+use baton_contract::deviceplugin::registration_client::RegistrationClient;
 
 /// Why the kubelet did not register a plugin.
 #[derive(Debug, thiserror::Error)]

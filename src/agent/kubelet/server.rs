@@ -11,7 +11,7 @@ use tonic::transport::Server;
 use super::lists::PluginRoutes;
 use super::service::PluginService;
 use super::socket::{self, Incoming, Unlink};
-use crate::runtime::vital;
+use baton_runtime::vital;
 
 /// Largest message in either direction, as gRPC's default and the kubelet's limit have it.
 const MESSAGE: usize = 4 << 20;

@@ -16,8 +16,8 @@ use tonic::{Request, Response, Status};
 
 use super::advertised::Advertised;
 use super::socket::Connection;
-use crate::contract::deviceplugin::device_plugin_server::DevicePlugin;
-use crate::contract::deviceplugin::{
+use baton_contract::deviceplugin::device_plugin_server::DevicePlugin;
+use baton_contract::deviceplugin::{
     AllocateRequest, AllocateResponse, DevicePluginOptions, Empty, ListAndWatchResponse, PreStartContainerRequest,
     PreStartContainerResponse, PreferredAllocationRequest, PreferredAllocationResponse,
 };

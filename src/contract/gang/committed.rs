@@ -5,7 +5,7 @@ use std::fmt;
 use jiff::Timestamp;
 
 use super::value::BadValue;
-use crate::contract::key::GANG_COMMITTED;
+use crate::key::GANG_COMMITTED;
 
 /// One commit of a group: `<attempt>/<members>`, the attempt being the wall time of its decision in decimal Unix nanoseconds,
 /// followed, where its writer gives them, by a dot and three digits that name the group.

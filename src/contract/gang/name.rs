@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 
 use super::value::BadValue;
-use crate::contract::key::MAX_ANNOTATION;
-use crate::contract::name::{BadName, bad, check_label_name, check_subdomain};
+use crate::key::MAX_ANNOTATION;
+use crate::name::{BadName, bad, check_label_name, check_subdomain};
 
 /// Namespace and name of a gang, printed `namespace/name`. Cheap to clone; ordered as printed names are.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -10,7 +10,7 @@ use kube::{CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::contract::quantity::Quantity;
+use crate::quantity::Quantity;
 
 /// Which API group a PodGroup belongs to. The order is the precedence where several have an object of one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

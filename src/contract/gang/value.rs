@@ -1,6 +1,6 @@
 //! Single values: numbers, mode, match policy.
 
-use crate::contract::word::word_enum;
+use crate::word::word_enum;
 
 /// A value of a gang key that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::LimitRange;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as RawQuantity;
 
 use super::pod_ask::{Amounts, PodAsk, Side};
-use crate::contract::Quantity;
+use crate::Quantity;
 
 /// What a LimitRange says of pods.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use crate::contract::Quantity;
+use crate::Quantity;
 
 /// Amounts by name.
 pub type Amounts = BTreeMap<Box<str>, Quantity>;

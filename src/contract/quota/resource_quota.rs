@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ResourceQuota, ScopedResourceSelectorRequiremen
 
 use super::limit_range::read_amounts;
 use super::pod_ask::{Amounts, PodAsk, add};
-use crate::contract::Quantity;
+use crate::Quantity;
 
 /// What a ResourceQuota says of pods.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::contract::word::word_enum;
+use crate::word::word_enum;
 
 /// Condition types of a job.
 pub mod condition {

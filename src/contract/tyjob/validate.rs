@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::keys;
 use super::spec::{MAX_PODS, MAX_WORKER_SETS, TyJob, TyJobSpec, worker_pod};
 use super::template::PodTemplate;
-use crate::contract::quota::PodAsk;
+use crate::quota::PodAsk;
 
 /// One field that cannot be as it is, and why.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,10 +7,10 @@ use jiff::Timestamp;
 
 use super::violation::Violation;
 use super::world::check;
-use crate::contract::{ContainerDevices, DeviceAllocation, DeviceId, LockRead};
-use crate::decide::handoff::assignment::{delivers, kind_of};
-use crate::decide::pod::HandoffPod;
-use crate::decide::world::{Node, Place, Stock, World, not_offered};
+use crate::handoff::assignment::{delivers, kind_of};
+use crate::pod::HandoffPod;
+use crate::world::{Node, Place, Stock, World, not_offered};
+use baton_contract::{ContainerDevices, DeviceAllocation, DeviceId, LockRead};
 
 /// Checks a world that was just read from a cluster: [`check`]; bound pods' assignments are complete; every lock says
 /// whose it is, and none stands for longer than `lock_ends` (by the reader's clock `wall`).

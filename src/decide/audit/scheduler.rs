@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::violation::Violation;
 use super::world::check;
-use crate::decide::scheduler::Scheduler;
-use crate::decide::world::Place;
+use crate::scheduler::Scheduler;
+use crate::world::Place;
 
 /// Checks a scheduler: its world, and that every pod of ours is exactly one of queued, reserved, being bound, bound and ended,
 /// and in one commit of its gang at most.

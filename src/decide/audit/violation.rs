@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::contract::{DeviceId, key};
+use baton_contract::{DeviceId, key};
 
 /// Something that must not be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

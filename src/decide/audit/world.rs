@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::violation::Violation;
-use crate::contract::{DeviceId, DeviceType, key};
-use crate::decide::world::{Node, Rated, Resources, World};
+use crate::world::{Node, Rated, Resources, World};
+use baton_contract::{DeviceId, DeviceType, key};
 
 /// Checks a world.
 pub fn check(world: &World) -> Vec<Violation> {

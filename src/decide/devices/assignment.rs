@@ -10,8 +10,8 @@ use super::held::{Amounts, Held, HeldDevice};
 use super::place::bits;
 use super::pool::NodePool;
 use super::request::PodDeviceRequest;
-use crate::contract::entry_text::{EntryText, push_amounts, push_json};
-use crate::contract::{ContainerDevices, DeviceId, DeviceType, Quantity, Shared, key};
+use baton_contract::entry_text::{EntryText, push_amounts, push_json};
+use baton_contract::{ContainerDevices, DeviceId, DeviceType, Quantity, Shared, key};
 
 /// The devices chosen for a pod on one node. The pod's set (`grant`) is the assignment; the split per container is a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

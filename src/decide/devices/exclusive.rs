@@ -6,7 +6,7 @@ use super::place::{DeviceSet, Level, Slot};
 use super::pool::NodePool;
 use super::reason::Reason;
 use super::wishes::{Exclusive, Wishes};
-use crate::contract::hint::ExclusivePolicy;
+use baton_contract::hint::ExclusivePolicy;
 
 /// The devices that a pod may use, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,9 +14,9 @@ use super::reason::Reason;
 use super::solve::{Search, by_owner, solve};
 use super::splits::{Split, Splits};
 use super::whole;
-use crate::contract::Quantity;
-use crate::contract::hint::PartitionPolicy;
-use crate::decide::pod::ContainerKind;
+use crate::pod::ContainerKind;
+use baton_contract::Quantity;
+use baton_contract::hint::PartitionPolicy;
 
 impl Choice<'_> {
     /// Chooses the pod's whole GPUs, except `taken` ones, and splits them over the containers.

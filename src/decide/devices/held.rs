@@ -1,6 +1,6 @@
 //! `Held`: the devices that one pod holds, small enough to keep for every pod of a cluster.
 
-use crate::contract::{DeviceAllocation, DeviceEntry, DeviceId, DeviceType, Shared, key};
+use baton_contract::{DeviceAllocation, DeviceEntry, DeviceId, DeviceType, Shared, key};
 
 /// Amounts by resource name, sorted by name. Pods that ask for the same hold the same.
 pub type Amounts = Box<[(Box<str>, i64)]>;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::held::Amounts;
 use super::partition::PartitionTable;
 use super::place::{DevicePlace, DeviceSet, GroupNames, Level, NOWHERE, Slot};
-use crate::contract::inventory::{Device, DeviceInfo, DeviceTopology};
-use crate::contract::{DeviceId, DeviceType, Shared, key};
+use baton_contract::inventory::{Device, DeviceInfo, DeviceTopology};
+use baton_contract::{DeviceId, DeviceType, Shared, key};
 
 /// Most devices of one type on a node, and most virtual functions below one NIC.
 pub const MAX_DEVICES: usize = 128;

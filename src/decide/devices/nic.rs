@@ -7,8 +7,8 @@ use super::pick::{Choice, Need, NicPlan};
 use super::place::{DevicePlace, DeviceSet, Level, NOWHERE, bit, bits, mask};
 use super::reason::Reason;
 use super::solve::{Search, by_owner, solve};
-use crate::contract::hint::TopologyScope;
-use crate::decide::pod::ContainerKind;
+use crate::pod::ContainerKind;
+use baton_contract::hint::TopologyScope;
 
 /// Where the GPUs are that the NICs of each container are to be near to.
 struct Near {

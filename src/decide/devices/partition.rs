@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::contract::inventory::Device;
-use crate::contract::{Quantity, key};
+use baton_contract::inventory::Device;
+use baton_contract::{Quantity, key};
 
 /// Partitions by number of GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]

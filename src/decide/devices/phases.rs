@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::grant::Part;
 use super::place::Slot;
-use crate::decide::pod::ContainerKind;
+use crate::pod::ContainerKind;
 
 /// Whether containers `a` and `b` (positions in the kubelet's order) ever run at the same time.
 pub fn overlap(kinds: &[ContainerKind], a: usize, b: usize) -> bool {

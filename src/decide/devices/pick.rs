@@ -13,10 +13,10 @@ use super::reason::{Reason, ShareMemory};
 use super::request::{PodDeviceRequest, Want};
 use super::solve::MAX_TRIES_OF_POD;
 use super::wishes::{Joint, Wishes};
-use crate::contract::GpuRequest;
-use crate::contract::hint::{Count, TopologyScope};
-use crate::contract::key::WHOLE;
-use crate::decide::pod::ContainerKind;
+use crate::pod::ContainerKind;
+use baton_contract::GpuRequest;
+use baton_contract::hint::{Count, TopologyScope};
+use baton_contract::key::WHOLE;
 
 /// Chooses devices for `request`; changes nothing. Equal pools and shapes give equal answers. What is returned can be taken:
 /// every part has room, is healthy and open.

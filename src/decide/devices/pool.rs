@@ -8,8 +8,8 @@ use super::grant::{Grant, Part};
 use super::held::Amounts;
 use super::inventory::{Devices, Labels, Layout, Skipped};
 use super::place::Slot;
-use crate::contract::inventory::Device;
-use crate::contract::{DeviceId, Shared};
+use baton_contract::inventory::Device;
+use baton_contract::{DeviceId, Shared};
 
 /// Why a grant cannot be taken or given back. Nothing has changed then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

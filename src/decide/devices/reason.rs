@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::contract::hint::{ExclusivePolicy, TopologyScope};
-use crate::decide::help::Help;
+use crate::help::Help;
+use baton_contract::hint::{ExclusivePolicy, TopologyScope};
 
 /// Why no devices were chosen. `Display` is about this node; [`Reason::summary`] is the same on every node with the same
 /// refusal, so that refusals can be counted: `0/12 nodes: 7 have fewer than 4 free GPUs, …`.
@@ -107,7 +107,7 @@ impl fmt::Display for ShareMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ratio(percent) => write!(f, "{percent}% memory"),
-            Self::Bytes(bytes) => write!(f, "{} memory", crate::contract::Quantity::bytes(*bytes)),
+            Self::Bytes(bytes) => write!(f, "{} memory", baton_contract::Quantity::bytes(*bytes)),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::wishes::Wishes;
-use crate::contract::{AllocationError, ContainerRequest, GpuRequest, RdmaRequest, RequestError};
-use crate::decide::pod::{ContainerKind, PodContainer};
+use crate::pod::{ContainerKind, PodContainer};
+use baton_contract::{AllocationError, ContainerRequest, GpuRequest, RdmaRequest, RequestError};
 
 /// Why a pod's request can be served by no node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -7,7 +7,7 @@ use super::held::{Held, HeldDevice};
 use super::place::{Slot, bit};
 use super::pool::{NodePool, PoolError};
 use super::wishes::Exclusive;
-use crate::contract::{DeviceAllocation, DeviceId, DeviceType, key};
+use baton_contract::{DeviceAllocation, DeviceId, DeviceType, key};
 
 /// Something in a bound pod's assignment that this node's inventory does not bear out. Counted all the same.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -11,7 +11,7 @@ use super::pick::{Choice, GpuPlan, GpuShare};
 use super::place::{DeviceSet, bit, bits, mask};
 use super::reason::{Reason, ShareMemory};
 use super::solve::{Search, State, by_owner, solve};
-use crate::decide::pod::ContainerKind;
+use crate::pod::ContainerKind;
 
 /// Steps from a container's share on a GPU to the container's NICs; `None` where they are too far.
 type Distances = RefCell<BTreeMap<(usize, u8), Option<u32>>>;

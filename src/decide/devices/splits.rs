@@ -7,7 +7,7 @@ use super::pick::{Choice, Need};
 use super::place::{DevicePlace, DeviceSet, Level, bits, mask};
 use super::pool::NodePool;
 use super::whole;
-use crate::decide::pod::ContainerKind;
+use crate::pod::ContainerKind;
 
 /// Most ways to split one set of GPUs that NICs are searched for.
 const MAX_SPLITS: u32 = 256;

@@ -6,7 +6,7 @@ use super::accounts::Accounts;
 use super::grant::Grant;
 use super::inventory::Layout;
 use super::pool::{NodePool, PoolError};
-use crate::contract::Shared;
+use baton_contract::Shared;
 
 /// All that a choice reads of a pool: the layout and what is taken.
 #[derive(Debug, Clone)]

@@ -14,9 +14,9 @@ use super::pick::{Barred, pick_without};
 use super::place::{DeviceSet, Slot};
 use super::pool::NodePool;
 use super::request::PodDeviceRequest;
-use crate::contract::GpuRequest;
-use crate::contract::key::WHOLE;
-use crate::decide::pod::ContainerKind;
+use crate::pod::ContainerKind;
+use baton_contract::GpuRequest;
+use baton_contract::key::WHOLE;
 
 /// Devices for each of `requests`, all on this node at one time; `None` when there are none, or when `tries` ran out. One try
 /// is one choice for one pod.

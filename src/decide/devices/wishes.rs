@@ -2,10 +2,10 @@
 
 use std::hash::{Hash, Hasher};
 
-use crate::contract::hint::{
+use baton_contract::hint::{
     DeviceHint, ExclusivePolicy, JointScope, LabelSelector, PartitionSpec, parse_hints, parse_joint, parse_partition,
 };
-use crate::contract::{AllocationError, DeviceType};
+use baton_contract::{AllocationError, DeviceType};
 
 /// GPUs and NICs chosen near each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,7 +1,7 @@
 //! What to do about a refusal: by the help that its rule names, else by the rule.
 
-use crate::decide::help::Help;
-use crate::decide::scheduler::rules::Refusal;
+use crate::help::Help;
+use crate::scheduler::rules::Refusal;
 
 /// What may help; `None` where the reason itself says it.
 pub(super) fn advice(refusal: &Refusal) -> Option<&'static str> {
@@ -102,9 +102,9 @@ fn by_rule(rule: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::hint::{ExclusivePolicy, TopologyScope};
-    use crate::decide::devices::{Reason, ShareMemory};
-    use crate::decide::world::Wake;
+    use crate::devices::{Reason, ShareMemory};
+    use crate::world::Wake;
+    use baton_contract::hint::{ExclusivePolicy, TopologyScope};
 
     fn of(reason: &Reason) -> &'static str {
         let (text, help) = (reason.summary().into(), reason.help());

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::contract::gang::{GangId, MatchPolicy, PodGroupPhase};
-use crate::decide::gang::{RootCause, is_ours};
-use crate::decide::scheduler::queue::{Item, QueueState};
-use crate::decide::scheduler::timers::Moment;
-use crate::decide::scheduler::{Scheduler, other_scheduler_text, wants_of_another};
-use crate::decide::world::Pod;
-use crate::decide::world::gangs::{Gang, GroupId, Member, MemberState, NotReady, rule};
+use crate::gang::{RootCause, is_ours};
+use crate::scheduler::queue::{Item, QueueState};
+use crate::scheduler::timers::Moment;
+use crate::scheduler::{Scheduler, other_scheduler_text, wants_of_another};
+use crate::world::Pod;
+use crate::world::gangs::{Gang, GroupId, Member, MemberState, NotReady, rule};
+use baton_contract::gang::{GangId, MatchPolicy, PodGroupPhase};
 
 /// An item of `/gangs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

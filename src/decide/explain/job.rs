@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::answer::serialized_name;
-use crate::contract::PodKey;
-use crate::contract::tyjob::{BasicPolicy, ScheduleState};
-use crate::decide::scheduler::Scheduler;
-use crate::decide::scheduler::rules::{Text, View};
-use crate::decide::scheduler::select::choose::prepare;
-use crate::decide::scheduler::timers::Moment;
-use crate::decide::tyjob::JobRecord;
-use crate::decide::tyjob::place::{JobContext, judge_other_parts, refusal_text, template_pod};
-use crate::decide::tyjob::placement::{Class, Folded, JobFacts, JobSpec, Metric, Rank, Seat, dominant_share};
-use crate::decide::tyjob::round::{cluster_total, demand_of, missing_by_part, pods_by_node, unplaced_guests};
-use crate::decide::tyjob::table::Table;
+use crate::scheduler::Scheduler;
+use crate::scheduler::rules::{Text, View};
+use crate::scheduler::select::choose::prepare;
+use crate::scheduler::timers::Moment;
+use crate::tyjob::JobRecord;
+use crate::tyjob::place::{JobContext, judge_other_parts, refusal_text, template_pod};
+use crate::tyjob::placement::{Class, Folded, JobFacts, JobSpec, Metric, Rank, Seat, dominant_share};
+use crate::tyjob::round::{cluster_total, demand_of, missing_by_part, pods_by_node, unplaced_guests};
+use crate::tyjob::table::Table;
+use baton_contract::PodKey;
+use baton_contract::tyjob::{BasicPolicy, ScheduleState};
 
 /// The answer for one job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::contract::key;
-use crate::decide::devices::Held;
-use crate::decide::help::Help;
-use crate::decide::scheduler::rules::{Outcome, Plugins, Refusal, Slots, View};
-use crate::decide::scheduler::select::choose::{Choice, Diagnosis, agreed, judge, prepare};
-use crate::decide::world::{Node, NodeId, Pod, Wake, World};
+use crate::devices::Held;
+use crate::help::Help;
+use crate::scheduler::rules::{Outcome, Plugins, Refusal, Slots, View};
+use crate::scheduler::select::choose::{Choice, Diagnosis, agreed, judge, prepare};
+use crate::world::{Node, NodeId, Pod, Wake, World};
+use baton_contract::key;
 
 use super::advice::advice;
 use super::answer::{DeviceDetail, NodeVerdict, PodVerdict, RuleCount};
@@ -179,7 +179,7 @@ pub(super) fn devices_of(world: &World, node: &Node) -> Vec<DeviceDetail> {
             holders.entry(device.id.as_str()).or_default().push(other.key().to_string());
         }
     }
-    let detail = |room: crate::decide::world::devices::DeviceRoom| DeviceDetail {
+    let detail = |room: crate::world::devices::DeviceRoom| DeviceDetail {
         held_by: holders.get(room.id.as_str()).cloned().unwrap_or_default(),
         kind: room.kind.to_owned(),
         minor: room.minor,

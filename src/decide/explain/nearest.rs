@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::contract::DeviceType;
-use crate::decide::devices::{Held, Reason, pick};
-use crate::decide::world::devices::request_of;
-use crate::decide::world::{Node, Pod, Stock, World};
+use crate::devices::{Held, Reason, pick};
+use crate::world::devices::request_of;
+use crate::world::{Node, Pod, Stock, World};
+use baton_contract::DeviceType;
 
 /// Holders that are named.
 const NAMED: usize = 3;
@@ -80,8 +80,7 @@ fn blame(world: &World, short: &Short<'_>) -> String {
         1 => parts.push(format!("another pod holds {rest}")),
         others => parts.push(format!("{others} more hold {rest}")),
     }
-    let of_kind =
-        |room: &&crate::decide::world::devices::DeviceRoom| (room.kind == "rdma") == (short.kind == DeviceType::Rdma);
+    let of_kind = |room: &&crate::world::devices::DeviceRoom| (room.kind == "rdma") == (short.kind == DeviceType::Rdma);
     let rooms = short.stock.describe();
     let cordoned = rooms.iter().filter(of_kind).filter(|room| room.healthy && room.cordon.is_some()).count();
     let unhealthy = rooms.iter().filter(of_kind).filter(|room| !room.healthy).count();

@@ -1,12 +1,12 @@
 //! Explains one node: whether it takes new pods with devices, and what is on its way there.
 
-use crate::contract::LockRead;
-use crate::decide::help::Help;
-use crate::decide::scheduler::Scheduler;
-use crate::decide::scheduler::binder::Stage;
-use crate::decide::scheduler::timers::Moment;
-use crate::decide::world::spec::TaintEffect;
-use crate::decide::world::{DeviceTotals, Node, NodeFacts, Place, not_offered};
+use crate::help::Help;
+use crate::scheduler::Scheduler;
+use crate::scheduler::binder::Stage;
+use crate::scheduler::timers::Moment;
+use crate::world::spec::TaintEffect;
+use crate::world::{DeviceTotals, Node, NodeFacts, Place, not_offered};
+use baton_contract::LockRead;
 
 use super::advice::by_help;
 use super::answer::NodeExplanation;

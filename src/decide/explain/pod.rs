@@ -2,17 +2,17 @@
 
 use std::borrow::Cow;
 
-use crate::contract::{LockRead, PodKey};
-use crate::decide::devices::Held;
-use crate::decide::gang::Route;
-use crate::decide::scheduler::binder::{BindAttempt, Stage};
-use crate::decide::scheduler::queue::{Item, QueueState, Standing};
-use crate::decide::scheduler::rules::View;
-use crate::decide::scheduler::select::choose::rate;
-use crate::decide::scheduler::timers::Moment;
-use crate::decide::scheduler::{Scheduler, extend};
-use crate::decide::world::gangs::GroupId;
-use crate::decide::world::{NodeId, Place, Pod, PodFacts, PodId, World};
+use crate::devices::Held;
+use crate::gang::Route;
+use crate::scheduler::binder::{BindAttempt, Stage};
+use crate::scheduler::queue::{Item, QueueState, Standing};
+use crate::scheduler::rules::View;
+use crate::scheduler::select::choose::rate;
+use crate::scheduler::timers::Moment;
+use crate::scheduler::{Scheduler, extend};
+use crate::world::gangs::GroupId;
+use crate::world::{NodeId, Place, Pod, PodFacts, PodId, World};
+use baton_contract::{LockRead, PodKey};
 
 use super::answer::{Explanation, PodState, PodVerdict, RatedNode, Rating};
 use super::judged::{NodeJudgements, judge_all, wakes};

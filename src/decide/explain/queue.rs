@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
 
-use crate::decide::gang::waiting;
-use crate::decide::scheduler::Scheduler;
-use crate::decide::scheduler::queue::{Item, QueueState, Standing};
-use crate::decide::scheduler::rules::plugins::scheduling_gates;
-use crate::decide::scheduler::timers::Moment;
-use crate::decide::world::gangs::Gang;
-use crate::decide::world::{Place, PodId};
+use crate::gang::waiting;
+use crate::scheduler::Scheduler;
+use crate::scheduler::queue::{Item, QueueState, Standing};
+use crate::scheduler::rules::plugins::scheduling_gates;
+use crate::scheduler::timers::Moment;
+use crate::world::gangs::Gang;
+use crate::world::{Place, PodId};
 
 use super::answer::{KeptNode, PodState, QueueItem, QueueReport, ReservedDevices};
 use super::judged::{GANG_CHANGES, wakes};

@@ -1,13 +1,13 @@
 //! What would be decided for a pod that does not exist: the rules of a real decision judge the present world, nothing is reserved.
 
-use crate::decide::devices::Held;
-use crate::decide::scheduler::Scheduler;
-use crate::decide::scheduler::context::NEW_POD;
-use crate::decide::scheduler::preemption::candidates;
-use crate::decide::scheduler::rules::View;
-use crate::decide::scheduler::rules::plugins::device_fit;
-use crate::decide::scheduler::timers::Moment;
-use crate::decide::world::{Pod, PodFacts};
+use crate::devices::Held;
+use crate::scheduler::Scheduler;
+use crate::scheduler::context::NEW_POD;
+use crate::scheduler::preemption::candidates;
+use crate::scheduler::rules::View;
+use crate::scheduler::rules::plugins::device_fit;
+use crate::scheduler::timers::Moment;
+use crate::world::{Pod, PodFacts};
 
 use super::answer::{RatedNode, WhatIf};
 use super::judged::judge_all;

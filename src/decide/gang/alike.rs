@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::decide::scheduler::rules::plugins::inter_pod_affinity;
-use crate::decide::scheduler::select::shape::PodShape;
-use crate::decide::world::spec::{HostPort, Labels, PodTerm, Spread, VolumeUse};
-use crate::decide::world::{Pod, PodId, World};
+use crate::scheduler::rules::plugins::inter_pod_affinity;
+use crate::scheduler::select::shape::PodShape;
+use crate::world::spec::{HostPort, Labels, PodTerm, Spread, VolumeUse};
+use crate::world::{Pod, PodId, World};
 
 /// Everything of a pod that decides where it fits.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::contract::gang::{Committed, GangId, TimeoutClock};
-use crate::decide::scheduler::context::{Context, Step};
-use crate::decide::scheduler::earmarks::Earmarks;
-use crate::decide::scheduler::preemption::Preemption;
-use crate::decide::scheduler::queue::Item;
-use crate::decide::scheduler::reporter::Reporter;
-use crate::decide::scheduler::reservations::Reservations;
-use crate::decide::scheduler::select::choose::{Choice, choose};
-use crate::decide::world::gangs::{GroupId, MemberState, rule};
-use crate::decide::world::{Pod, PodId, Wake};
+use crate::scheduler::context::{Context, Step};
+use crate::scheduler::earmarks::Earmarks;
+use crate::scheduler::preemption::Preemption;
+use crate::scheduler::queue::Item;
+use crate::scheduler::reporter::Reporter;
+use crate::scheduler::reservations::Reservations;
+use crate::scheduler::select::choose::{Choice, choose};
+use crate::world::gangs::{GroupId, MemberState, rule};
+use crate::world::{Pod, PodId, Wake};
+use baton_contract::gang::{Committed, GangId, TimeoutClock};
 
 use super::alike::{MemberKind, looks_at_others};
 use super::members::{SavedGroup, by_gang, clock_of, is_strict, priority_of, reserved_members};

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::contract::gang::{TimeoutClock, key};
-use crate::decide::scheduler::context::Context;
-use crate::decide::scheduler::effect::Effect;
-use crate::decide::scheduler::reservations::Reservations;
-use crate::decide::scheduler::timers::Timer;
-use crate::decide::world::gangs::{Gang, GroupId, MemberState};
-use crate::decide::world::{PodId, Wake};
+use crate::scheduler::context::Context;
+use crate::scheduler::effect::Effect;
+use crate::scheduler::reservations::Reservations;
+use crate::scheduler::timers::Timer;
+use crate::world::gangs::{Gang, GroupId, MemberState};
+use crate::world::{PodId, Wake};
+use baton_contract::gang::{TimeoutClock, key};
 
 use super::Gangs;
 use super::members::{clock_of, reserved_members, wait_of, waiting_members};

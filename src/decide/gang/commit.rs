@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::contract::gang::{Committed, MatchPolicy};
-use crate::contract::key;
-use crate::decide::scheduler::binder::Binder;
-use crate::decide::scheduler::context::{Context, Step};
-use crate::decide::scheduler::earmarks::Earmarks;
-use crate::decide::scheduler::effect::Effect;
-use crate::decide::scheduler::preemption::Preemption;
-use crate::decide::scheduler::queue::Item;
-use crate::decide::scheduler::reservations::Reservations;
-use crate::decide::scheduler::timers::Timer;
-use crate::decide::world::gangs::{Gang, GroupId, Member, MemberState, rule};
-use crate::decide::world::{PodId, Wake};
+use crate::scheduler::binder::Binder;
+use crate::scheduler::context::{Context, Step};
+use crate::scheduler::earmarks::Earmarks;
+use crate::scheduler::effect::Effect;
+use crate::scheduler::preemption::Preemption;
+use crate::scheduler::queue::Item;
+use crate::scheduler::reservations::Reservations;
+use crate::scheduler::timers::Timer;
+use crate::world::gangs::{Gang, GroupId, Member, MemberState, rule};
+use crate::world::{PodId, Wake};
+use baton_contract::gang::{Committed, MatchPolicy};
+use baton_contract::key;
 
 use super::members::by_gang;
 use super::policy::OnBindFailure;

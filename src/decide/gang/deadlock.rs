@@ -4,10 +4,10 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use crate::decide::scheduler::context::{Context, Step};
-use crate::decide::scheduler::reservations::Reservations;
-use crate::decide::world::gangs::GroupId;
-use crate::decide::world::{PodId, Wake};
+use crate::scheduler::context::{Context, Step};
+use crate::scheduler::reservations::Reservations;
+use crate::world::gangs::GroupId;
+use crate::world::{PodId, Wake};
 
 use super::alike::MemberKind;
 use super::attempt::Attempt;

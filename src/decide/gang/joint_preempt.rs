@@ -3,16 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use crate::decide::scheduler::context::Context;
-use crate::decide::scheduler::preemption::{
+use crate::scheduler::context::Context;
+use crate::scheduler::preemption::{
     Preemption, Units, VictimSet, judge_budgets, lower_priority, most_important_first, split_leaving, victim_sets,
 };
-use crate::decide::scheduler::reservations::{Reservations, Saved};
-use crate::decide::scheduler::rules::Candidate;
-use crate::decide::scheduler::rules::Slots;
-use crate::decide::scheduler::select::choose::{judge, prepare};
-use crate::decide::world::gangs::GroupId;
-use crate::decide::world::{NodeId, Pod, PodId};
+use crate::scheduler::reservations::{Reservations, Saved};
+use crate::scheduler::rules::Candidate;
+use crate::scheduler::rules::Slots;
+use crate::scheduler::select::choose::{judge, prepare};
+use crate::world::gangs::GroupId;
+use crate::world::{NodeId, Pod, PodId};
 
 use super::alike::looks_at_others;
 use super::preempt::{Plan, undo_places};

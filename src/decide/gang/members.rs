@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::contract::gang::{Committed, GangId, Mode, TimeoutClock, key};
-use crate::decide::scheduler::context::Context;
-use crate::decide::scheduler::reservations::{Reservations, Saved};
-use crate::decide::world::gangs::{Gang, GroupId, Member, MemberState};
-use crate::decide::world::{PodId, World};
+use crate::scheduler::context::Context;
+use crate::scheduler::reservations::{Reservations, Saved};
+use crate::world::gangs::{Gang, GroupId, Member, MemberState};
+use crate::world::{PodId, World};
+use baton_contract::gang::{Committed, GangId, Mode, TimeoutClock, key};
 
 /// Members without a node that this scheduler has to place, the oldest first. `ours`: its scheduler names.
 pub fn waiting<'a>(

@@ -5,12 +5,12 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::contract::gang::{GangId, PodGroupApi, PodGroupStatus};
-use crate::decide::scheduler::context::Context;
-use crate::decide::scheduler::effect::{Effect, PodGroupWrite};
-use crate::decide::scheduler::queue::Item;
-use crate::decide::scheduler::timers::Timer;
-use crate::decide::world::gangs::{Gang, GroupAttempts, GroupId, NamedBy, is_rewording, is_same_but_times, status};
+use crate::scheduler::context::Context;
+use crate::scheduler::effect::{Effect, PodGroupWrite};
+use crate::scheduler::queue::Item;
+use crate::scheduler::timers::Timer;
+use crate::world::gangs::{Gang, GroupAttempts, GroupId, NamedBy, is_rewording, is_same_but_times, status};
+use baton_contract::gang::{GangId, PodGroupApi, PodGroupStatus};
 
 use super::{Gangs, StatusWrite};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::contract::gang::TimeoutClock;
+use baton_contract::gang::TimeoutClock;
 
 /// What becomes of the others when one member cannot be bound for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -14,6 +14,8 @@ pub enum OnBindFailure {
     /// They are deleted, so that their controller starts the gang again.
     EvictGang,
 }
+
+baton_contract::words!(OnBindFailure, "solo" => OnBindFailure::Solo, "evictGang" => OnBindFailure::EvictGang);
 
 /// How groups are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

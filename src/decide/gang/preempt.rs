@@ -1,12 +1,12 @@
 //! Preemption for a whole group: no pod is evicted unless every gang's minimum fits afterwards; and for one pod, where groups of
 //! lower priority may also have to release their reservations.
 
-use crate::decide::scheduler::context::{Context, Step};
-use crate::decide::scheduler::preemption::{Preemption, leaving};
-use crate::decide::scheduler::reservations::Reservations;
-use crate::decide::scheduler::rules::Candidate;
-use crate::decide::world::gangs::GroupId;
-use crate::decide::world::{NodeId, PodId};
+use crate::scheduler::context::{Context, Step};
+use crate::scheduler::preemption::{Preemption, leaving};
+use crate::scheduler::reservations::Reservations;
+use crate::scheduler::rules::Candidate;
+use crate::world::gangs::GroupId;
+use crate::world::{NodeId, PodId};
 
 use super::alike::MemberKind;
 use super::members::priority_of;

@@ -3,15 +3,15 @@
 
 use std::collections::BTreeSet;
 
-use crate::contract::Quantity;
-use crate::contract::gang::{GangId, MatchPolicy, TimeoutClock, key};
-use crate::decide::scheduler::context::Context;
-use crate::decide::scheduler::earmarks::Earmarks;
-use crate::decide::scheduler::queue::Item;
-use crate::decide::scheduler::reporter::Reporter;
-use crate::decide::scheduler::reservations::Reservations;
-use crate::decide::world::gangs::{Gang, GroupId, Warning, rule};
-use crate::decide::world::{PodId, Resources, Wake};
+use crate::scheduler::context::Context;
+use crate::scheduler::earmarks::Earmarks;
+use crate::scheduler::queue::Item;
+use crate::scheduler::reporter::Reporter;
+use crate::scheduler::reservations::Reservations;
+use crate::world::gangs::{Gang, GroupId, Warning, rule};
+use crate::world::{PodId, Resources, Wake};
+use baton_contract::Quantity;
+use baton_contract::gang::{GangId, MatchPolicy, TimeoutClock, key};
 
 use super::members::{clock_of, is_ours, is_strict, pending_members, reserved_members, wait_of, waiting};
 use super::try_order::Aim;

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::contract::gang::{Committed, GangId, Mode};
-use crate::decide::scheduler::context::{Context, Step};
-use crate::decide::scheduler::queue::{Item, QueueState};
-use crate::decide::scheduler::reporter::Reporter;
-use crate::decide::scheduler::reservations::Reservations;
-use crate::decide::scheduler::rules::Queued;
-use crate::decide::scheduler::timers::Timer;
-use crate::decide::world::gangs::{Gang, GangChange, GroupId, MemberState, NotReady, rule};
-use crate::decide::world::{Place, Pod, PodId, World};
+use crate::scheduler::context::{Context, Step};
+use crate::scheduler::queue::{Item, QueueState};
+use crate::scheduler::reporter::Reporter;
+use crate::scheduler::reservations::Reservations;
+use crate::scheduler::rules::Queued;
+use crate::scheduler::timers::Timer;
+use crate::world::gangs::{Gang, GangChange, GroupId, MemberState, NotReady, rule};
+use crate::world::{Place, Pod, PodId, World};
+use baton_contract::gang::{Committed, GangId, Mode};
 
 use super::members::{is_ours, latest_commit, reserved_members, waiting_members, was_satisfied_before};
 use super::{GangState, Gangs, Route};

@@ -6,14 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::decide::devices::PodDeviceRequest;
-use crate::decide::scheduler::context::Context;
-use crate::decide::scheduler::preemption::Preemption;
-use crate::decide::scheduler::reservations::{Reservations, Saved};
-use crate::decide::scheduler::rules::plugins::device_fit;
-use crate::decide::scheduler::select::choose::{Choice, choose, judge, prepare};
-use crate::decide::world::devices::{DeviceChoice, request_of};
-use crate::decide::world::{NodeId, PodId, Stock};
+use crate::devices::PodDeviceRequest;
+use crate::scheduler::context::Context;
+use crate::scheduler::preemption::Preemption;
+use crate::scheduler::reservations::{Reservations, Saved};
+use crate::scheduler::rules::plugins::device_fit;
+use crate::scheduler::select::choose::{Choice, choose, judge, prepare};
+use crate::world::devices::{DeviceChoice, request_of};
+use crate::world::{NodeId, PodId, Stock};
 
 use super::TryOrder;
 use super::alike::{MemberKind, looks_at_others};
@@ -372,8 +372,8 @@ fn reserve_on(cx: &mut Context<'_>, id: PodId, node: NodeId, devices: Option<Dev
 /// Every device that fits such a request is as good as another: choosing other devices makes no room for more of them.
 fn is_simple(request: &PodDeviceRequest) -> bool {
     let shape = request.shape();
-    let one = |want: &crate::decide::devices::Want| {
-        want.gpu.as_ref().is_none_or(|gpu| gpu.count() == 1 || matches!(gpu, crate::contract::GpuRequest::Whole { .. }))
+    let one = |want: &crate::devices::Want| {
+        want.gpu.as_ref().is_none_or(|gpu| gpu.count() == 1 || matches!(gpu, baton_contract::GpuRequest::Whole { .. }))
             && want.rdma.is_none_or(|rdma| rdma.count == 1)
     };
     shape.wishes.is_plain() && shape.wants.len() == 1 && shape.wants.iter().all(one)

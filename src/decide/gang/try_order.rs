@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 
 use jiff::Timestamp;
 
-use crate::contract::gang::Committed;
-use crate::contract::key;
-use crate::decide::scheduler::context::Context;
-use crate::decide::world::gangs::{Gang, GroupId, MemberState, rule};
-use crate::decide::world::{Pod, PodId, World};
+use crate::scheduler::context::Context;
+use crate::world::gangs::{Gang, GroupId, MemberState, rule};
+use crate::world::{Pod, PodId, World};
+use baton_contract::gang::Committed;
+use baton_contract::key;
 
 use super::alike::{AntiAffinityTerms, MemberKind};
 use super::{GangOrder, TryOrder};

@@ -7,8 +7,8 @@ use super::listing::EntryKey;
 use super::rebuild;
 use super::refusal::{AllocateRefusal, PodNotice};
 use super::validate;
-use crate::contract::{ContainerRequest, PodKey, PodRef, PodUid, Quantity};
-use crate::decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
+use crate::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
+use baton_contract::{ContainerRequest, PodKey, PodRef, PodUid, Quantity};
 
 /// What the agent does with a call.
 #[derive(Debug, Clone, PartialEq, Eq)]

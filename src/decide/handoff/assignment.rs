@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::inventory::NodeInventory;
-use crate::contract::allocation::Entries;
-use crate::contract::hint::Count;
-use crate::contract::{
+use crate::pod::{ContainerKind, ExpectedCall, HandoffPod};
+use baton_contract::allocation::Entries;
+use baton_contract::hint::Count;
+use baton_contract::{
     AllocationError, ContainerDevices, ContainerRequest, DeviceAllocation, DeviceEntry, DeviceId, DeviceType,
     GpuRequest, Quantity, key,
 };
-use crate::decide::pod::{ContainerKind, ExpectedCall, HandoffPod};
 
 /// Why a pod's annotations give no usable assignment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

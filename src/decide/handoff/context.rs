@@ -7,8 +7,8 @@ use super::ledger::Ledger;
 use super::listing::PodResources;
 use super::pods::NodePods;
 use super::policy::AllocatePolicy;
-use crate::contract::{LockRead, PodKey, PodUid};
-use crate::decide::pod::HandoffPod;
+use crate::pod::HandoffPod;
+use baton_contract::{LockRead, PodKey, PodUid};
 
 /// One Allocate or GetPreferredAllocation call.
 #[derive(Debug, Clone, Copy)]

@@ -11,9 +11,9 @@ use super::ledger::{ContainerSlot, LedgerEntry};
 use super::pods::NodePods;
 use super::rebuild::unknown_uid;
 use super::room;
-use crate::contract::allocation::Entries;
-use crate::contract::{DeviceAllocation, DeviceEntry, DeviceType, Exceptions, PodUid, Quantity, key};
-use crate::decide::pod::HandoffPod;
+use crate::pod::HandoffPod;
+use baton_contract::allocation::Entries;
+use baton_contract::{DeviceAllocation, DeviceEntry, DeviceType, Exceptions, PodUid, Quantity, key};
 
 /// The exceptions of `node`: `pods` as the API server has them, `entries` of the ledger, `unserved` the pods that are proven to run
 /// without having been served. `None` while it is not known what some pod holds.
@@ -169,8 +169,8 @@ mod tests {
         NODE, container, gpu_pod, granted, inventory, pod as handoff_pod, pods, whole, with_assignment,
     };
     use super::*;
-    use crate::decide::pod::ContainerKind::App;
-    use crate::decide::pod::Phase;
+    use crate::pod::ContainerKind::App;
+    use crate::pod::Phase;
 
     fn of(pods: &NodePods, ledger: &Ledger) -> Exceptions {
         exceptions(NODE, pods, ledger.iter(), &BTreeSet::new(), &inventory(4)).unwrap()

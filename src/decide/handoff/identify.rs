@@ -5,10 +5,10 @@ use super::ledger::Ledger;
 use super::listing::{ListedPod, PodListing};
 use super::policy::UnassignedPods;
 use super::refusal::{AllocateRefusal, AllocateRule};
-use crate::contract::word::word_enum;
-use crate::contract::{LockRead, LockValue, PodKey};
-use crate::decide::lock::{LockMatch, names};
-use crate::decide::pod::{ContainerKind, HandoffPod, PodContainer};
+use crate::lock::{LockMatch, names};
+use crate::pod::{ContainerKind, HandoffPod, PodContainer};
+use baton_contract::word::word_enum;
+use baton_contract::{LockRead, LockValue, PodKey};
 
 word_enum! {
     /// How a pod was identified; for metrics.

@@ -3,8 +3,8 @@
 use super::test_node::{TestNode, refused, served};
 use super::testing::{NODE, container, gpu_pod, grant, lock_of, pod, with_assignment};
 use super::*;
-use crate::contract::{LockRead, PodUid, key};
-use crate::decide::pod::{ContainerKind, Deletion, HandoffPod, Phase};
+use crate::pod::{ContainerKind, Deletion, HandoffPod, Phase};
+use baton_contract::{LockRead, PodUid, key};
 
 const GPU: &str = key::NVIDIA_GPU;
 

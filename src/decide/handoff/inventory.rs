@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::contract::{DeviceId, DeviceType};
+use baton_contract::{DeviceId, DeviceType};
 
 /// The devices of this node and the resource names that its agent serves.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

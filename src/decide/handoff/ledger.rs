@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::inventory::NodeInventory;
 use super::listing::{EntryKey, PodResources};
 use super::pods::NodePods;
-use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodRef, PodUid, Shared};
-use crate::decide::lock::HolderProgress;
-use crate::decide::pod::{ContainerKind, HandoffPod};
+use crate::lock::HolderProgress;
+use crate::pod::{ContainerKind, HandoffPod};
+use baton_contract::{DeviceEntry, DeviceId, DeviceType, PodRef, PodUid, Shared};
 
 /// How sure it is that the kubelet knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::contract::{DeviceId, PodKey, PodUid};
+use baton_contract::{DeviceId, PodKey, PodUid};
 
 /// The answer of `PodResources.List`, or why there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use super::assignment::PodAssignment;
 use super::inventory::NodeInventory;
 use super::ledger::{ContainerSlot, Ledger};
 use super::room::{DeviceClaim, DeviceLoad, peak};
-use crate::contract::allocation::{Entries, Extension};
-use crate::contract::{ContainerRequest, DeviceEntry, DeviceId, DeviceType};
-use crate::decide::pod::{HandoffPod, PodContainer};
+use crate::pod::{HandoffPod, PodContainer};
+use baton_contract::allocation::{Entries, Extension};
+use baton_contract::{ContainerRequest, DeviceEntry, DeviceId, DeviceType};
 
 /// The plan of one pod as it stands after the grants so far.
 #[derive(Debug, Clone)]
@@ -138,8 +138,8 @@ impl<'a> Plan<'a> {
 mod tests {
     use super::super::testing::{container, granted, id, inventory, pod, with_assignment};
     use super::*;
-    use crate::contract::key;
-    use crate::decide::pod::ContainerKind::{App, Init, Sidecar};
+    use crate::pod::ContainerKind::{App, Init, Sidecar};
+    use baton_contract::key;
     use proptest::prelude::*;
 
     const GPU: DeviceType = DeviceType::Gpu;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::listing::{ListedContainers, ListedResources};
 use super::refusal::PodNotice;
-use crate::contract::{PodKey, PodUid};
-use crate::decide::pod::{AssignmentText, HandoffPod};
+use crate::pod::{AssignmentText, HandoffPod};
+use baton_contract::{PodKey, PodUid};
 
 /// Pods of one node, by uid. Two pods of one name can be here while one replaces the other.
 #[derive(Debug, Clone, Default)]

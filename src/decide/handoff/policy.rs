@@ -1,6 +1,6 @@
 //! The operator's choices that the hand-off follows.
 
-use crate::contract::word::word_enum;
+use baton_contract::word::word_enum;
 
 word_enum! {
     /// `--node-lock` of the node daemon.

@@ -11,7 +11,7 @@ use super::context::{AllocateCall, AllocateContext, LiveReads};
 use super::identify::{Identified, identify};
 use super::listing::EntryKey;
 use super::plan::Plan;
-use crate::contract::{DeviceId, PodUid};
+use baton_contract::{DeviceId, PodUid};
 
 /// Which devices to prefer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -13,8 +13,8 @@ use super::listing::{EntryKey, ListedPod, PodListing, StoredAnswer};
 use super::plan::Plan;
 use super::pods::NodePods;
 use super::room;
-use crate::contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest, PodKey, PodRef, PodUid, key};
-use crate::decide::pod::{ExpectedCall, HandoffPod};
+use crate::pod::{ExpectedCall, HandoffPod};
+use baton_contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest, PodKey, PodRef, PodUid, key};
 
 /// Rebuilds every entry that PodResources, the kubelet's stored answers or the API server prove. One without a stored answer has none: for a
 /// repetition it is built.
@@ -281,8 +281,8 @@ pub fn is_share(entry: &LedgerEntry) -> bool {
 mod tests {
     use super::super::testing::{NODE, container, gpu_pod, granted, inventory, listing, pod, pods, with_assignment};
     use super::*;
-    use crate::decide::pod::ContainerKind::{App, Init, Sidecar};
-    use crate::decide::pod::Phase;
+    use crate::pod::ContainerKind::{App, Init, Sidecar};
+    use crate::pod::Phase;
 
     const GPU: &str = key::NVIDIA_GPU;
 

@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-use crate::contract::PodRef;
-use crate::contract::word::word_enum;
+use baton_contract::PodRef;
+use baton_contract::word::word_enum;
 
 word_enum! {
     /// The rule that a call breaks.

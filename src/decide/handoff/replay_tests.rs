@@ -9,8 +9,8 @@ use super::listing::{ListedPod, PodListing};
 use super::test_node::TestNode;
 use super::testing::{container, pod};
 use super::*;
-use crate::contract::{PodKey, key};
-use crate::decide::pod::{ContainerKind, HandoffPod, PodContainer};
+use crate::pod::{ContainerKind, HandoffPod, PodContainer};
+use baton_contract::{PodKey, key};
 use serde_json::Value;
 
 /// The recorder's names, as ours.
@@ -24,7 +24,7 @@ fn name_of(recorded: &str) -> &'static str {
 
 fn recording() -> Vec<Value> {
     let root = std::env::var("BATON_FIXTURES")
-        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures").to_owned());
+        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures").to_owned());
     let text = std::fs::read_to_string(format!("{root}/kubelet/rpc.jsonl")).expect("the recording");
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -50,7 +50,7 @@ fn pod_of(recorded: &Value, nth: usize) -> HandoffPod {
     let apps = of("containers");
     let all = init.chain(apps.iter().map(|c| made(c, ContainerKind::App))).collect();
     let mut pod = pod(recorded["name"].as_str().unwrap(), all);
-    pod.pod.uid = crate::contract::PodUid::new(&format!("{}-{nth}", pod.pod.key.name));
+    pod.pod.uid = baton_contract::PodUid::new(&format!("{}-{nth}", pod.pod.key.name));
     pod
 }
 

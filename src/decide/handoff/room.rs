@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::inventory::NodeInventory;
 use super::ledger::ContainerSlot;
-use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodUid, Quantity, key};
+use baton_contract::{DeviceEntry, DeviceId, DeviceType, PodUid, Quantity, key};
 
 /// How much of one device is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

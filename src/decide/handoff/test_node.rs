@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::testing::{NODE, inventory};
 use super::*;
-use crate::contract::{LockRead, PodUid, key};
-use crate::decide::pod::HandoffPod;
+use crate::pod::HandoffPod;
+use baton_contract::{LockRead, PodUid, key};
 
 /// Everything a decision looks at, owned. Live reads find what `live` says, or else the watched pods.
 pub(super) struct TestNode {

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::inventory::{InventoryDevice, NodeInventory};
 use super::listing::{ListedPod, PodListing};
 use super::pods::NodePods;
-use crate::contract::allocation::Entries;
-use crate::contract::{
+use crate::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
+use baton_contract::allocation::Entries;
+use baton_contract::{
     ContainerDevices, ContainerRequest, DeviceAllocation, DeviceEntry, DeviceId, DeviceType, Holder, LockFormat,
     LockRead, LockValue, PodRef, Quantity, key,
 };
-use crate::decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
 
 pub const NODE: &str = "node-a";
 
@@ -148,7 +148,7 @@ pub fn pods(all: &[&HandoffPod]) -> NodePods {
 pub fn listing(rows: &[(&str, &str, &str, &[&str])]) -> PodListing {
     let mut listing = PodListing::default();
     for (name, container, resource, ids) in rows {
-        let key = crate::contract::PodKey::new("default", name);
+        let key = baton_contract::PodKey::new("default", name);
         let at = listing.pods.iter().position(|pod| pod.key == key).unwrap_or_else(|| {
             listing.pods.push(ListedPod { key, containers: BTreeMap::new() });
             listing.pods.len() - 1

@@ -10,12 +10,12 @@ use super::plan::Plan;
 use super::policy::{IdMismatch, LockMode, UnassignedPods};
 use super::refusal::{AllocateRefusal, AllocateRule};
 use super::room::{self, ByPod, DeviceClaim};
-use crate::contract::hint::Count;
-use crate::contract::{
+use crate::lock::{LockMatch, names};
+use crate::pod::{ExpectedCall, HandoffPod, PodContainer};
+use baton_contract::hint::Count;
+use baton_contract::{
     ContainerRequest, DeviceEntry, DeviceId, DeviceType, GpuRequest, LockRead, PodKey, Quantity, key,
 };
-use crate::decide::lock::{LockMatch, names};
-use crate::decide::pod::{ExpectedCall, HandoffPod, PodContainer};
 
 /// The devices for one call.
 #[derive(Debug, Clone, PartialEq, Eq)]

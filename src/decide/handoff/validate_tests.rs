@@ -3,9 +3,9 @@
 use super::test_node::{TestNode, refused, served};
 use super::testing::{container, gpu_pod, grant, merged, pod, share_of, whole, with_assignment, with_entries};
 use super::*;
-use crate::contract::hint::{AllocateStrategy, Counting};
-use crate::contract::key;
-use crate::decide::pod::{ContainerKind, Deletion, HandoffPod};
+use crate::pod::{ContainerKind, Deletion, HandoffPod};
+use baton_contract::hint::{AllocateStrategy, Counting};
+use baton_contract::key;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ fn an_assignment_for_another_node_is_refused_and_makes_the_lock_useless() {
 fn a_forged_annotation_without_a_lock_is_refused() {
     let a = one("a", "GPU-0");
     let mut node = admitted(&a);
-    node.lock = crate::contract::LockRead::Free;
+    node.lock = baton_contract::LockRead::Free;
     assert_eq!(rule(&mut node, &["GPU-0"]), AllocateRule::Lock);
 }
 
@@ -82,7 +82,7 @@ fn under_auto_a_known_scheduler_must_have_placed_the_pod() {
     let a = one("a", "GPU-0");
     let auto = |pod: &HandoffPod| {
         let mut node = admitted(pod);
-        node.lock = crate::contract::LockRead::Free;
+        node.lock = baton_contract::LockRead::Free;
         node.policy.lock = LockMode::Auto;
         node
     };
@@ -259,8 +259,8 @@ fn a_pod_of_another_scheduler_with_merged_devices_only_is_served_by_the_split() 
 
 #[test]
 fn a_whole_gpu_and_a_share_are_told_apart() {
-    assert!(room::is_whole(&crate::contract::DeviceType::Gpu, &whole("GPU-0")));
-    assert!(!room::is_whole(&crate::contract::DeviceType::Gpu, &share_of("GPU-0", 0, 30, 1)));
+    assert!(room::is_whole(&baton_contract::DeviceType::Gpu, &whole("GPU-0")));
+    assert!(!room::is_whole(&baton_contract::DeviceType::Gpu, &share_of("GPU-0", 0, 30, 1)));
 }
 
 proptest! {
@@ -305,11 +305,11 @@ proptest! {
 
 #[test]
 fn a_pod_made_anew_under_its_name_with_the_same_devices_is_served_every_call() {
-    let limits = [(crate::contract::key::NVIDIA_GPU, 1)];
+    let limits = [(baton_contract::key::NVIDIA_GPU, 1)];
     let two = |uid: &str| {
         let containers = ["a", "b"].map(|name| container(name, ContainerKind::App, &limits)).to_vec();
         let mut pod = with_assignment(pod("web-0", containers), &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
-        pod.pod.uid = crate::contract::PodUid::new(uid);
+        pod.pod.uid = baton_contract::PodUid::new(uid);
         pod
     };
     let (old, new) = (two("first"), two("second"));

@@ -8,8 +8,8 @@ use super::ledger::{ContainerSlot, Ledger, LedgerEntry};
 use super::listing::PodListing;
 use super::pods::NodePods;
 use super::refusal::PodNotice;
-use crate::contract::{DeviceId, PodUid};
-use crate::decide::pod::Phase;
+use crate::pod::Phase;
+use baton_contract::{DeviceId, PodUid};
 
 /// The kubelet, the annotation and the ledger name different devices.
 pub const DIVERGENCE: &str = "DeviceDivergence";
@@ -165,7 +165,7 @@ fn rebuilt_for(resource: &str, chosen: &BTreeSet<DeviceId>, ledger: &Ledger, liv
 mod tests {
     use super::super::testing::{NODE, gpu_pod, granted, inventory, listing, pods, with_assignment};
     use super::*;
-    use crate::contract::key::NVIDIA_GPU as GPU;
+    use baton_contract::key::NVIDIA_GPU as GPU;
 
     #[test]
     fn a_kubelet_that_holds_other_devices_than_were_served_is_told() {

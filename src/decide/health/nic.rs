@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::contract::word::word_enum;
+use baton_contract::word::word_enum;
 
 word_enum! {
     /// Which ports of a NIC must be active.

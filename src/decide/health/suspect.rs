@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::contract::{DeviceId, DeviceType};
+use baton_contract::{DeviceId, DeviceType};
 
 /// When a device or a node is suspect, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::contract::word::word_enum;
+use baton_contract::word::word_enum;
 
 /// XIDs that an application causes and the GPU survives: graphics exception, page fault, stopped processing, preemptive
 /// cleanup, video processor exception, context switch timeout.

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::{AgentStatus, Holder, LockFormat, LockRead, LockValue, PodRef};
+use baton_contract::{AgentStatus, Holder, LockFormat, LockRead, LockValue, PodRef};
 
 use super::holder::HolderState;
 use super::owner::{LockMatch, names};
 use super::release::ReleaseReason;
-use crate::decide::pod::HandoffPod;
+use crate::pod::HandoffPod;
 
 /// A claim on the lock: the pod, and the time that its Binding will carry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,6 +96,8 @@ pub enum ExpiredHolder {
     /// Wait for an operator.
     Wait,
 }
+
+baton_contract::words!(ExpiredHolder, "evict" => ExpiredHolder::Evict, "wait" => ExpiredHolder::Wait);
 
 /// Times of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -283,9 +285,9 @@ fn expired(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::PodKey;
-    use crate::decide::lock::{GoneReason, Lookup, judge_holder};
-    use crate::decide::pod::{AssignmentText, Deletion, HandoffPod, Phase};
+    use crate::lock::{GoneReason, Lookup, judge_holder};
+    use crate::pod::{AssignmentText, Deletion, HandoffPod, Phase};
+    use baton_contract::PodKey;
 
     const T0: &str = "2026-11-21T02:00:00.000000001Z";
     const MIN: Duration = Duration::from_secs(60);
@@ -413,7 +415,7 @@ mod tests {
         let mut ended = pod("other", Some("n"));
         ended.phase = Phase::Failed;
         let mut recreated = pod("other", None);
-        recreated.pod.uid = crate::contract::PodUid::new("uid-new");
+        recreated.pod.uid = baton_contract::PodUid::new("uid-new");
         let mut dying = pod("other", Some("n"));
         dying.deleting = Some(Deletion { at: at(T0), grace_seconds: 30 });
         for (pods, proof) in [

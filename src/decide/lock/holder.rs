@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 
 use super::owner::{LockMatch, names};
-use crate::contract::{LockRead, LockValue, PodKey, PodRef};
-use crate::decide::pod::HandoffPod;
+use crate::pod::HandoffPod;
+use baton_contract::{LockRead, LockValue, PodKey, PodRef};
 
 /// Where a decision looks pods up. The view must be synced: "not found" counts as proof.
 pub trait Lookup {

@@ -1,7 +1,7 @@
 //! Which pod a lock names: the one rule, for schedulers and node daemons.
 
-use crate::contract::LockValue;
-use crate::decide::pod::HandoffPod;
+use crate::pod::HandoffPod;
+use baton_contract::LockValue;
 
 /// How a lock relates to one pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,9 +31,9 @@ pub fn names(lock: &LockValue, pod: &HandoffPod) -> LockMatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::LockFormat::{Timestamp, Triple, Uid};
-    use crate::contract::{LockRead, PodUid};
-    use crate::decide::handoff::testing::{gpu_pod, lock_of, with_assignment};
+    use crate::handoff::testing::{gpu_pod, lock_of, with_assignment};
+    use baton_contract::LockFormat::{Timestamp, Triple, Uid};
+    use baton_contract::{LockRead, PodUid};
 
     fn read(raw: &str) -> LockValue {
         LockValue::parse(raw).unwrap()

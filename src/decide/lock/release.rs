@@ -7,8 +7,8 @@ use jiff::Timestamp;
 
 use super::holder::{GoneReason, HolderState, judge_pod};
 use super::owner::{LockMatch, names};
-use crate::contract::{LockRead, PodKey};
-use crate::decide::pod::HandoffPod;
+use crate::pod::HandoffPod;
+use baton_contract::{LockRead, PodKey};
 
 /// Why a lock is released or taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,12 +147,10 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::contract::{PodUid, key};
-    use crate::decide::handoff::Ledger;
-    use crate::decide::handoff::testing::{
-        NODE, container, gpu_pod, grant, granted, inventory, lock_of, pod, with_assignment,
-    };
-    use crate::decide::pod::{ContainerKind, Deletion, Phase};
+    use crate::handoff::Ledger;
+    use crate::handoff::testing::{NODE, container, gpu_pod, grant, granted, inventory, lock_of, pod, with_assignment};
+    use crate::pod::{ContainerKind, Deletion, Phase};
+    use baton_contract::{PodUid, key};
 
     fn judge(lock: &LockRead, all: &[&HandoffPod], live: LiveHolder<'_>, ledger: &Ledger) -> ReleaseIntent {
         judge_with(lock, all, live, ledger, &BTreeSet::new())

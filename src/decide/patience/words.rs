@@ -50,7 +50,7 @@ fn lacking(kind: &Kind, free: Free<'_>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use crate::decide::patience::{Free, Kind, Sample, Worth};
+    use crate::patience::{Free, Kind, Sample, Worth};
 
     #[test]
     fn the_loss_and_the_kind_that_is_hurt_most_are_named() {

@@ -155,7 +155,7 @@ pub fn usable(kind: &Kind, free: Free<'_>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::patience::Sample;
+    use crate::patience::Sample;
 
     const WHOLE: Kind = Kind { gpus: 1, share: 100, milli_cpu: 8000, memory: 0, selector: 0 };
 

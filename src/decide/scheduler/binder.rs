@@ -16,9 +16,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::contract::{LockRead, PodKey, PodUid, key, print_bind_timestamp};
-use crate::decide::lock::{Missing, ReleaseReason};
-use crate::decide::world::{NodeId, PodId, Wake};
+use crate::lock::{Missing, ReleaseReason};
+use crate::world::{NodeId, PodId, Wake};
+use baton_contract::{LockRead, PodKey, PodUid, key, print_bind_timestamp};
 
 use super::context::{BindEvent, Context, Step};
 use super::effect::{BindResult, Effect, Effects, LockResult, Ticket};

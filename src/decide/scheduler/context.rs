@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::decide::world::gangs::GroupId;
-use crate::decide::world::{NodeId, Pod, PodId, Wake, World};
+use crate::world::gangs::GroupId;
+use crate::world::{NodeId, Pod, PodId, Wake, World};
 
 use super::earmarks::Earmarks;
 use super::effect::{Effect, Effects};
@@ -25,7 +25,7 @@ use super::timers::{Moment, Timers};
 pub const NEW_POD: PodId = PodId(u64::MAX);
 
 /// The context of one call into the scheduler, lent to the owner that is called. An owner may use what is in here directly.
-/// [`Binder`](super::binder::Binder), [`Gangs`](crate::decide::gang::Gangs) and [`TyJobs`](crate::decide::tyjob::TyJobs) are not in here: they
+/// [`Binder`](super::binder::Binder), [`Gangs`](crate::gang::Gangs) and [`TyJobs`](crate::tyjob::TyJobs) are not in here: they
 /// cannot be called by other owners, which leave a [`Step`] for them instead. Nothing in here calls up to those three.
 pub struct Context<'a> {
     /// The time of the call.

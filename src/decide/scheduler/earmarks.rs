@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::key;
-use crate::decide::world::{NodeId, Pod, PodId, World};
+use crate::world::{NodeId, Pod, PodId, World};
+use baton_contract::key;
 
 use super::context::Context;
 use super::queue::Item;

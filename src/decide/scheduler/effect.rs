@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::contract::gang::{GangId, PodGroupApi, PodGroupStatus};
-use crate::contract::{LockRead, PodKey, PodRef, PodUid, Shared};
-use crate::decide::lock::ReleaseReason;
-use crate::decide::patience::{Sample, Tables};
-use crate::decide::tyjob::placement::JobIdentity;
-use crate::decide::world::PodFacts;
-use crate::decide::world::gangs::Owner;
+use crate::lock::ReleaseReason;
+use crate::patience::{Sample, Tables};
+use crate::tyjob::placement::JobIdentity;
+use crate::world::PodFacts;
+use crate::world::gangs::Owner;
+use baton_contract::gang::{GangId, PodGroupApi, PodGroupStatus};
+use baton_contract::{LockRead, PodKey, PodRef, PodUid, Shared};
 
 use super::rules::Annotations;
-use crate::decide::tyjob::record::{JobScheduleStatus, JobWriteResult};
+use crate::tyjob::record::{JobScheduleStatus, JobWriteResult};
 
 /// Identifies one request; its result carries the same ticket. A result whose ticket is not waited for is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

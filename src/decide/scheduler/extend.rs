@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::contract::PodUid;
-use crate::decide::devices::PodDeviceRequest;
-use crate::decide::world::devices::{Charge, Stock, kinds_of, request_of};
-use crate::decide::world::{KnownChoices, Node, NodeId, Place, Pod, PodFacts, PodId, Wake, World};
+use crate::devices::PodDeviceRequest;
+use crate::world::devices::{Charge, Stock, kinds_of, request_of};
+use crate::world::{KnownChoices, Node, NodeId, Place, Pod, PodFacts, PodId, Wake, World};
+use baton_contract::PodUid;
 
 use super::binder::BindAttempt;
 use super::context::{Context, NEW_POD};

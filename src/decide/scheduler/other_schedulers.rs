@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::decide::world::{Place, Pod, PodId, World};
+use crate::world::{Place, Pod, PodId, World};
 
 use super::context::Context;
 use super::timers::Timer;

@@ -17,9 +17,9 @@ mod units;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::contract::PodUid;
-use crate::decide::world::gangs::{Gang, GroupId};
-use crate::decide::world::{NodeId, Place, Pod, PodId, Wake, World};
+use crate::world::gangs::{Gang, GroupId};
+use crate::world::{NodeId, Place, Pod, PodId, Wake, World};
+use baton_contract::PodUid;
 
 use super::context::Context;
 use super::effect::Effect;

@@ -17,9 +17,9 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::timers::Moment;
-use crate::decide::scheduler::rules::{QueueSort, Queued, SortKey};
-use crate::decide::world::gangs::GroupId;
-use crate::decide::world::{PodId, Wake};
+use crate::scheduler::rules::{QueueSort, Queued, SortKey};
+use crate::world::gangs::GroupId;
+use crate::world::{PodId, Wake};
 
 /// A unit of scheduling.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -393,7 +393,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::scheduler::rules::plugins::queue_sort::PrioritySort;
+    use crate::scheduler::rules::plugins::queue_sort::PrioritySort;
 
     fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)

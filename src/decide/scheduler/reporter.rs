@@ -6,9 +6,9 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::contract::PodUid;
-use crate::decide::world::PodId;
-use crate::decide::world::gangs::Warning;
+use crate::world::PodId;
+use crate::world::gangs::Warning;
+use baton_contract::PodUid;
 
 use super::context::{Context, Step};
 use super::effect::Effect;

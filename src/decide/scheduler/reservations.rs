@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::contract::{PodKey, Shared, key};
-use crate::decide::devices::Held;
-use crate::decide::world::gangs::GroupId;
-use crate::decide::world::volume::VolumePlan;
-use crate::decide::world::{Node, NodeId, Pod, PodId, Wake, World};
+use crate::devices::Held;
+use crate::world::gangs::GroupId;
+use crate::world::volume::VolumePlan;
+use crate::world::{Node, NodeId, Pod, PodId, Wake, World};
+use baton_contract::{PodKey, Shared, key};
 
 use super::context::{Context, Step};
 use super::rules::points::ClaimedParts;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::decide::gang::{Gangs, Route};
-use crate::decide::tyjob::{PlaceRoute, TyJobs};
-use crate::decide::world::{Place, PodId, Wake};
+use crate::gang::{Gangs, Route};
+use crate::tyjob::{PlaceRoute, TyJobs};
+use crate::world::{Place, PodId, Wake};
 
 use super::context::{Context, Step};
 use super::earmarks::Earmarks;

@@ -24,12 +24,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::contract::gang::{key, parse_sub_priority};
-use crate::contract::{PodRef, PodUid};
-use crate::decide::gang::{Gangs, Route};
-use crate::decide::tyjob::TyJobs;
-use crate::decide::world::gangs::{GangDefaults, Warning, clamp_sub_priority};
-use crate::decide::world::{Changes, NodeId, Place, Pod, PodFacts, PodId, Wake, World, WorldEvent};
+use crate::gang::{Gangs, Route};
+use crate::tyjob::TyJobs;
+use crate::world::gangs::{GangDefaults, Warning, clamp_sub_priority};
+use crate::world::{Changes, NodeId, Place, Pod, PodFacts, PodId, Wake, World, WorldEvent};
+use baton_contract::gang::{key, parse_sub_priority};
+use baton_contract::{PodRef, PodUid};
 
 use super::binder::{BindAnswer, Binder, Cancel, RequestId};
 use super::context::{BindEvent, Context, Sequence, Step};
@@ -644,10 +644,10 @@ fn sub_priority_of(pod: &Pod, allowed: &GangDefaults) -> (i64, Option<Warning>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{PodKey, Shared};
-    use crate::decide::pod::{AssignmentText, HandoffPod, Phase};
-    use crate::decide::scheduler::effect::Effect;
-    use crate::decide::world::spec::PodSpec;
+    use crate::pod::{AssignmentText, HandoffPod, Phase};
+    use crate::scheduler::effect::Effect;
+    use crate::world::spec::PodSpec;
+    use baton_contract::{PodKey, Shared};
 
     const NOW: Moment = Moment { mono: Duration::from_secs(1), wall: jiff::Timestamp::UNIX_EPOCH };
 

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::contract::LockFormat;
-use crate::decide::lock::LockPolicy;
-use crate::decide::scheduler::earmarks::EarmarkPolicy;
-use crate::decide::scheduler::queue::QueuePolicy;
-use crate::decide::world::WorldPolicy;
+use crate::lock::LockPolicy;
+use crate::scheduler::earmarks::EarmarkPolicy;
+use crate::scheduler::queue::QueuePolicy;
+use crate::world::WorldPolicy;
+use baton_contract::LockFormat;
 
-use crate::decide::gang::policy::GangPolicy;
-use crate::decide::tyjob::record::JobPolicy;
+use crate::gang::policy::GangPolicy;
+use crate::tyjob::record::JobPolicy;
 
 /// When a bind takes the node lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -22,6 +22,8 @@ pub enum LockMode {
     /// Not where the node's live agent identifies callers exactly.
     Auto,
 }
+
+baton_contract::words!(LockMode, "always" => LockMode::Always, "auto" => LockMode::Auto);
 
 /// How a node is searched for. Both find the same node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::PodKey;
-use crate::decide::world::gangs::GroupId;
-use crate::decide::world::{NodeId, PodId};
+use crate::world::gangs::GroupId;
+use crate::world::{NodeId, PodId};
+use baton_contract::PodKey;
 
 /// One reading of both clocks, passed in by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

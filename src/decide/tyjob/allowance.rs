@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::contract::quota::{Amounts, QuotaRules};
-use crate::contract::{PodKey, Quantity, Shared};
-use crate::decide::world::{Place, Resources, World};
+use crate::world::{Place, Resources, World};
+use baton_contract::quota::{Amounts, QuotaRules};
+use baton_contract::{PodKey, Quantity, Shared};
 
 use super::TyJobs;
 use super::placement::{JobFacts, JobPart};

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::contract::PodKey;
-use crate::contract::tyjob::BasicPolicy;
-use crate::decide::scheduler::context::{Context, NEW_POD};
-use crate::decide::scheduler::preemption::Preemption;
-use crate::decide::scheduler::rules::plugins::device_fit;
-use crate::decide::scheduler::rules::{Plugins, Reads, Text, View};
-use crate::decide::scheduler::select::choose::{Choice, judge, prepare};
-use crate::decide::scheduler::select::shape::PodShape;
-use crate::decide::world::{NodeId, Place, Pod, PodFacts, PodId, World};
+use crate::scheduler::context::{Context, NEW_POD};
+use crate::scheduler::preemption::Preemption;
+use crate::scheduler::rules::plugins::device_fit;
+use crate::scheduler::rules::{Plugins, Reads, Text, View};
+use crate::scheduler::select::choose::{Choice, judge, prepare};
+use crate::scheduler::select::shape::PodShape;
+use crate::world::{NodeId, Place, Pod, PodFacts, PodId, World};
+use baton_contract::PodKey;
+use baton_contract::tyjob::BasicPolicy;
 
 use super::TyJobs;
 use super::placement::{Guests, JobFacts, JobSpec, KnownRooms, Metric, Rank, Seat, Weights, room_for};

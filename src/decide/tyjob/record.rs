@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::contract::tyjob::{Allocation, ScheduleState};
+use baton_contract::tyjob::{Allocation, ScheduleState};
 
 use super::placement::{ScheduledCondition, Weights};
 

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use jiff::Unit;
 
-use crate::contract::PodKey;
-use crate::contract::tyjob::ScheduleState;
-use crate::decide::pod::Phase;
-use crate::decide::scheduler::context::{Context, NEW_POD};
-use crate::decide::scheduler::queue::Item;
-use crate::decide::scheduler::timers::{Moment, Timer};
-use crate::decide::world::{Changes, Place};
+use crate::pod::Phase;
+use crate::scheduler::context::{Context, NEW_POD};
+use crate::scheduler::queue::Item;
+use crate::scheduler::timers::{Moment, Timer};
+use crate::world::{Changes, Place};
+use baton_contract::PodKey;
+use baton_contract::tyjob::ScheduleState;
 
 use super::place::{claims, pod_to_place, reserve_at};
 use super::placement::{Class, JobFacts, Seat, Situation, classify, verdict};

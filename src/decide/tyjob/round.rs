@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, WorkerEnd};
-use crate::contract::{PodKey, key};
-use crate::decide::devices::PodDeviceRequest;
-use crate::decide::scheduler::context::{Context, NEW_POD};
-use crate::decide::scheduler::preemption::Preemption;
-use crate::decide::scheduler::queue::{Item, QueueState};
-use crate::decide::scheduler::rules::Queued;
-use crate::decide::scheduler::rules::plugins::inter_pod_affinity::keep_apart;
-use crate::decide::scheduler::timers::Timer;
-use crate::decide::world::devices::request_of;
-use crate::decide::world::spec::HostPort;
-use crate::decide::world::{DeviceTotals, NodeId, Pod, PodId, Resources, Stock, Wake, World};
+use crate::devices::PodDeviceRequest;
+use crate::scheduler::context::{Context, NEW_POD};
+use crate::scheduler::preemption::Preemption;
+use crate::scheduler::queue::{Item, QueueState};
+use crate::scheduler::rules::Queued;
+use crate::scheduler::rules::plugins::inter_pod_affinity::keep_apart;
+use crate::scheduler::timers::Timer;
+use crate::world::devices::request_of;
+use crate::world::spec::HostPort;
+use crate::world::{DeviceTotals, NodeId, Pod, PodId, Resources, Stock, Wake, World};
+use baton_contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, WorkerEnd};
+use baton_contract::{PodKey, key};
 
 use super::allowance::present;
 use super::place::{JobContext, claims, template_pod};

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::contract::PodKey;
-use crate::decide::scheduler::context::Context;
-use crate::decide::scheduler::timers::{Moment, Timer};
+use crate::scheduler::context::Context;
+use crate::scheduler::timers::{Moment, Timer};
+use baton_contract::PodKey;
 
 use super::place::claims;
 use super::placement::JobFacts;

@@ -4,11 +4,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use crate::decide::scheduler::rules::{Outcome, Plugins, Reads, Slots, Text, View};
-use crate::decide::scheduler::select::choose::judge;
-use crate::decide::scheduler::select::table::{self, Judge, Ranking};
-use crate::decide::tyjob::placement::{Metric, Utilisation, Weights};
-use crate::decide::world::{Node, NodeId, Pod};
+use crate::scheduler::rules::{Outcome, Plugins, Reads, Slots, Text, View};
+use crate::scheduler::select::choose::judge;
+use crate::scheduler::select::table::{self, Judge, Ranking};
+use crate::tyjob::placement::{Metric, Utilisation, Weights};
+use crate::world::{Node, NodeId, Pod};
 
 /// A fitting node: by rating, the best first, then by name.
 pub(super) type RankedNode = (Reverse<i64>, Box<str>, NodeId);

@@ -1,12 +1,12 @@
 //! The controller's pods take over the places of their job: the reservation passes from the place to the pod, which is then locked
 //! for and bound like any other.
 
-use crate::contract::PodKey;
-use crate::decide::scheduler::context::{Context, Step};
-use crate::decide::scheduler::preemption::Preemption;
-use crate::decide::scheduler::reservations::Reservations;
-use crate::decide::scheduler::select::choose::{Choice, choose};
-use crate::decide::world::{Place, Pod, PodId, Wake, World};
+use crate::scheduler::context::{Context, Step};
+use crate::scheduler::preemption::Preemption;
+use crate::scheduler::reservations::Reservations;
+use crate::scheduler::select::choose::{Choice, choose};
+use crate::world::{Place, Pod, PodId, Wake, World};
+use baton_contract::PodKey;
 
 use super::place::{pod_to_place, reserve_at};
 use super::placement::Class;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use jiff::Unit;
 
-use crate::contract::PodKey;
-use crate::contract::tyjob::{Allocation, ScheduleState};
-use crate::decide::scheduler::context::Context;
-use crate::decide::scheduler::effect::Effect;
-use crate::decide::scheduler::timers::Timer;
+use crate::scheduler::context::Context;
+use crate::scheduler::effect::Effect;
+use crate::scheduler::timers::Timer;
+use baton_contract::PodKey;
+use baton_contract::tyjob::{Allocation, ScheduleState};
 
 use super::placement::{JobFacts, JobIdentity, JobSpec, ScheduledCondition};
 use super::{JobRecord, JobScheduleStatus, JobWriteResult, TyJobs};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::{AgentStatus, Shared};
+use baton_contract::{AgentStatus, Shared};
 
 /// Where the Lease of a node's agent is. Agents of 0.1 have it beside the leaders' Leases, later ones in a namespace of the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

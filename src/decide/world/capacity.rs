@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::contract::PodKey;
-use crate::contract::hint::{LabelSelector, Requirement};
+use baton_contract::PodKey;
+use baton_contract::hint::{LabelSelector, Requirement};
 
 use super::spec::Labels;
 

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::contract::inventory::Device;
-use crate::contract::{Cordon, Cordons, DeviceId, DeviceType, PodUid, Shared, key};
-use crate::decide::devices::{
+use crate::devices::{
     AfterGrant, Amounts, Assignment, Exclusive, Held, Labels, Layout, NodePool, PodDeviceRequest, PoolState, Portion,
     RequestProblem, Slot, Wishes, pick, score, together,
 };
-use crate::decide::help::Help;
-use crate::decide::pod::HandoffPod;
-use crate::decide::text::Text;
+use crate::help::Help;
+use crate::pod::HandoffPod;
+use crate::text::Text;
+use baton_contract::inventory::Device;
+use baton_contract::{Cordon, Cordons, DeviceId, DeviceType, PodUid, Shared, key};
 
 use super::holders::Holders;
 use super::pod::{Pod, PodFacts};
@@ -556,7 +556,7 @@ pub(super) fn exclusive_of(facts: &PodFacts) -> Exclusive {
     wishes_of(facts).map(|wishes| wishes.exclusive()).unwrap_or_default()
 }
 
-fn wishes_of(facts: &PodFacts) -> Result<Wishes, crate::contract::AllocationError> {
+fn wishes_of(facts: &PodFacts) -> Result<Wishes, baton_contract::AllocationError> {
     let wishes = &facts.spec.wishes;
     Wishes::parse(wishes.hint.as_deref(), wishes.joint.as_deref(), wishes.partition.as_deref())
 }

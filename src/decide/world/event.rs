@@ -2,14 +2,14 @@
 
 use jiff::Timestamp;
 
-use crate::contract::inventory::Device;
-use crate::contract::quota::{LimitRangeRules, QuotaRules};
-use crate::contract::{AgentStatus, PodKey, PodUid};
+use baton_contract::inventory::Device;
+use baton_contract::quota::{LimitRangeRules, QuotaRules};
+use baton_contract::{AgentStatus, PodKey, PodUid};
 
-use crate::contract::gang::{GangId, PodGroupApi};
-use crate::decide::world::gangs::PodGroupFacts;
+use crate::world::gangs::PodGroupFacts;
+use baton_contract::gang::{GangId, PodGroupApi};
 
-use crate::decide::world::tyjob_facts::{JobFacts, JobIdentity, PriorityClassFacts};
+use crate::world::tyjob_facts::{JobFacts, JobIdentity, PriorityClassFacts};
 
 use super::agent::LeaseHome;
 use super::capacity::CapacityFacts;

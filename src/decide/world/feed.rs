@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::{LockRead, PodKey, PodUid, Shared};
+use baton_contract::{LockRead, PodKey, PodUid, Shared};
 
 use super::agent::LeaseSeen;
 use super::devices::{Stock, exclusive_of, may_hold};
@@ -15,7 +15,7 @@ use super::node::{Node, NodeFacts, SliceFacts};
 use super::pod::{Place, Pod, PodFacts};
 use super::state::{Ages, World};
 use super::{NodeId, PodId};
-use crate::decide::devices::{Exclusive, Held};
+use crate::devices::{Exclusive, Held};
 
 impl World {
     /// Folds one event in. `now` is the monotonic time, `wall` the wall time.

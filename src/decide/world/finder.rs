@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::contract::{LockRead, PodKey};
+use baton_contract::{LockRead, PodKey};
 
 use super::{NodeId, PodId};
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::pod::Pod;
 use super::resources::Scalars;
-use crate::contract::allocation::Entries;
-use crate::contract::{AgentStatus, ContainerRequest, DeviceAllocation, PodUid};
-use crate::decide::devices::Held;
+use crate::devices::Held;
+use baton_contract::allocation::Entries;
+use baton_contract::{AgentStatus, ContainerRequest, DeviceAllocation, PodUid};
 
 /// What the node's daemon says of pods whose annotation is not the truth, by its latest word, also while it is stale.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use crate::contract::{GpuRequest, key};
-use crate::decide::patience::{Arrivals, Free, GROUPS, Kind, Sample, Tables, Worth};
-use crate::decide::pod::PodContainer;
+use crate::patience::{Arrivals, Free, GROUPS, Kind, Sample, Tables, Worth};
+use crate::pod::PodContainer;
+use baton_contract::{GpuRequest, key};
 
 use super::dense::Dense;
 use super::node::{Node, NodeFacts};

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::image::ImageName;
-use crate::contract::{AgentStatus, Holder, LockRead, Shared};
-use crate::decide::devices::Held;
-use crate::decide::lock::AgentLiveness;
+use crate::devices::Held;
+use crate::lock::AgentLiveness;
+use baton_contract::image::ImageName;
+use baton_contract::{AgentStatus, Holder, LockRead, Shared};
 
 use super::PodId;
 use super::agent::{Agent, LeaseHome, LeaseSeen};

@@ -1,6 +1,6 @@
 //! How many devices a node's kubelet offers: none as soon as the device plugin's socket is gone.
 
-use crate::contract::{DeviceType, key};
+use baton_contract::{DeviceType, key};
 
 use super::node::Node;
 

@@ -7,9 +7,9 @@
 //!      └──────forget────────┘              (deleted or terminal from anywhere) ────┘
 //! ```
 
-use crate::contract::Shared;
-use crate::decide::devices::{Exclusive, Held};
-use crate::decide::pod::HandoffPod;
+use crate::devices::{Exclusive, Held};
+use crate::pod::HandoffPod;
+use baton_contract::Shared;
 
 use super::spec::PodSpec;
 use super::{NodeId, PodId};
@@ -75,7 +75,7 @@ impl Pod {
     }
 
     /// `namespace/name`.
-    pub fn key(&self) -> &crate::contract::PodKey {
+    pub fn key(&self) -> &baton_contract::PodKey {
         &self.facts.handoff.pod.key
     }
 

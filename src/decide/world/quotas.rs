@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::contract::quota::{LimitRangeRules, PodAsk, QuotaRules};
-use crate::contract::{PodKey, Shared};
+use baton_contract::quota::{LimitRangeRules, PodAsk, QuotaRules};
+use baton_contract::{PodKey, Shared};
 
 use super::event::{Changes, Wake};
 use super::state::World;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::decide::devices::Held;
+use crate::devices::Held;
 
 use super::devices::{Charge, DeviceChoice, Stock, exclusive_of};
 use super::pod::Place;

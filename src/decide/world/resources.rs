@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use crate::contract::{Quantity, key};
-use crate::decide::pod::ContainerKind;
+use crate::pod::ContainerKind;
+use baton_contract::{Quantity, key};
 
 /// Amounts: CPU in thousandths, memory and ephemeral storage in bytes, everything else in whole units by name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::contract::hint::LabelSelector;
-use crate::contract::image::ImageName;
+use baton_contract::hint::LabelSelector;
+use baton_contract::image::ImageName;
 
 use super::resources::{Rated, Resources};
-use crate::contract::tyjob::keys;
-use crate::decide::world::gangs::Declared;
+use crate::world::gangs::Declared;
+use baton_contract::tyjob::keys;
 
 /// Labels of a node, pod or namespace.
 pub type Labels = BTreeMap<String, String>;

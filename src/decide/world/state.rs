@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::gang::GangId;
-use crate::contract::image::ImageName;
-use crate::contract::quota::{LimitRangeRules, QuotaRules};
-use crate::contract::{AgentStatus, DeviceId, PodKey, PodUid, Shared};
-use crate::decide::devices::{Amounts, Labels as DeviceLabels, Layout};
-use crate::decide::intern::Interner;
-use crate::decide::lock::{HolderState, Lookup};
-use crate::decide::pod::{HandoffPod, PodContainer};
-use crate::decide::world::tyjob_facts::{JobFacts, PriorityClasses};
+use crate::devices::{Amounts, Labels as DeviceLabels, Layout};
+use crate::intern::Interner;
+use crate::lock::{HolderState, Lookup};
+use crate::pod::{HandoffPod, PodContainer};
+use crate::world::tyjob_facts::{JobFacts, PriorityClasses};
+use baton_contract::gang::GangId;
+use baton_contract::image::ImageName;
+use baton_contract::quota::{LimitRangeRules, QuotaRules};
+use baton_contract::{AgentStatus, DeviceId, PodKey, PodUid, Shared};
 
 use super::capacity::{Capacities, Storage};
 use super::dense::Dense;
@@ -28,7 +28,7 @@ use super::spec::{BudgetFacts, Labels, PodSpec};
 use super::suspects::Suspects;
 use super::volume::{ClaimFacts, ClassFacts, VolumeFacts, VolumePlan, VolumePlans};
 use super::{NodeId, PodId};
-use crate::decide::world::gangs::{GangBook, GangChange, GangDefaults, GroupId};
+use crate::world::gangs::{GangBook, GangChange, GangDefaults, GroupId};
 
 /// Windows of observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::contract::quota::PodAsk;
-use crate::contract::tyjob::{Allocation, BasicPolicy, JobQueuePolicy, Role, ScheduleState, Stage, WorkerEnd, keys};
-use crate::contract::{PodKey, PodRef};
-use crate::decide::world::PodFacts;
+use crate::world::PodFacts;
+use baton_contract::quota::PodAsk;
+use baton_contract::tyjob::{Allocation, BasicPolicy, JobQueuePolicy, Role, ScheduleState, Stage, WorkerEnd, keys};
+use baton_contract::{PodKey, PodRef};
 
 /// A job by name and uid.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,9 +3,9 @@
 //! A reserved place is a pod record of its own kind: assumed on its node and charged like any pod, but not found by the name of the
 //! pod that it stands for. So every rule sees the room of the node as taken.
 
-use crate::contract::{PodKey, Shared};
-use crate::decide::devices::Held;
-use crate::decide::world::tyjob_facts::{JobFacts, JobIdentity, PriorityClassFacts};
+use crate::devices::Held;
+use crate::world::tyjob_facts::{JobFacts, JobIdentity, PriorityClassFacts};
+use baton_contract::{PodKey, Shared};
 
 use super::devices::exclusive_of;
 use super::event::{Changes, Wake};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::contract::PodKey;
-use crate::contract::hint::LabelSelector;
+use baton_contract::PodKey;
+use baton_contract::hint::LabelSelector;
 
 use super::PodId;
 use super::spec::{Labels, NodeTerm};

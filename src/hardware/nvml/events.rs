@@ -15,7 +15,7 @@ use nvml_wrapper::error::NvmlError as Wrapped;
 use super::raw;
 use super::raw::{EVENT_DOUBLE_BIT_ECC, EVENT_XID, Events, RawEvent};
 use super::worker::{self, ThreadEnd};
-use crate::hardware::provider::{EventKind, EventSink, GpuEvent, NvmlError};
+use crate::provider::{EventKind, EventSink, GpuEvent, NvmlError};
 
 /// A GPU that events are asked of: its handle's identity and its UUID.
 pub(super) type RegisteredGpu = (usize, String);

@@ -6,9 +6,9 @@ use std::time::Duration;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError as Wrapped;
 
-use crate::hardware::driver::LIBRARY_DIRECTORIES;
-use crate::hardware::provider::{LoadAttempt, NvmlError};
-use crate::hardware::tree::Tree;
+use crate::driver::LIBRARY_DIRECTORIES;
+use crate::provider::{LoadAttempt, NvmlError};
+use crate::tree::Tree;
 
 /// The name that the loader searches for.
 const SONAME: &str = "libnvidia-ml.so.1";

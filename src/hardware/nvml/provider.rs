@@ -12,11 +12,11 @@ use super::library::{self, NvmlOptions};
 use super::raw::Events;
 use super::read::{self, Failed, Frame};
 use super::worker::{QueryThread, Started, ThreadEnd, Unanswered};
-use crate::hardware::bdf::Bdf;
-use crate::hardware::gpu::{Fault, GpuFault, GpuInfo, GpuPair, GpuScan, NvLinks};
-use crate::hardware::pci;
-use crate::hardware::provider::{EventKind, EventSink, GpuEvent, GpuProvider, NvmlError, Probe};
-use crate::hardware::tree::Tree;
+use crate::bdf::Bdf;
+use crate::gpu::{Fault, GpuFault, GpuInfo, GpuPair, GpuScan, NvLinks};
+use crate::pci;
+use crate::provider::{EventKind, EventSink, GpuEvent, GpuProvider, NvmlError, Probe};
+use crate::tree::Tree;
 
 /// Hanging calls that are left behind before the process has to go.
 const MAX_HUNG: usize = 2;

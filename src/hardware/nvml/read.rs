@@ -8,10 +8,10 @@ use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION;
 use nvml_wrapper::{Device, Nvml};
 
 use super::raw::{self, RemoteKind};
-use crate::hardware::bdf::Bdf;
-use crate::hardware::gpu::{Fault, GpuDistance, GpuInfo, MigInstance, MigMode, MigState, NvLinks};
-use crate::hardware::pci::PciPlace;
-use crate::hardware::provider::Recovery;
+use crate::bdf::Bdf;
+use crate::gpu::{Fault, GpuDistance, GpuInfo, MigInstance, MigMode, MigState, NvLinks};
+use crate::pci::PciPlace;
+use crate::provider::Recovery;
 
 /// NVLinks of one GPU: the most that any architecture has so far.
 const MAX_LINKS: u32 = 18;

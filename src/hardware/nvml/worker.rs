@@ -9,7 +9,7 @@ use std::time::Duration;
 use nvml_wrapper::Nvml;
 
 use super::library::{self, NvmlOptions};
-use crate::hardware::provider::NvmlError;
+use crate::provider::NvmlError;
 
 /// Stack of the NVML threads: the library's own needs are small, and only touched pages count.
 pub(super) const STACK: usize = 1024 * 1024;

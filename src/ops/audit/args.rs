@@ -9,12 +9,12 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use super::read::{self, AuditReport, AuditRules, OtherScheduler};
-use crate::contract::key;
-use crate::ops::admission::Policies;
-use crate::ops::config::print_yaml;
-use crate::ops::live::Access;
-use crate::ops::say::say;
-use crate::ops::values;
+use crate::admission::Policies;
+use crate::config::print_yaml;
+use crate::live::Access;
+use crate::say::say;
+use crate::values;
+use baton_contract::key;
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -64,7 +64,7 @@ pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Reads and checks the cluster, with the daemons in `namespace`.
-pub(in crate::ops) async fn found(
+pub(crate) async fn found(
     client: Client,
     namespace: &str,
     rules: &AuditRules,
@@ -75,7 +75,7 @@ pub(in crate::ops) async fn found(
 }
 
 /// The JSON object of `-o json`.
-pub(in crate::ops) fn json(report: &AuditReport, policies: &Policies) -> Value {
+pub(crate) fn json(report: &AuditReport, policies: &Policies) -> Value {
     let mut printed = json!(report);
     for (item, violation) in printed["violations"].as_array_mut().into_iter().flatten().zip(&report.violations) {
         item["text"] = json!(violation.to_string());

@@ -7,18 +7,18 @@ use jiff::Timestamp;
 use kube::{Api, Client};
 use serde::Serialize;
 
-use crate::cluster::agent_lease::LightLease;
-use crate::cluster::client::status_code;
-use crate::cluster::node::LightNode;
-use crate::cluster::pod::LightPod;
-use crate::cluster::resource_slice::LightSlice;
-use crate::contract::inventory::Device;
-use crate::contract::key;
-use crate::decide::audit::{Violation, check_cluster};
-use crate::decide::scheduler::{OTHER_SCHEDULER_AFTER, controller_of, other_scheduler_text, wants_of_another};
-use crate::decide::world::{LeaseHome, World, WorldEvent, WorldPolicy};
-use crate::ops::live::{self, all};
-use crate::runtime::clock;
+use crate::live::{self, all};
+use baton_cluster::agent_lease::LightLease;
+use baton_cluster::client::status_code;
+use baton_cluster::node::LightNode;
+use baton_cluster::pod::LightPod;
+use baton_cluster::resource_slice::LightSlice;
+use baton_contract::inventory::Device;
+use baton_contract::key;
+use baton_decide::audit::{Violation, check_cluster};
+use baton_decide::scheduler::{OTHER_SCHEDULER_AFTER, controller_of, other_scheduler_text, wants_of_another};
+use baton_decide::world::{LeaseHome, World, WorldEvent, WorldPolicy};
+use baton_runtime::clock;
 
 /// The objects read and the violations found.
 #[derive(Debug, Clone, Serialize)]

@@ -247,7 +247,7 @@ fn kebab(key: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::config::Value;
+    use crate::config::Value;
     use std::time::Duration;
 
     #[derive(Default, Debug)]

@@ -1,7 +1,7 @@
 //! YAML, in one place: configuration files with the place of each key, and the printing of objects.
 
 use super::tree::{Spot, YamlNode, YamlValue};
-use crate::runtime::yaml_words;
+use baton_runtime::yaml_words;
 
 /// A file that is no YAML mapping.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -6,12 +6,12 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::device::{CordonTarget, DeviceName, HolderPod, notice, until, user};
-use crate::contract::Cordon;
-use crate::ops::complete;
-use crate::ops::config::print_yaml;
-use crate::ops::live::Access;
-use crate::ops::say::{Usage, say};
-use crate::ops::values;
+use crate::complete;
+use crate::config::print_yaml;
+use crate::live::Access;
+use crate::say::{Usage, say};
+use crate::values;
+use baton_contract::Cordon;
 
 /// Longest reason.
 const REASON: usize = 256;
@@ -48,7 +48,7 @@ pub struct CordonArgs {
     /// What all share.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// Why: everybody who looks at the device reads it.
+    /// Why: it is shown with the device.
     #[arg(long, value_name = "TEXT", value_parser = reason)]
     pub reason: String,
     /// When it ends by itself: a span (2h) or a time (2026-11-23T10:00:00Z). Else it lasts until `baton uncordon`.

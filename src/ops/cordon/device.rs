@@ -9,17 +9,17 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt};
 
-use crate::cluster::agent_lease::LightLease;
-use crate::cluster::client::{said, status_code};
-use crate::cluster::cordon::{CordonWrite, write_cordons};
-use crate::cluster::notice::{Notice, Notices, Subject};
-use crate::cluster::pod::LightPod;
-use crate::contract::inventory::{Device, DeviceInfo};
-use crate::contract::{AgentStatus, Cordon, Cordons, DeviceId, PodRef, key};
-use crate::ops::get::{DeviceHolder, Snapshot, Usage, device_names};
-use crate::ops::live;
-use crate::ops::say::Usage as Misuse;
-use crate::runtime::clock;
+use crate::get::{DeviceHolder, Snapshot, Usage, device_names};
+use crate::live;
+use crate::say::Usage as Misuse;
+use baton_cluster::agent_lease::LightLease;
+use baton_cluster::client::{said, status_code};
+use baton_cluster::cordon::{CordonWrite, write_cordons};
+use baton_cluster::notice::{Notice, Notices, Subject};
+use baton_cluster::pod::LightPod;
+use baton_contract::inventory::{Device, DeviceInfo};
+use baton_contract::{AgentStatus, Cordon, Cordons, DeviceId, PodRef, key};
+use baton_runtime::clock;
 
 /// Writes that others may come before.
 const TRIES: u32 = 10;
@@ -100,7 +100,7 @@ impl CordonTarget {
         format!("{} ({}) is {words}", self.name, self.id)
     }
 
-    /// An error where the node is gone: its Device object is left over, and nothing is cordoned for whoever gets the name next.
+    /// An error where the node is gone: its Device object is left over, and nothing is cordoned for the next node of that name.
     pub async fn check_node(&self) -> anyhow::Result<()> {
         let node = Api::<Node>::all(self.client.clone()).get_metadata_opt(&self.node).await;
         if node.with_context(|| format!("cannot read node {}", self.node))?.is_none() {
@@ -224,11 +224,11 @@ pub struct HolderPod {
     pub deleting: bool,
 }
 
-/// Tells who looks at the node with `kubectl describe`. An event that cannot be written is no failure of the command.
+/// Shows in `kubectl describe node`. An event that cannot be written is no failure of the command.
 pub async fn notice(client: &Client, target: &CordonTarget, reason: &'static str, message: String) {
     let (notices, writer) = Notices::start(client.clone(), "baton", &target.node, async || {});
     let subject = Subject::Node(target.node.as_str().into());
-    notices.tell(Notice { subject, warning: false, reason, action: "Cordon", message });
+    notices.post(Notice { subject, warning: false, reason, action: "Cordon", message });
     drop(notices);
     let _ = tokio::time::timeout(EVENT, writer).await;
 }

@@ -8,12 +8,12 @@ use anyhow::{anyhow, bail};
 
 use super::args::{DrainArgs, list};
 use super::device::{CordonTarget, HolderPod, notice, until, user};
-use crate::cluster::client::said;
-use crate::cluster::cordon::{Eviction, evict};
-use crate::contract::{Cordon, PodUid};
-use crate::ops::get::plain;
-use crate::ops::say::{remark, say};
-use crate::runtime::clock;
+use crate::get::plain;
+use crate::say::{remark, say};
+use baton_cluster::client::said;
+use baton_cluster::cordon::{Eviction, evict};
+use baton_contract::{Cordon, PodUid};
+use baton_runtime::clock;
 
 /// The pods are looked at, and evictions tried, this often.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
         say(format!("Nothing is evicted yet: `baton drain {path} --yes` does it.\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    // First, so that the device is given to nobody in between.
+    // First, so that the device is given to no pod in between.
     let given = reason.is_some();
     let cordon = Cordon { reason: reason.unwrap_or_else(|| "drained".to_owned()), until: end, by: user(&client).await };
     let before = if given { None } else { target.cordoned() };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::ops::say::{remark, say};
+use crate::say::{remark, say};
 
 /// How to print the outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

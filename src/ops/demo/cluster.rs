@@ -17,15 +17,15 @@ use super::install::install;
 use super::pods::Needs;
 use super::process::Daemon;
 use super::timeline::{Line, Step};
-use crate::cluster::client::connect;
-use crate::contract::inventory::Device;
-use crate::contract::{DeviceType, key};
-use crate::ops::manifests::{Values, files};
-use crate::ops::ui::UiArgs;
-use crate::runtime::clock;
-use crate::sim::apiserver::{ApiServer, Options as ServerOptions};
-use crate::sim::hardware::{NodeSpec, Shape, VirtualNode};
-use crate::sim::kubelet::{Kubelet, KubeletOptions};
+use crate::manifests::{Values, files};
+use crate::ui::UiArgs;
+use baton_cluster::client::connect;
+use baton_contract::inventory::Device;
+use baton_contract::{DeviceType, key};
+use baton_runtime::clock;
+use baton_sim::apiserver::{ApiServer, Options as ServerOptions};
+use baton_sim::hardware::{NodeSpec, Shape, VirtualNode};
+use baton_sim::kubelet::{Kubelet, KubeletOptions};
 
 const NODES: usize = 3;
 /// Everything has started, or something is wrong.
@@ -294,7 +294,7 @@ impl Cluster {
         ))
     }
 
-    /// What `baton ui` is told to show this cluster.
+    /// Arguments with which `baton ui` shows this cluster.
     pub fn ui(&self) -> anyhow::Result<UiArgs> {
         let (kubeconfig, admin) = (self.kubeconfig.display(), &self.scheduler);
         let line = [format!("--kubeconfig={kubeconfig}"), format!("--admin-url=http://{admin}"), "--open".to_owned()];

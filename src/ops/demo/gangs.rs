@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::args::Progress;
 use super::cluster::Cluster;
 use super::pods::{NAMESPACE, SCHEDULER};
-use crate::contract::gang::key::{GROUPS, MIN_AVAILABLE, NAME};
-use crate::contract::key::{GANG_COMMITTED, NVIDIA_GPU};
-use crate::runtime::clock;
+use baton_contract::gang::key::{GROUPS, MIN_AVAILABLE, NAME};
+use baton_contract::key::{GANG_COMMITTED, NVIDIA_GPU};
+use baton_runtime::clock;
 
 /// Time for one scene.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -6,7 +6,7 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
 use serde_json::{Value, from_value};
 
-use crate::ops::manifests::{Values, files};
+use crate::manifests::{Values, files};
 
 /// Kinds of manifests that are not installed: no controller would start them.
 const WORKLOADS: [&str; 3] = ["DaemonSet", "Deployment", "PodDisruptionBudget"];

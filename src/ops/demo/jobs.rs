@@ -16,11 +16,11 @@ use super::args::Progress;
 use super::cluster::Cluster;
 use super::pods::NAMESPACE;
 use super::report::JobReport;
-use crate::contract::key::NODE_LOCK;
-use crate::contract::tyjob::{ScheduleState, Stage, TyJob, TyJobStatus, keys};
-use crate::ops::config::read_yaml_value;
-use crate::ops::manifests::{Values, files};
-use crate::runtime::clock;
+use crate::config::read_yaml_value;
+use crate::manifests::{Values, files};
+use baton_contract::key::NODE_LOCK;
+use baton_contract::tyjob::{ScheduleState, Stage, TyJob, TyJobStatus, keys};
+use baton_runtime::clock;
 
 /// Time for one scene.
 const LIMIT: Duration = Duration::from_secs(60);

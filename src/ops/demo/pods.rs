@@ -3,9 +3,9 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, from_value, json};
 
-use crate::contract::key;
-use crate::ops::config::read_yaml_value;
-use crate::ops::manifests::{Values, files};
+use crate::config::read_yaml_value;
+use crate::manifests::{Values, files};
+use baton_contract::key;
 
 /// Namespace of the demo's pods.
 pub const NAMESPACE: &str = "default";
@@ -129,7 +129,7 @@ fn pod(name: &str, what: &'static str, needs: (usize, usize), annotations: Value
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::pod::LightPod;
+    use baton_cluster::pod::LightPod;
 
     #[test]
     fn every_pod_of_the_demo_is_a_valid_request() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::contract::{DeviceAllocation, DeviceId, DeviceType, key};
+use baton_contract::{DeviceAllocation, DeviceId, DeviceType, key};
 
 /// Ids by type, sorted; units of a share count as their device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use super::args::{DemoArgs, Output, Progress};
 use super::cluster::Cluster;
 use super::{gangs, jobs, story, table};
-use crate::ops::say::say;
-use crate::ops::ui;
-use crate::runtime::{shutdown, words};
+use crate::say::say;
+use crate::ui;
+use baton_runtime::{shutdown, words};
 
 /// Exit code of a process that was ended by SIGINT, as shells have it.
 const INTERRUPTED: u8 = 130;
@@ -36,11 +36,11 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     if args.ui {
         let (shown, stop) = (cluster.ui()?, stop.clone());
         tokio::spawn(async move {
-            let tell = |url: &str| {
+            let announce = |url: &str| {
                 progress.line(format_args!("\nThe cluster in the browser: {url}\n"));
                 Ok(())
             };
-            if let Err(error) = ui::serve(shown, stop, tell).await {
+            if let Err(error) = ui::serve(shown, stop, announce).await {
                 progress.line(format_args!("cannot show it: {}", words(error.as_ref())));
             }
         });

@@ -17,12 +17,12 @@ use super::cluster::Cluster;
 use super::pods::{self, DemoPod, NAMESPACE, Needs};
 use super::report::{DemoReport, Devices, PodReport, Shares};
 use super::timeline::{Line, Step, Timeline};
-use crate::cluster::client::at;
-use crate::cluster::pod::LightPod;
-use crate::contract::inventory::Device;
-use crate::contract::{PodKey, key};
-use crate::decide::pod::{HandoffPod, Phase};
-use crate::runtime::clock;
+use baton_cluster::client::at;
+use baton_cluster::pod::LightPod;
+use baton_contract::inventory::Device;
+use baton_contract::{PodKey, key};
+use baton_decide::pod::{HandoffPod, Phase};
+use baton_runtime::clock;
 
 /// Time for the pods of one stage.
 const STAGE_LIMIT: Duration = Duration::from_secs(60);

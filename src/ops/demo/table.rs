@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::report::{DemoReport, JobReport, list};
 use super::story::Outcome;
-use crate::ops::get::{device_names, plain};
+use crate::get::{device_names, plain};
 
 /// Node → device → pods.
 pub fn devices(outcome: &Outcome) -> String {

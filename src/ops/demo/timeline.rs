@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use crate::contract::{LockRead, PodKey};
-use crate::decide::pod::{HandoffPod, Phase};
+use baton_contract::{LockRead, PodKey};
+use baton_decide::pod::{HandoffPod, Phase};
 
 use super::report::Devices;
 
@@ -256,7 +256,8 @@ mod tests {
         // The watch of pods is ahead of that of nodes: b is bound before a's lock is seen to go.
         timeline.keep([line(10, "a", Step::Locked), line(20, "b", Step::Bound), line(12, "a", Step::Answered)]);
         timeline.keep([line(25, "a", Step::Released), line(26, "b", Step::Locked), line(9, "a", Step::Bound)]);
-        let told: Vec<_> = timeline.due(Duration::MAX).iter().map(|line| (line.subject.clone(), line.step)).collect();
+        let printed: Vec<_> =
+            timeline.due(Duration::MAX).iter().map(|line| (line.subject.clone(), line.step)).collect();
         let order = [
             ("a", Step::Locked),
             ("a", Step::Bound),
@@ -265,12 +266,12 @@ mod tests {
             ("b", Step::Bound),
             ("a", Step::Released),
         ];
-        let at = |subject: &str, step| told.iter().position(|line| *line == (subject.to_owned(), step)).unwrap();
-        assert_eq!(told.len(), order.len());
+        let at = |subject: &str, step| printed.iter().position(|line| *line == (subject.to_owned(), step)).unwrap();
+        assert_eq!(printed.len(), order.len());
         assert!(at("a", Step::Locked) < at("a", Step::Bound) && at("a", Step::Bound) < at("a", Step::Answered));
         assert!(
             at("a", Step::Released) < at("b", Step::Locked) && at("b", Step::Locked) < at("b", Step::Bound),
-            "{told:?}"
+            "{printed:?}"
         );
     }
 

@@ -9,7 +9,7 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 
 use super::report::Finding;
-use crate::ops::manifests::{Permission, agent_permissions};
+use crate::manifests::{Permission, agent_permissions};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 

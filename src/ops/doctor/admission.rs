@@ -5,8 +5,8 @@ use std::time::Duration;
 use kube::Client;
 
 use super::report::Finding;
-use crate::ops::admission::Policies;
-use crate::runtime::words;
+use crate::admission::Policies;
+use baton_runtime::words;
 
 const CHECK: &str = "admission";
 const PATIENCE: Duration = Duration::from_secs(5);

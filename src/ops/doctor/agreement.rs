@@ -8,11 +8,11 @@ use kube::{Client, ResourceExt};
 
 use super::objects::Found;
 use super::report::Finding;
-use crate::agent::AgentOptions;
-use crate::cluster::agent_lease::LightLease;
-use crate::contract::{LockWord, key};
-use crate::ops::admission::Policies;
-use crate::runtime::words;
+use crate::admission::Policies;
+use baton_agent::AgentOptions;
+use baton_cluster::agent_lease::LightLease;
+use baton_contract::{LockWord, key};
+use baton_runtime::words;
 
 const CHECK: &str = "node-lock";
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -7,10 +7,10 @@ use clap::{Arg, ArgMatches, Command, builder::PossibleValuesParser};
 
 use super::report::DoctorReport;
 use super::{access, admission, agreement, cdi, containerd, kubelet, machine, objects, offered, slices, state};
-use crate::agent::AgentOptions;
-use crate::ops::config::{self, print_yaml};
-use crate::ops::say::say;
-use crate::ops::settings;
+use crate::config::{self, print_yaml};
+use crate::say::say;
+use crate::settings;
+use baton_agent::AgentOptions;
 
 const OUTPUT: &str = "output";
 const HOST_ROOT: &str = "host-root";

@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::machine::MachineView;
 use super::report::Finding;
 use super::state::writable;
-use crate::agent::AgentOptions;
-use crate::agent::cdi::{SpecState, states};
-use crate::contract::{DeviceId, DeviceType};
-use crate::ops::config::read_yaml_value;
+use crate::config::read_yaml_value;
+use baton_agent::AgentOptions;
+use baton_agent::cdi::{SpecState, states};
+use baton_contract::{DeviceId, DeviceType};
 
 /// Where vendors' static specs lie, beside `--cdi-root`.
 const STATIC: &str = "/etc/cdi";

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::api::core::v1::Node;
 
 use super::report::Finding;
-use crate::agent::AgentOptions;
-use crate::agent::options::DeviceListStrategy;
+use baton_agent::AgentOptions;
+use baton_agent::options::DeviceListStrategy;
 
 /// Where distributions keep containerd's configuration, below the host's root.
 const CONFIGS: [&str; 5] = [

@@ -8,11 +8,11 @@ use std::time::Duration;
 use rustix::fs::Access;
 
 use super::report::Finding;
-use crate::agent::AgentOptions;
-use crate::agent::handoff::PodResourcesClient;
-use crate::agent::kubelet::directory::KUBELET_SOCKET;
-use crate::decide::handoff::{LockMode, PodResources};
-use crate::runtime::clock;
+use baton_agent::AgentOptions;
+use baton_agent::handoff::PodResourcesClient;
+use baton_agent::kubelet::directory::KUBELET_SOCKET;
+use baton_decide::handoff::{LockMode, PodResources};
+use baton_runtime::clock;
 
 /// Longest wait for pod-resources: a throttled kubelet answers again within a second.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::report::Finding;
-use crate::agent::answer::DeviceTable;
-use crate::agent::devices::{self, NodeDevice};
-use crate::agent::nic_reads::NicReads;
-use crate::agent::options::MigStrategy;
-use crate::agent::scan::{self, MachineScan};
-use crate::agent::{AgentOptions, daemon};
-use crate::hardware::gpu::MigMode;
-use crate::hardware::nic::PortState;
-use crate::hardware::nvml::candidates;
-use crate::hardware::{GpuInfo, GpuProvider, Machine, NicInfo, NvmlProvider, RecordedProvider};
-use crate::runtime::clock;
+use baton_agent::answer::DeviceTable;
+use baton_agent::devices::{self, NodeDevice};
+use baton_agent::nic_reads::NicReads;
+use baton_agent::options::MigStrategy;
+use baton_agent::scan::{self, MachineScan};
+use baton_agent::{AgentOptions, daemon};
+use baton_hardware::gpu::MigMode;
+use baton_hardware::nic::PortState;
+use baton_hardware::nvml::candidates;
+use baton_hardware::{GpuInfo, GpuProvider, Machine, NicInfo, NvmlProvider, RecordedProvider};
+use baton_runtime::clock;
 
 /// The machine as the daemon would know it.
 pub struct MachineView {
@@ -128,7 +128,7 @@ fn gpu(options: &AgentOptions, gpu: &GpuInfo, provider: &dyn GpuProvider) -> Fin
 }
 
 fn nodes(options: &AgentOptions, seen: &MachineView) -> Option<Finding> {
-    let gpus: Vec<_> = seen.table.of(&crate::contract::DeviceType::Gpu).collect();
+    let gpus: Vec<_> = seen.table.of(&baton_contract::DeviceType::Gpu).collect();
     if gpus.is_empty() {
         return None;
     }

@@ -8,12 +8,12 @@ use kube::Client;
 use kube::api::Api;
 
 use super::report::Finding;
-use crate::agent::AgentOptions;
-use crate::cluster::agent_lease::LightLease;
-use crate::cluster::client::{connect, status_code};
-use crate::contract::AgentStatus;
-use crate::contract::inventory::Device;
-use crate::runtime::words;
+use baton_agent::AgentOptions;
+use baton_cluster::agent_lease::LightLease;
+use baton_cluster::client::{connect, status_code};
+use baton_contract::AgentStatus;
+use baton_contract::inventory::Device;
+use baton_runtime::words;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const ADVICE: &str = "check --kubeconfig (in the cluster: the pod's service account), the network from this node, and the server's certificate";

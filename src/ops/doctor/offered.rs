@@ -7,14 +7,14 @@ use k8s_openapi::api::core::v1::Node;
 use super::machine::MachineView;
 use super::objects::{Cluster, Found};
 use super::report::Finding;
-use crate::agent::AgentOptions;
-use crate::agent::inventory::device_infos;
-use crate::agent::offer::{InUse, Unseen, offers};
-use crate::contract::inventory::Device;
-use crate::contract::{AgentStatus, key};
-use crate::decide::world::WorldPolicy;
-use crate::ops::get::{AgentRow, agent_row};
-use crate::runtime::clock;
+use crate::get::{AgentRow, agent_row};
+use baton_agent::AgentOptions;
+use baton_agent::inventory::device_infos;
+use baton_agent::offer::{InUse, Unseen, offers};
+use baton_contract::inventory::Device;
+use baton_contract::{AgentStatus, key};
+use baton_decide::world::WorldPolicy;
+use baton_runtime::clock;
 
 pub fn look(options: &AgentOptions, seen: &MachineView, cluster: &Cluster, agent_runs: Option<bool>) -> Vec<Finding> {
     let runs = agent_runs == Some(true);
@@ -85,7 +85,7 @@ fn inventory(options: &AgentOptions, seen: &MachineView, device: Option<&Device>
     Finding::ok("device-object", format!("{name} names the {} devices of this machine, all healthy", listed.len()))
 }
 
-fn sickness(device: &crate::contract::inventory::DeviceInfo) -> String {
+fn sickness(device: &baton_contract::inventory::DeviceInfo) -> String {
     let condition = device.conditions.iter().find(|condition| condition.type_ == "Healthy");
     let why = condition.map(|condition| format!(": {}: {}", condition.reason, condition.message));
     format!("{} is unhealthy{}", device.id, why.unwrap_or_default())

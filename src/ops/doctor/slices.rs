@@ -7,10 +7,10 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 
 use super::report::Finding;
-use crate::cluster::client::status_code;
-use crate::cluster::resource_slice::LightSlice;
-use crate::decide::world::SliceFacts;
-use crate::runtime::words;
+use baton_cluster::client::status_code;
+use baton_cluster::resource_slice::LightSlice;
+use baton_decide::world::SliceFacts;
+use baton_runtime::words;
 
 const CHECK: &str = "other-gpu-driver";
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -6,8 +6,8 @@ use std::path::Path;
 use rustix::fs::Access;
 
 use super::report::Finding;
-use crate::agent::AgentOptions;
-use crate::agent::handoff::ledger_file::{self, LoadedLedger};
+use baton_agent::AgentOptions;
+use baton_agent::handoff::ledger_file::{self, LoadedLedger};
 
 /// Findings about the state directory.
 pub struct StateCheck {

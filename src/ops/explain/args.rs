@@ -10,7 +10,7 @@ use super::node::{self, NodeArgs};
 use super::output::Common;
 use super::pod::{self, PodArgs};
 use super::what_if::{self, WhatIfArgs};
-use crate::ops::say::{Usage, say};
+use crate::say::{Usage, say};
 
 /// What is to be explained.
 #[derive(Debug, Subcommand)]

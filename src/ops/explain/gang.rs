@@ -5,9 +5,9 @@ use std::fmt::Write;
 use clap::Args;
 
 use super::output::{Common, named};
-use crate::decide::explain::GangExplanation;
-use crate::ops::complete;
-use crate::ops::get::plain;
+use crate::complete;
+use crate::get::plain;
+use baton_decide::explain::GangExplanation;
 
 /// Arguments of `baton explain gang`.
 #[derive(Debug, Args)]

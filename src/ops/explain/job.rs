@@ -5,8 +5,8 @@ use std::fmt::Write;
 use clap::Args;
 
 use super::output::{Common, named};
-use crate::decide::explain::{JobExplanation, NodeRating, SeatExplanation};
-use crate::ops::get::plain;
+use crate::get::plain;
+use baton_decide::explain::{JobExplanation, NodeRating, SeatExplanation};
 
 /// Nodes that are shown of each kind of pod; the wide output shows all.
 const SHOWN: usize = 5;
@@ -87,8 +87,8 @@ fn cells(node: &NodeRating, basic: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::tyjob::ScheduleState;
-    use crate::decide::tyjob::placement::Rank;
+    use baton_contract::tyjob::ScheduleState;
+    use baton_decide::tyjob::placement::Rank;
 
     #[test]
     fn a_waiting_job_shows_its_turn_its_share_and_its_nodes() {

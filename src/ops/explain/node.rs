@@ -6,10 +6,10 @@ use clap::Args;
 
 use super::output::Common;
 use super::verdict::device_table;
-use crate::contract::name::check_subdomain;
-use crate::decide::explain::NodeExplanation;
-use crate::ops::complete;
-use crate::ops::say::Usage;
+use crate::complete;
+use crate::say::Usage;
+use baton_contract::name::check_subdomain;
+use baton_decide::explain::NodeExplanation;
 
 /// Arguments of `baton explain node`.
 #[derive(Debug, Args)]

@@ -3,11 +3,11 @@
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::contract::name::{check_label_name, check_subdomain};
-use crate::ops::config::print_yaml;
-use crate::ops::leader::{Leader, LeaderArgs};
-use crate::ops::live::Access;
-use crate::ops::say::Usage;
+use crate::config::print_yaml;
+use crate::leader::{Leader, LeaderArgs};
+use crate::live::Access;
+use crate::say::Usage;
+use baton_contract::name::{check_label_name, check_subdomain};
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -37,7 +37,7 @@ pub struct Common {
 impl Common {
     /// The leading scheduler.
     pub async fn leader(&self) -> anyhow::Result<Leader> {
-        Leader::find(&self.scheduler, &self.access).await
+        Leader::find_one(&self.scheduler, &self.access).await
     }
 
     /// The namespace of what is named without one: `given`, else that of the kubeconfig's context, as kubectl has it.

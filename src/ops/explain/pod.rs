@@ -8,9 +8,9 @@ use clap::Args;
 use super::output::{Common, named};
 use super::verdict::{advice, nodes, refusals};
 use super::what_if::WhatIfArgs;
-use crate::decide::explain::{Explanation, PodState};
-use crate::ops::complete;
-use crate::ops::get::age;
+use crate::complete;
+use crate::get::age;
+use baton_decide::explain::{Explanation, PodState};
 
 /// Arguments of `baton explain pod`.
 #[derive(Debug, Args)]

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::decide::explain::{DeviceDetail, PodVerdict, on_nodes};
-use crate::ops::get::plain;
+use crate::get::plain;
+use baton_decide::explain::{DeviceDetail, PodVerdict, on_nodes};
 
 /// Each reason once, with its rule and nodes, and the node that is nearest.
 pub(super) fn refusals(out: &mut String, verdict: &PodVerdict) {

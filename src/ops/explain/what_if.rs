@@ -9,9 +9,9 @@ use clap::Args;
 
 use super::output::Common;
 use super::verdict::{advice, nodes, refusals};
-use crate::contract::key::MAX_OBJECT;
-use crate::decide::explain::WhatIf;
-use crate::ops::get::plain;
+use crate::get::plain;
+use baton_contract::key::MAX_OBJECT;
+use baton_decide::explain::WhatIf;
 
 /// A pod that does not exist.
 #[derive(Debug, Args)]
@@ -66,7 +66,7 @@ pub fn text(answer: &WhatIf, wide: bool) -> String {
         let _ = writeln!(out, "  note: {note}");
     }
     if !answer.best.is_empty() {
-        let row = |node: &crate::decide::explain::RatedNode| {
+        let row = |node: &baton_decide::explain::RatedNode| {
             let ratings = node.ratings.iter().map(|part| format!("{} {}×{}", part.rule, part.score, part.weight));
             vec![node.node.clone(), node.score.to_string(), ratings.collect::<Vec<_>>().join(", ")]
         };

@@ -10,10 +10,10 @@ use serde::Serialize;
 use super::output::{Row, age};
 use super::snapshot::Snapshot;
 use super::usage::{DeviceHolder, Usage};
-use crate::contract::inventory::{Device, DeviceInfo};
-use crate::contract::word::word_enum;
-use crate::contract::{Cordon, Cordons, DeviceType, key};
-use crate::decide::explain::QueueReport;
+use baton_contract::inventory::{Device, DeviceInfo};
+use baton_contract::word::word_enum;
+use baton_contract::{Cordon, Cordons, DeviceType, key};
+use baton_decide::explain::QueueReport;
 
 word_enum! {
     /// Whether a device takes new pods, as far as it is up to the device.
@@ -203,7 +203,7 @@ impl Row for DeviceRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::get::snapshot::tests::cluster;
+    use crate::get::snapshot::tests::cluster;
     use serde_json::json;
 
     #[test]

@@ -11,14 +11,14 @@ use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use super::snapshot::Snapshot;
-use crate::cluster::agent_lease::LightLease;
-use crate::cluster::client::status_code;
-use crate::cluster::node::LightNode;
-use crate::cluster::pod::LightPod;
-use crate::cluster::tyjob::RawTyJob;
-use crate::contract::inventory::Device;
-use crate::contract::{AgentStatus, LEASE_PREFIX, PodKey};
-use crate::runtime::{clock, words};
+use baton_cluster::agent_lease::LightLease;
+use baton_cluster::client::status_code;
+use baton_cluster::node::LightNode;
+use baton_cluster::pod::LightPod;
+use baton_cluster::tyjob::RawTyJob;
+use baton_contract::inventory::Device;
+use baton_contract::{AgentStatus, LEASE_PREFIX, PodKey};
+use baton_runtime::{clock, words};
 
 /// Changes that come within this time are shown together.
 const TOGETHER: Duration = Duration::from_millis(250);

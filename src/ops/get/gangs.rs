@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::output::Row;
-use crate::decide::explain::GangView;
-use crate::ops::leader::Leader;
+use crate::leader::Leader;
+use baton_decide::explain::GangView;
 
 #[derive(Deserialize)]
 struct Items {

@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use super::output::{Row, age};
 use super::snapshot::Snapshot;
-use crate::cluster::client::status_code;
-use crate::cluster::tyjob::RawTyJob;
-use crate::contract::tyjob::{Allocation, ScheduleState, Stage, TyJob};
-use crate::ops::live::all;
+use crate::live::all;
+use baton_cluster::client::status_code;
+use baton_cluster::tyjob::RawTyJob;
+use baton_contract::tyjob::{Allocation, ScheduleState, Stage, TyJob};
 
 /// One job.
 #[derive(Debug, Clone, Serialize)]

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::args::{GetArgs, Output};
 use super::output::{Look, Row, fitted, say_left_out};
-use crate::contract::hint::LabelSelector;
-use crate::ops::config::print_yaml;
-use crate::ops::say::Usage;
+use crate::config::print_yaml;
+use crate::say::Usage;
+use baton_contract::hint::LabelSelector;
 
 /// Rows of one resource.
 pub struct Listing {

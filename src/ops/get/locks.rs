@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use super::output::{Row, age};
 use super::snapshot::{Rules, Snapshot, name_of};
-use crate::cluster::agent_lease::LightLease;
-use crate::contract::word::word_enum;
-use crate::contract::{AgentStatus, LockRead, PodRef};
-use crate::decide::lock::{BoundHolder, HolderState};
-use crate::decide::pod::HandoffPod;
+use baton_cluster::agent_lease::LightLease;
+use baton_contract::word::word_enum;
+use baton_contract::{AgentStatus, LockRead, PodRef};
+use baton_decide::lock::{BoundHolder, HolderState};
+use baton_decide::pod::HandoffPod;
 
 word_enum! {
     /// State of a lock.
@@ -173,8 +173,8 @@ impl Row for LockRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::key;
-    use crate::ops::get::snapshot::tests::{cluster, rules};
+    use crate::get::snapshot::tests::{cluster, rules};
+    use baton_contract::key;
 
     #[test]
     fn each_state_of_a_lock_has_its_word() {

@@ -12,10 +12,11 @@ mod nodes;
 mod output;
 mod pods;
 mod queue;
+mod run;
 mod snapshot;
 mod usage;
 
-pub use args::{GetArgs, Output, Resource, RulesArgs, Target, run};
+pub use args::{GetArgs, Output, Resource, RulesArgs, Target};
 pub use devices::{DeviceHealth, DeviceRow};
 pub(super) use devices::{names as device_names, rows as device_rows};
 pub(super) use follow::Follower;
@@ -27,6 +28,7 @@ pub use nodes::{AgentRow, DeviceCount, NodeRow};
 pub(super) use nodes::{agent as agent_row, rows as node_rows};
 pub(super) use output::{age, plain};
 pub use pods::PodRow;
+pub use run::run;
 pub use snapshot::Snapshot;
 #[cfg(test)]
 pub(super) use snapshot::tests as snapshot_tests;

@@ -10,12 +10,12 @@ use super::LockRow;
 use super::output::{Row, age};
 use super::snapshot::{Rules, Snapshot};
 use super::usage::Usage;
-use crate::cluster::agent_lease::LightLease;
-use crate::cluster::node::LightNode;
-use crate::contract::inventory::DeviceStatus;
-use crate::contract::{AgentStatus, Cordons, DeviceType, Identity, key};
-use crate::decide::explain::{QueueReport, ReservedDevices};
-use crate::decide::world::offered;
+use baton_cluster::agent_lease::LightLease;
+use baton_cluster::node::LightNode;
+use baton_contract::inventory::DeviceStatus;
+use baton_contract::{AgentStatus, Cordons, DeviceType, Identity, key};
+use baton_decide::explain::{QueueReport, ReservedDevices};
+use baton_decide::world::offered;
 
 /// One node.
 #[derive(Debug, Clone, Serialize)]
@@ -269,7 +269,7 @@ impl Row for NodeRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::get::snapshot::tests::{cluster, rules};
+    use crate::get::snapshot::tests::{cluster, rules};
 
     /// Total, free, shared, unhealthy.
     fn counts(cluster: &Snapshot, at: usize) -> (usize, usize, usize, usize) {
@@ -285,7 +285,7 @@ mod tests {
         let half = r#"{"gpu":[{"minor":0,"id":"GPU-a0","resources":{"koordinator.sh/gpu-core":"50"}}]}"#;
         train.assignment.device_allocated = Some(half.into());
         assert_eq!(counts(&cluster, 0), (2, 1, 1, 0));
-        cluster.pods.values_mut().next().unwrap().phase = crate::decide::pod::Phase::Failed;
+        cluster.pods.values_mut().next().unwrap().phase = baton_decide::pod::Phase::Failed;
         assert_eq!(counts(&cluster, 0), (2, 2, 0, 0));
     }
 
@@ -295,7 +295,7 @@ mod tests {
         let unhealthy = |cluster: &Snapshot| rows(cluster, &rules(), &QueueReport::default())[1].cells()[5].clone();
         assert_eq!(unhealthy(&cluster), "1 GPU");
         let devices = &mut cluster.devices.get_mut("node-b").unwrap().spec.devices;
-        let nic = crate::contract::inventory::DeviceInfo { kind: DeviceType::Rdma, ..devices[0].clone() };
+        let nic = baton_contract::inventory::DeviceInfo { kind: DeviceType::Rdma, ..devices[0].clone() };
         devices.extend([nic.clone(), nic]);
         assert_eq!(unhealthy(&cluster), "1 GPU, 2 NICs");
         cluster.devices.get_mut("node-b").unwrap().spec.devices.clear();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use comfy_table::{Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use serde::Serialize;
 
-use crate::ops::say::remark;
+use crate::say::remark;
 
 /// One line of a table.
 pub trait Row: Serialize {

@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use super::output::Row;
 use super::snapshot::{Notes, Snapshot};
-use crate::contract::{AgentStatus, DeviceAllocation, PodKey, PodUid, key};
-use crate::decide::lock::HolderState;
-use crate::decide::pod::{HandoffPod, Phase};
+use baton_contract::{AgentStatus, DeviceAllocation, PodKey, PodUid, key};
+use baton_decide::lock::HolderState;
+use baton_decide::pod::{HandoffPod, Phase};
 
 /// Name of the scheduler, unless it was given another one.
 const DEFAULT_NAME: &str = "baton-scheduler";
@@ -190,8 +190,8 @@ fn short(problem: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::pod::LightPod;
-    use crate::ops::get::snapshot::tests::cluster;
+    use crate::get::snapshot::tests::cluster;
+    use baton_cluster::pod::LightPod;
     use serde_json::json;
 
     #[test]

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::bail;
 
 use super::output::{Row, age};
-use crate::decide::explain::{QueueItem, QueueReport};
-use crate::ops::leader::{Leader, LeaderArgs};
-use crate::ops::live::Access;
+use crate::leader::{Leader, LeaderArgs};
+use crate::live::Access;
+use baton_decide::explain::{QueueItem, QueueReport};
 
 /// Longest wait for what may be left out.
 const SOON: Duration = Duration::from_secs(2);
@@ -70,7 +70,7 @@ impl Row for QueueItem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::explain::PodState;
+    use baton_decide::explain::PodState;
 
     #[test]
     fn an_item_says_what_it_waits_for() {

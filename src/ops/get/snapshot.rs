@@ -7,17 +7,17 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::api::Api;
 
-use crate::cluster::agent_lease::LightLease;
-use crate::cluster::node::LightNode;
-use crate::cluster::pod::LightPod;
-use crate::cluster::tyjob::RawTyJob;
-use crate::contract::hint::parse_hints;
-use crate::contract::inventory::Device;
-use crate::contract::{AgentStatus, LockRead, PodKey, key};
-use crate::decide::lock::{HolderState, Lookup};
-use crate::decide::pod::HandoffPod;
-use crate::ops::live::{self, all};
-use crate::runtime::clock;
+use crate::live::{self, all};
+use baton_cluster::agent_lease::LightLease;
+use baton_cluster::node::LightNode;
+use baton_cluster::pod::LightPod;
+use baton_cluster::tyjob::RawTyJob;
+use baton_contract::hint::parse_hints;
+use baton_contract::inventory::Device;
+use baton_contract::{AgentStatus, LockRead, PodKey, key};
+use baton_decide::lock::{HolderState, Lookup};
+use baton_decide::pod::HandoffPod;
+use baton_runtime::clock;
 
 /// The cluster at one moment.
 #[derive(Debug, Default)]
@@ -39,11 +39,11 @@ pub struct Snapshot {
     /// Pods by node, of those that a follower has put here.
     pub(super) placed: BTreeMap<Box<str>, BTreeSet<PodKey>>,
     /// Nodes whose rows may have changed since this set was last emptied, by a follower.
-    pub(in crate::ops) changed: BTreeSet<String>,
+    pub(crate) changed: BTreeSet<String>,
     /// Earlier states of nodes whose annotations have changed since this list was last emptied, and when, by a follower.
-    pub(in crate::ops) replaced: Vec<(LightNode, Timestamp)>,
+    pub(crate) replaced: Vec<(LightNode, Timestamp)>,
     /// Kinds of objects that a follower cannot read, by their plural, and why.
-    pub(in crate::ops) unread: BTreeMap<String, String>,
+    pub(crate) unread: BTreeMap<String, String>,
 }
 
 /// Settings of this cluster's daemons, as far as they decide what a lock or an agent is.
@@ -111,12 +111,12 @@ impl Snapshot {
     }
 
     /// The pods with devices on a node, of those that a follower has put here.
-    pub(in crate::ops) fn pods_on(&self, node: &str) -> impl Iterator<Item = &HandoffPod> {
+    pub(crate) fn pods_on(&self, node: &str) -> impl Iterator<Item = &HandoffPod> {
         self.placed.get(node).into_iter().flatten().filter_map(|key| self.pods.get(key))
     }
 
     /// What the rows of these nodes are made of: the nodes, what is on them, and the pods that their locks name.
-    pub(in crate::ops) fn part(&self, nodes: &BTreeSet<String>, lock_key: &str) -> Self {
+    pub(crate) fn part(&self, nodes: &BTreeSet<String>, lock_key: &str) -> Self {
         let mut part = Self { wall: self.wall, ..Self::default() };
         for name in nodes {
             let lease = AgentStatus::lease_name(name);
@@ -199,7 +199,7 @@ pub async fn read(client: Client, namespace: &str) -> anyhow::Result<Snapshot> {
 }
 
 #[cfg(test)]
-pub(in crate::ops) mod tests {
+pub(crate) mod tests {
     use super::*;
     use serde_json::{Value, from_value, json};
 
@@ -209,7 +209,7 @@ pub(in crate::ops) mod tests {
 
     /// The daemons' defaults.
     pub fn rules() -> Rules {
-        let (lock_key, expiry) = (crate::contract::key::NODE_LOCK.to_owned(), Duration::from_secs(300));
+        let (lock_key, expiry) = (baton_contract::key::NODE_LOCK.to_owned(), Duration::from_secs(300));
         Rules { lock_key, expiry, stale: Duration::from_secs(90) }
     }
 

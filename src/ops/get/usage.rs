@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::snapshot::Snapshot;
-use crate::contract::inventory::Device;
-use crate::contract::{AgentStatus, DeviceEntry, DeviceType, PodKey, PodUid, key};
+use baton_contract::inventory::Device;
+use baton_contract::{AgentStatus, DeviceEntry, DeviceType, PodKey, PodUid, key};
 
 /// A pod that holds a device or a part of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -9,11 +9,11 @@ use super::chart::chart;
 use super::choices::{Admission, Kinds, Values};
 use super::files::{EXTENDER, File, KUBE_SCHEDULER, SCHEDULER, crds, files};
 use super::rbac::left_over;
-use crate::contract::gang::pod_group::community_crd;
-use crate::contract::key;
-use crate::ops::config::print_yaml;
-use crate::ops::say::say;
-use crate::ops::values;
+use crate::config::print_yaml;
+use crate::say::say;
+use crate::values;
+use baton_contract::gang::pod_group::community_crd;
+use baton_contract::key;
 
 /// What `--extender` prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::choices::{Admission, Kinds, Values};
 use super::files::{CRDS, File, MONITORING, NAMESPACES, NETWORK, chosen, crds, files, indented};
 use super::policies;
-use crate::contract::key;
-use crate::ops::config::{Setting, THEIRS, print_yaml};
-use crate::ops::settings;
+use crate::config::{Setting, THEIRS, print_yaml};
+use crate::settings;
+use baton_contract::key;
 
 /// Namespace of the release; alone in capitals, so no text of a manifest has it by itself.
 const NAMESPACE: &str = "RELEASE_NAMESPACE";

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 
-use crate::contract::key;
+use baton_contract::key;
 
 /// Choices of an installation.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use super::choices::{Kinds, Values};
 use super::dashboards::dashboards;
 use super::{mig, policies, rbac};
-use crate::contract::{gang, inventory, key, tyjob};
-use crate::ops::config::print_yaml;
+use crate::config::print_yaml;
+use baton_contract::{gang, inventory, key, tyjob};
 
 /// One generated file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +120,7 @@ fn fill(template: &str, values: &Values) -> String {
         ("${docs_url}", &values.docs_url),
         ("${suffix}", &values.cluster_name("")),
         ("${admin_from}", from.as_str()),
-        ("${agent_args}", &format!("{lock_key}{serves}")),
+        ("${agent_flags}", &format!("{lock_key}{serves}")),
         ("${scheduler_args}", &lock_key),
         ("${image}", values.image.as_str()),
         ("${image_name}", image_name),
@@ -155,6 +155,7 @@ fn split_image(image: &str) -> (&str, String) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::choices::Admission;
     use super::*;
     use k8s_openapi::api::{admissionregistration as admission, apps, core, networking, policy, rbac};
     use serde_json::Value;
@@ -245,21 +246,28 @@ mod tests {
 
     #[test]
     fn the_flags_of_the_manifests_exist() {
-        for (file, command) in [
-            ("daemonset.yaml", "device-plugin"),
-            ("scheduler.yaml", "scheduler"),
-            ("controller.yaml", "controller"),
-            ("extender/extender.yaml", "scheduler"),
-        ] {
-            let files = files(&Values::default()).unwrap();
+        let admission =
+            Admission { lock_key: "other.example/lock".to_owned(), unassigned: true, ..Admission::default() };
+        let files = files(&Values { admission, ..Values::default() }).unwrap();
+        for (file, flags) in
+            [("daemonset.yaml", 2), ("scheduler.yaml", 1), ("controller.yaml", 0), ("extender/extender.yaml", 1)]
+        {
             let text = &files.iter().find(|found| found.path == file).unwrap().text;
             let documents = documents(text);
             let workload = documents.iter().find(|document| document["kind"] != "Service").unwrap();
             let container = &workload["spec"]["template"]["spec"]["containers"][0];
-            let args: Vec<&str> = container["args"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-            assert_eq!(args[0], command);
-            let line = std::iter::once("baton").chain(args.iter().copied());
-            crate::ops::cli::command().try_get_matches_from(line).unwrap_or_else(|error| panic!("{file}: {error}"));
+            // The image's entrypoint is `baton`.
+            let entrypoint = serde_json::json!(["/usr/bin/baton"]);
+            let program = if container["command"].is_null() { &entrypoint } else { &container["command"] };
+            let line = [program, &container["args"]].into_iter().filter_map(Value::as_array).flatten();
+            let line: Vec<&str> = line.filter_map(Value::as_str).collect();
+            assert!(line.iter().filter(|word| word.starts_with("--")).count() >= flags, "{file}: {line:?}");
+            let command = match line[0] {
+                "/usr/bin/baton" => crate::cli::command(),
+                "/usr/bin/baton-device-plugin" => crate::cli::node_daemon("baton-device-plugin"),
+                other => panic!("{file}: the image has no {other}"),
+            };
+            command.try_get_matches_from(line).unwrap_or_else(|error| panic!("{file}: {error}"));
         }
     }
 
@@ -277,7 +285,7 @@ mod tests {
             assert_eq!(extender[key], value, "{key}");
         }
         let timeout: Duration = humantime::parse_duration(extender["httpTimeout"].as_str().unwrap()).unwrap();
-        assert!(timeout > crate::scheduler::extender::ExtenderOptions::default().bind_wait);
+        assert!(timeout > baton_scheduler::extender::ExtenderOptions::default().bind_wait);
         let managed = extender["managedResources"].as_array().unwrap();
         assert!(managed.iter().all(|resource| resource["ignoredByScheduler"] == true));
         let names: Vec<&str> = managed.iter().filter_map(|resource| resource["name"].as_str()).collect();
@@ -289,7 +297,7 @@ mod tests {
 
     #[test]
     fn an_examples_requests_are_valid() {
-        use crate::contract::ContainerRequest;
+        use baton_contract::ContainerRequest;
         let mut judged = 0;
         for file in files(&Values::default()).unwrap().iter().filter(|file| file.path.starts_with("examples/")) {
             for object in documents(&file.text) {
@@ -360,7 +368,7 @@ mod tests {
             let documents = documents(text);
             let workload = documents.iter().find(|document| document["kind"] == "Deployment").unwrap();
             let labels = &workload["spec"]["template"]["metadata"]["labels"];
-            for (label, value) in crate::ops::leader::LABELS.split(',').filter_map(|pair| pair.split_once('=')) {
+            for (label, value) in crate::leader::LABELS.split(',').filter_map(|pair| pair.split_once('=')) {
                 assert_eq!(labels[label], value, "{path}");
             }
         }

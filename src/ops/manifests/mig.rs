@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::agent::offer::mig_name;
+use baton_agent::offer::mig_name;
 
 /// GPUs and the profiles that they can be cut into, spelt as `nvidia-smi` spells them. The whole GPU comes last.
 ///
@@ -49,7 +49,7 @@ pub(super) fn resources() -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::key;
+    use baton_contract::key;
 
     #[test]
     fn every_profile_is_a_fraction_of_its_gpu_that_mig_knows() {

@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::choices::Values;
 use super::rbac::{CONTROLLER_ACCOUNT, NODE_DAEMON, SCHEDULER_ACCOUNT};
-use crate::contract::gang::PodGroupApi;
-use crate::contract::gang::key::{MANAGED_BY, MANAGED_BY_BATON, TIMEOUT};
-use crate::contract::{AgentStatus, LEASE_PREFIX, inventory, key, tyjob};
+use baton_contract::gang::PodGroupApi;
+use baton_contract::gang::key::{MANAGED_BY, MANAGED_BY_BATON, TIMEOUT};
+use baton_contract::{AgentStatus, LEASE_PREFIX, inventory, key, tyjob};
 
 /// Annotation of a policy: digest of its spec as it was generated.
 pub const DIGEST: &str = "baton.io/digest";
@@ -155,7 +155,7 @@ fn narrows(resources: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::manifests::choices::Admission;
+    use crate::manifests::choices::Admission;
 
     fn documents(values: &Values) -> Vec<Value> {
         serde_saphyr::from_str_multiple(&yaml(values).unwrap()).unwrap()

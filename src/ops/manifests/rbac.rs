@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::choices::Values;
-use crate::contract::AgentStatus;
-use crate::ops::leader::VIEWER;
+use crate::leader::VIEWER;
+use baton_contract::AgentStatus;
 
 /// ServiceAccount of the node daemon.
 pub(super) const NODE_DAEMON: &str = "baton-device-plugin";

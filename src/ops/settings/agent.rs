@@ -2,11 +2,11 @@
 
 use super::log::{Daemon, by_from_str, log, settings};
 use super::ports::ports;
-use crate::agent::options::AgentOptions;
-use crate::agent::options::{DeviceIdStrategy, DeviceListStrategy, MigStrategy};
-use crate::decide::handoff::{IdMismatch, LockMode, UnassignedPods};
-use crate::decide::health::PortPolicy;
-use crate::ops::config::Setting;
+use crate::config::Setting;
+use baton_agent::options::AgentOptions;
+use baton_agent::options::{DeviceIdStrategy, DeviceListStrategy, MigStrategy};
+use baton_decide::handoff::{IdMismatch, LockMode, UnassignedPods};
+use baton_decide::health::PortPolicy;
 
 by_from_str!(DeviceIdStrategy, DeviceListStrategy, IdMismatch, LockMode, MigStrategy, PortPolicy, UnassignedPods);
 

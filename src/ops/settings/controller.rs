@@ -2,8 +2,8 @@
 
 use super::log::{Daemon, log, settings};
 use super::ports::ports;
-use crate::ops::config::Setting;
-use crate::tyjob::ControllerOptions;
+use crate::config::Setting;
+use baton_tyjob::ControllerOptions;
 
 /// Every key of `baton controller`, in the order of its help.
 pub fn controller() -> Vec<Setting<Daemon<ControllerOptions>>> {

@@ -1,8 +1,8 @@
 //! The settings that every daemon has, those of its log, and the table form of all settings.
 
-use crate::contract::LockFormat;
-use crate::ops::config::Setting;
-use crate::runtime::telemetry::LogFormat;
+use crate::config::Setting;
+use baton_contract::LockFormat;
+use baton_runtime::telemetry::LogFormat;
 
 /// How a daemon logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,22 +31,22 @@ pub struct Daemon<O> {
 /// Settings of fields, one entry each: `"name" | "alias" "VALUE" options.path.to.field "help";`.
 macro_rules! settings {
     ($($name:literal $(| $alias:literal)* $value:literal $($path:ident).+ $help:expr;)+) => {
-        vec![$($crate::ops::config::Setting {
+        vec![$($crate::config::Setting {
             name: $name,
             aliases: &[$($alias),*],
             value: $value,
             help: $help,
-            set: |daemon, text| $crate::ops::config::Value::read(text).map(|value| daemon.$($path).+ = value),
-            show: |daemon| $crate::ops::config::Value::show(&daemon.$($path).+),
+            set: |daemon, text| $crate::config::Value::read(text).map(|value| daemon.$($path).+ = value),
+            show: |daemon| $crate::config::Value::show(&daemon.$($path).+),
         }),+]
     };
 }
 pub(super) use settings;
 
-/// Implements [`Value`](crate::ops::config::Value) for a type that is read by `FromStr` and written by `Display`.
+/// Implements [`Value`](crate::config::Value) for a type that is read by `FromStr` and written by `Display`.
 macro_rules! by_from_str {
     ($($type:ty),+ $(,)?) => {$(
-        impl $crate::ops::config::Value for $type {
+        impl $crate::config::Value for $type {
             fn read(text: &str) -> Result<Self, String> {
                 text.parse().map_err(|error| format!("{error}"))
             }
@@ -65,6 +65,6 @@ pub(super) fn log<O: 'static>() -> Vec<Setting<Daemon<O>>> {
     settings! {
         "log-format" "text|json" log.format "Log lines for people, or JSON objects for collectors";
         "log" "FILTER" log.filter
-            "Which log lines, for example debug or info,baton::agent=debug: info = something was changed, warn = it will be retried, error = a human is needed, debug = why";
+            "Which log lines, for example debug or info,baton_agent=debug: info = something was changed, warn = it will be retried, error = a human is needed, debug = why";
     }
 }

@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::log::Daemon;
-use crate::decide::scheduler::rules::plugins::{
+use crate::config::{Fields, Misplaced, Section, YamlNode};
+use crate::say::remark;
+use baton_decide::scheduler::rules::plugins::{
     Disabled, Listed, NodesWithoutAgent, PluginLists, Point, RatioConfig, Strategy, Weights, default_plugins,
     gpu_patience, names_at, points_of,
 };
-use crate::ops::config::{Fields, Misplaced, Section, YamlNode};
-use crate::ops::say::remark;
-use crate::scheduler::SchedulerOptions;
+use baton_scheduler::SchedulerOptions;
 
 /// The version of the file that this Baton reads.
 pub const API_VERSION: &str = "baton.io/v1alpha1";

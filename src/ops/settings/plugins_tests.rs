@@ -3,9 +3,9 @@
 use clap::Command;
 
 use super::{Daemon, SCHEDULER_SECTIONS, print_plugins, scheduler};
-use crate::decide::scheduler::rules::plugins::{NodesWithoutAgent, Point, Strategy, default_plugins};
-use crate::ops::config::{ConfigError, Loaded, arguments, load, print};
-use crate::scheduler::SchedulerOptions;
+use crate::config::{ConfigError, Loaded, arguments, load, print};
+use baton_decide::scheduler::rules::plugins::{NodesWithoutAgent, Point, Strategy, default_plugins};
+use baton_scheduler::SchedulerOptions;
 
 fn read(flags: &[&str], text: &str) -> Result<Loaded<Daemon<SchedulerOptions>>, ConfigError> {
     let folder = tempfile::tempdir().unwrap();
@@ -17,7 +17,7 @@ fn read(flags: &[&str], text: &str) -> Result<Loaded<Daemon<SchedulerOptions>>, 
     load(&scheduler(), SCHEDULER_SECTIONS, &matches, &|_| None, "baton scheduler")
 }
 
-pub(in crate::ops) fn options(text: &str) -> SchedulerOptions {
+pub(crate) fn options(text: &str) -> SchedulerOptions {
     read(&[], text).unwrap_or_else(|error| panic!("{error}\n{text}")).options.options
 }
 

@@ -1,7 +1,7 @@
 //! The settings of the two addresses that every daemon has.
 
-use crate::ops::config::Value;
-use crate::runtime::admin::AdminAuth;
+use crate::config::Value;
+use baton_runtime::admin::AdminAuth;
 
 /// The words of [`AdminAuth`].
 const WORDS: [(&str, AdminAuth); 3] =
@@ -21,7 +21,7 @@ impl Value for AdminAuth {
 /// The settings of `options.ports`; `$paths` are what the daemon answers.
 macro_rules! ports {
     ($($paths:literal)?) => {
-        $crate::ops::settings::log::settings! {
+        $crate::settings::log::settings! {
             "listen" "ADDRESS" options.ports.listen
                 concat!("The admin address: /metrics", $($paths,)? " over HTTPS, for clients with a token of the cluster; [::] is every address of both families, none opens no port");
             "probe-listen" "ADDRESS" options.ports.probe_listen

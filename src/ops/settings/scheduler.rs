@@ -2,15 +2,15 @@
 
 use super::log::{Daemon, by_from_str, log, settings};
 use super::ports::ports;
-use crate::contract::gang::TimeoutClock;
-use crate::contract::gang::{MatchPolicy, key};
-use crate::decide::gang::OnBindFailure;
-use crate::decide::lock::ExpiredHolder;
-use crate::decide::scheduler::LockMode;
-use crate::decide::scheduler::rules::plugins::{NodesWithoutAgent, Profile};
-use crate::ops::config::{Setting, Value};
-use crate::scheduler::SchedulerOptions;
-use crate::scheduler::extender::GangPods;
+use crate::config::{Setting, Value};
+use baton_contract::gang::TimeoutClock;
+use baton_contract::gang::{MatchPolicy, key};
+use baton_decide::gang::OnBindFailure;
+use baton_decide::lock::ExpiredHolder;
+use baton_decide::scheduler::LockMode;
+use baton_decide::scheduler::rules::plugins::{NodesWithoutAgent, Profile};
+use baton_scheduler::SchedulerOptions;
+use baton_scheduler::extender::GangPods;
 
 by_from_str!(LockMode, ExpiredHolder, NodesWithoutAgent, Profile, GangPods, TimeoutClock, OnBindFailure);
 

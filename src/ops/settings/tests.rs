@@ -1,6 +1,6 @@
 //! The documentation of the keys is complete.
 
-use crate::ops::config::{SINCE_0_1, Setting};
+use crate::config::{SINCE_0_1, Setting};
 
 /// One row of the table in `docs/configuration.md`.
 fn row<O: Default>(setting: &Setting<O>) -> String {

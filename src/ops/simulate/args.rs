@@ -9,13 +9,13 @@ use std::time::Duration;
 use clap::{Args, Command, ValueEnum};
 use tokio_util::sync::CancellationToken;
 
-use crate::decide::scheduler::rules::Plugins;
-use crate::decide::scheduler::rules::plugins::{DefaultSet, Profile, default_plugins};
-use crate::decide::world::MixPolicy;
-use crate::ops::say::{Usage, remark, say};
-use crate::ops::{config, daemon, settings};
-use crate::runtime::{clock, shutdown};
-use crate::scheduler::SchedulerOptions;
+use crate::say::{Usage, remark, say};
+use crate::{config, daemon, settings};
+use baton_decide::scheduler::rules::Plugins;
+use baton_decide::scheduler::rules::plugins::{DefaultSet, Profile, default_plugins};
+use baton_decide::world::MixPolicy;
+use baton_runtime::{clock, shutdown};
+use baton_scheduler::SchedulerOptions;
 
 use super::cluster::{Cluster, OnFailure};
 use super::engine::Engine;

@@ -10,12 +10,12 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::cluster::node::LightNode;
-use crate::cluster::pod::LightPod;
-use crate::contract::inventory::Device;
-use crate::contract::{DeviceType, GpuRequest, key};
-use crate::decide::pod::Phase;
-use crate::decide::world::{NodeFacts, PodFacts};
+use baton_cluster::node::LightNode;
+use baton_cluster::pod::LightPod;
+use baton_contract::inventory::Device;
+use baton_contract::{DeviceType, GpuRequest, key};
+use baton_decide::pod::Phase;
+use baton_decide::world::{NodeFacts, PodFacts};
 
 use super::input::InputError;
 use super::trace::{Ask, Machine, Span, Trace, WHOLE};
@@ -149,7 +149,7 @@ fn machine(node: LightNode, devices: &BTreeMap<String, Device>) -> Found {
     let gpus: Vec<_> = listed
         .filter(|device| device.kind == DeviceType::Gpu && device.health && !device.resources.is_empty())
         .collect();
-    let whole = |device: &&&crate::contract::inventory::DeviceInfo| device.resources.contains_key(key::GPU_CORE);
+    let whole = |device: &&&baton_contract::inventory::DeviceInfo| device.resources.contains_key(key::GPU_CORE);
     let count = match device {
         Some(_) => gpus.iter().filter(whole).count() as i64,
         None => facts.allocatable.scalar(key::NVIDIA_GPU),

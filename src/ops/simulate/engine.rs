@@ -1,21 +1,21 @@
-//! The scheduler as it ships, in virtual time, with an API that accepts each Binding at once and a watch that tells of it.
+//! The scheduler as it ships, in virtual time, with an API that accepts each Binding at once and a watch that reports it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceStatus};
-use crate::contract::{AgentStatus, ContainerRequest, DeviceId, DeviceType, Identity, PodRef, Quantity, key};
-use crate::decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
-use crate::decide::scheduler::rules::Plugins;
-use crate::decide::scheduler::{BindResult, Config, Effect, EffectResult, Effects, LockMode, Moment, Scheduler};
-use crate::decide::world::mix::free;
-use crate::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
-use crate::decide::world::{
+use baton_contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceStatus};
+use baton_contract::{AgentStatus, ContainerRequest, DeviceId, DeviceType, Identity, PodRef, Quantity, key};
+use baton_decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
+use baton_decide::scheduler::rules::Plugins;
+use baton_decide::scheduler::{BindResult, Config, Effect, EffectResult, Effects, LockMode, Moment, Scheduler};
+use baton_decide::world::mix::free;
+use baton_decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
+use baton_decide::world::{
     LeaseHome, MixPolicy, NodeFacts, PodFacts, PodSpec, RequestParts, Resources, WorldEvent, WorldPolicy,
 };
-use crate::runtime::clock;
+use baton_runtime::clock;
 
 use super::cluster::{Cluster, OnFailure, PodNumber, Rest};
 use super::trace::{Ask, Machine, Trace, WHOLE};
@@ -83,11 +83,11 @@ impl Engine {
             max_pods: i64::from(u32::MAX),
             ..NodeFacts::default()
         };
-        self.tell(WorldEvent::Node(node));
+        self.apply(WorldEvent::Node(node));
         let mut device =
             Device::new(&name, DeviceSpec { devices: (0..machine.gpus).filter_map(|minor| gpu(at, minor)).collect() });
         device.status = Some(DeviceStatus::default());
-        self.tell(WorldEvent::Devices(Box::new(device)));
+        self.apply(WorldEvent::Devices(Box::new(device)));
         let status = AgentStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             registered: SERVED.iter().map(|name| (*name).to_owned()).collect(),
@@ -99,7 +99,7 @@ impl Engine {
             unreleased: None,
         };
         let renewed = Some(self.moment().wall);
-        self.tell(WorldEvent::Agent {
+        self.apply(WorldEvent::Agent {
             node: name,
             home: LeaseHome::Nodes,
             status: Some(status),
@@ -112,7 +112,7 @@ impl Engine {
         Moment { mono: self.now, wall: Timestamp::UNIX_EPOCH + self.now }
     }
 
-    fn tell(&mut self, event: WorldEvent) -> Vec<PodNumber> {
+    fn apply(&mut self, event: WorldEvent) -> Vec<PodNumber> {
         let effects = self.scheduler.event(event, self.moment());
         self.perform(effects)
     }
@@ -157,14 +157,14 @@ impl Engine {
                         self.scheduler.report(EffectResult::Bind { ticket, result: BindResult::Done }, self.moment());
                     bound.push(number);
                     bound.extend(self.perform(more));
-                    bound.extend(self.tell(event));
+                    bound.extend(self.apply(event));
                 }
                 Effect::RateMix(sample) => {
                     let tables = Box::new(sample.tables());
                     let more = self.scheduler.report(EffectResult::Tables(tables), self.moment());
                     bound.extend(self.perform(more));
                 }
-                // Conditions and events, which nobody reads here.
+                // Conditions and events, which have no reader here.
                 _ => {}
             }
         }
@@ -174,7 +174,7 @@ impl Engine {
     fn forget(&mut self, pod: PodNumber) -> Vec<PodNumber> {
         let Some(facts) = self.live.remove(&pod) else { return Vec::new() };
         let PodRef { key, uid } = facts.handoff.pod;
-        self.tell(WorldEvent::PodGone(key, uid))
+        self.apply(WorldEvent::PodGone(key, uid))
     }
 }
 
@@ -185,7 +185,7 @@ impl Cluster for Engine {
         facts.handoff.pod = PodRef::new("trace", &format!("p{pod}"), &format!("u{pod}"));
         facts.handoff.created = self.moment().wall;
         self.live.insert(pod, facts.clone());
-        self.tell(WorldEvent::Pod(Box::new(facts)));
+        self.apply(WorldEvent::Pod(Box::new(facts)));
         let placed = self.run().contains(&pod);
         if !placed && self.on_failure == OnFailure::Drop {
             self.forget(pod);
@@ -212,7 +212,7 @@ impl Cluster for Engine {
     }
 
     fn rests(&self) -> Vec<Rest> {
-        let rest = |node: &crate::decide::world::Node| {
+        let rest = |node: &baton_decide::world::Node| {
             let rests = node.stock.as_ref()?.rests(None);
             let left = free(node, rests.percents(), 0)?;
             let gpus = left.gpus.iter().map(|percent| i64::from(*percent) * WHOLE / key::WHOLE).collect();
@@ -306,7 +306,7 @@ fn template(ask: &Ask) -> PodFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::scheduler::rules::plugins::{DefaultSet, Profile, default_plugins};
+    use baton_decide::scheduler::rules::plugins::{DefaultSet, Profile, default_plugins};
 
     /// A cluster of these machines, given by GPUs and model.
     fn engine(machines: &[(u32, &str)], asks: &[Ask], profile: Profile, on_failure: OnFailure) -> Engine {

@@ -3,7 +3,7 @@
 //! `arrive` and `end` are seconds (`end` is empty for a pod that stays), `cpu` and `memory` Kubernetes amounts (`8`, `500m`, `64Gi`), `share` percent
 //! of each GPU (empty: whole ones), `model` the models that will do, separated by `|` (empty: any).
 
-use crate::contract::Quantity;
+use baton_contract::Quantity;
 
 use super::input::{Form, InputError, Row};
 use super::trace::{Ask, Span, Trace};

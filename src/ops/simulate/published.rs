@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::runtime::clock;
+use baton_runtime::clock;
 
 use super::cluster::{Cluster, OnFailure, PodNumber, Rest};
 use super::trace::{Ask, Trace, WHOLE};
@@ -352,7 +352,7 @@ impl Cluster for Published<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::simulate::trace::Machine;
+    use crate::simulate::trace::Machine;
 
     fn ask(gpus: u32, milli: i64, milli_cpu: i64) -> Ask {
         Ask { milli_cpu, gpus, milli, ..Ask::default() }

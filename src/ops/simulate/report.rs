@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::ops::get::plain;
+use crate::get::plain;
 
 use super::summary::{PolicySummary, Spread, Summary};
 

@@ -98,7 +98,7 @@ impl Ends {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::simulate::trace::{Ask, Machine};
+    use crate::simulate::trace::{Ask, Machine};
 
     fn trace(pods: usize) -> Trace {
         let machine = Machine { name: "a".into(), milli_cpu: 1, memory: 1, gpus: 10, model: String::new() };

@@ -18,14 +18,14 @@ use super::door::{self, Door};
 use super::feed::Feed;
 use super::model::Model;
 use super::server::{STREAMS, Ui, router};
-use crate::ops::audit::AuditRules;
-use crate::ops::get::{Follower, RulesArgs};
-use crate::ops::leader::LeaderArgs;
-use crate::ops::live::Access;
-use crate::ops::say::{Usage, remark, say};
-use crate::ops::values;
-use crate::runtime::http::{HttpServer, Limits};
-use crate::runtime::shutdown;
+use crate::audit::AuditRules;
+use crate::get::{Follower, RulesArgs};
+use crate::leader::LeaderArgs;
+use crate::live::Access;
+use crate::say::{Usage, remark, say};
+use crate::values;
+use baton_runtime::http::{HttpServer, Limits};
+use baton_runtime::shutdown;
 
 /// Pages and their questions; a stream takes one connection.
 const LIMITS: Limits =
@@ -67,11 +67,11 @@ pub async fn run(args: UiArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves until `stop`; `tell` gets the URL to open.
+/// Serves until `stop`; `announce` gets the URL to open.
 pub async fn serve(
     args: UiArgs,
     stop: CancellationToken,
-    tell: impl FnOnce(&str) -> anyhow::Result<()>,
+    announce: impl FnOnce(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     if !args.listen.ip().is_loopback() && !args.insecure_listen {
         let text = format!(
@@ -106,7 +106,7 @@ pub async fn serve(
     let follower = Follower::of_everything(&client, &args.daemons.agent_namespace);
     let model = Model::new(args.daemons.rules(), feed.clone());
     let url = format!("http://{address}{}", door.path());
-    tell(&url)?;
+    announce(&url)?;
     let page = if args.open { open(&url)? } else { None };
     let server = HttpServer { name: "ui", listener, tls: None, limits: LIMITS };
     tokio::select! {

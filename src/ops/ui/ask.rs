@@ -9,13 +9,15 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, watch};
 
 use super::feed::Feed;
-use crate::decide::explain::{GangView, QueueReport};
-use crate::ops::leader::{Leader, LeaderArgs};
-use crate::ops::live::Access;
-use crate::runtime::words;
+use crate::leader::{Leader, LeaderArgs};
+use crate::live::Access;
+use baton_decide::explain::{GangView, QueueReport};
+use baton_runtime::{clock, words};
 
 /// The scheduler is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// The pods are asked again who leads, because several may.
+const LOOK: Duration = Duration::from_secs(20);
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -35,6 +37,8 @@ pub struct Report {
     pub gangs: Vec<GangView>,
     /// Where it was asked.
     pub leader: Option<String>,
+    /// What is wrong where several lead.
+    pub rivals: Option<String>,
     /// Why it could not be asked.
     pub problem: Option<String>,
     /// Why the API server does not answer.
@@ -75,17 +79,23 @@ impl Scheduler {
             items: Vec<GangView>,
         }
         let queue: QueueReport = self.ask("/queue", None).await?;
-        let leader = self.leader().await?.place().to_owned();
+        let leader = self.leader().await?;
         if !queue.leading {
-            bail!("the scheduler at {leader} follows and has no queue");
+            bail!("the scheduler at {} follows and has no queue", leader.place());
         }
         let Items { items } = self.ask("/gangs", None).await?;
-        Ok(Report { queue, gangs: items, leader: Some(leader), ..Report::default() })
+        let (place, rivals) = (leader.place().to_owned(), leader.rivals());
+        Ok(Report { queue, gangs: items, leader: Some(place), rivals, ..Report::default() })
     }
 
     /// Asks again and again, while a page is open.
     pub async fn follow(&self, client: &Client, feed: &Feed, out: watch::Sender<Arc<Report>>) {
+        let mut looked = clock::mono();
         loop {
+            if clock::mono().saturating_sub(looked) > LOOK {
+                looked = clock::mono();
+                *self.leader.lock().await = None;
+            }
             let mut report = match self.report().await {
                 Ok(report) => report,
                 Err(error) => {

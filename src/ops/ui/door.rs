@@ -48,7 +48,7 @@ impl Door {
         format!("/?token={}", self.token)
     }
 
-    /// Compared by digest, so that the time tells nothing of the token.
+    /// Compared by digest, so that the time says nothing of the token.
     fn knows(&self, token: &str) -> bool {
         digest(&SHA256, token.as_bytes()).as_ref() == digest(&SHA256, self.token.as_bytes()).as_ref()
     }
@@ -93,7 +93,7 @@ impl Door {
     }
 }
 
-/// Lets a request in or answers it, and tells the browser what our pages may do.
+/// Lets a request in or answers it, and says what the browser may do with our pages.
 pub async fn check(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
     let mut response = match door.answer(&request) {
         Some(response) => response,

@@ -12,13 +12,11 @@ use tokio::time::MissedTickBehavior;
 use super::ask::Report;
 use super::feed::Feed;
 use super::rows;
-use crate::cluster::node::LightNode;
-use crate::contract::LockRead;
-use crate::decide::explain::{GangView, QueueReport};
-use crate::ops::get::{
-    DeviceRow, Follower, JobRow, Rules, Snapshot, device_rows, job_rows, lock_rows, name_of, node_rows,
-};
-use crate::runtime::clock;
+use crate::get::{DeviceRow, Follower, JobRow, Rules, Snapshot, device_rows, job_rows, lock_rows, name_of, node_rows};
+use baton_cluster::node::LightNode;
+use baton_contract::LockRead;
+use baton_decide::explain::{GangView, QueueReport};
+use baton_runtime::clock;
 
 /// Changes are published together.
 const TOGETHER: Duration = Duration::from_millis(250);
@@ -105,7 +103,8 @@ impl Model {
         let unread = self.snapshot.unread.iter().map(|(kind, why)| (kind.clone(), why.clone()));
         let server = self.report.no_server.iter().map(|why| ("API server".to_owned(), why.clone()));
         let scheduler = self.report.problem.iter().map(|why| ("scheduler".to_owned(), why.clone()));
-        unread.chain(server).chain(scheduler).map(|(what, why)| (what, json!({ "why": why }))).collect()
+        let rivals = self.report.rivals.iter().map(|why| ("schedulers".to_owned(), why.clone()));
+        unread.chain(server).chain(scheduler).chain(rivals).map(|(what, why)| (what, json!({ "why": why }))).collect()
     }
 
     /// Makes rows of what changed, and publishes them.

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use super::model::Model;
 use super::rows::row;
-use crate::cluster::agent_lease::LightLease;
-use crate::contract::allocation::Entries;
-use crate::contract::{AgentStatus, DeviceEntry, key};
-use crate::decide::pod::HandoffPod;
-use crate::ops::get::{device_rows, node_rows};
-use crate::runtime::words;
+use crate::get::{device_rows, node_rows};
+use baton_cluster::agent_lease::LightLease;
+use baton_contract::allocation::Entries;
+use baton_contract::{AgentStatus, DeviceEntry, key};
+use baton_decide::pod::HandoffPod;
+use baton_runtime::words;
 
 /// Events that are shown, the newest.
 const EVENTS: usize = 50;

@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::contract::{PodKey, key};
-use crate::decide::explain::QueueItem;
-use crate::ops::get::{DeviceHealth, DeviceRow, NodeRow, Snapshot};
+use crate::get::{DeviceHealth, DeviceRow, NodeRow, Snapshot};
+use baton_contract::{PodKey, key};
+use baton_decide::explain::QueueItem;
 
 /// The row as JSON: `null` and empty fields are left out, and `queuedSeconds` becomes `queuedAt`, in seconds since 1970. What lies in the
 /// future (`next…`) is that many seconds ahead.
@@ -95,9 +95,9 @@ pub fn queue(items: &[QueueItem], snapshot: &Snapshot) -> BTreeMap<String, Value
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::explain::QueueReport;
-    use crate::ops::get::snapshot_tests::{cluster, rules};
-    use crate::ops::get::{device_rows, node_rows};
+    use crate::get::snapshot_tests::{cluster, rules};
+    use crate::get::{device_rows, node_rows};
+    use baton_decide::explain::QueueReport;
 
     #[test]
     fn a_node_says_who_holds_which_device_and_nothing_about_free_ones() {

@@ -24,11 +24,11 @@ use super::door::{self, Door};
 use super::feed::{Feed, Next};
 use super::model::{Model, Question};
 use super::node;
-use crate::contract::key::MAX_OBJECT;
-use crate::contract::name::{check_label_name, check_subdomain};
-use crate::ops::audit;
-use crate::runtime::clock;
-use crate::runtime::words;
+use crate::audit;
+use baton_contract::key::MAX_OBJECT;
+use baton_contract::name::{check_label_name, check_subdomain};
+use baton_runtime::clock;
+use baton_runtime::words;
 
 /// Streams at once.
 pub const STREAMS: usize = 64;

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::contract::word::words;
-use crate::runtime::admin::PortError;
-use crate::runtime::tls::{Clients, Tls, TlsFiles};
+use baton_contract::word::words;
+use baton_runtime::admin::PortError;
+use baton_runtime::tls::{Clients, Tls, TlsFiles};
 
 /// Treatment of gang pods. kube-scheduler asks for one pod at a time, so an extender cannot hold a gang together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]

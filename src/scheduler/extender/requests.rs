@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::options::GangPods;
-use crate::cluster::pod_writer::PodWriter;
-use crate::contract::{PodRef, PodUid};
-use crate::decide::scheduler::{BindVerdict, DeviceFits, Effects, Moment, NodeVictims, RequestId, Scheduler};
-use crate::decide::world::{PodFacts, WorldEvent};
+use baton_cluster::pod_writer::PodWriter;
+use baton_contract::{PodRef, PodUid};
+use baton_decide::scheduler::{BindVerdict, DeviceFits, Effects, Moment, NodeVictims, RequestId, Scheduler};
+use baton_decide::world::{PodFacts, WorldEvent};
 
 /// Why there is no answer: the process starts, ends, or does not lead.
 pub type Unavailable = String;

@@ -9,9 +9,9 @@ use tokio_util::sync::CancellationToken;
 use super::options::{ExtenderError, ExtenderOptions};
 use super::requests::Front;
 use super::verbs;
-use crate::runtime::admin::listen;
-use crate::runtime::http::{HttpServer, Limits};
-use crate::runtime::tls::Tls;
+use baton_runtime::admin::listen;
+use baton_runtime::http::{HttpServer, Limits};
+use baton_runtime::tls::Tls;
 
 /// Each pod that kube-scheduler is binding has a connection. How long an answer may take is the verbs' own business.
 const LIMITS: Limits =

@@ -14,15 +14,15 @@ use serde_json::Value;
 
 use super::options::GangPods;
 use super::requests::{ExtenderRequest, Front};
-use crate::cluster::pod::LightPod;
-use crate::contract::extender::{
+use baton_cluster::pod::LightPod;
+use baton_contract::extender::{
     ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs,
     ExtenderPreemptionResult, HostPriority, MAX_SCORE, MetaPod, MetaVictims,
 };
-use crate::contract::gang::key;
-use crate::contract::{PodRef, PodUid};
-use crate::decide::scheduler::{DeviceFits, NodeVictims};
-use crate::decide::world::PodFacts;
+use baton_contract::gang::key;
+use baton_contract::{PodRef, PodUid};
+use baton_decide::scheduler::{DeviceFits, NodeVictims};
+use baton_decide::world::PodFacts;
 
 /// Every verb but bind answers within this time.
 const ANSWER: Duration = Duration::from_secs(5);

@@ -268,7 +268,7 @@ pub fn path_allowed(user: &User, verb: &str, path: &str, store: &Store) -> bool 
     allowed
 }
 
-/// Paths that everybody may read.
+/// Paths that every user may read.
 fn is_public(path: &str) -> bool {
     matches!(path, "/version" | "/version/" | "/healthz" | "/livez" | "/readyz")
 }

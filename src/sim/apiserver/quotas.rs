@@ -1,5 +1,5 @@
 //! Admission by LimitRange and ResourceQuota. Quotas are enforced as their status states them; only what a new pod adds is counted
-//! here: their controller, which fills the status in first and counts pods that end, is played by whoever needs it.
+//! here: their controller, which fills the status in first and counts pods that end, is played by the test that needs it.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::core::Core;
 use super::failure::Failure;
 use super::object::{Object, meta};
 use super::registry::Resource;
-use crate::contract::quota::{Amounts, LimitRangeRules, PodAsk, QuotaRules};
+use baton_contract::quota::{Amounts, LimitRangeRules, PodAsk, QuotaRules};
 
 const LIMIT_RANGES: &str = "/limitranges";
 const QUOTAS: &str = "/resourcequotas";

@@ -1,13 +1,28 @@
 //! Label and field selectors, in the full grammar of the API, and what they mean for a watch.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::failure::Failure;
 use super::object::{Object, text};
 use super::registry::Resource;
-use super::store::Change;
+
+/// What happened to one object.
+#[derive(Debug)]
+pub struct Change {
+    /// Storage key.
+    pub key: String,
+    /// Version of this change.
+    pub version: u64,
+    /// The object before, if it existed.
+    pub before: Option<Arc<Object>>,
+    /// The object after, if it exists. For a deletion, `None`.
+    pub after: Option<Arc<Object>>,
+    /// For a deletion, the last state with the deletion's version.
+    pub last: Option<Arc<Object>>,
+}
 
 /// What a list or watch asks for.
 #[derive(Debug, Default, Clone)]

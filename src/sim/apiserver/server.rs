@@ -43,7 +43,7 @@ impl Default for Options {
             port: 0,
             tls_port: 0,
             seed: 0,
-            clock: Arc::new(crate::runtime::clock::wall),
+            clock: Arc::new(baton_runtime::clock::wall),
             garbage_collection: true,
             node_lifecycle: true,
             admission_policies: true,
@@ -71,7 +71,7 @@ pub enum StartError {
 ///
 /// ```no_run
 /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
-/// use baton::sim::apiserver::{ApiServer, Options};
+/// use baton_sim::apiserver::{ApiServer, Options};
 /// let server = ApiServer::start(Options::default()).await?;
 /// std::fs::write("kubeconfig", server.kubeconfig("admin"))?;
 /// # Ok(()) }

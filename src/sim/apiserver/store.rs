@@ -12,27 +12,12 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::object::{Object, key_of, metadata_mut, text};
-use super::selectors::Selection;
+use super::selectors::{Change, Selection};
 
 /// Events kept per collection before the oldest are forgotten.
 const HISTORY: usize = 50_000;
 /// Events a watcher may lag behind before it is cut off.
 const WATCH_BUFFER: usize = 100_000;
-
-/// What happened to one object.
-#[derive(Debug)]
-pub struct Change {
-    /// Storage key.
-    pub key: String,
-    /// Version of this change.
-    pub version: u64,
-    /// The object before, if it existed.
-    pub before: Option<Arc<Object>>,
-    /// The object after, if it exists. For a deletion, `None`.
-    pub after: Option<Arc<Object>>,
-    /// For a deletion, the last state with the deletion's version.
-    pub last: Option<Arc<Object>>,
-}
 
 /// Why a commit was refused.
 #[derive(Debug, PartialEq, Eq)]

@@ -18,8 +18,8 @@ use super::read::prefix;
 use super::registry::Resource;
 use super::request::Request;
 use super::schema::zero_object;
-use super::selectors::{Seen, Selection};
-use super::store::{Change, Subscription};
+use super::selectors::{Change, Seen, Selection};
+use super::store::Subscription;
 
 /// Longest life of a watch that names none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(45 * 60);

@@ -1,6 +1,6 @@
 //! Giving a pod its devices: per container, per resource in random order, preferred devices asked and devices allocated.
 
-use crate::runtime::clock;
+use baton_runtime::clock;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod};

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::devices::Devices;
 use super::grants::{Grant, Grants};
-use crate::contract::deviceplugin::ContainerAllocateResponse;
+use baton_contract::deviceplugin::ContainerAllocateResponse;
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -119,7 +119,7 @@ fn checksum(data: &Data) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::deviceplugin::{CdiDevice, Device, DevicePluginOptions};
+    use baton_contract::deviceplugin::{CdiDevice, Device, DevicePluginOptions};
 
     fn devices() -> Devices {
         let mut devices = Devices::default();

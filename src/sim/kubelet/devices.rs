@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::grants::{Grant, Grants, Ids, NO_NUMA};
-use crate::contract::deviceplugin::{ContainerAllocateResponse, Device, DevicePluginOptions};
-use crate::runtime::clock;
+use baton_contract::deviceplugin::{ContainerAllocateResponse, Device, DevicePluginOptions};
+use baton_runtime::clock;
 
 /// The word for a healthy device on the wire.
 pub const HEALTHY: &str = "Healthy";

@@ -10,12 +10,12 @@ use tonic::{Request, Status};
 use super::grants::Ids;
 use super::locked;
 use super::machine::Machine;
-use crate::contract::deviceplugin::device_plugin_client::DevicePluginClient;
-use crate::contract::deviceplugin::{
+use baton_contract::deviceplugin::device_plugin_client::DevicePluginClient;
+use baton_contract::deviceplugin::{
     AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
     PreStartContainerRequest, PreferredAllocationRequest,
 };
-use crate::runtime::clock;
+use baton_runtime::clock;
 
 /// A connected plugin.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Plugin {
         self.open(client.allocate(request)).await.map(tonic::Response::into_inner)
     }
 
-    /// Tells the plugin that a container is about to start.
+    /// Says to the plugin that a container is about to start.
     pub async fn pre_start(&self, ids: Vec<String>, timeout: Duration) -> Result<(), Status> {
         let mut request = Request::new(PreStartContainerRequest { devices_ids: ids });
         request.set_timeout(timeout);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::contract::deviceplugin::ContainerAllocateResponse;
+use baton_contract::deviceplugin::ContainerAllocateResponse;
 
 /// Device ids of one resource.
 pub type Ids = BTreeSet<String>;

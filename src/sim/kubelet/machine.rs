@@ -19,7 +19,7 @@ use super::options::KubeletOptions;
 use super::pod::PodHandle;
 use super::runtime::Runtime;
 use super::status_writer::StatusWriter;
-use crate::runtime::clock;
+use baton_runtime::clock;
 
 /// Everything the tasks of one run share.
 pub(super) struct Machine {

@@ -14,7 +14,7 @@ use super::locked;
 use super::machine::Machine;
 use super::options::KubeletOptions;
 use super::runtime::fnv;
-use crate::runtime::clock;
+use baton_runtime::clock;
 
 /// The version that nodes report.
 const VERSION: &str = "v1.36.0";

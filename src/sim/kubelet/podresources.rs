@@ -12,13 +12,13 @@ use super::controls::PodResourcesMode;
 use super::lifecycle::{Role, containers};
 use super::machine::{Machine, State};
 use super::{locked, wire};
-use crate::contract::podresources::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
-use crate::contract::podresources::{
+use baton_contract::podresources::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
+use baton_contract::podresources::{
     AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices, ContainerResources,
     GetPodResourcesRequest, GetPodResourcesResponse, ListPodResourcesRequest, ListPodResourcesResponse, NumaNode,
     NumaTopology, PodResources,
 };
-use crate::runtime::clock;
+use baton_runtime::clock;
 
 /// Calls allowed per second, and at once.
 const RATE: f64 = 100.0;

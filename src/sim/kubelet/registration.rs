@@ -9,8 +9,8 @@ use super::endpoint::{self, Plugin};
 use super::error::{KubeletError, check_socket_path};
 use super::machine::Machine;
 use super::{locked, wire};
-use crate::contract::deviceplugin::registration_server::{Registration, RegistrationServer};
-use crate::contract::deviceplugin::{Empty, RegisterRequest};
+use baton_contract::deviceplugin::registration_server::{Registration, RegistrationServer};
+use baton_contract::deviceplugin::{Empty, RegisterRequest};
 
 /// The only version of the device plugin API.
 const VERSION: &str = "v1beta1";

@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::locked;
 use super::process::Process;
-use crate::contract::deviceplugin::ContainerAllocateResponse;
-use crate::runtime::clock;
+use baton_contract::deviceplugin::ContainerAllocateResponse;
+use baton_runtime::clock;
 
 /// What a container was started with: the plugins' answers, merged; of two values for a key the first stays.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

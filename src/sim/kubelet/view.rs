@@ -8,7 +8,7 @@ use super::lifecycle::containers;
 use super::locked;
 use super::machine::Machine;
 use super::runtime::Injected;
-use crate::runtime::clock;
+use baton_runtime::clock;
 
 /// One container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

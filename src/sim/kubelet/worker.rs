@@ -13,7 +13,7 @@ use super::process::Process;
 use super::runtime::Injected;
 use super::status::{self, Observed, Waiting};
 use super::{admission, locked};
-use crate::runtime::clock;
+use baton_runtime::clock;
 
 /// Exit code of a process stopped by SIGTERM.
 const TERMINATED: i32 = 143;

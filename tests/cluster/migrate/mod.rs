@@ -194,7 +194,7 @@ impl Fleet {
         }
     }
 
-    /// By what the containers that run were started with, whoever gave it to them.
+    /// By what the containers that run were started with, by either plugin.
     fn no_gpu_is_shared(&self) {
         for node in &self.cluster.nodes {
             let mut holders: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -320,7 +320,7 @@ impl Fleet {
     }
 
     /// The promise of the page, and the figures.
-    fn tell(&self, way: &str) {
+    fn print(&self, way: &str) {
         let gaps: Vec<String> = self.gaps.iter().map(|gap| format!("{:.1}", gap.as_secs_f64())).collect();
         let longest = self.gaps.iter().max().copied().unwrap_or_default();
         println!(
@@ -378,7 +378,7 @@ async fn a_fleet_moves_from_nvidias_plugin_node_by_node_and_back() {
     for name in full.iter().chain(&long) {
         fleet.delete(name).await;
     }
-    fleet.tell("from NVIDIA's plugin");
+    fleet.print("from NVIDIA's plugin");
 
     fleet.gaps.clear();
     fleet.streams.insert(OURS);
@@ -391,7 +391,7 @@ async fn a_fleet_moves_from_nvidias_plugin_node_by_node_and_back() {
     fleet.streams.remove(OURS);
     fleet.renounce_waiting(OURS).await;
     fleet.flows(THEIRS, 2 * AT_A_TIME).await;
-    fleet.tell("back to NVIDIA's plugin");
+    fleet.print("back to NVIDIA's plugin");
 }
 
 /// HAMi's pods share GPUs, which Baton cannot know: a node is empty before it moves.
@@ -406,5 +406,5 @@ async fn a_fleet_moves_from_a_plugin_that_shares_gpus_by_empty_nodes() {
     fleet.streams.remove(THEIRS);
     fleet.join_baton(1, true).await;
     fleet.flows(OURS, 2 * AT_A_TIME).await;
-    fleet.tell("from HAMi");
+    fleet.print("from HAMi");
 }

@@ -1,4 +1,4 @@
-//! A device plugin of somebody else, which serves `nvidia.com/gpu` and answers with the GPUs that the kubelet chose.
+//! Another device plugin, which serves `nvidia.com/gpu` and answers with the GPUs that the kubelet chose.
 
 use std::path::PathBuf;
 use std::pin::Pin;

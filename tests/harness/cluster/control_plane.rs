@@ -98,7 +98,7 @@ impl RealControlPlane {
                 .arg(format!("--service-account-signing-key-file={}", certs.join("sa.key").display()))
                 .arg("--service-cluster-ip-range=10.0.0.0/24")
                 .arg("--allow-privileged=true")
-                // No controllers run here: nobody makes service account tokens or lifts the not-ready taint.
+                // No controllers run here that make service account tokens or lift the not-ready taint.
                 .arg("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"),
         );
         let ca_file = certs.join("apiserver.crt");

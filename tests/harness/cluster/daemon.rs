@@ -38,8 +38,9 @@ impl Daemon {
         self.kill();
         let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log).expect("log file");
         let err = log.try_clone().expect("log file");
-        let child = Command::new(&self.binary)
-            .args(&self.args)
+        let (program, args) = self.command();
+        let child = Command::new(program)
+            .args(args)
             .envs(self.env.iter().cloned())
             // Asked by plain HTTP, unless the arguments say otherwise. Not by flags: earlier versions do not know them.
             .env("BATON_ADMIN_AUTH", "none")
@@ -51,6 +52,16 @@ impl Daemon {
             .spawn()
             .expect("baton starts");
         self.child = Some(child);
+    }
+
+    /// The node daemon is a program of its own beside `baton`; earlier builds have only the command.
+    fn command(&self) -> (PathBuf, &[OsString]) {
+        let baton = PathBuf::from(&self.binary);
+        let alone = baton.with_file_name("baton-device-plugin");
+        match self.args.split_first() {
+            Some((command, args)) if command == "device-plugin" && alone.exists() => (alone, args),
+            _ => (baton, &self.args),
+        }
     }
 
     /// kill -9.

@@ -176,7 +176,7 @@ impl TestGangs {
     }
 
     pub fn reported(&self, reason: &str) -> usize {
-        self.cluster.notices.iter().filter(|(_, told)| *told == reason).count()
+        self.cluster.notices.iter().filter(|(_, found)| *found == reason).count()
     }
 }
 

@@ -493,7 +493,7 @@ impl TestScheduler {
                     self.tell_pod(&pod.key);
                 }
             }
-            // Nobody here shows PodGroups changed by these.
+            // PodGroups changed by these are not shown here.
             Effect::PodGroupStatus(write) => self.pod_group_writes.push(*write),
             Effect::MakePodGroup { gang, .. } => self.pod_groups_made.push(gang.to_string()),
             Effect::RemovePodGroup { gang, uid, .. } => self.pod_groups_removed.push((gang.to_string(), uid)),

@@ -191,7 +191,7 @@ impl TestJobs {
         self.change(name, |facts| facts.has_address = true);
     }
 
-    /// Agents serve whoever holds a lock, until nobody does.
+    /// Agents serve the holders of locks, until no lock is held.
     pub fn serve(&mut self) {
         while let Some(node) = self.cluster.locks.keys().next().cloned() {
             self.cluster.agent_releases(&node);
@@ -211,7 +211,7 @@ impl TestJobs {
         self.cluster.job_records().values().map(JobRecord::reservations).sum()
     }
 
-    /// Nobody holds more than there is, places are of jobs that want them, and no job rests below its minimum.
+    /// No node is over-committed, places are of jobs that want them, and no job rests below its minimum.
     pub fn check(&self) {
         let world = self.cluster.world();
         for (_, node) in world.nodes() {
@@ -222,7 +222,7 @@ impl TestJobs {
             assert!(!short && node.pods.len() as i64 <= facts.max_pods, "{} is over-committed: {left:?}", node.name);
         }
         let imagined = world.pods().filter(|pod| pod.facts.handoff.pod.uid.as_str().starts_with("place/"));
-        assert_eq!(imagined.count(), self.reserved(), "every place in the world is somebody's");
+        assert_eq!(imagined.count(), self.reserved(), "every place in the world is of a job");
         for (name, record) in self.cluster.job_records() {
             let facts = &self.cluster.jobs[name];
             if facts.is_over() {

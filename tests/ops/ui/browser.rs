@@ -1,4 +1,4 @@
-//! The pages in a real browser. With `UPDATE_DOCS=1` the pictures of `docs/ui.md` are made anew.
+//! The pages in a real browser. With `UPDATE_DOCS=1` the pictures of `docs/ui.md` are made again.
 
 use std::io::Write;
 use std::path::Path;
@@ -86,7 +86,7 @@ fn the_demo_is_shown_live_by_mouse_and_by_keyboard() {
     let Some(browser) = browser() else { return };
     let mut demo = Kept::start(&["--ui"]);
     let url = demo
-        .told
+        .output
         .lines()
         .find_map(|line| line.split_once("in the browser: "))
         .map(|(_, url)| url.trim().to_owned())

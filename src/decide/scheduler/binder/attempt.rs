@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::{PodRef, Shared};
-use crate::decide::lock::LockClaim;
-use crate::decide::scheduler::effect::{Effect, Effects, Ticket};
-use crate::decide::scheduler::rules::Annotations;
-use crate::decide::world::{NodeId, PodId};
+use crate::lock::LockClaim;
+use crate::scheduler::effect::{Effect, Effects, Ticket};
+use crate::scheduler::rules::Annotations;
+use crate::world::{NodeId, PodId};
+use baton_contract::{PodRef, Shared};
 
 /// A PreBind request is repeated after this time.
 const REPEAT_AFTER: Duration = Duration::from_secs(5);

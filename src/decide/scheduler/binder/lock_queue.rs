@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::LockRead;
-use crate::decide::lock::{ExpiredHolder, Intent, WaitReason};
-use crate::decide::scheduler::context::Context;
-use crate::decide::scheduler::reporter::Reporter;
-use crate::decide::scheduler::timers::Timer;
-use crate::decide::world::{Node, NodeId, PodId};
+use crate::lock::{ExpiredHolder, Intent, WaitReason};
+use crate::scheduler::context::Context;
+use crate::scheduler::reporter::Reporter;
+use crate::scheduler::timers::Timer;
+use crate::world::{Node, NodeId, PodId};
+use baton_contract::LockRead;
 
 use super::attempt::{BindAttempt, Stage};
 use super::{Binder, Outlook, ReportedLock};

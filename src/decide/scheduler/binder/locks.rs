@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::contract::{LockRead, PodKey, PodRef, PodUid};
-use crate::decide::lock::{
+use crate::lock::{
     BoundHolder, ExpiredHolder, GoneReason, HolderState, Intent, LockClaim, LockView, ReleaseReason, acquire,
 };
-use crate::decide::scheduler::context::{Context, Step};
-use crate::decide::scheduler::effect::{Effect, LockResult};
-use crate::decide::scheduler::timers::Timer;
-use crate::decide::world::{Node, NodeId, Place, Pod, PodId};
+use crate::scheduler::context::{Context, Step};
+use crate::scheduler::effect::{Effect, LockResult};
+use crate::scheduler::timers::Timer;
+use crate::world::{Node, NodeId, Place, Pod, PodId};
+use baton_contract::{LockRead, PodKey, PodRef, PodUid};
 
 use super::attempt::{Cancel, Stage};
 use super::{Binder, MOST_DELETIONS, SUSPENDED};

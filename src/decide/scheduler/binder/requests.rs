@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use crate::contract::{LockRead, PodRef};
-use crate::decide::scheduler::context::Context;
-use crate::decide::scheduler::effect::Effect;
-use crate::decide::scheduler::extend;
-use crate::decide::scheduler::reservations::Reservations;
-use crate::decide::scheduler::rules::Outcome;
-use crate::decide::scheduler::select::choose::refused_by;
-use crate::decide::scheduler::timers::Timer;
-use crate::decide::world::{NodeId, Place, PodId};
+use crate::scheduler::context::Context;
+use crate::scheduler::effect::Effect;
+use crate::scheduler::extend;
+use crate::scheduler::reservations::Reservations;
+use crate::scheduler::rules::Outcome;
+use crate::scheduler::select::choose::refused_by;
+use crate::scheduler::timers::Timer;
+use crate::world::{NodeId, Place, PodId};
+use baton_contract::{LockRead, PodRef};
 
 use super::attempt::{Cancel, Stage};
 use super::{BindAnswer, BindRequest, BindVerdict, Binder, RequestId};

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::decide::scheduler::rules::{Candidate, Outcome, Plugins, Victim, View};
-use crate::decide::scheduler::select::choose::{judge, prepare};
-use crate::decide::world::{NodeId, Place, Pod, PodId, World};
+use crate::scheduler::rules::{Candidate, Outcome, Plugins, Victim, View};
+use crate::scheduler::select::choose::{judge, prepare};
+use crate::world::{NodeId, Place, Pod, PodId, World};
 
 use super::units::Units;
 
@@ -156,7 +156,7 @@ pub fn judge_budgets(world: &World, pods: &[PodId]) -> Vec<Victim> {
         })
         .collect();
     victims.sort_by(|a, b| b.priority.cmp(&a.priority).then(a.created.cmp(&b.created)));
-    let mut used: BTreeMap<&crate::contract::PodKey, i64> = BTreeMap::new();
+    let mut used: BTreeMap<&baton_contract::PodKey, i64> = BTreeMap::new();
     for victim in &mut victims {
         let Some(pod) = world.pod(victim.pod) else { continue };
         for (key, budget) in world.budgets_of(pod) {

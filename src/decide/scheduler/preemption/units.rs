@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::contract::PodKey;
-use crate::contract::gang::{GangId, MatchPolicy};
-use crate::contract::tyjob::{Role, Stage, WorkerEnd, keys};
-use crate::decide::tyjob::placement::JobFacts;
-use crate::decide::world::gangs::Gang;
-use crate::decide::world::{Place, Pod, PodId, World};
+use crate::tyjob::placement::JobFacts;
+use crate::world::gangs::Gang;
+use crate::world::{Place, Pod, PodId, World};
+use baton_contract::PodKey;
+use baton_contract::gang::{GangId, MatchPolicy};
+use baton_contract::tyjob::{Role, Stage, WorkerEnd, keys};
 
 /// Names one set of pods.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -16,7 +16,7 @@ pub mod registry;
 pub mod slots;
 mod wanted;
 
-pub use crate::decide::text::Text;
+pub use crate::text::Text;
 pub use annotations::Annotations;
 pub use outcome::{Outcome, Refusal};
 pub use plugins::Plugins;
@@ -24,7 +24,7 @@ pub use points::{
     Candidate, Claimed, Filter, NodeScore, Permit, Plugin, PreFilter, PreScore, QueueSort, Queued, Reads, Reserve,
     Score, SortKey, Victim, View,
 };
-pub(in crate::decide) use points::{PostFilter, PreBind};
+pub(crate) use points::{PostFilter, PreBind};
 pub use registry::{Enabled, Extension, RegistryError};
 pub use slots::{KeptSlots, Slots};
 pub use wanted::Wanted;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::decide::help::Help;
-use crate::decide::text::Text;
-use crate::decide::world::Wake;
+use crate::help::Help;
+use crate::text::Text;
+use crate::world::Wake;
 
 /// A rule's "no".
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::key;
-use crate::decide::devices::Held;
-use crate::decide::scheduler::Effects;
-use crate::decide::scheduler::rules::Annotations;
-use crate::decide::world::devices::DeviceChoice;
-use crate::decide::world::volume::VolumePlan;
-use crate::decide::world::{Node, NodeId, Pod, PodId, World};
+use crate::devices::Held;
+use crate::scheduler::Effects;
+use crate::scheduler::rules::Annotations;
+use crate::world::devices::DeviceChoice;
+use crate::world::volume::VolumePlan;
+use crate::world::{Node, NodeId, Pod, PodId, World};
+use baton_contract::key;
 
 use super::outcome::Outcome;
 use super::slots::Slots;
@@ -45,12 +45,12 @@ pub enum Reads {
     /// Nothing: the rule does not concern this pod. Its Filter would say fit of every node, its Score would rate every node 0,
     /// PreScore does nothing, and nothing is left in the slots. They need not be asked.
     Nothing,
-    /// Of the pod, no more than [`PodShape`](crate::decide::scheduler::PodShape) keeps, so not its labels; of the world, no more
+    /// Of the pod, no more than [`PodShape`](crate::scheduler::PodShape) keeps, so not its labels; of the world, no more
     /// than the one node's object, agent, devices, requests and number of pods. Not the time, not other pods, not the lock.
     /// PreScore does nothing. Such an answer stays true until that node changes.
     Node,
     /// Besides, the typical mix of requests: such an answer stays true until the node changes or
-    /// [`Mix::epoch`](crate::decide::world::Mix::epoch) rises.
+    /// [`Mix::epoch`](crate::world::Mix::epoch) rises.
     Mix,
     /// Anything. Every node is judged again for every pod.
     World,
@@ -121,7 +121,7 @@ pub struct Candidate {
 }
 
 /// Decides where pods are evicted when no node fits.
-pub(in crate::decide) trait PostFilter: Plugin {
+pub(crate) trait PostFilter: Plugin {
     /// The node whose victims are evicted; `None` evicts no pod.
     fn pick<'a>(&self, candidates: &'a [Candidate]) -> Option<&'a Candidate>;
 }
@@ -175,7 +175,7 @@ pub struct Claimed {
 }
 
 /// [`Claimed`], taken apart.
-pub(in crate::decide) struct ClaimedParts(
+pub(crate) struct ClaimedParts(
     pub Annotations,
     pub Option<Arc<Wanted>>,
     pub Option<Held>,
@@ -193,7 +193,7 @@ impl Default for Claimed {
 
 impl Claimed {
     /// What DeviceFit claims: the devices, the choice behind them, and the annotations that name them.
-    pub(in crate::decide) fn claim_devices(
+    pub(crate) fn claim_devices(
         &mut self,
         wanted: Option<Arc<Wanted>>,
         choice: Option<Arc<DeviceChoice>>,
@@ -207,12 +207,12 @@ impl Claimed {
     }
 
     /// What VolumeBinding claims.
-    pub(in crate::decide) fn claim_volumes(&mut self, plan: Option<VolumePlan>) {
+    pub(crate) fn claim_volumes(&mut self, plan: Option<VolumePlan>) {
         self.volumes = plan;
     }
 
     /// Takes it apart, for the world.
-    pub(in crate::decide) fn into_parts(self) -> ClaimedParts {
+    pub(crate) fn into_parts(self) -> ClaimedParts {
         ClaimedParts(self.annotations, self.wanted, self.devices, self.choice, self.volumes)
     }
 
@@ -247,7 +247,7 @@ pub trait Permit: Plugin {
 }
 
 /// Does what must be done before the lock.
-pub(in crate::decide) trait PreBind: Plugin {
+pub(crate) trait PreBind: Plugin {
     /// Effects to perform. Fit goes on; wait-until is asked again then, or when volumes changed; anything else fails the bind.
     /// `since` is the monotonic time of the first question.
     fn pre_bind(&self, view: View<'_>, pod: &Pod, node: NodeId, since: Duration, effects: &mut Effects) -> Outcome;

@@ -98,7 +98,7 @@ pub struct Extension<R> {
 
 /// A rule of whatever type at its extension points, with its weight at each.
 #[derive(Clone)]
-pub(in crate::decide) struct Points {
+pub(crate) struct Points {
     name: &'static str,
     at: Vec<(Point, i64, Add)>,
 }
@@ -128,14 +128,14 @@ impl<R: Plugin + 'static> Extension<R> {
         pub pre_filter: PreFilter,
         /// Judges nodes.
         pub filter: Filter,
-        pub(in crate::decide) post_filter: PostFilter,
+        pub(crate) post_filter: PostFilter,
         /// Prepares for ratings.
         pub pre_score: PreScore,
         /// Takes what the pod needs.
         pub reserve: Reserve,
         /// Lets reserved pods go on.
         pub permit: Permit,
-        pub(in crate::decide) pre_bind: PreBind,
+        pub(crate) pre_bind: PreBind,
     }
 
     /// Rates nodes with this weight, 1 to 100.
@@ -198,18 +198,18 @@ pub struct Enabled {
 
 impl Enabled {
     /// Rules that look for victims when nothing fits.
-    pub(in crate::decide) fn post_filter(&self) -> &[Arc<dyn PostFilter>] {
+    pub(crate) fn post_filter(&self) -> &[Arc<dyn PostFilter>] {
         &self.post_filter
     }
 
     /// Rules that prepare a bind before the lock.
-    pub(in crate::decide) fn pre_bind(&self) -> &[Arc<dyn PreBind>] {
+    pub(crate) fn pre_bind(&self) -> &[Arc<dyn PreBind>] {
         &self.pre_bind
     }
 
     /// Adds a rule at `point`; nothing where it does not have it. The error names a rule that is there already, or whose weight is
     /// out of range.
-    pub(in crate::decide) fn add(&mut self, rule: &Points, point: Point, weight: i64) -> Result<(), RegistryError> {
+    pub(crate) fn add(&mut self, rule: &Points, point: Point, weight: i64) -> Result<(), RegistryError> {
         let name = rule.name;
         for (_, _, add) in rule.at.iter().filter(|(at, ..)| *at == point) {
             add(self, weight);

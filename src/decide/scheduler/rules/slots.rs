@@ -31,7 +31,7 @@ impl Values {
     }
 }
 
-/// What plugins keep from one pod to the next of the same [`PodShape`](crate::decide::scheduler::PodShape): it follows from nothing
+/// What plugins keep from one pod to the next of the same [`PodShape`](crate::scheduler::PodShape): it follows from nothing
 /// else of a pod than its shape, or says itself for which pods it holds. Losing it costs time and changes no answer.
 #[derive(Default)]
 pub struct KeptSlots(Values);

@@ -1,10 +1,10 @@
 //! What a pod wants of devices, judged once for every pod of its shape with the same containers.
 
-use crate::contract::Shared;
-use crate::decide::devices::PodDeviceRequest;
-use crate::decide::pod::PodContainer;
-use crate::decide::world::Pod;
-use crate::decide::world::devices::{DeviceKinds, kinds_of};
+use crate::devices::PodDeviceRequest;
+use crate::pod::PodContainer;
+use crate::world::Pod;
+use crate::world::devices::{DeviceKinds, kinds_of};
+use baton_contract::Shared;
 
 /// A pod's request.
 #[derive(Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::decide::scheduler::rules::{NodeScore, Outcome, Plugins, Reads, Refusal, Slots, Text, View};
-use crate::decide::world::{Node, NodeId, Pod, Wake};
+use crate::scheduler::rules::{NodeScore, Outcome, Plugins, Reads, Refusal, Slots, Text, View};
+use crate::world::{Node, NodeId, Pod, Wake};
 
 /// The answer.
 pub enum Choice {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::decide::scheduler::rules::{Outcome, Plugin, Plugins, Reads, Score, Slots, View};
-use crate::decide::world::{Node, NodeId, Pod};
+use crate::scheduler::rules::{Outcome, Plugin, Plugins, Reads, Score, Slots, View};
+use crate::world::{Node, NodeId, Pod};
 
 use super::table::Judge;
 

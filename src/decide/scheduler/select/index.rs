@@ -5,8 +5,8 @@
 //! one judgement per node that changed since this shape was last asked for, each `O(log nodes)` to enter. Kept per shape and node:
 //! about 70 bytes; at most [`SHAPES`](super::table::SHAPES) shapes, the longest unused one goes first.
 
-use crate::decide::scheduler::rules::{Plugins, Reads, Slots, View};
-use crate::decide::world::{NodeId, Pod};
+use crate::scheduler::rules::{Plugins, Reads, Slots, View};
+use crate::world::{NodeId, Pod};
 
 use super::choose::{Choice, prepare_in, scan};
 use super::concern::Concern;

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::decide::scheduler::rules::NodeScore;
-use crate::decide::world::{Node, NodeId};
+use crate::scheduler::rules::NodeScore;
+use crate::world::{Node, NodeId};
 
 use super::concern::{Concern, RuleSet};
 use super::table::Ranking;

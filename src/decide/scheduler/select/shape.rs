@@ -1,10 +1,10 @@
 //! The part of a pod that rules about single nodes may read: pods of one shape get the same answers.
 
-use crate::contract::image::ImageName;
-use crate::contract::{ContainerRequest, RequestError};
-use crate::decide::pod::{ContainerKind, PodContainer};
-use crate::decide::world::spec::{DeviceWishes, Labels, NodeTerm, Toleration};
-use crate::decide::world::{Pod, Rated, Resources};
+use crate::pod::{ContainerKind, PodContainer};
+use crate::world::spec::{DeviceWishes, Labels, NodeTerm, Toleration};
+use crate::world::{Pod, Rated, Resources};
+use baton_contract::image::ImageName;
+use baton_contract::{ContainerRequest, RequestError};
 
 /// A pod without its name, its labels, and whatever only other pods and the queue care about.
 #[derive(Debug, Clone, PartialEq, Eq)]

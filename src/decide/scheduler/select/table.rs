@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::contract::Shared;
-use crate::decide::pod::PodContainer;
-use crate::decide::scheduler::rules::{KeptSlots, Outcome, Refusal, Slots, Text};
-use crate::decide::world::{Dense, Node, NodeId, Pod, PodSpec, World};
+use crate::pod::PodContainer;
+use crate::scheduler::rules::{KeptSlots, Outcome, Refusal, Slots, Text};
+use crate::world::{Dense, Node, NodeId, Pod, PodSpec, World};
+use baton_contract::Shared;
 
 use super::choose::Diagnosis;
 use super::shape::PodShape;

@@ -1,6 +1,6 @@
 //! Which TYJobs are tried, and what is kept of an attempt to place one.
 
-use crate::contract::tyjob::{BasicPolicy, ScheduleState};
+use baton_contract::tyjob::{BasicPolicy, ScheduleState};
 
 use super::JobFacts;
 

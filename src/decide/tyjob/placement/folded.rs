@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::contract::key;
-use crate::decide::world::Resources;
+use crate::world::Resources;
+use baton_contract::key;
 
 /// The name under which GPUs are counted, in percent.
 pub const GPU_PERCENT: &str = "gpu";

@@ -1,5 +1,5 @@
 //! Placement of TYJobs, decided on values: which jobs are tried, in which order, which node a pod gets, what is kept of an
-//! attempt, and when a job can never fit. The scheduler ([`crate::decide::scheduler`]) runs these on the world.
+//! attempt, and when a job can never fit. The scheduler ([`crate::scheduler`]) runs these on the world.
 
 mod classify;
 mod folded;
@@ -8,7 +8,7 @@ mod room;
 mod score;
 mod unfit;
 
-pub use crate::decide::world::tyjob_facts::{
+pub use crate::world::tyjob_facts::{
     JobFacts, JobIdentity, JobPart, JobSpec, PriorityClassFacts, PriorityClasses, ScheduledCondition, Seat,
 };
 pub use classify::{AttemptResult, Class, PlacedPods, Situation, classify, verdict};

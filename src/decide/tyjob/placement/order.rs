@@ -6,8 +6,8 @@ use std::fmt;
 
 use jiff::Timestamp;
 
-use crate::contract::PodKey;
-use crate::contract::tyjob::JobQueuePolicy;
+use baton_contract::PodKey;
+use baton_contract::tyjob::JobQueuePolicy;
 
 use super::folded::Folded;
 

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::contract::key;
-use crate::contract::request::GpuRequest;
-use crate::decide::devices::{NodePool, PodDeviceRequest, PoolState, pick};
-use crate::decide::world::spec::Labels;
-use crate::decide::world::{Node, Resources, Stock};
+use crate::devices::{NodePool, PodDeviceRequest, PoolState, pick};
+use crate::world::spec::Labels;
+use crate::world::{Node, Resources, Stock};
+use baton_contract::key;
+use baton_contract::request::GpuRequest;
 
 use super::score::wanted;
 

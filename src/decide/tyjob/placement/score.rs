@@ -1,8 +1,8 @@
 //! How the basic policies rate a node for one pod.
 
-use crate::contract::key;
-use crate::contract::tyjob::{BasicPolicy, Role};
-use crate::decide::world::{Node, Resources, World};
+use crate::world::{Node, Resources, World};
+use baton_contract::key;
+use baton_contract::tyjob::{BasicPolicy, Role};
 
 use super::folded::{Folded, GPU_PERCENT, gpu_percent};
 

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::draft::Draft;
 use super::effect::JobEffect;
 use super::view::{NodeReachability, PodView};
-use crate::contract::tyjob::{CleanPodPolicy, keys};
+use baton_contract::tyjob::{CleanPodPolicy, keys};
 
 /// A terminating pod of a node that is silent for longer than this counts as dead.
 const SILENCE: SignedDuration = SignedDuration::from_secs(5 * 60);

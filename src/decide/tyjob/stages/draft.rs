@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::effect::JobEffect;
 use super::view::{JobView, PodView};
-use crate::contract::tyjob::{Allocation, Stage, TyJobSpec, TyJobStatus};
+use baton_contract::tyjob::{Allocation, Stage, TyJobSpec, TyJobStatus};
 
 /// Nodes that `status.nodes` names; the rest are counted.
 const NODES_SHOWN: usize = 8;

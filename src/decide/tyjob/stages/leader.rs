@@ -7,7 +7,7 @@ use super::draft::{Draft, clear, set};
 use super::effect::JobEffect;
 use super::pod::{overridden_env, pod_of};
 use super::view::{ImageWait, NodeReachability, Phase, PodView};
-use crate::contract::tyjob::{ScheduleState, Stage, TyJobSpec, condition};
+use baton_contract::tyjob::{ScheduleState, Stage, TyJobSpec, condition};
 
 /// An image that cannot be pulled is tried for this long.
 const IMAGE_PATIENCE: SignedDuration = SignedDuration::from_secs(5 * 60);

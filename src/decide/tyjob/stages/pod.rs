@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::view::JobView;
-use crate::contract::tyjob::{Allocation, Member, PodTemplate, Role, TyJobSpec, keys};
+use baton_contract::tyjob::{Allocation, Member, PodTemplate, Role, TyJobSpec, keys};
 
 /// The names of [`environment`], in its order.
 const ENV: [&str; 6] = [

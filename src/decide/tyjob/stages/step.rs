@@ -5,7 +5,7 @@ use jiff::{Timestamp, Unit};
 use super::draft::{Draft, clear, set};
 use super::effect::JobEffect;
 use super::view::{CreateFailure, JobView, PodView};
-use crate::contract::tyjob::{InvalidField, Stage, TyJobStatus, condition, keys};
+use baton_contract::tyjob::{InvalidField, Stage, TyJobStatus, condition, keys};
 
 /// What a job's status must be, and what is to be done after it is written. `pods` are those that the job controls.
 ///

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::contract::tyjob::{InvalidField, TyJob};
+use baton_contract::tyjob::{InvalidField, TyJob};
 
 /// A job as it was read last.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,7 +6,7 @@ use super::draft::Draft;
 use super::effect::JobEffect;
 use super::pod::pod_of;
 use super::view::{NodeReachability, Phase, PodView};
-use crate::contract::tyjob::{Allocation, Stage, WorkerEnd};
+use baton_contract::tyjob::{Allocation, Stage, WorkerEnd};
 
 /// What the workers of a job come to.
 #[derive(Debug, Default)]

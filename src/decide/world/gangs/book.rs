@@ -8,8 +8,8 @@ use super::declared::{Declared, PodGroupFacts};
 use super::gang::Gang;
 use super::member::{Member, MemberState};
 use super::votes::MemberAge;
-use crate::contract::gang::{BadName, GangId, PodGroupApi};
-use crate::decide::world::{Pod, PodId};
+use crate::world::{Pod, PodId};
+use baton_contract::gang::{BadName, GangId, PodGroupApi};
 
 /// Where a pod was entered.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::gang::{Committed, GangId, MAX_WAIT, MatchPolicy, Mode, TimeoutClock};
+use baton_contract::gang::{Committed, GangId, MAX_WAIT, MatchPolicy, Mode, TimeoutClock};
 
 /// The installation's defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

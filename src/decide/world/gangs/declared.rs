@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::gang::{
+use crate::world::Resources;
+use baton_contract::gang::{
     BadName, BadValue, GangId, MatchPolicy, Mode, PodGroupApi, PodGroupStatus, TimeoutClock, key, parse_groups,
     parse_members, parse_sub_priority, parse_wait,
 };
-use crate::decide::world::Resources;
 
 use super::config::GangDefaults;
 

@@ -9,7 +9,7 @@ use super::config::{GangConfig, GangDefaults, GroupId};
 use super::declared::{Declared, DeclaredFields, Owner, PodGroupFacts, Warning};
 use super::member::{Member, MemberCounts};
 use super::votes::{MemberAge, Votes, count_in, count_out};
-use crate::contract::gang::{BadValue, Committed, GangId, MatchPolicy, Mode, PodGroupApi, TimeoutClock, key};
+use baton_contract::gang::{BadValue, Committed, GangId, MatchPolicy, Mode, PodGroupApi, TimeoutClock, key};
 
 /// What members of one level state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

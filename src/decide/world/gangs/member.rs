@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::declared::Declared;
-use crate::contract::PodRef;
-use crate::contract::gang::Committed;
-use crate::decide::pod::Phase;
-use crate::decide::world::{Place, Pod, PodId};
+use crate::pod::Phase;
+use crate::world::{Place, Pod, PodId};
+use baton_contract::PodRef;
+use baton_contract::gang::Committed;
 
 /// Where a member stands. Every member is exactly one of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

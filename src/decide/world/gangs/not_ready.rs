@@ -6,8 +6,8 @@ use super::book::{GangBook, Resolved};
 use super::config::GroupId;
 use super::gang::Gang;
 use super::rule;
-use crate::contract::gang::{BadName, BadValue, GangId};
-use crate::decide::world::Pod;
+use crate::world::Pod;
+use baton_contract::gang::{BadName, BadValue, GangId};
 
 /// Why the pods of a gang are not ready for an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]

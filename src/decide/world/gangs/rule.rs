@@ -1,7 +1,7 @@
 //! When a gang is complete and when it is satisfied: arithmetic over its counts.
 
 use super::member::MemberCounts;
-use crate::contract::gang::MatchPolicy;
+use baton_contract::gang::MatchPolicy;
 
 /// Members that count against the minimum before an attempt: those without a node that may be tried, and those that the policy
 /// counts beside them. `once` is the group's flag: under [`MatchPolicy::OnceSatisfied`] it ends the rule.

@@ -7,8 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::gang::Gang;
 use super::rule;
-use crate::contract::gang::{PodGroupPhase, PodGroupStatus, key};
-use crate::decide::world::PodId;
+use crate::world::PodId;
+use baton_contract::gang::{PodGroupPhase, PodGroupStatus, key};
 
 /// The progress of one group: what only its attempts know. The times are wall times, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]

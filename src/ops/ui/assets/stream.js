@@ -9,30 +9,30 @@ let last = null; // of the kinds below
 let hello = null;
 let at = 0;
 
-function tell(message) {
+function post(message) {
   for (const page of pages) page(message);
 }
 
 function open() {
   const source = new EventSource('api/stream');
   const on = (name, then) => source.addEventListener(name, (event) => then(JSON.parse(event.data)));
-  const status = (message) => tell((last = message));
+  const status = (message) => post((last = message));
   on('hello', (data) => {
     hello = data;
     status({ kind: 'live', hello, at: data.at });
   });
   on('snapshot', (data) => {
     ({ rows, at } = data);
-    tell({ kind: 'snapshot', rows, at });
+    post({ kind: 'snapshot', rows, at });
   });
   on('delta', (data) => {
     at = data.at;
     merge(rows, data.rows);
-    tell({ kind: 'delta', rows: data.rows, at });
+    post({ kind: 'delta', rows: data.rows, at });
   });
   on('ping', (data) => {
     at = data.at;
-    tell({ kind: 'live', hello, at });
+    post({ kind: 'live', hello, at });
   });
   on('gone', (data) => status({ kind: 'gone', why: data.why }));
   source.onerror = () => {

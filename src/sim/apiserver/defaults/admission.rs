@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::types::set;
-use crate::sim::apiserver::failure::Failure;
-use crate::sim::apiserver::object::meta;
-use crate::sim::apiserver::registry::Resource;
+use super::pod::set;
+use crate::apiserver::failure::Failure;
+use crate::apiserver::object::meta;
+use crate::apiserver::registry::Resource;
 
 /// What priority admission looks up: (value, preemption policy) of a class, or of the default class for `""`.
 pub type Classes<'a> = dyn Fn(&str) -> Option<(String, i64, String)> + 'a;

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::sim::apiserver::registry::Resource;
-use crate::sim::apiserver::schema::zero_object;
-use crate::sim::apiserver::validate::quantity;
+use crate::apiserver::registry::Resource;
+use crate::apiserver::schema::zero_object;
+use crate::apiserver::validate::quantity;
 
 /// Resets what a client cannot bring along and sets the first status.
 pub fn prepare(resource: &Resource, value: &mut Value) {

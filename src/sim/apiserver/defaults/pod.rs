@@ -2,8 +2,6 @@
 
 use serde_json::{Map, Value, json};
 
-use super::types::set;
-
 /// Defaults the pod spec of a template at a pointer, if there is one.
 pub(super) fn template(value: &mut Value, extra: &[&str], at: &str) {
     for key in extra {
@@ -110,5 +108,14 @@ fn volume(volume: &mut Value) {
     set(volume, "/hostPath", "type", json!(""));
     if volume.as_object().is_some_and(|m| m.len() == 1) {
         set(volume, "", "emptyDir", json!({}));
+    }
+}
+
+/// Sets `key` of the object at a JSON pointer, if that object is there and the key is not.
+pub(super) fn set(value: &mut Value, at: &str, key: &str, default: Value) {
+    let Some(map) = value.pointer_mut(at).and_then(Value::as_object_mut) else { return };
+    let slot = map.entry(key.to_owned()).or_insert(Value::Null);
+    if slot.is_null() {
+        *slot = default;
     }
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::pod;
-use crate::sim::apiserver::registry::Resource;
+use super::pod::{self, set};
+use crate::apiserver::registry::Resource;
 
 /// Defaults that belong to the type and are owned by the manager that writes the object.
 pub fn decode_time(resource: &Resource, value: &mut Value) {
@@ -134,14 +134,5 @@ fn definition(value: &mut Value) {
             .find(|v| v["storage"] == true)
             .map(|v| v["name"].clone());
         value["status"]["storedVersions"] = stored.into_iter().collect();
-    }
-}
-
-/// Sets `key` of the object at a JSON pointer, if that object is there and the key is not.
-pub(super) fn set(value: &mut Value, at: &str, key: &str, default: Value) {
-    let Some(map) = value.pointer_mut(at).and_then(Value::as_object_mut) else { return };
-    let slot = map.entry(key.to_owned()).or_insert(Value::Null);
-    if slot.is_null() {
-        *slot = default;
     }
 }

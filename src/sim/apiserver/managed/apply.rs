@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use super::changes::strip;
 use super::fieldset::shown;
 use super::{Entries, FieldSet, Manager, compare};
-use crate::sim::apiserver::failure::Failure;
-use crate::sim::apiserver::schema::{Node, Rel, Schema, item_key};
+use crate::apiserver::failure::Failure;
+use crate::apiserver::schema::{Node, Rel, Schema, item_key};
 
 /// The result of an apply.
 pub struct Applied {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::FieldSet;
-use crate::sim::apiserver::schema::{Node, Rel, Schema, item_key};
+use crate::apiserver::schema::{Node, Rel, Schema, item_key};
 
 /// The fields that came, changed and went.
 #[derive(Debug, Default)]

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{FieldSet, compare};
-use crate::sim::apiserver::object::metadata_mut;
-use crate::sim::apiserver::schema::Schema;
+use crate::apiserver::object::metadata_mut;
+use crate::apiserver::schema::Schema;
 
 /// Who writes.
 #[derive(Debug, Clone, PartialEq, Eq)]

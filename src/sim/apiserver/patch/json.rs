@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::sim::apiserver::failure::Failure;
+use crate::apiserver::failure::Failure;
 
 /// Applies the operations in order; nothing is changed unless all hold.
 pub fn json_patch(value: &Value, patch: &Value) -> Result<Value, Failure> {

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::sim::apiserver::failure::Failure;
-use crate::sim::apiserver::schema::{Node, Rel, Schema};
+use crate::apiserver::failure::Failure;
+use crate::apiserver::schema::{Node, Rel, Schema};
 
 /// Merges `patch` into `value` by the types of `schema`.
 pub fn strategic_patch(schema: &Schema, value: &Value, patch: &Value) -> Result<Value, Failure> {
@@ -101,7 +101,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::sim::apiserver::schema::builtin_schema;
+    use crate::apiserver::schema::builtin_schema;
 
     #[test]
     fn lists_merge_by_their_keys_and_directives_delete_and_replace() {

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::sim::apiserver::auth::User;
-use crate::sim::apiserver::object::meta;
-use crate::sim::apiserver::registry::Resource;
-use crate::sim::apiserver::request::Request;
+use crate::apiserver::auth::User;
+use crate::apiserver::object::meta;
+use crate::apiserver::registry::Resource;
+use crate::apiserver::request::Request;
 
 /// A write as policies see it.
 pub struct Asked<'a> {
@@ -50,7 +50,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// The name that a refusal tells.
+    /// The name that a refusal gives.
     pub(super) fn shown_name(&self) -> &str {
         let generated = self.object.map(|object| meta(object, "name")).filter(|name| !name.is_empty());
         if self.name.is_empty() { generated.unwrap_or("Unknown") } else { self.name }

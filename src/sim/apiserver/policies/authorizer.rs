@@ -8,9 +8,9 @@ use cel::common::types::{CelBool, CelString, STRING_TYPE, Type};
 use cel::common::value::{CowVal, StaticVal, Val};
 use cel::{DeclarationError, Env, ExecutionError};
 
-use crate::sim::apiserver::auth::{User, Users, path_allowed};
-use crate::sim::apiserver::request::Target;
-use crate::sim::apiserver::store::Store;
+use crate::apiserver::auth::{User, Users, path_allowed};
+use crate::apiserver::request::Target;
+use crate::apiserver::store::Store;
 
 static TYPE: Type = Type::new_unspecified_type("kubernetes.authorization.Authorizer");
 

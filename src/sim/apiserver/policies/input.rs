@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 use super::asked::Asked;
 use super::authorizer::Authorizer;
 use super::compile::{ENV, Expression, Variable};
-use crate::sim::apiserver::auth::Users;
-use crate::sim::apiserver::request::Target;
-use crate::sim::apiserver::store::Store;
+use crate::apiserver::auth::Users;
+use crate::apiserver::request::Target;
+use crate::apiserver::store::Store;
 
 type Lazy = OnceLock<Box<dyn Val>>;
 

@@ -7,10 +7,10 @@ use arc_swap::ArcSwap;
 use super::asked::Asked;
 use super::input::Input;
 use super::policy::Policy;
-use crate::sim::apiserver::auth::Users;
-use crate::sim::apiserver::failure::Failure;
-use crate::sim::apiserver::object::meta;
-use crate::sim::apiserver::store::Store;
+use crate::apiserver::auth::Users;
+use crate::apiserver::failure::Failure;
+use crate::apiserver::object::meta;
+use crate::apiserver::store::Store;
 
 /// API group of policies and bindings; its kinds are never judged.
 pub const GROUP: &str = "admissionregistration.k8s.io";

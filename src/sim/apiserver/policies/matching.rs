@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::asked::Asked;
-use crate::sim::apiserver::auth::strings;
-use crate::sim::apiserver::selectors::selects;
-use crate::sim::apiserver::store::Store;
+use crate::apiserver::auth::strings;
+use crate::apiserver::selectors::selects;
+use crate::apiserver::store::Store;
 
 /// `matchConstraints` of a policy, `matchResources` of a binding.
 #[derive(Default)]

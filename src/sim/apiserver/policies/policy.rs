@@ -6,10 +6,10 @@ use super::asked::Asked;
 use super::compile::{Expression, Names, Variable};
 use super::input::{Input, Scope};
 use super::matching::Match;
-use crate::sim::apiserver::auth::strings;
-use crate::sim::apiserver::failure::Cause;
-use crate::sim::apiserver::object::{meta, text};
-use crate::sim::apiserver::store::Store;
+use crate::apiserver::auth::strings;
+use crate::apiserver::failure::Cause;
+use crate::apiserver::object::{meta, text};
+use crate::apiserver::store::Store;
 
 /// Longest message that an expression may give.
 const MESSAGE_LIMIT: usize = 5 * 1024;

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::{Node, Scalar, Schema, Struct, zero};
-use crate::sim::apiserver::validate::quantity;
+use crate::apiserver::validate::quantity;
 
 /// A decoded object.
 #[derive(Debug)]

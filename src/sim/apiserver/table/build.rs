@@ -3,15 +3,15 @@
 use serde_json::{Value, json};
 
 use super::{Column, events, nodes, others, pods};
-use crate::sim::apiserver::codec::partial;
-use crate::sim::apiserver::object::typed;
-use crate::sim::apiserver::registry::Resource;
+use crate::apiserver::codec::partial;
+use crate::apiserver::object::typed;
+use crate::apiserver::registry::Resource;
 
 /// Builds the table of some objects. `include` is the `includeObject` parameter; `head` says whether the columns are
 /// named (only the first table of a watch does).
 pub fn table(resource: &Resource, items: &[Value], metadata: Value, include: &str, head: bool) -> Value {
     let columns = columns(resource);
-    let now = crate::runtime::clock::wall();
+    let now = baton_runtime::clock::wall();
     let rows: Vec<Value> = items
         .iter()
         .map(|item| {

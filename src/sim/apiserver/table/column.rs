@@ -178,7 +178,7 @@ fn take<'a>(value: &'a Value, step: &str) -> Vec<&'a Value> {
 }
 
 /// How long ago, as kubectl shows it: `5s`, `2m30s`, `3h`, `4d`.
-pub(in crate::sim::apiserver) fn age(since: Option<&str>, now: Timestamp) -> String {
+pub(in crate::apiserver) fn age(since: Option<&str>, now: Timestamp) -> String {
     let Some(since) = since.and_then(|s| s.parse::<Timestamp>().ok()) else { return "<unknown>".to_owned() };
     let seconds = now.as_second() - since.as_second();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{Column, age};
-use crate::sim::apiserver::object::text;
+use crate::apiserver::object::text;
 
 pub(super) fn columns() -> Vec<Column> {
     let shown = |name: &str, description: &str| Column::new(name, 0, description, "");

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{Column, age};
-use crate::sim::apiserver::object::{deleting, text};
+use crate::apiserver::object::{deleting, text};
 
 /// (name, priority, description), name and age apart.
 #[rustfmt::skip]

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::names::{dns_label, dns_subdomain};
 use super::quantity;
-use crate::sim::apiserver::failure::Cause;
+use crate::apiserver::failure::Cause;
 
 const MAY_CHANGE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
 `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\

@@ -11,7 +11,7 @@ use cel::objects::{Key, Map};
 use cel::{Context, Env, ExecutionError, Program};
 use serde_json::Value;
 
-use crate::sim::apiserver::failure::Cause;
+use crate::apiserver::failure::Cause;
 
 /// CEL with the libraries of strings and lists that a rule may use.
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {

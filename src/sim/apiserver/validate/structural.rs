@@ -5,7 +5,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use serde_json::{Map, Value};
 
-use crate::sim::apiserver::failure::Cause;
+use crate::apiserver::failure::Cause;
 
 fn flag(schema: &Value, key: &str) -> bool {
     schema.get(key).and_then(Value::as_bool).unwrap_or(false)

@@ -1,7 +1,7 @@
 //! The choice, case by case.
 
 use super::*;
-use crate::contract::deviceplugin::{ContainerAllocateResponse, Device, DevicePluginOptions};
+use baton_contract::deviceplugin::{ContainerAllocateResponse, Device, DevicePluginOptions};
 
 const GPU: &str = "example.com/gpu";
 

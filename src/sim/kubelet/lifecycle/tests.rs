@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::*;
-use crate::sim::kubelet::runtime::{Exit, Injected, Instance};
+use crate::kubelet::runtime::{Exit, Injected, Instance};
 
 fn pod(policy: &str) -> Pod {
     serde_json::from_value(json!({"spec": {

@@ -1,7 +1,7 @@
 //! `NodeResourcesBalancedAllocation`: rates a node by whether the pod makes its resources more evenly used, or less.
 
-use crate::decide::scheduler::rules::{Plugin, Reads, Score, Slots, View};
-use crate::decide::world::{Node, NodeId, Pod};
+use crate::scheduler::rules::{Plugin, Reads, Score, Slots, View};
+use crate::world::{Node, NodeId, Pod};
 
 use super::usage::{Counted, Usage, Weights};
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::contract::LockWord;
-use crate::decide::scheduler::rules::points::QueueSort;
-use crate::decide::scheduler::rules::registry::{Enabled, Extension, Point, Points, RegistryError};
+use crate::scheduler::rules::points::QueueSort;
+use crate::scheduler::rules::registry::{Enabled, Extension, Point, Points, RegistryError};
+use baton_contract::LockWord;
 
-use crate::decide::world::MixPolicy;
+use crate::world::MixPolicy;
 
 use super::balanced_allocation::NodeResourcesBalancedAllocation;
 use super::default_preemption::DefaultPreemption;
@@ -74,7 +74,7 @@ impl Default for PluginChoice {
 
 type Maker = fn(&DefaultSet) -> Points;
 
-/// Every plugin, by the name that [`Plugin::name`](crate::decide::scheduler::rules::Plugin::name) says. Its weight is the list's.
+/// Every plugin, by the name that [`Plugin::name`](crate::scheduler::rules::Plugin::name) says. Its weight is the list's.
 const PLUGINS: &[(&str, Maker)] = &[
     ("PrioritySort", |_| Extension::new(PrioritySort).queue_sort().into()),
     ("QoSSort", |_| Extension::new(QoSSort).queue_sort().into()),
@@ -137,6 +137,8 @@ pub enum Profile {
     /// Nodes keep their worth to the pods that usually come, so that more GPUs can be handed out.
     Utilization,
 }
+
+baton_contract::words!(Profile, "binpack" => Profile::Binpack, "utilization" => Profile::Utilization);
 
 /// Weight of `GpuPatience` in its profile: a step of it is worth a tenth of what devices that lie apart cost, and a preference of the
 /// pod about a quarter of a GPU.
@@ -332,8 +334,8 @@ pub fn default_plugins(set: &DefaultSet) -> Result<Plugins, RegistryError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::scheduler::rules::{Plugin, Queued, Score, Slots, SortKey, View};
-    use crate::decide::world::{Node, NodeId, Pod};
+    use crate::scheduler::rules::{Plugin, Queued, Score, Slots, SortKey, View};
+    use crate::world::{Node, NodeId, Pod};
 
     fn plus(name: &'static str, weight: i64) -> Listed {
         Listed { name, weight }

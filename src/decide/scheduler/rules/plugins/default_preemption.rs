@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use crate::decide::scheduler::rules::{Candidate, Plugin, PostFilter};
+use crate::scheduler::rules::{Candidate, Plugin, PostFilter};
 
 /// The rule.
 pub struct DefaultPreemption;
@@ -44,8 +44,8 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::decide::scheduler::rules::Victim;
-    use crate::decide::world::{NodeId, PodId};
+    use crate::scheduler::rules::Victim;
+    use crate::world::{NodeId, PodId};
 
     /// Victims as (priority, second of creation, breaks a budget).
     fn candidate(node: u32, victims: &[(i32, i64, bool)]) -> Candidate {

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use crate::contract::{AgentStatus, GpuRequest, LockWord, Shared, key};
-use crate::decide::devices::PodDeviceRequest;
-use crate::decide::help::Help;
-use crate::decide::scheduler::rules::wanted::Wanted;
-use crate::decide::scheduler::rules::{Claimed, Filter, Outcome, Plugin, PreFilter, Reads, Reserve, Slots, View};
-use crate::decide::world::devices::{DeviceChoice, DevicePlan, request_of};
-use crate::decide::world::{KnownChoices, Node, NodeId, Pod, Resources, Wake};
+use crate::devices::PodDeviceRequest;
+use crate::help::Help;
+use crate::scheduler::rules::wanted::Wanted;
+use crate::scheduler::rules::{Claimed, Filter, Outcome, Plugin, PreFilter, Reads, Reserve, Slots, View};
+use crate::world::devices::{DeviceChoice, DevicePlan, request_of};
+use crate::world::{KnownChoices, Node, NodeId, Pod, Resources, Wake};
+use baton_contract::{AgentStatus, GpuRequest, LockWord, Shared, key};
 
 use super::resources_fit::device_shortage;
 
@@ -23,6 +23,8 @@ pub enum NodesWithoutAgent {
     /// Allocatable minus requests decides alone, as in kube-scheduler.
     Plain,
 }
+
+baton_contract::words!(NodesWithoutAgent, "refuse" => NodesWithoutAgent::Refuse, "plain" => NodesWithoutAgent::Plain);
 
 /// The rule.
 pub struct DeviceFit {

@@ -1,7 +1,7 @@
 //! `DeviceTopology`: rates a node by how well the planned devices lie together.
 
-use crate::decide::scheduler::rules::{Plugin, Reads, Score, Slots, View};
-use crate::decide::world::{Node, NodeId, Pod};
+use crate::scheduler::rules::{Plugin, Reads, Score, Slots, View};
+use crate::world::{Node, NodeId, Pod};
 
 use super::device_fit::choice;
 

@@ -1,7 +1,7 @@
 //! `DynamicResources`: pods with resource claims (DRA) are refused with a clear reason.
 
-use crate::decide::scheduler::rules::{Outcome, Plugin, PreFilter, Slots, View};
-use crate::decide::world::{Pod, Wake};
+use crate::scheduler::rules::{Outcome, Plugin, PreFilter, Slots, View};
+use crate::world::{Pod, Wake};
 
 /// The rule.
 pub struct DynamicResources;

@@ -3,10 +3,10 @@
 //! Ratings are small steps: nodes that are as good as each other share a rating, and the oldest of them is taken, so that the
 //! youngest stay whole. Where CPU and memory strand GPUs they count, so that pods without GPUs avoid such nodes.
 
-use crate::decide::patience::{Free, Worth};
-use crate::decide::scheduler::rules::{NodeScore, Plugin, Reads, Score, Slots, View};
-use crate::decide::world::mix::free;
-use crate::decide::world::{Node, NodeId, Pod};
+use crate::patience::{Free, Worth};
+use crate::scheduler::rules::{NodeScore, Plugin, Reads, Score, Slots, View};
+use crate::world::mix::free;
+use crate::world::{Node, NodeId, Pod};
 
 use super::device_fit::choice;
 

@@ -1,7 +1,7 @@
 //! `NodePorts`: two pods on one node cannot take the same port.
 
-use crate::decide::scheduler::rules::{Filter, Outcome, Plugin, Reads, Slots, View};
-use crate::decide::world::{Node, NodeId, Pod, Wake};
+use crate::scheduler::rules::{Filter, Outcome, Plugin, Reads, Slots, View};
+use crate::world::{Node, NodeId, Pod, Wake};
 
 /// The rule.
 pub struct NodePorts;

@@ -4,9 +4,9 @@
 //! That part changes for all nodes when one of them pulls an image. So a node's rating says only which images it has, which stays
 //! true until the node itself changes; what they are worth is looked up when ratings are compared.
 
-use crate::contract::image::ImageName;
-use crate::decide::scheduler::rules::{NodeScore, Plugin, Reads, Score, Slots, View};
-use crate::decide::world::{Node, NodeId, Pod, World};
+use crate::scheduler::rules::{NodeScore, Plugin, Reads, Score, Slots, View};
+use crate::world::{Node, NodeId, Pod, World};
+use baton_contract::image::ImageName;
 
 /// The rule.
 pub struct ImageLocality;

@@ -5,12 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::decide::scheduler::rules::points::stretch;
-use crate::decide::scheduler::rules::{
-    Filter, NodeScore, Outcome, Plugin, PreFilter, PreScore, Reads, Score, Slots, View,
-};
-use crate::decide::world::spec::{Labels, PodTerm};
-use crate::decide::world::{Node, NodeId, Pod, Wake, World};
+use crate::scheduler::rules::points::stretch;
+use crate::scheduler::rules::{Filter, NodeScore, Outcome, Plugin, PreFilter, PreScore, Reads, Score, Slots, View};
+use crate::world::spec::{Labels, PodTerm};
+use crate::world::{Node, NodeId, Pod, Wake, World};
 
 /// The rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -275,7 +273,7 @@ fn count(counts: &mut Counts, term: &PodTerm, labels: &Labels) {
 }
 
 /// Topology keys by which these two cannot be in one place, as either of them requires.
-pub(in crate::decide) fn keep_apart<'a>(a: &'a Pod, b: &'a Pod, world: &World) -> Vec<&'a str> {
+pub(crate) fn keep_apart<'a>(a: &'a Pod, b: &'a Pod, world: &World) -> Vec<&'a str> {
     let terms = |owner: &'a Pod, other: &'a Pod| {
         let all = owner.facts.spec.anti_affinity.iter();
         all.filter(move |term| matches(term, owner, other, world)).map(|term| term.topology_key.as_str())
@@ -284,7 +282,7 @@ pub(in crate::decide) fn keep_apart<'a>(a: &'a Pod, b: &'a Pod, world: &World) -
 }
 
 /// `true` when `term`, written by `owner`, selects `other`.
-pub(in crate::decide) fn matches(term: &PodTerm, owner: &Pod, other: &Pod, world: &World) -> bool {
+pub(crate) fn matches(term: &PodTerm, owner: &Pod, other: &Pod, world: &World) -> bool {
     let namespace = &*other.key().namespace;
     let own_only = term.namespaces.is_empty() && term.namespace_selector.is_none();
     let no_labels = Labels::new();

@@ -1,8 +1,8 @@
 //! `NodeAffinity`: node selector and required node affinity; preferred terms score by their weights.
 
-use crate::decide::scheduler::rules::points::normalize_to_hundred;
-use crate::decide::scheduler::rules::{Filter, NodeScore, Outcome, Plugin, Reads, Score, Slots, View};
-use crate::decide::world::{Node, NodeId, Pod, Wake};
+use crate::scheduler::rules::points::normalize_to_hundred;
+use crate::scheduler::rules::{Filter, NodeScore, Outcome, Plugin, Reads, Score, Slots, View};
+use crate::world::{Node, NodeId, Pod, Wake};
 
 /// The rule.
 pub struct NodeAffinity;

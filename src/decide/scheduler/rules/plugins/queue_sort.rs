@@ -1,7 +1,7 @@
 //! The two orders of the queue. `PrioritySort`: priority, sub-priority, creation, id. `QoSSort` puts the class of service
 //! (Guaranteed, Burstable, BestEffort) behind the priority. A failed item keeps its place.
 
-use crate::decide::scheduler::rules::{Plugin, QueueSort, Queued, SortKey};
+use crate::scheduler::rules::{Plugin, QueueSort, Queued, SortKey};
 
 /// By priority, then age.
 pub struct PrioritySort;
@@ -42,7 +42,7 @@ fn key(item: &Queued, class: u8) -> SortKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::world::Qos;
+    use crate::world::Qos;
     use jiff::Timestamp;
 
     #[test]

@@ -1,7 +1,7 @@
 //! `RequestedToCapacityRatio`: rates a node by how full it would be, by a user-defined shape.
 
-use crate::decide::scheduler::rules::{Plugin, Reads, Score, Slots, View};
-use crate::decide::world::{Node, NodeId, Pod};
+use crate::scheduler::rules::{Plugin, Reads, Score, Slots, View};
+use crate::world::{Node, NodeId, Pod};
 
 use super::usage::{Counted, Usage, WeightError, Weights};
 

@@ -6,10 +6,10 @@
 
 use std::sync::LazyLock;
 
-use crate::contract::key;
-use crate::decide::help::Help;
-use crate::decide::scheduler::rules::{Filter, Outcome, Plugin, Reads, Score, Slots, Text, View};
-use crate::decide::world::{Node, NodeId, Pod, Resources, Wake};
+use crate::help::Help;
+use crate::scheduler::rules::{Filter, Outcome, Plugin, Reads, Score, Slots, Text, View};
+use crate::world::{Node, NodeId, Pod, Resources, Wake};
+use baton_contract::key;
 
 use super::requested_to_capacity_ratio::RatioConfig;
 use super::usage::{Counted, Usage, Weights};

@@ -1,7 +1,7 @@
 //! `SchedulingGates`: a pod with gates is not tried until they are gone.
 
-use crate::decide::scheduler::rules::{Outcome, Plugin, PreFilter, Slots, View};
-use crate::decide::world::{Pod, Wake};
+use crate::scheduler::rules::{Outcome, Plugin, PreFilter, Slots, View};
+use crate::world::{Pod, Wake};
 
 /// The rule.
 pub struct SchedulingGates;

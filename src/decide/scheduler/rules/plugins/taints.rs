@@ -1,9 +1,9 @@
 //! `TaintToleration`: taints refuse pods that do not tolerate them; `PreferNoSchedule` taints cost score.
 
-use crate::decide::scheduler::rules::points::normalize_to_hundred;
-use crate::decide::scheduler::rules::{Filter, NodeScore, Outcome, Plugin, Reads, Score, Slots, View};
-use crate::decide::world::spec::{TaintEffect, Toleration};
-use crate::decide::world::{Node, NodeId, Pod, Wake};
+use crate::scheduler::rules::points::normalize_to_hundred;
+use crate::scheduler::rules::{Filter, NodeScore, Outcome, Plugin, Reads, Score, Slots, View};
+use crate::world::spec::{TaintEffect, Toleration};
+use crate::world::{Node, NodeId, Pod, Wake};
 
 /// The rule.
 pub struct TaintToleration;

@@ -6,12 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::contract::hint::LabelSelector;
-use crate::decide::scheduler::rules::{
-    Filter, NodeScore, Outcome, Plugin, PreFilter, PreScore, Reads, Score, Slots, View,
-};
-use crate::decide::world::spec::{Spread, TaintEffect};
-use crate::decide::world::{Node, NodeFacts, NodeId, Pod, Wake, World};
+use crate::scheduler::rules::{Filter, NodeScore, Outcome, Plugin, PreFilter, PreScore, Reads, Score, Slots, View};
+use crate::world::spec::{Spread, TaintEffect};
+use crate::world::{Node, NodeFacts, NodeId, Pod, Wake, World};
+use baton_contract::hint::LabelSelector;
 
 /// The rule.
 pub struct PodTopologySpread;

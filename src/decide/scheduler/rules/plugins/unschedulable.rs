@@ -1,8 +1,8 @@
 //! `NodeUnschedulable`: a cordoned node takes only pods that tolerate that taint.
 
-use crate::decide::scheduler::rules::{Filter, Outcome, Plugin, Reads, Slots, View};
-use crate::decide::world::spec::{Taint, TaintEffect};
-use crate::decide::world::{Node, NodeId, Pod, PodSpec, Wake};
+use crate::scheduler::rules::{Filter, Outcome, Plugin, Reads, Slots, View};
+use crate::world::spec::{Taint, TaintEffect};
+use crate::world::{Node, NodeId, Pod, PodSpec, Wake};
 
 /// The rule.
 pub struct NodeUnschedulable;

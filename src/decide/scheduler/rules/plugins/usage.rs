@@ -1,7 +1,7 @@
 //! How full a node is in one resource, for the ratings of packing, spreading and balance.
 
-use crate::contract::key;
-use crate::decide::world::{Node, Pod, Resources, Stock};
+use crate::world::{Node, Pod, Resources, Stock};
+use baton_contract::key;
 
 /// Why a resource's weight means nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

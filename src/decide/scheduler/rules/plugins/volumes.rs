@@ -4,16 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::contract::PodKey;
-use crate::decide::help::Help;
-use crate::decide::scheduler::rules::{
-    Claimed, Filter, Outcome, Plugin, PreBind, PreFilter, Reads, Reserve, Slots, View,
-};
-use crate::decide::scheduler::{Effect, Effects};
-use crate::decide::world::capacity::Storage;
-use crate::decide::world::spec::{Labels, VolumeUse};
-use crate::decide::world::volume::{Provision, VolumePlan};
-use crate::decide::world::{ClaimFacts, ClassFacts, Node, NodeId, Pod, PodId, VolumeFacts, Wake};
+use crate::help::Help;
+use crate::scheduler::rules::{Claimed, Filter, Outcome, Plugin, PreBind, PreFilter, Reads, Reserve, Slots, View};
+use crate::scheduler::{Effect, Effects};
+use crate::world::capacity::Storage;
+use crate::world::spec::{Labels, VolumeUse};
+use crate::world::volume::{Provision, VolumePlan};
+use crate::world::{ClaimFacts, ClassFacts, Node, NodeId, Pod, PodId, VolumeFacts, Wake};
+use baton_contract::PodKey;
 
 /// The rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

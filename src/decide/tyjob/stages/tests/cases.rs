@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::test_job::{TestJob, spec};
-use crate::contract::tyjob::{CleanPodPolicy, ScheduleState, Stage, condition};
-use crate::decide::tyjob::stages::{CreateFailure, NodeReachability, Phase};
+use crate::tyjob::stages::{CreateFailure, NodeReachability, Phase};
+use baton_contract::tyjob::{CleanPodPolicy, ScheduleState, Stage, condition};
 
 #[test]
 fn a_failed_worker_is_made_again_with_its_index_as_often_as_the_limit_says() {

@@ -4,8 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::test_job::{TestJob, spec};
-use crate::contract::tyjob::{ScheduleState, Stage};
-use crate::decide::tyjob::stages::{NodeReachability, Phase};
+use crate::tyjob::stages::{NodeReachability, Phase};
+use baton_contract::tyjob::{ScheduleState, Stage};
 
 #[derive(Debug, Clone)]
 enum Happens {

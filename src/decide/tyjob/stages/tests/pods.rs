@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::test_job::{TestJob, UID, spec};
-use crate::contract::tyjob::keys;
+use baton_contract::tyjob::keys;
 
 fn env(pod: &serde_json::Value, list: &str, at: usize) -> BTreeMap<String, String> {
     let entries = pod["spec"][list][at]["env"].as_array().unwrap();

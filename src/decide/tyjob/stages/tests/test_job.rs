@@ -7,10 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Value, json};
 
-use crate::contract::tyjob::{
-    Allocation, Member, ScheduleState, Stage, TyJob, TyJobSpec, TyJobStatus, condition, keys,
-};
-use crate::decide::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, Phase, PodView, step};
+use crate::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, Phase, PodView, step};
+use baton_contract::tyjob::{Allocation, Member, ScheduleState, Stage, TyJob, TyJobSpec, TyJobStatus, condition, keys};
 
 pub const UID: &str = "job-uid";
 

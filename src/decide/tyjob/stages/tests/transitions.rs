@@ -1,8 +1,8 @@
 //! Every row of the table of stages.
 
 use super::test_job::{TestJob, spec};
-use crate::contract::tyjob::{ScheduleState, Stage, condition};
-use crate::decide::tyjob::stages::{ImageWait, JobEffect, NodeReachability, Phase};
+use crate::tyjob::stages::{ImageWait, JobEffect, NodeReachability, Phase};
+use baton_contract::tyjob::{ScheduleState, Stage, condition};
 
 #[test]
 fn a_new_valid_job_is_pending_with_its_finalizer_and_makes_nothing() {

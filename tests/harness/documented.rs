@@ -9,7 +9,7 @@ fn rows(section: &str) -> BTreeMap<&str, &str> {
 }
 
 /// Compares what is printed, where every family has a member, with the section of that command.
-pub(crate) fn check(printed: &str, command: &str) {
+pub fn check(printed: &str, command: &str) {
     let text = include_str!("../../docs/metrics.md");
     let section = text.split(&format!("\n## `{command}`\n")).nth(1).unwrap_or_else(|| panic!("no section {command}"));
     let documented = rows(section.split("\n## ").next().unwrap_or_default());
