@@ -11,7 +11,6 @@ use kube::{Client, Config};
 use serde_json::json;
 use tower::util::MapResponseLayer;
 
-use super::client_certificate;
 use super::requests::{ANSWER, Requests, Resumed};
 use baton_runtime::words;
 
@@ -84,7 +83,6 @@ fn client_of(program: &'static str, mut config: Config) -> Result<(Client, Resum
     config.connect_timeout = Some(Duration::from_secs(5));
     config.read_timeout = Some(Duration::from_secs(330));
     config.write_timeout = Some(Duration::from_secs(15));
-    client_certificate::allow_for(&config);
     let builder = ClientBuilder::try_from(config).map_err(|source| ConnectError::Client { source })?;
     let resumed = Resumed::new();
     let client = builder

@@ -5,7 +5,6 @@
 
 pub mod agent_lease;
 pub mod client;
-mod client_certificate;
 pub mod controller_feed;
 pub mod controller_writer;
 pub mod cordon;
