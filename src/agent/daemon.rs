@@ -41,7 +41,7 @@ use baton_decide::handoff::NodeInventory;
 use baton_hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots};
 use baton_runtime::admin::Ports;
 use baton_runtime::auth::Guard;
-use baton_runtime::{Backoff, PollThread, clock};
+use baton_runtime::{Backoff, clock};
 
 /// Hardware events that may wait. The reconciler takes each within microseconds; a full channel is a storm of repetitions.
 const EVENTS: usize = 1024;
@@ -52,13 +52,12 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 /// How long the first lists wait for the ledger.
 const LEDGER: Duration = Duration::from_secs(1);
 
-/// The runtime that the daemon is made for: one thread for everything that does not block, at most two for a scan of
-/// the hardware and name resolution, which end when they are idle. NVML's two threads and the poll thread come on top: six.
-/// While a scan reads the NICs, its thread waits for one of its own; only reads that hang keep more.
+/// The runtime that the daemon is made for: one thread for everything that does not block, at most three for a scan of the
+/// hardware, the ports of NICs and name resolution, which end when they are idle. NVML's two threads come on top: six. While a scan reads the NICs, its thread waits for one of its own; only reads that hang keep more.
 pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(2)
+        .max_blocking_threads(3)
         .thread_stack_size(512 << 10)
         .thread_keep_alive(Duration::from_secs(2))
         .build()
@@ -148,7 +147,6 @@ async fn start(
     // may take longer than a kubelet shall wait; it is caught up with when it is there.
     let mut known = handoff.handed_out();
     let _ = tokio::time::timeout(LEDGER, known.wait_for(|version| *version > 0)).await;
-    let poll_thread = PollThread::start().map_err(AgentError::Thread)?;
     let (published, publication) = watch::channel(Arc::new(Published::default()));
     let context = ReconcilerContext {
         options: options.clone(),
@@ -163,10 +161,9 @@ async fn start(
         published,
         metrics: metrics.clone(),
         notices,
-        poll_thread: poll_thread.clone(),
         reads,
     };
-    let plugins = ResourcePlugins::start(plugins_config(&options, handoff.clone(), &metrics, poll_thread));
+    let plugins = ResourcePlugins::start(plugins_config(&options, handoff.clone(), &metrics));
     let reconciler = DeviceReconciler::start(context, plugins, first)?;
     let states = reconciler.plugins().states();
     admin_state.serve(ServingState {
@@ -300,18 +297,12 @@ pub fn nvml_options(options: &AgentOptions) -> NvmlOptions {
     }
 }
 
-fn plugins_config(
-    options: &AgentOptions,
-    handoff: Arc<dyn Handoff>,
-    metrics: &Arc<AgentMetrics>,
-    poll_thread: PollThread,
-) -> PluginsConfig {
+fn plugins_config(options: &AgentOptions, handoff: Arc<dyn Handoff>, metrics: &Arc<AgentMetrics>) -> PluginsConfig {
     let periods = &options.periods;
     let (metrics, lost) = (metrics.clone(), handoff.clone());
     PluginsConfig {
         directory: options.paths.kubelet_dir.clone(),
         poll: periods.kubelet_poll,
-        poll_thread,
         register_timeout: periods.register_timeout,
         backoff: Backoff::new(periods.backoff_min, periods.backoff_max),
         budget: periods.rpc_budget,

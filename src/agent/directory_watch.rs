@@ -11,10 +11,10 @@ use inotify::{EventStream, Inotify, WatchMask};
 const BUFFER: usize = 2048;
 
 /// Device and inode of a directory.
-pub type DirectoryId = (u64, u64);
+type DirectoryId = (u64, u64);
 
 /// Identity of the directory that exists now.
-pub fn there(directory: &Path) -> Option<DirectoryId> {
+fn there(directory: &Path) -> Option<DirectoryId> {
     std::fs::metadata(directory).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
@@ -46,11 +46,6 @@ impl DirectoryWatch {
             self.on = on;
         }
         any
-    }
-
-    /// It is told of what happens.
-    pub fn is_attached(&self) -> bool {
-        self.events.is_some()
     }
 
     /// Resolves after something happened to a directory itself, or to a file in it whose name is of interest; never without a watch.

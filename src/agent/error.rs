@@ -36,9 +36,6 @@ pub enum AgentError {
     /// The CDI directory.
     #[error(transparent)]
     Cdi(#[from] CdiError),
-    /// No thread for the regular looks.
-    #[error("a thread cannot be started: {0}; the node or the container has too many")]
-    Thread(std::io::Error),
     /// More ids than the kubelet takes.
     #[error(transparent)]
     TooMany(#[from] TooMany),

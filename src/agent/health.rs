@@ -290,11 +290,6 @@ impl HealthBook {
         self.suspects = self.suspicion.devices().map(|(id, out)| (id.clone(), health(out))).collect();
     }
 
-    /// Some NIC is out of service by its ports.
-    pub fn has_bad_links(&self) -> bool {
-        self.nics.any_down()
-    }
-
     /// GPUs to probe because something of them is out of service.
     pub fn ailing(&self) -> Vec<String> {
         self.gpus.ailing().map(str::to_owned).collect()

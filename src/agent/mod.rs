@@ -17,7 +17,6 @@ pub mod nic_reads;
 pub mod node_handoff;
 pub mod offer;
 pub mod options;
-pub mod port_monitor;
 pub mod reconciler;
 pub mod reporting;
 pub mod scan;

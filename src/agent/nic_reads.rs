@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use baton_hardware::nic::Port;
 use baton_hardware::rdma::{RdmaEntry, ReadRdmaEntry};
 use baton_hardware::{Bdf, NicFault, NicInfo};
 use baton_runtime::clock;
@@ -48,7 +49,14 @@ struct PendingRead {
 
 /// A read under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReadTicket(u64);
+struct ReadTicket(u64);
+
+/// Reads the ports of one NIC; `None` when it is not in view any more.
+pub type ReadPorts = Arc<dyn Fn(&Bdf) -> PortsInView + Send + Sync>;
+type PortsInView = Option<Result<Vec<Port>, String>>;
+
+/// NICs whose ports were read. Those that are not in view any more are left out: a scan judges that.
+pub type Ports = Vec<(Bdf, Result<Vec<Port>, NicReadError>)>;
 
 impl NicReads {
     /// Reads are left behind after `deadline`.
@@ -56,17 +64,12 @@ impl NicReads {
         Self { deadline, state: Arc::default() }
     }
 
-    /// How long a read may take.
-    pub fn deadline(&self) -> Duration {
-        self.deadline
-    }
-
     fn lock(&self) -> MutexGuard<'_, ReadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins to read a NIC, unless a read of it hangs.
-    pub fn begin(&self, bdf: Option<Bdf>) -> Result<ReadTicket, NicReadError> {
+    fn begin(&self, bdf: Option<Bdf>) -> Result<ReadTicket, NicReadError> {
         let mut state = self.lock();
         let hung = || state.under_way.values().filter(|read| read.left_behind);
         if hung().any(|read| read.bdf == bdf) {
@@ -84,12 +87,12 @@ impl NicReads {
     }
 
     /// A read came back. `false` when it was left behind: its thread has to end.
-    pub fn end(&self, ticket: ReadTicket) -> bool {
+    fn end(&self, ticket: ReadTicket) -> bool {
         self.lock().under_way.remove(&ticket.0).is_some_and(|read| !read.left_behind)
     }
 
     /// Leaves a read behind that has not come back, when it is past its deadline.
-    pub fn leave_behind(&self, ticket: ReadTicket) -> Option<NicReadError> {
+    fn leave_behind(&self, ticket: ReadTicket) -> Option<NicReadError> {
         let mut state = self.lock();
         let read = state.under_way.get_mut(&ticket.0)?;
         // The wait may have ended a moment before the clock says so.
@@ -108,30 +111,57 @@ impl NicReads {
         ))
     }
 
-    /// Reads all entries one after another on a thread of its own, and goes on without those that hang. Blocks, for each that
-    /// hangs up to the deadline.
+    /// Reads all entries; see [`NicReads::each`].
     pub fn entries(&self, entries: &[RdmaEntry], read: &ReadRdmaEntry) -> Vec<Result<Option<NicInfo>, NicFault>> {
-        let mut answers = Vec::with_capacity(entries.len());
-        while let Some(left) = entries.get(answers.len()..).filter(|left| !left.is_empty()) {
-            if let Some(fault) = self.entries_of_one_thread(left, read, &mut answers) {
-                answers.push(Err(fault));
+        let answers = self.each(entries, |entry| entry.bdf, read).into_iter().zip(entries);
+        let fault = |(answer, entry): (Result<_, NicReadError>, &RdmaEntry)| match answer {
+            Ok(answer) => answer,
+            Err(NicReadError::Hangs(why)) => Err(entry.fault(why, true)),
+            Err(NicReadError::Unreadable(why)) => Err(entry.fault(why, false)),
+        };
+        answers.map(fault).collect()
+    }
+
+    /// Reads the ports of all NICs; see [`NicReads::each`].
+    pub fn ports(&self, nics: &[Bdf], read: &ReadPorts) -> Ports {
+        let answers = nics.iter().copied().zip(self.each(nics, |bdf| Some(*bdf), read));
+        let in_view = |(bdf, answer): (Bdf, Result<PortsInView, _>)| match answer {
+            Ok(ports) => Some((bdf, ports?.map_err(NicReadError::Unreadable))),
+            Err(error) => Some((bdf, Err(error))),
+        };
+        answers.filter_map(in_view).collect()
+    }
+
+    /// Reads one after another on a thread of its own, and goes on without those that hang. Blocks, for each that hangs up to the
+    /// deadline.
+    fn each<T: Clone + Send + 'static, A: Send + 'static>(
+        &self,
+        items: &[T],
+        bdf: fn(&T) -> Option<Bdf>,
+        read: &Arc<dyn Fn(&T) -> A + Send + Sync>,
+    ) -> Vec<Result<A, NicReadError>> {
+        let mut answers = Vec::with_capacity(items.len());
+        while let Some(left) = items.get(answers.len()..).filter(|left| !left.is_empty()) {
+            if let Some(error) = self.each_of_one_thread(left, bdf, read, &mut answers) {
+                answers.push(Err(error));
             }
         }
         answers
     }
 
     /// The answers of `left` up to the one that hangs.
-    fn entries_of_one_thread(
+    fn each_of_one_thread<T: Clone + Send + 'static, A: Send + 'static>(
         &self,
-        left: &[RdmaEntry],
-        read: &ReadRdmaEntry,
-        answers: &mut Vec<Result<Option<NicInfo>, NicFault>>,
-    ) -> Option<NicFault> {
+        left: &[T],
+        bdf: fn(&T) -> Option<Bdf>,
+        read: &Arc<dyn Fn(&T) -> A + Send + Sync>,
+        answers: &mut Vec<Result<A, NicReadError>>,
+    ) -> Option<NicReadError> {
         let (sender, messages) = mpsc::channel();
         let (reads, work, read) = (self.clone(), left.to_vec(), read.clone());
         let body = move || {
-            for entry in work {
-                let begun = reads.begin(entry.bdf);
+            for item in work {
+                let begun = reads.begin(bdf(&item));
                 if sender.send(ReadMessage::Begun(begun.clone())).is_err() {
                     if let Ok(ticket) = begun {
                         reads.end(ticket);
@@ -139,37 +169,32 @@ impl NicReads {
                     return;
                 }
                 let Ok(ticket) = begun else { continue };
-                let answer = Box::new(read(&entry));
+                let answer = read(&item);
                 if !reads.end(ticket) || sender.send(ReadMessage::Read(answer)).is_err() {
                     return;
                 }
             }
         };
         if let Err(error) = std::thread::Builder::new().name("nic-read".to_owned()).stack_size(STACK).spawn(body) {
-            return left.first().map(|entry| entry.fault(format!("no thread to read it: {error}"), false));
+            return Some(NicReadError::Unreadable(format!("no thread to read it: {error}")));
         }
-        for entry in left {
+        let ended = || Some(NicReadError::Unreadable("its read ended unexpectedly".to_owned()));
+        for _ in left {
             let ticket = match messages.recv() {
                 Ok(ReadMessage::Begun(Ok(ticket))) => ticket,
-                Ok(ReadMessage::Begun(Err(NicReadError::Hangs(why) | NicReadError::Unreadable(why)))) => {
-                    answers.push(Err(entry.fault(why, true)));
+                Ok(ReadMessage::Begun(Err(error))) => {
+                    answers.push(Err(error));
                     continue;
                 }
-                Ok(ReadMessage::Read(_)) | Err(_) => {
-                    return Some(entry.fault("its read ended unexpectedly".to_owned(), false));
-                }
+                Ok(ReadMessage::Read(_)) | Err(_) => return ended(),
             };
             loop {
                 match messages.recv_timeout(self.deadline) {
-                    Ok(ReadMessage::Read(answer)) => break answers.push(*answer),
-                    Ok(ReadMessage::Begun(_)) | Err(RecvTimeoutError::Disconnected) => {
-                        return Some(entry.fault("its read ended unexpectedly".to_owned(), false));
-                    }
+                    Ok(ReadMessage::Read(answer)) => break answers.push(Ok(answer)),
+                    Ok(ReadMessage::Begun(_)) | Err(RecvTimeoutError::Disconnected) => return ended(),
                     Err(RecvTimeoutError::Timeout) => {
-                        if let Some(NicReadError::Hangs(why) | NicReadError::Unreadable(why)) =
-                            self.leave_behind(ticket)
-                        {
-                            return Some(entry.fault(why, true));
+                        if let Some(error) = self.leave_behind(ticket) {
+                            return Some(error);
                         }
                     }
                 }
@@ -180,9 +205,9 @@ impl NicReads {
 }
 
 /// What a reading thread reports.
-enum ReadMessage {
+enum ReadMessage<A> {
     Begun(Result<ReadTicket, NicReadError>),
-    Read(Box<Result<Option<NicInfo>, NicFault>>),
+    Read(A),
 }
 
 #[cfg(test)]
@@ -233,6 +258,31 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(reads.entries(&all, &read).iter().all(Result::is_ok));
+    }
+
+    #[test]
+    fn ports_of_a_nic_that_hangs_hide_no_other_and_one_out_of_view_is_left_out() {
+        let (_open, gate) = channel::<()>();
+        let gate = Mutex::new(gate);
+        let nics: Vec<Bdf> = (0..4).filter_map(|at| entry(at).bdf).collect();
+        let at = nics.clone();
+        let read: ReadPorts = Arc::new(move |bdf: &Bdf| match at.iter().position(|nic| nic == bdf)? {
+            0 => Some(Err("denied".to_owned())),
+            1 => gate.lock().unwrap().recv().ok().map(|()| Ok(Vec::new())),
+            2 => None,
+            _ => Some(Ok(Vec::new())),
+        });
+        let reads = NicReads::new(SHORT);
+        let hangs = |answer: &Result<Vec<Port>, NicReadError>| matches!(answer, Err(NicReadError::Hangs(_)));
+        for _ in 0..2 {
+            let ports = reads.ports(&nics, &read);
+            let [(first, denied), (second, stuck), (last, read)] = &ports[..] else { panic!("{ports:?}") };
+            assert_eq!((*first, *second, *last), (nics[0], nics[1], nics[3]));
+            assert_eq!(*denied, Err(NicReadError::Unreadable("denied".to_owned())));
+            assert!(hangs(stuck), "{stuck:?}");
+            assert_eq!(*read, Ok(Vec::new()));
+        }
+        assert_eq!(reads.lock().under_way.len(), 1, "it is not asked again");
     }
 
     #[test]

@@ -20,12 +20,11 @@ use super::health_file::HealthFile;
 use super::inventory::{device_infos, node_inventory, node_labels};
 use super::kubelet::ResourcePlugins;
 use super::metrics::AgentMetrics;
-use super::nic_reads::NicReads;
+use super::nic_reads::{NicReads, Ports, ReadPorts};
 use super::node_handoff::HeldDevices;
 use super::offer::{InUse, Unseen, configured, offers};
 use super::options::AgentOptions;
-use super::port_monitor::PortMonitor;
-use super::scan::{self, MachineScan, Ports, ScanQueue, ScanRequest, ScanResult};
+use super::scan::{self, MachineScan, ScanQueue, ScanRequest, ScanResult};
 use baton_cluster::inventory::Published;
 use baton_cluster::notice::{Notice, Notices, Subject};
 use baton_contract::inventory::DeviceStatus;
@@ -33,7 +32,7 @@ use baton_contract::{DeviceId, key};
 use baton_decide::health::ServeOutcome;
 use baton_hardware::driver::DriverFile;
 use baton_hardware::{Bdf, EventSink, GpuEvent, GpuProvider, Machine, NicInfo, NvmlError, Roots, pci, rdma};
-use baton_runtime::{PollThread, clock};
+use baton_runtime::clock;
 
 /// What the reconciler works with.
 pub struct ReconcilerContext {
@@ -61,8 +60,6 @@ pub struct ReconcilerContext {
     pub metrics: Arc<AgentMetrics>,
     /// Events on the node.
     pub notices: Notices,
-    /// Polls the NICs.
-    pub poll_thread: PollThread,
     /// The reads of NICs under way.
     pub reads: NicReads,
 }
@@ -74,7 +71,8 @@ pub struct DeviceReconciler {
     book: HealthBook,
     /// Where the health of GPUs outlives this process; `None` where the machine names no boot.
     health_file: Option<HealthFile>,
-    ports: PortMonitor,
+    /// The ports of the NICs are being read.
+    reads_ports: bool,
     /// Where device nodes come and go.
     nodes: DirectoryWatch,
     cdi: CdiFiles,
@@ -97,6 +95,7 @@ pub struct DeviceReconciler {
 /// When the next scans and probes are due.
 struct Due {
     scan: Instant,
+    ports: Instant,
     poll: Instant,
     probe: Instant,
 }
@@ -104,14 +103,10 @@ struct Due {
 impl DeviceReconciler {
     /// Takes the first look at the machine as it is. CDI files stand and the lists are offered when this returns.
     pub fn start(context: ReconcilerContext, plugins: ResourcePlugins, first: MachineScan) -> Result<Self, AgentError> {
-        let roots = context.roots.clone();
-        let ports = Box::new(move |bdf| scan::ports(&roots, bdf));
-        let period = context.options.periods.health_poll;
         let mut reconciler = Self {
             book: HealthBook::new(&context.options)?,
             health_file: None,
-            ports: PortMonitor::start(&context.poll_thread, ports, context.reads.clone(), period)
-                .map_err(AgentError::Thread)?,
+            reads_ports: false,
             nodes: DirectoryWatch::new(NODE_DIRECTORIES.map(|below| context.roots.dev.join(below)).into()),
             cdi: CdiFiles::open(&context.options),
             context,
@@ -165,6 +160,7 @@ impl DeviceReconciler {
         let periods = self.context.options.periods;
         let mut due = Due {
             scan: tick(self.scan_period()),
+            ports: tick(periods.health_poll),
             poll: tick(periods.health_poll),
             probe: tick(periods.recovery_probe),
         };
@@ -179,10 +175,6 @@ impl DeviceReconciler {
                     Ok(finding) => self.reconcile_scan(finding),
                     Err(error) => Err(AgentError::Panicked(error.to_string())),
                 },
-                ports = self.ports.next() => match ports {
-                    Ok(ports) => self.reconcile_ports(&ports),
-                    Err(error) => Err(AgentError::Thread(error)),
-                },
                 Some(outcome) = self.context.outcomes.recv() => self.reconcile_outcome(outcome),
                 () = sleep_until(suspect_until.unwrap_or_else(Instant::now)), if suspect_until.is_some() => self.reconcile_suspicion(),
                 () = self.nodes.happening(is_device_node) => self.reconcile_nodes(),
@@ -194,6 +186,11 @@ impl DeviceReconciler {
                 () = sleep_until(due.scan) => {
                     due.scan = tick(self.scan_period());
                     self.scan();
+                    Ok(())
+                }
+                () = sleep_until(due.ports), if !self.reads_ports => {
+                    due.ports = tick(periods.health_poll);
+                    self.read_ports();
                     Ok(())
                 }
                 () = sleep_until(due.poll), if silent => {
@@ -238,6 +235,17 @@ impl DeviceReconciler {
         self.look();
     }
 
+    /// Beside the looks at GPUs: a NIC waits for no NVML.
+    fn read_ports(&mut self) {
+        let nics: Vec<Bdf> = self.machine.nics.iter().map(|nic| nic.bdf).collect();
+        if !nics.is_empty() {
+            let (roots, reads) = (self.context.roots.clone(), self.context.reads.clone());
+            let read: ReadPorts = Arc::new(move |bdf| scan::ports(&roots, *bdf));
+            self.jobs.spawn_blocking(move || ScanResult::Ports(reads.ports(&nics, &read)));
+            self.reads_ports = true;
+        }
+    }
+
     fn look(&mut self) {
         let provider = self.context.provider.clone();
         match self.scans.take() {
@@ -267,9 +275,14 @@ impl DeviceReconciler {
 
     fn reconcile_scan(&mut self, finding: ScanResult) -> Result<(), AgentError> {
         let now = clock::now();
+        if let ScanResult::Ports(ports) = finding {
+            self.reads_ports = false;
+            return self.reconcile_ports(&ports);
+        }
         self.scans.under_way = false;
         self.look();
         let changed = match finding {
+            ScanResult::Ports(_) => false,
             ScanResult::Machine(scan) => {
                 self.apply_scan(*scan)?;
                 self.rebuild()?;
@@ -466,7 +479,6 @@ impl DeviceReconciler {
         }
         // After the Device object: schedulers read that, people read these events.
         self.report_health(&before);
-        self.ports.watch(self.machine.nics.iter().map(|nic| nic.bdf).collect(), self.book.has_bad_links());
         for (resource, (healthy, total)) in self.plugins.counts() {
             self.context.metrics.offered(&resource, healthy, total);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::nic_reads::{NicReadError, NicReads};
+use super::nic_reads::{NicReads, Ports};
 use super::options::AgentPaths;
 use baton_hardware::driver::{self, DriverFile};
 use baton_hardware::nic::Port;
@@ -17,10 +17,9 @@ pub enum ScanResult {
     Machine(Box<MachineScan>),
     /// GPUs that were probed.
     Probes(Vec<(String, Result<Probe, NvmlError>)>),
+    /// The ports of the NICs.
+    Ports(Ports),
 }
-
-/// NICs whose ports were read. Those that are not in view any more are left out: a scan judges that.
-pub type Ports = Vec<(Bdf, Result<Vec<Port>, NicReadError>)>;
 
 /// The whole machine.
 #[derive(Debug)]

@@ -1,14 +1,12 @@
 //! Process plumbing without a domain word: telemetry, shutdown, back-off, the only clock, addresses with TLS and tokens.
 
 pub mod admin;
-pub mod alarm;
 pub mod auth;
 pub mod backoff;
 pub mod build_info;
 pub mod clock;
 pub mod http;
 pub mod options;
-pub mod poll_thread;
 pub mod shutdown;
 pub mod telemetry;
 pub mod tls;
@@ -16,5 +14,4 @@ pub mod vital;
 pub mod words;
 
 pub use backoff::Backoff;
-pub use poll_thread::PollThread;
 pub use words::{words, yaml_words};

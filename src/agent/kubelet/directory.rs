@@ -1,18 +1,15 @@
 //! Watches the kubelet's directory: by inotify for speed, and by looking every few seconds because inotify can miss what
-//! happens behind a symlink, a bind mount or a directory that was created again. The poll thread polls, and wakes no task while
-//! nothing changes.
+//! happens behind a symlink, a bind mount or a directory that was created again.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::directory_watch::{DirectoryWatch, there};
-use baton_runtime::PollThread;
-use baton_runtime::vital;
+use crate::directory_watch::DirectoryWatch;
+use baton_runtime::{clock, vital};
 
 /// File name of the kubelet's registration socket.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";
@@ -42,50 +39,19 @@ pub fn identity(path: &Path) -> Option<SocketIdentity> {
     Some(SocketIdentity { device: meta.dev(), inode: meta.ino(), changed: (meta.ctime(), meta.ctime_nsec()) })
 }
 
-/// Looks until `stop`. The receiver's value changes when something happened in the directory.
-pub fn watch(
-    directory: PathBuf,
-    poll: Duration,
-    poll_thread: &PollThread,
-    stop: CancellationToken,
-) -> watch::Receiver<DirectoryState> {
+/// Looks at least every `period` until `stop`. The receiver's value changes when something happened in the directory.
+pub fn watch(directory: PathBuf, period: Duration, stop: CancellationToken) -> watch::Receiver<DirectoryState> {
     let (sender, receiver) = watch::channel(look(&directory, 0));
-    let poll = Poll { directory: directory.clone(), period: poll, other: Arc::default() };
-    poll.post(poll_thread, stop.clone());
     vital::spawn("device-plugins directory", async move {
         tokio::select! {
-            () = run(&directory, &poll, &sender) => {}
+            () = run(&directory, period, &sender) => {}
             () = stop.cancelled() => {}
         }
     });
     receiver
 }
 
-/// The regular look.
-struct Poll {
-    directory: PathBuf,
-    period: Duration,
-    /// Notified when a look showed something else than the one before.
-    other: Arc<Notify>,
-}
-
-impl Poll {
-    fn post(&self, poll_thread: &PollThread, stop: CancellationToken) {
-        let (directory, other) = (self.directory.clone(), self.other.clone());
-        let mut before = None;
-        let look = move || {
-            let now = (there(&directory), identity(&directory.join(KUBELET_SOCKET)));
-            // The first look notifies as well: something may have happened since the start.
-            if before.replace(now) != Some(now) {
-                other.notify_one();
-            }
-            !stop.is_cancelled()
-        };
-        poll_thread.every(self.period, Box::new(look));
-    }
-}
-
-async fn run(directory: &Path, poll: &Poll, sender: &watch::Sender<DirectoryState>) {
+async fn run(directory: &Path, period: Duration, sender: &watch::Sender<DirectoryState>) {
     let mut watcher = DirectoryWatch::new(vec![directory.to_owned()]);
     let mut noticed = false;
     loop {
@@ -97,11 +63,10 @@ async fn run(directory: &Path, poll: &Poll, sender: &watch::Sender<DirectoryStat
             *seen = now;
             changed
         });
-        let again = if present { poll.period } else { ABSENT.min(poll.period) };
+        let again = if present { period } else { ABSENT.min(period) };
         noticed = tokio::select! {
             () = watcher.happening(|_| true) => true,
-            () = poll.other.notified() => false,
-            () = tokio::time::sleep(again), if !watcher.is_attached() => false,
+            () = tokio::time::sleep(clock::until_tick(again)) => false,
         };
     }
 }
@@ -127,8 +92,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("device-plugins");
         let stop = CancellationToken::new();
-        let poll_thread = PollThread::start().unwrap();
-        let mut seen = watch(dir.clone(), Duration::from_millis(50), &poll_thread, stop.clone());
+        let mut seen = watch(dir.clone(), Duration::from_millis(50), stop.clone());
         assert_eq!(seen.borrow().kubelet, None);
         std::fs::create_dir(&dir).unwrap();
         let real = root.path().join("real.sock");
@@ -147,8 +111,7 @@ mod tests {
     async fn what_happens_to_other_files_is_counted() {
         let dir = tempfile::tempdir().unwrap();
         let stop = CancellationToken::new();
-        let poll_thread = PollThread::start().unwrap();
-        let mut seen = watch(dir.path().to_owned(), Duration::from_secs(3600), &poll_thread, stop.clone());
+        let mut seen = watch(dir.path().to_owned(), Duration::from_secs(3600), stop.clone());
         tokio::task::yield_now().await;
         std::fs::write(dir.path().join("baton-1.sock"), "").unwrap();
         changed(&mut seen, |s| s.happenings > 0).await;

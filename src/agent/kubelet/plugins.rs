@@ -15,7 +15,7 @@ use super::plugin::{OnLost, PluginState, PluginStates, ResourcePlugin, StateRepo
 use super::service::{DeviceCalls, PluginService, Streams};
 use super::socket;
 use baton_contract::DeviceId;
-use baton_runtime::{Backoff, PollThread, clock};
+use baton_runtime::{Backoff, clock};
 
 /// What all plugins share.
 #[derive(Clone)]
@@ -24,8 +24,6 @@ pub struct PluginsConfig {
     pub directory: PathBuf,
     /// How often it is looked at beside inotify.
     pub poll: Duration,
-    /// Takes the looks.
-    pub poll_thread: PollThread,
     /// Time for one Register call.
     pub register_timeout: Duration,
     /// Waits after failed registrations.
@@ -60,7 +58,7 @@ impl ResourcePlugins {
         // Another number at each start: wall time is enough, because two starts are never in the same nanosecond.
         let start = clock::wall().as_nanosecond() as u32;
         socket::remove_stale(&config.directory, start);
-        let seen = directory::watch(config.directory.clone(), config.poll, &config.poll_thread, stop.clone());
+        let seen = directory::watch(config.directory.clone(), config.poll, stop.clone());
         let states = Arc::new(watch::Sender::new(PluginStates::new()));
         Self { config, start, stop, seen, lists: BTreeMap::new(), states, tasks: JoinSet::new() }
     }

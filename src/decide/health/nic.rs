@@ -60,11 +60,6 @@ impl NicHealth {
         self.down.retain(|id, _| present(id));
     }
 
-    /// Some NIC is down, or not up for long enough.
-    pub fn any_down(&self) -> bool {
-        !self.down.is_empty()
-    }
-
     /// Judges one poll: `Ok` when the NIC is up by its policy, `Err` with what is wrong. Returns the new health when it
     /// changed.
     pub fn poll(&mut self, id: &str, up: Result<(), LinkFault>, now: Duration) -> Option<bool> {

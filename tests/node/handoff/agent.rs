@@ -16,7 +16,7 @@ use baton::cluster::notice::Notices;
 use baton::contract::deviceplugin::ContainerAllocateResponse;
 use baton::contract::{DeviceId, DeviceType, key};
 use baton::decide::handoff::{AllocatePolicy, InventoryDevice, NodeInventory};
-use baton::runtime::{Backoff, PollThread};
+use baton::runtime::Backoff;
 use tokio::task::JoinSet;
 
 use super::handoff_node::{NODE, eventually};
@@ -120,7 +120,6 @@ impl Agent {
         let mut plugins = ResourcePlugins::start(PluginsConfig {
             directory: kubelet.join("device-plugins"),
             poll: Duration::from_millis(200),
-            poll_thread: PollThread::start().unwrap(),
             register_timeout: Duration::from_secs(5),
             backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(1)),
             budget: Duration::from_secs(2),
