@@ -42,7 +42,7 @@ const CSS: &str = "text/css; charset=utf-8";
 const JS: &str = "text/javascript; charset=utf-8";
 
 /// File name, type and content.
-pub const ASSETS: [(&str, &str, &str); 14] = [
+pub const ASSETS: [(&str, &str, &str); 15] = [
     ("", HTML, include_str!("assets/index.html")),
     ("icon.svg", "image/svg+xml", include_str!("assets/icon.svg")),
     ("style.css", CSS, include_str!("assets/style.css")),
@@ -57,6 +57,7 @@ pub const ASSETS: [(&str, &str, &str); 14] = [
     ("gangs.js", JS, include_str!("assets/gangs.js")),
     ("locks.js", JS, include_str!("assets/locks.js")),
     ("health.js", JS, include_str!("assets/health.js")),
+    ("runbooks.txt", "text/plain; charset=utf-8", include_str!("../../../docs/runbooks.md")),
 ];
 
 /// What the handlers share.
@@ -257,4 +258,20 @@ async fn audited(State(ui): State<Arc<Ui>>) -> Response {
     let (namespace, rules) = &ui.audit;
     let found = audit::found(ui.client.clone(), namespace, rules).await;
     reply(found.map(|(report, policies)| audit::json(&report, &policies)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ASSETS;
+
+    #[test]
+    fn every_chapter_that_the_page_health_links_is_in_the_runbooks() {
+        let text = |file: &str| ASSETS.iter().find(|(name, ..)| *name == file).unwrap().2;
+        let linked: Vec<_> =
+            text("health.js").split("runbook('").skip(1).map(|rest| rest.split('\'').next().unwrap()).collect();
+        assert!(linked.len() >= 4, "{linked:?}");
+        for chapter in linked {
+            assert!(text("runbooks.txt").contains(&format!("\n## {chapter}\n")), "{chapter}");
+        }
+    }
 }

@@ -10,17 +10,20 @@ const SIZES = [1, 2, 4, 8];
 
 /** Counts of a node; made once for each of its changes. */
 function summary(node) {
-  const count = { gpu: {}, nic: {}, whole: 0, text: [] };
-  for (const { name, device } of leaves(node)) {
+  const count = { gpu: {}, nic: {}, whole: 0, text: null };
+  for (const [name, device] of leaves(node)) {
     const kind = isNic(name) ? count.nic : count.gpu;
     const word = state(node, device);
     kind[word] = (kind[word] ?? 0) + 1;
     if (word === 'free' && name.startsWith('gpu-')) count.whole += 1;
-    for (const pod of Object.keys(device.h ?? {})) count.text.push(pod);
-    if (device.m) count.text.push(device.m);
   }
-  count.text = [...new Set(count.text), node.model ?? ''].join('\n').toLowerCase();
   return count;
+}
+
+/** What the filter looks through: holders and models. */
+function words(node) {
+  const all = leaves(node).flatMap(([, device]) => [...Object.keys(device.h ?? {}), device.m ?? '']);
+  return [...new Set(all), node.model ?? ''].join('\n').toLowerCase();
 }
 
 export default function make(root) {
@@ -78,7 +81,8 @@ export default function make(root) {
   function arrange() {
     const nodes = table('nodes');
     const word = filter.value.trim().toLowerCase();
-    const names = Object.keys(nodes).filter((name) => !word || name.includes(word) || summaries.get(name)?.text.includes(word));
+    const holds = (name) => (summaries.get(name).text ??= words(nodes[name])).includes(word);
+    const names = Object.keys(nodes).filter((name) => !word || name.includes(word) || (summaries.has(name) && holds(name)));
     const free = (name) => summaries.get(name)?.gpu.free ?? 0;
     const natural = (a, b) => a.localeCompare(b, 'en', { numeric: true });
     const by = { name: natural, 'most free': (a, b) => free(b) - free(a), 'least free': (a, b) => free(a) - free(b) }[sort.value];
@@ -97,11 +101,11 @@ export default function make(root) {
     }
     lines.style.height = `${order.length * LINE}px`;
     setText(shown, `${names.length} of ${Object.keys(nodes).length} nodes`);
-    scroll(null);
+    scroll(true);
   }
 
-  /** Puts the lines on the screen into the document. Those are drawn that are new, or in `changed` (`null`: all). */
-  function scroll(changed) {
+  /** Puts the lines on the screen into the document. Those are drawn that are new, or `all`. */
+  function scroll(all) {
     const first = Math.max(0, Math.floor(map.scrollTop / LINE) - 2);
     const visible = order.slice(first, first + Math.ceil(map.clientHeight / LINE) + 4);
     const places = new Map();
@@ -119,9 +123,15 @@ export default function make(root) {
         element.style.transform = `translateY(${top}px)`;
         element.style.left = `${left * 100}%`;
         element.style.width = name ? `${100 / columns}%` : '100%';
-        if (name && (!changed || !element.drawn || changed.has(name))) draw(element, name);
+        if (name && (all || !element.drawn)) draw(element, name);
       },
     );
+  }
+
+  /** Draws the node again if it is on the screen. Nothing is measured: that would cost a layout for each delta. */
+  function drawn(name) {
+    const element = lines.kept?.get(name);
+    if (element) draw(element, name);
   }
 
   function tile(name) {
@@ -225,7 +235,7 @@ export default function make(root) {
   };
   filter.oninput = arrange;
   sort.onchange = arrange;
-  map.onscroll = () => scroll(new Set());
+  map.onscroll = () => scroll(false);
   map.onmouseover = explain;
   map.onmouseleave = () => (tip.hidden = true);
   map.addEventListener('focusin', explain);
@@ -244,7 +254,7 @@ export default function make(root) {
       }
       numbers();
       if (moved || (changed.nodes && (sort.value !== 'name' || filter.value))) arrange();
-      else if (changed.nodes) scroll(new Set(changed.nodes));
+      else for (const name of new Set(changed.nodes)) drawn(name);
     },
     close() {
       size.disconnect();

@@ -58,5 +58,11 @@ export function cells(node) {
   return sorted;
 }
 
-/** What new pods can be given: cells that are not split, and the parts of those that are. */
-export const leaves = (node) => cells(node).flatMap((cell) => (cell.parts.length ? cell.parts : [cell]));
+/** What new pods can be given, in no order: `[name, device]` of those that are not split, and of the parts of those that are. */
+export function leaves(node) {
+  const all = Object.entries(node.devices ?? {});
+  const parts = all.filter(([name]) => name.startsWith('mig-'));
+  if (!parts.length) return all;
+  const split = new Set(parts.map(([name]) => `gpu-${name.split('-')[1]}`));
+  return all.filter(([name]) => !split.has(name));
+}

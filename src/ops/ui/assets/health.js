@@ -4,12 +4,17 @@ import { table } from './store.js';
 import { age, ask, grid, h, keep, setAge, setText, withCommands } from './dom.js';
 
 const MOST = 500;
-/** What to do, by the state; with the chapter of docs/runbooks.md. */
+/** What to do, by the state. */
 function todo({ node, device, state }) {
-  if (state === 'cordoned') return `\`baton uncordon ${node}/${device}\` returns it; runbooks.md: Taking one GPU out of use`;
-  if (state === 'unhealthy') return `\`baton drain ${node}/${device}\` evicts its pods; runbooks.md: Resetting a GPU`;
-  if (state === 'suspect') return `\`baton explain node ${node}\` says which pods failed`;
-  return `\`kubectl get pods -A -o wide --field-selector spec.nodeName=${node}\` shows its daemon; runbooks.md: The node daemon off a node, and on again`;
+  if (state === 'cordoned') return [`\`baton uncordon ${node}/${device}\` returns it; `, runbook('Taking one GPU out of use')];
+  if (state === 'unhealthy') return [`\`baton drain ${node}/${device}\` evicts its pods; `, runbook('Resetting a GPU')];
+  if (state === 'suspect') return [`\`baton explain node ${node}\` says which pods failed; `, runbook('A node that fails pods')];
+  return [`\`kubectl get pods -A -o wide --field-selector spec.nodeName=${node}\` shows its daemon; `, runbook('The node daemon off a node, and on again')];
+}
+
+/** A chapter of docs/runbooks.md, which this page brings along: the browser scrolls to its title. */
+function runbook(chapter) {
+  return h('a', { href: `runbooks.txt#:~:text=${encodeURIComponent(chapter).replaceAll('-', '%2D')}`, target: '_blank' }, `runbook: ${chapter}`);
 }
 
 export default function make(root) {
@@ -79,10 +84,11 @@ export default function make(root) {
       word.className = `state ${state}`;
       setAge(since.firstChild, sinceAt);
       setText(reason, why ?? '');
-      const text = todo(rows.get(key));
-      if (element.advice === text) return;
-      element.advice = text;
-      advice.replaceChildren(...withCommands(text));
+      const advised = `${state} ${node}/${device}`;
+      if (element.advised === advised) return;
+      element.advised = advised;
+      const [text, link] = todo(rows.get(key));
+      advice.replaceChildren(...withCommands(text), link);
     });
     element.hidden = rows.size === 0;
     empty.hidden = rows.size > 0;

@@ -76,7 +76,8 @@ function problems() {
   banner.hidden = found.length === 0;
 }
 
-const clock = (at) => new Date(at).toLocaleTimeString([], { hour12: false });
+const format = new Intl.DateTimeFormat([], { timeStyle: 'medium', hour12: false });
+const clock = (at) => format.format(at);
 
 function hear(message) {
   if (message.kind === 'gone') {
