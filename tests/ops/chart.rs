@@ -118,8 +118,8 @@ fn the_chart_is_the_manifests_with_five_sets_of_values() {
         ("gpu-system", &["--image=r:5/b@sha256:0a", "--crds=own"], &["--set=image=r:5/b@sha256:0a,crds=own"]),
         (
             "baton-system",
-            &["--admission=off", "--admin-from=10.0.0.0/24,fd00::/64"],
-            &["--set=admission=false,adminFrom={10.0.0.0/24,fd00::/64}"],
+            &["--admission=off", "--admin-from=10.0.0.0/24,fd00::/64", "--monitoring"],
+            &["--set=admission=false,adminFrom={10.0.0.0/24,fd00::/64},monitoring=true"],
         ),
         (
             "ml",

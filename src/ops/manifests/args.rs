@@ -77,9 +77,9 @@ pub struct ManifestsArgs {
     /// Bring what the Prometheus operator and Grafana's side-car read: PodMonitor, alerts, dashboards.
     #[arg(long)]
     pub monitoring: bool,
-    /// Where the pages of docs/ can be read in a browser; the alerts link there.
-    #[arg(long, default_value_t = Values::default().docs_url, value_name = "URL", value_parser = values::url)]
-    pub docs_url: String,
+    /// Where the pages of docs/ can be read in a browser; the alerts link there. Without it they have no links.
+    #[arg(long, value_name = "URL", value_parser = values::url)]
+    pub docs_url: Option<String>,
     /// Node annotation of the lock, as the daemons have it.
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY", value_parser = values::annotation_key)]
     pub node_lock_key: String,

@@ -48,7 +48,7 @@ pub fn chart(values: &Values) -> anyhow::Result<Vec<File>> {
         admission: Admission { on: false, unassigned: true, lock_key: LOCK_KEY.to_owned(), ..Admission::default() },
         admin_from: vec![ADMIN_FROM.to_owned()],
         monitoring: true,
-        docs_url: DOCS_URL.to_owned(),
+        docs_url: Some(DOCS_URL.to_owned()),
     };
     let mut defaults = BTreeMap::new();
     let mut chart = Vec::new();
@@ -215,10 +215,13 @@ fn actions(text: &str) -> String {
             None if rest == "- --unassigned-pods=serve" => {
                 format!("{indent}{{{{- if eq .Values.unassignedPods \"serve\" }}}}\n{line}\n{indent}{{{{- end }}}}")
             }
+            None if rest.contains(DOCS_URL) => {
+                let line = line.replace(DOCS_URL, "{{ trimSuffix \"/\" . }}");
+                format!("{indent}{{{{- with $.Values.docsUrl }}}}\n{line}\n{indent}{{{{- end }}}}")
+            }
             None => line
                 .replace(IMAGE, "{{ toJson .Values.image }}")
                 .replace(LOCK_KEY, "{{ .Values.nodeLockKey }}")
-                .replace(DOCS_URL, "{{ trimSuffix \"/\" .Values.docsUrl }}")
                 .replace(&format!("-{NAMESPACE}"), "{{ include \"baton.suffix\" . }}")
                 .replace(NAMESPACE, "{{ .Release.Namespace }}"),
         };
@@ -277,7 +280,7 @@ fn schema(defaults: &BTreeMap<String, Defaults>) -> anyhow::Result<Value> {
             "adminFrom": list("^[0-9a-fA-F.:]+/[0-9]{1,3}$"),
             "nodeLockKey": { "type": "string", "pattern": "^([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?$" },
             "monitoring": { "type": "boolean" },
-            "docsUrl": { "type": "string", "pattern": r"^https?://[^\s\x22'\\#{}]+$" },
+            "docsUrl": { "type": "string", "pattern": r"^(https?://[^\s\x22'\\#{}]+)?$" },
             "unassignedPods": { "enum": ["deny", "serve"] },
             "otherInstallations": list("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"),
             "devicePlugin": daemon("devicePlugin", &|set| flags(&settings::agent(), set))?,
@@ -297,7 +300,7 @@ fn defaults_yaml(values: &Values, defaults: &BTreeMap<String, Defaults>) -> anyh
         .replace("${pinned_namespaces}", &json!(values.admission.pinned_namespaces).to_string())
         .replace("${admin_from}", &json!(values.admin_from).to_string())
         .replace("${monitoring}", &values.monitoring.to_string())
-        .replace("${docs_url}", &values.docs_url)
+        .replace("${docs_url}", &json!(values.docs_url.as_deref().unwrap_or_default()).to_string())
         .replace("${node_lock_key}", &values.admission.lock_key)
         .replace("${unassigned_pods}", if values.admission.unassigned { "serve" } else { "deny" });
     for (name, default) in defaults {

@@ -19,8 +19,8 @@ pub struct Values {
     pub admin_from: Vec<String>,
     /// Collector, alerts and dashboards come along.
     pub monitoring: bool,
-    /// Where the pages of `docs/` can be read; alerts link there.
-    pub docs_url: String,
+    /// Where the pages of `docs/` can be read; alerts link there. Without it they have no links.
+    pub docs_url: Option<String>,
 }
 
 /// The admission policies of an installation.
@@ -95,7 +95,7 @@ impl Default for Values {
             admission: Admission::default(),
             admin_from: Vec::new(),
             monitoring: false,
-            docs_url: "https://git.example/baton/docs".to_owned(),
+            docs_url: None,
         }
     }
 }

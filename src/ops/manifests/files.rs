@@ -81,7 +81,9 @@ pub fn files(values: &Values) -> anyhow::Result<Vec<File>> {
 
 /// Collector, alerts, and a ConfigMap for each dashboard.
 fn monitoring(values: &Values) -> anyhow::Result<String> {
-    let mut text = fill(include_str!("templates/monitoring.yaml"), values);
+    let lines = include_str!("templates/monitoring.yaml").split_inclusive('\n');
+    let template: String = lines.filter(|line| values.docs_url.is_some() || !line.contains("${docs_url}")).collect();
+    let mut text = fill(&template, values);
     for (name, dashboard) in dashboards() {
         let head = fill(include_str!("templates/dashboard.yaml"), values).replace("${name}", name);
         text.extend(["---\n", &head, &indented(&serde_json::to_string_pretty(&dashboard)?, "    ")]);
@@ -117,7 +119,7 @@ fn fill(template: &str, values: &Values) -> String {
         ("${crds}", crds.as_str()),
         ("${admission}", admission.as_str()),
         ("${monitoring}", if values.monitoring { "- monitoring.yaml\n" } else { "" }),
-        ("${docs_url}", &values.docs_url),
+        ("${docs_url}", values.docs_url.as_deref().unwrap_or_default()),
         ("${suffix}", &values.cluster_name("")),
         ("${admin_from}", from.as_str()),
         ("${agent_flags}", &format!("{lock_key}{serves}")),
