@@ -61,6 +61,8 @@ pub struct InventoryWriter {
     nodes: Api<Node>,
     node: String,
     manager: String,
+    /// The cluster's kind is Koordinator's, whose status has neither counts nor conditions.
+    plain: bool,
     /// State of the API after the last pass.
     last: Option<Last>,
 }
@@ -89,13 +91,17 @@ pub struct Written {
 /// Longest field manager.
 const MAX_MANAGER: usize = 128;
 
+/// In the API server's word on an apply with fields that the kind does not have.
+const UNDECLARED: &str = "field not declared in schema";
+
 impl InventoryWriter {
     /// A writer for `node`, with a field manager of its own.
     pub fn new(client: Client, node: &str) -> Self {
         // The API server accepts no longer one. Nodes whose names share the beginning write different objects.
         let mut manager = format!("baton-agent-{node}");
         manager.truncate(manager.floor_char_boundary(MAX_MANAGER));
-        Self { devices: Api::all(client.clone()), nodes: Api::all(client), node: node.to_owned(), manager, last: None }
+        let (devices, nodes) = (Api::all(client.clone()), Api::all(client));
+        Self { devices, nodes, node: node.to_owned(), manager, plain: false, last: None }
     }
 
     /// Makes the API show `now`. Nothing is written when it does already; a change or deletion by another client is undone.
@@ -105,7 +111,7 @@ impl InventoryWriter {
             self.last.take_if(|last| now.is_urgent_after(&last.published) && last.published.labels == now.labels)
         {
             let wanted = self.object(now, last.node_uid.as_deref(), &last.cordons, &last.stored);
-            self.apply(&wanted, now, last.node_uid, &last.cordons).await?;
+            self.apply(wanted, now, last.node_uid, &last.cordons).await?;
             return Ok(Written { device: true, labels: false });
         }
         let seen = self.devices.get_metadata_opt(&self.node).await?;
@@ -131,19 +137,29 @@ impl InventoryWriter {
             self.keep(now, current, node.uid(), &cordons);
             return Ok(Written { device: false, labels });
         }
-        self.apply(&wanted, now, node.uid(), &cordons).await?;
+        self.apply(wanted, now, node.uid(), &cordons).await?;
         Ok(Written { device: true, labels })
     }
 
     async fn apply(
         &mut self,
-        wanted: &Device,
+        mut wanted: Device,
         now: &Published,
         node_uid: Option<String>,
         cordons: &Cordons,
     ) -> Result<(), kube::Error> {
         let params = PatchParams::apply(&self.manager).force();
-        let written = self.devices.patch(&self.node, &params, &Patch::Apply(wanted)).await?;
+        let mut written = self.devices.patch(&self.node, &params, &Patch::Apply(&wanted)).await;
+        if let Err(kube::Error::Api(refused)) = &written
+            && !self.plain
+            && refused.message.contains(UNDECLARED)
+        {
+            tracing::warn!(%refused, "the cluster's kind Device is another one: counts and conditions are left out");
+            self.plain = true;
+            wanted.status = Some(self.status(now, cordons));
+            written = self.devices.patch(&self.node, &params, &Patch::Apply(&wanted)).await;
+        }
+        let written = written?;
         self.keep(now, written, node_uid, cordons);
         Ok(())
     }
@@ -172,10 +188,16 @@ impl InventoryWriter {
                 ..OwnerReference::default()
             }]
         });
-        let counts = Some(now.counts(cordons));
-        device.status =
-            Some(DeviceStatus { allocations: now.held.clone(), counts, conditions: now.conditions.clone() });
+        device.status = Some(self.status(now, cordons));
         device
+    }
+
+    fn status(&self, now: &Published, cordons: &Cordons) -> DeviceStatus {
+        let held = DeviceStatus { allocations: now.held.clone(), ..DeviceStatus::default() };
+        if self.plain {
+            return held;
+        }
+        DeviceStatus { counts: Some(now.counts(cordons)), conditions: now.conditions.clone(), ..held }
     }
 
     async fn write_labels(&self, seen: &BTreeMap<String, String>, wanted: &NodeLabels) -> Result<bool, kube::Error> {

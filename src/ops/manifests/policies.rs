@@ -40,11 +40,13 @@ const OVERRIDE: &str = "authorizer.group('baton.io').resource('overrides').check
 const TOKEN_NODE: &str = "\"has(request.userInfo.extra) && 'authentication.kubernetes.io/node-name' in request.userInfo.extra ? \
                           request.userInfo.extra['authentication.kubernetes.io/node-name'][0] : ''\"";
 
-/// Neither finalizers nor foreign owners: they could keep the object, and what waits for it, from being deleted.
+/// Neither finalizers nor foreign owners, which could keep the object, and what waits for it, from being deleted; but for those that
+/// stand there: koordlet's Device objects have their Node as an owner that waits for them.
 const OWN_METADATA: &str = "(has(object.metadata.finalizers) ? object.metadata.finalizers : []) == (oldObject != null && \
                             has(oldObject.metadata.finalizers) ? oldObject.metadata.finalizers : []) && \
                             (!has(object.metadata.ownerReferences) || object.metadata.ownerReferences.all(o, o.kind == 'Node' \
-                            && o.name == variables.node && !(has(o.blockOwnerDeletion) && o.blockOwnerDeletion)))";
+                            && o.name == variables.node && !(has(o.blockOwnerDeletion) && o.blockOwnerDeletion) || oldObject != null && \
+                            has(oldObject.metadata.ownerReferences) && o in oldObject.metadata.ownerReferences))";
 
 /// A string of CEL. Every value here is a name that has no quotes.
 fn text(value: &str) -> String {
@@ -80,7 +82,7 @@ pub(super) fn yaml(values: &Values) -> anyhow::Result<String> {
         ("${tyjob_group}", &text(&format!("{}/", tyjob::TyJob::group(&())))),
         ("${system_namespaces}", &list([namespace, &AgentStatus::lease_namespace(namespace), "kube-system"])),
         ("${own_metadata}", OWN_METADATA),
-        ("${own_metadata_message}", "a node daemon writes no finalizers, and no owner but its own Node"),
+        ("${own_metadata_message}", "a node daemon adds no finalizers, and no owner but its own Node"),
         ("${writers}", &list(writers.iter().copied())),
         ("${writers_text}", &writers.join(" or ")),
         ("${node_labels}", &list([key::NODE_GPU_VENDOR, key::NODE_GPU_MODEL, key::NODE_GPU_DRIVER])),

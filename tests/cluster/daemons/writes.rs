@@ -261,3 +261,30 @@ async fn kubectl_shows_the_devices_of_a_node_in_numbers_cordoned_ones_not_among_
     assert_eq!(numbers(&printed(&server).await), [4, 2, 1, 1]);
     assert!(!writer.publish(&now).await.unwrap().device, "nothing is new");
 }
+
+#[tokio::test]
+async fn where_the_kind_is_koordinators_devices_are_published_without_numbers() {
+    let server = TestServer::start().await;
+    let kind = include_str!("../../fixtures/koordinator/devices.yaml");
+    server.create_crds([serde_saphyr::from_str(kind).unwrap()]).await;
+    let node: Node = server.create_object(json!({"metadata": {"name": "n"}})).await;
+    let devices: Api<baton::contract::inventory::Device> = Api::all(server.client.clone());
+    // As koordlet makes it: deletion of the Node waits for it.
+    let theirs = json!({"metadata": {"name": "n", "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n",
+        "uid": node.metadata.uid, "controller": true, "blockOwnerDeletion": true}]}, "spec": {"devices": []}});
+    let theirs = serde_json::from_value(theirs).unwrap();
+    crate::harness::wait::until("koordlet's object is there", Duration::from_secs(30), async || {
+        devices.create(&PostParams::default(), &theirs).await.ok()
+    })
+    .await;
+    let gpu = json!([{"type": "gpu", "id": "GPU-0", "minor": 0, "health": true, "resources": {key::GPU_CORE: "100"}}]);
+    let mut now =
+        baton::cluster::inventory::Published { devices: serde_json::from_value(gpu).unwrap(), ..Default::default() };
+    let mut writer = baton::cluster::inventory::InventoryWriter::new(server.client.clone(), "n");
+    assert!(writer.publish(&now).await.unwrap().device);
+    assert!(!writer.publish(&now).await.unwrap().device, "nothing is new");
+    now.devices[0].health = false;
+    assert!(writer.publish(&now).await.unwrap().device);
+    let published = devices.get("n").await.unwrap();
+    assert_eq!((published.spec.devices, published.status.unwrap().counts), (now.devices, None));
+}

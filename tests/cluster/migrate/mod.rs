@@ -1,12 +1,15 @@
 //! `docs/migrate.md`, step by step, under two endless streams of jobs: those of the scheduler that was there before, and those of
 //! Baton's. No pod fails at its admission, no GPU is given to two pods, and pods that run stay.
 
+mod gpu_operator;
+mod koordinator;
 mod plugin;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton::contract::key;
+use baton::ops::demo::apply_all;
 use baton::ops::manifests::Values;
 use baton::runtime::clock;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -16,6 +19,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
 use crate::harness::{NAMESPACE, TestCluster, TestServer};
+use koordinator::{Koordinator, assigned};
 use plugin::Plugin;
 
 const THEIRS: &str = "default-scheduler";
@@ -30,6 +34,8 @@ const AT_A_TIME: usize = 5;
 struct Fleet {
     cluster: TestCluster,
     plugins: Vec<Option<Plugin>>,
+    /// In the place of the other plugin.
+    koordinator: Option<Koordinator>,
     /// Ids that the other plugin makes of one GPU.
     replicas: usize,
     /// Which streams flow.
@@ -46,19 +52,43 @@ impl Fleet {
         assert!(include_str!("../../../docs/migrate.md").contains(&format!("{TAINT}=only:NoSchedule")));
         let server = TestServer::start().await;
         server.install(&Values { namespace: NAMESPACE.to_owned(), ..Values::default() }).await;
-        let mut cluster = TestCluster::on(server, 0, &[], &[]).await;
-        for number in 0..nodes {
-            cluster.add_idle_machine(&format!("node-{number}")).await;
-        }
-        let streams = BTreeSet::from([THEIRS]);
-        let mut fleet =
-            Self { cluster, plugins: Vec::new(), replicas, streams, made: 0, done: BTreeMap::new(), gaps: Vec::new() };
+        let mut fleet = Self::of(server, nodes, replicas).await;
         for number in 0..nodes {
             let plugin = fleet.plugin(number).await;
             fleet.plugins.push(Some(plugin));
             fleet.until("the other plugin's GPUs are offered", async |fleet| fleet.offers(number).await).await;
         }
         fleet
+    }
+
+    /// Nodes with Koordinator, and the same.
+    async fn with_koordinator(nodes: usize) -> Self {
+        let server = TestServer::start().await;
+        let koordinator = Koordinator::install(&server).await;
+        let mut fleet = Self::of(server, nodes, 1).await;
+        fleet.koordinator = Some(koordinator);
+        for number in 0..nodes {
+            fleet.plugins.push(None);
+            fleet.report(number).await;
+        }
+        fleet
+    }
+
+    async fn of(server: TestServer, nodes: usize, replicas: usize) -> Self {
+        let mut cluster = TestCluster::on(server, 0, &[], &[]).await;
+        for number in 0..nodes {
+            cluster.add_idle_machine(&format!("node-{number}")).await;
+        }
+        Self {
+            cluster,
+            plugins: Vec::new(),
+            koordinator: None,
+            replicas,
+            streams: BTreeSet::from([THEIRS]),
+            made: 0,
+            done: BTreeMap::new(),
+            gaps: Vec::new(),
+        }
     }
 
     async fn plugin(&self, number: usize) -> Plugin {
@@ -101,12 +131,16 @@ impl Fleet {
     async fn create(&mut self, scheduler: &str, seconds: u32) -> String {
         self.made += 1;
         let name = format!("{scheduler}-{}", self.made);
+        let limits = match &self.koordinator {
+            Some(_) if scheduler == THEIRS => json!({key::GPU_CORE: "100", key::GPU_MEMORY_RATIO: "100"}),
+            _ => json!({key::NVIDIA_GPU: "1"}),
+        };
         let pod = json!({"metadata": {"name": name, "namespace": "default"}, "spec": {
             "schedulerName": scheduler, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
             // Of the pods of Baton alone: it keeps the others off nodes that have moved.
             "tolerations": if scheduler == OURS { json!([{"key": TAINT, "operator": "Exists"}]) } else { json!([]) },
             "containers": [{"name": "main", "image": "docker.io/local/pause:1", "imagePullPolicy": "Never",
-                "command": ["/bin/sleep", seconds.to_string()], "resources": {"limits": {key::NVIDIA_GPU: "1"}}}]}});
+                "command": ["/bin/sleep", seconds.to_string()], "resources": {"limits": limits}}]}});
         self.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
         name
     }
@@ -131,7 +165,7 @@ impl Fleet {
     /// Looks at every pod and every container, makes new jobs, and binds those of the other scheduler.
     async fn step(&mut self) {
         let pods = self.pods().list(&ListParams::default()).await.unwrap().items;
-        self.no_gpu_is_shared();
+        self.no_gpu_is_shared(&pods);
         let mut living: BTreeMap<String, usize> = BTreeMap::new();
         for pod in &pods {
             let scheduler = pod.spec.as_ref().and_then(|spec| spec.scheduler_name.clone()).unwrap();
@@ -146,7 +180,10 @@ impl Fleet {
                 _ => *living.entry(scheduler).or_default() += 1,
             }
         }
-        self.bind_theirs(&pods).await;
+        match self.koordinator {
+            Some(_) => self.bind_koordinators(&pods).await,
+            None => self.bind_theirs(&pods).await,
+        }
         for scheduler in self.streams.clone() {
             let living = living.get(scheduler).copied().unwrap_or_default();
             for _ in living..AT_A_TIME {
@@ -194,8 +231,8 @@ impl Fleet {
         }
     }
 
-    /// By what the containers that run were started with, by either plugin.
-    fn no_gpu_is_shared(&self) {
+    /// By what the containers that run were started with, by either plugin, and by what pods are assigned.
+    fn no_gpu_is_shared(&self, pods: &[Pod]) {
         for node in &self.cluster.nodes {
             let mut holders: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
             for (pod, view) in node.kubelet.view() {
@@ -204,6 +241,11 @@ impl Fleet {
                     for gpu in node.hardware.gpu_uuids().into_iter().filter(|gpu| started.contains(gpu.as_str())) {
                         holders.entry(gpu).or_default().insert(pod.clone());
                     }
+                }
+            }
+            for pod in pods.iter().filter(|pod| node_of(pod) == Some(&node.name)) {
+                for gpu in assigned(pod) {
+                    holders.entry(gpu).or_default().insert(format!("default/{}", pod.name_any()));
                 }
             }
             assert!(
@@ -332,6 +374,18 @@ impl Fleet {
     }
 }
 
+/// Gives a user these rights, everywhere.
+async fn allow(server: &TestServer, user: &str, rules: Value) {
+    const GROUP: &str = "rbac.authorization.k8s.io";
+    let name = user.rsplit(':').next().unwrap();
+    let of = |kind: &str| json!({"apiVersion": format!("{GROUP}/v1"), "kind": kind, "metadata": {"name": name}});
+    let (mut role, mut binding) = (of("ClusterRole"), of("ClusterRoleBinding"));
+    role["rules"] = rules;
+    binding["roleRef"] = json!({"apiGroup": GROUP, "kind": "ClusterRole", "name": name});
+    binding["subjects"] = json!([{"apiGroup": GROUP, "kind": "User", "name": user}]);
+    apply_all(&server.client, &format!("{role}\n---\n{binding}\n")).await.unwrap();
+}
+
 fn allocatable(node: &Node) -> i64 {
     let amount = node.status.as_ref().and_then(|status| status.allocatable.as_ref()?.get(key::NVIDIA_GPU).cloned());
     amount.and_then(|amount| amount.0.parse().ok()).unwrap_or_default()
@@ -407,4 +461,30 @@ async fn a_fleet_moves_from_a_plugin_that_shares_gpus_by_empty_nodes() {
     fleet.join_baton(1, true).await;
     fleet.flows(OURS, 2 * AT_A_TIME).await;
     fleet.print("from HAMi");
+}
+
+/// Koordinator's kinds, objects and scheduler stay; what runs keeps its GPUs, which its assignments name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_moves_from_koordinator_node_by_node() {
+    let mut fleet = Fleet::with_koordinator(2).await;
+    let long = fleet.create(THEIRS, 100_000).await;
+    fleet.until("a long pod runs", async |fleet| fleet.runs(&long).await).await;
+    fleet.flows(THEIRS, AT_A_TIME).await;
+    fleet.join_baton(0, false).await;
+    fleet.streams.insert(OURS);
+    fleet.flows(OURS, AT_A_TIME).await;
+    fleet.flows(THEIRS, AT_A_TIME).await;
+    fleet.join_baton(1, false).await;
+    fleet.streams.remove(THEIRS);
+    fleet.renounce_waiting(THEIRS).await;
+    fleet.flows(OURS, 2 * AT_A_TIME).await;
+    // Every GPU but that of the pod from before.
+    fleet.streams.clear();
+    fleet.until("the streams have ended", async |fleet| fleet.living().await == 1).await;
+    for _ in 0..2 * GPUS {
+        fleet.create(OURS, 100_000).await;
+    }
+    fleet.until("the fleet is full", async |fleet| fleet.running().await == 2 * GPUS).await;
+    assert!(fleet.runs(&long).await, "{long} was touched");
+    fleet.print("from Koordinator");
 }
