@@ -30,6 +30,7 @@ use super::options::AgentOptions;
 use super::reconciler::{DeviceReconciler, ReconcilerContext};
 use super::reporting;
 use super::scan::{self, MachineScan};
+use super::shares::ShareGuard;
 use baton_cluster::agent_lease::AgentLease;
 use baton_cluster::client;
 use baton_cluster::inventory::{InventoryWriter, Published};
@@ -185,13 +186,13 @@ async fn start(
 }
 
 /// What the rebuilding of a lost ledger judges by, before the reconciler takes over.
-fn first_inventory(options: &AgentOptions, first: &MachineScan) -> NodeInventory {
+fn first_inventory(options: &Arc<AgentOptions>, first: &MachineScan) -> NodeInventory {
     let mut registered = configured(options);
     // The calls that were made are known without the machine; which devices it has is not.
     let Ok(machine) = &first.machine else { return NodeInventory { registered, ..NodeInventory::default() } };
     let list = devices::list(machine, options.mig_strategy, &BTreeMap::new(), clock::wall());
     registered.extend(offers(&list, options, &InUse::new(), Unseen::default()).into_keys());
-    node_inventory(&list, registered)
+    node_inventory(&list, registered, ShareGuard::new(options.clone()).look())
 }
 
 /// A task of the daemon that has ended.

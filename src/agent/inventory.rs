@@ -7,8 +7,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use super::devices::{DeviceBody, NodeDevice};
 use super::offer::{mig_name, profile_word};
 use baton_contract::inventory::{DeviceInfo, DeviceTopology, VfGroup, VirtualFunction};
-use baton_contract::{Quantity, key};
+use baton_contract::{Quantity, ShareIsolation, key};
 use baton_decide::handoff::inventory::{InventoryDevice, NodeInventory};
+use baton_decide::shares::ShareOffer;
 use baton_hardware::{Machine, PciPlace};
 
 /// Longest value of a label.
@@ -116,14 +117,15 @@ fn vf_groups(device: &NodeDevice, all: &[NodeDevice]) -> Vec<VfGroup> {
     if vfs.is_empty() { Vec::new() } else { vec![VfGroup { labels: BTreeMap::new(), vfs }] }
 }
 
-/// The node's labels; `None` takes a label away.
-pub fn node_labels(machine: &Machine) -> BTreeMap<&'static str, Option<String>> {
+/// The node's labels, and that of its Device object which says how GPU shares are limited; `None` takes a label away.
+pub fn node_labels(machine: &Machine, isolation: ShareIsolation) -> BTreeMap<&'static str, Option<String>> {
     let first = machine.gpus.gpus.first();
     let driver = Some(label_value(&machine.gpus.driver_version)).filter(|text| !text.is_empty());
     [
         (key::NODE_GPU_VENDOR, first.map(|_| "nvidia".to_owned())),
         (key::NODE_GPU_MODEL, first.map(|gpu| label_value(&gpu.model))),
         (key::NODE_GPU_DRIVER, first.and(driver)),
+        (key::GPU_ISOLATION_PROVIDER, first.map(|_| isolation.provider().to_owned())),
     ]
     .into()
 }
@@ -144,7 +146,7 @@ fn is_split(device: &NodeDevice) -> bool {
 }
 
 /// The devices as the hand-off sees them. A GPU of which only the MIG devices are handed out takes no pod itself.
-pub fn node_inventory(devices: &[NodeDevice], registered: BTreeSet<Box<str>>) -> NodeInventory {
+pub fn node_inventory(devices: &[NodeDevice], registered: BTreeSet<Box<str>>, shares: ShareOffer) -> NodeInventory {
     let of = |device: &NodeDevice| InventoryDevice {
         kind: device.kind(),
         minor: device.minor,
@@ -161,5 +163,9 @@ pub fn node_inventory(devices: &[NodeDevice], registered: BTreeSet<Box<str>>) ->
             _ => None,
         },
     };
-    NodeInventory { devices: devices.iter().map(|device| (device.id.clone(), of(device))).collect(), registered }
+    NodeInventory {
+        devices: devices.iter().map(|device| (device.id.clone(), of(device))).collect(),
+        registered,
+        shares,
+    }
 }

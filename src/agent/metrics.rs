@@ -26,6 +26,7 @@ pub struct AgentMetrics {
     ready: Gauge<f64, AtomicU64>,
     pod_shares: Family<LabelPairs, Gauge<f64, AtomicU64>>,
     suspect: Gauge,
+    shares_unavailable: Gauge,
 }
 
 /// Series of pods that one node shows; a node has at most a few hundred containers with devices.
@@ -59,6 +60,7 @@ impl Default for AgentMetrics {
             ready: Gauge::default(),
             pod_shares: Family::default(),
             suspect: Gauge::default(),
+            shares_unavailable: Gauge::default(),
         };
         let m = &mut metrics;
         let r = &mut m.registry;
@@ -77,6 +79,11 @@ impl Default for AgentMetrics {
             "baton_node_suspect",
             "1 while the node takes no new pods because its machine failed some",
             m.suspect.clone(),
+        );
+        r.register(
+            "baton_gpu_shares_unavailable",
+            "1 while the node serves no GPU shares because their limits cannot be enforced",
+            m.shares_unavailable.clone(),
         );
         r.register(
             "baton_pod_device_share",
@@ -122,6 +129,11 @@ impl AgentMetrics {
     /// The machine has failed pods, or is trusted again.
     pub fn suspect(&self, yes: bool) {
         self.suspect.set(i64::from(yes));
+    }
+
+    /// The limits of GPU shares cannot be enforced, or can again.
+    pub fn shares_unavailable(&self, yes: bool) {
+        self.shares_unavailable.set(i64::from(yes));
     }
 
     /// An XID was reported and judged.

@@ -20,6 +20,7 @@ pub mod options;
 pub mod reconciler;
 pub mod reporting;
 pub mod scan;
+pub mod shares;
 
 pub use answer::{AnswerError, Answerer, ContainerGrant};
 pub use error::AgentError;

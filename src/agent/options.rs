@@ -2,12 +2,12 @@
 //! file are read elsewhere and end here.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use baton_contract::name::{BadName, check_annotation_key, check_daemon_namespace, check_node_name, check_subdomain};
 use baton_contract::word::word_enum;
-use baton_contract::{LockFormat, key};
+use baton_contract::{LockFormat, ShareIsolation, key};
 use baton_decide::handoff::{IdMismatch, LockMode, UnassignedPods};
 use baton_decide::health::{PortPolicy, XidAction};
 use baton_runtime::admin::PortOptions;
@@ -69,8 +69,12 @@ pub struct AgentOptions {
     pub fail_on_init_error: bool,
     /// Offer `koordinator.sh/gpu`, `gpu-core`, `gpu-memory-ratio` and `gpu.shared` beside whole GPUs.
     pub gpu_sharing: bool,
-    /// MPS runs on this node: shares get the MPS limits in their environment, and the way to its control daemon.
-    pub mps: bool,
+    /// What holds GPU shares to their limits.
+    pub share_isolation: ShareIsolation,
+    /// Directory of HAMi-core's `libvgpu.so` and `ld.so.preload`, under the same name on the host; containers write below it.
+    pub hami_core_dir: PathBuf,
+    /// Checksum of the library; empty where any will do.
+    pub hami_core_sha256: String,
     /// Directory of the MPS control daemon's files on the host, laid out as NVIDIA's: `<resource name>/pipe`, `shm`.
     pub mps_root: PathBuf,
     /// Offer `koordinator.sh/rdma`.
@@ -206,7 +210,9 @@ impl Default for AgentOptions {
             mig_strategy: MigStrategy::None,
             fail_on_init_error: true,
             gpu_sharing: true,
-            mps: false,
+            share_isolation: ShareIsolation::None,
+            hami_core_dir: "/var/lib/baton/hami-core".into(),
+            hami_core_sha256: String::new(),
             mps_root: "/run/nvidia/mps".into(),
             rdma: true,
             rdma_port_policy: PortPolicy::Any,
@@ -319,8 +325,21 @@ impl AgentOptions {
         if self.scheduler_names.iter().all(String::is_empty) && self.node_lock == LockMode::Auto {
             return bad("--scheduler-names", "is empty; --node-lock=auto trusts only named schedulers".into());
         }
-        if !self.mps_root.is_absolute() {
-            return bad("--mps-root", format!("{} is not absolute", self.mps_root.display()));
+        for (option, path) in [("--mps-root", &self.mps_root), ("--hami-core-dir", &self.hami_core_dir)] {
+            if !path.is_absolute() {
+                return bad(option, format!("{} is not absolute", path.display()));
+            }
+        }
+        let digest = &self.hami_core_sha256;
+        if !digest.is_empty() && (digest.len() != 64 || !digest.bytes().all(|byte| byte.is_ascii_hexdigit())) {
+            return bad(
+                "--hami-core-sha256",
+                format!("{digest:?} is no SHA-256; `sha256sum libvgpu.so` prints its 64 digits"),
+            );
+        }
+        if self.share_isolation != ShareIsolation::None && !self.gpu_sharing {
+            let problem = format!("{} limits GPU shares, and --gpu-sharing=false offers none", self.share_isolation);
+            return bad("--share-isolation", problem);
         }
         self.ports.validate(|option, problem| AgentOptionsError { option, problem })?;
         self.xid.table()?;
@@ -347,6 +366,12 @@ impl AgentOptions {
 }
 
 impl AgentPaths {
+    /// Where this process sees a path of the host.
+    pub fn of_host(&self, path: &Path) -> PathBuf {
+        let below = self.host_driver_root.as_ref().and_then(|root| path.strip_prefix(root).ok());
+        below.map_or_else(|| path.to_owned(), |below| self.driver_root.join(below))
+    }
+
     fn validate(&self) -> Result<(), AgentOptionsError> {
         for (option, path) in [
             ("--kubelet-dir", &self.kubelet_dir),

@@ -6,6 +6,8 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -17,7 +19,7 @@ use super::directory_watch::DirectoryWatch;
 use super::error::AgentError;
 use super::health::HealthBook;
 use super::health_file::HealthFile;
-use super::inventory::{device_infos, node_inventory, node_labels};
+use super::inventory::{device_infos, node_inventory, node_labels, to_seconds};
 use super::kubelet::ResourcePlugins;
 use super::metrics::AgentMetrics;
 use super::nic_reads::{NicReads, Ports, ReadPorts};
@@ -25,11 +27,13 @@ use super::node_handoff::HeldDevices;
 use super::offer::{InUse, Unseen, configured, offers};
 use super::options::AgentOptions;
 use super::scan::{self, MachineScan, ScanQueue, ScanRequest, ScanResult};
+use super::shares::ShareGuard;
 use baton_cluster::inventory::Published;
 use baton_cluster::notice::{Notice, Notices, Subject};
 use baton_contract::inventory::DeviceStatus;
-use baton_contract::{DeviceId, key};
+use baton_contract::{DeviceId, ShareIsolation, key};
 use baton_decide::health::ServeOutcome;
+use baton_decide::shares::ShareOffer;
 use baton_hardware::driver::DriverFile;
 use baton_hardware::{Bdf, EventSink, GpuEvent, GpuProvider, Machine, NicInfo, NvmlError, Roots, pci, rdma};
 use baton_runtime::clock;
@@ -82,8 +86,13 @@ pub struct DeviceReconciler {
     reported: Option<Vec<NodeDevice>>,
     table: Arc<DeviceTable>,
     driver: Vec<DriverFile>,
-    /// What the last event said of the node.
+    /// What holds GPU shares to their limits, what it offered when it was looked at last, and since when it does not work.
+    guard: ShareGuard,
+    shares: ShareOffer,
+    unlimited_since: Timestamp,
+    /// What the last events said of the node: that it is suspect, and that it serves no shares.
     suspect: Option<String>,
+    unavailable: Option<String>,
     nvml_failed: bool,
     /// Why NVML cannot be used, where it is there; and why no device is offered at all.
     refusal: Option<String>,
@@ -98,11 +107,14 @@ struct Due {
     ports: Instant,
     poll: Instant,
     probe: Instant,
+    shares: Instant,
 }
 
 impl DeviceReconciler {
     /// Takes the first look at the machine as it is. CDI files stand and the lists are offered when this returns.
     pub fn start(context: ReconcilerContext, plugins: ResourcePlugins, first: MachineScan) -> Result<Self, AgentError> {
+        let mut guard = ShareGuard::new(context.options.clone());
+        let shares = guard.look();
         let mut reconciler = Self {
             book: HealthBook::new(&context.options)?,
             health_file: None,
@@ -116,7 +128,11 @@ impl DeviceReconciler {
             reported: None,
             table: Arc::default(),
             driver: Vec::new(),
+            guard,
+            shares,
+            unlimited_since: clock::wall(),
             suspect: None,
+            unavailable: None,
             nvml_failed: false,
             refusal: None,
             lacks: watch::Sender::new(None),
@@ -163,7 +179,9 @@ impl DeviceReconciler {
             ports: tick(periods.health_poll),
             poll: tick(periods.health_poll),
             probe: tick(periods.recovery_probe),
+            shares: tick(periods.health_poll),
         };
+        let limits_shares = self.shares.isolation != ShareIsolation::None;
         loop {
             let ailing = !self.book.ailing().is_empty();
             let silent = !self.book.silent().is_empty();
@@ -197,6 +215,10 @@ impl DeviceReconciler {
                     due.poll = tick(periods.health_poll);
                     self.probe(self.book.silent());
                     Ok(())
+                }
+                () = sleep_until(due.shares), if limits_shares => {
+                    due.shares = tick(periods.health_poll);
+                    self.reconcile_shares()
                 }
                 () = sleep_until(due.probe), if ailing => {
                     due.probe = tick(periods.recovery_probe);
@@ -318,6 +340,19 @@ impl DeviceReconciler {
     /// An outage may be over.
     fn reconcile_suspicion(&mut self) -> Result<(), AgentError> {
         if self.book.age_suspicion(clock::now()) { self.refresh() } else { Ok(()) }
+    }
+
+    /// What limits GPU shares may have stopped to work, or work again.
+    fn reconcile_shares(&mut self) -> Result<(), AgentError> {
+        let offer = self.guard.look();
+        if offer == self.shares {
+            return Ok(());
+        }
+        if self.shares.unavailable.is_none() {
+            self.unlimited_since = clock::wall();
+        }
+        self.shares = offer;
+        self.refresh()
     }
 
     /// Device nodes came or went. Those of GPUs are looked up again at once; those of NICs are a part of a scan, and where nodes of
@@ -462,7 +497,7 @@ impl DeviceReconciler {
         let lists = offers(&devices, &self.context.options, &in_use, unseen);
         let mut registered = configured(&self.context.options);
         registered.extend(lists.keys().cloned());
-        self.context.holdings.set_inventory(node_inventory(&devices, registered));
+        self.context.holdings.set_inventory(node_inventory(&devices, registered, self.shares.clone()));
         self.plugins.update(lists)?;
         let before = std::mem::replace(&mut self.devices, devices);
         self.reported.get_or_insert(before);
@@ -518,16 +553,28 @@ impl DeviceReconciler {
         }
     }
 
-    /// An event on the node when it is suspect, and when it is not any more.
+    /// An event on the node when it is suspect or serves no shares, and when it is and does again.
     fn report_suspicion(&mut self) {
-        let now = self.context.published.borrow().conditions.first().map(|condition| condition.message.clone());
-        if now == self.suspect {
-            return;
+        let now = self.book.node_condition().map(|condition| condition.message.clone());
+        if now != self.suspect {
+            self.context.metrics.suspect(now.is_some());
+            let words = (DeviceStatus::SUSPECT, "NodeTrusted", "pods with devices may come again");
+            self.post(now.as_deref(), words);
+            self.suspect = now;
         }
-        let message = now.clone().unwrap_or_else(|| "pods with devices may come again".to_owned());
-        let (warning, reason) = if now.is_some() { (true, DeviceStatus::SUSPECT) } else { (false, "NodeTrusted") };
-        self.context.metrics.suspect(warning);
-        self.suspect = now;
+        let now = self.shares.unavailable.as_deref().map(str::to_owned);
+        if now != self.unavailable {
+            self.context.metrics.shares_unavailable(now.is_some());
+            let words = (DeviceStatus::SHARES_UNAVAILABLE, "SharesAvailable", "pods with GPU shares may come again");
+            self.post(now.as_deref(), words);
+            self.unavailable = now;
+        }
+    }
+
+    /// An event on the node: what is wrong, or that nothing is any more.
+    fn post(&self, wrong: Option<&str>, (bad, good, well): (&'static str, &'static str, &str)) {
+        let (warning, reason) = if wrong.is_some() { (true, bad) } else { (false, good) };
+        let message = wrong.unwrap_or(well).to_owned();
         self.context.notices.post(Notice {
             subject: Subject::Node(self.context.options.node_name.as_str().into()),
             warning,
@@ -535,6 +582,18 @@ impl DeviceReconciler {
             action: "Health",
             message,
         });
+    }
+
+    fn shares_condition(&self) -> Option<Condition> {
+        let why = self.shares.unavailable.as_deref()?;
+        Some(Condition {
+            type_: DeviceStatus::SHARES_UNAVAILABLE.to_owned(),
+            status: "True".to_owned(),
+            reason: "LimitsNotEnforced".to_owned(),
+            message: why.to_owned(),
+            last_transition_time: Time(to_seconds(self.unlimited_since)),
+            observed_generation: None,
+        })
     }
 
     fn show_shares(&self) {
@@ -548,8 +607,8 @@ impl DeviceReconciler {
             devices: device_infos(&self.devices),
             held: self.context.holdings.held(),
             in_use: self.context.holdings.in_use().into_values().flatten().collect(),
-            conditions: self.book.node_condition().cloned().into_iter().collect(),
-            labels: node_labels(&self.machine),
+            conditions: self.book.node_condition().cloned().into_iter().chain(self.shares_condition()).collect(),
+            labels: node_labels(&self.machine, self.shares.isolation),
         };
         self.context.published.send_if_modified(|now| {
             let changed = **now != published;

@@ -27,7 +27,8 @@ pub struct Published {
     pub in_use: BTreeSet<DeviceId>,
     /// What is to be said of the node itself.
     pub conditions: Vec<Condition>,
-    /// Labels of the node. Those that have a value stand on the Device object too, but for the driver's version.
+    /// Labels of the node. Those that have a value stand on the Device object too, but for the driver's version; how GPU shares are
+    /// limited stands there alone.
     pub labels: NodeLabels,
 }
 
@@ -201,7 +202,10 @@ impl InventoryWriter {
     }
 
     async fn write_labels(&self, seen: &BTreeMap<String, String>, wanted: &NodeLabels) -> Result<bool, kube::Error> {
-        let differs = |(key, value): &(&&'static str, &Option<String>)| seen.get(**key) != value.as_ref();
+        // On nodes it is Koordinator's label, which people write.
+        let differs = |(key, value): &(&&'static str, &Option<String>)| {
+            **key != baton_contract::key::GPU_ISOLATION_PROVIDER && seen.get(**key) != value.as_ref()
+        };
         let patch: BTreeMap<&str, Option<&str>> =
             wanted.iter().filter(differs).map(|(key, value)| (*key, value.as_deref())).collect();
         if patch.is_empty() {

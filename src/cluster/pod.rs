@@ -6,16 +6,17 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Affinity, Pod, Toleration, TopologySpreadConstraint};
 use kube::Resource;
 use kube::api::ObjectMeta;
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 
 use super::light_meta::light;
-use super::spec_part::AskedImage;
+use super::spec_part::{AskedImage, OfText};
 use baton_contract::gang::Committed;
 use baton_contract::hint::{Counting, DeviceHint, parse_hints};
-use baton_contract::{ContainerRequest, DeviceType, PodRef, Quantity, RequestError, key};
+use baton_contract::{ContainerRequest, DeviceType, GpuRequest, PodRef, Quantity, RequestError, ShareIsolation, key};
 use baton_decide::handoff::ListedContainers;
 use baton_decide::pod::{AssignmentText, ContainerKind, Deletion, HandoffPod, Phase, PodContainer};
+use baton_decide::shares::{ShareTerms, undone_by_mount, undone_by_variable};
 
 /// A pod with the fields that Baton reads; the rest is skipped while parsing. Watch and read with it, never write. Each reader
 /// makes its own record of it and drops it.
@@ -73,6 +74,16 @@ light! {
         pub restart_policy: Option<Box<str>>,
         pub resources: LightResources,
         pub ports: Vec<LightPort>,
+        pub env: Vec<LightVariable>,
+        pub volume_mounts: Vec<LightMount>,
+    }
+
+    pub(super) struct LightVariable {
+        pub name: Undoing<false>,
+    }
+
+    pub(super) struct LightMount {
+        pub mount_path: Undoing<true>,
     }
 
     pub(super) struct LightResources {
@@ -183,7 +194,31 @@ light! {
     }
 }
 
+/// The name of a variable, or the place of a volume, where it undoes the limits of GPU shares; of all others nothing is kept.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Undoing<const MOUNT: bool>(Option<(ShareIsolation, Box<str>)>);
+
+impl<'de, const MOUNT: bool> Deserialize<'de> for Undoing<MOUNT> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        fn undone<const MOUNT: bool>(text: &str) -> Option<(ShareIsolation, Box<str>)> {
+            let of = if MOUNT { undone_by_mount(text) } else { undone_by_variable(text) };
+            of.map(|of| (of, text.into()))
+        }
+        from.deserialize_str(OfText(undone::<MOUNT>)).map(Self)
+    }
+}
+
 impl LightContainer {
+    /// What of the container undoes the limits of its GPU share, if it has one: by what sets them, one clause each.
+    fn undone(&self) -> impl Iterator<Item = (ShareIsolation, Box<str>)> {
+        let shares = matches!(self.request(), Ok(ContainerRequest { gpu: Some(GpuRequest::Share { .. }), .. }));
+        let variables = self.env.iter().filter_map(|of| of.name.0.as_ref()).map(|of| (of, "sets"));
+        let mounts =
+            self.volume_mounts.iter().filter_map(|of| of.mount_path.0.as_ref()).map(|of| (of, "has a volume at"));
+        let all = variables.chain(mounts).filter(move |_| shares);
+        all.map(|((of, what), does)| (*of, format!("container {} {does} {what}", self.name).into()))
+    }
+
     pub fn is_sidecar(&self) -> bool {
         self.restart_policy.as_deref() == Some("Always")
     }
@@ -250,6 +285,14 @@ impl LightPod {
         self.status.explanation().filter(|_| self.status.phase.as_deref() == Some("Failed"))
     }
 
+    /// What the pod says about the limits of its GPU shares.
+    pub(super) fn share_terms(&self) -> Option<Box<ShareTerms>> {
+        let provider = self.metadata.labels.as_ref().and_then(|labels| labels.get(key::GPU_ISOLATION_PROVIDER));
+        let provider = provider.map(|value| value.as_str().into());
+        let undone: Vec<_> = self.spec.all_containers().flat_map(|(container, _)| container.undone()).collect();
+        (provider.is_some() || !undone.is_empty()).then(|| Box::new(ShareTerms { provider, undone }))
+    }
+
     /// The hand-off's record.
     pub fn handoff(&self) -> HandoffPod {
         let meta = &self.metadata;
@@ -304,6 +347,7 @@ impl LightPod {
                 gpus: counting(DeviceType::Gpu),
                 nics: counting(DeviceType::Rdma),
                 committed: self.annotation(key::GANG_COMMITTED).and_then(|text| Committed::parse(text).ok()),
+                shares: self.share_terms(),
             },
         }
     }

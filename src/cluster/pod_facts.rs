@@ -46,7 +46,9 @@ impl LightPod {
         // Moved, not copied: this is done for every event of every pod.
         let labels = self.metadata.labels.take().unwrap_or_default();
         spec.node_selector = std::mem::take(&mut self.spec.node_selector);
-        let handoff = self.handoff();
+        let mut handoff = self.handoff();
+        // In the wishes, where the shape of the pod is made of.
+        handoff.assignment.shares = None;
         if handoff.node.is_none() && spec.gang.is_none() && handoff.asks_for_devices() {
             spec.controller = self.controller().map(|owner| owner.uid.as_str().into());
         }
@@ -106,6 +108,7 @@ impl LightPod {
                 hint: annotation(key::DEVICE_ALLOCATE_HINT),
                 joint: annotation(key::DEVICE_JOINT_ALLOCATE),
                 partition: annotation(key::GPU_PARTITION_SPEC),
+                shares: self.share_terms(),
             },
             gang: self.gang().map(Arc::new),
             job: self.job().map(Arc::new),

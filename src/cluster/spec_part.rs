@@ -144,13 +144,14 @@ pub(super) struct ListedImage(pub ImageName);
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct AskedImage(pub Option<ImageName>);
 
-struct HashName<T>(fn(&str) -> T);
+/// Makes a value of a text, without a copy of the text.
+pub(super) struct OfText<T>(pub fn(&str) -> T);
 
-impl<T> Visitor<'_> for HashName<T> {
+impl<T> Visitor<'_> for OfText<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the name of an image")
+        f.write_str("a text")
     }
 
     fn visit_str<E: Error>(self, name: &str) -> Result<T, E> {
@@ -160,12 +161,12 @@ impl<T> Visitor<'_> for HashName<T> {
 
 impl<'de> Deserialize<'de> for ListedImage {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_str(HashName(|name| Self(ImageName::listed(name))))
+        from.deserialize_str(OfText(|name| Self(ImageName::listed(name))))
     }
 }
 
 impl<'de> Deserialize<'de> for AskedImage {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_str(HashName(|name| Self((!name.is_empty()).then(|| ImageName::asked(name)))))
+        from.deserialize_str(OfText(|name| Self((!name.is_empty()).then(|| ImageName::asked(name)))))
     }
 }

@@ -119,7 +119,8 @@ pub struct DeviceStatus {
     /// For people: what `kubectl get devices` shows. No decision reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<DeviceCounts>,
-    /// `NodeSuspect`, while the node daemon holds the machine itself to blame for pods that failed.
+    /// `NodeSuspect`, while the node daemon holds the machine itself to blame for pods that failed; `SharesUnavailable`, while it cannot
+    /// hold GPU shares to their limits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
@@ -130,7 +131,19 @@ impl DeviceStatus {
 
     /// The condition of a suspect node.
     pub fn suspect(&self) -> Option<&Condition> {
-        self.conditions.iter().find(|condition| condition.type_ == Self::SUSPECT && condition.status == "True")
+        self.condition(Self::SUSPECT)
+    }
+
+    /// Type of the condition of a node that takes no pods with GPU shares, because it cannot hold them to their limits.
+    pub const SHARES_UNAVAILABLE: &str = "SharesUnavailable";
+
+    /// The condition of a node that takes no pods with GPU shares.
+    pub fn shares_unavailable(&self) -> Option<&Condition> {
+        self.condition(Self::SHARES_UNAVAILABLE)
+    }
+
+    fn condition(&self, of: &str) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.type_ == of && condition.status == "True")
     }
 }
 

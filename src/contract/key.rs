@@ -54,6 +54,10 @@ pub const MIG_PROFILE: &str = "scheduling.koordinator.sh/mig-profile";
 /// Device label: UUID of the GPU that a MIG device is part of.
 pub const PARENT: &str = "scheduling.koordinator.sh/parent";
 
+/// Pod label, by the user: what must hold the pod's GPU shares to their limits, `HAMi-core` or `MPS`. Label of the Device object: what
+/// does so on the node, or `none`.
+pub const GPU_ISOLATION_PROVIDER: &str = "koordinator.sh/gpu-isolation-provider";
+
 /// Node label: `nvidia`.
 pub const NODE_GPU_VENDOR: &str = "node.koordinator.sh/gpu-vendor";
 /// Node label: model, blanks written as `-`.

@@ -14,6 +14,7 @@ pub mod hint;
 pub mod id;
 pub mod image;
 pub mod inventory;
+pub mod isolation;
 pub mod key;
 pub mod lock;
 pub mod name;
@@ -29,6 +30,7 @@ pub use allocation::{AllocationError, DeviceAllocation, DeviceEntry, Extension, 
 pub use container_devices::ContainerDevices;
 pub use cordon::{Cordon, Cordons};
 pub use id::{DeviceId, DeviceType, PodKey, PodRef, PodUid};
+pub use isolation::ShareIsolation;
 pub use lock::{Holder, LockFormat, LockRead, LockValue, print_bind_timestamp};
 pub use quantity::{Quantity, QuantityError};
 pub use request::{ContainerRequest, GpuRequest, RdmaRequest, RequestError};

@@ -14,6 +14,10 @@ pub enum Help {
     AnotherGpuDriver,
     /// What fails pods on the node must be mended.
     NodeSuspect,
+    /// What enforces the limits of GPU shares on the node must come back.
+    SharesUnavailable,
+    /// Another node must enforce the limits of GPU shares as the pod asks for.
+    ShareIsolation,
     /// The node daemon must publish its devices.
     Inventory,
     /// The kubelet must know the resource name.

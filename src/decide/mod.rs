@@ -13,6 +13,7 @@ pub mod lock;
 pub mod patience;
 pub mod pod;
 pub mod scheduler;
+pub mod shares;
 pub mod text;
 pub mod tyjob;
 pub mod world;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::shares::ShareTerms;
 use baton_contract::gang::Committed;
 use baton_contract::hint::{Count, Counting};
 use baton_contract::{ContainerRequest, DeviceAllocation, DeviceType, GpuRequest, PodRef, RequestError, Shared, key};
@@ -29,7 +30,7 @@ pub struct HandoffPod {
     pub assignment: AssignmentText,
 }
 
-/// The annotations that a Binding writes; `None` where a key is absent.
+/// The annotations that a Binding writes, `None` where a key is absent, and what the pod's author said that they follow from.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AssignmentText {
     /// `device-allocated`.
@@ -46,6 +47,8 @@ pub struct AssignmentText {
     pub nics: Counting,
     /// The commit of its group that bound the pod.
     pub committed: Option<Committed>,
+    /// What the pod says about the limits of its GPU shares, where it says something.
+    pub shares: Option<Box<ShareTerms>>,
 }
 
 /// A deletion under way.

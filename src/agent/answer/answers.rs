@@ -9,8 +9,9 @@ use arc_swap::ArcSwap;
 use super::table::{DeviceNodes, DeviceTable};
 use crate::options::AgentOptions;
 use crate::options::{DeviceIdStrategy, DeviceListStrategy};
+use crate::shares;
 use baton_contract::deviceplugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount};
-use baton_contract::{DeviceEntry, DeviceId, DeviceType, PodRef, key};
+use baton_contract::{DeviceEntry, DeviceId, DeviceType, PodRef, ShareIsolation, key};
 use baton_decide::health::Blame;
 use baton_hardware::Bdf;
 
@@ -34,6 +35,9 @@ pub trait Answerer: Send + Sync {
     /// The answer for one container. The kubelet replays it on every restart of the container, so whatever it names must
     /// stay valid for the pod's life.
     fn answer(&self, grant: &ContainerGrant) -> Result<ContainerAllocateResponse, AnswerError>;
+
+    /// Containers that hold devices, by pod uid and name: what was made for all others goes.
+    fn retain(&self, _holds: &dyn Fn(&str, &str) -> bool) {}
 }
 
 /// Why a grant could not be turned into an answer. The text ends in the pod's status message.
@@ -86,9 +90,11 @@ impl Answerer for Answers {
                     gpus.iter().zip(&parts).map(|(entry, (_, of))| (of.bdf, *entry)).collect();
                 in_container.sort_by_key(|(bdf, _)| *bdf);
                 let in_container: Vec<&DeviceEntry> = in_container.into_iter().map(|(_, entry)| entry).collect();
-                answer.envs.extend(share_env(&in_container, self.options.mps));
-                if self.options.mps {
-                    reach_mps(&mut answer, &self.options.mps_root);
+                answer.envs.extend(share_env(&in_container, self.options.share_isolation == ShareIsolation::Mps));
+                match self.options.share_isolation {
+                    ShareIsolation::None => {}
+                    ShareIsolation::Mps => reach_mps(&mut answer, &self.options.mps_root),
+                    ShareIsolation::HamiCore => preload(&mut answer, grant, &self.options)?,
                 }
             }
         }
@@ -102,6 +108,23 @@ impl Answerer for Answers {
             add_nics(&mut answer, &parts.collect::<Result<Vec<_>, _>>()?, &table, &self.options);
         }
         Ok(answer)
+    }
+
+    fn retain(&self, holds: &dyn Fn(&str, &str) -> bool) {
+        if self.options.share_isolation != ShareIsolation::HamiCore {
+            return;
+        }
+        let left = shares::left_behind(&self.options, holds);
+        if !left.is_empty() {
+            // A tenant may have filled it with files.
+            tokio::task::spawn_blocking(move || left.iter().for_each(|directory| remove(directory)));
+        }
+    }
+}
+
+fn remove(directory: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(directory) {
+        tracing::warn!(directory = %directory.display(), %error, "what an ended container left cannot be removed");
     }
 }
 
@@ -227,6 +250,7 @@ fn add_nics(
 pub fn named(answer: &ContainerAllocateResponse) -> BTreeSet<DeviceId> {
     let lists = [GPU_ANNOTATION, RDMA_ANNOTATION].into_iter().filter_map(|key| answer.annotations.get(key));
     let cdi = answer.cdi_devices.iter().map(|device| &*device.name).chain(lists.flat_map(|list| list.split(',')));
+    let cdi = cdi.filter(|name| !name.starts_with(shares::SHARE_KIND));
     let of_cdi = cdi.filter_map(|name| name.split_once('=').map(|(_, id)| id));
     let variables = [VISIBLE, ADDRESSES].into_iter().filter_map(|key| answer.envs.get(key));
     let mounts = answer.mounts.iter().filter_map(|mount| mount.container_path.strip_prefix(MOUNTED)?.strip_prefix('/'));
@@ -285,6 +309,28 @@ fn reach_mps(answer: &mut ContainerAllocateResponse, root: &Path) {
         let host_path = root.join(below).to_string_lossy().into_owned();
         answer.mounts.push(Mount { container_path: container_path.to_owned(), host_path, read_only: false });
     }
+}
+
+/// Has HAMi-core loaded into every process of the container.
+fn preload(
+    answer: &mut ContainerAllocateResponse,
+    grant: &ContainerGrant,
+    options: &AgentOptions,
+) -> Result<(), AnswerError> {
+    // SharesUnavailable takes shares alone out of service; a suspect node would lose its whole GPUs, too.
+    let refused = |why| AnswerError { why, blame: None };
+    shares::mount_own(answer, options, grant.pod.uid.as_str(), &grant.container).map_err(refused)?;
+    let chosen = |strategy| options.device_list_strategy.contains(&strategy);
+    if chosen(DeviceListStrategy::CdiCri) {
+        answer.cdi_devices.push(CdiDevice { name: shares::cdi_name() });
+    }
+    if let Some(names) = answer.annotations.get_mut(GPU_ANNOTATION) {
+        names.extend([",", &*shares::cdi_name()]);
+    }
+    if !options.by_cdi() {
+        shares::mount_common(answer, options);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

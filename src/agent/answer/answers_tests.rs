@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::options::{DeviceIdStrategy, DeviceListStrategy};
-use baton_contract::{Extension, PodRef, Quantity, Vf, key};
+use baton_contract::{Extension, PodRef, Quantity, ShareIsolation, Vf, key};
 
 const GPU: &str = "GPU-5f1c2a90-0000-4000-8000-000000000003";
 const NIC: &str = "0000:3c:00.0";
@@ -100,7 +100,7 @@ fn gpu_and_nic_answers_never_use_the_same_key_and_hold_no_word_of_the_pod() {
     let answers = answers(|options| {
         options.device_list_strategy = DeviceListStrategy::ALL.to_vec();
         options.pass_device_specs = true;
-        options.mps = true;
+        options.share_isolation = ShareIsolation::Mps;
     });
     let gpu = answers.answer(&grant(DeviceType::Gpu, GPU, true)).unwrap();
     let nic = answers.answer(&grant(DeviceType::Rdma, NIC, true)).unwrap();
@@ -131,7 +131,7 @@ fn limits_of_a_share_are_numbered_as_the_container_sees_its_devices() {
     larger.1.resources.insert(key::GPU_MEMORY.to_owned(), Quantity::bytes(16 << 30));
     grant.entries.push(larger);
     let limits = |grant: &ContainerGrant| {
-        let envs = answers(|options| options.mps = true).answer(grant).unwrap().envs;
+        let envs = answers(|options| options.share_isolation = ShareIsolation::Mps).answer(grant).unwrap().envs;
         [
             "CUDA_DEVICE_MEMORY_LIMIT_0",
             "CUDA_DEVICE_MEMORY_LIMIT_1",
@@ -205,4 +205,34 @@ fn a_share_of_two_gpus_names_each_memory_and_the_smaller_compute() {
     assert_eq!(mps["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "30");
     assert_eq!(mps["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], "0=40960M,1=20480M");
     assert!(share_env(&[&entry("GPU-c", 0, 0)], true).is_empty());
+}
+
+#[test]
+fn a_share_under_hami_core_has_the_library_by_cdi_or_by_mounts_and_a_whole_gpu_has_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |strategies: &[DeviceListStrategy], shares| {
+        let answers = answers(|options| {
+            options.share_isolation = ShareIsolation::HamiCore;
+            options.hami_core_dir = dir.path().into();
+            options.device_list_strategy = strategies.to_vec();
+        });
+        let grant = ContainerGrant { container: "main".into(), ..grant(DeviceType::Gpu, GPU, shares) };
+        let answer = answers.answer(&grant).unwrap();
+        assert_eq!(named(&answer).len(), 1, "{answer:?}");
+        answer
+    };
+    let at = |answer: &ContainerAllocateResponse| -> Vec<String> {
+        answer.mounts.iter().map(|mount| mount.container_path.clone()).collect()
+    };
+    let cdi = of(&[DeviceListStrategy::CdiCri, DeviceListStrategy::CdiAnnotations], true);
+    let names: Vec<&str> = cdi.cdi_devices.iter().map(|device| &*device.name).collect();
+    assert_eq!(names, [&*format!("koordinator.sh/gpu={GPU}"), "koordinator.sh/share=hami-core"]);
+    assert!(cdi.annotations[GPU_ANNOTATION].ends_with(",koordinator.sh/share=hami-core"));
+    assert_eq!(at(&cdi), ["/usr/local/vgpu/cache"]);
+    let plain = of(&[DeviceListStrategy::Envvar], true);
+    let all = ["/usr/local/vgpu/cache", "/usr/local/vgpu/libvgpu.so", "/etc/ld.so.preload", "/tmp/vgpulock"];
+    assert_eq!(at(&plain), all);
+    assert_eq!(plain.mounts.iter().map(|mount| mount.read_only).collect::<Vec<_>>(), [false, true, true, false]);
+    let whole = of(&[DeviceListStrategy::Envvar], false);
+    assert!(whole.mounts.is_empty() && !whole.envs.keys().any(|key| key.starts_with("CUDA")), "{whole:?}");
 }

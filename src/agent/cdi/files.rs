@@ -10,7 +10,8 @@ use super::spec::{Device, DeviceNode, Edits, Mount, Spec, VERSION};
 use crate::answer::RDMA_KIND;
 use crate::answer::{DeviceNodes, DeviceTable};
 use crate::options::{AgentOptions, OWN_GPU_KIND};
-use baton_contract::{DeviceId, DeviceType};
+use crate::shares::{self, SHARE_KIND};
+use baton_contract::{DeviceId, DeviceType, ShareIsolation};
 
 /// Largest spec file of ours that is read back.
 const MAX_FILE: u64 = 8 << 20;
@@ -28,6 +29,8 @@ pub struct CdiError {
 pub struct CdiFiles {
     root: PathBuf,
     kinds: Vec<(&'static str, DeviceType)>,
+    /// What a GPU share needs beside its GPU.
+    share: Option<Device>,
     /// What stands in the files.
     written: BTreeMap<&'static str, Spec>,
 }
@@ -37,7 +40,7 @@ impl CdiFiles {
     pub fn open(options: &AgentOptions) -> Self {
         let (root, kinds) = (options.paths.cdi_root.clone(), kinds(options));
         let written = kinds.iter().filter_map(|(kind, _)| Some((*kind, read(&path(&root, kind)).ok()?))).collect();
-        Self { root, kinds, written }
+        Self { root, kinds, share: shares::cdi_device(options), written }
     }
 
     /// Writes the files of `table` where they differ from what is there. Names of devices in use stay, even when the device
@@ -46,7 +49,7 @@ impl CdiFiles {
         let mut failed = BTreeMap::new();
         for (kind, of) in &self.kinds {
             let path = path(&self.root, kind);
-            let spec = spec(kind, of, table, self.written.get(kind), in_use);
+            let spec = spec(kind, of, table, self.share.as_ref(), self.written.get(kind), in_use);
             // Looked at again each time: /run is emptied by a reboot, and by people.
             let done = if spec.devices.is_empty() {
                 // A runtime calls a file without devices broken, and complains about it at every container.
@@ -73,7 +76,8 @@ fn kinds(options: &AgentOptions) -> Vec<(&'static str, DeviceType)> {
         return Vec::new();
     }
     let gpus = (!options.foreign_cdi()).then_some((OWN_GPU_KIND, DeviceType::Gpu));
-    gpus.into_iter().chain([(RDMA_KIND, DeviceType::Rdma)]).collect()
+    let shares = (options.share_isolation == ShareIsolation::HamiCore).then_some((SHARE_KIND, DeviceType::Gpu));
+    gpus.into_iter().chain([(RDMA_KIND, DeviceType::Rdma)]).chain(shares).collect()
 }
 
 /// How a spec file compares with the machine.
@@ -93,9 +97,10 @@ pub enum SpecState {
 
 /// The spec files that `options` ask for, compared with `table`. Only reads.
 pub fn states(options: &AgentOptions, table: &DeviceTable) -> Vec<(PathBuf, SpecState)> {
+    let share = shares::cdi_device(options);
     let of = |(kind, of): &(&'static str, DeviceType)| {
         let path = path(&options.paths.cdi_root, kind);
-        let wanted = spec(kind, of, table, None, &BTreeSet::new());
+        let wanted = spec(kind, of, table, share.as_ref(), None, &BTreeSet::new());
         let states = match read(&path) {
             Ok(there) => compare(&there, &wanted),
             Err(error) if error.kind() == io::ErrorKind::NotFound => match wanted.devices.len() {
@@ -131,7 +136,18 @@ fn compare(there: &Spec, wanted: &Spec) -> SpecState {
 }
 
 /// The spec of one kind.
-fn spec(kind: &str, of: &DeviceType, table: &DeviceTable, before: Option<&Spec>, in_use: &BTreeSet<DeviceId>) -> Spec {
+fn spec(
+    kind: &str,
+    of: &DeviceType,
+    table: &DeviceTable,
+    share: Option<&Device>,
+    before: Option<&Spec>,
+    in_use: &BTreeSet<DeviceId>,
+) -> Spec {
+    if kind == SHARE_KIND {
+        let (devices, container_edits) = (share.into_iter().cloned().collect(), Edits::default());
+        return Spec { cdi_version: VERSION.to_owned(), kind: kind.to_owned(), container_edits, devices };
+    }
     let with_nodes = table.of(of).filter(|(_, parts)| !parts.nodes.is_empty());
     let mut devices: Vec<Device> = with_nodes.map(|(id, parts)| device(id, parts, table)).collect();
     let kept = before.into_iter().flat_map(|spec| &spec.devices).filter(|old| {

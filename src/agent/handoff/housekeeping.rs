@@ -151,6 +151,7 @@ async fn expire(service: &HandoffService) {
         if let Err(error) = state.file.save(&state.ledger) {
             tracing::warn!(%error, "the ledger could not be written");
         }
+        service.retain_answers(&state.ledger);
         service.context.metrics.ledger_entries.set(state.ledger.len() as i64);
         service.after.ledger_changed();
     }

@@ -205,6 +205,13 @@ impl HandoffService {
         state.as_ref().map(|state| state.ledger.stored().values().cloned().collect()).unwrap_or_default()
     }
 
+    /// What was made for containers that hold nothing any more goes. Called under the lock of the state: no answer is being built.
+    pub(super) fn retain_answers(&self, ledger: &Ledger) {
+        let holds =
+            |uid: &str, container: &str| ledger.of_pod(&PodUid::new(uid)).any(|entry| &*entry.container == container);
+        self.context.answerer.retain(&holds);
+    }
+
     /// Starts serving with this ledger.
     pub(super) async fn begin(&self, ledger: Ledger, file: LedgerFile) {
         let mut state = HandoffState {
@@ -219,6 +226,7 @@ impl HandoffService {
         // What the kubelet did before this agent started is not known.
         state.admits_again();
         self.context.metrics.ledger_entries.set(state.ledger.len() as i64);
+        self.retain_answers(&state.ledger);
         *self.state.lock().await = Some(state);
         self.ready.send_replace(true);
         self.after.ledger_changed();

@@ -119,6 +119,11 @@ impl PodDeviceRequest {
         self.shape.wants.is_empty()
     }
 
+    /// Some container asks for parts of GPUs.
+    pub fn has_gpu_shares(&self) -> bool {
+        self.shape.wants.iter().any(|want| matches!(want.gpu, Some(GpuRequest::Share { .. })))
+    }
+
     /// What equal requests share.
     pub fn shape(&self) -> &Arc<Shape> {
         &self.shape

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::shares::ShareOffer;
 use baton_contract::{DeviceId, DeviceType};
 
 /// The devices of this node and the resource names that its agent serves.
@@ -12,6 +13,8 @@ pub struct NodeInventory {
     pub devices: BTreeMap<DeviceId, InventoryDevice>,
     /// Resource names that the agent registers by configuration, whether or not the kubelet has accepted them yet.
     pub registered: BTreeSet<Box<str>>,
+    /// How GPU shares are held to their limits.
+    pub shares: ShareOffer,
 }
 
 /// One device.

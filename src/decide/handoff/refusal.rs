@@ -39,6 +39,8 @@ word_enum! {
         Unhealthy = "unhealthy",
         /// A device has no room.
         NoRoom = "no-room",
+        /// The limits of a GPU share cannot be enforced, or not as the pod asks for.
+        Isolation = "isolation",
         /// The kubelet chose other devices, and that is configured to be an error.
         IdMismatch = "id-mismatch",
         /// The request makes no sense.

@@ -12,6 +12,7 @@ use super::refusal::{AllocateRefusal, AllocateRule};
 use super::room::{self, ByPod, DeviceClaim};
 use crate::lock::{LockMatch, names};
 use crate::pod::{ExpectedCall, HandoffPod, PodContainer};
+use crate::shares::ShareRefusal;
 use baton_contract::hint::Count;
 use baton_contract::{
     ContainerRequest, DeviceEntry, DeviceId, DeviceType, GpuRequest, LockRead, PodKey, Quantity, key,
@@ -84,6 +85,7 @@ pub fn devices(
         return Err(refuse(AllocateRule::IdMismatch, why));
     }
     let shares = entries.iter().any(|entry| !room::is_whole(&kind, entry));
+    may_be_limited(context, pod, shares, &kind).map_err(|(rule, why)| refuse(rule, why))?;
     let served = entries.iter().map(|entry| (kind.clone(), entry.clone())).collect();
     Ok(ServedDevices { served, shares, mismatch, assigned: true })
 }
@@ -242,8 +244,29 @@ fn unassigned_devices(
     have_room(context, caller.pod, caller.container, &kind, &entries)
         .map_err(|full| (AllocateRule::NoRoom, format!("the kubelet chose a device in use: {full}")))?;
     let shares = entries.iter().any(|entry| !room::is_whole(&kind, entry));
+    may_be_limited(context, caller.pod, shares, &kind)?;
     let served = entries.into_iter().map(|entry| (kind.clone(), entry)).collect();
     Ok(ServedDevices { served, shares, mismatch: false, assigned: false })
+}
+
+/// A share of a GPU is served where its limits are enforced as the pod asks for, and not where they should be and cannot.
+fn may_be_limited(
+    context: &AllocateContext<'_>,
+    pod: &HandoffPod,
+    shares: bool,
+    kind: &DeviceType,
+) -> Result<(), Broken> {
+    if !shares || *kind != DeviceType::Gpu {
+        return Ok(());
+    }
+    let why = match context.inventory.shares.refusal(pod.assignment.shares.as_deref()) {
+        None => return Ok(()),
+        Some(ShareRefusal::Unavailable(why)) => {
+            format!("node {} serves no GPU shares now, because it cannot limit them: {why}", context.node)
+        }
+        Some(ShareRefusal::Terms(why)) => format!("node {}: {why}", context.node),
+    };
+    Err((AllocateRule::Isolation, why))
 }
 
 /// As many devices as the container asks for, and of the sort it asks for.

@@ -4,8 +4,9 @@ use super::test_node::{TestNode, refused, served};
 use super::testing::{container, gpu_pod, grant, merged, pod, share_of, whole, with_assignment, with_entries};
 use super::*;
 use crate::pod::{ContainerKind, Deletion, HandoffPod};
+use crate::shares::{ShareOffer, ShareTerms};
 use baton_contract::hint::{AllocateStrategy, Counting};
-use baton_contract::key;
+use baton_contract::{ShareIsolation, key};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -230,6 +231,37 @@ fn names_that_accompany_the_delivering_one_answer_empty_and_count_as_served() {
     assert_eq!(served(&outcome).2, ["GPU-0"]);
     assert!(matches!(outcome, AllocateOutcome::Serve(serving) if serving.shares && !serving.mismatch));
     assert!(node.ledger.fully_served(&p, &node.inventory));
+}
+
+#[test]
+fn a_share_is_refused_where_its_limits_are_not_enforced_as_it_asks_and_a_whole_gpu_is_not() {
+    let limits = [(key::GPU_CORE, 50), (key::GPU_MEMORY_RATIO, 50)];
+    let mut share = pod("s", vec![container("main", ContainerKind::App, &limits)]);
+    share.assignment.shares =
+        Some(Box::new(ShareTerms { provider: Some("HAMi-core".into()), ..ShareTerms::default() }));
+    let terms = share.assignment.shares.clone();
+    let share = with_entries(share, &[("main", vec![share_of("GPU-0", 50, 50, 1 << 30)])]);
+    assert_eq!(share.assignment.shares, terms);
+    let ids: Vec<String> = (0..50).map(|unit| format!("GPU-0::{unit}")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let mut node = TestNode::new(&[&share]).lock(&share).listed(&[("s", "main", key::GPU_CORE, &[])]);
+    for (isolation, unavailable, says) in [
+        (ShareIsolation::None, None, "the pod asks for HAMi-core"),
+        (ShareIsolation::Mps, None, "limited by MPS there"),
+        (ShareIsolation::HamiCore, Some("the library is gone".into()), "cannot limit them: the library is gone"),
+    ] {
+        node.inventory.shares = ShareOffer { isolation, unavailable };
+        let outcome = node.call(key::GPU_CORE, &ids);
+        assert_eq!(refused(&outcome).rule, AllocateRule::Isolation);
+        assert!(refused(&outcome).text.contains(says), "{outcome:?}");
+    }
+    let mut whole = one("w", "GPU-1");
+    whole.assignment.shares = share.assignment.shares.clone();
+    let mut other = admitted(&whole);
+    other.inventory.shares = node.inventory.shares.clone();
+    assert_eq!(served(&other.gpu(&["GPU-1"])).2, ["GPU-1"]);
+    node.inventory.shares = ShareOffer { isolation: ShareIsolation::HamiCore, unavailable: None };
+    assert_eq!(served(&node.call(key::GPU_CORE, &ids)).2, ["GPU-0"]);
 }
 
 #[test]

@@ -11,9 +11,10 @@ use crate::devices::{
 };
 use crate::help::Help;
 use crate::pod::HandoffPod;
+use crate::shares::ShareOffer;
 use crate::text::Text;
-use baton_contract::inventory::Device;
-use baton_contract::{Cordon, Cordons, DeviceId, DeviceType, PodUid, Shared, key};
+use baton_contract::inventory::{Device, DeviceStatus};
+use baton_contract::{Cordon, Cordons, DeviceId, DeviceType, PodUid, ShareIsolation, Shared, key};
 
 use super::holders::Holders;
 use super::pod::{Pod, PodFacts};
@@ -31,6 +32,8 @@ pub struct Stock {
     published: Box<[PublishedDevices]>,
     /// The node daemon calls the node suspect.
     suspect: Option<Suspect>,
+    /// How GPU shares are held to their limits.
+    shares: ShareOffer,
     /// Types of which a bound pod holds devices that are not named yet.
     blocked: BTreeSet<DeviceType>,
 }
@@ -202,7 +205,8 @@ impl Stock {
     pub fn new(device: &Device, wall: Timestamp) -> Self {
         let (pool, cordons) = listed(device, wall);
         let (empty, published) = (pool.without_accounts(), published(device));
-        Self { empty, pool, cordons, published, suspect: suspect(device), blocked: BTreeSet::new() }
+        let (suspect, shares) = (suspect(device), shares(device));
+        Self { empty, pool, cordons, published, suspect, shares, blocked: BTreeSet::new() }
     }
 
     /// Lets equal labels, amounts and layouts of devices be stored once, over all nodes. The caller counts afresh.
@@ -224,10 +228,11 @@ impl Stock {
         let (pool, cordons) = listed(device, wall);
         let empty = pool.without_accounts();
         self.cordons = cordons;
-        let (published, suspect) = (published(device), suspect(device));
-        let news = published != self.published || suspect != self.suspect || !empty.is_like(&self.empty);
+        let (published, suspect, shares) = (published(device), suspect(device), shares(device));
+        let news = (&published, &suspect, &shares) != (&self.published, &self.suspect, &self.shares)
+            || !empty.is_like(&self.empty);
         if news {
-            (self.empty, self.published, self.suspect) = (empty, published, suspect);
+            (self.empty, self.published, self.suspect, self.shares) = (empty, published, suspect, shares);
         }
         news
     }
@@ -318,6 +323,11 @@ impl Stock {
     /// The node daemon calls the node suspect.
     pub fn suspect(&self) -> Option<&Suspect> {
         self.suspect.as_ref()
+    }
+
+    /// How GPU shares are held to their limits.
+    pub fn shares(&self) -> &ShareOffer {
+        &self.shares
     }
 
     /// What is taken and free.
@@ -522,6 +532,16 @@ fn published(device: &Device) -> Box<[PublishedDevices]> {
 fn suspect(device: &Device) -> Option<Suspect> {
     let condition = device.status.as_ref()?.suspect()?;
     Some(Suspect { since: condition.last_transition_time.0, message: condition.message.as_str().into() })
+}
+
+/// What the node daemon says of the limits of GPU shares. What it says and no one knows limits nothing that a pod could ask for.
+fn shares(device: &Device) -> ShareOffer {
+    let label = device.metadata.labels.as_ref().and_then(|labels| labels.get(key::GPU_ISOLATION_PROVIDER));
+    let condition = device.status.as_ref().and_then(DeviceStatus::shares_unavailable);
+    ShareOffer {
+        isolation: label.and_then(|label| ShareIsolation::of_provider(label)).unwrap_or_default(),
+        unavailable: condition.map(|condition| condition.message.as_str().into()),
+    }
 }
 
 /// Some container asks for devices, or for something that only another system understands.

@@ -7,6 +7,7 @@ use baton_contract::hint::LabelSelector;
 use baton_contract::image::ImageName;
 
 use super::resources::{Rated, Resources};
+use crate::shares::ShareTerms;
 use crate::world::gangs::Declared;
 use baton_contract::tyjob::keys;
 
@@ -133,7 +134,7 @@ impl Qos {
     }
 }
 
-/// The user's annotations about devices, as they stand.
+/// What the user says about devices beside how many.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct DeviceWishes {
     /// `device-allocate-hint`.
@@ -142,6 +143,8 @@ pub struct DeviceWishes {
     pub joint: Option<Box<str>>,
     /// `gpu-partition-spec`.
     pub partition: Option<Box<str>>,
+    /// What it says about the limits of GPU shares, where it says something.
+    pub shares: Option<Box<ShareTerms>>,
 }
 
 /// One node selector term: all parts must hold; a term without parts matches nothing.

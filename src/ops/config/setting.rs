@@ -34,7 +34,7 @@ pub fn variables(name: &str) -> impl Iterator<Item = String> + use<> {
 }
 
 /// Keys that 0.1 did not have: they have no variable without the prefix.
-pub const SINCE_0_1: [&str; 13] = [
+pub const SINCE_0_1: [&str; 16] = [
     "admin-auth",
     "admin-tls-cert",
     "admin-tls-key",
@@ -42,11 +42,14 @@ pub const SINCE_0_1: [&str; 13] = [
     "age-limit",
     "age-share",
     "extender-client-name",
+    "hami-core-dir",
+    "hami-core-sha256",
     "max-sub-priority",
     "max-waiting-time",
     "pod-metrics",
     "probe-listen",
     "profile",
+    "share-isolation",
     "start-limit",
 ];
 

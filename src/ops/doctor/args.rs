@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Arg, ArgMatches, Command, builder::PossibleValuesParser};
 
 use super::report::DoctorReport;
-use super::{access, admission, agreement, cdi, containerd, kubelet, machine, objects, offered, slices, state};
+use super::{access, admission, agreement, cdi, containerd, kubelet, machine, objects, offered, shares, slices, state};
 use crate::config::{self, print_yaml};
 use crate::say::say;
 use crate::settings;
@@ -72,6 +72,7 @@ async fn examine(options: AgentOptions, host_root: PathBuf) -> anyhow::Result<Do
     let state = state::look(&options, seen.boot_id());
     findings.extend(kubelet::look(&options).await);
     findings.extend(cdi::look(&options, &seen, state.agent_runs()));
+    findings.push(shares::look(&options));
     findings.extend(state.findings.clone());
     let cluster = objects::read(&options).await;
     findings.extend(cluster.findings.clone());

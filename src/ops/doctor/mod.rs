@@ -12,6 +12,7 @@ mod machine;
 mod objects;
 mod offered;
 mod report;
+mod shares;
 mod slices;
 mod state;
 

@@ -5,10 +5,20 @@ use super::ports::ports;
 use crate::config::Setting;
 use baton_agent::options::AgentOptions;
 use baton_agent::options::{DeviceIdStrategy, DeviceListStrategy, MigStrategy};
+use baton_contract::ShareIsolation;
 use baton_decide::handoff::{IdMismatch, LockMode, UnassignedPods};
 use baton_decide::health::PortPolicy;
 
-by_from_str!(DeviceIdStrategy, DeviceListStrategy, IdMismatch, LockMode, MigStrategy, PortPolicy, UnassignedPods);
+by_from_str!(
+    DeviceIdStrategy,
+    DeviceListStrategy,
+    IdMismatch,
+    LockMode,
+    MigStrategy,
+    PortPolicy,
+    UnassignedPods,
+    ShareIsolation
+);
 
 /// Every key of `baton device-plugin`, in the order of its help.
 pub fn agent() -> Vec<Setting<Daemon<AgentOptions>>> {
@@ -58,8 +68,12 @@ fn devices() -> Settings {
         "gpu-sharing" "BOOL" options.gpu_sharing
             "Offer koordinator.sh/gpu, gpu-core, gpu-memory-ratio and gpu.shared beside whole GPUs";
         "rdma" "BOOL" options.rdma "Offer koordinator.sh/rdma";
-        "mps" "BOOL" options.mps
-            "MPS runs on this node: shares get its limits in their environment and reach its control daemon";
+        "share-isolation" "none|hami-core|mps" options.share_isolation
+            "Experimental: what holds GPU shares to their limits: nothing, HAMi-core's library, or the node's MPS control daemon";
+        "hami-core-dir" "DIR" options.hami_core_dir
+            "Directory of HAMi-core's libvgpu.so and ld.so.preload, under the same name on the host; containers with a share write below it";
+        "hami-core-sha256" "HEX" options.hami_core_sha256
+            "SHA-256 of libvgpu.so: with another one no share is served; none takes any";
         "mps-root" "DIR" options.mps_root
             "Directory of the MPS control daemon on the host, with nvidia.com/gpu/pipe and shm in it as NVIDIA's lays it out";
     }

@@ -11,4 +11,5 @@ mod node_life;
 mod requests;
 mod scheduler_life;
 mod server;
+mod shares;
 mod writes;

@@ -11,13 +11,16 @@ pub struct PodSpec {
     name: String,
     node: Option<String>,
     annotations: serde_json::Map<String, Value>,
+    labels: serde_json::Map<String, Value>,
+    volumes: Vec<Value>,
     init: Vec<Value>,
     app: Vec<Value>,
 }
 
 /// A pod of that name.
 pub fn pod(name: &str) -> PodSpec {
-    PodSpec { name: name.to_owned(), node: None, annotations: serde_json::Map::new(), init: vec![], app: vec![] }
+    let (name, none) = (name.to_owned(), serde_json::Map::new());
+    PodSpec { name, node: None, annotations: none.clone(), labels: none, volumes: vec![], init: vec![], app: vec![] }
 }
 
 fn container(name: &str, limits: &[(&str, &str)], seconds: u32) -> Value {
@@ -53,6 +56,18 @@ impl PodSpec {
         self.annotations.insert(key.to_owned(), json!(value));
         self
     }
+    /// A label.
+    pub fn label(mut self, key: &str, value: &str) -> Self {
+        self.labels.insert(key.to_owned(), json!(value));
+        self
+    }
+    /// An empty volume at this place of its last app container.
+    pub fn volume_at(mut self, path: &str) -> Self {
+        let name = format!("volume-{}", self.volumes.len());
+        self.app.last_mut().expect("a container")["volumeMounts"] = json!([{"name": name, "mountPath": path}]);
+        self.volumes.push(json!({"name": name, "emptyDir": {}}));
+        self
+    }
     /// GPUs and NICs near each other.
     pub fn joint(self) -> Self {
         self.annotation(key::DEVICE_JOINT_ALLOCATE, r#"{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}"#)
@@ -66,9 +81,9 @@ impl PodSpec {
         let selector = self.node.as_ref().map(|node| json!({"kubernetes.io/hostname": node}));
         serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": self.name, "namespace": "default", "annotations": self.annotations},
+            "metadata": {"name": self.name, "namespace": "default", "annotations": self.annotations, "labels": self.labels},
             "spec": {"schedulerName": "baton-scheduler", "nodeSelector": selector, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
-                "tolerations": [{"operator": "Exists"}], "initContainers": self.init, "containers": self.app}
+                "tolerations": [{"operator": "Exists"}], "initContainers": self.init, "containers": self.app, "volumes": self.volumes}
         }))
         .expect("a pod")
     }

@@ -7,6 +7,7 @@ use crate::devices::PodDeviceRequest;
 use crate::help::Help;
 use crate::scheduler::rules::wanted::Wanted;
 use crate::scheduler::rules::{Claimed, Filter, Outcome, Plugin, PreFilter, Reads, Reserve, Slots, View};
+use crate::shares::ShareRefusal;
 use crate::world::devices::{DeviceChoice, DevicePlan, request_of};
 use crate::world::{KnownChoices, Node, NodeId, Pod, Resources, Wake};
 use baton_contract::{AgentStatus, GpuRequest, LockWord, Shared, key};
@@ -228,6 +229,18 @@ impl Filter for DeviceFit {
         if let Some(kind) = wanted.kinds().iter().find(|kind| stock.is_blocked(kind)) {
             let text = format!("a pod without an assignment holds unknown {kind} devices");
             return Outcome::unfit(NAME, text, ROOM).helped_by(Help::Unassigned);
+        }
+        if wanted.request().has_gpu_shares()
+            && let Some(refusal) = stock.shares().refusal(pod.facts.spec.wishes.shares.as_deref())
+        {
+            let (text, help) = match refusal {
+                ShareRefusal::Unavailable(_) => (
+                    "SharesUnavailable: the limits of GPU shares cannot be enforced".to_owned(),
+                    Help::SharesUnavailable,
+                ),
+                ShareRefusal::Terms(why) => (why, Help::ShareIsolation),
+            };
+            return Outcome::unfit(NAME, text, Wake::DEVICES.or(Wake::NODE_ADDED)).helped_by(help);
         }
         match memory.choices.choose(stock, wanted.request()) {
             Ok(choice) => {

@@ -1,0 +1,166 @@
+//! GPU shares with limits: what a container really gets, that a process in it reads its limits, and that nothing is served without.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use baton::contract::inventory::{Device, DeviceStatus};
+use baton::contract::key;
+use baton::decide::shares::place;
+use k8s_openapi::api::core::v1::Event;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use serde_json::Value;
+
+use crate::harness::pods::{PodSpec, pod};
+use crate::harness::wait::until;
+use crate::harness::{SOON, TestCluster};
+
+const HALF: &[(&str, &str)] = &[(key::GPU_CORE, "50"), (key::GPU_MEMORY_RATIO, "50")];
+const QUICK: &str = "--health-poll-period=100ms";
+
+/// What HAMi-core does first: it reads its limits, and opens the file that all processes of the container count in.
+const LIBRARY: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+static const char *of(const char *name) { const char *value = getenv(name); return value ? value : "none"; }
+__attribute__((constructor)) static void loaded(void) {
+    FILE *cache = fopen(of("CUDA_DEVICE_MEMORY_SHARED_CACHE"), "a");
+    if (!cache) abort();
+    fprintf(cache, "memory %s, compute %s\n", of("CUDA_DEVICE_MEMORY_LIMIT_0"), of("CUDA_DEVICE_SM_LIMIT"));
+    fclose(cache);
+}
+"#;
+
+/// HAMi-core as a package installs it, with a library that stands in for the real one.
+fn install(dir: &Path) {
+    std::fs::create_dir_all(dir).unwrap();
+    let source = dir.join("libvgpu.c");
+    std::fs::write(&source, LIBRARY).unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&dir.join("libvgpu.so"), &source]).status();
+    assert!(built.expect("there is a C compiler").success());
+    std::fs::write(dir.join("ld.so.preload"), format!("{}\n", place::LIBRARY)).unwrap();
+    for file in ["libvgpu.so", "ld.so.preload"] {
+        std::fs::set_permissions(dir.join(file), std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+fn half(name: &str) -> PodSpec {
+    pod(name).app("main", HALF)
+}
+
+async fn until_it_says(cluster: &TestCluster, name: &str, words: &str) {
+    until(&format!("pod {name} waits and says {words:?}"), SOON, async || {
+        let conditions = cluster.pod(name).await?.status?.conditions?;
+        conditions.iter().any(|of| of.message.as_ref().is_some_and(|text| text.contains(words))).then_some(())
+    })
+    .await;
+}
+
+async fn unavailable(cluster: &TestCluster, node: &str) -> Option<String> {
+    let devices: Api<Device> = Api::all(cluster.client.clone());
+    let status = devices.get(node).await.expect("it is read").status?;
+    status.shares_unavailable().map(|condition| condition.message.clone())
+}
+
+/// The environment of a container, and the host's path of each of its mounts: by the kubelet, and by the CDI specs it names.
+fn given(cluster: &TestCluster, at: usize, name: &str) -> (BTreeMap<String, String>, BTreeMap<String, PathBuf>) {
+    let node = &cluster.nodes[at];
+    let view = node.kubelet.view();
+    let injected = view[&format!("default/{name}")].containers["main"].injected.clone().expect("it was started");
+    let mut mounts: BTreeMap<String, PathBuf> =
+        injected.mounts.iter().map(|(at, from)| (at.clone(), from.into())).collect();
+    for device in &injected.cdi_devices {
+        let (kind, name) = device.split_once('=').expect("a CDI name");
+        let file = cluster.path(&format!("{}/cdi/{}.json", node.name, kind.replace('/', "-")));
+        let spec: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        let devices = spec["devices"].as_array().unwrap();
+        let device = devices.iter().find(|device| device["name"] == name).expect("the spec has it");
+        let own = device["containerEdits"]["mounts"].as_array().into_iter().flatten();
+        let path = |mount: &Value, which: &str| mount[which].as_str().unwrap().to_owned();
+        mounts.extend(own.map(|mount| (path(mount, "containerPath"), path(mount, "hostPath").into())));
+    }
+    (injected.envs, mounts)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_share_has_its_limits_in_every_process_or_is_not_served() {
+    let mut cluster = TestCluster::start(1).await;
+    cluster.create(&half("limited").label(key::GPU_ISOLATION_PROVIDER, "HAMi-core")).await;
+    until_it_says(&cluster, "limited", "--share-isolation=none), the pod asks for HAMi-core").await;
+
+    let hami = cluster.path("hami");
+    install(&hami);
+    let dir = format!("--hami-core-dir={}", hami.display());
+    cluster.add_machine("node-1", "node-1", &["--share-isolation=hami-core", &dir, QUICK]).await;
+    cluster.until_running("limited").await;
+    assert_eq!(cluster.until_bound("limited").await, "node-1");
+
+    // What the container has: the library for every process, its own file, the node's lock.
+    let (envs, mounts) = given(&cluster, 1, "limited");
+    let uid = cluster.pod("limited").await.unwrap().uid().unwrap();
+    let own = hami.join("baton/containers").join(format!("{uid}_main"));
+    assert_eq!(mounts[place::LIBRARY], hami.join("libvgpu.so"));
+    assert_eq!(mounts[place::PRELOAD], hami.join("ld.so.preload"));
+    assert_eq!(mounts[place::LOCK], hami.join("baton/vgpulock"));
+    assert_eq!(mounts[place::CACHE], own);
+    // A process of it, with the libraries that its loader's list names, reads what the node daemon set.
+    let preload = std::fs::read_to_string(&mounts[place::PRELOAD]).unwrap();
+    let cache = &envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"];
+    let cache = own.join(Path::new(cache).strip_prefix(place::CACHE).unwrap());
+    let mut process = Command::new("true");
+    process.envs(&envs).env("CUDA_DEVICE_MEMORY_SHARED_CACHE", &cache).env("LD_PRELOAD", &mounts[preload.trim()]);
+    assert!(process.status().unwrap().success());
+    assert_eq!(std::fs::read_to_string(&cache).unwrap(), "memory 40779m, compute 50\n");
+
+    // What would undo the limits is not served there.
+    cluster.create(&half("sly").on("node-1").volume_at(place::PRELOAD)).await;
+    until_it_says(&cluster, "sly", "container main has a volume at /etc/ld.so.preload, which undoes the limits").await;
+    cluster.create(&half("other").on("node-1").label(key::GPU_ISOLATION_PROVIDER, "MPS")).await;
+    until_it_says(&cluster, "other", "the pod asks for MPS").await;
+
+    // Without the library no share is served, and whole GPUs are.
+    std::fs::rename(hami.join("libvgpu.so"), hami.join("away")).unwrap();
+    let why = until("shares are out of service", SOON, async || unavailable(&cluster, "node-1").await).await;
+    assert!(why.contains("libvgpu.so cannot be found"), "{why}");
+    cluster.create(&half("later").on("node-1")).await;
+    until_it_says(&cluster, "later", "SharesUnavailable: the limits of GPU shares cannot be enforced").await;
+    cluster.create(&pod("whole").on("node-1").app("main", &[(key::NVIDIA_GPU, "1")])).await;
+    cluster.until_running("whole").await;
+    let events: Api<Event> = Api::namespaced(cluster.client.clone(), "default");
+    until("an event tells it", SOON, async || {
+        let list = events.list(&ListParams::default()).await.ok()?;
+        list.items.iter().any(|event| event.reason.as_deref() == Some("SharesUnavailable")).then_some(())
+    })
+    .await;
+    std::fs::rename(hami.join("away"), hami.join("libvgpu.so")).unwrap();
+    cluster.until_running("later").await;
+
+    cluster.delete("limited").await;
+    until("the ended container's directory is gone", SOON, async || (!own.exists()).then_some(())).await;
+    assert_eq!(std::fs::read_dir(own.parent().unwrap()).unwrap().count(), 1, "that of the other one stays");
+    cluster.check_no_device_twice().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shares_wait_for_the_mps_daemon_and_whole_gpus_do_not() {
+    let root = tempfile::tempdir().unwrap();
+    let pipe = root.path().join("nvidia.com/gpu/pipe");
+    std::fs::create_dir_all(&pipe).unwrap();
+    let dir = format!("--mps-root={}", root.path().display());
+    let cluster = TestCluster::with_agent_args(1, &["--share-isolation=mps", &dir, QUICK]).await;
+    let why = until("shares are out of service", SOON, async || unavailable(&cluster, "node-0").await).await;
+    assert!(why.contains("the MPS control daemon does not answer"), "{why}");
+    cluster.create(&half("share").label(key::GPU_ISOLATION_PROVIDER, "MPS")).await;
+    until_it_says(&cluster, "share", DeviceStatus::SHARES_UNAVAILABLE).await;
+    cluster.create(&pod("whole").app("main", &[(key::NVIDIA_GPU, "1")])).await;
+    cluster.until_running("whole").await;
+    let _listener = UnixListener::bind(pipe.join("control")).unwrap();
+    cluster.until_running("share").await;
+    let (envs, mounts) = given(&cluster, 0, "share");
+    assert_eq!(envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], "0=40779M");
+    assert_eq!(mounts["/mps/nvidia.com/gpu/pipe"], pipe);
+    cluster.check_no_device_twice().await;
+}
