@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+use serde::{Deserialize, Serialize};
+
 use super::devices::DeviceHealth;
 use super::inventory::to_seconds;
 use super::nic_reads::NicReadError;
@@ -12,8 +14,8 @@ use super::options::MigStrategy;
 use super::options::{AgentOptions, AgentOptionsError};
 use baton_contract::{DeviceId, inventory};
 use baton_decide::health::{
-    Ailment, DeviceStatus, DriverError, GpuHealth, HealthChange, LinkFault, NicHealth, Observation, Outage, PortPolicy,
-    RecoveryRule, ServeOutcome, SuspectRule, Suspicion, XidAction, XidPolicy,
+    Ailment, Blame, DeviceStatus, DriverError, GpuHealth, HealthChange, LinkFault, NicHealth, Observation, Outage,
+    PortPolicy, RecoveryRule, ServeOutcome, SuspectRule, Suspicion, XidAction, XidPolicy,
 };
 use baton_hardware::gpu::{Fault, MigMode};
 use baton_hardware::nic::{Port, PortState};
@@ -29,6 +31,21 @@ const PROBES: u32 = 3;
 const FAILURES: usize = 3;
 /// Reason of a NIC whose ports do not carry traffic, or do not say.
 const LINK_DOWN: &str = "LinkDown";
+
+/// The clock of suspicions starts so long before this process: what an earlier one saw has a time on it.
+const BEFORE: Duration = Duration::from_secs(24 * 3600);
+
+/// A device or node that failed pods and has served none since, for the agent after this one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KnownOutage {
+    /// What is to blame.
+    pub blame: Blame,
+    /// How often it was out.
+    pub outages: u32,
+    /// While it is out: since when, until when, and why.
+    pub out: Option<(jiff::Timestamp, jiff::Timestamp, Box<str>)>,
+}
 
 /// Health of every device of the node.
 pub struct HealthBook {
@@ -47,6 +64,8 @@ pub struct HealthBook {
     node_condition: Option<Condition>,
     /// The same for devices.
     suspects: BTreeMap<DeviceId, DeviceHealth>,
+    /// And for the agent after this one.
+    outages: Vec<KnownOutage>,
     /// What the agent before this one knew of GPUs that were not seen yet.
     recalled: Vec<Ailment>,
 }
@@ -84,6 +103,7 @@ impl HealthBook {
             }),
             node_condition: None,
             suspects: BTreeMap::new(),
+            outages: Vec::new(),
             recalled: Vec::new(),
         })
     }
@@ -246,7 +266,9 @@ impl HealthBook {
 
     /// What became of a pod. `true` when the node, or a device, is suspect by it or is not any more.
     pub fn served(&mut self, outcome: ServeOutcome, now: Now) -> bool {
-        let changed = self.suspicion.note(outcome, now.mono);
+        let changed = self.suspicion.note(outcome, now.mono + BEFORE);
+        // What is on trial no more is news, too: for the agent after this one.
+        let changed = changed || self.suspicion.outages().count() != self.outages.len();
         if changed {
             self.word_suspicion(now);
         }
@@ -255,7 +277,7 @@ impl HealthBook {
 
     /// Time has passed. `true` when an outage ended.
     pub fn age_suspicion(&mut self, now: Now) -> bool {
-        let changed = self.suspicion.age(now.mono);
+        let changed = self.suspicion.age(now.mono + BEFORE);
         if changed {
             self.word_suspicion(now);
         }
@@ -264,7 +286,27 @@ impl HealthBook {
 
     /// When the next outage ends, monotonic.
     pub fn next_outage_end(&self) -> Option<Duration> {
-        self.suspicion.next_end()
+        self.suspicion.next_end().map(|end| end.saturating_sub(BEFORE))
+    }
+
+    /// What an agent after this one has to know of suspicions.
+    pub fn outages(&self) -> &[KnownOutage] {
+        &self.outages
+    }
+
+    /// What the agent before this one knew of them.
+    pub fn recall_outages(&mut self, known: Vec<KnownOutage>, now: Now) {
+        let moment = |at: jiff::Timestamp| {
+            let ahead = at.duration_since(now.wall);
+            let (past, off) = (ahead.is_negative(), ahead.unsigned_abs());
+            let now = now.mono + BEFORE;
+            if past { now.saturating_sub(off) } else { now.saturating_add(off) }
+        };
+        for KnownOutage { blame, outages, out } in known {
+            let out = out.map(|(since, until, why)| Outage { since: moment(since), until: moment(until), why });
+            self.suspicion.recall(blame, outages, out, now.mono + BEFORE);
+        }
+        self.word_suspicion(now);
     }
 
     /// The condition of the node, while it is suspect.
@@ -273,9 +315,13 @@ impl HealthBook {
     }
 
     fn word_suspicion(&mut self, now: Now) {
-        let message = |out: &Outage| {
+        let now = Now { mono: now.mono + BEFORE, ..now };
+        let until = |out: &Outage| {
             let lasts = jiff::SignedDuration::try_from(out.until.saturating_sub(now.mono)).unwrap_or_default();
-            let until = to_seconds(now.wall.checked_add(lasts).unwrap_or(now.wall));
+            now.wall.checked_add(lasts).unwrap_or(now.wall)
+        };
+        let message = |out: &Outage| {
+            let until = to_seconds(until(out));
             format!("pods failed here by the machine's fault, last: {}; no new pods before {until}", out.why)
         };
         self.node_condition = self.suspicion.node().map(|out| Condition {
@@ -288,6 +334,12 @@ impl HealthBook {
         });
         let health = |out| DeviceHealth::bad("DeviceSuspect", message(out), at(out.since, now));
         self.suspects = self.suspicion.devices().map(|(id, out)| (id.clone(), health(out))).collect();
+        let known = |(blame, outages, out): (&Blame, u32, Option<&Outage>)| KnownOutage {
+            blame: blame.clone(),
+            outages,
+            out: out.map(|out| (at(out.since, now), until(out), out.why.clone())),
+        };
+        self.outages = self.suspicion.outages().map(known).collect();
     }
 
     /// GPUs to probe because something of them is out of service.

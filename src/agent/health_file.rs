@@ -1,5 +1,5 @@
-//! What the driver reports once and a later daemon has to know: which GPUs there are, for those that keep silent by then,
-//! and which of them a critical error keeps out of service.
+//! What is seen once and a later daemon has to know: which GPUs there are, for those that keep silent by then, which of them a critical
+//! error keeps out of service, and what failed pods.
 //!
 //! One file, `health.json`, in the state directory, replaced by a rename; errors count for the boot that it was written in. Not
 //! synced: after a power loss the boot is another one. Whatever is wrong with it makes it none: the GPUs that answer start healthy
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::health::KnownOutage;
 use baton_decide::health::Ailment;
 use baton_hardware::GpuScan;
 
@@ -30,6 +31,9 @@ struct Content {
     /// The GPUs as they answered last; absent in files of earlier versions.
     #[serde(default)]
     seen: GpuScan,
+    /// What failed pods; absent in files of earlier versions.
+    #[serde(default)]
+    outages: Vec<KnownOutage>,
 }
 
 /// What an agent left to the one after it.
@@ -37,6 +41,8 @@ struct Content {
 pub struct EarlierHealth {
     /// Errors of this boot.
     pub ailments: Vec<Ailment>,
+    /// What failed pods in this boot.
+    pub outages: Vec<KnownOutage>,
     /// The GPUs as they answered last.
     pub seen: GpuScan,
     /// They answered before the last boot: what the machine has now may be another thing.
@@ -49,7 +55,7 @@ pub struct HealthFile {
     dir: PathBuf,
     boot_id: String,
     /// `None` where what stands there is not what is known now.
-    written: Option<(Vec<Ailment>, GpuScan)>,
+    written: Option<(Vec<Ailment>, Vec<KnownOutage>, GpuScan)>,
 }
 
 impl HealthFile {
@@ -63,24 +69,24 @@ impl HealthFile {
         match found {
             None => (new(None), EarlierHealth::default()),
             Some(Content { boot_id: earlier, seen, .. }) if earlier != boot_id => {
-                (new(None), EarlierHealth { ailments: Vec::new(), seen, is_of_earlier_boot: true })
+                (new(None), EarlierHealth { seen, is_of_earlier_boot: true, ..EarlierHealth::default() })
             }
-            Some(Content { gpus, seen, .. }) => {
-                let kept = EarlierHealth { ailments: gpus.clone(), seen: seen.clone(), is_of_earlier_boot: false };
-                (new(Some((gpus, seen))), kept)
+            Some(Content { gpus: ailments, seen, outages, .. }) => {
+                let written = (ailments.clone(), outages.clone(), seen.clone());
+                (new(Some(written)), EarlierHealth { ailments, outages, seen, is_of_earlier_boot: false })
             }
         }
     }
 
     /// Writes it where it says something else.
-    pub fn keep(&mut self, gpus: Vec<Ailment>, seen: &GpuScan) {
+    pub fn keep(&mut self, gpus: Vec<Ailment>, outages: &[KnownOutage], seen: &GpuScan) {
         // The next scan says which GPUs keep silent.
-        let seen = GpuScan { faults: Vec::new(), ..seen.clone() };
-        if self.written.as_ref().is_some_and(|written| (&written.0, &written.1) == (&gpus, &seen)) {
+        let known = (gpus, outages.to_vec(), GpuScan { faults: Vec::new(), ..seen.clone() });
+        if self.written.as_ref() == Some(&known) {
             return;
         }
-        match self.write(&gpus, &seen) {
-            Ok(()) => self.written = Some((gpus, seen)),
+        match self.write(&known) {
+            Ok(()) => self.written = Some(known),
             Err(error) => {
                 tracing::warn!(
                     file = %self.dir.join(FILE).display(),
@@ -91,9 +97,9 @@ impl HealthFile {
         }
     }
 
-    fn write(&self, gpus: &[Ailment], seen: &GpuScan) -> io::Result<()> {
-        let content =
-            Content { version: VERSION, boot_id: self.boot_id.clone(), gpus: gpus.to_vec(), seen: seen.clone() };
+    fn write(&self, known: &(Vec<Ailment>, Vec<KnownOutage>, GpuScan)) -> io::Result<()> {
+        let (gpus, outages, seen) = known.clone();
+        let content = Content { version: VERSION, boot_id: self.boot_id.clone(), gpus, outages, seen };
         let mut options = std::fs::OpenOptions::new();
         let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(self.dir.join(TEMPORARY))?;
         file.write_all(&serde_json::to_vec(&content)?)?;
@@ -135,12 +141,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut file, found) = HealthFile::open(dir.path(), "boot-1");
         assert_eq!(found, EarlierHealth::default());
-        file.keep(vec![ailment("GPU-a")], &seen("GPU-a"));
-        let same = EarlierHealth { ailments: vec![ailment("GPU-a")], seen: seen("GPU-a"), is_of_earlier_boot: false };
+        file.keep(vec![ailment("GPU-a")], &[], &seen("GPU-a"));
+        let same = EarlierHealth { ailments: vec![ailment("GPU-a")], seen: seen("GPU-a"), ..EarlierHealth::default() };
         assert_eq!(HealthFile::open(dir.path(), "boot-1").1, same);
-        let next = EarlierHealth { ailments: vec![], seen: seen("GPU-a"), is_of_earlier_boot: true };
+        let next = EarlierHealth { seen: seen("GPU-a"), is_of_earlier_boot: true, ..EarlierHealth::default() };
         assert_eq!(HealthFile::open(dir.path(), "boot-2").1, next);
-        file.keep(Vec::new(), &seen("GPU-a"));
+        file.keep(Vec::new(), &[], &seen("GPU-a"));
         assert!(HealthFile::open(dir.path(), "boot-1").1.ailments.is_empty());
     }
 
@@ -153,7 +159,7 @@ mod tests {
             std::fs::write(dir.path().join(FILE), text).unwrap();
             let (mut file, found) = HealthFile::open(dir.path(), "b");
             assert_eq!(found, EarlierHealth::default(), "{text}");
-            file.keep(vec![ailment("GPU-a")], &GpuScan::default());
+            file.keep(vec![ailment("GPU-a")], &[], &GpuScan::default());
             assert_eq!(HealthFile::open(dir.path(), "b").1.ailments, [ailment("GPU-a")]);
         }
     }
@@ -172,9 +178,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
         let (mut file, _) = HealthFile::open(&state, "b");
-        file.keep(vec![ailment("GPU-a")], &GpuScan::default());
+        file.keep(vec![ailment("GPU-a")], &[], &GpuScan::default());
         std::fs::create_dir(&state).unwrap();
-        file.keep(vec![ailment("GPU-a")], &GpuScan::default());
+        file.keep(vec![ailment("GPU-a")], &[], &GpuScan::default());
         assert_eq!(HealthFile::open(&state, "b").1.ailments, [ailment("GPU-a")]);
     }
 }

@@ -153,6 +153,7 @@ impl DeviceReconciler {
         let Some(boot_id) = first.machine.as_ref().ok().and_then(|machine| machine.boot_id.as_ref()) else { return };
         let (file, earlier) = HealthFile::open(&self.context.options.paths.state_dir, boot_id);
         self.book.recall(earlier.ailments);
+        self.book.recall_outages(earlier.outages, clock::now());
         self.health_file = Some(file);
         self.machine.gpus = earlier.seen;
         if earlier.is_of_earlier_boot {
@@ -510,7 +511,7 @@ impl DeviceReconciler {
         self.show_shares();
         self.publish();
         if let Some(file) = &mut self.health_file {
-            file.keep(self.book.ailments(), &self.machine.gpus);
+            file.keep(self.book.ailments(), self.book.outages(), &self.machine.gpus);
         }
         // After the Device object: schedulers read that, people read these events.
         self.report_health(&before);

@@ -74,8 +74,8 @@ struct Last {
     /// Uid of the node, its owner.
     node_uid: Option<String>,
     published: Published,
-    /// Its devices as they stand there.
-    stored: Vec<DeviceInfo>,
+    /// The object as it stands there.
+    stored: Device,
     counts: DeviceCounts,
     cordons: Cordons,
 }
@@ -111,7 +111,7 @@ impl InventoryWriter {
         if let Some(last) =
             self.last.take_if(|last| now.is_urgent_after(&last.published) && last.published.labels == now.labels)
         {
-            let wanted = self.object(now, last.node_uid.as_deref(), &last.cordons, &last.stored);
+            let wanted = self.object(now, last.node_uid.as_deref(), &last.cordons, Some(&last.stored));
             self.apply(wanted, now, last.node_uid, &last.cordons).await?;
             return Ok(Written { device: true, labels: false });
         }
@@ -132,8 +132,7 @@ impl InventoryWriter {
             Some(_) => self.devices.get_opt(&self.node).await?,
             None => None,
         };
-        let stored = current.as_ref().map_or(&[][..], |current| &current.spec.devices);
-        let wanted = self.object(now, node.uid().as_deref(), &cordons, stored);
+        let wanted = self.object(now, node.uid().as_deref(), &cordons, current.as_ref());
         if let Some(current) = current.filter(|current| matches(current, &wanted)) {
             self.keep(now, current, node.uid(), &cordons);
             return Ok(Written { device: false, labels });
@@ -167,15 +166,16 @@ impl InventoryWriter {
 
     fn keep(&mut self, now: &Published, stored: Device, node_uid: Option<String>, cordons: &Cordons) {
         let (published, counts, cordons) = (now.clone(), now.counts(cordons), cordons.clone());
-        self.last = stored.resource_version().map(|version| {
-            let stored = stored.spec.devices;
-            Last { version, node_uid, published, stored, counts, cordons }
-        });
+        self.last =
+            stored.resource_version().map(|version| Last { version, node_uid, published, stored, counts, cordons });
     }
 
-    fn object(&self, now: &Published, node_uid: Option<&str>, cordons: &Cordons, stored: &[DeviceInfo]) -> Device {
+    fn object(&self, now: &Published, node_uid: Option<&str>, cordons: &Cordons, stored: Option<&Device>) -> Device {
         let mut device = Device::new(&self.node, DeviceSpec { devices: now.devices.clone() });
-        keep_times(&mut device.spec.devices, stored);
+        for info in &mut device.spec.devices {
+            let before = stored.and_then(|stored| stored.spec.devices.iter().find(|before| before.id == info.id));
+            keep_times(&mut info.conditions, before.map(|before| &*before.conditions));
+        }
         let labels = now.labels.iter().filter(|(key, _)| **key != baton_contract::key::NODE_GPU_DRIVER);
         let labels: BTreeMap<String, String> =
             labels.filter_map(|(key, value)| Some(((*key).to_owned(), value.clone()?))).collect();
@@ -189,7 +189,9 @@ impl InventoryWriter {
                 ..OwnerReference::default()
             }]
         });
-        device.status = Some(self.status(now, cordons));
+        let mut status = self.status(now, cordons);
+        keep_times(&mut status.conditions, stored.and_then(|stored| Some(&*stored.status.as_ref()?.conditions)));
+        device.status = Some(status);
         device
     }
 
@@ -219,18 +221,13 @@ impl InventoryWriter {
 }
 
 /// A condition that says the same as the stored one has its time: this process may have started after the transition.
-fn keep_times(devices: &mut [DeviceInfo], stored: &[DeviceInfo]) {
-    for device in devices {
-        let before = stored.iter().find(|before| before.id == device.id);
-        let before = before.map(|before| &before.conditions[..]).unwrap_or_default();
-        for condition in &mut device.conditions {
-            let same = |before: &&Condition| {
-                (&before.type_, &before.status, &before.reason)
-                    == (&condition.type_, &condition.status, &condition.reason)
-            };
-            if let Some(before) = before.iter().find(same) {
-                condition.last_transition_time = before.last_transition_time.clone();
-            }
+fn keep_times(conditions: &mut [Condition], stored: Option<&[Condition]>) {
+    for condition in conditions {
+        let same = |before: &&Condition| {
+            (&before.type_, &before.status, &before.reason) == (&condition.type_, &condition.status, &condition.reason)
+        };
+        if let Some(before) = stored.unwrap_or_default().iter().find(same) {
+            condition.last_transition_time = before.last_transition_time.clone();
         }
     }
 }

@@ -36,7 +36,7 @@ impl Default for SuspectRule {
 }
 
 /// What failed a pod.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum Blame {
     /// One device.
     Device(DeviceId),
@@ -146,6 +146,19 @@ impl Suspicion {
         true
     }
 
+    /// What an agent after this one has to know: what has been out since it last served a pod, how often, and whether it still is.
+    pub fn outages(&self) -> impl Iterator<Item = (&Blame, u32, Option<&Outage>)> {
+        let known = self.tracks.iter().filter(|(_, track)| track.outages > 0);
+        known.map(|(blame, track)| (blame, track.outages, track.out.as_ref()))
+    }
+
+    /// What the agent before this one knew. However the clocks went between the two, nothing is out for longer than it may be.
+    pub fn recall(&mut self, blame: Blame, outages: u32, out: Option<Outage>, now: Duration) {
+        let out = out.map(|out| Outage { until: out.until.min(now + self.rule.longest), ..out });
+        let out = out.filter(|out| out.until > now);
+        self.tracks.insert(blame, Track { failures: Vec::new(), outages, out });
+    }
+
     /// Ends the outages whose time is over: what they were about is on trial. `true` when one ended.
     pub fn age(&mut self, now: Duration) -> bool {
         let over = |track: &mut Track| track.out.take_if(|out| out.until <= now).is_some();
@@ -215,6 +228,28 @@ mod tests {
         assert!(!fails(&mut suspicion, 3) && !fails(&mut suspicion, 4), "it is trusted as at first");
         assert!(!serves(&mut suspicion, DeviceType::Gpu));
         assert!(!fails(&mut suspicion, 5) && !fails(&mut suspicion, 6) && fails(&mut suspicion, 7));
+    }
+
+    #[test]
+    fn what_was_known_goes_on_after_a_restart_as_if_there_was_none() {
+        let mut before = Suspicion::default();
+        assert_eq!((0..3).map(|at| fails(&mut before, at)).collect::<Vec<_>>(), [false, false, true]);
+        let known: Vec<_> = before.outages().map(|(blame, count, out)| (blame.clone(), count, out.cloned())).collect();
+        let recalled = |at: u64| {
+            let mut after = Suspicion::default();
+            known.iter().for_each(|(blame, count, out)| after.recall(blame.clone(), *count, out.clone(), s(at)));
+            after
+        };
+        assert_eq!(recalled(10).node(), before.node());
+        let mut later = recalled(100);
+        assert_eq!(later.node(), None, "its minute is over");
+        assert!(fails(&mut later, 101), "and it is on trial");
+        assert_eq!(later.node().unwrap().until, s(101 + 120));
+        assert!(serves(&mut later, DeviceType::Gpu) && later.outages().next().is_none());
+        let mut early = Suspicion::default();
+        let far = Outage { since: s(0), until: s(1 << 40), why: "the clock was set".into() };
+        early.recall(Blame::Start, 1, Some(far), s(0));
+        assert_eq!(early.next_end(), Some(s(30 * 60)));
     }
 
     #[test]

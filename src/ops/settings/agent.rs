@@ -55,7 +55,7 @@ fn places() -> Settings {
             "JSON recording of a GPU scan to read instead of NVML, to reproduce a report";
         "cdi-root" "DIR" options.paths.cdi_root "Where CDI specs are written";
         "state-dir" "DIR" options.paths.state_dir
-            "The ledger, the GPUs that an XID keeps out of service, and the lock that keeps a second daemon of this node waiting";
+            "The ledger, what an XID or failed pods keep out of service, and the lock that keeps a second daemon of this node waiting";
     }
 }
 

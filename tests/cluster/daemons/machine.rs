@@ -220,6 +220,46 @@ async fn a_node_whose_cdi_spec_cannot_be_written_costs_three_pods() {
     cluster.check_no_device_twice().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suspect_node_stays_so_when_its_daemon_starts_again() {
+    let agent = ["--rescan-period=300ms", "--suspect-min=20m"];
+    let mut cluster = TestCluster::with_agent_args(4, &agent).await;
+    let cdi = cluster.path("node-0/cdi");
+    std::fs::remove_dir_all(&cdi).unwrap();
+    std::fs::write(&cdi, "a file in the place of the directory").unwrap();
+    until("the daemon has tried to write", SOON, async || {
+        cluster.nodes[0].agent.output().contains("cannot be written").then_some(())
+    })
+    .await;
+    let devices: Api<Device> = Api::all(cluster.client.clone());
+    let suspect = async || devices.get("node-0").await.expect("it is read").status?.suspect().cloned();
+    for name in ["a", "b", "c"] {
+        cluster.create(&pod(name).on("node-0").app("main", ONE)).await;
+        cluster.until_phase(name, &["Failed"]).await;
+    }
+    let before = until("the node is suspect", SOON, suspect).await;
+    let state = cluster.path("node-0/state/health.json");
+    until("it is kept", SOON, async || {
+        std::fs::read_to_string(&state).is_ok_and(|text| text.contains("CDI spec")).then_some(())
+    })
+    .await;
+    std::fs::remove_file(&cdi).unwrap();
+    cluster.nodes[0].agent.restart();
+    cluster.until_agent_is_ready().await;
+    cluster.create(&pod("kept").on("node-0").app("main", ONE)).await;
+    until("the pod waits", SOON, async || {
+        let conditions = cluster.pod("kept").await?.status?.conditions?;
+        conditions.iter().any(|of| of.message.as_ref().is_some_and(|why| why.contains("NodeSuspect"))).then_some(())
+    })
+    .await;
+    assert_eq!(suspect().await, Some(before), "cause, end and time of the transition are those of before");
+    cluster.nodes[0].agent.kill();
+    std::fs::remove_file(&state).unwrap();
+    cluster.nodes[0].agent.restart();
+    cluster.until_running("kept").await;
+    assert_eq!(suspect().await, None);
+}
+
 /// Lets a process open no further descriptor, or as many as before.
 fn limit_descriptors(daemon: &Daemon, tight: bool) {
     let pid = daemon.pid().expect("it runs");
