@@ -15,13 +15,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::admin::{AdminState, ServingState, answers};
-use super::answer::Answers;
+use super::answer::{Answerer, Answers};
 use super::devices;
 use super::error::AgentError;
+use super::functions::FunctionCalls;
 use super::handoff::StateDir;
 use super::health::HealthBook;
 use super::inventory::node_inventory;
-use super::kubelet::{PluginsConfig, ResourcePlugins};
+use super::kubelet::{DeviceCalls, PluginsConfig, ResourcePlugins};
 use super::metrics::AgentMetrics;
 use super::nic_reads::NicReads;
 use super::node_handoff::{self, Handoff, OpenHandoff, OpeningContext};
@@ -149,6 +150,7 @@ async fn start(
     let mut known = handoff.handed_out();
     let _ = tokio::time::timeout(LEDGER, known.wait_for(|version| *version > 0)).await;
     let (published, publication) = watch::channel(Arc::new(Published::default()));
+    let calls = function_calls(&options, handoff.clone().calls(), answers.clone());
     let context = ReconcilerContext {
         options: options.clone(),
         roots,
@@ -164,7 +166,7 @@ async fn start(
         notices,
         reads,
     };
-    let plugins = ResourcePlugins::start(plugins_config(&options, handoff.clone(), &metrics));
+    let plugins = ResourcePlugins::start(plugins_config(&options, calls, handoff.clone(), &metrics));
     let reconciler = DeviceReconciler::start(context, plugins, first)?;
     let states = reconciler.plugins().states();
     admin_state.serve(ServingState {
@@ -190,7 +192,7 @@ fn first_inventory(options: &Arc<AgentOptions>, first: &MachineScan) -> NodeInve
     let mut registered = configured(options);
     // The calls that were made are known without the machine; which devices it has is not.
     let Ok(machine) = &first.machine else { return NodeInventory { registered, ..NodeInventory::default() } };
-    let list = devices::list(machine, options.mig_strategy, &BTreeMap::new(), clock::wall());
+    let list = devices::list(machine, options, &BTreeMap::new(), clock::wall());
     registered.extend(offers(&list, options, &InUse::new(), Unseen::default()).into_keys());
     node_inventory(&list, registered, ShareGuard::new(options.clone()).look())
 }
@@ -298,9 +300,26 @@ pub fn nvml_options(options: &AgentOptions) -> NvmlOptions {
     }
 }
 
-fn plugins_config(options: &AgentOptions, handoff: Arc<dyn Handoff>, metrics: &Arc<AgentMetrics>) -> PluginsConfig {
+/// Virtual functions under a name of their own go past the hand-off.
+fn function_calls(
+    options: &AgentOptions,
+    rest: Arc<dyn DeviceCalls>,
+    answerer: Arc<dyn Answerer>,
+) -> Arc<dyn DeviceCalls> {
+    match options.rdma_vf_resource.as_str() {
+        "" => rest,
+        resource => Arc::new(FunctionCalls { resource: resource.to_owned(), answerer, rest }),
+    }
+}
+
+fn plugins_config(
+    options: &AgentOptions,
+    calls: Arc<dyn DeviceCalls>,
+    lost: Arc<dyn Handoff>,
+    metrics: &Arc<AgentMetrics>,
+) -> PluginsConfig {
     let periods = &options.periods;
-    let (metrics, lost) = (metrics.clone(), handoff.clone());
+    let metrics = metrics.clone();
     PluginsConfig {
         directory: options.paths.kubelet_dir.clone(),
         poll: periods.kubelet_poll,
@@ -309,7 +328,7 @@ fn plugins_config(options: &AgentOptions, handoff: Arc<dyn Handoff>, metrics: &A
         budget: periods.rpc_budget,
         grace: periods.shutdown_grace,
         pre_start: options.verify_before_start,
-        calls: handoff.calls(),
+        calls,
         on_lost: Arc::new(move |resource, why| {
             metrics.registration_lost(resource, why);
             lost.registration_lost();

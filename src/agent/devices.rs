@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::options::MigStrategy;
+use super::options::{AgentOptions, MigStrategy};
 use baton_contract::{DeviceId, DeviceType};
 use baton_hardware::gpu::{MigInstance, MigMode};
 use baton_hardware::nic::PciFunction;
@@ -59,6 +59,8 @@ pub enum DeviceBody {
         nic: Box<NicInfo>,
         /// Its virtual functions that are there.
         vfs: Vec<DeviceId>,
+        /// Only they are handed out, under a name of their own.
+        split: bool,
     },
     /// A virtual function of a listed NIC.
     Vf {
@@ -68,6 +70,8 @@ pub enum DeviceBody {
         number: u32,
         /// As sysfs said.
         nic: Box<NicInfo>,
+        /// It is handed out under a name of its own, and not as a part of its NIC.
+        apart: bool,
     },
 }
 
@@ -128,10 +132,11 @@ impl NodeDevice {
 /// functions. `health` holds the judgement of GPUs and NICs by id; a device without one is as good as it looks.
 pub fn list(
     machine: &Machine,
-    strategy: MigStrategy,
+    options: &AgentOptions,
     health: &BTreeMap<DeviceId, DeviceHealth>,
     now: Timestamp,
 ) -> Vec<NodeDevice> {
+    let (strategy, apart) = (options.mig_strategy, !options.rdma_vf_resource.is_empty());
     let mut devices = Vec::new();
     let uniform = uniform_profile(machine);
     let domains = nvlink_domains(machine);
@@ -165,7 +170,7 @@ pub fn list(
             devices.extend(mig_devices(gpu, &id, &judged, health, strategy, &uniform, now));
         }
     }
-    devices.extend(nics(machine, health, now));
+    devices.extend(nics(machine, apart, health, now));
     devices
 }
 
@@ -237,7 +242,7 @@ fn nvlink_domains(machine: &Machine) -> BTreeMap<&str, u32> {
     numbered.collect()
 }
 
-fn nics(machine: &Machine, health: &BTreeMap<DeviceId, DeviceHealth>, now: Timestamp) -> Vec<NodeDevice> {
+fn nics(machine: &Machine, apart: bool, health: &BTreeMap<DeviceId, DeviceHealth>, now: Timestamp) -> Vec<NodeDevice> {
     let id_of = |bdf: Bdf| DeviceId::parse(&bdf.to_string()).ok();
     let by_bdf: BTreeMap<Bdf, &NicInfo> = machine.nics.iter().map(|nic| (nic.bdf, nic)).collect();
     let mut devices = Vec::new();
@@ -260,6 +265,7 @@ fn nics(machine: &Machine, health: &BTreeMap<DeviceId, DeviceHealth>, now: Times
             body: DeviceBody::Nic {
                 nic: Box::new(nic.clone()),
                 vfs: vfs.iter().filter_map(|(_, vf)| id_of(vf.bdf)).collect(),
+                split: apart && !vfs.is_empty(),
             },
             bdf: nic.bdf,
             place: nic.place.clone(),
@@ -270,7 +276,7 @@ fn nics(machine: &Machine, health: &BTreeMap<DeviceId, DeviceHealth>, now: Times
             devices.push(NodeDevice {
                 id: vf_id,
                 minor: nic.minor as i32,
-                body: DeviceBody::Vf { parent: id.clone(), number, nic: Box::new(vf.clone()) },
+                body: DeviceBody::Vf { parent: id.clone(), number, nic: Box::new(vf.clone()), apart },
                 bdf: vf.bdf,
                 place: vf.place.clone(),
                 health: with_nodes(own.clone(), vf, now),

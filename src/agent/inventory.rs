@@ -90,6 +90,7 @@ fn resources(device: &NodeDevice) -> BTreeMap<String, Quantity> {
             resources
         }
         DeviceBody::Mig { instance, .. } => of(&[(&mig_name(&instance.profile), Quantity::units(1))]),
+        DeviceBody::Nic { split: true, .. } => of(&[(key::RDMA, Quantity::units(0))]),
         DeviceBody::Nic { .. } => of(&[(key::RDMA, whole)]),
     }
 }
@@ -108,7 +109,7 @@ fn topology(place: &PciPlace, device: &NodeDevice) -> DeviceTopology {
 fn vf_groups(device: &NodeDevice, all: &[NodeDevice]) -> Vec<VfGroup> {
     let usable = |part: &NodeDevice| part.health.healthy || !device.health.healthy;
     let vfs = all.iter().filter(|part| usable(part)).filter_map(|part| match &part.body {
-        DeviceBody::Vf { parent, number, .. } if *parent == device.id => {
+        DeviceBody::Vf { parent, number, apart: false, .. } if *parent == device.id => {
             Some(VirtualFunction { minor: *number as i32, bus_id: part.id.clone() })
         }
         _ => None,
@@ -141,8 +142,15 @@ pub fn label_value(text: &str) -> String {
     kept.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
 }
 
-fn is_split(device: &NodeDevice) -> bool {
-    matches!(device.body, DeviceBody::Gpu { split: true, .. })
+/// Why only parts of the device are handed out, or the part not by assignment.
+fn is_split(device: &NodeDevice) -> Option<&'static str> {
+    match device.body {
+        DeviceBody::Gpu { split: true, .. } => Some("it is split into MIG devices"),
+        DeviceBody::Nic { split: true, .. } | DeviceBody::Vf { apart: true, .. } => {
+            Some("virtual functions are a resource of their own on this node (--rdma-vf-resource)")
+        }
+        _ => None,
+    }
 }
 
 /// The devices as the hand-off sees them. A GPU of which only the MIG devices are handed out takes no pod itself.
@@ -150,12 +158,10 @@ pub fn node_inventory(devices: &[NodeDevice], registered: BTreeSet<Box<str>>, sh
     let of = |device: &NodeDevice| InventoryDevice {
         kind: device.kind(),
         minor: device.minor,
-        healthy: device.health.healthy && !is_split(device),
-        reason: if is_split(device) {
-            Some("it is split into MIG devices".into())
-        } else {
-            (!device.health.healthy).then(|| device.health.message.clone())
-        },
+        healthy: device.health.healthy && is_split(device).is_none(),
+        reason: is_split(device)
+            .map(Into::into)
+            .or_else(|| (!device.health.healthy).then(|| device.health.message.clone())),
         memory_bytes: device.memory(),
         parent: device.parent().cloned(),
         mig_profile: match &device.body {

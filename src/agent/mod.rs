@@ -7,6 +7,7 @@ pub mod daemon;
 pub mod devices;
 mod directory_watch;
 pub mod error;
+mod functions;
 pub mod handoff;
 pub mod health;
 mod health_file;

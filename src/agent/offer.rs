@@ -45,7 +45,7 @@ pub fn offers(
 ) -> BTreeMap<Box<str>, Advertised> {
     let units = |name: &str| match name {
         key::NVIDIA_GPU => IdUnits::Whole,
-        name if name.starts_with(key::MIG_PREFIX) => IdUnits::Whole,
+        name if name.starts_with(key::MIG_PREFIX) || name == options.rdma_vf_resource => IdUnits::Whole,
         _ => IdUnits::Shares(key::WHOLE as u32),
     };
     let mut lists: BTreeMap<Box<str>, Advertised> =
@@ -66,7 +66,8 @@ pub fn offers(
         }
     }
     lists.retain(|name, list| {
-        let may_come = if &**name == key::RDMA { unseen.nics } else { unseen.gpus };
+        let may_come =
+            if &**name == key::RDMA || **name == *options.rdma_vf_resource { unseen.nics } else { unseen.gpus };
         may_come || !list.devices.is_empty()
     });
     lists
@@ -75,7 +76,8 @@ pub fn offers(
 /// The names that a device is offered under.
 fn names_of(device: &NodeDevice, options: &AgentOptions) -> Vec<String> {
     match &device.body {
-        DeviceBody::Gpu { split: true, .. } | DeviceBody::Vf { .. } => Vec::new(),
+        DeviceBody::Vf { apart: true, .. } if options.rdma => vec![options.rdma_vf_resource.clone()],
+        DeviceBody::Gpu { split: true, .. } | DeviceBody::Vf { .. } | DeviceBody::Nic { split: true, .. } => Vec::new(),
         DeviceBody::Gpu { .. } if &*device.health.reason == "NotSplit" => Vec::new(),
         DeviceBody::Gpu { .. } => {
             let shares = [key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED];

@@ -79,6 +79,8 @@ pub struct AgentOptions {
     pub mps_root: PathBuf,
     /// Offer `koordinator.sh/rdma`.
     pub rdma: bool,
+    /// Resource name of their own for virtual functions, one id each; empty where they are shares of their NIC.
+    pub rdma_vf_resource: String,
     /// Which ports of a NIC must be active for it to be healthy.
     pub rdma_port_policy: PortPolicy,
 
@@ -215,6 +217,7 @@ impl Default for AgentOptions {
             hami_core_sha256: String::new(),
             mps_root: "/run/nvidia/mps".into(),
             rdma: true,
+            rdma_vf_resource: String::new(),
             rdma_port_policy: PortPolicy::Any,
             device_list_strategy: vec![DeviceListStrategy::CdiCri],
             pass_device_specs: false,
@@ -328,6 +331,24 @@ impl AgentOptions {
         for (option, path) in [("--mps-root", &self.mps_root), ("--hami-core-dir", &self.hami_core_dir)] {
             if !path.is_absolute() {
                 return bad(option, format!("{} is not absolute", path.display()));
+            }
+        }
+        let name = &self.rdma_vf_resource;
+        if !name.is_empty() {
+            let qualified = name
+                .split_once('/')
+                .is_some_and(|(domain, _)| domain.contains('.') && !domain.ends_with("kubernetes.io"));
+            if !qualified || check_annotation_key("resource name", name).is_err() {
+                return bad(
+                    "--rdma-vf-resource",
+                    format!("{name:?} is no extended resource; expected domain/name, say example.com/rdma-vf"),
+                );
+            }
+            if key::is_device_resource(name) {
+                return bad(
+                    "--rdma-vf-resource",
+                    format!("{name} has another meaning; take a name of your own domain"),
+                );
             }
         }
         let digest = &self.hami_core_sha256;
@@ -468,7 +489,7 @@ mod tests {
     #[test]
     fn what_cannot_work_is_refused_naming_flag_and_value() {
         type Break = fn(&mut AgentOptions);
-        let cases: [(Break, &str, &str); 13] = [
+        let cases: [(Break, &str, &str); 17] = [
             (|o| o.node_name = "a".repeat(242), "--node-name", "longer than 241"),
             (|o| o.namespace = "a".repeat(58), "--namespace", "longer than 57"),
             (|o| o.node_name = "Node_A".into(), "--node-name", "Node_A"),
@@ -481,6 +502,14 @@ mod tests {
             (|o| o.paths.state_dir = "state".into(), "--state-dir", "not absolute"),
             (|o| o.paths.kubelet_dir = format!("/{}", "k".repeat(90)).into(), "--kubelet-dir", "too long"),
             (|o| drop(o.xid.actions.insert(48, "explode".into())), "--xid-actions", "explode"),
+            (|o| o.hami_core_sha256 = "abc".into(), "--hami-core-sha256", "sha256sum"),
+            (
+                |o| (o.share_isolation, o.gpu_sharing) = (ShareIsolation::Mps, false),
+                "--share-isolation",
+                "--gpu-sharing=false",
+            ),
+            (|o| o.rdma_vf_resource = key::RDMA.into(), "--rdma-vf-resource", "another meaning"),
+            (|o| o.rdma_vf_resource = "vf".into(), "--rdma-vf-resource", "domain/name"),
             (|o| o.periods.rescan = Duration::ZERO, "--rescan-period", "too short"),
         ];
         for (break_it, option, part) in cases {

@@ -35,6 +35,7 @@ use baton_contract::{DeviceId, ShareIsolation, key};
 use baton_decide::health::ServeOutcome;
 use baton_decide::shares::ShareOffer;
 use baton_hardware::driver::DriverFile;
+use baton_hardware::nic::PciFunction;
 use baton_hardware::{Bdf, EventSink, GpuEvent, GpuProvider, Machine, NicInfo, NvmlError, Roots, pci, rdma};
 use baton_runtime::clock;
 
@@ -396,7 +397,14 @@ impl DeviceReconciler {
         machine.keep_silent(&self.machine);
         let used = self.used(&self.context.holdings.in_use());
         let faulty: BTreeSet<_> = machine.nic_faults.iter().filter_map(|fault| fault.bdf).collect();
+        // A pod may have it: who got which function is known to the kubelet alone.
+        let apart = !self.context.options.rdma_vf_resource.is_empty();
+        let sysfs = self.context.roots.sysfs_tree().ok().filter(|_| apart);
         machine.keep_lent(&self.machine, |nic| {
+            let is_function = matches!(nic.function, PciFunction::Virtual { .. });
+            if is_function && sysfs.as_ref().is_some_and(|sysfs| pci::is_present(sysfs, nic.bdf)) {
+                return true;
+            }
             let lent = DeviceId::parse(&nic.bdf.to_string()).is_ok_and(|id| used.contains(&id));
             lent || faulty.contains(&nic.bdf)
         });
@@ -455,7 +463,7 @@ impl DeviceReconciler {
     fn list(&self, used: &BTreeSet<DeviceId>) -> Vec<NodeDevice> {
         let now = clock::now();
         let faults = self.book.faults(&self.machine, now);
-        let mut list = devices::list(&self.machine, self.context.options.mig_strategy, &faults, now.wall);
+        let mut list = devices::list(&self.machine, &self.context.options, &faults, now.wall);
         if self.context.options.names_gpu_nodes() {
             let missing = |id: &DeviceId| self.table.devices.get(id)?.missing.as_deref();
             devices::without_nodes(&mut list, missing, now.wall);

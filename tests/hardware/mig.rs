@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use baton::agent::answer::DeviceTable;
 use baton::agent::devices::list;
-use baton::agent::options::MigStrategy;
+use baton::agent::options::{AgentOptions, MigStrategy};
 use baton::contract::DeviceId;
 use baton::hardware::gpu::MigMode;
 use baton::hardware::nodes;
@@ -87,7 +87,12 @@ fn instances_keep_their_numbers_in_nvml_when_one_before_them_is_destroyed() {
         scan.gpus[0].mig.instances.iter().map(|i| (i.uuid.as_str(), i.slot)).collect();
     assert_eq!(slots, [(uuids[0].as_str(), Some(0)), (uuids[2].as_str(), Some(2))]);
     let table = DeviceTable::build(
-        &list(&bench.machine(), MigStrategy::Mixed, &BTreeMap::new(), Timestamp::UNIX_EPOCH),
+        &list(
+            &bench.machine(),
+            &AgentOptions { mig_strategy: MigStrategy::Mixed, ..AgentOptions::default() },
+            &BTreeMap::new(),
+            Timestamp::UNIX_EPOCH,
+        ),
         None,
         Vec::new(),
     );

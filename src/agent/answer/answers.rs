@@ -105,7 +105,8 @@ impl Answerer for Answers {
                 _ => vec![&entry.id],
             });
             let parts = ids.map(|id| find(&table, id, &DeviceType::Rdma, true));
-            add_nics(&mut answer, &parts.collect::<Result<Vec<_>, _>>()?, &table, &self.options);
+            let apart = *grant.resource == *self.options.rdma_vf_resource;
+            add_nics(&mut answer, (&parts.collect::<Result<Vec<_>, _>>()?, apart), &table, &self.options);
         }
         Ok(answer)
     }
@@ -222,23 +223,37 @@ const ADDRESSES: &str = "PCIDEVICE_KOORDINATOR_SH_RDMA";
 /// Annotation under which older runtimes look for CDI names; another key than the GPUs', because the kubelet keeps one.
 const RDMA_ANNOTATION: &str = "cdi.k8s.io/baton_rdma";
 
-/// Adds NICs to `answer`. Where no CDI strategy is chosen, the device nodes go into the answer themselves: the other
+/// The same two for virtual functions under a name of their own: a container may have a NIC beside them. The variable's name is the one
+/// that the SR-IOV device plugin makes of a resource's.
+const FUNCTIONS_ANNOTATION: &str = "cdi.k8s.io/baton_rdma_vf";
+fn functions_variable(resource: &str) -> String {
+    let name: String =
+        resource.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
+    format!("PCIDEVICE_{name}")
+}
+
+/// Adds NICs, or virtual functions that are a resource apart, to `answer`. Where no CDI strategy is chosen, the device nodes go into the answer themselves: the other
 /// strategies are the NVIDIA runtime's and know no NICs.
 fn add_nics(
     answer: &mut ContainerAllocateResponse,
-    nics: &[(&DeviceId, &DeviceNodes)],
+    (nics, apart): (&[(&DeviceId, &DeviceNodes)], bool),
     table: &DeviceTable,
     options: &AgentOptions,
 ) {
+    let (variable, annotation) = if apart {
+        (functions_variable(&options.rdma_vf_resource), FUNCTIONS_ANNOTATION)
+    } else {
+        (ADDRESSES.to_owned(), RDMA_ANNOTATION)
+    };
     let names = || nics.iter().map(|(id, _)| format!("{RDMA_KIND}={id}"));
     let addresses: Vec<&str> = nics.iter().map(|(id, _)| id.as_str()).collect();
-    answer.envs.insert(ADDRESSES.to_owned(), addresses.join(","));
+    answer.envs.insert(variable, addresses.join(","));
     let chosen = |strategy| options.device_list_strategy.contains(&strategy);
     if chosen(DeviceListStrategy::CdiCri) {
         answer.cdi_devices.extend(names().map(|name| CdiDevice { name }));
     }
     if chosen(DeviceListStrategy::CdiAnnotations) {
-        answer.annotations.insert(RDMA_ANNOTATION.to_owned(), names().collect::<Vec<_>>().join(","));
+        answer.annotations.insert(annotation.to_owned(), names().collect::<Vec<_>>().join(","));
     }
     let by_cdi = chosen(DeviceListStrategy::CdiCri) || chosen(DeviceListStrategy::CdiAnnotations);
     if options.pass_device_specs || !by_cdi {

@@ -34,7 +34,7 @@ pub fn variables(name: &str) -> impl Iterator<Item = String> + use<> {
 }
 
 /// Keys that 0.1 did not have: they have no variable without the prefix.
-pub const SINCE_0_1: [&str; 16] = [
+pub const SINCE_0_1: [&str; 17] = [
     "admin-auth",
     "admin-tls-cert",
     "admin-tls-key",
@@ -49,6 +49,7 @@ pub const SINCE_0_1: [&str; 16] = [
     "pod-metrics",
     "probe-listen",
     "profile",
+    "rdma-vf-resource",
     "share-isolation",
     "start-limit",
 ];

@@ -62,7 +62,7 @@ pub fn look(options: &AgentOptions) -> (MachineView, Vec<Finding>) {
         }
     };
     seen.boot_id.clone_from(&machine.boot_id);
-    seen.devices = devices::list(machine, options.mig_strategy, &BTreeMap::new(), clock::wall());
+    seen.devices = devices::list(machine, options, &BTreeMap::new(), clock::wall());
     let driver = scan::on_host(scan.driver.clone(), &options.paths);
     seen.table = DeviceTable::build(&seen.devices, roots.dev_tree().ok().as_ref(), driver);
     findings.extend(machine.gpus.gpus.iter().map(|found| gpu(options, found, provider)));

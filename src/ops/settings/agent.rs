@@ -68,6 +68,8 @@ fn devices() -> Settings {
         "gpu-sharing" "BOOL" options.gpu_sharing
             "Offer koordinator.sh/gpu, gpu-core, gpu-memory-ratio and gpu.shared beside whole GPUs";
         "rdma" "BOOL" options.rdma "Offer koordinator.sh/rdma";
+        "rdma-vf-resource" "NAME" options.rdma_vf_resource
+            "Serve SR-IOV virtual functions as this resource, one id each, for the SR-IOV CNI; their NICs are then not served themselves";
         "share-isolation" "none|hami-core|mps" options.share_isolation
             "Experimental: what holds GPU shares to their limits: nothing, HAMi-core's library, or the node's MPS control daemon";
         "hami-core-dir" "DIR" options.hami_core_dir

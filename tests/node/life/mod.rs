@@ -1,6 +1,7 @@
 //! The life of the node daemon: registration, devices and their health, CDI files, what it reports, hostile neighbours.
 
 mod cdi;
+mod functions;
 mod health;
 mod hostile;
 mod kubelet;
