@@ -68,27 +68,35 @@ fn believed(seconds: Option<i32>, own: Duration) -> Duration {
     said.map_or(own, Duration::from_secs).min(BELIEVED.max(own))
 }
 
-/// A candidate. Call [`Candidate::step`] every `retry`, from one place, with the monotonic time.
-pub struct Candidate {
-    api: Api<Lease>,
-    config: LeaseConfig,
-    /// The version that was last seen, and when it was first seen (monotonic).
-    observed: Option<(String, Duration)>,
-    /// When this process last renewed (monotonic); while set, it leads.
-    renewed: Option<Duration>,
-    highest: HighestVersion,
+/// What a candidate does about the Lease that it has read.
+#[derive(Debug, Clone, PartialEq)]
+pub enum LeaseMove {
+    /// Create this one: there is none.
+    Create(Box<Lease>),
+    /// Write this one, provided that the Lease still has the version that was read.
+    Replace(Box<Lease>),
+    /// Nothing: it is another's.
+    Follow {
+        /// Its holder.
+        leader: String,
+    },
 }
 
-impl Candidate {
+/// A candidate's decisions, without its requests: the Lease as it was read comes in, what to write goes out. Times are monotonic, but
+/// those that are written into the Lease.
+#[derive(Debug, Clone)]
+pub struct LeaseJudge {
+    config: LeaseConfig,
+    /// The version that was last seen, and when it was first seen.
+    observed: Option<(String, Duration)>,
+    /// When this process last renewed; while set, it leads.
+    renewed: Option<Duration>,
+}
+
+impl LeaseJudge {
     /// A candidate that has not read the Lease yet.
-    pub fn new(client: Client, config: LeaseConfig) -> Self {
-        Self {
-            api: Api::namespaced(client, &config.namespace),
-            config,
-            observed: None,
-            renewed: None,
-            highest: HighestVersion::default(),
-        }
+    pub fn new(config: LeaseConfig) -> Self {
+        Self { config, observed: None, renewed: None }
     }
 
     /// `true` while this process may write as the leader: it renewed within the renew deadline.
@@ -96,34 +104,19 @@ impl Candidate {
         self.renewed.is_some_and(|at| now < at + self.config.renew_deadline)
     }
 
-    /// The settings.
-    pub fn config(&self) -> &LeaseConfig {
-        &self.config
-    }
-
-    /// Renews, takes a free or expired lease, or observes. An error (API server away, conflict) changes nothing: a leader
-    /// goes on until [`Candidate::leads`] says no.
-    pub async fn step(&mut self, now: Duration, wall: Timestamp) -> Result<LeaseState, LeaseError> {
-        let Some(mut lease) = self.api.get_opt(&self.config.name).await? else {
-            let lease = Lease {
-                metadata: ObjectMeta {
-                    name: Some(self.config.name.clone()),
-                    annotations: Some(self.config.annotations.clone()),
-                    ..ObjectMeta::default()
-                },
-                spec: Some(self.spec(wall, wall, 0)),
-            };
-            let created = self.api.create(&PostParams::default(), &lease).await?;
-            return self.won(created, now);
+    /// Renews, takes a free or expired Lease, or observes.
+    pub fn judge(&mut self, read: Option<Lease>, now: Duration, wall: Timestamp) -> LeaseMove {
+        let Some(mut lease) = read else {
+            let metadata = ObjectMeta { name: Some(self.config.name.clone()), ..ObjectMeta::default() };
+            return LeaseMove::Create(self.filled(Lease { metadata, spec: None }, self.spec(wall, wall, 0)));
         };
-        self.highest.see(&lease.metadata)?;
         let version = lease.metadata.resource_version.clone().unwrap_or_default();
-        let spec = lease.spec.clone().unwrap_or_default();
+        let spec = lease.spec.take().unwrap_or_default();
         let holder = spec.holder_identity.clone().unwrap_or_default();
         if holder == self.config.identity {
             let acquired = spec.acquire_time.map_or(wall, |time| time.0);
-            lease.spec = Some(self.spec(acquired, wall, spec.lease_transitions.unwrap_or(0)));
-            return self.replace(lease, now).await;
+            let spec = self.spec(acquired, wall, spec.lease_transitions.unwrap_or(0));
+            return LeaseMove::Replace(self.filled(lease, spec));
         }
         self.renewed = None;
         let since = match &self.observed {
@@ -135,47 +128,27 @@ impl Candidate {
         };
         let duration = believed(spec.lease_duration_seconds, self.config.duration);
         if holder.is_empty() || now >= since + duration {
-            lease.spec = Some(self.spec(wall, wall, spec.lease_transitions.unwrap_or(0).saturating_add(1)));
-            return self.replace(lease, now).await;
+            let spec = self.spec(wall, wall, spec.lease_transitions.unwrap_or(0).saturating_add(1));
+            return LeaseMove::Replace(self.filled(lease, spec));
         }
-        Ok(LeaseState::Following { leader: holder })
+        LeaseMove::Follow { leader: holder }
     }
 
-    /// Gives the lease away at shutdown, so that the next leader need not wait. Does nothing when not leading.
-    pub async fn release(&mut self, wall: Timestamp) -> Result<(), kube::Error> {
-        if self.renewed.take().is_none() {
-            return Ok(());
-        }
-        let Some(mut lease) = self.api.get_opt(&self.config.name).await? else { return Ok(()) };
-        let Some(spec) = lease.spec.as_mut() else { return Ok(()) };
-        if spec.holder_identity.as_deref() != Some(&self.config.identity) {
-            return Ok(());
-        }
-        spec.holder_identity = Some(String::new());
-        spec.lease_duration_seconds = Some(1);
-        spec.renew_time = Some(MicroTime(wall));
-        self.api.replace(&self.config.name, &PostParams::default(), &lease).await.map(drop)
-    }
-
-    /// PUT with the resourceVersion that was read: the loser of a race gets 409 and follows.
-    async fn replace(&mut self, mut lease: Lease, now: Duration) -> Result<LeaseState, LeaseError> {
-        lease.metadata.annotations.get_or_insert_default().extend(self.config.annotations.clone());
-        match self.api.replace(&self.config.name, &PostParams::default(), &lease).await {
-            Ok(written) => self.won(written, now),
-            Err(error) => {
-                if status_code(&error) == Some(409) {
-                    self.observed = None;
-                }
-                Err(error.into())
-            }
-        }
-    }
-
-    fn won(&mut self, lease: Lease, now: Duration) -> Result<LeaseState, LeaseError> {
-        self.highest.see(&lease.metadata)?;
-        self.observed = lease.metadata.resource_version.map(|version| (version, now));
+    /// The write was stored as `version`. `now` is a time before it was sent.
+    pub fn won(&mut self, version: Option<String>, now: Duration) {
+        self.observed = version.map(|version| (version, now));
         self.renewed = Some(now);
-        Ok(LeaseState::Leading)
+    }
+
+    /// Another write came first.
+    pub fn lost_race(&mut self) {
+        self.observed = None;
+    }
+
+    fn filled(&self, mut lease: Lease, spec: LeaseSpec) -> Box<Lease> {
+        lease.metadata.annotations.get_or_insert_default().extend(self.config.annotations.clone());
+        lease.spec = Some(spec);
+        Box::new(lease)
     }
 
     fn spec(&self, acquired: Timestamp, renewed: Timestamp, transitions: i32) -> LeaseSpec {
@@ -187,6 +160,75 @@ impl Candidate {
             lease_transitions: Some(transitions),
             ..LeaseSpec::default()
         }
+    }
+}
+
+/// A candidate. Call [`Candidate::step`] every `retry`, from one place, with the monotonic time.
+pub struct Candidate {
+    api: Api<Lease>,
+    judge: LeaseJudge,
+    highest: HighestVersion,
+}
+
+impl Candidate {
+    /// A candidate that has not read the Lease yet.
+    pub fn new(client: Client, config: LeaseConfig) -> Self {
+        let api = Api::namespaced(client, &config.namespace);
+        Self { api, judge: LeaseJudge::new(config), highest: HighestVersion::default() }
+    }
+
+    /// `true` while this process may write as the leader: it renewed within the renew deadline.
+    pub fn leads(&self, now: Duration) -> bool {
+        self.judge.leads(now)
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &LeaseConfig {
+        &self.judge.config
+    }
+
+    /// Renews, takes a free or expired lease, or observes. An error (API server away, conflict) changes nothing: a leader
+    /// goes on until [`Candidate::leads`] says no.
+    pub async fn step(&mut self, now: Duration, wall: Timestamp) -> Result<LeaseState, LeaseError> {
+        let read = self.api.get_opt(&self.config().name).await?;
+        if let Some(lease) = &read {
+            self.highest.see(&lease.metadata)?;
+        }
+        let params = PostParams::default();
+        let written = match self.judge.judge(read, now, wall) {
+            LeaseMove::Follow { leader } => return Ok(LeaseState::Following { leader }),
+            LeaseMove::Create(lease) => self.api.create(&params, &lease).await?,
+            // PUT with the resourceVersion that was read: the loser of a race gets 409 and follows.
+            LeaseMove::Replace(lease) => match self.api.replace(&self.config().name, &params, &lease).await {
+                Ok(written) => written,
+                Err(error) => {
+                    if status_code(&error) == Some(409) {
+                        self.judge.lost_race();
+                    }
+                    return Err(error.into());
+                }
+            },
+        };
+        self.highest.see(&written.metadata)?;
+        self.judge.won(written.metadata.resource_version, now);
+        Ok(LeaseState::Leading)
+    }
+
+    /// Gives the lease away at shutdown, so that the next leader need not wait. Does nothing when not leading.
+    pub async fn release(&mut self, wall: Timestamp) -> Result<(), kube::Error> {
+        if self.judge.renewed.take().is_none() {
+            return Ok(());
+        }
+        let config = self.config();
+        let Some(mut lease) = self.api.get_opt(&config.name).await? else { return Ok(()) };
+        let Some(spec) = lease.spec.as_mut() else { return Ok(()) };
+        if spec.holder_identity.as_deref() != Some(&config.identity) {
+            return Ok(());
+        }
+        spec.holder_identity = Some(String::new());
+        spec.lease_duration_seconds = Some(1);
+        spec.renew_time = Some(MicroTime(wall));
+        self.api.replace(&config.name, &PostParams::default(), &lease).await.map(drop)
     }
 }
 
@@ -206,5 +248,31 @@ mod tests {
             assert_eq!(believed(nonsense, own), own, "{nonsense:?}");
         }
         assert_eq!(believed(Some(300), Duration::from_secs(120)).as_secs(), 120, "as long as one's own");
+    }
+
+    #[test]
+    fn a_follower_takes_over_once_one_version_has_stood_for_its_duration() {
+        let (wall, second) = (Timestamp::UNIX_EPOCH, Duration::from_secs);
+        let judge = |identity| LeaseJudge::new(LeaseConfig::new("ns", "leader", identity));
+        let written = |step: LeaseMove, version: &str| match step {
+            LeaseMove::Create(mut lease) | LeaseMove::Replace(mut lease) => {
+                lease.metadata.resource_version = Some(version.to_owned());
+                *lease
+            }
+            LeaseMove::Follow { leader } => panic!("{leader} leads"),
+        };
+        let (mut first, mut second_one) = (judge("a"), judge("b"));
+        let lease = written(first.judge(None, second(0), wall), "1");
+        first.won(Some("1".to_owned()), second(0));
+        assert!(first.leads(second(9)) && !first.leads(second(10)), "until the renew deadline");
+        let follows = LeaseMove::Follow { leader: "a".to_owned() };
+        assert_eq!(second_one.judge(Some(lease.clone()), second(1), wall), follows);
+        assert_eq!(second_one.judge(Some(lease.clone()), second(15), wall), follows);
+        let renewed = written(first.judge(Some(lease), second(15), wall), "2");
+        assert_eq!(second_one.judge(Some(renewed.clone()), second(17), wall), follows, "another version");
+        let taken = written(second_one.judge(Some(renewed), second(32), wall), "3");
+        second_one.won(Some("3".to_owned()), second(32));
+        assert_eq!(first.judge(Some(taken), second(33), wall), LeaseMove::Follow { leader: "b".to_owned() });
+        assert!(!first.leads(second(33)) && second_one.leads(second(33)));
     }
 }

@@ -255,7 +255,15 @@ pub fn is_held(dir: &Path) -> io::Result<bool> {
     }
 }
 
-fn parse(bytes: &[u8], boot_id: &str) -> Result<Ledger, String> {
+/// The bytes of the file for `ledger`, as of the boot `boot_id`.
+pub fn print(ledger: &Ledger, boot_id: &str) -> io::Result<Vec<u8>> {
+    let mut text = LedgerText::default();
+    text.spell(ledger, boot_id)?;
+    Ok(text.whole)
+}
+
+/// The ledger in the bytes of a file; why it is lost otherwise.
+pub fn parse(bytes: &[u8], boot_id: &str) -> Result<Ledger, String> {
     let end = bytes.iter().position(|byte| *byte == b'\n').ok_or("it has no header line")?;
     let (header, rest) = (&bytes[..end], &bytes[end + 1..]);
     let header: Header = serde_json::from_slice(header).map_err(|error| format!("its header is damaged: {error}"))?;
@@ -316,9 +324,7 @@ mod tests {
     }
 
     fn print(ledger: &Ledger, boot_id: &str) -> Vec<u8> {
-        let mut text = LedgerText::default();
-        text.spell(ledger, boot_id).unwrap();
-        text.whole
+        super::print(ledger, boot_id).unwrap()
     }
 
     #[test]

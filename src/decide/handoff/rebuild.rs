@@ -20,7 +20,9 @@ use baton_contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest, PodKey, PodR
 /// repetition it is built.
 ///
 /// A pod may be not listed (yet: the kubelet comes up, or has no PodResources). Calls whose answers the kubelet has stored are served
-/// nevertheless. A pod that has started by its status counts as served by its plan, uncertain until it is listed or has ended.
+/// nevertheless. A pod that has started by its status counts as served by its plan, uncertain until it is listed or has ended; so does
+/// one that is listed without the devices that it was assigned, because a kubelet that has started again without its checkpoint does
+/// not ask for containers that run.
 pub fn rebuild(node: &str, pods: &NodePods, listing: &PodListing, inventory: &NodeInventory) -> Ledger {
     let mut ledger = Ledger::default();
     learn(&mut ledger, node, pods, listing, inventory);
@@ -29,11 +31,14 @@ pub fn rebuild(node: &str, pods: &NodePods, listing: &PodListing, inventory: &No
             orphan_entries(&mut ledger, listed, inventory);
         }
     }
-    let here = pods.iter().filter(|pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal());
-    for pod in here.filter(|pod| !listing.lists(&pod.pod.key)) {
+    for pod in pods.iter().filter(|pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal()) {
+        let is_listed = listing.lists(&pod.pod.key);
+        // What a listed pod without an assignment holds would stay unknown for as long as it runs.
+        let counts_as_served =
+            pod.has_started() && (!is_listed || matches!(PodAssignment::read(pod, inventory), Ok(Some(_))));
         for call in pod.expected_calls(|name| inventory.registers(name)) {
             let known = Known::of(listing, pod, &call, None);
-            if known.answer.is_some() || pod.has_started() {
+            if counts_as_served || (!is_listed && known.answer.is_some()) {
                 add(&mut ledger, pod, &call, known, GrantState::Intent, inventory);
             }
         }
@@ -320,6 +325,24 @@ mod tests {
         assert!(rebuilt(&pod).is_empty(), "it may be still to come");
         pod.phase = Phase::Running;
         assert_eq!(devices(&rebuilt(&pod), "main").unwrap(), ["GPU-2"]);
+    }
+
+    #[test]
+    fn a_pod_that_runs_keeps_its_devices_where_the_kubelet_has_lost_its_checkpoint() {
+        let mut assigned = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-2"])]);
+        let mut unassigned = gpu_pod("b", 1);
+        let listing = listing(&[("a", "main", GPU, &[]), ("b", "main", GPU, &[])]);
+        let rebuilt = |all: &[&HandoffPod]| -> Ledger { rebuild(NODE, &pods(all), &listing, &inventory(4)) };
+        assert!(rebuilt(&[&assigned, &unassigned]).is_empty(), "the kubelet may be about to ask");
+        (assigned.phase, unassigned.phase) = (Phase::Running, Phase::Running);
+        let ledger = rebuilt(&[&assigned, &unassigned]);
+        assert_eq!((devices(&ledger, "main").unwrap(), ledger.len()), (vec!["GPU-2".into()], 1));
+        let entry = ledger.of_pod(&assigned.pod.uid).next().unwrap();
+        assert_eq!(
+            (entry.state, entry.ids.len()),
+            (GrantState::Intent, 0),
+            "uncertain until the kubelet asks or lists"
+        );
     }
 
     #[test]
