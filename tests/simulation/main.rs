@@ -1,0 +1,119 @@
+//! The whole system under faults, simulated: schedulers, node daemons and kubelets around the functions that ship, in virtual time,
+//! from one seed.
+//!
+//! `SIMULATION_SEED` runs one seed and prints how it went, `SIMULATION_SEEDS` says how many are run.
+#![allow(clippy::unwrap_used, clippy::panic)] // a test may
+#![allow(missing_docs)] // modules of tests
+
+#[path = "../harness/dice.rs"]
+mod dice;
+#[path = "../harness/scheduler/mod.rs"]
+#[allow(dead_code, unused_imports)] // other tests use more of it
+mod harness;
+#[allow(dead_code, unused_imports)] // the bench uses more of it
+mod system;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use system::{FAILED, Fault, Mutant, Outcome, Plan, System};
+
+/// Seeds of the ordinary run.
+const SEEDS: u64 = 40;
+const PODS: u32 = 50;
+
+/// Branches that some of them must pass.
+const RARE: [&str; 12] = [
+    "a call is repeated",
+    "a call reads live",
+    "a kubelet finds a pod running",
+    "a kubelet is killed in a call",
+    "a leader steps down",
+    "a ledger with entries is rebuilt",
+    "a pod is preempted",
+    "a pod runs without its devices, and that is told",
+    "a request has no answer in time",
+    "the holder of a lock is read live",
+    "the ledger cannot be written",
+    "the release of a lock is tried again",
+];
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// Fails with everything that is needed to look into it.
+fn is_sound(plan: &Plan, outcome: &Outcome) {
+    let Some(violation) = &outcome.violation else { return };
+    let last: Vec<&str> = outcome.history.last.iter().map(String::as_str).collect();
+    panic!(
+        "seed {}, {violation}\n{}\nagain: SIMULATION_SEED={} cargo test --test simulation\nless: cargo bench --bench simulation -- --shrink {}",
+        plan.seed,
+        last.join("\n"),
+        plan.seed,
+        plan.seed
+    );
+}
+
+#[test]
+fn no_promise_is_broken_under_faults() {
+    let seeds = match number("SIMULATION_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 1..number("SIMULATION_SEEDS").unwrap_or(SEEDS) + 1,
+    };
+    let (mut faults, mut seen): (BTreeMap<Fault, u64>, BTreeSet<&str>) = Default::default();
+    let mut ended: BTreeMap<&str, u32> = BTreeMap::new();
+    for seed in seeds.clone() {
+        let lines = number("SIMULATION_LINES").map_or(Plan::new(seed, PODS).lines, |lines| lines as usize);
+        let plan = Plan { lines, ..Plan::new(seed, PODS) };
+        let outcome = System::run(plan.clone());
+        is_sound(&plan, &outcome);
+        outcome.counts.iter().for_each(|(fault, count)| *faults.entry(*fault).or_default() += count);
+        outcome.ended.iter().for_each(|(how, count)| *ended.entry(how).or_default() += count);
+        seen.extend(outcome.history.seen.keys());
+        println!(
+            "seed {seed}: {:016x}, {} lines, {} s",
+            outcome.history.hash,
+            outcome.history.steps,
+            outcome.took.as_secs()
+        );
+    }
+    println!("{ended:?}");
+    faults.iter().for_each(|(fault, count)| println!("{count:>6} {}", fault.words()));
+    println!("seen: {seen:#?}");
+    if seeds.end - seeds.start >= SEEDS {
+        let never: Vec<&str> =
+            Fault::ALL.iter().filter(|fault| !faults.contains_key(fault)).map(|f| f.words()).collect();
+        assert!(never.is_empty(), "faults that never happened: {never:?}");
+        let missed: Vec<&&str> = RARE.iter().filter(|what| !seen.contains(*what)).collect();
+        assert!(missed.is_empty(), "branches that were never passed: {missed:?}");
+    }
+}
+
+#[test]
+fn without_faults_every_pod_succeeds_at_its_first_try() {
+    for seed in 1..=3 {
+        let plan = Plan { faults: 0, ..Plan::new(seed, PODS) };
+        let outcome = System::run(plan.clone());
+        is_sound(&plan, &outcome);
+        assert!(!outcome.history.seen.contains_key(FAILED), "seed {seed}: {:?}", outcome.history.seen);
+    }
+}
+
+#[test]
+fn a_seed_has_one_history() {
+    let [first, second] = [(), ()].map(|()| System::run(Plan::new(7, PODS)).history);
+    assert_eq!((first.hash, first.steps), (second.hash, second.steps));
+    let other = System::run(Plan::new(8, PODS)).history;
+    assert_ne!(first.hash, other.hash);
+}
+
+#[test]
+fn a_wrong_adapter_is_found() {
+    for mutant in [Mutant::LockWithoutTest, Mutant::KubeletChooses, Mutant::UnlockIsNoNews] {
+        let found = (1..=20).find(|seed| {
+            let plan = Plan { mutant: Some(mutant), ..Plan::new(*seed, PODS) };
+            System::run(plan).violation.is_some()
+        });
+        assert!(found.is_some(), "not found: {}", mutant.words());
+    }
+}

@@ -1,0 +1,294 @@
+//! The whole system in one process, in virtual time, from one seed: schedulers with their Lease, node daemons with their ledgers,
+//! kubelets, and the API server between them. Every decision is made by the functions that ship; what is here performs it.
+//!
+//! Nothing here has a thread, a socket or a clock, so that the same [`Plan`] gives the same history, line by line.
+
+mod daemon;
+mod faults;
+mod history;
+mod judges;
+mod kubelet;
+mod leader;
+mod machine;
+mod mutants;
+mod shrink;
+mod store;
+mod workload;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub use faults::Fault;
+pub use history::{History, Violation};
+pub use mutants::Mutant;
+pub use shrink::shrink;
+pub use workload::FAILED;
+
+use super::dice::Dice;
+use super::harness::OURS;
+use leader::SchedulerProcess;
+use machine::Machine;
+use store::{Store, Swap};
+
+/// What a run is made of. It says everything of its history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    pub seed: u64,
+    /// Pods that come.
+    pub pods: u32,
+    /// Most faults that happen.
+    pub faults: u32,
+    /// Kinds of faults that do not happen.
+    pub spared: Vec<Fault>,
+    /// What is wrong with the adapters.
+    pub mutant: Option<Mutant>,
+    /// Lines that are kept.
+    pub lines: usize,
+}
+
+impl Plan {
+    pub fn new(seed: u64, pods: u32) -> Self {
+        Self { seed, pods, faults: u32::MAX, spared: Vec::new(), mutant: None, lines: LAST }
+    }
+}
+
+/// What a run has shown.
+#[derive(Debug)]
+pub struct Outcome {
+    pub history: History,
+    pub violation: Option<Violation>,
+    /// Pods by how they ended.
+    pub ended: BTreeMap<&'static str, u32>,
+    /// How much virtual time has passed.
+    pub took: Duration,
+    pub counts: BTreeMap<Fault, u64>,
+}
+
+impl Outcome {
+    /// Pods that lived, each that was made again counted anew.
+    pub fn lives(&self) -> u64 {
+        self.ended.values().map(|count| u64::from(*count)).sum()
+    }
+
+    /// All faults that happened.
+    pub fn faults(&self) -> u64 {
+        self.counts.values().sum()
+    }
+}
+
+/// One thing that happens at its time.
+#[derive(Debug)]
+enum Happening {
+    /// A scheduler works.
+    Turn { at: usize, life: u64 },
+    /// A scheduler runs for leadership.
+    Campaign { at: usize, life: u64 },
+    /// News of the API server come to their readers.
+    News(Reader, u64),
+    /// A request of a scheduler arrives at the API server.
+    Arrives(Box<leader::Request>),
+    /// Its answer is back.
+    Answered { at: usize, life: u64, id: u64, answer: Box<leader::Answer> },
+    /// It counts as lost.
+    Limit { at: usize, life: u64, id: u64 },
+    /// A node daemon's release of its lock arrives.
+    Release { node: usize, life: u64, swap: Swap, tries: u32 },
+    /// What a node daemon does beside calls.
+    Daemon { node: usize, life: u64, task: daemon::Task },
+    /// The kubelet goes on with its pods.
+    Kubelet { node: usize, life: u64 },
+    /// A pod's status arrives.
+    Status(usize, kubelet::StatusWrite),
+    /// The next pods come, or one goes.
+    Work,
+    /// Something breaks.
+    Fault,
+    /// What was broken works again.
+    Mend(faults::Mend),
+}
+
+/// Who follows the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Reader {
+    Scheduler(usize),
+    Daemon(usize),
+    Kubelet(usize),
+}
+
+/// The simulated system.
+pub struct System {
+    plan: Plan,
+    /// Of the workload, of the faults, and of everything that takes time: each its own, so that less of one changes no other.
+    work: Dice,
+    fate: Dice,
+    pace: Dice,
+    now: Duration,
+    agenda: BTreeMap<(Duration, u64), Happening>,
+    serial: u64,
+    store: Store,
+    schedulers: Vec<SchedulerProcess>,
+    machines: Vec<Machine>,
+    jobs: workload::Workload,
+    faults: faults::Faults,
+    judges: judges::Judges,
+    history: History,
+    violation: Option<Violation>,
+}
+
+/// Lines that are kept of a history.
+const LAST: usize = 50;
+/// When the world begins: a monotonic clock is not at zero.
+const START: Duration = Duration::from_secs(1000);
+/// Faults happen until then.
+const STORM: Duration = Duration::from_secs(600);
+/// Once they have ended, something must end or be bound within this time, for as long as a pod waits.
+const CALM: Duration = Duration::from_secs(900);
+
+impl System {
+    /// Runs a plan to its end, or to the first violation.
+    pub fn run(plan: Plan) -> Outcome {
+        let mut system = Self::new(plan);
+        system.begin();
+        while system.violation.is_none() {
+            let Some(((at, _), happening)) = system.agenda.pop_first() else { break };
+            system.now = at;
+            if system.is_over() {
+                break;
+            }
+            system.happen(happening);
+        }
+        if system.violation.is_none() {
+            system.judge_end();
+        }
+        let ended = system.ended();
+        let took = system.now.saturating_sub(START);
+        Outcome { history: system.history, violation: system.violation, ended, took, counts: system.faults.counts }
+    }
+
+    fn new(plan: Plan) -> Self {
+        let seed = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut work = Dice(seed ^ 1);
+        let nodes = 2 + work.below(3) as usize;
+        let machines = (0..nodes).map(|at| Machine::new(at, 2 + work.below(3) * 2)).collect();
+        Self {
+            fate: Dice(seed ^ 2),
+            pace: Dice(seed ^ 3),
+            now: START,
+            agenda: BTreeMap::new(),
+            serial: 0,
+            store: Store::default(),
+            schedulers: (0..2).map(SchedulerProcess::new).collect(),
+            machines,
+            jobs: workload::Workload::default(),
+            faults: faults::Faults::default(),
+            judges: judges::Judges::default(),
+            history: History::keeping(plan.lines),
+            violation: None,
+            work,
+            plan,
+        }
+    }
+
+    fn begin(&mut self) {
+        for node in 0..self.machines.len() {
+            self.store.node(self.machines[node].facts());
+            self.start_kubelet(node);
+            self.start_daemon(node);
+        }
+        (0..self.schedulers.len()).for_each(|at| self.start_scheduler(at));
+        self.after(Duration::from_secs(5), Happening::Work);
+        self.after(Duration::from_secs(10), Happening::Fault);
+        self.after(STORM, Happening::Mend(faults::Mend::Clocks));
+    }
+
+    /// Nothing is left to run, or nothing has moved for too long.
+    fn is_over(&mut self) -> bool {
+        let all_came = self.jobs.came >= self.plan.pods;
+        let calm = self.now >= START + STORM;
+        if all_came && calm && self.jobs.open().next().is_none() && self.store.is_unlocked() {
+            return true;
+        }
+        calm && self.now >= self.judges.moved.max(START + STORM) + CALM
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Turn { at, life } => self.turn(at, life),
+            Happening::Campaign { at, life } => self.campaign(at, life),
+            Happening::News(reader, life) => self.news(reader, life),
+            Happening::Arrives(request) => self.arrives(*request),
+            Happening::Answered { at, life, id, answer } => self.answered(at, life, id, *answer),
+            Happening::Limit { at, life, id } => self.limit(at, life, id),
+            Happening::Release { node, life, swap, tries } => self.release_arrives(node, life, swap, tries),
+            Happening::Daemon { node, life, task } => self.daemon_works(node, life, task),
+            Happening::Kubelet { node, life } => self.kubelet_works(node, life),
+            Happening::Status(node, write) => self.status_arrives(node, write),
+            Happening::Work => self.next_work(),
+            Happening::Fault => self.next_fault(),
+            Happening::Mend(mend) => self.mend(mend),
+        }
+        self.spread();
+    }
+
+    fn after(&mut self, pause: Duration, happening: Happening) {
+        self.at(self.now + pause, happening);
+    }
+
+    fn at(&mut self, at: Duration, happening: Happening) {
+        self.serial += 1;
+        self.agenda.insert((at, self.serial), happening);
+    }
+
+    /// Between so many milliseconds.
+    fn soon(&mut self, from: u32, to: u32) -> Duration {
+        Duration::from_millis(u64::from(from + self.pace.below(to - from + 1)))
+    }
+
+    fn note(&mut self, line: impl FnOnce() -> String) {
+        self.history.note(self.now - START, &line());
+    }
+
+    fn is(&self, mutant: Mutant) -> bool {
+        self.plan.mutant == Some(mutant)
+    }
+
+    /// The readers of what has changed hear of it, each in its own time.
+    fn spread(&mut self) {
+        if !self.store.take_news() {
+            return;
+        }
+        for at in 0..self.schedulers.len() {
+            let pause = self.soon(1, 30);
+            let reader = &mut self.schedulers[at];
+            if !std::mem::replace(&mut reader.is_told, true) {
+                let life = reader.life;
+                self.after(pause, Happening::News(Reader::Scheduler(at), life));
+            }
+        }
+        for node in 0..self.machines.len() {
+            let (daemon, kubelet) = (self.soon(1, 30), self.soon(1, 30));
+            let machine = &mut self.machines[node];
+            let lives = (machine.daemon_life, machine.kubelet_life);
+            let told =
+                (std::mem::replace(&mut machine.daemon_told, true), std::mem::replace(&mut machine.kubelet_told, true));
+            if !told.0 {
+                self.after(daemon, Happening::News(Reader::Daemon(node), lives.0));
+            }
+            if !told.1 {
+                self.after(kubelet, Happening::News(Reader::Kubelet(node), lives.1));
+            }
+        }
+    }
+
+    fn news(&mut self, reader: Reader, life: u64) {
+        if let Some(until) = self.faults.deaf_until(reader, self.now) {
+            self.at(until, Happening::News(reader, life));
+            return;
+        }
+        match reader {
+            Reader::Scheduler(at) => self.news_for_scheduler(at, life),
+            Reader::Daemon(node) => self.news_for_daemon(node, life),
+            Reader::Kubelet(node) => self.news_for_kubelet(node, life),
+        }
+    }
+}

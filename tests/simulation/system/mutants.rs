@@ -1,0 +1,43 @@
+//! What an adapter could do wrong. The decisions stay as they ship: each of these breaks a promise around them, and a simulation that
+//! does not find it is too weak.
+
+macro_rules! mutants {
+    ($($name:ident = $words:literal;)*) => {
+        /// One wrong adapter.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Mutant { $($name),* }
+
+        impl Mutant {
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            pub fn words(self) -> &'static str {
+                match self { $(Self::$name => $words),* }
+            }
+        }
+    };
+}
+
+mutants! {
+    LockWithoutTest = "a lock is set whatever stands there";
+    ReleaseWithoutOwner = "a lock is removed whatever stands there";
+    BindWithoutUid = "a Binding has no uid";
+    DeleteWithoutUid = "a deletion has no uid";
+    StaleLeaderWrites = "a scheduler writes although it leads no more";
+    LeadsForEver = "a leader never steps down";
+    LeaseWithoutVersion = "the Lease is written without its version";
+    LostAnswerIsRefusal = "a Binding without an answer counts as refused";
+    WaitsForEver = "a request without an answer is waited for";
+    UnlockIsNoNews = "that a lock has gone is not told";
+    GoneIsForgotten = "pods that are gone at a second list are not told";
+    LedgerAfterAnswer = "the ledger is written after the answer";
+    RebuildSkipped = "a lost ledger is not rebuilt";
+    OldBootBelieved = "the ledger of another boot is believed";
+    LiveReadsSkipped = "live reads are not made";
+    AbsenceIsProof = "a pod that a list lacks counts as gone";
+    NeverExpires = "entries of ended pods stay";
+    NeverUnlocks = "the node daemon removes no lock";
+    UnlocksAfterFirst = "the lock goes after the first container";
+    ReleaseTriedOnce = "a release that fails is not tried again";
+    NoExceptions = "the node daemon tells no exceptions";
+    KubeletChooses = "the kubelet's ids are served";
+}
