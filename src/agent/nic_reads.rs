@@ -111,7 +111,7 @@ impl NicReads {
         ))
     }
 
-    /// Reads all entries; see [`NicReads::each`].
+    /// Reads all entries; as `each` does it.
     pub fn entries(&self, entries: &[RdmaEntry], read: &ReadRdmaEntry) -> Vec<Result<Option<NicInfo>, NicFault>> {
         let answers = self.each(entries, |entry| entry.bdf, read).into_iter().zip(entries);
         let fault = |(answer, entry): (Result<_, NicReadError>, &RdmaEntry)| match answer {
@@ -122,7 +122,7 @@ impl NicReads {
         answers.map(fault).collect()
     }
 
-    /// Reads the ports of all NICs; see [`NicReads::each`].
+    /// Reads the ports of all NICs; as `each` does it.
     pub fn ports(&self, nics: &[Bdf], read: &ReadPorts) -> Ports {
         let answers = nics.iter().copied().zip(self.each(nics, |bdf| Some(*bdf), read));
         let in_view = |(bdf, answer): (Bdf, Result<PortsInView, _>)| match answer {
