@@ -322,7 +322,7 @@ impl HealthBook {
         };
         let message = |out: &Outage| {
             let until = to_seconds(until(out));
-            format!("pods failed here by the machine's fault, last: {}; no new pods before {until}", out.why)
+            format!("pods failed here because of the machine, last: {}; no new pods before {until}", out.why)
         };
         self.node_condition = self.suspicion.node().map(|out| Condition {
             type_: inventory::DeviceStatus::SUSPECT.to_owned(),

@@ -62,7 +62,7 @@ impl HealthFile {
     /// In the state directory `dir`, for the boot `boot_id`; and what the agent before this one left there.
     pub fn open(dir: &Path, boot_id: &str) -> (Self, EarlierHealth) {
         let found = load(&dir.join(FILE)).unwrap_or_else(|why| {
-            tracing::warn!(file = %dir.join(FILE).display(), "what was known of silent and of sick GPUs is lost: {why}");
+            tracing::warn!(file = %dir.join(FILE).display(), "what was known of silent and of unhealthy GPUs is lost: {why}");
             None
         });
         let new = |written| Self { dir: dir.to_owned(), boot_id: boot_id.to_owned(), written };
@@ -90,7 +90,7 @@ impl HealthFile {
             Err(error) => {
                 tracing::warn!(
                     file = %self.dir.join(FILE).display(),
-                    "an agent after this one will not know which GPUs are sick or silent: {error}"
+                    "after a restart the node daemon will not know which GPUs are unhealthy or silent: {error}"
                 );
                 self.written = None;
             }

@@ -78,7 +78,7 @@ pub async fn lease(
             Err(LeaseError::Restored(restored)) => return Err(restored),
             Err(LeaseError::Api(error)) => {
                 let pause = backoff.fail_randomly().min(period);
-                log(&error, backoff.failures(), "the agent's Lease cannot be renewed; trying again");
+                log(&error, backoff.failures(), "the node daemon's Lease cannot be renewed; trying again");
                 pause
             }
         };

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 /// The API server's store is older than what it answered before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the API server's store went back from version {before} to {now}, as after a restore from a backup: the watches would hear nothing \
+    "the API server's store went back from version {before} to {now}, as after a restore from a backup: the watches would receive nothing \
      more, so this process ends, and lists all objects when it is started again"
 )]
 pub struct Restored {

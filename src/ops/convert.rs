@@ -394,7 +394,7 @@ fn of_policy(file: &Value) -> Converted {
             "apiVersion" | "kind" => {}
             "predicates" => {
                 for (name, _) in named().filter(|(name, _)| !PREDICATES.contains(name)) {
-                    to.leave(&format!("predicates {name}"), "Baton has no such rule; all of its own stay enabled");
+                    to.leave(&format!("predicates {name}"), "Baton has no such rule; all rules of Baton stay enabled");
                 }
             }
             "priorities" => named().for_each(|(name, item)| to.priority(name, item)),

@@ -101,7 +101,7 @@ where
 fn cannot_list(what: &str, error: kube::Error) -> anyhow::Error {
     let hint = match status_code(&error) {
         Some(401) => "the API server does not accept these credentials",
-        Some(403) => "this user may not; what baton reads with one's own rights is in docs/operate.md",
+        Some(403) => "this user may not; docs/operate.md lists the rights that the command needs",
         Some(_) => "the API server refuses",
         None => "is the API server reachable?",
     };

@@ -72,7 +72,7 @@ pub fn daemon_namespace(text: &str) -> Result<String, String> {
 pub fn own_namespace(text: &str) -> Result<String, String> {
     if text.starts_with("kube-") {
         return Err(
-            "it belongs to the cluster, and removing the manifests removes their namespace: give Baton one of its own"
+            "it belongs to the cluster, and removing the manifests removes their namespace: give Baton a separate one"
                 .to_owned(),
         );
     }

@@ -27,7 +27,7 @@ pub fn yaml_words(problem: &str) -> String {
         return "several documents (---) where one is expected".to_owned();
     }
     match problem.strip_prefix("duplicate mapping key: ") {
-        Some(rest) => format!("the key {:?} stands there twice", rest.split(", set ").next().unwrap_or(rest)),
+        Some(rest) => format!("the key {:?} is there twice", rest.split(", set ").next().unwrap_or(rest)),
         None => problem.to_owned(),
     }
 }
@@ -86,7 +86,7 @@ mod tests {
         let several = "multiple YAML documents detected; use from_str_multiple or from_str_multiple_with_options";
         assert_eq!(yaml_words(several), "several documents (---) where one is expected");
         let twice = "duplicate mapping key: node-name, set DuplicateKeyPolicy in Options if acceptable";
-        assert_eq!(yaml_words(twice), "the key \"node-name\" stands there twice");
+        assert_eq!(yaml_words(twice), "the key \"node-name\" is there twice");
         assert_eq!(yaml_words("unexpected end"), "unexpected end");
         assert_eq!(plain("failed to read kubeconfig from '\"/a\"'"), "failed to read kubeconfig from \"/a\"");
     }

@@ -90,7 +90,7 @@ impl Metrics {
         }
         registry.register("agents", "Nodes known, by the state of their node daemon's Lease", agents.clone());
         let oldest_lock = Gauge::default();
-        let help = "How long the oldest lock of a node stands unchanged; 0 without a lock";
+        let help = "How long the oldest lock of a node has not changed; 0 without a lock";
         registry.register_with_unit("oldest_lock", help, Unit::Seconds, oldest_lock.clone());
         let earmark = Gauge::default();
         let help = "How long nodes have been kept for the gang or pod that waits for them; 0 without one";

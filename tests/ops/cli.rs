@@ -189,10 +189,7 @@ fn a_question_about_nothing_or_about_a_name_that_cannot_be_ends_with_2() {
         says(&fails(2, &["explain", subject, "a/b/c"], &[url]), &["a/b/c"]);
     }
     says(&fails(2, &["explain", "pod", "ml/a", "--what-if", "-f", "/dev/null"], &[]), &["cannot be used with"]);
-    says(
-        &fails(2, &["explain", "--what-if", "-f", "/dev/null", "pod", "ml/a"], &[]),
-        &["leave out what stands beside it"],
-    );
+    says(&fails(2, &["explain", "--what-if", "-f", "/dev/null", "pod", "ml/a"], &[]), &["name no other object"]);
     says(&fails(2, &["get", "nodes", "--agent-stale", "abc"], &[]), &["\"abc\" is no duration", "30s"]);
     says(&fails(2, &["get", "queue", "--admin-url", "foo"], &[]), &["foo", "https://127.0.0.1:9413"]);
 }

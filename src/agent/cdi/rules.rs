@@ -25,7 +25,7 @@ pub fn problems(spec: &Spec) -> Vec<String> {
             found.push(format!("{what}: a name begins and ends with a letter or digit, with - _ . : between"));
         }
         if !seen.insert(&device.name) {
-            found.push(format!("{what} stands twice"));
+            found.push(format!("{what} is there twice"));
         }
         if device.container_edits.is_empty() {
             found.push(format!("{what} edits nothing"));

@@ -60,7 +60,7 @@ impl StateDir {
             }
             if !logged {
                 logged = true;
-                tracing::warn!(dir = %dir.display(), "another agent holds the state directory; waiting until it ends");
+                tracing::warn!(dir = %dir.display(), "another node daemon holds the state directory; waiting until it ends");
             }
             tokio::time::sleep(RETRY).await;
         }
@@ -268,7 +268,7 @@ pub fn parse(bytes: &[u8], boot_id: &str) -> Result<Ledger, String> {
     let (header, rest) = (&bytes[..end], &bytes[end + 1..]);
     let header: Header = serde_json::from_slice(header).map_err(|error| format!("its header is damaged: {error}"))?;
     if header.version != VERSION {
-        return Err(format!("it is of version {}, this agent writes {VERSION}", header.version));
+        return Err(format!("it is of version {}, this node daemon writes {VERSION}", header.version));
     }
     let body = rest.get(..header.bytes).filter(|body| header.checksum == checksum(body)).ok_or(TORN)?;
     if *header.boot_id != *boot_id {

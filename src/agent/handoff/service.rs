@@ -321,10 +321,10 @@ impl HandoffService {
         }
         let left = deadline.saturating_sub(clock::mono());
         let why = if tokio::time::timeout(left, ready.wait_for(|ready| *ready)).await.is_err() {
-            "this agent does not know yet what it has handed out (another instance holds its state, or the API server \
+            "this node daemon does not know yet what it has handed out (another instance holds its state, or the API server \
              cannot be reached); delete and re-create the pod"
         } else if !self.context.view.synced_before(deadline).await {
-            "the API server could not be reached since this agent started, so the pod's assignment is not known; delete \
+            "the API server could not be reached since this node daemon started, so the pod's assignment is not known; delete \
              and re-create the pod when it is back"
         } else {
             return Ok(());

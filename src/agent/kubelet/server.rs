@@ -82,7 +82,7 @@ impl PluginServer {
         self.stop.cancel();
         let mut server = self.server;
         if tokio::time::timeout(grace, &mut server).await.is_err() {
-            tracing::warn!(socket = %self.path.display(), "calls still in hand at the end were cut");
+            tracing::warn!(socket = %self.path.display(), "calls still in progress at the end were ended");
             server.abort();
         }
     }

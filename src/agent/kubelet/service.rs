@@ -98,7 +98,7 @@ impl PluginService {
     /// Runs one call within the budget and the number of permits; it waits for a permit within the budget too.
     async fn bounded<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<Response<T>, Status> {
         let placed = async {
-            let full = |_| Status::resource_exhausted(format!("{CALLS} calls for {} are in hand", self.resource));
+            let full = |_| Status::resource_exhausted(format!("{CALLS} calls for {} are in progress", self.resource));
             let _place = self.permits.acquire().await.map_err(full)?;
             call.await
         };

@@ -24,16 +24,16 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
              baton.io/device-plugin=off (docs/operate.md)"
         }
         Help::NodeSuspect => {
-            "Pods failed there by the machine's fault: `baton explain node NODE` says which fault and until when; mend it, and the \
-             node takes pods again by itself (docs/runbooks.md)"
+            "Pods failed there because of the machine: `baton explain node NODE` has the last failure and the end; remove the cause, and \
+             the node takes pods again (docs/runbooks.md)"
         }
         Help::SharesUnavailable => {
             "The library or the MPS daemon that limits GPU shares there does not work: the condition SharesUnavailable in `kubectl get device \
-             NODE -o yaml` says what; mend it, and the node takes shares again by itself (docs/share.md)"
+             NODE -o yaml` says what; remove the cause, and the node takes shares again (docs/share.md)"
         }
         Help::ShareIsolation => {
-            "Start node daemons with the --share-isolation that the pod's label koordinator.sh/gpu-isolation-provider names, or take \
-             from the pod what does not go with it (docs/share.md)"
+            "Start node daemons with the --share-isolation that the pod's label koordinator.sh/gpu-isolation-provider names, or \
+             remove from the pod what is not compatible with it (docs/share.md)"
         }
         Help::Inventory => "The node daemon has published no Device object: `baton doctor` on that node says why",
         Help::Registration => {

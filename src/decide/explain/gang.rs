@@ -221,7 +221,7 @@ impl Scheduler {
             ("otherScheduler", _) => "never by this scheduler",
             ("held", _) => "when the gang or its members change",
             ("marked", _) => "when no pod carries the mark any more",
-            (_, Some(QueueState::BackOff(_))) => "after its pause, and when something useful happens",
+            (_, Some(QueueState::BackOff(_))) => "after its pause, and after an event that may help",
             (_, Some(QueueState::Parked(..))) => "when room, a node or a node daemon appears",
             (_, Some(QueueState::Active(_) | QueueState::Taken)) => "now",
             (_, None) => "no attempt is needed",
@@ -261,7 +261,7 @@ impl Scheduler {
         let name = gang.schedulers().next()?;
         let ours = self.config().scheduler_names.first().map_or("", |name| name);
         Some(self.of_other_scheduler(gang).unwrap_or_else(|| {
-            format!("its pods name the scheduler {name}, which places each of them by itself; gangs are kept by {ours}")
+            format!("its pods name the scheduler {name}, which places each of them separately; {ours} places gangs")
         }))
     }
 

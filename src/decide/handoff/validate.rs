@@ -230,7 +230,7 @@ fn unassigned_devices(
     if context.policy.unassigned == UnassignedPods::Deny {
         let why = format!(
             "no scheduler assigned devices to the pod: set spec.schedulerName to one of {} (and leave spec.nodeName out), \
-             or run the node's agent with --unassigned-pods=serve",
+             or run the node daemon with --unassigned-pods=serve",
             context.policy.scheduler_names.join(", ")
         );
         return Err((AllocateRule::Unassigned, why));

@@ -15,7 +15,7 @@ impl Worth {
         let lost = (self.of(before) - self.of(after)) / REST - taken;
         let amount = match lost {
             lost if lost > LITTLE => format!("{lost:.1} GPU less worth to typical pods"),
-            lost if lost < -LITTLE => format!("{:.1} GPU of rests used that typical pods leave over", -lost),
+            lost if lost < -LITTLE => format!("{:.1} GPU used that typical pods leave over", -lost),
             _ => "worth as much as before to typical pods".to_owned(),
         };
         let groups = self.tables().kinds.iter().zip(self.tables().arrivals);

@@ -108,7 +108,7 @@ mod tests {
     fn documents_and_keys_that_are_there_twice_are_named_without_the_librarys_words() {
         let problem = |text: &str| read(text).unwrap_err().problem;
         assert_eq!(problem("a: 1\n---\nb: 2\n"), "several documents (---) where one is expected");
-        assert_eq!(problem("node-name: 1\nnode-name: 2\n"), "the key \"node-name\" stands there twice");
+        assert_eq!(problem("node-name: 1\nnode-name: 2\n"), "the key \"node-name\" is there twice");
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
         if clock::mono() >= deadline {
             let why = late.values().next().map(|why| format!(": {why}")).unwrap_or_default();
             bail!(
-                "{path} is still held by {} after {}{why}; it stays cordoned, `baton drain {path} --yes` goes on",
+                "{path} is still held by {} after {}{why}; it stays cordoned, `baton drain {path} --yes` continues",
                 list(&holders),
                 humantime::format_duration(timeout)
             );

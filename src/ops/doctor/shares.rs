@@ -10,7 +10,7 @@ use baton_contract::ShareIsolation;
 const CHECK: &str = "share-isolation";
 
 pub fn look(options: &AgentOptions) -> Finding {
-    let advice = "no pod with a GPU share is served here until this is mended (docs/share.md)";
+    let advice = "no pod with a GPU share is served here until this works again (docs/share.md)";
     let works = match options.share_isolation {
         ShareIsolation::None => Ok("shares are counted and not limited".to_owned()),
         ShareIsolation::HamiCore => hami_core(options),

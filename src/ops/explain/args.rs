@@ -65,7 +65,7 @@ pub fn split_names(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
 pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
     let printed = match &args.subject {
         Some(_) if args.what_if.what_if => {
-            let text = "--what-if judges the pod of the file: leave out what stands beside it";
+            let text = "--what-if judges the pod of the file: name no other object";
             return Err(Usage(text.to_owned()).into());
         }
         _ if args.what_if.what_if => what_if::run(&args.what_if, &args.common).await?,

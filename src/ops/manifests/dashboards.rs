@@ -85,7 +85,7 @@ const HAND_OFF: &[Panel] = &[
         &[
             ("histogram_quantile(0.5, sum by (le) (rate(baton_lock_held_seconds_bucket[5m])))", "p50"),
             ("histogram_quantile(0.99, sum by (le) (rate(baton_lock_held_seconds_bucket[5m])))", "p99"),
-            ("max(baton_scheduler_oldest_lock_seconds)", "the oldest that stands"),
+            ("max(baton_scheduler_oldest_lock_seconds)", "the oldest present lock"),
         ],
     ),
     (

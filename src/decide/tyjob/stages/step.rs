@@ -122,7 +122,7 @@ impl Draft<'_> {
         };
         let foreign = list_of(|trouble| if let CreateFailure::Foreign(whose) = trouble { Some(whose) } else { None });
         if foreign.is_empty() {
-            clear(&mut self.status, condition::NAME_CONFLICT, "Resolved", "every pod name is free or ours", self.now);
+            clear(&mut self.status, condition::NAME_CONFLICT, "Resolved", "the names of the pods are free", self.now);
         } else if set(&mut self.status, condition::NAME_CONFLICT, true, "ForeignPod", &foreign, self.now) {
             self.event(true, condition::NAME_CONFLICT, format!("left alone, and tried again: {foreign}"));
         }

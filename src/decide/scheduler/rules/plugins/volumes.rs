@@ -275,7 +275,9 @@ fn sort(view: View<'_>, pod: &Pod) -> Result<Claims, Outcome> {
         };
         let is_own = claim.owner.as_deref() == Some(pod.facts.handoff.pod.uid.as_str());
         if matches!(used, VolumeUse::Ephemeral(_)) && !is_own {
-            return never(format!("claim {name} was not made for this pod's ephemeral volume: it is in its way"));
+            return never(format!(
+                "claim {name} was not made for this pod's ephemeral volume, whose claim has that name"
+            ));
         }
         if claim.deleting {
             return never(format!("claim {name} is being deleted"));
