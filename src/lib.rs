@@ -1,17 +1,17 @@
 //! Baton hands every GPU and RDMA NIC of a Kubernetes cluster to exactly the pod that the central scheduler chose it for.
 //!
-//! The folders of `src/` are the architecture, each a package of its own; Cargo holds the arrows to one way:
+//! The folders of `src/` are the architecture. Each is a package, so Cargo makes imports go one way:
 //!
-//! * [`contract`]: words on any wire, parsed into values that are valid if they exist.
-//! * [`runtime`]: process plumbing without a domain word; the only clock.
-//! * [`decide`]: every decision, pure: the world reports events, `decide` answers with effects.
+//! * [`contract`]: everything that crosses a wire, parsed into values that are valid if they exist.
+//! * [`runtime`]: process plumbing that knows nothing of pods and devices; the only clock.
+//! * [`decide`]: every decision, as pure functions: events go in, effects come out.
 //! * [`hardware`]: what is in this machine (NVML, RDMA sysfs, PCI topology).
 //! * [`cluster`]: the Kubernetes adapter; the only writer of cluster objects.
-//! * [`agent`], [`scheduler`] and [`tyjob`]: the daemons. They never call each other; they meet in cluster objects.
-//! * `sim`: a simulated cluster that speaks the same wires as a real one.
-//! * [`ops`]: what an operator touches; the only place that wires everything.
+//! * [`agent`], [`scheduler`] and [`tyjob`]: the daemons. They never call each other; they communicate through cluster objects.
+//! * `sim`: a simulated cluster that speaks the same protocols as a real one.
+//! * [`ops`]: what an operator uses; the only place that puts all parts together.
 //!
-//! This package holds the programs and shows all of them under one name, for tests and for schedulers with rules of their own.
+//! This package holds the programs, and re-exports all folders under one name for tests and for schedulers with rules of their own.
 
 pub use baton_agent as agent;
 pub use baton_cluster as cluster;

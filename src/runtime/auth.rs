@@ -259,7 +259,7 @@ impl Guard {
         Ok(allowed)
     }
 
-    /// A failure is the answer to every question for a moment: a judge that is ill is not asked by everybody at once.
+    /// After a failure every question gets the same answer for a moment, so that clients do not all ask a failing API server at once.
     async fn answer<'a, T>(&self, question: impl FnOnce() -> BoxFuture<'a, Result<T, String>>) -> Result<T, Refusal> {
         let failed = self.known().failed.clone().filter(|(until, _)| (self.clock)() < *until);
         if let Some((_, why)) = failed {

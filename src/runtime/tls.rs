@@ -47,7 +47,7 @@ pub struct TlsFiles {
     pub cert: Named,
     /// Its private key, PEM.
     pub key: Named,
-    /// Who is served; everybody where there is none.
+    /// The clients that are served; `None` serves every client.
     pub clients: Option<Clients>,
 }
 
