@@ -9,8 +9,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -192,8 +192,7 @@ impl Client {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
-        let mut http = builder.http1();
+        let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(self.limits.head).max_buf_size(64 << 10);
         http.keep_alive(!self.limits.one_request);
         let (busy, peer) = (self.busy.clone(), self.peer);
@@ -207,7 +206,7 @@ impl Client {
                 answer
             }
         });
-        let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+        let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
         tokio::pin!(connection);
         let aged = tokio::time::sleep(self.limits.age.unwrap_or(NEVER).saturating_sub(NOTICE));
         tokio::pin!(aged);
