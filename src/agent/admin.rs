@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use axum::Router;
-use axum::http::header;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Json, Router};
 use tokio::sync::watch;
 
 use super::kubelet::register::dial;
@@ -99,11 +100,23 @@ impl AdminState {
         let lines: Vec<LedgerLine> = self.serving.get().map(|serving| serving.handoff.ledger()).unwrap_or_default();
         serde_json::to_string(&lines).unwrap_or_default()
     }
+
+    /// What the kubelet lists, to be compared with the ledger.
+    async fn listed(&self) -> Response {
+        let listed = match self.serving.get() {
+            Some(serving) => serving.handoff.listed().await,
+            None => None,
+        };
+        match listed {
+            Some(lines) => Json(lines).into_response(),
+            None => (StatusCode::SERVICE_UNAVAILABLE, "the kubelet's PodResources does not answer\n").into_response(),
+        }
+    }
 }
 
 /// What probes and questions are answered.
 pub fn answers(state: Arc<AdminState>, metrics: Arc<AgentMetrics>) -> Answers {
-    let (live, ready, ledger) = (state.clone(), state.clone(), state);
+    let (live, ready, ledger, listed) = (state.clone(), state.clone(), state.clone(), state);
     let json = [(header::CONTENT_TYPE, "application/json")];
     Answers {
         live: Arc::new(move || {
@@ -116,7 +129,9 @@ pub fn answers(state: Arc<AdminState>, metrics: Arc<AgentMetrics>) -> Answers {
         }),
         leading: None,
         metrics: Arc::new(move || metrics.print()),
-        questions: Router::new().route("/ledger", get(move || async move { (json, ledger.ledger()) })),
-        paths: &["/ledger"],
+        questions: Router::new()
+            .route("/ledger", get(move || async move { (json, ledger.ledger()) }))
+            .route("/kubelet", get(move || async move { listed.listed().await })),
+        paths: &["/ledger", "/kubelet"],
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -23,9 +23,9 @@ use super::options::AgentOptions;
 use baton_cluster::notice::Notices;
 use baton_cluster::requests::Resumed;
 use baton_contract::inventory::{DeviceHeld, HeldBy};
-use baton_contract::{DeviceId, DeviceType, Exceptions, Identity, PodRef, Shared, key};
+use baton_contract::{DeviceEntry, DeviceId, DeviceType, Exceptions, Identity, PodRef, Shared, key};
 use baton_decide::handoff::exceptions::exceptions;
-use baton_decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory};
+use baton_decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory, PodListing};
 use baton_decide::health::ServeOutcome;
 use baton_runtime::clock;
 
@@ -57,6 +57,8 @@ pub trait Handoff: HeldDevices {
     fn status(&self) -> watch::Receiver<Option<HandoffStatus>>;
     /// What was served, for people and for comparisons.
     fn ledger(&self) -> Vec<LedgerLine>;
+    /// What the kubelet lists, for the same; `None` where it does not answer.
+    fn listed(&self) -> BoxFuture<'static, Option<Vec<ListedLine>>>;
     /// Makes the ledger known, watches pods, settles and verifies, releases locks; until `stop`.
     fn run(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()>;
 }
@@ -71,7 +73,7 @@ pub struct HandoffStatus {
 }
 
 /// One entry of the ledger.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LedgerLine {
     /// Pod namespace.
@@ -84,10 +86,32 @@ pub struct LedgerLine {
     pub container: Box<str>,
     /// Resource name.
     pub resource: Box<str>,
+    /// It is a plain init container, which the kubelet does not list.
+    #[serde(default)]
+    pub init: bool,
     /// Ids that the kubelet named.
     pub ids: Vec<Box<str>>,
     /// Devices that were served, by type.
     pub served: BTreeMap<DeviceType, Vec<DeviceId>>,
+    /// The same devices with how much of each; empty in the answer of an earlier version.
+    #[serde(default)]
+    pub devices: Vec<DeviceEntry>,
+}
+
+/// What the kubelet says that a container has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListedLine {
+    /// Pod namespace.
+    pub namespace: Box<str>,
+    /// Pod name.
+    pub pod: Box<str>,
+    /// Container.
+    pub container: Box<str>,
+    /// Resource name.
+    pub resource: Box<str>,
+    /// The kubelet's ids.
+    pub ids: Vec<Box<str>>,
 }
 
 /// What a hand-off is opened with.
@@ -121,6 +145,13 @@ pub type OpenHandoff = Box<dyn FnOnce(OpeningContext) -> Arc<dyn Handoff> + Send
 const EXCEPTIONS_PAUSE: Duration = Duration::from_millis(50);
 /// How often an absent PodResources is looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// The kubelet is asked for people once in this time, because calls in hand ask it too and it answers a limited number.
+const LISTED_AGAIN: Duration = Duration::from_secs(1);
+/// Time for its answer.
+const LISTED_BUDGET: Duration = Duration::from_secs(2);
+
+/// When the kubelet was asked, and its answer.
+type Listed = (Duration, Option<Vec<ListedLine>>);
 
 /// The service and everything that runs beside it.
 pub struct NodeHandoff {
@@ -132,6 +163,8 @@ pub struct NodeHandoff {
     api: Arc<dyn HandoffApi>,
     inventory: Arc<ArcSwap<NodeInventory>>,
     pod_resources: Arc<PodResourcesClient>,
+    /// When the kubelet was asked last for people, and what it said.
+    listed: Arc<tokio::sync::Mutex<Option<Listed>>>,
     /// The ledger as of its last change: readers of it never wait for a call in hand.
     entries: ArcSwap<Vec<Shared<LedgerEntry>>>,
     handed_out: watch::Sender<u64>,
@@ -175,6 +208,7 @@ pub fn open(opening: OpeningContext) -> Arc<dyn Handoff> {
         api,
         inventory,
         pod_resources,
+        listed: Arc::default(),
         entries: ArcSwap::default(),
         handed_out: watch::Sender::new(0),
         identity: watch::Sender::new(Identity::Lock),
@@ -293,6 +327,22 @@ impl Handoff for NodeHandoff {
 
     fn ledger(&self) -> Vec<LedgerLine> {
         self.entries.load().iter().map(|entry| line(entry)).collect()
+    }
+
+    fn listed(&self) -> BoxFuture<'static, Option<Vec<ListedLine>>> {
+        let (client, asked) = (self.pod_resources.clone(), self.listed.clone());
+        Box::pin(async move {
+            let mut asked = asked.lock().await;
+            let now = clock::mono();
+            if let Some((at, lines)) = &*asked
+                && now.saturating_sub(*at) < LISTED_AGAIN
+            {
+                return lines.clone();
+            }
+            let lines = client.list(now + LISTED_BUDGET).await.listing().map(listed);
+            *asked = Some((clock::mono(), lines.clone()));
+            lines
+        })
     }
 
     fn run(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()> {
@@ -420,5 +470,23 @@ fn line(entry: &LedgerEntry) -> LedgerLine {
         resource: entry.resource.clone(),
         ids: entry.ids.clone(),
         served,
+        init: entry.slot.init,
+        devices: entry.served.iter().map(|(_, device)| device.clone()).collect(),
     }
+}
+
+fn listed(listing: &PodListing) -> Vec<ListedLine> {
+    let mut lines = Vec::new();
+    for pod in &listing.pods {
+        for (container, resources) in &pod.containers {
+            lines.extend(resources.iter().map(|(resource, ids)| ListedLine {
+                namespace: pod.key.namespace.clone(),
+                pod: pod.key.name.clone(),
+                container: container.clone(),
+                resource: resource.clone(),
+                ids: ids.iter().cloned().collect(),
+            }));
+        }
+    }
+    lines
 }

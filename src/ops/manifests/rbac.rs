@@ -145,7 +145,7 @@ const OPERATOR: &[Rule] = rules! {
 };
 
 /// Paths that the commands read as the viewer. `/metrics` and `/` are not among them: the API server has paths of these names, too.
-const PATHS: &[&str] = &["/explain", "/queue", "/gangs", "/gangs/*", "/jobs/*", "/nodes/*", "/ledger"];
+const PATHS: &[&str] = &["/explain", "/queue", "/gangs", "/gangs/*", "/jobs/*", "/nodes/*", "/ledger", "/kubelet"];
 
 /// One permission of the node daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]

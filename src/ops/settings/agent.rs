@@ -22,10 +22,20 @@ by_from_str!(
 
 /// Every key of `baton device-plugin`, in the order of its help.
 pub fn agent() -> Vec<Setting<Daemon<AgentOptions>>> {
-    [identity(), ports!(" and /ledger,"), places(), devices(), answer(), handoff(), health(), periods(), log()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        identity(),
+        ports!(", /ledger and /kubelet,"),
+        places(),
+        devices(),
+        answer(),
+        handoff(),
+        health(),
+        periods(),
+        log(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 type Settings = Vec<Setting<Daemon<AgentOptions>>>;

@@ -315,6 +315,12 @@ async fn a_pod_that_the_kubelet_chose_for_is_served_and_shown_everywhere() {
     let lines: Value = serde_json::from_str(ledger.rsplit("\r\n\r\n").next().unwrap()).unwrap();
     assert_eq!(lines[0]["pod"], "p");
     assert_eq!(lines[0]["served"]["gpu"].as_array().unwrap().len(), 2);
+    assert_eq!(lines[0]["devices"][0]["resources"]["koordinator.sh/gpu-core"], "100");
+    // The kubelet's own list, for the same question.
+    let listed = get(address, "/kubelet").await;
+    let listed: Value = serde_json::from_str(listed.rsplit("\r\n\r\n").next().unwrap()).unwrap();
+    assert_eq!((&listed[0]["pod"], &listed[0]["resource"]), (&json!("p"), &json!(NVIDIA_GPU)), "{listed}");
+    assert_eq!(listed[0]["ids"], lines[0]["ids"]);
     until("the Device object shows who holds them", || {
         let device = cluster.device().unwrap();
         device["status"]["allocations"][0]["entries"][0]["name"] == "p"

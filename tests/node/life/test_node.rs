@@ -9,7 +9,9 @@ use baton::agent::handoff::StateDir;
 use baton::agent::kubelet::DeviceCalls;
 use baton::agent::kubelet::register::dial;
 use baton::agent::metrics::PodShare;
-use baton::agent::node_handoff::{Handoff, HandoffStatus, HeldDevices, LedgerLine, OpenHandoff, OpeningContext};
+use baton::agent::node_handoff::{
+    Handoff, HandoffStatus, HeldDevices, LedgerLine, ListedLine, OpenHandoff, OpeningContext,
+};
 use baton::agent::offer::InUse;
 use baton::agent::{AgentError, AgentOptions, Answerer, ContainerGrant, daemon};
 use baton::contract::deviceplugin as api;
@@ -306,6 +308,9 @@ impl Handoff for Chosen {
     }
     fn ledger(&self) -> Vec<LedgerLine> {
         Vec::new()
+    }
+    fn listed(&self) -> BoxFuture<'static, Option<Vec<ListedLine>>> {
+        Box::pin(async { None })
     }
     fn run(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()> {
         Box::pin(async move {
