@@ -22,6 +22,12 @@ pub(super) const LABELS: &str = "app.kubernetes.io/part-of=baton,app.kubernetes.
 /// Names of the ports in their containers, and the ports where none has the name.
 const ADMIN: (&str, i32) = ("admin", 9413);
 const PROBES: (&str, i32) = ("probes", 9403);
+const SCHEDULER: &str = "scheduler";
+/// The same of node daemons.
+const NODE_LABELS: &str = "app.kubernetes.io/part-of=baton,app.kubernetes.io/name=baton-device-plugin";
+const NODE_ADMIN: (&str, i32) = ("admin", 9412);
+/// Most bytes of an answer: a daemon on a stolen node says what it likes.
+const MOST: usize = 64 << 20;
 /// The ServiceAccount that commands ask as, never as the user: the daemons see its token.
 pub(super) const VIEWER: &str = "baton-viewer";
 /// Seconds of its tokens; an API server makes none for a shorter time.
@@ -46,14 +52,15 @@ fn admin_url(variable: Option<String>) -> Result<Option<Uri>, Usage> {
     Ok(Some(url))
 }
 
-/// The leading scheduler.
+/// The leading scheduler, or a node daemon.
 pub struct Leader {
     client: Client,
     /// Before each path.
     prefix: String,
     /// For the scheduler; none over plain HTTP.
     token: Option<String>,
-    /// For messages.
+    /// What it is and where, for messages.
+    kind: &'static str,
     place: String,
     /// Other pods that lead as well.
     others: Vec<String>,
@@ -71,7 +78,7 @@ impl Leader {
                 _ => None,
             };
             let (client, place) = (client::at(url.clone())?, url.to_string());
-            return Ok(Self { client, prefix: String::new(), token, place, others: Vec::new() });
+            return Ok(Self { client, prefix: String::new(), token, kind: SCHEDULER, place, others: Vec::new() });
         }
         let how = "cannot look for the scheduler; --admin-url URL names it directly";
         let client = access.connect().await.context(how)?;
@@ -97,6 +104,26 @@ impl Leader {
         Err(anyhow!("no scheduler leads in namespace {namespace}: {found}; give --scheduler-namespace or --admin-url"))
     }
 
+    /// The node daemon on `node`, which is asked in the same way: at `url`, or in its pod in `namespace`.
+    pub async fn of_node(client: Client, namespace: &str, node: &str, url: Option<&Uri>) -> anyhow::Result<Self> {
+        let (kind, others) = ("node daemon", Vec::new());
+        if let Some(url) = url {
+            let (client, place) = (client::at(url.clone())?, url.to_string());
+            return Ok(Self { client, prefix: String::new(), token: None, kind, place, others });
+        }
+        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+        let params = ListParams::default().labels(NODE_LABELS).fields(&format!("spec.nodeName={node}"));
+        let pods = pods.list(&params).await.with_context(|| format!("cannot look for the node daemon of {node}"))?;
+        let runs = |pod: &&Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
+        let pod = pods.items.iter().find(runs);
+        let pod = pod.ok_or_else(|| anyhow!("no pod in namespace {namespace} runs the node daemon of {node}"))?;
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let port = container_port(pod, NODE_ADMIN);
+        let prefix = format!("/api/v1/namespaces/{namespace}/pods/https:{name}:{port}/proxy");
+        let token = Some(viewer_token(client.clone(), namespace).await?);
+        Ok(Self { client, prefix, token, kind, place: format!("pod {namespace}/{name}"), others })
+    }
+
     /// The scheduler in a pod if it leads, without a token; else why not.
     async fn at(pod: &Pod, namespace: &str, client: &Client) -> Result<Self, String> {
         let name = pod.metadata.name.clone().unwrap_or_default();
@@ -105,7 +132,8 @@ impl Leader {
             format!("/api/v1/namespaces/{namespace}/pods/{scheme}{name}:{port}/proxy")
         };
         let (prefix, place) = (proxy("", PROBES), format!("pod {namespace}/{name}"));
-        let probes = Self { client: client.clone(), prefix, token: None, place, others: Vec::new() };
+        let (client, kind) = (client.clone(), SCHEDULER);
+        let probes = Self { client, prefix, token: None, kind, place, others: Vec::new() };
         match probes.request(http::Method::GET, "/leading", String::new()).await {
             Ok((200, _)) => Ok(Self { prefix: proxy("https:", ADMIN), ..probes }),
             Ok((503, _)) => Err(format!("{name} does not lead")),
@@ -165,14 +193,15 @@ impl Leader {
         let request = token
             .fold(Request::builder().method(method).uri(uri), |request, (name, token)| request.header(name, token));
         let request = request.body(Body::from(body.into_bytes()))?;
-        let cannot = || format!("cannot ask the scheduler at {}", self.place);
+        let cannot = || format!("cannot ask the {} at {}", self.kind, self.place);
         let answer = async {
             let response = self.client.send(request).await.with_context(cannot)?;
             let status = response.status().as_u16();
-            let bytes = response.into_body().collect_bytes().await.with_context(cannot)?;
+            let body = axum::body::Body::new(response.into_body());
+            let bytes = axum::body::to_bytes(body, MOST).await.with_context(cannot)?;
             Ok((status, String::from_utf8_lossy(&bytes).into_owned()))
         };
-        live::patiently(answer, || format!("asking the scheduler at {}", self.place)).await
+        live::patiently(answer, || format!("asking the {} at {}", self.kind, self.place)).await
     }
 }
 
@@ -196,12 +225,12 @@ async fn viewer_token(client: Client, namespace: &str) -> anyhow::Result<String>
     let made = made.map_err(|error| {
         let advice = match status_code(&error) {
             Some(403) => format!(
-                "this user may not ask the scheduler: `kubectl -n {namespace} create rolebinding NAME --clusterrole=baton-operator --user=USER` lets it"
+                "this user may not ask Baton's daemons: `kubectl -n {namespace} create rolebinding NAME --clusterrole=baton-operator --user=USER` lets it"
             ),
             Some(404) => format!("is Baton installed in namespace {namespace}? `baton manifests` brings the ServiceAccount"),
             _ => "the API server makes no token".to_owned(),
         };
-        anyhow::Error::from(error).context(format!("cannot ask the scheduler as {namespace}/{VIEWER}; {advice}"))
+        anyhow::Error::from(error).context(format!("cannot ask Baton's daemons as {namespace}/{VIEWER}; {advice}"))
     })?;
     let token = made.status.and_then(|status| status.token).filter(|token| !token.is_empty());
     token.ok_or_else(|| anyhow!("the API server made an empty token of ServiceAccount {namespace}/{VIEWER}"))

@@ -288,6 +288,9 @@ pub struct Rating {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueReport {
+    /// Version of the scheduler; empty in the answer of an earlier one.
+    #[serde(default)]
+    pub version: String,
     /// This process leads; a follower has no queue.
     pub leading: bool,
     /// First what is being bound, then what is tried next.

@@ -32,7 +32,8 @@ impl Scheduler {
             let kept_for = node.kept_for.as_ref()?.as_ref().to_owned();
             Some(KeptNode { node: node.name.as_ref().to_owned(), kept_for })
         });
-        QueueReport { leading: self.is_leading(), items, kept: kept.collect(), reserved: self.reserved() }
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        QueueReport { version, leading: self.is_leading(), items, kept: kept.collect(), reserved: self.reserved() }
     }
 
     /// Devices of places of TYJobs and of pods that are not bound yet.

@@ -297,7 +297,9 @@ impl Cluster {
     /// Arguments with which `baton ui` shows this cluster.
     pub fn ui(&self) -> anyhow::Result<UiArgs> {
         let (kubeconfig, admin) = (self.kubeconfig.display(), &self.scheduler);
-        let line = [format!("--kubeconfig={kubeconfig}"), format!("--admin-url=http://{admin}"), "--open".to_owned()];
+        let mut line = vec![format!("--kubeconfig={kubeconfig}"), format!("--admin-url=http://{admin}")];
+        line.extend(self.nodes.iter().map(|node| format!("--node-url={}=http://{}", node.name, node.admin)));
+        line.push("--open".to_owned());
         let command = UiArgs::augment_args(clap::Command::new("ui").no_binary_name(true));
         Ok(UiArgs::from_arg_matches(&command.try_get_matches_from(line)?)?)
     }

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use http::Uri;
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::ask::Scheduler;
+use super::ask::{NodeDaemons, Scheduler};
 use super::door::{self, Door};
 use super::feed::Feed;
 use super::model::Model;
@@ -46,6 +47,10 @@ pub struct UiArgs {
     /// Namespace that the pages show first; else all.
     #[arg(short, long, value_parser = values::namespace)]
     pub namespace: Option<String>,
+    /// Admin address of the node daemon of a node, as of a port-forward: NODE=http://127.0.0.1:9412. Others are asked through the API
+    /// server. May be repeated.
+    #[arg(long, value_name = "NODE=URL", value_parser = node_url)]
+    pub node_url: Vec<(String, Uri)>,
     /// Which cluster.
     #[command(flatten)]
     pub access: Access,
@@ -55,6 +60,12 @@ pub struct UiArgs {
     /// Where the scheduler is.
     #[command(flatten)]
     pub scheduler: LeaderArgs,
+}
+
+fn node_url(text: &str) -> Result<(String, Uri), String> {
+    let parts = text.split_once('=').filter(|(_, url)| url.starts_with("http://"));
+    let (node, url) = parts.ok_or_else(|| format!("{text:?}: expected NODE=http://ADDRESS:PORT"))?;
+    Ok((node.to_owned(), url.parse().map_err(|error| format!("{url:?}: {error}"))?))
 }
 
 /// Serves until Ctrl-C.
@@ -91,6 +102,11 @@ pub async fn serve(
     let ui = Arc::new(Ui {
         client: client.clone(),
         scheduler: scheduler.clone(),
+        daemons: NodeDaemons::new(
+            client.clone(),
+            args.daemons.agent_namespace.clone(),
+            args.node_url.into_iter().collect(),
+        ),
         feed: feed.clone(),
         questions,
         namespace: args.namespace,

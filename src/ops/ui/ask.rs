@@ -1,14 +1,17 @@
-//! Questions to the leading scheduler, and what it is asked again and again.
+//! Questions to the leading scheduler and to node daemons, and what the scheduler is asked again and again.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use http::Uri;
 use kube::Client;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, watch};
 
 use super::feed::Feed;
+use super::node::Records;
 use crate::leader::{Leader, LeaderArgs};
 use crate::live::Access;
 use baton_decide::explain::{GangView, QueueReport};
@@ -16,10 +19,12 @@ use baton_runtime::{clock, words};
 
 /// The scheduler is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The pods are asked again who leads, because several may.
+/// The pods are asked again who leads, because several may; a node daemon is looked for again.
 const LOOK: Duration = Duration::from_secs(20);
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The same of a node daemon: the rest of its page waits for it.
+const DAEMON_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The leading scheduler, found again when it does not answer.
 pub struct Scheduler {
@@ -28,7 +33,61 @@ pub struct Scheduler {
     leader: Mutex<Option<Arc<Leader>>>,
 }
 
-/// What it says, and what is wrong.
+/// The node daemons that were asked of late.
+pub struct NodeDaemons {
+    client: Client,
+    namespace: String,
+    /// Admin addresses of those that are not asked through the API server.
+    urls: BTreeMap<String, Uri>,
+    known: Mutex<BTreeMap<String, (Duration, Arc<Leader>)>>,
+}
+
+impl NodeDaemons {
+    /// Those in `namespace`.
+    pub fn new(client: Client, namespace: String, urls: BTreeMap<String, Uri>) -> Self {
+        Self { client, namespace, urls, known: Mutex::default() }
+    }
+
+    async fn of(&self, node: &str) -> anyhow::Result<Arc<Leader>> {
+        let now = clock::mono();
+        let mut known = self.known.lock().await;
+        known.retain(|_, (found, _)| now.saturating_sub(*found) <= LOOK);
+        if let Some((_, daemon)) = known.get(node) {
+            return Ok(daemon.clone());
+        }
+        drop(known);
+        let found = Leader::of_node(self.client.clone(), &self.namespace, node, self.urls.get(node)).await?;
+        let daemon = Arc::new(found);
+        self.known.lock().await.insert(node.to_owned(), (now, daemon.clone()));
+        Ok(daemon)
+    }
+
+    /// What the daemon of a node says of what it has handed out.
+    pub async fn records(&self, node: &str) -> Records {
+        let asking = async {
+            let daemon = self.of(node).await?;
+            anyhow::Ok((daemon.get("/ledger").await, daemon.get("/kubelet").await))
+        };
+        let asked = tokio::time::timeout(DAEMON_PATIENCE, asking).await;
+        let asked = asked.with_context(|| format!("no answer within {} s", DAEMON_PATIENCE.as_secs()));
+        let (ledger, listed) = match asked.and_then(|asked| asked) {
+            Ok((ledger, listed)) => (
+                ledger.map_err(|error| words(error.as_ref())),
+                listed.map_err(|error: anyhow::Error| words(error.as_ref())),
+            ),
+            Err(error) => {
+                let why = words(error.as_ref());
+                (Err(why.clone()), Err(why))
+            }
+        };
+        if ledger.is_err() {
+            self.known.lock().await.remove(node);
+        }
+        Records { ledger, listed }
+    }
+}
+
+/// What the scheduler says, and what is wrong.
 #[derive(Default)]
 pub struct Report {
     /// Its queue, and what it has reserved.
@@ -73,19 +132,36 @@ impl Scheduler {
         asked.with_context(|| format!("the scheduler does not answer within {} s", PATIENCE.as_secs()))?
     }
 
-    async fn report(&self) -> anyhow::Result<Report> {
+    async fn heard(&self, leader: &Leader) -> anyhow::Result<(QueueReport, Vec<GangView>)> {
         #[derive(serde::Deserialize)]
         struct Items {
             items: Vec<GangView>,
         }
         let queue: QueueReport = self.ask("/queue", None).await?;
-        let leader = self.leader().await?;
         if !queue.leading {
             bail!("the scheduler at {} follows and has no queue", leader.place());
         }
         let Items { items } = self.ask("/gangs", None).await?;
-        let (place, rivals) = (leader.place().to_owned(), leader.rivals());
-        Ok(Report { queue, gangs: items, leader: Some(place), rivals, ..Report::default() })
+        Ok((queue, items))
+    }
+
+    async fn report(&self) -> Report {
+        let problem = |error: anyhow::Error| Report { problem: Some(words(error.as_ref())), ..Report::default() };
+        let leader = match self.leader().await {
+            Ok(leader) => leader,
+            Err(error) => return problem(error),
+        };
+        let rivals = leader.rivals();
+        match self.heard(&leader).await {
+            Ok((queue, gangs)) => {
+                Report { queue, gangs, leader: Some(leader.place().to_owned()), rivals, ..Report::default() }
+            }
+            Err(error) => {
+                // It is another one now, or its token has ended.
+                *self.leader.lock().await = None;
+                Report { rivals, ..problem(error) }
+            }
+        }
     }
 
     /// Asks again and again, while a page is open.
@@ -96,14 +172,7 @@ impl Scheduler {
                 looked = clock::mono();
                 *self.leader.lock().await = None;
             }
-            let mut report = match self.report().await {
-                Ok(report) => report,
-                Err(error) => {
-                    // It is another one now, or its token has ended.
-                    *self.leader.lock().await = None;
-                    Report { problem: Some(words(error.as_ref())), ..Report::default() }
-                }
-            };
+            let mut report = self.report().await;
             let version = tokio::time::timeout(PATIENCE, client.apiserver_version()).await;
             report.no_server = match version {
                 // A refusal is an answer, too.

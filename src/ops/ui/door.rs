@@ -38,8 +38,13 @@ impl Door {
     /// rebinding) does not.
     pub fn new(address: SocketAddr) -> anyhow::Result<Self> {
         let port = address.port();
-        let names = [address.to_string(), format!("localhost:{port}")];
-        let hosts = if address.ip().is_loopback() { names.into() } else { Vec::new() };
+        let mut hosts = Vec::new();
+        if address.ip().is_loopback() {
+            hosts = vec![address.to_string(), format!("localhost:{port}")];
+            // A browser leaves out the port of the scheme.
+            let bare = hosts.iter().filter_map(|host| host.strip_suffix(":80").map(str::to_owned));
+            hosts.extend(bare.collect::<Vec<_>>());
+        }
         Ok(Self { token: random()?, cookie: format!("baton-ui-{port}"), hosts })
     }
 
@@ -89,6 +94,12 @@ impl Door {
         if !matches!(site, "" | "none" | "same-origin") {
             return refuse(StatusCode::FORBIDDEN, format!("a request of another origin ({site}) is not answered"));
         }
+        // An older browser says the origin alone. Behind a proxy that is the proxy's, and a browser that says both is judged above.
+        let origin = text(header::ORIGIN);
+        let own = |origin: &str| origin.strip_prefix("http://").is_some_and(|of| of.eq_ignore_ascii_case(host));
+        if site.is_empty() && !origin.is_empty() && !own(origin) {
+            return refuse(StatusCode::FORBIDDEN, format!("a request of another origin ({origin}) is not answered"));
+        }
         None
     }
 }
@@ -106,6 +117,7 @@ pub async fn check(State(door): State<Arc<Door>>, request: Request, next: Next) 
         (header::REFERRER_POLICY, "no-referrer"),
         (header::CACHE_CONTROL, "no-store"),
         (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (header::HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
     ] {
         headers.insert(name, HeaderValue::from_static(value));
     }
@@ -139,6 +151,11 @@ mod tests {
         for site in ["cross-site", "same-site"] {
             assert_eq!(status(&door, "/api/stream", &[host, cookie, ("sec-fetch-site", site)]), 403);
         }
+        for (origin, expected) in [("http://127.0.0.1:7070", 200), ("http://127.0.0.1:7071", 403), ("null", 403)] {
+            assert_eq!(status(&door, "/api/what-if", &[host, cookie, ("origin", origin)]), expected, "{origin}");
+        }
+        let proxied = [host, cookie, ("origin", "https://proxy.example"), ("sec-fetch-site", "same-origin")];
+        assert_eq!(status(&door, "/api/what-if", &proxied), 200, "a proxy's own page");
         for stranger in ["evil.example:7070", "127.0.0.1", "127.0.0.1:80", ""] {
             assert_eq!(status(&door, "/", &[("host", stranger), cookie]), 421, "{stranger}");
             assert_eq!(status(&door, &door.path(), &[("host", stranger)]), 421, "{stranger}");
@@ -148,6 +165,23 @@ mod tests {
         let answer = door.answer(&request).unwrap();
         let set = answer.headers()["set-cookie"].to_str().unwrap().to_owned();
         assert_eq!(set, format!("baton-ui-7070={}; HttpOnly; SameSite=Strict", door.token));
+        // A cookie of the same value for another port is not ours.
+        let other = format!("baton-ui-7071={}", door.token);
+        assert_eq!(status(&door, "/", &[host, ("cookie", &other)]), 401);
+        for (address, hosts) in [
+            ("[::1]:7070", &["[::1]:7070", "localhost:7070"][..]),
+            ("127.0.0.1:80", &["127.0.0.1:80", "localhost:80", "127.0.0.1", "localhost", "LOCALHOST"]),
+            // Everything, where --insecure-listen has it: the token alone counts.
+            ("0.0.0.0:7070", &["10.0.0.1:7070", "host.example:7070"]),
+        ] {
+            let door = Door::new(address.parse().unwrap()).unwrap();
+            let port = address.rsplit_once(':').unwrap().1;
+            let cookie = format!("baton-ui-{port}={}", door.token);
+            for host in hosts {
+                assert_eq!(status(&door, "/", &[("host", host), ("cookie", &cookie)]), 200, "{address} {host}");
+            }
+            assert_eq!(status(&door, "/", &[("host", hosts[0])]), 401, "{address}");
+        }
         assert_ne!(door.token, Door::new("127.0.0.1:7070".parse().unwrap()).unwrap().token);
     }
 }

@@ -2,9 +2,11 @@
 //! them kept for streams that resume.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use axum::body::Bytes;
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
@@ -23,10 +25,10 @@ type Key = (&'static str, String);
 pub enum Next {
     /// It is up to date.
     Nothing,
-    /// The deltas after its revision: revision and JSON.
-    Deltas(Vec<(u64, Arc<str>)>),
+    /// The deltas after its revision: revision and JSON, which all streams share.
+    Deltas(Vec<(u64, Bytes)>),
     /// Everything at this revision.
-    Snapshot(u64, Arc<str>),
+    Snapshot(u64, Bytes),
 }
 
 /// Published rows, and rows that wait for the next delta.
@@ -45,9 +47,16 @@ struct State {
     waiting: HashMap<Key, Option<Value>>,
     /// The order in which they came to differ, so that none waits for ever.
     order: VecDeque<Key>,
-    past: VecDeque<(u64, Arc<str>)>,
+    past: VecDeque<(u64, Bytes)>,
     past_bytes: usize,
-    snapshot: Option<Arc<str>>,
+    snapshot: Option<Bytes>,
+}
+
+/// All rows, written without a copy of them.
+#[derive(Serialize)]
+struct Whole<'a> {
+    at: i64,
+    rows: &'a BTreeMap<&'static str, BTreeMap<String, Value>>,
 }
 
 impl Feed {
@@ -132,7 +141,7 @@ impl Feed {
         if delta.is_empty() {
             return;
         }
-        let text: Arc<str> = json!({"at": wall.as_millisecond(), "rows": delta}).to_string().into();
+        let text: Bytes = json!({"at": wall.as_millisecond(), "rows": delta}).to_string().into();
         state.snapshot = None;
         state.revision += 1;
         state.past_bytes += text.len();
@@ -158,7 +167,10 @@ impl Feed {
         let (revision, wall) = (state.revision, state.wall);
         let text = match &state.snapshot {
             Some(text) => text.clone(),
-            None => json!({"at": wall.as_millisecond(), "rows": state.rows}).to_string().into(),
+            // Rows are text or numbers by text keys: they can always be written.
+            None => {
+                serde_json::to_vec(&Whole { at: wall.as_millisecond(), rows: &state.rows }).unwrap_or_default().into()
+            }
         };
         state.snapshot = Some(text.clone());
         Next::Snapshot(revision, text)
@@ -215,7 +227,7 @@ mod tests {
 
     fn deltas(feed: &Feed, sent: u64) -> Vec<Value> {
         match feed.next(Some(sent)) {
-            Next::Deltas(deltas) => deltas.iter().map(|(_, text)| serde_json::from_str(text).unwrap()).collect(),
+            Next::Deltas(deltas) => deltas.iter().map(|(_, text)| serde_json::from_slice(text).unwrap()).collect(),
             other => panic!("{other:?}"),
         }
     }
@@ -252,7 +264,7 @@ mod tests {
         let delta = deltas(&feed, 1).remove(0);
         assert_eq!(delta["rows"], json!({"nodes": {"a": {"devices": {"gpu-0": {"h": null}}}, "b": null}}));
         let Next::Snapshot(2, after) = feed.next(None) else { panic!() };
-        let [before, after] = [before, after].map(|text| serde_json::from_str::<Value>(&text).unwrap());
+        let [before, after] = [before, after].map(|text| serde_json::from_slice::<Value>(&text).unwrap());
         assert_eq!(merged(before["rows"].clone(), delta["rows"].clone()), after["rows"]);
     }
 
@@ -292,7 +304,7 @@ mod tests {
             change(round);
         }
         let Next::Snapshot(_, text) = feed.next(None) else { panic!() };
-        let rows = serde_json::from_str::<Value>(&text).unwrap()["rows"]["nodes"].clone();
+        let rows = serde_json::from_slice::<Value>(&text).unwrap()["rows"]["nodes"].clone();
         assert_eq!(
             rows.as_object().unwrap().len(),
             101,

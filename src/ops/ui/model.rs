@@ -113,7 +113,9 @@ impl Model {
         self.snapshot.wall = wall;
         self.ticks += 1;
         self.feed.put_table("problems", self.problems());
-        let scheduler = json!({"leader": self.report.leader, "version": env!("CARGO_PKG_VERSION")});
+        let theirs = Some(&self.report.queue.version).filter(|version| !version.is_empty());
+        let scheduler =
+            json!({"leader": self.report.leader, "scheduler": theirs, "version": env!("CARGO_PKG_VERSION")});
         self.feed.put("about", "scheduler", Some(rows::row(&scheduler, wall)));
         // Pods that are not read yet would leave their GPUs free.
         if !self.snapshot.unread.values().any(|why| why == READING) {

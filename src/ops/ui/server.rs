@@ -2,24 +2,25 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
+use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
-use futures::stream;
+use futures::stream::{self, StreamExt};
 use kube::Client;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::ask::Scheduler;
+use super::ask::{NodeDaemons, Scheduler};
 use super::door::{self, Door};
 use super::feed::{Feed, Next};
 use super::model::{Model, Question};
@@ -66,6 +67,8 @@ pub struct Ui {
     pub client: Client,
     /// The leading scheduler.
     pub scheduler: Arc<Scheduler>,
+    /// The node daemons.
+    pub daemons: NodeDaemons,
     /// Published rows.
     pub feed: Arc<Feed>,
     /// The way to the model.
@@ -108,6 +111,27 @@ async fn asset(Path(file): Path<String>) -> Response {
     }
 }
 
+/// One event of a stream. The text of a delta or a snapshot is that of every stream: none has a copy.
+struct Event {
+    head: String,
+    data: Bytes,
+}
+
+impl Event {
+    fn new(name: &str, data: impl Into<Bytes>) -> Self {
+        Self { head: format!("event: {name}\ndata: "), data: data.into() }
+    }
+
+    fn with(self, field: &str, value: impl Display) -> Self {
+        Self { head: format!("{field}: {value}\n{}", self.head), ..self }
+    }
+
+    /// Its data is JSON in one line.
+    fn pieces(self) -> [Bytes; 3] {
+        [self.head.into(), self.data, Bytes::from_static(b"\n\n")]
+    }
+}
+
 /// One open stream.
 struct Stream {
     ui: Arc<Ui>,
@@ -116,10 +140,6 @@ struct Stream {
     ready: VecDeque<Event>,
     /// `None` for a stream that ends at once.
     place: Option<OwnedSemaphorePermit>,
-}
-
-fn event(name: &str, data: impl AsRef<str>) -> Event {
-    Event::default().event(name).data(data)
 }
 
 async fn open_stream(State(ui): State<Arc<Ui>>, headers: HeaderMap) -> Response {
@@ -133,13 +153,13 @@ async fn open_stream(State(ui): State<Arc<Ui>>, headers: HeaderMap) -> Response 
     });
     let full = json!({"why": format!("{STREAMS} streams are open: close a window")});
     let first = match place {
-        Some(_) => event("hello", hello.to_string()),
-        None => event("gone", full.to_string()).retry(LATER),
+        Some(_) => Event::new("hello", hello.to_string()),
+        None => Event::new("gone", full.to_string()).with("retry", LATER.as_millis()),
     };
     let stream = Stream { ui, revisions, sent, ready: [first].into(), place };
-    let events =
-        stream::unfold(stream, |mut stream| async { Some((Ok::<_, Infallible>(stream.next().await?), stream)) });
-    Sse::new(events).into_response()
+    let events = stream::unfold(stream, |mut stream| async { Some((stream.next().await?, stream)) });
+    let pieces = events.flat_map(|event| stream::iter(event.pieces().map(Ok::<_, Infallible>)));
+    ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(pieces)).into_response()
 }
 
 impl Stream {
@@ -151,8 +171,9 @@ impl Stream {
             }
             self.place.as_ref()?;
             self.revisions.mark_unchanged();
-            let stamped =
-                |name, (revision, text): (u64, Arc<str>)| event(name, text).id(format!("{}-{revision}", self.ui.epoch));
+            let stamped = |name, (revision, text): (u64, Bytes)| {
+                Event::new(name, text).with("id", format_args!("{}-{revision}", self.ui.epoch))
+            };
             match self.ui.feed.next(self.sent) {
                 Next::Snapshot(revision, text) => {
                     self.sent = Some(revision);
@@ -168,11 +189,11 @@ impl Stream {
             tokio::select! {
                 _ = self.revisions.changed() => {}
                 () = tokio::time::sleep(PING) => {
-                    return Some(event("ping", json!({"at": clock::wall().as_millisecond()}).to_string()));
+                    return Some(Event::new("ping", json!({"at": clock::wall().as_millisecond()}).to_string()));
                 }
                 () = self.ui.stop.cancelled() => {
                     self.place = None;
-                    return Some(event("gone", json!({"why": "`baton ui` has ended"}).to_string()));
+                    return Some(Event::new("gone", json!({"why": "`baton ui` has ended"}).to_string()));
                 }
             }
         }
@@ -203,21 +224,34 @@ fn checked(namespace: &str, name: &str) -> anyhow::Result<()> {
 }
 
 async fn of_node(State(ui): State<Arc<Ui>>, Path(name): Path<String>) -> Response {
+    if let Err(error) = check_subdomain("name", &name) {
+        return reply(Err(error.into()));
+    }
     let of = name.clone();
-    let detail = match asked(&ui, move |model| node::detail(model, &of)).await {
+    match asked(&ui, move |model| model.snapshot.node(&of).is_some()).await {
+        Ok(true) => {}
+        Ok(false) => return no_node(&name),
+        Err(error) => return reply(Err(error)),
+    }
+    let path = format!("/nodes/{name}");
+    let (events, said, records) = tokio::join!(
+        node::events(ui.client.clone(), &name),
+        ui.scheduler.ask::<Value>(&path, None),
+        ui.daemons.records(&name),
+    );
+    let of = name.clone();
+    let mut detail = match asked(&ui, move |model| node::detail(model, &of, &records)).await {
         Ok(Some(detail)) => detail,
-        Ok(None) => {
-            return (StatusCode::NOT_FOUND, Json(json!({"error": format!("there is no node {name:?}")})))
-                .into_response();
-        }
+        Ok(None) => return no_node(&name),
         Err(error) => return reply(Err(error)),
     };
-    let path = format!("/nodes/{name}");
-    let (events, said) = tokio::join!(node::events(ui.client.clone(), &name), ui.scheduler.ask::<Value>(&path, None));
     let said = said.unwrap_or_else(|error| json!({"why": words(error.as_ref())}));
-    let mut detail = detail;
     (detail["events"], detail["scheduler"]) = (events, said);
     reply(Ok(detail))
+}
+
+fn no_node(name: &str) -> Response {
+    (StatusCode::NOT_FOUND, Json(json!({"error": format!("there is no node {name:?}")}))).into_response()
 }
 
 #[derive(Deserialize)]

@@ -100,7 +100,7 @@ pub struct Ui {
 
 impl Ui {
     pub fn start(kubeconfig: &Path, args: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+        let mut command = Command::new(crate::harness::daemon::binary());
         command.arg("ui").args(args).env("KUBECONFIG", kubeconfig).env_remove("BATON_ADMIN_URL");
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();

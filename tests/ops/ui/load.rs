@@ -97,8 +97,9 @@ async fn the_server_of_5000_nodes_and_1000_changes_a_second() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let (memory, processor) = cost(pid);
+    let build = if cfg!(debug_assertions) { "not optimised" } else { "optimised" };
     println!(
-        "every node on the stream after {:?}: {} MB resident, {processor:.1} s of the processor, {} kB",
+        "this build is {build}; every node on the stream after {:?}: {} MB resident, {processor:.1} s of the processor, {} kB",
         clock::mono() - begin,
         memory >> 20,
         bytes.load(Ordering::Relaxed) >> 10

@@ -4,5 +4,6 @@ mod browser;
 mod http;
 mod load;
 mod proxy;
+mod real;
 mod server;
 mod webdriver;

@@ -181,6 +181,15 @@ async fn a_node_is_shown_with_its_events_and_labels() {
     assert_eq!(ui.json("/api/labels")["zone"], 1);
     assert_eq!(ui.get("/api/node/no-such-node").status, 404);
     assert!(ui.json("/api/audit")["violations"].is_array());
+    // No daemon runs here: the page says so, and why.
+    let why = detail["records"]["ledger"].as_str().unwrap();
+    assert!(why.contains("node daemon of node-a") && detail["pods"] == json!([]), "{detail}");
+    // A name that would be more than a name in a path or a selector.
+    assert_eq!(ui.get("/api/node/a%2Cspec.nodeName=b").status, 502);
+    // Nothing changes here, and the stream says that it lives.
+    let mut stream = ui.stream(None);
+    let ping = stream.until("a ping", |event| event.name == "ping");
+    assert!(ping.data["at"].is_i64(), "{ping:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -36,6 +36,8 @@ impl Browser {
             "--disable-dev-shm-usage",
             "--hide-scrollbars",
             "--window-size=1440,900",
+            // A name that another owner has pointed to this machine.
+            "--host-resolver-rules=MAP rebound.example 127.0.0.1",
         ];
         let options = json!({"goog:chromeOptions": {"args": args}, "goog:loggingPrefs": {"browser": "ALL"}});
         let made = browser.call("POST", "/session", &json!({"capabilities": {"alwaysMatch": options}}));

@@ -170,6 +170,8 @@ export default function make(root) {
         if (!parts.length && !cell.firstChild) return;
         keep(cell, parts.map((part) => part.name), () => h('i', {}), (child, part) => {
           child.className = `cell ${state(node, node.devices[part])}`;
+          // `3g.40gb` is three of the GPU's seven slices.
+          child.style.flexGrow = parseInt(node.devices[part].g, 10) || 1;
           child.dataset.device = part;
         });
       },

@@ -2,9 +2,13 @@
 
 import { now } from './store.js';
 
+/** Said aloud also where style.css lays a table out as cards, which it is no table for a screen reader in. */
+const roles = { table: 'table', thead: 'rowgroup', tbody: 'rowgroup', tr: 'row', th: 'columnheader', td: 'cell' };
+
 /** An element. `props`: attributes, `class`, and functions as `onclick`; children are elements or texts, and nothing where empty. */
 export function h(tag, props, ...children) {
   const element = document.createElement(tag);
+  if (roles[tag]) element.setAttribute('role', roles[tag]);
   for (const [name, value] of Object.entries(props ?? {})) {
     if (value === undefined || value === false) continue;
     if (typeof value === 'function') element[name] = value;
@@ -63,6 +67,9 @@ export function setAge(element, at) {
 
 setInterval(() => document.querySelectorAll('time.age').forEach((element) => setAge(element, element.at)), 1000);
 
+/** The command in the advice about a lock, marked for `withCommands`. */
+export const lockCommand = (advice) => advice.replace(/kubectl annotate node \S+ \S+/, '`$&`');
+
 /** A text in which `commands` can be copied. */
 export function withCommands(text) {
   return text.split('`').map((part, index) => {
@@ -78,11 +85,12 @@ export function withCommands(text) {
   });
 }
 
-/** A table with a caption for screen readers; `columns` are its headers. */
+/** A table with a caption for screen readers; `columns` are its headers, which a narrow screen shows in each cell. */
 export function grid(caption, columns) {
   const body = h('tbody');
   const head = h('tr', {}, columns.map((column) => h('th', { scope: 'col' }, column)));
   const element = h('table', {}, h('caption', {}, caption), h('thead', {}, head), body);
+  columns.forEach((column, at) => element.style.setProperty(`--c${at + 1}`, JSON.stringify(column)));
   return { element: h('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': caption }, element), body };
 }
 

@@ -98,9 +98,9 @@ export default function make(root) {
       const key = version ?? (daemon === 'none' ? 'none' : 'unknown');
       count.set(key, (count.get(key) ?? 0) + 1);
     }
-    const { leader, version } = table('about').scheduler ?? {};
-    const texts = [...count].map(([of, nodes]) => (of === 'none' ? `${nodes} nodes without a node daemon` : `node daemon ${of}: ${nodes} nodes`));
-    const lines = [...texts, leader ? `the scheduler leads at ${leader}` : 'no scheduler answers', `this page: ${version ?? ''}`];
+    const { leader, version, scheduler } = table('about').scheduler ?? {};
+    const texts = [...count].map(([of, nodes]) => (of === 'none' ? `without a node daemon: ${nodes} node${nodes > 1 ? 's' : ''}` : `node daemon ${of}: ${nodes} node${nodes > 1 ? 's' : ''}`));
+    const lines = [...texts.sort(), leader ? `scheduler ${scheduler ?? 'of an earlier version'}: leads at ${leader}` : 'no scheduler answers', `this page: ${version ?? ''}`];
     keep(versions, lines, (text) => h('li', {}, text));
   }
 

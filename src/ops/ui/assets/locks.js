@@ -1,7 +1,7 @@
 // Standing locks: who holds them, for how long, and what to do.
 
 import { table } from './store.js';
-import { age, grid, h, keep, setAge, setText, withCommands } from './dom.js';
+import { age, grid, h, keep, lockCommand, setAge, setText, withCommands } from './dom.js';
 
 export default function make(root) {
   const { element, body } = grid('Locks', ['Node', 'State', 'Holder', 'Age', 'Queue behind it', 'What to do']);
@@ -29,7 +29,7 @@ export default function make(root) {
     setText(behind, waits.length ? `${waits.length}: ${waits.map((item) => item.name).slice(0, 5).join(', ')}` : '0');
     if (element.advice === lock.advice) return;
     element.advice = lock.advice;
-    advice.replaceChildren(...withCommands(lock.advice.replace(/kubectl annotate node \S+ \S+/, '`$&`')));
+    advice.replaceChildren(...withCommands(lockCommand(lock.advice)));
   }
 
   function draw() {

@@ -1,7 +1,7 @@
 // One node: its devices where they are in the machine, and what its records say of them.
 
 import { table } from './store.js';
-import { age, ask, grid, h, setText, withCommands } from './dom.js';
+import { age, ask, grid, h, lockCommand, setText, withCommands } from './dom.js';
 import { isNic, sentence, state, states, used } from './devices.js';
 
 const by = (items, key) => {
@@ -15,10 +15,10 @@ const by = (items, key) => {
 };
 const gib = (bytes) => `${(bytes / 2 ** 30).toFixed(bytes % 2 ** 30 ? 1 : 0)} GiB`;
 
-/** `50 % core, 40 GiB`. */
+/** `50 %, 40 GiB`. */
 function amount(held, device) {
   if (!held) return '';
-  const memory = held.memory ?? (held.ratio && device.memory ? (device.memory * held.ratio) / 100 : undefined);
+  const memory = held.memory || (held.ratio && device.memory ? (device.memory * held.ratio) / 100 : 0);
   return [held.core && `${held.core} %`, memory && gib(memory)].filter(Boolean).join(', ') || 'whole';
 }
 
@@ -45,31 +45,31 @@ export default function make(root, name) {
 
   function draw(detail) {
     shown = detail;
-    const { node, devices, pods, events, scheduler } = detail;
+    const { node, lock, devices, pods, events, scheduler } = detail;
     const agent = node.agent ?? {};
     const word = table('nodes')[name]?.daemon ?? 'none';
     const facts = [
       ['Node', node.status],
       ['Node daemon', `${word}${agent.version ? `, version ${agent.version}` : ''}${node.daemonGone ? `: ${node.daemonGone}` : ''}`],
       ['Registered names', (agent.registered ?? []).join(', ') || 'none'],
-      ['Lock', node.lock ? `${node.lock.state}, held by ${node.lock.holder ?? 'an unknown pod'}` : 'none'],
+      ['Lock', lock ? [`${lock.holder ?? 'an unknown pod'} holds it`, lock.ageAt ? ' for ' : '', lock.ageAt ? age(lock.ageAt) : '', `: ${lock.state}`] : 'none'],
       ['Suspect', node.suspect],
       ['Kept for', node.keptFor],
       ['Reserved for', (node.reservedFor ?? []).join(', ')],
       ['Scheduler', scheduler.why ?? `${name} ${scheduler.message}`],
       ['Waits for the lock', (scheduler.waitsForLock ?? []).join(', ')],
-      ['What to do', [node.lock?.advice, scheduler.advice].filter(Boolean).join('; ')],
+      ['What to do', [lock && lockCommand(lock.advice), scheduler.advice].filter(Boolean).join('; ')],
     ].filter(([, text]) => text);
     content.replaceChildren(
       h('dl', {}, facts.flatMap(([term, text]) => [h('dt', {}, term), h('dd', {}, term === 'What to do' ? withCommands(text) : text)])),
       h('h2', {}, 'Devices in the machine'), machine(devices),
-      h('h2', {}, 'Who holds what'), records(devices, pods),
+      h('h2', {}, 'Who holds what'), ...records(devices, pods, detail.records),
       h('h2', {}, 'Every device'), list(devices),
       h('h2', {}, 'Events'), happened(events),
     );
   }
 
-  /** Sockets, in them PCIe switches, in them GPUs and NICs; the border shows the NVLink domain. */
+  /** Sockets, in them PCIe switches, in them GPUs and NICs. GPUs that NVLink joins have one border, and the list below names them. */
   function machine(devices) {
     const domains = [...new Set(devices.map((device) => device.nvlink).filter(Boolean))];
     const box = (device) => {
@@ -79,11 +79,15 @@ export default function make(root, name) {
       const link = device.nvlink ? ` link${domains.indexOf(device.nvlink) % 4}` : '';
       const mark = h('i', { class: `cell ${look}${isNic(device.device) ? ' nic' : ''}` });
       mark.style.setProperty('--used', `${Math.min(100, used(cell))}%`);
-      return h('li', { class: `device${link}`, title: sentence(row, device.device, cell) }, mark, h('b', {}, device.device), h('span', {}, states[look]),
+      const title = sentence(row, device.device, cell);
+      return h('li', { class: `device${link}`, title }, mark, h('b', {}, device.device, cell.g ? ` ${cell.g}` : ''), h('span', {}, states[look]),
         h('span', { class: 'dim' }, device.holders.map((holder) => `${holder.pod.namespace}/${holder.pod.name} ${holder.percent} %`).join(', ')));
     };
     const socket = (device) => (device.socket >= 0 ? `Socket ${device.socket}` : `NUMA node ${device.numa ?? '?'}`);
-    const links = domains.length ? h('p', { class: 'dim' }, `NVLink domains: ${domains.map((domain, at) => `${domain} (border ${at % 4 + 1})`).join(', ')}`) : '';
+    const joined = (domain) => devices.filter((device) => device.nvlink === domain).map((device) => device.device).join(', ');
+    const links = domains.length
+      ? h('ul', { class: 'links' }, domains.map((domain, at) => h('li', {}, h('i', { class: `link link${at % 4}` }), ` NVLink domain ${domain}: ${joined(domain)}`)))
+      : h('p', { class: 'dim' }, 'No NVLink between the GPUs.');
     const sockets = by(devices, socket).map(([title, inside]) =>
       h('section', { class: 'socket' }, h('h3', {}, title),
         by(inside, (device) => device.pcie ?? 'no PCIe switch').map(([pcie, own]) =>
@@ -91,22 +95,26 @@ export default function make(root, name) {
     return h('div', { class: 'machine' }, sockets, links);
   }
 
-  /** What the annotation of each pod says, and what the node daemon says, who compares its ledger with the kubelet's list. */
-  function records(devices, pods) {
-    if (!pods.length) return h('p', { class: 'empty' }, 'No pod here holds a device.');
-    const place = (id) => devices.findIndex((device) => device.id === id);
-    const known = new Map(devices.map((device) => [device.id, device]));
-    const { element, body } = grid('Holders', ['Pod', 'Device', 'Annotation', 'Node daemon (kubelet and ledger)', 'Same?']);
-    for (const { pod, annotation, daemon, differs, unserved } of pods) {
-      const ids = [...new Set([...Object.keys(annotation), ...Object.keys(daemon ?? {})])].sort((a, b) => place(a) - place(b));
-      ids.forEach((id, at) => {
+  /** The three records of who holds what: the pods' annotations, the kubelet's list, and the node daemon's ledger. */
+  function records(devices, pods, why) {
+    const notes = [];
+    if (why.ledger) notes.push(`The ledger cannot be read (${why.ledger}); its column is what the node daemon's Lease says: where it differs from the annotations.`);
+    if (why.kubelet && why.kubelet !== why.ledger) notes.push(`The kubelet's list cannot be read: ${why.kubelet}`);
+    const missing = notes.map((text) => h('p', { class: 'wrong' }, text));
+    if (!pods.length) return [...missing, h('p', { class: 'empty' }, 'No pod here holds a device.')];
+    const known = new Map(devices.map((device, place) => [device.id, { ...device, place }]));
+    const place = ({ id }) => known.get(id)?.place ?? Infinity;
+    const { element, body } = grid('Holders', ['Pod', 'Device', 'Annotation', 'Kubelet', 'Ledger', 'Same']);
+    for (const { pod, rows, word } of pods) {
+      rows.sort((a, b) => place(a) - place(b)).forEach(({ id, annotation, kubelet, ledger, differs }, at) => {
         const device = known.get(id) ?? { device: id };
-        const mark = !daemon ? 'says nothing' : differs ? (unserved ? '≠ never served' : '≠') : '=';
-        body.append(h('tr', { class: differs ? 'differs' : undefined }, h('td', { class: 'name' }, at ? '' : pod), h('td', {}, device.device),
-          h('td', {}, amount(annotation[id], device)), h('td', {}, amount(daemon?.[id], device)), h('td', {}, mark)));
+        const listed = kubelet ? kubelet.join(', ') : why.kubelet ? '?' : '';
+        const mark = `${differs ? '≠' : word || (why.kubelet && why.ledger) ? '' : '='} ${word ?? ''}`.trim();
+        body.append(h('tr', { class: differs ? 'differs' : undefined },
+          [pod, device.device, amount(annotation, device), listed, amount(ledger, device), mark].map((text, column) => h('td', { class: column ? undefined : at ? 'name again' : 'name' }, text))));
       });
     }
-    return element;
+    return [...missing, element];
   }
 
   function list(devices) {
