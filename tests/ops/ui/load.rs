@@ -99,7 +99,7 @@ async fn the_server_of_5000_nodes_and_1000_changes_a_second() {
     let (memory, processor) = cost(pid);
     let build = if cfg!(debug_assertions) { "not optimised" } else { "optimised" };
     println!(
-        "this build is {build}; every node on the stream after {:?}: {} MB resident, {processor:.1} s of the processor, {} kB",
+        "the test and its API server are {build}; every node on the stream after {:?}: {} MB resident, {processor:.1} s of the processor, {} kB",
         clock::mono() - begin,
         memory >> 20,
         bytes.load(Ordering::Relaxed) >> 10
