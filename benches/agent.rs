@@ -220,7 +220,7 @@ fn requests(cluster: &harness::TestCluster) -> Option<BTreeMap<String, u64>> {
             *requests.entry(format!("{} {}", what.verb, what.resource)).or_default() += count;
         }
     }
-    // A binary that does not say who it is, an older one, cannot be told apart.
+    // A binary that does not say who it is, an older one, cannot be distinguished.
     (!requests.is_empty()).then_some(requests)
 }
 

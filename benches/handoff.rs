@@ -221,7 +221,7 @@ async fn waves(cluster: &harness::TestCluster, waves: usize, pods: usize) -> Wri
 /// status conditions are counted apart, as the protocol does.
 fn writes(cluster: &harness::TestCluster) -> Option<BTreeMap<&'static str, u64>> {
     let counts = cluster.control_plane.simulated()?.counts();
-    // Nobody else writes these here: kubelets patch nodes/status and pods/status.
+    // Only this program writes these here: kubelets patch nodes/status and pods/status.
     let ours = |verb, resource, subresource| counts.of(verb, resource, subresource);
     Some(BTreeMap::from([
         ("patch nodes", ours("patch", "nodes", "")),

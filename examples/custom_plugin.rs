@@ -93,7 +93,7 @@ impl Score for Prices {
     }
 }
 
-/// Permit: holds the chosen devices until somebody approves.
+/// Permit: holds the chosen devices until they are approved.
 struct Approval;
 
 impl Plugin for Approval {

@@ -187,6 +187,6 @@ fn the_seeds_of_messages_are_what_the_protocols_say() {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(&path, &bytes).unwrap();
         }
-        assert_eq!(std::fs::read(&path).unwrap(), bytes, "{name}: UPDATE_SEEDS=1 writes it anew");
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "{name}: UPDATE_SEEDS=1 writes it again");
     }
 }

@@ -34,9 +34,9 @@ struct News {
 }
 
 /// Reads a plugin's lists and tells of each, on a thread of its own, as a kubelet is a process of its own: the simulated one
-/// works on the same lists in this process at the same time, under locks that no reader shall wait for. `false` is told where
+/// works on the same lists in this process at the same time, under locks that no reader shall wait for. `false` is sent where
 /// the lists have no GPUs.
-fn read_lists(socket: PathBuf, told: mpsc::UnboundedSender<News>, has_gpus: std::sync::mpsc::Sender<bool>) {
+fn read_lists(socket: PathBuf, seen: mpsc::UnboundedSender<News>, has_gpus: std::sync::mpsc::Sender<bool>) {
     let reading = async move {
         let mut stream = DevicePluginClient::new(dial(&socket, PATIENCE).await.unwrap())
             .max_decoding_message_size(4 << 20)
@@ -56,7 +56,7 @@ fn read_lists(socket: PathBuf, told: mpsc::UnboundedSender<News>, has_gpus: std:
                 *gpus.entry(gpu).or_default() |= device.health == "Unhealthy";
             }
             let unhealthy = gpus.values().filter(|sick| **sick).count();
-            if told.send(News { who: who.clone(), unhealthy, at }).is_err() {
+            if seen.send(News { who: who.clone(), unhealthy, at }).is_err() {
                 return;
             }
         }
@@ -69,11 +69,11 @@ fn read_lists(socket: PathBuf, told: mpsc::UnboundedSender<News>, has_gpus: std:
 /// One XID on each GPU of the first node, one after another.
 pub async fn measure(cluster: &TestCluster) -> Vec<Sample> {
     let node = &cluster.nodes[0];
-    let (told, mut news) = mpsc::unbounded_channel();
+    let (seen, mut news) = mpsc::unbounded_channel();
     let sockets = sockets(&node.kubelet.options().device_plugins_dir());
     let (has_gpus, answers) = std::sync::mpsc::channel();
     let all = sockets.len();
-    sockets.into_iter().for_each(|socket| read_lists(socket, told.clone(), has_gpus.clone()));
+    sockets.into_iter().for_each(|socket| read_lists(socket, seen.clone(), has_gpus.clone()));
     let lists =
         tokio::task::spawn_blocking(move || answers.iter().take(all).filter(|wanted| *wanted).count()).await.unwrap();
     assert_eq!(lists, 5, "whole GPUs, and four names of shares");
@@ -85,7 +85,7 @@ pub async fn measure(cluster: &TestCluster) -> Vec<Sample> {
             let at = clock::mono();
             let (WatchEvent::Added(device) | WatchEvent::Modified(device)) = event else { continue };
             let unhealthy = device.spec.devices.iter().filter(|device| !device.health).count();
-            if told.send(News { who: "object".to_owned(), unhealthy, at }).is_err() {
+            if seen.send(News { who: "object".to_owned(), unhealthy, at }).is_err() {
                 return;
             }
         }
@@ -97,7 +97,7 @@ pub async fn measure(cluster: &TestCluster) -> Vec<Sample> {
         node.hardware.xid(gpu, 79).unwrap();
         let mut known: BTreeMap<String, Duration> = BTreeMap::new();
         while known.len() < lists + 1 {
-            let news = tokio::time::timeout(PATIENCE, news.recv()).await.expect("everybody is told").unwrap();
+            let news = tokio::time::timeout(PATIENCE, news.recv()).await.expect("every list shows it").unwrap();
             if news.unhealthy == gpu + 1 {
                 known.entry(news.who).or_insert(news.at.saturating_sub(start));
             }

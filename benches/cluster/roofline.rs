@@ -1,4 +1,4 @@
-//! The roofline: a bare client that posts Bindings which somebody else has decided.
+//! The roofline: a bare client that posts Bindings that were decided before.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

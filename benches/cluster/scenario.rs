@@ -64,7 +64,7 @@ impl Scenario {
     /// Runs it and leaves no pod behind.
     pub async fn run(&self, server: &Server) -> Figures {
         let leases: Api<Lease> = Api::namespaced(server.client.clone(), SYSTEM);
-        // As long as somebody else leads, the scheduler watches and does nothing.
+        // As long as another process leads, the scheduler watches and does nothing.
         leases.delete(LEASE, &DeleteParams::default()).await.ok();
         let other =
             json!({"metadata": {"name": LEASE}, "spec": {"holderIdentity": "bench", "leaseDurationSeconds": 3600}});
@@ -78,8 +78,8 @@ impl Scenario {
             scheduler.output().contains("the world is complete").then_some(())
         })
         .await;
-        let (heard, told) = mpsc::unbounded_channel();
-        let agents = (self.lock == "always").then(|| tokio::spawn(agent::release_locks(server.client.clone(), told)));
+        let (heard, served) = mpsc::unbounded_channel();
+        let agents = (self.lock == "always").then(|| tokio::spawn(agent::release_locks(server.client.clone(), served)));
         let heard = agents.is_some().then_some(heard);
         let seen = tokio::spawn(bound::all(server.client.clone(), self.pods, heard));
         let before = cpu_seconds(&scheduler);
@@ -111,7 +111,7 @@ impl Scenario {
     }
 
     fn scheduler(&self, server: &Server) -> Daemon {
-        // Nobody renews the agents' Leases here.
+        // The agents' Leases are not renewed here.
         let words = ["--namespace", SYSTEM, "--listen", "127.0.0.1:0", "--agent-stale", "1h", "--node-lock", self.lock];
         let mut args: Vec<OsString> = vec!["scheduler".into(), "--kubeconfig".into()];
         args.push(server.kubeconfig.clone().into_os_string());

@@ -102,7 +102,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Its standard input closes with it; a server that does not heed that is killed.
+        // Its standard input closes with it; a server that does not end then is killed.
         drop(self.process.stdin.take());
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -1,4 +1,4 @@
-//! The largest world: 20,000 nodes, 160,000 GPUs, 200,000 pods that others bound, told one event at a time.
+//! The largest world: 20,000 nodes, 160,000 GPUs, 200,000 pods that others bound, one event at a time.
 
 use baton::contract::key;
 use baton::decide::pod::{AssignmentText, Phase};

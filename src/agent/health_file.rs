@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_none_and_is_written_anew() {
+    fn a_damaged_file_is_none_and_is_written_again() {
         let dir = tempfile::tempdir().unwrap();
         for text in
             ["", "{", "[]", r#"{"version":9,"bootId":"b","gpus":[]}"#, r#"{"version":1,"bootId":"b","gpus":[{}]}"#]

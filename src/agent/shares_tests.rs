@@ -54,7 +54,7 @@ impl Install {
 }
 
 #[test]
-fn whatever_is_wrong_with_the_library_or_its_list_is_named_and_over_when_it_is_mended() {
+fn what_is_wrong_with_the_library_or_its_list_is_named_and_over_when_mended() {
     let mut install = Install::of(ShareIsolation::HamiCore, |_| {});
     let mut other = elf();
     other[18] = 40;
@@ -83,7 +83,7 @@ fn whatever_is_wrong_with_the_library_or_its_list_is_named_and_over_when_it_is_m
 }
 
 #[test]
-fn a_library_of_another_checksum_is_another_version_also_when_it_comes_while_pods_run() {
+fn a_library_of_another_checksum_is_another_version_also_while_pods_run() {
     let plain = Install::of(ShareIsolation::HamiCore, |_| {});
     let sha256 = library(&plain.options).unwrap().sha256;
     let mut install = Install::of(ShareIsolation::HamiCore, |options| options.hami_core_sha256 = sha256.to_uppercase());
@@ -109,7 +109,7 @@ fn a_full_directory_takes_shares_out_of_service() {
 }
 
 #[test]
-fn an_mps_daemon_that_nobody_hears_from_takes_shares_out_of_service_until_it_is_back() {
+fn an_mps_daemon_that_is_silent_takes_shares_out_of_service_until_it_is_back() {
     let mut install = Install::of(ShareIsolation::Mps, |_| {});
     assert!(install.why().unwrap().contains("does not answer"), "there is none");
     let pipe = install.dir.path().join("mps/nvidia.com/gpu/pipe");

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_undoes_a_limit_matters_where_that_limit_is_set_and_nothing_helps_while_there_is_none() {
+    fn what_undoes_a_limit_matters_where_it_is_set_and_nothing_helps_without_one() {
         use ShareIsolation::{HamiCore, Mps, None as Nothing};
         assert_eq!(says(Nothing, "", &[HamiCore, Mps]), None);
         assert_eq!(says(Mps, "", &[HamiCore]), None);

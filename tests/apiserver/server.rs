@@ -37,7 +37,7 @@ impl HttpApi {
         self.with_token(&self.server.token(user), &[], method, (path, media), body).await
     }
 
-    /// A request as somebody whom the administrator impersonates.
+    /// A request as a user whom the administrator impersonates.
     pub async fn as_if(
         &self,
         who: &[(&str, &str)],

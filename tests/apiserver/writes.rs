@@ -92,7 +92,7 @@ async fn apply_owns_merges_conflicts_and_removes() {
     assert_eq!((status, message(&body)), (409, "Apply failed with 1 conflict: conflict with \"a\": .data.x"));
     let (status, body) = c.patch(&by("b", true), APPLY, doc(json!({"x": "2", "z": "1"}))).await;
     assert_eq!((status, &body["data"]), (200, &json!({"x": "2", "y": "1", "z": "1"})));
-    // What a no longer applies goes, unless somebody else holds it.
+    // What a no longer applies goes, unless another manager holds it.
     let (status, body) = c.patch(&by("a", false), APPLY, doc(json!({}))).await;
     assert_eq!((status, &body["data"]), (200, &json!({"x": "2", "z": "1"})));
     // An update takes ownership without asking; the next apply of the old value conflicts.

@@ -62,8 +62,8 @@ fn the_layout_in_contributing_names_every_folder() {
     let text = read(&root().join("CONTRIBUTING.md"));
     for entry in std::fs::read_dir(root().join("src")).unwrap().map(Result::unwrap) {
         let name = entry.file_name().into_string().unwrap();
-        let told = !entry.path().is_dir() || text.contains(&format!("| `{name}/` |"));
-        assert!(told, "CONTRIBUTING.md has no row for src/{name}");
+        let listed = !entry.path().is_dir() || text.contains(&format!("| `{name}/` |"));
+        assert!(listed, "CONTRIBUTING.md has no row for src/{name}");
     }
 }
 
@@ -269,11 +269,11 @@ fn what_the_scheduler_says_to_claims_and_other_drivers_is_what_the_page_quotes()
 }
 
 #[test]
-fn every_alert_looks_at_metrics_of_its_kind_and_links_to_its_section_where_that_can_be_read() {
+fn every_alert_looks_at_metrics_of_its_kind_and_links_to_its_section() {
     let (metrics, runbooks) = (read(&root().join("docs/metrics.md")), read(&root().join("docs/runbooks.md")));
     let mut sections: Vec<&str> = runbooks.lines().filter_map(|line| line.strip_prefix("### Baton")).collect();
     let unlinked = read(&root().join("daemonset/monitoring.yaml"));
-    assert!(!unlinked.contains("runbook_url"), "nobody said where the pages can be read");
+    assert!(!unlinked.contains("runbook_url"), "no setting says where the pages can be read");
     let values = Values { docs_url: Some("https://pages.example/baton".to_owned()), ..Values::default() };
     let objects = manifests::files(&values).unwrap().into_iter().find(|file| file.path == "monitoring.yaml").unwrap();
     let objects = documents(&objects.text);

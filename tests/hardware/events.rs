@@ -49,7 +49,7 @@ fn a_burst_of_events_names_every_gpu_and_never_an_older_xid() {
         let event = bench.event(|event| is_xid(&event.kind));
         assert_eq!(event.uuid, Some(bench.uuid(xid as usize % 8)));
         // NVML gives events that wait together the XID that came last.
-        assert!(matches!(event.kind, EventKind::Xid(told) if (xid..140).contains(&told)), "{xid}: {event:?}");
+        assert!(matches!(event.kind, EventKind::Xid(code) if (xid..140).contains(&code)), "{xid}: {event:?}");
     }
 }
 
@@ -144,7 +144,10 @@ fn an_xid_of_a_healthy_gpu_does_not_wait_for_a_lost_one() {
     bench.node.xid(4, 74).unwrap();
     assert_eq!(next(is_xid).uuid, Some(bench.uuid(4)));
     assert!(start.elapsed() < std::time::Duration::from_secs(2), "{:?}", start.elapsed());
-    assert!(events.try_iter().all(|event| event.kind != EventKind::Lost), "it is told once in a while, not in a storm");
+    assert!(
+        events.try_iter().all(|event| event.kind != EventKind::Lost),
+        "it is reported once in a while, not in a storm"
+    );
 }
 
 #[test]

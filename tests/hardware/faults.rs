@@ -1,4 +1,4 @@
-//! One bad GPU never stops the others, and a call that hangs stops nobody.
+//! One bad GPU never stops the others, and a call that hangs stops no other GPU.
 
 use baton::hardware::gpu::Fault;
 use baton::hardware::provider::Recovery;
@@ -44,7 +44,7 @@ fn a_lost_gpu_that_comes_back_is_seen_and_heard_without_a_restart() {
     assert_eq!(bench.scan().faults.len(), 1);
     assert_eq!(bench.probe(2).outcome, Err(Fault::Lost));
     bench.node.find(2).unwrap();
-    assert_eq!(bench.probe(2).outcome, Err(Fault::Lost), "NVML remembers until it is started anew");
+    assert_eq!(bench.probe(2).outcome, Err(Fault::Lost), "NVML remembers until it is started again");
     assert_eq!(bench.scan().gpus.len(), 8);
     assert!(bench.probe(2).is_clean());
     bench.node.xid(2, 31).unwrap();
@@ -202,8 +202,8 @@ fn a_dead_gpu_does_not_restart_nvml_at_every_scan() {
     }
     let starts = bench.node.nvml_calls().unwrap()["nvmlInit_v2"];
     assert_eq!(starts, 1 + 4, "at first, and after 1, 2, 4 and 8 scans");
-    let told = bench.events.try_iter().filter(|event| event.kind == EventKind::Listening).count();
-    assert_eq!(told, 3, "a restart is no news");
+    let restarts = bench.events.try_iter().filter(|event| event.kind == EventKind::Listening).count();
+    assert_eq!(restarts, 3, "a restart is no news");
 }
 
 #[test]

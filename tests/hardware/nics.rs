@@ -151,7 +151,7 @@ fn a_nic_lent_to_a_container_stays_in_the_inventory() {
 }
 
 #[test]
-fn a_nic_that_was_lent_before_it_was_ever_seen_is_told_from_its_pci_function() {
+fn a_nic_that_was_lent_before_it_was_ever_seen_is_known_by_its_pci_function() {
     let bench = vfs(2);
     let seen = bench.machine();
     let at = seen.nics.iter().position(NicInfo::is_vf).unwrap();
@@ -159,12 +159,16 @@ fn a_nic_that_was_lent_before_it_was_ever_seen_is_told_from_its_pci_function() {
         let before = &seen.nics[lent];
         bench.node.lend_nic(lent).unwrap();
         let sysfs = bench.roots().sysfs_tree().unwrap();
-        let told = rdma::lent(&sysfs, bench.roots().dev_tree().ok().as_ref(), before.bdf).unwrap();
-        assert_eq!((told.bdf, &told.function, &told.place), (before.bdf, &before.function, &before.place), "{of}");
-        assert_eq!((&told.chars, told.pci_id), (&before.chars, before.pci_id), "{of}");
-        assert!(told.ports.is_empty());
+        let function = rdma::lent(&sysfs, bench.roots().dev_tree().ok().as_ref(), before.bdf).unwrap();
+        assert_eq!(
+            (function.bdf, &function.function, &function.place),
+            (before.bdf, &before.function, &before.place),
+            "{of}"
+        );
+        assert_eq!((&function.chars, function.pci_id), (&before.chars, before.pci_id), "{of}");
+        assert!(function.ports.is_empty());
         let mut now = bench.machine();
-        now.add_lent([told]);
+        now.add_lent([function]);
         let ranks = |machine: &Machine| machine.nics.iter().map(|nic| (nic.bdf, nic.minor)).collect::<Vec<_>>();
         assert_eq!(ranks(&now), ranks(&seen), "{of}");
         bench.node.return_nic(lent).unwrap();

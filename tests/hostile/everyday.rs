@@ -158,7 +158,7 @@ async fn our_daemons_do_their_work() {
         Call::create(&leases, lease),
         Call::patch(NODE, json!({"metadata": {"labels": {model: "H100"}}})),
     ]).await;
-    // A lock that nobody removes is taken over.
+    // A lock that stays is taken over.
     let again = [
         Call::patch(NODE, annotate(key::NODE_LOCK, lock())),
         Call::patch(NODE, annotate(key::NODE_LOCK, json!("another"))),

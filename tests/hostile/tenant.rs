@@ -142,7 +142,7 @@ async fn the_schedulers_token_neither_changes_nor_makes_other_peoples_pod_groups
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_controllers_token_makes_no_pod_beside_the_daemons_and_none_that_no_tyjob_owns() {
+async fn the_controllers_token_makes_no_pod_beside_daemons_and_none_that_no_tyjob_owns() {
     let world = World::start().await;
     let controller = world.client_of("baton-system", "baton-controller", None).await;
     let owner = |kind: &str| json!([{"apiVersion": "arranger.taichu.io/v1alpha1", "kind": kind, "name": "j", "uid": "00000000-0000-0000-0000-000000000000", "controller": true}]);

@@ -4,7 +4,7 @@
 //! * the order of resources within a container: calls are grouped by pod, container and resource; in each view, the container
 //!   under admission is checked against its own earlier calls instead of against the recording;
 //! * which ids are taken at random: see `renaming`;
-//! * how often a refused PreStartContainer is repeated before the plugin is told to accept it;
+//! * how often a refused PreStartContainer is repeated before the plugin is set to accept it;
 //! * whether `Register` returns before or after ListAndWatch is opened, and how two plugins that register at once interleave;
 //! * the order of pods, containers and ids in lists.
 

@@ -1,5 +1,5 @@
 //! A device plugin that records every call with its arguments and with what PodResources said at that moment, and that can
-//! be told to fail, to be slow or to end its stream. The same plugin made the recordings.
+//! be set to fail, to be slow or to end its stream. The same plugin made the recordings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -111,7 +111,7 @@ impl Plugin {
         self.0.root.join("device-plugins").join(&*self.0.endpoint.lock().unwrap())
     }
 
-    /// A server whose connections all end when it is told to stop.
+    /// A server whose connections all end when it stops.
     fn serve(&self, stop: CancellationToken) -> CancellationToken {
         let socket = self.socket();
         let _ = std::fs::remove_file(&socket);
@@ -297,11 +297,11 @@ impl DevicePlugin for Service {
             "unknown" => answer.iter_mut().for_each(|id| *id = "no-such-id".into()),
             _ => {}
         }
-        let told = if mode == "error" { json!("error") } else { json!(answer) };
+        let answered = if mode == "error" { json!("error") } else { json!(answer) };
         let view = self.inner.pod_resources().await;
         self.inner.record(json!({
             "rpc": "GetPreferredAllocation", "requests": requests.len(), "available": available, "mustInclude": must,
-            "size": size, "podresources": view, "answer": told,
+            "size": size, "podresources": view, "answer": answered,
         }));
         if mode == "error" {
             return Err(Status::internal("recorder: preferred allocation refused"));

@@ -2,7 +2,7 @@
 //!
 //! Ids are the same on both sides, except where the kubelet chose at random: then the chosen ones of both sides stand for each
 //! other, and so do the rest of the ids it chose from. The renaming is kept as classes: pairs of equally large sets whose
-//! members cannot be told apart yet. Two sets are the same when every class lies in both of them wholly or not at all.
+//! members cannot be distinguished yet. Two sets are the same when every class lies in both of them wholly or not at all.
 
 use std::collections::BTreeSet;
 

@@ -73,12 +73,12 @@ async fn a_reboot_restarts_containers_from_the_cached_answer() {
     assert_eq!(after.containers["main"].injected, before.containers["main"].injected);
     assert_eq!(after.devices(GPU), before.devices(GPU));
     assert_eq!(node.calls("Allocate"), 1, "no second call");
-    let told = wait("the node to tell its boot", async || {
+    let reported = wait("the node to report its boot", async || {
         let id = node.cluster.node("node-a").await["status"]["nodeInfo"]["bootID"].as_str()?.to_owned();
         (id == node.kubelet.boot_id()).then_some(id)
     })
     .await;
-    assert_eq!(boot_id().trim(), told);
+    assert_eq!(boot_id().trim(), reported);
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn a_lost_api_server_stops_nothing_and_is_caught_up_with() {
     node.cluster.server().restart().await.unwrap();
     node.create_simple("b", 2).await;
     node.phase("b", "Running").await;
-    wait("the restart to be told", async || {
+    wait("the restart to be reported", async || {
         (node.cluster.pod("a").await["status"]["containerStatuses"][0]["restartCount"] == 1).then_some(())
     })
     .await;

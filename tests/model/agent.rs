@@ -307,7 +307,7 @@ impl Handoff {
         Self::admits_again(state, node);
     }
 
-    /// The agent starts, or sees the kubelet start: whoever was served may ask again.
+    /// The agent starts, or sees the kubelet start: pods that were served may ask again.
     pub fn admits_again(state: &mut State, node: usize) {
         for pod in (0..PODS).filter(|pod| state.pods[*pod].on(node)) {
             let book = &mut state.books[pod];

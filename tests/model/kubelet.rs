@@ -132,7 +132,7 @@ impl Handoff {
         state.kube[pod] = Kube::default();
     }
 
-    /// A deleted pod that is not being admitted: its containers are stopped and the API server told.
+    /// A deleted pod that is not being admitted: its containers are stopped, then the API server removes it.
     pub fn can_terminate(&self, state: &State, pod: usize) -> bool {
         let object = &state.pods[pod];
         let deleted = matches!(object.life, Life::Deleting | Life::PastGrace | Life::Gone) && object.bound.is_some();

@@ -23,7 +23,7 @@ pub enum Trouble {
     Throttled,
 }
 
-/// One step of somebody.
+/// One step of one process or person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     Create { pod: usize },

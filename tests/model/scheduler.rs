@@ -1,4 +1,4 @@
-//! What a scheduler does: decide, judge the lock, write it, bind, release; look over locks that nobody pursues. The order
+//! What a scheduler does: decide, judge the lock, write it, bind, release; look over locks that no bind pursues. The order
 //! of steps is `decide::scheduler`'s; every judgement is `decide::lock`'s.
 
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl Handoff {
         is.flight = Some(Flight { pod: pod as u8, node: node as u8, devices, time, wrote: false, step: Step::Line });
     }
 
-    /// The intent of a claim on a node's lock, or of nobody who sweeps.
+    /// The intent of a claim on a node's lock, or of a sweep without one.
     pub fn intent(&self, state: &State, node: usize, claim: Option<Lock>) -> Intent {
         let is = &state.nodes[node];
         let now = if is.expired { EXPIRY } else { Duration::from_secs(1) };
@@ -118,7 +118,7 @@ impl Handoff {
         let Some(mut flight) = state.schedulers[scheduler].flight else { return };
         let (pod, node) = (usize::from(flight.pod), usize::from(flight.node));
         if !state.pods[pod].waits() {
-            // Gone, being deleted, or bound by somebody else: the flight ends and its lock goes.
+            // Gone, being deleted, or bound by another scheduler: the bind attempt ends and its lock goes.
             self.end_flight(state, scheduler);
             return;
         }
@@ -228,7 +228,7 @@ impl Handoff {
         }
     }
 
-    /// Removes a lock value; what else stands there stays, unless the model is told to be careless.
+    /// Removes a lock value; what else stands there stays, unless the model is to be careless.
     pub fn remove(&self, state: &mut State, node: usize, judged: Lock) {
         let is = &mut state.nodes[node];
         if is.lock == Some(judged) {
@@ -244,7 +244,7 @@ impl Handoff {
         }
     }
 
-    /// What a look at a lock that nobody pursues brings: a scheduler resumes its own half-done bind, removes a dangling
+    /// What a look at a lock that no bind pursues brings: a scheduler resumes its own half-done bind, removes a dangling
     /// lock, or fences an expired holder.
     pub fn sweep(&self, state: &mut State, scheduler: usize, node: usize) {
         let Some(lock) = state.nodes[node].lock else { return };
@@ -308,7 +308,7 @@ impl Handoff {
         state.schedulers.iter_mut().for_each(|of| of.queued[pod] = false);
     }
 
-    /// Proof, by the truth: nobody will be served under this lock.
+    /// Proof, by the truth: no pod will be served under this lock.
     pub fn will_never_be_served(&self, state: &State, node: usize, lock: Lock) -> bool {
         let pod = &state.pods[usize::from(lock.pod)];
         let other_bind = pod.bound.is_some_and(|bound| bound.time != lock.time || usize::from(bound.node) != node);

@@ -34,7 +34,7 @@ pub enum Shape {
     Successor,
 }
 
-/// Functions of the protocol replaced by what somebody might write instead.
+/// Functions of the protocol replaced by what one might write instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unsafe {
     /// An expired lock is handed on whatever its holder does.
@@ -85,7 +85,7 @@ pub struct Setup {
     pub faults: Faults,
     /// Schedulers consider every fit, not only the first.
     pub any_fit: bool,
-    /// Phase Running is told apart; only what reads it needs that.
+    /// Phase Running is a state of its own; only what reads it needs that.
     pub runs: bool,
     /// Half-done binds are abandoned without waiting for flights to end.
     pub impatient: bool,

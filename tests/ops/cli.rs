@@ -195,7 +195,7 @@ fn a_question_about_nothing_or_about_a_name_that_cannot_be_ends_with_2() {
 }
 
 #[test]
-fn whoever_waits_for_a_silent_api_server_is_told_so() {
+fn waiting_for_a_silent_api_server_is_said() {
     use std::io::{BufRead, BufReader};
     // It takes connections and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -326,7 +326,7 @@ async fn a_vendor_spec_must_name_every_gpu_by_uuid() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_gpu_and_a_link_that_is_down_are_told() {
+async fn a_lost_gpu_and_a_link_that_is_down_are_reported() {
     let node = DoctorNode::new(NodeSpec::new("ill")).await;
     node.machine.lose(3).unwrap();
     let said = node.doctor(&[]).await;
@@ -357,7 +357,7 @@ async fn people_get_text_and_the_wrong_flag_ends_with_2() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scheduler_that_locks_otherwise_and_another_gpu_driver_are_found_with_what_to_do() {
+async fn a_scheduler_that_locks_otherwise_and_another_gpu_driver_are_found_with_advice() {
     let node = DoctorNode::new(NodeSpec::new("doctor")).await;
     node.server.create_object::<k8s_openapi::api::core::v1::Node>(json!({"metadata": {"name": "node-a"}})).await;
     let said = node.doctor(&[]).await;

@@ -33,7 +33,7 @@ pub struct Load {
     pub failed: BTreeMap<String, u64>,
     /// Pods that the test deleted before their end.
     pub deleted: u64,
-    /// Pods that somebody else deleted: fenced holders of expired locks.
+    /// Pods that the scheduler deleted: fenced holders of expired locks.
     pub fenced: u64,
     /// The last message of a failed pod, by reason.
     pub messages: BTreeMap<String, String>,

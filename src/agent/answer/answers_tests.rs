@@ -208,7 +208,7 @@ fn a_share_of_two_gpus_names_each_memory_and_the_smaller_compute() {
 }
 
 #[test]
-fn a_share_under_hami_core_has_the_library_by_cdi_or_by_mounts_and_a_whole_gpu_has_not() {
+fn a_share_under_hami_core_has_the_library_by_cdi_or_mounts_and_a_whole_gpu_has_not() {
     let dir = tempfile::tempdir().unwrap();
     let of = |strategies: &[DeviceListStrategy], shares| {
         let answers = answers(|options| {

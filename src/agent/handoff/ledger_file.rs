@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_taken_away_or_replaced_are_made_anew() {
+    fn files_that_are_taken_away_or_replaced_are_made_again() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         let mut this = file(dir.path(), "boot");

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_the_api_server_never_had_keeps_its_devices_and_one_that_is_gone_does_not() {
+    fn a_pod_the_api_server_never_had_keeps_its_devices_and_one_that_is_gone_does_not() {
         let pod = bound(1, &["GPU-1"]);
         let ledger = granted(&pod, &[("main", &["GPU-1"])]);
         assert_eq!(of(&NodePods::default(), &ledger), Exceptions::new());

@@ -177,7 +177,7 @@ fn static_pod(
     let mut listed = listing.of(key);
     let (pod, None) = (listed.next()?, listed.next()) else { return None };
     let mut lacking = pod.containers.keys().filter(|container| pod.ids(container, call.resource).is_none());
-    // Several cannot be told apart: the listing has no order.
+    // Several cannot be distinguished: the listing has no order.
     let (container, None) = (lacking.next()?, lacking.next()) else { return None };
     Some((key.clone(), container.clone()))
 }
@@ -267,7 +267,7 @@ struct Candidate<'a> {
     admitted: bool,
 }
 
-/// The container of `pod` that is next on this resource; several when they cannot be told apart. `listed` is what PodResources says
+/// The container of `pod` that is next on this resource; several when nothing distinguishes them. `listed` is what PodResources says
 /// of the pod; without it only the ledger shows how far the kubelet is.
 ///
 /// The kubelet goes through init containers and sidecars in spec order, then app containers, and makes all calls of a

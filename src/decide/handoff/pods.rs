@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_bound_version_of_an_assignment_counts_and_an_edit_is_told_once() {
+    fn the_first_bound_version_of_an_assignment_counts_and_an_edit_is_reported_once() {
         let mut pods = NodePods::default();
         let first = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
         assert_eq!(pods.apply(first.clone()), None);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_watch_shows_a_pod_deleted_and_it_is_remembered_while_somebody_asks() {
+    fn only_the_watch_shows_a_pod_deleted_and_it_is_remembered_while_asked_for() {
         let mut pods = NodePods::default();
         let pod = gpu_pod("a", 1);
         let uid = pod.pod.uid.clone();

@@ -358,7 +358,7 @@ mod tests {
         for (pod, device) in [(&assigned, "GPU-2"), (&unassigned, "GPU-1")] {
             let entry = ledger.of_pod(&pod.pod.uid).next().unwrap();
             assert_eq!((&*entry.ids, entry.state), ([Box::from(device)].as_slice(), GrantState::Committed));
-            assert_eq!(entry.devices().map(ToString::to_string).collect::<Vec<_>>(), [device], "nobody else gets it");
+            assert_eq!(entry.devices().map(ToString::to_string).collect::<Vec<_>>(), [device], "no other pod gets it");
         }
         assert!(!learn(&mut ledger, NODE, &all, &listing, &inventory(4)), "once");
     }

@@ -168,7 +168,7 @@ mod tests {
     use baton_contract::key::NVIDIA_GPU as GPU;
 
     #[test]
-    fn a_kubelet_that_holds_other_devices_than_were_served_is_told() {
+    fn a_kubelet_that_holds_other_devices_than_were_served_is_reported() {
         let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
         let ledger = granted(&pod, &[("main", &["GPU-0"])]);
         let reasons = |rows: &[(&str, &str, &str, &[&str])]| -> Vec<_> {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_beside_the_annotations_is_told() {
+    fn a_grant_beside_the_annotations_is_reported() {
         let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
         let ledger = granted(&pod, &[("main", &["GPU-1"])]);
         let listing = listing(&[("a", "main", GPU, &["GPU-1"])]);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_runs_without_its_devices_is_told() {
+    fn a_pod_that_runs_without_its_devices_is_reported() {
         let mut pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
         let rows: &[(&str, &str, &str, &[&str])] = &[("a", "main", GPU, &[])];
         let find = |pod: &_| verify(NODE, &pods(&[pod]), &listing(rows), &Ledger::default(), &inventory(4));

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_third_failure_in_five_minutes_is_an_outage_and_each_doubles_up_to_half_an_hour() {
+    fn the_third_failure_in_five_minutes_is_an_outage_and_each_doubles_to_half_an_hour() {
         let mut suspicion = Suspicion::default();
         assert!(!fails(&mut suspicion, 0) && !fails(&mut suspicion, 299) && !fails(&mut suspicion, 301));
         assert_eq!(suspicion.node(), None, "the first is too old by then");

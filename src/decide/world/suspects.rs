@@ -1,7 +1,7 @@
-//! Nodes whose daemon calls them suspect, and on how many of them that is heeded.
+//! Nodes whose daemon calls them suspect, and on how many of them that is ranked.
 //!
 //! Where many nodes fail pods at one time the fault is hardly theirs (a bad driver everywhere, a bad image), and a cluster without
-//! nodes would serve nobody's pods: the word of the earliest 30 % counts, of the others it is an alert.
+//! nodes would serve no pod: the word of the earliest 30 % counts, of the others it is an alert.
 
 use std::collections::BTreeSet;
 
@@ -60,13 +60,13 @@ impl World {
         before.since.map(|since| known.remove(&(since, id)));
         now.since.map(|since| known.insert((since, id)));
         let most = *stocks * MOST_PERCENT / 100;
-        let heeded: Vec<(NodeId, bool)> = known.iter().enumerate().map(|(rank, (_, id))| (*id, rank < most)).collect();
+        let ranked: Vec<(NodeId, bool)> = known.iter().enumerate().map(|(rank, (_, id))| (*id, rank < most)).collect();
         let gone = before.since.filter(|_| now.since.is_none()).map(|_| (id, false));
-        for (id, heed) in heeded.into_iter().chain(gone) {
-            let Some(node) = self.nodes.get_mut(id).filter(|node| node.shunned != heed) else { continue };
-            node.shunned = heed;
+        for (id, shun) in ranked.into_iter().chain(gone) {
+            let Some(node) = self.nodes.get_mut(id).filter(|node| node.shunned != shun) else { continue };
+            node.shunned = shun;
             changes.nodes.push(id);
-            if !heed {
+            if !shun {
                 changes.wake = changes.wake.or(Wake::DEVICES);
             }
             self.touch(id);

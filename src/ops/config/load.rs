@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn our_variables_have_a_prefix_and_their_names_of_0_1_are_told() {
+    fn our_variables_have_a_prefix_and_their_names_of_0_1_are_reported() {
         let loaded = run(&[], &[("VERIFY_PERIOD", "2s"), ("NODE_NAME", "a")], None).unwrap();
         assert_eq!((loaded.options.period, loaded.options.name.as_str()), (Duration::from_secs(2), "a"));
         assert_eq!(loaded.renamed, ["VERIFY_PERIOD"], "NODE_NAME keeps its name");

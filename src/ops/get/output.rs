@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_narrow_terminal_text_takes_several_lines_and_then_columns_are_left_out_by_name() {
+    fn on_a_narrow_terminal_text_takes_several_lines_then_columns_are_left_out_by_name() {
         for width in [20, 40, 60, 72, 80, 100, 120, 200] {
             let (text, left_out) = locks(width);
             let longest = text.lines().map(|line| line.chars().count()).max().unwrap();

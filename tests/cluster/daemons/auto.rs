@@ -54,7 +54,7 @@ impl LocksSeen {
                 while let Ok(Some(event)) = stream.try_next().await {
                     let (WatchEvent::Added(node) | WatchEvent::Modified(node)) = event else { continue };
                     version = node.resource_version().expect("a version");
-                    let (locks, marks) = &mut *noted.lock().expect("nobody panics here");
+                    let (locks, marks) = &mut *noted.lock().expect("no holder of the lock panics");
                     let annotations = node.annotations();
                     if let Some(lock) = annotations.get(key::NODE_LOCK) {
                         locks.entry(node.name_any()).or_default().insert(lock.clone());
@@ -77,7 +77,7 @@ impl LocksSeen {
             })
             .await;
         }
-        self.seen.lock().expect("nobody panics here").0.clone()
+        self.seen.lock().expect("no holder of the lock panics").0.clone()
     }
 }
 

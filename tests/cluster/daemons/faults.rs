@@ -1,4 +1,4 @@
-//! The rows of the fault table that need whole processes: what dies, is late, or is written by somebody else.
+//! The rows of the fault table that need whole processes: what dies, is late, or is written by another client.
 
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ async fn while_the_agent_is_down_for_longer_than_the_expiry_nobody_fences_a_serv
     cluster.nodes[0].agent.kill();
     cluster.hold_lock_for("served").await;
     cluster.create(&pod("next").app("main", ONE)).await;
-    // Expired twice over, with somebody waiting for the node all the time.
+    // Expired twice over, with a pod waiting for the node all the time.
     let end = clock::mono() + Duration::from_secs(16);
     until("the expiry has passed twice", SOON, async || {
         let pod = cluster.pod("served").await.expect("a served pod is left alone");

@@ -83,7 +83,7 @@ async fn killed_after_allocate_before_the_lock_is_released() {
     cluster.create(&pod("p").app("main", &[("nvidia.com/gpu", "1")])).await;
     cluster.until_bound("p").await;
     if let Some(server) = cluster.control_plane.simulated() {
-        // Nobody can write to the node any more: the pod is served, its lock stays.
+        // The node cannot be written to any more: the pod is served, its lock stays.
         server.faults().add(FaultRule::on("patch", "nodes").below("-"), Effect::Hang);
     }
     cluster.until_running("p").await;

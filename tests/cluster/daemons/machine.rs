@@ -101,7 +101,7 @@ async fn a_node_daemon_whose_clock_is_off_serves_as_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_stood_still_for_longer_than_its_lease_binds_nothing_of_its_successors() {
+async fn a_leader_that_stood_still_for_longer_than_its_lease_binds_no_pod_after_it() {
     let cluster = TestCluster::with_args(1, &[], &QUICK_LEASE).await;
     cluster.create(&pod("before").app("main", ONE)).await;
     served_exactly(&cluster, "before").await;
@@ -270,7 +270,7 @@ fn limit_descriptors(daemon: &Daemon, tight: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_daemon_without_descriptors_gives_nothing_twice_and_serves_when_it_has_some() {
+async fn a_node_daemon_without_descriptors_gives_nothing_twice_and_serves_with_some_again() {
     let cluster = TestCluster::start(1).await;
     cluster.create(&pod("before").app("main", ONE)).await;
     served_exactly(&cluster, "before").await;

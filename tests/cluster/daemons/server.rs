@@ -172,7 +172,7 @@ async fn a_pod_that_a_foreign_finalizer_keeps_gives_its_devices_back_when_it_has
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_applied_again_from_a_backup_with_an_old_lock_keeps_its_pods_and_loses_the_lock() {
+async fn a_node_from_a_backup_with_an_old_lock_keeps_its_pods_and_loses_the_lock() {
     let cluster = TestCluster::start(1).await;
     cluster.nodes[0].agent.signal("STOP");
     cluster.create(&pod("p").app("main", ONE)).await;

@@ -93,7 +93,7 @@ async fn a_lost_answer_counts_as_success_when_our_value_stands_there() {
 }
 
 #[tokio::test]
-async fn passing_failures_are_retried_and_lasting_ones_are_told() {
+async fn passing_failures_are_retried_and_lasting_ones_are_reported() {
     let node = node(json!({"a": "b"})).await;
     let Some(server) = node.server.control_plane.simulated() else { return skipped("needs injected faults") };
     for status in [429, 500, 503] {

@@ -131,7 +131,7 @@ pub fn head(method: &str, path: &str, length: usize) -> String {
     )
 }
 
-/// One request on a connection of its own; `None` when nobody is there.
+/// One request on a connection of its own; `None` when nothing listens there.
 pub async fn request(address: SocketAddr, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).await.ok()?;
     stream.write_all(head(method, path, body.len()).as_bytes()).await.ok()?;

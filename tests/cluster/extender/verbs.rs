@@ -60,7 +60,7 @@ async fn recorded_requests_of_a_real_kube_scheduler_are_answered_for_every_node(
         requests.len(),
         nodes.len()
     );
-    // The same questions about nodes that nobody knows: a device pod must not go there, for others it is no matter of ours.
+    // The same questions about unknown nodes: a device pod must not go there, and of others we say nothing.
     for request in &requests {
         let mut body = request["body"].clone();
         body["NodeNames"] = json!(["elsewhere"]);
@@ -161,7 +161,7 @@ async fn preempt_keeps_nodes_where_victims_free_enough_and_adds_missing_victims(
     let expected = json!({"n1": {"Pods": [{"UID": b}, {"UID": a}], "NumPDBViolations": 1},
         "n2": {"Pods": [{"UID": c}], "NumPDBViolations": 0}, "n3": {"Pods": [], "NumPDBViolations": 0}});
     assert_eq!(result["NodeNameToMetaVictims"], expected);
-    // Of the same priority nobody is added; whole pods are read as well as uids.
+    // Of the same priority no pod is added; whole pods are read as well as uids.
     pod["spec"]["priority"] = json!(0);
     let victims = json!({"n1": {"Pods": [{"metadata": {"uid": b}}], "NumPDBViolations": 0}, "n2": {"Pods": [{"metadata": {"uid": c}}]}});
     let result = extender.call("/preempt", &json!({"Pod": pod, "NodeNameToVictims": victims})).await;

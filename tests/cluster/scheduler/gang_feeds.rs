@@ -48,7 +48,7 @@ async fn a_gang_of_the_communitys_api_is_held_again_when_its_definition_is_taken
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_both_apis_have_a_group_of_one_name_ours_counts_and_that_is_told() {
+async fn where_both_apis_have_a_group_of_one_name_ours_counts_and_that_is_reported() {
     let cluster = SchedulerCluster::start().await;
     cluster.cpus("n1", 8).await;
     for (api, min) in [(PodGroupApi::Sigs, 4), (PodGroupApi::Community, 1)] {

@@ -88,7 +88,7 @@ async fn the_status_follows_the_gang_to_its_end_and_is_not_written_without_need(
     cluster.member("lone", json!({}), json!({})).await;
     cluster.bound("lone").await;
     assert_eq!((writes(&cluster), &cluster.status("g").await["phase"]), (0, &json!("Finished")));
-    // Pods made anew are another generation.
+    // Pods made again are another generation.
     members(&cluster, "g", 5..6).await;
     let status = says(&cluster, "g", "a new generation", |status| status["phase"] == "Pending").await;
     assert_eq!(condition(&status, "GangFinished")["status"], "False");

@@ -157,7 +157,7 @@ async fn of_three_gangs_that_hold_what_the_others_lack_only_the_last_gives_way()
     }
     cluster.all_bound("c-", 5).await;
     let released = cluster.events().await.into_iter().filter(|reason| reason == "GangHoldReleased").count();
-    assert_eq!(released, 1, "nobody else gave anything back");
+    assert_eq!(released, 1, "no other group gave anything back");
 }
 
 async fn label(cluster: &SchedulerCluster, node: &str, pool: &str) {
@@ -232,7 +232,7 @@ async fn two_gangs_of_a_group_start_together_and_gangs_are_shown_with_their_fiel
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gang_that_waited_too_long_is_marked_and_runs_once_all_its_pods_are_made_anew() {
+async fn a_gang_that_waited_too_long_is_marked_and_runs_once_all_its_pods_are_made_again() {
     let stage = Stage::open().await;
     let cluster = &stage.cluster;
     cluster.cpus("n1", 2).await;
@@ -247,7 +247,7 @@ async fn a_gang_that_waited_too_long_is_marked_and_runs_once_all_its_pods_are_ma
     cluster.cpus("n2", 8).await;
     stage.sentinel("lone").await;
     assert!(cluster.bound_of("g").await.is_empty());
-    // As a controller does: each is made anew when it is gone.
+    // As a controller does: each is made again when it is gone.
     for n in 0..3 {
         let name = format!("g-{n}");
         cluster.delete(&name).await;

@@ -77,7 +77,7 @@ async fn submit(cluster: &SchedulerCluster, pods: std::ops::Range<usize>) {
     }
 }
 
-/// Every pod has a node, no GPU is given beyond what it has, and nobody's lock is left.
+/// Every pod has a node, no GPU is given beyond what it has, and no lock is left.
 fn check(cluster: &SchedulerCluster) {
     let pods = cluster.server().objects("", "pods");
     assert_eq!(pods.len(), PODS);
@@ -114,9 +114,9 @@ async fn killed_at_every_step_of_500_pods_each_is_bound_once_and_no_lock_is_left
         // What the scheduler is doing when it is killed.
         let steps = [
             ("assumed, the lock not written", on("patch", "nodes", "-"), Effect::Hang),
-            ("locked, not told so", on("patch", "nodes", "-"), Effect::HangAfter),
+            ("locked, the answer lost", on("patch", "nodes", "-"), Effect::HangAfter),
             ("locked, not bound", on("create", "pods", "binding"), Effect::Hang),
-            ("bound, not told so", on("create", "pods", "binding"), Effect::HangAfter),
+            ("bound, the answer lost", on("create", "pods", "binding"), Effect::HangAfter),
             ("bound, its event not written", on("create", "events", ""), Effect::Hang),
         ];
         let mut submitted = 0;

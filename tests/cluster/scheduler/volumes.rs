@@ -139,7 +139,7 @@ async fn a_claim_goes_where_its_driver_has_storage_enough_and_waits_where_none_h
     let drivers: Api<CSIDriver> = Api::all(cluster.client.clone());
     let driver = json!({"metadata": {"name": "csi.example.com"}, "spec": {"storageCapacity": true}});
     drivers.create(&PostParams::default(), &serde_json::from_value(driver).unwrap()).await.unwrap();
-    // Claims ask for 10Gi. The largest volume counts, where it is told.
+    // Claims ask for 10Gi. The largest volume counts, where it is known.
     capacity(&cluster, "n1", json!({"capacity": "100Gi", "maximumVolumeSize": "9Gi"})).await;
     capacity(&cluster, "n2", json!({"capacity": "9Gi"})).await;
     let scheduler = cluster.scheduler().await;

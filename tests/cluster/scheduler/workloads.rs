@@ -19,7 +19,7 @@ async fn apply(cluster: &SchedulerCluster, text: &str) -> Vec<String> {
     let objects: Vec<DynamicObject> = serde_saphyr::from_str_multiple(text).unwrap();
     let mut pods = Vec::new();
     for mut object in objects {
-        // Nobody has made them here, and the garbage collector would take what they own.
+        // They do not exist here, and the garbage collector would take what they own.
         object.metadata.owner_references = None;
         let types = object.types.clone().unwrap();
         if types.kind == "Pod" {

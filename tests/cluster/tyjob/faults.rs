@@ -176,7 +176,7 @@ async fn a_conflict_is_not_called_resolved_because_a_request_fails_otherwise() {
     CONTROLLER.clone_into(&mut rule.user);
     let rule = cluster.server().faults().add(rule.times(8), Effect::Answer(503, None));
     until("some requests have failed", SOON, async || {
-        assert_eq!(conflict().await, first, "nobody has said that the name is free");
+        assert_eq!(conflict().await, first, "nothing has said that the name is free");
         (cluster.server().faults().fired(rule) == 8).then_some(())
     })
     .await;

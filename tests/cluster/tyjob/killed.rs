@@ -127,7 +127,7 @@ impl Pair {
         (ended.expect("the job has ended before it was deleted"), killed)
     }
 
-    /// As [`Pair::run`], with the victim started anew and killed at its call of that number.
+    /// As [`Pair::run`], with the victim started again and killed at its call of that number.
     async fn strike(&mut self, victim: Victim, effect: &Effect, call: u64) -> (End, bool) {
         let mut rule = FaultRule::on("", "").after(call).times(1);
         victim.user().clone_into(&mut rule.user);

@@ -38,7 +38,7 @@ impl JobCluster {
         }
     }
 
-    /// Kubelets start what is bound and bury what is deleted; pods of lost nodes are nobody's.
+    /// Kubelets start what is bound and remove what is deleted, but not on lost nodes.
     pub async fn play_bound(&self, job: &str) {
         for (number, (name, pod)) in self.pods_of(job).await.into_iter().enumerate() {
             let bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
@@ -200,7 +200,7 @@ async fn a_lost_node_costs_a_worker_its_place_and_the_leader_a_restart() {
         .await;
     cluster.runs("rl").await;
     let second = nodes(&cluster.pods_of("rl").await);
-    assert_eq!(second["rl-actor-0"], first["rl-actor-0"], "whoever has a place keeps it");
+    assert_eq!(second["rl-actor-0"], first["rl-actor-0"], "a pod with a place keeps it");
     lose("rl-learner").await;
     cluster.node("node-4").await;
     cluster.nodes().patch_status("node-4", &PatchParams::default(), &patch).await.unwrap();

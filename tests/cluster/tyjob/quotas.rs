@@ -186,7 +186,7 @@ async fn no_job_is_placed_before_the_scheduler_may_read_quotas() {
 async fn places_of_a_job_whose_leader_is_not_made_are_given_back_for_a_while() {
     let cluster = JobCluster::start().await;
     cluster.offer("16").await;
-    // A pod of somebody else has the leader's name.
+    // A pod that is not the job's has the leader's name.
     let foreign: Pod = serde_json::from_value(pod("rl-learner", json!({}), json!({"schedulerName": "other"}))).unwrap();
     cluster.pods().create(&PostParams::default(), &foreign).await.unwrap();
     let scheduler = cluster.scheduler(&["--start-limit", "2s"]);

@@ -59,7 +59,7 @@ fn node(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref())
 }
 
-/// Bound, or told why not.
+/// Bound, or its condition says why not.
 fn settled(pod: &Pod) -> bool {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     node(pod).is_some() || conditions.any(|found| found.type_ == "PodScheduled" && found.status == "False")
@@ -131,7 +131,7 @@ impl JobCluster {
         }
     }
 
-    /// The case rests: whatever has a place runs there, and everybody else was told why not.
+    /// The case rests: whatever has a place runs there, and the conditions of the others say why not.
     async fn rests(&self, case: &Case) -> bool {
         // Pods first: who is on a node now was placed by what the jobs say now.
         let pods = self.all_pods().await;

@@ -175,7 +175,7 @@ async fn a_rule_that_is_no_cel_is_refused_and_a_new_rule_spares_untouched_fields
     let (_, text) = refusal(boxes.create(&PostParams::default(), &serde_json::from_value(none).unwrap()).await);
     assert!(text.contains("spec.size: Invalid value: \"object\": failed rule: self.wide > 0"), "{text}");
     boxes.create(&PostParams::default(), &serde_json::from_value(one).unwrap()).await.unwrap();
-    // A stricter rule: the part that it forbids may stay, and may not be written anew.
+    // A stricter rule: the part that it forbids may stay, and may not be written again.
     definitions.patch("boxes.example.com", &apply, &Patch::Apply(definition("self.wide > 5"))).await.unwrap();
     let patch =
         async |spec: Value| boxes.patch("one", &PatchParams::default(), &Patch::Merge(json!({ "spec": spec }))).await;
@@ -186,7 +186,7 @@ async fn a_rule_that_is_no_cel_is_refused_and_a_new_rule_spares_untouched_fields
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_came_in_before_the_rules_and_breaks_one_is_told_of_it() {
+async fn a_job_that_came_in_before_the_rules_and_breaks_one_says_so() {
     let cluster = JobCluster::start().await;
     let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
     let apply = async |definition: Value| {
@@ -202,7 +202,7 @@ async fn a_job_that_came_in_before_the_rules_and_breaks_one_is_told_of_it() {
     apply(with_rules).await;
     assert_eq!(refusal(create(&cluster, job("c.d", |_| {})).await).0, 422, "the rules are in force");
     let _controller = cluster.controller(&["--leader-elect=false"]);
-    until("the owner is told", SOON, async || {
+    until("the status says why", SOON, async || {
         cluster.events("a.b").await.iter().any(|reason| reason == "InvalidSpec").then_some(())
     })
     .await;

@@ -274,7 +274,7 @@ fn other_nodes_are_kept_when_they_need_a_fifth_fewer_gpus_to_come_free() {
 }
 
 #[test]
-fn an_earmark_ends_with_its_gang_its_limit_or_a_node_and_is_no_larger_than_its_share() {
+fn an_earmark_ends_with_its_gang_limit_or_node_and_is_no_larger_than_its_share() {
     let mut gangs = aged(|_| {});
     gangs.delete("big-0");
     gangs.delete("big-1");

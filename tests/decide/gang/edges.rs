@@ -310,7 +310,7 @@ fn a_final_failure_evicts_the_others_and_not_the_pod_itself() {
     gangs.wait(8);
     assert!(first > gangs.cluster.bind_faults.len() || first < 40);
     let evicted = gangs.cluster.evicted.clone();
-    assert!(!evicted.is_empty(), "somebody could not be bound for good");
+    assert!(!evicted.is_empty(), "a member could not be bound for good");
     assert!(evicted.len() < 3 * 3, "{evicted:?}");
 }
 

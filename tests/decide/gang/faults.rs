@@ -562,7 +562,7 @@ fn when_the_volume_of_one_member_cannot_be_made_nobody_of_the_gang_goes() {
     gangs.cluster.provision("c1");
     gangs.cluster.change_claim("c2", |facts| facts.selected_node = None);
     gangs.cluster.settle();
-    assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (0, 0), "nobody has locked yet: all of it goes back");
+    assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (0, 0), "no lock is taken yet: all of it goes back");
     assert_eq!((gangs.reported("GangBindFailed"), gangs.reported("GangHoldReleased")), (1, 1));
     gangs.cluster.now += std::time::Duration::from_secs(2);
     gangs.cluster.settle();
@@ -745,7 +745,7 @@ fn a_gang_satisfied_by_another_scheduler_gives_its_reservations_back() {
 }
 
 #[test]
-fn every_quorum_of_a_gang_whose_rule_stays_is_told() {
+fn every_quorum_of_a_gang_whose_rule_stays_is_reported() {
     let mut gangs = no_nodes();
     gangs.plain_node("n", 4, "x");
     let keys = gang("g", "2", &[("match-policy", "only-waiting")]);

@@ -2,7 +2,7 @@
 //! one gang; requests that arrive in any order, agents that serve in any order, and a scheduler that dies and starts again.
 //!
 //! A state is the cluster with the scheduler as it stands, reached by a path that is run again to go on from it. Left alone, every
-//! state heals: one gang is bound whole, nobody of the other one. The same pods without their gang keys, one by one as any
+//! state heals: one gang is bound whole, no member of the other one. The same pods without their gang keys, one by one as any
 //! scheduler would take them, must fail that.
 #![allow(clippy::disallowed_methods)] // it prints how long it took
 
@@ -145,7 +145,7 @@ fn request(effect: &Effect) -> String {
     }
 }
 
-/// Left alone, with requests answered and agents serving: one gang is whole and nobody of the other one is bound.
+/// Left alone, with requests answered and agents serving: one gang is whole and no member of the other one is bound.
 fn heals(cluster: &mut TestScheduler) -> bool {
     for _ in 0..200 {
         cluster.deliver();
@@ -197,7 +197,7 @@ impl Model for Gangs {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("left alone, one gang is bound whole and nobody of the other", |_, state: &State| {
+            Property::always("left alone, one gang is bound whole and no member of the other", |_, state: &State| {
                 state.heals
             }),
             Property::sometimes("half of a gang is bound on the way", |_, state: &State| state.half),
@@ -224,7 +224,7 @@ fn check(keys: bool, crashes: u8) -> Vec<&'static str> {
     checker.discoveries().into_keys().collect()
 }
 
-const WHOLE: &str = "left alone, one gang is bound whole and nobody of the other";
+const WHOLE: &str = "left alone, one gang is bound whole and no member of the other";
 
 #[test]
 fn two_gangs_that_need_the_same_two_nodes_never_block_each_other_whatever_dies() {

@@ -18,7 +18,7 @@ fn restate(gangs: &mut TestGangs, name: &str, keys: &[(String, String)]) {
     gangs.change(name, |facts| facts.spec.gang = declared("ml", keys));
 }
 
-/// Nobody of the gang is bound, now and after a restart.
+/// No member of the gang is bound, now and after a restart.
 fn stays_out(gangs: &mut TestGangs, name: &str) {
     gangs.wait(3);
     assert_eq!(gangs.count(name), 0);

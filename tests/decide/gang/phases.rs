@@ -13,7 +13,7 @@ type Members = (usize, usize, usize, usize, usize);
 
 fn stand(min: u32, (pending, bound, running, succeeded, failed): Members) -> TestGangs {
     let mut gangs = TestGangs::new(64);
-    // Nobody schedules: the members are as they are made.
+    // No scheduler runs: the members are as they are made.
     gangs.cluster.step_down();
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(min));
     let states = [

@@ -1,4 +1,4 @@
-//! Random gangs on random small clusters. Whatever comes, goes, ends, crashes and is relabelled: nobody is bound before its group is
+//! Random gangs on random small clusters. Whatever comes, goes, ends, crashes and is relabelled: no member is bound before its group is
 //! satisfied, a Strict group holds nothing at rest, a group that fits is bound, and holding ends.
 //!
 //! Every case is its seed. `GANG_SEED` runs one case and prints its story, `GANG_CASES` sets how many are run.
@@ -100,7 +100,7 @@ impl Case {
         self.gangs.plain_node(&name, cpus, pool);
     }
 
-    /// One group of one or two gangs; nobody of them exists yet. Returns how many members each is to get.
+    /// One group of one or two gangs; none of their members exists yet. Returns how many members each is to get.
     fn plan(&mut self) -> Vec<(usize, usize)> {
         let group = self.groups.len();
         let alike = self.rng.u8(..12) == 0;
@@ -155,7 +155,7 @@ impl Case {
         self.gangs.pod_group(&name, |facts| facts.spec.min = Some(min));
     }
 
-    /// Somebody edits the minimum of a gang, running or not.
+    /// The minimum of a gang is edited, running or not.
     fn edit(&mut self) {
         let alone: Vec<usize> =
             (0..self.plans.len()).filter(|at| self.groups[self.plans[*at].group].len() == 1).collect();
@@ -291,7 +291,7 @@ impl Case {
         }
     }
 
-    /// The provisioner makes every volume that it was told a node for, where only that node reaches it. `false` when there was
+    /// The provisioner makes every volume that was given a node, where only that node reaches it. `false` when there was
     /// none to be made.
     fn provision(&mut self) -> bool {
         let cluster = &mut self.gangs.cluster;
@@ -336,7 +336,7 @@ impl Case {
                     self.rest();
                     if self.rng.bool() {
                         let prefix = key.name.split('-').next().unwrap_or("again").to_owned();
-                        self.say("  and made anew".to_owned());
+                        self.say("  and made again".to_owned());
                         self.submit(&prefix, member);
                     }
                 }
@@ -387,7 +387,7 @@ impl Case {
         let through = self.rng.usize(..=held);
         self.say(format!("crash after {through} of {held} requests"));
         self.gangs.cluster.deliver_only(through);
-        // Nobody waits for the volumes of whoever was on its way any more.
+        // The volumes of pods that were on their way are not waited for any more.
         self.gangs
             .cluster
             .claims
@@ -464,7 +464,7 @@ impl Case {
         self.check_holds();
     }
 
-    /// A gang that lost members to others keeps its minimum, or nobody.
+    /// A gang that lost members to others keeps its minimum, or no member.
     fn check_victims(&self, leaving: &[PodKey]) {
         let gangs: BTreeSet<usize> = leaving.iter().filter_map(|key| self.members[key].gang).collect();
         for at in gangs {
@@ -644,7 +644,7 @@ impl Case {
             self.step();
         }
         self.say("nothing new comes any more".to_owned());
-        // A group that has just failed rests for a second; whoever is evicted for it gives another one a try.
+        // A group that has just failed rests for a second; a pod that is evicted for it gives another one a try.
         for _ in 0..10 {
             let before = (self.members.len(), self.was_bound.clone());
             self.pass(3);
@@ -654,7 +654,7 @@ impl Case {
             }
         }
         if self.gangs.cluster.nominations() > 0 {
-            // Room that is kept for somebody opens after a minute at the latest.
+            // Room that is kept for a pod or group opens after a minute at the latest.
             self.pass(65);
             self.rest();
         }

@@ -82,7 +82,7 @@ fn a_gang_with_a_member_as_important_as_the_pod_is_no_victim_below_its_minimum()
 
 #[test]
 fn a_gang_that_preempts_counts_the_surplus_of_its_victims_once() {
-    // Two places are needed, the gang can spare one: all of it leaves, or nobody.
+    // Two places are needed, the gang can spare one: all of it leaves, or none.
     let mut gangs = gang_on(4, "3");
     for n in 0..2 {
         let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "2", &[]));
@@ -223,7 +223,7 @@ fn unlike_members_get_victims_where_each_of_them_can_go() {
 }
 
 #[test]
-fn nobody_is_evicted_for_unlike_members_that_would_not_all_fit() {
+fn no_pod_is_evicted_for_unlike_members_that_would_not_all_fit() {
     let mut gangs = TestGangs::with(Default::default());
     full_node(&mut gangs, "x", 1);
     unlike(&mut gangs, "high-0", "3", None);
@@ -271,7 +271,7 @@ fn a_gang_looks_for_other_victims_when_the_node_of_one_dies_with_it() {
 }
 
 #[test]
-fn nobody_joins_a_gang_whose_members_are_about_to_leave() {
+fn no_pod_joins_a_gang_whose_members_are_about_to_leave() {
     let mut gangs = TestGangs::with(Default::default());
     gangs.plain_node("n1", 2, "x");
     let keys = gang("low", "2", &[("match-policy", "waiting-and-running")]);

@@ -247,7 +247,7 @@ fn row_15_nothing_is_tried_before_the_last_needed_pod_exists() {
 }
 
 #[test]
-fn row_16_a_total_that_never_comes_starves_nobody() {
+fn row_16_a_total_that_never_comes_starves_no_other_gang() {
     let mut gangs = TestGangs::new(4);
     gangs.members("g", 5, &gang("g", "5", &[("total-number", "8")]));
     gangs.wait(3);
@@ -283,7 +283,7 @@ fn row_17_a_non_strict_gang_whose_wait_is_over_is_released_and_marked() {
     gangs.node("more", 4);
     gangs.wait(10);
     assert_eq!(gangs.count("g"), 0);
-    // A controller makes each pod anew as it is deleted.
+    // A controller makes each pod again as it is deleted.
     for n in 0..3 {
         gangs.delete(&format!("g-{n}"));
         gangs.member(&format!("g-{n}"), &keys);

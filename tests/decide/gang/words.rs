@@ -511,7 +511,7 @@ fn a_strict_gang_whose_waiting_time_does_not_run_says_so_at_once() {
 }
 
 #[test]
-fn a_pod_group_that_the_scheduler_made_for_pods_without_controller_goes_with_the_last_of_them() {
+fn a_pod_group_made_for_pods_without_controller_goes_with_the_last_of_them() {
     let policy = GangPolicy { create_pod_groups: true, ..GangPolicy::default() };
     let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
     gangs.node("n", 8);

@@ -32,7 +32,7 @@ fn members_that_are_seen_bound_and_running_ask_for_no_new_judgement_of_their_gan
         for n in 0..count {
             gangs.change(&format!("g-{n}"), |facts| facts.handoff.phase = Phase::Running);
         }
-        assert_eq!(reviews(&gangs), before, "whoever starts to run changes no verdict");
+        assert_eq!(reviews(&gangs), before, "a pod that starts to run changes no verdict");
     }
 }
 

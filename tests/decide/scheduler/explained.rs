@@ -1,4 +1,4 @@
-//! What people are told: of pods that wait, of pods that do not exist, of the queue. `docs/explain.md` quotes it.
+//! What people read: of pods that wait, of pods that do not exist, of the queue. `docs/explain.md` quotes it.
 
 use std::path::Path;
 
@@ -181,7 +181,7 @@ fn the_documentation_quotes_what_is_printed() {
         if update {
             text.replace_range(start..end, &printed);
         }
-        assert!(update || text[start..end] == printed, "{mark}: UPDATE_DOCS=1 writes it anew; printed is\n{printed}");
+        assert!(update || text[start..end] == printed, "{mark}: UPDATE_DOCS=1 writes it again; printed is\n{printed}");
     }
     if update {
         std::fs::write(&path, text).unwrap();

@@ -172,7 +172,7 @@ fn further_victims_are_those_that_no_budget_guards_and_broken_budgets_are_counte
 }
 
 #[test]
-fn nobody_leaves_beside_pods_that_are_leaving_already() {
+fn no_pod_leaves_beside_pods_that_are_leaving_already() {
     let mut cluster = cluster();
     cluster.node("n1", 2);
     bound(&mut cluster, "leaving", ONE, 1);

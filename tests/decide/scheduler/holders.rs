@@ -121,7 +121,7 @@ fn what_is_said_twice_counts_after_the_second_time_too() {
 }
 
 #[test]
-fn a_pod_without_an_assignment_takes_a_node_out_only_where_its_daemon_cannot_say_what_it_holds() {
+fn a_pod_without_assignment_takes_a_node_out_where_no_daemon_says_what_it_holds() {
     let mut cluster = four();
     forged(&mut cluster, "pinned", ONE, &[]);
     assert_eq!(room(&mut cluster), 3, "its request counts, as it does for every scheduler");
@@ -145,7 +145,7 @@ fn what_the_daemon_says_counts_instead_of_the_annotation() {
 }
 
 #[test]
-fn a_pod_that_runs_unserved_holds_nothing_and_one_that_is_gone_holds_what_the_kubelet_keeps() {
+fn a_pod_that_runs_unserved_holds_nothing_and_a_gone_one_what_the_kubelet_keeps() {
     let mut cluster = four();
     forged(&mut cluster, "unserved", ONE, &[0]);
     says(&mut cluster, &[("unserved", BTreeMap::new()), ("gone", entries(&[2, 3]))]);

@@ -391,7 +391,7 @@ fn wide(name: &str, containers: usize, limits: &[(&str, &str)]) -> PodFacts {
     facts
 }
 
-/// The daemon reads annotations up to 64 KiB: a pod that would need more is told so before its node is locked.
+/// The daemon reads annotations up to 64 KiB: a pod that would need more is refused before its node is locked.
 #[test]
 fn an_assignment_is_never_larger_than_what_is_read_of_it() {
     let most = 64 * 1024;
@@ -419,8 +419,8 @@ fn an_assignment_is_never_larger_than_what_is_read_of_it() {
         if cluster.bound() == 1 {
             assert!(sizes.iter().all(|size| (1..=most).contains(size)), "{containers}: {sizes:?}");
         } else {
-            let told = said.is_some_and(|text| text.contains("split the pod"));
-            assert!(told && cluster.lock_writes == 0, "{said:?}");
+            let reported = said.is_some_and(|text| text.contains("split the pod"));
+            assert!(reported && cluster.lock_writes == 0, "{said:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Pods that want a gang or a device of Baton and name another scheduler: their controller is told once.
+//! Pods that want a gang or a device of Baton and name another scheduler: their controller gets one event.
 
 use std::collections::BTreeSet;
 

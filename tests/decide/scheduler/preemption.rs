@@ -46,7 +46,7 @@ fn the_least_important_pod_leaves_and_its_devices_go_to_the_pod_that_it_left_for
 }
 
 #[test]
-fn nobody_leaves_where_it_would_not_help_or_where_the_pod_never_preempts() {
+fn no_pod_leaves_where_it_would_not_help_or_where_the_pod_never_preempts() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 2);
     submit(&mut cluster, "low", ONE, 1);
@@ -61,7 +61,7 @@ fn nobody_leaves_where_it_would_not_help_or_where_the_pod_never_preempts() {
 }
 
 #[test]
-fn nobody_is_evicted_twice_while_victims_are_leaving() {
+fn no_pod_is_evicted_twice_while_victims_are_leaving() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 2);
     submit(&mut cluster, "a", ONE, 1);

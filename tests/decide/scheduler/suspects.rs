@@ -108,7 +108,7 @@ fn a_pod_on_its_way_to_a_node_that_becomes_suspect_goes_elsewhere() {
 }
 
 /// 1,000 one-GPU pods, 10 nodes, one whose CDI spec cannot be written: pods lost within 10 minutes, and after how many seconds all
-/// have run, if they have. Each node serves one pod a second, which lives 20 to 40 s; a failed one is made anew a second later.
+/// have run, if they have. Each node serves one pod a second, which lives 20 to 40 s; a failed one is made again a second later.
 fn black_hole(seed: u64, heeded: bool) -> (usize, Option<u64>) {
     let (mut cluster, mut dice, mut suspicion) = (nodes(10), Dice(seed), Suspicion::default());
     cluster.watchful = false;

@@ -416,7 +416,7 @@ fn gang_with_claims(cluster: &mut TestScheduler, mode: &str) {
 }
 
 #[test]
-fn nobody_of_a_gang_locks_a_node_before_the_volumes_of_all_its_members_are_settled() {
+fn no_member_locks_a_node_before_the_volumes_of_all_its_gang_are_settled() {
     let mut cluster = cluster();
     cluster.class("local", true, &[]);
     cluster.claim("one", 10, |_| {});

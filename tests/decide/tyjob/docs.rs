@@ -74,7 +74,7 @@ fn submit(jobs: &mut TestJobs, facts: JobFacts) -> String {
     name
 }
 
-/// Somebody else's pod on a node.
+/// A pod of no job on a node.
 fn busy(jobs: &mut TestJobs, node: &str, cpu: &str, memory: &str) {
     let mut taken = pod(&format!("on-{node}"), &[("cpu", cpu), ("memory", memory)], jobs.cluster.now);
     taken.handoff.node = Some(node.into());

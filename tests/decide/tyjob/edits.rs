@@ -341,7 +341,7 @@ fn room_that_was_made_before_a_restart_is_not_kept_for_the_job_either() {
 }
 
 #[test]
-fn a_template_that_changes_before_the_leader_is_made_is_placed_anew() {
+fn a_template_that_changes_before_the_leader_is_made_is_placed_again() {
     let mut jobs = one_node(4);
     jobs.run("rl", CPU, (2, CPU), |spec| spec.basic = BasicPolicy::Gang);
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 3));

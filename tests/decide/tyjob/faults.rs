@@ -18,7 +18,7 @@ fn two_nodes() -> TestJobs {
 }
 
 #[test]
-fn a_leader_place_that_is_not_used_in_time_is_given_up_and_found_anew() {
+fn a_leader_place_that_is_not_used_in_time_is_given_up_and_found_again() {
     let mut jobs = two_nodes();
     jobs.run("rl", CPU, (1, CPU), |_| {});
     assert_eq!(jobs.places("rl")["learner"], "a");
@@ -27,7 +27,7 @@ fn a_leader_place_that_is_not_used_in_time_is_given_up_and_found_anew() {
     jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
     jobs.cluster.wait(3);
     assert_eq!(jobs.places("rl")["learner"], "b");
-    assert_eq!(jobs.places("rl")["actor-0"], "a", "nobody waits for it: there is no leader's address yet");
+    assert_eq!(jobs.places("rl")["actor-0"], "a", "no pod waits for it: there is no leader's address yet");
     assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
 }
 
@@ -73,7 +73,7 @@ fn a_vanished_node_voids_its_places_and_only_those() {
 }
 
 #[test]
-fn another_attempt_voids_every_place_and_the_job_is_placed_anew() {
+fn another_attempt_voids_every_place_and_the_job_is_placed_again() {
     let mut jobs = two_nodes();
     jobs.run("rl", CPU, (2, CPU), |_| {});
     jobs.start("rl");
@@ -252,7 +252,7 @@ fn a_write_that_fails_is_repeated_until_the_status_says_what_was_decided() {
 }
 
 #[test]
-fn somebody_elses_edit_of_our_half_is_put_right() {
+fn another_clients_edit_of_our_half_is_put_right() {
     let mut jobs = two_nodes();
     jobs.run("rl", CPU, (1, CPU), |_| {});
     jobs.change("rl", |facts| facts.allocations.clear());
@@ -408,7 +408,7 @@ fn a_pod_that_is_bound_elsewhere_than_its_place_has_its_place_there() {
     made.handoff.node = Some("b".into());
     jobs.cluster.submit(made);
     jobs.cluster.settle();
-    assert_eq!((jobs.places("rl")["actor-0"].as_str(), jobs.reserved()), ("b", 1), "somebody bound it by hand");
+    assert_eq!((jobs.places("rl")["actor-0"].as_str(), jobs.reserved()), ("b", 1), "it was bound by hand");
     assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
     jobs.check();
 }
@@ -427,7 +427,7 @@ fn places_are_kept_when_the_leader_has_ended_before_its_controller_saw_it() {
     jobs.cluster.finish("rl-learner");
     jobs.cluster.pod("next", &[("cpu", "2")]);
     jobs.cluster.settle();
-    assert_eq!(jobs.cluster.node_of("next"), Some("a"), "its room is somebody else's by now");
+    assert_eq!(jobs.cluster.node_of("next"), Some("a"), "its room is another pod's by now");
     jobs.cluster.nodes.remove("b");
     jobs.cluster.event(WorldEvent::NodeGone("b".into()));
     jobs.cluster.settle();

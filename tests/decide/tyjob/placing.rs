@@ -145,7 +145,7 @@ fn pods_take_their_places_over_and_end_up_bound_with_their_devices() {
     let gpus: &[(&str, &str)] = &[("cpu", "1"), ("nvidia.com/gpu", "2")];
     jobs.run("rl", gpus, (3, gpus), |_| {});
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 4));
-    // What is reserved is nobody else's.
+    // What is reserved is no other job's.
     jobs.cluster.pod("alone", &[("nvidia.com/gpu", "1")]);
     jobs.cluster.settle();
     assert_eq!(jobs.cluster.node_of("alone"), None);
@@ -270,7 +270,7 @@ fn what_is_explained_names_turn_share_ranks_and_refusals() {
         ("waiting", Some((1, 1)), Some("cpu"))
     );
     assert!((reported.dominant_share - 40.0 / 36.0).abs() < 1e-9);
-    assert_eq!(reported.seats.len(), 2, "pods that are alike are told together");
+    assert_eq!(reported.seats.len(), 2, "pods that are alike are reported together");
     let leader: Vec<&str> = reported.seats[0].nodes.iter().map(|node| node.node.as_str()).collect();
     assert_eq!(leader, ["c", "b", "a"], "the fullest first");
     assert_eq!(reported.seats[1].pods, 3);

@@ -34,7 +34,7 @@ fn state(machine: &HandoffNode, pod: &str, container: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kubelet_that_forces_a_numa_node_is_answered_with_the_assignment_and_told() {
+async fn a_kubelet_that_forces_a_numa_node_gets_the_assignment_and_is_reported() {
     let machine = HandoffNode::start().await;
     force(&machine, &["GPU-0"]);
     machine.schedule(&gpus("a", &["GPU-5"])).await;
@@ -43,7 +43,7 @@ async fn a_kubelet_that_forces_a_numa_node_is_answered_with_the_assignment_and_t
     assert_eq!(machine.kubelet_of("a", "main"), ["GPU-0".to_owned()].into());
     assert_eq!(machine.env("a", "main", "GPUS"), "GPU-5");
     assert_eq!(machine.agent().ledger_of("a").await, ["GPU-5"]);
-    eventually("the divergence is told", || events(&machine, "DeviceDivergence") > 0).await;
+    eventually("the divergence is reported", || events(&machine, "DeviceDivergence") > 0).await;
     // The scheduler goes by what was served: the device that the kubelet believes taken is free for its pod.
     force(&machine, &[]);
     machine.schedule(&gpus("b", &["GPU-0"])).await;
@@ -166,9 +166,9 @@ async fn a_status_that_names_other_devices_is_told_once() {
     let a = gpus("a", &["GPU-5"]);
     machine.schedule(&a).await;
     machine.agrees(&a).await;
-    let told = |object: &Value| object["status"]["containerStatuses"][0]["allocatedResourcesStatus"].clone();
+    let resources = |object: &Value| object["status"]["containerStatuses"][0]["allocatedResourcesStatus"].clone();
     eventually("the kubelet's own status names the device", || {
-        machine.object("a").is_some_and(|pod| told(&pod)[0]["resources"][0]["resourceID"] == "GPU-5")
+        machine.object("a").is_some_and(|pod| resources(&pod)[0]["resources"][0]["resourceID"] == "GPU-5")
     })
     .await;
     assert_eq!(events(&machine, "DeviceDivergence"), 0);
@@ -176,5 +176,5 @@ async fn a_status_that_names_other_devices_is_told_once() {
     status["containerStatuses"][0]["allocatedResourcesStatus"][0]["resources"][0]["resourceID"] = json!("GPU-1");
     let patch = json!({"status": {"containerStatuses": status["containerStatuses"]}});
     machine.pods().patch_status("a", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
-    eventually("the divergence is told", || events(&machine, "DeviceDivergence") == 1).await;
+    eventually("the divergence is reported", || events(&machine, "DeviceDivergence") == 1).await;
 }

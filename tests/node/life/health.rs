@@ -190,7 +190,7 @@ async fn a_gpu_whose_device_node_goes_is_out_of_service_until_it_returns() {
         std::fs::remove_file(&file).unwrap();
         node.until(NVIDIA_GPU, 7).await;
     }
-    // A device root that was made anew is watched too.
+    // A device root that was made again is watched too.
     let (root, old) = (node.machine.dev_root(), node.path("old"));
     std::fs::rename(&root, &old).unwrap();
     std::fs::create_dir(&root).unwrap();

@@ -42,7 +42,7 @@ async fn malformed_oversized_and_endless_calls_do_no_harm() {
         matches!(refused.code(), tonic::Code::OutOfRange | tonic::Code::ResourceExhausted | tonic::Code::Internal),
         "{refused}"
     );
-    // A flood of streams that nobody reads.
+    // A flood of streams that are not read.
     let mut held = Vec::new();
     for _ in 0..12 {
         held.push(client.list_and_watch(api::Empty {}).await.unwrap());
@@ -147,7 +147,7 @@ async fn floods_of_frames_and_streams_leave_the_daemon_small_and_serving() {
             stream.write_all(&start).await?;
             stream.write_all(&bytes).await
         };
-        // It may be cut off in the middle, or nobody reads on.
+        // It may be cut off in the middle.
         let sent = tokio::time::timeout(Duration::from_millis(500), send).await;
         println!("{what}: {} bytes, {sent:?}", bytes.len());
         let mut client = DevicePluginClient::new(dial(&socket, PATIENCE).await.unwrap());
@@ -183,7 +183,7 @@ async fn a_process_of_another_user_is_turned_away_even_where_the_file_lets_it_in
     let daemon = node.daemon();
     node.until(NVIDIA_GPU, 8).await;
     let socket = node.sockets().into_iter().next().unwrap();
-    // As if somebody had opened every door on the way to the socket.
+    // As if every directory on the way to the socket were open to all.
     for path in socket.ancestors().take_while(|path| path.starts_with(node.path(""))) {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
     }

@@ -119,7 +119,7 @@ async fn a_new_partition_is_offered_without_a_restart_and_the_old_name_offers_no
 }
 
 #[tokio::test]
-async fn a_part_in_use_stays_listed_and_named_after_its_gpu_was_split_anew() {
+async fn a_part_in_use_stays_listed_and_named_after_its_gpu_was_split_again() {
     let node = node("held", MigStrategy::Mixed);
     let parts = node.machine.mig(0, &["1g.10gb", "1g.10gb"]).unwrap();
     let held = DeviceId::parse(&parts[0]).unwrap();

@@ -26,7 +26,7 @@ fn registrar(node: &TestNode, script: &[Answer]) -> Registrar {
 }
 
 async fn until_held(registrar: &Registrar) {
-    until("a stream is held", || registrar.reported(|told| told.held == 1)).await;
+    until("a stream is held", || registrar.reported(|seen| seen.held == 1)).await;
 }
 
 #[tokio::test]
@@ -36,8 +36,8 @@ async fn a_registration_that_is_refused_is_made_again_until_it_is_taken() {
     let daemon = node.daemon();
     until_held(&registrar).await;
     assert_eq!(registrar.answers(), [Answer::Refuse, Answer::Refuse, Answer::Refuse, Answer::Hold]);
-    registrar.reported(|told| {
-        let (name, endpoint, _) = &told.registrations[0];
+    registrar.reported(|seen| {
+        let (name, endpoint, _) = &seen.registrations[0];
         assert_eq!(name, NVIDIA_GPU);
         assert!(!endpoint.contains('/') && endpoint.len() <= 32, "a bare file name: {endpoint}");
     });
@@ -60,7 +60,7 @@ async fn every_request_to_the_kubelet_names_a_plain_authority() {
     let registrar = registrar(&node, &[Answer::Refuse]);
     let daemon = node.daemon();
     until_held(&registrar).await;
-    registrar.reported(|told| assert_eq!(told.authorities, ["localhost", "localhost"]));
+    registrar.reported(|seen| assert_eq!(seen.authorities, ["localhost", "localhost"]));
     daemon.stop().await;
 }
 
@@ -89,6 +89,6 @@ async fn a_replaced_kubelet_socket_is_registered_with_while_the_old_stream_is_op
     until_held(&old).await;
     let new = registrar(&node, &[]);
     until_held(&new).await;
-    assert_eq!(old.reported(|told| told.registrations.len()), 1);
+    assert_eq!(old.reported(|seen| seen.registrations.len()), 1);
     daemon.stop().await;
 }

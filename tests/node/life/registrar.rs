@@ -1,4 +1,4 @@
-//! The kubelet's registration socket by hand: what it answers, whether it dials back, and what it was told.
+//! The kubelet's registration socket by hand: what it answers, whether it dials back, and what was registered.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -32,9 +32,9 @@ pub enum Answer {
     Hold,
 }
 
-/// What it was told.
+/// What was registered, and how.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Seen {
     /// Resource name and endpoint of each registration, with what it came to.
     pub registrations: Vec<(String, String, Answer)>,
     /// `:authority` of every request.
@@ -45,7 +45,7 @@ pub struct Told {
 
 /// A listening registration socket. It ends when dropped; its file stays, as a killed kubelet's does.
 pub struct Registrar {
-    reported: Arc<Mutex<Told>>,
+    reported: Arc<Mutex<Seen>>,
     stop: CancellationToken,
 }
 
@@ -53,7 +53,7 @@ pub struct Registrar {
 struct Service {
     directory: PathBuf,
     script: Arc<Mutex<VecDeque<Answer>>>,
-    reported: Arc<Mutex<Told>>,
+    reported: Arc<Mutex<Seen>>,
     stop: CancellationToken,
 }
 
@@ -62,7 +62,7 @@ impl Registrar {
     pub fn start(socket: &Path, directory: &Path, script: &[Answer]) -> Self {
         std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
         let _ = std::fs::remove_file(socket);
-        let (reported, stop) = (Arc::<Mutex<Told>>::default(), CancellationToken::new());
+        let (reported, stop) = (Arc::<Mutex<Seen>>::default(), CancellationToken::new());
         let service = Service {
             directory: directory.to_owned(),
             script: Arc::new(Mutex::new(script.iter().copied().collect())),
@@ -73,7 +73,7 @@ impl Registrar {
         Self { reported, stop }
     }
 
-    pub fn reported<T>(&self, look: impl FnOnce(&Told) -> T) -> T {
+    pub fn reported<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
         look(&self.reported.lock().unwrap())
     }
 

@@ -75,7 +75,7 @@ impl NodeCluster {
 
 #[tokio::test]
 async fn inventory_labels_and_lease_stand_in_the_api_and_change_only_with_the_machine() {
-    let mut node = TestNode::new(NodeSpec::new("told"));
+    let mut node = TestNode::new(NodeSpec::new("reported"));
     node.options.periods.heartbeat = Duration::from_millis(300);
     let cluster = cluster(&mut node).await;
     let daemon = node.shipped();

@@ -76,7 +76,7 @@ mod tests {
             ("fewer leave", candidate(2, &[(-5, 0, false)]), candidate(1, &[(-5, 0, false), (-6, 0, false)])),
             ("the victim is younger", candidate(2, &[(4, 9, false)]), candidate(1, &[(4, 8, false)])),
             ("the node is older", candidate(1, &[(4, 9, false)]), candidate(2, &[(4, 9, false)])),
-            ("nobody has to leave", candidate(2, &[]), candidate(1, &[(i32::MIN, 9, false)])),
+            ("no pod has to leave", candidate(2, &[]), candidate(1, &[(i32::MIN, 9, false)])),
         ];
         for (why, cheap, dear) in pairs {
             assert_eq!(cheapest(&[cheap.clone(), dear.clone()]), Some(&cheap), "{why}");

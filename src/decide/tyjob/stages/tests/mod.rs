@@ -1,4 +1,4 @@
-//! The life of a job, told in verbs over a small cluster: a scheduler's words, a kubelet's words, and the time.
+//! The life of a job, in verbs over a small cluster: a scheduler's words, a kubelet's words, and the time.
 
 mod cases;
 mod chaos;
