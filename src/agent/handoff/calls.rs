@@ -4,14 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use tonic::Status;
 
 use super::service::{CallReads, HandoffService, LastPreference, MAX_ROUNDS, RESERVE};
-use crate::kubelet::DeviceCalls;
 use baton_contract::deviceplugin::{
-    AllocateRequest, AllocateResponse, ContainerPreferredAllocationResponse, PreStartContainerRequest,
-    PreferredAllocationRequest, PreferredAllocationResponse,
+    ContainerPreferredAllocationResponse, PreStartContainerRequest, PreferredAllocationRequest,
+    PreferredAllocationResponse,
 };
 use baton_decide::handoff::prefer::{self, Preference, PreferenceOrder};
 use baton_decide::handoff::verify::may_start;
@@ -20,7 +18,11 @@ use baton_runtime::clock;
 
 impl HandoffService {
     /// Steers the kubelet to the assigned devices. Never fails: what is not known is filled with available ids.
-    async fn prefer(&self, resource: &str, request: PreferredAllocationRequest) -> PreferredAllocationResponse {
+    pub(super) async fn prefer(
+        &self,
+        resource: &str,
+        request: PreferredAllocationRequest,
+    ) -> PreferredAllocationResponse {
         let deadline = clock::mono() + self.settings.budget.saturating_sub(RESERVE) / 2;
         let mut response = PreferredAllocationResponse::default();
         let single = request.container_requests.len() == 1;
@@ -65,7 +67,7 @@ impl HandoffService {
     }
 
     /// With the start barrier on: refuses a start whose committed devices are not the assignment; the kubelet tries again.
-    async fn verify_start(&self, resource: &str, request: PreStartContainerRequest) -> Result<(), Status> {
+    pub(super) async fn verify_start(&self, resource: &str, request: PreStartContainerRequest) -> Result<(), Status> {
         if !self.settings.verify_before_start {
             return Ok(());
         }
@@ -77,31 +79,5 @@ impl HandoffService {
         };
         let seen = self.context.view.seen();
         may_start(resource, &request.devices_ids, &state.ledger, &seen.pods).map_err(Status::failed_precondition)
-    }
-}
-
-impl DeviceCalls for HandoffService {
-    fn allocate<'a>(
-        &'a self,
-        resource: &'a str,
-        request: AllocateRequest,
-    ) -> BoxFuture<'a, Result<AllocateResponse, Status>> {
-        Box::pin(self.allocate(resource, request))
-    }
-
-    fn preferred<'a>(
-        &'a self,
-        resource: &'a str,
-        request: PreferredAllocationRequest,
-    ) -> BoxFuture<'a, PreferredAllocationResponse> {
-        Box::pin(self.prefer(resource, request))
-    }
-
-    fn pre_start<'a>(
-        &'a self,
-        resource: &'a str,
-        request: PreStartContainerRequest,
-    ) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(self.verify_start(resource, request))
     }
 }

@@ -7,7 +7,6 @@
 pub mod api;
 mod calls;
 mod checkpoint;
-mod follow_up;
 pub mod housekeeping;
 pub mod ledger_file;
 pub mod metrics;

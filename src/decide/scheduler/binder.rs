@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::lock::{Missing, ReleaseReason};
+use crate::lock::{HolderState, Intent, Missing, ReleaseReason};
 use crate::world::{NodeId, PodId, Wake};
 use baton_contract::{LockRead, PodKey, PodUid, key, print_bind_timestamp};
 
@@ -318,6 +318,108 @@ impl Binder {
         let ticket = Ticket(cx.sequence.number());
         self.tickets.insert(ticket, id);
         ticket
+    }
+
+    /// Lets the first pod of a node's lock queue take the lock, if it may.
+    pub fn advance(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
+        while cx.leading {
+            let Some(id) = self.next_in_queue(cx, node_id) else { return };
+            let Some(attempt) = self.attempts.get(&id) else { return };
+            if let Some(why) = Self::outdated(cx, attempt) {
+                self.cancel(cx, id, Cancel::Requeue(why));
+                continue;
+            }
+            if attempt.not_before > cx.now.mono {
+                return;
+            }
+            let Some(node) = cx.world.node(node_id) else { return };
+            if node.lock.read.raw().is_some_and(|raw| self.locks.releases.contains_key(&(node_id, raw.into()))) {
+                return;
+            }
+            if let Some((holder, raw)) = self.unknown_outcome(cx, node) {
+                self.read_holder(cx, &raw, holder, node_id);
+                return;
+            }
+            let claim = attempt.claim();
+            let written = node.lock.read.raw().is_some_and(|raw| attempt.lock_value.as_deref() == Some(raw));
+            // A value that this attempt wrote may name no holder, and the answer to the write may be lost. A value that names the pod
+            // may be older than the attempt: the bind then uses the time of that lock.
+            let intent = match Self::intent(cx, node, &claim) {
+                Intent::Own { time } => Intent::Own { time },
+                _ if written => Intent::Own { time: attempt.time },
+                other => other,
+            };
+            match intent {
+                Intent::Set => self.lock(cx, id, None),
+                Intent::Own { time } => {
+                    let raw = node.lock.read.raw().map(Into::into);
+                    self.make_head(id);
+                    if let Some(attempt) = self.attempts.get_mut(&id) {
+                        attempt.time = time;
+                        attempt.lock_value = raw;
+                    }
+                    self.bind(cx, id);
+                }
+                Intent::TakeOver { old, reason } => {
+                    let unproven = self.unproven(&node.lock.read, reason);
+                    self.end_unserved(cx, node_id, reason);
+                    if let Some(holder) = unproven {
+                        self.read_holder(cx, &old, holder, node_id);
+                        return;
+                    }
+                    self.lock(cx, id, Some(old));
+                }
+                Intent::Fence { pod, age } => self.fence(cx, node_id, pod, age),
+                Intent::Wait { recheck, .. } => {
+                    // It waits regularly: earlier failures do not count towards the limit.
+                    if let Some(attempt) = self.attempts.get_mut(&id) {
+                        attempt.trouble_since = None;
+                    }
+                    if let Some(at) = recheck {
+                        cx.timers.set(at, Timer::Node(node_id));
+                    }
+                }
+            }
+            return;
+        }
+    }
+
+    /// The next attempt of a node's queue: one that already holds the lock (a bind that is resumed), else the first one.
+    fn next_in_queue(&self, cx: &Context<'_>, node_id: NodeId) -> Option<PodId> {
+        let queue = self.queues.get(&node_id).filter(|queue| queue.head.is_none())?;
+        let &(_, _, first) = queue.waiting.first()?;
+        let raw = cx.world.node(node_id)?.lock.read.raw();
+        let wrote = |id: &PodId| self.attempts.get(id).is_some_and(|attempt| attempt.lock_value.as_deref() == raw);
+        if raw.is_some()
+            && let Some((.., writer)) = queue.waiting.iter().find(|(.., id)| wrote(id))
+        {
+            return Some(*writer);
+        }
+        let holder = match cx.world.holder(cx.world.node(node_id)?, cx.now.wall) {
+            Some(HolderState::Unbound(pod)) => cx.world.pod_id(&pod.uid),
+            _ => None,
+        };
+        let waits = |id: &PodId| self.attempts.get(id).is_some_and(|attempt| queue.waiting.contains(&attempt.turn));
+        Some(holder.filter(waits).unwrap_or(first))
+    }
+
+    fn make_head(&mut self, id: PodId) {
+        let Some(attempt) = self.attempts.get(&id) else { return };
+        if let Some(queue) = self.queues.get_mut(&attempt.node) {
+            queue.waiting.remove(&attempt.turn);
+            queue.head = Some(id);
+        }
+    }
+
+    fn lock(&mut self, cx: &mut Context<'_>, id: PodId, old: Option<Box<str>>) {
+        self.make_head(id);
+        let ticket = self.ticket(cx, id);
+        let format = cx.config.lock_format;
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        let new: Box<str> = attempt.claim().value(format).into();
+        attempt.stage = Stage::Locking(ticket);
+        attempt.lock_value = Some(new.clone());
+        cx.effects.push(Effect::Lock { ticket, node: (*attempt.node_name).into(), old, new });
     }
 
     /// Posts the Binding.

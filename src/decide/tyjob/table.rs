@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 
 use crate::scheduler::rules::{Outcome, Plugins, Reads, Slots, Text, View};
 use crate::scheduler::select::choose::judge;
-use crate::scheduler::select::table::{self, Judge, Ranking};
+use crate::scheduler::select::concern::Judge;
+use crate::scheduler::select::index;
+use crate::scheduler::select::ranks::Ranking;
 use crate::tyjob::placement::{Metric, Utilisation, Weights};
 use crate::world::{Node, NodeId, Pod};
 
@@ -14,10 +16,10 @@ use crate::world::{Node, NodeId, Pod};
 pub(super) type RankedNode = (Reverse<i64>, Box<str>, NodeId);
 
 /// The nodes' verdicts on one pod shape under one metric.
-pub type Table = table::Table<ByMetric, Metric>;
+pub type Table = index::Table<ByMetric, Metric>;
 
 /// Tables of recently used shapes.
-pub type Tables = table::Tables<ByMetric, Metric>;
+pub type Tables = index::Tables<ByMetric, Metric>;
 
 /// Fitting nodes, the best first.
 #[derive(Default)]

@@ -1,5 +1,5 @@
-//! Node locks: the first pod of a lock queue takes the lock, and locks without a bind attempt are resumed, released or fenced
-//! (docs/lock.md, from "Who may take and remove it" on).
+//! What becomes of node locks beside bind attempts: they are resumed, released or fenced (docs/lock.md, from "Who may take and remove
+//! it" on).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,96 +13,12 @@ use crate::scheduler::timers::Timer;
 use crate::world::{Node, NodeId, Place, Pod, PodId};
 use baton_contract::{LockRead, PodKey, PodRef, PodUid};
 
-use super::attempt::{Cancel, Stage};
 use super::{Binder, MOST_DELETIONS, SUSPENDED};
 
 /// The read or the deletion of a holder is repeated after this time.
 const REPEAT_AFTER: Duration = Duration::from_secs(10);
 
 impl Binder {
-    /// Lets the first pod of a node's lock queue take the lock, if it may.
-    pub fn advance(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
-        while cx.leading {
-            let Some(id) = self.next_in_queue(cx, node_id) else { return };
-            let Some(attempt) = self.attempts.get(&id) else { return };
-            if let Some(why) = Self::outdated(cx, attempt) {
-                self.cancel(cx, id, Cancel::Requeue(why));
-                continue;
-            }
-            if attempt.not_before > cx.now.mono {
-                return;
-            }
-            let Some(node) = cx.world.node(node_id) else { return };
-            if node.lock.read.raw().is_some_and(|raw| self.locks.releases.contains_key(&(node_id, raw.into()))) {
-                return;
-            }
-            if let Some((holder, raw)) = self.unknown_outcome(cx, node) {
-                self.read_holder(cx, &raw, holder, node_id);
-                return;
-            }
-            let claim = attempt.claim();
-            let written = node.lock.read.raw().is_some_and(|raw| attempt.lock_value.as_deref() == Some(raw));
-            // A value that this attempt wrote may name no holder, and the answer to the write may be lost. A value that names the pod
-            // may be older than the attempt: the bind then uses the time of that lock.
-            let intent = match Self::intent(cx, node, &claim) {
-                Intent::Own { time } => Intent::Own { time },
-                _ if written => Intent::Own { time: attempt.time },
-                other => other,
-            };
-            match intent {
-                Intent::Set => self.lock(cx, id, None),
-                Intent::Own { time } => {
-                    let raw = node.lock.read.raw().map(Into::into);
-                    self.make_head(id);
-                    if let Some(attempt) = self.attempts.get_mut(&id) {
-                        attempt.time = time;
-                        attempt.lock_value = raw;
-                    }
-                    self.bind(cx, id);
-                }
-                Intent::TakeOver { old, reason } => {
-                    let unproven = self.unproven(&node.lock.read, reason);
-                    self.end_unserved(cx, node_id, reason);
-                    if let Some(holder) = unproven {
-                        self.read_holder(cx, &old, holder, node_id);
-                        return;
-                    }
-                    self.lock(cx, id, Some(old));
-                }
-                Intent::Fence { pod, age } => self.fence(cx, node_id, pod, age),
-                Intent::Wait { recheck, .. } => {
-                    // It waits regularly: earlier failures do not count towards the limit.
-                    if let Some(attempt) = self.attempts.get_mut(&id) {
-                        attempt.trouble_since = None;
-                    }
-                    if let Some(at) = recheck {
-                        cx.timers.set(at, Timer::Node(node_id));
-                    }
-                }
-            }
-            return;
-        }
-    }
-
-    /// The next attempt of a node's queue: one that already holds the lock (a bind that is resumed), else the first one.
-    fn next_in_queue(&self, cx: &Context<'_>, node_id: NodeId) -> Option<PodId> {
-        let queue = self.queues.get(&node_id).filter(|queue| queue.head.is_none())?;
-        let &(_, _, first) = queue.waiting.first()?;
-        let raw = cx.world.node(node_id)?.lock.read.raw();
-        let wrote = |id: &PodId| self.attempts.get(id).is_some_and(|attempt| attempt.lock_value.as_deref() == raw);
-        if raw.is_some()
-            && let Some((.., writer)) = queue.waiting.iter().find(|(.., id)| wrote(id))
-        {
-            return Some(*writer);
-        }
-        let holder = match cx.world.holder(cx.world.node(node_id)?, cx.now.wall) {
-            Some(HolderState::Unbound(pod)) => cx.world.pod_id(&pod.uid),
-            _ => None,
-        };
-        let waits = |id: &PodId| self.attempts.get(id).is_some_and(|attempt| queue.waiting.contains(&attempt.turn));
-        Some(holder.filter(waits).unwrap_or(first))
-    }
-
     /// Checks the lock of a node without a bind attempt: dangling, expired and abandoned locks are released.
     pub fn sweep(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
         if !cx.leading {
@@ -202,28 +118,9 @@ impl Binder {
         acquire(&view, claim, node.liveness(), &cx.config.lock_policy, cx.now.mono, cx.now.wall)
     }
 
-    fn make_head(&mut self, id: PodId) {
-        let Some(attempt) = self.attempts.get(&id) else { return };
-        if let Some(queue) = self.queues.get_mut(&attempt.node) {
-            queue.waiting.remove(&attempt.turn);
-            queue.head = Some(id);
-        }
-    }
-
-    fn lock(&mut self, cx: &mut Context<'_>, id: PodId, old: Option<Box<str>>) {
-        self.make_head(id);
-        let ticket = self.ticket(cx, id);
-        let format = cx.config.lock_format;
-        let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        let new: Box<str> = attempt.claim().value(format).into();
-        attempt.stage = Stage::Locking(ticket);
-        attempt.lock_value = Some(new.clone());
-        cx.effects.push(Effect::Lock { ticket, node: (*attempt.node_name).into(), old, new });
-    }
-
     /// The holder that has to be read before its lock is removed: one that the watch does not show may have been created a moment
     /// ago. `None` when it is proven to be gone.
-    fn unproven(&self, read: &LockRead, reason: ReleaseReason) -> Option<PodKey> {
+    pub(super) fn unproven(&self, read: &LockRead, reason: ReleaseReason) -> Option<PodKey> {
         let LockRead::Held { value, raw } = read else { return None };
         match reason {
             ReleaseReason::Gone(GoneReason::NotFound | GoneReason::Recreated) if !self.locks.proven.contains(raw) => {
@@ -235,7 +132,7 @@ impl Binder {
 
     /// The holder of a removed lock of another scheduler, and that lock, if the watch has not shown the outcome of its bind: the pod
     /// may hold devices that seem free here, so it is read before the lock is written.
-    fn unknown_outcome(&self, cx: &Context<'_>, node: &Node) -> Option<(PodKey, Box<str>)> {
+    pub(super) fn unknown_outcome(&self, cx: &Context<'_>, node: &Node) -> Option<(PodKey, Box<str>)> {
         let (holder, raw) = node.lock.previous.as_ref().filter(|(_, raw)| !self.locks.proven.contains(raw))?;
         let waiting = match cx.world.pod_by_key(&holder.pod) {
             Some(pod) => pod.place == Place::Waiting && !self.attempts.contains_key(&pod.id),
@@ -244,7 +141,7 @@ impl Binder {
         waiting.then(|| (holder.pod.clone(), raw.clone()))
     }
 
-    fn read_holder(&mut self, cx: &mut Context<'_>, raw: &str, holder: PodKey, node: NodeId) {
+    pub(super) fn read_holder(&mut self, cx: &mut Context<'_>, raw: &str, holder: PodKey, node: NodeId) {
         if self.locks.reads.get(raw).is_some_and(|at| cx.now.mono < *at + REPEAT_AFTER) {
             return;
         }
@@ -293,7 +190,7 @@ impl Binder {
 
     /// The holder of an expired lock runs, and the node's daemon says that it never served it: it is deleted, so that its owner makes
     /// another.
-    fn end_unserved(&mut self, cx: &mut Context<'_>, node_id: NodeId, reason: ReleaseReason) {
+    pub(super) fn end_unserved(&mut self, cx: &mut Context<'_>, node_id: NodeId, reason: ReleaseReason) {
         let evicts = cx.config.lock_policy.expired_holder == ExpiredHolder::Evict;
         let Some(node) = cx.world.node(node_id).filter(|_| reason == ReleaseReason::Started && evicts) else { return };
         let Some(HolderState::BoundHere(pod)) = cx.world.holder(node, cx.now.wall) else { return };
@@ -326,7 +223,7 @@ impl Binder {
         }
     }
 
-    fn fence(&mut self, cx: &mut Context<'_>, node: NodeId, pod: PodRef, age: Duration) {
+    pub(super) fn fence(&mut self, cx: &mut Context<'_>, node: NodeId, pod: PodRef, age: Duration) {
         let Some(name) = cx.world.node(node).map(|node| node.name.clone()) else { return };
         let seconds = age.as_secs();
         let why = format!("it holds the lock of node {name} for {seconds} s and its devices were never allocated");

@@ -5,7 +5,15 @@ use std::sync::Arc;
 use crate::scheduler::rules::{Outcome, Plugin, Plugins, Reads, Score, Slots, View};
 use crate::world::{Node, NodeId, Pod};
 
-use super::table::Judge;
+/// How nodes are judged and rated for one pod.
+pub trait Judge {
+    /// The first refusal of the filters.
+    fn judge(&self, node: (NodeId, &Node), slots: &mut Slots) -> Outcome;
+
+    /// The rating of a fitting node, as far as it needs no other node. Ratings that are compared with those of other nodes go to
+    /// `relative`, which the table has emptied.
+    fn rate(&self, node: (NodeId, &Node), slots: &mut Slots, relative: &mut Vec<i64>) -> i64;
+}
 
 /// The rules that do not say [`Reads::Nothing`] about one pod, by their places.
 pub(super) struct Concern<'a> {

@@ -1,11 +1,10 @@
 //! Which node a pod gets: functions of the world that ask the rules.
 //!
 //! [`choose`](choose::choose()) asks every node. [`index::Index`] chooses the same, and asks only nodes that have changed since the
-//! last pod of the same shape. TYJobs keep the same [`table::Table`], ordered by their metric.
+//! last pod of the same shape. TYJobs keep the same [`index::Table`], ordered by their metric.
 
 pub mod choose;
-mod concern;
+pub mod concern;
 pub mod index;
-mod ranks;
+pub mod ranks;
 pub mod shape;
-pub mod table;

@@ -11,7 +11,26 @@ use crate::scheduler::rules::NodeScore;
 use crate::world::{Node, NodeId};
 
 use super::concern::{Concern, RuleSet};
-use super::table::Ranking;
+
+/// The order of fitting nodes.
+pub trait Ranking: Default {
+    /// What is kept of a node: enough to find it in the order.
+    type Rank: Clone;
+    /// What every rating depends on beside pod and node: under another one, every node is judged again.
+    type Basis: Default + PartialEq;
+
+    /// Enters a node with its rating and its relative ratings.
+    fn enter(&mut self, node: (NodeId, &Node), rating: i64, relative: &[i64]) -> Self::Rank;
+
+    /// Takes a node out.
+    fn leave(&mut self, id: NodeId, rank: &Self::Rank);
+
+    /// Moves a node to the place of its new ratings.
+    fn change(&mut self, rank: &mut Self::Rank, node: (NodeId, &Node), rating: i64, relative: &[i64]) {
+        self.leave(node.0, rank);
+        *rank = self.enter(node, rating, relative);
+    }
+}
 
 /// Raw ratings by the rules that normalise, in the order of the rules.
 type Ratings = Arc<[i64]>;
