@@ -211,8 +211,9 @@ impl Binder {
     pub fn clear(&mut self, cx: &mut Context<'_>) {
         self.fail_requests();
         for id in self.attempts.keys().copied().collect::<Vec<_>>() {
-            self.forget(id);
-            cx.world.forget(id);
+            if let Some(attempt) = self.forget(id) {
+                Reservations::free(cx, id, attempt.node);
+            }
         }
         self.locks.clear();
         *self = Self {

@@ -1,10 +1,13 @@
-//! Permit: a held pod keeps its room while it waits, goes on when it may, and gives the room back when it may not.
+//! Permit: a held pod keeps its room while it waits, goes on when it may, and gives the room back when it may not. Reserve: what a rule
+//! takes for a reservation it gets back.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use baton::contract::key;
 use baton::decide::scheduler::Config;
-use baton::decide::scheduler::rules::{Extension, Outcome, Permit, Plugin, Plugins, Slots, View};
+use baton::decide::scheduler::rules::{Claimed, Extension, Outcome, Permit, Plugin, Plugins, Reserve, Slots, View};
 use baton::decide::world::{NodeId, Pod, Wake};
 
 use crate::harness::TestScheduler;
@@ -106,4 +109,40 @@ fn a_member_that_is_not_permitted_takes_its_gang_back_and_a_surplus_one_does_not
         gangs.wait(5);
         assert_eq!((gangs.count("g"), gangs.cluster.bind_attempts()), (bound, 0), "no pod waits for it for ever");
     }
+}
+
+/// Counts the reservations that stand.
+#[derive(Clone, Default)]
+struct Standing(Arc<AtomicI64>);
+
+impl Plugin for Standing {
+    fn name(&self) -> &'static str {
+        "Standing"
+    }
+}
+
+impl Reserve for Standing {
+    fn reserve(&self, _: View<'_>, _: &Pod, _: NodeId, _: &mut Slots, _: &mut Claimed) -> Outcome {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Outcome::Fit
+    }
+    fn unreserve(&self, _: &Pod, _: NodeId) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_reserve_rule_gets_back_what_pods_on_their_way_took_when_leadership_ends() {
+    let standing = Standing::default();
+    let rules = Plugins::default().with(Extension::new(standing.clone()).reserve());
+    let mut cluster = TestScheduler::with_plugins(Config::default(), rules);
+    cluster.node("n", 2);
+    cluster.hold = true;
+    cluster.pod("a", ONE);
+    cluster.pod("b", ONE);
+    cluster.settle();
+    // One waits for the answer to its lock, the other in the queue for it.
+    assert_eq!((standing.0.load(Ordering::Relaxed), cluster.bind_attempts()), (2, 2));
+    cluster.step_down();
+    assert_eq!((standing.0.load(Ordering::Relaxed), cluster.bind_attempts()), (0, 0));
 }
