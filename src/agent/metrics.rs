@@ -1,30 +1,25 @@
 //! What the daemon counts, beside what the hand-off counts itself.
 
-use std::sync::atomic::AtomicU64;
-
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::{Registry, Unit};
 
 use super::handoff::HandoffMetrics;
-use baton_runtime::build_info;
+use baton_runtime::metrics::{FloatGauge, MetricSet};
 
 type LabelPairs = Vec<(&'static str, String)>;
-type IntCounter = Counter<u64, AtomicU64>;
 
 /// All of it. Methods never block and never fail.
 pub struct AgentMetrics {
-    registry: Registry,
+    set: MetricSet,
     handoff: HandoffMetrics,
-    registrations_lost: Family<LabelPairs, IntCounter>,
+    registrations_lost: Family<LabelPairs, Counter>,
     registered: Family<LabelPairs, Gauge>,
-    xids: Family<LabelPairs, IntCounter>,
+    xids: Family<LabelPairs, Counter>,
     device_healthy: Family<LabelPairs, Gauge>,
     offered: Family<LabelPairs, Gauge>,
-    ready: Gauge<f64, AtomicU64>,
-    pod_shares: Family<LabelPairs, Gauge<f64, AtomicU64>>,
+    ready: FloatGauge,
+    pod_shares: Family<LabelPairs, FloatGauge>,
     suspect: Gauge,
     shares_unavailable: Gauge,
 }
@@ -49,54 +44,25 @@ pub struct PodShare {
 
 impl Default for AgentMetrics {
     fn default() -> Self {
-        let mut metrics = Self {
-            registry: Registry::default(),
-            handoff: HandoffMetrics::default(),
-            registrations_lost: Family::default(),
-            registered: Family::default(),
-            xids: Family::default(),
-            device_healthy: Family::default(),
-            offered: Family::default(),
-            ready: Gauge::default(),
-            pod_shares: Family::default(),
-            suspect: Gauge::default(),
-            shares_unavailable: Gauge::default(),
-        };
-        let m = &mut metrics;
-        let r = &mut m.registry;
-        build_info::register(r);
-        m.handoff.register(r);
-        r.register(
-            "baton_registrations_lost",
-            "Registrations with the kubelet lost, by resource and reason",
-            m.registrations_lost.clone(),
-        );
-        r.register("baton_registered", "1 while the kubelet has the resource", m.registered.clone());
-        r.register("baton_xid_events", "XID events by code and action", m.xids.clone());
-        r.register("baton_device_healthy", "1 while the device takes new pods", m.device_healthy.clone());
-        r.register("baton_ids_offered", "Ids in the kubelet's list by resource and health", m.offered.clone());
-        r.register(
-            "baton_node_suspect",
-            "1 while the node takes no new pods because its machine failed some",
-            m.suspect.clone(),
-        );
-        r.register(
-            "baton_gpu_shares_unavailable",
-            "1 while the node serves no GPU shares because their limits cannot be enforced",
-            m.shares_unavailable.clone(),
-        );
-        r.register(
-            "baton_pod_device_share",
-            "Part of a GPU or MIG device that a container has, 1 for all of it; shown with --pod-metrics",
-            m.pod_shares.clone(),
-        );
-        r.register_with_unit(
-            "baton_ready_after_nvml",
-            "Seconds from the first look at the hardware until the kubelet first had every resource; 0 before",
-            Unit::Seconds,
-            m.ready.clone(),
-        );
-        metrics
+        let mut set = MetricSet::new("baton");
+        let lost = "Registrations with the kubelet lost, by resource and reason";
+        let suspect = "1 while the node takes no new pods because its machine failed some";
+        let unavailable = "1 while the node serves no GPU shares because their limits cannot be enforced";
+        let share = "Part of a GPU or MIG device that a container has, 1 for all of it; shown with --pod-metrics";
+        let ready = "Seconds from the first look at the hardware until the kubelet first had every resource; 0 before";
+        Self {
+            handoff: HandoffMetrics::new(&mut set),
+            registrations_lost: set.add("registrations_lost", lost),
+            registered: set.add("registered", "1 while the kubelet has the resource"),
+            xids: set.add("xid_events", "XID events by code and action"),
+            device_healthy: set.add("device_healthy", "1 while the device takes new pods"),
+            offered: set.add("ids_offered", "Ids in the kubelet's list by resource and health"),
+            suspect: set.add("node_suspect", suspect),
+            shares_unavailable: set.add("gpu_shares_unavailable", unavailable),
+            pod_shares: set.add("pod_device_share", share),
+            ready: set.seconds("ready_after_nvml", ready, FloatGauge::default()),
+            set,
+        }
     }
 }
 
@@ -170,11 +136,7 @@ impl AgentMetrics {
 
     /// OpenMetrics text.
     pub fn print(&self) -> String {
-        let mut text = String::new();
-        if let Err(error) = encode(&mut text, &self.registry) {
-            tracing::error!(%error, "metrics cannot be printed");
-        }
-        text
+        self.set.print()
     }
 }
 
@@ -236,9 +198,9 @@ mod tests {
         let metrics = AgentMetrics::default();
         let handoff = metrics.handoff();
         handoff.count_call("nvidia.com/gpu", "served", 0.0003);
-        handoff.live_reads.get_or_create(&crate::handoff::metrics::CallLabel { call: "Allocate" }).inc();
+        handoff.live_reads.get_or_create(&[("call", "Allocate")]).inc();
         for family in [&handoff.identified, &handoff.released, &handoff.divergences] {
-            family.get_or_create(&crate::handoff::metrics::ReasonLabel { reason: "lock" }).inc();
+            family.get_or_create(&[("reason", "lock")]).inc();
         }
         metrics.registration_lost("nvidia.com/gpu", "socket");
         metrics.registered("nvidia.com/gpu", true);

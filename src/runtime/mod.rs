@@ -3,9 +3,9 @@
 pub mod admin;
 pub mod auth;
 pub mod backoff;
-pub mod build_info;
 pub mod clock;
 pub mod http;
+pub mod metrics;
 pub mod options;
 pub mod shutdown;
 pub mod telemetry;

@@ -1,15 +1,13 @@
 //! The scheduler's metrics in OpenMetrics text.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Registry, Unit};
 
 use baton_decide::scheduler::Scheduler;
 use baton_decide::scheduler::earmarks::Earmark;
@@ -17,20 +15,21 @@ use baton_decide::scheduler::queue::QueueState;
 use baton_decide::tyjob::JobRecord;
 use baton_decide::tyjob::placement::Class;
 use baton_decide::world::World;
-use baton_runtime::{build_info, clock};
+use baton_runtime::clock;
+use baton_runtime::metrics::{FloatGauge, MetricSet};
 
 /// Nodes by `state`.
-type Agents = Family<[(&'static str, &'static str); 1], Gauge<i64, AtomicI64>>;
+type Agents = Family<[(&'static str, &'static str); 1], Gauge>;
 
 /// Counters and gauges; cheap to share.
 #[derive(Clone)]
 pub struct Metrics {
-    registry: Arc<Registry>,
+    set: Arc<MetricSet>,
     counters: [Counter; COUNTERS.len()],
-    gauges: [Gauge<i64, AtomicI64>; GAUGES.len()],
+    gauges: [Gauge; GAUGES.len()],
     agents: Agents,
-    oldest_lock: Gauge<f64, AtomicU64>,
-    earmark: Gauge<f64, AtomicU64>,
+    oldest_lock: FloatGauge,
+    earmark: FloatGauge,
     pod_waits: Histogram,
     lock_waits: Histogram,
     gang_waits: Histogram,
@@ -71,53 +70,29 @@ const GAUGES: [(&str, &str); 10] = [
 impl Metrics {
     /// All at zero.
     pub fn new() -> Self {
-        let mut whole = Registry::default();
-        build_info::register(&mut whole);
-        let registry = whole.sub_registry_with_prefix("baton_scheduler");
-        let counters = COUNTERS.map(|(name, help)| {
-            let counter = Counter::default();
-            registry.register(name, help, counter.clone());
-            counter
-        });
-        let gauges = GAUGES.map(|(name, help)| {
-            let gauge = Gauge::default();
-            registry.register(name, help, gauge.clone());
-            gauge
-        });
-        let agents = Agents::default();
+        let mut set = MetricSet::new("baton_scheduler");
+        let counters = COUNTERS.map(|(name, help)| set.add(name, help));
+        let gauges = GAUGES.map(|(name, help)| set.add(name, help));
+        let agents: Agents = set.add("agents", "Nodes known, by the state of their node daemon's Lease");
         for (state, count) in agents_by_lease(&World::default()) {
             agents.get_or_create(&[("state", state)]).set(count);
         }
-        registry.register("agents", "Nodes known, by the state of their node daemon's Lease", agents.clone());
-        let oldest_lock = Gauge::default();
         let help = "How long the oldest lock of a node has not changed; 0 without a lock";
-        registry.register_with_unit("oldest_lock", help, Unit::Seconds, oldest_lock.clone());
-        let earmark = Gauge::default();
+        let oldest_lock = set.seconds("oldest_lock", help, FloatGauge::default());
         let help = "How long nodes have been kept for the gang or pod that waits for them; 0 without one";
-        registry.register_with_unit("earmark_age", help, Unit::Seconds, earmark.clone());
+        let earmark = set.seconds("earmark_age", help, FloatGauge::default());
+        let mut waits = |name, help, first, length| {
+            set.seconds(name, help, Histogram::new(exponential_buckets(first, 2.0, length)))
+        };
         // The API server gives creation in whole seconds: 1 s to 2.3 hours.
-        let pod_waits = Histogram::new(exponential_buckets(1.0, 2.0, 14));
-        let help = "From the creation of a pod to its bind by this process";
-        registry.register_with_unit("pod_wait", help, Unit::Seconds, pod_waits.clone());
+        let pod_waits = waits("pod_wait", "From the creation of a pod to its bind by this process", 1.0, 14);
         // One write at best: 1 ms to 9 minutes, beyond --node-lock-expiry.
-        let lock_waits = Histogram::new(exponential_buckets(0.001, 2.0, 20));
         let help = "From a pod's entry into the queue for its node's lock to the lock";
-        registry.register_with_unit("lock_wait", help, Unit::Seconds, lock_waits.clone());
+        let lock_waits = waits("lock_wait", help, 0.001, 20);
         // 0.1 s to 27 minutes.
-        let gang_waits = Histogram::new(exponential_buckets(0.1, 2.0, 15));
-        let help = "From the creation of a group of gangs to its satisfaction";
-        registry.register_with_unit("gang_wait", help, Unit::Seconds, gang_waits.clone());
-        Self {
-            registry: Arc::new(whole),
-            counters,
-            gauges,
-            agents,
-            oldest_lock,
-            earmark,
-            pod_waits,
-            lock_waits,
-            gang_waits,
-        }
+        let gang_waits = waits("gang_wait", "From the creation of a group of gangs to its satisfaction", 0.1, 15);
+        let set = Arc::new(set);
+        Self { set, counters, gauges, agents, oldest_lock, earmark, pod_waits, lock_waits, gang_waits }
     }
 
     /// Takes over what the scheduler counted.
@@ -186,10 +161,7 @@ impl Metrics {
 
     /// The text.
     pub fn print(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        encode(&mut text, &self.registry).ok();
-        text
+        self.set.print()
     }
 }
 

@@ -2,18 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 
 use super::cache::JobCache;
 use baton_contract::tyjob::Stage;
-use baton_runtime::build_info;
+use baton_runtime::metrics::MetricSet;
 
 const COUNTERS: [(&str, &str); 6] = [
     ("steps", "Reconciliations of a TYJob"),
@@ -35,38 +32,29 @@ pub enum Counted {
     Failure,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct InStage {
-    stage: String,
-}
-
 /// Counters and gauges; cheap to share.
 #[derive(Clone)]
 pub struct Metrics {
-    registry: Arc<Registry>,
+    set: Arc<MetricSet>,
     counters: [Counter; COUNTERS.len()],
-    leading: Gauge<i64, AtomicI64>,
-    queue: Gauge<i64, AtomicI64>,
-    jobs: Family<InStage, Gauge<i64, AtomicI64>>,
+    leading: Gauge,
+    queue: Gauge,
+    /// By `stage`.
+    jobs: Family<[(&'static str, &'static str); 1], Gauge>,
     complete: Arc<AtomicBool>,
 }
 
 impl Metrics {
     pub fn new() -> Self {
-        let mut whole = Registry::default();
-        build_info::register(&mut whole);
-        let registry = whole.sub_registry_with_prefix("baton_controller");
-        let counters = COUNTERS.map(|(name, help)| {
-            let counter = Counter::default();
-            registry.register(name, help, counter.clone());
-            counter
-        });
-        let (leading, queue) = (Gauge::default(), Gauge::default());
-        let jobs = Family::default();
-        registry.register("leading", "1 while this process leads", leading.clone());
-        registry.register("queue", "TYJobs to be reconciled, now or later", queue.clone());
-        registry.register("jobs", "TYJobs by stage", jobs.clone());
-        Self { registry: Arc::new(whole), counters, leading, queue, jobs, complete: Arc::default() }
+        let mut set = MetricSet::new("baton_controller");
+        Self {
+            counters: COUNTERS.map(|(name, help)| set.add(name, help)),
+            leading: set.add("leading", "1 while this process leads"),
+            queue: set.add("queue", "TYJobs to be reconciled, now or later"),
+            jobs: set.add("jobs", "TYJobs by stage"),
+            complete: Arc::default(),
+            set: Arc::new(set),
+        }
     }
 
     pub fn count(&self, counted: Counted) {
@@ -78,13 +66,13 @@ impl Metrics {
         self.complete.store(complete, Ordering::Relaxed);
         self.leading.set(1);
         self.queue.set(queue as i64);
-        let mut stages: BTreeMap<&str, i64> = Stage::ALL.iter().map(|stage| (stage.word(), 0)).collect();
+        let mut stages: BTreeMap<&'static str, i64> = Stage::ALL.iter().map(|stage| (stage.word(), 0)).collect();
         for (_, cached) in cache.jobs() {
             let stage = cached.job.status.as_ref().and_then(|status| status.stage);
             *stages.entry(stage.unwrap_or(Stage::Pending).word()).or_default() += 1;
         }
         for (stage, count) in stages {
-            self.jobs.get_or_create(&InStage { stage: stage.to_owned() }).set(count);
+            self.jobs.get_or_create(&[("stage", stage)]).set(count);
         }
     }
 
@@ -99,10 +87,7 @@ impl Metrics {
     }
 
     pub fn print(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        encode(&mut text, &self.registry).ok();
-        text
+        self.set.print()
     }
 }
 
@@ -117,7 +102,7 @@ mod tests {
     #[test]
     fn every_metric_is_documented() {
         let metrics = Metrics::new();
-        metrics.jobs.get_or_create(&InStage { stage: "Running".to_owned() }).set(1);
+        metrics.jobs.get_or_create(&[("stage", "Running")]).set(1);
         super::documented::check(&metrics.print(), "baton controller");
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::checkpoint::stored_answers;
 use super::ledger_file::{LedgerFile, LoadedLedger, StateDir};
-use super::metrics::ReasonLabel;
 use super::service::HandoffService;
 use baton_contract::{PodKey, PodUid};
 use baton_decide::handoff::rebuild::{adopt, rebuild};
@@ -185,7 +184,7 @@ async fn verify_once(service: &HandoffService, reported: &mut BTreeSet<(PodUid, 
     for notice in found {
         if !reported.contains(&(notice.pod.uid.clone(), notice.reason, notice.note.clone())) {
             tracing::warn!(pod = %notice.pod, reason = notice.reason, note = notice.note, "divergence");
-            service.context.metrics.divergences.get_or_create(&ReasonLabel { reason: notice.reason }).inc();
+            service.context.metrics.divergences.get_or_create(&[("reason", notice.reason)]).inc();
             service.context.api.report(notice);
         }
     }

@@ -14,7 +14,7 @@ use tonic::Status;
 
 use super::api::HandoffApi;
 use super::ledger_file::LedgerFile;
-use super::metrics::{CallLabel, HandoffMetrics, ReasonLabel};
+use super::metrics::HandoffMetrics;
 use super::node_view::NodeView;
 use super::pod_resources::PodResourcesClient;
 use crate::answer::{Answerer, ContainerGrant};
@@ -492,7 +492,7 @@ impl HandoffService {
     async fn read_live(&self, wanted: &LiveReads, reads: &CallReads, resource: &str) -> Result<(), AllocateRefusal> {
         let api = &self.context.api;
         let count = wanted.pods.len() as u64 + u64::from(wanted.node);
-        self.context.metrics.live_reads.get_or_create(&CallLabel { call: reads.call }).inc_by(count);
+        self.context.metrics.live_reads.get_or_create(&[("call", reads.call)]).inc_by(count);
         let pods = futures::future::join_all(wanted.pods.iter().map(|key| api.pod(key)));
         let lock = async { if wanted.node { Some(api.lock().await) } else { None } };
         let left = reads.deadline.saturating_sub(clock::mono());
@@ -725,7 +725,7 @@ impl FollowUp {
         self.lock_matters();
         self.ledger_changed();
         self.metrics.ledger_entries.set(served.entries as i64);
-        self.metrics.identified.get_or_create(&ReasonLabel { reason: served.how }).inc();
+        self.metrics.identified.get_or_create(&[("reason", served.how)]).inc();
         if served.mismatch {
             self.metrics.id_mismatches.inc();
         }
@@ -754,6 +754,7 @@ mod tests {
     use baton_cluster::node_lock::LockWrite;
     use baton_contract::{LockRead, PodKey, PodRef};
     use baton_decide::pod::HandoffPod;
+    use baton_runtime::metrics::MetricSet;
 
     /// Records events; nothing is read from it.
     #[derive(Default)]
@@ -777,7 +778,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_that_follows_an_answer_comes_before_it_is_written() {
         let ear = Arc::new(Ear::default());
-        let after = Arc::new(FollowUp::new(ear.clone(), HandoffMetrics::default()));
+        let after = Arc::new(FollowUp::new(ear.clone(), HandoffMetrics::new(&mut MetricSet::new("baton"))));
         let mut changes = after.changes.subscribe();
         let notices = vec![PodNotice::new(PodRef::new("default", "p", "u"), "IdMismatch", "other ids".into())];
         after.spawn(ServedCall { what: "served", entry: None, how: "lock", mismatch: true, notices, entries: 3 });

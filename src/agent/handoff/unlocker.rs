@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::metrics::ReasonLabel;
 use super::service::{HandoffService, ServedLock};
 use baton_cluster::node_lock::LockWrite;
 use baton_contract::{LockRead, PodKey};
@@ -172,7 +171,7 @@ async fn release(service: &HandoffService, lock: &LockRead, raw: &str, reason: R
     match service.context.api.release(raw).await {
         Ok(LockWrite::Done) => {
             let metrics = &service.context.metrics;
-            metrics.released.get_or_create(&ReasonLabel { reason: reason.word() }).inc();
+            metrics.released.get_or_create(&[("reason", reason.word())]).inc();
             if let LockRead::Held { value, .. } = lock {
                 metrics.lock_held_seconds.observe(clock::wall().duration_since(value.time).as_secs_f64());
             }

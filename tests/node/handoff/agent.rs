@@ -17,6 +17,7 @@ use baton::contract::deviceplugin::ContainerAllocateResponse;
 use baton::contract::{DeviceId, DeviceType, key};
 use baton::decide::handoff::{AllocatePolicy, InventoryDevice, NodeInventory};
 use baton::runtime::Backoff;
+use baton::runtime::metrics::MetricSet;
 use tokio::task::JoinSet;
 
 use super::handoff_node::{NODE, eventually};
@@ -103,7 +104,7 @@ impl Agent {
             inventory: inventory.clone(),
             answerer: Arc::new(Names),
             pod_resources: Arc::new(PodResourcesClient::new(&kubelet.join("pod-resources/kubelet.sock"))),
-            metrics: HandoffMetrics::default(),
+            metrics: HandoffMetrics::new(&mut MetricSet::new("baton")),
             outcomes: tokio::sync::mpsc::channel(1).0,
         };
         let service = HandoffService::new(settings, parts);
@@ -116,7 +117,7 @@ impl Agent {
         tasks.spawn(async move { opened.open(StateDir::acquire(&state).await.unwrap(), &boot).await });
         tasks.spawn(unlocker::run(service.clone(), Duration::from_secs(5)));
         tasks.spawn(housekeeping::run(service.clone(), Duration::from_millis(500)));
-        let told = service.clone();
+        let restarted = service.clone();
         let mut plugins = ResourcePlugins::start(PluginsConfig {
             directory: kubelet.join("device-plugins"),
             poll: Duration::from_millis(200),
@@ -126,7 +127,7 @@ impl Agent {
             grace: Duration::from_millis(200),
             pre_start: barrier,
             calls: service.clone(),
-            on_lost: Arc::new(move |_, _| told.kubelet_restarted()),
+            on_lost: Arc::new(move |_, _| restarted.kubelet_restarted()),
         });
         plugins.update(lists(&inventory.load())).unwrap();
         let agent = Self { service, plugins, tasks };
