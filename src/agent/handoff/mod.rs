@@ -13,7 +13,6 @@ pub mod metrics;
 pub mod node_view;
 pub mod pod_resources;
 pub mod service;
-mod starts;
 pub mod unlocker;
 
 pub use api::{HandoffApi, HandoffApiError, KubeHandoffApi};
@@ -22,4 +21,3 @@ pub use metrics::HandoffMetrics;
 pub use node_view::NodeView;
 pub use pod_resources::PodResourcesClient;
 pub use service::{HandoffContext, HandoffService, HandoffSettings};
-pub use starts::Starts;

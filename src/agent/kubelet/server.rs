@@ -57,11 +57,6 @@ impl PluginServer {
         Ok(Self { path, stop, server, file })
     }
 
-    /// Where it listens.
-    pub fn path(&self) -> &std::path::Path {
-        &self.path
-    }
-
     /// The file is still there and ours. The kubelet deletes every socket when it starts.
     pub fn is_in_place(&self) -> bool {
         self.file.is_in_place()

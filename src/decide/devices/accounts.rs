@@ -92,35 +92,9 @@ impl Accounts {
                 }
             }
         }
-        self.close(grant, |closed| closed + 1);
-    }
-
-    /// Counts a grant out that was counted in.
-    pub fn discount(&mut self, grant: &Grant) {
-        for part in &grant.parts {
-            if let Some(used) = self.used_mut(part.slot()) {
-                used.holders -= 1;
-                match *part {
-                    Part::Gpu { core, memory, .. } => {
-                        used.percent -= u32::from(core);
-                        used.memory -= memory;
-                    }
-                    Part::Mig { .. } => {}
-                    Part::Nic { percent, vfs, .. } => {
-                        used.percent -= u32::from(percent);
-                        used.vfs &= !vfs;
-                        used.undivided = used.undivided.saturating_sub(u32::from(vfs == 0));
-                    }
-                }
-            }
-        }
-        self.close(grant, |closed| closed.saturating_sub(1));
-    }
-
-    fn close(&mut self, grant: &Grant, change: impl Fn(u32) -> u32) {
         for slot in grant.closed.slots() {
             if let Some(used) = self.used_mut(slot) {
-                used.closed = change(used.closed);
+                used.closed += 1;
             }
         }
     }
@@ -196,11 +170,6 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Number of whole GPUs that are free.
-    pub fn free_gpu_count(&self) -> u32 {
-        self.free_gpus.count_ones()
-    }
-
     fn of(devices: &Devices, accounts: &Accounts) -> Self {
         let mut sum = Self::default();
         for (at, gpu) in (0u8..).zip(&devices.gpus).filter(|(_, gpu)| gpu.core > 0) {

@@ -78,11 +78,6 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// `true` when nothing is held.
-    pub fn is_empty(&self) -> bool {
-        self.parts.is_empty()
-    }
-
     /// The devices held, whole or in part.
     pub fn held(&self) -> DeviceSet {
         self.parts.iter().map(|part| part.slot()).collect()
@@ -91,10 +86,5 @@ impl Grant {
     /// Mask of the GPUs held, whole or in part.
     pub fn gpus(&self) -> u128 {
         self.held().gpus
-    }
-
-    /// Mask of the NICs held, whole or in part.
-    pub fn nics(&self) -> u128 {
-        self.held().nics
     }
 }

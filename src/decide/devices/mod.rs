@@ -2,7 +2,7 @@
 //!
 //! [`NodePool`] holds one node's devices and what of them is taken; [`PodDeviceRequest`] what a pod asks for; [`pick()`] answers
 //! with an [`Assignment`] or a [`Reason`], [`together()`] for several pods at once. `pick` changes nothing: take the assignment's
-//! grant to hold it, give it back to free it. [`NodePool::take_held`] counts what bound pods hold after a restart.
+//! grant to hold it. A pool is counted again when a pod leaves; [`NodePool::take_held`] counts what bound pods hold.
 //!
 //! Whole GPUs are chosen as a set by [`objective()`], shares by [`Fit`], NICs by nearness to the GPUs. The pod's *set*
 //! is the assignment; the split per container is a plan, because the kubelet reuses a finished init container's devices.

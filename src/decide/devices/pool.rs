@@ -11,7 +11,7 @@ use super::place::Slot;
 use baton_contract::inventory::Device;
 use baton_contract::{DeviceId, Shared};
 
-/// Why a grant cannot be taken or given back. Nothing has changed then.
+/// Why a grant cannot be taken. Nothing has changed then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     /// The pool knows no device of that number: the grant is of another node.
@@ -32,12 +32,6 @@ pub enum PoolError {
     /// Another pod's exclusivity closes the device, or this pod's closes one that others hold.
     #[error("device {device} is exclusive to another pod")]
     Closed {
-        /// Device.
-        device: DeviceId,
-    },
-    /// Less is taken than given back.
-    #[error("device {device}: more is given back than is taken")]
-    NotTaken {
         /// Device.
         device: DeviceId,
     },
@@ -194,25 +188,6 @@ impl NodePool {
     /// Takes `grant` without asking for room: what a bound pod holds is a fact.
     pub(super) fn count(&mut self, grant: &Grant) {
         self.change(|accounts, _| accounts.count(grant));
-    }
-
-    /// Gives `grant` back, all or nothing.
-    pub fn give_back(&mut self, grant: &Grant) -> Result<(), PoolError> {
-        for part in &grant.parts {
-            let slot = part.slot();
-            let used = self.accounts.used(slot).ok_or(PoolError::NoDevice(slot))?;
-            let held = used.holders > 0
-                && match *part {
-                    Part::Gpu { core, memory, .. } => used.percent >= u32::from(core) && used.memory >= memory,
-                    Part::Mig { .. } => true,
-                    Part::Nic { percent, .. } => used.percent >= u32::from(percent),
-                };
-            if !held {
-                return Err(PoolError::NotTaken { device: self.id(slot).clone() });
-            }
-        }
-        self.change(|accounts, _| accounts.discount(grant));
-        Ok(())
     }
 
     /// Whether one part has room.

@@ -7,7 +7,7 @@ use super::held::{Held, HeldDevice};
 use super::place::{Slot, bit};
 use super::pool::{NodePool, PoolError};
 use super::wishes::Exclusive;
-use baton_contract::{DeviceAllocation, DeviceId, DeviceType, key};
+use baton_contract::{DeviceId, DeviceType, key};
 
 /// Something in a bound pod's assignment that this node's inventory does not bear out. Counted all the same.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,12 +50,7 @@ pub enum Misfit {
 }
 
 impl NodePool {
-    /// Counts what a bound pod holds by its `device-allocated`. The grant is to be given back when the pod ends.
-    pub fn take_annotation(&mut self, allocation: &DeviceAllocation, exclusive: Exclusive) -> (Grant, Vec<Misfit>) {
-        self.take_held(&Held::of(allocation), exclusive)
-    }
-
-    /// Counts what a bound pod holds, as [`NodePool::take_annotation`] does.
+    /// Counts what a bound pod holds.
     pub fn take_held(&mut self, held: &Held, exclusive: Exclusive) -> (Grant, Vec<Misfit>) {
         let (mut parts, mut misfits) = (Vec::new(), Vec::new());
         for kind in [DeviceType::Gpu, DeviceType::Rdma] {

@@ -26,11 +26,6 @@ impl PoolState {
     pub fn is_of(&self, pool: &NodePool) -> bool {
         self.layout.is_same(pool.devices().layout()) && self.accounts == *pool.accounts()
     }
-
-    /// [`NodePool::fingerprint`] of such pools.
-    pub fn fingerprint(&self) -> u64 {
-        self.accounts.fingerprint
-    }
 }
 
 /// What is taken after a grant, and the state before it; kept beside that one grant. Empty until the grant is taken for the first

@@ -97,14 +97,6 @@ pub struct Earmark {
 }
 
 impl Earmark {
-    /// Whose it is.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-    /// The nodes.
-    pub fn nodes(&self) -> &BTreeSet<NodeId> {
-        &self.nodes
-    }
     /// Monotonic time since which they are kept.
     pub fn since(&self) -> Duration {
         self.since

@@ -75,11 +75,6 @@ impl Preemption {
         &self.nominations
     }
 
-    /// `true` while victims of this pod's nomination are still there.
-    pub fn awaits_victims(&self, id: PodId) -> bool {
-        self.nominations.get(&id).is_some_and(|nomination| !nomination.victims.is_empty())
-    }
-
     /// Waiting for victims is of no use: one of these nodes is lost, or refuses its nominated pod even when it is empty. Only rules
     /// that read nothing but the node count: members of a group with affinity to each other all wait, and none of them would find
     /// the others.

@@ -1,6 +1,5 @@
 //! Folding events into the world.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -474,10 +473,5 @@ impl World {
             self.forget_if_unused(node);
         }
         changes.gone.push(id);
-    }
-
-    /// Uids of every pod, for a feed that has listed the pods again.
-    pub fn pod_uids(&self) -> BTreeSet<PodUid> {
-        self.pods.values().map(|pod| pod.facts.handoff.pod.uid.clone()).collect()
     }
 }

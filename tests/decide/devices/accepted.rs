@@ -7,8 +7,9 @@ use baton::contract::{ContainerRequest, DeviceId, DeviceType, LockRead, PodKey, 
 use baton::decide::devices::{NodePool, PodDeviceRequest, Wishes, pick};
 use baton::decide::handoff::{
     AllocateCall, AllocateContext, AllocateOutcome, AllocatePolicy, InventoryDevice, Ledger, ListedContainers,
-    ListedPod, LiveReads, LockMode, NodeInventory, NodePods, PodListing, PodResources, decide,
+    ListedPod, LiveReads, NodeInventory, NodePods, PodListing, PodResources, decide,
 };
+use baton::decide::lock::LockMode;
 use baton::decide::pod::ContainerKind::{self, App, Init, Sidecar};
 use baton::decide::pod::{AssignmentText, HandoffPod, Phase, PodContainer};
 use proptest::prelude::*;

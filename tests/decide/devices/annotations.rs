@@ -66,28 +66,28 @@ fn a_device_that_the_inventory_does_not_list_is_reported_and_not_lost() {
     let text = r#"{"gpu":[{"minor":1,"id":"GPU-1","resources":{"koordinator.sh/gpu-core":"50","koordinator.sh/gpu-memory":"40Gi","koordinator.sh/gpu-memory-ratio":"50"}}]}"#;
     let allocation = DeviceAllocation::parse(text).unwrap();
     let mut pool = NodePool::default();
-    let (grant, misfits) = pool.take_annotation(&allocation, Exclusive::default());
+    let (_, misfits) = pool.take_held(&Held::of(&allocation), Exclusive::default());
     assert!(matches!(&misfits[..], [Misfit::Unknown { id, .. }] if id.as_str() == "GPU-1"), "{misfits:?}");
     assert!(pick(&pool, &ask(&[(key::GPU, "10")])).is_err(), "an unlisted device is never chosen");
     assert_eq!(pool.update(&object(vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0)])), []);
     let picked = pick(&pool, &ask(&[("nvidia.com/gpu", "1")])).unwrap();
     assert_eq!(gpu_minors(&pool, &picked), [0]);
     assert_eq!(pool.gpu_room(0).0, 50, "the first known device is number 0");
-    pool.give_back(&grant).unwrap();
-    assert_eq!(pool.summary().free_gpu_count(), 2);
+    assert_eq!(pool.emptied().summary().free_gpus.count_ones(), 2);
 }
 
 #[test]
 fn an_assignment_above_capacity_is_counted_and_named() {
     let mut pool = pool_of(vec![gpu(0, "s", "r", 0)]);
     let whole = place(&mut pool, &ask(&[("nvidia.com/gpu", "1")])).unwrap();
-    let (second, misfits) = pool.take_annotation(&whole.device_allocated(&pool), Exclusive::default());
+    let held = Held::of(&whole.device_allocated(&pool));
+    let (_, misfits) = pool.take_held(&held, Exclusive::default());
     assert_eq!(misfits.len(), 1);
     assert!(misfits[0].to_string().contains("GPU-0: 100 of compute wanted, 0 free"), "{}", misfits[0]);
-    pool.give_back(&whole.grant).unwrap();
-    assert_eq!(pool.summary().free_gpu_count(), 0, "the other still holds it");
-    pool.give_back(&second).unwrap();
-    assert_eq!(pool.summary().free_gpu_count(), 1);
+    let mut left = pool.emptied();
+    assert_eq!(left.summary().free_gpus.count_ones(), 1);
+    left.take_held(&held, Exclusive::default());
+    assert_eq!(left.summary().free_gpus.count_ones(), 0, "the other still holds it");
 }
 
 #[test]
@@ -95,14 +95,14 @@ fn devices_held_by_minor_are_whole() {
     let mut pool = pool_of(machine(2));
     let (grant, misfits) = pool.take_minors(&DeviceType::Gpu, &[2, 3, 9]);
     assert_eq!(misfits, [Misfit::UnknownMinor { kind: DeviceType::Gpu, minor: 9 }]);
-    assert_eq!((grant.gpus(), pool.summary().free_gpu_count()), (0b1100, 6));
+    assert_eq!((grant.gpus(), pool.summary().free_gpus.count_ones()), (0b1100, 6));
 }
 
 #[test]
 fn functions_that_no_nic_has_are_reported() {
     let text = r#"{"rdma":[{"minor":0,"id":"0000:00:00.0","resources":{"koordinator.sh/rdma":"1"},"extension":{"vfs":[{"busID":"0000:00:00.7"}]}}]}"#;
     let mut pool = pool_of(vec![nic(0, "s", "r", 0)]);
-    let (_, misfits) = pool.take_annotation(&DeviceAllocation::parse(text).unwrap(), Exclusive::default());
+    let (_, misfits) = pool.take_held(&Held::of(&DeviceAllocation::parse(text).unwrap()), Exclusive::default());
     assert!(matches!(&misfits[..], [Misfit::UnknownVf { .. }]), "{misfits:?}");
 }
 
@@ -128,7 +128,7 @@ proptest! {
             let split = picked.container_devices(&planned, &request, "node \"a\"").print();
             prop_assert_eq!(written, [printed.clone(), split, picked.gpu_minors(&planned)]);
             prop_assert_eq!(picked.held(&planned), Held::of(&picked.device_allocated(&planned)));
-            let (grant, misfits) = restored.take_annotation(&DeviceAllocation::parse(&printed).unwrap(), request.shape().wishes.exclusive());
+            let (grant, misfits) = restored.take_held(&Held::of(&DeviceAllocation::parse(&printed).unwrap()), request.shape().wishes.exclusive());
             prop_assert_eq!(misfits, vec![]);
             prop_assert_eq!(&grant, &picked.grant);
             prop_assert_eq!(&restored, &planned);

@@ -3,11 +3,11 @@
 use baton::contract::hint::TopologyScope;
 use baton::contract::key;
 use baton::decide::devices::score::{rests, topology_fit};
-use baton::decide::devices::{Exclusive, Grant, NodePool, Reason, Wishes, pick};
+use baton::decide::devices::{Exclusive, Grant, Held, NodePool, Reason, Wishes, pick};
 use baton::decide::pod::ContainerKind::App;
 
 use super::nodes::{
-    Written, ask, gpu, gpu_ids, gpu_minors, machine, mig, nic_minors, object, place, pod, pool_of, wish,
+    Written, ask, gpu, gpu_ids, gpu_minors, machine, mig, nic_minors, object, place, pod, pool_of, recounted, wish,
 };
 
 #[test]
@@ -53,21 +53,20 @@ fn shares_within_one_device_lie_on_one() {
 fn a_device_level_pod_is_alone_on_its_gpu_and_stays_so_after_a_restart() {
     const ALONE: &str = r#"{"gpu":{"exclusivePolicy":"DeviceLevel"}}"#;
     let mut pool = pool_of(vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0)]);
-    place(&mut pool, &ask(&[(key::GPU, "10")])).unwrap();
+    let first = place(&mut pool, &ask(&[(key::GPU, "10")])).unwrap();
     let request = wish(&[(key::GPU, "10")], Some(ALONE), None);
     let alone = place(&mut pool, &request).unwrap();
-    assert_eq!(gpu_minors(&pool, &alone), [1], "somebody is on the first");
-    assert!(pick(&pool, &ask(&[(key::GPU, "95")])).is_err(), "nobody joins it");
+    assert_eq!(gpu_minors(&pool, &alone), [1], "a pod is on the first");
+    assert!(pick(&pool, &ask(&[(key::GPU, "95")])).is_err(), "no pod joins it");
     let reason = pick(&pool, &request).unwrap_err();
     assert_eq!(reason.to_string(), "no GPU that no other pod uses (exclusivePolicy DeviceLevel)");
     let mut restored = pool_of(vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0)]);
-    restored.take_annotation(&alone.device_allocated(&pool), request.shape().wishes.exclusive());
+    restored.take_held(&Held::of(&alone.device_allocated(&pool)), request.shape().wishes.exclusive());
     assert_eq!(gpu_minors(&restored, &pick(&restored, &ask(&[(key::GPU, "10")])).unwrap()), [0]);
     let mut forgetful = pool_of(vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0)]);
-    forgetful.take_annotation(&alone.device_allocated(&pool), Exclusive::default());
+    forgetful.take_held(&Held::of(&alone.device_allocated(&pool)), Exclusive::default());
     assert_eq!(gpu_minors(&forgetful, &pick(&forgetful, &ask(&[(key::GPU, "10")])).unwrap()), [1]);
-    pool.give_back(&alone.grant).unwrap();
-    assert!(pick(&pool, &ask(&[(key::GPU, "95")])).is_ok());
+    assert!(pick(&recounted(&pool, [&first.grant]), &ask(&[(key::GPU, "95")])).is_ok());
 }
 
 #[test]

@@ -6,7 +6,8 @@ use baton::decide::pod::ContainerKind::{self, App, Init};
 use proptest::prelude::*;
 
 use super::nodes::{
-    Limits, Written, ask, gpu, gpu_minors, machine, mig, nic, nic_minors, object, place, pod, pool_of, wish, with_vfs,
+    Limits, Written, ask, gpu, gpu_minors, machine, mig, nic, nic_minors, object, place, pod, pool_of, recounted, wish,
+    with_vfs,
 };
 
 const NEAR: Option<&str> = Some(r#"{"deviceTypes":["gpu","rdma"]}"#);
@@ -93,7 +94,7 @@ fn one_virtual_function_of_lowest_address_comes_from_each_nic_that_has_any() {
     let picky = Some(r#"{"rdma":{"vfSelector":{"matchLabels":{"fabric":"a"}}}}"#);
     let reason = pick(&pool, &wish(&[(key::RDMA, "30")], picky, None)).unwrap_err();
     assert_eq!(reason.to_string(), "no free virtual function matches");
-    pool.give_back(&first.grant).unwrap();
+    let pool = recounted(&pool, [&second.grant, &third.grant]);
     let again = pick(&pool, &wish(&[(key::RDMA, "30")], picky, None)).unwrap();
     assert_eq!(vf_of(&pool, &again).as_deref(), Some("0000:3c:00.2"));
 }
@@ -199,15 +200,10 @@ fn several_shares_lie_where_one_nic_is_near_to_all_of_them() {
     let mut pool = pool_of(devices);
     let only = |minor: i32, pool: &mut NodePool| {
         // Best fit puts the second half beside the first; whole GPUs in between keep them apart.
-        let mut taken = Vec::new();
-        loop {
-            let assignment = place(pool, &ask(&[(key::GPU, "50")])).unwrap();
-            if gpu_minors(pool, &assignment) == [minor] {
-                break;
-            }
-            taken.push(assignment);
-        }
-        taken.iter().for_each(|assignment| pool.give_back(&assignment.grant).unwrap());
+        let mut filled = pool.clone();
+        let found = std::iter::repeat_with(|| place(&mut filled, &ask(&[(key::GPU, "50")])).unwrap())
+            .find(|assignment| gpu_minors(pool, assignment) == [minor]);
+        pool.take(&found.unwrap().grant).unwrap();
     };
     only(0, &mut pool);
     only(2, &mut pool);
@@ -244,8 +240,9 @@ fn a_share_without_nics_beside_a_whole_gpu_with_one_lies_anywhere() {
     let mut pool = pool_of(devices);
     let share: Limits<'_> = &[(key::GPU, "50")];
     let first = place(&mut pool, &ask(&[("nvidia.com/gpu", "1")])).unwrap();
-    place(&mut pool, &ask(share)).unwrap();
-    pool.give_back(&first.grant).unwrap();
+    let second = place(&mut pool, &ask(share)).unwrap();
+    assert_ne!(gpu_minors(&pool, &first), gpu_minors(&pool, &second));
+    let pool = recounted(&pool, [&second.grant]);
     let picked = pick(&pool, &joined(SAME, &[("a", App, BOTH), ("b", App, share)])).unwrap();
     assert_eq!(of_container(&pool, &picked, 0), (vec![0], vec![0]));
     assert_eq!(of_container(&pool, &picked, 1), (vec![1], vec![]));
@@ -378,7 +375,7 @@ proptest! {
         let near = pick(&pool, &wish(&limits, None, NEAR));
         prop_assert_eq!(near.is_ok(), plain.is_ok(), "a preference refuses nothing");
         if let Ok(assignment) = pick(&pool, &wish(&limits, None, SAME)) {
-            prop_assert_eq!(assignment.grant.nics().count_ones(), wanted);
+            prop_assert_eq!(assignment.grant.held().nics.count_ones(), wanted);
             let of = |minors: Vec<i32>, switch: &dyn Fn(usize) -> i32, per: i32| {
                 minors.into_iter().map(|minor| switch(minor as usize) / per).collect::<std::collections::BTreeSet<_>>()
             };

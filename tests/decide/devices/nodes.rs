@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use baton::contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceTopology, VfGroup, VirtualFunction};
 use baton::contract::{ContainerDevices, ContainerRequest, DeviceAllocation, DeviceId, DeviceType, key};
-use baton::decide::devices::{Assignment, NodePool, PodDeviceRequest, Reason, Wishes, pick};
+use baton::decide::devices::{Assignment, Grant, NodePool, PodDeviceRequest, Reason, Wishes, pick};
 use baton::decide::pod::ContainerKind::{self, App};
 
 /// Bytes of every GPU's memory, as an H100 reports them.
@@ -120,6 +120,13 @@ pub fn place(pool: &mut NodePool, request: &PodDeviceRequest) -> Result<Assignme
     let assignment = pick(pool, request)?;
     pool.take(&assignment.grant).unwrap();
     Ok(assignment)
+}
+
+/// The pool when these grants alone are held: when a pod leaves, the world counts its node again.
+pub fn recounted<'a>(pool: &NodePool, held: impl IntoIterator<Item = &'a Grant>) -> NodePool {
+    let mut left = pool.emptied();
+    held.into_iter().for_each(|grant| left.take(grant).unwrap());
+    left
 }
 
 pub fn gpu_minors(pool: &NodePool, assignment: &Assignment) -> Vec<i32> {

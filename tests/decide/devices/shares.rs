@@ -43,7 +43,7 @@ fn shares_fill_a_gpu_before_they_break_another_and_whole_gpus_stay_whole() {
         let assignment = place(&mut pool, &ask(&[(key::GPU, "12")])).unwrap();
         assert_eq!(gpu_minors(&pool, &assignment), [0]);
     }
-    assert_eq!(pool.summary().free_gpu_count(), 7);
+    assert_eq!(pool.summary().free_gpus.count_ones(), 7);
     let next = place(&mut pool, &ask(&[(key::GPU, "12")])).unwrap();
     assert_eq!(gpu_minors(&pool, &next), [1], "4% are left on the first");
     let small = place(&mut pool, &ask(&[(key::GPU, "4")])).unwrap();

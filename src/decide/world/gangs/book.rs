@@ -58,18 +58,6 @@ impl GangBook {
         Self { defaults, ..Self::default() }
     }
 
-    /// The registry of these pods and PodGroups: equal to one that was given the same facts one by one, in any order.
-    pub fn of<'a>(
-        defaults: GangDefaults,
-        pods: impl IntoIterator<Item = &'a Pod>,
-        objects: impl IntoIterator<Item = PodGroupFacts>,
-    ) -> Self {
-        let mut book = Self::new(defaults);
-        pods.into_iter().for_each(|pod| book.pod(pod));
-        objects.into_iter().for_each(|facts| book.pod_group(facts));
-        book
-    }
-
     /// What holds where neither pods nor PodGroups state anything.
     pub fn defaults(&self) -> &GangDefaults {
         &self.defaults
@@ -103,11 +91,6 @@ impl GangBook {
     /// Forgets that gangs of this group changed.
     pub fn settle_changed(&mut self, group: &GroupId) {
         self.changed.retain(|gang, _| !group.contains(gang));
-    }
-
-    /// Every PodGroup object.
-    pub fn pod_groups(&self) -> impl Iterator<Item = &Arc<PodGroupFacts>> {
-        self.gangs.values().flat_map(Gang::pod_groups)
     }
 
     /// Whether the group of a gang is whole, and if not, the first gang that keeps it from being so.

@@ -151,10 +151,6 @@ impl Gang {
     pub fn pod_group(&self) -> Option<&Arc<PodGroupFacts>> {
         self.objects.iter().flatten().next()
     }
-    /// Every PodGroup of this name.
-    pub fn pod_groups(&self) -> impl Iterator<Item = &Arc<PodGroupFacts>> {
-        self.objects.iter().flatten()
-    }
     /// Living members name a PodGroup and there is none.
     pub fn awaits_pod_group(&self) -> bool {
         self.expecting > 0 && self.pod_group().is_none()

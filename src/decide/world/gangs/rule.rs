@@ -33,12 +33,7 @@ pub const fn complete(policy: MatchPolicy, min: u32, counts: &MemberCounts, once
     is_over(policy, once) || counted(policy, counts) >= min
 }
 
-/// Enough members have a place. `once` is the group's flag.
-pub const fn satisfied(policy: MatchPolicy, min: u32, counts: &MemberCounts, once: bool) -> bool {
-    is_over(policy, once) || weight(policy, counts) >= min
-}
-
-/// Members that still need a place before the gang is satisfied.
+/// Members that still need a place before the gang is satisfied. `once` is the group's flag.
 pub const fn needed(policy: MatchPolicy, min: u32, counts: &MemberCounts, once: bool) -> u32 {
     if is_over(policy, once) { 0 } else { min.saturating_sub(weight(policy, counts)) }
 }
@@ -65,32 +60,28 @@ mod tests {
 
     #[test]
     fn each_policy_counts_what_it_names() {
-        // policy, (pending, w, r, s), min, complete, satisfied, still needed
+        // policy, (pending, w, r, s), min, complete, still needed
         let table = [
-            (OnlyWaiting, (0, 3, 0, 0), 3, true, true, 0),
-            (OnlyWaiting, (1, 2, 0, 0), 3, true, false, 1),
-            (OnlyWaiting, (1, 0, 2, 0), 3, false, false, 3),
-            (OnlyWaiting, (0, 2, 9, 9), 3, false, false, 1),
-            (WaitingAndRunning, (0, 1, 2, 0), 3, true, true, 0),
-            (WaitingAndRunning, (1, 0, 1, 2), 3, false, false, 2),
-            (WaitingAndRunning, (2, 0, 1, 2), 3, true, false, 2),
-            (WaitingAndRunning, (0, 0, 3, 0), 3, true, true, 0),
-            (WaitingRunningSucceed, (1, 0, 1, 2), 3, true, true, 0),
-            (WaitingRunningSucceed, (1, 0, 0, 2), 3, true, false, 1),
-            (WaitingRunningSucceed, (0, 0, 0, 2), 3, false, false, 1),
-            (OnceSatisfied, (0, 3, 0, 0), 3, true, true, 0),
-            (OnceSatisfied, (1, 2, 5, 5), 3, true, false, 1),
-            (OnceSatisfied, (1, 1, 5, 5), 3, false, false, 2),
-            (OnceSatisfied, (0, 0, 0, 0), 0, true, true, 0),
+            (OnlyWaiting, (0, 3, 0, 0), 3, true, 0),
+            (OnlyWaiting, (1, 2, 0, 0), 3, true, 1),
+            (OnlyWaiting, (1, 0, 2, 0), 3, false, 3),
+            (OnlyWaiting, (0, 2, 9, 9), 3, false, 1),
+            (WaitingAndRunning, (0, 1, 2, 0), 3, true, 0),
+            (WaitingAndRunning, (1, 0, 1, 2), 3, false, 2),
+            (WaitingAndRunning, (2, 0, 1, 2), 3, true, 2),
+            (WaitingAndRunning, (0, 0, 3, 0), 3, true, 0),
+            (WaitingRunningSucceed, (1, 0, 1, 2), 3, true, 0),
+            (WaitingRunningSucceed, (1, 0, 0, 2), 3, true, 1),
+            (WaitingRunningSucceed, (0, 0, 0, 2), 3, false, 1),
+            (OnceSatisfied, (0, 3, 0, 0), 3, true, 0),
+            (OnceSatisfied, (1, 2, 5, 5), 3, true, 1),
+            (OnceSatisfied, (1, 1, 5, 5), 3, false, 2),
+            (OnceSatisfied, (0, 0, 0, 0), 0, true, 0),
         ];
-        for (policy, (p, w, r, s), min, is_complete, is_satisfied, still) in table {
+        for (policy, (p, w, r, s), min, is_complete, still) in table {
             let counts = counts(p, w, r, s);
-            let found = (
-                complete(policy, min, &counts, false),
-                satisfied(policy, min, &counts, false),
-                needed(policy, min, &counts, false),
-            );
-            assert_eq!(found, (is_complete, is_satisfied, still), "{policy} pending {p} w {w} r {r} s {s} min {min}");
+            let found = (complete(policy, min, &counts, false), needed(policy, min, &counts, false));
+            assert_eq!(found, (is_complete, still), "{policy} pending {p} w {w} r {r} s {s} min {min}");
         }
     }
 
@@ -100,7 +91,6 @@ mod tests {
         for policy in MatchPolicy::ALL.iter().copied() {
             let over = policy == OnceSatisfied;
             assert_eq!(complete(policy, 3, &none, true), over, "{policy}");
-            assert_eq!(satisfied(policy, 3, &none, true), over, "{policy}");
             assert_eq!(needed(policy, 3, &none, true), if over { 0 } else { 3 }, "{policy}");
         }
     }
