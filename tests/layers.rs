@@ -1,6 +1,6 @@
 //! What Cargo cannot say of the architecture: reads the sources and fails on an orphan file, logic in a `mod.rs`, an impure
-//! decision, a forbidden name, or a file over 800 lines that does not say why it is one thing. Who may import whom stands in the
-//! `Cargo.toml` of each folder of `src/`.
+//! decision, a forbidden name, a test's name of over 80 characters, or a file over 800 lines that does not say why it is one
+//! thing. Who may import whom stands in the `Cargo.toml` of each folder of `src/`.
 //!
 //! The rules are functions over (path, text), so each is shown to fail on a synthetic source.
 
@@ -86,6 +86,13 @@ fn a_long_file_must_say_why() {
     let long = format!("//! A.\n{}", "// line\n".repeat(800));
     fails(&agent(&long), "801 lines");
     holds(&agent(&format!("// Over 800 lines: one table of a foreign format.\n{long}")));
+}
+
+#[test]
+fn a_long_name_of_a_test_is_found() {
+    let test = |length| format!("//! A.\nmod tests {{\n    #[test]\n    fn {}() {{}}\n}}\n", "a".repeat(length));
+    fails(&agent(&test(81)), "81 characters");
+    holds(&agent(&test(80)));
 }
 
 #[test]

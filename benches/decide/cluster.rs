@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use baton::contract::gang::Committed;
 use baton::contract::{AgentStatus, Identity, PodKey, Quantity, Shared, key};
+use baton::decide::lock::LockMode;
 use baton::decide::pod::AssignmentText;
 use baton::decide::scheduler::rules::Annotations;
 use baton::decide::scheduler::rules::plugins::{DefaultSet, Profile, default_plugins};
 use baton::decide::scheduler::{
-    BindResult, Config, Effect, EffectResult, Effects, LockMode, Moment, NodeSearch, Scheduler, Ticket,
+    BindResult, Config, Effect, EffectResult, Effects, Moment, NodeSearch, Scheduler, Ticket,
 };
 use baton::decide::world::{NodeFacts, PodFacts, Resources, WorldEvent};
 use baton::runtime::clock;
@@ -192,7 +193,7 @@ impl Cluster {
         self.apply(WorldEvent::Pod(Box::new(facts.clone())));
     }
 
-    /// Half of every node's GPUs are taken, by pods that somebody else bound.
+    /// Half of every node's GPUs are taken, by pods that another scheduler bound.
     pub fn fill_half(&mut self) {
         self.fill(|_| &[(0, 1), (1, 1), (2, 2)]);
     }

@@ -3,18 +3,18 @@
 use super::cdi::CdiError;
 use super::handoff::StateError;
 use super::kubelet::TooMany;
-use super::options::AgentOptionsError;
 use baton_cluster::client::ConnectError;
 use baton_cluster::restored::Restored;
 use baton_hardware::{NvmlError, ScanError};
 use baton_runtime::admin::PortError;
+use baton_runtime::options::OptionError;
 
 /// An end that a new start, or an operator, has to mend. A signal is not one of them.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// An option cannot work.
     #[error(transparent)]
-    AgentOptions(#[from] AgentOptionsError),
+    AgentOptions(#[from] OptionError),
     /// The state directory.
     #[error(transparent)]
     State(#[from] StateError),

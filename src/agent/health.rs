@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 use super::devices::DeviceHealth;
 use super::inventory::to_seconds;
 use super::nic_reads::NicReadError;
+use super::options::AgentOptions;
 use super::options::MigStrategy;
-use super::options::{AgentOptions, AgentOptionsError};
 use baton_contract::{DeviceId, inventory};
 use baton_decide::health::{
-    Ailment, Blame, DeviceStatus, DriverError, GpuHealth, HealthChange, LinkFault, NicHealth, Observation, Outage,
+    Ailment, Blame, DriverError, GpuHealth, GpuStatus, HealthChange, LinkFault, NicHealth, Observation, Outage,
     PortPolicy, RecoveryRule, ServeOutcome, SuspectRule, Suspicion, XidAction, XidPolicy,
 };
 use baton_hardware::gpu::{Fault, MigMode};
@@ -22,6 +22,7 @@ use baton_hardware::nic::{Port, PortState};
 use baton_hardware::provider::Recovery;
 use baton_hardware::{Bdf, EventKind, GpuEvent, Machine, NicInfo, NvmlError, Probe};
 use baton_runtime::clock::Now;
+use baton_runtime::options::OptionError;
 
 /// Between two probes of one GPU that ignored events led to.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
@@ -83,7 +84,7 @@ pub struct EventOutcome {
 
 impl HealthBook {
     /// Rules by `options`; nothing known yet.
-    pub fn new(options: &AgentOptions) -> Result<Self, AgentOptionsError> {
+    pub fn new(options: &AgentOptions) -> Result<Self, OptionError> {
         let given = |text: &'_ str| (!text.is_empty()).then(|| text.to_owned());
         let (disable, enable) = (given(&options.xid.disable), given(&options.xid.enable));
         let policy = XidPolicy::new(options.xid.table()?, disable.as_deref(), enable.as_deref());
@@ -376,10 +377,10 @@ impl HealthBook {
     }
 }
 
-fn health_of(status: &DeviceStatus, now: Now) -> Option<DeviceHealth> {
+fn health_of(status: &GpuStatus, now: Now) -> Option<DeviceHealth> {
     match status {
-        DeviceStatus::Healthy => None,
-        DeviceStatus::Unhealthy { cause, since } => {
+        GpuStatus::Healthy => None,
+        GpuStatus::Unhealthy { cause, since } => {
             Some(DeviceHealth::bad(cause.reason(), cause.to_string(), at(*since, now)))
         }
     }
@@ -398,10 +399,10 @@ fn bad(fault: &Fault) -> Observation {
 fn log(changes: &[HealthChange]) {
     for change in changes {
         match &change.status {
-            DeviceStatus::Healthy => {
+            GpuStatus::Healthy => {
                 tracing::info!(gpu = %change.uuid, part = ?change.instance, "the GPU is healthy again");
             }
-            DeviceStatus::Unhealthy { cause, .. } => {
+            GpuStatus::Unhealthy { cause, .. } => {
                 tracing::warn!(gpu = %change.uuid, part = ?change.instance, why = %cause, "a GPU is out of service");
             }
         }

@@ -25,4 +25,4 @@ pub mod shares;
 
 pub use answer::{AnswerError, Answerer, ContainerGrant};
 pub use error::AgentError;
-pub use options::{AgentOptions, AgentOptionsError, AgentPaths, AgentPeriods, XidOptions};
+pub use options::{AgentOptions, AgentPaths, AgentPeriods, XidOptions};

@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use baton_contract::name::{BadName, check_annotation_key, check_daemon_namespace, check_node_name, check_subdomain};
+use baton_contract::name::{check_annotation_key, check_daemon_namespace, check_node_name, check_subdomain};
 use baton_contract::word::word_enum;
 use baton_contract::{LockFormat, ShareIsolation, key};
-use baton_decide::handoff::{IdMismatch, LockMode, UnassignedPods};
+use baton_decide::handoff::{IdMismatch, UnassignedPods};
 use baton_decide::health::{PortPolicy, XidAction};
+use baton_decide::lock::LockMode;
 use baton_runtime::admin::PortOptions;
+use baton_runtime::options::{OptionError, named};
 
 word_enum! {
     /// Which MIG devices are offered.
@@ -287,16 +289,6 @@ impl Default for AgentPeriods {
     }
 }
 
-/// An option that cannot work.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{option}: {problem}")]
-pub struct AgentOptionsError {
-    /// The flag, as on the command line.
-    pub option: &'static str,
-    /// What is wrong, naming the value, and what to do.
-    pub problem: String,
-}
-
 impl AgentOptions {
     /// Schedulers whose pods are served without a node lock.
     pub fn lockless(&self) -> Vec<String> {
@@ -307,14 +299,11 @@ impl AgentOptions {
     }
 
     /// Checks what can be checked without looking at the machine.
-    pub fn validate(&self) -> Result<(), AgentOptionsError> {
-        let bad = |option, problem: String| Err(AgentOptionsError { option, problem });
+    pub fn validate(&self) -> Result<(), OptionError> {
+        let bad = |option, problem: String| Err(OptionError::value(option, problem));
         if self.node_name.is_empty() {
             return bad("--node-name", "is empty; set it, or NODE_NAME from spec.nodeName by the downward API".into());
         }
-        let named = |option, checked: Result<(), BadName>| {
-            checked.map_err(|bad| AgentOptionsError { option, problem: bad.to_string() })
-        };
         named("--node-name", check_node_name(&self.node_name))?;
         named("--namespace", check_daemon_namespace(&self.namespace))?;
         if self.device_list_strategy.is_empty() {
@@ -362,7 +351,7 @@ impl AgentOptions {
             let problem = format!("{} limits GPU shares, and --gpu-sharing=false offers none", self.share_isolation);
             return bad("--share-isolation", problem);
         }
-        self.ports.validate(|option, problem| AgentOptionsError { option, problem })?;
+        self.ports.validate()?;
         self.xid.table()?;
         self.paths.validate()?;
         self.periods.validate()
@@ -393,7 +382,7 @@ impl AgentPaths {
         below.map_or_else(|| path.to_owned(), |below| self.driver_root.join(below))
     }
 
-    fn validate(&self) -> Result<(), AgentOptionsError> {
+    fn validate(&self) -> Result<(), OptionError> {
         for (option, path) in [
             ("--kubelet-dir", &self.kubelet_dir),
             ("--pod-resources-socket", &self.pod_resources_socket),
@@ -405,7 +394,7 @@ impl AgentPaths {
             ("--state-dir", &self.state_dir),
         ] {
             if !path.is_absolute() {
-                return Err(AgentOptionsError { option, problem: format!("{} is not absolute", path.display()) });
+                return Err(OptionError::value(option, format!("{} is not absolute", path.display())));
             }
         }
         let longest = self.kubelet_dir.as_os_str().len() + 1 + super::kubelet::SOCKET_NAME_MAX;
@@ -416,7 +405,7 @@ impl AgentPaths {
                 longest - super::kubelet::SOCKET_PATH_MAX,
                 super::kubelet::SOCKET_PATH_MAX
             );
-            return Err(AgentOptionsError { option: "--kubelet-dir", problem });
+            return Err(OptionError::value("--kubelet-dir", problem));
         }
         Ok(())
     }
@@ -424,17 +413,17 @@ impl AgentPaths {
 
 impl XidOptions {
     /// The actions of the table.
-    pub fn table(&self) -> Result<BTreeMap<u64, XidAction>, AgentOptionsError> {
+    pub fn table(&self) -> Result<BTreeMap<u64, XidAction>, OptionError> {
         let read = |(xid, action): (&u64, &String)| match action.parse() {
             Ok(action) => Ok((*xid, action)),
-            Err(error) => Err(AgentOptionsError { option: "--xid-actions", problem: format!("XID {xid}: {error}") }),
+            Err(error) => Err(OptionError::value("--xid-actions", format!("XID {xid}: {error}"))),
         };
         self.actions.iter().map(read).collect()
     }
 }
 
 impl AgentPeriods {
-    fn validate(&self) -> Result<(), AgentOptionsError> {
+    fn validate(&self) -> Result<(), OptionError> {
         for (option, period) in [
             ("--rescan-period", self.rescan),
             ("--health-poll-period", self.health_poll),
@@ -452,16 +441,16 @@ impl AgentPeriods {
             ("--unlock-retry-period", self.unlock_retry),
         ] {
             if period < Duration::from_millis(1) {
-                return Err(AgentOptionsError { option, problem: format!("{period:?} is too short; at least 1 ms") });
+                return Err(OptionError::value(option, format!("{period:?} is too short; at least 1 ms")));
             }
         }
         if self.suspect_max < self.suspect_min {
             let problem = format!("{:?} is below --suspect-min, {:?}", self.suspect_max, self.suspect_min);
-            return Err(AgentOptionsError { option: "--suspect-max", problem });
+            return Err(OptionError::value("--suspect-max", problem));
         }
         if self.backoff_max < self.backoff_min {
             let problem = format!("{:?} is below --backoff-min, {:?}", self.backoff_max, self.backoff_min);
-            return Err(AgentOptionsError { option: "--backoff-max", problem });
+            return Err(OptionError::value("--backoff-max", problem));
         }
         Ok(())
     }
@@ -518,14 +507,5 @@ mod tests {
             let error = options.validate().unwrap_err().to_string();
             assert!(error.contains(option) && error.contains(part), "{error}");
         }
-    }
-
-    #[test]
-    fn every_word_is_read_back_and_an_unknown_one_lists_what_is_known() {
-        for value in DeviceListStrategy::ALL {
-            assert_eq!(value.word().parse::<DeviceListStrategy>().as_ref(), Ok(value));
-        }
-        let error = "both".parse::<MigStrategy>().unwrap_err().to_string();
-        assert_eq!(error, "\"both\" is not known; expected none, single, mixed");
     }
 }

@@ -13,7 +13,8 @@ use super::node::LightNode;
 use super::pod::{LightCondition, LightPod, LightPodStatus};
 use super::tyjob::RawTyJob;
 use baton_contract::tyjob::keys;
-use baton_decide::tyjob::stages::{ImageWait, NodeReachability, Phase, PodView};
+use baton_decide::pod::Phase;
+use baton_decide::tyjob::stages::{ImageWait, NodeReachability, PodView};
 
 /// Reasons of a container that waits because the kubelet cannot get its image.
 const IMAGE_REASONS: [&str; 7] = [
@@ -54,12 +55,8 @@ impl LightPod {
             Some((rank, ImageWait { reason: waiting.reason.to_string(), message: waiting.message.to_string() }))
         });
         let image = waits.min_by_key(|(rank, _)| *rank).map(|(_, image)| image);
-        let phase = match status.phase.as_deref() {
-            Some("Running") => Phase::Running,
-            Some("Succeeded") => Phase::Succeeded,
-            Some("Failed") => Phase::Failed,
-            _ => Phase::Pending,
-        };
+        let phase =
+            Some(Phase::of(status.phase.as_deref())).filter(|phase| *phase != Phase::Unknown).unwrap_or_default();
         // The time of deletion is the end of the grace period; the deletion was requested that much earlier.
         let grace = SignedDuration::from_secs(meta.deletion_grace_period_seconds.unwrap_or(0));
         let requested = meta.deletion_timestamp.as_ref().and_then(|end| end.0.checked_sub(grace).ok());

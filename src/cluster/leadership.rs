@@ -4,13 +4,63 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::lease::{Candidate, LeaseState};
+use super::lease::{Candidate, LeaseConfig, LeaseState};
 use super::restored::{LeaseError, Restored};
+use baton_contract::name::check_subdomain;
+use baton_runtime::options::{self, OptionError};
 use baton_runtime::{clock, words};
+
+/// The Lease is given away within this time at shutdown.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How a daemon runs for leadership.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaderOptions {
+    /// Work only while holding the Lease. Off for a single process in tests.
+    pub elect: bool,
+    /// Name of the Lease.
+    pub lease_name: String,
+    /// This process in the Lease; empty makes a name from host and process.
+    pub identity: String,
+    /// A Lease unchanged for this long is free.
+    pub duration: Duration,
+    /// A leader that could not renew for this long stops.
+    pub renew_deadline: Duration,
+    /// Pause between tries of the Lease.
+    pub retry: Duration,
+}
+
+impl LeaderOptions {
+    /// Elections by the Lease of this name, with the customary times.
+    pub fn of_lease(name: &str) -> Self {
+        let LeaseConfig { name: lease_name, identity, duration, renew_deadline, retry, .. } =
+            LeaseConfig::new("", name, "");
+        Self { elect: true, lease_name, identity, duration, renew_deadline, retry }
+    }
+
+    /// Checks what types cannot.
+    pub fn validate(&self) -> Result<(), OptionError> {
+        options::filled(&[("lease-name", &self.lease_name)])?;
+        options::named("--lease-name", check_subdomain("Lease name", &self.lease_name))?;
+        options::above_zero(&[("lease-retry", self.retry)])?;
+        options::ascending(&[
+            ("lease-retry", self.retry),
+            ("lease-renew-deadline", self.renew_deadline),
+            ("lease-duration", self.duration),
+        ])
+    }
+
+    /// The candidate `identity` for the Lease in `namespace`.
+    pub fn config(&self, namespace: &str, identity: &str) -> LeaseConfig {
+        let Self { duration, renew_deadline, retry, .. } = *self;
+        LeaseConfig { duration, renew_deadline, retry, ..LeaseConfig::new(namespace, &self.lease_name, identity) }
+    }
+}
 
 /// Until when this process leads, shared with everything that writes.
 #[derive(Debug, Clone, Default)]
@@ -50,7 +100,7 @@ pub fn identity(given: &str, daemon: &str) -> String {
 
 /// Runs for leadership until `stop`, then gives the Lease away. `changed` counts every renewal and loss. Ends earlier when the API
 /// server's store was restored from a backup.
-pub async fn campaign(
+async fn campaign(
     mut candidate: Candidate,
     leadership: Leadership,
     changed: watch::Sender<u64>,
@@ -107,14 +157,45 @@ pub async fn campaign(
     Ok(())
 }
 
-/// Waits until a campaign ends because the store was restored.
-pub async fn restored(campaigning: &mut Option<JoinHandle<Result<(), Restored>>>) -> Restored {
-    if let Some(task) = campaigning {
-        let ended = task.await;
-        *campaigning = None;
-        if let Ok(Err(restored)) = ended {
-            return restored;
+/// A campaign beside the work of a daemon.
+pub struct Campaign {
+    /// Until when this process leads.
+    pub leadership: Leadership,
+    /// Counts every renewal and loss; closed without elections.
+    pub changed: watch::Receiver<u64>,
+    retire: CancellationToken,
+    task: Option<JoinHandle<Result<(), Restored>>>,
+}
+
+impl Campaign {
+    /// Runs for leadership; without elections this process leads for ever.
+    pub fn start(client: Client, elect: bool, config: LeaseConfig) -> Self {
+        let leadership = if elect { Leadership::default() } else { Leadership::forever() };
+        let (changed_out, changed) = watch::channel(0);
+        let retire = CancellationToken::new();
+        let task = elect.then(|| {
+            tokio::spawn(campaign(Candidate::new(client, config), leadership.clone(), changed_out, retire.clone()))
+        });
+        Self { leadership, changed, retire, task }
+    }
+
+    /// Waits until the campaign ends because the store was restored.
+    pub async fn restored(&mut self) -> Restored {
+        if let Some(task) = &mut self.task {
+            let ended = task.await;
+            self.task = None;
+            if let Ok(Err(restored)) = ended {
+                return restored;
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Gives the Lease away.
+    pub async fn end(self) {
+        if let Some(task) = self.task {
+            self.retire.cancel();
+            tokio::time::timeout(GRACE, task).await.ok();
         }
     }
-    std::future::pending().await
 }

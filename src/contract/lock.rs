@@ -6,21 +6,22 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::id::{PodKey, PodUid};
+use super::word::word_enum;
 
-/// How a lock value is written. All forms are read, whatever is configured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LockFormat {
-    /// `<time>,<namespace>,<pod name>,<pod uid>`
-    #[default]
-    Uid,
-    /// `<time>,<namespace>,<pod name>`
-    Triple,
-    /// `<time>`
-    Timestamp,
+word_enum! {
+    /// How a lock value is written. All forms are read, whatever is configured.
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    LockFormat {
+        /// `<time>,<namespace>,<pod name>,<pod uid>`
+        #[default]
+        Uid = "uid",
+        /// `<time>,<namespace>,<pod name>`
+        Triple = "triple",
+        /// `<time>`
+        Timestamp = "timestamp",
+    }
 }
-
-super::word::words!(LockFormat, "uid" => Self::Uid, "triple" => Self::Triple, "timestamp" => Self::Timestamp);
 
 /// The pod that a lock names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -15,31 +15,6 @@ impl UnknownWord {
     }
 }
 
-/// Implements `FromStr` and `Display` for a type whose values are words: `words!(LockFormat, "uid" => Self::Uid, …)`.
-#[macro_export]
-macro_rules! words {
-    ($type:ty, $($word:literal => $value:expr),+ $(,)?) => {
-        impl std::str::FromStr for $type {
-            type Err = $crate::word::UnknownWord;
-            fn from_str(text: &str) -> Result<Self, Self::Err> {
-                match text {
-                    $($word => Ok($value),)+
-                    other => Err($crate::word::UnknownWord::new(other, &[$($word),+])),
-                }
-            }
-        }
-        impl std::fmt::Display for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(match self {
-                    $(value if *value == $value => $word,)+
-                    _ => "",
-                })
-            }
-        }
-    };
-}
-pub use words;
-
 /// Makes an enum whose values are words, with `word()`, `ALL`, `FromStr` and `Display`.
 #[macro_export]
 macro_rules! word_enum {
@@ -58,7 +33,21 @@ macro_rules! word_enum {
             }
         }
 
-        $crate::words!($name, $($word => Self::$variant,)+);
+        impl std::str::FromStr for $name {
+            type Err = $crate::word::UnknownWord;
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                match text {
+                    $($word => Ok(Self::$variant),)+
+                    other => Err($crate::word::UnknownWord::new(other, &[$($word),+])),
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.word())
+            }
+        }
     };
 }
 pub use word_enum;

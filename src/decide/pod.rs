@@ -61,9 +61,10 @@ pub struct Deletion {
 }
 
 /// `status.phase`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Phase {
     /// Not all containers have been created.
+    #[default]
     Pending,
     /// At least one container runs.
     Running,

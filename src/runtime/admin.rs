@@ -17,6 +17,7 @@ use tower_http::limit::RequestBodyLimitLayer;
 
 use super::auth::{Guard, guarded};
 use super::http::{HttpServer, Limits};
+use super::options::OptionError;
 use super::tls::{Tls, TlsError, TlsFiles};
 
 /// Of the admin address: with the handshake, 10 s for a request as a whole; a minute for a connection.
@@ -89,9 +90,8 @@ impl PortOptions {
     }
 
     /// Checks what types cannot.
-    /// `bad` makes an error of an option and what is wrong with it.
-    pub fn validate<E>(&self, bad: impl Fn(&'static str, String) -> E) -> Result<(), E> {
-        let bad = |option, problem| Err(bad(option, problem));
+    pub fn validate(&self) -> Result<(), OptionError> {
+        let bad = |option, problem| Err(OptionError::value(option, problem));
         match self.listen {
             Some(address) if self.auth == AdminAuth::None && !address.ip().is_loopback() => {
                 let problem = format!(
@@ -433,12 +433,11 @@ mod tests {
 
     #[test]
     fn plain_http_is_for_this_machine_alone_and_a_certificate_needs_its_key() {
-        let said =
-            |options: PortOptions| options.validate(|option, problem| format!("{option}: {problem}")).unwrap_err();
+        let said = |options: PortOptions| options.validate().unwrap_err().to_string();
         let none = PortOptions { auth: AdminAuth::None, ..PortOptions::on(9412, 9402) };
         assert!(said(none.clone()).contains("--listen=[::]:9412"), "{}", said(none.clone()));
         for listen in [Some(HERE), None] {
-            assert_eq!(PortOptions { listen, ..none.clone() }.validate(|option, _| option), Ok(()));
+            assert_eq!(PortOptions { listen, ..none.clone() }.validate(), Ok(()));
         }
         let half = PortOptions { tls_cert: Some("/a.crt".into()), ..PortOptions::on(9412, 9402) };
         assert!(said(half.clone()).contains("/a.crt"), "{}", said(half));

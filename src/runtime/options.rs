@@ -15,12 +15,12 @@ pub enum OptionError {
     /// It must be above zero.
     #[error("{0} is zero: give a value above zero")]
     Zero(&'static str),
-    /// A name that no API server takes.
+    /// A value that cannot work.
     #[error("{option}: {problem}")]
-    Name {
+    Value {
         /// The flag.
         option: &'static str,
-        /// Why, with the value.
+        /// What is wrong, naming the value, and what to do.
         problem: String,
     },
     /// A number above what can be served.
@@ -47,6 +47,13 @@ pub enum OptionError {
     },
 }
 
+impl OptionError {
+    /// A value that cannot work: the flag, and what is wrong, naming the value, and what to do.
+    pub fn value(option: &'static str, problem: impl Into<String>) -> Self {
+        Self::Value { option, problem: problem.into() }
+    }
+}
+
 /// Checks that no value is empty.
 pub fn filled(words: &[(&'static str, &str)]) -> Result<(), OptionError> {
     let empty = words.iter().find(|(_, word)| word.is_empty());
@@ -55,7 +62,7 @@ pub fn filled(words: &[(&'static str, &str)]) -> Result<(), OptionError> {
 
 /// The result of the check of a name, as the option's error.
 pub fn named<E: Display>(option: &'static str, checked: Result<(), E>) -> Result<(), OptionError> {
-    checked.map_err(|bad| OptionError::Name { option, problem: bad.to_string() })
+    checked.map_err(|bad| OptionError::value(option, bad.to_string()))
 }
 
 /// Checks that every period is above zero.

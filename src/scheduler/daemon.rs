@@ -16,15 +16,15 @@ use tokio_util::sync::CancellationToken;
 use super::admin::{self, LoopState, Question};
 use super::backpressure::Backpressure;
 use super::executor::Executor;
-use super::extender::{Extender, ExtenderError, ExtenderRequest, Front, PendingRequests};
+use super::extender::{self, ExtenderError, ExtenderRequest, Front, PendingRequests};
 use super::metrics::Metrics;
 use super::options::{OptionsError, SchedulerOptions};
 use super::write_order::WriteOrder;
 use baton_cluster::client::{ConnectError, connect_as};
 use baton_cluster::feed::FeedMessage;
 use baton_cluster::feed_set::{FeedSettings, start_feeds};
-use baton_cluster::leadership::{Leadership, campaign, identity, restored};
-use baton_cluster::lease::{Candidate, LeaseConfig};
+use baton_cluster::leadership::{Campaign, Leadership, identity};
+use baton_cluster::lease::LeaseConfig;
 use baton_cluster::node_lock::NodeLocks;
 use baton_cluster::notice::Notices;
 use baton_cluster::pod_group::PodGroups;
@@ -43,6 +43,7 @@ use baton_decide::world::{WorldEvent, WorldPolicy};
 use baton_runtime::admin::{PortError, Ports};
 use baton_runtime::auth::Guard;
 use baton_runtime::clock;
+use baton_runtime::http::HttpServer;
 
 /// Messages that feeds may be ahead of the loop. Each may be a Device object as it was read, 20 kB: while the cluster is listed,
 /// feeds are faster than the loop, and memory that a full queue once took stays with the process.
@@ -96,7 +97,7 @@ pub struct SchedulerDaemon {
     options: SchedulerOptions,
     client: Client,
     ports: Ports,
-    extender: Option<Extender>,
+    extender: Option<HttpServer>,
     scheduler: Scheduler,
 }
 
@@ -113,7 +114,7 @@ impl SchedulerDaemon {
         let client = connect_as("baton-scheduler", options.kubeconfig.as_deref()).await?;
         let scheduler = Scheduler::new(scheduler_config(&options), plugins);
         let ports = Ports::open(&options.ports)?;
-        let extender = Extender::open(&options.extender)?;
+        let extender = options.extender.open()?;
         Ok(Self { options, client, ports, extender, scheduler })
     }
 
@@ -122,18 +123,12 @@ impl SchedulerDaemon {
         self.ports.admin_address()
     }
 
-    /// Where kube-scheduler's calls are served.
-    pub fn extender_address(&self) -> Option<SocketAddr> {
-        self.extender.as_ref().and_then(Extender::address)
-    }
-
     /// Runs until `stop`, then finishes what is under way and gives the Lease away.
     pub async fn run(self, stop: CancellationToken) -> Result<(), SchedulerError> {
         let Self { options, client, ports, extender, scheduler } = self;
         let (feed_out, feed_in) = mpsc::channel(BACKLOG);
         let (report_out, report_in) = mpsc::unbounded_channel();
         let (question_out, question_in) = mpsc::channel(16);
-        let (changed_out, changed_in) = watch::channel(0);
         let mut tasks = JoinSet::new();
         let settings = FeedSettings {
             lock_key: options.node_lock_key.clone(),
@@ -149,18 +144,13 @@ impl SchedulerDaemon {
         tokio::spawn(ports.serve(admin::answers(question_out.clone(), metrics.clone()), guard, stop.clone()));
         let pods = PodWriter::new(client.clone(), options.periods.bind_timeout, labels);
         let (front, requests) = Front::new(pods.clone(), options.extender.gang);
-        if let Some(extender) = extender {
-            tokio::spawn(extender.serve(front.clone(), stop.clone()));
+        if let Some(server) = extender {
+            tokio::spawn(server.serve(extender::router(front.clone()), stop.clone()));
         }
-        let leadership = if options.leader_elect { Leadership::default() } else { Leadership::forever() };
-        // The Lease is given away only when no request of ours is under way any more.
-        let retire = CancellationToken::new();
-        let mut campaigning = options.leader_elect.then(|| {
-            let candidate = Candidate::new(client.clone(), lease_config(&options));
-            tokio::spawn(campaign(candidate, leadership.clone(), changed_out, retire.clone()))
-        });
+        let instance = identity(&options.leader.identity, "scheduler");
+        let mut campaign = Campaign::start(client.clone(), options.leader.elect, lease_config(&options, &instance));
+        let leadership = campaign.leadership.clone();
         let backpressure = Backpressure::new(options.concurrency * DECISIONS_PER_PERMIT);
-        let instance = identity(&options.identity, "scheduler");
         let (notices, _writer) =
             Notices::start(client.clone(), &options.scheduler_name, &instance, event_pause(&backpressure));
         let executor = Arc::new(Executor {
@@ -181,19 +171,18 @@ impl SchedulerDaemon {
         let pending = PendingRequests::new(options.extender.bind_wait);
         let mut event_loop =
             EventLoop { scheduler, executor, leadership, metrics, missing, pending, metrics_updated: Duration::ZERO };
+        let changed = campaign.changed.clone();
         let result = tokio::select! {
-            ended = event_loop.run(feed_in, report_in, question_in, requests, changed_in, &stop) => ended,
-            restored = restored(&mut campaigning) => Err(restored.into()),
+            ended = event_loop.run(feed_in, report_in, question_in, requests, changed, &stop) => ended,
+            restored = campaign.restored() => Err(restored.into()),
         };
         drop(front);
         tasks.shutdown().await;
         // Requests under way hold permits. The next leader finds their outcome in any case.
         let all = u32::try_from(options.concurrency).unwrap_or(u32::MAX);
         tokio::time::timeout(GRACE, event_loop.executor.permits.acquire_many(all)).await.ok();
-        if let Some(campaigning) = campaigning {
-            retire.cancel();
-            tokio::time::timeout(GRACE, campaigning).await.ok();
-        }
+        // The Lease is given away only when no request of ours is under way any more.
+        campaign.end().await;
         result
     }
 }
@@ -363,13 +352,7 @@ fn scheduler_config(options: &SchedulerOptions) -> Config {
     }
 }
 
-fn lease_config(options: &SchedulerOptions) -> LeaseConfig {
-    let p = &options.periods;
-    LeaseConfig {
-        duration: p.lease_duration,
-        renew_deadline: p.lease_renew_deadline,
-        retry: p.lease_retry,
-        annotations: [(key::SCHEDULER.to_owned(), options.lock_word().print())].into(),
-        ..LeaseConfig::new(&options.namespace, &options.lease_name, &identity(&options.identity, "scheduler"))
-    }
+fn lease_config(options: &SchedulerOptions, identity: &str) -> LeaseConfig {
+    let annotations = [(key::SCHEDULER.to_owned(), options.lock_word().print())].into();
+    LeaseConfig { annotations, ..options.leader.config(&options.namespace, identity) }
 }

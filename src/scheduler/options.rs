@@ -4,19 +4,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::extender::ExtenderOptions;
+use baton_cluster::leadership::LeaderOptions;
 use baton_contract::gang::{MAX_WAIT, MatchPolicy, TimeoutClock};
-use baton_contract::name::{check_annotation_key, check_daemon_namespace, check_subdomain};
+use baton_contract::name::{check_annotation_key, check_daemon_namespace};
 use baton_contract::{LockFormat, LockWord, key};
 use baton_decide::gang::{GangPolicy, OnBindFailure};
-use baton_decide::lock::ExpiredHolder;
-use baton_decide::scheduler::LockMode;
+use baton_decide::lock::{ExpiredHolder, LockMode};
 use baton_decide::scheduler::earmarks::EarmarkPolicy;
 use baton_decide::scheduler::rules::RegistryError;
 use baton_decide::scheduler::rules::plugins::{
     DefaultSet, NodesWithoutAgent, PluginChoice, Profile, RatioConfig, RatioError, default_plugins,
 };
 use baton_decide::tyjob::JobPolicy;
-use baton_decide::tyjob::placement::Weights;
+use baton_decide::tyjob::placement::MetricWeights;
 use baton_decide::world::gangs::GangDefaults;
 use baton_runtime::admin::PortOptions;
 use baton_runtime::options::{self, OptionError};
@@ -66,12 +66,8 @@ pub struct SchedulerOptions {
     /// kube-scheduler's calls.
     pub extender: ExtenderOptions,
 
-    /// Run only while holding the Lease. Off for a single scheduler in tests.
-    pub leader_elect: bool,
-    /// Name of our Lease.
-    pub lease_name: String,
-    /// Who we are in the Lease; empty makes a name from host and process.
-    pub identity: String,
+    /// How it runs for leadership.
+    pub leader: LeaderOptions,
     /// Every period and window.
     pub periods: Periods,
     /// Requests to the API server at once.
@@ -81,12 +77,6 @@ pub struct SchedulerOptions {
 /// Every period and window of the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Periods {
-    /// A Lease unchanged for this long is free.
-    pub lease_duration: Duration,
-    /// A leader that could not renew for this long stops.
-    pub lease_renew_deadline: Duration,
-    /// Pause between tries of the Lease.
-    pub lease_retry: Duration,
     /// An agent's Lease unchanged for this long is stale.
     pub agent_stale: Duration,
     /// An expired lock is acted on only when the agent has been live for this long.
@@ -129,9 +119,7 @@ impl Default for SchedulerOptions {
             jobs: JobOptions::default(),
             earmarks: EarmarkPolicy::default(),
             extender: ExtenderOptions::default(),
-            leader_elect: true,
-            lease_name: "baton-scheduler".into(),
-            identity: String::new(),
+            leader: LeaderOptions::of_lease("baton-scheduler"),
             periods: Periods::default(),
             concurrency: 64,
         }
@@ -142,9 +130,6 @@ impl Default for Periods {
     fn default() -> Self {
         let s = Duration::from_secs;
         Self {
-            lease_duration: s(15),
-            lease_renew_deadline: s(10),
-            lease_retry: s(2),
             agent_stale: s(90),
             agent_settled: s(30),
             lock_abandoned: s(30),
@@ -302,7 +287,7 @@ impl JobOptions {
             unfit_grace: self.unfit_grace,
             reservation_timeout: self.reservation_timeout,
             start_limit: self.start_limit,
-            weights: Weights { cpu, memory, gpu, raised: self.raised_weight },
+            weights: MetricWeights { cpu, memory, gpu, raised: self.raised_weight },
         }
     }
 }
@@ -337,11 +322,9 @@ impl SchedulerOptions {
             ("scheduler-name", &*self.scheduler_name),
             ("namespace", &*self.namespace),
             ("node-lock-key", &*self.node_lock_key),
-            ("lease-name", &*self.lease_name),
         ];
         options::filled(&words)?;
         options::named("--namespace", check_daemon_namespace(&self.namespace))?;
-        options::named("--lease-name", check_subdomain("Lease name", &self.lease_name))?;
         options::named("--node-lock-key", check_annotation_key("node lock key", &self.node_lock_key))?;
         if !(1..=100).contains(&self.earmarks.share) {
             return Err(OptionsError::Gangs(format!(
@@ -349,11 +332,10 @@ impl SchedulerOptions {
                 self.earmarks.share
             )));
         }
-        self.ports.validate(|option, problem| OptionError::Name { option, problem })?;
+        self.ports.validate()?;
         let p = &self.periods;
         options::above_zero(&[
             ("age-limit", self.earmarks.limit),
-            ("lease-retry", p.lease_retry),
             ("agent-stale", p.agent_stale),
             ("lock-sweep", p.lock_sweep),
             ("backoff", p.backoff),
@@ -361,11 +343,7 @@ impl SchedulerOptions {
             ("node-lock-expiry", self.node_lock_expiry),
         ])?;
         options::concurrency(self.concurrency)?;
-        options::ascending(&[
-            ("lease-retry", p.lease_retry),
-            ("lease-renew-deadline", p.lease_renew_deadline),
-            ("lease-duration", p.lease_duration),
-        ])?;
+        self.leader.validate()?;
         self.extender.validate().map_err(|error| OptionsError::Extender(error.to_string()))?;
         if let Some(problem) = self.gangs.problem() {
             return Err(OptionsError::Gangs(problem));
@@ -401,7 +379,7 @@ mod tests {
         let mut options = SchedulerOptions { scheduler_name: String::new(), ..SchedulerOptions::default() };
         assert!(options.validate().unwrap_err().to_string().contains("scheduler-name"));
         options = SchedulerOptions::default();
-        options.periods.lease_renew_deadline = Duration::from_secs(20);
+        options.leader.renew_deadline = Duration::from_secs(20);
         assert!(options.validate().unwrap_err().to_string().contains("lease-duration"));
         options = SchedulerOptions { ratio_shape: vec![(0, 11)], ..SchedulerOptions::default() };
         assert!(options.validate().is_err());
@@ -414,23 +392,6 @@ mod tests {
         assert!(
             said(SchedulerOptions { concurrency: usize::MAX, ..SchedulerOptions::default() }).contains("at most 4096")
         );
-    }
-
-    #[test]
-    fn every_word_is_read_as_it_is_printed() {
-        for mode in [LockMode::Always, LockMode::Auto] {
-            assert_eq!(mode.to_string().parse(), Ok(mode));
-        }
-        for choice in [NodesWithoutAgent::Refuse, NodesWithoutAgent::Plain] {
-            assert_eq!(choice.to_string().parse(), Ok(choice));
-        }
-        for clock in [TimeoutClock::Holding, TimeoutClock::Pending] {
-            assert_eq!(clock.to_string().parse(), Ok(clock));
-        }
-        for choice in [OnBindFailure::Solo, OnBindFailure::EvictGang] {
-            assert_eq!(choice.to_string().parse(), Ok(choice));
-        }
-        assert!("maybe".parse::<ExpiredHolder>().unwrap_err().to_string().contains("evict, wait"));
     }
 
     #[test]
@@ -449,7 +410,7 @@ mod tests {
             weights: weights.iter().map(|(name, weight)| ((*name).to_owned(), *weight)).collect(),
             ..JobOptions::default()
         };
-        assert_eq!(with(&[("cpu", 3)]).policy().weights, Weights { cpu: 3, ..Weights::default() });
+        assert_eq!(with(&[("cpu", 3)]).policy().weights, MetricWeights { cpu: 3, ..MetricWeights::default() });
         for bad in [&[("disk", 1)][..], &[("cpu", 0)], &[("cpu", 101)], &[("cpu", 1), ("cpu", 2)]] {
             assert!(with(bad).problem().unwrap().contains("job-weights"));
         }

@@ -17,8 +17,7 @@ use super::reconcile::Context;
 use baton_cluster::client::{ConnectError, connect_as};
 use baton_cluster::controller_feed::start_controller_feeds;
 use baton_cluster::controller_writer::JobWriter;
-use baton_cluster::leadership::{Leadership, campaign, identity, restored};
-use baton_cluster::lease::{Candidate, LeaseConfig};
+use baton_cluster::leadership::{Campaign, identity};
 use baton_cluster::notice::Notices;
 use baton_cluster::restored::Restored;
 use baton_cluster::reviews::Reviews;
@@ -29,8 +28,6 @@ use baton_runtime::options::OptionError;
 
 /// Messages that the watches may be ahead of the loop.
 const BACKLOG: usize = 4096;
-/// The Lease is given away within this time at shutdown.
-const GRACE: Duration = Duration::from_secs(5);
 /// The loop makes a round at least this often.
 const ROUND: Duration = Duration::from_secs(1);
 /// Without a round for this long, the process is not live.
@@ -79,15 +76,12 @@ impl Controller {
         let (pulse, last_pulse) = watch::channel(clock::mono());
         let guard = Guard::new(Arc::new(Reviews::new(client.clone())), clock::mono);
         tokio::spawn(ports.serve(answers(metrics.clone(), last_pulse), guard, stop.clone()));
-        let name = identity(&options.identity, "controller");
-        let (changed_out, mut changed) = watch::channel(0);
-        let leadership = if options.leader_elect { Leadership::default() } else { Leadership::forever() };
-        let retire = CancellationToken::new();
-        let mut campaigning = options.leader_elect.then(|| {
-            let candidate = Candidate::new(client.clone(), lease_config(&options, &name));
-            tokio::spawn(campaign(candidate, leadership.clone(), changed_out, retire.clone()))
-        });
-        let (notices, _writer) = Notices::start(client.clone(), &options.lease_name, &name, || std::future::ready(()));
+        let name = identity(&options.leader.identity, "controller");
+        let config = options.leader.config(&options.namespace, &name);
+        let mut campaign = Campaign::start(client.clone(), options.leader.elect, config);
+        let (leadership, mut changed) = (campaign.leadership.clone(), campaign.changed.clone());
+        let (notices, _writer) =
+            Notices::start(client.clone(), &options.leader.lease_name, &name, || std::future::ready(()));
         let context = Context {
             writer: JobWriter::new(client.clone()),
             notices,
@@ -105,7 +99,7 @@ impl Controller {
             if leadership.leads(clock::mono()) {
                 tokio::select! {
                     () = stop.cancelled() => break Ok(()),
-                    restored = restored(&mut campaigning) => break Err(restored.into()),
+                    restored = campaign.restored() => break Err(restored.into()),
                     end = term(&client, context.clone(), pace, &pulse) => {
                         metrics.term_ended();
                         if end == TermEnd::WatchesEnded {
@@ -117,15 +111,12 @@ impl Controller {
             }
             tokio::select! {
                 () = stop.cancelled() => break Ok(()),
-                restored = restored(&mut campaigning) => break Err(restored.into()),
+                restored = campaign.restored() => break Err(restored.into()),
                 Ok(()) = changed.changed() => {}
                 () = tokio::time::sleep(ROUND) => {}
             }
         };
-        if let Some(campaigning) = campaigning {
-            retire.cancel();
-            tokio::time::timeout(GRACE, campaigning).await.ok();
-        }
+        campaign.end().await;
         result
     }
 }
@@ -146,15 +137,6 @@ async fn term(client: &Client, context: Context, pace: Pace, pulse: &watch::Send
     tokio::select! {
         end = term.run(&mut messages) => end,
         () = beat => TermEnd::LeadershipLost,
-    }
-}
-
-fn lease_config(options: &ControllerOptions, identity: &str) -> LeaseConfig {
-    LeaseConfig {
-        duration: options.lease_duration,
-        renew_deadline: options.lease_renew_deadline,
-        retry: options.lease_retry,
-        ..LeaseConfig::new(&options.namespace, &options.lease_name, identity)
     }
 }
 

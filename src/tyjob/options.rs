@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use baton_contract::name::{check_label_name, check_subdomain};
+use baton_cluster::leadership::LeaderOptions;
+use baton_contract::name::check_label_name;
 use baton_runtime::admin::PortOptions;
 use baton_runtime::options::{self, OptionError};
 
@@ -18,18 +19,8 @@ pub struct ControllerOptions {
     pub namespace: String,
     /// Its addresses.
     pub ports: PortOptions,
-    /// Work only while holding the Lease. Off for a single controller in tests.
-    pub leader_elect: bool,
-    /// Name of the Lease.
-    pub lease_name: String,
-    /// Who we are in the Lease; empty makes a name from host and process.
-    pub identity: String,
-    /// A Lease unchanged for this long is free.
-    pub lease_duration: Duration,
-    /// A leader that could not renew for this long stops.
-    pub lease_renew_deadline: Duration,
-    /// Pause between tries of the Lease.
-    pub lease_retry: Duration,
+    /// How it runs for leadership.
+    pub leader: LeaderOptions,
     /// First pause of a job after a failed request.
     pub backoff: Duration,
     /// Longest pause of a job after failed requests.
@@ -48,12 +39,7 @@ impl Default for ControllerOptions {
             kubeconfig: None,
             namespace: "baton-system".into(),
             ports: PortOptions::on(9414, 9404),
-            leader_elect: true,
-            lease_name: "baton-controller".into(),
-            identity: String::new(),
-            lease_duration: s(15),
-            lease_renew_deadline: s(10),
-            lease_retry: s(2),
+            leader: LeaderOptions::of_lease("baton-controller"),
             backoff: s(1),
             backoff_max: s(60),
             resync: s(300),
@@ -65,22 +51,12 @@ impl Default for ControllerOptions {
 impl ControllerOptions {
     /// Checks what types cannot.
     pub fn validate(&self) -> Result<(), OptionError> {
-        let words = [
-            ("scheduler-name", &*self.scheduler_name),
-            ("namespace", &*self.namespace),
-            ("lease-name", &*self.lease_name),
-        ];
-        options::filled(&words)?;
+        options::filled(&[("scheduler-name", &self.scheduler_name), ("namespace", &self.namespace)])?;
         options::named("--namespace", check_label_name("namespace", &self.namespace))?;
-        options::named("--lease-name", check_subdomain("Lease name", &self.lease_name))?;
-        options::above_zero(&[("lease-retry", self.lease_retry), ("backoff", self.backoff), ("resync", self.resync)])?;
+        options::above_zero(&[("backoff", self.backoff), ("resync", self.resync)])?;
         options::concurrency(self.concurrency)?;
-        self.ports.validate(|option, problem| OptionError::Name { option, problem })?;
-        options::ascending(&[
-            ("lease-retry", self.lease_retry),
-            ("lease-renew-deadline", self.lease_renew_deadline),
-            ("lease-duration", self.lease_duration),
-        ])
+        self.ports.validate()?;
+        self.leader.validate()
     }
 }
 
@@ -105,10 +81,12 @@ mod tests {
             said(ControllerOptions { namespace: "A_b".into(), ..ControllerOptions::default() }).contains("\"A_b\"")
         );
         assert!(
-            said(ControllerOptions { lease_name: "x y".into(), ..ControllerOptions::default() })
+            said(ControllerOptions { leader: LeaderOptions::of_lease("x y"), ..ControllerOptions::default() })
                 .contains("--lease-name")
         );
-        let late = ControllerOptions { lease_renew_deadline: Duration::from_secs(20), ..ControllerOptions::default() };
+        let leader =
+            LeaderOptions { renew_deadline: Duration::from_secs(20), ..LeaderOptions::of_lease("baton-controller") };
+        let late = ControllerOptions { leader, ..ControllerOptions::default() };
         assert!(said(late).contains("lease-duration"));
     }
 }

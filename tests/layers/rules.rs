@@ -1,4 +1,4 @@
-//! Rules on one file: size, names, module docs, `mod.rs` without logic, pure decisions.
+//! Rules on one file: size, names and their length, module docs, `mod.rs` without logic, pure decisions.
 
 use proc_macro2::TokenTree;
 
@@ -6,6 +6,8 @@ use super::source::{Source, ident, inside, path_sep, punct};
 
 const MAX_LINES: usize = 800;
 const REASON: &str = "// Over 800 lines:";
+/// Longest name of a function; those of tests are sentences.
+const MAX_NAME: usize = 80;
 /// Names that say nothing about what is inside.
 const FORBIDDEN_NAMES: [&str; 8] = ["util", "utils", "common", "helper", "helpers", "manager", "managers", "misc"];
 /// What a decision may not touch: it is a function of (state, event, time). Clocks are forbidden by `clippy.toml`.
@@ -27,6 +29,9 @@ pub fn check(source: &Source) -> Vec<String> {
             violation(format!("forbidden name `{part}`: say what is inside"));
         }
     }
+    for name in functions(&source.tokens).into_iter().filter(|name| name.len() > MAX_NAME) {
+        violation(format!("{name} has {} characters, a name at most {MAX_NAME}", name.len()));
+    }
     let Some(parts) = source.in_src() else { return found };
     if parts != ["main"] && !source.text.lines().take(3).any(|line| line.starts_with("//!")) {
         violation("no module doc (`//!`) on top".to_owned());
@@ -44,6 +49,18 @@ pub fn check(source: &Source) -> Vec<String> {
         for word in impure(&source.tokens) {
             violation(format!("`{word}` in a decision: it must be a pure function"));
         }
+    }
+    found
+}
+
+/// Names of functions, at any depth.
+fn functions(tokens: &[TokenTree]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, token) in tokens.iter().enumerate() {
+        if ident(Some(token)).as_deref() == Some("fn") {
+            found.extend(ident(tokens.get(at + 1)));
+        }
+        found.extend(inside(Some(token)).map(|inner| functions(&inner)).unwrap_or_default());
     }
     found
 }

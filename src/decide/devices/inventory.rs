@@ -24,7 +24,7 @@ pub struct Skipped {
     pub problem: String,
 }
 
-/// Labels of a device or of its virtual functions.
+/// Labels of an object, a device or a virtual function.
 pub type Labels = BTreeMap<String, String>;
 
 /// A physical GPU.

@@ -15,7 +15,7 @@ use crate::world::gangs::GroupId;
 use crate::world::{NodeId, Pod, PodId};
 
 use super::alike::looks_at_others;
-use super::preempt::{Plan, undo_places};
+use super::preempt::{VictimPlan, undo_places};
 use super::report::missing_resources;
 use super::search::{Budget, MEMBERS, one_of_each_kind, reserve_all, search, search_within};
 use super::try_order::Aim;
@@ -29,7 +29,7 @@ const LOOKED_AT: usize = 128;
 impl Gangs {
     /// A node for each member that the group needs, with the victims there. `None` when no such plan is found, or when no pod has to
     /// leave. Nothing changes.
-    pub(super) fn plan_victims_jointly(&mut self, cx: &mut Context<'_>, group: &GroupId) -> Option<Plan> {
+    pub(super) fn plan_victims_jointly(&mut self, cx: &mut Context<'_>, group: &GroupId) -> Option<VictimPlan> {
         let aim = Aim::Minimum { once: self.satisfied_once(group) };
         let order = TryOrder::of(cx, group, &[], aim);
         let all: Vec<Pod> = order.all().filter_map(|id| cx.world.pod(id).cloned()).collect();
@@ -153,8 +153,9 @@ fn reserve_again(cx: &mut Context<'_>, before: &[Saved]) -> bool {
 }
 
 /// Each member with its node and the victims there; a victim on a node without a member leaves for the first member.
-fn share_out(cx: &Context<'_>, places: Vec<(PodId, NodeId)>, evicted: Vec<VictimSet>) -> Plan {
-    let mut plan: Plan = places.into_iter().map(|(id, node)| (id, Candidate { node, victims: Vec::new() })).collect();
+fn share_out(cx: &Context<'_>, places: Vec<(PodId, NodeId)>, evicted: Vec<VictimSet>) -> VictimPlan {
+    let mut plan: VictimPlan =
+        places.into_iter().map(|(id, node)| (id, Candidate { node, victims: Vec::new() })).collect();
     let own: BTreeSet<PodId> = evicted.iter().flat_map(|set| &set.pods).map(|victim| victim.pod).collect();
     let others: BTreeSet<PodId> = evicted.iter().flat_map(|set| set.others.iter().copied()).collect();
     let others: Vec<PodId> = others.difference(&own).copied().collect();

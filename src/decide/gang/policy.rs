@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use baton_contract::gang::TimeoutClock;
+use baton_contract::word::word_enum;
 
-/// What becomes of the others when one member cannot be bound for good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum OnBindFailure {
-    /// Nothing: that pod alone is tried again.
-    #[default]
-    Solo,
-    /// They are deleted, so that their controller starts the gang again.
-    EvictGang,
+word_enum! {
+    /// What becomes of the others when one member cannot be bound for good.
+    #[derive(Default)]
+    OnBindFailure {
+        /// Nothing: that pod alone is tried again.
+        #[default]
+        Solo = "solo",
+        /// They are deleted, so that their controller starts the gang again.
+        EvictGang = "evictGang",
+    }
 }
-
-baton_contract::words!(OnBindFailure, "solo" => OnBindFailure::Solo, "evictGang" => OnBindFailure::EvictGang);
 
 /// How groups are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

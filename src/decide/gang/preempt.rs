@@ -18,7 +18,7 @@ use super::{Gangs, TryOrder};
 const ORDERS: usize = 8;
 
 /// A node for each member, with the victims there.
-pub(super) type Plan = Vec<(PodId, Candidate)>;
+pub(super) type VictimPlan = Vec<(PodId, Candidate)>;
 
 impl Gangs {
     /// Looks for victims for a pod that fits no node, evicts them and nominates the pod. Returns what to report about it.
@@ -101,7 +101,7 @@ impl Gangs {
 
     /// A plan for the members that the group needs; `None` when they do not all fit, or when no pod has to leave. Members that fit
     /// even with victims nowhere are left out as long as the others suffice. Nothing changes.
-    fn plan_victims(&mut self, cx: &mut Context<'_>, group: &GroupId) -> Option<Plan> {
+    fn plan_victims(&mut self, cx: &mut Context<'_>, group: &GroupId) -> Option<VictimPlan> {
         let aim = Aim::Minimum { once: self.satisfied_once(group) };
         let mut failed: Vec<MemberKind> = Vec::new();
         for _ in 0..ORDERS {
@@ -119,11 +119,11 @@ impl Gangs {
     }
 
     /// The same for these members, one after the other. The error is the first for which no victims make room.
-    fn plan_in_order(cx: &mut Context<'_>, group: &GroupId, needed: &[PodId]) -> Result<Option<Plan>, PodId> {
+    fn plan_in_order(cx: &mut Context<'_>, group: &GroupId, needed: &[PodId]) -> Result<Option<VictimPlan>, PodId> {
         let mut held: Vec<PodId> = Vec::new();
         let mut out: Vec<PodId> = Vec::new();
         let mut gone = cx.preemption.chosen_victims(cx.world);
-        let mut plans: Plan = Vec::new();
+        let mut plans: VictimPlan = Vec::new();
         let mut unfit = None;
         for id in needed.iter().copied() {
             if Self::try_member(cx, id).is_ok() {

@@ -37,5 +37,5 @@ pub use inventory::{InventoryDevice, NodeInventory};
 pub use ledger::{ContainerSlot, GrantState, Ledger, LedgerEntry};
 pub use listing::{EntryKey, ListedContainers, ListedPod, PodListing, PodResources, StoredAnswer};
 pub use pods::NodePods;
-pub use policy::{AllocatePolicy, IdMismatch, LockMode, UnassignedPods};
+pub use policy::{AllocatePolicy, IdMismatch, UnassignedPods};
 pub use refusal::{AllocateRefusal, AllocateRule, PodNotice, RefusalCode};

@@ -1,18 +1,7 @@
 //! The operator's choices that the hand-off follows.
 
+use crate::lock::LockMode;
 use baton_contract::word::word_enum;
-
-word_enum! {
-    /// `--node-lock` of the node daemon.
-    #[derive(Default)]
-    LockMode {
-        /// A pod is served only under its lock.
-        #[default]
-        Always = "always",
-        /// A pod is served without a lock when a known scheduler placed it.
-        Auto = "auto",
-    }
-}
 
 word_enum! {
     /// `--unassigned-pods`: what happens to pods that no scheduler gave devices to.

@@ -3,6 +3,7 @@
 use super::test_node::{TestNode, refused, served};
 use super::testing::{container, gpu_pod, grant, merged, pod, share_of, whole, with_assignment, with_entries};
 use super::*;
+use crate::lock::LockMode;
 use crate::pod::{ContainerKind, Deletion, HandoffPod};
 use crate::shares::{ShareOffer, ShareTerms};
 use baton_contract::hint::{AllocateStrategy, Counting};
@@ -234,7 +235,7 @@ fn names_that_accompany_the_delivering_one_answer_empty_and_count_as_served() {
 }
 
 #[test]
-fn a_share_is_refused_where_its_limits_are_not_enforced_as_it_asks_and_a_whole_gpu_is_not() {
+fn a_share_is_refused_where_its_limits_are_not_enforced_and_a_whole_gpu_is_not() {
     let limits = [(key::GPU_CORE, 50), (key::GPU_MEMORY_RATIO, 50)];
     let mut share = pod("s", vec![container("main", ContainerKind::App, &limits)]);
     share.assignment.shares =

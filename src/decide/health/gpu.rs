@@ -109,9 +109,9 @@ impl fmt::Display for FaultCause {
     }
 }
 
-/// Health of one device now.
+/// Health of one GPU or MIG device now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DeviceStatus {
+pub enum GpuStatus {
     /// May be handed out.
     Healthy,
     /// May not.
@@ -123,7 +123,7 @@ pub enum DeviceStatus {
     },
 }
 
-impl DeviceStatus {
+impl GpuStatus {
     /// May be handed out.
     pub fn is_healthy(&self) -> bool {
         matches!(self, Self::Healthy)
@@ -138,7 +138,7 @@ pub struct HealthChange {
     /// UUID of the MIG device, when only that one is concerned; `None` concerns the GPU with all its instances and shares.
     pub instance: Option<String>,
     /// Its status from here on.
-    pub status: DeviceStatus,
+    pub status: GpuStatus,
 }
 
 /// A critical error that keeps a GPU, or an instance of it, out of service; what a later daemon has to know, because the
@@ -211,16 +211,16 @@ impl GpuHealth {
     }
 
     /// Status of a GPU, or of an instance, which is out of service with its GPU. An unknown GPU is unhealthy.
-    pub fn status(&self, uuid: &str, instance: Option<&str>) -> DeviceStatus {
+    pub fn status(&self, uuid: &str, instance: Option<&str>) -> GpuStatus {
         let Some(track) = self.gpus.get(uuid) else {
             let message = format!("{uuid} is not in this machine");
-            return DeviceStatus::Unhealthy {
+            return GpuStatus::Unhealthy {
                 cause: FaultCause::Probe { reason: "Gone", message },
                 since: Duration::ZERO,
             };
         };
         let own = instance.and_then(|instance| track.instances.get(instance));
-        track.whole.as_ref().or(own).map_or(DeviceStatus::Healthy, GpuDown::status)
+        track.whole.as_ref().or(own).map_or(GpuStatus::Healthy, GpuDown::status)
     }
 
     /// GPUs with something out of service: those to probe.
@@ -298,8 +298,8 @@ impl GpuHealth {
 }
 
 impl GpuDown {
-    fn status(&self) -> DeviceStatus {
-        DeviceStatus::Unhealthy { cause: self.cause.clone(), since: self.since }
+    fn status(&self) -> GpuStatus {
+        GpuStatus::Unhealthy { cause: self.cause.clone(), since: self.since }
     }
 
     /// Counts a clean probe; true when the device is healthy again.
@@ -350,7 +350,7 @@ impl Track {
     fn clean(&mut self, uuid: &str, stated: bool, rule: RecoveryRule, now: Duration) -> Vec<HealthChange> {
         let mut changes = Vec::new();
         let mut back =
-            |instance| changes.push(HealthChange { uuid: uuid.to_owned(), instance, status: DeviceStatus::Healthy });
+            |instance| changes.push(HealthChange { uuid: uuid.to_owned(), instance, status: GpuStatus::Healthy });
         if self.whole.as_mut().is_some_and(|down| down.clean(stated, rule, now)) {
             self.whole = None;
             back(None);

@@ -30,14 +30,14 @@ fn an_xid_takes_its_gpu_out_and_no_other() {
     let mut health = node(&[]);
     let seen = xid(&mut health, "GPU-a", 79, 5);
     assert_eq!((seen.xid, seen.action, seen.changes.len()), (79, XidAction::Unhealthy, 1));
-    let DeviceStatus::Unhealthy { cause, since } = health.status("GPU-a", None) else { panic!("healthy") };
+    let GpuStatus::Unhealthy { cause, since } = health.status("GPU-a", None) else { panic!("healthy") };
     assert_eq!((cause.reason(), cause.xid(), since), ("Xid", Some(79), s(5)));
     assert!(health.status("GPU-b", None).is_healthy());
     assert_eq!(health.ailing().collect::<Vec<_>>(), ["GPU-a"]);
 }
 
 #[test]
-fn an_ignored_or_warned_xid_changes_nothing_and_is_told() {
+fn an_ignored_or_warned_xid_changes_nothing_and_is_reported() {
     let mut health = node(&[(94, XidAction::Warn)]);
     for (code, action) in [(13, XidAction::Ignore), (94, XidAction::Warn)] {
         let seen = xid(&mut health, "GPU-a", code, 1);
@@ -80,7 +80,7 @@ fn three_clean_probes_over_a_minute_bring_a_gpu_back() {
     assert_eq!(health.observe("GPU-a", &CLEAN, s(40)), []);
     assert_eq!(health.observe("GPU-a", &CLEAN, s(69)), [], "three probes, 59 s");
     let back = health.observe("GPU-a", &CLEAN, s(70));
-    assert_eq!(back, [HealthChange { uuid: "GPU-a".into(), instance: None, status: DeviceStatus::Healthy }]);
+    assert_eq!(back, [HealthChange { uuid: "GPU-a".into(), instance: None, status: GpuStatus::Healthy }]);
     assert!(health.status("GPU-a", None).is_healthy());
     assert_eq!(health.ailing().count(), 0);
 }
@@ -118,7 +118,7 @@ fn a_lost_gpu_is_out_at_the_first_bad_probe() {
     let mut health = node(&[]);
     let changes = health.observe("GPU-b", &lost(), s(3));
     assert_eq!(changes.len(), 1);
-    let DeviceStatus::Unhealthy { cause, .. } = &changes[0].status else { panic!("healthy") };
+    let GpuStatus::Unhealthy { cause, .. } = &changes[0].status else { panic!("healthy") };
     assert_eq!((cause.reason(), cause.to_string().as_str()), ("Lost", "fell off the bus"));
 }
 
@@ -157,9 +157,9 @@ fn a_needed_reboot_never_ends_in_this_boot() {
 fn the_worst_cause_is_kept_and_the_time_is_that_of_the_first() {
     let mut health = node(&[(79, XidAction::NeedsReboot)]);
     xid(&mut health, "GPU-a", 62, 1);
-    assert_eq!(xid(&mut health, "GPU-a", 79, 2).changes.len(), 1, "a worse cause is told");
+    assert_eq!(xid(&mut health, "GPU-a", 79, 2).changes.len(), 1, "a worse cause is reported");
     assert_eq!(xid(&mut health, "GPU-a", 62, 3).changes, []);
-    let DeviceStatus::Unhealthy { cause, since } = health.status("GPU-a", None) else { panic!("healthy") };
+    let GpuStatus::Unhealthy { cause, since } = health.status("GPU-a", None) else { panic!("healthy") };
     assert_eq!((cause.reason(), since), ("XidNeedsReboot", s(1)));
 }
 
@@ -205,8 +205,8 @@ proptest! {
         let (mut now, mut clean) = (0, Vec::new());
         for (wait, step) in steps {
             now += wait;
-            let told_before = health.status("GPU-a", None);
-            let before = told_before.is_healthy();
+            let status_before = health.status("GPU-a", None);
+            let before = status_before.is_healthy();
             match step {
                 Step::Clean => clean.push(now),
                 Step::Lost => clean.clear(),
@@ -219,7 +219,7 @@ proptest! {
                 Step::Lost => health.observe("GPU-a", &lost(), s(now)),
             };
             let after = health.status("GPU-a", None).is_healthy();
-            prop_assert_eq!(told_before != health.status("GPU-a", None), !changes.is_empty());
+            prop_assert_eq!(status_before != health.status("GPU-a", None), !changes.is_empty());
             if after && !before {
                 prop_assert!(clean.len() >= 3 && clean[clean.len() - 1] - clean[0] >= 60);
             }
@@ -272,7 +272,7 @@ fn an_xid_is_told_although_a_probe_came_before_it() {
     health.observe("GPU-a", &lost(), s(1));
     assert_eq!(xid(&mut health, "GPU-a", 79, 2).changes.len(), 1);
     health.observe("GPU-a", &lost(), s(3));
-    let DeviceStatus::Unhealthy { cause, .. } = health.status("GPU-a", None) else { panic!("healthy") };
+    let GpuStatus::Unhealthy { cause, .. } = health.status("GPU-a", None) else { panic!("healthy") };
     assert_eq!(cause.xid(), Some(79));
-    assert_eq!(health.ailments().len(), 1, "an agent after this one is told");
+    assert_eq!(health.ailments().len(), 1, "an agent after this one knows");
 }

@@ -15,7 +15,7 @@ mod suspect;
 mod xid;
 
 pub use gpu::{
-    Ailment, DeviceStatus, DriverError, EventJudgement, FaultCause, GpuHealth, HealthChange, Observation, RecoveryRule,
+    Ailment, DriverError, EventJudgement, FaultCause, GpuHealth, GpuStatus, HealthChange, Observation, RecoveryRule,
 };
 pub use nic::{LinkFault, NicHealth, PortPolicy};
 pub use suspect::{Blame, Outage, ServeOutcome, SuspectRule, Suspicion};

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use baton_contract::word::word_enum;
 use baton_contract::{AgentStatus, Holder, LockFormat, LockRead, LockValue, PodRef};
 
 use super::holder::HolderState;
@@ -86,18 +87,30 @@ pub enum AgentLiveness {
     Stale,
 }
 
-/// What to do with a live holder whose lock has expired.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ExpiredHolder {
-    /// Delete the pod, with its uid as precondition.
-    #[default]
-    Evict,
-    /// Wait for an operator.
-    Wait,
+word_enum! {
+    /// `--node-lock` of scheduler and node daemon: which hand-offs need the node lock.
+    #[derive(Default)]
+    LockMode {
+        /// All: a bind takes it wherever the kubelet will call, and the node daemon serves a pod only under it.
+        #[default]
+        Always = "always",
+        /// A bind takes it only where the node's live daemon does not identify callers exactly; the node daemon also serves a pod
+        /// without a lock that a known scheduler placed.
+        Auto = "auto",
+    }
 }
 
-baton_contract::words!(ExpiredHolder, "evict" => ExpiredHolder::Evict, "wait" => ExpiredHolder::Wait);
+word_enum! {
+    /// What to do with a live holder whose lock has expired.
+    #[derive(Default)]
+    ExpiredHolder {
+        /// Delete the pod, with its uid as precondition.
+        #[default]
+        Evict = "evict",
+        /// Wait for an operator.
+        Wait = "wait",
+    }
+}
 
 /// Times of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -530,8 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_old_by_its_own_words_is_taken_from_an_unbound_holder_at_first_sight_and_no_pod_is_deleted_for_it()
-    {
+    fn a_lock_old_by_its_own_time_is_taken_from_an_unbound_holder_without_deletion() {
         let (unbound, bound) = (Pods(vec![pod("other", None)]), Pods(vec![pod("other", Some("n"))]));
         let raw = "2026-11-21T01:55:20Z,ml,other,uid-other";
         assert!(matches!(intent(Some(raw), &unbound, AgentLiveness::Stale, MIN), Intent::TakeOver { .. }));

@@ -15,7 +15,8 @@ mod owner;
 mod release;
 
 pub use acquire::{
-    AgentLiveness, BoundHolder, ExpiredHolder, Intent, LockClaim, LockPolicy, LockView, Missing, WaitReason, acquire,
+    AgentLiveness, BoundHolder, ExpiredHolder, Intent, LockClaim, LockMode, LockPolicy, LockView, Missing, WaitReason,
+    acquire,
 };
 pub use holder::{GoneReason, HolderState, Lookup, judge_holder, judge_pod};
 pub use owner::{LockMatch, names};

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::lock::{HolderState, Intent, Missing, ReleaseReason};
+use crate::lock::{HolderState, Intent, LockMode, Missing, ReleaseReason};
 use crate::world::{NodeId, PodId, Wake};
 use baton_contract::{LockRead, PodKey, PodUid, key, print_bind_timestamp};
 
@@ -24,7 +24,6 @@ use super::context::{BindEvent, Context, Step};
 use super::effect::{BindResult, Effect, Effects, LockResult, Ticket};
 use super::reservations::{Reservations, expected_names};
 use super::rules::Outcome;
-use super::settings::LockMode;
 use super::timers::Timer;
 
 pub use attempt::{BindAttempt, Cancel, Stage};

@@ -33,5 +33,5 @@ pub use extend::{DeviceFits, NodeVictims};
 pub use other_schedulers::{OTHER_SCHEDULER_AFTER, controller_of, other_scheduler_text, wants_of_another};
 pub use scheduler::Scheduler;
 pub use select::shape::PodShape;
-pub use settings::{Config, LockMode, NodeSearch, Stats};
+pub use settings::{Config, NodeSearch, Stats};
 pub use timers::Moment;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::lock::LockPolicy;
+use crate::lock::{LockMode, LockPolicy};
 use crate::scheduler::earmarks::EarmarkPolicy;
 use crate::scheduler::queue::QueuePolicy;
 use crate::world::WorldPolicy;
@@ -11,19 +11,6 @@ use baton_contract::LockFormat;
 
 use crate::gang::policy::GangPolicy;
 use crate::tyjob::record::JobPolicy;
-
-/// When a bind takes the node lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LockMode {
-    /// Always, where the kubelet will call.
-    #[default]
-    Always,
-    /// Not where the node's live agent identifies callers exactly.
-    Auto,
-}
-
-baton_contract::words!(LockMode, "always" => LockMode::Always, "auto" => LockMode::Auto);
 
 /// How a node is searched for. Both find the same node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

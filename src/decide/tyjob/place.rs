@@ -13,7 +13,7 @@ use baton_contract::PodKey;
 use baton_contract::tyjob::BasicPolicy;
 
 use super::TyJobs;
-use super::placement::{Guests, JobFacts, JobSpec, KnownRooms, Metric, Rank, Seat, Weights, room_for};
+use super::placement::{Guests, JobFacts, JobSpec, KnownRooms, Metric, MetricWeights, Rank, Seat, room_for};
 use super::table::{RankedNode, Table, filters_read};
 
 /// What a pod's rating depends on beside the node: the policy and the other pods of its job.
@@ -41,7 +41,7 @@ pub struct PartTable {
 /// `true` it may be a kept one.
 pub fn judge_other_parts(
     view: View<'_>,
-    (plugins, weights): (&Plugins, &Weights),
+    (plugins, weights): (&Plugins, &MetricWeights),
     (job, spec): (&JobFacts, &JobSpec),
     (seat, placed): (&Seat, &Pod),
     missing: &[Guests],

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton_contract::tyjob::{Allocation, ScheduleState};
 
-use super::placement::{ScheduledCondition, Weights};
+use super::placement::{MetricWeights, ScheduledCondition};
 
 /// Settings for jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct JobPolicy {
     /// Places without pods are given back this long after the job was placed. 10 min.
     pub start_limit: Duration,
     /// Weights of the resources in node ratings.
-    pub weights: Weights,
+    pub weights: MetricWeights,
 }
 
 impl Default for JobPolicy {
@@ -28,7 +28,7 @@ impl Default for JobPolicy {
             unfit_grace: Duration::from_secs(300),
             reservation_timeout: Duration::from_secs(60),
             start_limit: Duration::from_secs(600),
-            weights: Weights::default(),
+            weights: MetricWeights::default(),
         }
     }
 }

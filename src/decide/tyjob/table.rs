@@ -9,7 +9,7 @@ use crate::scheduler::select::choose::judge;
 use crate::scheduler::select::concern::Judge;
 use crate::scheduler::select::index;
 use crate::scheduler::select::ranks::Ranking;
-use crate::tyjob::placement::{Metric, Utilisation, Weights};
+use crate::tyjob::placement::{Metric, MetricWeights, Utilisation};
 use crate::world::{Node, NodeId, Pod};
 
 /// A fitting node: by rating, the best first, then by name.
@@ -46,7 +46,7 @@ struct MetricJudge<'a> {
     plugins: &'a Plugins,
     pod: &'a Pod,
     metric: Metric,
-    weights: &'a Weights,
+    weights: &'a MetricWeights,
 }
 
 impl Judge for MetricJudge<'_> {
@@ -67,7 +67,7 @@ impl Table {
         plugins: &Plugins,
         pod: &Pod,
         slots: &mut Slots,
-        weights: &Weights,
+        weights: &MetricWeights,
     ) -> Result<Vec<NodeId>, Text> {
         slots.keep(std::mem::take(&mut self.kept));
         let judge = MetricJudge { view, plugins, pod, metric: *self.by(), weights };

@@ -1,6 +1,5 @@
 //! What a pod asks of the place where it runs, beside devices, and what protects it: small valid records of `spec`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use baton_contract::hint::LabelSelector;
@@ -11,8 +10,7 @@ use crate::shares::ShareTerms;
 use crate::world::gangs::Declared;
 use baton_contract::tyjob::keys;
 
-/// Labels of a node, pod or namespace.
-pub type Labels = BTreeMap<String, String>;
+pub use crate::devices::Labels;
 
 /// The scheduling fields of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]

@@ -11,7 +11,8 @@ use super::report::Finding;
 use baton_agent::AgentOptions;
 use baton_agent::handoff::PodResourcesClient;
 use baton_agent::kubelet::directory::KUBELET_SOCKET;
-use baton_decide::handoff::{LockMode, PodResources};
+use baton_decide::handoff::PodResources;
+use baton_decide::lock::LockMode;
 use baton_runtime::clock;
 
 /// Longest wait for pod-resources: a throttled kubelet answers again within a second.

@@ -6,19 +6,10 @@ use crate::config::Setting;
 use baton_agent::options::AgentOptions;
 use baton_agent::options::{DeviceIdStrategy, DeviceListStrategy, MigStrategy};
 use baton_contract::ShareIsolation;
-use baton_decide::handoff::{IdMismatch, LockMode, UnassignedPods};
+use baton_decide::handoff::{IdMismatch, UnassignedPods};
 use baton_decide::health::PortPolicy;
 
-by_from_str!(
-    DeviceIdStrategy,
-    DeviceListStrategy,
-    IdMismatch,
-    LockMode,
-    MigStrategy,
-    PortPolicy,
-    UnassignedPods,
-    ShareIsolation
-);
+by_from_str!(DeviceIdStrategy, DeviceListStrategy, IdMismatch, MigStrategy, PortPolicy, UnassignedPods, ShareIsolation);
 
 /// Every key of `baton device-plugin`, in the order of its help.
 pub fn agent() -> Vec<Setting<Daemon<AgentOptions>>> {

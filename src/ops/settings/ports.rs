@@ -1,4 +1,4 @@
-//! The settings of the two addresses that every daemon has.
+//! The settings that daemons share: their two addresses, and how they run for leadership.
 
 use crate::config::Value;
 use baton_runtime::admin::AdminAuth;
@@ -35,3 +35,20 @@ macro_rules! ports {
     };
 }
 pub(super) use ports;
+
+/// The settings of `options.leader`.
+macro_rules! leading {
+    () => {
+        $crate::settings::log::settings! {
+            "leader-elect" "BOOL" options.leader.elect "Work only while holding the Lease";
+            "lease-name" "NAME" options.leader.lease_name "Name of the Lease";
+            "identity" "NAME" options.leader.identity
+                "Name of this process in the Lease; unset makes one from host and process";
+            "lease-duration" "DURATION" options.leader.duration "A Lease unchanged for this long is free";
+            "lease-renew-deadline" "DURATION" options.leader.renew_deadline
+                "A leader that could not renew for this long stops";
+            "lease-retry" "DURATION" options.leader.retry "Pause between tries of the Lease";
+        }
+    };
+}
+pub(super) use leading;

@@ -1,13 +1,13 @@
 //! The keys of the central scheduler.
 
 use super::log::{Daemon, by_from_str, log, settings};
-use super::ports::ports;
+use super::ports::{leading, ports};
 use crate::config::{Setting, Value};
 use baton_contract::gang::TimeoutClock;
 use baton_contract::gang::{MatchPolicy, key};
 use baton_decide::gang::OnBindFailure;
 use baton_decide::lock::ExpiredHolder;
-use baton_decide::scheduler::LockMode;
+use baton_decide::lock::LockMode;
 use baton_decide::scheduler::rules::plugins::{NodesWithoutAgent, Profile};
 use baton_scheduler::SchedulerOptions;
 use baton_scheduler::extender::GangPods;
@@ -34,7 +34,7 @@ pub fn scheduler() -> Vec<Setting<Daemon<SchedulerOptions>>> {
         earmarks(),
         tyjobs(),
         extender(),
-        leading(),
+        leading!(),
         periods(),
         log(),
     ]
@@ -144,18 +144,6 @@ fn extender() -> Settings {
             "spec.schedulerName of the pods that kube-scheduler binds through the extender";
         "bind-wait" "DURATION" options.extender.bind_wait
             "Longest wait of kube-scheduler's bind for the node's lock; keep it below its httpTimeout";
-    }
-}
-
-fn leading() -> Settings {
-    settings! {
-        "leader-elect" "BOOL" options.leader_elect "Work only while holding the Lease";
-        "lease-name" "NAME" options.lease_name "Name of the Lease";
-        "identity" "NAME" options.identity "Name of this process in the Lease; unset makes one from host and process";
-        "lease-duration" "DURATION" options.periods.lease_duration "A Lease unchanged for this long is free";
-        "lease-renew-deadline" "DURATION" options.periods.lease_renew_deadline
-            "A leader that could not renew for this long stops";
-        "lease-retry" "DURATION" options.periods.lease_retry "Pause between tries of the Lease";
     }
 }
 

@@ -7,9 +7,10 @@ use jiff::Timestamp;
 
 use baton_contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceStatus};
 use baton_contract::{AgentStatus, ContainerRequest, DeviceId, DeviceType, Identity, PodRef, Quantity, key};
+use baton_decide::lock::LockMode;
 use baton_decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
 use baton_decide::scheduler::rules::Plugins;
-use baton_decide::scheduler::{BindResult, Config, Effect, EffectResult, Effects, LockMode, Moment, Scheduler};
+use baton_decide::scheduler::{BindResult, Config, Effect, EffectResult, Effects, Moment, Scheduler};
 use baton_decide::world::mix::free;
 use baton_decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
 use baton_decide::world::{

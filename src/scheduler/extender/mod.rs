@@ -3,9 +3,8 @@
 
 mod options;
 mod requests;
-mod server;
 mod verbs;
 
 pub use options::{ExtenderError, ExtenderOptions, GangPods};
 pub use requests::{ExtenderRequest, Front, PendingRequests};
-pub use server::Extender;
+pub use verbs::router;

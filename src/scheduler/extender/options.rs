@@ -1,26 +1,30 @@
-//! Options of the extender.
+//! Options of the extender, and its address.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use baton_contract::word::words;
-use baton_runtime::admin::PortError;
+use baton_contract::word::word_enum;
+use baton_runtime::admin::{PortError, listen};
+use baton_runtime::http::{HttpServer, Limits};
 use baton_runtime::tls::{Clients, Tls, TlsFiles};
 
-/// Treatment of gang pods. kube-scheduler asks for one pod at a time, so an extender cannot hold a gang together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum GangPods {
-    /// They fit nowhere, and the refusal names the scheduler that places them.
-    #[default]
-    Refuse,
-    /// They are placed one by one.
-    Ignore,
-}
+/// Each pod that kube-scheduler is binding has a connection. How long an answer may take is the verbs' own business.
+const LIMITS: Limits =
+    Limits { connections: 1024, one_request: false, head: Duration::from_secs(60), answer: None, age: None };
 
-words!(GangPods, "refuse" => Self::Refuse, "ignore" => Self::Ignore);
+word_enum! {
+    /// Treatment of gang pods. kube-scheduler asks for one pod at a time, so an extender cannot hold a gang together.
+    #[derive(Default)]
+    GangPods {
+        /// They fit nowhere, and the refusal names the scheduler that places them.
+        #[default]
+        Refuse = "refuse",
+        /// They are placed one by one.
+        Ignore = "ignore",
+    }
+}
 
 /// The extender's configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,8 +96,18 @@ impl ExtenderOptions {
         served.map(|name| name.as_str().into()).collect()
     }
 
+    /// Opens the address; `None` when there is none. Port 0 takes a free port.
+    pub fn open(&self) -> Result<Option<HttpServer>, ExtenderError> {
+        self.validate()?;
+        let Some(address) = self.listen else { return Ok(None) };
+        let tls = self.tls()?;
+        let listener = listen(address, "kube-scheduler", "--extender-listen")?;
+        tracing::info!(%address, tls = tls.is_some(), "serving kube-scheduler's extender calls");
+        Ok(Some(HttpServer { name: "extender", listener, tls, limits: LIMITS }))
+    }
+
     /// TLS by the files; `None` for plain HTTP.
-    pub(super) fn tls(&self) -> Result<Option<Tls>, ExtenderError> {
+    fn tls(&self) -> Result<Option<Tls>, ExtenderError> {
         let (Some(cert), Some(key), Some(ca)) = (&self.tls_cert, &self.tls_key, &self.client_ca) else {
             return Ok(None);
         };

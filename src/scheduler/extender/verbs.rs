@@ -30,7 +30,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 const MAX_BODY: usize = 8 << 20;
 
 /// The routes. The verbs are the words that `baton manifests --extender` gives kube-scheduler.
-pub(super) fn router(front: Front) -> Router {
+pub fn router(front: Front) -> Router {
     Router::new()
         .route("/filter", post(filter))
         .route("/prioritize", post(prioritize))

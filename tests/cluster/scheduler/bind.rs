@@ -75,7 +75,7 @@ async fn sixteen_shares_on_one_node_pass_the_lock_on_without_retries() {
     let start = tokio::time::Instant::now();
     let mut served = std::collections::BTreeSet::new();
     while served.len() < 16 {
-        // The agent: whoever holds the lock and is bound has been served.
+        // The agent: a bound holder of the lock has been served.
         let value =
             until("the next lock", || async { cluster.lock("n1").await.filter(|value| !served.contains(value)) }).await;
         let name = value.split(',').nth(2).unwrap().to_owned();
@@ -117,7 +117,7 @@ async fn with_auto_and_an_exact_agent_the_binding_is_the_only_write() {
     let patch = json!({"metadata": {"annotations": {key::AGENT: patch.print()}}});
     leases.patch("baton-agent-n1", &Default::default(), &kube::api::Patch::Merge(patch)).await.unwrap();
     let options =
-        baton::scheduler::SchedulerOptions { node_lock: baton::decide::scheduler::LockMode::Auto, ..cluster.quick() };
+        baton::scheduler::SchedulerOptions { node_lock: baton::decide::lock::LockMode::Auto, ..cluster.quick() };
     let scheduler = cluster.scheduler_with(options).await;
     cluster.server().counts().reset();
     cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
@@ -162,7 +162,7 @@ async fn a_pod_that_waits_for_a_lock_says_so_in_condition_and_event_until_it_is_
         let conditions = pod.status.unwrap_or_default().conditions.unwrap_or_default();
         conditions.into_iter().find(|condition| condition.type_ == "PodScheduled")
     };
-    let said = until("the wait is told", || async { scheduled(cluster.get("second").await?) }).await;
+    let said = until("the wait is reported", || async { scheduled(cluster.get("second").await?) }).await;
     assert_eq!((said.status.as_str(), said.reason.as_deref()), ("False", Some("WaitingForNodeLock")));
     let message = said.message.unwrap();
     assert!(message.starts_with("goes to node n1 and waits for its lock, held by pod ml/first since "), "{message}");

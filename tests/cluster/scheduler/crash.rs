@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use baton::cluster::leadership::LeaderOptions;
 use baton::contract::{DeviceAllocation, DeviceType, key};
 use baton::scheduler::SchedulerOptions;
 use baton::sim::apiserver::{Effect, FaultRule};
@@ -92,8 +93,11 @@ async fn two_schedulers_that_do_not_know_of_each_other_bind_every_pod_once() {
 async fn of_two_candidates_one_leads_and_the_other_takes_over_when_it_is_killed_or_stops() {
     let cluster = SchedulerCluster::start().await;
     cluster.node("n1").await;
-    let options =
-        |identity: &str| SchedulerOptions { leader_elect: true, identity: identity.into(), ..cluster.quick() };
+    let options = |identity: &str| {
+        let quick = cluster.quick();
+        let leader = LeaderOptions { elect: true, identity: identity.into(), ..quick.leader };
+        SchedulerOptions { leader, ..quick }
+    };
     let first = cluster.scheduler_with(options("first")).await;
     cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
     cluster.bound("a").await;

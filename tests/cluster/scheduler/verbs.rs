@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use baton::cluster::leadership::LeaderOptions;
 use baton::contract::inventory::Device;
 use baton::contract::{AgentStatus, Identity, key};
 use baton::runtime::admin::{AdminAuth, PortOptions};
@@ -77,19 +78,18 @@ impl SchedulerCluster {
                 auth: AdminAuth::None,
                 ..PortOptions::on(0, 0)
             },
-            leader_elect: false,
+            leader: LeaderOptions { elect: false, ..LeaderOptions::of_lease("baton-scheduler") },
             ..SchedulerOptions::default()
         }
     }
 
-    /// Short periods, so that nobody waits.
+    /// Short periods, so that the test need not wait.
     pub fn quick(&self) -> SchedulerOptions {
         let ms = Duration::from_millis;
+        let options = self.options();
         SchedulerOptions {
+            leader: LeaderOptions { duration: ms(3000), renew_deadline: ms(1000), retry: ms(200), ..options.leader },
             periods: Periods {
-                lease_duration: ms(3000),
-                lease_renew_deadline: ms(1000),
-                lease_retry: ms(200),
                 lock_abandoned: ms(1000),
                 lock_sweep: ms(200),
                 backoff: ms(100),
@@ -98,7 +98,7 @@ impl SchedulerCluster {
                 ..Periods::default()
             },
             gangs: GangOptions { condition_pause: ms(200), ..GangOptions::default() },
-            ..self.options()
+            ..options
         }
     }
 

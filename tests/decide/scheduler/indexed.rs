@@ -3,8 +3,9 @@
 use baton::contract::hint::LabelSelector;
 use baton::contract::image::ImageName;
 use baton::contract::{Identity, key};
+use baton::decide::lock::LockMode;
 use baton::decide::scheduler::rules::plugins::DefaultSet;
-use baton::decide::scheduler::{Config, LockMode, NodeSearch};
+use baton::decide::scheduler::{Config, NodeSearch};
 use baton::decide::world::spec::{
     HostPort, NodeOperator, NodeRequirement, NodeTerm, PodTerm, Spread, Taint, TaintEffect, Toleration,
 };
@@ -247,7 +248,7 @@ fn shapes_beyond_the_limit_are_forgotten_and_learnt_again() {
 }
 
 #[test]
-fn a_shape_that_was_not_asked_for_during_very_many_changes_is_learnt_anew() {
+fn a_shape_that_was_not_asked_for_during_very_many_changes_is_learnt_again() {
     both(4, |cluster| {
         cluster.pod("first", REQUESTS[2]);
         cluster.settle();

@@ -53,7 +53,7 @@ fn a_pod_without_devices_is_bound_without_a_lock() {
 
 #[test]
 fn with_auto_the_lock_is_left_out_where_the_agent_identifies_exactly() {
-    let config = Config { lock_mode: baton::decide::scheduler::LockMode::Auto, ..Config::default() };
+    let config = Config { lock_mode: baton::decide::lock::LockMode::Auto, ..Config::default() };
     for (identity, writes) in [(Identity::Exact, 0), (Identity::Lock, 1)] {
         let mut cluster = TestScheduler::with(config.clone(), DefaultSet::default());
         cluster.node("n", 8);
@@ -66,7 +66,7 @@ fn with_auto_the_lock_is_left_out_where_the_agent_identifies_exactly() {
 
 #[test]
 fn with_auto_a_lock_is_written_where_the_agent_needs_one_for_that_scheduler() {
-    let config = Config { lock_mode: baton::decide::scheduler::LockMode::Auto, ..Config::default() };
+    let config = Config { lock_mode: baton::decide::lock::LockMode::Auto, ..Config::default() };
     for (lockless, writes) in [(&["other", "baton-scheduler"][..], 0), (&["other"], 1), (&[], 1)] {
         let mut cluster = TestScheduler::with(config.clone(), DefaultSet::default());
         cluster.node("n", 8);

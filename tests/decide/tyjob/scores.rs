@@ -8,7 +8,7 @@
 //! | d | 2 / 10 | 20 / 100 | 600 / 800 |
 
 use baton::contract::tyjob::{BasicPolicy, Role};
-use baton::decide::tyjob::placement::{Metric, Rank, Utilisation, Weights};
+use baton::decide::tyjob::placement::{Metric, MetricWeights, Rank, Utilisation};
 use baton::decide::world::Resources;
 
 use crate::harness::tyjobs::TestJobs;
@@ -30,7 +30,7 @@ fn pod(gpus: i64) -> Resources {
 
 fn table(policy: BasicPolicy, role: Role, gpus: i64) -> [(&'static str, i64); 4] {
     let metric = Metric::of(policy, role);
-    cluster().map(|(name, load)| (name, metric.rate(&load, &pod(gpus), &Weights::default())))
+    cluster().map(|(name, load)| (name, metric.rate(&load, &pod(gpus), &MetricWeights::default())))
 }
 
 #[test]
@@ -73,16 +73,16 @@ fn job_anti_affinity_prefers_little_use() {
 #[test]
 fn utilisation_counts_at_most_as_one_and_a_node_with_nothing_rates_zero() {
     let full = Utilisation { used: [20_000, 0, 0], total: [10_000, 100, 0] };
-    assert_eq!(Metric::Full.rate(&full, &pod(0), &Weights::default()), 550_000_000);
+    assert_eq!(Metric::Full.rate(&full, &pod(0), &MetricWeights::default()), 550_000_000);
     for metric in [Metric::Full, Metric::Even, Metric::Empty, Metric::EmptyGpuRaised, Metric::FullCpuRaised] {
-        assert_eq!(metric.rate(&Utilisation::default(), &pod(0), &Weights::default()), 0);
+        assert_eq!(metric.rate(&Utilisation::default(), &pod(0), &MetricWeights::default()), 0);
     }
 }
 
 #[test]
 fn weights_weigh() {
     let load = Utilisation { used: [0; 3], total: [2000, 100, 0] };
-    let weights = Weights { cpu: 3, memory: 1, ..Weights::default() };
+    let weights = MetricWeights { cpu: 3, memory: 1, ..MetricWeights::default() };
     assert_eq!(Metric::Full.rate(&load, &pod(0), &weights), 400_000_000, "(3 * 0.5 + 0.1) / 4");
 }
 

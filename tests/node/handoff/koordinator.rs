@@ -2,7 +2,8 @@
 //! patch of the pod before a plain Binding.
 
 use baton::contract::key;
-use baton::decide::handoff::{AllocatePolicy, LockMode};
+use baton::decide::handoff::AllocatePolicy;
+use baton::decide::lock::LockMode;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 

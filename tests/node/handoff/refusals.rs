@@ -1,7 +1,8 @@
 //! Pods that must not be served, and whose text says why.
 
 use baton::contract::LockRead;
-use baton::decide::handoff::{AllocatePolicy, LockMode};
+use baton::decide::handoff::AllocatePolicy;
+use baton::decide::lock::LockMode;
 
 use super::handoff_node::{HandoffNode, NODE, eventually};
 use super::pods::gpus;

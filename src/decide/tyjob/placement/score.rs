@@ -8,7 +8,7 @@ use super::folded::{Folded, GPU_PERCENT, gpu_percent};
 
 /// Weights of the resources in a rating.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Weights {
+pub struct MetricWeights {
     /// Of CPU.
     pub cpu: u32,
     /// Of memory.
@@ -19,7 +19,7 @@ pub struct Weights {
     pub raised: u32,
 }
 
-impl Default for Weights {
+impl Default for MetricWeights {
     fn default() -> Self {
         Self { cpu: 1, memory: 1, gpu: 1, raised: 3 }
     }
@@ -96,9 +96,9 @@ impl Metric {
     }
 
     /// 0 to a billion.
-    pub fn rate(self, load: &Utilisation, requests: &Resources, weights: &Weights) -> i64 {
+    pub fn rate(self, load: &Utilisation, requests: &Resources, weights: &MetricWeights) -> i64 {
         let used = load.with(wanted(requests));
-        let Weights { cpu, memory, gpu, raised } = *weights;
+        let MetricWeights { cpu, memory, gpu, raised } = *weights;
         let weights = match self {
             Self::EmptyGpuRaised => [cpu, memory, raised],
             Self::FullCpuRaised => [raised, memory, gpu],

@@ -6,7 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::draft::{Draft, clear, set};
 use super::effect::JobEffect;
 use super::pod::{overridden_env, pod_of};
-use super::view::{ImageWait, NodeReachability, Phase, PodView};
+use super::view::{ImageWait, NodeReachability, PodView};
+use crate::pod::Phase;
 use baton_contract::tyjob::{ScheduleState, Stage, TyJobSpec, condition};
 
 /// An image that cannot be pulled is tried for this long.

@@ -18,4 +18,4 @@ mod workers;
 pub use effect::JobEffect;
 pub use pod::{overridden_env, pod_of};
 pub use step::step;
-pub use view::{CreateFailure, ImageWait, JobView, NodeReachability, Phase, PodView};
+pub use view::{CreateFailure, ImageWait, JobView, NodeReachability, PodView};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use crate::pod::Phase;
 use baton_contract::tyjob::{InvalidField, TyJob};
 
 /// A job as it was read last.
@@ -64,27 +65,6 @@ pub struct PodView {
     pub image: Option<ImageWait>,
     /// Why it failed, for people: reason, message or exit codes.
     pub failure: Option<String>,
-}
-
-/// Phase of a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Phase {
-    /// Not every container has started.
-    #[default]
-    Pending,
-    /// Bound and started.
-    Running,
-    /// Every container ended well.
-    Succeeded,
-    /// A container failed for good, or the pod was refused or evicted.
-    Failed,
-}
-
-impl Phase {
-    /// `true` when no container runs any more or will again.
-    pub fn is_terminal(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Failed)
-    }
 }
 
 /// A container that waits for its image.

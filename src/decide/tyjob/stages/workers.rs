@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::draft::Draft;
 use super::effect::JobEffect;
 use super::pod::pod_of;
-use super::view::{NodeReachability, Phase, PodView};
+use super::view::{NodeReachability, PodView};
+use crate::pod::Phase;
 use baton_contract::tyjob::{Allocation, Stage, WorkerEnd};
 
 /// What the workers of a job come to.

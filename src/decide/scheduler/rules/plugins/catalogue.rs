@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::scheduler::rules::points::QueueSort;
 use crate::scheduler::rules::registry::{Enabled, Extension, Point, Points, RegistryError};
 use baton_contract::LockWord;
+use baton_contract::word::word_enum;
 
 use crate::world::MixPolicy;
 
@@ -128,17 +129,17 @@ const DEFAULTS: [(Point, &str); 8] = [
     (Point::PreBind, "VolumeBinding"),
 ];
 
-/// What scores are for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Profile {
-    /// Nodes are filled one after the other.
-    #[default]
-    Binpack,
-    /// Nodes keep their worth to the pods that usually come, so that more GPUs can be handed out.
-    Utilization,
+word_enum! {
+    /// What scores are for.
+    #[derive(Default)]
+    Profile {
+        /// Nodes are filled one after the other.
+        #[default]
+        Binpack = "binpack",
+        /// Nodes keep their worth to the pods that usually come, so that more GPUs can be handed out.
+        Utilization = "utilization",
+    }
 }
-
-baton_contract::words!(Profile, "binpack" => Profile::Binpack, "utilization" => Profile::Utilization);
 
 /// Weight of `GpuPatience` in its profile: a step of it is worth a tenth of what devices that lie apart cost, and a preference of the
 /// pod about a quarter of a GPU.

@@ -10,22 +10,22 @@ use crate::scheduler::rules::{Claimed, Filter, Outcome, Plugin, PreFilter, Reads
 use crate::shares::ShareRefusal;
 use crate::world::devices::{DeviceChoice, DevicePlan, request_of};
 use crate::world::{KnownChoices, Node, NodeId, Pod, Resources, Wake};
+use baton_contract::word::word_enum;
 use baton_contract::{AgentStatus, GpuRequest, LockWord, Shared, key};
 
 use super::resources_fit::device_shortage;
 
-/// What becomes of device pods on nodes without a live agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum NodesWithoutAgent {
-    /// Such a node takes no device pods.
-    #[default]
-    Refuse,
-    /// Allocatable minus requests decides alone, as in kube-scheduler.
-    Plain,
+word_enum! {
+    /// What becomes of device pods on nodes without a live agent.
+    #[derive(Default)]
+    NodesWithoutAgent {
+        /// Such a node takes no device pods.
+        #[default]
+        Refuse = "refuse",
+        /// Allocatable minus requests decides alone, as in kube-scheduler.
+        Plain = "plain",
+    }
 }
-
-baton_contract::words!(NodesWithoutAgent, "refuse" => NodesWithoutAgent::Refuse, "plain" => NodesWithoutAgent::Plain);
 
 /// The rule.
 pub struct DeviceFit {

@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use super::test_job::{TestJob, spec};
-use crate::tyjob::stages::{CreateFailure, NodeReachability, Phase};
+use crate::pod::Phase;
+use crate::tyjob::stages::{CreateFailure, NodeReachability};
 use baton_contract::tyjob::{CleanPodPolicy, ScheduleState, Stage, condition};
 
 #[test]
@@ -24,8 +25,8 @@ fn a_failed_worker_is_made_again_with_its_index_as_often_as_the_limit_says() {
     test.ends("rl-actor-1", Phase::Failed);
     test.settle();
     assert_eq!((test.calls.len(), test.status().worker_set_restarts["actor"]), (0, 2));
-    assert!(test.was_told("WorkerFailed") && test.status().replacing.is_empty());
-    // Gone for good, also when somebody tidies it up; until the limit is raised.
+    assert!(test.was_reported("WorkerFailed") && test.status().replacing.is_empty());
+    // Gone for good, also when its ended pods are deleted; until the limit is raised.
     test.pods.remove("rl-actor-1");
     test.settle();
     assert_eq!(test.names(), ["rl-actor-0", "rl-learner"]);
@@ -252,7 +253,7 @@ fn an_invalid_job_fails_with_the_field_and_makes_nothing() {
     test.settle();
     assert_eq!((test.stage(), test.pods.len()), (Stage::Failed, 0));
     assert!(test.status().condition(condition::INVALID_SPEC).unwrap().message.contains("spec.priority: 11"));
-    assert!(test.was_told(condition::INVALID_SPEC));
+    assert!(test.was_reported(condition::INVALID_SPEC));
 }
 
 #[test]
@@ -325,7 +326,7 @@ fn a_foreign_pod_of_a_wanted_name_is_a_conflict_that_passes() {
 }
 
 #[test]
-fn a_pod_that_can_never_be_fails_the_job_and_one_that_is_refused_for_now_is_told() {
+fn a_pod_that_can_never_be_fails_the_job_and_one_refused_for_now_is_reported() {
     let mut test = TestJob::new(spec(1));
     test.settle();
     test.place_all();

@@ -4,7 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::test_job::{TestJob, spec};
-use crate::tyjob::stages::{NodeReachability, Phase};
+use crate::pod::Phase;
+use crate::tyjob::stages::NodeReachability;
 use baton_contract::tyjob::{ScheduleState, Stage};
 
 #[derive(Debug, Clone)]

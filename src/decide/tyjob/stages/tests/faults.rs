@@ -1,7 +1,8 @@
 //! The controller dies after every single call of a reference run: the job ends as the undisturbed one does.
 
 use super::test_job::{TestJob, spec};
-use crate::tyjob::stages::{JobEffect, Phase};
+use crate::pod::Phase;
+use crate::tyjob::stages::JobEffect;
 use baton_contract::tyjob::{Stage, TyJobStatus};
 
 /// What a run comes to: status without times, pods without uids.

@@ -7,7 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Value, json};
 
-use crate::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, Phase, PodView, step};
+use crate::pod::Phase;
+use crate::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodView, step};
 use baton_contract::tyjob::{Allocation, Member, ScheduleState, Stage, TyJob, TyJobSpec, TyJobStatus, condition, keys};
 
 pub const UID: &str = "job-uid";
@@ -25,7 +26,7 @@ pub struct TestJob {
     pub job: TyJob,
     pub pods: BTreeMap<String, PodView>,
     pub bodies: BTreeMap<String, Value>,
-    /// `None`: whoever looks has just started.
+    /// `None`: the controller has just started.
     pub trouble: Option<BTreeMap<String, CreateFailure>>,
     pub now: Timestamp,
     /// Events, oldest first: reason and message.
@@ -293,7 +294,7 @@ impl TestJob {
         self.pods.keys().map(String::as_str).collect()
     }
 
-    pub fn was_told(&self, reason: &str) -> bool {
+    pub fn was_reported(&self, reason: &str) -> bool {
         self.reported.iter().any(|(reported, _)| *reported == reason)
     }
 }

@@ -1,7 +1,8 @@
 //! Every row of the table of stages.
 
 use super::test_job::{TestJob, spec};
-use crate::tyjob::stages::{ImageWait, JobEffect, NodeReachability, Phase};
+use crate::pod::Phase;
+use crate::tyjob::stages::{ImageWait, JobEffect, NodeReachability};
 use baton_contract::tyjob::{ScheduleState, Stage, condition};
 
 #[test]
@@ -102,7 +103,7 @@ fn a_succeeded_worker_counts_towards_the_minimum_and_is_not_made_again() {
     test.ready("rl-learner");
     test.settle();
     assert_eq!(test.stage(), Stage::Running);
-    // Somebody tidies up ended pods.
+    // Ended pods are deleted by hand.
     test.pods.remove("rl-actor-0");
     test.settle();
     assert_eq!((test.names(), test.status().ready.as_deref()), (vec!["rl-learner"], Some("1/1")));
@@ -160,7 +161,7 @@ fn an_image_that_is_not_pulled_fails_a_starting_job_after_five_minutes() {
 }
 
 #[test]
-fn an_image_that_is_pulled_in_time_starts_the_clock_anew() {
+fn an_image_that_is_pulled_in_time_starts_the_clock_again() {
     let mut test = TestJob::new(spec(1));
     test.settle();
     test.place_all();
@@ -323,7 +324,7 @@ fn a_leader_that_ends_well_because_it_was_asked_to_go_is_lost() {
     test.pod("rl-learner").stopped = true;
     test.settle();
     assert_eq!((test.stage(), test.status().restarts), (Stage::Rescheduling, 1));
-    // One that had ended before somebody deleted it has done its work.
+    // One that had ended before it was deleted has done its work.
     let mut test = TestJob::running(1);
     test.ends("rl-learner", Phase::Succeeded);
     test.evict("rl-learner");
