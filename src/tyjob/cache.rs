@@ -14,6 +14,7 @@ pub type JobKey = (String, String);
 /// A TYJob as it was shown last.
 #[derive(Debug, Clone)]
 pub struct CachedJob {
+    /// The object.
     pub job: TyJob,
     /// The part of its spec that does not fit the type.
     pub unreadable: Option<InvalidField>,
@@ -150,10 +151,12 @@ impl JobCache {
         jobs.into_iter().filter_map(|job| self.keys.get(job).cloned()).collect()
     }
 
+    /// The TYJob of a name.
     pub fn job(&self, key: &JobKey) -> Option<&CachedJob> {
         self.jobs.get(key)
     }
 
+    /// All TYJobs.
     pub fn jobs(&self) -> impl Iterator<Item = (&JobKey, &CachedJob)> {
         self.jobs.iter()
     }

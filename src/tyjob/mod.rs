@@ -1,7 +1,7 @@
 //! The TYJob controller's daemon: watches show TYJobs, pods and nodes. Each TYJob that may need a change is reconciled: one step,
 //! whose status is written and whose effects are performed.
 
-mod cache;
+pub mod cache; // the simulation of the whole system drives it too
 mod daemon;
 mod event_loop;
 mod metrics;

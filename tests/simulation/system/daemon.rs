@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use baton::agent::handoff::ledger_file;
-use baton::contract::{AgentStatus, Identity, LockFormat, LockRead, LockWord, PodKey, PodUid, key};
+use baton::contract::{AgentStatus, DeviceId, Identity, LockFormat, LockRead, LockWord, PodKey, PodUid, key};
 use baton::decide::handoff::exceptions::exceptions;
 use baton::decide::handoff::prefer::{Preference, pick, preference};
 use baton::decide::handoff::rebuild::{adopt, learn, rebuild};
@@ -21,7 +21,6 @@ use super::leader::{AGAIN, TRIES};
 use super::machine::{Answer, encoded};
 use super::store::{Change, Swap};
 use super::{Fault, Happening, Mutant, Reader, START, System};
-use crate::harness::scheduler::NAMES;
 use crate::harness::wall;
 
 /// Decisions that may ask for live reads one after another.
@@ -102,7 +101,7 @@ impl System {
     pub fn start_daemon(&mut self, node: usize) {
         let machine = &mut self.machines[node];
         machine.daemon_life += 1;
-        (machine.daemon, machine.daemon_told) = (Some(Daemon::new()), true);
+        (machine.daemon, machine.daemon_has_news) = (Some(Daemon::new()), true);
         let life = machine.daemon_life;
         self.note(|| format!("daemon of n{node} starts"));
         let (listed, beat) = (self.soon(20, 300), self.soon(200, 1000));
@@ -111,6 +110,13 @@ impl System {
         let registers = self.soon(200, 1200);
         let life = self.machines[node].kubelet_life;
         self.after(registers, Happening::Mend(super::faults::Mend::Registration { node, life }));
+    }
+
+    /// Its list of devices has changed: the daemon reports it.
+    pub fn devices_changed(&mut self, node: usize) {
+        if self.machines[node].daemon.is_some() {
+            self.later(node, Duration::from_millis(50), Task::Publish);
+        }
     }
 
     pub fn kill_daemon(&mut self, node: usize) {
@@ -131,7 +137,7 @@ impl System {
         if self.machines[node].daemon_life != life {
             return;
         }
-        self.machines[node].daemon_told = false;
+        self.machines[node].daemon_has_news = false;
         let again = self.faults.lists_again(Reader::Daemon(node));
         let name = self.machines[node].name.clone();
         let Some(daemon) = &mut self.machines[node].daemon else { return };
@@ -143,7 +149,9 @@ impl System {
             let (mut pods, mut lock) = (Vec::new(), None);
             for change in self.store.list(from) {
                 match change {
-                    Change::Pod(pod) if pod.handoff.node.as_deref() == Some(&*name) => pods.push(pod.handoff.clone()),
+                    Change::Pod(pod, _) if pod.handoff.node.as_deref() == Some(&*name) => {
+                        pods.push(pod.handoff.clone())
+                    }
                     Change::Node(node) if node.name == name => lock.clone_from(&node.lock),
                     _ => {}
                 }
@@ -156,7 +164,7 @@ impl System {
                 if behind > 0 {
                     let life = self.machines[node].daemon_life;
                     let pause = self.soon(5, 2000);
-                    self.machines[node].daemon_told = true;
+                    self.machines[node].daemon_has_news = true;
                     self.after(pause, Happening::News(Reader::Daemon(node), life));
                 }
             }
@@ -165,7 +173,7 @@ impl System {
             daemon.cursor = self.store.end();
             for change in changes {
                 match change {
-                    Change::Pod(pod) if pod.handoff.node.as_deref() == Some(&*name) => {
+                    Change::Pod(pod, _) if pod.handoff.node.as_deref() == Some(&*name) => {
                         daemon.pods.apply(pod.handoff.clone());
                     }
                     Change::PodGone(pod) if pod.handoff.node.as_deref() == Some(&*name) => {
@@ -256,6 +264,11 @@ impl System {
         look: impl Fn(&AllocateContext<'_>) -> Result<T, LiveReads>,
     ) -> Option<T> {
         let mut fresh = LiveReads::default();
+        let inventory = self.is(Mutant::HealthIgnored).then(|| {
+            let mut inventory = self.machines[node].inventory.clone();
+            inventory.devices.values_mut().for_each(|device| device.healthy = true);
+            inventory
+        });
         for _ in 0..ROUNDS {
             let machine = &self.machines[node];
             let daemon = machine.daemon.as_ref()?;
@@ -266,7 +279,7 @@ impl System {
                 lock: &daemon.lock,
                 resources,
                 ledger: daemon.ledger.as_ref()?,
-                inventory: &machine.inventory,
+                inventory: inventory.as_ref().unwrap_or(&machine.inventory),
                 passed: &daemon.passed,
                 may_repeat: &daemon.may_repeat,
                 live_reads: &fresh,
@@ -378,6 +391,8 @@ impl System {
         });
         let Some((outcome, passed)) = decided else { return Err("the API server did not answer".to_owned()) };
         let late = self.is(Mutant::LedgerAfterAnswer);
+        let machine_devices = self.machines[node].inventory.devices.clone();
+        let mut unhealthy = None;
         let kubelets = self.is(Mutant::KubeletChooses);
         let Some(daemon) = &mut self.machines[node].daemon else { return Err("not serving".to_owned()) };
         daemon.passed.extend(passed);
@@ -388,6 +403,9 @@ impl System {
                 let mismatch = serving.mismatch;
                 let mut entry = serving.entry;
                 let key = entry.key();
+                let mut served = entry.served.iter().map(|(_, entry)| &entry.id);
+                let has_failed = |id: &&DeviceId| machine_devices.get(*id).is_none_or(|of| !of.healthy);
+                unhealthy = served.find(has_failed).map(ToString::to_string);
                 let mut answer = encoded(&entry.served);
                 if kubelets && !entry.served.is_empty() {
                     let whole = |id: &String| format!("{}=100", id.split("::").next().unwrap_or_default());
@@ -424,6 +442,10 @@ impl System {
             }
             AllocateOutcome::NeedLive(_) => return Err("not decided".to_owned()),
         };
+        if let Some(id) = unhealthy {
+            self.violates("no device that has failed is served", format!("n{node}: {id} for {}", key.uid));
+            return Err("the run has ended".to_owned());
+        }
         if killed == Some(Killed::BeforeWriting) {
             return Err("the daemon was killed".to_owned());
         }
@@ -538,6 +560,11 @@ impl System {
         let failed = cut || self.strikes(Fault::ServerError);
         if !failed {
             let result = self.swap(&swap, self.is(Mutant::ReleaseWithoutOwner), || format!("daemon of n{node}"));
+            if self.machines[node].daemon_life == life && self.strikes(Fault::DaemonKilledUnanswered) {
+                self.kill_daemon(node);
+                let pause = self.soon(500, 20_000);
+                self.after(pause, Happening::Mend(super::faults::Mend::Daemon(node)));
+            }
             if self.machines[node].daemon_life != life {
                 return; // killed between request and answer
             }
@@ -620,26 +647,28 @@ impl System {
         let Some(Daemon { ledger: Some(ledger), pods, unserved, .. }) = &mut machine.daemon else { return };
         let found = verify(&machine.name, pods, &listing, ledger, &machine.inventory);
         if !found.is_empty() {
-            self.history.sometimes("a divergence is told");
+            self.history.sometimes("a divergence is reported");
         }
-        let told = found.clone();
+        let reported = found.clone();
         let without = found.into_iter().filter(|notice| notice.reason == ADMITTED_WITHOUT_DEVICES);
         *unserved = without.map(|notice| notice.pod.uid).collect();
         if !unserved.is_empty() {
-            self.history.sometimes("a pod runs without its devices, and that is told");
+            self.history.sometimes("a pod runs without its devices, and its daemon says so");
         }
         let now = ledger.clone();
         self.save(node, &now);
-        self.judge_agreement(node, &told);
+        self.judge_agreement(node, &reported);
     }
 
     /// The Lease: each half minute, and at once when it says something new.
     fn publish(&mut self, node: usize, anyway: bool) {
-        if self.faults.is_cut(Reader::Daemon(node), self.now) || self.faults.is_mute(node, self.now) {
+        if self.faults.is_cut(Reader::Daemon(node), self.now) || self.faults.is_silent(node, self.now) {
             return;
         }
         let mutant = self.plan.mutant;
+        let device = self.machines[node].device();
         let machine = &mut self.machines[node];
+        self.store.report_devices(&machine.name, device);
         let Some(daemon) = &mut machine.daemon else { return };
         let found = daemon.ledger.as_ref().and_then(|ledger| {
             exceptions(&machine.name, &daemon.pods, ledger.iter(), &daemon.unserved, &machine.inventory)
@@ -654,7 +683,11 @@ impl System {
             exceptions.map(|found| if mutant == Some(Mutant::NoExceptions) { Default::default() } else { found });
         let status = AgentStatus {
             version: "1".into(),
-            registered: if known { NAMES.map(str::to_owned).to_vec() } else { Vec::new() },
+            registered: if known {
+                machine.inventory.registered.iter().map(ToString::to_string).collect()
+            } else {
+                Vec::new()
+            },
             identity: Identity::Exact,
             lockless: Some(Vec::new()),
             exceptions,
@@ -694,7 +727,7 @@ fn refused(rule: AllocateRule) -> &'static str {
         AllocateRule::Lock => "a call without the lock is refused",
         AllocateRule::NoRoom => "a call for a device in use is refused",
         AllocateRule::Ambiguous => "a call that two pods could make is refused",
-        AllocateRule::Unidentified => "a call that nobody could make is refused",
+        AllocateRule::Unidentified => "a call that no pod could make is refused",
         AllocateRule::Deleting => "a call of a pod that is being deleted is refused",
         _ => "a call is refused for another reason",
     }

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use baton::contract::{DeviceId, DeviceType};
 use jiff::SignedDuration;
 
-use super::{Happening, Mutant, Reader, START, STORM, System};
+use super::{Candidate, Happening, Mutant, Reader, START, STORM, System};
 
 macro_rules! faults {
     ($($name:ident = $words:literal, $per_mille:literal;)*) => {
@@ -34,7 +35,12 @@ faults! {
     LostAnswer = "an answer is lost", 12;
     ServerError = "500", 15;
     TooManyRequests = "429", 10;
-    Forbidden = "403 for a Binding", 6;
+    Forbidden = "403 for a Binding or a pod of a TYJob", 6;
+    Conflict = "409 for a Binding or a TYJob's status", 6;
+    Unprocessable = "422 for a lock", 6;
+    SchedulerKilledUnanswered = "a scheduler is killed between its request and the answer", 2;
+    ControllerKilledUnanswered = "a controller is killed between its request and the answer", 4;
+    DaemonKilledUnanswered = "a node daemon is killed between its release and the answer", 4;
     Throttled = "PodResources is throttled", 15;
     PreferenceIgnored = "the kubelet ignores the preference", 100;
     KilledBeforeWriting = "a node daemon is killed in Allocate, before it writes", 12;
@@ -44,8 +50,16 @@ faults! {
     SchedulerKilled = "a scheduler is killed", 0;
     SchedulerPaused = "a scheduler is paused", 0;
     SchedulerCut = "a scheduler is cut off", 0;
+    SchedulerMute = "a scheduler's requests do not arrive", 0;
+    SchedulerUnanswered = "a scheduler's answers and watches do not arrive", 0;
+    LeaseDeleted = "the schedulers' Lease is deleted: two lead for a while", 0;
     SchedulerDeaf = "a scheduler's watches are late", 0;
     SchedulerLists = "a scheduler's watches expire", 0;
+    ControllerKilled = "a controller is killed", 0;
+    ControllerPaused = "a controller is paused", 0;
+    ControllerCut = "a controller is cut off", 0;
+    ControllerDeaf = "a controller's watches are late", 0;
+    ControllerLists = "a controller's watches expire", 0;
     DaemonKilled = "a node daemon is killed", 0;
     DaemonCut = "a node daemon is cut off", 0;
     DaemonDeaf = "a node daemon's watches are late", 0;
@@ -59,20 +73,28 @@ faults! {
     LedgerTorn = "a ledger is torn", 0;
     BothLost = "ledger and checkpoint are lost", 0;
     Reboot = "a node reboots", 0;
-    ClockSkew = "a scheduler's clock jumps", 0;
+    NodeLost = "a node is lost, and joins again", 0;
+    GpuFails = "a GPU or a part of one fails", 0;
+    NicFails = "a NIC fails", 0;
+    ClockSkew = "a clock jumps", 0;
 }
 
 /// What works again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mend {
-    Scheduler(usize),
+    Candidate(Candidate),
     Daemon(usize),
+    /// A node that was lost.
+    Node(usize),
+    /// A device of it.
+    Device(usize),
     /// The daemon's plugins, at the kubelet of this life.
     Registration {
         node: usize,
         life: u64,
     },
     Cordon(usize),
+    DeviceCordon(usize),
     /// All clocks agree again.
     Clocks,
 }
@@ -82,21 +104,37 @@ pub enum Mend {
 pub struct Faults {
     pub counts: BTreeMap<Fault, u64>,
     used: u32,
-    cut: BTreeMap<Reader, Duration>,
+    /// Until when what a process sends does not arrive, and what is sent to it.
+    mute: BTreeMap<Reader, Duration>,
+    unanswered: BTreeMap<Reader, Duration>,
     deaf: BTreeMap<Reader, Duration>,
     lists: BTreeSet<Reader>,
-    paused: BTreeMap<usize, Duration>,
-    mute: BTreeMap<usize, Duration>,
+    paused: BTreeMap<Candidate, Duration>,
+    silent: BTreeMap<usize, Duration>,
 }
 
 impl Faults {
+    fn cut(&mut self, reader: Reader, until: Duration) {
+        self.mute.insert(reader, until);
+        self.unanswered.insert(reader, until);
+    }
+
+    pub fn cannot_send(&self, reader: Reader, now: Duration) -> bool {
+        self.mute.get(&reader).is_some_and(|until| now < *until)
+    }
+
+    pub fn cannot_hear(&self, reader: Reader, now: Duration) -> bool {
+        self.unanswered.get(&reader).is_some_and(|until| now < *until)
+    }
+
+    /// No request of it succeeds.
     pub fn is_cut(&self, reader: Reader, now: Duration) -> bool {
-        self.cut.get(&reader).is_some_and(|until| now < *until)
+        self.cannot_send(reader, now) || self.cannot_hear(reader, now)
     }
 
     /// Until when a reader hears nothing, where it does not now.
     pub fn deaf_until(&self, reader: Reader, now: Duration) -> Option<Duration> {
-        let until = self.cut.get(&reader).max(self.deaf.get(&reader)).copied();
+        let until = self.unanswered.get(&reader).max(self.deaf.get(&reader)).copied();
         until.filter(|until| now < *until)
     }
 
@@ -104,12 +142,13 @@ impl Faults {
         self.lists.remove(&reader)
     }
 
-    pub fn paused_until(&self, scheduler: usize, now: Duration) -> Option<Duration> {
-        self.paused.get(&scheduler).copied().filter(|until| now < *until)
+    pub fn paused_until(&self, who: Candidate, now: Duration) -> Option<Duration> {
+        self.paused.get(&who).copied().filter(|until| now < *until)
     }
 
-    pub fn is_mute(&self, node: usize, now: Duration) -> bool {
-        self.mute.get(&node).is_some_and(|until| now < *until)
+    /// Whether a node daemon's Lease is not renewed.
+    pub fn is_silent(&self, node: usize, now: Duration) -> bool {
+        self.silent.get(&node).is_some_and(|until| now < *until)
     }
 }
 
@@ -151,48 +190,39 @@ impl System {
         self.breaks(fault);
         let mend = self.fate.below(20_000) + 200;
         let mend = Duration::from_millis(u64::from(mend));
+        let (scheduler, controller) = (Candidate::Scheduler(at), Candidate::Controller(at));
         match fault {
-            Fault::SchedulerKilled if self.schedulers[at].is_up => {
-                self.stop_scheduler(at);
-                self.after(mend, Happening::Mend(Mend::Scheduler(at)));
-            }
-            Fault::SchedulerPaused => {
-                self.faults.paused.insert(at, long);
-            }
-            Fault::SchedulerCut => {
-                self.faults.cut.insert(Reader::Scheduler(at), long);
-            }
-            Fault::SchedulerDeaf => {
-                self.faults.deaf.insert(Reader::Scheduler(at), brief);
-            }
-            Fault::SchedulerLists => {
-                self.faults.lists.insert(Reader::Scheduler(at));
-            }
-            Fault::DaemonCut => {
-                self.faults.cut.insert(Reader::Daemon(node), long);
-            }
-            Fault::DaemonDeaf => {
-                self.faults.deaf.insert(Reader::Daemon(node), brief);
-            }
-            Fault::DaemonLists => {
-                self.faults.lists.insert(Reader::Daemon(node));
-            }
-            Fault::DaemonMute => {
-                let until = long + Duration::from_secs(90);
-                self.faults.mute.insert(node, until);
-            }
-            Fault::KubeletRestarted => self.restart_kubelet(node, false),
-            Fault::KubeletCut => {
-                self.faults.cut.insert(Reader::Kubelet(node), long);
-            }
-            Fault::KubeletDeaf => {
-                self.faults.deaf.insert(Reader::Kubelet(node), brief);
-            }
-            Fault::CheckpointLost => self.restart_kubelet(node, true),
+            Fault::SchedulerKilled => self.kill(scheduler, mend),
+            Fault::ControllerKilled => self.kill(controller, mend),
+            Fault::SchedulerPaused => drop(self.faults.paused.insert(scheduler, long)),
+            Fault::ControllerPaused => drop(self.faults.paused.insert(controller, long)),
+            Fault::SchedulerCut => self.faults.cut(Reader::Candidate(scheduler), long),
+            Fault::ControllerCut => self.faults.cut(Reader::Candidate(controller), long),
+            Fault::SchedulerMute => drop(self.faults.mute.insert(Reader::Candidate(scheduler), long)),
+            Fault::SchedulerUnanswered => drop(self.faults.unanswered.insert(Reader::Candidate(scheduler), long)),
+            Fault::LeaseDeleted => self.store.leases[0] = None,
+            Fault::SchedulerDeaf => drop(self.faults.deaf.insert(Reader::Candidate(scheduler), brief)),
+            Fault::ControllerDeaf => drop(self.faults.deaf.insert(Reader::Candidate(controller), brief)),
+            Fault::SchedulerLists => drop(self.faults.lists.insert(Reader::Candidate(scheduler))),
+            Fault::ControllerLists => drop(self.faults.lists.insert(Reader::Candidate(controller))),
+            Fault::DaemonCut => self.faults.cut(Reader::Daemon(node), long),
+            Fault::DaemonDeaf => drop(self.faults.deaf.insert(Reader::Daemon(node), brief)),
+            Fault::DaemonLists => drop(self.faults.lists.insert(Reader::Daemon(node))),
+            Fault::DaemonMute => drop(self.faults.silent.insert(node, long + Duration::from_secs(90))),
+            Fault::KubeletRestarted if self.machines[node].lost.is_none() => self.restart_kubelet(node, false),
+            Fault::KubeletCut => self.faults.cut(Reader::Kubelet(node), long),
+            Fault::KubeletDeaf => drop(self.faults.deaf.insert(Reader::Kubelet(node), brief)),
+            Fault::CheckpointLost if self.machines[node].lost.is_none() => self.restart_kubelet(node, true),
             Fault::ClockSkew => {
+                let who = self.fate.pick(&[scheduler, controller]);
                 let minutes = i64::from(self.fate.below(31)) - 15;
-                self.schedulers[at].skew = SignedDuration::from_mins(minutes);
+                self.process(who).skew = SignedDuration::from_mins(minutes);
             }
+            Fault::GpuFails | Fault::NicFails => {
+                let kind = if fault == Fault::NicFails { DeviceType::Rdma } else { DeviceType::Gpu };
+                self.device_fails(node, &kind);
+            }
+            Fault::NodeLost => self.lose_node(node),
             Fault::DaemonKilled | Fault::LedgerLost | Fault::LedgerTorn | Fault::BothLost | Fault::Reboot => {
                 self.machine_breaks(node, fault, mend);
             }
@@ -200,7 +230,55 @@ impl System {
         }
     }
 
+    fn kill(&mut self, who: Candidate, mend: Duration) {
+        if self.process(who).is_up {
+            self.stop(who);
+            self.after(mend, Happening::Mend(Mend::Candidate(who)));
+        }
+    }
+
+    /// A process that has ended starts again in a while.
+    pub fn starts_again(&mut self, who: Candidate) {
+        let pause = self.soon(200, 20_000);
+        self.after(pause, Happening::Mend(Mend::Candidate(who)));
+    }
+
+    fn device_fails(&mut self, node: usize, kind: &DeviceType) {
+        let machine = &mut self.machines[node];
+        let ids: Vec<DeviceId> =
+            machine.whole().into_iter().filter(|id| machine.inventory.devices[id].kind == *kind).collect();
+        let id = &ids[self.fate.below(ids.len() as u32) as usize];
+        if let Some(device) = machine.inventory.devices.get_mut(id) {
+            (device.healthy, device.reason) = (false, Some("XID 79".into()));
+        }
+        self.note(|| format!("{id} of n{node} fails"));
+        let pause = Duration::from_millis(u64::from(5000 + self.fate.below(60_000)));
+        self.after(pause, Happening::Mend(Mend::Device(node)));
+        self.devices_changed(node);
+    }
+
+    /// The machine is switched off and its Node deleted; later it comes back, with what is on its disk.
+    fn lose_node(&mut self, node: usize) {
+        if self.machines[node].lost.is_some() {
+            return;
+        }
+        self.note(|| format!("n{node} is lost"));
+        self.kill_daemon(node);
+        let machine = &mut self.machines[node];
+        (machine.lost, machine.kubelet.is_up) = (Some(self.now), false);
+        machine.kubelet_life += 1;
+        machine.kubelet.runtime.clear();
+        machine.boot += 1;
+        let name = machine.name.clone();
+        self.store.remove_node(&name);
+        let pause = Duration::from_millis(u64::from(20_000 + self.fate.below(80_000)));
+        self.after(pause, Happening::Mend(Mend::Node(node)));
+    }
+
     fn machine_breaks(&mut self, node: usize, fault: Fault, mend: Duration) {
+        if self.machines[node].lost.is_some() {
+            return;
+        }
         let was_up = self.machines[node].daemon.is_some();
         if was_up {
             self.kill_daemon(node);
@@ -229,14 +307,42 @@ impl System {
 
     pub fn mend(&mut self, mend: Mend) {
         match mend {
-            Mend::Scheduler(at) if !self.schedulers[at].is_up => self.start_scheduler(at),
-            Mend::Daemon(node) if self.machines[node].daemon.is_none() => self.start_daemon(node),
+            Mend::Candidate(who) if !self.process(who).is_up => match who {
+                Candidate::Scheduler(at) => self.start_scheduler(at),
+                Candidate::Controller(at) => self.start_controller(at),
+            },
+            Mend::Daemon(node) if self.machines[node].daemon.is_none() && self.machines[node].lost.is_none() => {
+                self.start_daemon(node);
+            }
+            Mend::Node(node) => {
+                self.note(|| format!("n{node} joins again"));
+                self.machines[node].lost = None;
+                self.store.node(self.machines[node].facts());
+                self.restart_kubelet(node, false);
+                self.start_daemon(node);
+            }
+            Mend::Device(node) => {
+                let machine = &mut self.machines[node];
+                for id in machine.whole() {
+                    if let Some(device) = machine.inventory.devices.get_mut(&id) {
+                        (device.healthy, device.reason) = (true, None);
+                    }
+                }
+                self.devices_changed(node);
+            }
+            Mend::DeviceCordon(node) => {
+                let name = self.machines[node].name.clone();
+                self.store.cordon_devices(&name, None);
+            }
             Mend::Registration { node, life } if self.machines[node].kubelet_life == life => self.registers(node),
             Mend::Cordon(node) => {
                 let name = self.machines[node].name.clone();
                 self.store.change_node(&name, |facts| facts.unschedulable = false);
             }
-            Mend::Clocks => self.schedulers.iter_mut().for_each(|of| of.skew = SignedDuration::ZERO),
+            Mend::Clocks => {
+                self.schedulers.iter_mut().for_each(|of| of.process.skew = SignedDuration::ZERO);
+                self.controllers.iter_mut().for_each(|of| of.process.skew = SignedDuration::ZERO);
+            }
             _ => {}
         }
     }

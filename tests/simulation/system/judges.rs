@@ -3,16 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use baton::contract::{DeviceAllocation, DeviceType, LockRead, PodKey, PodRef, PodUid, key};
+use baton::contract::gang::{Committed, Mode};
+use baton::contract::{DeviceAllocation, DeviceEntry, DeviceType, LockRead, PodKey, PodRef, PodUid, key};
+use baton::decide::audit::{Violation as AccountError, check_scheduler};
 use baton::decide::handoff::PodNotice;
 use baton::decide::lock::{LockMatch, names};
 use baton::decide::pod::{HandoffPod, Phase};
+use baton::decide::scheduler::Moment;
 
 use super::machine::answered;
 use super::store::Swap;
-use baton::decide::scheduler::Moment;
-
-use super::{CALM, Fault, START, STORM, System, Violation};
+use super::workload::ONCE;
+use super::{CALM, Fault, OURS, START, STORM, System, Violation};
 use crate::harness::wall;
 
 /// What the judges remember.
@@ -24,6 +26,20 @@ pub struct Judges {
     pub ran_without: bool,
     /// By bound pod: its devices, and how much of each.
     promised: BTreeMap<PodUid, BTreeMap<String, i64>>,
+    /// By gang: the commits by which its members were bound, and the members of each.
+    commits: BTreeMap<String, BTreeMap<Committed, BTreeSet<PodKey>>>,
+    /// Groups that were satisfied at once.
+    satisfied: BTreeSet<String>,
+    /// What TYJobs have been through.
+    pub jobs: super::job_judges::JobRecords,
+}
+
+impl Judges {
+    /// All members of a group are made again.
+    pub fn group_again(&mut self, group: &[String]) {
+        self.commits.remove(&group.join(" "));
+        self.satisfied.remove(&group.join(" "));
+    }
 }
 
 fn promise(pod: &HandoffPod) -> BTreeMap<String, i64> {
@@ -32,10 +48,14 @@ fn promise(pod: &HandoffPod) -> BTreeMap<String, i64> {
     let amounts = [(DeviceType::Gpu, key::GPU_CORE), (DeviceType::Rdma, key::RDMA)];
     let of = |(kind, name): (DeviceType, &'static str)| {
         let entries = allocation.of(&kind).to_vec();
-        entries.into_iter().map(move |entry| (entry.id.to_string(), entry.amount(name)))
+        let amount =
+            move |entry: &DeviceEntry| if entry.resources.contains_key(name) { entry.amount(name) } else { key::WHOLE };
+        entries.into_iter().map(move |entry| (entry.id.to_string(), amount(&entry)))
     };
     amounts.into_iter().flat_map(of).collect()
 }
+
+const GANG: &str = "no pod of a gang is bound before its group is satisfied";
 
 impl System {
     pub fn violates(&mut self, judge: &'static str, what: String) {
@@ -47,15 +67,16 @@ impl System {
         self.judges.moved = self.now;
     }
 
-    /// A pod was bound: no device is promised twice, nobody of a gang comes before the gang.
+    /// A pod was bound: no device is promised twice, and no pod of a gang or TYJob comes before the whole.
     pub fn judge_bound(&mut self, key: &PodKey) {
         self.moved();
         let Some(facts) = self.store.pod(key) else { return };
         let pod = facts.handoff.clone();
-        let declared = facts.spec.gang.clone();
+        let claim = facts.spec.job.clone();
         self.judges.promised.insert(pod.pod.uid.clone(), promise(&pod));
-        if declared.is_some() && pod.assignment.committed.is_none() {
-            self.violates("nobody of a gang is bound before it is satisfied", format!("{key} has no commit"));
+        self.judge_gang(&pod);
+        if let Some(claim) = claim {
+            self.judge_place(&pod, &claim);
         }
         let node = pod.node.as_deref().unwrap_or_default();
         // What its daemon says that a pod holds in truth is what counts of it.
@@ -65,7 +86,8 @@ impl System {
         for other in self.store.pods().map(|facts| &facts.handoff).filter(live) {
             let runs = self.machines.iter().find_map(|machine| machine.kubelet.runtime.get(&other.pod.uid));
             let has_nothing = runs.is_some_and(|runs| runs.devices.is_empty());
-            if other.pod.uid != pod.pod.uid && (has_nothing || excepted.contains(&other.pod.uid)) {
+            let is_hostile = self.jobs.hostile.contains(&other.pod.uid);
+            if other.pod.uid != pod.pod.uid && (has_nothing || is_hostile || excepted.contains(&other.pod.uid)) {
                 continue;
             }
             for (device, amount) in promise(other) {
@@ -79,8 +101,90 @@ impl System {
         }
     }
 
+    /// A member of a gang was bound: with those that were bound before, its commit is enough for every gang of the group. Where that
+    /// was so once, the policy may let members come alone.
+    fn judge_gang(&mut self, pod: &HandoffPod) {
+        let Some(plan) = self.jobs.gang_of(&pod.pod) else { return };
+        let group = plan.group.join(" ");
+        let wanted: u32 = plan.group.iter().filter_map(|gang| self.jobs.gangs.get(gang)).map(|gang| gang.min).sum();
+        if plan.policy == ONCE && self.judges.satisfied.contains(&group) {
+            return;
+        }
+        let commits = self.judges.commits.entry(group.clone()).or_default();
+        let was_satisfied = !commits.is_empty();
+        let Some(commit) = &pod.assignment.committed else {
+            if !was_satisfied {
+                self.violates(GANG, format!("{} has no commit, and group {group} wants {wanted}", pod.pod.key));
+            }
+            return;
+        };
+        commits.entry(*commit).or_default().insert(pod.pod.key.clone());
+        let others = commits.iter().filter(|(other, _)| *other != commit).flat_map(|(_, pods)| pods);
+        let others = others.collect::<BTreeSet<_>>().len() as u32;
+        if commit.members + others < wanted {
+            self.violates(
+                GANG,
+                format!("{}: {} members and {others} before, of {wanted}", pod.pod.key, commit.members),
+            );
+        }
+    }
+
+    /// Which groups a scheduler is binding whole.
+    pub fn watch_commits(&mut self, at: usize) {
+        let scheduler = self.schedulers[at].scheduler();
+        let mut counts: BTreeMap<String, (u32, u32)> = BTreeMap::new();
+        for id in scheduler.gangs().committed() {
+            let Some(pod) = scheduler.world().pod(id) else { continue };
+            let Some(plan) = self.jobs.gang_of(&pod.facts.handoff.pod) else { continue };
+            let wanted = plan.group.iter().filter_map(|gang| self.jobs.gangs.get(gang)).map(|gang| gang.min).sum();
+            counts.entry(plan.group.join(" ")).or_insert((0, wanted)).0 += 1;
+        }
+        let whole = counts.into_iter().filter(|(_, (count, wanted))| count >= wanted);
+        self.judges.satisfied.extend(whole.map(|(group, _)| group));
+    }
+
+    /// No member of a Strict gang waits with a reservation for the others once a scheduler has nothing to do.
+    fn judge_strict(&mut self, at: usize) {
+        let scheduler = self.schedulers[at].scheduler();
+        let holds = scheduler.world().gangs().gangs().find_map(|gang| {
+            let is_strict = self.jobs.gangs.get(gang.id().name()).is_some_and(|plan| plan.is_strict);
+            if !is_strict || gang.config().mode != Mode::Strict {
+                return None;
+            }
+            let held = gang.members().find(|member| {
+                let attempt = scheduler.binder().attempts().contains_key(&member.pod);
+                !attempt && scheduler.reservations().get(member.pod).is_some()
+            })?;
+            Some(format!("scheduler {at} keeps {} for gang {}", held.identity.key, gang.id()))
+        });
+        if let Some(what) = holds {
+            self.violates("a Strict gang holds nothing at rest", what);
+        }
+    }
+
+    /// The accounts of a scheduler against a recount, and whether it has lost or doubled a pod.
+    pub fn audit(&mut self, at: usize) {
+        let mut found = check_scheduler(self.schedulers[at].scheduler(), OURS);
+        self.judges.ran_without |= self.runs_without_devices();
+        if self.judges.ran_without || !self.jobs.hostile.is_empty() {
+            // Its daemon said so, and a pod after it was given them. A daemon that loses its ledger takes it for served, and refuses
+            // the later one. A forged assignment is one more.
+            found.retain(|violation| !matches!(violation, AccountError::DeviceTwice { .. }));
+        }
+        if let Some(found) = found.first() {
+            self.violates("the accounts equal a recount", format!("scheduler {at}: {found:?}"));
+        }
+        if self.schedulers[at].scheduler().is_leading() {
+            self.judge_strict(at);
+            self.judge_places(at);
+        }
+    }
+
     /// A call was answered: with devices of its pod.
     pub fn judge_answer(&mut self, node: usize, pod: &HandoffPod, container: &str, answer: &[u8]) {
+        if self.jobs.hostile.contains(&pod.pod.uid) {
+            return;
+        }
         let promised = self.judges.promised.get(&pod.pod.uid).cloned().unwrap_or_default();
         let beside =
             answered(answer).into_iter().find(|(id, amount)| promised.get(id).is_none_or(|most| amount > most));
@@ -123,7 +227,7 @@ impl System {
         }
         let LockRead::Held { value, .. } = before else { return };
         // By a clock that is wrong a fresh lock has expired: its holder fails, and nothing is given twice.
-        if self.faults.counts.contains_key(&Fault::ClockSkew) {
+        if self.faults.counts.contains_key(&Fault::ClockSkew) || !self.jobs.hostile.is_empty() {
             return;
         }
         if swap.new.as_deref() == before.raw() {
@@ -159,12 +263,12 @@ impl System {
         }
     }
 
-    /// In the calm: kubelet, ledger and assignment of what runs agree, or the difference is told.
-    pub fn judge_agreement(&mut self, node: usize, told: &[PodNotice]) {
+    /// In the calm: kubelet, ledger and assignment of what runs agree, or the difference is reported.
+    pub fn judge_agreement(&mut self, node: usize, reported: &[PodNotice]) {
         if self.now < START + STORM + Duration::from_secs(60) {
             return;
         }
-        let told: BTreeSet<&PodUid> = told.iter().map(|notice| &notice.pod.uid).collect();
+        let reported: BTreeSet<&PodUid> = reported.iter().map(|notice| &notice.pod.uid).collect();
         let mut found = None;
         for (uid, runs) in &self.machines[node].kubelet.runtime {
             let has: BTreeSet<String> = runs.devices.iter().map(|(_, id, _)| id.clone()).collect();
@@ -172,7 +276,8 @@ impl System {
                 self.judges.promised.get(uid).into_iter().flat_map(BTreeMap::keys).cloned().collect();
             let served = self.served_by(node, uid).unwrap_or_default();
             let is_known = self.store.of(&runs.pod).is_some_and(|facts| facts.handoff.phase == Phase::Running);
-            if is_known && (!has.is_subset(&promised) || !has.is_subset(&served)) && !told.contains(uid) {
+            let is_excused = reported.contains(uid) || self.jobs.hostile.contains(uid);
+            if is_known && (!has.is_subset(&promised) || !has.is_subset(&served)) && !is_excused {
                 found = Some(format!(
                     "n{node}: {} has {has:?}, promised are {promised:?}, served {served:?}",
                     runs.pod.key
@@ -180,13 +285,14 @@ impl System {
             }
         }
         if let Some(what) = found {
-            self.violates("kubelet, ledger and assignment agree, or that is told", what);
+            self.violates("kubelet, ledger and assignment agree, or the difference is reported", what);
         }
     }
 
-    /// At the end: everything that could run has run, no lock stands, and nobody holds anything.
+    /// At the end: everything that could run has run, no lock stands, and nothing is held.
     pub fn judge_end(&mut self) {
-        let open: Vec<String> = self.jobs.open().map(|pod| self.state_of(pod)).collect();
+        let mut open: Vec<String> = self.jobs.open().map(|pod| self.state_of(pod)).collect();
+        open.extend(self.jobs.open_tyjobs().map(|name| self.state_of_job(name)));
         if !open.is_empty() {
             let what = format!("nothing has moved for {CALM:?}: {}", open.join("; "));
             return self.violates("what can run runs", what);

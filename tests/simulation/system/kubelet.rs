@@ -64,7 +64,7 @@ pub struct Runs {
 pub struct StatusWrite {
     pod: PodRef,
     to: Option<Phase>,
-    /// Of the kubelet that refused the pod: a later one admits it anew.
+    /// Of the kubelet that refused the pod: a later one admits it again.
     life: Option<u64>,
 }
 
@@ -140,7 +140,7 @@ impl System {
     pub fn start_kubelet(&mut self, node: usize) {
         let machine = &mut self.machines[node];
         machine.kubelet_life += 1;
-        (machine.kubelet.is_up, machine.kubelet_told, machine.kubelet.cursor) = (true, true, 0);
+        (machine.kubelet.is_up, machine.kubelet_has_news, machine.kubelet.cursor) = (true, true, 0);
         let life = machine.kubelet_life;
         let listed = self.soon(50, 1500);
         self.after(listed, Happening::News(Reader::Kubelet(node), life));
@@ -182,7 +182,7 @@ impl System {
         if self.machines[node].kubelet_life != life {
             return;
         }
-        self.machines[node].kubelet_told = false;
+        self.machines[node].kubelet_has_news = false;
         let name = self.machines[node].name.clone();
         let kubelet = &mut self.machines[node].kubelet;
         let changes =
@@ -190,7 +190,7 @@ impl System {
         kubelet.cursor = self.store.end();
         for change in changes {
             match change {
-                Change::Pod(pod) if pod.handoff.node.as_deref() == Some(&*name) => {
+                Change::Pod(pod, _) if pod.handoff.node.as_deref() == Some(&*name) => {
                     kubelet.known.insert(pod.handoff.pod.uid.clone(), pod.handoff.clone());
                 }
                 Change::PodGone(pod) => drop(kubelet.known.remove(&pod.handoff.pod.uid)),
@@ -297,7 +297,7 @@ impl System {
             .map(|admission| admission.pod.pod.clone())
             .collect();
         for pod in starting {
-            let ends = self.now + self.jobs.lifetime(&pod.uid);
+            let ends = self.now + self.jobs.lifetime(&pod);
             let kubelet = &mut self.machines[node].kubelet;
             let devices = kubelet.granted(&pod.uid);
             kubelet.runtime.insert(pod.uid.clone(), Runs { pod: pod.clone(), devices, ends });
@@ -408,7 +408,8 @@ impl System {
         };
         let used: BTreeSet<&String> =
             of_name().flat_map(|(_, grant)| &grant.ids).filter(|id| !must.contains(*id)).collect();
-        let free: Vec<String> = machine.ids(&resource).into_iter().filter(|id| !used.contains(id)).collect();
+        let healthy = machine.ids(&resource, |of| of.healthy);
+        let free: Vec<String> = healthy.into_iter().filter(|id| !used.contains(id)).collect();
         if free.len() < count {
             return self.reject(node, &pod, "requested number of devices unavailable");
         }

@@ -1,5 +1,7 @@
 //! A machine: its devices, its kubelet and its node daemon, and what outlives both.
 
+use std::time::Duration;
+
 use baton::contract::inventory::{Device, DeviceInfo, DeviceTopology};
 use baton::contract::{DeviceEntry, DeviceId, DeviceType, Quantity, key};
 use baton::decide::handoff::{AllocatePolicy, InventoryDevice, NodeInventory};
@@ -12,22 +14,30 @@ use crate::harness::scheduler::NAMES;
 
 /// NICs of a node.
 const NICS: i32 = 2;
+/// What a GPU that is cut is cut into.
+pub const MIG: &str = "nvidia.com/mig-1g.10gb";
+const PROFILE: &str = "1g.10gb";
+const PARTS: u32 = 2;
 
 /// A machine: what is on its disk and in its runtime outlives every process.
 pub struct Machine {
     pub name: Box<str>,
     gpus: u32,
+    /// Its first GPU is cut into MIG devices.
+    is_cut: bool,
     pub inventory: NodeInventory,
     pub policy: AllocatePolicy,
     pub kubelet: Kubelet,
     pub kubelet_life: u64,
-    pub kubelet_told: bool,
+    pub kubelet_has_news: bool,
     pub daemon: Option<Daemon>,
     pub daemon_life: u64,
-    pub daemon_told: bool,
+    pub daemon_has_news: bool,
     /// The ledger's file.
     pub disk: Vec<u8>,
     pub boot: u64,
+    /// When its Node went, while it is gone.
+    pub lost: Option<Duration>,
 }
 
 /// What an answer names, as it is stored in the ledger and in the kubelet's checkpoint.
@@ -56,7 +66,7 @@ fn nic_id(node: usize, at: i32) -> DeviceId {
 }
 
 impl Machine {
-    pub fn new(at: usize, gpus: u32) -> Self {
+    pub fn new(at: usize, gpus: u32, is_cut: bool) -> Self {
         let name: Box<str> = format!("n{at}").into();
         let device = |kind, minor, memory_bytes| InventoryDevice {
             kind,
@@ -71,19 +81,35 @@ impl Machine {
         for info in gpu_device(&name, gpus).spec.devices {
             inventory.devices.insert(info.id, device(DeviceType::Gpu, info.minor, Some(80 << 30)));
         }
+        if is_cut {
+            let parent = DeviceId::parse(&format!("GPU-{name}-0")).unwrap();
+            let whole = inventory.devices.get_mut(&parent).unwrap();
+            (whole.healthy, whole.reason) = (false, Some("it is split into MIG devices".into()));
+            for _ in 0..PARTS {
+                let part = InventoryDevice {
+                    memory_bytes: Some(10 << 30),
+                    parent: Some(parent.clone()),
+                    mig_profile: Some(PROFILE.into()),
+                    ..device(DeviceType::Gpu, 0, None)
+                };
+                inventory.devices.insert(mig_id(&name, inventory.devices.len()), part);
+            }
+        }
         for nic in 0..NICS {
             inventory.devices.insert(nic_id(at, nic), device(DeviceType::Rdma, nic, None));
         }
-        inventory.registered = NAMES.into_iter().map(Box::from).collect();
+        inventory.registered = NAMES.into_iter().chain(is_cut.then_some(MIG)).map(Box::from).collect();
         Self {
             kubelet: Kubelet::default(),
             kubelet_life: 0,
-            kubelet_told: false,
+            kubelet_has_news: false,
             daemon: None,
             daemon_life: 0,
-            daemon_told: false,
+            daemon_has_news: false,
             disk: Vec::new(),
             boot: 1,
+            lost: None,
+            is_cut,
             policy: AllocatePolicy::default(),
             name,
             gpus,
@@ -95,13 +121,8 @@ impl Machine {
     pub fn facts(&self) -> NodeFacts {
         let amounts = [("cpu", "64"), ("memory", "512Gi")].map(|(name, amount)| (name, amount.parse().unwrap()));
         let mut allocatable = Resources::of(amounts);
-        for name in NAMES {
-            let units = match name {
-                key::NVIDIA_GPU => i64::from(self.gpus),
-                key::RDMA => i64::from(NICS) * key::WHOLE,
-                _ => i64::from(self.gpus) * key::WHOLE,
-            };
-            allocatable.set(name, Quantity::units(units));
+        for name in &self.inventory.registered {
+            allocatable.set(name, Quantity::units(self.ids(name, |_| true).len() as i64));
         }
         NodeFacts { name: self.name.clone(), allocatable: allocatable.into(), max_pods: 110, ..NodeFacts::default() }
     }
@@ -110,26 +131,53 @@ impl Machine {
     pub fn device(&self) -> Device {
         let mut device = gpu_device(&self.name, self.gpus);
         let like = device.spec.devices[0].clone();
-        let nics = self.inventory.devices.iter().filter(|(_, of)| of.kind == DeviceType::Rdma);
-        device.spec.devices.extend(nics.map(|(id, of)| DeviceInfo {
-            kind: DeviceType::Rdma,
-            id: id.clone(),
-            minor: of.minor,
-            labels: like.labels.clone(),
-            resources: [(key::RDMA.to_owned(), Quantity::units(key::WHOLE))].into(),
-            topology: Some(DeviceTopology { bus_id: Some(id.to_string()), ..like.topology.clone().unwrap() }),
-            ..like.clone()
+        if self.is_cut {
+            device.spec.devices[0].resources.clear();
+        }
+        let others = self.inventory.devices.iter().filter(|(_, of)| of.kind == DeviceType::Rdma || of.parent.is_some());
+        device.spec.devices.extend(others.map(|(id, of)| {
+            let mut info = DeviceInfo { kind: of.kind.clone(), id: id.clone(), minor: of.minor, ..like.clone() };
+            if let Some(parent) = &of.parent {
+                info.labels.insert(key::MIG_PROFILE.to_owned(), PROFILE.to_owned());
+                info.labels.insert(key::PARENT.to_owned(), parent.to_string());
+                info.resources = [(MIG.to_owned(), Quantity::units(1))].into();
+            } else {
+                info.resources = [(key::RDMA.to_owned(), Quantity::units(key::WHOLE))].into();
+                info.topology = Some(DeviceTopology { bus_id: Some(id.to_string()), ..like.topology.clone().unwrap() });
+            }
+            info
         }));
+        for info in &mut device.spec.devices {
+            info.health =
+                self.inventory.devices.get(&info.id).is_some_and(|of| of.healthy || self.is_whole_of_parts(&info.id));
+        }
         device
     }
 
-    /// The ids of one resource name.
-    pub fn ids(&self, resource: &str) -> Vec<String> {
-        let kind = if resource == key::RDMA { DeviceType::Rdma } else { DeviceType::Gpu };
-        let of_kind = self.inventory.devices.iter().filter(|(_, device)| device.kind == kind).map(|(id, _)| id);
-        if resource == key::NVIDIA_GPU {
-            return of_kind.map(ToString::to_string).collect();
-        }
-        of_kind.flat_map(|id| (0..key::WHOLE).map(move |part| format!("{id}::{part}"))).collect()
+    fn is_whole_of_parts(&self, id: &DeviceId) -> bool {
+        self.inventory.devices.values().any(|part| part.parent.as_ref() == Some(id))
     }
+
+    /// Devices that can fail.
+    pub fn whole(&self) -> Vec<DeviceId> {
+        self.inventory.devices.keys().filter(|id| !self.is_whole_of_parts(id)).cloned().collect()
+    }
+
+    /// The kubelet's ids of one resource name, of the devices that `is` holds of.
+    pub fn ids(&self, resource: &str, is: impl Fn(&InventoryDevice) -> bool) -> Vec<String> {
+        let serves = |id: &DeviceId, of: &InventoryDevice| match resource {
+            key::RDMA => of.kind == DeviceType::Rdma,
+            MIG => of.parent.is_some(),
+            _ => of.kind == DeviceType::Gpu && of.parent.is_none() && !self.is_whole_of_parts(id),
+        };
+        let found = self.inventory.devices.iter().filter(|(id, of)| serves(id, of) && is(of)).map(|(id, _)| id);
+        if matches!(resource, key::NVIDIA_GPU | MIG) {
+            return found.map(ToString::to_string).collect();
+        }
+        found.flat_map(|id| (0..key::WHOLE).map(move |part| format!("{id}::{part}"))).collect()
+    }
+}
+
+fn mig_id(node: &str, at: usize) -> DeviceId {
+    DeviceId::parse(&format!("MIG-{node}-{at}")).unwrap()
 }

@@ -1,16 +1,19 @@
-//! The whole system in one process, in virtual time, from one seed: schedulers with their Lease, node daemons with their ledgers,
-//! kubelets, and the API server between them. Every decision is made by the functions that ship; what is here performs it.
+//! The whole system in one process, in virtual time, from one seed: schedulers and TYJob controllers with their Leases, node daemons
+//! with their ledgers, kubelets, and the API server between them. Every decision is made by the functions that ship; what is here performs it.
 //!
 //! Nothing here has a thread, a socket or a clock, so that the same [`Plan`] gives the same history, line by line.
 
+mod controller;
 mod daemon;
 mod faults;
 mod history;
+mod job_judges;
 mod judges;
 mod kubelet;
 mod leader;
 mod machine;
 mod mutants;
+mod process;
 mod shrink;
 mod store;
 mod workload;
@@ -26,9 +29,12 @@ pub use workload::FAILED;
 
 use super::dice::Dice;
 use super::harness::OURS;
+use controller::ControllerProcess;
 use leader::SchedulerProcess;
 use machine::Machine;
 use store::{Store, Swap};
+
+use baton::decide::scheduler::EffectResult;
 
 /// What a run is made of. It says everything of its history.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +46,8 @@ pub struct Plan {
     pub faults: u32,
     /// Kinds of faults that do not happen.
     pub spared: Vec<Fault>,
+    /// Tenants write what is not theirs.
+    pub hostile: bool,
     /// What is wrong with the adapters.
     pub mutant: Option<Mutant>,
     /// Lines that are kept.
@@ -48,7 +56,9 @@ pub struct Plan {
 
 impl Plan {
     pub fn new(seed: u64, pods: u32) -> Self {
-        Self { seed, pods, faults: u32::MAX, spared: Vec::new(), mutant: None, lines: LAST }
+        // With every clock right and no forgery, more can be judged.
+        let spared = if seed.is_multiple_of(2) { Vec::new() } else { vec![Fault::ClockSkew] };
+        Self { seed, pods, faults: u32::MAX, spared, hostile: seed.is_multiple_of(4), mutant: None, lines: LAST }
     }
 }
 
@@ -65,7 +75,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Pods that lived, each that was made again counted anew.
+    /// Pods that lived; one that was made again counts each time.
     pub fn lives(&self) -> u64 {
         self.ended.values().map(|count| u64::from(*count)).sum()
     }
@@ -81,16 +91,22 @@ impl Outcome {
 enum Happening {
     /// A scheduler works.
     Turn { at: usize, life: u64 },
-    /// A scheduler runs for leadership.
-    Campaign { at: usize, life: u64 },
+    /// A controller works.
+    ControllerTurn { at: usize, life: u64 },
+    /// A candidate's Lease is read or written.
+    Lease { who: Candidate, life: u64, step: process::LeaseStep },
     /// News of the API server come to their readers.
     News(Reader, u64),
     /// A request of a scheduler arrives at the API server.
     Arrives(Box<leader::Request>),
     /// Its answer is back.
-    Answered { at: usize, life: u64, id: u64, answer: Box<leader::Answer> },
+    Answered { at: usize, life: u64, id: u64, report: Box<Option<EffectResult>> },
     /// It counts as lost.
     Limit { at: usize, life: u64, id: u64 },
+    /// A request of a controller arrives.
+    JobRequest(Box<controller::JobRequest>),
+    /// Its answer is back.
+    JobAnswer(Box<controller::JobAnswer>),
     /// A node daemon's release of its lock arrives.
     Release { node: usize, life: u64, swap: Swap, tries: u32 },
     /// What a node daemon does beside calls.
@@ -101,6 +117,8 @@ enum Happening {
     Status(usize, kubelet::StatusWrite),
     /// The next pods come, or one goes.
     Work,
+    /// The PodGroup of a gang comes.
+    PodGroup { name: String, min: u32 },
     /// Something breaks.
     Fault,
     /// What was broken works again.
@@ -110,9 +128,16 @@ enum Happening {
 /// Who follows the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Reader {
-    Scheduler(usize),
+    Candidate(Candidate),
     Daemon(usize),
     Kubelet(usize),
+}
+
+/// A process that runs for a Lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Candidate {
+    Scheduler(usize),
+    Controller(usize),
 }
 
 /// The simulated system.
@@ -127,6 +152,7 @@ pub struct System {
     serial: u64,
     store: Store,
     schedulers: Vec<SchedulerProcess>,
+    controllers: Vec<ControllerProcess>,
     machines: Vec<Machine>,
     jobs: workload::Workload,
     faults: faults::Faults,
@@ -169,7 +195,10 @@ impl System {
         let seed = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut work = Dice(seed ^ 1);
         let nodes = 2 + work.below(3) as usize;
-        let machines = (0..nodes).map(|at| Machine::new(at, 2 + work.below(3) * 2)).collect();
+        let gpus: Vec<u32> = (0..nodes).map(|_| 2 + work.below(3) * 2).collect();
+        let has_parts = gpus[0] > 2 && work.below(2) == 0;
+        let machine = |(at, gpus): (usize, &u32)| Machine::new(at, *gpus, has_parts && at == 0);
+        let machines = gpus.iter().enumerate().map(machine).collect();
         Self {
             fate: Dice(seed ^ 2),
             pace: Dice(seed ^ 3),
@@ -178,6 +207,7 @@ impl System {
             serial: 0,
             store: Store::default(),
             schedulers: (0..2).map(SchedulerProcess::new).collect(),
+            controllers: (0..2).map(ControllerProcess::new).collect(),
             machines,
             jobs: workload::Workload::default(),
             faults: faults::Faults::default(),
@@ -196,6 +226,7 @@ impl System {
             self.start_daemon(node);
         }
         (0..self.schedulers.len()).for_each(|at| self.start_scheduler(at));
+        (0..self.controllers.len()).for_each(|at| self.start_controller(at));
         self.after(Duration::from_secs(5), Happening::Work);
         self.after(Duration::from_secs(10), Happening::Fault);
         self.after(STORM, Happening::Mend(faults::Mend::Clocks));
@@ -205,7 +236,7 @@ impl System {
     fn is_over(&mut self) -> bool {
         let all_came = self.jobs.came >= self.plan.pods;
         let calm = self.now >= START + STORM;
-        if all_came && calm && self.jobs.open().next().is_none() && self.store.is_unlocked() {
+        if all_came && calm && self.jobs.is_over() && self.store.is_unlocked() {
             return true;
         }
         calm && self.now >= self.judges.moved.max(START + STORM) + CALM
@@ -214,11 +245,15 @@ impl System {
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Turn { at, life } => self.turn(at, life),
-            Happening::Campaign { at, life } => self.campaign(at, life),
+            Happening::ControllerTurn { at, life } => self.controller_turn(at, life),
+            Happening::Lease { who, life, step } => self.lease_step(who, life, step),
             Happening::News(reader, life) => self.news(reader, life),
             Happening::Arrives(request) => self.arrives(*request),
-            Happening::Answered { at, life, id, answer } => self.answered(at, life, id, *answer),
+            Happening::Answered { at, life, id, report } => self.answered(at, life, id, *report),
             Happening::Limit { at, life, id } => self.limit(at, life, id),
+            Happening::JobRequest(request) => self.job_request(*request),
+            Happening::JobAnswer(answer) => self.job_answer(*answer),
+            Happening::PodGroup { name, min } => self.pod_group_comes(&name, min),
             Happening::Release { node, life, swap, tries } => self.release_arrives(node, life, swap, tries),
             Happening::Daemon { node, life, task } => self.daemon_works(node, life, task),
             Happening::Kubelet { node, life } => self.kubelet_works(node, life),
@@ -257,24 +292,27 @@ impl System {
         if !self.store.take_news() {
             return;
         }
-        for at in 0..self.schedulers.len() {
+        let schedulers = (0..self.schedulers.len()).map(Candidate::Scheduler);
+        for who in schedulers.chain((0..self.controllers.len()).map(Candidate::Controller)) {
             let pause = self.soon(1, 30);
-            let reader = &mut self.schedulers[at];
-            if !std::mem::replace(&mut reader.is_told, true) {
+            let reader = self.process(who);
+            if !std::mem::replace(&mut reader.has_news, true) {
                 let life = reader.life;
-                self.after(pause, Happening::News(Reader::Scheduler(at), life));
+                self.after(pause, Happening::News(Reader::Candidate(who), life));
             }
         }
         for node in 0..self.machines.len() {
             let (daemon, kubelet) = (self.soon(1, 30), self.soon(1, 30));
             let machine = &mut self.machines[node];
             let lives = (machine.daemon_life, machine.kubelet_life);
-            let told =
-                (std::mem::replace(&mut machine.daemon_told, true), std::mem::replace(&mut machine.kubelet_told, true));
-            if !told.0 {
+            let knows = (
+                std::mem::replace(&mut machine.daemon_has_news, true),
+                std::mem::replace(&mut machine.kubelet_has_news, true),
+            );
+            if !knows.0 {
                 self.after(daemon, Happening::News(Reader::Daemon(node), lives.0));
             }
-            if !told.1 {
+            if !knows.1 {
                 self.after(kubelet, Happening::News(Reader::Kubelet(node), lives.1));
             }
         }
@@ -286,7 +324,8 @@ impl System {
             return;
         }
         match reader {
-            Reader::Scheduler(at) => self.news_for_scheduler(at, life),
+            Reader::Candidate(Candidate::Scheduler(at)) => self.news_for_scheduler(at, life),
+            Reader::Candidate(Candidate::Controller(at)) => self.news_for_controller(at, life),
             Reader::Daemon(node) => self.news_for_daemon(node, life),
             Reader::Kubelet(node) => self.news_for_kubelet(node, life),
         }

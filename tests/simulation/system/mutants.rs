@@ -27,8 +27,14 @@ mutants! {
     LeaseWithoutVersion = "the Lease is written without its version";
     LostAnswerIsRefusal = "a Binding without an answer counts as refused";
     WaitsForEver = "a request without an answer is waited for";
-    UnlockIsNoNews = "that a lock has gone is not told";
-    GoneIsForgotten = "pods that are gone at a second list are not told";
+    UnlockIsNoNews = "a scheduler does not learn that a lock has gone";
+    GoneIsForgotten = "a scheduler does not learn what a second list lacks";
+    JobGoneIsNoNews = "a scheduler does not learn that a TYJob has gone";
+    HealthIgnored = "a call is decided as if every device were healthy";
+    StatusWithoutVersion = "a controller writes a status whatever stands there";
+    JobDeletesWithoutUid = "a controller deletes pods without their uid";
+    FinalizerByWatch = "a controller lets a TYJob go by what its watch shows";
+    LeaderGoneByWatch = "a controller takes a leader for lost by what its watch shows";
     LedgerAfterAnswer = "the ledger is written after the answer";
     RebuildSkipped = "a lost ledger is not rebuilt";
     OldBootBelieved = "the ledger of another boot is believed";
@@ -38,6 +44,6 @@ mutants! {
     NeverUnlocks = "the node daemon removes no lock";
     UnlocksAfterFirst = "the lock goes after the first container";
     ReleaseTriedOnce = "a release that fails is not tried again";
-    NoExceptions = "the node daemon tells no exceptions";
+    NoExceptions = "the node daemon reports no exceptions";
     KubeletChooses = "the kubelet's ids are served";
 }

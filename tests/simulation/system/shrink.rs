@@ -20,6 +20,7 @@ pub fn shrink(plan: Plan, mut runs: u32) -> (Plan, Outcome) {
         }
         !holds
     };
+    smaller(&mut plan, &mut least, &|plan| Plan { hostile: false, ..plan.clone() });
     for fault in Fault::ALL {
         let mut spared = plan.spared.clone();
         spared.push(*fault);

@@ -3,22 +3,88 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use baton::contract::gang::Committed;
+use baton::cluster::tyjob::{RawTyJob, job_facts};
+use baton::contract::gang::{Committed, GangId};
+use baton::contract::inventory::Device;
+use baton::contract::tyjob::{TyJob, condition};
 use baton::contract::{AgentStatus, LockRead, PodKey, PodRef, PodUid, key};
 use baton::decide::pod::{AssignmentText, Deletion, HandoffPod};
 use baton::decide::scheduler::rules::Annotations;
-use baton::decide::scheduler::{BindResult, LockResult};
+use baton::decide::scheduler::{BindResult, LockResult, PodGroupWrite};
+use baton::decide::tyjob::placement::{JobFacts, JobIdentity};
+use baton::decide::tyjob::{JobScheduleStatus, JobWriteResult};
+use baton::decide::world::gangs::PodGroupFacts;
 use baton::decide::world::{NodeFacts, PodFacts};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// One change of an object.
+/// A TYJob, and what its scheduler reads of it.
+#[derive(Debug)]
+pub struct StoredJob {
+    pub job: TyJob,
+    pub facts: JobFacts,
+}
+
+/// One change of an object. The version of a pod is the number of its change.
 #[derive(Debug, Clone)]
 pub enum Change {
-    Pod(Rc<PodFacts>),
+    Pod(Rc<PodFacts>, u64),
     PodGone(Rc<PodFacts>),
     Node(Rc<NodeFacts>),
+    NodeGone(Box<str>),
+    Devices(Rc<Device>),
+    DevicesGone(Box<str>),
     Agent(Box<str>, Rc<AgentStatus>, Timestamp, u64),
+    AgentGone(Box<str>),
+    Group(Rc<PodGroupFacts>),
+    GroupGone(Rc<PodGroupFacts>),
+    Job(Rc<StoredJob>),
+    JobGone(Rc<StoredJob>),
+}
+
+impl Change {
+    /// Kind, namespace, name and uid: the kinds in the order in which a list shows them.
+    fn object(&self) -> (u8, &str, &str, &str) {
+        match self {
+            Self::Node(node) => (0, "", &node.name, ""),
+            Self::NodeGone(node) => (0, "", node, ""),
+            Self::Devices(device) => (1, "", device.metadata.name.as_deref().unwrap_or_default(), ""),
+            Self::DevicesGone(node) => (1, "", node, ""),
+            Self::Agent(node, ..) | Self::AgentGone(node) => (2, "", node, ""),
+            Self::Group(group) | Self::GroupGone(group) => (3, "", group.gang.name(), ""),
+            Self::Job(job) | Self::JobGone(job) => (4, "", &job.facts.job.key.name, ""),
+            Self::Pod(pod, _) | Self::PodGone(pod) => {
+                let of = &pod.handoff.pod;
+                (5, &of.key.namespace, &of.key.name, of.uid.as_str())
+            }
+        }
+    }
+
+    /// That the object is gone.
+    fn gone(&self) -> Self {
+        match self {
+            Self::Node(node) => Self::NodeGone(node.name.clone()),
+            Self::Devices(device) => Self::DevicesGone(device.metadata.name.as_deref().unwrap_or_default().into()),
+            Self::Agent(node, ..) => Self::AgentGone(node.clone()),
+            Self::Group(group) => Self::GroupGone(group.clone()),
+            Self::Job(job) => Self::JobGone(job.clone()),
+            Self::Pod(pod, _) => Self::PodGone(pod.clone()),
+            gone => gone.clone(),
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        matches!(
+            self,
+            Self::PodGone(_)
+                | Self::NodeGone(_)
+                | Self::DevicesGone(_)
+                | Self::AgentGone(_)
+                | Self::GroupGone(_)
+                | Self::JobGone(_)
+        )
+    }
 }
 
 /// A compare-and-swap of a node's lock.
@@ -29,22 +95,39 @@ pub struct Swap {
     pub new: Option<Box<str>>,
 }
 
+/// What a write to a TYJob finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobWrite {
+    Done,
+    Conflict,
+    Gone,
+}
+
 /// The objects, and all that ever changed.
 #[derive(Default)]
 pub struct Store {
-    pods: BTreeMap<PodKey, Rc<PodFacts>>,
+    pods: BTreeMap<PodKey, (Rc<PodFacts>, u64)>,
     nodes: BTreeMap<Box<str>, Rc<NodeFacts>>,
-    agents: BTreeMap<Box<str>, Change>,
-    pub lease: Option<Lease>,
-    version: u64,
+    devices: BTreeMap<Box<str>, Rc<Device>>,
+    agents: BTreeMap<Box<str>, Rc<AgentStatus>>,
+    groups: BTreeMap<GangId, Rc<PodGroupFacts>>,
+    jobs: BTreeMap<PodKey, Rc<StoredJob>>,
+    /// Of the schedulers and of the controllers.
+    pub leases: [Option<Lease>; 2],
+    versions: u64,
     log: Vec<Change>,
     is_new: bool,
 }
 
 impl Store {
-    fn tell(&mut self, change: Change) {
+    fn publish(&mut self, change: Change) {
         self.log.push(change);
         self.is_new = true;
+    }
+
+    fn next_version(&mut self) -> u64 {
+        self.versions += 1;
+        self.versions
     }
 
     /// Whether anything has changed since the last call.
@@ -59,37 +142,47 @@ impl Store {
 
     /// The changes from a place on.
     pub fn since(&self, from: usize) -> Vec<Change> {
-        self.log[from..].to_vec()
+        self.between(from, self.end())
+    }
+
+    pub fn between(&self, from: usize, to: usize) -> Vec<Change> {
+        self.log[from.min(to)..to].to_vec()
+    }
+
+    fn state(&self, at: usize) -> BTreeMap<(u8, &str, &str, &str), &Change> {
+        let mut state = BTreeMap::new();
+        for change in &self.log[..at] {
+            if change.is_gone() {
+                state.remove(&change.object());
+            } else {
+                state.insert(change.object(), change);
+            }
+        }
+        state
     }
 
     /// A list as it was after so many changes.
     pub fn list(&self, at: usize) -> Vec<Change> {
-        let (mut pods, mut nodes, mut agents) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        for change in &self.log[..at] {
-            match change {
-                Change::Pod(pod) => {
-                    pods.insert(&pod.handoff.pod.key, change);
-                }
-                Change::PodGone(pod) => {
-                    pods.remove(&pod.handoff.pod.key);
-                }
-                Change::Node(node) => {
-                    nodes.insert(&node.name, change);
-                }
-                Change::Agent(node, ..) => {
-                    agents.insert(node, change);
-                }
-            }
-        }
-        nodes.into_values().chain(agents.into_values()).chain(pods.into_values()).cloned().collect()
+        self.state(at).into_values().cloned().collect()
+    }
+
+    /// What a list shows to be gone to a reader who knows as many changes.
+    pub fn gone_since(&self, at: usize) -> Vec<Change> {
+        let (known, now) = (self.state(at), self.state(self.end()));
+        known.into_iter().filter(|(object, _)| !now.contains_key(object)).map(|(_, change)| change.gone()).collect()
     }
 
     pub fn pods(&self) -> impl Iterator<Item = &PodFacts> {
-        self.pods.values().map(|pod| &**pod)
+        self.pods.values().map(|(pod, _)| &**pod)
     }
 
     pub fn pod(&self, key: &PodKey) -> Option<&PodFacts> {
-        self.pods.get(key).map(|pod| &**pod)
+        self.pods.get(key).map(|(pod, _)| &**pod)
+    }
+
+    /// The pod of a name, and its version.
+    pub fn versioned(&self, key: &PodKey) -> Option<(&PodFacts, u64)> {
+        self.pods.get(key).map(|(pod, version)| (&**pod, *version))
     }
 
     pub fn of(&self, pod: &PodRef) -> Option<&PodFacts> {
@@ -104,19 +197,23 @@ impl Store {
         self.nodes.values().map(|node| &**node)
     }
 
+    pub fn has_node(&self, name: &str) -> bool {
+        self.nodes.contains_key(name)
+    }
+
     pub fn is_unlocked(&self) -> bool {
         self.nodes().all(|node| node.lock.is_none())
     }
 
     pub fn lock(&self, node: &str) -> LockRead {
-        LockRead::parse(self.nodes[node].lock.as_deref())
+        LockRead::parse(self.nodes.get(node).and_then(|node| node.lock.as_deref()))
     }
 
     /// Stores a pod as it is now.
     pub fn put(&mut self, pod: PodFacts) {
-        let pod = Rc::new(pod);
-        self.pods.insert(pod.handoff.pod.key.clone(), pod.clone());
-        self.tell(Change::Pod(pod));
+        let (pod, version) = (Rc::new(pod), self.next_version());
+        self.pods.insert(pod.handoff.pod.key.clone(), (pod.clone(), version));
+        self.publish(Change::Pod(pod, version));
     }
 
     /// Changes the pod of this uid, where it is still there.
@@ -129,9 +226,9 @@ impl Store {
 
     pub fn remove(&mut self, pod: &PodRef) {
         if self.of(pod).is_some()
-            && let Some(gone) = self.pods.remove(&pod.key)
+            && let Some((gone, _)) = self.pods.remove(&pod.key)
         {
-            self.tell(Change::PodGone(gone));
+            self.publish(Change::PodGone(gone));
         }
     }
 
@@ -153,45 +250,164 @@ impl Store {
     pub fn node(&mut self, facts: NodeFacts) {
         let facts = Rc::new(facts);
         self.nodes.insert(facts.name.clone(), facts.clone());
-        self.tell(Change::Node(facts));
+        self.publish(Change::Node(facts));
     }
 
     pub fn change_node(&mut self, name: &str, change: impl FnOnce(&mut NodeFacts)) {
-        let mut facts = (*self.nodes[name]).clone();
+        let Some(node) = self.nodes.get(name) else { return };
+        let mut facts = (**node).clone();
         change(&mut facts);
         self.node(facts);
     }
 
+    /// The Node is deleted, and with it what it owns.
+    pub fn remove_node(&mut self, name: &str) {
+        self.nodes.remove(name);
+        self.devices.remove(name);
+        self.agents.remove(name);
+        self.publish(Change::NodeGone(name.into()));
+        self.publish(Change::DevicesGone(name.into()));
+        self.publish(Change::AgentGone(name.into()));
+    }
+
+    /// The Device object of a node, where it says something new.
+    pub fn report_devices(&mut self, node: &str, mut device: Device) {
+        let stands = self.devices.get(node);
+        device.metadata.annotations = stands.and_then(|stands| stands.metadata.annotations.clone());
+        if self.has_node(node) && stands.is_none_or(|stands| stands.spec.devices != device.spec.devices) {
+            self.put_devices(node, device);
+        }
+    }
+
+    /// A person cordons devices of a node, or takes all cordons away.
+    pub fn cordon_devices(&mut self, node: &str, text: Option<String>) {
+        let Some(stands) = self.devices.get(node) else { return };
+        let mut device = (**stands).clone();
+        device.metadata.annotations = text.map(|text| [(key::CORDONED.to_owned(), text)].into());
+        self.put_devices(node, device);
+    }
+
+    fn put_devices(&mut self, node: &str, device: Device) {
+        let device = Rc::new(device);
+        self.devices.insert(node.into(), device.clone());
+        self.publish(Change::Devices(device));
+    }
+
     /// A node daemon renews its Lease.
     pub fn beat(&mut self, node: &str, status: AgentStatus, wall: Timestamp) {
-        self.version += 1;
-        let change = Change::Agent(node.into(), Rc::new(status), wall, self.version);
-        self.agents.insert(node.into(), change.clone());
-        self.tell(change);
+        if !self.has_node(node) {
+            return;
+        }
+        let (status, version) = (Rc::new(status), self.next_version());
+        self.agents.insert(node.into(), status.clone());
+        self.publish(Change::Agent(node.into(), status, wall, version));
     }
 
     /// Pods of a node whose daemon says what they hold.
     pub fn excepted(&self, node: &str) -> BTreeSet<PodUid> {
-        let Some(Change::Agent(_, status, ..)) = self.agents.get(node) else { return BTreeSet::new() };
-        status.exceptions.iter().flatten().map(|(uid, _)| uid.clone()).collect()
+        let exceptions = self.agents.get(node).and_then(|status| status.exceptions.as_ref());
+        exceptions.into_iter().flatten().map(|(uid, _)| uid.clone()).collect()
     }
 
-    /// PUT of the leaders' Lease; `None` is a conflict. Without `version` whatever stands there is overwritten.
-    pub fn put_lease(&mut self, mut lease: Lease, version: Option<&str>) -> Option<String> {
-        let stands = self.lease.as_ref().and_then(|lease| lease.metadata.resource_version.as_deref());
+    pub fn put_group(&mut self, mut group: PodGroupFacts) {
+        group.version = self.next_version().to_string().into();
+        let group = Rc::new(group);
+        self.groups.insert(group.gang.clone(), group.clone());
+        self.publish(Change::Group(group));
+    }
+
+    /// The status of a PodGroup, unless it has changed.
+    pub fn write_group(&mut self, write: &PodGroupWrite) -> bool {
+        let Some(group) = self.groups.get(&write.gang).filter(|group| group.version == write.version) else {
+            return false;
+        };
+        self.put_group(PodGroupFacts { status: write.status.clone(), ..(**group).clone() });
+        true
+    }
+
+    pub fn job(&self, key: &PodKey) -> Option<&TyJob> {
+        self.jobs.get(key).map(|stored| &stored.job)
+    }
+
+    pub fn put_job(&mut self, mut job: TyJob) {
+        job.metadata.resource_version = Some(self.next_version().to_string());
+        let facts = job_facts(raw(&job)).unwrap();
+        let job = Rc::new(StoredJob { job, facts });
+        self.jobs.insert(job.facts.job.key.clone(), job.clone());
+        self.publish(Change::Job(job));
+    }
+
+    /// Changes a TYJob that is still as it was read.
+    pub fn write_job(&mut self, read: &TyJob, is_blind: bool, change: impl FnOnce(&mut TyJob)) -> JobWrite {
+        let Some(stored) = self.jobs.get(&job_key(read)) else { return JobWrite::Gone };
+        if stored.job.metadata.resource_version != read.metadata.resource_version && !is_blind {
+            return JobWrite::Conflict;
+        }
+        let mut job = stored.job.clone();
+        change(&mut job);
+        if job.metadata.deletion_timestamp.is_some() && job.metadata.finalizers.iter().flatten().next().is_none() {
+            self.drop_job(&job_key(read));
+        } else {
+            self.put_job(job);
+        }
+        JobWrite::Done
+    }
+
+    /// The scheduler's half of a status. Without a version it is written whatever stands there.
+    pub fn write_places(&mut self, job: &JobIdentity, version: u64, status: &JobScheduleStatus) -> JobWriteResult {
+        let Some(stored) = self.jobs.get(&job.key) else { return JobWriteResult::Gone };
+        if version > 0 && stored.facts.version != version {
+            return JobWriteResult::Stale;
+        }
+        let mut job = stored.job.clone();
+        let half = job.status.get_or_insert_default();
+        (half.schedule_state, half.allocations) = (Some(status.state), status.allocations.clone());
+        half.conditions.retain(|found| found.type_ != condition::SCHEDULED);
+        half.conditions.push(Condition {
+            type_: condition::SCHEDULED.to_owned(),
+            status: if status.condition.holds { "True" } else { "False" }.to_owned(),
+            reason: status.condition.reason.to_string(),
+            message: status.condition.message.to_string(),
+            last_transition_time: Time(status.condition.since),
+            observed_generation: None,
+        });
+        self.put_job(job);
+        JobWriteResult::Done(self.versions)
+    }
+
+    /// DELETE of a TYJob: it goes once its finalizer has.
+    pub fn delete_job(&mut self, key: &PodKey, wall: Timestamp) {
+        let Some(stored) = self.jobs.get(key) else { return };
+        if stored.job.metadata.finalizers.iter().flatten().next().is_none() {
+            return self.drop_job(key);
+        }
+        let mut job = stored.job.clone();
+        job.metadata.deletion_timestamp.get_or_insert(Time(wall));
+        self.put_job(job);
+    }
+
+    fn drop_job(&mut self, key: &PodKey) {
+        if let Some(job) = self.jobs.remove(key) {
+            self.publish(Change::JobGone(job));
+        }
+    }
+
+    /// PUT of a Lease; `None` is a conflict. Without `version` whatever stands there is overwritten.
+    pub fn put_lease(&mut self, which: usize, mut lease: Lease, version: Option<&str>) -> Option<String> {
+        let stands = self.leases[which].as_ref().and_then(|lease| lease.metadata.resource_version.as_deref());
         if stands != version {
             return None;
         }
-        self.version += 1;
-        let version = self.version.to_string();
+        let version = self.next_version().to_string();
         lease.metadata.resource_version = Some(version.clone());
-        self.lease = Some(lease);
+        self.leases[which] = Some(lease);
         Some(version)
     }
 
     /// The lock, by JSON Patch. `blind` leaves the test out.
     pub fn swap(&mut self, swap: &Swap, blind: bool) -> LockResult {
-        let stands = self.nodes[&swap.node].lock.clone();
+        let Some(node) = self.nodes.get(&swap.node) else { return LockResult::NodeGone };
+        let stands = node.lock.clone();
         if stands == swap.new {
             return LockResult::Done;
         }
@@ -223,4 +439,14 @@ impl Store {
         self.put(facts);
         BindResult::Done
     }
+}
+
+/// The object as it is on the wire.
+pub fn raw(job: &TyJob) -> RawTyJob {
+    serde_json::from_value(serde_json::to_value(job).unwrap()).unwrap()
+}
+
+pub fn job_key(job: &TyJob) -> PodKey {
+    let word = |text: &Option<String>| text.clone().unwrap_or_default();
+    PodKey::new(&word(&job.metadata.namespace), &word(&job.metadata.name))
 }

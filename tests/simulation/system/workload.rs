@@ -1,19 +1,32 @@
-//! Who wants what: jobs of one pod, or of the members of a gang, each made again until it has succeeded or its user has deleted it.
+//! Who wants what: jobs of one pod or of the members of a gang, each made again until it has succeeded or its user has deleted it,
+//! TYJobs, and what tenants and operators do beside.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use baton::contract::gang::{GangId, PodGroupApi};
+use baton::contract::tyjob::{Stage, TyJob};
 use baton::contract::{ContainerRequest, PodKey, PodRef, PodUid, Quantity, key};
-use baton::decide::pod::{ContainerKind, Phase, PodContainer};
+use baton::decide::pod::{AssignmentText, ContainerKind, Phase, PodContainer};
+use baton::decide::world::gangs::PodGroupFacts;
 use baton::decide::world::{PodFacts, PodSpec, RequestParts, Resources};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::{Value, json};
 
 use super::faults::Mend;
+use super::machine::MIG;
 use super::{Happening, START, System};
-use crate::harness::gangs::{declared, gang};
+use crate::harness::gangs::{G, P, declared};
 use crate::harness::{pod, wall};
 
 /// All have come by then.
 const COMING: Duration = Duration::from_secs(400);
+/// Pods of a Node that is gone for as long are removed.
+const ORPHANED: Duration = Duration::from_secs(40);
+
+/// A member of a gang that waits for as many seconds while others have ended is made again with them.
+const LEFT_BEHIND: i64 = 200;
 
 /// A pod that its kubelet refused, for the tally of what was seen.
 pub const FAILED: &str = "a pod fails, and is made again";
@@ -32,8 +45,9 @@ const HALF: Limits = &[(key::GPU_CORE, "50"), (key::GPU_MEMORY_RATIO, "50")];
 const PART: Limits = &[(key::GPU_CORE, "30"), (key::GPU_MEMORY_RATIO, "40")];
 const JOINT: Limits = &[(key::NVIDIA_GPU, "1"), (key::RDMA, "100")];
 const CPU: Limits = &[("cpu", "2")];
+const SLICE: Limits = &[(MIG, "1")];
 
-const SHAPES: [Shape; 10] = [
+const SHAPES: [Shape; 11] = [
     Shape(&[(App, ONE)]),
     Shape(&[(App, TWO)]),
     Shape(&[(App, HALF)]),
@@ -44,48 +58,121 @@ const SHAPES: [Shape; 10] = [
     Shape(&[(Sidecar, ONE), (App, ONE)]),
     Shape(&[(App, HALF), (App, PART)]),
     Shape(&[(App, CPU)]),
+    Shape(&[(App, SLICE)]),
 ];
 
-/// One pod that somebody wants.
+/// How a gang is declared.
+#[derive(Debug, Clone, Copy)]
+enum Dialect {
+    Koordinator,
+    /// A PodGroup object, which may come after its pods.
+    Community,
+    Ack,
+}
+
+/// A gang, as its pods say it.
+#[derive(Debug)]
+pub struct GangPlan {
+    pub min: u32,
+    keys: Vec<(String, String)>,
+    /// All gangs of its group, itself included.
+    pub group: Vec<String>,
+    pub is_strict: bool,
+    pub policy: &'static str,
+}
+
+/// The policy by which a member that is made again counts with those that run or have succeeded. By any other the owner of a gang
+/// makes all of its group again where a member fails.
+pub const ONE_BY_ONE: &str = "waiting-running-succeed";
+pub const ONCE: &str = "once-satisfied";
+
+/// One pod that a user wants.
 #[derive(Debug)]
 struct Job {
     shape: Shape,
     priority: i32,
-    gang: Option<(String, u32)>,
+    gang: Option<String>,
     lasts: Duration,
     pod: PodRef,
     is_over: bool,
+    /// Its pod goes because the whole group is made again.
+    leaves: bool,
 }
 
-/// All jobs.
+/// One TYJob that a user wants.
+#[derive(Debug)]
+struct TyPlan {
+    lasts: Duration,
+    members: usize,
+    is_deleted: bool,
+    is_over: bool,
+}
+
+/// All that is wanted.
 #[derive(Debug, Default)]
 pub struct Workload {
     pub came: u32,
     jobs: BTreeMap<String, Job>,
-    gangs: u32,
+    pub gangs: BTreeMap<String, GangPlan>,
+    tyjobs: BTreeMap<String, TyPlan>,
     made: u64,
     /// Pods that a scheduler deleted.
     pub evicted: BTreeSet<PodUid>,
-    /// Pods that were made again, by why.
+    /// Pods whose tenants have touched what is not theirs: promises hold for the others.
+    pub hostile: BTreeSet<PodUid>,
+    /// Pods that were made again.
     pub again: u64,
+    pinned: u32,
 }
 
 impl Workload {
-    pub fn lifetime(&self, uid: &PodUid) -> Duration {
-        self.jobs.values().find(|job| job.pod.uid == *uid).map_or(Duration::ZERO, |job| job.lasts)
+    /// How long the containers of a pod run.
+    pub fn lifetime(&self, pod: &PodRef) -> Duration {
+        if let Some(job) = self.jobs.get(&*pod.key.name) {
+            return job.lasts;
+        }
+        let (job, member) = pod.key.name.split_once('-').unwrap_or((&pod.key.name, ""));
+        let Some(plan) = self.tyjobs.get(job) else { return Duration::ZERO };
+        match member {
+            "learner" => plan.lasts,
+            // One worker ends its work before the leader does.
+            "actor-0" => plan.lasts / 2,
+            _ => plan.lasts * 100,
+        }
     }
 
     /// Jobs that have not come to their end.
     pub fn open(&self) -> impl Iterator<Item = &PodRef> {
         self.jobs.values().filter(|job| !job.is_over).map(|job| &job.pod)
     }
+
+    /// TYJobs that have not.
+    pub fn open_tyjobs(&self) -> impl Iterator<Item = &String> {
+        self.tyjobs.iter().filter(|(_, plan)| !plan.is_over).map(|(name, _)| name)
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.open().next().is_none() && self.open_tyjobs().next().is_none()
+    }
+
+    /// The next pod of a name.
+    pub fn next_pod(&mut self, name: &str) -> PodRef {
+        self.made += 1;
+        PodRef::new("ml", name, &format!("uid-{name}-{}", self.made))
+    }
+
+    /// The gang of a pod, by the name of its job.
+    pub fn gang_of(&self, pod: &PodRef) -> Option<&GangPlan> {
+        self.gangs.get(self.jobs.get(&*pod.key.name)?.gang.as_ref()?)
+    }
 }
 
-fn facts(job: &Job, now: Duration) -> PodFacts {
+fn quantities(limits: Limits) -> Vec<(&'static str, Quantity)> {
+    limits.iter().map(|(name, amount)| (*name, amount.parse().unwrap())).collect()
+}
+
+fn facts(job: &Job, keys: Option<&[(String, String)]>, now: Duration) -> PodFacts {
     let mut facts = pod(&job.pod.key.name, &[], now);
-    let quantities = |limits: Limits| -> Vec<(&str, Quantity)> {
-        limits.iter().map(|(name, amount)| (*name, amount.parse().unwrap())).collect()
-    };
     let containers = job.shape.0.iter().enumerate().map(|(at, (kind, limits))| PodContainer {
         name: format!("c{at}").into(),
         kind: *kind,
@@ -100,13 +187,37 @@ fn facts(job: &Job, now: Duration) -> PodFacts {
     facts.handoff.created = wall(now);
     let parts = job.shape.0.iter().map(|(kind, limits)| (*kind, Resources::of(quantities(limits))));
     let requests = RequestParts { containers: parts.collect(), ..RequestParts::default() };
-    let gang = job.gang.as_ref().and_then(|(name, min)| {
-        let policy = [("match-policy", "waiting-running-succeed")];
-        declared("ml", &gang(name, &min.to_string(), &policy))
-    });
+    let gang = keys.and_then(|keys| declared("ml", keys));
     let spec = PodSpec { requests: requests.total(), priority: job.priority, gang, ..PodSpec::default() };
     facts.spec = spec.into();
     facts
+}
+
+impl GangPlan {
+    fn new(dialect: Dialect, name: &str, min: u32, (policy, mode): (&'static str, &str), group: &[String]) -> Self {
+        let listed: Vec<String> = group.iter().map(|gang| format!("\"ml/{gang}\"")).collect();
+        let listed = format!("[{}]", listed.join(","));
+        let (prefix, names) = match dialect {
+            Dialect::Koordinator => (G, vec![(format!("{G}name"), name), (format!("{G}min-available"), "")]),
+            Dialect::Community => (G, vec![("label:scheduling.x-k8s.io/pod-group".to_owned(), name)]),
+            Dialect::Ack => ("", vec![(format!("label:{P}/name"), name), (format!("label:{P}/min-available"), "")]),
+        };
+        let mut keys: Vec<(String, String)> = names
+            .into_iter()
+            .map(|(key, value)| (key, if value.is_empty() { min.to_string() } else { value.to_owned() }))
+            .collect();
+        let prefix = if prefix.is_empty() { format!("{P}/") } else { prefix.to_owned() };
+        keys.push((format!("{prefix}match-policy"), policy.to_owned()));
+        if group.len() > 1 {
+            keys.push((format!("{prefix}groups"), listed));
+        }
+        if !matches!(dialect, Dialect::Ack) {
+            keys.push((format!("{G}mode"), mode.to_owned()));
+            keys.push((format!("{G}waiting-time"), "90s".to_owned()));
+        }
+        let is_strict = mode == "Strict" || matches!(dialect, Dialect::Ack);
+        Self { min, keys, group: group.to_vec(), is_strict, policy }
+    }
 }
 
 impl System {
@@ -121,83 +232,257 @@ impl System {
             self.after(Duration::from_secs(3), Happening::Work);
         }
         self.make_again();
+        self.end_tyjobs();
+        self.collect_garbage();
         let storm = self.now < START + super::STORM;
         if storm && self.work.below(100) < 8 {
             self.user_deletes();
         }
         if storm && self.work.below(100) < 4 {
-            let node = self.work.below(self.machines.len() as u32) as usize;
-            let name = self.machines[node].name.clone();
+            let (node, name) = self.some_node();
             self.store.change_node(&name, |facts| facts.unschedulable = true);
             self.after(Duration::from_secs(30), Happening::Mend(Mend::Cordon(node)));
         }
+        if storm && self.work.below(100) < 3 {
+            let (node, name) = self.some_node();
+            let ids = self.machines[node].whole();
+            let id = ids[self.work.below(ids.len() as u32) as usize].clone();
+            self.store.cordon_devices(&name, Some(json!({ id.to_string(): { "reason": "fan" } }).to_string()));
+            self.note(|| format!("{id} of {name} is cordoned"));
+            self.after(Duration::from_secs(40), Happening::Mend(Mend::DeviceCordon(node)));
+        }
+        if storm && self.plan.hostile && self.work.below(100) < 5 {
+            self.tenant_forges();
+        }
+    }
+
+    fn some_node(&mut self) -> (usize, Box<str>) {
+        let node = self.work.below(self.machines.len() as u32) as usize;
+        (node, self.machines[node].name.clone())
     }
 
     fn comes(&mut self) {
         let lasts = Duration::from_secs(u64::from(3 + self.work.below(60)));
         let priority = if self.work.below(6) == 0 { 100 } else { 0 };
-        if self.work.below(100) < 15 {
-            let members = 2 + self.work.below(2);
-            let min = if self.work.below(3) == 0 { members - 1 } else { members };
-            let shape = SHAPES[self.work.pick(&[0, 2, 4, 9])];
-            self.jobs.gangs += 1;
-            let name = format!("g{}", self.jobs.gangs);
-            for _ in 0..members {
-                self.submit(shape, priority, Some((name.clone(), min)), lasts);
+        match self.work.below(100) {
+            0..13 => self.gangs_come(lasts, priority),
+            13..20 => self.tyjob_comes(lasts),
+            _ => {
+                // Only where a node has parts of GPUs is one asked for.
+                let shapes = SHAPES.len() as u32 - u32::from(!self.machines[0].inventory.registers(MIG));
+                let shape = SHAPES[self.work.below(shapes) as usize];
+                self.submit(shape, priority, None, lasts);
             }
-        } else {
-            let shape = SHAPES[self.work.below(SHAPES.len() as u32) as usize];
-            self.submit(shape, priority, None, lasts);
         }
     }
 
-    fn submit(&mut self, shape: Shape, priority: i32, gang: Option<(String, u32)>, lasts: Duration) {
+    /// A gang, or a group of two.
+    fn gangs_come(&mut self, lasts: Duration, priority: i32) {
+        let count = if self.work.below(3) == 0 { 2 } else { 1 };
+        let dialect = self.work.pick(&[Dialect::Koordinator, Dialect::Community, Dialect::Ack]);
+        let policies = [ONE_BY_ONE, ONE_BY_ONE, ONE_BY_ONE, ONCE, "only-waiting", "waiting-and-running"];
+        let policy = self.work.pick(&policies);
+        let mode = if self.work.below(4) == 0 { "NonStrict" } else { "Strict" };
+        let from = self.jobs.gangs.len();
+        let group: Vec<String> = (from..from + count).map(|at| format!("g{at}")).collect();
+        for name in &group {
+            let members = 2 + self.work.below(if count == 1 { 2 } else { 1 });
+            let min = members - u32::from(policy == ONE_BY_ONE && self.work.below(3) == 0);
+            let shape = SHAPES[self.work.pick(&[0, 2, 4, 9])];
+            let plan = GangPlan::new(dialect, name, min, (policy, mode), &group);
+            self.jobs.gangs.insert(name.clone(), plan);
+            if matches!(dialect, Dialect::Community) {
+                let late = Duration::from_millis(u64::from(self.work.below(8000)));
+                self.after(late, Happening::PodGroup { name: name.clone(), min });
+            }
+            for _ in 0..members {
+                self.submit(shape, priority, Some(name.clone()), lasts);
+            }
+        }
+    }
+
+    pub fn pod_group_comes(&mut self, name: &str, min: u32) {
+        let mut facts = PodGroupFacts::new(PodGroupApi::Community, GangId::parse(&format!("ml/{name}")).unwrap());
+        (facts.created, facts.uid) = (wall(self.now), format!("uid-{name}").into());
+        facts.spec.min = Some(min);
+        self.note(|| format!("PodGroup {name} is made"));
+        self.store.put_group(facts);
+    }
+
+    fn tyjob_comes(&mut self, lasts: Duration) {
+        let workers = 1 + self.work.below(3) as usize;
+        let min = self.work.below(workers as u32 + 1);
+        let policy =
+            self.work.pick(&["Gang", "BinPack", "LeaderFirst", "MinFragment", "JobAffinity", "JobAntiAffinity"]);
+        let queue = self.work.pick(&["Priority", "DRF"]);
+        let shapes = [CPU, HALF, ONE];
+        let (leader, worker) = (self.work.pick(&shapes), self.work.pick(&shapes));
+        let pod = |limits: Limits| -> Value {
+            let limits: BTreeMap<&str, &str> = limits.iter().copied().collect();
+            json!({ "spec": { "containers": [{ "name": "c0", "image": "i", "resources": { "limits": limits } }] } })
+        };
+        let name = format!("t{}", self.jobs.tyjobs.len());
+        let spec = json!({
+            "leader": { "name": "learner", "template": pod(leader) },
+            "workerSets": [{ "name": "actor", "counts": workers, "template": pod(worker) }],
+            "minWorkersNum": min,
+            // Faults alone do not end a job.
+            "restartLimit": 1000,
+            "schedulerPolicy": { "jobQueuePolicy": queue, "basicPolicy": policy },
+        });
+        let mut job = TyJob::new(&name, serde_json::from_value(spec).unwrap());
+        let meta = &mut job.metadata;
+        (meta.namespace, meta.uid, meta.generation) = (Some("ml".into()), Some(format!("uid-{name}")), Some(1));
+        meta.creation_timestamp = Some(Time(wall(self.now)));
+        self.note(|| format!("TYJob {name} with {workers} workers, {policy}, is made"));
+        self.store.put_job(job);
+        self.jobs.came += 1 + workers as u32;
+        let members = 1 + workers;
+        self.jobs.tyjobs.insert(name, TyPlan { lasts, members, is_deleted: false, is_over: false });
+    }
+
+    /// TYJobs that have come to their end, and those that their user has deleted.
+    fn end_tyjobs(&mut self) {
+        let open: Vec<String> = self.jobs.open_tyjobs().cloned().collect();
+        for name in open {
+            let key = PodKey::new("ml", &name);
+            let job = self.store.job(&key);
+            let stage = job.and_then(|job| job.status.as_ref()?.stage);
+            let is_left = self.store.pods().any(|pod| pod.spec.job.as_ref().is_some_and(|claim| *claim.name == *name));
+            let Some(plan) = self.jobs.tyjobs.get_mut(&name) else { continue };
+            if job.is_none() && !plan.is_deleted {
+                return self.violates("no TYJob is lost", format!("{name} is gone, and its user has not deleted it"));
+            }
+            if stage == Some(Stage::Failed) {
+                let why = job.and_then(|job| job.status.as_ref()?.message.clone());
+                return self.violates("faults alone do not end a TYJob", format!("{name}: {why:?}"));
+            }
+            let is_over = job.is_none() || stage == Some(Stage::Succeeded);
+            if is_over && !is_left && !plan.is_over {
+                plan.is_over = true;
+                self.moved();
+            }
+        }
+    }
+
+    fn submit(&mut self, shape: Shape, priority: i32, gang: Option<String>, lasts: Duration) {
         self.jobs.came += 1;
         let name = format!("p{}", self.jobs.came);
         let pod = PodRef::new("ml", &name, "");
-        self.jobs.jobs.insert(name.clone(), Job { shape, priority, gang, lasts, pod, is_over: false });
+        self.jobs.jobs.insert(name.clone(), Job { shape, priority, gang, lasts, pod, is_over: false, leaves: false });
         self.make(&name);
     }
 
     fn make(&mut self, name: &str) {
-        self.jobs.made += 1;
-        let uid = format!("uid-{name}-{}", self.jobs.made);
+        let pod = self.jobs.next_pod(name);
         let Some(job) = self.jobs.jobs.get_mut(name) else { return };
-        job.pod = PodRef::new("ml", name, &uid);
-        let made = facts(job, self.now);
-        self.note(|| format!("{name} is made"));
+        (job.pod, job.leaves) = (pod, false);
+        let gang = job.gang.as_ref().and_then(|gang| self.jobs.gangs.get(gang));
+        let made = facts(job, gang.map(|gang| &gang.keys[..]), self.now);
+        let gang = job.gang.clone();
+        self.note(|| format!("{name} is made{}", gang.map_or(String::new(), |gang| format!(" for gang {gang}"))));
         self.store.put(made);
     }
 
-    /// What a controller does: a pod that failed or was evicted has a successor of the same name.
+    /// What a controller does: a pod that failed, was evicted, or whose gang has waited in vain has a successor of the same name.
     fn make_again(&mut self) {
         let names: Vec<String> =
             self.jobs.jobs.iter().filter(|(_, job)| !job.is_over).map(|(name, _)| name.clone()).collect();
         for name in names {
-            let pod = self.jobs.jobs[&name].pod.clone();
-            match self.store.of(&pod).map(|facts| facts.handoff.phase) {
-                Some(Phase::Succeeded) => {
-                    if let Some(job) = self.jobs.jobs.get_mut(&name) {
-                        job.is_over = true;
-                    }
-                }
-                Some(Phase::Failed) => {
+            let job = &self.jobs.jobs[&name];
+            let (pod, leaves) = (job.pod.clone(), job.leaves);
+            let counts_alone = job.gang.is_none() || leaves || self.policy_of(job) == Some(ONE_BY_ONE);
+            let found = self.store.of(&pod);
+            let is_marked = found.is_some_and(|facts| {
+                facts.handoff.node.is_none() && facts.spec.gang.as_ref().is_some_and(|gang| gang.timed_out)
+            });
+            match found.map(|facts| facts.handoff.phase) {
+                Some(Phase::Succeeded) if !leaves => self.jobs.jobs.get_mut(&name).unwrap().is_over = true,
+                Some(Phase::Failed | Phase::Succeeded) => {
                     self.history.sometimes(FAILED);
                     self.store.remove(&pod);
-                    self.jobs.again += 1;
-                    self.make(&name);
+                    self.make_next(&name, !counts_alone);
                 }
-                None if self.store.pod(&pod.key).is_none() => {
-                    self.jobs.again += 1;
-                    self.make(&name);
+                Some(_) if is_marked => {
+                    self.store.remove(&pod);
+                    self.make_next(&name, false);
                 }
+                Some(Phase::Pending) if self.is_left_behind(&name) => {
+                    self.history.sometimes("a member waits after others of its group have ended");
+                    self.store.remove(&pod);
+                    self.make_next(&name, true);
+                }
+                None if self.store.pod(&pod.key).is_none() => self.make_next(&name, !counts_alone),
                 _ => {}
             }
         }
+        let pinned = self.store.pods().map(|pod| &pod.handoff);
+        let ended = pinned.filter(|pod| pod.pod.key.name.starts_with('x') && pod.phase.is_terminal());
+        let ended: Vec<PodRef> = ended.map(|pod| pod.pod.clone()).collect();
+        ended.iter().for_each(|pod| self.store.remove(pod));
     }
 
-    /// A user deletes a pod of no gang; sometimes one of the same name follows.
+    fn policy_of(&self, job: &Job) -> Option<&'static str> {
+        Some(self.jobs.gangs.get(job.gang.as_ref()?)?.policy)
+    }
+
+    /// The pod of a job has no node for long, and another of its group has done its work: with those that are left the group may never
+    /// be satisfied again.
+    fn is_left_behind(&self, name: &str) -> bool {
+        let job = &self.jobs.jobs[name];
+        let Some(group) = job.gang.as_ref().and_then(|gang| self.jobs.gangs.get(gang)).map(|plan| &plan.group) else {
+            return false;
+        };
+        let is_of = |other: &&Job| other.gang.as_ref().is_some_and(|gang| group.contains(gang));
+        let waits = self.store.of(&job.pod).is_some_and(|facts| {
+            let age = wall(self.now).duration_since(facts.handoff.created);
+            facts.handoff.node.is_none() && age > jiff::SignedDuration::from_secs(LEFT_BEHIND)
+        });
+        waits && self.jobs.jobs.values().filter(is_of).any(|other| other.is_over)
+    }
+
+    /// The next pod of a job; where `whole`, all others of its gang's group too.
+    fn make_next(&mut self, name: &str, whole: bool) {
+        self.jobs.again += 1;
+        let gang = self.jobs.jobs[name].gang.clone();
+        let group = gang.and_then(|gang| self.jobs.gangs.get(&gang)).filter(|_| whole);
+        if let Some(group) = group.map(|plan| plan.group.clone()) {
+            self.note(|| format!("group {} is made again", group.join(" ")));
+            self.judges.group_again(&group);
+            let is_of = |job: &Job| job.gang.as_ref().is_some_and(|gang| group.contains(gang));
+            let mut pods = Vec::new();
+            for (_, job) in self.jobs.jobs.iter_mut().filter(|(other, job)| *other != name && is_of(job)) {
+                (job.is_over, job.leaves) = (false, true);
+                pods.push(job.pod.clone());
+            }
+            for pod in pods {
+                self.store.delete(&pod.key, Some(&pod.uid), wall(self.now));
+            }
+        }
+        self.make(name);
+    }
+
+    /// Pods of a Node that is gone go too.
+    fn collect_garbage(&mut self) {
+        let long_lost = |machine: &&super::machine::Machine| machine.lost.is_some_and(|at| self.now >= at + ORPHANED);
+        let lost: BTreeSet<&str> = self.machines.iter().filter(long_lost).map(|machine| &*machine.name).collect();
+        let of_lost = |pod: &&PodFacts| pod.handoff.node.as_deref().is_some_and(|node| lost.contains(node));
+        let orphans: Vec<PodRef> = self.store.pods().filter(of_lost).map(|pod| pod.handoff.pod.clone()).collect();
+        for pod in orphans {
+            self.note(|| format!("{} goes with its node", pod.key));
+            self.store.remove(&pod);
+        }
+    }
+
+    /// A user deletes a pod of no gang, where sometimes one of the same name follows, or a TYJob.
     fn user_deletes(&mut self) {
+        let tyjobs: Vec<String> = self.jobs.open_tyjobs().cloned().collect();
+        if !tyjobs.is_empty() && self.work.below(4) == 0 {
+            let name = &tyjobs[self.work.below(tyjobs.len() as u32) as usize];
+            self.note(|| format!("TYJob {name} is deleted by its user"));
+            self.jobs.tyjobs.get_mut(name).unwrap().is_deleted = true;
+            return self.store.delete_job(&PodKey::new("ml", name), wall(self.now));
+        }
         let single = self.jobs.jobs.iter().filter(|(_, job)| !job.is_over && job.gang.is_none());
         let names: Vec<String> = single.map(|(name, _)| name.clone()).collect();
         if names.is_empty() {
@@ -213,6 +498,60 @@ impl System {
         self.store.delete(&key, None, wall(self.now));
     }
 
+    /// A tenant or a stolen node's token writes what is not its own, where no admission policy keeps it from that.
+    fn tenant_forges(&mut self) {
+        let (node, name) = self.some_node();
+        let ids = self.machines[node].whole();
+        let id = &ids[self.work.below(ids.len() as u32) as usize];
+        let entry = json!({ "gpu": [{ "id": id.to_string(), "minor": 0, "resources": { key::GPU_CORE: "100" } }] });
+        let bound: Vec<PodRef> = self
+            .store
+            .pods()
+            .filter(|pod| pod.handoff.node.is_some() && !pod.handoff.phase.is_terminal() && pod.spec.job.is_none())
+            .map(|pod| pod.handoff.pod.clone())
+            .collect();
+        match self.work.below(3) {
+            0 if !bound.is_empty() => {
+                let pod = &bound[self.work.below(bound.len() as u32) as usize];
+                self.note(|| format!("the tenant of {} edits its assignment to {id}", pod.key));
+                self.history.sometimes("a tenant edits the assignment of its pod");
+                self.jobs.hostile.insert(pod.uid.clone());
+                self.store.change(pod, |facts| {
+                    facts.handoff.assignment.device_allocated = Some(entry.to_string().into());
+                });
+            }
+            1 if !bound.is_empty() && self.store.lock(&name).raw().is_none() => {
+                let pod = &bound[self.work.below(bound.len() as u32) as usize];
+                let time = wall(self.now) - jiff::SignedDuration::from_mins(20);
+                let lock = format!("{time},{},{},{}", pod.key.namespace, pod.key.name, pod.uid);
+                self.note(|| format!("an old lock for {} is forged on {name}", pod.key));
+                self.history.sometimes("an old lock that names a running pod is forged");
+                self.store.change_node(&name, |node| node.lock = Some(lock.into()));
+            }
+            _ => {
+                self.jobs.pinned += 1;
+                let pod = self.jobs.next_pod(&format!("x{}", self.jobs.pinned));
+                let job = Job {
+                    shape: SHAPES[0],
+                    priority: 0,
+                    gang: None,
+                    lasts: Duration::ZERO,
+                    pod: pod.clone(),
+                    is_over: true,
+                    leaves: false,
+                };
+                let mut facts = facts(&job, None, self.now);
+                facts.handoff.node = Some(name.clone());
+                facts.handoff.assignment =
+                    AssignmentText { device_allocated: Some(entry.to_string().into()), ..AssignmentText::default() };
+                self.note(|| format!("{} is pinned to {name} with a forged assignment", pod.key));
+                self.history.sometimes("a pod is pinned to a node with a forged assignment");
+                self.jobs.hostile.insert(pod.uid);
+                self.store.put(facts);
+            }
+        }
+    }
+
     /// Pods by how they ended.
     pub fn ended(&self) -> BTreeMap<&'static str, u32> {
         let over = self.jobs.jobs.values().filter(|job| job.is_over);
@@ -222,6 +561,8 @@ impl System {
         };
         let mut ended = BTreeMap::new();
         over.for_each(|job| *ended.entry(word(job)).or_default() += 1);
+        let of_tyjobs = self.jobs.tyjobs.values().filter(|plan| plan.is_over).map(|plan| plan.members as u32);
+        ended.insert("of TYJobs", of_tyjobs.sum());
         ended.insert("made again", self.jobs.again as u32);
         ended
     }

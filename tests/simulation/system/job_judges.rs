@@ -1,0 +1,157 @@
+//! What must hold of TYJobs after every step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use baton::contract::PodKey;
+use baton::contract::PodUid;
+use baton::contract::tyjob::{BasicPolicy, Stage, TyJob, TyJobStatus};
+use baton::decide::pod::{HandoffPod, Phase};
+use baton::decide::world::{JobClaim, PodFacts};
+
+use super::System;
+
+/// What has been seen of TYJobs.
+#[derive(Debug, Default)]
+pub struct JobRecords {
+    /// How those that have ended did.
+    ended: BTreeMap<PodKey, Stage>,
+}
+
+impl System {
+    /// A controller has written a status: a stage that ends a job is never left, attempts only grow, and one ends only when its
+    /// leader is lost.
+    pub fn judge_stage(&mut self, key: &PodKey, before: Option<&TyJobStatus>) {
+        let Some(job) = self.store.job(key) else { return };
+        let now = job.status.clone().unwrap_or_default();
+        if let Some(stage) = now.stage.filter(|stage| stage.is_terminal()) {
+            self.judges.jobs.ended.entry(key.clone()).or_insert(stage);
+        }
+        if let Some(ended) = self.judges.jobs.ended.get(key).filter(|ended| now.stage != Some(**ended)) {
+            let what = format!("{key} was {ended:?} and is {:?}", now.stage);
+            return self.violates("the end of a TYJob is final", what);
+        }
+        let former = before.map_or(0, |status| status.restarts);
+        if now.restarts < former {
+            return self.violates("attempts of a TYJob only grow", format!("{key}: {} after {former}", now.restarts));
+        }
+        if now.restarts == former {
+            return;
+        }
+        let leader = job.spec.leader_pod(&key.name);
+        let lives = |pod: &PodFacts| {
+            let of = &pod.handoff;
+            let is_his = pod.spec.job.as_ref().is_some_and(|claim| claim.attempt == Some(former));
+            let has_node = of.node.as_deref().is_none_or(|node| self.store.has_node(node));
+            is_his && has_node && of.deleting.is_none() && of.phase != Phase::Failed
+        };
+        let key = PodKey::new(&key.namespace, &leader);
+        if self.store.pod(&key).is_some_and(lives) {
+            self.violates("an attempt ends only when its leader is lost", format!("{key} lives in attempt {former}"));
+        }
+    }
+
+    /// A pod is made for a TYJob: it is a member, and there is a place for it.
+    pub fn judge_made(&mut self, job: &TyJob, pod: &PodFacts) {
+        let (of, attempt) = (&pod.handoff.pod.key, pod.spec.job.as_ref().and_then(|claim| claim.attempt));
+        let name = job.metadata.name.as_deref().unwrap_or_default();
+        let is_member = job.spec.members(name).any(|member| *member.name == *of.name);
+        let status = job.status.clone().unwrap_or_default();
+        let has_place = status.allocations.iter().any(|place| *place.pod == *of.name && Some(place.attempt) == attempt);
+        if !is_member || !has_place {
+            self.violates("no pod of a TYJob is made without a place", of.to_string());
+        }
+    }
+
+    /// A pod of a TYJob was bound: to its place, and of a job that is placed as its policy asks.
+    pub fn judge_place(&mut self, pod: &HandoffPod, claim: &JobClaim) {
+        let key = PodKey::new(&pod.pod.key.namespace, &claim.name);
+        let Some(job) = self.store.job(&key).cloned() else { return };
+        let status = job.status.clone().unwrap_or_default();
+        if Some(status.restarts) != claim.attempt || status.stage.is_some_and(Stage::is_terminal) {
+            return; // its attempt has ended meanwhile, and the pod goes
+        }
+        let here = status.allocations.iter().filter(|place| place.attempt == status.restarts);
+        let placed = here.clone().count() as i64;
+        let Some(place) = here.clone().find(|place| *place.pod == *pod.pod.key.name) else {
+            let what = format!("{} is bound to {:?}", pod.pod.key, pod.node);
+            return self.violates("no pod of a TYJob is bound without a place", what);
+        };
+        if pod.node.as_deref() != Some(place.node.as_str()) {
+            self.history.sometimes("a pod of a TYJob is bound while its place is being moved");
+        }
+        let workers = job.spec.total_workers();
+        let wanted = match job.spec.scheduler_policy.basic_policy {
+            BasicPolicy::Gang => workers,
+            _ => i64::from(job.spec.min_workers_num),
+        };
+        if *pod.pod.key.name == *job.spec.leader_pod(&key.name) && placed < 1 + wanted {
+            let what = format!("the leader of {key} is bound with {placed} places of {}", 1 + wanted);
+            self.violates("a TYJob starts with all the places that it asks for", what);
+        }
+    }
+
+    /// What a leading scheduler keeps for TYJobs at rest: places of pods that a job wants, of the whole minimum or of none.
+    pub fn judge_places(&mut self, at: usize) {
+        let scheduler = self.schedulers[at].scheduler();
+        let found = scheduler.tyjobs().records().iter().find_map(|(key, record)| {
+            let facts = scheduler.world().job(key)?;
+            let (places, Ok(spec)) = (&record.places, &facts.spec) else { return None };
+            let names: BTreeSet<_> = spec.seats(&key.name).map(|seat| seat.pod).collect();
+            if facts.is_over() && !places.is_empty() || places.keys().any(|pod| !names.contains(pod)) {
+                return Some(format!(
+                    "scheduler {at} keeps places of {key} that no pod will take: {:?}",
+                    places.keys()
+                ));
+            }
+            if facts.leads() || places.is_empty() {
+                return None;
+            }
+            let leader = spec.seats(&key.name).next()?.pod;
+            let has_place = places.contains_key(&leader);
+            // Its pod may have come, and taken the place.
+            let has_pod = scheduler.world().pod_by_key(&PodKey::new(&key.namespace, &leader)).is_some();
+            let workers = places.len() as i64 - i64::from(has_place);
+            let wanted = if spec.basic == BasicPolicy::Gang { names.len() as i64 - 1 } else { spec.min_workers };
+            let is_short = !has_pod && (!has_place || workers < wanted);
+            is_short
+                .then(|| format!("scheduler {at} keeps {workers} of {wanted} workers of {key}, leader: {has_place}"))
+        });
+        if let Some(what) = found {
+            self.violates("a TYJob holds its minimum or nothing", what);
+        }
+    }
+
+    /// A pod is being deleted for a TYJob: it is the one that was meant.
+    pub fn judge_deletion(&mut self, job: &TyJob, key: &PodKey, uid: &PodUid, is_exact: bool) {
+        let Some(found) = self.store.pod(key) else { return };
+        let is_meant = found.handoff.pod.uid == *uid;
+        let is_ours = found.spec.job.as_ref().is_some_and(|claim| Some(&*claim.uid) == job.metadata.uid.as_deref());
+        if !is_exact && !is_meant || is_meant && !is_ours {
+            self.violates("a TYJob deletes only its own pods", format!("{key} is {}", found.handoff.pod.uid));
+        }
+    }
+
+    /// A finalizer was taken off: no pod of the job is left.
+    pub fn judge_job_gone(&mut self, job: &TyJob) {
+        let uid = job.metadata.uid.as_deref();
+        let left = self.store.pods().find(|pod| pod.spec.job.as_ref().map(|claim| &*claim.uid) == uid);
+        if let Some(left) = left.map(|pod| pod.handoff.pod.key.clone()) {
+            self.violates("a TYJob goes after its pods", format!("{left} is left"));
+        }
+    }
+
+    /// Why a job has not come to its end, for people.
+    pub fn state_of_job(&self, name: &str) -> String {
+        let Some(job) = self.store.job(&PodKey::new("ml", name)) else { return format!("{name} is gone") };
+        let status = job.status.clone().unwrap_or_default();
+        let condition = status.condition("Scheduled").map(|found| found.message.clone());
+        format!(
+            "{name} {:?}, {:?}, attempt {}, places {:?}, {:?}, {condition:?}",
+            status.stage,
+            status.schedule_state,
+            status.restarts,
+            status.allocations.iter().map(|place| (&place.pod, &place.node)).collect::<Vec<_>>(),
+            status.message
+        )
+    }
+}
