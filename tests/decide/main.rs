@@ -5,6 +5,7 @@
 
 mod devices;
 #[path = "../harness/dice.rs"]
+#[allow(dead_code)] // other tests use more of it
 mod dice;
 mod gang;
 #[path = "../harness/scheduler/mod.rs"]

@@ -14,6 +14,5 @@ mod preemption;
 mod recovery;
 mod scores;
 mod storage;
-mod streams;
 mod suspects;
 mod volumes;

@@ -9,4 +9,3 @@ mod order;
 mod placing;
 mod quotas;
 mod scores;
-mod streams;
