@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use system::{FAILED, Fault, Mutant, Outcome, Plan, System};
 
 /// Seeds of the ordinary run.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 40;
 const PODS: u32 = 50;
 
 /// Branches that some of them must pass.
