@@ -1,6 +1,8 @@
 //! Requests to the leading scheduler: at an address, or through the API server's proxy to its pod; with a token that is good for
 //! nothing else.
 
+use std::time::Duration;
+
 use anyhow::{Context, anyhow};
 use clap::Args;
 use futures::future::join_all;
@@ -32,6 +34,9 @@ const MOST: usize = 64 << 20;
 pub(super) const VIEWER: &str = "baton-viewer";
 /// Seconds of its tokens; an API server makes none for a shorter time.
 const LIFETIME: i64 = 600;
+/// How often a command waits where the scheduler asks it to, and the longest that it waits each time.
+const WAITS: u32 = 5;
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// How the scheduler is found.
 #[derive(Debug, Clone, Args)]
@@ -180,6 +185,7 @@ impl Leader {
     async fn ask<T: DeserializeOwned>(&self, method: http::Method, path: &str, body: String) -> anyhow::Result<T> {
         let (status, text) = self.request(method, path, body).await?;
         match status {
+            429 => Err(anyhow!("too many questions reach {} at once: ask again", self.place)),
             200 => serde_json::from_str(&text)
                 .with_context(|| format!("{} does not answer {path} as this version of baton reads it", self.place)),
             400 | 404 | 413 | 422 if !text.trim_start().starts_with('{') => Err(anyhow!("{}", text.trim())),
@@ -187,21 +193,42 @@ impl Leader {
         }
     }
 
+    /// Status and text of the answer. While the scheduler asks to wait, it is asked again: all commands reach it from the API
+    /// server's address, and it answers so many new tokens from one address in a second.
     async fn request(&self, method: http::Method, path: &str, body: String) -> anyhow::Result<(u16, String)> {
+        let answer = async {
+            let mut waits = WAITS;
+            loop {
+                let (status, wait, text) = self.request_once(method.clone(), path, body.clone()).await?;
+                let (Some(wait), Some(left)) = (wait.filter(|_| status == 429), waits.checked_sub(1)) else {
+                    return Ok((status, text));
+                };
+                waits = left;
+                tokio::time::sleep(wait.min(LONGEST_WAIT)).await;
+            }
+        };
+        live::patiently(answer, || format!("asking the {} at {}", self.kind, self.place)).await
+    }
+
+    /// Status, for how long it asks to wait, and text.
+    async fn request_once(
+        &self,
+        method: http::Method,
+        path: &str,
+        body: String,
+    ) -> anyhow::Result<(u16, Option<Duration>, String)> {
         let uri = format!("{}{path}", self.prefix);
         let token = self.token.iter().map(|token| (HEADER, token));
         let request = token
             .fold(Request::builder().method(method).uri(uri), |request, (name, token)| request.header(name, token));
         let request = request.body(Body::from(body.into_bytes()))?;
         let cannot = || format!("cannot ask the {} at {}", self.kind, self.place);
-        let answer = async {
-            let response = self.client.send(request).await.with_context(cannot)?;
-            let status = response.status().as_u16();
-            let body = axum::body::Body::new(response.into_body());
-            let bytes = axum::body::to_bytes(body, MOST).await.with_context(cannot)?;
-            Ok((status, String::from_utf8_lossy(&bytes).into_owned()))
-        };
-        live::patiently(answer, || format!("asking the {} at {}", self.kind, self.place)).await
+        let response = self.client.send(request).await.with_context(cannot)?;
+        let status = response.status().as_u16();
+        let wait = response.headers().get(http::header::RETRY_AFTER).and_then(|wait| wait.to_str().ok()?.parse().ok());
+        let body = axum::body::Body::new(response.into_body());
+        let bytes = axum::body::to_bytes(body, MOST).await.with_context(cannot)?;
+        Ok((status, wait.map(Duration::from_secs), String::from_utf8_lossy(&bytes).into_owned()))
     }
 }
 
@@ -241,8 +268,24 @@ mod tests {
     use super::*;
     use axum::Router;
     use axum::http::StatusCode;
+    use axum::response::{IntoResponse as _, Response};
     use axum::routing::get;
     use serde_json::{Value, json};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// A scheduler that asks to wait, twice.
+    async fn busy() -> Response {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        if ASKED.fetch_add(1, Ordering::Relaxed) < 2 {
+            return flooded().await;
+        }
+        axum::Json(json!({"leading": true, "items": []})).into_response()
+    }
+
+    /// A scheduler that asks to wait, whenever it is asked.
+    async fn flooded() -> Response {
+        (StatusCode::TOO_MANY_REQUESTS, [(http::header::RETRY_AFTER, "0")], "too many tokens\n").into_response()
+    }
 
     /// An API server with two schedulers, the second of which leads, behind its pod proxy.
     async fn api_server() -> (tempfile::NamedTempFile, std::net::SocketAddr) {
@@ -290,6 +333,8 @@ mod tests {
                         "spec": spec, "status": status}))
                 }),
             )
+            .route("/busy/queue", get(busy))
+            .route("/flooded/queue", get(flooded))
             .route("/admin/queue", get(|| async { axum::Json(json!({"leading": true, "items": []})) }));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -323,5 +368,17 @@ mod tests {
         let leader = Leader::find(&direct, &Access::default()).await.unwrap();
         let queue: Value = leader.get("/queue").await.unwrap();
         assert_eq!(queue["leading"], true);
+    }
+    #[tokio::test]
+    async fn where_the_scheduler_asks_to_wait_a_command_asks_again_and_not_for_ever() {
+        let (_, address) = api_server().await;
+        let ask = async |path: &str| {
+            let url = format!("http://{address}/{path}").parse().unwrap();
+            let args = LeaderArgs { admin_url: Some(url), scheduler_namespace: "system".into() };
+            Leader::find(&args, &Access::default()).await.unwrap().get::<Value>("/queue").await
+        };
+        assert_eq!(ask("busy").await.unwrap()["leading"], true);
+        let why = ask("flooded").await.unwrap_err().to_string();
+        assert!(why.contains("too many questions reach http://"), "{why}");
     }
 }
