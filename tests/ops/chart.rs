@@ -330,12 +330,40 @@ async fn one_command_installs_and_what_stands_in_the_way_is_named() {
     assert_eq!(code, Some(0), "{findings}{errors}");
     println!("$ baton audit\n{findings}");
 
-    if real {
-        let output = chart.helm(&["uninstall", "baton", "-n", "baton-system", "--kubeconfig", &config]);
-        let printed = format!("{}{}", text(&output.stdout), text(&output.stderr));
-        assert!(
-            output.status.success() && printed.contains("tyjobs.arranger.taichu.io"),
-            "the kind is kept: {printed}"
-        );
+    if !real {
+        return;
     }
+    // Values that contradict each other change nothing; an upgrade does, and a rollback takes it back. The pod runs on.
+    let daemons: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), "baton-system");
+    let strategy = async || {
+        let daemon = daemons.get("baton-device-plugin").await.unwrap().spec.unwrap().template.spec.unwrap();
+        let env = daemon.containers[0].env.clone().unwrap_or_default();
+        env.into_iter().find(|variable| variable.name == "MIG_STRATEGY").and_then(|variable| variable.value)
+    };
+    let helm = |arguments: &[&str]| {
+        let output = chart.helm(&[arguments, &["-n", "baton-system", "--kubeconfig", &config]].concat());
+        let printed = format!("{}{}", text(&output.stdout), text(&output.stderr));
+        let arguments = arguments.join(" ").replace(chart.dir.path().to_str().unwrap(), "");
+        println!("$ helm {arguments}\n{}", printed.lines().next().unwrap_or_default());
+        (output.status.success(), printed)
+    };
+    let dir = chart.dir.path().join("baton").display().to_string();
+    let upgrade = ["upgrade", "baton", &dir, "--set=crds=own,devicePlugin.flags.mig-strategy=mixed"];
+    let (done, printed) = helm(&[&upgrade[..], &["--set=admission=false,assignmentWriters={ann}"]].concat());
+    assert!(!done && printed.contains("assignmentWriters=[\"ann\"]"), "{printed}");
+    assert_eq!(strategy().await, None, "nothing was changed");
+    let (done, printed) = helm(&upgrade);
+    assert!(done, "{printed}");
+    assert_eq!(strategy().await.as_deref(), Some("mixed"));
+    let (done, printed) = helm(&["rollback", "baton", "1"]);
+    assert!(done, "{printed}");
+    assert_eq!(strategy().await, None, "as it was installed");
+    cluster.until_running("first").await;
+    let (code, findings, errors) = cluster.baton(&["audit"]).await;
+    assert_eq!(code, Some(0), "after upgrade and rollback: {findings}{errors}");
+
+    let (done, printed) = helm(&["uninstall", "baton"]);
+    assert!(done && printed.contains("tyjobs.arranger.taichu.io"), "the kind is kept: {printed}");
+    assert!(daemons.get_opt("baton-device-plugin").await.unwrap().is_none(), "the daemons are gone");
+    cluster.until_running("first").await;
 }
