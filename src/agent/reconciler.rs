@@ -440,7 +440,7 @@ impl DeviceReconciler {
         table.keep_used(&self.table, &used);
         let first = self.devices.is_empty();
         for (kind, error) in self.cdi.write(&table, &used) {
-            if first {
+            if first || error.is_of_removed_directory() {
                 return Err(error.into());
             }
             tracing::error!("{error}");

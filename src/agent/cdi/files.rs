@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::rules;
@@ -22,6 +22,15 @@ const MAX_FILE: u64 = 8 << 20;
 pub struct CdiError {
     path: PathBuf,
     source: io::Error,
+}
+
+impl CdiError {
+    /// The directory was removed on the node, and this process, in a container, has the removed one mounted: whatever is made under its
+    /// name, this process sees no more of it. Its next start mounts what is there then.
+    pub fn is_of_removed_directory(&self) -> bool {
+        let directory = self.path.parent().and_then(|directory| std::fs::metadata(directory).ok());
+        directory.is_some_and(|directory| directory.nlink() == 0)
+    }
 }
 
 /// The spec files of this node.
@@ -223,4 +232,36 @@ fn replace(path: &Path, spec: &Spec) -> io::Result<()> {
         let _ = std::fs::remove_file(&temporary);
     }
     done
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// Cannot be written below `root`, with which answer to whether the directory was removed.
+    fn unwritten(root: &Path) -> bool {
+        let (container_edits, devices) = (Edits::default(), Vec::new());
+        let spec = Spec { cdi_version: VERSION.to_owned(), kind: "a/b".to_owned(), container_edits, devices };
+        let path = path(root, "a/b");
+        let source = replace(&path, &spec).unwrap_err();
+        CdiError { path, source }.is_of_removed_directory()
+    }
+
+    #[test]
+    fn a_directory_that_was_removed_under_its_mount_is_told_from_one_that_cannot_be_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, removed) = (dir.path().join("file"), dir.path().join("removed"));
+        std::fs::write(&file, "").unwrap();
+        assert!(!unwritten(&file), "a file in the place of the directory may go again");
+        std::fs::create_dir(&removed).unwrap();
+        // As a mount in a container does, this names the directory and not its path.
+        let held = File::open(&removed).unwrap();
+        let root = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
+        std::fs::remove_dir(&removed).unwrap();
+        std::fs::create_dir(&removed).unwrap();
+        assert!(unwritten(&root));
+    }
 }
