@@ -45,7 +45,14 @@ struct Entry {
 /// The stored answers. None where the file is absent or not of this shape.
 pub fn stored_answers(directory: &Path) -> BTreeMap<EntryKey, StoredAnswer> {
     let path = directory.join(FILE);
-    let read = std::fs::read(&path).map_err(|error| error.to_string());
+    let read = match std::fs::read(&path) {
+        // A kubelet that has handed out nothing yet has none.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            tracing::info!(path = %path.display(), "the kubelet has no checkpoint of devices: its ids must do");
+            return BTreeMap::new();
+        }
+        read => read.map_err(|error| error.to_string()),
+    };
     match read.and_then(|content| decode(&content).map_err(|error| error.to_string())) {
         Ok(answers) => answers,
         Err(error) => {
