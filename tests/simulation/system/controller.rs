@@ -10,8 +10,8 @@ use baton::cluster::controller_writer::PodMade;
 use baton::cluster::pod::LightPod;
 use baton::contract::tyjob::{Stage, TyJob, TyJobStatus, condition, keys};
 use baton::contract::{PodKey, PodUid};
-use baton::decide::pod::Phase as PodPhase;
-use baton::decide::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, Phase, PodView, step};
+use baton::decide::pod::Phase;
+use baton::decide::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodView, step};
 use baton::decide::world::PodFacts;
 use baton::tyjob::cache::{JobCache, JobKey};
 use jiff::Timestamp;
@@ -130,12 +130,7 @@ impl Term {
 /// The controller's record of a pod. Its annotation of the reserved node stands among its labels here.
 fn owned((pod, version): (&PodFacts, u64)) -> OwnedPod {
     let (of, claim) = (&pod.handoff, pod.spec.job.as_ref());
-    let phase = match of.phase {
-        PodPhase::Running => Phase::Running,
-        PodPhase::Succeeded => Phase::Succeeded,
-        PodPhase::Failed => Phase::Failed,
-        _ => Phase::Pending,
-    };
+    let phase = of.phase;
     let view = PodView {
         name: of.pod.key.name.to_string(),
         uid: of.pod.uid.to_string(),
