@@ -129,7 +129,7 @@ impl Gangs {
     /// of them does.
     fn complete_commit(&mut self, cx: &mut Context<'_>, group: &GroupId, commit: Committed) -> bool {
         let gangs = cx.world.gangs().listing(group);
-        let bound: u32 = gangs.filter_map(|gang| gang.commits().get(&commit)).sum();
+        let bound: u32 = gangs.filter_map(|gang| gang.landed().get(&commit)).sum();
         let rest = commit.members.saturating_sub(bound) as usize;
         let mut held = match self.attempt_strict(cx, group, Aim::Rest(commit)) {
             Attempt::Satisfied(held) => held,

@@ -56,7 +56,7 @@ impl Gangs {
             stays(gang) && rule::weight(policy, gang.counts()).saturating_sub(own) < min
         };
         let quorum = rest.is_none() && gangs().any(needs);
-        let landed: u32 = gangs().filter_map(|gang| gang.commits().get(&committed)).sum();
+        let landed: u32 = gangs().filter_map(|gang| gang.landed().get(&committed)).sum();
         let missing = committed.members.saturating_sub(landed);
         Earmarks::end(cx, &item);
         let Some(record) = self.groups.get_mut(group) else { return };
@@ -103,7 +103,7 @@ impl Gangs {
         let gangs = || cx.world.gangs().of_group(group);
         let second = SignedDuration::from_secs(1);
         let newest = gangs().filter_map(Gang::newest_live).max().and_then(|newest| newest.checked_add(second).ok());
-        let seen = gangs().filter_map(|gang| gang.commits().last_key_value()).map(|(commit, _)| commit.attempt);
+        let seen = gangs().filter_map(|gang| gang.landed().last_key_value()).map(|(commit, _)| commit.attempt);
         let earlier = seen.chain(self.groups.get(group).and_then(|record| record.attempt)).max();
         let later = SignedDuration::from_micros(1);
         let attempt = [newest, earlier].into_iter().flatten().fold(stamp, Timestamp::max);

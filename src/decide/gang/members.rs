@@ -88,13 +88,14 @@ pub(super) fn clock_of(cx: &Context<'_>, group: &GroupId) -> TimeoutClock {
     stated.max().unwrap_or(cx.config.gangs.clock)
 }
 
-/// The latest commit of several members of the group, and how many of its members live with a node.
+/// The latest commit of several members of the group, and how many of its members were bound. One that has ended since counts: a
+/// short pod ends before the next leader leads.
 pub(super) fn latest_commit(world: &World, group: &GroupId) -> Option<(Committed, u32)> {
     let gangs = || world.gangs().listing(group);
     let of_group = |commit: &&Committed| commit.members > 1 && group.made(commit);
-    let latest = |gang: &Gang| gang.commits().keys().rev().find(of_group).copied();
+    let latest = |gang: &Gang| gang.landed().keys().rev().find(of_group).copied();
     let commit = gangs().filter_map(latest).max()?;
-    Some((commit, gangs().filter_map(|gang| gang.commits().get(&commit)).sum()))
+    Some((commit, gangs().filter_map(|gang| gang.landed().get(&commit)).sum()))
 }
 
 /// Bindings or PodGroups prove that these gangs of a group were satisfied at once: by a Binding of a commit that was large enough

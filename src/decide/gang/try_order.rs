@@ -121,7 +121,7 @@ fn of_gang(gang: &Gang, pods: Vec<&Pod>, failed: &dyn Fn(&Pod) -> bool, aim: Aim
         Aim::Minimum { once } => rule::needed(config.policy, min, gang.counts(), once) as usize,
         Aim::Surplus => 0,
         Aim::Rest(commit) => {
-            let bound = gang.commits().get(&commit).copied().unwrap_or(0) + gang.counts().waiting();
+            let bound = gang.landed().get(&commit).copied().unwrap_or(0) + gang.counts().waiting();
             let missing = rule::needed(config.policy, min, gang.counts(), false).min(min.saturating_sub(bound));
             (missing as usize).min(pending.len())
         }

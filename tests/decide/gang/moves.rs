@@ -230,6 +230,30 @@ fn a_commit_whose_first_member_has_ended_before_the_last_one_was_bound_is_whole(
 }
 
 #[test]
+fn a_commit_is_completed_by_the_next_leader_where_its_first_member_has_ended() {
+    for policy in ["only-waiting", "waiting-and-running", "once-satisfied"] {
+        let mut gangs = TestGangs::with(Default::default());
+        gangs.cluster.node("n", 3);
+        let keys = gang("g", "3", &[("match-policy", policy)]);
+        (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), &[(key::NVIDIA_GPU, "1")], &keys));
+        gangs.cluster.settle();
+        let first = gangs.bound();
+        assert_eq!(first.len(), 1, "the others stand in the node's line");
+        gangs.cluster.finish(&first[0]);
+        gangs.cluster.restart();
+        gangs.settle();
+        assert_eq!(gangs.bound().len(), 3, "{policy}: {}", gangs.condition("g-2"));
+        // A run after it has a minimum of its own.
+        (0..3).for_each(|n| gangs.cluster.finish(&format!("g-{n}")));
+        gangs.wait(1);
+        gangs.asks("g-3", &[(key::NVIDIA_GPU, "1")], &keys);
+        gangs.cluster.restart();
+        gangs.settle();
+        assert_eq!(gangs.bound().len(), 3, "{policy}");
+    }
+}
+
+#[test]
 fn members_that_disagree_in_two_dialects_are_told_so() {
     let mut gangs = TestGangs::new(0);
     let older = [(format!("{P}/name"), "g".to_owned()), (format!("{P}/min-available"), "3".to_owned())];

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::config::{GangConfig, GangDefaults, GroupId};
 use super::declared::{Declared, DeclaredFields, Owner, PodGroupFacts, Warning};
-use super::member::{Member, MemberCounts};
+use super::member::{Member, MemberCounts, MemberState};
 use super::votes::{MemberAge, Votes, count_in, count_out};
 use baton_contract::gang::{BadValue, Committed, GangId, MatchPolicy, Mode, PodGroupApi, TimeoutClock, key};
 
@@ -63,6 +63,8 @@ pub struct Gang {
     expecting: u32,
     /// Living members with a node, by the commit that bound them.
     commits: BTreeMap<Committed, u32>,
+    /// Those, and members that have ended.
+    landed: BTreeMap<Committed, u32>,
     /// Controllers of all members.
     owners: BTreeMap<Owner, u32>,
     /// Classes of service of all members.
@@ -98,6 +100,7 @@ impl Gang {
             warnings: BTreeMap::new(),
             expecting: 0,
             commits: BTreeMap::new(),
+            landed: BTreeMap::new(),
             owners: BTreeMap::new(),
             classes: BTreeMap::new(),
             objects: [None, None, None],
@@ -130,6 +133,10 @@ impl Gang {
     /// Living members with a node, by the commit that bound them.
     pub fn commits(&self) -> &BTreeMap<Committed, u32> {
         &self.commits
+    }
+    /// Members that a commit has bound, whether they live or have ended, by that commit.
+    pub fn landed(&self) -> &BTreeMap<Committed, u32> {
+        &self.landed
     }
     /// Controllers of its members.
     pub fn owners(&self) -> impl Iterator<Item = &Owner> {
@@ -264,7 +271,7 @@ impl Gang {
         &mut self,
         rank: &MemberAge,
         same: impl FnOnce(&Member) -> bool,
-        to: super::MemberState,
+        to: MemberState,
         commit: Option<Committed>,
     ) -> Option<bool> {
         let member = self.members.get_mut(rank).filter(|member| same(member))?;
@@ -275,10 +282,13 @@ impl Gang {
         (member.state, member.committed) = (to, commit);
         self.counts.leave(from);
         self.counts.enter(to);
-        let (was, is) = (was.filter(|_| from.is_bound()), commit.filter(|_| to.is_bound()));
-        if was != is {
-            was.iter().for_each(|commit| count_out(&mut self.commits, commit));
-            is.iter().for_each(|commit| count_in(&mut self.commits, commit));
+        let (bound, landed) = ((from.is_bound(), to.is_bound()), (from.has_landed(), to.has_landed()));
+        for (counts, (left, entered)) in [(&mut self.commits, bound), (&mut self.landed, landed)] {
+            let (was, is) = (was.filter(|_| left), commit.filter(|_| entered));
+            if was != is {
+                was.iter().for_each(|commit| count_out(counts, commit));
+                is.iter().for_each(|commit| count_in(counts, commit));
+            }
         }
         Some(true)
     }
@@ -319,6 +329,9 @@ impl Gang {
         }
         if let Some(commit) = member.committed.as_ref().filter(|_| member.state.is_bound()) {
             change(&mut self.commits, commit, enters);
+        }
+        if let Some(commit) = member.committed.as_ref().filter(|_| member.state.has_landed()) {
+            change(&mut self.landed, commit, enters);
         }
     }
 

@@ -67,6 +67,11 @@ impl MemberState {
     pub const fn is_bound(self) -> bool {
         matches!(self, Self::Bound | Self::Running)
     }
+
+    /// Has a node in the API, or had one and has ended.
+    pub const fn has_landed(self) -> bool {
+        matches!(self, Self::Bound | Self::Running | Self::Succeeded | Self::Failed)
+    }
 }
 
 /// One member.
