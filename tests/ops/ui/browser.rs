@@ -174,7 +174,10 @@ fn the_demo_is_shown_live_by_mouse_and_by_keyboard() {
                 browser.run(&format!("location.hash = '{place}'"));
                 browser.until(&format!("document.querySelector('main.page-{name} h1')"));
                 if name == "queue" {
-                    browser.run("[...document.querySelectorAll('button.open')].find((of) => of.textContent === 'default/big').click()");
+                    let big =
+                        "[...document.querySelectorAll('button.open')].find((of) => of.textContent === 'default/big')";
+                    browser.until(big);
+                    browser.run(&format!("{big}.click()"));
                     browser.shows("Nearest:");
                 }
                 match name {
