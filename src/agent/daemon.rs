@@ -26,7 +26,7 @@ use super::kubelet::{DeviceCalls, PluginsConfig, ResourcePlugins};
 use super::metrics::AgentMetrics;
 use super::nic_reads::NicReads;
 use super::node_handoff::{self, Handoff, OpenHandoff, OpeningContext};
-use super::offer::{InUse, Unseen, configured, offers};
+use super::offer::{InUse, SHARES, Unseen, configured, offers};
 use super::options::AgentOptions;
 use super::reconciler::{DeviceReconciler, ReconcilerContext};
 use super::reporting;
@@ -38,8 +38,9 @@ use baton_cluster::inventory::{InventoryWriter, Published};
 use baton_cluster::notice::Notices;
 use baton_cluster::restored::Restored;
 use baton_cluster::reviews::Reviews;
-use baton_contract::{AgentStatus, LockWord};
+use baton_contract::{AgentStatus, LockWord, ShareIsolation};
 use baton_decide::handoff::NodeInventory;
+use baton_decide::health::ServeOutcome;
 use baton_hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots};
 use baton_runtime::admin::Ports;
 use baton_runtime::auth::Guard;
@@ -132,7 +133,7 @@ async fn start(
         Notices::start(client.clone(), "baton-device-plugin", &options.node_name, || std::future::ready(()));
     let (outcome_sink, outcomes) = mpsc::channel(EVENTS);
     let opening = OpeningContext {
-        outcomes: outcome_sink,
+        outcomes: outcome_sink.clone(),
         options: options.clone(),
         state,
         inventory: first_inventory(&options, &first),
@@ -150,7 +151,7 @@ async fn start(
     let mut known = handoff.handed_out();
     let _ = tokio::time::timeout(LEDGER, known.wait_for(|version| *version > 0)).await;
     let (published, publication) = watch::channel(Arc::new(Published::default()));
-    let calls = function_calls(&options, handoff.clone().calls(), answers.clone());
+    let calls = function_calls(&options, handoff.clone().calls(), answers.clone(), outcome_sink);
     let context = ReconcilerContext {
         options: options.clone(),
         roots,
@@ -305,10 +306,11 @@ fn function_calls(
     options: &AgentOptions,
     rest: Arc<dyn DeviceCalls>,
     answerer: Arc<dyn Answerer>,
+    outcomes: mpsc::Sender<ServeOutcome>,
 ) -> Arc<dyn DeviceCalls> {
     match options.rdma_vf_resource.as_str() {
         "" => rest,
-        resource => Arc::new(FunctionCalls { resource: resource.to_owned(), answerer, rest }),
+        resource => Arc::new(FunctionCalls { resource: resource.to_owned(), answerer, outcomes, rest }),
     }
 }
 
@@ -327,7 +329,10 @@ fn plugins_config(
         backoff: Backoff::new(periods.backoff_min, periods.backoff_max),
         budget: periods.rpc_budget,
         grace: periods.shutdown_grace,
-        pre_start: options.verify_before_start,
+        pre_start: {
+            let (every, shares) = (options.verify_before_start, options.share_isolation != ShareIsolation::None);
+            Arc::new(move |name: &str| every || (shares && SHARES.contains(&name)))
+        },
         calls,
         on_lost: Arc::new(move |resource, why| {
             metrics.registration_lost(resource, why);

@@ -117,6 +117,11 @@ impl NodeDevice {
         }
     }
 
+    /// Parts of it are handed out.
+    pub fn may_be_shared(&self) -> bool {
+        matches!(self.body, DeviceBody::Gpu { split: false, .. })
+    }
+
     /// Memory in bytes, where it is known.
     pub fn memory(&self) -> Option<i64> {
         let bytes = match &self.body {
@@ -265,7 +270,8 @@ fn nics(machine: &Machine, apart: bool, health: &BTreeMap<DeviceId, DeviceHealth
             body: DeviceBody::Nic {
                 nic: Box::new(nic.clone()),
                 vfs: vfs.iter().filter_map(|(_, vf)| id_of(vf.bdf)).collect(),
-                split: apart && !vfs.is_empty(),
+                // Those that are out of view count, too: pods have them.
+                split: apart && !matches!(&nic.function, PciFunction::Physical { vfs } if vfs.is_empty()),
             },
             bdf: nic.bdf,
             place: nic.place.clone(),
@@ -307,6 +313,14 @@ pub fn without_nodes<'a>(devices: &mut [NodeDevice], missing: impl Fn(&DeviceId)
     }
 }
 
+/// A virtual function that a pod has as a part of its NIC, from before functions were a resource of their own, is given to no other.
+pub fn without_held_functions(devices: &mut [NodeDevice], held: &BTreeSet<DeviceId>, now: Timestamp) {
+    let apart = devices.iter_mut().filter(|device| matches!(device.body, DeviceBody::Vf { apart: true, .. }));
+    for device in apart.filter(|device| held.contains(&device.id)) {
+        device.health = DeviceHealth::bad(HELD_AS_PART, "a pod has it as a part of its NIC, until it ends", now);
+    }
+}
+
 /// Devices that were in `earlier`, are not in `now`, and are still in use: kept, marked as gone.
 pub fn keep_used(devices: &mut Vec<NodeDevice>, earlier: &[NodeDevice], in_use: &BTreeSet<DeviceId>, now: Timestamp) {
     let present: BTreeSet<DeviceId> = devices.iter().map(|device| device.id.clone()).collect();
@@ -320,6 +334,7 @@ pub fn keep_used(devices: &mut Vec<NodeDevice>, earlier: &[NodeDevice], in_use: 
 }
 
 const GONE: &str = "Gone";
+const HELD_AS_PART: &str = "HeldAsPart";
 const NODES_MISSING: &str = "DeviceNodesMissing";
 
 /// Conditions keep the time of their last transition while nothing changed.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use tokio::sync::mpsc;
 use tonic::Status;
 
 use super::answer::{Answerer, ContainerGrant};
@@ -13,6 +14,7 @@ use baton_contract::deviceplugin::{
     PreStartContainerRequest, PreferredAllocationRequest, PreferredAllocationResponse,
 };
 use baton_contract::{DeviceEntry, DeviceId, DeviceType, PodRef};
+use baton_decide::health::ServeOutcome;
 
 /// The calls of one resource name are answered here, all others by `rest`.
 pub struct FunctionCalls {
@@ -20,6 +22,8 @@ pub struct FunctionCalls {
     pub resource: String,
     /// Builds answers.
     pub answerer: Arc<dyn Answerer>,
+    /// Where it is said what became of a call: a machine that fails pods is out of service for these, too.
+    pub outcomes: mpsc::Sender<ServeOutcome>,
     /// All other names.
     pub rest: Arc<dyn DeviceCalls>,
 }
@@ -38,7 +42,20 @@ impl FunctionCalls {
             entries: ids.iter().map(entry).collect::<Result<_, Status>>()?,
             shares: false,
         };
-        self.answerer.answer(&grant).map_err(|error| Status::internal(format!("{}: {error}", self.resource)))
+        let answer = self.answerer.answer(&grant);
+        let outcome = match &answer {
+            Ok(_) => {
+                let given = grant.entries.iter().map(|(kind, entry)| (kind.clone(), entry.id.clone()));
+                Some(ServeOutcome::Served(given.collect()))
+            }
+            Err(error) => {
+                let why = error.why.as_str().into();
+                error.blame.clone().map(|blame| ServeOutcome::Failed { blame, why })
+            }
+        };
+        // The next outcome says as much where too many wait.
+        let _ = outcome.map(|outcome| self.outcomes.try_send(outcome));
+        answer.map_err(|error| Status::internal(format!("{}: {error}", self.resource)))
     }
 }
 

@@ -19,6 +19,7 @@ pub mod node_handoff;
 pub mod offer;
 pub mod options;
 pub mod reconciler;
+mod removal;
 pub mod reporting;
 pub mod scan;
 pub mod shares;

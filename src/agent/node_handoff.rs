@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::answer::Answerer;
+use super::handoff::starts::Starts;
 use super::handoff::{
     HandoffApi, HandoffContext, HandoffService, HandoffSettings, KubeHandoffApi, NodeView, PodResourcesClient,
     StateDir, housekeeping, unlocker,
@@ -23,9 +24,9 @@ use super::options::AgentOptions;
 use baton_cluster::notice::Notices;
 use baton_cluster::requests::Resumed;
 use baton_contract::inventory::{DeviceHeld, HeldBy};
-use baton_contract::{DeviceEntry, DeviceId, DeviceType, Exceptions, Identity, PodRef, PodUid, Shared, key};
+use baton_contract::{DeviceEntry, DeviceId, DeviceType, Exceptions, Identity, PodRef, Shared, key};
 use baton_decide::handoff::exceptions::exceptions;
-use baton_decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory, NodePods, PodListing};
+use baton_decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory, PodListing};
 use baton_decide::health::ServeOutcome;
 use baton_runtime::clock;
 
@@ -489,28 +490,4 @@ fn listed(listing: &PodListing) -> Vec<ListedLine> {
         }
     }
     lines
-}
-
-/// What was reported of each served pod: whether its containers start, or the container runtime refuses the answer.
-#[derive(Debug, Default)]
-struct Starts(BTreeMap<PodUid, bool>);
-
-impl Starts {
-    /// What is new of the pods in `served`: each is reported once while it waits and once when it runs.
-    fn look(&mut self, pods: &NodePods, served: &BTreeSet<&PodUid>) -> Vec<ServeOutcome> {
-        let mut outcomes = Vec::new();
-        self.0.retain(|uid, _| served.contains(uid));
-        for pod in pods.iter().filter(|pod| served.contains(&pod.pod.uid)) {
-            let mut with_devices =
-                pod.containers.iter().filter(|of| of.request.as_ref().is_ok_and(|request| !request.names.is_empty()));
-            let failed = with_devices.clone().any(|of| of.lacks_devices);
-            let runs = with_devices.any(|of| of.running);
-            if (failed || runs) && self.0.insert(pod.pod.uid.clone(), failed) != Some(failed) {
-                let (namespace, pod) = (pod.pod.key.namespace.clone(), pod.pod.key.name.clone());
-                let failed = failed.then_some(ServeOutcome::StartFailed { namespace, pod });
-                outcomes.push(failed.unwrap_or(ServeOutcome::Started));
-            }
-        }
-        outcomes
-    }
 }

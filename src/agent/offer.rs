@@ -11,11 +11,14 @@ use baton_contract::{DeviceId, key};
 /// Devices that pods hold, by the resource name they were asked for under.
 pub type InUse = BTreeMap<Box<str>, BTreeSet<DeviceId>>;
 
+/// The names that a part of a GPU is asked for under.
+pub const SHARES: [&str; 4] = [key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED];
+
 /// The names that are offered by configuration; with the mixed MIG strategy the profiles found come on top.
 pub fn configured(options: &AgentOptions) -> BTreeSet<Box<str>> {
     let mut names: BTreeSet<Box<str>> = [key::NVIDIA_GPU.into()].into();
     if options.gpu_sharing {
-        names.extend([key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED].map(Box::from));
+        names.extend(SHARES.map(Box::from));
     }
     if options.rdma {
         names.insert(key::RDMA.into());
@@ -80,8 +83,7 @@ fn names_of(device: &NodeDevice, options: &AgentOptions) -> Vec<String> {
         DeviceBody::Gpu { split: true, .. } | DeviceBody::Vf { .. } | DeviceBody::Nic { split: true, .. } => Vec::new(),
         DeviceBody::Gpu { .. } if &*device.health.reason == "NotSplit" => Vec::new(),
         DeviceBody::Gpu { .. } => {
-            let shares = [key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED];
-            let shares = shares.iter().filter(|_| options.gpu_sharing);
+            let shares = SHARES.iter().filter(|_| options.gpu_sharing);
             [key::NVIDIA_GPU].iter().chain(shares).map(|name| (*name).to_owned()).collect()
         }
         DeviceBody::Mig { instance, .. } if options.mig_strategy == MigStrategy::Mixed => {

@@ -144,6 +144,7 @@ impl DeviceReconciler {
         reconciler.apply_scan(first)?;
         reconciler.rebuild()?;
         reconciler.refresh()?;
+        reconciler.reconcile_shares()?;
         reconciler.report_changes();
         Ok(reconciler)
     }
@@ -346,7 +347,15 @@ impl DeviceReconciler {
 
     /// What limits GPU shares may have stopped to work, or work again.
     fn reconcile_shares(&mut self) -> Result<(), AgentError> {
-        let offer = self.guard.look();
+        let mut offer = self.guard.look();
+        if offer.unavailable.is_none() {
+            let is_shared = |device: &&NodeDevice| device.health.healthy && device.may_be_shared();
+            let mut shared = self.devices.iter().filter(is_shared);
+            let gpu = shared.find(|device| !offer.can_limit(device.memory().unwrap_or(0)));
+            let why =
+                gpu.map(|gpu| format!("how much memory {} has is not known, so no share of it can be limited", gpu.id));
+            offer.unavailable = why.map(Into::into);
+        }
         if offer == self.shares {
             return Ok(());
         }
@@ -415,17 +424,24 @@ impl DeviceReconciler {
         Ok(())
     }
 
-    /// NICs that pods hold and that were out of view already when this daemon started, and those that hung already then.
+    /// NICs that pods hold and that were out of view already when this daemon started, and those that hung already then. Of functions
+    /// that are a resource of their own the kubelet alone knows the holders: those that the daemon before this one offered count.
     fn lent(&self, machine: &Machine, used: &BTreeSet<DeviceId>) -> Vec<NicInfo> {
         let seen: BTreeSet<Bdf> = machine.nics.iter().map(|nic| nic.bdf).collect();
+        let apart = !self.context.options.rdma_vf_resource.is_empty();
+        let known = self.cdi.nics().filter(|_| apart).filter_map(|name| name.parse().ok());
+        let known: BTreeSet<Bdf> = known.collect();
         let addresses = used.iter().filter_map(|id| id.as_str().parse::<Bdf>().ok());
+        let held: BTreeSet<Bdf> = addresses.collect();
         let hung = machine.nic_faults.iter().filter(|fault| fault.hangs).filter_map(|fault| fault.bdf);
-        let missing: BTreeSet<Bdf> = addresses.chain(hung).filter(|bdf| !seen.contains(bdf)).collect();
+        let sure: BTreeSet<Bdf> = held.into_iter().chain(hung).collect();
+        let missing: BTreeSet<Bdf> = sure.union(&known).copied().filter(|bdf| !seen.contains(bdf)).collect();
         let Some(sysfs) = self.context.roots.sysfs_tree().ok().filter(|_| !missing.is_empty()) else {
             return Vec::new();
         };
         let dev = self.context.roots.dev_tree().ok();
-        missing.into_iter().filter_map(|bdf| rdma::lent(&sysfs, dev.as_ref(), bdf)).collect()
+        let lent = missing.into_iter().filter_map(|bdf| rdma::lent(&sysfs, dev.as_ref(), bdf));
+        lent.filter(|nic| sure.contains(&nic.bdf) || matches!(nic.function, PciFunction::Virtual { .. })).collect()
     }
 
     /// Looks the device nodes up again and writes the CDI files: needed when the machine may have changed, not when only the health
@@ -467,6 +483,9 @@ impl DeviceReconciler {
         if self.context.options.names_gpu_nodes() {
             let missing = |id: &DeviceId| self.table.devices.get(id)?.missing.as_deref();
             devices::without_nodes(&mut list, missing, now.wall);
+        }
+        if !self.context.options.rdma_vf_resource.is_empty() {
+            devices::without_held_functions(&mut list, &self.context.holdings.functions_in_use(), now.wall);
         }
         devices::keep_used(&mut list, &self.devices, used, now.wall);
         devices::keep_since(&mut list, &self.devices);

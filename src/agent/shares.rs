@@ -7,7 +7,8 @@
 //! libvgpu.so                    → /usr/local/vgpu/libvgpu.so    read-only
 //! ld.so.preload                 → /etc/ld.so.preload            read-only
 //! baton/containers/<uid>_<name> → /usr/local/vgpu/cache         what the container's processes have of the GPUs
-//! baton/vgpulock                → /tmp/vgpulock                 taken while a process starts, as HAMi's own plugin has it
+//! baton/vgpulock                → /tmp/vgpulock                 taken while a process starts, as HAMi's own plugin has it; HAMi-core
+//!                                                               before 2026 makes a file there, and removes one that another left
 //! ```
 
 use std::fmt::Write as _;
@@ -81,7 +82,8 @@ impl ShareGuard {
     fn hami_core(&mut self) -> Result<(), String> {
         let path = self.options.hami_core_dir.join("libvgpu.so");
         let meta = readable(&path)?;
-        let stamp = (meta.dev(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec());
+        // Not that of the content's last change, which a copy may keep.
+        let stamp = (meta.dev(), meta.ino(), meta.len(), meta.ctime(), meta.ctime_nsec());
         if self.judged.as_ref().is_none_or(|(of, _)| *of != stamp) {
             let library = library(&self.options);
             if let Ok(Library { sha256, .. }) = &library {
@@ -93,12 +95,28 @@ impl ShareGuard {
             return Err(why.clone());
         }
         list(&self.options.hami_core_dir.join("ld.so.preload"))?;
-        writable(&self.options)
+        let unmade = |error| format!("{} cannot be made: {error}", containers(&self.options).display());
+        make(&self.options).map_err(unmade)?;
+        has_room(&self.options)
+    }
+}
+
+/// Whether a container with a share may start now. What its answer mounts has to be there: where a runtime makes a directory of a
+/// source that is missing, as containerd does, the loader skips that, and the container would run without limits.
+pub fn may_start(options: &AgentOptions, uid: &str, container: &str) -> Result<(), String> {
+    match options.share_isolation {
+        ShareIsolation::None => Ok(()),
+        ShareIsolation::Mps => mps_answers(options),
+        ShareIsolation::HamiCore => {
+            readable(&options.hami_core_dir.join("libvgpu.so"))?;
+            list(&options.hami_core_dir.join("ld.so.preload"))?;
+            make_own(options, uid, container).map(drop)
+        }
     }
 }
 
 /// The library, if a container can load it and it is the wanted one.
-pub fn library(options: &AgentOptions) -> Result<Library, String> {
+fn library(options: &AgentOptions) -> Result<Library, String> {
     let path = options.hami_core_dir.join("libvgpu.so");
     let shown = path.display();
     let bytes = readable(&path)?.len();
@@ -157,18 +175,27 @@ fn list(path: &Path) -> Result<(), String> {
 }
 
 /// There is room for one more container's file.
-fn writable(options: &AgentOptions) -> Result<(), String> {
-    let below = root(options);
+fn has_room(options: &AgentOptions) -> Result<(), String> {
+    let (root, dir) = (root(options), &options.hami_core_dir);
+    let below = if root.exists() { &root } else { dir };
     let refused = |error: &dyn std::fmt::Display| format!("{} cannot be written: {error}", below.display());
-    make(options).map_err(|error| refused(&error))?;
-    rustix::fs::access(&below, rustix::fs::Access::WRITE_OK).map_err(|error| refused(&error))?;
-    let disk = rustix::fs::statvfs(&below).map_err(|error| refused(&error))?;
+    rustix::fs::access(below, rustix::fs::Access::WRITE_OK).map_err(|error| refused(&error))?;
+    let disk = rustix::fs::statvfs(below).map_err(|error| refused(&error))?;
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     // A filesystem without a fixed number of files says that it has none.
     if free < ROOM || (disk.f_files > 0 && disk.f_ffree == 0) {
-        return Err(refused(&format!("{} MiB are free, and {} are needed; free some", free >> 20, ROOM >> 20)));
+        // Without what is free: the text would be another one at each look, and be written each time.
+        return Err(refused(&format!("less than {} MiB are free, or no file; free some", ROOM >> 20)));
     }
     Ok(())
+}
+
+/// The library, where it limits shares, for people; changes nothing.
+pub fn works(options: &AgentOptions) -> Result<Library, String> {
+    let library = library(options)?;
+    list(&options.hami_core_dir.join("ld.so.preload"))?;
+    has_room(options)?;
+    Ok(library)
 }
 
 fn root(options: &AgentOptions) -> PathBuf {
@@ -183,19 +210,21 @@ fn lock(options: &AgentOptions) -> PathBuf {
     root(options).join("vgpulock")
 }
 
-/// Containers run as any user: what is theirs, every user can write.
+/// Containers run as any user: what is theirs, every user can write. On the node only root comes there, so that no file which a
+/// container's root has made set-uid is in anybody's reach.
 fn make(options: &AgentOptions) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(containers(options))?;
-    open_to_all(&lock(options), 0o1777)
+    std::fs::set_permissions(root(options), Permissions::from_mode(0o700))?;
+    open_to_all(&lock(options))
 }
 
-fn open_to_all(directory: &Path, mode: u32) -> io::Result<()> {
+fn open_to_all(directory: &Path) -> io::Result<()> {
     match DirBuilder::new().create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
     // Whatever the umask is.
-    std::fs::set_permissions(directory, Permissions::from_mode(mode))
+    std::fs::set_permissions(directory, Permissions::from_mode(0o777))
 }
 
 /// Somebody listens on the control daemon's address. It is not asked anything: its protocol is NVIDIA's own.
@@ -273,14 +302,19 @@ pub fn mount_own(
     uid: &str,
     container: &str,
 ) -> Result<(), String> {
-    let own = name(uid, container).ok_or_else(|| format!("pod uid {uid:?} is no name of a directory"))?;
-    let directory = containers(options).join(own);
-    let made = make(options).and_then(|()| open_to_all(&directory, 0o777));
-    made.map_err(|error| format!("{} cannot be made: {error}; free space in --hami-core-dir", directory.display()))?;
+    let directory = make_own(options, uid, container)?;
     let file = Path::new(place::CACHE).join(CACHE_FILE).to_string_lossy().into_owned();
     answer.envs.insert("CUDA_DEVICE_MEMORY_SHARED_CACHE".to_owned(), file);
     mount(answer, place::CACHE, &directory, false);
     Ok(())
+}
+
+fn make_own(options: &AgentOptions, uid: &str, container: &str) -> Result<PathBuf, String> {
+    let own = name(uid, container).ok_or_else(|| format!("pod uid {uid:?} is no name of a directory"))?;
+    let directory = containers(options).join(own);
+    let made = make(options).and_then(|()| open_to_all(&directory));
+    made.map_err(|error| format!("{} cannot be made: {error}; free space in --hami-core-dir", directory.display()))?;
+    Ok(directory)
 }
 
 /// The API server has validated both; a static pod's uid may be anything.

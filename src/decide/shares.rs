@@ -1,6 +1,7 @@
 //! Whether a pod's GPU shares may be served where the node holds shares to their limits in a certain way. Scheduler and node daemon ask
 //! the same question.
 
+use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use baton_contract::ShareIsolation;
@@ -24,11 +25,14 @@ pub mod place {
     pub const PRELOAD: &str = "/etc/ld.so.preload";
     /// The directory of the lock that the node's containers start one by one under.
     pub const LOCK: &str = "/tmp/vgpulock";
+    /// A file of variables that count more than those of the process. The daemon mounts none.
+    pub const OVERRIDE: &str = "/overrideEnv";
 }
 
 /// The limits that an environment variable of this name undoes.
 pub fn undone_by_variable(name: &str) -> Option<ShareIsolation> {
-    const HAMI: [&str; 5] = [
+    const HAMI: [&str; 6] = [
+        "CUDA_REDIRECT",
         "CUDA_DEVICE_MEMORY_LIMIT",
         "CUDA_DEVICE_SM_LIMIT",
         "CUDA_DEVICE_MEMORY_SHARED_CACHE",
@@ -45,7 +49,7 @@ pub fn undone_by_variable(name: &str) -> Option<ShareIsolation> {
 /// The limits that a volume at this place of a container undoes.
 pub fn undone_by_mount(path: &str) -> Option<ShareIsolation> {
     let path: PathBuf = Path::new(path).components().collect();
-    let ours = [place::LIBRARY, place::CACHE, place::PRELOAD, place::LOCK];
+    let ours = [place::LIBRARY, place::CACHE, place::PRELOAD, place::LOCK, place::OVERRIDE];
     // What lies below a volume is mounted on top of it, so a volume above is no harm.
     let hides = ours.iter().any(|ours| path.starts_with(ours)) || path == Path::new("/usr/local/vgpu");
     (hides || path.components().any(|part| part == Component::ParentDir)).then_some(ShareIsolation::HamiCore)
@@ -69,7 +73,21 @@ pub enum ShareRefusal {
     Terms(String),
 }
 
+impl fmt::Display for ShareRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable(why) => f.write_str(why),
+            Self::Terms(why) => f.write_str(why),
+        }
+    }
+}
+
 impl ShareOffer {
+    /// A share with so many bytes of memory can be held to that: limits are set in MiB, and one of 0 is none.
+    pub fn can_limit(&self, bytes: i64) -> bool {
+        self.isolation == ShareIsolation::None || bytes >= 1 << 20
+    }
+
     /// Why shares of a pod with these terms are not served here; `None` where they are.
     pub fn refusal(&self, terms: Option<&ShareTerms>) -> Option<ShareRefusal> {
         if let Some(why) = &self.unavailable {
@@ -128,7 +146,8 @@ mod tests {
 
     #[test]
     fn variables_and_volumes_that_undo_a_limit_are_known_however_they_are_written() {
-        for name in ["CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_3", "CUDA_DISABLE_CONTROL"] {
+        for name in ["CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_3", "CUDA_DISABLE_CONTROL", "CUDA_REDIRECT"]
+        {
             assert_eq!(undone_by_variable(name), Some(ShareIsolation::HamiCore), "{name}");
         }
         assert_eq!(undone_by_variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), Some(ShareIsolation::Mps));
@@ -139,6 +158,7 @@ mod tests {
             "/etc/x/../ld.so.preload",
             "/usr/local/vgpu",
             "/tmp/vgpulock",
+            "/overrideEnv",
         ] {
             assert_eq!(undone_by_mount(path), Some(ShareIsolation::HamiCore), "{path}");
         }

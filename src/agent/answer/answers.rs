@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tokio::sync::Mutex;
 
 use super::table::{DeviceNodes, DeviceTable};
 use crate::options::AgentOptions;
 use crate::options::{DeviceIdStrategy, DeviceListStrategy};
-use crate::shares;
+use crate::{removal, shares};
 use baton_contract::deviceplugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount};
 use baton_contract::{DeviceEntry, DeviceId, DeviceType, PodRef, ShareIsolation, key};
 use baton_decide::health::Blame;
@@ -36,6 +37,11 @@ pub trait Answerer: Send + Sync {
     /// stay valid for the pod's life.
     fn answer(&self, grant: &ContainerGrant) -> Result<ContainerAllocateResponse, AnswerError>;
 
+    /// Why a container with a share, by pod uid and name, may not start now although it was served.
+    fn may_start_with_share(&self, _uid: &str, _container: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Containers that hold devices, by pod uid and name: what was made for all others goes.
     fn retain(&self, _holds: &dyn Fn(&str, &str) -> bool) {}
 }
@@ -54,12 +60,14 @@ pub struct AnswerError {
 pub struct Answers {
     options: Arc<AgentOptions>,
     table: ArcSwap<DeviceTable>,
+    /// One clean-up at a time: a tenant may have left millions of files, and there are few threads.
+    cleaning: Arc<Mutex<()>>,
 }
 
 impl Answers {
     /// Answers by `options`, from an empty table.
     pub fn new(options: Arc<AgentOptions>) -> Self {
-        Self { options, table: ArcSwap::default() }
+        Self { options, table: ArcSwap::default(), cleaning: Arc::default() }
     }
 
     /// The hardware changed.
@@ -111,20 +119,27 @@ impl Answerer for Answers {
         Ok(answer)
     }
 
+    fn may_start_with_share(&self, uid: &str, container: &str) -> Result<(), String> {
+        shares::may_start(&self.options, uid, container)
+    }
+
     fn retain(&self, holds: &dyn Fn(&str, &str) -> bool) {
-        if self.options.share_isolation != ShareIsolation::HamiCore {
+        // Also where shares are not limited any more.
+        let left = shares::left_behind(&self.options, holds);
+        if left.is_empty() {
             return;
         }
-        let left = shares::left_behind(&self.options, holds);
-        if !left.is_empty() {
-            // A tenant may have filled it with files.
-            tokio::task::spawn_blocking(move || left.iter().for_each(|directory| remove(directory)));
-        }
+        let turn = self.cleaning.clone();
+        tokio::spawn(async move {
+            let _turn = turn.lock().await;
+            // Files may be missing in the end, and no daemon ends for that.
+            let _ = tokio::task::spawn_blocking(move || left.iter().for_each(|directory| remove(directory))).await;
+        });
     }
 }
 
 fn remove(directory: &Path) {
-    if let Err(error) = std::fs::remove_dir_all(directory) {
+    if let Err(error) = removal::remove(directory) {
         tracing::warn!(directory = %directory.display(), %error, "what an ended container left cannot be removed");
     }
 }

@@ -236,3 +236,19 @@ fn a_share_under_hami_core_has_the_library_by_cdi_or_mounts_and_a_whole_gpu_has_
     let whole = of(&[DeviceListStrategy::Envvar], false);
     assert!(whole.mounts.is_empty() && !whole.envs.keys().any(|key| key.starts_with("CUDA")), "{whole:?}");
 }
+
+#[tokio::test]
+async fn what_ended_containers_left_goes_also_when_shares_are_not_limited_any_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let left = dir.path().join("baton/containers/uid-1_main");
+    std::fs::create_dir_all(&left).unwrap();
+    let answers = answers(|options| options.hami_core_dir = dir.path().into());
+    answers.retain(&|uid, _| uid == "uid-1");
+    answers.retain(&|_, _| false);
+    let gone = async {
+        while left.exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(20), gone).await.expect("it goes");
+}

@@ -52,6 +52,11 @@ impl CdiFiles {
         Self { root, kinds, share: shares::cdi_device(options), written }
     }
 
+    /// The names in the file of NICs.
+    pub fn nics(&self) -> impl Iterator<Item = &str> {
+        self.written.get(RDMA_KIND).into_iter().flat_map(|spec| &spec.devices).map(|device| device.name.as_str())
+    }
+
     /// Writes the files of `table` where they differ from what is there. Names of devices in use stay, even when the device
     /// has left: a container that restarts asks for the same name again. Returns which files could not be written.
     pub fn write(&mut self, table: &DeviceTable, in_use: &BTreeSet<DeviceId>) -> BTreeMap<DeviceType, CdiError> {
@@ -251,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_was_removed_under_its_mount_is_told_from_one_that_cannot_be_written() {
+    fn a_directory_removed_under_its_mount_differs_from_one_that_cannot_be_written() {
         let dir = tempfile::tempdir().unwrap();
         let (file, removed) = (dir.path().join("file"), dir.path().join("removed"));
         std::fs::write(&file, "").unwrap();

@@ -7,12 +7,13 @@ use std::time::Duration;
 use tonic::Status;
 
 use super::service::{CallReads, HandoffService, LastPreference, MAX_ROUNDS, RESERVE};
+use baton_contract::ShareIsolation;
 use baton_contract::deviceplugin::{
     ContainerPreferredAllocationResponse, PreStartContainerRequest, PreferredAllocationRequest,
     PreferredAllocationResponse,
 };
 use baton_decide::handoff::prefer::{self, Preference, PreferenceOrder};
-use baton_decide::handoff::verify::may_start;
+use baton_decide::handoff::verify::{may_start, share_to_start};
 use baton_decide::handoff::{AllocateCall, EntryKey, PodResources};
 use baton_runtime::clock;
 
@@ -66,9 +67,12 @@ impl HandoffService {
         None
     }
 
-    /// With the start barrier on: refuses a start whose committed devices are not the assignment; the kubelet tries again.
+    /// Refuses a start of a container whose GPU share would not be limited, and with the start barrier on one whose committed devices
+    /// are not the assignment; the kubelet tries again.
     pub(super) async fn verify_start(&self, resource: &str, request: PreStartContainerRequest) -> Result<(), Status> {
-        if !self.settings.verify_before_start {
+        let offer = self.context.inventory.load().shares.clone();
+        let limits_shares = offer.isolation != ShareIsolation::None;
+        if !self.settings.verify_before_start && !limits_shares {
             return Ok(());
         }
         let state = self.state.lock().await;
@@ -77,6 +81,19 @@ impl HandoffService {
                 "{resource}: the ledger is not known yet; the start is tried again"
             )));
         };
+        if let Some(share) = share_to_start(resource, &request.devices_ids, &state.ledger).filter(|_| limits_shares) {
+            let lasts: Result<(), String> = offer.unavailable.map_or(Ok(()), |why| Err(why.into()));
+            let may = lasts
+                .and_then(|()| self.context.answerer.may_start_with_share(share.pod.uid.as_str(), &share.container));
+            may.map_err(|why| {
+                let why =
+                    format!("{resource}: the limits of its GPU share cannot be enforced now: {why}; it is not started");
+                Status::failed_precondition(why)
+            })?;
+        }
+        if !self.settings.verify_before_start {
+            return Ok(());
+        }
         let seen = self.context.view.seen();
         may_start(resource, &request.devices_ids, &state.ledger, &seen.pods).map_err(Status::failed_precondition)
     }

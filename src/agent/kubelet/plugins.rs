@@ -32,8 +32,8 @@ pub struct PluginsConfig {
     pub budget: Duration,
     /// Time for calls in hand at the end.
     pub grace: Duration,
-    /// Ask the kubelet for PreStartContainer.
-    pub pre_start: bool,
+    /// The names that the kubelet is asked for PreStartContainer of.
+    pub pre_start: Arc<dyn Fn(&str) -> bool + Send + Sync>,
     /// The decisions.
     pub calls: Arc<dyn DeviceCalls>,
     /// Called for lost registrations, for metrics.
@@ -98,7 +98,7 @@ impl ResourcePlugins {
             calls: self.config.calls.clone(),
             streams: Arc::new(opened),
             stop: stop.clone(),
-            pre_start: self.config.pre_start,
+            pre_start: (self.config.pre_start)(&resource),
             budget: self.config.budget,
             permits: PluginService::permits(),
         };

@@ -85,7 +85,7 @@ pub fn devices(
         return Err(refuse(AllocateRule::IdMismatch, why));
     }
     let shares = entries.iter().any(|entry| !room::is_whole(&kind, entry));
-    may_be_limited(context, pod, shares, &kind).map_err(|(rule, why)| refuse(rule, why))?;
+    may_be_limited(context, pod, entries, &kind).map_err(|(rule, why)| refuse(rule, why))?;
     let served = entries.iter().map(|entry| (kind.clone(), entry.clone())).collect();
     Ok(ServedDevices { served, shares, mismatch, assigned: true })
 }
@@ -97,8 +97,11 @@ pub fn repetition(
     caller: &Caller<'_>,
     rebuilt: &LedgerEntry,
 ) -> Result<(), UnconfirmedRefusal> {
-    let entries: Vec<DeviceEntry> = rebuilt.served.iter().map(|(_, entry)| entry.clone()).collect();
-    beside_others(context, call, caller, &kind_of(call.resource), &entries)
+    let (kind, entries) = (kind_of(call.resource), rebuilt.served.iter().map(|(_, entry)| entry.clone()));
+    let entries: Vec<DeviceEntry> = entries.collect();
+    may_be_limited(context, caller.pod, &entries, &kind)
+        .map_err(|(rule, why)| Box::new(refused(call, caller, rule, why)))?;
+    beside_others(context, call, caller, &kind, &entries)
 }
 
 fn refused(
@@ -244,7 +247,7 @@ fn unassigned_devices(
     have_room(context, caller.pod, caller.container, &kind, &entries)
         .map_err(|full| (AllocateRule::NoRoom, format!("the kubelet chose a device in use: {full}")))?;
     let shares = entries.iter().any(|entry| !room::is_whole(&kind, entry));
-    may_be_limited(context, caller.pod, shares, &kind)?;
+    may_be_limited(context, caller.pod, &entries, &kind)?;
     let served = entries.into_iter().map(|entry| (kind.clone(), entry)).collect();
     Ok(ServedDevices { served, shares, mismatch: false, assigned: false })
 }
@@ -253,14 +256,22 @@ fn unassigned_devices(
 fn may_be_limited(
     context: &AllocateContext<'_>,
     pod: &HandoffPod,
-    shares: bool,
+    entries: &[DeviceEntry],
     kind: &DeviceType,
 ) -> Result<(), Broken> {
-    if !shares || *kind != DeviceType::Gpu {
+    let mut shares = entries.iter().filter(|entry| *kind == DeviceType::Gpu && !room::is_whole(kind, entry)).peekable();
+    if shares.peek().is_none() {
         return Ok(());
     }
-    let why = match context.inventory.shares.refusal(pod.assignment.shares.as_deref()) {
-        None => return Ok(()),
+    let offer = &context.inventory.shares;
+    let why = match offer.refusal(pod.assignment.shares.as_deref()) {
+        None => match shares.find(|entry| !offer.can_limit(entry.amount(key::GPU_MEMORY))) {
+            None => return Ok(()),
+            Some(entry) => format!(
+                "node {} limits GPU shares (--share-isolation={}), and how much memory the share of {} has is not known",
+                context.node, offer.isolation, entry.id
+            ),
+        },
         Some(ShareRefusal::Unavailable(why)) => {
             format!("node {} serves no GPU shares now, because it cannot limit them: {why}", context.node)
         }

@@ -266,6 +266,33 @@ fn a_share_is_refused_where_its_limits_are_not_enforced_and_a_whole_gpu_is_not()
 }
 
 #[test]
+fn a_share_of_a_gpu_of_unknown_memory_is_refused_where_shares_have_limits() {
+    let limits = [(key::GPU_CORE, 50), (key::GPU_MEMORY_RATIO, 50)];
+    let ids: Vec<String> = (0..50).map(|unit| format!("GPU-0::{unit}")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    // HAMi-core reads a limit of 0 as none.
+    for (bytes, isolation, serves) in [
+        (0, ShareIsolation::None, true),
+        (0, ShareIsolation::HamiCore, false),
+        ((1 << 20) - 1, ShareIsolation::Mps, false),
+        (1 << 20, ShareIsolation::HamiCore, true),
+    ] {
+        let share = pod("s", vec![container("main", ContainerKind::App, &limits)]);
+        let share = with_entries(share, &[("main", vec![share_of("GPU-0", 50, 50, bytes)])]);
+        let mut node = TestNode::new(&[&share]).lock(&share).listed(&[("s", "main", key::GPU_CORE, &[])]);
+        node.inventory.shares = ShareOffer { isolation, unavailable: None };
+        let outcome = node.call(key::GPU_CORE, &ids);
+        if serves {
+            assert_eq!(served(&outcome).2, ["GPU-0"]);
+        } else {
+            let refusal = refused(&outcome);
+            assert_eq!(refusal.rule, AllocateRule::Isolation);
+            assert!(refusal.text.contains("GPU-0") && refusal.text.contains("memory"), "{}", refusal.text);
+        }
+    }
+}
+
+#[test]
 fn a_pod_without_an_assignment_is_denied_or_served_what_is_free() {
     let (a, waiting) = (gpu_pod("a", 1), one("waiting", "GPU-1"));
     let outcome = admitted(&a).gpu(&["GPU-0"]);

@@ -7,6 +7,7 @@ use super::inventory::NodeInventory;
 use super::ledger::{ContainerSlot, Ledger, LedgerEntry};
 use super::listing::PodListing;
 use super::pods::NodePods;
+use super::rebuild::is_share;
 use super::refusal::PodNotice;
 use crate::pod::Phase;
 use baton_contract::{DeviceId, PodUid};
@@ -135,7 +136,7 @@ pub fn may_start(resource: &str, ids: &[String], ledger: &Ledger, pods: &NodePod
             ids.join(", ")
         ));
     }
-    let agrees = |entry: &&&super::ledger::LedgerEntry| {
+    let agrees = |entry: &&&LedgerEntry| {
         entry.served.is_empty() || names(&chosen, asked.len(), &entry.devices().cloned().collect())
     };
     match holders.iter().find(|entry| !agrees(entry)) {
@@ -150,13 +151,29 @@ pub fn may_start(resource: &str, ids: &[String], ledger: &Ledger, pods: &NodePod
     }
 }
 
+/// The container with a GPU share that the kubelet is about to start: by its ids, or by its devices where the ledger was rebuilt before
+/// the kubelet listed them.
+pub fn share_to_start<'a>(resource: &str, ids: &[String], ledger: &'a Ledger) -> Option<&'a LedgerEntry> {
+    let asked: BTreeSet<&str> = ids.iter().map(String::as_str).collect();
+    let chosen: BTreeSet<DeviceId> = ids.iter().filter_map(|id| DeviceId::of_kubelet_id(id).ok()).collect();
+    let is_asked_for = |entry: &&LedgerEntry| {
+        if entry.ids.is_empty() {
+            entry.devices().any(|device| chosen.contains(device))
+        } else {
+            entry.ids.iter().map(|id| &**id).collect::<BTreeSet<_>>() == asked
+        }
+    };
+    let shares = ledger.iter().filter(|entry| &*entry.resource == resource && is_share(entry));
+    shares.filter(is_asked_for).max_by_key(|entry| !entry.ids.is_empty())
+}
+
 /// The kubelet never lists plain init containers, so that entries which were rebuilt for them have no ids. The kubelet takes
 /// their devices from those of the pod: some live pod that has such an entry was given all that were chosen.
 fn rebuilt_for(resource: &str, chosen: &BTreeSet<DeviceId>, ledger: &Ledger, live: impl Fn(&PodUid) -> bool) -> bool {
     let nameless = ledger.iter().filter(|entry| &*entry.resource == resource && entry.ids.is_empty());
     nameless.filter(|entry| live(&entry.pod.uid)).any(|entry| {
         let of_pod = ledger.iter().filter(|other| other.pod.uid == entry.pod.uid);
-        let given: BTreeSet<&DeviceId> = of_pod.flat_map(super::ledger::LedgerEntry::devices).collect();
+        let given: BTreeSet<&DeviceId> = of_pod.flat_map(LedgerEntry::devices).collect();
         chosen.iter().all(|id| given.contains(id))
     })
 }

@@ -141,7 +141,7 @@ impl Suspicion {
         }
         let lasts = rule.shortest.saturating_mul(1 << track.outages.min(16)).min(rule.longest);
         track.out = Some(Outage { since: now, until: now + lasts, why });
-        track.outages += 1;
+        track.outages = track.outages.saturating_add(1);
         track.failures.clear();
         true
     }

@@ -595,14 +595,19 @@ impl Binder {
             return Some(format!("the node daemon of {} does not serve {name} any more", attempt.node_name));
         }
         let id = cx.world.pod_id(&attempt.pod.uid)?;
-        let devices = cx.world.pod(id)?.devices.as_ref()?;
+        let pod = cx.world.pod(id)?;
+        let devices = pod.devices.as_ref()?;
         if let Some(device) = cx.world.contested_device(id) {
             return Some(format!("device {device} of node {} is assigned to another pod", attempt.node_name));
         }
         if let Some((suspect, true)) = node.suspect() {
             return Some(format!("node {} is suspect: {}", attempt.node_name, suspect.message));
         }
-        let (device, why) = node.stock.as_ref()?.out_of_use(devices)?;
+        let stock = node.stock.as_ref()?;
+        if let Some(refusal) = stock.refusal_of_shares(pod) {
+            return Some(format!("node {} serves no GPU shares to the pod: {refusal}", attempt.node_name));
+        }
+        let (device, why) = stock.out_of_use(devices)?;
         Some(format!("device {device} of node {} {why}", attempt.node_name))
     }
 

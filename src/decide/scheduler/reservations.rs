@@ -213,7 +213,7 @@ impl Reservations {
     }
 
     /// `true` when the decision behind a reservation is void: the node is gone or suspect, a device is out of use or assigned to another pod, or
-    /// the node does not serve a resource name any more.
+    /// the node does not serve a resource name, or GPU shares, any more.
     pub fn is_outdated(&self, world: &World, id: PodId) -> bool {
         let Some(node) = self.node_of(id) else { return false };
         let Some(found) = world.node(node).filter(|node| node.facts.is_some()) else { return true };
@@ -222,6 +222,7 @@ impl Reservations {
         let out_of_use = found.stock.as_ref().is_none_or(|stock| stock.out_of_use(devices).is_some());
         out_of_use
             || matches!(found.suspect(), Some((_, true)))
+            || found.stock.as_ref().is_some_and(|stock| stock.refusal_of_shares(pod).is_some())
             || world.contested_device(id).is_some()
             || expected_names(pod, found, None).iter().any(|name| !found.serves(name))
     }

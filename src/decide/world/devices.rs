@@ -11,10 +11,10 @@ use crate::devices::{
 };
 use crate::help::Help;
 use crate::pod::HandoffPod;
-use crate::shares::ShareOffer;
+use crate::shares::{ShareOffer, ShareRefusal};
 use crate::text::Text;
 use baton_contract::inventory::{Device, DeviceStatus};
-use baton_contract::{Cordon, Cordons, DeviceId, DeviceType, PodUid, ShareIsolation, Shared, key};
+use baton_contract::{Cordon, Cordons, DeviceId, DeviceType, GpuRequest, PodUid, ShareIsolation, Shared, key};
 
 use super::holders::Holders;
 use super::pod::{Pod, PodFacts};
@@ -328,6 +328,14 @@ impl Stock {
     /// How GPU shares are held to their limits.
     pub fn shares(&self) -> &ShareOffer {
         &self.shares
+    }
+
+    /// Why a pod that is on its way to the node would not be served its GPU shares.
+    pub fn refusal_of_shares(&self, pod: &Pod) -> Option<ShareRefusal> {
+        let asks = pod.facts.handoff.containers.iter().any(|container| {
+            container.request.as_ref().is_ok_and(|request| matches!(request.gpu, Some(GpuRequest::Share { .. })))
+        });
+        self.shares.refusal(pod.facts.spec.wishes.shares.as_deref()).filter(|_| asks)
     }
 
     /// What is taken and free.

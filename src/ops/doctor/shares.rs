@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::report::Finding;
 use baton_agent::AgentOptions;
-use baton_agent::shares::{ShareGuard, library, mps_answers};
+use baton_agent::shares::{mps_answers, works};
 use baton_contract::ShareIsolation;
 
 const CHECK: &str = "share-isolation";
@@ -23,10 +23,7 @@ pub fn look(options: &AgentOptions) -> Finding {
 }
 
 fn hami_core(options: &AgentOptions) -> Result<String, String> {
-    let library = library(options)?;
-    if let Some(why) = ShareGuard::new(options.clone().into()).look().unavailable {
-        return Err(why.into());
-    }
+    let library = works(options)?;
     let (path, bytes, sha256) = (library.path.display(), library.bytes, &library.sha256);
     Ok(format!("{path}: {}, {bytes} bytes, SHA-256 {sha256}", version(&library.path)))
 }

@@ -144,6 +144,52 @@ async fn a_share_has_its_limits_in_every_process_or_is_not_served() {
     cluster.check_no_device_twice().await;
 }
 
+/// A container of the node waits, and says these words.
+async fn until_it_waits(cluster: &TestCluster, name: &str, words: &str) {
+    until(&format!("the container of {name} waits: {words}"), SOON, async || {
+        let statuses = cluster.pod(name).await?.status?.container_statuses?;
+        let waiting = statuses.first()?.state.as_ref()?.waiting.as_ref()?.message.clone()?;
+        waiting.contains(words).then_some(())
+    })
+    .await;
+}
+
+async fn until_it_runs_again(cluster: &TestCluster, name: &str) {
+    until(&format!("the container of {name} runs again"), SOON, async || {
+        let view = cluster.nodes[0].kubelet.view();
+        let container = &view.get(&format!("default/{name}"))?.containers["main"];
+        (container.running && container.restarts > 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_with_a_share_starts_again_only_where_its_limits_stand() {
+    let root = tempfile::tempdir().unwrap();
+    let hami = root.path().join("hami");
+    install(&hami);
+    let dir = format!("--hami-core-dir={}", hami.display());
+    // Without CDI: containerd makes a directory where the library is missing, and the loader skips that.
+    let agent = ["--share-isolation=hami-core", "--device-list-strategy=envvar", &dir, QUICK];
+    let cluster = TestCluster::with_agent_args(1, &agent).await;
+    cluster.create(&half("half").restarting()).await;
+    cluster.create(&pod("whole").app("main", &[(key::GPU, "100")]).restarting()).await;
+    cluster.until_running("half").await;
+    cluster.until_running("whole").await;
+    let (_, mounts) = given(&cluster, 0, "half");
+    assert_eq!(mounts[place::LIBRARY], hami.join("libvgpu.so"));
+    let own = mounts[place::CACHE].clone();
+    std::fs::rename(hami.join("libvgpu.so"), hami.join("away")).unwrap();
+    std::fs::remove_dir(&own).unwrap();
+    let kubelet = &cluster.nodes[0].kubelet;
+    assert!(["half", "whole"].map(|name| kubelet.fail_container("default", name, "main", 1)).iter().all(|done| *done));
+    until_it_waits(&cluster, "half", "the limits of its GPU share cannot be enforced now").await;
+    until_it_runs_again(&cluster, "whole").await;
+    std::fs::rename(hami.join("away"), hami.join("libvgpu.so")).unwrap();
+    until_it_runs_again(&cluster, "half").await;
+    assert_eq!(std::fs::metadata(&own).unwrap().permissions().mode() & 0o777, 0o777, "what is its own is there again");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn shares_wait_for_the_mps_daemon_and_whole_gpus_do_not() {
     let root = tempfile::tempdir().unwrap();
@@ -153,14 +199,21 @@ async fn shares_wait_for_the_mps_daemon_and_whole_gpus_do_not() {
     let cluster = TestCluster::with_agent_args(1, &["--share-isolation=mps", &dir, QUICK]).await;
     let why = until("shares are out of service", SOON, async || unavailable(&cluster, "node-0").await).await;
     assert!(why.contains("the MPS control daemon does not answer"), "{why}");
-    cluster.create(&half("share").label(key::GPU_ISOLATION_PROVIDER, "MPS")).await;
+    cluster.create(&half("share").label(key::GPU_ISOLATION_PROVIDER, "MPS").restarting()).await;
     until_it_says(&cluster, "share", DeviceStatus::SHARES_UNAVAILABLE).await;
     cluster.create(&pod("whole").app("main", &[(key::NVIDIA_GPU, "1")])).await;
     cluster.until_running("whole").await;
-    let _listener = UnixListener::bind(pipe.join("control")).unwrap();
+    let listener = UnixListener::bind(pipe.join("control")).unwrap();
     cluster.until_running("share").await;
     let (envs, mounts) = given(&cluster, 0, "share");
     assert_eq!(envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], "0=40779M");
     assert_eq!(mounts["/mps/nvidia.com/gpu/pipe"], pipe);
+    // A process without the control daemon would have no limits.
+    drop(listener);
+    std::fs::remove_file(pipe.join("control")).unwrap();
+    assert!(cluster.nodes[0].kubelet.fail_container("default", "share", "main", 1));
+    until_it_waits(&cluster, "share", "the MPS control daemon does not answer").await;
+    let _listener = UnixListener::bind(pipe.join("control")).unwrap();
+    until_it_runs_again(&cluster, "share").await;
     cluster.check_no_device_twice().await;
 }

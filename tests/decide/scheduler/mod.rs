@@ -13,6 +13,7 @@ mod placement;
 mod preemption;
 mod recovery;
 mod scores;
+mod shares;
 mod storage;
 mod suspects;
 mod volumes;

@@ -15,12 +15,22 @@ pub struct PodSpec {
     volumes: Vec<Value>,
     init: Vec<Value>,
     app: Vec<Value>,
+    restarts: &'static str,
 }
 
 /// A pod of that name.
 pub fn pod(name: &str) -> PodSpec {
     let (name, none) = (name.to_owned(), serde_json::Map::new());
-    PodSpec { name, node: None, annotations: none.clone(), labels: none, volumes: vec![], init: vec![], app: vec![] }
+    PodSpec {
+        name,
+        node: None,
+        annotations: none.clone(),
+        labels: none,
+        volumes: vec![],
+        init: vec![],
+        app: vec![],
+        restarts: "Never",
+    }
 }
 
 fn container(name: &str, limits: &[(&str, &str)], seconds: u32) -> Value {
@@ -44,6 +54,11 @@ impl PodSpec {
         let mut sidecar = container(name, limits, 100_000);
         sidecar["restartPolicy"] = json!("Always");
         self.init.push(sidecar);
+        self
+    }
+    /// Its containers start again when they have ended.
+    pub fn restarting(mut self) -> Self {
+        self.restarts = "Always";
         self
     }
     /// On this node and no other.
@@ -82,7 +97,7 @@ impl PodSpec {
         serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": self.name, "namespace": "default", "annotations": self.annotations, "labels": self.labels},
-            "spec": {"schedulerName": "baton-scheduler", "nodeSelector": selector, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+            "spec": {"schedulerName": "baton-scheduler", "nodeSelector": selector, "restartPolicy": self.restarts, "terminationGracePeriodSeconds": 1,
                 "tolerations": [{"operator": "Exists"}], "initContainers": self.init, "containers": self.app, "volumes": self.volumes}
         }))
         .expect("a pod")

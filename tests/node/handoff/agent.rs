@@ -125,7 +125,7 @@ impl Agent {
             backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(1)),
             budget: Duration::from_secs(2),
             grace: Duration::from_millis(200),
-            pre_start: barrier,
+            pre_start: Arc::new(move |_: &str| barrier),
             calls: service.clone(),
             on_lost: Arc::new(move |_, _| restarted.kubelet_restarted()),
         });

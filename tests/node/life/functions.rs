@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use baton::agent::kubelet::register::dial;
+use baton::contract::DeviceId;
 use baton::contract::key::RDMA;
 use baton::contract::podresources::GetPodResourcesRequest;
 use baton::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
@@ -62,11 +63,86 @@ async fn a_function_has_its_address_as_id_for_the_cni_and_is_given_in_no_other_w
     assert_eq!(given.cdi_devices.iter().cloned().collect::<BTreeSet<_>>(), names);
     let spec = std::fs::read_to_string(node.path("cdi/koordinator.sh-rdma.json")).unwrap();
     assert!(ids.iter().all(|id| spec.contains(id)), "the runtime knows the names");
-    // The CNI has moved one of them; another change shows that a scan has been since.
-    let taken = all.iter().position(|at| ids.contains(&at.to_string())).unwrap();
-    node.machine.lend_nic(taken).unwrap();
+    // The CNI has moved them, all of their NIC; another change shows that a scan has been since.
+    let taken: Vec<usize> = (0..all.len()).filter(|at| ids.contains(&all[*at].to_string())).collect();
+    taken.iter().for_each(|at| node.machine.lend_nic(*at).unwrap());
     node.machine.remove(0).unwrap();
     node.until("nvidia.com/gpu", 7).await;
-    assert!(std::fs::read_to_string(node.path("cdi/koordinator.sh-rdma.json")).unwrap().contains(ids.first().unwrap()));
+    let runtime_knows = || {
+        let spec = std::fs::read_to_string(node.path("cdi/koordinator.sh-rdma.json")).unwrap();
+        ids.iter().all(|id| spec.contains(id))
+    };
+    assert!(runtime_knows());
+    daemon.stop().await;
+    node.until(NAME, 0).await;
+    // A daemon that has never seen them: a container that starts again asks its runtime for the same names, and their NIC is not free.
+    let daemon = node.shipped();
+    node.until(NAME, 8).await;
+    assert!(runtime_knows());
+    let offered = node.offered().await;
+    assert_eq!((offered.get(RDMA), &offered[NAME]), (None, &functions), "no NIC, and every function");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_function_that_a_pod_has_as_a_part_of_its_nic_is_the_pods_until_it_ends() {
+    let mut node = TestNode::new(NodeSpec { vfs_per_nic: 2, ..NodeSpec::new("held") });
+    node.options.rdma_vf_resource = NAME.into();
+    let all = node.machine.nic_addresses();
+    let held = DeviceId::parse(&all[1].to_string()).unwrap();
+    node.handoff.functions.lock().unwrap().insert(held.clone());
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(NAME, 7).await;
+    assert!(!node.offered().await[NAME].contains(held.as_str()));
+    node.handoff.functions.lock().unwrap().clear();
+    node.until(NAME, 8).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_machine_that_fails_pods_with_functions_is_suspect_too() {
+    let mut node = TestNode::new(NodeSpec { vfs_per_nic: 2, ..NodeSpec::new("failing") });
+    node.options.rdma_vf_resource = NAME.into();
+    node.options.periods.rescan = std::time::Duration::from_millis(200);
+    let cluster = cluster(&mut node).await;
+    let daemon = node.shipped();
+    node.until(NAME, 8).await;
+    let device = || cluster.server().objects("scheduling.koordinator.sh", "devices").first().cloned();
+    until("the Device object stands", || device().is_some()).await;
+    std::fs::remove_dir_all(node.path("cdi")).unwrap();
+    std::fs::write(node.path("cdi"), "a file in the place of the directory").unwrap();
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), "default");
+    let suspect = || {
+        device().is_some_and(|device| {
+            let conditions = device["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            conditions.iter().any(|of| of["type"] == "NodeSuspect" && of["status"] == "True")
+        })
+    };
+    // Pods that came before the daemon had tried to write were served.
+    for at in 0..8 {
+        if suspect() {
+            break;
+        }
+        let name = format!("p{at}");
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"nodeName": "node-a", "containers": [{"name": "main", "image": "i", "command": ["sleep", "3600"],
+                "resources": {"limits": {NAME: "1"}}}]}
+        }))
+        .unwrap();
+        pods.create(&PostParams::default(), &pod).await.unwrap();
+        let key = format!("default/{name}");
+        let status = |name: &str| {
+            let all = cluster.server().objects("", "pods");
+            all.iter().find(|pod| pod["metadata"]["name"] == name).map(|pod| pod["status"]["phase"].clone())
+        };
+        until("the kubelet has decided", || {
+            status(&name).is_some_and(|phase| phase == "Failed")
+                || cluster.kubelet.view().get(&*key).is_some_and(|pod| pod.containers["main"].running)
+        })
+        .await;
+    }
+    until("the node is suspect", suspect).await;
     daemon.stop().await;
 }

@@ -11,4 +11,5 @@ mod registrar;
 mod reported;
 mod running;
 mod schema;
+mod shares;
 mod test_node;
