@@ -2,8 +2,8 @@
 //! `expect.toml`. Kubelet, API server and NVML are simulated over their real wires.
 //!
 //! With `BATON_BINARY` the daemons run from that file: the image's build
-//! (`cargo build --profile image --no-default-features --bins`), say. Without it they run from this build, which is held to the
-//! same limits.
+//! (`cargo build --profile image --no-default-features --bins`), which is what nodes run. Without it they run from this build, whose
+//! pages have a limit of their own: it is not linked as one piece.
 #![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // a bench is a test
 
@@ -61,10 +61,13 @@ fn size(expect: &mut Expect, process: Process) {
     let (binary, bytes) = process.binary();
     println!("{}, {:.1} MiB", binary.display(), bytes as f64 / f64::from(1 << 20));
     println!("node daemon, 8 GPUs, 4 NICs, GPU sharing on, after the first pod");
+    // Pages of a file that was built a moment ago are dirty until they are on the disk.
+    std::fs::File::open(&binary).unwrap().sync_all().unwrap();
     let (library, own) = (process.mapped("nvml"), process.mapped(&binary.display().to_string()));
     let mib = |kib: u64| kib as f64 / 1024.0;
     let resident = mib(process.rollup("Rss") - library.0);
-    expect.at_most("resident_mib", resident);
+    let is_image = std::env::var_os("BATON_BINARY").is_some();
+    expect.at_most(if is_image { "resident_mib" } else { "release_resident_mib" }, resident);
     expect.at_most("private_dirty_mib", mib(process.rollup("Private_Dirty") - library.1));
     println!(
         "  of the resident memory, pages of the binary {:.1} MiB, of all files {:.1} MiB, anonymous {:.1} MiB",
