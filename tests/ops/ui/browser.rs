@@ -11,7 +11,7 @@ use baton::contract::key::NODE_LOCK;
 use baton::ops::manifests::Values;
 use baton::runtime::clock;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, PostParams};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Map, Value, json};
 
 use super::http::{SOON, Ui, parts, send};
@@ -65,21 +65,38 @@ fn accessible(browser: &Browser, what: &str) {
     assert_eq!(serious, json!([]), "{what}");
 }
 
-/// Pods that wait: one that is too large for every node, and a gang that lacks a member.
+/// Pods that wait: one that is too large for every node, a gang that lacks a member, and one whose room is kept while its clock runs.
+/// And a lock of a writer that says no more than the time, as older schedulers do.
 async fn submit(kubeconfig: &Path) {
     let client = baton::cluster::client::connect(Some(kubeconfig)).await.unwrap();
-    let pods: Api<Pod> = Api::namespaced(client, "default");
-    let of = |name: &str, gpus: u32, gang: bool| {
-        let keys = json!({"gang.scheduling.koordinator.sh/name": "train", "gang.scheduling.koordinator.sh/min-available": "4"});
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
+    let of = |name: &str, gpus: u32, gang: Option<(&str, &str, &str)>| {
+        let (gang, minimum, mode) = gang.unwrap_or_default();
+        let keys = json!({"gang.scheduling.koordinator.sh/name": gang, "gang.scheduling.koordinator.sh/min-available": minimum,
+            "gang.scheduling.koordinator.sh/mode": mode});
         let container =
             json!({"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}}});
-        serde_json::from_value(json!({"metadata": {"name": name, "annotations": if gang { keys } else { json!({}) }},
-            "spec": {"schedulerName": "baton-scheduler", "containers": [container]}}))
+        serde_json::from_value(
+            json!({"metadata": {"name": name, "annotations": if gang.is_empty() { json!({}) } else { keys }},
+            "spec": {"schedulerName": "baton-scheduler", "containers": [container]}}),
+        )
         .unwrap()
     };
-    for (name, gpus, gang) in [("big", 8, false), ("train-0", 2, true), ("train-1", 2, true), ("train-2", 2, true)] {
+    let train = Some(("train", "4", "Strict"));
+    let half = Some(("half", "2", "NonStrict"));
+    let all = [
+        ("big", 8, None),
+        ("train-0", 2, train),
+        ("train-1", 2, train),
+        ("train-2", 2, train),
+        ("half-0", 1, half),
+        ("half-1", 8, half),
+    ];
+    for (name, gpus, gang) in all {
         pods.create(&PostParams::default(), &of(name, gpus, gang)).await.unwrap();
     }
+    let lock = Patch::Merge(json!({"metadata": {"annotations": {NODE_LOCK: clock::wall().to_string()}}}));
+    Api::<Node>::all(client).patch_metadata("node-1", &PatchParams::default(), &lock).await.unwrap();
 }
 
 #[test]
@@ -165,6 +182,8 @@ fn the_demo_is_shown_live_by_mouse_and_by_keyboard() {
     reach("Gangs");
     browser.press(ENTER);
     browser.shows("3 pending, 1 missing");
+    browser.shows("1 reserved, 1 pending");
+    browser.until("[...document.querySelectorAll('tbody tr')].some((row) => /default.half/.test(row.innerText) && /^in \\d+m/.test(row.querySelector('time').innerText))");
 
     browser.run("document.activeElement.blur()");
     for scheme in ["light", "dark"] {
@@ -182,9 +201,12 @@ fn the_demo_is_shown_live_by_mouse_and_by_keyboard() {
                 }
                 match name {
                     "health" => browser.shows("were checked"),
-                    "locks" => browser.shows("locks that were released: half stood for at most"),
+                    "locks" => ["half stood for at most", "node-1", "kubectl annotate node"]
+                        .iter()
+                        .for_each(|words| browser.shows(words)),
                     "node" => {
                         browser.shows("Registered names");
+                        browser.shows("an unknown pod holds it for");
                         // All three records of each device that a pod holds here.
                         browser.until("document.querySelector('[aria-label=Holders] tbody tr')");
                         let rows = "return [...document.querySelectorAll('[aria-label=Holders] tbody tr')].map((row) => [...row.children].slice(1).map((cell) => cell.textContent))";
