@@ -2,7 +2,7 @@
 //! compare-and-swap on the exact value that was judged.
 //!
 //! ```text
-//!            acquire: Set                      release: P is served
+//!            acquire: Set                  release: P is served, or its bind has ended
 //!   free ──────────────────▶ held by pod P ──────────────────────────────▶ free
 //!                              │   │
 //!          P gone (proof)      │   │  P alive, value older than the expiry, agent live

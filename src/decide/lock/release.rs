@@ -1,5 +1,12 @@
-//! When a node lock is released, and for which reasons: the one rule for schedulers and node daemons. Only the exact value
-//! that was judged is ever removed.
+//! Why a node lock ends, and the node daemon's rule for the lock of its node. Only the exact value that was judged is ever removed.
+//!
+//! | who | where the rule stands | its reasons |
+//! | --- | --- | --- |
+//! | node daemon | [`judge_release`] | Served, Gone, Deleting, Unusable |
+//! | scheduler that wants the lock, or sweeps it | [`acquire`](super::acquire()) | Gone, Expired, Started, Served |
+//! | scheduler, for a lock of its own | `scheduler::binder`: `bound`, `withdraw`, `release_abandoned` | NoCall, BindFailed, Abandoned |
+//!
+//! TYJob controller and commands end no lock. Every writer goes through `cluster::node_lock`.
 
 use std::fmt;
 
