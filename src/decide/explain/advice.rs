@@ -1,11 +1,11 @@
 //! What to do about a refusal: by the help that its rule names, else by the rule.
 
 use crate::help::Help;
-use crate::scheduler::rules::Refusal;
+use crate::scheduler::rules::{Refusal, plugins};
 
 /// What may help; `None` where the reason itself says it.
 pub(super) fn advice(refusal: &Refusal) -> Option<&'static str> {
-    by_help(refusal.help).or_else(|| by_rule(refusal.rule).filter(|_| refusal.help == Help::Rule))
+    by_help(refusal.help).or_else(|| plugins::advice(refusal.rule).filter(|_| refusal.help == Help::Rule))
 }
 
 /// What may help, where the rule does not matter.
@@ -77,33 +77,6 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
         Help::Reach => {
             "The claim's volume is elsewhere: the pod can only go to nodes that reach it (`kubectl get pv -o wide`)"
         }
-    })
-}
-
-fn by_rule(rule: &str) -> Option<&'static str> {
-    Some(match rule {
-        "DeviceFit" => {
-            "Change the pod's limits or device annotations: they cannot be met as they stand, on any node (docs/request.md)"
-        }
-        "TaintToleration" => {
-            "Give the pod a toleration of that taint, or remove the taint from the nodes (`kubectl taint`)"
-        }
-        "NodeAffinity" => "Change the pod's nodeSelector or node affinity, or label nodes so that they match",
-        "NodeName" => "The pod names another node: leave spec.nodeName out",
-        "NodeUnschedulable" => "Let the node take pods again with `kubectl uncordon`",
-        "NodePorts" => "Another pod has that host port: use another one, or none",
-        "NodeResourcesFit" => {
-            "Ask for less, wait for pods to end, or add nodes: `kubectl describe node` shows what is requested"
-        }
-        "InterPodAffinity" => {
-            "Pod affinity or anti-affinity, of this pod or of those that run, excludes the nodes: change the terms"
-        }
-        "PodTopologySpread" => "A topology spread constraint excludes the nodes: raise maxSkew, or use ScheduleAnyway",
-        "VolumeBinding" => "See what the claim and its provisioner say: `kubectl describe pvc`",
-        "SchedulingGates" => {
-            "The controller that set the gates removes them from spec.schedulingGates when the pod may start"
-        }
-        _ => return None,
     })
 }
 

@@ -11,22 +11,8 @@ use baton_contract::PodUid;
 use super::binder::BindAttempt;
 use super::context::{Context, NEW_POD};
 use super::preemption::{Preemption, judge_budgets};
-use super::rules::plugins::device_fit;
+use super::rules::plugins::{device_fit, is_stock};
 use super::rules::{Outcome, Plugins, Refusal, Slots, Victim, View};
-
-/// Rules that kube-scheduler lacks: the ones that Baton judges as its extender. A new built-in rule that kube-scheduler does not have
-/// belongs in here.
-const OURS: [&str; 1] = [device_fit::NAME];
-/// Score rules that kube-scheduler applies itself.
-const THEIRS: [&str; 7] = [
-    "NodeAffinity",
-    "TaintToleration",
-    "InterPodAffinity",
-    "PodTopologySpread",
-    "NodeResourcesFit",
-    "NodeResourcesBalancedAllocation",
-    "ImageLocality",
-];
 
 /// The verdicts on the nodes that kube-scheduler offers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -107,13 +93,13 @@ pub fn rate_devices(view: View<'_>, rules: &Plugins, facts: &PodFacts, nodes: &[
         }
     }
     let enabled = rules.enabled();
-    for rule in enabled.pre_score.iter().filter(|rule| !THEIRS.contains(&rule.name())) {
+    for rule in enabled.pre_score.iter().filter(|rule| is_stock(rule.name()) != Some(true)) {
         if matches!(rule.pre_score(view, &pod, &fitting, &mut slots), Outcome::Fault(_)) {
             return rated;
         }
     }
     let (mut totals, mut weights) = (BTreeMap::<NodeId, i64>::new(), 0);
-    for (rule, weight) in enabled.score.iter().filter(|(rule, _)| !THEIRS.contains(&rule.name())) {
+    for (rule, weight) in enabled.score.iter().filter(|(rule, _)| is_stock(rule.name()) != Some(true)) {
         let mut scores = Vec::with_capacity(fitting.len());
         for id in &fitting {
             let Some(node) = view.world.node(*id) else { continue };
@@ -267,7 +253,7 @@ pub fn enter_asking(
 /// Runs our rules' PreFilter; the error is why the pod fits nowhere.
 pub fn prepare_ours(view: View<'_>, rules: &Plugins, pod: &Pod) -> Result<Slots, String> {
     let mut slots = Slots::default();
-    for rule in rules.enabled().pre_filter.iter().filter(|rule| OURS.contains(&rule.name())) {
+    for rule in rules.enabled().pre_filter.iter().filter(|rule| is_stock(rule.name()) == Some(false)) {
         match rule.pre_filter(view, pod, &mut slots) {
             Outcome::Fit => {}
             Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => return Err(no.text.into_owned()),
@@ -279,7 +265,7 @@ pub fn prepare_ours(view: View<'_>, rules: &Plugins, pod: &Pod) -> Result<Slots,
 
 /// The verdict of the first of our rules that refuses, else fit.
 pub fn judge_ours(view: View<'_>, rules: &Plugins, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> Outcome {
-    let ours = rules.enabled().filter.iter().filter(|rule| OURS.contains(&rule.name()));
+    let ours = rules.enabled().filter.iter().filter(|rule| is_stock(rule.name()) == Some(false));
     let verdicts = ours.map(|rule| rule.filter(view, pod, node, slots));
     verdicts.into_iter().find(|outcome| !outcome.is_fit()).unwrap_or_default()
 }

@@ -73,41 +73,106 @@ impl Default for PluginChoice {
     }
 }
 
-type Maker = fn(&DefaultSet) -> Points;
+/// A plugin that the configuration can name.
+struct Entry {
+    /// As [`Plugin::name`](crate::scheduler::rules::Plugin::name) says it.
+    name: &'static str,
+    /// kube-scheduler has this rule too, and applies it itself where Baton is its extender.
+    is_stock: bool,
+    /// What a user can do about a refusal that names no help of its own; empty where its text says it.
+    advice: &'static str,
+    /// Its points. The weights are those of the lists.
+    make: fn(&DefaultSet) -> Points,
+}
 
-/// Every plugin, by the name that [`Plugin::name`](crate::scheduler::rules::Plugin::name) says. Its weight is the list's.
-const PLUGINS: &[(&str, Maker)] = &[
-    ("PrioritySort", |_| Extension::new(PrioritySort).queue_sort().into()),
-    ("QoSSort", |_| Extension::new(QoSSort).queue_sort().into()),
-    ("SchedulingGates", |_| Extension::new(SchedulingGates).pre_filter().into()),
-    ("DynamicResources", |_| Extension::new(DynamicResources).pre_filter().into()),
-    ("NodeUnschedulable", |_| Extension::new(NodeUnschedulable).filter().into()),
-    ("NodeName", |_| Extension::new(NodeName).filter().into()),
-    ("TaintToleration", |_| Extension::new(TaintToleration).filter().score(1).into()),
-    ("NodeAffinity", |_| Extension::new(NodeAffinity).filter().score(1).into()),
-    ("NodePorts", |_| Extension::new(NodePorts).filter().into()),
-    ("NodeResourcesFit", |set| {
-        Extension::new(NodeResourcesFit { strategy: set.choice.strategy.clone() }).filter().score(1).into()
+const fn stock(name: &'static str, advice: &'static str, make: fn(&DefaultSet) -> Points) -> Entry {
+    Entry { name, is_stock: true, advice, make }
+}
+
+const fn ours(name: &'static str, advice: &'static str, make: fn(&DefaultSet) -> Points) -> Entry {
+    Entry { name, is_stock: false, advice, make }
+}
+
+const PLUGINS: &[Entry] = &[
+    stock("PrioritySort", "", |_| Extension::new(PrioritySort).queue_sort().into()),
+    ours("QoSSort", "", |_| Extension::new(QoSSort).queue_sort().into()),
+    stock(
+        "SchedulingGates",
+        "The controller that set the gates removes them from spec.schedulingGates when the pod may start",
+        |_| Extension::new(SchedulingGates).pre_filter().into(),
+    ),
+    stock("DynamicResources", "", |_| Extension::new(DynamicResources).pre_filter().into()),
+    stock("NodeUnschedulable", "Let the node take pods again with `kubectl uncordon`", |_| {
+        Extension::new(NodeUnschedulable).filter().into()
     }),
-    ("NodeResourcesBalancedAllocation", |set| {
+    stock("NodeName", "The pod names another node: leave spec.nodeName out", |_| {
+        Extension::new(NodeName).filter().into()
+    }),
+    stock(
+        "TaintToleration",
+        "Give the pod a toleration of that taint, or remove the taint from the nodes (`kubectl taint`)",
+        |_| Extension::new(TaintToleration).filter().score(1).into(),
+    ),
+    stock("NodeAffinity", "Change the pod's nodeSelector or node affinity, or label nodes so that they match", |_| {
+        Extension::new(NodeAffinity).filter().score(1).into()
+    }),
+    stock("NodePorts", "Another pod has that host port: use another one, or none", |_| {
+        Extension::new(NodePorts).filter().into()
+    }),
+    stock(
+        "NodeResourcesFit",
+        "Ask for less, wait for pods to end, or add nodes: `kubectl describe node` shows what is requested",
+        |set| Extension::new(NodeResourcesFit { strategy: set.choice.strategy.clone() }).filter().score(1).into(),
+    ),
+    stock("NodeResourcesBalancedAllocation", "", |set| {
         Extension::new(NodeResourcesBalancedAllocation(set.choice.balanced.clone())).score(1).into()
     }),
-    ("VolumeBinding", |set| Extension::new(set.choice.volumes).pre_filter().filter().reserve().pre_bind().into()),
-    ("InterPodAffinity", |set| Extension::new(set.choice.affinity).pre_filter().filter().pre_score().score(1).into()),
-    ("PodTopologySpread", |_| Extension::new(PodTopologySpread).pre_filter().filter().pre_score().score(1).into()),
-    ("DeviceFit", |set| {
-        Extension::new(DeviceFit { without_agent: set.without_agent, lock: set.lock.clone() })
-            .pre_filter()
-            .filter()
-            .reserve()
-            .into()
+    stock("VolumeBinding", "See what the claim and its provisioner say: `kubectl describe pvc`", |set| {
+        Extension::new(set.choice.volumes).pre_filter().filter().reserve().pre_bind().into()
     }),
-    ("DefaultPreemption", |_| Extension::new(DefaultPreemption).post_filter().into()),
-    ("RequestedToCapacityRatio", |set| Extension::new(RequestedToCapacityRatio(set.ratio.clone())).score(1).into()),
-    ("DeviceTopology", |_| Extension::new(DeviceTopology).score(1).into()),
-    ("ImageLocality", |_| Extension::new(ImageLocality).score(1).into()),
-    (gpu_patience::NAME, |_| Extension::new(GpuPatience).score(1).into()),
+    stock(
+        "InterPodAffinity",
+        "Pod affinity or anti-affinity, of this pod or of those that run, excludes the nodes: change the terms",
+        |set| Extension::new(set.choice.affinity).pre_filter().filter().pre_score().score(1).into(),
+    ),
+    stock(
+        "PodTopologySpread",
+        "A topology spread constraint excludes the nodes: raise maxSkew, or use ScheduleAnyway",
+        |_| Extension::new(PodTopologySpread).pre_filter().filter().pre_score().score(1).into(),
+    ),
+    ours(
+        "DeviceFit",
+        "Change the pod's limits or device annotations: they cannot be met as they stand, on any node (docs/request.md)",
+        |set| {
+            Extension::new(DeviceFit { without_agent: set.without_agent, lock: set.lock.clone() })
+                .pre_filter()
+                .filter()
+                .reserve()
+                .into()
+        },
+    ),
+    stock("DefaultPreemption", "", |_| Extension::new(DefaultPreemption).post_filter().into()),
+    ours("RequestedToCapacityRatio", "", |set| {
+        Extension::new(RequestedToCapacityRatio(set.ratio.clone())).score(1).into()
+    }),
+    ours("DeviceTopology", "", |_| Extension::new(DeviceTopology).score(1).into()),
+    stock("ImageLocality", "", |_| Extension::new(ImageLocality).score(1).into()),
+    ours(gpu_patience::NAME, "", |_| Extension::new(GpuPatience).score(1).into()),
 ];
+
+fn entry(name: &str) -> Option<&'static Entry> {
+    PLUGINS.iter().find(|entry| entry.name == name)
+}
+
+/// Whether kube-scheduler has this rule too; of a rule of one's own, `None`.
+pub fn is_stock(name: &str) -> Option<bool> {
+    entry(name).map(|entry| entry.is_stock)
+}
+
+/// What a user can do about a refusal of this rule.
+pub fn advice(name: &str) -> Option<&'static str> {
+    entry(name).map(|entry| entry.advice).filter(|advice| !advice.is_empty())
+}
 
 /// The default set in its order, scores with their weights: cheap filters first, devices last. Scores pack GPUs, then CPU and memory;
 /// preferences weigh as in kube-scheduler.
@@ -157,13 +222,14 @@ const TOGETHER: [(Point, Point); 4] = [
 /// Names of the plugins that can be enabled at `point`.
 pub fn names_at(point: Point) -> impl Iterator<Item = &'static str> {
     let set = DefaultSet::default();
-    PLUGINS.iter().filter(move |(_, make)| make(&set).all().any(|(at, _)| at == point)).map(|(name, _)| *name)
+    let has_point = move |entry: &&Entry| (entry.make)(&set).all().any(|(at, _)| at == point);
+    PLUGINS.iter().filter(has_point).map(|entry| entry.name)
 }
 
 /// Extension points of the plugin of that name, by their keys; empty when there is none.
 pub fn points_of(name: &str) -> Vec<&'static str> {
-    let Some((_, make)) = PLUGINS.iter().find(|(known, _)| *known == name) else { return Vec::new() };
-    let mut points: Vec<Point> = make(&DefaultSet::default()).all().map(|(point, _)| point).collect();
+    let Some(entry) = entry(name) else { return Vec::new() };
+    let mut points: Vec<Point> = (entry.make)(&DefaultSet::default()).all().map(|(point, _)| point).collect();
     points.sort_unstable();
     points.into_iter().map(Point::key).collect()
 }
@@ -237,7 +303,7 @@ impl PluginLists {
 
     /// Makes the plugins, and checks that they can work together.
     fn build(&self, set: &DefaultSet) -> Result<Enabled, RegistryError> {
-        let made: BTreeMap<&str, Points> = PLUGINS.iter().map(|(name, make)| (*name, make(set))).collect();
+        let made: BTreeMap<&str, Points> = PLUGINS.iter().map(|entry| (entry.name, (entry.make)(set))).collect();
         let mut enabled = Enabled::default();
         for (point, list) in &self.0 {
             for listed in list {
@@ -297,7 +363,7 @@ impl Plugins {
         let mut made = default_plugins(set)?;
         for rule in &self.own {
             let name = rule.name();
-            if PLUGINS.iter().any(|(known, _)| *known == name) || made.own.iter().any(|other| other.name() == name) {
+            if entry(name).is_some() || made.own.iter().any(|other| other.name() == name) {
                 return Err(RegistryError::Taken(name));
             }
             made.add(rule)?;
@@ -394,9 +460,9 @@ mod tests {
     }
     #[test]
     fn every_plugin_calls_itself_by_its_name_in_the_catalogue() {
-        for (name, make) in PLUGINS {
-            assert_eq!(make(&DefaultSet::default()).name(), *name);
-            assert!(!points_of(name).is_empty(), "{name} has no extension point");
+        for entry in PLUGINS {
+            assert_eq!((entry.make)(&DefaultSet::default()).name(), entry.name);
+            assert!(!points_of(entry.name).is_empty(), "{} has no extension point", entry.name);
         }
     }
 

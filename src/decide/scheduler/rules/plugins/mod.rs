@@ -24,7 +24,8 @@ pub mod volumes;
 
 pub use super::registry::Point;
 pub use catalogue::{
-    DefaultSet, Disabled, Listed, PluginChoice, PluginLists, Plugins, Profile, default_plugins, names_at, points_of,
+    DefaultSet, Disabled, Listed, PluginChoice, PluginLists, Plugins, Profile, advice, default_plugins, is_stock,
+    names_at, points_of,
 };
 pub use device_fit::NodesWithoutAgent;
 pub use inter_pod_affinity::InterPodAffinity;
