@@ -1,6 +1,6 @@
 //! What Cargo cannot say of the architecture: reads the sources and fails on an orphan file, logic in a `mod.rs`, an impure
-//! decision, a forbidden name, a test's name of over 80 characters, or a file over 800 lines that does not say why it is one
-//! thing. Who may import whom stands in the `Cargo.toml` of each folder of `src/`.
+//! decision, a forbidden name, two types of one name, a test's name of over 80 characters, or a file over 800 lines that does not
+//! say why it is one thing. Who may import whom stands in the `Cargo.toml` of each folder of `src/`.
 //!
 //! The rules are functions over (path, text), so each is shown to fail on a synthetic source.
 
@@ -12,6 +12,8 @@ mod orphans;
 mod rules;
 #[path = "layers/source.rs"]
 mod source;
+#[path = "layers/types.rs"]
+mod types;
 
 use std::path::Path;
 
@@ -20,6 +22,7 @@ use source::Source;
 /// Every rule on every file.
 fn violations(sources: &[Source]) -> Vec<String> {
     let mut found = orphans::check(sources);
+    found.extend(types::check(sources));
     for source in sources {
         found.extend(rules::check(source));
     }
@@ -100,6 +103,33 @@ fn forbidden_names_are_found_in_folders_and_files() {
     for path in ["tests/common/mod.rs", "src/agent/util.rs", "src/agent/pod_manager.rs", "benches/helpers.rs"] {
         fails(&[LIB, AGENT, (path, "//! X.\n")], "forbidden name");
     }
+}
+
+#[test]
+fn two_types_of_one_name_are_found() {
+    for text in [
+        "enum Node {}",
+        "pub trait Node {}",
+        "type Node = u8;",
+        "word_enum! { #[derive(Default)] Node { A = \"a\", } }",
+    ] {
+        let text: &str = &format!("//! A.\n{text}\n");
+        fails(
+            &[LIB, AGENT, DECIDE, ("src/agent/a.rs", "//! A.\nstruct Node;\n"), ("src/decide/a.rs", text)],
+            "`Node` names several",
+        );
+    }
+    for text in [
+        "struct Pod(Node);",
+        "#[cfg(test)] mod tests { struct Node; }",
+        "#[cfg(test)]\nstruct Node;",
+        "fn a() { struct Node; }",
+    ] {
+        let text: &str = &format!("//! A.\n{text}\n");
+        holds(&[LIB, AGENT, DECIDE, ("src/agent/a.rs", "//! A.\nstruct Node;\n"), ("src/decide/a.rs", text)]);
+    }
+    let sim = ("src/sim/mod.rs", "//! Sim.\nmod a;\n");
+    holds(&[LIB, AGENT, sim, ("src/agent/a.rs", "//! A.\nstruct Node;\n"), ("src/sim/a.rs", "//! A.\nstruct Node;\n")]);
 }
 
 #[test]

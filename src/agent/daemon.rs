@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::admin::{AdminState, ServingState, answers};
-use super::answer::{Answerer, Answers};
+use super::answer::{AllocateAnswers, Answerer};
 use super::devices;
 use super::error::AgentError;
 use super::functions::FunctionCalls;
@@ -42,7 +42,7 @@ use baton_contract::{AgentStatus, LockWord, ShareIsolation};
 use baton_decide::handoff::NodeInventory;
 use baton_decide::health::ServeOutcome;
 use baton_hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots};
-use baton_runtime::admin::Ports;
+use baton_runtime::admin::OpenPorts;
 use baton_runtime::auth::Guard;
 use baton_runtime::{Backoff, clock};
 
@@ -90,8 +90,8 @@ pub async fn run_with(options: AgentOptions, shutdown: CancellationToken, open: 
         error = reconciler.run() => Some(error),
         Some(ended) = tasks.join_next() => Some(match ended {
             Err(error) => AgentError::Panicked(error.to_string()),
-            Ok(Ended { why: Err(restored), .. }) => restored.into(),
-            Ok(Ended { name, .. }) => AgentError::Panicked(format!("{name} ended")),
+            Ok(EndedTask { why: Err(restored), .. }) => restored.into(),
+            Ok(EndedTask { name, .. }) => AgentError::Panicked(format!("{name} ended")),
         }),
         () = shutdown.cancelled() => None,
     };
@@ -101,8 +101,9 @@ pub async fn run_with(options: AgentOptions, shutdown: CancellationToken, open: 
     // Calls in hand still need the hand-off: it goes after them, and with it the lock on the state directory.
     reconciler.finish().await;
     // The Lease says last that nothing is registered any more: schedulers need not find out by its age.
-    let reported =
-        async { while tasks.join_next().await.is_some_and(|ended| !matches!(ended, Ok(Ended { name: LEASE, .. }))) {} };
+    let reported = async {
+        while tasks.join_next().await.is_some_and(|ended| !matches!(ended, Ok(EndedTask { name: LEASE, .. }))) {}
+    };
     let _ = tokio::time::timeout(LAST_WORD, reported).await;
     ending.cancel();
     tasks.shutdown().await;
@@ -113,7 +114,7 @@ async fn start(
     options: Arc<AgentOptions>,
     metrics: Arc<AgentMetrics>,
     admin_state: Arc<AdminState>,
-    tasks: &mut JoinSet<Ended>,
+    tasks: &mut JoinSet<EndedTask>,
     open: OpenHandoff,
     ending: &CancellationToken,
 ) -> Result<DeviceReconciler, AgentError> {
@@ -127,7 +128,7 @@ async fn start(
     let first = first_scan(&options, &roots, &provider, &reads).await?;
     let looked = clock::mono();
     admin_state.set_phase("opening the ledger");
-    let answers = Arc::new(Answers::new(options.clone()));
+    let answers = Arc::new(AllocateAnswers::new(options.clone()));
     // The writer ends by itself when the last handle is gone.
     let (notices, _) =
         Notices::start(client.clone(), "baton-device-plugin", &options.node_name, || std::future::ready(()));
@@ -183,7 +184,7 @@ async fn start(
     tasks.spawn(named("inventory", reporting::inventory(writer, publication, heartbeat)));
     let own = (options.lockless(), LockWord::new(&options.node_lock_key, options.node_lock_format));
     let renewing = reporting::lease(lease, states.clone(), handoff.identity(), handoff.status(), own, heartbeat);
-    tasks.spawn(async { Ended { name: LEASE, why: renewing.await } });
+    tasks.spawn(async { EndedTask { name: LEASE, why: renewing.await } });
     tasks.spawn(named("registration metrics", count_registered(states, metrics, looked)));
     Ok(reconciler)
 }
@@ -199,14 +200,14 @@ fn first_inventory(options: &Arc<AgentOptions>, first: &MachineScan) -> NodeInve
 }
 
 /// A task of the daemon that has ended.
-struct Ended {
+struct EndedTask {
     name: &'static str,
     why: Result<(), Restored>,
 }
 
-async fn named(name: &'static str, work: impl Future<Output = ()>) -> Ended {
+async fn named(name: &'static str, work: impl Future<Output = ()>) -> EndedTask {
     work.await;
-    Ended { name, why: Ok(()) }
+    EndedTask { name, why: Ok(()) }
 }
 
 /// The addresses are opened first, so that a waiting daemon can be asked why it waits. In one network namespace with the daemon
@@ -216,17 +217,17 @@ async fn lock_and_listen(
     client: &Client,
     metrics: &Arc<AgentMetrics>,
     admin_state: &Arc<AdminState>,
-    tasks: &mut JoinSet<Ended>,
+    tasks: &mut JoinSet<EndedTask>,
 ) -> Result<StateDir, AgentError> {
     admin_state.set_phase("waiting for another daemon of this node to end");
     let directory = &options.paths.state_dir;
-    let mut serve = |ports: Ports| {
+    let mut serve = |ports: OpenPorts| {
         let answers = answers(admin_state.clone(), metrics.clone());
         let guard = Guard::new(Arc::new(Reviews::new(client.clone())), clock::mono);
         // They answer until the end: tasks are ended after the calls in hand are.
         tasks.spawn(named("HTTP", ports.serve(answers, guard, CancellationToken::new())));
     };
-    match Ports::open(&options.ports) {
+    match OpenPorts::open(&options.ports) {
         Ok(ports) => {
             serve(ports);
             Ok(StateDir::acquire(directory).await?)
@@ -237,7 +238,7 @@ async fn lock_and_listen(
                 return Err(first.into());
             }
             let state = StateDir::acquire(directory).await?;
-            serve(Ports::open(&options.ports)?);
+            serve(OpenPorts::open(&options.ports)?);
             Ok(state)
         }
     }

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::devices::{DeviceBody, NodeDevice};
 use super::offer::{mig_name, profile_word};
-use baton_contract::inventory::{DeviceInfo, DeviceTopology, VfGroup, VirtualFunction};
+use baton_contract::inventory::{DeviceInfo, DeviceLocation, VfGroup, VirtualFunction};
 use baton_contract::{Quantity, ShareIsolation, key};
 use baton_decide::handoff::inventory::{InventoryDevice, NodeInventory};
 use baton_decide::shares::ShareOffer;
@@ -95,8 +95,8 @@ fn resources(device: &NodeDevice) -> BTreeMap<String, Quantity> {
     }
 }
 
-fn topology(place: &PciPlace, device: &NodeDevice) -> DeviceTopology {
-    DeviceTopology {
+fn topology(place: &PciPlace, device: &NodeDevice) -> DeviceLocation {
+    DeviceLocation {
         socket_id: place.socket.map_or(-1, |socket| socket as i32),
         node_id: place.numa_node.unwrap_or(0) as i32,
         pcie_id: place.root_complex.clone().unwrap_or_default(),

@@ -56,7 +56,7 @@ pub type ReadPorts = Arc<dyn Fn(&Bdf) -> PortsInView + Send + Sync>;
 type PortsInView = Option<Result<Vec<Port>, String>>;
 
 /// NICs whose ports were read. Those that are not in view any more are left out: a scan judges that.
-pub type Ports = Vec<(Bdf, Result<Vec<Port>, NicReadError>)>;
+pub type PortReads = Vec<(Bdf, Result<Vec<Port>, NicReadError>)>;
 
 impl NicReads {
     /// Reads are left behind after `deadline`.
@@ -123,7 +123,7 @@ impl NicReads {
     }
 
     /// Reads the ports of all NICs; as `each` does it.
-    pub fn ports(&self, nics: &[Bdf], read: &ReadPorts) -> Ports {
+    pub fn ports(&self, nics: &[Bdf], read: &ReadPorts) -> PortReads {
         let answers = nics.iter().copied().zip(self.each(nics, |bdf| Some(*bdf), read));
         let in_view = |(bdf, answer): (Bdf, Result<PortsInView, _>)| match answer {
             Ok(ports) => Some((bdf, ports?.map_err(NicReadError::Unreadable))),

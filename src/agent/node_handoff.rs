@@ -152,7 +152,7 @@ const LISTED_AGAIN: Duration = Duration::from_secs(1);
 const LISTED_BUDGET: Duration = Duration::from_secs(2);
 
 /// When the kubelet was asked, and its answer.
-type Listed = (Duration, Option<Vec<ListedLine>>);
+type KubeletListing = (Duration, Option<Vec<ListedLine>>);
 
 /// The service and everything that runs beside it.
 pub struct NodeHandoff {
@@ -165,7 +165,7 @@ pub struct NodeHandoff {
     inventory: Arc<ArcSwap<NodeInventory>>,
     pod_resources: Arc<PodResourcesClient>,
     /// When the kubelet was asked last for people, and what it said.
-    listed: Arc<tokio::sync::Mutex<Option<Listed>>>,
+    listed: Arc<tokio::sync::Mutex<Option<KubeletListing>>>,
     /// The ledger as of its last change: readers of it never wait for a call in hand.
     entries: ArcSwap<Vec<Shared<LedgerEntry>>>,
     handed_out: watch::Sender<u64>,

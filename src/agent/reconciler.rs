@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::answer::{Answers, DeviceTable};
+use super::answer::{AllocateAnswers, DeviceTable};
 use super::cdi::CdiFiles;
 use super::devices::{self, NodeDevice};
 use super::directory_watch::DirectoryWatch;
@@ -22,7 +22,7 @@ use super::health_file::HealthFile;
 use super::inventory::{device_infos, node_inventory, node_labels, to_seconds};
 use super::kubelet::ResourcePlugins;
 use super::metrics::AgentMetrics;
-use super::nic_reads::{NicReads, Ports, ReadPorts};
+use super::nic_reads::{NicReads, PortReads, ReadPorts};
 use super::node_handoff::HeldDevices;
 use super::offer::{InUse, Unseen, configured, offers};
 use super::options::AgentOptions;
@@ -52,7 +52,7 @@ pub struct ReconcilerContext {
     /// Keeps the channel open: a recording has no events, and a closed channel is a bug.
     pub event_sink: EventSink,
     /// Builds answers.
-    pub answers: Arc<Answers>,
+    pub answers: Arc<AllocateAnswers>,
     /// What is handed out.
     pub holdings: Arc<dyn HeldDevices>,
     /// Changes when what is handed out did.
@@ -325,7 +325,7 @@ impl DeviceReconciler {
     }
 
     /// The ports of the NICs were polled.
-    fn reconcile_ports(&mut self, ports: &Ports) -> Result<(), AgentError> {
+    fn reconcile_ports(&mut self, ports: &PortReads) -> Result<(), AgentError> {
         let now = clock::now();
         let poll = |(bdf, ports): &(_, Result<Vec<_>, _>)| {
             let ports = ports.as_ref().map(Vec::as_slice).map_err(Clone::clone);

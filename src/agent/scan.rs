@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::nic_reads::{NicReads, Ports};
+use super::nic_reads::{NicReads, PortReads};
 use super::options::AgentPaths;
 use baton_hardware::driver::{self, DriverFile};
 use baton_hardware::nic::Port;
@@ -18,7 +18,7 @@ pub enum ScanResult {
     /// GPUs that were probed.
     Probes(Vec<(String, Result<Probe, NvmlError>)>),
     /// The ports of the NICs.
-    Ports(Ports),
+    Ports(PortReads),
 }
 
 /// The whole machine.

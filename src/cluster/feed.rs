@@ -109,12 +109,12 @@ where
             let config = if streaming { self.config.clone().streaming_lists() } else { self.config.clone() };
             let stream = patient(watcher::watcher(api.clone(), config), CENTRAL);
             match self.follow(stream, streaming, &mut known, &mut absent, &out).await {
-                Ended::NoStreamingLists => {
+                FeedEnd::NoStreamingLists => {
                     tracing::info!(feed = self.name, "the API server has no streaming lists: listing in pages");
                     streaming = false;
                 }
-                Ended::Absent if version + 1 < self.apis.len() => version += 1,
-                Ended::Absent => {
+                FeedEnd::Absent if version + 1 < self.apis.len() => version += 1,
+                FeedEnd::Absent => {
                     version = 0;
                     if absent.failures() == 0 {
                         tracing::info!(
@@ -132,7 +132,7 @@ where
                     }
                     tokio::time::sleep(absent.fail_randomly()).await;
                 }
-                Ended::ReceiverDropped => return,
+                FeedEnd::ReceiverDropped => return,
             }
         }
     }
@@ -144,7 +144,7 @@ where
         known: &mut BTreeSet<WatchedObject>,
         absent: &mut Backoff,
         out: &mpsc::Sender<FeedMessage<E>>,
-    ) -> Ended {
+    ) -> FeedEnd {
         let mut stream = std::pin::pin!(stream);
         let mut fresh: BTreeSet<WatchedObject> = BTreeSet::new();
         let mut listing = false;
@@ -153,7 +153,7 @@ where
             let mut synced = false;
             match next {
                 // A server without streaming lists shows every object and never marks the end of the list.
-                Ok(Event::Init) if streaming && listing && !fresh.is_empty() => return Ended::NoStreamingLists,
+                Ok(Event::Init) if streaming && listing && !fresh.is_empty() => return FeedEnd::NoStreamingLists,
                 Ok(Event::Init) => {
                     listing = true;
                     fresh.clear();
@@ -184,8 +184,8 @@ where
                     known.remove(&identity);
                     events.extend((self.on_delete)(&identity));
                 }
-                Err(error) if streaming && refuses_streaming(&error) => return Ended::NoStreamingLists,
-                Err(error) if self.optional && answered(&error) == Some(404) => return Ended::Absent,
+                Err(error) if streaming && refuses_streaming(&error) => return FeedEnd::NoStreamingLists,
+                Err(error) if self.optional && answered(&error) == Some(404) => return FeedEnd::Absent,
                 Err(error) => {
                     tracing::warn!(feed = self.name, error = words(&error), "watch failed, trying again");
                     synced = self.optional && answered(&error) == Some(403);
@@ -194,20 +194,20 @@ where
             }
             for event in events {
                 if out.send(FeedMessage::Event(event)).await.is_err() {
-                    return Ended::ReceiverDropped;
+                    return FeedEnd::ReceiverDropped;
                 }
             }
             if synced && out.send(FeedMessage::Synced(self.name)).await.is_err() {
-                return Ended::ReceiverDropped;
+                return FeedEnd::ReceiverDropped;
             }
         }
-        Ended::ReceiverDropped
+        FeedEnd::ReceiverDropped
     }
 }
 
 /// Why a watch is not followed any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
+enum FeedEnd {
     ReceiverDropped,
     NoStreamingLists,
     Absent,

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::lease::{Candidate, LeaseConfig, LeaseState};
+use super::lease::{LeaseCandidate, LeaseConfig, LeaseState};
 use super::restored::{LeaseError, Restored};
 use baton_contract::name::check_subdomain;
 use baton_runtime::options::{self, OptionError};
@@ -101,7 +101,7 @@ pub fn identity(given: &str, daemon: &str) -> String {
 /// Runs for leadership until `stop`, then gives the Lease away. `changed` counts every renewal and loss. Ends earlier when the API
 /// server's store was restored from a backup.
 async fn campaign(
-    mut candidate: Candidate,
+    mut candidate: LeaseCandidate,
     leadership: Leadership,
     changed: watch::Sender<u64>,
     stop: CancellationToken,
@@ -174,7 +174,7 @@ impl Campaign {
         let (changed_out, changed) = watch::channel(0);
         let retire = CancellationToken::new();
         let task = elect.then(|| {
-            tokio::spawn(campaign(Candidate::new(client, config), leadership.clone(), changed_out, retire.clone()))
+            tokio::spawn(campaign(LeaseCandidate::new(client, config), leadership.clone(), changed_out, retire.clone()))
         });
         Self { leadership, changed, retire, task }
     }

@@ -163,14 +163,14 @@ impl LeaseJudge {
     }
 }
 
-/// A candidate. Call [`Candidate::step`] every `retry`, from one place, with the monotonic time.
-pub struct Candidate {
+/// A candidate. Call [`LeaseCandidate::step`] every `retry`, from one place, with the monotonic time.
+pub struct LeaseCandidate {
     api: Api<Lease>,
     judge: LeaseJudge,
     highest: HighestVersion,
 }
 
-impl Candidate {
+impl LeaseCandidate {
     /// A candidate that has not read the Lease yet.
     pub fn new(client: Client, config: LeaseConfig) -> Self {
         let api = Api::namespaced(client, &config.namespace);
@@ -188,7 +188,7 @@ impl Candidate {
     }
 
     /// Renews, takes a free or expired lease, or observes. An error (API server away, conflict) changes nothing: a leader
-    /// goes on until [`Candidate::leads`] says no.
+    /// goes on until [`LeaseCandidate::leads`] says no.
     pub async fn step(&mut self, now: Duration, wall: Timestamp) -> Result<LeaseState, LeaseError> {
         let read = self.api.get_opt(&self.config().name).await?;
         if let Some(lease) = &read {

@@ -36,7 +36,7 @@ pub struct LightPod {
 /// Digits that a time in nanoseconds has at most; a longer text is none.
 const MAX_NANOS: usize = 20;
 
-pub(super) type Amounts = BTreeMap<Box<str>, Box<str>>;
+pub(super) type WrittenAmounts = BTreeMap<Box<str>, Box<str>>;
 
 light! {
     pub(super) struct LightPodSpec {
@@ -53,7 +53,7 @@ light! {
         pub init_containers: Vec<LightContainer>,
         pub containers: Vec<LightContainer>,
         pub resources: Option<LightResources>,
-        pub overhead: Amounts,
+        pub overhead: WrittenAmounts,
         pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
         pub volumes: Vec<LightVolume>,
         pub scheduling_group: Option<LightSchedulingGroup>,
@@ -87,8 +87,8 @@ light! {
     }
 
     pub(super) struct LightResources {
-        pub requests: Amounts,
-        pub limits: Amounts,
+        pub requests: WrittenAmounts,
+        pub limits: WrittenAmounts,
     }
 
     pub(super) struct LightPort {
@@ -149,7 +149,7 @@ light! {
         /// What the container has now; differs from the spec while it is resized.
         pub resources: Option<LightResources>,
         /// What the node keeps for the container.
-        pub allocated_resources: Amounts,
+        pub allocated_resources: WrittenAmounts,
         /// Devices that the kubelet says the container has (KEP-4680); absent where the kubelet does not report them.
         pub allocated_resources_status: Vec<LightResourceStatus>,
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use super::pod::{Amounts, LightCondition, LightContainer, LightPod, LightResources};
+use super::pod::{LightCondition, LightContainer, LightPod, LightResources, WrittenAmounts};
 use super::spec_part as part;
 use baton_contract::image::ImageName;
 use baton_contract::{Quantity, key};
@@ -23,13 +23,13 @@ impl LightResources {
     }
 
     fn names_cpu_or_memory(&self) -> bool {
-        let names = |list: &Amounts| list.contains_key("cpu") || list.contains_key("memory");
+        let names = |list: &WrittenAmounts| list.contains_key("cpu") || list.contains_key("memory");
         names(&self.requests) || names(&self.limits)
     }
 
     /// Asked for and limited: CPU in thousandths, memory in bytes.
     fn cpu_and_memory(&self) -> ([i64; 2], [i64; 2]) {
-        let amount = |list: &Amounts, name: &str| list.get(name)?.parse::<Quantity>().ok();
+        let amount = |list: &WrittenAmounts, name: &str| list.get(name)?.parse::<Quantity>().ok();
         let asked =
             |name: &str| amount(if self.requests.contains_key(name) { &self.requests } else { &self.limits }, name);
         let cpu = |amount: Option<Quantity>| amount.map_or(0, Quantity::milli_value);

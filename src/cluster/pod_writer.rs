@@ -28,7 +28,7 @@ struct Binding<'a, A> {
     api_version: &'static str,
     kind: &'static str,
     metadata: BindingMeta<'a, A>,
-    target: Target<'a>,
+    target: EventTarget<'a>,
 }
 
 #[derive(Serialize)]
@@ -41,7 +41,7 @@ struct BindingMeta<'a, A> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Target<'a> {
+struct EventTarget<'a> {
     api_version: &'static str,
     kind: &'static str,
     name: &'a str,
@@ -70,7 +70,7 @@ impl PodWriter {
             api_version: "v1",
             kind: "Binding",
             metadata: BindingMeta { name, namespace, uid: pod.uid.as_str(), annotations },
-            target: Target { api_version: "v1", kind: "Node", name: node },
+            target: EventTarget { api_version: "v1", kind: "Node", name: node },
         };
         let body = match serde_json::to_vec(&binding) {
             Ok(body) => body,

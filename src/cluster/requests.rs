@@ -78,23 +78,23 @@ where
     }
 
     fn call(&mut self, mut request: Request<Q>) -> Self::Future {
-        let kind = Kind::of(request.uri());
-        if kind == Kind::List
+        let kind = RequestKind::of(request.uri());
+        if kind == RequestKind::List
             && let Some(uri) = newest(request.uri())
         {
             *request.uri_mut() = uri;
         }
-        let head = if kind == Kind::Other { self.by.answer } else { WATCH_HEAD };
+        let head = if kind == RequestKind::Other { self.by.answer } else { WATCH_HEAD };
         let what = format!("{} {}", request.method(), request.uri().path());
         let path: Box<str> = request.uri().path().into();
         let (sent, each, resumed) = (self.inner.call(request), self.by.answer, self.by.resumed.clone());
         Box::pin(async move {
             let late = |_| format!("the API server did not answer {what} within {} s", head.as_secs());
             let response = tokio::time::timeout(head, sent).await.map_err(late)??;
-            if kind == Kind::Other {
+            if kind == RequestKind::Other {
                 return Ok(response.map(|body| Body::new(TimeoutBody::new(each, body))));
             }
-            if kind == Kind::Resumption && response.status().is_success() {
+            if kind == RequestKind::Resumption && response.status().is_success() {
                 // Without a receiver the report is not needed.
                 let _ = resumed.0.send((path, clock::mono()));
             }
@@ -105,7 +105,7 @@ where
 
 /// The kinds of requests with rules of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum RequestKind {
     /// A watch that begins with the objects there are.
     List,
     /// A watch from a version on.
@@ -114,7 +114,7 @@ enum Kind {
     Other,
 }
 
-impl Kind {
+impl RequestKind {
     fn of(uri: &Uri) -> Self {
         let has = |wanted: &str| uri.query().is_some_and(|query| query.split('&').any(|pair| pair == wanted));
         match (has("watch=true"), has("sendInitialEvents=true")) {

@@ -7,7 +7,7 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 
 use super::client::{said, status_code};
-use baton_runtime::auth::{Judge, User};
+use baton_runtime::auth::{AccessJudge, User};
 
 /// Asks the API server with the daemon's own credentials.
 pub struct Reviews {
@@ -71,7 +71,7 @@ fn unjudged(what: &str, error: &kube::Error) -> String {
     said(error) + &advice
 }
 
-impl Judge for Reviews {
+impl AccessJudge for Reviews {
     fn identify<'a>(
         &'a self,
         token: &'a str,

@@ -31,19 +31,19 @@ pub struct SelectedLabels(Arc<Selected>);
 
 #[derive(Debug, Default)]
 struct Selected {
-    known: Mutex<Known>,
+    known: Mutex<KnownLabels>,
     new_key: Notify,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownLabels {
     keys: BTreeSet<Box<str>>,
     /// Pods of which some labels are left out.
     trimmed: BTreeSet<PodKey>,
 }
 
 /// Labels that the scheduler itself reads.
-impl Default for Known {
+impl Default for KnownLabels {
     fn default() -> Self {
         let keys = [gang::key::SUB_PRIORITY, keys::ROLE, keys::INDEX].map(Box::from);
         Self { keys: keys.into(), trimmed: BTreeSet::new() }
@@ -51,7 +51,7 @@ impl Default for Known {
 }
 
 impl SelectedLabels {
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownLabels> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

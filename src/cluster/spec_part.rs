@@ -16,9 +16,9 @@ use baton_decide::world::spec::{
 };
 
 /// Required and preferred terms.
-pub(super) type NodeAffinity = (Option<Vec<NodeTerm>>, Vec<(i64, NodeTerm)>);
+pub(super) type AffinityTerms = (Option<Vec<NodeTerm>>, Vec<(i64, NodeTerm)>);
 
-pub(super) fn node_affinity(affinity: Option<&core::NodeAffinity>) -> NodeAffinity {
+pub(super) fn node_affinity(affinity: Option<&core::NodeAffinity>) -> AffinityTerms {
     let Some(affinity) = affinity else { return (None, Vec::new()) };
     let required = affinity.required_during_scheduling_ignored_during_execution.as_ref();
     let preferred = affinity.preferred_during_scheduling_ignored_during_execution.iter().flatten();

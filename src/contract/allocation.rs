@@ -55,12 +55,12 @@ pub struct DeviceEntry {
     pub resources: BTreeMap<String, Quantity>,
     /// Virtual functions of a NIC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub extension: Option<Extension>,
+    pub extension: Option<DeviceExtension>,
 }
 
 /// Parts of a device that are devices of their own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
-pub struct Extension {
+pub struct DeviceExtension {
     /// SR-IOV virtual functions.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_empty")]
     pub vfs: Vec<Vf>,
@@ -290,7 +290,7 @@ mod tests {
                 minor,
                 id: DeviceId::parse(&id).unwrap(),
                 resources: [(key::GPU_CORE.to_owned(), Quantity::units(core)), (key::GPU_MEMORY.to_owned(), Quantity::bytes(memory))].into(),
-                extension: vf.map(|bus| Extension { vfs: vec![Vf { minor: 0, bus_id: DeviceId::parse(&bus).unwrap() }] }),
+                extension: vf.map(|bus| DeviceExtension { vfs: vec![Vf { minor: 0, bus_id: DeviceId::parse(&bus).unwrap() }] }),
             }
         }
     }

@@ -33,7 +33,7 @@ struct Raw {
 }
 
 #[derive(Serialize)]
-struct Printed<'a> {
+struct PrintedValue<'a> {
     version: u32,
     node: &'a str,
     containers: &'a BTreeMap<Box<str>, Entries>,
@@ -75,7 +75,7 @@ impl ContainerDevices {
 
     /// The annotation's text: compact JSON.
     pub fn print(&self) -> String {
-        let printed = Printed { version: VERSION, node: &self.node, containers: &self.containers };
+        let printed = PrintedValue { version: VERSION, node: &self.node, containers: &self.containers };
         serde_json::to_string(&printed).unwrap_or_default()
     }
 

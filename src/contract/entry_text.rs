@@ -71,7 +71,7 @@ fn push_number(out: &mut String, before: &str, number: i32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DeviceEntry, Extension, Vf};
+    use crate::{DeviceEntry, DeviceExtension, Vf};
     use proptest::prelude::*;
 
     proptest! {
@@ -90,7 +90,7 @@ mod tests {
                 minor,
                 id: id.clone(),
                 resources: amounts.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect(),
-                extension: (!vfs.is_empty()).then(|| Extension {
+                extension: (!vfs.is_empty()).then(|| DeviceExtension {
                     vfs: vfs.iter().map(|(minor, id)| Vf { minor: *minor, bus_id: id.clone() }).collect(),
                 }),
             };

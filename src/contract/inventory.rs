@@ -61,7 +61,7 @@ pub struct DeviceInfo {
     pub resources: BTreeMap<String, Quantity>,
     /// Its place in the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub topology: Option<DeviceTopology>,
+    pub topology: Option<DeviceLocation>,
     /// Groups of virtual functions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vf_groups: Vec<VfGroup>,
@@ -72,7 +72,7 @@ pub struct DeviceInfo {
 
 /// The place of a device in the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct DeviceTopology {
+pub struct DeviceLocation {
     /// CPU socket, −1 when unknown.
     #[serde(rename = "socketID")]
     pub socket_id: i32,

@@ -35,9 +35,9 @@ use baton_contract::tyjob::ScheduleState;
 use baton_contract::{PodKey, Shared};
 
 use allowance::Allowance;
-use placement::{Class, JobFacts};
+use placement::{JobClass, JobFacts};
 use start_limit::Start;
-use table::Tables;
+use table::JobTables;
 
 pub use record::{JobPolicy, JobScheduleStatus, JobWriteResult};
 
@@ -47,7 +47,7 @@ pub struct TyJobs {
     records: BTreeMap<PodKey, JobRecord>,
     /// Jobs to be reviewed.
     changed: BTreeSet<PodKey>,
-    tables: Tables,
+    tables: JobTables,
     /// Monotonic time of the last round.
     last_round: Option<Duration>,
     /// Position in the world's journal at the end of the last round: a node changed if it differs.
@@ -129,7 +129,7 @@ pub struct JobRecord {
     /// Reason and message that are reported when the pause after the present ones is over.
     pending: Option<(&'static str, String)>,
     /// The last classification.
-    pub class: Class,
+    pub class: JobClass,
     /// The job at the last review.
     last_seen: Option<Shared<JobFacts>>,
     /// Monotonic time since which the leader has an address.

@@ -11,7 +11,7 @@ use baton_cluster::client::status_code;
 /// The policies of one installation, as the API server has them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "state", content = "problems")]
-pub enum Policies {
+pub enum InstalledPolicies {
     /// Each is there as it was installed.
     InForce,
     /// None is there: a choice (`baton manifests --admission=off`), or not installed yet.
@@ -26,7 +26,7 @@ pub enum Policies {
 const RISK: &str =
     "what tenants and nodes write of assignments, node locks and devices is not refused (docs/security.md)";
 
-impl Policies {
+impl InstalledPolicies {
     /// Reads the policies of the installation in `namespace`, whose daemons lock nodes by the annotation `lock_key`.
     pub async fn read(client: &Client, namespace: &str, lock_key: &str) -> Result<Self, kube::Error> {
         let values = Values { namespace: namespace.to_owned(), ..Values::default() };

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use super::config::{self, ConfigError};
-use super::say::{Usage, remark};
+use super::say::{UsageError, remark};
 use super::settings;
 use super::{audit, complete, convert, cordon, daemon, doctor, explain, get, manifests, ui};
 use baton_decide::scheduler::rules::Plugins;
@@ -210,7 +210,7 @@ fn exit(outcome: anyhow::Result<ExitCode>) -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             remark(format_args!("baton: {}", words(error.as_ref())));
-            let wrong_words = error.is::<ConfigError>() || error.is::<Usage>();
+            let wrong_words = error.is::<ConfigError>() || error.is::<UsageError>();
             ExitCode::from(if wrong_words { 2 } else { 1 })
         }
     }

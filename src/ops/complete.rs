@@ -12,9 +12,9 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
 use super::get::device_names;
-use super::leader::{Leader, LeaderArgs};
+use super::leader::{LeaderArgs, LeaderClient};
 use super::live::Access;
-use super::say::{Usage, say};
+use super::say::{UsageError, say};
 use baton_contract::inventory::Device;
 use baton_decide::explain::GangView;
 
@@ -37,7 +37,7 @@ pub struct CompletionArgs {
 pub fn run(args: &CompletionArgs) -> anyhow::Result<()> {
     let shells = Shells::builtins();
     let Some(shell) = shells.completer(&args.shell) else {
-        return Err(Usage(format!("no completions for {:?}", args.shell)).into());
+        return Err(UsageError(format!("no completions for {:?}", args.shell)).into());
     };
     let mut script = Vec::new();
     shell.write_registration(VARIABLE, "baton", "baton", "baton", &mut script)?;
@@ -112,7 +112,7 @@ async fn gang_names() -> anyhow::Result<Vec<String>> {
         items: Vec<GangView>,
     }
     let args = LeaderArgs { admin_url: None, scheduler_namespace: "baton-system".to_owned() };
-    let Items { items } = Leader::find(&args, &Access::default()).await?.get("/gangs").await?;
+    let Items { items } = LeaderClient::find(&args, &Access::default()).await?.get("/gangs").await?;
     Ok(items.iter().map(|gang| format!("{}/{}", gang.namespace, gang.name)).collect())
 }
 

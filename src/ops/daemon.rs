@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{self, ConfigError, Loaded, Section, Setting, Source, load};
 use super::say::say;
-use super::settings::{self, Daemon};
+use super::settings::{self, DaemonSettings};
 use baton_agent as agent;
 use baton_decide::scheduler::rules::Plugins;
 use baton_runtime::{shutdown, telemetry};
@@ -84,10 +84,10 @@ fn wrong(command: &'static str, error: &dyn std::fmt::Display, sources: &Sources
 /// Reads the configuration of `baton <command>`.
 fn read<O: Default + 'static>(
     command: &str,
-    settings: &[Setting<Daemon<O>>],
-    sections: &[Section<Daemon<O>>],
+    settings: &[Setting<DaemonSettings<O>>],
+    sections: &[Section<DaemonSettings<O>>],
     matches: &ArgMatches,
-) -> Result<Loaded<Daemon<O>>, ConfigError> {
+) -> Result<Loaded<DaemonSettings<O>>, ConfigError> {
     let environment = |name: &str| std::env::var(name).ok();
     load(settings, sections, matches, &environment, &format!("baton {command}"))
 }
@@ -96,8 +96,8 @@ fn read<O: Default + 'static>(
 /// value.
 fn configure<O: Default + 'static>(
     command: &str,
-    settings: &[Setting<Daemon<O>>],
-    sections: &[Section<Daemon<O>>],
+    settings: &[Setting<DaemonSettings<O>>],
+    sections: &[Section<DaemonSettings<O>>],
     matches: &ArgMatches,
 ) -> anyhow::Result<(O, Sources)> {
     let loaded = read(command, settings, sections, matches)?;
@@ -115,11 +115,11 @@ fn configure<O: Default + 'static>(
 /// Reads the configuration of a command that ends by itself: it logs only with --log.
 pub(super) fn options<O: Default + 'static>(
     command: &str,
-    settings: &[Setting<Daemon<O>>],
+    settings: &[Setting<DaemonSettings<O>>],
     matches: &ArgMatches,
 ) -> anyhow::Result<O> {
     let environment = |name: &str| std::env::var(name).ok();
-    let loaded: Loaded<Daemon<O>> = load(settings, &[], matches, &environment, &format!("baton {command}"))?;
+    let loaded: Loaded<DaemonSettings<O>> = load(settings, &[], matches, &environment, &format!("baton {command}"))?;
     if matches!(loaded.sources.get("log"), Some(Source::Flag)) {
         let log = &loaded.options.log;
         telemetry::init(log.format, &log.filter)
@@ -137,7 +137,7 @@ pub(super) fn scheduler_options(matches: &ArgMatches) -> anyhow::Result<schedule
 }
 
 /// Logs every key, its value and the value's source in one line.
-fn report<O>(command: &str, settings: &[Setting<Daemon<O>>], loaded: &Loaded<Daemon<O>>) {
+fn report<O>(command: &str, settings: &[Setting<DaemonSettings<O>>], loaded: &Loaded<DaemonSettings<O>>) {
     let values = settings.iter().map(|setting| (setting, &loaded.sources[setting.name]));
     let effective: Vec<String> = values
         .map(|(setting, source)| format!("{}={:?} ({source})", setting.name, (setting.show)(&loaded.options)))

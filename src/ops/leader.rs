@@ -15,7 +15,7 @@ use kube::client::Body;
 use serde::de::DeserializeOwned;
 
 use super::live::{self, Access};
-use super::say::{Usage, remark};
+use super::say::{UsageError, remark};
 use baton_cluster::client::{self, status_code};
 use baton_runtime::auth::{AUDIENCE, HEADER};
 
@@ -51,14 +51,14 @@ pub struct LeaderArgs {
 }
 
 /// An empty variable counts as unset.
-fn admin_url(variable: Option<String>) -> Result<Option<Uri>, Usage> {
+fn admin_url(variable: Option<String>) -> Result<Option<Uri>, UsageError> {
     let Some(text) = variable.filter(|text| !text.is_empty()) else { return Ok(None) };
-    let url = text.parse().map_err(|error| Usage(format!("BATON_ADMIN_URL {text:?}: {error}")))?;
+    let url = text.parse().map_err(|error| UsageError(format!("BATON_ADMIN_URL {text:?}: {error}")))?;
     Ok(Some(url))
 }
 
 /// The leading scheduler, or a node daemon.
-pub struct Leader {
+pub struct LeaderClient {
     client: Client,
     /// Before each path.
     prefix: String,
@@ -71,12 +71,12 @@ pub struct Leader {
     others: Vec<String>,
 }
 
-impl Leader {
+impl LeaderClient {
     /// Finds it. A given address is used as it is.
     pub async fn find(args: &LeaderArgs, access: &Access) -> anyhow::Result<Self> {
         if let Some(url) = &args.admin_url.clone().or(admin_url(std::env::var("BATON_ADMIN_URL").ok())?) {
             if url.scheme_str() != Some("http") && url.scheme_str() != Some("https") {
-                return Err(Usage(format!("--admin-url {url}: expected a URL like https://127.0.0.1:9413")).into());
+                return Err(UsageError(format!("--admin-url {url}: expected a URL like https://127.0.0.1:9413")).into());
             }
             let token = match url.scheme_str() {
                 Some("https") => Some(viewer_token(access.connect().await?, &args.scheduler_namespace).await?),
@@ -352,20 +352,20 @@ mod tests {
         let (kubeconfig, address) = api_server().await;
         let access = Access { kubeconfig: Some(kubeconfig.path().to_owned()), context: None };
         let args = LeaderArgs { admin_url: None, scheduler_namespace: "system".into() };
-        let leader = Leader::find(&args, &access).await.unwrap();
+        let leader = LeaderClient::find(&args, &access).await.unwrap();
         let queue: Value = leader.get("/queue").await.unwrap();
         assert_eq!(queue["leading"], true);
         assert_eq!(leader.rivals(), None);
         let torn = LeaderArgs { scheduler_namespace: "torn".into(), ..args.clone() };
-        let rivals = Leader::find(&torn, &access).await.unwrap().rivals().unwrap();
+        let rivals = LeaderClient::find(&torn, &access).await.unwrap().rivals().unwrap();
         assert!(rivals.starts_with("pod torn/two and pod torn/one lead at once"), "{rivals}");
         let nowhere = LeaderArgs { scheduler_namespace: "empty".into(), ..args };
-        let error = Leader::find(&nowhere, &access).await.err().unwrap().to_string();
+        let error = LeaderClient::find(&nowhere, &access).await.err().unwrap().to_string();
         assert!(error.contains("namespace empty") && error.contains("--admin-url"), "{error}");
         // An address is used as it is, and over plain HTTP nothing is shown to it.
         let url = format!("http://{address}/admin").parse().unwrap();
         let direct = LeaderArgs { admin_url: Some(url), ..nowhere };
-        let leader = Leader::find(&direct, &Access::default()).await.unwrap();
+        let leader = LeaderClient::find(&direct, &Access::default()).await.unwrap();
         let queue: Value = leader.get("/queue").await.unwrap();
         assert_eq!(queue["leading"], true);
     }
@@ -375,7 +375,7 @@ mod tests {
         let ask = async |path: &str| {
             let url = format!("http://{address}/{path}").parse().unwrap();
             let args = LeaderArgs { admin_url: Some(url), scheduler_namespace: "system".into() };
-            Leader::find(&args, &Access::default()).await.unwrap().get::<Value>("/queue").await
+            LeaderClient::find(&args, &Access::default()).await.unwrap().get::<Value>("/queue").await
         };
         assert_eq!(ask("busy").await.unwrap()["leading"], true);
         let why = ask("flooded").await.unwrap_err().to_string();

@@ -27,4 +27,4 @@ pub fn remark(line: impl Display) {
 /// A command line that cannot be used. Ends the process with exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Usage(pub String);
+pub struct UsageError(pub String);

@@ -44,7 +44,7 @@ const BACKLOG: u32 = 1024;
 /// Answers one probe: the text goes to the client, with 200 or 503.
 pub type Check = Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
 /// Prints the metrics in OpenMetrics text.
-pub type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
+pub type PrintMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// Who is served on the admin address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -119,7 +119,7 @@ pub struct Answers {
     /// `/leading`: this is the one process that works; `None` where every process does.
     pub leading: Option<Check>,
     /// `/metrics`.
-    pub metrics: Metrics,
+    pub metrics: PrintMetrics,
     /// What else the admin address answers.
     pub questions: Router,
     /// Its paths, for the list at `/`.
@@ -147,13 +147,13 @@ pub enum PortError {
 }
 
 /// The open addresses of a daemon.
-pub struct Ports {
+pub struct OpenPorts {
     probes: Option<TcpListener>,
     admin: Option<(TcpListener, Option<Tls>)>,
     auth: AdminAuth,
 }
 
-impl Ports {
+impl OpenPorts {
     /// Opens the addresses. Port 0 takes a free port.
     pub fn open(options: &PortOptions) -> Result<Self, PortError> {
         let probes = match options.probe_listen {
@@ -286,7 +286,7 @@ async fn probe(check: Check) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use super::super::auth::{Judge, User};
+    use super::super::auth::{AccessJudge, User};
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
@@ -309,7 +309,7 @@ mod tests {
 
     /// Knows no token.
     struct Stranger;
-    impl Judge for Stranger {
+    impl AccessJudge for Stranger {
         fn identify<'a>(&'a self, _: &'a str, _: Option<&'a str>) -> BoxFuture<'a, Result<Option<User>, String>> {
             Box::pin(async { Ok(None) })
         }
@@ -327,7 +327,7 @@ mod tests {
 
     fn serve(auth: AdminAuth) -> Served {
         let options = PortOptions { probe_listen: Some(HERE), listen: Some(HERE), auth, ..PortOptions::on(0, 0) };
-        let ports = Ports::open(&options).unwrap();
+        let ports = OpenPorts::open(&options).unwrap();
         let (probes, admin) = (ports.probe_address().unwrap(), ports.admin_address().unwrap());
         let stop = CancellationToken::new();
         let guard = Guard::new(Arc::new(Stranger), || Duration::ZERO);
@@ -452,7 +452,7 @@ mod tests {
             tls_key: Some("/nonexistent.key".into()),
             ..PortOptions::on(0, 0)
         };
-        let said = Ports::open(&options).err().unwrap().to_string();
+        let said = OpenPorts::open(&options).err().unwrap().to_string();
         assert!(said.contains("--admin-tls-cert") && said.contains("/nonexistent.crt"), "{said}");
     }
 }

@@ -58,7 +58,7 @@ pub struct User {
 }
 
 /// Who knows tokens and rights. An error says why there is no answer, and what to do.
-pub trait Judge: Send + Sync {
+pub trait AccessJudge: Send + Sync {
     /// The user that a token for this audience (the API server's own when `None`) stands for.
     fn identify<'a>(&'a self, token: &'a str, audience: Option<&'a str>)
     -> BoxFuture<'a, Result<Option<User>, String>>;
@@ -68,7 +68,7 @@ pub trait Judge: Send + Sync {
 
 /// Why a request is not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
+pub enum AuthRefusal {
     /// There is no token.
     NoToken,
     /// The token stands for no user, or is for others.
@@ -83,7 +83,7 @@ pub enum Refusal {
     Unjudged(String),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for AuthRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoToken => f.write_str(
@@ -106,7 +106,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for AuthRefusal {
     fn into_response(self) -> Response {
         let status = match &self {
             Self::NoToken | Self::BadToken => StatusCode::UNAUTHORIZED,
@@ -125,9 +125,9 @@ impl IntoResponse for Refusal {
 }
 
 /// What is remembered, and until when.
-struct Memory<K, V>(BTreeMap<K, (Duration, V)>);
+struct Remembered<K, V>(BTreeMap<K, (Duration, V)>);
 
-impl<K: Ord + Clone, V: Clone> Memory<K, V> {
+impl<K: Ord + Clone, V: Clone> Remembered<K, V> {
     fn recall(&self, key: &K, now: Duration) -> Option<V> {
         self.0.get(key).filter(|(until, _)| now < *until).map(|(_, value)| value.clone())
     }
@@ -167,19 +167,19 @@ fn digest(parts: &[&[u8]]) -> Digest {
 /// Lets requests of users through that have the right to the path. Cheap to clone.
 #[derive(Clone)]
 pub struct Guard {
-    judge: Arc<dyn Judge>,
+    judge: Arc<dyn AccessJudge>,
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
-    memory: Arc<Mutex<Known>>,
+    memory: Arc<Mutex<KnownTokens>>,
     patience: Duration,
     at_once: Arc<Semaphore>,
 }
 
 /// What is right and what is not are kept apart, so that no number of strangers takes the place of a user.
-struct Known {
-    users: Memory<Digest, User>,
-    unknown: Memory<Digest, ()>,
-    allowed: Memory<Digest, ()>,
-    denied: Memory<Digest, ()>,
+struct KnownTokens {
+    users: Remembered<Digest, User>,
+    unknown: Remembered<Digest, ()>,
+    allowed: Remembered<Digest, ()>,
+    denied: Remembered<Digest, ()>,
     /// A second, and the questions about strangers in it by machine.
     strangers: (u64, BTreeMap<Option<Peer>, u32>),
     /// Until when the judge is left alone, and what it said.
@@ -188,12 +188,12 @@ struct Known {
 
 impl Guard {
     /// Asks this judge; `clock` is monotonic.
-    pub fn new(judge: Arc<dyn Judge>, clock: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
-        let memory = Known {
-            users: Memory(BTreeMap::new()),
-            unknown: Memory(BTreeMap::new()),
-            allowed: Memory(BTreeMap::new()),
-            denied: Memory(BTreeMap::new()),
+    pub fn new(judge: Arc<dyn AccessJudge>, clock: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        let memory = KnownTokens {
+            users: Remembered(BTreeMap::new()),
+            unknown: Remembered(BTreeMap::new()),
+            allowed: Remembered(BTreeMap::new()),
+            denied: Remembered(BTreeMap::new()),
             strangers: Default::default(),
             failed: None,
         };
@@ -202,17 +202,28 @@ impl Guard {
     }
 
     /// Whether a request of these headers from this machine may be served.
-    pub async fn check(&self, headers: &HeaderMap, verb: &str, path: &str, from: Option<Peer>) -> Result<(), Refusal> {
-        let (token, audience) = token(headers).ok_or(Refusal::NoToken)?;
+    pub async fn check(
+        &self,
+        headers: &HeaderMap,
+        verb: &str,
+        path: &str,
+        from: Option<Peer>,
+    ) -> Result<(), AuthRefusal> {
+        let (token, audience) = token(headers).ok_or(AuthRefusal::NoToken)?;
         if token.len() > LONGEST.0 || path.len() > LONGEST.1 {
-            return Err(Refusal::TooLong);
+            return Err(AuthRefusal::TooLong);
         }
-        let user = self.identify(token, audience, from).await?.ok_or(Refusal::BadToken)?;
+        let user = self.identify(token, audience, from).await?.ok_or(AuthRefusal::BadToken)?;
         let name = user.name.clone();
-        if self.allows(user, verb, path, from).await? { Ok(()) } else { Err(Refusal::Forbidden(name)) }
+        if self.allows(user, verb, path, from).await? { Ok(()) } else { Err(AuthRefusal::Forbidden(name)) }
     }
 
-    async fn identify(&self, token: &str, audience: Option<&str>, from: Option<Peer>) -> Result<Option<User>, Refusal> {
+    async fn identify(
+        &self,
+        token: &str,
+        audience: Option<&str>,
+        from: Option<Peer>,
+    ) -> Result<Option<User>, AuthRefusal> {
         let key = digest(&[audience.unwrap_or_default().as_bytes(), token.as_bytes()]);
         {
             let (mut known, now) = (self.known(), (self.clock)());
@@ -235,7 +246,7 @@ impl Guard {
         Ok(found)
     }
 
-    async fn allows(&self, user: User, verb: &str, path: &str, from: Option<Peer>) -> Result<bool, Refusal> {
+    async fn allows(&self, user: User, verb: &str, path: &str, from: Option<Peer>) -> Result<bool, AuthRefusal> {
         let key = digest(&[format!("{user:?}").as_bytes(), verb.as_bytes(), path.as_bytes()]);
         {
             let (mut known, now) = (self.known(), (self.clock)());
@@ -260,10 +271,13 @@ impl Guard {
     }
 
     /// After a failure every question gets the same answer for a moment, so that clients do not all ask a failing API server at once.
-    async fn answer<'a, T>(&self, question: impl FnOnce() -> BoxFuture<'a, Result<T, String>>) -> Result<T, Refusal> {
+    async fn answer<'a, T>(
+        &self,
+        question: impl FnOnce() -> BoxFuture<'a, Result<T, String>>,
+    ) -> Result<T, AuthRefusal> {
         let failed = self.known().failed.clone().filter(|(until, _)| (self.clock)() < *until);
         if let Some((_, why)) = failed {
-            return Err(Refusal::Unjudged(why));
+            return Err(AuthRefusal::Unjudged(why));
         }
         let asked = async {
             let _turn = self.at_once.acquire().await;
@@ -273,29 +287,29 @@ impl Guard {
         let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {:?}", self.patience)));
         answer.map_err(|why| {
             self.known().failed = Some(((self.clock)() + PAUSE, why.clone()));
-            Refusal::Unjudged(why)
+            AuthRefusal::Unjudged(why)
         })
     }
 
     /// Held for a few instructions only.
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownTokens> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Known {
-    fn count_stranger(&mut self, from: Option<Peer>, now: Duration) -> Result<(), Refusal> {
+impl KnownTokens {
+    fn count_stranger(&mut self, from: Option<Peer>, now: Duration) -> Result<(), AuthRefusal> {
         let (second, counts) = &mut self.strangers;
         if *second != now.as_secs() {
             (*second, *counts) = (now.as_secs(), BTreeMap::new());
         }
         let all: u32 = counts.values().sum();
         if all >= STRANGERS.1 {
-            return Err(Refusal::Strangers);
+            return Err(AuthRefusal::Strangers);
         }
         let count = counts.entry(from).or_default();
         if *count >= STRANGERS.0 {
-            return Err(Refusal::Strangers);
+            return Err(AuthRefusal::Strangers);
         }
         *count += 1;
         Ok(())
@@ -352,7 +366,7 @@ mod tests {
         fails: bool,
     }
 
-    impl Judge for Registrar {
+    impl AccessJudge for Registrar {
         fn identify<'a>(
             &'a self,
             token: &'a str,
@@ -376,7 +390,7 @@ mod tests {
 
     /// Gives no answer.
     struct Silent;
-    impl Judge for Silent {
+    impl AccessJudge for Silent {
         fn identify<'a>(&'a self, _: &'a str, _: Option<&'a str>) -> BoxFuture<'a, Result<Option<User>, String>> {
             Box::pin(std::future::pending())
         }
@@ -397,19 +411,19 @@ mod tests {
         HeaderMap::from_iter([(header::AUTHORIZATION, format!("Bearer {token}").parse().unwrap())])
     }
 
-    async fn get(guard: &Guard, token: &str, path: &str) -> Result<(), Refusal> {
+    async fn get(guard: &Guard, token: &str, path: &str) -> Result<(), AuthRefusal> {
         guard.check(&bearer(token), "get", path, None).await
     }
 
     #[tokio::test]
     async fn a_token_and_a_right_are_needed_and_the_refusal_says_which_is_missing() {
         let (guard, ..) = guard(Registrar::default());
-        assert_eq!(guard.check(&HeaderMap::new(), "get", "/metrics", None).await, Err(Refusal::NoToken));
-        assert_eq!(get(&guard, "bad", "/metrics").await, Err(Refusal::BadToken));
+        assert_eq!(guard.check(&HeaderMap::new(), "get", "/metrics", None).await, Err(AuthRefusal::NoToken));
+        assert_eq!(get(&guard, "bad", "/metrics").await, Err(AuthRefusal::BadToken));
         assert_eq!(get(&guard, "good", "/metrics").await, Ok(()));
-        assert_eq!(get(&guard, "good", "/queue").await, Err(Refusal::Forbidden("good".into())));
+        assert_eq!(get(&guard, "good", "/queue").await, Err(AuthRefusal::Forbidden("good".into())));
         let basic = HeaderMap::from_iter([(header::AUTHORIZATION, "Basic good".parse().unwrap())]);
-        assert_eq!(guard.check(&basic, "get", "/metrics", None).await, Err(Refusal::NoToken));
+        assert_eq!(guard.check(&basic, "get", "/metrics", None).await, Err(AuthRefusal::NoToken));
     }
 
     #[tokio::test]
@@ -458,7 +472,7 @@ mod tests {
             for n in 0..1000 {
                 time.store(minute * 60_000 + 1000 + n * 60, Ordering::Relaxed);
                 let outcome = get(&guard, &format!("bad-{minute}-{n}"), "/metrics").await;
-                refused += usize::from(outcome == Err(Refusal::Strangers));
+                refused += usize::from(outcome == Err(AuthRefusal::Strangers));
             }
             assert_eq!(get(&guard, "good", "/metrics").await, Ok(()), "minute {minute}");
         }
@@ -476,15 +490,15 @@ mod tests {
         let mut refused = 0;
         for n in 0..1000 {
             let outcome = guard.check(&bearer(&format!("bad-{n}")), "get", "/metrics", from(1)).await;
-            refused += usize::from(outcome == Err(Refusal::Strangers));
+            refused += usize::from(outcome == Err(AuthRefusal::Strangers));
         }
         assert_eq!((judge.tokens.load(Ordering::Relaxed), refused), (10, 990));
         // A command brings a new token each time.
         assert_eq!(guard.check(&bearer("good-1"), "get", "/metrics", from(2)).await, Ok(()));
         let long = bearer(&"x".repeat(20_000));
-        assert_eq!(guard.check(&long, "get", "/metrics", from(2)).await, Err(Refusal::TooLong));
+        assert_eq!(guard.check(&long, "get", "/metrics", from(2)).await, Err(AuthRefusal::TooLong));
         let path = "/".repeat(2000);
-        assert_eq!(guard.check(&bearer("good-1"), "get", &path, from(2)).await, Err(Refusal::TooLong));
+        assert_eq!(guard.check(&bearer("good-1"), "get", &path, from(2)).await, Err(AuthRefusal::TooLong));
     }
 
     /// Prometheus scrapes every node daemon every 30 s.

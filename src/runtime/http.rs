@@ -64,7 +64,7 @@ pub struct Limits {
 }
 
 /// A connection that is open.
-struct Open {
+struct OpenConnection {
     task: AbortHandle,
     from: IpAddr,
     /// A request of it is in work.
@@ -88,12 +88,12 @@ impl Peer {
 }
 
 /// Which connection is cut for a new one.
-fn victim(open: &[Open]) -> Option<usize> {
+fn victim(open: &[OpenConnection]) -> Option<usize> {
     let mut counts = BTreeMap::<IpAddr, usize>::new();
     open.iter().for_each(|one| *counts.entry(one.from).or_default() += 1);
     let most = counts.values().max()?;
-    let idle = |one: &Open| !one.busy.load(Ordering::Relaxed);
-    let of_most = |one: &&Open| counts.get(&one.from) == Some(most);
+    let idle = |one: &OpenConnection| !one.busy.load(Ordering::Relaxed);
+    let of_most = |one: &&OpenConnection| counts.get(&one.from) == Some(most);
     let mut oldest = open.iter().enumerate().filter(|(_, one)| of_most(one));
     oldest.clone().find(|(_, one)| idle(one)).or_else(|| oldest.next()).map(|(at, _)| at)
 }
@@ -103,7 +103,7 @@ impl HttpServer {
     pub async fn serve(self, router: Router, stop: CancellationToken) {
         let late = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, self.limits.answer.unwrap_or(NEVER));
         let router = router.layer(late).layer(CatchPanicLayer::new());
-        let (mut connections, mut open) = (JoinSet::new(), Vec::<Open>::new());
+        let (mut connections, mut open) = (JoinSet::new(), Vec::<OpenConnection>::new());
         loop {
             let (stream, peer) = tokio::select! {
                 () = stop.cancelled() => break,
@@ -129,7 +129,7 @@ impl HttpServer {
                 // Its end by age needs no word: a client that is cut was asked to end before.
                 let _ = tokio::time::timeout(age, client.handshake(stream, router, stop)).await;
             });
-            open.push(Open { task, from: peer.0, busy });
+            open.push(OpenConnection { task, from: peer.0, busy });
             // A burst of connections does not keep those that came before from being served.
             tokio::task::yield_now().await;
         }
@@ -326,9 +326,9 @@ mod tests {
         assert!(busy.try_read(&mut head).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
     }
 
-    fn open(from: u8, busy: bool) -> Open {
+    fn open(from: u8, busy: bool) -> OpenConnection {
         let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
-        Open { task, from: [10, 0, 0, from].into(), busy: Arc::new(AtomicBool::new(busy)) }
+        OpenConnection { task, from: [10, 0, 0, from].into(), busy: Arc::new(AtomicBool::new(busy)) }
     }
 
     #[tokio::test]

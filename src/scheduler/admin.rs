@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::manifest;
-use super::metrics::Metrics;
+use super::metrics::SchedulerMetrics;
 use baton_contract::PodKey;
 use baton_contract::gang::GangId;
 use baton_contract::key::MAX_OBJECT;
@@ -31,14 +31,14 @@ const TURN: Duration = Duration::from_secs(2);
 const AT_ONCE: usize = 2;
 
 /// Answers from a snapshot of the scheduler.
-type Ask = Box<dyn FnOnce(&Scheduler, Moment) + Send>;
+type SnapshotReader = Box<dyn FnOnce(&Scheduler, Moment) + Send>;
 
 /// A question to the event loop.
 pub enum Question {
     /// Is the world complete, and does this process lead?
     State(oneshot::Sender<LoopState>),
     /// Something that takes time: the event loop hands a snapshot out and goes on.
-    Ask(Ask),
+    Ask(SnapshotReader),
 }
 
 /// State of the event loop.
@@ -58,7 +58,7 @@ struct Questions {
 }
 
 /// What probes and questions are answered.
-pub fn answers(questions: mpsc::Sender<Question>, metrics: Metrics) -> Answers {
+pub fn answers(questions: mpsc::Sender<Question>, metrics: SchedulerMetrics) -> Answers {
     let questions = Questions { out: questions, permits: Arc::new(Semaphore::new(AT_ONCE)) };
     let check = |judge: fn(LoopState) -> Result<String, String>| -> Check {
         let questions = questions.clone();

@@ -17,7 +17,7 @@ use super::admin::{self, LoopState, Question};
 use super::backpressure::Backpressure;
 use super::executor::Executor;
 use super::extender::{self, ExtenderError, ExtenderRequest, Front, PendingRequests};
-use super::metrics::Metrics;
+use super::metrics::SchedulerMetrics;
 use super::options::{OptionsError, SchedulerOptions};
 use super::write_order::WriteOrder;
 use baton_cluster::client::{ConnectError, connect_as};
@@ -40,7 +40,7 @@ use baton_decide::scheduler::queue::QueuePolicy;
 use baton_decide::scheduler::rules::{Plugins, RegistryError};
 use baton_decide::scheduler::{Config, EffectResult, Effects, Moment, Scheduler};
 use baton_decide::world::{WorldEvent, WorldPolicy};
-use baton_runtime::admin::{PortError, Ports};
+use baton_runtime::admin::{OpenPorts, PortError};
 use baton_runtime::auth::Guard;
 use baton_runtime::clock;
 use baton_runtime::http::HttpServer;
@@ -96,7 +96,7 @@ pub async fn run(options: SchedulerOptions, plugins: &Plugins, stop: Cancellatio
 pub struct SchedulerDaemon {
     options: SchedulerOptions,
     client: Client,
-    ports: Ports,
+    ports: OpenPorts,
     extender: Option<HttpServer>,
     scheduler: Scheduler,
 }
@@ -113,7 +113,7 @@ impl SchedulerDaemon {
         let plugins = plugins.configured(&options.plugin_set()?)?;
         let client = connect_as("baton-scheduler", options.kubeconfig.as_deref()).await?;
         let scheduler = Scheduler::new(scheduler_config(&options), plugins);
-        let ports = Ports::open(&options.ports)?;
+        let ports = OpenPorts::open(&options.ports)?;
         let extender = options.extender.open()?;
         Ok(Self { options, client, ports, extender, scheduler })
     }
@@ -139,7 +139,7 @@ impl SchedulerDaemon {
         let labels = SelectedLabels::default();
         let missing = start_feeds(&client, &settings, &locks, &labels, &feed_out, &mut tasks);
         drop(feed_out);
-        let metrics = Metrics::new();
+        let metrics = SchedulerMetrics::new();
         let guard = Guard::new(Arc::new(Reviews::new(client.clone())), clock::mono);
         tokio::spawn(ports.serve(admin::answers(question_out.clone(), metrics.clone()), guard, stop.clone()));
         let pods = PodWriter::new(client.clone(), options.periods.bind_timeout, labels);
@@ -191,7 +191,7 @@ struct EventLoop {
     scheduler: Scheduler,
     executor: Arc<Executor>,
     leadership: Leadership,
-    metrics: Metrics,
+    metrics: SchedulerMetrics,
     /// Feeds whose first list is not complete.
     missing: BTreeSet<&'static str>,
     /// Binds of kube-scheduler that wait for their answer.

@@ -13,7 +13,7 @@ use baton_decide::scheduler::Scheduler;
 use baton_decide::scheduler::earmarks::Earmark;
 use baton_decide::scheduler::queue::QueueState;
 use baton_decide::tyjob::JobRecord;
-use baton_decide::tyjob::placement::Class;
+use baton_decide::tyjob::placement::JobClass;
 use baton_decide::world::World;
 use baton_runtime::clock;
 use baton_runtime::metrics::{FloatGauge, MetricSet};
@@ -23,7 +23,7 @@ type Agents = Family<[(&'static str, &'static str); 1], Gauge>;
 
 /// Counters and gauges; cheap to share.
 #[derive(Clone)]
-pub struct Metrics {
+pub struct SchedulerMetrics {
     set: Arc<MetricSet>,
     counters: [Counter; COUNTERS.len()],
     gauges: [Gauge; GAUGES.len()],
@@ -67,7 +67,7 @@ const GAUGES: [(&str, &str); 10] = [
     ("job_reservations", "Places of TYJobs that no pod has taken yet"),
 ];
 
-impl Metrics {
+impl SchedulerMetrics {
     /// All at zero.
     pub fn new() -> Self {
         let mut set = MetricSet::new("baton_scheduler");
@@ -130,7 +130,7 @@ impl Metrics {
             }
         }
         let records = scheduler.tyjobs().records().values();
-        let waiting_jobs = records.clone().filter(|record| record.class == Class::Waiting).count();
+        let waiting_jobs = records.clone().filter(|record| record.class == JobClass::Waiting).count();
         let reservations: usize = records.map(JobRecord::reservations).sum();
         let values = [
             i64::from(scheduler.is_leading()),
@@ -165,7 +165,7 @@ impl Metrics {
     }
 }
 
-impl Default for Metrics {
+impl Default for SchedulerMetrics {
     fn default() -> Self {
         Self::new()
     }
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn every_metric_is_documented() {
-        super::documented::check(&Metrics::new().print(), "baton scheduler");
+        super::documented::check(&SchedulerMetrics::new().print(), "baton scheduler");
     }
 
     #[test]

@@ -9,11 +9,11 @@ use tokio::sync::oneshot;
 use baton_contract::PodUid;
 
 /// Nothing is ever sent: the end of the write drops the other side.
-type Ended = oneshot::Receiver<()>;
+type WriteEnd = oneshot::Receiver<()>;
 
 /// The last write under way of each pod.
 #[derive(Debug, Clone, Default)]
-pub struct WriteOrder(Arc<Mutex<BTreeMap<PodUid, (u64, Ended)>>>);
+pub struct WriteOrder(Arc<Mutex<BTreeMap<PodUid, (u64, WriteEnd)>>>);
 
 /// One write in the order of its pod. The next one goes out when this is dropped.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct OrderedWrite {
     order: WriteOrder,
     pod: PodUid,
     number: u64,
-    before: Option<Ended>,
+    before: Option<WriteEnd>,
     _running: oneshot::Sender<()>,
 }
 

@@ -11,9 +11,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::event_loop::{Pace, Term, TermEnd};
-use super::metrics::Metrics;
+use super::metrics::ControllerMetrics;
 use super::options::ControllerOptions;
-use super::reconcile::Context;
+use super::reconcile::ReconcileContext;
 use baton_cluster::client::{ConnectError, connect_as};
 use baton_cluster::controller_feed::start_controller_feeds;
 use baton_cluster::controller_writer::JobWriter;
@@ -21,7 +21,7 @@ use baton_cluster::leadership::{Campaign, identity};
 use baton_cluster::notice::Notices;
 use baton_cluster::restored::Restored;
 use baton_cluster::reviews::Reviews;
-use baton_runtime::admin::{Answers, PortError, Ports};
+use baton_runtime::admin::{Answers, OpenPorts, PortError};
 use baton_runtime::auth::Guard;
 use baton_runtime::clock;
 use baton_runtime::options::OptionError;
@@ -57,7 +57,7 @@ pub enum ControllerError {
 pub struct Controller {
     options: ControllerOptions,
     client: Client,
-    ports: Ports,
+    ports: OpenPorts,
 }
 
 impl Controller {
@@ -65,14 +65,14 @@ impl Controller {
     pub async fn new(options: ControllerOptions) -> Result<Self, ControllerError> {
         options.validate()?;
         let client = connect_as("baton-controller", options.kubeconfig.as_deref()).await?;
-        let ports = Ports::open(&options.ports)?;
+        let ports = OpenPorts::open(&options.ports)?;
         Ok(Self { options, client, ports })
     }
 
     /// Runs until `stop`, then gives the Lease away.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ControllerError> {
         let Self { options, client, ports } = self;
-        let metrics = Metrics::new();
+        let metrics = ControllerMetrics::new();
         let (pulse, last_pulse) = watch::channel(clock::mono());
         let guard = Guard::new(Arc::new(Reviews::new(client.clone())), clock::mono);
         tokio::spawn(ports.serve(answers(metrics.clone(), last_pulse), guard, stop.clone()));
@@ -82,7 +82,7 @@ impl Controller {
         let (leadership, mut changed) = (campaign.leadership.clone(), campaign.changed.clone());
         let (notices, _writer) =
             Notices::start(client.clone(), &options.leader.lease_name, &name, || std::future::ready(()));
-        let context = Context {
+        let context = ReconcileContext {
             writer: JobWriter::new(client.clone()),
             notices,
             leadership: leadership.clone(),
@@ -122,7 +122,7 @@ impl Controller {
 }
 
 /// One term. Its watches are fresh, so that no decision rests on what was true before the former leader's last write.
-async fn term(client: &Client, context: Context, pace: Pace, pulse: &watch::Sender<Duration>) -> TermEnd {
+async fn term(client: &Client, context: ReconcileContext, pace: Pace, pulse: &watch::Sender<Duration>) -> TermEnd {
     let (out, mut messages) = mpsc::channel(BACKLOG);
     let mut tasks = JoinSet::new();
     let missing = start_controller_feeds(client, &out, &mut tasks);
@@ -141,7 +141,7 @@ async fn term(client: &Client, context: Context, pace: Pace, pulse: &watch::Send
 }
 
 /// What probes and questions are answered. `pulse` is the monotonic time of the loop's last round.
-fn answers(metrics: Metrics, pulse: watch::Receiver<Duration>) -> Answers {
+fn answers(metrics: ControllerMetrics, pulse: watch::Receiver<Duration>) -> Answers {
     let (ready, scraped) = (metrics.clone(), metrics);
     Answers {
         live: Arc::new(move || {

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::cache::{JobCache, JobKey};
-use super::reconcile::{Context, ReconcileRequest, Reconciled, reconcile};
+use super::reconcile::{ReconcileContext, ReconcileRequest, Reconciled, reconcile};
 use baton_cluster::controller_feed::ControllerEvent;
 use baton_cluster::feed::FeedMessage;
 use baton_decide::tyjob::stages::CreateFailure;
@@ -35,7 +35,7 @@ pub struct Pace {
 
 /// One term of leadership: it begins with an empty cache and fresh watches.
 pub struct Term {
-    context: Context,
+    context: ReconcileContext,
     pace: Pace,
     cache: JobCache,
     /// Watches whose first list is not complete.
@@ -62,7 +62,7 @@ pub enum TermEnd {
 
 impl Term {
     /// A term that waits for the first lists of the watches `missing`.
-    pub fn new(context: Context, pace: Pace, missing: BTreeSet<&'static str>) -> Self {
+    pub fn new(context: ReconcileContext, pace: Pace, missing: BTreeSet<&'static str>) -> Self {
         Self {
             context,
             pace,

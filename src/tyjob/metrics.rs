@@ -34,7 +34,7 @@ pub enum Counted {
 
 /// Counters and gauges; cheap to share.
 #[derive(Clone)]
-pub struct Metrics {
+pub struct ControllerMetrics {
     set: Arc<MetricSet>,
     counters: [Counter; COUNTERS.len()],
     leading: Gauge,
@@ -44,7 +44,7 @@ pub struct Metrics {
     complete: Arc<AtomicBool>,
 }
 
-impl Metrics {
+impl ControllerMetrics {
     pub fn new() -> Self {
         let mut set = MetricSet::new("baton_controller");
         Self {
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn every_metric_is_documented() {
-        let metrics = Metrics::new();
+        let metrics = ControllerMetrics::new();
         metrics.jobs.get_or_create(&[("stage", "Running")]).set(1);
         super::documented::check(&metrics.print(), "baton controller");
     }

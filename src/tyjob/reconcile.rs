@@ -8,7 +8,7 @@ use futures::StreamExt;
 use jiff::Timestamp;
 
 use super::cache::{CachedJob, JobKey};
-use super::metrics::{Counted, Metrics};
+use super::metrics::{ControllerMetrics, Counted};
 use baton_cluster::client::status_code;
 use baton_cluster::controller_feed::OwnedPod;
 use baton_cluster::controller_writer::{JobWrite, JobWriter, PodMade};
@@ -24,11 +24,11 @@ const AT_ONCE: usize = 8;
 
 /// What every reconciliation needs.
 #[derive(Clone)]
-pub struct Context {
+pub struct ReconcileContext {
     pub writer: JobWriter,
     pub notices: Notices,
     pub leadership: Leadership,
-    pub metrics: Metrics,
+    pub metrics: ControllerMetrics,
     /// `spec.schedulerName` of the pods.
     pub scheduler_name: Arc<str>,
 }
@@ -60,7 +60,7 @@ pub struct Reconciled {
     pub again: bool,
 }
 
-pub async fn reconcile(context: Context, request: ReconcileRequest) -> Reconciled {
+pub async fn reconcile(context: ReconcileContext, request: ReconcileRequest) -> Reconciled {
     let mut result = Reconciled { key: request.key.clone(), trouble: request.trouble.clone(), ..Reconciled::default() };
     match try_reconcile(&context, request, &mut result).await {
         Ok(()) => {}
@@ -86,7 +86,11 @@ impl From<kube::Error> for Stop {
     }
 }
 
-async fn try_reconcile(context: &Context, request: ReconcileRequest, result: &mut Reconciled) -> Result<(), Stop> {
+async fn try_reconcile(
+    context: &ReconcileContext,
+    request: ReconcileRequest,
+    result: &mut Reconciled,
+) -> Result<(), Stop> {
     let ReconcileRequest { job: CachedJob { job, unreadable }, mut pods, trouble, .. } = request;
     context.may_write()?;
     confirm_nodes(context, &mut pods).await?;
@@ -134,7 +138,7 @@ async fn try_reconcile(context: &Context, request: ReconcileRequest, result: &mu
 
 /// A leader pod counts as gone only when the API server says so: the watch of pods may be behind the watch of TYJobs.
 async fn confirm_leader(
-    context: &Context,
+    context: &ReconcileContext,
     job: &TyJob,
     pods: &mut Vec<PodView>,
     result: &mut Reconciled,
@@ -156,7 +160,7 @@ async fn confirm_leader(
 }
 
 /// A node counts as gone only when the API server says so: the watch of nodes may be behind the watch of pods.
-async fn confirm_nodes(context: &Context, pods: &mut [PodView]) -> Result<(), Stop> {
+async fn confirm_nodes(context: &ReconcileContext, pods: &mut [PodView]) -> Result<(), Stop> {
     let mut there: BTreeMap<String, bool> = BTreeMap::new();
     for pod in pods.iter_mut().filter(|pod| pod.reachability == NodeReachability::Gone) {
         let Some(node) = pod.node.clone() else { continue };
@@ -173,7 +177,12 @@ async fn confirm_nodes(context: &Context, pods: &mut [PodView]) -> Result<(), St
 }
 
 /// Performs effects in their order. Pods are made and deleted several at once.
-async fn perform(context: &Context, job: &TyJob, effects: Vec<JobEffect>, result: &mut Reconciled) -> Result<(), Stop> {
+async fn perform(
+    context: &ReconcileContext,
+    job: &TyJob,
+    effects: Vec<JobEffect>,
+    result: &mut Reconciled,
+) -> Result<(), Stop> {
     let (of_pods, others): (Vec<_>, Vec<_>) = effects.into_iter().partition(|effect| {
         matches!(effect, JobEffect::Create { .. } | JobEffect::Delete { .. } | JobEffect::Reserve { .. })
     });
@@ -228,7 +237,11 @@ async fn perform(context: &Context, job: &TyJob, effects: Vec<JobEffect>, result
     stop.map_or(Ok(()), Err)
 }
 
-async fn perform_one(context: &Context, job: &TyJob, effect: JobEffect) -> Result<Option<(String, PodMade)>, Stop> {
+async fn perform_one(
+    context: &ReconcileContext,
+    job: &TyJob,
+    effect: JobEffect,
+) -> Result<Option<(String, PodMade)>, Stop> {
     context.may_write()?;
     match effect {
         JobEffect::Create { name, body } => {
@@ -255,7 +268,7 @@ async fn perform_one(context: &Context, job: &TyJob, effect: JobEffect) -> Resul
     }
 }
 
-async fn finalize(context: &Context, job: &TyJob, present: bool, result: &mut Reconciled) -> Result<(), Stop> {
+async fn finalize(context: &ReconcileContext, job: &TyJob, present: bool, result: &mut Reconciled) -> Result<(), Stop> {
     context.may_write()?;
     match context.writer.finalizer(job, present).await? {
         JobWrite::Done(written) => result.job = Some(written),
@@ -265,13 +278,13 @@ async fn finalize(context: &Context, job: &TyJob, present: bool, result: &mut Re
     Ok(())
 }
 
-impl Context {
+impl ReconcileContext {
     fn may_write(&self) -> Result<(), Stop> {
         if self.leadership.leads(clock::mono()) { Ok(()) } else { Err(Stop::NotLeading) }
     }
 }
 
-fn record_event(context: &Context, job: &TyJob, warning: bool, reason: &'static str, message: String) {
+fn record_event(context: &ReconcileContext, job: &TyJob, warning: bool, reason: &'static str, message: String) {
     let meta = &job.metadata;
     let subject = Subject::Job {
         namespace: meta.namespace.clone().unwrap_or_default(),

@@ -57,14 +57,14 @@ pub struct AnswerError {
 }
 
 /// Answers from the table of the moment.
-pub struct Answers {
+pub struct AllocateAnswers {
     options: Arc<AgentOptions>,
     table: ArcSwap<DeviceTable>,
     /// One clean-up at a time: a tenant may have left millions of files, and there are few threads.
     cleaning: Arc<Mutex<()>>,
 }
 
-impl Answers {
+impl AllocateAnswers {
     /// Answers by `options`, from an empty table.
     pub fn new(options: Arc<AgentOptions>) -> Self {
         Self { options, table: ArcSwap::default(), cleaning: Arc::default() }
@@ -76,7 +76,7 @@ impl Answers {
     }
 }
 
-impl Answerer for Answers {
+impl Answerer for AllocateAnswers {
     fn answer(&self, grant: &ContainerGrant) -> Result<ContainerAllocateResponse, AnswerError> {
         let table = self.table.load();
         let mut answer = ContainerAllocateResponse::default();

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::options::{DeviceIdStrategy, DeviceListStrategy};
-use baton_contract::{Extension, PodRef, Quantity, ShareIsolation, Vf, key};
+use baton_contract::{DeviceExtension, PodRef, Quantity, ShareIsolation, Vf, key};
 
 const GPU: &str = "GPU-5f1c2a90-0000-4000-8000-000000000003";
 const NIC: &str = "0000:3c:00.0";
 const VF: &str = "0000:3c:00.2";
 
-fn answers(change: impl FnOnce(&mut AgentOptions)) -> Answers {
+fn answers(change: impl FnOnce(&mut AgentOptions)) -> AllocateAnswers {
     let mut options = AgentOptions::default();
     change(&mut options);
     let parts = |kind: DeviceType, index: &str, nodes: &[&str]| DeviceNodes {
@@ -30,7 +30,7 @@ fn answers(change: impl FnOnce(&mut AgentOptions)) -> Answers {
     let devices = devices.map(|(id, parts)| (DeviceId::parse(id).unwrap(), parts)).into();
     let table =
         DeviceTable { devices, control: vec!["/dev/nvidiactl".into()], driver: Vec::new(), ..DeviceTable::default() };
-    let answers = Answers::new(Arc::new(options));
+    let answers = AllocateAnswers::new(Arc::new(options));
     answers.replace(Arc::new(table));
     answers
 }
@@ -89,7 +89,8 @@ fn without_cdi_a_nic_comes_as_its_device_nodes() {
 #[test]
 fn a_virtual_function_is_given_instead_of_its_nic() {
     let mut grant = grant(DeviceType::Rdma, NIC, false);
-    grant.entries[0].1.extension = Some(Extension { vfs: vec![Vf { minor: 0, bus_id: DeviceId::parse(VF).unwrap() }] });
+    grant.entries[0].1.extension =
+        Some(DeviceExtension { vfs: vec![Vf { minor: 0, bus_id: DeviceId::parse(VF).unwrap() }] });
     let answer = answers(|_| {}).answer(&grant).unwrap();
     assert_eq!(answer.cdi_devices[0].name, format!("koordinator.sh/rdma={VF}"));
     assert_eq!(answer.cdi_devices.len(), 1);

@@ -3,5 +3,5 @@
 mod answers;
 pub mod table;
 
-pub use answers::{AnswerError, Answerer, Answers, ContainerGrant, RDMA_KIND, named};
+pub use answers::{AllocateAnswers, AnswerError, Answerer, ContainerGrant, RDMA_KIND, named};
 pub use table::{DeviceNodes, DeviceTable};

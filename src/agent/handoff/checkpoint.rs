@@ -27,11 +27,11 @@ struct Checkpoint {
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Data {
-    pod_device_entries: Option<Vec<Entry>>,
+    pod_device_entries: Option<Vec<CheckpointEntry>>,
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct CheckpointEntry {
     #[serde(rename = "PodUID")]
     pod: String,
     #[serde(rename = "ContainerName")]
@@ -64,7 +64,7 @@ pub fn stored_answers(directory: &Path) -> BTreeMap<EntryKey, StoredAnswer> {
 
 fn decode(content: &[u8]) -> serde_json::Result<BTreeMap<EntryKey, StoredAnswer>> {
     let checkpoint: Checkpoint = serde_json::from_slice(content)?;
-    let answer = |entry: &Entry| {
+    let answer = |entry: &CheckpointEntry| {
         let encoded = BASE64.decode(entry.answer.as_deref()?).ok()?;
         Some(StoredAnswer { devices: named(&ContainerAllocateResponse::decode(&*encoded).ok()?), encoded })
     };

@@ -194,10 +194,10 @@ impl ResourcePlugin {
     }
 
     /// Waits for a stream that opened after `before`, for as long as for the kubelet's yes: it opens one right after that.
-    async fn opened(&mut self, before: u64) -> Option<Followed> {
+    async fn opened(&mut self, before: u64) -> Option<KubeletStream> {
         let open = self.streams.wait_for(|streams| streams.opened > before);
         let streams = tokio::time::timeout(self.register_timeout, open).await.ok()?.ok()?;
-        Some(Followed::since(before, &streams))
+        Some(KubeletStream::since(before, &streams))
     }
 
     /// Holds until something is lost.
@@ -205,7 +205,7 @@ impl ResourcePlugin {
         &mut self,
         kubelet: Option<super::directory::SocketIdentity>,
         listening: Option<&PluginServer>,
-        mut stream: Followed,
+        mut stream: KubeletStream,
     ) -> Lost {
         loop {
             let now = self.seen.borrow_and_update().kubelet;
@@ -248,7 +248,7 @@ impl ResourcePlugin {
 /// again by itself, so the end of its own must not hide behind theirs. It asks for the options on the same connection first
 /// (Kubernetes 1.36, `devicemanager.PluginConnected`); a peer that does not is taken for the kubelet only until another one does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Followed {
+struct KubeletStream {
     /// Number of the stream.
     number: u64,
     asked: bool,
@@ -258,7 +258,7 @@ struct Followed {
     seen: u64,
 }
 
-impl Followed {
+impl KubeletStream {
     /// The likeliest of those opened after `before`; one that is over already counts as ended.
     fn since(before: u64, streams: &Streams) -> Self {
         let (number, asked) = likeliest(streams, before).unwrap_or((streams.opened, false));
@@ -303,17 +303,17 @@ mod tests {
 
     struct TestStreams {
         streams: watch::Sender<Streams>,
-        followed: Followed,
+        followed: KubeletStream,
     }
 
     impl TestStreams {
         /// The kubelet's stream is the second one.
         fn new() -> Self {
             let streams = watch::Sender::new(Streams::default());
-            let mut streams_of = Self { followed: Followed::since(0, &Streams::default()), streams };
+            let mut streams_of = Self { followed: KubeletStream::since(0, &Streams::default()), streams };
             streams_of.open(false);
             streams_of.open(true);
-            streams_of.followed = Followed::since(1, &streams_of.streams.borrow());
+            streams_of.followed = KubeletStream::since(1, &streams_of.streams.borrow());
             streams_of
         }
 
@@ -361,7 +361,7 @@ mod tests {
         let mut streams_of = TestStreams::new();
         streams_of.close(2);
         let first = streams_of.open(false);
-        streams_of.followed = Followed::since(2, &streams_of.streams.borrow());
+        streams_of.followed = KubeletStream::since(2, &streams_of.streams.borrow());
         assert!(!streams_of.is_over().await);
         let kubelets = streams_of.open(true);
         assert!(!streams_of.is_over().await);

@@ -92,7 +92,7 @@ impl PluginService {
         tracing::debug!(resource = %self.resource, "ListAndWatch opened");
         let list = WatchStream::new(self.list.clone()).map(Ok);
         let list = list.take_until(self.stop.clone().cancelled_owned()).boxed();
-        ListStream { list, _open: Open::new(self.streams.clone(), asked) }
+        ListStream { list, _open: OpenStream::new(self.streams.clone(), asked) }
     }
 
     /// Runs one call within the budget and the number of permits; it waits for a permit within the budget too.
@@ -157,7 +157,7 @@ pub fn options(pre_start: bool) -> DevicePluginOptions {
 /// One ListAndWatch stream: the list now, and again on every change. It ends when the daemon stops.
 pub struct ListStream {
     list: futures::stream::BoxStream<'static, Result<Arc<Advertised>, Status>>,
-    _open: Open,
+    _open: OpenStream,
 }
 
 impl Stream for ListStream {
@@ -168,12 +168,12 @@ impl Stream for ListStream {
 }
 
 /// Counts a stream for as long as it lives; the transport drops it as soon as the peer is gone.
-struct Open {
+struct OpenStream {
     streams: Arc<watch::Sender<Streams>>,
     number: u64,
 }
 
-impl Open {
+impl OpenStream {
     fn new(streams: Arc<watch::Sender<Streams>>, asked: bool) -> Self {
         let mut number = 0;
         streams.send_modify(|seen| {
@@ -185,7 +185,7 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         self.streams.send_modify(|seen| {
             seen.open.remove(&self.number);

@@ -111,14 +111,14 @@ impl Incoming {
     }
 
     /// The connections, as tonic wants them. A failing accept pauses and goes on; the stream never ends.
-    pub fn into_stream(self) -> impl futures::Stream<Item = io::Result<Peer>> + Send {
+    pub fn into_stream(self) -> impl futures::Stream<Item = io::Result<PeerConnection>> + Send {
         futures::stream::unfold(self, |mut this| async move {
             let peer = this.next().await;
             Some((Ok(peer), this))
         })
     }
 
-    async fn next(&mut self) -> Peer {
+    async fn next(&mut self) -> PeerConnection {
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) => {
@@ -127,7 +127,7 @@ impl Incoming {
                     }
                     // Other peers are turned away first, so that they cannot use up the permits.
                     if let Ok(permit) = self.permits.clone().acquire_owned().await {
-                        return Peer { stream, connection: Connection::default(), _permit: permit };
+                        return PeerConnection { stream, connection: Connection::default(), _permit: permit };
                     }
                 }
                 Err(error) => {
@@ -154,7 +154,7 @@ impl Incoming {
 }
 
 /// A connection of an allowed peer; its permit is free again when it ends.
-pub struct Peer {
+pub struct PeerConnection {
     stream: UnixStream,
     connection: Connection,
     _permit: OwnedSemaphorePermit,
@@ -178,20 +178,20 @@ impl Connection {
     }
 }
 
-impl Connected for Peer {
+impl Connected for PeerConnection {
     type ConnectInfo = Connection;
     fn connect_info(&self) -> Connection {
         self.connection.clone()
     }
 }
 
-impl AsyncRead for Peer {
+impl AsyncRead for PeerConnection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Peer {
+impl AsyncWrite for PeerConnection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }

@@ -9,13 +9,13 @@ use crate::Quantity;
 /// What a LimitRange says of pods.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LimitRangeRules {
-    items: Vec<Item>,
+    items: Vec<RangeItem>,
     /// Why it cannot be read: then every pod waits.
     problem: Option<Box<str>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
-struct Item {
+struct RangeItem {
     of_pod: bool,
     min: Amounts,
     max: Amounts,
@@ -24,9 +24,9 @@ struct Item {
     ratio: Amounts,
 }
 
-type List = Option<std::collections::BTreeMap<String, RawQuantity>>;
+type RawAmounts = Option<std::collections::BTreeMap<String, RawQuantity>>;
 
-pub(super) fn read_amounts(list: &List, what: &str, problem: &mut Option<Box<str>>) -> Amounts {
+pub(super) fn read_amounts(list: &RawAmounts, what: &str, problem: &mut Option<Box<str>>) -> Amounts {
     let mut all = Amounts::new();
     for (name, amount) in list.iter().flatten() {
         match amount.0.parse::<Quantity>() {
@@ -48,10 +48,10 @@ impl LimitRangeRules {
             if !["Pod", "Container"].contains(&item.type_.as_str()) {
                 continue;
             }
-            let mut list = |list: &List, field: &str| {
+            let mut list = |list: &RawAmounts, field: &str| {
                 read_amounts(list, &format!("LimitRange {name}, {field}"), &mut rules.problem)
             };
-            let mut read = Item {
+            let mut read = RangeItem {
                 of_pod: item.type_ == "Pod",
                 min: list(&item.min, "min"),
                 max: list(&item.max, "max"),
@@ -109,7 +109,7 @@ fn fill(into: &mut Amounts, from: &Amounts) {
     }
 }
 
-impl Item {
+impl RangeItem {
     fn refusal(&self, kind: &str, requests: &Amounts, limits: &Amounts) -> Option<String> {
         for (name, min) in &self.min {
             let bound = format!("minimum {name} usage per {kind} is {min}");

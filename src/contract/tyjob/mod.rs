@@ -17,7 +17,7 @@ mod validate;
 pub use crd::crd;
 pub use effective::Effective;
 pub use spec::{
-    BasicPolicy, CleanPodPolicy, JobQueuePolicy, Leader, MAX_PODS, MAX_WORKER_SETS, Member, SchedulerPolicy, TyJob,
+    BasicPolicy, CleanPodPolicy, JobMember, JobQueuePolicy, Leader, MAX_PODS, MAX_WORKER_SETS, SchedulerPolicy, TyJob,
     TyJobSpec, WorkerSet,
 };
 pub use status::{Allocation, Role, ScheduleState, Stage, TyJobStatus, WorkerEnd, condition};

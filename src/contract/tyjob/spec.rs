@@ -149,7 +149,7 @@ pub enum BasicPolicy {
 
 /// One pod that a job asks for.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Member<'a> {
+pub struct JobMember<'a> {
     /// Name of the pod.
     pub name: String,
     /// Leader or worker.
@@ -174,8 +174,8 @@ impl TyJobSpec {
     }
 
     /// The leader.
-    pub fn leader_member(&self, job: &str) -> Member<'_> {
-        Member {
+    pub fn leader_member(&self, job: &str) -> JobMember<'_> {
+        JobMember {
             name: self.leader_pod(job),
             role: Role::Leader,
             worker_set: None,
@@ -185,9 +185,9 @@ impl TyJobSpec {
     }
 
     /// Every pod of the job: the leader, then the workers by set in the order of the spec, then by index.
-    pub fn members<'a>(&'a self, job: &'a str) -> impl Iterator<Item = Member<'a>> {
+    pub fn members<'a>(&'a self, job: &'a str) -> impl Iterator<Item = JobMember<'a>> {
         let workers = self.worker_sets.iter().flat_map(move |set| {
-            (0..set.counts.max(0)).map(move |index| Member {
+            (0..set.counts.max(0)).map(move |index| JobMember {
                 name: worker_pod(job, &set.name, index),
                 role: Role::Worker,
                 worker_set: Some(&set.name),

@@ -32,7 +32,7 @@ pub(super) struct Accounts {
     pub migs: Vec<Used>,
     pub nics: Vec<Used>,
     /// What is free, in a few numbers.
-    pub summary: Summary,
+    pub summary: FreeSummary,
     /// Equal where the same is taken; different for most others.
     pub fingerprint: u64,
 }
@@ -41,7 +41,7 @@ pub(super) struct Accounts {
 impl Default for Accounts {
     fn default() -> Self {
         let (gpus, migs, nics) = (Vec::new(), Vec::new(), Vec::new());
-        Self { gpus, migs, nics, summary: Summary::default(), fingerprint: NOTHING }
+        Self { gpus, migs, nics, summary: FreeSummary::default(), fingerprint: NOTHING }
     }
 }
 
@@ -120,7 +120,7 @@ impl Accounts {
 
     /// Works out what the accounts come to; call it after every change.
     pub fn sum_up(&mut self, devices: &Devices) {
-        (self.summary, self.fingerprint) = (Summary::of(devices, self), self.mark());
+        (self.summary, self.fingerprint) = (FreeSummary::of(devices, self), self.mark());
     }
 
     fn mark(&self) -> u64 {
@@ -136,7 +136,7 @@ impl Accounts {
 
 /// What is free on a node, in a few numbers: for filters, scores and indexes that must not look at each device. Kept up to date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Summary {
+pub struct FreeSummary {
     /// Healthy GPUs that are open, not cordoned and have capacity, by number.
     pub open_gpus: u128,
     /// Of these, the ones of which no pod holds a part.
@@ -169,7 +169,7 @@ pub struct Summary {
     pub nic_most: u16,
 }
 
-impl Summary {
+impl FreeSummary {
     fn of(devices: &Devices, accounts: &Accounts) -> Self {
         let mut sum = Self::default();
         for (at, gpu) in (0u8..).zip(&devices.gpus).filter(|(_, gpu)| gpu.core > 0) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::accounts::share_of;
 use super::grant::{Grant, Part};
-use super::held::{Amounts, Held, HeldDevice};
+use super::held::{Held, HeldAmounts, HeldDevice};
 use super::place::bits;
 use super::pool::NodePool;
 use super::request::PodDeviceRequest;
@@ -69,7 +69,7 @@ const FRAME: usize = 16;
 /// How much of one device: for the accounts, and as the annotation says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Portion {
-    amounts: Shared<Amounts>,
+    amounts: Shared<HeldAmounts>,
     text: Arc<str>,
 }
 
@@ -142,7 +142,7 @@ impl Assignment {
             let portion = match &last {
                 Some((like, portion)) if is_alike(pool, *like, *part) => portion.clone(),
                 _ => {
-                    let (mut amounts, mut text) = (Amounts::default(), String::new());
+                    let (mut amounts, mut text) = (HeldAmounts::default(), String::new());
                     PartAmounts::of(pool, *part).each(|all| {
                         amounts = all.iter().map(|(name, amount)| ((*name).into(), amount.value())).collect();
                         push_amounts(&mut text, all);

@@ -7,18 +7,18 @@ use super::grant::Part;
 use super::objective::{Dispersion, Objective, objective};
 use super::partition::{Partition, PartitionTable};
 use super::phases::{overlap, peak, split};
-use super::pick::{Choice, GpuPlan};
+use super::pick::{GpuPlan, PickInput};
 use super::place::{DeviceSet, bit, bits, mask};
 use super::pool::NodePool;
 use super::reason::Reason;
-use super::solve::{Search, by_owner, solve};
+use super::solve::{DeviceSearch, by_owner, solve};
 use super::splits::{Split, Splits};
 use super::whole;
 use crate::pod::ContainerKind;
 use baton_contract::Quantity;
 use baton_contract::hint::PartitionPolicy;
 
-impl Choice<'_> {
+impl PickInput<'_> {
     /// Chooses the pod's whole GPUs, except `taken` ones, and splits them over the containers.
     pub(super) fn whole(&self, within: DeviceSet, taken: u128, plan: &mut GpuPlan) -> Result<(), Reason> {
         let counts: Vec<u32> = self.needs.iter().map(|need| need.whole).collect();
@@ -274,7 +274,7 @@ impl Choice<'_> {
             self.nic_distance(&containers).is_some()
         };
         let state = |chosen: &[u8]| by_owner(&pieces, chosen);
-        let search = Search { pieces: pieces.len(), options: &options, holds: &holds, state: &state };
+        let search = DeviceSearch { pieces: pieces.len(), options: &options, holds: &holds, state: &state };
         solve(&search, &self.tries).map(|chosen| as_split(&chosen))
     }
 }

@@ -3,7 +3,7 @@
 use baton_contract::{DeviceAllocation, DeviceEntry, DeviceId, DeviceType, Shared, key};
 
 /// Amounts by resource name, sorted by name. Pods that ask for the same hold the same.
-pub type Amounts = Box<[(Box<str>, i64)]>;
+pub type HeldAmounts = Box<[(Box<str>, i64)]>;
 
 /// One device, or a part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct HeldDevice {
     /// Identity.
     pub id: DeviceId,
     /// How much of it.
-    pub amounts: Shared<Amounts>,
+    pub amounts: Shared<HeldAmounts>,
     /// Addresses of virtual functions of a NIC.
     pub vfs: Box<[DeviceId]>,
     /// Small number on the node.
@@ -28,7 +28,7 @@ pub struct Held {
 
 impl HeldDevice {
     fn of(entry: &DeviceEntry) -> Self {
-        let amounts: Amounts =
+        let amounts: HeldAmounts =
             entry.resources.iter().map(|(name, amount)| (name.as_str().into(), amount.value())).collect();
         let vfs = entry.extension.iter().flat_map(|extension| &extension.vfs).map(|vf| vf.bus_id.clone());
         Self { id: entry.id.clone(), amounts: amounts.into(), vfs: vfs.collect(), minor: entry.minor }
@@ -80,9 +80,9 @@ impl Held {
     }
 
     /// Lets equal amounts be stored once.
-    pub fn share(&mut self, mut intern: impl FnMut(&mut Shared<Amounts>)) {
+    pub fn share(&mut self, mut intern: impl FnMut(&mut Shared<HeldAmounts>)) {
         // Most often all devices of a pod share theirs already.
-        let mut last: Option<(Shared<Amounts>, Shared<Amounts>)> = None;
+        let mut last: Option<(Shared<HeldAmounts>, Shared<HeldAmounts>)> = None;
         for device in &mut self.devices {
             match &last {
                 Some((own, stored)) if own.is_same(&device.amounts) => device.amounts = stored.clone(),

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::held::Amounts;
+use super::held::HeldAmounts;
 use super::partition::PartitionTable;
 use super::place::{DevicePlace, DeviceSet, GroupNames, Level, NOWHERE, Slot};
-use baton_contract::inventory::{Device, DeviceInfo, DeviceTopology};
+use baton_contract::inventory::{Device, DeviceInfo, DeviceLocation};
 use baton_contract::{DeviceId, DeviceType, Shared, key};
 
 /// Most devices of one type on a node, and most virtual functions below one NIC.
@@ -48,7 +48,7 @@ pub struct Gpu {
     pub cordoned: bool,
     pub(super) labels: Shared<Labels>,
     /// What the inventory lists; `None` when it does not list the device.
-    pub(super) capacity: Option<Shared<Amounts>>,
+    pub(super) capacity: Option<Shared<HeldAmounts>>,
 }
 
 /// A MIG device.
@@ -70,7 +70,7 @@ pub struct Mig {
     pub cordoned: bool,
     pub(super) labels: Shared<Labels>,
     /// What the inventory lists; `None` when it does not list the device.
-    pub(super) capacity: Option<Shared<Amounts>>,
+    pub(super) capacity: Option<Shared<HeldAmounts>>,
 }
 
 /// An RDMA NIC (a physical function).
@@ -92,7 +92,7 @@ pub struct Nic {
     pub cordoned: bool,
     pub(super) labels: Shared<Labels>,
     /// What the inventory lists; `None` when it does not list the device.
-    pub(super) capacity: Option<Shared<Amounts>>,
+    pub(super) capacity: Option<Shared<HeldAmounts>>,
 }
 
 /// A virtual function of a NIC.
@@ -231,7 +231,7 @@ impl Devices {
         self.amounts(id).is_some()
     }
 
-    fn amounts(&self, id: &DeviceId) -> Option<&Amounts> {
+    fn amounts(&self, id: &DeviceId) -> Option<&HeldAmounts> {
         let gpu = || self.gpu_by_id(id).map(|at| &self.gpus[usize::from(at)].capacity);
         let mig = || self.mig_by_id(id).map(|at| &self.migs[usize::from(at)].capacity);
         let nic = || self.nic_by_id(id).map(|at| &self.nics[usize::from(at)].capacity);
@@ -265,7 +265,7 @@ impl Devices {
     pub(super) fn share(
         &mut self,
         mut labels: impl FnMut(&mut Shared<Labels>),
-        mut amounts: impl FnMut(&mut Shared<Amounts>),
+        mut amounts: impl FnMut(&mut Shared<HeldAmounts>),
         mut layouts: impl FnMut(&mut Shared<Layout>),
     ) {
         self.names = Default::default();
@@ -474,7 +474,7 @@ impl Devices {
     }
 
     fn place_of(&mut self, info: &DeviceInfo) -> DevicePlace {
-        let nowhere = DeviceTopology::default();
+        let nowhere = DeviceLocation::default();
         let topology = info.topology.as_ref().unwrap_or(&nowhere);
         let label = |name: &str| info.labels.get(name).map_or("", String::as_str);
         // A root complex stands in for the switch that a device does not name; no PCI address looks like its name.
@@ -515,9 +515,9 @@ fn labels_of(info: &DeviceInfo) -> Shared<Labels> {
 }
 
 /// What the inventory says a device has, by resource name.
-fn capacity(info: &DeviceInfo) -> Shared<Amounts> {
+fn capacity(info: &DeviceInfo) -> Shared<HeldAmounts> {
     let amounts = info.resources.iter().map(|(name, amount)| (name.as_str().into(), amount.value()));
-    amounts.collect::<Amounts>().into()
+    amounts.collect::<HeldAmounts>().into()
 }
 
 /// Replaces number `at`, or appends.
@@ -556,7 +556,7 @@ struct GpuLike {
     healthy: bool,
     cordoned: bool,
     labels: Shared<Labels>,
-    capacity: Option<Shared<Amounts>>,
+    capacity: Option<Shared<HeldAmounts>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -569,7 +569,7 @@ struct MigLike {
     healthy: bool,
     cordoned: bool,
     labels: Shared<Labels>,
-    capacity: Option<Shared<Amounts>>,
+    capacity: Option<Shared<HeldAmounts>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -582,7 +582,7 @@ struct NicLike {
     healthy: bool,
     cordoned: bool,
     labels: Shared<Labels>,
-    capacity: Option<Shared<Amounts>>,
+    capacity: Option<Shared<HeldAmounts>>,
 }
 
 impl Layout {

@@ -3,10 +3,10 @@
 use super::exclusive::blame;
 use super::grant::Part;
 use super::phases::{merge, overlap, peak};
-use super::pick::{Choice, Need, NicPlan};
+use super::pick::{Need, NicPlan, PickInput};
 use super::place::{DevicePlace, DeviceSet, Level, NOWHERE, bit, bits, mask};
 use super::reason::Reason;
-use super::solve::{Search, by_owner, solve};
+use super::solve::{DeviceSearch, by_owner, solve};
 use crate::pod::ContainerKind;
 use baton_contract::hint::TopologyScope;
 
@@ -39,7 +39,7 @@ struct NicPiece {
     share: Option<u16>,
 }
 
-impl Choice<'_> {
+impl PickInput<'_> {
     /// Chooses the pod's NICs for GPUs that lie in `gpus`, container by container. With `strict`, the NICs and GPUs of each
     /// container must lie below the same switches, or below the same root complexes.
     pub(super) fn nics(&self, gpus: &[Vec<Part>], strict: bool) -> Result<NicPlan, Reason> {
@@ -242,7 +242,7 @@ impl Choice<'_> {
         };
         let holds = |chosen: &[u8]| !strict || self.same_pcie(near, pieces, chosen);
         let state = |chosen: &[u8]| by_owner(pieces, chosen);
-        let search = Search { pieces: pieces.len(), options: &options, holds: &holds, state: &state };
+        let search = DeviceSearch { pieces: pieces.len(), options: &options, holds: &holds, state: &state };
         solve(&search, &self.tries)
     }
 

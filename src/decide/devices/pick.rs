@@ -10,7 +10,7 @@ use super::phases::{merge, peak};
 use super::place::{DeviceSet, Level, NOWHERE};
 use super::pool::NodePool;
 use super::reason::{Reason, ShareMemory};
-use super::request::{PodDeviceRequest, Want};
+use super::request::{ContainerDeviceRequest, PodDeviceRequest};
 use super::solve::MAX_TRIES_OF_POD;
 use super::wishes::{Joint, Wishes};
 use crate::pod::ContainerKind;
@@ -46,7 +46,7 @@ fn pick_with(
     }
     let shape = request.shape();
     let eligible = eligible(pool, &shape.wishes);
-    let choice = Choice {
+    let choice = PickInput {
         pool,
         wishes: &shape.wishes,
         kinds: shape.wants.iter().map(|want| want.kind).collect(),
@@ -60,7 +60,7 @@ fn pick_with(
 }
 
 /// One choice under way: the question, in numbers of this node.
-pub(super) struct Choice<'a> {
+pub(super) struct PickInput<'a> {
     pub pool: &'a NodePool,
     pub wishes: &'a Wishes,
     pub kinds: Vec<ContainerKind>,
@@ -119,7 +119,7 @@ impl<'a> Need<'a> {
         self.nics.saturating_add(self.nic_share.map_or(0, |(count, _)| count))
     }
 
-    pub fn of(want: &'a Want, wishes: &Wishes, eligible: &Eligible) -> Self {
+    pub fn of(want: &'a ContainerDeviceRequest, wishes: &Wishes, eligible: &Eligible) -> Self {
         let mut need = Self::default();
         let number = |count, mask: u128| match count {
             Count::All => mask.count_ones().max(1),
@@ -180,7 +180,7 @@ impl Barred {
     }
 }
 
-impl Choice<'_> {
+impl PickInput<'_> {
     fn run(&self) -> Result<Assignment, Reason> {
         if self.joint_nics() {
             // Too few NICs anywhere is a better reason than too few near.

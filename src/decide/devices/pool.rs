@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use super::accounts::{Accounts, Summary, Used};
+use super::accounts::{Accounts, FreeSummary, Used};
 use super::grant::{Grant, Part};
-use super::held::Amounts;
+use super::held::HeldAmounts;
 use super::inventory::{Devices, Labels, Layout, Skipped};
 use super::place::Slot;
 use baton_contract::inventory::Device;
@@ -98,7 +98,7 @@ impl NodePool {
     pub fn share(
         &mut self,
         labels: impl FnMut(&mut Shared<Labels>),
-        amounts: impl FnMut(&mut Shared<Amounts>),
+        amounts: impl FnMut(&mut Shared<HeldAmounts>),
         layouts: impl FnMut(&mut Shared<Layout>),
     ) {
         Arc::make_mut(&mut self.devices).share(labels, amounts, layouts);
@@ -149,7 +149,7 @@ impl NodePool {
     }
 
     /// What is free, in a few numbers; kept up to date, free to read.
-    pub fn summary(&self) -> &Summary {
+    pub fn summary(&self) -> &FreeSummary {
         &self.accounts.summary
     }
 

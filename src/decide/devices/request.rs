@@ -36,7 +36,7 @@ pub enum RequestProblem {
 
 /// What one container asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Want {
+pub struct ContainerDeviceRequest {
     /// When it runs.
     pub kind: ContainerKind,
     /// GPUs.
@@ -45,7 +45,7 @@ pub struct Want {
     pub rdma: Option<RdmaRequest>,
 }
 
-impl Hash for Want {
+impl Hash for ContainerDeviceRequest {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.kind as u8).hash(state);
         self.gpu.hash(state);
@@ -57,7 +57,7 @@ impl Hash for Want {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Shape {
     /// Containers that ask for devices: init containers and sidecars in spec order, then app containers in spec order.
-    pub wants: Box<[Want]>,
+    pub wants: Box<[ContainerDeviceRequest]>,
     /// Wishes.
     pub wishes: Wishes,
 }
@@ -82,9 +82,9 @@ impl PodDeviceRequest {
                 continue;
             }
             names.push(name.into());
-            wants.push(Want { kind, gpu: request.gpu.clone(), rdma: request.rdma });
+            wants.push(ContainerDeviceRequest { kind, gpu: request.gpu.clone(), rdma: request.rdma });
         }
-        let share = |want: &Want| matches!(want.gpu, Some(GpuRequest::Share { .. }));
+        let share = |want: &ContainerDeviceRequest| matches!(want.gpu, Some(GpuRequest::Share { .. }));
         if wants.iter().any(|want| want.kind == ContainerKind::Init && share(want)) {
             for (want, name) in wants.iter().zip(&names) {
                 if let Some(GpuRequest::Share { count: count @ 2.., .. }) = want.gpu {

@@ -7,10 +7,10 @@ use super::exclusive::blame;
 use super::grant::Part;
 use super::objective::{Fit, objective};
 use super::phases::{merge, overlap};
-use super::pick::{Choice, GpuPlan, GpuShare};
+use super::pick::{GpuPlan, GpuShare, PickInput};
 use super::place::{DeviceSet, bit, bits, mask};
 use super::reason::{Reason, ShareMemory};
-use super::solve::{Search, State, by_owner, solve};
+use super::solve::{DeviceSearch, SearchState, by_owner, solve};
 use crate::pod::ContainerKind;
 
 /// Steps from a container's share on a GPU to the container's NICs; `None` where they are too far.
@@ -23,7 +23,7 @@ struct SharePiece {
     share: GpuShare,
 }
 
-impl Choice<'_> {
+impl PickInput<'_> {
     /// Puts the shares of all containers onto GPUs.
     pub(super) fn shares(&self, within: DeviceSet, plan: &mut GpuPlan) -> Result<(), Reason> {
         let mut pieces = Vec::new();
@@ -135,7 +135,7 @@ impl Choice<'_> {
     }
 
     /// What is left of each GPU when the pieces before the next lie on `chosen`, whichever GPU it is.
-    fn rooms(&self, pieces: &[SharePiece], chosen: &[u8], within: DeviceSet) -> State {
+    fn rooms(&self, pieces: &[SharePiece], chosen: &[u8], within: DeviceSet) -> SearchState {
         let container = pieces.get(chosen.len()).map(|piece| piece.container);
         let mut rooms: Vec<[i64; 6]> = bits(self.eligible.gpus & within.gpus)
             .map(|gpu| {
@@ -171,7 +171,7 @@ impl Choice<'_> {
         let alike = !strict && plan.whole.is_empty() && self.barred.has_no_gpu_shares();
         let owners: Vec<usize> = pieces.iter().map(|piece| piece.container).collect();
         let state = |chosen: &[u8]| if alike { self.rooms(pieces, chosen, within) } else { by_owner(&owners, chosen) };
-        let search = Search { pieces: pieces.len(), options: &options, holds: &holds, state: &state };
+        let search = DeviceSearch { pieces: pieces.len(), options: &options, holds: &holds, state: &state };
         solve(&search, &self.tries)
     }
 

@@ -10,10 +10,10 @@ const MAX_TRIES: u32 = 4096;
 pub(super) const MAX_TRIES_OF_POD: u32 = 1 << 16;
 
 /// What tells two states of a search apart.
-pub(super) type State = Vec<i64>;
+pub(super) type SearchState = Vec<i64>;
 
 /// What is to be placed, and how.
-pub(super) struct Search<'a> {
+pub(super) struct DeviceSearch<'a> {
     /// How many pieces.
     pub pieces: usize,
     /// The devices that the next piece may go to, best first, when the pieces before it lie on `chosen`.
@@ -21,33 +21,33 @@ pub(super) struct Search<'a> {
     /// What must be true of a complete choice.
     pub holds: &'a dyn Fn(&[u8]) -> bool,
     /// States of which one has a complete choice exactly when an equal one has: what was in vain is not tried again.
-    pub state: &'a dyn Fn(&[u8]) -> State,
+    pub state: &'a dyn Fn(&[u8]) -> SearchState,
 }
 
 /// A device for each piece: the first complete choice in the order of the options; `None` when there is none. `left` counts the
 /// tries that the pod has left.
-pub(super) fn solve(search: &Search<'_>, left: &Cell<u32>) -> Option<Vec<u8>> {
+pub(super) fn solve(search: &DeviceSearch<'_>, left: &Cell<u32>) -> Option<Vec<u8>> {
     // The first way down is always tried: without wishes it is the only one that matters.
     let granted = MAX_TRIES.min(left.get().max(search.pieces as u32));
-    let mut run = Run { search, tries: granted, dead: BTreeSet::new() };
+    let mut run = SearchRun { search, tries: granted, dead: BTreeSet::new() };
     let mut chosen = Vec::with_capacity(search.pieces);
     let found = run.go(&mut chosen);
     left.set(left.get().saturating_sub(granted - run.tries));
     found.then_some(chosen)
 }
 
-struct Run<'a> {
-    search: &'a Search<'a>,
+struct SearchRun<'a> {
+    search: &'a DeviceSearch<'a>,
     tries: u32,
-    dead: BTreeSet<(usize, State)>,
+    dead: BTreeSet<(usize, SearchState)>,
 }
 
-impl Run<'_> {
+impl SearchRun<'_> {
     fn go(&mut self, chosen: &mut Vec<u8>) -> bool {
         if chosen.len() == self.search.pieces {
             return (self.search.holds)(chosen);
         }
-        let known = |dead: &BTreeSet<(usize, State)>, chosen: &[u8]| {
+        let known = |dead: &BTreeSet<(usize, SearchState)>, chosen: &[u8]| {
             !dead.is_empty() && dead.contains(&(chosen.len(), (self.search.state)(chosen)))
         };
         if known(&self.dead, chosen) {
@@ -74,8 +74,8 @@ impl Run<'_> {
 }
 
 /// The state in which each owner's pieces lie on those devices, in whichever order it got them.
-pub(super) fn by_owner<T: PartialEq>(owners: &[T], chosen: &[u8]) -> State {
-    let mut state: State = Vec::with_capacity(chosen.len());
+pub(super) fn by_owner<T: PartialEq>(owners: &[T], chosen: &[u8]) -> SearchState {
+    let mut state: SearchState = Vec::with_capacity(chosen.len());
     let mut from = 0;
     for (at, device) in chosen.iter().enumerate() {
         if at > 0 && owners[at] != owners[at - 1] {
@@ -105,7 +105,7 @@ mod tests {
         let state = |chosen: &[u8]| by_owner(&owners, chosen);
         let find = |holds: &dyn Fn(&[u8]) -> bool| {
             let left = Cell::new(MAX_TRIES_OF_POD);
-            let search = Search { pieces: 3, options: &options, holds, state: &state };
+            let search = DeviceSearch { pieces: 3, options: &options, holds, state: &state };
             (solve(&search, &left), MAX_TRIES_OF_POD - left.get())
         };
         assert_eq!(find(&|chosen| chosen.contains(&3)).0, Some(vec![0, 1, 3]));

@@ -3,7 +3,7 @@
 use super::grant::Part;
 use super::objective::Dispersion;
 use super::phases::{overlap, split};
-use super::pick::{Choice, Need};
+use super::pick::{Need, PickInput};
 use super::place::{DevicePlace, DeviceSet, Level, bits, mask};
 use super::pool::NodePool;
 use super::whole;
@@ -20,7 +20,7 @@ const MAX_NEAREST: u32 = 1024;
 
 /// The containers of one pod that want whole GPUs, and what they hold besides.
 pub(super) struct Splits<'a, 'b> {
-    choice: &'a Choice<'b>,
+    choice: &'a PickInput<'b>,
     counts: &'a [u32],
     others: &'a [Vec<Part>],
     /// Containers that want GPUs, in the order in which they choose.
@@ -75,7 +75,7 @@ struct NearestSearch {
 
 impl<'a, 'b> Splits<'a, 'b> {
     /// `counts` of `candidates` for the containers, which hold `others` already.
-    pub fn new(choice: &'a Choice<'b>, candidates: u128, counts: &'a [u32], others: &'a [Vec<Part>]) -> Self {
+    pub fn new(choice: &'a PickInput<'b>, candidates: u128, counts: &'a [u32], others: &'a [Vec<Part>]) -> Self {
         let cells = if choice.strict() && choice.joint_nics() { whole::cells(choice.pool, candidates) } else { vec![] };
         let reach = (0..counts.len()).map(|at| {
             if counts[at] == 0 || !choice.strict() || !choice.has_nics_to_be_near(at) {

@@ -27,7 +27,7 @@ pub fn together(pool: &NodePool, requests: &[&PodDeviceRequest], tries: &mut usi
     let spatial = requests.iter().any(|request| !request.shape().wishes.is_plain());
     let named = requests.iter().any(|request| request.shape().wishes.names_devices());
     let mut search =
-        Search { requests, order, classes: Classes::of(pool, spatial, named), dead: BTreeSet::new(), tries };
+        JointSearch { requests, order, classes: Classes::of(pool, spatial, named), dead: BTreeSet::new(), tries };
     let mut found = Vec::with_capacity(requests.len());
     if !search.place_from(pool, &mut found) {
         return None;
@@ -52,17 +52,17 @@ fn least_compute(request: &PodDeviceRequest) -> i64 {
     compute.fold(0, i64::saturating_add)
 }
 
-struct Search<'a> {
+struct JointSearch<'a> {
     requests: &'a [&'a PodDeviceRequest],
     /// Positions in `requests`: the larger first, equal ones side by side.
     order: Vec<usize>,
     classes: Classes,
     /// States of the node in which there is no place for the rest.
-    dead: BTreeSet<(usize, State)>,
+    dead: BTreeSet<(usize, FreeState)>,
     tries: &'a mut usize,
 }
 
-impl Search<'_> {
+impl JointSearch<'_> {
     fn place_from(&mut self, pool: &NodePool, found: &mut Vec<Assignment>) -> bool {
         let at = found.len();
         if at == self.order.len() {
@@ -77,7 +77,7 @@ impl Search<'_> {
             return false;
         }
         let request = self.requests[self.order[at]];
-        let mut seen: BTreeSet<State> = BTreeSet::new();
+        let mut seen: BTreeSet<FreeState> = BTreeSet::new();
         let mut known: BTreeSet<Barred> = BTreeSet::from([Barred::default()]);
         let mut ways: VecDeque<Barred> = VecDeque::from([Barred::default()]);
         while let Some(barred) = ways.pop_front() {
@@ -107,11 +107,11 @@ impl Search<'_> {
 }
 
 /// What is free of each device, whichever device of its class it is; sorted.
-type State = Vec<(u16, Free)>;
+type FreeState = Vec<(u16, FreeOfDevice)>;
 
 /// What is free of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Free {
+struct FreeOfDevice {
     percent: u16,
     memory: i64,
     vfs: u128,
@@ -119,7 +119,7 @@ struct Free {
     closed: bool,
 }
 
-impl Free {
+impl FreeOfDevice {
     fn of(pool: &NodePool, slot: Slot) -> Self {
         let (percent, memory) = match slot {
             Slot::Gpu(at) => pool.gpu_room(at),
@@ -148,17 +148,18 @@ impl Classes {
         Self(classes)
     }
 
-    fn state(&self, pool: &NodePool) -> State {
-        let mut state: State = self.0.iter().map(|(slot, class)| (*class, Free::of(pool, *slot))).collect();
+    fn state(&self, pool: &NodePool) -> FreeState {
+        let mut state: FreeState = self.0.iter().map(|(slot, class)| (*class, FreeOfDevice::of(pool, *slot))).collect();
         state.sort_unstable();
         state
     }
 
     /// Devices of the class of `slot` of which as much is free.
     fn like(&self, pool: &NodePool, slot: Slot) -> DeviceSet {
-        let own = Free::of(pool, slot);
+        let own = FreeOfDevice::of(pool, slot);
         let class = self.0.iter().find(|(other, _)| *other == slot).map(|(_, class)| *class);
-        let like = self.0.iter().filter(|(other, number)| Some(*number) == class && Free::of(pool, *other) == own);
+        let like =
+            self.0.iter().filter(|(other, number)| Some(*number) == class && FreeOfDevice::of(pool, *other) == own);
         like.map(|(other, _)| *other).collect()
     }
 

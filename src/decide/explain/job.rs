@@ -11,9 +11,9 @@ use crate::scheduler::select::choose::prepare;
 use crate::scheduler::timers::Moment;
 use crate::tyjob::JobRecord;
 use crate::tyjob::place::{JobContext, judge_other_parts, refusal_text, template_pod};
-use crate::tyjob::placement::{Class, Folded, JobFacts, JobSpec, Metric, Rank, Seat, dominant_share};
+use crate::tyjob::placement::{Folded, JobClass, JobFacts, JobSpec, Metric, Rank, Seat, dominant_share};
 use crate::tyjob::round::{cluster_total, demand_of, missing_by_part, pods_by_node, unplaced_guests};
-use crate::tyjob::table::Table;
+use crate::tyjob::table::JobTable;
 use baton_contract::PodKey;
 use baton_contract::tyjob::{BasicPolicy, ScheduleState};
 
@@ -90,7 +90,7 @@ impl Scheduler {
     pub fn explain_job(&self, key: &PodKey, now: Moment) -> Option<JobExplanation> {
         let job = self.world().job(key)?;
         let record = self.tyjobs().records().get(key);
-        let class = record.map_or(Class::Waiting, |record| record.class);
+        let class = record.map_or(JobClass::Waiting, |record| record.class);
         let reported = record.and_then(|record| record.reported.as_ref()).map(|(_, message, _)| message.clone());
         let reported = reported.or_else(|| job.scheduled.as_ref().map(|condition| condition.message.to_string()));
         let order = self.tyjobs().in_order(self.world());
@@ -190,7 +190,7 @@ impl Scheduler {
         let pod = template_pod(part.pod_of(&job.job, seat));
         let view = View { world: self.world(), now: now.mono };
         let mut slots = prepare(view, self.rules(), &pod).map_err(refusal_text)?;
-        let mut table = Table::new(&pod, Metric::of(spec.basic, part.role));
+        let mut table = JobTable::new(&pod, Metric::of(spec.basic, part.role));
         let judged = table.catch_up(view, self.rules(), &pod, &mut slots, &self.config().jobs.weights);
         judged.map_err(Text::into_owned)?;
         let here = pods_by_node(self.world(), job, record);
@@ -201,7 +201,7 @@ impl Scheduler {
         };
         let settings = (self.rules(), &self.config().jobs.weights);
         let others = judge_other_parts(view, settings, (job, spec), (seat, &pod), &unplaced, |pod, metric, _| {
-            Table::new(pod, metric)
+            JobTable::new(pod, metric)
         });
         let context = JobContext { policy: spec.basic, here: &here, missing: &unplaced, others: &others };
         let mut nodes: Vec<NodeRating> = Vec::new();
@@ -215,13 +215,13 @@ impl Scheduler {
     }
 }
 
-fn class_name(class: Class) -> &'static str {
+fn class_name(class: JobClass) -> &'static str {
     match class {
-        Class::Over => "over",
-        Class::Invalid => "invalid",
-        Class::Unfit => "unfit",
-        Class::Placed => "placed",
-        Class::Resting => "resting",
-        Class::Waiting => "waiting",
+        JobClass::Over => "over",
+        JobClass::Invalid => "invalid",
+        JobClass::Unfit => "unfit",
+        JobClass::Placed => "placed",
+        JobClass::Resting => "resting",
+        JobClass::Waiting => "waiting",
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::devices::Held;
 use crate::help::Help;
 use crate::scheduler::rules::{Outcome, Plugins, Refusal, Slots, View};
-use crate::scheduler::select::choose::{Choice, Diagnosis, agreed, judge, prepare};
+use crate::scheduler::select::choose::{Diagnosis, NodeChoice, agreed, judge, prepare};
 use crate::world::{Node, NodeId, Pod, Wake, World};
 use baton_contract::key;
 
@@ -122,7 +122,7 @@ fn unknown(world: &World, pod: &Pod) -> Vec<String> {
 }
 
 /// The verdict on a pod that is refused before any node is judged.
-fn refused(end: Choice) -> PodVerdict {
+fn refused(end: NodeChoice) -> PodVerdict {
     let of = |refusal: Refusal| {
         let rules = vec![counted(refusal.rule, &refusal.text, Vec::new())];
         let message = refusal.text.to_string();
@@ -130,9 +130,9 @@ fn refused(end: Choice) -> PodVerdict {
         PodVerdict { message, advice, wakes: wakes(refusal.wake), rules, ..PodVerdict::default() }
     };
     match end {
-        Choice::Nowhere(Diagnosis { pod: Some(refusal), .. }) | Choice::WaitUntil(_, refusal) => of(refusal),
-        Choice::Fault(text) => PodVerdict { message: text.into_owned(), ..PodVerdict::default() },
-        Choice::Nowhere(_) | Choice::Node(..) => PodVerdict::default(),
+        NodeChoice::Nowhere(Diagnosis { pod: Some(refusal), .. }) | NodeChoice::WaitUntil(_, refusal) => of(refusal),
+        NodeChoice::Fault(text) => PodVerdict { message: text.into_owned(), ..PodVerdict::default() },
+        NodeChoice::Nowhere(_) | NodeChoice::Node(..) => PodVerdict::default(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::devices::Held;
 use crate::gang::Route;
-use crate::scheduler::binder::{BindAttempt, Stage};
+use crate::scheduler::binder::{BindAttempt, BindStage};
 use crate::scheduler::queue::{Item, QueueState, Standing};
 use crate::scheduler::rules::View;
 use crate::scheduler::select::choose::rate;
@@ -326,10 +326,10 @@ impl Scheduler {
 /// The state of a pod that is being bound.
 fn attempt_state(attempt: &BindAttempt) -> PodState {
     match attempt.stage {
-        Stage::Preparing => PodState::Preparing,
-        Stage::Queued => PodState::WaitingForLock,
-        Stage::Locking(_) => PodState::Locking,
-        Stage::Binding(_) | Stage::BindAgain | Stage::Reading | Stage::ReadAgain => PodState::Binding,
+        BindStage::Preparing => PodState::Preparing,
+        BindStage::Queued => PodState::WaitingForLock,
+        BindStage::Locking(_) => PodState::Locking,
+        BindStage::Binding(_) | BindStage::BindAgain | BindStage::Reading | BindStage::ReadAgain => PodState::Binding,
     }
 }
 

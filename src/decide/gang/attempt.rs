@@ -9,7 +9,7 @@ use crate::scheduler::preemption::Preemption;
 use crate::scheduler::queue::Item;
 use crate::scheduler::reporter::Reporter;
 use crate::scheduler::reservations::Reservations;
-use crate::scheduler::select::choose::{Choice, choose};
+use crate::scheduler::select::choose::{NodeChoice, choose};
 use crate::world::gangs::{GroupId, MemberState, rule};
 use crate::world::{Pod, PodId, Wake};
 use baton_contract::gang::{Committed, GangId, TimeoutClock};
@@ -359,7 +359,7 @@ impl Gangs {
         let (found, unpinned) = Preemption::with_nominated(cx, priority, id, |cx| {
             // First the node whose lock the pod holds: on another node, that lock would stand until it expires.
             let there = pinned.and_then(|_| cx.choose(id, pinned));
-            let there = there.filter(|(choice, _)| matches!(choice, Choice::Node(..)));
+            let there = there.filter(|(choice, _)| matches!(choice, NodeChoice::Node(..)));
             let unpinned = pinned.is_some() && there.is_none();
             (there.or_else(|| cx.choose(id, None)), unpinned)
         });
@@ -370,13 +370,13 @@ impl Gangs {
         let Some((choice, judged)) = found else { return unfit("the pod is gone".to_owned(), Wake::NONE) };
         cx.stats.judged += judged;
         match choice {
-            Choice::Node(node, slots) => {
+            NodeChoice::Node(node, slots) => {
                 let reserved = Reservations::reserve(cx, id, node, *slots);
                 if reserved { Ok(()) } else { unfit("a reservation was refused".to_owned(), Wake::ANY) }
             }
-            Choice::Nowhere(diagnosis) => unfit(diagnosis.message(), diagnosis.wake),
-            Choice::WaitUntil(_, refusal) => unfit(refusal.text.into_owned(), Wake::ANY),
-            Choice::Fault(text) => unfit(text.into_owned(), Wake::ANY),
+            NodeChoice::Nowhere(diagnosis) => unfit(diagnosis.message(), diagnosis.wake),
+            NodeChoice::WaitUntil(_, refusal) => unfit(refusal.text.into_owned(), Wake::ANY),
+            NodeChoice::Fault(text) => unfit(text.into_owned(), Wake::ANY),
         }
     }
 
@@ -389,7 +389,7 @@ impl Gangs {
             }
             let Some(saved) = Reservations::save(cx, id) else { continue };
             let choice = cx.world.pod(id).map(|pod| choose(cx.view(), cx.rules, pod, Some(saved.node())).0);
-            if matches!(choice, Some(Choice::Node(..))) {
+            if matches!(choice, Some(NodeChoice::Node(..))) {
                 Reservations::restore(cx, saved);
             } else {
                 cx.wake(Wake::POD_FREED);

@@ -8,7 +8,7 @@ use crate::scheduler::preemption::{
     Preemption, Units, VictimSet, judge_budgets, lower_priority, most_important_first, split_leaving, victim_sets,
 };
 use crate::scheduler::reservations::{Reservations, Saved};
-use crate::scheduler::rules::Candidate;
+use crate::scheduler::rules::PreemptionCandidate;
 use crate::scheduler::rules::Slots;
 use crate::scheduler::select::choose::{judge, prepare};
 use crate::world::gangs::GroupId;
@@ -155,7 +155,7 @@ fn reserve_again(cx: &mut Context<'_>, before: &[Saved]) -> bool {
 /// Each member with its node and the victims there; a victim on a node without a member leaves for the first member.
 fn share_out(cx: &Context<'_>, places: Vec<(PodId, NodeId)>, evicted: Vec<VictimSet>) -> VictimPlan {
     let mut plan: VictimPlan =
-        places.into_iter().map(|(id, node)| (id, Candidate { node, victims: Vec::new() })).collect();
+        places.into_iter().map(|(id, node)| (id, PreemptionCandidate { node, victims: Vec::new() })).collect();
     let own: BTreeSet<PodId> = evicted.iter().flat_map(|set| &set.pods).map(|victim| victim.pod).collect();
     let others: BTreeSet<PodId> = evicted.iter().flat_map(|set| set.others.iter().copied()).collect();
     let others: Vec<PodId> = others.difference(&own).copied().collect();

@@ -4,7 +4,7 @@
 use crate::scheduler::context::{Context, Step};
 use crate::scheduler::preemption::{Preemption, leaving};
 use crate::scheduler::reservations::Reservations;
-use crate::scheduler::rules::Candidate;
+use crate::scheduler::rules::PreemptionCandidate;
 use crate::world::gangs::GroupId;
 use crate::world::{NodeId, PodId};
 
@@ -18,7 +18,7 @@ use super::{Gangs, TryOrder};
 const ORDERS: usize = 8;
 
 /// A node for each member, with the victims there.
-pub(super) type VictimPlan = Vec<(PodId, Candidate)>;
+pub(super) type VictimPlan = Vec<(PodId, PreemptionCandidate)>;
 
 impl Gangs {
     /// Looks for victims for a pod that fits no node, evicts them and nominates the pod. Returns what to report about it.
@@ -165,7 +165,8 @@ impl Gangs {
             return Ok(None);
         }
         let victims = |id: PodId| plans.iter().find(|(of, _)| *of == id).map(|(_, plan)| plan.victims.clone());
-        let planned = |(id, node): (PodId, NodeId)| (id, Candidate { node, victims: victims(id).unwrap_or_default() });
+        let planned =
+            |(id, node): (PodId, NodeId)| (id, PreemptionCandidate { node, victims: victims(id).unwrap_or_default() });
         Ok(Some(places.into_iter().map(planned).collect()))
     }
 }

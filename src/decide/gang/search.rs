@@ -11,7 +11,7 @@ use crate::scheduler::context::Context;
 use crate::scheduler::preemption::Preemption;
 use crate::scheduler::reservations::{Reservations, Saved};
 use crate::scheduler::rules::plugins::device_fit;
-use crate::scheduler::select::choose::{Choice, choose, judge, prepare};
+use crate::scheduler::select::choose::{NodeChoice, choose, judge, prepare};
 use crate::world::devices::{DeviceChoice, request_of};
 use crate::world::{NodeId, PodId, Stock};
 
@@ -95,16 +95,16 @@ struct ExactSearch {
     /// Placed members, by position in `members`, and their nodes.
     placed: Vec<(usize, NodeId)>,
     /// States from which the other members did not fit.
-    dead: BTreeSet<State>,
+    dead: BTreeSet<GroupState>,
     steps: usize,
     choices: usize,
 }
 
 /// The next member, what each gang still needs, and the kinds on each node that has any, by the node's class.
-type State = (usize, Vec<usize>, Vec<(usize, Vec<usize>)>);
+type GroupState = (usize, Vec<usize>, Vec<(usize, Vec<usize>)>);
 
 impl ExactSearch {
-    fn state(&self, next: usize) -> State {
+    fn state(&self, next: usize) -> GroupState {
         let mut on: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         for (at, node) in &self.placed {
             on.entry(*node).or_default().push(self.members[*at].kind);
@@ -362,7 +362,7 @@ fn put_back_as(cx: &mut Context<'_>, before: Vec<Saved>) {
 fn reserve_on(cx: &mut Context<'_>, id: PodId, node: NodeId, devices: Option<DeviceChoice>) -> bool {
     let Some(pod) = cx.world.pod(id) else { return false };
     let view = cx.view();
-    let Choice::Node(node, mut slots) = choose(view, cx.rules, pod, Some(node)).0 else { return false };
+    let NodeChoice::Node(node, mut slots) = choose(view, cx.rules, pod, Some(node)).0 else { return false };
     if let Some(choice) = devices {
         device_fit::choose_instead(&mut slots, node, choice);
     }
@@ -372,7 +372,7 @@ fn reserve_on(cx: &mut Context<'_>, id: PodId, node: NodeId, devices: Option<Dev
 /// Every device that fits such a request is as good as another: choosing other devices makes no room for more of them.
 fn is_simple(request: &PodDeviceRequest) -> bool {
     let shape = request.shape();
-    let one = |want: &crate::devices::Want| {
+    let one = |want: &crate::devices::ContainerDeviceRequest| {
         want.gpu.as_ref().is_none_or(|gpu| gpu.count() == 1 || matches!(gpu, baton_contract::GpuRequest::Whole { .. }))
             && want.rdma.is_none_or(|rdma| rdma.count == 1)
     };

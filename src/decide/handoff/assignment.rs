@@ -98,7 +98,7 @@ pub fn delivers(call: &ExpectedCall<'_>) -> bool {
 }
 
 /// What is left of one device.
-struct Remaining<'a> {
+struct DeviceRemainder<'a> {
     entry: &'a DeviceEntry,
     taken: bool,
     /// Percent or bytes already given, by resource name.
@@ -122,13 +122,14 @@ fn split(
 ) -> Result<BTreeMap<Box<str>, Entries>, AssignmentError> {
     let mut containers: BTreeMap<Box<str>, Entries> = BTreeMap::new();
     for kind in [DeviceType::Gpu, DeviceType::Rdma] {
-        let fresh = || allocated.of(&kind).iter().map(|entry| Remaining { entry, taken: false, used: BTreeMap::new() });
-        let mut long_running: Vec<Remaining<'_>> = fresh().collect();
+        let fresh =
+            || allocated.of(&kind).iter().map(|entry| DeviceRemainder { entry, taken: false, used: BTreeMap::new() });
+        let mut long_running: Vec<DeviceRemainder<'_>> = fresh().collect();
         for container in &pod.containers {
             let Some(want) = container.request.as_ref().ok().and_then(|request| want(pod, request, &kind)) else {
                 continue;
             };
-            let mut front: Vec<Remaining<'_>>;
+            let mut front: Vec<DeviceRemainder<'_>>;
             let pool = match container.kind {
                 ContainerKind::Init => {
                     front = fresh().collect();
@@ -176,7 +177,7 @@ fn want(pod: &HandoffPod, request: &ContainerRequest, kind: &DeviceType) -> Opti
     })
 }
 
-fn take(pool: &mut [Remaining<'_>], want: &ContainerDemand, inventory: &NodeInventory) -> Vec<DeviceEntry> {
+fn take(pool: &mut [DeviceRemainder<'_>], want: &ContainerDemand, inventory: &NodeInventory) -> Vec<DeviceEntry> {
     let mut taken = Vec::new();
     for left in pool.iter_mut() {
         if matches!(want.count, Count::Exactly(count) if taken.len() == count as usize) {
@@ -199,7 +200,7 @@ fn take(pool: &mut [Remaining<'_>], want: &ContainerDemand, inventory: &NodeInve
 }
 
 /// Takes a part where it fits. An entry without amounts is taken whole: its scheduler does not count parts.
-fn take_part(left: &mut Remaining<'_>, part: &[(&'static str, i64)]) -> Option<DeviceEntry> {
+fn take_part(left: &mut DeviceRemainder<'_>, part: &[(&'static str, i64)]) -> Option<DeviceEntry> {
     if left.entry.resources.is_empty() {
         left.taken = true;
         return Some(left.entry.clone());

@@ -94,14 +94,14 @@ fn planned(pod: &HandoffPod, inventory: &NodeInventory) -> Option<Entries> {
         let init = ContainerSlot::of(pod, &container).init;
         (init, listed(types))
     };
-    let containers: Vec<(bool, Served)> = assignment.containers.into_iter().map(of).collect();
+    let containers: Vec<(bool, LedgerDevices)> = assignment.containers.into_iter().map(of).collect();
     Some(merged(containers.iter().map(|(init, list)| (*init, &**list))))
 }
 
 /// Devices with their types, as the ledger has them.
-type Served = Vec<(DeviceType, DeviceEntry)>;
+type LedgerDevices = Vec<(DeviceType, DeviceEntry)>;
 
-fn listed(types: Entries) -> Served {
+fn listed(types: Entries) -> LedgerDevices {
     types.into_iter().flat_map(|(kind, list)| list.into_iter().map(move |entry| (kind.clone(), entry))).collect()
 }
 

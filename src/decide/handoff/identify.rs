@@ -61,7 +61,7 @@ pub fn identify<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> I
     }
 }
 
-fn found(candidate: Candidate<'_>, how: IdentifiedBy) -> Identified<'_> {
+fn found(candidate: CallCandidate<'_>, how: IdentifiedBy) -> Identified<'_> {
     Identified::Caller(Caller { pod: candidate.pod, container: candidate.container, how })
 }
 
@@ -80,7 +80,7 @@ fn holder_key(lock: &LockRead) -> Option<&PodKey> {
 }
 
 fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listing: &PodListing) -> Identified<'a> {
-    let mut waiting: Vec<Candidate<'a>> = Vec::new();
+    let mut waiting: Vec<CallCandidate<'a>> = Vec::new();
     let mut unknown: Vec<PodKey> = Vec::new();
     for listed in &listing.pods {
         let mut known = false;
@@ -113,8 +113,9 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
 /// Pods under admission first, unserved before served. Then all pods of which a container runs: a status that says which container
 /// has ended may be on its way, so it cannot decide between them. Unserved containers that run were admitted without a call and
 /// will not call.
-fn likeliest<'a>(candidates: Vec<Candidate<'a>>, context: &AllocateContext<'_>) -> Vec<Candidate<'a>> {
-    let rank = |candidate: &Candidate<'_>| match (candidate.asked, candidate.container.running, candidate.admitted) {
+fn likeliest<'a>(candidates: Vec<CallCandidate<'a>>, context: &AllocateContext<'_>) -> Vec<CallCandidate<'a>> {
+    let rank = |candidate: &CallCandidate<'_>| match (candidate.asked, candidate.container.running, candidate.admitted)
+    {
         (0, true, _) => None,
         (0, false, false) if !context.passed.contains(&candidate.pod.pod.uid) => Some(0),
         (0, false, false) => Some(1),
@@ -219,22 +220,26 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
     // proof of that; else `may_repeat` says which pods may. The stored answer must not go to the wrong pod, nor the
     // holder's devices to one that repeats.
     let repeats =
-        |candidate: &Candidate<'_>| turn_of_holder.asked > 0 || context.may_repeat.contains(&candidate.pod.pod.uid);
-    let rival: Vec<Candidate<'a>> =
+        |candidate: &CallCandidate<'_>| turn_of_holder.asked > 0 || context.may_repeat.contains(&candidate.pod.pod.uid);
+    let rival: Vec<CallCandidate<'a>> =
         rivals.filter(|candidate| !candidate.admitted && (candidate.asked == 0 || repeats(candidate))).collect();
     if rival.is_empty() {
         return found(turn_of_holder, IdentifiedBy::Lock);
     }
-    let all: Vec<Candidate<'a>> = std::iter::once(turn_of_holder).chain(rival).collect();
+    let all: Vec<CallCandidate<'a>> = std::iter::once(turn_of_holder).chain(rival).collect();
     ambiguous(&all, call)
 }
 
 /// The next container of the pod by the ledger.
-fn only_turn<'a>(pod: &'a HandoffPod, call: &AllocateCall<'_>, context: &AllocateContext<'_>) -> Option<Candidate<'a>> {
+fn only_turn<'a>(
+    pod: &'a HandoffPod,
+    call: &AllocateCall<'_>,
+    context: &AllocateContext<'_>,
+) -> Option<CallCandidate<'a>> {
     candidates(pod, None, call, context.ledger).into_iter().next()
 }
 
-fn ambiguous<'a>(candidates: &[Candidate<'_>], call: &AllocateCall<'_>) -> Identified<'a> {
+fn ambiguous<'a>(candidates: &[CallCandidate<'_>], call: &AllocateCall<'_>) -> Identified<'a> {
     let one_pod = candidates.iter().all(|candidate| candidate.pod.pod.uid == candidates[0].pod.pod.uid);
     let names: Vec<String> = candidates
         .iter()
@@ -258,7 +263,7 @@ fn ambiguous<'a>(candidates: &[Candidate<'_>], call: &AllocateCall<'_>) -> Ident
 
 /// The container of one pod that a call would be for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Candidate<'a> {
+struct CallCandidate<'a> {
     pod: &'a HandoffPod,
     container: &'a PodContainer,
     /// How often the kubelet has asked for it already; 0 is unserved.
@@ -283,7 +288,7 @@ fn candidates<'a>(
     listed: Option<&ListedPod>,
     call: &AllocateCall<'_>,
     ledger: &Ledger,
-) -> Vec<Candidate<'a>> {
+) -> Vec<CallCandidate<'a>> {
     let reached = listed.map_or(0, |listed| {
         pod.containers.iter().rposition(|container| listed.has_devices(&container.name)).unwrap_or(0)
     });
@@ -301,7 +306,7 @@ fn candidates<'a>(
         }
         if count == call.count {
             let asked = ledger.asked(&pod.pod.uid, &container.name, call.resource);
-            candidates.push(Candidate { pod, container, asked, admitted });
+            candidates.push(CallCandidate { pod, container, asked, admitted });
         }
         if listed.is_some() && is_listed_kind && !container.running {
             break;

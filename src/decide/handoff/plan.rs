@@ -8,7 +8,7 @@ use super::inventory::NodeInventory;
 use super::ledger::{ContainerSlot, Ledger};
 use super::room::{DeviceClaim, DeviceLoad, peak};
 use crate::pod::{HandoffPod, PodContainer};
-use baton_contract::allocation::{Entries, Extension};
+use baton_contract::allocation::{DeviceExtension, Entries};
 use baton_contract::{ContainerRequest, DeviceEntry, DeviceId, DeviceType};
 
 /// The plan of one pod as it stands after the grants so far.
@@ -17,7 +17,7 @@ pub struct Plan<'a> {
     pod: &'a HandoffPod,
     containers: BTreeMap<Box<str>, Entries>,
     /// What goes with a device wherever it is used.
-    catalog: BTreeMap<DeviceId, (i32, Option<Extension>)>,
+    catalog: BTreeMap<DeviceId, (i32, Option<DeviceExtension>)>,
     /// Peak load per device by the original plan: only devices of equal load can change places.
     peak: BTreeMap<DeviceId, DeviceLoad>,
     /// Served so far, by container and type.

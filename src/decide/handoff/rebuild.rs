@@ -37,7 +37,7 @@ pub fn rebuild(node: &str, pods: &NodePods, listing: &PodListing, inventory: &No
         let counts_as_served =
             pod.has_started() && (!is_listed || matches!(PodAssignment::read(pod, inventory), Ok(Some(_))));
         for call in pod.expected_calls(|name| inventory.registers(name)) {
-            let known = Known::of(listing, pod, &call, None);
+            let known = KnownCall::of(listing, pod, &call, None);
             if counts_as_served || (!is_listed && known.answer.is_some()) {
                 add(&mut ledger, pod, &call, known, GrantState::Intent, inventory);
             }
@@ -99,7 +99,7 @@ fn pod_entries(
         } else {
             ids.is_some()
         };
-        let known = Known::of(listing, pod, call, ids);
+        let known = KnownCall::of(listing, pod, call, ids);
         if is_served || known.answer.is_some() {
             added |= add(ledger, pod, call, known, GrantState::Committed, inventory);
         }
@@ -108,14 +108,14 @@ fn pod_entries(
 }
 
 /// What the kubelet knows of one served call.
-struct Known<'a> {
+struct KnownCall<'a> {
     /// Its ids.
     ids: BTreeSet<Box<str>>,
     /// Its stored answer.
     answer: Option<&'a StoredAnswer>,
 }
 
-impl<'a> Known<'a> {
+impl<'a> KnownCall<'a> {
     fn of(
         listing: &'a PodListing,
         pod: &HandoffPod,
@@ -131,11 +131,11 @@ fn add(
     ledger: &mut Ledger,
     pod: &HandoffPod,
     call: &ExpectedCall<'_>,
-    known: Known<'_>,
+    known: KnownCall<'_>,
     state: GrantState,
     inventory: &NodeInventory,
 ) -> bool {
-    let Known { ids, answer } = known;
+    let KnownCall { ids, answer } = known;
     let key = EntryKey::new(&pod.pod.uid, &call.container.name, call.resource);
     if let Some(known) = ledger.get(&key) {
         // No call is without ids: this one was rebuilt before the kubelet listed what it holds.

@@ -177,7 +177,7 @@ struct GpuDown {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Track {
+struct GpuTrack {
     whole: Option<GpuDown>,
     instances: BTreeMap<String, GpuDown>,
 }
@@ -187,7 +187,7 @@ struct Track {
 pub struct GpuHealth {
     policy: XidPolicy,
     rule: RecoveryRule,
-    gpus: BTreeMap<String, Track>,
+    gpus: BTreeMap<String, GpuTrack>,
 }
 
 impl GpuHealth {
@@ -225,13 +225,13 @@ impl GpuHealth {
 
     /// GPUs with something out of service: those to probe.
     pub fn ailing(&self) -> impl Iterator<Item = &str> {
-        let ails = |track: &Track| track.whole.is_some() || !track.instances.is_empty();
+        let ails = |track: &GpuTrack| track.whole.is_some() || !track.instances.is_empty();
         self.gpus.iter().filter(move |(_, track)| ails(track)).map(|(uuid, _)| uuid.as_str())
     }
 
     /// What a later daemon has to know.
     pub fn ailments(&self) -> Vec<Ailment> {
-        let of_track = |(uuid, track): (&String, &Track)| {
+        let of_track = |(uuid, track): (&String, &GpuTrack)| {
             let whole = track.whole.iter().map(|down| (None, down));
             let downs = whole.chain(track.instances.iter().map(|(id, down)| (Some(id.clone()), down)));
             let ailment = |(instance, down): (Option<String>, &GpuDown)| {
@@ -319,7 +319,7 @@ impl GpuDown {
     }
 }
 
-impl Track {
+impl GpuTrack {
     fn fail(&mut self, uuid: &str, instance: Option<&str>, cause: FaultCause, now: Duration) -> Option<HealthChange> {
         let new = || GpuDown { cause: cause.clone(), since: now, clean: 0, first_clean: now, recalled: false };
         let part = instance.map(str::to_owned);

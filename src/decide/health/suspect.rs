@@ -81,7 +81,7 @@ pub struct Outage {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Track {
+struct FailureTrack {
     /// Since the last outage: when, and in which namespace where that matters.
     failures: Vec<(Duration, Box<str>)>,
     /// Without a success between them.
@@ -93,7 +93,7 @@ struct Track {
 #[derive(Debug, Clone, Default)]
 pub struct Suspicion {
     rule: SuspectRule,
-    tracks: BTreeMap<Blame, Track>,
+    tracks: BTreeMap<Blame, FailureTrack>,
 }
 
 impl Suspicion {
@@ -156,12 +156,12 @@ impl Suspicion {
     pub fn recall(&mut self, blame: Blame, outages: u32, out: Option<Outage>, now: Duration) {
         let out = out.map(|out| Outage { until: out.until.min(now + self.rule.longest), ..out });
         let out = out.filter(|out| out.until > now);
-        self.tracks.insert(blame, Track { failures: Vec::new(), outages, out });
+        self.tracks.insert(blame, FailureTrack { failures: Vec::new(), outages, out });
     }
 
     /// Ends the outages whose time is over: what they were about is on trial. `true` when one ended.
     pub fn age(&mut self, now: Duration) -> bool {
-        let over = |track: &mut Track| track.out.take_if(|out| out.until <= now).is_some();
+        let over = |track: &mut FailureTrack| track.out.take_if(|out| out.until <= now).is_some();
         self.tracks.values_mut().map(over).filter(|over| *over).count() > 0
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::kind::Kind;
+use super::kind::PodKind;
 
 /// Pods that the cluster is assumed to have seen before the first one.
 const PRIOR: f64 = 30.0;
@@ -19,14 +19,14 @@ const LARGEST: f64 = 1e100;
 /// Weights of kinds over the arrivals so far, the older ones less.
 #[derive(Debug, Clone)]
 pub struct Arrivals {
-    weights: BTreeMap<Kind, f64>,
+    weights: BTreeMap<PodKind, f64>,
     /// Weight of one pod that comes now.
     one: f64,
     /// Factor of `one` from pod to pod.
     growth: f64,
     count: u64,
     /// Parts of the tables in force.
-    known: BTreeMap<Kind, f64>,
+    known: BTreeMap<PodKind, f64>,
 }
 
 impl Arrivals {
@@ -38,12 +38,12 @@ impl Arrivals {
 
     /// Begins with pods of one GPU that ask for so much CPU each: all that a cluster says of pods to come.
     pub fn assume(&mut self, milli_cpu_per_gpu: i64) {
-        let kind = Kind { gpus: 1, share: 100, milli_cpu: milli_cpu_per_gpu, memory: 0, selector: 0 };
+        let kind = PodKind { gpus: 1, share: 100, milli_cpu: milli_cpu_per_gpu, memory: 0, selector: 0 };
         *self.weights.entry(kind).or_insert(0.0) += PRIOR;
     }
 
     /// Counts a pod. Returns the kind that was dropped for it, if any.
-    pub fn note(&mut self, kind: Kind) -> Option<Kind> {
+    pub fn note(&mut self, kind: PodKind) -> Option<PodKind> {
         self.one *= self.growth;
         if self.one > LARGEST {
             self.weights.values_mut().for_each(|weight| *weight /= LARGEST);
@@ -75,7 +75,7 @@ impl Arrivals {
     }
 
     /// Each kind's part of the arrivals, for new tables.
-    pub fn take(&mut self) -> &BTreeMap<Kind, f64> {
+    pub fn take(&mut self) -> &BTreeMap<PodKind, f64> {
         self.known = self.parts();
         &self.known
     }
@@ -85,7 +85,7 @@ impl Arrivals {
         self.weights.keys().chain(self.known.keys()).any(|kind| kind.selector == selector)
     }
 
-    fn parts(&self) -> BTreeMap<Kind, f64> {
+    fn parts(&self) -> BTreeMap<PodKind, f64> {
         let sum: f64 = self.weights.values().sum();
         self.weights.iter().map(|(kind, weight)| (*kind, weight / sum)).collect()
     }
@@ -95,11 +95,11 @@ impl Arrivals {
 mod tests {
     use super::*;
 
-    fn kind(gpus: u32) -> Kind {
-        Kind { gpus, share: 100, milli_cpu: 1000, memory: 0, selector: 0 }
+    fn kind(gpus: u32) -> PodKind {
+        PodKind { gpus, share: 100, milli_cpu: 1000, memory: 0, selector: 0 }
     }
 
-    fn part(arrivals: &mut Arrivals, kind: Kind) -> f64 {
+    fn part(arrivals: &mut Arrivals, kind: PodKind) -> f64 {
         arrivals.take().get(&kind).copied().unwrap_or(0.0)
     }
 
@@ -116,7 +116,7 @@ mod tests {
     fn the_prior_gives_way_to_what_comes() {
         let mut arrivals = Arrivals::new(4000);
         arrivals.assume(8000);
-        let assumed = Kind { milli_cpu: 8000, ..kind(1) };
+        let assumed = PodKind { milli_cpu: 8000, ..kind(1) };
         assert!(part(&mut arrivals, assumed) > 0.999);
         (0..270).for_each(|_| _ = arrivals.note(kind(2)));
         let left = part(&mut arrivals, assumed);
@@ -143,11 +143,11 @@ mod tests {
     fn kinds_are_bounded_and_weights_stay_finite() {
         let mut arrivals = Arrivals::new(1);
         for cpu in 0..2000 {
-            arrivals.note(Kind { milli_cpu: cpu, ..kind(1) });
+            arrivals.note(PodKind { milli_cpu: cpu, ..kind(1) });
         }
         assert_eq!(arrivals.weights.len(), MOST);
         assert!(arrivals.weights.values().all(|weight| weight.is_finite()));
-        assert!(arrivals.weights.contains_key(&Kind { milli_cpu: 1999, ..kind(1) }));
+        assert!(arrivals.weights.contains_key(&PodKind { milli_cpu: 1999, ..kind(1) }));
         let sum: f64 = arrivals.take().values().sum();
         assert!((sum - 1.0).abs() < 1e-9);
     }

@@ -6,7 +6,7 @@ pub const GROUPS: usize = 4;
 
 /// What pods of one kind ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Kind {
+pub struct PodKind {
     /// Number of GPUs, at least one.
     pub gpus: u32,
     /// Percent of each, 1 to 100.
@@ -19,7 +19,7 @@ pub struct Kind {
     pub selector: u16,
 }
 
-impl Kind {
+impl PodKind {
     /// GPUs in all.
     pub fn demand(&self) -> f64 {
         f64::from(self.gpus) * f64::from(self.share) / 100.0

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::kind::Kind;
+use super::kind::PodKind;
 
 /// Rounds of multiplicative weights: more change no price by a hundredth.
 const ROUNDS: usize = 500;
@@ -15,7 +15,7 @@ const WHOLE: usize = 100;
 ///
 /// A size costs as much as it fills of a GPU in the best mixture of patterns. Each round prices the sizes, fills one GPU by these
 /// prices and makes what it holds cheaper; the mean of the prices, each round's taken by the worth of its GPU, solves the program.
-pub fn rest(parts: &BTreeMap<Kind, f64>) -> [f64; WHOLE + 1] {
+pub fn rest(parts: &BTreeMap<PodKind, f64>) -> [f64; WHOLE + 1] {
     let mut asked = [0.0; WHOLE + 1];
     for (kind, part) in parts {
         asked[usize::from(kind.share).clamp(1, WHOLE)] += part * f64::from(kind.gpus);
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     fn rests(asked: &[(u8, f64)]) -> [f64; 101] {
-        let kind = |share| Kind { gpus: 1, share, milli_cpu: 0, memory: 0, selector: 0 };
+        let kind = |share| PodKind { gpus: 1, share, milli_cpu: 0, memory: 0, selector: 0 };
         rest(&asked.iter().map(|(share, part)| (kind(*share), *part)).collect())
     }
 

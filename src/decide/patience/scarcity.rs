@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::kind::Kind;
+use super::kind::PodKind;
 
 /// Rounds in which demand moves to where there is less of it; the result settles within a few.
 const ROUNDS: usize = 8;
@@ -10,12 +10,12 @@ const ROUNDS: usize = 8;
 const MOST: f64 = 4.0;
 
 /// A class of nodes, by the bits of the selectors that admit them, and its number of GPUs.
-pub type Class = (u64, u32);
+pub type NodeClass = (u64, u32);
 
 /// How much more demand a GPU of each class has than one of the class with the least, when every kind spreads over what it may use,
 /// in inverse proportion to the demand there. Empty where no kind is limited.
-pub fn scarcity(parts: &BTreeMap<Kind, f64>, classes: &[Class]) -> Vec<(u64, f64)> {
-    let classes: Vec<Class> = classes.iter().copied().filter(|(_, gpus)| *gpus > 0).collect();
+pub fn scarcity(parts: &BTreeMap<PodKind, f64>, classes: &[NodeClass]) -> Vec<(u64, f64)> {
+    let classes: Vec<NodeClass> = classes.iter().copied().filter(|(_, gpus)| *gpus > 0).collect();
     if classes.len() < 2 {
         return Vec::new();
     }
@@ -23,7 +23,7 @@ pub fn scarcity(parts: &BTreeMap<Kind, f64>, classes: &[Class]) -> Vec<(u64, f64
     for _ in 0..ROUNDS {
         let mut next = vec![0.0; classes.len()];
         for (kind, part) in parts {
-            let pull = |((class, gpus), demand): (&Class, &f64)| {
+            let pull = |((class, gpus), demand): (&NodeClass, &f64)| {
                 if class >> kind.selector & 1 == 0 { 0.0 } else { f64::from(*gpus) / f64::max(*demand, 1e-9) }
             };
             let pulls: Vec<f64> = classes.iter().zip(&demand).map(pull).collect();
@@ -48,7 +48,7 @@ mod tests {
     const SPECIAL: u64 = 0b11;
 
     fn scarce(limited: f64) -> Vec<(u64, f64)> {
-        let kind = |selector| Kind { gpus: 1, share: 100, milli_cpu: 0, memory: 0, selector };
+        let kind = |selector| PodKind { gpus: 1, share: 100, milli_cpu: 0, memory: 0, selector };
         let parts = BTreeMap::from([(kind(0), 1.0 - limited), (kind(1), limited)]);
         scarcity(&parts, &[(ANY, 90), (SPECIAL, 10)])
     }
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn one_class_is_never_scarce() {
-        let kind = Kind { gpus: 1, share: 100, milli_cpu: 0, memory: 0, selector: 1 };
+        let kind = PodKind { gpus: 1, share: 100, milli_cpu: 0, memory: 0, selector: 1 };
         assert!(scarcity(&BTreeMap::from([(kind, 1.0)]), &[(ANY, 8)]).is_empty());
         assert!(scarcity(&BTreeMap::from([(kind, 1.0)]), &[(ANY, 8), (SPECIAL, 0)]).is_empty());
     }

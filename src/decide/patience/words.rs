@@ -1,7 +1,7 @@
 //! A change of a node's worth in words.
 
-use super::kind::Kind;
-use super::worth::{Free, REST, Worth, usable};
+use super::kind::PodKind;
+use super::worth::{FreeOnNode, REST, Worth, usable};
 
 /// Differences that are not worth a word, in GPUs.
 const LITTLE: f64 = 0.05;
@@ -9,8 +9,8 @@ const LITTLE: f64 = 0.05;
 impl Worth {
     /// What a node loses beyond the GPUs that are taken, and which usual kind of pods is hurt most: `0.3 GPU less worth to typical
     /// pods: the share of 47 % would no longer fit for CPU`.
-    pub fn explain(&self, before: Free<'_>, after: Free<'_>) -> String {
-        let percents = |free: Free<'_>| free.gpus.iter().map(|percent| f64::from(*percent)).sum::<f64>() / 100.0;
+    pub fn explain(&self, before: FreeOnNode<'_>, after: FreeOnNode<'_>) -> String {
+        let percents = |free: FreeOnNode<'_>| free.gpus.iter().map(|percent| f64::from(*percent)).sum::<f64>() / 100.0;
         let taken = percents(before) - percents(after);
         let lost = (self.of(before) - self.of(after)) / REST - taken;
         let amount = match lost {
@@ -28,7 +28,7 @@ impl Worth {
     }
 }
 
-fn name(kind: &Kind) -> String {
+fn name(kind: &PodKind) -> String {
     match (kind.gpus, kind.share) {
         (1, 100) => "one whole GPU".to_owned(),
         (gpus, 100) => format!("{gpus} whole GPUs"),
@@ -38,7 +38,7 @@ fn name(kind: &Kind) -> String {
 }
 
 /// What a kind that does not fit lacks first.
-fn lacking(kind: &Kind, free: Free<'_>) -> &'static str {
+fn lacking(kind: &PodKind, free: FreeOnNode<'_>) -> &'static str {
     if kind.milli_cpu > free.milli_cpu {
         "CPU"
     } else if kind.memory > free.memory {
@@ -50,15 +50,15 @@ fn lacking(kind: &Kind, free: Free<'_>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use crate::patience::{Free, Kind, Sample, Worth};
+    use crate::patience::{FreeOnNode, PodKind, Sample, Worth};
 
     #[test]
     fn the_loss_and_the_kind_that_is_hurt_most_are_named() {
-        let share = Kind { gpus: 1, share: 47, milli_cpu: 8000, memory: 0, selector: 0 };
-        let pair = Kind { gpus: 2, share: 100, milli_cpu: 1000, memory: 0, selector: 0 };
+        let share = PodKind { gpus: 1, share: 47, milli_cpu: 8000, memory: 0, selector: 0 };
+        let pair = PodKind { gpus: 2, share: 100, milli_cpu: 1000, memory: 0, selector: 0 };
         let sample = Sample { parts: [(share, 0.9), (pair, 0.1)].into(), classes: vec![(1, 2)] };
         let worth = Worth::new(sample.tables(), None, 0.05);
-        let free = |gpus, milli_cpu| Free { gpus, milli_cpu, memory: 0, class: 1 };
+        let free = |gpus, milli_cpu| FreeOnNode { gpus, milli_cpu, memory: 0, class: 1 };
         let said = worth.explain(free(&[100, 100], 64_000), free(&[100, 100], 4000));
         assert!(
             said.ends_with("GPU less worth to typical pods: the share of 47 % would no longer fit for CPU"),

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::kind::{GROUPS, Kind};
-use super::sample::Tables;
+use super::kind::{GROUPS, PodKind};
+use super::sample::WorthTables;
 
 /// How many pods to come a placement thinks of. `Q(p) = M p / (M p + 1 - p)` is about the chance that a kind of frequency `p` is among
 /// the next `M`; `p` itself thinks of one pod, for which rare kinds count for nothing.
@@ -19,7 +19,7 @@ const CHANGE: f64 = 2.0;
 
 /// What is free on a node.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Free<'a> {
+pub struct FreeOnNode<'a> {
     /// Percent of each GPU.
     pub gpus: &'a [u8],
     /// Thousandths of a CPU.
@@ -30,15 +30,15 @@ pub struct Free<'a> {
     pub class: u64,
 }
 
-impl Free<'_> {
+impl FreeOnNode<'_> {
     /// Whether a pod of this kind fits.
-    pub fn takes(&self, kind: &Kind) -> bool {
+    pub fn takes(&self, kind: &PodKind) -> bool {
         let fitting = self.gpus.iter().filter(|percent| **percent >= kind.share).count();
         self.may_take(kind) && fitting >= kind.gpus as usize
     }
 
     /// The same but for the GPUs.
-    pub fn may_take(&self, kind: &Kind) -> bool {
+    pub fn may_take(&self, kind: &PodKind) -> bool {
         self.class >> kind.selector & 1 == 1 && kind.milli_cpu <= self.milli_cpu && kind.memory <= self.memory
     }
 }
@@ -46,7 +46,7 @@ impl Free<'_> {
 /// The worth of nodes by one set of tables.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Worth {
-    tables: Arc<Tables>,
+    tables: Arc<WorthTables>,
     /// How dear nodes are to each group now, 0 to 1.
     dear: [f64; GROUPS],
     /// Weights of the groups that follow; their sum is 1.
@@ -55,14 +55,14 @@ pub struct Worth {
 
 impl Worth {
     /// By new tables, with the dearness of the earlier ones.
-    pub fn new(tables: Tables, earlier: Option<&Self>, keep_whole: f64) -> Self {
+    pub fn new(tables: WorthTables, earlier: Option<&Self>, keep_whole: f64) -> Self {
         let dear = earlier.map_or([1.0, keep_whole, keep_whole, keep_whole], |earlier| earlier.dear);
         let groups = weights(&tables, dear);
         Self { tables: tables.into(), dear, groups }
     }
 
     /// The tables.
-    pub fn tables(&self) -> &Tables {
+    pub fn tables(&self) -> &WorthTables {
         &self.tables
     }
 
@@ -83,7 +83,7 @@ impl Worth {
     }
 
     /// The worth of a node, in eighths of a GPU.
-    pub fn of(&self, free: Free<'_>) -> f64 {
+    pub fn of(&self, free: FreeOnNode<'_>) -> f64 {
         let rests: f64 = free.gpus.iter().map(|percent| self.tables.rest[usize::from(*percent).min(100)]).sum();
         let total: u32 = free.gpus.iter().map(|percent| u32::from(*percent)).sum();
         let groups = self.groups.iter().zip(&self.tables.kinds).filter(|(weight, _)| **weight > 0.0);
@@ -97,14 +97,14 @@ impl Worth {
     }
 }
 
-fn weights(tables: &Tables, dear: [f64; GROUPS]) -> [f64; GROUPS] {
+fn weights(tables: &WorthTables, dear: [f64; GROUPS]) -> [f64; GROUPS] {
     let weights: [f64; GROUPS] = std::array::from_fn(|group| tables.demand[group] * dear[group]);
     let sum: f64 = weights.iter().sum();
     if sum > 0.0 { weights.map(|weight| weight / sum) } else { [0.0; GROUPS] }
 }
 
 /// GPUs that the kinds of one group could use, those that could use most first, each by the chance that none before it comes.
-fn potential(kinds: &[(Kind, f64)], free: Free<'_>) -> f64 {
+fn potential(kinds: &[(PodKind, f64)], free: FreeOnNode<'_>) -> f64 {
     let mut useful = [(0.0, 0.0); 24];
     let mut count = 0;
     for (kind, part) in kinds {
@@ -132,7 +132,7 @@ fn chance(part: f64) -> f64 {
 }
 
 /// GPUs of the node that pods of this kind could use, if only they came. A request of 0 does not limit.
-pub fn usable(kind: &Kind, free: Free<'_>) -> f64 {
+pub fn usable(kind: &PodKind, free: FreeOnNode<'_>) -> f64 {
     if !free.may_take(kind) {
         return 0.0;
     }
@@ -157,10 +157,10 @@ mod tests {
     use super::*;
     use crate::patience::Sample;
 
-    const WHOLE: Kind = Kind { gpus: 1, share: 100, milli_cpu: 8000, memory: 0, selector: 0 };
+    const WHOLE: PodKind = PodKind { gpus: 1, share: 100, milli_cpu: 8000, memory: 0, selector: 0 };
 
-    fn free(gpus: &[u8], milli_cpu: i64) -> Free<'_> {
-        Free { gpus, milli_cpu, memory: 1 << 40, class: 1 }
+    fn free(gpus: &[u8], milli_cpu: i64) -> FreeOnNode<'_> {
+        FreeOnNode { gpus, milli_cpu, memory: 1 << 40, class: 1 }
     }
 
     fn near(a: f64, b: f64) -> bool {
@@ -169,8 +169,8 @@ mod tests {
 
     #[test]
     fn usable_is_limited_by_gpus_cpu_memory_and_nodes() {
-        let share = Kind { share: 30, milli_cpu: 1000, ..WHOLE };
-        let pair = Kind { gpus: 2, ..WHOLE };
+        let share = PodKind { share: 30, milli_cpu: 1000, ..WHOLE };
+        let pair = PodKind { gpus: 2, ..WHOLE };
         assert!(near(usable(&WHOLE, free(&[100, 100, 60], 64_000)), 2.0));
         assert!(near(usable(&WHOLE, free(&[100, 100], 12_000)), 1.5), "CPU for one and a half");
         assert!(near(usable(&WHOLE, free(&[100, 100], 7_999)), 0.0));
@@ -178,13 +178,13 @@ mod tests {
         assert!(near(usable(&pair, free(&[100, 100, 100], 64_000)), 3.0));
         assert!(near(usable(&share, free(&[70, 29, 100], 64_000)), 1.7), "five fit, on two GPUs");
         assert!(near(usable(&share, free(&[70, 29, 100], 2_000)), 1.7 * 2.0 / 5.0), "CPU for two of five");
-        let elsewhere = Kind { selector: 1, ..WHOLE };
+        let elsewhere = PodKind { selector: 1, ..WHOLE };
         assert!(near(usable(&elsewhere, free(&[100], 64_000)), 0.0));
-        let nothing_beside = Kind { milli_cpu: 0, ..WHOLE };
+        let nothing_beside = PodKind { milli_cpu: 0, ..WHOLE };
         assert!(near(usable(&nothing_beside, free(&[100], 0)), 1.0));
     }
 
-    fn worth(parts: &[(Kind, f64)]) -> Worth {
+    fn worth(parts: &[(PodKind, f64)]) -> Worth {
         let sample = Sample { parts: parts.iter().copied().collect(), classes: vec![(1, 64)] };
         Worth::new(sample.tables(), None, 0.05)
     }
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn whole_nodes_become_dear_while_few_are_left() {
-        let large = Kind { gpus: 8, milli_cpu: 64_000, ..WHOLE };
+        let large = PodKind { gpus: 8, milli_cpu: 64_000, ..WHOLE };
         let mut worth = worth(&[(WHOLE, 0.9), (large, 0.1)]);
         let empty = free(&[100; 8], 64_000);
         let first_pod = |worth: &Worth| {

@@ -26,7 +26,7 @@ use super::reservations::{Reservations, expected_names};
 use super::rules::Outcome;
 use super::timers::Timer;
 
-pub use attempt::{BindAttempt, Cancel, Stage};
+pub use attempt::{BindAttempt, BindStage, Cancel};
 use attempt::{Requested, Turn};
 
 /// Bind attempts, the lock queues of nodes, and the locks that are released.
@@ -241,7 +241,7 @@ impl Binder {
             calls,
             annotations: reservation.annotations,
             commit: reservation.commit,
-            stage: Stage::Preparing,
+            stage: BindStage::Preparing,
             lock_value: resumed.then(|| node.lock.read.raw().map(Into::into)).flatten(),
             // Members of a commit go before other pods of their priority.
             turn: (-2 * i64::from(pod.facts.spec.priority) - i64::from(reservation.commit.is_some()), number, id),
@@ -260,7 +260,9 @@ impl Binder {
 
     /// Runs the PreBind rules; when all are satisfied, the pod is queued for its lock or bound.
     fn prepare(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let Some(attempt) = self.attempts.get(&id).filter(|attempt| attempt.stage == Stage::Preparing) else { return };
+        let Some(attempt) = self.attempts.get(&id).filter(|attempt| attempt.stage == BindStage::Preparing) else {
+            return;
+        };
         let Some(pod) = cx.world.pod(id) else { return };
         let (node, since, now) = (attempt.node, attempt.since, cx.now.mono);
         let mut wait: Option<Duration> = None;
@@ -299,9 +301,9 @@ impl Binder {
 
     /// Queues a prepared attempt for its lock, or binds it if it needs none.
     pub fn proceed(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let preparing = |attempt: &&mut BindAttempt| attempt.stage == Stage::Preparing;
+        let preparing = |attempt: &&mut BindAttempt| attempt.stage == BindStage::Preparing;
         let Some(attempt) = self.attempts.get_mut(&id).filter(preparing) else { return };
-        attempt.stage = Stage::Queued;
+        attempt.stage = BindStage::Queued;
         attempt.not_before = Duration::ZERO;
         attempt.queued = cx.now.mono;
         let (node, locks, turn) = (attempt.node, attempt.locks, attempt.turn);
@@ -417,7 +419,7 @@ impl Binder {
         let format = cx.config.lock_format;
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let new: Box<str> = attempt.claim().value(format).into();
-        attempt.stage = Stage::Locking(ticket);
+        attempt.stage = BindStage::Locking(ticket);
         attempt.lock_value = Some(new.clone());
         cx.effects.push(Effect::Lock { ticket, node: (*attempt.node_name).into(), old, new });
     }
@@ -426,7 +428,7 @@ impl Binder {
     fn bind(&mut self, cx: &mut Context<'_>, id: PodId) {
         let ticket = self.ticket(cx, id);
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        attempt.stage = Stage::Binding(ticket);
+        attempt.stage = BindStage::Binding(ticket);
         attempt.annotations.set(key::BIND_TIMESTAMP, print_bind_timestamp(attempt.time));
         cx.effects.push(Effect::Bind {
             ticket,
@@ -531,7 +533,7 @@ impl Binder {
     /// Removes an attempt from every table; its room stays taken in the world.
     fn forget(&mut self, id: PodId) -> Option<BindAttempt> {
         let attempt = self.attempts.remove(&id)?;
-        if let Stage::Locking(ticket) | Stage::Binding(ticket) = attempt.stage {
+        if let BindStage::Locking(ticket) | BindStage::Binding(ticket) = attempt.stage {
             self.tickets.remove(&ticket);
         }
         self.preparing.remove(&id);
@@ -546,7 +548,7 @@ impl Binder {
     }
 
     /// Pauses an attempt after a transient failure. `false` when failures have lasted too long.
-    fn pause(&mut self, cx: &mut Context<'_>, id: PodId, stage: Stage, at_least: Option<Duration>) -> bool {
+    fn pause(&mut self, cx: &mut Context<'_>, id: PodId, stage: BindStage, at_least: Option<Duration>) -> bool {
         let (first, longest, limit) = cx.config.retry;
         let now = cx.now.mono;
         let Some(attempt) = self.attempts.get_mut(&id) else { return false };
@@ -559,7 +561,7 @@ impl Binder {
         attempt.not_before = now + wait;
         attempt.stage = stage;
         cx.timers.set(attempt.not_before, Timer::BindAttempt(id));
-        if stage == Stage::Queued {
+        if stage == BindStage::Queued {
             self.queue_again(cx, id);
         }
         true
@@ -578,11 +580,11 @@ impl Binder {
         let now = cx.now.mono;
         let Some(attempt) = self.attempts.get(&id).filter(|attempt| attempt.not_before <= now) else { return };
         match attempt.stage {
-            Stage::Queued => self.advance(cx, attempt.node),
-            Stage::Preparing => self.prepare(cx, id),
-            Stage::BindAgain => self.bind(cx, id),
-            Stage::ReadAgain => self.read(cx, id),
-            Stage::Locking(_) | Stage::Binding(_) | Stage::Reading => {}
+            BindStage::Queued => self.advance(cx, attempt.node),
+            BindStage::Preparing => self.prepare(cx, id),
+            BindStage::BindAgain => self.bind(cx, id),
+            BindStage::ReadAgain => self.read(cx, id),
+            BindStage::Locking(_) | BindStage::Binding(_) | BindStage::Reading => {}
         }
     }
 
@@ -616,7 +618,7 @@ impl Binder {
         let Some(id) = self.tickets.remove(&ticket) else { return };
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let node = attempt.node;
-        attempt.stage = Stage::Queued;
+        attempt.stage = BindStage::Queued;
         match result {
             LockResult::Done => {
                 let value = attempt.lock_value.clone();
@@ -639,7 +641,7 @@ impl Binder {
                     return;
                 }
                 // The other lock is gone already: a pause avoids a loop of conflicts.
-                if !(free && self.pause(cx, id, Stage::Queued, None)) {
+                if !(free && self.pause(cx, id, BindStage::Queued, None)) {
                     self.queue_again(cx, id);
                     self.advance(cx, node);
                 }
@@ -652,7 +654,7 @@ impl Binder {
             }
             LockResult::Failed(why, after) => {
                 self.note_trouble(id, &why);
-                if !self.ended_by_cancel(cx, id) && !self.pause(cx, id, Stage::Queued, after) {
+                if !self.ended_by_cancel(cx, id) && !self.pause(cx, id, BindStage::Queued, after) {
                     self.give_up(cx, id, why);
                 }
             }
@@ -666,14 +668,14 @@ impl Binder {
         match result {
             BindResult::Done => self.bound(cx, id),
             BindResult::NotFound => {
-                attempt.stage = Stage::Queued;
+                attempt.stage = BindStage::Queued;
                 self.end(cx, id);
                 // Usually the deletion is on its way; if the watch still shows the pod later, it is tried again.
                 cx.steps.push(Step::Fail(id));
             }
             BindResult::Conflict(_) => self.read(cx, id),
             BindResult::Refused(why) => {
-                attempt.stage = Stage::Queued;
+                attempt.stage = BindStage::Queued;
                 if !self.ended_by_cancel(cx, id) {
                     self.give_up(cx, id, why);
                 }
@@ -682,7 +684,7 @@ impl Binder {
                 let gone = attempt.cancelled.is_some();
                 self.note_trouble(id, &why);
                 // The pod may be bound although the answer is lost: only a read shows it.
-                if gone || !self.pause(cx, id, Stage::BindAgain, after) {
+                if gone || !self.pause(cx, id, BindStage::BindAgain, after) {
                     self.read(cx, id);
                 }
             }
@@ -691,13 +693,13 @@ impl Binder {
 
     fn read(&mut self, cx: &mut Context<'_>, id: PodId) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        attempt.stage = Stage::Reading;
+        attempt.stage = BindStage::Reading;
         cx.effects.push(Effect::ReadPod { pod: attempt.pod.key.clone() });
     }
 
     fn reading(&self, key: &PodKey) -> Option<PodId> {
         let reading =
-            |(_, attempt): &(&PodId, &BindAttempt)| attempt.pod.key == *key && attempt.stage == Stage::Reading;
+            |(_, attempt): &(&PodId, &BindAttempt)| attempt.pod.key == *key && attempt.stage == BindStage::Reading;
         self.attempts.iter().find(reading).map(|(id, _)| *id)
     }
 
@@ -705,7 +707,7 @@ impl Binder {
     pub fn read_failed(&mut self, cx: &mut Context<'_>, key: &PodKey) {
         let Some(id) = self.reading(key) else { return };
         if let Some(attempt) = self.attempts.get_mut(&id) {
-            attempt.stage = Stage::ReadAgain;
+            attempt.stage = BindStage::ReadAgain;
             attempt.not_before = cx.now.mono + Duration::from_secs(1);
             cx.timers.set(attempt.not_before, Timer::BindAttempt(id));
         }
@@ -715,15 +717,16 @@ impl Binder {
     pub fn read_done(&mut self, cx: &mut Context<'_>, key: &PodKey, found: Option<(&PodUid, bool)>) {
         let reading = self.reading(key);
         self.prove(cx, key, found.map(|(uid, _)| uid.as_str()));
-        let Some(id) = reading.filter(|id| self.attempts.get(id).is_some_and(|it| it.stage == Stage::Reading)) else {
+        let Some(id) = reading.filter(|id| self.attempts.get(id).is_some_and(|it| it.stage == BindStage::Reading))
+        else {
             return;
         };
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        attempt.stage = Stage::BindAgain;
+        attempt.stage = BindStage::BindAgain;
         if !found.is_some_and(|(uid, deleting)| attempt.pod.uid == *uid && !deleting) {
             attempt.cancelled = Some(Cancel::PodGone);
         }
-        if !self.ended_by_cancel(cx, id) && !self.pause(cx, id, Stage::BindAgain, None) {
+        if !self.ended_by_cancel(cx, id) && !self.pause(cx, id, BindStage::BindAgain, None) {
             self.give_up(cx, id, "the Binding was not made in time".to_owned());
         }
     }

@@ -16,7 +16,7 @@ use super::queue::Queue;
 use super::reporter::Reporter;
 use super::reservations::Reservations;
 use super::rules::{Plugins, View};
-use super::select::choose::{Choice, choose};
+use super::select::choose::{NodeChoice, choose};
 use super::select::index::Index;
 use super::settings::{Config, NodeSearch, Stats};
 use super::timers::{Moment, Timers};
@@ -123,7 +123,7 @@ impl Context<'_> {
     }
 
     /// Chooses a node for a pod of the world, or judges `only` that node; also returns the number of judged nodes.
-    pub fn choose(&mut self, id: PodId, only: Option<NodeId>) -> Option<(Choice, u64)> {
+    pub fn choose(&mut self, id: PodId, only: Option<NodeId>) -> Option<(NodeChoice, u64)> {
         let pod = self.world.pod(id)?;
         let view = View { world: self.world, now: self.now.mono };
         Some(match self.config.search {

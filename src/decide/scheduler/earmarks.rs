@@ -41,14 +41,14 @@ const CHECK: Duration = Duration::from_secs(10);
 
 /// What a group or pod waits for; each has its turn of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum EarmarkKind {
     /// GPUs, with or without NICs.
     Gpus,
     /// NICs alone.
     Nics,
 }
 
-impl Wanted {
+impl EarmarkKind {
     const fn name(self) -> &'static str {
         match self {
             Self::Gpus => "GPUs",
@@ -87,7 +87,7 @@ impl Wanted {
 #[derive(Debug, Clone)]
 pub struct Earmark {
     item: Item,
-    wanted: Wanted,
+    wanted: EarmarkKind,
     name: Arc<str>,
     priority: i32,
     nodes: BTreeSet<NodeId>,
@@ -126,8 +126,8 @@ impl Earmarks {
         let waiting = || members.iter().filter_map(|id| cx.world.pod(*id)).filter(|pod| pod.asks_for_devices());
         let since = waiting().map(|pod| pod.facts.handoff.created).max()?;
         let priority = waiting().map(|pod| pod.facts.spec.priority).max()?;
-        let nics_alone = |pod: &Pod| Wanted::Gpus.of_pod(pod) == 0 && Wanted::Nics.of_pod(pod) > 0;
-        let wanted = if waiting().all(nics_alone) { Wanted::Nics } else { Wanted::Gpus };
+        let nics_alone = |pod: &Pod| EarmarkKind::Gpus.of_pod(pod) == 0 && EarmarkKind::Nics.of_pod(pod) > 0;
+        let wanted = if waiting().all(nics_alone) { EarmarkKind::Nics } else { EarmarkKind::Gpus };
         let members: Vec<PodId> = waiting().map(|pod| pod.id).collect();
         if let Some(earmark) = cx.earmarks.all.iter_mut().find(|earmark| earmark.item == *item) {
             earmark.members = members;
@@ -153,9 +153,9 @@ impl Earmarks {
 
     /// What is said of nodes that are more than may be kept: all earmarks together keep no more than the share of the GPUs, and one
     /// for NICs no more than that of the NICs.
-    fn too_large(cx: &Context<'_>, nodes: &BTreeSet<NodeId>, wanted: Wanted) -> Option<String> {
+    fn too_large(cx: &Context<'_>, nodes: &BTreeSet<NodeId>, wanted: EarmarkKind) -> Option<String> {
         let beside = cx.earmarks.all.iter().flat_map(|earmark| &earmark.nodes);
-        [Wanted::Gpus, wanted].into_iter().find_map(|of| {
+        [EarmarkKind::Gpus, wanted].into_iter().find_map(|of| {
             let all: i64 = cx.world.nodes().map(|(id, _)| of.of_node(cx.world, id)).sum();
             let most = all * i64::from(cx.config.earmarks.share) / 100;
             let kept: i64 = nodes.iter().chain(beside.clone()).map(|id| of.of_node(cx.world, *id)).sum();
@@ -333,7 +333,12 @@ fn known_end(pod: &Pod) -> Option<Timestamp> {
 
 /// Nodes on which all `members` fit if the pods there of not higher priority end: those with the fewest busy devices, then with
 /// the most pods whose end is known and the oldest ones.
-fn choose_nodes(cx: &mut Context<'_>, members: &[PodId], priority: i32, wanted: Wanted) -> Option<BTreeSet<NodeId>> {
+fn choose_nodes(
+    cx: &mut Context<'_>,
+    members: &[PodId],
+    priority: i32,
+    wanted: EarmarkKind,
+) -> Option<BTreeSet<NodeId>> {
     let ends = |pod: &Pod| pod.facts.spec.priority <= priority;
     let mut candidates: Vec<_> = cx
         .world

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::lock::ReleaseReason;
-use crate::patience::{Sample, Tables};
+use crate::patience::{Sample, WorthTables};
 use crate::tyjob::placement::JobIdentity;
 use crate::world::PodFacts;
 use crate::world::gangs::Owner;
@@ -246,7 +246,7 @@ pub enum EffectResult {
         pod: PodUid,
     },
     /// Of [`Effect::RateMix`].
-    Tables(Box<Tables>),
+    Tables(Box<WorthTables>),
     /// Of [`Effect::PodGroupStatus`].
     PodGroup {
         /// The gang.

@@ -14,7 +14,7 @@ pub const OTHER_SCHEDULER_AFTER: Duration = Duration::from_secs(30);
 
 /// What a pod wants of Baton that the scheduler it names does not give: a gang, or a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Want {
+pub enum UnservedWant {
     /// It carries a key of a gang.
     Gang,
     /// It asks for a device.
@@ -22,21 +22,21 @@ pub enum Want {
 }
 
 /// What `pod` wants of Baton, if it waits for a scheduler that is not one of `served`.
-pub fn wants_of_another(world: &World, pod: &Pod, served: impl Fn(&str) -> bool) -> Option<Want> {
+pub fn wants_of_another(world: &World, pod: &Pod, served: impl Fn(&str) -> bool) -> Option<UnservedWant> {
     let handoff = &pod.facts.handoff;
     let waits = pod.place == Place::Waiting && handoff.deleting.is_none() && pod.facts.spec.gates.is_empty();
     if !waits || served(&handoff.scheduler_name) {
         return None;
     }
     let gang = pod.facts.spec.gang.as_ref().and_then(|declared| world.gangs().named(declared));
-    gang.map(|_| Want::Gang).or_else(|| pod.asks_for_devices().then_some(Want::Device))
+    gang.map(|_| UnservedWant::Gang).or_else(|| pod.asks_for_devices().then_some(UnservedWant::Device))
 }
 
 /// Why Baton leaves such a pod alone, and what to do. `ours`: the name to set.
-pub fn other_scheduler_text(want: Want, named: &str, ours: &str) -> String {
+pub fn other_scheduler_text(want: UnservedWant, named: &str, ours: &str) -> String {
     let want = match want {
-        Want::Gang => "carries a gang key",
-        Want::Device => "asks for a device",
+        UnservedWant::Gang => "carries a gang key",
+        UnservedWant::Device => "asks for a device",
     };
     format!(
         "the pod {want}, but names the scheduler {named:?}, which is not Baton: set spec.schedulerName: {ours} in the pod template"
@@ -52,7 +52,7 @@ pub fn controller_of(pod: &Pod) -> &str {
 
 /// Pods of one controller that wait for a scheduler that is not Baton.
 #[derive(Debug, Default)]
-struct Controller {
+struct PodsOfController {
     pods: BTreeSet<PodId>,
     reported: bool,
 }
@@ -61,7 +61,7 @@ struct Controller {
 #[derive(Debug, Default)]
 pub struct OtherSchedulers {
     controller_of: BTreeMap<PodId, Box<str>>,
-    controllers: BTreeMap<Box<str>, Controller>,
+    controllers: BTreeMap<Box<str>, PodsOfController>,
 }
 
 impl OtherSchedulers {
@@ -103,7 +103,7 @@ impl OtherSchedulers {
     }
 }
 
-fn want(cx: &Context<'_>, pod: &Pod) -> Option<Want> {
+fn want(cx: &Context<'_>, pod: &Pod) -> Option<UnservedWant> {
     let config = cx.config;
     wants_of_another(cx.world, pod, |name| config.scheduler_names.contains(name) || config.asking_names.contains(name))
 }

@@ -25,7 +25,7 @@ use super::context::Context;
 use super::effect::Effect;
 use super::queue::Item;
 use super::rules::plugins::device_fit;
-use super::rules::{Candidate, Outcome, Plugins, Reads, Slots, View};
+use super::rules::{Outcome, Plugins, PreemptionCandidate, Reads, Slots, View};
 use super::select::choose::{judge, prepare};
 use super::timers::Timer;
 
@@ -112,7 +112,7 @@ impl Preemption {
 
     /// The victims for a pod that fits no node, as the PostFilter rules choose them. `None` when no victims make room. `gone`: pods
     /// that are victims already.
-    pub fn pick(cx: &mut Context<'_>, pod: &Pod, gone: &BTreeSet<PodId>) -> Option<Candidate> {
+    pub fn pick(cx: &mut Context<'_>, pod: &Pod, gone: &BTreeSet<PodId>) -> Option<PreemptionCandidate> {
         let found = Self::with_nominated(cx, pod.facts.spec.priority, pod.id, |cx| {
             candidates(cx.world, cx.rules, pod, gone, cx.now.mono)
         });
@@ -120,7 +120,7 @@ impl Preemption {
     }
 
     /// Evicts the victims and closes the room on the node to pods of the same or a lower priority. Returns what to report.
-    pub fn nominate(cx: &mut Context<'_>, id: PodId, picked: &Candidate, group: Option<&GroupId>) -> String {
+    pub fn nominate(cx: &mut Context<'_>, id: PodId, picked: &PreemptionCandidate, group: Option<&GroupId>) -> String {
         let (Some(pod), Some(node)) = (cx.world.pod(id), cx.world.node(picked.node)) else { return String::new() };
         let (by, node_name) = (pod.facts.handoff.pod.clone(), node.name.clone());
         let mut victims = leaving_uids(cx.world, picked.node, pod);

@@ -13,7 +13,7 @@ use baton_contract::{PodKey, Shared, key};
 
 use super::context::{Context, Step};
 use super::rules::points::ClaimedParts;
-use super::rules::{Annotations, Claimed, Outcome, Slots, Wanted};
+use super::rules::{Annotations, Claimed, KnownRequest, Outcome, Slots};
 use super::timers::Timer;
 
 /// The room of a pod that is not being bound yet.
@@ -24,7 +24,7 @@ pub struct Reservation {
     /// The Binding's annotations, all but the time.
     pub annotations: Shared<Annotations>,
     /// The pod's device request, as judged.
-    pub wanted: Option<Arc<Wanted>>,
+    pub wanted: Option<Arc<KnownRequest>>,
     /// Monotonic time of the reservation.
     pub since: Duration,
     /// The pod's group.
@@ -262,7 +262,7 @@ impl Reservations {
 }
 
 /// Resource names for which the kubelet of `node` will call Allocate for `pod`, sorted: usually all that it requests.
-pub fn expected_names(pod: &Pod, node: &Node, wanted: Option<&Wanted>) -> Shared<Vec<Box<str>>> {
+pub fn expected_names(pod: &Pod, node: &Node, wanted: Option<&KnownRequest>) -> Shared<Vec<Box<str>>> {
     if let Some(names) = wanted.and_then(|wanted| wanted.names_of(pod))
         && names.iter().all(|name| node.serves(name))
     {

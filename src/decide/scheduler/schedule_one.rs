@@ -13,7 +13,7 @@ use super::queue::Item;
 use super::reporter::Reporter;
 use super::reservations::Reservations;
 use super::rules::plugins::scheduling_gates;
-use super::select::choose::Choice;
+use super::select::choose::NodeChoice;
 
 /// Rule of pods that their TYJob holds back.
 const JOB: &str = "TYJob";
@@ -48,13 +48,13 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
     Earmarks::close(cx);
     let Some((choice, judged)) = found else { return };
     cx.stats.judged += judged;
-    if pinned.is_some() && !matches!(choice, Choice::Node(..)) {
+    if pinned.is_some() && !matches!(choice, NodeChoice::Node(..)) {
         // Its bind cannot be resumed under its lock: it may go anywhere, and the lock is released after a while.
         cx.reservations.unpin(id);
         return cx.queue.activate(id, cx.rules.queue_sort());
     }
     match choice {
-        Choice::Node(node, slots) => {
+        NodeChoice::Node(node, slots) => {
             if Reservations::reserve(cx, id, node, *slots) {
                 Earmarks::end(cx, &item);
                 gangs.commit_alone(cx, id);
@@ -63,7 +63,7 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
                 cx.queue.fail(id, now);
             }
         }
-        Choice::Nowhere(diagnosis) => {
+        NodeChoice::Nowhere(diagnosis) => {
             if diagnosis.pod.as_ref().is_some_and(|refusal| refusal.rule == scheduling_gates::NAME) {
                 // The API server writes the gate into the condition; an autoscaler that reads "Unschedulable" would add nodes.
                 return cx.queue.park(id, diagnosis.wake, now);
@@ -88,12 +88,12 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
             Reporter::report(cx, id, "Unschedulable", &Arc::from(message), true);
             cx.reporter.note_rules(id, diagnosis.rules());
         }
-        Choice::WaitUntil(at, refusal) => {
+        NodeChoice::WaitUntil(at, refusal) => {
             cx.queue.wait_until(id, at);
             Reporter::report(cx, id, "Unschedulable", &refusal.text.into_owned().into(), true);
             cx.reporter.note_rules(id, [refusal.rule]);
         }
-        Choice::Fault(text) => {
+        NodeChoice::Fault(text) => {
             cx.queue.fail(id, now);
             Reporter::report(cx, id, "SchedulerError", &text.into_owned().into(), true);
         }

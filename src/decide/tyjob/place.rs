@@ -6,7 +6,7 @@ use crate::scheduler::context::{Context, NEW_POD};
 use crate::scheduler::preemption::Preemption;
 use crate::scheduler::rules::plugins::device_fit;
 use crate::scheduler::rules::{Plugins, Reads, Text, View};
-use crate::scheduler::select::choose::{Choice, judge, prepare};
+use crate::scheduler::select::choose::{NodeChoice, judge, prepare};
 use crate::scheduler::select::shape::PodShape;
 use crate::world::{NodeId, Place, Pod, PodFacts, PodId, World};
 use baton_contract::PodKey;
@@ -14,7 +14,7 @@ use baton_contract::tyjob::BasicPolicy;
 
 use super::TyJobs;
 use super::placement::{Guests, JobFacts, JobSpec, KnownRooms, Metric, MetricWeights, Rank, Seat, room_for};
-use super::table::{RankedNode, Table, filters_read};
+use super::table::{JobTable, RankedNode, filters_read};
 
 /// What a pod's rating depends on beside the node: the policy and the other pods of its job.
 pub struct JobContext<'a> {
@@ -32,7 +32,7 @@ pub struct JobContext<'a> {
 pub struct PartTable {
     /// Parts whose pods have the shape.
     parts: Vec<usize>,
-    table: Box<Table>,
+    table: Box<JobTable>,
     /// No filter reads more than the node, so the table is kept for the next pod.
     kept: bool,
 }
@@ -45,7 +45,7 @@ pub fn judge_other_parts(
     (job, spec): (&JobFacts, &JobSpec),
     (seat, placed): (&Seat, &Pod),
     missing: &[Guests],
-    mut take: impl FnMut(&Pod, Metric, bool) -> Box<Table>,
+    mut take: impl FnMut(&Pod, Metric, bool) -> Box<JobTable>,
 ) -> Vec<PartTable> {
     let own = PodShape::of(placed);
     let mut others: Vec<PartTable> = Vec::new();
@@ -63,7 +63,7 @@ pub fn judge_other_parts(
         let metric = Metric::of(spec.basic, part.role);
         let Ok(mut slots) = prepare(view, plugins, &pod) else {
             // It fits no node.
-            others.push(PartTable { parts: vec![guests.part], table: Table::new(&pod, metric), kept: false });
+            others.push(PartTable { parts: vec![guests.part], table: JobTable::new(&pod, metric), kept: false });
             continue;
         };
         let kept = filters_read(plugins, &pod, &slots) <= Reads::Node;
@@ -95,7 +95,7 @@ impl JobContext<'_> {
     }
 
     /// The fitting node with the highest rank, the first by name among equals.
-    pub fn best(&self, world: &World, table: &Table) -> Option<NodeId> {
+    pub fn best(&self, world: &World, table: &JobTable) -> Option<NodeId> {
         match self.policy {
             BasicPolicy::JobAffinity => {
                 let used = self.here.iter().filter(|(_, count)| **count > 0).filter_map(|(id, _)| table.rank(*id));
@@ -119,7 +119,7 @@ impl JobContext<'_> {
     /// The node on which most pods of the job fit, used when no node with pods of the job fits. Nodes come by metric and name: of
     /// equal ones the first is chosen, and the search ends at a node that takes all pods. Where devices have to be picked to know
     /// the room, only [`KnownRooms::MOST`] different nodes are tried.
-    fn with_most_room(&self, world: &World, table: &Table) -> Option<NodeId> {
+    fn with_most_room(&self, world: &World, table: &JobTable) -> Option<NodeId> {
         let all: i64 = self.missing.iter().map(|guests| guests.count).sum();
         let mut rooms = KnownRooms::new(self.missing);
         let mut best: Option<(i64, NodeId)> = None;
@@ -163,7 +163,7 @@ impl TyJobs {
         let (tables, weights) = (&mut self.tables, &cx.config.jobs.weights);
         let mut take = |pod: &Pod, metric, kept: bool| {
             let known = if kept { tables.take(pod, &metric) } else { None };
-            known.unwrap_or_else(|| Table::new(pod, metric))
+            known.unwrap_or_else(|| JobTable::new(pod, metric))
         };
         let settings = (cx.rules, weights);
         let others = judge_other_parts(view, settings, (job, spec), (seat, &pod), context.missing, &mut take);
@@ -195,12 +195,12 @@ impl TyJobs {
 }
 
 /// Why a pod fits nowhere, before any node is judged.
-pub fn refusal_text(end: Choice) -> String {
+pub fn refusal_text(end: NodeChoice) -> String {
     match end {
-        Choice::Nowhere(diagnosis) => diagnosis.message(),
-        Choice::WaitUntil(_, refusal) => refusal.text.into_owned(),
-        Choice::Fault(text) => text.into_owned(),
-        Choice::Node(..) => String::new(),
+        NodeChoice::Nowhere(diagnosis) => diagnosis.message(),
+        NodeChoice::WaitUntil(_, refusal) => refusal.text.into_owned(),
+        NodeChoice::Fault(text) => text.into_owned(),
+        NodeChoice::Node(..) => String::new(),
     }
 }
 

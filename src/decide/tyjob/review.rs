@@ -13,9 +13,9 @@ use baton_contract::PodKey;
 use baton_contract::tyjob::ScheduleState;
 
 use super::place::{claims, pod_to_place, reserve_at};
-use super::placement::{Class, JobFacts, Seat, Situation, classify, verdict};
+use super::placement::{JobClass, JobFacts, Seat, Situation, classify, verdict};
 use super::round::{leader_created, tally};
-use super::start_limit::{Progress, adopted_since};
+use super::start_limit::{PodProgress, adopted_since};
 use super::{JobPlace, JobRecord, TyJobs};
 
 /// Places may be beyond a quota for this long.
@@ -103,7 +103,7 @@ impl TyJobs {
         }
         if job.is_over() || job.spec.is_err() {
             self.release_places(cx, key);
-            self.set_class(key, if job.is_over() { Class::Over } else { Class::Invalid });
+            self.set_class(key, if job.is_over() { JobClass::Over } else { JobClass::Invalid });
             self.schedule_round_if_waiting(cx);
             self.report_invalid_template(cx, key, &job);
             return self.clear_status(cx, key, &job);
@@ -153,10 +153,10 @@ impl TyJobs {
             let node = cx.world.node_id(&place.node);
             let node = node.filter(|id| cx.world.node(*id).is_some_and(|node| node.facts.is_some()));
             let progress = match found {
-                PlacePod::Settled => Progress::Settled,
-                _ if ended => Progress::Settled,
-                PlacePod::Made => Progress::Made,
-                PlacePod::Awaited | PlacePod::NameTaken => Progress::Awaited,
+                PlacePod::Settled => PodProgress::Settled,
+                _ if ended => PodProgress::Settled,
+                PlacePod::Made => PodProgress::Made,
+                PlacePod::Awaited | PlacePod::NameTaken => PodProgress::Awaited,
             };
             record.start.note(
                 &pod,
@@ -220,27 +220,27 @@ impl TyJobs {
         let resting = record.start.resting().map(str::to_owned);
         let situation = Situation { missing, nodes_changed: record.nodes_changed, resting: resting.is_some() };
         let class = classify(job, record.state, situation);
-        let fresh = class == Class::Waiting && record.class != Class::Waiting || record.state.is_none();
+        let fresh = class == JobClass::Waiting && record.class != JobClass::Waiting || record.state.is_none();
         self.set_class(key, class);
         match class {
-            Class::Waiting => {
+            JobClass::Waiting => {
                 self.placeable_changed |= fresh || self.report_is_outdated(cx, key);
                 self.schedule_round(cx);
             }
-            Class::Placed => self.report_placed(cx, key, job),
-            Class::Resting => {
+            JobClass::Placed => self.report_placed(cx, key, job),
+            JobClass::Resting => {
                 let placed = leader_created(cx, job);
                 let state = if placed { ScheduleState::ScheduledPartly } else { ScheduleState::Unscheduled };
                 self.report(cx, key, state, "StartLimit", resting.unwrap_or_default());
             }
-            Class::Over | Class::Invalid | Class::Unfit => {}
+            JobClass::Over | JobClass::Invalid | JobClass::Unfit => {}
         }
         self.write_job(cx, key);
     }
 
-    fn set_class(&mut self, key: &PodKey, class: Class) {
+    fn set_class(&mut self, key: &PodKey, class: JobClass) {
         let Some(record) = self.records.get_mut(key) else { return };
-        self.key_outdated |= (record.class == Class::Waiting) != (class == Class::Waiting);
+        self.key_outdated |= (record.class == JobClass::Waiting) != (class == JobClass::Waiting);
         record.class = class;
     }
 
@@ -248,7 +248,7 @@ impl TyJobs {
     pub(super) fn report_is_outdated(&self, cx: &Context<'_>, key: &PodKey) -> bool {
         let (Some(job), Some(record)) = (cx.world.job(key), self.records.get(key)) else { return false };
         let placed = matches!(record.state, Some(ScheduleState::ScheduledSucceed | ScheduleState::ScheduledPartly));
-        let Some(spec) = job.spec.as_ref().ok().filter(|_| placed && record.class == Class::Waiting) else {
+        let Some(spec) = job.spec.as_ref().ok().filter(|_| placed && record.class == JobClass::Waiting) else {
             return false;
         };
         let tally = tally(job, spec, |seat| record.places.contains_key(&seat.pod));
@@ -258,7 +258,7 @@ impl TyJobs {
 
     /// Queues a round while some job waits.
     fn schedule_round_if_waiting(&mut self, cx: &mut Context<'_>) {
-        if self.records.values().any(|record| record.class == Class::Waiting) {
+        if self.records.values().any(|record| record.class == JobClass::Waiting) {
             self.schedule_round(cx);
         } else {
             cx.queue.remove(Item::Jobs);

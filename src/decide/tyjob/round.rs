@@ -19,10 +19,10 @@ use baton_contract::{PodKey, key};
 use super::allowance::present;
 use super::place::{JobContext, claims, template_pod};
 use super::placement::{
-    Class, Folded, GPU_PERCENT, Guests, JobFacts, JobPart, JobSpec, NodeOffer, PartDemand, PlacedPods, Ranked, Seat,
+    Folded, GPU_PERCENT, Guests, JobClass, JobFacts, JobPart, JobSpec, NodeOffer, PartDemand, PlacedPods, Ranked, Seat,
     Share, dominant_share, is_plain, order, unfit, verdict,
 };
-use super::start_limit::Progress;
+use super::start_limit::PodProgress;
 use super::{JobPlace, JobRecord, TyJobs};
 
 /// A round over many jobs follows a burst of events only once: it rests for a millisecond per waiting job beyond [`FEW_JOBS`], and
@@ -40,7 +40,7 @@ impl TyJobs {
         }
         self.placeable_changed = true;
         if wake.meets(NODES) {
-            let unfit = self.records.iter_mut().filter(|(_, record)| record.class == Class::Unfit);
+            let unfit = self.records.iter_mut().filter(|(_, record)| record.class == JobClass::Unfit);
             let unfit: Vec<PodKey> = unfit
                 .map(|(key, record)| {
                     record.nodes_changed = true;
@@ -57,7 +57,7 @@ impl TyJobs {
     /// Queues a round: at once, or when the rest after the last one is over.
     pub(super) fn schedule_round(&mut self, cx: &mut Context<'_>) {
         let longest = cx.config.jobs.period / REST_SHARE;
-        let waiting = self.records.values().filter(|record| record.class == Class::Waiting);
+        let waiting = self.records.values().filter(|record| record.class == JobClass::Waiting);
         let many = waiting.skip(FEW_JOBS).take(longest.as_millis() as usize).count();
         let rest = Duration::from_millis(many as u64).min(longest);
         let at = self.last_round.map_or(Duration::ZERO, |last| last + rest);
@@ -83,7 +83,7 @@ impl TyJobs {
 
     /// Queues the round for the time `at`, with the highest pod priority of the waiting jobs, and as old as the oldest.
     fn queue_round(&mut self, cx: &mut Context<'_>, at: Duration) {
-        let waiting = self.records.iter().filter(|(_, record)| record.class == Class::Waiting);
+        let waiting = self.records.iter().filter(|(_, record)| record.class == JobClass::Waiting);
         let jobs = || waiting.clone().filter_map(|(key, _)| cx.world.job(key));
         let Some(oldest) = jobs().min_by_key(|job| (job.created, &job.job.key)) else {
             return cx.queue.remove(Item::Jobs);
@@ -132,7 +132,7 @@ impl TyJobs {
     /// Waiting jobs with what their order depends on.
     fn ranked(&self, world: &World) -> Vec<Ranked> {
         let waiting = || {
-            let waiting = self.records.iter().filter(|(_, record)| record.class == Class::Waiting);
+            let waiting = self.records.iter().filter(|(_, record)| record.class == JobClass::Waiting);
             waiting.filter_map(|(key, _)| world.job(key).map(|job| (key, job)))
         };
         let fair = |job: &JobFacts| job.spec.as_ref().is_ok_and(|spec| spec.queue == JobQueuePolicy::Drf);
@@ -245,7 +245,7 @@ impl TyJobs {
             record.unfit = None;
             for (pod, node, reservation) in taken {
                 let node = cx.world.node(node).map(|node| node.name.clone()).unwrap_or_default();
-                record.start.note(&pod, Progress::Awaited, (cx.now.mono, cx.now.mono));
+                record.start.note(&pod, PodProgress::Awaited, (cx.now.mono, cx.now.mono));
                 record.places.insert(pod, JobPlace { node, reservation: Some(reservation), since: cx.now.mono });
             }
             let places = &record.places;
@@ -291,13 +291,13 @@ impl TyJobs {
     fn fail_unfit(&mut self, cx: &mut Context<'_>) {
         let grace = cx.config.jobs.unfit_grace;
         let due = self.records.iter().filter_map(|(key, record)| {
-            let (since, why) = record.unfit.as_ref().filter(|_| record.class == Class::Waiting)?;
+            let (since, why) = record.unfit.as_ref().filter(|_| record.class == JobClass::Waiting)?;
             (cx.now.mono >= *since + grace).then(|| (key.clone(), why.clone()))
         });
         for (key, why) in due.collect::<Vec<_>>() {
             if let Some(record) = self.records.get_mut(&key) {
                 (record.unfit, record.nodes_changed) = (None, false);
-                record.class = Class::Unfit;
+                record.class = JobClass::Unfit;
             }
             self.report(cx, &key, ScheduleState::ScheduledFailed, "Unfit", why);
         }

@@ -21,7 +21,7 @@ const FRESH: Duration = Duration::from_secs(2);
 
 /// How far the pod of a place is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum PodProgress {
     /// It is not there.
     Awaited,
     /// It is there and has not taken its place over.
@@ -59,14 +59,14 @@ impl Start {
     }
 
     /// Notes how far the pod of a place is; it has been waited for since then.
-    pub(super) fn note(&mut self, pod: &str, progress: Progress, (since, now): (Duration, Duration)) {
-        if progress == Progress::Settled {
+    pub(super) fn note(&mut self, pod: &str, progress: PodProgress, (since, now): (Duration, Duration)) {
+        if progress == PodProgress::Settled {
             if self.waits.remove(pod).is_some_and(|wait| wait.made.is_none()) {
                 self.fresh.insert(pod.into(), now);
             }
             return;
         }
-        let made = (progress == Progress::Made).then_some(now);
+        let made = (progress == PodProgress::Made).then_some(now);
         if let Some(wait) = self.waits.get_mut(pod) {
             if made.is_some() && wait.made.is_none() {
                 self.fresh.insert(pod.into(), now);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use crate::scheduler::rules::{Outcome, Plugins, Reads, Slots, Text, View};
 use crate::scheduler::select::choose::judge;
-use crate::scheduler::select::concern::Judge;
+use crate::scheduler::select::concern::NodeJudge;
 use crate::scheduler::select::index;
 use crate::scheduler::select::ranks::Ranking;
 use crate::tyjob::placement::{Metric, MetricWeights, Utilisation};
@@ -16,10 +16,10 @@ use crate::world::{Node, NodeId, Pod};
 pub(super) type RankedNode = (Reverse<i64>, Box<str>, NodeId);
 
 /// The nodes' verdicts on one pod shape under one metric.
-pub type Table = index::Table<ByMetric, Metric>;
+pub type JobTable = index::Table<ByMetric, Metric>;
 
 /// Tables of recently used shapes.
-pub type Tables = index::Tables<ByMetric, Metric>;
+pub type JobTables = index::Tables<ByMetric, Metric>;
 
 /// Fitting nodes, the best first.
 #[derive(Default)]
@@ -49,7 +49,7 @@ struct MetricJudge<'a> {
     weights: &'a MetricWeights,
 }
 
-impl Judge for MetricJudge<'_> {
+impl NodeJudge for MetricJudge<'_> {
     fn judge(&self, node: (NodeId, &Node), slots: &mut Slots) -> Outcome {
         judge(self.view, self.plugins, self.pod, node, slots)
     }
@@ -59,7 +59,7 @@ impl Judge for MetricJudge<'_> {
     }
 }
 
-impl Table {
+impl JobTable {
     /// Brings the table up to date; returns the nodes that were judged, in order.
     pub fn catch_up(
         &mut self,

@@ -4,12 +4,12 @@
 use crate::scheduler::context::{Context, Step};
 use crate::scheduler::preemption::Preemption;
 use crate::scheduler::reservations::Reservations;
-use crate::scheduler::select::choose::{Choice, choose};
+use crate::scheduler::select::choose::{NodeChoice, choose};
 use crate::world::{Place, Pod, PodId, Wake, World};
 use baton_contract::PodKey;
 
 use super::place::{pod_to_place, reserve_at};
-use super::placement::Class;
+use super::placement::JobClass;
 use super::{PlaceRoute, TyJobs};
 
 impl TyJobs {
@@ -31,7 +31,7 @@ impl TyJobs {
             return PlaceRoute::Waits(format!("TYJob {job} asks for no pod of this name"));
         }
         match record.class {
-            Class::Over | Class::Invalid => return PlaceRoute::Waits(format!("TYJob {job} has ended")),
+            JobClass::Over | JobClass::Invalid => return PlaceRoute::Waits(format!("TYJob {job} has ended")),
             _ if claim.attempt != Some(record.attempt) => {
                 return PlaceRoute::Waits(format!(
                     "made for another attempt of TYJob {job} than the present {}",
@@ -63,7 +63,7 @@ impl TyJobs {
             cx.world.pod(id).zip(node).map(|(pod, node)| choose(cx.view(), cx.rules, pod, Some(node)))
         });
         let (text, wake) = match found {
-            Some((Choice::Node(node, slots), judged)) => {
+            Some((NodeChoice::Node(node, slots), judged)) => {
                 cx.stats.judged += judged;
                 if Reservations::reserve(cx, id, node, *slots) {
                     cx.stats.job_places_taken += 1;
@@ -71,9 +71,9 @@ impl TyJobs {
                 }
                 ("a reservation was refused".to_owned(), Wake::ANY)
             }
-            Some((Choice::Nowhere(diagnosis), _)) => (diagnosis.message(), diagnosis.wake.or(Wake::ANY)),
-            Some((Choice::WaitUntil(_, refusal), _)) => (refusal.text.into_owned(), Wake::ANY),
-            Some((Choice::Fault(text), _)) => (text.into_owned(), Wake::ANY),
+            Some((NodeChoice::Nowhere(diagnosis), _)) => (diagnosis.message(), diagnosis.wake.or(Wake::ANY)),
+            Some((NodeChoice::WaitUntil(_, refusal), _)) => (refusal.text.into_owned(), Wake::ANY),
+            Some((NodeChoice::Fault(text), _)) => (text.into_owned(), Wake::ANY),
             None => ("the node of its place is gone".to_owned(), Wake::ANY),
         };
         // The room stays reserved until the place is void: no other pod gets it meanwhile.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::devices::{
-    AfterGrant, Amounts, Assignment, Exclusive, Held, Labels, Layout, NodePool, PodDeviceRequest, PoolState, Portion,
-    RequestProblem, Slot, Wishes, pick, score, together,
+    AfterGrant, Assignment, Exclusive, Held, HeldAmounts, Labels, Layout, NodePool, PodDeviceRequest, PoolState,
+    Portion, RequestProblem, Slot, Wishes, pick, score, together,
 };
 use crate::help::Help;
 use crate::pod::HandoffPod;
@@ -213,7 +213,7 @@ impl Stock {
     pub fn share(
         &mut self,
         labels: impl FnMut(&mut Shared<Labels>),
-        amounts: impl FnMut(&mut Shared<Amounts>),
+        amounts: impl FnMut(&mut Shared<HeldAmounts>),
         layouts: impl FnMut(&mut Shared<Layout>),
     ) {
         self.pool = NodePool::default();

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::patience::{Arrivals, Free, GROUPS, Kind, Sample, Tables, Worth};
+use crate::patience::{Arrivals, FreeOnNode, GROUPS, PodKind, Sample, Worth, WorthTables};
 use crate::pod::PodContainer;
 use baton_contract::{GpuRequest, key};
 
@@ -149,11 +149,11 @@ impl Mix {
         }
     }
 
-    fn note(&mut self, ask: Ask, facts: &PodFacts) {
+    fn note(&mut self, ask: GpuAsk, facts: &PodFacts) {
         let selector = self.selector(facts);
-        let Ask { gpus, share } = ask;
+        let GpuAsk { gpus, share } = ask;
         let (milli_cpu, memory) = (facts.spec.requests.milli_cpu, facts.spec.requests.memory);
-        let kind = Kind { gpus, share, milli_cpu, memory, selector };
+        let kind = PodKind { gpus, share, milli_cpu, memory, selector };
         if let Some(dropped) = self.arrivals.note(kind)
             && dropped.selector > 0
             && !self.arrivals.uses(dropped.selector)
@@ -219,7 +219,7 @@ impl World {
             stocks.map(|stock| stock.memory_percent(bytes)).find(|percent| *percent > 0).unwrap_or(0)
         };
         let Some(facts) = self.pods.get(id).map(|pod| &pod.facts) else { return };
-        if let Some(ask) = Ask::of(facts, memory_percent) {
+        if let Some(ask) = GpuAsk::of(facts, memory_percent) {
             self.mix.note(ask, facts);
         }
     }
@@ -261,7 +261,7 @@ impl World {
             other => Some(weights.iter().position(|(_, known)| *known == other)? as u16 + 1),
         };
         let with_bits =
-            parts.iter().filter_map(|(kind, part)| Some((Kind { selector: bit(kind.selector)?, ..*kind }, *part)));
+            parts.iter().filter_map(|(kind, part)| Some((PodKind { selector: bit(kind.selector)?, ..*kind }, *part)));
         let parts = with_bits.collect();
         let chosen: Vec<Arc<Selector>> =
             weights.iter().map(|(_, selector)| self.mix.selectors[usize::from(*selector) - 1].clone()).collect();
@@ -276,7 +276,7 @@ impl World {
     }
 
     /// Rates nodes by new tables from now on. Tables that were not asked for are ignored.
-    pub fn rate_by(&mut self, tables: Tables) {
+    pub fn rate_by(&mut self, tables: WorthTables) {
         let Some(selectors) = self.mix.asked.take() else { return };
         if self.mix.by_bit != selectors {
             self.mix.classes = Dense::default();
@@ -336,10 +336,10 @@ impl World {
 }
 
 /// What is free on a node beside these rests of its GPUs; `None` without a Node object.
-pub fn free<'a>(node: &Node, gpus: &'a [u8], class: u64) -> Option<Free<'a>> {
+pub fn free<'a>(node: &Node, gpus: &'a [u8], class: u64) -> Option<FreeOnNode<'a>> {
     let have = &node.facts.as_ref()?.allocatable;
     let (milli_cpu, memory) = (have.milli_cpu - node.used.milli_cpu, have.memory - node.used.memory);
-    Some(Free { gpus, milli_cpu, memory, class })
+    Some(FreeOnNode { gpus, milli_cpu, memory, class })
 }
 
 fn gpus_of(node: &Node) -> u32 {
@@ -348,12 +348,12 @@ fn gpus_of(node: &Node) -> u32 {
 
 /// What a pod asks of GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Ask {
+struct GpuAsk {
     gpus: u32,
     share: u8,
 }
 
-impl Ask {
+impl GpuAsk {
     /// All whole GPUs of the pod, or else its largest share; `None` without either.
     fn of(facts: &PodFacts, memory_percent: impl Fn(i64) -> i64) -> Option<Self> {
         let served = |container: &&PodContainer| container.dra_backed.is_empty();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::devices::{Amounts, Labels as DeviceLabels, Layout};
+use crate::devices::{HeldAmounts, Labels as DeviceLabels, Layout};
 use crate::intern::Interner;
 use crate::lock::{HolderState, Lookup};
 use crate::pod::{HandoffPod, PodContainer};
@@ -137,7 +137,7 @@ impl Ages {
 pub(super) struct SharedParts {
     pub specs: Interner<PodSpec>,
     pub containers: Interner<Vec<PodContainer>>,
-    pub amounts: Interner<Amounts>,
+    pub amounts: Interner<HeldAmounts>,
     pub device_labels: Interner<DeviceLabels>,
     pub layouts: Interner<Layout>,
     pub allocatable: Interner<Resources>,

@@ -9,7 +9,7 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use super::read::{self, AuditReport, AuditRules, OtherScheduler};
-use crate::admission::Policies;
+use crate::admission::InstalledPolicies;
 use crate::config::print_yaml;
 use crate::live::Access;
 use crate::say::say;
@@ -18,7 +18,7 @@ use baton_contract::key;
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
+pub enum AuditOutput {
     /// One JSON object: `{"nodes":3,"devices":3,"pods":12,"violations":[{"kind":"DeviceTwice","text":"…",…}],"otherScheduler":[],"admission":{"state":"inForce"}}`.
     Json,
     /// The same as YAML.
@@ -30,7 +30,7 @@ pub enum Output {
 pub struct AuditArgs {
     /// Another format than lines.
     #[arg(short, long, value_enum)]
-    pub output: Option<Output>,
+    pub output: Option<AuditOutput>,
     /// Which cluster.
     #[command(flatten)]
     pub access: Access,
@@ -59,7 +59,7 @@ pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
     };
     let (report, policies) = found(client, &args.agent_namespace, &rules).await?;
     say(print(&report, &policies, args.output)?)?;
-    let holds = report.violations.is_empty() && !matches!(policies, Policies::Broken(_));
+    let holds = report.violations.is_empty() && !matches!(policies, InstalledPolicies::Broken(_));
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
@@ -68,14 +68,14 @@ pub(crate) async fn found(
     client: Client,
     namespace: &str,
     rules: &AuditRules,
-) -> anyhow::Result<(AuditReport, Policies)> {
+) -> anyhow::Result<(AuditReport, InstalledPolicies)> {
     let report = read::read(client.clone(), namespace, rules).await?;
-    let policies = Policies::read(&client, namespace, &rules.lock_key).await;
+    let policies = InstalledPolicies::read(&client, namespace, &rules.lock_key).await;
     Ok((report, policies.context("cannot read the admission policies")?))
 }
 
 /// The JSON object of `-o json`.
-pub(crate) fn json(report: &AuditReport, policies: &Policies) -> Value {
+pub(crate) fn json(report: &AuditReport, policies: &InstalledPolicies) -> Value {
     let mut printed = json!(report);
     for (item, violation) in printed["violations"].as_array_mut().into_iter().flatten().zip(&report.violations) {
         item["text"] = json!(violation.to_string());
@@ -84,13 +84,13 @@ pub(crate) fn json(report: &AuditReport, policies: &Policies) -> Value {
     printed
 }
 
-fn print(report: &AuditReport, policies: &Policies, output: Option<Output>) -> anyhow::Result<String> {
+fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<AuditOutput>) -> anyhow::Result<String> {
     let AuditReport { nodes, devices, pods, violations, other_scheduler, leases_unread, slices_unread } = report;
     if let Some(output) = output {
         let printed = self::json(report, policies);
         return Ok(match output {
-            Output::Json => serde_json::to_string_pretty(&printed)? + "\n",
-            Output::Yaml => print_yaml(&printed)?,
+            AuditOutput::Json => serde_json::to_string_pretty(&printed)? + "\n",
+            AuditOutput::Yaml => print_yaml(&printed)?,
         });
     }
     let mut text = String::new();
@@ -110,7 +110,7 @@ fn print(report: &AuditReport, policies: &Policies, output: Option<Output>) -> a
         )?;
     }
     let policy_words = policies.words();
-    let broken = if let Policies::Broken(problems) = policies { problems.len() } else { 0 };
+    let broken = if let InstalledPolicies::Broken(problems) = policies { problems.len() } else { 0 };
     for words in policy_words {
         writeln!(text, "{}{words}", if broken == 0 { "note: " } else { "" })?;
     }

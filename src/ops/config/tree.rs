@@ -132,9 +132,9 @@ impl YamlNode {
 }
 
 /// A value with the place that the library gives beside it.
-struct Placed(YamlNode);
+struct PlacedValue(YamlNode);
 
-impl<'de> Deserialize<'de> for Placed {
+impl<'de> Deserialize<'de> for PlacedValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let spanned = Spanned::<YamlValue>::deserialize(deserializer)?;
         let at = (spanned.referenced.line(), spanned.referenced.column());
@@ -144,7 +144,7 @@ impl<'de> Deserialize<'de> for Placed {
 
 impl<'de> Deserialize<'de> for YamlNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Placed::deserialize(deserializer).map(|placed| placed.0)
+        PlacedValue::deserialize(deserializer).map(|placed| placed.0)
     }
 }
 

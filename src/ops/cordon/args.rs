@@ -9,7 +9,7 @@ use super::device::{CordonTarget, DeviceName, HolderPod, notice, until, user};
 use crate::complete;
 use crate::config::print_yaml;
 use crate::live::Access;
-use crate::say::{Usage, say};
+use crate::say::{UsageError, say};
 use crate::values;
 use baton_contract::Cordon;
 
@@ -18,7 +18,7 @@ const REASON: usize = 256;
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
+pub enum CordonOutput {
     /// One JSON object: the device, its cordon and the pods that hold it.
     Json,
     /// The same as YAML.
@@ -33,7 +33,7 @@ pub struct CommonArgs {
     pub device: DeviceName,
     /// Another format than text.
     #[arg(short, long, value_enum)]
-    pub output: Option<Output>,
+    pub output: Option<CordonOutput>,
     /// Which cluster.
     #[command(flatten)]
     pub access: Access,
@@ -142,7 +142,7 @@ pub async fn uncordon(args: UncordonArgs) -> anyhow::Result<()> {
     }
     let path = target.path();
     if let Some(parents) = target.parents_cordon() {
-        return Err(Usage(format!(
+        return Err(UsageError(format!(
             "{path} stays out of use: it is a part of a GPU that is {}; `baton uncordon` that one",
             parents.words()
         ))
@@ -172,8 +172,8 @@ impl CommonArgs {
         let pods: Vec<_> = holders.iter().map(pod).collect();
         let printed = json!({"node": node, "device": device, "id": id, "cordon": cordon, "pods": pods});
         say(match output {
-            Output::Json => serde_json::to_string_pretty(&printed)? + "\n",
-            Output::Yaml => print_yaml(&printed)?,
+            CordonOutput::Json => serde_json::to_string_pretty(&printed)? + "\n",
+            CordonOutput::Yaml => print_yaml(&printed)?,
         })?;
         Ok(true)
     }

@@ -9,9 +9,9 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt};
 
-use crate::get::{DeviceHolder, Snapshot, Usage, device_names};
+use crate::get::{DeviceHolder, DeviceHolders, Snapshot, device_names};
 use crate::live;
-use crate::say::Usage as Misuse;
+use crate::say::UsageError;
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::client::{said, status_code};
 use baton_cluster::cordon::{CordonWrite, write_cordons};
@@ -197,7 +197,7 @@ impl CordonTarget {
         }
         snapshot.leases.extend(lease.map(|lease| (AgentStatus::lease_name(&self.node), lease)));
         snapshot.devices.insert(self.node.clone(), self.object.clone());
-        let usage = Usage::of(&snapshot);
+        let usage = DeviceHolders::of(&snapshot);
         let parts = self.object.spec.devices.iter().filter(|info| {
             info.id == self.id || info.labels.get(key::PARENT).is_some_and(|parent| parent == self.id.as_str())
         });
@@ -249,7 +249,7 @@ pub fn until(text: &str) -> anyhow::Result<jiff::Timestamp> {
         (_, at) => at.ok(),
     };
     let Some(until) = until else {
-        return Err(Misuse(format!(
+        return Err(UsageError(format!(
             "--until {text:?}: expected a time such as 2026-11-23T10:00:00Z, or a span such as 2h"
         ))
         .into());
@@ -257,7 +257,7 @@ pub fn until(text: &str) -> anyhow::Result<jiff::Timestamp> {
     // Whole seconds, as the API writes times.
     let until = jiff::Timestamp::from_second(until.as_second())?;
     if until <= now {
-        return Err(Misuse(format!("--until {text}: {until} is in the past, it is {now:.0} now")).into());
+        return Err(UsageError(format!("--until {text}: {until} is in the past, it is {now:.0} now")).into());
     }
     Ok(until)
 }

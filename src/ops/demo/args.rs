@@ -8,7 +8,7 @@ use crate::say::{remark, say};
 
 /// How to print the outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
+pub enum DemoOutput {
     /// One JSON object on standard output; progress goes to standard error.
     Json,
 }
@@ -18,7 +18,7 @@ pub enum Output {
 pub struct DemoArgs {
     /// Another format than text.
     #[arg(short, long, value_enum)]
-    pub output: Option<Output>,
+    pub output: Option<DemoOutput>,
     /// Leave the cluster running until Ctrl-C, with a KUBECONFIG for kubectl.
     #[arg(long)]
     pub keep: bool,
@@ -48,12 +48,12 @@ impl DemoArgs {
 
 /// Where progress is printed.
 #[derive(Debug, Clone, Copy)]
-pub struct Progress {
+pub struct ProgressOutput {
     /// Standard output is for the outcome.
     pub to_stderr: bool,
 }
 
-impl Progress {
+impl ProgressOutput {
     /// Prints one line.
     pub fn line(self, line: impl std::fmt::Display) {
         if self.to_stderr {

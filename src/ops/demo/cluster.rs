@@ -12,11 +12,11 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 use tempfile::TempDir;
 
-use super::args::{DemoArgs, Progress};
+use super::args::{DemoArgs, ProgressOutput};
 use super::install::install;
 use super::pods::Needs;
 use super::process::Daemon;
-use super::timeline::{Line, Step};
+use super::timeline::{StoryLine, StoryStep};
 use crate::manifests::{Values, files};
 use crate::ui::UiArgs;
 use baton_cluster::client::connect;
@@ -52,7 +52,7 @@ pub struct DemoNode {
 }
 
 /// The running demo.
-pub struct Cluster {
+pub struct DemoCluster {
     /// Every request is counted here.
     pub server: ApiServer,
     /// Operator's client.
@@ -69,9 +69,9 @@ pub struct Cluster {
     folder: TempDir,
 }
 
-impl Cluster {
+impl DemoCluster {
     /// Starts everything; pods can be submitted when it returns.
-    pub async fn start(args: &DemoArgs, progress: Progress) -> anyhow::Result<Self> {
+    pub async fn start(args: &DemoArgs, progress: ProgressOutput) -> anyhow::Result<Self> {
         let start = clock::mono();
         // Sockets lie below, and their paths must stay short: /tmp, whatever TMPDIR says.
         let folder = tempfile::Builder::new().prefix("baton-").tempdir_in("/tmp");
@@ -111,9 +111,9 @@ impl Cluster {
     }
 
     /// Prints a line with the time.
-    pub fn say(&self, progress: Progress, subject: &str, text: &str) {
+    pub fn say(&self, progress: ProgressOutput, subject: &str, text: &str) {
         let at = clock::mono().saturating_sub(self.start);
-        progress.line(Line::new(at, subject, text.to_owned(), Step::Submitted));
+        progress.line(StoryLine::new(at, subject, text.to_owned(), StoryStep::Submitted));
     }
 
     fn path(&self) -> &Path {
@@ -132,7 +132,7 @@ impl Cluster {
         let root = self.path().join(format!("n{k}"));
         let spec = NodeSpec::new(&name).seeded(k as u64 + 1).shaped(Shape::Quad);
         let machine = VirtualNode::create(root.join("hw"), spec).context("cannot build the virtual machine")?;
-        let places = Places::of(args, &machine);
+        let places = HardwareFlags::of(args, &machine);
         let cdi_root = root.join("cdi");
         std::fs::create_dir_all(&cdi_root)?;
         let mut options = KubeletOptions::new(&name, root.join("k"), self.client.clone());
@@ -176,7 +176,7 @@ impl Cluster {
     }
 
     /// Waits until every node's allocatable holds what its Device object says.
-    async fn wait_until_ready(&mut self, progress: Progress) -> anyhow::Result<()> {
+    async fn wait_until_ready(&mut self, progress: ProgressOutput) -> anyhow::Result<()> {
         let deadline = clock::mono() + START_LIMIT;
         let mut ready = BTreeSet::new();
         loop {
@@ -237,7 +237,7 @@ impl Cluster {
     }
 
     /// Starts daemons again that have ended, as a DaemonSet does, and says so; until it is dropped.
-    pub async fn keep_daemons(&mut self, progress: Progress) -> anyhow::Result<()> {
+    pub async fn keep_daemons(&mut self, progress: ProgressOutput) -> anyhow::Result<()> {
         loop {
             tokio::time::sleep(LOOK).await;
             let at = clock::mono().saturating_sub(self.start);
@@ -256,7 +256,7 @@ impl Cluster {
                     Some(_) => None,
                 };
                 if let Some(text) = said {
-                    progress.line(Line::new(at, &daemon.name, text, Step::Submitted));
+                    progress.line(StoryLine::new(at, &daemon.name, text, StoryStep::Submitted));
                 }
             }
         }
@@ -316,9 +316,9 @@ impl Cluster {
 }
 
 /// Flags that say where a daemon finds its hardware.
-struct Places(Vec<(&'static str, PathBuf)>);
+struct HardwareFlags(Vec<(&'static str, PathBuf)>);
 
-impl Places {
+impl HardwareFlags {
     /// The given places, and for the rest the virtual machine. With real hardware the daemon reads this machine's own /sys and
     /// /proc, so that places and libraries are those of the GPUs.
     fn of(args: &DemoArgs, machine: &VirtualNode) -> Self {

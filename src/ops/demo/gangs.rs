@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 
-use super::args::Progress;
-use super::cluster::Cluster;
+use super::args::ProgressOutput;
+use super::cluster::DemoCluster;
 use super::pods::{NAMESPACE, SCHEDULER};
 use baton_contract::gang::key::{GROUPS, MIN_AVAILABLE, NAME};
 use baton_contract::key::{GANG_COMMITTED, NVIDIA_GPU};
@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const SECOND_NAMESPACE: &str = "actors";
 
 /// One pod of the chapter: name, namespace, GPUs, node where it must be one, annotations.
-struct Member<'a> {
+struct ChapterPod<'a> {
     namespace: &'a str,
     name: String,
     gpus: u32,
@@ -39,24 +39,24 @@ struct PodStand {
     commit: Option<String>,
 }
 
-struct Chapter<'a> {
-    cluster: &'a mut Cluster,
-    progress: Progress,
+struct GangChapter<'a> {
+    cluster: &'a mut DemoCluster,
+    progress: ProgressOutput,
     violations: Vec<String>,
 }
 
 /// Plays the chapter and takes everything away again. Returns what went wrong.
-pub async fn play(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<Vec<String>> {
+pub async fn play(cluster: &mut DemoCluster, progress: ProgressOutput) -> anyhow::Result<Vec<String>> {
     let nodes: Vec<String> = cluster.nodes.iter().map(|node| node.name.clone()).collect();
     let [first, second, third] = nodes.as_slice() else { return Ok(Vec::new()) };
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     let namespace = serde_json::from_value(json!({"metadata": {"name": SECOND_NAMESPACE}}))?;
     namespaces.create(&PostParams::default(), &namespace).await?;
-    let mut chapter = Chapter { cluster, progress, violations: Vec::new() };
+    let mut chapter = GangChapter { cluster, progress, violations: Vec::new() };
     // Two nodes with two free GPUs each, as in the classic example; the third node joins later.
     for (node, gpus) in [(first, 6), (second, 6), (third, 8)] {
         let name = format!("busy-{node}");
-        let busy = Member { namespace: NAMESPACE, name, gpus, node: Some(node), annotations: json!({}) };
+        let busy = ChapterPod { namespace: NAMESPACE, name, gpus, node: Some(node), annotations: json!({}) };
         chapter.submit(&[busy]).await?;
     }
     chapter.wait("the other pods run", NAMESPACE, "busy-", |pods| pods.iter().all(|pod| pod.runs)).await?;
@@ -67,7 +67,7 @@ pub async fn play(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<V
     Ok(chapter.violations)
 }
 
-impl Chapter<'_> {
+impl GangChapter<'_> {
     fn say(&self, subject: &str, text: &str) {
         self.cluster.say(self.progress, subject, text);
     }
@@ -98,7 +98,8 @@ impl Chapter<'_> {
         let why = self.look(NAMESPACE, "job-").await?.into_iter().next().map(|pod| pod.message).unwrap_or_default();
         self.say("job", &format!("waits and holds nothing: {why}"));
         // What the gang does not hold, others can have.
-        let small = Member { namespace: NAMESPACE, name: "small".into(), gpus: 2, node: None, annotations: json!({}) };
+        let small =
+            ChapterPod { namespace: NAMESPACE, name: "small".into(), gpus: 2, node: None, annotations: json!({}) };
         self.submit(&[small]).await?;
         self.wait("a pod behind the gang runs", NAMESPACE, "small", |pods| pods.iter().all(|pod| pod.runs)).await?;
         self.say("small", "2 GPUs, submitted behind the gang, runs at once");
@@ -115,7 +116,7 @@ impl Chapter<'_> {
     async fn across_namespaces(&mut self) -> anyhow::Result<()> {
         let groups = format!("[\"{NAMESPACE}/learner\", \"{SECOND_NAMESPACE}/actor\"]");
         let keys = |name: &str, min: &str| json!({NAME: name, MIN_AVAILABLE: min, GROUPS: groups});
-        let member = |namespace, name: &str, gpus, annotations| Member {
+        let member = |namespace, name: &str, gpus, annotations| ChapterPod {
             namespace,
             name: name.to_owned(),
             gpus,
@@ -155,7 +156,7 @@ impl Chapter<'_> {
         Api::namespaced(self.cluster.client.clone(), namespace)
     }
 
-    async fn submit(&self, members: &[Member<'_>]) -> anyhow::Result<()> {
+    async fn submit(&self, members: &[ChapterPod<'_>]) -> anyhow::Result<()> {
         for member in members {
             let limits =
                 if member.gpus == 0 { json!({"cpu": "100m"}) } else { json!({NVIDIA_GPU: member.gpus.to_string()}) };
@@ -230,9 +231,14 @@ impl Chapter<'_> {
 }
 
 /// A parameter server without GPU and four workers of two.
-fn job(annotations: &Value) -> Vec<Member<'static>> {
-    let member =
-        |name: String, gpus| Member { namespace: NAMESPACE, name, gpus, node: None, annotations: annotations.clone() };
+fn job(annotations: &Value) -> Vec<ChapterPod<'static>> {
+    let member = |name: String, gpus| ChapterPod {
+        namespace: NAMESPACE,
+        name,
+        gpus,
+        node: None,
+        annotations: annotations.clone(),
+    };
     let workers = (0..4).map(|n| member(format!("job-worker-{n}"), 2));
     std::iter::once(member("job-ps".to_owned(), 0)).chain(workers).collect()
 }

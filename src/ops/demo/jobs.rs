@@ -12,8 +12,8 @@ use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::runtime::watcher;
 use tokio::sync::mpsc;
 
-use super::args::Progress;
-use super::cluster::Cluster;
+use super::args::ProgressOutput;
+use super::cluster::DemoCluster;
 use super::pods::NAMESPACE;
 use super::report::JobReport;
 use crate::config::read_yaml_value;
@@ -30,9 +30,9 @@ const EXAMPLE: &str = "examples/tyjob.yaml";
 /// Container of its pods.
 const CONTAINER: &str = "main";
 
-struct Chapter<'a> {
-    cluster: &'a mut Cluster,
-    progress: Progress,
+struct JobChapter<'a> {
+    cluster: &'a mut DemoCluster,
+    progress: ProgressOutput,
     job: TyJob,
     /// `None`: everything that was there before has been shown.
     seen: mpsc::UnboundedReceiver<Option<TyJob>>,
@@ -44,7 +44,10 @@ struct Chapter<'a> {
 }
 
 /// Plays the chapter and takes everything away again. Returns what became of the job, and what went wrong.
-pub async fn play(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<(Option<JobReport>, Vec<String>)> {
+pub async fn play(
+    cluster: &mut DemoCluster,
+    progress: ProgressOutput,
+) -> anyhow::Result<(Option<JobReport>, Vec<String>)> {
     // One machine's GPUs may be too few for it.
     if cluster.nodes.len() < 2 {
         return Ok((None, Vec::new()));
@@ -60,12 +63,12 @@ pub async fn play(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<(
     let (sender, seen) = mpsc::unbounded_channel();
     let _watch = watch(cluster, sender);
     let (status, stages, shown, violations) = (TyJobStatus::default(), Vec::new(), None, Vec::new());
-    let mut chapter = Chapter { cluster, progress, job, seen, status, stages, shown, violations };
+    let mut chapter = JobChapter { cluster, progress, job, seen, status, stages, shown, violations };
     let report = chapter.play().await?;
     Ok((Some(report), chapter.violations))
 }
 
-impl Chapter<'_> {
+impl JobChapter<'_> {
     async fn play(&mut self) -> anyhow::Result<JobReport> {
         let (name, workers) = (self.job.name_any(), self.job.spec.total_workers());
         let ready = format!("{workers}/{workers}");
@@ -229,7 +232,7 @@ fn node_of<'a>(pods: &'a BTreeMap<String, String>, pod: &str) -> &'a str {
 }
 
 /// Every change of a TYJob, in order.
-fn watch(cluster: &Cluster, sender: mpsc::UnboundedSender<Option<TyJob>>) -> tokio::task::JoinSet<()> {
+fn watch(cluster: &DemoCluster, sender: mpsc::UnboundedSender<Option<TyJob>>) -> tokio::task::JoinSet<()> {
     let jobs: Api<TyJob> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(async move {

@@ -19,5 +19,5 @@ mod timeline;
 
 pub use args::DemoArgs;
 pub use install::{apply_all, install};
-pub use report::{DemoReport, Devices, JobReport, PodReport};
+pub use report::{DemoReport, DeviceIds, JobReport, PodReport};
 pub use run::run;

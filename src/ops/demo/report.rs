@@ -9,14 +9,14 @@ use baton_contract::{DeviceAllocation, DeviceId, DeviceType, key};
 
 /// Ids by type, sorted; units of a share count as their device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Devices {
+pub struct DeviceIds {
     /// GPU UUIDs.
     pub gpu: BTreeSet<String>,
     /// PCI addresses of NICs.
     pub rdma: BTreeSet<String>,
 }
 
-impl Devices {
+impl DeviceIds {
     /// From `device-allocated`.
     pub fn of_annotation(text: &str) -> Result<Self, String> {
         let allocation = DeviceAllocation::parse(text).map_err(|error| error.to_string())?;
@@ -45,11 +45,11 @@ pub struct PodReport {
     /// Node; empty when it was never bound.
     pub node: String,
     /// What the scheduler wrote in the Binding.
-    pub assigned: Devices,
+    pub assigned: DeviceIds,
     /// What the kubelet's checkpoint holds.
-    pub kubelet: Devices,
+    pub kubelet: DeviceIds,
     /// What the node daemon's ledger says was served.
-    pub ledger: Devices,
+    pub ledger: DeviceIds,
     /// From the lock's appearance to its disappearance, as a watcher sees it; absent when no lock was seen.
     pub lock_held_ms: Option<f64>,
 }
@@ -127,7 +127,7 @@ fn judge(pod: &PodReport) -> Vec<String> {
 }
 
 /// For messages and tables.
-pub fn list(devices: &Devices) -> String {
+pub fn list(devices: &DeviceIds) -> String {
     let all: Vec<&str> = devices.gpu.iter().chain(&devices.rdma).map(String::as_str).collect();
     if all.is_empty() { "nothing".to_owned() } else { all.join(" ") }
 }
@@ -171,7 +171,7 @@ mod tests {
     const WHOLE: &str = r#"{"gpu":[{"minor":0,"id":"GPU-a","resources":{"koordinator.sh/gpu-core":"100"}}]}"#;
 
     fn pod() -> PodReport {
-        let assigned = Devices::of_annotation(WHOLE).unwrap();
+        let assigned = DeviceIds::of_annotation(WHOLE).unwrap();
         let (kubelet, ledger) = (assigned.clone(), assigned.clone());
         PodReport { name: "p".into(), node: "n".into(), assigned, kubelet, ledger, lock_held_ms: Some(3.5) }
     }
@@ -199,10 +199,10 @@ mod tests {
         let mut other = pod();
         other.kubelet.add(key::GPU_CORE, "GPU-b::17");
         assert!(violations(other).contains("kubelet GPU-a GPU-b"));
-        assert!(violations(PodReport { ledger: Devices::default(), ..pod() }).contains("ledger nothing"));
+        assert!(violations(PodReport { ledger: DeviceIds::default(), ..pod() }).contains("ledger nothing"));
         assert!(violations(PodReport { node: String::new(), ..pod() }).contains("never bound"));
         assert!(violations(PodReport { lock_held_ms: None, ..pod() }).contains("lock"));
-        let nothing = Devices::default;
+        let nothing = DeviceIds::default;
         let empty = PodReport { assigned: nothing(), kubelet: nothing(), ledger: nothing(), ..pod() };
         assert!(violations(empty).contains("without any device"));
     }

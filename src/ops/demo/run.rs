@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use super::args::{DemoArgs, Output, Progress};
-use super::cluster::Cluster;
+use super::args::{DemoArgs, DemoOutput, ProgressOutput};
+use super::cluster::DemoCluster;
 use super::{gangs, jobs, story, table};
 use crate::say::say;
 use crate::ui;
@@ -13,7 +13,7 @@ use baton_runtime::{shutdown, words};
 const INTERRUPTED: u8 = 130;
 
 /// Plays gangs and a TYJob first, because those chapters delete everything they made; then the story whose pods stay.
-async fn play(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<story::Outcome> {
+async fn play(cluster: &mut DemoCluster, progress: ProgressOutput) -> anyhow::Result<story::StoryOutcome> {
     let mut found = gangs::play(cluster, progress).await?;
     let (job, wrong) = jobs::play(cluster, progress).await?;
     found.extend(wrong);
@@ -26,10 +26,10 @@ async fn play(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<story
 /// Starts the cluster, plays the story, prints the verdict. A signal ends the daemons and the demo at any point.
 pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let stop = shutdown::on_signals()?;
-    let json = args.output == Some(Output::Json);
-    let progress = Progress { to_stderr: json };
+    let json = args.output == Some(DemoOutput::Json);
+    let progress = ProgressOutput { to_stderr: json };
     let started = tokio::select! {
-        started = Cluster::start(&args, progress) => started,
+        started = DemoCluster::start(&args, progress) => started,
         () = stop.cancelled() => return Ok(ExitCode::from(INTERRUPTED)),
     };
     let mut cluster = started?;

@@ -12,11 +12,11 @@ use kube::runtime::watcher;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
-use super::args::Progress;
-use super::cluster::Cluster;
+use super::args::ProgressOutput;
+use super::cluster::DemoCluster;
 use super::pods::{self, DemoPod, NAMESPACE, Needs};
-use super::report::{DemoReport, Devices, PodReport, Shares};
-use super::timeline::{Line, Step, Timeline};
+use super::report::{DemoReport, DeviceIds, PodReport, Shares};
+use super::timeline::{StoryLine, StoryStep, Timeline};
 use baton_cluster::client::at;
 use baton_cluster::pod::LightPod;
 use baton_contract::inventory::Device;
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Outcome of the story.
-pub struct Outcome {
+pub struct StoryOutcome {
     /// The verdict.
     pub report: DemoReport,
     /// The nodes' devices.
@@ -55,7 +55,7 @@ struct Story {
 }
 
 /// Submits, follows, judges.
-pub async fn play(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<Outcome> {
+pub async fn play(cluster: &mut DemoCluster, progress: ProgressOutput) -> anyhow::Result<StoryOutcome> {
     let (sender, seen) = mpsc::unbounded_channel();
     let _watches = watch(cluster, &sender);
     let (timeline, pods) = (Timeline::default(), BTreeMap::new());
@@ -84,20 +84,20 @@ pub async fn play(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<O
         let burst = pods::burst(&node, pods::BURST.min(room * 2));
         violations.extend(stage(cluster, &mut story, &burst, &mut submitted, progress).await?);
     }
-    let mut records = Records::default();
+    let mut records = StoryRecords::default();
     records.gather(cluster, &story, &submitted).await?;
     finish(cluster, &story, records, violations).await
 }
 
 /// On one machine: serve, judge and delete each pod, then the next.
 async fn one_by_one(
-    cluster: &mut Cluster,
+    cluster: &mut DemoCluster,
     mut story: Story,
     pods: Vec<DemoPod>,
-    progress: Progress,
-) -> anyhow::Result<Outcome> {
+    progress: ProgressOutput,
+) -> anyhow::Result<StoryOutcome> {
     let mut violations = Vec::new();
-    let mut records = Records::default();
+    let mut records = StoryRecords::default();
     let node = cluster.nodes[0].name.clone();
     let gpus = cluster.inventory().await?.get(&node).map_or(0, |room| room.gpus);
     let burst = pods::burst(&node, pods::BURST.min(gpus * 2));
@@ -116,18 +116,18 @@ async fn one_by_one(
 }
 
 async fn finish(
-    cluster: &Cluster,
+    cluster: &DemoCluster,
     story: &Story,
-    records: Records,
+    records: StoryRecords,
     mut violations: Vec<String>,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<StoryOutcome> {
     violations.extend(records.violations);
     let devices = cluster.devices().await?;
     violations
         .extend(records.pods.iter().filter(|pod| pod.name == pods::TOGETHER).filter_map(|pod| apart(pod, &devices)));
     violations.extend(story.timeline.locked().map(|node| format!("node {node} is still locked at the end")));
     let report = DemoReport::new(records.pods, api_writes(cluster), violations);
-    Ok(Outcome { report, devices, shares: records.shares })
+    Ok(StoryOutcome { report, devices, shares: records.shares })
 }
 
 /// What is wrong when the devices of a pod are not all below one PCIe switch, by the Device object.
@@ -142,11 +142,11 @@ fn apart(pod: &PodReport, devices: &[Device]) -> Option<String> {
 
 /// Creates the pods at once and follows them until each is served and its lock is gone.
 async fn stage(
-    cluster: &mut Cluster,
+    cluster: &mut DemoCluster,
     story: &mut Story,
     pods: &[DemoPod],
     submitted: &mut Vec<String>,
-    progress: Progress,
+    progress: ProgressOutput,
 ) -> anyhow::Result<Vec<String>> {
     let failed = follow(cluster, story, pods, submitted, progress).await;
     story.print_lines(Duration::MAX, progress);
@@ -154,16 +154,16 @@ async fn stage(
 }
 
 async fn follow(
-    cluster: &mut Cluster,
+    cluster: &mut DemoCluster,
     story: &mut Story,
     pods: &[DemoPod],
     submitted: &mut Vec<String>,
-    progress: Progress,
+    progress: ProgressOutput,
 ) -> anyhow::Result<Vec<String>> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     for pod in pods {
         let at = clock::mono().saturating_sub(cluster.start);
-        story.timeline.keep([Line::new(at, &pod.name, format!("submitted: {}", pod.what), Step::Submitted)]);
+        story.timeline.keep([StoryLine::new(at, &pod.name, format!("submitted: {}", pod.what), StoryStep::Submitted)]);
         api.create(&PostParams::default(), &pod.pod).await?;
         submitted.push(pod.name.clone());
     }
@@ -192,7 +192,12 @@ async fn follow(
 }
 
 /// Deletes pods and waits until they are gone.
-async fn delete(cluster: &mut Cluster, story: &mut Story, names: &[String], progress: Progress) -> anyhow::Result<()> {
+async fn delete(
+    cluster: &mut DemoCluster,
+    story: &mut Story,
+    names: &[String],
+    progress: ProgressOutput,
+) -> anyhow::Result<()> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     for name in names {
         let params = kube::api::DeleteParams { grace_period_seconds: Some(0), ..kube::api::DeleteParams::default() };
@@ -209,7 +214,7 @@ async fn delete(cluster: &mut Cluster, story: &mut Story, names: &[String], prog
 
 impl Story {
     /// Takes in what the watches brought and what the kubelets hold, for a moment.
-    async fn look(&mut self, cluster: &Cluster, progress: Progress) {
+    async fn look(&mut self, cluster: &DemoCluster, progress: ProgressOutput) {
         let mut next = tokio::time::timeout(LOOK, self.seen.recv()).await.ok().flatten();
         while let Some((at, seen)) = next {
             let at = at.saturating_sub(cluster.start);
@@ -231,12 +236,12 @@ impl Story {
     }
 
     /// Prints what happened up to `until`.
-    fn print_lines(&mut self, until: Duration, progress: Progress) {
+    fn print_lines(&mut self, until: Duration, progress: ProgressOutput) {
         self.timeline.due(until).into_iter().for_each(|line| progress.line(line));
     }
 
     /// Returns what the kubelets' device managers got since the last call.
-    fn answers(&mut self, cluster: &Cluster) -> Vec<Line> {
+    fn answers(&mut self, cluster: &DemoCluster) -> Vec<StoryLine> {
         let mut lines = Vec::new();
         let waits = |pod: &&HandoffPod| pod.is_live() && !self.answered.contains(&pod.pod.key);
         let waiting: Vec<HandoffPod> = self.pods.values().filter(waits).cloned().collect();
@@ -289,14 +294,14 @@ impl Story {
 
 /// The records of pods that were served.
 #[derive(Default)]
-struct Records {
+struct StoryRecords {
     pods: Vec<PodReport>,
     shares: Shares,
     violations: Vec<String>,
 }
 
-impl Records {
-    async fn gather(&mut self, cluster: &Cluster, story: &Story, names: &[String]) -> anyhow::Result<()> {
+impl StoryRecords {
+    async fn gather(&mut self, cluster: &DemoCluster, story: &Story, names: &[String]) -> anyhow::Result<()> {
         let mut ledgers = BTreeMap::new();
         for node in &cluster.nodes {
             ledgers.insert(node.name.as_str(), ledger(&node.admin).await?);
@@ -310,16 +315,16 @@ impl Records {
             };
             let node = pod.node.as_deref().unwrap_or_default();
             let annotation = pod.assignment.device_allocated.as_deref().unwrap_or_default();
-            let assigned = Devices::of_annotation(annotation).unwrap_or_else(|error| {
+            let assigned = DeviceIds::of_annotation(annotation).unwrap_or_else(|error| {
                 self.violations.push(format!("pod {name}: {error}"));
-                Devices::default()
+                DeviceIds::default()
             });
             shares.add(node, name, annotation);
-            let mut kubelet = Devices::default();
+            let mut kubelet = DeviceIds::default();
             if let Some(found) = cluster.nodes.iter().find(|found| found.name == node)
                 && let Some(view) = found.kubelet.view().get(&key.to_string())
             {
-                let mut started = Devices::default();
+                let mut started = DeviceIds::default();
                 for container in view.containers.values() {
                     for (resource, ids) in &container.devices {
                         for id in ids {
@@ -356,7 +361,7 @@ impl Records {
 
 /// Requests that lock, bind and unlock: writes of Nodes and Pods that are no status, and Bindings. The labels that the node
 /// daemons write at their start came before the counters were reset.
-fn api_writes(cluster: &Cluster) -> u64 {
+fn api_writes(cluster: &DemoCluster) -> u64 {
     cluster.server.counts().sum(|counted| {
         let write = matches!(counted.verb.as_str(), "patch" | "update");
         let object = matches!(counted.resource.as_str(), "nodes" | "pods") && counted.subresource.is_empty();
@@ -370,7 +375,7 @@ fn emptiest(story: &Story, inventory: &BTreeMap<String, Needs>) -> Option<(Strin
     let used = |node: &str| -> usize {
         let here = story.pods.values().filter(|pod| pod.is_live() && pod.node.as_deref() == Some(node));
         let texts = here.filter_map(|pod| pod.assignment.device_allocated.as_deref());
-        let devices = texts.filter_map(|text| Devices::of_annotation(text).ok()).flat_map(|devices| devices.gpu);
+        let devices = texts.filter_map(|text| DeviceIds::of_annotation(text).ok()).flat_map(|devices| devices.gpu);
         devices.collect::<BTreeSet<_>>().len()
     };
     let free = inventory.iter().map(|(node, room)| (room.gpus.saturating_sub(used(node)), node));
@@ -378,7 +383,7 @@ fn emptiest(story: &Story, inventory: &BTreeMap<String, Needs>) -> Option<(Strin
 }
 
 /// Watches of Nodes and Pods into `sender`, with the time of arrival.
-fn watch(cluster: &Cluster, sender: &mpsc::UnboundedSender<(Duration, WatchedChange)>) -> tokio::task::JoinSet<()> {
+fn watch(cluster: &DemoCluster, sender: &mpsc::UnboundedSender<(Duration, WatchedChange)>) -> tokio::task::JoinSet<()> {
     let mut tasks = tokio::task::JoinSet::new();
     let nodes = watcher(Api::<Node>::all(cluster.client.clone()), watcher::Config::default());
     let to = sender.clone();
@@ -411,21 +416,21 @@ fn watch(cluster: &Cluster, sender: &mpsc::UnboundedSender<(Duration, WatchedCha
 
 /// One line of the node daemon's `/ledger`, as far as the demo compares it.
 #[derive(Debug, Deserialize)]
-struct LedgerLine {
+struct ServedPod {
     uid: String,
     /// Devices that were served, by type.
     served: BTreeMap<String, Vec<String>>,
 }
 
 /// What the node daemon at `address` served, by pod uid.
-async fn ledger(address: &str) -> anyhow::Result<BTreeMap<String, Devices>> {
+async fn ledger(address: &str) -> anyhow::Result<BTreeMap<String, DeviceIds>> {
     let request = http::Request::get("/ledger").body(Vec::new())?;
     let answer = at(format!("http://{address}").parse()?)?.request(request).await;
     by_pod(answer.with_context(|| format!("cannot read http://{address}/ledger"))?)
 }
 
-fn by_pod(lines: Vec<LedgerLine>) -> anyhow::Result<BTreeMap<String, Devices>> {
-    let mut pods: BTreeMap<String, Devices> = BTreeMap::new();
+fn by_pod(lines: Vec<ServedPod>) -> anyhow::Result<BTreeMap<String, DeviceIds>> {
+    let mut pods: BTreeMap<String, DeviceIds> = BTreeMap::new();
     for line in lines {
         let devices = pods.entry(line.uid).or_default();
         for (kind, ids) in line.served {

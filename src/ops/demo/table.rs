@@ -3,11 +3,11 @@
 use std::fmt::Write;
 
 use super::report::{DemoReport, JobReport, list};
-use super::story::Outcome;
+use super::story::StoryOutcome;
 use crate::get::{device_names, plain};
 
 /// Node → device → pods.
-pub fn devices(outcome: &Outcome) -> String {
+pub fn devices(outcome: &StoryOutcome) -> String {
     let mut rows = Vec::new();
     for device in &outcome.devices {
         let node = device.metadata.name.clone().unwrap_or_default();

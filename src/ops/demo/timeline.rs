@@ -8,11 +8,11 @@ use std::time::Duration;
 use baton_contract::{LockRead, PodKey};
 use baton_decide::pod::{HandoffPod, Phase};
 
-use super::report::Devices;
+use super::report::DeviceIds;
 
 /// One line of the story.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
+pub struct StoryLine {
     /// Since the start.
     pub at: Duration,
     /// Pod or node that it is about.
@@ -20,14 +20,14 @@ pub struct Line {
     /// What happened.
     pub text: String,
     /// The part of a pod's way that it is.
-    pub step: Step,
+    pub step: StoryStep,
     /// The node whose lock it is about.
     pub node: Option<String>,
 }
 
 /// The parts of a pod's way, each the cause of the next. Two watches may show an effect before its cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum StoryStep {
     /// Created.
     Submitted,
     /// The lock of its node names it.
@@ -44,21 +44,21 @@ pub enum Step {
     Ended,
 }
 
-impl Line {
+impl StoryLine {
     /// A line about no lock.
-    pub fn new(at: Duration, subject: &str, text: String, step: Step) -> Self {
+    pub fn new(at: Duration, subject: &str, text: String, step: StoryStep) -> Self {
         Self { at, subject: subject.to_owned(), text, step, node: None }
     }
 
     /// It happened before `other`, whenever they were seen: a pod runs whether its lock is released or not.
     fn causes(&self, other: &Self) -> bool {
-        let own = self.subject == other.subject && self.step != Step::Released && self.step < other.step;
-        let next = self.step == Step::Released && other.step == Step::Locked && self.node == other.node;
+        let own = self.subject == other.subject && self.step != StoryStep::Released && self.step < other.step;
+        let next = self.step == StoryStep::Released && other.step == StoryStep::Locked && self.node == other.node;
         own || next
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for StoryLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:>9.3}s  {:<18} {}", self.at.as_secs_f64(), self.subject, self.text)
     }
@@ -69,15 +69,15 @@ impl fmt::Display for Line {
 pub struct Timeline {
     /// The lock on each node, and since when.
     locks: BTreeMap<String, (String, Option<PodKey>, Duration)>,
-    pods: BTreeMap<PodKey, Printed>,
+    pods: BTreeMap<PodKey, PrintedSteps>,
     held: BTreeMap<PodKey, Duration>,
     /// Lines that were not printed yet.
-    kept: Vec<Line>,
+    kept: Vec<StoryLine>,
 }
 
 /// What was already printed of one pod.
 #[derive(Debug, Default)]
-struct Printed {
+struct PrintedSteps {
     bound: bool,
     running: bool,
     ended: bool,
@@ -86,7 +86,7 @@ struct Printed {
 
 impl Timeline {
     /// A node's lock annotation, as a watch shows it.
-    pub fn node(&mut self, at: Duration, node: &str, lock: Option<&str>) -> Vec<Line> {
+    pub fn node(&mut self, at: Duration, node: &str, lock: Option<&str>) -> Vec<StoryLine> {
         let mut lines = Vec::new();
         let before = self.locks.get(node).map(|(raw, ..)| raw.as_str());
         if before == lock {
@@ -99,7 +99,7 @@ impl Timeline {
                 self.held.insert(holder, held);
             }
             let text = format!("lock on {node} released after {:.1} ms", held.as_secs_f64() * 1e3);
-            lines.push(Line { at, subject, text, step: Step::Released, node: Some(node.to_owned()) });
+            lines.push(StoryLine { at, subject, text, step: StoryStep::Released, node: Some(node.to_owned()) });
         }
         if let Some(raw) = lock {
             let holder = match LockRead::parse(Some(raw)) {
@@ -107,30 +107,30 @@ impl Timeline {
                 LockRead::Free | LockRead::Malformed { .. } => None,
             };
             let (subject, text) = (subject(holder.as_ref(), raw), format!("lock set on {node}"));
-            lines.push(Line { at, subject, text, step: Step::Locked, node: Some(node.to_owned()) });
+            lines.push(StoryLine { at, subject, text, step: StoryStep::Locked, node: Some(node.to_owned()) });
             self.locks.insert(node.to_owned(), (raw.to_owned(), holder, at));
         }
         lines
     }
 
     /// A pod, as a watch shows it.
-    pub fn pod(&mut self, at: Duration, pod: &HandoffPod) -> Vec<Line> {
+    pub fn pod(&mut self, at: Duration, pod: &HandoffPod) -> Vec<StoryLine> {
         let shown = self.pods.entry(pod.pod.key.clone()).or_default();
         let mut lines = Vec::new();
-        let mut show = |text: String, step| lines.push(Line::new(at, &pod.pod.key.name, text, step));
+        let mut show = |text: String, step| lines.push(StoryLine::new(at, &pod.pod.key.name, text, step));
         if let Some(node) = pod.node.as_deref().filter(|_| !shown.bound) {
             shown.bound = true;
             let annotation = pod.assignment.device_allocated.as_deref().unwrap_or_default();
-            let devices = Devices::of_annotation(annotation).unwrap_or_default();
-            show(format!("bound to {node} with {}", count(&devices)), Step::Bound);
+            let devices = DeviceIds::of_annotation(annotation).unwrap_or_default();
+            show(format!("bound to {node} with {}", count(&devices)), StoryStep::Bound);
         }
         if pod.phase == Phase::Running && !shown.running {
             shown.running = true;
-            show("running".to_owned(), Step::Running);
+            show("running".to_owned(), StoryStep::Running);
         }
         if pod.phase.is_terminal() && !shown.ended {
             shown.ended = true;
-            show(format!("{:?}", pod.phase).to_lowercase(), Step::Ended);
+            show(format!("{:?}", pod.phase).to_lowercase(), StoryStep::Ended);
         }
         lines
     }
@@ -143,27 +143,27 @@ impl Timeline {
         container: &str,
         resource: &str,
         ids: usize,
-    ) -> Option<Line> {
+    ) -> Option<StoryLine> {
         let shown = self.pods.entry(pod.clone()).or_default();
         shown.answered.insert((container.to_owned(), resource.to_owned())).then(|| {
             let ids = format!("{ids} id{}", if ids == 1 { "" } else { "s" });
             let text = format!("Allocate answered: container {container}, {resource}, {ids}");
-            Line::new(at, &pod.name, text, Step::Answered)
+            StoryLine::new(at, &pod.name, text, StoryStep::Answered)
         })
     }
 
     /// Keeps lines until they are due.
-    pub fn keep(&mut self, lines: impl IntoIterator<Item = Line>) {
+    pub fn keep(&mut self, lines: impl IntoIterator<Item = StoryLine>) {
         self.kept.extend(lines);
     }
 
     /// The lines up to `until`, in the order of their times. A cause that was seen after its effect happened no later than that.
-    pub fn due(&mut self, until: Duration) -> Vec<Line> {
+    pub fn due(&mut self, until: Duration) -> Vec<StoryLine> {
         loop {
             let earliest = |at: usize| {
                 let line = &self.kept[at];
                 let later =
-                    self.kept[at + 1..].iter().filter(|other| line.step == Step::Released && line.causes(other));
+                    self.kept[at + 1..].iter().filter(|other| line.step == StoryStep::Released && line.causes(other));
                 let own = self.kept.iter().filter(|other| other.subject == line.subject && line.causes(other));
                 later.chain(own).map(|other| other.at).min().filter(|earliest| *earliest < line.at)
             };
@@ -190,7 +190,7 @@ fn subject(holder: Option<&PodKey>, raw: &str) -> String {
     holder.map_or_else(|| raw.to_owned(), |holder| holder.name.to_string())
 }
 
-fn count(devices: &Devices) -> String {
+fn count(devices: &DeviceIds) -> String {
     let part = |ids: &BTreeSet<String>, what: &str| match ids.first() {
         None => None,
         Some(one) if ids.len() == 1 => Some(one.clone()),
@@ -238,39 +238,51 @@ mod tests {
     #[test]
     fn what_comes_late_is_told_in_its_place() {
         let mut timeline = Timeline::default();
-        let line = |at, step| Line::new(ms(at), "p", String::new(), step);
-        timeline.keep([line(30, Step::Released), line(10, Step::Bound)]);
+        let line = |at, step| StoryLine::new(ms(at), "p", String::new(), step);
+        timeline.keep([line(30, StoryStep::Released), line(10, StoryStep::Bound)]);
         assert_eq!(timeline.due(ms(9)), []);
-        timeline.keep([line(20, Step::Answered), line(30, Step::Running)]);
-        assert_eq!(timeline.due(ms(20)), [line(10, Step::Bound), line(20, Step::Answered)]);
-        assert_eq!(timeline.due(Duration::MAX), [line(30, Step::Released), line(30, Step::Running)]);
+        timeline.keep([line(20, StoryStep::Answered), line(30, StoryStep::Running)]);
+        assert_eq!(timeline.due(ms(20)), [line(10, StoryStep::Bound), line(20, StoryStep::Answered)]);
+        assert_eq!(timeline.due(Duration::MAX), [line(30, StoryStep::Released), line(30, StoryStep::Running)]);
     }
 
     #[test]
     fn no_effect_is_told_before_its_cause_whichever_watch_was_first() {
         let mut timeline = Timeline::default();
-        let line = |at, pod: &str, step| Line {
-            node: matches!(step, Step::Locked | Step::Released).then(|| "n".to_owned()),
-            ..Line::new(ms(at), pod, String::new(), step)
+        let line = |at, pod: &str, step| StoryLine {
+            node: matches!(step, StoryStep::Locked | StoryStep::Released).then(|| "n".to_owned()),
+            ..StoryLine::new(ms(at), pod, String::new(), step)
         };
         // The watch of pods is ahead of that of nodes: b is bound before a's lock is seen to go.
-        timeline.keep([line(10, "a", Step::Locked), line(20, "b", Step::Bound), line(12, "a", Step::Answered)]);
-        timeline.keep([line(25, "a", Step::Released), line(26, "b", Step::Locked), line(9, "a", Step::Bound)]);
+        timeline.keep([
+            line(10, "a", StoryStep::Locked),
+            line(20, "b", StoryStep::Bound),
+            line(12, "a", StoryStep::Answered),
+        ]);
+        timeline.keep([
+            line(25, "a", StoryStep::Released),
+            line(26, "b", StoryStep::Locked),
+            line(9, "a", StoryStep::Bound),
+        ]);
         let printed: Vec<_> =
             timeline.due(Duration::MAX).iter().map(|line| (line.subject.clone(), line.step)).collect();
         let order = [
-            ("a", Step::Locked),
-            ("a", Step::Bound),
-            ("a", Step::Answered),
-            ("b", Step::Locked),
-            ("b", Step::Bound),
-            ("a", Step::Released),
+            ("a", StoryStep::Locked),
+            ("a", StoryStep::Bound),
+            ("a", StoryStep::Answered),
+            ("b", StoryStep::Locked),
+            ("b", StoryStep::Bound),
+            ("a", StoryStep::Released),
         ];
         let at = |subject: &str, step| printed.iter().position(|line| *line == (subject.to_owned(), step)).unwrap();
         assert_eq!(printed.len(), order.len());
-        assert!(at("a", Step::Locked) < at("a", Step::Bound) && at("a", Step::Bound) < at("a", Step::Answered));
         assert!(
-            at("a", Step::Released) < at("b", Step::Locked) && at("b", Step::Locked) < at("b", Step::Bound),
+            at("a", StoryStep::Locked) < at("a", StoryStep::Bound)
+                && at("a", StoryStep::Bound) < at("a", StoryStep::Answered)
+        );
+        assert!(
+            at("a", StoryStep::Released) < at("b", StoryStep::Locked)
+                && at("b", StoryStep::Locked) < at("b", StoryStep::Bound),
             "{printed:?}"
         );
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::Client;
 
 use super::report::Finding;
-use crate::admission::Policies;
+use crate::admission::InstalledPolicies;
 use baton_runtime::words;
 
 const CHECK: &str = "admission";
@@ -17,16 +17,18 @@ pub async fn look(client: &Client, namespace: &str, lock_key: &str) -> Vec<Findi
     let unread = |why: String| {
         vec![Finding::warn(CHECK, format!("the policies cannot be read: {why}"), "see the lines permission")]
     };
-    let policies = match tokio::time::timeout(PATIENCE, Policies::read(client, namespace, lock_key)).await {
+    let policies = match tokio::time::timeout(PATIENCE, InstalledPolicies::read(client, namespace, lock_key)).await {
         Ok(Ok(policies)) => policies,
         Ok(Err(error)) => return unread(words(&error)),
         Err(_) => return unread(format!("no answer within {} s", PATIENCE.as_secs())),
     };
     match &policies {
-        Policies::InForce => vec![Finding::ok(CHECK, "every admission policy is as it was installed")],
-        Policies::Absent | Policies::Unsupported => {
+        InstalledPolicies::InForce => vec![Finding::ok(CHECK, "every admission policy is as it was installed")],
+        InstalledPolicies::Absent | InstalledPolicies::Unsupported => {
             policies.words().into_iter().map(|text| Finding::warn(CHECK, text, advice)).collect()
         }
-        Policies::Broken(_) => policies.words().into_iter().map(|text| Finding::fail(CHECK, text, advice)).collect(),
+        InstalledPolicies::Broken(_) => {
+            policies.words().into_iter().map(|text| Finding::fail(CHECK, text, advice)).collect()
+        }
     }
 }

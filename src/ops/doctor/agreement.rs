@@ -6,9 +6,9 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::Api;
 use kube::{Client, ResourceExt};
 
-use super::objects::Found;
+use super::objects::FoundObject;
 use super::report::Finding;
-use crate::admission::Policies;
+use crate::admission::InstalledPolicies;
 use baton_agent::AgentOptions;
 use baton_cluster::agent_lease::LightLease;
 use baton_contract::{LockWord, key};
@@ -20,9 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LEASE: &str = "baton-scheduler";
 
 /// One line.
-pub async fn look(client: &Client, options: &AgentOptions, lease: Option<&Found<LightLease>>) -> Finding {
+pub async fn look(client: &Client, options: &AgentOptions, lease: Option<&FoundObject<LightLease>>) -> Finding {
     // What the daemon that runs says goes before what this command was given.
-    let said = lease.and_then(|Found(lease)| lease.as_ref()?.status()?.lock);
+    let said = lease.and_then(|FoundObject(lease)| lease.as_ref()?.status()?.lock);
     let ours = said.unwrap_or_else(|| LockWord::new(&options.node_lock_key, options.node_lock_format));
     let name = format!("Lease {}/{LEASE}", options.namespace);
     let leases = Api::<Lease>::namespaced(client.clone(), &options.namespace);
@@ -61,9 +61,9 @@ pub async fn look(client: &Client, options: &AgentOptions, lease: Option<&Found<
         );
     }
     // The policies were installed with one of the keys.
-    let protects = Policies::read(client, &options.namespace, &ours.key);
+    let protects = InstalledPolicies::read(client, &options.namespace, &ours.key);
     let protects = tokio::time::timeout(PATIENCE, protects).await;
-    let daemon_is_right = matches!(protects, Ok(Ok(Policies::InForce)));
+    let daemon_is_right = matches!(protects, Ok(Ok(InstalledPolicies::InForce)));
     let advice = if daemon_is_right {
         format!("change the scheduler: the admission policies protect the daemon's key. Start it with {ours}")
     } else {

@@ -24,7 +24,7 @@ const MAX_FILE: u64 = 1 << 20;
 
 /// Part of containerd's configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Config {
+struct ContainerdConfig {
     path: PathBuf,
     enable_cdi: Option<bool>,
     spec_dirs: Option<Vec<String>>,
@@ -55,7 +55,7 @@ fn kubelet(options: &AgentOptions, version: &str) -> Option<Finding> {
     })
 }
 
-fn judge(runtime: Option<&str>, config: Option<&Config>, cdi_root: &Path) -> Finding {
+fn judge(runtime: Option<&str>, config: Option<&ContainerdConfig>, cdi_root: &Path) -> Finding {
     let shown = runtime.unwrap_or("a runtime of unknown version");
     let place = config.map(|config| format!(", {}", config.path.display())).unwrap_or_default();
     let (name, version) = runtime.and_then(|text| text.split_once("://")).unwrap_or_default();
@@ -111,9 +111,9 @@ fn numbers(version: &str) -> Option<(u32, u32)> {
 }
 
 /// The configuration with the files that it imports, which win over it.
-fn read(host_root: &Path, path: &Path) -> Option<Config> {
+fn read(host_root: &Path, path: &Path) -> Option<ContainerdConfig> {
     let root = table(&host_root.join(path))?;
-    let mut config = Config { path: Path::new("/").join(path), ..Config::default() };
+    let mut config = ContainerdConfig { path: Path::new("/").join(path), ..ContainerdConfig::default() };
     take(&mut config, &root);
     let imports = root.get("imports").and_then(toml::Value::as_array).into_iter().flatten();
     for pattern in imports.filter_map(toml::Value::as_str) {
@@ -129,7 +129,7 @@ fn table(path: &Path) -> Option<toml::Table> {
     std::fs::read_to_string(path).ok()?.parse().ok()
 }
 
-fn take(config: &mut Config, root: &toml::Table) {
+fn take(config: &mut ContainerdConfig, root: &toml::Table) {
     let Some(plugins) = root.get("plugins").and_then(toml::Value::as_table) else { return };
     for section in SECTIONS.iter().filter_map(|name| plugins.get(*name)) {
         if let Some(enabled) = section.get("enable_cdi").and_then(toml::Value::as_bool) {

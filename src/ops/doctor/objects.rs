@@ -19,25 +19,25 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const ADVICE: &str = "check --kubeconfig (in the cluster: the pod's service account), the network from this node, and the server's certificate";
 
 /// The object of a name, when the API server has one.
-pub struct Found<T>(pub Option<T>);
+pub struct FoundObject<T>(pub Option<T>);
 
 /// The objects that were read. An object that could not be read has a finding.
 #[derive(Default)]
-pub struct Cluster {
+pub struct InspectedCluster {
     /// `None` when the API server cannot be reached.
     pub client: Option<Client>,
     /// This node.
     pub node: Option<Node>,
     /// Its Device object, when that could be read.
-    pub device: Option<Found<Device>>,
+    pub device: Option<FoundObject<Device>>,
     /// The Lease of its agent, likewise.
-    pub lease: Option<Found<LightLease>>,
+    pub lease: Option<FoundObject<LightLease>>,
     /// Lines about what could not be read.
     pub findings: Vec<Finding>,
 }
 
-pub async fn read(options: &AgentOptions) -> Cluster {
-    let mut cluster = Cluster::default();
+pub async fn read(options: &AgentOptions) -> InspectedCluster {
+    let mut cluster = InspectedCluster::default();
     let client = match connect(options.kubeconfig.as_deref()).await {
         Ok(client) => client,
         Err(error) => {
@@ -70,13 +70,13 @@ pub async fn read(options: &AgentOptions) -> Cluster {
         Err(error) => cluster.findings.push(unread("node", &format!("node {name}"), &error)),
     }
     match within(Api::<Device>::all(client.clone()).get_opt(name)).await {
-        Ok(found) => cluster.device = Some(Found(found)),
+        Ok(found) => cluster.device = Some(FoundObject(found)),
         Err(error) => cluster.findings.push(unread("device-object", &format!("Device {name}"), &error)),
     }
     let leases = Api::<LightLease>::namespaced(client.clone(), &AgentStatus::lease_namespace(&options.namespace));
     let lease = AgentStatus::lease_name(name);
     match within(leases.get_opt(&lease)).await {
-        Ok(found) => cluster.lease = Some(Found(found)),
+        Ok(found) => cluster.lease = Some(FoundObject(found)),
         Err(error) => cluster.findings.push(unread("agent", &format!("Lease {lease}"), &error)),
     }
     cluster.client = Some(client);

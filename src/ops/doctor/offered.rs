@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Node;
 
 use super::machine::MachineView;
-use super::objects::{Cluster, Found};
+use super::objects::{FoundObject, InspectedCluster};
 use super::report::Finding;
 use crate::get::{AgentRow, agent_row};
 use baton_agent::AgentOptions;
@@ -16,15 +16,20 @@ use baton_contract::{AgentStatus, key};
 use baton_decide::world::WorldPolicy;
 use baton_runtime::clock;
 
-pub fn look(options: &AgentOptions, seen: &MachineView, cluster: &Cluster, agent_runs: Option<bool>) -> Vec<Finding> {
+pub fn look(
+    options: &AgentOptions,
+    seen: &MachineView,
+    cluster: &InspectedCluster,
+    agent_runs: Option<bool>,
+) -> Vec<Finding> {
     let runs = agent_runs == Some(true);
     let mut findings = Vec::new();
     let mut agent = None;
-    if let Some(Found(lease)) = &cluster.lease {
+    if let Some(FoundObject(lease)) = &cluster.lease {
         agent = lease.as_ref().map(|lease| agent_row(lease, clock::wall(), WorldPolicy::default().agent_stale));
         findings.push(agent_lease(options, agent.as_ref(), runs));
     }
-    if let Some(Found(device)) = &cluster.device {
+    if let Some(FoundObject(device)) = &cluster.device {
         findings.push(inventory(options, seen, device.as_ref(), runs));
     }
     if let Some(node) = &cluster.node {

@@ -10,11 +10,11 @@ use super::node::{self, NodeArgs};
 use super::output::Common;
 use super::pod::{self, PodArgs};
 use super::what_if::{self, WhatIfArgs};
-use crate::say::{Usage, say};
+use crate::say::{UsageError, say};
 
 /// What is to be explained.
 #[derive(Debug, Subcommand)]
-pub enum Subject {
+pub enum ExplainSubject {
     /// A pod: its state, which rule refused which nodes, what would wake it, what to do.
     #[command(visible_alias = "po", alias = "pods")]
     Pod(PodArgs),
@@ -34,7 +34,7 @@ pub enum Subject {
 pub struct ExplainArgs {
     /// What is to be explained; none with --what-if.
     #[command(subcommand)]
-    pub subject: Option<Subject>,
+    pub subject: Option<ExplainSubject>,
     /// A pod that does not exist.
     #[command(flatten)]
     pub what_if: WhatIfArgs,
@@ -66,18 +66,18 @@ pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
     let printed = match &args.subject {
         Some(_) if args.what_if.what_if => {
             let text = "--what-if judges the pod of the file: name no other object";
-            return Err(Usage(text.to_owned()).into());
+            return Err(UsageError(text.to_owned()).into());
         }
         _ if args.what_if.what_if => what_if::run(&args.what_if, &args.common).await?,
-        Some(Subject::Pod(pod)) if pod.what_if.what_if => what_if::run(&pod.what_if, &args.common).await?,
-        Some(Subject::Pod(pod)) => pod::run(pod, &args.common).await?,
-        Some(Subject::Gang(gang)) => gang::run(gang, &args.common).await?,
-        Some(Subject::Node(node)) => node::run(node, &args.common).await?,
-        Some(Subject::Job(job)) => job::run(job, &args.common).await?,
+        Some(ExplainSubject::Pod(pod)) if pod.what_if.what_if => what_if::run(&pod.what_if, &args.common).await?,
+        Some(ExplainSubject::Pod(pod)) => pod::run(pod, &args.common).await?,
+        Some(ExplainSubject::Gang(gang)) => gang::run(gang, &args.common).await?,
+        Some(ExplainSubject::Node(node)) => node::run(node, &args.common).await?,
+        Some(ExplainSubject::Job(job)) => job::run(job, &args.common).await?,
         None => {
             let text = "nothing to explain: `baton explain pod namespace/name`, `baton explain gang namespace/name`, \
                         `baton explain job namespace/name`, `baton explain node name`, or `baton explain --what-if -f pod.yaml`";
-            return Err(Usage(text.to_owned()).into());
+            return Err(UsageError(text.to_owned()).into());
         }
     };
     say(printed)

@@ -10,10 +10,10 @@ mod pod;
 mod verdict;
 mod what_if;
 
-pub use args::{ExplainArgs, Subject, run, split_names};
+pub use args::{ExplainArgs, ExplainSubject, run, split_names};
 pub use gang::text as gang_text;
 pub use job::text as job_text;
 pub use node::text as node_text;
-pub use output::{Common, Output};
+pub use output::{Common, ExplainOutput};
 pub use pod::text as pod_text;
 pub use what_if::text as what_if_text;

@@ -7,7 +7,7 @@ use clap::Args;
 use super::output::Common;
 use super::verdict::device_table;
 use crate::complete;
-use crate::say::Usage;
+use crate::say::UsageError;
 use baton_contract::name::check_subdomain;
 use baton_decide::explain::NodeExplanation;
 
@@ -20,7 +20,7 @@ pub struct NodeArgs {
 }
 
 pub(super) async fn run(args: &NodeArgs, common: &Common) -> anyhow::Result<String> {
-    check_subdomain("name", &args.node).map_err(|bad| Usage(format!("{:?} is no node: {bad}", args.node)))?;
+    check_subdomain("name", &args.node).map_err(|bad| UsageError(format!("{:?} is no node: {bad}", args.node)))?;
     let leader = common.leader().await?;
     let explanation: NodeExplanation = leader.get(&format!("/nodes/{}", args.node)).await?;
     common.print(&explanation, text)

@@ -4,14 +4,14 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::config::print_yaml;
-use crate::leader::{Leader, LeaderArgs};
+use crate::leader::{LeaderArgs, LeaderClient};
 use crate::live::Access;
-use crate::say::Usage;
+use crate::say::UsageError;
 use baton_contract::name::{check_label_name, check_subdomain};
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
+pub enum ExplainOutput {
     /// Text with every node and device, or every member.
     Wide,
     /// The answer as one JSON object.
@@ -25,7 +25,7 @@ pub enum Output {
 pub struct Common {
     /// Another format than text.
     #[arg(short, long, value_enum, global = true)]
-    pub output: Option<Output>,
+    pub output: Option<ExplainOutput>,
     /// Which cluster.
     #[command(flatten)]
     pub access: Access,
@@ -36,8 +36,8 @@ pub struct Common {
 
 impl Common {
     /// The leading scheduler.
-    pub async fn leader(&self) -> anyhow::Result<Leader> {
-        Leader::find_one(&self.scheduler, &self.access).await
+    pub async fn leader(&self) -> anyhow::Result<LeaderClient> {
+        LeaderClient::find_one(&self.scheduler, &self.access).await
     }
 
     /// The namespace of what is named without one: `given`, else that of the kubeconfig's context, as kubectl has it.
@@ -51,20 +51,20 @@ impl Common {
     /// The answer in the requested format; `text` gets whether that is the wide one.
     pub fn print<T: Serialize>(&self, answer: &T, text: impl FnOnce(&T, bool) -> String) -> anyhow::Result<String> {
         Ok(match self.output {
-            Some(Output::Json) => serde_json::to_string_pretty(answer)? + "\n",
-            Some(Output::Yaml) => print_yaml(answer)?,
-            wide => text(answer, wide == Some(Output::Wide)),
+            Some(ExplainOutput::Json) => serde_json::to_string_pretty(answer)? + "\n",
+            Some(ExplainOutput::Yaml) => print_yaml(answer)?,
+            wide => text(answer, wide == Some(ExplainOutput::Wide)),
         })
     }
 }
 
 /// Namespace and name of an object that is given as `namespace/name`, or by its name in `namespace`. `kind` (`pod`) is for
 /// messages.
-pub(super) fn named<'a>(kind: &str, given: &'a str, namespace: &'a str) -> Result<(&'a str, &'a str), Usage> {
+pub(super) fn named<'a>(kind: &str, given: &'a str, namespace: &'a str) -> Result<(&'a str, &'a str), UsageError> {
     let (namespace, name) = given.split_once('/').unwrap_or((namespace, given));
     let checked = check_label_name("namespace", namespace).and_then(|()| check_subdomain("name", name));
     checked.map(|()| (namespace, name)).map_err(|bad| {
-        Usage(format!("{given:?} is no {kind}: {bad}; expected namespace/name, or a name with --namespace"))
+        UsageError(format!("{given:?} is no {kind}: {bad}; expected namespace/name, or a name with --namespace"))
     })
 }
 

@@ -42,7 +42,7 @@ pub enum Resource {
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
+pub enum GetOutput {
     /// The table with more columns.
     Wide,
     /// One JSON object, `{"items":[…]}`; with --watch, one line `{"type":"ADDED","object":{…}}` per change.
@@ -56,13 +56,13 @@ pub enum Output {
 pub struct GetArgs {
     /// What to list; `pod/NAME` lists that one.
     #[arg(value_parser = TargetParser, value_name = "RESOURCE[/NAME]")]
-    pub target: Target,
+    pub target: GetTarget,
     /// Only these: names, or namespace/name; a device is node/gpu-3 or its id; a lock goes by the name of its node.
     #[arg(value_name = "NAME", add = complete::names())]
     pub names: Vec<String>,
     /// Another format than the table.
     #[arg(short, long, value_enum)]
-    pub output: Option<Output>,
+    pub output: Option<GetOutput>,
     /// Show changes as they come, until Ctrl-C.
     #[arg(short, long)]
     pub watch: bool,
@@ -121,25 +121,25 @@ impl RulesArgs {
 
 /// `pods`, or `pod/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct GetTarget {
     resource: Resource,
     name: Option<String>,
 }
 
-/// Reads a [`Target`]; its possible values are the resources.
+/// Reads a [`GetTarget`]; its possible values are the resources.
 #[derive(Clone)]
 struct TargetParser;
 
 impl TypedValueParser for TargetParser {
-    type Value = Target;
-    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Target, clap::Error> {
+    type Value = GetTarget;
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<GetTarget, clap::Error> {
         let text = value.to_string_lossy();
         let (resource, name) = match text.split_once('/') {
             Some((resource, name)) => (resource, Some(name.to_owned())),
             None => (&*text, None),
         };
         let resource = EnumValueParser::<Resource>::new().parse_ref(command, arg, OsStr::new(resource))?;
-        Ok(Target { resource, name })
+        Ok(GetTarget { resource, name })
     }
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         Some(Box::new(Resource::value_variants().iter().filter_map(ValueEnum::to_possible_value)))

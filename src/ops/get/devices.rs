@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::output::{Row, age};
 use super::snapshot::Snapshot;
-use super::usage::{DeviceHolder, Usage};
+use super::usage::{DeviceHolder, DeviceHolders};
 use baton_contract::inventory::{Device, DeviceInfo};
 use baton_contract::word::word_enum;
 use baton_contract::{Cordon, Cordons, DeviceType, key};
@@ -19,7 +19,7 @@ word_enum! {
     /// Whether a device takes new pods, as far as it is up to the device.
     #[derive(Serialize)]
     #[serde(rename_all = "lowercase")]
-    DeviceHealth {
+    ShownHealth {
         /// It does.
         Healthy = "healthy",
         /// It does not until it is healthy again.
@@ -42,7 +42,7 @@ pub struct DeviceRow {
     /// Model.
     pub model: Option<String>,
     /// Healthy or not, cordoned or not.
-    pub health: DeviceHealth,
+    pub health: ShownHealth,
     /// Percent that pods hold.
     pub used: i64,
     /// The pods.
@@ -94,7 +94,7 @@ pub fn names(device: &Device) -> Vec<String> {
 
 /// Every device of every node, with what the scheduler says of it.
 pub fn rows(snapshot: &Snapshot, said: &QueueReport) -> Vec<DeviceRow> {
-    let usage = Usage::of(snapshot);
+    let usage = DeviceHolders::of(snapshot);
     let of_node = |(node, device): (&String, &Device)| {
         let cordons = Cordons::of_object(device);
         let gone = snapshot.node(node).is_none();
@@ -112,7 +112,14 @@ pub fn rows(snapshot: &Snapshot, said: &QueueReport) -> Vec<DeviceRow> {
     snapshot.devices.iter().flat_map(of_node).collect()
 }
 
-fn row(node: &str, info: &DeviceInfo, device: String, usage: &Usage, cordons: &Cordons, wall: Timestamp) -> DeviceRow {
+fn row(
+    node: &str,
+    info: &DeviceInfo,
+    device: String,
+    usage: &DeviceHolders,
+    cordons: &Cordons,
+    wall: Timestamp,
+) -> DeviceRow {
     let label = |name: &str| info.labels.get(name).cloned();
     let cordon = cordons.of(info.id.as_str(), info.labels.get(key::PARENT).map(String::as_str), wall);
     let condition = info.conditions.iter().find(|condition| condition.type_ == "Healthy");
@@ -131,9 +138,9 @@ fn row(node: &str, info: &DeviceInfo, device: String, usage: &Usage, cordons: &C
         id: info.id.to_string(),
         model: label(key::MODEL),
         health: match (info.health, cordon) {
-            (false, _) => DeviceHealth::Unhealthy,
-            (true, Some(_)) => DeviceHealth::Cordoned,
-            (true, None) => DeviceHealth::Healthy,
+            (false, _) => ShownHealth::Unhealthy,
+            (true, Some(_)) => ShownHealth::Cordoned,
+            (true, None) => ShownHealth::Healthy,
         },
         used: usage.percent(node, info.id.as_str()),
         holders: usage.holders(node, info.id.as_str()).to_vec(),
@@ -185,7 +192,7 @@ impl Row for DeviceRow {
             self.device.clone(),
             self.model.clone().unwrap_or_default(),
             match (self.health, &self.cordon) {
-                (DeviceHealth::Unhealthy, Some(_)) => "unhealthy,cordoned".to_owned(),
+                (ShownHealth::Unhealthy, Some(_)) => "unhealthy,cordoned".to_owned(),
                 (health, _) => health.to_string(),
             },
             format!("{}%", self.used),

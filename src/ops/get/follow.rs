@@ -25,21 +25,21 @@ const TOGETHER: Duration = Duration::from_millis(250);
 
 type Change = Box<dyn FnOnce(&mut Snapshot) + Send>;
 /// Namespace and name.
-type Key = (String, String);
+type ObjectKey = (String, String);
 
 /// A kind of object that a snapshot holds.
-trait Followed:
+trait FollowedKind:
     Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + Sized + 'static
 {
     fn put(self, snapshot: &mut Snapshot);
-    fn remove(snapshot: &mut Snapshot, key: &Key);
-    fn keys(snapshot: &Snapshot) -> Vec<Key>;
-    fn key(&self) -> Key {
+    fn remove(snapshot: &mut Snapshot, key: &ObjectKey);
+    fn keys(snapshot: &Snapshot) -> Vec<ObjectKey>;
+    fn key(&self) -> ObjectKey {
         (self.namespace().unwrap_or_default(), self.name_any())
     }
 }
 
-impl Followed for LightNode {
+impl FollowedKind for LightNode {
     fn put(self, snapshot: &mut Snapshot) {
         snapshot.changed.insert(self.name_any());
         let annotations = self.metadata.annotations.clone();
@@ -49,42 +49,42 @@ impl Followed for LightNode {
             snapshot.replaced.push((before, clock::wall()));
         }
     }
-    fn remove(snapshot: &mut Snapshot, (_, name): &Key) {
+    fn remove(snapshot: &mut Snapshot, (_, name): &ObjectKey) {
         snapshot.changed.insert(name.clone());
         snapshot.nodes.remove(name);
     }
-    fn keys(snapshot: &Snapshot) -> Vec<Key> {
+    fn keys(snapshot: &Snapshot) -> Vec<ObjectKey> {
         snapshot.nodes.keys().map(|name| (String::new(), name.clone())).collect()
     }
 }
 
-impl Followed for Device {
+impl FollowedKind for Device {
     fn put(self, snapshot: &mut Snapshot) {
         snapshot.changed.insert(self.name_any());
         snapshot.devices.insert(self.name_any(), self);
     }
-    fn remove(snapshot: &mut Snapshot, (_, name): &Key) {
+    fn remove(snapshot: &mut Snapshot, (_, name): &ObjectKey) {
         snapshot.changed.insert(name.clone());
         snapshot.devices.remove(name);
     }
-    fn keys(snapshot: &Snapshot) -> Vec<Key> {
+    fn keys(snapshot: &Snapshot) -> Vec<ObjectKey> {
         snapshot.devices.keys().map(|name| (String::new(), name.clone())).collect()
     }
 }
 
-impl Followed for LightPod {
+impl FollowedKind for LightPod {
     fn put(self, snapshot: &mut Snapshot) {
         snapshot.put_pod(self);
     }
-    fn remove(snapshot: &mut Snapshot, (namespace, name): &Key) {
+    fn remove(snapshot: &mut Snapshot, (namespace, name): &ObjectKey) {
         snapshot.remove_pod(&PodKey::new(namespace, name));
     }
-    fn keys(snapshot: &Snapshot) -> Vec<Key> {
+    fn keys(snapshot: &Snapshot) -> Vec<ObjectKey> {
         snapshot.pods.keys().map(|key| (key.namespace.to_string(), key.name.to_string())).collect()
     }
 }
 
-impl Followed for LightLease {
+impl FollowedKind for LightLease {
     fn put(self, snapshot: &mut Snapshot) {
         let before = snapshot.leases.insert(self.name_any(), self.clone());
         // A renewal alone comes every few seconds from every node, and rows are looked at again before a Lease grows stale.
@@ -92,32 +92,32 @@ impl Followed for LightLease {
             snapshot.changed.extend(self.name_any().strip_prefix(LEASE_PREFIX).map(str::to_owned));
         }
     }
-    fn remove(snapshot: &mut Snapshot, (_, name): &Key) {
+    fn remove(snapshot: &mut Snapshot, (_, name): &ObjectKey) {
         snapshot.changed.extend(name.strip_prefix(LEASE_PREFIX).map(str::to_owned));
         snapshot.leases.remove(name);
     }
-    fn keys(snapshot: &Snapshot) -> Vec<Key> {
+    fn keys(snapshot: &Snapshot) -> Vec<ObjectKey> {
         let namespace = |lease: &LightLease| lease.namespace().unwrap_or_default();
         snapshot.leases.iter().map(|(name, lease)| (namespace(lease), name.clone())).collect()
     }
 }
 
-impl Followed for RawTyJob {
+impl FollowedKind for RawTyJob {
     fn put(self, snapshot: &mut Snapshot) {
         snapshot.jobs.insert(self.key(), self);
     }
-    fn remove(snapshot: &mut Snapshot, key: &Key) {
+    fn remove(snapshot: &mut Snapshot, key: &ObjectKey) {
         snapshot.jobs.remove(key);
     }
-    fn keys(snapshot: &Snapshot) -> Vec<Key> {
+    fn keys(snapshot: &Snapshot) -> Vec<ObjectKey> {
         snapshot.jobs.keys().cloned().collect()
     }
 }
 
 /// The changes of one kind of objects, one of which lists them again after a broken watch.
-fn changes<K: Followed>(api: Api<K>) -> BoxStream<'static, Change> {
+fn changes<K: FollowedKind>(api: Api<K>) -> BoxStream<'static, Change> {
     let events = watch(api, watcher::Config::default()).default_backoff();
-    let mut listed = BTreeSet::<Key>::new();
+    let mut listed = BTreeSet::<ObjectKey>::new();
     let change = move |event: watcher::Result<Event<K>>| -> Option<Change> {
         Some(match event {
             Err(error) => {

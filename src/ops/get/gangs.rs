@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::output::Row;
-use crate::leader::Leader;
+use crate::leader::LeaderClient;
 use baton_decide::explain::GangView;
 
 #[derive(Deserialize)]
@@ -14,7 +14,7 @@ struct Items {
 }
 
 /// The gangs of `namespace` (all when `None`), by namespace and name.
-pub async fn rows(leader: &Leader, namespace: Option<&str>) -> anyhow::Result<Vec<GangView>> {
+pub async fn rows(leader: &LeaderClient, namespace: Option<&str>) -> anyhow::Result<Vec<GangView>> {
     let Items { items } = leader.get("/gangs").await?;
     let here = |gang: &GangView| namespace.is_none_or(|namespace| gang.namespace == namespace);
     Ok(items.into_iter().filter(here).collect())

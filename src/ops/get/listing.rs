@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use anyhow::bail;
 use serde_json::{Value, json};
 
-use super::args::{GetArgs, Output};
+use super::args::{GetArgs, GetOutput};
 use super::output::{Look, Row, fitted, say_left_out};
 use crate::config::print_yaml;
-use crate::say::Usage;
+use crate::say::UsageError;
 use baton_contract::hint::LabelSelector;
 
 /// Rows of one resource.
@@ -19,10 +19,10 @@ pub struct Listing {
     none: &'static str,
     headers: Vec<&'static str>,
     narrow: usize,
-    lines: Vec<Line>,
+    lines: Vec<ListingLine>,
 }
 
-struct Line {
+struct ListingLine {
     /// `namespace/name`, or the name.
     key: String,
     cells: Vec<String>,
@@ -38,8 +38,9 @@ impl Listing {
             bail!("{} {missing:?} not found; `baton get {}` lists what there is", R::WHAT, R::PLURAL);
         }
         let selects = |row: &R| -> anyhow::Result<bool> {
-            let no =
-                |flag: &str, what: &str| Usage(format!("{flag} selects by {what}, which {} do not have", R::PLURAL));
+            let no = |flag: &str, what: &str| {
+                UsageError(format!("{flag} selects by {what}, which {} do not have", R::PLURAL))
+            };
             let labelled = match (&args.selector, row.labels()) {
                 (None, _) => true,
                 (Some(LabelSelector { .. }), None) => return Err(no("--selector", "labels").into()),
@@ -48,14 +49,15 @@ impl Listing {
             let here = args.node.as_deref().is_none_or(|node| row.node() == Some(node));
             Ok(labelled && here && (names.is_empty() || names.iter().any(|name| args.means(row, name))))
         };
-        let as_items = args.output.is_some_and(|output| output != Output::Wide) || args.watch || args.sort_by.is_some();
+        let as_items =
+            args.output.is_some_and(|output| output != GetOutput::Wide) || args.watch || args.sort_by.is_some();
         let mut lines = Vec::with_capacity(rows.len());
         for row in rows {
             if selects(&row)? {
                 let key =
                     row.namespace().map_or_else(|| row.name().to_owned(), |space| format!("{space}/{}", row.name()));
                 let item = if as_items { serde_json::to_value(&row)? } else { Value::Null };
-                lines.push(Line { key, cells: row.cells(), item });
+                lines.push(ListingLine { key, cells: row.cells(), item });
             }
         }
         let headers = R::HEADERS.split(',').collect();
@@ -70,10 +72,11 @@ impl Listing {
     fn sort(&mut self, by: &str) -> anyhow::Result<()> {
         let path = by.trim_start_matches('{').trim_end_matches('}');
         if let Some(path) = path.strip_prefix('.') {
-            let field = |line: &Line| path.split('.').try_fold(&line.item, |value, part| value.get(part)).cloned();
+            let field =
+                |line: &ListingLine| path.split('.').try_fold(&line.item, |value, part| value.get(part)).cloned();
             if !self.lines.is_empty() && self.lines.iter().all(|line| field(line).is_none()) {
                 return Err(
-                    Usage(format!("--sort-by {by}: no {} has that field; -o json shows them", self.what)).into()
+                    UsageError(format!("--sort-by {by}: no {} has that field; -o json shows them", self.what)).into()
                 );
             }
             self.lines.sort_by(|a, b| compare(field(a).as_ref(), field(b).as_ref()));
@@ -84,7 +87,7 @@ impl Listing {
             let columns = self.headers.join(", ");
             let text =
                 format!("--sort-by {by}: {} have the columns {columns}; or give a field, such as .name", self.plural);
-            return Err(Usage(text).into());
+            return Err(UsageError(text).into());
         };
         self.lines.sort_by(|a, b| natural(&a.cells[at]).partial_cmp(&natural(&b.cells[at])).unwrap_or(Ordering::Equal));
         Ok(())
@@ -123,7 +126,7 @@ pub struct Printer<'a> {
 impl<'a> Printer<'a> {
     /// For standard output as `look` describes it.
     pub fn new(args: &'a GetArgs, look: Look) -> Self {
-        let look = if args.output == Some(Output::Wide) { Look { width: None, ..look } } else { look };
+        let look = if args.output == Some(GetOutput::Wide) { Look { width: None, ..look } } else { look };
         Self { args, look, widths: Vec::new(), shown: None }
     }
 
@@ -137,7 +140,7 @@ impl<'a> Printer<'a> {
             BTreeMap::new()
         };
         let text = match &before {
-            None if !watch || self.args.output.is_none_or(|output| output == Output::Wide) => self.whole(listing)?,
+            None if !watch || self.args.output.is_none_or(|output| output == GetOutput::Wide) => self.whole(listing)?,
             before => self.changes(listing, before.as_ref().unwrap_or(&BTreeMap::new()), &now)?,
         };
         self.shown = watch.then_some(now);
@@ -147,9 +150,9 @@ impl<'a> Printer<'a> {
     fn whole(&mut self, listing: &Listing) -> anyhow::Result<String> {
         let items = || json!({ "items": listing.lines.iter().map(|line| &line.item).collect::<Vec<_>>() });
         Ok(match self.args.output {
-            Some(Output::Json) => serde_json::to_string_pretty(&items())? + "\n",
-            Some(Output::Yaml) => print_yaml(&items())?,
-            None | Some(Output::Wide) if listing.lines.is_empty() => {
+            Some(GetOutput::Json) => serde_json::to_string_pretty(&items())? + "\n",
+            Some(GetOutput::Yaml) => print_yaml(&items())?,
+            None | Some(GetOutput::Wide) if listing.lines.is_empty() => {
                 let filtered = self.args.node.is_some() || self.args.selector.is_some();
                 let none = match listing.none.split_once(';') {
                     _ if filtered => format!("No {} is selected", listing.what),
@@ -163,7 +166,7 @@ impl<'a> Printer<'a> {
     }
 
     fn table(&mut self, listing: &Listing, mut rows: Vec<Vec<String>>) -> String {
-        let wide = self.args.output == Some(Output::Wide);
+        let wide = self.args.output == Some(GetOutput::Wide);
         let headers = &listing.headers[..if wide { listing.headers.len() } else { listing.narrow }];
         rows.iter_mut().for_each(|row| row.truncate(headers.len()));
         let (text, left_out) = fitted(headers, rows, self.look, &mut self.widths);
@@ -182,15 +185,15 @@ impl<'a> Printer<'a> {
         before: &BTreeMap<String, Value>,
         now: &BTreeMap<String, Value>,
     ) -> anyhow::Result<String> {
-        let changed: Vec<&Line> =
+        let changed: Vec<&ListingLine> =
             listing.lines.iter().filter(|line| before.get(&line.key) != now.get(&line.key)).collect();
         let gone = before.iter().filter(|(key, _)| !now.contains_key(*key));
-        if let Some(output @ (Output::Json | Output::Yaml)) = self.args.output {
-            let known = |line: &Line| if before.contains_key(&line.key) { "MODIFIED" } else { "ADDED" };
+        if let Some(output @ (GetOutput::Json | GetOutput::Yaml)) = self.args.output {
+            let known = |line: &ListingLine| if before.contains_key(&line.key) { "MODIFIED" } else { "ADDED" };
             let present = changed.into_iter().map(|line| json!({"type": known(line), "object": line.item}));
             let events = present.chain(gone.map(|(_, item)| json!({"type": "DELETED", "object": item})));
             let print = |event: Value| match output {
-                Output::Yaml => Ok(format!("---\n{}", print_yaml(&event)?)),
+                GetOutput::Yaml => Ok(format!("---\n{}", print_yaml(&event)?)),
                 _ => Ok(serde_json::to_string(&event)? + "\n"),
             };
             return events.map(print).collect();

@@ -16,8 +16,8 @@ mod run;
 mod snapshot;
 mod usage;
 
-pub use args::{GetArgs, Output, Resource, RulesArgs, Target};
-pub use devices::{DeviceHealth, DeviceRow};
+pub use args::{GetArgs, GetOutput, GetTarget, Resource, RulesArgs};
+pub use devices::{DeviceRow, ShownHealth};
 pub(super) use devices::{names as device_names, rows as device_rows};
 pub(super) use follow::Follower;
 pub use jobs::JobRow;
@@ -34,4 +34,4 @@ pub use snapshot::Snapshot;
 pub(super) use snapshot::tests as snapshot_tests;
 pub(super) use snapshot::{Rules, name_of};
 pub use usage::DeviceHolder;
-pub(super) use usage::Usage;
+pub(super) use usage::DeviceHolders;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::LockRow;
 use super::output::{Row, age};
 use super::snapshot::{Rules, Snapshot};
-use super::usage::Usage;
+use super::usage::DeviceHolders;
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::node::LightNode;
 use baton_contract::inventory::DeviceStatus;
@@ -87,7 +87,7 @@ pub struct AgentRow {
 
 /// Every node, with what the scheduler says of it.
 pub fn rows(snapshot: &Snapshot, rules: &Rules, said: &QueueReport) -> Vec<NodeRow> {
-    let usage = Usage::of(snapshot);
+    let usage = DeviceHolders::of(snapshot);
     let locks = super::locks::rows(snapshot, rules);
     let locks: BTreeMap<&str, &LockRow> = locks.iter().map(|lock| (lock.node.as_str(), lock)).collect();
     let kept: BTreeMap<&str, &str> =
@@ -135,7 +135,7 @@ pub fn agent(lease: &LightLease, wall: Timestamp, stale: Duration) -> AgentRow {
 /// `serves`: the node daemon reports.
 fn count(
     snapshot: &Snapshot,
-    usage: &Usage,
+    usage: &DeviceHolders,
     (name, node): (&str, &LightNode),
     kind: &DeviceType,
     reserved: &[&ReservedDevices],

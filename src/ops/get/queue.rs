@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::bail;
 
 use super::output::{Row, age};
-use crate::leader::{Leader, LeaderArgs};
+use crate::leader::{LeaderArgs, LeaderClient};
 use crate::live::Access;
 use baton_decide::explain::{QueueItem, QueueReport};
 
@@ -15,13 +15,13 @@ const SOON: Duration = Duration::from_secs(2);
 /// What the scheduler says of nodes that it keeps for a gang and of devices that it has reserved. Nothing where it cannot be asked
 /// soon: everything else of the nodes is known without it.
 pub async fn report_soon(scheduler: &LeaderArgs, access: &Access) -> QueueReport {
-    let report = async { Leader::find(scheduler, access).await?.get::<QueueReport>("/queue").await };
+    let report = async { LeaderClient::find(scheduler, access).await?.get::<QueueReport>("/queue").await };
     let report = tokio::time::timeout(SOON, report).await;
     report.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 /// Everything queued.
-pub async fn rows(leader: &Leader) -> anyhow::Result<Vec<QueueItem>> {
+pub async fn rows(leader: &LeaderClient) -> anyhow::Result<Vec<QueueItem>> {
     let report: QueueReport = leader.get("/queue").await?;
     if !report.leading {
         bail!("that scheduler follows and has no queue: use the one that leads");

@@ -8,7 +8,7 @@ use super::listing::{Listing, Printer};
 use super::output::Look;
 use super::snapshot::{self, Snapshot};
 use super::{devices, gangs, jobs, locks, nodes, pods, queue};
-use crate::leader::Leader;
+use crate::leader::LeaderClient;
 use crate::say::say_to_reader;
 use baton_decide::explain::QueueReport;
 use baton_runtime::clock;
@@ -31,7 +31,7 @@ impl GetArgs {
     }
 
     /// What the leading scheduler lists.
-    async fn ask(&self, leader: &Leader) -> anyhow::Result<Listing> {
+    async fn ask(&self, leader: &LeaderClient) -> anyhow::Result<Listing> {
         match self.resource() {
             Resource::Queue => Listing::of(queue::rows(leader).await?, self),
             _ => Listing::of(gangs::rows(leader, self.within()).await?, self),
@@ -46,11 +46,11 @@ pub async fn run(mut args: GetArgs) -> anyhow::Result<()> {
     }
     let mut printer = Printer::new(&args, Look::of_stdout(!args.no_headers));
     if matches!(args.resource(), Resource::Queue | Resource::Gangs) {
-        let mut leader = Leader::find_one(&args.scheduler, &args.access).await?;
+        let mut leader = LeaderClient::find_one(&args.scheduler, &args.access).await?;
         while say_to_reader(printer.print(&args.ask(&leader).await?)?)? && args.watch {
             tokio::time::sleep(ASK_AGAIN).await;
             if leader.get::<serde_json::Value>("/queue").await.is_err() {
-                leader = Leader::find(&args.scheduler, &args.access).await?;
+                leader = LeaderClient::find(&args.scheduler, &args.access).await?;
             }
         }
         return Ok(());

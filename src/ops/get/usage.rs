@@ -23,9 +23,9 @@ pub struct DeviceHolder {
 
 /// The holders of every device.
 #[derive(Debug, Default)]
-pub struct Usage(BTreeMap<Box<str>, BTreeMap<Box<str>, Vec<DeviceHolder>>>);
+pub struct DeviceHolders(BTreeMap<Box<str>, BTreeMap<Box<str>, Vec<DeviceHolder>>>);
 
-impl Usage {
+impl DeviceHolders {
     /// In this snapshot.
     pub fn of(snapshot: &Snapshot) -> Self {
         let status = |node: &str| snapshot.leases.get(&AgentStatus::lease_name(node))?.status();

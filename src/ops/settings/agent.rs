@@ -1,6 +1,6 @@
 //! The keys of the node daemon.
 
-use super::log::{Daemon, by_from_str, log, settings};
+use super::log::{DaemonSettings, by_from_str, log, settings};
 use super::ports::ports;
 use crate::config::Setting;
 use baton_agent::options::AgentOptions;
@@ -12,7 +12,7 @@ use baton_decide::health::PortPolicy;
 by_from_str!(DeviceIdStrategy, DeviceListStrategy, IdMismatch, MigStrategy, PortPolicy, UnassignedPods, ShareIsolation);
 
 /// Every key of `baton device-plugin`, in the order of its help.
-pub fn agent() -> Vec<Setting<Daemon<AgentOptions>>> {
+pub fn agent() -> Vec<Setting<DaemonSettings<AgentOptions>>> {
     [
         identity(),
         ports!(", /ledger and /kubelet,"),
@@ -29,9 +29,9 @@ pub fn agent() -> Vec<Setting<Daemon<AgentOptions>>> {
     .collect()
 }
 
-type Settings = Vec<Setting<Daemon<AgentOptions>>>;
+type AgentSettings = Vec<Setting<DaemonSettings<AgentOptions>>>;
 
-fn identity() -> Settings {
+fn identity() -> AgentSettings {
     settings! {
         "node-name" "NAME" options.node_name "Name of this node in the cluster; required";
         "namespace" "NAMESPACE" options.namespace "Namespace of Baton's daemons; the node daemons' Leases are in <NAMESPACE>-nodes";
@@ -39,7 +39,7 @@ fn identity() -> Settings {
     }
 }
 
-fn places() -> Settings {
+fn places() -> AgentSettings {
     settings! {
         "kubelet-dir" "DIR" options.paths.kubelet_dir "The kubelet's device-plugins directory";
         "pod-resources-socket" "FILE" options.paths.pod_resources_socket "The kubelet's pod-resources socket";
@@ -60,7 +60,7 @@ fn places() -> Settings {
     }
 }
 
-fn devices() -> Settings {
+fn devices() -> AgentSettings {
     settings! {
         "mig-strategy" "none|single|mixed" options.mig_strategy
             "MIG devices are not offered, offered as nvidia.com/gpu, or offered under their profile's name";
@@ -82,7 +82,7 @@ fn devices() -> Settings {
     }
 }
 
-fn answer() -> Settings {
+fn answer() -> AgentSettings {
     settings! {
         "device-list-strategy" "LIST" options.device_list_strategy
             "How devices reach a container; comma list of cdi-cri, cdi-annotations, envvar, volume-mounts";
@@ -93,7 +93,7 @@ fn answer() -> Settings {
     }
 }
 
-fn handoff() -> Settings {
+fn handoff() -> AgentSettings {
     settings! {
         "node-lock-key" "KEY" options.node_lock_key "Node annotation of the node lock";
         "node-lock-format" "uid|triple|timestamp" options.node_lock_format
@@ -114,7 +114,7 @@ fn handoff() -> Settings {
     }
 }
 
-fn health() -> Settings {
+fn health() -> AgentSettings {
     settings! {
         "xid-actions" "XID=ACTION,…" options.xid.actions
             "What an XID means: ignore, warn, unhealthy, needs-reset or needs-reboot";
@@ -124,7 +124,7 @@ fn health() -> Settings {
     }
 }
 
-fn periods() -> Settings {
+fn periods() -> AgentSettings {
     settings! {
         "rescan-period" "DURATION" options.periods.rescan "The whole machine is scanned again";
         "health-poll-period" "DURATION" options.periods.health_poll "GPUs without events and NIC ports are polled";
@@ -167,7 +167,7 @@ mod tests {
             text in r"(\PC{0,20}|[0-9a-z=,:/. -]{0,30}|(48=ignore|13=warn|79=needs-reset|7|,|all|xids|1m|single){0,4})",
         ) {
             for setting in agent() {
-                let (mut daemon, mut again) = (Daemon::<AgentOptions>::default(), Daemon::<AgentOptions>::default());
+                let (mut daemon, mut again) = (DaemonSettings::<AgentOptions>::default(), DaemonSettings::<AgentOptions>::default());
                 if (setting.set)(&mut daemon, &text).is_ok() {
                     let shown = (setting.show)(&daemon);
                     prop_assert_eq!((setting.set)(&mut again, &shown), Ok(()), "{}: {:?}", setting.name, shown);
@@ -180,17 +180,17 @@ mod tests {
     #[test]
     fn every_default_reads_back_as_itself() {
         for setting in agent() {
-            let mut daemon = Daemon::<AgentOptions>::default();
+            let mut daemon = DaemonSettings::<AgentOptions>::default();
             let shown = (setting.show)(&daemon);
             (setting.set)(&mut daemon, &shown).unwrap_or_else(|error| panic!("{}: {error}", setting.name));
-            assert_eq!(daemon, Daemon::default(), "{}", setting.name);
+            assert_eq!(daemon, DaemonSettings::default(), "{}", setting.name);
         }
     }
 
     #[test]
     fn nvidias_names_mean_what_they_mean_there() {
         let settings = agent();
-        let mut daemon = Daemon::<AgentOptions>::default();
+        let mut daemon = DaemonSettings::<AgentOptions>::default();
         for (variable, value) in [
             ("MIG_STRATEGY", "mixed"),
             ("FAIL_ON_INIT_ERROR", "false"),

@@ -1,18 +1,18 @@
 //! The keys of the TYJob controller.
 
-use super::log::{Daemon, log, settings};
+use super::log::{DaemonSettings, log, settings};
 use super::ports::{leading, ports};
 use crate::config::Setting;
 use baton_tyjob::ControllerOptions;
 
 /// Every key of `baton controller`, in the order of its help.
-pub fn controller() -> Vec<Setting<Daemon<ControllerOptions>>> {
+pub fn controller() -> Vec<Setting<DaemonSettings<ControllerOptions>>> {
     [work(), ports!(), leading!(), log()].into_iter().flatten().collect()
 }
 
-type Settings = Vec<Setting<Daemon<ControllerOptions>>>;
+type ControllerSettings = Vec<Setting<DaemonSettings<ControllerOptions>>>;
 
-fn work() -> Settings {
+fn work() -> ControllerSettings {
     settings! {
         "scheduler-name" "NAME" options.scheduler_name
             "spec.schedulerName of the pods that are made: the scheduler that places TYJobs";
@@ -32,10 +32,10 @@ mod tests {
     #[test]
     fn every_default_reads_back_as_itself() {
         for setting in controller() {
-            let mut daemon = Daemon::<ControllerOptions>::default();
+            let mut daemon = DaemonSettings::<ControllerOptions>::default();
             let shown = (setting.show)(&daemon);
             (setting.set)(&mut daemon, &shown).unwrap_or_else(|error| panic!("{}: {error}", setting.name));
-            assert_eq!(daemon, Daemon::default(), "{}", setting.name);
+            assert_eq!(daemon, DaemonSettings::default(), "{}", setting.name);
         }
     }
 }

@@ -21,7 +21,7 @@ impl Default for LogOptions {
 
 /// The options of a daemon and how it logs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Daemon<O> {
+pub struct DaemonSettings<O> {
     /// Its own options.
     pub options: O,
     /// Logging.
@@ -61,7 +61,7 @@ pub(super) use by_from_str;
 by_from_str!(LogFormat, LockFormat);
 
 /// The settings of [`LogOptions`].
-pub(super) fn log<O: 'static>() -> Vec<Setting<Daemon<O>>> {
+pub(super) fn log<O: 'static>() -> Vec<Setting<DaemonSettings<O>>> {
     settings! {
         "log-format" "text|json" log.format "Log lines for people, or JSON objects for collectors";
         "log" "FILTER" log.filter

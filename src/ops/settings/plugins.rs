@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::log::Daemon;
+use super::log::DaemonSettings;
 use crate::config::{Fields, Misplaced, Section, YamlNode};
 use crate::say::remark;
 use baton_decide::scheduler::rules::plugins::{
@@ -26,7 +26,7 @@ const ADVICE: &str = "begin it with apiVersion: baton.io/v1alpha1 and kind: Sche
 const CONVERT: &str = "; `baton config convert FILE` makes Baton's configuration from kube-scheduler's";
 
 /// The keys of the file that are no flags.
-pub const SECTIONS: &[Section<Daemon<SchedulerOptions>>] = &[
+pub const SECTIONS: &[Section<DaemonSettings<SchedulerOptions>>] = &[
     Section {
         name: "apiVersion",
         needs: &["kind"],

@@ -2,12 +2,12 @@
 
 use clap::Command;
 
-use super::{Daemon, SCHEDULER_SECTIONS, print_plugins, scheduler};
+use super::{DaemonSettings, SCHEDULER_SECTIONS, print_plugins, scheduler};
 use crate::config::{ConfigError, Loaded, arguments, load, print};
 use baton_decide::scheduler::rules::plugins::{NodesWithoutAgent, Point, Strategy, default_plugins};
 use baton_scheduler::SchedulerOptions;
 
-fn read(flags: &[&str], text: &str) -> Result<Loaded<Daemon<SchedulerOptions>>, ConfigError> {
+fn read(flags: &[&str], text: &str) -> Result<Loaded<DaemonSettings<SchedulerOptions>>, ConfigError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("baton.yaml");
     std::fs::write(&path, text).unwrap();

@@ -1,6 +1,6 @@
 //! The keys of the central scheduler.
 
-use super::log::{Daemon, by_from_str, log, settings};
+use super::log::{DaemonSettings, by_from_str, log, settings};
 use super::ports::{leading, ports};
 use crate::config::{Setting, Value};
 use baton_contract::gang::TimeoutClock;
@@ -24,7 +24,7 @@ impl Value for MatchPolicy {
 }
 
 /// Every key of `baton scheduler`, in the order of its help.
-pub fn scheduler() -> Vec<Setting<Daemon<SchedulerOptions>>> {
+pub fn scheduler() -> Vec<Setting<DaemonSettings<SchedulerOptions>>> {
     [
         identity(),
         ports!(" and what `baton get` and `baton explain` ask,"),
@@ -43,9 +43,9 @@ pub fn scheduler() -> Vec<Setting<Daemon<SchedulerOptions>>> {
     .collect()
 }
 
-type Settings = Vec<Setting<Daemon<SchedulerOptions>>>;
+type SchedulerSettings = Vec<Setting<DaemonSettings<SchedulerOptions>>>;
 
-fn identity() -> Settings {
+fn identity() -> SchedulerSettings {
     settings! {
         "scheduler-name" "NAME" options.scheduler_name "Pods with this spec.schedulerName are scheduled";
         "more-scheduler-names" "LIST" options.more_scheduler_names "Further such names";
@@ -55,7 +55,7 @@ fn identity() -> Settings {
     }
 }
 
-fn lock() -> Settings {
+fn lock() -> SchedulerSettings {
     settings! {
         "node-lock-key" "KEY" options.node_lock_key "Node annotation of the node lock";
         "node-lock-format" "uid|triple|timestamp" options.node_lock_format "How the lock is written; every format is read";
@@ -67,7 +67,7 @@ fn lock() -> Settings {
     }
 }
 
-fn placing() -> Settings {
+fn placing() -> SchedulerSettings {
     settings! {
         "nodes-without-agent" "refuse|plain" options.nodes_without_agent
             "Device pods on nodes without a live node daemon: refuse, or count allocatable only, as kube-scheduler does";
@@ -80,7 +80,7 @@ fn placing() -> Settings {
     }
 }
 
-fn gangs() -> Settings {
+fn gangs() -> SchedulerSettings {
     settings! {
         "gang-waiting-time" "DURATION" options.gangs.waiting_time
             "How long reserved members of a gang wait for the others, where the gang does not say; up to 7 days";
@@ -103,7 +103,7 @@ fn gangs() -> Settings {
     }
 }
 
-fn earmarks() -> Settings {
+fn earmarks() -> SchedulerSettings {
     settings! {
         "age-after" "DURATION" options.earmarks.after
             "A gang or pod that has waited this long for devices has nodes kept for it; 0s means never";
@@ -112,7 +112,7 @@ fn earmarks() -> Settings {
     }
 }
 
-fn tyjobs() -> Settings {
+fn tyjobs() -> SchedulerSettings {
     settings! {
         "job-period" "DURATION" options.jobs.period "Waiting TYJobs are tried this often, and on useful events";
         "unfit-grace" "DURATION" options.jobs.unfit_grace
@@ -128,7 +128,7 @@ fn tyjobs() -> Settings {
     }
 }
 
-fn extender() -> Settings {
+fn extender() -> SchedulerSettings {
     settings! {
         "extender-listen" "ADDRESS" options.extender.listen
             "Address of the extender that kube-scheduler calls; plain HTTP on loopback, TLS elsewhere; none opens no port";
@@ -147,7 +147,7 @@ fn extender() -> Settings {
     }
 }
 
-fn periods() -> Settings {
+fn periods() -> SchedulerSettings {
     settings! {
         "agent-stale" "DURATION" options.periods.agent_stale "A node daemon's Lease unchanged for this long is stale";
         "agent-settled" "DURATION" options.periods.agent_settled
@@ -171,16 +171,16 @@ mod tests {
     #[test]
     fn every_default_reads_back_as_itself() {
         for setting in scheduler() {
-            let mut daemon = Daemon::<SchedulerOptions>::default();
+            let mut daemon = DaemonSettings::<SchedulerOptions>::default();
             let shown = (setting.show)(&daemon);
             (setting.set)(&mut daemon, &shown).unwrap_or_else(|error| panic!("{}: {error}", setting.name));
-            assert_eq!(daemon, Daemon::default(), "{}", setting.name);
+            assert_eq!(daemon, DaemonSettings::default(), "{}", setting.name);
         }
     }
 
     #[test]
     fn a_shape_is_read_as_points() {
-        let mut daemon = Daemon::<SchedulerOptions>::default();
+        let mut daemon = DaemonSettings::<SchedulerOptions>::default();
         let settings = scheduler();
         let shape = settings.iter().find(|setting| setting.name == "ratio-shape").unwrap();
         (shape.set)(&mut daemon, "0=10, 50=5,100=0").unwrap();

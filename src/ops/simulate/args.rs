@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, Command, ValueEnum};
 use tokio_util::sync::CancellationToken;
 
-use crate::say::{Usage, remark, say};
+use crate::say::{UsageError, remark, say};
 use crate::{config, daemon, settings};
 use baton_decide::scheduler::rules::Plugins;
 use baton_decide::scheduler::rules::plugins::{DefaultSet, Profile, default_plugins};
@@ -17,13 +17,13 @@ use baton_decide::world::MixPolicy;
 use baton_runtime::{clock, shutdown};
 use baton_scheduler::SchedulerOptions;
 
-use super::cluster::{Cluster, OnFailure};
+use super::cluster::{OnFailure, SimulatedCluster};
 use super::engine::Engine;
-use super::experiment::{self, Run};
-use super::published::{Policy, Published};
-use super::report::{Output, print};
+use super::experiment::{self, RunFigures};
+use super::published::{Policy, PublishedPolicy};
+use super::report::{SimulateOutput, print};
 use super::stream::{self, Arrival};
-use super::summary::{PolicySummary, Summary};
+use super::summary::{PolicySummary, SimulationSummary};
 use super::trace::Trace;
 use super::{dump, openb, plot};
 
@@ -88,7 +88,7 @@ pub struct SimulateArgs {
     pub config_file: Option<PathBuf>,
     /// How to print.
     #[arg(short, long, value_enum, default_value = "table")]
-    pub output: Output,
+    pub output: SimulateOutput,
     /// Write plots to this SVG file.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
@@ -110,13 +110,13 @@ pub fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
     let runs = run_all(&trace, &args, &deciders, &stop);
     let seeds: Vec<u64> = (0..args.seeds).map(|at| args.first_seed.wrapping_add(at)).collect();
     let load = args.load.unwrap_or(if args.departures { 0.95 } else { 1.3 });
-    let (names, runs): (Vec<PolicyName>, Vec<Vec<Run>>) =
+    let (names, runs): (Vec<PolicyName>, Vec<Vec<RunFigures>>) =
         args.policy.iter().zip(runs).filter(|(_, runs)| !runs.is_empty()).unzip();
     if runs.is_empty() {
         remark("baton: stopped before the first run was done");
         return Ok(ExitCode::from(130));
     }
-    let summary = Summary {
+    let summary = SimulationSummary {
         nodes: trace.machines.len(),
         gpus: trace.machines.iter().map(|machine| i64::from(machine.gpus)).sum(),
         load,
@@ -136,7 +136,7 @@ fn read(args: &SimulateArgs) -> anyhow::Result<Trace> {
     let wanted = args.pods.as_deref().or(args.trace.as_deref());
     let Some(path) = wanted else {
         let text = "no trace: give pods as CSV with --nodes, a directory with nodes.csv and pods.csv, or the JSON of `kubectl get nodes,pods,devices -A -o json`";
-        return Err(Usage(text.to_owned()).into());
+        return Err(UsageError(text.to_owned()).into());
     };
     let (pods, beside) = if path.is_dir() {
         (path.join("pods.csv"), path)
@@ -194,10 +194,10 @@ impl Decider {
         order: &[usize],
         on_failure: OnFailure,
         random: fastrand::Rng,
-    ) -> Box<dyn Cluster + 'a> {
+    ) -> Box<dyn SimulatedCluster + 'a> {
         match self {
             Self::Engine(plugins, mix) => Box::new(Engine::new(trace, order, (**plugins).clone(), *mix, on_failure)),
-            Self::Published(policy) => Box::new(Published::new(*policy, trace, order, on_failure, random)),
+            Self::Published(policy) => Box::new(PublishedPolicy::new(*policy, trace, order, on_failure, random)),
         }
     }
 }
@@ -211,11 +211,11 @@ fn configured(file: Option<&Path>) -> anyhow::Result<SchedulerOptions> {
 }
 
 /// Every run of every policy, on as many threads as there are cores. Runs that were stopped are left out.
-fn run_all(trace: &Trace, args: &SimulateArgs, deciders: &[Decider], stop: &CancellationToken) -> Vec<Vec<Run>> {
+fn run_all(trace: &Trace, args: &SimulateArgs, deciders: &[Decider], stop: &CancellationToken) -> Vec<Vec<RunFigures>> {
     let count = deciders.len() * args.seeds as usize;
     let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, Run)>> = Mutex::new(Vec::new());
-    let progress = Progress::new(count);
+    let done: Mutex<Vec<(usize, RunFigures)>> = Mutex::new(Vec::new());
+    let progress = RunProgress::new(count);
     let work = || {
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
@@ -235,13 +235,19 @@ fn run_all(trace: &Trace, args: &SimulateArgs, deciders: &[Decider], stop: &Canc
     std::thread::scope(|scope| (0..threads).for_each(|_| _ = scope.spawn(work)));
     let mut done = done.into_inner().unwrap_or_default();
     done.sort_by_key(|(at, _)| *at);
-    let mut runs: Vec<Vec<Run>> = deciders.iter().map(|_| Vec::new()).collect();
+    let mut runs: Vec<Vec<RunFigures>> = deciders.iter().map(|_| Vec::new()).collect();
     done.into_iter().for_each(|(at, run)| runs[at / args.seeds as usize].push(run));
     runs
 }
 
 /// The same arrivals and the same order of nodes for every policy.
-fn run_one(trace: &Trace, args: &SimulateArgs, decider: &Decider, seed: u64, stop: &CancellationToken) -> Option<Run> {
+fn run_one(
+    trace: &Trace,
+    args: &SimulateArgs,
+    decider: &Decider,
+    seed: u64,
+    stop: &CancellationToken,
+) -> Option<RunFigures> {
     let mut random = fastrand::Rng::with_seed(seed);
     let (arrivals, measured_from): (Vec<Arrival>, Option<f64>) = match (args.departures, args.load) {
         (false, load) => (stream::filling(trace, load.unwrap_or(1.3), &mut random), None),
@@ -258,7 +264,7 @@ fn run_one(trace: &Trace, args: &SimulateArgs, decider: &Decider, seed: u64, sto
 }
 
 /// Lines on standard error while it takes longer than a second.
-struct Progress {
+struct RunProgress {
     count: usize,
     started: Duration,
     said: Mutex<Duration>,
@@ -267,7 +273,7 @@ struct Progress {
 /// Pause between two lines.
 const PAUSE: Duration = Duration::from_secs(2);
 
-impl Progress {
+impl RunProgress {
     fn new(count: usize) -> Self {
         let started = clock::mono();
         Self { count, started, said: Mutex::new(started) }

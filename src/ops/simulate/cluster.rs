@@ -19,7 +19,7 @@ pub struct Rest {
 }
 
 /// A cluster of one run. Times are virtual, in seconds.
-pub trait Cluster {
+pub trait SimulatedCluster {
     /// A pod comes; `true` when it has a place now.
     fn arrive(&mut self, now: f64, pod: PodNumber, ask: usize) -> bool;
 

@@ -18,7 +18,7 @@ use baton_decide::pod::Phase;
 use baton_decide::world::{NodeFacts, PodFacts};
 
 use super::input::InputError;
-use super::trace::{Ask, Machine, Span, Trace, WHOLE};
+use super::trace::{Span, Trace, TraceAsk, TraceMachine, WHOLE};
 
 /// Labels that name the model of a node's GPUs, the first that is there counts.
 const MODELS: [&str; 3] = ["nvidia.com/gpu.product", key::NODE_GPU_MODEL, key::MODEL];
@@ -29,13 +29,13 @@ const GPU_BYTES: i64 = 80 << 30;
 
 /// What `-o json` prints for several kinds.
 #[derive(Deserialize)]
-struct List {
+struct DumpList {
     items: Vec<Value>,
 }
 
 /// A node of the dump.
-struct Found {
-    machine: Machine,
+struct DumpNode {
+    machine: TraceMachine,
     facts: NodeFacts,
     gpu_bytes: i64,
 }
@@ -54,7 +54,7 @@ impl LeftOut {
 pub fn read(path: &Path, name: String) -> Result<Trace, InputError> {
     let wrong = |problem: String| InputError::File { path: path.to_owned(), problem };
     let bytes = std::fs::read(path).map_err(|source| InputError::Unreadable { path: path.to_owned(), source })?;
-    let list: List = serde_json::from_slice(&bytes).map_err(|error| {
+    let list: DumpList = serde_json::from_slice(&bytes).map_err(|error| {
         wrong(format!("{error}; expected the output of `kubectl get nodes,pods,devices -A -o json`"))
     })?;
     let (mut nodes, mut pods, mut devices) = (Vec::new(), Vec::new(), BTreeMap::new());
@@ -80,7 +80,7 @@ pub fn read(path: &Path, name: String) -> Result<Trace, InputError> {
             "holds no Node; expected the output of `kubectl get nodes,pods,devices -A -o json`".to_owned(),
         ));
     }
-    let mut found: Vec<Found> = nodes.into_iter().map(|node| machine(node, &devices)).collect();
+    let mut found: Vec<DumpNode> = nodes.into_iter().map(|node| machine(node, &devices)).collect();
     let mut trace = Trace::of(name, Vec::new());
     let mut left_out = LeftOut::default();
     let without_devices =
@@ -142,7 +142,7 @@ fn ended(pod: &Value) -> Option<Timestamp> {
     ends.max().or_else(created)
 }
 
-fn machine(node: LightNode, devices: &BTreeMap<String, Device>) -> Found {
+fn machine(node: LightNode, devices: &BTreeMap<String, Device>) -> DumpNode {
     let facts = node.facts(key::NODE_LOCK);
     let device = devices.get(&*facts.name);
     let listed = device.iter().flat_map(|device| &device.spec.devices);
@@ -158,18 +158,18 @@ fn machine(node: LightNode, devices: &BTreeMap<String, Device>) -> Found {
     let model =
         labelled.or_else(|| gpus.iter().find_map(|gpu| gpu.labels.get(key::MODEL))).cloned().unwrap_or_default();
     let bytes = gpus.iter().find_map(|gpu| gpu.resources.get(key::GPU_MEMORY)).map_or(GPU_BYTES, |bytes| bytes.value());
-    let machine = Machine {
+    let machine = TraceMachine {
         name: facts.name.to_string(),
         milli_cpu: facts.allocatable.milli_cpu,
         memory: facts.allocatable.memory,
         gpus: count.clamp(0, 128) as u32,
         model,
     };
-    Found { machine, facts, gpu_bytes: bytes.max(1) }
+    DumpNode { machine, facts, gpu_bytes: bytes.max(1) }
 }
 
 /// A pod that is not replayed takes its CPU and memory where it is.
-fn stay(pod: &PodFacts, nodes: &mut [Found]) {
+fn stay(pod: &PodFacts, nodes: &mut [DumpNode]) {
     let Some(node) = pod.handoff.node.as_deref().filter(|_| !pod.handoff.phase.is_terminal()) else { return };
     if let Some(found) = nodes.iter_mut().find(|found| found.machine.name == node) {
         found.machine.milli_cpu = (found.machine.milli_cpu - pod.spec.requests.milli_cpu).max(0);
@@ -178,7 +178,7 @@ fn stay(pod: &PodFacts, nodes: &mut [Found]) {
 }
 
 /// What a pod asks for; `None` for a pod that is no concern of Baton's, an error for one that cannot be replayed.
-fn request(pod: &PodFacts, nodes: &[Found]) -> Result<Option<Ask>, &'static str> {
+fn request(pod: &PodFacts, nodes: &[DumpNode]) -> Result<Option<TraceAsk>, &'static str> {
     let mut wants = Vec::new();
     for container in &*pod.handoff.containers {
         match &container.request {
@@ -211,7 +211,7 @@ fn request(pod: &PodFacts, nodes: &[Found]) -> Result<Option<Ask>, &'static str>
     if gpus > 128 {
         return Err("they ask for more than 128 GPUs");
     }
-    let accepted = |node: &&Found| pod.spec.accepts_node(&node.machine.name, &node.facts.labels);
+    let accepted = |node: &&DumpNode| pod.spec.accepts_node(&node.machine.name, &node.facts.labels);
     let all: BTreeSet<&str> =
         nodes.iter().filter(|node| node.machine.gpus > 0).map(|node| &*node.machine.model).collect();
     let models: BTreeSet<&str> =
@@ -224,7 +224,7 @@ fn request(pod: &PodFacts, nodes: &[Found]) -> Result<Option<Ask>, &'static str>
         models => models.into_iter().map(str::to_owned).collect(),
     };
     let requests = &pod.spec.requests;
-    Ok(Some(Ask { milli_cpu: requests.milli_cpu.max(0), memory: requests.memory.max(0), gpus, milli, models }))
+    Ok(Some(TraceAsk { milli_cpu: requests.milli_cpu.max(0), memory: requests.memory.max(0), gpus, milli, models }))
 }
 
 #[cfg(test)]

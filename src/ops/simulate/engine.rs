@@ -18,8 +18,8 @@ use baton_decide::world::{
 };
 use baton_runtime::clock;
 
-use super::cluster::{Cluster, OnFailure, PodNumber, Rest};
-use super::trace::{Ask, Machine, Trace, WHOLE};
+use super::cluster::{OnFailure, PodNumber, Rest, SimulatedCluster};
+use super::trace::{Trace, TraceAsk, TraceMachine, WHOLE};
 
 /// Node label of the GPUs' model, as GPU feature discovery names it.
 const MODEL: &str = "nvidia.com/gpu.product";
@@ -66,7 +66,7 @@ impl Engine {
         engine
     }
 
-    fn join(&mut self, at: usize, machine: &Machine) {
+    fn join(&mut self, at: usize, machine: &TraceMachine) {
         // Unlike the machine's own, this name is one that Kubernetes would accept.
         let name: Box<str> = format!("node-{at:06}").into();
         self.machines.insert(name.clone(), at);
@@ -179,7 +179,7 @@ impl Engine {
     }
 }
 
-impl Cluster for Engine {
+impl SimulatedCluster for Engine {
     fn arrive(&mut self, now: f64, pod: PodNumber, ask: usize) -> bool {
         self.pass(now);
         let mut facts = self.templates[ask].clone();
@@ -257,7 +257,7 @@ fn gpu(at: usize, minor: u32) -> Option<DeviceInfo> {
 }
 
 /// A pod that asks for it. Baton hands out percents: a share is rounded up to the next one.
-fn template(ask: &Ask) -> PodFacts {
+fn template(ask: &TraceAsk) -> PodFacts {
     let mut limits = vec![("cpu", Quantity::millis(ask.milli_cpu)), ("memory", Quantity::bytes(ask.memory))];
     let count = i64::from(ask.gpus);
     let percent = count * ((ask.milli * key::WHOLE + WHOLE - 1) / WHOLE);
@@ -310,8 +310,8 @@ mod tests {
     use baton_decide::scheduler::rules::plugins::{DefaultSet, Profile, default_plugins};
 
     /// A cluster of these machines, given by GPUs and model.
-    fn engine(machines: &[(u32, &str)], asks: &[Ask], profile: Profile, on_failure: OnFailure) -> Engine {
-        let machine = |(at, (gpus, model)): (usize, &(u32, &str))| Machine {
+    fn engine(machines: &[(u32, &str)], asks: &[TraceAsk], profile: Profile, on_failure: OnFailure) -> Engine {
+        let machine = |(at, (gpus, model)): (usize, &(u32, &str))| TraceMachine {
             name: at.to_string(),
             milli_cpu: 64_000,
             memory: 1 << 38,
@@ -326,9 +326,9 @@ mod tests {
         Engine::new(&trace, &order, default_plugins(&set).unwrap(), MixPolicy::default(), on_failure)
     }
 
-    fn ask(gpus: u32, milli: i64, models: &[&str]) -> Ask {
+    fn ask(gpus: u32, milli: i64, models: &[&str]) -> TraceAsk {
         let models = models.iter().map(|model| (*model).to_owned()).collect();
-        Ask { milli_cpu: 1000, memory: 1 << 30, gpus, milli, models }
+        TraceAsk { milli_cpu: 1000, memory: 1 << 30, gpus, milli, models }
     }
 
     fn gpus(engine: &Engine) -> Vec<Vec<i64>> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::cluster::{Cluster, OnFailure, PodNumber, Rest};
+use super::cluster::{OnFailure, PodNumber, Rest, SimulatedCluster};
 use super::stream::{Arrival, Ends};
 use super::trace::{Trace, WHOLE};
 
@@ -14,7 +14,7 @@ pub const CAUSES: [&str; 5] = ["model", "restTooSmall", "noCpu", "noMemory", "us
 
 /// What is measured of one run. Shares are percent.
 #[derive(Debug, Clone, Default)]
-pub struct Run {
+pub struct RunFigures {
     /// Allocation of GPUs by the demand that has arrived, in whole percents of all GPUs.
     pub curve: BTreeMap<u32, f64>,
     /// Allocation in steady state, where pods end.
@@ -52,10 +52,10 @@ pub fn run(
     arrivals: &[Arrival],
     measured_from: Option<f64>,
     on_failure: OnFailure,
-    cluster: &mut dyn Cluster,
+    cluster: &mut dyn SimulatedCluster,
     stop: &CancellationToken,
-) -> Option<Run> {
-    let mut run = Run::default();
+) -> Option<RunFigures> {
+    let mut run = RunFigures::default();
     let capacity = trace.capacity() as f64;
     let (mut arrived, mut used, mut waiting) = (0i64, 0i64, 0i64);
     let mut events: BTreeMap<u32, (f64, u32)> = BTreeMap::new();

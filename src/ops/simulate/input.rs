@@ -71,14 +71,14 @@ impl Form {
 }
 
 /// A table that was read.
-pub struct Table {
+pub struct TraceTable {
     path: PathBuf,
     /// Name and place of each column that is there.
     columns: Vec<(&'static str, usize)>,
     rows: Vec<(u64, StringRecord)>,
 }
 
-impl Table {
+impl TraceTable {
     /// Reads a file of one of these forms; also returns which one. There are rows.
     pub fn read(path: &Path, forms: &[Form]) -> Result<(usize, Self), InputError> {
         let wrong = |problem: String| InputError::File { path: path.to_owned(), problem };
@@ -129,20 +129,20 @@ impl Table {
     }
 
     /// Every row.
-    pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
-        self.rows.iter().map(|(line, record)| Row { table: self, line: *line, record })
+    pub fn rows(&self) -> impl Iterator<Item = TraceRow<'_>> {
+        self.rows.iter().map(|(line, record)| TraceRow { table: self, line: *line, record })
     }
 }
 
 /// A row of a table.
 #[derive(Clone, Copy)]
-pub struct Row<'a> {
-    table: &'a Table,
+pub struct TraceRow<'a> {
+    table: &'a TraceTable,
     line: u64,
     record: &'a StringRecord,
 }
 
-impl<'a> Row<'a> {
+impl<'a> TraceRow<'a> {
     /// The text of a column; empty where the column is not there.
     pub fn text(&self, name: &str) -> &'a str {
         let column = self.table.columns.iter().find(|(column, _)| *column == name);

@@ -1,6 +1,6 @@
 //! `baton simulate`: replays the pods of a trace through the scheduler that ships, in virtual time, beside published policies.
 //!
-//! `trace` is what is replayed; `openb`, `own` and `dump` read it. `stream` makes the arrivals of one seed. A `cluster::Cluster` takes
+//! `trace` is what is replayed; `openb`, `own` and `dump` read it. `stream` makes the arrivals of one seed. A `cluster::SimulatedCluster` takes
 //! them: `engine` is the scheduler itself with an API that accepts each Binding at once, `published` the policies to compare with.
 //! `experiment` measures one run, `summary` many; `report` and `plot` show it.
 

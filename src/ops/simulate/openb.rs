@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::input::{Form, InputError, Row, Table};
+use super::input::{Form, InputError, TraceRow, TraceTable};
 use super::own;
-use super::trace::{Ask, Machine, Span, Trace, WHOLE};
+use super::trace::{Span, Trace, TraceAsk, TraceMachine, WHOLE};
 
 const NODES: Form = Form { what: "nodes", needed: &["sn", "cpu_milli", "memory_mib", "gpu", "model"], optional: &[] };
 const ASK: [&str; 5] = ["cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec"];
@@ -26,15 +26,15 @@ const MOST_SECONDS: f64 = 1e13;
 const MOST_PODS: usize = 10_000_000;
 
 /// The machines of a file.
-pub fn machines(path: &Path) -> Result<Vec<Machine>, InputError> {
-    let (_, table) = Table::read(path, &[NODES])?;
+pub fn machines(path: &Path) -> Result<Vec<TraceMachine>, InputError> {
+    let (_, table) = TraceTable::read(path, &[NODES])?;
     let (mut machines, mut names) = (Vec::new(), BTreeSet::new());
     for row in table.rows() {
         let name = row.text("sn");
         if name.is_empty() || !names.insert(name) {
             return Err(row.wrong("sn", "name of a node that no other node has"));
         }
-        machines.push(Machine {
+        machines.push(TraceMachine {
             name: name.to_owned(),
             milli_cpu: row.number("cpu_milli", 0, MOST_MILLI_CPU)?,
             memory: row.number("memory_mib", 0, MOST_MIB)? << 20,
@@ -47,7 +47,7 @@ pub fn machines(path: &Path) -> Result<Vec<Machine>, InputError> {
 
 /// The pods of a file, of openb's forms or of [`own`].
 pub fn pods(path: &Path, trace: &mut Trace) -> Result<(), InputError> {
-    let (form, table) = Table::read(path, &[COUNTED, PODS, own::FORM])?;
+    let (form, table) = TraceTable::read(path, &[COUNTED, PODS, own::FORM])?;
     for row in table.rows() {
         match form {
             0 => {
@@ -64,11 +64,11 @@ pub fn pods(path: &Path, trace: &mut Trace) -> Result<(), InputError> {
     Ok(())
 }
 
-fn ask(row: Row<'_>) -> Result<Ask, InputError> {
+fn ask(row: TraceRow<'_>) -> Result<TraceAsk, InputError> {
     let gpus = row.number("num_gpu", 0, MOST_GPUS)?;
     let least = i64::from(gpus > 0);
     let milli = row.number("gpu_milli", least, if gpus > 0 { WHOLE } else { 0 })?;
-    Ok(Ask {
+    Ok(TraceAsk {
         milli_cpu: row.number("cpu_milli", 0, MOST_MILLI_CPU)?,
         memory: row.number("memory_mib", 0, MOST_MIB)? << 20,
         gpus,
@@ -78,7 +78,7 @@ fn ask(row: Row<'_>) -> Result<Ask, InputError> {
 }
 
 /// The times of a row; `None` where it has none.
-fn span(row: Row<'_>) -> Result<Option<Span>, InputError> {
+fn span(row: TraceRow<'_>) -> Result<Option<Span>, InputError> {
     let Some(arrive) = row.maybe("creation_time", 0.0, MOST_SECONDS)? else { return Ok(None) };
     let end = row.maybe("deletion_time", arrive, MOST_SECONDS)?;
     row.maybe("scheduled_time", 0.0, MOST_SECONDS)?;
@@ -110,8 +110,13 @@ mod tests {
         let counted =
             read("count,gpu_spec,gpu_milli,num_gpu,memory_mib,cpu_milli\n2,P100|T4,500,1,1024,4000\n").unwrap();
         assert_eq!((counted.pods.len(), counted.has_times()), (2, false));
-        let ask =
-            Ask { milli_cpu: 4000, memory: 1 << 30, gpus: 1, milli: 500, models: vec!["P100".into(), "T4".into()] };
+        let ask = TraceAsk {
+            milli_cpu: 4000,
+            memory: 1 << 30,
+            gpus: 1,
+            milli: 500,
+            models: vec!["P100".into(), "T4".into()],
+        };
         assert_eq!(counted.asks, [ask]);
         let timed = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n\
                      a,1000,1,8,1000,,LS,Running,5,9,\n";

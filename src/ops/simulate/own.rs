@@ -5,8 +5,8 @@
 
 use baton_contract::Quantity;
 
-use super::input::{Form, InputError, Row};
-use super::trace::{Ask, Span, Trace};
+use super::input::{Form, InputError, TraceRow};
+use super::trace::{Span, Trace, TraceAsk};
 
 /// Its columns.
 pub const FORM: Form = Form {
@@ -16,14 +16,14 @@ pub const FORM: Form = Form {
 };
 
 /// Adds a row to the trace.
-pub fn add(row: Row<'_>, trace: &mut Trace) -> Result<(), InputError> {
+pub fn add(row: TraceRow<'_>, trace: &mut Trace) -> Result<(), InputError> {
     let amount = |name: &'static str, example: &str| {
         let amount = row.text(name).parse::<Quantity>().ok().filter(|amount| amount.value() >= 0);
         amount.ok_or_else(|| row.wrong(name, format!("amount, such as {example}")))
     };
     let gpus = row.number("gpus", 0, 128)?;
     let share = row.maybe("share", 1, 100)?.unwrap_or(100);
-    let ask = Ask {
+    let ask = TraceAsk {
         milli_cpu: amount("cpu", "8 or 500m")?.milli_value(),
         memory: amount("memory", "64Gi")?.value(),
         gpus,

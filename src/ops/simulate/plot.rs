@@ -6,8 +6,8 @@ use anyhow::Context as _;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::experiment::{CAUSES, Run};
-use super::summary::Summary;
+use super::experiment::{CAUSES, RunFigures};
+use super::summary::SimulationSummary;
 use super::trace::{Trace, WHOLE};
 
 /// Colours that differ also for people who see few of them.
@@ -29,7 +29,7 @@ fn colour(at: usize) -> RGBColor {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Writes the file. `runs`: by policy, as in the summary.
-pub fn write(path: &Path, trace: &Trace, summary: &Summary, runs: &[Vec<Run>]) -> anyhow::Result<()> {
+pub fn write(path: &Path, trace: &Trace, summary: &SimulationSummary, runs: &[Vec<RunFigures>]) -> anyhow::Result<()> {
     let mut text = String::new();
     draw(&mut text, trace, summary, runs).map_err(|error| anyhow::anyhow!("cannot draw: {error}"))?;
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
@@ -38,8 +38,8 @@ pub fn write(path: &Path, trace: &Trace, summary: &Summary, runs: &[Vec<Run>]) -
 fn draw(
     text: &mut String,
     trace: &Trace,
-    summary: &Summary,
-    runs: &[Vec<Run>],
+    summary: &SimulationSummary,
+    runs: &[Vec<RunFigures>],
 ) -> Result<(), Box<dyn std::error::Error>> {
     let root = SVGBackend::with_string(text, (1200, 900)).into_drawing_area();
     root.fill(&WHITE)?;
@@ -52,7 +52,11 @@ fn draw(
     Ok(())
 }
 
-fn curves(area: &Area<'_>, summary: &Summary, runs: &[Vec<Run>]) -> Result<(), Box<dyn std::error::Error>> {
+fn curves(
+    area: &Area<'_>,
+    summary: &SimulationSummary,
+    runs: &[Vec<RunFigures>],
+) -> Result<(), Box<dyn std::error::Error>> {
     let most = runs.iter().flatten().filter_map(|run| run.curve.keys().last()).max().copied().unwrap_or(100).max(1);
     let title = format!("{}: GPUs in use by arrived demand, %", summary.trace);
     let mut chart = ChartBuilder::on(area)
@@ -77,7 +81,7 @@ fn curves(area: &Area<'_>, summary: &Summary, runs: &[Vec<Run>]) -> Result<(), B
     Ok(())
 }
 
-fn bars(area: &Area<'_>, summary: &Summary) -> Result<(), Box<dyn std::error::Error>> {
+fn bars(area: &Area<'_>, summary: &SimulationSummary) -> Result<(), Box<dyn std::error::Error>> {
     let values: Vec<(f64, f64)> = summary
         .policies
         .iter()
@@ -99,7 +103,7 @@ fn bars(area: &Area<'_>, summary: &Summary) -> Result<(), Box<dyn std::error::Er
     Ok(())
 }
 
-fn idle(area: &Area<'_>, summary: &Summary) -> Result<(), Box<dyn std::error::Error>> {
+fn idle(area: &Area<'_>, summary: &SimulationSummary) -> Result<(), Box<dyn std::error::Error>> {
     let sums = summary.policies.iter().map(|policy| policy.idle.values().sum::<f64>());
     let most = sums.fold(1.0, f64::max) * 1.3;
     let mut chart = named(area, summary, "Idle GPUs at the end by cause, %", 0.0..most)?;
@@ -127,7 +131,7 @@ type Chart<'a, 'b> = ChartContext<
 /// A chart with a place for each policy.
 fn named<'a, 'b>(
     area: &'b Area<'a>,
-    summary: &Summary,
+    summary: &SimulationSummary,
     title: &str,
     range: std::ops::Range<f64>,
 ) -> Result<Chart<'a, 'b>, Box<dyn std::error::Error>> {
@@ -150,8 +154,8 @@ fn named<'a, 'b>(
 fn strips(
     area: &Area<'_>,
     trace: &Trace,
-    summary: &Summary,
-    runs: &[Vec<Run>],
+    summary: &SimulationSummary,
+    runs: &[Vec<RunFigures>],
 ) -> Result<(), Box<dyn std::error::Error>> {
     let area = area.titled("Each GPU at the end of the first run: white is free", ("sans-serif", 18))?;
     let strips = area.split_evenly((summary.policies.len().max(1), 1));

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use baton_runtime::clock;
 
-use super::cluster::{Cluster, OnFailure, PodNumber, Rest};
-use super::trace::{Ask, Trace, WHOLE};
+use super::cluster::{OnFailure, PodNumber, Rest, SimulatedCluster};
+use super::trace::{Trace, TraceAsk, WHOLE};
 
 /// A policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ const MOST_MILLI_GPU: i64 = 8 * WHOLE;
 /// Kinds of pods that make this part of the list are typical; the rarer ones are left out.
 const TYPICAL: f64 = 0.95;
 
-struct Node {
+struct ModelNode {
     milli_cpu: i64,
     memory: i64,
     /// Thousandths free of each GPU.
@@ -48,19 +48,19 @@ struct Node {
     version: u32,
 }
 
-impl Node {
+impl ModelNode {
     fn left(&self) -> i64 {
         self.gpus.iter().sum()
     }
 
-    fn fits(&self, ask: &Ask) -> bool {
+    fn fits(&self, ask: &TraceAsk) -> bool {
         ask.milli_cpu <= self.milli_cpu
             && ask.memory <= self.memory
             && (ask.gpus == 0 || ask.accepts(&self.model) && has_gpus(&self.gpus, ask))
     }
 
     /// The fullest GPUs with room.
-    fn best_gpus(&self, ask: &Ask) -> Vec<usize> {
+    fn best_gpus(&self, ask: &TraceAsk) -> Vec<usize> {
         let mut gpus: Vec<usize> = (0..self.gpus.len()).filter(|at| self.gpus[*at] >= ask.milli).collect();
         gpus.sort_by_key(|at| self.gpus[*at]);
         gpus.truncate(ask.gpus as usize);
@@ -68,42 +68,42 @@ impl Node {
     }
 }
 
-fn has_gpus(gpus: &[i64], ask: &Ask) -> bool {
+fn has_gpus(gpus: &[i64], ask: &TraceAsk) -> bool {
     gpus.iter().filter(|free| **free >= ask.milli).count() >= ask.gpus as usize
 }
 
 /// Pods of one size attract each other in GpuClustering: 0 for shares.
-fn size(ask: &Ask) -> u32 {
+fn size(ask: &TraceAsk) -> u32 {
     if ask.milli < WHOLE { 0 } else { ask.gpus }
 }
 
-struct Placed {
+struct PlacedPod {
     ask: usize,
     node: usize,
     gpus: Vec<usize>,
 }
 
 /// A score that was worked out on one version of a machine; [`UNFIT`] where the pod does not fit.
-type Known = (u32, i32);
+type KnownScore = (u32, i32);
 const UNFIT: i32 = i32::MIN;
 
 /// A model of a cluster with one of the policies.
-pub struct Published<'a> {
+pub struct PublishedPolicy<'a> {
     policy: Policy,
-    asks: &'a [Ask],
-    nodes: Vec<Node>,
+    asks: &'a [TraceAsk],
+    nodes: Vec<ModelNode>,
     /// Kinds of pods with their part of the list.
-    typical: Vec<(Ask, f64)>,
+    typical: Vec<(TraceAsk, f64)>,
     /// By request and machine; empty for a request that has not come yet.
-    known: Vec<Vec<Known>>,
-    placed: BTreeMap<PodNumber, Placed>,
+    known: Vec<Vec<KnownScore>>,
+    placed: BTreeMap<PodNumber, PlacedPod>,
     waiting: VecDeque<(PodNumber, usize)>,
     on_failure: OnFailure,
     random: fastrand::Rng,
     decisions: Vec<Duration>,
 }
 
-impl<'a> Published<'a> {
+impl<'a> PublishedPolicy<'a> {
     /// Empty machines in this order.
     pub fn new(
         policy: Policy,
@@ -114,7 +114,7 @@ impl<'a> Published<'a> {
     ) -> Self {
         let node = |at: &usize| {
             let machine = &trace.machines[*at];
-            Node {
+            ModelNode {
                 milli_cpu: machine.milli_cpu,
                 memory: machine.memory,
                 gpus: vec![WHOLE; machine.gpus as usize],
@@ -144,7 +144,7 @@ impl<'a> Published<'a> {
         self.decisions.push(clock::mono().saturating_sub(started));
         let Some((node, gpus)) = chosen else { return false };
         self.take(node, ask, &gpus, 1);
-        self.placed.insert(pod, Placed { ask, node, gpus });
+        self.placed.insert(pod, PlacedPod { ask, node, gpus });
         true
     }
 
@@ -176,7 +176,7 @@ impl<'a> Published<'a> {
         best.map(|(_, at)| at)
     }
 
-    fn score(&self, node: &Node, ask: &Ask) -> i64 {
+    fn score(&self, node: &ModelNode, ask: &TraceAsk) -> i64 {
         let (left, full) = (node.left(), MOST_MILLI_GPU as f64);
         match self.policy {
             Policy::DotProduct => {
@@ -213,7 +213,7 @@ impl<'a> Published<'a> {
     }
 
     /// Which GPUs of the machine.
-    fn gpus(&mut self, node: usize, ask: &Ask) -> Vec<usize> {
+    fn gpus(&mut self, node: usize, ask: &TraceAsk) -> Vec<usize> {
         let node = &self.nodes[node];
         match self.policy {
             Policy::Random if is_share(ask) => {
@@ -230,12 +230,12 @@ impl<'a> Published<'a> {
     }
 
     /// FGD's score of each GPU with room for a share.
-    fn share_scores(&self, node: &Node, ask: &Ask, before: f64) -> impl Iterator<Item = (usize, i64)> {
+    fn share_scores(&self, node: &ModelNode, ask: &TraceAsk, before: f64) -> impl Iterator<Item = (usize, i64)> {
         let fitting = (0..node.gpus.len()).filter(|at| node.gpus[*at] >= ask.milli);
         fitting.map(move |at| (at, self.fgd(node, ask, &[at], before)))
     }
 
-    fn fgd(&self, node: &Node, ask: &Ask, gpus: &[usize], before: f64) -> i64 {
+    fn fgd(&self, node: &ModelNode, ask: &TraceAsk, gpus: &[usize], before: f64) -> i64 {
         let mut left = node.gpus.clone();
         gpus.iter().for_each(|at| left[*at] -= ask.milli);
         let gained = before - self.fragmentation(node.milli_cpu - ask.milli_cpu, &left, &node.model);
@@ -245,7 +245,7 @@ impl<'a> Published<'a> {
     /// Thousandths of GPUs that are of no use to the typical pods, each weighed by its part.
     fn fragmentation(&self, milli_cpu: i64, gpus: &[i64], model: &str) -> f64 {
         let left: i64 = gpus.iter().sum();
-        let useless = |ask: &Ask| {
+        let useless = |ask: &TraceAsk| {
             let fits = ask.gpus > 0 && ask.milli_cpu <= milli_cpu && ask.accepts(model) && has_gpus(gpus, ask);
             if fits { gpus.iter().filter(|free| **free < ask.milli).sum() } else { left }
         };
@@ -269,11 +269,11 @@ impl<'a> Published<'a> {
     }
 }
 
-fn is_share(ask: &Ask) -> bool {
+fn is_share(ask: &TraceAsk) -> bool {
     ask.gpus == 1 && ask.milli < WHOLE
 }
 
-fn packing(node: &Node, ask: &Ask) -> i64 {
+fn packing(node: &ModelNode, ask: &TraceAsk) -> i64 {
     let whole = node.gpus.iter().filter(|free| **free == WHOLE).count() as i64;
     if whole == node.gpus.len() as i64 {
         return (33 - whole).max(whole);
@@ -288,12 +288,12 @@ fn packing(node: &Node, ask: &Ask) -> i64 {
 }
 
 /// The most frequent kinds of pods, whatever memory they ask for, until they make [`TYPICAL`] of the list; their parts add up to 1.
-fn typical(trace: &Trace) -> Vec<(Ask, f64)> {
-    let mut counts: BTreeMap<Ask, usize> = BTreeMap::new();
+fn typical(trace: &Trace) -> Vec<(TraceAsk, f64)> {
+    let mut counts: BTreeMap<TraceAsk, usize> = BTreeMap::new();
     for pod in &trace.pods {
-        *counts.entry(Ask { memory: 0, ..trace.asks[pod.ask].clone() }).or_insert(0) += 1;
+        *counts.entry(TraceAsk { memory: 0, ..trace.asks[pod.ask].clone() }).or_insert(0) += 1;
     }
-    let mut kinds: Vec<(Ask, usize)> = counts.into_iter().collect();
+    let mut kinds: Vec<(TraceAsk, usize)> = counts.into_iter().collect();
     kinds.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let (enough, mut sum) = (TYPICAL * trace.pods.len() as f64, 0);
     let kept = kinds.iter().take_while(|(_, count)| {
@@ -301,11 +301,11 @@ fn typical(trace: &Trace) -> Vec<(Ask, f64)> {
         sum += if more { *count } else { 0 };
         more
     });
-    let kept: Vec<(Ask, usize)> = kept.cloned().collect();
+    let kept: Vec<(TraceAsk, usize)> = kept.cloned().collect();
     kept.into_iter().map(|(ask, count)| (ask, count as f64 / sum as f64)).collect()
 }
 
-impl Cluster for Published<'_> {
+impl SimulatedCluster for PublishedPolicy<'_> {
     fn arrive(&mut self, _: f64, pod: PodNumber, ask: usize) -> bool {
         let placed = self.place(pod, ask);
         if !placed && self.on_failure == OnFailure::Queue {
@@ -315,7 +315,7 @@ impl Cluster for Published<'_> {
     }
 
     fn end(&mut self, _: f64, pod: PodNumber) -> Vec<PodNumber> {
-        let Some(Placed { ask, node, gpus }) = self.placed.remove(&pod) else {
+        let Some(PlacedPod { ask, node, gpus }) = self.placed.remove(&pod) else {
             self.waiting.retain(|(waiting, _)| *waiting != pod);
             return Vec::new();
         };
@@ -335,7 +335,7 @@ impl Cluster for Published<'_> {
     }
 
     fn rests(&self) -> Vec<Rest> {
-        let rest = |node: &Node| Rest {
+        let rest = |node: &ModelNode| Rest {
             machine: node.machine,
             milli_cpu: node.milli_cpu,
             memory: node.memory,
@@ -352,19 +352,19 @@ impl Cluster for Published<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::trace::Machine;
+    use crate::simulate::trace::TraceMachine;
 
-    fn ask(gpus: u32, milli: i64, milli_cpu: i64) -> Ask {
-        Ask { milli_cpu, gpus, milli, ..Ask::default() }
+    fn ask(gpus: u32, milli: i64, milli_cpu: i64) -> TraceAsk {
+        TraceAsk { milli_cpu, gpus, milli, ..TraceAsk::default() }
     }
 
     /// Two machines of two GPUs and these pods, which come in this order.
-    fn run(policy: Policy, asks: &[Ask]) -> Vec<Vec<i64>> {
+    fn run(policy: Policy, asks: &[TraceAsk]) -> Vec<Vec<i64>> {
         let machine =
-            |name: &str| Machine { name: name.into(), milli_cpu: 64_000, memory: 0, gpus: 2, model: "T4".into() };
+            |name: &str| TraceMachine { name: name.into(), milli_cpu: 64_000, memory: 0, gpus: 2, model: "T4".into() };
         let mut trace = Trace::of(String::new(), vec![machine("a"), machine("b")]);
         asks.iter().for_each(|ask| trace.add(ask.clone(), None, 1));
-        let mut cluster = Published::new(policy, &trace, &[0, 1], OnFailure::Drop, fastrand::Rng::with_seed(1));
+        let mut cluster = PublishedPolicy::new(policy, &trace, &[0, 1], OnFailure::Drop, fastrand::Rng::with_seed(1));
         for (at, pod) in trace.pods.iter().enumerate() {
             cluster.arrive(0.0, at, pod.ask);
         }
@@ -389,10 +389,11 @@ mod tests {
 
     #[test]
     fn what_ends_gives_back_what_it_took_and_lets_others_in() {
-        let machine = Machine { name: "a".into(), milli_cpu: 8000, memory: 0, gpus: 1, model: String::new() };
+        let machine = TraceMachine { name: "a".into(), milli_cpu: 8000, memory: 0, gpus: 1, model: String::new() };
         let mut trace = Trace::of(String::new(), vec![machine]);
         trace.add(ask(1, 1000, 8000), None, 3);
-        let mut cluster = Published::new(Policy::Fgd, &trace, &[0], OnFailure::Queue, fastrand::Rng::with_seed(1));
+        let mut cluster =
+            PublishedPolicy::new(Policy::Fgd, &trace, &[0], OnFailure::Queue, fastrand::Rng::with_seed(1));
         assert_eq!((0..3).map(|pod| cluster.arrive(0.0, pod, 0)).collect::<Vec<_>>(), [true, false, false]);
         assert!(cluster.end(1.0, 2).is_empty(), "it waited");
         assert_eq!(cluster.end(1.0, 0), [1]);

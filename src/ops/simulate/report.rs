@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use crate::get::plain;
 
-use super::summary::{PolicySummary, Spread, Summary};
+use super::summary::{MeanOfRuns, PolicySummary, SimulationSummary};
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum Output {
+pub enum SimulateOutput {
     /// Tables.
     #[default]
     Table,
@@ -19,11 +19,11 @@ pub enum Output {
 }
 
 /// The text of a summary.
-pub fn print(summary: &Summary, output: Output) -> serde_json::Result<String> {
+pub fn print(summary: &SimulationSummary, output: SimulateOutput) -> serde_json::Result<String> {
     Ok(match output {
-        Output::Table => table(summary),
-        Output::Json => serde_json::to_string(summary)? + "\n",
-        Output::Csv => csv(summary),
+        SimulateOutput::Table => table(summary),
+        SimulateOutput::Json => serde_json::to_string(summary)? + "\n",
+        SimulateOutput::Csv => csv(summary),
     })
 }
 
@@ -31,15 +31,15 @@ fn number(value: Option<f64>) -> String {
     value.map(|value| format!("{value:.2}")).unwrap_or_default()
 }
 
-fn spread(spread: Spread) -> String {
+fn spread(spread: MeanOfRuns) -> String {
     match (spread.mean, spread.sd) {
         (Some(mean), Some(sd)) => format!("{mean:.2} ± {sd:.2}"),
         _ => String::new(),
     }
 }
 
-fn table(summary: &Summary) -> String {
-    let Summary { trace, nodes, gpus, load, seeds, policies } = summary;
+fn table(summary: &SimulationSummary) -> String {
+    let SimulationSummary { trace, nodes, gpus, load, seeds, policies } = summary;
     let mut out = String::new();
     let (load, first, last) = (load * 100.0, seeds.first().copied().unwrap_or(0), seeds.last().copied().unwrap_or(0));
     let _ = writeln!(
@@ -51,7 +51,7 @@ fn table(summary: &Summary) -> String {
         let head = ["POLICY", "IN USE", "REJECTED", "OF SEVERAL GPUS", "WAITING", "MEAN WAIT", "DECISION P50", "P99"];
         let row = |policy: &PolicySummary| {
             let ends = policy.departures;
-            let of = |value: Option<Spread>| value.map(spread).unwrap_or_default();
+            let of = |value: Option<MeanOfRuns>| value.map(spread).unwrap_or_default();
             vec![
                 policy.name.clone(),
                 spread(policy.allocation.at_load),
@@ -109,7 +109,7 @@ fn micros(value: f64) -> String {
     format!("{value:.1} µs")
 }
 
-fn csv(summary: &Summary) -> String {
+fn csv(summary: &SimulationSummary) -> String {
     let mut out = String::from(
         "trace,policy,runs,load,at_100_mean,at_100_sd,at_load_mean,at_load_sd,rejected_share_mean,rejected_share_sd,p50_micros,p99_micros\n",
     );

@@ -98,13 +98,13 @@ impl Ends {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::trace::{Ask, Machine};
+    use crate::simulate::trace::{TraceAsk, TraceMachine};
 
     fn trace(pods: usize) -> Trace {
-        let machine = Machine { name: "a".into(), milli_cpu: 1, memory: 1, gpus: 10, model: String::new() };
+        let machine = TraceMachine { name: "a".into(), milli_cpu: 1, memory: 1, gpus: 10, model: String::new() };
         let mut trace = Trace::of(String::new(), vec![machine]);
-        trace.add(Ask { gpus: 1, milli: 500, ..Ask::default() }, None, pods);
-        trace.add(Ask::default(), None, 1);
+        trace.add(TraceAsk { gpus: 1, milli: 500, ..TraceAsk::default() }, None, pods);
+        trace.add(TraceAsk::default(), None, 1);
         trace
     }
 

@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::experiment::{CAUSES, Run};
+use super::experiment::{CAUSES, RunFigures};
 
 /// Mean and standard deviation over runs; `null` where no run has such a value.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Spread {
+pub struct MeanOfRuns {
     /// Mean.
     pub mean: Option<f64>,
     /// Standard deviation of a sample; 0 for one run.
     pub sd: Option<f64>,
 }
 
-impl Spread {
+impl MeanOfRuns {
     /// Of the runs that have the value.
     pub fn of(values: impl IntoIterator<Item = Option<f64>>) -> Self {
         let values: Vec<f64> = values.into_iter().flatten().collect();
@@ -36,7 +36,7 @@ fn hundredths(value: f64) -> f64 {
 /// All of `baton simulate -o json`.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Summary {
+pub struct SimulationSummary {
     /// Name of the trace.
     pub trace: String,
     /// Nodes.
@@ -60,9 +60,9 @@ pub struct PolicySummary {
     /// Seeds that were finished; all, unless the command was stopped.
     pub runs: usize,
     /// Percent of all GPUs in use.
-    pub allocation: Allocation,
+    pub allocation: GpusInUse,
     /// Demand that had arrived with the first rejected pod, percent of all GPUs.
-    pub first_rejection: Spread,
+    pub first_rejection: MeanOfRuns,
     /// Percent of the pods of each size that were rejected.
     pub rejected: BTreeMap<String, f64>,
     /// Percent of all GPUs that lie idle at the end, by what keeps the pods of the trace from them.
@@ -76,11 +76,11 @@ pub struct PolicySummary {
 /// Percent of all GPUs in use.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Allocation {
+pub struct GpusInUse {
     /// When as much has arrived as there are GPUs.
-    pub at100: Spread,
+    pub at100: MeanOfRuns,
     /// At the load; where pods end, in steady state.
-    pub at_load: Spread,
+    pub at_load: MeanOfRuns,
 }
 
 /// Of times.
@@ -97,13 +97,13 @@ pub struct Percentiles {
 #[serde(rename_all = "camelCase")]
 pub struct DeparturesSummary {
     /// Percent of the demand that was rejected; with `--on-failure queue`, that never got a place.
-    pub rejected_share: Spread,
+    pub rejected_share: MeanOfRuns,
     /// The same of pods with several GPUs.
-    pub rejected_multi_gpu_share: Spread,
+    pub rejected_multi_gpu_share: MeanOfRuns,
     /// Percent of all GPUs that are waited for at a time.
-    pub waiting_share: Spread,
+    pub waiting_share: MeanOfRuns,
     /// Mean wait of pods that got a place, seconds.
-    pub mean_wait_seconds: Spread,
+    pub mean_wait_seconds: MeanOfRuns,
 }
 
 /// Sizes that are always listed.
@@ -111,17 +111,17 @@ const SIZES: [&str; 5] = ["share", "1", "2", "4", "8"];
 
 impl PolicySummary {
     /// Of the runs that were finished; at least one.
-    pub fn of(name: &str, runs: &[Run], load: f64) -> Self {
-        let spread = |value: fn(&Run) -> Option<f64>| Spread::of(runs.iter().map(value));
+    pub fn of(name: &str, runs: &[RunFigures], load: f64) -> Self {
+        let spread = |value: fn(&RunFigures) -> Option<f64>| MeanOfRuns::of(runs.iter().map(value));
         // In a small cluster no pod may arrive at exactly this demand: the one before counts.
         let last = (100.0 * load).round() as u32;
-        let before = |run: &Run, percent: u32| run.curve.range(..=percent).next_back().map(|(_, used)| *used);
-        let at = |percent: u32| Spread::of(runs.iter().map(|run| before(run, percent).filter(|_| percent <= last)));
+        let before = |run: &RunFigures, percent: u32| run.curve.range(..=percent).next_back().map(|(_, used)| *used);
+        let at = |percent: u32| MeanOfRuns::of(runs.iter().map(|run| before(run, percent).filter(|_| percent <= last)));
         let ends = runs.iter().any(|run| run.departures.is_some());
         let allocation = if ends {
-            Allocation { at100: Spread::default(), at_load: spread(|run| run.steady) }
+            GpusInUse { at100: MeanOfRuns::default(), at_load: spread(|run| run.steady) }
         } else {
-            Allocation { at100: at(100), at_load: at(last) }
+            GpusInUse { at100: at(100), at_load: at(last) }
         };
         let sizes: BTreeSet<String> =
             runs.iter().flat_map(|run| run.sizes.keys().cloned()).chain(SIZES.map(str::to_owned)).collect();
@@ -162,8 +162,8 @@ mod tests {
 
     #[test]
     fn a_spread_is_that_of_a_sample_of_the_runs_that_have_a_value() {
-        assert_eq!(Spread::of([Some(1.0), None, Some(3.0)]), Spread { mean: Some(2.0), sd: Some(1.41) });
-        assert_eq!(Spread::of([Some(95.387)]), Spread { mean: Some(95.39), sd: Some(0.0) });
-        assert_eq!(Spread::of([None]), Spread { mean: None, sd: None });
+        assert_eq!(MeanOfRuns::of([Some(1.0), None, Some(3.0)]), MeanOfRuns { mean: Some(2.0), sd: Some(1.41) });
+        assert_eq!(MeanOfRuns::of([Some(95.387)]), MeanOfRuns { mean: Some(95.39), sd: Some(0.0) });
+        assert_eq!(MeanOfRuns::of([None]), MeanOfRuns { mean: None, sd: None });
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// A machine, empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Machine {
+pub struct TraceMachine {
     /// Unique.
     pub name: String,
     /// Thousandths of a CPU.
@@ -19,7 +19,7 @@ pub struct Machine {
 
 /// What a pod asks for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Ask {
+pub struct TraceAsk {
     /// Thousandths of a CPU.
     pub milli_cpu: i64,
     /// Bytes.
@@ -32,7 +32,7 @@ pub struct Ask {
     pub models: Vec<String>,
 }
 
-impl Ask {
+impl TraceAsk {
     /// Thousandths of GPUs in all.
     pub fn demand(&self) -> i64 {
         i64::from(self.gpus) * self.milli
@@ -76,15 +76,15 @@ pub struct Trace {
     /// For the output.
     pub name: String,
     /// Machines.
-    pub machines: Vec<Machine>,
+    pub machines: Vec<TraceMachine>,
     /// Everything that pods ask for, each once.
-    pub asks: Vec<Ask>,
+    pub asks: Vec<TraceAsk>,
     /// Pods.
     pub pods: Vec<TracePod>,
     /// What a reader of the results has to know of the input.
     pub notes: Vec<String>,
     /// Places in `asks`.
-    known: BTreeMap<Ask, usize>,
+    known: BTreeMap<TraceAsk, usize>,
 }
 
 /// A trace that there is nothing to learn from.
@@ -102,12 +102,12 @@ pub enum TraceError {
 
 impl Trace {
     /// Machines without pods.
-    pub fn of(name: String, machines: Vec<Machine>) -> Self {
+    pub fn of(name: String, machines: Vec<TraceMachine>) -> Self {
         Self { name, machines, ..Self::default() }
     }
 
     /// Adds pods that ask for the same.
-    pub fn add(&mut self, ask: Ask, span: Option<Span>, count: usize) {
+    pub fn add(&mut self, ask: TraceAsk, span: Option<Span>, count: usize) {
         let ask = *self.known.entry(ask).or_insert_with_key(|ask| {
             self.asks.push(ask.clone());
             self.asks.len() - 1

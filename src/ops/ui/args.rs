@@ -14,16 +14,16 @@ use tokio::net::TcpListener;
 use tokio::sync::{Mutex, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::ask::{NodeDaemons, Scheduler};
+use super::ask::{LeadingScheduler, NodeDaemons};
 use super::door::{self, Door};
-use super::feed::Feed;
+use super::feed::RowFeed;
 use super::model::Model;
 use super::server::{STREAMS, Ui, router};
 use crate::audit::AuditRules;
 use crate::get::{Follower, RulesArgs};
 use crate::leader::LeaderArgs;
 use crate::live::Access;
-use crate::say::{Usage, remark, say};
+use crate::say::{UsageError, remark, say};
 use crate::values;
 use baton_runtime::http::{HttpServer, Limits};
 use baton_runtime::shutdown;
@@ -89,14 +89,14 @@ pub async fn serve(
             "--listen {}: the pages would go over the network in plain text; --insecure-listen allows it",
             args.listen
         );
-        return Err(Usage(text).into());
+        return Err(UsageError(text).into());
     }
     let client = args.access.connect().await?;
     let listener = TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
     let address = listener.local_addr()?;
     let door = Arc::new(Door::new(address)?);
-    let feed = Arc::new(Feed::new());
-    let scheduler = Arc::new(Scheduler::new(args.scheduler, args.access));
+    let feed = Arc::new(RowFeed::new());
+    let scheduler = Arc::new(LeadingScheduler::new(args.scheduler, args.access));
     let (reports, heard) = watch::channel(Arc::default());
     let (questions, asked) = mpsc::channel(STREAMS);
     let ui = Arc::new(Ui {

@@ -10,9 +10,9 @@ use kube::Client;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, watch};
 
-use super::feed::Feed;
-use super::node::Records;
-use crate::leader::{Leader, LeaderArgs};
+use super::feed::RowFeed;
+use super::node::AgentRecords;
+use crate::leader::{LeaderArgs, LeaderClient};
 use crate::live::Access;
 use baton_decide::explain::{GangView, QueueReport};
 use baton_runtime::{clock, words};
@@ -27,10 +27,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const DAEMON_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The leading scheduler, found again when it does not answer.
-pub struct Scheduler {
+pub struct LeadingScheduler {
     args: LeaderArgs,
     access: Access,
-    leader: Mutex<Option<Arc<Leader>>>,
+    leader: Mutex<Option<Arc<LeaderClient>>>,
 }
 
 /// The node daemons that were asked of late.
@@ -39,7 +39,7 @@ pub struct NodeDaemons {
     namespace: String,
     /// Admin addresses of those that are not asked through the API server.
     urls: BTreeMap<String, Uri>,
-    known: Mutex<BTreeMap<String, (Duration, Arc<Leader>)>>,
+    known: Mutex<BTreeMap<String, (Duration, Arc<LeaderClient>)>>,
 }
 
 impl NodeDaemons {
@@ -48,7 +48,7 @@ impl NodeDaemons {
         Self { client, namespace, urls, known: Mutex::default() }
     }
 
-    async fn of(&self, node: &str) -> anyhow::Result<Arc<Leader>> {
+    async fn of(&self, node: &str) -> anyhow::Result<Arc<LeaderClient>> {
         let now = clock::mono();
         let mut known = self.known.lock().await;
         known.retain(|_, (found, _)| now.saturating_sub(*found) <= LOOK);
@@ -56,14 +56,14 @@ impl NodeDaemons {
             return Ok(daemon.clone());
         }
         drop(known);
-        let found = Leader::of_node(self.client.clone(), &self.namespace, node, self.urls.get(node)).await?;
+        let found = LeaderClient::of_node(self.client.clone(), &self.namespace, node, self.urls.get(node)).await?;
         let daemon = Arc::new(found);
         self.known.lock().await.insert(node.to_owned(), (now, daemon.clone()));
         Ok(daemon)
     }
 
     /// What the daemon of a node says of what it has handed out.
-    pub async fn records(&self, node: &str) -> Records {
+    pub async fn records(&self, node: &str) -> AgentRecords {
         let asking = async {
             let daemon = self.of(node).await?;
             anyhow::Ok((daemon.get("/ledger").await, daemon.get("/kubelet").await))
@@ -83,7 +83,7 @@ impl NodeDaemons {
         if ledger.is_err() {
             self.known.lock().await.remove(node);
         }
-        Records { ledger, listed }
+        AgentRecords { ledger, listed }
     }
 }
 
@@ -104,18 +104,18 @@ pub struct Report {
     pub no_server: Option<String>,
 }
 
-impl Scheduler {
+impl LeadingScheduler {
     /// Nothing is asked yet.
     pub fn new(args: LeaderArgs, access: Access) -> Self {
         Self { args, access, leader: Mutex::default() }
     }
 
-    async fn leader(&self) -> anyhow::Result<Arc<Leader>> {
+    async fn leader(&self) -> anyhow::Result<Arc<LeaderClient>> {
         let mut known = self.leader.lock().await;
         if let Some(leader) = &*known {
             return Ok(leader.clone());
         }
-        let leader = Arc::new(Leader::find(&self.args, &self.access).await?);
+        let leader = Arc::new(LeaderClient::find(&self.args, &self.access).await?);
         Ok(known.insert(leader).clone())
     }
 
@@ -132,7 +132,7 @@ impl Scheduler {
         asked.with_context(|| format!("the scheduler does not answer within {} s", PATIENCE.as_secs()))?
     }
 
-    async fn heard(&self, leader: &Leader) -> anyhow::Result<(QueueReport, Vec<GangView>)> {
+    async fn heard(&self, leader: &LeaderClient) -> anyhow::Result<(QueueReport, Vec<GangView>)> {
         #[derive(serde::Deserialize)]
         struct Items {
             items: Vec<GangView>,
@@ -165,7 +165,7 @@ impl Scheduler {
     }
 
     /// Asks again and again, while a page is open.
-    pub async fn follow(&self, client: &Client, feed: &Feed, out: watch::Sender<Arc<Report>>) {
+    pub async fn follow(&self, client: &Client, feed: &RowFeed, out: watch::Sender<Arc<Report>>) {
         let mut looked = clock::mono();
         loop {
             if clock::mono().saturating_sub(looked) > LOOK {

@@ -18,7 +18,7 @@ const KEPT: usize = 16 * MOST;
 const ROUNDING: i64 = 2;
 
 /// Name of a table and key of a row.
-type Key = (&'static str, String);
+type RowKey = (&'static str, String);
 
 /// What a stream sends next.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,20 +33,20 @@ pub enum Next {
 
 /// Published rows, and rows that wait for the next delta.
 #[derive(Debug)]
-pub struct Feed {
-    state: Mutex<State>,
+pub struct RowFeed {
+    state: Mutex<FeedState>,
     revision: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FeedState {
     revision: u64,
     wall: Timestamp,
     rows: BTreeMap<&'static str, BTreeMap<String, Value>>,
     /// Newest values of rows that differ from the published ones.
-    waiting: HashMap<Key, Option<Value>>,
+    waiting: HashMap<RowKey, Option<Value>>,
     /// The order in which they came to differ, so that none waits for ever.
-    order: VecDeque<Key>,
+    order: VecDeque<RowKey>,
     past: VecDeque<(u64, Bytes)>,
     past_bytes: usize,
     snapshot: Option<Bytes>,
@@ -59,13 +59,13 @@ struct Whole<'a> {
     rows: &'a BTreeMap<&'static str, BTreeMap<String, Value>>,
 }
 
-impl Feed {
+impl RowFeed {
     /// Without rows.
     pub fn new() -> Self {
         Self { state: Mutex::default(), revision: watch::Sender::new(0) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FeedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -177,10 +177,10 @@ impl Feed {
     }
 }
 
-impl State {
+impl FeedState {
     /// The row, the patch from the published one and its bytes; `None` where nothing differs any more. A row that is larger than a
     /// delta is replaced by a word about it.
-    fn change(&self, (table, key): &Key, row: Option<Value>) -> Option<(Option<Value>, Value, usize)> {
+    fn change(&self, (table, key): &RowKey, row: Option<Value>) -> Option<(Option<Value>, Value, usize)> {
         let now = self.rows.get(table).and_then(|rows| rows.get(key));
         let of = |row: Option<Value>| {
             let change = match (now, &row) {
@@ -225,7 +225,7 @@ fn patch(from: &Value, to: &Value) -> Option<Value> {
 mod tests {
     use super::*;
 
-    fn deltas(feed: &Feed, sent: u64) -> Vec<Value> {
+    fn deltas(feed: &RowFeed, sent: u64) -> Vec<Value> {
         match feed.next(Some(sent)) {
             Next::Deltas(deltas) => deltas.iter().map(|(_, text)| serde_json::from_slice(text).unwrap()).collect(),
             other => panic!("{other:?}"),
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_delta_holds_what_changed_and_brings_an_earlier_snapshot_up_to_date() {
-        let (feed, wall) = (Feed::new(), Timestamp::UNIX_EPOCH);
+        let (feed, wall) = (RowFeed::new(), Timestamp::UNIX_EPOCH);
         feed.put(
             "nodes",
             "a",
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn what_did_not_change_is_not_sent_and_times_may_be_rounded() {
-        let (feed, wall) = (Feed::new(), Timestamp::UNIX_EPOCH);
+        let (feed, wall) = (RowFeed::new(), Timestamp::UNIX_EPOCH);
         feed.put("queue", "a", Some(json!({"queuedAt": 1000, "attempts": 1})));
         feed.publish(wall);
         feed.put("queue", "a", Some(json!({"queuedAt": 1002, "attempts": 1})));
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_delta_is_at_most_64_kb_and_every_row_gets_its_turn() {
-        let (feed, wall) = (Feed::new(), Timestamp::UNIX_EPOCH);
+        let (feed, wall) = (RowFeed::new(), Timestamp::UNIX_EPOCH);
         let change = |round: usize| {
             (0..100).for_each(|row| {
                 feed.put("nodes", &row.to_string(), Some(json!({"text": format!("{round}").repeat(2000)})));
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_far_behind_gets_a_snapshot_and_not_a_growing_queue() {
-        let (feed, wall) = (Feed::new(), Timestamp::UNIX_EPOCH);
+        let (feed, wall) = (RowFeed::new(), Timestamp::UNIX_EPOCH);
         for round in 0..1000 {
             feed.put("nodes", "a", Some(json!({"text": format!("{round:01000}").repeat(30)})));
             feed.publish(wall);

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
 use super::ask::Report;
-use super::feed::Feed;
+use super::feed::RowFeed;
 use super::rows;
 use crate::get::{DeviceRow, Follower, JobRow, Rules, Snapshot, device_rows, job_rows, lock_rows, name_of, node_rows};
 use baton_cluster::node::LightNode;
@@ -28,7 +28,7 @@ const LOCKS: usize = 1000;
 const READING: &str = "is being read";
 
 /// Something to be answered from the objects.
-pub type Question = Box<dyn FnOnce(&Model) + Send>;
+pub type ModelQuestion = Box<dyn FnOnce(&Model) + Send>;
 
 /// Objects, and what the scheduler says.
 pub struct Model {
@@ -38,7 +38,7 @@ pub struct Model {
     pub rules: Rules,
     /// What the scheduler said last.
     pub report: Arc<Report>,
-    feed: Arc<Feed>,
+    feed: Arc<RowFeed>,
     /// For how many milliseconds each of the last locks stood that were released.
     held: VecDeque<u64>,
     ticks: usize,
@@ -48,7 +48,7 @@ pub struct Model {
 
 impl Model {
     /// Nothing is read yet.
-    pub fn new(rules: Rules, feed: Arc<Feed>) -> Self {
+    pub fn new(rules: Rules, feed: Arc<RowFeed>) -> Self {
         let mut snapshot = Snapshot::default();
         let kinds = ["nodes", "devices", "pods", "leases", "tyjobs"];
         snapshot.unread.extend(kinds.map(|kind| (kind.to_owned(), READING.to_owned())));
@@ -60,7 +60,7 @@ impl Model {
         mut self,
         mut follower: Follower,
         mut reports: watch::Receiver<Arc<Report>>,
-        mut questions: mpsc::Receiver<Question>,
+        mut questions: mpsc::Receiver<ModelQuestion>,
     ) {
         let mut tick = tokio::time::interval(TOGETHER);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -23,7 +23,7 @@ use baton_runtime::words;
 const EVENTS: usize = 50;
 
 /// What the node daemon says, or why it says nothing.
-pub struct Records {
+pub struct AgentRecords {
     /// What it has served.
     pub ledger: Result<Vec<LedgerLine>, String>,
     /// What the kubelet lists.
@@ -31,7 +31,7 @@ pub struct Records {
 }
 
 /// `{"node":…,"devices":[…],"pods":[…],"records":…}`; `None` where there is no such node.
-pub fn detail(model: &Model, name: &str, records: &Records) -> Option<Value> {
+pub fn detail(model: &Model, name: &str, records: &AgentRecords) -> Option<Value> {
     let nodes = [name.to_owned()].into();
     let (part, said) = (model.snapshot.part(&nodes, &model.rules.lock_key), model.said(&nodes));
     let node = node_rows(&part, &model.rules, &said).into_iter().next()?;
@@ -85,15 +85,15 @@ impl Amount {
     }
 }
 
-type Amounts<'a> = BTreeMap<&'a str, Amount>;
+type AmountByResource<'a> = BTreeMap<&'a str, Amount>;
 
-fn promised(devices: &Entries) -> Amounts<'_> {
+fn promised(devices: &Entries) -> AmountByResource<'_> {
     devices.values().flatten().map(|entry| (entry.id.as_str(), Amount::of(entry))).collect()
 }
 
 /// What the ledger has for one pod. Names of one container are about the same part of a device; containers that run beside each other
 /// add up, and plain init containers do not run beside them.
-fn served<'a>(lines: &[&'a LedgerLine]) -> Amounts<'a> {
+fn served<'a>(lines: &[&'a LedgerLine]) -> AmountByResource<'a> {
     let mut each: BTreeMap<(bool, &str, &str), Amount> = BTreeMap::new();
     for line in lines {
         let bare = line.served.values().flatten().map(|id| (id.as_str(), Amount::default()));
@@ -102,7 +102,7 @@ fn served<'a>(lines: &[&'a LedgerLine]) -> Amounts<'a> {
             *known = known.with(amount, i64::max);
         }
     }
-    let mut all = Amounts::new();
+    let mut all = AmountByResource::new();
     for ((init, _, id), amount) in each {
         let known = all.entry(id).or_default();
         *known = known.with(amount, if init { i64::max } else { |a, b| a + b });
@@ -117,8 +117,8 @@ fn named(line: &ListedLine) -> impl Iterator<Item = (&str, bool)> {
 
 /// The annotation, the kubelet and the ledger about one pod, a row for each device.
 fn rows(
-    annotation: &Amounts<'_>,
-    ledger: Option<(&Amounts<'_>, &[&LedgerLine])>,
+    annotation: &AmountByResource<'_>,
+    ledger: Option<(&AmountByResource<'_>, &[&LedgerLine])>,
     listed: Option<&[&ListedLine]>,
     known: &BTreeSet<&str>,
 ) -> Vec<Value> {
@@ -175,7 +175,12 @@ fn rows(
 
 /// What each pod holds by its annotation, by the kubelet and by the ledger. Where the ledger cannot be read, the daemon's Lease says where
 /// it differs from the annotation.
-fn pods(here: &[&HandoffPod], status: Option<&AgentStatus>, records: &Records, known: &BTreeSet<&str>) -> Vec<Value> {
+fn pods(
+    here: &[&HandoffPod],
+    status: Option<&AgentStatus>,
+    records: &AgentRecords,
+    known: &BTreeSet<&str>,
+) -> Vec<Value> {
     let (ledger, listed) = (records.ledger.as_deref().ok(), records.listed.as_deref().ok());
     let of_uid =
         |uid: &str| -> Vec<&LedgerLine> { ledger.into_iter().flatten().filter(|line| &*line.uid == uid).collect() };
@@ -213,7 +218,7 @@ fn pods(here: &[&HandoffPod], status: Option<&AgentStatus>, records: &Records, k
         let lines: Vec<&LedgerLine> = ledger.into_iter().flatten().filter(own).collect();
         let given = ledger.map(|_| served(&lines));
         let given = given.as_ref().map(|given| (given, &*lines));
-        let rows = rows(&Amounts::new(), given, of_name(space, name).as_deref(), known);
+        let rows = rows(&AmountByResource::new(), given, of_name(space, name).as_deref(), known);
         // Other device plugins serve pods, too.
         if !rows.is_empty() {
             let word = "the API server has no such pod here";
@@ -287,7 +292,7 @@ mod tests {
     }
 
     /// Of ml/train, whose annotation names GPU-a0 alone: device, what the kubelet lists, percent by the ledger, the mark; and the word.
-    fn shown(records: &Records) -> (Vec<(String, Value, Value, bool)>, Value) {
+    fn shown(records: &AgentRecords) -> (Vec<(String, Value, Value, bool)>, Value) {
         let cluster = cluster();
         let pod = cluster.pods.values().next().unwrap();
         let status = cluster.leases["baton-agent-node-a"].status();
@@ -301,8 +306,8 @@ mod tests {
         (rows, pods.last().unwrap()["word"].clone())
     }
 
-    fn both(ledger: Vec<LedgerLine>, listed: Vec<ListedLine>) -> Records {
-        Records { ledger: Ok(ledger), listed: Ok(listed) }
+    fn both(ledger: Vec<LedgerLine>, listed: Vec<ListedLine>) -> AgentRecords {
+        AgentRecords { ledger: Ok(ledger), listed: Ok(listed) }
     }
 
     #[test]
@@ -341,7 +346,7 @@ mod tests {
     #[test]
     fn what_the_kubelet_need_not_list_is_no_difference() {
         let name = key::NVIDIA_GPU;
-        let marks = |records: &Records| shown(records).0.iter().map(|(.., differs)| *differs).collect::<Vec<_>>();
+        let marks = |records: &AgentRecords| shown(records).0.iter().map(|(.., differs)| *differs).collect::<Vec<_>>();
         let init = line("init", name, &["GPU-a0"], &[("GPU-a0", "100")]);
         assert_eq!(marks(&both(vec![init], vec![])), [false], "a plain init container");
         let all = line("main", name, &["GPU-a0"], &[("GPU-a0", "100"), ("GPU-a1", "100")]);
@@ -364,7 +369,7 @@ mod tests {
 
     #[test]
     fn without_the_ledger_the_lease_says_what_differs() {
-        let away = || Records { ledger: Err(NONE.to_owned()), listed: Err(NONE.to_owned()) };
+        let away = || AgentRecords { ledger: Err(NONE.to_owned()), listed: Err(NONE.to_owned()) };
         let cluster = cluster();
         let (pod, lease) = (cluster.pods.values().next().unwrap(), &cluster.leases["baton-agent-node-a"]);
         let status = |exceptions: Value| -> AgentStatus {

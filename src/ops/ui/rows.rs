@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::get::{DeviceHealth, DeviceRow, NodeRow, Snapshot};
+use crate::get::{DeviceRow, NodeRow, ShownHealth, Snapshot};
 use baton_contract::{PodKey, key};
 use baton_decide::explain::QueueItem;
 
@@ -56,10 +56,10 @@ pub fn node(node: &NodeRow, devices: &[&DeviceRow], wall: Timestamp) -> Value {
         if !device.reserved_for.is_empty() {
             cell["r"] = json!(device.reserved_for);
         }
-        if device.health != DeviceHealth::Healthy {
+        if device.health != ShownHealth::Healthy {
             cell["s"] = json!(device.health);
             device.reason.iter().for_each(|reason| cell["why"] = json!(reason));
-            let since = device.since.filter(|_| device.health == DeviceHealth::Unhealthy);
+            let since = device.since.filter(|_| device.health == ShownHealth::Unhealthy);
             since.iter().for_each(|since| cell["sinceAt"] = json!(since.as_second()));
         }
         gpu_model(device).filter(|own| model.as_ref() != Some(own)).into_iter().for_each(|own| cell["m"] = json!(own));

@@ -20,10 +20,10 @@ use serde_json::{Value, json};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::ask::{NodeDaemons, Scheduler};
+use super::ask::{LeadingScheduler, NodeDaemons};
 use super::door::{self, Door};
-use super::feed::{Feed, Next};
-use super::model::{Model, Question};
+use super::feed::{Next, RowFeed};
+use super::model::{Model, ModelQuestion};
 use super::node;
 use crate::audit;
 use baton_contract::key::MAX_OBJECT;
@@ -66,13 +66,13 @@ pub struct Ui {
     /// With the operator's rights.
     pub client: Client,
     /// The leading scheduler.
-    pub scheduler: Arc<Scheduler>,
+    pub scheduler: Arc<LeadingScheduler>,
     /// The node daemons.
     pub daemons: NodeDaemons,
     /// Published rows.
-    pub feed: Arc<Feed>,
+    pub feed: Arc<RowFeed>,
     /// The way to the model.
-    pub questions: mpsc::Sender<Question>,
+    pub questions: mpsc::Sender<ModelQuestion>,
     /// Namespace that pages show first.
     pub namespace: Option<String>,
     /// Namespace of the daemons, and what `baton audit` takes for granted.

@@ -16,17 +16,17 @@ use baton_decide::world::{PodFacts, WorldEvent};
 
 /// Why there is no answer: the process starts, ends, or does not lead.
 pub type Unavailable = String;
-type Answer<T> = oneshot::Sender<Result<T, Unavailable>>;
+type AnswerSender<T> = oneshot::Sender<Result<T, Unavailable>>;
 
 /// One request to the event loop.
 #[derive(Debug)]
 pub enum ExtenderRequest {
     /// Which nodes fit.
-    Fit(Box<PodFacts>, Vec<String>, Answer<DeviceFits>),
+    Fit(Box<PodFacts>, Vec<String>, AnswerSender<DeviceFits>),
     /// How good nodes are, 0..=100.
-    Rate(Box<PodFacts>, Vec<String>, Answer<Vec<(String, i64)>>),
+    Rate(Box<PodFacts>, Vec<String>, AnswerSender<Vec<(String, i64)>>),
     /// Which victims make room.
-    Room(Box<PodFacts>, BTreeMap<String, Vec<PodUid>>, Answer<BTreeMap<String, NodeVictims>>),
+    Room(Box<PodFacts>, BTreeMap<String, Vec<PodUid>>, AnswerSender<BTreeMap<String, NodeVictims>>),
     /// Bind this pod to this node.
     Bind {
         /// Names the request.
@@ -77,7 +77,7 @@ impl Front {
     }
 
     /// Puts a request other than a bind, which `request` makes around the channel of its answer.
-    pub async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> ExtenderRequest) -> Result<T, Unavailable> {
+    pub async fn ask<T>(&self, request: impl FnOnce(AnswerSender<T>) -> ExtenderRequest) -> Result<T, Unavailable> {
         let (answer, answered) = oneshot::channel();
         self.requests.send(request(answer)).map_err(|_| ENDED.to_owned())?;
         answered.await.map_err(|_| ENDED.to_owned())?

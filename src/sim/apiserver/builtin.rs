@@ -11,10 +11,10 @@ const PROXY: &str = "create delete get patch update";
 
 /// group/version, plural, singular, kind, scope (n or c), short names, categories, storage hash, subresources
 /// (`name:Kind:verbs[:group/version]`, comma separated).
-type Row = (&'static str, &'static str, &'static str, char, &'static str, &'static str, &'static str);
+type KindRow = (&'static str, &'static str, &'static str, char, &'static str, &'static str, &'static str);
 
 #[rustfmt::skip]
-const ROWS: &[Row] = &[
+const ROWS: &[KindRow] = &[
     ("v1", "configmaps", "ConfigMap", 'n', "cm", "qFsyl6wFWjQ=", ""),
     ("v1", "endpoints", "Endpoints", 'n', "ep", "fWeeMqaN/OA=", ""),
     ("v1", "events", "Event", 'n', "ev", "r2yiGXH7wu8=", ""),
@@ -110,7 +110,7 @@ fn subresource(text: &str) -> Subresource {
     Subresource { name, gvk, kind, verbs: verbs(&verb) }
 }
 
-fn row(&(gv, plural, kind, scope, short, _, subs): &Row) -> Resource {
+fn row(&(gv, plural, kind, scope, short, _, subs): &KindRow) -> Resource {
     let (group, version) = gv.split_once('/').unwrap_or(("", gv));
     let all = matches!(
         plural,

@@ -13,7 +13,7 @@ use super::request::Request;
 
 /// What a client asks of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct DeleteOptions {
     /// Seconds; the pod's own when `None`.
     pub grace: Option<i64>,
     /// `Background`, `Foreground`, `Orphan`, or empty.
@@ -26,7 +26,7 @@ pub struct Options {
     pub dry: bool,
 }
 
-impl Options {
+impl DeleteOptions {
     /// Reads query and body; the body wins.
     pub fn read(request: &Request, body: Option<&Value>) -> Self {
         let query = &request.query;
@@ -86,7 +86,7 @@ pub fn delete(
     core: &Core,
     resource: &Resource,
     (namespace, name): (&str, &str),
-    options: &Options,
+    options: &DeleteOptions,
     request: Option<&Request>,
 ) -> Result<Gone, Failure> {
     let key = key(namespace, name);
@@ -107,7 +107,7 @@ pub fn delete(
     }
 }
 
-fn check(resource: &Resource, name: &str, live: &Object, options: &Options) -> Result<(), Failure> {
+fn check(resource: &Resource, name: &str, live: &Object, options: &DeleteOptions) -> Result<(), Failure> {
     let found = meta(&live.value, "uid");
     if let Some(uid) = options.uid.as_deref().filter(|u| *u != found) {
         let why = format!(
@@ -128,7 +128,7 @@ fn check(resource: &Resource, name: &str, live: &Object, options: &Options) -> R
 }
 
 /// Seconds of grace that a pod gets; `None` for kinds without graceful deletion.
-fn grace_of(resource: &Resource, value: &Value, options: &Options) -> Option<i64> {
+fn grace_of(resource: &Resource, value: &Value, options: &DeleteOptions) -> Option<i64> {
     if !resource.is_pods() {
         return None;
     }
@@ -144,7 +144,7 @@ fn grace_of(resource: &Resource, value: &Value, options: &Options) -> Option<i64
     Some(grace)
 }
 
-fn finalizers(value: &Value, options: &Options) -> Vec<Value> {
+fn finalizers(value: &Value, options: &DeleteOptions) -> Vec<Value> {
     let mut list: Vec<Value> = value["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
     let (wanted, other) = match options.propagation.as_str() {
         "Foreground" => (Some("foregroundDeletion"), "orphan"),
@@ -165,7 +165,7 @@ fn finalizers(value: &Value, options: &Options) -> Vec<Value> {
 }
 
 /// One try; `None` when the object changed under it.
-fn step(core: &Core, resource: &Resource, key: &str, live: &Object, options: &Options) -> Option<Gone> {
+fn step(core: &Core, resource: &Resource, key: &str, live: &Object, options: &DeleteOptions) -> Option<Gone> {
     let mut value = live.value.clone();
     let finalizers = finalizers(&value, options);
     let grace = grace_of(resource, &value, options);

@@ -11,7 +11,7 @@ use super::codec;
 use super::core::Core;
 use super::counts::Counted;
 use super::definitions;
-use super::delete::{self, Gone, Options};
+use super::delete::{self, DeleteOptions, Gone};
 use super::discovery;
 use super::failure::Failure;
 use super::faults::Effect;
@@ -204,7 +204,7 @@ fn main_resource(
             written_answer(request, resource, &write, &written)
         }
         "delete" => {
-            let options = Options::read(request, delete_body(request, body)?.as_ref());
+            let options = DeleteOptions::read(request, delete_body(request, body)?.as_ref());
             match delete::delete(core, resource, (&target.namespace, &target.name), &options, Some(request))? {
                 Gone::Object(value) => codec::object(request, resource, 200, &value),
                 Gone::Status(status) => Ok(codec::json(200, &status)),
@@ -225,7 +225,7 @@ fn delete_collection(
     request: &Request,
     body: &Bytes,
 ) -> Result<Response<Body>, Failure> {
-    let options = Options::read(request, delete_body(request, body)?.as_ref());
+    let options = DeleteOptions::read(request, delete_body(request, body)?.as_ref());
     let selected = read::select(core, resource, request)?;
     let mut items = Vec::new();
     for (_, object) in selected.items {

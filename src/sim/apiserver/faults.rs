@@ -76,7 +76,7 @@ struct Armed {
 }
 
 #[derive(Debug)]
-struct State {
+struct FaultState {
     rules: Vec<Armed>,
     next: u64,
     random: fastrand::Rng,
@@ -85,7 +85,7 @@ struct State {
 /// The faults of one server.
 #[derive(Debug)]
 pub struct Faults {
-    state: Mutex<State>,
+    state: Mutex<FaultState>,
     watches: watch::Sender<u64>,
     blackout: watch::Sender<Blackout>,
 }
@@ -146,11 +146,11 @@ impl FaultRule {
 
 impl Faults {
     pub(super) fn new(seed: u64) -> Self {
-        let state = State { rules: Vec::new(), next: 0, random: fastrand::Rng::with_seed(seed) };
+        let state = FaultState { rules: Vec::new(), next: 0, random: fastrand::Rng::with_seed(seed) };
         Self { state: Mutex::new(state), watches: watch::Sender::new(0), blackout: watch::Sender::default() }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, FaultState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -205,7 +205,7 @@ impl Faults {
     /// The effect on this request, if any rule fires.
     pub(super) fn hit(&self, request: &Request) -> Option<Effect> {
         let mut state = self.lock();
-        let State { rules, random, .. } = &mut *state;
+        let FaultState { rules, random, .. } = &mut *state;
         for armed in rules.iter_mut().filter(|r| r.rule.matches(request)) {
             armed.seen += 1;
             let rule = &armed.rule;

@@ -16,7 +16,7 @@ use super::object::{Object, key};
 use super::registry::Resource;
 use super::request::Request;
 use super::selectors::Selection;
-use super::store::Snapshot;
+use super::store::StoreSnapshot;
 
 /// GET of one object.
 pub fn get(core: &Core, resource: &Resource, request: &Request) -> Result<Response<Body>, Failure> {
@@ -134,7 +134,7 @@ pub fn too_new(wanted: u64, current: u64) -> Failure {
 }
 
 /// The objects that a list request selects, unpaged (used by deletecollection too).
-pub fn select(core: &Core, resource: &Resource, request: &Request) -> Result<Snapshot, Failure> {
+pub fn select(core: &Core, resource: &Resource, request: &Request) -> Result<StoreSnapshot, Failure> {
     let selection =
         Selection::parse(request.query.text("labelSelector"), request.query.text("fieldSelector"), resource)?;
     let prefix = prefix(resource, &request.target.namespace);
@@ -201,7 +201,7 @@ struct Page<'a> {
     left: Option<usize>,
 }
 
-fn page<'a>(snapshot: &'a Snapshot, selection: &Selection, limit: usize, prefix: &str) -> Page<'a> {
+fn page<'a>(snapshot: &'a StoreSnapshot, selection: &Selection, limit: usize, prefix: &str) -> Page<'a> {
     let mut items = Vec::new();
     for (index, (key, object)) in snapshot.items.iter().enumerate() {
         if !selection.matches(&object.value) {

@@ -53,7 +53,7 @@ struct Collection {
     by_node: HashMap<String, Vec<Watcher>>,
 }
 
-struct Inner {
+struct StoreState {
     version: u64,
     next_watcher: u64,
     collections: HashMap<String, Collection>,
@@ -61,13 +61,13 @@ struct Inner {
 
 /// The store. Cheap to share; all methods are short and never block on anything but the lock.
 pub struct Store {
-    inner: Mutex<Inner>,
+    inner: Mutex<StoreState>,
     /// Raised when a write leaves something to clean up.
     pub(super) untidy: tokio::sync::Notify,
 }
 
 /// Objects under a prefix at one version.
-pub struct Snapshot {
+pub struct StoreSnapshot {
     /// Version of the list.
     pub version: u64,
     /// Objects in key order, with keys.
@@ -98,11 +98,11 @@ impl Drop for Subscription {
 impl Store {
     /// An empty store whose first write gets version `first + 1`.
     pub fn new(first: u64) -> Arc<Self> {
-        let inner = Inner { version: first, next_watcher: 0, collections: HashMap::new() };
+        let inner = StoreState { version: first, next_watcher: 0, collections: HashMap::new() };
         Arc::new(Self { inner: Mutex::new(inner), untidy: tokio::sync::Notify::new() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, StoreState> {
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -177,12 +177,12 @@ impl Store {
         prefix: &str,
         start: Option<&str>,
         version: Option<u64>,
-    ) -> Result<Snapshot, Compacted> {
+    ) -> Result<StoreSnapshot, Compacted> {
         let inner = self.lock();
         let now = inner.version;
         let at = version.unwrap_or(now);
         let Some(slot) = inner.collections.get(collection) else {
-            return Ok(Snapshot { version: at, items: Vec::new() });
+            return Ok(StoreSnapshot { version: at, items: Vec::new() });
         };
         if at < slot.floor {
             return Err(Compacted { oldest: now });
@@ -208,7 +208,7 @@ impl Store {
             }
             items = map.into_iter().collect();
         }
-        Ok(Snapshot { version: at, items })
+        Ok(StoreSnapshot { version: at, items })
     }
 
     /// Registers a watcher of changes after `from` under `prefix`. `None`: from now on.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::core::Core;
-use super::delete::{self, Options};
+use super::delete::{self, DeleteOptions};
 use super::failure::{Cause, Failure, success};
 use super::object::{deleting, key, meta, metadata_mut, text};
 use super::policies::Asked;
@@ -137,7 +137,7 @@ pub fn evict(core: &Core, pods: &Resource, request: &Request, name: &str, body: 
         )));
     }
     let key = key(namespace, name);
-    let options = Options::read(request, body.get("deleteOptions"));
+    let options = DeleteOptions::read(request, body.get("deleteOptions"));
     let live = core.store.get(&pods.storage, &key).ok_or_else(|| Failure::not_found(pods, name))?;
     judge(core, pods, request, (name, body), ("policy", "Eviction"))?;
     let phase = text(&live.value, &["status", "phase"]);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::core::Core;
 use super::definitions;
-use super::delete::{self, Options};
+use super::delete::{self, DeleteOptions};
 use super::object::{Object, deleting, key_of, meta, metadata_mut, text};
 use super::registry::Resource;
 use super::selectors::Selection;
@@ -60,10 +60,10 @@ fn orphaned_kinds(core: &Core, all: &[Found]) -> bool {
 }
 
 fn remove(core: &Core, resource: &Resource, object: &Object, propagation: &str) -> bool {
-    let options = Options {
+    let options = DeleteOptions {
         propagation: propagation.to_owned(),
         uid: Some(meta(&object.value, "uid").to_owned()),
-        ..Options::default()
+        ..DeleteOptions::default()
     };
     let (namespace, name) = (meta(&object.value, "namespace"), meta(&object.value, "name"));
     let done = delete::delete(core, resource, (namespace, name), &options, None).is_ok();

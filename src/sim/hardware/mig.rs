@@ -9,7 +9,7 @@ use super::library::Library;
 // NVML's own terms.
 #[allow(clippy::struct_field_names)]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Instance {
+pub struct MigInstance {
     pub uuid: String,
     pub profile: String,
     pub gpu_instance: u32,
@@ -26,9 +26,9 @@ const MEMORY: [(u32, u64); 5] = [(7, 81_152), (4, 40_448), (3, 40_448), (2, 20_0
 
 /// Instances for a list of profiles (`1g.10gb`, `1c.3g.40gb`); several compute slices of one GPU instance share it. An
 /// error when a profile is none, or they do not fit on one GPU.
-pub fn partition(profiles: &[&str], mut uuid: impl FnMut() -> String) -> io::Result<Vec<Instance>> {
+pub fn partition(profiles: &[&str], mut uuid: impl FnMut() -> String) -> io::Result<Vec<MigInstance>> {
     let bad = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
-    let mut instances: Vec<Instance> = Vec::new();
+    let mut instances: Vec<MigInstance> = Vec::new();
     for profile in profiles {
         let (compute, gpu) = slices(profile).ok_or_else(|| bad(format!("{profile:?} is not a MIG profile")))?;
         let ids = GPU_INSTANCES.iter().find(|(slices, ..)| *slices == gpu);
@@ -42,7 +42,7 @@ pub fn partition(profiles: &[&str], mut uuid: impl FnMut() -> String) -> io::Res
         };
         let id = (*first..=*last).find(room).ok_or_else(|| bad(format!("{profile:?}: no room left on the GPU")))?;
         let compute_instance = used(id).len() as u32;
-        instances.push(Instance {
+        instances.push(MigInstance {
             uuid: uuid(),
             profile: (*profile).to_owned(),
             gpu_instance: id,
@@ -73,7 +73,7 @@ fn slices(profile: &str) -> Option<(u32, u32)> {
 }
 
 /// Writes the instances of one device; the mode is on with an empty list too.
-pub fn write(library: &Library, slot: usize, instances: &[Instance]) -> io::Result<()> {
+pub fn write(library: &Library, slot: usize, instances: &[MigInstance]) -> io::Result<()> {
     // Hidden while the table changes.
     library.u32(Library::field(slot, device::MIG_COUNT), 0)?;
     for (at, instance) in instances.iter().enumerate() {

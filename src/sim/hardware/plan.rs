@@ -92,7 +92,7 @@ pub fn functions(shape: Shape) -> Vec<Function> {
     let mut out = Vec::new();
     let mut complex = |domain: u32, bus: u8, numa: u32, branches: Vec<Branch>| {
         let name = format!("pci{domain:04x}:{bus:02x}");
-        let mut walk = Walk { out: &mut out, domain, next: bus, complex: name, numa };
+        let mut walk = PlanWalk { out: &mut out, domain, next: bus, complex: name, numa };
         for (port, branch) in branches.into_iter().enumerate() {
             walk.port(Kind::RootPort, bus, port as u8 + 1, &[], branch);
         }
@@ -135,7 +135,7 @@ pub fn functions(shape: Shape) -> Vec<Function> {
     out
 }
 
-struct Walk<'a> {
+struct PlanWalk<'a> {
     out: &'a mut Vec<Function>,
     domain: u32,
     /// Last bus number given away.
@@ -144,7 +144,7 @@ struct Walk<'a> {
     numa: u32,
 }
 
-impl Walk<'_> {
+impl PlanWalk<'_> {
     fn add(&mut self, kind: Kind, bus: u8, device: u8, above: &[(Kind, Address)]) -> Vec<(Kind, Address)> {
         let at = Address { domain: self.domain, bus, device, function: 0 };
         let (complex, numa) = (self.complex.clone(), self.numa);

@@ -25,12 +25,12 @@ struct File {
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "PascalCase")]
 struct Data {
-    pod_device_entries: Vec<Entry>,
+    pod_device_entries: Vec<GrantEntry>,
     registered_devices: BTreeMap<String, BTreeSet<String>>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Entry {
+struct GrantEntry {
     #[serde(rename = "PodUID")]
     pod_uid: String,
     #[serde(rename = "ContainerName")]
@@ -56,7 +56,7 @@ pub enum CheckpointError {
 
 /// The file's content.
 pub fn encode(devices: &Devices) -> Vec<u8> {
-    let entries = devices.grants.iter().map(|(uid, container, resource, grant)| Entry {
+    let entries = devices.grants.iter().map(|(uid, container, resource, grant)| GrantEntry {
         pod_uid: uid.to_owned(),
         container: container.to_owned(),
         resource: resource.to_owned(),

@@ -27,7 +27,7 @@ pub(super) struct Machine {
     pub controls: Arc<Controls>,
     pub runtime: Arc<Runtime>,
     pub boot_id: String,
-    pub state: Mutex<State>,
+    pub state: Mutex<KubeletState>,
     /// Connected plugins by resource.
     pub plugins: Mutex<BTreeMap<String, Arc<Plugin>>>,
     /// Devices changed: the node status may be written early.
@@ -42,7 +42,7 @@ pub(super) struct Machine {
 
 /// What the kubelet believes.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct KubeletState {
     pub devices: Devices,
     /// Pods of this node by uid, as last seen.
     pub pods: BTreeMap<String, Arc<PodHandle>>,
@@ -54,7 +54,7 @@ pub(super) struct State {
     pub node_allocatable: BTreeMap<String, i64>,
 }
 
-impl State {
+impl KubeletState {
     /// Pods that hold or may hold devices: not over, and not terminal unless still stopping.
     pub fn active(&self) -> impl Iterator<Item = &Arc<PodHandle>> {
         self.pods.values().filter(|pod| pod.is_active())
@@ -85,7 +85,7 @@ impl Machine {
         let devices = restored
             .map(|(grants, registered)| Devices::restore(grants, &registered, clock::mono()))
             .unwrap_or_default();
-        let state = State { devices, running_at_start: runtime.running(), ..State::default() };
+        let state = KubeletState { devices, running_at_start: runtime.running(), ..KubeletState::default() };
         let machine = Arc::new(Self {
             statuses: StatusWriter::new(options.client.clone()),
             options,

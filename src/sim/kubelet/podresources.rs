@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 
 use super::controls::PodResourcesMode;
 use super::lifecycle::{Role, containers};
-use super::machine::{Machine, State};
+use super::machine::{KubeletState, Machine};
 use super::{locked, wire};
 use baton_contract::podresources::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
 use baton_contract::podresources::{
@@ -27,7 +27,7 @@ const BURST: f64 = 10.0;
 /// Serves while the controls let it.
 pub(super) fn serve(machine: &Arc<Machine>) {
     let socket = machine.options.pod_resources_socket();
-    let service = Service { machine: Arc::downgrade(machine), bucket: Arc::default() };
+    let service = PodResourcesService { machine: Arc::downgrade(machine), bucket: Arc::default() };
     let mut mode = machine.controls.pod_resources();
     let stopping = machine.stopping();
     machine.spawn(async move {
@@ -60,7 +60,7 @@ pub(super) fn serve(machine: &Arc<Machine>) {
 }
 
 #[derive(Clone)]
-struct Service {
+struct PodResourcesService {
     machine: Weak<Machine>,
     bucket: Arc<Mutex<Bucket>>,
 }
@@ -91,7 +91,7 @@ impl Bucket {
     }
 }
 
-impl Service {
+impl PodResourcesService {
     async fn admit(&self) -> Result<Arc<Machine>, Status> {
         let machine = self.machine.upgrade().ok_or_else(|| Status::unavailable("the kubelet is stopping"))?;
         let mode = *machine.controls.pod_resources().borrow();
@@ -106,7 +106,7 @@ impl Service {
 }
 
 #[tonic::async_trait]
-impl PodResourcesLister for Service {
+impl PodResourcesLister for PodResourcesService {
     async fn list(&self, _: Request<ListPodResourcesRequest>) -> Result<Response<ListPodResourcesResponse>, Status> {
         let machine = self.admit().await?;
         let mut state = locked(&machine.state);
@@ -142,7 +142,7 @@ impl PodResourcesLister for Service {
 }
 
 /// Sidecars and app containers with what they hold; plain init containers are not listed.
-fn resources(state: &State, pod: &Pod) -> PodResources {
+fn resources(state: &KubeletState, pod: &Pod) -> PodResources {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let listed = containers(pod).into_iter().filter(|(role, _)| *role != Role::Init);
     let containers = listed.map(|(_, container)| {

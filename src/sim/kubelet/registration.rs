@@ -23,7 +23,7 @@ pub(super) fn serve(machine: &Arc<Machine>) -> Result<(), KubeletError> {
     std::fs::create_dir_all(&dir).map_err(KubeletError::io("create", &dir))?;
     wire::remove_sockets(&dir, None).map_err(KubeletError::io("empty", &dir))?;
     let listener = wire::listen(&socket)?;
-    let service = RegistrationServer::new(Service { machine: Arc::downgrade(machine) });
+    let service = RegistrationServer::new(RegistrationService { machine: Arc::downgrade(machine) });
     let stopping = machine.stopping();
     machine.spawn(async move {
         let incoming = UnixListenerStream::new(listener);
@@ -36,12 +36,12 @@ pub(super) fn serve(machine: &Arc<Machine>) -> Result<(), KubeletError> {
     Ok(())
 }
 
-struct Service {
+struct RegistrationService {
     machine: Weak<Machine>,
 }
 
 #[tonic::async_trait]
-impl Registration for Service {
+impl Registration for RegistrationService {
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
         let machine = self.machine.upgrade().ok_or_else(|| Status::unavailable("the kubelet is stopping"))?;
         let RegisterRequest { version, endpoint, resource_name: resource, .. } = request.into_inner();

@@ -121,11 +121,11 @@ impl Sandbox {
 /// The runtime of one node.
 #[derive(Debug, Default)]
 pub struct Runtime {
-    inner: Mutex<Inner>,
+    inner: Mutex<Sandboxes>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct Sandboxes {
     sandboxes: BTreeMap<String, Sandbox>,
     made: u64,
 }

@@ -19,12 +19,12 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Statuses to write and pods to delete.
 pub(super) struct StatusWriter {
     client: kube::Client,
-    entries: Mutex<BTreeMap<String, Entry>>,
+    entries: Mutex<BTreeMap<String, StatusEntry>>,
     changed: Notify,
 }
 
 #[derive(Clone)]
-struct Entry {
+struct StatusEntry {
     namespace: String,
     name: String,
     status: PodStatus,
@@ -48,7 +48,7 @@ impl StatusWriter {
     /// Reports a status.
     pub fn put(&self, pod: &PodHandle, status: PodStatus) {
         let mut entries = locked(&self.entries);
-        let entry = entries.entry(pod.uid.clone()).or_insert_with(|| Entry::of(pod));
+        let entry = entries.entry(pod.uid.clone()).or_insert_with(|| StatusEntry::of(pod));
         if entry.status != status || entry.written.is_empty() {
             entry.status = status;
             entry.dirty = true;
@@ -59,7 +59,7 @@ impl StatusWriter {
     /// The pod is over: once its deletion was asked for, it is removed.
     pub fn delete(&self, pod: &PodHandle) {
         let mut entries = locked(&self.entries);
-        let entry = entries.entry(pod.uid.clone()).or_insert_with(|| Entry::of(pod));
+        let entry = entries.entry(pod.uid.clone()).or_insert_with(|| StatusEntry::of(pod));
         entry.delete = true;
         self.changed.notify_one();
     }
@@ -130,7 +130,7 @@ impl StatusWriter {
     }
 }
 
-impl Entry {
+impl StatusEntry {
     fn of(pod: &PodHandle) -> Self {
         let status = pod.pod().status.clone().unwrap_or_default();
         Self {

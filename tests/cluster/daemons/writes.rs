@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton::cluster::lease::{Candidate, LeaseConfig, LeaseState};
+use baton::cluster::lease::{LeaseCandidate, LeaseConfig, LeaseState};
 use baton::cluster::node_lock::{LockError, LockWrite, NodeLocks};
 use baton::contract::{LockRead, key};
 use baton::runtime::clock;
@@ -122,7 +122,8 @@ async fn a_write_to_another_annotation_does_not_disturb_the_lock() {
 #[tokio::test]
 async fn a_silent_leader_is_replaced_after_its_lease_on_the_followers_clock() {
     let node = node(json!(null)).await;
-    let candidate = |name: &str| Candidate::new(node.server.client.clone(), LeaseConfig::new("default", "baton", name));
+    let candidate =
+        |name: &str| LeaseCandidate::new(node.server.client.clone(), LeaseConfig::new("default", "baton", name));
     let (mut a, mut b) = (candidate("a"), candidate("b"));
     let at = Duration::from_secs;
     let wall = clock::wall();
@@ -150,7 +151,7 @@ async fn a_lease_that_says_it_lasts_for_ever_holds_its_followers_up_for_a_minute
     let spec = json!({"holderIdentity": "gone", "leaseDurationSeconds": 2_000_000_000});
     let lease = serde_json::from_value(json!({"metadata": {"name": "baton"}, "spec": spec})).unwrap();
     leases.create(&PostParams::default(), &lease).await.unwrap();
-    let mut follower = Candidate::new(node.server.client.clone(), LeaseConfig::new("default", "baton", "a"));
+    let mut follower = LeaseCandidate::new(node.server.client.clone(), LeaseConfig::new("default", "baton", "a"));
     let following = LeaseState::Following { leader: "gone".to_owned() };
     for second in [0, 30, 59] {
         assert_eq!(follower.step(Duration::from_secs(second), wall).await.unwrap(), following, "second {second}");
@@ -162,8 +163,10 @@ async fn a_lease_that_says_it_lasts_for_ever_holds_its_followers_up_for_a_minute
 async fn two_candidates_that_race_for_a_free_lease_do_not_both_lead() {
     let node = node(json!(null)).await;
     let wall = clock::wall();
-    let mut candidates: Vec<Candidate> = (0..8)
-        .map(|n| Candidate::new(node.server.client.clone(), LeaseConfig::new("default", "baton", &format!("c{n}"))))
+    let mut candidates: Vec<LeaseCandidate> = (0..8)
+        .map(|n| {
+            LeaseCandidate::new(node.server.client.clone(), LeaseConfig::new("default", "baton", &format!("c{n}")))
+        })
         .collect();
     let steps = candidates.iter_mut().map(|candidate| candidate.step(Duration::ZERO, wall));
     let standings = futures::future::join_all(steps).await;

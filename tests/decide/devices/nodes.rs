@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use baton::contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceTopology, VfGroup, VirtualFunction};
+use baton::contract::inventory::{Device, DeviceInfo, DeviceLocation, DeviceSpec, VfGroup, VirtualFunction};
 use baton::contract::{ContainerDevices, ContainerRequest, DeviceAllocation, DeviceId, DeviceType, key};
 use baton::decide::devices::{Assignment, Grant, NodePool, PodDeviceRequest, Reason, Wishes, pick};
 use baton::decide::pod::ContainerKind::{self, App};
@@ -28,7 +28,7 @@ pub fn device(kind: DeviceType, id: &str, minor: i32, switch: &str, root: &str, 
         module_id: None,
         health: true,
         resources: resources.iter().map(|(name, q)| ((*name).to_owned(), q.parse().unwrap())).collect(),
-        topology: Some(DeviceTopology { socket_id: 0, node_id: numa, pcie_id: root.to_owned(), bus_id: None }),
+        topology: Some(DeviceLocation { socket_id: 0, node_id: numa, pcie_id: root.to_owned(), bus_id: None }),
         vf_groups: Vec::new(),
         conditions: Vec::new(),
     }

@@ -7,7 +7,7 @@ use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Role, ScheduleState, S
 use baton::contract::{PodKey, PodRef};
 use baton::decide::pod::{AssignmentText, HandoffPod, Phase};
 use baton::decide::tyjob::placement::{
-    AttemptResult, Class, JobFacts, JobIdentity, JobPart, JobSpec, PlacedPods, Seat, Situation, classify, verdict,
+    AttemptResult, JobClass, JobFacts, JobIdentity, JobPart, JobSpec, PlacedPods, Seat, Situation, classify, verdict,
 };
 use baton::decide::world::{PodFacts, PodSpec};
 use jiff::Timestamp;
@@ -80,20 +80,20 @@ fn every_row_of_the_classification() {
     ];
     for edit in over {
         for state in [None, Some(Unscheduled), Some(ScheduledFailed), Some(ScheduledSucceed)] {
-            assert_eq!(classify(&with(edit), state, moved), Class::Over);
+            assert_eq!(classify(&with(edit), state, moved), JobClass::Over);
         }
     }
     let invalid = with(|job| job.spec = Err("spec.leader.name".into()));
-    assert_eq!(classify(&invalid, None, moved), Class::Invalid);
+    assert_eq!(classify(&invalid, None, moved), JobClass::Invalid);
     let rows = [
-        (None, still, Class::Waiting),
-        (Some(Unscheduled), still, Class::Waiting),
-        (Some(ScheduledPartly), still, Class::Waiting),
-        (Some(ScheduledSucceed), still, Class::Waiting),
-        (Some(ScheduledSucceed), whole, Class::Placed),
-        (Some(ScheduledPartly), whole, Class::Placed),
-        (Some(ScheduledFailed), still, Class::Unfit),
-        (Some(ScheduledFailed), moved, Class::Waiting),
+        (None, still, JobClass::Waiting),
+        (Some(Unscheduled), still, JobClass::Waiting),
+        (Some(ScheduledPartly), still, JobClass::Waiting),
+        (Some(ScheduledSucceed), still, JobClass::Waiting),
+        (Some(ScheduledSucceed), whole, JobClass::Placed),
+        (Some(ScheduledPartly), whole, JobClass::Placed),
+        (Some(ScheduledFailed), still, JobClass::Unfit),
+        (Some(ScheduledFailed), moved, JobClass::Waiting),
     ];
     for stage in [None, Some(Stage::Pending), Some(Stage::Starting), Some(Stage::Running), Some(Stage::Rescheduling)] {
         for (state, situation, wanted) in rows {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use baton::contract::tyjob::{BasicPolicy, ScheduleState};
-use baton::decide::tyjob::placement::{Class, PriorityClassFacts};
+use baton::decide::tyjob::placement::{JobClass, PriorityClassFacts};
 use baton::decide::world::{JobClaim, WorldEvent};
 use serde_json::json;
 
@@ -389,7 +389,7 @@ fn a_job_rests_longer_each_time_and_starts_afresh_once_it_runs() {
         jobs.cluster.wait(10 * 60 - 1);
         assert_eq!(jobs.holds("rl"), (0, 4), "before the limit");
         jobs.cluster.wait(2);
-        assert_eq!((jobs.holds("rl"), class(&jobs)), ((0, 0), Class::Resting));
+        assert_eq!((jobs.holds("rl"), class(&jobs)), ((0, 0), JobClass::Resting));
         let text = format!(
             "pod rl-learner was not made within 10 min of its place: 4 places without pods are given back; tried again in {pause} min"
         );

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton::contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceStatus, DeviceTopology};
+use baton::contract::inventory::{Device, DeviceInfo, DeviceLocation, DeviceSpec, DeviceStatus};
 use baton::contract::{ContainerRequest, PodRef, Quantity, key};
 use baton::decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
 use baton::decide::world::{PodFacts, PodSpec, RequestParts, Resources};
@@ -67,7 +67,7 @@ pub fn gpu_device(node: &str, gpus: u32) -> Device {
             (key::GPU_MEMORY_RATIO.to_owned(), Quantity::units(100)),
         ]
         .into(),
-        topology: Some(DeviceTopology {
+        topology: Some(DeviceLocation {
             socket_id: 0,
             node_id: (minor / 4) as i32,
             pcie_id: format!("pci0000:{}0", minor / 4),

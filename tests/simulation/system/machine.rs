@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton::contract::inventory::{Device, DeviceInfo, DeviceTopology};
+use baton::contract::inventory::{Device, DeviceInfo, DeviceLocation};
 use baton::contract::{DeviceEntry, DeviceId, DeviceType, Quantity, key};
 use baton::decide::handoff::{AllocatePolicy, InventoryDevice, NodeInventory};
 use baton::decide::world::{NodeFacts, Resources};
@@ -143,7 +143,7 @@ impl Machine {
                 info.resources = [(MIG.to_owned(), Quantity::units(1))].into();
             } else {
                 info.resources = [(key::RDMA.to_owned(), Quantity::units(key::WHOLE))].into();
-                info.topology = Some(DeviceTopology { bus_id: Some(id.to_string()), ..like.topology.clone().unwrap() });
+                info.topology = Some(DeviceLocation { bus_id: Some(id.to_string()), ..like.topology.clone().unwrap() });
             }
             info
         }));

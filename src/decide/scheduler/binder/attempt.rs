@@ -34,7 +34,7 @@ pub struct BindAttempt {
     /// The commit of its group.
     pub commit: Option<u64>,
     /// Its stage.
-    pub stage: Stage,
+    pub stage: BindStage,
     /// A lock value of this attempt that may stand on the node.
     pub lock_value: Option<Box<str>>,
     /// Place in the node's lock queue.
@@ -60,7 +60,7 @@ pub type Turn = (i64, u64, PodId);
 
 /// The stage of a bind attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum BindStage {
     /// Waits for the PreBind rules (volumes), which run again at [`BindAttempt::not_before`] or when a volume changes.
     Preparing,
     /// In the node's lock queue.
@@ -94,7 +94,7 @@ impl BindAttempt {
 
     /// `true` while a request is under way on whose outcome the attempt depends.
     pub const fn awaits_answer(&self) -> bool {
-        matches!(self.stage, Stage::Locking(_) | Stage::Binding(_) | Stage::Reading)
+        matches!(self.stage, BindStage::Locking(_) | BindStage::Binding(_) | BindStage::Reading)
     }
 }
 

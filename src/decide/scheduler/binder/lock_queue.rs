@@ -11,7 +11,7 @@ use crate::scheduler::timers::Timer;
 use crate::world::{Node, NodeId, PodId};
 use baton_contract::LockRead;
 
-use super::attempt::{BindAttempt, Stage};
+use super::attempt::{BindAttempt, BindStage};
 use super::{Binder, Outlook, ReportedLock};
 
 /// Period of the check of a lock queue. Shorter waits, and waits for a lock that changed within this time, are not reported: a queue
@@ -140,7 +140,7 @@ impl Binder {
 
     /// `true` when the pod has left the lock queue: a pending report of its wait must not be written.
     pub fn has_left_queue(&self, id: PodId) -> bool {
-        self.attempts.get(&id).is_some_and(|attempt| attempt.stage != Stage::Queued)
+        self.attempts.get(&id).is_some_and(|attempt| attempt.stage != BindStage::Queued)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::scheduler::timers::Timer;
 use crate::world::{NodeId, Place, PodId};
 use baton_contract::{LockRead, PodRef};
 
-use super::attempt::{Cancel, Stage};
+use super::attempt::{BindStage, Cancel};
 use super::{BindAnswer, BindRequest, BindVerdict, Binder, RequestId};
 
 impl Binder {
@@ -29,7 +29,7 @@ impl Binder {
     /// The caller is gone. A bind whose Binding is not posted yet ends; a posted one is completed.
     pub fn cancel_request(&mut self, cx: &mut Context<'_>, request: RequestId) {
         let Some(id) = self.requests.iter().find(|(_, known)| known.id == request).map(|(id, _)| *id) else { return };
-        let unposted = |stage| matches!(stage, Stage::Preparing | Stage::Queued | Stage::Locking(_));
+        let unposted = |stage| matches!(stage, BindStage::Preparing | BindStage::Queued | BindStage::Locking(_));
         if self.attempts.get(&id).is_some_and(|attempt| unposted(attempt.stage)) {
             self.end_request(cx, id, "the scheduler that requested the bind has left".to_owned());
         }
@@ -126,15 +126,15 @@ impl Binder {
         let Some(attempt) = self.attempts.get(&id) else { return };
         let (node, wait) = (&attempt.node_name, request.wait);
         let mut why = match attempt.stage {
-            Stage::Preparing => format!("the pod's volumes were not ready on node {node} within {wait:?}"),
-            Stage::Queued => {
+            BindStage::Preparing => format!("the pod's volumes were not ready on node {node} within {wait:?}"),
+            BindStage::Queued => {
                 let held = match cx.world.node(attempt.node).map(|node| &node.lock.read) {
                     Some(LockRead::Held { raw, .. } | LockRead::Malformed { raw }) => format!("which {raw:?} holds"),
                     _ => "for which other pods wait".to_owned(),
                 };
                 format!("waited {wait:?} for the lock of node {node}, {held}")
             }
-            Stage::Locking(_) => format!("the lock of node {node} could not be written within {wait:?}"),
+            BindStage::Locking(_) => format!("the lock of node {node} could not be written within {wait:?}"),
             _ => format!("the Binding to node {node} was not made within {wait:?}"),
         };
         if let Some(trouble) = &request.trouble {
@@ -147,16 +147,20 @@ impl Binder {
     fn end_request(&mut self, cx: &mut Context<'_>, id: PodId, why: String) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         match attempt.stage {
-            Stage::Preparing | Stage::Queued | Stage::Locking(_) | Stage::Binding(_) | Stage::Reading => {
+            BindStage::Preparing
+            | BindStage::Queued
+            | BindStage::Locking(_)
+            | BindStage::Binding(_)
+            | BindStage::Reading => {
                 self.cancel(cx, id, Cancel::Requeue(why));
             }
             // A Binding was posted and its outcome is unknown.
-            Stage::BindAgain => {
+            BindStage::BindAgain => {
                 attempt.cancelled = Some(Cancel::Requeue(why));
-                attempt.stage = Stage::Reading;
+                attempt.stage = BindStage::Reading;
                 cx.effects.push(Effect::ReadPod { pod: attempt.pod.key.clone() });
             }
-            Stage::ReadAgain => attempt.cancelled = Some(Cancel::Requeue(why)),
+            BindStage::ReadAgain => attempt.cancelled = Some(Cancel::Requeue(why)),
         }
     }
 

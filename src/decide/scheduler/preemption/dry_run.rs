@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::scheduler::rules::{Candidate, Outcome, Plugins, Victim, View};
+use crate::scheduler::rules::{Outcome, Plugins, PreemptionCandidate, Victim, View};
 use crate::scheduler::select::choose::{judge, prepare};
 use crate::world::{NodeId, Place, Pod, PodId, World};
 
@@ -20,7 +20,7 @@ pub fn candidates(
     pod: &Pod,
     gone: &BTreeSet<PodId>,
     now: Duration,
-) -> Vec<Candidate> {
+) -> Vec<PreemptionCandidate> {
     if world.lowest_priority().is_none_or(|lowest| lowest >= pod.facts.spec.priority) {
         return Vec::new();
     }
@@ -53,7 +53,7 @@ fn on_node(
     node: NodeId,
     units: &mut Units<'_>,
     now: Duration,
-) -> Option<Candidate> {
+) -> Option<PreemptionCandidate> {
     let lower = lower_priority(world, pod, node);
     if lower.is_empty() || matches!(verdict(world, plugins, pod, node, now), Outcome::Never(_)) {
         return None;
@@ -71,7 +71,7 @@ fn on_node(
     for id in out.into_iter().filter(still) {
         world.restore_after_dry_run(id);
     }
-    fits.then_some(Candidate { node, victims })
+    fits.then_some(PreemptionCandidate { node, victims })
 }
 
 /// Terminating pods, and the others. Terminating pods stay out of the accounts: waiting for them evicts no pod.

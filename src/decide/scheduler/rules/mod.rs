@@ -21,10 +21,10 @@ pub use annotations::Annotations;
 pub use outcome::{Outcome, Refusal};
 pub use plugins::Plugins;
 pub use points::{
-    Candidate, Claimed, Filter, NodeScore, Permit, Plugin, PreFilter, PreScore, QueueSort, Queued, Reads, Reserve,
-    Score, SortKey, Victim, View,
+    Claimed, Filter, NodeScore, Permit, Plugin, PreFilter, PreScore, PreemptionCandidate, QueueSort, Queued, Reads,
+    Reserve, Score, SortKey, Victim, View,
 };
 pub(crate) use points::{PostFilter, PreBind};
 pub use registry::{Enabled, Extension, RegistryError};
 pub use slots::{KeptSlots, Slots};
-pub use wanted::Wanted;
+pub use wanted::KnownRequest;

@@ -15,7 +15,7 @@ use baton_contract::key;
 
 use super::outcome::Outcome;
 use super::slots::Slots;
-use super::wanted::Wanted;
+use super::wanted::KnownRequest;
 
 /// What every extension point may look at: the world of one generation, and the time.
 #[derive(Clone, Copy)]
@@ -113,7 +113,7 @@ pub struct Victim {
 
 /// A node on which the pod would fit without these.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
+pub struct PreemptionCandidate {
     /// The node.
     pub node: NodeId,
     /// Pods that must leave; empty when it is enough to wait for pods that are leaving already.
@@ -123,7 +123,7 @@ pub struct Candidate {
 /// Decides where pods are evicted when no node fits.
 pub(crate) trait PostFilter: Plugin {
     /// The node whose victims are evicted; `None` evicts no pod.
-    fn pick<'a>(&self, candidates: &'a [Candidate]) -> Option<&'a Candidate>;
+    fn pick<'a>(&self, candidates: &'a [PreemptionCandidate]) -> Option<&'a PreemptionCandidate>;
 }
 
 /// Prepares scoring over the nodes that fit.
@@ -165,7 +165,7 @@ pub struct Claimed {
     /// The Binding's annotations, all but the time.
     annotations: Annotations,
     /// What the pod wants of devices.
-    wanted: Option<Arc<Wanted>>,
+    wanted: Option<Arc<KnownRequest>>,
     /// The devices that it gets.
     devices: Option<Held>,
     /// The choice behind `devices`.
@@ -177,7 +177,7 @@ pub struct Claimed {
 /// [`Claimed`], taken apart.
 pub(crate) struct ClaimedParts(
     pub Annotations,
-    pub Option<Arc<Wanted>>,
+    pub Option<Arc<KnownRequest>>,
     pub Option<Held>,
     pub Option<Arc<DeviceChoice>>,
     pub Option<VolumePlan>,
@@ -195,7 +195,7 @@ impl Claimed {
     /// What DeviceFit claims: the devices, the choice behind them, and the annotations that name them.
     pub(crate) fn claim_devices(
         &mut self,
-        wanted: Option<Arc<Wanted>>,
+        wanted: Option<Arc<KnownRequest>>,
         choice: Option<Arc<DeviceChoice>>,
         held: Option<(Held, [(&'static str, String); 3])>,
     ) {

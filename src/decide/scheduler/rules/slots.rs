@@ -4,9 +4,9 @@ use std::any::{Any, TypeId};
 
 /// One value per type. There are a handful of them, so they are looked for one by one.
 #[derive(Default)]
-struct Values(Vec<(TypeId, Box<dyn Any + Send>)>);
+struct TypedValues(Vec<(TypeId, Box<dyn Any + Send>)>);
 
-impl Values {
+impl TypedValues {
     fn at<T: Any>(&self) -> Option<usize> {
         self.0.iter().position(|(id, _)| *id == TypeId::of::<T>())
     }
@@ -34,12 +34,12 @@ impl Values {
 /// What plugins keep from one pod to the next of the same [`PodShape`](crate::scheduler::PodShape): it follows from nothing
 /// else of a pod than its shape, or says itself for which pods it holds. Losing it costs time and changes no answer.
 #[derive(Default)]
-pub struct KeptSlots(Values);
+pub struct KeptSlots(TypedValues);
 
 /// One value per type for one cycle, and what is [`KeptSlots`].
 #[derive(Default)]
 pub struct Slots {
-    values: Values,
+    values: TypedValues,
     kept: KeptSlots,
 }
 

@@ -8,14 +8,14 @@ use baton_contract::Shared;
 
 /// A pod's request.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct KnownRequest {
     containers: Shared<Vec<PodContainer>>,
     request: PodDeviceRequest,
     names: Shared<Vec<Box<str>>>,
     kinds: DeviceKinds,
 }
 
-impl Wanted {
+impl KnownRequest {
     /// What `pod` wants, as its `request` says.
     pub fn new(pod: &Pod, request: PodDeviceRequest) -> Self {
         let calls = pod.facts.handoff.expected_calls(|_| true);

@@ -8,7 +8,7 @@ use crate::scheduler::rules::{NodeScore, Outcome, Plugins, Reads, Refusal, Slots
 use crate::world::{Node, NodeId, Pod, Wake};
 
 /// The answer.
-pub enum Choice {
+pub enum NodeChoice {
     /// This node; the slots hold what plugins planned for it.
     Node(NodeId, Box<Slots>),
     /// No node, and why.
@@ -82,7 +82,7 @@ pub fn refused_by(node: &str, reason: &str) -> String {
 }
 
 /// Runs PreFilter to Score on every node; with `only`, on no other node. Also returns how many nodes were judged.
-pub fn choose(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>) -> (Choice, u64) {
+pub fn choose(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>) -> (NodeChoice, u64) {
     match prepare(view, plugins, pod) {
         Ok(slots) => scan(view, plugins, pod, only, slots),
         Err(end) => (end, 0),
@@ -90,30 +90,30 @@ pub fn choose(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>
 }
 
 /// Runs PreFilter. The error ends the cycle.
-pub fn prepare(view: View<'_>, plugins: &Plugins, pod: &Pod) -> Result<Slots, Choice> {
+pub fn prepare(view: View<'_>, plugins: &Plugins, pod: &Pod) -> Result<Slots, NodeChoice> {
     let mut slots = Slots::default();
     prepare_in(view, plugins, pod, &mut slots)?;
     Ok(slots)
 }
 
 /// The same in slots that are there already.
-pub fn prepare_in(view: View<'_>, plugins: &Plugins, pod: &Pod, slots: &mut Slots) -> Result<(), Choice> {
+pub fn prepare_in(view: View<'_>, plugins: &Plugins, pod: &Pod, slots: &mut Slots) -> Result<(), NodeChoice> {
     for plugin in &plugins.enabled().pre_filter {
         match plugin.pre_filter(view, pod, slots) {
             Outcome::Fit => {}
             Outcome::Unfit(refusal) | Outcome::Never(refusal) => {
                 let wake = refusal.wake;
-                return Err(Choice::Nowhere(Diagnosis { pod: Some(refusal), wake, ..Diagnosis::default() }));
+                return Err(NodeChoice::Nowhere(Diagnosis { pod: Some(refusal), wake, ..Diagnosis::default() }));
             }
-            Outcome::WaitUntil(at, refusal) => return Err(Choice::WaitUntil(at, refusal)),
-            Outcome::Fault(text) => return Err(Choice::Fault(text)),
+            Outcome::WaitUntil(at, refusal) => return Err(NodeChoice::WaitUntil(at, refusal)),
+            Outcome::Fault(text) => return Err(NodeChoice::Fault(text)),
         }
     }
     Ok(())
 }
 
 /// Runs Filter to Score.
-pub fn scan(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>, mut slots: Slots) -> (Choice, u64) {
+pub fn scan(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>, mut slots: Slots) -> (NodeChoice, u64) {
     let mut nodes = 0;
     let mut refusals: BTreeMap<Arc<Refusal>, usize> = BTreeMap::new();
     let mut fitting: Vec<NodeId> = Vec::new();
@@ -126,13 +126,13 @@ pub fn scan(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>, 
             Outcome::Unfit(refusal) | Outcome::Never(refusal) | Outcome::WaitUntil(_, refusal) => {
                 *refusals.entry(Arc::new(refusal)).or_insert(0) += 1;
             }
-            Outcome::Fault(text) => return (Choice::Fault(text), nodes as u64),
+            Outcome::Fault(text) => return (NodeChoice::Fault(text), nodes as u64),
         }
     }
     let choice = match best(view, plugins, pod, &fitting, &mut slots) {
-        Ok(Some(node)) => Choice::Node(node, Box::new(slots)),
-        Ok(None) => Choice::Nowhere(Diagnosis::of(nodes, refusals)),
-        Err(text) => Choice::Fault(text),
+        Ok(Some(node)) => NodeChoice::Node(node, Box::new(slots)),
+        Ok(None) => NodeChoice::Nowhere(Diagnosis::of(nodes, refusals)),
+        Err(text) => NodeChoice::Fault(text),
     };
     (choice, nodes as u64)
 }

@@ -6,7 +6,7 @@ use crate::scheduler::rules::{Outcome, Plugin, Plugins, Reads, Score, Slots, Vie
 use crate::world::{Node, NodeId, Pod};
 
 /// How nodes are judged and rated for one pod.
-pub trait Judge {
+pub trait NodeJudge {
     /// The first refusal of the filters.
     fn judge(&self, node: (NodeId, &Node), slots: &mut Slots) -> Outcome;
 
@@ -81,7 +81,7 @@ impl<'a> Concern<'a> {
     }
 }
 
-impl Judge for Concern<'_> {
+impl NodeJudge for Concern<'_> {
     fn judge(&self, node: (NodeId, &Node), slots: &mut Slots) -> Outcome {
         let filters = &self.plugins.enabled().filter;
         if cfg!(debug_assertions) {

@@ -14,8 +14,8 @@ use crate::scheduler::rules::{KeptSlots, Outcome, Plugins, Reads, Refusal, Slots
 use crate::world::{Dense, Node, NodeId, Pod, PodSpec, World};
 use baton_contract::Shared;
 
-use super::choose::{Choice, Diagnosis, prepare_in, scan};
-use super::concern::{Concern, Judge};
+use super::choose::{Diagnosis, NodeChoice, prepare_in, scan};
+use super::concern::{Concern, NodeJudge};
 use super::ranks::{Ranking, Ranks};
 use super::shape::PodShape;
 
@@ -27,7 +27,7 @@ pub struct Index {
 
 impl Index {
     /// Chooses as [`choose`](super::choose::choose()) does. Also returns how many nodes were judged.
-    pub fn choose(&mut self, view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>) -> (Choice, u64) {
+    pub fn choose(&mut self, view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>) -> (NodeChoice, u64) {
         let mut known = self.tables.take(pod, &());
         let mut slots = Slots::with(known.as_mut().map(|table| std::mem::take(&mut table.kept)).unwrap_or_default());
         let prepared = prepare_in(view, plugins, pod, &mut slots);
@@ -60,8 +60,8 @@ impl Index {
         }
         table.kept = slots.take_kept();
         self.tables.keep(table);
-        let Some(id) = chosen else { return (Choice::Nowhere(diagnosis.unwrap_or_default()), judged) };
-        (Choice::Node(id, Box::new(slots)), judged)
+        let Some(id) = chosen else { return (NodeChoice::Nowhere(diagnosis.unwrap_or_default()), judged) };
+        (NodeChoice::Node(id, Box::new(slots)), judged)
     }
 }
 
@@ -149,7 +149,7 @@ impl<R: Ranking, B: PartialEq> Table<R, B> {
     pub fn update(
         &mut self,
         world: &World,
-        judge: &impl Judge,
+        judge: &impl NodeJudge,
         slots: &mut Slots,
         basis: R::Basis,
     ) -> Result<Vec<NodeId>, Text> {

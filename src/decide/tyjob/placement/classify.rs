@@ -17,7 +17,7 @@ pub struct Situation {
 
 /// What the scheduler does with a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Class {
+pub enum JobClass {
     /// Ended, ending or being deleted: its reservations go.
     Over,
     /// Without a valid spec: the controller ends it.
@@ -44,20 +44,20 @@ pub enum Class {
 /// | `ScheduledFailed`, nodes as they were | Unfit |
 /// | `ScheduledFailed`, nodes changed | Waiting |
 /// | `Unscheduled`, `ScheduledPartly`, new, or places lost | Waiting |
-pub fn classify(job: &JobFacts, state: Option<ScheduleState>, situation: Situation) -> Class {
+pub fn classify(job: &JobFacts, state: Option<ScheduleState>, situation: Situation) -> JobClass {
     if job.is_over() {
-        return Class::Over;
+        return JobClass::Over;
     }
     if job.spec.is_err() {
-        return Class::Invalid;
+        return JobClass::Invalid;
     }
     match state {
-        _ if situation.resting => Class::Resting,
-        Some(ScheduleState::ScheduledFailed) if !situation.nodes_changed => Class::Unfit,
-        _ if situation.missing => Class::Waiting,
+        _ if situation.resting => JobClass::Resting,
+        Some(ScheduleState::ScheduledFailed) if !situation.nodes_changed => JobClass::Unfit,
+        _ if situation.missing => JobClass::Waiting,
         // A job that did not fit asks for less now: counts were lowered.
-        Some(ScheduleState::ScheduledFailed) => Class::Waiting,
-        _ => Class::Placed,
+        Some(ScheduleState::ScheduledFailed) => JobClass::Waiting,
+        _ => JobClass::Placed,
     }
 }
 

@@ -11,7 +11,7 @@ mod unfit;
 pub use crate::world::tyjob_facts::{
     JobFacts, JobIdentity, JobPart, JobSpec, PriorityClassFacts, PriorityClasses, ScheduledCondition, Seat,
 };
-pub use classify::{AttemptResult, Class, PlacedPods, Situation, classify, verdict};
+pub use classify::{AttemptResult, JobClass, PlacedPods, Situation, classify, verdict};
 pub use folded::{Folded, GPU_PERCENT};
 pub use order::{Ranked, Share, dominant_share, order};
 pub use room::{Guests, KnownRooms, is_plain, room_for};

@@ -42,7 +42,7 @@ pub fn is_plain(request: &PodDeviceRequest) -> bool {
 
 /// How many of these pods fit on a node beside what is there, taken in this order.
 pub fn room_for<'a>(node: &Node, guests: impl IntoIterator<Item = &'a Guests>) -> i64 {
-    let Some(mut left) = Remaining::on(node) else { return 0 };
+    let Some(mut left) = NodeRemainder::on(node) else { return 0 };
     let labels = node.facts.as_ref().map(|facts| &facts.labels);
     let mut here: Vec<usize> = Vec::new();
     let mut fitting = 0;
@@ -113,7 +113,7 @@ impl<'a> KnownRooms<'a> {
     pub fn room(&mut self, node: &Node, welcome: impl Fn(&Guests) -> bool) -> Option<i64> {
         let guests: &'a [Guests] = self.guests;
         let here = || guests.iter().filter(|guest| welcome(guest));
-        let Some(left) = Remaining::on(node).filter(|_| here().any(|guest| guest.devices.is_some())) else {
+        let Some(left) = NodeRemainder::on(node).filter(|_| here().any(|guest| guest.devices.is_some())) else {
             return Some(room_for(node, here()));
         };
         let named =
@@ -141,7 +141,7 @@ impl<'a> KnownRooms<'a> {
         Some(room)
     }
 
-    fn look(&self, node: &Node, left: &Remaining<'_>, welcome: impl Fn(&Guests) -> bool) -> RoomKey {
+    fn look(&self, node: &Node, left: &NodeRemainder<'_>, welcome: impl Fn(&Guests) -> bool) -> RoomKey {
         let Resources { milli_cpu, memory, ephemeral, scalar } = &self.most;
         let free = &left.free;
         let mut amounts =
@@ -171,7 +171,7 @@ impl Guests {
 }
 
 /// What is left on a node.
-struct Remaining<'a> {
+struct NodeRemainder<'a> {
     free: Resources,
     pods: i64,
     /// Percent of compute and of memory that is free on each GPU; `None` where the devices are not known.
@@ -181,7 +181,7 @@ struct Remaining<'a> {
     pool: Option<NodePool>,
 }
 
-impl<'a> Remaining<'a> {
+impl<'a> NodeRemainder<'a> {
     fn on(node: &'a Node) -> Option<Self> {
         let facts = node.facts.as_ref()?;
         let mut free: Resources = (*facts.allocatable).clone();

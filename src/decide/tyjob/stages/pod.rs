@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::view::JobView;
-use baton_contract::tyjob::{Allocation, Member, PodTemplate, Role, TyJobSpec, keys};
+use baton_contract::tyjob::{Allocation, JobMember, PodTemplate, Role, TyJobSpec, keys};
 
 /// The names of [`environment`], in its order.
 const ENV: [&str; 6] = [
@@ -19,7 +19,7 @@ const ENV: [&str; 6] = [
 pub fn pod_of(
     view: &JobView<'_>,
     spec: &TyJobSpec,
-    member: &Member<'_>,
+    member: &JobMember<'_>,
     place: &Allocation,
     leader_address: Option<&str>,
 ) -> Value {
@@ -82,7 +82,7 @@ fn owned(template: &PodTemplate, map: &str) -> Map<String, Value> {
 fn environment(
     job: &str,
     spec: &TyJobSpec,
-    member: &Member<'_>,
+    member: &JobMember<'_>,
     leader_address: Option<&str>,
 ) -> Vec<(&'static str, String)> {
     let mut all = vec![

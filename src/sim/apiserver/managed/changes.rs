@@ -27,7 +27,7 @@ impl Changes {
     }
 }
 
-struct Walk<'a> {
+struct ChangesWalk<'a> {
     schema: &'a Schema,
     changes: Changes,
     path: Vec<String>,
@@ -35,7 +35,7 @@ struct Walk<'a> {
 
 /// Compares two objects. Of the metadata only what clients own is compared.
 pub fn compare(schema: &Schema, old: &Value, new: &Value) -> Changes {
-    let mut walk = Walk { schema, changes: Changes::default(), path: Vec::new() };
+    let mut walk = ChangesWalk { schema, changes: Changes::default(), path: Vec::new() };
     walk.node(schema.root(), Some(old), Some(new));
     let mut changes = walk.changes;
     for set in [&mut changes.added, &mut changes.modified, &mut changes.removed] {
@@ -58,7 +58,7 @@ pub(super) fn strip(set: &mut FieldSet) {
     }
 }
 
-impl Walk<'_> {
+impl ChangesWalk<'_> {
     fn node(&mut self, node: &Node, old: Option<&Value>, new: Option<&Value>) {
         if old == new {
             return;

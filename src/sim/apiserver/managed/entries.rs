@@ -20,7 +20,7 @@ pub struct Manager {
 }
 
 #[derive(Debug, Clone)]
-struct Entry {
+struct ManagedEntry {
     manager: Manager,
     time: String,
     set: FieldSet,
@@ -28,7 +28,7 @@ struct Entry {
 
 /// All entries of an object.
 #[derive(Debug, Clone, Default)]
-pub struct Entries(Vec<Entry>);
+pub struct Entries(Vec<ManagedEntry>);
 
 impl Entries {
     /// Reads the metadata of an object.
@@ -38,7 +38,7 @@ impl Entries {
         Self(
             list.into_iter()
                 .flatten()
-                .map(|v| Entry {
+                .map(|v| ManagedEntry {
                     manager: Manager {
                         name: text(v, "manager"),
                         applies: v["operation"] == "Apply",
@@ -56,7 +56,7 @@ impl Entries {
     pub fn write(mut self, object: &mut Value) {
         self.0.retain(|e| !e.set.is_empty());
         self.0.sort_by(|a, b| {
-            let key = |e: &Entry| {
+            let key = |e: &ManagedEntry| {
                 let m = &e.manager;
                 (!m.applies, e.time.clone(), m.name.clone(), m.api_version.clone(), m.subresource.clone())
             };
@@ -117,7 +117,7 @@ impl Entries {
                 entry.set = set;
                 now.clone_into(&mut entry.time);
             }
-            None => self.0.push(Entry { manager: manager.clone(), time: now.to_owned(), set }),
+            None => self.0.push(ManagedEntry { manager: manager.clone(), time: now.to_owned(), set }),
         }
     }
 
@@ -128,7 +128,7 @@ impl Entries {
                 entry.set.union(set);
                 now.clone_into(&mut entry.time);
             }
-            None => self.0.push(Entry { manager: manager.clone(), time: now.to_owned(), set: set.clone() }),
+            None => self.0.push(ManagedEntry { manager: manager.clone(), time: now.to_owned(), set: set.clone() }),
         }
     }
 }

@@ -10,13 +10,13 @@ use crate::apiserver::store::Store;
 /// `matchConstraints` of a policy, `matchResources` of a binding.
 #[derive(Default)]
 pub(super) struct Match {
-    rules: Vec<Rule>,
-    excluded: Vec<Rule>,
+    rules: Vec<PolicyRule>,
+    excluded: Vec<PolicyRule>,
     namespaces: Value,
     objects: Value,
 }
 
-struct Rule {
+struct PolicyRule {
     groups: Vec<String>,
     versions: Vec<String>,
     operations: Vec<String>,
@@ -27,7 +27,7 @@ struct Rule {
 
 impl Match {
     pub(super) fn read(value: &Value) -> Self {
-        let rules = |key: &str| value[key].as_array().into_iter().flatten().map(Rule::read).collect();
+        let rules = |key: &str| value[key].as_array().into_iter().flatten().map(PolicyRule::read).collect();
         Self {
             rules: rules("resourceRules"),
             excluded: rules("excludeResourceRules"),
@@ -67,7 +67,7 @@ fn is_empty(selector: &Value) -> bool {
         .all(|list| list.as_object().is_none_or(serde_json::Map::is_empty) && list.as_array().is_none_or(Vec::is_empty))
 }
 
-impl Rule {
+impl PolicyRule {
     fn read(value: &Value) -> Self {
         let list = |key: &str| strings(&value[key]);
         Self {

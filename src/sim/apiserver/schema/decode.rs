@@ -20,7 +20,7 @@ pub struct Decoded {
 #[error("{0}")]
 pub struct Mismatch(pub String);
 
-struct Walk<'a> {
+struct DecodeWalk<'a> {
     schema: &'a Schema,
     unknown: Vec<String>,
 }
@@ -35,13 +35,13 @@ struct At<'a> {
 
 /// Decodes `value` by `schema`.
 pub fn decode(schema: &Schema, value: Value) -> Result<Decoded, Mismatch> {
-    let mut walk = Walk { schema, unknown: Vec::new() };
+    let mut walk = DecodeWalk { schema, unknown: Vec::new() };
     let at = At { owner: "", go: String::new(), full: String::new() };
     let value = walk.node(schema.root(), value, &at)?;
     Ok(Decoded { value, unknown: walk.unknown })
 }
 
-impl Walk<'_> {
+impl DecodeWalk<'_> {
     fn node(&mut self, node: &Node, value: Value, at: &At<'_>) -> Result<Value, Mismatch> {
         match self.schema.resolve(node) {
             Node::Struct(s) => {

@@ -79,7 +79,7 @@ pub(super) fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-struct Row {
+struct PodRow {
     reason: String,
     ready: usize,
     total: usize,
@@ -87,13 +87,13 @@ struct Row {
     last_restart: Option<String>,
 }
 
-fn row(pod: &Value) -> Row {
+fn row(pod: &Value) -> PodRow {
     let status = &pod["status"];
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let sidecars: Vec<Value> =
         list(&pod["spec"]["initContainers"]).into_iter().filter(|c| c["restartPolicy"] == "Always").collect();
     let is_sidecar = |name: &Value| sidecars.iter().any(|c| c["name"] == *name);
-    let mut row = Row {
+    let mut row = PodRow {
         reason: text(pod, &["status", "phase"]).to_owned(),
         ready: 0,
         total: list(&pod["spec"]["containers"]).len() + sidecars.len(),
@@ -163,7 +163,7 @@ fn row(pod: &Value) -> Row {
     row
 }
 
-impl Row {
+impl PodRow {
     fn add_restarts(&mut self, container: &Value) {
         self.restarts += container["restartCount"].as_i64().unwrap_or(0);
         let ended = text(container, &["lastState", "terminated", "finishedAt"]);

@@ -3,7 +3,7 @@
 use crate::scheduler::rules::{Plugin, Reads, Score, Slots, View};
 use crate::world::{Node, NodeId, Pod};
 
-use super::usage::{Counted, Usage, Weights};
+use super::usage::{CountedRequests, ResourceUsage, Weights};
 
 /// The rule, over these resources; their weights do not matter, all count alike.
 pub struct NodeResourcesBalancedAllocation(pub Weights);
@@ -22,12 +22,15 @@ impl Score for NodeResourcesBalancedAllocation {
     /// 75 where the pod changes nothing, up to 100 where it evens out, down to 50 where it unbalances. A pod that asks for none of
     /// the resources is not rated: all such pods would go to one node.
     fn score(&self, _: View<'_>, pod: &Pod, (_, node): (NodeId, &Node), _: &mut Slots) -> i64 {
-        let wanted = |(resource, _)| Usage::of(resource, Counted::Requests, pod, node).wanted;
+        let wanted = |(resource, _)| ResourceUsage::of(resource, CountedRequests::Requests, pod, node).wanted;
         if self.0.iter().map(wanted).all(|wanted| wanted == 0) {
             return 0;
         }
-        let usages = self.0.iter().map(|(resource, _)| Usage::if_concerned(resource, Counted::Requests, pod, node));
-        let usages: Vec<Usage> = usages.filter(|usage| usage.total > 0).collect();
+        let usages = self
+            .0
+            .iter()
+            .map(|(resource, _)| ResourceUsage::if_concerned(resource, CountedRequests::Requests, pod, node));
+        let usages: Vec<ResourceUsage> = usages.filter(|usage| usage.total > 0).collect();
         let share = |amount: i64, total: i64| (amount as f64 / total as f64).min(1.0);
         let with = evenness(usages.iter().map(|usage| share(usage.wanted + usage.used, usage.total)).collect());
         let without = evenness(usages.iter().map(|usage| share(usage.used, usage.total)).collect());

@@ -74,7 +74,7 @@ impl Default for PluginChoice {
 }
 
 /// A plugin that the configuration can name.
-struct Entry {
+struct PluginEntry {
     /// As [`Plugin::name`](crate::scheduler::rules::Plugin::name) says it.
     name: &'static str,
     /// kube-scheduler has this rule too, and applies it itself where Baton is its extender.
@@ -85,15 +85,15 @@ struct Entry {
     make: fn(&DefaultSet) -> Points,
 }
 
-const fn stock(name: &'static str, advice: &'static str, make: fn(&DefaultSet) -> Points) -> Entry {
-    Entry { name, is_stock: true, advice, make }
+const fn stock(name: &'static str, advice: &'static str, make: fn(&DefaultSet) -> Points) -> PluginEntry {
+    PluginEntry { name, is_stock: true, advice, make }
 }
 
-const fn ours(name: &'static str, advice: &'static str, make: fn(&DefaultSet) -> Points) -> Entry {
-    Entry { name, is_stock: false, advice, make }
+const fn ours(name: &'static str, advice: &'static str, make: fn(&DefaultSet) -> Points) -> PluginEntry {
+    PluginEntry { name, is_stock: false, advice, make }
 }
 
-const PLUGINS: &[Entry] = &[
+const PLUGINS: &[PluginEntry] = &[
     stock("PrioritySort", "", |_| Extension::new(PrioritySort).queue_sort().into()),
     ours("QoSSort", "", |_| Extension::new(QoSSort).queue_sort().into()),
     stock(
@@ -160,7 +160,7 @@ const PLUGINS: &[Entry] = &[
     ours(gpu_patience::NAME, "", |_| Extension::new(GpuPatience).score(1).into()),
 ];
 
-fn entry(name: &str) -> Option<&'static Entry> {
+fn entry(name: &str) -> Option<&'static PluginEntry> {
     PLUGINS.iter().find(|entry| entry.name == name)
 }
 
@@ -222,7 +222,7 @@ const TOGETHER: [(Point, Point); 4] = [
 /// Names of the plugins that can be enabled at `point`.
 pub fn names_at(point: Point) -> impl Iterator<Item = &'static str> {
     let set = DefaultSet::default();
-    let has_point = move |entry: &&Entry| (entry.make)(&set).all().any(|(at, _)| at == point);
+    let has_point = move |entry: &&PluginEntry| (entry.make)(&set).all().any(|(at, _)| at == point);
     PLUGINS.iter().filter(has_point).map(|entry| entry.name)
 }
 

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use crate::scheduler::rules::{Candidate, Plugin, PostFilter};
+use crate::scheduler::rules::{Plugin, PostFilter, PreemptionCandidate};
 
 /// The rule.
 pub struct DefaultPreemption;
@@ -14,7 +14,7 @@ impl Plugin for DefaultPreemption {
 }
 
 impl PostFilter for DefaultPreemption {
-    fn pick<'a>(&self, candidates: &'a [Candidate]) -> Option<&'a Candidate> {
+    fn pick<'a>(&self, candidates: &'a [PreemptionCandidate]) -> Option<&'a PreemptionCandidate> {
         cheapest(candidates)
     }
 }
@@ -22,7 +22,7 @@ impl PostFilter for DefaultPreemption {
 /// Fewest broken budgets, then the lowest highest priority, then the smallest sum of priorities (each counted from the lowest
 /// possible one, so that more victims cost more), then the fewest victims, then the youngest among the most important
 /// victims, then the oldest node.
-pub fn cheapest(candidates: &[Candidate]) -> Option<&Candidate> {
+pub fn cheapest(candidates: &[PreemptionCandidate]) -> Option<&PreemptionCandidate> {
     candidates.iter().min_by_key(|candidate| {
         let victims = &candidate.victims;
         let highest = victims.iter().map(|victim| victim.priority).max();
@@ -48,14 +48,14 @@ mod tests {
     use crate::world::{NodeId, PodId};
 
     /// Victims as (priority, second of creation, breaks a budget).
-    fn candidate(node: u32, victims: &[(i32, i64, bool)]) -> Candidate {
+    fn candidate(node: u32, victims: &[(i32, i64, bool)]) -> PreemptionCandidate {
         let victim = |&(priority, second, breaks_budget): &(i32, i64, bool)| Victim {
             pod: PodId(0),
             priority,
             created: Timestamp::from_second(second).unwrap(),
             breaks_budget,
         };
-        Candidate { node: NodeId(node), victims: victims.iter().map(victim).collect() }
+        PreemptionCandidate { node: NodeId(node), victims: victims.iter().map(victim).collect() }
     }
 
     #[test]

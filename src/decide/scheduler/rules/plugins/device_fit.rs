@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::devices::PodDeviceRequest;
 use crate::help::Help;
-use crate::scheduler::rules::wanted::Wanted;
+use crate::scheduler::rules::wanted::KnownRequest;
 use crate::scheduler::rules::{Claimed, Filter, Outcome, Plugin, PreFilter, Reads, Reserve, Slots, View};
 use crate::shares::ShareRefusal;
 use crate::world::devices::{DeviceChoice, DevicePlan, request_of};
@@ -69,7 +69,7 @@ impl Choices {
 /// What the Binding says about devices when the pod goes to this node; `None` when it needs to say nothing.
 pub fn plan<'a>(slots: &'a Slots, (id, node): (NodeId, &'a Node)) -> Option<DevicePlan<'a>> {
     let choice = choice(slots, id)?;
-    Some(node.stock.as_ref()?.plan(choice, slots.get::<Arc<Wanted>>()?.request(), &node.name))
+    Some(node.stock.as_ref()?.plan(choice, slots.get::<Arc<KnownRequest>>()?.request(), &node.name))
 }
 
 /// The devices chosen on this node.
@@ -108,9 +108,9 @@ enum Service<'a> {
 
 /// The last node's agent status and allocatable, if it served all names: identical nodes share both.
 #[derive(Default)]
-struct Served(Option<(Shared<AgentStatus>, Shared<Resources>)>);
+struct LastServed(Option<(Shared<AgentStatus>, Shared<Resources>)>);
 
-impl Served {
+impl LastServed {
     fn by<'a>(&mut self, node: &Node, names: &'a [Box<str>]) -> Service<'a> {
         let Some(status) = node.live_agent() else { return Service::NoAgent };
         let have = node.facts.as_ref().map(|facts| &facts.allocatable);
@@ -130,8 +130,8 @@ impl Served {
 
 /// What is remembered from one node, and one pod of a shape, to the next.
 #[derive(Default)]
-struct Memory {
-    served: Served,
+struct FilterMemory {
+    served: LastServed,
     choices: KnownChoices,
 }
 
@@ -154,7 +154,7 @@ impl PreFilter for DeviceFit {
         if !pod.asks_for_devices() {
             return Outcome::Fit;
         }
-        let known = slots.kept::<Option<Arc<Wanted>>>().clone();
+        let known = slots.kept::<Option<Arc<KnownRequest>>>().clone();
         if let Some(known) = known.filter(|known| known.is_of(pod)) {
             debug_assert_eq!(Ok(known.request()), request_of(pod).as_ref(), "pods of one shape want the same devices");
             slots.put(known);
@@ -171,7 +171,7 @@ impl PreFilter for DeviceFit {
                 Outcome::never(NAME, text, Wake::NONE)
             }
             Ok(request) => {
-                let wanted = Arc::new(Wanted::new(pod, request));
+                let wanted = Arc::new(KnownRequest::new(pod, request));
                 *slots.kept() = Some(wanted.clone());
                 slots.put(wanted);
                 Outcome::Fit
@@ -182,7 +182,7 @@ impl PreFilter for DeviceFit {
 
 impl Filter for DeviceFit {
     fn filter(&self, _: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
-        let Some((wanted, memory)) = slots.with_kept::<Arc<Wanted>, Memory>() else { return Outcome::Fit };
+        let Some((wanted, memory)) = slots.with_kept::<Arc<KnownRequest>, FilterMemory>() else { return Outcome::Fit };
         if let Some(name) = &node.kept_for {
             return Outcome::unfit(NAME, format!("kept for {name}"), ROOM);
         }
@@ -254,7 +254,7 @@ impl Filter for DeviceFit {
 
 impl Reserve for DeviceFit {
     fn reserve(&self, view: View<'_>, _: &Pod, id: NodeId, slots: &mut Slots, claimed: &mut Claimed) -> Outcome {
-        let wanted = slots.get::<Arc<Wanted>>().cloned();
+        let wanted = slots.get::<Arc<KnownRequest>>().cloned();
         let choice = slots.get::<Choices>().and_then(|choices| choices.of(id)).cloned();
         let plan = view.world.node(id).and_then(|node| plan(slots, (id, node)));
         claimed.claim_devices(wanted, choice, plan.map(|plan| (plan.held(), plan.annotations())));

@@ -3,7 +3,7 @@
 //! Ratings are small steps: nodes that are as good as each other share a rating, and the oldest of them is taken, so that the
 //! youngest stay whole. Where CPU and memory strand GPUs they count, so that pods without GPUs avoid such nodes.
 
-use crate::patience::{Free, Worth};
+use crate::patience::{FreeOnNode, Worth};
 use crate::scheduler::rules::{NodeScore, Plugin, Reads, Score, Slots, View};
 use crate::world::mix::free;
 use crate::world::{Node, NodeId, Pod};
@@ -32,7 +32,7 @@ impl Plugin for GpuPatience {
 
 impl Score for GpuPatience {
     fn score(&self, view: View<'_>, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> i64 {
-        let rating = |worth: &Worth, before: Free<'_>, after: Free<'_>| {
+        let rating = |worth: &Worth, before: FreeOnNode<'_>, after: FreeOnNode<'_>| {
             ((worth.of(after) - worth.of(before)) / STEP).round() as i64
         };
         compare(view, pod, node, slots, rating).unwrap_or(0)
@@ -55,14 +55,14 @@ fn compare<T>(
     pod: &Pod,
     (id, node): (NodeId, &Node),
     slots: &Slots,
-    of: impl FnOnce(&Worth, Free<'_>, Free<'_>) -> T,
+    of: impl FnOnce(&Worth, FreeOnNode<'_>, FreeOnNode<'_>) -> T,
 ) -> Option<T> {
     let mix = view.world.mix();
     let (worth, stock) = (mix.worth()?, node.stock.as_ref()?);
     let (rests, left) = (stock.rests(None), stock.rests(choice(slots, id)));
     let before = free(node, rests.percents(), mix.class(id))?;
     let wanted = &pod.facts.spec.requests;
-    let after = Free {
+    let after = FreeOnNode {
         gpus: left.percents(),
         milli_cpu: before.milli_cpu - wanted.milli_cpu,
         memory: before.memory - wanted.memory,

@@ -3,7 +3,7 @@
 use crate::scheduler::rules::{Plugin, Reads, Score, Slots, View};
 use crate::world::{Node, NodeId, Pod};
 
-use super::usage::{Counted, Usage, WeightError, Weights};
+use super::usage::{CountedRequests, ResourceUsage, WeightError, Weights};
 
 /// Why a shape or the weights mean nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,7 +67,8 @@ impl RatioConfig {
     pub fn rate(&self, pod: &Pod, node: &Node) -> i64 {
         let (mut sum, mut weights) = (0.0, 0);
         for (resource, weight) in self.weights.iter() {
-            let Usage { wanted, used, total } = Usage::of(resource, Counted::Requests, pod, node);
+            let ResourceUsage { wanted, used, total } =
+                ResourceUsage::of(resource, CountedRequests::Requests, pod, node);
             if total > 0 {
                 sum += self.line((wanted + used) as f64 / total as f64) * weight as f64;
                 weights += weight;

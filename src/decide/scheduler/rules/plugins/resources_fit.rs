@@ -12,7 +12,7 @@ use crate::world::{Node, NodeId, Pod, Resources, Wake};
 use baton_contract::key;
 
 use super::requested_to_capacity_ratio::RatioConfig;
-use super::usage::{Counted, Usage, Weights};
+use super::usage::{CountedRequests, ResourceUsage, Weights};
 
 /// The rule.
 #[derive(Default)]
@@ -237,7 +237,8 @@ fn sum(
 ) -> (i128, i128) {
     let (mut sum, mut all) = (0, 0);
     for (resource, weight) in weights.iter() {
-        let Usage { wanted, used, total } = Usage::if_concerned(resource, Counted::Rated, pod, node);
+        let ResourceUsage { wanted, used, total } =
+            ResourceUsage::if_concerned(resource, CountedRequests::Rated, pod, node);
         if total > 0 {
             let score = score(i128::from(wanted) + i128::from(used), i128::from(total));
             if counts(score) {

@@ -24,7 +24,7 @@ const NO_PLACE: i64 = -1;
 
 /// Matching pods by place, one table per required constraint.
 #[derive(Clone, Default)]
-struct Places(Vec<BTreeMap<String, i64>>);
+struct PodsByPlace(Vec<BTreeMap<String, i64>>);
 
 impl Plugin for PodTopologySpread {
     fn name(&self) -> &'static str {
@@ -42,7 +42,7 @@ impl PreFilter for PodTopologySpread {
         if required.is_empty() {
             return Outcome::Fit;
         }
-        let mut places = Places(vec![BTreeMap::new(); required.len()]);
+        let mut places = PodsByPlace(vec![BTreeMap::new(); required.len()]);
         for (_, node) in view.world.nodes() {
             let Some(facts) = &node.facts else { continue };
             // A node that lacks one of the labels is no place for any constraint.
@@ -64,7 +64,7 @@ impl PreFilter for PodTopologySpread {
 impl Filter for PodTopologySpread {
     /// Judged without the pods that are nominated to the node, then with them: they may come or not.
     fn filter(&self, view: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
-        let (Some(places), Some(facts)) = (slots.get::<Places>(), &node.facts) else { return Outcome::Fit };
+        let (Some(places), Some(facts)) = (slots.get::<PodsByPlace>(), &node.facts) else { return Outcome::Fit };
         let outcome = judge(places, pod, facts);
         if !outcome.is_fit() || required(pod).next().is_none() {
             return outcome;
@@ -85,7 +85,7 @@ impl Filter for PodTopologySpread {
     }
 }
 
-fn judge(places: &Places, pod: &Pod, facts: &NodeFacts) -> Outcome {
+fn judge(places: &PodsByPlace, pod: &Pod, facts: &NodeFacts) -> Outcome {
     for (spread, counts) in required(pod).zip(&places.0) {
         let Some(place) = facts.labels.get(&spread.topology_key) else {
             return Outcome::never(NAME, format!("no label {} to spread over", spread.topology_key), WAKE);

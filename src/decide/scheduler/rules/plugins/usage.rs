@@ -92,7 +92,7 @@ impl Weights {
 
 /// Which requests are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Counted {
+pub enum CountedRequests {
     /// Those that are named.
     Requests,
     /// Of CPU and memory, also what kube-scheduler assumes for containers that name none.
@@ -101,7 +101,7 @@ pub enum Counted {
 
 /// Amounts of one resource, all in the same unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Usage {
+pub struct ResourceUsage {
     /// What the pod asks for.
     pub wanted: i64,
     /// What pods on the node hold.
@@ -110,16 +110,16 @@ pub struct Usage {
     pub total: i64,
 }
 
-impl Usage {
+impl ResourceUsage {
     /// Of one resource. GPUs are counted in percent where the node's devices are known.
-    pub fn of(resource: &Rateable, counted: Counted, pod: &Pod, node: &Node) -> Self {
+    pub fn of(resource: &Rateable, counted: CountedRequests, pod: &Pod, node: &Node) -> Self {
         let Some(facts) = &node.facts else { return Self::default() };
         let (spec, used, total) = (&pod.facts.spec, &node.used, &facts.allocatable);
         let (wanted, used, total) = match (resource, counted) {
-            (Rateable::Cpu, Counted::Requests) => (spec.requests.milli_cpu, used.milli_cpu, total.milli_cpu),
-            (Rateable::Cpu, Counted::Rated) => (spec.rated.milli_cpu, node.rated.milli_cpu, total.milli_cpu),
-            (Rateable::Memory, Counted::Requests) => (spec.requests.memory, used.memory, total.memory),
-            (Rateable::Memory, Counted::Rated) => (spec.rated.memory, node.rated.memory, total.memory),
+            (Rateable::Cpu, CountedRequests::Requests) => (spec.requests.milli_cpu, used.milli_cpu, total.milli_cpu),
+            (Rateable::Cpu, CountedRequests::Rated) => (spec.rated.milli_cpu, node.rated.milli_cpu, total.milli_cpu),
+            (Rateable::Memory, CountedRequests::Requests) => (spec.requests.memory, used.memory, total.memory),
+            (Rateable::Memory, CountedRequests::Rated) => (spec.rated.memory, node.rated.memory, total.memory),
             (Rateable::Ephemeral, _) => (spec.requests.ephemeral, used.ephemeral, total.ephemeral),
             (Rateable::Gpu | Rateable::Other(_), _) => match &node.stock {
                 Some(stock) if *resource == Rateable::Gpu => of_gpus(&spec.requests, stock),
@@ -133,7 +133,7 @@ impl Usage {
     }
 
     /// The same, but of no total where the pod does not ask for an extended resource: it is left out of the rating then.
-    pub fn if_concerned(resource: &Rateable, counted: Counted, pod: &Pod, node: &Node) -> Self {
+    pub fn if_concerned(resource: &Rateable, counted: CountedRequests, pod: &Pod, node: &Node) -> Self {
         let usage = Self::of(resource, counted, pod, node);
         let always = matches!(resource, Rateable::Cpu | Rateable::Memory | Rateable::Ephemeral);
         if usage.wanted == 0 && !always { Self::default() } else { usage }

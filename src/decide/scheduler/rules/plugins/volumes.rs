@@ -125,7 +125,7 @@ impl Reserve for VolumeBinding {
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// How far a claim is.
-enum Progress {
+enum ClaimProgress {
     Done,
     Waits,
     Failed(String),
@@ -136,15 +136,15 @@ impl PreBind for VolumeBinding {
         let Some(plan) = view.world.volume_plan(pod.id) else { return Outcome::Fit };
         let mut waiting = Vec::new();
         let bindings = plan.bind.iter().map(|(claim, volume)| (claim, bind(view, pod, claim, volume, node, effects)));
-        let mut all: Vec<(&Box<str>, Progress)> = bindings.collect();
+        let mut all: Vec<(&Box<str>, ClaimProgress)> = bindings.collect();
         for made in &plan.provision {
             all.push((&made.claim, provision(view, pod, made, node, effects)));
         }
         for (claim, progress) in all {
             match progress {
-                Progress::Done => {}
-                Progress::Waits => waiting.push(&**claim),
-                Progress::Failed(why) => return Outcome::unfit(NAME, why, Wake::VOLUME),
+                ClaimProgress::Done => {}
+                ClaimProgress::Waits => waiting.push(&**claim),
+                ClaimProgress::Failed(why) => return Outcome::unfit(NAME, why, Wake::VOLUME),
             }
         }
         if waiting.is_empty() {
@@ -161,23 +161,23 @@ impl PreBind for VolumeBinding {
 }
 
 /// A claim that gets a volume that is there.
-fn bind(view: View<'_>, pod: &Pod, claim: &str, volume: &str, node: NodeId, effects: &mut Effects) -> Progress {
+fn bind(view: View<'_>, pod: &Pod, claim: &str, volume: &str, node: NodeId, effects: &mut Effects) -> ClaimProgress {
     let key = PodKey::new(&pod.key().namespace, claim);
     let facts = match claim_of(view, &key) {
         Ok(facts) => facts,
-        Err(why) => return Progress::Failed(why),
+        Err(why) => return ClaimProgress::Failed(why),
     };
     if facts.complete {
         return reachable(view, &key, facts, node);
     }
     let Some(found) = view.world.volume(volume).filter(|found| !found.deleting) else {
-        return Progress::Failed(format!("volume {volume}, chosen for claim {claim}, is gone"));
+        return ClaimProgress::Failed(format!("volume {volume}, chosen for claim {claim}, is gone"));
     };
     match &found.claim {
         // The volume controller sees the promise and binds the claim.
         Some(_) if found.is_for(&key, &facts.uid) => {}
         Some((other, _)) => {
-            return Progress::Failed(format!("volume {volume}, chosen for claim {claim}, went to claim {other}"));
+            return ClaimProgress::Failed(format!("volume {volume}, chosen for claim {claim}, went to claim {other}"));
         }
         None => effects.push(Effect::BindVolume {
             volume: volume.into(),
@@ -186,31 +186,34 @@ fn bind(view: View<'_>, pod: &Pod, claim: &str, volume: &str, node: NodeId, effe
             uid: facts.uid.clone(),
         }),
     }
-    Progress::Waits
+    ClaimProgress::Waits
 }
 
 /// A claim whose volume is made for the node.
-fn provision(view: View<'_>, pod: &Pod, made: &Provision, node: NodeId, effects: &mut Effects) -> Progress {
+fn provision(view: View<'_>, pod: &Pod, made: &Provision, node: NodeId, effects: &mut Effects) -> ClaimProgress {
     let key = PodKey::new(&pod.key().namespace, &made.claim);
     let facts = match claim_of(view, &key) {
         Ok(facts) => facts,
-        Err(why) => return Progress::Failed(why),
+        Err(why) => return ClaimProgress::Failed(why),
     };
     if facts.complete {
         return reachable(view, &key, facts, node);
     }
     let name = view.world.node(node).map_or("", |node| &node.name);
     match facts.selected_node.as_deref() {
-        Some(selected) if selected == name => Progress::Waits,
-        Some(selected) => Progress::Failed(format!("the volume of claim {} is made for node {selected}", made.claim)),
-        // The annotation was there and is not any more: that is how a provisioner says no.
-        None if made.seen => {
-            Progress::Failed(format!("the provisioner could not make a volume for claim {} on node {name}", made.claim))
+        Some(selected) if selected == name => ClaimProgress::Waits,
+        Some(selected) => {
+            ClaimProgress::Failed(format!("the volume of claim {} is made for node {selected}", made.claim))
         }
+        // The annotation was there and is not any more: that is how a provisioner says no.
+        None if made.seen => ClaimProgress::Failed(format!(
+            "the provisioner could not make a volume for claim {} on node {name}",
+            made.claim
+        )),
         None => {
             let version = facts.version.clone();
             effects.push(Effect::SelectNode { claim: key, version, node: name.into() });
-            Progress::Waits
+            ClaimProgress::Waits
         }
     }
 }
@@ -224,14 +227,17 @@ fn claim_of<'a>(view: View<'a>, key: &PodKey) -> Result<&'a ClaimFacts, String> 
 }
 
 /// A bound claim: its volume must be reachable from the node.
-fn reachable(view: View<'_>, key: &PodKey, facts: &ClaimFacts, node: NodeId) -> Progress {
-    let Some(volume) = facts.volume.as_deref() else { return Progress::Waits };
+fn reachable(view: View<'_>, key: &PodKey, facts: &ClaimFacts, node: NodeId) -> ClaimProgress {
+    let Some(volume) = facts.volume.as_deref() else { return ClaimProgress::Waits };
     // The claim may be shown bound before its new volume is shown at all.
-    let Some(found) = view.world.volume(volume) else { return Progress::Waits };
+    let Some(found) = view.world.volume(volume) else { return ClaimProgress::Waits };
     let here = view.world.node(node).and_then(|node| node.facts.as_ref());
     match here {
-        Some(facts) if found.reaches(&facts.labels) => Progress::Done,
-        _ => Progress::Failed(format!("volume {volume} of claim {} cannot be reached from the chosen node", key.name)),
+        Some(facts) if found.reaches(&facts.labels) => ClaimProgress::Done,
+        _ => ClaimProgress::Failed(format!(
+            "volume {volume} of claim {} cannot be reached from the chosen node",
+            key.name
+        )),
     }
 }
 

@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 
 use crate::pod::Phase;
 use crate::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodView, step};
-use baton_contract::tyjob::{Allocation, Member, ScheduleState, Stage, TyJob, TyJobSpec, TyJobStatus, condition, keys};
+use baton_contract::tyjob::{
+    Allocation, JobMember, ScheduleState, Stage, TyJob, TyJobSpec, TyJobStatus, condition, keys,
+};
 
 pub const UID: &str = "job-uid";
 
@@ -203,7 +205,7 @@ impl TestJob {
 
     pub fn place(&mut self, names: &[&str], state: ScheduleState) {
         let attempt = self.status().restarts;
-        let place = |member: Member<'_>| Allocation {
+        let place = |member: JobMember<'_>| Allocation {
             node: format!("node-{}", member.index),
             pod: member.name,
             role: member.role,
