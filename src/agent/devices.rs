@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::options::{AgentOptions, MigStrategy};
-use baton_contract::{DeviceId, DeviceType};
+use baton_contract::{DeviceId, DeviceType, HealthReason};
 use baton_hardware::gpu::{MigInstance, MigMode};
 use baton_hardware::nic::PciFunction;
 use baton_hardware::{Bdf, GpuInfo, Machine, NicInfo, PciPlace};
@@ -80,8 +80,8 @@ pub enum DeviceBody {
 pub struct DeviceHealth {
     /// Takes new pods.
     pub healthy: bool,
-    /// CamelCase word for the condition.
-    pub reason: Box<str>,
+    /// Reason of the condition.
+    pub reason: HealthReason,
     /// For people: what happened and what to do.
     pub message: Box<str>,
     /// When it became so.
@@ -91,12 +91,12 @@ pub struct DeviceHealth {
 impl DeviceHealth {
     /// No fault seen.
     pub fn good(since: Timestamp) -> Self {
-        Self { healthy: true, reason: "Healthy".into(), message: "no fault seen".into(), since }
+        Self { healthy: true, reason: HealthReason::Healthy, message: "no fault seen".into(), since }
     }
 
     /// A fault.
-    pub fn bad(reason: &str, message: impl Into<Box<str>>, since: Timestamp) -> Self {
-        Self { healthy: false, reason: reason.into(), message: message.into(), since }
+    pub fn bad(reason: HealthReason, message: impl Into<Box<str>>, since: Timestamp) -> Self {
+        Self { healthy: false, reason, message: message.into(), since }
     }
 }
 
@@ -156,7 +156,7 @@ pub fn list(
         let whole_offered = !(strategy == MigStrategy::Single && uniform != Uniform::NoMig);
         let own = match (&judged, split || whole_offered) {
             (DeviceHealth { healthy: true, .. }, false) => DeviceHealth::bad(
-                "NotSplit",
+                HealthReason::NotSplit,
                 "--mig-strategy=single offers MIG devices only and this GPU is not split; split it like the others, or \
                  use --mig-strategy=mixed",
                 now,
@@ -194,7 +194,7 @@ fn mig_devices<'a>(
         let health = if judged.healthy && strategy == MigStrategy::Single && *uniform == Uniform::Several {
             let why = "--mig-strategy=single needs one profile on all GPUs of the node and there are several; use \
                        --mig-strategy=mixed, or split all GPUs alike";
-            DeviceHealth::bad("MigNotUniform", why, now)
+            DeviceHealth::bad(HealthReason::MigNotUniform, why, now)
         } else {
             judged.clone()
         };
@@ -326,16 +326,16 @@ pub fn keep_used(devices: &mut Vec<NodeDevice>, earlier: &[NodeDevice], in_use: 
     let present: BTreeSet<DeviceId> = devices.iter().map(|device| device.id.clone()).collect();
     for device in earlier.iter().filter(|device| !present.contains(&device.id) && in_use.contains(&device.id)) {
         let mut kept = device.clone();
-        if &*kept.health.reason != GONE {
+        if kept.health.reason != GONE {
             kept.health = DeviceHealth::bad(GONE, "the device left the machine while a pod holds it", now);
         }
         devices.push(kept);
     }
 }
 
-const GONE: &str = "Gone";
-const HELD_AS_PART: &str = "HeldAsPart";
-const NODES_MISSING: &str = "DeviceNodesMissing";
+const GONE: HealthReason = HealthReason::Gone;
+const HELD_AS_PART: HealthReason = HealthReason::HeldAsPart;
+const NODES_MISSING: HealthReason = HealthReason::DeviceNodesMissing;
 
 /// Conditions keep the time of their last transition while nothing changed.
 pub fn keep_since(devices: &mut [NodeDevice], earlier: &[NodeDevice]) {

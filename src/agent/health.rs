@@ -12,7 +12,7 @@ use super::inventory::to_seconds;
 use super::nic_reads::NicReadError;
 use super::options::AgentOptions;
 use super::options::MigStrategy;
-use baton_contract::{DeviceId, inventory};
+use baton_contract::{ConditionReason, DeviceId, HealthReason, inventory};
 use baton_decide::health::{
     Ailment, Blame, DriverError, GpuHealth, GpuStatus, HealthChange, LinkFault, NicHealth, Observation, Outage,
     PortPolicy, RecoveryRule, ServeOutcome, SuspectRule, Suspicion, XidAction, XidPolicy,
@@ -31,7 +31,7 @@ const PROBES: u32 = 3;
 /// Pods that the machine fails until it is suspect.
 const FAILURES: usize = 3;
 /// Reason of a NIC whose ports do not carry traffic, or do not say.
-const LINK_DOWN: &str = "LinkDown";
+const LINK_DOWN: HealthReason = HealthReason::LinkDown;
 
 /// The clock of suspicions starts so long before this process: what an earlier one saw has a time on it.
 const BEFORE: Duration = Duration::from_secs(24 * 3600);
@@ -123,7 +123,7 @@ impl HealthBook {
             gpu.is_some_and(|gpu| gpu.mig.instances.iter().any(|part| part.uuid == mig))
         });
         if let Some(error) = nvml {
-            let bad = Observation::Bad { reason: "NvmlUnavailable", message: error.to_string() };
+            let bad = Observation::Bad { reason: HealthReason::NvmlUnavailable, message: error.to_string() };
             for gpu in &machine.gpus.gpus {
                 log(&self.gpus.observe(&gpu.uuid, &bad, now.mono));
             }
@@ -227,7 +227,7 @@ impl HealthBook {
                 Some(wanted) => Observation::Wants(wanted),
             },
             Ok(Probe { outcome: Err(fault) }) => bad(fault),
-            Err(error) => Observation::Bad { reason: "NvmlUnavailable", message: error.to_string() },
+            Err(error) => Observation::Bad { reason: HealthReason::NvmlUnavailable, message: error.to_string() },
         };
         let changes = self.gpus.observe(uuid, &observation, now.mono);
         log(&changes);
@@ -239,7 +239,7 @@ impl HealthBook {
         let id = bdf.to_string();
         let ports = ports.map_err(|trouble| match trouble {
             NicReadError::Unreadable(message) => LinkFault { reason: LINK_DOWN, message },
-            NicReadError::Hangs(message) => LinkFault { reason: "NicTimeout", message },
+            NicReadError::Hangs(message) => LinkFault { reason: HealthReason::NicTimeout, message },
         });
         let down = |message| Err(LinkFault { reason: LINK_DOWN, message });
         let up = ports.and_then(|ports| {
@@ -328,12 +328,12 @@ impl HealthBook {
         self.node_condition = self.suspicion.node().map(|out| Condition {
             type_: inventory::DeviceStatus::SUSPECT.to_owned(),
             status: "True".to_owned(),
-            reason: "MachineFailedPods".to_owned(),
+            reason: ConditionReason::MachineFailedPods.word().to_owned(),
             message: message(out),
             last_transition_time: Time(to_seconds(at(out.since, now))),
             observed_generation: None,
         });
-        let health = |out| DeviceHealth::bad("DeviceSuspect", message(out), at(out.since, now));
+        let health = |out| DeviceHealth::bad(HealthReason::DeviceSuspect, message(out), at(out.since, now));
         self.suspects = self.suspicion.devices().map(|(id, out)| (id.clone(), health(out))).collect();
         let known = |(blame, outages, out): (&Blame, u32, Option<&Outage>)| KnownOutage {
             blame: blame.clone(),
@@ -476,13 +476,13 @@ mod tests {
             book.faults(machine, now).into_values().next().map(|health| health.reason)
         };
         book.scanned(&machine, None, now);
-        assert_eq!(reason(&book, &machine).as_deref(), Some("NicTimeout"), "the scan had it from earlier, as it was");
+        assert_eq!(reason(&book, &machine), Some(HealthReason::NicTimeout), "the scan had it from earlier, as it was");
         machine.nic_faults.clear();
         assert!(!book.polled_ports(bdf, Err(NicReadError::Hangs("stuck".into())), now));
         let changes: Vec<bool> = (0..3).map(|_| book.polled_ports(bdf, Ok(std::slice::from_ref(&port)), now)).collect();
         assert_eq!((changes, reason(&book, &machine)), (vec![false, false, true], None));
         assert!(book.polled_ports(bdf, Err(NicReadError::Unreadable("gone".into())), now));
-        assert_eq!(reason(&book, &machine).as_deref(), Some("LinkDown"));
+        assert_eq!(reason(&book, &machine), Some(HealthReason::LinkDown));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::devices::{DeviceBody, NodeDevice};
 use super::kubelet::{Advertised, AdvertisedDevice, IdUnits};
 use super::options::AgentOptions;
 use super::options::MigStrategy;
-use baton_contract::{DeviceId, key};
+use baton_contract::{DeviceId, HealthReason, key};
 
 /// Devices that pods hold, by the resource name they were asked for under.
 pub type InUse = BTreeMap<Box<str>, BTreeSet<DeviceId>>;
@@ -81,7 +81,7 @@ fn names_of(device: &NodeDevice, options: &AgentOptions) -> Vec<String> {
     match &device.body {
         DeviceBody::Vf { apart: true, .. } if options.rdma => vec![options.rdma_vf_resource.clone()],
         DeviceBody::Gpu { split: true, .. } | DeviceBody::Vf { .. } | DeviceBody::Nic { split: true, .. } => Vec::new(),
-        DeviceBody::Gpu { .. } if &*device.health.reason == "NotSplit" => Vec::new(),
+        DeviceBody::Gpu { .. } if device.health.reason == HealthReason::NotSplit => Vec::new(),
         DeviceBody::Gpu { .. } => {
             let shares = SHARES.iter().filter(|_| options.gpu_sharing);
             [key::NVIDIA_GPU].iter().chain(shares).map(|name| (*name).to_owned()).collect()

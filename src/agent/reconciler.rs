@@ -31,7 +31,7 @@ use super::shares::ShareGuard;
 use baton_cluster::inventory::Published;
 use baton_cluster::notice::{Notice, Notices, Subject};
 use baton_contract::inventory::DeviceStatus;
-use baton_contract::{DeviceId, ShareIsolation, key};
+use baton_contract::{ConditionReason, DeviceId, EventReason, ShareIsolation, key};
 use baton_decide::health::ServeOutcome;
 use baton_decide::shares::ShareOffer;
 use baton_hardware::driver::DriverFile;
@@ -561,9 +561,9 @@ impl DeviceReconciler {
                 continue;
             }
             let (reason, state) = if device.health.healthy {
-                ("DeviceHealthy", "takes pods again")
+                (EventReason::DeviceHealthy, "takes pods again")
             } else {
-                ("DeviceUnhealthy", "takes no new pods")
+                (EventReason::DeviceUnhealthy, "takes no new pods")
             };
             self.context.notices.post(Notice {
                 subject: Subject::Node(self.context.options.node_name.as_str().into()),
@@ -586,21 +586,22 @@ impl DeviceReconciler {
         let now = self.book.node_condition().map(|condition| condition.message.clone());
         if now != self.suspect {
             self.context.metrics.suspect(now.is_some());
-            let words = (DeviceStatus::SUSPECT, "NodeTrusted", "pods with devices may come again");
+            let words = (EventReason::NodeSuspect, EventReason::NodeTrusted, "pods with devices may come again");
             self.post(now.as_deref(), words);
             self.suspect = now;
         }
         let now = self.shares.unavailable.as_deref().map(str::to_owned);
         if now != self.unavailable {
             self.context.metrics.shares_unavailable(now.is_some());
-            let words = (DeviceStatus::SHARES_UNAVAILABLE, "SharesAvailable", "pods with GPU shares may come again");
+            let words =
+                (EventReason::SharesUnavailable, EventReason::SharesAvailable, "pods with GPU shares may come again");
             self.post(now.as_deref(), words);
             self.unavailable = now;
         }
     }
 
     /// An event on the node: what is wrong, or that nothing is any more.
-    fn post(&self, wrong: Option<&str>, (bad, good, well): (&'static str, &'static str, &str)) {
+    fn post(&self, wrong: Option<&str>, (bad, good, well): (EventReason, EventReason, &str)) {
         let (warning, reason) = if wrong.is_some() { (true, bad) } else { (false, good) };
         let message = wrong.unwrap_or(well).to_owned();
         self.context.notices.post(Notice {
@@ -617,7 +618,7 @@ impl DeviceReconciler {
         Some(Condition {
             type_: DeviceStatus::SHARES_UNAVAILABLE.to_owned(),
             status: "True".to_owned(),
-            reason: "LimitsNotEnforced".to_owned(),
+            reason: ConditionReason::LimitsNotEnforced.word().to_owned(),
             message: why.to_owned(),
             last_transition_time: Time(to_seconds(self.unlimited_since)),
             observed_generation: None,

@@ -5,7 +5,7 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc;
 
-use baton_contract::{PodRef, tyjob};
+use baton_contract::{EventReason, PodRef, tyjob};
 
 /// Events that may wait to be written; further ones are dropped.
 const BACKLOG: usize = 256;
@@ -35,8 +35,8 @@ pub struct Notice {
     pub subject: Subject,
     /// `true` for `Warning`, `false` for `Normal`.
     pub warning: bool,
-    /// PascalCase, e.g. `AmbiguousAllocate`.
-    pub reason: &'static str,
+    /// Reason.
+    pub reason: EventReason,
     /// What was being done, e.g. `Allocate`.
     pub action: &'static str,
     /// What happened, why, what to do. Cut at 1 KiB.
@@ -73,13 +73,13 @@ impl Notices {
                 let subject = reference(&notice.subject);
                 let event = Event {
                     type_: if notice.warning { EventType::Warning } else { EventType::Normal },
-                    reason: notice.reason.to_owned(),
+                    reason: notice.reason.word().to_owned(),
                     note: Some(cut(notice.message)),
                     action: notice.action.to_owned(),
                     secondary: None,
                 };
                 if let Err(error) = recorder.publish(&event, &subject).await {
-                    tracing::debug!(reason = notice.reason, %error, "event not written");
+                    tracing::debug!(reason = notice.reason.word(), %error, "event not written");
                 }
             }
         });

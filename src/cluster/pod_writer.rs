@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::client::retry_after;
 use super::pod::LightPod;
 use super::selected_labels::SelectedLabels;
-use baton_contract::{PodKey, PodRef};
+use baton_contract::{ConditionReason, PodKey, PodRef};
 use baton_decide::scheduler::BindResult;
 use baton_decide::world::PodFacts;
 use baton_runtime::clock;
@@ -98,7 +98,7 @@ impl PodWriter {
     /// Says in the pod's conditions that it is preempted, and deletes it with its own grace period.
     pub async fn evict(&self, pod: &PodRef, message: &str) -> Result<(), kube::Error> {
         let condition = json!({
-            "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": message,
+            "type": "DisruptionTarget", "status": "True", "reason": ConditionReason::PreemptionByScheduler.word(), "message": message,
             "lastTransitionTime": format!("{:.0}", clock::wall()),
         });
         let patch = json!({"metadata": {"uid": pod.uid.as_str()}, "status": {"conditions": [condition]}});
@@ -127,11 +127,12 @@ impl PodWriter {
     pub async fn unscheduled(
         &self,
         pod: &PodRef,
-        reason: &str,
+        reason: ConditionReason,
         message: &str,
         since: Option<Timestamp>,
     ) -> Result<(), kube::Error> {
-        let mut condition = json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": message});
+        let mut condition =
+            json!({"type": "PodScheduled", "status": "False", "reason": reason.word(), "message": message});
         if let Some(since) = since {
             condition["lastTransitionTime"] = json!(format!("{since:.0}"));
         }

@@ -20,6 +20,7 @@ pub mod lock;
 pub mod name;
 pub mod quantity;
 pub mod quota;
+pub mod reason;
 pub mod request;
 pub mod shared;
 pub mod tyjob;
@@ -33,6 +34,7 @@ pub use id::{DeviceId, DeviceType, PodKey, PodRef, PodUid};
 pub use isolation::ShareIsolation;
 pub use lock::{Holder, LockFormat, LockRead, LockValue, print_bind_timestamp};
 pub use quantity::{Quantity, QuantityError};
+pub use reason::{ConditionReason, EventReason, HealthReason};
 pub use request::{ContainerRequest, GpuRequest, RdmaRequest, RequestError};
 pub use shared::Shared;
 

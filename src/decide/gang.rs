@@ -38,6 +38,7 @@ use crate::world::{PodId, Resources, Wake, World};
 use baton_contract::gang::{Committed, GangId, MatchPolicy, Mode, PodGroupStatus};
 
 use alike::{AntiAffinityTerms, MemberKind};
+use baton_contract::ConditionReason;
 pub use members::{is_ours, waiting};
 pub use policy::{GangPolicy, OnBindFailure};
 
@@ -93,7 +94,7 @@ pub struct GroupRecord {
     /// What explanations show.
     pub progress: GangProgress,
     /// Why it was not ready at the last review: reason and message.
-    pub not_ready: Option<(&'static str, String)>,
+    pub not_ready: Option<(ConditionReason, String)>,
     /// Why each of its gangs was not ready.
     reasons: Vec<NotReady>,
     /// How far each of its gangs had come when that was reported, see [`NotReady::step`].
@@ -103,7 +104,7 @@ pub struct GroupRecord {
     /// Monotonic time when the waiting time began.
     clock: Option<Duration>,
     /// Reason of the last event about why the group waits.
-    reported: Option<&'static str>,
+    reported: Option<ConditionReason>,
     /// Kinds of members that failed since the last useful event; they are tried last.
     failed: Vec<MemberKind>,
     /// The gangs at the last attempt that failed.

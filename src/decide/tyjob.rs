@@ -32,7 +32,7 @@ use jiff::Timestamp;
 use crate::scheduler::context::Context;
 use crate::world::PodId;
 use baton_contract::tyjob::ScheduleState;
-use baton_contract::{PodKey, Shared};
+use baton_contract::{ConditionReason, PodKey, Shared};
 
 use allowance::Allowance;
 use placement::{JobClass, JobFacts};
@@ -125,9 +125,9 @@ pub struct JobRecord {
     /// The last decision.
     pub state: Option<ScheduleState>,
     /// Reason and message of condition `Scheduled`, and the monotonic time of their report.
-    pub reported: Option<(&'static str, String, Duration)>,
+    pub reported: Option<(ConditionReason, String, Duration)>,
     /// Reason and message that are reported when the pause after the present ones is over.
-    pending: Option<(&'static str, String)>,
+    pending: Option<(ConditionReason, String)>,
     /// The last classification.
     pub class: JobClass,
     /// The job at the last review.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bdf::Bdf;
 use super::pci::PciPlace;
+use baton_contract::HealthReason;
 
 /// One physical GPU. Its identity is `uuid`; `index` and `minor` are only how the driver counts today.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -196,16 +197,16 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// One CamelCase word for conditions and metrics.
-    pub fn reason(&self) -> &'static str {
+    /// Reason of the condition.
+    pub fn reason(&self) -> HealthReason {
         match self {
-            Self::Lost => "Lost",
-            Self::ResetRequired => "ResetRequired",
-            Self::Gone => "Gone",
-            Self::Timeout(_) => "NvmlTimeout",
-            Self::Unlisted(_) => "Unlisted",
-            Self::Fabric(_) => "FabricNotReady",
-            Self::Other(_) => "NvmlError",
+            Self::Lost => HealthReason::Lost,
+            Self::ResetRequired => HealthReason::ResetRequired,
+            Self::Gone => HealthReason::Gone,
+            Self::Timeout(_) => HealthReason::NvmlTimeout,
+            Self::Unlisted(_) => HealthReason::Unlisted,
+            Self::Fabric(_) => HealthReason::FabricNotReady,
+            Self::Other(_) => HealthReason::NvmlError,
         }
     }
 }

@@ -55,12 +55,12 @@ impl Executor {
     /// pod), so effects need no order among each other, except the status writes of a pod before its Binding.
     pub fn perform(self: &Arc<Self>, effect: Effect) {
         if let Effect::Notice { pod, warning, reason, message } = effect {
-            tracing::debug!(pod = %pod.key, reason, message, "event");
+            tracing::debug!(pod = %pod.key, reason = reason.word(), message, "event");
             self.notices.post(Notice { subject: Subject::Pod(pod), warning, reason, action: "Scheduling", message });
             return;
         }
         if let Effect::JobNotice { job, warning, reason, message } = effect {
-            tracing::info!(job = %job.key, reason, message, "TYJob");
+            tracing::info!(job = %job.key, reason = reason.word(), message, "TYJob");
             let (namespace, name) = (job.key.namespace.to_string(), job.key.name.to_string());
             let subject = Subject::Job { namespace, name, uid: job.uid.to_string() };
             self.notices.post(Notice { subject, warning, reason, action: "Scheduling", message });

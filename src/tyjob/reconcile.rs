@@ -15,6 +15,7 @@ use baton_cluster::controller_writer::{JobWrite, JobWriter, PodMade};
 use baton_cluster::leadership::Leadership;
 use baton_cluster::notice::{Notice, Notices, Subject};
 use baton_cluster::tyjob::RawTyJob;
+use baton_contract::EventReason;
 use baton_contract::tyjob::{Stage, TyJob, condition};
 use baton_decide::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodView, step};
 use baton_runtime::{clock, words};
@@ -114,7 +115,7 @@ async fn try_reconcile(
             // so then, so an event does.
             for effect in &effects {
                 if let JobEffect::Event { warning: true, reason, message } = effect {
-                    record_event(context, &job, true, reason, message.clone());
+                    record_event(context, &job, true, *reason, message.clone());
                 }
             }
         }
@@ -284,7 +285,7 @@ impl ReconcileContext {
     }
 }
 
-fn record_event(context: &ReconcileContext, job: &TyJob, warning: bool, reason: &'static str, message: String) {
+fn record_event(context: &ReconcileContext, job: &TyJob, warning: bool, reason: EventReason, message: String) {
     let meta = &job.metadata;
     let subject = Subject::Job {
         namespace: meta.namespace.clone().unwrap_or_default(),

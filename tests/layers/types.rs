@@ -44,7 +44,7 @@ fn declared(tokens: &[TokenTree]) -> Vec<String> {
             in_tests = true;
         } else if name.as_deref().is_some_and(|word| TYPES.contains(&word)) {
             found.extend(ident(tokens.get(at + 1)).filter(|_| !in_tests));
-        } else if name.as_deref() == Some("word_enum") && punct(tokens.get(at + 1), '!') {
+        } else if matches!(name.as_deref(), Some("word_enum" | "reasons")) && punct(tokens.get(at + 1), '!') {
             let inner = inside(tokens.get(at + 2)).unwrap_or_default();
             let before = |body: usize| body.checked_sub(1).and_then(|name| ident(inner.get(name)));
             found.extend((0..inner.len()).filter(|body| inside(inner.get(*body)).is_some()).find_map(before));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::checkpoint::stored_answers;
 use super::ledger_file::{LedgerFile, LoadedLedger, StateDir};
 use super::service::HandoffService;
-use baton_contract::{PodKey, PodUid};
+use baton_contract::{EventReason, PodKey, PodUid};
 use baton_decide::handoff::rebuild::{adopt, rebuild};
 use baton_decide::handoff::verify::{ADMITTED_WITHOUT_DEVICES, verify};
 use baton_decide::handoff::{Ledger, PodListing, PodNotice, PodResources};
@@ -78,7 +78,7 @@ impl HandoffService {
 /// Runs until it is dropped: expires on every change of the pods, verifies every `period`.
 pub async fn run(service: Arc<HandoffService>, period: Duration) {
     let mut changes = service.context.view.changes();
-    let mut reported: BTreeSet<(PodUid, &'static str, String)> = BTreeSet::new();
+    let mut reported: BTreeSet<(PodUid, EventReason, String)> = BTreeSet::new();
     let mut next_verify = clock::mono() + clock::until_tick(period);
     loop {
         let wait = next_verify.saturating_sub(clock::mono());
@@ -156,7 +156,7 @@ async fn expire(service: &HandoffService) {
     }
 }
 
-async fn verify_once(service: &HandoffService, reported: &mut BTreeSet<(PodUid, &'static str, String)>) {
+async fn verify_once(service: &HandoffService, reported: &mut BTreeSet<(PodUid, EventReason, String)>) {
     let resources = service.context.pod_resources.list(clock::mono() + LIST_BUDGET).await;
     let Some(listing) = resources.listing() else { return };
     let found: Vec<PodNotice> = {
@@ -183,8 +183,8 @@ async fn verify_once(service: &HandoffService, reported: &mut BTreeSet<(PodUid, 
     let now: BTreeSet<_> = found.iter().map(|n| (n.pod.uid.clone(), n.reason, n.note.clone())).collect();
     for notice in found {
         if !reported.contains(&(notice.pod.uid.clone(), notice.reason, notice.note.clone())) {
-            tracing::warn!(pod = %notice.pod, reason = notice.reason, note = notice.note, "divergence");
-            service.context.metrics.divergences.get_or_create(&[("reason", notice.reason)]).inc();
+            tracing::warn!(pod = %notice.pod, reason = notice.reason.word(), note = notice.note, "divergence");
+            service.context.metrics.divergences.get_or_create(&[("reason", notice.reason.word())]).inc();
             service.context.api.report(notice);
         }
     }

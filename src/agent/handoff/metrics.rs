@@ -51,7 +51,7 @@ impl HandoffMetrics {
         };
         // An alert sees a counter grow only from a value that it has seen.
         for reason in verify::REASONS {
-            let _ = metrics.divergences.get_or_create(&[("reason", reason)]);
+            let _ = metrics.divergences.get_or_create(&[("reason", reason.word())]);
         }
         metrics
     }

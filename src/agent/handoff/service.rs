@@ -771,7 +771,7 @@ mod tests {
             unreachable!("the unlocker is only woken up")
         }
         fn report(&self, notice: PodNotice) {
-            self.0.lock().unwrap().push(notice.reason);
+            self.0.lock().unwrap().push(notice.reason.word());
         }
     }
 
@@ -780,7 +780,8 @@ mod tests {
         let ear = Arc::new(Ear::default());
         let after = Arc::new(FollowUp::new(ear.clone(), HandoffMetrics::new(&mut MetricSet::new("baton"))));
         let mut changes = after.changes.subscribe();
-        let notices = vec![PodNotice::new(PodRef::new("default", "p", "u"), "IdMismatch", "other ids".into())];
+        let reason = baton_contract::EventReason::DeviceIdMismatch;
+        let notices = vec![PodNotice::new(PodRef::new("default", "p", "u"), reason, "other ids".into())];
         after.spawn(ServedCall { what: "served", entry: None, how: "lock", mismatch: true, notices, entries: 3 });
         // The connection: ready to run when the call returns, and it has to wake up another task to write.
         let (seen, heard) = (changes.clone(), ear.clone());
@@ -791,7 +792,7 @@ mod tests {
         assert_eq!(connection.await.unwrap(), (0, 0));
         changes.changed().await.unwrap();
         after.until_lock_matters().await;
-        assert_eq!(*ear.0.lock().unwrap(), ["IdMismatch"]);
+        assert_eq!(*ear.0.lock().unwrap(), ["DeviceIdMismatch"]);
         assert_eq!((after.metrics.id_mismatches.get(), after.metrics.ledger_entries.get()), (1, 3));
     }
 }

@@ -11,6 +11,7 @@ use crate::scheduler::timers::Moment;
 use crate::scheduler::{Scheduler, other_scheduler_text, wants_of_another};
 use crate::world::Pod;
 use crate::world::gangs::{Gang, GroupId, Member, MemberState, NotReady, rule};
+use baton_contract::ConditionReason;
 use baton_contract::gang::{GangId, MatchPolicy, PodGroupPhase};
 
 /// An item of `/gangs`.
@@ -193,7 +194,7 @@ impl Scheduler {
         let enough = counts.placed() + counts.succeeded >= gang.config().min.unwrap_or(0).max(1);
         let placed = enough || !waits && progress.satisfied_once;
         let state = match &held {
-            Some(hold) if hold.reason() == "GangTimeout" => "marked",
+            Some(hold) if hold.reason() == ConditionReason::GangTimeout => "marked",
             Some(_) => "held",
             None if counts.live() == 0 => "finished",
             None if placed => "satisfied",
@@ -229,7 +230,7 @@ impl Scheduler {
         Some(GangExplanation {
             gang: id.to_string(),
             state: state.to_owned(),
-            reason: reason.or_else(|| waits.then_some("Unschedulable")).map(str::to_owned),
+            reason: reason.or_else(|| waits.then_some(ConditionReason::Unschedulable)).map(|reason| reason.to_string()),
             message,
             advice: advice(state, reason).to_owned(),
             group: self.world().gangs().of_group(group).map(|gang| standing(gang, progress.satisfied_once)).collect(),
@@ -296,7 +297,7 @@ fn standing(gang: &Gang, once: bool) -> GangStanding {
     }
 }
 
-fn advice(state: &str, reason: Option<&str>) -> &'static str {
+fn advice(state: &str, reason: Option<ConditionReason>) -> &'static str {
     match (state, reason) {
         ("otherScheduler", _) => {
             "create the pods again with spec.schedulerName of this scheduler: the field cannot be changed"
@@ -305,14 +306,14 @@ fn advice(state: &str, reason: Option<&str>) -> &'static str {
             "delete the marked pods so that their controller creates new ones, or remove the annotation \
              gang.scheduling.koordinator.sh/timeout from them"
         }
-        (_, Some("WaitingForPodGroup")) => "create the PodGroup that the pods name, in their namespace",
-        (_, Some("GangIncomplete")) => {
+        (_, Some(ConditionReason::WaitingForPodGroup)) => "create the PodGroup that the pods name, in their namespace",
+        (_, Some(ConditionReason::GangIncomplete)) => {
             "create the missing pods or gangs, remove scheduling gates, or lower the minimum; the gang is tried at once then"
         }
-        (_, Some("InvalidGang")) => {
+        (_, Some(ConditionReason::InvalidGang)) => {
             "correct name, groups, priority or schedulerName: they must be valid, the last two equal over the whole group"
         }
-        (_, Some("GangGroupMismatch")) => "let every gang of the group list the same gangs",
+        (_, Some(ConditionReason::GangGroupMismatch)) => "let every gang of the group list the same gangs",
         ("waiting" | "holding", _) => {
             "free or add what the root cause asks for, or lower the minimum; nothing else needs to be done, the gang is tried again \
              by itself"

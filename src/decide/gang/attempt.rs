@@ -20,6 +20,7 @@ use super::report::missing_resources;
 use super::search::{MEMBERS, search};
 use super::try_order::Aim;
 use super::{GangState, Gangs, TryOrder, UnfitMember};
+use baton_contract::ConditionReason;
 
 /// Orders that are tried with the members that are hardest to place first.
 const HARDEST_FIRST: usize = 8;
@@ -166,7 +167,7 @@ impl Gangs {
                 message = format!("{message}; {way}");
             }
         }
-        Reporter::conditions(cx, completing, "Unschedulable", message);
+        Reporter::conditions(cx, completing, ConditionReason::Unschedulable, message);
     }
 
     fn attempt_strict(&mut self, cx: &mut Context<'_>, group: &GroupId, aim: Aim) -> Attempt {

@@ -12,6 +12,7 @@ use baton_contract::gang::{TimeoutClock, key};
 
 use super::Gangs;
 use super::members::{clock_of, reserved_members, wait_of, waiting_members};
+use baton_contract::EventReason;
 
 /// The timeout annotation is written again after this time while the watch does not show it.
 const MARK_AGAIN: Duration = Duration::from_secs(5);
@@ -39,7 +40,7 @@ impl Gangs {
         let held = if starts { reserved_members(cx, group) } else { Vec::new() };
         if let Some(first) = held.first() {
             let message = format!("group {group} holds room for {} pods and waits for more", held.len());
-            cx.event(*first, false, "GangHold", message);
+            cx.event(*first, false, EventReason::GangHold, message);
         }
     }
 
@@ -63,7 +64,7 @@ impl Gangs {
             reserved_members(cx, group).first().copied().or_else(|| waiting_members(cx, group).first().copied());
         self.release_group(cx, group, &why);
         if let Some(first) = first {
-            cx.event(first, true, "GangTimeout", why);
+            cx.event(first, true, EventReason::GangTimeout, why);
         }
         if let Some(record) = self.groups.get_mut(group) {
             let members = cx.world.gangs().listing(group).flat_map(Gang::members);
@@ -100,7 +101,7 @@ impl Gangs {
             Reservations::release(cx, *id);
         }
         if let Some(first) = held.first() {
-            cx.event(*first, true, "GangHoldReleased", message);
+            cx.event(*first, true, EventReason::GangHoldReleased, message);
         }
         cx.wake(Wake::POD_FREED);
     }

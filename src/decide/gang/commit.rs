@@ -21,6 +21,7 @@ use baton_contract::key;
 use super::members::by_gang;
 use super::policy::OnBindFailure;
 use super::{Commit, GangState, Gangs, Route};
+use baton_contract::EventReason;
 
 /// First and longest backoff of a group after a Binding that was refused.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -83,7 +84,7 @@ impl Gangs {
         cx.stats.groups_satisfied += u64::from(quorum);
         if quorum && let Some(first) = held.first() {
             let message = format!("group {group} has room for {} pods: binding", held.len());
-            cx.event(*first, false, "GangSatisfied", message);
+            cx.event(*first, false, EventReason::GangSatisfied, message);
         }
         let members: BTreeSet<PodId> = held.iter().copied().collect();
         let unprepared = members.clone();
@@ -201,7 +202,7 @@ impl Gangs {
         }
         if let Some(first) = members.first() {
             let message = format!("room of {} pods given back: {why}", members.len());
-            cx.event(*first, true, "GangHoldReleased", message);
+            cx.event(*first, true, EventReason::GangHoldReleased, message);
         }
         match lost {
             Some(lost) => cx.steps.push(Step::BackOffGroup(lost)),
@@ -280,7 +281,7 @@ impl Gangs {
     /// A member could finally not be bound: `evictGang` evicts the others.
     pub fn member_failed(&mut self, cx: &mut Context<'_>, commit: u64, id: PodId, why: &str) {
         let Some(group) = self.commits.get(&commit).map(|commit| commit.group.clone()) else { return };
-        cx.event(id, true, "GangBindFailed", why.to_owned());
+        cx.event(id, true, EventReason::GangBindFailed, why.to_owned());
         if cx.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
             return;
         }

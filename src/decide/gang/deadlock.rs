@@ -13,6 +13,7 @@ use super::alike::MemberKind;
 use super::attempt::Attempt;
 use super::members::{SavedGroup, priority_of, waiting};
 use super::{Gangs, GroupRecord};
+use baton_contract::EventReason;
 
 /// Higher priority first, then the longest holding, then by id. The smaller one ranks higher.
 type HolderRank = (Reverse<i32>, Duration, GroupId);
@@ -176,7 +177,7 @@ impl Gangs {
             let first = waiting(cx.world, &cx.config.scheduler_names, group).next().map(|member| member.pod);
             if let Some(first) = first {
                 let message = format!("group {group} gave its room back: {why}");
-                cx.event(first, true, "GangHoldReleased", message);
+                cx.event(first, true, EventReason::GangHoldReleased, message);
             }
         }
     }

@@ -10,8 +10,8 @@ use crate::scheduler::reporter::Reporter;
 use crate::scheduler::reservations::Reservations;
 use crate::world::gangs::{Gang, GroupId, Warning, rule};
 use crate::world::{PodId, Resources, Wake};
-use baton_contract::Quantity;
 use baton_contract::gang::{GangId, MatchPolicy, TimeoutClock, key};
+use baton_contract::{ConditionReason, EventReason, Quantity};
 
 use super::members::{clock_of, is_ours, is_strict, pending_members, reserved_members, wait_of, waiting};
 use super::try_order::Aim;
@@ -35,8 +35,8 @@ impl Gangs {
             unfit.text = format!("{}; {way}", unfit.text);
         }
         let message = self.note_failure(cx, group, &unfit);
-        self.notice_waiting(cx, group, "Unschedulable", &message);
-        Reporter::conditions(cx, waiting, "Unschedulable", message);
+        self.notice_waiting(cx, group, ConditionReason::Unschedulable, &message);
+        Reporter::conditions(cx, waiting, ConditionReason::Unschedulable, message);
     }
 
     /// Parks a group that lacks room. Reservations of a NonStrict group stay, and its waiting time runs.
@@ -59,7 +59,7 @@ impl Gangs {
         }
         let message = self.note_failure(cx, group, &unfit);
         self.run_clock(cx, group, !held.is_empty());
-        self.notice_waiting(cx, group, "Unschedulable", &message);
+        self.notice_waiting(cx, group, ConditionReason::Unschedulable, &message);
         // Members with a reservation wait as well, for the same reason.
         let mut waiting = held;
         waiting.extend(pending_members(cx, group));
@@ -72,7 +72,7 @@ impl Gangs {
         {
             waiting.iter().for_each(|id| cx.reporter.end_pause(*id));
         }
-        Reporter::conditions(cx, waiting, "Unschedulable", message);
+        Reporter::conditions(cx, waiting, ConditionReason::Unschedulable, message);
     }
 
     /// Records the last failure and its root cause. Returns the message.
@@ -92,7 +92,7 @@ impl Gangs {
             return;
         };
         // The timeout was reported when it came.
-        if reason == "GangTimeout" {
+        if reason == ConditionReason::GangTimeout {
             if let Some(record) = self.groups.get_mut(group) {
                 record.reported = Some(reason);
             }
@@ -102,13 +102,13 @@ impl Gangs {
     }
 
     /// Reports why a group waits, once for as long as the reason stays.
-    fn notice_waiting(&mut self, cx: &mut Context<'_>, group: &GroupId, reason: &'static str, message: &str) {
+    fn notice_waiting(&mut self, cx: &mut Context<'_>, group: &GroupId, reason: ConditionReason, message: &str) {
         let Some(first) = waiting(cx.world, &cx.config.scheduler_names, group).next().map(|member| member.pod) else {
             return;
         };
         let Some(record) = self.groups.get_mut(group).filter(|record| record.reported != Some(reason)) else { return };
         record.reported = Some(reason);
-        cx.event(first, true, reason, message.to_owned());
+        cx.event(first, true, event_of(reason), message.to_owned());
     }
 
     /// Reports what is wrong with the declarations of a group, each warning once for as long as it lasts.
@@ -133,6 +133,18 @@ impl Gangs {
         for (pod, warning) in news {
             cx.event(pod, true, warning.reason(), warning.to_string());
         }
+    }
+}
+
+/// The event that goes with the condition of a group that waits.
+const fn event_of(reason: ConditionReason) -> EventReason {
+    match reason {
+        ConditionReason::GangIncomplete => EventReason::GangIncomplete,
+        ConditionReason::GangGroupMismatch => EventReason::GangGroupMismatch,
+        ConditionReason::WaitingForPodGroup => EventReason::WaitingForPodGroup,
+        ConditionReason::InvalidGang => EventReason::InvalidGang,
+        ConditionReason::GangTimeout => EventReason::GangTimeout,
+        _ => EventReason::Unschedulable,
     }
 }
 

@@ -8,7 +8,7 @@ use super::rebuild;
 use super::refusal::{AllocateRefusal, PodNotice};
 use super::validate;
 use crate::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
-use baton_contract::{ContainerRequest, PodKey, PodRef, PodUid, Quantity};
+use baton_contract::{ContainerRequest, EventReason, PodKey, PodRef, PodUid, Quantity};
 
 /// What the agent does with a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,7 +141,7 @@ fn serving(call: &AllocateCall<'_>, caller: &Caller<'_>, devices: validate::Serv
             ids.join(", "),
             served.join(", ")
         );
-        notices.push(PodNotice::new(pod.pod.clone(), "DeviceIdMismatch", note));
+        notices.push(PodNotice::new(pod.pod.clone(), EventReason::DeviceIdMismatch, note));
     }
     let slot = ContainerSlot::of(pod, &container.name);
     let entry =

@@ -4,7 +4,7 @@ use super::test_node::{TestNode, refused, served};
 use super::testing::{NODE, container, gpu_pod, grant, lock_of, pod, with_assignment};
 use super::*;
 use crate::pod::{ContainerKind, Deletion, HandoffPod, Phase};
-use baton_contract::{LockRead, PodUid, key};
+use baton_contract::{EventReason, LockRead, PodUid, key};
 
 const GPU: &str = key::NVIDIA_GPU;
 
@@ -86,7 +86,7 @@ fn two_pods_left_are_refused_by_both_names() {
     let outcome = node.gpu(&["GPU-0"]);
     let refusal = refused(&outcome);
     assert_eq!((refusal.rule, refusal.pods.len()), (AllocateRule::Ambiguous, 2));
-    assert!(refusal.notices().all(|notice| notice.reason == "AmbiguousAllocate"));
+    assert!(refusal.notices().all(|notice| notice.reason == EventReason::AmbiguousAllocate));
     assert!(refusal.text.contains("default/a") && refusal.text.contains("default/b"));
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::listing::{ListedContainers, ListedResources};
 use super::refusal::PodNotice;
 use crate::pod::{AssignmentText, HandoffPod};
-use baton_contract::{PodKey, PodUid};
+use baton_contract::{EventReason, PodKey, PodUid};
 
 /// Pods of one node, by uid. Two pods of one name can be here while one replaces the other.
 #[derive(Debug, Clone, Default)]
@@ -32,7 +32,7 @@ impl NodePods {
                 self.edited.insert(uid.clone(), pod.assignment.clone());
                 let note =
                     "the pod's device assignment was edited after the bind; the edit is ignored, the devices stay";
-                notice = Some(PodNotice::new(pod.pod.clone(), "AssignmentEdited", note.to_owned()));
+                notice = Some(PodNotice::new(pod.pod.clone(), EventReason::AssignmentEdited, note.to_owned()));
             }
             pod.assignment = known.assignment.clone();
         } else {
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(pods.apply(first.clone()), None);
         let edited = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-7"])]);
         let notice = pods.apply(edited.clone()).unwrap();
-        assert_eq!(notice.reason, "AssignmentEdited");
+        assert_eq!(notice.reason, EventReason::AssignmentEdited);
         assert_eq!(pods.apply(edited), None, "the same edit again");
         assert_eq!(pods.by_uid(&first.pod.uid).unwrap().assignment, first.assignment);
     }

@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-use baton_contract::PodRef;
 use baton_contract::word::word_enum;
+use baton_contract::{EventReason, PodRef};
 
 word_enum! {
     /// The rule that a call breaks.
@@ -119,7 +119,11 @@ impl AllocateRefusal {
 
     /// One event for each of its pods.
     pub fn notices(&self) -> impl Iterator<Item = PodNotice> + '_ {
-        let reason = if self.rule == AllocateRule::Ambiguous { "AmbiguousAllocate" } else { "AllocateRefused" };
+        let reason = if self.rule == AllocateRule::Ambiguous {
+            EventReason::AmbiguousAllocate
+        } else {
+            EventReason::AllocateRefused
+        };
         self.pods.iter().map(move |pod| PodNotice::new(pod.clone(), reason, self.text.clone()))
     }
 }
@@ -129,8 +133,8 @@ impl AllocateRefusal {
 pub struct PodNotice {
     /// The pod.
     pub pod: PodRef,
-    /// Reason in CamelCase, as `kubectl describe` shows it.
-    pub reason: &'static str,
+    /// Reason.
+    pub reason: EventReason,
     /// One sentence; never longer than an event's note may be.
     pub note: String,
 }
@@ -140,7 +144,7 @@ const MAX_NOTE: usize = 1000;
 
 impl PodNotice {
     /// A notice with its note cut to what an event can hold.
-    pub fn new(pod: PodRef, reason: &'static str, mut note: String) -> Self {
+    pub fn new(pod: PodRef, reason: EventReason, mut note: String) -> Self {
         note.truncate(note.floor_char_boundary(MAX_NOTE));
         Self { pod, reason, note }
     }

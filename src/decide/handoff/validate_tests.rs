@@ -7,7 +7,7 @@ use crate::lock::LockMode;
 use crate::pod::{ContainerKind, Deletion, HandoffPod};
 use crate::shares::{ShareOffer, ShareTerms};
 use baton_contract::hint::{AllocateStrategy, Counting};
-use baton_contract::{ShareIsolation, key};
+use baton_contract::{EventReason, ShareIsolation, key};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -212,7 +212,7 @@ fn without_a_running_watch_a_grant_rests_on_live_reads() {
 fn other_ids_than_the_assignment_are_told_or_rejected() {
     let a = one("a", "GPU-0");
     let AllocateOutcome::Serve(serving) = admitted(&a).gpu(&["GPU-7"]) else { panic!() };
-    assert!(serving.mismatch && serving.notices[0].reason == "DeviceIdMismatch");
+    assert!(serving.mismatch && serving.notices[0].reason == EventReason::DeviceIdMismatch);
     assert_eq!(serving.entry.devices().next().unwrap().as_str(), "GPU-0");
     let mut node = admitted(&a);
     node.policy.id_mismatch = IdMismatch::Reject;

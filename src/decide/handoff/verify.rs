@@ -10,14 +10,14 @@ use super::pods::NodePods;
 use super::rebuild::is_share;
 use super::refusal::PodNotice;
 use crate::pod::Phase;
-use baton_contract::{DeviceId, PodUid};
+use baton_contract::{DeviceId, EventReason, PodUid};
 
 /// The kubelet, the annotation and the ledger name different devices.
-pub const DIVERGENCE: &str = "DeviceDivergence";
+pub const DIVERGENCE: EventReason = EventReason::DeviceDivergence;
 /// A pod that runs without the devices that it asked for: the kubelet made no call.
-pub const ADMITTED_WITHOUT_DEVICES: &str = "AdmittedWithoutDevices";
+pub const ADMITTED_WITHOUT_DEVICES: EventReason = EventReason::AdmittedWithoutDevices;
 /// Reasons of the events that `verify` gives.
-pub const REASONS: [&str; 2] = [DIVERGENCE, ADMITTED_WITHOUT_DEVICES];
+pub const REASONS: [EventReason; 2] = [DIVERGENCE, ADMITTED_WITHOUT_DEVICES];
 
 /// Compares what the kubelet lists, what the pods' statuses name and what the annotations say with what was served; every
 /// finding is one event on the pod.
@@ -193,7 +193,7 @@ mod tests {
             found.into_iter().map(|notice| notice.reason).collect()
         };
         assert_eq!(reasons(&[("a", "main", GPU, &["GPU-1"])]), [DIVERGENCE]);
-        assert_eq!(reasons(&[("a", "main", GPU, &["GPU-0"])]), Vec::<&str>::new());
+        assert_eq!(reasons(&[("a", "main", GPU, &["GPU-0"])]), Vec::new());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::xid::{XidAction, XidPolicy};
+use baton_contract::HealthReason;
 
 /// XID that comes with a double-bit ECC error; the bare event is judged as it.
 const XID_DOUBLE_BIT_ECC: u64 = 48;
@@ -45,8 +46,8 @@ pub enum Observation {
     Wants(String),
     /// It did not answer as it should; the text says how.
     Bad {
-        /// One CamelCase word for conditions and metrics.
-        reason: &'static str,
+        /// Reason.
+        reason: HealthReason,
         /// What happened.
         message: String,
     },
@@ -64,21 +65,21 @@ pub enum FaultCause {
     },
     /// A probe or scan.
     Probe {
-        /// One CamelCase word.
-        reason: &'static str,
+        /// Reason.
+        reason: HealthReason,
         /// What happened.
         message: String,
     },
 }
 
 impl FaultCause {
-    /// The reason of the condition: one CamelCase word.
-    pub fn reason(&self) -> &'static str {
+    /// Reason of the condition.
+    pub fn reason(&self) -> HealthReason {
         match self {
-            Self::Xid { action: XidAction::NeedsReset, .. } => "XidNeedsReset",
-            Self::Xid { action: XidAction::NeedsReboot, .. } => "XidNeedsReboot",
-            Self::Xid { .. } => "Xid",
-            Self::Probe { reason, .. } => reason,
+            Self::Xid { action: XidAction::NeedsReset, .. } => HealthReason::XidNeedsReset,
+            Self::Xid { action: XidAction::NeedsReboot, .. } => HealthReason::XidNeedsReboot,
+            Self::Xid { .. } => HealthReason::Xid,
+            Self::Probe { reason, .. } => *reason,
         }
     }
 
@@ -215,7 +216,7 @@ impl GpuHealth {
         let Some(track) = self.gpus.get(uuid) else {
             let message = format!("{uuid} is not in this machine");
             return GpuStatus::Unhealthy {
-                cause: FaultCause::Probe { reason: "Gone", message },
+                cause: FaultCause::Probe { reason: HealthReason::Gone, message },
                 since: Duration::ZERO,
             };
         };
@@ -289,7 +290,7 @@ impl GpuHealth {
         let Some(track) = self.gpus.get_mut(uuid) else { return Vec::new() };
         let (reason, message) = match observation {
             Observation::Clean { stated } => return track.clean(uuid, *stated, rule, now),
-            Observation::Wants(message) => ("RecoveryActionPending", message),
+            Observation::Wants(message) => (HealthReason::RecoveryActionPending, message),
             Observation::Bad { reason, message } => (*reason, message),
         };
         let cause = FaultCause::Probe { reason, message: message.clone() };

@@ -11,7 +11,7 @@ fn s(seconds: u64) -> Duration {
 }
 
 fn lost() -> Observation {
-    Observation::Bad { reason: "Lost", message: "fell off the bus".into() }
+    Observation::Bad { reason: HealthReason::Lost, message: "fell off the bus".into() }
 }
 
 fn node(table: &[(u64, XidAction)]) -> GpuHealth {
@@ -31,7 +31,7 @@ fn an_xid_takes_its_gpu_out_and_no_other() {
     let seen = xid(&mut health, "GPU-a", 79, 5);
     assert_eq!((seen.xid, seen.action, seen.changes.len()), (79, XidAction::Unhealthy, 1));
     let GpuStatus::Unhealthy { cause, since } = health.status("GPU-a", None) else { panic!("healthy") };
-    assert_eq!((cause.reason(), cause.xid(), since), ("Xid", Some(79), s(5)));
+    assert_eq!((cause.reason(), cause.xid(), since), (HealthReason::Xid, Some(79), s(5)));
     assert!(health.status("GPU-b", None).is_healthy());
     assert_eq!(health.ailing().collect::<Vec<_>>(), ["GPU-a"]);
 }
@@ -119,7 +119,7 @@ fn a_lost_gpu_is_out_at_the_first_bad_probe() {
     let changes = health.observe("GPU-b", &lost(), s(3));
     assert_eq!(changes.len(), 1);
     let GpuStatus::Unhealthy { cause, .. } = &changes[0].status else { panic!("healthy") };
-    assert_eq!((cause.reason(), cause.to_string().as_str()), ("Lost", "fell off the bus"));
+    assert_eq!((cause.reason(), cause.to_string().as_str()), (HealthReason::Lost, "fell off the bus"));
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn the_worst_cause_is_kept_and_the_time_is_that_of_the_first() {
     assert_eq!(xid(&mut health, "GPU-a", 79, 2).changes.len(), 1, "a worse cause is reported");
     assert_eq!(xid(&mut health, "GPU-a", 62, 3).changes, []);
     let GpuStatus::Unhealthy { cause, since } = health.status("GPU-a", None) else { panic!("healthy") };
-    assert_eq!((cause.reason(), since), ("XidNeedsReboot", s(1)));
+    assert_eq!((cause.reason(), since), (HealthReason::XidNeedsReboot, s(1)));
 }
 
 #[test]

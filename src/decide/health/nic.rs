@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use baton_contract::HealthReason;
 use baton_contract::word::word_enum;
 
 word_enum! {
@@ -35,8 +36,8 @@ const GOOD_POLLS: u32 = 3;
 /// Why a NIC is out of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkFault {
-    /// One word.
-    pub reason: &'static str,
+    /// Reason.
+    pub reason: HealthReason,
     /// What was seen.
     pub message: String,
 }
@@ -97,7 +98,7 @@ mod tests {
     const NIC: &str = "0000:3b:00.0";
 
     fn down() -> LinkFault {
-        LinkFault { reason: "LinkDown", message: "port 1 is Down".into() }
+        LinkFault { reason: HealthReason::LinkDown, message: "port 1 is Down".into() }
     }
 
     fn poll(health: &mut NicHealth, up: bool, at: u64) -> Option<bool> {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::lock::{HolderState, Intent, LockMode, Missing, ReleaseReason};
 use crate::world::{NodeId, PodId, Wake};
-use baton_contract::{LockRead, PodKey, PodUid, key, print_bind_timestamp};
+use baton_contract::{EventReason, LockRead, PodKey, PodUid, key, print_bind_timestamp};
 
 use super::context::{BindEvent, Context, Step};
 use super::effect::{BindResult, Effect, Effects, LockResult, Ticket};
@@ -464,7 +464,7 @@ impl Binder {
         // The scheduler that requested the bind writes the event itself.
         if !self.answer(id, BindVerdict::Bound) {
             let message = format!("Successfully assigned {} to {}", attempt.pod.key, attempt.node_name);
-            cx.event(id, false, "Scheduled", message);
+            cx.event(id, false, EventReason::Scheduled, message);
         }
         if let Some(pod) = cx.world.pod(id) {
             let waited = cx.now.wall.duration_since(pod.facts.handoff.created);

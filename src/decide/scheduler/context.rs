@@ -20,6 +20,7 @@ use super::select::choose::{NodeChoice, choose};
 use super::select::index::Index;
 use super::settings::{Config, NodeSearch, Stats};
 use super::timers::{Moment, Timers};
+use baton_contract::{ConditionReason, EventReason};
 
 /// Id of a pod that is judged and does not exist yet.
 pub const NEW_POD: PodId = PodId(u64::MAX);
@@ -77,7 +78,7 @@ pub enum Step {
     /// Run the Permit rules for a reserved pod, and start its bind attempt if they allow it.
     Permit(PodId),
     /// Report why a pod waits: by its condition, and by an event unless its gang reports for it.
-    Report(PodId, &'static str, Arc<str>),
+    Report(PodId, ConditionReason, Arc<str>),
     /// Try jobs that wait for room: some is free.
     RoomFreed,
     /// Queue the prepared members of a commit for their locks.
@@ -149,7 +150,7 @@ impl Context<'_> {
     }
 
     /// Writes an event about a pod.
-    pub fn event(&mut self, id: PodId, warning: bool, reason: &'static str, message: String) {
+    pub fn event(&mut self, id: PodId, warning: bool, reason: EventReason, message: String) {
         if let Some(pod) = self.world.pod(id) {
             self.effects.push(Effect::Notice { pod: pod.facts.handoff.pod.clone(), warning, reason, message });
         }

@@ -18,6 +18,7 @@ use super::rules::View;
 use super::rules::plugins::device_fit;
 use super::select::choose::{judge, prepare};
 use super::timers::Timer;
+use baton_contract::EventReason;
 
 /// When and how much is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -297,7 +298,7 @@ impl Earmark {
     fn announce(&self, cx: &mut Context<'_>) -> String {
         let text = self.text(cx.world);
         if let Some(first) = self.members.first() {
-            cx.event(*first, false, "Earmarked", text.clone());
+            cx.event(*first, false, EventReason::Earmarked, text.clone());
         }
         text
     }

@@ -9,7 +9,7 @@ use crate::tyjob::placement::JobIdentity;
 use crate::world::PodFacts;
 use crate::world::gangs::Owner;
 use baton_contract::gang::{GangId, PodGroupApi, PodGroupStatus};
-use baton_contract::{LockRead, PodKey, PodRef, PodUid, Shared};
+use baton_contract::{ConditionReason, EventReason, LockRead, PodKey, PodRef, PodUid, Shared};
 
 use super::rules::Annotations;
 use crate::tyjob::record::{JobScheduleStatus, JobWriteResult};
@@ -139,7 +139,7 @@ pub enum Effect {
         /// Pod.
         pod: PodRef,
         /// Condition reason.
-        reason: &'static str,
+        reason: ConditionReason,
         /// Condition message; members of one gang share it.
         message: Arc<str>,
         /// The condition becomes False with this write, as far as is known.
@@ -162,8 +162,8 @@ pub enum Effect {
         job: JobIdentity,
         /// `Warning` or `Normal`.
         warning: bool,
-        /// PascalCase.
-        reason: &'static str,
+        /// Reason.
+        reason: EventReason,
         /// Text.
         message: String,
     },
@@ -173,8 +173,8 @@ pub enum Effect {
         pod: PodRef,
         /// `Warning` or `Normal`.
         warning: bool,
-        /// PascalCase.
-        reason: &'static str,
+        /// Reason.
+        reason: EventReason,
         /// Text.
         message: String,
     },

@@ -8,6 +8,7 @@ use crate::world::{Place, Pod, PodId, World};
 
 use super::context::Context;
 use super::timers::Timer;
+use baton_contract::EventReason;
 
 /// How long such a pod waits unbound before it is reported: its own scheduler may bind it meanwhile.
 pub const OTHER_SCHEDULER_AFTER: Duration = Duration::from_secs(30);
@@ -88,7 +89,7 @@ impl OtherSchedulers {
         let Some(key) = cx.other_schedulers.controller_of.get(&id) else { return };
         let Some(controller) = cx.other_schedulers.controllers.get_mut(key) else { return };
         if !std::mem::replace(&mut controller.reported, true) {
-            cx.event(id, true, "NotScheduledByBaton", text);
+            cx.event(id, true, EventReason::NotScheduledByBaton, text);
         }
     }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use crate::world::gangs::{Gang, GroupId};
 use crate::world::{NodeId, Place, Pod, PodId, Wake, World};
-use baton_contract::PodUid;
+use baton_contract::{EventReason, PodUid};
 
 use super::context::Context;
 use super::effect::Effect;
@@ -134,7 +134,7 @@ impl Preemption {
             cx.effects.push(Effect::Notice {
                 pod: reference.clone(),
                 warning: false,
-                reason: "Preempted",
+                reason: EventReason::Preempted,
                 message: message.clone(),
             });
             cx.effects.push(Effect::Evict { pod: reference, message });

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::world::PodId;
 use crate::world::gangs::Warning;
-use baton_contract::PodUid;
+use baton_contract::{ConditionReason, EventReason, PodUid};
 
 use super::context::{Context, Step};
 use super::effect::Effect;
@@ -20,7 +20,8 @@ const REWRITE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 /// What was last written for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Reported {
-    reason: &'static str,
+    /// `None` while the pod is being bound.
+    reason: Option<ConditionReason>,
     message: Arc<str>,
     /// When; `None` where the next message is written at once.
     at: Option<Duration>,
@@ -47,13 +48,13 @@ pub struct Reporter {
 impl Reporter {
     /// Reports why a pod waits: a new reason at once, another message of the same reason at most once per pause. `alone`: no gang
     /// reports for the pod, so a new reason is an event as well.
-    pub fn report(cx: &mut Context<'_>, id: PodId, reason: &'static str, message: &Arc<str>, alone: bool) {
+    pub fn report(cx: &mut Context<'_>, id: PodId, reason: ConditionReason, message: &Arc<str>, alone: bool) {
         let Some(found) = cx.world.pod(id) else { return };
         if cx.reporter.reason(id) != Some(reason) {
             let member = found.facts.spec.gang.is_some();
             // A pod with a bad name is a member of no gang, so no gang reports for it.
-            let invalid = member && reason == "InvalidGang" && cx.world.gangs().gang_of(id).is_none();
-            let event = if invalid { reason } else { "FailedScheduling" };
+            let invalid = member && reason == ConditionReason::InvalidGang && cx.world.gangs().gang_of(id).is_none();
+            let event = if invalid { EventReason::InvalidGang } else { EventReason::FailedScheduling };
             let flag = cx.world.gangs().defaults().scheduling_groups;
             let declared = found.facts.spec.gang.iter().filter(|_| invalid).flat_map(|gang| gang.all_warnings(flag));
             let names = declared.filter(|warning| matches!(&**warning, Warning::TwoNames { .. }));
@@ -69,7 +70,7 @@ impl Reporter {
     }
 
     /// Writes only the condition: the pod's gang writes the event.
-    pub fn condition(cx: &mut Context<'_>, id: PodId, reason: &'static str, message: &Arc<str>) {
+    pub fn condition(cx: &mut Context<'_>, id: PodId, reason: ConditionReason, message: &Arc<str>) {
         let Some(found) = cx.world.pod(id) else { return };
         let member = found.facts.spec.gang.is_some();
         let pause = if member { cx.config.gangs.condition_pause } else { cx.config.condition_pause };
@@ -78,7 +79,7 @@ impl Reporter {
         let first = match cx.reporter.reported.entry(id) {
             Entry::Vacant(entry) => {
                 entry.insert(Reported {
-                    reason,
+                    reason: Some(reason),
                     message: Arc::clone(message),
                     at: Some(now),
                     rules: Box::default(),
@@ -91,23 +92,24 @@ impl Reporter {
             }
             Entry::Occupied(mut entry) => {
                 let reported = entry.get_mut();
-                if reported.reason == reason && reported.lost {
+                if reported.reason == Some(reason) && reported.lost {
                     // The repeated write takes the latest message.
                     reported.pending = Some(Arc::clone(message));
                     return;
                 }
-                if reported.reason == reason && reported.message == *message {
+                if reported.reason == Some(reason) && reported.message == *message {
                     reported.pending = None;
                     return;
                 }
-                let open = reported.at.map(|at| at + pause).filter(|open| reported.reason == reason && now < *open);
+                let open =
+                    reported.at.map(|at| at + pause).filter(|open| reported.reason == Some(reason) && now < *open);
                 if let Some(open) = open {
                     reported.pending = Some(Arc::clone(message));
                     cx.timers.set(open, Timer::Report(id));
                     return;
                 }
                 (reported.reason, reported.message, reported.at, reported.pending) =
-                    (reason, Arc::clone(message), Some(now), None);
+                    (Some(reason), Arc::clone(message), Some(now), None);
                 // If the first write was lost, this one is the first.
                 reported.first &= reported.lost;
                 (reported.lost, reported.failures) = (false, 0);
@@ -118,7 +120,12 @@ impl Reporter {
     }
 
     /// [`Reporter::condition`] for members of one gang, with one message.
-    pub fn conditions(cx: &mut Context<'_>, members: Vec<PodId>, reason: &'static str, message: impl Into<Arc<str>>) {
+    pub fn conditions(
+        cx: &mut Context<'_>,
+        members: Vec<PodId>,
+        reason: ConditionReason,
+        message: impl Into<Arc<str>>,
+    ) {
         let message = message.into();
         members.into_iter().for_each(|id| Self::condition(cx, id, reason, &message));
     }
@@ -131,8 +138,8 @@ impl Reporter {
     }
 
     /// Reason of the last condition.
-    pub fn reason(&self, id: PodId) -> Option<&'static str> {
-        self.reported.get(&id).map(|reported| reported.reason)
+    pub fn reason(&self, id: PodId) -> Option<ConditionReason> {
+        self.reported.get(&id).and_then(|reported| reported.reason)
     }
 
     /// The latest message about a waiting pod, and the rules that refused.
@@ -156,7 +163,7 @@ impl Reporter {
             self.reported.remove(&id);
             return;
         }
-        (reported.reason, reported.message, reported.rules, reported.pending) = ("", "".into(), Box::default(), None);
+        (reported.reason, reported.message, reported.rules, reported.pending) = (None, "".into(), Box::default(), None);
     }
 
     /// Forgets a pod that is bound or gone.
@@ -175,8 +182,7 @@ impl Reporter {
     /// Writes the pending message.
     pub fn due(cx: &mut Context<'_>, id: PodId) {
         let Some(reported) = cx.reporter.reported.get_mut(&id) else { return };
-        let Some(message) = reported.pending.take() else { return };
-        let reason = reported.reason;
+        let (Some(reason), Some(message)) = (reported.reason, reported.pending.take()) else { return };
         if !reported.lost {
             return cx.steps.push(Step::Report(id, reason, message));
         }
@@ -191,7 +197,7 @@ impl Reporter {
     pub fn condition_lost(cx: &mut Context<'_>, pod: &PodUid) {
         let Some(id) = cx.world.pod_id(pod) else { return };
         let Some(reported) = cx.reporter.reported.get_mut(&id) else { return };
-        if reported.reason.is_empty() {
+        if reported.reason.is_none() {
             return cx.reporter.forget(id);
         }
         reported.lost = true;

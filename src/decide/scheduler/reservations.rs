@@ -9,7 +9,7 @@ use crate::devices::Held;
 use crate::world::gangs::GroupId;
 use crate::world::volume::VolumePlan;
 use crate::world::{Node, NodeId, Pod, PodId, Wake, World};
-use baton_contract::{PodKey, Shared, key};
+use baton_contract::{ConditionReason, PodKey, Shared, key};
 
 use super::context::{Context, Step};
 use super::rules::points::ClaimedParts;
@@ -200,12 +200,12 @@ impl Reservations {
             Some(Outcome::Unfit(no) | Outcome::Never(no)) => {
                 Self::release(cx, id);
                 cx.queue.park(id, no.wake, cx.now.mono);
-                ("Unschedulable", no.text)
+                (ConditionReason::Unschedulable, no.text)
             }
             Some(Outcome::Fault(text)) => {
                 Self::release(cx, id);
                 cx.queue.fail(id, cx.now.mono);
-                ("SchedulerError", text)
+                (ConditionReason::SchedulerError, text)
             }
         };
         cx.steps.push(Step::Report(id, reason, text.into_owned().into()));

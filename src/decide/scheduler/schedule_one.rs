@@ -14,6 +14,7 @@ use super::reporter::Reporter;
 use super::reservations::Reservations;
 use super::rules::plugins::scheduling_gates;
 use super::select::choose::NodeChoice;
+use baton_contract::ConditionReason;
 
 /// Rule of pods that their TYJob holds back.
 const JOB: &str = "TYJob";
@@ -31,7 +32,7 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
         PlaceRoute::Waits(why) => {
             // The job wakes it.
             cx.queue.park(id, Wake::NONE, now);
-            Reporter::report(cx, id, "Unschedulable", &why.into(), gangs.is_alone(cx, id));
+            Reporter::report(cx, id, ConditionReason::Unschedulable, &why.into(), gangs.is_alone(cx, id));
             return cx.reporter.note_rules(id, [JOB]);
         }
     }
@@ -65,7 +66,7 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
         }
         NodeChoice::Nowhere(diagnosis) => {
             if diagnosis.pod.as_ref().is_some_and(|refusal| refusal.rule == scheduling_gates::NAME) {
-                // The API server writes the gate into the condition; an autoscaler that reads "Unschedulable" would add nodes.
+                // The API server writes the gate into the condition; an autoscaler that reads ConditionReason::Unschedulable would add nodes.
                 return cx.queue.park(id, diagnosis.wake, now);
             }
             cx.stats.unschedulable += 1;
@@ -85,17 +86,17 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
             {
                 message = format!("{message}; {kept}");
             }
-            Reporter::report(cx, id, "Unschedulable", &Arc::from(message), true);
+            Reporter::report(cx, id, ConditionReason::Unschedulable, &Arc::from(message), true);
             cx.reporter.note_rules(id, diagnosis.rules());
         }
         NodeChoice::WaitUntil(at, refusal) => {
             cx.queue.wait_until(id, at);
-            Reporter::report(cx, id, "Unschedulable", &refusal.text.into_owned().into(), true);
+            Reporter::report(cx, id, ConditionReason::Unschedulable, &refusal.text.into_owned().into(), true);
             cx.reporter.note_rules(id, [refusal.rule]);
         }
         NodeChoice::Fault(text) => {
             cx.queue.fail(id, now);
-            Reporter::report(cx, id, "SchedulerError", &text.into_owned().into(), true);
+            Reporter::report(cx, id, ConditionReason::SchedulerError, &text.into_owned().into(), true);
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::tyjob::TyJobs;
 use crate::world::gangs::{GangDefaults, Warning, clamp_sub_priority};
 use crate::world::{Changes, NodeId, Place, Pod, PodFacts, PodId, Wake, World, WorldEvent};
 use baton_contract::gang::{key, parse_sub_priority};
-use baton_contract::{PodRef, PodUid};
+use baton_contract::{ConditionReason, EventReason, PodRef, PodUid};
 
 use super::binder::{BindAnswer, Binder, Cancel, RequestId};
 use super::context::{BindEvent, Context, Sequence, Step};
@@ -439,8 +439,8 @@ impl Scheduler {
                 cx.queue.fail(pod, now.mono);
                 gangs.back_off_group_of(&mut cx, pod);
                 if !requested {
-                    cx.event(pod, true, "FailedBinding", why.clone());
-                    cx.steps.push(Step::Report(pod, "SchedulerError", why.into()));
+                    cx.event(pod, true, EventReason::FailedBinding, why.clone());
+                    cx.steps.push(Step::Report(pod, ConditionReason::SchedulerError, why.into()));
                 }
             }
         }
@@ -673,14 +673,18 @@ mod tests {
         let [first, second] = ["first", "second"].map(|name| add_pod(&mut scheduler, name));
         // A failed bind leaves a report of its pod.
         let failed = BindEvent::Failed { pod: first, commit: None, why: "refused".to_owned(), requested: false };
-        scheduler.steps = vec![Step::Bind(failed), Step::Report(second, "Unschedulable", "no room".into())];
+        scheduler.steps =
+            vec![Step::Bind(failed), Step::Report(second, ConditionReason::Unschedulable, "no room".into())];
         let mut effects = Effects::new();
         scheduler.route(NOW, &mut effects);
         let conditions = effects.iter().filter_map(|effect| match effect {
             Effect::Condition { pod, reason, .. } => Some((&*pod.key.name, *reason)),
             _ => None,
         });
-        assert_eq!(conditions.collect::<Vec<_>>(), [("first", "SchedulerError"), ("second", "Unschedulable")]);
+        assert_eq!(
+            conditions.collect::<Vec<_>>(),
+            [("first", ConditionReason::SchedulerError), ("second", ConditionReason::Unschedulable)]
+        );
         assert!(scheduler.steps.is_empty());
     }
 }

@@ -9,8 +9,8 @@ use crate::scheduler::context::{Context, NEW_POD};
 use crate::scheduler::queue::Item;
 use crate::scheduler::timers::{Moment, Timer};
 use crate::world::{Changes, Place};
-use baton_contract::PodKey;
 use baton_contract::tyjob::ScheduleState;
+use baton_contract::{ConditionReason, PodKey};
 
 use super::place::{claims, pod_to_place, reserve_at};
 use super::placement::{JobClass, JobFacts, Seat, Situation, classify, verdict};
@@ -71,7 +71,7 @@ impl TyJobs {
         for (key, why) in self.beyond_quota(cx.world, namespace, cx.now.wall) {
             self.release_places(cx, &key);
             let text = format!("its places are given back: {why}");
-            self.report(cx, &key, ScheduleState::Unscheduled, "QuotaLowered", text);
+            self.report(cx, &key, ScheduleState::Unscheduled, ConditionReason::QuotaLowered, text);
             self.changed.insert(key);
         }
         self.reconcile(cx);
@@ -231,7 +231,7 @@ impl TyJobs {
             JobClass::Resting => {
                 let placed = leader_created(cx, job);
                 let state = if placed { ScheduleState::ScheduledPartly } else { ScheduleState::Unscheduled };
-                self.report(cx, key, state, "StartLimit", resting.unwrap_or_default());
+                self.report(cx, key, state, ConditionReason::StartLimit, resting.unwrap_or_default());
             }
             JobClass::Over | JobClass::Invalid | JobClass::Unfit => {}
         }
@@ -300,8 +300,11 @@ fn record_of(job: &JobFacts, now: Moment) -> JobRecord {
     if void {
         // Reported at once, whether or not there is room for the present attempt.
         record.state = Some(ScheduleState::Unscheduled);
-        record.reported =
-            Some(("NewAttempt", format!("the places of attempt {} are to be found", job.attempt), now.mono));
+        record.reported = Some((
+            ConditionReason::NewAttempt,
+            format!("the places of attempt {} are to be found", job.attempt),
+            now.mono,
+        ));
         record.condition_since = Some((false, now.wall.round(Unit::Second).unwrap_or(now.wall)));
     }
     record

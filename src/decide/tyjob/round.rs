@@ -14,7 +14,7 @@ use crate::world::devices::request_of;
 use crate::world::spec::HostPort;
 use crate::world::{DeviceTotals, NodeId, Pod, PodId, Resources, Stock, Wake, World};
 use baton_contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, WorkerEnd};
-use baton_contract::{PodKey, key};
+use baton_contract::{ConditionReason, PodKey, key};
 
 use super::allowance::present;
 use super::place::{JobContext, claims, template_pod};
@@ -251,12 +251,17 @@ impl TyJobs {
             let places = &record.places;
             record.start.keep(|pod| places.contains_key(pod));
             let (reason, text) = match judged.state {
-                ScheduleState::ScheduledSucceed => ("Placed", format!("the leader and {total} workers have a place")),
+                ScheduleState::ScheduledSucceed => {
+                    (ConditionReason::Placed, format!("the leader and {total} workers have a place"))
+                }
                 _ if tally.leader => (
-                    "PlacedPartly",
+                    ConditionReason::PlacedPartly,
                     format!("the leader and {} of {total} workers have a place{refusal}", tally.workers),
                 ),
-                _ => ("PlacedPartly", format!("{} of {total} workers have a place{refusal}", tally.workers)),
+                _ => (
+                    ConditionReason::PlacedPartly,
+                    format!("{} of {total} workers have a place{refusal}", tally.workers),
+                ),
             };
             if news {
                 cx.stats.jobs_placed += 1;
@@ -283,7 +288,7 @@ impl TyJobs {
         let why = never_fits(cx, spec, job, needed);
         let Some(record) = self.records.get_mut(key) else { return false };
         record.unfit = why.map(|why| (record.unfit.as_ref().map_or(cx.now.mono, |(since, _)| *since), why));
-        self.report(cx, key, ScheduleState::Unscheduled, "Unschedulable", text);
+        self.report(cx, key, ScheduleState::Unscheduled, ConditionReason::Unschedulable, text);
         false
     }
 
@@ -299,7 +304,7 @@ impl TyJobs {
                 (record.unfit, record.nodes_changed) = (None, false);
                 record.class = JobClass::Unfit;
             }
-            self.report(cx, &key, ScheduleState::ScheduledFailed, "Unfit", why);
+            self.report(cx, &key, ScheduleState::ScheduledFailed, ConditionReason::Unfit, why);
         }
     }
 }

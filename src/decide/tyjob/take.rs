@@ -6,7 +6,7 @@ use crate::scheduler::preemption::Preemption;
 use crate::scheduler::reservations::Reservations;
 use crate::scheduler::select::choose::{NodeChoice, choose};
 use crate::world::{Place, Pod, PodId, Wake, World};
-use baton_contract::PodKey;
+use baton_contract::{ConditionReason, PodKey};
 
 use super::place::{pod_to_place, reserve_at};
 use super::placement::JobClass;
@@ -81,7 +81,7 @@ impl TyJobs {
         cx.queue.park(id, wake, cx.now.mono);
         cx.steps.push(Step::Report(
             id,
-            "Unschedulable",
+            ConditionReason::Unschedulable,
             format!("does not fit into its place of TYJob {key}: {text}").into(),
         ));
     }

@@ -8,8 +8,8 @@ use jiff::Unit;
 use crate::scheduler::context::Context;
 use crate::scheduler::effect::Effect;
 use crate::scheduler::timers::Timer;
-use baton_contract::PodKey;
 use baton_contract::tyjob::{Allocation, ScheduleState};
+use baton_contract::{ConditionReason, EventReason, PodKey};
 
 use super::placement::{JobFacts, JobIdentity, JobSpec, ScheduledCondition};
 use super::{JobRecord, JobScheduleStatus, JobWriteResult, TyJobs};
@@ -27,7 +27,7 @@ impl TyJobs {
         cx: &mut Context<'_>,
         key: &PodKey,
         state: ScheduleState,
-        reason: &'static str,
+        reason: ConditionReason,
         mut text: String,
     ) {
         let pause = cx.config.condition_pause;
@@ -54,10 +54,10 @@ impl TyJobs {
         record.state = Some(state);
         if turned {
             let (warning, reason) = match state {
-                ScheduleState::ScheduledSucceed => (false, "Scheduled"),
-                ScheduleState::ScheduledPartly => (false, "ScheduledPartly"),
-                ScheduleState::Unscheduled => (true, "FailedScheduling"),
-                ScheduleState::ScheduledFailed => (true, "Unfit"),
+                ScheduleState::ScheduledSucceed => (false, EventReason::Scheduled),
+                ScheduleState::ScheduledPartly => (false, EventReason::ScheduledPartly),
+                ScheduleState::Unscheduled => (true, EventReason::FailedScheduling),
+                ScheduleState::ScheduledFailed => (true, EventReason::Unfit),
             };
             let job = JobIdentity { key: key.clone(), uid: record.uid.clone() };
             cx.effects.push(Effect::JobNotice { job, warning, reason, message: text });
@@ -69,7 +69,7 @@ impl TyJobs {
     pub(super) fn report_placed(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) {
         let workers = job.spec.as_ref().map_or(0, JobSpec::workers);
         let text = format!("the leader and {workers} workers have a place");
-        self.report(cx, key, ScheduleState::ScheduledSucceed, "Placed", text);
+        self.report(cx, key, ScheduleState::ScheduledSucceed, ConditionReason::Placed, text);
     }
 
     /// Reports the pending message when the pause is over.
@@ -88,7 +88,7 @@ impl TyJobs {
             && job.stage.is_some()
             && !job.is_over()
         {
-            self.report(cx, key, ScheduleState::Unscheduled, "InvalidTemplate", why.to_string());
+            self.report(cx, key, ScheduleState::Unscheduled, ConditionReason::InvalidTemplate, why.to_string());
         }
     }
 
@@ -101,7 +101,7 @@ impl TyJobs {
         let state = job.state.unwrap_or(ScheduleState::Unscheduled);
         let text = "the job is being deleted: its places are released".to_owned();
         record.state = Some(state);
-        record.reported = Some(("Deleted", text, cx.now.mono));
+        record.reported = Some((ConditionReason::Deleted, text, cx.now.mono));
         record.condition_since = Some((false, cx.now.wall.round(Unit::Second).unwrap_or(cx.now.wall)));
         self.write_job(cx, key);
     }
@@ -179,7 +179,7 @@ fn status_of(job: &JobFacts, record: &JobRecord) -> Option<JobScheduleStatus> {
     let (holds, since) = record.condition_since.unwrap_or((false, job.created));
     let condition = match (&record.reported, &job.scheduled) {
         (Some((reason, message, _)), _) => {
-            ScheduledCondition { holds, reason: (*reason).into(), message: message.as_str().into(), since }
+            ScheduledCondition { holds, reason: reason.word().into(), message: message.as_str().into(), since }
         }
         // Adopted from an earlier leader: its message stays until the first report.
         (None, Some(condition)) => condition.clone(),

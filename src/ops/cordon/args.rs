@@ -11,7 +11,7 @@ use crate::config::print_yaml;
 use crate::live::Access;
 use crate::say::{UsageError, say};
 use crate::values;
-use baton_contract::Cordon;
+use baton_contract::{Cordon, EventReason};
 
 /// Longest reason.
 const REASON: usize = 256;
@@ -101,7 +101,7 @@ pub async fn cordon(args: CordonArgs) -> anyhow::Result<()> {
     target.check_node().await?;
     let cordon = Cordon { reason, until: end, by: user(&client).await };
     let before = target.cordon(&cordon).await?;
-    notice(&client, &target, "DeviceCordoned", target.sentence(&cordon.words())).await;
+    notice(&client, &target, EventReason::DeviceCordoned, target.sentence(&cordon.words())).await;
     let holders = target.holders(&common.agent_namespace).await?;
     if common.print(&target, Some(&cordon), &holders)? {
         return Ok(());
@@ -138,7 +138,7 @@ pub async fn uncordon(args: UncordonArgs) -> anyhow::Result<()> {
     let lifted = target.uncordon().await?;
     if let Some(cordon) = &lifted {
         let words = format!("returned by {}; it was {}", user(&client).await, cordon.words());
-        notice(&client, &target, "DeviceUncordoned", target.sentence(&words)).await;
+        notice(&client, &target, EventReason::DeviceUncordoned, target.sentence(&words)).await;
     }
     let path = target.path();
     if let Some(parents) = target.parents_cordon() {

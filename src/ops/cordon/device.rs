@@ -18,7 +18,7 @@ use baton_cluster::cordon::{CordonWrite, write_cordons};
 use baton_cluster::notice::{Notice, Notices, Subject};
 use baton_cluster::pod::LightPod;
 use baton_contract::inventory::{Device, DeviceInfo};
-use baton_contract::{AgentStatus, Cordon, Cordons, DeviceId, PodRef, key};
+use baton_contract::{AgentStatus, Cordon, Cordons, DeviceId, EventReason, PodRef, key};
 use baton_runtime::clock;
 
 /// Writes that others may come before.
@@ -225,7 +225,7 @@ pub struct HolderPod {
 }
 
 /// Shows in `kubectl describe node`. An event that cannot be written is no failure of the command.
-pub async fn notice(client: &Client, target: &CordonTarget, reason: &'static str, message: String) {
+pub async fn notice(client: &Client, target: &CordonTarget, reason: EventReason, message: String) {
     let (notices, writer) = Notices::start(client.clone(), "baton", &target.node, async || {});
     let subject = Subject::Node(target.node.as_str().into());
     notices.post(Notice { subject, warning: false, reason, action: "Cordon", message });

@@ -12,7 +12,7 @@ use crate::get::plain;
 use crate::say::{remark, say};
 use baton_cluster::client::said;
 use baton_cluster::cordon::{Eviction, evict};
-use baton_contract::{Cordon, PodUid};
+use baton_contract::{Cordon, EventReason, PodUid};
 use baton_runtime::clock;
 
 /// The pods are looked at, and evictions tried, this often.
@@ -47,7 +47,7 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
         before
     } else {
         target.cordon(&cordon).await?;
-        notice(&client, &target, "DeviceCordoned", target.sentence(&cordon.words())).await;
+        notice(&client, &target, EventReason::DeviceCordoned, target.sentence(&cordon.words())).await;
         cordon
     };
     let deadline = clock::mono() + timeout;

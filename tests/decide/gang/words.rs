@@ -9,7 +9,7 @@ use baton::decide::gang::{GangPolicy, OnBindFailure};
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
 use baton::decide::world::gangs::{
-    DeclarationSource, Declared, DeclaredFields, Gang, GangConfig, GangDefaults, MemberState, PodGroupFacts, Warning,
+    DeclarationSource, Declared, DeclaredFields, Gang, GangConfig, GangDefaults, MemberState, PodGroupFacts,
 };
 use baton::decide::world::{PodFacts, Resources, WorldEvent, WorldPolicy};
 
@@ -204,7 +204,7 @@ fn the_first_name_counts_and_a_second_one_warns() {
     let named = |pairs: &[(&str, &str)]| {
         let said = declared("ml", &keys(pairs)).unwrap();
         let gang = said.named(false).unwrap().gang.clone().unwrap().name().to_owned();
-        (gang, said.warnings.iter().map(Warning::reason).collect::<Vec<_>>())
+        (gang, said.warnings.iter().map(|warning| warning.reason().word()).collect::<Vec<_>>())
     };
     let conflict = vec!["GangNameConflict"];
     assert_eq!(named(&[(&own, "e"), (&name, "d")]), ("d".to_owned(), conflict.clone()));
@@ -229,7 +229,7 @@ fn scheduling_group_names_a_gang_only_behind_its_flag() {
     let said = Declared::read(&source, || None).unwrap();
     let name = |flag| said.named(flag).unwrap().gang.clone().unwrap().to_string();
     assert_eq!((name(true), name(false)), ("ml/first".to_owned(), "ml/other".to_owned()));
-    let reasons = |flag| said.all_warnings(flag).map(|warning| warning.reason()).collect::<Vec<_>>();
+    let reasons = |flag| said.all_warnings(flag).map(|warning| warning.reason().word()).collect::<Vec<_>>();
     assert_eq!((reasons(true), reasons(false)), (vec!["GangNameConflict"], vec![]), "two names, where both are read");
 
     let defaults = GangDefaults { scheduling_groups: true, ..GangDefaults::default() };

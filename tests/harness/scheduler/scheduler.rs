@@ -517,7 +517,7 @@ impl TestScheduler {
             }
             Effect::Condition { pod, message, reason, .. } => {
                 self.condition_writes += 1;
-                self.reasons.insert(pod.key.name.to_string(), reason);
+                self.reasons.insert(pod.key.name.to_string(), reason.word());
                 self.conditions.insert(pod.key.name.to_string(), message.as_ref().to_owned());
             }
             Effect::WriteJob { job, version, status } => {
@@ -526,8 +526,8 @@ impl TestScheduler {
                 self.report(EffectResult::JobWritten { job, result });
             }
             Effect::RateMix(sample) => self.report(EffectResult::Tables(Box::new(sample.tables()))),
-            Effect::JobNotice { job, reason, .. } => self.notices.push((job.key.name.to_string(), reason)),
-            Effect::Notice { pod, reason, .. } => self.notices.push((pod.key.name.to_string(), reason)),
+            Effect::JobNotice { job, reason, .. } => self.notices.push((job.key.name.to_string(), reason.word())),
+            Effect::Notice { pod, reason, .. } => self.notices.push((pod.key.name.to_string(), reason.word())),
         }
     }
 

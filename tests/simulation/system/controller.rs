@@ -557,7 +557,7 @@ impl System {
         let Some(under_way) = term.busy.get_mut(key) else { return };
         while let Some(effect) = under_way.effects.pop_front() {
             match effect {
-                JobEffect::Event { reason, .. } => self.history.sometimes(reason),
+                JobEffect::Event { reason, .. } => self.history.sometimes(reason.word()),
                 JobEffect::Wake { at } => under_way.wake = Some(under_way.wake.map_or(at, |wake| wake.min(at))),
                 effect => return self.send_for_job(at, key, What::Effect(effect)),
             }

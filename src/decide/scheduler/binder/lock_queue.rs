@@ -9,7 +9,7 @@ use crate::scheduler::context::Context;
 use crate::scheduler::reporter::Reporter;
 use crate::scheduler::timers::Timer;
 use crate::world::{Node, NodeId, PodId};
-use baton_contract::LockRead;
+use baton_contract::{ConditionReason, EventReason, LockRead};
 
 use super::attempt::{BindAttempt, BindStage};
 use super::{Binder, Outlook, ReportedLock};
@@ -19,8 +19,6 @@ use super::{Binder, Outlook, ReportedLock};
 const CHECK_PERIOD: Duration = Duration::from_secs(5);
 /// A longer wait is reported even if the queue moves.
 const SLOW_WAIT: Duration = Duration::from_secs(30);
-/// Reason of the condition and of the event.
-const REASON: &str = "WaitingForNodeLock";
 
 impl Binder {
     /// Sets the timer for the next check of a queue in which pods wait.
@@ -63,10 +61,10 @@ impl Binder {
                 .into(),
             };
             for id in late {
-                if cx.reporter.reason(id) != Some(REASON) {
-                    cx.event(id, false, REASON, text.as_ref().to_owned());
+                if cx.reporter.reason(id) != Some(ConditionReason::WaitingForNodeLock) {
+                    cx.event(id, false, EventReason::WaitingForNodeLock, text.as_ref().to_owned());
                 }
-                Reporter::condition(cx, id, REASON, &text);
+                Reporter::condition(cx, id, ConditionReason::WaitingForNodeLock, &text);
             }
         }
         self.watch_queue(cx, node_id);

@@ -11,7 +11,7 @@ use crate::scheduler::context::{Context, Step};
 use crate::scheduler::effect::{Effect, LockResult};
 use crate::scheduler::timers::Timer;
 use crate::world::{Node, NodeId, Place, Pod, PodId};
-use baton_contract::{LockRead, PodKey, PodRef, PodUid};
+use baton_contract::{EventReason, LockRead, PodKey, PodRef, PodUid};
 
 use super::{Binder, MOST_DELETIONS, SUSPENDED};
 
@@ -247,14 +247,19 @@ impl Binder {
                 let message = format!(
                     "not deleted, although {why}: {MOST_DELETIONS} pods were deleted within a minute; see `baton get locks`"
                 );
-                cx.effects.push(Effect::Notice { pod, warning: true, reason: "FenceSuspended", message });
+                cx.effects.push(Effect::Notice { pod, warning: true, reason: EventReason::FenceSuspended, message });
             }
             return;
         }
         cx.stats.fenced += 1;
         self.locks.fenced.insert(pod.uid.clone(), now);
         let message = format!("deleted: {why}");
-        cx.effects.push(Effect::Notice { pod: pod.clone(), warning: true, reason: "ExpiredLockHolder", message });
+        cx.effects.push(Effect::Notice {
+            pod: pod.clone(),
+            warning: true,
+            reason: EventReason::ExpiredLockHolder,
+            message,
+        });
         cx.effects.push(Effect::Fence { pod, node: name, age });
     }
 

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use super::effect::JobEffect;
 use super::view::{JobView, PodView};
 use baton_contract::tyjob::{Allocation, Stage, TyJobSpec, TyJobStatus};
+use baton_contract::{ConditionReason, EventReason};
 
 /// Nodes that `status.nodes` names; the rest are counted.
 const NODES_SHOWN: usize = 8;
@@ -54,7 +55,7 @@ impl<'a> Draft<'a> {
         self.status.allocations.iter().find(|place| place.pod == pod && place.attempt == attempt)
     }
 
-    pub fn event(&mut self, warning: bool, reason: &'static str, message: String) {
+    pub fn event(&mut self, warning: bool, reason: EventReason, message: String) {
         self.effects.push(JobEffect::Event { warning, reason, message });
     }
 
@@ -89,7 +90,14 @@ impl<'a> Draft<'a> {
 const MAX_MESSAGE: usize = 1024;
 
 /// Sets a condition. The time of transition is kept unless the status changes. Returns whether the status changed.
-pub fn set(status: &mut TyJobStatus, kind: &str, holds: bool, reason: &str, message: &str, now: Timestamp) -> bool {
+pub fn set(
+    status: &mut TyJobStatus,
+    kind: &str,
+    holds: bool,
+    reason: ConditionReason,
+    message: &str,
+    now: Timestamp,
+) -> bool {
     let word = if holds { "True" } else { "False" };
     let message = &message[..message.floor_char_boundary(MAX_MESSAGE)];
     if let Some(found) = status.conditions.iter_mut().find(|condition| condition.type_ == kind) {
@@ -98,14 +106,14 @@ pub fn set(status: &mut TyJobStatus, kind: &str, holds: bool, reason: &str, mess
             word.clone_into(&mut found.status);
             found.last_transition_time = Time(now);
         }
-        reason.clone_into(&mut found.reason);
+        reason.word().clone_into(&mut found.reason);
         message.clone_into(&mut found.message);
         return turned;
     }
     status.conditions.push(Condition {
         type_: kind.to_owned(),
         status: word.to_owned(),
-        reason: reason.to_owned(),
+        reason: reason.word().to_owned(),
         message: message.to_owned(),
         last_transition_time: Time(now),
         observed_generation: None,
@@ -114,7 +122,7 @@ pub fn set(status: &mut TyJobStatus, kind: &str, holds: bool, reason: &str, mess
 }
 
 /// Turns a condition that holds to `False`; one that was never set stays unset.
-pub fn clear(status: &mut TyJobStatus, kind: &str, reason: &str, message: &str, now: Timestamp) {
+pub fn clear(status: &mut TyJobStatus, kind: &str, reason: ConditionReason, message: &str, now: Timestamp) {
     if status.holds(kind) {
         set(status, kind, false, reason, message, now);
     }

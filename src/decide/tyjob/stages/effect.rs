@@ -1,5 +1,6 @@
 //! What a step wants done once its status is written.
 
+use baton_contract::EventReason;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -39,8 +40,8 @@ pub enum JobEffect {
     Event {
         /// Needs attention.
         warning: bool,
-        /// PascalCase.
-        reason: &'static str,
+        /// Reason.
+        reason: EventReason,
         /// What happened, to which pod, why.
         message: String,
     },

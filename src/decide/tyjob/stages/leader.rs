@@ -9,6 +9,7 @@ use super::pod::{overridden_env, pod_of};
 use super::view::{ImageWait, NodeReachability, PodView};
 use crate::pod::Phase;
 use baton_contract::tyjob::{ScheduleState, Stage, TyJobSpec, condition};
+use baton_contract::{ConditionReason, EventReason};
 
 /// An image that cannot be pulled is tried for this long.
 const IMAGE_PATIENCE: SignedDuration = SignedDuration::from_secs(5 * 60);
@@ -61,7 +62,7 @@ impl Draft<'_> {
     /// Variables that templates set themselves, of parts that `former` does not have.
     pub(super) fn report_overridden(&mut self, former: Option<&TyJobSpec>) {
         for (place, name) in overridden_env(&self.spec, former) {
-            self.event(true, "EnvOverridden", format!("{place} sets {name} itself: its value is kept"));
+            self.event(true, EventReason::EnvOverridden, format!("{place} sets {name} itself: its value is kept"));
         }
     }
 
@@ -111,7 +112,7 @@ impl Draft<'_> {
         status.leader_address = None;
         status.replacing.clear();
         status.ended_workers.clear();
-        clear(status, condition::IMAGE_PULL, "LeaderLost", "the leader is made again", self.now);
+        clear(status, condition::IMAGE_PULL, ConditionReason::LeaderLost, "the leader is made again", self.now);
         status.message = Some(format!("{why}: restart {} of {limit}", restarts + 1));
     }
 
@@ -133,12 +134,18 @@ impl Draft<'_> {
         let Some(ImageWait { reason, message }) = &leader.image else {
             // Between two tries the kubelet shows other reasons, too: only a container that starts ends the wait.
             if leader.phase != Phase::Pending {
-                clear(&mut self.status, condition::IMAGE_PULL, "Pulled", "the leader's image is there", self.now);
+                clear(
+                    &mut self.status,
+                    condition::IMAGE_PULL,
+                    ConditionReason::Pulled,
+                    "the leader's image is there",
+                    self.now,
+                );
             }
             return false;
         };
         let text = format!("{}: {reason}: {message}", leader.name);
-        set(&mut self.status, condition::IMAGE_PULL, true, "LeaderImage", &text, self.now);
+        set(&mut self.status, condition::IMAGE_PULL, true, ConditionReason::LeaderImage, &text, self.now);
         let never = matches!(reason.as_str(), "InvalidImageName" | "ErrImageNeverPull");
         let since = self.status.condition(condition::IMAGE_PULL).map_or(self.now, |found| found.last_transition_time.0);
         let until = since.saturating_add(IMAGE_PATIENCE).unwrap_or(Timestamp::MAX);

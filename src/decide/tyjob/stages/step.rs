@@ -6,6 +6,7 @@ use super::draft::{Draft, clear, set};
 use super::effect::JobEffect;
 use super::view::{CreateFailure, JobView, PodView};
 use baton_contract::tyjob::{InvalidField, Stage, TyJobStatus, condition, keys};
+use baton_contract::{ConditionReason, EventReason};
 
 /// What a job's status must be, and what is to be done after it is written. `pods` are those that the job controls.
 ///
@@ -58,16 +59,16 @@ impl Draft<'_> {
     /// The spec can never run and the job has not started.
     fn reject(&mut self, invalid: &[InvalidField]) {
         let text = list(invalid);
-        set(&mut self.status, condition::INVALID_SPEC, true, "Invalid", &text, self.now);
+        set(&mut self.status, condition::INVALID_SPEC, true, ConditionReason::Invalid, &text, self.now);
         self.end(Stage::Failed, format!("the spec is invalid: {text}"));
-        self.event(true, condition::INVALID_SPEC, text);
+        self.event(true, EventReason::InvalidSpec, text);
     }
 
     /// An edit that a started job cannot follow.
     fn refuse(&mut self, refused: &[InvalidField]) {
         let kind = condition::INVALID_UPDATE;
         if refused.is_empty() {
-            clear(&mut self.status, kind, "Accepted", "the spec is in force as written", self.now);
+            clear(&mut self.status, kind, ConditionReason::Accepted, "the spec is in force as written", self.now);
             if self.view.job.started() {
                 let former = self.status.accepted_spec.take();
                 self.accept();
@@ -77,8 +78,12 @@ impl Draft<'_> {
             }
         } else {
             let text = list(refused);
-            if set(&mut self.status, kind, true, "Refused", &text, self.now) {
-                self.event(true, kind, format!("the edit is refused and the last valid spec stays in force: {text}"));
+            if set(&mut self.status, kind, true, ConditionReason::Refused, &text, self.now) {
+                self.event(
+                    true,
+                    EventReason::InvalidUpdate,
+                    format!("the edit is refused and the last valid spec stays in force: {text}"),
+                );
             }
         }
     }
@@ -122,21 +127,28 @@ impl Draft<'_> {
         };
         let foreign = list_of(|trouble| if let CreateFailure::Foreign(whose) = trouble { Some(whose) } else { None });
         if foreign.is_empty() {
-            clear(&mut self.status, condition::NAME_CONFLICT, "Resolved", "the names of the pods are free", self.now);
-        } else if set(&mut self.status, condition::NAME_CONFLICT, true, "ForeignPod", &foreign, self.now) {
-            self.event(true, condition::NAME_CONFLICT, format!("left alone, and tried again: {foreign}"));
+            clear(
+                &mut self.status,
+                condition::NAME_CONFLICT,
+                ConditionReason::Resolved,
+                "the names of the pods are free",
+                self.now,
+            );
+        } else if set(&mut self.status, condition::NAME_CONFLICT, true, ConditionReason::ForeignPod, &foreign, self.now)
+        {
+            self.event(true, EventReason::NameConflict, format!("left alone, and tried again: {foreign}"));
         }
         let refused = list_of(|trouble| if let CreateFailure::Refused(why) = trouble { Some(why) } else { None });
         if refused.is_empty() {
-            clear(&mut self.status, condition::POD_REFUSED, "Resolved", "no pod is refused", self.now);
-        } else if set(&mut self.status, condition::POD_REFUSED, true, "Refused", &refused, self.now) {
-            self.event(true, condition::POD_REFUSED, format!("tried again: {refused}"));
+            clear(&mut self.status, condition::POD_REFUSED, ConditionReason::Resolved, "no pod is refused", self.now);
+        } else if set(&mut self.status, condition::POD_REFUSED, true, ConditionReason::Refused, &refused, self.now) {
+            self.event(true, EventReason::PodRefused, format!("tried again: {refused}"));
         }
         let invalid = list_of(|trouble| if let CreateFailure::Invalid(why) = trouble { Some(why) } else { None });
         if !invalid.is_empty() {
-            set(&mut self.status, condition::INVALID_SPEC, true, "InvalidPod", &invalid, self.now);
+            set(&mut self.status, condition::INVALID_SPEC, true, ConditionReason::InvalidPod, &invalid, self.now);
             self.end(Stage::Failed, format!("a template makes no valid pod: {invalid}"));
-            self.event(true, condition::INVALID_SPEC, invalid);
+            self.event(true, EventReason::InvalidSpec, invalid);
         }
     }
 
@@ -145,7 +157,15 @@ impl Draft<'_> {
         let Some(stage) = self.status.stage.filter(|stage| before != Some(*stage)) else { return };
         let warning = matches!(stage, Stage::Failed | Stage::Rescheduling);
         let message = self.status.message.clone().unwrap_or_default();
-        self.event(warning, stage.word(), message);
+        let reason = match stage {
+            Stage::Pending => EventReason::Pending,
+            Stage::Starting => EventReason::Starting,
+            Stage::Running => EventReason::Running,
+            Stage::Rescheduling => EventReason::Rescheduling,
+            Stage::Succeeded => EventReason::Succeeded,
+            Stage::Failed => EventReason::Failed,
+        };
+        self.event(warning, reason, message);
     }
 }
 

@@ -7,6 +7,7 @@ use super::effect::JobEffect;
 use super::pod::pod_of;
 use super::view::{NodeReachability, PodView};
 use crate::pod::Phase;
+use baton_contract::EventReason;
 use baton_contract::tyjob::{Allocation, Stage, WorkerEnd};
 
 /// What the workers of a job come to.
@@ -86,7 +87,10 @@ impl Draft<'_> {
                     let why = pod.failure.as_deref().unwrap_or("no reason given");
                     if pod.disrupted {
                         status.replacing.push(pod.uid.clone());
-                        events.push(("WorkerDisrupted", format!("{} was ended from outside: {why}", member.name)));
+                        events.push((
+                            EventReason::WorkerDisrupted,
+                            format!("{} was ended from outside: {why}", member.name),
+                        ));
                         continue;
                     }
                     let restarts = status.worker_set_restarts.entry(set.to_owned()).or_default();
@@ -94,11 +98,11 @@ impl Draft<'_> {
                         *restarts += 1;
                         status.replacing.push(pod.uid.clone());
                         let text = format!("{} failed: {why}; restart {restarts} of {limit} of {set}", member.name);
-                        events.push(("WorkerRestarted", text));
+                        events.push((EventReason::WorkerRestarted, text));
                     } else {
                         tally.lost += 1;
                         let text = format!("{} failed for good: {why}; restartLimit is {limit}", member.name);
-                        events.push(("WorkerFailed", text));
+                        events.push((EventReason::WorkerFailed, text));
                         status.ended_workers.insert(member.name, WorkerEnd::Failed);
                     }
                 }

@@ -15,6 +15,7 @@ use baton_contract::gang::{
 };
 
 use super::config::GangDefaults;
+use baton_contract::EventReason;
 
 type Texts = BTreeMap<String, String>;
 
@@ -437,13 +438,13 @@ impl Warning {
     }
 
     /// Reason of the event.
-    pub const fn reason(&self) -> &'static str {
+    pub const fn reason(&self) -> EventReason {
         match self {
             Self::Value(_) | Self::LongWait { .. } | Self::HighSubPriority { .. } | Self::TotalBelowMin { .. } => {
-                "GangInvalidValue"
+                EventReason::GangInvalidValue
             }
-            Self::TwoNames { .. } => "GangNameConflict",
-            Self::Disagreement { .. } | Self::TwoPodGroups { .. } => "GangConfigConflict",
+            Self::TwoNames { .. } => EventReason::GangNameConflict,
+            Self::Disagreement { .. } | Self::TwoPodGroups { .. } => EventReason::GangConfigConflict,
         }
     }
 }

@@ -7,6 +7,7 @@ use super::config::GroupId;
 use super::gang::Gang;
 use super::rule;
 use crate::world::Pod;
+use baton_contract::ConditionReason;
 use baton_contract::gang::{BadName, BadValue, GangId};
 
 /// Why the pods of a gang are not ready for an attempt.
@@ -75,14 +76,14 @@ pub enum NotReady {
 }
 
 impl NotReady {
-    /// Reason of the condition and of the event.
-    pub const fn reason(&self) -> &'static str {
+    /// Reason of the condition.
+    pub const fn reason(&self) -> ConditionReason {
         match self {
-            Self::BadName(_) | Self::UnreadableGroups { .. } | Self::Unequal { .. } => "InvalidGang",
-            Self::WaitingForPodGroup(_) => "WaitingForPodGroup",
-            Self::NoMin(_) | Self::TooFew { .. } | Self::Missing { .. } => "GangIncomplete",
-            Self::Mismatch { .. } => "GangGroupMismatch",
-            Self::TimedOut { .. } => "GangTimeout",
+            Self::BadName(_) | Self::UnreadableGroups { .. } | Self::Unequal { .. } => ConditionReason::InvalidGang,
+            Self::WaitingForPodGroup(_) => ConditionReason::WaitingForPodGroup,
+            Self::NoMin(_) | Self::TooFew { .. } | Self::Missing { .. } => ConditionReason::GangIncomplete,
+            Self::Mismatch { .. } => ConditionReason::GangGroupMismatch,
+            Self::TimedOut { .. } => ConditionReason::GangTimeout,
         }
     }
 }

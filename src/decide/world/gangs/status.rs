@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use super::gang::Gang;
 use super::rule;
 use crate::world::PodId;
+use baton_contract::ConditionReason;
 use baton_contract::gang::{PodGroupPhase, PodGroupStatus, key};
 
 /// The progress of one group: what only its attempts know. The times are wall times, for people.
@@ -54,7 +55,7 @@ pub struct GroupAttempts<'a> {
     /// When the group is tried again, where only time is waited for.
     pub next_try: Option<Timestamp>,
     /// Why its group is not ready: reason and message.
-    pub not_ready: Option<(&'static str, &'a str)>,
+    pub not_ready: Option<(ConditionReason, &'a str)>,
 }
 
 impl GroupAttempts<'_> {
@@ -160,21 +161,25 @@ fn conditions(gang: &Gang, attempts: GroupAttempts<'_>, next: &mut PodGroupStatu
     let list = &mut next.conditions;
     if counts.all() > 0 || next.phase == Some(PodGroupPhase::Finished) {
         let (yes, reason, message) = if placed >= min.max(1) {
-            (true, "Scheduled", format!("{placed} of {min} members have a node"))
+            (true, ConditionReason::Scheduled, format!("{placed} of {min} members have a node"))
         } else if let Some((reason, message)) = attempts.not_ready {
             (false, reason, message.to_owned())
         } else if counts.reserved > 0 && attempts.progress.holding_since.is_none() && attempts.once() {
-            (false, "Binding", format!("{placed} of {min} members have a node, {} are being bound", counts.reserved))
+            (
+                false,
+                ConditionReason::Binding,
+                format!("{placed} of {min} members have a node, {} are being bound", counts.reserved),
+            )
         } else {
-            (false, "Unschedulable", attempt_text(attempts))
+            (false, ConditionReason::Unschedulable, attempt_text(attempts))
         };
         set(list, key::CONDITION_SCHEDULED, yes, reason, message, now);
     }
     if attempts.once() {
         let message = "every gang of the group had room for its members at once".to_owned();
-        set(list, key::CONDITION_SATISFIED, true, "GangSatisfied", message, now);
+        set(list, key::CONDITION_SATISFIED, true, ConditionReason::GangSatisfied, message, now);
     } else if counts.children() > 0 {
-        unset(list, key::CONDITION_SATISFIED, "NotSatisfied", "its members wait for a place", now);
+        unset(list, key::CONDITION_SATISFIED, ConditionReason::NotSatisfied, "its members wait for a place", now);
     }
     if counts.timed_out > 0 {
         let (pods, them) = if counts.timed_out == 1 { ("pod is", "the pod") } else { ("pods are", "them") };
@@ -183,15 +188,15 @@ fn conditions(gang: &Gang, attempts: GroupAttempts<'_>, next: &mut PodGroupStatu
             counts.timed_out,
             key::TIMEOUT
         );
-        set(list, key::CONDITION_TIMEOUT, true, "GangTimeout", message, now);
+        set(list, key::CONDITION_TIMEOUT, true, ConditionReason::GangTimeout, message, now);
     } else {
-        unset(list, key::CONDITION_TIMEOUT, "NoMarks", "no pod is marked any more", now);
+        unset(list, key::CONDITION_TIMEOUT, ConditionReason::NoMarks, "no pod is marked any more", now);
     }
     if next.phase == Some(PodGroupPhase::Finished) {
         let message = format!("{} members succeeded", next.succeeded);
-        set(list, key::CONDITION_FINISHED, true, "Finished", message, now);
+        set(list, key::CONDITION_FINISHED, true, ConditionReason::Finished, message, now);
     } else {
-        unset(list, key::CONDITION_FINISHED, "NewGeneration", "new members were made", now);
+        unset(list, key::CONDITION_FINISHED, ConditionReason::NewGeneration, "new members were made", now);
     }
 }
 
@@ -201,7 +206,7 @@ fn attempt_text(attempts: GroupAttempts<'_>) -> String {
     format!("attempt {}: {failure}{next}", attempts.progress.attempts)
 }
 
-fn set(list: &mut Vec<Condition>, name: &str, yes: bool, reason: &str, message: String, now: Timestamp) {
+fn set(list: &mut Vec<Condition>, name: &str, yes: bool, reason: ConditionReason, message: String, now: Timestamp) {
     let status = if yes { "True" } else { "False" };
     match list.iter_mut().find(|condition| condition.type_ == name) {
         Some(known) => {
@@ -209,13 +214,13 @@ fn set(list: &mut Vec<Condition>, name: &str, yes: bool, reason: &str, message: 
                 status.clone_into(&mut known.status);
                 known.last_transition_time = Time(now);
             }
-            reason.clone_into(&mut known.reason);
+            reason.word().clone_into(&mut known.reason);
             known.message = message;
         }
         None => list.push(Condition {
             type_: name.to_owned(),
             status: status.to_owned(),
-            reason: reason.to_owned(),
+            reason: reason.word().to_owned(),
             message,
             last_transition_time: Time(now),
             observed_generation: None,
@@ -224,7 +229,7 @@ fn set(list: &mut Vec<Condition>, name: &str, yes: bool, reason: &str, message: 
 }
 
 /// Sets a condition to false; one that was never true is left out.
-fn unset(list: &mut Vec<Condition>, name: &str, reason: &str, message: &str, now: Timestamp) {
+fn unset(list: &mut Vec<Condition>, name: &str, reason: ConditionReason, message: &str, now: Timestamp) {
     if list.iter().any(|condition| condition.type_ == name && condition.status == "True") {
         set(list, name, false, reason, message.to_owned(), now);
     }

@@ -180,7 +180,7 @@ impl TestJob {
                 pod.allocation = Some(node);
             }
             JobEffect::Event { reason, message, .. } => {
-                self.reported.push((reason, message));
+                self.reported.push((reason.word(), message));
                 return false;
             }
             JobEffect::Wake { at } => {

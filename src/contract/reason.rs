@@ -1,0 +1,61 @@
+//! Reasons of events and conditions; `docs/events.md` says what each means, and a test compares it with these lists.
+
+/// An enum whose values are written as they are named.
+macro_rules! reasons {
+    ($(#[$meta:meta])* $name:ident { $($reason:ident,)+ }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[allow(missing_docs)] // docs/events.md
+        pub enum $name { $($reason,)+ }
+
+        impl $name {
+            /// Every reason.
+            pub const ALL: &'static [Self] = &[$(Self::$reason,)+];
+
+            /// As it is written.
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$reason => stringify!($reason),)+ }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Reason of an event.
+    EventReason {
+        Scheduled, FailedScheduling, WaitingForNodeLock, NotScheduledByBaton, FailedBinding, Preempted, ExpiredLockHolder,
+        FenceSuspended, AllocateRefused, AmbiguousAllocate, DeviceIdMismatch, DeviceDivergence, AdmittedWithoutDevices,
+        AssignmentEdited, DeviceUnhealthy, DeviceHealthy, NodeSuspect, NodeTrusted, SharesUnavailable, SharesAvailable,
+        DeviceCordoned, DeviceUncordoned, GangHold, GangHoldReleased, Earmarked, GangSatisfied, Unschedulable,
+        GangTimeout, GangBindFailed, GangIncomplete, GangGroupMismatch, WaitingForPodGroup, InvalidGang, GangInvalidValue,
+        GangNameConflict, GangConfigConflict, ScheduledPartly, Unfit, Pending, Starting, Running, Rescheduling, Succeeded,
+        Failed, WorkerRestarted, WorkerFailed, WorkerDisrupted, EnvOverridden, InvalidSpec, InvalidUpdate, NameConflict,
+        PodRefused,
+    }
+}
+
+reasons! {
+    /// Reason of a condition of a pod, a PodGroup, a TYJob or a node.
+    ConditionReason {
+        Unschedulable, SchedulerError, WaitingForNodeLock, GangIncomplete, GangGroupMismatch, WaitingForPodGroup,
+        GangTimeout, InvalidGang, Scheduled, Binding, GangSatisfied, NotSatisfied, NoMarks, Finished, NewGeneration,
+        Placed, PlacedPartly, StartLimit, QuotaLowered, Unfit, InvalidTemplate, NewAttempt, Deleted, Invalid, InvalidPod,
+        Accepted, Refused, ForeignPod, Resolved, LeaderImage, Pulled, LeaderLost, PreemptionByScheduler,
+        MachineFailedPods, LimitsNotEnforced,
+    }
+}
+
+reasons! {
+    /// Reason of the condition of a device.
+    HealthReason {
+        Healthy, Xid, XidNeedsReset, XidNeedsReboot, RecoveryActionPending, Gone, Lost, ResetRequired, NvmlTimeout,
+        Unlisted, FabricNotReady, NvmlError, NvmlUnavailable, NotSplit, MigNotUniform, LinkDown, NicTimeout,
+        DeviceSuspect, HeldAsPart, DeviceNodesMissing,
+    }
+}
