@@ -152,12 +152,6 @@ impl DeviceAllocation {
     pub fn of(&self, kind: &DeviceType) -> &[DeviceEntry] {
         self.devices.get(kind).map_or(&[], Vec::as_slice)
     }
-
-    /// `gpu-minors`: comma list of the GPUs' minors, in the order of the entries.
-    pub fn gpu_minors(&self) -> String {
-        let minors: Vec<String> = self.of(&DeviceType::Gpu).iter().map(|entry| entry.minor.to_string()).collect();
-        minors.join(",")
-    }
 }
 
 /// The annotation's content, not judged.
@@ -252,7 +246,6 @@ mod tests {
         let gpu = &allocation.of(&DeviceType::Gpu)[0];
         assert_eq!((gpu.minor, gpu.amount(key::GPU_CORE), gpu.amount(key::GPU_MEMORY)), (1, 100, 81_559 << 20));
         assert_eq!(allocation.print(), GOLDEN.trim_end());
-        assert_eq!(allocation.gpu_minors(), "1");
     }
 
     #[test]

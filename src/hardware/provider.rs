@@ -26,13 +26,6 @@ pub struct Probe {
     pub outcome: Result<Recovery, Fault>,
 }
 
-impl Probe {
-    /// The GPU answered, is itself, and asks for no action.
-    pub fn is_clean(&self) -> bool {
-        self.outcome.as_ref().is_ok_and(|recovery| recovery.wanted().is_none())
-    }
-}
-
 /// What the driver wants done with a GPU (NVML's recovery action).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

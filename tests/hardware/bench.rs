@@ -79,6 +79,17 @@ impl Bench {
     }
 }
 
+pub trait CleanProbe {
+    /// The GPU answered, is itself, and asks for no action.
+    fn is_clean(&self) -> bool;
+}
+
+impl CleanProbe for Probe {
+    fn is_clean(&self) -> bool {
+        self.outcome.as_ref().is_ok_and(|recovery| recovery.wanted().is_none())
+    }
+}
+
 pub fn options(node: &VirtualNode) -> NvmlOptions {
     NvmlOptions {
         library: Some(node.nvml_library().to_owned()),

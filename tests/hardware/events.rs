@@ -3,7 +3,7 @@
 use baton::hardware::{EventKind, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider};
 use baton::sim::hardware::Shape;
 
-use super::bench::{Bench, PATIENCE};
+use super::bench::{Bench, CleanProbe, PATIENCE};
 
 fn is_xid(kind: &EventKind) -> bool {
     matches!(kind, EventKind::Xid(_))

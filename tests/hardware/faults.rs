@@ -6,7 +6,7 @@ use baton::hardware::provider::Recovery;
 use baton::hardware::{EventKind, GpuProvider, NvmlError};
 use baton::sim::hardware::{NvmlReturn, Shape};
 
-use super::bench::{Bench, DEADLINE, until};
+use super::bench::{Bench, CleanProbe, DEADLINE, until};
 
 fn timeout() -> Fault {
     Fault::Timeout(DEADLINE.as_millis() as u64)

@@ -7,7 +7,7 @@ use baton::hardware::nvml;
 use baton::hardware::{GpuProvider, NullProvider, NvmlError, NvmlOptions, NvmlProvider, RecordedProvider};
 use baton::sim::hardware::{NodeSpec, NvmlReturn, Shape, VirtualNode};
 
-use super::bench::{self, Bench};
+use super::bench::{self, Bench, CleanProbe};
 use crate::skip::skipped;
 
 fn provider(options: NvmlOptions) -> NvmlProvider {

@@ -7,6 +7,8 @@ use baton::hardware::{NullProvider, NvmlOptions, NvmlProvider, driver};
 
 use crate::skip::skipped;
 
+use super::bench::CleanProbe;
+
 #[test]
 fn the_files_of_the_machine_at_hand_are_read_and_printed() {
     let machine = machine::scan(&Roots::default(), &NullProvider).unwrap();

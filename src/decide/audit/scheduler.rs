@@ -1,4 +1,5 @@
-//! Whether a scheduler has lost or doubled a pod.
+//! Whether a scheduler has lost or doubled a pod. It ships although only tests and the simulation ask: a program with rules of its own
+//! judges its scheduler by it too.
 
 use std::collections::BTreeSet;
 

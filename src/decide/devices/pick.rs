@@ -24,7 +24,8 @@ pub fn pick(pool: &NodePool, request: &PodDeviceRequest) -> Result<Assignment, R
     pick_without(pool, request, &Barred::default())
 }
 
-/// [`pick()`], and how many sets of GPUs and ways to give them NICs it has looked at: what it has cost, whatever the machine.
+/// [`pick()`], and how many sets of GPUs and ways to give them NICs it has looked at: what it has cost, whatever the machine. Tests hold
+/// that number to its limit.
 pub fn pick_counting(pool: &NodePool, request: &PodDeviceRequest) -> (Result<Assignment, Reason>, u64) {
     let looked = Cell::new(0);
     (pick_with(pool, request, &Barred::default(), &looked), looked.get())

@@ -27,7 +27,7 @@ pub(super) struct Cell {
 }
 
 /// Chooses `count` of `candidates`. `nic_distance` tells how far the NICs of a set would be, `None` when the set cannot be
-/// used; it is 0 where NICs do not matter.
+/// used; it is 0 where NICs do not matter. Tests compare it with a look at every set.
 pub fn best(pool: &NodePool, candidates: u128, count: u32, mut nic_distance: impl FnMut(u128) -> Option<u32>) -> Best {
     best_split(pool, candidates, count, |set| Some((Dispersion::default(), nic_distance(set)?)))
 }

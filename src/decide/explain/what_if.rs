@@ -86,7 +86,8 @@ impl Scheduler {
         }
     }
 
-    /// Every node that fits a pod that does not exist, best first, with each rule's score; [`Scheduler::what_if`] names the best few.
+    /// Every node that fits a pod that does not exist, best first, with each rule's score; [`Scheduler::what_if`] names the best few. Tests
+    /// compare the scores with kube-scheduler's.
     pub fn ratings(&self, facts: PodFacts, now: Moment) -> Vec<RatedNode> {
         let pod = Pod::unplaced(NEW_POD, facts);
         let world = self.beside_nominated(pod.facts.spec.priority, NEW_POD, None, now);

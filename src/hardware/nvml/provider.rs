@@ -82,7 +82,7 @@ impl NvmlProvider {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// GPUs whose events arrive at the sink; the others must be polled.
+    /// GPUs whose events arrive at the sink; the others must be polled. For tests, as [`NvmlProvider::hanging`]: nothing else shows it.
     pub fn listening(&self) -> BTreeSet<String> {
         let inner = self.lock();
         inner.listening.as_ref().map(|listening| listening.uuids.clone()).unwrap_or_default()

@@ -164,6 +164,7 @@ impl Written for Assignment {
     }
 
     fn gpu_minors(&self, pool: &NodePool) -> String {
-        self.device_allocated(pool).gpu_minors()
+        let minors: Vec<String> = gpu_minors(pool, self).iter().map(i32::to_string).collect();
+        minors.join(",")
     }
 }

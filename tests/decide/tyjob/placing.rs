@@ -1,7 +1,7 @@
 //! Jobs placed by the engine: nodes by policy, what is kept, and how the pods take their places over.
 
-use baton::contract::PodKey;
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, Stage};
+use baton::contract::{DeviceType, PodKey};
 use baton::decide::world::JobClaim;
 use std::sync::Arc;
 
@@ -155,7 +155,7 @@ fn pods_take_their_places_over_and_end_up_bound_with_their_devices() {
     for (short, node) in places {
         let name = format!("rl-{short}");
         assert_eq!(jobs.cluster.node_of(&name), Some(node.as_str()), "{name}");
-        assert_eq!(jobs.cluster.devices_of(&name).gpu_minors().split(',').count(), 2, "{name}");
+        assert_eq!(jobs.cluster.devices_of(&name).of(&DeviceType::Gpu).len(), 2, "{name}");
     }
     jobs.check();
 }

@@ -103,11 +103,12 @@ impl PodSpec {
             }
             split.containers.insert(container.name.into(), types);
         }
+        let minors: Vec<String> = merged.of(&DeviceType::Gpu).iter().map(|entry| entry.minor.to_string()).collect();
         [
             (key::CONTAINER_DEVICES, split.print()),
             (key::DEVICE_ALLOCATED, merged.print()),
             (key::BIND_TIMESTAMP, time.as_nanosecond().to_string()),
-            (key::GPU_MINORS, merged.gpu_minors()),
+            (key::GPU_MINORS, minors.join(",")),
             (key::GANG_COMMITTED, String::new()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
