@@ -17,7 +17,7 @@ use super::owner::{LockMatch, names};
 use crate::pod::HandoffPod;
 use baton_contract::{LockRead, PodKey};
 
-/// Why a lock is released or taken over.
+/// Why a lock ends: why it is removed, or why another pod takes it over ([`Intent::TakeOver`](super::Intent::TakeOver)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseReason {
     /// The last expected call of the holder was served.
@@ -41,7 +41,7 @@ pub enum ReleaseReason {
 }
 
 impl ReleaseReason {
-    /// One word for metrics.
+    /// One word, for the metric of releases by the node daemon.
     pub fn word(self) -> &'static str {
         match self {
             Self::Served => "served",

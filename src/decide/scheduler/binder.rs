@@ -364,7 +364,7 @@ impl Binder {
                 }
                 Intent::TakeOver { old, reason } => {
                     let unproven = self.unproven(&node.lock.read, reason);
-                    self.end_unserved(cx, node_id, reason);
+                    self.fence_unserved(cx, node_id, reason);
                     if let Some(holder) = unproven {
                         self.read_holder(cx, &old, holder, node_id);
                         return;
@@ -472,7 +472,7 @@ impl Binder {
         }
         if let Some(raw) = attempt.lock_value.filter(|_| !attempt.locks) {
             // The kubelet calls for no device of this pod, so the node daemon does not release the lock.
-            self.release(cx, attempt.node, &raw, ReleaseReason::NoCall);
+            self.release_lock(cx, attempt.node, &raw, ReleaseReason::NoCall);
         }
         cx.wake(Wake::POD_PLACED);
         self.advance(cx, attempt.node);
@@ -498,7 +498,7 @@ impl Binder {
     pub fn withdraw(&mut self, cx: &mut Context<'_>, id: PodId) -> Option<u64> {
         let attempt = self.forget(id)?;
         if let Some(raw) = attempt.lock_value {
-            self.release(cx, attempt.node, &raw, ReleaseReason::BindFailed);
+            self.release_lock(cx, attempt.node, &raw, ReleaseReason::BindFailed);
         }
         Reservations::free(cx, id, attempt.node);
         attempt.commit

@@ -52,10 +52,10 @@ impl Binder {
         match Self::intent(cx, node, &unclaimed) {
             Intent::TakeOver { old, reason } => {
                 let unproven = self.unproven(&node.lock.read, reason);
-                self.end_unserved(cx, node_id, reason);
+                self.fence_unserved(cx, node_id, reason);
                 match unproven {
                     Some(holder) => self.read_holder(cx, &old, holder, node_id),
-                    None => self.release(cx, node_id, &old, reason),
+                    None => self.release_lock(cx, node_id, &old, reason),
                 }
             }
             Intent::Fence { pod, age } => self.fence(cx, node_id, pod, age),
@@ -98,7 +98,7 @@ impl Binder {
         let Some(node) = cx.world.node(node_id) else { return };
         let at = node.lock.first_seen + cx.config.abandoned;
         if cx.now.mono >= at {
-            self.release(cx, node_id, raw, ReleaseReason::Abandoned);
+            self.release_lock(cx, node_id, raw, ReleaseReason::Abandoned);
         } else {
             cx.timers.set(at, Timer::Node(node_id));
         }
@@ -190,7 +190,7 @@ impl Binder {
 
     /// The holder of an expired lock runs, and the node's daemon says that it never served it: it is deleted, so that its owner makes
     /// another.
-    pub(super) fn end_unserved(&mut self, cx: &mut Context<'_>, node_id: NodeId, reason: ReleaseReason) {
+    pub(super) fn fence_unserved(&mut self, cx: &mut Context<'_>, node_id: NodeId, reason: ReleaseReason) {
         let evicts = cx.config.lock_policy.expired_holder == ExpiredHolder::Evict;
         let Some(node) = cx.world.node(node_id).filter(|_| reason == ReleaseReason::Started && evicts) else { return };
         let Some(HolderState::BoundHere(pod)) = cx.world.holder(node, cx.now.wall) else { return };
@@ -264,7 +264,7 @@ impl Binder {
     }
 
     /// Removes a lock value from a node; repeated until the result is known.
-    pub(super) fn release(&mut self, cx: &mut Context<'_>, node: NodeId, raw: &str, reason: ReleaseReason) {
+    pub(super) fn release_lock(&mut self, cx: &mut Context<'_>, node: NodeId, raw: &str, reason: ReleaseReason) {
         let Some(name) = cx.world.node(node).map(|node| node.name.clone()) else { return };
         let earlier = self.locks.releases.insert((node, raw.into()), (reason, true));
         if !earlier.is_some_and(|(_, under_way)| under_way) {
@@ -275,7 +275,7 @@ impl Binder {
     /// Repeats a release that failed.
     pub fn release_again(&mut self, cx: &mut Context<'_>, node: NodeId, raw: &str) {
         if let Some((reason, _)) = self.locks.releases.get(&(node, raw.into())).copied() {
-            self.release(cx, node, raw, reason);
+            self.release_lock(cx, node, raw, reason);
         }
     }
 

@@ -8,16 +8,17 @@
 //! The traits but PostFilter and PreBind are a public interface: [`Plugins::with`] adds a rule to the default set, and
 //! `examples/custom_plugin.rs` is a scheduler with three. **It is unstable**: any version may change it.
 
-pub mod annotations;
+pub mod binding_annotations;
+mod known_request;
 pub mod outcome;
 pub mod plugins;
 pub mod points;
 pub mod registry;
 pub mod slots;
-mod wanted;
 
 pub use crate::text::Text;
-pub use annotations::Annotations;
+pub use binding_annotations::Annotations;
+pub use known_request::KnownRequest;
 pub use outcome::{Outcome, Refusal};
 pub use plugins::Plugins;
 pub use points::{
@@ -27,4 +28,3 @@ pub use points::{
 pub(crate) use points::{PostFilter, PreBind};
 pub use registry::{Enabled, Extension, RegistryError};
 pub use slots::{KeptSlots, Slots};
-pub use wanted::KnownRequest;

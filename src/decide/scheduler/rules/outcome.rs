@@ -29,7 +29,8 @@ pub enum Outcome {
     Unfit(Refusal),
     /// No, whatever other pods do; only [`Refusal::wake`] may turn it.
     Never(Refusal),
-    /// Not before this monotonic time.
+    /// Not before this monotonic time: the pod is tried again then. A Filter judges one node, and there the time is not read: the node
+    /// refuses the pod, and [`Refusal::wake`] may turn that.
     WaitUntil(Duration, Refusal),
     /// The rule could not be judged; tried again after the back-off.
     Fault(Text),

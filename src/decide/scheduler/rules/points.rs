@@ -13,16 +13,16 @@ use crate::world::volume::VolumePlan;
 use crate::world::{Node, NodeId, Pod, PodId, World};
 use baton_contract::key;
 
+use super::known_request::KnownRequest;
 use super::outcome::Outcome;
 use super::slots::Slots;
-use super::wanted::KnownRequest;
 
 /// What every extension point may look at: the world of one generation, and the time.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     /// The world.
     pub world: &'a World,
-    /// Monotonic time.
+    /// Monotonic time since the process started; there is no wall clock here.
     pub now: Duration,
 }
 

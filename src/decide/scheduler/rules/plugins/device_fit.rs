@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::devices::PodDeviceRequest;
 use crate::help::Help;
-use crate::scheduler::rules::wanted::KnownRequest;
+use crate::scheduler::rules::known_request::KnownRequest;
 use crate::scheduler::rules::{Claimed, Filter, Outcome, Plugin, PreFilter, Reads, Reserve, Slots, View};
 use crate::shares::ShareRefusal;
 use crate::world::devices::{DeviceChoice, DevicePlan, request_of};
