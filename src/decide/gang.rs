@@ -100,9 +100,9 @@ pub struct GroupRecord {
     /// How far each of its gangs had come when that was reported, see [`NotReady::step`].
     steps: Vec<u32>,
     /// Monotonic time of the first reservation that waits for others.
-    holding: Option<Duration>,
+    held_since: Option<Duration>,
     /// Monotonic time when the waiting time began.
-    clock: Option<Duration>,
+    waits_since: Option<Duration>,
     /// Reason of the last event about why the group waits.
     reported: Option<ConditionReason>,
     /// Kinds of members that failed since the last useful event; they are tried last.
@@ -135,7 +135,7 @@ pub struct GroupRecord {
 impl GroupRecord {
     /// The group holds no room any more, and its waiting time ends.
     fn stop_waiting(&mut self) {
-        (self.holding, self.clock) = (None, None);
+        (self.held_since, self.waits_since) = (None, None);
         self.progress.holding_since = None;
     }
 }

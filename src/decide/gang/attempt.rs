@@ -398,12 +398,12 @@ impl Gangs {
         }
         let none = reserved_members(cx, group).is_empty();
         let clock = clock_of(cx, group);
-        if let Some(record) = self.groups.get_mut(group).filter(|record| none && record.holding.is_some()) {
+        if let Some(record) = self.groups.get_mut(group).filter(|record| none && record.held_since.is_some()) {
             // The waiting time begins again with the next reservation.
-            record.holding = None;
+            record.held_since = None;
             record.progress.holding_since = None;
             if clock == TimeoutClock::Holding {
-                record.clock = None;
+                record.waits_since = None;
             }
         }
     }

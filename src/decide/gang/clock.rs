@@ -1,4 +1,5 @@
-//! How long a group waits with reservations, and what happens when that time is over.
+//! When the waiting time of a group runs, and what happens when it is over. When it begins, and what it is: `docs/gang.md`, "Waiting and
+//! giving up".
 
 use std::time::Duration;
 
@@ -18,23 +19,23 @@ use baton_contract::EventReason;
 const MARK_AGAIN: Duration = Duration::from_secs(5);
 
 impl Gangs {
-    /// After a failed attempt: the waiting time begins with the first reservation, or with the first failure, as configured.
-    pub(super) fn run_clock(&mut self, cx: &mut Context<'_>, group: &GroupId, holding: bool) {
+    /// After a failed attempt: starts the waiting time where it does not run. `holds_room`: members have reservations.
+    pub(super) fn run_clock(&mut self, cx: &mut Context<'_>, group: &GroupId, holds_room: bool) {
         let clock = clock_of(cx, group);
         let Some(record) = self.groups.get_mut(group) else { return };
-        let starts = holding && record.holding.is_none();
-        if holding {
-            record.holding.get_or_insert(cx.now.mono);
+        let starts = holds_room && record.held_since.is_none();
+        if holds_room {
+            record.held_since.get_or_insert(cx.now.mono);
             record.progress.holding_since.get_or_insert(cx.now.wall);
         } else {
-            record.holding = None;
+            record.held_since = None;
             record.progress.holding_since = None;
         }
         match clock {
             TimeoutClock::Pending => {
-                record.clock.get_or_insert(cx.now.mono);
+                record.waits_since.get_or_insert(cx.now.mono);
             }
-            TimeoutClock::Holding => record.clock = record.holding,
+            TimeoutClock::Holding => record.waits_since = record.held_since,
         }
         self.arm(cx, group);
         let held = if starts { reserved_members(cx, group) } else { Vec::new() };
@@ -46,14 +47,14 @@ impl Gangs {
 
     /// Sets the timer of the waiting time.
     pub(super) fn arm(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        let Some(since) = self.groups.get(group).and_then(|record| record.clock) else { return };
+        let Some(since) = self.groups.get(group).and_then(|record| record.waits_since) else { return };
         let due = since.saturating_add(wait_of(cx, group));
         cx.timers.set(due.max(cx.now.mono), Timer::GroupWait(group.clone()));
     }
 
     /// The timer of the waiting time fired.
     pub fn wait_due(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        let Some(since) = self.groups.get(group).and_then(|record| record.clock) else { return };
+        let Some(since) = self.groups.get(group).and_then(|record| record.waits_since) else { return };
         if since.saturating_add(wait_of(cx, group)) > cx.now.mono {
             return self.arm(cx, group);
         }
@@ -70,7 +71,7 @@ impl Gangs {
             let members = cx.world.gangs().listing(group).flat_map(Gang::members);
             let open = members.filter(|member| matches!(member.state, MemberState::Pending | MemberState::Gated));
             record.marking = open.map(|member| member.pod).collect();
-            record.clock = None;
+            record.waits_since = None;
         }
         self.mark(cx, group);
     }

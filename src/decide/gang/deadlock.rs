@@ -185,7 +185,7 @@ impl Gangs {
     /// Unsatisfied groups with reservations, in rank order.
     fn holders(&self, cx: &Context<'_>) -> Vec<HolderRank> {
         let rank = |(group, record): (&GroupId, &GroupRecord)| {
-            let since = record.holding?;
+            let since = record.held_since?;
             Some((Reverse(priority_of(cx, group)), since, group.clone()))
         };
         let mut ranks: Vec<HolderRank> = self.groups.iter().filter_map(rank).collect();

@@ -82,7 +82,7 @@ pub(super) fn wait_of(cx: &Context<'_>, group: &GroupId) -> Duration {
     waits.min().unwrap_or_default()
 }
 
-/// When the waiting time of a group begins: with its first failed attempt if any of its gangs says so.
+/// What begins the waiting time of a group: [`TimeoutClock::Pending`], the greater one, if any of its gangs states it.
 pub(super) fn clock_of(cx: &Context<'_>, group: &GroupId) -> TimeoutClock {
     let stated = cx.world.gangs().of_group(group).filter_map(|gang| gang.config().clock);
     stated.max().unwrap_or(cx.config.gangs.clock)

@@ -1,4 +1,5 @@
-//! What is reported about a group: why its members fit no node, why it is not ready, what is wrong with its declarations. An
+//! What is reported about a group: why its members fit no node, why it is not ready, what is wrong with its declarations. A group
+//! without room is also parked here, and its waiting time is started ([`Gangs::report_short`]). An
 //! event comes once per change of state, on the oldest waiting member.
 
 use std::collections::BTreeSet;
@@ -39,7 +40,7 @@ impl Gangs {
         Reporter::conditions(cx, waiting, ConditionReason::Unschedulable, message);
     }
 
-    /// Parks a group that lacks room. Reservations of a NonStrict group stay, and its waiting time runs.
+    /// Parks a group that lacks room, starts its waiting time and reports why. Reservations of a NonStrict group stay.
     pub(super) fn report_short(&mut self, cx: &mut Context<'_>, group: &GroupId, mut unfit: UnfitMember) {
         cx.stats.unschedulable += 1;
         let held = reserved_members(cx, group);

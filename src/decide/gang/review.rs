@@ -160,8 +160,8 @@ impl Gangs {
     fn is_at_rest(&self, cx: &Context<'_>, group: &GroupId) -> bool {
         let Some(record) = self.groups.get(group) else { return false };
         if !record.progress.satisfied_once
-            || record.holding.is_some()
-            || record.clock.is_some()
+            || record.held_since.is_some()
+            || record.waits_since.is_some()
             || record.not_ready.is_some()
             || record.reported.is_some()
             || !record.marking.is_empty()
@@ -207,7 +207,7 @@ impl Gangs {
         let strict = gangs.iter().any(|gang| gang.config().mode == Mode::Strict);
         let states = GangState::of_group(cx.world, group);
         let record = self.groups.entry(group.clone()).or_default();
-        let waits = unplaced || record.holding.is_some();
+        let waits = unplaced || record.held_since.is_some();
         let was_once = record.progress.satisfied_once;
         // Without a live member, the next pods of this name are a new generation.
         record.progress.satisfied_once = live && (was_once || before);
@@ -223,7 +223,7 @@ impl Gangs {
         record.marking.retain(|id| cx.world.pod(*id).is_some_and(unmarked));
         let being_marked = !record.marking.is_empty();
         // Another scheduler may have bound the members that a group with reservations lacked.
-        let holding = record.holding.is_some();
+        let holding = record.held_since.is_some();
         let ruled = |gang: &Gang| gang.counts().pending > 0 && !is_free(gang, group, once);
         let ruled = holding || cx.world.gangs().listing(group).any(ruled);
         let reasons: Vec<NotReady> = if waits { self.not_ready(cx, group).collect() } else { Vec::new() };
@@ -289,7 +289,7 @@ impl Gangs {
     fn bind_holders(&mut self, cx: &mut Context<'_>, group: &GroupId) -> bool {
         let once = self.satisfied_once(group);
         let ruled = |gang: &Gang| !rule::is_over(gang.config().policy, once);
-        if self.groups.get(group).is_none_or(|record| record.holding.is_none())
+        if self.groups.get(group).is_none_or(|record| record.held_since.is_none())
             || cx.world.gangs().listing(group).any(ruled)
         {
             return false;

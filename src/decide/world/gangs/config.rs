@@ -12,7 +12,7 @@ use baton_contract::gang::{Committed, GangId, MAX_WAIT, MatchPolicy, Mode, Timeo
 /// The installation's defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GangDefaults {
-    /// How long reserved members wait for the others. 600 s.
+    /// Waiting time of a gang that states none. 600 s.
     pub wait: Duration,
     /// Which members count. Once-satisfied.
     pub policy: MatchPolicy,
@@ -47,7 +47,7 @@ pub struct GangConfig {
     pub mode: Mode,
     /// Which members count.
     pub policy: MatchPolicy,
-    /// How long reserved members wait for the others.
+    /// Waiting time.
     pub wait: Duration,
     /// Members or PodGroup state it.
     pub wait_stated: bool,
