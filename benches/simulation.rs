@@ -3,7 +3,7 @@
 //!
 //! * `cargo bench --bench simulation [-- --budget 60m --from 1 --pods 200]`: seeds from the first on. Goes on with `--from`.
 //! * `-- --mutants [--seeds 1000]`: in how many seeds each wrong adapter is found; fails where one is not.
-//! * `-- --shrink SEED [--mutant NAME]`: the least history that breaks the same promise, in its last lines.
+//! * `-- --shrink SEED [--mutant NAME] [--lines 50]`: the least history that breaks the same promise, in its last lines.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // a bench is a test
 
 #[path = "../tests/harness/dice.rs"]
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton::runtime::clock;
-use system::{Fault, Mutant, Outcome, Plan, System, shrink};
+use system::{Fault, Mutant, Outcome, Plan, RARE, RAREST, System, shrink};
 
 /// Without `--budget`.
 const BUDGET: Duration = Duration::from_secs(60);
@@ -97,8 +97,12 @@ fn soak(arguments: &Arguments) -> usize {
     faults.iter().for_each(|(fault, count)| println!("{count:>9}  {}", fault.words()));
     println!("seen:");
     seen.iter().for_each(|(what, count)| println!("{count:>9}  {what}"));
+    let expected = RARE.iter().chain(RAREST).filter(|_| seed - from >= SEEDS);
+    let missed: Vec<&&str> = expected.filter(|what| !seen.contains_key(**what)).collect();
+    let never: Vec<&str> = Fault::ALL.iter().filter(|fault| !faults.contains_key(fault)).map(|f| f.words()).collect();
+    println!("branches that were never passed: {missed:?}; faults that never happened: {never:?}");
     println!("violations: {} {broken:?}; go on with --from {seed}", broken.len());
-    broken.len()
+    broken.len() + missed.len()
 }
 
 fn mutants(seeds: u64) -> usize {
@@ -129,7 +133,9 @@ fn main() {
             let named = Mutant::ALL.iter().find(|mutant| format!("{mutant:?}") == name);
             *named.unwrap_or_else(|| panic!("--mutant {name}: expected one of {:?}", Mutant::ALL))
         });
-        let (plan, outcome) = shrink(Plan { mutant, ..Plan::new(seed, PODS) }, SMALLER);
+        let plan = Plan::new(seed, PODS);
+        let lines = arguments.number("--lines").map_or(plan.lines, |lines| lines as usize);
+        let (plan, outcome) = shrink(Plan { mutant, lines, ..plan }, SMALLER);
         print(&plan, &outcome);
         0
     } else {

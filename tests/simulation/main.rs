@@ -18,29 +18,11 @@ use std::num::NonZero;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use system::{FAILED, Fault, Mutant, Outcome, Plan, System};
+use system::{FAILED, Fault, Mutant, Outcome, Plan, RARE, System};
 
 /// Seeds of the ordinary run.
 const SEEDS: u64 = 40;
 const PODS: u32 = 50;
-
-/// Branches that some of them must pass.
-const RARE: &[&str] = &[
-    "a call is repeated",
-    "a call reads live",
-    "a kubelet finds a pod running",
-    "a kubelet is killed in a call",
-    "a leader steps down",
-    "a leading controller steps down",
-    "a ledger with entries is rebuilt",
-    "a pod is pinned to a node with a forged assignment",
-    "a pod is preempted",
-    "a pod runs without its devices, and its daemon says so",
-    "a request has no answer in time",
-    "the holder of a lock is read live",
-    "the ledger cannot be written",
-    "the release of a lock is tried again",
-];
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()

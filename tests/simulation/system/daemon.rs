@@ -1,6 +1,6 @@
 //! A node daemon as a process: watches, ledger and unlocker, as `agent::handoff` has them, around the decisions that ship.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton::agent::handoff::ledger_file;
@@ -53,10 +53,12 @@ pub struct Daemon {
     strange: Option<(Box<str>, Duration)>,
     releasing: bool,
     said: Option<AgentStatus>,
+    /// What is due, and when.
+    due: BTreeMap<Task, Duration>,
 }
 
 /// What it does by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Task {
     /// Looks at the lock.
     Unlock,
@@ -93,6 +95,7 @@ impl Daemon {
             strange: None,
             releasing: false,
             said: None,
+            due: BTreeMap::new(),
         }
     }
 }
@@ -106,7 +109,7 @@ impl System {
         self.note(|| format!("daemon of n{node} starts"));
         let (listed, beat) = (self.soon(20, 300), self.soon(200, 1000));
         self.after(listed, Happening::News(Reader::Daemon(node), life));
-        self.after(beat, Happening::Daemon { node, life, task: Task::Beat });
+        self.later(node, beat, Task::Beat);
         let registers = self.soon(200, 1200);
         let life = self.machines[node].kubelet_life;
         self.after(registers, Happening::Mend(super::faults::Mend::Registration { node, life }));
@@ -127,9 +130,14 @@ impl System {
         self.note(|| format!("daemon of n{node} is killed"));
     }
 
+    /// What is due sooner sees all that this one would.
     fn later(&mut self, node: usize, pause: Duration, task: Task) {
-        let life = self.machines[node].daemon_life;
-        self.after(pause, Happening::Daemon { node, life, task });
+        let (life, at) = (self.machines[node].daemon_life, self.now + pause);
+        let Some(daemon) = &mut self.machines[node].daemon else { return };
+        if daemon.due.get(&task).is_none_or(|due| at < *due) {
+            daemon.due.insert(task, at);
+            self.at(at, Happening::Daemon { node, life, task });
+        }
     }
 
     /// Both watches, or the lists with which they begin.
@@ -473,8 +481,12 @@ impl System {
     }
 
     pub fn daemon_works(&mut self, node: usize, life: u64, task: Task) {
-        if self.machines[node].daemon_life != life || self.machines[node].daemon.is_none() {
+        if self.machines[node].daemon_life != life {
             return;
+        }
+        let Some(daemon) = &mut self.machines[node].daemon else { return };
+        if daemon.due.get(&task) == Some(&self.now) {
+            daemon.due.remove(&task);
         }
         self.open_ledger(node);
         match task {
@@ -559,7 +571,8 @@ impl System {
         let cut = self.faults.is_cut(Reader::Daemon(node), self.now);
         let failed = cut || self.strikes(Fault::ServerError);
         if !failed {
-            let result = self.swap(&swap, self.is(Mutant::ReleaseWithoutOwner), || format!("daemon of n{node}"));
+            let blind = self.is(Mutant::ReleaseWithoutOwner);
+            let result = self.swap(&swap, blind, None, || format!("daemon of n{node}"));
             if self.machines[node].daemon_life == life && self.strikes(Fault::DaemonKilledUnanswered) {
                 self.kill_daemon(node);
                 let pause = self.soon(500, 20_000);
@@ -666,9 +679,9 @@ impl System {
             return;
         }
         let mutant = self.plan.mutant;
-        let device = self.machines[node].device();
         let machine = &mut self.machines[node];
-        self.store.report_devices(&machine.name, device);
+        machine.describe();
+        self.store.report_devices(&machine.name, machine.device.as_ref().unwrap());
         let Some(daemon) = &mut machine.daemon else { return };
         let found = daemon.ledger.as_ref().and_then(|ledger| {
             exceptions(&machine.name, &daemon.pods, ledger.iter(), &daemon.unserved, &machine.inventory)

@@ -30,8 +30,8 @@ macro_rules! faults {
 }
 
 faults! {
-    LateRequest = "a request is late", 6;
-    LateAnswer = "an answer is late", 6;
+    LateRequest = "a request is late", 15;
+    LateAnswer = "an answer is late", 10;
     LostAnswer = "an answer is lost", 12;
     ServerError = "500", 15;
     TooManyRequests = "429", 10;
@@ -67,6 +67,7 @@ faults! {
     DaemonMute = "a node daemon's Lease is not renewed", 0;
     KubeletRestarted = "a kubelet restarts", 0;
     KubeletCut = "a kubelet is cut off", 0;
+    KubeletHangs = "a kubelet hangs for minutes", 0;
     KubeletDeaf = "a kubelet's watch is late", 0;
     CheckpointLost = "a kubelet loses its checkpoint", 0;
     LedgerLost = "a ledger is lost", 0;
@@ -104,6 +105,8 @@ pub enum Mend {
 pub struct Faults {
     pub counts: BTreeMap<Fault, u64>,
     used: u32,
+    /// When the schedulers' Lease was deleted last.
+    pub lease_deleted: Option<Duration>,
     /// Until when what a process sends does not arrive, and what is sent to it.
     mute: BTreeMap<Reader, Duration>,
     unanswered: BTreeMap<Reader, Duration>,
@@ -200,7 +203,10 @@ impl System {
             Fault::ControllerCut => self.faults.cut(Reader::Candidate(controller), long),
             Fault::SchedulerMute => drop(self.faults.mute.insert(Reader::Candidate(scheduler), long)),
             Fault::SchedulerUnanswered => drop(self.faults.unanswered.insert(Reader::Candidate(scheduler), long)),
-            Fault::LeaseDeleted => self.store.leases[0] = None,
+            Fault::LeaseDeleted => {
+                self.store.leases[0] = None;
+                self.faults.lease_deleted = Some(self.now);
+            }
             Fault::SchedulerDeaf => drop(self.faults.deaf.insert(Reader::Candidate(scheduler), brief)),
             Fault::ControllerDeaf => drop(self.faults.deaf.insert(Reader::Candidate(controller), brief)),
             Fault::SchedulerLists => drop(self.faults.lists.insert(Reader::Candidate(scheduler))),
@@ -211,12 +217,17 @@ impl System {
             Fault::DaemonMute => drop(self.faults.silent.insert(node, long + Duration::from_secs(90))),
             Fault::KubeletRestarted if self.machines[node].lost.is_none() => self.restart_kubelet(node, false),
             Fault::KubeletCut => self.faults.cut(Reader::Kubelet(node), long),
+            Fault::KubeletHangs => {
+                let until = self.now + Duration::from_millis(u64::from(60_000 + self.fate.below(400_000)));
+                self.faults.cut(Reader::Kubelet(node), until.min(START + STORM));
+            }
             Fault::KubeletDeaf => drop(self.faults.deaf.insert(Reader::Kubelet(node), brief)),
             Fault::CheckpointLost if self.machines[node].lost.is_none() => self.restart_kubelet(node, true),
             Fault::ClockSkew => {
                 let who = self.fate.pick(&[scheduler, controller]);
                 let minutes = i64::from(self.fate.below(31)) - 15;
-                self.process(who).skew = SignedDuration::from_mins(minutes);
+                let now = self.now;
+                self.process(who).jumps(SignedDuration::from_mins(minutes), now);
             }
             Fault::GpuFails | Fault::NicFails => {
                 let kind = if fault == Fault::NicFails { DeviceType::Rdma } else { DeviceType::Gpu };
@@ -251,6 +262,7 @@ impl System {
         if let Some(device) = machine.inventory.devices.get_mut(id) {
             (device.healthy, device.reason) = (false, Some("XID 79".into()));
         }
+        machine.device = None;
         self.note(|| format!("{id} of n{node} fails"));
         let pause = Duration::from_millis(u64::from(5000 + self.fate.below(60_000)));
         self.after(pause, Happening::Mend(Mend::Device(node)));
@@ -328,6 +340,7 @@ impl System {
                         (device.healthy, device.reason) = (true, None);
                     }
                 }
+                machine.device = None;
                 self.devices_changed(node);
             }
             Mend::DeviceCordon(node) => {
@@ -340,8 +353,9 @@ impl System {
                 self.store.change_node(&name, |facts| facts.unschedulable = false);
             }
             Mend::Clocks => {
-                self.schedulers.iter_mut().for_each(|of| of.process.skew = SignedDuration::ZERO);
-                self.controllers.iter_mut().for_each(|of| of.process.skew = SignedDuration::ZERO);
+                let now = self.now;
+                self.schedulers.iter_mut().for_each(|of| of.process.jumps(SignedDuration::ZERO, now));
+                self.controllers.iter_mut().for_each(|of| of.process.jumps(SignedDuration::ZERO, now));
             }
             _ => {}
         }

@@ -4,6 +4,38 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
+/// Branches that some of the seeds of the ordinary run must pass.
+pub const RARE: &[&str] = &[
+    "a call is repeated",
+    "a call reads live",
+    "a kubelet finds a pod running",
+    "a kubelet is killed in a call",
+    "a leader steps down",
+    "a leading controller steps down",
+    "a ledger with entries is rebuilt",
+    "a pod is pinned to a node with a forged assignment",
+    "a pod is preempted",
+    "a pod runs without its devices, and its daemon says so",
+    "a request has no answer in time",
+    "the holder of a lock is read live",
+    "the ledger cannot be written",
+    "the release of a lock is tried again",
+];
+
+/// Branches that some of a thousand seeds must pass.
+pub const RAREST: &[&str] = &[
+    "a call that two pods could make is refused",
+    "a late pod keeps the finalizer on its job",
+    "a member waits for others that have ended and are gone: the group is made again",
+    "a pod of a TYJob is bound before its status shows the place",
+    "a scheduler that leads no more is kept from writing",
+    "an old lock that names a running pod is forged",
+    "devices in use are learned from the kubelet",
+    "the holder of an expired lock is deleted",
+    "the leader of a job is there, which its controller has not been shown",
+    "the waiting time of a gang is over",
+];
+
 /// The history of one run.
 #[derive(Debug, Clone, Default)]
 pub struct History {

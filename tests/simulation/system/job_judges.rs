@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use baton::contract::PodKey;
-use baton::contract::PodUid;
 use baton::contract::tyjob::{BasicPolicy, Stage, TyJob, TyJobStatus};
+use baton::contract::{PodKey, PodRef, PodUid};
 use baton::decide::pod::{HandoffPod, Phase};
 use baton::decide::world::{JobClaim, PodFacts};
 
@@ -15,6 +14,8 @@ use super::System;
 pub struct JobRecords {
     /// How those that have ended did.
     ended: BTreeMap<PodKey, Stage>,
+    /// Pods whose Bindings were sent for a place that their scheduler kept.
+    placed: BTreeSet<PodUid>,
 }
 
 impl System {
@@ -50,7 +51,8 @@ impl System {
         }
     }
 
-    /// A pod is made for a TYJob: it is a member, and there is a place for it.
+    /// A pod is made for a TYJob: it is a member, and there is a place for it. Until the leader's pod is there, a job has all the places
+    /// that its policy asks for or none; afterwards each pod keeps its place or waits for another.
     pub fn judge_made(&mut self, job: &TyJob, pod: &PodFacts) {
         let (of, attempt) = (&pod.handoff.pod.key, pod.spec.job.as_ref().and_then(|claim| claim.attempt));
         let name = job.metadata.name.as_deref().unwrap_or_default();
@@ -58,35 +60,49 @@ impl System {
         let status = job.status.clone().unwrap_or_default();
         let has_place = status.allocations.iter().any(|place| *place.pod == *of.name && Some(place.attempt) == attempt);
         if !is_member || !has_place {
-            self.violates("no pod of a TYJob is made without a place", of.to_string());
+            return self.violates("no pod of a TYJob is made without a place", of.to_string());
+        }
+        let wanted = match job.spec.scheduler_policy.basic_policy {
+            BasicPolicy::Gang => job.spec.total_workers(),
+            _ => i64::from(job.spec.min_workers_num),
+        };
+        let placed = status.allocations.iter().filter(|place| Some(place.attempt) == attempt).count() as i64;
+        if *of.name == *job.spec.leader_pod(name) && placed < 1 + wanted {
+            let what = format!("the leader of {name} is made with {placed} places of {}", 1 + wanted);
+            self.violates("a TYJob starts with all the places that it asks for", what);
         }
     }
 
-    /// A pod of a TYJob was bound: to its place, and of a job that is placed as its policy asks.
+    /// A scheduler sends the Binding of a pod: whether it keeps a place there for it, which it may not have written yet.
+    pub fn watch_place(&mut self, at: usize, pod: &PodRef, node: &str) {
+        let claim = self.store.of(pod).and_then(|facts| facts.spec.job.clone());
+        let key = claim.as_ref().map(|claim| PodKey::new(&pod.key.namespace, &claim.name));
+        let record = key.and_then(|key| self.schedulers[at].scheduler().tyjobs().records().get(&key));
+        let record = record.filter(|record| claim.is_some_and(|claim| claim.attempt == Some(record.attempt)));
+        let place = record.and_then(|record| record.places.get(&pod.key.name));
+        if place.is_some_and(|place| *place.node == *node) {
+            self.judges.jobs.placed.insert(pod.uid.clone());
+        }
+    }
+
+    /// A pod of a TYJob was bound: to a place that the job's status shows, or that its scheduler kept when it sent the Binding and had
+    /// not written yet. A leader that follows takes the places of bound pods from their nodes.
     pub fn judge_place(&mut self, pod: &HandoffPod, claim: &JobClaim) {
         let key = PodKey::new(&pod.pod.key.namespace, &claim.name);
         let Some(job) = self.store.job(&key).cloned() else { return };
         let status = job.status.clone().unwrap_or_default();
-        if Some(status.restarts) != claim.attempt || status.stage.is_some_and(Stage::is_terminal) {
+        let is_over = status.stage.is_some_and(Stage::is_terminal) || job.metadata.deletion_timestamp.is_some();
+        if Some(status.restarts) != claim.attempt || is_over {
             return; // its attempt has ended meanwhile, and the pod goes
         }
-        let here = status.allocations.iter().filter(|place| place.attempt == status.restarts);
-        let placed = here.clone().count() as i64;
-        let Some(place) = here.clone().find(|place| *place.pod == *pod.pod.key.name) else {
+        let mut here = status.allocations.iter().filter(|place| place.attempt == status.restarts);
+        let shown = here.find(|place| *place.pod == *pod.pod.key.name).map(|place| place.node.as_str());
+        if shown.is_none() && !self.judges.jobs.placed.contains(&pod.pod.uid) {
             let what = format!("{} is bound to {:?}", pod.pod.key, pod.node);
             return self.violates("no pod of a TYJob is bound without a place", what);
-        };
-        if pod.node.as_deref() != Some(place.node.as_str()) {
-            self.history.sometimes("a pod of a TYJob is bound while its place is being moved");
         }
-        let workers = job.spec.total_workers();
-        let wanted = match job.spec.scheduler_policy.basic_policy {
-            BasicPolicy::Gang => workers,
-            _ => i64::from(job.spec.min_workers_num),
-        };
-        if *pod.pod.key.name == *job.spec.leader_pod(&key.name) && placed < 1 + wanted {
-            let what = format!("the leader of {key} is bound with {placed} places of {}", 1 + wanted);
-            self.violates("a TYJob starts with all the places that it asks for", what);
+        if pod.node.as_deref() != shown {
+            self.history.sometimes("a pod of a TYJob is bound before its status shows the place");
         }
     }
 

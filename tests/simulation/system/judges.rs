@@ -10,11 +10,12 @@ use baton::decide::handoff::PodNotice;
 use baton::decide::lock::{LockMatch, names};
 use baton::decide::pod::{HandoffPod, Phase};
 use baton::decide::scheduler::Moment;
+use baton::decide::world::PodId;
 
 use super::machine::answered;
 use super::store::Swap;
 use super::workload::ONCE;
-use super::{CALM, Fault, OURS, START, STORM, System, Violation};
+use super::{CALM, Candidate, OURS, START, STORM, System, Violation};
 use crate::harness::wall;
 
 /// What the judges remember.
@@ -28,6 +29,10 @@ pub struct Judges {
     promised: BTreeMap<PodUid, BTreeMap<String, i64>>,
     /// By gang: the commits by which its members were bound, and the members of each.
     commits: BTreeMap<String, BTreeMap<Committed, BTreeSet<PodKey>>>,
+    /// Locks that were set by a clock that is wrong.
+    strange_locks: BTreeSet<Box<str>>,
+    /// By scheduler and group: the members that it was binding when it last decided something.
+    under_way: BTreeMap<(usize, String), BTreeMap<PodKey, Option<Committed>>>,
     /// Groups that were satisfied at once.
     satisfied: BTreeSet<String>,
     /// What TYJobs have been through.
@@ -43,7 +48,12 @@ impl Judges {
 }
 
 fn promise(pod: &HandoffPod) -> BTreeMap<String, i64> {
-    let text = pod.assignment.device_allocated.as_deref().filter(|text| !text.is_empty());
+    devices_of(pod.assignment.device_allocated.as_deref())
+}
+
+/// The devices that an annotation names, and how much of each.
+fn devices_of(text: Option<&str>) -> BTreeMap<String, i64> {
+    let text = text.filter(|text| !text.is_empty());
     let allocation = text.and_then(|text| DeviceAllocation::parse(text).ok()).unwrap_or_default();
     let amounts = [(DeviceType::Gpu, key::GPU_CORE), (DeviceType::Rdma, key::RDMA)];
     let of = |(kind, name): (DeviceType, &'static str)| {
@@ -55,6 +65,8 @@ fn promise(pod: &HandoffPod) -> BTreeMap<String, i64> {
     amounts.into_iter().flat_map(of).collect()
 }
 
+/// A leader leads for as long after it has read its Lease last.
+const LEADS: Duration = Duration::from_secs(10);
 const GANG: &str = "no pod of a gang is bound before its group is satisfied";
 
 impl System {
@@ -68,13 +80,13 @@ impl System {
     }
 
     /// A pod was bound: no device is promised twice, and no pod of a gang or TYJob comes before the whole.
-    pub fn judge_bound(&mut self, key: &PodKey) {
+    pub fn judge_bound(&mut self, at: usize, key: &PodKey) {
         self.moved();
         let Some(facts) = self.store.pod(key) else { return };
         let pod = facts.handoff.clone();
         let claim = facts.spec.job.clone();
         self.judges.promised.insert(pod.pod.uid.clone(), promise(&pod));
-        self.judge_gang(&pod);
+        self.judge_gang(at, &pod);
         if let Some(claim) = claim {
             self.judge_place(&pod, &claim);
         }
@@ -101,9 +113,9 @@ impl System {
         }
     }
 
-    /// A member of a gang was bound: with those that were bound before, its commit is enough for every gang of the group. Where that
-    /// was so once, the policy may let members come alone.
-    fn judge_gang(&mut self, pod: &HandoffPod) {
+    /// A member of a gang was bound: with those that were bound before or are being bound, its commit is enough for every gang of the
+    /// group. Where that was so once, the policy may let members come alone.
+    fn judge_gang(&mut self, at: usize, pod: &HandoffPod) {
         let Some(plan) = self.jobs.gang_of(&pod.pod) else { return };
         let group = plan.group.join(" ");
         let wanted: u32 = plan.group.iter().filter_map(|gang| self.jobs.gangs.get(gang)).map(|gang| gang.min).sum();
@@ -119,28 +131,56 @@ impl System {
             return;
         };
         commits.entry(*commit).or_default().insert(pod.pod.key.clone());
-        let others = commits.iter().filter(|(other, _)| *other != commit).flat_map(|(_, pods)| pods);
-        let others = others.collect::<BTreeSet<_>>().len() as u32;
+        let own = &commits[commit];
+        let before = commits.iter().filter(|(other, _)| *other != commit).flat_map(|(_, pods)| pods);
+        // Members beyond the minimum have a commit of their own, and may be bound before those of the first.
+        let under_way = self.judges.under_way.get(&(at, group)).into_iter().flatten();
+        let beside = under_way.filter(|(_, other)| other.is_some_and(|other| other != *commit)).map(|(key, _)| key);
+        let others: BTreeSet<_> = before.chain(beside).filter(|key| !own.contains(*key)).collect();
+        let others = others.len() as u32;
         if commit.members + others < wanted {
-            self.violates(
-                GANG,
-                format!("{}: {} members and {others} before, of {wanted}", pod.pod.key, commit.members),
-            );
+            let what = format!("{}: {} members and {others} others, of {wanted}", pod.pod.key, commit.members);
+            self.violates(GANG, what);
         }
     }
 
     /// Which groups a scheduler is binding whole.
     pub fn watch_commits(&mut self, at: usize) {
         let scheduler = self.schedulers[at].scheduler();
-        let mut counts: BTreeMap<String, (u32, u32)> = BTreeMap::new();
-        for id in scheduler.gangs().committed() {
-            let Some(pod) = scheduler.world().pod(id) else { continue };
-            let Some(plan) = self.jobs.gang_of(&pod.facts.handoff.pod) else { continue };
-            let wanted = plan.group.iter().filter_map(|gang| self.jobs.gangs.get(gang)).map(|gang| gang.min).sum();
-            counts.entry(plan.group.join(" ")).or_insert((0, wanted)).0 += 1;
+        if !scheduler.is_leading() {
+            return; // what it has sent may still arrive
         }
-        let whole = counts.into_iter().filter(|(_, (count, wanted))| count >= wanted);
-        self.judges.satisfied.extend(whole.map(|(group, _)| group));
+        self.judges.under_way.retain(|(of, _), _| *of != at);
+        for id in scheduler.gangs().committed() {
+            let Some(pod) = scheduler.world().pod(id).map(|pod| &pod.facts.handoff.pod) else { continue };
+            let Some(plan) = self.jobs.gang_of(pod) else { continue };
+            let group = plan.group.join(" ");
+            let members = self.judges.under_way.entry((at, group.clone())).or_default();
+            let attempt = scheduler.binder().attempts().get(&id).map(|attempt| &attempt.annotations);
+            let annotations = attempt.or_else(|| scheduler.reservations().get(id).map(|held| &held.annotations));
+            let commit = annotations.and_then(|all| Committed::parse(all.get(key::GANG_COMMITTED)?).ok());
+            members.insert(pod.key.clone(), commit);
+            let wanted = plan.group.iter().filter_map(|gang| self.jobs.gangs.get(gang)).map(|gang| gang.min).sum();
+            if members.len() as u32 >= wanted {
+                self.judges.satisfied.insert(group);
+            }
+        }
+    }
+
+    /// What a scheduler was shown to be cordoned takes no further pod. `before`: pods that were being bound before this turn.
+    pub fn judge_cordons(&mut self, at: usize, before: &BTreeSet<PodId>) {
+        let scheduler = &self.schedulers[at];
+        let attempts = scheduler.scheduler().binder().attempts().iter().filter(|(id, _)| !before.contains(id));
+        let found = attempts.filter_map(|(_, attempt)| {
+            let cordoned = scheduler.cordoned(&attempt.node_name)?;
+            let devices = devices_of(attempt.annotations.get(key::DEVICE_ALLOCATED));
+            let device = cordoned.devices.iter().find(|id| devices.contains_key(*id));
+            let on = device.cloned().or_else(|| cordoned.node.then(|| attempt.node_name.to_string()))?;
+            Some(format!("scheduler {at} gives {on} to {}", attempt.pod.key))
+        });
+        if let Some(what) = found.into_iter().next() {
+            self.violates("what is cordoned takes no further pod", what);
+        }
     }
 
     /// No member of a Strict gang waits with a reservation for the others once a scheduler has nothing to do.
@@ -219,15 +259,39 @@ impl System {
         all.any(|(uid, runs)| runs.devices.is_empty() && promised(uid))
     }
 
-    /// A lock was set, taken over or removed: only the value that was seen goes, and not while its holder still needs it.
-    pub fn judge_swap(&mut self, swap: &Swap, before: &LockRead) {
+    /// A Lease was won: no other process leads by it, unless it was deleted while that one led.
+    pub fn judge_leader(&mut self, who: Candidate) {
+        let of_schedulers = matches!(who, Candidate::Scheduler(_));
+        let deleted = self.faults.lease_deleted.filter(|_| of_schedulers);
+        if deleted.is_some_and(|at| self.now < at + LEADS) {
+            return;
+        }
+        let all = if of_schedulers { [0, 1].map(Candidate::Scheduler) } else { [0, 1].map(Candidate::Controller) };
+        let now = self.now;
+        let leads = |candidate: &Candidate| {
+            let process = self.process(*candidate);
+            process.is_up && process.lease.leads(now)
+        };
+        if all.iter().all(leads) {
+            self.violates("at most one process leads by a Lease", format!("{} leads beside the other", who.words()));
+        }
+    }
+
+    /// A lock was set, taken over or removed: only the value that was seen goes, and not while its holder still needs it. `scheduler`:
+    /// which one did it; a node daemon else.
+    pub fn judge_swap(&mut self, swap: &Swap, before: &LockRead, scheduler: Option<usize>) {
+        let may_be_wrong = scheduler.is_some_and(|at| self.schedulers[at].process.may_be_wrong(self.now));
+        if may_be_wrong && let Some(new) = &swap.new {
+            self.judges.strange_locks.insert(new.clone());
+        }
         if before.raw() != swap.old.as_deref() && before.raw() != swap.new.as_deref() {
             let what = format!("{}: {:?} stood there, not {:?}", swap.node, before.raw(), swap.old);
             return self.violates("a lock has one owner", what);
         }
         let LockRead::Held { value, .. } = before else { return };
         // By a clock that is wrong a fresh lock has expired: its holder fails, and nothing is given twice.
-        if self.faults.counts.contains_key(&Fault::ClockSkew) || !self.jobs.hostile.is_empty() {
+        let is_strange = before.raw().is_some_and(|raw| self.judges.strange_locks.contains(raw));
+        if may_be_wrong || is_strange || !self.jobs.hostile.is_empty() {
             return;
         }
         if swap.new.as_deref() == before.raw() {

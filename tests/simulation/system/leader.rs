@@ -1,16 +1,17 @@
 //! A scheduler as a process: the watches, the requests and their answers, as `scheduler::daemon` and `scheduler::executor` handle
 //! them, around the decisions that ship.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton::contract::PodUid;
+use baton::contract::{PodUid, key};
 use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
 use baton::decide::scheduler::{BindResult, Config, Effect, EffectResult, Effects, LockResult, Moment, Scheduler};
 use baton::decide::tyjob::JobWriteResult;
 use baton::decide::world::gangs::Declared;
-use baton::decide::world::{LeaseHome, WorldEvent};
+use baton::decide::world::{LeaseHome, PodId, WorldEvent};
+use serde_json::Value;
 
 use super::process::Process;
 use super::store::{Change, Swap};
@@ -30,12 +31,21 @@ pub struct SchedulerProcess {
     pub process: Process,
     scheduler: Scheduler,
     is_synced: bool,
+    /// What it was shown to be cordoned: nodes by name, and devices of nodes.
+    cordoned: BTreeMap<Box<str>, Cordoned>,
     cursor: usize,
     in_flight: BTreeMap<u64, Effect>,
     /// When the last write to a pod has arrived: the next comes after it.
     ordered: BTreeMap<PodUid, Duration>,
     turn: Option<Duration>,
     turns: u64,
+}
+
+/// What of a node takes no new pod.
+#[derive(Debug, Default)]
+pub struct Cordoned {
+    pub node: bool,
+    pub devices: Vec<String>,
 }
 
 /// On its way to the API server.
@@ -58,6 +68,7 @@ impl SchedulerProcess {
             process: Process::new(Candidate::Scheduler(at)),
             scheduler: fresh(),
             is_synced: false,
+            cordoned: BTreeMap::new(),
             cursor: 0,
             in_flight: BTreeMap::new(),
             ordered: BTreeMap::new(),
@@ -68,6 +79,32 @@ impl SchedulerProcess {
 
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    /// What of a node it was shown to be cordoned.
+    pub fn cordoned(&self, node: &str) -> Option<&Cordoned> {
+        self.cordoned.get(node)
+    }
+
+    fn see_cordons(&mut self, change: &Change) {
+        match change {
+            Change::Node(node) => self.cordoned.entry(node.name.clone()).or_default().node = node.unschedulable,
+            Change::Devices(device) => {
+                let node = device.metadata.name.as_deref().unwrap_or_default();
+                let text = device.metadata.annotations.iter().flatten().find(|(name, _)| *name == key::CORDONED);
+                let named = text.and_then(|(_, text)| serde_json::from_str::<BTreeMap<String, Value>>(text).ok());
+                self.cordoned.entry(node.into()).or_default().devices =
+                    named.into_iter().flatten().map(|(id, _)| id).collect();
+            }
+            Change::NodeGone(node) => drop(self.cordoned.remove(node)),
+            _ => {}
+        }
+        self.cordoned.retain(|_, of| of.node || !of.devices.is_empty());
+    }
+
+    /// Pods whose bind attempts are under way.
+    fn attempted(&self) -> BTreeSet<PodId> {
+        self.scheduler.binder().attempts().keys().copied().collect()
     }
 }
 
@@ -111,6 +148,7 @@ impl System {
     }
 
     fn show_change(&mut self, at: usize, change: &Change) {
+        self.schedulers[at].see_cordons(change);
         let event = match change {
             Change::Pod(pod, _) => WorldEvent::Pod(Box::new((**pod).clone())),
             Change::PodGone(pod) => WorldEvent::PodGone(pod.handoff.pod.key.clone(), pod.handoff.pod.uid.clone()),
@@ -176,11 +214,15 @@ impl System {
             self.perform(at, effects);
         }
         let is = &mut self.schedulers[at];
+        let before = (!is.cordoned.is_empty()).then(|| is.attempted());
         let effects = is.scheduler.run(moment);
         is.turns += 1;
         let (turns, next) = (is.turns, is.scheduler.next());
         self.perform(at, effects);
         self.watch_commits(at);
+        if let Some(before) = before {
+            self.judge_cordons(at, &before);
+        }
         if turns.is_multiple_of(AUDIT_EVERY) {
             self.audit(at);
         }
@@ -208,6 +250,9 @@ impl System {
                 self.history.sometimes("a scheduler that leads no more is kept from writing");
                 self.answer_soon(at, effect, report);
                 continue;
+            }
+            if let Effect::Bind { pod, node, .. } = &effect {
+                self.watch_place(at, pod, node);
             }
             let pod = match &effect {
                 Effect::Condition { pod, .. } | Effect::Nominate { pod, .. } => Some(pod.uid.clone()),
@@ -359,12 +404,13 @@ impl System {
         Some(match effect {
             Effect::Lock { ticket, node, old, new } => {
                 let swap = Swap { node: node.clone(), old: old.clone(), new: Some(new.clone()) };
-                let result = self.swap(&swap, self.is(Mutant::LockWithoutTest), || format!("scheduler {at}"));
+                let result = self.swap(&swap, self.is(Mutant::LockWithoutTest), Some(at), || format!("scheduler {at}"));
                 EffectResult::Lock { ticket: *ticket, result }
             }
             Effect::Release { node, old, .. } => {
                 let swap = Swap { node: node.clone(), old: Some(old.clone()), new: None };
-                let result = self.swap(&swap, self.is(Mutant::ReleaseWithoutOwner), || format!("scheduler {at}"));
+                let blind = self.is(Mutant::ReleaseWithoutOwner);
+                let result = self.swap(&swap, blind, Some(at), || format!("scheduler {at}"));
                 EffectResult::Release { node: node.clone(), old: old.clone(), result }
             }
             Effect::Bind { ticket, pod, node, annotations } => {
@@ -372,7 +418,7 @@ impl System {
                 let result = self.store.bind(pod, uid, node, annotations);
                 self.note(|| format!("scheduler {at} binds {} to {node}: {result:?}", pod.key));
                 if result == BindResult::Done {
-                    self.judge_bound(&pod.key);
+                    self.judge_bound(at, &pod.key);
                 }
                 EffectResult::Bind { ticket: *ticket, result }
             }
@@ -428,12 +474,17 @@ impl System {
 
     fn delete(&mut self, pod: &baton::contract::PodRef, wall: jiff::Timestamp) {
         let uid = (!self.is(Mutant::DeleteWithoutUid)).then_some(&pod.uid);
+        let found = self.store.pod(&pod.key).map(|found| &found.handoff.pod.uid);
+        if let Some(other) = found.filter(|found| uid.is_none() && **found != pod.uid) {
+            let what = format!("{} with uid {other} is deleted for {}", pod.key, pod.uid);
+            return self.violates("a scheduler deletes only the pod that it means", what);
+        }
         self.jobs.evicted.insert(pod.uid.clone());
         self.store.delete(&pod.key, uid, wall);
     }
 
-    /// A lock's compare-and-swap, for anybody.
-    pub fn swap(&mut self, swap: &Swap, blind: bool, who: impl Fn() -> String) -> LockResult {
+    /// A lock's compare-and-swap, by a scheduler or a node daemon.
+    pub fn swap(&mut self, swap: &Swap, blind: bool, scheduler: Option<usize>, who: impl Fn() -> String) -> LockResult {
         let before = self.store.lock(&swap.node);
         let result = self.store.swap(swap, blind);
         self.note(|| {
@@ -441,7 +492,7 @@ impl System {
             format!("{} {} {new}: {result:?}", who(), swap.node)
         });
         if result == LockResult::Done {
-            self.judge_swap(swap, &before);
+            self.judge_swap(swap, &before, scheduler);
         }
         result
     }

@@ -26,6 +26,8 @@ pub struct Machine {
     /// Its first GPU is cut into MIG devices.
     is_cut: bool,
     pub inventory: NodeInventory,
+    /// What its daemon publishes of them, until a device changes.
+    pub device: Option<Device>,
     pub policy: AllocatePolicy,
     pub kubelet: Kubelet,
     pub kubelet_life: u64,
@@ -109,6 +111,7 @@ impl Machine {
             disk: Vec::new(),
             boot: 1,
             lost: None,
+            device: None,
             is_cut,
             policy: AllocatePolicy::default(),
             name,
@@ -127,8 +130,14 @@ impl Machine {
         NodeFacts { name: self.name.clone(), allocatable: allocatable.into(), max_pods: 110, ..NodeFacts::default() }
     }
 
-    /// The Device object.
-    pub fn device(&self) -> Device {
+    /// Makes its Device object, where there is none.
+    pub fn describe(&mut self) {
+        if self.device.is_none() {
+            self.device = Some(self.described());
+        }
+    }
+
+    fn described(&self) -> Device {
         let mut device = gpu_device(&self.name, self.gpus);
         let like = device.spec.devices[0].clone();
         if self.is_cut {

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use faults::Fault;
-pub use history::{History, Violation};
+pub use history::{History, RARE, RAREST, Violation};
 pub use mutants::Mutant;
 pub use shrink::shrink;
 pub use workload::FAILED;
@@ -117,6 +117,8 @@ enum Happening {
     Status(usize, kubelet::StatusWrite),
     /// The next pods come, or one goes.
     Work,
+    /// Controllers make their pods again.
+    Owners,
     /// The PodGroup of a gang comes.
     PodGroup { name: String, min: u32 },
     /// Something breaks.
@@ -228,6 +230,7 @@ impl System {
         (0..self.schedulers.len()).for_each(|at| self.start_scheduler(at));
         (0..self.controllers.len()).for_each(|at| self.start_controller(at));
         self.after(Duration::from_secs(5), Happening::Work);
+        self.after(Duration::from_secs(6), Happening::Owners);
         self.after(Duration::from_secs(10), Happening::Fault);
         self.after(STORM, Happening::Mend(faults::Mend::Clocks));
     }
@@ -259,6 +262,7 @@ impl System {
             Happening::Kubelet { node, life } => self.kubelet_works(node, life),
             Happening::Status(node, write) => self.status_arrives(node, write),
             Happening::Work => self.next_work(),
+            Happening::Owners => self.owners_work(),
             Happening::Fault => self.next_fault(),
             Happening::Mend(mend) => self.mend(mend),
         }

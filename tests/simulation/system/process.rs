@@ -11,6 +11,8 @@ use crate::harness::wall;
 
 /// Between two tries to lead.
 const RETRY: Duration = Duration::from_secs(2);
+/// A request is under way for less: it may be late, and is tried again.
+const UNDER_WAY: Duration = Duration::from_secs(60);
 
 /// A process that may lead.
 pub struct Process {
@@ -21,6 +23,8 @@ pub struct Process {
     pub has_news: bool,
     /// Its clock is ahead of the others by so much.
     pub skew: SignedDuration,
+    /// Until then requests may be under way that were decided by a clock that was wrong.
+    pub wrong: Duration,
     pub lease: LeaseJudge,
 }
 
@@ -53,7 +57,7 @@ impl Process {
     /// Not started yet.
     pub fn new(who: Candidate) -> Self {
         let lease = Self::judge(who, 0);
-        Self { life: 0, is_up: false, has_news: false, skew: SignedDuration::ZERO, lease }
+        Self { life: 0, is_up: false, has_news: false, skew: SignedDuration::ZERO, wrong: Duration::ZERO, lease }
     }
 
     fn judge(who: Candidate, life: u64) -> LeaseJudge {
@@ -61,10 +65,24 @@ impl Process {
         LeaseJudge::new(LeaseConfig::new("baton", name, &format!("{}-{life}", who.words())))
     }
 
+    /// Its clock jumps.
+    pub fn jumps(&mut self, skew: SignedDuration, now: Duration) {
+        if self.skew != SignedDuration::ZERO {
+            self.wrong = now + UNDER_WAY;
+        }
+        self.skew = skew;
+    }
+
+    /// What it does now may rest on a wrong time.
+    pub fn may_be_wrong(&self, now: Duration) -> bool {
+        self.skew != SignedDuration::ZERO || now < self.wrong
+    }
+
     /// The next start of the same program.
     pub fn next(&self, who: Candidate) -> Self {
         let life = self.life + 1;
-        Self { life, is_up: true, has_news: true, skew: self.skew, lease: Self::judge(who, life) }
+        let lease = Self::judge(who, life);
+        Self { life, is_up: true, has_news: true, skew: self.skew, wrong: self.wrong, lease }
     }
 }
 
@@ -113,7 +131,10 @@ impl System {
                 }
                 let lease = &mut self.process(who).lease;
                 match won {
-                    Some(version) => lease.won(Some(version), sent),
+                    Some(version) => {
+                        lease.won(Some(version), sent);
+                        self.judge_leader(who);
+                    }
                     None => lease.lost_race(),
                 }
                 self.goes_on(who);
@@ -153,9 +174,12 @@ impl System {
         let stands = stands.and_then(|lease| lease.metadata.resource_version.clone());
         let version = if self.is(Mutant::LeaseWithoutVersion) { stands } else { version };
         let won = self.store.put_lease(who.lease(), lease, version.as_deref());
-        self.note(|| {
-            format!("{} {} the Lease", who.words(), if won.is_some() { "writes" } else { "loses the race for" })
-        });
+        let now = self.now;
+        let renews = won.is_some() && self.process(who).lease.leads(now);
+        if !renews {
+            let how = if won.is_some() { "writes" } else { "loses the race for" };
+            self.note(|| format!("{} {how} the Lease", who.words()));
+        }
         if self.faults.cannot_hear(Reader::Candidate(who), self.now) {
             return;
         }

@@ -271,10 +271,11 @@ impl Store {
     }
 
     /// The Device object of a node, where it says something new.
-    pub fn report_devices(&mut self, node: &str, mut device: Device) {
+    pub fn report_devices(&mut self, node: &str, device: &Device) {
         let stands = self.devices.get(node);
-        device.metadata.annotations = stands.and_then(|stands| stands.metadata.annotations.clone());
         if self.has_node(node) && stands.is_none_or(|stands| stands.spec.devices != device.spec.devices) {
+            let mut device = device.clone();
+            device.metadata.annotations = stands.and_then(|stands| stands.metadata.annotations.clone());
             self.put_devices(node, device);
         }
     }

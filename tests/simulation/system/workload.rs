@@ -25,9 +25,6 @@ const COMING: Duration = Duration::from_secs(400);
 /// Pods of a Node that is gone for as long are removed.
 const ORPHANED: Duration = Duration::from_secs(40);
 
-/// A member of a gang that waits for as many seconds while others have ended is made again with them.
-const LEFT_BEHIND: i64 = 200;
-
 /// A pod that its kubelet refused, for the tally of what was seen.
 pub const FAILED: &str = "a pod fails, and is made again";
 
@@ -221,7 +218,7 @@ impl GangPlan {
 }
 
 impl System {
-    /// The next pods come, one goes, and what failed is made again.
+    /// The next pods come, and one goes.
     pub fn next_work(&mut self) {
         let most = (COMING.as_millis() as u32 * 2 / self.plan.pods.max(1)).max(2);
         let pause = Duration::from_millis(u64::from(1 + self.work.below(most)));
@@ -231,9 +228,6 @@ impl System {
         } else {
             self.after(Duration::from_secs(3), Happening::Work);
         }
-        self.make_again();
-        self.end_tyjobs();
-        self.collect_garbage();
         let storm = self.now < START + super::STORM;
         if storm && self.work.below(100) < 8 {
             self.user_deletes();
@@ -254,6 +248,15 @@ impl System {
         if storm && self.plan.hostile && self.work.below(100) < 5 {
             self.tenant_forges();
         }
+    }
+
+    /// What ended otherwise than wanted is made again about a second later.
+    pub fn owners_work(&mut self) {
+        let pause = self.soon(300, 1700);
+        self.after(pause, Happening::Owners);
+        self.make_again();
+        self.end_tyjobs();
+        self.collect_garbage();
     }
 
     fn some_node(&mut self) -> (usize, Box<str>) {
@@ -405,10 +408,11 @@ impl System {
                 }
                 Some(_) if is_marked => {
                     self.store.remove(&pod);
-                    self.make_next(&name, false);
+                    self.make_next(&name, !counts_alone);
                 }
-                Some(Phase::Pending) if self.is_left_behind(&name) => {
-                    self.history.sometimes("a member waits after others of its group have ended");
+                Some(Phase::Pending) if self.waits_for_gone(&name) => {
+                    self.history
+                        .sometimes("a member waits for others that have ended and are gone: the group is made again");
                     self.store.remove(&pod);
                     self.make_next(&name, true);
                 }
@@ -426,19 +430,18 @@ impl System {
         Some(self.jobs.gangs.get(job.gang.as_ref()?)?.policy)
     }
 
-    /// The pod of a job has no node for long, and another of its group has done its work: with those that are left the group may never
-    /// be satisfied again.
-    fn is_left_behind(&self, name: &str) -> bool {
+    /// The pod of a job has no node, and members of its group that had ended have gone with their node: fewer are left than a gang
+    /// asks for, so that no scheduler may start the rest. As long as their pods are there, the rest is the scheduler's matter.
+    fn waits_for_gone(&self, name: &str) -> bool {
         let job = &self.jobs.jobs[name];
-        let Some(group) = job.gang.as_ref().and_then(|gang| self.jobs.gangs.get(gang)).map(|plan| &plan.group) else {
-            return false;
+        let waits = self.store.of(&job.pod).is_some_and(|facts| facts.handoff.node.is_none());
+        let plan = job.gang.as_ref().and_then(|gang| self.jobs.gangs.get(gang)).filter(|_| waits);
+        let is_left = |of: &&Job| !of.is_over || self.store.of(&of.pod).is_some();
+        let lacks = |gang: &String| {
+            let members = self.jobs.jobs.values().filter(|of| of.gang.as_ref() == Some(gang));
+            self.jobs.gangs.get(gang).is_some_and(|plan| (members.filter(is_left).count() as u32) < plan.min)
         };
-        let is_of = |other: &&Job| other.gang.as_ref().is_some_and(|gang| group.contains(gang));
-        let waits = self.store.of(&job.pod).is_some_and(|facts| {
-            let age = wall(self.now).duration_since(facts.handoff.created);
-            facts.handoff.node.is_none() && age > jiff::SignedDuration::from_secs(LEFT_BEHIND)
-        });
-        waits && self.jobs.jobs.values().filter(is_of).any(|other| other.is_over)
+        plan.is_some_and(|plan| plan.group.iter().any(lacks))
     }
 
     /// The next pod of a job; where `whole`, all others of its gang's group too.
