@@ -94,6 +94,10 @@ fn serve_static_pod(
 fn serve(context: &AllocateContext<'_>, call: &AllocateCall<'_>, caller: &Caller<'_>) -> AllocateOutcome {
     let key = EntryKey::new(&caller.pod.pod.uid, &caller.container.name, call.resource);
     let Some(entry) = context.ledger.get(&key) else { return grant(context, call, caller) };
+    // The kubelet's list names no uid, and a list of pods may be an old one: what asks again may be a successor of the same name.
+    if let Some(missing) = LiveReads::pods([caller.pod.pod.key.clone()]).missing(context.live_reads) {
+        return AllocateOutcome::NeedLive(missing);
+    }
     // A rebuilt entry may hold more than its container has, so that nothing of it goes to another pod.
     if entry.answer.is_none()
         && let Err(refused) = validate::repetition(context, call, caller, entry)

@@ -142,6 +142,18 @@ fn a_repetition_after_the_kubelet_lost_its_state_is_known_and_its_ids_are_record
 }
 
 #[test]
+fn a_successor_that_an_old_list_hides_gets_its_own_devices() {
+    let old = one("a", "GPU-3");
+    let mut node = TestNode::new(&[&old]).lock(&old).listed(&[("a", "main", GPU, &[])]);
+    node.gpu(&["GPU-3"]);
+    let mut successor = one("a", "GPU-5");
+    successor.pod.uid = PodUid::new("a-second");
+    (node.lock, node.live_lock) = (LockRead::Free, Some(lock_of(&successor)));
+    node.live = vec![successor];
+    assert_eq!(served(&node.gpu(&["GPU-5"])).2, ["GPU-5"]);
+}
+
+#[test]
 fn a_whole_admission_that_is_repeated_goes_through_the_containers_again() {
     let gpu = [(GPU, 1)];
     let p = pod("b", vec![container("init", ContainerKind::Init, &gpu), container("main", ContainerKind::App, &gpu)]);

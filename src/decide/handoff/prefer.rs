@@ -81,19 +81,21 @@ fn named_by_others(context: &AllocateContext<'_>, own: Option<&PodUid>) -> BTree
 
 /// Picks exactly `size` of the available ids (all of them when there are fewer), must-include first.
 pub fn pick(order: &PreferenceOrder, available: &[String], must_include: &[String], size: usize) -> Vec<String> {
-    let mut all: Vec<&str> = available.iter().map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect();
-    all.sort_by_key(|id| unit(id));
-    let mut by_device: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let all: BTreeSet<&str> = available.iter().map(String::as_str).collect();
+    let mut by_device: BTreeMap<&str, Vec<(u32, &str)>> = BTreeMap::new();
     for id in &all {
-        by_device.entry(device(id)).or_default().push(id);
+        let (device, unit) = parts(id);
+        by_device.entry(device).or_default().push((unit, id));
     }
-    let units_of = |device: &DeviceId| by_device.get(device.as_str()).into_iter().flatten().copied();
+    by_device.values_mut().for_each(|units| units.sort_unstable());
+    let units = |device: &str| by_device.get(device).into_iter().flatten().map(|(_, id)| *id);
+    let units_of = |device: &DeviceId| units(device.as_str());
     let mut picked = Picked { ids: Vec::new(), seen: BTreeSet::new(), size };
-    picked.add(must_include.iter().filter_map(|id| all.iter().copied().find(|available| available == id)));
+    picked.add(must_include.iter().filter_map(|id| all.get(id.as_str()).copied()));
     // Shares spread evenly over the planned devices: each gives its part first.
     let quota = size.div_ceil(order.own.len().max(1));
     for own in &order.own {
-        let have = picked.ids.iter().filter(|id| device(id) == own.as_str()).count();
+        let have = units_of(own).filter(|id| picked.seen.contains(id)).count();
         let fresh: Vec<&str> = units_of(own).filter(|id| !picked.seen.contains(id)).collect();
         picked.add(fresh.into_iter().take(quota.saturating_sub(have)));
     }
@@ -102,12 +104,11 @@ pub fn pick(order: &PreferenceOrder, available: &[String], must_include: &[Strin
     // What no assignment plans comes from one device where one has room for all of it, best from one that gives already: a
     // share that is spread over devices is refused.
     let left = size.saturating_sub(picked.ids.len());
-    let too_small = |of: &str| by_device[of].iter().filter(|id| !picked.seen.contains(*id)).count() < left;
-    let is_unused = |of: &str| too_small(of) || picked.ids.iter().all(|id| device(id) != of);
-    let rank: BTreeMap<&str, (bool, bool)> = by_device.keys().map(|of| (*of, (is_unused(of), too_small(of)))).collect();
-    let mut others = all.clone();
-    others.sort_by_key(|id| (rank[device(id)], named.contains(device(id)), device(id), unit(id)));
-    picked.add(others.into_iter());
+    let too_small = |of: &str| units(of).filter(|id| !picked.seen.contains(id)).count() < left;
+    let is_unused = |of: &str| units(of).all(|id| !picked.seen.contains(id));
+    let mut others: Vec<&str> = by_device.keys().copied().collect();
+    others.sort_by_cached_key(|of| (is_unused(of) || too_small(of), too_small(of), named.contains(of)));
+    picked.add(others.into_iter().flat_map(units));
     picked.ids.into_iter().map(str::to_owned).collect()
 }
 
@@ -127,12 +128,9 @@ impl<'a> Picked<'a> {
     }
 }
 
-fn device(id: &str) -> &str {
-    id.split_once("::").map_or(id, |(device, _)| device)
-}
-
-fn unit(id: &str) -> u32 {
-    id.split_once("::").and_then(|(_, unit)| unit.parse().ok()).unwrap_or(0)
+/// The device of an id, and its number there.
+fn parts(id: &str) -> (&str, u32) {
+    id.split_once("::").map_or((id, 0), |(device, unit)| (device, unit.parse().unwrap_or(0)))
 }
 
 #[cfg(test)]
@@ -183,7 +181,7 @@ mod tests {
         let from = |order: &PreferenceOrder, must: &[String], size| -> BTreeMap<String, usize> {
             let mut from = BTreeMap::new();
             for id in pick(order, &available, must, size) {
-                *from.entry(device(&id).to_owned()).or_default() += 1;
+                *from.entry(parts(&id).0.to_owned()).or_default() += 1;
             }
             from
         };
