@@ -474,6 +474,11 @@ impl System {
             }
             self.save(node, &now);
         }
+        let inventory = &self.machines[node].inventory;
+        let pod = self.machines[node].daemon.as_ref().and_then(|daemon| daemon.pods.by_uid(&key.uid));
+        if pod.is_some_and(|pod| now.fully_served(pod, inventory)) {
+            self.judges.served.insert(key.uid.clone());
+        }
         self.note(|| format!("n{node} serves {} {}: {}", key.uid, key.container, String::from_utf8_lossy(&answer)));
         self.later(node, Duration::from_millis(1), Task::Unlock);
         self.later(node, Duration::from_millis(50), Task::Publish);

@@ -39,7 +39,7 @@ faults! {
     Conflict = "409 for a Binding or a TYJob's status", 6;
     Unprocessable = "422 for a lock", 6;
     SchedulerKilledUnanswered = "a scheduler is killed between its request and the answer", 2;
-    ControllerKilledUnanswered = "a controller is killed between its request and the answer", 4;
+    ControllerKilledUnanswered = "a controller is killed between its request and the answer", 10;
     DaemonKilledUnanswered = "a node daemon is killed between its release and the answer", 4;
     Throttled = "PodResources is throttled", 15;
     PreferenceIgnored = "the kubelet ignores the preference", 100;

@@ -11,6 +11,7 @@ use baton::decide::scheduler::{BindResult, Config, Effect, EffectResult, Effects
 use baton::decide::tyjob::JobWriteResult;
 use baton::decide::world::gangs::Declared;
 use baton::decide::world::{LeaseHome, PodId, WorldEvent};
+use jiff::SignedDuration;
 use serde_json::Value;
 
 use super::process::Process;
@@ -118,7 +119,9 @@ impl System {
     }
 
     fn moment(&self, at: usize) -> Moment {
-        Moment { mono: self.now, wall: wall(self.now) + self.schedulers[at].process.skew }
+        // Two clocks never agree to the microsecond, so that two leaders do not write the same lock.
+        let apart = SignedDuration::from_micros(7 * at as i64);
+        Moment { mono: self.now, wall: wall(self.now) + self.schedulers[at].process.skew + apart }
     }
 
     /// The watches, or the lists with which they begin.

@@ -119,6 +119,8 @@ enum Happening {
     Work,
     /// Controllers make their pods again.
     Owners,
+    /// The user of a TYJob deletes it.
+    JobDeleted(String),
     /// The PodGroup of a gang comes.
     PodGroup { name: String, min: u32 },
     /// Something breaks.
@@ -263,6 +265,7 @@ impl System {
             Happening::Status(node, write) => self.status_arrives(node, write),
             Happening::Work => self.next_work(),
             Happening::Owners => self.owners_work(),
+            Happening::JobDeleted(name) => self.tyjob_deleted(&name),
             Happening::Fault => self.next_fault(),
             Happening::Mend(mend) => self.mend(mend),
         }

@@ -310,6 +310,13 @@ impl Store {
         exceptions.into_iter().flatten().map(|(uid, _)| uid.clone()).collect()
     }
 
+    /// A node daemon reports a pod that it does not know: it has lost its ledger, and its list of pods is an old one.
+    pub fn has_unknown(&self) -> bool {
+        let mut uids =
+            self.agents.values().filter_map(|status| status.exceptions.as_ref()).flatten().map(|(uid, _)| uid);
+        uids.any(|uid| uid.as_str().starts_with("unknown:"))
+    }
+
     pub fn put_group(&mut self, mut group: PodGroupFacts) {
         group.version = self.next_version().to_string().into();
         let group = Rc::new(group);

@@ -341,6 +341,11 @@ impl System {
         self.store.put_job(job);
         self.jobs.came += 1 + workers as u32;
         let members = 1 + workers;
+        if self.work.below(5) == 0 {
+            // While its first pods are being made.
+            let pause = Duration::from_millis(u64::from(self.work.below(4000)));
+            self.after(pause, Happening::JobDeleted(name.clone()));
+        }
         self.jobs.tyjobs.insert(name, TyPlan { lasts, members, is_deleted: false, is_over: false });
     }
 
@@ -482,9 +487,7 @@ impl System {
         let tyjobs: Vec<String> = self.jobs.open_tyjobs().cloned().collect();
         if !tyjobs.is_empty() && self.work.below(4) == 0 {
             let name = &tyjobs[self.work.below(tyjobs.len() as u32) as usize];
-            self.note(|| format!("TYJob {name} is deleted by its user"));
-            self.jobs.tyjobs.get_mut(name).unwrap().is_deleted = true;
-            return self.store.delete_job(&PodKey::new("ml", name), wall(self.now));
+            return self.tyjob_deleted(name);
         }
         let single = self.jobs.jobs.iter().filter(|(_, job)| !job.is_over && job.gang.is_none());
         let names: Vec<String> = single.map(|(name, _)| name.clone()).collect();
@@ -499,6 +502,13 @@ impl System {
             job.is_over = !stays;
         }
         self.store.delete(&key, None, wall(self.now));
+    }
+
+    pub fn tyjob_deleted(&mut self, name: &str) {
+        let Some(plan) = self.jobs.tyjobs.get_mut(name).filter(|plan| !plan.is_over) else { return };
+        plan.is_deleted = true;
+        self.note(|| format!("TYJob {name} is deleted by its user"));
+        self.store.delete_job(&PodKey::new("ml", name), wall(self.now));
     }
 
     /// A tenant or a stolen node's token writes what is not its own, where no admission policy keeps it from that.
