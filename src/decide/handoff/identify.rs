@@ -65,6 +65,15 @@ fn found(candidate: CallCandidate<'_>, how: IdentifiedBy) -> Identified<'_> {
     Identified::Caller(Caller { pod: candidate.pod, container: candidate.container, how })
 }
 
+/// The lock alone identifies the caller only as it stands now, and only while its holder waits: as watched, it may still be that of
+/// a pod which the kubelet has rejected meanwhile, and the call that of its successor.
+fn found_by_lock<'a>(candidate: CallCandidate<'a>, context: &AllocateContext<'a>) -> Identified<'a> {
+    match LiveReads::pods_and_node([candidate.pod.pod.key.clone()]).missing(context.live_reads) {
+        Some(missing) => Identified::NeedLive(missing),
+        None => found(candidate, IdentifiedBy::Lock),
+    }
+}
+
 /// The pod that the lock names, by this bind or another one, among those known here.
 fn lock_holder<'a>(context: &AllocateContext<'a>) -> Option<&'a HandoffPod> {
     let LockRead::Held { value, .. } = context.lock else { return None };
@@ -137,7 +146,7 @@ fn none_listed<'a>(
     let holder = lock_holder(context).filter(|pod| context.may_call(pod) && !listing.lists(&pod.pod.key));
     let its_turn = holder.and_then(|pod| only_turn(pod, call, context)).filter(|candidate| candidate.asked == 0);
     if let Some(candidate) = its_turn.filter(|_| unknown.is_empty()) {
-        return found(candidate, IdentifiedBy::Lock);
+        return found_by_lock(candidate, context);
     }
     let keys = unknown.iter().cloned().chain(holder_key(context.lock).cloned());
     if let Some(refusal) = invalid_request(context, call, listing) {
@@ -224,7 +233,7 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
     let rival: Vec<CallCandidate<'a>> =
         rivals.filter(|candidate| !candidate.admitted && (candidate.asked == 0 || repeats(candidate))).collect();
     if rival.is_empty() {
-        return found(turn_of_holder, IdentifiedBy::Lock);
+        return found_by_lock(turn_of_holder, context);
     }
     let all: Vec<CallCandidate<'a>> = std::iter::once(turn_of_holder).chain(rival).collect();
     ambiguous(&all, call)

@@ -183,6 +183,20 @@ fn without_pod_resources_the_lock_tells_unless_another_pod_could_be_calling() {
 }
 
 #[test]
+fn without_pod_resources_the_lock_tells_only_as_it_stands_now() {
+    let (rejected, successor) = (one("rejected", "GPU-0"), one("successor", "GPU-1"));
+    let failed = HandoffPod { phase: Phase::Failed, ..rejected.clone() };
+    for resources in [PodResources::Unavailable, PodResources::Throttled] {
+        let mut node = TestNode::new(&[&rejected]).lock(&rejected);
+        node.resources = resources;
+        // The watch shows neither that the kubelet has rejected the holder, nor the next bind.
+        (node.live_lock, node.live) = (Some(lock_of(&successor)), vec![failed.clone(), successor.clone()]);
+        let outcome = node.gpu(&["GPU-0"]);
+        assert_eq!((served(&outcome).0.as_str(), how(&outcome)), ("successor", IdentifiedBy::Lock));
+    }
+}
+
+#[test]
 fn without_pod_resources_a_pod_served_before_a_kubelet_restart_may_be_the_caller() {
     let (mut served_before, holder) = (one("served", "GPU-0"), one("holder", "GPU-1"));
     for resources in [PodResources::Unavailable, PodResources::Throttled] {
