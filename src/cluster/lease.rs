@@ -9,7 +9,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::Client;
 use kube::api::{Api, PostParams};
 
-use super::client::status_code;
 use super::restored::{HighestVersion, LeaseError};
 
 /// Who leads under which name, and how fast a dead leader is replaced.
@@ -75,11 +74,23 @@ pub enum LeaseMove {
     Create(Box<Lease>),
     /// Write this one, provided that the Lease still has the version that was read.
     Replace(Box<Lease>),
-    /// Nothing: it is another's.
+    /// Nothing: it is another's, or was a moment ago.
     Follow {
         /// Its holder.
         leader: String,
     },
+}
+
+/// The Lease as it was last seen.
+#[derive(Debug, Clone)]
+struct Observed {
+    /// `None`: it had been deleted.
+    version: Option<String>,
+    /// When it was first seen so.
+    since: Duration,
+    /// Of the last one that was there.
+    holder: String,
+    duration: Duration,
 }
 
 /// A candidate's decisions, without its requests: the Lease as it was read comes in, what to write goes out. Times are monotonic, but
@@ -87,8 +98,8 @@ pub enum LeaseMove {
 #[derive(Debug, Clone)]
 pub struct LeaseJudge {
     config: LeaseConfig,
-    /// The version that was last seen, and when it was first seen.
-    observed: Option<(String, Duration)>,
+    /// `None` before the first read that finds one: a candidate that finds none at its start creates it at once.
+    observed: Option<Observed>,
     /// When this process last renewed; while set, it leads.
     renewed: Option<Duration>,
 }
@@ -106,11 +117,21 @@ impl LeaseJudge {
 
     /// Renews, takes a free or expired Lease, or observes.
     pub fn judge(&mut self, read: Option<Lease>, now: Duration, wall: Timestamp) -> LeaseMove {
+        let leads = self.leads(now);
         let Some(mut lease) = read else {
+            // Its holder may still lead, and makes it again: that it is gone is news, and has to stand as long as any other.
+            if let Some(of) = self.observed.as_mut().filter(|_| !leads) {
+                if of.version.take().is_some() {
+                    of.since = now;
+                }
+                if now < of.since + of.duration {
+                    return LeaseMove::Follow { leader: of.holder.clone() };
+                }
+            }
             let metadata = ObjectMeta { name: Some(self.config.name.clone()), ..ObjectMeta::default() };
             return LeaseMove::Create(self.filled(Lease { metadata, spec: None }, self.spec(wall, wall, 0)));
         };
-        let version = lease.metadata.resource_version.clone().unwrap_or_default();
+        let version = lease.metadata.resource_version.clone();
         let spec = lease.spec.take().unwrap_or_default();
         let holder = spec.holder_identity.clone().unwrap_or_default();
         if holder == self.config.identity {
@@ -119,30 +140,22 @@ impl LeaseJudge {
             return LeaseMove::Replace(self.filled(lease, spec));
         }
         self.renewed = None;
-        let since = match &self.observed {
-            Some((seen, since)) if *seen == version => *since,
-            _ => {
-                self.observed = Some((version, now));
-                now
-            }
-        };
         let duration = believed(spec.lease_duration_seconds, self.config.duration);
-        if holder.is_empty() || now >= since + duration {
+        let since = self.observed.as_ref().filter(|of| of.version == version).map_or(now, |of| of.since);
+        let leader = holder.clone();
+        self.observed = (!holder.is_empty()).then_some(Observed { version, since, holder, duration });
+        if leader.is_empty() || now >= since + duration {
             let spec = self.spec(wall, wall, spec.lease_transitions.unwrap_or(0).saturating_add(1));
             return LeaseMove::Replace(self.filled(lease, spec));
         }
-        LeaseMove::Follow { leader: holder }
+        LeaseMove::Follow { leader }
     }
 
     /// The write was stored as `version`. `now` is a time before it was sent.
     pub fn won(&mut self, version: Option<String>, now: Duration) {
-        self.observed = version.map(|version| (version, now));
+        let (holder, duration) = (self.config.identity.clone(), self.config.duration);
+        self.observed = Some(Observed { version, since: now, holder, duration });
         self.renewed = Some(now);
-    }
-
-    /// Another write came first.
-    pub fn lost_race(&mut self) {
-        self.observed = None;
     }
 
     fn filled(&self, mut lease: Lease, spec: LeaseSpec) -> Box<Lease> {
@@ -199,15 +212,7 @@ impl LeaseCandidate {
             LeaseMove::Follow { leader } => return Ok(LeaseState::Following { leader }),
             LeaseMove::Create(lease) => self.api.create(&params, &lease).await?,
             // PUT with the resourceVersion that was read: the loser of a race gets 409 and follows.
-            LeaseMove::Replace(lease) => match self.api.replace(&self.config().name, &params, &lease).await {
-                Ok(written) => written,
-                Err(error) => {
-                    if status_code(&error) == Some(409) {
-                        self.judge.lost_race();
-                    }
-                    return Err(error.into());
-                }
-            },
+            LeaseMove::Replace(lease) => self.api.replace(&self.config().name, &params, &lease).await?,
         };
         self.highest.see(&written.metadata)?;
         self.judge.won(written.metadata.resource_version, now);
@@ -274,5 +279,28 @@ mod tests {
         second_one.won(Some("3".to_owned()), second(32));
         assert_eq!(first.judge(Some(taken), second(33), wall), LeaseMove::Follow { leader: "b".to_owned() });
         assert!(!first.leads(second(33)) && second_one.leads(second(33)));
+    }
+
+    #[test]
+    fn a_lease_that_is_deleted_is_its_holders_to_make_again() {
+        let (wall, second) = (Timestamp::UNIX_EPOCH, Duration::from_secs);
+        let judge = |identity| LeaseJudge::new(LeaseConfig::new("ns", "leader", identity));
+        let (mut first, mut follower) = (judge("a"), judge("b"));
+        let LeaseMove::Create(mut lease) = first.judge(None, second(0), wall) else { panic!("there is none") };
+        lease.metadata.resource_version = Some("1".to_owned());
+        first.won(Some("1".to_owned()), second(0));
+        let follows = LeaseMove::Follow { leader: "a".to_owned() };
+        assert_eq!(follower.judge(Some(*lease.clone()), second(1), wall), follows);
+        // The follower was cut off meanwhile.
+        assert_eq!(follower.judge(None, second(100), wall), follows);
+        assert_eq!(follower.judge(None, second(114), wall), follows);
+        first.won(Some("1".to_owned()), second(99));
+        assert!(matches!(first.judge(None, second(100), wall), LeaseMove::Create(_)), "it leads");
+        assert_eq!(first.judge(None, second(120), wall), follows, "it leads no more");
+        assert!(matches!(follower.judge(None, second(115), wall), LeaseMove::Create(_)), "its holder is gone");
+        // A Lease that was given away has no holder to wait for.
+        lease.spec.get_or_insert_default().holder_identity = Some(String::new());
+        assert!(matches!(follower.judge(Some(*lease), second(117), wall), LeaseMove::Replace(_)));
+        assert!(matches!(follower.judge(None, second(118), wall), LeaseMove::Create(_)));
     }
 }
