@@ -20,6 +20,7 @@ impl World {
     /// Folds one event in. `now` is the monotonic time, `wall` the wall time.
     pub fn apply(&mut self, event: WorldEvent, now: Duration, wall: Timestamp) -> Changes {
         self.generation += 1;
+        std::mem::take(&mut self.left).into_iter().for_each(|node| self.forget_if_unused(node));
         let mut changes = Changes::default();
         match event {
             WorldEvent::Node(facts) => self.node_set(facts, now, &mut changes),

@@ -69,8 +69,16 @@ impl World {
         }
         self.generation += 1;
         self.enter_gang(id);
-        self.forget_if_unused(node);
+        self.note_left(node);
         true
+    }
+
+    /// A node whose Node object is gone may have no pod any more. It stays until the next event: its pods may be back by then, as
+    /// after a dry run.
+    pub(super) fn note_left(&mut self, node: NodeId) {
+        if self.nodes.get(node).is_some_and(|node| node.facts.is_none()) {
+            self.left.push(node);
+        }
     }
 
     /// Keeps a node for a group or pod, or for none.
@@ -96,13 +104,13 @@ impl World {
         self.discharge(id);
     }
 
-    /// Undoes [`World::remove_for_dry_run`].
+    /// Undoes [`World::remove_for_dry_run`]. Nothing happens when the pod is back already.
     pub fn restore_after_dry_run(&mut self, id: PodId) {
         self.generation += 1;
         self.charge(id);
     }
 
-    /// Enters a pod into the accounts of its node.
+    /// Enters a pod into the accounts of its node, once.
     pub(super) fn charge(&mut self, id: PodId) {
         self.charge_chosen(id, None);
     }
@@ -115,13 +123,14 @@ impl World {
         let devices = pod.asks_for_devices() || pod.devices.is_some();
         let (nodes, mut counted) = (self.nodes.len(), false);
         if let Some(node) = self.nodes.get_mut(at) {
-            if node.pods.insert(id) {
-                node.used.add(&pod.facts.spec.requests);
-                *self.priorities.entry(pod.facts.spec.priority).or_insert(0) += 1;
-                node.rated.add(pod.facts.spec.rated);
-                self.device_pods += usize::from(pod.asks_for_devices());
-                self.journal.note(at, nodes);
+            if !node.pods.insert(id) {
+                return; // it is counted already
             }
+            node.used.add(&pod.facts.spec.requests);
+            *self.priorities.entry(pod.facts.spec.priority).or_insert(0) += 1;
+            node.rated.add(pod.facts.spec.rated);
+            self.device_pods += usize::from(pod.asks_for_devices());
+            self.journal.note(at, nodes);
             // One more pod is counted in: what all sum up to does not depend on the order.
             if let (Some(stock), holders) = node.stock_and_holders()
                 && devices

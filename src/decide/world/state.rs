@@ -99,6 +99,8 @@ pub struct World {
     pub(super) mix: Mix,
     /// Pods on nodes that ask for devices.
     pub(super) device_pods: usize,
+    /// Nodes that may have no use any more.
+    pub(super) left: Vec<NodeId>,
     pub(super) namespaces: BTreeMap<Box<str>, Labels>,
     pub(super) volumes: BTreeMap<Box<str>, VolumeFacts>,
     pub(super) claims: BTreeMap<PodKey, ClaimFacts>,

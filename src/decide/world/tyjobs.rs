@@ -137,7 +137,7 @@ impl World {
         let Some(pod) = self.pods.remove(id) else { return };
         self.generation += 1;
         if let Some(node) = pod.node() {
-            self.forget_if_unused(node);
+            self.note_left(node);
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use baton::contract::PodKey;
 use baton::contract::hint::LabelSelector;
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Stage};
+use baton::contract::{PodKey, key};
 use baton::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec};
 use baton::decide::world::JobClaim;
 use baton::decide::world::spec::PodTerm;
@@ -58,6 +58,26 @@ fn the_surplus_of_a_gang_leaves_first_and_one_more_takes_all_of_it() {
     assert_eq!(gangs.cluster.evicted.len(), 4, "the gang would be below its minimum: {:?}", gangs.cluster.evicted);
     leave(&mut gangs);
     assert_eq!((gangs.count("first"), gangs.count("second"), gangs.count("low")), (1, 1, 0));
+}
+
+#[test]
+fn a_member_that_could_stay_and_leaves_with_its_gang_is_counted_once() {
+    // Two members on each of two GPUs. Three are the gang's minimum: without them the fourth could stay beside the urgent pod.
+    let mut gangs = TestGangs::with(Default::default());
+    gangs.cluster.node("n", 2);
+    for n in 0..4 {
+        let half = [(key::GPU_CORE, "50"), (key::GPU_MEMORY_RATIO, "50")];
+        let mut facts = gangs.facts(&format!("low-{n}"), &half, &gang("low", "3", &[]));
+        facts.spec.priority = 1;
+        gangs.cluster.submit(facts);
+    }
+    gangs.settle();
+    assert_eq!(gangs.count("low"), 4);
+    let mut facts = gangs.facts("urgent", &[(key::NVIDIA_GPU, "1")], &[]);
+    facts.spec.priority = 9;
+    gangs.cluster.submit(facts);
+    gangs.settle();
+    assert_eq!(gangs.cluster.evicted.len(), 4, "{:?}", gangs.cluster.evicted);
 }
 
 #[test]

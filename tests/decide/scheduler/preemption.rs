@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use baton::contract::hint::LabelSelector;
 use baton::contract::{PodKey, key};
+use baton::decide::audit::check;
 use baton::decide::world::spec::{Taint, TaintEffect};
-use baton::decide::world::{BudgetFacts, WorldEvent};
+use baton::decide::world::{BudgetFacts, LeaseHome, World, WorldEvent};
 
-use crate::harness::{TestScheduler, pod};
+use crate::harness::{TestScheduler, pod, wall};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const TWO: &[(&str, &str)] = &[(key::NVIDIA_GPU, "2")];
@@ -319,4 +320,32 @@ fn a_lost_nomination_of_a_pod_that_is_bound_or_gone_is_not_written_again() {
     assert_eq!(cluster.node_of("first"), Some("n"));
     cluster.wait(60);
     assert_eq!(cluster.nomination_writes, 0);
+}
+
+#[test]
+fn a_lost_node_is_not_forgotten_while_a_dry_run_has_its_pods() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    submit(&mut cluster, "low", ONE, 1);
+    submit(&mut cluster, "large", TWO, 0);
+    let mut world = cluster.world().clone();
+    let id = |world: &World, name: &str| world.pod_by_key(&PodKey::new("ml", name)).unwrap().id;
+    let (low, waits, node) = (id(&world, "low"), id(&world, "large"), world.node_id("n").unwrap());
+    for event in [WorldEvent::NodeGone("n".into()), WorldEvent::DevicesGone("n".into())] {
+        world.apply(event, cluster.now, wall(cluster.now));
+    }
+    world.apply(WorldEvent::AgentGone("n".into(), LeaseHome::Nodes), cluster.now, wall(cluster.now));
+    world.remove_for_dry_run(low);
+    assert!(world.assume_nominated(waits, node, None));
+    world.forget(waits);
+    world.restore_after_dry_run(low);
+    assert_eq!(check(&world), []);
+    // A reservation that a search takes away and puts back.
+    for _ in 0..2 {
+        assert!(world.assume(waits, node, None));
+        world.remove_for_dry_run(low);
+        world.forget(waits);
+        world.restore_after_dry_run(low);
+        assert_eq!(check(&world), []);
+    }
 }

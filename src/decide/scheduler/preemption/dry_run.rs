@@ -66,11 +66,7 @@ fn on_node(
     }
     let fits = !out.is_empty() && verdict(world, plugins, pod, node, now).is_fit();
     let victims = if fits { reprieve(world, plugins, pod, node, sets, now) } else { Vec::new() };
-    // Reprieved pods are back already.
-    let still = |id: &PodId| !fits || leaving.contains(id) || victims.iter().any(|victim| victim.pod == *id);
-    for id in out.into_iter().filter(still) {
-        world.restore_after_dry_run(id);
-    }
+    out.into_iter().for_each(|id| world.restore_after_dry_run(id));
     fits.then_some(PreemptionCandidate { node, victims })
 }
 
