@@ -251,6 +251,7 @@ impl Binder {
             failures: 0,
             trouble_since: None,
             requested: Requested::default(),
+            refused: None,
             cancelled: None,
         };
         cx.reporter.binding(id);
@@ -422,6 +423,15 @@ impl Binder {
         attempt.stage = BindStage::Locking(ticket);
         attempt.lock_value = Some(new.clone());
         cx.effects.push(Effect::Lock { ticket, node: (*attempt.node_name).into(), old, new });
+    }
+
+    /// Names another commit of the group in Bindings that are still to come.
+    pub fn recommit(&mut self, pods: &[PodId], committed: &str) {
+        for id in pods {
+            if let Some(attempt) = self.attempts.get_mut(id) {
+                attempt.annotations.set(key::GANG_COMMITTED, committed.to_owned());
+            }
+        }
     }
 
     /// Posts the Binding.
@@ -674,6 +684,10 @@ impl Binder {
                 cx.steps.push(Step::Fail(id));
             }
             BindResult::Conflict(_) => self.read(cx, id),
+            BindResult::Refused(why) if attempt.failures > 0 => {
+                attempt.refused = Some(why);
+                self.read(cx, id);
+            }
             BindResult::Refused(why) => {
                 attempt.stage = BindStage::Queued;
                 if !self.ended_by_cancel(cx, id) {
@@ -726,7 +740,13 @@ impl Binder {
         if !found.is_some_and(|(uid, deleting)| attempt.pod.uid == *uid && !deleting) {
             attempt.cancelled = Some(Cancel::PodGone);
         }
-        if !self.ended_by_cancel(cx, id) && !self.pause(cx, id, BindStage::BindAgain, None) {
+        let refused = attempt.refused.take();
+        if self.ended_by_cancel(cx, id) {
+            return;
+        }
+        if let Some(why) = refused {
+            self.give_up(cx, id, why);
+        } else if !self.pause(cx, id, BindStage::BindAgain, None) {
             self.give_up(cx, id, "the Binding was not made in time".to_owned());
         }
     }

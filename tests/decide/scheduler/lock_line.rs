@@ -102,6 +102,45 @@ fn errors_that_pass_keep_the_node_and_the_reservation() {
 }
 
 #[test]
+fn the_lock_of_a_pod_that_is_bound_and_not_shown_yet_is_not_abandoned() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.hold = true;
+    cluster.pod("p", ONE);
+    cluster.settle();
+    cluster.deliver_only(1);
+    assert_eq!((cluster.holder("n"), cluster.node_of("p")), (Some("p"), None), "locked, and its leader ends");
+    // A follower has known the lock for long when it begins to lead.
+    cluster.step_down();
+    cluster.wait(60);
+    cluster.bind_faults.push_back(Fault::Unseen);
+    cluster.lead();
+    cluster.settle();
+    assert_eq!(cluster.node_of("p"), Some("n"));
+    cluster.tell_node("n");
+    cluster.wait(2);
+    assert_eq!(cluster.holder("n"), Some("p"), "its node daemon removes the lock");
+}
+
+#[test]
+fn a_binding_that_is_refused_after_one_without_an_answer_may_have_been_made() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.bind_faults.extend([Fault::LostAnswer, Fault::Refused]);
+    cluster.pod("p", ONE);
+    cluster.wait(3);
+    assert_eq!((cluster.binds, cluster.node_of("p")), (2, Some("n")));
+    assert_eq!(cluster.holder("n"), Some("p"), "its node daemon removes the lock");
+    assert_eq!(cluster.bind_attempts(), 0);
+    // Where none was made, it is tried again from the beginning.
+    cluster.agent_releases("n");
+    cluster.bind_faults.extend([Fault::Fails, Fault::Refused]);
+    cluster.pod("q", ONE);
+    cluster.wait(30);
+    assert_eq!((cluster.node_of("q"), cluster.holder("n")), (Some("n"), Some("q")));
+}
+
+#[test]
 fn a_final_failure_releases_the_lock_and_the_room_and_the_pod_is_tried_again() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 1);

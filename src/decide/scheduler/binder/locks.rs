@@ -37,6 +37,10 @@ impl Binder {
                 return;
             }
             let pod = id.and_then(|id| cx.world.pod(id));
+            let is_bound = |pod: &Pod| pod.place == Place::Assumed(node_id) && cx.reservations.get(pod.id).is_none();
+            if pod.is_some_and(is_bound) {
+                return; // by us: the watch is yet to show it
+            }
             if let Some(pod) = pod.filter(|pod| cx.is_ours(pod)) {
                 return cx.steps.push(Step::HalfBound(node_id, pod.id, raw));
             }
