@@ -30,7 +30,6 @@ mod try_order;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::world::gangs::{Gang, GangProgress, GroupId, NotReady, Warning, rule};
@@ -117,8 +116,8 @@ pub struct GroupRecord {
     asked: BTreeMap<GangId, Duration>,
     /// Warnings about the declarations that were reported.
     warned: BTreeSet<(GangId, Warning)>,
-    /// Wall time of the latest commit that this process decided.
-    attempt: Option<Timestamp>,
+    /// The latest commit that this process decided.
+    last: Option<Committed>,
     /// The latest commit of which every member was seen bound: members that end later do not break it.
     whole: Option<Committed>,
     /// Its latest commit was cancelled, or none of its members lives any more. A `Satisfied` condition of its PodGroups is then of

@@ -14,7 +14,7 @@ use crate::scheduler::queue::Item;
 use crate::scheduler::reservations::Reservations;
 use crate::scheduler::timers::Timer;
 use crate::world::gangs::{Gang, GroupId, Member, MemberState, rule};
-use crate::world::{PodId, Wake};
+use crate::world::{Pod, PodId, Wake};
 use baton_contract::gang::{Committed, MatchPolicy};
 use baton_contract::key;
 
@@ -39,12 +39,20 @@ impl Gangs {
         rest: Option<Committed>,
     ) {
         let attempt = self.attempt_stamp(cx, group);
-        let members = u32::try_from(held.len()).unwrap_or(u32::MAX);
+        // Members that an earlier commit is still binding have counted for this one: it is whole with them only.
+        let earlier = self.commits.values().filter(|commit| rest.is_none() && commit.group == *group);
+        let is_reserved =
+            |id: &PodId| cx.world.pod(*id).is_some_and(|pod| MemberState::of(pod) == MemberState::Reserved);
+        let under_way: Vec<PodId> = earlier.flat_map(|commit| &commit.members).copied().filter(is_reserved).collect();
+        let members = u32::try_from(held.len() + under_way.len()).unwrap_or(u32::MAX);
         let committed = rest.unwrap_or_else(|| group.commit(attempt, members));
         let number = cx.sequence.number();
         let text = committed.to_string();
         for id in &held {
             cx.reservations.commit(*id, Some(number), text.clone());
+        }
+        if !under_way.is_empty() {
+            cx.steps.push(Step::Recommit(under_way, text));
         }
         let gangs = || cx.world.gangs().listing(group);
         let item = Item::Group(group.clone());
@@ -63,7 +71,7 @@ impl Gangs {
         let Some(record) = self.groups.get_mut(group) else { return };
         let news = !record.progress.satisfied_once;
         let quorum = news || quorum;
-        (record.progress.satisfied_once, record.outlived) = (true, false);
+        (record.progress.satisfied_once, record.outlived, record.last) = (true, false, Some(committed));
         record.stop_waiting();
         (record.progress.last_failure, record.progress.next_try) = (None, None);
         (record.reported, record.root_cause) = (None, None);
@@ -99,30 +107,35 @@ impl Gangs {
 
     /// The time of a commit: later than the creation of every member and than every earlier commit of the group, however the clocks
     /// of API server and scheduler differ.
-    fn attempt_stamp(&mut self, cx: &mut Context<'_>, group: &GroupId) -> Timestamp {
+    fn attempt_stamp(&self, cx: &mut Context<'_>, group: &GroupId) -> Timestamp {
         let stamp = cx.sequence.stamp(cx.now.wall);
         let gangs = || cx.world.gangs().of_group(group);
-        let second = SignedDuration::from_secs(1);
-        let newest = gangs().filter_map(Gang::newest_live).max().and_then(|newest| newest.checked_add(second).ok());
+        let newest = gangs().filter_map(Gang::newest_live).max();
         let seen = gangs().filter_map(|gang| gang.landed().last_key_value()).map(|(commit, _)| commit.attempt);
-        let earlier = seen.chain(self.groups.get(group).and_then(|record| record.attempt)).max();
+        let last = self.groups.get(group).and_then(|record| record.last).map(|commit| commit.attempt);
+        let earlier = seen.chain(last).max();
         let later = SignedDuration::from_micros(1);
         let attempt = [newest, earlier].into_iter().flatten().fold(stamp, Timestamp::max);
-        let attempt = attempt.checked_add(later).unwrap_or(attempt);
-        if let Some(record) = self.groups.get_mut(group) {
-            record.attempt = Some(attempt);
-        }
-        attempt
+        attempt.checked_add(later).unwrap_or(attempt)
     }
 
-    /// A member whose group is satisfied for good is a commit of its own: its Binding, too, proves that the group was satisfied.
+    /// A member whose group is satisfied for good is a commit of its own: its Binding, too, proves that the group was satisfied. One
+    /// that comes back from a commit of which others are still to be bound stays of that commit.
     pub fn commit_alone(&mut self, cx: &mut Context<'_>, id: PodId) {
         let Some(gang) = cx.world.gangs().gang_of(id) else { return };
         let group = gang.group().clone();
         if !rule::is_over(gang.config().policy, self.satisfied_once(&group)) {
             return;
         }
-        let committed = group.commit(cx.sequence.stamp(cx.now.wall), 1);
+        let is_of = |commit: &Committed| {
+            let older = |pod: &Pod| pod.facts.handoff.created < commit.attempt;
+            commit.members > 1 && cx.world.pod(id).is_some_and(older)
+        };
+        let record = self.groups.get(&group);
+        let broken =
+            record.and_then(|record| record.last.filter(|last| record.whole.is_none_or(|whole| whole < *last)));
+        let committed = broken.filter(is_of);
+        let committed = committed.unwrap_or_else(|| group.commit(cx.sequence.stamp(cx.now.wall), 1));
         cx.reservations.commit(id, None, committed.to_string());
     }
 
@@ -154,8 +167,12 @@ impl Gangs {
         if commit.unprepared.remove(&id) && commit.unprepared.is_empty() {
             cx.steps.push(Step::Proceed(commit.members.iter().copied().collect()));
         }
-        if commit.members.is_empty() {
-            self.commits.remove(&number);
+        if commit.members.is_empty()
+            && let Some(Commit { group, .. }) = self.commits.remove(&number)
+            && cx.world.gangs().of_group(&group).any(|gang| gang.counts().unplaced() > 0)
+        {
+            // While it was under way, the others of the group were queued by another rule.
+            cx.steps.push(Step::AfterAttempt(group));
         }
     }
 

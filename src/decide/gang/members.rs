@@ -8,7 +8,7 @@ use crate::scheduler::context::Context;
 use crate::scheduler::reservations::{Reservations, Saved};
 use crate::world::gangs::{Gang, GroupId, Member, MemberState};
 use crate::world::{PodId, World};
-use baton_contract::gang::{Committed, GangId, Mode, TimeoutClock, key};
+use baton_contract::gang::{Committed, GangId, MatchPolicy, Mode, TimeoutClock, key};
 
 /// Members without a node that this scheduler has to place, the oldest first. `ours`: its scheduler names.
 pub fn waiting<'a>(
@@ -99,12 +99,21 @@ pub(super) fn latest_commit(world: &World, group: &GroupId) -> Option<(Committed
 }
 
 /// Bindings or PodGroups prove that these gangs of a group were satisfied at once: by a Binding of a commit that was large enough
-/// for all of them, or by one proof for each of them. `said`: the status of PodGroups counts.
+/// for all of them, or by one proof for each of them. `said`: what was before the present members counts, as the status of PodGroups.
 pub(super) fn was_satisfied_before(group: &GroupId, gangs: &[&Gang], said: bool) -> bool {
     // A gang that does not exist had at least one member.
     let missing = group.gangs().len().saturating_sub(gangs.len()) as u32;
     let all: u32 = gangs.iter().map(|gang| gang.config().min.unwrap_or(0)).fold(missing, u32::saturating_add);
-    let of_all = |gang: &&Gang| gang.commits().keys().any(|commit| commit.members >= all.max(1) && group.made(commit));
+    // A single member is bound only after its group was satisfied, where that is all that the policy asks.
+    let alone = gangs.iter().all(|gang| gang.config().policy == MatchPolicy::OnceSatisfied);
+    let enough =
+        |commit: &Committed| group.made(commit) && (commit.members >= all.max(1) || alone && commit.members == 1);
+    // Members of that commit may all have ended: it counts while a live member is older than it.
+    let oldest = gangs.iter().filter_map(|gang| gang.oldest_live()).min();
+    let outlived = |commit: &Committed| said && oldest.is_some_and(|oldest| oldest < commit.attempt);
+    let of_all = |gang: &&Gang| {
+        gang.commits().keys().any(enough) || gang.landed().keys().any(|commit| enough(commit) && outlived(commit))
+    };
     let of_each = |gang: &&Gang| {
         let min = gang.config().min.unwrap_or(0);
         let committed = gang.commits().keys().any(|commit| group.made(commit));

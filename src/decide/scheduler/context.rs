@@ -81,6 +81,8 @@ pub enum Step {
     Report(PodId, ConditionReason, Arc<str>),
     /// Try jobs that wait for room: some is free.
     RoomFreed,
+    /// Name a later commit in the Bindings of members whose bind attempts are under way.
+    Recommit(Vec<PodId>, String),
     /// Queue the prepared members of a commit for their locks.
     Proceed(Vec<PodId>),
     /// End the bind attempts of a commit that is rolled back.

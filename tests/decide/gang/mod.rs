@@ -1,6 +1,7 @@
 //! Gangs: scenarios, random cases, and a model of two of them on two locked nodes.
 
 mod aged;
+mod commits;
 mod devices;
 mod edges;
 mod faults;

@@ -404,7 +404,7 @@ impl Case {
             let lives = |(key, member): (&PodKey, &Member)| {
                 member.gang.is_some_and(|at| gangs.contains(&at)) && self.state(key) == MemberState::Bound
             };
-            self.once[group] &= self.members.iter().any(lives);
+            self.once[group] &= self.members.iter().any(lives) || self.is_proven_by_ended(group);
         }
         for group in 0..self.groups.len() {
             if let Some((commit, bound)) = self.commits(group).pop_last()
@@ -414,6 +414,25 @@ impl Case {
                 self.excused.insert(group);
             }
         }
+    }
+
+    /// A member that has ended was bound with enough others, and a living one is older than that.
+    fn is_proven_by_ended(&self, group: usize) -> bool {
+        let of = |at: usize| self.members.iter().filter(move |(_, member)| member.gang == Some(at));
+        let gangs = || self.groups[group].iter().copied();
+        let there = || gangs().filter(|at| of(*at).next().is_some());
+        let all: u32 = gangs().map(|at| if of(at).next().is_some() { self.plans[at].min } else { 1 }).sum();
+        let alone = there().all(|at| self.plans[at].policy == "once-satisfied");
+        let handoff = |key: &PodKey| &self.gangs.cluster.pods[key].handoff;
+        let living = there().flat_map(of).filter(|(key, _)| self.state(key).is_live());
+        let oldest = living.map(|(key, _)| handoff(key).created).min();
+        let ended = there()
+            .flat_map(of)
+            .filter(|(key, _)| matches!(self.state(key), MemberState::Succeeded | MemberState::Failed));
+        ended.filter_map(|(key, _)| handoff(key).assignment.committed).any(|commit| {
+            let enough = commit.members >= all.max(1) || alone && commit.members == 1;
+            enough && oldest.is_some_and(|oldest| oldest < commit.attempt)
+        })
     }
 
     /// Living members by the commit that bound them, commits of single pods left out.

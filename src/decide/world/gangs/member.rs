@@ -36,9 +36,10 @@ impl MemberState {
     pub fn of(pod: &Pod) -> Self {
         let handoff = &pod.facts.handoff;
         match pod.place {
+            // Also where it ends well: one that was told to stop has not done its work.
+            _ if handoff.deleting.is_some() => Self::Terminating,
             Place::Ended if handoff.phase == Phase::Succeeded => Self::Succeeded,
             Place::Ended => Self::Failed,
-            _ if handoff.deleting.is_some() => Self::Terminating,
             Place::Bound(_) if handoff.phase == Phase::Running => Self::Running,
             Place::Bound(_) => Self::Bound,
             Place::Assumed(_) => Self::Reserved,

@@ -1,0 +1,135 @@
+//! What a commit is made of: members that an earlier commit is still binding, members that come back, and members that have ended.
+
+use baton::contract::key;
+use baton::decide::pod::Deletion;
+use baton::decide::scheduler::Effect;
+
+use crate::harness::gangs::{TestGangs, gang};
+use crate::harness::scheduler::Fault;
+use crate::harness::wall;
+
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+
+/// Nodes of one GPU each. Requests are held.
+fn on_nodes(count: usize) -> TestGangs {
+    let mut gangs = TestGangs::with(Default::default());
+    (0..count).for_each(|n| gangs.cluster.node(&format!("n{n}"), 1));
+    gangs.cluster.hold = true;
+    gangs
+}
+
+/// Every request that is held reaches the API server, but the lock of this pod.
+fn deliver_but(gangs: &mut TestGangs, name: &str) {
+    let kept = format!(",{name},");
+    let goes = |effect: &Effect| !matches!(effect, Effect::Lock { new, .. } if new.contains(&kept));
+    while let Some(at) = gangs.cluster.held.iter().position(goes) {
+        gangs.cluster.deliver_one(at);
+        gangs.cluster.settle();
+        gangs.cluster.audit();
+    }
+    gangs.settle();
+}
+
+fn members_of(gangs: &TestGangs, name: &str) -> Option<u32> {
+    let pod = &gangs.cluster.pods[&TestGangs::key(name)];
+    pod.handoff.assignment.committed.map(|commit| commit.members)
+}
+
+#[test]
+fn a_member_that_an_earlier_commit_is_binding_belongs_to_the_next_one_too() {
+    let mut gangs = on_nodes(3);
+    let keys = gang("g", "3", &[("match-policy", "waiting-and-running")]);
+    (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.settle();
+    // Two members go while their locks are written. The lock of the third one is on its way for long.
+    ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
+    deliver_but(&mut gangs, "g-2");
+    ["g-3", "g-4"].iter().for_each(|name| gangs.asks(name, ONE, &keys));
+    gangs.settle();
+    deliver_but(&mut gangs, "g-2");
+    assert_eq!((members_of(&gangs, "g-3"), members_of(&gangs, "g-4")), (Some(3), Some(3)));
+    // It cannot be bound, and the others come to their end: the commit is not whole without it.
+    gangs.cluster.bind_faults.push_back(Fault::Refused);
+    gangs.cluster.deliver();
+    ["g-3", "g-4"].iter().for_each(|name| gangs.cluster.finish(name));
+    gangs.wait(5);
+    assert!(gangs.cluster.node_of("g-2").is_some());
+    assert_eq!(members_of(&gangs, "g-2"), Some(3));
+}
+
+#[test]
+fn a_member_that_comes_back_alone_stays_of_its_commit() {
+    let mut gangs = on_nodes(2);
+    let keys = gang("g", "2", &[]);
+    (0..2).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.cluster.bind_faults.push_back(Fault::Refused);
+    gangs.settle();
+    deliver_but(&mut gangs, "g-1");
+    gangs.wait(5);
+    deliver_but(&mut gangs, "g-1");
+    assert_eq!(members_of(&gangs, "g-0"), Some(2), "it was refused once, and is bound");
+    // The next leader knows by it that the other one is still to come, though it has ended.
+    gangs.cluster.finish("g-0");
+    gangs.cluster.restart();
+    gangs.cluster.hold = false;
+    gangs.cluster.held.clear();
+    gangs.wait(5);
+    assert!(gangs.cluster.node_of("g-1").is_some());
+}
+
+#[test]
+fn the_end_of_an_old_commit_queues_members_as_they_count_then() {
+    let mut gangs = on_nodes(3);
+    let keys = gang("g", "2", &[]);
+    (0..2).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.settle();
+    ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
+    deliver_but(&mut gangs, "g-1");
+    // The next generation: one of its two is bound, the other one is refused.
+    ["g-2", "g-3"].iter().for_each(|name| gangs.asks(name, ONE, &keys));
+    gangs.cluster.bind_faults.push_back(Fault::Refused);
+    gangs.settle();
+    deliver_but(&mut gangs, "g-1");
+    gangs.cluster.deliver();
+    gangs.settle();
+    gangs.wait(5);
+    assert!(["g-2", "g-3"].iter().all(|name| gangs.cluster.node_of(name).is_some()));
+}
+
+#[test]
+fn a_gang_whose_members_have_ended_was_satisfied_for_those_that_are_older() {
+    let mut gangs = TestGangs::new(2);
+    let keys = gang("g", "2", &[]);
+    gangs.members("g", 3, &keys);
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 2);
+    let placed = |gangs: &TestGangs, name: &str| gangs.cluster.node_of(name).is_some();
+    let names = ["g-0", "g-1", "g-2"];
+    let waits = names.into_iter().find(|name| !placed(&gangs, name)).unwrap();
+    let ended: Vec<&str> = names.into_iter().filter(|name| *name != waits).collect();
+    gangs.cluster.finish(ended[0]);
+    gangs.delete(ended[1]);
+    gangs.cluster.restart();
+    gangs.wait(2);
+    assert!(placed(&gangs, waits));
+}
+
+#[test]
+fn a_member_that_was_told_to_stop_does_not_count_though_it_ends_well() {
+    let mut gangs = TestGangs::new(4);
+    let keys = gang("g", "3", &[("match-policy", "waiting-running-succeed")]);
+    gangs.members("g", 3, &keys);
+    gangs.settle();
+    let now = wall(gangs.cluster.now);
+    for name in ["g-0", "g-1"] {
+        gangs.change(name, |facts| facts.handoff.deleting = Some(Deletion { at: now, grace_seconds: 30 }));
+        gangs.cluster.finish(name);
+    }
+    gangs.member("g-3", &keys);
+    gangs.wait(2);
+    assert_eq!((gangs.count("g-3"), gangs.reason("g-3")), (0, "GangIncomplete"));
+    gangs.cluster.finish("g-2");
+    gangs.member("g-4", &keys);
+    gangs.wait(2);
+    assert_eq!((gangs.count("g-3"), gangs.count("g-4")), (1, 1), "with the one that has done its work");
+}
