@@ -17,7 +17,7 @@ use baton_cluster::notice::{Notice, Notices, Subject};
 use baton_cluster::tyjob::RawTyJob;
 use baton_contract::EventReason;
 use baton_contract::tyjob::{Stage, TyJob, condition};
-use baton_decide::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodView, step};
+use baton_decide::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodView, missing_leader, step};
 use baton_runtime::{clock, words};
 
 /// Pods of one job that are made or deleted at once.
@@ -137,23 +137,16 @@ async fn try_reconcile(
     perform(context, &now, effects, result).await
 }
 
-/// A leader pod counts as gone only when the API server says so: the watch of pods may be behind the watch of TYJobs.
+/// Reads a leader pod that the watch does not show.
 async fn confirm_leader(
     context: &ReconcileContext,
     job: &TyJob,
     pods: &mut Vec<PodView>,
     result: &mut Reconciled,
 ) -> Result<(), Stop> {
-    let stage = job.status.as_ref().and_then(|status| status.stage);
-    if !matches!(stage, Some(Stage::Starting | Stage::Running)) || job.metadata.deletion_timestamp.is_some() {
-        return Ok(());
-    }
-    let Ok(effective) = job.effective(None) else { return Ok(()) };
-    let name = effective.spec.leader_pod(job.metadata.name.as_deref().unwrap_or_default());
-    if pods.iter().any(|pod| pod.name == name) {
-        return Ok(());
-    }
+    let Some(name) = missing_leader(job, pods) else { return Ok(()) };
     if let Some(pod) = context.writer.own_pod(job, &name).await? {
+        pods.retain(|known| known.name != name);
         pods.push(pod.view.clone());
         result.pods.push(pod);
     }

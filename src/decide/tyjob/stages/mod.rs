@@ -16,6 +16,7 @@ mod view;
 mod workers;
 
 pub use effect::JobEffect;
+pub use leader::missing_leader;
 pub use pod::{overridden_env, pod_of};
 pub use step::step;
 pub use view::{CreateFailure, ImageWait, JobView, NodeReachability, PodView};

@@ -2,7 +2,7 @@
 
 use super::test_job::{TestJob, spec};
 use crate::pod::Phase;
-use crate::tyjob::stages::JobEffect;
+use crate::tyjob::stages::{JobEffect, missing_leader};
 use baton_contract::tyjob::{Stage, TyJobStatus};
 
 /// What a run comes to: status without times, pods without uids.
@@ -94,4 +94,16 @@ fn a_crash_after_any_call_changes_nothing_in_the_end() {
         points += 1;
     }
     assert!(points > 25, "only {points} calls");
+}
+
+#[test]
+fn a_pod_of_another_attempt_is_not_the_leader_that_is_there() {
+    let mut test = TestJob::running(1);
+    let pods = |test: &TestJob| test.pods.values().cloned().collect::<Vec<_>>();
+    assert_eq!(missing_leader(&test.job, &pods(&test)), None);
+    // The watch of pods is an attempt behind.
+    test.job.status.as_mut().unwrap().restarts += 1;
+    assert_eq!(missing_leader(&test.job, &pods(&test)).as_deref(), Some("rl-learner"));
+    test.job.status.as_mut().unwrap().stage = Some(Stage::Rescheduling);
+    assert_eq!(missing_leader(&test.job, &pods(&test)), None, "it is still to be made");
 }
