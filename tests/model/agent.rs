@@ -295,7 +295,13 @@ impl Handoff {
             let mut listing = self.listing(state, node);
             listing.answers = self.stored_answers(state, node);
             let pods = self.node_pods(state, node);
-            let ledger = rebuild(NODE_NAMES[node], &pods, &listing, &self.setup.table.inventory[node]);
+            let ledger = rebuild(
+                NODE_NAMES[node],
+                &pods,
+                &listing,
+                &self.setup.table.inventory[node],
+                Some(&self.lock_read(state.nodes[node].lock)),
+            );
             if !ledger.is_empty() {
                 self.hit(Branch::Rebuilt);
             }

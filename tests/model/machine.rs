@@ -367,7 +367,9 @@ impl Handoff {
             let may_run = state.pods[pod].exists() && state.pods[pod].phase == Phase::Pending;
             state.books[pod].may_repeat &= blind && may_run;
             for kept in state.books[pod].entries.iter_mut().flatten() {
-                kept.again &= init;
+                if !init {
+                    kept.asked = kept.asked.min(1);
+                }
             }
             let is = &mut state.pods[pod];
             if is.phase == Phase::Failed {

@@ -85,8 +85,8 @@ pub struct Entry {
     pub also: Option<u8>,
     /// The device that the stored answer names; `None` where it was rebuilt without one.
     pub answer: Option<u8>,
-    /// Asked more than once.
-    pub again: bool,
+    /// How often the kubelet asked: 2 is more than once, 0 not known.
+    pub asked: u8,
     /// Rebuilt for a pod that the API server does not know.
     pub orphan: bool,
 }

@@ -231,7 +231,7 @@ impl Handoff {
                 .collect(),
             answer: kept.answer.map(|device| vec![device]),
             state: Settled::Committed,
-            asked: if kept.again { 2 } else { 1 },
+            asked: kept.asked.into(),
             // The kubelet goes through a pod's containers in their order, so the order of grants is that too.
             seq: at as u64,
             assigned: !kept.orphan,
@@ -253,7 +253,7 @@ impl Handoff {
                 served: served.next().expect("one device"),
                 also: served.next(),
                 answer: granted.answer.as_ref().map(|encoded| encoded[0]),
-                again: granted.asked > 1,
+                asked: granted.asked.min(2) as u8,
                 orphan: known.is_none(),
             });
         }

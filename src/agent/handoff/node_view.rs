@@ -35,6 +35,8 @@ pub struct NodeState {
     pub lock: LockRead,
     /// The pods have been listed at least once.
     pub pods_synced: bool,
+    /// When they were listed last, monotonic.
+    pub pods_listed: Duration,
     /// The node has been read at least once.
     pub node_synced: bool,
     /// Both watches run.
@@ -53,6 +55,7 @@ impl Default for NodeView {
             pods: NodePods::default(),
             lock: LockRead::Free,
             pods_synced: false,
+            pods_listed: Duration::ZERO,
             node_synced: false,
             pods_watching: false,
             node_watching: false,
@@ -142,7 +145,7 @@ impl NodeView {
     /// The whole list of pods, each with what its status says that it has.
     fn replace_pods(&self, pods: Vec<(HandoffPod, ListedContainers)>) -> Vec<PodNotice> {
         self.update(|seen| {
-            (seen.pods_synced, seen.pods_watching) = (true, true);
+            (seen.pods_synced, seen.pods_watching, seen.pods_listed) = (true, true, clock::mono());
             let (pods, reported): (Vec<_>, Vec<_>) =
                 pods.into_iter().map(|(pod, reported)| (pod.clone(), (pod.pod.uid, reported))).unzip();
             let notices = seen.pods.replace(pods);

@@ -26,8 +26,9 @@ use baton_contract::deviceplugin::{
 use baton_contract::{DeviceId, PodUid, Shared};
 use baton_decide::handoff::rebuild::{is_share, learn};
 use baton_decide::handoff::{
-    AllocateCall, AllocateContext, AllocateOutcome, AllocatePolicy, AllocateRefusal, AllocateRule, EntryKey, Ledger,
-    LedgerEntry, LiveReads, NewGrant, NodeInventory, PodNotice, PodResources, RefusalCode, decide, passed_by,
+    AllocateCall, AllocateContext, AllocateOutcome, AllocatePolicy, AllocateRefusal, AllocateRule, EntryKey,
+    LIST_SETTLES, Ledger, LedgerEntry, LiveReads, NewGrant, NodeInventory, PodNotice, PodResources, RefusalCode,
+    decide, passed_by,
 };
 use baton_decide::health::{Blame, ServeOutcome};
 use baton_runtime::{clock, vital};
@@ -298,7 +299,14 @@ impl HandoffService {
         let (outcome, passed) = self.decide_live(state, &call, known.as_ref(), &resources, deadline).await?;
         state.passed.extend(passed);
         match outcome {
-            AllocateOutcome::Serve(serving) => self.serve(state, *serving).map(|answer| (answer, "served")),
+            AllocateOutcome::Serve(serving) => {
+                let uid = serving.entry.pod.uid.clone();
+                let served = self.serve(state, *serving);
+                if served.is_err() {
+                    state.passed.insert(uid);
+                }
+                served.map(|answer| (answer, "served"))
+            }
             AllocateOutcome::Repeat { key, how } => {
                 self.repeat(state, &key, ids, how.word()).map(|answer| (answer, "repeated"))
             }
@@ -484,7 +492,7 @@ impl HandoffService {
             passed: &state.passed,
             may_repeat: &state.may_repeat,
             live_reads: fresh,
-            watching: seen.pods_watching && seen.node_watching,
+            watching: seen.pods_watching && seen.node_watching && clock::mono() >= seen.pods_listed + LIST_SETTLES,
             policy: &self.settings.policy,
         })
     }

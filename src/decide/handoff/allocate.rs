@@ -53,7 +53,9 @@ pub fn decide(context: &AllocateContext<'_>, call: &AllocateCall<'_>, known: Opt
         Identified::Refuse(refusal, rests_on) => return refuse(context, refusal, rests_on),
     };
     let rests_on = LiveReads::pods_and_node([caller.pod.pod.key.clone()]);
-    if let Some(missing) = rests_on.missing(context.live_reads).filter(|_| !context.watching) {
+    // A pod whose call failed has been rejected by the kubelet: what calls by its name may be its successor.
+    let is_sure = context.watching && !context.passed.contains(&caller.pod.pod.uid);
+    if let Some(missing) = rests_on.missing(context.live_reads).filter(|_| !is_sure) {
         return AllocateOutcome::NeedLive(missing);
     }
     serve(context, call, &caller)
@@ -93,7 +95,9 @@ fn serve_static_pod(
 
 fn serve(context: &AllocateContext<'_>, call: &AllocateCall<'_>, caller: &Caller<'_>) -> AllocateOutcome {
     let key = EntryKey::new(&caller.pod.pod.uid, &caller.container.name, call.resource);
-    let Some(entry) = context.ledger.get(&key) else { return grant(context, call, caller) };
+    let Some(entry) = context.ledger.get(&key).filter(|entry| entry.asked > 0) else {
+        return grant(context, call, caller);
+    };
     // The kubelet's list names no uid, and a list of pods may be an old one: what asks again may be a successor of the same name.
     if let Some(missing) = LiveReads::pods([caller.pod.pod.key.clone()]).missing(context.live_reads) {
         return AllocateOutcome::NeedLive(missing);

@@ -1,6 +1,7 @@
 //! What a decision about a call is made from, at one moment.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::inventory::NodeInventory;
 use super::ledger::Ledger;
@@ -9,6 +10,10 @@ use super::pods::NodePods;
 use super::policy::AllocatePolicy;
 use crate::pod::HandoffPod;
 use baton_contract::{LockRead, PodKey, PodUid};
+
+/// What a list shows may have changed while it was on its way, and the changes come after it: a pod of a listed name may be gone
+/// already, and the kubelet admit its successor.
+pub const LIST_SETTLES: Duration = Duration::from_secs(2);
 
 /// One Allocate or GetPreferredAllocation call.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +47,8 @@ pub struct AllocateContext<'a> {
     pub may_repeat: &'a BTreeSet<PodUid>,
     /// What was read live for this call.
     pub live_reads: &'a LiveReads,
-    /// The watches of pods and node are running; otherwise a grant, too, needs live reads.
+    /// The watches of pods and node are running, and the pods were listed [`LIST_SETTLES`] ago; otherwise a grant, too, needs live
+    /// reads.
     pub watching: bool,
     /// The operator's choices.
     pub policy: &'a AllocatePolicy,

@@ -271,8 +271,13 @@ mod tests {
         let mut pod = gpu_pod("a", 1);
         pod.phase = Phase::Running;
         let all = pods(&[&pod]);
-        let ledger =
-            super::super::rebuild::rebuild(NODE, &all, &super::super::listing::PodListing::default(), &inventory(4));
+        let ledger = super::super::rebuild::rebuild(
+            NODE,
+            &all,
+            &super::super::listing::PodListing::default(),
+            &inventory(4),
+            None,
+        );
         assert_eq!(exceptions(NODE, &all, ledger.iter(), &BTreeSet::new(), &inventory(4)), None);
     }
 

@@ -220,6 +220,11 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
             LiveReads::pods_and_node(holder_key(context.lock).cloned()),
         );
     };
+    // A kubelet that has started again goes on behind what its checkpoint has, or asks once more for what it has not.
+    let again = served_before(turn_of_holder, call, context);
+    if let Some(again) = again.filter(|_| context.may_repeat.contains(&turn_of_holder.pod.pod.uid)) {
+        return ambiguous(&[turn_of_holder, again], call);
+    }
     let rivals = context
         .pods
         .iter()
@@ -227,16 +232,34 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
     let rivals = rivals.flat_map(|pod| candidates(pod, None, call, context.ledger));
     // A kubelet that has started again asks for served pods once more, until they run. A holder that was served already is
     // proof of that; else `may_repeat` says which pods may. The stored answer must not go to the wrong pod, nor the
-    // holder's devices to one that repeats.
+    // holder's devices to one that repeats. Then a status that says that a container runs proves nothing: it may be from before the
+    // node rebooted, or the container has ended since.
+    let may_ask =
+        |candidate: &CallCandidate<'_>| !candidate.admitted || turn_of_holder.asked > 0 && candidate.asked > 0;
     let repeats =
         |candidate: &CallCandidate<'_>| turn_of_holder.asked > 0 || context.may_repeat.contains(&candidate.pod.pod.uid);
     let rival: Vec<CallCandidate<'a>> =
-        rivals.filter(|candidate| !candidate.admitted && (candidate.asked == 0 || repeats(candidate))).collect();
+        rivals.filter(|candidate| may_ask(candidate) && (candidate.asked == 0 || repeats(candidate))).collect();
     if rival.is_empty() {
         return found_by_lock(turn_of_holder, context);
     }
     let all: Vec<CallCandidate<'a>> = std::iter::once(turn_of_holder).chain(rival).collect();
     ambiguous(&all, call)
+}
+
+/// Another container of the pod whose call would be the same, and has been served before this one's turn.
+fn served_before<'a>(
+    turn: CallCandidate<'a>,
+    call: &AllocateCall<'_>,
+    context: &AllocateContext<'_>,
+) -> Option<CallCandidate<'a>> {
+    let pod = turn.pod;
+    let waits = pod.containers.iter().filter(|container| turn.asked == 0 && !container.running);
+    let mut same = waits.filter(|container| asks(pod, container, call.resource) == Some(call.count));
+    same.find_map(|container| {
+        let asked = context.ledger.asked(&pod.pod.uid, &container.name, call.resource);
+        (asked > 0).then_some(CallCandidate { container, asked, ..turn })
+    })
 }
 
 /// The next container of the pod by the ledger.

@@ -219,6 +219,21 @@ fn without_pod_resources_a_pod_served_before_a_kubelet_restart_may_be_the_caller
 }
 
 #[test]
+fn without_pod_resources_a_kubelet_that_starts_again_may_ask_for_either_container() {
+    let pair = pair("pair", ["GPU-0", "GPU-1"], [1, 1]);
+    let pair = HandoffPod { phase: Phase::Pending, ..pair };
+    let mut node = TestNode::new(&[&pair]).lock(&pair);
+    node.resources = PodResources::Throttled;
+    assert_eq!(served(&node.gpu(&["GPU-0"])).1, "a");
+    let mut restarted = TestNode { ledger: node.ledger.clone(), ..TestNode::new(&[&pair]).lock(&pair) };
+    assert_eq!(served(&node.gpu(&["GPU-1"])).1, "b", "the kubelet goes on");
+    restarted.may_repeat.insert(pair.pod.uid.clone());
+    let refusal = restarted.gpu(&["GPU-0"]);
+    assert_eq!(refused(&refusal).rule, AllocateRule::Ambiguous, "{refusal:?}");
+    assert_eq!(restarted.ledger.len(), 1, "the second container's GPU is not given to the first one");
+}
+
+#[test]
 fn the_lock_holder_is_not_served_while_the_kubelet_admits_a_pod_that_is_gone() {
     let holder = one("holder", "GPU-0");
     let mut node = TestNode::new(&[&holder]).lock(&holder).listed(&[("gone", "main", GPU, &[])]);

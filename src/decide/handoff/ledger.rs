@@ -78,7 +78,7 @@ pub struct LedgerEntry {
     pub answer: Option<Vec<u8>>,
     /// Settled or not.
     pub state: GrantState,
-    /// How often the kubelet asked.
+    /// How often the kubelet asked; 0 where it is not known whether it did: the devices are held, and a call is decided as the first.
     pub asked: u32,
     /// Position in the order of grants.
     pub seq: u64,
@@ -169,7 +169,7 @@ impl Ledger {
         self.iter().filter(move |entry| entry.pod.uid == *uid)
     }
 
-    /// Some call of this pod was served.
+    /// Some call of this pod was served, or may have been.
     pub fn holds(&self, uid: &PodUid) -> bool {
         self.of_pod(uid).next().is_some()
     }
@@ -206,6 +206,18 @@ impl Ledger {
             entry.asked += 1;
             entry.state = GrantState::Intent;
         }
+    }
+
+    /// It is not known whether the kubelet ever asked.
+    pub fn doubt(&mut self, key: &EntryKey) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.asked = 0;
+        }
+    }
+
+    /// Some call of this pod is known to have been served.
+    pub fn has_served(&self, uid: &PodUid) -> bool {
+        self.of_pod(uid).any(|entry| entry.asked > 0)
     }
 
     /// Keeps the answer that a rebuilt entry was given.

@@ -31,7 +31,7 @@ pub mod verify;
 
 pub use allocate::{AllocateOutcome, NewGrant, decide, passed_by};
 pub use assignment::{AssignmentError, PodAssignment};
-pub use context::{AllocateCall, AllocateContext, LiveReads};
+pub use context::{AllocateCall, AllocateContext, LIST_SETTLES, LiveReads};
 pub use identify::IdentifiedBy;
 pub use inventory::{InventoryDevice, NodeInventory};
 pub use ledger::{ContainerSlot, GrantState, Ledger, LedgerEntry};

@@ -13,8 +13,9 @@ use super::listing::{EntryKey, ListedPod, PodListing, StoredAnswer};
 use super::plan::Plan;
 use super::pods::NodePods;
 use super::room;
+use crate::lock::{LockMatch, names};
 use crate::pod::{ExpectedCall, HandoffPod};
-use baton_contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest, PodKey, PodRef, PodUid, key};
+use baton_contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest, LockRead, PodKey, PodRef, PodUid, key};
 
 /// Rebuilds every entry that PodResources, the kubelet's stored answers or the API server prove. One without a stored answer has none: for a
 /// repetition it is built.
@@ -22,8 +23,16 @@ use baton_contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest, PodKey, PodR
 /// A pod may be not listed (yet: the kubelet comes up, or has no PodResources). Calls whose answers the kubelet has stored are served
 /// nevertheless. A pod that has started by its status counts as served by its plan, uncertain until it is listed or has ended; so does
 /// one that is listed without the devices that it was assigned, because a kubelet that has started again without its checkpoint does
-/// not ask for containers that run.
-pub fn rebuild(node: &str, pods: &NodePods, listing: &PodListing, inventory: &NodeInventory) -> Ledger {
+/// not ask for containers that run. A kubelet that is cut off says late that a pod has started: where the lock of a pod with an
+/// assignment has gone, its calls may have been answered. Its devices are held then, and a call is decided as the first. `lock`: of the
+/// node, read after `pods` were; `None` where it cannot be read.
+pub fn rebuild(
+    node: &str,
+    pods: &NodePods,
+    listing: &PodListing,
+    inventory: &NodeInventory,
+    lock: Option<&LockRead>,
+) -> Ledger {
     let mut ledger = Ledger::default();
     learn(&mut ledger, node, pods, listing, inventory);
     for listed in &listing.pods {
@@ -33,13 +42,23 @@ pub fn rebuild(node: &str, pods: &NodePods, listing: &PodListing, inventory: &No
     }
     for pod in pods.iter().filter(|pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal()) {
         let is_listed = listing.lists(&pod.pod.key);
+        let is_assigned = matches!(PodAssignment::read(pod, inventory), Ok(Some(_)));
+        let is_unlocked = match lock {
+            Some(LockRead::Free) => true,
+            Some(LockRead::Held { value, .. }) => names(value, pod) == LockMatch::No,
+            _ => false,
+        };
         // What a listed pod without an assignment holds would stay unknown for as long as it runs.
-        let counts_as_served =
-            pod.has_started() && (!is_listed || matches!(PodAssignment::read(pod, inventory), Ok(Some(_))));
+        let counts_as_served = pod.has_started() && (!is_listed || is_assigned);
+        let may_be_served = is_unlocked && is_assigned && !counts_as_served;
         for call in pod.expected_calls(|name| inventory.registers(name)) {
             let known = KnownCall::of(listing, pod, &call, None);
-            if counts_as_served || (!is_listed && known.answer.is_some()) {
-                add(&mut ledger, pod, &call, known, GrantState::Intent, inventory);
+            let is_served = counts_as_served || (!is_listed && known.answer.is_some());
+            if (is_served || may_be_served)
+                && add(&mut ledger, pod, &call, known, GrantState::Intent, inventory)
+                && !is_served
+            {
+                ledger.doubt(&EntryKey::new(&pod.pod.uid, &call.container.name, call.resource));
             }
         }
     }
@@ -284,7 +303,10 @@ pub fn is_share(entry: &LedgerEntry) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{NODE, container, gpu_pod, granted, inventory, listing, pod, pods, with_assignment};
+    use super::super::testing::{
+        NODE, container, gpu_pod, granted, inventory, listing, lock_of, pod, pods, with_assignment,
+    };
+    use super::super::verify::verify;
     use super::*;
     use crate::pod::ContainerKind::{App, Init, Sidecar};
     use crate::pod::Phase;
@@ -311,7 +333,7 @@ mod tests {
         let pod =
             with_assignment(pod, &[("init", &["GPU-0"]), ("side", &["GPU-0"]), ("m1", &["GPU-1"]), ("m2", &["GPU-2"])]);
         let listing = listing(&[("b", "side", GPU, &["GPU-1"]), ("b", "m1", GPU, &["GPU-0"]), ("b", "m2", GPU, &[])]);
-        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4));
+        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None);
         assert_eq!(devices(&ledger, "init").unwrap(), ["GPU-0"]);
         assert_eq!(devices(&ledger, "side").unwrap(), ["GPU-1"], "the kubelet's choice inside the pod's set");
         assert_eq!(devices(&ledger, "m1").unwrap(), ["GPU-0"]);
@@ -321,10 +343,29 @@ mod tests {
     #[test]
     fn a_pod_that_has_started_and_is_not_listed_yet_holds_its_plan() {
         let mut pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-2"])]);
-        let rebuilt = |pod: &HandoffPod| rebuild(NODE, &pods(&[pod]), &PodListing::default(), &inventory(4));
+        let rebuilt = |pod: &HandoffPod| rebuild(NODE, &pods(&[pod]), &PodListing::default(), &inventory(4), None);
         assert!(rebuilt(&pod).is_empty(), "it may be still to come");
         pod.phase = Phase::Running;
         assert_eq!(devices(&rebuilt(&pod), "main").unwrap(), ["GPU-2"]);
+    }
+
+    #[test]
+    fn a_pod_whose_lock_has_gone_may_have_been_served_before_the_ledger_was_lost() {
+        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-2"])]);
+        let other = with_assignment(gpu_pod("b", 1), &[("main", &["GPU-3"])]);
+        let listing = listing(&[("a", "main", GPU, &[])]);
+        let rebuilt = |lock: Option<&LockRead>| rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), lock);
+        assert!(rebuilt(None).is_empty() && rebuilt(Some(&lock_of(&pod))).is_empty(), "its calls are still to come");
+        for lock in [LockRead::Free, lock_of(&other)] {
+            let ledger = rebuilt(Some(&lock));
+            assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-2"], "{lock:?}");
+            assert!(!ledger.has_served(&pod.pod.uid), "a call is decided as the first");
+            // Its kubelet says late that it runs: nothing proves that it runs without its devices.
+            let runs = HandoffPod { phase: Phase::Running, ..pod.clone() };
+            assert_eq!(verify(NODE, &pods(&[&runs]), &listing, &ledger, &inventory(4)), []);
+        }
+        let unassigned = gpu_pod("a", 1);
+        assert!(rebuild(NODE, &pods(&[&unassigned]), &listing, &inventory(4), Some(&LockRead::Free)).is_empty());
     }
 
     #[test]
@@ -332,7 +373,7 @@ mod tests {
         let mut assigned = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-2"])]);
         let mut unassigned = gpu_pod("b", 1);
         let listing = listing(&[("a", "main", GPU, &[]), ("b", "main", GPU, &[])]);
-        let rebuilt = |all: &[&HandoffPod]| -> Ledger { rebuild(NODE, &pods(all), &listing, &inventory(4)) };
+        let rebuilt = |all: &[&HandoffPod]| -> Ledger { rebuild(NODE, &pods(all), &listing, &inventory(4), None) };
         assert!(rebuilt(&[&assigned, &unassigned]).is_empty(), "the kubelet may be about to ask");
         (assigned.phase, unassigned.phase) = (Phase::Running, Phase::Running);
         let ledger = rebuilt(&[&assigned, &unassigned]);
@@ -351,7 +392,7 @@ mod tests {
         let mut unassigned = gpu_pod("b", 1);
         (assigned.phase, unassigned.phase) = (Phase::Running, Phase::Running);
         let all = pods(&[&assigned, &unassigned]);
-        let mut ledger = rebuild(NODE, &all, &PodListing::default(), &inventory(4));
+        let mut ledger = rebuild(NODE, &all, &PodListing::default(), &inventory(4), None);
         assert_eq!(ledger.iter().map(|entry| entry.ids.len()).collect::<Vec<_>>(), [0, 0]);
         let listing = listing(&[("a", "main", GPU, &["GPU-2"]), ("b", "main", GPU, &["GPU-1"])]);
         assert!(learn(&mut ledger, NODE, &all, &listing, &inventory(4)));
@@ -368,7 +409,7 @@ mod tests {
         let container = container("main", App, &[(GPU, 1), (key::RDMA, 1)]);
         let pod = HandoffPod { phase: Phase::Running, ..pod("a", vec![container]) };
         let all = pods(&[&pod]);
-        let mut ledger = rebuild(NODE, &all, &PodListing::default(), &inventory(4));
+        let mut ledger = rebuild(NODE, &all, &PodListing::default(), &inventory(4), None);
         assert_eq!(ledger.len(), 2);
         let listing = listing(&[("a", "main", GPU, &["GPU-2"]), ("a", "main", key::RDMA, &["nic-1::0"])]);
         assert!(learn(&mut ledger, NODE, &all, &listing, &inventory(4)));
@@ -378,7 +419,7 @@ mod tests {
     #[test]
     fn what_a_static_pod_holds_is_its_mirrors_once_that_is_there() {
         let listing = listing(&[("x", "main", GPU, &["GPU-3"])]);
-        let mut ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4));
+        let mut ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4), None);
         let mirror = gpu_pod("x", 1);
         assert!(!adopt(&mut ledger, NODE, &NodePods::default()));
         assert!(adopt(&mut ledger, NODE, &pods(&[&mirror])));
@@ -409,7 +450,7 @@ mod tests {
         let text = pod.assignment.container_devices.take().unwrap();
         pod.assignment.container_devices = Some(text.replace("\"100\"", "\"1\"").into());
         let listing = listing(&[("a", "main", GPU, &["GPU-1"])]);
-        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4));
+        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None);
         let entry = ledger.iter().next().unwrap();
         assert!(entry.served.iter().all(|(kind, device)| room::is_whole(kind, device)), "{entry:?}");
     }
@@ -418,7 +459,7 @@ mod tests {
     fn where_the_kubelet_and_an_edited_annotation_differ_both_sets_take_no_other_pod() {
         let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-3"])]);
         let listing = listing(&[("a", "main", GPU, &["GPU-1"])]);
-        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4));
+        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None);
         assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-3", "GPU-1"]);
     }
 
@@ -435,7 +476,7 @@ mod tests {
         for name in [key::GPU_CORE, key::GPU_MEMORY_RATIO] {
             unlisted.answers.insert(EntryKey::new(&pod.pod.uid, "main", name), stored(&[]));
         }
-        let mut ledger = rebuild(NODE, &pods(&[&pod]), &unlisted, &inventory(4));
+        let mut ledger = rebuild(NODE, &pods(&[&pod]), &unlisted, &inventory(4), None);
         assert_eq!(ledger.len(), 2, "both calls were served, or the pod would count as unserved");
         let listing = listing(&[
             ("a", "main", key::GPU_CORE, &["GPU-2::0"]),
@@ -451,9 +492,9 @@ mod tests {
         let pod = pod("a", vec![container("init", Init, &gpu), container("main", App, &[])]);
         let pod = with_assignment(pod, &[("init", &["GPU-1"])]);
         let mut listing = listing(&[("a", "main", GPU, &[])]);
-        assert!(rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4)).is_empty());
+        assert!(rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None).is_empty());
         listing.answers.insert(EntryKey::new(&pod.pod.uid, "init", GPU), stored(&["GPU-1"]));
-        assert_eq!(devices(&rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4)), "init").unwrap(), ["GPU-1"]);
+        assert_eq!(devices(&rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None), "init").unwrap(), ["GPU-1"]);
     }
 
     #[test]
@@ -463,14 +504,14 @@ mod tests {
         let mut listing = listing(&[("a", "main", GPU, &["GPU-0", "GPU-3"])]);
         let key = EntryKey::new(&pod.pod.uid, "main", GPU);
         listing.answers.insert(key, stored(&["GPU-1", "GPU-2"]));
-        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4));
+        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None);
         assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-1", "GPU-2"]);
         // Without an assignment too.
-        let ledger = rebuild(NODE, &pods(&[&gpu_pod("a", 2)]), &listing, &inventory(4));
+        let ledger = rebuild(NODE, &pods(&[&gpu_pod("a", 2)]), &listing, &inventory(4), None);
         assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-1", "GPU-2"]);
         // Moved: neither set goes to another pod.
         let moved = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-3"])]);
-        let ledger = rebuild(NODE, &pods(&[&moved]), &listing, &inventory(4));
+        let ledger = rebuild(NODE, &pods(&[&moved]), &listing, &inventory(4), None);
         assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-3", "GPU-1", "GPU-2"]);
     }
 
@@ -480,7 +521,7 @@ mod tests {
         let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-1"])]);
         let mut unlisted = PodListing::default();
         unlisted.answers.insert(EntryKey::new(&pod.pod.uid, "main", GPU), stored(&["GPU-2"]));
-        let mut ledger = rebuild(NODE, &pods(&[&pod]), &unlisted, &inventory(4));
+        let mut ledger = rebuild(NODE, &pods(&[&pod]), &unlisted, &inventory(4), None);
         assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-1", "GPU-2"]);
         let listing = listing(&[("a", "main", GPU, &["GPU-0"])]);
         assert!(learn(&mut ledger, NODE, &pods(&[&pod]), &listing, &inventory(4)));
@@ -493,7 +534,7 @@ mod tests {
     #[test]
     fn a_listed_pod_that_nobody_knows_holds_its_devices() {
         let listing = listing(&[("x", "main", GPU, &["GPU-3"])]);
-        let ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4));
+        let ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4), None);
         assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-3"]);
     }
 }

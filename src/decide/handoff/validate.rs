@@ -164,7 +164,7 @@ fn is_entitled(context: &AllocateContext<'_>, pod: &HandoffPod) -> Result<(), Br
 }
 
 fn is_locked(context: &AllocateContext<'_>, pod: &HandoffPod) -> Result<(), Broken> {
-    if context.ledger.holds(&pod.pod.uid) {
+    if context.ledger.has_served(&pod.pod.uid) {
         return Ok(());
     }
     let node = context.node;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::assignment::PodAssignment;
 use super::inventory::NodeInventory;
 use super::ledger::{ContainerSlot, Ledger, LedgerEntry};
-use super::listing::PodListing;
+use super::listing::{EntryKey, PodListing};
 use super::pods::NodePods;
 use super::rebuild::is_share;
 use super::refusal::PodNotice;
@@ -105,7 +105,7 @@ fn without_devices<'a>(
                 let listed = listing.ids(&pod.pod.key, &call.container.name, call.resource).next().is_some();
                 !ContainerSlot::of(pod, &call.container.name).init
                     && !listed
-                    && ledger.asked(&pod.pod.uid, &call.container.name, call.resource) == 0
+                    && ledger.get(&EntryKey::new(&pod.pod.uid, &call.container.name, call.resource)).is_none()
             })?;
             let note = format!(
                 "the kubelet started the pod without asking for {} of container {}: no device plugin served that name \

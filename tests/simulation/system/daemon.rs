@@ -10,8 +10,8 @@ use baton::decide::handoff::prefer::{Preference, pick, preference};
 use baton::decide::handoff::rebuild::{adopt, learn, rebuild};
 use baton::decide::handoff::verify::{ADMITTED_WITHOUT_DEVICES, verify};
 use baton::decide::handoff::{
-    AllocateCall, AllocateContext, AllocateOutcome, AllocateRule, EntryKey, Ledger, LiveReads, NodePods, PodResources,
-    decide, passed_by,
+    AllocateCall, AllocateContext, AllocateOutcome, AllocateRule, EntryKey, LIST_SETTLES, Ledger, LiveReads, NodePods,
+    PodResources, decide, passed_by,
 };
 use baton::decide::lock::{HolderProgress, LiveHolder, ReleaseIntent, ReleaseReason, judge_release};
 use baton::decide::pod::HandoffPod;
@@ -40,6 +40,7 @@ pub struct Daemon {
     lock: LockRead,
     cursor: usize,
     is_synced: bool,
+    listed: Duration,
     /// `None` until it is known what was handed out.
     pub ledger: Option<Ledger>,
     passed: BTreeSet<PodUid>,
@@ -84,6 +85,7 @@ impl Daemon {
             lock: LockRead::Free,
             cursor: 0,
             is_synced: false,
+            listed: Duration::ZERO,
             ledger: None,
             passed: BTreeSet::new(),
             may_repeat: BTreeSet::new(),
@@ -152,8 +154,8 @@ impl System {
         if !daemon.is_synced || again {
             // A list may be an old one: what has changed since comes by the watch that follows.
             let end = self.store.end();
-            let behind = if again { self.fate.below(12) as usize } else { 0 };
-            let from = end.saturating_sub(behind).max(1);
+            let from = if again { self.store.listed(self.now) } else { end };
+            let behind = end - from;
             let (mut pods, mut lock) = (Vec::new(), None);
             for change in self.store.list(from) {
                 match change {
@@ -166,7 +168,7 @@ impl System {
             }
             daemon.pods.replace(pods);
             daemon.lock = LockRead::parse(lock.as_deref());
-            (daemon.cursor, daemon.is_synced) = (from, true);
+            (daemon.cursor, daemon.is_synced, daemon.listed) = (from, true, self.now);
             if again {
                 self.note(|| format!("daemon of n{node} lists again, {behind} changes behind"));
                 if behind > 0 {
@@ -211,7 +213,9 @@ impl System {
             Err(why) => {
                 let Some(mut listing) = machine.kubelet.listing() else { return };
                 listing.answers = machine.kubelet.stored_answers();
-                let rebuilt = rebuild(&machine.name, &daemon.pods, &listing, &machine.inventory);
+                let cut = self.faults.is_cut(Reader::Daemon(node), self.now);
+                let lock = Some(self.store.lock(&machine.name)).filter(|_| !cut);
+                let rebuilt = rebuild(&machine.name, &daemon.pods, &listing, &machine.inventory, lock.as_ref());
                 self.note(|| format!("n{node}: {why}: the ledger is rebuilt with {} entries", rebuilt.len()));
                 if !rebuilt.is_empty() {
                     self.history.sometimes("a ledger with entries is rebuilt");
@@ -280,7 +284,8 @@ impl System {
         for _ in 0..ROUNDS {
             let machine = &self.machines[node];
             let daemon = machine.daemon.as_ref()?;
-            let watching = !self.faults.is_cut(Reader::Daemon(node), self.now);
+            let is_cut = self.faults.is_cut(Reader::Daemon(node), self.now);
+            let watching = !is_cut && self.now >= daemon.listed + LIST_SETTLES;
             let wanted = match look(&AllocateContext {
                 node: &machine.name,
                 pods: &daemon.pods,
@@ -297,7 +302,7 @@ impl System {
                 Ok(found) => return Some(found),
                 Err(wanted) => wanted,
             };
-            if !watching {
+            if is_cut {
                 return None;
             }
             self.history.sometimes("a call reads live");
@@ -462,6 +467,7 @@ impl System {
             self.history.sometimes("the ledger cannot be written");
             if let Some(daemon) = &mut self.machines[node].daemon {
                 daemon.ledger = Some(before);
+                daemon.passed.insert(key.uid.clone());
             }
             return Err("the ledger cannot be written".to_owned());
         }
@@ -634,12 +640,10 @@ impl System {
             .filter(|entry| pods.by_uid(&entry.pod.uid).is_none() && !pods.is_deleted(&entry.pod.uid))
             .map(|entry| entry.pod.key.clone())
             .collect();
-        if self.plan.mutant != Some(Mutant::AbsenceIsProof) {
-            for key in absent {
-                let found = self.store.handoff(&key);
-                if found.as_ref().is_none_or(|pod| pod.node.as_deref() == Some(&*machine.name)) {
-                    pods.apply_live(&key, found);
-                }
+        for key in absent {
+            let found = self.store.handoff(&key);
+            if found.as_ref().is_none_or(|pod| pod.node.as_deref() == Some(&*machine.name)) {
+                pods.apply_live(&key, found);
             }
         }
         let resources = self.list(node);
@@ -726,8 +730,17 @@ impl System {
                     &format!("{name} says: {names} names, exceptions {held:?}, unreleased {unreleased:?}"),
                 );
             }
+            let said = status.exceptions.clone();
             self.store.beat(&name, status, wall(self.now));
+            if let Some(said) = said {
+                self.judge_exceptions(node, &said);
+            }
         }
+    }
+
+    /// A pod as the daemon of a node was shown it last.
+    pub fn shown_to(&self, node: usize, uid: &PodUid) -> Option<HandoffPod> {
+        self.machines[node].daemon.as_ref()?.pods.current(uid)
     }
 
     /// What the daemon of a node has served, for the judges.
