@@ -8,10 +8,12 @@ use std::time::Duration;
 use baton::cluster::controller_feed::{ControllerEvent, OwnedPod};
 use baton::cluster::controller_writer::PodMade;
 use baton::cluster::pod::LightPod;
-use baton::contract::tyjob::{Stage, TyJob, TyJobStatus, condition, keys};
+use baton::contract::tyjob::{TyJob, TyJobStatus, condition, keys};
 use baton::contract::{PodKey, PodUid};
 use baton::decide::pod::Phase;
-use baton::decide::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodView, step};
+use baton::decide::tyjob::stages::{
+    CreateFailure, JobEffect, JobView, NodeReachability, PodView, missing_leader, step,
+};
 use baton::decide::world::PodFacts;
 use baton::tyjob::cache::{JobCache, JobKey};
 use jiff::Timestamp;
@@ -178,8 +180,8 @@ impl System {
         self.controllers[at].process.has_news = false;
         let expired = self.faults.lists_again(Reader::Candidate(who));
         let end = self.store.end();
-        // The watch of pods may be behind that of TYJobs, and its first list an old one.
-        let behind = if self.pace.below(4) == 0 { self.pace.below(12) as usize } else { 0 };
+        // The watch of pods may be behind that of TYJobs.
+        let behind = if self.pace.below(4) == 0 { self.pace.below(60) as usize } else { 0 };
         let Some(term) = &mut self.controllers[at].term else { return };
         let pods_until = (end - behind.min(end)).max(term.cursors[1]).max(1);
         let mut changes = Vec::new();
@@ -198,7 +200,7 @@ impl System {
         }
         term.is_synced = true;
         if behind > 0 {
-            let pause = self.soon(5, 400);
+            let pause = self.soon(5, 2000);
             self.controllers[at].process.has_news = true;
             self.after(pause, Happening::News(Reader::Candidate(who), life));
         }
@@ -304,6 +306,7 @@ impl System {
             let found = self.store.versioned(&PodKey::new(&key.0, &leader)).map(owned);
             if let Some(pod) = found.filter(|pod| pod.job_uid.is_some() && pod.job_uid == job.metadata.uid) {
                 self.history.sometimes("the leader of a job is there, which its controller has not been shown");
+                pods.retain(|known| known.name != leader);
                 pods.push(pod.view.clone());
                 concerned = term.cache.update_pod(pod);
             }
@@ -390,7 +393,7 @@ impl System {
             What::Status(_) if self.strikes(Fault::Conflict) => Reply::Job(JobWrite::Conflict, None),
             What::Status(status) => {
                 let blind = self.is(Mutant::StatusWithoutVersion);
-                let before = self.store.job(&key).and_then(|job| job.status.clone());
+                let before = self.store.job(&key).cloned();
                 let write = self.store.write_job(job, blind, |job| {
                     let former = job.status.take().unwrap_or_default();
                     let mut status = (**status).clone();
@@ -405,7 +408,8 @@ impl System {
                     format!("controller {at} writes {} {:?}, attempt {}: {write:?}", key, status.stage, status.restarts)
                 });
                 if write == JobWrite::Done {
-                    self.judge_stage(&key, before.as_ref());
+                    self.judge_status(job, before.as_ref());
+                    self.judge_stage(&key, before.and_then(|job| job.status).as_ref());
                 }
                 written(self, write)
             }
@@ -612,17 +616,6 @@ impl System {
         *failures += 1;
         term.due.insert(key.clone(), now + pause + jitter);
     }
-}
-
-/// The name of the leader's pod, where the job has one by its stage and the watches do not show it.
-fn missing_leader(job: &TyJob, pods: &[PodView]) -> Option<String> {
-    let stage = job.status.as_ref().and_then(|status| status.stage);
-    if !matches!(stage, Some(Stage::Starting | Stage::Running)) || job.metadata.deletion_timestamp.is_some() {
-        return None;
-    }
-    let effective = job.effective(None).ok()?;
-    let name = effective.spec.leader_pod(job.metadata.name.as_deref().unwrap_or_default());
-    (!pods.iter().any(|pod| pod.name == name)).then_some(name)
 }
 
 fn is_of_pod(effect: &JobEffect) -> bool {

@@ -52,7 +52,7 @@ faults! {
     SchedulerCut = "a scheduler is cut off", 0;
     SchedulerMute = "a scheduler's requests do not arrive", 0;
     SchedulerUnanswered = "a scheduler's answers and watches do not arrive", 0;
-    LeaseDeleted = "the schedulers' Lease is deleted: two lead for a while", 0;
+    LeaseDeleted = "the schedulers' Lease is deleted", 0;
     SchedulerDeaf = "a scheduler's watches are late", 0;
     SchedulerLists = "a scheduler's watches expire", 0;
     ControllerKilled = "a controller is killed", 0;
@@ -63,7 +63,7 @@ faults! {
     DaemonKilled = "a node daemon is killed", 0;
     DaemonCut = "a node daemon is cut off", 0;
     DaemonDeaf = "a node daemon's watches are late", 0;
-    DaemonLists = "a node daemon lists again, perhaps an old state", 0;
+    DaemonLists = "a node daemon lists again, late", 0;
     DaemonMute = "a node daemon's Lease is not renewed", 0;
     KubeletRestarted = "a kubelet restarts", 0;
     KubeletCut = "a kubelet is cut off", 0;
@@ -107,6 +107,8 @@ pub struct Faults {
     used: u32,
     /// When the schedulers' Lease was deleted last.
     pub lease_deleted: Option<Duration>,
+    /// When a scheduler took the deleted Lease last that had never seen it: the one before may lead beside it.
+    pub two_lead: Option<Duration>,
     /// Until when what a process sends does not arrive, and what is sent to it.
     mute: BTreeMap<Reader, Duration>,
     unanswered: BTreeMap<Reader, Duration>,
@@ -304,7 +306,7 @@ impl System {
             Fault::LedgerLost | Fault::BothLost => self.machines[node].disk.clear(),
             Fault::Reboot => {
                 self.machines[node].kubelet.runtime.clear();
-                self.machines[node].boot += u64::from(!self.is(Mutant::OldBootBelieved));
+                self.machines[node].boot += 1;
                 self.restart_kubelet(node, false);
             }
             _ => {}

@@ -51,6 +51,15 @@ impl System {
         }
     }
 
+    /// A controller has written the status of a job, as it has read it, over `before`.
+    pub fn judge_status(&mut self, read: &TyJob, before: Option<&TyJob>) {
+        let version = |job: &TyJob| job.metadata.resource_version.clone();
+        if before.is_some_and(|before| version(before) != version(read)) {
+            let what = read.metadata.name.clone().unwrap_or_default();
+            self.violates("a status is written only over what was read", what);
+        }
+    }
+
     /// A pod is made for a TYJob: it is a member, and there is a place for it. Until the leader's pod is there, a job has all the places
     /// that its policy asks for or none; afterwards each pod keeps its place or waits for another.
     pub fn judge_made(&mut self, job: &TyJob, pod: &PodFacts) {

@@ -3,19 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use baton::contract::gang::{Committed, Mode};
-use baton::contract::{DeviceAllocation, DeviceEntry, DeviceType, LockRead, PodKey, PodRef, PodUid, key};
+use baton::contract::gang::{Committed, GangId, Mode};
+use baton::contract::{DeviceAllocation, DeviceEntry, DeviceType, Exceptions, LockRead, PodKey, PodRef, PodUid, key};
 use baton::decide::audit::{Violation as AccountError, check_scheduler};
-use baton::decide::handoff::PodNotice;
+use baton::decide::handoff::{Ledger, PodNotice};
 use baton::decide::lock::{LockMatch, names};
 use baton::decide::pod::{HandoffPod, Phase};
 use baton::decide::scheduler::Moment;
-use baton::decide::world::PodId;
+use baton::decide::world::{Place, PodId};
 
 use super::machine::answered;
+use super::process::LEADS;
 use super::store::Swap;
 use super::workload::ONCE;
-use super::{CALM, Candidate, OURS, START, STORM, System, Violation};
+use super::{CALM, Candidate, Fault, OURS, START, STORM, System, Violation};
 use crate::harness::wall;
 
 /// What the judges remember.
@@ -23,16 +24,16 @@ use crate::harness::wall;
 pub struct Judges {
     /// When a pod was bound, or ended, last.
     pub moved: Duration,
-    /// Some pod has run without the devices that it was assigned.
-    pub ran_without: bool,
+    /// Pods that were started without the devices that they were assigned.
+    without: BTreeSet<PodUid>,
     /// By bound pod: its devices, and how much of each.
     promised: BTreeMap<PodUid, BTreeMap<String, i64>>,
     /// By gang: the commits by which its members were bound, and the members of each.
-    commits: BTreeMap<String, BTreeMap<Committed, BTreeSet<PodKey>>>,
+    commits: BTreeMap<String, BTreeMap<Committed, BTreeSet<PodUid>>>,
     /// Locks that were set by a clock that is wrong.
     strange_locks: BTreeSet<Box<str>>,
     /// By scheduler and group: the members that it was binding when it last decided something.
-    under_way: BTreeMap<(usize, String), BTreeMap<PodKey, Option<Committed>>>,
+    under_way: BTreeMap<(usize, String), BTreeMap<PodUid, Option<Committed>>>,
     /// Groups that were satisfied at once.
     satisfied: BTreeSet<String>,
     /// Pods all of whose calls were answered.
@@ -45,7 +46,6 @@ impl Judges {
     /// All members of a group are made again.
     pub fn group_again(&mut self, group: &[String]) {
         self.commits.remove(&group.join(" "));
-        self.satisfied.remove(&group.join(" "));
     }
 }
 
@@ -67,10 +67,10 @@ fn devices_of(text: Option<&str>) -> BTreeMap<String, i64> {
     amounts.into_iter().flat_map(of).collect()
 }
 
-/// A leader leads for as long after it has read its Lease last.
-const LEADS: Duration = Duration::from_secs(10);
 /// What two leaders have sent has arrived by then.
 const TWO_LEAD: Duration = Duration::from_secs(60);
+/// What a former leader has sent has arrived by then, and its followers know.
+const IN_FLIGHT: Duration = Duration::from_secs(30);
 const GANG: &str = "no pod of a gang is bound before its group is satisfied";
 
 impl System {
@@ -100,8 +100,7 @@ impl System {
         let mut sums: BTreeMap<String, (i64, Vec<String>)> = BTreeMap::new();
         let live = |pod: &&HandoffPod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal();
         for other in self.store.pods().map(|facts| &facts.handoff).filter(live) {
-            let runs = self.machines.iter().find_map(|machine| machine.kubelet.runtime.get(&other.pod.uid));
-            let has_nothing = runs.is_some_and(|runs| runs.devices.is_empty());
+            let has_nothing = self.judges.without.contains(&other.pod.uid);
             let is_hostile = self.jobs.hostile.contains(&other.pod.uid);
             if other.pod.uid != pod.pod.uid && (has_nothing || is_hostile || excepted.contains(&other.pod.uid)) {
                 continue;
@@ -123,7 +122,9 @@ impl System {
         let Some(plan) = self.jobs.gang_of(&pod.pod) else { return };
         let group = plan.group.join(" ");
         let wanted: u32 = plan.group.iter().filter_map(|gang| self.jobs.gangs.get(gang)).map(|gang| gang.min).sum();
-        if plan.policy == ONCE && self.judges.satisfied.contains(&group) {
+        // By a clock that is ahead, pods that come later seem older than what was satisfied before them.
+        let was_wrong = self.faults.counts.contains_key(&Fault::ClockSkew);
+        if plan.policy == ONCE && (was_wrong || self.judges.satisfied.contains(&group)) {
             return;
         }
         let commits = self.judges.commits.entry(group.clone()).or_default();
@@ -134,13 +135,13 @@ impl System {
             }
             return;
         };
-        commits.entry(*commit).or_default().insert(pod.pod.key.clone());
+        commits.entry(*commit).or_default().insert(pod.pod.uid.clone());
         let own = &commits[commit];
         let before = commits.iter().filter(|(other, _)| *other != commit).flat_map(|(_, pods)| pods);
         // Members beyond the minimum have a commit of their own, and may be bound before those of the first.
         let under_way = self.judges.under_way.get(&(at, group)).into_iter().flatten();
-        let beside = under_way.filter(|(_, other)| other.is_some_and(|other| other != *commit)).map(|(key, _)| key);
-        let others: BTreeSet<_> = before.chain(beside).filter(|key| !own.contains(*key)).collect();
+        let beside = under_way.filter(|(_, other)| other.is_some_and(|other| other != *commit)).map(|(uid, _)| uid);
+        let others: BTreeSet<_> = before.chain(beside).filter(|uid| !own.contains(*uid)).collect();
         let others = others.len() as u32;
         if commit.members + others < wanted {
             let what = format!("{}: {} members and {others} others, of {wanted}", pod.pod.key, commit.members);
@@ -154,6 +155,13 @@ impl System {
         if !scheduler.is_leading() {
             return; // what it has sent may still arrive
         }
+        // While a member lives, the group is the one that was satisfied; pods that come later are of a new generation.
+        let lives = |group: &String| {
+            let gangs = group.split(' ').filter_map(|name| GangId::parse(&format!("ml/{name}")).ok());
+            let mut gangs = gangs.filter_map(|id| scheduler.world().gangs().gang(&id));
+            gangs.any(|gang| gang.counts().live() > 0)
+        };
+        self.judges.satisfied.retain(lives);
         self.judges.under_way.retain(|(of, _), _| *of != at);
         for id in scheduler.gangs().committed() {
             let Some(pod) = scheduler.world().pod(id).map(|pod| &pod.facts.handoff.pod) else { continue };
@@ -163,7 +171,7 @@ impl System {
             let attempt = scheduler.binder().attempts().get(&id).map(|attempt| &attempt.annotations);
             let annotations = attempt.or_else(|| scheduler.reservations().get(id).map(|held| &held.annotations));
             let commit = annotations.and_then(|all| Committed::parse(all.get(key::GANG_COMMITTED)?).ok());
-            members.insert(pod.key.clone(), commit);
+            members.insert(pod.uid.clone(), commit);
             let wanted = plan.group.iter().filter_map(|gang| self.jobs.gangs.get(gang)).map(|gang| gang.min).sum();
             if members.len() as u32 >= wanted {
                 self.judges.satisfied.insert(group);
@@ -209,17 +217,20 @@ impl System {
     /// The accounts of a scheduler against a recount, and whether it has lost or doubled a pod.
     pub fn audit(&mut self, at: usize) {
         let mut found = check_scheduler(self.schedulers[at].scheduler(), OURS);
-        self.judges.ran_without |= self.runs_without_devices();
         // Two leaders may reserve the same device. What is bound is judged when it is.
-        let two = self.faults.lease_deleted.is_some_and(|at| self.now < at + TWO_LEAD);
+        let two = self.faults.two_lead.is_some_and(|at| self.now < at + TWO_LEAD);
+        // What was sent before this one began to lead may arrive after it.
+        let is_new = self.schedulers[at].leads_since.is_some_and(|since| self.now < since + IN_FLIGHT);
         // What a daemon takes for an unknown pod's counts beside the pod: more than is held, until the daemon knows the pod.
-        let is_counted_twice = self.store.has_unknown();
-        if two || is_counted_twice || self.judges.ran_without || !self.jobs.hostile.is_empty() {
+        let world = self.schedulers[at].scheduler().world();
+        let is_unknown = |(uid, _): (&PodUid, _)| uid.as_str().starts_with("unknown:");
+        let is_counted_twice = world.mentioned().any(|(_, node)| node.exceptions.iter().any(is_unknown));
+        if two || is_new || is_counted_twice || !self.judges.without.is_empty() || !self.jobs.hostile.is_empty() {
             // Its daemon said so, and a pod after it was given them. A daemon that loses its ledger takes it for served, and refuses
             // the later one. A forged assignment is one more.
             found.retain(|violation| !matches!(violation, AccountError::DeviceTwice { .. }));
         }
-        if let Some(found) = found.first() {
+        if !found.is_empty() {
             self.violates("the accounts equal a recount", format!("scheduler {at}: {found:?}"));
         }
         if self.schedulers[at].scheduler().is_leading() {
@@ -260,18 +271,19 @@ impl System {
         }
     }
 
-    /// Some pod that was assigned devices runs without any.
-    pub fn runs_without_devices(&self) -> bool {
-        let promised = |uid: &PodUid| self.judges.promised.get(uid).is_some_and(|promised| !promised.is_empty());
-        let mut all = self.machines.iter().flat_map(|machine| &machine.kubelet.runtime);
-        all.any(|(uid, runs)| runs.devices.is_empty() && promised(uid))
+    /// A pod's containers start.
+    pub fn watch_start(&mut self, pod: &PodUid, has_devices: bool) {
+        let promised = self.judges.promised.get(pod).is_some_and(|promised| !promised.is_empty());
+        if promised && !has_devices {
+            self.judges.without.insert(pod.clone());
+        }
     }
 
-    /// A Lease was won: no other process leads by it, unless it was deleted while that one led.
+    /// A Lease was won: no other process leads by it, unless it was deleted while that one led, and this one had just started.
     pub fn judge_leader(&mut self, who: Candidate) {
         let of_schedulers = matches!(who, Candidate::Scheduler(_));
-        let deleted = self.faults.lease_deleted.filter(|_| of_schedulers);
-        if deleted.is_some_and(|at| self.now < at + LEADS) {
+        let two = self.faults.two_lead.filter(|_| of_schedulers);
+        if two.is_some_and(|at| self.now < at + LEADS) {
             return;
         }
         let all = if of_schedulers { [0, 1].map(Candidate::Scheduler) } else { [0, 1].map(Candidate::Controller) };
@@ -337,6 +349,20 @@ impl System {
         }
     }
 
+    /// What a node daemon says of pods whose annotation is not the truth: every one that it has served otherwise.
+    pub fn judge_exceptions(&mut self, node: usize, said: &Exceptions) {
+        let found = self.machines[node].kubelet.runtime.iter().find(|(uid, runs)| {
+            let Some(pod) = self.shown_to(node, uid).filter(|pod| !pod.phase.is_terminal()) else { return false };
+            let named = promise(&pod);
+            let served = self.served_by(node, uid).unwrap_or_default();
+            let differs = |(_, id, _): &(Box<str>, String, i64)| served.contains(id) && !named.contains_key(id);
+            runs.devices.iter().any(differs) && !said.contains_key(*uid)
+        });
+        if let Some(pod) = found.map(|(_, runs)| runs.pod.key.to_string()) {
+            self.violates("a daemon says which annotations are not the truth", format!("n{node} is silent of {pod}"));
+        }
+    }
+
     /// In the calm: kubelet, ledger and assignment of what runs agree, or the difference is reported.
     pub fn judge_agreement(&mut self, node: usize, reported: &[PodNotice]) {
         if self.now < START + STORM + Duration::from_secs(60) {
@@ -378,11 +404,20 @@ impl System {
         }
         for at in 0..self.schedulers.len() {
             let scheduler = self.schedulers[at].scheduler();
-            let held = scheduler.reservations().all().len();
-            if scheduler.is_leading() && held > 0 {
-                self.violates("nothing is held at rest", format!("scheduler {at} has {held} reservations"));
+            let held = scheduler.world().pods().filter(|pod| matches!(pod.place, Place::Assumed(_)));
+            let held: Vec<String> = held.map(|pod| pod.key().to_string()).collect();
+            if scheduler.is_leading() && !held.is_empty() {
+                self.violates("nothing is held at rest", format!("scheduler {at} keeps room for {}", held.join(", ")));
             }
             self.audit(at);
+        }
+        for node in 0..self.machines.len() {
+            let ledger = self.machines[node].daemon.as_ref().and_then(|daemon| daemon.ledger.as_ref());
+            let is_over = |pod: &PodRef| self.store.of(pod).is_none_or(|facts| facts.handoff.phase.is_terminal());
+            let left = ledger.into_iter().flat_map(Ledger::iter).find(|entry| is_over(&entry.pod));
+            if let Some(left) = left.map(|entry| entry.pod.key.to_string()) {
+                self.violates("a ledger holds nothing of pods that have ended", format!("n{node}: {left}"));
+            }
         }
     }
 

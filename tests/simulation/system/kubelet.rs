@@ -300,10 +300,12 @@ impl System {
             let ends = self.now + self.jobs.lifetime(&pod);
             let kubelet = &mut self.machines[node].kubelet;
             let devices = kubelet.granted(&pod.uid);
+            let has_devices = !devices.is_empty();
             kubelet.runtime.insert(pod.uid.clone(), Runs { pod: pod.clone(), devices, ends });
             if let Some(admission) = kubelet.active.get_mut(&pod.uid) {
                 admission.starts = None;
             }
+            self.watch_start(&pod.uid, has_devices);
             self.says(node, &pod, Some(Phase::Running));
             self.look_again(node, ends);
         }

@@ -32,6 +32,7 @@ pub struct SchedulerProcess {
     pub process: Process,
     scheduler: Scheduler,
     is_synced: bool,
+    pub leads_since: Option<Duration>,
     /// What it was shown to be cordoned: nodes by name, and devices of nodes.
     cordoned: BTreeMap<Box<str>, Cordoned>,
     cursor: usize,
@@ -69,6 +70,7 @@ impl SchedulerProcess {
             process: Process::new(Candidate::Scheduler(at)),
             scheduler: fresh(),
             is_synced: false,
+            leads_since: None,
             cordoned: BTreeMap::new(),
             cursor: 0,
             in_flight: BTreeMap::new(),
@@ -211,6 +213,7 @@ impl System {
         let held = is.process.lease.leads(self.now) || never_ends && is.scheduler.is_leading();
         let leads = is.is_synced && held;
         if leads != is.scheduler.is_leading() {
+            is.leads_since = leads.then_some(self.now);
             let effects = is.scheduler.lead(leads, moment);
             self.note(|| format!("scheduler {at} {}", if leads { "leads" } else { "leads no more" }));
             self.history.sometimes(if leads { "a scheduler begins to lead" } else { "a leader steps down" });
@@ -279,6 +282,9 @@ impl System {
 
     /// Sends a request; answers when it will arrive.
     fn send(&mut self, at: usize, effect: Effect, not_before: Duration) -> Duration {
+        if !self.schedulers[at].process.lease.leads(self.now) && !matches!(effect, Effect::ReadPod { .. }) {
+            self.violates("only a leader writes", format!("scheduler {at}: {effect:?}"));
+        }
         let (id, life) = (self.serial, self.schedulers[at].process.life);
         self.serial += 1;
         self.schedulers[at].in_flight.insert(id, effect.clone());
@@ -419,7 +425,9 @@ impl System {
             Effect::Bind { ticket, pod, node, annotations } => {
                 let uid = !self.is(Mutant::BindWithoutUid);
                 let result = self.store.bind(pod, uid, node, annotations);
-                self.note(|| format!("scheduler {at} binds {} to {node}: {result:?}", pod.key));
+                let commit = annotations.get(key::GANG_COMMITTED).filter(|text| !text.is_empty());
+                let commit = commit.map(|text| format!(" in commit {text}")).unwrap_or_default();
+                self.note(|| format!("scheduler {at} binds {} to {node}{commit}: {result:?}", pod.key));
                 if result == BindResult::Done {
                     self.judge_bound(at, &pod.key);
                 }

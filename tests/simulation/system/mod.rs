@@ -171,6 +171,8 @@ const LAST: usize = 50;
 const START: Duration = Duration::from_secs(1000);
 /// Faults happen until then.
 const STORM: Duration = Duration::from_secs(600);
+/// Everything has been put away by then.
+const REST: Duration = Duration::from_secs(60);
 /// Once they have ended, something must end or be bound within this time, for as long as a pod waits.
 const CALM: Duration = Duration::from_secs(900);
 
@@ -241,7 +243,8 @@ impl System {
     fn is_over(&mut self) -> bool {
         let all_came = self.jobs.came >= self.plan.pods;
         let calm = self.now >= START + STORM;
-        if all_came && calm && self.jobs.is_over() && self.store.is_unlocked() {
+        let rests = self.now >= self.judges.moved + REST;
+        if all_came && calm && rests && self.jobs.is_over() && self.store.is_unlocked() {
             return true;
         }
         calm && self.now >= self.judges.moved.max(START + STORM) + CALM
@@ -296,7 +299,7 @@ impl System {
 
     /// The readers of what has changed hear of it, each in its own time.
     fn spread(&mut self) {
-        if !self.store.take_news() {
+        if !self.store.take_news(self.now) {
             return;
         }
         let schedulers = (0..self.schedulers.len()).map(Candidate::Scheduler);

@@ -37,9 +37,7 @@ mutants! {
     LeaderGoneByWatch = "a controller takes a leader for lost by what its watch shows";
     LedgerAfterAnswer = "the ledger is written after the answer";
     RebuildSkipped = "a lost ledger is not rebuilt";
-    OldBootBelieved = "the ledger of another boot is believed";
     LiveReadsSkipped = "live reads are not made";
-    AbsenceIsProof = "a pod that a list lacks counts as gone";
     NeverExpires = "entries of ended pods stay";
     NeverUnlocks = "the node daemon removes no lock";
     UnlocksAfterFirst = "the lock goes after the first container";

@@ -13,6 +13,8 @@ use crate::harness::wall;
 const RETRY: Duration = Duration::from_secs(2);
 /// A request is under way for less: it may be late, and is tried again.
 const UNDER_WAY: Duration = Duration::from_secs(60);
+/// A leader leads for as long after it has read its Lease last.
+pub const LEADS: Duration = Duration::from_secs(10);
 
 /// A process that may lead.
 pub struct Process {
@@ -26,6 +28,8 @@ pub struct Process {
     /// Until then requests may be under way that were decided by a clock that was wrong.
     pub wrong: Duration,
     pub lease: LeaseJudge,
+    /// It has read its Lease since that was made.
+    has_read: bool,
 }
 
 /// A candidate's work on its Lease.
@@ -57,7 +61,15 @@ impl Process {
     /// Not started yet.
     pub fn new(who: Candidate) -> Self {
         let lease = Self::judge(who, 0);
-        Self { life: 0, is_up: false, has_news: false, skew: SignedDuration::ZERO, wrong: Duration::ZERO, lease }
+        Self {
+            life: 0,
+            is_up: false,
+            has_news: false,
+            skew: SignedDuration::ZERO,
+            wrong: Duration::ZERO,
+            lease,
+            has_read: false,
+        }
     }
 
     fn judge(who: Candidate, life: u64) -> LeaseJudge {
@@ -82,7 +94,7 @@ impl Process {
     pub fn next(&self, who: Candidate) -> Self {
         let life = self.life + 1;
         let lease = Self::judge(who, life);
-        Self { life, is_up: true, has_news: true, skew: self.skew, wrong: self.wrong, lease }
+        Self { life, is_up: true, has_news: true, skew: self.skew, wrong: self.wrong, lease, has_read: false }
     }
 }
 
@@ -130,12 +142,14 @@ impl System {
                     return;
                 }
                 let lease = &mut self.process(who).lease;
-                match won {
-                    Some(version) => {
-                        lease.won(Some(version), sent);
-                        self.judge_leader(who);
+                if let Some(version) = won {
+                    lease.won(Some(version), sent);
+                    let deleted = self.faults.lease_deleted.filter(|at| self.now < *at + LEADS);
+                    if who.lease() == 0 && !self.process(who).has_read && deleted.is_some() {
+                        self.history.sometimes("a scheduler that starts takes a Lease that was deleted");
+                        self.faults.two_lead = Some(self.now);
                     }
-                    None => lease.lost_race(),
+                    self.judge_leader(who);
                 }
                 self.goes_on(who);
             }
@@ -154,6 +168,7 @@ impl System {
         let (now, wall) = (self.now, wall(self.now) + self.process(who).skew);
         let read = self.store.leases[who.lease()].clone();
         let version = read.as_ref().and_then(|lease| lease.metadata.resource_version.clone());
+        self.process(who).has_read |= read.is_some();
         match self.process(who).lease.judge(read, now, wall) {
             LeaseMove::Create(lease) | LeaseMove::Replace(lease) => {
                 let pause = self.soon(1, 20);
@@ -174,6 +189,10 @@ impl System {
         let stands = stands.and_then(|lease| lease.metadata.resource_version.clone());
         let version = if self.is(Mutant::LeaseWithoutVersion) { stands } else { version };
         let won = self.store.put_lease(who.lease(), lease, version.as_deref());
+        if won.is_some() && version.is_none() {
+            // The others have read one that was deleted since, if any.
+            self.schedulers.iter_mut().for_each(|of| of.process.has_read = false);
+        }
         let now = self.now;
         let renews = won.is_some() && self.process(who).lease.leads(now);
         if !renews {

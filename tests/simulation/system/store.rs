@@ -1,7 +1,8 @@
 //! The API server: objects with their preconditions, and the changes that watches bring.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
+use std::time::Duration;
 
 use baton::cluster::tyjob::{RawTyJob, job_facts};
 use baton::contract::gang::{Committed, GangId};
@@ -117,7 +118,12 @@ pub struct Store {
     versions: u64,
     log: Vec<Change>,
     is_new: bool,
+    /// The lengths that the log had a moment ago.
+    ends: VecDeque<(Duration, usize)>,
 }
+
+/// A list is with its reader after this time at the latest.
+const UNDER_WAY: Duration = Duration::from_secs(2);
 
 impl Store {
     fn publish(&mut self, change: Change) {
@@ -131,8 +137,19 @@ impl Store {
     }
 
     /// Whether anything has changed since the last call.
-    pub fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.is_new)
+    pub fn take_news(&mut self, now: Duration) -> bool {
+        let is_new = std::mem::take(&mut self.is_new);
+        if is_new {
+            self.ends.push_back((now, self.log.len()));
+            self.ends.retain(|(at, _)| now < *at + UNDER_WAY);
+        }
+        is_new
+    }
+
+    /// How many changes a list had that was made a moment ago: it is one of the latest state, and takes its time to its reader.
+    pub fn listed(&self, now: Duration) -> usize {
+        let since = self.ends.iter().filter(|(at, _)| now < *at + UNDER_WAY);
+        since.map(|(_, end)| *end).next().unwrap_or(self.log.len()).max(1)
     }
 
     /// How far the changes go.
@@ -308,13 +325,6 @@ impl Store {
     pub fn excepted(&self, node: &str) -> BTreeSet<PodUid> {
         let exceptions = self.agents.get(node).and_then(|status| status.exceptions.as_ref());
         exceptions.into_iter().flatten().map(|(uid, _)| uid.clone()).collect()
-    }
-
-    /// A node daemon reports a pod that it does not know: it has lost its ledger, and its list of pods is an old one.
-    pub fn has_unknown(&self) -> bool {
-        let mut uids =
-            self.agents.values().filter_map(|status| status.exceptions.as_ref()).flatten().map(|(uid, _)| uid);
-        uids.any(|uid| uid.as_str().starts_with("unknown:"))
     }
 
     pub fn put_group(&mut self, mut group: PodGroupFacts) {
