@@ -333,7 +333,7 @@ impl Handoff {
 
     /// Every container has an entry in the ledger.
     pub fn is_served(&self, state: &State, pod: usize) -> bool {
-        (0..self.setup.kinds(pod).len()).all(|at| state.books[pod].entries[at].is_some())
+        (0..self.setup.kinds(pod).len()).all(|at| state.books[pod].entries[at].is_some_and(|entry| entry.asked > 0))
     }
 }
 

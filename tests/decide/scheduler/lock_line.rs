@@ -108,10 +108,12 @@ fn the_lock_of_a_pod_that_is_bound_and_not_shown_yet_is_not_abandoned() {
     cluster.hold = true;
     cluster.pod("p", ONE);
     cluster.settle();
-    cluster.deliver_only(1);
+    cluster.deliver_one(0);
     assert_eq!((cluster.holder("n"), cluster.node_of("p")), (Some("p"), None), "locked, and its leader ends");
     // A follower has known the lock for long when it begins to lead.
     cluster.step_down();
+    cluster.hold = false;
+    cluster.held.clear();
     cluster.wait(60);
     cluster.bind_faults.push_back(Fault::Unseen);
     cluster.lead();
