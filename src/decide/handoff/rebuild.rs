@@ -54,10 +54,11 @@ pub fn rebuild(
         for call in pod.expected_calls(|name| inventory.registers(name)) {
             let known = KnownCall::of(listing, pod, &call, None);
             let is_served = counts_as_served || (!is_listed && known.answer.is_some());
-            if (is_served || may_be_served)
-                && add(&mut ledger, pod, &call, known, GrantState::Intent, inventory)
-                && !is_served
-            {
+            if !is_served && !may_be_served {
+                continue;
+            }
+            let is_new = add(&mut ledger, pod, &call, known, GrantState::Intent, inventory);
+            if is_new && !is_served {
                 ledger.doubt(&EntryKey::new(&pod.pod.uid, &call.container.name, call.resource));
             }
         }

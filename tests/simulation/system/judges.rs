@@ -221,10 +221,10 @@ impl System {
         let two = self.faults.two_lead.is_some_and(|at| self.now < at + TWO_LEAD);
         // What was sent before this one began to lead may arrive after it.
         let is_new = self.schedulers[at].leads_since.is_some_and(|since| self.now < since + IN_FLIGHT);
-        // What a daemon takes for an unknown pod's counts beside the pod: more than is held, until the daemon knows the pod.
+        // What a daemon says that a pod holds may be more than it has, where a ledger was rebuilt: of a pod that it does not know yet, or
+        // of one whose kubelet and annotation name different devices.
         let world = self.schedulers[at].scheduler().world();
-        let is_unknown = |(uid, _): (&PodUid, _)| uid.as_str().starts_with("unknown:");
-        let is_counted_twice = world.mentioned().any(|(_, node)| node.exceptions.iter().any(is_unknown));
+        let is_counted_twice = world.mentioned().any(|(_, node)| node.exceptions.iter().next().is_some());
         if two || is_new || is_counted_twice || !self.judges.without.is_empty() || !self.jobs.hostile.is_empty() {
             // Its daemon said so, and a pod after it was given them. A daemon that loses its ledger takes it for served, and refuses
             // the later one. A forged assignment is one more.
