@@ -144,11 +144,6 @@ impl System {
                 let lease = &mut self.process(who).lease;
                 if let Some(version) = won {
                     lease.won(Some(version), sent);
-                    let deleted = self.faults.lease_deleted.filter(|at| self.now < *at + LEADS);
-                    if who.lease() == 0 && !self.process(who).has_read && deleted.is_some() {
-                        self.history.sometimes("a scheduler that starts takes a Lease that was deleted");
-                        self.faults.two_lead = Some(self.now);
-                    }
                     self.judge_leader(who);
                 }
                 self.goes_on(who);
@@ -190,6 +185,11 @@ impl System {
         let version = if self.is(Mutant::LeaseWithoutVersion) { stands } else { version };
         let won = self.store.put_lease(who.lease(), lease, version.as_deref());
         if won.is_some() && version.is_none() {
+            let deleted = self.faults.lease_deleted.filter(|at| self.now < *at + LEADS);
+            if who.lease() == 0 && !self.process(who).has_read && deleted.is_some() {
+                self.history.sometimes("a scheduler that starts takes a Lease that was deleted");
+                self.faults.two_lead = Some(self.now);
+            }
             // The others have read one that was deleted since, if any.
             self.schedulers.iter_mut().for_each(|of| of.process.has_read = false);
         }
