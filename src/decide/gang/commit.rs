@@ -112,7 +112,7 @@ impl Gangs {
         let gangs = || cx.world.gangs().of_group(group);
         let newest = gangs().filter_map(Gang::newest_live).max();
         let seen = gangs().filter_map(|gang| gang.landed().last_key_value()).map(|(commit, _)| commit.attempt);
-        let last = self.groups.get(group).and_then(|record| record.last).map(|commit| commit.attempt);
+        let last = self.groups.get(group).and_then(|record| record.last.max(record.whole)).map(|commit| commit.attempt);
         let earlier = seen.chain(last).max();
         let later = SignedDuration::from_micros(1);
         let attempt = [newest, earlier].into_iter().flatten().fold(stamp, Timestamp::max);

@@ -1,5 +1,7 @@
 //! What a commit is made of: members that an earlier commit is still binding, members that come back, and members that have ended.
 
+use std::time::Duration;
+
 use baton::contract::key;
 use baton::decide::pod::Deletion;
 use baton::decide::scheduler::Effect;
@@ -132,4 +134,22 @@ fn a_member_that_was_told_to_stop_does_not_count_though_it_ends_well() {
     gangs.member("g-4", &keys);
     gangs.wait(2);
     assert_eq!((gangs.count("g-3"), gangs.count("g-4")), (1, 1), "with the one that has done its work");
+}
+
+#[test]
+fn a_commit_is_later_than_those_of_a_leader_whose_clock_was_ahead() {
+    let mut gangs = TestGangs::new(2);
+    let keys = gang("g", "2", &[]);
+    gangs.members("g", 2, &keys);
+    gangs.settle();
+    let ahead = wall(gangs.cluster.now + Duration::from_secs(900));
+    for name in ["g-0", "g-1"] {
+        gangs.change(name, |facts| facts.handoff.assignment.committed.as_mut().unwrap().attempt = ahead);
+    }
+    gangs.settle();
+    ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
+    ["g-2", "g-3"].iter().for_each(|name| gangs.member(name, &keys));
+    gangs.wait(2);
+    let commit = gangs.cluster.pods[&TestGangs::key("g-2")].handoff.assignment.committed.unwrap();
+    assert!(commit.attempt > ahead, "{commit} is to be known as the latest");
 }
