@@ -531,9 +531,11 @@ impl HandoffService {
             entry.served.iter().map(|(kind, device)| (kind.clone(), device.id.clone())).collect();
         entry.answer = Some(answer.encode_to_vec());
         let key = entry.key();
+        let before = state.ledger.get(&key).cloned();
         state.ledger.record(entry);
         if let Err(error) = state.file.save(&state.ledger) {
             state.ledger.forget(&key);
+            before.into_iter().for_each(|doubtful| state.ledger.restore(doubtful));
             if let Some((kind, _)) = devices.first() {
                 let why = format!("the ledger cannot be written ({error})").into();
                 self.report(ServeOutcome::Failed { blame: Blame::Node(kind.clone()), why });

@@ -40,7 +40,8 @@ impl Gangs {
     ) {
         let attempt = self.attempt_stamp(cx, group);
         // Members that an earlier commit is still binding have counted for this one: it is whole with them only.
-        let earlier = self.commits.values().filter(|commit| rest.is_none() && commit.group == *group);
+        let begins = rest.is_none() && !held.is_empty();
+        let earlier = self.commits.values().filter(|commit| begins && commit.group == *group);
         let is_reserved =
             |id: &PodId| cx.world.pod(*id).is_some_and(|pod| MemberState::of(pod) == MemberState::Reserved);
         let under_way: Vec<PodId> = earlier.flat_map(|commit| &commit.members).copied().filter(is_reserved).collect();
@@ -71,7 +72,10 @@ impl Gangs {
         let Some(record) = self.groups.get_mut(group) else { return };
         let news = !record.progress.satisfied_once;
         let quorum = news || quorum;
-        (record.progress.satisfied_once, record.outlived, record.last) = (true, false, Some(committed));
+        (record.progress.satisfied_once, record.outlived) = (true, false);
+        if !held.is_empty() {
+            record.last = Some(committed);
+        }
         record.stop_waiting();
         (record.progress.last_failure, record.progress.next_try) = (None, None);
         (record.reported, record.root_cause) = (None, None);
@@ -213,6 +217,11 @@ impl Gangs {
             }
         }
         cx.steps.push(Step::Withdraw(members.iter().copied().collect()));
+        // Members that an earlier commit is still binding are of that one again.
+        for earlier in self.commits.values().filter(|commit| commit.group == group) {
+            let pods = earlier.members.iter().copied().collect();
+            cx.steps.push(Step::Recommit(pods, earlier.committed.to_string()));
+        }
         cx.stats.group_releases += 1;
         if let Some(record) = self.groups.get_mut(&group) {
             (record.progress.satisfied_once, record.outlived) = (once, true);
