@@ -73,7 +73,7 @@ impl Gangs {
 
     /// The members of every commit that is under way.
     pub fn committed(&self) -> impl Iterator<Item = PodId> + '_ {
-        self.commits.values().flat_map(|commit| commit.members.iter().copied())
+        self.commits.values().flat_map(|commit| commit.members.keys().copied())
     }
 
     /// How long each group waited that was satisfied since the last call.
@@ -120,6 +120,8 @@ pub struct GroupRecord {
     last: Option<Committed>,
     /// The latest commit of which every member was seen bound: members that end later do not break it.
     whole: Option<Committed>,
+    /// Commits under way, and how many Bindings that name them are still to be made.
+    unbound: BTreeMap<Committed, u32>,
     /// Its latest commit was cancelled, or none of its members lives any more. A `Satisfied` condition of its PodGroups is then of
     /// an earlier generation; its time has whole seconds only and cannot tell.
     outlived: bool,
@@ -200,18 +202,30 @@ pub enum Route {
 struct Commit {
     /// Their group.
     group: GroupId,
-    /// Members whose bind attempt has not ended.
-    members: BTreeSet<PodId>,
+    /// Members whose bind attempt has not ended, and what their Bindings state: a later commit that counts them, where there is one.
+    members: BTreeMap<PodId, Committed>,
+    /// Of these, the ones whose Bindings have been requested.
+    requested: BTreeSet<PodId>,
     /// Of these, the ones whose volumes are not prepared. No member takes a lock before all are.
     unprepared: BTreeSet<PodId>,
     /// The group had been satisfied before.
     once: bool,
     /// It completes one that broke off: each member that fits is bound.
     rest: bool,
-    /// What its Bindings state.
+    /// What it is called.
     committed: Committed,
-    /// Members that are to be bound until all that it names were.
-    missing: u32,
+}
+
+impl Commit {
+    /// Members whose Bindings have not been requested.
+    fn unrequested(&self) -> impl Iterator<Item = PodId> + '_ {
+        self.members.keys().copied().filter(|id| !self.requested.contains(id))
+    }
+
+    /// Of these, the ones whose Bindings are to name another commit.
+    fn unrequested_of(&self, name: Committed) -> impl Iterator<Item = PodId> + '_ {
+        self.unrequested().filter(move |id| self.members.get(id) == Some(&name))
+    }
 }
 
 /// The last status write for one gang.

@@ -41,10 +41,11 @@ impl Gangs {
         let attempt = self.attempt_stamp(cx, group);
         // Members that an earlier commit is still binding have counted for this one: it is whole with them only.
         let begins = rest.is_none() && !held.is_empty();
-        let earlier = self.commits.values().filter(|commit| begins && commit.group == *group);
+        // A Binding that has been requested names the commit that it named.
+        let earlier = || self.commits.values().filter(|commit| begins && commit.group == *group);
         let is_reserved =
             |id: &PodId| cx.world.pod(*id).is_some_and(|pod| MemberState::of(pod) == MemberState::Reserved);
-        let under_way: Vec<PodId> = earlier.flat_map(|commit| &commit.members).copied().filter(is_reserved).collect();
+        let under_way: Vec<PodId> = earlier().flat_map(Commit::unrequested).filter(is_reserved).collect();
         let members = u32::try_from(held.len() + under_way.len()).unwrap_or(u32::MAX);
         let committed = rest.unwrap_or_else(|| group.commit(attempt, members));
         let number = cx.sequence.number();
@@ -52,9 +53,7 @@ impl Gangs {
         for id in &held {
             cx.reservations.commit(*id, Some(number), text.clone());
         }
-        if !under_way.is_empty() {
-            cx.steps.push(Step::Recommit(under_way, text));
-        }
+        self.recommit(cx, under_way, committed);
         let gangs = || cx.world.gangs().listing(group);
         let item = Item::Group(group.clone());
         // A policy that still counts after the first time is satisfied again by each commit without which a gang lacks members.
@@ -75,6 +74,7 @@ impl Gangs {
         (record.progress.satisfied_once, record.outlived) = (true, false);
         if !held.is_empty() {
             record.last = Some(committed);
+            record.unbound.insert(committed, missing);
         }
         record.stop_waiting();
         (record.progress.last_failure, record.progress.next_try) = (None, None);
@@ -98,15 +98,27 @@ impl Gangs {
             let message = format!("group {group} has room for {} pods: binding", held.len());
             cx.event(*first, false, EventReason::GangSatisfied, message);
         }
-        let members: BTreeSet<PodId> = held.iter().copied().collect();
-        let unprepared = members.clone();
+        let members = held.iter().map(|id| (*id, committed)).collect();
+        let unprepared = held.iter().copied().collect();
         let (once, rest) = (!news, rest.is_some());
-        let commit = Commit { group: group.clone(), unprepared, members, once, rest, committed, missing };
+        let requested = BTreeSet::new();
+        let commit = Commit { group: group.clone(), members, requested, unprepared, once, rest, committed };
         self.commits.insert(number, commit);
         for id in held {
             cx.steps.push(Step::Permit(id));
         }
         self.enqueue_free(cx, group);
+    }
+
+    /// Names a commit in the Bindings of members of commits of its group.
+    fn recommit(&mut self, cx: &mut Context<'_>, pods: Vec<PodId>, committed: Committed) {
+        for id in &pods {
+            let mut names = self.commits.values_mut().filter_map(|commit| commit.members.get_mut(id));
+            names.next().into_iter().for_each(|name| *name = committed);
+        }
+        if !pods.is_empty() {
+            cx.steps.push(Step::Recommit(pods, committed.to_string()));
+        }
     }
 
     /// The time of a commit: later than the creation of every member and than every earlier commit of the group, however the clocks
@@ -160,7 +172,7 @@ impl Gangs {
         let Some(commit) = self.commits.get_mut(&commit) else { return cx.steps.push(Step::Proceed(vec![id])) };
         commit.unprepared.remove(&id);
         if commit.unprepared.is_empty() {
-            cx.steps.push(Step::Proceed(commit.members.iter().copied().collect()));
+            cx.steps.push(Step::Proceed(commit.members.keys().copied().collect()));
         }
     }
 
@@ -168,15 +180,22 @@ impl Gangs {
     fn member_left(&mut self, cx: &mut Context<'_>, number: u64, id: PodId) {
         let Some(commit) = self.commits.get_mut(&number) else { return };
         commit.members.remove(&id);
+        commit.requested.remove(&id);
         if commit.unprepared.remove(&id) && commit.unprepared.is_empty() {
-            cx.steps.push(Step::Proceed(commit.members.iter().copied().collect()));
+            cx.steps.push(Step::Proceed(commit.members.keys().copied().collect()));
         }
         if commit.members.is_empty()
             && let Some(Commit { group, .. }) = self.commits.remove(&number)
-            && cx.world.gangs().of_group(&group).any(|gang| gang.counts().unplaced() > 0)
         {
-            // While it was under way, the others of the group were queued by another rule.
-            cx.steps.push(Step::AfterAttempt(group));
+            if let Some(record) = self.groups.get_mut(&group)
+                && !self.commits.values().any(|commit| commit.group == group)
+            {
+                record.unbound.clear();
+            }
+            if cx.world.gangs().of_group(&group).any(|gang| gang.counts().unplaced() > 0) {
+                // While it was under way, the others of the group were queued by another rule.
+                cx.steps.push(Step::AfterAttempt(group));
+            }
         }
     }
 
@@ -184,7 +203,7 @@ impl Gangs {
     /// member of the commit takes its lock yet, the whole commit is cancelled.
     pub fn member_lost(&mut self, cx: &mut Context<'_>, number: u64, id: PodId) {
         let Some(commit) = self.commits.get(&number) else { return };
-        let waits = !commit.unprepared.is_empty() && commit.members.contains(&id) && !commit.rest;
+        let waits = !commit.unprepared.is_empty() && commit.members.contains_key(&id) && !commit.rest;
         let lacks = |gang: &Gang| {
             let config = gang.config();
             rule::needed(config.policy, config.min.unwrap_or(0), gang.counts(), commit.once) > 0
@@ -207,24 +226,25 @@ impl Gangs {
 
     /// Cancels a commit. `lost`: a member that has released its room already.
     fn cancel(&mut self, cx: &mut Context<'_>, number: u64, lost: Option<PodId>, why: &str) {
-        let Some(Commit { group, mut members, once, .. }) = self.commits.remove(&number) else { return };
-        if let Some(lost) = lost {
-            members.remove(&lost);
-        }
+        let Some(Commit { group, members, committed, once, .. }) = self.commits.remove(&number) else { return };
+        let members: Vec<PodId> = members.into_keys().filter(|id| Some(*id) != lost).collect();
         for id in &members {
             if let Some(reservation) = cx.reservations.take(*id) {
                 Reservations::free(cx, *id, reservation.node);
             }
         }
-        cx.steps.push(Step::Withdraw(members.iter().copied().collect()));
-        // Members that an earlier commit is still binding are of that one again.
-        for earlier in self.commits.values().filter(|commit| commit.group == group) {
-            let pods = earlier.members.iter().copied().collect();
-            cx.steps.push(Step::Recommit(pods, earlier.committed.to_string()));
-        }
+        cx.steps.push(Step::Withdraw(members.clone()));
+        // Members that it took over from earlier commits, which are still binding them, are of those again.
+        let others = self.commits.values().filter(|commit| commit.group == group);
+        let others: Vec<(Committed, Vec<PodId>)> =
+            others.map(|commit| (commit.committed, commit.unrequested_of(committed).collect())).collect();
+        let last = others.iter().map(|(commit, _)| *commit).max();
+        others.into_iter().for_each(|(commit, pods)| self.recommit(cx, pods, commit));
         cx.stats.group_releases += 1;
         if let Some(record) = self.groups.get_mut(&group) {
             (record.progress.satisfied_once, record.outlived) = (once, true);
+            record.unbound.remove(&committed);
+            record.last = record.last.filter(|last| *last != committed).or(last);
         }
         if let Some(first) = members.first() {
             let message = format!("room of {} pods given back: {why}", members.len());
@@ -270,13 +290,24 @@ impl Gangs {
             && let Some(record) = self.groups.get_mut(&commit.group)
         {
             record.bind_failures = 0;
-            commit.missing = commit.missing.saturating_sub(1);
-            if commit.missing == 0 {
-                // All members were bound, even those that have ended by now: the commit did not break off.
-                record.whole = record.whole.max(Some(commit.committed));
+            if let Some(name) = commit.members.get(&id)
+                && let Some(unbound) = record.unbound.get_mut(name)
+            {
+                *unbound = unbound.saturating_sub(1);
+                if *unbound == 0 {
+                    // All members were bound, even those that have ended by now: the commit did not break off.
+                    record.whole = record.whole.max(Some(*name));
+                }
             }
         }
         self.member_left(cx, number, id);
+    }
+
+    /// The Binding of a member is requested.
+    pub fn member_requested(&mut self, number: u64, id: PodId) {
+        if let Some(commit) = self.commits.get_mut(&number).filter(|commit| commit.members.contains_key(&id)) {
+            commit.requested.insert(id);
+        }
     }
 
     /// When the kubelet refused a member, `evictGang` evicts those that were bound with it.

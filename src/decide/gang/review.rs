@@ -392,7 +392,7 @@ impl Gangs {
     pub fn member_moved(&mut self, cx: &mut Context<'_>, id: PodId) {
         let group = cx.world.gangs().gang_of(id).map(Gang::group);
         let in_binding = cx.reservations.get(id).is_none();
-        let commit = self.commits.values().find(|commit| in_binding && commit.members.contains(&id));
+        let commit = self.commits.values().find(|commit| in_binding && commit.members.contains_key(&id));
         if let Some(former) = commit.map(|commit| commit.group.clone()).filter(|former| Some(former) != group) {
             let why = format!("a member of group {former} belongs to another gang now");
             self.cancel_unlocked(cx, &former, &why);

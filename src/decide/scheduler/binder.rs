@@ -251,6 +251,7 @@ impl Binder {
             failures: 0,
             trouble_since: None,
             requested: Requested::default(),
+            may_be_bound: resumed,
             refused: None,
             cancelled: None,
         };
@@ -360,6 +361,7 @@ impl Binder {
                     if let Some(attempt) = self.attempts.get_mut(&id) {
                         attempt.time = time;
                         attempt.lock_value = raw;
+                        attempt.may_be_bound = true;
                     }
                     self.bind(cx, id);
                 }
@@ -425,11 +427,13 @@ impl Binder {
         cx.effects.push(Effect::Lock { ticket, node: (*attempt.node_name).into(), old, new });
     }
 
-    /// Names another commit of the group in Bindings that are still to come.
-    pub fn recommit(&mut self, pods: &[PodId], committed: &str) {
+    /// Names another commit of the group in Bindings that are still to come. A member that still waits for its Permit rules has its
+    /// annotations in its reservation.
+    pub fn recommit(&mut self, cx: &mut Context<'_>, pods: &[PodId], committed: &str) {
         for id in pods {
-            if let Some(attempt) = self.attempts.get_mut(id) {
-                attempt.annotations.set(key::GANG_COMMITTED, committed.to_owned());
+            match self.attempts.get_mut(id) {
+                Some(attempt) => attempt.annotations.set(key::GANG_COMMITTED, committed.to_owned()),
+                None => cx.reservations.recommit(*id, committed.to_owned()),
             }
         }
     }
@@ -439,6 +443,9 @@ impl Binder {
         let ticket = self.ticket(cx, id);
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.stage = BindStage::Binding(ticket);
+        if let Some(commit) = attempt.commit {
+            cx.steps.push(Step::Bind(BindEvent::Requested(id, commit)));
+        }
         attempt.annotations.set(key::BIND_TIMESTAMP, print_bind_timestamp(attempt.time));
         cx.effects.push(Effect::Bind {
             ticket,
@@ -684,7 +691,7 @@ impl Binder {
                 cx.steps.push(Step::Fail(id));
             }
             BindResult::Conflict(_) => self.read(cx, id),
-            BindResult::Refused(why) if attempt.failures > 0 => {
+            BindResult::Refused(why) if attempt.may_be_bound => {
                 attempt.refused = Some(why);
                 self.read(cx, id);
             }
@@ -696,6 +703,7 @@ impl Binder {
             }
             BindResult::Retry(why, after) => {
                 let gone = attempt.cancelled.is_some();
+                attempt.may_be_bound = true;
                 self.note_trouble(id, &why);
                 // The pod may be bound although the answer is lost: only a read shows it.
                 if gone || !self.pause(cx, id, BindStage::BindAgain, after) {

@@ -81,7 +81,7 @@ pub enum Step {
     Report(PodId, ConditionReason, Arc<str>),
     /// Try jobs that wait for room: some is free.
     RoomFreed,
-    /// Name a later commit in the Bindings of members whose bind attempts are under way.
+    /// Name another commit in the Bindings of members whose bind attempts are under way.
     Recommit(Vec<PodId>, String),
     /// Queue the prepared members of a commit for their locks.
     Proceed(Vec<PodId>),
@@ -102,6 +102,8 @@ pub enum Step {
 pub enum BindEvent {
     /// The volumes of this member of this commit are ready.
     Prepared(PodId, u64),
+    /// The Binding of this member of this commit is requested: what it says of its commit is final.
+    Requested(PodId, u64),
     /// This member of this commit is bound by us.
     Bound(PodId, u64),
     /// The attempt of this member of this commit ended without a Binding of ours, and its room was released.

@@ -416,7 +416,7 @@ impl Scheduler {
                 Reporter::report(cx, id, reason, &message, alone);
             }
             Step::RoomFreed => tyjobs.room_changed(cx, Wake::POD_FREED),
-            Step::Recommit(pods, committed) => binder.recommit(&pods, &committed),
+            Step::Recommit(pods, committed) => binder.recommit(cx, &pods, &committed),
             Step::Proceed(pods) => pods.into_iter().for_each(|id| binder.proceed(cx, id)),
             Step::Withdraw(pods) => pods.into_iter().for_each(|id| _ = binder.withdraw(cx, id)),
             Step::AfterAttempt(group) => gangs.after_attempt(cx, &group),
@@ -427,6 +427,7 @@ impl Scheduler {
                 binder.resume_or_release(cx, node, id, &raw, free);
             }
             Step::Bind(BindEvent::Prepared(pod, commit)) => gangs.member_prepared(cx, commit, pod),
+            Step::Bind(BindEvent::Requested(pod, commit)) => gangs.member_requested(commit, pod),
             Step::Bind(BindEvent::Bound(pod, commit)) => gangs.member_bound(cx, commit, pod),
             Step::Bind(BindEvent::Ended(pod, commit)) => gangs.member_lost(cx, commit, pod),
             Step::Bind(BindEvent::Failed { pod, commit, why, requested }) => {

@@ -23,8 +23,12 @@ fn on_nodes(count: usize) -> TestGangs {
 /// Every request that is held reaches the API server, but the lock of this pod.
 fn deliver_but(gangs: &mut TestGangs, name: &str) {
     let kept = format!(",{name},");
-    let goes = |effect: &Effect| !matches!(effect, Effect::Lock { new, .. } if new.contains(&kept));
-    while let Some(at) = gangs.cluster.held.iter().position(goes) {
+    deliver_until(gangs, |effect| !matches!(effect, Effect::Lock { new, .. } if new.contains(&kept)));
+}
+
+/// Such requests reach the API server, until none of them is held.
+fn deliver_until(gangs: &mut TestGangs, goes: impl Fn(&Effect) -> bool) {
+    while let Some(at) = gangs.cluster.held.iter().position(&goes) {
         gangs.cluster.deliver_one(at);
         gangs.cluster.settle();
         gangs.cluster.audit();
@@ -57,6 +61,48 @@ fn a_member_that_an_earlier_commit_is_binding_belongs_to_the_next_one_too() {
     gangs.wait(5);
     assert!(gangs.cluster.node_of("g-2").is_some());
     assert_eq!(members_of(&gangs, "g-2"), Some(3));
+}
+
+#[test]
+fn a_member_whose_binding_is_requested_stays_of_its_commit() {
+    let mut gangs = on_nodes(3);
+    let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
+    (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.settle();
+    ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
+    deliver_until(&mut gangs, |effect| !matches!(effect, Effect::Bind { .. }));
+    assert!(matches!(gangs.cluster.held.as_slice(), [Effect::Bind { .. }]), "{:?}", gangs.cluster.held);
+    // The next two are satisfied together with it; a third one has no room.
+    ["g-3", "g-4", "g-5"].iter().for_each(|name| gangs.asks(name, ONE, &keys));
+    gangs.settle();
+    gangs.cluster.deliver();
+    gangs.wait(2);
+    let names = ["g-2", "g-3", "g-4"].map(|name| members_of(&gangs, name));
+    assert_eq!(names, [Some(3), Some(2), Some(2)]);
+    // Both commits are whole: nothing is left that the third one could complete.
+    gangs.delete("g-2");
+    gangs.wait(5);
+    assert_eq!(gangs.cluster.node_of("g-5"), None);
+}
+
+#[test]
+fn a_commit_is_whole_with_the_members_that_it_took_over() {
+    let mut gangs = on_nodes(3);
+    let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
+    (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.settle();
+    ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
+    deliver_but(&mut gangs, "g-2");
+    ["g-3", "g-4", "g-5"].iter().for_each(|name| gangs.asks(name, ONE, &keys));
+    gangs.settle();
+    deliver_but(&mut gangs, "g-2");
+    let names = ["g-3", "g-4"].map(|name| members_of(&gangs, name));
+    assert_eq!(names, [Some(3), Some(3)]);
+    // One is bound and gone before the last one is bound.
+    gangs.delete("g-3");
+    gangs.cluster.deliver();
+    gangs.wait(5);
+    assert_eq!((members_of(&gangs, "g-2"), gangs.cluster.node_of("g-5")), (Some(3), None));
 }
 
 #[test]

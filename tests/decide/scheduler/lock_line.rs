@@ -143,6 +143,25 @@ fn a_binding_that_is_refused_after_one_without_an_answer_may_have_been_made() {
 }
 
 #[test]
+fn a_resumed_bind_that_is_refused_may_have_been_made_by_the_leader_before() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.hold = true;
+    cluster.pod("p", ONE);
+    cluster.settle();
+    cluster.deliver_one(0);
+    cluster.settle();
+    cluster.step_down();
+    cluster.bind_faults.extend([Fault::Unseen, Fault::Refused]);
+    cluster.deliver();
+    cluster.lead();
+    cluster.settle();
+    assert_eq!((cluster.binds, cluster.node_of("p"), cluster.bind_attempts()), (2, Some("n"), 0));
+    assert_eq!(cluster.holder("n"), Some("p"), "its node daemon removes the lock");
+    assert_eq!(cluster.stats().bind_failures, 0);
+}
+
+#[test]
 fn a_final_failure_releases_the_lock_and_the_room_and_the_pod_is_tried_again() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 1);

@@ -51,8 +51,10 @@ pub struct BindAttempt {
     pub trouble_since: Option<Duration>,
     /// Requests of PreBind rules under way and their times: they are not repeated at once.
     pub requested: Requested,
-    /// Why the API server refused the Binding, while the pod is read: an earlier Binding of this attempt may have been made although
-    /// its answer was lost.
+    /// A Binding may have been made already: one of this attempt whose answer was lost, or one of the leader before, whose lock the
+    /// attempt has taken over.
+    pub may_be_bound: bool,
+    /// Why the API server refused the Binding, while the pod is read because it may be bound.
     pub refused: Option<String>,
     /// Why the attempt ends as soon as the request under way is answered.
     pub cancelled: Option<Cancel>,
