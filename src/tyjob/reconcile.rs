@@ -137,7 +137,7 @@ async fn try_reconcile(
     perform(context, &now, effects, result).await
 }
 
-/// Reads a leader pod that the watch does not show.
+/// Reads a leader pod that the watch does not show; one of its name that it still shows is of an earlier attempt, and gone.
 async fn confirm_leader(
     context: &ReconcileContext,
     job: &TyJob,
@@ -145,8 +145,9 @@ async fn confirm_leader(
     result: &mut Reconciled,
 ) -> Result<(), Stop> {
     let Some(name) = missing_leader(job, pods) else { return Ok(()) };
-    if let Some(pod) = context.writer.own_pod(job, &name).await? {
-        pods.retain(|known| known.name != name);
+    let found = context.writer.own_pod(job, &name).await?;
+    pods.retain(|known| known.name != name);
+    if let Some(pod) = found {
         pods.push(pod.view.clone());
         result.pods.push(pod);
     }

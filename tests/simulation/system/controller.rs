@@ -304,9 +304,9 @@ impl System {
         let mut concerned = Vec::new();
         if let Some(leader) = missing_leader(&job, &pods).filter(|_| !skips) {
             let found = self.store.versioned(&PodKey::new(&key.0, &leader)).map(owned);
+            pods.retain(|known| known.name != leader);
             if let Some(pod) = found.filter(|pod| pod.job_uid.is_some() && pod.job_uid == job.metadata.uid) {
                 self.history.sometimes("the leader of a job is there, which its controller has not been shown");
-                pods.retain(|known| known.name != leader);
                 pods.push(pod.view.clone());
                 concerned = term.cache.update_pod(pod);
             }
