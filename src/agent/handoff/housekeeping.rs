@@ -70,10 +70,10 @@ impl HandoffService {
         self.context.view.synced_before(Duration::MAX).await;
         listing.answers = stored_answers(&self.settings.kubelet_dir);
         // After the pods: the lock of one that is known to be bound was set before.
+        let pods = self.context.view.seen().pods.clone();
         let lock = self.context.api.lock().await.ok();
         let inventory = self.context.inventory.load();
-        let seen = self.context.view.seen();
-        rebuild(&self.settings.node, &seen.pods, &listing, &inventory, lock.as_ref())
+        rebuild(&self.settings.node, &pods, &listing, &inventory, lock.as_ref())
     }
 }
 

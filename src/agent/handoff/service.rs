@@ -89,6 +89,8 @@ pub struct HandoffService {
     pub(super) call_waits: Notify,
     /// How often the kubelet was seen to start again.
     pub(super) kubelet_starts: AtomicU64,
+    /// Monotonic milliseconds until which no pod is known by the watches alone: the call of an unknown pod has failed.
+    pub(super) unsure_until: AtomicU64,
     /// What follows from answers.
     pub(super) after: Arc<FollowUp>,
     /// Pods that run without having been served.
@@ -133,7 +135,8 @@ impl HandoffState {
     pub fn admits_again(&mut self) {
         self.passed.clear();
         self.preference = None;
-        self.may_repeat = self.ledger.iter().map(|entry| entry.pod.uid.clone()).collect();
+        let asked = self.ledger.iter().filter(|entry| entry.was_asked());
+        self.may_repeat = asked.map(|entry| entry.pod.uid.clone()).collect();
     }
 }
 
@@ -188,6 +191,7 @@ impl HandoffService {
             ready: watch::Sender::new(false),
             call_waits: Notify::new(),
             kubelet_starts: AtomicU64::new(0),
+            unsure_until: AtomicU64::new(0),
             after,
             unserved: ArcSwap::default(),
             unreleased: watch::Sender::new(None),
@@ -256,6 +260,11 @@ impl HandoffService {
         match answered {
             Ok((answer, _)) => Ok(AllocateResponse { container_responses: vec![answer] }),
             Err(refusal) => {
+                if refusal.pods.is_empty() || refusal.rule == AllocateRule::Ambiguous {
+                    // The kubelet has rejected a pod for good, and it is not known which: the next call may be its successor's.
+                    let until = clock::mono() + LIST_SETTLES;
+                    self.unsure_until.store(until.as_millis() as u64, Ordering::SeqCst);
+                }
                 tracing::warn!(resource, rule = refusal.rule.word(), text = refusal.text, "Allocate refused");
                 refusal.notices().for_each(|notice| self.context.api.report(notice));
                 Err(status(&refusal))
@@ -308,7 +317,11 @@ impl HandoffService {
                 served.map(|answer| (answer, "served"))
             }
             AllocateOutcome::Repeat { key, how } => {
-                self.repeat(state, &key, ids, how.word()).map(|answer| (answer, "repeated"))
+                let repeated = self.repeat(state, &key, ids, how.word());
+                if repeated.is_err() {
+                    state.passed.insert(key.uid);
+                }
+                repeated.map(|answer| (answer, "repeated"))
             }
             AllocateOutcome::Refuse(refusal) => {
                 for pod in &refusal.pods {
@@ -482,6 +495,7 @@ impl HandoffService {
     ) -> T {
         let inventory = self.context.inventory.load();
         let seen = self.context.view.seen();
+        let (now, unsure) = (clock::mono(), Duration::from_millis(self.unsure_until.load(Ordering::SeqCst)));
         look(&AllocateContext {
             node: &self.settings.node,
             pods: &seen.pods,
@@ -492,7 +506,7 @@ impl HandoffService {
             passed: &state.passed,
             may_repeat: &state.may_repeat,
             live_reads: fresh,
-            watching: seen.pods_watching && seen.node_watching && clock::mono() >= seen.pods_listed + LIST_SETTLES,
+            watching: seen.pods_watching && seen.node_watching && now >= (seen.pods_listed + LIST_SETTLES).max(unsure),
             policy: &self.settings.policy,
         })
     }

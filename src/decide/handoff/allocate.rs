@@ -95,7 +95,7 @@ fn serve_static_pod(
 
 fn serve(context: &AllocateContext<'_>, call: &AllocateCall<'_>, caller: &Caller<'_>) -> AllocateOutcome {
     let key = EntryKey::new(&caller.pod.pod.uid, &caller.container.name, call.resource);
-    let Some(entry) = context.ledger.get(&key).filter(|entry| entry.asked > 0) else {
+    let Some(entry) = context.ledger.get(&key).filter(|entry| entry.was_asked()) else {
         return grant(context, call, caller);
     };
     // The kubelet's list names no uid, and a list of pods may be an old one: what asks again may be a successor of the same name.

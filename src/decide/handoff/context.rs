@@ -13,6 +13,7 @@ use baton_contract::{LockRead, PodKey, PodUid};
 
 /// What a list shows may have changed while it was on its way, and the changes come after it: a pod of a listed name may be gone
 /// already, and the kubelet admit its successor.
+/// The same holds after a call that failed, whose pod the kubelet has rejected.
 pub const LIST_SETTLES: Duration = Duration::from_secs(2);
 
 /// One Allocate or GetPreferredAllocation call.
@@ -47,8 +48,8 @@ pub struct AllocateContext<'a> {
     pub may_repeat: &'a BTreeSet<PodUid>,
     /// What was read live for this call.
     pub live_reads: &'a LiveReads,
-    /// The watches of pods and node are running, and the pods were listed [`LIST_SETTLES`] ago; otherwise a grant, too, needs live
-    /// reads.
+    /// The watches of pods and node are running, and for [`LIST_SETTLES`] the pods were not listed again and no call of an unknown pod
+    /// has failed; otherwise a grant, too, needs live reads.
     pub watching: bool,
     /// The operator's choices.
     pub policy: &'a AllocatePolicy,

@@ -106,6 +106,11 @@ impl LedgerEntry {
         EntryKey::new(&self.pod.uid, &self.container, &self.resource)
     }
 
+    /// The kubelet is known to have asked.
+    pub const fn was_asked(&self) -> bool {
+        self.asked > 0
+    }
+
     /// Ids of everything that the answer names: the served devices, and the virtual functions that stand for them.
     pub fn named(&self) -> impl Iterator<Item = &DeviceId> {
         self.served.iter().flat_map(|(_, entry)| entry.named())
@@ -215,9 +220,16 @@ impl Ledger {
         }
     }
 
+    /// The kubelet has asked, as it turns out. `true` when that was not known.
+    pub fn believe(&mut self, key: &EntryKey) -> bool {
+        let Some(entry) = self.entries.get_mut(key).filter(|entry| !entry.was_asked()) else { return false };
+        entry.asked = 1;
+        true
+    }
+
     /// Some call of this pod is known to have been served.
     pub fn has_served(&self, uid: &PodUid) -> bool {
-        self.of_pod(uid).any(|entry| entry.asked > 0)
+        self.of_pod(uid).any(LedgerEntry::was_asked)
     }
 
     /// Keeps the answer that a rebuilt entry was given.

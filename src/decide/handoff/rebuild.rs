@@ -25,7 +25,7 @@ use baton_contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest, LockRead, Po
 /// one that is listed without the devices that it was assigned, because a kubelet that has started again without its checkpoint does
 /// not ask for containers that run. A kubelet that is cut off says late that a pod has started: where the lock of a pod with an
 /// assignment has gone, its calls may have been answered. Its devices are held then, and a call is decided as the first. `lock`: of the
-/// node, read after `pods` were; `None` where it cannot be read.
+/// node, read after `pods` were; `None` where it cannot be read, so that it may have gone.
 pub fn rebuild(
     node: &str,
     pods: &NodePods,
@@ -43,11 +43,9 @@ pub fn rebuild(
     for pod in pods.iter().filter(|pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal()) {
         let is_listed = listing.lists(&pod.pod.key);
         let is_assigned = matches!(PodAssignment::read(pod, inventory), Ok(Some(_)));
-        let is_unlocked = match lock {
-            Some(LockRead::Free) => true,
-            Some(LockRead::Held { value, .. }) => names(value, pod) == LockMatch::No,
-            _ => false,
-        };
+        let is_its_lock =
+            |lock: &LockRead| matches!(lock, LockRead::Held { value, .. } if names(value, pod) != LockMatch::No);
+        let is_unlocked = !lock.is_some_and(is_its_lock);
         // What a listed pod without an assignment holds would stay unknown for as long as it runs.
         let counts_as_served = pod.has_started() && (!is_listed || is_assigned);
         let may_be_served = is_unlocked && is_assigned && !counts_as_served;
@@ -160,12 +158,12 @@ fn add(
     if let Some(known) = ledger.get(&key) {
         // No call is without ids: this one was rebuilt before the kubelet listed what it holds.
         if !known.ids.is_empty() || ids.is_empty() {
-            return false;
+            return ledger.believe(&key);
         }
         // What it has is known by its stored answer: only the ids are news.
         if known.answer.is_some() {
             let known = known.clone();
-            ledger.restore(LedgerEntry { ids: ids.into_iter().collect(), ..known });
+            ledger.restore(LedgerEntry { ids: ids.into_iter().collect(), asked: known.asked.max(1), ..known });
             return true;
         }
         ledger.forget(&key);
@@ -334,7 +332,7 @@ mod tests {
         let pod =
             with_assignment(pod, &[("init", &["GPU-0"]), ("side", &["GPU-0"]), ("m1", &["GPU-1"]), ("m2", &["GPU-2"])]);
         let listing = listing(&[("b", "side", GPU, &["GPU-1"]), ("b", "m1", GPU, &["GPU-0"]), ("b", "m2", GPU, &[])]);
-        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None);
+        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), Some(&lock_of(&pod)));
         assert_eq!(devices(&ledger, "init").unwrap(), ["GPU-0"]);
         assert_eq!(devices(&ledger, "side").unwrap(), ["GPU-1"], "the kubelet's choice inside the pod's set");
         assert_eq!(devices(&ledger, "m1").unwrap(), ["GPU-0"]);
@@ -344,7 +342,8 @@ mod tests {
     #[test]
     fn a_pod_that_has_started_and_is_not_listed_yet_holds_its_plan() {
         let mut pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-2"])]);
-        let rebuilt = |pod: &HandoffPod| rebuild(NODE, &pods(&[pod]), &PodListing::default(), &inventory(4), None);
+        let (lock, unlisted) = (lock_of(&pod), PodListing::default());
+        let rebuilt = |pod: &HandoffPod| rebuild(NODE, &pods(&[pod]), &unlisted, &inventory(4), Some(&lock));
         assert!(rebuilt(&pod).is_empty(), "it may be still to come");
         pod.phase = Phase::Running;
         assert_eq!(devices(&rebuilt(&pod), "main").unwrap(), ["GPU-2"]);
@@ -356,9 +355,10 @@ mod tests {
         let other = with_assignment(gpu_pod("b", 1), &[("main", &["GPU-3"])]);
         let listing = listing(&[("a", "main", GPU, &[])]);
         let rebuilt = |lock: Option<&LockRead>| rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), lock);
-        assert!(rebuilt(None).is_empty() && rebuilt(Some(&lock_of(&pod))).is_empty(), "its calls are still to come");
-        for lock in [LockRead::Free, lock_of(&other)] {
-            let ledger = rebuilt(Some(&lock));
+        assert!(rebuilt(Some(&lock_of(&pod))).is_empty(), "its calls are still to come");
+        let malformed = LockRead::parse(Some("of no format"));
+        for lock in [Some(&LockRead::Free), Some(&lock_of(&other)), Some(&malformed), None] {
+            let ledger = rebuilt(lock);
             assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-2"], "{lock:?}");
             assert!(!ledger.has_served(&pod.pod.uid), "a call is decided as the first");
             // Its kubelet says late that it runs: nothing proves that it runs without its devices.
@@ -370,11 +370,28 @@ mod tests {
     }
 
     #[test]
+    fn what_was_in_doubt_is_believed_once_the_pods_progress_or_the_kubelet_shows_it() {
+        let gpu = [(GPU, 1)];
+        let pod = pod("a", vec![container("init", Init, &gpu), container("main", App, &gpu)]);
+        let mut pod = with_assignment(pod, &[("init", &["GPU-1"]), ("main", &["GPU-1"])]);
+        let unlisted = PodListing::default();
+        let mut ledger = rebuild(NODE, &pods(&[&pod]), &unlisted, &inventory(4), Some(&LockRead::Free));
+        assert!(ledger.len() == 2 && !ledger.has_served(&pod.pod.uid));
+        pod.phase = Phase::Running;
+        let listing = listing(&[("a", "main", GPU, &["GPU-1"])]);
+        assert!(learn(&mut ledger, NODE, &pods(&[&pod]), &listing, &inventory(4)));
+        assert!(ledger.iter().all(LedgerEntry::was_asked), "{ledger:?}");
+        assert!(!learn(&mut ledger, NODE, &pods(&[&pod]), &listing, &inventory(4)), "once");
+    }
+
+    #[test]
     fn a_pod_that_runs_keeps_its_devices_where_the_kubelet_has_lost_its_checkpoint() {
         let mut assigned = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-2"])]);
         let mut unassigned = gpu_pod("b", 1);
         let listing = listing(&[("a", "main", GPU, &[]), ("b", "main", GPU, &[])]);
-        let rebuilt = |all: &[&HandoffPod]| -> Ledger { rebuild(NODE, &pods(all), &listing, &inventory(4), None) };
+        let lock = lock_of(&assigned);
+        let rebuilt =
+            |all: &[&HandoffPod]| -> Ledger { rebuild(NODE, &pods(all), &listing, &inventory(4), Some(&lock)) };
         assert!(rebuilt(&[&assigned, &unassigned]).is_empty(), "the kubelet may be about to ask");
         (assigned.phase, unassigned.phase) = (Phase::Running, Phase::Running);
         let ledger = rebuilt(&[&assigned, &unassigned]);
@@ -493,7 +510,7 @@ mod tests {
         let pod = pod("a", vec![container("init", Init, &gpu), container("main", App, &[])]);
         let pod = with_assignment(pod, &[("init", &["GPU-1"])]);
         let mut listing = listing(&[("a", "main", GPU, &[])]);
-        assert!(rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None).is_empty());
+        assert!(rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), Some(&lock_of(&pod))).is_empty());
         listing.answers.insert(EntryKey::new(&pod.pod.uid, "init", GPU), stored(&["GPU-1"]));
         assert_eq!(devices(&rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None), "init").unwrap(), ["GPU-1"]);
     }

@@ -41,6 +41,8 @@ pub struct Daemon {
     cursor: usize,
     is_synced: bool,
     listed: Duration,
+    /// When the call of an unknown pod failed last.
+    failed: Duration,
     /// `None` until it is known what was handed out.
     pub ledger: Option<Ledger>,
     passed: BTreeSet<PodUid>,
@@ -86,6 +88,7 @@ impl Daemon {
             cursor: 0,
             is_synced: false,
             listed: Duration::ZERO,
+            failed: Duration::ZERO,
             ledger: None,
             passed: BTreeSet::new(),
             may_repeat: BTreeSet::new(),
@@ -225,7 +228,8 @@ impl System {
             }
         };
         let Some(daemon) = &mut self.machines[node].daemon else { return };
-        daemon.may_repeat = ledger.iter().map(|entry| entry.pod.uid.clone()).collect();
+        daemon.may_repeat =
+            ledger.iter().filter(|entry| entry.was_asked()).map(|entry| entry.pod.uid.clone()).collect();
         daemon.ledger = Some(ledger);
     }
 
@@ -244,7 +248,7 @@ impl System {
             daemon.passed.clear();
             daemon.last = None;
             let entries = daemon.ledger.iter().flat_map(Ledger::iter);
-            daemon.may_repeat = entries.map(|entry| entry.pod.uid.clone()).collect();
+            daemon.may_repeat = entries.filter(|entry| entry.was_asked()).map(|entry| entry.pod.uid.clone()).collect();
         }
     }
 
@@ -285,7 +289,7 @@ impl System {
             let machine = &self.machines[node];
             let daemon = machine.daemon.as_ref()?;
             let is_cut = self.faults.is_cut(Reader::Daemon(node), self.now);
-            let watching = !is_cut && self.now >= daemon.listed + LIST_SETTLES;
+            let watching = !is_cut && self.now >= daemon.listed.max(daemon.failed) + LIST_SETTLES;
             let wanted = match look(&AllocateContext {
                 node: &machine.name,
                 pods: &daemon.pods,
@@ -402,7 +406,11 @@ impl System {
             };
             Ok((outcome, passed))
         });
-        let Some((outcome, passed)) = decided else { return Err("the API server did not answer".to_owned()) };
+        let now = self.now;
+        let Some((outcome, passed)) = decided else {
+            self.machines[node].daemon.iter_mut().for_each(|daemon| daemon.failed = now);
+            return Err("the API server did not answer".to_owned());
+        };
         let late = self.is(Mutant::LedgerAfterAnswer);
         let machine_devices = self.machines[node].inventory.devices.clone();
         let mut unhealthy = None;
@@ -442,6 +450,9 @@ impl System {
             }
             AllocateOutcome::Refuse(refusal) => {
                 self.history.sometimes(refused(refusal.rule));
+                if refusal.pods.is_empty() || refusal.rule == AllocateRule::Ambiguous {
+                    daemon.failed = now;
+                }
                 for pod in &refusal.pods {
                     if refusal.rule != AllocateRule::Ambiguous {
                         daemon.passed.insert(pod.uid.clone());
@@ -462,8 +473,8 @@ impl System {
         if killed == Some(Killed::BeforeWriting) {
             return Err("the daemon was killed".to_owned());
         }
-        let now = ledger.clone();
-        if !late && !self.save(node, &now) {
+        let ledger = ledger.clone();
+        if !late && !self.save(node, &ledger) {
             self.history.sometimes("the ledger cannot be written");
             if let Some(daemon) = &mut self.machines[node].daemon {
                 daemon.ledger = Some(before);
@@ -478,11 +489,11 @@ impl System {
                 self.after(Duration::from_secs(5), Happening::Mend(super::faults::Mend::Daemon(node)));
                 return Ok(answer);
             }
-            self.save(node, &now);
+            self.save(node, &ledger);
         }
         let inventory = &self.machines[node].inventory;
         let pod = self.machines[node].daemon.as_ref().and_then(|daemon| daemon.pods.by_uid(&key.uid));
-        if pod.is_some_and(|pod| now.fully_served(pod, inventory)) {
+        if pod.is_some_and(|pod| ledger.fully_served(pod, inventory)) {
             self.judges.served.insert(key.uid.clone());
         }
         self.note(|| format!("n{node} serves {} {}: {}", key.uid, key.container, String::from_utf8_lossy(&answer)));
@@ -656,8 +667,8 @@ impl System {
         }
         let dropped = ledger.expire(&daemon.pods, &resources);
         if adopted || !dropped.is_empty() {
-            let now = ledger.clone();
-            self.save(node, &now);
+            let ledger = ledger.clone();
+            self.save(node, &ledger);
             self.later(node, Duration::from_millis(50), Task::Publish);
         }
     }
@@ -677,8 +688,8 @@ impl System {
         if !unserved.is_empty() {
             self.history.sometimes("a pod runs without its devices, and its daemon says so");
         }
-        let now = ledger.clone();
-        self.save(node, &now);
+        let ledger = ledger.clone();
+        self.save(node, &ledger);
         self.judge_agreement(node, &reported);
     }
 
