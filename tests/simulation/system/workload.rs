@@ -415,6 +415,11 @@ impl System {
                     self.store.remove(&pod);
                     self.make_next(&name, !counts_alone);
                 }
+                Some(Phase::Pending) if self.came_after_all(&name) => {
+                    self.history.sometimes("a member waits that came after all others: the group is made again");
+                    self.store.remove(&pod);
+                    self.make_next(&name, true);
+                }
                 Some(Phase::Pending) if self.waits_for_gone(&name) => {
                     self.history
                         .sometimes("a member waits for others that have ended and are gone: the group is made again");
@@ -447,6 +452,29 @@ impl System {
             self.jobs.gangs.get(gang).is_some_and(|plan| (members.filter(is_left).count() as u32) < plan.min)
         };
         plan.is_some_and(|plan| plan.group.iter().any(lacks))
+    }
+
+    /// The pod of a job has no node and is younger than the commits of all others of its group, and these have ended. A scheduler that
+    /// leads since then cannot know that the pod came while one of them lived (docs/gang.md).
+    fn came_after_all(&self, name: &str) -> bool {
+        let job = &self.jobs.jobs[name];
+        let Some(pod) = self.store.of(&job.pod).map(|facts| &facts.handoff).filter(|pod| pod.node.is_none()) else {
+            return false;
+        };
+        let Some(plan) = job.gang.as_ref().and_then(|gang| self.jobs.gangs.get(gang)) else { return false };
+        let is_of = |of: &Job| of.gang.as_ref().is_some_and(|gang| plan.group.contains(gang));
+        let mut others = self.jobs.jobs.iter().filter(|(other, of)| *other != name && is_of(of));
+        let has_ended = |of: &Job| {
+            let committed = self.store.of(&of.pod).map(|facts| facts.handoff.assignment.committed);
+            of.is_over && committed.is_none_or(|commit| commit.is_some_and(|commit| commit.attempt < pod.created))
+        };
+        let knows = |at: usize| {
+            let scheduler = self.schedulers[at].scheduler();
+            let gang =
+                scheduler.world().pod_by_key(&pod.pod.key).and_then(|pod| scheduler.world().gangs().gang_of(pod.id));
+            !scheduler.is_leading() || gang.is_some_and(|gang| scheduler.gangs().satisfied_once(gang.group()))
+        };
+        plan.policy == ONCE && others.all(|(_, of)| has_ended(of)) && !(0..self.schedulers.len()).all(knows)
     }
 
     /// The next pod of a job; where `whole`, all others of its gang's group too.
