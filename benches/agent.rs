@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use baton::contract::podresources::ListPodResourcesRequest;
 use baton::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
+use baton::decide::handoff::LIST_SETTLES;
 use baton::runtime::clock;
 use baton::sim::kubelet::PodResourcesMode;
 use expect::Expect;
@@ -49,6 +50,8 @@ async fn main() {
     if let Some(ready) = metric(&cluster, "baton_ready_after_nvml_seconds").await {
         expect.at_most("ready_ms_after_nvml_init", ready * 1000.0);
     }
+    // Until then each call reads its pod live, once after a start.
+    tokio::time::sleep(LIST_SETTLES).await;
     allocations(&mut expect, &cluster, process).await;
     idle(&mut expect, &cluster, process).await;
     xids(&mut expect, &cluster).await;

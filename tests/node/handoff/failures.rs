@@ -172,3 +172,37 @@ async fn watches_that_resume_without_any_news_are_known_to_run_again() {
     machine.server().faults().blackout(Blackout::None);
     eventually("they run again, and no pod or node has changed", || view.is_watching()).await;
 }
+
+/// Pods that were read one by one so far.
+fn live_reads(machine: &HandoffNode) -> u64 {
+    let counts = machine.server().counts().all();
+    counts.iter().filter(|(what, _)| what.verb == "get" && what.resource == "pods").map(|(_, count)| count).sum()
+}
+
+/// Serves a pod, and counts the pods that were read one by one for it.
+async fn reads_of(machine: &HandoffNode, name: &'static str) -> u64 {
+    let before = live_reads(machine);
+    let spec = gpus(name, &["GPU-1"]);
+    machine.schedule(&spec).await;
+    machine.agrees(&spec).await;
+    let reads = live_reads(machine) - before;
+    machine.delete(name).await;
+    machine.forgotten(name).await;
+    reads
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_the_call_of_an_unknown_pod_has_failed_the_next_pod_is_read_live() {
+    let machine = HandoffNode::start().await;
+    // The list with which the watch began settles first.
+    let until = clock::mono() + Duration::from_secs(30);
+    while reads_of(&machine, "before").await > 0 {
+        assert!(clock::mono() < until, "a known pod is read live");
+    }
+    // No pod waits: the kubelet has rejected one that is not known, or has called for one that is gone.
+    let ids = AllocateRequest {
+        container_requests: vec![ContainerAllocateRequest { devices_ids: vec!["GPU-1".to_owned()] }],
+    };
+    machine.agent().service.allocate(NVIDIA_GPU, ids).await.unwrap_err();
+    assert!(reads_of(&machine, "after").await > 0, "it may be the successor of another one of its name");
+}
