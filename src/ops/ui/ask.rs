@@ -11,9 +11,9 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, watch};
 
 use super::feed::RowFeed;
-use super::node::AgentRecords;
 use crate::leader::{LeaderArgs, LeaderClient};
 use crate::live::Access;
+use baton_agent::node_handoff::{LedgerLine, ListedLine};
 use baton_decide::explain::{GangView, QueueReport};
 use baton_runtime::{clock, words};
 
@@ -31,6 +31,14 @@ pub struct LeadingScheduler {
     args: LeaderArgs,
     access: Access,
     leader: Mutex<Option<Arc<LeaderClient>>>,
+}
+
+/// What a node daemon says, or why it says nothing.
+pub struct AgentRecords {
+    /// What it has served.
+    pub ledger: Result<Vec<LedgerLine>, String>,
+    /// What the kubelet lists.
+    pub listed: Result<Vec<ListedLine>, String>,
 }
 
 /// The node daemons that were asked of late.

@@ -9,6 +9,7 @@ use kube::api::{Api, ListParams};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::ask::AgentRecords;
 use super::model::Model;
 use super::rows::row;
 use crate::get::{device_rows, lock_rows, node_rows};
@@ -21,14 +22,6 @@ use baton_runtime::words;
 
 /// Events that are shown, the newest.
 const EVENTS: usize = 50;
-
-/// What the node daemon says, or why it says nothing.
-pub struct AgentRecords {
-    /// What it has served.
-    pub ledger: Result<Vec<LedgerLine>, String>,
-    /// What the kubelet lists.
-    pub listed: Result<Vec<ListedLine>, String>,
-}
 
 /// `{"node":…,"devices":[…],"pods":[…],"records":…}`; `None` where there is no such node.
 pub fn detail(model: &Model, name: &str, records: &AgentRecords) -> Option<Value> {
