@@ -15,7 +15,7 @@ pub struct Committed {
     pub attempt: Timestamp,
     /// Number of the group, below 1,000; `None`: the group that its pod is in now.
     pub group: Option<u16>,
-    /// Pods that it binds, over all gangs of the group, those included whose Bindings an earlier commit has begun; ≥ 1.
+    /// Pods that it binds, over all gangs of the group, with those of an earlier commit whose Bindings were still to come; ≥ 1.
     pub members: u32,
 }
 
