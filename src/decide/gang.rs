@@ -120,7 +120,7 @@ pub struct GroupRecord {
     last: Option<Committed>,
     /// The latest commit of which every member was seen bound: members that end later do not break it.
     whole: Option<Committed>,
-    /// Commits under way, and how many Bindings that name them are still to be made.
+    /// Commits under way and the latest one, and how many Bindings that name them are still to be made.
     unbound: BTreeMap<Committed, u32>,
     /// Its latest commit was cancelled, or none of its members lives any more. A `Satisfied` condition of its PodGroups is then of
     /// an earlier generation; its time has whole seconds only and cannot tell.
@@ -134,6 +134,15 @@ pub struct GroupRecord {
 }
 
 impl GroupRecord {
+    /// How many Bindings of a commit are still to be made: as this process has counted them, or else as its members show. A member that
+    /// is gone shows nothing.
+    fn unbound_of(&self, world: &World, group: &GroupId, commit: Committed) -> u32 {
+        self.unbound.get(&commit).copied().unwrap_or_else(|| {
+            let landed: u32 = world.gangs().listing(group).filter_map(|gang| gang.landed().get(&commit)).sum();
+            commit.members.saturating_sub(landed)
+        })
+    }
+
     /// The group holds no room any more, and its waiting time ends.
     fn stop_waiting(&mut self) {
         (self.held_since, self.waits_since) = (None, None);
@@ -220,11 +229,6 @@ impl Commit {
     /// Members whose Bindings have not been requested.
     fn unrequested(&self) -> impl Iterator<Item = PodId> + '_ {
         self.members.keys().copied().filter(|id| !self.requested.contains(id))
-    }
-
-    /// Of these, the ones whose Bindings are to name another commit.
-    fn unrequested_of(&self, name: Committed) -> impl Iterator<Item = PodId> + '_ {
-        self.unrequested().filter(move |id| self.members.get(id) == Some(&name))
     }
 }
 

@@ -247,7 +247,10 @@ impl HandoffService {
         let began = clock::mono();
         let deadline = began + self.settings.budget.saturating_sub(RESERVE);
         let answered = tokio::time::timeout(self.settings.budget, self.allocate_before(resource, request, deadline));
-        let answered = answered.await.unwrap_or_else(|_| Err(self.too_late(resource)));
+        let answered = answered.await.unwrap_or_else(|_| {
+            self.rejected_unknown();
+            Err(self.too_late(resource))
+        });
         let seconds = clock::mono().saturating_sub(began).as_secs_f64();
         let result = match &answered {
             Ok((_, result)) => result,
@@ -260,16 +263,17 @@ impl HandoffService {
         match answered {
             Ok((answer, _)) => Ok(AllocateResponse { container_responses: vec![answer] }),
             Err(refusal) => {
-                if refusal.pods.is_empty() || refusal.rule == AllocateRule::Ambiguous {
-                    // The kubelet has rejected a pod for good, and it is not known which: the next call may be its successor's.
-                    let until = clock::mono() + LIST_SETTLES;
-                    self.unsure_until.store(until.as_millis() as u64, Ordering::SeqCst);
-                }
                 tracing::warn!(resource, rule = refusal.rule.word(), text = refusal.text, "Allocate refused");
                 refusal.notices().for_each(|notice| self.context.api.report(notice));
                 Err(status(&refusal))
             }
         }
+    }
+
+    /// The kubelet has rejected a pod for good, and it is not known which: the next call may be its successor's.
+    fn rejected_unknown(&self) {
+        let until = clock::mono() + LIST_SETTLES;
+        self.unsure_until.store(until.as_millis() as u64, Ordering::SeqCst);
     }
 
     fn too_late(&self, resource: &str) -> AllocateRefusal {
@@ -324,6 +328,9 @@ impl HandoffService {
                 repeated.map(|answer| (answer, "repeated"))
             }
             AllocateOutcome::Refuse(refusal) => {
+                if refusal.pods.is_empty() || refusal.rule == AllocateRule::Ambiguous {
+                    self.rejected_unknown();
+                }
                 for pod in &refusal.pods {
                     if refusal.rule != AllocateRule::Ambiguous {
                         state.passed.insert(pod.uid.clone());
@@ -420,7 +427,7 @@ impl HandoffService {
     /// Decides, reading live what the decision asks for. Also returns the pods whose admission is over.
     async fn decide_live(
         &self,
-        state: &HandoffState,
+        state: &mut HandoffState,
         call: &AllocateCall<'_>,
         known: Option<&EntryKey>,
         resources: &PodResources,
@@ -439,8 +446,21 @@ impl HandoffService {
                 (outcome, passed)
             });
             let AllocateOutcome::NeedLive(wanted) = outcome else { return Ok((outcome, passed)) };
-            self.learn_more(&mut reads, wanted, call.resource).await?;
+            let concerned = wanted.pods.clone();
+            if let Err(refusal) = self.learn_more(&mut reads, wanted, call.resource).await {
+                let rejected: Vec<PodUid> = {
+                    let seen = self.context.view.seen();
+                    let pods = concerned.iter().flat_map(|key| seen.pods.of_key(key));
+                    pods.map(|pod| pod.pod.uid.clone()).collect()
+                };
+                if rejected.is_empty() {
+                    self.rejected_unknown();
+                }
+                state.passed.extend(rejected);
+                return Err(refusal);
+            }
         }
+        self.rejected_unknown();
         Err(self.too_late(call.resource))
     }
 

@@ -129,9 +129,8 @@ impl Gangs {
     /// Binds the rest of a commit that broke off: all that the group still needs, or else the members that fit. `false` when none
     /// of them does.
     fn complete_commit(&mut self, cx: &mut Context<'_>, group: &GroupId, commit: Committed) -> bool {
-        let gangs = cx.world.gangs().listing(group);
-        let bound: u32 = gangs.filter_map(|gang| gang.landed().get(&commit)).sum();
-        let rest = commit.members.saturating_sub(bound) as usize;
+        let Some(record) = self.groups.get(group) else { return false };
+        let rest = record.unbound_of(cx.world, group, commit) as usize;
         let mut held = match self.attempt_strict(cx, group, Aim::Rest(commit)) {
             Attempt::Satisfied(held) => held,
             Attempt::Unfit(_) => {

@@ -39,21 +39,12 @@ impl Gangs {
         rest: Option<Committed>,
     ) {
         let attempt = self.attempt_stamp(cx, group);
-        // Members that an earlier commit is still binding have counted for this one: it is whole with them only.
-        let begins = rest.is_none() && !held.is_empty();
-        // A Binding that has been requested names the commit that it named.
-        let earlier = || self.commits.values().filter(|commit| begins && commit.group == *group);
-        let is_reserved =
-            |id: &PodId| cx.world.pod(*id).is_some_and(|pod| MemberState::of(pod) == MemberState::Reserved);
-        let under_way: Vec<PodId> = earlier().flat_map(Commit::unrequested).filter(is_reserved).collect();
-        let members = u32::try_from(held.len() + under_way.len()).unwrap_or(u32::MAX);
-        let committed = rest.unwrap_or_else(|| group.commit(attempt, members));
+        let committed = rest.unwrap_or_else(|| group.commit(attempt, u32::try_from(held.len()).unwrap_or(u32::MAX)));
         let number = cx.sequence.number();
         let text = committed.to_string();
         for id in &held {
             cx.reservations.commit(*id, Some(number), text.clone());
         }
-        self.recommit(cx, under_way, committed);
         let gangs = || cx.world.gangs().listing(group);
         let item = Item::Group(group.clone());
         // A policy that still counts after the first time is satisfied again by each commit without which a gang lacks members.
@@ -65,8 +56,6 @@ impl Gangs {
             stays(gang) && rule::weight(policy, gang.counts()).saturating_sub(own) < min
         };
         let quorum = rest.is_none() && gangs().any(needs);
-        let landed: u32 = gangs().filter_map(|gang| gang.landed().get(&committed)).sum();
-        let missing = committed.members.saturating_sub(landed);
         Earmarks::end(cx, &item);
         let Some(record) = self.groups.get_mut(group) else { return };
         let news = !record.progress.satisfied_once;
@@ -74,7 +63,6 @@ impl Gangs {
         (record.progress.satisfied_once, record.outlived) = (true, false);
         if !held.is_empty() {
             record.last = Some(committed);
-            record.unbound.insert(committed, missing);
         }
         record.stop_waiting();
         (record.progress.last_failure, record.progress.next_try) = (None, None);
@@ -108,17 +96,6 @@ impl Gangs {
             cx.steps.push(Step::Permit(id));
         }
         self.enqueue_free(cx, group);
-    }
-
-    /// Names a commit in the Bindings of members of commits of its group.
-    fn recommit(&mut self, cx: &mut Context<'_>, pods: Vec<PodId>, committed: Committed) {
-        for id in &pods {
-            let mut names = self.commits.values_mut().filter_map(|commit| commit.members.get_mut(id));
-            names.next().into_iter().for_each(|name| *name = committed);
-        }
-        if !pods.is_empty() {
-            cx.steps.push(Step::Recommit(pods, committed.to_string()));
-        }
     }
 
     /// The time of a commit: later than the creation of every member and than every earlier commit of the group, however the clocks
@@ -169,11 +146,51 @@ impl Gangs {
 
     /// A member's volumes are prepared: when those of all members are, all take their locks.
     pub fn member_prepared(&mut self, cx: &mut Context<'_>, commit: u64, id: PodId) {
-        let Some(commit) = self.commits.get_mut(&commit) else { return cx.steps.push(Step::Proceed(vec![id])) };
-        commit.unprepared.remove(&id);
-        if commit.unprepared.is_empty() {
-            cx.steps.push(Step::Proceed(commit.members.keys().copied().collect()));
+        let Some(prepared) = self.commits.get_mut(&commit) else { return cx.steps.push(Step::Proceed(vec![id])) };
+        if prepared.unprepared.remove(&id) && prepared.unprepared.is_empty() {
+            self.proceed(cx, commit);
         }
+    }
+
+    /// All members of a commit are prepared and take their locks: it cannot be cancelled any more. Only now it is known how many
+    /// members it has. Those that earlier commits are still binding have counted for it, and its Bindings count them; a Binding that has
+    /// been requested states what it states.
+    fn proceed(&mut self, cx: &mut Context<'_>, number: u64) {
+        let Some(commit) = self.commits.get(&number) else { return };
+        let (group, former) = (commit.group.clone(), commit.committed);
+        let Some(record) = self.groups.get_mut(&group) else { return };
+        let own: Vec<PodId> = commit.members.keys().copied().collect();
+        if commit.rest {
+            let unbound = record.unbound_of(cx.world, &group, former);
+            record.unbound.insert(former, unbound);
+            return cx.steps.push(Step::Proceed(own));
+        }
+        let is_earlier = |other: &&mut Commit| {
+            other.group == group && other.unprepared.is_empty() && other.committed.attempt <= former.attempt
+        };
+        let is_reserved =
+            |id: &PodId| cx.world.pod(*id).is_some_and(|pod| MemberState::of(pod) == MemberState::Reserved);
+        let earlier: Vec<&mut Commit> = self.commits.values_mut().filter(is_earlier).collect();
+        let to_come = |commit: &&mut Commit| commit.unrequested().filter(is_reserved).count();
+        let members = earlier.iter().map(to_come).sum::<usize>();
+        let committed = group.commit(former.attempt, u32::try_from(members).unwrap_or(u32::MAX).max(1));
+        let mut renamed = Vec::new();
+        for commit in earlier {
+            for id in commit.unrequested().filter(is_reserved).collect::<Vec<_>>() {
+                if commit.members.insert(id, committed) != Some(committed) {
+                    renamed.push(id);
+                }
+            }
+        }
+        if let Some(commit) = self.commits.get_mut(&number) {
+            commit.committed = committed;
+        }
+        record.last = record.last.max(Some(committed));
+        record.unbound.insert(committed, committed.members);
+        if !renamed.is_empty() {
+            cx.steps.push(Step::Recommit(renamed, committed.to_string()));
+        }
+        cx.steps.push(Step::Proceed(own));
     }
 
     /// A member's bind attempt has ended: members that waited only for it take their locks.
@@ -181,16 +198,17 @@ impl Gangs {
         let Some(commit) = self.commits.get_mut(&number) else { return };
         commit.members.remove(&id);
         commit.requested.remove(&id);
-        if commit.unprepared.remove(&id) && commit.unprepared.is_empty() {
-            cx.steps.push(Step::Proceed(commit.members.keys().copied().collect()));
+        let (prepared, is_empty) =
+            (commit.unprepared.remove(&id) && commit.unprepared.is_empty(), commit.members.is_empty());
+        if prepared && !is_empty {
+            self.proceed(cx, number);
         }
-        if commit.members.is_empty()
-            && let Some(Commit { group, .. }) = self.commits.remove(&number)
-        {
+        if is_empty && let Some(Commit { group, .. }) = self.commits.remove(&number) {
             if let Some(record) = self.groups.get_mut(&group)
                 && !self.commits.values().any(|commit| commit.group == group)
             {
-                record.unbound.clear();
+                // The last one may have broken off.
+                record.unbound.retain(|commit, _| record.last == Some(*commit));
             }
             if cx.world.gangs().of_group(&group).any(|gang| gang.counts().unplaced() > 0) {
                 // While it was under way, the others of the group were queued by another rule.
@@ -226,7 +244,7 @@ impl Gangs {
 
     /// Cancels a commit. `lost`: a member that has released its room already.
     fn cancel(&mut self, cx: &mut Context<'_>, number: u64, lost: Option<PodId>, why: &str) {
-        let Some(Commit { group, members, committed, once, .. }) = self.commits.remove(&number) else { return };
+        let Some(Commit { group, members, once, .. }) = self.commits.remove(&number) else { return };
         let members: Vec<PodId> = members.into_keys().filter(|id| Some(*id) != lost).collect();
         for id in &members {
             if let Some(reservation) = cx.reservations.take(*id) {
@@ -234,17 +252,9 @@ impl Gangs {
             }
         }
         cx.steps.push(Step::Withdraw(members.clone()));
-        // Members that it took over from earlier commits, which are still binding them, are of those again.
-        let others = self.commits.values().filter(|commit| commit.group == group);
-        let others: Vec<(Committed, Vec<PodId>)> =
-            others.map(|commit| (commit.committed, commit.unrequested_of(committed).collect())).collect();
-        let last = others.iter().map(|(commit, _)| *commit).max();
-        others.into_iter().for_each(|(commit, pods)| self.recommit(cx, pods, commit));
         cx.stats.group_releases += 1;
         if let Some(record) = self.groups.get_mut(&group) {
             (record.progress.satisfied_once, record.outlived) = (once, true);
-            record.unbound.remove(&committed);
-            record.last = record.last.filter(|last| *last != committed).or(last);
         }
         if let Some(first) = members.first() {
             let message = format!("room of {} pods given back: {why}", members.len());

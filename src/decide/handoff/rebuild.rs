@@ -75,6 +75,12 @@ pub fn learn(
     inventory: &NodeInventory,
 ) -> bool {
     let mut learned = adopt(ledger, node, pods);
+    // A pod that has started was served, as at a rebuild.
+    let has_started =
+        |entry: &&LedgerEntry| !entry.was_asked() && pods.by_uid(&entry.pod.uid).is_some_and(HandoffPod::has_started);
+    for key in ledger.iter().filter(has_started).map(LedgerEntry::key).collect::<Vec<_>>() {
+        learned |= ledger.believe(&key);
+    }
     for listed in &listing.pods {
         if let Some(pod) = of_key(node, pods, listed) {
             learned |= pod_entries(ledger, pod, listed, listing, inventory);
@@ -158,7 +164,7 @@ fn add(
     if let Some(known) = ledger.get(&key) {
         // No call is without ids: this one was rebuilt before the kubelet listed what it holds.
         if !known.ids.is_empty() || ids.is_empty() {
-            return ledger.believe(&key);
+            return false;
         }
         // What it has is known by its stored answer: only the ids are news.
         if known.answer.is_some() {

@@ -368,6 +368,8 @@ mod tests {
         assert_eq!(missing(BoundHolder { called: false, ..UNSERVED }, 10 * MIN), Missing::Call);
         assert_eq!(missing(BoundHolder { same_bind: false, ..UNSERVED }, 10 * MIN), Missing::Bind);
         assert_eq!(missing(UNSERVED, MIN), Missing::Watch, "an old lock that has just been written");
+        let Intent::Wait { recheck, .. } = late(UNSERVED, MIN) else { panic!("not watched for long") };
+        assert_eq!(recheck, Some(59 * MIN + LockPolicy::default().expiry), "once it has been watched for as long");
     }
 
     #[test]

@@ -157,7 +157,8 @@ mod tests {
     use crate::handoff::Ledger;
     use crate::handoff::testing::{NODE, container, gpu_pod, grant, granted, inventory, lock_of, pod, with_assignment};
     use crate::pod::{ContainerKind, Deletion, Phase};
-    use baton_contract::{PodUid, key};
+    use baton_contract::{LockFormat, LockValue, PodUid, key};
+    use jiff::SignedDuration;
 
     fn judge(lock: &LockRead, all: &[&HandoffPod], live: LiveHolder<'_>, ledger: &Ledger) -> ReleaseIntent {
         judge_with(lock, all, live, ledger, &BTreeSet::new())
@@ -249,6 +250,37 @@ mod tests {
             reason(judge(&lock, &[], LiveHolder::Found(&elsewhere), &ledger)),
             ReleaseReason::Gone(GoneReason::Elsewhere)
         );
+    }
+
+    #[test]
+    fn the_lock_of_an_earlier_bind_of_its_holder_goes() {
+        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
+        let LockRead::Held { value, .. } = lock_of(&pod) else { panic!("a lock") };
+        let earlier = LockValue { time: value.time - SignedDuration::from_secs(1), ..value };
+        let lock = LockRead::parse(Some(&earlier.print(LockFormat::Uid)));
+        let intent = judge(&lock, &[&pod], LiveHolder::Found(&pod), &Ledger::default());
+        assert_eq!(reason(intent), ReleaseReason::Gone(GoneReason::Recreated));
+    }
+
+    #[test]
+    fn a_deletion_is_over_only_after_its_grace() {
+        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
+        let LockRead::Held { value, .. } = lock_of(&pod) else { panic!("a lock") };
+        let at = |seconds| Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds);
+        let deleting = HandoffPod { deleting: Some(Deletion { at: at(30), grace_seconds: 30 }), ..pod };
+        assert_eq!(judge_pod(&value, &deleting, NODE, at(30)), HolderState::BoundHere(deleting.pod.clone()));
+        assert_eq!(judge_pod(&value, &deleting, NODE, at(31)), HolderState::Gone(GoneReason::PastGrace));
+    }
+
+    #[test]
+    fn every_reason_has_a_word_and_a_text_of_its_own() {
+        use ReleaseReason::{Abandoned, BindFailed, Deleting, Expired, Gone, NoCall, Served, Started, Unusable};
+        let all =
+            [Served, Gone(GoneReason::NotFound), Deleting, Unusable, Expired, Started, Abandoned, BindFailed, NoCall];
+        let words: BTreeSet<&str> = all.iter().map(|reason| reason.word()).collect();
+        let texts: BTreeSet<String> = all.iter().map(ToString::to_string).collect();
+        assert_eq!((words.len(), texts.len()), (all.len(), all.len()));
+        assert!(texts.contains("its holder does not exist"), "{texts:?}");
     }
 
     #[test]

@@ -232,6 +232,11 @@ impl Binder {
         let calls = expected_names(pod, node, reservation.wanted.as_deref());
         let exact = cx.config.lock_mode == LockMode::Auto && node.needs_no_lock(&pod.facts.handoff.scheduler_name);
         let resumed = cx.reservations.unpin(id) == Some(reservation.node);
+        // The leader before may still bind the pod under its lock: that Binding is then known as this one.
+        let time = match &node.lock.read {
+            LockRead::Held { value, .. } if resumed => value.time,
+            _ => time,
+        };
         let attempt = BindAttempt {
             pod: Arc::new(pod.facts.handoff.pod.clone()),
             node: reservation.node,
@@ -427,13 +432,11 @@ impl Binder {
         cx.effects.push(Effect::Lock { ticket, node: (*attempt.node_name).into(), old, new });
     }
 
-    /// Names another commit of the group in Bindings that are still to come. A member that still waits for its Permit rules has its
-    /// annotations in its reservation.
-    pub fn recommit(&mut self, cx: &mut Context<'_>, pods: &[PodId], committed: &str) {
+    /// Names a commit of the group in Bindings that are still to come.
+    pub fn recommit(&mut self, pods: &[PodId], committed: &str) {
         for id in pods {
-            match self.attempts.get_mut(id) {
-                Some(attempt) => attempt.annotations.set(key::GANG_COMMITTED, committed.to_owned()),
-                None => cx.reservations.recommit(*id, committed.to_owned()),
+            if let Some(attempt) = self.attempts.get_mut(id) {
+                attempt.annotations.set(key::GANG_COMMITTED, committed.to_owned());
             }
         }
     }

@@ -81,7 +81,7 @@ pub enum Step {
     Report(PodId, ConditionReason, Arc<str>),
     /// Try jobs that wait for room: some is free.
     RoomFreed,
-    /// Name another commit in the Bindings of members whose bind attempts are under way.
+    /// Name a commit in the Bindings of members whose bind attempts are under way.
     Recommit(Vec<PodId>, String),
     /// Queue the prepared members of a commit for their locks.
     Proceed(Vec<PodId>),

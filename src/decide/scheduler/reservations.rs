@@ -115,13 +115,6 @@ impl Reservations {
         }
     }
 
-    /// Names another commit of the group in the Binding of a member that is part of one.
-    pub fn recommit(&mut self, id: PodId, annotation: String) {
-        if let Some(reservation) = self.held.get_mut(&id).filter(|reservation| reservation.commit.is_some()) {
-            reservation.annotations.set(key::GANG_COMMITTED, annotation);
-        }
-    }
-
     /// Hands the reservation to a bind attempt: the room stays taken in the world.
     pub fn take(&mut self, id: PodId) -> Option<Reservation> {
         self.held.remove(&id)

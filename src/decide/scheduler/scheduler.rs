@@ -416,7 +416,7 @@ impl Scheduler {
                 Reporter::report(cx, id, reason, &message, alone);
             }
             Step::RoomFreed => tyjobs.room_changed(cx, Wake::POD_FREED),
-            Step::Recommit(pods, committed) => binder.recommit(cx, &pods, &committed),
+            Step::Recommit(pods, committed) => binder.recommit(&pods, &committed),
             Step::Proceed(pods) => pods.into_iter().for_each(|id| binder.proceed(cx, id)),
             Step::Withdraw(pods) => pods.into_iter().for_each(|id| _ = binder.withdraw(cx, id)),
             Step::AfterAttempt(group) => gangs.after_attempt(cx, &group),

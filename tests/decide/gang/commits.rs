@@ -5,6 +5,8 @@ use std::time::Duration;
 use baton::contract::key;
 use baton::decide::pod::Deletion;
 use baton::decide::scheduler::Effect;
+use baton::decide::world::spec::VolumeUse;
+use baton::decide::world::{ClassFacts, WorldEvent};
 
 use crate::harness::gangs::{TestGangs, gang};
 use crate::harness::scheduler::Fault;
@@ -103,6 +105,56 @@ fn a_commit_is_whole_with_the_members_that_it_took_over() {
     gangs.cluster.deliver();
     gangs.wait(5);
     assert_eq!((members_of(&gangs, "g-2"), gangs.cluster.node_of("g-5")), (Some(3), None));
+}
+
+#[test]
+fn a_commit_is_whole_when_its_last_member_is_bound_though_others_have_gone() {
+    let mut gangs = on_nodes(3);
+    let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
+    (0..4).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.settle();
+    deliver_until(&mut gangs, |effect| !matches!(effect, Effect::Bind { .. }));
+    assert_eq!(gangs.cluster.held.len(), 3, "one has no room");
+    (0..2).for_each(|_| gangs.cluster.deliver_one(0));
+    gangs.cluster.bind_faults.push_back(Fault::Refused);
+    gangs.cluster.deliver();
+    gangs.settle();
+    let bound: Vec<String> = gangs.bound();
+    assert_eq!(bound.len(), 2);
+    gangs.delete(&bound[0]);
+    gangs.cluster.finish(&bound[1]);
+    gangs.wait(5);
+    // The refused one has completed its commit. The one without room is as old, and waits for a whole minimum.
+    let placed = (0..4).filter(|n| gangs.cluster.pods.contains_key(&TestGangs::key(&format!("g-{n}"))));
+    let placed: Vec<bool> = placed.map(|n| gangs.cluster.node_of(&format!("g-{n}")).is_some()).collect();
+    assert_eq!(placed.iter().filter(|placed| **placed).count(), 2, "{placed:?}");
+}
+
+#[test]
+fn a_commit_that_is_cancelled_leaves_nothing_to_complete() {
+    let mut gangs = on_nodes(3);
+    let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
+    (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.settle();
+    ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
+    deliver_but(&mut gangs, "g-2");
+    gangs.cluster.now += Duration::from_secs(1);
+    // The next two are satisfied with it, and wait for a volume.
+    let class = ClassFacts { waits: true, provisions: true, ..ClassFacts::default() };
+    gangs.cluster.event(WorldEvent::Class("local".into(), class));
+    gangs.cluster.claim("g-3", 10, |_| ());
+    let mut facts = gangs.facts("g-3", ONE, &keys);
+    facts.spec.volumes = vec![VolumeUse::Claim("g-3".into())];
+    gangs.cluster.submit(facts);
+    gangs.asks("g-4", ONE, &keys);
+    gangs.settle();
+    assert_eq!(gangs.cluster.bind_attempts(), 3);
+    gangs.cluster.deliver();
+    gangs.settle();
+    assert_eq!((members_of(&gangs, "g-2"), gangs.cluster.node_of("g-4")), (Some(3), None));
+    gangs.delete("g-3");
+    gangs.wait(5);
+    assert_eq!(gangs.cluster.node_of("g-4"), None, "it waits for a whole minimum");
 }
 
 #[test]

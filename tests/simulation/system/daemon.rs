@@ -272,13 +272,13 @@ impl System {
         resources
     }
 
-    /// Runs a decision on what is known, as often as it asks for live reads. `None` when the API server does not answer.
+    /// Runs a decision on what is known, as often as it asks for live reads. `Err` with what is to be read when the API server does not answer.
     fn with_context<T>(
         &mut self,
         node: usize,
         resources: &PodResources,
         look: impl Fn(&AllocateContext<'_>) -> Result<T, LiveReads>,
-    ) -> Option<T> {
+    ) -> Result<T, LiveReads> {
         let mut fresh = LiveReads::default();
         let inventory = self.is(Mutant::HealthIgnored).then(|| {
             let mut inventory = self.machines[node].inventory.clone();
@@ -287,7 +287,8 @@ impl System {
         });
         for _ in 0..ROUNDS {
             let machine = &self.machines[node];
-            let daemon = machine.daemon.as_ref()?;
+            let Some(daemon) = &machine.daemon else { break };
+            let Some(ledger) = &daemon.ledger else { break };
             let is_cut = self.faults.is_cut(Reader::Daemon(node), self.now);
             let watching = !is_cut && self.now >= daemon.listed.max(daemon.failed) + LIST_SETTLES;
             let wanted = match look(&AllocateContext {
@@ -295,7 +296,7 @@ impl System {
                 pods: &daemon.pods,
                 lock: &daemon.lock,
                 resources,
-                ledger: daemon.ledger.as_ref()?,
+                ledger,
                 inventory: inventory.as_ref().unwrap_or(&machine.inventory),
                 passed: &daemon.passed,
                 may_repeat: &daemon.may_repeat,
@@ -303,11 +304,11 @@ impl System {
                 watching,
                 policy: &machine.policy,
             }) {
-                Ok(found) => return Some(found),
+                Ok(found) => return Ok(found),
                 Err(wanted) => wanted,
             };
             if is_cut {
-                return None;
+                return Err(wanted);
             }
             self.history.sometimes("a call reads live");
             if !self.is(Mutant::LiveReadsSkipped) {
@@ -326,7 +327,7 @@ impl System {
             }
             fresh.add(wanted);
         }
-        None
+        Err(LiveReads::default())
     }
 
     /// GetPreferredAllocation.
@@ -407,9 +408,19 @@ impl System {
             Ok((outcome, passed))
         });
         let now = self.now;
-        let Some((outcome, passed)) = decided else {
-            self.machines[node].daemon.iter_mut().for_each(|daemon| daemon.failed = now);
-            return Err("the API server did not answer".to_owned());
+        let (outcome, passed) = match decided {
+            Ok(decided) => decided,
+            Err(wanted) => {
+                if let Some(daemon) = &mut self.machines[node].daemon {
+                    let pods = wanted.pods.iter().flat_map(|key| daemon.pods.of_key(key));
+                    let rejected: Vec<PodUid> = pods.map(|pod| pod.pod.uid.clone()).collect();
+                    if rejected.is_empty() {
+                        daemon.failed = now;
+                    }
+                    daemon.passed.extend(rejected);
+                }
+                return Err("the API server did not answer".to_owned());
+            }
         };
         let late = self.is(Mutant::LedgerAfterAnswer);
         let machine_devices = self.machines[node].inventory.devices.clone();

@@ -15,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::faults::Mend;
+use super::leader::SchedulerProcess;
 use super::machine::MIG;
 use super::{Happening, START, System};
 use crate::harness::gangs::{G, P, declared};
@@ -24,6 +25,8 @@ use crate::harness::{pod, wall};
 const COMING: Duration = Duration::from_secs(400);
 /// Pods of a Node that is gone for as long are removed.
 const ORPHANED: Duration = Duration::from_secs(40);
+/// A scheduler that began to lead has judged all gangs.
+const SETTLED: Duration = Duration::from_secs(10);
 
 /// A pod that its kubelet refused, for the tally of what was seen.
 pub const FAILED: &str = "a pod fails, and is made again";
@@ -455,7 +458,7 @@ impl System {
     }
 
     /// The pod of a job has no node and is younger than the commits of all others of its group, and these have ended. A scheduler that
-    /// leads since then cannot know that the pod came while one of them lived (docs/gang.md).
+    /// began to lead after it came cannot know that it came while one of them lived (docs/gang.md).
     fn came_after_all(&self, name: &str) -> bool {
         let job = &self.jobs.jobs[name];
         let Some(pod) = self.store.of(&job.pod).map(|facts| &facts.handoff).filter(|pod| pod.node.is_none()) else {
@@ -468,13 +471,13 @@ impl System {
             let committed = self.store.of(&of.pod).map(|facts| facts.handoff.assignment.committed);
             of.is_over && committed.is_none_or(|commit| commit.is_some_and(|commit| commit.attempt < pod.created))
         };
-        let knows = |at: usize| {
-            let scheduler = self.schedulers[at].scheduler();
-            let gang =
-                scheduler.world().pod_by_key(&pod.pod.key).and_then(|pod| scheduler.world().gangs().gang_of(pod.id));
-            !scheduler.is_leading() || gang.is_some_and(|gang| scheduler.gangs().satisfied_once(gang.group()))
+        let cannot_know = |leader: &SchedulerProcess| {
+            let world = leader.scheduler().world();
+            let shown = world.pod_id(&pod.pod.uid).and_then(|id| world.gangs().gang_of(id));
+            leader.leads_since.is_some_and(|since| wall(since) > pod.created && self.now > since + SETTLED)
+                && shown.is_some_and(|gang| !leader.scheduler().gangs().satisfied_once(gang.group()))
         };
-        plan.policy == ONCE && others.all(|(_, of)| has_ended(of)) && !(0..self.schedulers.len()).all(knows)
+        plan.policy == ONCE && others.all(|(_, of)| has_ended(of)) && self.schedulers.iter().any(cannot_know)
     }
 
     /// The next pod of a job; where `whole`, all others of its gang's group too.
