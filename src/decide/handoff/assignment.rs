@@ -289,4 +289,16 @@ mod tests {
         assert_eq!((m2.amount(key::GPU_CORE), m2.amount(key::GPU_MEMORY)), (30, 20 << 30));
         assert_eq!(assignment.of("m1", &DeviceType::Gpu)[0].amount(key::GPU_CORE), 50);
     }
+
+    #[test]
+    fn a_share_by_memory_has_its_ratio_of_the_entry() {
+        let share = [(key::GPU_CORE, 50), (key::GPU_MEMORY, 20 << 30)];
+        let mut pod = pod("b", vec![container("m1", ContainerKind::App, &share)]);
+        let mut allocated = merged(&[]);
+        allocated.devices.insert(DeviceType::Gpu, vec![share_of("GPU-3", 50, 50, 40 << 30)]);
+        pod.assignment.device_allocated = Some(allocated.print().into());
+        let assignment = PodAssignment::read(&pod, &inventory(8)).unwrap().unwrap();
+        let entry = &assignment.of("m1", &DeviceType::Gpu)[0];
+        assert_eq!((entry.amount(key::GPU_MEMORY), entry.amount(key::GPU_MEMORY_RATIO)), (20 << 30, 25));
+    }
 }

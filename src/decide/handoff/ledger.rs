@@ -364,3 +364,55 @@ mod hex {
         Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{gpu_pod, grant, granted, listing, pods, with_assignment};
+    use super::*;
+    use crate::pod::Phase;
+    use baton_contract::key::NVIDIA_GPU as GPU;
+
+    #[test]
+    fn a_grant_settles_the_earlier_ones_of_its_pod_and_no_other() {
+        let [a, b] = ["a", "b"].map(|name| with_assignment(gpu_pod(name, 1), &[("main", &["GPU-0"])]));
+        let mut ledger = granted(&a, &[("init", &["GPU-0"])]);
+        grant(&mut ledger, &b, &[("main", &["GPU-1"])]);
+        let intents = |ledger: &Ledger| ledger.iter().filter(|entry| entry.state == GrantState::Intent).count();
+        for entry in ledger.iter().cloned().collect::<Vec<_>>() {
+            ledger.restore(LedgerEntry { state: GrantState::Intent, ..entry });
+        }
+        assert_eq!(intents(&ledger), 2);
+        grant(&mut ledger, &a, &[("main", &["GPU-0"])]);
+        let state = |container: &str, pod: &HandoffPod| {
+            ledger.get(&EntryKey::new(&pod.pod.uid, container, GPU)).map(|entry| entry.state)
+        };
+        assert_eq!([state("init", &a), state("main", &b)], [Some(GrantState::Committed), Some(GrantState::Intent)]);
+    }
+
+    #[test]
+    fn an_entry_ends_with_its_pod_once_the_kubelet_lists_it_no_more() {
+        let mut pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
+        let ledger = granted(&pod, &[("main", &["GPU-0"])]);
+        let entry = ledger.iter().next().unwrap();
+        let unlisted = PodResources::Listed(listing(&[]));
+        assert!(ledger.is_live(entry, &pods(&[&pod]), &unlisted));
+        pod.phase = Phase::Failed;
+        assert!(!ledger.is_live(entry, &pods(&[&pod]), &unlisted));
+        assert!(!ledger.is_live(entry, &pods(&[]), &unlisted));
+        assert!(ledger.is_live(entry, &pods(&[]), &PodResources::Throttled), "absence proves nothing");
+    }
+
+    #[test]
+    fn an_answer_is_stored_as_hexadecimal_digits() {
+        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
+        let ledger = granted(&pod, &[("main", &["GPU-0"])]);
+        let entry = LedgerEntry { answer: Some(vec![0, 0x9f, 0xff]), ..ledger.iter().next().unwrap().clone() };
+        let text = serde_json::to_string(&entry).unwrap();
+        assert!(text.contains(r#""answer":"009fff""#), "{text}");
+        assert_eq!(serde_json::from_str::<LedgerEntry>(&text).unwrap(), entry);
+        for bad in ["0", "zz"] {
+            let bad = text.replace("009fff", bad);
+            assert!(serde_json::from_str::<LedgerEntry>(&bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -218,6 +218,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_device_of_a_later_joint_choice_stays_there_and_others_change_places() {
+        let (gpu, both) = ([(key::NVIDIA_GPU, 1)], [(key::NVIDIA_GPU, 1), (key::RDMA, 100)]);
+        let pod = pod("b", vec![container("m1", App, &gpu), container("m2", App, &both), container("m3", App, &gpu)]);
+        let mut pod = with_assignment(pod, &[("m1", &["GPU-0"]), ("m2", &["GPU-1", "nic-1"]), ("m3", &["GPU-2"])]);
+        pod.assignment.joint = true;
+        let inventory = inventory(8);
+        let assignment = PodAssignment::read(&pod, &inventory).unwrap().unwrap();
+        for (wanted, expected) in [("GPU-1", ["GPU-0", "GPU-2"]), ("GPU-2", ["GPU-2", "GPU-0"])] {
+            let mut plan = Plan::new(&pod, &assignment, &Ledger::default(), &inventory);
+            plan.adopt(pod.container("m1").unwrap(), &GPU, &chosen(&[wanted]));
+            assert_eq!([ids(&plan, "m1"), ids(&plan, "m3")].concat(), expected);
+        }
+    }
+
     proptest! {
         #[test]
         fn adoption_never_leaves_the_pods_set_and_containers_that_meet_stay_disjoint(

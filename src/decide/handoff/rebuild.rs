@@ -309,7 +309,8 @@ pub fn is_share(entry: &LedgerEntry) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::testing::{
-        NODE, container, gpu_pod, granted, inventory, listing, lock_of, pod, pods, with_assignment,
+        NODE, container, gpu_pod, granted, inventory, listing, lock_of, pod, pods, share_of, with_assignment,
+        with_entries,
     };
     use super::super::verify::verify;
     use super::*;
@@ -477,6 +478,19 @@ mod tests {
         let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None);
         let entry = ledger.iter().next().unwrap();
         assert!(entry.served.iter().all(|(kind, device)| room::is_whole(kind, device)), "{entry:?}");
+    }
+
+    #[test]
+    fn a_share_whose_memory_was_edited_gives_the_device_as_a_whole() {
+        let share = [(key::GPU_CORE, 50), (key::GPU_MEMORY_RATIO, 50)];
+        for (ratio, whole) in [(50, false), (1, true)] {
+            let pod = pod("a", vec![container("main", App, &share)]);
+            let pod = with_entries(pod, &[("main", vec![share_of("GPU-1", 50, ratio, 40 << 30)])]);
+            let listing = listing(&[("a", "main", key::GPU_CORE, &["GPU-1::0"])]);
+            let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), Some(&lock_of(&pod)));
+            let entry = ledger.iter().find(|entry| !entry.served.is_empty()).unwrap();
+            assert_eq!(!is_share(entry), whole, "{ratio}: {entry:?}");
+        }
     }
 
     #[test]

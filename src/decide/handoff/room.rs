@@ -237,6 +237,21 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_is_whole_when_none_of_its_amounts_is_a_part() {
+        for (core, ratio, whole) in [(100, 100, true), (50, 100, false), (100, 50, false), (50, 50, false)] {
+            let mut entry = share_of("GPU-0", core, ratio, 40 << 30);
+            assert_eq!(is_whole(&GPU, &entry), whole, "{core} {ratio}");
+            make_whole(&GPU, &mut entry);
+            assert!(is_whole(&GPU, &entry) && entry.amount(key::GPU_CORE) == key::WHOLE);
+        }
+        let mut nic = whole("nic-0");
+        nic.resources.insert(key::RDMA.to_owned(), Quantity::units(50));
+        assert!(!is_whole(&DeviceType::Rdma, &nic));
+        make_whole(&DeviceType::Rdma, &mut nic);
+        assert_eq!(nic.amount(key::RDMA), key::WHOLE);
+    }
+
+    #[test]
     fn a_whole_device_is_held_once_and_excludes_shares() {
         let (a, half) = (whole("GPU-0"), share_of("GPU-0", 50, 50, 40 << 30));
         assert!(beside(&[claim(APP, &a)], &[claim(APP, &a)]).unwrap_err().contains("already given whole"));

@@ -1,5 +1,6 @@
 //! What may be served: every rule of validation, and that no device is handed out twice.
 
+use super::prefer::{Preference, preference};
 use super::test_node::{TestNode, refused, served};
 use super::testing::{container, gpu_pod, grant, merged, pod, share_of, whole, with_assignment, with_entries};
 use super::*;
@@ -111,7 +112,81 @@ fn an_assignment_that_does_not_fit_the_request_is_refused() {
     let two = with_assignment(gpu_pod("a", 2), &[("main", &["GPU-0"])]);
     assert_eq!(rule(&mut admitted(&two), &["GPU-0", "GPU-1"]), AllocateRule::Plan);
     let part = with_entries(gpu_pod("a", 1), &[("main", vec![share_of("GPU-0", 50, 50, 1)])]);
-    assert_eq!(rule(&mut admitted(&part), &["GPU-0"]), AllocateRule::Plan);
+    let outcome = admitted(&part).gpu(&["GPU-0"]);
+    assert_eq!(refused(&outcome).rule, AllocateRule::Plan);
+    assert!(refused(&outcome).text.contains("the assignment has a share of GPU-0"), "{outcome:?}");
+}
+
+#[test]
+fn what_was_rebuilt_for_a_pod_is_not_repeated_beside_another_holder() {
+    let (a, b) = (one("a", "GPU-0"), one("b", "GPU-0"));
+    let mut node = admitted(&a);
+    grant(&mut node.ledger, &a, &[("main", &["GPU-0"])]);
+    let rebuilt = node.ledger.iter().next().cloned().unwrap();
+    node.ledger.restore(LedgerEntry { answer: None, ..rebuilt });
+    assert!(matches!(node.gpu(&["GPU-0"]), AllocateOutcome::Repeat { .. }));
+    node.pods.apply(b.clone());
+    node.live.push(b.clone());
+    grant(&mut node.ledger, &b, &[("main", &["GPU-0"])]);
+    assert_eq!(rule(&mut node, &["GPU-0"]), AllocateRule::NoRoom);
+}
+
+#[test]
+fn an_unassigned_share_by_memory_has_the_ratio_of_it_rounded_up() {
+    let share = [(key::GPU_CORE, 50), (key::GPU_MEMORY, 30 << 30)];
+    let a = pod("a", vec![container("main", ContainerKind::App, &share)]);
+    let mut node = TestNode::new(&[&a]).listed(&[("a", "main", key::GPU_CORE, &[])]);
+    node.policy.unassigned = UnassignedPods::Serve;
+    let ids: Vec<String> = (0..50).map(|unit| format!("GPU-0::{unit}")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let AllocateOutcome::Serve(serving) = node.call(key::GPU_CORE, &ids) else { panic!("not served") };
+    let entry = &serving.entry.served[0].1;
+    let amounts = [key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_MEMORY].map(|name| entry.amount(name));
+    assert_eq!(amounts, [50, 38, 30 << 30]);
+}
+
+#[test]
+fn an_init_container_before_one_that_has_devices_is_not_the_caller() {
+    let gpu = [(GPU, 1)];
+    let containers = [("init", ContainerKind::Init), ("m1", ContainerKind::App), ("m2", ContainerKind::App)];
+    let a = pod("a", containers.into_iter().map(|(name, kind)| container(name, kind, &gpu)).collect());
+    let a = with_assignment(a, &[("init", &["GPU-0"]), ("m1", &["GPU-0"]), ("m2", &["GPU-1"])]);
+    let mut node = TestNode::new(&[&a]).lock(&a).listed(&[("a", "m1", GPU, &["GPU-0"]), ("a", "m2", GPU, &[])]);
+    assert_eq!(served(&node.gpu(&["GPU-1"])).1, "m2");
+}
+
+#[test]
+fn a_preference_avoids_the_devices_of_other_pods_of_this_node_only() {
+    let (a, b) = (one("a", "GPU-0"), one("b", "GPU-1"));
+    let elsewhere = HandoffPod { node: Some("node-b".into()), ..one("c", "GPU-2") };
+    let mut node = TestNode::new(&[&a, &b, &elsewhere]).lock(&a).listed(&[("a", "main", GPU, &[])]);
+    let named = |node: &TestNode| {
+        let call = AllocateCall { resource: GPU, count: 1, ids: &[] };
+        let Preference::Order(order, key) = preference(&node.context(), &call) else { panic!("reads live") };
+        (order.named.iter().map(ToString::to_string).collect::<Vec<_>>(), key.is_some())
+    };
+    assert_eq!(named(&node), (vec!["GPU-1".to_owned()], true));
+    // The caller is not known: every pod of the node is another one.
+    node = node.listed(&[]);
+    node.lock = baton_contract::LockRead::Free;
+    node.live_reads = LiveReads::pods_and_node([]);
+    assert_eq!(named(&node), (vec!["GPU-0".to_owned(), "GPU-1".to_owned()], false));
+}
+
+#[test]
+fn each_kind_of_refusal_has_its_code() {
+    let codes = [
+        (AllocateRule::ApiUnavailable, RefusalCode::Unavailable),
+        (AllocateRule::NotServing, RefusalCode::Unavailable),
+        (AllocateRule::Deadline, RefusalCode::DeadlineExceeded),
+        (AllocateRule::NoRoom, RefusalCode::ResourceExhausted),
+        (AllocateRule::Ambiguous, RefusalCode::Aborted),
+        (AllocateRule::Unidentified, RefusalCode::NotFound),
+        (AllocateRule::Malformed, RefusalCode::InvalidArgument),
+        (AllocateRule::Ledger, RefusalCode::Internal),
+        (AllocateRule::Lock, RefusalCode::FailedPrecondition),
+    ];
+    codes.iter().for_each(|(rule, code)| assert_eq!(rule.code(), *code, "{rule:?}"));
 }
 
 #[test]
