@@ -368,8 +368,13 @@ mod tests {
         assert_eq!(missing(BoundHolder { called: false, ..UNSERVED }, 10 * MIN), Missing::Call);
         assert_eq!(missing(BoundHolder { same_bind: false, ..UNSERVED }, 10 * MIN), Missing::Bind);
         assert_eq!(missing(UNSERVED, MIN), Missing::Watch, "an old lock that has just been written");
-        let Intent::Wait { recheck, .. } = late(UNSERVED, MIN) else { panic!("not watched for long") };
-        assert_eq!(recheck, Some(59 * MIN + LockPolicy::default().expiry), "once it has been watched for as long");
+        let recheck = |bound, watched| match late(bound, watched) {
+            Intent::Wait { recheck, .. } => recheck,
+            other => panic!("{other:?}"),
+        };
+        let watched_for_long = 59 * MIN + LockPolicy::default().expiry;
+        assert_eq!(recheck(UNSERVED, MIN), Some(watched_for_long));
+        assert_eq!(recheck(BoundHolder { called: false, ..UNSERVED }, 10 * MIN), Some(60 * MIN + LOOK_AGAIN));
     }
 
     #[test]
@@ -399,6 +404,17 @@ mod tests {
     const LIVE: AgentLiveness = AgentLiveness::LiveSince(Duration::ZERO);
     fn held_by(name: &str) -> String {
         format!("{T0},ml,{name},uid-{name}")
+    }
+
+    #[test]
+    fn a_claim_is_written_with_its_pod_and_time() {
+        assert_eq!(claim().value(LockFormat::Uid), "2026-11-21T02:00:01.000000000Z,ml,me,uid-me");
+    }
+
+    #[test]
+    fn what_is_missing_has_words_of_its_own() {
+        let all = [Missing::Call, Missing::Bind, Missing::Watch].map(|missing| missing.to_string());
+        assert!(all.iter().all(|text| text.len() > 10) && all[0] != all[1] && all[1] != all[2], "{all:?}");
     }
 
     #[test]
