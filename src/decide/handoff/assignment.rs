@@ -291,6 +291,23 @@ mod tests {
     }
 
     #[test]
+    fn each_container_takes_mig_devices_of_its_profile() {
+        let mut inventory = inventory(2);
+        for (id, profile) in [("GPU-0", "3g.40gb"), ("GPU-1", "1g.10gb")] {
+            inventory.devices.get_mut(&DeviceId::parse(id).unwrap()).unwrap().mig_profile = Some(profile.into());
+        }
+        let small = container("small", ContainerKind::App, &[("nvidia.com/mig-1g.10gb", 1)]);
+        let large = container("large", ContainerKind::App, &[("nvidia.com/mig-3g.40gb", 1)]);
+        let mut pod = pod("b", vec![small, large]);
+        pod.assignment.device_allocated = Some(merged(&["GPU-0", "GPU-1"]).print().into());
+        let assignment = PodAssignment::read(&pod, &inventory).unwrap().unwrap();
+        assert_eq!(
+            (ids(&assignment, "small"), ids(&assignment, "large")),
+            (vec!["GPU-1".into()], vec!["GPU-0".into()])
+        );
+    }
+
+    #[test]
     fn a_share_by_memory_has_its_ratio_of_the_entry() {
         let share = [(key::GPU_CORE, 50), (key::GPU_MEMORY, 20 << 30)];
         let mut pod = pod("b", vec![container("m1", ContainerKind::App, &share)]);

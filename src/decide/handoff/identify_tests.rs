@@ -230,7 +230,17 @@ fn without_pod_resources_a_kubelet_that_starts_again_may_ask_for_either_containe
     restarted.may_repeat.insert(pair.pod.uid.clone());
     let refusal = restarted.gpu(&["GPU-0"]);
     assert_eq!(refused(&refusal).rule, AllocateRule::Ambiguous, "{refusal:?}");
+    let text = &refused(&refusal).text;
+    assert!(text.contains("(container a)") && text.contains("(container b)"), "{text}");
     assert_eq!(restarted.ledger.len(), 1, "the second container's GPU is not given to the first one");
+}
+
+#[test]
+fn a_kubelet_that_does_not_list_the_pod_under_admission_calls_for_the_lock_holder_once() {
+    let holder = one("holder", "GPU-0");
+    let mut node = TestNode::new(&[&holder]).lock(&holder).listed(&[]);
+    assert_eq!(served(&node.gpu(&["GPU-0"])).0, "holder");
+    assert_eq!(refused(&node.gpu(&["GPU-0"])).rule, AllocateRule::Unidentified, "it would be listed by now");
 }
 
 #[test]
