@@ -115,6 +115,24 @@ fn an_expired_holder_is_fenced_before_its_lock_is_taken_over() {
 }
 
 #[test]
+fn an_expired_holder_whose_lock_has_gone_unseen_is_not_fenced() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("late", ONE);
+    cluster.settle();
+    cluster.pod("next", ONE);
+    cluster.wait(290);
+    // Its node is back, and its daemon serves it; the scheduler's watch is behind.
+    let lock = cluster.locks.remove("n").unwrap();
+    cluster.wait(15);
+    assert_eq!((cluster.stats().fenced, cluster.fenced.len()), (1, 0), "{lock}");
+    cluster.tell_node("n");
+    cluster.wait(2);
+    assert_eq!((cluster.node_of("late"), cluster.node_of("next")), (Some("n"), Some("n")));
+    assert!(!cluster.notices.contains(&("late".into(), "ExpiredLockHolder")));
+}
+
+#[test]
 fn a_malformed_lock_is_an_unknown_holder_for_five_minutes() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 8);

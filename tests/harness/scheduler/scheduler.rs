@@ -473,7 +473,10 @@ impl TestScheduler {
                 self.report(EffectResult::PodRead { pod, result });
             }
             Effect::Fence { .. } if self.lost_fences > 0 => self.lost_fences -= 1,
+            Effect::Fence { node, lock: Some(lock), .. }
+                if self.locks.get(&*node).map(String::as_str) != Some(&*lock) => {}
             Effect::Fence { pod, .. } => {
+                self.notices.push((pod.key.name.to_string(), "ExpiredLockHolder"));
                 self.fenced.insert(pod.key.name.to_string());
                 self.change_pod(&pod.key.name.clone(), |facts| {
                     facts.handoff.deleting = Some(Deletion { at: facts.handoff.created, grace_seconds: 0 });

@@ -221,22 +221,31 @@ impl Binder {
                 (Some(pod), Some(true)) => {
                     let pod = pod.facts.handoff.pod.clone();
                     let why = "it runs without its devices: the kubelet did not call the node daemon for it";
-                    self.delete_holder(cx, node_id, pod, Duration::ZERO, why.to_owned());
+                    self.delete_holder(cx, node_id, pod, None, Duration::ZERO, why.to_owned());
                 }
             }
         }
     }
 
     pub(super) fn fence(&mut self, cx: &mut Context<'_>, node: NodeId, pod: PodRef, age: Duration) {
-        let Some(name) = cx.world.node(node).map(|node| node.name.clone()) else { return };
-        let seconds = age.as_secs();
+        let Some(of) = cx.world.node(node) else { return };
+        let (name, seconds) = (&of.name, age.as_secs());
         let why = format!("it holds the lock of node {name} for {seconds} s and its devices were never allocated");
-        self.delete_holder(cx, node, pod, age, why);
+        let lock = of.lock.read.raw().map(Into::into);
+        self.delete_holder(cx, node, pod, lock, age, why);
     }
 
     /// Not more than one pod for each node and expiry, and not more than [`MOST_DELETIONS`] a minute: what deletes more than that is no
     /// rule against accidents any more. Then nothing is deleted until [`SUSPENDED`] after the last one.
-    fn delete_holder(&mut self, cx: &mut Context<'_>, node: NodeId, pod: PodRef, age: Duration, why: String) {
+    fn delete_holder(
+        &mut self,
+        cx: &mut Context<'_>,
+        node: NodeId,
+        pod: PodRef,
+        lock: Option<Box<str>>,
+        age: Duration,
+        why: String,
+    ) {
         let now = cx.now.mono;
         cx.timers.set(now + REPEAT_AFTER, Timer::Node(node));
         let repeated = match self.locks.fenced.get(&pod.uid) {
@@ -257,14 +266,7 @@ impl Binder {
         }
         cx.stats.fenced += 1;
         self.locks.fenced.insert(pod.uid.clone(), now);
-        let message = format!("deleted: {why}");
-        cx.effects.push(Effect::Notice {
-            pod: pod.clone(),
-            warning: true,
-            reason: EventReason::ExpiredLockHolder,
-            message,
-        });
-        cx.effects.push(Effect::Fence { pod, node: name, age });
+        cx.effects.push(Effect::Fence { pod, node: name, lock, age, message: format!("deleted: {why}") });
     }
 
     /// Removes a lock value from a node; repeated until the result is known.
