@@ -123,7 +123,7 @@ async fn an_old_lock_that_names_a_running_pod_deletes_nothing() {
     forge(own).await;
     cluster.until_unlocked(SOON).await;
     alive().await;
-    assert!(cluster.scheduler.output().lines().all(|line| !line.contains("ExpiredLockHolder")));
+    assert!(cluster.scheduler.output().lines().all(|line| !line.contains("holder deleted")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -212,7 +212,7 @@ async fn a_daemon_that_cannot_unlock_says_so_and_the_next_pod_gets_the_node() {
     for name in ["first", "second", "third"] {
         cluster.until_running(name).await;
     }
-    assert!(cluster.scheduler.output().lines().all(|line| !line.contains("ExpiredLockHolder")));
+    assert!(cluster.scheduler.output().lines().all(|line| !line.contains("holder deleted")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
