@@ -236,7 +236,7 @@ fn without_pod_resources_a_kubelet_that_starts_again_may_ask_for_either_containe
 }
 
 #[test]
-fn a_kubelet_that_does_not_list_the_pod_under_admission_calls_for_the_lock_holder_once() {
+fn a_kubelet_that_lists_no_pod_under_admission_calls_for_the_lock_holder_once() {
     let holder = one("holder", "GPU-0");
     let mut node = TestNode::new(&[&holder]).lock(&holder).listed(&[]);
     assert_eq!(served(&node.gpu(&["GPU-0"])).0, "holder");
