@@ -422,7 +422,6 @@ impl System {
                 return Err("the API server did not answer".to_owned());
             }
         };
-        let late = self.is(Mutant::LedgerAfterAnswer);
         let machine_devices = self.machines[node].inventory.devices.clone();
         let mut unhealthy = None;
         let kubelets = self.is(Mutant::KubeletChooses);
@@ -485,22 +484,13 @@ impl System {
             return Err("the daemon was killed".to_owned());
         }
         let ledger = ledger.clone();
-        if !late && !self.save(node, &ledger) {
+        if !self.save(node, &ledger) {
             self.history.sometimes("the ledger cannot be written");
             if let Some(daemon) = &mut self.machines[node].daemon {
                 daemon.ledger = Some(before);
                 daemon.passed.insert(key.uid.clone());
             }
             return Err("the ledger cannot be written".to_owned());
-        }
-        if late {
-            // It is written some time after the answer: a daemon that is killed by then has forgotten.
-            if killed.is_some() {
-                self.kill_daemon(node);
-                self.after(Duration::from_secs(5), Happening::Mend(super::faults::Mend::Daemon(node)));
-                return Ok(answer);
-            }
-            self.save(node, &ledger);
         }
         let inventory = &self.machines[node].inventory;
         let pod = self.machines[node].daemon.as_ref().and_then(|daemon| daemon.pods.by_uid(&key.uid));

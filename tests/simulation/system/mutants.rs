@@ -35,7 +35,6 @@ mutants! {
     JobDeletesWithoutUid = "a controller deletes pods without their uid";
     FinalizerByWatch = "a controller lets a TYJob go by what its watch shows";
     LeaderGoneByWatch = "a controller takes a leader for lost by what its watch shows";
-    LedgerAfterAnswer = "the ledger is written after the answer";
     RebuildSkipped = "a lost ledger is not rebuilt";
     LiveReadsSkipped = "live reads are not made";
     NeverExpires = "entries of ended pods stay";
