@@ -38,6 +38,16 @@ fn deliver_until(gangs: &mut TestGangs, goes: impl Fn(&Effect) -> bool) {
     gangs.settle();
 }
 
+/// A gang of three: two members go while the locks of all are written. Its keys, for those that come after them.
+fn one_is_being_bound(policy: &str) -> (TestGangs, Vec<(String, String)>) {
+    let mut gangs = on_nodes(3);
+    let keys = gang("g", "3", &[("match-policy", policy)]);
+    (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.settle();
+    ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
+    (gangs, keys)
+}
+
 fn members_of(gangs: &TestGangs, name: &str) -> Option<u32> {
     let pod = &gangs.cluster.pods[&TestGangs::key(name)];
     pod.handoff.assignment.committed.map(|commit| commit.members)
@@ -45,12 +55,7 @@ fn members_of(gangs: &TestGangs, name: &str) -> Option<u32> {
 
 #[test]
 fn a_member_that_an_earlier_commit_is_binding_belongs_to_the_next_one_too() {
-    let mut gangs = on_nodes(3);
-    let keys = gang("g", "3", &[("match-policy", "waiting-and-running")]);
-    (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
-    gangs.settle();
-    // Two members go while their locks are written. The lock of the third one is on its way for long.
-    ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
+    let (mut gangs, keys) = one_is_being_bound("waiting-and-running");
     deliver_but(&mut gangs, "g-2");
     ["g-3", "g-4"].iter().for_each(|name| gangs.asks(name, ONE, &keys));
     gangs.settle();
@@ -67,11 +72,7 @@ fn a_member_that_an_earlier_commit_is_binding_belongs_to_the_next_one_too() {
 
 #[test]
 fn a_member_whose_binding_is_requested_stays_of_its_commit() {
-    let mut gangs = on_nodes(3);
-    let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
-    (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
-    gangs.settle();
-    ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
+    let (mut gangs, keys) = one_is_being_bound("only-waiting");
     deliver_until(&mut gangs, |effect| !matches!(effect, Effect::Bind { .. }));
     assert!(matches!(gangs.cluster.held.as_slice(), [Effect::Bind { .. }]), "{:?}", gangs.cluster.held);
     // The next two are satisfied together with it; a third one has no room.
@@ -89,11 +90,7 @@ fn a_member_whose_binding_is_requested_stays_of_its_commit() {
 
 #[test]
 fn a_commit_is_whole_with_the_members_that_it_took_over() {
-    let mut gangs = on_nodes(3);
-    let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
-    (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
-    gangs.settle();
-    ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
+    let (mut gangs, keys) = one_is_being_bound("only-waiting");
     deliver_but(&mut gangs, "g-2");
     ["g-3", "g-4", "g-5"].iter().for_each(|name| gangs.asks(name, ONE, &keys));
     gangs.settle();
@@ -132,11 +129,7 @@ fn a_commit_is_whole_when_its_last_member_is_bound_though_others_have_gone() {
 
 #[test]
 fn a_commit_that_is_cancelled_leaves_nothing_to_complete() {
-    let mut gangs = on_nodes(3);
-    let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
-    (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
-    gangs.settle();
-    ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
+    let (mut gangs, keys) = one_is_being_bound("only-waiting");
     deliver_but(&mut gangs, "g-2");
     gangs.cluster.now += Duration::from_secs(1);
     // The next two are satisfied with it, and wait for a volume.
