@@ -105,6 +105,17 @@ impl Executor {
         });
     }
 
+    /// The node has this lock now; `true` where none is asked for.
+    async fn has_lock(&self, node: &str, lock: Option<&str>) -> bool {
+        let Some(lock) = lock else { return true };
+        let read = self.locks.read(node).await;
+        let stands = read.as_ref().is_ok_and(|read| read.raw() == Some(lock));
+        if !stands {
+            tracing::info!(node, lock, ?read, "expired lock: its holder stays, the lock has gone or cannot be read");
+        }
+        stands
+    }
+
     async fn request(&self, effect: Effect) -> Option<EffectResult> {
         // A leader that loses its Lease stops writing before the Lease ends; reads do no harm.
         let may_write = self.leadership.leads(clock::mono());
@@ -234,19 +245,6 @@ impl Executor {
             }
             Effect::Notice { .. } | Effect::JobNotice { .. } | Effect::RateMix(_) => None,
         }
-    }
-}
-
-impl Executor {
-    /// The node has this lock now; `true` where none is asked for.
-    async fn has_lock(&self, node: &str, lock: Option<&str>) -> bool {
-        let Some(lock) = lock else { return true };
-        let read = self.locks.read(node).await;
-        let stands = read.as_ref().is_ok_and(|read| read.raw() == Some(lock));
-        if !stands {
-            tracing::info!(node, lock, ?read, "expired lock: its holder stays, the lock has gone or cannot be read");
-        }
-        stands
     }
 }
 
