@@ -20,6 +20,14 @@ pub const LIBRARY_DIRECTORIES: [&str; 9] = [
 
 const BINARY_DIRECTORIES: [&str; 3] = ["usr/bin", "bin", "usr/local/nvidia/bin"];
 
+/// Where a container has the libraries: the loaders of Fedora, RHEL and SUSE search the first by themselves, those of Debian and
+/// Ubuntu the second. The image of a pod is of another distribution than its node as often as not, and without a hook there is
+/// no `ldconfig` that would add a directory to the loader's cache.
+const IN_CONTAINERS: [&str; 2] = [
+    "/usr/lib64",
+    if cfg!(target_arch = "aarch64") { "/usr/lib/aarch64-linux-gnu" } else { "/usr/lib/x86_64-linux-gnu" },
+];
+
 /// Libraries that compute containers load; matched by the part before `.so`.
 const LIBRARIES: [&str; 15] = [
     "libcuda",
@@ -54,28 +62,30 @@ pub struct DriverFile {
 /// The driver's libraries and programs below `root`, by container path. A name found in several directories counts once,
 /// in the first. Links are followed as in the root's own system: absolute ones, as Debian's alternatives are, stay below it.
 pub fn files(root: &Tree) -> Vec<DriverFile> {
-    let mut found: BTreeMap<String, DriverFile> = BTreeMap::new();
-    let libraries = LIBRARY_DIRECTORIES.iter().map(|dir| (*dir, is_library as fn(&str) -> bool));
-    let binaries = BINARY_DIRECTORIES.iter().map(|dir| (*dir, is_binary as fn(&str) -> bool));
-    for (directory, wanted) in libraries.chain(binaries) {
-        for name in root.names(directory).unwrap_or_default().into_iter().filter(|name| wanted(name)) {
-            let Ok(resolved) = root.resolve_as_root(Path::new(directory).join(&name)) else { continue };
-            let host = root.root().join(resolved);
-            if host.is_file() {
-                let container = Path::new("/").join(in_container(directory)).join(&name);
-                found.entry(name).or_insert(DriverFile { host, container });
-            }
-        }
-    }
-    let mut files: Vec<DriverFile> = found.into_values().collect();
+    let libraries = named(root, &LIBRARY_DIRECTORIES, is_library).into_iter().flat_map(|(name, host)| {
+        IN_CONTAINERS.map(|directory| DriverFile { host: host.clone(), container: Path::new(directory).join(&name) })
+    });
+    let binaries = named(root, &BINARY_DIRECTORIES, is_binary)
+        .into_iter()
+        .map(|(name, host)| DriverFile { host, container: Path::new("/usr/bin").join(name) });
+    let mut files: Vec<DriverFile> = libraries.chain(binaries).collect();
     files.sort_by(|a, b| a.container.cmp(&b.container));
     files
 }
 
-/// The directory in a container for what lies in `directory` on the host: loaders do not search below `nvidia/current`, and
-/// there is no hook that would make them.
-fn in_container(directory: &str) -> &str {
-    directory.strip_suffix("/nvidia/current").unwrap_or(directory)
+/// Files with a wanted name: where each is, without links.
+fn named(root: &Tree, directories: &[&str], wanted: fn(&str) -> bool) -> BTreeMap<String, PathBuf> {
+    let mut found = BTreeMap::new();
+    for directory in directories {
+        for name in root.names(directory).unwrap_or_default().into_iter().filter(|name| wanted(name)) {
+            let Ok(resolved) = root.resolve_as_root(Path::new(directory).join(&name)) else { continue };
+            let host = root.root().join(resolved);
+            if host.is_file() {
+                found.entry(name).or_insert(host);
+            }
+        }
+    }
+    found
 }
 
 /// `libcuda.so.1` and `libcuda.so.570.133.20`, not the link for linking (`libcuda.so`).

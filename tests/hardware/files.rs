@@ -55,6 +55,30 @@ fn driver_libraries_are_listed_with_their_links_as_files_of_their_own() {
     assert!(files.is_sorted_by(|a, b| a.container < b.container));
 }
 
+/// An image is not of its node's distribution: a container of Debian does not search `/usr/lib64`, one of Fedora nothing else.
+#[test]
+fn driver_files_are_where_the_loader_and_the_shell_of_any_image_look() {
+    let bench = Bench::new(Shape::Single);
+    let root = bench.node.driver_root();
+    for directory in ["usr/lib/x86_64-linux-gnu", "usr/local/nvidia/lib64", "usr/local/nvidia/bin"] {
+        std::fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    for file in ["x86_64-linux-gnu/libnvidia-cfg.so.7", "../local/nvidia/lib64/libnvidia-opencl.so.7"] {
+        std::fs::write(root.join("usr/lib").join(file), "").unwrap();
+    }
+    std::fs::write(root.join("usr/local/nvidia/bin/nvidia-cuda-mps-control"), "").unwrap();
+    let files = driver::files(&Tree::open(&root).unwrap());
+    let places = |name: &str| {
+        let named = files.iter().filter(|file| file.container.ends_with(name));
+        named.map(|file| file.container.parent().unwrap().to_str().unwrap()).collect::<Vec<_>>()
+    };
+    let debian = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+    for library in ["libcuda.so.1", "libnvidia-cfg.so.7", "libnvidia-opencl.so.7"] {
+        assert_eq!(places(library), [debian.as_str(), "/usr/lib64"], "{library}");
+    }
+    assert_eq!((places("nvidia-cuda-mps-control"), places("nvidia-smi")), (vec!["/usr/bin"], vec!["/usr/bin"]));
+}
+
 #[test]
 fn driver_links_are_followed_as_in_the_drivers_own_system() {
     let bench = Bench::new(Shape::Single);
