@@ -36,7 +36,7 @@ use baton_decide::health::ServeOutcome;
 use baton_decide::shares::ShareOffer;
 use baton_hardware::driver::DriverFile;
 use baton_hardware::nic::PciFunction;
-use baton_hardware::{Bdf, EventSink, GpuEvent, GpuProvider, Machine, NicInfo, NvmlError, Roots, pci, rdma};
+use baton_hardware::{Bdf, EventSink, GpuEvent, GpuProvider, Machine, NicInfo, Roots, pci, rdma};
 use baton_runtime::clock;
 
 /// What the reconciler works with.
@@ -383,7 +383,7 @@ impl DeviceReconciler {
         let now = clock::now();
         match &scan.nvml {
             // Most such nodes have no GPU, and nothing has to be done.
-            Some(error @ NvmlError::NoLibrary { .. }) if !self.nvml_failed => {
+            Some(error) if error.is_absence() && !self.nvml_failed => {
                 tracing::warn!("there is no NVML library here: no GPU is served until there is one");
                 tracing::debug!("{error}");
             }
@@ -395,7 +395,7 @@ impl DeviceReconciler {
         }
         self.nvml_failed = scan.nvml.is_some();
         // Without a library there are no GPUs to wait for: such nodes are served, too.
-        let refusal = scan.nvml.as_ref().filter(|error| !matches!(error, NvmlError::NoLibrary { .. }));
+        let refusal = scan.nvml.as_ref().filter(|error| !error.is_absence());
         self.refusal = refusal.map(ToString::to_string);
         if scan.nvml.is_some() {
             machine.gpus = self.machine.gpus.clone();

@@ -146,6 +146,11 @@ impl NvmlError {
     pub fn is_fatal(&self) -> bool {
         matches!(self, Self::Exhausted(_))
     }
+
+    /// Whether there is no library anywhere. Most such nodes have no GPU.
+    pub fn is_absence(&self) -> bool {
+        matches!(self, Self::NoLibrary { tried } if tried.iter().all(|attempt| !attempt.there))
+    }
 }
 
 /// One path that was tried and what came of it.
@@ -155,6 +160,8 @@ pub struct LoadAttempt {
     pub path: PathBuf,
     /// The loader's message.
     pub error: String,
+    /// A library is there, and cannot be loaded.
+    pub there: bool,
 }
 
 fn list(tried: &[LoadAttempt]) -> String {
@@ -170,6 +177,12 @@ fn advice(tried: &[LoadAttempt]) -> String {
     }
     if let Some(found) = tried.iter().find(|a| foreign(a)) {
         return format!("{} is not a library of this machine's architecture", found.path.display());
+    }
+    if let Some(found) = tried.iter().find(|a| a.there) {
+        return format!(
+            "{} is there and cannot be loaded: a file that it needs is missing where this program runs, or the library is damaged",
+            found.path.display()
+        );
     }
     "install the NVIDIA driver on this node, or say where it is: --nvml-library <file>, or --driver-root <directory> \
      (/run/nvidia/driver with the driver container)"

@@ -175,6 +175,23 @@ fn without_a_library_every_path_tried_is_listed_with_what_to_do() {
     assert!(matches!(error, NvmlError::NoLibrary { tried } if tried.len() == candidates.len()));
 }
 
+#[test]
+fn a_library_that_cannot_be_loaded_is_not_taken_for_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let library = directory.path().join("libnvidia-ml.so.1");
+    let options = NvmlOptions { library: Some(library.clone()), ..NvmlOptions::default() };
+    let absent = provider(options.clone()).scan().unwrap_err();
+    assert!(absent.is_absence() && absent.to_string().contains("install the NVIDIA driver"), "{absent}");
+    // Too short for an ELF file, as a download that broke off, and one that is none of ours.
+    for contents in [&b"\x7fELF"[..], &std::fs::read("/proc/self/exe").unwrap()] {
+        std::fs::write(&library, contents).unwrap();
+        let error = provider(options.clone()).scan().unwrap_err();
+        println!("{error}");
+        assert!(!error.is_absence(), "{error}");
+        assert!(error.to_string().contains("is there and cannot be loaded"), "{error}");
+    }
+}
+
 fn real_library_is_present() -> bool {
     ["/usr/lib64", "/usr/lib/x86_64-linux-gnu"]
         .iter()

@@ -68,10 +68,13 @@ pub(super) fn open(options: &NvmlOptions) -> Result<(Nvml, PathBuf), NvmlError> 
         match Nvml::builder().lib_path(path.as_os_str()).init() {
             Ok(nvml) => return Ok((nvml, path)),
             Err(Wrapped::LibloadingError(error)) => {
-                tried.push(LoadAttempt { error: loader_words(&error, &path), path });
+                let error = loader_words(&error, &path);
+                // The loader searches for a bare name; it names the file that is missing, which may be another one.
+                let there = if path.is_absolute() { path.exists() } else { !error.starts_with("cannot open") };
+                tried.push(LoadAttempt { path, error, there });
             }
             // A library without nvmlInit_v2 is some other library.
-            Err(Wrapped::FailedToLoadSymbol(error)) => tried.push(LoadAttempt { path, error }),
+            Err(Wrapped::FailedToLoadSymbol(error)) => tried.push(LoadAttempt { path, error, there: true }),
             Err(error) => return Err(refusal(&error, &path)),
         }
     }

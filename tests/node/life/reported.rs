@@ -366,6 +366,36 @@ async fn it_is_ready_with_a_device_or_when_there_is_none_for_certain() {
     }
 }
 
+/// As where the image lacks a library that NVML needs: the machine has GPUs, and the daemon cannot see them.
+#[tokio::test]
+async fn a_library_that_cannot_be_loaded_is_said_and_waited_for() {
+    let mut node = TestNode::new(NodeSpec::new("broken").shaped(Shape::Pairs));
+    let library = node.machine.nvml_library().with_file_name("broken.so");
+    std::fs::write(&library, "no library").unwrap();
+    std::fs::remove_dir_all(node.machine.sysfs_root().join("class")).unwrap();
+    let address = free_port();
+    node.options.ports.listen = Some(address);
+    node.options.paths.nvml_library = Some(library.clone());
+    node.options.fail_on_init_error = false;
+    node.options.periods.nvml_retry = std::time::Duration::from_millis(100);
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    let begin = baton::runtime::clock::mono();
+    let mut said = String::new();
+    while !said.contains("cannot be loaded") {
+        assert!(
+            !said.contains("200 OK") && baton::runtime::clock::mono() - begin < super::test_node::PATIENCE,
+            "{said}"
+        );
+        tokio::task::yield_now().await;
+        said = get(address, "/readyz").await;
+    }
+    std::fs::remove_file(&library).unwrap();
+    std::os::unix::fs::symlink(node.machine.nvml_library(), &library).unwrap();
+    node.until(NVIDIA_GPU, 4).await;
+    daemon.stop().await;
+}
+
 pub fn free_port() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
