@@ -1,5 +1,5 @@
 // What a process gets of a GPU by the driver's own calls, for .ci/real-node; it needs no CUDA headers.
-//   cuda devices | alloc MIB | spin SECONDS | fault
+//   cuda devices | alloc MIB | spin SECONDS BLOCKS | fault
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,11 +32,11 @@ static const char kernels[] =
     "ld.param.u64 %n, [rounds];\nmov.u64 %i, 0;\nmov.f32 %f, 0f3F800000;\nNEXT:\nfma.rn.f32 %f, %f, %f, %f;\nadd.u64 %i, %i, 1;\n"
     "setp.lt.u64 %p, %i, %n;\n@%p bra NEXT;\nsetp.eq.f32 %p, %f, 0f3F800000;\n@%p trap;\nret;\n}\n"
     ".visible .entry fault(.param .u64 rounds) {\n.reg .u64 %a;\nmov.u64 %a, 16;\nst.global.u64 [%a], %a;\nret;\n}\n";
-static void launch(void *function) {
+static void launch(void *function, long blocks) { // the same work, in few long blocks or in many short ones
   typedef int kernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
-  long rounds = 500000;
+  long rounds = 500000000 / blocks;
   void *arguments[] = {&rounds};
-  int result = ((kernel *)dlsym(driver, "cuLaunchKernel"))(function, 1056, 1, 1, 256, 1, 1, 0, 0, arguments, 0);
+  int result = ((kernel *)dlsym(driver, "cuLaunchKernel"))(function, blocks, 1, 1, 256, 1, 1, 0, 0, arguments, 0);
   if (result) printf("cuLaunchKernel: %d\n", result), exit(2);
   ok("cuCtxSynchronize", 0, 0, 0);
 }
@@ -58,6 +58,14 @@ int main(int count, char **words) {
     printf("%s GPU-%02x%02x%02x%02x\n", name, id[0], id[1], id[2], id[3]);
   }
   printf("devices: %d\n", devices);
+  void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW), *handle;
+  unsigned long long memory[3]; // all, free, used
+  if (!library) return printf("%s\n", dlerror()), 4;
+  int (*start)(void) = (int (*)(void))dlsym(library, "nvmlInit_v2");
+  int (*get)(unsigned, void *) = (int (*)(unsigned, void *))dlsym(library, "nvmlDeviceGetHandleByIndex_v2");
+  int (*has)(void *, void *) = (int (*)(void *, void *))dlsym(library, "nvmlDeviceGetMemoryInfo");
+  if (start() || get(0, &handle) || has(handle, memory)) return printf("NVML fails\n"), 2;
+  printf("NVML: %llu MiB\n", memory[0] >> 20);
   if (!strcmp(what, "devices")) return 0;
   ok("cuDeviceGet", &device, 0, 0);
   ok("cuDevicePrimaryCtxRetain", &context, (void *)(long)device, 0);
@@ -71,9 +79,10 @@ int main(int count, char **words) {
   }
   ok("cuModuleLoadData", &module, (void *)kernels, 0);
   ok("cuModuleGetFunction", &function, module, (void *)what);
-  launch(function); // the first one also has the module loaded
-  double start = now(), end = start + (count > 2 ? atof(words[2]) : 0);
+  long blocks = count > 3 ? atol(words[3]) : 1;
+  launch(function, blocks); // the first one also has the module loaded
+  double begin = now(), end = begin + (count > 2 ? atof(words[2]) : 0);
   int done = 0;
-  for (; now() < end; done++) launch(function);
-  return printf("kernels: %.1f a second\n", done / (now() - start)), 0;
+  for (; now() < end; done++) launch(function, blocks);
+  return printf("kernels: %.1f a second\n", done / (now() - begin)), 0;
 }
