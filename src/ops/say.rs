@@ -24,6 +24,11 @@ pub fn remark(line: impl Display) {
     let _ = writeln!(stderr(), "{line}");
 }
 
+/// `1 GPU`, `8 GPUs`.
+pub fn amount(count: usize, of: &str) -> String {
+    format!("{count} {of}{}", if count == 1 { "" } else { "s" })
+}
+
 /// A command line that cannot be used. Ends the process with exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]

@@ -49,7 +49,7 @@ async fn a_sound_cluster_passes_and_a_device_of_two_pods_is_named_with_exit_code
     // tests/hostile is about the policies that this server lacks.
     let (note, verdict) = said.split_once('\n').unwrap();
     assert!(note.starts_with("note: no admission policy"), "{note}");
-    assert_eq!(verdict, "1 nodes, 1 Device objects, 1 pods: everything holds\n");
+    assert_eq!(verdict, "1 node, 1 Device object, 1 pod: everything holds\n");
 
     pods.create(&PostParams::default(), &pod("two")).await.unwrap();
     let (code, said) = audit(&server, &[]).await;

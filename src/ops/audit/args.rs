@@ -12,7 +12,7 @@ use super::read::{self, AuditReport, AuditRules, OtherScheduler};
 use crate::admission::InstalledPolicies;
 use crate::config::print_yaml;
 use crate::live::Access;
-use crate::say::say;
+use crate::say::{amount, say};
 use crate::values;
 use baton_contract::key;
 
@@ -123,6 +123,7 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Audi
         1 => "1 thing does not hold".to_owned(),
         count => format!("{count} things do not hold"),
     };
-    writeln!(text, "{nodes} nodes, {devices} Device objects, {pods} pods: {outcome}")?;
+    let counts = [(nodes, "node"), (devices, "Device object"), (pods, "pod")].map(|(count, of)| amount(*count, of));
+    writeln!(text, "{}: {outcome}", counts.join(", "))?;
     Ok(text)
 }

@@ -18,6 +18,7 @@ use super::pods::Needs;
 use super::process::Daemon;
 use super::timeline::{StoryLine, StoryStep};
 use crate::manifests::{Values, files};
+use crate::say::amount;
 use crate::ui::UiArgs;
 use baton_cluster::client::connect;
 use baton_contract::inventory::Device;
@@ -193,7 +194,11 @@ impl DemoCluster {
                 let offered =
                     of(key::NVIDIA_GPU) == gpus && of(key::RDMA) == nics * 100 && of(key::GPU_CORE) == gpus * 100;
                 if gpus + nics > 0 && offered && ready.insert(name.clone()) {
-                    self.say(progress, &name, &format!("ready: {gpus} GPUs and {nics} NICs registered and published"));
+                    self.say(
+                        progress,
+                        &name,
+                        &format!("ready: {} and {} registered and published", amount(gpus, "GPU"), amount(nics, "NIC")),
+                    );
                 }
             }
             if ready.len() == self.nodes.len() {

@@ -9,6 +9,7 @@ use super::machine::MachineView;
 use super::report::Finding;
 use super::state::writable;
 use crate::config::read_yaml_value;
+use crate::say::amount;
 use baton_agent::AgentOptions;
 use baton_agent::cdi::{SpecState, states};
 use baton_contract::{DeviceId, DeviceType};
@@ -41,7 +42,9 @@ fn own(path: &Path, states: SpecState, agent_runs: Option<bool>) -> Finding {
     let shown = path.display();
     let runs = agent_runs == Some(true);
     match states {
-        SpecState::Current(devices) => Finding::ok("cdi-spec", format!("{shown} is current: {devices} devices")),
+        SpecState::Current(devices) => {
+            Finding::ok("cdi-spec", format!("{shown} is current: {}", amount(devices, "device")))
+        }
         SpecState::Absent(0) => {
             Finding::ok("cdi-spec", format!("{shown} is not needed: the machine has no such device"))
         }
@@ -56,7 +59,7 @@ fn own(path: &Path, states: SpecState, agent_runs: Option<bool>) -> Finding {
             } else {
                 "the daemon writes it when it starts"
             };
-            Finding::bad(runs, "cdi-spec", format!("{shown} is not there, {devices} devices need it"), advice)
+            Finding::bad(runs, "cdi-spec", format!("{shown} is not there, for {}", amount(devices, "device")), advice)
         }
         SpecState::Unusable(why) => {
             let advice = "container runtimes refuse the file, and every container with such a device: delete it and restart the daemon, which writes it again";
@@ -94,7 +97,7 @@ fn foreign(options: &AgentOptions, seen: &MachineView) -> Finding {
     if missing.is_empty() {
         return Finding::ok(
             "cdi-spec",
-            format!("{} names all {} GPUs of this machine", files.join(", "), wanted.len()),
+            format!("{} names this machine's {}", files.join(", "), amount(wanted.len(), "GPU")),
         );
     }
     Finding::fail("cdi-spec", format!("{} lacks {kind}={}", files.join(", "), missing.join(", ")), advice)

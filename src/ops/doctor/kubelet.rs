@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::fs::Access;
 
 use super::report::Finding;
+use crate::say::amount;
 use baton_agent::AgentOptions;
 use baton_agent::handoff::PodResourcesClient;
 use baton_agent::kubelet::directory::KUBELET_SOCKET;
@@ -90,7 +91,7 @@ async fn pod_resources(options: &AgentOptions) -> Finding {
     let shown = socket.display();
     match PodResourcesClient::new(socket).list(clock::mono() + PATIENCE).await {
         PodResources::Listed(listing) => {
-            Finding::ok("pod-resources", format!("{shown} lists {} pods", listing.pods.len()))
+            Finding::ok("pod-resources", format!("{shown} lists {}", amount(listing.pods.len(), "pod")))
         }
         PodResources::Throttled => {
             let advice = "a process on this node calls it more than 100 times a second; the daemon calls again within its budget, pods start later";

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::report::Finding;
+use crate::say::amount;
 use baton_agent::answer::DeviceTable;
 use baton_agent::devices::{self, NodeDevice};
 use baton_agent::nic_reads::NicReads;
@@ -97,10 +98,10 @@ fn library(options: &AgentOptions, scan: &MachineScan, nvml: &NvmlProvider) -> F
     let place = nvml.library().or_else(|| candidates(&daemon::nvml_options(options)).into_iter().next());
     let place = place.map(|path| path.display().to_string()).unwrap_or_default();
     let found = format!(
-        "{place}: NVML {}, driver {}, {} GPUs",
+        "{place}: NVML {}, driver {}, {}",
         gpus.nvml_version,
         gpus.driver_version,
-        gpus.gpus.len() + gpus.faults.len()
+        amount(gpus.gpus.len() + gpus.faults.len(), "GPU")
     );
     Finding::ok("nvml", found)
 }
@@ -138,7 +139,10 @@ fn nodes(options: &AgentOptions, seen: &MachineView) -> Option<Finding> {
     // CUDA needs both; the others serve profilers and displays.
     let control: Vec<&str> = ["nvidiactl", "nvidia-uvm"].into_iter().filter(|name| !has(name)).collect();
     if without.is_empty() && control.is_empty() {
-        return Some(Finding::ok("device-nodes", format!("{} GPUs and the control nodes below {root}", gpus.len())));
+        return Some(Finding::ok(
+            "device-nodes",
+            format!("{} and the control nodes below {root}", amount(gpus.len(), "GPU")),
+        ));
     }
     let mut missing: Vec<String> = without.iter().map(|id| format!("the node of {id}")).collect();
     missing.extend(control.iter().map(|name| (*name).to_owned()));

@@ -8,6 +8,7 @@ use super::machine::MachineView;
 use super::objects::{FoundObject, InspectedCluster};
 use super::report::Finding;
 use crate::get::{AgentRow, agent_row};
+use crate::say::amount;
 use baton_agent::AgentOptions;
 use baton_agent::inventory::device_infos;
 use baton_agent::offer::{InUse, Unseen, offers};
@@ -87,7 +88,7 @@ fn inventory(options: &AgentOptions, seen: &MachineView, device: Option<&Device>
         let advice = "they take no new pods until they are healthy; the reason says what to do";
         return Finding::warn("device-object", format!("{name}: {}", sick.join("; ")), advice);
     }
-    Finding::ok("device-object", format!("{name} names the {} devices of this machine, all healthy", listed.len()))
+    Finding::ok("device-object", format!("{name} names this machine's {}, all healthy", amount(listed.len(), "device")))
 }
 
 fn sickness(device: &baton_contract::inventory::DeviceInfo) -> String {
