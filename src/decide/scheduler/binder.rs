@@ -8,11 +8,12 @@
 //! ```
 
 mod attempt;
+mod deletions;
 mod lock_queue;
 mod locks;
 mod requests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use super::timers::Timer;
 
 pub use attempt::{BindAttempt, BindStage, Cancel};
 use attempt::{Requested, Turn};
+use deletions::Deletions;
 
 /// Bind attempts, the lock queues of nodes, and the locks that are released.
 #[derive(Debug, Clone, Default)]
@@ -91,11 +93,6 @@ enum Outlook {
     Standing(Missing),
 }
 
-/// Holders deleted within a minute before the fence is suspended.
-const MOST_DELETIONS: usize = 10;
-/// How long it is suspended after the last deletion.
-const SUSPENDED: Duration = Duration::from_secs(600);
-
 /// What is known about lock values.
 #[derive(Debug, Clone, Default)]
 struct Locks {
@@ -111,35 +108,10 @@ struct Locks {
     fenced: BTreeMap<PodUid, Duration>,
     /// Pods that run without their devices, their nodes, and from when on they may be deleted. Their locks may have gone meanwhile.
     unserved: BTreeMap<PodUid, (NodeId, Duration)>,
-    /// On which nodes and when holders were deleted, in order of time.
-    deletions: VecDeque<(NodeId, Duration)>,
-    /// When it was said last that the fence is suspended.
-    suspended_reported: Option<Duration>,
+    deletions: Deletions,
 }
 
 impl Locks {
-    /// So many holders were deleted at once that it is no rule against accidents any more.
-    fn is_suspended(&self, now: Duration) -> bool {
-        let minute = Duration::from_secs(60);
-        let mut burst = self.deletions.iter().zip(self.deletions.iter().skip(MOST_DELETIONS - 1));
-        burst.any(|((_, first), (_, last))| *last < *first + minute)
-            && self.deletions.back().is_some_and(|(_, last)| now < *last + SUSPENDED)
-    }
-
-    /// Notes one more deletion of a holder, if it may be.
-    fn may_delete(&mut self, node: NodeId, now: Duration, expiry: Duration) -> bool {
-        let kept = expiry.max(SUSPENDED) + Duration::from_secs(60);
-        while self.deletions.front().is_some_and(|(_, at)| now >= *at + kept) {
-            self.deletions.pop_front();
-        }
-        let here = self.deletions.iter().any(|(on, at)| *on == node && now < *at + expiry);
-        if here || self.is_suspended(now) {
-            return false;
-        }
-        self.deletions.push_back((node, now));
-        true
-    }
-
     /// Drops what only holds while this process leads.
     fn clear(&mut self) {
         self.releases.clear();

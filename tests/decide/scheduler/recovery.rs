@@ -133,6 +133,22 @@ fn an_expired_holder_whose_lock_has_gone_unseen_is_not_fenced() {
 }
 
 #[test]
+fn eleven_holders_that_expire_at_once_are_no_accident_and_the_last_one_stays() {
+    let mut cluster = TestScheduler::new();
+    for n in 0..11 {
+        cluster.node(&format!("n-{n:02}"), 1);
+        cluster.pod(&format!("stuck-{n:02}"), ONE);
+    }
+    cluster.wait(330);
+    assert_eq!((cluster.stats().fenced, cluster.fenced.len()), (10, 10));
+    let said = cluster.notices.iter().filter(|(_, reason)| *reason == "FenceSuspended").count();
+    assert_eq!(said, 1, "{:?}", cluster.notices);
+    // Ten minutes after the last one it is one of many, and no burst.
+    cluster.wait(620);
+    assert_eq!(cluster.stats().fenced, 11);
+}
+
+#[test]
 fn a_malformed_lock_is_an_unknown_holder_for_five_minutes() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 8);

@@ -13,7 +13,8 @@ use crate::scheduler::timers::Timer;
 use crate::world::{Node, NodeId, Place, Pod, PodId};
 use baton_contract::{EventReason, LockRead, PodKey, PodRef, PodUid};
 
-use super::{Binder, MOST_DELETIONS, SUSPENDED};
+use super::Binder;
+use super::deletions::MOST;
 
 /// The read or the deletion of a holder is repeated after this time.
 const REPEAT_AFTER: Duration = Duration::from_secs(10);
@@ -235,8 +236,7 @@ impl Binder {
         self.delete_holder(cx, node, pod, lock, age, why);
     }
 
-    /// Not more than one pod for each node and expiry, and not more than [`MOST_DELETIONS`] a minute: what deletes more than that is no
-    /// rule against accidents any more. Then nothing is deleted until [`SUSPENDED`] after the last one.
+    /// Deletes a live pod, if no more than a few were. A deletion is repeated until the watch shows it.
     fn delete_holder(
         &mut self,
         cx: &mut Context<'_>,
@@ -253,12 +253,10 @@ impl Binder {
             repeated => repeated.is_some(),
         };
         let Some(name) = cx.world.node(node).map(|node| node.name.clone()) else { return };
-        if !repeated && !self.locks.may_delete(node, now, cx.config.lock_policy.expiry) {
-            let suspended = self.locks.is_suspended(now);
-            if suspended && self.locks.suspended_reported.is_none_or(|at| now >= at + SUSPENDED) {
-                self.locks.suspended_reported = Some(now);
+        if !repeated && !self.locks.deletions.allow(node, now, cx.config.lock_policy.expiry) {
+            if self.locks.deletions.say_suspended(now) {
                 let message = format!(
-                    "not deleted, although {why}: {MOST_DELETIONS} pods were deleted within a minute; see `baton get locks`"
+                    "not deleted, although {why}: {MOST} pods were deleted within a minute; see `baton get locks`"
                 );
                 cx.effects.push(Effect::Notice { pod, warning: true, reason: EventReason::FenceSuspended, message });
             }
