@@ -6,7 +6,7 @@ use baton::contract::{DeviceId, DeviceType, PodKey, PodRef, Quantity, key};
 
 use baton::decide::lock::{ExpiredHolder, LockPolicy};
 use baton::decide::pod::PodContainer;
-use baton::decide::scheduler::Config;
+use baton::decide::scheduler::{Config, Scheduler};
 use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::world::{PodFacts, WorldEvent};
 
@@ -42,10 +42,14 @@ fn how_long_each_pod_waited_for_the_lock_is_reported_once() {
     cluster.wait(7);
     cluster.agent_releases("n");
     assert_eq!(cluster.holder("n"), Some("second"));
-    let mut waits: Vec<u64> = cluster.scheduler.take_lock_waits().iter().map(std::time::Duration::as_secs).collect();
-    waits.sort_unstable();
-    assert_eq!(waits, [0, 7]);
-    assert!(cluster.scheduler.take_lock_waits().is_empty());
+    // A lost Lease takes none of them away.
+    cluster.step_down();
+    for take in [Scheduler::take_lock_waits, Scheduler::take_pod_waits] {
+        let mut waits: Vec<u64> = take(&mut cluster.scheduler).iter().map(std::time::Duration::as_secs).collect();
+        waits.sort_unstable();
+        assert_eq!(waits, [0, 7]);
+        assert!(take(&mut cluster.scheduler).is_empty());
+    }
 }
 
 #[test]

@@ -143,6 +143,11 @@ fn eleven_holders_that_expire_at_once_are_no_accident_and_the_last_one_stays() {
     assert_eq!((cluster.stats().fenced, cluster.fenced.len()), (10, 10));
     let said = cluster.notices.iter().filter(|(_, reason)| *reason == "FenceSuspended").count();
     assert_eq!(said, 1, "{:?}", cluster.notices);
+    // A Lease that is lost and regained is no reason for more.
+    cluster.step_down();
+    cluster.lead();
+    cluster.wait(60);
+    assert_eq!(cluster.stats().fenced, 10);
     // Ten minutes after the last one it is one of many, and no burst.
     cluster.wait(620);
     assert_eq!(cluster.stats().fenced, 11);
@@ -194,6 +199,22 @@ fn a_leader_that_lost_and_regained_its_lease_goes_on_with_pods_that_were_in_flig
     cluster.agent_releases("n");
     cluster.settle();
     assert_eq!(cluster.node_of("b"), Some("n"));
+}
+
+#[test]
+fn the_removal_of_a_lock_that_a_lost_lease_broke_off_is_requested_again() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.hold = true;
+    cluster.set_lock("n", &format!("{T},ml,ghost,uid-ghost"));
+    cluster.settle();
+    assert_eq!(cluster.held.len(), 1, "the removal");
+    cluster.held.clear();
+    cluster.hold = false;
+    cluster.step_down();
+    cluster.lead();
+    cluster.settle();
+    assert_eq!(cluster.locks.get("n"), None);
 }
 
 #[test]
