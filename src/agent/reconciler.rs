@@ -381,22 +381,22 @@ impl DeviceReconciler {
         }
         let mut machine = scan.machine?;
         let now = clock::now();
-        match &scan.nvml {
+        // Without a library there are no GPUs to wait for: such nodes are served, too.
+        let refusal = scan.nvml.as_ref().filter(|error| !error.is_absence()).map(ToString::to_string);
+        match (&scan.nvml, &refusal) {
             // Most such nodes have no GPU, and nothing has to be done.
-            Some(error) if error.is_absence() && !self.nvml_failed => {
+            (Some(error), None) if !self.nvml_failed => {
                 tracing::warn!("there is no NVML library here: no GPU is served until there is one");
                 tracing::debug!("{error}");
             }
-            Some(error) if !self.nvml_failed => {
+            (_, Some(error)) if self.refusal.is_none() => {
                 tracing::error!("NVML cannot be used, GPUs are out of service until it can: {error}");
             }
-            None if self.nvml_failed => tracing::info!("NVML can be used again"),
+            (None, _) if self.nvml_failed => tracing::info!("NVML can be used again"),
             _ => {}
         }
         self.nvml_failed = scan.nvml.is_some();
-        // Without a library there are no GPUs to wait for: such nodes are served, too.
-        let refusal = scan.nvml.as_ref().filter(|error| !error.is_absence());
-        self.refusal = refusal.map(ToString::to_string);
+        self.refusal = refusal;
         if scan.nvml.is_some() {
             machine.gpus = self.machine.gpus.clone();
         }

@@ -21,8 +21,8 @@ pub const LIBRARY_DIRECTORIES: [&str; 9] = [
 const BINARY_DIRECTORIES: [&str; 3] = ["usr/bin", "bin", "usr/local/nvidia/bin"];
 
 /// Where a container has the libraries: the loaders of Fedora, RHEL and SUSE search the first by themselves, those of Debian and
-/// Ubuntu the second. The image of a pod is of another distribution than its node as often as not, and without a hook there is
-/// no `ldconfig` that would add a directory to the loader's cache.
+/// Ubuntu the second. The image of a pod is often of another distribution than its node, and without a hook there is no `ldconfig`
+/// that would add a directory to the loader's cache.
 const IN_CONTAINERS: [&str; 2] = [
     "/usr/lib64",
     if cfg!(target_arch = "aarch64") { "/usr/lib/aarch64-linux-gnu" } else { "/usr/lib/x86_64-linux-gnu" },
@@ -73,19 +73,25 @@ pub fn files(root: &Tree) -> Vec<DriverFile> {
     files
 }
 
-/// Files with a wanted name: where each is, without links.
+/// Files with a wanted name: where each is, without links. An empty one counts only where there is no other.
 fn named(root: &Tree, directories: &[&str], wanted: fn(&str) -> bool) -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
     for directory in directories {
         for name in root.names(directory).unwrap_or_default().into_iter().filter(|name| wanted(name)) {
             let Ok(resolved) = root.resolve_as_root(Path::new(directory).join(&name)) else { continue };
             let host = root.root().join(resolved);
-            if host.is_file() {
-                found.entry(name).or_insert(host);
+            let better = |first: &PathBuf| holds_something(&host) && !holds_something(first);
+            if host.is_file() && found.get(&name).is_none_or(better) {
+                found.insert(name, host);
             }
         }
     }
     found
+}
+
+/// A file that is not empty. Container runtimes make empty ones, or directories, where a mount has no place or no source.
+pub(crate) fn holds_something(path: &Path) -> bool {
+    path.metadata().is_ok_and(|file| file.is_file() && file.len() > 0)
 }
 
 /// `libcuda.so.1` and `libcuda.so.570.133.20`, not the link for linking (`libcuda.so`).

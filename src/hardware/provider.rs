@@ -180,7 +180,7 @@ fn advice(tried: &[LoadAttempt]) -> String {
     }
     if let Some(found) = tried.iter().find(|a| a.there) {
         return format!(
-            "{} is there and cannot be loaded: a file that it needs is missing where this program runs, or the library is damaged",
+            "{} is there and cannot be loaded: a file that it needs is missing where this program runs, or it is damaged or another library",
             found.path.display()
         );
     }

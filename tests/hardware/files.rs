@@ -57,16 +57,18 @@ fn driver_libraries_are_listed_with_their_links_as_files_of_their_own() {
 
 /// An image is not of its node's distribution: a container of Debian does not search `/usr/lib64`, one of Fedora nothing else.
 #[test]
-fn driver_files_are_where_the_loader_and_the_shell_of_any_image_look() {
+fn driver_files_are_where_loaders_of_both_families_of_images_look() {
     let bench = Bench::new(Shape::Single);
     let root = bench.node.driver_root();
     for directory in ["usr/lib/x86_64-linux-gnu", "usr/local/nvidia/lib64", "usr/local/nvidia/bin"] {
         std::fs::create_dir_all(root.join(directory)).unwrap();
     }
     for file in ["x86_64-linux-gnu/libnvidia-cfg.so.7", "../local/nvidia/lib64/libnvidia-opencl.so.7"] {
-        std::fs::write(root.join("usr/lib").join(file), "").unwrap();
+        std::fs::write(root.join("usr/lib").join(file), "7").unwrap();
     }
-    std::fs::write(root.join("usr/local/nvidia/bin/nvidia-cuda-mps-control"), "").unwrap();
+    std::fs::write(root.join("usr/local/nvidia/bin/nvidia-cuda-mps-control"), "7").unwrap();
+    // An empty file is the place of a mount, and hides no library in a later directory.
+    std::fs::write(root.join("usr/lib64/libnvidia-opencl.so.7"), "").unwrap();
     let files = driver::files(&Tree::open(&root).unwrap());
     let places = |name: &str| {
         let named = files.iter().filter(|file| file.container.ends_with(name));
@@ -76,6 +78,8 @@ fn driver_files_are_where_the_loader_and_the_shell_of_any_image_look() {
     for library in ["libcuda.so.1", "libnvidia-cfg.so.7", "libnvidia-opencl.so.7"] {
         assert_eq!(places(library), [debian.as_str(), "/usr/lib64"], "{library}");
     }
+    let hosts = files.iter().filter(|file| file.container.ends_with("libnvidia-opencl.so.7")).map(|file| &file.host);
+    assert!(hosts.clone().all(|host| host.ends_with("usr/local/nvidia/lib64/libnvidia-opencl.so.7")), "{hosts:?}");
     assert_eq!((places("nvidia-cuda-mps-control"), places("nvidia-smi")), (vec!["/usr/bin"], vec!["/usr/bin"]));
 }
 
@@ -89,7 +93,7 @@ fn driver_links_are_followed_as_in_the_drivers_own_system() {
         std::fs::create_dir_all(at(directory)).unwrap();
     }
     for name in ["libnvidia-opencl.so.99", "libnvidia-gpucomp.so.570.1"] {
-        std::fs::write(at("usr/lib/x86_64-linux-gnu/nvidia/current").join(name), "").unwrap();
+        std::fs::write(at("usr/lib/x86_64-linux-gnu/nvidia/current").join(name), "9").unwrap();
     }
     symlink("/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-opencl.so.99", at("etc/alternatives/opencl")).unwrap();
     symlink("/etc/alternatives/opencl", at("usr/lib/x86_64-linux-gnu/libnvidia-opencl.so.99")).unwrap();

@@ -165,8 +165,13 @@ fn without_a_library_every_path_tried_is_listed_with_what_to_do() {
     if real_library_is_present() {
         return skipped("this machine has an NVML library");
     }
+    // Places and no libraries: what a container runtime makes where a mount has no source or no place.
+    std::fs::create_dir_all(directory.path().join("usr/lib64/libnvidia-ml.so.1")).unwrap();
+    std::fs::create_dir_all(directory.path().join("lib64")).unwrap();
+    std::fs::write(directory.path().join("lib64/libnvidia-ml.so.1"), "").unwrap();
     let error = provider(options).scan().unwrap_err();
     println!("{error}");
+    assert!(error.is_absence());
     let text = error.to_string();
     for path in &candidates {
         assert!(text.contains(&format!("\n  {}: ", path.display())), "{} is not in: {text}", path.display());
@@ -182,14 +187,24 @@ fn a_library_that_cannot_be_loaded_is_not_taken_for_none() {
     let options = NvmlOptions { library: Some(library.clone()), ..NvmlOptions::default() };
     let absent = provider(options.clone()).scan().unwrap_err();
     assert!(absent.is_absence() && absent.to_string().contains("install the NVIDIA driver"), "{absent}");
-    // Too short for an ELF file, as a download that broke off, and one that is none of ours.
-    for contents in [&b"\x7fELF"[..], &std::fs::read("/proc/self/exe").unwrap()] {
+    // A download that broke off, a program, and a library that needs a file which this machine lacks.
+    let needy = needy(&Bench::new(Shape::Single));
+    for contents in [b"\x7fELF".to_vec(), std::fs::read("/proc/self/exe").unwrap(), needy] {
         std::fs::write(&library, contents).unwrap();
         let error = provider(options.clone()).scan().unwrap_err();
         println!("{error}");
         assert!(!error.is_absence(), "{error}");
         assert!(error.to_string().contains("is there and cannot be loaded"), "{error}");
     }
+}
+
+/// The virtual library, which needs a C library that no machine has.
+fn needy(bench: &Bench) -> Vec<u8> {
+    let mut library = std::fs::read(bench.node.nvml_library()).unwrap();
+    let name = b"libc.so.6\0";
+    let at = library.windows(name.len()).position(|window| window == name).unwrap();
+    library[at + 3] = b'q';
+    library
 }
 
 fn real_library_is_present() -> bool {

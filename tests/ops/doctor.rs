@@ -319,7 +319,7 @@ async fn a_vendor_spec_must_name_every_gpu_by_uuid() {
     };
     std::fs::create_dir_all(node.path("cdi")).unwrap();
     std::fs::write(node.path("cdi/nvidia.yaml"), spec(&uuids)).unwrap();
-    node.doctor(&kind).await.has("cdi-spec", "ok", &["nvidia.yaml names this machine's 8 GPUs"]);
+    node.doctor(&kind).await.has("cdi-spec", "ok", &["nvidia.yaml names all of this machine's 8 GPUs"]);
     let last = uuids.pop().unwrap();
     std::fs::write(node.path("cdi/nvidia.yaml"), spec(&uuids)).unwrap();
     node.doctor(&kind).await.has("cdi-spec", "fail", &["lacks", &last]);

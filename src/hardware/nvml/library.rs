@@ -6,7 +6,7 @@ use std::time::Duration;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError as Wrapped;
 
-use crate::driver::LIBRARY_DIRECTORIES;
+use crate::driver::{LIBRARY_DIRECTORIES, holds_something};
 use crate::provider::{LoadAttempt, NvmlError};
 use crate::tree::Tree;
 
@@ -70,7 +70,11 @@ pub(super) fn open(options: &NvmlOptions) -> Result<(Nvml, PathBuf), NvmlError> 
             Err(Wrapped::LibloadingError(error)) => {
                 let error = loader_words(&error, &path);
                 // The loader searches for a bare name; it names the file that is missing, which may be another one.
-                let there = if path.is_absolute() { path.exists() } else { !error.starts_with("cannot open") };
+                let there = if path.components().count() > 1 {
+                    holds_something(&path)
+                } else {
+                    !error.starts_with("cannot open")
+                };
                 tried.push(LoadAttempt { path, error, there });
             }
             // A library without nvmlInit_v2 is some other library.

@@ -59,7 +59,12 @@ fn own(path: &Path, states: SpecState, agent_runs: Option<bool>) -> Finding {
             } else {
                 "the daemon writes it when it starts"
             };
-            Finding::bad(runs, "cdi-spec", format!("{shown} is not there, for {}", amount(devices, "device")), advice)
+            Finding::bad(
+                runs,
+                "cdi-spec",
+                format!("{shown} is missing, needed for {}", amount(devices, "device")),
+                advice,
+            )
         }
         SpecState::Unusable(why) => {
             let advice = "container runtimes refuse the file, and every container with such a device: delete it and restart the daemon, which writes it again";
@@ -97,7 +102,7 @@ fn foreign(options: &AgentOptions, seen: &MachineView) -> Finding {
     if missing.is_empty() {
         return Finding::ok(
             "cdi-spec",
-            format!("{} names this machine's {}", files.join(", "), amount(wanted.len(), "GPU")),
+            format!("{} names all of this machine's {}", files.join(", "), amount(wanted.len(), "GPU")),
         );
     }
     Finding::fail("cdi-spec", format!("{} lacks {kind}={}", files.join(", "), missing.join(", ")), advice)

@@ -1,6 +1,6 @@
 //! The machine: NVML, GPUs, device nodes, driver files, NICs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::report::Finding;
@@ -85,7 +85,8 @@ fn library(options: &AgentOptions, scan: &MachineScan, nvml: &NvmlProvider) -> F
             Some((what, advice)) => (what.to_owned(), advice.to_owned()),
             None => (error.to_string(), "no GPU is offered on this node until NVML can be used".to_owned()),
         };
-        return Finding::bad(options.fail_on_init_error, "nvml", what, advice);
+        // Without a library most nodes have no GPU.
+        return Finding::bad(options.fail_on_init_error || !error.is_absence(), "nvml", what, advice);
     }
     if let Some(recording) = &options.paths.gpu_recording {
         let advice = "a recording is for reproducing a report; leave --gpu-recording out on a node that serves pods";
@@ -159,7 +160,8 @@ fn driver_files(options: &AgentOptions, scan: &MachineScan, machine: &Machine) -
     let root = options.paths.driver_root.display();
     let cuda = scan.driver.iter().any(|file| file.container.to_string_lossy().contains("/libcuda.so."));
     if cuda {
-        return Some(Finding::ok("driver-files", format!("{} files below {root} for containers", scan.driver.len())));
+        let files: BTreeSet<_> = scan.driver.iter().map(|file| file.container.file_name()).collect();
+        return Some(Finding::ok("driver-files", format!("{} files below {root} for containers", files.len())));
     }
     let advice = "containers get no libcuda.so.1: say where the driver's libraries are (--driver-root, /run/nvidia/driver with the driver container)";
     Some(Finding::fail("driver-files", format!("no libcuda below {root}"), advice))

@@ -6,8 +6,8 @@ use baton::contract::{DeviceId, DeviceType, PodKey, PodRef, Quantity, key};
 
 use baton::decide::lock::{ExpiredHolder, LockPolicy};
 use baton::decide::pod::PodContainer;
-use baton::decide::scheduler::{Config, Scheduler};
 use baton::decide::scheduler::rules::plugins::DefaultSet;
+use baton::decide::scheduler::{Config, Scheduler};
 use baton::decide::world::{PodFacts, WorldEvent};
 
 use crate::harness::{Fault, TestScheduler, gpu_device, pod};

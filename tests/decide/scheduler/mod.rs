@@ -12,6 +12,7 @@ mod other_schedulers;
 mod placement;
 mod preemption;
 mod recovery;
+mod requested;
 mod scores;
 mod shares;
 mod storage;

@@ -366,7 +366,7 @@ async fn it_is_ready_with_a_device_or_when_there_is_none_for_certain() {
     }
 }
 
-/// As where the image lacks a library that NVML needs: the machine has GPUs, and the daemon cannot see them.
+/// The machine has GPUs, and the daemon cannot see them.
 #[tokio::test]
 async fn a_library_that_cannot_be_loaded_is_said_and_waited_for() {
     let mut node = TestNode::new(NodeSpec::new("broken").shaped(Shape::Pairs));

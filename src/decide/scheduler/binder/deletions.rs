@@ -5,50 +5,45 @@ use std::time::Duration;
 
 use crate::world::NodeId;
 
-/// Pods deleted within a minute before no more are.
+/// Most deletions within a minute.
 pub(super) const MOST: usize = 10;
-/// How long none is deleted after the last of so many.
-const SUSPENDED: Duration = Duration::from_secs(600);
 const MINUTE: Duration = Duration::from_secs(60);
+/// How long nothing is deleted after so many.
+const SUSPENDED: Duration = Duration::from_secs(600);
 
 /// The deletions of live pods for their locks.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Deletions {
-    /// In order of time.
+    /// Where and when, in order of time.
     made: VecDeque<(NodeId, Duration)>,
-    /// When it was said last that they are suspended.
-    said: Option<Duration>,
+    /// Nothing is deleted before.
+    suspended_until: Duration,
+    /// It was said that they are suspended.
+    said: bool,
 }
 
 impl Deletions {
     /// Notes one more, if it may be: not more than one for each node and expiry of a lock, and not more than [`MOST`] a minute. What
     /// deletes more than that is no rule against accidents any more: nothing is deleted until [`SUSPENDED`] after the last one.
     pub(super) fn allow(&mut self, node: NodeId, now: Duration, expiry: Duration) -> bool {
-        let kept = expiry.max(SUSPENDED);
-        while self.made.front().is_some_and(|(_, at)| now >= *at + kept + MINUTE) {
+        let kept = expiry.max(MINUTE);
+        while self.made.front().is_some_and(|(_, at)| now >= *at + kept) {
             self.made.pop_front();
         }
         let here = self.made.iter().any(|(on, at)| *on == node && now < *at + expiry);
-        if here || self.are_suspended(now) {
+        if here || now < self.suspended_until {
             return false;
         }
         self.made.push_back((node, now));
+        if self.made.iter().filter(|(_, at)| now < *at + MINUTE).count() >= MOST {
+            (self.suspended_until, self.said) = (now + SUSPENDED, false);
+        }
         true
     }
 
-    /// Whether to say now that there are too many: once in [`SUSPENDED`].
+    /// Whether to say now that they are suspended: once each time.
     pub(super) fn say_suspended(&mut self, now: Duration) -> bool {
-        let due = self.are_suspended(now) && self.said.is_none_or(|at| now >= at + SUSPENDED);
-        if due {
-            self.said = Some(now);
-        }
-        due
-    }
-
-    fn are_suspended(&self, now: Duration) -> bool {
-        let mut burst = self.made.iter().zip(self.made.iter().skip(MOST - 1));
-        burst.any(|((_, first), (_, last))| *last < *first + MINUTE)
-            && self.made.back().is_some_and(|(_, last)| now < *last + SUSPENDED)
+        now < self.suspended_until && !std::mem::replace(&mut self.said, true)
     }
 }
 
@@ -82,49 +77,52 @@ mod tests {
 
     #[test]
     fn nine_in_a_minute_or_ten_in_more_suspend_nothing() {
-        assert_eq!(after((0..9).chain([60])).1, 10);
-        assert!(!after((0..9).chain([60])).0.are_suspended(at(60)), "a minute after the first is not within it");
-        assert!(after((0..9).chain([59])).0.are_suspended(at(59)));
+        for (tenth, suspended) in [(59, true), (60, false)] {
+            let (mut deletions, allowed) = after((0..9).chain([tenth]));
+            assert_eq!((allowed, deletions.allow(NodeId(50), at(tenth + 1), EXPIRY)), (10, !suspended), "{tenth}");
+        }
         assert_eq!(after((0..40).map(|n| n * 7)).1, 40, "nine a minute for as long as it takes");
     }
 
     #[test]
-    fn an_early_burst_counts_also_when_others_came_later() {
-        let mut deletions = after((0..10).map(|_| 0)).0;
-        assert!(deletions.allow(NodeId(20), at(600), EXPIRY), "the suspension has ended");
-        assert!(!deletions.allow(NodeId(21), at(601), EXPIRY), "one more shows that the cause has not");
-        assert!(deletions.allow(NodeId(21), at(1200), EXPIRY));
+    fn each_burst_is_suspended_and_said_once() {
+        let mut deletions = after([0]).0;
+        assert!(!deletions.say_suspended(at(0)), "one is no burst");
+        for (burst, begin) in [0, 700].into_iter().enumerate() {
+            for n in 0..10 {
+                let node = NodeId(u32::try_from(100 * (burst + 1) + n).unwrap());
+                assert_eq!(
+                    deletions.allow(node, at(begin), EXPIRY),
+                    begin > 0 || n < 9,
+                    "{begin} {n}: one was made before"
+                );
+            }
+            assert!(deletions.say_suspended(at(begin + 1)));
+            assert!(!deletions.say_suspended(at(begin + 2)) && !deletions.say_suspended(at(begin + 599)));
+            assert!(!deletions.allow(NodeId(1), at(begin + 599), EXPIRY));
+            assert!(!deletions.say_suspended(at(begin + 600)), "over");
+        }
     }
 
     #[test]
     fn a_node_loses_one_pod_for_each_expiry() {
-        for expiry in [EXPIRY, Duration::from_secs(3600)] {
+        // A shorter one than a minute, too: the burst is known all the same.
+        for expiry in [EXPIRY, Duration::from_secs(3600), Duration::from_secs(5)] {
             let mut deletions = Deletions::default();
             assert!(deletions.allow(NodeId(1), at(0), expiry));
             assert!(deletions.allow(NodeId(2), at(0), expiry), "another node's do not count");
-            assert!(!deletions.allow(NodeId(1), at(1), expiry));
             assert!(!deletions.allow(NodeId(1), at(0) + expiry - Duration::from_secs(1), expiry));
-            assert!(deletions.allow(NodeId(1), at(0) + expiry, expiry));
+            for times in 1..9 {
+                assert!(deletions.allow(NodeId(1), at(0) + expiry * times, expiry));
+            }
+            assert_eq!(deletions.allow(NodeId(3), at(0) + expiry * 8, expiry), expiry >= MINUTE);
         }
     }
 
     #[test]
     fn what_is_over_is_forgotten() {
         let mut deletions = after([0, 1]).0;
-        assert!(deletions.allow(NodeId(9), at(659), EXPIRY));
-        assert_eq!(deletions.made.len(), 3);
-        assert!(deletions.allow(NodeId(8), at(661), EXPIRY));
-        assert_eq!(deletions.made.len(), 2, "ten minutes and one after them");
-    }
-
-    #[test]
-    fn the_suspension_is_said_once_in_ten_minutes() {
-        assert!(!after([0]).0.say_suspended(at(0)), "nothing is suspended");
-        let mut deletions = after((0..10).map(|_| 0)).0;
-        assert!(deletions.say_suspended(at(1)));
-        assert!(!deletions.say_suspended(at(2)) && !deletions.say_suspended(at(599)));
-        assert!(deletions.allow(NodeId(30), at(600), EXPIRY), "over, and one more");
-        assert!(!deletions.say_suspended(at(600)), "not yet ten minutes after the last time");
-        assert!(deletions.say_suspended(at(601)));
+        assert!(deletions.allow(NodeId(8), at(300), EXPIRY));
+        assert_eq!(deletions.made.len(), 2);
     }
 }

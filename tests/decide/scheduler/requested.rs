@@ -1,0 +1,223 @@
+//! Binds that another scheduler requests: it chooses the node, waits for a short time, and gets one answer.
+
+use std::time::Duration;
+
+use baton::contract::{PodRef, key};
+use baton::decide::pod::{Deletion, Phase};
+use baton::decide::scheduler::rules::plugins::DefaultSet;
+use baton::decide::scheduler::{BindVerdict, Config, RequestId};
+
+use crate::harness::{Fault, TestScheduler, pod};
+
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+const THEIRS: &str = "default-scheduler";
+
+/// A node of eight GPUs, and a pod of kube-scheduler.
+fn cluster() -> TestScheduler {
+    let config = Config { asking_names: [THEIRS.into()].into(), ..Config::default() };
+    let mut cluster = TestScheduler::with(config, DefaultSet::default());
+    cluster.node("n", 8);
+    submit(&mut cluster, "a");
+    cluster
+}
+
+fn submit(cluster: &mut TestScheduler, name: &str) {
+    let mut facts = pod(name, ONE, cluster.now);
+    facts.handoff.scheduler_name = THEIRS.into();
+    cluster.submit(facts);
+    cluster.settle();
+}
+
+fn reference(name: &str) -> PodRef {
+    PodRef::new("ml", name, &format!("uid-{name}"))
+}
+
+/// Requests the bind of a pod to a node, to be answered within ten seconds.
+fn request(cluster: &mut TestScheduler, id: u64, pod: &PodRef, node: &str) {
+    let (wait, now) = (Duration::from_secs(10), cluster.moment());
+    let effects = cluster.scheduler.request_bind(RequestId(id), pod, node, wait, now);
+    cluster.perform(effects);
+    cluster.settle();
+}
+
+fn answers(cluster: &mut TestScheduler) -> Vec<(u64, String)> {
+    let words = |verdict| match verdict {
+        BindVerdict::Bound => "bound".to_owned(),
+        BindVerdict::Unknown => "unknown".to_owned(),
+        BindVerdict::Failed(why) => why,
+    };
+    cluster.scheduler.take_answers().into_iter().map(|answer| (answer.request.0, words(answer.verdict))).collect()
+}
+
+fn answer(cluster: &mut TestScheduler, id: u64) -> String {
+    let mut answers = answers(cluster);
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    let (answered, words) = answers.remove(0);
+    assert_eq!(answered, id, "{words}");
+    words
+}
+
+#[test]
+fn the_answer_comes_with_the_binding_and_the_other_scheduler_writes_the_event() {
+    let mut cluster = cluster();
+    request(&mut cluster, 7, &reference("a"), "n");
+    assert_eq!((answer(&mut cluster, 7).as_str(), cluster.node_of("a")), ("bound", Some("n")));
+    assert!(!cluster.notices.contains(&("a".into(), "Scheduled")), "{:?}", cluster.notices);
+    request(&mut cluster, 8, &reference("a"), "n");
+    assert_eq!((answer(&mut cluster, 8).as_str(), cluster.binds), ("bound", 1), "known without a write");
+    cluster.agent_releases("n");
+    cluster.pod("ours", ONE);
+    cluster.settle();
+    assert!(cluster.notices.contains(&("ours".into(), "Scheduled")), "{:?}", cluster.notices);
+}
+
+#[test]
+fn what_cannot_be_bound_is_answered_at_once() {
+    let mut cluster = cluster();
+    request(&mut cluster, 1, &reference("nobody"), "n");
+    assert_eq!(answer(&mut cluster, 1), "unknown");
+    request(&mut cluster, 2, &PodRef::new("ml", "b", "uid-a"), "n");
+    assert_eq!(answer(&mut cluster, 2), "uid uid-a is the pod ml/a, not ml/b");
+    request(&mut cluster, 3, &reference("a"), "m");
+    assert_eq!(answer(&mut cluster, 3), "node m is not known");
+    cluster.node("m", 8);
+    request(&mut cluster, 4, &reference("a"), "n");
+    answer(&mut cluster, 4);
+    request(&mut cluster, 5, &reference("a"), "m");
+    assert_eq!(answer(&mut cluster, 5), "pod ml/a is bound to node n already");
+    cluster.finish("a");
+    request(&mut cluster, 6, &reference("a"), "n");
+    assert_eq!(answer(&mut cluster, 6), "pod ml/a has ended");
+    submit(&mut cluster, "leaving");
+    let at = crate::harness::wall(cluster.now);
+    cluster.change_pod("leaving", |facts| facts.handoff.deleting = Some(Deletion { at, grace_seconds: 30 }));
+    request(&mut cluster, 7, &reference("leaving"), "n");
+    assert_eq!(answer(&mut cluster, 7), "pod ml/leaving is being deleted");
+    submit(&mut cluster, "b");
+    cluster.step_down();
+    request(&mut cluster, 8, &reference("b"), "n");
+    let why = answer(&mut cluster, 8);
+    assert!(why.starts_with("this scheduler does not lead"), "{why}");
+    assert_eq!((cluster.binds, cluster.reservations(), cluster.bind_attempts()), (1, 0, 0));
+}
+
+#[test]
+fn a_lock_that_stands_is_waited_for_and_named() {
+    let mut cluster = cluster();
+    cluster.set_lock("n", "who knows");
+    request(&mut cluster, 1, &reference("a"), "n");
+    cluster.wait(9);
+    assert_eq!((answers(&mut cluster), cluster.bind_attempts()), (vec![], 1));
+    cluster.wait(2);
+    assert_eq!(answer(&mut cluster, 1), "waited 10s for the lock of node n, which \"who knows\" holds");
+    assert_eq!((cluster.bind_attempts(), cluster.reservations(), cluster.node_of("a")), (0, 0, None));
+    assert!(!cluster.notices.iter().any(|(_, reason)| *reason == "WaitingForNodeLock"), "the other scheduler reports");
+    // It may be requested again, and gets the lock when that is free.
+    request(&mut cluster, 2, &reference("a"), "n");
+    cluster.wait(3);
+    cluster.agent_releases("n");
+    cluster.settle();
+    assert_eq!((answer(&mut cluster, 2).as_str(), cluster.node_of("a")), ("bound", Some("n")));
+    cluster.wait(60);
+    assert_eq!(answers(&mut cluster), [], "one answer each");
+}
+
+#[test]
+fn writes_that_fail_are_part_of_the_answer() {
+    let mut cluster = cluster();
+    cluster.lock_faults.extend(std::iter::repeat_with(|| Fault::Fails).take(50));
+    request(&mut cluster, 1, &reference("a"), "n");
+    cluster.wait(11);
+    assert_eq!(answer(&mut cluster, 1), "the lock of node n could not be written within 10s: 500");
+    assert_eq!((cluster.bind_attempts(), cluster.locks.get("n")), (0, None));
+}
+
+#[test]
+fn a_write_without_an_answer_is_waited_for_also_after_the_time() {
+    for (delivered, end) in [(1, "the lock of node n could not be written within 10s"), (2, "bound")] {
+        let mut cluster = cluster();
+        cluster.hold = true;
+        request(&mut cluster, 1, &reference("a"), "n");
+        if delivered == 2 {
+            cluster.deliver_one(0); // the lock: the Binding is under way when the time ends
+        }
+        cluster.wait(30);
+        assert_eq!(answers(&mut cluster), [], "the write may still take effect");
+        cluster.deliver();
+        cluster.settle();
+        assert_eq!(answer(&mut cluster, 1), end);
+        assert_eq!(cluster.bind_attempts(), 0);
+        assert_eq!(cluster.locks.contains_key("n"), end == "bound", "a failed bind leaves no lock");
+        assert_eq!(cluster.node_of("a").is_some(), end == "bound");
+    }
+}
+
+#[test]
+fn the_same_bind_has_one_caller_and_another_node_none() {
+    let mut cluster = cluster();
+    cluster.node("m", 8);
+    cluster.set_lock("n", "who knows");
+    request(&mut cluster, 1, &reference("a"), "n");
+    cluster.wait(6);
+    request(&mut cluster, 2, &reference("a"), "n");
+    assert_eq!(answer(&mut cluster, 1), "the same bind was requested again");
+    request(&mut cluster, 3, &reference("a"), "m");
+    assert_eq!(answer(&mut cluster, 3), "a bind of pod ml/a to node n is under way");
+    // The time is that of the last request.
+    cluster.wait(6);
+    assert_eq!(answers(&mut cluster), []);
+    cluster.agent_releases("n");
+    cluster.settle();
+    assert_eq!((answer(&mut cluster, 2).as_str(), cluster.binds), ("bound", 1));
+}
+
+#[test]
+fn a_caller_that_leaves_ends_a_bind_that_is_not_posted_and_no_other() {
+    for posted in [false, true] {
+        let mut cluster = cluster();
+        cluster.hold = posted;
+        if !posted {
+            cluster.set_lock("n", "who knows");
+        }
+        request(&mut cluster, 1, &reference("a"), "n");
+        if posted {
+            cluster.deliver_one(0);
+        }
+        let now = cluster.moment();
+        for id in [9, 1] {
+            let effects = cluster.scheduler.cancel_request(RequestId(id), now);
+            cluster.perform(effects);
+        }
+        assert_eq!(cluster.bind_attempts(), usize::from(posted));
+        cluster.deliver();
+        cluster.settle();
+        assert_eq!(cluster.node_of("a").is_some(), posted);
+        let why = answer(&mut cluster, 1);
+        assert_eq!(why, if posted { "bound" } else { "the scheduler that requested the bind has left" });
+    }
+}
+
+#[test]
+fn a_pod_that_another_scheduler_binds_meanwhile_is_no_bind_of_ours() {
+    let mut cluster = cluster();
+    cluster.set_lock("n", "who knows");
+    request(&mut cluster, 1, &reference("a"), "n");
+    // To the same node, and without our time in it.
+    cluster.change_pod("a", |facts| facts.handoff.node = Some("n".into()));
+    assert_eq!(answer(&mut cluster, 1), "another scheduler has bound the pod");
+    assert_eq!((cluster.stats().bound, cluster.bind_attempts()), (0, 0));
+}
+
+#[test]
+fn a_pod_that_goes_or_a_lost_lease_ends_the_wait() {
+    let mut cluster = cluster();
+    submit(&mut cluster, "b");
+    cluster.set_lock("n", "who knows");
+    request(&mut cluster, 1, &reference("a"), "n");
+    request(&mut cluster, 2, &reference("b"), "n");
+    cluster.change_pod("a", |facts| facts.handoff.phase = Phase::Failed);
+    cluster.settle();
+    assert_eq!(answer(&mut cluster, 1), "the pod is gone or changed while it was being bound");
+    cluster.step_down();
+    assert_eq!(answer(&mut cluster, 2), "this scheduler does not lead any more");
+}
