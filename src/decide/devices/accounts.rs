@@ -233,3 +233,58 @@ pub(super) fn share_of(part: i64, whole: i64) -> u16 {
     };
     percent.clamp(0, 100) as u16
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_that_was_asked_for_in_percent_reads_back_as_that_percent() {
+        const H100: i64 = 85_520_809_984;
+        for percent in 1..=100_i64 {
+            // Rounded down to a byte, and a hundred such shares together.
+            assert_eq!(i64::from(share_of(H100 * percent / 100, H100)), percent);
+            assert_eq!(i64::from(share_of(H100 / 100 * percent, H100)), percent, "{percent} shares of a percent");
+        }
+        let cases =
+            [(0, 100, 0), (1, 100, 1), (-5, 100, 0), (200, 100, 100), (99, 100, 99), (5, 0, 0), (5, -1, 0), (0, 0, 0)];
+        for (part, whole, percent) in cases {
+            assert_eq!(share_of(part, whole), percent, "{part} of {whole}");
+        }
+        // One byte less than a percent is not that percent where there are few bytes.
+        assert_eq!(
+            (share_of(10_485, 1 << 20), share_of(10_485 - 128, 1 << 20), share_of(10_484, (1 << 20) - 1)),
+            (1, 0, 0)
+        );
+        // Too large for 64 bits.
+        assert_eq!((share_of(i64::MAX / 2, i64::MAX), share_of(i64::MAX - 1000, i64::MAX)), (50, 99));
+    }
+
+    #[test]
+    fn accounts_are_equal_where_the_same_is_taken() {
+        let used = |percent, memory| Used { percent, memory, holders: 1, ..Used::default() };
+        let of = |gpus: Vec<Used>, nics: Vec<Used>| {
+            let mut accounts = Accounts { gpus, nics, ..Accounts::default() };
+            accounts.fingerprint = accounts.mark();
+            accounts
+        };
+        let one = of(vec![used(50, 7)], vec![used(1, 0)]);
+        assert!(one == of(vec![used(50, 7)], vec![used(1, 0)]));
+        let vfs = Used { vfs: 1 << 70, ..used(1, 0) };
+        let others = [
+            of(vec![used(51, 7)], vec![used(1, 0)]),
+            of(vec![used(50, 8)], vec![used(1, 0)]),
+            of(vec![used(50, 7)], vec![vfs]),
+            of(vec![Used { closed: 1, ..used(50, 7) }], vec![used(1, 0)]),
+            of(vec![Used { holders: 2, ..used(50, 7) }], vec![used(1, 0)]),
+            of(vec![], vec![]),
+        ];
+        for other in &others {
+            assert!(one != *other && one.fingerprint != other.fingerprint);
+        }
+        // A fingerprint is no proof.
+        let mut pretender = others[0].clone();
+        pretender.fingerprint = one.fingerprint;
+        assert!(one != pretender);
+    }
+}

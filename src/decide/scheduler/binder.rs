@@ -325,11 +325,7 @@ impl Binder {
             let written = node.lock.read.raw().is_some_and(|raw| attempt.lock_value.as_deref() == Some(raw));
             // A value that this attempt wrote may name no holder, and the answer to the write may be lost. A value that names the pod
             // may be older than the attempt: the bind then uses the time of that lock.
-            let intent = match Self::intent(cx, node, &claim) {
-                Intent::Own { time } => Intent::Own { time },
-                _ if written => Intent::Own { time: attempt.time },
-                other => other,
-            };
+            let intent = if written { Intent::Own { time: attempt.time } } else { Self::intent(cx, node, &claim) };
             match intent {
                 Intent::Set => self.lock(cx, id, None),
                 Intent::Own { time } => {

@@ -1,7 +1,7 @@
 //! Taking, and counting again.
 
 use baton::contract::key;
-use baton::decide::devices::{AfterGrant, Grant, NodePool, Part, PoolError, Slot, Wishes, pick};
+use baton::decide::devices::{AfterGrant, FreeSummary, Grant, NodePool, Part, PoolError, Slot, Wishes, pick};
 use baton::decide::pod::ContainerKind::{App, Init, Sidecar};
 use proptest::prelude::*;
 
@@ -40,6 +40,44 @@ fn a_grant_has_one_outcome_on_equal_pools_and_is_computed_again_on_others() {
     let full = first.clone();
     assert_eq!(first.take_as_before(&some, &known).unwrap_err(), full.clone().take(&some).unwrap_err());
     assert_eq!(first, full, "nothing has changed");
+}
+
+#[test]
+fn what_is_free_is_summed_up_without_devices_that_are_out_of_service() {
+    let mut devices = machine(2);
+    devices[0].health = false;
+    devices[8].health = false;
+    let mut pool = pool_of(devices);
+    let nic = |nic, percent| Part::Nic { nic, percent, vfs: 0 };
+    let some = |parts: &[Part]| Grant { parts: parts.into(), ..Grant::default() };
+    pool.take(&some(&[Part::Gpu { gpu: 3, core: 60, memory: MEMORY / 4 }, nic(1, 30)])).unwrap();
+    pool.take(&some(&[Part::Gpu { gpu: 4, core: 10, memory: MEMORY / 2 }, nic(2, 100)])).unwrap();
+    pool.take(&some(&[Part::Gpu { gpu: 5, core: 100, memory: MEMORY }])).unwrap();
+    let expected = FreeSummary {
+        open_gpus: 0b1111_1110,
+        free_gpus: 0b1100_0110,
+        open_nics: 0b1110,
+        free_nics: 0b1000,
+        free_migs: 0,
+        gpus: 8,
+        nics: 4,
+        core_total: 800,
+        core_free: 7 * 100 - 60 - 10 - 100,
+        memory_free: 7 * 100 - 25 - 50 - 100,
+        // One is out of service, one is full, and of two it is the more used part that counts.
+        taken: 100 + 100 + 60 + 50,
+        core_most: 100,
+        memory_most: 100,
+        nic_free: 70 + 100,
+        nic_most: 100,
+    };
+    assert_eq!(*pool.summary(), expected);
+    let rest: Vec<Part> = [1, 2, 6, 7].map(|gpu| Part::Gpu { gpu, core: 80, memory: MEMORY * 9 / 10 }).into();
+    pool.take(&some(&rest)).unwrap();
+    pool.take(&some(&[nic(3, 55)])).unwrap();
+    let now = pool.summary();
+    assert_eq!((now.core_most, now.memory_most, now.nic_most, now.free_gpus, now.free_nics), (90, 75, 70, 0, 0));
+    assert_eq!((now.core_free, now.memory_free, now.nic_free), (40 + 90 + 80, 75 + 50 + 40, 70 + 45));
 }
 
 #[test]

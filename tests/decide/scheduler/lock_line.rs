@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton::contract::{DeviceId, DeviceType, PodKey, PodRef, Quantity, key};
+use baton::contract::{DeviceId, DeviceType, LockFormat, PodKey, PodRef, Quantity, key};
 
 use baton::decide::lock::{ExpiredHolder, LockPolicy};
 use baton::decide::pod::PodContainer;
@@ -78,6 +78,40 @@ fn a_lost_answer_to_the_lock_is_found_to_be_success() {
     cluster.settle();
     cluster.wait(1);
     assert_eq!((cluster.node_of("a"), cluster.binds), (Some("n"), 1));
+}
+
+/// Such a lock names no pod, and what it is known by is its text.
+#[test]
+fn a_lost_answer_to_a_lock_without_a_name_is_found_to_be_success() {
+    let config = Config { lock_format: LockFormat::Timestamp, ..Config::default() };
+    let mut cluster = TestScheduler::with(config, DefaultSet::default());
+    cluster.node("n", 8);
+    cluster.lock_faults.push_back(Fault::LostAnswer);
+    cluster.pod("a", ONE);
+    cluster.settle();
+    cluster.wait(1);
+    assert_eq!((cluster.node_of("a"), cluster.binds), (Some("n"), 1));
+}
+
+/// The write of a leader before this one, which arrives late.
+#[test]
+fn a_pod_in_the_queue_whose_lock_was_written_by_another_process_goes_first() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.hold = true;
+    cluster.pod("first", ONE);
+    cluster.pod("second", ONE);
+    cluster.settle();
+    let time = crate::harness::wall(cluster.now);
+    cluster.locks.insert("n".into(), format!("{time:.9},ml,second,uid-second"));
+    cluster.deliver();
+    cluster.settle();
+    assert_eq!((cluster.node_of("second"), cluster.node_of("first")), (Some("n"), None));
+    let bound = &cluster.pods[&PodKey::new("ml", "second")].handoff.assignment.bind_timestamp;
+    assert_eq!(bound.as_deref(), Some(time.as_nanosecond().to_string().as_str()));
+    cluster.agent_releases("n");
+    cluster.settle();
+    assert_eq!(cluster.node_of("first"), Some("n"));
 }
 
 #[test]

@@ -117,3 +117,21 @@ impl Requested {
         requests
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use baton_contract::PodKey;
+
+    #[test]
+    fn a_request_is_sent_again_only_after_its_time() {
+        let read = |name| Effect::ReadPod { pod: PodKey::new("ml", name) };
+        let at = |seconds| Duration::from_secs(100) + Duration::from_secs(seconds);
+        let mut requested = Requested::default();
+        assert_eq!(requested.add(vec![read("a")], at(0)), [read("a")]);
+        assert_eq!(requested.add(vec![read("a"), read("b")], at(1)), [read("b")], "another one is sent at once");
+        let again = at(0) + REPEAT_AFTER;
+        assert_eq!(requested.add(vec![read("a")], again - Duration::from_millis(1)), []);
+        assert_eq!(requested.add(vec![read("a"), read("b")], again), [read("a")]);
+    }
+}
