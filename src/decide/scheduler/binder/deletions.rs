@@ -111,7 +111,7 @@ mod tests {
             let mut deletions = Deletions::default();
             assert!(deletions.allow(NodeId(1), at(0), expiry));
             assert!(deletions.allow(NodeId(2), at(0), expiry), "another node's do not count");
-            assert!(!deletions.allow(NodeId(1), at(0) + expiry - Duration::from_secs(1), expiry));
+            assert!(!deletions.allow(NodeId(1), (at(0) + expiry).saturating_sub(Duration::from_secs(1)), expiry));
             for times in 1..9 {
                 assert!(deletions.allow(NodeId(1), at(0) + expiry * times, expiry));
             }
