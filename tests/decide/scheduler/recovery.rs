@@ -1,6 +1,10 @@
 //! Locks that no bind uses: crashes, dangling, expired and strange ones.
 
+use std::time::Duration;
+
 use baton::contract::{PodKey, key};
+use baton::decide::scheduler::Config;
+use baton::decide::scheduler::rules::plugins::DefaultSet;
 
 use crate::harness::{TestScheduler, pod};
 
@@ -133,6 +137,21 @@ fn an_expired_holder_whose_lock_has_gone_unseen_is_not_fenced() {
 }
 
 #[test]
+fn a_deletion_that_gets_lost_is_repeated_whenever_locks_are_checked_meanwhile() {
+    for sweep in [1, 3, 10, 30] {
+        let config = Config { sweep: Duration::from_secs(sweep), ..Config::default() };
+        let mut cluster = TestScheduler::with(config, DefaultSet::default());
+        cluster.node("n", 1);
+        cluster.pod("stuck", ONE);
+        cluster.settle();
+        cluster.pod("next", ONE);
+        cluster.lost_fences = 3;
+        cluster.wait(345);
+        assert!(cluster.fenced.contains("stuck"), "{sweep} s between the checks");
+    }
+}
+
+#[test]
 fn eleven_holders_that_expire_at_once_are_no_accident_and_the_last_one_stays() {
     let mut cluster = TestScheduler::new();
     for n in 0..11 {
@@ -223,12 +242,12 @@ fn a_resumed_bind_goes_before_pods_that_would_wait_for_its_own_lock() {
     cluster.node("n", 8);
     // A scheduler died between the lock and the bind of the younger of two pods.
     cluster.pod("older", ONE);
-    let mut younger = pod("younger", ONE, cluster.now + std::time::Duration::from_secs(5));
+    let mut younger = pod("younger", ONE, cluster.now + Duration::from_secs(5));
     younger.handoff.scheduler_name = crate::harness::OURS.into();
     cluster.pods.insert(PodKey::new("ml", "younger"), younger);
     let time = crate::harness::wall(cluster.now);
     cluster.locks.insert("n".into(), format!("{time:.9},ml,younger,uid-younger"));
-    cluster.now += std::time::Duration::from_secs(7);
+    cluster.now += Duration::from_secs(7);
     cluster.restart();
     cluster.settle();
     assert_eq!((cluster.node_of("younger"), cluster.node_of("older")), (Some("n"), None));
