@@ -1,7 +1,9 @@
 //! Taking, and counting again.
 
 use baton::contract::key;
-use baton::decide::devices::{AfterGrant, FreeSummary, Grant, NodePool, Part, PoolError, Slot, Wishes, pick};
+use baton::decide::devices::{
+    AfterGrant, DeviceSet, FreeSummary, Grant, NodePool, Part, PoolError, Slot, Wishes, bit, pick,
+};
 use baton::decide::pod::ContainerKind::{App, Init, Sidecar};
 use proptest::prelude::*;
 
@@ -40,6 +42,24 @@ fn a_grant_has_one_outcome_on_equal_pools_and_is_computed_again_on_others() {
     let full = first.clone();
     assert_eq!(first.take_as_before(&some, &known).unwrap_err(), full.clone().take(&some).unwrap_err());
     assert_eq!(first, full, "nothing has changed");
+}
+
+#[test]
+fn a_device_is_closed_only_where_no_other_pod_holds_it_and_then_to_all() {
+    let mut pool = pool_of(machine(2));
+    let half = |gpu| Part::Gpu { gpu, core: 50, memory: MEMORY / 2 };
+    let closing = |gpu, closed| Grant {
+        parts: [half(gpu)].into(),
+        closed: DeviceSet { gpus: bit(closed), ..DeviceSet::default() },
+        ..Grant::default()
+    };
+    pool.take(&Grant { parts: [half(3)].into(), ..Grant::default() }).unwrap();
+    let before = pool.clone();
+    assert!(matches!(pool.take(&closing(4, 3)), Err(PoolError::Closed { device }) if device.as_str() == "GPU-3"));
+    assert_eq!(pool, before, "nothing has changed");
+    pool.take(&closing(4, 5)).unwrap();
+    let other = Grant { parts: [half(5)].into(), ..Grant::default() };
+    assert!(matches!(pool.take(&other), Err(PoolError::Closed { device }) if device.as_str() == "GPU-5"));
 }
 
 #[test]

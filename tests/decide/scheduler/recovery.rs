@@ -46,6 +46,21 @@ fn a_lock_of_ours_that_cannot_be_resumed_goes_after_half_a_minute() {
 }
 
 #[test]
+fn the_lock_of_a_bind_under_way_is_not_abandoned_however_long_its_answer_takes() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.hold = true;
+    cluster.pod("a", ONE);
+    cluster.settle();
+    cluster.deliver_one(0);
+    cluster.wait(120);
+    assert_eq!((cluster.holder("n"), cluster.held.len()), (Some("a"), 1), "only the Binding is under way");
+    cluster.deliver();
+    cluster.settle();
+    assert_eq!((cluster.node_of("a"), cluster.holder("n")), (Some("n"), Some("a")));
+}
+
+#[test]
 fn a_lock_of_another_schedulers_unbound_pod_is_left_until_it_expires() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 8);
