@@ -53,6 +53,28 @@ fn members_of(gangs: &TestGangs, name: &str) -> Option<u32> {
     pod.handoff.assignment.committed.map(|commit| commit.members)
 }
 
+/// A gang that has some of its members bound and waits for the others holds devices that compute nothing.
+#[test]
+fn members_of_a_commit_take_the_lock_before_older_pods_of_their_priority() {
+    let mut gangs = TestGangs::with(Default::default());
+    gangs.cluster.node("n", 8);
+    gangs.asks("blocker", ONE, &[]);
+    gangs.cluster.settle();
+    gangs.asks("single", ONE, &[]);
+    gangs.cluster.settle();
+    gangs.cluster.wait(2);
+    let keys = gang("g", "2", &[]);
+    (0..2).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.cluster.settle();
+    let mut order = Vec::new();
+    for _ in 0..4 {
+        order.push(gangs.cluster.holder("n").unwrap().to_owned());
+        gangs.cluster.agent_releases("n");
+        gangs.cluster.settle();
+    }
+    assert_eq!(order, ["blocker", "g-0", "g-1", "single"]);
+}
+
 #[test]
 fn a_member_that_an_earlier_commit_is_binding_belongs_to_the_next_one_too() {
     let (mut gangs, keys) = one_is_being_bound("waiting-and-running");

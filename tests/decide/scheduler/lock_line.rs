@@ -383,6 +383,8 @@ fn who_waits_for_a_lock_that_stands_is_told_whose_it_is_since_when_and_what_ends
     cluster.agent_releases("n");
     cluster.settle();
     assert_eq!((cluster.node_of("second"), cluster.condition_writes), (Some("n"), 1));
+    let stamp = |name: &str| cluster.pods[&PodKey::new("ml", name)].handoff.assignment.bind_timestamp.clone();
+    assert_ne!(stamp("first"), stamp("second"), "each is bound under the time of its own lock");
     cluster.wait(60);
     assert_eq!((cluster.condition_writes, events(&cluster)), (1, 1), "no condition is written of a bound pod");
 }
