@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use baton::contract::{DeviceId, DeviceType, LockFormat, PodKey, PodRef, Quantity, key};
+use baton::contract::{DeviceId, DeviceType, LockFormat, LockRead, PodKey, PodRef, Quantity, key};
 
 use baton::decide::lock::{ExpiredHolder, LockPolicy};
 use baton::decide::pod::PodContainer;
 use baton::decide::scheduler::rules::plugins::DefaultSet;
-use baton::decide::scheduler::{Config, Scheduler};
+use baton::decide::scheduler::{Config, Effect, EffectResult, LockResult, Scheduler};
 use baton::decide::world::{PodFacts, WorldEvent};
 
 use crate::harness::{Fault, TestScheduler, gpu_device, pod};
@@ -78,6 +78,46 @@ fn a_lost_answer_to_the_lock_is_found_to_be_success() {
     cluster.settle();
     cluster.wait(1);
     assert_eq!((cluster.node_of("a"), cluster.binds), (Some("n"), 1));
+}
+
+#[test]
+fn a_lock_that_another_process_took_first_is_waited_for() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.hold = true;
+    cluster.pod("a", ONE);
+    cluster.settle();
+    let mut other = pod("other", ONE, cluster.now);
+    other.handoff.scheduler_name = "theirs".into();
+    cluster.submit(other);
+    let time = crate::harness::wall(cluster.now);
+    cluster.locks.insert("n".into(), format!("{time:.9},ml,other,uid-other"));
+    cluster.deliver();
+    cluster.settle();
+    assert_eq!((cluster.stats().contended, cluster.node_of("a"), cluster.lock_writes), (1, None, 1));
+    cluster.agent_releases("n");
+    cluster.settle();
+    assert_eq!((cluster.node_of("a"), cluster.lock_writes), (Some("n"), 2));
+}
+
+/// A client that repeats a write without an answer finds its own value.
+#[test]
+fn a_write_that_is_refused_because_it_was_made_has_the_lock() {
+    for lock_format in [LockFormat::Uid, LockFormat::Timestamp] {
+        let mut cluster = TestScheduler::with(Config { lock_format, ..Config::default() }, DefaultSet::default());
+        cluster.node("n", 8);
+        cluster.hold = true;
+        cluster.pod("a", ONE);
+        cluster.settle();
+        let Effect::Lock { ticket, new, .. } = cluster.held.remove(0) else { panic!("another request") };
+        cluster.hold = false;
+        cluster.locks.insert("n".into(), new.to_string());
+        let result = LockResult::Contended(LockRead::parse(Some(&new)));
+        let effects = cluster.scheduler.report(EffectResult::Lock { ticket, result }, cluster.moment());
+        cluster.perform(effects);
+        cluster.settle();
+        assert_eq!((cluster.node_of("a"), cluster.lock_writes), (Some("n"), 0), "{lock_format:?}");
+    }
 }
 
 /// Such a lock names no pod, and what it is known by is its text.
