@@ -51,7 +51,6 @@ fn a_device_is_closed_only_where_no_other_pod_holds_it_and_then_to_all() {
     let closing = |gpu, closed| Grant {
         parts: [half(gpu)].into(),
         closed: DeviceSet { gpus: bit(closed), ..DeviceSet::default() },
-        ..Grant::default()
     };
     pool.take(&Grant { parts: [half(3)].into(), ..Grant::default() }).unwrap();
     let before = pool.clone();
