@@ -7,7 +7,7 @@ use baton::decide::devices::{
 use baton::decide::pod::ContainerKind::{App, Init, Sidecar};
 use proptest::prelude::*;
 
-use super::nodes::{MEMORY, Written, ask, gpu, machine, object, place, pod, pool_of, recounted, wish};
+use super::nodes::{MEMORY, Written, ask, gpu, machine, mig, nic, object, place, pod, pool_of, recounted, wish};
 
 #[test]
 fn a_grant_above_capacity_is_refused_and_names_the_device() {
@@ -42,6 +42,20 @@ fn a_grant_has_one_outcome_on_equal_pools_and_is_computed_again_on_others() {
     let full = first.clone();
     assert_eq!(first.take_as_before(&some, &known).unwrap_err(), full.clone().take(&some).unwrap_err());
     assert_eq!(first, full, "nothing has changed");
+}
+
+#[test]
+fn a_mig_device_and_a_virtual_function_are_given_once() {
+    let mut pool = pool_of(vec![gpu(0, "s", "r", 0), mig("MIG-a", 0, "1g.10gb", "s"), nic(0, "s", "r", 0)]);
+    for (part, device) in [(Part::Mig { mig: 0 }, "MIG-a"), (Part::Nic { nic: 0, percent: 10, vfs: 1 }, "0000:00:00.0")]
+    {
+        let grant = Grant { parts: [part].into(), ..Grant::default() };
+        pool.take(&grant).unwrap();
+        let before = pool.clone();
+        let refused = pool.take(&grant).unwrap_err();
+        assert!(matches!(&refused, PoolError::Full { device: of, .. } if of.as_str() == device), "{refused}");
+        assert_eq!(pool, before, "nothing has changed");
+    }
 }
 
 #[test]
