@@ -203,6 +203,22 @@ fn the_lock_of_a_pod_that_is_bound_and_not_shown_yet_is_not_abandoned() {
 }
 
 #[test]
+fn a_read_that_fails_is_repeated_and_lock_and_room_stay() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    cluster.bind_faults.extend([Fault::LostAnswer, Fault::Refused]);
+    cluster.lost_reads = 3;
+    cluster.pod("a", ONE);
+    cluster.settle();
+    cluster.wait(1);
+    assert_eq!((cluster.lost_reads, cluster.bind_attempts(), cluster.holder("n")), (2, 1, Some("a")));
+    cluster.wait(1);
+    assert_eq!((cluster.lost_reads, cluster.bind_attempts(), cluster.holder("n")), (1, 1, Some("a")), "once a second");
+    cluster.wait(3);
+    assert_eq!((cluster.node_of("a"), cluster.bind_attempts(), cluster.stats().bound), (Some("n"), 0, 1));
+}
+
+#[test]
 fn a_binding_that_is_refused_after_one_without_an_answer_may_have_been_made() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 8);

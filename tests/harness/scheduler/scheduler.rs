@@ -75,6 +75,8 @@ pub struct TestScheduler {
     pub fenced: BTreeSet<String>,
     /// Deletions by the fence that get lost.
     pub lost_fences: usize,
+    /// Reads of pods that fail.
+    pub lost_reads: usize,
     /// What daemons say of themselves, where that is more than the usual.
     said: BTreeMap<String, AgentStatus>,
     pub evicted: Vec<String>,
@@ -135,6 +137,7 @@ impl TestScheduler {
             notices: Vec::new(),
             fenced: BTreeSet::new(),
             lost_fences: 0,
+            lost_reads: 0,
             said: BTreeMap::new(),
             evicted: Vec::new(),
             claims: BTreeMap::new(),
@@ -469,7 +472,9 @@ impl TestScheduler {
                 self.report(EffectResult::Bind { ticket, result });
             }
             Effect::ReadPod { pod } => {
-                let result = Ok(self.pods.get(&pod).cloned().map(Box::new));
+                let lost = self.lost_reads > 0;
+                self.lost_reads = self.lost_reads.saturating_sub(1);
+                let result = if lost { Err("500".into()) } else { Ok(self.pods.get(&pod).cloned().map(Box::new)) };
                 self.report(EffectResult::PodRead { pod, result });
             }
             Effect::Fence { .. } if self.lost_fences > 0 => self.lost_fences -= 1,
