@@ -69,15 +69,18 @@ fn a_higher_priority_goes_first_in_the_line() {
     assert_eq!(cluster.holder("n"), Some("low"));
 }
 
+/// A lock of the format `timestamp` names no pod: what it is known by is its text.
 #[test]
 fn a_lost_answer_to_the_lock_is_found_to_be_success() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    cluster.lock_faults.push_back(Fault::LostAnswer);
-    cluster.pod("a", ONE);
-    cluster.settle();
-    cluster.wait(1);
-    assert_eq!((cluster.node_of("a"), cluster.binds), (Some("n"), 1));
+    for lock_format in [LockFormat::Uid, LockFormat::Timestamp] {
+        let mut cluster = TestScheduler::with(Config { lock_format, ..Config::default() }, DefaultSet::default());
+        cluster.node("n", 8);
+        cluster.lock_faults.push_back(Fault::LostAnswer);
+        cluster.pod("a", ONE);
+        cluster.settle();
+        cluster.wait(1);
+        assert_eq!((cluster.node_of("a"), cluster.binds), (Some("n"), 1), "{lock_format:?}");
+    }
 }
 
 #[test]
@@ -118,19 +121,6 @@ fn a_write_that_is_refused_because_it_was_made_has_the_lock() {
         cluster.settle();
         assert_eq!((cluster.node_of("a"), cluster.lock_writes), (Some("n"), 0), "{lock_format:?}");
     }
-}
-
-/// Such a lock names no pod, and what it is known by is its text.
-#[test]
-fn a_lost_answer_to_a_lock_without_a_name_is_found_to_be_success() {
-    let config = Config { lock_format: LockFormat::Timestamp, ..Config::default() };
-    let mut cluster = TestScheduler::with(config, DefaultSet::default());
-    cluster.node("n", 8);
-    cluster.lock_faults.push_back(Fault::LostAnswer);
-    cluster.pod("a", ONE);
-    cluster.settle();
-    cluster.wait(1);
-    assert_eq!((cluster.node_of("a"), cluster.binds), (Some("n"), 1));
 }
 
 /// The write of a leader before this one, which arrives late.

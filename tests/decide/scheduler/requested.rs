@@ -74,7 +74,7 @@ fn the_answer_comes_with_the_binding_and_the_other_scheduler_writes_the_event() 
 #[test]
 fn what_cannot_be_bound_is_answered_at_once() {
     let mut cluster = cluster();
-    request(&mut cluster, 1, &reference("nobody"), "n");
+    request(&mut cluster, 1, &reference("unseen"), "n");
     assert_eq!(answer(&mut cluster, 1), "unknown");
     request(&mut cluster, 2, &PodRef::new("ml", "b", "uid-a"), "n");
     assert_eq!(answer(&mut cluster, 2), "uid uid-a is the pod ml/a, not ml/b");
