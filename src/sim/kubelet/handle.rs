@@ -58,7 +58,7 @@ impl Kubelet {
 
     /// What the kubelet believes now; empty while it is stopped.
     pub fn view(&self) -> KubeletView {
-        self.machine().map(|machine| view(&machine)).unwrap_or_default()
+        self.machine().map(|machine| view(&locked(&machine.state), &machine.runtime)).unwrap_or_default()
     }
 
     /// Monotonic time at which the plugin's answer for a container and a resource was there; `None` before, and after a restart.

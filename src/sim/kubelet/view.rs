@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::lifecycle::containers;
-use super::locked;
-use super::machine::Machine;
-use super::runtime::Injected;
+use super::machine::KubeletState;
+use super::runtime::{Injected, Runtime};
 use baton_runtime::clock;
 
 /// One container.
@@ -49,14 +48,15 @@ impl PodView {
 /// Pods by `namespace/name`. Of two pods with one name the active one is shown.
 pub type KubeletView = BTreeMap<String, PodView>;
 
-pub(super) fn view(machine: &Machine) -> KubeletView {
+/// Everything as of one moment. The state is borrowed for it, so the time is read after its lock was waited for: by an older
+/// time a pod that ended meanwhile would run beside the one that was given its devices.
+pub(super) fn view(state: &KubeletState, runtime: &Runtime) -> KubeletView {
     let now = clock::mono();
-    let state = locked(&machine.state);
     let mut pods: Vec<_> = state.pods.values().collect();
     pods.sort_by_key(|pod| pod.is_active());
     let each = pods.into_iter().map(|pod| {
         let object = pod.pod();
-        let sandbox = machine.runtime.sandbox(&pod.uid).unwrap_or_default();
+        let sandbox = runtime.sandbox(&pod.uid).unwrap_or_default();
         let containers = containers(&object).into_iter().map(|(_, container)| {
             let name = &container.name;
             let held = state.devices.grants.container(&pod.uid, name);
@@ -79,4 +79,40 @@ pub(super) fn view(machine: &Machine) -> KubeletView {
         (pod.key(), view)
     });
     each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::super::locked;
+    use super::super::pod::PodHandle;
+    use super::super::process::Process;
+    use super::*;
+
+    #[test]
+    fn a_container_that_ends_while_the_view_waits_for_the_lock_is_over() {
+        let pod = json!({"metadata": {"name": "p", "namespace": "default", "uid": "u"},
+            "spec": {"containers": [{"name": "main"}]}});
+        let pod = Arc::new(PodHandle::new(serde_json::from_value(pod).unwrap()));
+        let runtime = Runtime::default();
+        runtime.make_sandbox("u");
+        let short = Process { runs: Some(Duration::from_millis(20)), exit_code: 0 };
+        runtime.start("u", "main", short, 1.0, Injected::default());
+        let state = Mutex::new(KubeletState { pods: [("u".to_owned(), pod)].into(), ..KubeletState::default() });
+        let runs = || runtime.sandbox("u").unwrap().any_running(clock::mono());
+        let shown = std::thread::scope(|threads| {
+            let held = locked(&state);
+            let waiting = threads.spawn(|| view(&locked(&state), &runtime));
+            while runs() {
+                std::thread::yield_now();
+            }
+            drop(held);
+            waiting.join().unwrap()
+        });
+        assert!(!shown["default/p"].containers["main"].running);
+    }
 }

@@ -165,7 +165,7 @@ impl Fleet {
     /// Looks at every pod and every container, makes new jobs, and binds those of the other scheduler.
     async fn step(&mut self) {
         let pods = self.pods().list(&ListParams::default()).await.unwrap().items;
-        self.no_gpu_is_shared(&pods);
+        self.no_gpu_is_shared(&pods).await;
         let mut living: BTreeMap<String, usize> = BTreeMap::new();
         for pod in &pods {
             let scheduler = pod.spec.as_ref().and_then(|spec| spec.scheduler_name.clone()).unwrap();
@@ -232,10 +232,14 @@ impl Fleet {
     }
 
     /// By what the containers that run were started with, by either plugin, and by what pods are assigned.
-    fn no_gpu_is_shared(&self, pods: &[Pod]) {
-        for node in &self.cluster.nodes {
+    async fn no_gpu_is_shared(&self, pods: &[Pod]) {
+        let views: Vec<_> = self.cluster.nodes.iter().map(|node| node.kubelet.view()).collect();
+        // A pod that has ended since it was listed may have left its GPU to one that the view shows.
+        let since = self.pods().list(&ListParams::default()).await.unwrap().items;
+        let living: BTreeSet<_> = since.iter().filter(|pod| !is_over(pod)).map(|pod| pod.uid()).collect();
+        for (node, view) in self.cluster.nodes.iter().zip(views) {
             let mut holders: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-            for (pod, view) in node.kubelet.view() {
+            for (pod, view) in view {
                 for container in view.containers.values().filter(|container| container.running) {
                     let started = serde_json::to_string(&container.injected).unwrap();
                     for gpu in node.hardware.gpu_uuids().into_iter().filter(|gpu| started.contains(gpu.as_str())) {
@@ -243,7 +247,7 @@ impl Fleet {
                     }
                 }
             }
-            for pod in pods.iter().filter(|pod| node_of(pod) == Some(&node.name)) {
+            for pod in pods.iter().filter(|pod| node_of(pod) == Some(&node.name) && living.contains(&pod.uid())) {
                 for gpu in assigned(pod) {
                     holders.entry(gpu).or_default().insert(format!("default/{}", pod.name_any()));
                 }
