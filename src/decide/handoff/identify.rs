@@ -234,8 +234,7 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
     // proof of that; else `may_repeat` says which pods may. The stored answer must not go to the wrong pod, nor the
     // holder's devices to one that repeats. Then a status that says that a container runs proves nothing: it may be from before the
     // node rebooted, or the container has ended since.
-    let may_ask =
-        |candidate: &CallCandidate<'_>| !candidate.admitted || turn_of_holder.asked > 0 && candidate.asked > 0;
+    let may_ask = |candidate: &CallCandidate<'_>| !candidate.admitted || turn_of_holder.asked > 0;
     let repeats =
         |candidate: &CallCandidate<'_>| turn_of_holder.asked > 0 || context.may_repeat.contains(&candidate.pod.pod.uid);
     let rival: Vec<CallCandidate<'a>> =

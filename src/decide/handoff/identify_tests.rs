@@ -1,7 +1,7 @@
 //! Who is calling: every rule of identification, one moment on a node each.
 
 use super::test_node::{TestNode, refused, served};
-use super::testing::{NODE, container, gpu_pod, grant, lock_of, pod, with_assignment};
+use super::testing::{container, gpu_pod, grant, lock_of, pod, with_assignment};
 use super::*;
 use crate::pod::{ContainerKind, Deletion, HandoffPod, Phase};
 use baton_contract::{EventReason, LockRead, PodUid, key};
@@ -86,7 +86,8 @@ fn two_pods_left_are_refused_by_both_names() {
     let outcome = node.gpu(&["GPU-0"]);
     let refusal = refused(&outcome);
     assert_eq!((refusal.rule, refusal.pods.len()), (AllocateRule::Ambiguous, 2));
-    assert!(refusal.notices().all(|notice| notice.reason == EventReason::AmbiguousAllocate));
+    let events: Vec<_> = refusal.notices().map(|notice| (notice.pod.key.name.to_string(), notice.reason)).collect();
+    assert_eq!(events, ["a", "b"].map(|name| (name.to_owned(), EventReason::AmbiguousAllocate)));
     assert!(refusal.text.contains("default/a") && refusal.text.contains("default/b"));
 }
 
@@ -236,6 +237,78 @@ fn without_pod_resources_a_kubelet_that_starts_again_may_ask_for_either_containe
 }
 
 #[test]
+fn without_pod_resources_a_container_that_has_run_since_is_not_asked_for_again() {
+    let pair = running(pair("pair", ["GPU-0", "GPU-1"], [1, 1]), &[true, false]);
+    let single = one("single", "GPU-2");
+    for (pod, served_before, next) in [(&pair, Some("GPU-0"), "b"), (&single, None, "main")] {
+        let mut node = TestNode::new(&[pod]).lock(pod);
+        node.resources = PodResources::Throttled;
+        node.may_repeat.insert(pod.pod.uid.clone());
+        served_before.into_iter().for_each(|gpu| grant(&mut node.ledger, pod, &[("a", &[gpu])]));
+        assert_eq!(served(&node.gpu(&["GPU-7"])).1, next);
+    }
+}
+
+#[test]
+fn without_pod_resources_a_holder_that_runs_unserved_is_not_calling() {
+    let mut a = one("a", "GPU-0");
+    a.containers[0].running = true;
+    let mut node = TestNode::new(&[&a]).lock(&a);
+    assert_eq!(refused(&node.gpu(&["GPU-0"])).rule, AllocateRule::Unidentified);
+}
+
+#[test]
+fn without_pod_resources_a_holder_is_not_repeated_where_another_pods_container_may_be_starting() {
+    let holder = one("holder", "GPU-2");
+    let mut other = running(pair("other", ["GPU-0", "GPU-1"], [1, 1]), &[true, false]);
+    for served_before in [true, false] {
+        let mut node = TestNode::new(&[&holder, &other]).lock(&holder);
+        grant(&mut node.ledger, &holder, &[("main", &["GPU-2"])]);
+        if served_before {
+            grant(&mut node.ledger, &other, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+        }
+        assert_eq!(refused(&node.gpu(&["GPU-2"])).rule, AllocateRule::Ambiguous);
+        other.containers[1].running = true;
+        node.pods.apply(other.clone());
+        (node.live, other) = (vec![holder.clone(), other.clone()], running(other, &[true, false]));
+        if !served_before {
+            assert!(matches!(node.gpu(&["GPU-2"]), AllocateOutcome::Repeat { .. }), "all of them run");
+        }
+    }
+}
+
+#[test]
+fn a_lock_holder_that_the_kubelet_lists_with_its_devices_is_not_calling() {
+    let a = one("a", "GPU-0");
+    let mut node = TestNode::new(&[&a]).lock(&a).listed(&[("a", "main", GPU, &["GPU-0"])]);
+    assert_eq!(refused(&node.gpu(&["GPU-1"])).rule, AllocateRule::Unidentified);
+}
+
+#[test]
+fn the_pod_of_the_preference_call_just_before_is_calling() {
+    let (a, b) = (one("a", "GPU-0"), one("b", "GPU-1"));
+    let rows: &[(&str, &str, &str, &[&str])] = &[("a", "main", GPU, &[]), ("b", "main", GPU, &[])];
+    let node = TestNode::new(&[&a, &b]).lock(&b).listed(rows);
+    let ids = ["GPU-1".to_owned()];
+    let call = AllocateCall { resource: GPU, count: 1, ids: &ids };
+    let known = EntryKey::new(&b.pod.uid, "main", GPU);
+    let outcome = decide(&node.context(), &call, Some(&known));
+    assert_eq!((served(&outcome).0.as_str(), how(&outcome)), ("b", IdentifiedBy::Preference));
+    let mut gone = TestNode::new(&[&HandoffPod { phase: Phase::Failed, ..b.clone() }]).lock(&b).listed(&[]);
+    gone.live_reads = LiveReads::pods_and_node([b.pod.key.clone()]);
+    let outcome = decide(&gone.context(), &call, Some(&known));
+    assert_eq!(refused(&outcome).rule, AllocateRule::Unidentified, "it has ended since");
+}
+
+#[test]
+fn all_other_pods_that_the_kubelet_lists_are_admitted() {
+    let (a, b, c) = (one("a", "GPU-0"), one("b", "GPU-1"), one("c", "GPU-2"));
+    let rows: &[(&str, &str, &str, &[&str])] = &[("a", "main", GPU, &[]), ("b", "main", GPU, &[])];
+    let node = TestNode::new(&[&a, &b, &c]).listed(rows);
+    assert_eq!(passed_by(&node.context(), &b.pod.uid), [a.pod.uid]);
+}
+
+#[test]
 fn a_kubelet_that_lists_no_pod_under_admission_calls_for_the_lock_holder_once() {
     let holder = one("holder", "GPU-0");
     let mut node = TestNode::new(&[&holder]).lock(&holder).listed(&[]);
@@ -263,7 +336,15 @@ fn a_pod_of_another_node_is_never_the_caller() {
     a.node = Some("node-b".into());
     let mut node = TestNode::new(&[&a]).lock(&a).listed(&[("a", "main", GPU, &[])]);
     let outcome = node.gpu(&["GPU-0"]);
-    assert!(refused(&outcome).text.contains(NODE) || refused(&outcome).text.contains("default/a"), "{outcome:?}");
+    assert_eq!(refused(&outcome).rule, AllocateRule::Unidentified);
+    assert!(refused(&outcome).text.contains("default/a, which is deleted or not bound to this node"), "{outcome:?}");
+}
+
+#[test]
+fn the_lock_holder_is_calling_where_a_pod_that_is_gone_lacks_nothing() {
+    let holder = one("holder", "GPU-0");
+    let mut node = TestNode::new(&[&holder]).lock(&holder).listed(&[("gone", "main", GPU, &["GPU-7"])]);
+    assert_eq!(served(&node.gpu(&["GPU-0"])).0, "holder");
 }
 
 #[test]
@@ -273,6 +354,8 @@ fn an_invalid_request_that_came_past_the_scheduler_is_named() {
     let outcome = node.call(key::GPU_CORE, &["GPU-0::1"]);
     assert!(refused(&outcome).text.contains("pod default/bad, container main"), "{outcome:?}");
     assert!(refused(&outcome).text.contains("gpu-core alone"));
+    let outcome = TestNode::new(&[&bad]).listed(&[]).call(key::GPU_CORE, &["GPU-0::1"]);
+    assert_eq!(refused(&outcome).rule, AllocateRule::Unidentified, "the kubelet does not list it yet");
 }
 
 /// Two containers with a GPU each, both served.
