@@ -85,8 +85,12 @@ impl DeviceEntry {
 
     /// Ids of everything that this entry names: the device, and the virtual functions that stand for it.
     pub fn named(&self) -> impl Iterator<Item = &DeviceId> {
-        let vfs = self.extension.iter().flat_map(|extension| &extension.vfs).map(|vf| &vf.bus_id);
-        std::iter::once(&self.id).chain(vfs)
+        std::iter::once(&self.id).chain(self.vfs().iter().map(|vf| &vf.bus_id))
+    }
+
+    /// The virtual functions that stand for the device.
+    pub fn vfs(&self) -> &[Vf] {
+        self.extension.as_ref().map_or(&[], |extension| &extension.vfs)
     }
 }
 

@@ -108,9 +108,9 @@ impl Answerer for AllocateAnswers {
         }
         if !nics.is_empty() {
             // A NIC that is given as virtual functions is not given itself.
-            let ids = nics.iter().flat_map(|entry| match &entry.extension {
-                Some(extension) if !extension.vfs.is_empty() => extension.vfs.iter().map(|vf| &vf.bus_id).collect(),
-                _ => vec![&entry.id],
+            let ids = nics.iter().flat_map(|entry| match entry.vfs() {
+                [] => vec![&entry.id],
+                vfs => vfs.iter().map(|vf| &vf.bus_id).collect(),
             });
             let parts = ids.map(|id| find(&table, id, &DeviceType::Rdma, true));
             let apart = *grant.resource == *self.options.rdma_vf_resource;

@@ -30,7 +30,7 @@ impl HeldDevice {
     fn of(entry: &DeviceEntry) -> Self {
         let amounts: HeldAmounts =
             entry.resources.iter().map(|(name, amount)| (name.as_str().into(), amount.value())).collect();
-        let vfs = entry.extension.iter().flat_map(|extension| &extension.vfs).map(|vf| vf.bus_id.clone());
+        let vfs = entry.vfs().iter().map(|vf| vf.bus_id.clone());
         Self { id: entry.id.clone(), amounts: amounts.into(), vfs: vfs.collect(), minor: entry.minor }
     }
 

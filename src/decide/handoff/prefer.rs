@@ -35,28 +35,19 @@ pub enum Preference {
 
 /// Decides what to prefer. A caller that cannot be identified gets an order that avoids the devices of all pods.
 pub fn preference(context: &AllocateContext<'_>, call: &AllocateCall<'_>) -> Preference {
-    let caller = match identify(context, call) {
-        Identified::NeedLive(missing) => return Preference::NeedLive(missing),
-        Identified::Refuse(_, rests_on) => {
-            return match rests_on.missing(context.live_reads) {
-                Some(missing) => Preference::NeedLive(missing),
-                None => Preference::Order(
-                    PreferenceOrder { named: named_by_others(context, None), ..PreferenceOrder::default() },
-                    None,
-                ),
-            };
-        }
-        Identified::StaticPod { .. } => {
-            return Preference::Order(
-                PreferenceOrder { named: named_by_others(context, None), ..PreferenceOrder::default() },
-                None,
-            );
-        }
-        Identified::Caller(caller) => caller,
+    let (missing, caller) = match identify(context, call) {
+        Identified::NeedLive(missing) => (Some(missing), None),
+        Identified::Refuse(_, rests_on) => (rests_on.missing(context.live_reads), None),
+        Identified::StaticPod { .. } => (None, None),
+        Identified::Caller(caller) => (None, Some(caller)),
     };
-    let uid = &caller.pod.pod.uid;
-    let key = EntryKey::new(uid, &caller.container.name, call.resource);
-    let mut order = PreferenceOrder { named: named_by_others(context, Some(uid)), ..PreferenceOrder::default() };
+    if let Some(missing) = missing {
+        return Preference::NeedLive(missing);
+    }
+    let own = caller.map(|caller| &caller.pod.pod.uid);
+    let mut order = PreferenceOrder { named: named_by_others(context, own), ..PreferenceOrder::default() };
+    let Some(caller) = caller else { return Preference::Order(order, None) };
+    let key = EntryKey::new(&caller.pod.pod.uid, &caller.container.name, call.resource);
     let kind = kind_of(call.resource);
     if let Some(entry) = context.ledger.get(&key).filter(|entry| !entry.served.is_empty()) {
         order.own = entry.devices().cloned().collect();

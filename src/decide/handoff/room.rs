@@ -99,13 +99,13 @@ fn loads_of(claim: &DeviceClaim<'_>, inventory: &NodeInventory) -> Vec<ClaimedLo
     let part = DeviceLoad { parts: 1, ..DeviceLoad::default() };
     let whole = DeviceLoad { whole: 1, rdma: if nic { key::WHOLE } else { 0 }, ..DeviceLoad::default() };
     let is_whole = is_whole(claim.kind, entry);
-    if let Some(extension) = entry.extension.as_ref().filter(|extension| !extension.vfs.is_empty()) {
+    if !entry.vfs().is_empty() {
         let load = if is_whole {
             whole
         } else {
             DeviceLoad { whole: 1, rdma: entry.amount(key::RDMA), ..DeviceLoad::default() }
         };
-        let vfs = extension.vfs.iter().map(|vf| ClaimedLoad { device: vf.bus_id.clone(), load, with_nic: true });
+        let vfs = entry.vfs().iter().map(|vf| ClaimedLoad { device: vf.bus_id.clone(), load, with_nic: true });
         return vfs.chain([ClaimedLoad { device: entry.id.clone(), load: part, with_nic: false }]).collect();
     }
     let mut loads = Vec::new();
@@ -223,6 +223,7 @@ fn overfull(load: DeviceLoad, memory: Option<i64>) -> Option<String> {
 mod tests {
     use super::super::testing::{inventory, share_of, whole};
     use super::*;
+    use baton_contract::allocation::{DeviceExtension, Vf};
 
     const GPU: DeviceType = DeviceType::Gpu;
     const APP: ContainerSlot = ContainerSlot { order: 5, init: false, sidecar: false };
@@ -280,7 +281,37 @@ mod tests {
     }
 
     #[test]
-    fn a_divided_gpu_is_not_given_whole() {
+    fn shares_add_up_to_the_memory_that_their_percentages_say() {
+        let (most, some) = (share_of("GPU-0", 10, 60, 1), share_of("GPU-0", 10, 50, 1));
+        assert!(
+            beside(&[claim(APP, &most)], &[claim(APP, &some)]).unwrap_err().contains("memory would be 110 percent")
+        );
+    }
+
+    #[test]
+    fn a_virtual_function_goes_to_one_pod_and_its_containers_have_it_together() {
+        let rdma = DeviceType::Rdma;
+        let nic = |percent: i64, vfs: &[&str]| {
+            let vfs = vfs.iter().map(|id| Vf { minor: 0, bus_id: DeviceId::parse(id).unwrap() }).collect();
+            let resources = [(key::RDMA.to_owned(), Quantity::units(percent))].into();
+            DeviceEntry { resources, extension: Some(DeviceExtension { vfs }), ..whole("nic-0") }
+        };
+        let beside = |own: &[&DeviceEntry], other: &[&DeviceEntry]| {
+            let own: Vec<_> = own.iter().map(|entry| DeviceClaim { slot: APP, kind: &rdma, entry }).collect();
+            let other: Vec<_> = other.iter().map(|entry| DeviceClaim { slot: APP, kind: &rdma, entry }).collect();
+            let others = ByPod::from([(PodUid::new("other"), other)]);
+            fits(&own, &others, &inventory(2)).map_err(|full| full.to_string())
+        };
+        let (half, most) = (nic(50, &["vf-1"]), nic(60, &["vf-1"]));
+        assert_eq!(beside(&[&half, &half], &[]), Ok(()));
+        assert!(beside(&[&most, &most], &[]).unwrap_err().contains("RDMA would be 120"));
+        assert!(beside(&[&half], &[&half]).unwrap_err().contains("vf-1 has no room: it is already given whole"));
+        assert_eq!(beside(&[&half], &[&nic(50, &["vf-2"])]), Ok(()));
+        assert!(beside(&[&half], &[&nic(100, &[])]).unwrap_err().contains("nic-0 has no room: one wants it whole"));
+    }
+
+    #[test]
+    fn a_divided_gpu_is_not_given_whole_or_shared() {
         let mut inventory = inventory(1);
         let mut mig = inventory.devices.values().next().unwrap().clone();
         mig.parent = Some(DeviceId::parse("GPU-0").unwrap());
@@ -291,5 +322,8 @@ mod tests {
         let others = ByPod::from([(PodUid::new("o"), vec![DeviceClaim { slot, kind: &GPU, entry: &part }])]);
         assert!(fits(&[claim(slot, &a)], &others, &inventory).is_err());
         assert!(fits(&[claim(slot, &part)], &others, &inventory).is_err());
+        let half = share_of("GPU-0", 50, 50, 40 << 30);
+        let divided = fits(&[claim(slot, &half)], &others, &inventory).unwrap_err();
+        assert!(divided.why.contains("it is divided"), "{divided}");
     }
 }

@@ -306,8 +306,7 @@ fn fits_request(
         let found = entries.len();
         return Err(format!("it asks for {why} and the assignment has {found} for it; delete and re-create the pod"));
     }
-    let has_vf = |entry: &DeviceEntry| entry.extension.as_ref().is_some_and(|extension| !extension.vfs.is_empty());
-    match entries.iter().find(|entry| wants_whole && !room::is_whole(kind, entry) && !has_vf(entry)) {
+    match entries.iter().find(|entry| wants_whole && !room::is_whole(kind, entry) && entry.vfs().is_empty()) {
         Some(entry) => Err(format!("it asks for whole devices and the assignment has a share of {}", entry.id)),
         None => Ok(()),
     }
@@ -394,12 +393,9 @@ fn unassigned_entries(
     caller: &Caller<'_>,
 ) -> Result<Vec<DeviceEntry>, String> {
     let kind = kind_of(call.resource);
-    let mut units: BTreeMap<DeviceId, i64> = BTreeMap::new();
-    for id in call.ids {
-        let device = DeviceId::of_kubelet_id(id).map_err(|error| error.to_string())?;
-        *units.entry(device).or_insert(0) += 1;
-    }
-    for device in units.keys() {
+    let devices = call.ids.iter().map(|id| DeviceId::of_kubelet_id(id)).collect::<Result<BTreeSet<DeviceId>, _>>();
+    let devices = devices.map_err(|error| error.to_string())?;
+    for device in &devices {
         if let Some(waiting) = waits_for(context, caller, device) {
             return Err(format!(
                 "the kubelet chose device {device}, which is assigned to pod {waiting}; create the pod again"
@@ -411,14 +407,14 @@ fn unassigned_entries(
         DeviceType::Rdma => request.rdma.map_or(0, |rdma| rdma.count),
         _ => request.gpu.as_ref().map_or(0, GpuRequest::count),
     };
-    if units.len() != wanted as usize {
+    if devices.len() != wanted as usize {
         return Err(format!(
             "the kubelet spread it over {} devices and it asks for {wanted}; without a scheduler's assignment only whole \
              devices are sure to be served",
-            units.len()
+            devices.len()
         ));
     }
-    Ok(units.into_keys().map(|id| unassigned_entry(context, id, &kind, request)).collect())
+    Ok(devices.into_iter().map(|id| unassigned_entry(context, id, &kind, request)).collect())
 }
 
 /// A bound pod whose assignment names the device and that has not been served all of it yet.

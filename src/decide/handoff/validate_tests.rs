@@ -7,10 +7,11 @@ use super::*;
 use crate::lock::LockMode;
 use crate::pod::{ContainerKind, Deletion, HandoffPod};
 use crate::shares::{ShareOffer, ShareTerms};
+use baton_contract::allocation::{DeviceExtension, Vf};
 use baton_contract::hint::{AllocateStrategy, Counting};
-use baton_contract::{EventReason, ShareIsolation, key};
+use baton_contract::{DeviceEntry, EventReason, Quantity, ShareIsolation, key};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const GPU: &str = key::NVIDIA_GPU;
 
@@ -55,10 +56,17 @@ fn an_assignment_for_another_node_is_refused_and_makes_the_lock_useless() {
 
 #[test]
 fn a_forged_annotation_without_a_lock_is_refused() {
-    let a = one("a", "GPU-0");
-    let mut node = admitted(&a);
-    node.lock = baton_contract::LockRead::Free;
-    assert_eq!(rule(&mut node, &["GPU-0"]), AllocateRule::Lock);
+    for (scheduler, says) in
+        [("baton-scheduler", "delete and re-create it"), ("volcano", "--scheduler-names=baton-scheduler,volcano")]
+    {
+        let a = HandoffPod { scheduler_name: scheduler.into(), ..one("a", "GPU-0") };
+        let mut node = admitted(&a);
+        node.lock = baton_contract::LockRead::Free;
+        let outcome = node.gpu(&["GPU-0"]);
+        assert_eq!(refused(&outcome).rule, AllocateRule::Lock);
+        let text = &refused(&outcome).text;
+        assert!(text.contains(says) && text.contains("--node-lock=auto"), "{text}");
+    }
 }
 
 #[test]
@@ -132,17 +140,113 @@ fn what_was_rebuilt_for_a_pod_is_not_repeated_beside_another_holder() {
 }
 
 #[test]
-fn an_unassigned_share_by_memory_has_the_ratio_of_it_rounded_up() {
-    let share = [(key::GPU_CORE, 50), (key::GPU_MEMORY, 30 << 30)];
-    let a = pod("a", vec![container("main", ContainerKind::App, &share)]);
-    let mut node = TestNode::new(&[&a]).listed(&[("a", "main", key::GPU_CORE, &[])]);
+fn an_unassigned_share_has_its_memory_as_percent_rounded_up_and_as_bytes() {
+    const GIB: i64 = 1 << 30;
+    let (bytes, ratio) = (|gib| (key::GPU_MEMORY, gib * GIB), |percent| (key::GPU_MEMORY_RATIO, percent));
+    for (memory, total, expected) in [
+        (bytes(30), 80 * GIB, Some([50, 38, 30 * GIB])),
+        (bytes(40), 80 * GIB, Some([50, 50, 40 * GIB])),
+        (bytes(40), 0, None),
+        (ratio(25), 100 * GIB, Some([50, 25, 25 * GIB])),
+    ] {
+        let a = pod("a", vec![container("main", ContainerKind::App, &[(key::GPU_CORE, 50), memory])]);
+        let mut node = TestNode::new(&[&a]).listed(&[("a", "main", key::GPU_CORE, &[])]);
+        node.policy.unassigned = UnassignedPods::Serve;
+        node.inventory.devices.get_mut(&super::testing::id("GPU-0")).unwrap().memory_bytes = Some(total);
+        let ids: Vec<String> = (0..50).map(|unit| format!("GPU-0::{unit}")).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let outcome = node.call(key::GPU_CORE, &ids);
+        let Some(expected) = expected else {
+            assert_eq!(refused(&outcome).rule, AllocateRule::NoRoom, "a GPU without memory has no room");
+            continue;
+        };
+        let AllocateOutcome::Serve(serving) = outcome else { panic!("not served: {outcome:?}") };
+        let entry = &serving.entry.served[0].1;
+        let amounts = [key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_MEMORY].map(|name| entry.amount(name));
+        assert_eq!(amounts, expected, "{memory:?} of {total}");
+        assert!(serving.shares);
+    }
+}
+
+#[test]
+fn an_unassigned_nic_is_served_by_its_percentage() {
+    let a = pod("a", vec![container("main", ContainerKind::App, &[(key::RDMA, 50)])]);
+    let mut node = TestNode::new(&[&a]).listed(&[("a", "main", key::RDMA, &[])]);
     node.policy.unassigned = UnassignedPods::Serve;
-    let ids: Vec<String> = (0..50).map(|unit| format!("GPU-0::{unit}")).collect();
-    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
-    let AllocateOutcome::Serve(serving) = node.call(key::GPU_CORE, &ids) else { panic!("not served") };
-    let entry = &serving.entry.served[0].1;
-    let amounts = [key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_MEMORY].map(|name| entry.amount(name));
-    assert_eq!(amounts, [50, 38, 30 << 30]);
+    let outcome = node.call(key::RDMA, &["nic-1::0"; 50]);
+    let AllocateOutcome::Serve(serving) = outcome else { panic!("not served: {outcome:?}") };
+    assert_eq!(serving.entry.served[0].1.amount(key::RDMA), 50);
+}
+
+#[test]
+fn a_device_that_a_pod_of_another_node_is_assigned_is_free_here() {
+    let a = gpu_pod("a", 1);
+    let elsewhere = HandoffPod { node: Some("node-b".into()), ..one("b", "GPU-0") };
+    let mut node = TestNode::new(&[&a, &elsewhere]).listed(&[("a", "main", GPU, &[])]);
+    node.policy.unassigned = UnassignedPods::Serve;
+    let outcome = node.gpu(&["GPU-0"]);
+    assert_eq!(served(&outcome).2, ["GPU-0"]);
+    assert!(matches!(outcome, AllocateOutcome::Serve(serving) if !serving.shares));
+}
+
+/// A pod that asks for so much of a NIC and is assigned so much of `nic-0`, by these virtual functions.
+fn with_nic(asked: i64, assigned: i64, vfs: Option<&[&str]>) -> HandoffPod {
+    let vf = |id: &&str| Vf { minor: 0, bus_id: super::testing::id(id) };
+    let extension = vfs.map(|vfs| DeviceExtension { vfs: vfs.iter().map(vf).collect() });
+    let resources = [(key::RDMA.to_owned(), Quantity::units(assigned))].into();
+    let nic = DeviceEntry { resources, extension, ..whole("nic-0") };
+    with_entries(pod("a", vec![container("main", ContainerKind::App, &[(key::RDMA, asked)])]), &[("main", vec![nic])])
+}
+
+#[test]
+fn a_whole_nic_is_a_whole_one_or_a_virtual_function_of_its_own() {
+    let outcome = |pod: &HandoffPod| {
+        let mut node = TestNode::new(&[pod]).lock(pod).listed(&[("a", "main", key::RDMA, &[])]);
+        for (vf, nic) in [("vf-0", "nic-0"), ("vf-1", "nic-1")] {
+            let mut device = node.inventory.devices[&super::testing::id(nic)].clone();
+            device.parent = Some(super::testing::id(nic));
+            node.inventory.devices.insert(super::testing::id(vf), device);
+        }
+        let call = pod.expected_calls(|_| true).next().unwrap();
+        node.call(key::RDMA, &vec!["nic-0::0"; call.count as usize])
+    };
+    for pod in [with_nic(100, 100, None), with_nic(50, 50, None), with_nic(100, 1, Some(&["vf-0"]))] {
+        assert_eq!(served(&outcome(&pod)).2, ["nic-0"]);
+    }
+    for pod in [with_nic(100, 50, None), with_nic(100, 50, Some(&[]))] {
+        assert_eq!(refused(&outcome(&pod)).rule, AllocateRule::Plan);
+    }
+    let foreign = outcome(&with_nic(100, 1, Some(&["vf-1"])));
+    assert_eq!(refused(&foreign).rule, AllocateRule::UnknownDevice);
+    assert!(refused(&foreign).text.contains("vf-1 does not belong to nic-0"), "{foreign:?}");
+}
+
+#[test]
+fn a_mig_device_is_served_beside_its_divided_gpu() {
+    let a = pod("a", vec![container("main", ContainerKind::App, &[("nvidia.com/mig-1g.10gb", 1)])]);
+    let part =
+        DeviceEntry { resources: [("nvidia.com/mig-1g.10gb".to_owned(), Quantity::units(1))].into(), ..whole("MIG-0") };
+    let a = with_entries(a, &[("main", vec![part])]);
+    let mut node = TestNode::new(&[&a]).lock(&a).listed(&[("a", "main", "nvidia.com/mig-1g.10gb", &[])]);
+    let mut device = node.inventory.devices[&super::testing::id("GPU-0")].clone();
+    (device.parent, device.mig_profile) = (Some(super::testing::id("GPU-0")), Some("1g.10gb".into()));
+    node.inventory.devices.insert(super::testing::id("MIG-0"), device);
+    node.inventory.registered.insert("nvidia.com/mig-1g.10gb".into());
+    assert_eq!(served(&node.call("nvidia.com/mig-1g.10gb", &["MIG-0"])).2, ["MIG-0"]);
+}
+
+#[test]
+fn only_the_holders_of_its_devices_are_read_before_a_pod_is_refused() {
+    let (a, old, other) = (one("a", "GPU-0"), one("old", "GPU-0"), one("other", "GPU-5"));
+    let mut node = admitted(&a);
+    for holder in [&old, &other] {
+        node.pods.apply(holder.clone());
+        node.live.push(holder.clone());
+    }
+    grant(&mut node.ledger, &old, &[("main", &["GPU-0"])]);
+    grant(&mut node.ledger, &other, &[("main", &["GPU-5"])]);
+    assert_eq!(rule(&mut node, &["GPU-0"]), AllocateRule::NoRoom);
+    assert_eq!(node.live_reads.pods, BTreeSet::from([a.pod.key, old.pod.key]));
 }
 
 #[test]
@@ -171,6 +275,30 @@ fn a_preference_avoids_the_devices_of_other_pods_of_this_node_only() {
     node.lock = baton_contract::LockRead::Free;
     node.live_reads = LiveReads::pods_and_node([]);
     assert_eq!(named(&node), (vec!["GPU-0".to_owned(), "GPU-1".to_owned()], false));
+    // A static pod, which has no assignment.
+    node = node.listed(&[("static-node-a", "main", GPU, &[])]);
+    node.policy.unassigned = UnassignedPods::Serve;
+    node.live_reads.pods.insert(baton_contract::PodKey::new("default", "static-node-a"));
+    assert_eq!(named(&node), (vec!["GPU-0".to_owned(), "GPU-1".to_owned()], false));
+}
+
+#[test]
+fn the_rest_of_a_pods_devices_is_preferred_but_what_its_containers_hold() {
+    let containers = ["one", "two", "three"].map(|name| container(name, ContainerKind::App, &[(GPU, 1)]));
+    let plan: [(&str, &[&str]); 3] = [("one", &["GPU-4"]), ("two", &["GPU-5"]), ("three", &["GPU-6"])];
+    let a = with_assignment(pod("a", containers.to_vec()), &plan);
+    let unassigned = gpu_pod("b", 1);
+    let rows: [(&str, &str, &str, &[&str]); 3] =
+        [("a", "one", GPU, &["GPU-4"]), ("a", "two", GPU, &[]), ("a", "three", GPU, &[])];
+    let mut node = TestNode::new(&[&a, &unassigned]).lock(&a).listed(&rows);
+    grant(&mut node.ledger, &a, &[("one", &["GPU-4"])]);
+    grant(&mut node.ledger, &unassigned, &[("main", &["GPU-0"])]);
+    let call = AllocateCall { resource: GPU, count: 1, ids: &[] };
+    let Preference::Order(order, _) = preference(&node.context(), &call) else { panic!("reads live") };
+    assert_eq!(order.own.iter().map(baton_contract::DeviceId::as_str).collect::<Vec<_>>(), ["GPU-5"]);
+    assert_eq!(order.rest.iter().map(baton_contract::DeviceId::as_str).collect::<Vec<_>>(), ["GPU-6"]);
+    let named: Vec<_> = order.named.iter().map(baton_contract::DeviceId::as_str).collect();
+    assert_eq!(named, ["GPU-0"], "a device that a pod without assignment was served, and none of its own pod");
 }
 
 #[test]
