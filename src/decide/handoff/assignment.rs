@@ -79,10 +79,7 @@ impl PodAssignment {
 
     /// Every device that is named anywhere, virtual functions too.
     pub fn named(&self) -> impl Iterator<Item = &DeviceId> {
-        self.containers.values().flat_map(BTreeMap::values).flatten().flat_map(|entry| {
-            let vfs = entry.extension.iter().flat_map(|extension| &extension.vfs).map(|vf| &vf.bus_id);
-            std::iter::once(&entry.id).chain(vfs)
-        })
+        self.containers.values().flat_map(BTreeMap::values).flatten().flat_map(DeviceEntry::named)
     }
 }
 
@@ -246,7 +243,7 @@ fn fill_in_memory(whole: &DeviceEntry, entry: &mut DeviceEntry, part: &[(&'stati
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{container, inventory, merged, pod, share_of};
+    use super::super::testing::{container, inventory, merged, pod, share_of, whole};
     use super::*;
 
     fn ids(assignment: &PodAssignment, container: &str) -> Vec<String> {
@@ -317,5 +314,59 @@ mod tests {
         let assignment = PodAssignment::read(&pod, &inventory(8)).unwrap().unwrap();
         let entry = &assignment.of("m1", &DeviceType::Gpu)[0];
         assert_eq!((entry.amount(key::GPU_MEMORY), entry.amount(key::GPU_MEMORY_RATIO)), (20 << 30, 25));
+        let written = [key::GPU_CORE, key::GPU_MEMORY].map(|name| entry.resources[name].to_string());
+        assert_eq!(written, ["50", "20Gi"]);
+        let mut plain = share_of("GPU-3", 50, 50, 40 << 30);
+        plain.resources.remove(key::GPU_MEMORY_RATIO);
+        allocated.devices.insert(DeviceType::Gpu, vec![plain]);
+        pod.assignment.device_allocated = Some(allocated.print().into());
+        let assignment = PodAssignment::read(&pod, &inventory(8)).unwrap().unwrap();
+        let entry = &assignment.of("m1", &DeviceType::Gpu)[0];
+        assert!(!entry.resources.contains_key(key::GPU_MEMORY_RATIO), "its scheduler counts in bytes only");
+    }
+
+    /// Containers `m1`, `m2`, … with these limits, and what the scheduler allocated to their pod.
+    fn allocated(limits: &[&[(&str, i64)]], kind: DeviceType, list: Vec<DeviceEntry>) -> HandoffPod {
+        let containers = limits.iter().enumerate();
+        let containers = containers.map(|(at, limits)| container(&format!("m{}", at + 1), ContainerKind::App, limits));
+        let mut pod = pod("b", containers.collect());
+        let mut allocated = merged(&[]);
+        allocated.devices.insert(kind, list);
+        pod.assignment.device_allocated = Some(allocated.print().into());
+        pod
+    }
+
+    #[test]
+    fn shares_of_one_entry_are_no_more_than_the_entry() {
+        let half: &[(&str, i64)] = &[(key::GPU_CORE, 50), (key::GPU_MEMORY_RATIO, 30)];
+        let of = |core| allocated(&[half, half], DeviceType::Gpu, vec![share_of("GPU-3", core, 60, 60 << 30)]);
+        assert!(PodAssignment::read(&of(100), &inventory(8)).is_ok());
+        let error = PodAssignment::read(&of(80), &inventory(8)).unwrap_err().to_string();
+        assert!(error.contains("container m2 0 of the 1 gpu"), "{error}");
+    }
+
+    #[test]
+    fn a_device_with_a_share_in_it_is_not_taken_whole() {
+        let half: &[(&str, i64)] = &[(key::GPU_CORE, 50), (key::GPU_MEMORY_RATIO, 50)];
+        let two = allocated(&[half, &[(key::NVIDIA_GPU, 1)]], DeviceType::Gpu, vec![whole("GPU-0"), whole("GPU-1")]);
+        let assignment = PodAssignment::read(&two, &inventory(8)).unwrap().unwrap();
+        assert_eq!((ids(&assignment, "m1"), ids(&assignment, "m2")), (vec!["GPU-0".into()], vec!["GPU-1".into()]));
+    }
+
+    #[test]
+    fn parts_of_a_nic_are_counted_and_a_whole_one_is_taken_as_it_stands() {
+        let half: &[(&str, i64)] = &[(key::RDMA, 50)];
+        let nic = |percent| {
+            let resources = [(key::RDMA.to_owned(), Quantity::units(percent))].into();
+            vec![DeviceEntry { resources, ..whole("nic-0") }]
+        };
+        let halves = allocated(&[half, half], DeviceType::Rdma, nic(100));
+        let assignment = PodAssignment::read(&halves, &inventory(8)).unwrap().unwrap();
+        for name in ["m1", "m2"] {
+            assert_eq!(assignment.of(name, &DeviceType::Rdma)[0].amount(key::RDMA), 50);
+        }
+        let one = allocated(&[&[(key::RDMA, 100)]], DeviceType::Rdma, nic(1));
+        let assignment = PodAssignment::read(&one, &inventory(8)).unwrap().unwrap();
+        assert_eq!(assignment.of("m1", &DeviceType::Rdma), nic(1), "other schedulers write a count");
     }
 }

@@ -164,13 +164,15 @@ fn explicit(kind: &DeviceType, device: &DeviceEntry) -> DeviceEntry {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ledger::Ledger;
+    use super::super::ledger::{GrantState, Ledger};
     use super::super::testing::{
         NODE, container, gpu_pod, granted, inventory, pod as handoff_pod, pods, whole, with_assignment,
     };
     use super::*;
     use crate::pod::ContainerKind::App;
     use crate::pod::Phase;
+    use baton_contract::DeviceId;
+    use baton_contract::allocation::{DeviceExtension, Vf};
 
     fn of(pods: &NodePods, ledger: &Ledger) -> Exceptions {
         exceptions(NODE, pods, ledger.iter(), &BTreeSet::new(), &inventory(4)).unwrap()
@@ -195,6 +197,8 @@ mod tests {
         let ledger = granted(&pod, &[("main", &["GPU-1", "GPU-2"])]);
         assert_eq!(of(&pods(&[&pod]), &ledger), Exceptions::new());
         assert_eq!(of(&pods(&[&pod]), &Ledger::default()), Exceptions::new(), "not served yet");
+        let single = bound(1, &["GPU-1"]);
+        assert_eq!(of(&pods(&[&single]), &granted(&single, &[("main", &["GPU-1"])])), Exceptions::new());
     }
 
     #[test]
@@ -233,9 +237,13 @@ mod tests {
     #[test]
     fn a_pod_that_is_edited_before_it_is_served_gets_its_first_version() {
         let first = bound(1, &["GPU-1"]);
-        let mut pods = pods(&[&first]);
-        pods.apply(bound(1, &["GPU-3"]));
-        assert_eq!(ids(&of(&pods, &Ledger::default())[&first.pod.uid]), ["GPU-1"]);
+        let mut edited = pods(&[&first]);
+        edited.apply(bound(1, &["GPU-3"]));
+        assert_eq!(ids(&of(&edited, &Ledger::default())[&first.pod.uid]), ["GPU-1"]);
+        let elsewhere = |pod| HandoffPod { node: Some("node-b".into()), ..pod };
+        let mut edited = pods(&[&elsewhere(first)]);
+        edited.apply(elsewhere(bound(1, &["GPU-3"])));
+        assert_eq!(of(&edited, &Ledger::default()), Exceptions::new(), "a pod of another node holds nothing here");
     }
 
     #[test]
@@ -257,7 +265,7 @@ mod tests {
     fn amounts_that_were_edited_are_an_exception_too() {
         let pod = bound(1, &["GPU-1"]);
         let ledger = granted(&pod, &[("main", &["GPU-1"])]);
-        for (from, to) in [("\"100\"", "\"1\""), ("80Gi", "1")] {
+        for (from, to) in [("\"100\"", "\"1\""), ("80Gi", "1"), ("80Gi", "40Gi")] {
             let mut edited = pod.clone();
             let text = edited.assignment.device_allocated.take().unwrap().replace(from, to);
             edited.assignment.device_allocated = Some(text.into());
@@ -279,6 +287,52 @@ mod tests {
             None,
         );
         assert_eq!(exceptions(NODE, &all, ledger.iter(), &BTreeSet::new(), &inventory(4)), None);
+        let entry = ledger.iter().next().unwrap().clone();
+        let listed =
+            LedgerEntry { ids: vec!["GPU-2".into()], served: vec![(DeviceType::Gpu, whole("GPU-2"))], ..entry };
+        assert_eq!(ids(&of(&all, &Ledger::of([listed]))[&pod.pod.uid]), ["GPU-2"], "the kubelet lists its id");
+    }
+
+    #[test]
+    fn a_call_that_delivers_nothing_leaves_nothing_unknown() {
+        let share = [(key::GPU_CORE, 50), (key::GPU_MEMORY_RATIO, 50)];
+        let pod = HandoffPod { phase: Phase::Running, ..handoff_pod("a", vec![container("main", App, &share)]) };
+        let slot = ContainerSlot::of(&pod, "main");
+        let names = pod.expected_calls(|_| true).map(|call| call.resource.to_owned());
+        let (mut delivering, mut accompanying) = (0, 0);
+        for name in names.collect::<Vec<_>>() {
+            let empty = LedgerEntry::new(&pod.pod, "main", &name, slot, vec![], vec![], GrantState::Committed);
+            let empty = LedgerEntry { assigned: false, ..empty };
+            match exceptions(NODE, &pods(&[&pod]), [&empty].into_iter(), &BTreeSet::new(), &inventory(4)) {
+                None => delivering += 1,
+                Some(found) => {
+                    assert_eq!(found, Exceptions::new());
+                    accompanying += 1;
+                }
+            }
+        }
+        assert_eq!((delivering, accompanying), (1, 1));
+        let empty = LedgerEntry::new(&pod.pod, "main", key::GPU_CORE, slot, vec![], vec![], GrantState::Committed);
+        assert_eq!(of(&pods(&[&pod]), &Ledger::of([empty])), Exceptions::new(), "it was assigned nothing");
+    }
+
+    #[test]
+    fn two_containers_on_one_nic_hold_the_virtual_functions_of_both() {
+        let half = [(key::RDMA, 50)];
+        let containers = ["one", "two"].map(|name| container(name, App, &half));
+        let pod = handoff_pod("a", containers.to_vec());
+        let of_vf = |container: &str, minor: i32| {
+            let vf = Vf { minor, bus_id: DeviceId::parse(&format!("nic-0-{minor}")).unwrap() };
+            let resources = [(key::RDMA.to_owned(), Quantity::units(50))].into();
+            let nic = DeviceEntry { resources, extension: Some(DeviceExtension { vfs: vec![vf] }), ..whole("nic-0") };
+            let slot = ContainerSlot::of(&pod, container);
+            let served = vec![(DeviceType::Rdma, nic)];
+            LedgerEntry::new(&pod.pod, container, key::RDMA, slot, vec![], served, GrantState::Committed)
+        };
+        let found = of(&pods(&[&pod]), &Ledger::of([of_vf("one", 1), of_vf("two", 2)]));
+        let [nic] = &*found[&pod.pod.uid][&DeviceType::Rdma] else { panic!("{found:?}") };
+        assert_eq!(nic.amount(key::RDMA), 100);
+        assert_eq!(nic.named().map(DeviceId::as_str).collect::<Vec<_>>(), ["nic-0", "nic-0-1", "nic-0-2"]);
     }
 
     #[test]

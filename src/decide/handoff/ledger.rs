@@ -47,13 +47,13 @@ impl ContainerSlot {
         }
     }
 
-    /// Both run at some moment together. Holds in both directions.
+    /// Both run at some moment together.
     pub fn meets(self, other: Self) -> bool {
         match (self.init, other.init) {
             (false, false) => true,
             (true, true) => false,
             (true, false) => other.sidecar && other.order < self.order,
-            (false, true) => self.sidecar && self.order < other.order,
+            (false, true) => other.meets(self),
         }
     }
 }
@@ -367,10 +367,11 @@ mod hex {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{gpu_pod, grant, granted, listing, pods, with_assignment};
+    use super::super::testing::{container, gpu_pod, grant, granted, inventory, listing, pod, pods, with_assignment};
     use super::*;
+    use crate::pod::ContainerKind::{App, Init, Sidecar};
     use crate::pod::Phase;
-    use baton_contract::key::NVIDIA_GPU as GPU;
+    use baton_contract::key::{NVIDIA_GPU as GPU, RDMA};
 
     #[test]
     fn a_grant_settles_the_earlier_ones_of_its_pod_and_no_other() {
@@ -414,5 +415,95 @@ mod tests {
             let bad = text.replace("009fff", bad);
             assert!(serde_json::from_str::<LedgerEntry>(&bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn every_grant_has_its_place_behind_the_ones_before() {
+        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
+        let ledger = granted(&pod, &[("init", &["GPU-0"]), ("main", &["GPU-0"])]);
+        let mut read = Ledger::of(ledger.iter().cloned());
+        grant(&mut read, &pod, &[("side", &["GPU-0"])]);
+        let places: Vec<_> = read.iter().map(|entry| (&*entry.container, entry.seq)).collect();
+        assert_eq!(places, [("init", 0), ("main", 1), ("side", 2)]);
+    }
+
+    #[test]
+    fn a_device_may_go_to_two_containers_of_a_pod_that_never_run_together() {
+        let kinds = [("first", Init), ("side", Sidecar), ("second", Init), ("main", App), ("other", App)];
+        let pod = pod("a", kinds.map(|(name, kind)| container(name, kind, &[])).to_vec());
+        let meets = |one: &str, other: &str| {
+            let [one, other] = [one, other].map(|name| ContainerSlot::of(&pod, name));
+            assert_eq!(one.meets(other), other.meets(one));
+            one.meets(other)
+        };
+        for (one, other) in [("side", "second"), ("side", "main"), ("main", "other"), ("main", "unknown")] {
+            assert!(meets(one, other), "{one} and {other}");
+        }
+        for (one, other) in [("first", "side"), ("first", "second"), ("first", "main"), ("second", "main")] {
+            assert!(!meets(one, other), "{one} and {other}");
+        }
+    }
+
+    #[test]
+    fn what_a_ledger_holds_can_be_asked() {
+        let [a, b] = ["a", "b"].map(|name| with_assignment(gpu_pod(name, 1), &[("main", &["GPU-0"])]));
+        let mut ledger = granted(&a, &[("main", &["GPU-0"])]);
+        assert!(!ledger.is_empty() && ledger.holds(&a.pod.uid) && !ledger.holds(&b.pod.uid));
+        let key = EntryKey::new(&a.pod.uid, "main", GPU);
+        assert_eq!(ledger.stored().keys().collect::<Vec<_>>(), [&key]);
+        assert_eq!(ledger.get(&key).unwrap().named().map(DeviceId::as_str).collect::<Vec<_>>(), ["GPU-0"]);
+        ledger.restore(LedgerEntry { answer: None, ..ledger.get(&key).unwrap().clone() });
+        ledger.set_answer(&key, vec![4]);
+        assert_eq!(ledger.get(&key).unwrap().answer, Some(vec![4]));
+        ledger.forget(&key);
+        assert!(ledger.is_empty() && !ledger.holds(&a.pod.uid));
+    }
+
+    #[test]
+    fn an_intent_is_settled_when_the_kubelet_lists_its_ids() {
+        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
+        let mut ledger = granted(&pod, &[("main", &["GPU-0"])]);
+        let mut settles = |rows: &[(&str, &str, &str, &[&str])]| ledger.settle(&PodResources::Listed(listing(rows)));
+        assert!(!settles(&[]) && !settles(&[("a", "main", GPU, &["GPU-7"])]), "other ids are of an earlier call");
+        assert!(settles(&[("a", "main", GPU, &["GPU-0"])]));
+        assert!(!settles(&[("a", "main", GPU, &["GPU-0"])]), "it is settled");
+        let key = EntryKey::new(&pod.pod.uid, "main", GPU);
+        assert_eq!(ledger.get(&key).unwrap().state, GrantState::Committed);
+        ledger.repeat(&key, vec![]);
+        assert!(!ledger.settle(&PodResources::Listed(listing(&[("a", "main", GPU, &[])]))), "nothing proves nothing");
+        assert!(!ledger.settle(&PodResources::Throttled));
+    }
+
+    #[test]
+    fn a_pod_that_is_gone_holds_what_the_kubelet_lists_unless_its_successor_does() {
+        let gpu = [(GPU, 1)];
+        let gone = pod("a", vec![container("init", Init, &gpu), container("main", App, &gpu)]);
+        let other = gpu_pod("b", 1);
+        let mut ledger = granted(&gone, &[("init", &["GPU-0"]), ("main", &["GPU-0"])]);
+        grant(&mut ledger, &other, &[("main", &["GPU-1"])]);
+        let rows: &[(&str, &str, &str, &[&str])] = &[("a", "main", GPU, &["GPU-0"]), ("b", "main", GPU, &["GPU-1"])];
+        let resources = PodResources::Listed(listing(rows));
+        assert_eq!(
+            ledger.live(&pods(&[&other]), &resources).count(),
+            3,
+            "the init container's, while the pod is listed"
+        );
+        let mut successor = gone.clone();
+        successor.pod.uid = PodUid::new("a-second");
+        grant(&mut ledger, &successor, &[("main", &["GPU-0"])]);
+        let all = pods(&[&other, &successor]);
+        let live: Vec<_> = ledger.live(&all, &resources).map(|entry| entry.pod.uid.as_str()).collect();
+        assert_eq!(live, ["a-second", "b-uid"]);
+    }
+
+    #[test]
+    fn a_name_that_the_agent_has_not_registered_is_not_called() {
+        let both = container("main", App, &[(GPU, 1), (RDMA, 100)]);
+        let pod = with_assignment(pod("a", vec![both]), &[("main", &["GPU-0", "nic-0"])]);
+        let ledger = granted(&pod, &[("main", &["GPU-0"])]);
+        let mut inventory = inventory(1);
+        assert!(!ledger.fully_served(&pod, &inventory), "the call for the NIC is still to come");
+        inventory.registered.remove(RDMA);
+        assert!(ledger.fully_served(&pod, &inventory));
     }
 }

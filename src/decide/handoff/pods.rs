@@ -171,4 +171,18 @@ mod tests {
         pods.forget_deleted(|_| false);
         assert!(!pods.is_deleted(&uid));
     }
+
+    #[test]
+    fn a_status_that_names_no_device_any_more_takes_back_what_it_named() {
+        let mut pods = NodePods::default();
+        let uid = gpu_pod("a", 1).pod.uid;
+        let named = || ListedContainers::from([("main".into(), ListedResources::default())]);
+        pods.report(&uid, named());
+        assert_eq!(pods.reported(&uid, "main"), None, "the pod is not known");
+        pods.apply(gpu_pod("a", 1));
+        pods.report(&uid, named());
+        assert!(pods.reported(&uid, "main").is_some());
+        pods.report(&uid, ListedContainers::default());
+        assert_eq!(pods.reported(&uid, "main"), None);
+    }
 }

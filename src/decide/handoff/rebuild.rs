@@ -308,6 +308,7 @@ pub fn is_share(entry: &LedgerEntry) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::whole as device;
     use super::super::testing::{
         NODE, container, gpu_pod, granted, inventory, listing, lock_of, pod, pods, share_of, with_assignment,
         with_entries,
@@ -316,6 +317,8 @@ mod tests {
     use super::*;
     use crate::pod::ContainerKind::{App, Init, Sidecar};
     use crate::pod::Phase;
+    use baton_contract::Quantity;
+    use baton_contract::hint::{AllocateStrategy, Counting};
 
     const GPU: &str = key::NVIDIA_GPU;
 
@@ -353,7 +356,17 @@ mod tests {
         let rebuilt = |pod: &HandoffPod| rebuild(NODE, &pods(&[pod]), &unlisted, &inventory(4), Some(&lock));
         assert!(rebuilt(&pod).is_empty(), "it may be still to come");
         pod.phase = Phase::Running;
-        assert_eq!(devices(&rebuilt(&pod), "main").unwrap(), ["GPU-2"]);
+        let ledger = rebuilt(&pod);
+        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-2"]);
+        assert!(ledger.has_served(&pod.pod.uid), "a pod that has started was served");
+    }
+
+    #[test]
+    fn a_pod_that_is_listed_was_served_also_where_its_lock_has_gone() {
+        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-2"])]);
+        let listing = listing(&[("a", "main", GPU, &["GPU-2"])]);
+        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), Some(&LockRead::Free));
+        assert!(ledger.has_served(&pod.pod.uid));
     }
 
     #[test]
@@ -447,8 +460,11 @@ mod tests {
         let mut ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4), None);
         let mirror = gpu_pod("x", 1);
         assert!(!adopt(&mut ledger, NODE, &NodePods::default()));
+        let elsewhere = HandoffPod { node: Some("node-b".into()), ..mirror.clone() };
+        assert!(!adopt(&mut ledger, NODE, &pods(&[&elsewhere])));
         assert!(adopt(&mut ledger, NODE, &pods(&[&mirror])));
         let entry = ledger.of_pod(&mirror.pod.uid).next().unwrap();
+        assert_eq!(entry.slot, ContainerSlot::of(&mirror, "main"));
         assert_eq!(
             (entry.devices().map(ToString::to_string).collect::<Vec<_>>(), ledger.len()),
             (vec!["GPU-3".into()], 1)
@@ -490,6 +506,23 @@ mod tests {
             let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), Some(&lock_of(&pod)));
             let entry = ledger.iter().find(|entry| !entry.served.is_empty()).unwrap();
             assert_eq!(!is_share(entry), whole, "{ratio}: {entry:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_nic_that_was_edited_gives_the_nic_as_a_whole_unless_amounts_count_nics() {
+        let as_count = Counting { strategy: Some(AllocateStrategy::RequestsAsCount), alone: false };
+        for (percent, nics, whole) in
+            [(50, Counting::default(), false), (1, Counting::default(), true), (1, as_count, false)]
+        {
+            let resources = [(key::RDMA.to_owned(), Quantity::units(percent))].into();
+            let nic = DeviceEntry { resources, ..device("nic-1") };
+            let mut pod =
+                with_entries(pod("a", vec![container("main", App, &[(key::RDMA, 50)])]), &[("main", vec![nic])]);
+            pod.assignment.nics = nics;
+            let listing = listing(&[("a", "main", key::RDMA, &["nic-1::0"])]);
+            let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), Some(&lock_of(&pod)));
+            assert_eq!(!is_share(ledger.iter().next().unwrap()), whole, "{percent} percent, {nics:?}");
         }
     }
 

@@ -180,9 +180,14 @@ fn rebuilt_for(resource: &str, chosen: &BTreeSet<DeviceId>, ledger: &Ledger, liv
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{NODE, gpu_pod, granted, inventory, listing, pods, with_assignment};
+    use super::super::ledger::GrantState;
+    use super::super::testing::{
+        NODE, container, gpu_pod, grant, granted, inventory, listing, pod, pods, share_of, whole, with_assignment,
+    };
     use super::*;
-    use baton_contract::key::NVIDIA_GPU as GPU;
+    use crate::pod::ContainerKind::App;
+    use baton_contract::key::{GPU_CORE, NVIDIA_GPU as GPU};
+    use baton_contract::{DeviceEntry, DeviceType};
 
     #[test]
     fn a_kubelet_that_holds_other_devices_than_were_served_is_reported() {
@@ -287,5 +292,47 @@ mod tests {
         let found = |id| verify(NODE, &pods(&[&pod]), &listing(&[("a", "main", GPU, &[id])]), &ledger, &inventory(4));
         assert_eq!(found("GPU-1"), []);
         assert_eq!(found("GPU-2").len(), 1);
+    }
+
+    #[test]
+    fn containers_start_with_the_ids_of_one_call_and_its_devices() {
+        let gpu = [(GPU, 1)];
+        let two = pod("a", vec![container("one", App, &gpu), container("two", App, &gpu)]);
+        let two = with_assignment(two, &[("one", &["GPU-0"]), ("two", &["GPU-1"])]);
+        let mut ledger = granted(&two, &[("one", &["GPU-0"]), ("two", &["GPU-1"])]);
+        let both = ["GPU-0".to_owned(), "GPU-1".to_owned()];
+        assert!(may_start(GPU, &both, &ledger, &pods(&[&two])).is_err(), "no call was for both");
+        // Another pod was served under the same ids: which of them starts is not said.
+        let other = with_assignment(gpu_pod("b", 1), &[("main", &["GPU-5"])]);
+        grant(&mut ledger, &other, &[("main", &["GPU-5"])]);
+        ledger.repeat(&EntryKey::new(&other.pod.uid, "main", GPU), vec!["GPU-0".into()]);
+        assert_eq!(may_start(GPU, &["GPU-0".to_owned()], &ledger, &pods(&[&two, &other])), Ok(()));
+    }
+
+    #[test]
+    fn the_share_that_starts_is_found_by_its_ids_before_its_device() {
+        let entry = |name: &str, resource: &str, ids: &[&str], device: DeviceEntry| {
+            let pod = gpu_pod(name, 1);
+            let slot = ContainerSlot::of(&pod, "main");
+            let ids = ids.iter().map(|id| Box::from(*id)).collect();
+            let served = vec![(DeviceType::Gpu, device)];
+            LedgerEntry::new(&pod.pod, "main", resource, slot, ids, served, GrantState::Committed)
+        };
+        let half = || share_of("GPU-0", 50, 50, 40 << 30);
+        let rebuilt = entry("z-rebuilt", GPU_CORE, &[], half());
+        let served = entry("a-served", GPU_CORE, &["GPU-0::0"], half());
+        let found = |entries: &[&LedgerEntry]| {
+            let ledger = Ledger::of(entries.iter().map(|entry| (*entry).clone()));
+            let found = share_to_start(GPU_CORE, &["GPU-0::0".to_owned()], &ledger);
+            found.map(|entry| entry.pod.key.name.to_string())
+        };
+        assert_eq!(found(&[&rebuilt, &served]).as_deref(), Some("a-served"));
+        assert_eq!(found(&[&rebuilt]).as_deref(), Some("z-rebuilt"));
+        let others = [
+            entry("ids", GPU_CORE, &["GPU-0::9"], half()),
+            entry("whole", GPU_CORE, &["GPU-0::0"], whole("GPU-0")),
+            entry("name", GPU, &["GPU-0::0"], half()),
+        ];
+        assert_eq!(found(&others.each_ref()), None);
     }
 }

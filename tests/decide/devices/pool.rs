@@ -45,6 +45,38 @@ fn a_grant_has_one_outcome_on_equal_pools_and_is_computed_again_on_others() {
 }
 
 #[test]
+fn nodes_of_one_make_store_their_layout_once() {
+    let shared = |devices| {
+        let (mut pool, mut labels, mut layout) = (pool_of(devices), 0, None);
+        pool.share(|_| labels += 1, |_| {}, |own| layout = Some(own.clone()));
+        (pool, labels, layout.unwrap())
+    };
+    let (first, labels, layout) = shared(machine(2));
+    assert_eq!(labels, 12, "those of 8 GPUs and 4 NICs");
+    let holders = layout.holders();
+    let (mut second, _, own) = shared(machine(2));
+    second.keep_layout(&first);
+    assert_eq!((layout.holders(), own.holders()), (holders + 1, 1));
+    let (mut other, _, own) = shared(machine(4));
+    other.keep_layout(&first);
+    assert_eq!((layout.holders(), own.holders()), (holders + 1, 2), "that of another make stays");
+}
+
+#[test]
+fn pools_that_differ_in_what_is_taken_or_in_partitions_are_told_apart() {
+    let mut tabled = object(machine(2));
+    tabled.metadata.annotations =
+        Some([(key::GPU_PARTITIONS.to_owned(), r#"{"1":[{"minors":[0]}]}"#.to_owned())].into());
+    let (tabled, _) = NodePool::from_device(&tabled);
+    let plain = pool_of(machine(2));
+    assert!(plain.is_like(&plain.clone()) && !plain.is_like(&tabled) && tabled.is_like(&tabled.clone()));
+    let mut taken = plain.clone();
+    taken.take(&Grant { parts: [Part::Gpu { gpu: 3, core: 60, memory: 1 }].into(), ..Grant::default() }).unwrap();
+    assert!(!plain.is_like(&taken));
+    assert_ne!(plain.fingerprint(), taken.fingerprint());
+}
+
+#[test]
 fn a_mig_device_and_a_virtual_function_are_given_once() {
     let mut pool = pool_of(vec![gpu(0, "s", "r", 0), mig("MIG-a", 0, "1g.10gb", "s"), nic(0, "s", "r", 0)]);
     for (part, device) in [(Part::Mig { mig: 0 }, "MIG-a"), (Part::Nic { nic: 0, percent: 10, vfs: 1 }, "0000:00:00.0")]

@@ -193,6 +193,22 @@ fn the_lock_of_a_pod_that_is_bound_and_not_shown_yet_is_not_abandoned() {
 }
 
 #[test]
+fn the_lock_of_a_binding_whose_answer_is_late_is_not_abandoned() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.hold = true;
+    cluster.pod("p", ONE);
+    cluster.settle();
+    cluster.deliver_one(0);
+    cluster.tell_node("n");
+    cluster.settle();
+    assert!(matches!(&*cluster.held, [Effect::Bind { .. }]), "{:?}", cluster.held);
+    cluster.wait(45);
+    assert!(matches!(&*cluster.held, [Effect::Bind { .. }]), "{:?}", cluster.held);
+    assert_eq!(cluster.holder("n"), Some("p"));
+}
+
+#[test]
 fn a_read_that_fails_is_repeated_and_lock_and_room_stay() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 1);
