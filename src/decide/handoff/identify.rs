@@ -255,10 +255,8 @@ fn served_before<'a>(
     let pod = turn.pod;
     let waits = pod.containers.iter().filter(|container| turn.asked == 0 && !container.running);
     let mut same = waits.filter(|container| asks(pod, container, call.resource) == Some(call.count));
-    same.find_map(|container| {
-        let asked = context.ledger.asked(&pod.pod.uid, &container.name, call.resource);
-        (asked > 0).then_some(CallCandidate { container, asked, ..turn })
-    })
+    let again = same.find(|container| context.ledger.asked(&pod.pod.uid, &container.name, call.resource) > 0)?;
+    Some(CallCandidate { container: again, ..turn })
 }
 
 /// The next container of the pod by the ledger.

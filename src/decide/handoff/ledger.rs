@@ -361,7 +361,7 @@ mod hex {
     fn parse(text: &str) -> Option<Vec<u8>> {
         let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect();
         let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
-        Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+        Some(digits.chunks_exact(2).map(|pair| pair[0] * 16 + pair[1]).collect())
     }
 }
 
@@ -399,6 +399,13 @@ mod tests {
         assert!(ledger.is_live(entry, &pods(&[&pod]), &unlisted));
         pod.phase = Phase::Failed;
         assert!(!ledger.is_live(entry, &pods(&[&pod]), &unlisted));
+        let listed = PodResources::Listed(listing(&[("a", "main", GPU, &["GPU-0"])]));
+        assert!(!ledger.is_live(entry, &pods(&[&pod]), &listed), "kubelets before 1.34 list ended pods");
+        let mut running = pod.clone();
+        running.containers[0].running = true;
+        assert!(
+            ledger.is_live(entry, &pods(&[&running]), &listed) && !ledger.is_live(entry, &pods(&[&running]), &unlisted)
+        );
         assert!(!ledger.is_live(entry, &pods(&[]), &unlisted));
         assert!(ledger.is_live(entry, &pods(&[]), &PodResources::Throttled), "absence proves nothing");
     }

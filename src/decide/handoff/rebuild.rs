@@ -507,6 +507,15 @@ mod tests {
             let entry = ledger.iter().find(|entry| !entry.served.is_empty()).unwrap();
             assert_eq!(!is_share(entry), whole, "{ratio}: {entry:?}");
         }
+        let share = [(key::GPU_CORE, 50), (key::GPU_MEMORY, 20 << 30)];
+        for (bytes, whole) in [(20 << 30, false), (1 << 30, true)] {
+            let pod = pod("a", vec![container("main", App, &share)]);
+            let pod = with_entries(pod, &[("main", vec![share_of("GPU-1", 50, 25, bytes)])]);
+            let listing = listing(&[("a", "main", key::GPU_CORE, &["GPU-1::0"])]);
+            let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), Some(&lock_of(&pod)));
+            let entry = ledger.iter().find(|entry| !entry.served.is_empty()).unwrap();
+            assert_eq!(!is_share(entry), whole, "{bytes}: {entry:?}");
+        }
     }
 
     #[test]
@@ -600,12 +609,19 @@ mod tests {
         let entry = ledger.iter().next().unwrap();
         assert_eq!((&*entry.ids, entry.answer.as_deref()), (["GPU-0".into()].as_slice(), Some(b"GPU-2".as_slice())));
         assert!(!learn(&mut ledger, NODE, &pods(&[&pod]), &listing, &inventory(4)), "once");
+        // The kubelet lists what it asked for.
+        let entry = ledger.iter().next().unwrap().clone();
+        ledger.restore(LedgerEntry { ids: Vec::new(), asked: 0, ..entry });
+        assert!(learn(&mut ledger, NODE, &pods(&[&pod]), &listing, &inventory(4)));
+        assert!(ledger.has_served(&pod.pod.uid));
     }
 
     #[test]
-    fn a_listed_pod_that_nobody_knows_holds_its_devices() {
-        let listing = listing(&[("x", "main", GPU, &["GPU-3"])]);
-        let ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4), None);
-        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-3"]);
+    fn a_listed_pod_that_the_api_server_does_not_have_holds_its_devices() {
+        let rows: [(&str, &str, &str, &[&str]); 3] =
+            [("x", "main", GPU, &["GPU-3"]), ("x", "main", "example.com/fpga", &["fpga-0"]), ("x", "other", GPU, &[])];
+        let ledger = rebuild(NODE, &NodePods::default(), &listing(&rows), &inventory(4), None);
+        assert_eq!((devices(&ledger, "main").unwrap(), ledger.len()), (vec!["GPU-3".into()], 1));
+        assert!(ledger.iter().all(|entry| !entry.assigned));
     }
 }

@@ -1,6 +1,6 @@
 //! What may be served: every rule of validation, and that no device is handed out twice.
 
-use super::prefer::{Preference, preference};
+use super::prefer::{Preference, PreferenceOrder, preference};
 use super::test_node::{TestNode, refused, served};
 use super::testing::{container, gpu_pod, grant, merged, pod, share_of, whole, with_assignment, with_entries};
 use super::*;
@@ -299,6 +299,14 @@ fn the_rest_of_a_pods_devices_is_preferred_but_what_its_containers_hold() {
     assert_eq!(order.rest.iter().map(baton_contract::DeviceId::as_str).collect::<Vec<_>>(), ["GPU-6"]);
     let named: Vec<_> = order.named.iter().map(baton_contract::DeviceId::as_str).collect();
     assert_eq!(named, ["GPU-0"], "a device that a pod without assignment was served, and none of its own pod");
+    // Served with another device than its assignment says: it is asked for again.
+    let mut node = TestNode::new(&[&a]).lock(&a).listed(&rows[1..]);
+    for (container, gpu) in [("one", "GPU-4"), ("two", "GPU-7"), ("three", "GPU-6")] {
+        grant(&mut node.ledger, &a, &[(container, &[gpu])]);
+    }
+    let Preference::Order(order, key) = preference(&node.context(), &call) else { panic!("reads live") };
+    let served = &node.ledger.get(&key.unwrap()).unwrap().served[0].1.id;
+    assert_eq!(order, PreferenceOrder { own: vec![served.clone()], ..PreferenceOrder::default() });
 }
 
 #[test]

@@ -272,3 +272,52 @@ fn a_resumed_bind_goes_before_pods_that_would_wait_for_its_own_lock() {
     cluster.settle();
     assert_eq!(cluster.node_of("older"), Some("n"));
 }
+
+/// A lock of a pod of another scheduler, taken now.
+fn locked_by_theirs(cluster: &mut TestScheduler) {
+    let time = crate::harness::wall(cluster.now);
+    cluster.set_lock("n", &format!("{time:.9},ml,theirs,uid-theirs"));
+}
+
+#[test]
+fn the_holder_of_a_removed_lock_is_read_where_the_watch_shows_no_outcome_of_its_bind() {
+    for (seen, reads) in [("bound", 0), ("deleted", 0), ("waiting", 1), ("nothing", 1)] {
+        let mut cluster = TestScheduler::new();
+        cluster.node("n", 8);
+        let mut theirs = pod("theirs", &[], cluster.now);
+        theirs.handoff.scheduler_name = "theirs".into();
+        if seen != "nothing" {
+            cluster.submit(theirs);
+        }
+        // Another replica leads meanwhile.
+        cluster.step_down();
+        locked_by_theirs(&mut cluster);
+        match seen {
+            "bound" => cluster.change_pod("theirs", |facts| facts.handoff.node = Some("n".into())),
+            "deleted" => cluster.delete("theirs"),
+            _ => {}
+        }
+        cluster.agent_releases("n");
+        cluster.lead();
+        cluster.pod("mine", ONE);
+        cluster.settle();
+        assert_eq!((cluster.reads, cluster.node_of("mine")), (reads, Some("n")), "{seen}");
+    }
+}
+
+#[test]
+fn a_holder_that_cannot_be_read_is_read_again_after_ten_seconds() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.lost_reads = 2;
+    locked_by_theirs(&mut cluster);
+    cluster.pod("mine", ONE);
+    cluster.settle();
+    for _ in 0..8 {
+        cluster.wait(1);
+        cluster.tell_node("n");
+    }
+    assert_eq!((cluster.reads, cluster.node_of("mine")), (1, None));
+    cluster.wait(22);
+    assert_eq!((cluster.reads, cluster.node_of("mine")), (3, Some("n")));
+}

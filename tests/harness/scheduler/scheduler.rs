@@ -77,6 +77,8 @@ pub struct TestScheduler {
     pub lost_fences: usize,
     /// Reads of pods that fail.
     pub lost_reads: usize,
+    /// Pods that were read live.
+    pub reads: usize,
     /// What daemons say of themselves, where that is more than the usual.
     said: BTreeMap<String, AgentStatus>,
     pub evicted: Vec<String>,
@@ -138,6 +140,7 @@ impl TestScheduler {
             fenced: BTreeSet::new(),
             lost_fences: 0,
             lost_reads: 0,
+            reads: 0,
             said: BTreeMap::new(),
             evicted: Vec::new(),
             claims: BTreeMap::new(),
@@ -472,6 +475,7 @@ impl TestScheduler {
                 self.report(EffectResult::Bind { ticket, result });
             }
             Effect::ReadPod { pod } => {
+                self.reads += 1;
                 let lost = self.lost_reads > 0;
                 self.lost_reads = self.lost_reads.saturating_sub(1);
                 let result = if lost { Err("500".into()) } else { Ok(self.pods.get(&pod).cloned().map(Box::new)) };
