@@ -308,6 +308,10 @@ mod tests {
         assert!(beside(&[&half], &[&half]).unwrap_err().contains("vf-1 has no room: it is already given whole"));
         assert_eq!(beside(&[&half], &[&nic(50, &["vf-2"])]), Ok(()));
         assert!(beside(&[&half], &[&nic(100, &[])]).unwrap_err().contains("nic-0 has no room: one wants it whole"));
+        let all = nic(100, &["vf-1"]);
+        assert!(beside(&[&all, &all], &[]).unwrap_err().contains("RDMA would be 200"), "each asks for a NIC");
+        let (part, rest) = (nic(60, &[]), nic(50, &[]));
+        assert!(beside(&[&part], &[&rest]).unwrap_err().contains("RDMA would be 110"));
     }
 
     #[test]

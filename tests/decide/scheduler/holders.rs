@@ -2,10 +2,14 @@
 //! bind, or the pod never got what it says.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use baton::contract::allocation::Entries;
 use baton::contract::{AgentStatus, DeviceAllocation, DeviceType, Exceptions, Identity, PodUid, key};
+use baton::decide::lock::{ExpiredHolder, LockPolicy};
 use baton::decide::pod::Phase;
+use baton::decide::scheduler::Config;
+use baton::decide::scheduler::rules::plugins::DefaultSet;
 
 use crate::harness::scheduler::NAMES;
 use crate::harness::{TestScheduler, pod};
@@ -184,6 +188,32 @@ fn an_unserved_pod_is_deleted_at_the_expiry_and_again_until_it_is_gone() {
     cluster.agent_releases("n");
     cluster.wait(700);
     assert_eq!(cluster.fenced, ["unserved".to_owned()].into(), "{:?}", cluster.stats());
+}
+
+/// Many clients may write the time in the lock.
+#[test]
+fn an_unserved_pod_is_watched_for_the_whole_expiry_however_old_its_lock_says_to_be() {
+    let mut cluster = four();
+    forged(&mut cluster, "unserved", ONE, &[1]);
+    cluster.change_pod("unserved", |facts| facts.handoff.phase = Phase::Running);
+    says(&mut cluster, &[("unserved", Entries::new())]);
+    let old = crate::harness::wall(cluster.now) - Duration::from_secs(600);
+    cluster.set_lock("n", &format!("{old:.9},ml,unserved,uid-unserved"));
+    cluster.wait(290);
+    assert_eq!((cluster.holder("n"), cluster.stats().fenced), (None, 0));
+    cluster.wait(20);
+    assert_eq!(cluster.fenced, ["unserved".to_owned()].into());
+}
+
+#[test]
+fn an_unserved_pod_stays_where_expired_holders_wait_for_an_operator() {
+    let lock_policy = LockPolicy { expired_holder: ExpiredHolder::Wait, ..LockPolicy::default() };
+    let mut cluster = TestScheduler::with(Config { lock_policy, ..Config::default() }, DefaultSet::default());
+    cluster.node("n", 4);
+    running_holder(&mut cluster, "unserved");
+    says(&mut cluster, &[("unserved", Entries::new())]);
+    cluster.wait(700);
+    assert_eq!((cluster.stats().fenced, cluster.fenced.len()), (0, 0));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton::contract::{PodKey, key};
+use baton::contract::{PodKey, PodUid, key};
 use baton::decide::scheduler::Config;
 use baton::decide::scheduler::rules::plugins::DefaultSet;
 
@@ -320,4 +320,34 @@ fn a_holder_that_cannot_be_read_is_read_again_after_ten_seconds() {
     assert_eq!((cluster.reads, cluster.node_of("mine")), (1, None));
     cluster.wait(22);
     assert_eq!((cluster.reads, cluster.node_of("mine")), (3, Some("n")));
+}
+
+#[test]
+fn the_lock_of_a_pod_whose_deletion_the_watch_reports_goes_without_a_read() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    let mut theirs = pod("theirs", &[], cluster.now);
+    theirs.handoff.scheduler_name = "theirs".into();
+    cluster.submit(theirs);
+    locked_by_theirs(&mut cluster);
+    cluster.pod("mine", ONE);
+    cluster.settle();
+    assert_eq!(cluster.node_of("mine"), None);
+    cluster.delete("theirs");
+    cluster.settle();
+    assert_eq!((cluster.node_of("mine"), cluster.reads), (Some("n"), 0));
+}
+
+#[test]
+fn the_lock_of_a_pod_that_was_made_again_under_its_name_is_proven_by_a_read() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    // The watch shows neither of them yet.
+    let mut second = pod("theirs", &[], cluster.now);
+    (second.handoff.scheduler_name, second.handoff.pod.uid) = ("theirs".into(), PodUid::new("uid-second"));
+    cluster.pods.insert(second.handoff.pod.key.clone(), second);
+    locked_by_theirs(&mut cluster);
+    cluster.pod("mine", ONE);
+    cluster.settle();
+    assert_eq!((cluster.node_of("mine"), cluster.reads), (Some("n"), 1));
 }
