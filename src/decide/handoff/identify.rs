@@ -24,7 +24,7 @@ word_enum! {
     }
 }
 
-/// The pod and container behind a call.
+/// The pod and container behind a call. The pod is bound here, has not ended and is not being deleted.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller<'a> {
     /// The pod.

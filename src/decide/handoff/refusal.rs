@@ -13,12 +13,6 @@ word_enum! {
         Unidentified = "unidentified",
         /// Two pods could be calling.
         Ambiguous = "ambiguous",
-        /// The pod is not bound to this node.
-        NotHere = "not-here",
-        /// The pod has ended.
-        Terminal = "terminal",
-        /// The pod is being deleted.
-        Deleting = "deleting",
         /// No scheduler assigned devices to the pod.
         Unassigned = "unassigned",
         /// The assignment's annotations cannot be used.

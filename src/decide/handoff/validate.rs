@@ -42,7 +42,6 @@ pub fn devices(
 ) -> Result<ServedDevices, UnconfirmedRefusal> {
     let Caller { pod, container, .. } = *caller;
     let refuse = |rule, why| Box::new(refused(call, caller, rule, why));
-    may_be_served(context, pod).map_err(|(rule, why)| refuse(rule, why))?;
     let request = ExpectedCall { container, resource: call.resource, count: call.count };
     let assignment = PodAssignment::read(pod, context.inventory).map_err(|error| {
         refuse(
@@ -137,21 +136,6 @@ fn beside_others(
 }
 
 type Broken = (AllocateRule, String);
-
-/// Bound here, not ended, not being deleted.
-fn may_be_served(context: &AllocateContext<'_>, pod: &HandoffPod) -> Result<(), Broken> {
-    if !context.is_here(pod) {
-        let on = pod.node.as_deref().unwrap_or("no node");
-        return Err((AllocateRule::NotHere, format!("the pod is bound to {on}, this is node {}", context.node)));
-    }
-    if pod.phase.is_terminal() {
-        return Err((AllocateRule::Terminal, format!("the pod has ended ({:?})", pod.phase)));
-    }
-    if pod.deleting.is_some() {
-        return Err((AllocateRule::Deleting, "the pod is being deleted".to_owned()));
-    }
-    Ok(())
-}
 
 /// The lock is this bind's, or, under `auto`, a known scheduler placed the pod. Under `always` a pod that has been served
 /// before needs neither.
@@ -345,15 +329,8 @@ fn occupies(context: &AllocateContext<'_>, held: &LedgerEntry) -> bool {
 
 /// Other pods that have one of these devices.
 fn holders(context: &AllocateContext<'_>, pod: &HandoffPod, entries: &[DeviceEntry]) -> BTreeSet<PodKey> {
-    let wanted: BTreeSet<&DeviceId> =
-        entries.iter().flat_map(|entry| entry.named().chain(std::iter::once(&entry.id))).collect();
-    let has = |held: &&LedgerEntry| {
-        held.pod.uid != pod.pod.uid
-            && held
-                .served
-                .iter()
-                .any(|(_, entry)| wanted.contains(&entry.id) || entry.named().any(|id| wanted.contains(id)))
-    };
+    let wanted: BTreeSet<&DeviceId> = entries.iter().flat_map(DeviceEntry::named).collect();
+    let has = |held: &&LedgerEntry| held.pod.uid != pod.pod.uid && held.named().any(|id| wanted.contains(id));
     context.ledger.iter().filter(has).filter(|held| occupies(context, held)).map(|held| held.pod.key.clone()).collect()
 }
 

@@ -42,7 +42,8 @@ fn a_deleting_pod_is_not_served() {
     let mut a = one("a", "GPU-0");
     a.deleting = Some(Deletion { at: jiff::Timestamp::MAX, grace_seconds: 30 });
     let outcome = admitted(&a).gpu(&["GPU-0"]);
-    assert!(refused(&outcome).text.contains("deleted"), "{outcome:?}");
+    assert_eq!(refused(&outcome).rule, AllocateRule::Unidentified);
+    assert!(refused(&outcome).text.contains("which is deleted"), "{outcome:?}");
 }
 
 #[test]

@@ -771,7 +771,6 @@ fn refused(rule: AllocateRule) -> &'static str {
         AllocateRule::NoRoom => "a call for a device in use is refused",
         AllocateRule::Ambiguous => "a call that two pods could make is refused",
         AllocateRule::Unidentified => "a call that no pod could make is refused",
-        AllocateRule::Deleting => "a call of a pod that is being deleted is refused",
         _ => "a call is refused for another reason",
     }
 }
