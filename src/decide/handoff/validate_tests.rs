@@ -234,6 +234,14 @@ fn a_mig_device_is_served_beside_its_divided_gpu() {
     node.inventory.devices.insert(super::testing::id("MIG-0"), device);
     node.inventory.registered.insert("nvidia.com/mig-1g.10gb".into());
     assert_eq!(served(&node.call("nvidia.com/mig-1g.10gb", &["MIG-0"])).2, ["MIG-0"]);
+    let unassigned = pod("b", a.containers.to_vec());
+    node.pods = super::testing::pods(&[&unassigned]);
+    node = node.listed(&[("b", "main", "nvidia.com/mig-1g.10gb", &[])]);
+    (node.ledger, node.live, node.policy.unassigned) = (Ledger::default(), vec![unassigned], UnassignedPods::Serve);
+    let outcome = node.call("nvidia.com/mig-1g.10gb", &["MIG-0"]);
+    let AllocateOutcome::Serve(serving) = outcome else { panic!("not served: {outcome:?}") };
+    let resources = &serving.entry.served[0].1.resources;
+    assert_eq!(resources.keys().collect::<Vec<_>>(), ["nvidia.com/mig-1g.10gb"]);
 }
 
 #[test]

@@ -186,6 +186,7 @@ mod tests {
     };
     use super::*;
     use crate::pod::ContainerKind::App;
+    use crate::pod::HandoffPod;
     use baton_contract::key::{GPU_CORE, NVIDIA_GPU as GPU};
     use baton_contract::{DeviceEntry, DeviceType};
 
@@ -251,6 +252,8 @@ mod tests {
         assert_eq!(find(&pod), []);
         pod.containers[0].running = true;
         assert_eq!(find(&pod)[0].reason, ADMITTED_WITHOUT_DEVICES);
+        pod.node = Some("node-b".into());
+        assert_eq!(find(&pod), [], "the kubelet of another node has it");
     }
 
     #[test]
@@ -260,6 +263,8 @@ mod tests {
         let all = pods(&[&pod]);
         assert_eq!(may_start(GPU, &["GPU-0".to_owned()], &ledger, &all), Ok(()));
         assert!(may_start(GPU, &["GPU-1".to_owned()], &ledger, &all).is_err());
+        let ended = HandoffPod { phase: Phase::Failed, ..pod };
+        assert!(may_start(GPU, &["GPU-0".to_owned()], &ledger, &pods(&[&ended])).is_err());
     }
 
     #[test]
@@ -288,6 +293,11 @@ mod tests {
         };
         assert_eq!(may("GPU-1"), Ok(()));
         assert!(may("GPU-2").unwrap_err().contains("committed GPU-2"));
+        let mut ledger = granted(&pod, &[("main", &["GPU-0", "GPU-1"])]);
+        let key = ledger.iter().next().unwrap().key();
+        let parts = ["GPU-0::0", "GPU-0::1"];
+        ledger.repeat(&key, parts.map(Box::from).to_vec());
+        assert!(may_start(GPU, &parts.map(str::to_owned), &ledger, &pods(&[&pod])).is_err(), "as many, of one device");
         let ledger = granted(&pod, &[("main", &["GPU-0", "GPU-1"])]);
         let found = |id| verify(NODE, &pods(&[&pod]), &listing(&[("a", "main", GPU, &[id])]), &ledger, &inventory(4));
         assert_eq!(found("GPU-1"), []);
