@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use baton::contract::{PodKey, PodUid, key};
-use baton::decide::scheduler::Config;
 use baton::decide::scheduler::rules::plugins::DefaultSet;
+use baton::decide::scheduler::{Config, Effect, EffectResult, LockResult};
 
-use crate::harness::{TestScheduler, pod};
+use crate::harness::{Fault, TestScheduler, pod};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const T: &str = "2026-11-21T02:00:00.000000001Z";
@@ -350,4 +350,35 @@ fn the_lock_of_a_pod_that_was_made_again_under_its_name_is_proven_by_a_read() {
     cluster.pod("mine", ONE);
     cluster.settle();
     assert_eq!((cluster.node_of("mine"), cluster.reads), (Some("n"), 1));
+}
+
+#[test]
+fn a_removal_of_a_lock_that_fails_is_repeated_every_second() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.release_faults.extend([Fault::Fails, Fault::Fails, Fault::LostAnswer]);
+    cluster.set_lock("n", &format!("{T},ml,ghost,uid-ghost"));
+    cluster.pod("a", ONE);
+    cluster.settle();
+    cluster.wait(1);
+    assert_eq!((cluster.release_faults.len(), cluster.node_of("a")), (1, None));
+    cluster.wait(2);
+    assert_eq!(cluster.node_of("a"), Some("n"));
+}
+
+#[test]
+fn a_lock_that_this_scheduler_has_removed_is_gone_before_the_watch_shows_it() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.hold = true;
+    cluster.set_lock("n", &format!("{T},ml,ghost,uid-ghost"));
+    cluster.settle();
+    let Effect::Release { node, old, .. } = cluster.held.remove(0) else { panic!("another request") };
+    cluster.locks.remove("n");
+    let done = EffectResult::Release { node, old, result: LockResult::Done };
+    let effects = cluster.scheduler.report(done, cluster.moment());
+    cluster.perform(effects);
+    cluster.pod("a", ONE);
+    cluster.settle();
+    assert!(matches!(&*cluster.held, [Effect::Lock { old: None, .. }]), "{:?}", cluster.held);
 }

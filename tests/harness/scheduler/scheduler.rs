@@ -61,6 +61,7 @@ pub struct TestScheduler {
     pub watchful: bool,
     pub bind_faults: VecDeque<Fault>,
     pub lock_faults: VecDeque<Fault>,
+    pub release_faults: VecDeque<Fault>,
     /// Requests that stay unanswered until [`TestScheduler::deliver`].
     pub hold: bool,
     pub held: Vec<Effect>,
@@ -125,6 +126,7 @@ impl TestScheduler {
             watchful: true,
             bind_faults: VecDeque::new(),
             lock_faults: VecDeque::new(),
+            release_faults: VecDeque::new(),
             hold: false,
             held: Vec::new(),
             binds: 0,
@@ -465,8 +467,14 @@ impl TestScheduler {
                 self.report(EffectResult::Lock { ticket, result });
             }
             Effect::Release { node, old, .. } => {
+                let fault = self.release_faults.pop_front();
+                let failed = |why: &str| LockResult::Failed(why.into(), None);
+                if matches!(fault, Some(Fault::Fails)) {
+                    return self.report(EffectResult::Release { node, old, result: failed("500") });
+                }
                 let result = self.swap(&node, Some(&old), None);
                 self.tell_node(&node);
+                let result = if fault.is_some() { failed("lost") } else { result };
                 self.report(EffectResult::Release { node, old, result });
             }
             Effect::Bind { ticket, pod, node, annotations } => {
