@@ -6,6 +6,7 @@ use baton::contract::{PodRef, key};
 use baton::decide::pod::{Deletion, Phase};
 use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::scheduler::{BindVerdict, Config, RequestId};
+use baton::decide::world::spec::VolumeUse;
 
 use crate::harness::{Fault, TestScheduler, pod};
 
@@ -184,11 +185,11 @@ fn a_caller_that_leaves_ends_a_bind_that_is_not_posted_and_no_other() {
             cluster.deliver_one(0);
         }
         let now = cluster.moment();
-        for id in [9, 1] {
+        for (id, left) in [(9, 1), (1, usize::from(posted))] {
             let effects = cluster.scheduler.cancel_request(RequestId(id), now);
             cluster.perform(effects);
+            assert_eq!(cluster.bind_attempts(), left);
         }
-        assert_eq!(cluster.bind_attempts(), usize::from(posted));
         cluster.deliver();
         cluster.settle();
         assert_eq!(cluster.node_of("a").is_some(), posted);
@@ -220,4 +221,17 @@ fn a_pod_that_goes_or_a_lost_lease_ends_the_wait() {
     assert_eq!(answer(&mut cluster, 1), "the pod is gone or changed while it was being bound");
     cluster.step_down();
     assert_eq!(answer(&mut cluster, 2), "this scheduler does not lead any more");
+}
+
+#[test]
+fn the_volumes_of_a_requested_bind_are_the_other_schedulers() {
+    let mut cluster = cluster();
+    cluster.class("local", true, &[]);
+    cluster.claim("data", 10, |_| {});
+    let mut facts = pod("slow", ONE, cluster.now);
+    facts.handoff.scheduler_name = THEIRS.into();
+    facts.spec.volumes = vec![VolumeUse::Claim("data".into())];
+    cluster.submit(facts);
+    request(&mut cluster, 1, &reference("slow"), "n");
+    assert_eq!((answer(&mut cluster, 1).as_str(), cluster.volume_writes), ("bound", 0));
 }
