@@ -334,7 +334,7 @@ impl Handoff {
 
 /// The unsafe identification of the proposal: the first Pending pod of this node; then as shipped.
 fn first_pending(context: &AllocateContext<'_>, call: &AllocateCall<'_>) -> AllocateOutcome {
-    let Some(pod) = context.pods.iter().find(|pod| context.is_here(pod) && pod.phase == Phase::Pending) else {
+    let Some(pod) = context.pods.iter().find(|pod| context.may_call(pod) && pod.phase == Phase::Pending) else {
         return AllocateOutcome::Refuse(AllocateRefusal::without_pod(
             AllocateRule::Unidentified,
             call.resource,

@@ -230,15 +230,18 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
         .iter()
         .filter(|pod| pod.pod.uid != turn_of_holder.pod.pod.uid && context.is_here(pod) && !pod.phase.is_terminal());
     let rivals = rivals.flat_map(|pod| candidates(pod, None, call, context.ledger));
-    // A kubelet that has started again asks for served pods once more, until they run. A holder that was served already is
-    // proof of that; else `may_repeat` says which pods may. The stored answer must not go to the wrong pod, nor the
-    // holder's devices to one that repeats. Then a status that says that a container runs proves nothing: it may be from before the
-    // node rebooted, or the container has ended since.
-    let may_ask = |candidate: &CallCandidate<'_>| !candidate.admitted || turn_of_holder.asked > 0;
-    let repeats =
-        |candidate: &CallCandidate<'_>| turn_of_holder.asked > 0 || context.may_repeat.contains(&candidate.pod.pod.uid);
-    let rival: Vec<CallCandidate<'a>> =
-        rivals.filter(|candidate| may_ask(candidate) && (candidate.asked == 0 || repeats(candidate))).collect();
+    // A kubelet that has started again without its checkpoint asks once more for what does not run, containers that start again and
+    // ended init containers among that. The stored answer must not go to the wrong pod, nor the holder's devices to one that
+    // repeats.
+    let is_rival = |candidate: &CallCandidate<'_>| match (candidate.asked, candidate.container.running) {
+        // The holder itself was served already, which proves such a start. Then a status that says that a served container runs proves
+        // nothing: it may be from before the node rebooted, or the container has ended since.
+        _ if turn_of_holder.asked > 0 => true,
+        (0, _) => !candidate.admitted,
+        (_, true) => false,
+        (_, false) => context.may_repeat.contains(&candidate.pod.pod.uid),
+    };
+    let rival: Vec<CallCandidate<'a>> = rivals.filter(is_rival).collect();
     if rival.is_empty() {
         return found_by_lock(turn_of_holder, context);
     }

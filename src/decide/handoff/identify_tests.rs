@@ -237,16 +237,21 @@ fn without_pod_resources_a_kubelet_that_starts_again_may_ask_for_either_containe
 }
 
 #[test]
-fn without_pod_resources_a_container_that_has_run_since_is_not_asked_for_again() {
+fn without_pod_resources_a_container_that_runs_is_not_asked_for_again() {
     let pair = running(pair("pair", ["GPU-0", "GPU-1"], [1, 1]), &[true, false]);
-    let single = one("single", "GPU-2");
-    for (pod, served_before, next) in [(&pair, Some("GPU-0"), "b"), (&single, None, "main")] {
-        let mut node = TestNode::new(&[pod]).lock(pod);
-        node.resources = PodResources::Throttled;
-        node.may_repeat.insert(pod.pod.uid.clone());
-        served_before.into_iter().for_each(|gpu| grant(&mut node.ledger, pod, &[("a", &[gpu])]));
-        assert_eq!(served(&node.gpu(&["GPU-7"])).1, next);
-    }
+    let mut node = TestNode::new(&[&pair]).lock(&pair);
+    node.resources = PodResources::Throttled;
+    node.may_repeat.insert(pair.pod.uid.clone());
+    grant(&mut node.ledger, &pair, &[("a", &["GPU-0"])]);
+    assert_eq!(served(&node.gpu(&["GPU-7"])).1, "b");
+}
+
+#[test]
+fn without_pod_resources_a_container_that_was_never_served_is_asked_for_once() {
+    let a = one("a", "GPU-2");
+    let mut node = TestNode::new(&[&a]).lock(&a);
+    node.may_repeat.insert(a.pod.uid.clone());
+    assert_eq!(served(&node.gpu(&["GPU-7"])).2, ["GPU-2"]);
 }
 
 #[test]
@@ -258,22 +263,42 @@ fn without_pod_resources_a_holder_that_runs_unserved_is_not_calling() {
 }
 
 #[test]
-fn without_pod_resources_a_holder_is_not_repeated_where_another_pods_container_may_be_starting() {
+fn without_pod_resources_a_served_holder_gives_way_to_a_container_that_may_start() {
     let holder = one("holder", "GPU-2");
-    let mut other = running(pair("other", ["GPU-0", "GPU-1"], [1, 1]), &[true, false]);
-    for served_before in [true, false] {
+    let other = running(pair("other", ["GPU-0", "GPU-1"], [1, 1]), &[true, false]);
+    let mut node = TestNode::new(&[&holder, &other]).lock(&holder);
+    grant(&mut node.ledger, &holder, &[("main", &["GPU-2"])]);
+    assert_eq!(refused(&node.gpu(&["GPU-2"])).rule, AllocateRule::Ambiguous, "it was admitted without a call");
+    grant(&mut node.ledger, &other, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+    assert_eq!(refused(&node.gpu(&["GPU-2"])).rule, AllocateRule::Ambiguous, "it starts again");
+}
+
+#[test]
+fn without_pod_resources_a_served_holder_is_repeated_beside_unserved_pods_that_run() {
+    let holder = one("holder", "GPU-2");
+    let other = running(pair("other", ["GPU-0", "GPU-1"], [1, 1]), &[true, true]);
+    let mut node = TestNode::new(&[&holder, &other]).lock(&holder);
+    grant(&mut node.ledger, &holder, &[("main", &["GPU-2"])]);
+    assert!(matches!(node.gpu(&["GPU-2"]), AllocateOutcome::Repeat { .. }));
+}
+
+#[test]
+fn without_pod_resources_a_holder_gives_way_to_a_served_container_that_starts_again() {
+    let holder = one("holder", "GPU-2");
+    let other = pair("other", ["GPU-0", "GPU-1"], [1, 1]);
+    for (runs, may_repeat, ambiguous) in
+        [([true, false], true, true), ([true, false], false, false), ([true, true], true, false)]
+    {
+        let other = running(other.clone(), &runs);
         let mut node = TestNode::new(&[&holder, &other]).lock(&holder);
-        grant(&mut node.ledger, &holder, &[("main", &["GPU-2"])]);
-        if served_before {
-            grant(&mut node.ledger, &other, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+        grant(&mut node.ledger, &other, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+        if may_repeat {
+            node.may_repeat.insert(other.pod.uid);
         }
-        assert_eq!(refused(&node.gpu(&["GPU-2"])).rule, AllocateRule::Ambiguous);
-        other.containers[1].running = true;
-        node.pods.apply(other.clone());
-        (node.live, other) = (vec![holder.clone(), other.clone()], running(other, &[true, false]));
-        if !served_before {
-            assert!(matches!(node.gpu(&["GPU-2"]), AllocateOutcome::Repeat { .. }), "all of them run");
-        }
+        let outcome = node.gpu(&["GPU-2"]);
+        let is = matches!(&outcome, AllocateOutcome::Refuse(refusal) if refusal.rule == AllocateRule::Ambiguous);
+        assert_eq!(is, ambiguous, "{runs:?} {may_repeat}: {outcome:?}");
+        assert!(is || served(&outcome).0 == "holder");
     }
 }
 

@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_ledger_holds_can_be_asked() {
+    fn a_forgotten_grant_holds_nothing_and_a_rebuilt_one_keeps_its_answer() {
         let [a, b] = ["a", "b"].map(|name| with_assignment(gpu_pod(name, 1), &[("main", &["GPU-0"])]));
         let mut ledger = granted(&a, &[("main", &["GPU-0"])]);
         assert!(!ledger.is_empty() && ledger.holds(&a.pod.uid) && !ledger.holds(&b.pod.uid));

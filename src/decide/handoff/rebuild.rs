@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_nic_that_was_edited_gives_the_nic_as_a_whole_unless_amounts_count_nics() {
+    fn an_edited_part_of_a_nic_is_the_whole_nic_unless_amounts_count_nics() {
         let as_count = Counting { strategy: Some(AllocateStrategy::RequestsAsCount), alone: false };
         for (percent, nics, whole) in
             [(50, Counting::default(), false), (1, Counting::default(), true), (1, as_count, false)]

@@ -174,9 +174,11 @@ fn an_unassigned_nic_is_served_by_its_percentage() {
     let a = pod("a", vec![container("main", ContainerKind::App, &[(key::RDMA, 50)])]);
     let mut node = TestNode::new(&[&a]).listed(&[("a", "main", key::RDMA, &[])]);
     node.policy.unassigned = UnassignedPods::Serve;
-    let outcome = node.call(key::RDMA, &["nic-1::0"; 50]);
+    let ids: Vec<String> = (0..50).map(|unit| format!("nic-1::{unit}")).collect();
+    let outcome = node.call(key::RDMA, &ids.iter().map(String::as_str).collect::<Vec<_>>());
     let AllocateOutcome::Serve(serving) = outcome else { panic!("not served: {outcome:?}") };
-    assert_eq!(serving.entry.served[0].1.amount(key::RDMA), 50);
+    let entry = &serving.entry.served[0].1;
+    assert_eq!((entry.id.as_str(), entry.amount(key::RDMA)), ("nic-1", 50));
 }
 
 #[test]
@@ -223,7 +225,7 @@ fn a_whole_nic_is_a_whole_one_or_a_virtual_function_of_its_own() {
 }
 
 #[test]
-fn a_mig_device_is_served_beside_its_divided_gpu() {
+fn a_mig_device_is_served_with_and_without_an_assignment() {
     let a = pod("a", vec![container("main", ContainerKind::App, &[("nvidia.com/mig-1g.10gb", 1)])]);
     let part =
         DeviceEntry { resources: [("nvidia.com/mig-1g.10gb".to_owned(), Quantity::units(1))].into(), ..whole("MIG-0") };
@@ -309,13 +311,13 @@ fn the_rest_of_a_pods_devices_is_preferred_but_what_its_containers_hold() {
     let named: Vec<_> = order.named.iter().map(baton_contract::DeviceId::as_str).collect();
     assert_eq!(named, ["GPU-0"], "a device that a pod without assignment was served, and none of its own pod");
     // Served with another device than its assignment says: it is asked for again.
-    let mut node = TestNode::new(&[&a]).lock(&a).listed(&rows[1..]);
-    for (container, gpu) in [("one", "GPU-4"), ("two", "GPU-7"), ("three", "GPU-6")] {
-        grant(&mut node.ledger, &a, &[(container, &[gpu])]);
-    }
+    let rows: [(&str, &str, &str, &[&str]); 3] = [rows[0], rows[1], ("a", "three", GPU, &["GPU-6"])];
+    let mut node = TestNode::new(&[&a]).lock(&a).listed(&rows);
+    grant(&mut node.ledger, &a, &[("one", &["GPU-4"]), ("two", &["GPU-7"]), ("three", &["GPU-6"])]);
     let Preference::Order(order, key) = preference(&node.context(), &call) else { panic!("reads live") };
-    let served = &node.ledger.get(&key.unwrap()).unwrap().served[0].1.id;
-    assert_eq!(order, PreferenceOrder { own: vec![served.clone()], ..PreferenceOrder::default() });
+    assert_eq!(key, Some(EntryKey::new(&a.pod.uid, "two", GPU)));
+    let own = vec![super::testing::id("GPU-7")];
+    assert_eq!(order, PreferenceOrder { own, ..PreferenceOrder::default() });
 }
 
 #[test]

@@ -80,39 +80,3 @@ pub(super) fn view(state: &KubeletState, runtime: &Runtime) -> KubeletView {
     });
     each.collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use std::sync::{Arc, Mutex};
-    use std::time::Duration;
-
-    use serde_json::json;
-
-    use super::super::locked;
-    use super::super::pod::PodHandle;
-    use super::super::process::Process;
-    use super::*;
-
-    #[test]
-    fn a_container_that_ends_while_the_view_waits_for_the_lock_is_over() {
-        let pod = json!({"metadata": {"name": "p", "namespace": "default", "uid": "u"},
-            "spec": {"containers": [{"name": "main"}]}});
-        let pod = Arc::new(PodHandle::new(serde_json::from_value(pod).unwrap()));
-        let runtime = Runtime::default();
-        runtime.make_sandbox("u");
-        let short = Process { runs: Some(Duration::from_millis(20)), exit_code: 0 };
-        runtime.start("u", "main", short, 1.0, Injected::default());
-        let state = Mutex::new(KubeletState { pods: [("u".to_owned(), pod)].into(), ..KubeletState::default() });
-        let runs = || runtime.sandbox("u").unwrap().any_running(clock::mono());
-        let shown = std::thread::scope(|threads| {
-            let held = locked(&state);
-            let waiting = threads.spawn(|| view(&locked(&state), &runtime));
-            while runs() {
-                std::thread::yield_now();
-            }
-            drop(held);
-            waiting.join().unwrap()
-        });
-        assert!(!shown["default/p"].containers["main"].running);
-    }
-}

@@ -1,11 +1,14 @@
 //! Assignments as annotations, and bound pods read back from them.
 
-use baton::contract::{ContainerDevices, DeviceAllocation, DeviceType, key};
-use baton::decide::devices::{Exclusive, Held, Misfit, NodePool, Wishes, pick};
+use baton::contract::inventory::DeviceInfo;
+use baton::contract::{ContainerDevices, DeviceAllocation, DeviceEntry, DeviceId, DeviceType, Quantity, key};
+use baton::decide::devices::{Exclusive, Held, Misfit, NodePool, Part, Wishes, pick};
 use baton::decide::pod::ContainerKind::{App, Init};
 use proptest::prelude::*;
 
-use super::nodes::{Written, ask, gpu, gpu_minors, machine, nic, object, place, pod, pool_of, wish, with_vfs};
+use super::nodes::{
+    MEMORY, Written, ask, gpu, gpu_minors, machine, mig, nic, object, place, pod, pool_of, wish, with_vfs,
+};
 
 fn with_functions() -> Vec<baton::contract::inventory::DeviceInfo> {
     let mut devices = machine(2);
@@ -68,11 +71,13 @@ fn a_device_that_the_inventory_does_not_list_is_reported_and_not_lost() {
     let mut pool = NodePool::default();
     let (_, misfits) = pool.take_held(&Held::of(&allocation), Exclusive::default());
     assert!(matches!(&misfits[..], [Misfit::Unknown { id, .. }] if id.as_str() == "GPU-1"), "{misfits:?}");
+    let (_, misfits) = pool.clone().take_held(&Held::of(&allocation), Exclusive::default());
+    assert!(matches!(&misfits[..], [Misfit::Unknown { .. }]), "of each pod that holds it: {misfits:?}");
     assert!(pick(&pool, &ask(&[(key::GPU, "10")])).is_err(), "an unlisted device is never chosen");
     assert_eq!(pool.update(&object(vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0)])), []);
     let picked = pick(&pool, &ask(&[("nvidia.com/gpu", "1")])).unwrap();
     assert_eq!(gpu_minors(&pool, &picked), [0]);
-    assert_eq!(pool.gpu_room(0).0, 50, "the first known device is number 0");
+    assert_eq!(pool.gpu_room(0), (50, MEMORY - (40 << 30)), "the first known device is number 0");
     assert_eq!(pool.emptied().summary().free_gpus.count_ones(), 2);
 }
 
@@ -91,11 +96,52 @@ fn an_assignment_above_capacity_is_counted_and_named() {
 }
 
 #[test]
+fn the_memory_of_a_share_is_the_lesser_of_its_bytes_and_its_percent() {
+    const GIB: i64 = 1 << 30;
+    let half = MEMORY / 2;
+    let counted = |info: DeviceInfo, ratio: Option<i64>, bytes: Option<i64>| {
+        let mut pool = pool_of(vec![info]);
+        let amounts = [(key::GPU_MEMORY_RATIO, ratio), (key::GPU_MEMORY, bytes)];
+        let resources =
+            amounts.into_iter().filter_map(|(name, amount)| Some((name.to_owned(), Quantity::units(amount?))));
+        let entry = DeviceEntry {
+            minor: 0,
+            id: DeviceId::parse("GPU-0").unwrap(),
+            resources: resources.collect(),
+            extension: None,
+        };
+        let allocation =
+            DeviceAllocation { devices: [(DeviceType::Gpu, vec![entry])].into(), ..DeviceAllocation::default() };
+        pool.take_held(&Held::of(&allocation), Exclusive::default());
+        let room = pool.gpu_room(0).1;
+        pool.emptied().gpu_room(0).1 - room
+    };
+    let whole = || gpu(0, "s", "r", 0);
+    assert_eq!(counted(whole(), Some(50), None), half);
+    assert_eq!(counted(whole(), None, Some(10 * GIB)), 10 * GIB);
+    assert_eq!(counted(whole(), Some(50), Some(half + GIB / 2)), half + GIB / 2, "rounded");
+    assert_eq!(counted(whole(), Some(50), Some(MEMORY)), half, "not an amount of ours");
+    let mut of_unknown_size = whole();
+    of_unknown_size.resources.remove(key::GPU_MEMORY);
+    assert_eq!(counted(of_unknown_size.clone(), Some(50), Some(10 * GIB)), 50, "in percent");
+    assert_eq!(counted(of_unknown_size, None, Some(10 * GIB)), 0);
+}
+
+#[test]
 fn devices_held_by_minor_are_whole() {
     let mut pool = pool_of(machine(2));
     let (grant, misfits) = pool.take_minors(&DeviceType::Gpu, &[2, 3, 9]);
     assert_eq!(misfits, [Misfit::UnknownMinor { kind: DeviceType::Gpu, minor: 9 }]);
     assert_eq!((grant.gpus(), pool.summary().free_gpus.count_ones()), (0b1100, 6));
+    let mut divided = gpu(8, "s", "r", 0);
+    divided.resources.clear();
+    let mut devices = machine(2);
+    devices.extend([divided, mig("MIG-a", 8, "1g.10gb", "s"), mig("MIG-b", 8, "1g.10gb", "s")]);
+    let mut pool = pool_of(devices);
+    let (grant, misfits) = pool.take_minors(&DeviceType::Gpu, &[8]);
+    assert_eq!((&*grant.parts, misfits.len()), (&[Part::Mig { mig: 0 }, Part::Mig { mig: 1 }][..], 0));
+    let (grant, misfits) = pool.take_minors(&DeviceType::Rdma, &[3]);
+    assert_eq!((&*grant.parts, misfits.len()), (&[Part::Nic { nic: 3, percent: 100, vfs: 0 }][..], 0));
 }
 
 #[test]

@@ -191,9 +191,9 @@ fn an_unserved_pod_is_deleted_at_the_expiry_and_again_until_it_is_gone() {
     assert_eq!((cluster.fenced, stats.fenced), (["unserved".to_owned()].into(), 3), "two were lost, none is repeated");
 }
 
-/// Many clients may write the time in the lock.
+/// Many clients may write the time in the lock: it alone deletes no pod.
 #[test]
-fn an_unserved_pod_is_watched_for_the_whole_expiry_however_old_its_lock_says_to_be() {
+fn an_unserved_pod_is_watched_for_the_whole_expiry_whatever_time_its_lock_has() {
     let mut cluster = four();
     forged(&mut cluster, "unserved", ONE, &[1]);
     cluster.change_pod("unserved", |facts| facts.handoff.phase = Phase::Running);

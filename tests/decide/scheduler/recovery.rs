@@ -280,7 +280,7 @@ fn locked_by_theirs(cluster: &mut TestScheduler) {
 }
 
 #[test]
-fn the_holder_of_a_removed_lock_is_read_where_the_watch_shows_no_outcome_of_its_bind() {
+fn the_holder_of_a_removed_lock_is_read_where_no_outcome_is_seen() {
     for (seen, reads) in [("bound", 0), ("deleted", 0), ("waiting", 1), ("nothing", 1)] {
         let mut cluster = TestScheduler::new();
         cluster.node("n", 8);
@@ -339,7 +339,7 @@ fn the_lock_of_a_pod_whose_deletion_the_watch_reports_goes_without_a_read() {
 }
 
 #[test]
-fn the_lock_of_a_pod_that_was_made_again_under_its_name_is_proven_by_a_read() {
+fn the_lock_of_a_pod_that_was_made_again_under_its_name_goes_after_a_read() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 8);
     // The watch shows neither of them yet.

@@ -224,7 +224,7 @@ fn a_pod_that_goes_or_a_lost_lease_ends_the_wait() {
 }
 
 #[test]
-fn the_volumes_of_a_requested_bind_are_the_other_schedulers() {
+fn a_requested_bind_leaves_volumes_to_the_scheduler_that_asks() {
     let mut cluster = cluster();
     cluster.class("local", true, &[]);
     cluster.claim("data", 10, |_| {});
@@ -234,4 +234,18 @@ fn the_volumes_of_a_requested_bind_are_the_other_schedulers() {
     cluster.submit(facts);
     request(&mut cluster, 1, &reference("slow"), "n");
     assert_eq!((answer(&mut cluster, 1).as_str(), cluster.volume_writes), ("bound", 0));
+}
+
+#[test]
+fn a_request_for_a_bind_of_our_own_waits_for_its_volumes_and_names_them() {
+    let mut cluster = cluster();
+    cluster.class("local", true, &[]);
+    cluster.claim("data", 10, |_| {});
+    let mut facts = pod("slow", ONE, cluster.now);
+    facts.spec.volumes = vec![VolumeUse::Claim("data".into())];
+    cluster.submit(facts);
+    cluster.settle();
+    request(&mut cluster, 1, &reference("slow"), "n");
+    cluster.wait(11);
+    assert_eq!(answer(&mut cluster, 1), "the pod's volumes were not ready on node n within 10s");
 }

@@ -126,6 +126,7 @@ impl Binder {
         let Some(attempt) = self.attempts.get(&id) else { return };
         let (node, wait) = (&attempt.node_name, request.wait);
         let mut why = match attempt.stage {
+            BindStage::Preparing => format!("the pod's volumes were not ready on node {node} within {wait:?}"),
             BindStage::Queued => {
                 let held = match cx.world.node(attempt.node).map(|node| &node.lock.read) {
                     Some(LockRead::Held { raw, .. } | LockRead::Malformed { raw }) => format!("which {raw:?} holds"),
