@@ -397,7 +397,11 @@ mod tests {
         let unlisted = PodListing::default();
         let mut ledger = rebuild(NODE, &pods(&[&pod]), &unlisted, &inventory(4), Some(&LockRead::Free));
         assert!(ledger.len() == 2 && !ledger.has_served(&pod.pod.uid));
+        assert!(!learn(&mut ledger, NODE, &pods(&[&pod]), &unlisted, &inventory(4)), "it has not started");
+        assert!(!ledger.has_served(&pod.pod.uid));
         pod.phase = Phase::Running;
+        let mut unread = ledger.clone();
+        assert!(learn(&mut unread, NODE, &pods(&[&pod]), &unlisted, &inventory(4)) && unread.has_served(&pod.pod.uid));
         let listing = listing(&[("a", "main", GPU, &["GPU-1"])]);
         assert!(learn(&mut ledger, NODE, &pods(&[&pod]), &listing, &inventory(4)));
         assert!(ledger.iter().all(LedgerEntry::was_asked), "{ledger:?}");
@@ -614,6 +618,18 @@ mod tests {
         ledger.restore(LedgerEntry { ids: Vec::new(), asked: 0, ..entry });
         assert!(learn(&mut ledger, NODE, &pods(&[&pod]), &listing, &inventory(4)));
         assert!(ledger.has_served(&pod.pod.uid));
+    }
+
+    #[test]
+    fn a_pod_of_another_node_holds_nothing_here_and_what_its_name_has_is_an_orphans() {
+        let pod = with_assignment(gpu_pod("x", 1), &[("main", &["GPU-1"])]);
+        let elsewhere = HandoffPod { phase: Phase::Running, node: Some("node-b".into()), ..pod };
+        let all = pods(&[&elsewhere]);
+        assert!(rebuild(NODE, &all, &PodListing::default(), &inventory(4), None).is_empty());
+        let listing = listing(&[("x", "main", GPU, &["GPU-3"])]);
+        let ledger = rebuild(NODE, &all, &listing, &inventory(4), None);
+        let owners: Vec<_> = ledger.iter().map(|entry| entry.pod.uid.clone()).collect();
+        assert_eq!(owners, [unknown_uid(&elsewhere.pod.key)]);
     }
 
     #[test]
