@@ -5,6 +5,7 @@ use std::time::Duration;
 use baton::contract::{PodKey, PodUid, key};
 use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::scheduler::{Config, Effect, EffectResult, LockResult};
+use baton::decide::world::{LeaseHome, WorldEvent};
 
 use crate::harness::{Fault, TestScheduler, pod};
 
@@ -381,4 +382,25 @@ fn a_lock_that_this_scheduler_has_removed_is_gone_before_the_watch_shows_it() {
     cluster.pod("a", ONE);
     cluster.settle();
     assert!(matches!(&*cluster.held, [Effect::Lock { old: None, .. }]), "{:?}", cluster.held);
+}
+
+#[test]
+fn a_node_that_is_deleted_under_a_bind_is_forgotten() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.hold = true;
+    cluster.pod("a", ONE);
+    cluster.settle();
+    assert_eq!(cluster.bind_attempts(), 1);
+    let agent = WorldEvent::AgentGone("n".into(), LeaseHome::Nodes);
+    for event in [WorldEvent::NodeGone("n".into()), WorldEvent::DevicesGone("n".into()), agent] {
+        cluster.event(event);
+    }
+    let Effect::Lock { ticket, .. } = cluster.held.remove(0) else { panic!("another request") };
+    let gone = EffectResult::Lock { ticket, result: LockResult::NodeGone };
+    let effects = cluster.scheduler.report(gone, cluster.moment());
+    cluster.perform(effects);
+    cluster.pod("b", ONE);
+    cluster.settle();
+    assert_eq!((cluster.bind_attempts(), cluster.world().node_id("n")), (0, None));
 }
