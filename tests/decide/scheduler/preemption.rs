@@ -323,6 +323,27 @@ fn a_lost_nomination_of_a_pod_that_is_bound_or_gone_is_not_written_again() {
 }
 
 #[test]
+fn every_change_of_the_accounts_makes_a_newer_generation() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    submit(&mut cluster, "low", ONE, 1);
+    submit(&mut cluster, "large", TWO, 0);
+    let mut world = cluster.world().clone();
+    let id = |world: &World, name: &str| world.pod_by_key(&PodKey::new("ml", name)).unwrap().id;
+    let (low, waits, node) = (id(&world, "low"), id(&world, "large"), world.node_id("n").unwrap());
+    let mut last = world.generation();
+    let mut changes = |world: &mut World, change: &dyn Fn(&mut World)| {
+        change(world);
+        assert!(std::mem::replace(&mut last, world.generation()) < world.generation());
+    };
+    changes(&mut world, &|world| assert!(world.assume(waits, node, None)));
+    changes(&mut world, &|world| assert!(world.forget(waits)));
+    changes(&mut world, &|world| world.keep(node, None));
+    changes(&mut world, &|world| world.remove_for_dry_run(low));
+    changes(&mut world, &|world| world.restore_after_dry_run(low));
+}
+
+#[test]
 fn a_lost_node_is_not_forgotten_while_a_dry_run_has_its_pods() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 2);
