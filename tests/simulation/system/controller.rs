@@ -347,7 +347,8 @@ impl System {
         let Some(term) = &self.controllers[at].term else { return };
         let Some(under_way) = term.busy.get(key) else { return };
         let request = JobRequest { at, life, term: term.number, job: Box::new(under_way.job.clone()), what };
-        if self.faults.cannot_send(Reader::Candidate(Candidate::Controller(at)), self.now) {
+        let is_cut = self.faults.cannot_send(Reader::Candidate(Candidate::Controller(at)), self.now);
+        if is_cut || self.strikes(Fault::LostRequest) {
             return self.answer_job(request, Err(()), LIMIT);
         }
         let mut pause = self.soon(1, 20);

@@ -254,7 +254,7 @@ impl System {
 
     /// What the kubelet lists, with which the ledger is brought up to date.
     fn list(&mut self, node: usize) -> PodResources {
-        let throttled = self.strikes(Fault::Throttled);
+        let throttled = self.strikes(Fault::Throttled) || self.faults.lists_nothing(node, self.now);
         let machine = &mut self.machines[node];
         let resources = match machine.kubelet.listing() {
             Some(_) if throttled => PodResources::Throttled,

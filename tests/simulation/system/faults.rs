@@ -31,6 +31,7 @@ macro_rules! faults {
 
 faults! {
     LateRequest = "a request is late", 15;
+    LostRequest = "a request is lost", 8;
     LateAnswer = "an answer is late", 10;
     LostAnswer = "an answer is lost", 12;
     ServerError = "500", 15;
@@ -70,6 +71,8 @@ faults! {
     KubeletHangs = "a kubelet hangs for minutes", 0;
     KubeletDeaf = "a kubelet's watch is late", 0;
     CheckpointLost = "a kubelet loses its checkpoint", 0;
+    ContainerEnds = "a container ends, and starts again", 0;
+    ListingSilent = "PodResources does not answer", 0;
     LedgerLost = "a ledger is lost", 0;
     LedgerTorn = "a ledger is torn", 0;
     BothLost = "ledger and checkpoint are lost", 0;
@@ -116,6 +119,8 @@ pub struct Faults {
     lists: BTreeSet<Reader>,
     paused: BTreeMap<Candidate, Duration>,
     silent: BTreeMap<usize, Duration>,
+    /// Until when a node's PodResources does not answer.
+    unlisted: BTreeMap<usize, Duration>,
 }
 
 impl Faults {
@@ -149,6 +154,11 @@ impl Faults {
 
     pub fn paused_until(&self, who: Candidate, now: Duration) -> Option<Duration> {
         self.paused.get(&who).copied().filter(|until| now < *until)
+    }
+
+    /// Whether a node's PodResources does not answer.
+    pub fn lists_nothing(&self, node: usize, now: Duration) -> bool {
+        self.unlisted.get(&node).is_some_and(|until| now < *until)
     }
 
     /// Whether a node daemon's Lease is not renewed.
@@ -225,6 +235,8 @@ impl System {
             }
             Fault::KubeletDeaf => drop(self.faults.deaf.insert(Reader::Kubelet(node), brief)),
             Fault::CheckpointLost if self.machines[node].lost.is_none() => self.restart_kubelet(node, true),
+            Fault::ContainerEnds => self.container_ends(node),
+            Fault::ListingSilent => drop(self.faults.unlisted.insert(node, long)),
             Fault::ClockSkew => {
                 let who = self.fate.pick(&[scheduler, controller]);
                 let minutes = i64::from(self.fate.below(31)) - 15;

@@ -57,6 +57,20 @@ pub struct Runs {
     /// By container: what it was started with.
     pub devices: Vec<(Box<str>, String, i64)>,
     ends: Duration,
+    /// A container that has ended, and when it starts again.
+    restarts: Option<(Box<str>, Duration)>,
+}
+
+/// What came of the kubelet's question for one resource of one container.
+enum Asked {
+    /// Its checkpoint has the answer.
+    Known,
+    Granted,
+    /// The name is no plugin's yet.
+    NoPlugin,
+    Refused(String),
+    /// The kubelet was killed meanwhile.
+    Killed,
 }
 
 /// What a kubelet says of a pod.
@@ -230,16 +244,80 @@ impl System {
         if self.store.of(&pod).is_none_or(|facts| facts.handoff.phase.is_terminal()) {
             return;
         }
+        let runs = self.machines[node].kubelet.runtime.get(&pod.uid);
+        let down = runs.and_then(|runs| runs.restarts.as_ref()).map(|(name, _)| name.clone());
         self.note(|| format!("n{node}: {} is {to:?}", pod.key));
         self.moved();
         self.store.change(&pod, |facts| {
             facts.handoff.phase = to;
             facts.spec.refused |= to == Phase::Failed;
             for container in facts.handoff.containers.iter_mut() {
+                let is_up = down.as_ref() != Some(&container.name);
                 container.started |= to != Phase::Failed;
-                container.running = to == Phase::Running && container.kind != ContainerKind::Init;
+                container.running = to == Phase::Running && container.kind != ContainerKind::Init && is_up;
             }
         });
+    }
+
+    /// A container of a pod that runs ends, and starts again in a while.
+    pub fn container_ends(&mut self, node: usize) {
+        let runtime = &self.machines[node].kubelet.runtime;
+        let ready = runtime.values().filter(|runs| runs.restarts.is_none());
+        let all: Vec<(PodRef, Box<str>)> =
+            ready.flat_map(|runs| runs.devices.iter().map(|(name, ..)| (runs.pod.clone(), name.clone()))).collect();
+        if all.is_empty() {
+            return;
+        }
+        let (pod, container) = all[self.fate.below(all.len() as u32) as usize].clone();
+        let at = self.now + self.soon(500, 20_000);
+        self.note(|| format!("n{node}: container {container} of {} ends", pod.key));
+        self.says(node, &pod, Some(Phase::Running));
+        if let Some(runs) = self.machines[node].kubelet.runtime.get_mut(&pod.uid) {
+            runs.restarts = Some((container, at));
+        }
+        self.look_again(node, at);
+    }
+
+    /// It starts again, outside of any admission: the kubelet asks for what its checkpoint has not.
+    fn start_again(&mut self, node: usize, pod: &PodRef, container: &str) {
+        let life = self.machines[node].kubelet_life;
+        let is_granted = self.has_all_again(node, &pod.uid, container);
+        if self.machines[node].kubelet_life != life {
+            return;
+        }
+        let at = self.now + self.soon(1000, 10_000);
+        let kubelet = &mut self.machines[node].kubelet;
+        let own = kubelet.granted(&pod.uid).into_iter().filter(|(name, ..)| **name == *container);
+        let own: Vec<_> = own.collect();
+        let Some(runs) = kubelet.runtime.get_mut(&pod.uid) else { return };
+        if !is_granted {
+            runs.restarts = Some((container.into(), at));
+            return self.look_again(node, at);
+        }
+        runs.restarts = None;
+        runs.devices.retain(|(name, ..)| **name != *container);
+        runs.devices.extend(own);
+        self.note(|| format!("n{node}: container {container} of {} runs again", pod.key));
+        self.says(node, pod, Some(Phase::Running));
+        self.judge_held(node);
+    }
+
+    fn has_all_again(&mut self, node: usize, uid: &PodUid, container: &str) -> bool {
+        let admission = self.machines[node].kubelet.active.get(uid);
+        let Some(pod) = admission.filter(|of| of.calls.is_empty()).map(|of| of.pod.clone()) else { return false };
+        let calls: Vec<(String, usize)> = pod
+            .expected_calls(|_| true)
+            .filter(|call| *call.container.name == *container)
+            .map(|call| (call.resource.to_owned(), call.count as usize))
+            .collect();
+        calls.into_iter().all(|(resource, count)| match self.ask(node, &pod, container, &resource, count) {
+            Asked::Known => true,
+            Asked::Granted => {
+                self.history.sometimes("a container that starts again is asked for once more");
+                true
+            }
+            Asked::NoPlugin | Asked::Refused(_) | Asked::Killed => false,
+        })
     }
 
     /// Everything that is due on a node.
@@ -301,7 +379,7 @@ impl System {
             let kubelet = &mut self.machines[node].kubelet;
             let devices = kubelet.granted(&pod.uid);
             let has_devices = !devices.is_empty();
-            kubelet.runtime.insert(pod.uid.clone(), Runs { pod: pod.clone(), devices, ends });
+            kubelet.runtime.insert(pod.uid.clone(), Runs { pod: pod.clone(), devices, ends, restarts: None });
             if let Some(admission) = kubelet.active.get_mut(&pod.uid) {
                 admission.starts = None;
             }
@@ -318,6 +396,15 @@ impl System {
             kubelet.ended.insert(pod.uid.clone());
             kubelet.forget(&pod.uid);
             self.says(node, &pod, Some(Phase::Succeeded));
+        }
+        let kubelet = &self.machines[node].kubelet;
+        let again = kubelet.runtime.values().filter(|runs| !kubelet.stopping.contains_key(&runs.pod.uid));
+        let again = again.filter_map(|runs| {
+            let (container, at) = runs.restarts.as_ref()?;
+            (*at <= self.now).then(|| (runs.pod.clone(), container.clone()))
+        });
+        for (pod, container) in again.collect::<Vec<_>>() {
+            self.start_again(node, &pod, &container);
         }
     }
 
@@ -375,30 +462,44 @@ impl System {
     }
 
     fn call(&mut self, node: usize, uid: &PodUid) {
-        let machine = &mut self.machines[node];
-        let kubelet = &mut machine.kubelet;
-        let Some(admission) = kubelet.active.get_mut(uid) else { return };
+        let Some(admission) = self.machines[node].kubelet.active.get_mut(uid) else { return };
         let Some((container, resource, count)) = admission.calls.pop_front() else { return };
         let pod = admission.pod.clone();
-        let key = EntryKey::new(uid, &container, &resource);
+        match self.ask(node, &pod, &container, &resource, count) {
+            Asked::NoPlugin => {
+                self.history.sometimes("a pod is admitted without a call");
+                self.admitted(node, uid);
+            }
+            Asked::Known => {
+                self.history.sometimes("a pod is admitted again by the checkpoint");
+                self.admitted(node, uid);
+            }
+            Asked::Granted => self.admitted(node, uid),
+            Asked::Refused(why) => self.reject(node, &pod, &why),
+            Asked::Killed => {}
+        }
+    }
+
+    /// Asks for one resource of one container.
+    fn ask(&mut self, node: usize, pod: &HandoffPod, container: &str, resource: &str, count: usize) -> Asked {
+        let kubelet = &mut self.machines[node].kubelet;
+        let uid = &pod.pod.uid;
+        let key = EntryKey::new(uid, container, resource);
         if !kubelet.knows_plugin {
-            self.history.sometimes("a pod is admitted without a call");
-            return self.admitted(node, uid);
+            return Asked::NoPlugin;
         }
         if !kubelet.is_registered {
-            return self.reject(node, &pod, "no healthy devices present");
+            return Asked::Refused("no healthy devices present".to_owned());
         }
         if kubelet.checkpoint.contains_key(&key) {
-            self.history.sometimes("a pod is admitted again by the checkpoint");
-            return self.admitted(node, uid);
+            return Asked::Known;
         }
         let active: BTreeSet<&PodUid> = kubelet.active.keys().collect();
         kubelet.checkpoint.retain(|key, _| active.contains(&key.uid));
         let init = |name: &str| pod.container(name).is_some_and(|of| of.kind == ContainerKind::Init);
         let machine = &self.machines[node];
-        let name: &str = &resource;
-        let of_name = || machine.kubelet.checkpoint.iter().filter(move |(key, _)| *key.resource == *name);
-        let must: BTreeSet<String> = if init(&container) {
+        let of_name = || machine.kubelet.checkpoint.iter().filter(move |(key, _)| *key.resource == *resource);
+        let must: BTreeSet<String> = if init(container) {
             BTreeSet::new()
         } else {
             let apps: BTreeSet<&String> = of_name()
@@ -410,10 +511,10 @@ impl System {
         };
         let used: BTreeSet<&String> =
             of_name().flat_map(|(_, grant)| &grant.ids).filter(|id| !must.contains(*id)).collect();
-        let healthy = machine.ids(&resource, |of| of.healthy);
+        let healthy = machine.ids(resource, |of| of.healthy);
         let free: Vec<String> = healthy.into_iter().filter(|id| !used.contains(id)).collect();
         if free.len() < count {
-            return self.reject(node, &pod, "requested number of devices unavailable");
+            return Asked::Refused("requested number of devices unavailable".to_owned());
         }
         let must: Vec<String> = must.into_iter().collect();
         let ids = if must.len() == count {
@@ -423,21 +524,22 @@ impl System {
             let rest = free[from..].iter().chain(&free[..from]).filter(|id| !must.contains(id));
             must.iter().chain(rest).take(count).cloned().collect()
         } else {
-            self.prefer(node, &resource, &free, &must, count)
+            self.prefer(node, resource, &free, &must, count)
         };
-        let answer = self.allocate(node, &resource, &ids);
+        let answer = self.allocate(node, resource, &ids);
         if self.strikes(Fault::KubeletKilledInCall) {
             self.history.sometimes("a kubelet is killed in a call");
-            return self.restart_kubelet(node, false);
+            self.restart_kubelet(node, false);
+            return Asked::Killed;
         }
         match answer {
-            Err(why) => self.reject(node, &pod, &why),
+            Err(why) => Asked::Refused(why),
             Ok(answer) => {
-                let grant = Grant { ids: ids.into_iter().collect(), answer, init: init(&container) };
-                self.judge_answer(node, &pod, &container, &grant.answer);
+                let grant = Grant { ids: ids.into_iter().collect(), answer, init: init(container) };
+                self.judge_answer(node, pod, container, &grant.answer);
                 self.machines[node].kubelet.checkpoint.insert(key, grant);
                 self.judge_held(node);
-                self.admitted(node, uid);
+                Asked::Granted
             }
         }
     }

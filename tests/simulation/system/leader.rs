@@ -290,7 +290,8 @@ impl System {
         self.schedulers[at].in_flight.insert(id, effect.clone());
         self.after(LIMIT, Happening::Limit { at, life, id });
         let mut arrives = not_before.max(self.now) + self.soon(1, 20);
-        if self.faults.cannot_send(Reader::Candidate(Candidate::Scheduler(at)), self.now) {
+        let is_cut = self.faults.cannot_send(Reader::Candidate(Candidate::Scheduler(at)), self.now);
+        if is_cut || self.strikes(Fault::LostRequest) {
             return arrives; // it never does
         }
         if self.strikes(Fault::LateRequest) {
