@@ -614,6 +614,12 @@ impl Binder {
                 attempt.failures = 0;
                 self.lock_waits.push(cx.now.mono.saturating_sub(attempt.queued));
                 cx.world.observe_lock(node, LockRead::parse(value.as_deref()), cx.now.mono);
+                // The write may have been late: locks of another leader may have come and gone since it was decided.
+                if let Some(attempt) = self.attempts.get_mut(&id)
+                    && let Some(why) = Self::outdated(cx, attempt)
+                {
+                    attempt.cancelled.get_or_insert(Cancel::Requeue(why));
+                }
                 if !self.ended_by_cancel(cx, id) {
                     self.bind(cx, id);
                 }

@@ -208,6 +208,31 @@ fn the_lock_of_a_binding_whose_answer_is_late_is_not_abandoned() {
     assert_eq!(cluster.holder("n"), Some("p"));
 }
 
+/// As when the write of a lock is late, and another leader locks, binds and is done meanwhile.
+#[test]
+fn a_device_assigned_by_another_leader_while_the_lock_is_written_is_not_bound() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    cluster.hold = true;
+    cluster.pod("late", ONE);
+    cluster.settle();
+    assert!(matches!(&*cluster.held, [Effect::Lock { .. }]), "{:?}", cluster.held);
+    let mut theirs = pod("theirs", ONE, cluster.now);
+    theirs.handoff.node = Some("n".into());
+    let whole = r#"{"gpu":[{"minor":0,"id":"GPU-n-0","resources":{"koordinator.sh/gpu-core":"100","koordinator.sh/gpu-memory":"80Gi","koordinator.sh/gpu-memory-ratio":"100"}}]}"#;
+    theirs.handoff.assignment.device_allocated = Some(whole.into());
+    cluster.watchful = false; // two reservations of one device
+    cluster.submit(theirs);
+    cluster.hold = false;
+    cluster.deliver();
+    cluster.watchful = true;
+    cluster.settle();
+    assert_eq!((cluster.node_of("late"), cluster.binds, cluster.holder("n")), (None, 0, None));
+    cluster.finish("theirs");
+    cluster.settle();
+    assert_eq!(cluster.node_of("late"), Some("n"));
+}
+
 #[test]
 fn a_read_that_fails_is_repeated_and_lock_and_room_stay() {
     let mut cluster = TestScheduler::new();
