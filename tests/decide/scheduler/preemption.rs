@@ -344,6 +344,49 @@ fn every_change_of_the_accounts_makes_a_newer_generation() {
 }
 
 #[test]
+fn the_lowest_priority_and_the_rules_about_others_are_those_of_placed_pods() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    for (name, priority) in [("one", 1), ("two", 1), ("five", 5)] {
+        submit(&mut cluster, name, ONE, priority);
+    }
+    for (name, lowest) in [("one", Some(1)), ("two", Some(5)), ("five", None)] {
+        cluster.finish(name);
+        cluster.settle();
+        assert_eq!(cluster.world().lowest_priority(), lowest);
+    }
+    submit(&mut cluster, "plain", ONE, 0);
+    cluster.change_node("n", |facts| drop(facts.labels.insert("zone".into(), "z".into())));
+    for name in ["needs", "prefers"] {
+        let mut facts = pod(name, ONE, cluster.now);
+        match name {
+            "needs" => facts.spec.affinity = vec![near("plain", "zone")],
+            _ => facts.spec.pods_preferred = vec![(1, near("plain", "zone"))],
+        }
+        cluster.submit(facts);
+        cluster.settle();
+        cluster.agent_releases("n");
+    }
+    let names: Vec<_> = cluster.world().placed_with_affinity().map(|pod| pod.key().name.to_string()).collect();
+    assert_eq!(names, ["needs", "prefers"]);
+}
+
+#[test]
+fn the_room_of_one_nominated_pod_is_given_back_and_not_the_others() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    for (name, priority) in [("low", 1), ("first", 0), ("second", 0)] {
+        submit(&mut cluster, name, ONE, priority);
+    }
+    let mut world = cluster.world().clone();
+    let id = |world: &World, name: &str| world.pod_by_key(&PodKey::new("ml", name)).unwrap().id;
+    let (first, second, node) = (id(&world, "first"), id(&world, "second"), world.node_id("n").unwrap());
+    assert!(world.assume_nominated(first, node, None) && world.assume_nominated(second, node, None));
+    assert!(world.forget(first));
+    assert_eq!(world.nominated_reservations_on(node).map(|pod| pod.id).collect::<Vec<_>>(), [second]);
+}
+
+#[test]
 fn a_lost_node_is_not_forgotten_while_a_dry_run_has_its_pods() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 2);
