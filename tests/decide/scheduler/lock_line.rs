@@ -192,22 +192,6 @@ fn the_lock_of_a_pod_that_is_bound_and_not_shown_yet_is_not_abandoned() {
     assert_eq!(cluster.holder("n"), Some("p"), "its node daemon removes the lock");
 }
 
-#[test]
-fn the_lock_of_a_binding_whose_answer_is_late_is_not_abandoned() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    cluster.hold = true;
-    cluster.pod("p", ONE);
-    cluster.settle();
-    cluster.deliver_one(0);
-    cluster.tell_node("n");
-    cluster.settle();
-    assert!(matches!(&*cluster.held, [Effect::Bind { .. }]), "{:?}", cluster.held);
-    cluster.wait(45);
-    assert!(matches!(&*cluster.held, [Effect::Bind { .. }]), "{:?}", cluster.held);
-    assert_eq!(cluster.holder("n"), Some("p"));
-}
-
 /// As when the write of a lock is late, and another leader locks, binds and is done meanwhile.
 #[test]
 fn a_device_assigned_by_another_leader_while_the_lock_is_written_is_not_bound() {

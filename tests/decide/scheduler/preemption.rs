@@ -6,12 +6,16 @@ use baton::contract::hint::LabelSelector;
 use baton::contract::{PodKey, key};
 use baton::decide::audit::check;
 use baton::decide::world::spec::{Taint, TaintEffect};
-use baton::decide::world::{BudgetFacts, LeaseHome, World, WorldEvent};
+use baton::decide::world::{BudgetFacts, LeaseHome, PodId, World, WorldEvent};
 
 use crate::harness::{TestScheduler, pod, wall};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const TWO: &[(&str, &str)] = &[(key::NVIDIA_GPU, "2")];
+
+fn id(world: &World, name: &str) -> PodId {
+    world.pod_by_key(&PodKey::new("ml", name)).unwrap().id
+}
 
 fn submit(cluster: &mut TestScheduler, name: &str, limits: &[(&str, &str)], priority: i32) {
     let mut facts = pod(name, limits, cluster.now);
@@ -329,7 +333,6 @@ fn every_change_of_the_accounts_makes_a_newer_generation() {
     submit(&mut cluster, "low", ONE, 1);
     submit(&mut cluster, "large", TWO, 0);
     let mut world = cluster.world().clone();
-    let id = |world: &World, name: &str| world.pod_by_key(&PodKey::new("ml", name)).unwrap().id;
     let (low, waits, node) = (id(&world, "low"), id(&world, "large"), world.node_id("n").unwrap());
     let mut last = world.generation();
     let mut changes = |world: &mut World, change: &dyn Fn(&mut World)| {
@@ -379,7 +382,6 @@ fn the_room_of_one_nominated_pod_is_given_back_and_not_the_others() {
         submit(&mut cluster, name, ONE, priority);
     }
     let mut world = cluster.world().clone();
-    let id = |world: &World, name: &str| world.pod_by_key(&PodKey::new("ml", name)).unwrap().id;
     let (first, second, node) = (id(&world, "first"), id(&world, "second"), world.node_id("n").unwrap());
     assert!(world.assume_nominated(first, node, None) && world.assume_nominated(second, node, None));
     assert!(world.forget(first));
@@ -393,7 +395,6 @@ fn a_lost_node_is_not_forgotten_while_a_dry_run_has_its_pods() {
     submit(&mut cluster, "low", ONE, 1);
     submit(&mut cluster, "large", TWO, 0);
     let mut world = cluster.world().clone();
-    let id = |world: &World, name: &str| world.pod_by_key(&PodKey::new("ml", name)).unwrap().id;
     let (low, waits, node) = (id(&world, "low"), id(&world, "large"), world.node_id("n").unwrap());
     for event in [WorldEvent::NodeGone("n".into()), WorldEvent::DevicesGone("n".into())] {
         world.apply(event, cluster.now, wall(cluster.now));
