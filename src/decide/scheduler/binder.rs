@@ -576,6 +576,19 @@ impl Binder {
         }
     }
 
+    /// Queues the pods again that wait on a node for their volumes or its lock after a decision that is void now.
+    pub fn requeue_outdated(&mut self, cx: &mut Context<'_>, node: NodeId) {
+        let waits = |attempt: &BindAttempt| matches!(attempt.stage, BindStage::Preparing | BindStage::Queued);
+        let here = |(_, attempt): &(&PodId, &BindAttempt)| attempt.node == node && waits(attempt);
+        for id in self.attempts.iter().filter(here).map(|(id, _)| *id).collect::<Vec<_>>() {
+            if let Some(attempt) = self.attempts.get(&id).filter(|attempt| waits(attempt))
+                && let Some(why) = Self::outdated(cx, attempt)
+            {
+                self.cancel(cx, id, Cancel::Requeue(why));
+            }
+        }
+    }
+
     /// Why the decision behind an attempt is void; `None` while it holds.
     fn outdated(cx: &Context<'_>, attempt: &BindAttempt) -> Option<String> {
         let Some(node) = cx.world.node(attempt.node).filter(|node| node.facts.is_some()) else {

@@ -129,6 +129,16 @@ impl Reservations {
         true
     }
 
+    /// Releases the reservations on a node whose devices are held beyond their capacity; their pods are tried at once.
+    pub fn release_contested(cx: &mut Context<'_>, node: NodeId) {
+        let here = |(_, reservation): &(&PodId, &Reservation)| reservation.node == node;
+        for id in cx.reservations.held.iter().filter(here).map(|(id, _)| *id).collect::<Vec<_>>() {
+            if cx.world.contested_device(id).is_some() && Self::release(cx, id) {
+                cx.steps.push(Step::Retry(id));
+            }
+        }
+    }
+
     /// Releases the room of a pod, reserved or taken over by a bind attempt, with devices, ports and volumes, and wakes what waits for
     /// room. Nothing happens if the API shows the pod bound.
     pub fn free(cx: &mut Context<'_>, id: PodId, node: NodeId) {

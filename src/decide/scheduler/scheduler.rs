@@ -529,12 +529,17 @@ impl Scheduler {
                 binder.cancel(cx, id, Cancel::PodGone);
                 gangs.member_refused(cx, binder, id);
             }
-            Place::Bound(_) => {
+            Place::Bound(node) => {
                 cx.queue.remove(id);
                 cx.reporter.forget(id);
                 Preemption::forget(cx, id);
                 Reservations::release(cx, id);
                 binder.seen_bound(cx, id);
+                if cx.world.contested_device(id).is_some() {
+                    // Another leader has bound it. Pods that wait here for a lock, or for others, cannot have its devices.
+                    Reservations::release_contested(cx, node);
+                    binder.requeue_outdated(cx, node);
+                }
             }
             Place::Waiting | Place::Assumed(_) if deleting => {
                 cx.queue.remove(id);

@@ -201,12 +201,8 @@ fn a_device_assigned_by_another_leader_while_the_lock_is_written_is_not_bound() 
     cluster.pod("late", ONE);
     cluster.settle();
     assert!(matches!(&*cluster.held, [Effect::Lock { .. }]), "{:?}", cluster.held);
-    let mut theirs = pod("theirs", ONE, cluster.now);
-    theirs.handoff.node = Some("n".into());
-    let whole = r#"{"gpu":[{"minor":0,"id":"GPU-n-0","resources":{"koordinator.sh/gpu-core":"100","koordinator.sh/gpu-memory":"80Gi","koordinator.sh/gpu-memory-ratio":"100"}}]}"#;
-    theirs.handoff.assignment.device_allocated = Some(whole.into());
     cluster.watchful = false; // two reservations of one device
-    cluster.submit(theirs);
+    cluster.bound_by_another("theirs", "n", 0);
     cluster.hold = false;
     cluster.deliver();
     cluster.watchful = true;
@@ -215,6 +211,22 @@ fn a_device_assigned_by_another_leader_while_the_lock_is_written_is_not_bound() 
     cluster.finish("theirs");
     cluster.settle();
     assert_eq!(cluster.node_of("late"), Some("n"));
+}
+
+#[test]
+fn a_pod_does_not_wait_for_a_lock_when_another_leader_has_bound_its_devices() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    cluster.pod("holder", ONE);
+    cluster.settle();
+    assert_eq!(cluster.holder("n"), Some("holder"), "its daemon does not answer");
+    cluster.pod("waits", ONE);
+    cluster.settle();
+    cluster.node("m", 1);
+    let other = 1 - cluster.devices_of("holder").of(&DeviceType::Gpu)[0].minor;
+    cluster.bound_by_another("theirs", "n", other.into());
+    cluster.settle();
+    assert_eq!((cluster.node_of("waits"), cluster.holder("n")), (Some("m"), Some("holder")));
 }
 
 #[test]

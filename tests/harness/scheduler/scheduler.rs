@@ -285,6 +285,16 @@ impl TestScheduler {
         self.tell_pod(&key);
     }
 
+    /// Another leader has bound a pod with the whole GPU of this minor.
+    pub fn bound_by_another(&mut self, name: &str, node: &str, minor: i64) {
+        let mut facts = pod(name, &[(key::NVIDIA_GPU, "1")], self.now);
+        facts.handoff.node = Some(node.into());
+        let amounts = r#"{"koordinator.sh/gpu-core":"100","koordinator.sh/gpu-memory":"80Gi","koordinator.sh/gpu-memory-ratio":"100"}"#;
+        let whole = format!(r#"{{"gpu":[{{"minor":{minor},"id":"GPU-{node}-{minor}","resources":{amounts}}}]}}"#);
+        facts.handoff.assignment.device_allocated = Some(whole.into());
+        self.submit(facts);
+    }
+
     pub fn change_pod(&mut self, name: &str, change: impl FnOnce(&mut PodFacts)) {
         let key = PodKey::new("ml", name);
         change(self.pods.get_mut(&key).unwrap());
