@@ -90,24 +90,36 @@ fn holder_key(lock: &LockRead) -> Option<&PodKey> {
 
 fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listing: &PodListing) -> Identified<'a> {
     let mut waiting: Vec<CallCandidate<'a>> = Vec::new();
-    let mut unknown: Vec<PodKey> = Vec::new();
+    let (mut unknown, mut ended): (Vec<PodKey>, Vec<PodKey>) = (Vec::new(), Vec::new());
     for listed in &listing.pods {
-        let mut known = false;
+        let (mut known, mut may_call) = (false, false);
         for pod in context.pods.of_key(&listed.key) {
             // An ended pod stays ended; only its successor could be calling, and the watch brings that.
             known |= context.is_here(pod) && (pod.deleting.is_none() || pod.phase.is_terminal());
             if context.may_call(pod) {
+                may_call = true;
                 waiting.extend(candidates(pod, Some(listed), call, context.ledger));
             }
         }
-        if !known && listed.lacks(call.resource) {
-            unknown.push(listed.key.clone());
+        if listed.lacks(call.resource) && !may_call {
+            let names = if known { &mut ended } else { &mut unknown };
+            names.push(listed.key.clone());
         }
     }
-    if let Some(missing) = LiveReads::pods(unknown.iter().cloned()).missing(context.live_reads) {
+    let may_repeat = |pod: &HandoffPod| context.may_repeat.contains(&pod.pod.uid);
+    let again = waiting.iter().filter(|candidate| candidate.asked > 0 && may_repeat(candidate.pod));
+    let again: Vec<CallCandidate<'a>> = again.copied().collect();
+    let mut left = likeliest(waiting, context);
+    // Beside a pod under admission, a container may start again whose devices the kubelet has lost. And a call that seems to be such a
+    // container's may be that of the successor of a pod that has ended.
+    let is_first = left.first().is_some_and(|candidate| candidate.asked == 0);
+    let doubtful = if is_first { again.iter().map(|candidate| candidate.pod.pod.key.clone()).collect() } else { ended };
+    if let Some(missing) = LiveReads::pods(unknown.iter().cloned().chain(doubtful)).missing(context.live_reads) {
         return Identified::NeedLive(missing);
     }
-    let mut left = likeliest(waiting, context);
+    if is_first {
+        left.extend(again.into_iter().filter(|candidate| !candidate.container.running));
+    }
     left.dedup_by_key(|candidate| (&candidate.pod.pod.uid, &candidate.container.name));
     match left.as_slice() {
         [only] => {
@@ -237,6 +249,8 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
         // The holder itself was served already, which proves such a start. Then a status that says that a served container runs proves
         // nothing: it may be from before the node rebooted, or the container has ended since.
         _ if turn_of_holder.asked > 0 => true,
+        // The kubelet makes all calls of a container in a row: one that has begun goes on, whatever a status says.
+        _ if has_begun(candidate, context.ledger) => true,
         (0, _) => !candidate.admitted,
         (_, true) => false,
         (_, false) => context.may_repeat.contains(&candidate.pod.pod.uid),
@@ -247,6 +261,12 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
     }
     let all: Vec<CallCandidate<'a>> = std::iter::once(turn_of_holder).chain(rival).collect();
     ambiguous(&all, call)
+}
+
+/// The kubelet has asked more often for another name of this container.
+fn has_begun(candidate: &CallCandidate<'_>, ledger: &Ledger) -> bool {
+    let mut entries = ledger.of_pod(&candidate.pod.pod.uid);
+    entries.any(|entry| entry.container == candidate.container.name && entry.asked > candidate.asked)
 }
 
 /// Another container of the pod whose call would be the same, and has been served before this one's turn.

@@ -155,6 +155,47 @@ fn a_successor_that_an_old_list_hides_gets_its_own_devices() {
 }
 
 #[test]
+fn what_seems_to_be_asked_for_once_more_may_be_a_successors_first_call() {
+    let (mut runs, mut old) = (one("runs", "GPU-3"), one("a", "GPU-4"));
+    runs.containers[0].running = true;
+    old.phase = Phase::Failed;
+    let rows: &[(&str, &str, &str, &[&str])] = &[("runs", "main", GPU, &[]), ("a", "main", GPU, &[])];
+    let mut successor = one("a", "GPU-5");
+    successor.pod.uid = PodUid::new("a-second");
+    let mut node = TestNode::new(&[&runs, &old]).lock(&successor).listed(rows);
+    grant(&mut node.ledger, &runs, &[("main", &["GPU-3"])]);
+    node.may_repeat.insert(runs.pod.uid.clone());
+    node.live = vec![runs.clone(), successor];
+    assert_eq!(served(&node.gpu(&["GPU-3"])), ("a".into(), "main".into(), vec!["GPU-5".into()]));
+    // Without a successor it is the container that starts again.
+    let mut node = TestNode::new(&[&runs, &old]).listed(rows);
+    grant(&mut node.ledger, &runs, &[("main", &["GPU-3"])]);
+    node.may_repeat.insert(runs.pod.uid.clone());
+    assert!(matches!(node.gpu(&["GPU-3"]), AllocateOutcome::Repeat { .. }));
+}
+
+#[test]
+fn a_container_that_starts_again_without_the_kubelets_memory_may_call_beside_a_pod_under_admission() {
+    let (mut was, new) = (one("was", "GPU-3"), one("new", "GPU-4"));
+    was.phase = Phase::Running;
+    let rows: &[(&str, &str, &str, &[&str])] = &[("was", "main", GPU, &[]), ("new", "main", GPU, &[])];
+    let call = |watched: bool, live: bool| {
+        let mut was = was.clone();
+        was.containers[0].running = watched;
+        let mut node = TestNode::new(&[&was, &new]).lock(&new).listed(rows);
+        grant(&mut node.ledger, &was, &[("main", &["GPU-3"])]);
+        node.may_repeat.insert(was.pod.uid.clone());
+        was.containers[0].running = live;
+        node.live = vec![was, new.clone()];
+        node.gpu(&["GPU-3"])
+    };
+    for watched in [true, false] {
+        assert_eq!(refused(&call(watched, false)).rule, AllocateRule::Ambiguous);
+        assert_eq!(served(&call(watched, true)).0, "new", "its container runs: only the new pod can be calling");
+    }
+}
+
+#[test]
 fn a_whole_admission_that_is_repeated_goes_through_the_containers_again() {
     let gpu = [(GPU, 1)];
     let p = pod("b", vec![container("init", ContainerKind::Init, &gpu), container("main", ContainerKind::App, &gpu)]);
@@ -181,6 +222,31 @@ fn without_pod_resources_the_lock_tells_unless_another_pod_could_be_calling() {
     assert_eq!(served(&TestNode::new(&[&a, &b]).lock(&a).gpu(&["GPU-0"])).0, "a");
     let mut node = TestNode::new(&[&a]);
     assert_eq!(refused(&node.gpu(&["GPU-0"])).rule, AllocateRule::Unidentified, "neither is known");
+}
+
+#[test]
+fn without_pod_resources_a_container_that_has_begun_to_ask_once_more_goes_on() {
+    let both = container("main", ContainerKind::App, &[(GPU, 1), (key::RDMA, 100)]);
+    let (mut was, new) = (pod("was", vec![both]), one("new", "GPU-4"));
+    was.phase = Phase::Running;
+    was.containers[0].running = true;
+    let mut node = TestNode::new(&[&was, &new]).lock(&new);
+    for resource in [GPU, key::RDMA] {
+        let entry = LedgerEntry::new(
+            &was.pod,
+            "main",
+            resource,
+            ContainerSlot::of(&was, "main"),
+            vec![],
+            vec![],
+            GrantState::Committed,
+        );
+        node.ledger.record(entry);
+    }
+    assert_eq!(served(&node.gpu(&["GPU-3"])).0, "new");
+    node.ledger.forget(&EntryKey::new(&new.pod.uid, "main", GPU));
+    node.ledger.repeat(&EntryKey::new(&was.pod.uid, "main", key::RDMA), vec![]);
+    assert_eq!(refused(&node.gpu(&["GPU-3"])).rule, AllocateRule::Ambiguous, "its status is an old one");
 }
 
 #[test]
