@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -41,7 +42,7 @@ use baton_cluster::reviews::Reviews;
 use baton_contract::{AgentStatus, LockWord, ShareIsolation};
 use baton_decide::handoff::NodeInventory;
 use baton_decide::health::ServeOutcome;
-use baton_hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots};
+use baton_hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots, nodes};
 use baton_runtime::admin::OpenPorts;
 use baton_runtime::auth::Guard;
 use baton_runtime::{Backoff, clock};
@@ -144,6 +145,7 @@ async fn start(
         metrics: metrics.clone(),
         notices: notices.clone(),
         boot_id: first.machine.as_ref().ok().and_then(|machine| machine.boot_id.clone()),
+        booted: roots.proc_tree().ok().and_then(|proc| Timestamp::from_second(nodes::booted(&proc)?).ok()),
     };
     let handoff = open(opening);
     tasks.spawn(named("hand-off", handoff.clone().run(ending.clone())));

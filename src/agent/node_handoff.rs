@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -135,6 +136,8 @@ pub struct OpeningContext {
     pub notices: Notices,
     /// The kernel's boot id.
     pub boot_id: Option<String>,
+    /// When the machine has started.
+    pub booted: Option<Timestamp>,
     /// Receives what became of pods here.
     pub outcomes: mpsc::Sender<ServeOutcome>,
 }
@@ -177,11 +180,11 @@ pub struct NodeHandoff {
 
 /// Builds it. Nothing runs before [`Handoff::run`].
 pub fn open(opening: OpeningContext) -> Arc<dyn Handoff> {
-    let OpeningContext { options, state, inventory, client, resumed, answerer, metrics, notices, boot_id, outcomes } =
-        opening;
-    let view = Arc::new(NodeView::new());
-    let api: Arc<dyn HandoffApi> =
-        Arc::new(KubeHandoffApi::new(client.clone(), &options.node_name, &options.node_lock_key, notices));
+    let OpeningContext { options, state, inventory, client, resumed, answerer, metrics, .. } = opening;
+    let OpeningContext { notices, boot_id, booted, outcomes, .. } = opening;
+    let view = Arc::new(NodeView::new().booted(booted));
+    let api = KubeHandoffApi::new(client.clone(), &options.node_name, &options.node_lock_key, notices);
+    let api: Arc<dyn HandoffApi> = Arc::new(api.booted(booted));
     let inventory = Arc::new(ArcSwap::from_pointee(inventory));
     let pod_resources = Arc::new(PodResourcesClient::new(&options.paths.pod_resources_socket));
     let settings = HandoffSettings {

@@ -156,8 +156,12 @@ light! {
 
     pub(super) struct LightContainerState {
         pub waiting: Option<LightWaiting>,
-        pub running: Option<IgnoredAny>,
+        pub running: Option<LightRunning>,
         pub terminated: Option<LightTerminated>,
+    }
+
+    pub(super) struct LightRunning {
+        pub started_at: Option<Timestamp>,
     }
 
     pub(super) struct LightWaiting {
@@ -293,6 +297,18 @@ impl LightPod {
         (provider.is_some() || !undone.is_empty()).then(|| Box::new(ShareTerms { provider, undone }))
     }
 
+    /// [`LightPod::handoff`] on a node that has started at `booted`: what the status says to run since before then has ended, and the
+    /// kubelet has not written it yet.
+    pub fn handoff_since(&self, booted: Option<Timestamp>) -> HandoffPod {
+        let mut pod = self.handoff();
+        for container in &mut *pod.containers {
+            let status = self.status.all_containers().find(|status| status.name == container.name);
+            let since = status.and_then(|status| status.state.running.as_ref()?.started_at);
+            container.running &= since.zip(booted).is_none_or(|(since, booted)| since >= booted);
+        }
+        pod
+    }
+
     /// The hand-off's record.
     pub fn handoff(&self) -> HandoffPod {
         let meta = &self.metadata;
@@ -392,7 +408,13 @@ mod tests {
                 "extendedResourceClaimStatus": {"requestMappings": [{"containerName": "init", "resourceName": "nvidia.com/gpu"}]}}
         }))
         .unwrap();
+        let runs = |booted: &str| pod.handoff_since(Some(booted.parse().unwrap())).containers.iter().any(|c| c.running);
+        assert!(
+            runs("2026-11-21T02:00:01Z") && !runs("2026-11-21T02:00:02Z"),
+            "it ran before the node has started again"
+        );
         let record = pod.handoff();
+        assert_eq!(pod.handoff_since(None), record);
         let kinds: Vec<_> =
             record.containers.iter().map(|c| (&*c.name, c.kind, c.running, c.request.is_ok())).collect();
         assert_eq!(

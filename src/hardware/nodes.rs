@@ -10,6 +10,8 @@ use super::tree::{Tree, TreeError};
 
 /// Most bytes of `mig-minors` read: the driver lists every possible instance of 32 GPUs, about 100 KiB.
 const MAX_MIG_MINORS: u64 = 1024 * 1024;
+/// Most bytes of `stat` read: the kernel has a line for each processor, and one with a number for each interrupt.
+const MAX_STAT: u64 = 1024 * 1024;
 /// Major number of `/dev/nvidia<minor>`: the kernel's list of devices reserves it for the driver.
 const NVIDIA: u32 = 195;
 
@@ -89,6 +91,12 @@ pub fn mig_minor(line: &str) -> Option<(MigKey, u32)> {
         return None;
     }
     Some(((gpu, instance, compute), minor.trim().parse().ok()?))
+}
+
+/// When the machine has started, in Unix seconds by its own clock, below the proc root.
+pub fn booted(proc: &Tree) -> Option<i64> {
+    let mut lines = BufReader::new(proc.file("stat").ok()?.take(MAX_STAT)).lines().map_while(Result::ok);
+    lines.find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
 }
 
 /// The kernel's boot id, below the proc root.

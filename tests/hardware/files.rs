@@ -121,6 +121,21 @@ fn driver_links_are_followed_as_in_the_drivers_own_system() {
 }
 
 #[test]
+fn the_time_of_the_boot_is_read_among_the_kernels_numbers() {
+    let bench = Bench::new(Shape::Single);
+    let (root, proc) = (bench.node.proc_root(), || Tree::open(&bench.node.proc_root()).unwrap());
+    assert_eq!(nodes::booted(&proc()), None, "there is no such file");
+    let of = |stat: String| {
+        std::fs::write(root.join("stat"), stat).unwrap();
+        nodes::booted(&proc())
+    };
+    let many = "intr 1".to_owned() + &" 0".repeat(100_000);
+    assert_eq!(of(format!("cpu 1 2\n{many}\nbtime 1795227561\nprocesses 7\n")), Some(1_795_227_561));
+    assert_eq!(of("cpu 1 2\nbtime \n".to_owned()), None);
+    assert!(nodes::booted(&Tree::open("/proc".as_ref()).unwrap()).is_some(), "on this machine");
+}
+
+#[test]
 fn the_boot_id_changes_with_a_reboot() {
     let bench = Bench::new(Shape::Single);
     let before = bench.machine().boot_id.unwrap();

@@ -1,6 +1,7 @@
 //! What the hand-off asks of the cluster beyond its watches: live reads, the release of the lock, events.
 
 use futures::future::BoxFuture;
+use jiff::Timestamp;
 use kube::{Api, Client};
 
 use baton_cluster::client::{said, status_code};
@@ -35,13 +36,20 @@ pub struct KubeHandoffApi {
     locks: NodeLocks,
     notices: Notices,
     node: Box<str>,
+    /// When the node has started.
+    booted: Option<Timestamp>,
 }
 
 impl KubeHandoffApi {
     /// For `node`; its lock is under the annotation `lock_key`.
     pub fn new(client: Client, node: &str, lock_key: &str, notices: Notices) -> Self {
         let locks = NodeLocks::new(client.clone(), lock_key);
-        Self { client, locks, notices, node: node.into() }
+        Self { client, locks, notices, node: node.into(), booted: None }
+    }
+
+    /// What ran before then has ended.
+    pub fn booted(self, booted: Option<Timestamp>) -> Self {
+        Self { booted, ..self }
     }
 }
 
@@ -50,7 +58,7 @@ impl HandoffApi for KubeHandoffApi {
         Box::pin(async move {
             let pods: Api<LightPod> = Api::namespaced(self.client.clone(), &key.namespace);
             match pods.get(&key.name).await {
-                Ok(pod) => Ok(Some(pod.handoff())),
+                Ok(pod) => Ok(Some(pod.handoff_since(self.booted))),
                 Err(error) if status_code(&error) == Some(404) => Ok(None),
                 Err(error) => Err(HandoffApiError(format!("pod {key} cannot be read: {}", said(&error)))),
             }

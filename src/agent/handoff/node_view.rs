@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::PartialObjectMeta;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -22,6 +23,8 @@ use baton_runtime::{clock, words};
 
 /// What is known of this node. Cheap to read; every change is announced.
 pub struct NodeView {
+    /// When the node has started: what ran before has ended.
+    booted: Option<Timestamp>,
     seen: Mutex<NodeState>,
     changed: watch::Sender<u64>,
 }
@@ -62,7 +65,7 @@ impl Default for NodeView {
             pods_broke: Duration::ZERO,
             node_broke: Duration::ZERO,
         };
-        Self { seen: Mutex::new(seen), changed: watch::Sender::new(0) }
+        Self { booted: None, seen: Mutex::new(seen), changed: watch::Sender::new(0) }
     }
 }
 
@@ -70,6 +73,11 @@ impl NodeView {
     /// A view that knows nothing yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same on a node that has started at `booted`.
+    pub fn booted(self, booted: Option<Timestamp>) -> Self {
+        Self { booted, ..self }
     }
 
     /// Reads it; hold the guard for a moment only.
@@ -183,7 +191,10 @@ impl NodeView {
                 Ok(Event::Init) if streaming && listing.as_ref().is_some_and(|pods| !pods.is_empty()) => return,
                 Err(error) if streaming && refuses_streaming(&error) => return,
                 Ok(Event::Init) => listing = Some(Vec::new()),
-                Ok(Event::InitApply(pod)) => listing.get_or_insert_default().push((pod.handoff(), pod.reported())),
+                Ok(Event::InitApply(pod)) => {
+                    let read = (pod.handoff_since(self.booted), pod.reported());
+                    listing.get_or_insert_default().push(read);
+                }
                 Ok(Event::InitDone) => {
                     let pods = listing.take().unwrap_or_default();
                     tracing::debug!(pods = pods.len(), "pods of this node listed");
@@ -192,7 +203,7 @@ impl NodeView {
                 Ok(Event::Apply(pod)) => {
                     let notice = self.update(|seen| {
                         seen.pods_watching = true;
-                        take_in(&mut seen.pods, &pod)
+                        take_in(&mut seen.pods, &pod, self.booted)
                     });
                     notice.into_iter().for_each(report);
                 }
@@ -273,8 +284,8 @@ fn watched(timeout: Duration) -> watcher::Config {
     watcher::Config::default().timeout(u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX).max(1))
 }
 
-fn take_in(pods: &mut NodePods, pod: &LightPod) -> Option<PodNotice> {
-    let notice = pods.apply(pod.handoff());
+fn take_in(pods: &mut NodePods, pod: &LightPod, booted: Option<Timestamp>) -> Option<PodNotice> {
+    let notice = pods.apply(pod.handoff_since(booted));
     pods.report(&PodUid::new(pod.metadata.uid.as_deref().unwrap_or_default()), pod.reported());
     notice
 }
