@@ -126,21 +126,27 @@ impl Gangs {
         }
     }
 
-    /// Binds the rest of a commit that broke off: all that the group still needs, or else the members that fit. `false` when none
-    /// of them does.
+    /// Binds the rest of a commit that broke off: members that have room already, then all that the group still needs, or else the
+    /// members that fit. `false` when there are none.
     fn complete_commit(&mut self, cx: &mut Context<'_>, group: &GroupId, commit: Committed) -> bool {
         let Some(record) = self.groups.get(group) else { return false };
         let rest = record.unbound_of(cx.world, group, commit) as usize;
-        let mut held = match self.attempt_strict(cx, group, Aim::Rest(commit)) {
-            Attempt::Satisfied(held) => held,
-            Attempt::Unfit(_) => {
-                let order = TryOrder::of(cx, group, &[], Aim::Rest(commit));
-                order.needed().filter(|id| Self::try_member(cx, *id).is_ok()).collect()
-            }
-        };
-        // The best come first: members beyond the number that was decided wait.
-        let more = held.split_off(rest.min(held.len()));
-        Reservations::undo(cx, &more);
+        self.drop_outdated(cx, group);
+        let was_there = |id: &PodId| cx.world.pod(*id).is_some_and(|pod| pod.facts.handoff.created < commit.attempt);
+        let mut held: Vec<PodId> = reserved_members(cx, group).into_iter().filter(was_there).take(rest).collect();
+        if held.len() < rest {
+            let mut placed = match self.attempt_strict(cx, group, Aim::Rest(commit)) {
+                Attempt::Satisfied(placed) => placed,
+                Attempt::Unfit(_) => {
+                    let order = TryOrder::of(cx, group, &[], Aim::Rest(commit));
+                    order.needed().filter(|id| Self::try_member(cx, *id).is_ok()).collect()
+                }
+            };
+            // The best come first: members beyond the number that was decided wait.
+            let more = placed.split_off(placed.len().min(rest - held.len()));
+            Reservations::undo(cx, &more);
+            held.append(&mut placed);
+        }
         if held.is_empty() {
             return false;
         }

@@ -18,7 +18,7 @@ use crate::world::{Pod, PodId, Wake};
 use baton_contract::gang::{Committed, MatchPolicy};
 use baton_contract::key;
 
-use super::members::by_gang;
+use super::members::{by_gang, reserved_members};
 use super::policy::OnBindFailure;
 use super::{Commit, GangState, Gangs, Route};
 use baton_contract::EventReason;
@@ -57,6 +57,8 @@ impl Gangs {
         };
         let quorum = rest.is_none() && gangs().any(needs);
         Earmarks::end(cx, &item);
+        // A younger member may hold room while the rest of a commit goes: it still waits for others.
+        let waits = rest.is_some() && !reserved_members(cx, group).is_empty();
         let Some(record) = self.groups.get_mut(group) else { return };
         let news = !record.progress.satisfied_once;
         let quorum = news || quorum;
@@ -64,7 +66,9 @@ impl Gangs {
         if !held.is_empty() {
             record.last = Some(committed);
         }
-        record.stop_waiting();
+        if !waits {
+            record.stop_waiting();
+        }
         (record.progress.last_failure, record.progress.next_try) = (None, None);
         (record.reported, record.root_cause) = (None, None);
         record.failed.clear();

@@ -70,9 +70,12 @@ impl Gangs {
         reservations: &Reservations,
         group: &GroupId,
     ) -> Option<Committed> {
+        if self.commits.values().any(|under_way| under_way.group == *group) {
+            return None;
+        }
         let (commit, bound) = latest_commit(world, group)?;
         let whole = self.groups.get(group).is_some_and(|record| record.whole.is_some_and(|whole| whole >= commit));
-        if whole || bound >= commit.members || self.commits.values().any(|under_way| under_way.group == *group) {
+        if whole || bound >= commit.members {
             return None;
         }
         // A member that this process has bound counts as reserved until the watch shows its node.
@@ -81,16 +84,17 @@ impl Gangs {
         (reserved as usize <= held).then_some(commit)
     }
 
-    /// Members that complete a commit that broke off. They are tried before all other members of the group.
+    /// Members that complete a commit that broke off. They are tried before all other members of the group. Some may have a
+    /// reservation already, which an attempt made while others of them were being bound.
     pub(super) fn completing_members(&self, cx: &Context<'_>, group: &GroupId) -> Vec<PodId> {
-        // This runs after every change of every gang; most often, above all during a commit, no member waits.
-        if cx.world.gangs().of_group(group).all(|gang| gang.counts().pending == 0) {
+        // This runs after every change of every gang; most often no member waits.
+        if cx.world.gangs().of_group(group).all(|gang| gang.counts().pending + gang.counts().reserved == 0) {
             return Vec::new();
         }
         let Some(commit) = self.broken_commit(cx.world, cx.reservations, group) else { return Vec::new() };
         let members = cx.world.gangs().listing(group).flat_map(Gang::members);
-        let pending = members.filter(|member| member.state == MemberState::Pending);
-        let pods = pending.filter_map(|member| cx.world.pod(member.pod));
+        let open = members.filter(|member| matches!(member.state, MemberState::Pending | MemberState::Reserved));
+        let pods = open.filter_map(|member| cx.world.pod(member.pod));
         pods.filter(|pod| pod.facts.handoff.created < commit.attempt).map(|pod| pod.id).collect()
     }
 
@@ -227,7 +231,10 @@ impl Gangs {
         let ruled = |gang: &Gang| gang.counts().pending > 0 && !is_free(gang, group, once);
         let ruled = holding || cx.world.gangs().listing(group).any(ruled);
         let reasons: Vec<NotReady> = if waits { self.not_ready(cx, group).collect() } else { Vec::new() };
-        let completing = !self.completing_members(cx, group).is_empty();
+        let completing = self.completing_members(cx, group);
+        // The next attempt binds these, or they lose their room.
+        let reserved = completing.iter().any(|id| cx.reservations.get(*id).is_some());
+        let completing = !completing.is_empty();
         let released = once && !was_once || completing;
         if strict && holding {
             self.release_group(cx, group, "its mode is Strict now");
@@ -237,7 +244,7 @@ impl Gangs {
         let changed = record.tried.as_ref() != Some(&states) || cx.queue.state(item.clone()).is_none();
         if completing {
             record.not_ready = None;
-            if changed {
+            if changed || reserved {
                 self.queue_group(cx, group);
             }
         } else if !reasons.is_empty() {

@@ -172,6 +172,81 @@ fn a_commit_that_is_cancelled_leaves_nothing_to_complete() {
     assert_eq!(gangs.cluster.node_of("g-4"), None, "it waits for a whole minimum");
 }
 
+/// A commit of four has broken off: one member was bound and has ended, and there is room for one more, which is on its way to its
+/// lock. Returns its keys.
+fn four_of_which_one_has_ended() -> (TestGangs, Vec<(String, String)>) {
+    let mut gangs = on_nodes(4);
+    gangs.accumulating = true;
+    let keys = gang("g", "4", &[("match-policy", "waiting-running-succeed"), ("mode", "NonStrict")]);
+    (0..4).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.cluster.settle();
+    deliver_until(&mut gangs, |effect| !matches!(effect, Effect::Bind { .. }));
+    assert_eq!(gangs.cluster.held.len(), 4, "{:?}", gangs.cluster.held);
+    gangs.cluster.deliver_one(0);
+    gangs.cluster.bind_faults.extend((0..3).map(|_| Fault::Refused));
+    gangs.cluster.deliver();
+    gangs.settle();
+    let bound = gangs.bound();
+    assert_eq!(bound.len(), 1);
+    gangs.cluster.finish(&bound[0]);
+    (1..4).for_each(|n| opened(&mut gangs, n, false));
+    gangs.cluster.hold = true;
+    gangs.wait(5);
+    assert_eq!((gangs.cluster.bind_attempts(), gangs.cluster.held.len()), (1, 1), "{:?}", gangs.cluster.held);
+    (gangs, keys)
+}
+
+fn opened(gangs: &mut TestGangs, node: usize, open: bool) {
+    gangs.cluster.change_node(&format!("n{node}"), |facts| facts.unschedulable = !open);
+}
+
+#[test]
+fn a_member_that_has_room_already_is_of_the_rest_of_its_commit() {
+    let (mut gangs, _) = four_of_which_one_has_ended();
+    // One more member gets room, and holds it for the last one.
+    opened(&mut gangs, 1, true);
+    gangs.wait(1);
+    assert_eq!((gangs.cluster.bind_attempts(), gangs.cluster.reservations()), (1, 1));
+    // It goes on as soon as the one before it is bound.
+    deliver_until(&mut gangs, |effect| !matches!(effect, Effect::Lock { node, .. } if **node == *"n1"));
+    gangs.wait(1);
+    assert_eq!((gangs.cluster.bind_attempts(), gangs.cluster.reservations()), (1, 0));
+    gangs.cluster.deliver();
+    opened(&mut gangs, 2, true);
+    gangs.wait(5);
+    assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (4, 0), "{:?}", gangs.bound());
+}
+
+#[test]
+fn no_member_of_a_broken_commit_keeps_its_room_when_the_last_one_goes() {
+    let (mut gangs, _) = four_of_which_one_has_ended();
+    opened(&mut gangs, 1, true);
+    gangs.wait(1);
+    assert_eq!((gangs.cluster.bind_attempts(), gangs.cluster.reservations()), (1, 1));
+    // The last one gets room at the moment when the one before it is bound.
+    opened(&mut gangs, 2, true);
+    gangs.cluster.deliver();
+    gangs.wait(5);
+    assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (4, 0), "{:?}", gangs.bound());
+}
+
+#[test]
+fn a_younger_member_that_holds_room_is_not_forgotten_when_the_rest_of_a_commit_goes() {
+    let (mut gangs, keys) = four_of_which_one_has_ended();
+    gangs.plain_node("own", 1, "own");
+    let mut facts = gangs.facts("g-9", &[("cpu", "1")], &keys);
+    facts.spec.node_selector = [("pool".to_owned(), "own".to_owned())].into();
+    gangs.cluster.submit(facts);
+    gangs.wait(1);
+    assert_eq!((gangs.cluster.bind_attempts(), gangs.cluster.reservations()), (1, 1), "it waits for others");
+    gangs.cluster.deliver();
+    gangs.wait(1);
+    assert_eq!((gangs.count("g"), gangs.cluster.reservations()), (2, 1), "two have no room");
+    (1..3).for_each(|n| opened(&mut gangs, n, true));
+    gangs.wait(5);
+    assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (5, 0), "{:?}", gangs.bound());
+}
+
 #[test]
 fn a_member_that_comes_back_alone_stays_of_its_commit() {
     let mut gangs = on_nodes(2);
