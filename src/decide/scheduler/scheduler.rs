@@ -535,10 +535,10 @@ impl Scheduler {
                 Preemption::forget(cx, id);
                 Reservations::release(cx, id);
                 binder.seen_bound(cx, id);
-                if cx.world.contested_device(id).is_some() {
+                if cx.leading && cx.world.contested_device(id).is_some() {
                     // Another leader has bound it. Pods that wait here for a lock, or for others, cannot have its devices.
                     Reservations::release_contested(cx, node);
-                    binder.requeue_outdated(cx, node);
+                    binder.requeue_contested(cx, node);
                 }
             }
             Place::Waiting | Place::Assumed(_) if deleting => {
