@@ -18,7 +18,7 @@ use baton::decide::pod::HandoffPod;
 use baton::decide::scheduler::LockResult;
 
 use super::leader::{AGAIN, TRIES};
-use super::machine::{Answer, encoded};
+use super::machine::{Answer, Machine, encoded, since_boot};
 use super::store::{Change, Swap};
 use super::{Fault, Happening, Mutant, Reader, START, System};
 use crate::harness::wall;
@@ -152,8 +152,9 @@ impl System {
         }
         self.machines[node].daemon_has_news = false;
         let again = self.faults.lists_again(Reader::Daemon(node));
-        let name = self.machines[node].name.clone();
-        let Some(daemon) = &mut self.machines[node].daemon else { return };
+        let Machine { name, daemon, ran_before, .. } = &mut self.machines[node];
+        let name = name.clone();
+        let Some(daemon) = daemon else { return };
         if !daemon.is_synced || again {
             // A list may be an old one: what has changed since comes by the watch that follows.
             let end = self.store.end();
@@ -163,7 +164,7 @@ impl System {
             for change in self.store.list(from) {
                 match change {
                     Change::Pod(pod, _) if pod.handoff.node.as_deref() == Some(&*name) => {
-                        pods.push(pod.handoff.clone())
+                        pods.push(since_boot(ran_before, pod.handoff.clone()));
                     }
                     Change::Node(node) if node.name == name => lock.clone_from(&node.lock),
                     _ => {}
@@ -187,7 +188,7 @@ impl System {
             for change in changes {
                 match change {
                     Change::Pod(pod, _) if pod.handoff.node.as_deref() == Some(&*name) => {
-                        daemon.pods.apply(pod.handoff.clone());
+                        daemon.pods.apply(since_boot(ran_before, pod.handoff.clone()));
                     }
                     Change::PodGone(pod) if pod.handoff.node.as_deref() == Some(&*name) => {
                         daemon.pods.remove(&pod.handoff.pod.uid);
@@ -219,6 +220,9 @@ impl System {
                 let cut = self.faults.is_cut(Reader::Daemon(node), self.now);
                 let lock = Some(self.store.lock(&machine.name)).filter(|_| !cut);
                 let rebuilt = rebuild(&machine.name, &daemon.pods, &listing, &machine.inventory, lock.as_ref());
+                let lost =
+                    machine.kubelet.runtime.keys().filter(|uid| listing.answers.keys().all(|key| key.uid != **uid));
+                self.judges.in_any_order.extend(lost.cloned());
                 self.note(|| format!("n{node}: {why}: the ledger is rebuilt with {} entries", rebuilt.len()));
                 if !rebuilt.is_empty() {
                     self.history.sometimes("a ledger with entries is rebuilt");
@@ -313,8 +317,9 @@ impl System {
             self.history.sometimes("a call reads live");
             if !self.is(Mutant::LiveReadsSkipped) {
                 for key in &wanted.pods {
-                    let found = self.store.handoff(key);
-                    if let Some(daemon) = &mut self.machines[node].daemon {
+                    let Machine { daemon, ran_before, .. } = &mut self.machines[node];
+                    if let Some(daemon) = daemon {
+                        let found = self.store.handoff(key).map(|pod| since_boot(ran_before, pod));
                         daemon.pods.apply_live(key, found);
                     }
                 }
@@ -653,7 +658,7 @@ impl System {
             .map(|entry| entry.pod.key.clone())
             .collect();
         for key in absent {
-            let found = self.store.handoff(&key);
+            let found = self.store.handoff(&key).map(|pod| since_boot(&machine.ran_before, pod));
             if found.as_ref().is_none_or(|pod| pod.node.as_deref() == Some(&*machine.name)) {
                 pods.apply_live(&key, found);
             }

@@ -293,8 +293,7 @@ impl System {
         let machine = &mut self.machines[node];
         (machine.lost, machine.kubelet.is_up) = (Some(self.now), false);
         machine.kubelet_life += 1;
-        machine.kubelet.runtime.clear();
-        machine.boot += 1;
+        machine.goes_down();
         let name = machine.name.clone();
         self.store.remove_node(&name);
         let pause = Duration::from_millis(u64::from(20_000 + self.fate.below(80_000)));
@@ -317,8 +316,7 @@ impl System {
             }
             Fault::LedgerLost | Fault::BothLost => self.machines[node].disk.clear(),
             Fault::Reboot => {
-                self.machines[node].kubelet.runtime.clear();
-                self.machines[node].boot += 1;
+                self.machines[node].goes_down();
                 self.restart_kubelet(node, false);
             }
             _ => {}

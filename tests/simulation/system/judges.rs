@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton::contract::gang::{Committed, GangId, Mode};
-use baton::contract::{DeviceAllocation, DeviceEntry, DeviceType, Exceptions, LockRead, PodKey, PodRef, PodUid, key};
+use baton::contract::{
+    DeviceAllocation, DeviceEntry, DeviceId, DeviceType, Exceptions, LockRead, PodKey, PodRef, PodUid, key,
+};
 use baton::decide::audit::{Violation as AccountError, check_scheduler};
 use baton::decide::handoff::{Ledger, PodNotice};
 use baton::decide::lock::{LockMatch, names};
@@ -34,8 +36,12 @@ pub struct Judges {
     strange_locks: BTreeSet<Box<str>>,
     /// By scheduler and group: the members that it was binding when it last decided something.
     under_way: BTreeMap<(usize, String), BTreeMap<PodUid, Option<Committed>>>,
+    /// By scheduler and commit: the members of other commits that were being bound when it was decided. They have counted for it.
+    counted: BTreeMap<(usize, Committed), BTreeSet<PodUid>>,
     /// Groups that were satisfied at once.
     satisfied: BTreeSet<String>,
+    /// Pods that ran when ledger and checkpoint were both lost: which of their containers has which of their devices is unknown.
+    pub in_any_order: BTreeSet<PodUid>,
     /// Pods all of whose calls were answered.
     pub served: BTreeSet<PodUid>,
     /// What TYJobs have been through.
@@ -141,6 +147,7 @@ impl System {
         // Members beyond the minimum have a commit of their own, and may be bound before those of the first.
         let under_way = self.judges.under_way.get(&(at, group)).into_iter().flatten();
         let beside = under_way.filter(|(_, other)| other.is_some_and(|other| other != *commit)).map(|(uid, _)| uid);
+        let beside = beside.chain(self.judges.counted.get(&(at, *commit)).into_iter().flatten());
         let others: BTreeSet<_> = before.chain(beside).filter(|uid| !own.contains(*uid)).collect();
         let others = others.len() as u32;
         if commit.members + others < wanted {
@@ -163,6 +170,7 @@ impl System {
         };
         self.judges.satisfied.retain(lives);
         self.judges.under_way.retain(|(of, _), _| *of != at);
+        let mut decided = BTreeMap::new();
         for id in scheduler.gangs().committed() {
             let Some(pod) = scheduler.world().pod(id).map(|pod| &pod.facts.handoff.pod) else { continue };
             let Some(plan) = self.jobs.gang_of(pod) else { continue };
@@ -172,10 +180,18 @@ impl System {
             let annotations = attempt.or_else(|| scheduler.reservations().get(id).map(|held| &held.annotations));
             let commit = annotations.and_then(|all| Committed::parse(all.get(key::GANG_COMMITTED)?).ok());
             members.insert(pod.uid.clone(), commit);
+            decided.extend(commit.map(|commit| (commit, group.clone())));
             let wanted = plan.group.iter().filter_map(|gang| self.jobs.gangs.get(gang)).map(|gang| gang.min).sum();
             if members.len() as u32 >= wanted {
                 self.judges.satisfied.insert(group);
             }
+        }
+        self.judges.counted.retain(|(of, commit), _| *of != at || decided.contains_key(commit));
+        for (commit, group) in decided {
+            let members = self.judges.under_way.get(&(at, group)).into_iter().flatten();
+            let others = members.filter(|(_, other)| other.is_some_and(|other| other != commit));
+            let others = || others.map(|(uid, _)| uid.clone()).collect();
+            self.judges.counted.entry((at, commit)).or_insert_with(others);
         }
     }
 
@@ -225,11 +241,16 @@ impl System {
         // of one whose kubelet and annotation name different devices.
         let world = self.schedulers[at].scheduler().world();
         let is_counted_twice = world.mentioned().any(|(_, node)| node.exceptions.iter().next().is_some());
-        if two || is_new || is_counted_twice || !self.judges.without.is_empty() || !self.jobs.hostile.is_empty() {
+        let is_excused = is_counted_twice || !self.judges.without.is_empty() || !self.jobs.hostile.is_empty();
+        let waits = |of: &str, id: &DeviceId| self.waits_for(at, of, id);
+        found.retain(|violation| match violation {
             // Its daemon said so, and a pod after it was given them. A daemon that loses its ledger takes it for served, and refuses
             // the later one. A forged assignment is one more.
-            found.retain(|violation| !matches!(violation, AccountError::DeviceTwice { .. }));
-        }
+            AccountError::DeviceTwice { .. } if is_excused => false,
+            // A pod that waits for a lock or for others does not keep what it cannot get.
+            AccountError::DeviceTwice { node, device, .. } if two || is_new => waits(node, device),
+            _ => true,
+        });
         if !found.is_empty() {
             self.violates("the accounts equal a recount", format!("scheduler {at}: {found:?}"));
         }
@@ -237,6 +258,20 @@ impl System {
             self.judge_strict(at);
             self.judge_places(at);
         }
+    }
+
+    /// A scheduler keeps a device of a node for a pod for which no request is under way.
+    fn waits_for(&self, at: usize, node: &str, device: &DeviceId) -> bool {
+        let scheduler = self.schedulers[at].scheduler();
+        scheduler.world().pods().any(|pod| {
+            let attempt = scheduler.binder().attempts().get(&pod.id);
+            let waits = attempt.map(|attempt| !attempt.awaits_answer() && !attempt.may_be_bound);
+            let held = pod.devices.iter().flat_map(|held| held.devices());
+            let on = |id| scheduler.world().node(id).is_some_and(|of| *of.name == *node);
+            matches!(pod.place, Place::Assumed(id) if on(id))
+                && waits.unwrap_or_else(|| scheduler.reservations().get(pod.id).is_some())
+                && held.into_iter().any(|held| held.id == *device)
+        })
     }
 
     /// A call was answered: with devices of its pod.
@@ -266,7 +301,9 @@ impl System {
                 sum.1.insert(uid.clone());
             }
         }
-        if let Some((device, (sum, pods))) = sums.into_iter().find(|(_, (sum, _))| *sum > key::WHOLE) {
+        let unknown = |pods: &BTreeSet<PodUid>| pods.len() == 1 && pods.is_subset(&self.judges.in_any_order);
+        let twice = |(_, (sum, pods)): &(String, (i64, BTreeSet<PodUid>))| *sum > key::WHOLE && !unknown(pods);
+        if let Some((device, (sum, pods))) = sums.into_iter().find(twice) {
             self.violates("no device is served twice", format!("{sum} % of {device}: {pods:?}"));
         }
     }

@@ -244,7 +244,11 @@ impl System {
         if self.store.of(&pod).is_none_or(|facts| facts.handoff.phase.is_terminal()) {
             return;
         }
-        let runs = self.machines[node].kubelet.runtime.get(&pod.uid);
+        let machine = &mut self.machines[node];
+        let runs = machine.kubelet.runtime.get(&pod.uid);
+        if runs.is_some() {
+            machine.ran_before.remove(&pod.uid);
+        }
         let down = runs.and_then(|runs| runs.restarts.as_ref()).map(|(name, _)| name.clone());
         self.note(|| format!("n{node}: {} is {to:?}", pod.key));
         self.moved();

@@ -1,10 +1,12 @@
 //! A machine: its devices, its kubelet and its node daemon, and what outlives both.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use baton::contract::inventory::{Device, DeviceInfo, DeviceLocation};
-use baton::contract::{DeviceEntry, DeviceId, DeviceType, Quantity, key};
+use baton::contract::{DeviceEntry, DeviceId, DeviceType, PodUid, Quantity, key};
 use baton::decide::handoff::{AllocatePolicy, InventoryDevice, NodeInventory};
+use baton::decide::pod::HandoffPod;
 use baton::decide::world::{NodeFacts, Resources};
 
 use super::daemon::Daemon;
@@ -38,6 +40,8 @@ pub struct Machine {
     /// The ledger's file.
     pub disk: Vec<u8>,
     pub boot: u64,
+    /// Pods that ran when it went down, and of which the kubelet has not written a status since.
+    pub ran_before: BTreeSet<PodUid>,
     /// When its Node went, while it is gone.
     pub lost: Option<Duration>,
 }
@@ -67,7 +71,21 @@ fn nic_id(node: usize, at: i32) -> DeviceId {
     DeviceId::parse(&format!("0000:{node:x}{at}:00.0")).unwrap()
 }
 
+/// A pod as its node daemon reads it: what its status says to run since before the boot has ended.
+pub fn since_boot(ran_before: &BTreeSet<PodUid>, mut pod: HandoffPod) -> HandoffPod {
+    if ran_before.contains(&pod.pod.uid) {
+        pod.containers.iter_mut().for_each(|container| container.running = false);
+    }
+    pod
+}
+
 impl Machine {
+    /// Nothing runs any more, and what comes is another boot.
+    pub fn goes_down(&mut self) {
+        self.ran_before.extend(std::mem::take(&mut self.kubelet.runtime).into_keys());
+        self.boot += 1;
+    }
+
     pub fn new(at: usize, gpus: u32, is_cut: bool) -> Self {
         let name: Box<str> = format!("n{at}").into();
         let device = |kind, minor, memory_bytes| InventoryDevice {
@@ -110,6 +128,7 @@ impl Machine {
             daemon_has_news: false,
             disk: Vec::new(),
             boot: 1,
+            ran_before: BTreeSet::new(),
             lost: None,
             device: None,
             is_cut,
