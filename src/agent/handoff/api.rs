@@ -48,6 +48,7 @@ impl KubeHandoffApi {
     }
 
     /// What ran before then has ended.
+    #[must_use]
     pub fn booted(self, booted: Option<Timestamp>) -> Self {
         Self { booted, ..self }
     }

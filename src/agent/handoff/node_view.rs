@@ -76,6 +76,7 @@ impl NodeView {
     }
 
     /// The same on a node that has started at `booted`.
+    #[must_use]
     pub fn booted(self, booted: Option<Timestamp>) -> Self {
         Self { booted, ..self }
     }
