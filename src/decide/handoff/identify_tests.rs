@@ -175,7 +175,7 @@ fn what_seems_to_be_asked_for_once_more_may_be_a_successors_first_call() {
 }
 
 #[test]
-fn a_container_that_starts_again_without_the_kubelets_memory_may_call_beside_a_pod_under_admission() {
+fn a_container_may_start_again_without_a_checkpoint_beside_a_pod_under_admission() {
     let (mut was, new) = (one("was", "GPU-3"), one("new", "GPU-4"));
     was.phase = Phase::Running;
     let rows: &[(&str, &str, &str, &[&str])] = &[("was", "main", GPU, &[]), ("new", "main", GPU, &[])];
