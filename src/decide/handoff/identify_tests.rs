@@ -196,6 +196,31 @@ fn a_container_may_start_again_without_a_checkpoint_beside_a_pod_under_admission
 }
 
 #[test]
+fn a_first_call_beside_pods_that_cannot_be_calling_needs_no_read() {
+    let (mut old, was, new) = (one("old", "GPU-2"), one("was", "GPU-3"), one("new", "GPU-4"));
+    old.phase = Phase::Failed;
+    old.deleting = Some(Deletion { at: jiff::Timestamp::MAX, grace_seconds: 30 });
+    let rows: &[(&str, &str, &str, &[&str])] =
+        &[("old", "main", GPU, &[]), ("was", "main", GPU, &[]), ("new", "main", GPU, &[])];
+    let mut node = TestNode::new(&[&old, &was, &new]).lock(&new).listed(rows);
+    // Served since the kubelet started: what it lists was read before.
+    grant(&mut node.ledger, &was, &[("main", &["GPU-3"])]);
+    assert_eq!((served(&node.gpu(&["GPU-4"])).0, node.asked_live), ("new".into(), 0));
+    let both = with_assignment(
+        pod(
+            "b",
+            vec![container("c0", ContainerKind::App, &[(GPU, 1)]), container("c1", ContainerKind::App, &[(GPU, 1)])],
+        ),
+        &[("c0", &["GPU-0"]), ("c1", &["GPU-1"])],
+    );
+    let rows: &[(&str, &str, &str, &[&str])] = &[("b", "c0", GPU, &["GPU-0"]), ("b", "c1", GPU, &[])];
+    let mut node = TestNode::new(&[&both]).lock(&both).listed(rows);
+    grant(&mut node.ledger, &both, &[("c0", &["GPU-0"])]);
+    node.may_repeat.insert(both.pod.uid.clone());
+    assert_eq!((served(&node.gpu(&["GPU-1"])).1, node.asked_live), ("c1".into(), 0));
+}
+
+#[test]
 fn a_whole_admission_that_is_repeated_goes_through_the_containers_again() {
     let gpu = [(GPU, 1)];
     let p = pod("b", vec![container("init", ContainerKind::Init, &gpu), container("main", ContainerKind::App, &gpu)]);
