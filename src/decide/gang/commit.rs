@@ -29,15 +29,6 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 /// A pod that is evicted with its gang is evicted again after this time, while it is still there.
 const EVICT_AGAIN: Duration = Duration::from_secs(10);
 
-impl Commit {
-    /// Takes members in, whose volumes are not prepared, and with them a new name.
-    fn add(&mut self, pods: &[PodId], committed: Committed) {
-        self.members.extend(pods.iter().map(|id| (*id, committed)));
-        self.unprepared.extend(pods);
-        self.committed = committed;
-    }
-}
-
 impl Gangs {
     /// Starts to bind the reserved members of a satisfied group. `rest`: they complete that commit.
     pub(super) fn commit_group(
@@ -48,11 +39,8 @@ impl Gangs {
         rest: Option<Committed>,
     ) {
         let attempt = self.attempt_stamp(cx, group);
-        let open =
-            self.open_commit(group).filter(|_| rest.is_none()).map(|(number, commit)| (number, commit.members.len()));
-        let (number, others) = open.unwrap_or_else(|| (cx.sequence.number(), 0));
-        let members = u32::try_from(others + held.len()).unwrap_or(u32::MAX);
-        let committed = rest.unwrap_or_else(|| group.commit(attempt, members));
+        let committed = rest.unwrap_or_else(|| group.commit(attempt, u32::try_from(held.len()).unwrap_or(u32::MAX)));
+        let number = cx.sequence.number();
         let text = committed.to_string();
         for id in &held {
             cx.reservations.commit(*id, Some(number), text.clone());
@@ -102,27 +90,16 @@ impl Gangs {
             let message = format!("group {group} has room for {} pods: binding", held.len());
             cx.event(*first, false, EventReason::GangSatisfied, message);
         }
-        let commit = self.commits.entry(number).or_insert_with(|| Commit {
-            group: group.clone(),
-            members: BTreeMap::new(),
-            requested: BTreeSet::new(),
-            unprepared: BTreeSet::new(),
-            once: !news,
-            rest: rest.is_some(),
-            committed,
-        });
-        commit.add(&held, committed);
+        let members = held.iter().map(|id| (*id, committed)).collect();
+        let unprepared = held.iter().copied().collect();
+        let (once, rest) = (!news, rest.is_some());
+        let requested = BTreeSet::new();
+        let commit = Commit { group: group.clone(), members, requested, unprepared, once, rest, committed };
+        self.commits.insert(number, commit);
         for id in held {
             cx.steps.push(Step::Permit(id));
         }
         self.enqueue_free(cx, group);
-    }
-
-    /// The commit of a group that can still be cancelled, because volumes of its members are being prepared. Members that come meanwhile
-    /// join it: none of them may run without it.
-    fn open_commit(&self, group: &GroupId) -> Option<(u64, &Commit)> {
-        let is_open = |commit: &Commit| commit.group == *group && !commit.rest && !commit.unprepared.is_empty();
-        self.commits.iter().find(|(_, commit)| is_open(commit)).map(|(number, commit)| (*number, commit))
     }
 
     /// The time of a commit: later than the creation of every member and than every earlier commit of the group, however the clocks
@@ -140,24 +117,11 @@ impl Gangs {
     }
 
     /// A member whose group is satisfied for good is a commit of its own: its Binding, too, proves that the group was satisfied. One
-    /// that comes back from a commit of which others are still to be bound stays of that commit, and one that comes while the commit by
-    /// which the group is satisfied can still be cancelled joins it.
+    /// that comes back from a commit of which others are still to be bound stays of that commit.
     pub fn commit_alone(&mut self, cx: &mut Context<'_>, id: PodId) {
         let Some(gang) = cx.world.gangs().gang_of(id) else { return };
         let group = gang.group().clone();
         if !rule::is_over(gang.config().policy, self.satisfied_once(&group)) {
-            return;
-        }
-        let open = self.open_commit(&group).filter(|(_, commit)| !commit.once).map(|(number, _)| number);
-        if let Some(number) = open {
-            let attempt = self.attempt_stamp(cx, &group);
-            if let (Some(commit), Some(record)) = (self.commits.get_mut(&number), self.groups.get_mut(&group)) {
-                let members = u32::try_from(commit.members.len() + 1).unwrap_or(u32::MAX);
-                let committed = group.commit(attempt, members);
-                commit.add(&[id], committed);
-                record.last = Some(committed);
-                cx.reservations.commit(id, Some(number), committed.to_string());
-            }
             return;
         }
         let is_of = |commit: &Committed| {

@@ -149,69 +149,6 @@ fn a_commit_is_whole_when_its_last_member_is_bound_though_others_have_gone() {
     assert_eq!(placed.iter().filter(|placed| **placed).count(), 2, "{placed:?}");
 }
 
-/// A gang of three on its way, of which one waits for its volume; then a fourth one comes.
-fn one_comes_while_a_volume_is_made(policy: &str) -> TestGangs {
-    let mut gangs = TestGangs::new(8);
-    let class = ClassFacts { waits: true, provisions: true, ..ClassFacts::default() };
-    gangs.cluster.event(WorldEvent::Class("local".into(), class));
-    gangs.cluster.change_node("n", |facts| drop(facts.labels.insert("zone".into(), "n".into())));
-    gangs.cluster.claim("g-0", 10, |_| ());
-    let keys = gang("g", "3", &[("match-policy", policy)]);
-    let mut facts = gangs.facts("g-0", &[("cpu", "1")], &keys);
-    facts.spec.volumes = vec![VolumeUse::Claim("g-0".into())];
-    gangs.cluster.submit(facts);
-    ["g-1", "g-2"].iter().for_each(|name| gangs.member(name, &keys));
-    gangs.settle();
-    assert_eq!((gangs.cluster.bind_attempts(), gangs.count("g")), (3, 0), "{policy}");
-    gangs.cluster.now += Duration::from_secs(1);
-    gangs.member("g-3", &keys);
-    gangs.settle();
-    assert_eq!((gangs.cluster.bind_attempts(), gangs.count("g")), (4, 0), "{policy}: it waits with the others");
-    gangs
-}
-
-const POLICIES: [&str; 4] = ["once-satisfied", "only-waiting", "waiting-and-running", "waiting-running-succeed"];
-
-#[test]
-fn a_member_that_comes_before_the_first_lock_joins_the_commit() {
-    for policy in POLICIES {
-        let mut gangs = one_comes_while_a_volume_is_made(policy);
-        gangs.cluster.provision("g-0");
-        gangs.settle();
-        let names = ["g-0", "g-1", "g-2", "g-3"].map(|name| members_of(&gangs, name));
-        assert_eq!(names, [Some(4); 4], "{policy}");
-    }
-}
-
-#[test]
-fn a_member_that_has_joined_a_commit_takes_the_place_of_one_that_is_lost() {
-    for policy in POLICIES {
-        let mut gangs = one_comes_while_a_volume_is_made(policy);
-        gangs.delete("g-1");
-        gangs.settle();
-        assert_eq!((gangs.cluster.bind_attempts(), gangs.count("g")), (3, 0), "{policy}");
-        gangs.cluster.provision("g-0");
-        gangs.settle();
-        assert_eq!(["g-0", "g-2", "g-3"].map(|name| members_of(&gangs, name)), [Some(3); 3], "{policy}");
-    }
-}
-
-#[test]
-fn a_member_that_has_joined_a_commit_is_withdrawn_with_it() {
-    for policy in POLICIES {
-        let mut gangs = one_comes_while_a_volume_is_made(policy);
-        ["g-1", "g-2"].iter().for_each(|name| gangs.delete(name));
-        gangs.wait(2);
-        assert_eq!((gangs.cluster.bind_attempts(), gangs.count("g")), (0, 0), "{policy}");
-        assert_eq!(["g-0", "g-3"].map(|name| gangs.reason(name)), ["GangIncomplete"; 2], "{policy}");
-        // Both are still queued with their gang.
-        gangs.member("g-4", &gang("g", "3", &[("match-policy", policy)]));
-        gangs.cluster.provision("g-0");
-        gangs.wait(2);
-        assert_eq!(gangs.count("g"), 3, "{policy}");
-    }
-}
-
 #[test]
 fn a_commit_that_is_cancelled_leaves_nothing_to_complete() {
     let (mut gangs, keys) = one_is_being_bound("only-waiting");
