@@ -1,7 +1,7 @@
 //! Which pod is calling. The ids alone never identify it: the kubelet reuses them inside a pod.
 
 use super::context::{AllocateCall, AllocateContext, LiveReads};
-use super::ledger::Ledger;
+use super::ledger::{GrantState, Ledger, LedgerEntry};
 use super::listing::{ListedPod, PodListing};
 use super::policy::UnassignedPods;
 use super::refusal::{AllocateRefusal, AllocateRule};
@@ -90,25 +90,28 @@ fn holder_key(lock: &LockRead) -> Option<&PodKey> {
 
 fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listing: &PodListing) -> Identified<'a> {
     let mut waiting: Vec<CallCandidate<'a>> = Vec::new();
+    let mut again: Vec<CallCandidate<'a>> = Vec::new();
     let (mut unknown, mut ended): (Vec<PodKey>, Vec<PodKey>) = (Vec::new(), Vec::new());
     for listed in &listing.pods {
-        let (mut known, mut may_call) = (false, false);
+        let (mut known, mut may_call, mut is_asking) = (false, false, false);
         for pod in context.pods.of_key(&listed.key) {
             // An ended pod stays ended; only its successor could be calling, and the watch brings that.
             known |= context.is_here(pod) && (pod.deleting.is_none() || pod.phase.is_terminal());
+            is_asking |= pod.containers.iter().any(|container| asks(pod, container, call.resource).is_some());
             if context.may_call(pod) {
                 may_call = true;
                 waiting.extend(candidates(pod, Some(listed), call, context.ledger));
             }
+            if context.may_call(pod) && context.may_repeat.contains(&pod.pod.uid) {
+                again.extend(lost_by_kubelet(pod, listed, call, context.ledger));
+            }
         }
-        if listed.lacks(call.resource) && !may_call {
-            let names = if known { &mut ended } else { &mut unknown };
-            names.push(listed.key.clone());
+        match (listed.lacks(call.resource) && !may_call, known) {
+            (true, false) => unknown.push(listed.key.clone()),
+            (true, true) if is_asking => ended.push(listed.key.clone()),
+            _ => {}
         }
     }
-    let may_repeat = |pod: &HandoffPod| context.may_repeat.contains(&pod.pod.uid);
-    let again = waiting.iter().filter(|candidate| candidate.asked > 0 && may_repeat(candidate.pod));
-    let again: Vec<CallCandidate<'a>> = again.copied().collect();
     let mut left = likeliest(waiting, context);
     // Beside a pod under admission, a container may start again whose devices the kubelet has lost. And a call that seems to be such a
     // container's may be that of the successor of a pod that has ended.
@@ -118,7 +121,9 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
         return Identified::NeedLive(missing);
     }
     if is_first {
-        left.extend(again.into_iter().filter(|candidate| !candidate.container.running));
+        let other = left[0].pod.pod.uid.clone();
+        let restarts = |of: &CallCandidate<'_>| !of.container.running && of.pod.pod.uid != other;
+        left.extend(again.into_iter().filter(restarts));
     }
     left.dedup_by_key(|candidate| (&candidate.pod.pod.uid, &candidate.container.name));
     match left.as_slice() {
@@ -129,6 +134,22 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
         [] => none_listed(context, call, listing, &unknown),
         many => ambiguous(many, call),
     }
+}
+
+/// Served containers of which the kubelet lists no ids: it has lost its checkpoint, and asks once more when they start again. Plain init
+/// containers are never listed.
+fn lost_by_kubelet<'a>(
+    pod: &'a HandoffPod,
+    listed: &ListedPod,
+    call: &AllocateCall<'_>,
+    ledger: &Ledger,
+) -> impl Iterator<Item = CallCandidate<'a>> {
+    pod.containers.iter().filter_map(move |container| {
+        let asked = ledger.asked(&pod.pod.uid, &container.name, call.resource);
+        let is_lost = container.kind != ContainerKind::Init && listed.ids(&container.name, call.resource).is_none();
+        let is_same = asks(pod, container, call.resource) == Some(call.count);
+        (is_lost && is_same && asked > 0).then_some(CallCandidate { pod, container, asked, admitted: true })
+    })
 }
 
 /// Pods under admission first, unserved before served. Then all pods of which a container runs: a status that says which container
@@ -263,10 +284,10 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
     ambiguous(&all, call)
 }
 
-/// The kubelet has asked more often for another name of this container.
+/// The latest call of the pod was for another name of this container, for which the kubelet has asked more often.
 fn has_begun(candidate: &CallCandidate<'_>, ledger: &Ledger) -> bool {
-    let mut entries = ledger.of_pod(&candidate.pod.pod.uid);
-    entries.any(|entry| entry.container == candidate.container.name && entry.asked > candidate.asked)
+    let is_of = |entry: &LedgerEntry| entry.container == candidate.container.name && entry.asked > candidate.asked;
+    ledger.of_pod(&candidate.pod.pod.uid).any(|entry| entry.state == GrantState::Intent && is_of(entry))
 }
 
 /// Another container of the pod whose call would be the same, and has been served before this one's turn.

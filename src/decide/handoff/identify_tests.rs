@@ -196,6 +196,27 @@ fn a_container_may_start_again_without_a_checkpoint_beside_a_pod_under_admission
 }
 
 #[test]
+fn an_init_container_that_has_ended_does_not_call_beside_a_pod_under_admission() {
+    let mut was = with_assignment(
+        pod(
+            "was",
+            vec![container("init", ContainerKind::Init, &[(GPU, 1)]), container("main", ContainerKind::App, &[])],
+        ),
+        &[("init", &["GPU-0"])],
+    );
+    was.phase = Phase::Running;
+    was.containers[1].running = true;
+    let new = one("new", "GPU-4");
+    let mut listing = testing::listing(&[("new", "main", GPU, &[])]);
+    listing.pods.push(ListedPod { key: was.pod.key.clone(), containers: [("main".into(), [].into())].into() });
+    let mut node = TestNode::new(&[&was, &new]).lock(&new);
+    node.resources = PodResources::Listed(listing);
+    grant(&mut node.ledger, &was, &[("init", &["GPU-0"])]);
+    node.may_repeat.insert(was.pod.uid.clone());
+    assert_eq!((served(&node.gpu(&["GPU-4"])).0, node.asked_live), ("new".into(), 0));
+}
+
+#[test]
 fn a_first_call_beside_pods_that_cannot_be_calling_needs_no_read() {
     let (mut old, was, new) = (one("old", "GPU-2"), one("was", "GPU-3"), one("new", "GPU-4"));
     old.phase = Phase::Failed;
@@ -272,6 +293,10 @@ fn without_pod_resources_a_container_that_has_begun_to_ask_once_more_goes_on() {
     node.ledger.forget(&EntryKey::new(&new.pod.uid, "main", GPU));
     node.ledger.repeat(&EntryKey::new(&was.pod.uid, "main", key::RDMA), vec![]);
     assert_eq!(refused(&node.gpu(&["GPU-3"])).rule, AllocateRule::Ambiguous, "its status is an old one");
+    // The kubelet was killed between the two calls, and has made both since.
+    node.ledger.repeat(&EntryKey::new(&was.pod.uid, "main", key::RDMA), vec![]);
+    node.ledger.repeat(&EntryKey::new(&was.pod.uid, "main", GPU), vec![]);
+    assert_eq!(served(&node.gpu(&["GPU-3"])).0, "new");
 }
 
 #[test]

@@ -184,13 +184,17 @@ impl Ledger {
     pub fn record(&mut self, mut entry: LedgerEntry) {
         entry.seq = self.next;
         self.next += 1;
-        let own = |earlier: &&mut Shared<LedgerEntry>| {
-            earlier.pod.uid == entry.pod.uid && earlier.state != GrantState::Committed
-        };
+        self.went_on(&entry.pod.uid);
+        self.entries.insert(entry.key(), entry.into());
+    }
+
+    /// The kubelet calls for this pod once more: the answers before have arrived.
+    fn went_on(&mut self, uid: &PodUid) {
+        let own =
+            |earlier: &&mut Shared<LedgerEntry>| earlier.pod.uid == *uid && earlier.state != GrantState::Committed;
         for earlier in self.entries.values_mut().filter(own) {
             earlier.state = GrantState::Committed;
         }
-        self.entries.insert(entry.key(), entry.into());
     }
 
     /// Takes back a grant whose answer never left.
@@ -206,6 +210,7 @@ impl Ledger {
     /// The kubelet asked again, perhaps with other ids.
     pub fn repeat(&mut self, key: &EntryKey, mut ids: Vec<Box<str>>) {
         ids.sort();
+        self.went_on(&key.uid);
         if let Some(entry) = self.entries.get_mut(key) {
             entry.ids = ids;
             entry.asked += 1;
