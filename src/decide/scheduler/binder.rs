@@ -500,22 +500,13 @@ impl Binder {
         cx.steps.push(Step::Bind(BindEvent::Failed { pod: id, commit, why, requested }));
     }
 
-    /// Ends an attempt as soon as no request is under way for it, and its pod is gone or known not to be bound.
+    /// Ends an attempt as soon as no request is under way for it.
     pub fn cancel(&mut self, cx: &mut Context<'_>, id: PodId, why: Cancel) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        match (attempt.stage, &why) {
-            (BindStage::Locking(_) | BindStage::Binding(_) | BindStage::Reading, _)
-            | (BindStage::ReadAgain, Cancel::Requeue(_)) => attempt.cancelled = Some(why),
-            // A Binding was posted and its outcome is unknown.
-            (BindStage::BindAgain, Cancel::Requeue(_)) => {
-                attempt.cancelled = Some(why);
-                self.read(cx, id);
-            }
-            _ => self.end_for(cx, id, why),
+        if attempt.awaits_answer() {
+            attempt.cancelled = Some(why);
+            return;
         }
-    }
-
-    fn end_for(&mut self, cx: &mut Context<'_>, id: PodId, why: Cancel) {
         match why {
             Cancel::PodGone => self.end(cx, id),
             Cancel::Requeue(why) => {
@@ -585,25 +576,22 @@ impl Binder {
         }
     }
 
-    /// Queues the pods again that are being bound to a node with devices that are held beyond their capacity, the last in line first:
-    /// those before it may have them then.
-    pub fn requeue_contested(&mut self, cx: &mut Context<'_>, node: NodeId) {
-        let here = self.attempts.iter().filter(|(_, attempt)| attempt.node == node && attempt.cancelled.is_none());
-        let mut turns: Vec<Turn> = here.map(|(_, attempt)| attempt.turn).collect();
+    /// Queues the pods again that wait on a node for their volumes or its lock after a decision that is void now, the last in line first:
+    /// those before it may have its devices then. A Binding that was posted may still arrive: its pod keeps its lock and its devices.
+    pub fn requeue_outdated(&mut self, cx: &mut Context<'_>, node: NodeId) {
+        let waits = |attempt: &BindAttempt| {
+            matches!(attempt.stage, BindStage::Preparing | BindStage::Queued) && !attempt.may_be_bound
+        };
+        let here = self.attempts.values().filter(|attempt| attempt.node == node && waits(attempt));
+        let mut turns: Vec<Turn> = here.map(|attempt| attempt.turn).collect();
         turns.sort_unstable();
         for (.., id) in turns.into_iter().rev() {
-            if let Some(attempt) = self.attempts.get(&id)
-                && let Some(why) = Self::contested(cx, attempt, id)
+            if let Some(attempt) = self.attempts.get(&id).filter(|attempt| waits(attempt))
+                && let Some(why) = Self::outdated(cx, attempt)
             {
                 self.cancel(cx, id, Cancel::Requeue(why));
             }
         }
-    }
-
-    /// Another pod has a device of this attempt.
-    fn contested(cx: &Context<'_>, attempt: &BindAttempt, id: PodId) -> Option<String> {
-        let device = cx.world.contested_device(id)?;
-        Some(format!("device {device} of node {} is assigned to another pod", attempt.node_name))
     }
 
     /// Why the decision behind an attempt is void; `None` while it holds.
@@ -617,8 +605,8 @@ impl Binder {
         let id = cx.world.pod_id(&attempt.pod.uid)?;
         let pod = cx.world.pod(id)?;
         let devices = pod.devices.as_ref()?;
-        if let Some(why) = Self::contested(cx, attempt, id) {
-            return Some(why);
+        if let Some(device) = cx.world.contested_device(id) {
+            return Some(format!("device {device} of node {} is assigned to another pod", attempt.node_name));
         }
         if let Some((suspect, true)) = node.suspect() {
             return Some(format!("node {} is suspect: {}", attempt.node_name, suspect.message));
@@ -768,7 +756,7 @@ impl Binder {
 
     fn ended_by_cancel(&mut self, cx: &mut Context<'_>, id: PodId) -> bool {
         let Some(why) = self.attempts.get_mut(&id).and_then(|attempt| attempt.cancelled.take()) else { return false };
-        self.end_for(cx, id, why);
+        self.cancel(cx, id, why);
         true
     }
 }

@@ -129,13 +129,10 @@ impl Reservations {
         true
     }
 
-    /// Releases reservations on a node with devices that are held beyond their capacity, the latest first: those before it may have them
-    /// then. Their pods are queued again.
+    /// Releases the reservations on a node whose devices are held beyond their capacity; their pods are tried at once.
     pub fn release_contested(cx: &mut Context<'_>, node: NodeId) {
-        let here = cx.reservations.held.iter().filter(|(_, reservation)| reservation.node == node);
-        let mut latest: Vec<(Duration, PodId)> = here.map(|(id, reservation)| (reservation.since, *id)).collect();
-        latest.sort_unstable();
-        for (_, id) in latest.into_iter().rev() {
+        let here = |(_, reservation): &(&PodId, &Reservation)| reservation.node == node;
+        for id in cx.reservations.held.iter().filter(here).map(|(id, _)| *id).collect::<Vec<_>>() {
             if cx.world.contested_device(id).is_some() && Self::release(cx, id) {
                 cx.steps.push(Step::Retry(id));
             }

@@ -538,7 +538,7 @@ impl Scheduler {
                 if cx.leading && cx.world.contested_device(id).is_some() {
                     // Another leader has bound it. Pods that wait here for a lock, or for others, cannot have its devices.
                     Reservations::release_contested(cx, node);
-                    binder.requeue_contested(cx, node);
+                    binder.requeue_outdated(cx, node);
                 }
             }
             Place::Waiting | Place::Assumed(_) if deleting => {

@@ -214,24 +214,6 @@ fn a_device_assigned_by_another_leader_while_the_lock_is_written_is_not_bound() 
 }
 
 #[test]
-fn a_binding_is_not_repeated_when_another_leader_has_bound_its_devices() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
-    cluster.bind_faults.push_back(Fault::Fails);
-    cluster.pod("late", ONE);
-    cluster.settle();
-    assert_eq!((cluster.node_of("late"), cluster.holder("n")), (None, Some("late")), "its Binding is to be repeated");
-    cluster.watchful = false; // two reservations of one device, until it is known that the pod is not bound
-    cluster.bound_by_another("theirs", "n", 0);
-    cluster.watchful = true;
-    cluster.wait(1);
-    assert_eq!((cluster.node_of("late"), cluster.binds, cluster.holder("n")), (None, 1, None));
-    cluster.finish("theirs");
-    cluster.settle();
-    assert_eq!(cluster.node_of("late"), Some("n"));
-}
-
-#[test]
 fn a_pod_does_not_wait_for_a_lock_when_another_leader_has_bound_its_devices() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 2);

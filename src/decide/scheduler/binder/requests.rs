@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::scheduler::context::Context;
+use crate::scheduler::effect::Effect;
 use crate::scheduler::extend;
 use crate::scheduler::reservations::Reservations;
 use crate::scheduler::rules::Outcome;
@@ -30,7 +31,7 @@ impl Binder {
         let Some(id) = self.requests.iter().find(|(_, known)| known.id == request).map(|(id, _)| *id) else { return };
         let unposted = |stage| matches!(stage, BindStage::Preparing | BindStage::Queued | BindStage::Locking(_));
         if self.attempts.get(&id).is_some_and(|attempt| unposted(attempt.stage)) {
-            self.cancel(cx, id, Cancel::Requeue("the scheduler that requested the bind has left".to_owned()));
+            self.end_request(cx, id, "the scheduler that requested the bind has left".to_owned());
         }
     }
 
@@ -139,7 +140,28 @@ impl Binder {
         if let Some(trouble) = &request.trouble {
             why = format!("{why}: {trouble}");
         }
-        self.cancel(cx, id, Cancel::Requeue(why));
+        self.end_request(cx, id, why);
+    }
+
+    /// Ends an attempt as soon as its pod is known not to be bound.
+    fn end_request(&mut self, cx: &mut Context<'_>, id: PodId, why: String) {
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        match attempt.stage {
+            BindStage::Preparing
+            | BindStage::Queued
+            | BindStage::Locking(_)
+            | BindStage::Binding(_)
+            | BindStage::Reading => {
+                self.cancel(cx, id, Cancel::Requeue(why));
+            }
+            // A Binding was posted and its outcome is unknown.
+            BindStage::BindAgain => {
+                attempt.cancelled = Some(Cancel::Requeue(why));
+                attempt.stage = BindStage::Reading;
+                cx.effects.push(Effect::ReadPod { pod: attempt.pod.key.clone() });
+            }
+            BindStage::ReadAgain => attempt.cancelled = Some(Cancel::Requeue(why)),
+        }
     }
 
     /// Answers the scheduler that requested this pod's bind. `false` when none did.
