@@ -214,6 +214,19 @@ fn a_device_assigned_by_another_leader_while_the_lock_is_written_is_not_bound() 
 }
 
 #[test]
+fn a_binding_without_an_answer_keeps_its_lock_beside_another_leaders() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    cluster.bind_faults.push_back(Fault::Fails);
+    cluster.pod("late", ONE);
+    cluster.settle();
+    assert_eq!((cluster.node_of("late"), cluster.holder("n")), (None, Some("late")), "its Binding is to be repeated");
+    cluster.watchful = false; // two reservations of one device
+    cluster.bound_by_another("theirs", "n", 0);
+    assert_eq!(cluster.holder("n"), Some("late"), "the first request may still arrive");
+}
+
+#[test]
 fn a_pod_does_not_wait_for_a_lock_when_another_leader_has_bound_its_devices() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 2);
