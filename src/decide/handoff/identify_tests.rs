@@ -167,11 +167,16 @@ fn what_seems_to_be_asked_for_once_more_may_be_a_successors_first_call() {
     node.may_repeat.insert(runs.pod.uid.clone());
     node.live = vec![runs.clone(), successor];
     assert_eq!(served(&node.gpu(&["GPU-3"])), ("a".into(), "main".into(), vec!["GPU-5".into()]));
-    // Without a successor it is the container that starts again.
-    let mut node = TestNode::new(&[&runs, &old]).listed(rows);
-    grant(&mut node.ledger, &runs, &[("main", &["GPU-3"])]);
-    node.may_repeat.insert(runs.pod.uid.clone());
-    assert!(matches!(node.gpu(&["GPU-3"]), AllocateOutcome::Repeat { .. }));
+    // Without a successor it is the container that starts again. Names of pods that asked for nothing are not read.
+    let mut cpu = pod("a", vec![container("main", ContainerKind::App, &[])]);
+    cpu.phase = Phase::Failed;
+    for (old, reads) in [(&old, 2), (&cpu, 1)] {
+        let mut node = TestNode::new(&[&runs, old]).listed(rows);
+        grant(&mut node.ledger, &runs, &[("main", &["GPU-3"])]);
+        node.may_repeat.insert(runs.pod.uid.clone());
+        assert!(matches!(node.gpu(&["GPU-3"]), AllocateOutcome::Repeat { .. }));
+        assert_eq!(node.asked_live, reads);
+    }
 }
 
 #[test]
