@@ -129,7 +129,7 @@ impl Reservations {
         true
     }
 
-    /// Releases the reservations on a node whose devices are held beyond their capacity; their pods are tried at once.
+    /// Releases the reservations on a node with devices that are held beyond their capacity; their pods are queued again.
     pub fn release_contested(cx: &mut Context<'_>, node: NodeId) {
         let here = |(_, reservation): &(&PodId, &Reservation)| reservation.node == node;
         for id in cx.reservations.held.iter().filter(here).map(|(id, _)| *id).collect::<Vec<_>>() {

@@ -536,7 +536,7 @@ impl Scheduler {
                 Reservations::release(cx, id);
                 binder.seen_bound(cx, id);
                 if cx.leading && cx.world.contested_device(id).is_some() {
-                    // Another leader has bound it. Pods that wait here for a lock, or for others, cannot have its devices.
+                    // Another leader has bound it, or this one before. Pods that wait here for a lock, or for others, cannot have its devices.
                     Reservations::release_contested(cx, node);
                     binder.requeue_outdated(cx, node);
                 }
