@@ -53,6 +53,7 @@ fn pod(cpu: &str, memory: &str) -> PodFacts {
         scheduler_name: "none".into(),
         phase: Phase::Pending,
         deleting: None,
+        grace_seconds: 30,
         scheduled_condition: false,
         created: Timestamp::UNIX_EPOCH,
         containers: vec![container].into(),

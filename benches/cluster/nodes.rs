@@ -74,6 +74,7 @@ fn lease(node: &str) -> Value {
         lock: None,
         too_many_exceptions: false,
         unreleased: None,
+        leaving: [].into(),
     };
     json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": AgentStatus::lease_name(node), "annotations": {key::AGENT: status.print()}},

@@ -112,6 +112,7 @@ impl Cluster {
             lock: None,
             too_many_exceptions: false,
             unreleased: None,
+            leaving: [].into(),
         });
         let renewed = Some(wall(self.now));
         self.apply(WorldEvent::Agent {

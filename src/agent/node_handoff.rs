@@ -25,7 +25,9 @@ use super::options::AgentOptions;
 use baton_cluster::notice::Notices;
 use baton_cluster::requests::Resumed;
 use baton_contract::inventory::{DeviceHeld, HeldBy};
-use baton_contract::{DeviceEntry, DeviceId, DeviceType, Exceptions, Identity, PodRef, Shared, key};
+use baton_contract::{
+    DeviceEntry, DeviceId, DeviceType, Exceptions, Identity, LeavingPod, PodRef, PodUid, Shared, key,
+};
 use baton_decide::handoff::exceptions::exceptions;
 use baton_decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory, PodListing};
 use baton_decide::health::ServeOutcome;
@@ -70,6 +72,8 @@ pub trait Handoff: HeldDevices {
 pub struct HandoffStatus {
     /// Pods that hold other devices than their annotations say.
     pub exceptions: Exceptions,
+    /// Those of them that have left, and whose processes have not.
+    pub leaving: BTreeMap<PodUid, LeavingPod>,
     /// The lock of a served holder that could not be removed.
     pub unreleased: Option<Box<str>>,
 }
@@ -268,8 +272,11 @@ impl NodeHandoff {
                 let served: BTreeSet<_> = entries.iter().map(|entry| &entry.pod.uid).collect();
                 starts.look(&self.view.seen().pods, &served).into_iter().for_each(|news| self.service.report(news));
                 let lock = unreleased.borrow_and_update().clone();
-                let found =
-                    found.zip(lock).map(|(exceptions, lock)| HandoffStatus { exceptions, unreleased: lock.raw() });
+                let found = found.zip(lock).map(|(exceptions, lock)| HandoffStatus {
+                    exceptions,
+                    leaving: BTreeMap::new(),
+                    unreleased: lock.raw(),
+                });
                 self.status.send_if_modified(|known| {
                     let news = *known != found;
                     match &found {

@@ -135,6 +135,7 @@ pub fn status(
         lock: Some(lock.clone()),
         too_many_exceptions: false,
         unreleased: handoff.as_ref().and_then(|of| of.unreleased.clone()),
+        leaving: handoff.as_ref().map(|of| of.leaving.clone()).unwrap_or_default(),
         exceptions: handoff.map(|of| of.exceptions),
     }
 }

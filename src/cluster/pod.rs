@@ -36,6 +36,9 @@ pub struct LightPod {
 /// Digits that a time in nanoseconds has at most; a longer text is none.
 const MAX_NANOS: usize = 20;
 
+/// Of a pod that says nothing of it, as the API server sets it.
+const GRACE: u32 = 30;
+
 pub(super) type WrittenAmounts = BTreeMap<Box<str>, Box<str>>;
 
 light! {
@@ -45,6 +48,7 @@ light! {
         pub priority: Option<i32>,
         pub preemption_policy: Option<Box<str>>,
         pub active_deadline_seconds: Option<i64>,
+        pub termination_grace_period_seconds: Option<i64>,
         pub node_selector: BTreeMap<String, String>,
         pub affinity: Option<Affinity>,
         pub tolerations: Vec<Toleration>,
@@ -349,6 +353,10 @@ impl LightPod {
                 .deletion_timestamp
                 .as_ref()
                 .map(|at| Deletion { at: at.0, grace_seconds: meta.deletion_grace_period_seconds.unwrap_or(0) }),
+            grace_seconds: self
+                .spec
+                .termination_grace_period_seconds
+                .map_or(GRACE, |of| u32::try_from(of).unwrap_or(0)),
             scheduled_condition: self.condition("PodScheduled").is_some_and(|found| &*found.status == "True"),
             created: meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |at| at.0),
             containers: containers.collect(),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::allocation::Entries;
@@ -40,6 +41,9 @@ pub struct AgentStatus {
     /// without having been served. It is empty in normal operation. `None`, when absent: a daemon of 0.1, which says nothing of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exceptions: Option<Exceptions>,
+    /// Exceptions that the API server does not have any more, or has as ended, and whose processes use their devices still.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub leaving: BTreeMap<PodUid, LeavingPod>,
     /// How it locks its node. `None`, when absent: a daemon of an earlier version, which says nothing of it.
     #[serde(default, deserialize_with = "known_lock", skip_serializing_if = "Option::is_none")]
     pub lock: Option<LockWord>,
@@ -93,6 +97,17 @@ impl std::fmt::Display for LockWord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "--node-lock-key={} --node-lock-format={}", self.key, self.format)
     }
+}
+
+/// A pod that has left the API server, or was written as ended there, before its processes have.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LeavingPod {
+    /// Namespace.
+    pub namespace: Box<str>,
+    /// Name.
+    pub name: Box<str>,
+    /// When the node's daemon saw it leave, by the node's clock.
+    pub since: Timestamp,
 }
 
 /// What pods hold in truth, by uid.

@@ -26,7 +26,7 @@ pub mod shared;
 pub mod tyjob;
 pub mod word;
 
-pub use agent_status::{AgentStatus, Exceptions, Identity, LEASE_PREFIX, LEASES_SUFFIX, LockWord};
+pub use agent_status::{AgentStatus, Exceptions, Identity, LEASE_PREFIX, LEASES_SUFFIX, LeavingPod, LockWord};
 pub use allocation::{AllocationError, DeviceAllocation, DeviceEntry, DeviceExtension, Vf};
 pub use container_devices::ContainerDevices;
 pub use cordon::{Cordon, Cordons};

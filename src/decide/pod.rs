@@ -20,6 +20,8 @@ pub struct HandoffPod {
     pub phase: Phase,
     /// When a deletion was asked for, by the API server's clock, and the grace in seconds.
     pub deleting: Option<Deletion>,
+    /// `spec.terminationGracePeriodSeconds`: how long its kubelet lets a container end by itself.
+    pub grace_seconds: u32,
     /// Condition `PodScheduled` is True.
     pub scheduled_condition: bool,
     /// `metadata.creationTimestamp`.
@@ -128,6 +130,17 @@ impl HandoffPod {
     /// Bound, not ended: holds its devices.
     pub fn is_live(&self) -> bool {
         self.node.is_some() && !self.phase.is_terminal()
+    }
+
+    /// A container runs, by its status.
+    pub fn any_runs(&self) -> bool {
+        self.containers.iter().any(|container| container.running)
+    }
+
+    /// Succeeded or Failed by the word of its kubelet, which writes that when nothing runs any more. Other clients write a phase
+    /// beside containers that run.
+    pub fn has_ended(&self) -> bool {
+        self.phase.is_terminal() && !self.any_runs()
     }
 
     /// The kubelet has admitted the pod: all its calls are made.

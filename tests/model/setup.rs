@@ -251,6 +251,7 @@ fn template(pod: usize, shape: Shape) -> HandoffPod {
         scheduler_name: "baton-scheduler".into(),
         phase: Phase::Pending,
         deleting: None,
+        grace_seconds: 30,
         scheduled_condition: shape != Shape::Foreign,
         created: Timestamp::UNIX_EPOCH + std::time::Duration::from_secs(pod as u64),
         containers: containers.collect(),

@@ -98,6 +98,7 @@ impl Handoff {
             lock: None,
             too_many_exceptions: false,
             unreleased,
+            leaving: [].into(),
         }
     }
 

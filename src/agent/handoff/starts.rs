@@ -58,6 +58,7 @@ mod tests {
             scheduler_name: "".into(),
             phase: Phase::Running,
             deleting: None,
+            grace_seconds: 30,
             scheduled_condition: true,
             created: jiff::Timestamp::UNIX_EPOCH,
             containers: vec![main].into(),

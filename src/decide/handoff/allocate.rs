@@ -84,6 +84,7 @@ fn serve_static_pod(
         scheduler_name: "".into(),
         phase: Phase::Pending,
         deleting: None,
+        grace_seconds: 30,
         scheduled_condition: false,
         created: jiff::Timestamp::UNIX_EPOCH,
         containers: vec![container].into(),

@@ -62,6 +62,7 @@ pub fn pod(name: &str, containers: Vec<PodContainer>) -> HandoffPod {
         scheduler_name: "baton-scheduler".into(),
         phase: Phase::Pending,
         deleting: None,
+        grace_seconds: 30,
         scheduled_condition: true,
         created: jiff::Timestamp::UNIX_EPOCH,
         containers: containers.into(),

@@ -316,6 +316,7 @@ mod tests {
             scheduler_name: "baton-scheduler".into(),
             phase: Phase::Pending,
             deleting: None,
+            grace_seconds: 30,
             scheduled_condition: node.is_some(),
             created: at(T0),
             containers: vec![].into(),

@@ -665,6 +665,7 @@ mod tests {
             scheduler_name: "baton-scheduler".into(),
             phase: Phase::Pending,
             deleting: None,
+            grace_seconds: 30,
             scheduled_condition: false,
             created: NOW.wall,
             containers: Shared::default(),

@@ -98,6 +98,7 @@ impl Engine {
             lock: None,
             too_many_exceptions: false,
             unreleased: None,
+            leaving: [].into(),
         };
         let renewed = Some(self.moment().wall);
         self.apply(WorldEvent::Agent {
@@ -295,6 +296,7 @@ fn template(ask: &TraceAsk) -> PodFacts {
             scheduler_name: "baton-scheduler".into(),
             phase: Phase::Pending,
             deleting: None,
+            grace_seconds: 30,
             scheduled_condition: false,
             created: Timestamp::UNIX_EPOCH,
             containers: vec![container].into(),

@@ -163,6 +163,7 @@ impl SchedulerCluster {
             lock: None,
             too_many_exceptions: false,
             unreleased: None,
+            leaving: [].into(),
         };
         let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {"name": AgentStatus::lease_name(node), "annotations": {key::AGENT: status.print()}},

@@ -95,6 +95,7 @@ impl Node {
             scheduler_name: "baton-scheduler".into(),
             phase: Phase::Pending,
             deleting: None,
+            grace_seconds: 30,
             scheduled_condition: true,
             created: jiff::Timestamp::UNIX_EPOCH,
             containers: wanted.into(),

@@ -51,6 +51,7 @@ fn status() -> AgentStatus {
         lock: None,
         too_many_exceptions: false,
         unreleased: None,
+        leaving: [].into(),
     }
 }
 

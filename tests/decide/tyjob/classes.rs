@@ -19,6 +19,7 @@ fn template() -> PodFacts {
         scheduler_name: "".into(),
         phase: Phase::Pending,
         deleting: None,
+        grace_seconds: 30,
         scheduled_condition: false,
         created: Timestamp::UNIX_EPOCH,
         containers: vec![].into(),

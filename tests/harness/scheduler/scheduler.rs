@@ -241,6 +241,7 @@ impl TestScheduler {
                 lock: None,
                 too_many_exceptions: false,
                 unreleased: None,
+                leaving: [].into(),
             },
         );
     }

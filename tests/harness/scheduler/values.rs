@@ -39,6 +39,7 @@ pub fn pod(name: &str, limits: &[(&str, &str)], now: Duration) -> PodFacts {
             scheduler_name: OURS.into(),
             phase: Phase::Pending,
             deleting: None,
+            grace_seconds: 30,
             scheduled_condition: false,
             created: wall(now),
             containers: vec![container].into(),

@@ -733,6 +733,7 @@ impl System {
             lock: Some(LockWord::new(key::NODE_LOCK, LockFormat::Uid)),
             too_many_exceptions: false,
             unreleased: unreleased.flatten(),
+            leaving: [].into(),
         };
         if anyway || daemon.said.as_ref() != Some(&status) {
             daemon.said = Some(status.clone());
