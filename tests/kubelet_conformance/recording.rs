@@ -106,9 +106,14 @@ pub fn read() -> Vec<Scenario> {
 }
 
 fn lines(name: &str) -> Vec<Value> {
+    lines_of("kubelet", name)
+}
+
+/// The lines of a recording, of this repository or of `BATON_FIXTURES`.
+pub fn lines_of(folder: &str, name: &str) -> Vec<Value> {
     let own = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let root = std::env::var_os("BATON_FIXTURES").map_or(own, PathBuf::from);
-    let path = root.join("kubelet").join(name);
+    let path = root.join(folder).join(name);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     text.lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{name}: {error}: {line}")))

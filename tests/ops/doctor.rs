@@ -70,6 +70,7 @@ impl DoctorNode {
 
     async fn kubelet(&self) -> Kubelet {
         let mut options = KubeletOptions::new("node-a", self.path("k"), self.server.client.clone());
+        options.set_machine(&self.machine.sysfs_root(), &self.machine.proc_root());
         options.periods.scale = 0.02;
         options.periods.fast_status = true;
         Kubelet::start(options).await.unwrap()

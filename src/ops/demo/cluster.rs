@@ -139,7 +139,10 @@ impl DemoCluster {
         let mut options = KubeletOptions::new(&name, root.join("k"), self.client.clone());
         options.seed = k as u64 + 1;
         options.host_ip = format!("10.0.0.{}", k + 1);
-        options.proc_root = (!args.real()).then(|| machine.proc_root());
+        // Beside real hardware the daemon reads this machine's own cgroups, which are none of the simulated pods'.
+        if !args.real() {
+            options.set_machine(&machine.sysfs_root(), &machine.proc_root());
+        }
         options.cdi_root = Some(cdi_root.clone());
         // A kubelet's default is 10 s; this is its own flag --node-status-update-frequency.
         options.periods.node_status = Duration::from_secs(1);

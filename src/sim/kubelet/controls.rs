@@ -27,6 +27,7 @@ pub enum PodResourcesMode {
 pub struct Controls {
     forced: Mutex<Forced>,
     pod_resources: watch::Sender<PodResourcesMode>,
+    cut: watch::Sender<bool>,
     allocate_times: Mutex<Vec<Duration>>,
 }
 
@@ -63,6 +64,11 @@ impl Controls {
         self.pod_resources.send_replace(mode);
     }
 
+    /// Cuts the kubelet off from the API server, or brings it back: then it lists again.
+    pub fn cut_off(&self, cut: bool) {
+        self.cut.send_replace(cut);
+    }
+
     /// How long each Allocate call took since this was last asked, in order.
     pub fn take_allocate_times(&self) -> Vec<Duration> {
         std::mem::take(&mut locked(&self.allocate_times))
@@ -86,6 +92,10 @@ impl Controls {
 
     pub(super) fn affinity(&self, resource: &str) -> Option<BTreeSet<String>> {
         locked(&self.forced).affinity.get(resource).cloned()
+    }
+
+    pub(super) fn cut(&self) -> watch::Receiver<bool> {
+        self.cut.subscribe()
     }
 
     pub(super) fn pod_resources(&self) -> watch::Receiver<PodResourcesMode> {

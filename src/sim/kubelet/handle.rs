@@ -1,19 +1,19 @@
 //! The public handle of a simulated kubelet.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::cgroups::Cgroups;
 use super::controls::Controls;
 use super::error::{KubeletError, check_socket_path};
+use super::history::ProcessRun;
+use super::instance::KILLED;
 use super::machine::Machine;
-use super::options::KubeletOptions;
-use super::runtime::{Runtime, fnv};
+use super::options::{KubeletOptions, uuid};
+use super::runtime::Runtime;
 use super::view::{KubeletView, view};
 use super::{locked, wire};
-
-/// Exit code of a killed process.
-const KILLED: i32 = 137;
 
 /// A running kubelet. Dropping it stops every task; its containers' state and its files stay with the directory.
 pub struct Kubelet {
@@ -35,13 +35,14 @@ impl Kubelet {
     pub async fn start(options: KubeletOptions) -> Result<Self, KubeletError> {
         check_socket_path(&options.registration_socket())?;
         check_socket_path(&options.pod_resources_socket())?;
+        let cgroups = Cgroups::new(options.cgroup_root.clone(), options.cgroup_layout);
         let kubelet = Self {
             options: Arc::new(options),
             controls: Arc::default(),
-            runtime: Arc::default(),
+            runtime: Arc::new(Runtime::new(cgroups)),
             running: Mutex::new(Running { machine: None, starts: 0, boots: 1 }),
         };
-        kubelet.write_boot_id()?;
+        kubelet.switch_on()?;
         kubelet.start_again().await?;
         Ok(kubelet)
     }
@@ -70,8 +71,7 @@ impl Kubelet {
 
     /// The node's current boot id.
     pub fn boot_id(&self) -> String {
-        let hash = format!("{:032x}", fnv(&format!("{}/{}", self.options.node_name, locked(&self.running).boots)));
-        [&hash[..8], &hash[8..12], &hash[12..16], &hash[16..20], &hash[20..]].join("-")
+        uuid(&format!("{}/{}", self.options.node_name, locked(&self.running).boots))
     }
 
     /// Stops the kubelet process. Containers go on; socket files stay; plugins see their streams end.
@@ -113,7 +113,7 @@ impl Kubelet {
     /// Powers the node on again, with a new boot id, and starts the kubelet.
     pub async fn power_on(&self) -> Result<(), KubeletError> {
         locked(&self.running).boots += 1;
-        self.write_boot_id()?;
+        self.switch_on()?;
         self.start_again().await
     }
 
@@ -143,19 +143,66 @@ impl Kubelet {
         self.end(namespace, pod, Some(container), exit_code)
     }
 
+    /// Puts a pod's processes into a sleep that no signal reaches: they cannot be killed. Returns whether any runs.
+    pub fn freeze(&self, uid: &str) -> bool {
+        self.runtime.set_frozen(uid, true) > 0
+    }
+
+    /// Wakes a pod's processes: signals that came meanwhile reach them now. Returns whether any runs.
+    pub fn thaw(&self, uid: &str) -> bool {
+        self.runtime.set_frozen(uid, false) > 0
+    }
+
+    /// Stops the container runtime. Processes go on; none is started, stopped or listed.
+    pub fn stop_runtime(&self) {
+        self.runtime.go_down();
+    }
+
+    /// Starts the container runtime again. The kubelet finds it after a while, and repeats the stops that were under way.
+    pub fn start_runtime(&self) {
+        self.runtime.come_back(self.options.periods.scale);
+    }
+
+    /// Every container process that runs now, whatever the kubelet or the API server think of its pod. For tests to judge by.
+    pub fn processes(&self) -> Vec<ProcessRun> {
+        self.process_history().into_iter().filter(|run| run.ended.is_none()).collect()
+    }
+
+    /// Every container process so far, in the order of their starts; none is ever left out.
+    pub fn process_history(&self) -> Vec<ProcessRun> {
+        self.runtime.history()
+    }
+
+    /// A pod's directory in the cgroup tree; `None` when it has none.
+    pub fn cgroup(&self, uid: &str) -> Option<PathBuf> {
+        self.runtime.cgroups.dir(uid)
+    }
+
     fn end(&self, namespace: &str, name: &str, only: Option<&str>, code: i32) -> bool {
         let Some(pod) = self.machine().and_then(|machine| machine.pod_named(namespace, name)) else { return false };
-        let names = self.runtime.sandbox(&pod.uid).unwrap_or_default().containers.into_keys();
-        let ended = names
-            .filter(|name| only.is_none_or(|only| only == name))
-            .filter(|name| self.runtime.end(&pod.uid, name, code, Duration::ZERO))
-            .count();
+        let ended = self.runtime.end(&pod.uid, only, code);
         pod.wake.notify_one();
         ended > 0
     }
 
     fn machine(&self) -> Option<Arc<Machine>> {
         locked(&self.running).machine.clone()
+    }
+
+    /// What is on the machine before any pod: its boot id, and the node daemon's own pod.
+    fn switch_on(&self) -> Result<(), KubeletError> {
+        self.write_boot_id()?;
+        let Some(uid) = &self.options.daemon_uid else { return Ok(()) };
+        self.runtime.cgroups.make(uid, "Burstable");
+        self.runtime.cgroups.set_occupied(uid, true);
+        let Some(root) = &self.options.proc_root else { return Ok(()) };
+        let dir = root.join("self");
+        std::fs::create_dir_all(&dir).map_err(KubeletError::io("create", &dir))?;
+        let file = dir.join("mountinfo");
+        let line = format!(
+            "1047 1012 254:0 /var/lib/kubelet/pods/{uid}/etc-hosts /etc/hosts rw,relatime - ext4 /dev/vda rw\n"
+        );
+        std::fs::write(&file, line).map_err(KubeletError::io("write", &file))
     }
 
     fn write_boot_id(&self) -> Result<(), KubeletError> {

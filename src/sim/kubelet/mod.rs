@@ -1,18 +1,19 @@
 //! A simulated kubelet: admission, device manager, pod-resources and checkpoint, over real Unix sockets.
 //!
 //! It speaks to the API server through a `kube::Client` only, and to device plugins by gRPC over Unix sockets, and behaves as
-//! a Kubernetes 1.36 kubelet does (`tests/kubelet_conformance.rs` holds it to recordings of one). Containers are virtual:
-//! a command such as `sleep 3` says how long one runs.
+//! a Kubernetes 1.36 kubelet does, and one of 1.37 where pods leave (`tests/kubelet_conformance.rs` holds it to recordings of
+//! both). Containers are virtual: a command such as `sleep 3` says how long one runs.
 //!
 //! ```text
 //! source ──► admission ──► worker ──► status_writer ──► API server
-//!  (watch)    │  choice      │  lifecycle, status            ▲
+//!  (watch)    │  choice      │  lifecycle, leaving, status   ▲
 //!             ▼              ▼                               │
 //!          devices ◄──── endpoint ◄── registration          node
 //!          grants, checkpoint, podresources, view
 //! ```
 
 mod admission;
+mod cgroups;
 mod checkpoint;
 mod choice;
 mod controls;
@@ -21,7 +22,11 @@ mod endpoint;
 mod error;
 mod grants;
 mod handle;
+mod history;
+mod instance;
+mod leaving;
 mod lifecycle;
+mod link;
 mod lock;
 mod machine;
 mod node;
@@ -40,11 +45,13 @@ mod view;
 mod wire;
 mod worker;
 
+pub use cgroups::CgroupLayout;
 pub use controls::{Controls, PodResourcesMode};
 pub use error::KubeletError;
 pub use handle::Kubelet;
+pub use history::ProcessRun;
 use lock::locked;
 pub use options::{KubeletOptions, Periods};
-pub use process::{EXIT_CODE, RUN_SECONDS};
+pub use process::{EXIT_CODE, RUN_SECONDS, STOP_SECONDS};
 pub use runtime::Injected;
 pub use view::{ContainerView, KubeletView, PodView};

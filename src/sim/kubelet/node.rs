@@ -72,7 +72,7 @@ pub(super) fn labels(options: &KubeletOptions) -> BTreeMap<String, String> {
 
 async fn register(machine: &Machine) -> Result<(), kube::Error> {
     let options = &machine.options;
-    let nodes: Api<Node> = Api::all(options.client.clone());
+    let nodes: Api<Node> = Api::all(machine.client.clone());
     let name = &options.node_name;
     let labels = labels(options);
     // Every kubelet sets this annotation, so a node's annotations are never without a map.
@@ -163,7 +163,7 @@ impl Status {
             status["capacity"][name] = json!(amount.capacity.to_string());
             status["allocatable"][name] = json!(amount.allocatable.to_string());
         }
-        let nodes: Api<Node> = Api::all(machine.options.client.clone());
+        let nodes: Api<Node> = Api::all(machine.client.clone());
         let overwritten = self.written.is_some() && self.forget_overwritten(&nodes, &machine.options.node_name).await?;
         if self.written.as_ref() == Some(&status) && !overwritten {
             return Ok(());
@@ -209,14 +209,14 @@ fn seconds(time: jiff::Timestamp) -> String {
 
 async fn renew(machine: &Machine) -> Result<(), kube::Error> {
     let name = &machine.options.node_name;
-    let leases: Api<Lease> = Api::namespaced(machine.options.client.clone(), "kube-node-lease");
+    let leases: Api<Lease> = Api::namespaced(machine.client.clone(), "kube-node-lease");
     let now = format!("{:.6}", clock::wall());
     let patch = json!({"spec": {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": now}});
     match leases.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
         Err(kube::Error::Api(status)) if status.code == 404 => {}
         other => return other.map(|_| ()),
     }
-    let nodes: Api<Node> = Api::all(machine.options.client.clone());
+    let nodes: Api<Node> = Api::all(machine.client.clone());
     let owner = nodes
         .get(name)
         .await

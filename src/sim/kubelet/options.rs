@@ -1,8 +1,11 @@
 //! What a simulated kubelet is started with.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use super::cgroups::CgroupLayout;
+use super::runtime::fnv;
 
 /// Name, place and pace of one simulated kubelet.
 #[derive(Clone)]
@@ -23,6 +26,13 @@ pub struct KubeletOptions {
     pub host_ip: String,
     /// Where the boot id is written (`<proc_root>/sys/kernel/random/boot_id`); `None`: only the Node object has it.
     pub proc_root: Option<PathBuf>,
+    /// Where the cgroup tree is mounted (`/sys/fs/cgroup` of a real machine); `None`: there is none to be seen.
+    pub cgroup_root: Option<PathBuf>,
+    /// Version and driver of the cgroup tree.
+    pub cgroup_layout: CgroupLayout,
+    /// Uid of the pod that a node daemon runs as which is a plain process here: the pod has a cgroup, and
+    /// `<proc_root>/self/mountinfo` names it.
+    pub daemon_uid: Option<String>,
     /// A directory on tmpfs that a reboot empties, usually the CDI directory.
     pub cdi_root: Option<PathBuf>,
     /// Periods, and how much faster than real time they pass.
@@ -42,9 +52,19 @@ impl KubeletOptions {
             seed: 1,
             host_ip: "10.0.0.1".to_owned(),
             proc_root: None,
+            cgroup_root: None,
+            cgroup_layout: CgroupLayout::default(),
+            daemon_uid: None,
             cdi_root: None,
             periods: Periods::default(),
         }
+    }
+
+    /// Puts what a node daemon reads of its machine below the machine's roots: boot id, cgroups and the daemon's own pod.
+    pub fn set_machine(&mut self, sysfs_root: &Path, proc_root: &Path) {
+        self.proc_root = Some(proc_root.to_owned());
+        self.cgroup_root = Some(sysfs_root.join("fs/cgroup"));
+        self.daemon_uid = Some(uuid(&format!("{}/daemon", self.node_name)));
     }
 
     /// The device plugins' directory.
@@ -91,8 +111,11 @@ pub struct Periods {
     pub crash_backoff: Duration,
     /// Longest crash-loop back-off.
     pub crash_backoff_max: Duration,
-    /// How long a container takes to stop after it is asked to, at most the pod's grace period (scaled).
+    /// How long a container takes to stop after it is asked to, at most its grace period, which is never below 2 s (scaled).
+    /// [`STOP_SECONDS`](super::STOP_SECONDS) says it for one pod.
     pub stop_delay: Duration,
+    /// How long a terminal phase that another client wrote stands until the kubelet's own status is written again (scaled).
+    pub status_sync: Duration,
     /// From the registration socket's opening until the first pods are seen (real time: plugins re-register in it).
     pub source_delay: Duration,
     /// How long a plugin may take to be dialled (real time).
@@ -115,6 +138,7 @@ impl Default for Periods {
             crash_backoff: Duration::from_secs(10),
             crash_backoff_max: Duration::from_mins(5),
             stop_delay: Duration::ZERO,
+            status_sync: Duration::from_secs(9),
             source_delay: Duration::from_secs(1),
             dial_timeout: Duration::from_secs(10),
             pre_start_timeout: Duration::from_secs(30),
@@ -127,4 +151,10 @@ impl Periods {
     pub fn scaled(&self, simulated: Duration) -> Duration {
         simulated.mul_f64(self.scale)
     }
+}
+
+/// A stable uuid for a name.
+pub(super) fn uuid(name: &str) -> String {
+    let hash = format!("{:032x}", fnv(name));
+    [&hash[..8], &hash[8..12], &hash[12..16], &hash[16..20], &hash[20..]].join("-")
 }

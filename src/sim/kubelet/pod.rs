@@ -23,15 +23,19 @@ pub(super) struct PodHandle {
     pub terminal: AtomicBool,
     /// Its containers are being stopped, or are to be.
     pub terminating: AtomicBool,
-    /// Its containers have been stopped for good.
+    /// Its containers and its sandbox have been stopped for good.
     pub over: AtomicBool,
+    /// Nothing of it is left on the node.
+    pub cleaned: AtomicBool,
     /// It has left the API server.
     pub removed: AtomicBool,
+    /// Another client has written a terminal phase, and the kubelet's own status will be written again.
+    pub correcting: AtomicBool,
 }
 
 impl PodHandle {
     pub fn new(pod: Pod) -> Self {
-        let terminal = matches!(phase(&pod), Some("Succeeded" | "Failed"));
+        let terminal = is_terminal(phase(&pod));
         Self {
             uid: pod.metadata.uid.clone().unwrap_or_default(),
             namespace: pod.metadata.namespace.clone().unwrap_or_default(),
@@ -42,7 +46,9 @@ impl PodHandle {
             terminal: AtomicBool::new(terminal),
             terminating: AtomicBool::new(false),
             over: AtomicBool::new(terminal),
+            cleaned: AtomicBool::new(terminal),
             removed: AtomicBool::new(false),
+            correcting: AtomicBool::new(false),
         }
     }
 
@@ -56,11 +62,20 @@ impl PodHandle {
         *locked(&self.latest) = Arc::new(pod);
     }
 
-    /// Whether it counts for devices and PodResources.
+    /// Whether it counts for devices and PodResources. A terminal phase in the API ends that, by any client and whatever
+    /// still runs.
     pub fn is_active(&self) -> bool {
         let [over, terminal, terminating] =
             [&self.over, &self.terminal, &self.terminating].map(|flag| flag.load(Ordering::SeqCst));
+        let terminal = terminal || is_terminal(phase(&self.pod()));
         !over && (!terminal || terminating)
+    }
+
+    /// Processes are left of a pod whose phase is terminal: they are to be stopped.
+    pub fn stop_what_is_left(&self) {
+        self.terminating.store(true, Ordering::SeqCst);
+        self.over.store(false, Ordering::SeqCst);
+        self.cleaned.store(false, Ordering::SeqCst);
     }
 
     /// Whether it must be stopped.
@@ -82,4 +97,9 @@ impl PodHandle {
 /// A pod's phase in the API.
 pub(super) fn phase(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.phase.as_deref()
+}
+
+/// Whether a phase is a last one.
+pub(super) fn is_terminal(phase: Option<&str>) -> bool {
+    matches!(phase, Some("Succeeded" | "Failed"))
 }

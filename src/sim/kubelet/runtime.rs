@@ -1,16 +1,23 @@
 //! The container runtime: sandboxes and virtual processes. It outlives kubelet restarts; a reboot empties it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde::Serialize;
+use tokio::sync::Notify;
 
+use super::cgroups::Cgroups;
+use super::history::ProcessRun;
+use super::instance::{Exit, Instance, OnTerm};
 use super::locked;
+use super::pod::PodHandle;
 use super::process::Process;
 use baton_contract::deviceplugin::ContainerAllocateResponse;
 use baton_runtime::clock;
+
+/// The shortest and the longest time until the kubelet calls a runtime again that is back.
+const FOUND_AGAIN: (Duration, Duration) = (Duration::from_millis(600), Duration::from_secs(3));
 
 /// What a container was started with: the plugins' answers, merged; of two values for a key the first stays.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -45,46 +52,6 @@ impl Injected {
     }
 }
 
-/// The end of a process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exit {
-    /// When, on the monotonic clock.
-    pub at: Duration,
-    /// Exit code.
-    pub code: i32,
-    /// The runtime's word for it: `Completed` or `Error`.
-    pub reason: &'static str,
-}
-
-/// One run of a container.
-#[derive(Debug, Clone)]
-pub struct Instance {
-    /// `containerd://…`
-    pub id: String,
-    /// Monotonic start.
-    pub started_at: Duration,
-    /// Wall-clock start.
-    pub started: Timestamp,
-    /// Its end, known in advance for a process with a run time.
-    pub exit: Option<Exit>,
-    /// Earlier runs of this container.
-    pub restarts: i32,
-    /// What it was started with.
-    pub injected: Injected,
-}
-
-impl Instance {
-    /// The end, when it has come.
-    pub fn exited(&self, now: Duration) -> Option<&Exit> {
-        self.exit.as_ref().filter(|exit| exit.at <= now)
-    }
-
-    /// Wall-clock time of the end.
-    pub fn finished(&self, exit: &Exit) -> Timestamp {
-        self.started + exit.at.saturating_sub(self.started_at)
-    }
-}
-
 /// A pod's sandbox and its containers' last two runs.
 #[derive(Debug, Clone, Default)]
 pub struct Sandbox {
@@ -97,7 +64,7 @@ pub struct Sandbox {
     /// The run before.
     pub previous: BTreeMap<String, Instance>,
     /// Containers started in this sandbox (not in one before a reboot).
-    pub started_here: std::collections::BTreeSet<String>,
+    pub started_here: BTreeSet<String>,
 }
 
 impl Sandbox {
@@ -118,26 +85,84 @@ impl Sandbox {
     }
 }
 
+/// What a process is started with.
+pub struct Launch<'a> {
+    /// Its pod.
+    pub pod: &'a PodHandle,
+    /// Its container's name.
+    pub container: &'a str,
+    /// What it does.
+    pub process: Process,
+    /// Answer to SIGTERM where the process has none of its own; real time.
+    pub on_term: OnTerm,
+    /// Real seconds for each of the process's seconds.
+    pub scale: f64,
+    /// The plugins' answers.
+    pub injected: Injected,
+    /// Device ids by resource.
+    pub devices: BTreeMap<String, BTreeSet<String>>,
+}
+
 /// The runtime of one node.
 #[derive(Debug, Default)]
 pub struct Runtime {
-    inner: Mutex<Sandboxes>,
+    inner: Mutex<RuntimeState>,
+    /// An end has come nearer or gone farther, or the runtime has gone or come back.
+    changed: Notify,
+    /// The pods' cgroups.
+    pub(super) cgroups: Cgroups,
 }
 
 #[derive(Debug, Default)]
-struct Sandboxes {
+struct RuntimeState {
     sandboxes: BTreeMap<String, Sandbox>,
     made: u64,
+    history: Vec<ProcessRun>,
+    /// Since when it does not answer.
+    down_since: Option<Duration>,
+    /// When the kubelet has found it again.
+    usable_at: Duration,
+}
+
+impl RuntimeState {
+    /// Changes a pod's processes that run, and tells the history.
+    fn change(&mut self, uid: &str, only: Option<&str>, change: impl Fn(&mut Instance)) -> usize {
+        let now = clock::mono();
+        let Some(sandbox) = self.sandboxes.get_mut(uid) else { return 0 };
+        let wanted = |name: &str| only.is_none_or(|only| only == name);
+        let mut changed = 0;
+        for (_, instance) in sandbox.containers.iter_mut().filter(|(name, _)| wanted(name)) {
+            if instance.exited(now).is_none() {
+                change(instance);
+                changed += 1;
+                if let Some(run) = self.history.get_mut(instance.run) {
+                    run.ended = instance.exit.as_ref().map(|exit| exit.at);
+                }
+            }
+        }
+        changed
+    }
+
+    fn change_all(&mut self, change: impl Fn(&mut Instance)) {
+        for uid in self.sandboxes.keys().cloned().collect::<Vec<_>>() {
+            self.change(&uid, None, &change);
+        }
+    }
 }
 
 impl Runtime {
+    /// A runtime without pods.
+    pub(super) fn new(cgroups: Cgroups) -> Self {
+        Self { cgroups, ..Self::default() }
+    }
+
     /// A pod's sandbox, as it stands.
     pub fn sandbox(&self, uid: &str) -> Option<Sandbox> {
         locked(&self.inner).sandboxes.get(uid).cloned()
     }
 
     /// Every running container as (uid, container).
-    pub fn running(&self) -> std::collections::BTreeSet<(String, String)> {
+    pub fn running(&self) -> BTreeSet<(String, String)> {
         let now = clock::mono();
         let inner = locked(&self.inner);
         let each = inner.sandboxes.iter().flat_map(|(uid, sandbox)| {
@@ -145,6 +170,21 @@ impl Runtime {
             names.map(move |name| (uid.clone(), name.clone()))
         });
         each.collect()
+    }
+
+    /// Every process so far, in the order of their starts.
+    pub fn history(&self) -> Vec<ProcessRun> {
+        let now = clock::mono();
+        let mut history = locked(&self.inner).history.clone();
+        history.iter_mut().for_each(|run| run.ended = run.ended.filter(|at| *at <= now));
+        history
+    }
+
+    /// Pods of which anything is left: a sandbox that runs, or a cgroup.
+    pub fn pods(&self) -> BTreeSet<String> {
+        let inner = locked(&self.inner);
+        let ready = inner.sandboxes.iter().filter(|(_, sandbox)| sandbox.ready).map(|(uid, _)| uid.clone());
+        ready.chain(self.cgroups.uids()).collect()
     }
 
     /// Makes a pod's sandbox, or a new one after a reboot.
@@ -158,43 +198,130 @@ impl Runtime {
         }
         sandbox.ready = true;
         sandbox.started_here.clear();
+        self.cgroups.set_occupied(uid, true);
     }
 
-    /// Starts a container. `scale` is real seconds for each of the process's seconds.
-    pub fn start(&self, uid: &str, container: &str, process: Process, scale: f64, injected: Injected) {
+    /// Starts a container.
+    pub fn start(&self, launch: Launch<'_>) {
+        let Launch { pod, container, process, on_term, scale, injected, devices } = launch;
         let mut inner = locked(&self.inner);
         inner.made += 1;
-        let id = format!("containerd://{:064x}", fnv(&format!("{uid}/{container}/{}", inner.made)));
+        let id = format!("containerd://{:064x}", fnv(&format!("{}/{container}/{}", pod.uid, inner.made)));
         let now = clock::now();
-        let reason = if process.exit_code == 0 { "Completed" } else { "Error" };
-        let exit =
-            process.runs.map(|runs| Exit { at: now.mono + runs.mul_f64(scale), code: process.exit_code, reason });
-        let Some(sandbox) = inner.sandboxes.get_mut(uid) else { return };
+        let exit = process.runs.map(|runs| Exit::new(now.mono + runs.mul_f64(scale), process.exit_code));
+        // A process that says how long it needs to stop takes SIGTERM well.
+        let on_term = process.stops.map_or(on_term, |stops| OnTerm { takes: stops.mul_f64(scale), code: 0 });
+        let RuntimeState { sandboxes, history, .. } = &mut *inner;
+        let Some(sandbox) = sandboxes.get_mut(&pod.uid) else { return };
         let last = sandbox.containers.remove(container);
         let restarts = last.as_ref().map_or(0, |last| last.restarts + 1);
         if let Some(last) = last {
             sandbox.previous.insert(container.to_owned(), last);
         }
         sandbox.started_here.insert(container.to_owned());
-        let instance = Instance { id, started_at: now.mono, started: now.wall, exit, restarts, injected };
+        let instance = Instance {
+            id,
+            started_at: now.mono,
+            started: now.wall,
+            own_ends: exit.iter().cloned().collect(),
+            exit,
+            restarts,
+            injected,
+            on_term,
+            run: history.len(),
+            ..Instance::default()
+        };
+        history.push(ProcessRun {
+            uid: pod.uid.clone(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            container: container.to_owned(),
+            injected: instance.injected.clone(),
+            devices,
+            started: now.mono,
+            ended: instance.exit.as_ref().map(|exit| exit.at),
+        });
         sandbox.containers.insert(container.to_owned(), instance);
     }
 
-    /// Ends a container after `delay` (sooner if it ends by itself). Returns whether it was running.
-    pub fn end(&self, uid: &str, container: &str, code: i32, delay: Duration) -> bool {
+    /// Ends a container, or all of a pod, at once. Returns how many were running.
+    pub fn end(&self, uid: &str, container: Option<&str>, code: i32) -> usize {
         let now = clock::mono();
-        let mut inner = locked(&self.inner);
-        let Some(sandbox) = inner.sandboxes.get_mut(uid).filter(|sandbox| sandbox.ready) else { return false };
-        let Some(instance) = sandbox.containers.get_mut(container) else { return false };
-        if instance.exited(now).is_some() {
-            return false;
+        self.changing(|inner| inner.change(uid, container, |instance| instance.end(now, code)))
+    }
+
+    /// Stops all containers of a pod together: SIGTERM now, SIGKILL after `grace`.
+    pub fn stop_containers(&self, uid: &str, grace: Duration) {
+        let now = clock::mono();
+        self.changing(|inner| inner.change(uid, None, |instance| instance.stop(now, grace)));
+    }
+
+    /// Lets no signal reach a pod's processes, or lets all that came reach them. Returns how many run.
+    pub fn set_frozen(&self, uid: &str, frozen: bool) -> usize {
+        let now = clock::mono();
+        let change = |instance: &mut Instance| if frozen { instance.freeze(now) } else { instance.thaw(now) };
+        self.changing(|inner| inner.change(uid, None, change))
+    }
+
+    /// Nobody waits to kill any process any more.
+    pub fn spare(&self) {
+        let now = clock::mono();
+        self.changing(|inner| inner.change_all(|instance| instance.spare(now)));
+    }
+
+    /// The runtime does not answer. Processes go on, and are not killed.
+    pub fn go_down(&self) {
+        locked(&self.inner).down_since.get_or_insert(clock::mono());
+        self.spare();
+    }
+
+    /// The runtime is back. The kubelet finds it the later, the longer it was away.
+    pub fn come_back(&self, scale: f64) {
+        let now = clock::mono();
+        self.changing(|inner| {
+            let Some(since) = inner.down_since.take() else { return };
+            let longest = FOUND_AGAIN.1.mul_f64(scale);
+            let pause = now.saturating_sub(since).mul_f64(0.3).clamp(FOUND_AGAIN.0.mul_f64(scale), longest);
+            inner.usable_at = now + pause;
+        });
+    }
+
+    /// Whether the kubelet can reach it.
+    pub fn is_usable(&self) -> bool {
+        let inner = locked(&self.inner);
+        inner.down_since.is_none() && inner.usable_at <= clock::mono()
+    }
+
+    /// Waits until the kubelet can reach it.
+    pub async fn until_usable(&self) {
+        self.until(|inner, now| match inner.down_since {
+            Some(_) => Standing::Unknown,
+            None if inner.usable_at > now => Standing::Not(inner.usable_at),
+            None => Standing::Is(()),
+        })
+        .await;
+    }
+
+    /// Waits until all containers of a pod have ended; `false` when the runtime has gone before.
+    pub async fn until_ended(&self, uid: &str) -> bool {
+        self.until(|inner, now| {
+            if inner.down_since.is_some() {
+                return Standing::Is(false);
+            }
+            let Some(sandbox) = inner.sandboxes.get(uid).filter(|sandbox| sandbox.any_running(now)) else {
+                return Standing::Is(true);
+            };
+            sandbox.next_exit(now).map_or(Standing::Unknown, Standing::Not)
+        })
+        .await
+    }
+
+    /// The sandbox's own process ends, after its containers.
+    pub fn end_sandbox(&self, uid: &str) {
+        if let Some(sandbox) = locked(&self.inner).sandboxes.get_mut(uid) {
+            sandbox.ready = false;
         }
-        let at = now + delay;
-        if instance.exit.as_ref().is_none_or(|exit| exit.at > at) {
-            let reason = if code == 0 { "Completed" } else { "Error" };
-            instance.exit = Some(Exit { at, code, reason });
-        }
-        true
+        self.cgroups.set_occupied(uid, false);
     }
 
     /// Forgets a pod that is gone.
@@ -205,13 +332,47 @@ impl Runtime {
     /// Power off: everything that ran ends with code 255, and no sandbox is ready.
     pub fn power_off(&self) {
         let now = clock::mono();
-        for sandbox in locked(&self.inner).sandboxes.values_mut() {
-            for instance in sandbox.containers.values_mut().filter(|instance| instance.exited(now).is_none()) {
-                instance.exit = Some(Exit { at: now, code: 255, reason: "Unknown" });
+        let mut inner = locked(&self.inner);
+        inner.change_all(|instance| instance.exit = Some(Exit { at: now, code: 255, reason: "Unknown" }));
+        inner.sandboxes.values_mut().for_each(|sandbox| sandbox.ready = false);
+        inner.down_since = None;
+        drop(inner);
+        self.cgroups.clear();
+    }
+
+    fn changing<T>(&self, change: impl FnOnce(&mut RuntimeState) -> T) -> T {
+        let changed = change(&mut locked(&self.inner));
+        self.changed.notify_waiters();
+        changed
+    }
+
+    async fn until<T>(&self, look: impl Fn(&RuntimeState, Duration) -> Standing<T>) -> T {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // From here on no change is missed.
+            changed.as_mut().enable();
+            let now = clock::mono();
+            let standing = look(&locked(&self.inner), now);
+            match standing {
+                Standing::Is(value) => return value,
+                Standing::Not(until) => {
+                    let pause = until.saturating_sub(now) + Duration::from_millis(1);
+                    let _ = tokio::time::timeout(pause, changed).await;
+                }
+                Standing::Unknown => changed.await,
             }
-            sandbox.ready = false;
         }
     }
+}
+
+/// How what is waited for stands.
+enum Standing<T> {
+    Is(T),
+    /// Not before this time, as things are.
+    Not(Duration),
+    /// Nobody can say when.
+    Unknown,
 }
 
 /// A stable hash for made-up ids.

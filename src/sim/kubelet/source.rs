@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::machine::Machine;
 use super::pod::PodHandle;
-use super::{admission, locked, predicates, status, worker};
+use super::{admission, leaving, locked, predicates, status, worker};
 
 /// Events handled at once when the loop was busy.
 const BATCH: usize = 4096;
@@ -31,18 +31,29 @@ pub(super) fn run(machine: &Arc<Machine>) {
 }
 
 async fn watch(machine: &Machine, events: mpsc::UnboundedSender<watcher::Event<Pod>>) {
-    let pods: Api<Pod> = Api::all(machine.options.client.clone());
+    let pods: Api<Pod> = Api::all(machine.client.clone());
     let config = watcher::Config::default().fields(&format!("spec.nodeName={}", machine.options.node_name));
-    let mut stream = watcher(pods, config).default_backoff().boxed();
+    let mut cut = machine.controls.cut();
     loop {
-        match stream.try_next().await {
-            Ok(Some(event)) => {
-                if events.send(event).is_err() {
-                    return;
+        if cut.wait_for(|cut| !cut).await.is_err() {
+            return;
+        }
+        // Who was cut off lists again: what was deleted meanwhile is missing, and no event tells of it.
+        let mut stream = watcher(pods.clone(), config.clone()).default_backoff().boxed();
+        loop {
+            let next = tokio::select! {
+                _ = cut.wait_for(|cut| *cut) => break,
+                next = stream.try_next() => next,
+            };
+            match next {
+                Ok(Some(event)) => {
+                    if events.send(event).is_err() {
+                        return;
+                    }
                 }
+                Ok(None) => return,
+                Err(error) => tracing::warn!(%error, "cannot watch pods, will retry"),
             }
-            Ok(None) => return,
-            Err(error) => tracing::warn!(%error, "cannot watch pods, will retry"),
         }
     }
 }
@@ -57,21 +68,25 @@ async fn handle(machine: &Arc<Machine>, mut events: mpsc::UnboundedReceiver<watc
                 watcher::Event::Init => listing = Some(Vec::new()),
                 watcher::Event::InitApply(pod) => listing.get_or_insert_default().push(pod),
                 watcher::Event::InitDone => {
+                    apply(machine, std::mem::take(&mut seen)).await;
                     let listed = listing.take().unwrap_or_default();
                     let there: BTreeSet<_> = listed.iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
-                    seen.extend(listed);
-                    apply(machine, std::mem::take(&mut seen)).await;
+                    // First what is gone, then what is new: a successor gets its predecessor's devices at once.
                     let known: Vec<_> = locked(&machine.state).pods.values().cloned().collect();
                     known.iter().filter(|pod| !there.contains(&pod.uid)).for_each(|pod| remove(machine, pod));
-                    locked(&machine.state).sources_ready = true;
+                    apply(machine, listed).await;
+                    if !std::mem::replace(&mut locked(&machine.state).sources_ready, true) {
+                        leaving::stop_orphans(machine, &there);
+                    }
                 }
                 watcher::Event::Apply(pod) => seen.push(pod),
                 watcher::Event::Delete(pod) => {
                     apply(machine, std::mem::take(&mut seen)).await;
-                    let uid = pod.metadata.uid.unwrap_or_default();
+                    let uid = pod.metadata.uid.clone().unwrap_or_default();
                     let known = locked(&machine.state).pods.get(&uid).cloned();
-                    if let Some(pod) = known {
-                        remove(machine, &pod);
+                    if let Some(known) = known {
+                        known.update(pod);
+                        remove(machine, &known);
                     }
                 }
             }
@@ -103,17 +118,32 @@ async fn apply(machine: &Arc<Machine>, pods: Vec<Pod>) {
 }
 
 fn updated(machine: &Arc<Machine>, pod: &Arc<PodHandle>) {
-    if pod.over.load(Ordering::SeqCst) {
+    if pod.cleaned.load(Ordering::SeqCst) {
         if pod.is_deleting() {
             machine.statuses.delete(pod);
         }
     } else if pod.is_deleting() {
         pod.wake.notify_one();
     }
+    if machine.statuses.is_overwritten(pod) && !pod.correcting.swap(true, Ordering::SeqCst) {
+        let (correcting, pod) = (machine.clone(), pod.clone());
+        machine.spawn(async move {
+            let periods = &correcting.options.periods;
+            tokio::time::sleep(periods.scaled(periods.status_sync)).await;
+            pod.correcting.store(false, Ordering::SeqCst);
+            correcting.statuses.write_again(&pod);
+        });
+    }
 }
 
 /// Admits a new pod. It is known (and active) from here on, before its devices are.
 async fn add(machine: &Arc<Machine>, pod: &Arc<PodHandle>) {
+    if pod.over.load(Ordering::SeqCst) && machine.runtime.pods().contains(&pod.uid) {
+        pod.stop_what_is_left();
+        locked(&machine.state).pods.insert(pod.uid.clone(), pod.clone());
+        worker::start(machine, pod);
+        return;
+    }
     locked(&machine.state).pods.insert(pod.uid.clone(), pod.clone());
     if pod.over.load(Ordering::SeqCst) {
         updated(machine, pod);
@@ -136,23 +166,21 @@ async fn add(machine: &Arc<Machine>, pod: &Arc<PodHandle>) {
             machine.statuses.put(pod, status::rejected(&object, &reason, &message));
             pod.terminal.store(true, Ordering::SeqCst);
             pod.over.store(true, Ordering::SeqCst);
+            pod.cleaned.store(true, Ordering::SeqCst);
             updated(machine, pod);
         }
         None => worker::start(machine, pod),
     }
 }
 
-/// A pod has left the API server: its devices are free at once, its containers are stopped.
+/// A pod has left the API server: PodResources does not list it any more, and its containers are stopped. The next pod may be given its
+/// devices, however long they take.
 fn remove(machine: &Arc<Machine>, pod: &Arc<PodHandle>) {
     pod.removed.store(true, Ordering::SeqCst);
-    {
-        let mut state = locked(&machine.state);
-        state.pods.remove(&pod.uid);
-        state.free_inactive();
-    }
+    locked(&machine.state).pods.remove(&pod.uid);
     machine.statuses.forget(&pod.uid);
     pod.wake.notify_one();
-    if !pod.working.load(Ordering::SeqCst) || pod.over.load(Ordering::SeqCst) {
+    if !pod.working.load(Ordering::SeqCst) || pod.cleaned.load(Ordering::SeqCst) {
         machine.runtime.remove(&pod.uid);
     }
 }

@@ -11,9 +11,10 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::devices::Devices;
+use super::instance::Instance;
 use super::lifecycle::{RestartPolicy, Role, containers};
 use super::quantity::milli;
-use super::runtime::{Instance, Sandbox};
+use super::runtime::Sandbox;
 
 /// Why a container waits: its last failed start.
 pub type Waiting = BTreeMap<String, (&'static str, String)>;
@@ -251,7 +252,7 @@ fn terminated(instance: &Instance, now: Duration) -> ContainerState {
 }
 
 /// The pod's quality of service, as the API server set it or would.
-fn qos_class(pod: &Pod) -> String {
+pub fn qos_class(pod: &Pod) -> String {
     if let Some(class) = pod.status.as_ref().and_then(|status| status.qos_class.clone()) {
         return class;
     }

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::locked;
 use super::options::Periods;
-use super::pod::PodHandle;
+use super::pod::{PodHandle, is_terminal, phase};
 
 /// How long one write may take before it is tried again later.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,6 +51,28 @@ impl StatusWriter {
         let entry = entries.entry(pod.uid.clone()).or_insert_with(|| StatusEntry::of(pod));
         if entry.status != status || entry.written.is_empty() {
             entry.status = status;
+            entry.dirty = true;
+            self.changed.notify_one();
+        }
+    }
+
+    /// Whether another client has written a terminal phase over the reported one. The next write takes it back.
+    pub fn is_overwritten(&self, pod: &PodHandle) -> bool {
+        let object = pod.pod();
+        let mut entries = locked(&self.entries);
+        let Some(entry) = entries.get_mut(&pod.uid) else { return false };
+        let foreign = is_terminal(phase(&object)) && !is_terminal(entry.status.phase.as_deref());
+        if foreign {
+            entry.written = object.status.as_ref().map(fields).unwrap_or_default();
+        }
+        foreign
+    }
+
+    /// Writes the reported status again where another client has overwritten it.
+    pub fn write_again(&self, pod: &PodHandle) {
+        if self.is_overwritten(pod)
+            && let Some(entry) = locked(&self.entries).get_mut(&pod.uid)
+        {
             entry.dirty = true;
             self.changed.notify_one();
         }

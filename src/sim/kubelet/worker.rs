@@ -1,27 +1,40 @@
 //! A pod's worker: reports its status, starts what is to be started, stops it in the end. One task for each pod.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
+use super::instance::OnTerm;
 use super::lifecycle::{self, BackOffs, RestartPolicy, Role};
 use super::machine::Machine;
 use super::pod::PodHandle;
 use super::process::Process;
-use super::runtime::Injected;
+use super::runtime::{Injected, Launch};
 use super::status::{self, Observed, Waiting};
-use super::{admission, locked};
+use super::{admission, leaving, locked, pod};
 use baton_runtime::clock;
 
-/// Exit code of a process stopped by SIGTERM.
+/// Exit code of a process that SIGTERM ended.
 const TERMINATED: i32 = 143;
+/// From the making of a pod's cgroup to its sandbox.
+const SANDBOX_TAKES: Duration = Duration::from_millis(100);
 
-#[derive(Default)]
 struct Worker {
+    since: Duration,
     waiting: Waiting,
     back_offs: BackOffs,
+    past_deadline: bool,
+}
+
+/// How far a pod is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StopStage {
+    Running,
+    Stopping,
+    Over,
 }
 
 /// Starts a pod's worker unless one is running.
@@ -33,9 +46,15 @@ pub(super) fn start(machine: &Arc<Machine>, pod: &Arc<PodHandle>) {
 }
 
 async fn run(machine: Arc<Machine>, pod: Arc<PodHandle>) {
-    let mut worker = Worker::default();
+    let mut worker =
+        Worker { since: clock::mono(), waiting: Waiting::new(), back_offs: BackOffs::default(), past_deadline: false };
     while !pod.is_to_be_stopped() {
-        let pause = worker.sync(&machine, &pod).await;
+        let periods = &machine.options.periods;
+        let pause = if machine.runtime.is_usable() {
+            worker.sync(&machine, &pod).await
+        } else {
+            periods.scaled(periods.relist)
+        };
         if pod.is_to_be_stopped() {
             break;
         }
@@ -49,9 +68,18 @@ impl Worker {
     async fn sync(&mut self, machine: &Arc<Machine>, pod: &PodHandle) -> Duration {
         let object = pod.pod();
         let periods = &machine.options.periods;
-        let status = self.observe(machine, pod, false);
+        let status = self.observe(machine, pod, StopStage::Running);
         machine.statuses.put(pod, status);
         let now = clock::mono();
+        let deadline = object.spec.as_ref().and_then(|spec| spec.active_deadline_seconds).map(|seconds| {
+            let seconds = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+            (self.since + periods.scaled(seconds)).saturating_sub(now)
+        });
+        if deadline == Some(Duration::ZERO) {
+            self.past_deadline = true;
+            pod.terminating.store(true, Ordering::SeqCst);
+            return Duration::ZERO;
+        }
         let sandbox = machine.runtime.sandbox(&pod.uid);
         let actions = lifecycle::next(&object, sandbox.as_ref(), &self.back_offs, periods.scale, now);
         if actions.over {
@@ -60,9 +88,14 @@ impl Worker {
         }
         let mut changed = actions.make_sandbox;
         if actions.make_sandbox {
+            machine.runtime.cgroups.make(&pod.uid, &status::qos_class(&object));
+            tokio::time::sleep(periods.scaled(SANDBOX_TAKES)).await;
+            if pod.is_to_be_stopped() {
+                return Duration::ZERO;
+            }
             machine.runtime.make_sandbox(&pod.uid);
         }
-        let mut failed = false;
+        let (mut failed, mut refused) = (false, false);
         for (name, length) in actions.back_off {
             let text = format!(
                 "back-off {} restarting failed container={name} pod={}_{}({})",
@@ -79,11 +112,14 @@ impl Worker {
                 Ok(()) => changed = true,
                 Err(text) => {
                     self.waiting.insert(name, ("CreateContainerConfigError", text));
-                    failed = true;
+                    (failed, refused) = (true, true);
                 }
             }
         }
-        Self::pause(machine, pod, changed, failed)
+        // While a plugin took its time, something else came up for the pod: it is looked at again at once.
+        changed |= refused && clock::mono().saturating_sub(now) > periods.scaled(periods.sync_backoff);
+        let pause = Self::pause(machine, pod, changed, failed);
+        deadline.map_or(pause, |left| pause.min(left))
     }
 
     /// Container events are seen at the next relist; a failed sync is repeated after its back-off.
@@ -114,18 +150,25 @@ impl Worker {
         };
         let started = admission::before_start(machine, object, role, container).await;
         started.map_err(|error| error.unwrapped())?;
+        if pod.is_to_be_stopped() {
+            return Ok(());
+        }
         let mut injected = Injected::default();
+        let mut devices = BTreeMap::new();
         if let Some(grants) = locked(&machine.state).devices.grants.container(&pod.uid, name) {
             let mut answers: Vec<_> = grants.values().map(|grant| &grant.answer).collect();
             machine.random(|rng| rng.shuffle(&mut answers));
             for answer in answers {
                 injected.merge(answer);
             }
+            devices = grants.iter().map(|(resource, grant)| (resource.clone(), grant.ids())).collect();
         }
         let periods = &machine.options.periods;
         let ran_before = machine.runtime.sandbox(&pod.uid).is_some_and(|sandbox| sandbox.started_here.contains(name));
         let process = Process::of(object, container, role == Role::Init);
-        machine.runtime.start(&pod.uid, name, process, periods.scale, injected);
+        let on_term = OnTerm { takes: periods.scaled(periods.stop_delay), code: TERMINATED };
+        let scale = periods.scale;
+        machine.runtime.start(Launch { pod, container: name, process, on_term, scale, injected, devices });
         self.waiting.remove(name);
         if ran_before {
             self.back_offs.restarted(name, periods.crash_backoff, periods.crash_backoff_max);
@@ -133,57 +176,63 @@ impl Worker {
         Ok(())
     }
 
-    fn observe(&self, machine: &Machine, pod: &PodHandle, stopping: bool) -> PodStatus {
+    fn observe(&self, machine: &Machine, pod: &PodHandle, stage: StopStage) -> PodStatus {
         let now = clock::now();
         let before = machine.statuses.current(pod);
         let sandbox = machine.runtime.sandbox(&pod.uid);
         let state = locked(&machine.state);
-        status::build(&Observed {
+        let mut status = status::build(&Observed {
             pod: &pod.pod(),
             sandbox: sandbox.as_ref(),
             waiting: &self.waiting,
             devices: &state.devices,
             before: before.as_ref(),
-            stopping,
+            stopping: stage != StopStage::Running,
             host_ip: &machine.options.host_ip,
             now: now.mono,
             wall: now.wall,
-        })
+        });
+        drop(state);
+        if stage != StopStage::Over && pod::is_terminal(status.phase.as_deref()) {
+            // Not before the sandbox has ended, too.
+            status.phase = before.and_then(|before| before.phase).or(Some("Pending".to_owned()));
+        }
+        status
     }
 
-    /// Stops every container within the grace period, reports the last status and frees the pod's devices.
+    /// Stops every container within the grace period, reports the last status, frees the pod's devices and cleans up.
     async fn stop(&self, machine: &Machine, pod: &PodHandle) {
         pod.terminating.store(true, Ordering::SeqCst);
         let object = pod.pod();
-        let grace = object.metadata.deletion_grace_period_seconds;
-        let grace = grace.or_else(|| object.spec.as_ref()?.termination_grace_period_seconds).unwrap_or(30);
-        let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
         let periods = &machine.options.periods;
-        let delay = periods.scaled(periods.stop_delay.min(grace));
-        for (_, container) in lifecycle::containers(&object) {
-            machine.runtime.end(&pod.uid, &container.name, TERMINATED, delay);
+        let sandbox = machine.runtime.sandbox(&pod.uid).filter(|sandbox| sandbox.ready);
+        if sandbox.as_ref().is_some_and(|sandbox| sandbox.any_running(clock::mono())) {
+            machine.statuses.put(pod, self.observe(machine, pod, StopStage::Stopping));
+        } else if sandbox.is_some() {
+            // Containers have ended by themselves: the sandbox runs until the next look.
+            tokio::time::sleep(periods.scaled(periods.relist)).await;
         }
-        let now = clock::mono();
-        let running = machine.runtime.sandbox(&pod.uid).is_some_and(|sandbox| sandbox.any_running(now));
-        if running {
-            machine.statuses.put(pod, self.observe(machine, pod, true));
-            tokio::time::sleep(delay).await;
-        }
-        let mut last = self.observe(machine, pod, true);
+        leaving::stop(machine, &pod.uid, leaving::grace(&object)).await;
+        let mut last = self.observe(machine, pod, StopStage::Over);
         if matches!(last.phase.as_deref(), Some("Pending" | "Running")) {
             // Containers that were never started leave no exit code; the pod did not do its work.
             let finished =
                 RestartPolicy::of(&object) != RestartPolicy::Always && last.phase.as_deref() == Some("Running");
             last.phase = Some(if finished { "Succeeded" } else { "Failed" }.to_owned());
         }
-        let removed = pod.removed.load(Ordering::SeqCst);
-        if !removed {
+        if self.past_deadline {
+            last.phase = Some("Failed".to_owned());
+            last.reason = Some("DeadlineExceeded".to_owned());
+            last.message = Some("Pod was active on the node longer than the specified deadline".to_owned());
+        }
+        if !pod.removed.load(Ordering::SeqCst) {
             machine.statuses.put(pod, last);
         }
         pod.terminal.store(true, Ordering::SeqCst);
         pod.over.store(true, Ordering::SeqCst);
-        locked(&machine.state).free_inactive();
-        if removed {
+        leaving::remove_cgroup(machine, &pod.uid).await;
+        pod.cleaned.store(true, Ordering::SeqCst);
+        if pod.removed.load(Ordering::SeqCst) {
             machine.runtime.remove(&pod.uid);
         } else if pod.is_deleting() {
             machine.statuses.delete(pod);

@@ -28,7 +28,11 @@ async fn the_kubelet_takes_every_registration_and_lists_every_device() {
     let given = std::env::var_os("BATON_KUBELET_DIR").map(PathBuf::from);
     let simulated = match given {
         Some(_) => None,
-        None => Some(Kubelet::start(KubeletOptions::new("node", dir.path().join("k"), client)).await.unwrap()),
+        None => {
+            let mut options = KubeletOptions::new("node", dir.path().join("k"), client);
+            options.set_machine(&hardware.sysfs_root(), &hardware.proc_root());
+            Some(Kubelet::start(options).await.unwrap())
+        }
     };
     let kubelet_dir = given.unwrap_or_else(|| dir.path().join("k/device-plugins"));
     let pod_resources = kubelet_dir.parent().unwrap().join("pod-resources/kubelet.sock");

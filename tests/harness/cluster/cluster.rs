@@ -115,7 +115,7 @@ impl TestCluster {
         let root = self.dir.path().join(machine);
         let hardware = VirtualNode::create(root.join("hw"), NodeSpec::new(machine)).expect("virtual hardware");
         let mut options = KubeletOptions::new(name, root.join("k"), self.client.clone());
-        options.proc_root = Some(hardware.proc_root());
+        options.set_machine(&hardware.sysfs_root(), &hardware.proc_root());
         options.cdi_root = Some(root.join("cdi"));
         options.periods.scale = 0.05;
         options.periods.source_delay = Duration::from_millis(200);

@@ -65,6 +65,7 @@ impl HandoffNode {
     async fn of(policy: AllocatePolicy, barrier: bool) -> Self {
         let server = TestServer::simulated().await;
         let mut options = KubeletOptions::new(NODE, server.path("kubelet"), server.client.clone());
+        options.set_machine(&server.path("machine/sys"), &server.path("machine/proc"));
         options.periods.scale = 0.02;
         options.periods.fast_status = true;
         options.periods.source_delay = Duration::from_millis(200);
@@ -169,6 +170,11 @@ impl HandoffNode {
     pub async fn delete(&self, pod: &str) {
         self.pods().delete(pod, &DeleteParams::default().grace_period(0)).await.unwrap();
         eventually("the pod is gone", || self.object(pod).is_none()).await;
+    }
+
+    /// The uid of the pod that has this name now.
+    pub fn uid(&self, pod: &str) -> Option<PodUid> {
+        Some(PodUid::new(self.object(pod)?["metadata"]["uid"].as_str()?))
     }
 
     /// The pod's object.

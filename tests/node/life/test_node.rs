@@ -94,6 +94,7 @@ impl TestNode {
     /// Starts the kubelet, beside an API server.
     pub async fn kubelet_of(&self, client: kube::Client) -> Kubelet {
         let mut options = KubeletOptions::new("node-a", self.path("k"), client);
+        options.set_machine(&self.machine.sysfs_root(), &self.machine.proc_root());
         options.periods.scale = 0.02;
         options.periods.fast_status = true;
         options.periods.source_delay = Duration::from_millis(200);

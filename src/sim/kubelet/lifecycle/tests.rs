@@ -1,10 +1,9 @@
 //! A pod's life, step by step.
 
-use jiff::Timestamp;
 use serde_json::json;
 
 use super::*;
-use crate::kubelet::runtime::{Exit, Injected, Instance};
+use crate::kubelet::instance::{Exit, Instance};
 
 fn pod(policy: &str) -> Pod {
     serde_json::from_value(json!({"spec": {
@@ -20,14 +19,7 @@ fn sandbox(containers: &[(&str, Option<i32>)]) -> Sandbox {
     let mut sandbox = Sandbox { ready: true, ..Sandbox::default() };
     for (name, code) in containers {
         let exit = code.map(|code| Exit { at: Duration::from_secs(1), code, reason: "x" });
-        let instance = Instance {
-            id: String::new(),
-            started_at: Duration::ZERO,
-            started: Timestamp::UNIX_EPOCH,
-            exit,
-            restarts: 0,
-            injected: Injected::default(),
-        };
+        let instance = Instance { exit, ..Instance::default() };
         sandbox.containers.insert((*name).to_owned(), instance);
         sandbox.started_here.insert((*name).to_owned());
     }
