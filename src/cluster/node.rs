@@ -36,7 +36,13 @@ light! {
     struct LightNodeStatus {
         allocatable: BTreeMap<Box<str>, Box<str>>,
         conditions: Vec<LightNodeCondition>,
+        node_info: LightNodeInfo,
         images: Vec<LightNodeImage>,
+    }
+
+    struct LightNodeInfo {
+        #[serde(rename = "bootID")]
+        boot_id: Box<str>,
     }
 
     struct LightNodeCondition {
@@ -73,6 +79,7 @@ impl LightNode {
             labels: self.metadata.labels.unwrap_or_default(),
             taints: self.spec.taints.iter().filter_map(taint).collect(),
             unschedulable: self.spec.unschedulable,
+            boot_id: self.status.node_info.boot_id,
             images: images.into(),
         }
     }
@@ -108,6 +115,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_start_of_the_machine_is_read() {
+        let node = json!({ "metadata": { "name": "n" }, "status": { "nodeInfo": { "bootID": "5b1e" } } });
+        assert_eq!(&*serde_json::from_value::<LightNode>(node).unwrap().facts("lock").boot_id, "5b1e");
+        let without = json!({ "metadata": { "name": "n" } });
+        assert_eq!(&*serde_json::from_value::<LightNode>(without).unwrap().facts("lock").boot_id, "");
+    }
 
     #[test]
     fn a_node_is_unreachable_while_its_readiness_is_unknown() {

@@ -114,6 +114,11 @@ pub struct LeavingPod {
 pub type Exceptions = BTreeMap<PodUid, Entries>;
 
 impl AgentStatus {
+    /// Pods that have left before their processes, and what these use.
+    pub fn leaving(&self) -> impl Iterator<Item = (&PodUid, &LeavingPod, &Entries)> {
+        self.leaving.iter().filter_map(|(uid, pod)| Some((uid, pod, self.exceptions.as_ref()?.get(uid)?)))
+    }
+
     /// Reads the annotation; `None` when it is absent, too large or not of this shape: then the node has no usable agent.
     pub fn parse(text: &str) -> Option<Self> {
         (text.len() <= super::key::MAX_ANNOTATION).then(|| serde_json::from_str(text).ok()).flatten()
@@ -126,14 +131,17 @@ impl AgentStatus {
         self.identity == Identity::Exact && self.lockless.as_ref().is_none_or(serves)
     }
 
-    /// The annotation's text. Exceptions that would make it too large to be read are left out, and it says so.
+    /// The annotation's text. What would make it too large to be read is left out: the names of pods that have left, which are for
+    /// people, and then the exceptions, and it says so.
     pub fn print(&self) -> String {
-        let text = serde_json::to_string(self).unwrap_or_default();
-        if text.len() <= super::key::MAX_ANNOTATION {
-            return text;
-        }
-        let short = Self { exceptions: Some(Exceptions::new()), too_many_exceptions: true, ..self.clone() };
-        serde_json::to_string(&short).unwrap_or_default()
+        let print = |status: &Self| serde_json::to_string(status).unwrap_or_default();
+        let fits = |text: &String| text.len() <= super::key::MAX_ANNOTATION;
+        let unnamed = || Self { leaving: BTreeMap::new(), ..self.clone() };
+        let short = || Self { exceptions: Some(Exceptions::new()), too_many_exceptions: true, ..unnamed() };
+        Some(print(self))
+            .filter(fits)
+            .or_else(|| Some(print(&unnamed())).filter(fits))
+            .unwrap_or_else(|| print(&short()))
     }
 
     /// The kubelet has registered `resource`.
@@ -195,6 +203,13 @@ mod tests {
         let few = AgentStatus::parse(&with(1000).print()).unwrap();
         assert_eq!((few.exceptions.as_ref().unwrap().len(), few.too_many_exceptions), (1000, false));
         assert!(few.is_unserved(&PodUid::new("00000000-0000-0000-0000-000000000007")));
+        let leaving = |k: usize| {
+            let pod = LeavingPod { namespace: "ml".into(), name: "train".into(), since: Timestamp::UNIX_EPOCH };
+            (PodUid::new(&format!("00000000-0000-0000-0000-{k:012}")), pod)
+        };
+        let named = AgentStatus { leaving: (0..1000).map(leaving).collect(), ..with(1000) };
+        let unnamed = AgentStatus::parse(&named.print()).unwrap();
+        assert_eq!((unnamed.exceptions.unwrap().len(), unnamed.leaving.len()), (1000, 0), "names go first");
         let many = AgentStatus::parse(&with(3000).print()).unwrap();
         assert!(many.exceptions.unwrap().is_empty() && many.too_many_exceptions);
     }

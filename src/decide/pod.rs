@@ -90,7 +90,7 @@ impl Phase {
         }
     }
 
-    /// Succeeded or Failed: the pod holds nothing any more.
+    /// Succeeded or Failed. Its kubelet writes that when nothing runs any more, other clients at any time.
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
     }

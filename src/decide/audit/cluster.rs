@@ -7,9 +7,10 @@ use jiff::Timestamp;
 
 use super::violation::Violation;
 use super::world::check;
+use crate::devices::Held;
 use crate::handoff::assignment::{delivers, kind_of};
 use crate::pod::HandoffPod;
-use crate::world::{Node, Place, Stock, World, not_offered};
+use crate::world::{Node, Place, Stock, World, not_offered, still_used};
 use baton_contract::{ContainerDevices, DeviceAllocation, DeviceId, LockRead};
 
 /// Checks a world that was just read from a cluster: [`check`]; bound pods' assignments are complete; every lock says
@@ -35,6 +36,10 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
             if known.is_some_and(|pod| pod.facts.handoff.assignment.device_allocated.is_none())
                 && !held.devices().is_empty()
             {
+                continue;
+            }
+            let leaves = node.agent_status().is_some_and(|status| status.leaving.contains_key(uid));
+            if leaves && known.is_none_or(|pod| pod.place == Place::Ended) {
                 continue;
             }
             let pod = known.map_or_else(|| uid.to_string(), |pod| pod.key().to_string());
@@ -70,6 +75,16 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
         }
     }
     found
+}
+
+/// Devices that are not free although no pod of the API server holds them. That is no fault: they will be.
+pub fn leaving(world: &World) -> Vec<String> {
+    let of_node = |node: &Node| -> Vec<String> {
+        let device = |held: &Held| held.devices().iter().map(|device| device.id.to_string()).collect::<Vec<_>>();
+        let words = |(pod, held)| format!("node {}: {} {}", node.name, device(held).join(" "), still_used(pod));
+        node.leaving().map(words).collect()
+    };
+    world.mentioned().flat_map(|(_, node)| of_node(node)).collect()
 }
 
 /// Both annotations can be read and say the same; every call that the kubelet makes has devices, all of this node.

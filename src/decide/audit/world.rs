@@ -43,7 +43,7 @@ fn check_devices(world: &World, node: &Node, found: &mut Vec<Violation>) {
     let Some(stock) = &node.stock else { return };
     let mut held: BTreeMap<(&DeviceId, &'static str), i64> = BTreeMap::new();
     let holders = node.pods.iter().filter_map(|id| world.pod(*id)).filter_map(|pod| node.holding(pod));
-    let holders = holders.chain(node.exceptions.departed());
+    let holders = holders.chain(node.exceptions.departed().map(|(_, held)| held));
     for devices in holders {
         for entry in devices.of_kind(&DeviceType::Gpu) {
             let sum = held.entry((&entry.id, "compute")).or_insert(0);

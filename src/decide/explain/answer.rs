@@ -185,6 +185,9 @@ pub struct DeviceDetail {
     /// Pods that hold it or a part of it.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub held_by: Vec<String>,
+    /// By which pods that have left the API server it is used still.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub still_used: Vec<String>,
 }
 
 /// The answer for one node.

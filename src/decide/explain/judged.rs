@@ -6,7 +6,8 @@ use crate::devices::Held;
 use crate::help::Help;
 use crate::scheduler::rules::{Outcome, Plugins, Refusal, Slots, View};
 use crate::scheduler::select::choose::{Diagnosis, NodeChoice, agreed, judge, prepare};
-use crate::world::{Node, NodeId, Pod, Wake, World};
+use crate::world::devices::DeviceRoom;
+use crate::world::{Node, NodeId, Pod, Wake, World, still_used};
 use baton_contract::key;
 
 use super::advice::advice;
@@ -179,7 +180,12 @@ pub(super) fn devices_of(world: &World, node: &Node) -> Vec<DeviceDetail> {
             holders.entry(device.id.as_str()).or_default().push(other.key().to_string());
         }
     }
-    let detail = |room: crate::world::devices::DeviceRoom| DeviceDetail {
+    let uses = |room: &DeviceRoom, held: &Held| held.devices().iter().any(|device| device.id == room.id);
+    let still_used = |room: &DeviceRoom| {
+        node.leaving().filter(|(_, held)| uses(room, held)).map(|(pod, _)| still_used(pod)).collect()
+    };
+    let detail = |room: DeviceRoom| DeviceDetail {
+        still_used: still_used(&room),
         held_by: holders.get(room.id.as_str()).cloned().unwrap_or_default(),
         kind: room.kind.to_owned(),
         minor: room.minor,

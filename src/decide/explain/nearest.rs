@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::devices::{Held, Reason, pick};
 use crate::world::devices::request_of;
-use crate::world::{Node, Pod, Stock, World};
+use crate::world::{Node, Pod, Stock, World, has_left};
 use baton_contract::DeviceType;
 
 /// Holders that are named.
@@ -68,6 +68,12 @@ fn blame(world: &World, short: &Short<'_>) -> String {
         let held = short.node.holding(pod).map_or(0, |held: &Held| held.of_kind(&short.kind).len());
         if held > 0 {
             *holders.entry(pod.key().to_string()).or_default() += held;
+        }
+    }
+    for (pod, held) in short.node.leaving() {
+        let held = held.of_kind(&short.kind).len();
+        if held > 0 {
+            *holders.entry(format!("{},", has_left(pod))).or_default() += held;
         }
     }
     let mut holders: Vec<(String, usize)> = holders.into_iter().collect();

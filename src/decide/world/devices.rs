@@ -189,13 +189,13 @@ impl<'a> Charge<'a> {
 
     /// Of every pod of `pods`, and of what is held on the node by others.
     pub fn all(pods: impl Iterator<Item = &'a Pod>, holders: Holders<'a>) -> impl Iterator<Item = Self> {
-        let departed = |held: &'a Held| Self {
+        let departed = |(_, held): (&'a PodUid, &'a Held)| Self {
             uid: None,
             devices: Some(held),
             exclusive: Exclusive::default(),
             kinds: DeviceKinds::default(),
         };
-        let departed = holders.exceptions().departed().iter().map(departed);
+        let departed = holders.exceptions().departed().map(departed);
         pods.filter_map(move |pod| Self::of(pod, holders)).chain(departed)
     }
 }

@@ -173,7 +173,7 @@ pub struct Changes {
     pub pods: Vec<PodId>,
     /// Pods that are gone.
     pub gone: Vec<PodId>,
-    /// Pods that held room and hold it no more: gone or ended.
+    /// Pods that held room and hold nothing of it any more: gone or ended, and their processes with them.
     pub left: Vec<PodUid>,
     /// Nodes whose lock, agent, devices or object changed.
     pub nodes: Vec<NodeId>,

@@ -29,26 +29,27 @@ impl World {
                     self.images.leave(&facts.images);
                     self.node_objects -= 1;
                 }
-                self.change_node(&name, &mut changes, Wake::POD_PLACED, |node| {
+                self.change_node(&name, &mut changes, Wake::POD_PLACED, |node, changes| {
                     node.facts = None;
                     node.see_lock(LockRead::Free, now);
+                    node.exceptions.restarted(changes);
                     true
                 });
             }
-            WorldEvent::Pod(facts) => self.pod_set(*facts, &mut changes),
+            WorldEvent::Pod(facts) => self.pod_set(*facts, (now, wall), &mut changes),
             WorldEvent::PodReadAgain(facts) => {
                 if self.pod_id(&facts.handoff.pod.uid).is_some() {
-                    self.pod_set(*facts, &mut changes);
+                    self.pod_set(*facts, (now, wall), &mut changes);
                 }
             }
-            WorldEvent::PodGone(key, uid) => self.pod_gone(&key, &uid, &mut changes),
+            WorldEvent::PodGone(key, uid) => self.pod_gone(&key, &uid, (now, wall), &mut changes),
             WorldEvent::Devices(device) => {
                 let name = device.metadata.name.clone().unwrap_or_default();
                 self.mention(&name);
                 self.mix.devices_changed();
                 let (mut shared, mut ages) = (std::mem::take(&mut self.shared), self.ages);
                 let before = self.suspicion(&name);
-                self.change_node(&name, &mut changes, Wake::DEVICES, |node| {
+                self.change_node(&name, &mut changes, Wake::DEVICES, |node, _| {
                     let news = match &mut node.stock {
                         Some(stock) => stock.update(&device, wall),
                         none => {
@@ -71,7 +72,7 @@ impl World {
             }
             WorldEvent::DevicesGone(name) => {
                 let (id, before) = (self.node_id(&name), self.suspicion(&name));
-                self.change_node(&name, &mut changes, Wake::DEVICES, |node| node.stock.take().is_some());
+                self.change_node(&name, &mut changes, Wake::DEVICES, |node, _| node.stock.take().is_some());
                 if let Some(id) = id {
                     self.suspects_changed(id, before, &mut changes);
                 }
@@ -82,22 +83,22 @@ impl World {
                 self.ages.agents = self.ages.agents.min(now + stale);
                 let mut status = status.map(Shared::from);
                 status.iter_mut().for_each(|status| self.shared.agents.intern(status));
-                self.change_node(&node, &mut changes, Wake::AGENT, |node| {
-                    node.see_agent(home, LeaseSeen { status, version, renewed }, stale, (now, wall))
+                self.change_node(&node, &mut changes, Wake::AGENT, |node, changes| {
+                    node.see_agent(home, LeaseSeen { status, version, renewed }, stale, (now, wall), changes)
                 });
             }
             WorldEvent::AgentGone(name, home) => {
-                self.change_node(&name, &mut changes, Wake::NONE, |node| node.agent_gone(home, now));
+                self.change_node(&name, &mut changes, Wake::NONE, |node, changes| node.agent_gone(home, now, changes));
             }
             WorldEvent::Slice(name, facts) => {
                 let facts = facts.filter(|facts| SliceFacts::is_gpu_driver(&facts.driver));
                 let left = self.slices.remove(&name);
                 if let Some(node) = left.filter(|node| facts.as_ref().is_none_or(|facts| facts.node != *node)) {
-                    self.change_node(&node, &mut changes, Wake::DEVICES, |node| node.slices.remove(&name).is_some());
+                    self.change_node(&node, &mut changes, Wake::DEVICES, |node, _| node.slices.remove(&name).is_some());
                 }
                 if let Some(SliceFacts { node, driver }) = facts {
                     self.mention(&node);
-                    self.change_node(&node, &mut changes, Wake::NONE, |node| {
+                    self.change_node(&node, &mut changes, Wake::NONE, |node, _| {
                         node.slices.insert(name.clone(), driver.clone()) != Some(driver)
                     });
                     self.slices.insert(name, node);
@@ -164,13 +165,21 @@ impl World {
         changes
     }
 
-    /// Lets agents grow stale and cordons of devices end.
+    /// Lets agents grow stale, cordons of devices end, and devices be free of which daemons have said nothing.
     pub fn age(&mut self, now: Duration, wall: Timestamp) -> Changes {
-        let stale = self.policy.agent_stale;
-        let (mut changes, mut opened) = (Changes::default(), Vec::new());
-        if now < self.ages.agents && wall < self.ages.cordons {
-            return changes;
+        let mut changes = Changes::default();
+        if now >= self.ages.agents || wall >= self.ages.cordons {
+            self.age_nodes(now, wall, &mut changes);
         }
+        self.age_leaving(now, &mut changes);
+        self.generation += u64::from(!changes.nodes.is_empty());
+        changes.nodes.iter().for_each(|id| self.touch(*id));
+        changes
+    }
+
+    fn age_nodes(&mut self, now: Duration, wall: Timestamp, changes: &mut Changes) {
+        let stale = self.policy.agent_stale;
+        let mut opened = Vec::new();
         self.ages = Ages { agents: Duration::MAX, cordons: Timestamp::MAX };
         for (id, node) in self.nodes.iter_mut() {
             if let Some(stock) = &mut node.stock {
@@ -193,9 +202,6 @@ impl World {
             opened.iter().for_each(|id| self.recount_devices(*id));
             changes.nodes.extend(opened);
         }
-        self.generation += u64::from(!changes.nodes.is_empty());
-        changes.nodes.iter().for_each(|id| self.touch(*id));
-        changes
     }
 
     /// Records what a writer found in a node's lock, ahead of the watch. `true` when it is news.
@@ -219,10 +225,16 @@ impl World {
         id
     }
 
-    fn change_node(&mut self, name: &str, changes: &mut Changes, wake: Wake, change: impl FnOnce(&mut Node) -> bool) {
+    fn change_node(
+        &mut self,
+        name: &str,
+        changes: &mut Changes,
+        wake: Wake,
+        change: impl FnOnce(&mut Node, &mut Changes) -> bool,
+    ) {
         let Some(id) = self.node_id(name) else { return };
         let Some(node) = self.nodes.get_mut(id) else { return };
-        if change(node) {
+        if change(node, changes) {
             changes.wake = changes.wake.or(wake);
             changes.nodes.push(id);
             self.recount_devices(id);
@@ -255,6 +267,8 @@ impl World {
                 wake
             }
         };
+        let rebooted = node.facts.as_ref().is_some_and(|old| old.boot_id != facts.boot_id);
+        let freed = rebooted && node.exceptions.restarted(changes);
         if locked || !changes.wake.is_none() {
             changes.nodes.push(id);
         }
@@ -275,7 +289,7 @@ impl World {
             self.touch(id);
         }
         // Pods that ask for nothing the node offers hold nothing there.
-        if offers_others {
+        if offers_others || freed {
             self.recount_devices(id);
         }
         self.index_lock(id);
@@ -298,7 +312,7 @@ impl World {
         }
     }
 
-    fn pod_set(&mut self, mut facts: PodFacts, changes: &mut Changes) {
+    fn pod_set(&mut self, mut facts: PodFacts, now: (Duration, Timestamp), changes: &mut Changes) {
         if !self.policy.images && !facts.spec.images.is_empty() {
             facts.spec.images = Box::default();
         }
@@ -315,7 +329,7 @@ impl World {
         let namesake = self.pod_by_key(&facts.handoff.pod.key).map(|pod| pod.id);
         if let Some(old) = namesake.filter(|old| known != Some(*old)) {
             // The name was given to a new pod and the deletion of the old one was not seen.
-            self.drop_pod(old, changes);
+            self.drop_pod(old, now, changes);
         }
         let ended = facts.handoff.phase.is_terminal();
         let mut recorded = self.digest(&mut facts);
@@ -331,10 +345,11 @@ impl World {
             id
         });
         let old = self.pods.get(id).map(|pod| &**pod);
-        // A watch may lag behind a live read: a bound pod is never unbound, and an ended one never runs again.
+        // A watch may lag behind a live read: a bound pod is never unbound, and one that ended by its kubelet's word never runs
+        // again. What another client wrote of one that runs is taken back by its kubelet.
         let stale = |old: &Pod| match old.place {
             Place::Bound(_) => facts.handoff.node.is_none(),
-            Place::Ended => !ended,
+            Place::Ended => !ended && (old.facts.handoff.has_ended() || facts.handoff.node.is_none()),
             Place::Waiting | Place::Assumed(_) => false,
         };
         if old.is_some_and(stale) {
@@ -366,6 +381,9 @@ impl World {
             if let Some(stamp) = &old.facts.handoff.assignment.bind_timestamp {
                 self.by_stamp.leave(&**stamp, id);
             }
+            if ended && facts.handoff.any_runs() {
+                self.keep_devices(id, now);
+            }
             if !confirmed {
                 self.discharge(id);
             }
@@ -395,6 +413,9 @@ impl World {
             (_, Place::Bound(_)) => exclusive_of(&facts),
             _ => Exclusive::default(),
         };
+        if facts.handoff.has_ended() {
+            self.has_stopped(&facts.handoff, changes);
+        }
         self.pods.insert(id, Box::new(Pod { id, facts, place, devices, exclusive }));
         if known.is_none() && !ended {
             self.learn(id);
@@ -410,9 +431,10 @@ impl World {
         }
         self.enter_gang(id);
         let had_room = matches!(old_place, Place::Bound(_) | Place::Assumed(_));
-        if place == Place::Ended && had_room {
-            changes.left.extend(self.pods.get(id).map(|pod| pod.facts.handoff.pod.uid.clone()));
-            changes.wake = changes.wake.or(Wake::POD_FREED);
+        if let (Place::Ended, Place::Bound(at) | Place::Assumed(at)) = (place, old_place)
+            && let Some(pod) = self.pods.get(id)
+        {
+            self.room_left(at, &pod.facts.handoff.pod.uid, changes);
         }
         if matches!(place, Place::Bound(_)) && (old_place != place || relabelled) {
             changes.wake = changes.wake.or(Wake::POD_PLACED);
@@ -444,16 +466,20 @@ impl World {
         devices
     }
 
-    fn pod_gone(&mut self, key: &PodKey, uid: &PodUid, changes: &mut Changes) {
+    /// Its last object counts: a deletion changes nothing in it, and every other change has been an event of its own.
+    fn pod_gone(&mut self, key: &PodKey, uid: &PodUid, now: (Duration, Timestamp), changes: &mut Changes) {
         let by_key = || self.pod_by_key(key).map(|pod| pod.id);
         let found = if uid.as_str().is_empty() { by_key() } else { self.pod_id(uid) };
         if let Some(id) = found {
-            self.drop_pod(id, changes);
+            self.drop_pod(id, now, changes);
         }
     }
 
-    fn drop_pod(&mut self, id: PodId, changes: &mut Changes) {
+    fn drop_pod(&mut self, id: PodId, now: (Duration, Timestamp), changes: &mut Changes) {
         self.note_job(id, changes);
+        if self.pods.get(id).is_some_and(|pod| pod.facts.handoff.any_runs()) {
+            self.keep_devices(id, now);
+        }
         self.discharge(id);
         let Some(pod) = self.pods.remove(id) else { return };
         self.plans.plans.remove(&id);
@@ -466,11 +492,8 @@ impl World {
         if let Some(stamp) = &handoff.assignment.bind_timestamp {
             self.by_stamp.leave(&**stamp, id);
         }
-        if pod.node().is_some() {
-            changes.left.push(pod.facts.handoff.pod.uid.clone());
-            changes.wake = changes.wake.or(Wake::POD_FREED);
-        }
         if let Some(node) = pod.node() {
+            self.room_left(node, &pod.facts.handoff.pod.uid, changes);
             self.forget_if_unused(node);
         }
         changes.gone.push(id);

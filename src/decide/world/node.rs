@@ -14,6 +14,7 @@ use baton_contract::{AgentStatus, Holder, LockRead, Shared};
 use super::PodId;
 use super::agent::{Agent, LeaseHome, LeaseSeen};
 use super::devices::Stock;
+use super::event::Changes;
 use super::holders::{Holders, NodeExceptions};
 use super::pod::Pod;
 use super::resources::{Rated, Resources};
@@ -42,6 +43,8 @@ pub struct NodeFacts {
     pub max_pods: i64,
     /// The lock annotation's value.
     pub lock: Option<Box<str>>,
+    /// `status.nodeInfo.bootID`: another one after each start of the machine.
+    pub boot_id: Box<str>,
     /// `status.images`: every name once, in order, and the image's bytes. Empty unless
     /// [`WorldPolicy::images`](super::WorldPolicy::images).
     pub images: Box<[(ImageName, i64)]>,
@@ -221,6 +224,7 @@ impl Node {
         lease: LeaseSeen,
         stale: Duration,
         (mono, wall): (Duration, Timestamp),
+        changes: &mut Changes,
     ) -> bool {
         let age = lease.renewed.and_then(|at| Duration::try_from(wall.duration_since(at)).ok()).unwrap_or_default();
         // A time of the future is no sign of life.
@@ -241,7 +245,7 @@ impl Node {
         };
         let LeaseSeen { status, version, renewed } = lease;
         if self.agent.as_ref().is_none_or(|agent| agent.status != status) {
-            self.exceptions = NodeExceptions::of(status.as_deref());
+            self.exceptions.hear(status.as_deref(), changes);
         }
         let now = Agent { home, renewed, status, version, changed: mono, live_since };
         let before = self.agent.replace(now);
@@ -257,7 +261,7 @@ impl Node {
     }
 
     /// A Lease of the agent is gone. `true` when it counted: the other one counts from its next renewal.
-    pub fn agent_gone(&mut self, home: LeaseHome, mono: Duration) -> bool {
+    pub fn agent_gone(&mut self, home: LeaseHome, mono: Duration, changes: &mut Changes) -> bool {
         if self.agent.as_ref().is_none_or(|agent| agent.home != home) {
             self.other_lease = None;
             return false;
@@ -275,7 +279,7 @@ impl Node {
             live_since: None,
         });
         if let Some(status) = self.agent.as_ref().and_then(|agent| agent.status.as_ref()) {
-            self.exceptions = NodeExceptions::of(Some(status));
+            self.exceptions.hear(Some(status), changes);
         }
         true
     }
@@ -361,7 +365,7 @@ mod tests {
 
         fn sees(&mut self, home: LeaseHome, version: &str, renewed: Timestamp) {
             let lease = LeaseSeen { status: None, version: version.into(), renewed: Some(renewed) };
-            self.0.see_agent(home, lease, STALE, (Duration::from_secs(1000), wall(1000)));
+            self.0.see_agent(home, lease, STALE, (Duration::from_secs(1000), wall(1000)), &mut Changes::default());
         }
 
         fn counts(&self) -> (LeaseHome, bool) {
@@ -382,7 +386,8 @@ mod tests {
         assert_eq!(node.counts(), (LEADERS, true), "back to 0.1");
         node.sees(NODES, "4", wall(1000));
         assert_eq!(node.counts(), (NODES, true));
-        assert!(!node.0.agent_gone(LEADERS, Duration::from_secs(1001)), "the old Lease is removed");
+        let now = Duration::from_secs(1001);
+        assert!(!node.0.agent_gone(LEADERS, now, &mut Changes::default()), "the old Lease is removed");
         assert_eq!(node.counts(), (NODES, true));
     }
 

@@ -3,7 +3,8 @@
 //! ```text
 //!              assume                 confirm (the API shows the node)
 //!   waiting ───────────▶ assumed ────────────────────────────────────▶ bound ──▶ ended
-//!      ▲                    │                                                      ▲
+//!      ▲                    │                                            ▲         ▲│
+//!      │                    │         (its containers run: it goes on) ──┼─────────┼┘
 //!      └──────forget────────┘              (deleted or terminal from anywhere) ────┘
 //! ```
 
@@ -47,7 +48,7 @@ pub enum Place {
     Assumed(NodeId),
     /// The API shows this node.
     Bound(NodeId),
-    /// Succeeded or Failed: holds nothing.
+    /// Succeeded or Failed: counts for nothing. Where its containers run still, its devices stay held on the node.
     Ended,
 }
 

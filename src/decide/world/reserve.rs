@@ -134,7 +134,7 @@ impl World {
             // One more pod is counted in: what all sum up to does not depend on the order.
             if let (Some(stock), holders) = node.stock_and_holders()
                 && devices
-                && holders.exceptions().iter().next().is_none()
+                && holders.exceptions().is_empty()
             {
                 counted = Charge::of(pod, holders).is_some_and(|charge| stock.count_in(&charge, choice));
             }
@@ -195,7 +195,7 @@ impl World {
     pub(super) fn recount_devices(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         let pods = &self.pods;
-        if node.exceptions.iter().next().is_some() {
+        if !node.exceptions.is_empty() {
             let on = node.pods.iter().filter_map(|id| pods.get(*id)).map(|pod| &pod.facts.handoff.pod.uid);
             node.exceptions.note_pods(on);
         }

@@ -101,6 +101,8 @@ pub struct World {
     pub(super) device_pods: usize,
     /// Nodes that may have no use any more.
     pub(super) left: Vec<NodeId>,
+    /// Nodes with devices of pods that have left before their processes.
+    pub(super) leaving: BTreeSet<NodeId>,
     pub(super) namespaces: BTreeMap<Box<str>, Labels>,
     pub(super) volumes: BTreeMap<Box<str>, VolumeFacts>,
     pub(super) claims: BTreeMap<PodKey, ClaimFacts>,
@@ -235,8 +237,9 @@ impl World {
         let node: &Node = self.nodes.get(pod.node()?)?;
         let mine = node.holding(pod)?;
         let others = node.pods.iter().filter(|other| **other != id).filter_map(|other| self.pods.get(*other));
-        let others = others.filter_map(|other| node.holding(other)).chain(node.exceptions.departed());
-        let others: Vec<_> = others.collect();
+        let others = others.filter_map(|other| node.holding(other));
+        let departed = node.exceptions.departed().map(|(_, held)| held);
+        let others: Vec<_> = others.chain(departed).collect();
         let capacity = |id: &DeviceId, name: &str| node.stock.as_ref().and_then(|stock| stock.capacity(id, name));
         let over = mine.devices().iter().find(|entry| {
             let held = others.iter().flat_map(|devices| devices.devices()).filter(|held| held.id == entry.id);

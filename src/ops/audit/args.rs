@@ -85,7 +85,8 @@ pub(crate) fn json(report: &AuditReport, policies: &InstalledPolicies) -> Value 
 }
 
 fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<AuditOutput>) -> anyhow::Result<String> {
-    let AuditReport { nodes, devices, pods, violations, other_scheduler, leases_unread, slices_unread } = report;
+    let AuditReport { nodes, devices, pods, violations, leaving, other_scheduler, leases_unread, slices_unread } =
+        report;
     if let Some(output) = output {
         let printed = self::json(report, policies);
         return Ok(match output {
@@ -108,6 +109,9 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Audi
             text,
             "note: {why}; so another driver that hands out GPUs is not found: grant `list` on resourceslices"
         )?;
+    }
+    for words in leaving {
+        writeln!(text, "note: {words}")?;
     }
     let policy_words = policies.words();
     let broken = if let InstalledPolicies::Broken(problems) = policies { problems.len() } else { 0 };

@@ -15,7 +15,7 @@ use baton_cluster::pod::LightPod;
 use baton_cluster::resource_slice::LightSlice;
 use baton_contract::inventory::Device;
 use baton_contract::key;
-use baton_decide::audit::{Violation, check_cluster};
+use baton_decide::audit::{Violation, check_cluster, leaving};
 use baton_decide::scheduler::{OTHER_SCHEDULER_AFTER, controller_of, other_scheduler_text, wants_of_another};
 use baton_decide::world::{LeaseHome, World, WorldEvent, WorldPolicy};
 use baton_runtime::clock;
@@ -38,6 +38,9 @@ pub struct AuditReport {
     /// Why the ResourceSlices could not be read: then no other GPU driver is found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slices_unread: Option<String>,
+    /// Devices that pods use which have left the API server.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub leaving: Vec<String>,
     /// Pods that wait for a scheduler that is not Baton, by controller.
     pub other_scheduler: Vec<OtherScheduler>,
 }
@@ -128,6 +131,7 @@ pub fn report(read: ClusterObjects, rules: &AuditRules, wall: Timestamp) -> Audi
         devices: counts.1,
         pods: counts.2,
         violations,
+        leaving: leaving(&world),
         other_scheduler: other_scheduler(&world, rules, wall),
         leases_unread: None,
         slices_unread: None,
@@ -254,6 +258,28 @@ mod tests {
         let pods = ["a", "b"].map(|name| pod(name, "node-a", Some("GPU-0"), Some("GPU-0"))).to_vec();
         let said = of_pods(pods).join("\n");
         assert!(said.contains("device GPU-0 of node node-a: pods hold 200 of 100 compute"), "{said}");
+    }
+
+    #[test]
+    fn a_device_of_a_pod_that_has_left_is_a_fault_only_with_another_holder() {
+        let status = json!({"version": "1", "registered": [key::NVIDIA_GPU], "identity": "exact", "exceptions": {"uid-a": {"gpu": [entry("GPU-0")]}},
+            "leaving": {"uid-a": {"namespace": "ml", "name": "a", "since": "2026-11-21T02:35:30Z"}}});
+        let annotations = json!({key::AGENT: status.to_string()});
+        let lease: LightLease =
+            from_value(json!({"metadata": {"name": "baton-agent-node-a", "annotations": annotations}})).unwrap();
+        let offers = json!({"metadata": {"name": "node-a"}, "status": {"allocatable": {key::NVIDIA_GPU: "2"}}});
+        let offers: LightNode = from_value(offers).unwrap();
+        let of = |pods: Vec<LightPod>| {
+            let (nodes, devices) = (vec![offers.clone()], vec![device("node-a", &["GPU-0", "GPU-1"])]);
+            let read = ClusterObjects { nodes, devices, pods, leases: vec![lease.clone()], slices: vec![] };
+            report(read, &AuditRules::default(), "2026-11-21T02:36:00Z".parse().unwrap())
+        };
+        let words = "node node-a: GPU-0 still used by processes of ml/a, which was deleted or written as ended at 2026-11-21T02:35:30Z";
+        let alone = of(vec![pod("b", "node-a", Some("GPU-1"), Some("GPU-1"))]);
+        assert_eq!((alone.leaving, alone.violations.len()), (vec![words.to_owned()], 0));
+        let both = of(vec![pod("b", "node-a", Some("GPU-0"), Some("GPU-0"))]);
+        let twice = |found: &Violation| matches!(found, Violation::DeviceTwice { .. });
+        assert!(both.leaving == [words] && both.violations.iter().all(twice) && !both.violations.is_empty());
     }
 
     #[test]

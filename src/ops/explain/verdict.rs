@@ -45,7 +45,7 @@ fn device_row(device: &DeviceDetail) -> Vec<String> {
         device.id.clone(),
         format!("{health}{cordon}"),
         device.free.clone(),
-        device.held_by.join(", "),
+        device.held_by.iter().chain(&device.still_used).cloned().collect::<Vec<_>>().join(", "),
     ]
 }
 

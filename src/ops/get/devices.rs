@@ -10,10 +10,12 @@ use serde::Serialize;
 use super::output::{Row, age};
 use super::snapshot::Snapshot;
 use super::usage::{DeviceHolder, DeviceHolders};
+use baton_contract::allocation::Entries;
 use baton_contract::inventory::{Device, DeviceInfo};
 use baton_contract::word::word_enum;
 use baton_contract::{Cordon, Cordons, DeviceType, key};
 use baton_decide::explain::QueueReport;
+use baton_decide::world::still_used;
 
 word_enum! {
     /// Whether a device takes new pods, as far as it is up to the device.
@@ -50,7 +52,7 @@ pub struct DeviceRow {
     /// Jobs, gangs and pods that are not bound yet and for which the scheduler has reserved a part of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reserved_for: Vec<String>,
-    /// Why it is not healthy, or who has cordoned it, until when and why.
+    /// Why it is not healthy, who has cordoned it, until when and why, and which pods use it still that have left the API server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Since when it is healthy or not.
@@ -94,7 +96,7 @@ pub fn names(device: &Device) -> Vec<String> {
 
 /// Every device of every node, with what the scheduler says of it.
 pub fn rows(snapshot: &Snapshot, said: &QueueReport) -> Vec<DeviceRow> {
-    let usage = DeviceHolders::of(snapshot);
+    let (usage, leaving) = (DeviceHolders::of(snapshot), snapshot.leaving());
     let of_node = |(node, device): (&String, &Device)| {
         let cordons = Cordons::of_object(device);
         let gone = snapshot.node(node).is_none();
@@ -104,7 +106,12 @@ pub fn rows(snapshot: &Snapshot, said: &QueueReport) -> Vec<DeviceRow> {
             row.labels.extend(device.metadata.labels.clone().unwrap_or_default());
             let of_it = said.reserved.iter().filter(|of| of.node == *node && of.devices.contains_key(&row.id));
             row.reserved_for = of_it.map(|reserved| reserved.reserved_for.clone()).collect();
-            row.reason = gone.then(|| format!("node {node} does not exist")).or(row.reason);
+            let uses = |held: &Entries| held.values().flatten().any(|entry| entry.id.as_str() == row.id);
+            let leaving = leaving.iter().filter(|(at, _, _, held)| at == node && uses(held));
+            let reasons: Vec<String> =
+                row.reason.take().into_iter().chain(leaving.map(|(_, _, pod, _)| still_used(pod))).collect();
+            let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
+            row.reason = gone.then(|| format!("node {node} does not exist")).or(reason);
             row
         };
         rows.map(with_object).collect::<Vec<_>>()
@@ -210,7 +217,7 @@ impl Row for DeviceRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::get::snapshot::tests::cluster;
+    use crate::get::snapshot::tests::{cluster, leave};
     use serde_json::json;
 
     #[test]
@@ -225,6 +232,17 @@ mod tests {
         assert_eq!(cells[1][..7], ["node-a", "gpu-1", "", "cordoned", "0%", "", "cordoned by ada: fan fails"]);
         assert_eq!(cells[2][..4], ["node-b", "gpu-0", "", "unhealthy"]);
         assert!(rows[1].is("node-a/gpu-1") && rows[1].is("GPU-a1") && !rows[1].is("gpu-1"));
+    }
+
+    #[test]
+    fn a_device_that_a_pod_uses_which_has_left_says_so() {
+        let mut cluster = cluster();
+        leave(&mut cluster, "u1", "train");
+        cluster.pods.clear();
+        let row = rows(&cluster, &QueueReport::default()).remove(0);
+        let words =
+            "still used by processes of ml/train, which was deleted or written as ended at 2026-11-21T02:35:30Z";
+        assert_eq!(row.cells()[..7], ["node-a", "gpu-0", "", "healthy", "100%", "ml/train", words]);
     }
 
     #[test]

@@ -6,9 +6,11 @@ use serde::Serialize;
 
 use super::output::Row;
 use super::snapshot::{Notes, Snapshot};
-use baton_contract::{AgentStatus, DeviceAllocation, PodKey, PodUid, key};
+use baton_contract::allocation::Entries;
+use baton_contract::{AgentStatus, DeviceAllocation, DeviceEntry, LeavingPod, PodKey, PodUid, key};
 use baton_decide::lock::HolderState;
 use baton_decide::pod::{HandoffPod, Phase};
+use baton_decide::world::still_used;
 
 /// Name of the scheduler, unless it was given another one.
 const DEFAULT_NAME: &str = "baton-scheduler";
@@ -27,7 +29,7 @@ pub struct PodRow {
     pub uid: String,
     /// Node, once bound.
     pub node: Option<String>,
-    /// `Pending`, `Running`, …
+    /// `Pending`, `Running`, …; `Leaving` for one that the API server does not have any more.
     pub phase: String,
     /// Most that the containers hold at once, by resource name.
     pub wants: BTreeMap<String, i64>,
@@ -60,13 +62,45 @@ pub fn rows(snapshot: &Snapshot, namespace: Option<&str>, lock_key: &str) -> Vec
         let otherwise = held_otherwise(snapshot, pod);
         row(pod, snapshot.notes.get(&pod.pod.key).unwrap_or(&none), otherwise, &holders, snapshot)
     })
+    .chain(leaving(snapshot, namespace))
     .collect()
+}
+
+/// Pods that the API server does not have any more and whose processes use devices still.
+fn leaving(snapshot: &Snapshot, namespace: Option<&str>) -> impl Iterator<Item = PodRow> {
+    let gone = |uid: &PodUid| snapshot.pods.values().all(|pod| pod.pod.uid != *uid);
+    let row = move |(node, uid, pod, held): (String, PodUid, LeavingPod, Entries)| {
+        let of_namespace = namespace.is_none_or(|namespace| *pod.namespace == *namespace);
+        (of_namespace && gone(&uid)).then(|| PodRow {
+            namespace: pod.namespace.to_string(),
+            name: pod.name.to_string(),
+            uid: uid.to_string(),
+            node: Some(node),
+            phase: "Leaving".to_owned(),
+            wants: BTreeMap::new(),
+            devices: ids(held),
+            holds_lock: false,
+            problem: Some(format!("its devices are {}", still_used(&pod))),
+            labels: BTreeMap::new(),
+        })
+    };
+    snapshot.leaving().into_iter().filter_map(row)
+}
+
+/// Ids by device type.
+fn ids(devices: Entries) -> BTreeMap<String, Vec<String>> {
+    let of = |entries: Vec<DeviceEntry>| entries.iter().map(|entry| entry.id.to_string()).collect();
+    devices.into_iter().map(|(kind, entries)| (kind.to_string(), of(entries))).collect()
 }
 
 /// What its node's daemon says of a pod that holds other devices than its annotation says.
 fn held_otherwise(snapshot: &Snapshot, pod: &HandoffPod) -> Option<String> {
     let lease = snapshot.leases.get(&AgentStatus::lease_name(pod.node.as_deref()?))?;
-    let held = lease.status()?.exceptions?.remove(&pod.pod.uid)?;
+    let status = lease.status()?;
+    if let Some(leaving) = status.leaving.get(&pod.pod.uid).filter(|_| !pod.is_live()) {
+        return Some(format!("its devices are {}", still_used(leaving)));
+    }
+    let held = status.exceptions?.remove(&pod.pod.uid)?;
     let ids: Vec<&str> = held.values().flatten().map(|entry| entry.id.as_str()).collect();
     Some(if ids.is_empty() {
         "it runs without its devices: the kubelet never called the node daemon for it; delete it".to_owned()
@@ -105,10 +139,7 @@ fn row(
         node: pod.node.as_deref().map(str::to_owned),
         phase: phase(pod).to_owned(),
         wants: pod.wanted().into_iter().map(|(name, amount)| (name.into(), amount)).collect(),
-        devices: devices
-            .into_iter()
-            .map(|(kind, entries)| (kind.to_string(), entries.iter().map(|entry| entry.id.to_string()).collect()))
-            .collect(),
+        devices: ids(devices),
         holds_lock: holders.iter().any(|(key, uid)| *key == pod.pod.key && *uid == pod.pod.uid),
         problem,
         labels: notes.labels.clone(),
@@ -190,7 +221,7 @@ fn short(problem: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::get::snapshot::tests::cluster;
+    use crate::get::snapshot::tests::{cluster, leave};
     use baton_cluster::pod::LightPod;
     use serde_json::json;
 
@@ -228,6 +259,27 @@ mod tests {
         assert_eq!(failed.problem.as_deref(), Some("UnexpectedAdmissionError: no room\nat all"));
         assert_eq!(failed.cells()[7], "UnexpectedAdmissionError: no room at all");
         assert_eq!(short(&"x".repeat(500)).chars().count(), SHORT + 1);
+    }
+
+    #[test]
+    fn a_pod_that_has_left_has_a_row_while_its_processes_use_its_devices() {
+        let mut cluster = cluster();
+        leave(&mut cluster, "u1", "train");
+        let words = "its devices are still used by processes of ml/train, which was deleted or written as ended at 2026-11-21T02:35:30Z";
+        let row = |cluster: &Snapshot| {
+            let mut rows = rows(cluster, Some("ml"), key::NODE_LOCK);
+            assert_eq!(rows.len(), 1);
+            let row = rows.remove(0);
+            (row.phase, row.node.unwrap(), row.devices["gpu"].clone(), row.problem)
+        };
+        let of = |phase: &str, problem: Option<&str>| {
+            (phase.to_owned(), "node-a".to_owned(), vec!["GPU-a0".to_owned()], problem.map(str::to_owned))
+        };
+        cluster.pods.values_mut().next().unwrap().phase = Phase::Failed;
+        assert_eq!(row(&cluster), of("Failed", Some(words)), "another client says so");
+        cluster.pods.clear();
+        assert_eq!(row(&cluster), of("Leaving", Some(words)));
+        assert!(rows(&cluster, Some("other"), key::NODE_LOCK).is_empty());
     }
 
     #[test]

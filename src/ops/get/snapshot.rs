@@ -12,9 +12,10 @@ use baton_cluster::agent_lease::LightLease;
 use baton_cluster::node::LightNode;
 use baton_cluster::pod::LightPod;
 use baton_cluster::tyjob::RawTyJob;
+use baton_contract::allocation::Entries;
 use baton_contract::hint::parse_hints;
 use baton_contract::inventory::Device;
-use baton_contract::{AgentStatus, LockRead, PodKey, key};
+use baton_contract::{AgentStatus, LEASE_PREFIX, LeavingPod, LockRead, PodKey, PodUid, key};
 use baton_decide::lock::{HolderState, Lookup};
 use baton_decide::pod::HandoffPod;
 use baton_runtime::clock;
@@ -75,6 +76,19 @@ impl Snapshot {
     /// Labels of the node of that name.
     pub fn labels_of(&self, node: &str) -> BTreeMap<String, String> {
         self.node(node).and_then(|node| node.metadata.labels.clone()).unwrap_or_default()
+    }
+
+    /// Pods that have left before their processes, by the daemons' words: node, uid, name and what they use.
+    pub(super) fn leaving(&self) -> Vec<(String, PodUid, LeavingPod, Entries)> {
+        let mut all = Vec::new();
+        for (lease, found) in &self.leases {
+            let (Some(node), Some(status)) = (lease.strip_prefix(LEASE_PREFIX), found.status()) else { continue };
+            let own = |(uid, pod, held): (&PodUid, &LeavingPod, &Entries)| {
+                (node.to_owned(), uid.clone(), pod.clone(), held.clone())
+            };
+            all.extend(status.leaving().map(own));
+        }
+        all
     }
 
     /// Puts a pod in the place of its earlier state.
@@ -211,6 +225,15 @@ pub(crate) mod tests {
     pub fn rules() -> Rules {
         let (lock_key, expiry) = (baton_contract::key::NODE_LOCK.to_owned(), Duration::from_secs(300));
         Rules { lock_key, expiry, stale: Duration::from_secs(90) }
+    }
+
+    /// Processes of a pod that has left use GPU-a0, says the daemon of node-a.
+    pub fn leave(cluster: &mut Snapshot, uid: &str, name: &str) {
+        let status = json!({"version": "0.1.0", "registered": ["nvidia.com/gpu"], "identity": "exact",
+            "exceptions": {uid: {"gpu": [{"minor": 0, "id": "GPU-a0", "resources": {"koordinator.sh/gpu-core": "100"}}]}},
+            "leaving": {uid: {"namespace": "ml", "name": name, "since": "2026-11-21T02:35:30Z"}}});
+        let annotations = [(baton_contract::key::AGENT.to_owned(), status.to_string())].into();
+        cluster.leases.get_mut("baton-agent-node-a").unwrap().metadata.annotations = Some(annotations);
     }
 
     /// Two GPUs on node-a, one of them with ml/train, which holds the lock; a dangling lock on node-b, a broken one on node-c.

@@ -42,6 +42,12 @@ impl DeviceHolders {
                 usage.put(node, entry.id.as_str(), key, &pod.pod.uid, percent(entry));
             }
         }
+        for (node, uid, pod, held) in snapshot.leaving() {
+            let key = PodKey::new(&pod.namespace, &pod.name);
+            for entry in held.values().flatten() {
+                usage.put(&node, entry.id.as_str(), &key, &uid, percent(entry));
+            }
+        }
         snapshot.devices.iter().for_each(|(node, device)| usage.published(node, device));
         usage
     }

@@ -26,12 +26,12 @@ fn whole(minors: &[u32]) -> String {
     format!(r#"{{"gpu":[{}]}}"#, minors.iter().map(gpu).collect::<Vec<_>>().join(","))
 }
 
-fn entries(minors: &[u32]) -> Entries {
+pub(super) fn entries(minors: &[u32]) -> Entries {
     DeviceAllocation::parse(&whole(minors)).unwrap().devices
 }
 
 /// A daemon of this version says of these pods what they hold.
-fn says(cluster: &mut TestScheduler, exceptions: &[(&str, Entries)]) {
+pub(super) fn says(cluster: &mut TestScheduler, exceptions: &[(&str, Entries)]) {
     let exceptions = exceptions.iter().map(|(name, held)| (PodUid::new(&format!("uid-{name}")), held.clone()));
     beat(cluster, exceptions.collect(), false);
 }
@@ -41,7 +41,7 @@ fn beat(cluster: &mut TestScheduler, exceptions: Exceptions, too_many_exceptions
 }
 
 /// Nothing is as the annotations do not say.
-fn status() -> AgentStatus {
+pub(super) fn status() -> AgentStatus {
     AgentStatus {
         version: "1".into(),
         registered: NAMES.iter().map(|name| (*name).to_owned()).collect(),

@@ -7,6 +7,7 @@ mod extender;
 mod gatekeepers;
 mod holders;
 mod indexed;
+mod leaving;
 mod lock_line;
 mod other_schedulers;
 mod placement;
