@@ -27,7 +27,7 @@ use super::kubelet::{DeviceCalls, PluginsConfig, ResourcePlugins};
 use super::metrics::AgentMetrics;
 use super::nic_reads::NicReads;
 use super::node_handoff::{self, Handoff, OpenHandoff, OpeningContext};
-use super::offer::{InUse, SHARES, Unseen, configured, offers};
+use super::offer::{InUse, Unseen, configured, offers};
 use super::options::AgentOptions;
 use super::reconciler::{DeviceReconciler, ReconcilerContext};
 use super::reporting;
@@ -39,7 +39,7 @@ use baton_cluster::inventory::{InventoryWriter, Published};
 use baton_cluster::notice::Notices;
 use baton_cluster::restored::Restored;
 use baton_cluster::reviews::Reviews;
-use baton_contract::{AgentStatus, LockWord, ShareIsolation};
+use baton_contract::{AgentStatus, LockWord};
 use baton_decide::handoff::NodeInventory;
 use baton_decide::health::ServeOutcome;
 use baton_hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots, nodes};
@@ -332,10 +332,6 @@ fn plugins_config(
         backoff: Backoff::new(periods.backoff_min, periods.backoff_max),
         budget: periods.rpc_budget,
         grace: periods.shutdown_grace,
-        pre_start: {
-            let (every, shares) = (options.verify_before_start, options.share_isolation != ShareIsolation::None);
-            Arc::new(move |name: &str| every || (shares && SHARES.contains(&name)))
-        },
         calls,
         on_lost: Arc::new(move |resource, why| {
             metrics.registration_lost(resource, why);

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod answer;
 pub mod cdi;
+pub mod cgroups;
 pub mod daemon;
 pub mod devices;
 mod directory_watch;

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::answer::Answerer;
+use super::cgroups::Cgroups;
 use super::handoff::starts::Starts;
 use super::handoff::{
     HandoffApi, HandoffContext, HandoffService, HandoffSettings, KubeHandoffApi, NodeView, PodResourcesClient,
@@ -29,6 +30,7 @@ use baton_contract::{
     DeviceEntry, DeviceId, DeviceType, Exceptions, Identity, LeavingPod, PodRef, PodUid, Shared, key,
 };
 use baton_decide::handoff::exceptions::exceptions;
+use baton_decide::handoff::leaving::leaving;
 use baton_decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory, PodListing};
 use baton_decide::health::ServeOutcome;
 use baton_runtime::clock;
@@ -151,6 +153,8 @@ pub type OpenHandoff = Box<dyn FnOnce(OpeningContext) -> Arc<dyn Handoff> + Send
 
 /// Between two comparisons of annotations and ledger.
 const EXCEPTIONS_PAUSE: Duration = Duration::from_millis(50);
+/// Between two looks at which pods that have left take long.
+const LEAVING_AGAIN: Duration = Duration::from_secs(1);
 /// How often an absent PodResources is looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// The kubelet is asked for people once in this time, because calls in hand ask it too and it answers a limited number.
@@ -204,6 +208,7 @@ pub fn open(opening: OpeningContext) -> Arc<dyn Handoff> {
         inventory: inventory.clone(),
         answerer,
         pod_resources: pod_resources.clone(),
+        cgroups: Arc::new(cgroups(&options)),
         metrics: metrics.handoff(),
         outcomes,
     };
@@ -223,6 +228,15 @@ pub fn open(opening: OpeningContext) -> Arc<dyn Handoff> {
         status: watch::Sender::new(None),
         opening: Mutex::new(Some((state, boot_id.unwrap_or_default().into()))),
     })
+}
+
+/// Where the manifests mount the host's cgroups.
+const CGROUPS: &str = "/run/cgroup";
+
+/// The cgroups of this node's pods.
+pub fn cgroups(options: &AgentOptions) -> Cgroups {
+    let roots = vec![CGROUPS.into(), options.paths.sysfs_root.join("fs/cgroup")];
+    Cgroups::new(roots, &options.paths.proc_root)
 }
 
 fn policy(options: &AgentOptions) -> AllocatePolicy {
@@ -268,20 +282,23 @@ impl NodeHandoff {
                 let (entries, inventory) = (self.entries.load(), self.inventory.load());
                 let served = entries.iter().map(|entry| &**entry);
                 let (node, unserved) = (&self.options.node_name, self.service.unserved());
-                let found = exceptions(node, &self.view.seen().pods, served, &unserved, &inventory);
+                let mut left = leaving(entries.iter().map(|entry| &**entry), clock::mono());
+                let found = exceptions(node, &self.view.seen().pods, served, &left, &unserved, &inventory);
+                // One that the API server shows running again is no exception.
+                left.retain(|uid, _| found.as_ref().is_some_and(|found| found.contains_key(uid)));
                 let served: BTreeSet<_> = entries.iter().map(|entry| &entry.pod.uid).collect();
                 starts.look(&self.view.seen().pods, &served).into_iter().for_each(|news| self.service.report(news));
                 let lock = unreleased.borrow_and_update().clone();
                 let found = found.zip(lock).map(|(exceptions, lock)| HandoffStatus {
                     exceptions,
-                    leaving: BTreeMap::new(),
+                    leaving: left,
                     unreleased: lock.raw(),
                 });
                 self.status.send_if_modified(|known| {
                     let news = *known != found;
                     match &found {
-                        Some(found) if news && !found.exceptions.is_empty() => {
-                            let pods = found.exceptions.len();
+                        Some(found) if news && found.exceptions.len() > found.leaving.len() => {
+                            let pods = found.exceptions.len() - found.leaving.len();
                             tracing::warn!(pods, "pods hold other devices than their annotations say");
                         }
                         None if news => tracing::warn!("what a pod without an assignment holds is not known"),
@@ -293,7 +310,9 @@ impl NodeHandoff {
             }
             // What comes in a burst is looked at once.
             tokio::time::sleep(EXCEPTIONS_PAUSE).await;
+            let any_leaves = self.entries.load().iter().any(|entry| entry.leaving().is_some());
             tokio::select! {
+                () = tokio::time::sleep(LEAVING_AGAIN), if any_leaves => {}
                 _ = pods.changed() => {}
                 _ = handed_out.changed() => {}
                 _ = unreleased.changed() => {}

@@ -12,7 +12,7 @@ use baton_contract::{DeviceId, HealthReason, key};
 pub type InUse = BTreeMap<Box<str>, BTreeSet<DeviceId>>;
 
 /// The names that a part of a GPU is asked for under.
-pub const SHARES: [&str; 4] = [key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED];
+const SHARES: [&str; 4] = [key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED];
 
 /// The names that are offered by configuration; with the mixed MIG strategy the profiles found come on top.
 pub fn configured(options: &AgentOptions) -> BTreeSet<Box<str>> {

@@ -31,7 +31,7 @@ reasons! {
     EventReason {
         Scheduled, FailedScheduling, WaitingForNodeLock, NotScheduledByBaton, FailedBinding, Preempted, ExpiredLockHolder,
         FenceSuspended, AllocateRefused, AmbiguousAllocate, DeviceIdMismatch, DeviceDivergence, AdmittedWithoutDevices,
-        AssignmentEdited, DeviceUnhealthy, DeviceHealthy, NodeSuspect, NodeTrusted, SharesUnavailable, SharesAvailable,
+        AssignmentEdited, DevicesStillUsed, DevicesFreedUnseen, DeviceUnhealthy, DeviceHealthy, NodeSuspect, NodeTrusted, SharesUnavailable, SharesAvailable,
         DeviceCordoned, DeviceUncordoned, GangHold, GangHoldReleased, Earmarked, GangSatisfied, Unschedulable,
         GangTimeout, GangBindFailed, GangIncomplete, GangGroupMismatch, WaitingForPodGroup, InvalidGang, GangInvalidValue,
         GangNameConflict, GangConfigConflict, ScheduledPartly, Unfit, Pending, Starting, Running, Rescheduling, Succeeded,

@@ -2,13 +2,14 @@
 //! steps is `agent::handoff`'s; every decision is `decide::handoff`'s.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use baton::decide::handoff::identify::{Caller, IdentifiedBy};
 use baton::decide::handoff::prefer::{Preference, pick, preference};
 use baton::decide::handoff::rebuild::{learn, rebuild};
 use baton::decide::handoff::{
-    AllocateCall, AllocateContext, AllocateOutcome, AllocateRefusal, AllocateRule, EntryKey, Ledger, LiveReads,
-    PodResources, decide, passed_by, validate,
+    AllocateCall, AllocateContext, AllocateOutcome, AllocateRefusal, AllocateRule, EntryKey, Ledger, LedgerEntry,
+    LiveReads, PodResources, decide, passed_by, validate,
 };
 use baton::decide::lock::{GoneReason, ReleaseReason};
 use baton::decide::pod::Phase;
@@ -278,8 +279,12 @@ impl Handoff {
     /// Entries of ended pods go.
     pub fn expire(&self, state: &mut State, node: usize) {
         let mut ledger = self.ledger(state, node);
-        let dropped = ledger.expire(&self.node_pods(state, node), &self.resources(state, node));
-        if !dropped.is_empty() {
+        let now = (Duration::ZERO, jiff::Timestamp::UNIX_EPOCH);
+        ledger.follow(&self.node_pods(state, node), &self.resources(state, node), now);
+        // Here the processes of a pod end with it.
+        let left: Vec<_> = ledger.iter().filter(|entry| entry.leaving().is_some()).map(LedgerEntry::key).collect();
+        left.iter().for_each(|key| ledger.forget(key));
+        if !left.is_empty() {
             self.hit(Branch::Expired);
             self.keep(state, node, &ledger);
         }

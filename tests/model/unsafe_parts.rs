@@ -19,6 +19,7 @@ pub fn serving(call: &AllocateCall<'_>, caller: &Caller<'_>, devices: ServedDevi
         asked: 1,
         seq: 0,
         assigned: devices.assigned,
+        grace_seconds: 30,
     };
     NewGrant { entry, how: caller.how, shares: devices.shares, mismatch: devices.mismatch, notices: Vec::new() }
 }

@@ -111,7 +111,8 @@ impl Handoff {
         self.memo.counted.of((node, state.nodes[node].agent_up, state.pods, books, live), || {
             let said = state.nodes[node].agent_up.then(|| {
                 let (pods, ledger) = (self.node_pods(state, node), self.ledger(state, node));
-                exceptions(NODE_NAMES[node], &pods, ledger.iter(), &BTreeSet::new(), &self.setup.table.inventory[node])
+                let (left, unserved) = (BTreeMap::new(), BTreeSet::new());
+                exceptions(NODE_NAMES[node], &pods, ledger.iter(), &left, &unserved, &self.setup.table.inventory[node])
             });
             let said = said.flatten().unwrap_or_default();
             std::array::from_fn(|pod| {
@@ -184,7 +185,8 @@ impl Handoff {
             let answers = state.kube[pod].answer.into_iter().enumerate();
             answers.filter_map(move |(at, device)| {
                 let id = DeviceId::parse(&name(device?)).expect("a device id");
-                let answer = StoredAnswer { devices: BTreeSet::from([id]), encoded: vec![device?] };
+                let answer =
+                    StoredAnswer { devices: BTreeSet::from([id]), encoded: vec![device?], ..StoredAnswer::default() };
                 Some((EntryKey::new(uid, container(at), GPU), answer))
             })
         });
@@ -236,6 +238,7 @@ impl Handoff {
             // The kubelet goes through a pod's containers in their order, so the order of grants is that too.
             seq: at as u64,
             assigned: !kept.orphan,
+            grace_seconds: 30,
         }
     }
 

@@ -118,11 +118,20 @@ fn a_seed_has_one_history() {
 
 #[test]
 fn a_wrong_adapter_is_found() {
-    for mutant in [Mutant::LockWithoutTest, Mutant::KubeletChooses, Mutant::UnlockIsNoNews] {
+    // Others need more seeds: `cargo bench --bench simulation -- --mutants` has all of them.
+    let mutants = [
+        Mutant::LockWithoutTest,
+        Mutant::KubeletChooses,
+        Mutant::UnlockIsNoNews,
+        Mutant::FreedAtDeletion,
+        Mutant::GateSharesPermits,
+    ];
+    for mutant in mutants {
         let found = (1..=20).find(|seed| {
             let plan = Plan { mutant: Some(mutant), ..Plan::new(*seed, PODS) };
             System::run(plan).violation.is_some()
         });
+        println!("{}: seed {found:?}", mutant.words());
         assert!(found.is_some(), "not found: {}", mutant.words());
     }
 }

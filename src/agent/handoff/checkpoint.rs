@@ -38,6 +38,9 @@ struct CheckpointEntry {
     container: String,
     #[serde(rename = "ResourceName")]
     resource: String,
+    /// By NUMA node.
+    #[serde(rename = "DeviceIDs", default)]
+    ids: Option<BTreeMap<String, Vec<Box<str>>>>,
     #[serde(rename = "AllocResp")]
     answer: Option<String>,
 }
@@ -66,7 +69,9 @@ fn decode(content: &[u8]) -> serde_json::Result<BTreeMap<EntryKey, StoredAnswer>
     let checkpoint: Checkpoint = serde_json::from_slice(content)?;
     let answer = |entry: &CheckpointEntry| {
         let encoded = BASE64.decode(entry.answer.as_deref()?).ok()?;
-        Some(StoredAnswer { devices: named(&ContainerAllocateResponse::decode(&*encoded).ok()?), encoded })
+        let devices = named(&ContainerAllocateResponse::decode(&*encoded).ok()?);
+        let ids = entry.ids.iter().flat_map(BTreeMap::values).flatten().cloned().collect();
+        Some(StoredAnswer { devices, ids, encoded })
     };
     let entries = checkpoint.data.pod_device_entries.into_iter().flatten();
     let answers = entries.filter_map(|entry| {
@@ -110,6 +115,7 @@ mod tests {
         assert_eq!(ids("a").unwrap(), ["GPU-1", "GPU-2"]);
         assert_eq!((ids("b").unwrap(), ids("c")), (vec!["0000:1a:00.1"], None));
         assert!(ids("d").unwrap().is_empty(), "not all of its devices are named by their ids");
+        assert!(answers.values().all(|answer| answer.ids == ["GPU-9".into()].into()));
     }
 
     #[test]

@@ -1,16 +1,20 @@
 //! Opens the ledger at start; then settles it, drops what ended, and compares it with what the kubelet says.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::checkpoint::stored_answers;
 use super::ledger_file::{LedgerFile, LoadedLedger, StateDir};
-use super::service::HandoffService;
-use baton_contract::{EventReason, PodKey, PodUid};
+use super::service::{HandoffService, HandoffState};
+use baton_contract::{EventReason, PodKey, PodRef, PodUid};
+use baton_decide::handoff::leaving::{add_leaving, vacated};
 use baton_decide::handoff::rebuild::{adopt, rebuild};
 use baton_decide::handoff::verify::{ADMITTED_WITHOUT_DEVICES, verify};
-use baton_decide::handoff::{Ledger, PodListing, PodNotice, PodResources};
+use baton_decide::handoff::{
+    CgroupLook, Hold, LastSeen, Leaving, Ledger, LedgerEntry, PodListing, PodNotice, PodResources,
+};
+use baton_decide::pod::HandoffPod;
 use baton_runtime::{Backoff, clock};
 
 /// Time for PodResources outside of calls.
@@ -21,11 +25,26 @@ const KUBELET_AGAIN: Duration = Duration::from_millis(200);
 const KUBELET_COMES: Duration = Duration::from_secs(10);
 /// Changes are gathered for this long before the ledger is looked through.
 const GATHER: Duration = Duration::from_millis(200);
+/// Between two looks at pods that have left: most have gone within the first seconds.
+const LOOK_OFTEN: Duration = Duration::from_millis(200);
+const LOOK_SELDOM: Duration = Duration::from_secs(1);
+const SOON: Duration = Duration::from_secs(10);
+
+/// What is said of devices that are given back without proof.
+const UNSEEN: &str = "the pod's devices are free for other pods: its grace period and a minute have passed since it left. Whether its \
+    processes have ended is not known, because its cgroup is not seen on the node (baton doctor, pod-cgroups)";
 
 impl HandoffService {
     /// Makes the ledger known: from its file in `state`, or from PodResources and the pods' annotations when that is lost,
     /// torn or of another boot. Then calls are served.
     pub async fn open(&self, state: StateDir, boot_id: &str) {
+        match self.context.cgroups.seen_at() {
+            Ok(own) => tracing::info!(own = %own.display(), "the cgroups of pods are seen"),
+            Err(why) => tracing::warn!(
+                why,
+                "the cgroups of pods are not seen: a pod that is deleted by force keeps its devices for a minute beyond its grace period"
+            ),
+        }
         let mut file = LedgerFile::new(state, boot_id);
         let ledger = match file.load() {
             LoadedLedger::Ledger(ledger) => {
@@ -73,17 +92,27 @@ impl HandoffService {
         let pods = self.context.view.seen().pods.clone();
         let lock = self.context.api.lock().await.ok();
         let inventory = self.context.inventory.load();
-        rebuild(&self.settings.node, &pods, &listing, &inventory, lock.as_ref())
+        let mut ledger = rebuild(&self.settings.node, &pods, &listing, &inventory, lock.as_ref());
+        let now = clock::now();
+        let state = Leaving { at: now.wall, since: now.mono, last: LastSeen::Running };
+        // What cannot be seen is not known to have gone.
+        let occupied =
+            |uid: &PodUid| matches!(self.context.cgroups.look(uid), CgroupLook::Occupied | CgroupLook::Unknown);
+        add_leaving(&mut ledger, &pods, &listing.answers, &inventory, occupied, state);
+        ledger
     }
 }
 
-/// Runs until it is dropped: expires on every change of the pods, verifies every `period`.
+/// Runs until it is dropped: follows every change of the pods, and the processes of those that have left; verifies every `period`.
 pub async fn run(service: Arc<HandoffService>, period: Duration) {
     let mut changes = service.context.view.changes();
     let mut reported: BTreeSet<(PodUid, EventReason, String)> = BTreeSet::new();
     let mut next_verify = clock::mono() + clock::until_tick(period);
+    // Once after the start: the ledger may have pods that have left.
+    let mut next_look = Some(clock::mono() + GATHER);
     loop {
-        let wait = next_verify.saturating_sub(clock::mono());
+        let next = next_look.map_or(next_verify, |look| look.min(next_verify));
+        let wait = next.saturating_sub(clock::mono());
         tokio::select! {
             changed = changes.changed() => {
                 if changed.is_err() {
@@ -98,32 +127,29 @@ pub async fn run(service: Arc<HandoffService>, period: Duration) {
             next_verify = clock::mono() + clock::until_tick(period);
             verify_once(&service, &mut reported).await;
         }
-        expire(&service).await;
+        next_look = follow(&service).await.map(|pause| clock::mono() + pause);
     }
 }
 
-/// Drops the entries of pods that ended. A pod that the watch does not show, and has not shown deleted, is read live first.
-async fn expire(service: &HandoffService) {
+/// Lets entries of pods that have left go once their processes have. A pod that the watch does not show, and has not shown deleted, is
+/// read live first. Returns when to look again, while a pod is leaving.
+async fn follow(service: &HandoffService) -> Option<Duration> {
     if !service.is_ready() || !service.context.view.is_synced() || !service.context.view.is_watching() {
-        return;
+        return Some(LOOK_SELDOM);
     }
-    let absent: BTreeSet<PodKey> = {
-        let state = service.state.lock().await;
-        let Some(state) = state.as_ref() else { return };
+    let (mut changed, asks, absent) = {
+        let mut state = service.state.lock().await;
+        let state = state.as_mut()?;
+        let changed = look(service, state);
         let mut seen = service.context.view.seen();
-        seen.pods.forget_deleted(|uid| state.ledger.holds(uid));
-        let ended = state
-            .ledger
+        seen.pods.forget_gone(|uid| state.ledger.holds(uid));
+        let new = state.ledger.iter().filter(|entry| seen.pods.has_left(&entry.pod.uid) != entry.leaving().is_some());
+        let new: Vec<_> = new.collect();
+        let gone = new
             .iter()
-            .filter(|entry| seen.pods.by_uid(&entry.pod.uid).is_none_or(|pod| pod.phase.is_terminal()));
-        let ended: Vec<_> = ended.collect();
-        if ended.is_empty() {
-            return;
-        }
-        let gone = ended
-            .into_iter()
             .filter(|entry| seen.pods.by_uid(&entry.pod.uid).is_none() && !seen.pods.is_deleted(&entry.pod.uid));
-        gone.map(|entry| entry.pod.key.clone()).collect()
+        let vacated = vacated(&state.ledger, &state.processes, clock::mono()).next().is_some();
+        (changed, !new.is_empty() || vacated, gone.map(|entry| entry.pod.key.clone()).collect::<BTreeSet<PodKey>>())
     };
     for key in absent {
         match service.context.api.pod(&key).await {
@@ -131,24 +157,30 @@ async fn expire(service: &HandoffService) {
             Ok(found) => {
                 service.context.view.apply_live(&key, found);
             }
-            Err(_) => return,
+            Err(_) => return Some(LOOK_SELDOM),
         }
     }
-    let resources = service.context.pod_resources.list(clock::mono() + LIST_BUDGET).await;
+    let resources =
+        if asks { Some(service.context.pod_resources.list(clock::mono() + LIST_BUDGET).await) } else { None };
     let mut state = service.state.lock().await;
-    let Some(state) = state.as_mut() else { return };
-    let (dropped, adopted) = {
+    let state = state.as_mut()?;
+    // Reads and list took their time.
+    let now = clock::now();
+    changed |= {
         let seen = service.context.view.seen();
+        for marks in [&mut state.passed, &mut state.may_repeat, &mut state.unusable] {
+            marks.retain(|uid| seen.pods.by_uid(uid).is_some());
+        }
         let adopted = adopt(&mut state.ledger, &service.settings.node, &seen.pods);
-        state.passed.retain(|uid| seen.pods.by_uid(uid).is_some());
-        state.may_repeat.retain(|uid| seen.pods.by_uid(uid).is_some());
-        state.unusable.retain(|uid| seen.pods.by_uid(uid).is_some());
-        (state.ledger.expire(&seen.pods, &resources), adopted)
+        let moved = resources.as_ref().is_some_and(|of| state.ledger.follow(&seen.pods, of, (now.mono, now.wall)));
+        adopted || moved
     };
-    for entry in &dropped {
-        tracing::info!(pod = %entry.pod, container = &*entry.container, resource = &*entry.resource, "ended; its devices are free");
+    changed |= look(service, state);
+    // A kubelet that does not answer may want a pod again.
+    if resources.is_some_and(|resources| resources != PodResources::Throttled) {
+        changed |= drop_vacated(service, state, now.mono);
     }
-    if adopted || !dropped.is_empty() {
+    if changed {
         if let Err(error) = state.file.save(&state.ledger) {
             tracing::warn!(%error, "the ledger could not be written");
         }
@@ -156,6 +188,49 @@ async fn expire(service: &HandoffService) {
         service.context.metrics.ledger_entries.set(state.ledger.len() as i64);
         service.after.ledger_changed();
     }
+    state.processes.retain(|uid| state.ledger.holds(uid));
+    let latest = state.ledger.iter().filter_map(|entry| Some(entry.leaving()?.since)).max()?;
+    Some(if now.mono < latest + SOON { LOOK_OFTEN } else { LOOK_SELDOM })
+}
+
+/// Drops the entries whose pods have left and whose processes have gone. `true` when there was one.
+fn drop_vacated(service: &HandoffService, state: &mut HandoffState, now: Duration) -> bool {
+    let vacated = vacated(&state.ledger, &state.processes, now);
+    let vacated: Vec<_> = vacated.map(|(entry, hold)| (entry.key(), entry.pod.clone(), hold)).collect();
+    for (key, pod, hold) in &vacated {
+        tracing::info!(%pod, container = &*key.container, resource = &*key.resource, ?hold, "left; its devices are free");
+        state.ledger.forget(key);
+    }
+    let unseen: BTreeSet<&PodRef> =
+        vacated.iter().filter(|(.., hold)| *hold == Hold::Unseen).map(|(_, pod, _)| pod).collect();
+    for pod in unseen {
+        tracing::warn!(%pod, UNSEEN);
+        service.context.api.report(PodNotice::new(pod.clone(), EventReason::DevicesFreedUnseen, UNSEEN.to_owned()));
+    }
+    !vacated.is_empty()
+}
+
+/// Looks at the cgroups of pods that have left, and of each other pod until its processes are found: what is never found is not known to
+/// be gone. `true` when the ledger changed.
+fn look(service: &HandoffService, state: &mut HandoffState) -> bool {
+    let HandoffState { ledger, processes, .. } = state;
+    let pods: BTreeMap<PodUid, bool> = {
+        let seen = service.context.view.seen();
+        let runs = |uid: &PodUid| seen.pods.by_uid(uid).is_some_and(HandoffPod::any_runs);
+        let is_due = |entry: &&LedgerEntry| {
+            let uid = &entry.pod.uid;
+            entry.leaving().is_some() || seen.pods.has_left(uid) || !processes.is_found(uid)
+        };
+        ledger.iter().filter(is_due).map(|entry| (entry.pod.uid.clone(), runs(&entry.pod.uid))).collect()
+    };
+    let now = clock::mono();
+    let mut changed = false;
+    for (uid, runs) in pods {
+        let look = service.context.cgroups.look(&uid);
+        processes.saw(&uid, look, runs, now);
+        changed |= look == CgroupLook::Occupied && ledger.runs(&uid);
+    }
+    changed
 }
 
 async fn verify_once(service: &HandoffService, reported: &mut BTreeSet<(PodUid, EventReason, String)>) {

@@ -316,6 +316,7 @@ mod tests {
             asked: 2,
             seq: 7,
             assigned: true,
+            grace_seconds: 30,
         }
     }
 

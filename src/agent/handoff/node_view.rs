@@ -210,6 +210,8 @@ impl NodeView {
                 }
                 Ok(Event::Delete(pod)) => self.update(|seen| {
                     seen.pods_watching = true;
+                    // The object with which it went says whether it had ended.
+                    take_in(&mut seen.pods, &pod, self.booted);
                     seen.pods.remove(&pod.handoff().pod.uid);
                 }),
                 Err(error) => {

@@ -18,6 +18,7 @@ use super::metrics::HandoffMetrics;
 use super::node_view::NodeView;
 use super::pod_resources::PodResourcesClient;
 use crate::answer::{Answerer, ContainerGrant};
+use crate::cgroups::Cgroups;
 use crate::kubelet::DeviceCalls;
 use baton_contract::deviceplugin::{
     AllocateRequest, AllocateResponse, ContainerAllocateResponse, PreStartContainerRequest, PreferredAllocationRequest,
@@ -27,8 +28,8 @@ use baton_contract::{DeviceId, PodUid, Shared};
 use baton_decide::handoff::rebuild::{is_share, learn};
 use baton_decide::handoff::{
     AllocateCall, AllocateContext, AllocateOutcome, AllocatePolicy, AllocateRefusal, AllocateRule, EntryKey,
-    LIST_SETTLES, Ledger, LedgerEntry, LiveReads, NewGrant, NodeInventory, PodNotice, PodResources, RefusalCode,
-    decide, passed_by,
+    LIST_SETTLES, Ledger, LedgerEntry, LiveReads, NewGrant, NodeInventory, PodNotice, PodResources, Processes,
+    RefusalCode, decide, passed_by,
 };
 use baton_decide::health::{Blame, ServeOutcome};
 use baton_runtime::{clock, vital};
@@ -72,6 +73,8 @@ pub struct HandoffContext {
     pub answerer: Arc<dyn Answerer>,
     /// The kubelet's PodResources.
     pub pod_resources: Arc<PodResourcesClient>,
+    /// Whether processes of pods run.
+    pub cgroups: Arc<Cgroups>,
     /// Counters.
     pub metrics: HandoffMetrics,
     /// Receives what became of pods here.
@@ -122,6 +125,7 @@ impl ServedLock {
 pub(super) struct HandoffState {
     pub ledger: Ledger,
     pub file: LedgerFile,
+    pub processes: Processes,
     pub passed: BTreeSet<PodUid>,
     pub may_repeat: BTreeSet<PodUid>,
     pub unusable: BTreeSet<PodUid>,
@@ -226,6 +230,7 @@ impl HandoffService {
         let mut state = HandoffState {
             ledger,
             file,
+            processes: Processes::default(),
             passed: BTreeSet::new(),
             may_repeat: BTreeSet::new(),
             unusable: BTreeSet::new(),

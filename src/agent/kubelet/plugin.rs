@@ -188,7 +188,7 @@ impl ResourcePlugin {
             version: "v1beta1".to_owned(),
             endpoint: self.endpoint.clone(),
             resource_name: self.service.resource.to_string(),
-            options: Some(options(self.service.pre_start)),
+            options: Some(options()),
         };
         register(&self.directory.join(KUBELET_SOCKET), request, self.register_timeout).await
     }

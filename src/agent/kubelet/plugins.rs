@@ -32,8 +32,6 @@ pub struct PluginsConfig {
     pub budget: Duration,
     /// Time for calls in hand at the end.
     pub grace: Duration,
-    /// The names that the kubelet is asked for PreStartContainer of.
-    pub pre_start: Arc<dyn Fn(&str) -> bool + Send + Sync>,
     /// The decisions.
     pub calls: Arc<dyn DeviceCalls>,
     /// Called for lost registrations, for metrics.
@@ -98,9 +96,9 @@ impl ResourcePlugins {
             calls: self.config.calls.clone(),
             streams: Arc::new(opened),
             stop: stop.clone(),
-            pre_start: (self.config.pre_start)(&resource),
             budget: self.config.budget,
             permits: PluginService::permits(),
+            starts: PluginService::starts(),
         };
         let report = StateReporter::new(resource.clone(), self.states.clone(), self.config.on_lost.clone());
         report.set(PluginState::Waiting("starting".into()));

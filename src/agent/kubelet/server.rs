@@ -9,14 +9,14 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
 use super::lists::PluginRoutes;
-use super::service::PluginService;
+use super::service::{PluginService, START, STARTS};
 use super::socket::{self, Incoming, Unlink};
 use baton_runtime::vital;
 
 /// Largest message in either direction, as gRPC's default and the kubelet's limit have it.
 const MESSAGE: usize = 4 << 20;
-/// Streams of one connection at a time.
-const STREAMS: u32 = 16;
+/// Streams of one connection at a time: starts that wait leave room for calls, which come by the same connection.
+const STREAMS: u32 = 16 + STARTS;
 /// Largest header block.
 const HEADERS: u32 = 16 << 10;
 
@@ -36,11 +36,12 @@ impl PluginServer {
         let file = Unlink::new(path.clone());
         let stop = service.stop.child_token();
         service.stop = stop.clone();
-        let budget = service.budget + Duration::from_secs(1);
+        // Each call has its own limit; a start may wait longest.
+        let longest = START + Duration::from_secs(1);
         let resource = service.resource.clone();
         let plugin = PluginRoutes::new(service, MESSAGE);
         let router = Server::builder()
-            .timeout(budget)
+            .timeout(longest)
             .concurrency_limit_per_connection(STREAMS as usize)
             .max_concurrent_streams(Some(STREAMS))
             .http2_max_header_list_size(Some(HEADERS))

@@ -24,6 +24,10 @@ use baton_contract::deviceplugin::{
 
 /// Calls of one socket that are worked on at once. The kubelet admits one pod at a time, but starts containers side by side.
 const CALLS: usize = 8;
+/// Starts of containers that may wait on one socket.
+pub(super) const STARTS: u32 = 256;
+/// The kubelet waits for the answer to a start for 30 s.
+pub(super) const START: Duration = Duration::from_secs(28);
 
 /// Answers the calls that need a decision. `resource` is the name whose socket was called.
 pub trait DeviceCalls: Send + Sync + 'static {
@@ -62,12 +66,12 @@ pub struct PluginService {
     pub streams: Arc<watch::Sender<Streams>>,
     /// Ends the streams, so that the server can end.
     pub stop: CancellationToken,
-    /// Set to ask for PreStartContainer.
-    pub pre_start: bool,
     /// Longest time for one call.
     pub budget: Duration,
     /// Permits for calls.
     pub permits: Arc<Semaphore>,
+    /// Permits for starts of containers, which may wait long: they never keep a call waiting.
+    pub starts: Arc<Semaphore>,
 }
 
 /// ListAndWatch streams of one socket.
@@ -84,6 +88,11 @@ impl PluginService {
     /// Permits for the calls of one service.
     pub fn permits() -> Arc<Semaphore> {
         Arc::new(Semaphore::new(CALLS))
+    }
+
+    /// Permits for the starts of its containers.
+    pub fn starts() -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(STARTS as usize))
     }
 
     /// The list now, and again on every change; ends when the daemon stops.
@@ -121,7 +130,7 @@ impl DevicePlugin for PluginService {
         if let Some(connection) = request.extensions().get::<Connection>() {
             connection.asks_for_options();
         }
-        Ok(Response::new(options(self.pre_start)))
+        Ok(Response::new(options()))
     }
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
@@ -144,14 +153,21 @@ impl DevicePlugin for PluginService {
         &self,
         request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
-        let call = self.calls.pre_start(&self.resource, request.into_inner());
-        self.bounded(async { call.await.map(|()| PreStartContainerResponse {}) }).await
+        let later = |why: &str| Status::unavailable(format!("{}: {why}; the start is tried again", self.resource));
+        let Ok(_place) = self.starts.try_acquire() else { return Err(later("too many starts wait")) };
+        tokio::select! {
+            () = self.stop.cancelled() => Err(later("the node daemon ends")),
+            answer = tokio::time::timeout(START, self.calls.pre_start(&self.resource, request.into_inner())) => match answer {
+                Ok(answer) => answer.map(|()| Response::new(PreStartContainerResponse {})),
+                Err(_) => Err(later("no answer in time")),
+            },
+        }
     }
 }
 
 /// The options that the kubelet gets at registration and when it asks.
-pub fn options(pre_start: bool) -> DevicePluginOptions {
-    DevicePluginOptions { pre_start_required: pre_start, get_preferred_allocation_available: true }
+pub fn options() -> DevicePluginOptions {
+    DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true }
 }
 
 /// One ListAndWatch stream: the list now, and again on every change. It ends when the daemon stops.

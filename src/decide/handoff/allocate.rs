@@ -155,7 +155,7 @@ fn serving(call: &AllocateCall<'_>, caller: &Caller<'_>, devices: validate::Serv
     let slot = ContainerSlot::of(pod, &container.name);
     let entry =
         LedgerEntry::new(&pod.pod, &container.name, call.resource, slot, ids, devices.served, GrantState::Intent);
-    let entry = LedgerEntry { assigned: devices.assigned, ..entry };
+    let entry = LedgerEntry { assigned: devices.assigned, grace_seconds: pod.grace_seconds, ..entry };
     NewGrant { entry, how, shares: devices.shares, mismatch: devices.mismatch, notices }
 }
 

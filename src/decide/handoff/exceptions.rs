@@ -1,7 +1,7 @@
 //! Where what this node has really handed out is not what the pods' annotations say: what the scheduler must count instead.
 //!
-//! In normal operation there is none. An annotation that was edited, emptied or forged, a pod that was served without one, and a
-//! pod that runs without having been served are exceptions.
+//! In normal operation there is none. An annotation that was edited, emptied or forged, a pod that was served without one, a pod that
+//! runs without having been served, and one that has left before its processes are exceptions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +13,16 @@ use super::rebuild::unknown_uid;
 use super::room;
 use crate::pod::HandoffPod;
 use baton_contract::allocation::Entries;
-use baton_contract::{DeviceAllocation, DeviceEntry, DeviceType, Exceptions, PodUid, Quantity, key};
+use baton_contract::{DeviceAllocation, DeviceEntry, DeviceType, Exceptions, LeavingPod, PodUid, Quantity, key};
 
-/// The exceptions of `node`: `pods` as the API server has them, `entries` of the ledger, `unserved` the pods that are proven to run
-/// without having been served. `None` while it is not known what some pod holds.
+/// The exceptions of `node`: `pods` as the API server has them, `entries` of the ledger, `left` the pods of it that have left and use
+/// their devices still, `unserved` the pods that are proven to run without having been served. `None` while it is not known what some
+/// pod holds.
 pub fn exceptions<'a>(
     node: &str,
     pods: &NodePods,
     entries: impl Iterator<Item = &'a LedgerEntry>,
+    left: &BTreeMap<PodUid, LeavingPod>,
     unserved: &BTreeSet<PodUid>,
     inventory: &NodeInventory,
 ) -> Option<Exceptions> {
@@ -41,9 +43,10 @@ pub fn exceptions<'a>(
             None => {}
         }
     }
-    // Held by pods that the API server never had, by the kubelet's word. Those that have ended or are gone give their devices back.
-    let orphans =
-        served.into_iter().filter(|(_, own)| own.iter().any(|entry| unknown_uid(&entry.pod.key) == entry.pod.uid));
+    // Held by pods that have left, and by those that the API server never had, by the kubelet's word.
+    let orphans = served.into_iter().filter(|(uid, own)| {
+        left.contains_key(*uid) || own.iter().any(|entry| unknown_uid(&entry.pod.key) == entry.pod.uid)
+    });
     found.extend(orphans.map(|(uid, own)| (uid.clone(), merged(own.iter().map(|of| (of.slot.init, &*of.served))))));
     Some(found)
 }
@@ -175,7 +178,7 @@ mod tests {
     use baton_contract::allocation::{DeviceExtension, Vf};
 
     fn of(pods: &NodePods, ledger: &Ledger) -> Exceptions {
-        exceptions(NODE, pods, ledger.iter(), &BTreeSet::new(), &inventory(4)).unwrap()
+        exceptions(NODE, pods, ledger.iter(), &BTreeMap::new(), &BTreeSet::new(), &inventory(4)).unwrap()
     }
 
     /// With both annotations, as the Binding writes them.
@@ -257,7 +260,7 @@ mod tests {
             "its call may have been answered before the ledger was lost"
         );
         let proven = BTreeSet::from([pod.pod.uid.clone()]);
-        let found = exceptions(NODE, &pods, std::iter::empty(), &proven, &inventory(4)).unwrap();
+        let found = exceptions(NODE, &pods, std::iter::empty(), &BTreeMap::new(), &proven, &inventory(4)).unwrap();
         assert_eq!(found[&pod.pod.uid], Entries::new());
     }
 
@@ -286,7 +289,7 @@ mod tests {
             &inventory(4),
             None,
         );
-        assert_eq!(exceptions(NODE, &all, ledger.iter(), &BTreeSet::new(), &inventory(4)), None);
+        assert_eq!(exceptions(NODE, &all, ledger.iter(), &BTreeMap::new(), &BTreeSet::new(), &inventory(4)), None);
         let entry = ledger.iter().next().unwrap().clone();
         let listed =
             LedgerEntry { ids: vec!["GPU-2".into()], served: vec![(DeviceType::Gpu, whole("GPU-2"))], ..entry };
@@ -303,7 +306,14 @@ mod tests {
         for name in names.collect::<Vec<_>>() {
             let empty = LedgerEntry::new(&pod.pod, "main", &name, slot, vec![], vec![], GrantState::Committed);
             let empty = LedgerEntry { assigned: false, ..empty };
-            match exceptions(NODE, &pods(&[&pod]), [&empty].into_iter(), &BTreeSet::new(), &inventory(4)) {
+            match exceptions(
+                NODE,
+                &pods(&[&pod]),
+                [&empty].into_iter(),
+                &BTreeMap::new(),
+                &BTreeSet::new(),
+                &inventory(4),
+            ) {
                 None => delivering += 1,
                 Some(found) => {
                     assert_eq!(found, Exceptions::new());

@@ -91,6 +91,7 @@ fn holder_key(lock: &LockRead) -> Option<&PodKey> {
 fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listing: &PodListing) -> Identified<'a> {
     let mut waiting: Vec<CallCandidate<'a>> = Vec::new();
     let mut again: Vec<CallCandidate<'a>> = Vec::new();
+    let mut behind: Vec<CallCandidate<'a>> = Vec::new();
     let (mut unknown, mut ended): (Vec<PodKey>, Vec<PodKey>) = (Vec::new(), Vec::new());
     for listed in &listing.pods {
         let (mut known, mut may_call, mut is_asking) = (false, false, false);
@@ -100,7 +101,13 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
             is_asking |= pod.containers.iter().any(|container| asks(pod, container, call.resource).is_some());
             if context.may_call(pod) {
                 may_call = true;
-                waiting.extend(candidates(pod, Some(listed), call, context.ledger));
+                let is_over = context.passed.contains(&pod.pod.uid);
+                waiting.extend(candidates(pod, Some((listed, is_over)), call, context.ledger));
+            }
+            // It may have been served before the ledger was lost: then its admission is over.
+            if context.may_call(pod) && context.ledger.of_pod(&pod.pod.uid).any(|entry| !entry.was_asked()) {
+                let of_pod = candidates(pod, Some((listed, true)), call, context.ledger);
+                behind.extend(of_pod.into_iter().filter(|candidate| candidate.asked == 0));
             }
             if context.may_call(pod) && context.may_repeat.contains(&pod.pod.uid) {
                 again.extend(lost_by_kubelet(pod, listed, call, context.ledger));
@@ -124,6 +131,13 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
         let other = left[0].pod.pod.uid.clone();
         let restarts = |of: &CallCandidate<'_>| !of.container.running && of.pod.pod.uid != other;
         left.extend(again.into_iter().filter(restarts));
+    } else {
+        // A container that a status shows waiting hides those behind it: the status may be old, and the admission over.
+        if left.is_empty() && !(again.is_empty() && behind.is_empty()) {
+            left = likeliest(again, context);
+            left.extend(unlisted_holder(context, call, listing));
+        }
+        left.extend(behind);
     }
     left.dedup_by_key(|candidate| (&candidate.pod.pod.uid, &candidate.container.name));
     match left.as_slice() {
@@ -176,9 +190,7 @@ fn none_listed<'a>(
     listing: &PodListing,
     unknown: &[PodKey],
 ) -> Identified<'a> {
-    let holder = lock_holder(context).filter(|pod| context.may_call(pod) && !listing.lists(&pod.pod.key));
-    let its_turn = holder.and_then(|pod| only_turn(pod, call, context)).filter(|candidate| candidate.asked == 0);
-    if let Some(candidate) = its_turn.filter(|_| unknown.is_empty()) {
+    if let Some(candidate) = unlisted_holder(context, call, listing).filter(|_| unknown.is_empty()) {
         return found_by_lock(candidate, context);
     }
     let keys = unknown.iter().cloned().chain(holder_key(context.lock).cloned());
@@ -223,6 +235,16 @@ fn static_pod(
     // Several cannot be distinguished: the listing has no order.
     let (container, None) = (lacking.next()?, lacking.next()) else { return None };
     Some((key.clone(), container.clone()))
+}
+
+/// The first call of the lock's holder, where the kubelet does not list it.
+fn unlisted_holder<'a>(
+    context: &AllocateContext<'a>,
+    call: &AllocateCall<'_>,
+    listing: &PodListing,
+) -> Option<CallCandidate<'a>> {
+    let holder = lock_holder(context).filter(|pod| context.may_call(pod) && !listing.lists(&pod.pod.key));
+    holder.and_then(|pod| only_turn(pod, call, context)).filter(|candidate| candidate.asked == 0)
 }
 
 /// A listed pod that asks for this resource in a way that cannot be served, and came here past the scheduler.
@@ -346,11 +368,12 @@ struct CallCandidate<'a> {
 }
 
 /// The container of `pod` that is next on this resource; several when nothing distinguishes them. `listed` is what PodResources says
-/// of the pod; without it only the ledger shows how far the kubelet is.
+/// of the pod, and whether its admission is over; without it only the ledger shows how far the kubelet is.
 ///
 /// The kubelet goes through init containers and sidecars in spec order, then app containers, and makes all calls of a
 /// container before it comes to the next. So a listed container with devices proves that everything before it is done, and
-/// behind the first container that lacks this resource no container is asked for yet. Plain init containers are never listed.
+/// behind the first container that lacks this resource no container is asked for yet, while the pod is under admission: later each app
+/// container is started, and asked for, by itself. Plain init containers are never listed.
 /// What remains is the unserved before the served, then the kubelet's order.
 ///
 /// A kubelet that has lost its checkpoint admits its pods once more and asks for what does not run, ended init containers
@@ -358,10 +381,12 @@ struct CallCandidate<'a> {
 /// do not; and among several that the API shows running, one has ended and its status is still on its way.
 fn candidates<'a>(
     pod: &'a HandoffPod,
-    listed: Option<&ListedPod>,
+    listed: Option<(&ListedPod, bool)>,
     call: &AllocateCall<'_>,
     ledger: &Ledger,
 ) -> Vec<CallCandidate<'a>> {
+    let in_order = listed.is_some_and(|(_, is_over)| !is_over);
+    let listed = listed.map(|(listed, _)| listed);
     let reached = listed.map_or(0, |listed| {
         pod.containers.iter().rposition(|container| listed.has_devices(&container.name)).unwrap_or(0)
     });
@@ -381,7 +406,7 @@ fn candidates<'a>(
             let asked = ledger.asked(&pod.pod.uid, &container.name, call.resource);
             candidates.push(CallCandidate { pod, container, asked, admitted });
         }
-        if listed.is_some() && is_listed_kind && !container.running {
+        if in_order && is_listed_kind && !container.running {
             break;
         }
     }

@@ -1,5 +1,7 @@
 //! Who is calling: every rule of identification, one moment on a node each.
 
+use std::collections::BTreeSet;
+
 use super::test_node::{TestNode, refused, served};
 use super::testing::{container, gpu_pod, grant, lock_of, pod, with_assignment};
 use super::*;
@@ -569,6 +571,44 @@ fn a_pod_admitted_without_the_plugin_is_served_at_its_second_container() {
     let p = running(pair("p", ["GPU-0", "GPU-1"], [1, 1]), &[true, false]);
     let mut node = TestNode::new(&[&p]).lock(&p).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
     assert_eq!(served(&node.gpu(&["GPU-5"])), ("p".into(), "b".into(), vec!["GPU-1".into()]));
+}
+
+#[test]
+fn a_container_that_an_old_status_hides_is_not_taken_for_an_unlisted_lock_holder() {
+    // Both wait by its status; the first has started since.
+    let p = running(pair("p", ["GPU-0", "GPU-1"], [2, 1]), &[false, false]);
+    let holder = one("holder", "GPU-2");
+    let rows: &[(&str, &str, &str, &[&str])] = &[("p", "a", GPU, &[]), ("p", "b", GPU, &[])];
+    let mut node = TestNode::new(&[&p, &holder]).lock(&holder).listed(rows);
+    grant(&mut node.ledger, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+    node.may_repeat.insert(p.pod.uid.clone());
+    let outcome = node.gpu(&["GPU-5"]);
+    assert_eq!((refused(&outcome).rule, refused(&outcome).pods.len()), (AllocateRule::Ambiguous, 2));
+    node.lock = LockRead::Free;
+    assert_eq!(repeated(&node.gpu(&["GPU-5"])), "b");
+}
+
+#[test]
+fn once_its_admission_is_over_each_container_of_a_pod_may_be_asked_for() {
+    let p = pair("p", ["GPU-0", "GPU-1"], [2, 1]);
+    let p = HandoffPod { phase: Phase::Pending, ..p };
+    let runs = running(one("runs", "GPU-2"), &[true]);
+    let rows: &[(&str, &str, &str, &[&str])] =
+        &[("p", "a", GPU, &[]), ("p", "b", GPU, &[]), ("runs", "main", GPU, &[])];
+    let mut node = TestNode::new(&[&p, &runs]).lock(&p).listed(rows);
+    grant(&mut node.ledger, &runs, &[("main", &["GPU-2"])]);
+    node.may_repeat.insert(runs.pod.uid.clone());
+    let mut rebuilt = node.ledger.clone();
+    assert_eq!(repeated(&node.gpu(&["GPU-5"])), "main", "the first container of the other has to come first");
+    node.passed.insert(p.pod.uid.clone());
+    assert_eq!(served(&node.gpu(&["GPU-5"])), ("p".into(), "b".into(), vec!["GPU-1".into()]));
+    // By a rebuilt ledger it may be over.
+    grant(&mut rebuilt, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+    for container in ["a", "b"] {
+        rebuilt.doubt(&EntryKey::new(&p.pod.uid, container, GPU));
+    }
+    (node.ledger, node.passed) = (rebuilt, BTreeSet::new());
+    assert_eq!(refused(&node.gpu(&["GPU-5"])).rule, AllocateRule::Ambiguous);
 }
 
 #[test]

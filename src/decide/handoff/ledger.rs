@@ -1,19 +1,21 @@
 //! What this node has handed out: the memory that makes a grant happen once.
 //!
 //! An entry is written *before* its answer leaves ([`GrantState::Intent`]) and is settled when PodResources lists its ids
-//! ([`GrantState::Committed`]). Both hold their devices; an intent whose answer may never have arrived holds them too, until its
-//! pod has ended.
+//! ([`GrantState::Committed`]). Both hold their devices; an intent whose answer may never have arrived holds them too. An entry whose
+//! pod has left ([`GrantState::Leaving`]) holds them until its processes have gone: [`super::leaving`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::inventory::NodeInventory;
 use super::listing::{EntryKey, PodResources};
-use super::pods::NodePods;
+use super::pods::{LastSeen, NodePods};
 use crate::lock::HolderProgress;
 use crate::pod::{ContainerKind, HandoffPod};
-use baton_contract::{DeviceEntry, DeviceId, DeviceType, PodRef, PodUid, Shared};
+use baton_contract::{DeviceEntry, DeviceId, DeviceType, LeavingPod, PodRef, PodUid, Shared};
 
 /// How sure it is that the kubelet knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +24,20 @@ pub enum GrantState {
     Intent,
     /// PodResources lists the ids, or a later call of the same pod proves that the kubelet went on.
     Committed,
+    /// The pod has left the API server, or ended there. Its processes may run on.
+    Leaving(Leaving),
+}
+
+/// An entry whose pod has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leaving {
+    /// Since when, for people.
+    pub at: Timestamp,
+    /// The same on the monotonic clock of this process; its start, where the ledger was read from its file.
+    #[serde(skip)]
+    pub since: Duration,
+    /// By the pod's last object.
+    pub last: LastSeen,
 }
 
 /// When a container runs; decides which containers can hold a device at the same time.
@@ -84,6 +100,14 @@ pub struct LedgerEntry {
     pub seq: u64,
     /// `false` when the kubelet chose and no scheduler did (`--unassigned-pods=serve`).
     pub assigned: bool,
+    /// The pod's `terminationGracePeriodSeconds`.
+    #[serde(default = "default_grace")]
+    pub grace_seconds: u32,
+}
+
+/// As the API server sets it.
+const fn default_grace() -> u32 {
+    30
 }
 
 impl LedgerEntry {
@@ -98,12 +122,40 @@ impl LedgerEntry {
         state: GrantState,
     ) -> Self {
         let (pod, container, resource) = (pod.clone(), container.into(), resource.into());
-        Self { pod, container, resource, slot, ids, served, answer: None, state, asked: 1, seq: 0, assigned: true }
+        let grace_seconds = default_grace();
+        Self {
+            pod,
+            container,
+            resource,
+            slot,
+            ids,
+            served,
+            answer: None,
+            state,
+            asked: 1,
+            seq: 0,
+            assigned: true,
+            grace_seconds,
+        }
     }
 
     /// Its key.
     pub fn key(&self) -> EntryKey {
         EntryKey::new(&self.pod.uid, &self.container, &self.resource)
+    }
+
+    /// Since when its pod has left; `None` while it has not.
+    pub const fn leaving(&self) -> Option<&Leaving> {
+        match &self.state {
+            GrantState::Leaving(leaving) => Some(leaving),
+            GrantState::Intent | GrantState::Committed => None,
+        }
+    }
+
+    /// The pod, if it has left.
+    pub fn left(&self) -> Option<LeavingPod> {
+        let (key, since) = (&self.pod.key, self.leaving()?.at);
+        Some(LeavingPod { namespace: key.namespace.clone(), name: key.name.clone(), since })
     }
 
     /// The kubelet is known to have asked.
@@ -260,11 +312,31 @@ impl Ledger {
         changed
     }
 
-    /// Drops the entries that hold nothing any more; returns them.
-    pub fn expire(&mut self, pods: &NodePods, resources: &PodResources) -> Vec<Shared<LedgerEntry>> {
-        let dead: Vec<EntryKey> =
-            self.iter().filter(|entry| !self.is_live(entry, pods, resources)).map(LedgerEntry::key).collect();
-        dead.iter().filter_map(|key| self.entries.remove(key)).collect()
+    /// Marks the entries whose pods have left, as of `now` by both clocks, and those whose pods are back. `true` when any changed.
+    pub fn follow(&mut self, pods: &NodePods, resources: &PodResources, now: (Duration, Timestamp)) -> bool {
+        let has_moved = |entry: &&LedgerEntry| self.is_live(entry, pods, resources) != entry.leaving().is_none();
+        let moved: Vec<EntryKey> = self.iter().filter(has_moved).map(LedgerEntry::key).collect();
+        for key in &moved {
+            let Some(entry) = self.entries.get_mut(key) else { continue };
+            let last = pods.last_seen(&entry.pod.uid);
+            let left = GrantState::Leaving(Leaving { at: now.1, since: now.0, last });
+            entry.state = if entry.leaving().is_some() { GrantState::Committed } else { left };
+        }
+        !moved.is_empty()
+    }
+
+    /// Processes of a pod that has left were found. `true` where it was not known that it had begun to run.
+    pub fn runs(&mut self, uid: &PodUid) -> bool {
+        let mut news = false;
+        for entry in self.entries.values_mut().filter(|entry| entry.pod.uid == *uid) {
+            if let GrantState::Leaving(leaving) = entry.state
+                && leaving.last == LastSeen::Waiting
+            {
+                entry.state = GrantState::Leaving(Leaving { last: LastSeen::Running, ..leaving });
+                news = true;
+            }
+        }
+        news
     }
 
     /// Entries that hold their devices.
@@ -276,19 +348,16 @@ impl Ledger {
         self.iter().filter(|entry| self.is_live(entry, pods, resources))
     }
 
-    /// In the API with this uid and not ended, or still listed by PodResources. `pods` must be synced with the API server:
-    /// absence counts.
+    /// In the API with this uid and not ended, or still listed by PodResources: its kubelet wants it. `pods` must be synced with the API
+    /// server: absence counts.
     ///
     /// An ended pod that is still listed holds its devices only while the API shows a container of it running: kubelets
-    /// before 1.34 list ended pods for as long as they exist. While PodResources is throttled, absence proves nothing.
+    /// before 1.34 list ended pods for as long as they exist.
     pub fn is_live(&self, entry: &LedgerEntry, pods: &NodePods, resources: &PodResources) -> bool {
         match pods.by_uid(&entry.pod.uid) {
             Some(pod) if !pod.phase.is_terminal() => true,
             Some(pod) => pod.containers.iter().any(|c| c.running) && self.is_listed(entry, pods, resources),
-            None => match resources {
-                PodResources::Throttled => true,
-                _ => self.is_listed(entry, pods, resources),
-            },
+            None => self.is_listed(entry, pods, resources),
         }
     }
 
@@ -412,7 +481,7 @@ mod tests {
             ledger.is_live(entry, &pods(&[&running]), &listed) && !ledger.is_live(entry, &pods(&[&running]), &unlisted)
         );
         assert!(!ledger.is_live(entry, &pods(&[]), &unlisted));
-        assert!(ledger.is_live(entry, &pods(&[]), &PodResources::Throttled), "absence proves nothing");
+        assert!(!ledger.is_live(entry, &pods(&[]), &PodResources::Throttled), "its processes decide");
     }
 
     #[test]

@@ -46,10 +46,12 @@ impl EntryKey {
 }
 
 /// An answer in the kubelet's checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoredAnswer {
     /// Devices that it names. Empty where it names none, or not by their ids.
     pub devices: BTreeSet<DeviceId>,
+    /// The ids that the kubelet asked for.
+    pub ids: BTreeSet<Box<str>>,
     /// As it was given.
     pub encoded: Vec<u8>,
 }

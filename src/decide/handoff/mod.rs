@@ -9,6 +9,9 @@ pub mod identify;
 #[cfg(test)]
 mod identify_tests;
 pub mod inventory;
+pub mod leaving;
+#[cfg(test)]
+mod leaving_tests;
 pub mod ledger;
 pub mod listing;
 pub mod plan;
@@ -34,8 +37,9 @@ pub use assignment::{AssignmentError, PodAssignment};
 pub use context::{AllocateCall, AllocateContext, LIST_SETTLES, LiveReads};
 pub use identify::IdentifiedBy;
 pub use inventory::{InventoryDevice, NodeInventory};
-pub use ledger::{ContainerSlot, GrantState, Ledger, LedgerEntry};
+pub use leaving::{CgroupLook, Hold, Processes};
+pub use ledger::{ContainerSlot, GrantState, Leaving, Ledger, LedgerEntry};
 pub use listing::{EntryKey, ListedContainers, ListedPod, PodListing, PodResources, StoredAnswer};
-pub use pods::NodePods;
+pub use pods::{LastSeen, NodePods};
 pub use policy::{AllocatePolicy, IdMismatch, UnassignedPods};
 pub use refusal::{AllocateRefusal, AllocateRule, PodNotice, RefusalCode};

@@ -2,10 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::listing::{ListedContainers, ListedResources};
 use super::refusal::PodNotice;
 use crate::pod::{AssignmentText, HandoffPod};
 use baton_contract::{EventReason, PodKey, PodUid};
+
+/// What the last object of a pod says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LastSeen {
+    /// Its kubelet has written that it has ended.
+    Ended,
+    /// A container runs.
+    Running,
+    /// No container runs, and one may be about to; or nothing is known of it.
+    Waiting,
+}
 
 /// Pods of one node, by uid. Two pods of one name can be here while one replaces the other.
 #[derive(Debug, Clone, Default)]
@@ -14,8 +27,15 @@ pub struct NodePods {
     edited: BTreeMap<PodUid, AssignmentText>,
     /// The devices that the pods' own statuses name, where the kubelet writes them there.
     reported: BTreeMap<PodUid, ListedContainers>,
-    /// Uids that the watch has shown deleted. A uid never comes back.
-    deleted: BTreeSet<PodUid>,
+    /// Pods that are not here any more, until they are forgotten. A uid never comes back.
+    gone: BTreeMap<PodUid, GonePod>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct GonePod {
+    last: LastSeen,
+    /// The watch has shown the deletion: the server's own word for this uid, unlike its absence from a list, which may be an old one.
+    is_deleted: bool,
 }
 
 impl NodePods {
@@ -63,23 +83,38 @@ impl NodePods {
         found.and_then(|pod| self.apply(pod))
     }
 
-    /// The watch says that this pod is deleted: the server's own word for this uid, unlike its absence from a list, which may
-    /// be an old one.
+    /// The watch says that this pod is deleted.
     pub fn remove(&mut self, uid: &PodUid) {
+        self.gone.insert(uid.clone(), GonePod { last: self.last_seen(uid), is_deleted: true });
         self.pods.remove(uid);
         self.edited.remove(uid);
         self.reported.remove(uid);
-        self.deleted.insert(uid.clone());
     }
 
     /// The watch has shown that this pod is deleted.
     pub fn is_deleted(&self, uid: &PodUid) -> bool {
-        self.deleted.contains(uid)
+        self.gone.get(uid).is_some_and(|gone| gone.is_deleted)
     }
 
-    /// Forgets the deleted pods that `asked_for` does not accept.
-    pub fn forget_deleted(&mut self, asked_for: impl Fn(&PodUid) -> bool) {
-        self.deleted.retain(asked_for);
+    /// The API server does not have this pod any more, or has it as ended.
+    pub fn has_left(&self, uid: &PodUid) -> bool {
+        self.by_uid(uid).is_none_or(|pod| pod.phase.is_terminal())
+    }
+
+    /// What the last object of this pod says of its containers.
+    pub fn last_seen(&self, uid: &PodUid) -> LastSeen {
+        match self.pods.get(uid) {
+            Some(pod) if pod.any_runs() => LastSeen::Running,
+            // Another client may write a phase while the first container is being started.
+            Some(pod) if pod.has_ended() && pod.has_started() => LastSeen::Ended,
+            Some(_) => LastSeen::Waiting,
+            None => self.gone.get(uid).map_or(LastSeen::Waiting, |gone| gone.last),
+        }
+    }
+
+    /// Forgets the pods that are gone and that `asked_for` does not accept.
+    pub fn forget_gone(&mut self, asked_for: impl Fn(&PodUid) -> bool) {
+        self.gone.retain(|uid, _| asked_for(uid));
     }
 
     /// A relist: pods that are not in it are gone.
@@ -90,7 +125,10 @@ impl NodePods {
     }
 
     fn retain(&mut self, keep: impl Fn(&HandoffPod) -> bool) {
-        self.pods.retain(|_, pod| keep(pod));
+        for uid in self.pods.values().filter(|pod| !keep(pod)).map(|pod| pod.pod.uid.clone()).collect::<Vec<_>>() {
+            self.gone.insert(uid.clone(), GonePod { last: self.last_seen(&uid), is_deleted: false });
+            self.pods.remove(&uid);
+        }
         let pods = &self.pods;
         self.edited.retain(|uid, _| pods.contains_key(uid));
         self.reported.retain(|uid, _| pods.contains_key(uid));
@@ -166,9 +204,9 @@ mod tests {
         assert!(pods.by_uid(&uid).is_none() && !pods.is_deleted(&uid), "a list may be an old one");
         pods.apply(pod);
         pods.remove(&uid);
-        pods.forget_deleted(|asked| *asked == uid);
+        pods.forget_gone(|asked| *asked == uid);
         assert!(pods.is_deleted(&uid));
-        pods.forget_deleted(|_| false);
+        pods.forget_gone(|_| false);
         assert!(!pods.is_deleted(&uid));
     }
 

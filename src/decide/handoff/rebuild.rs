@@ -104,7 +104,8 @@ fn pod_entries(
     inventory: &NodeInventory,
 ) -> bool {
     // What is listed may still be the predecessor's of the same name.
-    if ledger.iter().any(|entry| entry.pod.key == pod.pod.key && entry.pod.uid != pod.pod.uid) {
+    let may_be_of = |entry: &LedgerEntry| entry.pod.key == pod.pod.key && entry.leaving().is_none();
+    if ledger.iter().any(|entry| may_be_of(entry) && entry.pod.uid != pod.pod.uid) {
         return false;
     }
     let mut added = false;
@@ -202,7 +203,8 @@ fn add(
     let ids = ids.into_iter().collect();
     let entry = LedgerEntry::new(&pod.pod, &call.container.name, call.resource, slot, ids, served, state);
     let answer = answer.map(|answer| answer.encoded.clone());
-    ledger.record(LedgerEntry { assigned: assignment.is_some(), answer, ..entry });
+    let grace_seconds = pod.grace_seconds;
+    ledger.record(LedgerEntry { assigned: assignment.is_some(), answer, grace_seconds, ..entry });
     true
 }
 
@@ -242,7 +244,7 @@ fn planned(
 }
 
 /// Devices that a container has by its stored answer, else by the kubelet's ids: counted as whole, which errs on the safe side.
-fn whole_devices(
+pub(super) fn whole_devices(
     answered: &BTreeSet<DeviceId>,
     ids: &BTreeSet<Box<str>>,
     resource: &str,
@@ -261,12 +263,13 @@ fn whole_devices(
 }
 
 /// A pod that the API server did not have when it was served or found is there now, as the mirror of a static pod comes after
-/// its admission: what it holds is filed under its own uid. `true` when anything changed.
+/// its admission: what it holds is filed under its own uid once it has started. Before that it may be a successor of the name, on whose
+/// predecessor's deletion the kubelet is late. `true` when anything changed.
 pub fn adopt(ledger: &mut Ledger, node: &str, pods: &NodePods) -> bool {
     let of_pod = |entry: &LedgerEntry| {
-        let is_unknown = entry.pod.uid == unknown_uid(&entry.pod.key);
-        let mut live = pods.of_key(&entry.pod.key).filter(|pod| pod.node.as_deref() == Some(node) && pod.is_live());
-        let pod = live.next().filter(|_| is_unknown)?;
+        let is_unknown = entry.pod.uid == unknown_uid(&entry.pod.key) && entry.leaving().is_none();
+        let is_mirror = |pod: &&HandoffPod| pod.node.as_deref() == Some(node) && pod.is_live() && pod.has_started();
+        let pod = pods.of_key(&entry.pod.key).find(is_mirror).filter(|_| is_unknown)?;
         let (slot, uid) = (ContainerSlot::of(pod, &entry.container), pod.pod.uid.clone());
         let free = ledger.get(&EntryKey::new(&uid, &entry.container, &entry.resource)).is_none();
         free.then(|| (entry.key(), LedgerEntry { slot, pod: pod.pod.clone(), ..entry.clone() }))
@@ -319,6 +322,9 @@ mod tests {
     use crate::pod::Phase;
     use baton_contract::Quantity;
     use baton_contract::hint::{AllocateStrategy, Counting};
+
+    use super::super::listing::PodResources;
+    use std::time::Duration;
 
     const GPU: &str = key::NVIDIA_GPU;
 
@@ -462,10 +468,19 @@ mod tests {
     fn what_a_static_pod_holds_is_its_mirrors_once_that_is_there() {
         let listing = listing(&[("x", "main", GPU, &["GPU-3"])]);
         let mut ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4), None);
-        let mirror = gpu_pod("x", 1);
+        let mut mirror = gpu_pod("x", 1);
         assert!(!adopt(&mut ledger, NODE, &NodePods::default()));
+        assert!(
+            !adopt(&mut ledger, NODE, &pods(&[&mirror])),
+            "it may be a successor that the kubelet has yet to admit"
+        );
+        mirror.phase = Phase::Running;
         let elsewhere = HandoffPod { node: Some("node-b".into()), ..mirror.clone() };
         assert!(!adopt(&mut ledger, NODE, &pods(&[&elsewhere])));
+        let mut unlisted = ledger.clone();
+        let nothing = PodResources::Listed(PodListing::default());
+        unlisted.follow(&NodePods::default(), &nothing, (Duration::ZERO, jiff::Timestamp::UNIX_EPOCH));
+        assert!(!adopt(&mut unlisted, NODE, &pods(&[&mirror])), "what was listed has left");
         assert!(adopt(&mut ledger, NODE, &pods(&[&mirror])));
         let entry = ledger.of_pod(&mirror.pod.uid).next().unwrap();
         assert_eq!(entry.slot, ContainerSlot::of(&mirror, "main"));
@@ -549,7 +564,7 @@ mod tests {
 
     fn stored(devices: &[&str]) -> StoredAnswer {
         let ids = devices.iter().map(|id| DeviceId::parse(id).unwrap());
-        StoredAnswer { devices: ids.collect(), encoded: devices.join(",").into_bytes() }
+        StoredAnswer { devices: ids.collect(), encoded: devices.join(",").into_bytes(), ..StoredAnswer::default() }
     }
 
     #[test]

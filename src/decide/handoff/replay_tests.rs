@@ -127,6 +127,7 @@ fn every_recorded_call_names_its_pod_and_container() {
             asked: 1,
             seq: 0,
             assigned: true,
+            grace_seconds: 30,
         });
         if line["answer"] == "ok" && !slot.init {
             is_confirmed_by_the_next_view(&lines[nth + 1..], &name, &ids);

@@ -190,6 +190,7 @@ pub fn grant(ledger: &mut super::ledger::Ledger, pod: &HandoffPod, rows: &[(&str
                 asked: 1,
                 seq: 0,
                 assigned: true,
+                grace_seconds: 30,
             });
         }
     }

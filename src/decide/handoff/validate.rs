@@ -319,11 +319,12 @@ fn are_usable(context: &AllocateContext<'_>, entries: &[DeviceEntry], kind: &Dev
     Ok(())
 }
 
-/// A pod that the watch does not show holds its devices until the watch or a live read confirms that it is deleted.
+/// A pod that the watch does not show holds its devices until the watch or a live read confirms that it is deleted. One that has left
+/// refuses no call, although its processes may use them: a failed admission cannot be repaired, so that the container's start waits.
 fn occupies(context: &AllocateContext<'_>, held: &LedgerEntry) -> bool {
     let uid = &held.pod.uid;
     let confirmed = context.pods.is_deleted(uid) || context.live_reads.pods.contains(&held.pod.key);
-    let unconfirmed = context.pods.by_uid(uid).is_none() && !confirmed;
+    let unconfirmed = context.pods.by_uid(uid).is_none() && held.leaving().is_none() && !confirmed;
     unconfirmed || context.ledger.is_live(held, context.pods, context.resources)
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::assignment::PodAssignment;
 use super::inventory::NodeInventory;
 use super::ledger::{ContainerSlot, Ledger, LedgerEntry};
-use super::listing::{EntryKey, PodListing};
+use super::listing::PodListing;
 use super::pods::NodePods;
 use super::rebuild::is_share;
 use super::refusal::PodNotice;
@@ -90,7 +90,8 @@ fn print(ids: &BTreeSet<DeviceId>) -> String {
     ids.iter().map(DeviceId::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// Pods past their admission for which no call came.
+/// Pods past their admission for which no call came. A pod with an entry has been served, whatever the kubelet lists: it drops a pod
+/// whose phase another client writes, and lists it again without its ids.
 fn without_devices<'a>(
     node: &'a str,
     pods: &'a NodePods,
@@ -99,13 +100,12 @@ fn without_devices<'a>(
     inventory: &'a NodeInventory,
 ) -> impl Iterator<Item = PodNotice> + 'a {
     let here = pods.iter().filter(move |pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal());
-    here.filter(|pod| pod.phase == Phase::Running || pod.containers.iter().any(|container| container.running))
+    here.filter(|pod| pod.phase == Phase::Running || pod.any_runs())
+        .filter(|pod| !ledger.holds(&pod.pod.uid))
         .filter_map(move |pod| {
             let call = pod.expected_calls(|name| inventory.registers(name)).find(|call| {
                 let listed = listing.ids(&pod.pod.key, &call.container.name, call.resource).next().is_some();
-                !ContainerSlot::of(pod, &call.container.name).init
-                    && !listed
-                    && ledger.get(&EntryKey::new(&pod.pod.uid, &call.container.name, call.resource)).is_none()
+                !ContainerSlot::of(pod, &call.container.name).init && !listed
             })?;
             let note = format!(
                 "the kubelet started the pod without asking for {} of container {}: no device plugin served that name \
@@ -181,6 +181,7 @@ fn rebuilt_for(resource: &str, chosen: &BTreeSet<DeviceId>, ledger: &Ledger, liv
 #[cfg(test)]
 mod tests {
     use super::super::ledger::GrantState;
+    use super::super::listing::EntryKey;
     use super::super::testing::{
         NODE, container, gpu_pod, grant, granted, inventory, listing, pod, pods, share_of, whole, with_assignment,
     };

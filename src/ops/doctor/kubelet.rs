@@ -1,4 +1,4 @@
-//! The kubelet: its directory, its registration socket, other plugins in the directory, and pod-resources.
+//! The kubelet: its directory, its registration socket, other plugins in the directory, pod-resources, and the cgroups of pods.
 
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
@@ -12,6 +12,7 @@ use crate::say::amount;
 use baton_agent::AgentOptions;
 use baton_agent::handoff::PodResourcesClient;
 use baton_agent::kubelet::directory::KUBELET_SOCKET;
+use baton_agent::node_handoff::cgroups;
 use baton_decide::handoff::PodResources;
 use baton_decide::lock::LockMode;
 use baton_runtime::clock;
@@ -27,7 +28,23 @@ pub async fn look(options: &AgentOptions) -> Vec<Finding> {
         findings.push(others(directory));
     }
     findings.push(pod_resources(options).await);
+    findings.push(pod_cgroups(options));
     findings
+}
+
+/// Whether it is seen when processes of a pod have ended.
+fn pod_cgroups(options: &AgentOptions) -> Finding {
+    match cgroups(options).seen_at() {
+        Ok(own) => {
+            let untried =
+                if own.join("cgroup.events").exists() { " (version 2: not tried with a kubelet yet)" } else { "" };
+            Finding::ok("pod-cgroups", format!("the cgroups of pods are seen: {}{untried}", own.display()))
+        }
+        Err(why) => {
+            let advice = "run this in the daemon's container, and mount the host's /sys/fs/cgroup there at /run/cgroup, as the manifests do; without it a pod that is deleted by force keeps its devices for a minute beyond its grace period";
+            Finding::warn("pod-cgroups", why, advice)
+        }
+    }
 }
 
 fn place(directory: &Path) -> Finding {

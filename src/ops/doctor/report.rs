@@ -7,9 +7,9 @@ use serde_json::json;
 
 /// Every check, in the order of the report. `docs/doctor.md` explains each.
 #[rustfmt::skip]
-pub const CHECKS: [&str; 24] = [
+pub const CHECKS: [&str; 25] = [
     "nvml", "gpu", "device-nodes", "driver-files", "rdma", "kubelet-dir", "kubelet-socket",
-    "other-plugin", "pod-resources", "cdi-root", "cdi-spec", "share-isolation", "state-dir", "ledger", "agent",
+    "other-plugin", "pod-resources", "pod-cgroups", "cdi-root", "cdi-spec", "share-isolation", "state-dir", "ledger", "agent",
     "api-server", "permission", "admission", "node", "runtime", "device-object", "resource",
     "node-lock", "other-gpu-driver",
 ];

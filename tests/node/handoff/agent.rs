@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use baton::agent::cgroups::Cgroups;
 use baton::agent::handoff::{
     HandoffContext, HandoffMetrics, HandoffService, HandoffSettings, KubeHandoffApi, NodeView, PodResourcesClient,
     StateDir, housekeeping, unlocker,
@@ -104,6 +105,7 @@ impl Agent {
             inventory: inventory.clone(),
             answerer: Arc::new(Names),
             pod_resources: Arc::new(PodResourcesClient::new(&kubelet.join("pod-resources/kubelet.sock"))),
+            cgroups: Arc::new(Cgroups::new(vec![root.join("machine/sys/fs/cgroup")], &root.join("machine/proc"))),
             metrics: HandoffMetrics::new(&mut MetricSet::new("baton")),
             outcomes: tokio::sync::mpsc::channel(1).0,
         };
@@ -125,7 +127,6 @@ impl Agent {
             backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(1)),
             budget: Duration::from_secs(2),
             grace: Duration::from_millis(200),
-            pre_start: Arc::new(move |_: &str| barrier),
             calls: service.clone(),
             on_lost: Arc::new(move |_, _| restarted.kubelet_restarted()),
         });

@@ -5,6 +5,7 @@ mod choice;
 mod failures;
 mod handoff_node;
 mod koordinator;
+mod leaving;
 mod pods;
 mod refusals;
 mod served;

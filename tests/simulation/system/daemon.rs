@@ -11,18 +11,21 @@ use baton::decide::handoff::rebuild::{adopt, learn, rebuild};
 use baton::decide::handoff::verify::{ADMITTED_WITHOUT_DEVICES, verify};
 use baton::decide::handoff::{
     AllocateCall, AllocateContext, AllocateOutcome, AllocateRule, EntryKey, LIST_SETTLES, Ledger, LiveReads, NodePods,
-    PodResources, decide, passed_by,
+    PodResources, Processes, decide, passed_by,
 };
 use baton::decide::lock::{HolderProgress, LiveHolder, ReleaseIntent, ReleaseReason, judge_release};
 use baton::decide::pod::HandoffPod;
 use baton::decide::scheduler::LockResult;
 
+use super::housekeeping::left_at;
 use super::leader::{AGAIN, TRIES};
 use super::machine::{Answer, Machine, encoded, since_boot};
 use super::store::{Change, Swap};
 use super::{Fault, Happening, Mutant, Reader, START, System};
 use crate::harness::wall;
 
+/// A call that is not looked at in time.
+pub const NO_PERMIT: &str = "DeadlineExceeded";
 /// Decisions that may ask for live reads one after another.
 const ROUNDS: usize = 6;
 /// As `handoff::unlocker` has it.
@@ -36,26 +39,30 @@ const GATHER: Duration = Duration::from_millis(200);
 
 /// What a node daemon keeps in memory.
 pub struct Daemon {
-    pods: NodePods,
+    pub pods: NodePods,
     lock: LockRead,
     cursor: usize,
-    is_synced: bool,
+    pub is_synced: bool,
     listed: Duration,
     /// When the call of an unknown pod failed last.
     failed: Duration,
     /// `None` until it is known what was handed out.
     pub ledger: Option<Ledger>,
-    passed: BTreeSet<PodUid>,
-    may_repeat: BTreeSet<PodUid>,
-    unusable: BTreeSet<PodUid>,
-    unserved: BTreeSet<PodUid>,
+    /// Where the processes of pods are.
+    pub processes: Processes,
+    /// For the judges: pods whose processes have ended before this, and since when their cgroups can be seen.
+    pub overdue: BTreeMap<PodUid, (Duration, Duration)>,
+    pub passed: BTreeSet<PodUid>,
+    pub may_repeat: BTreeSet<PodUid>,
+    pub unusable: BTreeSet<PodUid>,
+    pub unserved: BTreeSet<PodUid>,
     last: Option<(String, BTreeSet<String>, EntryKey, PodResources, Duration)>,
     /// The lock of a served holder that stands, once the lock was looked at.
-    unreleased: Option<Option<Box<str>>>,
+    pub unreleased: Option<Option<Box<str>>>,
     asked: Option<(Box<str>, Duration, Option<HandoffPod>)>,
     strange: Option<(Box<str>, Duration)>,
     releasing: bool,
-    said: Option<AgentStatus>,
+    pub said: Option<AgentStatus>,
     /// What is due, and when.
     due: BTreeMap<Task, Duration>,
 }
@@ -65,8 +72,8 @@ pub struct Daemon {
 pub enum Task {
     /// Looks at the lock.
     Unlock,
-    /// Drops what has ended.
-    Expire,
+    /// Looks at pods that have left.
+    Follow,
     /// Compares with the kubelet, and renews its Lease.
     Beat,
     /// Says what is new.
@@ -90,6 +97,8 @@ impl Daemon {
             listed: Duration::ZERO,
             failed: Duration::ZERO,
             ledger: None,
+            processes: Processes::default(),
+            overdue: BTreeMap::new(),
             passed: BTreeSet::new(),
             may_repeat: BTreeSet::new(),
             unusable: BTreeSet::new(),
@@ -136,7 +145,7 @@ impl System {
     }
 
     /// What is due sooner sees all that this one would.
-    fn later(&mut self, node: usize, pause: Duration, task: Task) {
+    pub fn later(&mut self, node: usize, pause: Duration, task: Task) {
         let (life, at) = (self.machines[node].daemon_life, self.now + pause);
         let Some(daemon) = &mut self.machines[node].daemon else { return };
         if daemon.due.get(&task).is_none_or(|due| at < *due) {
@@ -200,29 +209,40 @@ impl System {
         }
         self.open_ledger(node);
         self.later(node, Duration::from_millis(1), Task::Unlock);
-        self.later(node, GATHER, Task::Expire);
+        self.later(node, GATHER, Task::Follow);
         self.later(node, Duration::from_millis(50), Task::Publish);
     }
 
     /// The ledger of this boot from its file, else rebuilt once the kubelet lists its pods.
     fn open_ledger(&mut self, node: usize) {
-        let machine = &self.machines[node];
+        let now = self.now;
+        let is_skipped = self.is(Mutant::RebuildSkipped);
+        let machine = &mut self.machines[node];
         let Some(daemon) = machine.daemon.as_ref().filter(|daemon| daemon.ledger.is_none() && daemon.is_synced) else {
             return;
         };
         let boot = machine.boot.to_string();
         let ledger = match ledger_file::parse(&machine.disk, &boot) {
-            Ok(ledger) => ledger,
-            Err(_) if self.is(Mutant::RebuildSkipped) => Ledger::default(),
+            Ok(mut ledger) => {
+                left_at(&mut ledger, now);
+                ledger
+            }
+            Err(_) if is_skipped => Ledger::default(),
             Err(why) => {
                 let Some(mut listing) = machine.kubelet.listing() else { return };
                 listing.answers = machine.kubelet.stored_answers();
                 let cut = self.faults.is_cut(Reader::Daemon(node), self.now);
                 let lock = Some(self.store.lock(&machine.name)).filter(|_| !cut);
-                let rebuilt = rebuild(&machine.name, &daemon.pods, &listing, &machine.inventory, lock.as_ref());
-                let lost =
-                    machine.kubelet.runtime.keys().filter(|uid| listing.answers.keys().all(|key| key.uid != **uid));
-                self.judges.in_any_order.extend(lost.cloned());
+                let pods = daemon.pods.clone();
+                let mut rebuilt = rebuild(&machine.name, &pods, &listing, &machine.inventory, lock.as_ref());
+                self.add_left(node, &mut rebuilt, &pods, &listing.answers);
+                let runtime = &self.machines[node].kubelet.runtime;
+                let lost = runtime.keys().filter(|uid| listing.answers.keys().all(|key| key.uid != **uid));
+                let lost: Vec<PodUid> = lost.cloned().collect();
+                // Of a pod that has left, and of which the kubelet's checkpoint has nothing, nobody knows.
+                let has_left = |uid: &&PodUid| pods.by_uid(uid).is_none_or(|pod| pod.phase.is_terminal());
+                self.judges.unknown.extend(lost.iter().filter(has_left).cloned());
+                self.judges.in_any_order.extend(lost);
                 self.note(|| format!("n{node}: {why}: the ledger is rebuilt with {} entries", rebuilt.len()));
                 if !rebuilt.is_empty() {
                     self.history.sometimes("a ledger with entries is rebuilt");
@@ -237,7 +257,7 @@ impl System {
         daemon.ledger = Some(ledger);
     }
 
-    fn save(&mut self, node: usize, ledger: &Ledger) -> bool {
+    pub fn save(&mut self, node: usize, ledger: &Ledger) -> bool {
         if self.strikes(Fault::DiskFull) {
             return false;
         }
@@ -256,15 +276,20 @@ impl System {
         }
     }
 
-    /// What the kubelet lists, with which the ledger is brought up to date.
-    fn list(&mut self, node: usize) -> PodResources {
+    /// What the kubelet lists.
+    pub fn listed(&mut self, node: usize) -> PodResources {
         let throttled = self.strikes(Fault::Throttled) || self.faults.lists_nothing(node, self.now);
-        let machine = &mut self.machines[node];
-        let resources = match machine.kubelet.listing() {
+        match self.machines[node].kubelet.listing() {
             Some(_) if throttled => PodResources::Throttled,
             Some(listing) => PodResources::Listed(listing),
             None => PodResources::Unavailable,
-        };
+        }
+    }
+
+    /// The same, and the ledger is brought up to date with it.
+    pub fn list(&mut self, node: usize) -> PodResources {
+        let resources = self.listed(node);
+        let machine = &mut self.machines[node];
         if let Some(Daemon { ledger: Some(ledger), pods, .. }) = &mut machine.daemon {
             ledger.settle(&resources);
             if let Some(listing) = resources.listing()
@@ -369,6 +394,9 @@ impl System {
         } else {
             self.strikes(Fault::KilledBeforeAnswering).then_some(Killed::BeforeAnswering)
         };
+        if self.is(Mutant::GateSharesPermits) && self.waiting_starts(node) > 0 {
+            return Err(NO_PERMIT.to_owned());
+        }
         let result = self.decide_call(node, resource, ids, killed);
         if killed.is_some() && self.machines[node].daemon.is_some() {
             self.kill_daemon(node);
@@ -410,10 +438,11 @@ impl System {
                 AllocateOutcome::Refuse(_) => Vec::new(),
                 AllocateOutcome::NeedLive(wanted) => return Err(wanted.clone()),
             };
-            Ok((outcome, passed))
+            let is_left = matches!(outcome, AllocateOutcome::Refuse(_)) && serves_without_left(context, &call);
+            Ok((outcome, passed, is_left))
         });
         let now = self.now;
-        let (outcome, passed) = match decided {
+        let (outcome, passed, is_left) = match decided {
             Ok(decided) => decided,
             Err(wanted) => {
                 if let Some(daemon) = &mut self.machines[node].daemon {
@@ -464,6 +493,11 @@ impl System {
                 (key, answer)
             }
             AllocateOutcome::Refuse(refusal) => {
+                if is_left {
+                    let what = format!("n{node}: {}", refusal.text);
+                    self.violates("no admission fails because of a pod that has left", what);
+                    return Err(refusal.text);
+                }
                 self.history.sometimes(refused(refusal.rule));
                 if refusal.pods.is_empty() || refusal.rule == AllocateRule::Ambiguous {
                     daemon.failed = now;
@@ -519,14 +553,14 @@ impl System {
         self.open_ledger(node);
         match task {
             Task::Unlock => self.unlock(node),
-            Task::Expire => self.expire(node),
+            Task::Follow => self.follow(node),
             Task::Publish => self.publish(node, false),
             Task::Beat => {
                 self.compare(node);
                 self.publish(node, true);
                 self.later(node, HEARTBEAT, Task::Beat);
                 self.later(node, Duration::from_millis(10), Task::Unlock);
-                self.later(node, GATHER, Task::Expire);
+                self.later(node, GATHER, Task::Follow);
             }
         }
     }
@@ -637,125 +671,6 @@ impl System {
         }
     }
 
-    /// Entries of pods that have ended go.
-    fn expire(&mut self, node: usize) {
-        let cut = self.faults.is_cut(Reader::Daemon(node), self.now);
-        let machine = &mut self.machines[node];
-        let Some(Daemon { ledger: Some(ledger), pods, is_synced: true, .. }) = &mut machine.daemon else { return };
-        if cut || self.plan.mutant == Some(Mutant::NeverExpires) {
-            return;
-        }
-        pods.forget_deleted(|uid| ledger.holds(uid));
-        let ended = |entry: &&baton::decide::handoff::LedgerEntry| {
-            pods.by_uid(&entry.pod.uid).is_none_or(|pod| pod.phase.is_terminal())
-        };
-        if !ledger.iter().any(|entry| ended(&entry)) {
-            return;
-        }
-        let absent: BTreeSet<PodKey> = ledger
-            .iter()
-            .filter(|entry| pods.by_uid(&entry.pod.uid).is_none() && !pods.is_deleted(&entry.pod.uid))
-            .map(|entry| entry.pod.key.clone())
-            .collect();
-        for key in absent {
-            let found = self.store.handoff(&key).map(|pod| since_boot(&machine.ran_before, pod));
-            if found.as_ref().is_none_or(|pod| pod.node.as_deref() == Some(&*machine.name)) {
-                pods.apply_live(&key, found);
-            }
-        }
-        let resources = self.list(node);
-        let machine = &mut self.machines[node];
-        let Some(daemon) = &mut machine.daemon else { return };
-        let Some(ledger) = &mut daemon.ledger else { return };
-        let adopted = adopt(ledger, &machine.name, &daemon.pods);
-        for marks in [&mut daemon.passed, &mut daemon.may_repeat, &mut daemon.unusable] {
-            marks.retain(|uid| daemon.pods.by_uid(uid).is_some());
-        }
-        let dropped = ledger.expire(&daemon.pods, &resources);
-        if adopted || !dropped.is_empty() {
-            let ledger = ledger.clone();
-            self.save(node, &ledger);
-            self.later(node, Duration::from_millis(50), Task::Publish);
-        }
-    }
-
-    /// Compares with the kubelet.
-    fn compare(&mut self, node: usize) {
-        let PodResources::Listed(listing) = self.list(node) else { return };
-        let machine = &mut self.machines[node];
-        let Some(Daemon { ledger: Some(ledger), pods, unserved, .. }) = &mut machine.daemon else { return };
-        let found = verify(&machine.name, pods, &listing, ledger, &machine.inventory);
-        if !found.is_empty() {
-            self.history.sometimes("a divergence is reported");
-        }
-        let reported = found.clone();
-        let without = found.into_iter().filter(|notice| notice.reason == ADMITTED_WITHOUT_DEVICES);
-        *unserved = without.map(|notice| notice.pod.uid).collect();
-        if !unserved.is_empty() {
-            self.history.sometimes("a pod runs without its devices, and its daemon says so");
-        }
-        let ledger = ledger.clone();
-        self.save(node, &ledger);
-        self.judge_agreement(node, &reported);
-    }
-
-    /// The Lease: each half minute, and at once when it says something new.
-    fn publish(&mut self, node: usize, anyway: bool) {
-        if self.faults.is_cut(Reader::Daemon(node), self.now) || self.faults.is_silent(node, self.now) {
-            return;
-        }
-        let mutant = self.plan.mutant;
-        let machine = &mut self.machines[node];
-        machine.describe();
-        self.store.report_devices(&machine.name, machine.device.as_ref().unwrap());
-        let Some(daemon) = &mut machine.daemon else { return };
-        let found = daemon.ledger.as_ref().and_then(|ledger| {
-            exceptions(&machine.name, &daemon.pods, ledger.iter(), &daemon.unserved, &machine.inventory)
-        });
-        let found = found.filter(|_| daemon.is_synced).zip(daemon.unreleased.clone());
-        let known = found.is_some() && machine.kubelet.is_registered;
-        let (exceptions, unreleased) = found.unzip();
-        if exceptions.as_ref().is_some_and(|found| !found.is_empty()) {
-            self.history.sometimes("a pod holds other devices than its annotation says");
-        }
-        let exceptions =
-            exceptions.map(|found| if mutant == Some(Mutant::NoExceptions) { Default::default() } else { found });
-        let status = AgentStatus {
-            version: "1".into(),
-            registered: if known {
-                machine.inventory.registered.iter().map(ToString::to_string).collect()
-            } else {
-                Vec::new()
-            },
-            identity: Identity::Exact,
-            lockless: Some(Vec::new()),
-            exceptions,
-            lock: Some(LockWord::new(key::NODE_LOCK, LockFormat::Uid)),
-            too_many_exceptions: false,
-            unreleased: unreleased.flatten(),
-            leaving: [].into(),
-        };
-        if anyway || daemon.said.as_ref() != Some(&status) {
-            daemon.said = Some(status.clone());
-            let name = machine.name.clone();
-            if !anyway {
-                let (names, unreleased) = (status.registered.len(), &status.unreleased);
-                let held = status.exceptions.as_ref().map(|of| {
-                    of.iter().map(|(uid, held)| format!("{uid}: {} devices", held.len())).collect::<Vec<_>>()
-                });
-                self.history.note(
-                    self.now - START,
-                    &format!("{name} says: {names} names, exceptions {held:?}, unreleased {unreleased:?}"),
-                );
-            }
-            let said = status.exceptions.clone();
-            self.store.beat(&name, status, wall(self.now));
-            if let Some(said) = said {
-                self.judge_exceptions(node, &said);
-            }
-        }
-    }
-
     /// A pod as the daemon of a node was shown it last.
     pub fn shown_to(&self, node: usize, uid: &PodUid) -> Option<HandoffPod> {
         self.machines[node].daemon.as_ref()?.pods.current(uid)
@@ -768,6 +683,19 @@ impl System {
             ledger.of_pod(uid).flat_map(|entry| entry.devices().map(ToString::to_string).collect::<Vec<_>>()).collect(),
         )
     }
+}
+
+/// The call would be served if the ledger had nothing of pods that have left.
+fn serves_without_left(context: &AllocateContext<'_>, call: &AllocateCall<'_>) -> bool {
+    let has_left = |entry: &&baton::decide::handoff::LedgerEntry| {
+        entry.leaving().is_some() && !context.ledger.is_live(entry, context.pods, context.resources)
+    };
+    if !context.ledger.iter().any(|entry| has_left(&entry)) {
+        return false;
+    }
+    let ledger = Ledger::of(context.ledger.iter().filter(|entry| !has_left(entry)).cloned());
+    let outcome = decide(&AllocateContext { ledger: &ledger, ..*context }, call, None);
+    matches!(outcome, AllocateOutcome::Serve(_) | AllocateOutcome::Repeat { .. })
 }
 
 /// A refusal, as something that is rarely seen.

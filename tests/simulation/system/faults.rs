@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use baton::contract::{DeviceId, DeviceType};
+use baton::contract::{DeviceId, DeviceType, PodRef};
+use baton::decide::pod::Phase;
 use jiff::SignedDuration;
 
 use super::{Candidate, Happening, Mutant, Reader, START, STORM, System};
+use crate::harness::wall;
 
 macro_rules! faults {
     ($($name:ident = $words:literal, $per_mille:literal;)*) => {
@@ -48,6 +50,7 @@ faults! {
     KilledBeforeAnswering = "a node daemon is killed in Allocate, before it answers", 12;
     KubeletKilledInCall = "a kubelet is killed in Allocate", 8;
     DiskFull = "the ledger cannot be written", 8;
+    EndsLate = "processes need the whole grace to end", 150;
     SchedulerKilled = "a scheduler is killed", 0;
     SchedulerPaused = "a scheduler is paused", 0;
     SchedulerCut = "a scheduler is cut off", 0;
@@ -81,6 +84,13 @@ faults! {
     GpuFails = "a GPU or a part of one fails", 0;
     NicFails = "a NIC fails", 0;
     ClockSkew = "a clock jumps", 0;
+    ForceDeleted = "a pod is deleted by force", 0;
+    DeletedThenForced = "a pod is deleted, and then by force", 0;
+    PhaseWritten = "another client writes that a pod has failed", 0;
+    Unkillable = "a process cannot be killed for minutes", 0;
+    NodeCut = "a node is cut off, and its pods are deleted by force", 0;
+    RuntimeDown = "a container runtime is down", 0;
+    CgroupsHidden = "a node daemon does not see cgroups", 0;
 }
 
 /// What works again.
@@ -248,10 +258,112 @@ impl System {
                 self.device_fails(node, &kind);
             }
             Fault::NodeLost => self.lose_node(node),
+            Fault::ForceDeleted | Fault::DeletedThenForced | Fault::PhaseWritten | Fault::Unkillable => {
+                self.pod_is_hit(node, fault);
+            }
+            Fault::NodeCut => self.cut_node(node),
+            Fault::RuntimeDown => {
+                let pause = Duration::from_millis(u64::from(3000 + self.fate.below(30_000)));
+                self.machines[node].runtime_down = self.now + pause;
+            }
+            Fault::CgroupsHidden => {
+                let most = if self.fate.below(3) == 0 { 300_000 } else { 30_000 };
+                let pause = Duration::from_millis(u64::from(1000 + self.fate.below(most)));
+                self.machines[node].cgroups_hidden = self.now + pause;
+            }
             Fault::DaemonKilled | Fault::LedgerLost | Fault::LedgerTorn | Fault::BothLost | Fault::Reboot => {
                 self.machine_breaks(node, fault, mend);
             }
             _ => {}
+        }
+    }
+
+    /// A pod that runs on a node, or on the next where none does.
+    fn victim(&mut self, node: usize, may: impl Fn(&Self, &PodRef) -> bool) -> Option<(usize, PodRef)> {
+        let count = self.machines.len();
+        (node..node + count).map(|at| at % count).find_map(|node| {
+            let runtime = &self.machines[node].kubelet.runtime;
+            let is_there = |pod: &PodRef| {
+                let of = self.store.of(pod).map(|facts| &facts.handoff);
+                of.is_some_and(|of| !of.phase.is_terminal() && of.deleting.is_none()) && may(self, pod)
+            };
+            let all: Vec<PodRef> = runtime.values().map(|runs| runs.pod.clone()).filter(is_there).collect();
+            (!all.is_empty()).then(|| (node, all[self.fate.below(all.len() as u32) as usize].clone()))
+        })
+    }
+
+    fn pod_is_hit(&mut self, node: usize, fault: Fault) {
+        let is_phase = fault == Fault::PhaseWritten;
+        let may = |system: &Self, pod: &PodRef| !is_phase || system.jobs.is_alone(pod);
+        let Some((node, pod)) = self.victim(node, may) else { return };
+        let slow = Duration::from_millis(u64::from(1000 + self.fate.below(40_000)));
+        let is_slow = self.fate.below(2) == 0;
+        let pause = Duration::from_millis(u64::from(500 + self.fate.below(10_000)));
+        let follows = self.fate.below(2) == 0;
+        let minutes = Duration::from_millis(u64::from(20_000 + self.fate.below(200_000)));
+        let now = self.now;
+        if let Some(runs) = self.machines[node].kubelet.runtime.get_mut(&pod.uid) {
+            if is_slow && runs.stop.is_none() {
+                runs.needs = slow;
+            }
+            if fault == Fault::Unkillable {
+                runs.stuck = now + minutes;
+            }
+        }
+        self.watch_processes(node, &pod.uid);
+        match fault {
+            Fault::DeletedThenForced => {
+                self.note(|| format!("{} is deleted", pod.key));
+                self.store.delete(&pod.key, Some(&pod.uid), wall(self.now));
+                self.after(pause, Happening::Forced(pod));
+            }
+            Fault::PhaseWritten => {
+                self.phase_written(&pod);
+                // Its owner deletes it at once, or leaves it for a while.
+                if follows {
+                    self.jobs.keep(&pod, now + minutes / 3);
+                }
+            }
+            Fault::Unkillable if follows => self.after(pause, Happening::Forced(pod)),
+            Fault::Unkillable => {}
+            _ => self.force(&pod),
+        }
+    }
+
+    /// The API server lets a pod go whatever runs of it.
+    pub fn force(&mut self, pod: &PodRef) {
+        if self.store.of(pod).is_some() {
+            self.note(|| format!("{} is deleted by force", pod.key));
+            self.moved();
+            self.store.remove(pod);
+        }
+    }
+
+    fn phase_written(&mut self, pod: &PodRef) {
+        self.note(|| format!("another client writes that {} has failed", pod.key));
+        self.judges.foreign.insert(pod.uid.clone());
+        self.store.change(pod, |facts| facts.handoff.phase = Phase::Failed);
+    }
+
+    /// Neither its kubelet nor its daemon reaches the API server, and its pods are given up meanwhile.
+    fn cut_node(&mut self, node: usize) {
+        let until = self.now + Duration::from_secs(60);
+        self.faults.cut(Reader::Kubelet(node), until);
+        self.faults.cut(Reader::Daemon(node), until);
+        let pause = Duration::from_millis(u64::from(10_000 + self.fate.below(48_000)));
+        self.after(pause, Happening::NodeForced(node));
+    }
+
+    pub fn force_node(&mut self, node: usize) {
+        let name = self.machines[node].name.clone();
+        let bound = self.store.pods().map(|facts| &facts.handoff);
+        let bound = bound.filter(|pod| pod.node.as_deref() == Some(&*name) && !pod.phase.is_terminal());
+        let pods: Vec<PodRef> = bound.map(|pod| pod.pod.clone()).collect();
+        for pod in pods {
+            if self.fate.below(3) > 0 {
+                self.phase_written(&pod);
+                self.force(&pod);
+            }
         }
     }
 

@@ -40,8 +40,15 @@ pub struct Judges {
     counted: BTreeMap<(usize, Committed), BTreeSet<PodUid>>,
     /// Groups that were satisfied at once.
     satisfied: BTreeSet<String>,
-    /// Pods that ran when ledger and checkpoint were both lost: which of their containers has which of their devices is unknown.
+    /// Pods that ran when ledger and checkpoint were both lost, and those that waited for a start when the checkpoint was: which of their
+    /// containers has which of their devices is unknown. No other pod is concerned.
     pub in_any_order: BTreeSet<PodUid>,
+    /// Pods whose phase another client has written. A scheduler may have taken their devices for free.
+    pub foreign: BTreeSet<PodUid>,
+    /// Pods whose devices a daemon has taken for free without proof: that their processes may run on is documented.
+    pub unseen: BTreeSet<PodUid>,
+    /// Pods that had left when ledger and checkpoint were without them: what they use is unknown.
+    pub unknown: BTreeSet<PodUid>,
     /// Pods all of whose calls were answered.
     pub served: BTreeSet<PodUid>,
     /// What TYJobs have been through.
@@ -108,7 +115,9 @@ impl System {
         for other in self.store.pods().map(|facts| &facts.handoff).filter(live) {
             let has_nothing = self.judges.without.contains(&other.pod.uid);
             let is_hostile = self.jobs.hostile.contains(&other.pod.uid);
-            if other.pod.uid != pod.pod.uid && (has_nothing || is_hostile || excepted.contains(&other.pod.uid)) {
+            let is_foreign = self.judges.foreign.contains(&other.pod.uid);
+            let counts_not = has_nothing || is_hostile || is_foreign || excepted.contains(&other.pod.uid);
+            if other.pod.uid != pod.pod.uid && counts_not {
                 continue;
             }
             for (device, amount) in promise(other) {
@@ -240,8 +249,10 @@ impl System {
         // What a daemon says that a pod holds may be more than it has, where a ledger was rebuilt: of a pod that it does not know yet, or
         // of one whose kubelet and annotation name different devices.
         let world = self.schedulers[at].scheduler().world();
-        let is_counted_twice = world.mentioned().any(|(_, node)| node.exceptions.iter().next().is_some());
+        let is_counted_twice = world.mentioned().any(|(_, node)| !node.exceptions.is_empty());
         let is_excused = is_counted_twice || !self.judges.without.is_empty() || !self.jobs.hostile.is_empty();
+        // A pod that came back may have to share what was given away while it counted as ended.
+        let is_excused = is_excused || self.has_come_back();
         let waits = |of: &str, id: &DeviceId| self.waits_for(at, of, id);
         found.retain(|violation| match violation {
             // Its daemon said so, and a pod after it was given them. A daemon that loses its ledger takes it for served, and refuses
@@ -258,6 +269,12 @@ impl System {
             self.judge_strict(at);
             self.judge_places(at);
         }
+    }
+
+    /// A pod lives whose phase another client has written.
+    fn has_come_back(&self) -> bool {
+        let mut live = self.store.pods().map(|facts| &facts.handoff).filter(|pod| !pod.phase.is_terminal());
+        live.any(|pod| self.judges.foreign.contains(&pod.pod.uid))
     }
 
     /// A scheduler keeps a device of a node for a pod for which no request is under way.
@@ -292,10 +309,32 @@ impl System {
         }
     }
 
-    /// No device of a node is with two pods, as the kubelet and the runtime have it.
+    /// No device of a node is used by processes of two pods, whatever the API server says of them.
+    pub fn judge_processes(&mut self, node: usize) {
+        let mut sums: BTreeMap<&str, (i64, BTreeSet<&PodUid>)> = BTreeMap::new();
+        for (uid, runs) in &self.machines[node].kubelet.runtime {
+            if self.judges.unseen.contains(uid) || self.judges.unknown.contains(uid) {
+                continue;
+            }
+            for (_, device, amount) in &runs.devices {
+                let sum = sums.entry(device).or_default();
+                sum.0 += amount;
+                sum.1.insert(uid);
+            }
+        }
+        let twice = sums.into_iter().find(|(_, (sum, pods))| *sum > key::WHOLE && pods.len() > 1);
+        if let Some(what) = twice.map(|(device, (sum, pods))| format!("{sum} % of {device}: {pods:?}")) {
+            self.violates("no device is used by processes of two pods beyond what it has", what);
+        }
+    }
+
+    /// No device of a node is with two pods that have not left, as the kubelet and the runtime have it.
     pub fn judge_held(&mut self, node: usize) {
         let mut sums: BTreeMap<String, (i64, BTreeSet<PodUid>)> = BTreeMap::new();
-        for (uid, devices) in self.machines[node].kubelet.held() {
+        let live = self.store.pods().map(|facts| &facts.handoff).filter(|pod| !pod.phase.is_terminal());
+        let live: BTreeSet<&PodUid> = live.map(|pod| &pod.pod.uid).collect();
+        let counts = |uid: &PodUid| live.contains(uid) && !self.judges.foreign.contains(uid);
+        for (uid, devices) in self.machines[node].kubelet.held().into_iter().filter(|(uid, _)| counts(uid)) {
             for (_, device, amount) in devices {
                 let sum = sums.entry(device).or_default();
                 sum.0 += amount;
@@ -389,6 +428,13 @@ impl System {
 
     /// What a node daemon says of pods whose annotation is not the truth: every one that it has served otherwise.
     pub fn judge_exceptions(&mut self, node: usize, said: &Exceptions) {
+        let ledger = self.machines[node].daemon.as_ref().and_then(|daemon| daemon.ledger.as_ref());
+        let without = said.iter().filter(|(_, held)| held.is_empty()).map(|(uid, _)| uid);
+        let mut served = without.filter(|uid| ledger.is_some_and(|ledger| ledger.holds(uid)));
+        if let Some(uid) = served.next() {
+            let what = format!("n{node}: {uid}");
+            return self.violates("a pod with an entry is not said to run without its devices", what);
+        }
         let found = self.machines[node].kubelet.runtime.iter().find(|(uid, runs)| {
             let Some(pod) = self.shown_to(node, uid).filter(|pod| !pod.phase.is_terminal()) else { return false };
             let named = promise(&pod);

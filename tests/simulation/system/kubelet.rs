@@ -8,11 +8,19 @@ use baton::contract::{DeviceId, PodRef, PodUid};
 use baton::decide::handoff::{EntryKey, ListedContainers, ListedPod, PodListing, StoredAnswer};
 use baton::decide::pod::{ContainerKind, HandoffPod, Phase};
 
+use super::daemon::NO_PERMIT;
 use super::faults::Mend;
 use super::machine::{Answer, answered};
+use super::runtime::Runs;
 use super::store::Change;
 use super::{Fault, Happening, Reader, System};
+use crate::harness::wall;
 
+/// A pod's own; where its watch shows its deletion by force; and no less than that.
+const GRACE: Duration = Duration::from_secs(30);
+const LEAST_GRACE: Duration = Duration::from_secs(2);
+/// Tries of a start that the daemon refuses, before the owner of the pod reads why: minutes.
+const OWNER_READS: u32 = 12;
 /// Between two calls of one admission.
 const CALL: Duration = Duration::from_millis(2);
 
@@ -26,11 +34,19 @@ pub struct Kubelet {
     knows_plugin: bool,
     cursor: usize,
     known: BTreeMap<PodUid, HandoffPod>,
+    /// What it manages and lists. A pod leaves it with its API object, or with a terminal phase, whatever of it runs.
     active: BTreeMap<PodUid, Admission>,
+    /// Pods that run although another client has written that they have failed, and when it writes that they run.
+    parked: BTreeMap<PodUid, Duration>,
     rejected: BTreeSet<PodUid>,
     /// Pods whose containers have ended, as the runtime knows them.
     ended: BTreeSet<PodUid>,
+    /// Those whose end it has not looked at yet.
+    exited: BTreeMap<PodUid, PodRef>,
+    /// Pods that are deleted and have no process.
     stopping: BTreeMap<PodUid, (PodRef, Duration)>,
+    /// Its watch is broken: it lists again.
+    pub was_cut: bool,
     checkpoint: BTreeMap<EntryKey, Grant>,
     pub runtime: BTreeMap<PodUid, Runs>,
 }
@@ -48,17 +64,8 @@ struct Grant {
     ids: BTreeSet<String>,
     answer: Answer,
     init: bool,
-}
-
-/// A pod whose containers run.
-#[derive(Debug, Clone)]
-pub struct Runs {
-    pub pod: PodRef,
-    /// By container: what it was started with.
-    pub devices: Vec<(Box<str>, String, i64)>,
-    ends: Duration,
-    /// A container that has ended, and when it starts again.
-    restarts: Option<(Box<str>, Duration)>,
+    /// Its ids are free: only the file has it, until the next call.
+    is_freed: bool,
 }
 
 /// What came of the kubelet's question for one resource of one container.
@@ -83,16 +90,20 @@ pub struct StatusWrite {
 }
 
 impl Kubelet {
-    /// PodResources; `None` while it does not run.
-    pub fn listing(&self) -> Option<PodListing> {
+    /// PodResources; `None` while it does not run. It frees the ids of pods that are not managed any more.
+    pub fn listing(&mut self) -> Option<PodListing> {
         if !self.is_up {
             return None;
+        }
+        for (key, grant) in &mut self.checkpoint {
+            grant.is_freed |= !self.active.contains_key(&key.uid);
         }
         let pods = self.active.iter().map(|(uid, admission)| {
             let mut containers = ListedContainers::new();
             let listed = admission.pod.containers.iter().filter(|container| container.kind != ContainerKind::Init);
             for container in listed {
-                let held = self.checkpoint.iter().filter(|(key, _)| key.uid == *uid && key.container == container.name);
+                let own = |key: &EntryKey| key.uid == *uid && key.container == container.name;
+                let held = self.checkpoint.iter().filter(|(key, grant)| own(key) && !grant.is_freed);
                 let ids = |grant: &Grant| grant.ids.iter().map(|id| id.as_str().into()).collect();
                 containers.insert(
                     container.name.clone(),
@@ -108,28 +119,65 @@ impl Kubelet {
     pub fn stored_answers(&self) -> BTreeMap<EntryKey, StoredAnswer> {
         let devices =
             |answer: &Answer| answered(answer).iter().filter_map(|(id, _)| DeviceId::parse(id).ok()).collect();
-        let stored = |grant: &Grant| StoredAnswer { devices: devices(&grant.answer), encoded: grant.answer.clone() };
+        let stored = |grant: &Grant| StoredAnswer {
+            devices: devices(&grant.answer),
+            ids: grant.ids.iter().map(|id| id.as_str().into()).collect(),
+            encoded: grant.answer.clone(),
+        };
         self.checkpoint.iter().map(|(key, grant)| (key.clone(), stored(grant))).collect()
     }
 
-    /// What pods really have: what runs, and what will.
+    /// What pods that it manages have: what runs, and what will.
     pub fn held(&self) -> BTreeMap<PodUid, Vec<(Box<str>, String, i64)>> {
         let mut held: BTreeMap<PodUid, Vec<_>> = BTreeMap::new();
         for (uid, runs) in &self.runtime {
             held.insert(uid.clone(), runs.devices.clone());
         }
-        for uid in self.active.keys().filter(|uid| !self.runtime.contains_key(*uid)) {
-            held.insert(uid.clone(), self.granted(uid));
+        for uid in self.active.keys() {
+            let own = held.entry(uid.clone()).or_default();
+            let new = self.granted(uid).into_iter().filter(|(name, ..)| own.iter().all(|(other, ..)| other != name));
+            own.extend(new.collect::<Vec<_>>());
         }
         held
     }
 
-    fn granted(&self, uid: &PodUid) -> Vec<(Box<str>, String, i64)> {
-        let own = self.checkpoint.iter().filter(|(key, grant)| key.uid == *uid && !grant.init);
+    pub fn granted(&self, uid: &PodUid) -> Vec<(Box<str>, String, i64)> {
+        let is_own = |key: &EntryKey, grant: &Grant| key.uid == *uid && !grant.init && !grant.is_freed;
+        let own = self.checkpoint.iter().filter(|(key, grant)| is_own(key, grant));
         own.flat_map(|(key, grant)| {
             answered(&grant.answer).into_iter().map(|(id, amount)| (key.container.clone(), id, amount))
         })
         .collect()
+    }
+
+    /// Its ids for one container, by resource name.
+    pub fn ids_of(&self, uid: &PodUid, container: &str) -> Vec<(String, Vec<String>)> {
+        let is_own = |key: &EntryKey, grant: &Grant| {
+            key.uid == *uid && *key.container == *container && !grant.is_freed && !grant.ids.is_empty()
+        };
+        let own = self.checkpoint.iter().filter(|(key, grant)| is_own(key, grant));
+        own.map(|(key, grant)| (key.resource.to_string(), grant.ids.iter().cloned().collect())).collect()
+    }
+
+    /// It starts the containers of this pod.
+    pub fn manages(&self, uid: &PodUid) -> bool {
+        self.active.get(uid).is_some_and(|admission| admission.calls.is_empty())
+    }
+
+    /// The pod's sandbox is about to be made.
+    pub fn is_starting(&self, uid: &PodUid) -> bool {
+        self.active.get(uid).is_some_and(|admission| admission.starts.is_some())
+    }
+
+    /// The processes of a pod have ended, as the runtime knows it.
+    pub fn has_exited(&mut self, pod: &PodRef) {
+        self.ended.insert(pod.uid.clone());
+        self.exited.insert(pod.uid.clone(), pod.clone());
+    }
+
+    /// Nothing runs any more.
+    pub fn goes_down(&mut self) -> impl Iterator<Item = PodUid> {
+        std::mem::take(&mut self.runtime).into_keys()
     }
 
     /// All calls of the pod are answered, or it was refused.
@@ -144,8 +192,15 @@ impl Kubelet {
             || pod.expected_calls(|_| true).all(has)
     }
 
-    fn forget(&mut self, uid: &PodUid) {
+    /// It manages the pod no more. The ids are free; the file keeps them until the next call.
+    fn leaves(&mut self, uid: &PodUid) {
         self.active.remove(uid);
+        self.stopping.remove(uid);
+        self.parked.remove(uid);
+    }
+
+    fn forget(&mut self, uid: &PodUid) {
+        self.leaves(uid);
         self.checkpoint.retain(|key, _| key.uid != *uid);
     }
 }
@@ -169,11 +224,17 @@ impl System {
         if checkpoint_lost {
             kubelet.checkpoint.clear();
             kubelet.knows_plugin = false;
+            // Containers that wait are asked for anew, one by one, each when its turn comes.
+            let waiting = kubelet.runtime.values().filter(|runs| !runs.waits.is_empty());
+            self.judges.in_any_order.extend(waiting.map(|runs| runs.pod.uid.clone()));
         }
         kubelet.active.clear();
         kubelet.known.clear();
         kubelet.rejected.clear();
         kubelet.stopping.clear();
+        kubelet.parked.clear();
+        kubelet.was_cut = false;
+        kubelet.runtime.values_mut().for_each(Runs::calls_end);
         kubelet.is_registered = false;
         self.start_kubelet(node);
         let registers = self.soon(200, 1200);
@@ -199,27 +260,54 @@ impl System {
         self.machines[node].kubelet_has_news = false;
         let name = self.machines[node].name.clone();
         let kubelet = &mut self.machines[node].kubelet;
-        let changes =
-            if kubelet.cursor == 0 { self.store.list(self.store.end()) } else { self.store.since(kubelet.cursor) };
+        let is_first = kubelet.cursor == 0;
+        let lists = std::mem::take(&mut kubelet.was_cut) || is_first;
+        let changes = if lists { self.store.list(self.store.end()) } else { self.store.since(kubelet.cursor) };
         kubelet.cursor = self.store.end();
+        let before = if lists { std::mem::take(&mut kubelet.known) } else { BTreeMap::new() };
+        let mut removed = Vec::new();
         for change in changes {
             match change {
                 Change::Pod(pod, _) if pod.handoff.node.as_deref() == Some(&*name) => {
                     kubelet.known.insert(pod.handoff.pod.uid.clone(), pod.handoff.clone());
                 }
-                Change::PodGone(pod) => drop(kubelet.known.remove(&pod.handoff.pod.uid)),
+                Change::PodGone(pod) => removed.extend(kubelet.known.remove(&pod.handoff.pod.uid)),
                 _ => {}
+            }
+        }
+        removed.extend(before.into_values().filter(|pod| !kubelet.known.contains_key(&pod.pod.uid)));
+        for pod in removed {
+            self.pod_goes(node, &pod, if lists { GRACE } else { LEAST_GRACE });
+        }
+        if is_first {
+            // Nobody asks for them: a kubelet that starts gives them little time.
+            let kubelet = &self.machines[node].kubelet;
+            let orphans = kubelet.runtime.keys().filter(|uid| !kubelet.known.contains_key(*uid)).cloned();
+            for uid in orphans.collect::<Vec<_>>() {
+                let grace = self.soon(1000, 2000);
+                self.stop_processes(node, &uid, grace);
             }
         }
         self.kubelet_works(node, life);
     }
 
-    fn look_again(&mut self, node: usize, at: Duration) {
+    /// The API object of a pod is gone: so is the pod from what is listed, and its ids are free, whatever of it runs.
+    fn pod_goes(&mut self, node: usize, pod: &HandoffPod, grace: Duration) {
+        let uid = &pod.pod.uid;
+        self.machines[node].kubelet.leaves(uid);
+        if self.machines[node].kubelet.runtime.contains_key(uid) {
+            self.history.sometimes("a pod leaves before its processes");
+            self.note(|| format!("n{node}: {} has left, its processes run on", pod.pod.key));
+        }
+        self.stop_processes(node, uid, grace);
+    }
+
+    pub fn look_again(&mut self, node: usize, at: Duration) {
         let life = self.machines[node].kubelet_life;
         self.at(at.max(self.now), Happening::Kubelet { node, life });
     }
 
-    fn says(&mut self, node: usize, pod: &PodRef, to: Option<Phase>) {
+    pub fn says(&mut self, node: usize, pod: &PodRef, to: Option<Phase>) {
         let life = (to == Some(Phase::Failed)).then_some(self.machines[node].kubelet_life);
         let pause = self.soon(5, 60);
         self.after(pause, Happening::Status(node, StatusWrite { pod: pod.clone(), to, life }));
@@ -237,28 +325,38 @@ impl System {
             if self.store.of(&pod).is_some() {
                 self.note(|| format!("n{node}: {} is gone", pod.key));
                 self.moved();
+                // Its last object says that nothing runs.
+                self.store.change(&pod, |facts| {
+                    if !facts.handoff.phase.is_terminal() {
+                        facts.handoff.phase = Phase::Failed;
+                    }
+                    facts.handoff.containers.iter_mut().for_each(|container| container.running = false);
+                });
                 self.store.remove(&pod);
             }
             return;
         };
-        if self.store.of(&pod).is_none_or(|facts| facts.handoff.phase.is_terminal()) {
-            return;
-        }
         let machine = &mut self.machines[node];
         let runs = machine.kubelet.runtime.get(&pod.uid);
-        if runs.is_some() {
+        let (is_up, has_started) = (runs.is_some(), runs.is_some_and(Runs::has_started));
+        let is_foreign = self.judges.foreign.contains(&pod.uid) && (is_up || to.is_terminal());
+        if self.store.of(&pod).is_none_or(|facts| facts.handoff.phase.is_terminal() && !is_foreign) {
+            return;
+        }
+        if is_up {
             machine.ran_before.remove(&pod.uid);
         }
-        let down = runs.and_then(|runs| runs.restarts.as_ref()).map(|(name, _)| name.clone());
+        let waits: BTreeSet<Box<str>> = runs.into_iter().flat_map(|runs| runs.waits.keys().cloned()).collect();
+        let to = if to == Phase::Running && is_up && !has_started { Phase::Pending } else { to };
         self.note(|| format!("n{node}: {} is {to:?}", pod.key));
         self.moved();
         self.store.change(&pod, |facts| {
             facts.handoff.phase = to;
             facts.spec.refused |= to == Phase::Failed;
             for container in facts.handoff.containers.iter_mut() {
-                let is_up = down.as_ref() != Some(&container.name);
-                container.started |= to != Phase::Failed;
-                container.running = to == Phase::Running && container.kind != ContainerKind::Init && is_up;
+                let is_up = !waits.contains(&container.name);
+                container.started |= to != Phase::Failed && (is_up || to != Phase::Pending);
+                container.running = !to.is_terminal() && container.kind != ContainerKind::Init && is_up;
             }
         });
     }
@@ -266,7 +364,7 @@ impl System {
     /// A container of a pod that runs ends, and starts again in a while.
     pub fn container_ends(&mut self, node: usize) {
         let runtime = &self.machines[node].kubelet.runtime;
-        let ready = runtime.values().filter(|runs| runs.restarts.is_none());
+        let ready = runtime.values().filter(|runs| runs.waits.is_empty() && runs.stop.is_none());
         let all: Vec<(PodRef, Box<str>)> =
             ready.flat_map(|runs| runs.devices.iter().map(|(name, ..)| (runs.pod.clone(), name.clone()))).collect();
         if all.is_empty() {
@@ -277,36 +375,13 @@ impl System {
         self.note(|| format!("n{node}: container {container} of {} ends", pod.key));
         self.says(node, &pod, Some(Phase::Running));
         if let Some(runs) = self.machines[node].kubelet.runtime.get_mut(&pod.uid) {
-            runs.restarts = Some((container, at));
+            runs.container_ends(&container, at);
         }
         self.look_again(node, at);
     }
 
-    /// It starts again, outside of any admission: the kubelet asks for what its checkpoint has not.
-    fn start_again(&mut self, node: usize, pod: &PodRef, container: &str) {
-        let life = self.machines[node].kubelet_life;
-        let is_granted = self.has_all_again(node, &pod.uid, container);
-        if self.machines[node].kubelet_life != life {
-            return;
-        }
-        let at = self.now + self.soon(1000, 10_000);
-        let kubelet = &mut self.machines[node].kubelet;
-        let own = kubelet.granted(&pod.uid).into_iter().filter(|(name, ..)| **name == *container);
-        let own: Vec<_> = own.collect();
-        let Some(runs) = kubelet.runtime.get_mut(&pod.uid) else { return };
-        if !is_granted {
-            runs.restarts = Some((container.into(), at));
-            return self.look_again(node, at);
-        }
-        runs.restarts = None;
-        runs.devices.retain(|(name, ..)| **name != *container);
-        runs.devices.extend(own);
-        self.note(|| format!("n{node}: container {container} of {} runs again", pod.key));
-        self.says(node, pod, Some(Phase::Running));
-        self.judge_held(node);
-    }
-
-    fn has_all_again(&mut self, node: usize, uid: &PodUid, container: &str) -> bool {
+    /// A container that starts outside of any admission is asked for once more, where the checkpoint has not its ids.
+    pub fn has_all_again(&mut self, node: usize, uid: &PodUid, container: &str) -> bool {
         let admission = self.machines[node].kubelet.active.get(uid);
         let Some(pod) = admission.filter(|of| of.calls.is_empty()).map(|of| of.pod.clone()) else { return false };
         let calls: Vec<(String, usize)> = pod
@@ -320,8 +395,27 @@ impl System {
                 self.history.sometimes("a container that starts again is asked for once more");
                 true
             }
-            Asked::NoPlugin | Asked::Refused(_) | Asked::Killed => false,
+            Asked::Refused(why) => {
+                self.note(|| format!("n{node}: container {container} of {} is not started: {why}", pod.pod.key));
+                self.owner_reads(node, &pod.pod, container, &why);
+                false
+            }
+            Asked::NoPlugin | Asked::Killed => false,
         })
+    }
+
+    /// Where the checkpoint is lost while containers of pods wait for their starts, nothing may tell which of them the kubelet asks for;
+    /// and where the ledger is lost as well, the lock has gone and nothing proves that a pod was served. Such a pod cannot start any
+    /// more, and its owner does what the refusal says.
+    fn owner_reads(&mut self, node: usize, pod: &PodRef, container: &str, why: &str) {
+        let lives = self.store.of(pod).is_some_and(|facts| facts.handoff.deleting.is_none());
+        let start = self.machines[node].kubelet.runtime.get(&pod.uid).and_then(|runs| runs.waits.get(container));
+        let is_stuck = start.is_some_and(|start| start.tries >= OWNER_READS) && why.contains("delete");
+        if lives && is_stuck && self.judges.in_any_order.contains(&pod.uid) {
+            self.history.sometimes("a pod that cannot start any more is made again by its owner");
+            self.note(|| format!("{} is deleted by its owner", pod.key));
+            self.store.delete(&pod.key, Some(&pod.uid), wall(self.now));
+        }
     }
 
     /// Everything that is due on a node.
@@ -329,86 +423,125 @@ impl System {
         if self.machines[node].kubelet_life != life || !self.machines[node].kubelet.is_up {
             return;
         }
+        self.look_at_exits(node);
+        self.park_pods(node);
         self.stop_pods(node);
         self.run_pods(node);
+        self.try_starts(node);
         self.admit(node);
     }
 
-    /// Pods that are being deleted, or are gone from the API server, are stopped.
-    fn stop_pods(&mut self, node: usize) {
-        let kubelet = &self.machines[node].kubelet;
-        let leaves = |uid: &PodUid| kubelet.known.get(uid).is_none_or(|pod| pod.deleting.is_some());
-        let mut leaving: Vec<PodRef> = Vec::new();
-        leaving.extend(kubelet.active.values().map(|admission| admission.pod.pod.clone()));
-        leaving.extend(kubelet.runtime.values().map(|runs| runs.pod.clone()));
-        leaving.extend(kubelet.known.values().filter(|pod| pod.deleting.is_some()).map(|pod| pod.pod.clone()));
-        leaving.retain(|pod| leaves(&pod.uid) && !kubelet.stopping.contains_key(&pod.uid));
-        leaving.sort();
-        leaving.dedup();
-        for pod in leaving {
-            let at = self.now + self.soon(100, 3000);
-            self.machines[node].kubelet.stopping.insert(pod.uid.clone(), (pod, at));
-            self.look_again(node, at);
-        }
+    /// Pods whose processes have ended.
+    fn look_at_exits(&mut self, node: usize) {
         let kubelet = &mut self.machines[node].kubelet;
-        let due: Vec<PodRef> =
-            kubelet.stopping.values().filter(|(_, at)| *at <= self.now).map(|(pod, _)| pod.clone()).collect();
-        for pod in due {
+        if kubelet.cursor == 0 {
+            return;
+        }
+        for (uid, pod) in std::mem::take(&mut kubelet.exited) {
             let kubelet = &mut self.machines[node].kubelet;
-            kubelet.stopping.remove(&pod.uid);
-            kubelet.runtime.remove(&pod.uid);
-            kubelet.known.remove(&pod.uid);
-            kubelet.ended.insert(pod.uid.clone());
-            kubelet.forget(&pod.uid);
-            self.says(node, &pod, None);
+            match kubelet.known.get(&uid).map(|known| known.deleting.is_some()) {
+                Some(true) => self.pod_is_over(node, &pod),
+                Some(false) => {
+                    kubelet.leaves(&uid);
+                    self.says(node, &pod, Some(Phase::Succeeded));
+                }
+                None => kubelet.leaves(&uid),
+            }
         }
     }
 
-    /// Containers start and end.
+    fn pod_is_over(&mut self, node: usize, pod: &PodRef) {
+        let kubelet = &mut self.machines[node].kubelet;
+        kubelet.leaves(&pod.uid);
+        kubelet.known.remove(&pod.uid);
+        kubelet.ended.insert(pod.uid.clone());
+        self.says(node, pod, None);
+    }
+
+    /// Pods that another client says to have failed are not listed, although they run. Nobody stops them: in a while the kubelet writes
+    /// that they run, and manages them again, without their ids.
+    fn park_pods(&mut self, node: usize) {
+        let kubelet = &mut self.machines[node].kubelet;
+        let failed = kubelet.known.values().filter(|pod| pod.phase.is_terminal()).map(|pod| pod.pod.clone());
+        for pod in failed.collect::<Vec<_>>() {
+            let kubelet = &mut self.machines[node].kubelet;
+            let runs = kubelet.runtime.get(&pod.uid).is_some_and(|runs| runs.stop.is_none());
+            if !runs {
+                // It has not started, or has ended.
+                if kubelet.active.contains_key(&pod.uid) {
+                    kubelet.leaves(&pod.uid);
+                    kubelet.ended.insert(pod.uid.clone());
+                }
+                continue;
+            }
+            if let Some(at) = kubelet.parked.get(&pod.uid) {
+                if *at <= self.now {
+                    kubelet.parked.insert(pod.uid.clone(), Duration::MAX);
+                    self.says(node, &pod, Some(Phase::Running));
+                }
+                continue;
+            }
+            let at = self.now + self.soon(8500, 9500);
+            let kubelet = &mut self.machines[node].kubelet;
+            kubelet.active.remove(&pod.uid);
+            kubelet.parked.insert(pod.uid.clone(), at);
+            self.look_again(node, at);
+        }
+        let kubelet = &mut self.machines[node].kubelet;
+        let back = kubelet.known.values().filter(|pod| !pod.phase.is_terminal());
+        let back: Vec<HandoffPod> = back.filter(|pod| kubelet.parked.contains_key(&pod.pod.uid)).cloned().collect();
+        for pod in back {
+            let kubelet = &mut self.machines[node].kubelet;
+            kubelet.parked.remove(&pod.pod.uid);
+            let lacks = kubelet.checkpoint.iter().all(|(key, grant)| key.uid != pod.pod.uid || grant.is_freed);
+            kubelet.active.insert(pod.pod.uid.clone(), Admission { pod, calls: VecDeque::new(), starts: None });
+            self.history.sometimes("a pod comes back after a phase that another client wrote");
+            if lacks {
+                self.history.sometimes("a pod comes back without its ids");
+            }
+        }
+    }
+
+    /// Pods that are being deleted are stopped.
+    fn stop_pods(&mut self, node: usize) {
+        let kubelet = &self.machines[node].kubelet;
+        let leaving = kubelet.known.values().filter(|pod| pod.deleting.is_some()).map(|pod| pod.pod.clone());
+        for pod in leaving.collect::<Vec<_>>() {
+            if self.machines[node].kubelet.runtime.contains_key(&pod.uid) {
+                self.stop_processes(node, &pod.uid, GRACE);
+            } else if !self.machines[node].kubelet.stopping.contains_key(&pod.uid) {
+                let at = self.now + self.soon(100, 3000);
+                self.machines[node].kubelet.stopping.insert(pod.uid.clone(), (pod, at));
+                self.look_again(node, at);
+            }
+        }
+        let kubelet = &self.machines[node].kubelet;
+        let due = kubelet.stopping.values().filter(|(_, at)| *at <= self.now).map(|(pod, _)| pod.clone());
+        for pod in due.collect::<Vec<_>>() {
+            self.pod_is_over(node, &pod);
+        }
+    }
+
+    /// Pods that are admitted start.
     fn run_pods(&mut self, node: usize) {
         let kubelet = &self.machines[node].kubelet;
-        let due = |admission: &Admission| admission.starts.is_some_and(|at| at <= self.now);
-        let starting: Vec<PodRef> = kubelet
-            .active
-            .values()
-            .filter(|of| {
-                due(of)
-                    && !kubelet.runtime.contains_key(&of.pod.pod.uid)
-                    && !kubelet.stopping.contains_key(&of.pod.pod.uid)
-            })
-            .map(|admission| admission.pod.pod.clone())
-            .collect();
+        let due = |of: &&Admission| {
+            let uid = &of.pod.pod.uid;
+            of.starts.is_some_and(|at| at <= self.now)
+                && !kubelet.runtime.contains_key(uid)
+                && !kubelet.stopping.contains_key(uid)
+        };
+        let starting: Vec<PodRef> = kubelet.active.values().filter(due).map(|of| of.pod.pod.clone()).collect();
+        let down = self.machines[node].runtime_down;
         for pod in starting {
-            let ends = self.now + self.jobs.lifetime(&pod);
-            let kubelet = &mut self.machines[node].kubelet;
-            let devices = kubelet.granted(&pod.uid);
-            let has_devices = !devices.is_empty();
-            kubelet.runtime.insert(pod.uid.clone(), Runs { pod: pod.clone(), devices, ends, restarts: None });
-            if let Some(admission) = kubelet.active.get_mut(&pod.uid) {
-                admission.starts = None;
+            let later = (self.now < down).then(|| down + self.soon(500, 3000));
+            if let Some(admission) = self.machines[node].kubelet.active.get_mut(&pod.uid) {
+                admission.starts = later;
             }
-            self.watch_start(&pod.uid, has_devices);
-            self.says(node, &pod, Some(Phase::Running));
-            self.look_again(node, ends);
-        }
-        let kubelet = &self.machines[node].kubelet;
-        let ended: Vec<PodRef> =
-            kubelet.runtime.values().filter(|runs| runs.ends <= self.now).map(|runs| runs.pod.clone()).collect();
-        for pod in ended {
-            let kubelet = &mut self.machines[node].kubelet;
-            kubelet.runtime.remove(&pod.uid);
-            kubelet.ended.insert(pod.uid.clone());
-            kubelet.forget(&pod.uid);
-            self.says(node, &pod, Some(Phase::Succeeded));
-        }
-        let kubelet = &self.machines[node].kubelet;
-        let again = kubelet.runtime.values().filter(|runs| !kubelet.stopping.contains_key(&runs.pod.uid));
-        let again = again.filter_map(|runs| {
-            let (container, at) = runs.restarts.as_ref()?;
-            (*at <= self.now).then(|| (runs.pod.clone(), container.clone()))
-        });
-        for (pod, container) in again.collect::<Vec<_>>() {
-            self.start_again(node, &pod, &container);
+            match later {
+                Some(at) => self.look_again(node, at),
+                None => self.pod_begins(node, &pod),
+            }
         }
     }
 
@@ -424,7 +557,7 @@ impl System {
             let uid = &pod.pod.uid;
             let over = pod.phase.is_terminal() || pod.deleting.is_some();
             let was_here = kubelet.rejected.contains(uid) || kubelet.ended.contains(uid);
-            !over && !was_here && !kubelet.active.contains_key(uid)
+            !over && !was_here && !kubelet.active.contains_key(uid) && !kubelet.parked.contains_key(uid)
         };
         let next = kubelet.known.values().filter(waits).min_by_key(|pod| (pod.created, pod.pod.key.clone())).cloned();
         let Some(pod) = next else { return };
@@ -440,17 +573,16 @@ impl System {
             }
         }
         let kubelet = &mut self.machines[node].kubelet;
-        if kubelet.runtime.contains_key(&uid) {
-            calls.clear();
+        // A container that runs needs no call.
+        if let Some(runs) = kubelet.runtime.get(&uid) {
+            calls.retain(|(container, ..)| runs.waits.contains_key(container));
         }
-        let runs = kubelet.runtime.get(&uid).map(|runs| runs.ends);
+        let runs = kubelet.runtime.contains_key(&uid);
         kubelet.active.insert(uid.clone(), Admission { pod, calls: calls.into(), starts: None });
-        match runs {
-            Some(ends) => {
-                self.look_again(node, ends);
-                self.history.sometimes("a kubelet finds a pod running");
-            }
-            None => self.admitted(node, &uid),
+        if runs {
+            self.history.sometimes("a kubelet finds a pod running");
+        } else {
+            self.admitted(node, &uid);
         }
         self.look_again(node, self.now + CALL);
     }
@@ -495,11 +627,11 @@ impl System {
         if !kubelet.is_registered {
             return Asked::Refused("no healthy devices present".to_owned());
         }
-        if kubelet.checkpoint.contains_key(&key) {
+        if kubelet.checkpoint.get(&key).is_some_and(|grant| !grant.is_freed) {
             return Asked::Known;
         }
         let active: BTreeSet<&PodUid> = kubelet.active.keys().collect();
-        kubelet.checkpoint.retain(|key, _| active.contains(&key.uid));
+        kubelet.checkpoint.retain(|key, grant| active.contains(&key.uid) && !grant.is_freed);
         let init = |name: &str| pod.container(name).is_some_and(|of| of.kind == ContainerKind::Init);
         let machine = &self.machines[node];
         let of_name = || machine.kubelet.checkpoint.iter().filter(move |(key, _)| *key.resource == *resource);
@@ -531,6 +663,9 @@ impl System {
             self.prefer(node, resource, &free, &must, count)
         };
         let answer = self.allocate(node, resource, &ids);
+        if answer.as_ref().is_err_and(|why| why == NO_PERMIT) {
+            self.violates("no admission fails because a start waits", format!("n{node}: {}", pod.pod.key));
+        }
         if self.strikes(Fault::KubeletKilledInCall) {
             self.history.sometimes("a kubelet is killed in a call");
             self.restart_kubelet(node, false);
@@ -539,7 +674,8 @@ impl System {
         match answer {
             Err(why) => Asked::Refused(why),
             Ok(answer) => {
-                let grant = Grant { ids: ids.into_iter().collect(), answer, init: init(container) };
+                let ids = ids.into_iter().collect();
+                let grant = Grant { ids, answer, init: init(container), is_freed: false };
                 self.judge_answer(node, pod, container, &grant.answer);
                 self.machines[node].kubelet.checkpoint.insert(key, grant);
                 self.judge_held(node);
@@ -553,6 +689,9 @@ impl System {
         let kubelet = &mut self.machines[node].kubelet;
         kubelet.forget(&pod.pod.uid);
         kubelet.rejected.insert(pod.pod.uid.clone());
+        // One that had a sandbox is nobody's now.
+        let grace = self.soon(1000, 2000);
+        self.stop_processes(node, &pod.pod.uid, grace);
         self.says(node, &pod.pod, Some(Phase::Failed));
         self.look_again(node, self.now + CALL);
     }

@@ -1,6 +1,6 @@
 //! A machine: its devices, its kubelet and its node daemon, and what outlives both.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton::contract::inventory::{Device, DeviceInfo, DeviceLocation};
@@ -42,6 +42,12 @@ pub struct Machine {
     pub boot: u64,
     /// Pods that ran when it went down, and of which the kubelet has not written a status since.
     pub ran_before: BTreeSet<PodUid>,
+    /// Cgroups without a process, and until when each is there.
+    pub cgroups: BTreeMap<PodUid, Duration>,
+    /// Until when its daemon does not see cgroups.
+    pub cgroups_hidden: Duration,
+    /// Until when its container runtime is down.
+    pub runtime_down: Duration,
     /// When its Node went, while it is gone.
     pub lost: Option<Duration>,
 }
@@ -82,7 +88,9 @@ pub fn since_boot(ran_before: &BTreeSet<PodUid>, mut pod: HandoffPod) -> Handoff
 impl Machine {
     /// Nothing runs any more, and what comes is another boot.
     pub fn goes_down(&mut self) {
-        self.ran_before.extend(std::mem::take(&mut self.kubelet.runtime).into_keys());
+        self.ran_before.extend(self.kubelet.goes_down());
+        self.cgroups.clear();
+        self.runtime_down = Duration::ZERO;
         self.boot += 1;
     }
 
@@ -129,6 +137,9 @@ impl Machine {
             disk: Vec::new(),
             boot: 1,
             ran_before: BTreeSet::new(),
+            cgroups: BTreeMap::new(),
+            cgroups_hidden: Duration::ZERO,
+            runtime_down: Duration::ZERO,
             lost: None,
             device: None,
             is_cut,

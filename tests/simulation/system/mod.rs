@@ -7,6 +7,7 @@ mod controller;
 mod daemon;
 mod faults;
 mod history;
+mod housekeeping;
 mod job_judges;
 mod judges;
 mod kubelet;
@@ -14,6 +15,7 @@ mod leader;
 mod machine;
 mod mutants;
 mod process;
+mod runtime;
 mod shrink;
 mod store;
 mod workload;
@@ -34,6 +36,7 @@ use leader::SchedulerProcess;
 use machine::Machine;
 use store::{Store, Swap};
 
+use baton::contract::PodRef;
 use baton::decide::scheduler::EffectResult;
 
 /// What a run is made of. It says everything of its history.
@@ -113,6 +116,12 @@ enum Happening {
     Daemon { node: usize, life: u64, task: daemon::Task },
     /// The kubelet goes on with its pods.
     Kubelet { node: usize, life: u64 },
+    /// Processes of a node end.
+    Processes(usize),
+    /// A pod is deleted by force.
+    Forced(PodRef),
+    /// Those of a node that is cut off are.
+    NodeForced(usize),
     /// A pod's status arrives.
     Status(usize, kubelet::StatusWrite),
     /// The next pods come, or one goes.
@@ -244,7 +253,7 @@ impl System {
         let all_came = self.jobs.came >= self.plan.pods;
         let calm = self.now >= START + STORM;
         let rests = self.now >= self.judges.moved + REST;
-        if all_came && calm && rests && self.jobs.is_over() && self.store.is_unlocked() {
+        if all_came && calm && rests && self.jobs.is_over() && self.store.is_unlocked() && self.nothing_leaves() {
             return true;
         }
         calm && self.now >= self.judges.moved.max(START + STORM) + CALM
@@ -265,6 +274,9 @@ impl System {
             Happening::Release { node, life, swap, tries } => self.release_arrives(node, life, swap, tries),
             Happening::Daemon { node, life, task } => self.daemon_works(node, life, task),
             Happening::Kubelet { node, life } => self.kubelet_works(node, life),
+            Happening::Processes(node) => self.processes_end(node),
+            Happening::Forced(pod) => self.force(&pod),
+            Happening::NodeForced(node) => self.force_node(node),
             Happening::Status(node, write) => self.status_arrives(node, write),
             Happening::Work => self.next_work(),
             Happening::Owners => self.owners_work(),
@@ -330,6 +342,11 @@ impl System {
 
     fn news(&mut self, reader: Reader, life: u64) {
         if let Some(until) = self.faults.deaf_until(reader, self.now) {
+            if let Reader::Kubelet(node) = reader
+                && self.faults.cannot_hear(reader, self.now)
+            {
+                self.machines[node].kubelet.was_cut = true;
+            }
             self.at(until, Happening::News(reader, life));
             return;
         }

@@ -37,6 +37,10 @@ mutants! {
     LeaderGoneByWatch = "a controller takes a leader for lost by what its watch shows";
     RebuildSkipped = "a lost ledger is not rebuilt";
     LiveReadsSkipped = "live reads are not made";
+    FreedAtDeletion = "entries go with the pod's object";
+    FreedAtPhase = "entries go with a terminal phase";
+    GateSharesPermits = "starts that wait share the permits of calls";
+    GateAsksNothing = "every container starts at once";
     NeverExpires = "entries of ended pods stay";
     NeverUnlocks = "the node daemon removes no lock";
     UnlocksAfterFirst = "the lock goes after the first container";

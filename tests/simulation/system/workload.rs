@@ -123,6 +123,8 @@ pub struct Workload {
     /// Pods that were made again.
     pub again: u64,
     pinned: u32,
+    /// Pods that their owners leave as they are for a while, although they have failed.
+    kept: BTreeMap<PodUid, Duration>,
 }
 
 impl Workload {
@@ -149,6 +151,15 @@ impl Workload {
     /// TYJobs that have not.
     pub fn open_tyjobs(&self) -> impl Iterator<Item = &String> {
         self.tyjobs.iter().filter(|(_, plan)| !plan.is_over).map(|(name, _)| name)
+    }
+
+    /// The pod of a job of one.
+    pub fn is_alone(&self, pod: &PodRef) -> bool {
+        self.jobs.get(&*pod.key.name).is_some_and(|job| job.gang.is_none() && job.pod.uid == pod.uid)
+    }
+
+    pub fn keep(&mut self, pod: &PodRef, until: Duration) {
+        self.kept.insert(pod.uid.clone(), until);
     }
 
     pub fn is_over(&self) -> bool {
@@ -408,6 +419,7 @@ impl System {
                 facts.handoff.node.is_none() && facts.spec.gang.as_ref().is_some_and(|gang| gang.timed_out)
             });
             match found.map(|facts| facts.handoff.phase) {
+                Some(Phase::Failed) if self.jobs.kept.get(&pod.uid).is_some_and(|until| self.now < *until) => {}
                 Some(Phase::Succeeded) if !leaves => self.jobs.jobs.get_mut(&name).unwrap().is_over = true,
                 Some(Phase::Failed | Phase::Succeeded) => {
                     self.history.sometimes(FAILED);
