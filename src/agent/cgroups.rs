@@ -1,4 +1,4 @@
-//! Whether processes of a pod run, by its cgroup: nothing of it is named by the API server or can be written by a pod's owner.
+//! Whether processes of a pod run, by its cgroup: the kernel keeps it, and no client of the API server can write it.
 //!
 //! Where the kubelet makes the cgroups of pods depends on its driver, its root and the version of cgroups. The daemon runs in a pod
 //! itself: what stands around its own uid is the pattern of all others. `cgroup.procs` is not read: it leaves out processes of other

@@ -204,7 +204,7 @@ fn drop_vacated(service: &HandoffService, state: &mut HandoffState, now: Duratio
     let unseen: BTreeSet<&PodRef> =
         vacated.iter().filter(|(.., hold)| *hold == Hold::Unseen).map(|(_, pod, _)| pod).collect();
     for pod in unseen {
-        tracing::warn!(%pod, UNSEEN);
+        tracing::warn!(%pod, "{UNSEEN}");
         service.context.api.report(PodNotice::new(pod.clone(), EventReason::DevicesFreedUnseen, UNSEEN.to_owned()));
     }
     !vacated.is_empty()

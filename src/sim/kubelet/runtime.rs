@@ -263,7 +263,7 @@ impl Runtime {
         self.changing(|inner| inner.change(uid, None, change))
     }
 
-    /// Nobody waits to kill any process any more.
+    /// No stop waits to kill a process any more.
     pub fn spare(&self) {
         let now = clock::mono();
         self.changing(|inner| inner.change_all(|instance| instance.spare(now)));
@@ -371,7 +371,7 @@ enum Standing<T> {
     Is(T),
     /// Not before this time, as things are.
     Not(Duration),
-    /// Nobody can say when.
+    /// When is not known.
     Unknown,
 }
 

@@ -239,7 +239,7 @@ impl System {
                 let runtime = &self.machines[node].kubelet.runtime;
                 let lost = runtime.keys().filter(|uid| listing.answers.keys().all(|key| key.uid != **uid));
                 let lost: Vec<PodUid> = lost.cloned().collect();
-                // Of a pod that has left, and of which the kubelet's checkpoint has nothing, nobody knows.
+                // Of a pod that has left, and of which the kubelet's checkpoint has nothing, nothing is known.
                 let has_left = |uid: &&PodUid| pods.by_uid(uid).is_none_or(|pod| pod.phase.is_terminal());
                 self.judges.unknown.extend(lost.iter().filter(has_left).cloned());
                 self.judges.in_any_order.extend(lost);

@@ -224,7 +224,7 @@ impl System {
         if checkpoint_lost {
             kubelet.checkpoint.clear();
             kubelet.knows_plugin = false;
-            // Containers that wait are asked for anew, one by one, each when its turn comes.
+            // Containers that wait are asked for again, one by one, each when its turn comes.
             let waiting = kubelet.runtime.values().filter(|runs| !runs.waits.is_empty());
             self.judges.in_any_order.extend(waiting.map(|runs| runs.pod.uid.clone()));
         }
@@ -280,7 +280,7 @@ impl System {
             self.pod_goes(node, &pod, if lists { GRACE } else { LEAST_GRACE });
         }
         if is_first {
-            // Nobody asks for them: a kubelet that starts gives them little time.
+            // They are in no API object: a kubelet that starts gives them little time.
             let kubelet = &self.machines[node].kubelet;
             let orphans = kubelet.runtime.keys().filter(|uid| !kubelet.known.contains_key(*uid)).cloned();
             for uid in orphans.collect::<Vec<_>>() {
@@ -458,7 +458,7 @@ impl System {
         self.says(node, pod, None);
     }
 
-    /// Pods that another client says to have failed are not listed, although they run. Nobody stops them: in a while the kubelet writes
+    /// Pods that another client says to have failed are not listed, although they run. They are not stopped: in a while the kubelet writes
     /// that they run, and manages them again, without their ids.
     fn park_pods(&mut self, node: usize) {
         let kubelet = &mut self.machines[node].kubelet;
@@ -689,7 +689,7 @@ impl System {
         let kubelet = &mut self.machines[node].kubelet;
         kubelet.forget(&pod.pod.uid);
         kubelet.rejected.insert(pod.pod.uid.clone());
-        // One that had a sandbox is nobody's now.
+        // One that had a sandbox belongs to no API object now.
         let grace = self.soon(1000, 2000);
         self.stop_processes(node, &pod.pod.uid, grace);
         self.says(node, &pod.pod, Some(Phase::Failed));
