@@ -147,10 +147,9 @@ impl Handoff {
         };
         let entry = books.ledger.get(&key).expect("it was served");
         let number = |id: &str| DEVICE_NAMES.iter().position(|name| *name == id).expect("a known device") as u8;
-        // The stored answer again; else one of everything that the entry has.
         let answered: Vec<u8> = match &entry.answer {
             Some(encoded) => vec![encoded[0]],
-            None => entry.devices().map(|id| number(id.as_str())).collect(),
+            None => entry.to_answer().map(|(_, device)| number(device.id.as_str())).collect(),
         };
         let answer = *answered.last().expect("a grant names a device");
         books.ledger.set_answer(&key, vec![answer]);

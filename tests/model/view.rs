@@ -232,6 +232,11 @@ impl Handoff {
                 .flatten()
                 .map(|id| (DeviceType::Gpu, entry(id)))
                 .collect(),
+            unnamed: [kept.served, kept.also.unwrap_or(kept.served)]
+                .into_iter()
+                .filter(|device| *device != kept.answer.unwrap_or(kept.served))
+                .map(|device| entry(device).id)
+                .collect(),
             answer: kept.answer.map(|device| vec![device]),
             state: Settled::Committed,
             asked: kept.asked.into(),

@@ -122,7 +122,7 @@ impl HandoffService {
         loop {
             let now = clock::mono();
             let gone = |entry: &LedgerEntry| processes.hold(entry, now) != Hold::Held;
-            let held = held_start(resource, ids, ledger, &inventory, gone)?;
+            let held = held_start(resource, ids, ledger, &inventory, gone, |uid| processes.is_found(uid))?;
             let new: Vec<PodUid> = held.users.iter().filter(|uid| looked.insert((*uid).clone())).cloned().collect();
             for uid in &new {
                 processes.saw(uid, self.context.cgroups.look(uid), false, now);

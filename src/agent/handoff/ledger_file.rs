@@ -300,6 +300,7 @@ mod tests {
     use baton_decide::handoff::GrantState;
     use baton_decide::handoff::ledger::ContainerSlot;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     fn entry(pod: &str, ids: &[String], answer: Option<Vec<u8>>) -> LedgerEntry {
         let device =
@@ -311,6 +312,7 @@ mod tests {
             slot: ContainerSlot { order: 1, init: false, sidecar: true },
             ids: ids.iter().map(|id| id.as_str().into()).collect(),
             served: vec![(DeviceType::Gpu, device)],
+            unnamed: BTreeSet::from([DeviceId::parse("GPU-2").unwrap()]),
             answer,
             state: GrantState::Committed,
             asked: 2,

@@ -633,7 +633,7 @@ impl HandoffService {
             resource: entry.resource.clone(),
             pod: entry.pod.clone(),
             container: entry.container.clone(),
-            entries: entry.served.clone(),
+            entries: entry.to_answer().cloned().collect(),
             shares,
         };
         self.context.answerer.answer(&grant).map_err(|error| {

@@ -171,13 +171,16 @@ pub struct StartHeld {
 ///
 /// The caller is the latest entry of these ids whose pod has not left. Where there is none, it may be a pod that the ledger does not
 /// know; then it waits only for devices of a pod that has left and that no other pod has been given since. Or its kubelet has not heard
-/// yet that the pod has left: where one that has left has these ids, nothing starts with them before it has gone or is back.
+/// yet that the pod has left: where one that has left has these ids, nothing starts with them before it has gone or is back. And where
+/// a predecessor of the same name has not gone, and no process of the caller `is_found`, it may be the predecessor's container: PodResources
+/// has no uids.
 pub fn held_start(
     resource: &str,
     ids: &[String],
     ledger: &Ledger,
     inventory: &NodeInventory,
     gone: impl Fn(&LedgerEntry) -> bool,
+    is_found: impl Fn(&PodUid) -> bool,
 ) -> Option<StartHeld> {
     let asked: BTreeSet<&str> = ids.iter().map(String::as_str).collect();
     let live = || ledger.iter().filter(|entry| entry.leaving().is_none());
@@ -193,15 +196,21 @@ pub fn held_start(
             left.find(|(entry, device)| (is_caller(entry) || !given.contains(device)) && !gone(entry))?;
         return Some(StartHeld { device: device.clone(), users: vec![entry.pod.uid.clone()], pod: None });
     };
+    let own = || live().filter(|entry| entry.pod.uid == caller.pod.uid);
+    // The kubelet uses ids of an init container again: it may be any container of the pod that has them.
+    let devices: BTreeSet<&DeviceId> = own().filter(is_caller).flat_map(LedgerEntry::devices).collect();
+    let before = ledger.iter().filter(|entry| entry.leaving().is_some() && entry.pod.key == caller.pod.key);
+    let before = before.filter(|entry| !is_found(&caller.pod.uid) && !gone(entry));
+    if let Some((entry, device)) = before.flat_map(|entry| entry.devices().map(move |device| (entry, device))).next() {
+        let users = vec![entry.pod.uid.clone(), caller.pod.uid.clone()];
+        return Some(StartHeld { device: device.clone(), users, pod: None });
+    }
     let mut others = ByPod::new();
     let is_older =
         |entry: &&LedgerEntry| entry.pod.uid != caller.pod.uid && (entry.leaving().is_some() || entry.seq < caller.seq);
     for entry in ledger.iter().filter(is_older).filter(|entry| !gone(entry)) {
         others.entry(entry.pod.uid.clone()).or_default().extend(claims(entry));
     }
-    let own = || live().filter(|entry| entry.pod.uid == caller.pod.uid);
-    // The kubelet uses ids of an init container again: it may be any container of the pod that has them.
-    let devices: BTreeSet<&DeviceId> = own().filter(is_caller).flat_map(LedgerEntry::devices).collect();
     // Device by device: containers of one pod that exceed a device are no business of other pods.
     let full = devices.into_iter().filter_map(|device| {
         let own: Vec<DeviceClaim<'_>> = own().flat_map(claims).filter(|claim| claim.entry.id == *device).collect();

@@ -197,7 +197,7 @@ fn ids(of: &[&str]) -> Vec<String> {
 /// The users that a start with `of` waits for.
 fn waits_for(ledger: &Ledger, of: &[&str], gone: &[&str]) -> Option<Vec<String>> {
     let gone = |entry: &LedgerEntry| gone.contains(&&*entry.pod.key.name);
-    let held = held_start(GPU, &ids(of), ledger, &inventory(4), gone)?;
+    let held = held_start(GPU, &ids(of), ledger, &inventory(4), gone, |_| true)?;
     Some(held.users.iter().map(ToString::to_string).collect())
 }
 
@@ -211,6 +211,20 @@ fn a_start_waits_for_pods_that_have_left_its_devices() {
     let c = one("c");
     grant(&mut ledger, &c, &[("main", &["GPU-1"])]);
     assert_eq!(waits_for(&ledger, &["GPU-1"], &[]), None, "other devices");
+}
+
+#[test]
+fn a_container_of_the_predecessor_does_not_start_with_the_successors_devices() {
+    let mut ledger = left(running(one("a")), at(0));
+    let mut successor = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-1"])]);
+    successor.pod.uid = PodUid::new("a-second");
+    grant(&mut ledger, &successor, &[("main", &["GPU-1"])]);
+    let users = |gone: bool, is_found: bool| {
+        let held = held_start(GPU, &ids(&["GPU-1"]), &ledger, &inventory(4), |_| gone, |_| is_found)?;
+        Some(held.users.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    assert_eq!(users(false, false).unwrap(), ["a-uid", "a-second"], "nothing of the successor is there");
+    assert_eq!([users(false, true), users(true, false)], [None, None]);
 }
 
 #[test]
@@ -257,7 +271,8 @@ fn shares_start_beside_a_pod_that_has_left_where_the_sum_fits() {
     ledger.follow(&all, &PodResources::Unavailable, (at(0), Timestamp::UNIX_EPOCH));
     ledger.record(entry(&b, 50, &["GPU-0::1"]));
     let waits = |ledger: &Ledger| {
-        held_start(key::GPU_CORE, &ids(&["GPU-0::1"]), ledger, &inventory(4), |_| false).map(|held| held.users)
+        held_start(key::GPU_CORE, &ids(&["GPU-0::1"]), ledger, &inventory(4), |_| false, |_| true)
+            .map(|held| held.users)
     };
     assert_eq!(waits(&ledger), Some(vec![a.pod.uid.clone()]));
     ledger.record(entry(&b, 40, &["GPU-0::1"]));
@@ -323,7 +338,7 @@ proptest! {
                     let device = device_of[&who];
                     let id = format!("GPU-{device}");
                     let gone = |entry: &LedgerEntry| processes.hold(entry, now) != Hold::Held;
-                    let held = held_start(GPU, &[id], &ledger, &inventory(4), gone);
+                    let held = held_start(GPU, &[id], &ledger, &inventory(4), gone, |uid| processes.is_found(uid));
                     let older = |other: &usize| {
                         let seq = |who: usize| ledger.of_pod(&PodUid::new(&format!("p{who}-uid"))).map(|e| e.seq).max();
                         seq(*other) < seq(who)
@@ -369,7 +384,7 @@ proptest! {
             let live = ledger.iter().filter(|entry| entry.leaving().is_none());
             if let Some(first) = live.min_by_key(|entry| entry.seq) {
                 let ids: Vec<String> = first.ids.iter().map(ToString::to_string).collect();
-                let held = held_start(GPU, &ids, &ledger, &inventory(4), |entry| entry.leaving().is_some());
+                let held = held_start(GPU, &ids, &ledger, &inventory(4), |entry| entry.leaving().is_some(), |_| true);
                 let newest = ledger.iter().filter(|of| of.leaving().is_none() && of.ids == first.ids).count();
                 prop_assert!(newest > 1 || held.is_none(), "the first waits: {held:?}");
             }

@@ -87,8 +87,11 @@ pub struct LedgerEntry {
     pub slot: ContainerSlot,
     /// The kubelet's ids of the latest call, sorted.
     pub ids: Vec<Box<str>>,
-    /// The devices that the answer names. Empty for names that only accompany the delivering one.
+    /// The devices that the container holds. Empty for names that only accompany the delivering one.
     pub served: Vec<(DeviceType, DeviceEntry)>,
+    /// Those of them that its answer does not name. In a rebuilt entry the kubelet's word and the annotation may differ: both hold.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unnamed: BTreeSet<DeviceId>,
     /// The encoded answer; `None` in an entry that was rebuilt.
     #[serde(default, with = "hex")]
     pub answer: Option<Vec<u8>>,
@@ -130,6 +133,7 @@ impl LedgerEntry {
             slot,
             ids,
             served,
+            unnamed: BTreeSet::new(),
             answer: None,
             state,
             asked: 1,
@@ -163,7 +167,12 @@ impl LedgerEntry {
         self.asked > 0
     }
 
-    /// Ids of everything that the answer names: the served devices, and the virtual functions that stand for them.
+    /// What its answer names.
+    pub fn to_answer(&self) -> impl Iterator<Item = &(DeviceType, DeviceEntry)> {
+        self.served.iter().filter(|(_, entry)| !self.unnamed.contains(&entry.id))
+    }
+
+    /// Ids of everything that the container holds: the served devices, and the virtual functions that stand for them.
     pub fn named(&self) -> impl Iterator<Item = &DeviceId> {
         self.served.iter().flat_map(|(_, entry)| entry.named())
     }

@@ -50,7 +50,7 @@ pub fn preference(context: &AllocateContext<'_>, call: &AllocateCall<'_>) -> Pre
     let key = EntryKey::new(&caller.pod.pod.uid, &caller.container.name, call.resource);
     let kind = kind_of(call.resource);
     if let Some(entry) = context.ledger.get(&key).filter(|entry| !entry.served.is_empty()) {
-        order.own = entry.devices().cloned().collect();
+        order.own = entry.to_answer().map(|(_, device)| device.id.clone()).collect();
     } else if let Ok(Some(assignment)) = PodAssignment::read(caller.pod, context.inventory) {
         let plan = Plan::new(caller.pod, &assignment, context.ledger, context.inventory);
         order.own = plan.of(&caller.container.name, &kind).iter().map(|entry| entry.id.clone()).collect();

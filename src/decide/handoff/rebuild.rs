@@ -179,33 +179,49 @@ fn add(
     // An answer that names no device says nothing of one that delivers.
     let answer = answer.filter(|answer| !answer.devices.is_empty() || !delivers(call));
     let answered = answer.map(|answer| answer.devices.clone()).unwrap_or_default();
-    let served = match (&assignment, delivers(call)) {
-        (_, false) => Vec::new(),
-        (Some(assignment), true) => {
-            let mut both = planned(pod, assignment, ledger, inventory, call, &ids);
+    let held = if delivers(call) { whole_devices(&answered, &ids, call.resource, inventory) } else { Vec::new() };
+    let (served, unnamed) = match &assignment {
+        Some(assignment) if delivers(call) => {
+            let mut planned = planned(pod, assignment, ledger, inventory, call, &ids);
             // An annotation may have been edited while no ledger knew better: less than the container asks for is not believed.
-            for (kind, device) in both.iter_mut().filter(|(kind, device)| !is_asked_for(pod, call, kind, device)) {
+            for (kind, device) in planned.iter_mut().filter(|(kind, device)| !is_asked_for(pod, call, kind, device)) {
                 room::make_whole(kind, device);
             }
-            // Where the kubelet's word and the annotation differ, the devices of neither are given to another pod until this one has ended.
-            let set = if answered.is_empty() {
-                assignment.pod_set(pod, &kind_of(call.resource))
-            } else {
-                both.iter().flat_map(|(_, device)| device.named().cloned()).collect()
-            };
-            let held = whole_devices(&answered, &ids, call.resource, inventory);
-            both.extend(held.into_iter().filter(|(_, device)| !set.contains(&device.id)));
-            both
+            both(planned, held, &answered, &assignment.pod_set(pod, &kind_of(call.resource)))
         }
-        (None, true) => whole_devices(&answered, &ids, call.resource, inventory),
+        _ => (held, BTreeSet::new()),
     };
     let slot = ContainerSlot::of(pod, &call.container.name);
     let ids = ids.into_iter().collect();
     let entry = LedgerEntry::new(&pod.pod, &call.container.name, call.resource, slot, ids, served, state);
     let answer = answer.map(|answer| answer.encoded.clone());
     let grace_seconds = pod.grace_seconds;
-    ledger.record(LedgerEntry { assigned: assignment.is_some(), answer, grace_seconds, ..entry });
+    ledger.record(LedgerEntry { assigned: assignment.is_some(), unnamed, answer, grace_seconds, ..entry });
     true
+}
+
+/// Where the kubelet's word (`held`) and the annotation (`planned`) differ, the devices of neither are given to another pod until this
+/// one has ended; the second value are those that the container's answer does not name: what is `answered`, else what is planned, is named.
+/// Ids of devices that are assigned to another container of the pod (`of_pod`) say nothing: the kubelet chose them.
+fn both(
+    mut planned: Vec<(DeviceType, DeviceEntry)>,
+    held: Vec<(DeviceType, DeviceEntry)>,
+    answered: &BTreeSet<DeviceId>,
+    of_pod: &[DeviceId],
+) -> (Vec<(DeviceType, DeviceEntry)>, BTreeSet<DeviceId>) {
+    let known = |id: &DeviceId| planned.iter().any(|(_, device)| device.named().any(|named| named == id));
+    let more = held
+        .into_iter()
+        .filter(|(_, device)| if answered.is_empty() { !of_pod.contains(&device.id) } else { !known(&device.id) });
+    let more: Vec<_> = more.collect();
+    let unnamed = if answered.is_empty() {
+        more.iter().map(|(_, device)| device.id.clone()).collect()
+    } else {
+        let is_named = |device: &DeviceEntry| device.named().any(|id| answered.contains(id));
+        planned.iter().filter(|(_, device)| !is_named(device)).map(|(_, device)| device.id.clone()).collect()
+    };
+    planned.extend(more);
+    (planned, unnamed)
 }
 
 /// The entry gives the container as much of the device as it asks for.
@@ -450,6 +466,31 @@ mod tests {
             assert_eq!(entry.devices().map(ToString::to_string).collect::<Vec<_>>(), [device], "no other pod gets it");
         }
         assert!(!learn(&mut ledger, NODE, &all, &listing, &inventory(4)), "once");
+    }
+
+    #[test]
+    fn where_the_kubelet_and_the_annotation_differ_both_hold_and_one_is_answered() {
+        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-1"])]);
+        let ids = |entries: &mut dyn Iterator<Item = &(DeviceType, DeviceEntry)>| {
+            entries.map(|(_, device)| device.id.to_string()).collect::<Vec<_>>()
+        };
+        let found = |answer: Option<&str>| {
+            let mut listing = listing(&[("a", "main", GPU, &["GPU-3"])]);
+            let stored = |device| StoredAnswer {
+                ids: BTreeSet::from([Box::from("GPU-3")]),
+                devices: BTreeSet::from([super::super::testing::id(device)]),
+                encoded: vec![7],
+            };
+            let key = |device| (EntryKey::new(&pod.pod.uid, "main", GPU), stored(device));
+            listing.answers = answer.into_iter().map(key).collect();
+            let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None);
+            let entry = ledger.iter().next().unwrap();
+            (ids(&mut entry.served.iter()), ids(&mut entry.to_answer()))
+        };
+        let both = |answered: &[&str]| answered.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(found(None), (both(&["GPU-1", "GPU-3"]), both(&["GPU-1"])), "a repetition is answered as assigned");
+        assert_eq!(found(Some("GPU-2")), (both(&["GPU-1", "GPU-2"]), both(&["GPU-2"])), "the answer is stored");
+        assert_eq!(found(Some("GPU-1")), (both(&["GPU-1"]), both(&["GPU-1"])));
     }
 
     #[test]

@@ -115,20 +115,9 @@ fn every_recorded_call_names_its_pod_and_container() {
             continue;
         }
         let slot = ContainerSlot::of(caller.pod, &caller.container.name);
-        ledger.record(LedgerEntry {
-            pod: caller.pod.pod.clone(),
-            container: caller.container.name.clone(),
-            resource: resource.into(),
-            slot,
-            ids: ids.iter().map(|id| id.as_str().into()).collect(),
-            served: vec![],
-            answer: None,
-            state: GrantState::Intent,
-            asked: 1,
-            seq: 0,
-            assigned: true,
-            grace_seconds: 30,
-        });
+        let own = ids.iter().map(|id| id.as_str().into()).collect();
+        let (pod, container) = (&caller.pod.pod, &caller.container.name);
+        ledger.record(LedgerEntry::new(pod, container, resource, slot, own, vec![], GrantState::Intent));
         if line["answer"] == "ok" && !slot.init {
             is_confirmed_by_the_next_view(&lines[nth + 1..], &name, &ids);
         }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::inventory::{InventoryDevice, NodeInventory};
+use super::ledger::{ContainerSlot, GrantState, LedgerEntry};
 use super::listing::{ListedPod, PodListing};
 use super::pods::NodePods;
 use crate::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
@@ -178,20 +179,11 @@ pub fn grant(ledger: &mut super::ledger::Ledger, pod: &HandoffPod, rows: &[(&str
                 continue;
             }
             let kind = if resource == key::RDMA { DeviceType::Rdma } else { DeviceType::Gpu };
-            ledger.record(super::ledger::LedgerEntry {
-                pod: pod.pod.clone(),
-                container: (*container).into(),
-                resource: resource.into(),
-                slot: super::ledger::ContainerSlot::of(pod, container),
-                ids: of_kind.iter().map(|id| Box::from(*id)).collect(),
-                served: of_kind.iter().map(|name| (kind.clone(), whole(name))).collect(),
-                answer: Some(vec![1, 2, 3]),
-                state: super::ledger::GrantState::Intent,
-                asked: 1,
-                seq: 0,
-                assigned: true,
-                grace_seconds: 30,
-            });
+            let slot = ContainerSlot::of(pod, container);
+            let ids = of_kind.iter().map(|id| Box::from(*id)).collect();
+            let served = of_kind.iter().map(|name| (kind.clone(), whole(name))).collect();
+            let entry = LedgerEntry::new(&pod.pod, container, resource, slot, ids, served, GrantState::Intent);
+            ledger.record(LedgerEntry { answer: Some(vec![1, 2, 3]), ..entry });
         }
     }
 }

@@ -96,7 +96,7 @@ pub fn repetition(
     caller: &Caller<'_>,
     rebuilt: &LedgerEntry,
 ) -> Result<(), UnconfirmedRefusal> {
-    let (kind, entries) = (kind_of(call.resource), rebuilt.served.iter().map(|(_, entry)| entry.clone()));
+    let (kind, entries) = (kind_of(call.resource), rebuilt.to_answer().map(|(_, entry)| entry.clone()));
     let entries: Vec<DeviceEntry> = entries.collect();
     may_be_limited(context, caller.pod, &entries, &kind)
         .map_err(|(rule, why)| Box::new(refused(call, caller, rule, why)))?;

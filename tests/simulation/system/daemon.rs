@@ -471,7 +471,7 @@ impl System {
                 let mut served = entry.served.iter().map(|(_, entry)| &entry.id);
                 let has_failed = |id: &&DeviceId| machine_devices.get(*id).is_none_or(|of| !of.healthy);
                 unhealthy = served.find(has_failed).map(ToString::to_string);
-                let mut answer = encoded(&entry.served);
+                let mut answer = encoded(entry.to_answer());
                 if kubelets && !entry.served.is_empty() {
                     let whole = |id: &String| format!("{}=100", id.split("::").next().unwrap_or_default());
                     let chosen: BTreeSet<String> = ids.iter().map(whole).collect();
@@ -487,7 +487,7 @@ impl System {
             AllocateOutcome::Repeat { key, .. } => {
                 self.history.sometimes("a call is repeated");
                 let Some(entry) = ledger.get(&key) else { return Err("the entry is gone".to_owned()) };
-                let answer = entry.answer.clone().unwrap_or_else(|| encoded(&entry.served));
+                let answer = entry.answer.clone().unwrap_or_else(|| encoded(entry.to_answer()));
                 ledger.repeat(&key, ids.iter().map(|id| id.as_str().into()).collect());
                 ledger.set_answer(&key, answer.clone());
                 (key, answer)

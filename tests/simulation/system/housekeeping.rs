@@ -63,7 +63,9 @@ impl System {
         let inventory = self.machines[node].inventory.clone();
         let answer = loop {
             let gone = |entry: &LedgerEntry| processes.hold(entry, now) != Hold::Held;
-            let Some(held) = held_start(resource, ids, &ledger, &inventory, gone).filter(|_| asks) else {
+            let is_found = |uid: &PodUid| processes.is_found(uid);
+            let held = held_start(resource, ids, &ledger, &inventory, gone, is_found);
+            let Some(held) = held.filter(|_| asks) else {
                 break Gate::Open;
             };
             let new: Vec<PodUid> = held.users.iter().filter(|uid| looked.insert((*uid).clone())).cloned().collect();

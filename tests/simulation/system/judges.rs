@@ -14,7 +14,6 @@ use baton::decide::pod::{HandoffPod, Phase};
 use baton::decide::scheduler::Moment;
 use baton::decide::world::{Place, PodId};
 
-use super::machine::answered;
 use super::process::LEADS;
 use super::store::Swap;
 use super::workload::ONCE;
@@ -292,20 +291,21 @@ impl System {
         })
     }
 
-    /// A call was answered: with devices of its pod.
-    pub fn judge_answer(&mut self, node: usize, pod: &HandoffPod, container: &str, answer: &[u8]) {
-        if self.jobs.hostile.contains(&pod.pod.uid) {
+    /// A call was answered, or a container starts: with devices of its pod.
+    pub fn judge_devices<'a>(
+        &mut self,
+        node: usize,
+        pod: &PodRef,
+        container: &str,
+        mut devices: impl Iterator<Item = (&'a String, i64)>,
+    ) {
+        if self.jobs.hostile.contains(&pod.uid) {
             return;
         }
-        let promised = self.judges.promised.get(&pod.pod.uid).cloned().unwrap_or_default();
-        let beside =
-            answered(answer).into_iter().find(|(id, amount)| promised.get(id).is_none_or(|most| amount > most));
-        if let Some((id, amount)) = beside {
-            let what = format!(
-                "n{node}: {}, {container} was given {amount} % of {id}, promised are {promised:?}",
-                pod.pod.key
-            );
-            self.violates("a call is answered with devices of its pod", what);
+        let promised = self.judges.promised.get(&pod.uid).cloned().unwrap_or_default();
+        if let Some((id, amount)) = devices.find(|(id, amount)| promised.get(*id).is_none_or(|most| amount > most)) {
+            let what = format!("n{node}: {}, {container} has {amount} % of {id}, promised are {promised:?}", pod.key);
+            self.violates("a container is given devices of its pod", what);
         }
     }
 

@@ -676,7 +676,12 @@ impl System {
             Ok(answer) => {
                 let ids = ids.into_iter().collect();
                 let grant = Grant { ids, answer, init: init(container), is_freed: false };
-                self.judge_answer(node, pod, container, &grant.answer);
+                let devices = answered(&grant.answer);
+                if self.store.of(&pod.pod).is_some() {
+                    self.judge_devices(node, &pod.pod, container, devices.iter().map(|(id, amount)| (id, *amount)));
+                } else {
+                    self.history.sometimes("a kubelet asks for a pod that has left");
+                }
                 self.machines[node].kubelet.checkpoint.insert(key, grant);
                 self.judge_held(node);
                 Asked::Granted

@@ -63,13 +63,12 @@ pub fn answered(answer: &[u8]) -> Vec<(String, i64)> {
 }
 
 /// The answer that names these.
-pub fn encoded(served: &[(DeviceType, DeviceEntry)]) -> Answer {
+pub fn encoded<'a>(served: impl Iterator<Item = &'a (DeviceType, DeviceEntry)>) -> Answer {
     let amount = |kind: &DeviceType, entry: &DeviceEntry| {
         let name = if *kind == DeviceType::Rdma { key::RDMA } else { key::GPU_CORE };
         if entry.resources.contains_key(name) { entry.amount(name) } else { key::WHOLE }
     };
-    let parts: Vec<String> =
-        served.iter().map(|(kind, entry)| format!("{}={}", entry.id, amount(kind, entry))).collect();
+    let parts: Vec<String> = served.map(|(kind, entry)| format!("{}={}", entry.id, amount(kind, entry))).collect();
     parts.join(",").into_bytes()
 }
 

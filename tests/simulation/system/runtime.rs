@@ -211,6 +211,8 @@ impl System {
         let kubelet = &mut self.machines[node].kubelet;
         let own = kubelet.granted(&pod.uid).into_iter().filter(|(name, ..)| **name == *container);
         let own: Vec<_> = own.collect();
+        self.judge_devices(node, pod, container, own.iter().map(|(_, id, amount)| (id, *amount)));
+        let kubelet = &mut self.machines[node].kubelet;
         let Some(runs) = kubelet.runtime.get_mut(&pod.uid) else { return };
         runs.waits.remove(container);
         runs.devices.extend(own);
