@@ -355,7 +355,8 @@ impl System {
             facts.spec.refused |= to == Phase::Failed;
             for container in facts.handoff.containers.iter_mut() {
                 let is_up = !waits.contains(&container.name);
-                container.started |= to != Phase::Failed && (is_up || to != Phase::Pending);
+                // The status of a pod that its kubelet refuses shows no container, although some may run: what they did is not seen.
+                container.started = to != Phase::Failed && (container.started || is_up || to != Phase::Pending);
                 container.running = !to.is_terminal() && container.kind != ContainerKind::Init && is_up;
             }
         });
