@@ -15,6 +15,11 @@ impl<T> Shared<T> {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Where it is stored, for as long as a record holds it.
+    pub fn address(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     /// Number of records that hold this value.
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.0)

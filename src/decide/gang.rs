@@ -108,6 +108,8 @@ pub struct GroupRecord {
     failed: Vec<MemberKind>,
     /// The gangs at the last attempt that failed.
     tried: Option<Vec<GangState>>,
+    /// Percent of GPUs that were missing at the last attempt, at least; `None` where the group has changed since.
+    least: Option<i64>,
     /// The member that fitted no node at the last attempt.
     pub root_cause: Option<RootCause>,
     /// What was last written to the PodGroups.

@@ -24,7 +24,7 @@ pub(super) mod table;
 mod take;
 mod write;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -41,6 +41,14 @@ use table::JobTables;
 
 pub use record::{JobPolicy, JobScheduleStatus, JobWriteResult};
 
+/// Waiting jobs are tried one by one, in their order; pods and groups are tried between them, in theirs.
+struct JobRound {
+    /// Those that are still to be tried.
+    rest: VecDeque<PodKey>,
+    /// It has tried some.
+    begun: bool,
+}
+
 /// The scheduler's records of TYJobs.
 #[derive(Default)]
 pub struct TyJobs {
@@ -48,14 +56,12 @@ pub struct TyJobs {
     /// Jobs to be reviewed.
     changed: BTreeSet<PodKey>,
     tables: JobTables,
-    /// Monotonic time of the last round.
-    last_round: Option<Duration>,
+    /// The round that is under way, or queued; `None` where one is to begin.
+    round: Option<JobRound>,
     /// Position in the world's journal at the end of the last round: a node changed if it differs.
     journal_mark: Option<u64>,
     /// Something other than nodes changed since then, so that a job may be placeable now.
     placeable_changed: bool,
-    /// The waiting jobs or their requests changed since the round was queued: its priority and time are out of date.
-    key_outdated: bool,
     /// What namespaces may still use, as far as this round has asked.
     allowances: BTreeMap<Box<str>, Allowance>,
     /// Namespaces whose quotas or limits changed.

@@ -123,7 +123,7 @@ impl SchedulerMetrics {
         let (mut active, mut backoff, mut parked) = (0, 0, 0);
         for (_, standing) in scheduler.queue().standings() {
             match standing.state {
-                QueueState::Active(_) => active += 1,
+                QueueState::Active => active += 1,
                 QueueState::BackOff(_) => backoff += 1,
                 QueueState::Parked(..) => parked += 1,
                 QueueState::Taken => {}

@@ -224,7 +224,7 @@ impl Scheduler {
             ("marked", _) => "when no pod carries the mark any more",
             (_, Some(QueueState::BackOff(_))) => "after its pause, and after an event that may help",
             (_, Some(QueueState::Parked(..))) => "when room, a node or a node daemon appears",
-            (_, Some(QueueState::Active(_) | QueueState::Taken)) => "now",
+            (_, Some(QueueState::Active | QueueState::Taken)) => "now",
             (_, None) => "no attempt is needed",
         };
         Some(GangExplanation {

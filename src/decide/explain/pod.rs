@@ -280,7 +280,7 @@ impl Scheduler {
         let state = self.item_of(pod, &self.route_of(pod)).and_then(|item| self.queue().state(item));
         match state {
             Some(QueueState::BackOff(_)) => PodState::BackOff,
-            Some(QueueState::Active(_) | QueueState::Taken) => PodState::Active,
+            Some(QueueState::Active | QueueState::Taken) => PodState::Active,
             // A member that its gang holds back is not in the queue.
             Some(QueueState::Parked(..)) | None => PodState::Parked,
         }
@@ -336,7 +336,7 @@ fn attempt_state(attempt: &BindAttempt) -> PodState {
 /// Monotonic time of the next try, if no event comes before.
 pub(super) fn next_try(standing: Standing<'_>) -> Option<std::time::Duration> {
     match standing.state {
-        QueueState::Active(_) => Some(std::time::Duration::ZERO),
+        QueueState::Active => Some(std::time::Duration::ZERO),
         QueueState::BackOff(at) => Some(*at),
         QueueState::Parked(_, latest) => *latest,
         QueueState::Taken => None,

@@ -143,14 +143,14 @@ impl Scheduler {
         let state = match (pod, standing.state) {
             (Some(pod), QueueState::Taken) => self.pod_state(pod),
             (None, QueueState::Taken) => PodState::Held,
-            (_, QueueState::Active(_)) => PodState::Active,
+            (_, QueueState::Active) => PodState::Active,
             (_, QueueState::BackOff(_)) => PodState::BackOff,
             (_, QueueState::Parked(..)) => PodState::Parked,
         };
         let at = next_try(standing);
         let order = match standing.state {
             QueueState::Taken => (0, None, at),
-            QueueState::Active(key) => (1, Some(key.clone()), at),
+            QueueState::Active => (1, Some(standing.key.clone()), at),
             QueueState::BackOff(_) => (2, None, at),
             QueueState::Parked(..) => (3, None, at),
         };

@@ -10,7 +10,7 @@ use crate::scheduler::queue::Item;
 use crate::scheduler::reporter::Reporter;
 use crate::scheduler::reservations::Reservations;
 use crate::scheduler::select::choose::{NodeChoice, choose};
-use crate::world::gangs::{GroupId, MemberState, rule};
+use crate::world::gangs::{Gang, GroupId, MemberState, rule};
 use crate::world::{Pod, PodId, Wake};
 use baton_contract::gang::{Committed, GangId, TimeoutClock};
 
@@ -86,6 +86,9 @@ impl Gangs {
             self.report_short(cx, group, UnfitMember::of(pod, text, Wake::ANY));
             return cx.queue.hurry(item, until);
         }
+        if self.is_out_of_reach(cx, group) && cx.queue.park_again(&item, cx.now.mono) {
+            return;
+        }
         cx.stats.group_attempts += 1;
         self.drop_outdated(cx, group);
         if let Some(record) = self.groups.get_mut(group) {
@@ -124,6 +127,17 @@ impl Gangs {
         } else {
             self.attempt_accumulating(cx, group, aim)
         }
+    }
+
+    /// Fewer GPUs are free in all than the members need that were missing at the last attempt, nothing gives way to this group, and no
+    /// node can be kept for it now.
+    fn is_out_of_reach(&self, cx: &mut Context<'_>, group: &GroupId) -> bool {
+        let Some(least) = self.groups.get(group).and_then(|record| record.least) else { return false };
+        let outranks = cx.world.lowest_priority().is_some_and(|lowest| lowest < priority_of(cx, group));
+        let created = cx.world.gangs().of_group(group).filter_map(Gang::created).min();
+        let is_aged = created.is_some_and(|created| Earmarks::is_aged(cx, &Item::Group(group.clone()), created));
+        let has_turn = is_aged && cx.earmarks.all().is_empty();
+        !outranks && !has_turn && cx.preemption.all().is_empty() && cx.index.free_gpus(cx.world) < least
     }
 
     /// Binds the rest of a commit that broke off: members that have room already, then all that the group still needs, or else the
@@ -183,6 +197,9 @@ impl Gangs {
         for _ in 0..CYCLES {
             let order = TryOrder::of(cx, group, &failed, aim);
             (uniform, members) = (order.is_uniform(), order.len());
+            if let Some(record) = self.groups.get_mut(group).filter(|_| matches!(aim, Aim::Minimum { .. })) {
+                record.least = Some(order.least(cx.world));
+            }
             let (mut held, unfit) = Self::try_until_unfit(cx, order.needed());
             if unfit.is_some()
                 && let Some(record) = self.groups.get_mut(group)

@@ -1,7 +1,7 @@
 //! Preemption for a whole group: no pod is evicted unless every gang's minimum fits afterwards; and for one pod, where groups of
 //! lower priority may also have to release their reservations.
 
-use crate::scheduler::context::{Context, Step};
+use crate::scheduler::context::Context;
 use crate::scheduler::preemption::{Preemption, leaving};
 use crate::scheduler::reservations::Reservations;
 use crate::scheduler::rules::PreemptionCandidate;
@@ -67,7 +67,6 @@ impl Gangs {
         let nominated = needed.iter().filter_map(|id| Some((cx.world.pod(*id)?, cx.preemption.get(*id)?.node)));
         if Preemption::is_hopeless(cx, nominated) {
             Preemption::withdraw_group(cx, group);
-            cx.steps.push(Step::RoomFreed);
         }
         let waits = |id: &PodId| cx.preemption.get(*id).is_some_and(|nomination| !nomination.victims.is_empty());
         if needed.iter().any(waits) {

@@ -261,7 +261,7 @@ impl Gangs {
                 self.queue_group(cx, group);
             } else {
                 let queued = self.queued(cx, group);
-                cx.queue.restate(item, queued, cx.rules.queue_sort());
+                cx.queue.restate(&item, &queued, cx.rules.queue_sort());
             }
         }
         if released {
@@ -437,11 +437,14 @@ impl Gangs {
             return;
         }
         let queued = self.queued(cx, group);
+        if let Some(record) = self.groups.get_mut(group) {
+            record.least = None;
+        }
         let item = Item::Group(group.clone());
         match cx.queue.state(item.clone()) {
-            None => cx.queue.add(item.clone(), queued, cx.rules.queue_sort(), cx.now.mono),
+            None => cx.queue.add(item.clone(), &queued, cx.rules.queue_sort(), cx.now.mono),
             Some(QueueState::Taken) => return,
-            Some(_) => cx.queue.offer(item.clone(), queued, cx.rules.queue_sort(), cx.now.mono),
+            Some(_) => cx.queue.offer(item.clone(), &queued, cx.rules.queue_sort(), cx.now.mono),
         }
         let backoff = self.groups.get(group).and_then(|record| record.backoff_until);
         if let Some(until) = backoff.filter(|until| cx.now.mono < *until) {

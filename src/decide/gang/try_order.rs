@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use jiff::Timestamp;
 
 use crate::scheduler::context::Context;
+use crate::scheduler::select::free::percent;
 use crate::world::gangs::{Gang, GroupId, MemberState, rule};
 use crate::world::{Pod, PodId, World};
 use baton_contract::gang::Committed;
@@ -78,6 +79,17 @@ impl TryOrder {
             });
             others.take(gang.needed).count() == gang.needed
         })
+    }
+
+    /// Percent of GPUs that the needed members ask for at least.
+    pub(super) fn least(&self, world: &World) -> i64 {
+        let of = |id: &PodId| world.pod(*id).map(|pod| percent(&pod.facts.spec.requests));
+        let of_gang = |gang: &GangOrder| {
+            let looked_at = if gang.alike { 1 } else { gang.pending.len() };
+            gang.needed as i64
+                * gang.pending[..looked_at.min(gang.pending.len())].iter().filter_map(of).min().unwrap_or(0)
+        };
+        self.gangs.iter().map(of_gang).sum()
     }
 
     /// All waiting members are of one kind: their order does not matter.

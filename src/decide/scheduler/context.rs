@@ -142,15 +142,17 @@ impl Context<'_> {
         self.steps.push(Step::Enqueue(id));
     }
 
-    /// Wakes parked items of the queue that wait for such a change.
+    /// Wakes parked items of the queue that wait for such a change, and jobs after the present call where room is free.
     pub fn wake(&mut self, wake: Wake) {
-        self.queue.wake(wake, self.rules.queue_sort());
+        self.queue.wake(wake);
+        if wake.meets(Wake::POD_FREED) {
+            self.steps.push(Step::RoomFreed);
+        }
     }
 
-    /// Room is free: what waits for it in the queue is woken at once, and jobs after the present call.
+    /// Room is free.
     pub fn room_freed(&mut self) {
         self.wake(Wake::POD_FREED);
-        self.steps.push(Step::RoomFreed);
     }
 
     /// Writes an event about a pod.

@@ -98,6 +98,11 @@ pub struct Earmark {
 }
 
 impl Earmark {
+    /// For this.
+    pub const fn item(&self) -> &Item {
+        &self.item
+    }
+
     /// Monotonic time since which they are kept.
     pub fn since(&self) -> Duration {
         self.since

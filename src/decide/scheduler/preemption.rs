@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::world::gangs::{Gang, GroupId};
-use crate::world::{NodeId, Place, Pod, PodId, Wake, World};
+use crate::world::{NodeId, Place, Pod, PodId, World};
 use baton_contract::{EventReason, PodUid};
 
 use super::context::Context;
@@ -214,7 +214,7 @@ impl Preemption {
                 } else {
                     Item::Pod(id)
                 };
-                cx.queue.activate(item, cx.rules.queue_sort());
+                cx.queue.activate(item);
                 cx.room_freed();
             }
             None => {
@@ -263,7 +263,7 @@ impl Preemption {
         }
         nominated.into_iter().for_each(|id| Self::withdraw(cx, id));
         // The group may have other nodes, and the room that was kept for it fits other pods.
-        cx.wake(Wake::POD_FREED);
+        cx.room_freed();
     }
 
     /// The write or removal of a nomination failed: it is retried with a growing pause for as long as the pod waits.

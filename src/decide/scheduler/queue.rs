@@ -7,10 +7,12 @@
 //!     └──useful event── parked (costs nothing)
 //! ```
 //!
-//! A failed item keeps its place in the order, so two rules keep items behind it from starving. Items are tried in *rounds*: an item
-//! that was tried in this round and is woken waits for the next one. And the older item still goes first: an item whose turn comes
-//! while an older one waits for the next round, or while an older group rests, waits for that one, once per try of its own.
+//! A failed item keeps its place in the order. Room that comes free is offered in that order, because an event wakes all that wait for
+//! it at once: an item is tried only after every item before it that might use the room. Items that are alike, pods of one template,
+//! stand in one *line*: what the first of them cannot use, the others cannot either. So an event wakes the first of each line, and the
+//! next one follows when the first has left the line.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -62,7 +64,7 @@ impl Default for QueuePolicy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueueState {
     /// Tried as soon as its turn comes.
-    Active(SortKey),
+    Active,
     /// Tried from this monotonic time on.
     BackOff(Duration),
     /// Tried after one of these events, or at this monotonic time.
@@ -76,6 +78,8 @@ pub enum QueueState {
 pub struct Standing<'a> {
     /// Its state.
     pub state: &'a QueueState,
+    /// Its place in the order.
+    pub key: &'a SortKey,
     /// `spec.priority`.
     pub priority: i32,
     /// Monotonic time since which it is queued.
@@ -86,25 +90,37 @@ pub struct Standing<'a> {
 
 #[derive(Debug, Clone)]
 struct QueueEntry {
-    queued: Queued,
+    key: SortKey,
+    priority: i32,
     state: QueueState,
     failures: u32,
     attempts: u32,
     since: Duration,
-    /// Monotonic time of the last failure.
-    failed_at: Option<Duration>,
-    /// The round of its last try.
-    round: u64,
-    /// It waits for an older item until this round.
-    held_to: Option<u64>,
-    /// It waits for an older group until this time.
-    held_until: Option<Duration>,
+    /// Its line: it is parked there, or was when it was woken as the first of it.
+    line: Option<Line>,
+    /// How it was parked before it was woken.
+    woken_from: Option<(Wake, Duration)>,
 }
 
 impl QueueEntry {
     fn standing(&self) -> Standing<'_> {
-        Standing { state: &self.state, priority: self.queued.priority, since: self.since, attempts: self.attempts }
+        let Self { state, key, .. } = self;
+        Standing { state, key, priority: self.priority, since: self.since, attempts: self.attempts }
     }
+}
+
+/// What items have in common that are alike: where the template of a pod is stored while pods of it wait, and its namespace.
+pub type Alike = ([usize; 2], Box<str>);
+
+/// Items that are alike, and the events that they wait for.
+type Line = (Alike, Wake);
+
+/// The items of one line.
+#[derive(Debug, Clone, Default)]
+struct InLine {
+    parked: BTreeSet<(SortKey, Item)>,
+    /// The one that was woken and has not been tried since.
+    first: Option<Item>,
 }
 
 /// The queue.
@@ -112,61 +128,71 @@ impl QueueEntry {
 pub struct Queue {
     policy: QueuePolicy,
     entries: BTreeMap<Item, QueueEntry>,
-    /// Number of the current round; the first is 1.
-    round: u64,
-    /// Active items of the current round, then those of the next.
     active: BTreeSet<(SortKey, Item)>,
-    next_round: BTreeSet<(SortKey, Item)>,
-    /// Woken groups that rest until [`Queue::groups_at`], all to the same time so that none overtakes another.
-    resting: BTreeMap<Item, SortKey>,
-    groups_at: Duration,
     timed: BTreeSet<(Duration, Item)>,
+    /// Parked items of no line.
     parked: [BTreeSet<Item>; Wake::KINDS],
-    /// The latest known time.
-    now: Duration,
+    lines: BTreeMap<Line, InLine>,
 }
 
 impl Queue {
     /// An empty queue.
     pub fn new(policy: QueuePolicy) -> Self {
-        Self { policy, round: 1, ..Self::default() }
+        Self { policy, ..Self::default() }
     }
 
     /// Adds an item, or makes a changed one active again. An item that is being tried stays taken.
-    pub fn add(&mut self, item: impl Into<Item>, queued: Queued, sort: &dyn QueueSort, now: Duration) {
+    pub fn add(&mut self, item: impl Into<Item>, queued: &Queued, sort: &dyn QueueSort, now: Duration) {
         let item = item.into();
-        self.now = now;
-        if let Some(entry) = self.entries.get_mut(&item) {
-            entry.queued = queued;
-            if entry.state == QueueState::Taken {
+        let (key, priority) = (sort.key(queued), queued.priority);
+        if self.entries.contains_key(&item) {
+            let is_taken = self.state(item.clone()) == Some(&QueueState::Taken);
+            self.rekey(&item, key, priority);
+            if is_taken {
                 return;
             }
         } else {
             let state = QueueState::Taken;
-            let (failures, attempts, round, failed_at, held_to, held_until) = (0, 0, 0, None, None, None);
             let entry =
-                QueueEntry { queued, state, failures, attempts, since: now, failed_at, round, held_to, held_until };
+                QueueEntry { key, priority, state, failures: 0, attempts: 0, since: now, line: None, woken_from: None };
             self.entries.insert(item.clone(), entry);
         }
-        self.activate(item, sort);
+        self.activate(item);
     }
 
-    /// Makes an item active after a change that may help it: at once, or when its first back-off is over.
-    pub fn offer(&mut self, item: Item, queued: Queued, sort: &dyn QueueSort, now: Duration) {
-        self.now = now;
+    /// Makes an item active after a change that may help it.
+    pub fn offer(&mut self, item: Item, queued: &Queued, sort: &dyn QueueSort, now: Duration) {
         if let Some(entry) = self.entries.get_mut(&item) {
-            entry.queued = queued;
             entry.failures = 0;
         }
-        self.activate_rested(item, sort);
+        self.add(item, queued, sort, now);
     }
 
     /// Changes an item's sort key; its state stays.
-    pub fn restate(&mut self, item: Item, queued: Queued, sort: &dyn QueueSort) {
-        let Some(entry) = self.entries.get_mut(&item) else { return };
-        entry.queued = queued;
-        if matches!(entry.state, QueueState::Active(_)) {
-            self.activate(item, sort);
+    pub fn restate(&mut self, item: &Item, queued: &Queued, sort: &dyn QueueSort) {
+        self.rekey(item, sort.key(queued), queued.priority);
+    }
+
+    fn rekey(&mut self, item: &Item, key: SortKey, priority: i32) {
+        let Some(entry) = self.entries.get_mut(item) else { return };
+        entry.priority = priority;
+        let former = std::mem::replace(&mut entry.key, key.clone());
+        if former == key {
+            return;
+        }
+        let (former, new) = ((former, item.clone()), (key, item.clone()));
+        match (&entry.state, &entry.line) {
+            (QueueState::Active, _) => {
+                self.active.remove(&former);
+                self.active.insert(new);
+            }
+            (QueueState::Parked(..), Some(line)) => {
+                if let Some(line) = self.lines.get_mut(line) {
+                    line.parked.remove(&former);
+                    line.parked.insert(new);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -178,71 +204,74 @@ impl Queue {
     /// Removes an item.
     pub fn remove(&mut self, item: impl Into<Item>) {
         let item = item.into();
-        self.detach(&item);
+        self.leave(&item);
         self.entries.remove(&item);
     }
 
     /// The next item to try; it is taken until it is parked, failed, removed or activated.
     pub fn pop(&mut self) -> Option<Item> {
-        loop {
-            if self.active.is_empty() {
-                std::mem::swap(&mut self.active, &mut self.next_round);
-                self.round += 1;
+        let (_, item) = self.active.pop_first()?;
+        if let Some(entry) = self.entries.get_mut(&item) {
+            entry.state = QueueState::Taken;
+            entry.attempts += 1;
+            let line = entry.line.as_ref().and_then(|line| self.lines.get_mut(line));
+            if let Some(line) = line {
+                line.first.take_if(|first| *first == item);
             }
-            let (key, item) = self.active.pop_first()?;
-            if self.waits_for_an_older(&key, &item) {
-                continue;
-            }
-            if let Some(entry) = self.entries.get_mut(&item) {
-                entry.state = QueueState::Taken;
-                entry.attempts += 1;
-                entry.round = self.round;
-                (entry.held_to, entry.held_until) = (None, None);
-            }
-            return Some(item);
         }
+        Some(item)
     }
 
-    /// Holds back an item whose turn has come while an older one that was woken waits.
-    fn waits_for_an_older(&mut self, key: &SortKey, item: &Item) -> bool {
-        let Some(entry) = self.entries.get_mut(item) else { return false };
-        if matches!(item, Item::Group(_)) {
-            let older = || self.resting.values().any(|older| older < key);
-            let until = entry.held_until.or_else(|| older().then_some(self.groups_at));
-            if let Some(until) = until.filter(|until| self.now < *until) {
-                (entry.held_until, entry.state) = (Some(until), QueueState::BackOff(until));
-                self.timed.insert((until, item.clone()));
-                return true;
-            }
-        }
-        let older = self.next_round.first().is_some_and(|(older, _)| older < key);
-        if older && entry.held_to.is_none_or(|round| self.round < round) {
-            entry.held_to = Some(self.round + 1);
-            self.next_round.insert((key.clone(), item.clone()));
-            return true;
-        }
-        false
+    /// An item that was tried has its room: the next one of its line is tried.
+    pub fn placed(&mut self, item: &Item) {
+        self.leave(item);
     }
 
     /// Parks an item that was tried, until one of `wake`.
     pub fn park(&mut self, item: impl Into<Item>, wake: Wake, now: Duration) {
-        let item = item.into();
-        self.now = now;
-        self.detach(&item);
+        self.park_with(item.into(), wake, None, now);
+    }
+
+    /// Parks an item that was tried, until one of `wake`; so do all that are alike: none of them can use what it cannot.
+    pub fn park_in_line(&mut self, item: impl Into<Item>, wake: Wake, alike: Alike, now: Duration) {
+        self.park_with(item.into(), wake, Some((alike, wake)), now);
+    }
+
+    fn park_with(&mut self, item: Item, wake: Wake, line: Option<Line>, now: Duration) {
+        if self.entries.get(&item).is_some_and(|entry| entry.line == line) {
+            self.detach(&item);
+        } else {
+            self.leave(&item);
+        }
         let Some(entry) = self.entries.get_mut(&item) else { return };
-        entry.failed_at = Some(now);
         if matches!(item, Item::Group(_)) {
             entry.failures += 1;
         }
         // Without a wake only a change of the pod itself helps.
         let latest = (!wake.is_none()).then(|| now + self.policy.parked_max);
         entry.state = QueueState::Parked(wake, latest);
-        for kind in wake.kinds() {
-            self.parked[kind].insert(item.clone());
+        entry.line.clone_from(&line);
+        if let Some(line) = line {
+            self.lines.entry(line).or_default().parked.insert((entry.key.clone(), item.clone()));
+        } else {
+            for kind in wake.kinds() {
+                self.parked[kind].insert(item.clone());
+            }
         }
         if let Some(at) = latest {
             self.timed.insert((at, item));
         }
+    }
+
+    /// Parks an item of no line as it was before it was woken: what has come cannot help it, and it was not tried. `false` where it is due.
+    pub fn park_again(&mut self, item: &Item, now: Duration) -> bool {
+        let Some(entry) = self.entries.get_mut(item).filter(|entry| entry.line.is_none()) else { return false };
+        let Some((wake, latest)) = entry.woken_from.filter(|(_, latest)| now < *latest) else { return false };
+        entry.state = QueueState::Parked(wake, Some(latest));
+        entry.attempts -= 1;
+        wake.kinds().for_each(|kind| _ = self.parked[kind].insert(item.clone()));
+        self.timed.insert((latest, item.clone()));
+        true
     }
 
     /// A parked item is tried at `at` at the latest.
@@ -260,7 +289,8 @@ impl Queue {
         self.timed.insert((at, item));
     }
 
-    /// Backs an item off after a failure that no event is expected to resolve. Returns the time of the next try.
+    /// Backs an item off after a failure that no event is expected to resolve; it holds back no other meanwhile. Returns the time of the
+    /// next try.
     pub fn fail(&mut self, item: impl Into<Item>, now: Duration) -> Duration {
         let item = item.into();
         let exponent = self.entries.get(&item).map_or(0, |entry| entry.failures.min(16));
@@ -269,7 +299,6 @@ impl Queue {
         self.wait_until(item.clone(), at);
         if let Some(entry) = self.entries.get_mut(&item) {
             entry.failures += 1;
-            entry.failed_at = Some(now);
         }
         at
     }
@@ -277,66 +306,51 @@ impl Queue {
     /// Holds an item back until `at`.
     pub fn wait_until(&mut self, item: impl Into<Item>, at: Duration) {
         let item = item.into();
-        self.detach(&item);
+        self.leave(&item);
         let Some(entry) = self.entries.get_mut(&item) else { return };
         entry.state = QueueState::BackOff(at);
         self.timed.insert((at, item));
     }
 
-    /// Makes an item active: in this round, or in the next if it was tried in this one.
-    pub fn activate(&mut self, item: impl Into<Item>, sort: &dyn QueueSort) {
+    /// Makes an item active.
+    pub fn activate(&mut self, item: impl Into<Item>) {
         let item = item.into();
         self.detach(&item);
         let Some(entry) = self.entries.get_mut(&item) else { return };
-        let key = sort.key(&entry.queued);
-        entry.state = QueueState::Active(key.clone());
-        let round = if entry.round == self.round { &mut self.next_round } else { &mut self.active };
-        round.insert((key, item));
+        entry.state = QueueState::Active;
+        self.active.insert((entry.key.clone(), item));
     }
 
-    /// Makes parked items that wait for this event active and resets their back-off.
-    pub fn wake(&mut self, wake: Wake, sort: &dyn QueueSort) {
-        let woken: BTreeSet<Item> = wake.kinds().flat_map(|kind| self.parked[kind].iter().cloned()).collect();
+    /// Makes parked items that wait for this event active, of each line the first, and resets their back-off.
+    pub fn wake(&mut self, wake: Wake) {
+        let mut woken: BTreeSet<Item> = wake.kinds().flat_map(|kind| self.parked[kind].iter().cloned()).collect();
+        for (_, line) in self.lines.iter_mut().filter(|((_, of), line)| of.meets(wake) && line.first.is_none()) {
+            line.first = line.parked.first().map(|(_, item)| item.clone());
+            woken.extend(line.first.clone());
+        }
         for item in woken {
-            if let Some(entry) = self.entries.get_mut(&item) {
-                entry.failures = 0;
-            }
-            self.activate_rested(item, sort);
+            self.wake_one(item);
         }
     }
 
-    /// Makes an item active, a group only after its first back-off: its try costs as much as all of its members.
-    fn activate_rested(&mut self, item: Item, sort: &dyn QueueSort) {
-        let rested = match (&item, self.entries.get(&item)) {
-            (Item::Group(_), Some(QueueEntry { failed_at: Some(at), .. })) => *at + self.policy.backoff,
-            _ => Duration::ZERO,
-        };
-        if rested <= self.now {
-            return self.activate(item, sort);
-        }
-        self.detach(&item);
-        if self.groups_at <= self.now {
-            self.groups_at = rested;
-        }
+    fn wake_one(&mut self, item: Item) {
+        let line = self.entries.get(&item).and_then(|entry| entry.line.clone());
+        self.activate(item.clone());
         if let Some(entry) = self.entries.get_mut(&item) {
-            entry.state = QueueState::BackOff(self.groups_at);
-            self.resting.insert(item.clone(), sort.key(&entry.queued));
-            self.timed.insert((self.groups_at, item));
+            (entry.failures, entry.line) = (0, line);
         }
     }
 
     /// Makes items active whose time has come.
-    pub fn tick(&mut self, now: Duration, sort: &dyn QueueSort) {
-        self.now = now;
+    pub fn tick(&mut self, now: Duration) {
         while let Some((_, item)) = self.timed.first().cloned().filter(|(at, _)| *at <= now) {
-            self.activate(item, sort);
+            self.activate(item);
         }
     }
 
     /// When [`Queue::tick`] has something to do; zero when an item is active.
     pub fn next(&self) -> Option<Duration> {
-        let none = self.active.is_empty() && self.next_round.is_empty();
-        if none { self.timed.first().map(|(at, _)| *at) } else { Some(Duration::ZERO) }
+        if self.active.is_empty() { self.timed.first().map(|(at, _)| *at) } else { Some(Duration::ZERO) }
     }
 
     /// The state of an item, if it is queued.
@@ -348,7 +362,7 @@ impl Queue {
     pub fn next_try(&self, item: impl Into<Item>, now: Moment) -> Option<Timestamp> {
         let at = match self.state(item)? {
             QueueState::BackOff(at) | QueueState::Parked(_, Some(at)) => *at,
-            QueueState::Parked(_, None) | QueueState::Active(_) | QueueState::Taken => return None,
+            QueueState::Parked(_, None) | QueueState::Active | QueueState::Taken => return None,
         };
         let left = SignedDuration::try_from(at.saturating_sub(now.mono)).ok()?;
         now.wall.checked_add(left).ok()
@@ -364,25 +378,45 @@ impl Queue {
         self.entries.iter().map(|(item, entry)| (item, entry.standing()))
     }
 
+    /// An item leaves its place, and its line: where it was the one that is tried for it, the next one is.
+    fn leave(&mut self, item: &Item) {
+        let Some(entry) = self.entries.get(item) else { return };
+        let was_tried = matches!(entry.state, QueueState::Active | QueueState::Taken);
+        self.detach(item);
+        let line = self.entries.get_mut(item).and_then(|entry| entry.line.take());
+        let Some((line, of)) = line.filter(|_| was_tried).and_then(|line| Some((self.lines.get_mut(&line)?, line)))
+        else {
+            return;
+        };
+        if line.first.as_ref().is_none_or(|first| first == item) {
+            line.first = line.parked.first().map(|(_, item)| item.clone());
+        }
+        match line.first.clone() {
+            Some(next) => self.wake_one(next),
+            None => _ = self.lines.remove(&of),
+        }
+    }
+
+    /// Takes an item from its place. What is parked in a line leaves it.
     fn detach(&mut self, item: &Item) {
         let Some(entry) = self.entries.get_mut(item) else { return };
         match std::mem::replace(&mut entry.state, QueueState::Taken) {
-            QueueState::Active(key) => {
-                let of_item = (key, item.clone());
-                if !self.active.remove(&of_item) {
-                    self.next_round.remove(&of_item);
-                }
-            }
-            QueueState::BackOff(at) => {
-                self.timed.remove(&(at, item.clone()));
-                self.resting.remove(item);
-            }
+            QueueState::Active => _ = self.active.remove(&(entry.key.clone(), item.clone())),
+            QueueState::BackOff(at) => _ = self.timed.remove(&(at, item.clone())),
             QueueState::Parked(wake, latest) => {
-                for kind in wake.kinds() {
-                    self.parked[kind].remove(item);
-                }
+                entry.woken_from = latest.map(|latest| (wake, latest));
                 if let Some(at) = latest {
                     self.timed.remove(&(at, item.clone()));
+                }
+                let Some(line) = entry.line.take() else {
+                    wake.kinds().for_each(|kind| _ = self.parked[kind].remove(item));
+                    return;
+                };
+                if let Entry::Occupied(mut of) = self.lines.entry(line) {
+                    of.get_mut().parked.remove(&(entry.key.clone(), item.clone()));
+                    if of.get().parked.is_empty() && of.get().first.is_none() {
+                        of.remove();
+                    }
                 }
             }
             QueueState::Taken => {}
@@ -411,7 +445,7 @@ mod tests {
     fn with(pods: &[(u64, i32, i64)]) -> Queue {
         let mut queue = Queue::new(QueuePolicy::default());
         for (id, priority, created) in pods {
-            queue.add(PodId(*id), queued(*priority, *created, &format!("u{id}")), &PrioritySort, s(0));
+            queue.add(PodId(*id), &queued(*priority, *created, &format!("u{id}")), &PrioritySort, s(0));
         }
         queue
     }
@@ -428,10 +462,10 @@ mod tests {
         let mut queue = with(&[(1, 0, 0)]);
         let id = queue.pop().unwrap();
         queue.park(id.clone(), Wake::POD_FREED, s(1));
-        queue.wake(Wake::NODE_CHANGED.or(Wake::AGENT), &PrioritySort);
-        queue.tick(s(299), &PrioritySort);
+        queue.wake(Wake::NODE_CHANGED.or(Wake::AGENT));
+        queue.tick(s(299));
         assert_eq!(queue.pop(), None);
-        queue.wake(Wake::POD_FREED, &PrioritySort);
+        queue.wake(Wake::POD_FREED);
         assert_eq!((queue.next(), queue.pop()), (Some(Duration::ZERO), Some(id)));
     }
 
@@ -441,12 +475,12 @@ mod tests {
         let id = queue.pop().unwrap();
         let waits: Vec<u64> = (0..6).map(|_| queue.fail(id.clone(), s(0)).as_secs()).collect();
         assert_eq!(waits, [1, 2, 4, 8, 10, 10]);
-        queue.tick(s(9), &PrioritySort);
+        queue.tick(s(9));
         assert_eq!(queue.pop(), None);
-        queue.tick(s(10), &PrioritySort);
+        queue.tick(s(10));
         assert_eq!(queue.pop(), Some(id.clone()));
         queue.park(id.clone(), Wake::AGENT, s(10));
-        queue.wake(Wake::AGENT, &PrioritySort);
+        queue.wake(Wake::AGENT);
         assert_eq!(queue.pop(), Some(id.clone()));
         assert_eq!(queue.fail(id, s(20)), s(21));
     }
@@ -456,10 +490,80 @@ mod tests {
         let mut queue = with(&[(1, 0, 0)]);
         let id = queue.pop().unwrap();
         queue.park(id.clone(), Wake::NONE, s(0));
-        queue.wake(Wake::ANY, &PrioritySort);
-        queue.tick(s(100_000), &PrioritySort);
+        queue.wake(Wake::ANY);
+        queue.tick(s(100_000));
         assert_eq!((queue.pop(), queue.next()), (None, None));
-        queue.add(id.clone(), queued(0, 0, "u1"), &PrioritySort, s(1));
+        queue.add(id.clone(), &queued(0, 0, "u1"), &PrioritySort, s(1));
         assert_eq!(queue.pop(), Some(id));
+    }
+
+    const LIKE: Wake = Wake::POD_FREED;
+
+    /// So many pods of one template that were tried and fit nowhere, the first of them first.
+    fn line(count: u64) -> (Queue, Alike) {
+        let pods: Vec<_> = (1..=count).map(|id| (id, 0, id as i64)).collect();
+        let (mut queue, alike) = (with(&pods), ([1, 2], "ml".into()));
+        while let Some(item) = queue.pop() {
+            queue.park_in_line(item, LIKE, Alike::clone(&alike), s(0));
+        }
+        (queue, alike)
+    }
+
+    #[test]
+    fn an_event_wakes_the_first_of_pods_that_are_alike_and_each_that_leaves_the_next() {
+        let (mut queue, alike) = line(4);
+        queue.wake(Wake::AGENT);
+        assert_eq!(queue.pop(), None);
+        queue.wake(Wake::POD_FREED);
+        queue.wake(Wake::POD_FREED);
+        let [first, second] = [1, 2].map(|id| Item::Pod(PodId(id)));
+        assert_eq!((queue.pop(), queue.pop()), (Some(first.clone()), None));
+        queue.placed(&first);
+        assert_eq!((queue.pop(), queue.pop()), (Some(second.clone()), None));
+        queue.park_in_line(second.clone(), LIKE, alike, s(1));
+        assert_eq!(queue.pop(), None, "what it cannot use, the others cannot either");
+        queue.wake(Wake::POD_FREED);
+        queue.remove(second);
+        let rest: Vec<_> = [queue.pop(), queue.pop()].into_iter().flatten().filter_map(|item| pod(&item)).collect();
+        assert_eq!(rest, [3], "the one that was woken is gone");
+        queue.fail(PodId(3), s(1));
+        assert_eq!(queue.pop(), Some(Item::Pod(PodId(4))), "one that backs off holds back nothing");
+        queue.remove(PodId(4));
+        assert!(queue.lines.is_empty());
+    }
+
+    #[test]
+    fn an_event_during_a_try_wakes_the_next_of_the_line() {
+        let (mut queue, alike) = line(2);
+        queue.wake(Wake::POD_FREED);
+        let first = queue.pop().unwrap();
+        queue.wake(Wake::POD_FREED);
+        queue.park_in_line(first, LIKE, alike, s(1));
+        assert_eq!(queue.pop(), Some(Item::Pod(PodId(2))));
+    }
+
+    #[test]
+    fn a_pod_that_changes_leaves_its_line_and_one_whose_key_changes_keeps_it() {
+        let (mut queue, _) = line(3);
+        queue.add(PodId(2), &queued(0, 2, "u2"), &PrioritySort, s(1));
+        assert_eq!(queue.pop(), Some(Item::Pod(PodId(2))));
+        queue.restate(&Item::Pod(PodId(3)), &queued(9, 3, "u3"), &PrioritySort);
+        queue.wake(Wake::POD_FREED);
+        assert_eq!((queue.pop(), queue.pop()), (Some(Item::Pod(PodId(3))), None));
+    }
+
+    #[test]
+    fn what_is_not_tried_is_parked_as_before_until_it_is_due() {
+        let mut queue = with(&[(1, 0, 0)]);
+        let item = queue.pop().unwrap();
+        queue.park(item.clone(), Wake::POD_FREED, s(0));
+        queue.hurry(item.clone(), s(20));
+        queue.wake(Wake::POD_FREED);
+        assert_eq!(queue.pop().as_ref(), Some(&item));
+        assert!(queue.park_again(&item, s(10)));
+        assert_eq!((queue.standing(item.clone()).unwrap().attempts, queue.next()), (1, Some(s(20))));
+        queue.tick(s(20));
+        assert_eq!(queue.pop().as_ref(), Some(&item));
+        assert!(!queue.park_again(&item, s(20)), "it is due");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::gang::{Gangs, Route};
 use crate::tyjob::{PlaceRoute, TyJobs};
-use crate::world::{Place, PodId, Wake};
+use crate::world::{Place, Pod, PodId, Wake};
 
 use super::context::{Context, Step};
 use super::earmarks::Earmarks;
@@ -52,11 +52,12 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
     if pinned.is_some() && !matches!(choice, NodeChoice::Node(..)) {
         // Its bind cannot be resumed under its lock: it may go anywhere, and the lock is released after a while.
         cx.reservations.unpin(id);
-        return cx.queue.activate(id, cx.rules.queue_sort());
+        return cx.queue.activate(id);
     }
     match choice {
         NodeChoice::Node(node, slots) => {
             if Reservations::reserve(cx, id, node, *slots) {
+                cx.queue.placed(&item);
                 Earmarks::end(cx, &item);
                 gangs.commit_alone(cx, id);
                 cx.steps.push(Step::Permit(id));
@@ -79,7 +80,12 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
             {
                 message = format!("{message}; {way}");
             }
-            cx.queue.park(id, diagnosis.wake, now);
+            // One for which room is made, or kept, sees more of it than others.
+            let alike = cx.world.pod(id).filter(|_| !cx.preemption.all().contains_key(&id)).map(Pod::alike);
+            match alike.filter(|_| cx.earmarks.all().iter().all(|earmark| *earmark.item() != item)) {
+                Some(alike) => cx.queue.park_in_line(id, diagnosis.wake, alike, now),
+                None => cx.queue.park(id, diagnosis.wake, now),
+            }
             let name = cx.world.pod(id).map(|pod| format!("pod {}", pod.key())).unwrap_or_default();
             if !diagnosis.is_final()
                 && let Some(kept) = Earmarks::consider(cx, &item, &name, &[id])

@@ -301,7 +301,7 @@ impl Scheduler {
             self.fire(timer, now, &mut effects);
             self.route(now, &mut effects);
         }
-        self.queue.tick(now.mono, self.rules.queue_sort());
+        self.queue.tick(now.mono);
         for _ in 0..decisions {
             // A released place is assigned again before the next decision.
             self.reconcile_jobs(now, &mut effects);
@@ -400,7 +400,7 @@ impl Scheduler {
             Step::Enqueue(id) => self.enqueue(id, now, effects),
             Step::Retry(id) => {
                 self.enqueue(id, now, effects);
-                self.queue.activate(id, self.rules.queue_sort());
+                self.queue.activate(id);
             }
             Step::Fail(id) => {
                 self.enqueue(id, now, effects);
@@ -495,9 +495,7 @@ impl Scheduler {
         }
         let (mut cx, binder, _, tyjobs) = self.split(now, effects);
         tyjobs.observe(&mut cx, changes);
-        if !changes.wake.is_none() {
-            cx.wake(changes.wake);
-        }
+        cx.queue.wake(changes.wake);
         if changes.wake.meets(Wake::VOLUME) {
             binder.prepare_all(&mut cx);
         }
@@ -577,11 +575,11 @@ impl Scheduler {
             Reporter::warn_once(&mut cx, id, &warning);
         }
         match route {
-            Route::Alone => cx.queue.add(id, queued, cx.rules.queue_sort(), now.mono),
+            Route::Alone => cx.queue.add(id, &queued, cx.rules.queue_sort(), now.mono),
             Route::Group(_) | Route::Completes(_) => cx.queue.remove(id),
             Route::NotReady(why) => {
                 // Only a change of its own or of its gang helps.
-                cx.queue.add(id, queued, cx.rules.queue_sort(), now.mono);
+                cx.queue.add(id, &queued, cx.rules.queue_sort(), now.mono);
                 cx.queue.park(id, Wake::NONE, now.mono);
                 Reporter::report(&mut cx, id, why.reason(), &why.to_string().into(), false);
             }

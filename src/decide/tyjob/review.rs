@@ -94,11 +94,11 @@ impl TyJobs {
                     (former.attempted_version, former.stale_version, former.stale_until);
             }
             self.records.insert(key.clone(), record);
-            (self.placeable_changed, self.key_outdated) = (true, true);
+            (self.placeable_changed, self.round) = (true, None);
         }
         if let Some(former) = self.records.get_mut(key).and_then(|record| record.observe(&job)) {
             self.placeable_changed = true;
-            self.key_outdated = true;
+            self.round = None;
             self.release_changed_templates(cx, key, &former, &job);
         }
         if job.is_over() || job.spec.is_err() {
@@ -240,7 +240,9 @@ impl TyJobs {
 
     fn set_class(&mut self, key: &PodKey, class: JobClass) {
         let Some(record) = self.records.get_mut(key) else { return };
-        self.key_outdated |= (record.class == JobClass::Waiting) != (class == JobClass::Waiting);
+        if (record.class == JobClass::Waiting) != (class == JobClass::Waiting) {
+            self.round = None;
+        }
         record.class = class;
     }
 
@@ -274,7 +276,7 @@ impl TyJobs {
     fn forget_job(&mut self, cx: &mut Context<'_>, key: &PodKey) {
         self.release_places(cx, key);
         self.records.remove(key);
-        self.key_outdated = true;
+        self.round = None;
     }
 
     /// Releases every place of a job.

@@ -1,5 +1,6 @@
 //! The round over all waiting jobs, in their order.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use crate::scheduler::preemption::Preemption;
 use crate::scheduler::queue::{Item, QueueState};
 use crate::scheduler::rules::Queued;
 use crate::scheduler::rules::plugins::inter_pod_affinity::keep_apart;
+use crate::scheduler::select::free::percent;
 use crate::scheduler::timers::Timer;
 use crate::world::devices::request_of;
 use crate::world::spec::HostPort;
@@ -23,12 +25,8 @@ use super::placement::{
     Share, dominant_share, is_plain, order, unfit, verdict,
 };
 use super::start_limit::PodProgress;
-use super::{JobPlace, JobRecord, TyJobs};
+use super::{JobPlace, JobRecord, JobRound, TyJobs};
 
-/// A round over many jobs follows a burst of events only once: it rests for a millisecond per waiting job beyond [`FEW_JOBS`], and
-/// at most for this part of the period. With few jobs it follows each event, before younger pods take the room.
-const REST_SHARE: u32 = 10;
-const FEW_JOBS: usize = 8;
 /// Changes after which a job that fits nowhere is reviewed again.
 const NODES: Wake = Wake::NODE_ADDED.or(Wake::NODE_CHANGED).or(Wake::NODE_ROOM).or(Wake::AGENT).or(Wake::DEVICES);
 
@@ -54,79 +52,87 @@ impl TyJobs {
         }
     }
 
-    /// Queues a round: at once, or when the rest after the last one is over.
+    /// A round begins, or begins again: a job that was tried already may fit now, and goes before the others.
     pub(super) fn schedule_round(&mut self, cx: &mut Context<'_>) {
-        let longest = cx.config.jobs.period / REST_SHARE;
-        let waiting = self.records.values().filter(|record| record.class == JobClass::Waiting);
-        let many = waiting.skip(FEW_JOBS).take(longest.as_millis() as usize).count();
-        let rest = Duration::from_millis(many as u64).min(longest);
-        let at = self.last_round.map_or(Duration::ZERO, |last| last + rest);
-        match cx.queue.state(Item::Jobs) {
-            Some(QueueState::Active(_) | QueueState::Taken) => return,
-            Some(QueueState::BackOff(due)) if *due <= at => return,
-            _ => {}
+        self.round = None;
+        if !matches!(cx.queue.state(Item::Jobs), Some(QueueState::Active | QueueState::Taken)) {
+            self.queue_next(cx, cx.now.mono);
         }
-        self.queue_round(cx, at);
     }
 
-    /// Gives a queued round the priority and time of the jobs that wait now, if these have changed.
+    /// Gives a queued round that begins the place of its first job.
     pub fn rekey_round(&mut self, cx: &mut Context<'_>) {
-        if !std::mem::take(&mut self.key_outdated) {
-            return;
-        }
-        match cx.queue.state(Item::Jobs) {
-            Some(QueueState::Active(_)) => self.queue_round(cx, cx.now.mono),
-            Some(QueueState::BackOff(due)) => self.queue_round(cx, *due),
-            _ => {}
+        if self.round.is_none() && cx.queue.state(Item::Jobs) == Some(&QueueState::Active) {
+            self.queue_next(cx, cx.now.mono);
         }
     }
 
-    /// Queues the round for the time `at`, with the highest pod priority of the waiting jobs, and as old as the oldest.
-    fn queue_round(&mut self, cx: &mut Context<'_>, at: Duration) {
-        let waiting = self.records.iter().filter(|(_, record)| record.class == JobClass::Waiting);
-        let jobs = || waiting.clone().filter_map(|(key, _)| cx.world.job(key));
-        let Some(oldest) = jobs().min_by_key(|job| (job.created, &job.job.key)) else {
+    /// Queues the round for the time `at`, in the place of the job that is tried next: it goes before and behind pods and groups as a pod
+    /// of its priority and age does.
+    fn queue_next(&mut self, cx: &mut Context<'_>, at: Duration) {
+        let round = self.next_round(cx.world);
+        let Some((key, job)) = round.rest.front().and_then(|key| Some((key, cx.world.job(key)?))) else {
             return cx.queue.remove(Item::Jobs);
         };
         let queued = Queued {
-            priority: jobs().filter_map(|job| Some(job.spec.as_ref().ok()?.pod_priority())).max().unwrap_or(0),
+            priority: job.spec.as_ref().map_or(0, JobSpec::pod_priority),
             sub_priority: 0,
-            created: oldest.created,
+            created: job.created,
             class: 0,
-            id: oldest.job.key.to_string().into(),
+            id: key.to_string().into(),
         };
-        cx.queue.add(Item::Jobs, queued, cx.rules.queue_sort(), cx.now.mono);
+        self.round = Some(round);
+        cx.queue.add(Item::Jobs, &queued, cx.rules.queue_sort(), cx.now.mono);
         if at > cx.now.mono {
             cx.queue.wait_until(Item::Jobs, at);
         }
     }
 
-    /// Tries every waiting job once, if something has changed since the last round.
+    fn next_round(&mut self, world: &World) -> JobRound {
+        let begun = self.round.take();
+        begun.unwrap_or_else(|| JobRound { rest: self.in_order(world).into(), begun: false })
+    }
+
+    /// Tries the next waiting job. A round tries every one once, if something has changed since the last round.
     pub fn round(&mut self, cx: &mut Context<'_>) {
         self.reconcile(cx);
         cx.queue.remove(Item::Jobs);
-        let changed = self.placeable_changed || self.journal_mark != Some(cx.world.journal().mark());
-        self.last_round = Some(cx.now.mono);
-        self.allowances.clear();
-        self.placeable_changed = false;
-        if changed {
-            cx.stats.job_rounds += 1;
-            for key in self.in_order(cx.world) {
-                self.try_job(cx, &key);
+        let mut round = self.next_round(cx.world);
+        if !round.begun {
+            round.begun = true;
+            if self.placeable_changed || self.journal_mark != Some(cx.world.journal().mark()) {
+                cx.stats.job_rounds += 1;
+            } else {
+                round.rest.clear();
             }
+            self.allowances.clear();
+            self.placeable_changed = false;
         }
-        self.fail_unfit(cx);
-        self.journal_mark = Some(cx.world.journal().mark());
+        match round.rest.pop_front() {
+            Some(key) if !self.is_out_of_reach(cx, &key) => self.try_job(cx, &key),
+            // The next one that is in reach may stand behind other pods and groups.
+            _ => while round.rest.pop_front_if(|key| self.is_out_of_reach(cx, key)).is_some() {},
+        }
         if self.placeable_changed {
             // A job has released places: jobs that were tried before it may fit there.
             return self.schedule_round(cx);
         }
-        self.queue_round(cx, cx.now.mono + cx.config.jobs.period);
+        if !round.rest.is_empty() {
+            self.round = Some(round);
+            return self.queue_next(cx, cx.now.mono);
+        }
+        self.fail_unfit(cx);
+        self.journal_mark = Some(cx.world.journal().mark());
+        self.queue_next(cx, cx.now.mono + cx.config.jobs.period);
+        self.round = None;
     }
 
-    /// Waiting jobs in the order in which they are tried.
+    /// Waiting jobs in the order in which they are tried: by the priority of their pods, as pods and groups go, then in their own.
     pub fn in_order(&self, world: &World) -> Vec<PodKey> {
-        order(self.ranked(world)).into_iter().map(|job| job.key).collect()
+        let mut jobs: Vec<PodKey> = order(self.ranked(world)).into_iter().map(|job| job.key).collect();
+        let spec = |key: &PodKey| world.job(key)?.spec.as_ref().ok();
+        jobs.sort_by_cached_key(|key| Reverse(spec(key).map(JobSpec::pod_priority)));
+        jobs
     }
 
     /// Waiting jobs with what their order depends on.
@@ -145,6 +151,21 @@ impl TyJobs {
             Some(Ranked { key: key.clone(), priority, created, queue, share })
         });
         ranked.collect()
+    }
+
+    /// Fewer GPUs are free in all than a job needs at least that has found no place before.
+    fn is_out_of_reach(&self, cx: &mut Context<'_>, key: &PodKey) -> bool {
+        let (Some(job), Some(record)) = (cx.world.job(key), self.records.get(key)) else { return false };
+        let Ok(spec) = &job.spec else { return false };
+        let is_known = record.state == Some(ScheduleState::Unscheduled) && record.places.is_empty();
+        if !is_known || record.unfit.is_some() || leader_created(cx, job) {
+            return false;
+        }
+        let of = |part: &JobPart| percent(&part.pod.spec.requests);
+        let needed = if spec.basic == BasicPolicy::Gang { spec.workers() } else { spec.min_workers };
+        let worker = spec.parts.iter().skip(1).map(of).min().unwrap_or(0);
+        let least = spec.parts.first().map_or(0, of).saturating_add(needed.max(0).saturating_mul(worker));
+        cx.index.free_gpus(cx.world) < least
     }
 
     /// Places the pods of a job that have no place, and judges whether the result is kept.

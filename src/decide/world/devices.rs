@@ -442,6 +442,13 @@ impl Stock {
         rooms.collect()
     }
 
+    /// Percent of compute that is free on all open GPUs.
+    pub fn free_percent(&self) -> i64 {
+        let open = self.pool.summary().open_gpus;
+        let gpus = (0u8..).take(self.pool.devices().gpus.len()).filter(|at| open & (1 << at) != 0);
+        gpus.map(|at| i64::from(self.pool.gpu_room(at).0)).sum()
+    }
+
     /// The first of `devices` that no new pod may have, and why: it is not listed as healthy, or cordoned.
     pub fn out_of_use<'a>(&self, devices: &'a Held) -> Option<(&'a DeviceId, &'static str)> {
         let listed = self.empty.devices();

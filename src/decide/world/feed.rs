@@ -363,11 +363,8 @@ impl World {
         let (old_place, old_devices) = old.map_or((Place::Waiting, None), |old| (old.place, old.devices.clone()));
         let old_exclusive = old.map(|old| old.exclusive).unwrap_or_default();
         let relabelled = old.is_some_and(|old| old.facts.spec.labels != facts.spec.labels);
-        // A pod that is resized, or that is being deleted, leaves room to other pods.
-        let shrunk = old.is_some_and(|old| {
-            old.facts.spec.requests != facts.spec.requests
-                || old.facts.handoff.deleting.is_none() && facts.handoff.deleting.is_some()
-        });
+        // A pod that is resized leaves room to other pods; one that is being deleted holds its own until it has gone.
+        let resized = old.is_some_and(|old| old.facts.spec.requests != facts.spec.requests);
         // Our own choice, confirmed: the node's accounts stay as they are, and the node need not be judged again.
         let confirmed = old.is_some_and(|old| {
             let here = facts.handoff.node.as_deref().and_then(|name| self.node_id(name));
@@ -439,7 +436,7 @@ impl World {
         if matches!(place, Place::Bound(_)) && (old_place != place || relabelled) {
             changes.wake = changes.wake.or(Wake::POD_PLACED);
         }
-        if place == old_place && had_room && shrunk {
+        if place == old_place && had_room && resized {
             changes.wake = changes.wake.or(Wake::POD_FREED);
         }
         self.note_job(id, changes);

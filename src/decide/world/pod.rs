@@ -62,6 +62,12 @@ impl Pod {
             && self.key().namespace == other.key().namespace
     }
 
+    /// Equal for waiting pods of one template of one world, for as long as they are in it.
+    pub fn alike(&self) -> ([usize; 2], Box<str>) {
+        let (spec, containers) = (&self.facts.spec, &self.facts.handoff.containers);
+        ([spec.address(), containers.address()], self.key().namespace.clone())
+    }
+
     /// A pod that is in no world: to be judged, not kept.
     pub fn unplaced(id: PodId, facts: PodFacts) -> Self {
         Self { id, facts, place: Place::Waiting, devices: None, exclusive: Exclusive::default() }

@@ -9,6 +9,7 @@ mod holders;
 mod indexed;
 mod leaving;
 mod lock_line;
+mod order;
 mod other_schedulers;
 mod placement;
 mod preemption;

@@ -12,7 +12,8 @@ use baton::decide::handoff::{Ledger, PodNotice};
 use baton::decide::lock::{LockMatch, names};
 use baton::decide::pod::{HandoffPod, Phase};
 use baton::decide::scheduler::Moment;
-use baton::decide::world::{Place, PodId};
+use baton::decide::scheduler::queue::QueueState;
+use baton::decide::world::{Place, Pod, PodId};
 
 use super::process::LEADS;
 use super::store::Swap;
@@ -216,6 +217,30 @@ impl System {
         });
         if let Some(what) = found.into_iter().next() {
             self.violates("what is cordoned takes no further pod", what);
+        }
+    }
+
+    /// A pod is not placed while an older one of its template waits for room. One whose bind is resumed has its room already.
+    pub fn judge_order(&mut self, at: usize, before: &BTreeSet<PodId>) {
+        let scheduler = self.schedulers[at].scheduler();
+        let (world, queue) = (scheduler.world(), scheduler.queue());
+        let attempts = scheduler.binder().attempts().iter();
+        let new = attempts.filter(|(id, attempt)| !before.contains(id) && attempt.lock_value.is_none());
+        let single = |pod: &&Pod| {
+            let spec = &pod.facts.spec;
+            spec.gang.is_none() && spec.job.is_none() && spec.nominated.is_none()
+        };
+        let created = |pod: &Pod| self.store.of(&pod.facts.handoff.pod).map(|facts| facts.handoff.created);
+        let found = new.filter_map(|(id, _)| world.pod(*id)).filter(single).find_map(|placed| {
+            let waits = |pod: &&Pod| pod.place == Place::Waiting && pod.is_of_template(placed);
+            let parked = |pod: &&Pod| matches!(queue.state(pod.id), Some(QueueState::Parked(..)));
+            let mut waiting = world.pods().filter(waits).filter(single).filter(parked);
+            let first =
+                waiting.find(|pod| created(pod).zip(created(placed)).is_some_and(|(one, other)| one < other))?;
+            Some(format!("scheduler {at} places {} before {}", placed.key(), first.key()))
+        });
+        if let Some(what) = found {
+            self.violates("room goes to the oldest pod of a template", what);
         }
     }
 

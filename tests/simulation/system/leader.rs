@@ -19,6 +19,9 @@ use super::store::{Change, Swap};
 use super::{Candidate, Fault, Happening, Mutant, OURS, Reader, System};
 use crate::harness::wall;
 
+/// Later than any time of a run.
+const LATEST: Duration = Duration::from_secs(1 << 20);
+
 /// A request without an answer by then counts as lost.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Between two tries of a lock's write, as `cluster::node_lock` has it, and how many there are.
@@ -154,8 +157,15 @@ impl System {
 
     fn show_change(&mut self, at: usize, change: &Change) {
         self.schedulers[at].see_cordons(change);
+        let reverse = self.is(Mutant::AgesReversed);
         let event = match change {
-            Change::Pod(pod, _) => WorldEvent::Pod(Box::new((**pod).clone())),
+            Change::Pod(pod, _) => {
+                let mut pod = (**pod).clone();
+                if reverse {
+                    pod.handoff.created = wall(LATEST) - pod.handoff.created.duration_since(wall(Duration::ZERO));
+                }
+                WorldEvent::Pod(Box::new(pod))
+            }
             Change::PodGone(pod) => WorldEvent::PodGone(pod.handoff.pod.key.clone(), pod.handoff.pod.uid.clone()),
             Change::Node(node) => WorldEvent::Node((**node).clone()),
             Change::NodeGone(node) => WorldEvent::NodeGone(node.clone()),
@@ -220,15 +230,14 @@ impl System {
             self.perform(at, effects);
         }
         let is = &mut self.schedulers[at];
-        let before = (!is.cordoned.is_empty()).then(|| is.attempted());
+        let before = is.attempted();
         let effects = is.scheduler.run(moment);
         is.turns += 1;
         let (turns, next) = (is.turns, is.scheduler.next());
         self.perform(at, effects);
         self.watch_commits(at);
-        if let Some(before) = before {
-            self.judge_cordons(at, &before);
-        }
+        self.judge_cordons(at, &before);
+        self.judge_order(at, &before);
         if turns.is_multiple_of(AUDIT_EVERY) {
             self.audit(at);
         }

@@ -27,6 +27,7 @@ mutants! {
     LeaseWithoutVersion = "the Lease is written without its version";
     LostAnswerIsRefusal = "a Binding without an answer counts as refused";
     WaitsForEver = "a request without an answer is waited for";
+    AgesReversed = "a scheduler reads creation times backwards";
     UnlockIsNoNews = "a scheduler does not learn that a lock has gone";
     GoneIsForgotten = "a scheduler does not learn what a second list lacks";
     JobGoneIsNoNews = "a scheduler does not learn that a TYJob has gone";

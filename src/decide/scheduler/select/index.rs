@@ -16,6 +16,7 @@ use baton_contract::Shared;
 
 use super::choose::{Diagnosis, NodeChoice, prepare_in, scan};
 use super::concern::{Concern, NodeJudge};
+use super::free::FreeGpus;
 use super::ranks::{Ranking, Ranks};
 use super::shape::PodShape;
 
@@ -23,9 +24,15 @@ use super::shape::PodShape;
 #[derive(Default)]
 pub struct Index {
     tables: Tables<Ranks, ()>,
+    free: FreeGpus,
 }
 
 impl Index {
+    /// Percent of all GPUs that is free: what needs more fits nowhere.
+    pub fn free_gpus(&mut self, world: &World) -> i64 {
+        self.free.total(world)
+    }
+
     /// Chooses as [`choose`](super::choose::choose()) does. Also returns how many nodes were judged.
     pub fn choose(&mut self, view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>) -> (NodeChoice, u64) {
         let mut known = self.tables.take(pod, &());
