@@ -81,8 +81,9 @@ Prints the definitions of Device, PodGroup and TYJob, without which none of the 
 apply --server-side -f -`. `baton manifests` prints them too.";
 
 const CONFIG: &str = "\
-`baton config convert FILE` prints the configuration of `baton scheduler` for a KubeSchedulerConfiguration (v1) or a Policy; a comment
-names each setting that has no counterpart. Nothing is applied.";
+`baton config convert FILE` prints the configuration of `baton scheduler` for a KubeSchedulerConfiguration (v1, v1beta1 to v1beta3) or
+a Policy. A comment at the top names each setting that is not carried over, first those that change where pods go: exit code 3 says
+that there are some. Nothing is applied.";
 
 const SCHEDULER: &str = "\
 Places pods that ask for it by spec.schedulerName, chooses their devices, locks the node, binds with the assignment, and goes
@@ -251,9 +252,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Some(("manifests", matches)) => {
             manifests::run(&manifests::ManifestsArgs::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS)
         }
-        Some(("config", matches)) => {
-            convert::run(&convert::ConfigArgs::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS)
-        }
+        Some(("config", matches)) => convert::run(&convert::ConfigArgs::from_arg_matches(matches)?),
         Some(("crds", matches)) => {
             manifests::print_crds(&manifests::CrdsArgs::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS)
         }

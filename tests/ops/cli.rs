@@ -236,3 +236,34 @@ fn what_no_api_server_takes_is_refused_by_every_daemon_at_its_start() {
         says(&fails(2, &[command, flag], &[("NODE_NAME", "a")]), &[name, value]);
     }
 }
+
+#[test]
+fn a_converted_file_starts_and_the_exit_code_says_whether_pods_go_elsewhere() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/scheduler-configs");
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.yaml");
+    let out = out.to_str().unwrap();
+    for (name, code) in [
+        ("heavy.yaml", 3),
+        ("profiles.yaml", 3),
+        ("out-of-tree.yaml", 3),
+        ("own-lease.yaml", 3),
+        ("v1beta3.yaml", 0),
+        ("bin-packing.yaml", 0),
+    ] {
+        let file = fixtures.join(name).display().to_string();
+        let converted = baton(&["config", "convert", &file], &[]);
+        let said = String::from_utf8_lossy(&converted.stderr);
+        assert_eq!(converted.status.code(), Some(code), "{name}: {said}");
+        assert_eq!(said.contains("changes where pods go"), code == 3, "{name}: {said}");
+        std::fs::write(out, &converted.stdout).unwrap();
+        let printed = baton(&["scheduler", "--config-file", out, "--print-config"], &[]);
+        let printed = String::from_utf8_lossy(&printed.stdout);
+        says(&printed, &["leader-elect: true\n", "lease-name: baton-scheduler\n", "kubeconfig: none\n"]);
+        says(&fails(2, &["scheduler", "--config-file", &file], &[]), &["apiVersion", "`baton config convert FILE`"]);
+    }
+    let bad = fixtures.join("fields.txt").display().to_string();
+    says(&fails(1, &["config", "convert", &bad], &[]), &["fields.txt"]);
+    std::fs::write(out, "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles: [{pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}]}]\n").unwrap();
+    says(&fails(1, &["config", "convert", out], &[]), &["out.yaml", "hardPodAffinityWeight", "101", "100"]);
+}

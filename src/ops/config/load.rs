@@ -145,8 +145,7 @@ pub fn load<O: Default>(
     command: &str,
 ) -> Result<Loaded<O>, ConfigError> {
     let environment = |name: &str| environment(name).filter(|value| !value.is_empty());
-    let sources = settings.iter().map(|setting| (setting.name, Source::Default)).collect();
-    let mut loaded = Loaded { options: O::default(), sources, file: None, renamed: Vec::new() };
+    let mut loaded = defaults(settings);
     let set = |variable: String| environment(&variable).map(|value| (value, variable));
 
     let by_flag = matches.get_one::<String>(CONFIG_FILE).map(|path| (path.clone(), Source::Flag));
@@ -179,6 +178,24 @@ pub fn load<O: Default>(
         }
     }
     Ok(loaded)
+}
+
+/// What a file with this text says, without environment and flags. `path` is its name in errors.
+pub fn load_text<O: Default>(
+    settings: &[Setting<O>],
+    sections: &[Section<O>],
+    path: &Path,
+    text: &str,
+    command: &str,
+) -> Result<Loaded<O>, ConfigError> {
+    let mut loaded = defaults(settings);
+    apply_file(settings, sections, &mut loaded, path, text, command)?;
+    Ok(loaded)
+}
+
+fn defaults<O: Default>(settings: &[Setting<O>]) -> Loaded<O> {
+    let sources = settings.iter().map(|setting| (setting.name, Source::Default)).collect();
+    Loaded { options: O::default(), sources, file: None, renamed: Vec::new() }
 }
 
 fn apply_file<O>(

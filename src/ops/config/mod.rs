@@ -9,7 +9,7 @@ mod setting;
 mod tree;
 mod yaml;
 
-pub use load::{ConfigError, Loaded, Source, arguments, load};
+pub use load::{ConfigError, Loaded, Source, arguments, load, load_text};
 pub use nearest::nearest;
 #[cfg(test)]
 pub use setting::SINCE_0_1;

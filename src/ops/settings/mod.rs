@@ -14,7 +14,7 @@ mod tests;
 pub use agent::agent;
 pub use controller::controller;
 pub use log::{DaemonSettings, LogOptions};
-pub use plugins::{API_VERSION, KIND, SECTIONS as SCHEDULER_SECTIONS, print as print_plugins};
+pub use plugins::{API_VERSION, KIND, KUBE_VERSIONS, SECTIONS as SCHEDULER_SECTIONS, print as print_plugins};
 #[cfg(test)]
 pub(super) use plugins_tests::options as options_of;
 pub use scheduler::scheduler;

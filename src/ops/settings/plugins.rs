@@ -23,6 +23,14 @@ pub const KIND: &str = "SchedulerConfiguration";
 const HEAD: &[&str] = &["apiVersion", "kind"];
 const ADVICE: &str = "begin it with apiVersion: baton.io/v1alpha1 and kind: SchedulerConfiguration";
 
+/// The versions of kube-scheduler's own file that `baton config convert` reads.
+pub const KUBE_VERSIONS: [&str; 4] = [
+    "kubescheduler.config.k8s.io/v1",
+    "kubescheduler.config.k8s.io/v1beta3",
+    "kubescheduler.config.k8s.io/v1beta2",
+    "kubescheduler.config.k8s.io/v1beta1",
+];
+
 const CONVERT: &str = "; `baton config convert FILE` makes Baton's configuration from kube-scheduler's";
 
 /// The keys of the file that are no flags.
@@ -32,7 +40,7 @@ pub const SECTIONS: &[Section<DaemonSettings<SchedulerOptions>>] = &[
         needs: &["kind"],
         advice: ADVICE,
         read: |_, node| {
-            let theirs = node.text("apiVersion").is_ok_and(|text| text == "v1" || text.starts_with("kubescheduler."));
+            let theirs = node.text("apiVersion").is_ok_and(|text| text == "v1" || KUBE_VERSIONS.contains(&text));
             let read = node.word("apiVersion", "version that this Baton reads", &[API_VERSION]);
             read.map(|_| Vec::new()).map_err(|mut wrong| {
                 if theirs {
