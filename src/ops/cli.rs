@@ -106,7 +106,7 @@ Needs no Kubernetes and no GPU. Exit code 1 when they do not agree.";
 #[cfg(feature = "simulate")]
 const SIMULATE: &str = "\
 Replays the pods of a trace through this scheduler, in virtual time and without a cluster, and shows how many GPUs could be handed
-out, beside six published policies. A trace is a CSV file of pods with one of nodes, or a cluster of your own, as JSON:
+out, beside six published policies. A trace is a CSV file of pods with one of nodes, or a cluster of your own, as JSON or YAML:
 `kubectl get nodes,pods,devices -A -o json > cluster.json && baton simulate cluster.json`.
 
 Pods come in random order, all of the trace first, then drawn from it until the demand reaches --load. With --departures they

@@ -15,4 +15,6 @@ pub use nearest::nearest;
 pub use setting::SINCE_0_1;
 pub use setting::{Section, Setting, THEIRS, Value, print};
 pub use tree::{Fields, Misplaced, Spot, YamlNode, YamlValue};
+#[cfg(feature = "simulate")]
+pub use yaml::documents as read_documents;
 pub use yaml::{YamlEntry, YamlError, print as print_yaml, read as read_yaml, value as read_yaml_value};

@@ -57,6 +57,28 @@ pub fn value(text: &str) -> Result<serde_json::Value, String> {
     })
 }
 
+/// Reads the documents that kubectl printed, JSON or YAML, one after the other: of any size, and also where nothing separates them.
+pub fn documents(text: &str) -> Result<Vec<serde_json::Value>, String> {
+    if text.trim_start().starts_with('{') {
+        let read = serde_json::Deserializer::from_str(text).into_iter::<serde_json::Value>();
+        return read.collect::<Result<_, _>>().map_err(|error| error.to_string());
+    }
+    let mut parts: Vec<String> = Vec::new();
+    let is_head = |line: &str| line.starts_with("apiVersion:");
+    for line in text.lines() {
+        let separates = line.starts_with("---");
+        match parts.last_mut() {
+            Some(part) if !(separates || is_head(line) && part.lines().any(is_head)) => part.extend([line, "\n"]),
+            _ => parts.push(if separates { String::new() } else { format!("{line}\n") }),
+        }
+    }
+    parts.retain(|part| !part.trim().is_empty());
+    // A dump of a cluster is the operator's own, and larger than what the reader takes from a stranger.
+    let options = serde_saphyr::options! { budget: None };
+    let read = |part: &String| serde_saphyr::from_str_with_options(part, options.clone());
+    parts.iter().map(read).collect::<Result<_, _>>().map_err(|error| error.without_snippet().to_string())
+}
+
 /// Prints any object as a YAML document without the leading `---`.
 pub fn print(value: &impl serde::Serialize) -> Result<String, serde_saphyr::ser::Error> {
     let options =

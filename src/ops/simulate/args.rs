@@ -57,7 +57,7 @@ impl PolicyName {
 /// Arguments of `baton simulate`.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
-    /// Pods as CSV, a directory with nodes.csv and pods.csv, or a cluster as JSON (`kubectl get nodes,pods,devices -A -o json`).
+    /// Pods as CSV, a directory with nodes.csv and pods.csv, or a cluster as JSON or YAML (`kubectl get nodes,pods,devices -A -o json`).
     pub trace: Option<PathBuf>,
     /// Nodes as CSV: sn,cpu_milli,memory_mib,gpu,model; else nodes.csv beside the pods.
     #[arg(long, value_name = "FILE")]
@@ -145,7 +145,7 @@ fn read(args: &SimulateArgs) -> anyhow::Result<Trace> {
     };
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let name = stem.trim_start_matches("kinds-").trim_start_matches("pods-").to_owned();
-    if pods.extension().is_some_and(|extension| extension == "json") {
+    if pods.extension().is_some_and(|extension| extension == "json" || extension == "yaml" || extension == "yml") {
         let mut trace = dump::read(&pods, name)?;
         if let Some(nodes) = &args.nodes {
             trace.machines = openb::machines(nodes)?;

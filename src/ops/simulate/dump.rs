@@ -1,4 +1,7 @@
-//! A cluster of one's own: `kubectl get nodes,pods,devices -A -o json`.
+//! A cluster of one's own: `kubectl get nodes,pods,devices -A -o json`, as JSON or YAML, in one list or several.
+//!
+//! Where a node has no Device object, `allocatable` counts what its plugin offers. That may be each GPU several times, so the labels of
+//! GPU feature discovery say how many GPUs there are.
 //!
 //! Pods that ask for GPUs are replayed, whichever scheduler placed them, and Baton's pods without GPUs. What Baton cannot replay stays
 //! on its node and takes its CPU and memory; each such case is a note.
@@ -7,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use jiff::Timestamp;
-use serde::Deserialize;
 use serde_json::Value;
 
 use baton_cluster::node::LightNode;
@@ -16,6 +18,8 @@ use baton_contract::inventory::Device;
 use baton_contract::{DeviceType, GpuRequest, key};
 use baton_decide::pod::Phase;
 use baton_decide::world::{NodeFacts, PodFacts};
+
+use crate::config::read_documents;
 
 use super::input::InputError;
 use super::trace::{Span, Trace, TraceAsk, TraceMachine, WHOLE};
@@ -27,17 +31,24 @@ const OURS: &str = "baton-scheduler";
 /// Memory of a GPU whose size is not known, for pods that ask for bytes of it.
 const GPU_BYTES: i64 = 80 << 30;
 
-/// What `-o json` prints for several kinds.
-#[derive(Deserialize)]
-struct DumpList {
-    items: Vec<Value>,
-}
+/// Labels of GPU feature discovery: GPUs of a node, how often its plugin offers each, and by which means.
+const COUNT: &str = "nvidia.com/gpu.count";
+const REPLICAS: &str = "nvidia.com/gpu.replicas";
+const STRATEGY: &str = "nvidia.com/gpu.sharing-strategy";
+/// GPUs that are offered several times, where the plugin gives them a name of their own.
+const SHARED: &str = "nvidia.com/gpu.shared";
+/// By what pods of HAMi say which part of a GPU they want, and a node which GPUs it has.
+const HAMI: [&str; 4] =
+    ["nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores", "hami.io/node-nvidia-register"];
+const EXPECTED: &str = "expected the output of `kubectl get nodes,pods,devices -A -o json` (or -o yaml)";
 
 /// A node of the dump.
 struct DumpNode {
     machine: TraceMachine,
     facts: NodeFacts,
     gpu_bytes: i64,
+    /// How often its plugin offers each GPU.
+    replicas: i64,
 }
 
 /// What is left out of the replay, with the first pod of each reason.
@@ -53,20 +64,30 @@ impl LeftOut {
 /// Reads a dump.
 pub fn read(path: &Path, name: String) -> Result<Trace, InputError> {
     let wrong = |problem: String| InputError::File { path: path.to_owned(), problem };
-    let bytes = std::fs::read(path).map_err(|source| InputError::Unreadable { path: path.to_owned(), source })?;
-    let list: DumpList = serde_json::from_slice(&bytes).map_err(|error| {
-        wrong(format!("{error}; expected the output of `kubectl get nodes,pods,devices -A -o json`"))
-    })?;
+    let text =
+        std::fs::read_to_string(path).map_err(|source| InputError::Unreadable { path: path.to_owned(), source })?;
+    let mut items = Vec::new();
+    let documents = read_documents(&text).map_err(|error| wrong(format!("{error}; {EXPECTED}")))?;
+    documents.into_iter().for_each(|document| unpack(document, &mut items));
     let (mut nodes, mut pods, mut devices) = (Vec::new(), Vec::new(), BTreeMap::new());
-    for (at, item) in list.items.into_iter().enumerate() {
-        let kind = item.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (mut seen, mut hami) = (BTreeSet::new(), BTreeSet::new());
+    for (at, item) in items.into_iter().enumerate() {
+        let word = |path: &str| item.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let kind = word("/kind");
         let bad =
             |error: serde_json::Error| wrong(format!("items[{at}] is no {kind} that Kubernetes would print: {error}"));
+        // Lists of one cluster may overlap.
+        if !seen.insert((kind.clone(), word("/metadata/namespace"), word("/metadata/name"))) {
+            continue;
+        }
+        if names_hami(&item) {
+            hami.insert(if kind == "Node" { word("/metadata/name") } else { word("/spec/nodeName") });
+        }
         match kind.as_str() {
             "Node" => nodes.push(serde_json::from_value::<LightNode>(item).map_err(bad)?),
             "Pod" => {
-                let end = ended(&item);
-                pods.push((serde_json::from_value::<LightPod>(item).map_err(bad)?, end));
+                let (end, parts) = (ended(&item), names_hami(&item));
+                pods.push((serde_json::from_value::<LightPod>(item).map_err(bad)?, end, parts));
             }
             "Device" => {
                 let device = serde_json::from_value::<Device>(item).map_err(bad)?;
@@ -76,25 +97,29 @@ pub fn read(path: &Path, name: String) -> Result<Trace, InputError> {
         }
     }
     if nodes.is_empty() {
-        return Err(wrong(
-            "holds no Node; expected the output of `kubectl get nodes,pods,devices -A -o json`".to_owned(),
-        ));
+        return Err(wrong(format!("holds no Node; {EXPECTED}")));
     }
-    let mut found: Vec<DumpNode> = nodes.into_iter().map(|node| machine(node, &devices)).collect();
+    let made = nodes.into_iter().map(|node| machine(node, &devices, &hami));
+    let mut found = made.collect::<Result<Vec<DumpNode>, String>>().map_err(wrong)?;
     let mut trace = Trace::of(name, Vec::new());
     let mut left_out = LeftOut::default();
     let without_devices =
         found.iter().filter(|node| !devices.contains_key(&node.machine.name) && node.machine.gpus > 0).count();
     if without_devices > 0 {
-        trace
-            .notes
-            .push(format!("{without_devices} nodes have no Device object: their GPUs are counted by allocatable"));
+        trace.notes.push(format!(
+            "{without_devices} nodes have no Device object: their GPUs are counted by allocatable and {COUNT}"
+        ));
     }
-    let mut replayed = Vec::new();
-    for (pod, end) in pods {
+    let (mut replayed, mut parted) = (Vec::new(), LeftOut::default());
+    for (pod, end, parts) in pods {
         let facts = pod.facts();
         match request(&facts, &found) {
             Ok(Some(ask)) => {
+                if ask.gpus > 0 && parts {
+                    parted.note("ask for parts of GPUs in HAMi's words: they are replayed with whole GPUs", &facts);
+                } else if ask.gpus > 0 && replicas(&facts, &found) > 1 {
+                    parted.note("run on GPUs that are offered several times: they are replayed with parts", &facts);
+                }
                 let arrive = seconds(facts.handoff.created);
                 let end = facts
                     .handoff
@@ -120,7 +145,33 @@ pub fn read(path: &Path, name: String) -> Result<Trace, InputError> {
     for (why, (count, first)) in left_out.0 {
         trace.notes.push(format!("{count} pods are not replayed and stay where they are, {first} first: {why}"));
     }
+    for (what, (count, first)) in parted.0 {
+        trace.notes.push(format!("{count} pods, {first} first, {what}"));
+    }
     Ok(trace)
+}
+
+/// The objects of a document: one, or those of a list, whose items need not name their kind.
+fn unpack(mut document: Value, items: &mut Vec<Value>) {
+    let kind = document["kind"].as_str().unwrap_or_default().to_owned();
+    let Some((of, Value::Array(list))) = kind.strip_suffix("List").zip(document.get_mut("items").map(Value::take))
+    else {
+        return items.push(document);
+    };
+    for mut item in list {
+        if item.is_object() && item["kind"].is_null() {
+            item["kind"] = of.into();
+        }
+        unpack(item, items);
+    }
+}
+
+fn names_hami(item: &Value) -> bool {
+    let names =
+        |object: Option<&Value>| HAMI.iter().any(|name| object.is_some_and(|object| object.get(name).is_some()));
+    let containers = item.pointer("/spec/containers").and_then(Value::as_array);
+    names(item.pointer("/metadata/annotations"))
+        || containers.into_iter().flatten().any(|container| names(container.pointer("/resources/limits")))
 }
 
 fn seconds(time: Timestamp) -> f64 {
@@ -142,7 +193,39 @@ fn ended(pod: &Value) -> Option<Timestamp> {
     ends.max().or_else(created)
 }
 
-fn machine(node: LightNode, devices: &BTreeMap<String, Device>) -> DumpNode {
+/// GPUs of a node, and how often each is offered, where only `allocatable` and labels say it.
+fn labelled(facts: &NodeFacts, hami: &BTreeSet<String>) -> Result<(i64, i64), String> {
+    let own_name = facts.allocatable.scalar(SHARED);
+    let offered = facts.allocatable.scalar(key::NVIDIA_GPU).saturating_add(own_name);
+    if offered == 0 {
+        return Ok((0, 1));
+    }
+    let name = &facts.name;
+    let number = |label: &str| match facts.labels.get(label).map(|text| (text, text.parse::<u32>())) {
+        None => Ok(None),
+        Some((_, Ok(number))) => Ok(Some(i64::from(number))),
+        Some((text, Err(_))) => Err(format!("node {name}: label {label} is {text:?}; expected a number")),
+    };
+    let product = facts.labels.get(MODELS[0]).map_or("", String::as_str);
+    if product.contains("-MIG-") {
+        return Err(format!(
+            "node {name}: its {} are MIG devices ({product}), which are not replayed; leave the node out",
+            key::NVIDIA_GPU
+        ));
+    }
+    let (count, replicas) = (number(COUNT)?, number(REPLICAS)?.filter(|replicas| *replicas > 0));
+    let strategy = facts.labels.get(STRATEGY).is_some_and(|strategy| strategy != "none");
+    let by_words = own_name > 0 || strategy || product.ends_with("-SHARED");
+    match count {
+        Some(count) => Ok((count.min(offered), replicas.unwrap_or(1))),
+        None if hami.contains(&**name) || by_words && replicas.is_none() => Err(format!(
+            "node {name} offers its GPUs several times, {offered} in all, and nothing says how many it has: add the label {COUNT}"
+        )),
+        None => Ok((offered / replicas.unwrap_or(1), replicas.unwrap_or(1))),
+    }
+}
+
+fn machine(node: LightNode, devices: &BTreeMap<String, Device>, hami: &BTreeSet<String>) -> Result<DumpNode, String> {
     let facts = node.facts(key::NODE_LOCK);
     let device = devices.get(&*facts.name);
     let listed = device.iter().flat_map(|device| &device.spec.devices);
@@ -150,9 +233,9 @@ fn machine(node: LightNode, devices: &BTreeMap<String, Device>) -> DumpNode {
         .filter(|device| device.kind == DeviceType::Gpu && device.health && !device.resources.is_empty())
         .collect();
     let whole = |device: &&&baton_contract::inventory::DeviceInfo| device.resources.contains_key(key::GPU_CORE);
-    let count = match device {
-        Some(_) => gpus.iter().filter(whole).count() as i64,
-        None => facts.allocatable.scalar(key::NVIDIA_GPU),
+    let (count, replicas) = match device {
+        Some(_) => (gpus.iter().filter(whole).count() as i64, 1),
+        None => labelled(&facts, hami)?,
     };
     let labelled = MODELS.iter().find_map(|label| facts.labels.get(*label));
     let model =
@@ -165,7 +248,13 @@ fn machine(node: LightNode, devices: &BTreeMap<String, Device>) -> DumpNode {
         gpus: count.clamp(0, 128) as u32,
         model,
     };
-    DumpNode { machine, facts, gpu_bytes: bytes.max(1) }
+    Ok(DumpNode { machine, facts, gpu_bytes: bytes.max(1), replicas })
+}
+
+/// How often each GPU is offered where the pod runs.
+fn replicas(pod: &PodFacts, nodes: &[DumpNode]) -> i64 {
+    let node = pod.handoff.node.as_deref().and_then(|name| nodes.iter().find(|node| &*node.facts.name == name));
+    node.map_or(1, |node| node.replicas)
 }
 
 /// A pod that is not replayed takes its CPU and memory where it is.
@@ -189,13 +278,16 @@ fn request(pod: &PodFacts, nodes: &[DumpNode]) -> Result<Option<TraceAsk>, &'sta
     if pod.spec.resource_claims {
         return Err("they hold devices by DRA claims");
     }
+    if pod.spec.requests.scalar(SHARED) > 0 {
+        return Err("they ask for nvidia.com/gpu.shared");
+    }
     if wants.is_empty() && (&*pod.handoff.scheduler_name != OURS || pod.handoff.phase == Phase::Succeeded) {
         return Ok(None);
     }
     let (mut gpus, mut milli) = (0u32, 0);
     for want in &wants {
         let (count, part) = match want {
-            GpuRequest::Whole { count } => (*count, WHOLE),
+            GpuRequest::Whole { count } => (*count, 10 * (100 / replicas(pod, nodes)).max(1)),
             GpuRequest::Share { count, core, ratio, memory } => {
                 let bytes = nodes.iter().map(|node| node.gpu_bytes).max().unwrap_or(GPU_BYTES);
                 let memory = memory.map(|memory| (memory.saturating_mul(100) / bytes).clamp(1, 100));
@@ -246,9 +338,13 @@ mod tests {
     }
 
     fn dump(items: Vec<Value>) -> Result<Trace, String> {
+        text(&json!({"kind": "List", "items": items}).to_string())
+    }
+
+    fn text(text: &str) -> Result<Trace, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("dump.json");
-        std::fs::write(&path, json!({"kind": "List", "items": items}).to_string()).unwrap();
+        std::fs::write(&path, text).unwrap();
         read(&path, "mine".into()).map_err(|error| error.to_string())
     }
 
@@ -297,5 +393,107 @@ mod tests {
         assert!(dump(vec![]).unwrap_err().contains("holds no Node"));
         assert!(dump(vec![json!({"kind": "Secret"})]).unwrap_err().contains("items[0] is of kind \"Secret\""));
         assert!(dump(vec![json!({"kind": "Node", "metadata": 3})]).unwrap_err().contains("items[0] is no Node"));
+    }
+
+    /// A node of 8 GPUs by its labels and what its plugin offers.
+    fn offering(labels: Value, offered: Value) -> Value {
+        let mut node = node("a", "T4");
+        let parts = [("/metadata/labels", labels), ("/status/allocatable", offered)];
+        for (path, more) in parts {
+            let to = node.pointer_mut(path).unwrap().as_object_mut().unwrap();
+            to.extend(more.as_object().unwrap().clone());
+        }
+        node
+    }
+
+    #[test]
+    fn a_gpu_that_is_offered_several_times_is_one() {
+        let gpu = |count: &str| json!({"nvidia.com/gpu": count});
+        let count = |count: &str, replicas: &str| json!({COUNT: count, REPLICAS: replicas});
+        let shared = || json!({MODELS[0]: "T4-SHARED"});
+        let renamed = || json!({"nvidia.com/gpu": "0", SHARED: "32"});
+        for (labels, offered, gpus) in [
+            (json!({}), gpu("8"), Ok(8)),
+            (count("8", "1"), gpu("8"), Ok(8)),
+            (count("8", "1"), gpu("7"), Ok(7)),
+            (count("8", "0"), gpu("8"), Ok(8)),
+            (count("8", "4"), gpu("32"), Ok(8)),
+            (json!({COUNT: "8", STRATEGY: "mps"}), gpu("32"), Ok(8)),
+            (count("8", "4"), renamed(), Ok(8)),
+            (json!({REPLICAS: "4"}), gpu("32"), Ok(8)),
+            (count("8", "1"), gpu("80"), Ok(8)),
+            (shared(), gpu("32"), Err("node a offers its GPUs several times, 32 in all")),
+            (json!({}), renamed(), Err("add the label nvidia.com/gpu.count")),
+            (json!({STRATEGY: "time-slicing"}), gpu("32"), Err("node a")),
+            (json!({STRATEGY: "none"}), gpu("8"), Ok(8)),
+            (count("eight", "1"), gpu("8"), Err("node a: label nvidia.com/gpu.count is \"eight\"")),
+            (
+                json!({MODELS[0]: "A100-MIG-1g.5gb", COUNT: "56"}),
+                gpu("56"),
+                Err("node a: its nvidia.com/gpu are MIG devices"),
+            ),
+        ] {
+            let found = dump(vec![offering(labels.clone(), offered.clone())]);
+            match (found.map(|trace| trace.machines[0].gpus), gpus) {
+                (Ok(found), Ok(gpus)) => assert_eq!(found, gpus, "{labels} {offered}"),
+                (Err(found), Err(part)) => assert!(found.contains(part), "{labels} {offered}: {found}"),
+                (found, _) => panic!("{labels} {offered}: {found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn pods_on_shared_gpus_are_replayed_with_their_part_or_a_note_says_with_what() {
+        let on_a = || pod("p", json!({"nodeName": "a"}), json!({}));
+        let sliced =
+            dump(vec![offering(json!({COUNT: "8", REPLICAS: "4"}), json!({"nvidia.com/gpu": "32"})), on_a()]).unwrap();
+        assert_eq!((sliced.asks[0].gpus, sliced.asks[0].milli), (2, 250));
+        assert!(
+            sliced.notes.join(";").contains("1 pods, ml/p first, run on GPUs that are offered several times"),
+            "{:?}",
+            sliced.notes
+        );
+        let mut hami = on_a();
+        hami["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = "8000".into();
+        let many = || json!({"nvidia.com/gpu": "80"});
+        let counted = dump(vec![offering(json!({COUNT: "8"}), many()), hami.clone()]).unwrap();
+        assert_eq!((counted.machines[0].gpus, counted.asks[0].milli), (8, WHOLE));
+        assert!(counted.notes.join(";").contains("ask for parts of GPUs in HAMi's words"), "{:?}", counted.notes);
+        assert!(
+            dump(vec![offering(json!({}), many()), hami]).unwrap_err().contains("node a offers its GPUs several times")
+        );
+        let mut registered = offering(json!({}), many());
+        registered["metadata"]["annotations"] = json!({HAMI[3]: "[]"});
+        assert!(dump(vec![registered]).unwrap_err().contains("node a offers its GPUs several times"));
+    }
+
+    #[test]
+    fn every_form_in_which_kubectl_prints_a_cluster_is_read() {
+        let (node, pod) = (|| node("a", "H100"), || pod("p", json!({}), json!({})));
+        let list = |kind: &str, items: Value| json!({"apiVersion": "v1", "kind": kind, "items": items});
+        let bare = |mut item: Value| {
+            item.as_object_mut().unwrap().retain(|key, _| !matches!(key.as_str(), "kind" | "apiVersion"));
+            item
+        };
+        let (nodes, pods) = (list("NodeList", json!([bare(node())])), list("PodList", json!([bare(pod())])));
+        let (two, both) = (list("List", json!([node()])), list("List", json!([node(), pod()])));
+        let yaml = |value: &Value| crate::config::print_yaml(value).unwrap();
+        for dumped in [
+            both.to_string(),
+            format!("{two}{both}"),
+            format!("{two:#}\n{pods:#}\n"),
+            format!("{nodes}\n{pods}"),
+            format!("{}\n{}", node(), pod()),
+            list("List", json!([nodes, pods])).to_string(),
+            yaml(&both),
+            format!("---\n{}", yaml(&both)),
+            format!("{}---\n{}", yaml(&nodes), yaml(&pods)),
+            format!("{}{}", yaml(&two), yaml(&both)),
+        ] {
+            let trace = text(&dumped).unwrap_or_else(|error| panic!("{error}\n{dumped}"));
+            assert_eq!((trace.machines.len(), trace.machines[0].gpus, trace.pods.len()), (1, 8, 1), "{dumped}");
+        }
+        assert!(text("apiVersion: v1\nkind: [\n").unwrap_err().contains("-o yaml"));
+        assert!(text("{\"kind\": ").unwrap_err().contains("expected the output of"));
     }
 }
