@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
+use super::options::Periods;
 use super::runtime::Sandbox;
 
 /// How a pod restarts its containers.
@@ -69,15 +70,21 @@ pub struct Actions {
     pub over: bool,
 }
 
-/// Crash-loop back-off of a pod's containers: container → current length.
+/// Crash-loop back-off of a pod's containers: current length, and the time after which an end finds it forgotten.
 #[derive(Debug, Clone, Default)]
-pub struct BackOffs(BTreeMap<String, Duration>);
+pub struct BackOffs(BTreeMap<String, (Duration, Duration)>);
 
 impl BackOffs {
-    /// After a restart: 10 s, then doubled.
-    pub fn restarted(&mut self, container: &str, first: Duration, max: Duration) {
-        let next = self.0.get(container).map_or(first, |length| (*length * 2).min(max));
-        self.0.insert(container.to_owned(), next);
+    /// After the restart of a container that had ended: 10 s, then doubled, and 10 s again after twice the longest.
+    pub fn restarted(&mut self, container: &str, ended: Duration, now: Duration, periods: &Periods) {
+        let max = periods.crash_backoff_max;
+        let next = self.length(container, ended).map_or(periods.crash_backoff, |length| (length * 2).min(max));
+        self.0.insert(container.to_owned(), (next, now + periods.scaled(max * 2)));
+    }
+
+    fn length(&self, container: &str, ended: Duration) -> Option<Duration> {
+        let (length, forgotten) = self.0.get(container)?;
+        (ended <= *forgotten).then_some(*length)
     }
 }
 
@@ -100,12 +107,14 @@ pub fn next(pod: &Pod, sandbox: Option<&Sandbox>, back_offs: &BackOffs, scale: f
     let initialized =
         containers.iter().any(|(role, container)| *role == Role::App && instance(&container.name).is_some());
     let try_start = |name: &str, actions: &mut Actions| {
-        let length = back_offs.0.get(name).copied().map(|length| (length, length.mul_f64(scale)));
         let ended = instance(name).and_then(|instance| instance.exited(now)).map(|exit| exit.at);
-        match (ended, length) {
-            (Some(ended), Some((length, real))) if now < ended + real => {
+        let wait = ended.and_then(|ended| {
+            let length = back_offs.length(name, ended)?;
+            Some((length, ended + length.mul_f64(scale)))
+        });
+        match wait {
+            Some((length, until)) if now < until => {
                 actions.back_off.push((name.to_owned(), length));
-                let until = ended + real;
                 actions.retry_at = Some(actions.retry_at.map_or(until, |at| at.min(until)));
             }
             _ => actions.start.push(name.to_owned()),

@@ -164,14 +164,17 @@ impl Worker {
             devices = grants.iter().map(|(resource, grant)| (resource.clone(), grant.ids())).collect();
         }
         let periods = &machine.options.periods;
-        let ran_before = machine.runtime.sandbox(&pod.uid).is_some_and(|sandbox| sandbox.started_here.contains(name));
+        let now = clock::mono();
+        let before = machine.runtime.sandbox(&pod.uid).filter(|sandbox| sandbox.started_here.contains(name));
+        let ended =
+            before.map(|sandbox| sandbox.containers.get(name).and_then(|c| c.exited(now)).map_or(now, |exit| exit.at));
         let process = Process::of(object, container, role == Role::Init);
         let on_term = OnTerm { takes: periods.scaled(periods.stop_delay), code: TERMINATED };
         let scale = periods.scale;
         machine.runtime.start(Launch { pod, container: name, process, on_term, scale, injected, devices });
         self.waiting.remove(name);
-        if ran_before {
-            self.back_offs.restarted(name, periods.crash_backoff, periods.crash_backoff_max);
+        if let Some(ended) = ended {
+            self.back_offs.restarted(name, ended, now, periods);
         }
         Ok(())
     }

@@ -65,13 +65,26 @@ fn a_pod_is_over_when_its_apps_are_although_the_sidecar_runs() {
 #[test]
 fn a_second_restart_waits_for_its_back_off() {
     let mut back_offs = BackOffs::default();
-    back_offs.restarted("a", Duration::from_secs(10), Duration::from_secs(300));
+    back_offs.restarted("a", Duration::ZERO, Duration::ZERO, &Periods::default());
     let crashed = sandbox(&[("init", Some(0)), ("side", None), ("a", Some(1)), ("b", None)]);
     let actions = next(&pod("Always"), Some(&crashed), &back_offs, 1.0, Duration::from_secs(2));
     assert_eq!(actions.back_off, [("a".to_owned(), Duration::from_secs(10))]);
     assert_eq!(actions.retry_at, Some(Duration::from_secs(11)));
     let actions = next(&pod("Always"), Some(&crashed), &back_offs, 1.0, Duration::from_secs(11));
     assert_eq!(actions.start, ["a"]);
+}
+
+#[test]
+fn a_back_off_doubles_to_five_minutes_and_begins_again_after_a_run_of_ten() {
+    let (mut back_offs, periods, mut now) = (BackOffs::default(), Periods::default(), Duration::ZERO);
+    let lengths = [1, 1, 1, 1, 1, 1, 1, 601, 1].map(|runs| {
+        let ended = now + Duration::from_secs(runs);
+        let waits = back_offs.length("a", ended).unwrap_or_default();
+        now = ended + waits;
+        back_offs.restarted("a", ended, now, &periods);
+        waits.as_secs()
+    });
+    assert_eq!(lengths, [0, 10, 20, 40, 80, 160, 300, 0, 10], "the first restart is at once");
 }
 
 #[test]
