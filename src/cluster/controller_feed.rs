@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::feed::{Feed, FeedMessage, watch_config};
 use super::node::LightNode;
-use super::pod::{LightCondition, LightPod, LightPodStatus};
+use super::pod::{LightCondition, LightContainerStatus, LightPod, LightPodStatus};
 use super::tyjob::RawTyJob;
 use baton_contract::tyjob::keys;
 use baton_decide::pod::Phase;
@@ -35,8 +35,6 @@ const PERMANENT: usize = 2;
 pub struct OwnedPod {
     /// Uid of the controlling TYJob; `None` for a pod that only carries the label.
     pub job_uid: Option<String>,
-    /// resourceVersion, by which an older report is known.
-    pub version: String,
     /// The controller's record; the reachability of its node is filled in later.
     pub view: PodView,
 }
@@ -64,24 +62,33 @@ impl LightPod {
             let ends = status.container_statuses.iter().filter_map(|container| container.state.terminated.as_ref());
             ends.filter_map(|ended| ended.finished_at).max().is_none_or(|last| last >= requested)
         });
+        let plain_init = |name: &str| spec.init_containers.iter().any(|init| *init.name == *name && !init.is_sidecar());
+        let lasting = || status.all_containers().filter(|container| !plain_init(&container.name));
+        let waits_again = |container: &LightContainerStatus| {
+            container.state.waiting.as_ref().is_some_and(|waiting| &*waiting.reason == "CrashLoopBackOff")
+        };
         let view = PodView {
+            version: meta.resource_version.and_then(|version| version.parse().ok()).unwrap_or(0),
+            container_restarts: lasting()
+                .map(|container| (container.name.to_string(), container.restart_count.max(0)))
+                .collect(),
+            crash_loops: lasting().any(waits_again),
             stopped,
             disrupted: phase == Phase::Failed && disrupted(&status),
             attempt: label(keys::ATTEMPT).and_then(|attempt| attempt.parse().ok()),
             phase,
             ready: status.conditions.iter().any(|found| &*found.kind == "Ready" && &*found.status == "True"),
             ip: status.pod_ip.as_deref().filter(|ip| !ip.is_empty()).map(str::to_owned),
-            node: spec.node_name.filter(|node| !node.is_empty()).map(String::from),
+            node: spec.node_name.as_deref().filter(|node| !node.is_empty()).map(str::to_owned),
             reachability: NodeReachability::There,
             allocation,
             deleting: meta.deletion_timestamp.as_ref().map(|time| time.0),
-            container_restarts: status.all_containers().map(|container| container.restart_count).sum(),
             image,
             failure: (phase == Phase::Failed).then(|| failure(&status)),
             name: meta.name.unwrap_or_default(),
             uid: meta.uid.unwrap_or_default(),
         };
-        OwnedPod { job_uid, version: meta.resource_version.unwrap_or_default(), view }
+        OwnedPod { job_uid, view }
     }
 }
 
@@ -181,11 +188,14 @@ mod tests {
                     { "apiVersion": keys::API_VERSION, "kind": "TYJob", "name": "rl", "uid": "job", "controller": true },
                 ],
             },
-            "spec": { "nodeName": "n1", "containers": [] },
+            "spec": {
+                "nodeName": "n1", "containers": [{ "name": "c" }],
+                "initContainers": [{ "name": "i" }, { "name": "side", "restartPolicy": "Always" }],
+            },
             "status": status,
         });
         let facts = serde_json::from_value::<LightPod>(pod).unwrap().owned();
-        assert_eq!((facts.job_uid.as_deref(), facts.version.as_str()), (Some("job"), "7"));
+        assert_eq!((facts.job_uid.as_deref(), facts.view.version), (Some("job"), 7));
         facts.view
     }
 
@@ -196,10 +206,38 @@ mod tests {
             "initContainerStatuses": [{ "name": "i", "restartCount": 1, "state": {} }],
             "containerStatuses": [{ "name": "c", "restartCount": 2, "state": { "running": {} } }],
         }));
-        assert_eq!((view.attempt, view.phase, view.ready, view.container_restarts), (Some(2), Phase::Running, true, 3));
+        assert_eq!((view.attempt, view.phase, view.ready), (Some(2), Phase::Running, true));
         assert_eq!((view.ip.as_deref(), view.node.as_deref()), (Some("10.0.0.1"), Some("n1")));
         assert_eq!((view.allocation.as_deref(), view.deleting.is_some()), (Some("n2"), true));
         assert!(view.image.is_none() && view.failure.is_none());
+    }
+
+    #[test]
+    fn restarts_of_apps_and_sidecars_count_and_those_of_plain_init_containers_do_not() {
+        let waits = |reason: &str| json!({ "waiting": { "reason": reason } });
+        let view = |of: &str, reason: &str| {
+            let state = |name: &str| if name == of { waits(reason) } else { json!({ "running": {} }) };
+            pod(json!({
+                "phase": "Running",
+                "initContainerStatuses": [
+                    { "name": "i", "restartCount": 7, "state": state("i") },
+                    { "name": "side", "restartCount": 2, "state": state("side") },
+                ],
+                "containerStatuses": [{ "name": "c", "restartCount": 0, "state": state("c") }],
+            }))
+        };
+        let told = view("", "").container_restarts;
+        assert_eq!(told, [("c".to_owned(), 0), ("side".to_owned(), 2)].into());
+        for (of, reason, loops) in [
+            ("c", "CrashLoopBackOff", true),
+            ("side", "CrashLoopBackOff", true),
+            ("i", "CrashLoopBackOff", false),
+            ("c", "ImagePullBackOff", false),
+            ("c", "ContainerCreating", false),
+        ] {
+            assert_eq!(view(of, reason).crash_loops, loops, "{of}: {reason}");
+        }
+        assert!(pod(json!({ "phase": "Failed", "reason": "Evicted" })).container_restarts.is_empty());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use baton_cluster::controller_feed::{ControllerEvent, OwnedPod};
 use baton_cluster::tyjob::RawTyJob;
 use baton_contract::tyjob::{InvalidField, TyJob};
-use baton_decide::tyjob::stages::{NodeReachability, PodView};
+use baton_decide::tyjob::stages::{NodeReachability, PodView, older};
 
 /// Namespace and name.
 pub type JobKey = (String, String);
@@ -64,7 +64,7 @@ impl JobCache {
         }
         if let Some(known) = self.jobs.get(&key)
             && known.job.metadata.uid.as_ref() == Some(&uid)
-            && older(version.as_deref(), known.job.metadata.resource_version.as_deref())
+            && older(number(version.as_deref()), number(known.job.metadata.resource_version.as_deref()))
         {
             return None;
         }
@@ -96,8 +96,7 @@ impl JobCache {
     pub fn update_pod(&mut self, pod: OwnedPod) -> Vec<JobKey> {
         let uid = pod.view.uid.clone();
         let known = self.pods.get(&uid);
-        if self.tombstones.contains(&uid) || known.is_some_and(|known| older(Some(&pod.version), Some(&known.version)))
-        {
+        if self.tombstones.contains(&uid) || known.is_some_and(|known| older(pod.view.version, known.view.version)) {
             return Vec::new();
         }
         let mut concerned: BTreeSet<JobKey> = BTreeSet::new();
@@ -174,10 +173,9 @@ impl JobCache {
     }
 }
 
-/// `true` when a version is known to be older than another. Versions are numbers that grow; any other text is never older.
-fn older(version: Option<&str>, than: Option<&str>) -> bool {
-    let number = |text: Option<&str>| text?.parse::<u64>().ok();
-    matches!((number(version), number(than)), (Some(version), Some(than)) if version < than)
+/// Versions are numbers that grow; 0 for any other text.
+fn number(version: Option<&str>) -> i64 {
+    version.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

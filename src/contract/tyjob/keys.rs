@@ -17,7 +17,7 @@ pub const ROLE: &str = "arranger.taichu.io/role";
 pub const WORKER_SET: &str = "arranger.taichu.io/worker-set";
 /// Pod label of workers: index in the worker set, from 0.
 pub const INDEX: &str = "arranger.taichu.io/index";
-/// Pod label: `status.restarts` of the job when the pod was made.
+/// Pod label: `status.attempt` of the job when the pod was made.
 pub const ATTEMPT: &str = "arranger.taichu.io/attempt";
 /// Pod annotation: the node that the scheduler reserved for the pod. It counts only with a controller reference to the TYJob
 /// whose status lists the pod.

@@ -20,6 +20,6 @@ pub use spec::{
     BasicPolicy, CleanPodPolicy, JobMember, JobQueuePolicy, Leader, MAX_PODS, MAX_WORKER_SETS, SchedulerPolicy, TyJob,
     TyJobSpec, WorkerSet,
 };
-pub use status::{Allocation, Role, ScheduleState, Stage, TyJobStatus, WorkerEnd, condition};
+pub use status::{Allocation, CountedRestarts, Role, ScheduleState, Stage, TyJobStatus, WorkerEnd, condition};
 pub use template::PodTemplate;
 pub use validate::{InvalidField, validate, validate_spec};

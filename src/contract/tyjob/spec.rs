@@ -30,7 +30,7 @@ pub const MAX_PODS: i32 = 5000;
     printcolumn = r#"{"name":"Stage","type":"string","jsonPath":".status.stage"}"#,
     printcolumn = r#"{"name":"Scheduled","type":"string","jsonPath":".status.scheduleState"}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.ready"}"#,
-    printcolumn = r#"{"name":"Restarts","type":"integer","jsonPath":".status.restarts"}"#,
+    printcolumn = r#"{"name":"Restarts","type":"integer","jsonPath":".status.totalRestarts"}"#,
     printcolumn = r#"{"name":"Priority","type":"integer","jsonPath":".spec.priority"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
     printcolumn = r#"{"name":"Leader","type":"string","jsonPath":".status.leaderAddress","priority":1}"#,
@@ -39,7 +39,7 @@ pub const MAX_PODS: i32 = 5000;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TyJobSpec {
-    /// How often the leader may be restarted, and how often workers of one set may be recreated.
+    /// How often the leader may be restarted, and how often the workers of one set together: as pods and as containers.
     #[serde(default = "three")]
     #[schemars(range(min = 0))]
     pub restart_limit: i32,
@@ -171,6 +171,17 @@ impl TyJobSpec {
     /// Name of the leader pod.
     pub fn leader_pod(&self, job: &str) -> String {
         format!("{job}-{}", self.leader.name)
+    }
+
+    /// The worker set of a pod by the pod's name, whatever its index; `Some(None)` for the leader.
+    pub fn set_of(&self, job: &str, pod: &str) -> Option<Option<&str>> {
+        let part = pod.strip_prefix(job)?.strip_prefix('-')?;
+        if part == self.leader.name {
+            return Some(None);
+        }
+        let (name, index) = part.rsplit_once('-')?;
+        let set = self.worker_sets.iter().find(|set| set.name == name)?;
+        index.bytes().all(|byte| byte.is_ascii_digit()).then_some(Some(&set.name))
     }
 
     /// The leader.

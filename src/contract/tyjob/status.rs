@@ -109,9 +109,21 @@ pub struct Allocation {
     pub index: i32,
     /// The node.
     pub node: String,
-    /// `status.restarts` that the place is for; another one makes it void.
+    /// `status.attempt` that the place is for; another one makes it void.
     #[serde(default)]
     pub attempt: i32,
+}
+
+/// Restarts of one pod's containers, as they were counted last.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CountedRestarts {
+    /// The pod.
+    pub uid: String,
+    /// Its `resourceVersion`: a report that is older says nothing new. 0 where that is no number.
+    pub version: i64,
+    /// The kubelet's number by container.
+    pub containers: BTreeMap<String, i32>,
 }
 
 /// The status of a TYJob.
@@ -124,11 +136,13 @@ pub struct TyJobStatus {
     /// How far the scheduler is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule_state: Option<ScheduleState>,
-    /// Restarts of the leader, with those of its containers. Also the number of the present attempt.
+    /// How often the leader was restarted: as a pod that was made again, and its containers in their pods.
     pub restarts: i32,
-    /// Restarts of the present leader pod's containers, as last seen; they join `restarts` when the pod goes.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub leader_container_restarts: i32,
+    /// `restarts` and `workerSetRestarts` together, for people.
+    pub total_restarts: i32,
+    /// The present attempt: `restarts` when it began. A status that an earlier version wrote has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<i32>,
     /// Pod IP of the leader of the present attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader_address: Option<String>,
@@ -142,9 +156,13 @@ pub struct TyJobStatus {
     /// Places, of the leader first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allocations: Vec<Allocation>,
-    /// How often workers were recreated after a failure, per worker set, in all attempts.
+    /// How often workers were restarted, per worker set, in all attempts: as pods that were made again after a failure, and their
+    /// containers in their pods.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub worker_set_restarts: BTreeMap<String, i32>,
+    /// The restarts of containers that the sums count already, by pod.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub counted_restarts: BTreeMap<String, CountedRestarts>,
     /// Uids of failed workers that `workerSetRestarts` counts already and that are being deleted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub replacing: Vec<String>,
@@ -180,6 +198,16 @@ pub struct TyJobStatus {
 const OF_SCHEDULER: [&str; 2] = ["scheduleState", "allocations"];
 
 impl TyJobStatus {
+    /// The number of the present attempt. Earlier versions counted nothing but attempts in `restarts`.
+    pub fn attempt(&self) -> i32 {
+        self.attempt.unwrap_or(self.restarts)
+    }
+
+    /// All restarts, of the leader and of every worker set.
+    pub fn sum_of_restarts(&self) -> i32 {
+        self.worker_set_restarts.values().fold(self.restarts, |sum, more| sum.saturating_add(*more))
+    }
+
     /// The condition of a type.
     pub fn condition(&self, kind: &str) -> Option<&Condition> {
         self.conditions.iter().find(|condition| condition.type_ == kind)
@@ -218,11 +246,6 @@ impl TyJobStatus {
         }
         Value::Object(whole)
     }
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref)] // serde gives a reference
-fn is_zero(number: &i32) -> bool {
-    *number == 0
 }
 
 fn conditions_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {

@@ -44,7 +44,7 @@ pub struct JobExplanation {
     /// That resource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dominant_resource: Option<String>,
-    /// `status.restarts`.
+    /// `status.attempt`.
     pub attempt: i32,
     /// Its pods.
     pub seats: Vec<SeatExplanation>,

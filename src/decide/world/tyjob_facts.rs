@@ -33,7 +33,7 @@ pub struct JobFacts {
     pub stage: Option<Stage>,
     /// `status.scheduleState`, as the scheduler has written it.
     pub state: Option<ScheduleState>,
-    /// `status.restarts`: places of another attempt are void.
+    /// `status.attempt`: places of another attempt are void.
     pub attempt: i32,
     /// The leader has an address: workers can be made.
     pub has_address: bool,

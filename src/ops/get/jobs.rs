@@ -31,8 +31,10 @@ pub struct JobRow {
     pub schedule_state: Option<ScheduleState>,
     /// `ready/asked for`, of its workers.
     pub ready: String,
-    /// Restarts of the leader.
+    /// Restarts of its pods and their containers, all together.
     pub restarts: i32,
+    /// Those of each worker set; the rest are the leader's.
+    pub worker_set_restarts: BTreeMap<String, i32>,
     /// 1 to 10; none when the spec cannot be read.
     pub priority: Option<i32>,
     /// Seconds since it was created.
@@ -78,6 +80,7 @@ fn row(raw: RawTyJob, now: Timestamp) -> JobRow {
         Err(problem) => (TyJob::default(), Some(problem)),
     };
     let status = job.status.unwrap_or_default();
+    let restarts = status.sum_of_restarts();
     JobRow {
         namespace: meta.namespace.unwrap_or_default(),
         name: meta.name.unwrap_or_default(),
@@ -86,7 +89,8 @@ fn row(raw: RawTyJob, now: Timestamp) -> JobRow {
         schedule_state: status.schedule_state,
         // As `kubectl` shows it: of the spec in force, which may differ from the written one.
         ready: status.ready.unwrap_or_else(|| format!("{}/{}", status.ready_workers, job.spec.total_workers())),
-        restarts: status.restarts,
+        restarts,
+        worker_set_restarts: status.worker_set_restarts,
         priority: problem.is_none().then_some(job.spec.priority),
         age_seconds: now.duration_since(created).as_secs().try_into().unwrap_or(0),
         leader_address: status.leader_address,
@@ -147,6 +151,7 @@ mod tests {
     #[test]
     fn a_job_is_one_line_and_wide_tells_where_and_why() {
         let rows = jobs(|job| job["status"]["message"] = "2 of 3 workers are ready".into());
+        assert_eq!(rows[0].cells()[5], "2", "one of the leader and one of a worker");
         let plain = rows[0].cells()[..JobRow::NARROW].join(" ");
         for word in ["team-a", "rl", "Running", "ScheduledSucceed", "2/3", "4m5s"] {
             assert!(plain.contains(word), "{word}: {plain}");

@@ -1,5 +1,5 @@
 //! TYJobs through the real `baton controller`; the scheduler's and the kubelets' parts are played by the test, which writes what
-//! they write. In `placed`, the scheduler is the real one too.
+//! they write. In `placed`, the scheduler is the real one too, and in `restarts` the kubelets are simulated ones.
 
 mod docs;
 mod faults;
@@ -7,6 +7,7 @@ mod killed;
 mod life;
 mod placed;
 mod quotas;
+mod restarts;
 mod rivals;
 mod schema;
 mod verbs;

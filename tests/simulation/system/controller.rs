@@ -146,11 +146,13 @@ fn owned((pod, version): (&PodFacts, u64)) -> OwnedPod {
         reachability: NodeReachability::There,
         allocation: pod.spec.labels.get(keys::ALLOCATION).cloned(),
         deleting: of.deleting.as_ref().map(|deletion| deletion.at),
-        container_restarts: 0,
+        version: i64::try_from(version).unwrap_or(0),
+        container_restarts: BTreeMap::new(),
+        crash_loops: false,
         image: None,
         failure: (phase == Phase::Failed).then(|| "refused".to_owned()),
     };
-    OwnedPod { job_uid: claim.map(|claim| claim.uid.to_string()), version: version.to_string(), view }
+    OwnedPod { job_uid: claim.map(|claim| claim.uid.to_string()), view }
 }
 
 fn kinds(trouble: &Trouble) -> Vec<(&str, Discriminant<CreateFailure>)> {
@@ -406,7 +408,12 @@ impl System {
                     job.status = Some(status);
                 });
                 self.note(|| {
-                    format!("controller {at} writes {} {:?}, attempt {}: {write:?}", key, status.stage, status.restarts)
+                    format!(
+                        "controller {at} writes {} {:?}, attempt {}: {write:?}",
+                        key,
+                        status.stage,
+                        status.attempt()
+                    )
                 });
                 if write == JobWrite::Done {
                     self.judge_status(job, before.as_ref());

@@ -21,6 +21,8 @@ pub(super) struct Draft<'a> {
     /// The spec in force.
     pub spec: TyJobSpec,
     pub status: TyJobStatus,
+    /// Uids of pods with restarts of containers that this step counts.
+    pub restarted: BTreeSet<&'a str>,
     pub effects: Vec<JobEffect>,
 }
 
@@ -33,13 +35,14 @@ impl<'a> Draft<'a> {
             name: view.job.metadata.name.as_deref().unwrap_or_default(),
             spec: view.job.spec.clone(),
             status: view.job.status.clone().unwrap_or_default(),
+            restarted: BTreeSet::new(),
             effects: Vec::new(),
         }
     }
 
     /// Pods of the present attempt, by name.
     pub fn pods_by_name(&self) -> BTreeMap<&'a str, &'a PodView> {
-        let attempt = self.status.restarts;
+        let attempt = self.status.attempt();
         let present = self.pods.iter().filter(|pod| pod.attempt == Some(attempt));
         present.map(|pod| (pod.name.as_str(), pod)).collect()
     }
@@ -51,7 +54,7 @@ impl<'a> Draft<'a> {
 
     /// The place of a pod in the present attempt.
     pub fn allocation(&self, pod: &str) -> Option<&Allocation> {
-        let attempt = self.status.restarts;
+        let attempt = self.status.attempt();
         self.status.allocations.iter().find(|place| place.pod == pod && place.attempt == attempt)
     }
 
@@ -72,10 +75,8 @@ impl<'a> Draft<'a> {
         status.observed_generation = self.view.job.metadata.generation;
         status.total_workers = i32::try_from(self.spec.total_workers()).unwrap_or(i32::MAX);
         status.ready = Some(format!("{}/{}", status.ready_workers, status.total_workers));
-        // At the limit, restarts of containers count too: the places stay those of the attempt that ended.
-        let ended = status.stage.is_some_and(Stage::is_terminal);
-        let former = self.view.job.status.as_ref().filter(|_| ended);
-        let attempt = former.map_or(status.restarts, |former| former.restarts);
+        status.total_restarts = status.sum_of_restarts();
+        let attempt = status.attempt();
         let places = status.allocations.iter().filter(|place| place.attempt == attempt);
         let nodes: BTreeSet<&str> = places.map(|place| place.node.as_str()).collect();
         let shown: Vec<&str> = nodes.iter().copied().take(NODES_SHOWN).collect();

@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::draft::{Draft, clear, set};
 use super::effect::JobEffect;
 use super::pod::{overridden_env, pod_of};
+use super::restarts::is_spent;
 use super::view::{ImageWait, NodeReachability, PodView};
 use crate::pod::Phase;
 use baton_contract::tyjob::{ScheduleState, Stage, TyJob, TyJobSpec, condition};
@@ -22,7 +23,7 @@ pub fn missing_leader(job: &TyJob, pods: &[PodView]) -> Option<String> {
         return None;
     }
     let name = job.effective(None).ok()?.spec.leader_pod(job.metadata.name.as_deref().unwrap_or_default());
-    let is_there = pods.iter().any(|pod| pod.name == name && pod.attempt == Some(status.restarts));
+    let is_there = pods.iter().any(|pod| pod.name == name && pod.attempt == Some(status.attempt()));
     (!is_there).then_some(name)
 }
 
@@ -45,7 +46,7 @@ impl Draft<'_> {
         }
         let placed = matches!(state, Some(ScheduleState::ScheduledSucceed | ScheduleState::ScheduledPartly));
         let Some(place) = self.allocation(&leader).filter(|_| placed).cloned() else {
-            self.status.message = Some(format!("attempt {} waits for a place", self.status.restarts));
+            self.status.message = Some(format!("attempt {} waits for a place", self.status.attempt()));
             return;
         };
         match self.holder(&leader) {
@@ -86,10 +87,6 @@ impl Draft<'_> {
             self.count_workers();
             return self.end(Stage::Succeeded, format!("the leader {name} succeeded"));
         }
-        if let Some(pod) = leader {
-            let seen = &mut self.status.leader_container_restarts;
-            *seen = (*seen).max(pod.container_restarts);
-        }
         let lost = match leader {
             None => Some("is gone".to_owned()),
             Some(pod) if pod.phase == Phase::Failed => {
@@ -98,6 +95,9 @@ impl Draft<'_> {
             Some(pod) if pod.deleting.is_some() => Some("is being deleted".to_owned()),
             Some(pod) if pod.reachability == NodeReachability::Gone => {
                 Some(format!("has lost its node {}", pod.node.as_deref().unwrap_or_default()))
+            }
+            Some(pod) if is_spent(&self.restarted, pod, self.status.restarts, self.spec.restart_limit) => {
+                Some("has a container that ends again and again".to_owned())
             }
             Some(_) => None,
         };
@@ -110,16 +110,15 @@ impl Draft<'_> {
     /// The attempt is over. Its pods go with the next sweep, as pods of another attempt than the present one.
     fn lose_leader(&mut self, why: &str) {
         let status = &mut self.status;
-        let restarts = status.restarts.saturating_add(status.leader_container_restarts);
+        let restarts = status.restarts;
         let limit = self.spec.restart_limit;
         status.ready_workers = 0;
         if restarts >= limit {
-            (status.restarts, status.leader_container_restarts) = (restarts, 0);
             let message = format!("{why}, and was restarted {restarts} times: restartLimit is {limit}");
             return self.end(Stage::Failed, message);
         }
         status.restarts = restarts + 1;
-        status.leader_container_restarts = 0;
+        status.attempt = Some(status.restarts);
         status.stage = Some(Stage::Rescheduling);
         status.leader_address = None;
         status.replacing.clear();

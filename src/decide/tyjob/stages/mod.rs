@@ -9,6 +9,7 @@ mod draft;
 mod effect;
 mod leader;
 mod pod;
+mod restarts;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -18,5 +19,6 @@ mod workers;
 pub use effect::JobEffect;
 pub use leader::missing_leader;
 pub use pod::{overridden_env, pod_of};
+pub use restarts::older;
 pub use step::step;
 pub use view::{CreateFailure, ImageWait, JobView, NodeReachability, PodView};

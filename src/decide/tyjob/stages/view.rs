@@ -59,8 +59,12 @@ pub struct PodView {
     pub allocation: Option<String>,
     /// End of its grace period, when it is being deleted.
     pub deleting: Option<Timestamp>,
-    /// Σ restarts of its containers.
-    pub container_restarts: i32,
+    /// `resourceVersion`, by which an older report is known; 0 when it is no number.
+    pub version: i64,
+    /// The kubelet's count of restarts by container. Plain init containers are left out: they run again with every sandbox.
+    pub container_restarts: BTreeMap<String, i32>,
+    /// One of these containers has ended, and the kubelet waits before it starts it again.
+    pub crash_loops: bool,
     /// The first container that waits for its image, and why.
     pub image: Option<ImageWait>,
     /// Why it failed, for people: reason, message or exit codes.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::draft::Draft;
 use super::effect::JobEffect;
 use super::pod::pod_of;
+use super::restarts::is_spent;
 use super::view::{NodeReachability, PodView};
 use crate::pod::Phase;
 use baton_contract::EventReason;
@@ -77,10 +78,21 @@ impl Draft<'_> {
             }
             let Some(pod) = pods.get(member.name.as_str()) else { continue };
             let replaced = status.replacing.contains(&pod.uid);
+            let restarts = status.worker_set_restarts.get(set).copied().unwrap_or(0);
             match pod.phase {
                 Phase::Succeeded if !pod.stopped => {
                     tally.good += 1;
                     status.ended_workers.insert(member.name, WorkerEnd::Succeeded);
+                }
+                _ if !replaced && is_spent(&self.restarted, pod, restarts, limit) => {
+                    tally.lost += 1;
+                    let text = format!(
+                        "{} failed for good: a container in it ends again and again; {restarts} restarts of {set}, and \
+                         restartLimit is {limit}",
+                        member.name
+                    );
+                    events.push((EventReason::WorkerFailed, text));
+                    status.ended_workers.insert(member.name, WorkerEnd::Failed);
                 }
                 // One that is being deleted did not fail by itself: it is made again without being counted.
                 Phase::Failed if !replaced && pod.deleting.is_none() => {
@@ -122,7 +134,7 @@ impl Draft<'_> {
     fn make_workers(&mut self) {
         let pods = self.pods_by_name();
         let places: BTreeMap<&str, &Allocation> = {
-            let attempt = self.status.restarts;
+            let attempt = self.status.attempt();
             let present = self.status.allocations.iter().filter(|place| place.attempt == attempt);
             present.map(|place| (place.pod.as_str(), place)).collect()
         };
@@ -130,8 +142,15 @@ impl Draft<'_> {
         let address = self.status.leader_address.as_deref();
         let mut effects = Vec::new();
         for member in self.spec.members(self.name).skip(1) {
-            if self.status.ended_workers.contains_key(&member.name) {
-                continue;
+            match self.status.ended_workers.get(&member.name) {
+                Some(WorkerEnd::Failed) => {
+                    // One that failed by its containers still runs.
+                    let alive = pods.get(member.name.as_str()).filter(|pod| !pod.phase.is_terminal());
+                    effects.extend(alive.and_then(|pod| delete(pod)));
+                    continue;
+                }
+                Some(WorkerEnd::Succeeded) => continue,
+                None => {}
             }
             let place = places.get(member.name.as_str());
             match (pods.get(member.name.as_str()), place, address) {
@@ -152,9 +171,15 @@ impl Draft<'_> {
             return None;
         }
         if self.status.replacing.contains(&pod.uid) || pod.reachability == NodeReachability::Gone {
-            return Some(JobEffect::Delete { name: pod.name.clone(), uid: pod.uid.clone(), force: false });
+            return delete(pod);
         }
         let place = place.filter(|place| pod.node.is_none() && pod.allocation.as_deref() != Some(&place.node))?;
         Some(JobEffect::Reserve { name: pod.name.clone(), uid: pod.uid.clone(), node: place.node.clone() })
     }
+}
+
+/// Deletes a pod, unless it is being deleted.
+fn delete(pod: &PodView) -> Option<JobEffect> {
+    let delete = JobEffect::Delete { name: pod.name.clone(), uid: pod.uid.clone(), force: false };
+    pod.deleting.is_none().then_some(delete)
 }

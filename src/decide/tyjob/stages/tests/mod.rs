@@ -4,5 +4,6 @@ mod cases;
 mod chaos;
 mod faults;
 mod pods;
+mod restarts;
 mod test_job;
 mod transitions;

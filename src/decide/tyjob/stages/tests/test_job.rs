@@ -37,6 +37,8 @@ pub struct TestJob {
     pub calls: Vec<String>,
     pub gone: bool,
     made: u32,
+    /// `resourceVersion` of the latest change of a pod.
+    version: i64,
 }
 
 impl TestJob {
@@ -55,6 +57,7 @@ impl TestJob {
             calls: Vec::new(),
             gone: false,
             made: 0,
+            version: 1,
         }
     }
 
@@ -143,6 +146,7 @@ impl TestJob {
                     return false;
                 }
                 self.made += 1;
+                self.version += 1;
                 let labels = &body["metadata"]["labels"];
                 let pod = PodView {
                     name: name.clone(),
@@ -157,7 +161,9 @@ impl TestJob {
                     reachability: NodeReachability::There,
                     allocation: body["metadata"]["annotations"][keys::ALLOCATION].as_str().map(str::to_owned),
                     deleting: None,
-                    container_restarts: 0,
+                    version: self.version,
+                    container_restarts: BTreeMap::new(),
+                    crash_loops: false,
                     image: None,
                     failure: None,
                 };
@@ -204,7 +210,7 @@ impl TestJob {
     // What the scheduler does.
 
     pub fn place(&mut self, names: &[&str], state: ScheduleState) {
-        let attempt = self.status().restarts;
+        let attempt = self.status().attempt();
         let place = |member: JobMember<'_>| Allocation {
             node: format!("node-{}", member.index),
             pod: member.name,
@@ -240,7 +246,15 @@ impl TestJob {
     // What kubelets do.
 
     pub fn pod(&mut self, name: &str) -> &mut PodView {
-        self.pods.get_mut(name).unwrap_or_else(|| panic!("no pod {name}"))
+        self.version += 1;
+        let pod = self.pods.get_mut(name).unwrap_or_else(|| panic!("no pod {name}"));
+        pod.version = self.version;
+        pod
+    }
+
+    /// The kubelet has restarted a container this often so far.
+    pub fn restarts(&mut self, name: &str, container: &str, count: i32) {
+        self.pod(name).container_restarts.insert(container.to_owned(), count);
     }
 
     pub fn bind(&mut self, name: &str) {

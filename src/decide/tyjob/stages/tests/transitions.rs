@@ -263,25 +263,6 @@ fn a_leader_at_its_limit_fails_the_job() {
 }
 
 #[test]
-fn restarts_of_the_leaders_containers_join_when_the_pod_goes() {
-    let mut test = TestJob::running(1);
-    test.pod("rl-learner").container_restarts = 1;
-    test.settle();
-    assert_eq!((test.stage(), test.status().restarts), (Stage::Running, 0));
-    test.pods.remove("rl-learner");
-    test.settle();
-    assert_eq!((test.stage(), test.status().restarts), (Stage::Rescheduling, 2));
-    test.bury();
-    test.place_all();
-    test.settle();
-    test.ready_all();
-    test.pod("rl-learner").container_restarts = 1;
-    test.ends("rl-learner", Phase::Failed);
-    test.settle();
-    assert_eq!((test.stage(), test.status().restarts), (Stage::Failed, 3), "2 + 1 is the limit");
-}
-
-#[test]
 fn too_few_workers_that_can_still_run_fail_the_job() {
     let mut test = TestJob::new(spec(3));
     (test.job.spec.min_workers_num, test.job.spec.restart_limit) = (2, 0);
@@ -403,16 +384,4 @@ fn a_leader_that_was_made_counts_whatever_became_of_its_place_since() {
     test.place(&[], ScheduleState::ScheduledFailed);
     test.settle();
     assert_eq!(test.stage(), Stage::Failed, "there is no room for it in the whole cluster");
-}
-
-#[test]
-fn a_job_that_fails_at_its_limit_with_restarts_of_containers_still_shows_its_nodes() {
-    let mut test = TestJob::running(1);
-    test.pod("rl-learner").container_restarts = 4;
-    test.ends("rl-learner", Phase::Failed);
-    let before = test.status().nodes;
-    test.settle();
-    assert_eq!((test.stage(), test.status().restarts), (Stage::Failed, 4));
-    assert_eq!(test.status().leader_container_restarts, 0, "they are counted");
-    assert!(before.is_some() && test.status().nodes == before, "{before:?}, {:?}", test.status().nodes);
 }
