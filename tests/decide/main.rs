@@ -7,6 +7,7 @@ mod devices;
 #[path = "../harness/dice.rs"]
 #[allow(dead_code)] // other tests use more of it
 mod dice;
+mod fields;
 mod gang;
 #[path = "../harness/scheduler/mod.rs"]
 mod harness;
