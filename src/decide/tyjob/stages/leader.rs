@@ -7,7 +7,7 @@ use super::draft::{Draft, clear, set};
 use super::effect::JobEffect;
 use super::pod::{overridden_env, pod_of};
 use super::restarts::is_spent;
-use super::view::{ImageWait, NodeReachability, PodView};
+use super::view::{CreateFailure, ImageWait, NodeReachability, PodView};
 use crate::pod::Phase;
 use baton_contract::tyjob::{ScheduleState, Stage, TyJob, TyJobSpec, condition};
 use baton_contract::{ConditionReason, EventReason};
@@ -55,7 +55,15 @@ impl Draft<'_> {
                 self.accept();
                 let member = self.spec.leader_member(self.name);
                 let body = pod_of(self.view, &self.spec, &member, &place, None);
-                self.status.message = Some(format!("the leader {leader} is being made for {}", place.node));
+                self.status.message = Some(match self.view.trouble.and_then(|trouble| trouble.get(&leader)) {
+                    None => format!("the leader {leader} is being made for {}", place.node),
+                    Some(CreateFailure::Foreign(whose)) => {
+                        format!("the leader cannot be made: the name {leader} is taken: {whose}")
+                    }
+                    Some(CreateFailure::Refused(why) | CreateFailure::Invalid(why)) => {
+                        format!("the leader {leader} cannot be made: the API server refuses it: {why}")
+                    }
+                });
                 self.effects.push(JobEffect::Create { name: leader, body });
             }
             // The job's own pod of another attempt, or terminating: its name is not free yet.

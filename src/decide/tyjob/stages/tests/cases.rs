@@ -434,3 +434,27 @@ fn a_worker_set_added_later_is_warned_once_of_variables_that_it_sets_itself() {
     assert_eq!(reported.len(), 1, "{reported:?}");
     assert!(reported[0].1.contains("late/main sets TYJOB_INDEX itself"), "{reported:?}");
 }
+
+#[test]
+fn a_leader_whose_pod_cannot_be_made_is_not_called_being_made() {
+    for (failure, said) in [
+        (
+            CreateFailure::Foreign("the pod has no owner".to_owned()),
+            "the name rl-learner is taken: the pod has no owner",
+        ),
+        (CreateFailure::Refused("exceeded quota".to_owned()), "the API server refuses it: exceeded quota"),
+    ] {
+        let mut test = TestJob::new(spec(1));
+        test.settle();
+        test.place_all();
+        let (status, _) = test.look();
+        assert_eq!(status.message.as_deref(), Some("the leader rl-learner is being made for node-0"));
+        test.trouble = Some([("rl-learner".to_owned(), failure.clone())].into());
+        let (status, _) = test.look();
+        let message = status.message.unwrap();
+        assert!(message.contains("cannot be made") && message.ends_with(said), "{message}");
+        // Trouble of another pod is none of the leader's.
+        test.trouble = Some([("rl-actor-0".to_owned(), failure)].into());
+        assert!(test.look().0.message.unwrap().contains("is being made"));
+    }
+}
