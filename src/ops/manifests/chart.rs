@@ -84,11 +84,15 @@ pub fn chart(values: &Values) -> anyhow::Result<Vec<File>> {
     Ok(chart.into_iter().map(|(path, text)| File { path, text, applied: false }).collect())
 }
 
+/// What Baton is: the description of the package at the top, and of the chart.
+const DESCRIPTION: &str =
+    "Hands every GPU and RDMA NIC of a Kubernetes cluster to exactly the pod that the scheduler chose it for";
+
 fn head() -> anyhow::Result<String> {
     let version = env!("CARGO_PKG_VERSION");
     let chart = json!({
         "apiVersion": "v2", "name": "baton", "type": "application", "version": version, "appVersion": version,
-        "description": env!("CARGO_PKG_DESCRIPTION"),
+        "description": DESCRIPTION,
     });
     Ok(print_yaml(&chart)?)
 }
@@ -307,4 +311,16 @@ fn defaults_yaml(values: &Values, defaults: &BTreeMap<String, Defaults>) -> anyh
         text = text.replace(&format!("${{{name}}}\n"), &indented(&print_yaml(default)?, "  "));
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chart_is_described_as_the_package_at_the_top_is() {
+        let package = include_str!("../../../Cargo.toml");
+        assert!(package.contains(&format!("description = \"{DESCRIPTION}\"")), "{DESCRIPTION}");
+        assert!(head().unwrap().contains(DESCRIPTION));
+    }
 }
