@@ -3,7 +3,7 @@
 use crate::devices::Held;
 use crate::scheduler::Scheduler;
 use crate::scheduler::context::NEW_POD;
-use crate::scheduler::preemption::candidates;
+use crate::scheduler::preemption::{candidates, eviction_text};
 use crate::scheduler::rules::View;
 use crate::scheduler::rules::plugins::device_fit;
 use crate::scheduler::timers::Moment;
@@ -63,10 +63,9 @@ impl Scheduler {
                 let victims = picked.victims.iter().filter_map(|victim| self.world().pod(victim.pod));
                 would_evict = victims.map(|pod| pod.key().to_string()).collect();
                 let node = self.node_name(Some(picked.node)).unwrap_or_default();
-                let way = if would_evict.is_empty() {
-                    format!("would wait for pods that are leaving node {node}")
-                } else {
-                    format!("would evict {} from node {node} to make room", would_evict.join(", "))
+                let way = match eviction_text(self.world(), picked) {
+                    None => format!("would wait for pods that are leaving node {node}"),
+                    Some(eviction) => format!("would evict {eviction}"),
                 };
                 verdict.message = format!("{}; {way}", verdict.message);
                 preemption = Some(way);

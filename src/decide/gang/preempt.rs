@@ -33,7 +33,7 @@ impl Gangs {
         }
         if let Some(nomination) = cx.preemption.get(id).filter(|nomination| !nomination.victims.is_empty()) {
             let node = cx.world.node(nomination.node).map_or("", |node| &node.name);
-            return Some(format!("waits for {} pods to leave node {node}", nomination.victims.len()));
+            return Some(format!("waits for {} pods to leave, to make room on node {node}", nomination.victims.len()));
         }
         let pick = |_: &mut Self, cx: &mut Context<'_>| {
             let gone = cx.preemption.chosen_victims(cx.world);

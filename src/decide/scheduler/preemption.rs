@@ -124,13 +124,14 @@ impl Preemption {
         let (Some(pod), Some(node)) = (cx.world.pod(id), cx.world.node(picked.node)) else { return String::new() };
         let (by, node_name) = (pod.facts.handoff.pod.clone(), node.name.clone());
         let mut victims = leaving_uids(cx.world, picked.node, pod);
-        let mut names = Vec::new();
         for victim in &picked.victims {
             let Some(other) = cx.world.pod(victim.pod) else { continue };
             let reference = other.facts.handoff.pod.clone();
             victims.insert(reference.uid.clone());
-            names.push(reference.key.to_string());
-            let message = format!("preempted by pod {} ({}) on node {node_name}", by.key, by.uid);
+            let mut message = format!("preempted by pod {} ({}) on node {node_name}", by.key, by.uid);
+            if let Some(at) = other.node().filter(|at| *at != picked.node).and_then(|at| cx.world.node(at)) {
+                message = format!("{message}: leaves node {} with the other members of its gang", at.name);
+            }
             cx.effects.push(Effect::Notice {
                 pod: reference.clone(),
                 warning: false,
@@ -138,15 +139,15 @@ impl Preemption {
                 message: message.clone(),
             });
             cx.effects.push(Effect::Evict { pod: reference, message });
+            cx.stats.preempted += 1;
         }
-        cx.stats.preempted += names.len() as u64;
+        let eviction = eviction_text(cx.world, picked);
         Self::enter(cx, id, picked.node, victims, group.cloned());
         cx.preemption.unwritten.remove(&id);
         cx.effects.push(Effect::Nominate { pod: by, node: Some(node_name.clone()) });
-        if names.is_empty() {
-            format!("waits for pods that are leaving node {node_name}")
-        } else {
-            format!("evicting {} from node {node_name} to make room", names.join(", "))
+        match eviction {
+            None => format!("waits for pods that are leaving node {node_name}"),
+            Some(eviction) => format!("evicting {eviction}"),
         }
     }
 
@@ -374,6 +375,22 @@ impl Preemption {
         }
         entered
     }
+}
+
+/// `a, b from node n to make room`: which pods leave which nodes; `None` where none is evicted. The other members of a gang or job leave
+/// their nodes with the one that makes room.
+pub fn eviction_text(world: &World, picked: &PreemptionCandidate) -> Option<String> {
+    let mut by_node: BTreeMap<(bool, &str), Vec<String>> = BTreeMap::new();
+    for pod in picked.victims.iter().filter_map(|victim| world.pod(victim.pod)) {
+        let at = pod.node().unwrap_or(picked.node);
+        let name = world.node(at).map_or("", |node| &node.name);
+        by_node.entry((at != picked.node, name)).or_default().push(pod.key().to_string());
+    }
+    let from = |((_, node), pods): (&(bool, &str), &Vec<String>)| format!("{} from node {node}", pods.join(", "));
+    let all = by_node.iter().map(from).collect::<Vec<_>>().join(", ");
+    let elsewhere = by_node.keys().any(|(elsewhere, _)| *elsewhere);
+    let node = world.node(picked.node).map(|node| format!(" on node {}", node.name)).filter(|_| elsewhere);
+    (!by_node.is_empty()).then(|| format!("{all} to make room{}", node.unwrap_or_default()))
 }
 
 /// Terminating pods of a node with a lower priority than `pod`.
