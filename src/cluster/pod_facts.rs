@@ -10,7 +10,7 @@ use super::spec_part as part;
 use baton_contract::image::ImageName;
 use baton_contract::{Quantity, key};
 use baton_decide::pod::ContainerKind;
-use baton_decide::world::gangs::{DeclarationSource, Declared, Owner};
+use baton_decide::world::gangs::{DeclarationSource, Declared, Owner, unsupported};
 use baton_decide::world::spec::{DeviceWishes, HostPort, Spread, VolumeUse};
 use baton_decide::world::{JobClaim, PodFacts, PodSpec, Qos, Rated, RequestParts, Resources};
 
@@ -111,6 +111,8 @@ impl LightPod {
                 shares: self.share_terms(),
             },
             gang: self.gang().map(Arc::new),
+            unsupported: unsupported(self.metadata.labels.as_ref(), self.metadata.annotations.as_ref()),
+            own_priority: None,
             job: self.job().map(Arc::new),
             controller: None,
             labels: BTreeMap::new(),

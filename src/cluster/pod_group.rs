@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::client::status_code;
 use baton_contract::Quantity;
-use baton_contract::gang::{BadValue, GangId, PodGroupApi, PodGroupStatus, key};
+use baton_contract::gang::{BadValue, GangId, NativeSpec, PodGroupApi, PodGroupStatus, key};
 use baton_decide::scheduler::PodGroupWrite;
 use baton_decide::world::Resources;
 use baton_decide::world::gangs::{DeclaredFields, Owner, PodGroupFacts, Warning};
@@ -59,20 +60,23 @@ impl RawPodGroup {
         let Self { metadata: meta, spec, status } = self;
         let gang = GangId::new(meta.namespace.as_deref()?, meta.name.as_deref()?).ok()?;
         let (annotated, mut warnings) = DeclaredFields::of_pod_group(meta.labels.as_ref(), meta.annotations.as_ref());
+        let native = match api {
+            PodGroupApi::Kubernetes => NativeSpec::read(&spec),
+            PodGroupApi::Sigs | PodGroupApi::Community => NativeSpec::default(),
+        };
         let fields = match api {
             PodGroupApi::Sigs | PodGroupApi::Community => DeclaredFields {
                 min: count("spec.minMember", &spec["minMember"], &mut warnings),
-                wait: spec["scheduleTimeoutSeconds"].as_i64().and_then(PodGroupFacts::wait_seconds),
+                wait: seconds("spec.scheduleTimeoutSeconds", &spec["scheduleTimeoutSeconds"], &mut warnings),
                 ..DeclaredFields::default()
             },
-            PodGroupApi::Kubernetes => {
-                let policy = &spec["schedulingPolicy"];
-                let min = count("spec.schedulingPolicy.gang.minCount", &policy["gang"]["minCount"], &mut warnings);
-                // Basic scheduling is one by one.
-                let min = min.or_else(|| policy["basic"].is_object().then_some(0));
-                DeclaredFields { min, ..DeclaredFields::default() }
-            }
+            PodGroupApi::Kubernetes => DeclaredFields { min: native.min, ..DeclaredFields::default() },
         };
+        let min_resources = match api {
+            PodGroupApi::Sigs | PodGroupApi::Community => amounts(&spec["minResources"], &mut warnings),
+            PodGroupApi::Kubernetes => Resources::default(),
+        };
+        warnings.extend(native.refused.map(Warning::NotHonoured));
         let managed = meta.labels.as_ref().and_then(|labels| labels.get(key::MANAGED_BY));
         let ours = managed.is_some_and(|by| by == key::MANAGED_BY_BATON)
             && meta.owner_references.as_ref().is_none_or(Vec::is_empty);
@@ -83,7 +87,9 @@ impl RawPodGroup {
             created: meta.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             annotated,
             spec: fields,
-            min_resources: amounts(&spec["minResources"]),
+            min_resources,
+            priority: native.priority,
+            never_preempts: native.never_preempts,
             status: serde_json::from_value::<PodGroupStatus>(status).unwrap_or_default(),
             warnings,
             ..PodGroupFacts::new(api, gang)
@@ -105,13 +111,39 @@ fn count(field: &'static str, value: &Value, warnings: &mut Vec<Warning>) -> Opt
     read
 }
 
-fn amounts(value: &Value) -> Resources {
-    let all = value.as_object().into_iter().flatten();
-    let read = all.filter_map(|(name, amount)| {
-        let quantity: Quantity = serde_json::from_value(amount.clone()).ok()?;
-        Some((name.as_str(), quantity))
-    });
-    Resources::of(read)
+/// A waiting time; nothing where there is none, a warning where there is something else than a number above zero.
+fn seconds(field: &'static str, value: &Value, warnings: &mut Vec<Warning>) -> Option<Duration> {
+    let read = value.as_i64().and_then(PodGroupFacts::wait_seconds);
+    if read.is_none() && !value.is_null() {
+        let bad = BadValue::new(field, &value.to_string(), "is no number of seconds above 0");
+        warnings.push(Warning::Value(bad));
+    }
+    read
+}
+
+/// Amounts by resource; a warning for each of the first that cannot be read.
+fn amounts(value: &Value, warnings: &mut Vec<Warning>) -> Resources {
+    /// Their author writes as many as it likes.
+    const WARNED: usize = 8;
+    let mut left = WARNED;
+    let mut bad = |text: &str, rule: &'static str| {
+        if left > 0 {
+            left -= 1;
+            warnings.push(Warning::Value(BadValue::new("spec.minResources", text, rule)));
+        }
+    };
+    if !value.is_null() && !value.is_object() {
+        bad(&value.to_string(), "is no map of resources");
+    }
+    let mut read = Resources::default();
+    for (name, amount) in value.as_object().into_iter().flatten() {
+        match serde_json::from_value::<Quantity>(amount.clone()) {
+            Ok(quantity) if quantity >= Quantity::ZERO => read.set(name, quantity),
+            Ok(_) => bad(&format!("{name}: {amount}"), "is negative"),
+            Err(_) => bad(&format!("{name}: {amount}"), "is no quantity; expected e.g. 8, 500m or 80Gi"),
+        }
+    }
+    read
 }
 
 /// Fields of the status that a merge patch must name to take them away.
@@ -232,7 +264,6 @@ impl PodGroups {
 mod tests {
     use super::*;
     use baton_contract::gang::{MatchPolicy, Mode};
-    use std::time::Duration;
 
     fn read(api: PodGroupApi, object: Value) -> PodGroupFacts {
         serde_json::from_value::<RawPodGroup>(object).unwrap().facts(api).unwrap()
@@ -263,6 +294,72 @@ mod tests {
         let unnamable: RawPodGroup =
             serde_json::from_value(json!({"metadata": {"namespace": "ml", "name": "Gang_A"}})).unwrap();
         assert!(unnamable.facts(PodGroupApi::Sigs).is_none());
+    }
+
+    #[test]
+    fn each_field_that_cannot_be_used_warns_with_its_value_and_the_others_count() {
+        let meta = json!({"namespace": "ml", "name": "g"});
+        let of = |spec: Value| {
+            let facts = read(PodGroupApi::Sigs, json!({"metadata": meta, "spec": spec}));
+            let said: Vec<String> = facts.warnings.iter().map(ToString::to_string).collect();
+            assert!(facts.warnings.iter().all(|warning| warning.reason().word() == "GangInvalidValue"), "{said:?}");
+            (facts.min_resources.milli_cpu, facts.spec.wait, said)
+        };
+        let minute = Some(Duration::from_secs(60));
+        for spec in [
+            json!({}),
+            json!({"minResources": null, "scheduleTimeoutSeconds": null}),
+            json!({"minResources": {}}),
+            json!({"minResources": {"cpu": "8", "memory": 1_000_000, "nvidia.com/gpu": "99999999999999999999999"}}),
+        ] {
+            assert_eq!(of(spec.clone()).2, Vec::<String>::new(), "{spec}");
+        }
+        for (amount, rule) in [
+            (json!("eight"), "is no quantity"),
+            (json!(""), "is no quantity"),
+            (json!(" 8"), "is no quantity"),
+            (json!("NaN"), "is no quantity"),
+            (json!("1e"), "is no quantity"),
+            (json!(true), "is no quantity"),
+            (json!({}), "is no quantity"),
+            (json!(null), "is no quantity"),
+            (json!("-1"), "is negative"),
+            (json!(-1), "is negative"),
+        ] {
+            let (cpu, wait, said) =
+                of(json!({"minResources": {"cpu": "8", "x.y/z": amount}, "scheduleTimeoutSeconds": 60}));
+            assert_eq!((cpu, wait, said.len()), (8_000, minute, 1), "{amount}: {said:?}");
+            let named = said[0].starts_with("spec.minResources: \"x.y/z: ") && said[0].contains(rule);
+            assert!(named, "{amount}: {}", said[0]);
+        }
+        let many: serde_json::Map<String, Value> = (0..100).map(|n| (format!("x.y/{n}"), json!("bad"))).collect();
+        assert_eq!(of(json!({ "minResources": many })).2.len(), 8, "as many as its author writes");
+        for bad in [json!("cpu=8"), json!([]), json!(8)] {
+            assert!(of(json!({"minResources": bad})).2[0].contains("is no map of resources"), "{bad}");
+        }
+        for bad in [json!(0), json!(-1), json!(i64::MIN), json!(1.5), json!("60"), json!(""), json!(u64::MAX)] {
+            let (cpu, wait, said) = of(json!({"minResources": {"cpu": "8"}, "scheduleTimeoutSeconds": bad}));
+            assert_eq!((cpu, wait, said.len()), (8_000, None, 1), "{bad}: {said:?}");
+            assert!(said[0].starts_with("spec.scheduleTimeoutSeconds") && said[0].contains("above 0"), "{}", said[0]);
+        }
+    }
+
+    #[test]
+    fn keys_that_a_pod_group_cannot_state_are_named() {
+        let said = |key: &str, value: &str| {
+            let meta = json!({"namespace": "ml", "name": "g", "annotations": {key: value}});
+            let warnings = read(PodGroupApi::Sigs, json!({"metadata": meta})).warnings;
+            warnings.iter().map(|warning| format!("{}: {warning}", warning.reason())).collect::<Vec<_>>().join("|")
+        };
+        for key in [key::MIN_AVAILABLE, key::WAITING_TIME, key::POD_GROUP_MIN_AVAILABLE] {
+            assert_eq!(
+                said(key, "2"),
+                format!("GangInvalidValue: {key}: \"2\" is read on pods only; the value is ignored")
+            );
+        }
+        let unsupported = said("gang.scheduling.koordinator.sh/network-topology-spec", r#"{"gatherStrategy":[{}]}"#);
+        assert!(unsupported.starts_with("NotSupported: gang.scheduling.koordinator.sh/network"), "{unsupported}");
+        assert_eq!(said(key::MODE, "Strict"), "");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Every annotation, label, resource and object name that Baton reads or writes, once.
 
+use crate::gang;
+
 /// Largest value that is read from one annotation, in bytes. A larger value is refused whole.
 pub const MAX_ANNOTATION: usize = 64 * 1024;
 /// Largest object, in bytes: what etcd stores of one.
@@ -25,6 +27,27 @@ pub const GANG_COMMITTED: &str = "gang.scheduling.koordinator.sh/committed";
 /// Every pod annotation that belongs to the scheduler: each Binding writes all of them (empty ones too), so that a value
 /// forged by the pod's author is overwritten.
 pub const SCHEDULER_KEYS: [&str; 5] = [DEVICE_ALLOCATED, CONTAINER_DEVICES, BIND_TIMESTAMP, GPU_MINORS, GANG_COMMITTED];
+
+/// Keys that Koordinator's own scheduler writes: they ask for nothing.
+const KOORDINATOR_RESULTS: [&str; 4] = [
+    "scheduling.koordinator.sh/resource-status",
+    "scheduling.koordinator.sh/reservation-allocated",
+    "scheduling.koordinator.sh/bind-gang-group-id",
+    "scheduling.koordinator.sh/bind-gang-member-count",
+];
+
+/// `true` for a label or an annotation of a pod that asks a scheduler of Koordinator, or one for its gangs, for something that Baton
+/// does not do: a key in their domains that Baton neither reads nor writes.
+pub fn is_unsupported(key: &str) -> bool {
+    let Some((domain, _)) = key.split_once('/') else { return false };
+    let asks = match domain.strip_suffix("scheduling.koordinator.sh") {
+        Some(before) => before.is_empty() || before.ends_with('.') && before != "internal.",
+        None => domain == gang::key::POD_GROUP,
+    };
+    let read = [DEVICE_ALLOCATE_HINT, DEVICE_JOINT_ALLOCATE, GPU_PARTITION_SPEC, gang::key::TIMEOUT];
+    let known = || read.iter().chain(&SCHEDULER_KEYS).chain(&KOORDINATOR_RESULTS).any(|known| *known == key);
+    asks && !known() && gang::key::POD_KEYS.iter().all(|known| known.key != key)
+}
 
 /// Default node annotation that holds the node lock.
 pub const NODE_LOCK: &str = "scheduling.koordinator.sh/node-lock";

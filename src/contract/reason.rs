@@ -34,7 +34,7 @@ reasons! {
         AssignmentEdited, DevicesStillUsed, DevicesFreedUnseen, DeviceUnhealthy, DeviceHealthy, NodeSuspect, NodeTrusted, SharesUnavailable, SharesAvailable,
         DeviceCordoned, DeviceUncordoned, GangHold, GangHoldReleased, Earmarked, GangSatisfied, Unschedulable,
         GangTimeout, GangBindFailed, GangIncomplete, GangGroupMismatch, WaitingForPodGroup, InvalidGang, GangInvalidValue,
-        GangNameConflict, GangConfigConflict, ScheduledPartly, Unfit, Pending, Starting, Running, Rescheduling, Succeeded,
+        GangNameConflict, GangConfigConflict, NotSupported, ScheduledPartly, Unfit, Pending, Starting, Running, Rescheduling, Succeeded,
         Failed, WorkerRestarted, WorkerFailed, WorkerDisrupted, EnvOverridden, InvalidSpec, InvalidUpdate, NameConflict,
         PodRefused,
     }

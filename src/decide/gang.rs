@@ -32,9 +32,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::world::gangs::{Gang, GangProgress, GroupId, NotReady, Warning, rule};
+use crate::world::gangs::{Gang, GangConfig, GangProgress, GroupId, NotReady, Warning, rule};
 use crate::world::{PodId, Resources, Wake, World};
-use baton_contract::gang::{Committed, GangId, MatchPolicy, Mode, PodGroupStatus};
+use baton_contract::gang::{Committed, GangId, PodGroupStatus, TimeoutClock};
 
 use alike::{AntiAffinityTerms, MemberKind};
 use baton_contract::ConditionReason;
@@ -100,8 +100,8 @@ pub struct GroupRecord {
     steps: Vec<u32>,
     /// Monotonic time of the first reservation that waits for others.
     held_since: Option<Duration>,
-    /// Monotonic time when the waiting time began.
-    waits_since: Option<Duration>,
+    /// Monotonic time of the first failed attempt.
+    failed_since: Option<Duration>,
     /// Reason of the last event about why the group waits.
     reported: Option<ConditionReason>,
     /// Kinds of members that failed since the last useful event; they are tried last.
@@ -145,19 +145,25 @@ impl GroupRecord {
         })
     }
 
+    /// When the waiting time began.
+    const fn waits_since(&self, clock: TimeoutClock) -> Option<Duration> {
+        match clock {
+            TimeoutClock::Holding => self.held_since,
+            TimeoutClock::Pending => self.failed_since,
+        }
+    }
+
     /// The group holds no room any more, and its waiting time ends.
     fn stop_waiting(&mut self) {
-        (self.held_since, self.waits_since) = (None, None);
+        (self.held_since, self.failed_since) = (None, None);
         self.progress.holding_since = None;
     }
 }
 
-/// What an attempt depends on: a group is tried again when this differs for one of its gangs.
+/// What an attempt and its report depend on: a group is tried again when this differs for one of its gangs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GangState {
-    min: Option<u32>,
-    policy: MatchPolicy,
-    mode: Mode,
+    config: GangConfig,
     /// `minResources` of its PodGroup.
     resources: Option<Resources>,
     pending: u32,
@@ -171,13 +177,16 @@ impl GangState {
         world.gangs().listing(group).map(Self::of).collect()
     }
 
+    /// What the gang declares is the same.
+    fn declares_the_same(&self, other: &Self) -> bool {
+        self.config == other.config && self.resources == other.resources
+    }
+
     fn of(gang: &Gang) -> Self {
         let (config, counts) = (gang.config(), gang.counts());
         let resources = gang.pod_group().filter(|object| !object.min_resources.is_zero());
         Self {
-            min: config.min,
-            policy: config.policy,
-            mode: config.mode,
+            config: *config,
             resources: resources.map(|object| object.min_resources.clone()),
             pending: counts.pending,
             counted: rule::weight(config.policy, counts),

@@ -36,6 +36,40 @@ pub const POD_GROUP_MATCH_POLICY: &str = "pod-group.scheduling.sigs.k8s.io/match
 /// Pod field that names a PodGroup of `scheduling.k8s.io`; read where the installation says so.
 pub const SCHEDULING_GROUP: &str = "spec.schedulingGroup.podGroupName";
 
+/// A key of a pod's gang, and whether it is read as a label, as an annotation, or as both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PodKeyPlace {
+    /// The key.
+    pub key: &'static str,
+    /// It is read as a label.
+    pub label: bool,
+    /// It is read as an annotation.
+    pub annotation: bool,
+}
+
+const fn at(key: &'static str, label: bool, annotation: bool) -> PodKeyPlace {
+    PodKeyPlace { key, label, annotation }
+}
+
+/// Every key with which a pod declares something of its gang.
+pub const POD_KEYS: [PodKeyPlace; 15] = [
+    at(NAME, false, true),
+    at(MIN_AVAILABLE, false, true),
+    at(WAITING_TIME, false, true),
+    at(TIMEOUT_CLOCK, false, true),
+    at(TOTAL_NUMBER, false, true),
+    at(MODE, false, true),
+    at(GROUPS, false, true),
+    at(GANG_GROUPS, false, true),
+    at(MATCH_POLICY, false, true),
+    at(POD_GROUP, true, true),
+    at(COMMUNITY_POD_GROUP, true, false),
+    at(POD_GROUP_NAME, true, true),
+    at(POD_GROUP_MIN_AVAILABLE, true, true),
+    at(POD_GROUP_GROUPS, true, true),
+    at(POD_GROUP_MATCH_POLICY, true, true),
+];
+
 /// Pod label: order among gangs and pods of one priority, an integer; higher goes first.
 pub const SUB_PRIORITY: &str = "koordinator.sh/priority";
 /// Label of PodGroups that the scheduler made.

@@ -7,6 +7,7 @@ mod committed;
 mod duration;
 pub mod key;
 mod name;
+mod native;
 pub mod pod_group;
 mod value;
 
@@ -14,5 +15,6 @@ pub use super::name::BadName;
 pub use committed::Committed;
 pub use duration::{MAX_WAIT, parse_go_duration, parse_wait};
 pub use name::{GangId, MAX_GROUP, parse_groups};
+pub use native::NativeSpec;
 pub use pod_group::{PodGroup, PodGroupApi, PodGroupPhase, PodGroupSpec, PodGroupStatus};
 pub use value::{BadValue, MatchPolicy, Mode, TimeoutClock, parse_members, parse_sub_priority};

@@ -93,9 +93,14 @@ pub fn parse_members(key: &'static str, text: &str) -> Result<u32, BadValue> {
     }
 }
 
-/// Reads a sub-priority; what is no integer counts as 0.
-pub fn parse_sub_priority(text: Option<&str>) -> i64 {
-    text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+/// Reads a sub-priority; an empty one is 0.
+pub fn parse_sub_priority(text: Option<&str>) -> Result<i64, BadValue> {
+    match text.map(str::trim) {
+        None | Some("") => Ok(0),
+        Some(number) => {
+            number.parse().map_err(|_| BadValue::new(super::key::SUB_PRIORITY, number, "is no whole number"))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -133,8 +138,11 @@ mod tests {
     }
 
     #[test]
-    fn a_sub_priority_that_is_no_number_counts_as_zero() {
-        let read = [Some("7"), Some(" -7 "), Some("9999999999"), Some("high"), Some(""), None].map(parse_sub_priority);
-        assert_eq!(read, [7, -7, 9_999_999_999, 0, 0, 0]);
+    fn a_sub_priority_is_a_number_or_empty() {
+        let read = [Some("7"), Some(" -7 "), Some("9999999999"), Some(""), None].map(parse_sub_priority);
+        assert_eq!(read, [7, -7, 9_999_999_999, 0, 0].map(Ok));
+        for text in ["high", "1.5", "NaN", "99999999999999999999"] {
+            assert!(parse_sub_priority(Some(text)).unwrap_err().to_string().contains(text));
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::scheduler::queue::{Item, QueueState};
 use crate::scheduler::timers::Moment;
 use crate::scheduler::{Scheduler, other_scheduler_text, wants_of_another};
 use crate::world::Pod;
-use crate::world::gangs::{Gang, GroupId, Member, MemberState, NotReady, rule};
+use crate::world::gangs::{Gang, GroupId, Member, MemberState, NotReady, after_satisfaction, rule};
 use baton_contract::ConditionReason;
 use baton_contract::gang::{GangId, MatchPolicy, PodGroupPhase};
 
@@ -210,7 +210,9 @@ impl Scheduler {
             (None, None) => match (state, &progress.last_failure) {
                 ("waiting" | "holding", Some(failure)) => failure.clone(),
                 ("waiting" | "holding", None) => {
-                    self.of_other_scheduler(gang).unwrap_or_else(|| "it was not tried yet".to_owned())
+                    let after = || after_satisfaction(gang, progress.satisfied_once);
+                    let other = self.of_other_scheduler(gang).or_else(after);
+                    other.unwrap_or_else(|| "it was not tried yet".to_owned())
                 }
                 ("finished", _) => "no member is left".to_owned(),
                 _ => format!("{} of {} members have a node", counts.placed(), gang.config().min.unwrap_or(0)),

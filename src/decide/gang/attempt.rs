@@ -12,10 +12,10 @@ use crate::scheduler::reservations::Reservations;
 use crate::scheduler::select::choose::{NodeChoice, choose};
 use crate::world::gangs::{Gang, GroupId, MemberState, rule};
 use crate::world::{Pod, PodId, Wake};
-use baton_contract::gang::{Committed, GangId, TimeoutClock};
+use baton_contract::gang::{Committed, GangId};
 
 use super::alike::{MemberKind, looks_at_others};
-use super::members::{SavedGroup, by_gang, clock_of, is_strict, priority_of, reserved_members};
+use super::members::{SavedGroup, by_gang, is_strict, priority_of, reserved_members};
 use super::report::missing_resources;
 use super::search::{MEMBERS, search};
 use super::try_order::Aim;
@@ -419,14 +419,10 @@ impl Gangs {
             }
         }
         let none = reserved_members(cx, group).is_empty();
-        let clock = clock_of(cx, group);
         if let Some(record) = self.groups.get_mut(group).filter(|record| none && record.held_since.is_some()) {
             // The waiting time begins again with the next reservation.
             record.held_since = None;
             record.progress.holding_since = None;
-            if clock == TimeoutClock::Holding {
-                record.waits_since = None;
-            }
         }
     }
 

@@ -9,7 +9,7 @@ use crate::scheduler::reservations::Reservations;
 use crate::scheduler::timers::Timer;
 use crate::world::gangs::{Gang, GroupId, MemberState};
 use crate::world::{PodId, Wake};
-use baton_contract::gang::{TimeoutClock, key};
+use baton_contract::gang::key;
 
 use super::Gangs;
 use super::members::{clock_of, reserved_members, wait_of, waiting_members};
@@ -21,8 +21,8 @@ const MARK_AGAIN: Duration = Duration::from_secs(5);
 impl Gangs {
     /// After a failed attempt: starts the waiting time where it does not run. `holds_room`: members have reservations.
     pub(super) fn run_clock(&mut self, cx: &mut Context<'_>, group: &GroupId, holds_room: bool) {
-        let clock = clock_of(cx, group);
         let Some(record) = self.groups.get_mut(group) else { return };
+        record.failed_since.get_or_insert(cx.now.mono);
         let starts = holds_room && record.held_since.is_none();
         if holds_room {
             record.held_since.get_or_insert(cx.now.mono);
@@ -30,12 +30,6 @@ impl Gangs {
         } else {
             record.held_since = None;
             record.progress.holding_since = None;
-        }
-        match clock {
-            TimeoutClock::Pending => {
-                record.waits_since.get_or_insert(cx.now.mono);
-            }
-            TimeoutClock::Holding => record.waits_since = record.held_since,
         }
         self.arm(cx, group);
         let held = if starts { reserved_members(cx, group) } else { Vec::new() };
@@ -45,16 +39,21 @@ impl Gangs {
         }
     }
 
+    /// When the waiting time of a group began, by what its gangs state now.
+    fn waits_since(&self, cx: &Context<'_>, group: &GroupId) -> Option<Duration> {
+        self.groups.get(group)?.waits_since(clock_of(cx, group))
+    }
+
     /// Sets the timer of the waiting time.
     pub(super) fn arm(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        let Some(since) = self.groups.get(group).and_then(|record| record.waits_since) else { return };
+        let Some(since) = self.waits_since(cx, group) else { return };
         let due = since.saturating_add(wait_of(cx, group));
         cx.timers.set(due.max(cx.now.mono), Timer::GroupWait(group.clone()));
     }
 
     /// The timer of the waiting time fired.
     pub fn wait_due(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        let Some(since) = self.groups.get(group).and_then(|record| record.waits_since) else { return };
+        let Some(since) = self.waits_since(cx, group) else { return };
         if since.saturating_add(wait_of(cx, group)) > cx.now.mono {
             return self.arm(cx, group);
         }
@@ -71,7 +70,6 @@ impl Gangs {
             let members = cx.world.gangs().listing(group).flat_map(Gang::members);
             let open = members.filter(|member| matches!(member.state, MemberState::Pending | MemberState::Gated));
             record.marking = open.map(|member| member.pod).collect();
-            record.waits_since = None;
         }
         self.mark(cx, group);
     }

@@ -46,8 +46,13 @@ impl Gangs {
         let held = reserved_members(cx, group);
         let wake = unfit.wake.or(Wake::NODE_ADDED);
         cx.queue.park(Item::Group(group.clone()), wake, cx.now.mono);
+        let states = GangState::of_group(cx.world, group);
+        let mut restated = false;
         if let Some(record) = self.groups.get_mut(group) {
-            record.tried = Some(GangState::of_group(cx.world, group));
+            let same =
+                |before: &Vec<GangState>| before.iter().zip(&states).all(|(old, new)| old.declares_the_same(new));
+            restated = record.tried.as_ref().is_some_and(|before| !same(before));
+            record.tried = Some(states);
         }
         let item = Item::Group(group.clone());
         let created = cx.world.gangs().of_group(group).filter_map(Gang::created).min();
@@ -69,7 +74,7 @@ impl Gangs {
         };
         let steps: Vec<u32> = cx.world.gangs().of_group(group).map(step).collect();
         if let Some(record) = self.groups.get_mut(group)
-            && std::mem::replace(&mut record.steps, steps) != record.steps
+            && (std::mem::replace(&mut record.steps, steps) != record.steps || restated)
         {
             waiting.iter().for_each(|id| cx.reporter.end_pause(*id));
         }

@@ -36,17 +36,18 @@ impl Gangs {
         }
         let once = self.satisfied_once(group);
         if let Some(why) = book.pod_not_ready(pod, once) {
-            return Route::NotReady(self.with_marks(why));
+            return Route::NotReady(self.with_marks(world, why));
         }
         if is_free(gang, group, once) { Route::Alone } else { Route::Group(group.clone()) }
     }
 
     /// Counts the members that are being marked as timed out with those that the watch shows with their mark.
-    fn with_marks(&self, why: NotReady) -> NotReady {
+    fn with_marks(&self, world: &World, why: NotReady) -> NotReady {
         match why {
             NotReady::TimedOut { group, marked } => {
-                let more = self.groups.get(&group).map_or(0, |record| record.marking.len() as u32);
-                NotReady::TimedOut { group, marked: marked + more }
+                let marking = self.groups.get(&group).into_iter().flat_map(|record| &record.marking);
+                let more = marking.filter(|id| world.pod(**id).is_some_and(is_unmarked)).count();
+                NotReady::TimedOut { group, marked: marked + more as u32 }
             }
             why => why,
         }
@@ -165,7 +166,7 @@ impl Gangs {
         let Some(record) = self.groups.get(group) else { return false };
         if !record.progress.satisfied_once
             || record.held_since.is_some()
-            || record.waits_since.is_some()
+            || record.failed_since.is_some()
             || record.not_ready.is_some()
             || record.reported.is_some()
             || !record.marking.is_empty()
@@ -223,8 +224,7 @@ impl Gangs {
             return cx.steps.push(Step::AfterAttempt(group.clone()));
         }
         let Some(record) = self.groups.get_mut(group) else { return };
-        let unmarked = |pod: &Pod| matches!(MemberState::of(pod), MemberState::Pending | MemberState::Gated);
-        record.marking.retain(|id| cx.world.pod(*id).is_some_and(unmarked));
+        record.marking.retain(|id| cx.world.pod(*id).is_some_and(is_unmarked));
         let being_marked = !record.marking.is_empty();
         // Another scheduler may have bound the members that a group with reservations lacked.
         let holding = record.held_since.is_some();
@@ -289,7 +289,9 @@ impl Gangs {
     pub(super) fn not_ready<'a>(&'a self, cx: &'a Context<'_>, group: &'a GroupId) -> impl Iterator<Item = NotReady> {
         let (book, once) = (cx.world.gangs(), self.satisfied_once(group));
         let asks = |gang: &&Gang| gang.counts().unplaced() + gang.counts().reserved > 0;
-        book.listing(group).filter(asks).filter_map(move |gang| Some(self.with_marks(book.not_ready(gang, once)?)))
+        book.listing(group)
+            .filter(asks)
+            .filter_map(move |gang| Some(self.with_marks(cx.world, book.not_ready(gang, once)?)))
     }
 
     /// Another scheduler has satisfied the group for good: its members with reservations are bound. `true` when there are any.
@@ -451,6 +453,11 @@ impl Gangs {
             cx.queue.wait_until(item, until);
         }
     }
+}
+
+/// The watch shows no mark on a pod that waits.
+fn is_unmarked(pod: &Pod) -> bool {
+    matches!(MemberState::of(pod), MemberState::Pending | MemberState::Gated)
 }
 
 /// The members of a gang are placed as single pods: it has no rule, or its group is satisfied for good.

@@ -1,9 +1,11 @@
 //! Pods for Baton that name a scheduler which is not Baton: they carry a gang key or ask for a device, and nothing will hold the gang
-//! together or assign the device. Each controller of such pods gets one event.
+//! together or assign the device. Each controller of such pods gets one event while they wait; and each pod of a gang gets one when
+//! another scheduler has bound it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::world::gangs::NamedBy;
 use crate::world::{Place, Pod, PodId, World};
 
 use super::context::Context;
@@ -63,11 +65,14 @@ struct PodsOfController {
 pub struct OtherSchedulers {
     controller_of: BTreeMap<PodId, Box<str>>,
     controllers: BTreeMap<Box<str>, PodsOfController>,
+    /// Pods of gangs that were seen without a node.
+    members: BTreeSet<PodId>,
 }
 
 impl OtherSchedulers {
     /// A pod has come or changed.
     pub fn observe(cx: &mut Context<'_>, id: PodId) {
+        Self::observe_member(cx, id);
         let known = cx.other_schedulers.controller_of.contains_key(&id);
         match cx.world.pod(id).filter(|pod| cx.leading && want(cx, pod).is_some()) {
             None => cx.other_schedulers.forget(id),
@@ -79,6 +84,35 @@ impl OtherSchedulers {
                 cx.timers.set(cx.now.mono + OTHER_SCHEDULER_AFTER, Timer::OtherScheduler(id));
             }
         }
+    }
+
+    /// Reports a member of a gang that was seen without a node and has one now that Baton did not choose.
+    fn observe_member(cx: &mut Context<'_>, id: PodId) {
+        let Some(pod) = cx.world.pod(id).filter(|_| cx.leading) else { return };
+        // kube-scheduler itself holds the gangs of `spec.schedulingGroup` together.
+        let book = cx.world.gangs();
+        let named = pod.facts.spec.gang.as_ref().and_then(|said| said.named(book.defaults().scheduling_groups));
+        let Some(named) = named.filter(|named| named.by != NamedBy::SchedulingGroup) else { return };
+        if pod.place == Place::Waiting {
+            cx.other_schedulers.members.insert(id);
+            return;
+        }
+        if !cx.other_schedulers.members.remove(&id) || !matches!(pod.place, Place::Bound(_)) {
+            return;
+        }
+        let handoff = &pod.facts.handoff;
+        let (ours, name) = (cx.is_ours(pod), &handoff.scheduler_name);
+        let with = named.gang.as_ref().map_or_else(|_| "a gang".to_owned(), |gang| format!("gang {gang}"));
+        let set = cx.config.scheduler_names.first().map_or("", |name| name);
+        let text = match (ours, handoff.assignment.bind_timestamp.is_some()) {
+            (true, true) => return,
+            (true, false) => format!("the pod was bound by another client than Baton, and not together with {with}"),
+            (false, _) => format!(
+                "the scheduler {name:?} has bound the pod by itself, and not together with {with}: set spec.schedulerName: {set} \
+                 in the pod template"
+            ),
+        };
+        cx.event(id, true, EventReason::NotScheduledByBaton, text);
     }
 
     /// A pod has waited for [`OTHER_SCHEDULER_AFTER`].
@@ -93,8 +127,14 @@ impl OtherSchedulers {
         }
     }
 
+    /// A pod is gone.
+    pub fn gone(&mut self, id: PodId) {
+        self.members.remove(&id);
+        self.forget(id);
+    }
+
     /// A pod is gone, bound or served after all.
-    pub fn forget(&mut self, id: PodId) {
+    fn forget(&mut self, id: PodId) {
         let Some(key) = self.controller_of.remove(&id) else { return };
         let Some(controller) = self.controllers.get_mut(&key) else { return };
         controller.pods.remove(&id);

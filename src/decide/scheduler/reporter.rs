@@ -41,8 +41,8 @@ struct Reported {
 #[derive(Debug, Clone, Default)]
 pub struct Reporter {
     reported: BTreeMap<PodId, Reported>,
-    /// Pods that were warned of what they say of themselves.
-    warned: BTreeSet<PodId>,
+    /// What pods were warned of that they say of themselves.
+    warned: BTreeMap<PodId, BTreeSet<Warning>>,
 }
 
 impl Reporter {
@@ -172,10 +172,11 @@ impl Reporter {
         self.warned.remove(&id);
     }
 
-    /// Says once what is wrong with what a waiting pod of no gang says of itself.
-    pub fn warn_once(cx: &mut Context<'_>, id: PodId, warning: &Warning) {
-        if cx.reporter.warned.insert(id) {
-            cx.event(id, true, warning.reason(), warning.to_string());
+    /// Says once what is wrong with what a waiting pod says of itself, where no gang reports for it.
+    pub fn warn_once(cx: &mut Context<'_>, id: PodId, warning: Warning) {
+        let (reason, text) = (warning.reason(), warning.to_string());
+        if cx.reporter.warned.entry(id).or_default().insert(warning) {
+            cx.event(id, true, reason, text);
         }
     }
 

@@ -479,7 +479,7 @@ impl Scheduler {
         for id in &changes.gone {
             cx.queue.remove(*id);
             cx.reporter.forget(*id);
-            cx.other_schedulers.forget(*id);
+            cx.other_schedulers.gone(*id);
             cx.reservations.unpin(*id);
             Preemption::gone(&mut cx, *id);
             Reservations::release(&mut cx, *id);
@@ -562,7 +562,8 @@ impl Scheduler {
         if !cx.leading || handoff.deleting.is_some() || binder.attempts().contains_key(&id) || !cx.is_ours(pod) {
             return;
         }
-        let (sub_priority, warning) = sub_priority_of(pod, cx.world.gangs().defaults());
+        let (sub_priority, mut warnings) = sub_priority_of(pod, cx.world.gangs().defaults());
+        warnings.extend(pod.facts.spec.unsupported.clone().map(Warning::NotSupported));
         let queued = Queued {
             priority: pod.facts.spec.priority,
             sub_priority,
@@ -571,9 +572,7 @@ impl Scheduler {
             id: handoff.pod.key.to_string().into(),
         };
         let route = gangs.route(cx.world, cx.reservations, pod);
-        if let Some(warning) = warning {
-            Reporter::warn_once(&mut cx, id, &warning);
-        }
+        warnings.into_iter().for_each(|warning| Reporter::warn_once(&mut cx, id, warning));
         match route {
             Route::Alone => cx.queue.add(id, &queued, cx.rules.queue_sort(), now.mono),
             Route::Group(_) | Route::Completes(_) => cx.queue.remove(id),
@@ -637,13 +636,17 @@ impl Scheduler {
 }
 
 /// The pod's order within its priority, of a gang member that of its gang; and what is wrong with that of a pod of no gang.
-fn sub_priority_of(pod: &Pod, allowed: &GangDefaults) -> (i64, Option<Warning>) {
+fn sub_priority_of(pod: &Pod, allowed: &GangDefaults) -> (i64, Vec<Warning>) {
     if let Some(declared) = &pod.facts.spec.gang {
-        return (declared.sub_priority, None);
+        return (declared.sub_priority, Vec::new());
     }
-    let mut value = parse_sub_priority(pod.facts.spec.labels.get(key::SUB_PRIORITY).map(String::as_str));
-    let warning = clamp_sub_priority(&mut value, allowed);
-    (value, warning)
+    match parse_sub_priority(pod.facts.spec.labels.get(key::SUB_PRIORITY).map(String::as_str)) {
+        Ok(mut value) => {
+            let warning = clamp_sub_priority(&mut value, allowed);
+            (value, warning.into_iter().collect())
+        }
+        Err(bad) => (0, vec![Warning::Value(bad)]),
+    }
 }
 
 #[cfg(test)]

@@ -5,13 +5,16 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use baton_contract::gang::GangId;
 use baton_contract::{LockRead, PodKey, PodUid, Shared};
 
 use super::agent::LeaseSeen;
 use super::devices::{Stock, exclusive_of, may_hold};
 use super::event::{Changes, Wake, WorldEvent};
+use super::gangs::{Gang, GangBook};
 use super::node::{Node, NodeFacts, SliceFacts};
 use super::pod::{Place, Pod, PodFacts};
+use super::spec::PodSpec;
 use super::state::{Ages, World};
 use super::{NodeId, PodId};
 use crate::devices::{Exclusive, Held};
@@ -148,8 +151,15 @@ impl World {
                     changes.wake = Wake::VOLUME;
                 }
             }
-            WorldEvent::PodGroup(facts) => self.gangs.pod_group(*facts),
-            WorldEvent::PodGroupGone(api, gang) => self.gangs.pod_group_gone(api, &gang),
+            WorldEvent::PodGroup(facts) => {
+                let gang = facts.gang.clone();
+                let change = |gangs: &mut GangBook| gangs.pod_group(*facts);
+                self.pod_group_changed(&gang, change, (now, wall), &mut changes);
+            }
+            WorldEvent::PodGroupGone(api, gang) => {
+                let change = |gangs: &mut GangBook| gangs.pod_group_gone(api, &gang);
+                self.pod_group_changed(&gang, change, (now, wall), &mut changes);
+            }
             WorldEvent::Job(facts) => self.job_set(*facts, &mut changes),
             WorldEvent::JobGone(job) => self.job_gone(job, &mut changes),
             WorldEvent::Quota(key, rules) => self.quota(key, rules.map(|rules| *rules), &mut changes),
@@ -443,6 +453,42 @@ impl World {
         changes.pods.push(id);
     }
 
+    /// Lets a change of a PodGroup happen, and its pods follow the priority that it states.
+    fn pod_group_changed(
+        &mut self,
+        gang: &GangId,
+        change: impl FnOnce(&mut GangBook),
+        now: (Duration, Timestamp),
+        changes: &mut Changes,
+    ) {
+        let before = self.gangs.stated_priority(gang);
+        change(&mut self.gangs);
+        if self.gangs.stated_priority(gang) == before {
+            return;
+        }
+        let members = self.gangs.gang(gang).into_iter().flat_map(Gang::members);
+        let members: Vec<PodId> = members.map(|member| member.pod).collect();
+        for id in members {
+            if let Some(facts) = self.pods.get(id).map(|pod| pod.facts.clone()) {
+                self.pod_set(facts, now, changes);
+            }
+        }
+    }
+
+    /// The priority that counts: what the PodGroup of its gang states goes before what the pod states.
+    fn follow_pod_group(&self, spec: &mut Shared<PodSpec>) {
+        let Some(declared) = &spec.gang else { return };
+        let own = spec.own_priority.unwrap_or((spec.priority, spec.never_preempts));
+        let gang = self.gangs.named(declared).and_then(Result::ok);
+        let (priority, never) = gang.map(|gang| self.gangs.stated_priority(gang)).unwrap_or_default();
+        let counts = (priority.unwrap_or(own.0), never.unwrap_or(own.1));
+        let own = (counts != own).then_some(own);
+        if (spec.priority, spec.never_preempts) != counts || spec.own_priority != own {
+            (spec.priority, spec.never_preempts) = counts;
+            spec.own_priority = own;
+        }
+    }
+
     /// Reads what a bound pod's annotation records, drops the texts that are not read again, and stores equal values once.
     fn digest(&mut self, facts: &mut PodFacts) -> Option<Held> {
         // A pod holds no device that it does not ask for, whatever its annotation says: the kubelet never calls the agent for it.
@@ -456,6 +502,7 @@ impl World {
         if facts.spec.gang.as_ref().is_some_and(|declared| declared.exceeds(allowed)) {
             facts.spec.gang.iter_mut().for_each(|declared| Arc::make_mut(declared).clamp(allowed));
         }
+        self.follow_pod_group(&mut facts.spec);
         self.shared.specs.intern(&mut facts.spec);
         self.shared.containers.intern(&mut facts.handoff.containers);
         let amounts = &mut self.shared.amounts;

@@ -64,6 +64,10 @@ pub struct PodSpec {
     pub images: Box<[ImageName]>,
     /// The user's device wishes.
     pub wishes: DeviceWishes,
+    /// Its labels and annotations that ask for something that is not built, in words.
+    pub unsupported: Option<Box<str>>,
+    /// Its own priority and whether it never preempts, where its PodGroup states others, which then stand in the fields above.
+    pub own_priority: Option<(i32, bool)>,
     /// Uid of the controller of a pod that waits and asks for devices without a gang; `None` for all others.
     pub controller: Option<Box<str>>,
     /// The TYJob that controls the pod, where the pod says which node is reserved for it.

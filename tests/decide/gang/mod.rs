@@ -6,6 +6,7 @@ mod devices;
 mod edges;
 mod faults;
 mod groups;
+mod half;
 mod model;
 mod moves;
 mod packing;

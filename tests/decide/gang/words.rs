@@ -214,7 +214,8 @@ fn the_first_name_counts_and_a_second_one_warns() {
     assert_eq!(named(&[(&own, "e"), (&label, "")]), ("e".to_owned(), vec![]), "an empty name names nothing");
     assert_eq!(named(&[(&format!("label:{P}/name"), "d")]).0, "d", "as a label too");
     assert_eq!(named(&[(P, "b")]).0, "b", "as an annotation too");
-    assert!(declared("ml", &keys(&[(&format!("label:{G}name"), "e")])).is_none(), "that one is an annotation only");
+    let label = declared("ml", &keys(&[(&format!("label:{G}name"), "e")])).unwrap();
+    assert!(label.named(false).unwrap().gang.is_err(), "that one is an annotation only");
 }
 
 #[test]

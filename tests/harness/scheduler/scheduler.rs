@@ -69,10 +69,14 @@ pub struct TestScheduler {
     pub lock_writes: usize,
     pub conditions: BTreeMap<String, String>,
     pub condition_writes: usize,
+    /// Every message of a condition that was ever written, with its pod.
+    pub condition_messages: Vec<(String, Arc<str>)>,
     /// Writes of conditions that get lost.
     pub lost_conditions: usize,
     pub reasons: BTreeMap<String, &'static str>,
     pub notices: Vec<(String, &'static str)>,
+    /// The message of each of these, of the events on pods.
+    pub messages: Vec<(String, &'static str, String)>,
     pub fenced: BTreeSet<String>,
     /// Deletions by the fence that get lost.
     pub lost_fences: usize,
@@ -133,12 +137,14 @@ impl TestScheduler {
             lock_writes: 0,
             conditions: BTreeMap::new(),
             condition_writes: 0,
+            condition_messages: Vec::new(),
             lost_conditions: 0,
             lost_evictions: 0,
             lost_nominations: 0,
             nomination_writes: 0,
             reasons: BTreeMap::new(),
             notices: Vec::new(),
+            messages: Vec::new(),
             fenced: BTreeSet::new(),
             lost_fences: 0,
             lost_reads: 0,
@@ -550,6 +556,7 @@ impl TestScheduler {
             }
             Effect::Condition { pod, message, reason, .. } => {
                 self.condition_writes += 1;
+                self.condition_messages.push((pod.key.name.to_string(), Arc::clone(&message)));
                 self.reasons.insert(pod.key.name.to_string(), reason.word());
                 self.conditions.insert(pod.key.name.to_string(), message.as_ref().to_owned());
             }
@@ -560,7 +567,10 @@ impl TestScheduler {
             }
             Effect::RateMix(sample) => self.report(EffectResult::Tables(Box::new(sample.tables()))),
             Effect::JobNotice { job, reason, .. } => self.notices.push((job.key.name.to_string(), reason.word())),
-            Effect::Notice { pod, reason, .. } => self.notices.push((pod.key.name.to_string(), reason.word())),
+            Effect::Notice { pod, reason, message, .. } => {
+                self.notices.push((pod.key.name.to_string(), reason.word()));
+                self.messages.push((pod.key.name.to_string(), reason.word(), message));
+            }
         }
     }
 

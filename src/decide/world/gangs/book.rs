@@ -83,6 +83,12 @@ impl GangBook {
         declared.named(self.defaults.scheduling_groups).map(|named| named.gang.as_ref())
     }
 
+    /// Priority of the pods of a gang, and whether they never preempt, where its PodGroup states these.
+    pub fn stated_priority(&self, gang: &GangId) -> (Option<i32>, Option<bool>) {
+        let object = self.gangs.get(gang).and_then(Gang::pod_group);
+        object.map_or((None, None), |object| (object.priority, object.never_preempts))
+    }
+
     /// Gangs that changed since the last call: the gangs themselves and those that list them.
     pub fn take_changed(&mut self) -> BTreeMap<GangId, GangChange> {
         std::mem::take(&mut self.changed)

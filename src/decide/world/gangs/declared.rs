@@ -16,8 +16,16 @@ use baton_contract::gang::{
 
 use super::config::GangDefaults;
 use baton_contract::EventReason;
+use baton_contract::key::is_unsupported;
+use baton_contract::name::bad;
 
 type Texts = BTreeMap<String, String>;
+
+/// A key and its value, cut.
+type Stated = (&'static str, Box<str>);
+
+/// Before the name of each of Koordinator's keys.
+const GANG_DOMAIN: &str = "gang.scheduling.koordinator.sh/";
 
 /// Values of one level of precedence; `None` where nothing valid is stated.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -51,6 +59,8 @@ pub enum NamedBy {
     PodGroupName,
     /// `gang.scheduling.koordinator.sh/name`.
     Koordinator,
+    /// Nothing: the pod has keys of a gang, and none that names it.
+    Nothing,
 }
 
 impl NamedBy {
@@ -62,6 +72,7 @@ impl NamedBy {
             Self::CommunityPodGroup => key::COMMUNITY_POD_GROUP,
             Self::PodGroupName => key::POD_GROUP_NAME,
             Self::Koordinator => key::NAME,
+            Self::Nothing => "no key",
         }
     }
 
@@ -76,7 +87,7 @@ impl NamedBy {
 pub struct GangName {
     /// The key.
     pub by: NamedBy,
-    /// The gang; a name that could name nothing holds the pod.
+    /// The gang; a name that could name nothing holds the pod, and so does a missing one.
     pub gang: Result<GangId, BadName>,
 }
 
@@ -103,7 +114,7 @@ pub struct Owner {
     pub uid: Box<str>,
 }
 
-/// What a pod states about its gang. Pods without gang keys have none.
+/// What a pod states about its gang. Pods without keys of a gang have none.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Declared {
     /// By the keys of annotations and labels.
@@ -163,22 +174,52 @@ impl<'a> DeclarationSource<'a> {
         ];
         all.into_iter().filter_map(|(by, name)| Some((by, name.filter(|name| !name.is_empty())?)))
     }
+
+    /// Some key may be one of a gang. Most pods have none.
+    fn has_gang_keys(&self) -> bool {
+        let keys = self.labels.into_iter().chain(self.annotations).flat_map(BTreeMap::keys);
+        let of_gang = |key: &str| {
+            key.starts_with(GANG_DOMAIN) || key.starts_with(key::POD_GROUP) || key == key::COMMUNITY_POD_GROUP
+        };
+        keys.map(String::as_str).any(of_gang)
+    }
+
+    /// Every key of a gang with its value, and what is wrong with the place where it stands.
+    fn stated(&self) -> impl Iterator<Item = (&'static str, &'a str, Option<&'static str>)> {
+        key::POD_KEYS.iter().flat_map(|place| {
+            let label = (!place.label).then_some("is a label, and read as an annotation only");
+            let annotation = (!place.annotation).then_some("is an annotation, and read as a label only");
+            let label = self.label(place.key).map(|text| (place.key, text, label));
+            label.into_iter().chain(self.annotation(place.key).map(|text| (place.key, text, annotation)))
+        })
+    }
+
+    /// What a pod that has keys of a gang and no name of one has to be told.
+    fn nameless(&self) -> Option<GangName> {
+        let (key, text, misplaced) = self.stated().next()?;
+        let unnamed = if text.is_empty() { "names no gang" } else { "is stated, and no key names the gang" };
+        Some(GangName { by: NamedBy::Nothing, gang: Err(bad(key, text, misplaced.unwrap_or(unnamed))) })
+    }
 }
 
-/// The first valid value; each invalid one before it and after it warns.
-fn first<'a, T>(
+/// The first valid value. What is invalid, or differs from the first, warns.
+fn first<'a, T: PartialEq>(
     candidates: impl Iterator<Item = (&'static str, &'a str)>,
     warnings: &mut Vec<Warning>,
     parse: impl Fn(&'static str, &str) -> Result<Option<T>, BadValue>,
 ) -> Option<T> {
-    let mut found = None;
+    let mut found: Option<(T, Stated)> = None;
     for (key, text) in candidates {
-        match parse(key, text) {
-            Ok(value) => found = found.or(value),
-            Err(bad) => warnings.push(Warning::Value(bad)),
+        match (parse(key, text), &found) {
+            (Err(bad), _) => warnings.push(Warning::Value(bad)),
+            (Ok(Some(value)), None) => found = Some((value, (key, excerpt(text)))),
+            (Ok(Some(value)), Some((used, stated))) if *used != value => {
+                warnings.push(Warning::TwoValues { used: stated.clone(), ignored: (key, excerpt(text)) });
+            }
+            (Ok(_), _) => {}
         }
     }
-    found
+    found.map(|(value, _)| value)
 }
 
 fn some<T>(
@@ -215,47 +256,80 @@ impl DeclaredFields {
         }
     }
 
+    /// Warns of what `second`, the second level of the same object, states otherwise.
+    fn contradict(&self, second: &Self, from: &DeclarationSource<'_>, warnings: &mut Vec<Warning>) {
+        fn differ<T: PartialEq>(first: Option<&T>, second: Option<&T>) -> bool {
+            first.zip(second).is_some_and(|(first, second)| first != second)
+        }
+        for (differ, used, ignored) in [
+            (differ(self.min.as_ref(), second.min.as_ref()), key::MIN_AVAILABLE, key::POD_GROUP_MIN_AVAILABLE),
+            (differ(self.policy.as_ref(), second.policy.as_ref()), key::MATCH_POLICY, key::POD_GROUP_MATCH_POLICY),
+            (differ(self.groups.as_ref(), second.groups.as_ref()), key::GROUPS, key::POD_GROUP_GROUPS),
+        ] {
+            let text = |key| from.either(key).next().map_or_else(Box::default, |(_, text)| excerpt(text));
+            if differ {
+                warnings.push(Warning::TwoValues { used: (used, text(used)), ignored: (ignored, text(ignored)) });
+            }
+        }
+    }
+
     /// What the labels and annotations of a PodGroup object say.
     pub fn of_pod_group(labels: Option<&Texts>, annotations: Option<&Texts>) -> (Self, Vec<Warning>) {
         let from = DeclarationSource { namespace: "", labels, annotations, scheduling_group: None };
         let mut warnings = Vec::new();
         let mut fields = Self::koordinator(&from, &mut warnings);
         let second = Self::pod_group(&from, &mut warnings);
+        fields.contradict(&second, &from, &mut warnings);
         fields.policy = fields.policy.or(second.policy);
         fields.groups = fields.groups.or(second.groups);
+        for key in [key::MIN_AVAILABLE, key::WAITING_TIME, key::POD_GROUP_MIN_AVAILABLE] {
+            let stated = from.either(key).map(|(_, text)| BadValue::new(key, text, "is read on pods only"));
+            warnings.extend(stated.map(Warning::Value));
+        }
+        warnings.extend(unsupported(labels, annotations).map(Warning::NotSupported));
         (fields, warnings)
     }
 }
 
 impl Declared {
-    /// Reads a pod. `None` for a pod that names no gang. `owner` is called only for the others.
+    /// Reads a pod. `None` for a pod without keys of a gang. `owner` is called only for the others.
     pub fn read(from: &DeclarationSource<'_>, owner: impl FnOnce() -> Option<Owner>) -> Option<Self> {
-        let mut names = from.names();
-        let first_name = names.next();
         let scheduling_group = from.scheduling_group.filter(|name| !name.is_empty());
-        if first_name.is_none() && scheduling_group.is_none() {
+        if scheduling_group.is_none() && !from.has_gang_keys() {
             return None;
         }
-        let mut warnings = Vec::new();
+        let named = |(by, name): (NamedBy, &str)| GangName { by, gang: GangId::new(from.namespace, name) };
+        let mut names = from.names();
+        let first_name = names.next();
+        let by_keys = first_name.map(named).or_else(|| from.nameless());
+        if by_keys.is_none() && scheduling_group.is_none() {
+            return None;
+        }
+        let misplaced = from.stated().filter_map(|(key, text, why)| Some(BadValue::new(key, text, why?)));
+        let mut warnings: Vec<Warning> = misplaced.map(Warning::Value).collect();
         if let Some((by, used)) = first_name
             && let Some((other, ignored)) = names.find(|(_, name)| *name != used)
         {
             warnings
                 .push(Warning::TwoNames { used: (by.key(), excerpt(used)), ignored: (other.key(), excerpt(ignored)) });
         }
-        let named = |(by, name): (NamedBy, &str)| GangName { by, gang: GangId::new(from.namespace, name) };
         let at = |key: &'static str| from.annotation(key).map(|text| (key, text)).into_iter();
         let mut koordinator = DeclaredFields::koordinator(from, &mut warnings);
         koordinator.min = first(at(key::MIN_AVAILABLE), &mut warnings, some(parse_members));
         koordinator.wait = first(at(key::WAITING_TIME), &mut warnings, parse_wait);
         let mut pod_group = DeclaredFields::pod_group(from, &mut warnings);
         pod_group.min = first(from.either(key::POD_GROUP_MIN_AVAILABLE), &mut warnings, some(parse_members));
+        koordinator.contradict(&pod_group, from, &mut warnings);
+        let sub_priority = parse_sub_priority(from.label(key::SUB_PRIORITY)).unwrap_or_else(|bad| {
+            warnings.push(Warning::Value(bad));
+            0
+        });
         Some(Self {
-            named: first_name.map(named),
+            named: by_keys,
             scheduling_group: scheduling_group.map(|name| named((NamedBy::SchedulingGroup, name))),
             koordinator,
             pod_group,
-            sub_priority: parse_sub_priority(from.label(key::SUB_PRIORITY)),
+            sub_priority,
             timed_out: from.annotation(key::TIMEOUT) == Some("true"),
             owner: owner(),
             warnings,
@@ -281,7 +355,8 @@ impl Declared {
 
     /// What is wrong with it; `scheduling_groups` says whether `spec.schedulingGroup` is read.
     pub fn all_warnings(&self, scheduling_groups: bool) -> impl Iterator<Item = Cow<'_, Warning>> {
-        let both = self.scheduling_group.as_ref().filter(|_| scheduling_groups).zip(self.named.as_ref());
+        let by_keys = self.named.as_ref().filter(|named| named.by != NamedBy::Nothing);
+        let both = self.scheduling_group.as_ref().filter(|_| scheduling_groups).zip(by_keys);
         let differ = both.filter(|(used, ignored)| used.name() != ignored.name()).map(|(used, ignored)| {
             let word = |named: &GangName| (named.by.key(), excerpt(named.name()));
             Cow::Owned(Warning::TwoNames { used: word(used), ignored: word(ignored) })
@@ -316,6 +391,22 @@ pub fn clamp_sub_priority(value: &mut i64, allowed: &GangDefaults) -> Option<War
     })
 }
 
+/// The labels and annotations that ask for something that is not built, in words; `None` where there are none. An empty one asks for
+/// nothing.
+pub fn unsupported(labels: Option<&Texts>, annotations: Option<&Texts>) -> Option<Box<str>> {
+    /// Its author writes as many as it likes.
+    const SHOWN: usize = 5;
+    let both = labels.into_iter().chain(annotations).flatten();
+    let asks = |text: &str| !matches!(text.trim(), "" | "{}" | "[]" | "null");
+    let mut keys = both.filter(|(key, text)| is_unsupported(key) && asks(text)).map(|(key, _)| key.as_str());
+    let shown: Vec<&str> = keys.by_ref().take(SHOWN).collect();
+    let shown = (!shown.is_empty()).then(|| shown.join(", "))?;
+    match keys.count() {
+        0 => Some(shown.into()),
+        more => Some(format!("{shown} and {more} more").into()),
+    }
+}
+
 fn excerpt(text: &str) -> Box<str> {
     text.chars().take(80).collect::<String>().into()
 }
@@ -341,6 +432,10 @@ pub struct PodGroupFacts {
     pub spec: DeclaredFields,
     /// `spec.minResources`.
     pub min_resources: Resources,
+    /// `spec.priority` of `scheduling.k8s.io`: that of its pods, whatever they state.
+    pub priority: Option<i32>,
+    /// `spec.preemptionPolicy` there, likewise: it is `Never`.
+    pub never_preempts: Option<bool>,
     /// `status`, as it stands; what cannot be read is absent.
     pub status: PodGroupStatus,
     /// What is wrong with it.
@@ -360,6 +455,8 @@ impl PodGroupFacts {
             annotated: DeclaredFields::default(),
             spec: DeclaredFields::default(),
             min_resources: Resources::default(),
+            priority: None,
+            never_preempts: None,
             status: PodGroupStatus::default(),
             warnings: Vec::new(),
         }
@@ -377,11 +474,22 @@ impl PodGroupFacts {
     }
 }
 
-/// What is wrong with a declaration. All but [`Warning::unreadable_groups`] keep no pod from running and are reported once.
+/// What is wrong with a declaration. All but those that [hold](Warning::holds) keep no pod from running and are reported once.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Warning {
     /// A value that cannot be used; the next level, another member or the default holds.
     Value(BadValue),
+    /// A field of a PodGroup of `scheduling.k8s.io` that is not honoured.
+    NotHonoured(BadValue),
+    /// Keys that ask for something that is not built.
+    NotSupported(Box<str>),
+    /// An object states two values for one setting; the first counts.
+    TwoValues {
+        /// Key and value that count.
+        used: Stated,
+        /// Key and value that do not.
+        ignored: Stated,
+    },
     /// A waiting time above the allowed one, which counts.
     LongWait {
         /// Key or field.
@@ -401,9 +509,9 @@ pub enum Warning {
     /// A pod names two gangs; the first counts.
     TwoNames {
         /// Key and name that count.
-        used: (&'static str, Box<str>),
+        used: Stated,
         /// Key and name that do not.
-        ignored: (&'static str, Box<str>),
+        ignored: Stated,
     },
     /// Members disagree; the oldest one's value counts.
     Disagreement {
@@ -429,9 +537,11 @@ pub enum Warning {
 }
 
 impl Warning {
-    /// A list of gangs that cannot be read holds the gang: without it, its pods would run without the others.
-    pub fn unreadable_groups(&self) -> Option<&BadValue> {
+    /// What holds the gang: without the list of gangs that cannot be read its pods would run without the others, and without the
+    /// field that is not honoured they would run otherwise than asked for.
+    pub fn holds(&self) -> Option<&BadValue> {
         match self {
+            Self::NotHonoured(bad) => Some(bad),
             Self::Value(bad) if [key::GROUPS, key::GANG_GROUPS, key::POD_GROUP_GROUPS].contains(&bad.key) => Some(bad),
             _ => None,
         }
@@ -443,8 +553,12 @@ impl Warning {
             Self::Value(_) | Self::LongWait { .. } | Self::HighSubPriority { .. } | Self::TotalBelowMin { .. } => {
                 EventReason::GangInvalidValue
             }
+            Self::NotHonoured(_) => EventReason::InvalidGang,
+            Self::NotSupported(_) => EventReason::NotSupported,
             Self::TwoNames { .. } => EventReason::GangNameConflict,
-            Self::Disagreement { .. } | Self::TwoPodGroups { .. } => EventReason::GangConfigConflict,
+            Self::TwoValues { .. } | Self::Disagreement { .. } | Self::TwoPodGroups { .. } => {
+                EventReason::GangConfigConflict
+            }
         }
     }
 }
@@ -453,6 +567,13 @@ impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Value(bad) => write!(f, "{bad}; the value is ignored"),
+            Self::NotHonoured(bad) => bad.fmt(f),
+            Self::NotSupported(keys) => write!(f, "{keys}: Baton does not do what this asks for, and ignores it"),
+            Self::TwoValues { used, ignored } => write!(
+                f,
+                "{} says {:?} and {} says {:?}; the first counts, remove one",
+                used.0, used.1, ignored.0, ignored.1
+            ),
             Self::LongWait { key, stated, most } => {
                 let (stated, most) = (written(*stated), written(*most));
                 write!(f, "{key}: {stated} is longer than max-waiting-time: {most} counts")

@@ -142,6 +142,15 @@ impl Gang {
     pub fn owners(&self) -> impl Iterator<Item = &Owner> {
         self.owners.keys()
     }
+    /// A StatefulSet that has made exactly one of the members that wait: by its default policy it makes the next one when this one
+    /// is ready.
+    pub fn stateful_set_with_one_waiting(&self) -> Option<&Owner> {
+        let ordered = |owner: &&Owner| &*owner.kind == "StatefulSet" && owner.api_version.starts_with("apps/");
+        self.owners.keys().filter(ordered).find(|owner| {
+            let own = |member: &&Member| member.declared.owner.as_ref() == Some(*owner) && member.state.is_live();
+            self.members.values().filter(own).filter(|member| !member.state.has_node()).take(2).count() == 1
+        })
+    }
     /// Priorities of living members; more than one is invalid.
     pub fn priorities(&self) -> impl Iterator<Item = i32> {
         self.priorities.keys().copied()
@@ -187,10 +196,10 @@ impl Gang {
     pub fn is_silent(&self) -> bool {
         self.silent
     }
-    /// A list of gangs, of a living member or of the PodGroup, that cannot be read.
-    pub fn unreadable_groups(&self) -> Option<&BadValue> {
+    /// What a living member or the PodGroup states and what keeps the gang from starting.
+    pub fn unusable(&self) -> Option<&BadValue> {
         let of_object = self.pod_group().into_iter().flat_map(|object| &object.warnings);
-        self.warnings.keys().chain(of_object).find_map(Warning::unreadable_groups)
+        self.warnings.keys().chain(of_object).find_map(Warning::holds)
     }
     /// What is wrong with the declarations without keeping a pod from running.
     pub fn warnings(&self) -> Vec<Warning> {
@@ -204,7 +213,7 @@ impl Gang {
             };
             warnings.extend(objects.map(two));
         }
-        warnings.retain(|warning| warning.unreadable_groups().is_none());
+        warnings.retain(|warning| warning.holds().is_none());
         let (k, p, living) = (&self.koordinator, &self.pod_group, self.counts.live() > 0);
         let mut disagree = |key: &'static str, stated: Option<String>| {
             warnings.extend(stated.map(|used| Warning::Disagreement { key, used: used.into() }));

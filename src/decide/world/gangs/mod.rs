@@ -20,9 +20,10 @@ pub use book::{GangBook, GangChange, Resolved};
 pub use config::{GangConfig, GangDefaults, GroupId};
 pub use declared::{
     DeclarationSource, Declared, DeclaredFields, GangName, NamedBy, Owner, PodGroupFacts, Warning, clamp_sub_priority,
+    unsupported,
 };
 pub use gang::Gang;
 pub use member::{Member, MemberCounts, MemberState};
-pub use not_ready::NotReady;
-pub use status::{GangProgress, GroupAttempts, is_rewording, is_same_but_times, status};
+pub use not_ready::{NotReady, Uncounted};
+pub use status::{GangProgress, GroupAttempts, after_satisfaction, is_rewording, is_same_but_times, status};
 pub use votes::MemberAge;

@@ -5,18 +5,19 @@ use std::fmt;
 use super::book::{GangBook, Resolved};
 use super::config::GroupId;
 use super::gang::Gang;
+use super::member::MemberCounts;
 use super::rule;
 use crate::world::Pod;
 use baton_contract::ConditionReason;
-use baton_contract::gang::{BadName, BadValue, GangId};
+use baton_contract::gang::{BadName, BadValue, GangId, MatchPolicy};
 
 /// Why the pods of a gang are not ready for an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotReady {
     /// The name is not a valid one.
     BadName(BadName),
-    /// A gang of the group has a list of gangs that cannot be read.
-    UnreadableGroups {
+    /// A gang of the group has a list of gangs that cannot be read, or a PodGroup with a field that is not honoured.
+    Unusable {
         /// The gang that has it.
         gang: GangId,
         /// What is wrong with it.
@@ -45,8 +46,10 @@ pub enum NotReady {
         counted: u32,
         /// How many it takes.
         min: u32,
-        /// Members with scheduling gates, which do not count.
-        gated: u32,
+        /// Members that do not count, by what keeps them from it.
+        others: Uncounted,
+        /// A StatefulSet that has made one of the pods that wait, and no further one.
+        stateful_set: Option<Box<str>>,
     },
     /// A gang of the group is missing.
     Missing {
@@ -75,11 +78,60 @@ pub enum NotReady {
     },
 }
 
+/// Members that do not count for the minimum of a gang.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Uncounted {
+    policy: MatchPolicy,
+    /// With a node, where the policy does not count these.
+    placed: u32,
+    /// Succeeded, where the policy does not count these.
+    succeeded: u32,
+    failed: u32,
+    terminating: u32,
+    gated: u32,
+}
+
+impl Uncounted {
+    fn of(policy: MatchPolicy, counts: &MemberCounts) -> Self {
+        let counts_placed = matches!(policy, MatchPolicy::WaitingAndRunning | MatchPolicy::WaitingRunningSucceed);
+        let counts_succeeded = policy == MatchPolicy::WaitingRunningSucceed;
+        Self {
+            policy,
+            placed: if counts_placed { 0 } else { counts.placed() },
+            succeeded: if counts_succeeded { 0 } else { counts.succeeded },
+            failed: counts.failed,
+            terminating: counts.terminating,
+            gated: counts.gated,
+        }
+    }
+}
+
+impl fmt::Display for Uncounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { policy, placed, succeeded, failed, terminating, gated } = *self;
+        for (number, one, many) in [
+            (placed, "has a node", "have a node"),
+            (succeeded, "has succeeded", "have succeeded"),
+            (failed, "has failed", "have failed"),
+            (terminating, "is being deleted", "are being deleted"),
+            (gated, "is held by scheduling gates", "are held by scheduling gates"),
+        ] {
+            if number > 0 {
+                write!(f, ", {number} more {}", if number == 1 { one } else { many })?;
+            }
+        }
+        if placed + succeeded > 0 {
+            write!(f, "; match-policy {policy} does not count those with a node or that have succeeded")?;
+        }
+        Ok(())
+    }
+}
+
 impl NotReady {
     /// Reason of the condition.
     pub const fn reason(&self) -> ConditionReason {
         match self {
-            Self::BadName(_) | Self::UnreadableGroups { .. } | Self::Unequal { .. } => ConditionReason::InvalidGang,
+            Self::BadName(_) | Self::Unusable { .. } | Self::Unequal { .. } => ConditionReason::InvalidGang,
             Self::WaitingForPodGroup(_) => ConditionReason::WaitingForPodGroup,
             Self::NoMin(_) | Self::TooFew { .. } | Self::Missing { .. } => ConditionReason::GangIncomplete,
             Self::Mismatch { .. } => ConditionReason::GangGroupMismatch,
@@ -102,9 +154,9 @@ impl NotReady {
 impl fmt::Display for NotReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BadName(bad) => write!(f, "{bad}: correct the name, a pod never runs without the gang that it names"),
-            Self::UnreadableGroups { gang, bad } => {
-                write!(f, "gang {gang}: {bad}: correct the list, a gang never starts without the gangs that it names")
+            Self::BadName(bad) => write!(f, "{bad}: name the gang, a pod never runs without the gang that it declares"),
+            Self::Unusable { gang, bad } => {
+                write!(f, "gang {gang}: {bad}: correct it, a gang never starts otherwise than it declares")
             }
             Self::Unequal { group, what, one, other } => write!(
                 f,
@@ -114,12 +166,14 @@ impl fmt::Display for NotReady {
             Self::NoMin(gang) => {
                 write!(f, "gang {gang}: min-available missing; state it on the pods or as spec.minMember of a PodGroup")
             }
-            Self::TooFew { gang, counted, min, gated } => {
-                write!(f, "gang {gang} has {counted} of {min} pods")?;
-                if *gated > 0 {
-                    write!(f, ", {gated} more are held by scheduling gates")?;
-                }
-                Ok(())
+            Self::TooFew { gang, counted, min, others, stateful_set } => {
+                write!(f, "gang {gang} has {counted} of {min} pods{others}")?;
+                let Some(name) = stateful_set else { return Ok(()) };
+                write!(
+                    f,
+                    "; with podManagementPolicy OrderedReady, the default, StatefulSet {name} makes its next pod only when this one \
+                     is ready: create it with podManagementPolicy: Parallel"
+                )
             }
             Self::Missing { gang, missing } => {
                 write!(f, "gang {gang} starts together with gang {missing}, which has no pods yet")
@@ -164,9 +218,9 @@ impl GangBook {
         if rule::is_over(gang.config().policy, once) {
             return None;
         }
-        let unreadable = |gang: &Gang| Some((gang.id().clone(), gang.unreadable_groups()?.clone()));
-        if let Some((gang, bad)) = self.of_group(gang.group()).find_map(unreadable) {
-            return Some(NotReady::UnreadableGroups { gang, bad });
+        let unusable = |gang: &Gang| Some((gang.id().clone(), gang.unusable()?.clone()));
+        if let Some((gang, bad)) = self.of_group(gang.group()).find_map(unusable) {
+            return Some(NotReady::Unusable { gang, bad });
         }
         if gang.group().is_alone() && gang.config().min == Some(0) {
             return None;
@@ -222,6 +276,11 @@ fn too_few(gang: &Gang, once: bool) -> Option<NotReady> {
     if rule::complete(policy, min, counts, once) {
         return None;
     }
-    let counted = rule::counted(policy, counts);
-    Some(NotReady::TooFew { gang: gang.id().clone(), counted, min, gated: counts.gated })
+    Some(NotReady::TooFew {
+        gang: gang.id().clone(),
+        counted: rule::counted(policy, counts),
+        min,
+        others: Uncounted::of(policy, counts),
+        stateful_set: gang.stateful_set_with_one_waiting().map(|owner| owner.name.clone()),
+    })
 }

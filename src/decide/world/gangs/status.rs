@@ -170,8 +170,14 @@ fn conditions(gang: &Gang, attempts: GroupAttempts<'_>, next: &mut PodGroupStatu
                 ConditionReason::Binding,
                 format!("{placed} of {min} members have a node, {} are being bound", counts.reserved),
             )
+        } else if counts.unplaced() + counts.reserved == 0 {
+            (
+                false,
+                ConditionReason::GangIncomplete,
+                format!("{placed} of {min} members have a node, and no other one waits"),
+            )
         } else {
-            (false, ConditionReason::Unschedulable, attempt_text(attempts))
+            (false, ConditionReason::Unschedulable, attempt_text(gang, attempts))
         };
         set(list, key::CONDITION_SCHEDULED, yes, reason, message, now);
     }
@@ -200,8 +206,20 @@ fn conditions(gang: &Gang, attempts: GroupAttempts<'_>, next: &mut PodGroupStatu
     }
 }
 
-fn attempt_text(attempts: GroupAttempts<'_>) -> String {
-    let Some(failure) = &attempts.progress.last_failure else { return "not tried yet".to_owned() };
+/// Why no attempt of a satisfied gang is due, though fewer members than its minimum have a node: the minimum was raised, or members
+/// have left.
+pub fn after_satisfaction(gang: &Gang, once: bool) -> Option<String> {
+    let (config, counts) = (gang.config(), gang.counts());
+    rule::is_over(config.policy, once).then(|| {
+        let (placed, min) = (counts.placed() + counts.succeeded, config.min.unwrap_or(0));
+        format!("{placed} of {min} members have a node; the gang was satisfied before, so each other one is placed by itself")
+    })
+}
+
+fn attempt_text(gang: &Gang, attempts: GroupAttempts<'_>) -> String {
+    let Some(failure) = &attempts.progress.last_failure else {
+        return after_satisfaction(gang, attempts.once()).unwrap_or_else(|| "not tried yet".to_owned());
+    };
     let next = attempts.next_try.map(|at| format!("; next try at {at:.0}")).unwrap_or_default();
     format!("attempt {}: {failure}{next}", attempts.progress.attempts)
 }

@@ -1,0 +1,528 @@
+//! No half declaration in silence: from what a pod or PodGroup states to what is said of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton::contract::gang::{GangId, NativeSpec, PodGroupApi};
+use baton::contract::key;
+use baton::decide::pod::Phase;
+use baton::decide::world::gangs::{
+    DeclarationSource, Declared, DeclaredFields, MemberState, Owner, PodGroupFacts, Warning, unsupported,
+};
+use baton::decide::world::{PodFacts, WorldEvent};
+use serde_json::{Value, json};
+
+use crate::harness::gangs::{G, P, TestGangs, declared, gang};
+
+fn keys(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    let written = |key: &str| key.replace("G/", G).replace("P/", &format!("{P}/"));
+    pairs.iter().map(|(key, value)| (written(key), (*value).to_owned())).collect()
+}
+
+/// The messages of a pod's events with this reason.
+fn events<'a>(gangs: &'a TestGangs, pod: &str, reason: &str) -> Vec<&'a str> {
+    let all = gangs.cluster.messages.iter().filter(|(name, found, _)| name == pod && *found == reason);
+    all.map(|(.., message)| message.as_str()).collect()
+}
+
+#[test]
+fn a_pod_with_a_key_of_a_gang_and_no_name_waits_and_is_told_so() {
+    let nothing_else: [(&[(&str, &str)], &str); 20] = [
+        (&[("G/min-available", "2")], "min-available \"2\" is stated, and no key names the gang"),
+        (&[("G/min-available", "0")], "min-available \"0\""),
+        (&[("G/min-available", "")], "min-available \"\" names no gang"),
+        (&[("G/min-available", " ")], "min-available \" \""),
+        (&[("G/min-available", "NaN")], "min-available \"NaN\""),
+        (&[("P/min-available", "2")], "pod-group.scheduling.sigs.k8s.io/min-available \"2\""),
+        (&[("label:P/min-available", "2")], "pod-group.scheduling.sigs.k8s.io/min-available \"2\""),
+        (&[("G/name", ""), ("G/min-available", "2")], "koordinator.sh/name \"\" names no gang"),
+        (&[("label:P/name", ""), ("label:P/min-available", "2")], "sigs.k8s.io/name \"\" names no gang"),
+        (&[("label:pod-group.scheduling.sigs.k8s.io", "")], "sigs.k8s.io \"\" names no gang"),
+        (&[("label:scheduling.x-k8s.io/pod-group", "")], "pod-group \"\" names no gang"),
+        (&[("scheduling.x-k8s.io/pod-group", "g")], "pod-group \"g\" is an annotation, and read as a label only"),
+        (&[("label:G/name", "g")], "name \"g\" is a label, and read as an annotation only"),
+        (&[("label:G/min-available", "2")], "min-available \"2\" is a label"),
+        (&[("G/groups", r#"["ml/a"]"#)], "groups \"[\\\"ml/a\\\"]\""),
+        (&[("G/mode", "Strict")], "mode \"Strict\""),
+        (&[("G/waiting-time", "-5s")], "waiting-time \"-5s\""),
+        (&[("P/match-policy", "only-waiting")], "match-policy \"only-waiting\""),
+        (&[("G/name", " "), ("G/min-available", "2")], "gang name \" \" is no RFC 1123 subdomain"),
+        (&[("G/total-number", "9999999999999999999")], "total-number \"9999999999999999999\""),
+    ];
+    for (pairs, said) in nothing_else {
+        let mut gangs = TestGangs::new(8);
+        gangs.member("p", &keys(pairs));
+        gangs.wait(2);
+        assert_eq!((gangs.bound().len(), gangs.reason("p")), (0, "InvalidGang"), "{pairs:?}");
+        let told = gangs.condition("p");
+        assert!(told.contains(said) && told.contains("never runs without the gang"), "{pairs:?}: {told}");
+        assert_eq!(events(&gangs, "p", "InvalidGang"), [told], "{pairs:?}");
+        // Without the key it is a pod like any other.
+        gangs.change("p", |facts| facts.spec.gang = None);
+        gangs.wait(2);
+        assert_eq!(gangs.bound(), ["p"], "{pairs:?}");
+    }
+    for pairs in [&[("label:app", "g")][..], &[("G/timeout", "true")], &[("G/committed", "1/2")], &[("G/other", "1")]] {
+        assert!(declared("ml", &keys(pairs)).is_none(), "{pairs:?} declares no gang");
+    }
+}
+
+#[test]
+fn a_name_by_the_scheduling_group_is_enough_where_it_is_read() {
+    let annotations: BTreeMap<String, String> = keys(&[("G/min-available", "2")]).into_iter().collect();
+    let source = DeclarationSource {
+        namespace: "ml",
+        labels: None,
+        annotations: Some(&annotations),
+        scheduling_group: Some("g"),
+    };
+    let said = Declared::read(&source, || None).unwrap();
+    assert_eq!(said.named(true).unwrap().gang.as_ref().unwrap().to_string(), "ml/g");
+    assert_eq!(said.all_warnings(true).count(), 0);
+    assert!(said.named(false).unwrap().gang.is_err());
+}
+
+#[test]
+fn what_contradicts_itself_or_is_misplaced_is_said_and_the_first_counts() {
+    for (pairs, min, said) in [
+        (
+            &[("G/min-available", "1"), ("P/min-available", "2")][..],
+            1,
+            "GangConfigConflict: gang.scheduling.koordinator.sh/min-available says \"1\" and \
+             pod-group.scheduling.sigs.k8s.io/min-available says \"2\"; the first counts, remove one",
+        ),
+        (&[("G/min-available", "1"), ("P/min-available", " 1 ")], 1, ""),
+        (&[("label:P/min-available", "1"), ("P/min-available", "2")], 1, "GangConfigConflict: pod-group"),
+        (&[("label:P/min-available", "x"), ("P/min-available", "1")], 1, "GangInvalidValue: pod-group"),
+        (&[("G/min-available", "NaN"), ("P/min-available", "1")], 1, "GangInvalidValue: gang"),
+        (&[("G/min-available", "1"), ("label:G/min-available", "2")], 1, "is a label, and read as an annotation only"),
+        (
+            &[("G/min-available", "1"), ("G/match-policy", "only-waiting"), ("P/match-policy", "once-satisfied")],
+            1,
+            "Gang",
+        ),
+        (&[("G/min-available", "1"), ("G/groups", "[]"), ("G/gang-groups", r#"["ml/h"]"#)], 1, "GangConfigConflict"),
+        (&[("G/min-available", "1"), ("G/groups", ""), ("P/groups", r#"["ml/h"]"#)], 1, "GangConfigConflict"),
+        (
+            &[("G/min-available", "1"), ("label:koordinator.sh/priority", "high")],
+            1,
+            "koordinator.sh/priority: \"high\"",
+        ),
+        (&[("G/min-available", "1"), ("label:koordinator.sh/priority", "")], 1, ""),
+        (&[("G/min-available", "1"), ("G/waiting-time", "-1s")], 1, "waiting-time: \"-1s\" is not above zero"),
+        (&[("G/min-available", "1"), ("G/waiting-time", " ")], 1, "waiting-time: \" \""),
+        (&[("G/min-available", "1"), ("G/waiting-time", "99999999999999h")], 1, "longer than a duration can be"),
+    ] {
+        let mut gangs = TestGangs::new(8);
+        let mut all = keys(pairs);
+        all.push((format!("{G}name"), "g".to_owned()));
+        gangs.member("p", &all);
+        gangs.wait(2);
+        let gang = gangs.cluster.world().gangs().gang(&GangId::parse("ml/g").unwrap()).unwrap();
+        assert_eq!(gang.config().min, Some(min), "{pairs:?}");
+        let told: Vec<String> =
+            gang.warnings().iter().map(|warning| format!("{}: {warning}", warning.reason())).collect();
+        assert_eq!(told.len(), usize::from(!said.is_empty()), "{pairs:?}: {told:?}");
+        assert!(told.iter().all(|told| told.contains(said)), "{pairs:?}: {told:?}");
+        let warned: usize =
+            ["GangInvalidValue", "GangConfigConflict"].iter().map(|reason| gangs.reported(reason)).sum();
+        assert_eq!((gangs.count("p"), warned), (1, told.len()), "{pairs:?}: it runs, and is told once");
+    }
+}
+
+#[test]
+fn a_sub_priority_of_a_single_pod_that_is_no_number_is_said_once() {
+    for (value, warns) in
+        [("high", true), ("NaN", true), ("1e3", true), ("9".repeat(30).as_str(), true), ("", false), ("7", false)]
+    {
+        let mut gangs = TestGangs::new(0);
+        let mut facts = gangs.facts("p", &[("cpu", "1")], &[]);
+        facts.spec.labels.insert("koordinator.sh/priority".to_owned(), value.to_owned());
+        gangs.cluster.submit(facts);
+        gangs.wait(60);
+        assert_eq!(events(&gangs, "p", "GangInvalidValue").len(), usize::from(warns), "{value}");
+    }
+}
+
+#[test]
+fn what_is_not_built_is_named_once_a_pod() {
+    use baton::contract::key::is_unsupported;
+    for (key, asks) in [
+        ("scheduling.koordinator.sh/numa-topology-spec", true),
+        ("scheduling.koordinator.sh/resource-spec", true),
+        ("scheduling.koordinator.sh/reservation-affinity", true),
+        ("gang.scheduling.koordinator.sh/network-topology-spec", true),
+        ("gang.scheduling.koordinator.sh/min-Available", true),
+        ("quota.scheduling.koordinator.sh/name", true),
+        ("pod-group.scheduling.sigs.k8s.io/minAvailable", true),
+        ("scheduling.koordinator.sh/resource-status", false),
+        ("internal.scheduling.koordinator.sh/bind-gang-group-id", false),
+        ("notscheduling.koordinator.sh/x", false),
+        ("koordinator.sh/qosClass", false),
+        ("scheduling.koordinator.sh", false),
+        ("app", false),
+        (key::DEVICE_ALLOCATE_HINT, false),
+        (key::DEVICE_ALLOCATED, false),
+        (key::GANG_COMMITTED, false),
+        ("gang.scheduling.koordinator.sh/timeout", false),
+    ] {
+        assert_eq!(is_unsupported(key), asks, "{key}");
+    }
+    assert!(baton::contract::gang::key::POD_KEYS.iter().all(|place| !is_unsupported(place.key)));
+    let mut gangs = TestGangs::new(0);
+    for (name, keys) in [("single", vec![]), ("g-0", gang("g", "1", &[]))] {
+        let mut facts = gangs.facts(name, &[("cpu", "1")], &keys);
+        facts.spec.unsupported = Some("scheduling.koordinator.sh/numa-topology-spec".into());
+        gangs.cluster.submit(facts);
+        gangs.wait(70);
+        let told = events(&gangs, name, "NotSupported");
+        assert!(told.len() == 1 && told[0].starts_with("scheduling.koordinator.sh/numa-topology-spec: "), "{told:?}");
+    }
+}
+
+#[test]
+fn empty_wishes_ask_for_nothing_and_many_are_counted() {
+    let key = "scheduling.koordinator.sh/numa-topology-spec";
+    for (value, asks) in
+        [("", false), (" ", false), ("{}", false), ("null", false), ("[]", false), ("x", true), (r#"{"a":"b"}"#, true)]
+    {
+        let map = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        assert_eq!(unsupported(None, Some(&map)).as_deref(), asks.then_some(key), "{value:?}");
+        assert_eq!(unsupported(Some(&map), None).as_deref(), asks.then_some(key), "{value:?}");
+    }
+    let many: BTreeMap<String, String> =
+        (0..100).map(|n| (format!("scheduling.koordinator.sh/k{n:02}"), "x".to_owned())).collect();
+    let said = unsupported(Some(&many), None).unwrap();
+    assert!(said.ends_with("scheduling.koordinator.sh/k04 and 95 more"), "{said}");
+}
+
+/// A PodGroup of Kubernetes' own API, as the adapter reads it.
+fn native(gangs: &mut TestGangs, name: &str, spec: &Value) {
+    let read = NativeSpec::read(spec);
+    let mut facts = PodGroupFacts::new(PodGroupApi::Kubernetes, GangId::parse(name).unwrap());
+    (facts.spec.min, facts.priority, facts.never_preempts) = (read.min, read.priority, read.never_preempts);
+    facts.warnings.extend(read.refused.map(Warning::NotHonoured));
+    gangs.cluster.event(WorldEvent::PodGroup(Box::new(facts)));
+}
+
+/// A member that names its gang by `spec.schedulingGroup`.
+fn native_member(gangs: &mut TestGangs, name: &str, group: &str, change: impl FnOnce(&mut PodFacts)) {
+    let source = DeclarationSource { namespace: "ml", labels: None, annotations: None, scheduling_group: Some(group) };
+    let mut facts = gangs.facts(name, &[("cpu", "1")], &[]);
+    facts.spec.gang = Declared::read(&source, || None).map(Arc::new);
+    change(&mut facts);
+    gangs.cluster.submit(facts);
+}
+
+#[test]
+fn a_native_pod_group_with_a_field_that_is_not_honoured_is_refused_by_its_name() {
+    for (field, value) in [
+        ("schedulingConstraints", json!({"topology": [{"key": "rack"}]})),
+        ("resourceClaims", json!([{"name": "c", "resourceClaimName": "x"}])),
+        ("disruptionMode", json!({"all": {}})),
+        ("parentCompositePodGroupName", json!("p")),
+        ("somethingNew", json!(true)),
+    ] {
+        for policy in [json!({"gang": {"minCount": 1}}), json!({"basic": {}})] {
+            let mut gangs = TestGangs::new(8);
+            native(&mut gangs, "ml/g", &json!({"schedulingPolicy": policy, field: value}));
+            native_member(&mut gangs, "p", "g", |_| {});
+            gangs.wait(2);
+            assert_eq!((gangs.bound().len(), gangs.reason("p")), (0, "InvalidGang"), "{field}");
+            let told = gangs.condition("p");
+            assert!(told.contains(field) && told.contains("is not honoured"), "{field}: {told}");
+            assert_eq!(events(&gangs, "p", "InvalidGang").len(), 1, "{field}");
+            native(&mut gangs, "ml/g", &json!({"schedulingPolicy": policy}));
+            gangs.wait(2);
+            assert_eq!(gangs.bound(), ["p"], "{field}");
+        }
+    }
+}
+
+#[test]
+fn the_priority_of_a_native_pod_group_counts_whatever_its_pods_state() {
+    for first in [true, false] {
+        let mut gangs = TestGangs::new(0);
+        let spec = json!({"schedulingPolicy": {"gang": {"minCount": 2}}, "priority": 9, "preemptionPolicy": "Never"});
+        if first {
+            native(&mut gangs, "ml/g", &spec);
+        }
+        native_member(&mut gangs, "g-0", "g", |facts| facts.spec.priority = 3);
+        native_member(&mut gangs, "g-1", "g", |facts| facts.spec.priority = 4);
+        native(&mut gangs, "ml/g", &spec);
+        gangs.wait(2);
+        let counts = |gangs: &TestGangs, name: &str| {
+            let spec = &gangs.cluster.world().pod_by_key(&TestGangs::key(name)).unwrap().facts.spec;
+            (spec.priority, spec.never_preempts)
+        };
+        assert_eq!((counts(&gangs, "g-0"), counts(&gangs, "g-1")), ((9, true), (9, true)));
+        assert_eq!(
+            gangs.reason("g-0"),
+            "Unschedulable",
+            "they differ, and need not be equal: {}",
+            gangs.condition("g-0")
+        );
+        // Without the PodGroup their own count again.
+        gangs.cluster.event(WorldEvent::PodGroupGone(PodGroupApi::Kubernetes, GangId::parse("ml/g").unwrap()));
+        gangs.settle();
+        assert_eq!((counts(&gangs, "g-0"), counts(&gangs, "g-1")), ((3, false), (4, false)));
+    }
+}
+
+#[test]
+fn a_native_gang_preempts_by_the_priority_and_policy_of_its_pod_group() {
+    for (policy, evicted) in [("PreemptLowerPriority", 1), ("Never", 0)] {
+        let mut gangs = TestGangs::new(1);
+        gangs.member("low", &[]);
+        gangs.settle();
+        let spec = json!({"schedulingPolicy": {"gang": {"minCount": 1}}, "priority": 9, "preemptionPolicy": policy});
+        native(&mut gangs, "ml/g", &spec);
+        native_member(&mut gangs, "g-0", "g", |_| {});
+        gangs.wait(2);
+        assert_eq!(gangs.cluster.evicted.len(), evicted, "{policy}");
+    }
+}
+
+#[test]
+fn clock_and_waiting_time_that_are_changed_take_effect_at_once() {
+    let clock = |word: &str| {
+        let stated = BTreeMap::from([(format!("{G}timeout-clock"), word.to_owned())]);
+        DeclaredFields::of_pod_group(None, Some(&stated)).0
+    };
+    let mut gangs = TestGangs::new(2);
+    gangs.pod_group("ml/g", |facts| facts.spec.wait = PodGroupFacts::wait_seconds(30));
+    gangs.members("g", 3, &gang("g", "3", &[]));
+    gangs.wait(10);
+    assert!(gangs.condition("g-0").contains("no deadline"), "{}", gangs.condition("g-0"));
+    gangs.pod_group("ml/g", |facts| {
+        facts.spec.wait = PodGroupFacts::wait_seconds(30);
+        facts.annotated = clock("pending");
+    });
+    gangs.wait(2);
+    assert!(!gangs.condition("g-0").contains("no deadline"), "{}", gangs.condition("g-0"));
+    gangs.wait(15);
+    assert_eq!(gangs.state("g-0"), MemberState::Pending, "27 of 30 s since the first failed attempt");
+    // Longer, before it is over; and shorter than what has passed already.
+    gangs.pod_group("ml/g", |facts| {
+        facts.spec.wait = PodGroupFacts::wait_seconds(60);
+        facts.annotated = clock("pending");
+    });
+    gangs.wait(10);
+    assert_eq!(gangs.state("g-0"), MemberState::Pending);
+    gangs.pod_group("ml/g", |facts| {
+        facts.spec.wait = PodGroupFacts::wait_seconds(20);
+        facts.annotated = clock("pending");
+    });
+    gangs.wait(1);
+    assert_eq!(gangs.state("g-0"), MemberState::TimedOut);
+
+    // The clock stops where `holding` is stated again: a Strict gang holds nothing.
+    let mut gangs = TestGangs::new(2);
+    gangs.pod_group("ml/g", |facts| {
+        facts.spec.wait = PodGroupFacts::wait_seconds(30);
+        facts.annotated = clock("pending");
+    });
+    gangs.members("g", 3, &gang("g", "3", &[]));
+    gangs.wait(20);
+    gangs.pod_group("ml/g", |facts| facts.spec.wait = PodGroupFacts::wait_seconds(30));
+    gangs.wait(20);
+    assert_eq!(gangs.state("g-0"), MemberState::Pending);
+    assert!(gangs.condition("g-0").contains("no deadline"), "{}", gangs.condition("g-0"));
+}
+
+fn owned_by(facts: &mut PodFacts, kind: &str, api_version: &str) {
+    let said = facts.spec.gang.clone().unwrap();
+    let (name, uid) = ("web".into(), "web".into());
+    let owner = Some(Owner { api_version: api_version.into(), kind: kind.into(), name, uid });
+    facts.spec.gang = Some(Arc::new(Declared { owner, ..(*said).clone() }));
+}
+
+#[test]
+fn a_stateful_set_that_makes_pods_one_by_one_is_told_to_make_them_together() {
+    for (kind, api, count, hints) in [
+        ("StatefulSet", "apps/v1", 1, true),
+        ("StatefulSet", "apps/v1", 2, false),
+        ("StatefulSet", "other.example/v1", 1, false),
+        ("Job", "batch/v1", 1, false),
+    ] {
+        for policy in ["once-satisfied", "only-waiting", "waiting-and-running", "waiting-running-succeed"] {
+            let mut gangs = TestGangs::new(8);
+            for n in 0..count {
+                let name = format!("web-{n}");
+                let mut facts = gangs.facts(&name, &[("cpu", "1")], &gang("g", "3", &[("match-policy", policy)]));
+                owned_by(&mut facts, kind, api);
+                gangs.cluster.submit(facts);
+            }
+            gangs.wait(3);
+            let told = gangs.condition("web-0");
+            assert!(told.contains(&format!("has {count} of 3 pods")), "{told}");
+            assert_eq!(
+                told.contains("StatefulSet web") && told.contains("podManagementPolicy: Parallel"),
+                hints,
+                "{told}"
+            );
+        }
+    }
+}
+
+#[test]
+fn members_that_do_not_count_are_named_with_what_keeps_them_from_it() {
+    for (policy, said) in [
+        ("only-waiting", "has 1 of 3 pods, 2 more have a node; match-policy only-waiting does not count those"),
+        ("waiting-and-running", ""),
+        ("waiting-running-succeed", ""),
+    ] {
+        let mut gangs = TestGangs::new(8);
+        let keys = gang("g", "3", &[("match-policy", policy)]);
+        gangs.members("g", 3, &keys);
+        gangs.wait(2);
+        gangs.delete("g-0");
+        gangs.member("g-new", &keys);
+        gangs.wait(2);
+        assert_eq!(gangs.count("g-new") == 0, !said.is_empty(), "{policy}");
+        assert!(gangs.condition("g-new").contains(said), "{policy}: {}", gangs.condition("g-new"));
+    }
+    // Under once-satisfied, members that another client bound do not count, and neither do ended or leaving ones.
+    let mut gangs = TestGangs::new(8);
+    let keys = gang("g", "3", &[]);
+    gangs.member("g-0", &keys);
+    gangs.settle();
+    let phases = [Phase::Running, Phase::Succeeded, Phase::Failed, Phase::Pending];
+    for (name, phase) in ["bound", "good", "bad", "gated"].into_iter().zip(phases) {
+        let mut facts = gangs.facts(name, &[("cpu", "1")], &keys);
+        let gated = phase == Phase::Pending;
+        facts.handoff.node = Some("n".into()).filter(|_| !gated);
+        facts.spec.gates = if gated { vec!["queue".into()] } else { Vec::new() };
+        facts.handoff.phase = phase;
+        gangs.cluster.submit(facts);
+    }
+    gangs.wait(70);
+    let told = gangs.condition("g-0");
+    let all = "has 1 of 3 pods, 1 more has a node, 1 more has succeeded, 1 more has failed, 1 more is held by scheduling gates; \
+               match-policy once-satisfied";
+    assert!(told.contains(all), "{told}");
+}
+
+#[test]
+fn no_more_pods_are_called_marked_than_there_are() {
+    for count in [1, 2, 4, 7] {
+        let mut gangs = TestGangs::new(1);
+        gangs.accumulating = true;
+        let min = (count + 1).max(2).to_string();
+        gangs.member("big", &gang("g", &min, &[("mode", "NonStrict"), ("waiting-time", "5s")]));
+        gangs.members("g", count, &gang("g", &min, &[("mode", "NonStrict"), ("waiting-time", "5s")]));
+        gangs.wait(20);
+        for (name, told) in &gangs.cluster.condition_messages {
+            let Some((before, _)) = told.split_once(" marked as timed out") else { continue };
+            let number: usize = before.split(' ').rev().find_map(|word| word.parse().ok()).unwrap();
+            assert_eq!(number, count + 1, "{name}: {told}");
+        }
+        assert_eq!(gangs.reason("big"), "GangTimeout");
+        gangs.delete("big");
+        gangs.wait(3);
+        let told = gangs.condition("g-0");
+        let (pods, is) = if count == 1 { ("pod", "is") } else { ("pods", "are") };
+        assert!(told.contains(&format!("{count} {pods} {is} marked")), "{told}");
+    }
+}
+
+#[test]
+fn a_victim_elsewhere_is_told_its_own_node_and_the_preemptor_which_nodes_are_left() {
+    let mut gangs = TestGangs::with(Default::default());
+    for n in 0..3 {
+        gangs.plain_node(&format!("n{n}"), 1, "x");
+    }
+    for n in 0..3 {
+        let mut facts = gangs.facts(&format!("low-{n}"), &[("cpu", "1")], &gang("low", "3", &[]));
+        facts.spec.priority = 1;
+        gangs.cluster.submit(facts);
+    }
+    gangs.settle();
+    let at = |gangs: &TestGangs, name: &str| gangs.cluster.pods[&TestGangs::key(name)].handoff.node.clone().unwrap();
+    let homes: Vec<(String, String)> =
+        (0..3).map(|n| format!("low-{n}")).map(|name| (name.clone(), at(&gangs, &name).to_string())).collect();
+    let mut facts = gangs.facts("high", &[("cpu", "1")], &[]);
+    facts.spec.priority = 9;
+    gangs.cluster.submit(facts);
+    gangs.settle();
+    assert_eq!(gangs.cluster.evicted.len(), 3);
+    let chosen = gangs.cluster.pods[&TestGangs::key("high")].spec.nominated.clone().unwrap().to_string();
+    for (name, home) in homes {
+        let told = events(&gangs, &name, "Preempted")[0];
+        assert!(told.contains(&format!("preempted by pod ml/high (uid-ml/high")), "{told}");
+        assert!(told.contains(&format!("on node {chosen}")), "{told}");
+        let elsewhere = told.contains(&format!("leaves node {home} with the other members of its gang"));
+        assert_eq!(elsewhere, home != chosen, "{told}");
+        let told = gangs.condition("high");
+        assert!(told.contains(&format!("ml/{name} from node {home}")), "{told}");
+        assert!(told.ends_with(&format!("to make room on node {chosen}")), "{told}");
+    }
+}
+
+#[test]
+fn a_gang_below_a_minimum_that_was_raised_is_not_called_untried() {
+    for policy in ["once-satisfied", "waiting-and-running", "only-waiting"] {
+        let mut gangs = TestGangs::new(8);
+        let object = |min: u32| {
+            move |facts: &mut PodGroupFacts| {
+                facts.uid = "u".into();
+                facts.version = min.to_string().into();
+                facts.spec.min = Some(min);
+            }
+        };
+        gangs.pod_group("ml/g", object(2));
+        gangs.members("g", 2, &keys(&[(P, "g"), ("G/match-policy", policy)]));
+        gangs.wait(3);
+        assert_eq!(gangs.count("g"), 2);
+        gangs.pod_group("ml/g", object(3));
+        gangs.wait(120);
+        let written = gangs.cluster.pod_group_writes.last().unwrap();
+        let scheduled = written.status.conditions.iter().find(|condition| condition.type_ == "GangScheduled").unwrap();
+        let told = (scheduled.reason.as_str(), scheduled.message.as_str());
+        assert_eq!(told, ("GangIncomplete", "2 of 3 members have a node, and no other one waits"), "{policy}");
+    }
+}
+
+#[test]
+fn each_gang_pod_that_another_scheduler_binds_is_told_so() {
+    let mut gangs = TestGangs::new(8);
+    gangs.cluster.now += Duration::from_secs(1);
+    let members = gang("g", "2", &[]);
+    for name in ["g-0", "g-1", "plain"] {
+        let keys = if name == "plain" { &[][..] } else { &members };
+        let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
+        facts.handoff.scheduler_name = "default-scheduler".into();
+        gangs.cluster.submit(facts);
+    }
+    // Half a declaration is one; and a gang of kube-scheduler's own is none of ours.
+    let mut half = gangs.facts("half", &[("cpu", "1")], &keys(&[("G/min-available", "2")]));
+    half.handoff.scheduler_name = "default-scheduler".into();
+    gangs.cluster.submit(half);
+    native_member(&mut gangs, "native", "k", |facts| facts.handoff.scheduler_name = "default-scheduler".into());
+    gangs.member("ours", &gang("h", "2", &[]));
+    gangs.settle();
+    for name in ["g-0", "g-1", "plain", "half", "native", "ours"] {
+        gangs.change(name, |facts| facts.handoff.node = Some("n".into()));
+        gangs.change(name, |facts| facts.handoff.phase = Phase::Running);
+    }
+    gangs.wait(40);
+    for (name, said) in [
+        (
+            "g-0",
+            "the scheduler \"default-scheduler\" has bound the pod by itself, and not together with gang ml/g: set",
+        ),
+        ("g-1", "spec.schedulerName: baton-scheduler"),
+        ("half", "not together with a gang"),
+        ("ours", "the pod was bound by another client than Baton, and not together with gang ml/h"),
+    ] {
+        let told = events(&gangs, name, "NotScheduledByBaton");
+        assert!(told.len() == 1 && told[0].contains(said), "{name}: {told:?}");
+    }
+    assert_eq!(gangs.reported("NotScheduledByBaton"), 4);
+    // What was bound before this process began to lead is not said again, and neither is what it binds itself.
+    gangs.cluster.restart();
+    gangs.members("i", 2, &gang("i", "2", &[]));
+    gangs.wait(40);
+    assert_eq!((gangs.count("i"), gangs.reported("NotScheduledByBaton")), (2, 4));
+}
