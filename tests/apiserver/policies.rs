@@ -688,3 +688,47 @@ async fn an_older_server_does_not_know_policies() {
     assert_eq!(c.post(BINDINGS, binding("p")).await.0, 404);
     assert_eq!(HttpApi::new().await.get(POLICIES).await.0, 200);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_policy_beside_kube_scheduler_keeps_its_gangs_out() {
+    use baton::ops::manifests::{Values, files};
+    let c = HttpApi::new().await;
+    let files = files(&Values::default()).unwrap();
+    let text = &files.iter().find(|file| file.path == "extender/gangs.yaml").unwrap().text;
+    for mut document in serde_saphyr::from_str_multiple::<Value, Vec<Value>>(text).unwrap() {
+        let path = if document["kind"] == "ValidatingAdmissionPolicy" { POLICIES } else { BINDINGS };
+        document.as_object_mut().unwrap().retain(|field, _| field == "metadata" || field == "spec");
+        c.create(path, document).await;
+    }
+    settle(&c, "gangs").await;
+    let gang = |map: &str, key: &str, value: &str, scheduler: Option<&str>| {
+        let mut body = pod("p");
+        body["metadata"][map] = json!({ key: value });
+        if let Some(scheduler) = scheduler {
+            body["spec"]["schedulerName"] = scheduler.into();
+        }
+        body
+    };
+    let dry = format!("{PODS}?dryRun=All");
+    for (map, key, value) in [
+        ("annotations", "gang.scheduling.koordinator.sh/name", "g"),
+        ("annotations", "gang.scheduling.koordinator.sh/min-available", "2"),
+        ("annotations", "gang.scheduling.koordinator.sh/name", ""),
+        ("labels", "pod-group.scheduling.sigs.k8s.io", "g"),
+        ("labels", "pod-group.scheduling.sigs.k8s.io/name", "g"),
+        ("labels", "scheduling.x-k8s.io/pod-group", "g"),
+    ] {
+        for scheduler in [None, Some("default-scheduler")] {
+            let (code, body) = c.post(&dry, gang(map, key, value, scheduler)).await;
+            let why = format!("{key} declares a gang, and default-scheduler places its pods one by one");
+            assert!(code == 403 && message(&body).contains(&why), "{key}: {code} {}", message(&body));
+        }
+        for scheduler in ["baton-scheduler", "volcano"] {
+            assert_eq!(c.post(&dry, gang(map, key, value, Some(scheduler))).await.0, 201, "{key} {scheduler}");
+        }
+    }
+    for (map, key) in [("labels", "app"), ("annotations", "gang.scheduling.koordinator.sh/timeout")] {
+        assert_eq!(c.post(&dry, gang(map, key, "g", None)).await.0, 201, "{key}");
+    }
+    assert_eq!(c.post(&dry, pod("p")).await.0, 201);
+}

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::chart::chart;
 use super::choices::{Admission, Kinds, Values};
-use super::files::{EXTENDER, File, KUBE_SCHEDULER, SCHEDULER, crds, files};
+use super::files::{EXTENDER, EXTENDER_GANGS, File, KUBE_SCHEDULER, SCHEDULER, crds, files};
 use super::rbac::left_over;
 use crate::config::print_yaml;
 use crate::say::say;
@@ -146,7 +146,7 @@ pub fn run(args: &ManifestsArgs) -> anyhow::Result<()> {
                 (None, _) => file.applied,
                 (Some(Extender::SchedulerConfig), path) => path == KUBE_SCHEDULER,
                 (Some(Extender::Installation), SCHEDULER) => false,
-                (Some(Extender::Installation), path) => file.applied || path == EXTENDER,
+                (Some(Extender::Installation), path) => file.applied || [EXTENDER, EXTENDER_GANGS].contains(&path),
             };
             let documents: Vec<&str> = files.iter().filter(printed).map(|file| file.text.as_str()).collect();
             say(documents.join("---\n"))

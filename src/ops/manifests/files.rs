@@ -7,6 +7,7 @@ use super::dashboards::dashboards;
 use super::{mig, policies, rbac};
 use crate::config::print_yaml;
 use baton_contract::{gang, inventory, key, tyjob};
+use baton_scheduler::extender::ExtenderOptions;
 
 /// One generated file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,11 +44,13 @@ pub(super) const MONITORING: &str = "monitoring.yaml";
 pub(super) const SCHEDULER: &str = "scheduler.yaml";
 /// The scheduler that also serves kube-scheduler.
 pub(super) const EXTENDER: &str = "extender/extender.yaml";
+/// What keeps gangs from kube-scheduler.
+pub(super) const EXTENDER_GANGS: &str = "extender/gangs.yaml";
 /// How kube-scheduler finds it.
 pub(super) const KUBE_SCHEDULER: &str = "extender/kube-scheduler.yaml";
 
 /// Template, where it goes, whether it is part of the installation.
-const TEMPLATES: [(&str, &str, bool); 13] = [
+const TEMPLATES: [(&str, &str, bool); 14] = [
     (NAMESPACES, include_str!("templates/namespace.yaml"), true),
     (NETWORK, include_str!("templates/network.yaml"), true),
     ("daemonset.yaml", include_str!("templates/daemonset.yaml"), true),
@@ -60,6 +63,7 @@ const TEMPLATES: [(&str, &str, bool); 13] = [
     ("examples/multi-container.yaml", include_str!("templates/examples/multi-container.yaml"), false),
     ("examples/tyjob.yaml", include_str!("templates/examples/tyjob.yaml"), false),
     (EXTENDER, include_str!("templates/extender/extender.yaml"), false),
+    (EXTENDER_GANGS, include_str!("templates/extender/gangs.yaml"), false),
     (KUBE_SCHEDULER, include_str!("templates/extender/kube-scheduler.yaml"), false),
 ];
 
@@ -68,6 +72,7 @@ pub fn files(values: &Values) -> anyhow::Result<Vec<File>> {
     let template =
         |(path, text, applied): (&str, &str, bool)| File { path: path.to_owned(), text: fill(text, values), applied };
     let mut files: Vec<File> = TEMPLATES.into_iter().map(template).collect();
+    files.retain(|file| values.admission.on || file.path != EXTENDER_GANGS);
     let documents: Vec<String> = chosen(values.crds).iter().map(print_yaml).collect::<Result<_, _>>()?;
     let crds = File { path: CRDS.to_owned(), text: documents.join("---\n"), applied: true };
     let rbac = File { path: "rbac.yaml".to_owned(), text: rbac::yaml(values), applied: true };
@@ -137,6 +142,11 @@ fn fill(template: &str, values: &Values) -> String {
         ("${gpu_memory_ratio}", key::GPU_MEMORY_RATIO),
         ("${rdma}", key::RDMA),
         ("${joint_allocate}", key::DEVICE_JOINT_ALLOCATE),
+        ("${gang_keys}", &policies::list(gang::key::POD_KEYS.iter().map(|place| place.key))),
+        (
+            "${kube_scheduler_names}",
+            &policies::list(ExtenderOptions::default().scheduler_names.iter().map(String::as_str)),
+        ),
     ]
     .into_iter()
     .fold(template.to_owned(), |text, (name, value)| text.replace(name, value))

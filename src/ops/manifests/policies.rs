@@ -54,7 +54,7 @@ fn text(value: &str) -> String {
 }
 
 /// A list of strings of CEL.
-fn list<'a>(values: impl IntoIterator<Item = &'a str>) -> String {
+pub(super) fn list<'a>(values: impl IntoIterator<Item = &'a str>) -> String {
     format!("[{}]", values.into_iter().map(text).collect::<Vec<_>>().join(", "))
 }
 

@@ -185,6 +185,11 @@ fn membership(pod: &Value) -> Option<String> {
     if let Some(group) = pod["spec"]["schedulingGroup"]["podGroupName"].as_str() {
         return Some(format!("spec.schedulingGroup.podGroupName={group}"));
     }
+    let stated =
+        |place: &&key::PodKeyPlace| ["labels", "annotations"].iter().any(|map| meta[map][place.key].is_string());
+    if let Some(place) = key::POD_KEYS.iter().find(stated) {
+        return Some(format!("{}, without the name of a gang", place.key));
+    }
     let owners = meta["ownerReferences"].as_array()?;
     let job = owners.iter().find(|owner| owner["kind"] == "TYJob")?;
     Some(format!("TYJob {}", job["name"].as_str().unwrap_or_default()))
@@ -265,6 +270,14 @@ mod tests {
             json!({"metadata": {"ownerReferences": [{"kind": "TYJob", "name": "g"}]}}),
         ] {
             assert!(membership(&pod).unwrap().ends_with('g'), "{pod}");
+        }
+        for half in [
+            json!({"labels": {"pod-group.scheduling.sigs.k8s.io/min-available": "2"}}),
+            json!({"annotations": {"gang.scheduling.koordinator.sh/min-available": "2"}}),
+            json!({"annotations": {"gang.scheduling.koordinator.sh/name": ""}}),
+        ] {
+            let said = membership(&json!({"metadata": half})).unwrap();
+            assert!(said.ends_with("without the name of a gang"), "{said}");
         }
         for pod in [json!({}), json!({"metadata": {"labels": {"app": "g"}, "ownerReferences": [{"kind": "Job"}]}})] {
             assert_eq!(membership(&pod), None, "{pod}");
