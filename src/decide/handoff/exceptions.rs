@@ -47,7 +47,7 @@ pub fn exceptions<'a>(
     let orphans = served.into_iter().filter(|(uid, own)| {
         left.contains_key(*uid) || own.iter().any(|entry| unknown_uid(&entry.pod.key) == entry.pod.uid)
     });
-    found.extend(orphans.map(|(uid, own)| (uid.clone(), merged(own.iter().map(|of| (of.slot.init, &*of.served))))));
+    found.extend(orphans.map(|(uid, own)| (uid.clone(), merged(own.iter().map(|of| (of.slot, &*of.served))))));
     Some(found)
 }
 
@@ -68,7 +68,7 @@ fn delivering(pod: &HandoffPod, entry: &LedgerEntry, inventory: &NodeInventory) 
 /// What a served pod holds, where its annotation as it stands now does not cover that, or names more.
 fn differs(pods: &NodePods, pod: &HandoffPod, own: &[&LedgerEntry], inventory: &NodeInventory) -> Option<Entries> {
     let said = pods.current(&pod.pod.uid).and_then(|pod| pod.promise()).unwrap_or_default();
-    let held = merged(own.iter().map(|entry| (entry.slot.init, &*entry.served)));
+    let held = merged(own.iter().map(|entry| (entry.slot, &*entry.served)));
     let mut calls = pod.expected_calls(|name| inventory.registers(name));
     let is_due = calls
         .any(|call| own.iter().all(|of| (&*of.container, &*of.resource) != (&*call.container.name, call.resource)));
@@ -86,19 +86,19 @@ fn differs(pods: &NodePods, pod: &HandoffPod, own: &[&LedgerEntry], inventory: &
     }
     // Calls are still to come: they are answered by the first version.
     let first = planned(pod, inventory).unwrap_or_default();
-    let both = [listed(held), listed(first)];
-    Some(merged(both.iter().map(|list| (true, &**list))))
+    let (both, either) = ([listed(held), listed(first)], ContainerSlot { order: 0, init: true, sidecar: false });
+    Some(merged(both.iter().map(|list| (either, &**list))))
 }
 
 /// The first version's devices of a pod that is not served.
 fn planned(pod: &HandoffPod, inventory: &NodeInventory) -> Option<Entries> {
     let assignment = PodAssignment::read(pod, inventory).ok().flatten()?;
     let of = |(container, types): (Box<str>, Entries)| {
-        let init = ContainerSlot::of(pod, &container).init;
-        (init, listed(types))
+        let slot = ContainerSlot::of(pod, &container);
+        (slot, listed(types))
     };
-    let containers: Vec<(bool, LedgerDevices)> = assignment.containers.into_iter().map(of).collect();
-    Some(merged(containers.iter().map(|(init, list)| (*init, &**list))))
+    let containers: Vec<(ContainerSlot, LedgerDevices)> = assignment.containers.into_iter().map(of).collect();
+    Some(merged(containers.iter().map(|(slot, list)| (*slot, &**list))))
 }
 
 /// Devices with their types, as the ledger has them.
@@ -125,35 +125,44 @@ fn covers(said: &DeviceAllocation, held: &Entries) -> bool {
     })
 }
 
-/// Each device once, with what the containers that run beside each other hold of it, or the init container that holds most.
-fn merged<'a>(containers: impl Iterator<Item = (bool, &'a [(DeviceType, DeviceEntry)])>) -> Entries {
-    let (mut inits, mut apps): (Vec<_>, Vec<_>) = containers.partition(|(init, _)| *init);
-    let mut held = Entries::new();
-    // Those that stay first, so that an init container is compared with their sum.
-    for (init, list) in apps.drain(..).chain(inits.drain(..)) {
+/// Each device once, with the most that is held of it at one time: an init container runs beside the sidecars before it.
+fn merged<'a>(containers: impl Iterator<Item = (ContainerSlot, &'a [(DeviceType, DeviceEntry)])>) -> Entries {
+    let mut containers: Vec<_> = containers.collect();
+    containers.sort_by_key(|(slot, _)| slot.order);
+    let (mut staying, mut most) = (Entries::new(), Entries::new());
+    for (slot, list) in containers {
         for (kind, device) in list {
-            let device = explicit(kind, device);
-            let known = held.entry(kind.clone()).or_default();
-            let Some(known) = known.iter_mut().find(|known| known.id == device.id) else {
-                known.push(device);
-                continue;
-            };
-            for (name, amount) in device.resources {
-                let sum = known.resources.entry(name).or_insert(Quantity::ZERO);
-                let together =
-                    if init { amount.value().max(sum.value()) } else { sum.value().saturating_add(amount.value()) };
-                *sum = Quantity::units(together);
+            let mut now = explicit(kind, device);
+            let stays = staying.entry(kind.clone()).or_default();
+            if let Some(held) = stays.iter().find(|held| held.id == device.id) {
+                join(&mut now, held, i64::saturating_add);
             }
-            let vfs = device.extension.into_iter().flat_map(|extension| extension.vfs);
-            for vf in vfs {
-                let own = known.extension.get_or_insert_default();
-                if !own.vfs.contains(&vf) {
-                    own.vfs.push(vf);
-                }
+            if !slot.init {
+                stays.retain(|held| held.id != now.id);
+                stays.push(now.clone());
+            }
+            let most = most.entry(kind.clone()).or_default();
+            match most.iter_mut().find(|known| known.id == now.id) {
+                Some(known) => join(known, &now, i64::max),
+                None => most.push(now),
             }
         }
     }
-    held
+    most
+}
+
+/// Brings two entries of one device together, amount by amount; the virtual functions are those of both.
+fn join(one: &mut DeviceEntry, other: &DeviceEntry, with: impl Fn(i64, i64) -> i64) {
+    for (name, amount) in &other.resources {
+        let own = one.resources.entry(name.clone()).or_insert(Quantity::ZERO);
+        *own = Quantity::units(with(own.value(), amount.value()));
+    }
+    for vf in other.vfs() {
+        let own = one.extension.get_or_insert_default();
+        if !own.vfs.contains(vf) {
+            own.vfs.push(vf.clone());
+        }
+    }
 }
 
 /// With its amounts: an entry without any stands for the whole device.

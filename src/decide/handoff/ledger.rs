@@ -235,6 +235,17 @@ impl Ledger {
         self.iter().filter(move |entry| entry.pod.uid == *uid)
     }
 
+    /// Devices of the pod whose ids the kubelet may give to the container in `slot` whatever it is assigned, under that resource name:
+    /// all, where a plain init container before it had ids of that name. The kubelet hands these on, and what it adds may be
+    /// what others were to have.
+    pub fn handed_on(&self, uid: &PodUid, resource: &str, slot: ContainerSlot) -> BTreeSet<DeviceId> {
+        let is_left =
+            |entry: &LedgerEntry| *entry.resource == *resource && entry.slot.init && entry.slot.order < slot.order;
+        // Under a name that only accompanied the delivering one, the init container has no devices, and ids all the same.
+        let all = self.of_pod(uid).any(is_left).then(|| self.of_pod(uid).flat_map(LedgerEntry::devices).cloned());
+        all.into_iter().flatten().collect()
+    }
+
     /// Some call of this pod was served, or may have been.
     pub fn holds(&self, uid: &PodUid) -> bool {
         self.of_pod(uid).next().is_some()

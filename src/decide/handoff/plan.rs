@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::assignment::PodAssignment;
 use super::inventory::NodeInventory;
 use super::ledger::{ContainerSlot, Ledger};
-use super::room::{DeviceClaim, DeviceLoad, peak};
+use super::room::{ByPod, DeviceClaim, DeviceLoads, fits, peak};
 use crate::pod::{HandoffPod, PodContainer};
 use baton_contract::allocation::{DeviceExtension, Entries};
 use baton_contract::{ContainerRequest, DeviceEntry, DeviceId, DeviceType};
@@ -15,31 +15,30 @@ use baton_contract::{ContainerRequest, DeviceEntry, DeviceId, DeviceType};
 #[derive(Debug, Clone)]
 pub struct Plan<'a> {
     pod: &'a HandoffPod,
+    inventory: &'a NodeInventory,
     containers: BTreeMap<Box<str>, Entries>,
     /// What goes with a device wherever it is used.
     catalog: BTreeMap<DeviceId, (i32, Option<DeviceExtension>)>,
-    /// Peak load per device by the original plan: only devices of equal load can change places.
-    peak: BTreeMap<DeviceId, DeviceLoad>,
+    /// Most that the pod holds of each device by the original plan: no swap makes it more.
+    peak: DeviceLoads,
     /// Served so far, by container and type.
     served: BTreeMap<(Box<str>, DeviceType), Vec<DeviceId>>,
 }
 
 impl<'a> Plan<'a> {
     /// The original plan, changed by the swaps that the grants of this pod in `ledger` brought.
-    pub fn new(pod: &'a HandoffPod, assignment: &PodAssignment, ledger: &Ledger, inventory: &NodeInventory) -> Self {
-        let mut claims = Vec::new();
-        let mut catalog = BTreeMap::new();
-        for container in &pod.containers {
-            let slot = ContainerSlot::of(pod, &container.name);
-            for (kind, entries) in assignment.containers.get(&container.name).into_iter().flatten() {
-                for entry in entries {
-                    claims.push(DeviceClaim { slot, kind, entry });
-                    catalog.insert(entry.id.clone(), (entry.minor, entry.extension.clone()));
-                }
-            }
-        }
-        let peak = peak(&claims, inventory);
-        let mut plan = Self { pod, containers: assignment.containers.clone(), catalog, peak, served: BTreeMap::new() };
+    pub fn new(pod: &'a HandoffPod, assignment: &PodAssignment, ledger: &Ledger, inventory: &'a NodeInventory) -> Self {
+        let mut plan = Self {
+            pod,
+            inventory,
+            containers: assignment.containers.clone(),
+            catalog: BTreeMap::new(),
+            peak: DeviceLoads::new(),
+            served: BTreeMap::new(),
+        };
+        let of = |claim: &DeviceClaim<'_>| (claim.entry.id.clone(), (claim.entry.minor, claim.entry.extension.clone()));
+        let (catalog, peak) = (plan.claims().iter().map(of).collect(), peak(&plan.claims(), inventory));
+        (plan.catalog, plan.peak) = (catalog, peak);
         let mut grants: Vec<_> = ledger.of_pod(&pod.pod.uid).filter(|entry| !entry.served.is_empty()).collect();
         grants.sort_by_key(|entry| entry.seq);
         for grant in grants {
@@ -69,7 +68,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Adopts what the kubelet chose for `container`, as far as it belongs to the pod's set, is not held beside it, and the
-    /// swap changes no joint choice and no load. What cannot be adopted stays as planned.
+    /// swap changes no joint choice and needs no more of any device. What cannot be adopted stays as planned.
     pub fn adopt(&mut self, container: &PodContainer, kind: &DeviceType, chosen: &BTreeSet<DeviceId>) {
         let held = self.held_beside(&container.name, kind);
         let planned: Vec<DeviceId> = self.of(&container.name, kind).iter().map(|entry| entry.id.clone()).collect();
@@ -93,13 +92,33 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// What the containers hold.
+    fn claims(&self) -> Vec<DeviceClaim<'_>> {
+        let mut claims = Vec::new();
+        for container in &self.pod.containers {
+            let slot = ContainerSlot::of(self.pod, &container.name);
+            for (kind, entries) in self.containers.get(&container.name).into_iter().flatten() {
+                claims.extend(entries.iter().map(|entry| DeviceClaim { slot, kind, entry }));
+            }
+        }
+        claims
+    }
+
     fn may_swap(&self, container: &PodContainer, kind: &DeviceType, a: &DeviceId, b: &DeviceId) -> bool {
-        let same_load = self.peak.get(a).is_some_and(|load| self.peak.get(b) == Some(load));
         let touched = self.pod.containers.iter().filter(|other| {
             !self.served.contains_key(&(other.name.clone(), kind.clone()))
                 && self.of(&other.name, kind).iter().any(|entry| entry.id == *a || entry.id == *b)
         });
-        same_load && !self.is_joint(container) && !touched.into_iter().any(|other| self.is_joint(other))
+        if self.is_joint(container) || touched.into_iter().any(|other| self.is_joint(other)) {
+            return false;
+        }
+        // What is served keeps its device: beside that, the others may have no room on the one that they get.
+        let mut after = self.clone();
+        after.swap(kind, a, b);
+        let claims = after.claims();
+        let covered = |(id, load): (&DeviceId, _)| self.peak.get(id).is_some_and(|most| most.covers(load));
+        fits(&claims, &ByPod::new(), self.inventory).is_ok()
+            && peak(&claims, self.inventory).iter().all(|(id, load)| covered((id, *load)))
     }
 
     /// The container's GPUs and NICs were chosen for each other; neither may change alone.

@@ -9,8 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::assignment::{PodAssignment, kind_of};
 use super::context::{AllocateCall, AllocateContext, LiveReads};
 use super::identify::{Identified, identify};
+use super::ledger::{ContainerSlot, Ledger};
 use super::listing::EntryKey;
 use super::plan::Plan;
+use crate::pod::{ContainerKind, HandoffPod};
 use baton_contract::{DeviceId, PodUid};
 
 /// Which devices to prefer.
@@ -22,6 +24,8 @@ pub struct PreferenceOrder {
     pub rest: Vec<DeviceId>,
     /// Devices that other pods' assignments name, or that are served to them.
     pub named: BTreeSet<DeviceId>,
+    /// How many more ids of each device the pod may have without taking those of others; empty: that does not matter.
+    pub left: BTreeMap<DeviceId, usize>,
 }
 
 /// What to prefer for a call.
@@ -57,8 +61,40 @@ pub fn preference(context: &AllocateContext<'_>, call: &AllocateCall<'_>) -> Pre
         let held = plan.held_beside(&caller.container.name, &kind);
         let set = assignment.pod_set(caller.pod, &kind);
         order.rest = set.into_iter().filter(|id| !order.own.contains(id) && !held.contains(id)).collect();
+        let slot = ContainerSlot::of(caller.pod, &caller.container.name);
+        if !context.ledger.handed_on(&caller.pod.pod.uid, call.resource, slot).is_empty() {
+            order.left = ids_left(caller.pod, &plan, context.ledger, call.resource);
+        }
     }
     Preference::Order(order, Some(key))
+}
+
+/// As many ids of each device as the pod's containers need of it at one time, less those that the pod has. A container that is given
+/// ids of another one's device leaves that many of its own device for later ones.
+fn ids_left(pod: &HandoffPod, plan: &Plan<'_>, ledger: &Ledger, resource: &str) -> BTreeMap<DeviceId, usize> {
+    let (mut staying, mut most) = (BTreeMap::<&DeviceId, usize>::new(), BTreeMap::<DeviceId, usize>::new());
+    for container in &pod.containers {
+        let names = container.request.as_ref().map(|request| &request.names);
+        let Some(count) = names.ok().and_then(|names| names.get(resource)) else { continue };
+        let devices = plan.of(&container.name, &kind_of(resource));
+        for device in devices {
+            let here = usize::try_from(*count).unwrap_or_default().div_ceil(devices.len());
+            let now = staying.get(&device.id).copied().unwrap_or_default() + here;
+            let top = most.entry(device.id.clone()).or_default();
+            *top = now.max(*top);
+            if container.kind != ContainerKind::Init {
+                staying.insert(&device.id, now);
+            }
+        }
+    }
+    let of_name = ledger.of_pod(&pod.pod.uid).filter(|entry| *entry.resource == *resource);
+    let ids: BTreeSet<&str> = of_name.flat_map(|entry| &entry.ids).map(|id| &**id).collect();
+    for device in ids.into_iter().filter_map(|id| DeviceId::of_kubelet_id(id).ok()) {
+        if let Some(left) = most.get_mut(&device) {
+            *left = left.saturating_sub(1);
+        }
+    }
+    most
 }
 
 fn named_by_others(context: &AllocateContext<'_>, own: Option<&PodUid>) -> BTreeSet<DeviceId> {
@@ -87,8 +123,15 @@ pub fn pick(order: &PreferenceOrder, available: &[String], must_include: &[Strin
     let quota = size.div_ceil(order.own.len().max(1));
     for own in &order.own {
         let have = units_of(own).filter(|id| picked.seen.contains(id)).count();
+        let left = order.left.get(own).copied().unwrap_or(usize::MAX);
         let fresh: Vec<&str> = units_of(own).filter(|id| !picked.seen.contains(id)).collect();
-        picked.add(fresh.into_iter().take(quota.saturating_sub(have)));
+        picked.add(fresh.into_iter().take(quota.saturating_sub(have).min(left)));
+    }
+    let must: BTreeSet<&str> = must_include.iter().map(String::as_str).collect();
+    for (device, left) in &order.left {
+        let have = units_of(device).filter(|id| picked.seen.contains(id) && !must.contains(id)).count();
+        let fresh: Vec<&str> = units_of(device).filter(|id| !picked.seen.contains(id)).collect();
+        picked.add(fresh.into_iter().take(left.saturating_sub(have)));
     }
     picked.add(order.own.iter().chain(&order.rest).flat_map(units_of));
     let named: BTreeSet<&str> = order.named.iter().map(DeviceId::as_str).collect();
@@ -135,6 +178,7 @@ mod tests {
             own: own.iter().map(|d| id(d)).collect(),
             rest: rest.iter().map(|d| id(d)).collect(),
             named: named.iter().map(|d| id(d)).collect(),
+            left: BTreeMap::new(),
         }
     }
 
@@ -202,7 +246,7 @@ mod tests {
             named in proptest::collection::btree_set(0..24usize, 0..9), size in 0..22usize,
         ) {
             let device = |n: &usize| id(&format!("GPU-{n}"));
-            let order = PreferenceOrder { own: own.iter().map(device).collect(), rest: rest.iter().map(device).collect(), named: named.iter().map(device).collect() };
+            let order = PreferenceOrder { own: own.iter().map(device).collect(), rest: rest.iter().map(device).collect(), named: named.iter().map(device).collect(), left: BTreeMap::new() };
             let available: Vec<String> = available.iter().map(|n| format!("GPU-{n}")).collect();
             let must: Vec<String> = must.iter().map(|n| format!("GPU-{n}")).filter(|id| available.contains(id)).collect();
             let picked = pick(&order, &available, &must, size);

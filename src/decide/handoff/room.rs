@@ -51,6 +51,11 @@ impl DeviceLoad {
     fn peak(self, other: Self) -> Self {
         self.merge(other, i64::max)
     }
+
+    /// The other is no more than this in anything.
+    pub fn covers(self, other: Self) -> bool {
+        self.peak(other) == self
+    }
 }
 
 /// Load of many devices.

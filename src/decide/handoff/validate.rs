@@ -72,7 +72,10 @@ pub fn devices(
     are_usable(context, entries, &kind).map_err(|(rule, why)| refuse(rule, why))?;
     beside_others(context, call, caller, &kind, entries)?;
     let served: BTreeSet<&DeviceId> = entries.iter().flat_map(DeviceEntry::named).collect();
-    let mismatch = !call.ids.is_empty() && !chosen.iter().all(|id| served.contains(id));
+    let slot = ContainerSlot::of(pod, &container.name);
+    let handed_on = !context.ledger.handed_on(&pod.pod.uid, call.resource, slot).is_empty();
+    let of_pod = if handed_on { assignment.pod_set(pod, &kind) } else { Vec::new() };
+    let mismatch = !chosen.iter().all(|id| served.contains(id) || of_pod.contains(id));
     if mismatch && context.policy.id_mismatch == IdMismatch::Reject {
         let list =
             |ids: &mut dyn Iterator<Item = &DeviceId>| ids.map(ToString::to_string).collect::<Vec<_>>().join(", ");

@@ -29,7 +29,8 @@ pub fn verify(
     inventory: &NodeInventory,
 ) -> Vec<PodNotice> {
     let served = ledger.iter().filter(|entry| !entry.served.is_empty());
-    let mut found: Vec<PodNotice> = served.flat_map(|entry| divergences(entry, pods, listing, inventory)).collect();
+    let mut found: Vec<PodNotice> =
+        served.flat_map(|entry| divergences(entry, pods, listing, ledger, inventory)).collect();
     found.extend(without_devices(node, pods, listing, ledger, inventory));
     found
 }
@@ -39,6 +40,7 @@ fn divergences(
     entry: &LedgerEntry,
     pods: &NodePods,
     listing: &PodListing,
+    ledger: &Ledger,
     inventory: &NodeInventory,
 ) -> Vec<PodNotice> {
     let Some(pod) = pods.by_uid(&entry.pod.uid) else { return Vec::new() };
@@ -54,14 +56,15 @@ fn divergences(
     if !entry.slot.init {
         let ids = || listing.ids(&entry.pod.key, &entry.container, &entry.resource);
         let listed = devices(ids());
-        if !listed.is_empty() && !names(&listed, ids().count(), &served) {
+        let of_pod = ledger.handed_on(&entry.pod.uid, &entry.resource, entry.slot);
+        if !listed.is_empty() && !names(&listed, ids().count(), &served, &of_pod) {
             report("the kubelet holds", &listed);
         }
         let status = pods.reported(&entry.pod.uid, &entry.container).and_then(|names| names.get(&entry.resource));
         let reported = devices(status.into_iter().flatten().map(|id| &**id));
         // What the kubelet holds is reported already.
         let count = status.map_or(0, BTreeSet::len);
-        if !reported.is_empty() && !names(&reported, count, &served) && reported != listed {
+        if !reported.is_empty() && !names(&reported, count, &served, &of_pod) && reported != listed {
             report("the pod's status (allocatedResourcesStatus) names", &reported);
         }
     }
@@ -76,9 +79,11 @@ fn divergences(
     found
 }
 
-/// What the kubelet holds, by so many ids, are the served devices. Fewer ids than devices (`ApplyForAll`) cannot name them all.
-fn names(held: &BTreeSet<DeviceId>, ids: usize, served: &BTreeSet<DeviceId>) -> bool {
-    held == served || (ids < served.len() && held.is_subset(served))
+/// What the kubelet holds, by so many ids, are the served devices. Fewer ids than devices (`ApplyForAll`) cannot name them all; ids of
+/// `of_pod` say nothing, because the kubelet had to hand them on.
+fn names(held: &BTreeSet<DeviceId>, ids: usize, served: &BTreeSet<DeviceId>, of_pod: &BTreeSet<DeviceId>) -> bool {
+    let few = ids < served.len() || !of_pod.is_empty();
+    held == served || (few && held.iter().all(|id| served.contains(id) || of_pod.contains(id)))
 }
 
 /// Devices behind the kubelet's ids.
@@ -137,7 +142,8 @@ pub fn may_start(resource: &str, ids: &[String], ledger: &Ledger, pods: &NodePod
         ));
     }
     let agrees = |entry: &&&LedgerEntry| {
-        entry.served.is_empty() || names(&chosen, asked.len(), &entry.devices().cloned().collect())
+        let of_pod = ledger.handed_on(&entry.pod.uid, resource, entry.slot);
+        entry.served.is_empty() || names(&chosen, asked.len(), &entry.devices().cloned().collect(), &of_pod)
     };
     match holders.iter().find(|entry| !agrees(entry)) {
         Some(entry) if !holders.iter().any(|entry| agrees(&entry)) => Err(format!(
