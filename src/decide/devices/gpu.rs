@@ -19,14 +19,14 @@ use baton_contract::Quantity;
 use baton_contract::hint::PartitionPolicy;
 
 impl PickInput<'_> {
-    /// Chooses the pod's whole GPUs, except `taken` ones, and splits them over the containers.
-    pub(super) fn whole(&self, within: DeviceSet, taken: u128, plan: &mut GpuPlan) -> Result<(), Reason> {
+    /// Chooses the pod's whole GPUs, and splits them over the containers.
+    pub(super) fn whole(&self, within: DeviceSet, plan: &mut GpuPlan) -> Result<(), Reason> {
         let counts: Vec<u32> = self.needs.iter().map(|need| need.whole).collect();
         let count = self.whole_wanted();
         if count == 0 {
             return Ok(());
         }
-        let candidates = self.free_for_whole(within) & !taken;
+        let candidates = self.free_for_whole(within);
         if candidates.count_ones() < count {
             let (free, total) = (candidates.count_ones(), self.pool.summary().gpus);
             return Err(blame(self.pool, self.wishes, true).unwrap_or(Reason::FewGpus { wanted: count, free, total }));
@@ -111,11 +111,25 @@ impl PickInput<'_> {
         });
         match best {
             Some((_, value, set)) => Ok(Some((set, value))),
-            None if spec.allocate_policy == PartitionPolicy::Restricted => {
-                Err(Reason::Partition { wanted: count, table: table.is_some() })
-            }
+            None if self.needs_partition() => Err(Reason::Partition { wanted: count, table: table.is_some() }),
             None => Ok(None),
         }
+    }
+
+    /// Whole GPUs must be a partition of the node's table.
+    pub(super) fn needs_partition(&self) -> bool {
+        self.wishes.partition.as_ref().is_some_and(|spec| spec.allocate_policy == PartitionPolicy::Restricted)
+    }
+
+    /// These whole GPUs are a partition where they must be one.
+    pub(super) fn is_partition(&self, set: u128) -> bool {
+        let Some(spec) = self.wishes.partition.as_ref().filter(|_| set != 0 && self.needs_partition()) else {
+            return true;
+        };
+        let table = self.pool.devices().partitions.as_ref();
+        table.is_some_and(|table| {
+            self.partitions(table, set, set.count_ones(), spec.ring_bus_bandwidth).next().is_some()
+        })
     }
 
     /// The partitions of `count` GPUs whose GPUs are all among `candidates` and whose ring delivers at least `bandwidth`, with
@@ -274,7 +288,7 @@ impl PickInput<'_> {
             self.nic_distance(&containers).is_some()
         };
         let state = |chosen: &[u8]| by_owner(&pieces, chosen);
-        let search = DeviceSearch { pieces: pieces.len(), options: &options, holds: &holds, state: &state };
+        let search = DeviceSearch { pieces: pieces.len(), first: &[], options: &options, holds: &holds, state: &state };
         solve(&search, &self.tries).map(|chosen| as_split(&chosen))
     }
 }

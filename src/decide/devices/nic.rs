@@ -2,7 +2,7 @@
 
 use super::exclusive::blame;
 use super::grant::Part;
-use super::phases::{merge, overlap, peak};
+use super::phases::{overlap, peak};
 use super::pick::{Need, NicPlan, PickInput};
 use super::place::{DevicePlace, DeviceSet, Level, NOWHERE, bit, bits, mask};
 use super::reason::Reason;
@@ -196,6 +196,7 @@ impl PickInput<'_> {
         pieces.sort_by_key(|piece| {
             (self.kinds[piece.container] == ContainerKind::Init, alone(&self.needs[piece.container]), piece.container)
         });
+        let whole = pieces.len();
         for (container, need) in self.needs.iter().enumerate() {
             if let Some((count, percent)) = need.nic_share {
                 // One container's shares lie on as many NICs; checked before a huge count is spelled out.
@@ -206,35 +207,47 @@ impl PickInput<'_> {
                 pieces.extend((0..count).map(|_| NicPiece { container, share: Some(percent) }));
             }
         }
+        pieces[whole..].sort_by_key(|piece| self.kinds[piece.container] == ContainerKind::Init);
         Ok(pieces)
     }
 
     /// A NIC for each piece.
     fn place_nics(&self, pieces: &[NicPiece], usable: u128, near: &Near, strict: bool) -> Option<Vec<u8>> {
         self.looked.set(self.looked.get() + 1);
-        let is_share = |piece: &NicPiece| piece.share.is_some();
-        let together = pieces.iter().any(|piece| is_share(piece) && self.kinds[piece.container] == ContainerKind::Init);
-        let first_share = pieces.iter().position(is_share).unwrap_or(pieces.len());
+        // As for GPU shares: the kubelet hands on what an init container had.
+        let is_left = |piece: &NicPiece| piece.share.is_some() && self.kinds[piece.container] == ContainerKind::Init;
+        let percents =
+            self.needs.iter().map(|need| need.nic_share.map_or(0, |(count, percent)| count * u32::from(percent)));
+        let one_carries_all = || peak(&self.kinds, &percents.collect::<Vec<_>>()) <= 100;
+        let on_one = pieces.iter().any(is_left) && one_carries_all();
+        let on_one = on_one.then(|| self.search_nics(pieces, usable, near, strict, true));
+        on_one.flatten().or_else(|| self.search_nics(pieces, usable, near, strict, false))
+    }
+
+    /// With `on_one`, all shares on one NIC.
+    fn search_nics(
+        &self,
+        pieces: &[NicPiece],
+        usable: u128,
+        near: &Near,
+        strict: bool,
+        on_one: bool,
+    ) -> Option<Vec<u8>> {
+        let first_share = pieces.iter().position(|piece| piece.share.is_some()).unwrap_or(pieces.len());
         let most = peak(&self.kinds, &self.needs.iter().map(|need| need.nics).collect::<Vec<_>>());
-        let options = |chosen: &[u8]| {
-            if chosen.len() < first_share {
-                self.whole_nic_options(pieces, chosen, usable, near, most)
-            } else if !together {
-                self.nic_share_options(pieces, chosen, usable, near)
-            } else if chosen.len() == first_share {
-                // As for GPU shares: what a finished init container held may go to any later container.
-                let on_one = |nic: &u8| self.carries_all(&pieces[first_share..], &pieces[..first_share], chosen, *nic);
-                self.nic_share_options(pieces, chosen, usable, near).into_iter().filter(on_one).collect()
-            } else {
-                vec![chosen[first_share]]
-            }
-        };
         let near_enough = |container: usize, nic: u8| {
             let places = near.of(container);
             places.is_empty() || distance(self.pool.devices().nics[usize::from(nic)].place, places) <= 1
         };
         let options = |chosen: &[u8]| {
-            let mut options = options(chosen);
+            let mut options = if chosen.len() < first_share {
+                self.whole_nic_options(pieces, chosen, usable, near, most)
+            } else {
+                self.nic_share_options(pieces, chosen, usable, near)
+            };
+            if let Some(one) = chosen.get(first_share).filter(|_| on_one) {
+                options.retain(|nic| nic == one);
+            }
             if strict {
                 options.retain(|nic| near_enough(pieces[chosen.len()].container, *nic));
             }
@@ -242,7 +255,7 @@ impl PickInput<'_> {
         };
         let holds = |chosen: &[u8]| !strict || self.same_pcie(near, pieces, chosen);
         let state = |chosen: &[u8]| by_owner(pieces, chosen);
-        let search = DeviceSearch { pieces: pieces.len(), options: &options, holds: &holds, state: &state };
+        let search = DeviceSearch { pieces: pieces.len(), first: &[], options: &options, holds: &holds, state: &state };
         solve(&search, &self.tries)
     }
 
@@ -296,45 +309,27 @@ impl PickInput<'_> {
         let piece = pieces[chosen.len()];
         let Some(percent) = piece.share else { return Vec::new() };
         let held = || pieces.iter().zip(chosen.iter().copied());
-        let whole = mask(held().filter(|(other, _)| other.share.is_none()).map(|(_, at)| at));
-        let mut fits: Vec<_> =
-            bits(((self.eligible.nics & usable) | whole) & !self.barred.for_share_of(piece.container).nics)
-                .filter(|nic| self.is_idle_nic(pieces, chosen, *nic, piece.container))
-                .filter(|nic| {
-                    !held().any(|(other, on)| on == *nic && other.share.is_some() && other.container == piece.container)
-                })
-                .filter_map(|nic| {
-                    let taken: u16 = held().filter(|(_, on)| *on == nic).filter_map(|(other, _)| other.share).sum();
-                    let left = self.pool.nic_room(nic).checked_sub(taken)?.checked_sub(percent)?;
-                    let foreign = whole & bit(nic) == 0;
-                    let fresh = foreign && self.pool.used_nic(nic).holders == 0 && taken == 0;
-                    let device = &nics[usize::from(nic)];
-                    let far = distance(device.place, near.of(piece.container));
-                    let first = if self.wishes.joint.is_some() { far } else { 0 };
-                    Some((first, foreign, fresh, left, far, device.minor, nic))
-                })
-                .collect();
+        let open = self.eligible.nics & usable & !self.barred.for_share_of(piece.container).nics;
+        let mut fits: Vec<_> = bits(open)
+            .filter_map(|nic| {
+                let on_it = held().filter(|(_, on)| *on == nic).map(|(other, _)| other);
+                let runs_too = |other: &&NicPiece| overlap(&self.kinds, other.container, piece.container);
+                let (beside, apart): (Vec<&NicPiece>, Vec<&NicPiece>) = on_it.partition(runs_too);
+                if beside.iter().any(|other| other.share.is_none() || other.container == piece.container) {
+                    return None;
+                }
+                let taken: u16 = beside.iter().filter_map(|other| other.share).sum();
+                let left = self.pool.nic_room(nic).checked_sub(taken)?.checked_sub(percent)?;
+                let foreign = apart.is_empty();
+                let fresh = foreign && self.pool.used_nic(nic).holders == 0 && taken == 0;
+                let device = &nics[usize::from(nic)];
+                let far = distance(device.place, near.of(piece.container));
+                let first = if self.wishes.joint.is_some() { far } else { 0 };
+                Some((first, foreign, fresh, left, far, device.minor, nic))
+            })
+            .collect();
         fits.sort_unstable();
         fits.into_iter().map(|fit| fit.6).collect()
-    }
-
-    /// No container that runs together with `container` holds the pod's own `nic` whole.
-    fn is_idle_nic(&self, pieces: &[NicPiece], chosen: &[u8], nic: u8, container: usize) -> bool {
-        let holders = pieces.iter().zip(chosen).filter(|(piece, on)| piece.share.is_none() && **on == nic);
-        holders.into_iter().all(|(piece, _)| !overlap(&self.kinds, piece.container, container))
-    }
-
-    /// One NIC has room for the most that all `shares` hold of it at one time.
-    fn carries_all(&self, shares: &[NicPiece], whole: &[NicPiece], on: &[u8], nic: u8) -> bool {
-        let mut containers = vec![Vec::new(); self.kinds.len()];
-        for piece in shares {
-            let one: &mut Vec<Part> = &mut containers[piece.container];
-            one.push(Part::Nic { nic, percent: piece.share.unwrap_or(0), vfs: 0 });
-        }
-        let (most, room) = (merge(&self.kinds, &containers), self.pool.nic_room(nic));
-        containers.iter().all(|own| own.len() <= 1)
-            && shares.iter().all(|piece| self.is_idle_nic(whole, on, nic, piece.container))
-            && most.iter().all(|part| matches!(part, Part::Nic { percent, .. } if *percent <= room))
     }
 
     fn no_nic_room(&self, pieces: &[NicPiece], usable: u128) -> Reason {

@@ -24,7 +24,7 @@ pub fn pick(pool: &NodePool, request: &PodDeviceRequest) -> Result<Assignment, R
     pick_without(pool, request, &Barred::default())
 }
 
-/// [`pick()`], and how many sets of GPUs and ways to give them NICs it has looked at: what it has cost, whatever the machine. Tests hold
+/// [`pick()`], and how many sets of GPUs, places of shares and ways to give them NICs it has looked at: what it has cost, whatever the machine. Tests hold
 /// that number to its limit.
 pub fn pick_counting(pool: &NodePool, request: &PodDeviceRequest) -> (Result<Assignment, Reason>, u64) {
     let looked = Cell::new(0);
@@ -70,7 +70,7 @@ pub(super) struct PickInput<'a> {
     pub barred: &'a Barred,
     /// What searches may still try for this pod.
     pub tries: Cell<u32>,
-    /// Sets of GPUs and ways to give them NICs that were looked at.
+    /// Sets of GPUs, places of shares and ways to give them NICs that were looked at.
     pub looked: &'a Cell<u64>,
 }
 
@@ -260,17 +260,15 @@ impl PickInput<'_> {
     }
 
     fn gpus_within(&self, within: DeviceSet) -> Result<GpuPlan, Reason> {
-        let mut plan = GpuPlan { containers: vec![Vec::new(); self.needs.len()], ..GpuPlan::default() };
-        self.whole(within, 0, &mut plan)?;
+        let empty = || GpuPlan { containers: vec![Vec::new(); self.needs.len()], ..GpuPlan::default() };
+        let mut plan = empty();
+        self.whole(within, &mut plan)?;
         if let Err(reason) = self.shares(within, &mut plan) {
             if plan.whole.is_empty() {
                 return Err(reason);
             }
-            // The whole GPUs may have taken the only ones with room for the shares: shares first, then.
-            plan = GpuPlan { containers: vec![Vec::new(); self.needs.len()], ..GpuPlan::default() };
-            self.shares(within, &mut plan).map_err(|_| reason.clone())?;
-            let taken: DeviceSet = plan.containers.iter().flatten().map(|part| part.slot()).collect();
-            self.whole(within, taken.gpus, &mut plan).map_err(|_| reason)?;
+            plan = empty();
+            self.whole_and_shares(within, &mut plan).ok_or(reason)?;
         }
         self.migs(within, &mut plan)?;
         Ok(plan)

@@ -19,16 +19,6 @@ pub enum RequestProblem {
         /// The rule.
         error: RequestError,
     },
-    /// The kubelet may hand a finished init container's units to any later container, so they must be of one device.
-    #[error(
-        "container {container}: a pod in which an init container has a GPU share gets all its shares from one GPU, but {count} GPUs are asked for"
-    )]
-    SharesApart {
-        /// Container that asks for several GPUs.
-        container: Box<str>,
-        /// How many.
-        count: u32,
-    },
     /// A hint annotation cannot be read.
     #[error(transparent)]
     Hint(#[from] AllocationError),
@@ -75,7 +65,7 @@ impl PodDeviceRequest {
     pub fn new<'a>(
         containers: impl IntoIterator<Item = (&'a str, ContainerKind, &'a ContainerRequest)>,
         wishes: Wishes,
-    ) -> Result<Self, RequestProblem> {
+    ) -> Self {
         let (mut names, mut wants) = (Vec::<Box<str>>::new(), Vec::new());
         for (name, kind, request) in containers {
             if request.gpu.is_none() && request.rdma.is_none() {
@@ -84,15 +74,7 @@ impl PodDeviceRequest {
             names.push(name.into());
             wants.push(ContainerDeviceRequest { kind, gpu: request.gpu.clone(), rdma: request.rdma });
         }
-        let share = |want: &ContainerDeviceRequest| matches!(want.gpu, Some(GpuRequest::Share { .. }));
-        if wants.iter().any(|want| want.kind == ContainerKind::Init && share(want)) {
-            for (want, name) in wants.iter().zip(&names) {
-                if let Some(GpuRequest::Share { count: count @ 2.., .. }) = want.gpu {
-                    return Err(RequestProblem::SharesApart { container: name.clone(), count });
-                }
-            }
-        }
-        Ok(Self { names: names.into(), shape: Arc::new(Shape { wants: wants.into(), wishes }) })
+        Self { names: names.into(), shape: Arc::new(Shape { wants: wants.into(), wishes }) }
     }
 
     /// From containers as the hand-off sees them; the first container that breaks a rule is named. A container whose devices
@@ -111,7 +93,7 @@ impl PodDeviceRequest {
             })?;
             judged.push((&*container.name, container.kind, request));
         }
-        Self::new(judged, wishes)
+        Ok(Self::new(judged, wishes))
     }
 
     /// The pod asks for no device.

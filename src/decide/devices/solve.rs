@@ -16,6 +16,8 @@ pub(super) type SearchState = Vec<i64>;
 pub(super) struct DeviceSearch<'a> {
     /// How many pieces.
     pub pieces: usize,
+    /// Where the first of them lie already.
+    pub first: &'a [u8],
     /// The devices that the next piece may go to, best first, when the pieces before it lie on `chosen`.
     pub options: &'a dyn Fn(&[u8]) -> Vec<u8>,
     /// What must be true of a complete choice.
@@ -31,6 +33,7 @@ pub(super) fn solve(search: &DeviceSearch<'_>, left: &Cell<u32>) -> Option<Vec<u
     let granted = MAX_TRIES.min(left.get().max(search.pieces as u32));
     let mut run = SearchRun { search, tries: granted, dead: BTreeSet::new() };
     let mut chosen = Vec::with_capacity(search.pieces);
+    chosen.extend(search.first);
     let found = run.go(&mut chosen);
     left.set(left.get().saturating_sub(granted - run.tries));
     found.then_some(chosen)
@@ -105,7 +108,7 @@ mod tests {
         let state = |chosen: &[u8]| by_owner(&owners, chosen);
         let find = |holds: &dyn Fn(&[u8]) -> bool| {
             let left = Cell::new(MAX_TRIES_OF_POD);
-            let search = DeviceSearch { pieces: 3, options: &options, holds, state: &state };
+            let search = DeviceSearch { pieces: 3, first: &[], options: &options, holds, state: &state };
             (solve(&search, &left), MAX_TRIES_OF_POD - left.get())
         };
         assert_eq!(find(&|chosen| chosen.contains(&3)).0, Some(vec![0, 1, 3]));

@@ -4,26 +4,40 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use baton::contract::inventory::Device;
 use baton::contract::{ContainerRequest, DeviceId, DeviceType, LockRead, PodKey, PodRef, Quantity, key};
-use baton::decide::devices::{NodePool, PodDeviceRequest, Wishes, pick};
+use baton::decide::devices::{Assignment, NodePool, PodDeviceRequest, Wishes, pick};
 use baton::decide::handoff::{
-    AllocateCall, AllocateContext, AllocateOutcome, AllocatePolicy, InventoryDevice, Ledger, ListedContainers,
-    ListedPod, LiveReads, NodeInventory, NodePods, PodListing, PodResources, decide,
+    AllocateCall, AllocateContext, AllocateOutcome, AllocatePolicy, IdMismatch, InventoryDevice, Ledger,
+    ListedContainers, ListedPod, LiveReads, NodeInventory, NodePods, PodListing, PodResources, decide,
 };
 use baton::decide::lock::LockMode;
 use baton::decide::pod::ContainerKind::{self, App, Init, Sidecar};
-use baton::decide::pod::{AssignmentText, HandoffPod, Phase, PodContainer};
+use baton::decide::pod::{AssignmentText, ExpectedCall, HandoffPod, Phase, PodContainer};
 use proptest::prelude::*;
 
 use super::nodes::{Written, device, machine, nic, object, with_vfs};
 
 const NODE: &str = "node-a";
 
+/// What one container asks for, and when it runs.
+pub type Wanted = (ContainerKind, Vec<(&'static str, i64)>);
+
 /// One node as the scheduler and the agent see it.
-struct Node {
-    pool: NodePool,
+#[derive(Clone)]
+pub struct Node {
+    pub pool: NodePool,
     inventory: NodeInventory,
     pods: NodePods,
     ledger: Ledger,
+    /// What happens where the kubelet chooses other ids.
+    pub id_mismatch: IdMismatch,
+}
+
+/// The ids that the kubelet chooses for a call.
+pub type Chooses<'a> = dyn FnMut(&AllocateContext<'_>, &ExpectedCall<'_>) -> Vec<String> + 'a;
+
+/// Ids of devices that are not assigned.
+fn strange(_: &AllocateContext<'_>, call: &ExpectedCall<'_>) -> Vec<String> {
+    (0..call.count).map(|unit| format!("GPU-strange::{unit}")).collect()
 }
 
 /// The agent's view of the same devices.
@@ -49,12 +63,13 @@ fn inventory_of(device: &Device) -> NodeInventory {
 }
 
 impl Node {
-    fn of(device: &Device) -> Self {
+    pub fn of(device: &Device) -> Self {
         let mut node = Self {
             pool: NodePool::default(),
             inventory: NodeInventory::default(),
             pods: NodePods::default(),
             ledger: Ledger::default(),
+            id_mismatch: IdMismatch::default(),
         };
         node.changes(device);
         node
@@ -66,27 +81,24 @@ impl Node {
     }
 
     /// Chooses, binds and admits a pod; `false` where the scheduler finds no room. What the agent refuses is an error.
-    fn run(
+    fn run(&mut self, name: &str, containers: &[Wanted], hint: Option<&str>) -> Result<bool, String> {
+        let chosen = self.admit(name, containers, hint, &mut strange)?;
+        Ok(chosen.is_some())
+    }
+
+    /// The same with the devices that were chosen, and a kubelet that chooses its ids like this.
+    pub fn admit(
         &mut self,
         name: &str,
-        containers: &[(ContainerKind, Vec<(&str, i64)>)],
+        containers: &[Wanted],
         hint: Option<&str>,
-    ) -> Result<bool, String> {
-        let names = ["c0", "c1", "c2", "c3"];
-        let wanted = names.iter().zip(containers).map(|(name, (kind, limits))| PodContainer {
-            name: (*name).into(),
-            kind: *kind,
-            request: ContainerRequest::judge(limits.iter().map(|(name, amount)| (*name, Quantity::units(*amount)))),
-            running: false,
-            started: false,
-            lacks_devices: false,
-            dra_backed: vec![],
-        });
-        let wanted: Vec<PodContainer> = wanted.collect();
+        ids: &mut Chooses<'_>,
+    ) -> Result<Option<Assignment>, String> {
+        let wanted = containers_of(containers);
         let wishes = Wishes::parse(hint, None, None).unwrap();
         let (gpus, nics) = (wishes.gpu.counting(), wishes.rdma.counting());
         let request = PodDeviceRequest::of_containers(&wanted, wishes).map_err(|problem| problem.to_string())?;
-        let Ok(chosen) = pick(&self.pool, &request) else { return Ok(false) };
+        let Ok(chosen) = pick(&self.pool, &request) else { return Ok(None) };
         self.pool.take(&chosen.grant).map_err(|error| error.to_string())?;
         let split = chosen.container_devices(&self.pool, &request, NODE);
         let pod = HandoffPod {
@@ -109,9 +121,9 @@ impl Node {
         self.pods.apply(pod.clone());
         let listed = pod.containers.iter().filter(|container| container.kind != Init);
         let mut listed: ListedContainers = listed.map(|container| (container.name.clone(), BTreeMap::new())).collect();
-        let policy = AllocatePolicy { lock: LockMode::Auto, ..AllocatePolicy::default() };
+        let policy =
+            AllocatePolicy { lock: LockMode::Auto, id_mismatch: self.id_mismatch, ..AllocatePolicy::default() };
         for call in pod.expected_calls(|_| true) {
-            let ids: Vec<String> = (0..call.count).map(|unit| format!("GPU-strange::{unit}")).collect();
             let pods = vec![ListedPod { key: PodKey::new("default", name), containers: listed.clone() }];
             let resources = PodResources::Listed(PodListing { pods, ..PodListing::default() });
             let context = AllocateContext {
@@ -127,6 +139,7 @@ impl Node {
                 watching: true,
                 policy: &policy,
             };
+            let ids = ids(&context, &call);
             match decide(&context, &AllocateCall { resource: call.resource, count: call.count, ids: &ids }, None) {
                 AllocateOutcome::Serve(serving) => self.ledger.record(serving.entry),
                 other => return Err(format!("{name}, {}: {other:?}", call.resource)),
@@ -135,8 +148,23 @@ impl Node {
                 resources.insert(call.resource.into(), ids.iter().map(|id| id.as_str().into()).collect());
             }
         }
-        Ok(true)
+        Ok(Some(chosen))
     }
+}
+
+/// Containers as the hand-off sees them.
+pub fn containers_of(containers: &[Wanted]) -> Vec<PodContainer> {
+    let names = ["c0", "c1", "c2", "c3"];
+    let wanted = names.iter().zip(containers).map(|(name, (kind, limits))| PodContainer {
+        name: (*name).into(),
+        kind: *kind,
+        request: ContainerRequest::judge(limits.iter().map(|(name, amount)| (*name, Quantity::units(*amount)))),
+        running: false,
+        started: false,
+        lacks_devices: false,
+        dra_backed: vec![],
+    });
+    wanted.collect()
 }
 
 /// 8 GPUs and 4 NICs; the first `with` NICs have two virtual functions each.

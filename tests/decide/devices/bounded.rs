@@ -2,7 +2,7 @@
 
 use baton::contract::key;
 use baton::decide::devices::{Assignment, NodePool, Part, PodDeviceRequest, Reason, Wishes, pick_counting};
-use baton::decide::pod::ContainerKind::{self, App, Init};
+use baton::decide::pod::ContainerKind::{self, App, Init, Sidecar};
 
 use super::nodes::{Limits, gpu, mig, nic, pod, pool_of};
 
@@ -122,5 +122,49 @@ fn on_a_node_cut_whole_nobody_takes_the_mig_device_that_another_container_holds(
         assert!(chosen(&one, &both, 10).is_err(), "one device for two at one time");
         let after = pod(&[("a", Init, any), ("b", App, certain)], Wishes::default());
         assert!(chosen(&one, &after, 10).is_ok(), "one after the other");
+    }
+}
+
+#[test]
+fn shares_around_init_containers_are_laid_out_on_sixteen_unlike_gpus_in_few_tries() {
+    let share = |percent: u32| vec![(key::GPU, percent.to_string())];
+    let spread = |gpus: u32, percent: u32| {
+        vec![(key::GPU_SHARED, gpus.to_string()), (key::GPU_MEMORY_RATIO, (gpus * percent).to_string())]
+    };
+    let of = |containers: &[(ContainerKind, Vec<(&str, String)>)]| {
+        let limits: Vec<Vec<(&str, &str)>> =
+            containers.iter().map(|(_, limits)| limits.iter().map(|(name, q)| (*name, q.as_str())).collect()).collect();
+        let names = ["a", "b", "c", "d"];
+        let all: Vec<_> = (0..limits.len()).map(|at| (names[at], containers[at].0, &*limits[at])).collect();
+        pod(&all, Wishes::default())
+    };
+    // Of fourteen GPUs 16 to 94 percent are taken, of each another amount; two are free.
+    let mut uneven = apart(16, 0..0);
+    for at in 0..14 {
+        super::nodes::place(&mut uneven, &of(&[(App, share(94 - 6 * at))])).unwrap();
+    }
+    let whole = || vec![(key::NVIDIA_GPU, "1".to_owned())];
+    // What is placed takes some tries for each piece. What fits nowhere is known when the ways that differ have been tried.
+    let pods = [
+        (true, 40, vec![(Init, share(10)), (App, share(60)), (App, share(60))]),
+        (true, 40, vec![(Sidecar, share(30)), (Init, share(80)), (App, share(50)), (App, share(60))]),
+        (true, 40, vec![(Sidecar, spread(4, 20)), (Init, whole()), (App, spread(4, 30)), (App, whole())]),
+        (false, 4096, vec![(Sidecar, share(70)), (Init, share(99)), (App, share(99)), (App, share(99))]),
+        (
+            false,
+            2 * 4096,
+            vec![(Sidecar, spread(8, 30)), (Init, spread(8, 60)), (App, spread(8, 30)), (App, spread(6, 40))],
+        ),
+    ];
+    for (fits, most, containers) in pods {
+        for pool in [apart(16, 0..0), uneven.clone()] {
+            let (chosen, looked) = pick_counting(&pool, &of(&containers));
+            println!("{containers:?}: {looked} tries, {}", chosen.is_ok());
+            assert!(looked <= most, "{containers:?}: {looked} tries");
+            assert!(
+                chosen.is_ok() || !fits || pool.summary().free_gpus.count_ones() < 16,
+                "{containers:?}: {chosen:?}"
+            );
+        }
     }
 }

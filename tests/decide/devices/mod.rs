@@ -5,6 +5,7 @@ mod annotations;
 mod apart;
 mod bounded;
 mod cordoned;
+mod exact;
 mod hints;
 mod joint;
 mod nodes;

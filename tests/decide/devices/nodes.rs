@@ -102,7 +102,7 @@ pub fn pod(containers: &[(&str, ContainerKind, Limits<'_>)], wishes: Wishes) -> 
             (*name, *kind, ContainerRequest::judge(limits).unwrap())
         })
         .collect();
-    PodDeviceRequest::new(judged.iter().map(|(name, kind, request)| (*name, *kind, request)), wishes).unwrap()
+    PodDeviceRequest::new(judged.iter().map(|(name, kind, request)| (*name, *kind, request)), wishes)
 }
 
 /// A pod with one container and no wishes.

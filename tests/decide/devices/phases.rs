@@ -1,11 +1,11 @@
 //! Init containers, sidecars and apps: the pod's set is the peak, the split a plan.
 
-use baton::contract::{ContainerRequest, DeviceType, key};
+use baton::contract::{DeviceType, key};
 use baton::decide::devices::{NodePool, PodDeviceRequest, Slot, Wishes, merge, overlap, peak, pick};
 use baton::decide::pod::ContainerKind::{self, App, Init, Sidecar};
 use proptest::prelude::*;
 
-use super::nodes::{Written, gpu, gpu_minors, machine, place, pod, pool_of};
+use super::nodes::{Limits, Written, gpu, gpu_minors, machine, place, pod, pool_of};
 
 const GPU1: &[(&str, &str)] = &[("nvidia.com/gpu", "1")];
 const GPU2: &[(&str, &str)] = &[("nvidia.com/gpu", "2")];
@@ -56,20 +56,16 @@ fn shares_of_init_and_app_lie_on_one_gpu_and_the_peak_is_taken() {
 }
 
 #[test]
-fn shares_that_cannot_lie_on_one_gpu_beside_an_init_share_are_unfit() {
-    let pool = pool_of(machine(2));
-    let apps =
-        [("init", Init, &[(key::GPU, "10")][..]), ("a", App, &[(key::GPU, "60")]), ("b", App, &[(key::GPU, "60")])];
-    assert!(pick(&pool, &pod(&apps, Wishes::default())).is_err(), "60 + 60 on one GPU");
-    assert!(pick(&pool, &pod(&apps[1..], Wishes::default())).is_ok(), "without the init container two GPUs will do");
-    let spread = ContainerRequest::judge([
-        (key::GPU_SHARED, "2".parse().unwrap()),
-        (key::GPU_MEMORY_RATIO, "60".parse().unwrap()),
-    ]);
-    let small = ContainerRequest::judge([(key::GPU, "10".parse().unwrap())]).unwrap();
-    let problem = PodDeviceRequest::new([("init", Init, &small), ("main", App, &spread.unwrap())], Wishes::default());
-    let text = problem.unwrap_err().to_string();
-    assert!(text.contains("container main") && text.contains("2 GPUs are asked for"), "{text}");
+fn shares_that_do_not_all_lie_on_one_gpu_lie_on_several_beside_an_init_share() {
+    let pool = pool_of(vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0)]);
+    let of = |containers: &[(&str, ContainerKind, Limits<'_>)]| plan(&pool, &pod(containers, Wishes::default()));
+    let sixty: Limits<'_> = &[(key::GPU, "60")];
+    assert_eq!(of(&[("i", Init, &[(key::GPU, "10")]), ("a", App, sixty), ("b", App, sixty)]), [[0], [0], [1]]);
+    // The init container runs beside the sidecar, and the app after it.
+    let pair = of(&[("s", Sidecar, &[(key::GPU, "30")]), ("i", Init, &[(key::GPU, "80")]), ("c", App, sixty)]);
+    assert_eq!(pair, [[0], [1], [0]]);
+    let two: Limits<'_> = &[(key::GPU_SHARED, "2"), (key::GPU_MEMORY_RATIO, "120")];
+    assert_eq!(of(&[("i", Init, two), ("a", App, two)]), [[0, 1], [0, 1]]);
 }
 
 #[test]
