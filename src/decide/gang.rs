@@ -264,6 +264,8 @@ struct UnfitMember {
     pod: PodId,
     /// Why no node fits, or the fault.
     text: String,
+    /// Whether more nodes may help.
+    reason: ConditionReason,
     /// Events after which it may fit.
     wake: Wake,
     /// By gang: members that had a reservation before this one failed, and released it.
@@ -272,7 +274,7 @@ struct UnfitMember {
 
 impl UnfitMember {
     const fn of(pod: PodId, text: String, wake: Wake) -> Self {
-        Self { pod, text, wake, found: BTreeMap::new() }
+        Self { pod, text, reason: ConditionReason::Unschedulable, wake, found: BTreeMap::new() }
     }
 
     /// The group has no member that could be tried.

@@ -211,6 +211,14 @@ impl Devices {
         self.layout = Layout::of(self).into();
     }
 
+    /// Puts every device in service.
+    pub(super) fn mend(&mut self) {
+        self.gpus.iter_mut().for_each(|gpu| gpu.healthy = true);
+        self.migs.iter_mut().for_each(|mig| mig.healthy = true);
+        self.nics.iter_mut().for_each(|nic| nic.healthy = true);
+        self.cordon(|_, _| false);
+    }
+
     pub(super) fn gpu_by_id(&self, id: &DeviceId) -> Option<u8> {
         self.gpus.iter().position(|gpu| gpu.id == *id).map(|at| at as u8)
     }
@@ -252,7 +260,7 @@ impl Devices {
     }
 
     /// All that a choice reads, without identities.
-    pub(super) fn layout(&self) -> &Shared<Layout> {
+    pub(crate) fn layout(&self) -> &Shared<Layout> {
         &self.layout
     }
 

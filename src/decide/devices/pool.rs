@@ -75,6 +75,15 @@ impl NodePool {
         pool
     }
 
+    /// The same devices, nothing taken and all in service.
+    #[must_use]
+    pub fn as_new(&self) -> Self {
+        let mut pool = self.without_accounts();
+        pool.devices_mut().mend();
+        pool.grow();
+        pool
+    }
+
     /// Takes over a newer Device object. What is taken stays taken and grants stay valid; a device that is no longer listed
     /// becomes unhealthy.
     pub fn update(&mut self, device: &Device) -> Vec<Skipped> {

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::devices::Held;
 use crate::help::Help;
 use crate::scheduler::rules::{Outcome, Plugins, Refusal, Slots, View};
-use crate::scheduler::select::choose::{Diagnosis, NodeChoice, agreed, judge, prepare};
+use crate::scheduler::select::choose::{Diagnosis, NodeChoice, agreed, is_hopeless, judge, prepare};
 use crate::world::devices::DeviceRoom;
 use crate::world::{Node, NodeId, Pod, Wake, World, still_used};
 use baton_contract::key;
 
-use super::advice::advice;
+use super::advice::{advice, by_help};
 use super::answer::{DeviceDetail, NodeVerdict, PodVerdict, RuleCount};
 use super::nearest::nearest;
 
@@ -102,6 +102,10 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
         };
     }
     let mut refusals: Vec<&Refusal> = counts.keys().collect();
+    if fitting.is_empty() && is_hopeless(view.world, pod) {
+        verdict.advice.extend(by_help(Help::LargerNode).map(str::to_owned));
+        refusals.retain(|refusal| !matches!(refusal.help, Help::Room | Help::LargerNode));
+    }
     if refusals.iter().any(|refusal| refusal.help == Help::Room) {
         refusals.retain(|refusal| refusal.help != Help::LargerNode);
     }

@@ -397,7 +397,11 @@ impl Gangs {
                 let reserved = Reservations::reserve(cx, id, node, *slots);
                 if reserved { Ok(()) } else { unfit("a reservation was refused".to_owned(), Wake::ANY) }
             }
-            NodeChoice::Nowhere(diagnosis) => unfit(diagnosis.message(), diagnosis.wake),
+            NodeChoice::Nowhere(diagnosis) => {
+                let Some(pod) = cx.world.pod(id) else { return unfit(diagnosis.message(), diagnosis.wake) };
+                let reason = diagnosis.reason(cx.world, pod);
+                Err(UnfitMember { reason, ..UnfitMember::of(id, diagnosis.message(), diagnosis.wake) })
+            }
             NodeChoice::WaitUntil(_, refusal) => unfit(refusal.text.into_owned(), Wake::ANY),
             NodeChoice::Fault(text) => unfit(text.into_owned(), Wake::ANY),
         }

@@ -36,8 +36,8 @@ impl Gangs {
             unfit.text = format!("{}; {way}", unfit.text);
         }
         let message = self.note_failure(cx, group, &unfit);
-        self.notice_waiting(cx, group, ConditionReason::Unschedulable, &message);
-        Reporter::conditions(cx, waiting, ConditionReason::Unschedulable, message);
+        self.notice_waiting(cx, group, unfit.reason, &message);
+        Reporter::conditions(cx, waiting, unfit.reason, message);
     }
 
     /// Parks a group that lacks room, starts its waiting time and reports why. Reservations of a NonStrict group stay.
@@ -65,7 +65,7 @@ impl Gangs {
         }
         let message = self.note_failure(cx, group, &unfit);
         self.run_clock(cx, group, !held.is_empty());
-        self.notice_waiting(cx, group, ConditionReason::Unschedulable, &message);
+        self.notice_waiting(cx, group, unfit.reason, &message);
         // Members with a reservation wait as well, for the same reason.
         let mut waiting = held;
         waiting.extend(pending_members(cx, group));
@@ -78,7 +78,7 @@ impl Gangs {
         {
             waiting.iter().for_each(|id| cx.reporter.end_pause(*id));
         }
-        Reporter::conditions(cx, waiting, ConditionReason::Unschedulable, message);
+        Reporter::conditions(cx, waiting, unfit.reason, message);
     }
 
     /// Records the last failure and its root cause. Returns the message.

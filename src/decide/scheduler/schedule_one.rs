@@ -74,7 +74,8 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
             if !diagnosis.is_final() && gangs.resolve_for_pod(cx, id) {
                 return;
             }
-            let mut message = diagnosis.message();
+            let Some(pod) = cx.world.pod(id) else { return };
+            let (reason, mut message) = (diagnosis.reason(cx.world, pod), diagnosis.message());
             if !diagnosis.is_final()
                 && let Some(way) = gangs.preempt_for_pod(cx, id)
             {
@@ -92,7 +93,7 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
             {
                 message = format!("{message}; {kept}");
             }
-            Reporter::report(cx, id, ConditionReason::Unschedulable, &Arc::from(message), true);
+            Reporter::report(cx, id, reason, &Arc::from(message), true);
             cx.reporter.note_rules(id, diagnosis.rules());
         }
         NodeChoice::WaitUntil(at, refusal) => {

@@ -351,6 +351,16 @@ impl Stock {
         Ok(DeviceChoice::of(&self.pool, assignment, quality))
     }
 
+    /// The devices could be the pod's if no pod had any and all were in service.
+    pub fn could_serve(&self, request: &PodDeviceRequest) -> bool {
+        pick(&self.pool.emptied(), request).is_ok() || pick(&self.pool.as_new(), request).is_ok()
+    }
+
+    /// Every choice on the empty nodes is the same, as far as can be seen at once.
+    pub fn is_of_make(&self, other: &Self) -> bool {
+        self.pool.devices().layout().is_same(other.pool.devices().layout())
+    }
+
     /// Devices for several pods at one time, whichever way each of them gets some; changes nothing. One of `tries` is one choice
     /// for one pod; `None` when they ran out, too.
     pub fn choose_together(&self, requests: &[&PodDeviceRequest], tries: &mut usize) -> Option<Vec<DeviceChoice>> {

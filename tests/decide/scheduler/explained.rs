@@ -387,9 +387,12 @@ fn a_pod_that_is_larger_than_every_node_is_not_told_to_wait() {
     let verdict = explained(&mut cluster, "nine", "9");
     assert_eq!(verdict.message, "1 node has fewer than 9 free GPUs; nearest: n with 8 of 9 (the node has 8)");
     assert!(verdict.advice[0].contains("too small for it even when they are empty"), "{:?}", verdict.advice);
+    // Autoscalers add nodes for Unschedulable.
+    assert_eq!(cluster.reasons["nine"], "Unfit");
     cluster.pod("one", &[(key::NVIDIA_GPU, "1")]);
     cluster.settle();
     let verdict = explained(&mut cluster, "eight", "8");
+    assert_eq!(cluster.reasons["eight"], "Unschedulable");
     assert_eq!(verdict.message, "1 node has fewer than 8 free GPUs; nearest: n with 7 of 8 (ml/one holds 1)");
     assert!(verdict.advice[0].starts_with("Wait for pods"), "{:?}", verdict.advice);
 }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::scheduler::rules::{NodeScore, Outcome, Plugins, Reads, Refusal, Slots, Text, View};
-use crate::world::{Node, NodeId, Pod, Wake};
+use crate::world::devices::request_of;
+use crate::world::{Node, NodeId, Pod, Stock, Wake, World};
+use baton_contract::{ConditionReason, key};
 
 /// The answer.
 pub enum NodeChoice {
@@ -61,10 +63,49 @@ impl Diagnosis {
         self.pod.iter().map(|refusal| refusal.rule).chain(self.refusals.keys().map(|refusal| refusal.rule))
     }
 
+    /// The reason of the pod's condition. Autoscalers add nodes for `Unschedulable`: it is said where more or emptier nodes of the kinds that
+    /// there are may help, and `Unfit` where they cannot.
+    pub fn reason(&self, world: &World, pod: &Pod) -> ConditionReason {
+        let hopeless = match &self.pod {
+            // Only a change of the pod itself helps.
+            Some(refusal) => refusal.wake == Wake::NONE,
+            None => is_hopeless(world, pod),
+        };
+        if hopeless { ConditionReason::Unfit } else { ConditionReason::Unschedulable }
+    }
+
     /// `true` when no other pod's leaving could help.
     pub fn is_final(&self) -> bool {
         self.pod.is_some()
     }
+}
+
+/// There are nodes with devices, and none has those that the pod asks for, whoever holds them now and whatever else keeps it away.
+pub fn is_hopeless(world: &World, pod: &Pod) -> bool {
+    let Some(request) = request_of(pod).ok().filter(|_| pod.asks_for_devices()) else { return false };
+    let wanted = pod.facts.spec.requests.scalar.iter().filter(|(name, _)| key::is_device_resource(name));
+    let wanted: Vec<(&str, i64)> = wanted.collect();
+    let (mut known, mut makes) = (false, Vec::<&Stock>::new());
+    for (_, node) in world.nodes() {
+        if let Some(stock) = node.stock.as_ref().filter(|stock| stock.pool().devices().slots().next().is_some()) {
+            known = true;
+            if makes.iter().any(|make| make.is_of_make(stock)) {
+                continue;
+            }
+            if stock.could_serve(&request) {
+                return false;
+            }
+            makes.push(stock);
+            continue;
+        }
+        // Without a node daemon, what the kubelet offers counts.
+        let have = |name: &str| node.facts.as_ref().map_or(0, |facts| facts.allocatable.scalar(name));
+        known |= wanted.iter().any(|(name, _)| have(name) > 0);
+        if wanted.iter().all(|(name, amount)| *amount <= have(name)) {
+            return false;
+        }
+    }
+    known
 }
 
 /// A reason that is worded for several nodes, for this many: one node *has* no free GPU.

@@ -67,11 +67,15 @@ impl Shortage<'_> {
             Self::Unserved(name) => (format!("agent does not serve {name}").into(), Help::Registration),
             Self::NotOffered(name) => (format!("node daemon gone: the kubelet offers no {name}").into(), Help::Daemon),
             Self::Extended(name, wanted, most) => {
+                let help = match key::is_device_resource(name) {
+                    true if most > 0 && wanted > most => Help::LargerNode,
+                    true => Help::Room,
+                    false => Help::Rule,
+                };
                 if name != key::NVIDIA_GPU {
-                    return (slots.kept::<ShortageTexts>().text(name), Help::Rule);
+                    return (slots.kept::<ShortageTexts>().text(name), help);
                 }
                 let made = usize::try_from(wanted).ok().and_then(|wanted| FEW_GPUS.get(wanted)).cloned();
-                let help = if most > 0 && wanted > most { Help::LargerNode } else { Help::Room };
                 (made.unwrap_or_else(|| few_gpus(wanted)), help)
             }
         }
