@@ -62,6 +62,8 @@ pub mod device {
     pub const FABRIC_STATUS: u64 = 604;
     pub const MIG: u64 = 640;
     pub const MIG_SIZE: u64 = 160;
+    pub const FAILING: u64 = 1920;
+    pub const FAILING_ANSWER: u64 = 1976;
 }
 
 /// Every function that the library exports and counts.

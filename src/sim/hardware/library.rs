@@ -18,10 +18,14 @@ pub enum NvmlReturn {
     Success = 0,
     /// The library is not started.
     Uninitialized = 1,
+    /// The arguments cannot be.
+    InvalidArgument = 2,
     /// Not on this device.
     NotSupported = 3,
     /// The caller may not.
     NoPermission = 4,
+    /// The answer does not fit.
+    InsufficientSize = 7,
     /// There is no kernel driver.
     DriverNotLoaded = 9,
     /// The GPU fell off the bus.

@@ -18,6 +18,6 @@ mod spec;
 mod sysfs;
 
 pub use library::{Library, NvmlReturn};
-pub use node::VirtualNode;
+pub use node::{GpuValue, VirtualNode};
 pub use plan::{Address, Level};
 pub use spec::{GpuSpec, NodeSpec, NvLink, Shape};

@@ -157,6 +157,33 @@ impl VirtualNode {
         self.set(gpu, device::FAULT, answer as u32)
     }
 
+    /// Lets one function of the library answer `answer` about a GPU; [`NvmlReturn::Success`] ends it.
+    pub fn fail_question(&self, gpu: usize, function: &str, answer: NvmlReturn) -> io::Result<()> {
+        let function = if answer == NvmlReturn::Success { "" } else { function };
+        self.set(gpu, device::FAILING_ANSWER, answer as u32)?;
+        self.library.text(Library::field(gpu, device::FAILING), 56, function)
+    }
+
+    /// Lets a GPU answer with success what no GPU can be, or what another one is.
+    pub fn answer(&self, gpu: usize, value: &GpuValue) -> io::Result<()> {
+        let at = |field| Library::field(gpu, field);
+        match value {
+            GpuValue::Minor(minor) => self.set(gpu, device::MINOR, *minor),
+            GpuValue::Uuid(uuid) => self.library.text(at(device::UUID), 96, uuid),
+            GpuValue::Name(name) => self.library.text(at(device::NAME), 96, name),
+            GpuValue::Memory(bytes) => self.library.u64(at(device::MEMORY_BYTES), *bytes),
+            GpuValue::Capability(major, minor) => {
+                self.set(gpu, device::CC_MAJOR, *major)?;
+                self.set(gpu, device::CC_MINOR, *minor)
+            }
+            GpuValue::Address(domain, bus, number) => {
+                [(device::DOMAIN, *domain), (device::BUS, *bus), (device::DEVICE, *number)]
+                    .into_iter()
+                    .try_for_each(|(field, value)| self.set(gpu, field, value))
+            }
+        }
+    }
+
     /// What the start of NVML answers, such as a version mismatch; [`NvmlReturn::Success`] ends it.
     pub fn fail_start(&self, answer: NvmlReturn) -> io::Result<()> {
         self.library.u32(layout::INIT_ERROR, answer as u32)
@@ -377,6 +404,23 @@ impl VirtualNode {
         self.sysfs.link(&format!("{}/physfn", vf.directory), &format!("../{}", pf.at))?;
         self.sysfs.link(&format!("{}/virtfn{rank}", pf.directory), &format!("../{}", vf.at))
     }
+}
+
+/// A value that NVML answers about a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GpuValue {
+    /// Number of the device node.
+    Minor(u32),
+    /// UUID.
+    Uuid(String),
+    /// Product name.
+    Name(String),
+    /// Memory in bytes.
+    Memory(u64),
+    /// CUDA compute capability.
+    Capability(u32, u32),
+    /// PCI domain, bus and device.
+    Address(u32, u32, u32),
 }
 
 /// Physical functions, each followed by its virtual ones on the same bus.

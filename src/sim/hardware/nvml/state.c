@@ -124,6 +124,7 @@ nvmlReturn_t state_device(const char *function, nvmlDevice_t handle, struct stat
     if (found->lost || !found->present) latched_lost[handle->device] = 1;
     if (latched_lost[handle->device]) return NVML_ERROR_GPU_IS_LOST;
     if (found->fault) return found->fault;
+    if (function && found->failing[0] && strcmp(function, found->failing) == 0) return found->failing_answer;
     *device = found;
     return NVML_SUCCESS;
 }

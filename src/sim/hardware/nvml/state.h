@@ -44,7 +44,9 @@ struct state_device {
     uint32_t fabric_state, fabric_status; /* nvmlGpuFabricState_t; status counts once the state is completed */
     uint8_t pad[32];
     struct state_mig mig[MAX_MIG];
-    uint8_t rest[128];
+    char failing[56]; /* the function that answers failing_answer for this device; empty = none */
+    uint32_t failing_answer;
+    uint8_t rest[68];
 };
 
 struct state_counter {
@@ -76,6 +78,8 @@ _Static_assert(offsetof(struct state_device, ecc_double) == 272, "device.ecc_dou
 _Static_assert(offsetof(struct state_device, links) == 312, "device.links");
 _Static_assert(offsetof(struct state_device, fabric_state) == 600, "device.fabric_state");
 _Static_assert(offsetof(struct state_device, mig) == 640, "device.mig");
+_Static_assert(offsetof(struct state_device, failing) == 1920, "device.failing");
+_Static_assert(offsetof(struct state_device, failing_answer) == 1976, "device.failing_answer");
 _Static_assert(offsetof(struct state, driver_version) == 32, "driver_version");
 _Static_assert(offsetof(struct state, cuda_version) == 192, "cuda_version");
 _Static_assert(offsetof(struct state, events) == 256, "events");
