@@ -18,5 +18,6 @@ mod hardware {
     mod nics;
     mod parsers;
     mod places;
+    mod questions;
     mod real;
 }

@@ -5,7 +5,6 @@
 //!   ─► CDI files ─► sockets, registration ─► Device object, Lease, locks (as soon as the API server is there)
 //! ```
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::admin::{AdminState, ServingState, answers};
 use super::answer::{AllocateAnswers, Answerer};
-use super::devices;
+use super::devices::{self, DeviceFindings};
 use super::error::AgentError;
 use super::functions::FunctionCalls;
 use super::handoff::StateDir;
@@ -196,7 +195,7 @@ fn first_inventory(options: &Arc<AgentOptions>, first: &MachineScan) -> NodeInve
     let mut registered = configured(options);
     // The calls that were made are known without the machine; which devices it has is not.
     let Ok(machine) = &first.machine else { return NodeInventory { registered, ..NodeInventory::default() } };
-    let list = devices::list(machine, options, &BTreeMap::new(), clock::wall());
+    let list = devices::list(machine, options, &DeviceFindings::default(), clock::wall());
     registered.extend(offers(&list, options, &InUse::new(), Unseen::default()).into_keys());
     node_inventory(&list, registered, ShareGuard::new(options.clone()).look())
 }

@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use super::answer::DeviceTable;
 use super::options::{AgentOptions, MigStrategy};
 use baton_contract::{DeviceId, DeviceType, HealthReason};
+use baton_decide::health::{ConditionEffect, DeviceClass, DeviceCondition, DeviceFacts, NodeSplit};
 use baton_hardware::gpu::{MigInstance, MigMode};
 use baton_hardware::nic::PciFunction;
 use baton_hardware::{Bdf, GpuInfo, Machine, NicInfo, PciPlace};
@@ -20,8 +22,8 @@ pub struct NodeDevice {
     pub minor: i32,
     /// What it is.
     pub body: DeviceBody,
-    /// PCI address; a MIG device has its GPU's.
-    pub bdf: Bdf,
+    /// PCI address, where it is known; a MIG device has its GPU's.
+    pub bdf: Option<Bdf>,
     /// Where it is plugged in.
     pub place: PciPlace,
     /// How it is.
@@ -46,10 +48,12 @@ pub enum DeviceBody {
         parent: DeviceId,
         /// Number of its GPU in NVML.
         parent_index: u32,
+        /// Number of its GPU's device node, where it is known.
+        parent_minor: Option<u32>,
         /// Its number below the GPU in NVML, as NVIDIA's plugin counts them: with gaps where instances were destroyed.
         slot: u32,
-        /// Model of the GPU.
-        model: String,
+        /// Model of the GPU, where it is known.
+        model: Option<String>,
         /// The instance.
         instance: MigInstance,
     },
@@ -86,17 +90,79 @@ pub struct DeviceHealth {
     pub message: Box<str>,
     /// When it became so.
     pub since: Timestamp,
+    /// Every condition that holds, in the order of the table.
+    pub conditions: Vec<DeviceCondition>,
 }
 
 impl DeviceHealth {
-    /// No fault seen.
-    pub fn good(since: Timestamp) -> Self {
-        Self { healthy: true, reason: HealthReason::Healthy, message: "no fault seen".into(), since }
+    /// As the conditions that hold make it.
+    pub fn of(conditions: Vec<DeviceCondition>, since: Timestamp) -> Self {
+        let worst = conditions.first().filter(|first| first.effect() < ConditionEffect::Limited);
+        let reason = worst.map_or(HealthReason::Healthy, |worst| worst.reason);
+        let message = match worst {
+            Some(worst) => worst.to_string(),
+            None => conditions.iter().fold("no fault seen".to_owned(), |all, limit| format!("{all}; {}", told(limit))),
+        };
+        Self { healthy: worst.is_none(), reason, message: message.into(), since, conditions }
     }
 
-    /// A fault.
-    pub fn bad(reason: HealthReason, message: impl Into<Box<str>>, since: Timestamp) -> Self {
-        Self { healthy: false, reason, message: message.into(), since }
+    /// What limits it although it is in service.
+    pub fn limits(&self) -> impl Iterator<Item = &DeviceCondition> {
+        self.conditions.iter().filter(|condition| condition.effect() == ConditionEffect::Limited)
+    }
+}
+
+/// A condition by its name.
+fn told(condition: &DeviceCondition) -> String {
+    format!("{}: {}", condition.reason, condition.seen)
+}
+
+/// What events, probes, scans and polls found of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundFault {
+    /// The fault.
+    pub condition: DeviceCondition,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// What is known of the devices beside the machine itself.
+#[derive(Debug, Clone, Default)]
+pub struct DeviceFindings<'a> {
+    /// Faults of GPUs, MIG devices and NICs.
+    pub faults: BTreeMap<DeviceId, FoundFault>,
+    /// Their device nodes, once they have been looked up.
+    pub table: Option<&'a DeviceTable>,
+    /// Virtual functions that pods have as parts of their NICs.
+    pub held_functions: BTreeSet<DeviceId>,
+}
+
+impl DeviceFindings<'_> {
+    /// Adds to `facts` what is known of the device `id`, which is a part of `of`, and judges it.
+    fn judge(
+        &self,
+        mut facts: DeviceFacts,
+        id: &DeviceId,
+        of: Option<&DeviceId>,
+        options: &AgentOptions,
+        now: Timestamp,
+    ) -> DeviceHealth {
+        let found = || of.into_iter().chain([id]).filter_map(|id| self.faults.get(id));
+        facts.found.extend(found().map(|fault| fault.condition.clone()));
+        let table = self.table.filter(|table| table.devices.contains_key(id));
+        if let Some(table) = table.filter(|_| matches!(facts.class, DeviceClass::Gpu | DeviceClass::MigDevice)) {
+            if options.names_gpu_nodes() {
+                facts.nodes_missing = table.missing(id);
+            }
+            if options.gives_driver() && !table.has_driver() {
+                let root = options.paths.driver_root.display();
+                facts.driver_missing = Some(format!("no libcuda below {root}").into());
+            }
+        }
+        facts.held_as_part = self.held_functions.contains(id);
+        let conditions = facts.judge();
+        let first = conditions.first().and_then(|first| found().find(|fault| fault.condition.reason == first.reason));
+        DeviceHealth::of(conditions, first.map_or(now, |fault| fault.since))
     }
 }
 
@@ -134,120 +200,114 @@ impl NodeDevice {
 }
 
 /// The list, in stable order: GPUs by PCI address, each followed by its MIG devices; then NICs, each followed by its virtual
-/// functions. `health` holds the judgement of GPUs and NICs by id; a device without one is as good as it looks.
+/// functions.
 pub fn list(
     machine: &Machine,
     options: &AgentOptions,
-    health: &BTreeMap<DeviceId, DeviceHealth>,
+    findings: &DeviceFindings<'_>,
     now: Timestamp,
 ) -> Vec<NodeDevice> {
-    let (strategy, apart) = (options.mig_strategy, !options.rdma_vf_resource.is_empty());
     let mut devices = Vec::new();
-    let uniform = uniform_profile(machine);
-    let domains = nvlink_domains(machine);
-    for gpu in &machine.gpus.gpus {
+    let strategy = options.mig_strategy;
+    let node_split = node_split(machine);
+    let numbers = numbers(machine);
+    let domains = nvlink_domains(machine, &numbers);
+    for (gpu, number) in machine.gpus.gpus.iter().zip(numbers) {
         let Ok(id) = DeviceId::parse(&gpu.uuid) else {
             tracing::warn!(uuid = %gpu.uuid, "a GPU with an unusable UUID is left out");
             continue;
         };
-        let split = strategy != MigStrategy::None && gpu.mig.mode == MigMode::Enabled;
-        let judged = health.get(&id).cloned().unwrap_or_else(|| DeviceHealth::good(now));
-        let nvlink = domains.get(gpu.uuid.as_str()).copied();
-        let whole_offered = !(strategy == MigStrategy::Single && uniform != Uniform::NoMig);
-        let own = match (&judged, split || whole_offered) {
-            (DeviceHealth { healthy: true, .. }, false) => DeviceHealth::bad(
-                HealthReason::NotSplit,
-                "--mig-strategy=single offers MIG devices only and this GPU is not split; split it like the others, or \
-                 use --mig-strategy=mixed",
-                now,
-            ),
-            _ => judged.clone(),
+        let facts = |class| DeviceFacts {
+            mig: match gpu.mig.mode {
+                MigMode::Enabled => Some(true),
+                MigMode::Disabled | MigMode::NotSupported => Some(false),
+                MigMode::Unknown => None,
+            },
+            strategy,
+            node_split,
+            found: gpu
+                .unanswered
+                .iter()
+                .map(|seen| DeviceCondition::new(seen.question.reason(), seen.to_string()))
+                .collect(),
+            ..DeviceFacts::new(class)
         };
+        let split = strategy != MigStrategy::None && gpu.mig.mode == MigMode::Enabled;
         devices.push(NodeDevice {
             id: id.clone(),
-            minor: gpu.minor as i32,
-            body: DeviceBody::Gpu { gpu: Box::new(gpu.clone()), split, nvlink },
-            bdf: gpu.bdf,
-            place: gpu.place.clone(),
-            health: own,
-        });
-        if split {
-            devices.extend(mig_devices(gpu, &id, &judged, health, strategy, &uniform, now));
-        }
-    }
-    devices.extend(nics(machine, apart, health, now));
-    devices
-}
-
-fn mig_devices<'a>(
-    gpu: &'a GpuInfo,
-    parent: &'a DeviceId,
-    whole: &'a DeviceHealth,
-    health: &'a BTreeMap<DeviceId, DeviceHealth>,
-    strategy: MigStrategy,
-    uniform: &'a Uniform,
-    now: Timestamp,
-) -> impl Iterator<Item = NodeDevice> + 'a {
-    gpu.mig.instances.iter().enumerate().filter_map(move |(rank, instance)| {
-        let id = DeviceId::parse(&instance.uuid).ok()?;
-        let judged = health.get(&id).unwrap_or(whole);
-        let health = if judged.healthy && strategy == MigStrategy::Single && *uniform == Uniform::Several {
-            let why = "--mig-strategy=single needs one profile on all GPUs of the node and there are several; use \
-                       --mig-strategy=mixed, or split all GPUs alike";
-            DeviceHealth::bad(HealthReason::MigNotUniform, why, now)
-        } else {
-            judged.clone()
-        };
-        Some(NodeDevice {
-            id,
-            minor: gpu.minor as i32,
-            body: DeviceBody::Mig {
-                parent: parent.clone(),
-                parent_index: gpu.index,
-                slot: instance.slot.unwrap_or(rank as u32),
-                model: gpu.model.clone(),
-                instance: instance.clone(),
+            minor: number as i32,
+            body: DeviceBody::Gpu {
+                gpu: Box::new(gpu.clone()),
+                split,
+                nvlink: domains.get(gpu.uuid.as_str()).copied(),
             },
             bdf: gpu.bdf,
             place: gpu.place.clone(),
-            health,
-        })
-    })
-}
-
-/// How the GPUs of the node are split.
-#[derive(Debug, PartialEq, Eq)]
-enum Uniform {
-    NoMig,
-    One,
-    Several,
-}
-
-fn uniform_profile(machine: &Machine) -> Uniform {
-    let split = machine.gpus.gpus.iter().filter(|gpu| gpu.mig.mode == MigMode::Enabled);
-    let (mut any, mut profiles) = (false, BTreeSet::new());
-    for gpu in split {
-        any = true;
-        profiles.extend(gpu.mig.instances.iter().map(|instance| instance.profile.as_str()));
+            health: findings.judge(facts(DeviceClass::Gpu), &id, None, options, now),
+        });
+        for (rank, instance) in gpu.mig.instances.iter().enumerate().filter(|_| split) {
+            let Ok(part) = DeviceId::parse(&instance.uuid) else { continue };
+            devices.push(NodeDevice {
+                health: findings.judge(facts(DeviceClass::MigDevice), &part, Some(&id), options, now),
+                id: part,
+                minor: number as i32,
+                body: DeviceBody::Mig {
+                    parent: id.clone(),
+                    parent_index: gpu.index,
+                    parent_minor: gpu.minor,
+                    slot: instance.slot.unwrap_or(rank as u32),
+                    model: gpu.model.clone(),
+                    instance: instance.clone(),
+                },
+                bdf: gpu.bdf,
+                place: gpu.place.clone(),
+            });
+        }
     }
-    match (any, profiles.len()) {
-        (false, _) => Uniform::NoMig,
-        (true, 0 | 1) => Uniform::One,
-        (true, _) => Uniform::Several,
+    devices.extend(nics(machine, options, findings, now));
+    devices
+}
+
+/// Numbers of the GPUs in the Device object: their minors, and for those whose minor is not known the lowest ones that are left.
+fn numbers(machine: &Machine) -> Vec<u32> {
+    let minors = machine.gpus.gpus.iter().map(|gpu| gpu.minor);
+    let known: BTreeSet<u32> = minors.clone().flatten().collect();
+    let mut left = (0..).filter(|number| !known.contains(number));
+    minors.map(|minor| minor.or_else(|| left.next()).unwrap_or_default()).collect()
+}
+
+fn node_split(machine: &Machine) -> NodeSplit {
+    let split = || machine.gpus.gpus.iter().filter(|gpu| gpu.mig.mode == MigMode::Enabled);
+    let parts = split().flat_map(|gpu| &gpu.mig.instances);
+    let profiles: BTreeSet<&str> = parts.map(|instance| instance.profile.as_str()).collect();
+    match (split().next(), profiles.len()) {
+        (None, _) => NodeSplit::None,
+        (Some(_), 0 | 1) => NodeSplit::Alike,
+        (Some(_), _) => NodeSplit::Mixed,
     }
 }
 
-/// Number of the NVLink neighbourhood of each GPU that has neighbours: the smallest minor in it.
-fn nvlink_domains(machine: &Machine) -> BTreeMap<&str, u32> {
+/// Number of the NVLink neighbourhood of each GPU that has neighbours: the smallest number of a GPU in it.
+fn nvlink_domains<'a>(machine: &'a Machine, numbers: &[u32]) -> BTreeMap<&'a str, u32> {
     let groups = machine.gpus.nvlink_domains().into_iter().filter(|group| group.len() > 1);
+    let number = |gpu: &GpuInfo| {
+        let at = machine.gpus.gpus.iter().position(|other| other.uuid == gpu.uuid);
+        at.and_then(|at| numbers.get(at)).copied().unwrap_or_default()
+    };
     let numbered = groups.flat_map(|group| {
-        let number = group.iter().map(|gpu| gpu.minor).min().unwrap_or_default();
+        let number = group.iter().map(|gpu| number(gpu)).min().unwrap_or_default();
         group.into_iter().map(move |gpu| (gpu.uuid.as_str(), number))
     });
     numbered.collect()
 }
 
-fn nics(machine: &Machine, apart: bool, health: &BTreeMap<DeviceId, DeviceHealth>, now: Timestamp) -> Vec<NodeDevice> {
+fn nics(machine: &Machine, options: &AgentOptions, findings: &DeviceFindings<'_>, now: Timestamp) -> Vec<NodeDevice> {
+    let apart = !options.rdma_vf_resource.is_empty();
+    let judge = |class, nic: &NicInfo, id: &DeviceId, of: Option<&DeviceId>| {
+        let mut facts = DeviceFacts::new(class);
+        facts.nodes_missing = nic.chars.missing().into_iter().map(|name| format!("{name} is missing").into()).collect();
+        findings.judge(facts, id, of, options, now)
+    };
     let id_of = |bdf: Bdf| DeviceId::parse(&bdf.to_string()).ok();
     let by_bdf: BTreeMap<Bdf, &NicInfo> = machine.nics.iter().map(|nic| (nic.bdf, nic)).collect();
     let mut devices = Vec::new();
@@ -257,7 +317,6 @@ fn nics(machine: &Machine, apart: bool, health: &BTreeMap<DeviceId, DeviceHealth
             PciFunction::Virtual { pf } => !by_bdf.contains_key(pf),
         };
         let (true, Some(id)) = (listed, id_of(nic.bdf)) else { continue };
-        let own = health.get(&id).cloned().unwrap_or_else(|| DeviceHealth::good(now));
         let vfs: Vec<(u32, &NicInfo)> = match &nic.function {
             PciFunction::Physical { vfs } => {
                 vfs.iter().enumerate().filter_map(|(n, bdf)| Some((n as u32, *by_bdf.get(bdf)?))).collect()
@@ -273,52 +332,23 @@ fn nics(machine: &Machine, apart: bool, health: &BTreeMap<DeviceId, DeviceHealth
                 // Those that are out of view count, too: pods have them.
                 split: apart && !matches!(&nic.function, PciFunction::Physical { vfs } if vfs.is_empty()),
             },
-            bdf: nic.bdf,
+            bdf: Some(nic.bdf),
             place: nic.place.clone(),
-            health: with_nodes(own.clone(), nic, now),
+            health: judge(DeviceClass::Nic, nic, &id, None),
         });
         for (number, vf) in vfs {
             let Some(vf_id) = id_of(vf.bdf) else { continue };
             devices.push(NodeDevice {
+                health: judge(DeviceClass::Function, vf, &vf_id, Some(&id)),
                 id: vf_id,
                 minor: nic.minor as i32,
                 body: DeviceBody::Vf { parent: id.clone(), number, nic: Box::new(vf.clone()), apart },
-                bdf: vf.bdf,
+                bdf: Some(vf.bdf),
                 place: vf.place.clone(),
-                health: with_nodes(own.clone(), vf, now),
             });
         }
     }
     devices
-}
-
-/// A NIC without its required device nodes cannot be used by any container.
-fn with_nodes(health: DeviceHealth, nic: &NicInfo, now: Timestamp) -> DeviceHealth {
-    let missing = nic.chars.missing();
-    if !health.healthy || missing.is_empty() {
-        return health;
-    }
-    let why = format!("device nodes missing: {}; load ib_uverbs and rdma_ucm on this node", missing.join(", "));
-    DeviceHealth::bad(NODES_MISSING, why, now)
-}
-
-/// A GPU or MIG device whose device nodes are of no use cannot be used by any container that gets nodes from this daemon.
-/// `missing` says why, for those.
-pub fn without_nodes<'a>(devices: &mut [NodeDevice], missing: impl Fn(&DeviceId) -> Option<&'a str>, now: Timestamp) {
-    for device in devices.iter_mut().filter(|device| device.health.healthy) {
-        if let Some(why) = missing(&device.id) {
-            let advice = "look for the driver's own errors, then make it with nvidia-modprobe on this node";
-            device.health = DeviceHealth::bad(NODES_MISSING, format!("{why}; {advice}"), now);
-        }
-    }
-}
-
-/// A virtual function that a pod has as a part of its NIC, from before functions were a resource of their own, is given to no other.
-pub fn without_held_functions(devices: &mut [NodeDevice], held: &BTreeSet<DeviceId>, now: Timestamp) {
-    let apart = devices.iter_mut().filter(|device| matches!(device.body, DeviceBody::Vf { apart: true, .. }));
-    for device in apart.filter(|device| held.contains(&device.id)) {
-        device.health = DeviceHealth::bad(HELD_AS_PART, "a pod has it as a part of its NIC, until it ends", now);
-    }
 }
 
 /// Devices that were in `earlier`, are not in `now`, and are still in use: kept, marked as gone.
@@ -326,16 +356,13 @@ pub fn keep_used(devices: &mut Vec<NodeDevice>, earlier: &[NodeDevice], in_use: 
     let present: BTreeSet<DeviceId> = devices.iter().map(|device| device.id.clone()).collect();
     for device in earlier.iter().filter(|device| !present.contains(&device.id) && in_use.contains(&device.id)) {
         let mut kept = device.clone();
-        if kept.health.reason != GONE {
-            kept.health = DeviceHealth::bad(GONE, "the device left the machine while a pod holds it", now);
+        if kept.health.reason != HealthReason::Gone {
+            let left = DeviceCondition::new(HealthReason::Gone, "the device left the machine while a pod holds it");
+            kept.health = DeviceHealth::of(vec![left], now);
         }
         devices.push(kept);
     }
 }
-
-const GONE: HealthReason = HealthReason::Gone;
-const HELD_AS_PART: HealthReason = HealthReason::HeldAsPart;
-const NODES_MISSING: HealthReason = HealthReason::DeviceNodesMissing;
 
 /// Conditions keep the time of their last transition while nothing changed.
 pub fn keep_since(devices: &mut [NodeDevice], earlier: &[NodeDevice]) {

@@ -7,14 +7,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use serde::{Deserialize, Serialize};
 
-use super::devices::DeviceHealth;
+use super::devices::FoundFault;
 use super::inventory::to_seconds;
 use super::nic_reads::NicReadError;
 use super::options::AgentOptions;
 use super::options::MigStrategy;
 use baton_contract::{ConditionReason, DeviceId, HealthReason, inventory};
 use baton_decide::health::{
-    Ailment, Blame, DriverError, GpuHealth, GpuStatus, HealthChange, LinkFault, NicHealth, Observation, Outage,
+    Ailment, Blame, DeviceCondition, DriverError, GpuHealth, GpuStatus, LinkFault, NicHealth, Observation, Outage,
     PortPolicy, RecoveryRule, ServeOutcome, SuspectRule, Suspicion, XidAction, XidPolicy,
 };
 use baton_hardware::gpu::{Fault, MigMode};
@@ -64,7 +64,7 @@ pub struct HealthBook {
     /// What that comes to for the node, in words and wall time. Worded when it changes: the two clocks are not read at one moment.
     node_condition: Option<Condition>,
     /// The same for devices.
-    suspects: BTreeMap<DeviceId, DeviceHealth>,
+    suspects: BTreeMap<DeviceId, FoundFault>,
     /// And for the agent after this one.
     outages: Vec<KnownOutage>,
     /// What the agent before this one knew of GPUs that were not seen yet.
@@ -117,7 +117,7 @@ impl HealthBook {
         let recalled = std::mem::take(&mut self.recalled).into_iter();
         let (seen, unseen): (Vec<_>, _) = recalled.partition(|known| machine.gpus.gpu(&known.uuid).is_some());
         self.recalled = unseen;
-        log(&self.gpus.recall(&seen, now.mono));
+        self.gpus.recall(&seen, now.mono);
         self.gpus.retain_instances(|gpu, mig| {
             let gpu = machine.gpus.gpu(gpu);
             gpu.is_some_and(|gpu| gpu.mig.instances.iter().any(|part| part.uuid == mig))
@@ -125,17 +125,20 @@ impl HealthBook {
         if let Some(error) = nvml {
             let bad = Observation::Bad { reason: HealthReason::NvmlUnavailable, message: error.to_string() };
             for gpu in &machine.gpus.gpus {
-                log(&self.gpus.observe(&gpu.uuid, &bad, now.mono));
+                self.gpus.observe(&gpu.uuid, &bad, now.mono);
             }
         }
         for gpu in &machine.gpus.gpus {
             if let Some(lacks) = &gpu.fabric {
-                log(&self.gpus.observe(&gpu.uuid, &bad(&Fault::Fabric(lacks.clone())), now.mono));
+                self.gpus.observe(&gpu.uuid, &bad(&Fault::Fabric(lacks.clone())), now.mono);
+            }
+            if let Some(wanted) = &gpu.wants {
+                self.gpus.observe(&gpu.uuid, &Observation::Wants(wanted.clone()), now.mono);
             }
         }
         for fault in &machine.gpus.faults {
             if let Some(uuid) = &fault.uuid {
-                log(&self.gpus.observe(uuid, &bad(&fault.fault), now.mono));
+                self.gpus.observe(uuid, &bad(&fault.fault), now.mono);
             }
         }
         let present: BTreeSet<String> = machine.nics.iter().map(|nic| nic.bdf.to_string()).collect();
@@ -192,7 +195,6 @@ impl HealthBook {
         if seen.action >= XidAction::Warn {
             tracing::warn!(gpu = uuid, xid = seen.xid, action = %seen.action, "the driver reports an XID");
         }
-        log(&seen.changes);
         let changed = !seen.changes.is_empty();
         let probe = if changed { Vec::new() } else { self.due_probes(uuid, machine, now.mono) };
         EventOutcome { xid: Some((seen.xid, seen.action)), changed, probe }
@@ -230,7 +232,6 @@ impl HealthBook {
             Err(error) => Observation::Bad { reason: HealthReason::NvmlUnavailable, message: error.to_string() },
         };
         let changes = self.gpus.observe(uuid, &observation, now.mono);
-        log(&changes);
         !changes.is_empty()
     }
 
@@ -254,15 +255,7 @@ impl HealthBook {
                 down(states.join(", "))
             }
         });
-        let changed = self.nics.poll(&id, up, now.mono);
-        match changed {
-            Some(true) => tracing::info!(nic = %id, "the NIC is healthy again"),
-            Some(false) => {
-                tracing::warn!(nic = %id, why = self.nics.fault(&id).map(|(why, _)| &*why.message), "a NIC is out of service");
-            }
-            None => {}
-        }
-        changed.is_some()
+        self.nics.poll(&id, up, now.mono).is_some()
     }
 
     /// What became of a pod. `true` when the node, or a device, is suspect by it or is not any more.
@@ -333,8 +326,8 @@ impl HealthBook {
             last_transition_time: Time(to_seconds(at(out.since, now))),
             observed_generation: None,
         });
-        let health = |out| DeviceHealth::bad(HealthReason::DeviceSuspect, message(out), at(out.since, now));
-        self.suspects = self.suspicion.devices().map(|(id, out)| (id.clone(), health(out))).collect();
+        let fault = |out| fault(HealthReason::DeviceSuspect, message(out), at(out.since, now));
+        self.suspects = self.suspicion.devices().map(|(id, out)| (id.clone(), fault(out))).collect();
         let known = |(blame, outages, out): (&Blame, u32, Option<&Outage>)| KnownOutage {
             blame: blame.clone(),
             outages,
@@ -354,36 +347,37 @@ impl HealthBook {
     }
 
     /// The judgement of every GPU, MIG device and NIC that is not healthy.
-    pub fn faults(&self, machine: &Machine, now: Now) -> BTreeMap<DeviceId, DeviceHealth> {
+    pub fn faults(&self, machine: &Machine, now: Now) -> BTreeMap<DeviceId, FoundFault> {
         let mut faults = self.suspects.clone();
-        let mut put = |id: &str, health: Option<DeviceHealth>| {
-            if let (Ok(id), Some(health)) = (DeviceId::parse(id), health) {
-                faults.insert(id, health);
+        let mut put = |id: &str, fault: Option<FoundFault>| {
+            if let (Ok(id), Some(fault)) = (DeviceId::parse(id), fault) {
+                faults.insert(id, fault);
             }
         };
         for gpu in &machine.gpus.gpus {
-            put(&gpu.uuid, health_of(&self.gpus.status(&gpu.uuid, None), now));
+            put(&gpu.uuid, fault_of(&self.gpus.status(&gpu.uuid, None), now));
             for part in &gpu.mig.instances {
-                put(&part.uuid, health_of(&self.gpus.status(&gpu.uuid, Some(&part.uuid)), now));
+                put(&part.uuid, fault_of(&self.gpus.status(&gpu.uuid, Some(&part.uuid)), now));
             }
         }
         for nic in &machine.nics {
             let id = nic.bdf.to_string();
-            let fault = self.nics.fault(&id);
-            let fault = fault.map(|(why, since)| DeviceHealth::bad(why.reason, why.message.as_str(), at(since, now)));
-            put(&id, fault);
+            let found = self.nics.fault(&id);
+            put(&id, found.map(|(why, since)| fault(why.reason, why.message.as_str(), at(since, now))));
         }
         faults
     }
 }
 
-fn health_of(status: &GpuStatus, now: Now) -> Option<DeviceHealth> {
+fn fault_of(status: &GpuStatus, now: Now) -> Option<FoundFault> {
     match status {
         GpuStatus::Healthy => None,
-        GpuStatus::Unhealthy { cause, since } => {
-            Some(DeviceHealth::bad(cause.reason(), cause.to_string(), at(*since, now)))
-        }
+        GpuStatus::Unhealthy { cause, since } => Some(fault(cause.reason(), cause.to_string(), at(*since, now))),
     }
+}
+
+fn fault(reason: HealthReason, seen: impl Into<Box<str>>, since: jiff::Timestamp) -> FoundFault {
+    FoundFault { condition: DeviceCondition::new(reason, seen), since }
 }
 
 /// Wall time of a monotonic moment.
@@ -396,19 +390,6 @@ fn bad(fault: &Fault) -> Observation {
     Observation::Bad { reason: fault.reason(), message: fault.to_string() }
 }
 
-fn log(changes: &[HealthChange]) {
-    for change in changes {
-        match &change.status {
-            GpuStatus::Healthy => {
-                tracing::info!(gpu = %change.uuid, part = ?change.instance, "the GPU is healthy again");
-            }
-            GpuStatus::Unhealthy { cause, .. } => {
-                tracing::warn!(gpu = %change.uuid, part = ?change.instance, why = %cause, "a GPU is out of service");
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -419,15 +400,17 @@ mod tests {
     fn gpu(uuid: &str, index: u32) -> GpuInfo {
         GpuInfo {
             uuid: uuid.into(),
-            minor: index,
+            minor: Some(index),
             index,
-            bdf: format!("0000:{index:02x}:00.0").parse().unwrap(),
-            model: "test".into(),
+            bdf: format!("0000:{index:02x}:00.0").parse().ok(),
+            model: Some("test".into()),
             memory_bytes: None,
             compute_capability: None,
             mig: MigState::default(),
             nvlink: NvLinks::default(),
             fabric: None,
+            wants: None,
+            unanswered: Vec::new(),
             place: baton_hardware::pci::PciPlace::default(),
         }
     }
@@ -473,7 +456,7 @@ mod tests {
         let mut book = HealthBook::new(&AgentOptions::default()).unwrap();
         let now = Now { mono: Duration::ZERO, wall: jiff::Timestamp::UNIX_EPOCH };
         let reason = |book: &HealthBook, machine: &Machine| {
-            book.faults(machine, now).into_values().next().map(|health| health.reason)
+            book.faults(machine, now).into_values().next().map(|fault| fault.condition.reason)
         };
         book.scanned(&machine, None, now);
         assert_eq!(reason(&book, &machine), Some(HealthReason::NicTimeout), "the scan had it from earlier, as it was");

@@ -56,14 +56,14 @@ fn labels(device: &NodeDevice) -> BTreeMap<String, String> {
     match &device.body {
         DeviceBody::Gpu { gpu, nvlink, .. } => {
             put(key::UUID, device.id.to_string());
-            put(key::MODEL, label_value(&gpu.model));
+            gpu.model.iter().for_each(|model| put(key::MODEL, label_value(model)));
             if let Some(domain) = nvlink {
                 put(key::NVLINK_DOMAIN, domain.to_string());
             }
         }
         DeviceBody::Mig { parent, model, instance, .. } => {
             put(key::UUID, device.id.to_string());
-            put(key::MODEL, label_value(model));
+            model.iter().for_each(|model| put(key::MODEL, label_value(model)));
             put(key::MIG_PROFILE, profile_word(&instance.profile));
             put(key::PARENT, parent.to_string());
         }
@@ -98,9 +98,9 @@ fn resources(device: &NodeDevice) -> BTreeMap<String, Quantity> {
 fn topology(place: &PciPlace, device: &NodeDevice) -> DeviceLocation {
     DeviceLocation {
         socket_id: place.socket.map_or(-1, |socket| socket as i32),
-        node_id: place.numa_node.unwrap_or(0) as i32,
+        node_id: place.numa_node.map_or(-1, |node| node as i32),
         pcie_id: place.root_complex.clone().unwrap_or_default(),
-        bus_id: Some(device.bdf.to_string()),
+        bus_id: device.bdf.map(|bdf| bdf.to_string()),
     }
 }
 
@@ -124,7 +124,7 @@ pub fn node_labels(machine: &Machine, isolation: ShareIsolation) -> BTreeMap<&'s
     let driver = Some(label_value(&machine.gpus.driver_version)).filter(|text| !text.is_empty());
     [
         (key::NODE_GPU_VENDOR, first.map(|_| "nvidia".to_owned())),
-        (key::NODE_GPU_MODEL, first.map(|gpu| label_value(&gpu.model))),
+        (key::NODE_GPU_MODEL, first.and_then(|gpu| gpu.model.as_deref()).map(label_value)),
         (key::NODE_GPU_DRIVER, first.and(driver)),
         (key::GPU_ISOLATION_PROVIDER, first.map(|_| isolation.provider().to_owned())),
     ]

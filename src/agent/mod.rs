@@ -11,7 +11,7 @@ pub mod error;
 mod functions;
 pub mod handoff;
 pub mod health;
-mod health_file;
+pub mod health_file;
 pub mod inventory;
 pub mod kubelet;
 pub mod metrics;

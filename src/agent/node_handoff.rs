@@ -31,7 +31,7 @@ use baton_contract::{
 };
 use baton_decide::handoff::exceptions::exceptions;
 use baton_decide::handoff::leaving::leaving;
-use baton_decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory, PodListing};
+use baton_decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory, PodListing, functions_in_use};
 use baton_decide::health::ServeOutcome;
 use baton_runtime::clock;
 
@@ -423,9 +423,7 @@ impl HeldDevices for NodeHandoff {
     }
 
     fn functions_in_use(&self) -> BTreeSet<DeviceId> {
-        let entries = self.entries.load();
-        let named = entries.iter().flat_map(|entry| entry.named());
-        named.filter(|id| entries.iter().all(|entry| entry.devices().all(|device| device != *id))).cloned().collect()
+        functions_in_use(self.entries.load().iter().map(|entry| &**entry))
     }
 
     fn held(&self) -> Vec<DeviceHeld> {

@@ -9,22 +9,11 @@ use baton_contract::name::{check_annotation_key, check_daemon_namespace, check_n
 use baton_contract::word::word_enum;
 use baton_contract::{LockFormat, ShareIsolation, key};
 use baton_decide::handoff::{IdMismatch, UnassignedPods};
+pub use baton_decide::health::MigStrategy;
 use baton_decide::health::{PortPolicy, XidAction};
 use baton_decide::lock::LockMode;
 use baton_runtime::admin::PortOptions;
 use baton_runtime::options::{OptionError, named};
-
-word_enum! {
-    /// Which MIG devices are offered.
-    MigStrategy {
-        /// GPUs are offered whole; GPUs in MIG mode are not offered.
-        None = "none",
-        /// All GPUs are split alike; their MIG devices are offered as `nvidia.com/gpu`.
-        Single = "single",
-        /// MIG devices are offered under the name of their profile, `nvidia.com/mig-1g.10gb`.
-        Mixed = "mixed",
-    }
-}
 
 word_enum! {
     /// How devices reach a container.
@@ -359,7 +348,12 @@ impl AgentOptions {
 
     /// The daemon itself names the device nodes of GPUs: in its CDI spec or in the answer. Otherwise a runtime does.
     pub fn names_gpu_nodes(&self) -> bool {
-        self.pass_device_specs || (!self.foreign_cdi() && self.by_cdi())
+        self.pass_device_specs || self.gives_driver()
+    }
+
+    /// The driver's files reach containers by this daemon's CDI spec.
+    pub fn gives_driver(&self) -> bool {
+        !self.foreign_cdi() && self.by_cdi()
     }
 
     /// Devices reach containers by CDI names, alone or beside other ways.

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::answer::{AllocateAnswers, DeviceTable};
 use super::cdi::CdiFiles;
-use super::devices::{self, NodeDevice};
+use super::devices::{self, DeviceFindings, DeviceHealth, NodeDevice};
 use super::directory_watch::DirectoryWatch;
 use super::error::AgentError;
 use super::health::HealthBook;
@@ -478,15 +478,13 @@ impl DeviceReconciler {
 
     fn list(&self, used: &BTreeSet<DeviceId>) -> Vec<NodeDevice> {
         let now = clock::now();
-        let faults = self.book.faults(&self.machine, now);
-        let mut list = devices::list(&self.machine, &self.context.options, &faults, now.wall);
-        if self.context.options.names_gpu_nodes() {
-            let missing = |id: &DeviceId| self.table.devices.get(id)?.missing.as_deref();
-            devices::without_nodes(&mut list, missing, now.wall);
-        }
-        if !self.context.options.rdma_vf_resource.is_empty() {
-            devices::without_held_functions(&mut list, &self.context.holdings.functions_in_use(), now.wall);
-        }
+        let apart = !self.context.options.rdma_vf_resource.is_empty();
+        let findings = DeviceFindings {
+            faults: self.book.faults(&self.machine, now),
+            table: Some(&self.table),
+            held_functions: if apart { self.context.holdings.functions_in_use() } else { BTreeSet::new() },
+        };
+        let mut list = devices::list(&self.machine, &self.context.options, &findings, now.wall);
         devices::keep_used(&mut list, &self.devices, used, now.wall);
         devices::keep_since(&mut list, &self.devices);
         list
@@ -552,31 +550,44 @@ impl DeviceReconciler {
         self.context.metrics.devices(kinds.iter().map(|(kind, id, healthy)| (kind.as_str(), id.as_str(), *healthy)));
     }
 
-    /// An event on the node for every device that goes out of service or comes back.
+    /// An event on the node for every device that goes out of service or comes back, and for one that stays in service although
+    /// something of it is not known. The log says the reason of every change.
     fn report_health(&self, before: &[NodeDevice]) {
+        let healthy = DeviceHealth::of(Vec::new(), Timestamp::UNIX_EPOCH);
         for device in &self.devices {
-            let before = before.iter().find(|before| before.id == device.id);
+            let (kind, id, health) = (device.kind(), &device.id, &device.health);
             // A device that is seen for the first time and is well is no news.
-            if before.is_none_or(|before| before.health.healthy) == device.health.healthy {
-                continue;
+            let before = before.iter().find(|before| before.id == *id).map_or(&healthy, |before| &before.health);
+            if before.reason != health.reason {
+                let (reason, why) = (health.reason, &*health.message);
+                if health.healthy {
+                    tracing::info!(%kind, device = %id, why, "the device takes pods again");
+                } else {
+                    tracing::warn!(%kind, device = %id, %reason, why, "the device takes no new pods");
+                }
             }
-            let (reason, state) = if device.health.healthy {
-                (EventReason::DeviceHealthy, "takes pods again")
-            } else {
-                (EventReason::DeviceUnhealthy, "takes no new pods")
+            let limited = health.limits().ne(before.limits()) && health.limits().next().is_some();
+            let (reason, message) = match health.healthy {
+                true if !before.healthy => {
+                    (EventReason::DeviceHealthy, format!("takes pods again: {}: {}", health.reason, health.message))
+                }
+                false if before.healthy => {
+                    (EventReason::DeviceUnhealthy, format!("takes no new pods: {}: {}", health.reason, health.message))
+                }
+                true if limited => {
+                    let told: Vec<String> = health.limits().map(|of| format!("{}: {of}", of.reason)).collect();
+                    let told = told.join("; ");
+                    tracing::warn!(%kind, device = %id, why = told, "not everything is known of the device");
+                    (EventReason::DeviceLimited, format!("takes pods, and not everything is known of it: {told}"))
+                }
+                _ => continue,
             };
             self.context.notices.post(Notice {
                 subject: Subject::Node(self.context.options.node_name.as_str().into()),
-                warning: !device.health.healthy,
+                warning: reason != EventReason::DeviceHealthy,
                 reason,
                 action: "Health",
-                message: format!(
-                    "{} {} {state}: {}: {}",
-                    device.kind(),
-                    device.id,
-                    device.health.reason,
-                    device.health.message
-                ),
+                message: format!("{kind} {id} {message}"),
             });
         }
     }

@@ -76,7 +76,7 @@ pub struct DeviceLocation {
     /// CPU socket, −1 when unknown.
     #[serde(rename = "socketID")]
     pub socket_id: i32,
-    /// NUMA node, 0 when unknown.
+    /// NUMA node, −1 when unknown.
     #[serde(rename = "nodeID")]
     pub node_id: i32,
     /// PCIe root complex, e.g. `pci0000:3a`.

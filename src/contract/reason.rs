@@ -31,7 +31,7 @@ reasons! {
     EventReason {
         Scheduled, FailedScheduling, WaitingForNodeLock, NotScheduledByBaton, FailedBinding, Preempted, ExpiredLockHolder,
         FenceSuspended, AllocateRefused, AmbiguousAllocate, DeviceIdMismatch, DeviceDivergence, AdmittedWithoutDevices,
-        AssignmentEdited, DevicesStillUsed, DevicesFreedUnseen, DeviceUnhealthy, DeviceHealthy, NodeSuspect, NodeTrusted, SharesUnavailable, SharesAvailable,
+        AssignmentEdited, DevicesStillUsed, DevicesFreedUnseen, DeviceUnhealthy, DeviceHealthy, DeviceLimited, NodeSuspect, NodeTrusted, SharesUnavailable, SharesAvailable,
         DeviceCordoned, DeviceUncordoned, GangHold, GangHoldReleased, Earmarked, GangSatisfied, Unschedulable,
         GangTimeout, GangBindFailed, GangIncomplete, GangGroupMismatch, WaitingForPodGroup, InvalidGang, GangInvalidValue,
         GangNameConflict, GangConfigConflict, NotSupported, ScheduledPartly, Unfit, Pending, Starting, Running, Rescheduling, Succeeded,
@@ -52,10 +52,12 @@ reasons! {
 }
 
 reasons! {
-    /// Reason of the condition of a device.
+    /// Reason of the condition of a device, and name of what limits one that stays in service: the rows of the table in
+    /// `decide::health`.
     HealthReason {
         Healthy, Xid, XidNeedsReset, XidNeedsReboot, RecoveryActionPending, Gone, Lost, ResetRequired, NvmlTimeout,
         Unlisted, FabricNotReady, NvmlError, NvmlUnavailable, NotSplit, MigNotUniform, LinkDown, NicTimeout,
-        DeviceSuspect, HeldAsPart, DeviceNodesMissing,
+        DeviceSuspect, HeldAsPart, DeviceNodesMissing, MigUnknown, MigEnabled, DriverFilesMissing, MinorUnknown,
+        PlaceUnknown, LinksUnknown, ModelUnknown, MemoryUnknown, MigDevicesUnknown, StateUnknown,
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// A PCI address, `<domain>:<bus>:<device>.<function>`, printed in lower case with at least four domain digits, as the
 /// kernel prints it (`0000:3c:00.0`, `10000:01:00.0`). Order is by number, so it is the rank that minors follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bdf {
     /// PCI segment. Wider than 16 bits behind Intel VMD and on some Arm machines.
     pub domain: u32,

@@ -6,22 +6,27 @@ use serde::{Deserialize, Serialize};
 
 use super::bdf::Bdf;
 use super::pci::PciPlace;
+use super::question::{FailedQuestion, Question};
 use baton_contract::HealthReason;
 
-/// One physical GPU. Its identity is `uuid`; `index` and `minor` are only how the driver counts today.
+/// One physical GPU. Its identity is `uuid`; `index` and `minor` are only how the driver counts today. What it did not answer is unknown
+/// here, and named in `unanswered`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuInfo {
     /// `GPU-…`, the id in every annotation and every kubelet id.
     pub uuid: String,
     /// The number in `/dev/nvidia<minor>`.
-    pub minor: u32,
+    #[serde(default)]
+    pub minor: Option<u32>,
     /// NVML's index at the time of the scan.
     pub index: u32,
     /// PCI address, domain as the kernel prints it.
-    pub bdf: Bdf,
+    #[serde(default)]
+    pub bdf: Option<Bdf>,
     /// Product name, such as `NVIDIA H100 80GB HBM3`.
-    pub model: String,
+    #[serde(default)]
+    pub model: Option<String>,
     /// Frame buffer in bytes; `None` where the driver does not support the question (shared-memory machines).
     pub memory_bytes: Option<u64>,
     /// CUDA compute capability, (major, minor).
@@ -35,6 +40,12 @@ pub struct GpuInfo {
     /// What its registration with the NVSwitch fabric lacks; `None` where it is done, or there is no fabric.
     #[serde(default)]
     pub fabric: Option<String>,
+    /// What the driver wants done with it, in words; `None` where it wants nothing, or cannot say.
+    #[serde(default)]
+    pub wants: Option<String>,
+    /// Questions that it should have answered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unanswered: Vec<FailedQuestion>,
     /// Where it sits on the PCI fabric; filled by the machine scan, unknown from NVML alone.
     #[serde(default)]
     pub place: PciPlace,
@@ -62,6 +73,8 @@ pub enum MigMode {
     Disabled,
     /// Only its instances can be handed out; there may be none yet.
     Enabled,
+    /// It does not say.
+    Unknown,
 }
 
 /// One MIG device: a compute instance of a GPU instance.
@@ -162,6 +175,9 @@ pub struct GpuFault {
     /// Its UUID, when it is known from now or an earlier scan.
     #[serde(default)]
     pub uuid: Option<String>,
+    /// Its PCI address, likewise.
+    #[serde(default)]
+    pub bdf: Option<Bdf>,
     /// What happened.
     pub fault: Fault,
 }
@@ -171,10 +187,10 @@ pub struct GpuFault {
 #[serde(rename_all = "camelCase")]
 pub enum Fault {
     /// It fell off the bus.
-    #[error("the GPU fell off the bus (NVML: GPU is lost); it needs a reset or a reboot")]
+    #[error("the GPU fell off the bus (NVML: GPU is lost)")]
     Lost,
     /// It needs a reset.
-    #[error("the GPU needs a reset before it can be used again (nvidia-smi --gpu-reset)")]
+    #[error("the GPU needs a reset before it can be used again")]
     ResetRequired,
     /// NVML does not know this UUID (any more).
     #[error("NVML knows no GPU of this UUID; it was removed, or the driver was reloaded without it")]
@@ -183,17 +199,14 @@ pub enum Fault {
     #[error("NVML did not answer within {0} ms while asked about this GPU; the call was abandoned")]
     Timeout(u64),
     /// The kernel driver has the function and NVML does not list it.
-    #[error("the nvidia driver is bound to {0}, and NVML does not list it; look for its errors in the kernel log")]
+    #[error("the nvidia driver is bound to {0}, and NVML does not list it")]
     Unlisted(Bdf),
     /// The NVSwitch fabric does not have it (yet).
-    #[error(
-        "the GPU is not registered with the NVSwitch fabric: {0}; no program can use it until it is (look after \
-         nvidia-fabricmanager on this node)"
-    )]
+    #[error("the GPU is not registered with the NVSwitch fabric: {0}")]
     Fabric(String),
-    /// Another answer of NVML, or one that makes no sense.
-    #[error("NVML answered: {0}")]
-    Other(String),
+    /// Nothing can be said of the GPU without the answer to this question.
+    #[error("{0}")]
+    Unanswered(FailedQuestion),
 }
 
 impl Fault {
@@ -206,12 +219,78 @@ impl Fault {
             Self::Timeout(_) => HealthReason::NvmlTimeout,
             Self::Unlisted(_) => HealthReason::Unlisted,
             Self::Fabric(_) => HealthReason::FabricNotReady,
-            Self::Other(_) => HealthReason::NvmlError,
+            Self::Unanswered(_) => HealthReason::NvmlError,
+        }
+    }
+}
+
+impl GpuInfo {
+    /// Notes a question without an answer, each once.
+    pub fn note(&mut self, question: Question, why: impl Into<String>) {
+        if self.unanswered.iter().all(|seen| seen.question != question) {
+            self.unanswered.push(FailedQuestion { question, why: why.into() });
+        }
+    }
+}
+
+/// What two GPUs cannot both have is known of neither. One UUID at two addresses is no identity: those GPUs are at fault. One GPU that
+/// is listed twice is one.
+pub fn part_doubles(found: Vec<GpuInfo>) -> (Vec<GpuInfo>, Vec<GpuFault>) {
+    let (mut gpus, mut faults) = (Vec::<GpuInfo>::new(), Vec::new());
+    let twins = |gpu: &GpuInfo| {
+        found.iter().filter(|other| other.uuid == gpu.uuid && other.index != gpu.index).cloned().collect::<Vec<_>>()
+    };
+    for gpu in &found {
+        let twins = twins(gpu);
+        let is_same = |other: &GpuInfo| gpu.bdf.is_some() && other.bdf == gpu.bdf;
+        if let Some(other) = twins.iter().find(|other| !is_same(other)) {
+            let why = format!("it answers {}, as GPU number {} does", gpu.uuid, other.index);
+            let fault = Fault::Unanswered(FailedQuestion { question: Question::Uuid, why });
+            faults.push(GpuFault { index: Some(gpu.index), uuid: Some(gpu.uuid.clone()), bdf: gpu.bdf, fault });
+        } else if twins.iter().all(|other| other.index > gpu.index) {
+            gpus.push(gpu.clone());
+        }
+    }
+    forget_doubles(&mut gpus, Question::Minor, |gpu| &mut gpu.minor);
+    forget_doubles(&mut gpus, Question::PciAddress, |gpu| &mut gpu.bdf);
+    let mut instances: Vec<String> =
+        gpus.iter().flat_map(|gpu| &gpu.mig.instances).map(|part| part.uuid.clone()).collect();
+    instances.sort_unstable();
+    let doubled: BTreeSet<String> =
+        instances.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0].clone()).collect();
+    for gpu in &mut gpus {
+        if let Some(part) = gpu.mig.instances.iter().find(|part| doubled.contains(&part.uuid)) {
+            let why = format!("two MIG devices answer {}", part.uuid);
+            gpu.note(Question::MigUuid, why);
+            gpu.mig.instances.retain(|part| !doubled.contains(&part.uuid));
+        }
+    }
+    (gpus, faults)
+}
+
+/// Takes a value that several GPUs have from all of them.
+fn forget_doubles<T: Copy + PartialEq + std::fmt::Display>(
+    gpus: &mut [GpuInfo],
+    question: Question,
+    value: impl Fn(&mut GpuInfo) -> &mut Option<T>,
+) {
+    let values: Vec<Option<T>> = gpus.iter_mut().map(|gpu| *value(gpu)).collect();
+    for (at, gpu) in gpus.iter_mut().enumerate() {
+        let Some(own) = values[at] else { continue };
+        if values.iter().filter(|other| **other == Some(own)).count() > 1 {
+            *value(gpu) = None;
+            gpu.note(question, format!("it answers {own}, as another GPU does"));
         }
     }
 }
 
 impl GpuScan {
+    /// How many GPUs there are: those that answer, and those at fault that are none of them.
+    pub fn count(&self) -> usize {
+        let is_known = |fault: &&GpuFault| fault.uuid.as_deref().is_some_and(|uuid| self.gpu(uuid).is_some());
+        self.gpus.len() + self.faults.iter().filter(|fault| !is_known(fault)).count()
+    }
+
     /// The GPU of this UUID.
     pub fn gpu(&self, uuid: &str) -> Option<&GpuInfo> {
         self.gpus.iter().find(|gpu| gpu.uuid == uuid)
@@ -221,9 +300,9 @@ impl GpuScan {
     /// leaves: one that answers elsewhere is not meant.
     pub fn name_faults(&mut self, earlier: &GpuScan) {
         for fault in self.faults.iter_mut().filter(|fault| fault.uuid.is_none()) {
-            let is_it = |gpu: &&GpuInfo| match fault.fault {
-                Fault::Unlisted(bdf) => gpu.bdf == bdf,
-                _ => Some(gpu.index) == fault.index,
+            let is_it = |gpu: &&GpuInfo| match fault.bdf {
+                Some(_) => gpu.bdf == fault.bdf,
+                None => Some(gpu.index) == fault.index,
             };
             let known = earlier.gpus.iter().find(is_it);
             fault.uuid =
@@ -234,7 +313,7 @@ impl GpuScan {
     /// What a scan before the last boot says of a machine that has not answered since: the GPUs that are still plugged in, not how
     /// they were split.
     pub fn keep_after_boot(&mut self, is_present: impl Fn(Bdf) -> bool) {
-        self.gpus.retain(|gpu| is_present(gpu.bdf));
+        self.gpus.retain(|gpu| gpu.bdf.is_some_and(&is_present));
         self.gpus.iter_mut().for_each(|gpu| gpu.mig.instances.clear());
     }
 
@@ -270,6 +349,6 @@ impl GpuScan {
 }
 
 fn linked(a: &GpuInfo, b: &GpuInfo) -> bool {
-    let ends_at = |from: &GpuInfo, to: &GpuInfo| from.nvlink.peers.iter().any(|(bdf, _)| *bdf == to.bdf);
+    let ends_at = |from: &GpuInfo, to: &GpuInfo| from.nvlink.peers.iter().any(|(bdf, _)| Some(*bdf) == to.bdf);
     (a.nvlink.switched && b.nvlink.switched) || ends_at(a, b) || ends_at(b, a)
 }

@@ -92,14 +92,15 @@ pub fn scan_by(
 ) -> Result<Machine, ScanError> {
     let (sysfs, proc, dev) = (roots.sysfs_tree()?, roots.proc_tree()?, roots.dev_tree()?);
     let mut gpus = provider.scan()?;
-    let minors: Vec<u32> = gpus.gpus.iter().filter(|g| !g.mig.instances.is_empty()).map(|g| g.minor).collect();
+    let minors: Vec<u32> = gpus.gpus.iter().filter(|g| !g.mig.instances.is_empty()).filter_map(|g| g.minor).collect();
     let caps = if minors.is_empty() { MigMinors::new() } else { caps(&proc, &minors) };
     for gpu in &mut gpus.gpus {
-        gpu.place = pci::place(&sysfs, gpu.bdf).unwrap_or_default();
+        gpu.place = gpu.bdf.and_then(|bdf| pci::place(&sysfs, bdf).ok()).unwrap_or_default();
+        let Some(minor) = gpu.minor else { continue };
         for instance in &mut gpu.mig.instances {
             let (gi, ci) = (instance.gpu_instance, instance.compute_instance);
-            instance.gpu_instance_cap = caps.get(&(gpu.minor, gi, None)).copied();
-            instance.compute_instance_cap = caps.get(&(gpu.minor, gi, Some(ci))).copied();
+            instance.gpu_instance_cap = caps.get(&(minor, gi, None)).copied();
+            instance.compute_instance_cap = caps.get(&(minor, gi, Some(ci))).copied();
         }
     }
     gpus.gpus.sort_by_key(|gpu| gpu.bdf);

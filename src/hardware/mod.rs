@@ -12,6 +12,7 @@ pub mod nodes;
 pub mod nvml;
 pub mod pci;
 pub mod provider;
+pub mod question;
 pub mod rdma;
 pub mod tree;
 
@@ -22,4 +23,5 @@ pub use nic::{NicFault, NicInfo};
 pub use nvml::{NvmlOptions, NvmlProvider};
 pub use pci::PciPlace;
 pub use provider::{EventKind, EventSink, GpuEvent, GpuProvider, NullProvider, NvmlError, Probe, RecordedProvider};
+pub use question::{FailedQuestion, Question};
 pub use tree::Tree;

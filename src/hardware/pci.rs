@@ -38,6 +38,8 @@ impl PciPlace {
     }
 }
 
+/// The kernel's NUMA nodes; containers may hide them.
+const NODES: &str = "devices/system/node";
 /// PCI Express capability id.
 const CAPABILITY_EXPRESS: u8 = 0x10;
 /// Device/port types of the PCI Express capabilities register.
@@ -57,7 +59,10 @@ pub fn is_present(sysfs: &Tree, bdf: Bdf) -> bool {
 /// Where the device with this resolved directory sits; what is hidden stays unknown.
 pub fn place_at(sysfs: &Tree, path: &Path) -> PciPlace {
     let (root_complex, above) = ancestors(path);
-    let numa_node = sysfs.text(path.join("numa_node")).ok().and_then(|text| text.parse().ok());
+    let numa_node: Option<u32> = sysfs.text(path.join("numa_node")).ok().and_then(|text| text.parse().ok());
+    // Firmware names nodes that the kernel does not have.
+    let has_node = |node: &u32| sysfs.exists(format!("{NODES}/node{node}")) || !sysfs.exists(NODES);
+    let numa_node = numa_node.filter(has_node);
     PciPlace {
         root_complex,
         root_port: above.first().copied(),
@@ -120,7 +125,7 @@ pub fn port_type(config: &[u8]) -> Option<u8> {
 
 /// CPU package of a NUMA node; `None` for a node without CPUs.
 fn socket(sysfs: &Tree, node: u32) -> Option<u32> {
-    let cpus = sysfs.text(format!("devices/system/node/node{node}/cpulist")).ok()?;
+    let cpus = sysfs.text(format!("{NODES}/node{node}/cpulist")).ok()?;
     let first: u32 = cpus.split([',', '-']).next()?.trim().parse().ok()?;
     sysfs.text(format!("devices/system/cpu/cpu{first}/topology/physical_package_id")).ok()?.parse().ok()
 }

@@ -86,11 +86,15 @@ fn documented(under: &str, cell: usize) -> BTreeSet<String> {
 fn the_documented_reasons_are_those_that_are_given() {
     let events: BTreeSet<String> = EventReason::ALL.iter().map(ToString::to_string).collect();
     assert_eq!(documented("Events on", 0), events);
-    let is_bad = |reason: &&HealthReason| **reason != HealthReason::Healthy;
-    let bad: BTreeSet<String> = HealthReason::ALL.iter().filter(is_bad).map(ToString::to_string).collect();
-    assert_eq!(documented("Why a device is not healthy", 0), bad);
     let conditions = ConditionReason::ALL.iter().map(ToString::to_string);
     assert_eq!(documented("Conditions", 2), conditions.chain([HealthReason::Healthy.to_string()]).collect());
+}
+
+#[test]
+fn the_documented_conditions_of_devices_are_the_table_of_the_decisions() {
+    let table = baton::decide::health::condition_table();
+    let is_there = read(&root().join("docs/doctor.md")).contains(&format!("\n\n{table}"));
+    assert!(is_there, "put what `baton doctor --conditions` prints into docs/doctor.md:\n{table}");
 }
 
 #[test]

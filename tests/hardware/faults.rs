@@ -1,8 +1,10 @@
 //! One bad GPU never stops the others, and a call that hangs stops no other GPU.
 
 use baton::contract::HealthReason;
+use baton::decide::health::DeviceCondition;
 use baton::hardware::gpu::Fault;
 use baton::hardware::provider::Recovery;
+use baton::hardware::question::{FailedQuestion, Question};
 use baton::hardware::{EventKind, GpuProvider, NvmlError};
 use baton::sim::hardware::{NvmlReturn, Shape};
 
@@ -80,7 +82,7 @@ fn a_gpu_that_its_fabric_does_not_have_is_found_and_says_what_lacks() {
         assert!(scan.gpus[4].fabric.as_ref().unwrap().contains(part), "{:?}", scan.gpus[4].fabric);
         let fault = bench.probe(4).outcome.unwrap_err();
         assert!(
-            fault.reason() == HealthReason::FabricNotReady && fault.to_string().contains("fabricmanager"),
+            fault.reason() == HealthReason::FabricNotReady && fault.to_string().contains("not registered"),
             "{fault}"
         );
         assert!(bench.probe(5).is_clean());
@@ -220,11 +222,13 @@ fn every_fault_has_a_reason_in_one_word_and_a_text_that_says_what_to_do() {
         timeout(),
         Fault::Unlisted(bdf),
         Fault::Fabric("x".into()),
-        Fault::Other("x".into()),
+        Fault::Unanswered(FailedQuestion { question: Question::Uuid, why: "x".into() }),
     ];
     for fault in faults {
         assert!(fault.reason().word().chars().all(char::is_alphanumeric));
-        println!("{}: {fault}", fault.reason());
+        let told = DeviceCondition::new(fault.reason(), fault.to_string());
+        assert!(!told.remedy().is_empty());
+        println!("{}: {told}", fault.reason());
     }
     for action in [Recovery::Reset, Recovery::Reboot, Recovery::DrainP2p, Recovery::DrainAndReset, Recovery::Unknown(9)]
     {

@@ -25,8 +25,8 @@ fn eight_gpus_are_found_with_all_that_nvml_tells_about_them() {
     let uuids: Vec<String> = scan.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
     assert_eq!(uuids, bench.node.gpu_uuids());
     for (at, gpu) in scan.gpus.iter().enumerate() {
-        assert_eq!((gpu.index, gpu.minor, gpu.bdf), (at as u32, at as u32, bench.gpu_bdf(at)));
-        assert_eq!(gpu.model, "NVIDIA H100 80GB HBM3");
+        assert_eq!((gpu.index, gpu.minor, gpu.bdf), (at as u32, Some(at as u32), Some(bench.gpu_bdf(at))));
+        assert_eq!(gpu.model.as_deref(), Some("NVIDIA H100 80GB HBM3"));
         assert_eq!(gpu.memory_bytes, Some(81_559 << 20));
         assert_eq!(gpu.compute_capability, Some((9, 0)));
         assert_eq!(gpu.mig.mode, MigMode::Disabled);

@@ -1,10 +1,9 @@
 //! Split GPUs.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use baton::agent::answer::DeviceTable;
-use baton::agent::devices::list;
+use baton::agent::devices::{DeviceFindings, list};
 use baton::agent::options::{AgentOptions, MigStrategy};
 use baton::contract::DeviceId;
 use baton::hardware::gpu::MigMode;
@@ -41,7 +40,7 @@ fn instances_are_found_with_profile_ids_and_capabilities() {
     let third = &gpu.mig.instances[2];
     assert_eq!((third.gpu_instance_cap, third.compute_instance_cap), (Some(3 + 135 + 63), Some(3 + 135 + 63 + 1)));
     let dev = bench.roots().dev_tree().unwrap();
-    let paths = || nodes::mig(&dev, gpu.minor, third);
+    let paths = || nodes::mig(&dev, gpu.minor.unwrap(), third);
     let all = ["/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap201", "/dev/nvidia-caps/nvidia-cap202"];
     assert_eq!(paths(), Ok(all.map(PathBuf::from).into()));
     std::fs::remove_file(bench.node.dev_root().join("nvidia-caps/nvidia-cap202")).unwrap();
@@ -90,7 +89,7 @@ fn instances_keep_their_numbers_in_nvml_when_one_before_them_is_destroyed() {
         &list(
             &bench.machine(),
             &AgentOptions { mig_strategy: MigStrategy::Mixed, ..AgentOptions::default() },
-            &BTreeMap::new(),
+            &DeviceFindings::default(),
             Timestamp::UNIX_EPOCH,
         ),
         None,

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use baton::contract::inventory::Device;
 use baton::contract::{LockFormat, LockWord, key};
 use baton::ops::manifests::Values;
 use baton::runtime::clock;
 use baton::sim::apiserver::Rule;
-use baton::sim::hardware::{NodeSpec, VirtualNode};
+use baton::sim::hardware::{GpuValue, NodeSpec, NvmlReturn, VirtualNode};
 use baton::sim::kubelet::{Kubelet, KubeletOptions};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::resource::v1::ResourceSlice;
@@ -382,4 +383,177 @@ async fn a_scheduler_that_locks_otherwise_and_another_gpu_driver_are_found_with_
     node.server.create_object::<ResourceSlice>(json!({"metadata": {"name": "s"}, "spec": spec})).await;
     let said = node.doctor(&[]).await;
     said.has("other-gpu-driver", "fail", &["AnotherGpuDriver: gpu.nvidia.com", "baton.io/device-plugin=off"]);
+}
+
+#[tokio::test]
+async fn the_conditions_are_printed_as_they_are_documented() {
+    let mut baton = Command::new(env!("CARGO_BIN_EXE_baton"));
+    let output = baton.env_clear().args(["doctor", "--conditions"]).output().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && table.lines().count() > 20, "{table}");
+    let documented = include_str!("../../docs/doctor.md");
+    assert!(documented.contains(&format!("\n\n{table}")), "docs/doctor.md has another table");
+}
+
+/// What is wrong with a virtual machine.
+#[derive(Debug, Clone)]
+enum Wrong {
+    Mig(usize, &'static [&'static str]),
+    Lost(usize),
+    Reset(usize),
+    Recovery(usize),
+    Fabric(usize),
+    NoNode(usize),
+    Question(usize, &'static str),
+    Minor(usize, u32),
+    Port(usize),
+    NoFile(&'static str),
+    NoDriver,
+}
+
+impl Wrong {
+    /// One of them at random, on a machine of 8 GPUs and 8 NICs with 2 functions each.
+    fn any(dice: &mut fastrand::Rng) -> Self {
+        const QUESTIONS: [&str; 8] = [
+            "nvmlDeviceGetName",
+            "nvmlDeviceGetMinorNumber",
+            "nvmlDeviceGetUUID",
+            "nvmlDeviceGetMigMode",
+            "nvmlDeviceGetPciInfo_v3",
+            "nvmlDeviceGetNvLinkState",
+            "nvmlDeviceGetFieldValues",
+            "nvmlDeviceGetHandleByIndex_v2",
+        ];
+        let gpu = dice.usize(..8);
+        match dice.u32(..14) {
+            0 | 1 => Self::Mig(gpu, [&[][..], &["1g.10gb"], &["3g.40gb", "1g.10gb"]][dice.usize(..3)]),
+            2 => Self::Lost(gpu),
+            3 => Self::Reset(gpu),
+            4 => Self::Recovery(gpu),
+            5 => Self::Fabric(gpu),
+            6 => Self::NoNode(gpu),
+            7 | 8 => Self::Question(gpu, QUESTIONS[dice.usize(..QUESTIONS.len())]),
+            9 => Self::Minor(gpu, [gpu as u32 ^ 1, 248, u32::MAX][dice.usize(..3)]),
+            12 => Self::NoFile(["nvidiactl", "nvidia-uvm", "infiniband/uverbs1"][dice.usize(..3)]),
+            13 => Self::NoDriver,
+            _ => Self::Port(dice.usize(..12)),
+        }
+    }
+
+    fn happen(&self, machine: &VirtualNode) {
+        let happened = match *self {
+            Self::Mig(gpu, parts) => machine.mig(gpu, parts).map(drop),
+            Self::Lost(gpu) => machine.lose(gpu),
+            Self::Reset(gpu) => machine.fault(gpu, NvmlReturn::ResetRequired),
+            Self::Recovery(gpu) => machine.recovery(gpu, Some(1)),
+            Self::Fabric(gpu) => machine.fabric(gpu, 2, 0),
+            Self::NoNode(gpu) => std::fs::remove_file(machine.dev_root().join(format!("nvidia{gpu}"))).or(Ok(())),
+            Self::Question(gpu, function) => machine.fail_question(gpu, function, NvmlReturn::Unknown),
+            Self::Minor(gpu, minor) => machine.answer(gpu, &GpuValue::Minor(minor)),
+            Self::Port(nic) => machine.set_port(nic, false),
+            Self::NoFile(file) => std::fs::remove_file(machine.dev_root().join(file)).or(Ok(())),
+            Self::NoDriver => std::fs::remove_file(machine.driver_root().join("usr/lib64/libcuda.so.1"))
+                .and_then(|()| std::fs::remove_file(machine.driver_root().join("usr/lib64/libcuda.so.570.133.20")))
+                .or(Ok(())),
+        };
+        happened.unwrap();
+    }
+}
+
+impl DoctorNode {
+    /// Devices of the Device object, with what is said of those that take no pods. Functions that are handed out are there, too.
+    async fn published(&self) -> BTreeMap<String, Option<String>> {
+        let device = Api::<Device>::all(self.server.client.clone()).get_opt("node-a").await.unwrap();
+        let mut found = BTreeMap::new();
+        for info in device.into_iter().flat_map(|device| device.spec.devices) {
+            let condition = info.conditions.into_iter().next().unwrap();
+            for vf in info.vf_groups.iter().flat_map(|group| &group.vfs).filter(|_| info.health) {
+                found.insert(vf.bus_id.to_string(), None);
+            }
+            let bad = (!info.health).then(|| format!("{}: {}", condition.reason, condition.message));
+            found.insert(info.id.to_string(), bad);
+        }
+        found
+    }
+}
+
+impl Said {
+    /// Where doctor and the Device object differ.
+    fn differences(&self, published: &BTreeMap<String, Option<String>>) -> Vec<String> {
+        let lines: Vec<_> = ["gpu", "rdma"].into_iter().flat_map(|check| self.lines(check)).collect();
+        // A part's line begins with its name and names its whole later.
+        let of = |id: &str| {
+            lines.iter().filter(|(_, text)| text.split(" of ").next().unwrap().contains(id)).collect::<Vec<_>>()
+        };
+        let bad = |text: &str| text.contains("takes no new pods");
+        let mut found = Vec::new();
+        for (id, trouble) in published {
+            let said = of(id);
+            let agrees = match trouble {
+                None => said.iter().all(|(_, text)| !bad(text)),
+                // The parts of an unhealthy GPU need no lines.
+                Some(_) if id.starts_with("MIG-") && said.is_empty() => true,
+                Some(trouble) => {
+                    let reason = trouble.split(':').next().unwrap();
+                    said.iter().any(|(level, text)| level != "ok" && bad(text) && text.contains(reason))
+                }
+            };
+            if !agrees {
+                found.push(format!("{id}: daemon {trouble:?}, doctor {said:?}"));
+            }
+        }
+        found
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn daemon_and_doctor_agree_about_every_device_of_random_machines() {
+    for seed in 0..6 {
+        let mut dice = fastrand::Rng::with_seed(seed);
+        let node = DoctorNode::new(NodeSpec { vfs_per_nic: 2, ..NodeSpec::new("agree") }).await;
+        let _kubelet = node.kubelet().await;
+        let wrongs: Vec<Wrong> = (0..dice.usize(1..6)).map(|_| Wrong::any(&mut dice)).collect();
+        wrongs.iter().for_each(|wrong| wrong.happen(&node.machine));
+        let strategy = ["none", "single", "mixed"][dice.usize(..3)];
+        let mut flags = vec![format!("--mig-strategy={strategy}")];
+        if dice.u32(..3) == 0 {
+            flags.push("--device-list-strategy=envvar".to_owned());
+        }
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        println!("seed {seed}: {wrongs:?} {flags:?}");
+        let mut daemon = node.command("device-plugin", &flags);
+        let _daemon = Daemon(daemon.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        let start = clock::mono();
+        loop {
+            let published = node.published().await;
+            let said = node.doctor(&flags).await;
+            let differences = said.differences(&published);
+            if !published.is_empty() && differences.is_empty() {
+                said.has("nvml", "ok", &["8 GPUs"]);
+                let named = wrongs.iter().filter_map(|wrong| match wrong {
+                    Wrong::Question(_, function) => Some(*function),
+                    _ => None,
+                });
+                // What ends the reading of a GPU leaves other questions unasked.
+                let fatal =
+                    wrongs.iter().any(|wrong| matches!(wrong, Wrong::Lost(_) | Wrong::Reset(_)) || named_fatal(wrong));
+                for function in named.filter(|_| !fatal) {
+                    assert!(
+                        said.lines("gpu").iter().any(|(_, text)| text.contains(function)),
+                        "{function}: {:#?}",
+                        said.lines("gpu")
+                    );
+                }
+                break;
+            }
+            let late = clock::mono().saturating_sub(start) >= PATIENCE;
+            assert!(!late, "{published:#?}\n{differences:#?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+/// A question whose failure leaves the others unasked, or of one GPU that has failed twice.
+fn named_fatal(wrong: &Wrong) -> bool {
+    matches!(wrong, Wrong::Question(_, "nvmlDeviceGetUUID" | "nvmlDeviceGetHandleByIndex_v2"))
 }

@@ -16,7 +16,7 @@ fn answers(change: impl FnOnce(&mut AgentOptions)) -> AllocateAnswers {
     let parts = |kind: DeviceType, index: &str, nodes: &[&str]| DeviceNodes {
         kind,
         index: index.into(),
-        bdf: format!("0000:{:02x}:00.0", 0x20 - index.parse().unwrap_or(0)).parse().unwrap(),
+        bdf: format!("0000:{:02x}:00.0", 0x20 - index.parse().unwrap_or(0)).parse().ok(),
         nodes: nodes.iter().map(Into::into).collect(),
         missing: nodes.is_empty().then(|| "/dev/nvidia4 is missing".to_owned()),
     };

@@ -8,6 +8,9 @@ use baton_contract::{DeviceId, DeviceType};
 use baton_hardware::driver::DriverFile;
 use baton_hardware::{Bdf, Tree, nodes};
 
+/// Why a GPU whose minor is not known has no node.
+const UNNAMED: &str = "the number of its device node is not known";
+
 /// Everything an answer may name. All of it comes from this machine, nothing from a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceTable {
@@ -30,8 +33,8 @@ pub struct DeviceNodes {
     pub kind: DeviceType,
     /// The driver's index of the moment: `3`, or `3:0` for a MIG device. Empty for a NIC.
     pub index: String,
-    /// PCI address; a MIG device has its GPU's.
-    pub bdf: Bdf,
+    /// PCI address, where it is known; a MIG device has its GPU's.
+    pub bdf: Option<Bdf>,
     /// Device nodes, as paths in the container; [`DeviceTable::on_host`] says where they lie.
     pub nodes: Vec<PathBuf>,
     /// Why a GPU or MIG device has none.
@@ -42,14 +45,15 @@ impl DeviceTable {
     /// Looks the nodes of `devices` up below `dev`. A device whose nodes are absent has none.
     pub fn build(devices: &[NodeDevice], dev: Option<&Tree>, driver: Vec<DriverFile>) -> Self {
         let below = || dev.ok_or_else(|| "the dev root cannot be read".to_owned());
+        let minor = |known: Option<u32>| known.ok_or_else(|| UNNAMED.to_owned());
         let parts = devices.iter().map(|device| {
             let (index, found) = match &device.body {
                 DeviceBody::Gpu { gpu, .. } => {
-                    let node = below().and_then(|dev| nodes::gpu(dev, gpu.minor));
+                    let node = below().and_then(|dev| nodes::gpu(dev, minor(gpu.minor)?));
                     (gpu.index.to_string(), node.map(|node| vec![node]))
                 }
-                DeviceBody::Mig { parent_index, slot, instance, .. } => {
-                    let found = below().and_then(|dev| nodes::mig(dev, device.minor.unsigned_abs(), instance));
+                DeviceBody::Mig { parent_index, parent_minor, slot, instance, .. } => {
+                    let found = below().and_then(|dev| nodes::mig(dev, minor(*parent_minor)?, instance));
                     (format!("{parent_index}:{slot}"), found)
                 }
                 DeviceBody::Nic { nic, .. } | DeviceBody::Vf { nic, .. } => {
@@ -72,15 +76,67 @@ impl DeviceTable {
         }
     }
 
+    /// Why the nodes that a container needs of a GPU or MIG device are of no use.
+    pub fn missing(&self, id: &DeviceId) -> Vec<Box<str>> {
+        let own = self.devices.get(id).and_then(|parts| parts.missing.as_deref()).map(Box::from);
+        own.into_iter().chain(self.missing_control()).collect()
+    }
+
+    /// Control nodes that CUDA needs and that are not there; the others serve profilers and displays.
+    fn missing_control(&self) -> impl Iterator<Item = Box<str>> {
+        let has = |name: &&str| self.control.iter().any(|path| path.ends_with(name));
+        ["nvidiactl", "nvidia-uvm"]
+            .into_iter()
+            .filter(move |name| !has(name))
+            .map(|name| format!("/dev/{name} is missing").into())
+    }
+
+    /// Containers get CUDA's library.
+    pub fn has_driver(&self) -> bool {
+        self.driver.iter().any(|file| file.container.to_string_lossy().contains("/libcuda.so."))
+    }
+
     /// Devices of one type.
     pub fn of<'a>(&'a self, kind: &'a DeviceType) -> impl Iterator<Item = (&'a DeviceId, &'a DeviceNodes)> {
         self.devices.iter().filter(move |(_, parts)| parts.kind == *kind)
     }
 
-    /// Adds what `earlier` knew of devices that are in use and not here any more, so that what was answered stays valid.
+    /// Adds what `earlier` knew of devices that are in use and not here any more, or whose nodes cannot be named now, so that what was
+    /// answered stays valid.
     pub fn keep_used(&mut self, earlier: &Self, in_use: &BTreeSet<DeviceId>) {
         for (id, parts) in earlier.devices.iter().filter(|(id, _)| in_use.contains(*id)) {
-            self.devices.entry(id.clone()).or_insert_with(|| parts.clone());
+            let now = self.devices.entry(id.clone()).or_insert_with(|| parts.clone());
+            if now.missing.as_deref() == Some(UNNAMED) {
+                now.nodes.clone_from(&parts.nodes);
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_was_given_stays_named_while_its_number_is_not_known() {
+        let id = DeviceId::parse("GPU-1").unwrap();
+        let table = |nodes: &[&str], missing: Option<&str>| {
+            let nodes = nodes.iter().map(PathBuf::from).collect();
+            let missing = missing.map(str::to_owned);
+            let parts = DeviceNodes { kind: DeviceType::Gpu, index: "0".into(), bdf: None, nodes, missing };
+            DeviceTable { devices: [(id.clone(), parts)].into(), ..DeviceTable::default() }
+        };
+        let earlier = table(&["/dev/nvidia0"], None);
+        let kept = |missing, in_use: &BTreeSet<DeviceId>| {
+            let mut now = table(&[], Some(missing));
+            now.keep_used(&earlier, in_use);
+            assert_eq!(&*now.missing(&id)[0], missing, "no other pod gets it");
+            now.devices[&id].nodes.len()
+        };
+        let used = [id.clone()].into();
+        assert_eq!(
+            [kept(UNNAMED, &used), kept(UNNAMED, &BTreeSet::new()), kept("/dev/nvidia0 is missing", &used)],
+            [1, 0, 0]
+        );
     }
 }

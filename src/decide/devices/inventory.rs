@@ -487,7 +487,8 @@ impl Devices {
         let label = |name: &str| info.labels.get(name).map_or("", String::as_str);
         // A root complex stands in for the switch that a device does not name; no PCI address looks like its name.
         let switch = Some(label(key::PCIE_SWITCH)).filter(|name| !name.is_empty()).unwrap_or(&topology.pcie_id);
-        let numa = if info.topology.is_some() { topology.node_id.max(0).to_string() } else { "0".to_owned() };
+        // A machine whose devices say nothing of it has one node; a device that does not know its own is near none.
+        let numa = if topology.node_id < 0 { String::new() } else { topology.node_id.to_string() };
         let names = &mut self.names;
         DevicePlace {
             switch: names[Level::Switch as usize].number(switch),

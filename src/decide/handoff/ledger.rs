@@ -74,6 +74,16 @@ impl ContainerSlot {
     }
 }
 
+/// Virtual functions that containers have as parts of their NICs.
+pub fn functions_in_use<'a>(entries: impl IntoIterator<Item = &'a LedgerEntry>) -> BTreeSet<DeviceId> {
+    let (mut named, mut devices) = (BTreeSet::new(), BTreeSet::new());
+    for entry in entries {
+        named.extend(entry.named().cloned());
+        devices.extend(entry.devices().cloned());
+    }
+    &named - &devices
+}
+
 /// One answered call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerEntry {

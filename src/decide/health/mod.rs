@@ -1,4 +1,4 @@
-//! Whether a device may be handed out: what an XID means, when a GPU goes and when it comes back, and the same for the
+//! Whether a device may be handed out: the table of conditions, what an XID means, when a GPU goes and when it comes back, and the same for the
 //! links of a NIC. Pure: events, probes and polls come in with the time, changes come out.
 //!
 //! ```text
@@ -9,11 +9,16 @@
 //!        3 clean probes over ≥ 60 s, and the cause allows it
 //! ```
 
+mod condition;
 mod gpu;
 mod nic;
 mod suspect;
 mod xid;
 
+pub use condition::{
+    CONDITIONS, ConditionEffect, ConditionRule, DeviceClass, DeviceCondition, DeviceFacts, MigStrategy, NodeSplit,
+    condition_table,
+};
 pub use gpu::{
     Ailment, DriverError, EventJudgement, FaultCause, GpuHealth, GpuStatus, HealthChange, Observation, RecoveryRule,
 };

@@ -13,10 +13,12 @@ use super::raw::Events;
 use super::read::{self, Failed, Frame};
 use super::worker::{QueryThread, Started, ThreadEnd, Unanswered};
 use crate::bdf::Bdf;
-use crate::gpu::{Fault, GpuFault, GpuInfo, GpuPair, GpuScan, NvLinks};
+use crate::gpu::{Fault, GpuFault, GpuInfo, GpuPair, GpuScan, NvLinks, part_doubles};
 use crate::pci;
 use crate::provider::{EventKind, EventSink, GpuEvent, GpuProvider, NvmlError, Probe};
+use crate::question::Question;
 use crate::tree::Tree;
+use baton_contract::HealthReason;
 
 /// Hanging calls that are left behind before the process has to go.
 const MAX_HUNG: usize = 2;
@@ -122,19 +124,26 @@ impl NvmlState {
         }
         let frame = self.frame(options)?;
         self.bound = bound;
+        if frame.count > read::MOST_GPUS {
+            let path = self.worker.as_ref().map(|worker| worker.library.clone()).unwrap_or_default();
+            let what = format!("nvmlDeviceGetCount_v2 answers {} GPUs, which cannot be", frame.count);
+            return Err(NvmlError::Failed { path, what });
+        }
         let (mut gpus, mut faults) = (Vec::new(), Vec::new());
         for (index, answer) in self.gpus(options, frame.count)? {
             match answer {
                 Ok(gpu) => gpus.push(gpu),
-                Err((uuid, fault)) => faults.push(GpuFault { index: Some(index), uuid, fault }),
+                Err(Failed { uuid, bdf, fault }) => faults.push(GpuFault { index: Some(index), uuid, bdf, fault }),
             }
         }
+        let (mut gpus, doubles) = part_doubles(gpus);
+        faults.extend(doubles);
         let lost = faults.iter().any(|fault| fault.fault == Fault::Lost);
         self.lost = if lost { self.lost.saturating_add(1) } else { 0 };
         self.name(&gpus, &mut faults);
         self.remember(&gpus, &faults);
         gpus.sort_by_key(|gpu: &GpuInfo| gpu.bdf);
-        let pairs = self.pairs(options, &gpus)?;
+        let pairs = self.pairs(options, &mut gpus)?;
         self.listen(options, sink, &gpus)?;
         let Frame { driver_version, nvml_version, cuda_version, .. } = frame;
         Ok(GpuScan { driver_version, nvml_version, cuda_version, gpus, pairs, faults })
@@ -182,7 +191,8 @@ impl NvmlState {
     /// Every GPU by index, or why not. They are asked for in one go; a GPU that a call hangs on is left out, and not asked again
     /// until the call returns.
     fn gpus(&mut self, options: &NvmlOptions, count: u32) -> Result<BTreeMap<u32, Result<GpuInfo, Failed>>, NvmlError> {
-        let silent = || Err((None, Fault::Timeout(millis(options.deadline))));
+        let fault = || Fault::Timeout(millis(options.deadline));
+        let silent = || Err(Failed { uuid: None, bdf: None, fault: fault() });
         let hangs = |index: &u32| {
             let is_it = |about: &About| matches!(about, About::Gpu { index: Some(hung), .. } if hung == index);
             self.hung.iter().any(|hung| is_it(&hung.about))
@@ -211,23 +221,25 @@ impl NvmlState {
         Ok(found)
     }
 
-    /// Gives faults the UUIDs that their GPUs had, and adds the GPUs that the kernel has and NVML keeps silent about.
+    /// Gives faults the names and addresses that their GPUs had, and adds the GPUs that the kernel has and NVML keeps silent about.
     fn name(&self, gpus: &[GpuInfo], faults: &mut Vec<GpuFault>) {
-        let answered = |uuid: &String| gpus.iter().any(|gpu| gpu.uuid == *uuid);
-        for fault in faults.iter_mut().filter(|fault| fault.uuid.is_none()) {
+        let answered = |uuid: &&String| gpus.iter().any(|gpu| gpu.uuid == **uuid);
+        for fault in faults.iter_mut() {
             // Indexes shift when a GPU leaves; a UUID that answered elsewhere is not this one.
-            let known = fault.index.and_then(|index| self.known.get(&index));
-            fault.uuid = known.filter(|uuid| !answered(uuid)).cloned();
+            let known = || match fault.bdf {
+                Some(bdf) => self.names.get(&bdf),
+                None => fault.index.and_then(|index| self.known.get(&index)),
+            };
+            fault.uuid = fault.uuid.clone().or_else(|| known().filter(|uuid| !answered(uuid)).cloned());
+            let place = || self.names.iter().find(|(_, uuid)| Some(*uuid) == fault.uuid.as_ref()).map(|(bdf, _)| *bdf);
+            fault.bdf = fault.bdf.or_else(place);
         }
-        if faults.iter().any(|fault| fault.uuid.is_none()) {
-            return;
-        }
-        for bdf in self.bound.iter().flatten() {
-            let uuid = self.names.get(bdf);
-            let named = uuid.is_some_and(|uuid| faults.iter().any(|fault| fault.uuid.as_ref() == Some(uuid)));
-            if !named && gpus.iter().all(|gpu| gpu.bdf != *bdf) {
-                faults.push(GpuFault { index: None, uuid: uuid.cloned(), fault: Fault::Unlisted(*bdf) });
-            }
+        // A GPU whose address is not known may be any of the functions: none of them is another GPU.
+        let places = gpus.iter().map(|gpu| gpu.bdf).chain(faults.iter().map(|fault| fault.bdf));
+        let Some(places) = places.collect::<Option<BTreeSet<Bdf>>>() else { return };
+        for bdf in self.bound.iter().flatten().filter(|bdf| !places.contains(bdf)) {
+            let uuid = self.names.get(bdf).cloned();
+            faults.push(GpuFault { index: None, uuid, bdf: Some(*bdf), fault: Fault::Unlisted(*bdf) });
         }
     }
 
@@ -235,27 +247,42 @@ impl NvmlState {
         let silent = faults.iter().filter_map(|fault| Some((fault.index?, fault.uuid.clone()?)));
         self.known = gpus.iter().map(|gpu| (gpu.index, gpu.uuid.clone())).chain(silent).collect();
         for gpu in gpus {
-            self.names.insert(gpu.bdf, gpu.uuid.clone());
-            self.links.entry(gpu.uuid.clone()).or_insert_with(|| gpu.nvlink.clone());
+            self.names.extend(gpu.bdf.map(|bdf| (bdf, gpu.uuid.clone())));
+            // Links that are known in part are asked for again.
+            if gpu.unanswered.iter().all(|seen| seen.question.reason() != HealthReason::LinksUnknown) {
+                self.links.entry(gpu.uuid.clone()).or_insert_with(|| gpu.nvlink.clone());
+            }
         }
     }
 
-    fn pairs(&mut self, options: &NvmlOptions, gpus: &[GpuInfo]) -> Result<Vec<GpuPair>, NvmlError> {
+    fn pairs(&mut self, options: &NvmlOptions, gpus: &mut [GpuInfo]) -> Result<Vec<GpuPair>, NvmlError> {
         let uuids: Vec<String> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         if self.pairs.0 == uuids {
             return Ok(self.pairs.1.clone());
         }
         let (mut pairs, mut complete) = (Vec::new(), true);
-        for (at, gpu) in gpus.iter().enumerate() {
-            let (index, others) = (gpu.index, gpus[at + 1..].iter().map(|other| other.index).collect::<Vec<_>>());
-            let about = About::Gpu { index: Some(index), uuid: Some(gpu.uuid.clone()) };
-            match self.ask(options, about, move |nvml| read::levels(nvml, index, &others)) {
-                Ok(Ok(levels)) => pairs.extend(levels.into_iter().filter_map(|(other, level)| {
-                    let b = gpus.iter().find(|gpu| gpu.index == other)?.uuid.clone();
-                    Some(GpuPair { a: gpu.uuid.clone(), b, level })
-                })),
-                Ok(Err(_)) | Err(Silence::Hangs) => complete = false,
+        let indexes: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
+        for (at, index) in indexes.iter().copied().enumerate() {
+            let others = indexes[at + 1..].to_vec();
+            let about = About::Gpu { index: Some(index), uuid: Some(uuids[at].clone()) };
+            let levels = match self.ask(options, about, move |nvml| read::levels(nvml, index, &others)) {
+                Ok(levels) => levels,
+                Err(Silence::Hangs) => {
+                    complete = false;
+                    continue;
+                }
                 Err(Silence::Whole(error)) => return Err(error),
+            };
+            for (other, level) in levels {
+                let Some(other) = indexes.iter().position(|index| *index == other) else { continue };
+                match level {
+                    Ok(level) => pairs.push(GpuPair { a: uuids[at].clone(), b: uuids[other].clone(), level }),
+                    Err(why) => {
+                        complete = false;
+                        gpus[at].note(Question::Topology, why.clone());
+                        gpus[other].note(Question::Topology, why);
+                    }
+                }
             }
         }
         self.pairs = if complete { (uuids, pairs.clone()) } else { Default::default() };

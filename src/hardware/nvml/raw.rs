@@ -20,18 +20,22 @@ const NO_INSTANCE: u32 = u32::MAX;
 /// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`.
 const UUID_BYTES: usize = 96;
 
-/// GPU instance and compute instance of a MIG device.
-pub(super) fn instance_ids(device: &Device<'_>) -> Result<(u32, u32), NvmlError> {
-    let lib = device.nvml().lib();
-    let gpu_instance = nvml_sym(lib.nvmlDeviceGetGpuInstanceId.as_ref())?;
-    let compute_instance = nvml_sym(lib.nvmlDeviceGetComputeInstanceId.as_ref())?;
-    let (mut gi, mut ci) = (0, 0);
-    // SAFETY: the handle came from this very library and lives as long as `device`; both out-pointers are valid.
-    unsafe {
-        nvml_try(gpu_instance(device.handle(), &raw mut gi))?;
-        nvml_try(compute_instance(device.handle(), &raw mut ci))?;
-    }
-    Ok((gi, ci))
+/// GPU instance of a MIG device.
+pub(super) fn gpu_instance(device: &Device<'_>) -> Result<u32, NvmlError> {
+    let ask = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstanceId.as_ref())?;
+    let mut id = 0;
+    // SAFETY: the handle came from this very library and lives as long as `device`; the out-pointer is valid.
+    unsafe { nvml_try(ask(device.handle(), &raw mut id))? };
+    Ok(id)
+}
+
+/// Compute instance of a MIG device.
+pub(super) fn compute_instance(device: &Device<'_>) -> Result<u32, NvmlError> {
+    let ask = nvml_sym(device.nvml().lib().nvmlDeviceGetComputeInstanceId.as_ref())?;
+    let mut id = 0;
+    // SAFETY: as above.
+    unsafe { nvml_try(ask(device.handle(), &raw mut id))? };
+    Ok(id)
 }
 
 /// Total memory by the first version of the call, for drivers before R510, which lack the second.

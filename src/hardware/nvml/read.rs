@@ -12,9 +12,18 @@ use crate::bdf::Bdf;
 use crate::gpu::{Fault, GpuDistance, GpuInfo, MigInstance, MigMode, MigState, NvLinks};
 use crate::pci::PciPlace;
 use crate::provider::Recovery;
+use crate::question::{FailedQuestion, Question};
 
 /// NVLinks of one GPU: the most that any architecture has so far.
 const MAX_LINKS: u32 = 18;
+/// The last minor of a GPU: the driver has its control devices above.
+const LAST_MINOR: u32 = 247;
+/// GPUs that a driver can have: one for each minor.
+pub(super) const MOST_GPUS: u32 = LAST_MINOR + 1;
+/// MIG devices that a GPU can have, with room for later ones.
+const MOST_MIG: u32 = 256;
+/// No GPU has as much memory.
+const MOST_MEMORY: u64 = 1 << 50;
 
 /// What concerns the whole machine.
 pub(super) struct Frame {
@@ -34,137 +43,221 @@ pub(super) fn frame(nvml: &Nvml) -> Result<Frame, Wrapped> {
     })
 }
 
-/// A fault, with the UUID when NVML answered it before.
-pub(super) type Failed = (Option<String>, Fault);
+/// A GPU that could not be read, with what is known of it.
+pub(super) struct Failed {
+    pub uuid: Option<String>,
+    pub bdf: Option<Bdf>,
+    pub fault: Fault,
+}
+
+/// Collects the questions that one GPU does not answer. Only what says that the GPU itself is lost ends the reading of it.
+#[derive(Default)]
+struct Asking {
+    unanswered: Vec<FailedQuestion>,
+}
+
+impl Asking {
+    /// The answer to a question that every GPU answers.
+    fn must<T>(&mut self, question: Question, answer: Result<T, Wrapped>) -> Result<Option<T>, Fault> {
+        match answer {
+            Ok(answer) => Ok(Some(answer)),
+            Err(Wrapped::GpuLost) => Err(Fault::Lost),
+            Err(Wrapped::ResetRequired) => Err(Fault::ResetRequired),
+            Err(error) => {
+                self.note(question, error.to_string());
+                Ok(None)
+            }
+        }
+    }
+
+    /// The answer to a question that some GPUs and drivers refuse because it does not apply to them.
+    fn may<T>(&mut self, question: Question, answer: Result<T, Wrapped>) -> Result<Option<T>, Fault> {
+        if answer.as_ref().is_err_and(is_refusal) { Ok(None) } else { self.must(question, answer) }
+    }
+
+    /// An answer that can be; what cannot is none.
+    fn sane<T: std::fmt::Debug>(
+        &mut self,
+        question: Question,
+        answer: Option<T>,
+        can_be: impl Fn(&T) -> bool,
+    ) -> Option<T> {
+        let answer = answer?;
+        if can_be(&answer) {
+            return Some(answer);
+        }
+        self.note(question, format!("it answers {answer:?}, which cannot be"));
+        None
+    }
+
+    fn note(&mut self, question: Question, why: String) {
+        if !self.lacks(question) {
+            self.unanswered.push(FailedQuestion { question, why });
+        }
+    }
+
+    fn lacks(&self, question: Question) -> bool {
+        self.unanswered.iter().any(|seen| seen.question == question)
+    }
+}
+
+/// The question does not apply to this GPU, or this driver does not have it yet.
+fn is_refusal(error: &Wrapped) -> bool {
+    matches!(
+        error,
+        Wrapped::NotSupported | Wrapped::FailedToLoadSymbol(_) | Wrapped::FunctionNotFound | Wrapped::InvalidArg
+    )
+}
 
 /// Everything about the GPU at `index`. NVLinks are read only where `links` are not known yet.
 pub(super) fn gpu(nvml: &Nvml, index: u32, links: &dyn Fn(&str) -> Option<NvLinks>) -> Result<GpuInfo, Failed> {
-    let device = nvml.device_by_index(index).map_err(|error| (None, fault(error)))?;
-    let uuid = device.uuid().map_err(|error| (None, fault(error)))?;
-    if !is_uuid(&uuid) {
-        return Err((None, Fault::Other(format!("the UUID {:?} is not one", uuid.escape_debug().to_string()))));
-    }
-    let rest = || -> Result<GpuInfo, Fault> {
-        let pci = device.pci_info().map_err(fault)?;
-        let memory_bytes = optional(match device.memory_info() {
+    let nameless = |fault| Failed { uuid: None, bdf: None, fault };
+    let device = nvml.device_by_index(index).map_err(|error| nameless(fault(Question::Handle, error)))?;
+    let mut asking = Asking::default();
+    let uuid = device.uuid().map_err(|error| fault(Question::Uuid, error)).and_then(|uuid| {
+        let why = || format!("it answers {:?}, which is no UUID", uuid.escape_debug().to_string());
+        let bad = || Fault::Unanswered(FailedQuestion { question: Question::Uuid, why: why() });
+        if is_uuid(&uuid) { Ok(uuid.clone()) } else { Err(bad()) }
+    });
+    let bdf = address(&device, &mut asking);
+    let known = bdf.as_ref().ok().copied().flatten();
+    let failed = |uuid: Option<&String>, fault| Failed { uuid: uuid.cloned(), bdf: known, fault };
+    let uuid = uuid.map_err(|fault| failed(None, fault))?;
+    let rest = |mut asking: Asking| -> Result<GpuInfo, Fault> {
+        let bdf = bdf?;
+        let memory = match device.memory_info() {
             Err(Wrapped::FailedToLoadSymbol(_) | Wrapped::FunctionNotFound) => raw::memory_v1(&device),
             answer => answer.map(|memory| memory.total),
-        })?;
-        let capability = welcome("compute capability", device.cuda_compute_capability())?;
+        };
+        let memory = asking.may(Question::Memory, memory)?;
+        let memory_bytes = asking.sane(Question::Memory, memory, |bytes| (1..MOST_MEMORY).contains(bytes));
+        let capability = asking.may(Question::ComputeCapability, device.cuda_compute_capability())?;
+        let capability = capability.map(|found| (found.major, found.minor));
+        let can_be = |(major, minor): &(i32, i32)| (1..100).contains(major) && (0..100).contains(minor);
+        let capability = asking.sane(Question::ComputeCapability, capability, can_be);
+        let minor = asking.must(Question::Minor, device.minor_number())?;
+        let model = asking.must(Question::Model, device.name())?;
+        let mig = mig(&device, memory_bytes, &mut asking)?;
+        let nvlink = match links(&uuid) {
+            Some(known) => known,
+            None => nvlinks(&device, &mut asking)?,
+        };
+        let fabric = fabric(&device, &mut asking)?.filter(|_| mig.mode != MigMode::Enabled);
         Ok(GpuInfo {
-            minor: device.minor_number().map_err(fault)?,
+            minor: asking.sane(Question::Minor, minor, |minor| *minor <= LAST_MINOR),
             index,
-            bdf: pci.bus_id.parse().map_err(|bad| Fault::Other(format!("{bad}")))?,
-            model: device.name().map_err(fault)?,
+            bdf,
+            model: asking.sane(Question::Model, model, |model| !model.trim().is_empty()),
             memory_bytes,
-            compute_capability: capability.map(|c| (c.major.unsigned_abs(), c.minor.unsigned_abs())),
-            mig: mig(&device, memory_bytes)?,
-            nvlink: match links(&uuid) {
-                Some(known) => known,
-                None => nvlinks(&device)?,
-            },
-            fabric: fabric(&device)?,
+            compute_capability: capability.map(|(major, minor)| (major.unsigned_abs(), minor.unsigned_abs())),
+            mig,
+            nvlink,
+            fabric,
+            wants: recovery(&device, &mut asking)?.wanted(),
+            unanswered: asking.unanswered,
             place: PciPlace::default(),
             uuid: uuid.clone(),
         })
     };
-    rest().map_err(|fault| (Some(uuid.clone()), fault))
+    rest(asking).map_err(|fault| failed(Some(&uuid), fault))
+}
+
+/// The PCI address. Zeros are the host bridge's, and what a library that knows none leaves.
+fn address(device: &Device<'_>, asking: &mut Asking) -> Result<Option<Bdf>, Fault> {
+    let Some(pci) = asking.must(Question::PciAddress, device.pci_info())? else { return Ok(None) };
+    let bdf = pci.bus_id.parse::<Bdf>().ok().filter(|bdf| Bdf { function: 0, ..*bdf } != Bdf::default());
+    if bdf.is_none() {
+        asking.note(Question::PciAddress, format!("it answers {:?}, which cannot be", pci.bus_id));
+    }
+    Ok(bdf)
 }
 
 /// A UUID as NVIDIA prints it; it becomes part of file names and environment, so nothing else passes.
 pub(super) fn is_uuid(uuid: &str) -> bool {
     let prefixed = uuid.starts_with("GPU-") || uuid.starts_with("MIG-");
-    prefixed && uuid.len() <= 80 && uuid.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'/'))
+    prefixed
+        && (12..=80).contains(&uuid.len())
+        && uuid.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'/'))
 }
 
-/// What one failed call says about its GPU.
-pub(super) fn fault(error: Wrapped) -> Fault {
+/// What one failed call says about its GPU, where nothing can be said of it without.
+pub(super) fn fault(question: Question, error: Wrapped) -> Fault {
     match error {
         Wrapped::GpuLost => Fault::Lost,
         Wrapped::ResetRequired => Fault::ResetRequired,
         Wrapped::NotFound => Fault::Gone,
-        other => Fault::Other(other.to_string()),
+        other => Fault::Unanswered(FailedQuestion { question, why: other.to_string() }),
     }
 }
 
-/// An answer that some GPUs or drivers cannot give.
-fn optional<T>(answer: Result<T, Wrapped>) -> Result<Option<T>, Fault> {
-    match answer {
-        Ok(value) => Ok(Some(value)),
-        Err(
-            Wrapped::NotSupported
-            | Wrapped::FailedToLoadSymbol(_)
-            | Wrapped::FunctionNotFound
-            | Wrapped::InvalidArg
-            | Wrapped::NoPermission,
-        ) => Ok(None),
-        Err(error) => Err(fault(error)),
-    }
-}
-
-/// An answer without which a GPU can be given all the same, and that some libraries do not know how to refuse. What may pass
-/// stays a fault: it is asked again.
-fn welcome<T>(what: &'static str, answer: Result<T, Wrapped>) -> Result<Option<T>, Fault> {
-    if matches!(answer, Err(Wrapped::Unknown)) {
-        tracing::debug!(what, "NVML does not answer");
-        return Ok(None);
-    }
-    optional(answer)
-}
-
-fn mig(device: &Device<'_>, parent_memory: Option<u64>) -> Result<MigState, Fault> {
-    let Some(mode) = optional(device.mig_mode())? else { return Ok(MigState::default()) };
-    if mode.current == 0 {
-        return Ok(MigState { mode: MigMode::Disabled, instances: Vec::new() });
+fn mig(device: &Device<'_>, parent_memory: Option<u64>, asking: &mut Asking) -> Result<MigState, Fault> {
+    let mode = asking.may(Question::MigMode, device.mig_mode())?.map(|mode| mode.current);
+    let state = |mode, instances| Ok(MigState { mode, instances });
+    match asking.sane(Question::MigMode, mode, |mode| *mode <= 1) {
+        None if asking.lacks(Question::MigMode) => return state(MigMode::Unknown, Vec::new()),
+        None => return Ok(MigState::default()),
+        Some(0) => return state(MigMode::Disabled, Vec::new()),
+        Some(_) => {}
     }
     let mut instances = Vec::new();
-    for index in 0..optional(device.mig_device_count())?.unwrap_or(0) {
-        match device.mig_device_by_index(index) {
-            Ok(instance) => instances.extend(mig_instance(&instance, index, parent_memory)?),
+    let count = asking.may(Question::MigCount, device.mig_device_count())?;
+    for index in 0..asking.sane(Question::MigCount, count, |count| *count <= MOST_MIG).unwrap_or(0) {
+        let part = match device.mig_device_by_index(index) {
             // Slots are sparse, and NVML refuses beyond the last.
-            Err(Wrapped::NotFound | Wrapped::InvalidArg) => {}
-            Err(error) => return Err(fault(error)),
+            Err(Wrapped::NotFound | Wrapped::InvalidArg | Wrapped::NotSupported) => None,
+            Err(error) => asking.must(Question::MigDevice, Err(error))?,
+            Ok(part) => match mig_instance(&part, index, parent_memory) {
+                Ok(part) => Some(part),
+                // Destroyed between listing and asking.
+                Err((_, Wrapped::NotFound | Wrapped::InvalidArg)) => None,
+                Err((question, error)) => asking.must(question, Err(error))?,
+            },
+        };
+        match part {
+            Some(part) if is_uuid(&part.uuid) => instances.push(part),
+            Some(part) => asking.note(Question::MigUuid, format!("it answers {:?}, which is no UUID", part.uuid)),
+            None => {}
         }
     }
     instances.sort_by_key(|instance| (instance.gpu_instance, instance.compute_instance));
-    Ok(MigState { mode: MigMode::Enabled, instances })
+    state(MigMode::Enabled, instances)
 }
 
-/// One instance; `None` when it was destroyed between listing and asking.
-fn mig_instance(instance: &Device<'_>, slot: u32, parent_memory: Option<u64>) -> Result<Option<MigInstance>, Fault> {
-    let read = || -> Result<MigInstance, Wrapped> {
-        let (gpu_instance, compute_instance) = raw::instance_ids(instance)?;
-        let name = instance.name().unwrap_or_default();
-        let (profile, memory_bytes) = match (instance.attributes(), named_profile(&name)) {
-            (Ok(attributes), Some(profile)) => (profile.to_owned(), Some(attributes.memory_size_mb << 20)),
-            (Ok(attributes), None) => {
-                let slices = (attributes.compute_instance_slice_count, attributes.gpu_instance_slice_count);
-                let profile = profile_name(slices.0, slices.1, attributes.memory_size_mb, parent_memory);
-                (profile, Some(attributes.memory_size_mb << 20))
-            }
-            // Its name says what it is.
-            (Err(Wrapped::NotSupported | Wrapped::FailedToLoadSymbol(_) | Wrapped::Unknown), Some(profile)) => {
-                (profile.to_owned(), instance.memory_info().ok().map(|memory| memory.total))
-            }
-            (Err(error), _) => return Err(error),
-        };
-        Ok(MigInstance {
-            uuid: instance.uuid()?,
-            profile,
-            gpu_instance,
-            compute_instance,
-            memory_bytes,
-            slot: Some(slot),
-            gpu_instance_cap: None,
-            compute_instance_cap: None,
-        })
+/// One instance.
+fn mig_instance(
+    instance: &Device<'_>,
+    slot: u32,
+    parent_memory: Option<u64>,
+) -> Result<MigInstance, (Question, Wrapped)> {
+    let of = |question| move |error| (question, error);
+    let gpu_instance = raw::gpu_instance(instance).map_err(of(Question::MigGpuInstance))?;
+    let compute_instance = raw::compute_instance(instance).map_err(of(Question::MigComputeInstance))?;
+    let name = instance.name().unwrap_or_default();
+    let (profile, memory_bytes) = match (instance.attributes(), named_profile(&name)) {
+        (Ok(attributes), Some(profile)) => (profile.to_owned(), Some(attributes.memory_size_mb << 20)),
+        (Ok(attributes), None) => {
+            let slices = (attributes.compute_instance_slice_count, attributes.gpu_instance_slice_count);
+            let profile = profile_name(slices.0, slices.1, attributes.memory_size_mb, parent_memory);
+            (profile, Some(attributes.memory_size_mb << 20))
+        }
+        // Its name says what it is.
+        (Err(error), Some(profile))
+            if !matches!(error, Wrapped::GpuLost | Wrapped::ResetRequired | Wrapped::NotFound) =>
+        {
+            (profile.to_owned(), instance.memory_info().ok().map(|memory| memory.total))
+        }
+        (Err(error), _) => return Err((Question::MigAttributes, error)),
     };
-    match read() {
-        Ok(instance) if is_uuid(&instance.uuid) => Ok(Some(instance)),
-        Ok(instance) => Err(Fault::Other(format!("the MIG UUID {:?} is not one", instance.uuid))),
-        Err(Wrapped::NotFound | Wrapped::InvalidArg) => Ok(None),
-        Err(error) => Err(fault(error)),
-    }
+    Ok(MigInstance {
+        uuid: instance.uuid().map_err(of(Question::MigUuid))?,
+        profile,
+        gpu_instance,
+        compute_instance,
+        memory_bytes,
+        slot: Some(slot),
+        gpu_instance_cap: None,
+        compute_instance_cap: None,
+    })
 }
 
 /// The profile at the end of a MIG device's name (`NVIDIA H100 80GB HBM3 MIG 1g.10gb`).
@@ -191,19 +284,19 @@ pub fn profile_name(compute_slices: u32, gpu_slices: u32, memory_mb: u64, parent
     }
 }
 
-fn nvlinks(device: &Device<'_>) -> Result<NvLinks, Fault> {
+fn nvlinks(device: &Device<'_>, asking: &mut Asking) -> Result<NvLinks, Fault> {
     let mut links = NvLinks::default();
     for number in 0..MAX_LINKS {
         let link = device.link_wrapper_for(number);
-        match welcome("NVLink state", link.is_active())? {
+        match asking.may(Question::LinkState, link.is_active())? {
             Some(true) => {}
             // Boards leave numbers out: none is not the end.
             Some(false) | None => continue,
         }
-        match welcome("NVLink remote device", raw::remote_kind(device, number))? {
+        match asking.may(Question::LinkEnd, raw::remote_kind(device, number))? {
             Some(RemoteKind::Switch) => links.switched = true,
             Some(RemoteKind::Gpu) | None => {
-                let remote = welcome("NVLink remote PCI address", link.remote_pci_info())?;
+                let remote = asking.may(Question::LinkAddress, link.remote_pci_info())?;
                 let remote = remote.and_then(|pci| pci.bus_id.parse::<Bdf>().ok());
                 let Some(remote) = remote else { continue };
                 match links.peers.iter_mut().find(|(peer, _)| *peer == remote) {
@@ -220,29 +313,33 @@ fn nvlinks(device: &Device<'_>) -> Result<NvLinks, Fault> {
 
 /// What the GPU's registration with the NVSwitch fabric lacks; `None` where it is done, or there is no fabric. Programs cannot
 /// start on a GPU that waits for it; the instances of a split GPU do without.
-fn fabric(device: &Device<'_>) -> Result<Option<String>, Fault> {
-    let lacks = match optional(raw::fabric(device))? {
-        Some((1, _)) => "it has not started".to_owned(),
-        Some((2, _)) => "it is in progress".to_owned(),
-        Some((3, status)) if status != 0 => format!("it ended with NVML status {status}"),
+fn fabric(device: &Device<'_>, asking: &mut Asking) -> Result<Option<String>, Fault> {
+    Ok(match asking.may(Question::Fabric, raw::fabric(device))? {
+        Some((1, _)) => Some("it has not started".to_owned()),
+        Some((2, _)) => Some("it is in progress".to_owned()),
+        Some((3, status)) if status != 0 => Some(format!("it ended with NVML status {status}")),
         // Not supported, done, or a state of a newer driver.
-        Some(_) | None => return Ok(None),
-    };
-    let split = optional(device.mig_mode())?.is_some_and(|mode| mode.current != 0);
-    Ok((!split).then_some(lacks))
+        Some(_) | None => None,
+    })
 }
 
-/// Distances from the GPU at `index` to each of `others`; pairs that NVML cannot judge are left out.
-pub(super) fn levels(nvml: &Nvml, index: u32, others: &[u32]) -> Result<Vec<(u32, GpuDistance)>, Fault> {
-    let device = nvml.device_by_index(index).map_err(fault)?;
+/// Distances from the GPU at `index` to each of `others`, and why one is not known; pairs that NVML cannot judge are left out.
+pub(super) fn levels(nvml: &Nvml, index: u32, others: &[u32]) -> Vec<(u32, Result<GpuDistance, String>)> {
     let mut levels = Vec::with_capacity(others.len());
+    let device = nvml.device_by_index(index);
     for other in others {
-        let Ok(second) = nvml.device_by_index(*other) else { continue };
-        if let Some(level) = welcome("topology", device.topology_common_ancestor(second))? {
-            levels.push((*other, level_of(level)));
+        let level = match (&device, nvml.device_by_index(*other)) {
+            (Ok(first), Ok(second)) => first.topology_common_ancestor(second),
+            // The scan says what is wrong with it.
+            (Err(_), _) | (_, Err(_)) => continue,
+        };
+        match level {
+            Ok(level) => levels.push((*other, Ok(level_of(level)))),
+            Err(error) if is_refusal(&error) => {}
+            Err(error) => levels.push((*other, Err(error.to_string()))),
         }
     }
-    Ok(levels)
+    levels
 }
 
 fn level_of(level: TopologyLevel) -> GpuDistance {
@@ -258,16 +355,24 @@ fn level_of(level: TopologyLevel) -> GpuDistance {
 
 /// Opens the GPU of this UUID, checks that it still is that one, and asks what the driver wants done with it.
 pub(super) fn probe(nvml: &Nvml, uuid: &str) -> Result<Recovery, Fault> {
-    let device = nvml.device_by_uuid(uuid).map_err(fault)?;
-    let answered = device.uuid().map_err(fault)?;
+    let device = nvml.device_by_uuid(uuid).map_err(|error| fault(Question::Handle, error))?;
+    let answered = device.uuid().map_err(|error| fault(Question::Uuid, error))?;
     if answered != uuid {
         return Err(Fault::Gone);
     }
-    if let Some(lacks) = fabric(&device)? {
+    let mut asking = Asking::default();
+    if let Some(lacks) = fabric(&device, &mut asking)?
+        && asking.may(Question::MigMode, device.mig_mode())?.is_none_or(|mode| mode.current != 1)
+    {
         return Err(Fault::Fabric(lacks));
     }
+    recovery(&device, &mut asking)
+}
+
+/// What the driver wants done with a GPU.
+fn recovery(device: &Device<'_>, asking: &mut Asking) -> Result<Recovery, Fault> {
     let field = FieldId(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION);
-    let values = optional(device.field_values_for(&[field]))?.unwrap_or_default();
+    let values = asking.may(Question::Recovery, device.field_values_for(&[field]))?.unwrap_or_default();
     let value = values.into_iter().next().and_then(Result::ok).and_then(|sample| sample.value.ok());
     Ok(match value.and_then(|value| number(&value)) {
         None => Recovery::NotReported,

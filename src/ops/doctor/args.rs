@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Arg, ArgMatches, Command, builder::PossibleValuesParser};
+use clap::{Arg, ArgAction, ArgMatches, Command, builder::PossibleValuesParser};
 
 use super::report::DoctorReport;
 use super::{access, admission, agreement, cdi, containerd, kubelet, machine, objects, offered, shares, slices, state};
@@ -11,9 +11,11 @@ use crate::config::{self, print_yaml};
 use crate::say::say;
 use crate::settings;
 use baton_agent::AgentOptions;
+use baton_decide::health::condition_table;
 
 const OUTPUT: &str = "output";
 const HOST_ROOT: &str = "host-root";
+const CONDITIONS: &str = "conditions";
 
 /// Adds the daemon's own flags, and those of the report.
 pub fn arguments(command: Command) -> Command {
@@ -27,14 +29,21 @@ pub fn arguments(command: Command) -> Command {
         .long(HOST_ROOT)
         .value_name("DIR")
         .help("Directory of the host's root, for the container runtime's configuration [default: --driver-root when --host-driver-root is /, else /]");
+    let conditions = Arg::new(CONDITIONS).long(CONDITIONS).action(ArgAction::SetTrue).help(
+        "Print the table of conditions by which the node daemon and this command judge devices, and look at nothing",
+    );
     let node = "Name of this node in the cluster [env: NODE_NAME] [default: the name of this machine]";
-    let command = config::arguments(command, &settings::agent()).arg(output).arg(root);
+    let command = config::arguments(command, &settings::agent()).args([output, root, conditions]);
     // The daemon needs its name; a check of a machine by hand may do without.
     command.mut_arg("node-name", |arg| arg.help(node))
 }
 
 /// Checks and prints. The exit code is 1 when a check failed.
 pub async fn run(mut options: AgentOptions, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    if matches.get_flag(CONDITIONS) {
+        say(condition_table())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if options.node_name.is_empty() {
         options.node_name = host_name(&options).unwrap_or_default();
     }

@@ -1,21 +1,27 @@
 //! The machine: NVML, GPUs, device nodes, driver files, NICs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::report::Finding;
 use crate::say::amount;
 use baton_agent::answer::DeviceTable;
-use baton_agent::devices::{self, NodeDevice};
+use baton_agent::devices::{self, DeviceBody, DeviceFindings, NodeDevice};
+use baton_agent::handoff::ledger_file::{self, LoadedLedger};
+use baton_agent::health::HealthBook;
+use baton_agent::health_file::HealthFile;
 use baton_agent::nic_reads::NicReads;
-use baton_agent::options::MigStrategy;
 use baton_agent::scan::{self, MachineScan};
 use baton_agent::{AgentOptions, daemon};
+use baton_contract::{DeviceType, HealthReason};
+use baton_decide::handoff::functions_in_use;
+use baton_decide::health::{ConditionEffect, DeviceCondition};
+use baton_hardware::driver::DriverFile;
 use baton_hardware::gpu::MigMode;
-use baton_hardware::nic::PortState;
 use baton_hardware::nvml::candidates;
-use baton_hardware::{GpuInfo, GpuProvider, Machine, NicInfo, NvmlProvider, RecordedProvider};
+use baton_hardware::{GpuFault, GpuProvider, Machine, NvmlError, NvmlProvider, RecordedProvider, Roots};
 use baton_runtime::clock;
+use baton_runtime::options::OptionError;
 
 /// The machine as the daemon would know it.
 pub struct MachineView {
@@ -53,7 +59,7 @@ pub fn look(options: &AgentOptions) -> (MachineView, Vec<Finding>) {
         complete: scan.nvml.is_none(),
         boot_id: None,
     };
-    let machine = match &scan.machine {
+    let machine = match scan.machine {
         Ok(machine) => machine,
         Err(error) => {
             let advice = "the daemon does not start like this; mount the directory, or correct the flag";
@@ -63,20 +69,59 @@ pub fn look(options: &AgentOptions) -> (MachineView, Vec<Finding>) {
         }
     };
     seen.boot_id.clone_from(&machine.boot_id);
-    seen.devices = devices::list(machine, options, &BTreeMap::new(), clock::wall());
-    let driver = scan::on_host(scan.driver.clone(), &options.paths);
-    seen.table = DeviceTable::build(&seen.devices, roots.dev_tree().ok().as_ref(), driver);
-    findings.extend(machine.gpus.gpus.iter().map(|found| gpu(options, found, provider)));
-    findings.extend(machine.gpus.faults.iter().map(|fault| {
-        let what = fault.uuid.clone().or_else(|| fault.index.map(|index| format!("number {index}")));
-        let what = what.unwrap_or_else(|| "of unknown name".to_owned());
-        let advice = "the GPU takes no pods until it answers; nvidia-smi and the kernel log (XID) say more";
-        Finding::fail("gpu", format!("{what}: {}", fault.fault), advice)
-    }));
-    findings.extend(nodes(options, &seen));
-    findings.extend(driver_files(options, &scan, machine));
-    findings.extend(nics(options, machine));
+    let driver = scan::on_host(scan.driver, &options.paths);
+    match judge(options, &roots, machine, scan.nvml.as_ref(), driver) {
+        Ok((machine, table, devices)) => {
+            (seen.table, seen.devices) = (table, devices);
+            findings.extend(self::devices(&seen).into_iter().filter(|line| options.rdma || line.check != "rdma"));
+            findings.extend(machine.gpus.faults.iter().map(fault));
+            findings.extend(nodes(options, &seen));
+            findings.extend(driver_files(options, &seen));
+            findings.extend(nics(options, &machine));
+        }
+        Err(error) => findings.push(Finding::fail("gpu", error.to_string(), "correct the option")),
+    }
     (seen, findings)
+}
+
+/// The devices as the daemon judges them after its first look at the machine, with what the daemon that ran here last left to it.
+fn judge(
+    options: &AgentOptions,
+    roots: &Roots,
+    mut machine: Machine,
+    nvml: Option<&NvmlError>,
+    driver: Vec<DriverFile>,
+) -> Result<(Machine, DeviceTable, Vec<NodeDevice>), OptionError> {
+    let now = clock::now();
+    let mut book = HealthBook::new(options)?;
+    let mut held_functions = BTreeSet::new();
+    if let Some(boot_id) = &machine.boot_id {
+        let (_, earlier) = HealthFile::open(&options.paths.state_dir, boot_id);
+        book.recall(earlier.ailments);
+        book.recall_outages(earlier.outages, now);
+        machine.gpus.name_faults(&earlier.seen);
+        if let LoadedLedger::Ledger(ledger) = ledger_file::load(&options.paths.state_dir, boot_id)
+            && !options.rdma_vf_resource.is_empty()
+        {
+            held_functions = functions_in_use(ledger.iter());
+        }
+    }
+    book.scanned(&machine, nvml, now);
+    let bodies = devices::list(&machine, options, &DeviceFindings::default(), now.wall);
+    let table = DeviceTable::build(&bodies, roots.dev_tree().ok().as_ref(), driver);
+    let findings = DeviceFindings { faults: book.faults(&machine, now), table: Some(&table), held_functions };
+    let devices = devices::list(&machine, options, &findings, now.wall);
+    Ok((machine, table, devices))
+}
+
+/// A GPU that could not be read: it is no device of the daemon's, or an unhealthy one.
+fn fault(fault: &GpuFault) -> Finding {
+    let what = fault.uuid.clone().or_else(|| fault.index.map(|index| format!("number {index}")));
+    let what = what.unwrap_or_else(|| "of unknown name".to_owned());
+    let at = fault.bdf.map(|bdf| format!(" at {bdf}")).unwrap_or_default();
+    let condition = DeviceCondition::new(fault.fault.reason(), fault.fault.to_string());
+    let found = format!("{what}{at}: takes no new pods: {}: {}", condition.reason, condition.seen);
+    Finding::fail("gpu", found, condition.remedy())
 }
 
 fn library(options: &AgentOptions, scan: &MachineScan, nvml: &NvmlProvider) -> Finding {
@@ -98,105 +143,99 @@ fn library(options: &AgentOptions, scan: &MachineScan, nvml: &NvmlProvider) -> F
     let gpus = &machine.gpus;
     let place = nvml.library().or_else(|| candidates(&daemon::nvml_options(options)).into_iter().next());
     let place = place.map(|path| path.display().to_string()).unwrap_or_default();
-    let found = format!(
-        "{place}: NVML {}, driver {}, {}",
-        gpus.nvml_version,
-        gpus.driver_version,
-        amount(gpus.gpus.len() + gpus.faults.len(), "GPU")
-    );
+    let found =
+        format!("{place}: NVML {}, driver {}, {}", gpus.nvml_version, gpus.driver_version, amount(gpus.count(), "GPU"));
     Finding::ok("nvml", found)
 }
 
-fn gpu(options: &AgentOptions, gpu: &GpuInfo, provider: &dyn GpuProvider) -> Finding {
-    let split = gpu.mig.mode == MigMode::Enabled;
-    let parts = if split { format!(", split into {} MIG devices", gpu.mig.instances.len()) } else { String::new() };
-    let found = format!("{} minor {} at {}: {}{parts}", gpu.uuid, gpu.minor, gpu.bdf, gpu.model);
-    let wrong = match provider.probe(&gpu.uuid) {
-        Err(error) => Some(error.to_string()),
-        Ok(probe) => match probe.outcome {
-            Err(fault) => Some(fault.to_string()),
-            Ok(recovery) => recovery.wanted(),
-        },
+/// Every device as the node daemon judges it, by the same table. A part says what its whole does not say.
+fn devices(seen: &MachineView) -> Vec<Finding> {
+    let is_said = |device: &NodeDevice| {
+        let whole = device.parent().and_then(|id| seen.devices.iter().find(|whole| whole.id == *id));
+        let conditions = &device.health.conditions;
+        whole.is_some_and(|whole| conditions.iter().all(|one| whole.health.conditions.contains(one)))
     };
-    if let Some(wrong) = wrong {
-        let advice = "it takes no new pods until it is healthy again; pods that run on it are left alone";
-        return Finding::fail("gpu", format!("{found}: {wrong}"), advice);
-    }
-    if split && options.mig_strategy == MigStrategy::None {
-        let advice = "work on a whole split GPU fails: use --mig-strategy=mixed or single, or switch MIG off (nvidia-smi -mig 0)";
-        return Finding::fail("gpu", format!("{found}, and --mig-strategy=none offers it whole"), advice);
-    }
-    Finding::ok("gpu", found)
+    let is_line = |device: &&NodeDevice| !matches!(device.body, DeviceBody::Mig { .. }) || !is_said(device);
+    seen.devices.iter().filter(is_line).map(device).collect()
 }
 
+fn device(device: &NodeDevice) -> Finding {
+    let (check, mut found) = describe(device);
+    let conditions = &device.health.conditions;
+    let Some(worst) = conditions.first() else { return Finding::ok(check, found) };
+    found += if device.health.healthy { ": not everything is known: " } else { ": takes no new pods: " };
+    let told = |condition: &DeviceCondition| format!("{}: {}", condition.reason, condition.seen);
+    found += &conditions.iter().map(told).collect::<Vec<_>>().join("; ");
+    let mut advice: Vec<&str> = conditions.iter().map(DeviceCondition::remedy).collect();
+    advice.dedup();
+    Finding::bad(worst.effect() == ConditionEffect::OutOfService, check, found, advice.join("\n"))
+}
+
+/// The check that a device belongs to, and what it is.
+fn describe(device: &NodeDevice) -> (&'static str, String) {
+    let unknown = || "unknown".to_owned();
+    let at = device.bdf.map_or_else(|| "an unknown address".to_owned(), |bdf| bdf.to_string());
+    match &device.body {
+        DeviceBody::Gpu { gpu, .. } => {
+            let split = gpu.mig.mode == MigMode::Enabled;
+            let parts =
+                if split { format!(", split into {} MIG devices", gpu.mig.instances.len()) } else { String::new() };
+            let minor = gpu.minor.map_or_else(unknown, |minor| minor.to_string());
+            let model = gpu.model.as_deref().unwrap_or("unknown model");
+            ("gpu", format!("{} minor {minor} at {at}: {model}{parts}", gpu.uuid))
+        }
+        DeviceBody::Mig { parent, instance, .. } => ("gpu", format!("{} of {parent}: {}", device.id, instance.profile)),
+        DeviceBody::Nic { nic, .. } | DeviceBody::Vf { nic, .. } => {
+            let ports = nic.ports.iter().map(|port| format!("port {} {:?}", port.number, port.state));
+            ("rdma", format!("{} at {at}: {}", nic.ibdev, ports.collect::<Vec<_>>().join(", ")))
+        }
+    }
+}
+
+/// The device nodes in one line; each device that lacks one says so in its own.
 fn nodes(options: &AgentOptions, seen: &MachineView) -> Option<Finding> {
-    let gpus: Vec<_> = seen.table.of(&baton_contract::DeviceType::Gpu).collect();
+    let gpus: Vec<_> = seen.table.of(&DeviceType::Gpu).collect();
+    let root = options.paths.dev_root.display();
+    let missing: BTreeSet<Box<str>> = gpus.iter().flat_map(|(id, _)| seen.table.missing(id)).collect();
     if gpus.is_empty() {
         return None;
     }
-    let without: Vec<&str> = gpus.iter().filter(|(_, p)| p.nodes.is_empty()).map(|(id, _)| id.as_str()).collect();
-    let root = options.paths.dev_root.display();
-    let has = |name: &&str| seen.table.control.iter().any(|path| path.ends_with(name));
-    // CUDA needs both; the others serve profilers and displays.
-    let control: Vec<&str> = ["nvidiactl", "nvidia-uvm"].into_iter().filter(|name| !has(name)).collect();
-    if without.is_empty() && control.is_empty() {
-        return Some(Finding::ok(
-            "device-nodes",
-            format!("{} and the control nodes below {root}", amount(gpus.len(), "GPU")),
-        ));
+    if missing.is_empty() {
+        let found = format!("{} and the control nodes below {root}", amount(gpus.len(), "GPU"));
+        return Some(Finding::ok("device-nodes", found));
     }
-    let mut missing: Vec<String> = without.iter().map(|id| format!("the node of {id}")).collect();
-    missing.extend(control.iter().map(|name| (*name).to_owned()));
-    let found = format!("missing below {root}: {}", missing.join(", "));
-    let advice =
-        "run nvidia-modprobe -u -c=0 or nvidia-smi once on the host, or nvidia-persistenced at boot; check --dev-root";
+    let missing: Vec<&str> = missing.iter().map(|node| &**node).collect();
+    let found = format!("below {root}: {}", missing.join(", "));
+    let advice = DeviceCondition::new(HealthReason::DeviceNodesMissing, "").remedy();
     Some(Finding::bad(options.names_gpu_nodes(), "device-nodes", found, advice))
 }
 
-fn driver_files(options: &AgentOptions, scan: &MachineScan, machine: &Machine) -> Option<Finding> {
-    if machine.gpus.gpus.is_empty() || options.foreign_cdi() || !options.by_cdi() {
+fn driver_files(options: &AgentOptions, seen: &MachineView) -> Option<Finding> {
+    if seen.table.of(&DeviceType::Gpu).next().is_none() || !options.gives_driver() {
         return None;
     }
     let root = options.paths.driver_root.display();
-    let cuda = scan.driver.iter().any(|file| file.container.to_string_lossy().contains("/libcuda.so."));
-    if cuda {
-        let files: BTreeSet<_> = scan.driver.iter().map(|file| file.container.file_name()).collect();
+    if seen.table.has_driver() {
+        let files: BTreeSet<_> = seen.table.driver.iter().map(|file| file.container.file_name()).collect();
         return Some(Finding::ok("driver-files", format!("{} files below {root} for containers", files.len())));
     }
-    let advice = "containers get no libcuda.so.1: say where the driver's libraries are (--driver-root, /run/nvidia/driver with the driver container)";
+    let advice = DeviceCondition::new(HealthReason::DriverFilesMissing, "").remedy();
     Some(Finding::fail("driver-files", format!("no libcuda below {root}"), advice))
 }
 
+/// What the lines of the devices do not say of NICs.
 fn nics(options: &AgentOptions, machine: &Machine) -> Vec<Finding> {
     if !options.rdma {
         return vec![Finding::ok("rdma", "not offered (--rdma=false)")];
     }
-    let mut findings: Vec<Finding> = machine.nics.iter().map(|found| nic(options, found)).collect();
+    let mut findings: Vec<Finding> = Vec::new();
     findings.extend(machine.nic_faults.iter().map(|fault| {
         let advice = "the NIC is not offered; the other ones are";
         Finding::fail("rdma", format!("{}: {}", fault.ibdev, fault.reason), advice)
     }));
-    if findings.is_empty() {
+    if findings.is_empty() && machine.nics.is_empty() {
         let place = options.paths.sysfs_root.join("class/infiniband");
         findings.push(Finding::ok("rdma", format!("no RDMA device in {}", place.display())));
     }
     findings
-}
-
-fn nic(options: &AgentOptions, nic: &NicInfo) -> Finding {
-    let ports: Vec<String> = nic.ports.iter().map(|port| format!("port {} {:?}", port.number, port.state)).collect();
-    let found = format!("{} at {}: {}", nic.ibdev, nic.bdf, ports.join(", "));
-    let missing = nic.chars.missing();
-    if !missing.is_empty() {
-        let advice = "load ib_uverbs and rdma_ucm on this node (modprobe), and check --dev-root";
-        return Finding::fail("rdma", format!("{found}; device nodes missing: {}", missing.join(", ")), advice);
-    }
-    if options.rdma_port_policy.is_up(nic.ports.iter().map(|port| port.state == PortState::Active)) {
-        return Finding::ok("rdma", found);
-    }
-    let advice = format!(
-        "it takes no pods under --rdma-port-policy={}: look at cable, switch port and subnet manager",
-        options.rdma_port_policy
-    );
-    Finding::warn("rdma", found, advice)
 }

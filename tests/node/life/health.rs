@@ -119,8 +119,6 @@ async fn an_xid_with_instance_ids_that_mean_nothing_is_about_the_whole_gpu() {
     let mut node = TestNode::new(NodeSpec::new("zeros"));
     node.options.periods.recovery_window = Duration::from_secs(60);
     node.options.mig_strategy = MigStrategy::None;
-    // Split, and offered as a whole: no pod holds an instance of it.
-    node.machine.mig(2, &["3g.40gb", "3g.40gb"]).unwrap();
     let _kubelet = node.kubelet().await;
     let daemon = node.daemon();
     node.until(NVIDIA_GPU, 8).await;
@@ -128,8 +126,50 @@ async fn an_xid_with_instance_ids_that_mean_nothing_is_about_the_whole_gpu() {
     node.machine.xid_on_instance(1, 79, (0, 0)).unwrap();
     node.until(NVIDIA_GPU, 7).await;
     assert!(!node.offered().await[NVIDIA_GPU].contains(&node.machine.gpu_uuids()[1]));
-    node.machine.xid_on_instance(2, 79, (1, 0)).unwrap();
-    node.until(NVIDIA_GPU, 6).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_gpu_with_mig_on_is_not_handed_out_whole_and_comes_back_when_it_is_off() {
+    for parts in [&[][..], &["3g.40gb", "3g.40gb"]] {
+        let mut node = TestNode::new(NodeSpec::new("mig-on"));
+        node.options.mig_strategy = MigStrategy::None;
+        node.machine.mig(2, parts).unwrap();
+        let _kubelet = node.kubelet().await;
+        let daemon = node.daemon();
+        node.until(NVIDIA_GPU, 7).await;
+        let whole = node.machine.gpu_uuids()[2].clone();
+        assert!(!node.offered().await[NVIDIA_GPU].contains(&whole));
+        let why = node.handoff.inventory.lock().unwrap().devices[&DeviceId::parse(&whole).unwrap()].reason.clone();
+        assert!(
+            why.as_ref().is_some_and(|why| why.contains("MIG is on") && why.contains("nvidia-smi -mig 0")),
+            "{why:?}"
+        );
+        node.machine.unsplit(2).unwrap();
+        node.until(NVIDIA_GPU, 8).await;
+        daemon.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn gpus_without_the_nodes_or_the_library_that_all_need_wait_for_them() {
+    let node = TestNode::new(NodeSpec::new("control"));
+    let files = [node.machine.dev_root().join("nvidia-uvm"), node.machine.dev_root().join("nvidiactl")];
+    files.iter().for_each(|file| std::fs::remove_file(file).unwrap());
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    super::test_node::until("the machine is known", || node.handoff.inventory.lock().unwrap().devices.len() > 7).await;
+    node.until(NVIDIA_GPU, 0).await;
+    for file in files {
+        std::fs::write(file, "").unwrap();
+    }
+    node.until(NVIDIA_GPU, 8).await;
+    let libraries = node.machine.driver_root().join("usr/lib64");
+    let away = node.path("away");
+    std::fs::rename(libraries.join("libcuda.so.570.133.20"), &away).unwrap();
+    node.until(NVIDIA_GPU, 0).await;
+    std::fs::rename(&away, libraries.join("libcuda.so.570.133.20")).unwrap();
+    node.until(NVIDIA_GPU, 8).await;
     daemon.stop().await;
 }
 
@@ -195,7 +235,9 @@ async fn a_gpu_whose_device_node_goes_is_out_of_service_until_it_returns() {
     std::fs::rename(&root, &old).unwrap();
     std::fs::create_dir(&root).unwrap();
     node.until(NVIDIA_GPU, 0).await;
-    std::fs::write(&file, "").unwrap();
+    for name in ["nvidia3", "nvidiactl", "nvidia-uvm"] {
+        std::fs::write(root.join(name), "").unwrap();
+    }
     node.until(NVIDIA_GPU, 1).await;
     daemon.stop().await;
 }
