@@ -32,8 +32,11 @@ struct Free {
 struct Ask {
     count: usize,
     /// Percent, and bytes of a device with so much memory; `None`: whole.
-    share: Option<(i64, fn(i64) -> i64)>,
+    share: Option<(i64, Bytes)>,
 }
+
+/// Of a device with so much memory.
+type Bytes = fn(i64) -> i64;
 
 impl Ask {
     /// What is left of a device; `None` where it has too little.

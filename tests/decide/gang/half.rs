@@ -450,7 +450,7 @@ fn a_victim_elsewhere_is_told_its_own_node_and_the_preemptor_which_nodes_are_lef
     let chosen = gangs.cluster.pods[&TestGangs::key("high")].spec.nominated.clone().unwrap().to_string();
     for (name, home) in homes {
         let told = events(&gangs, &name, "Preempted")[0];
-        assert!(told.contains(&format!("preempted by pod ml/high (uid-ml/high")), "{told}");
+        assert!(told.contains("preempted by pod ml/high (uid-ml/high"), "{told}");
         assert!(told.contains(&format!("on node {chosen}")), "{told}");
         let elsewhere = told.contains(&format!("leaves node {home} with the other members of its gang"));
         assert_eq!(elsewhere, home != chosen, "{told}");
