@@ -10,6 +10,7 @@ pub mod health;
 pub mod help;
 pub mod intern;
 pub mod lock;
+pub mod nics;
 pub mod patience;
 pub mod pod;
 pub mod scheduler;
