@@ -111,7 +111,7 @@ fn tree(contents: &[u8]) {
     symlink(format!("../../../{switch}/0000:3b:00.0"), root.join("bus/pci/devices/0000:3b:00.0")).expect("link");
     std::fs::create_dir_all(root.join("driver/nvidia-caps")).expect("directory");
     std::fs::write(root.join("driver/nvidia-caps/mig-minors"), contents).expect("file");
-    let roots = Roots { sysfs: root.into(), proc: root.into(), dev: root.into(), driver: root.into() };
+    let roots = Roots { sysfs: root.into(), proc: root.into(), dev: root.into(), driver: root.into(), net: None };
     let found = machine::scan(&roots, &NullProvider).expect("the roots exist");
     assert_eq!(found.nics.len(), 1, "the NIC is found whatever its files say");
     let _ = nodes::mig_minors(&roots.proc_tree().expect("the root exists"), |_| true);

@@ -279,6 +279,7 @@ pub fn roots(options: &AgentOptions) -> Roots {
         proc: paths.proc_root.clone(),
         dev: paths.dev_root.clone(),
         driver: paths.driver_root.clone(),
+        net: paths.host_net_dir.clone(),
     }
 }
 

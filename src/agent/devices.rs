@@ -135,6 +135,8 @@ pub struct DeviceFindings<'a> {
     pub table: Option<&'a DeviceTable>,
     /// Virtual functions that pods have as parts of their NICs.
     pub held_functions: BTreeSet<DeviceId>,
+    /// NICs and virtual functions that are not handed out, and why.
+    pub unselected: BTreeMap<DeviceId, Box<str>>,
 }
 
 impl DeviceFindings<'_> {
@@ -147,7 +149,10 @@ impl DeviceFindings<'_> {
         options: &AgentOptions,
         now: Timestamp,
     ) -> DeviceHealth {
-        let found = || of.into_iter().chain([id]).filter_map(|id| self.faults.get(id));
+        // A function under a name of its own gets its link from the CNI.
+        let apart = facts.class == DeviceClass::Function && !options.rdma_vf_resource.is_empty();
+        let own = self.faults.get(id).filter(|own| !(apart && own.condition.reason == HealthReason::LinkDown));
+        let found = || of.and_then(|of| self.faults.get(of)).into_iter().chain(own);
         facts.found.extend(found().map(|fault| fault.condition.clone()));
         let table = self.table.filter(|table| table.devices.contains_key(id));
         if let Some(table) = table.filter(|_| matches!(facts.class, DeviceClass::Gpu | DeviceClass::MigDevice)) {
@@ -160,6 +165,7 @@ impl DeviceFindings<'_> {
             }
         }
         facts.held_as_part = self.held_functions.contains(id);
+        facts.unselected = self.unselected.get(id).cloned();
         let conditions = facts.judge();
         let first = conditions.first().and_then(|first| found().find(|fault| fault.condition.reason == first.reason));
         DeviceHealth::of(conditions, first.map_or(now, |fault| fault.since))
@@ -303,11 +309,11 @@ fn nvlink_domains<'a>(machine: &'a Machine, numbers: &[u32]) -> BTreeMap<&'a str
 
 fn nics(machine: &Machine, options: &AgentOptions, findings: &DeviceFindings<'_>, now: Timestamp) -> Vec<NodeDevice> {
     let apart = !options.rdma_vf_resource.is_empty();
-    let judge = |class, nic: &NicInfo, id: &DeviceId, of: Option<&DeviceId>| {
-        let mut facts = DeviceFacts::new(class);
-        facts.nodes_missing = nic.chars.missing().into_iter().map(|name| format!("{name} is missing").into()).collect();
-        findings.judge(facts, id, of, options, now)
+    let judge = |facts: DeviceFacts, nic: &NicInfo, id: &DeviceId, of: Option<&DeviceId>| {
+        let missing = nic.chars.missing().into_iter().map(|name| format!("{name} is missing").into());
+        findings.judge(DeviceFacts { nodes_missing: missing.collect(), ..facts }, id, of, options, now)
     };
+    let function = || DeviceFacts::new(DeviceClass::Function);
     let id_of = |bdf: Bdf| DeviceId::parse(&bdf.to_string()).ok();
     let by_bdf: BTreeMap<Bdf, &NicInfo> = machine.nics.iter().map(|nic| (nic.bdf, nic)).collect();
     let mut devices = Vec::new();
@@ -323,6 +329,11 @@ fn nics(machine: &Machine, options: &AgentOptions, findings: &DeviceFindings<'_>
             }
             PciFunction::Virtual { .. } => Vec::new(),
         };
+        // Pods get its functions, so one of them has to work.
+        let is_out =
+            |(_, vf): &(u32, &NicInfo)| id_of(vf.bdf).is_none_or(|id| !judge(function(), vf, &id, None).healthy);
+        let functions_out = !apart && !vfs.is_empty() && vfs.iter().all(is_out);
+        let facts = DeviceFacts { functions_out, ..DeviceFacts::new(DeviceClass::Nic) };
         devices.push(NodeDevice {
             id: id.clone(),
             minor: nic.minor as i32,
@@ -334,12 +345,12 @@ fn nics(machine: &Machine, options: &AgentOptions, findings: &DeviceFindings<'_>
             },
             bdf: Some(nic.bdf),
             place: nic.place.clone(),
-            health: judge(DeviceClass::Nic, nic, &id, None),
+            health: judge(facts, nic, &id, None),
         });
         for (number, vf) in vfs {
             let Some(vf_id) = id_of(vf.bdf) else { continue };
             devices.push(NodeDevice {
-                health: judge(DeviceClass::Function, vf, &vf_id, Some(&id)),
+                health: judge(function(), vf, &vf_id, Some(&id)),
                 id: vf_id,
                 minor: nic.minor as i32,
                 body: DeviceBody::Vf { parent: id.clone(), number, nic: Box::new(vf.clone()), apart },
@@ -349,6 +360,26 @@ fn nics(machine: &Machine, options: &AgentOptions, findings: &DeviceFindings<'_>
         }
     }
     devices
+}
+
+/// Leaves out NICs that are not handed out, with their functions, unless a pod has one of them.
+pub fn without_unselected(devices: &mut Vec<NodeDevice>, used: &BTreeSet<DeviceId>) {
+    let left_out: BTreeSet<DeviceId> =
+        devices.iter().filter(|device| is_unselected(device)).map(|device| device.id.clone()).collect();
+    let held =
+        |device: &NodeDevice| used.contains(&device.id) || device.parent().is_some_and(|parent| used.contains(parent));
+    let kept: BTreeSet<DeviceId> = devices
+        .iter()
+        .filter(|device| held(device))
+        .flat_map(|device| [Some(&device.id), device.parent()])
+        .flatten()
+        .cloned()
+        .collect();
+    devices.retain(|device| !left_out.contains(&device.id) || kept.contains(&device.id));
+}
+
+fn is_unselected(device: &NodeDevice) -> bool {
+    device.health.conditions.iter().any(|condition| condition.reason == HealthReason::NotSelected)
 }
 
 /// Devices that were in `earlier`, are not in `now`, and are still in use: kept, marked as gone.

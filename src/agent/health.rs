@@ -52,6 +52,8 @@ pub struct KnownOutage {
 pub struct HealthBook {
     gpus: GpuHealth,
     nics: NicHealth,
+    /// The ports of each NIC, as they were when its health was last judged by them.
+    shown: BTreeMap<Bdf, Vec<Port>>,
     ports: PortPolicy,
     /// Instances of split GPUs are handed out on their own.
     split: bool,
@@ -91,7 +93,8 @@ impl HealthBook {
         let rule = RecoveryRule { probes: PROBES, span: options.periods.recovery_window };
         Ok(Self {
             gpus: GpuHealth::new(policy, rule),
-            nics: NicHealth::default(),
+            nics: NicHealth::new(options.periods.link_down),
+            shown: BTreeMap::new(),
             ports: options.rdma_port_policy,
             split: options.mig_strategy != MigStrategy::None,
             polled: BTreeSet::new(),
@@ -143,6 +146,7 @@ impl HealthBook {
         }
         let present: BTreeSet<String> = machine.nics.iter().map(|nic| nic.bdf.to_string()).collect();
         self.nics.retain(|id| present.contains(id));
+        self.shown.retain(|bdf, _| present.contains(&bdf.to_string()));
         // One that was lent before it was ever seen has no ports that could be judged.
         // What is known of the ports of one that hangs is old.
         let hangs = |nic: &NicInfo| machine.nic_faults.iter().any(|fault| fault.hangs && fault.bdf == Some(nic.bdf));
@@ -237,7 +241,7 @@ impl HealthBook {
 
     /// The ports of a NIC were looked at. `true` when that changed its health.
     pub fn polled_ports(&mut self, bdf: Bdf, ports: Result<&[Port], NicReadError>, now: Now) -> bool {
-        let id = bdf.to_string();
+        let (id, seen) = (bdf.to_string(), ports.as_ref().ok().map(|ports| ports.to_vec()));
         let ports = ports.map_err(|trouble| match trouble {
             NicReadError::Unreadable(message) => LinkFault { reason: LINK_DOWN, message },
             NicReadError::Hangs(message) => LinkFault { reason: HealthReason::NicTimeout, message },
@@ -255,7 +259,27 @@ impl HealthBook {
                 down(states.join(", "))
             }
         });
-        self.nics.poll(&id, up, now.mono).is_some()
+        let is_up = up.is_ok();
+        let changed = self.nics.poll(&id, up, now.mono).is_some();
+        // What is shown agrees with the judgement: a link that is away for a moment is not shown as down.
+        if let Some(seen) = seen.filter(|_| is_up == self.nics.fault(&id).is_none()) {
+            self.shown.insert(bdf, seen);
+        }
+        changed
+    }
+
+    /// Gives the NICs of `machine` the ports that their health was judged by.
+    pub fn settle(&self, machine: &mut Machine) {
+        for nic in &mut machine.nics {
+            if let Some(ports) = self.shown.get(&nic.bdf) {
+                nic.ports.clone_from(ports);
+            }
+        }
+    }
+
+    /// The NIC was up at some look.
+    pub fn is_proven(&self, bdf: Bdf) -> bool {
+        self.nics.is_proven(&bdf.to_string())
     }
 
     /// What became of a pod. `true` when the node, or a device, is suspect by it or is not any more.
@@ -445,10 +469,12 @@ mod tests {
             node_guid: None,
             firmware: None,
             pci_id: None,
+            driver: None,
             ports: vec![port.clone()],
             function: PciFunction::Physical { vfs: Vec::new() },
             chars: CharDevices::default(),
             netdevs: Vec::new(),
+            carries: None,
             place: baton_hardware::pci::PciPlace::default(),
         };
         let fault = NicFault { ibdev: "mlx5_0".into(), bdf: Some(bdf), reason: "stuck".into(), hangs: true };
@@ -464,8 +490,15 @@ mod tests {
         assert!(!book.polled_ports(bdf, Err(NicReadError::Hangs("stuck".into())), now));
         let changes: Vec<bool> = (0..3).map(|_| book.polled_ports(bdf, Ok(std::slice::from_ref(&port)), now)).collect();
         assert_eq!((changes, reason(&book, &machine)), (vec![false, false, true], None));
-        assert!(book.polled_ports(bdf, Err(NicReadError::Unreadable("gone".into())), now));
-        assert_eq!(reason(&book, &machine), Some(HealthReason::LinkDown));
+        let down = Port { state: PortState::Down, ..port };
+        assert!(!book.polled_ports(bdf, Ok(std::slice::from_ref(&down)), now), "it may come back in a moment");
+        book.settle(&mut machine);
+        assert_eq!(machine.nics[0].ports[0].state, PortState::Active);
+        let later = Now { mono: Duration::from_secs(10), ..now };
+        assert!(book.polled_ports(bdf, Ok(&[down]), later));
+        book.settle(&mut machine);
+        let shown = machine.nics[0].ports[0].state;
+        assert_eq!((reason(&book, &machine), shown), (Some(HealthReason::LinkDown), PortState::Down));
     }
 
     #[test]

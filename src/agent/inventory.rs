@@ -10,6 +10,7 @@ use baton_contract::inventory::{DeviceInfo, DeviceLocation, VfGroup, VirtualFunc
 use baton_contract::{Quantity, ShareIsolation, key};
 use baton_decide::handoff::inventory::{InventoryDevice, NodeInventory};
 use baton_decide::shares::ShareOffer;
+use baton_hardware::nic::PortState;
 use baton_hardware::{Machine, PciPlace};
 
 /// Longest value of a label.
@@ -70,6 +71,23 @@ fn labels(device: &NodeDevice) -> BTreeMap<String, String> {
         DeviceBody::Nic { nic, .. } | DeviceBody::Vf { nic, .. } => {
             if let Some((vendor, model)) = nic.pci_id {
                 put(key::MODEL, format!("{vendor:04x}-{model:04x}"));
+            }
+            if let Some(interface) = nic.netdevs.first() {
+                put(key::INTERFACE, label_value(interface));
+            }
+            // Of several ports, the first that works.
+            let active = nic.ports.iter().find(|port| port.state == PortState::Active);
+            if let Some(port) = active.or(nic.ports.first()) {
+                put(key::PORT_STATE, port.state.word().to_owned());
+                // `400 Gb/sec (4X NDR)`
+                let rate = port.rate.as_deref().and_then(|rate| rate.split_once(" Gb/sec"));
+                let rate = rate.map(|(rate, _)| format!("{rate}Gbps"));
+                if let Some(layer) = &port.link_layer {
+                    put(key::LINK_LAYER, label_value(layer));
+                }
+                if let Some(rate) = rate {
+                    put(key::RATE, label_value(&rate));
+                }
             }
         }
     }

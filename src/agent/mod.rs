@@ -24,6 +24,7 @@ mod removal;
 pub mod reporting;
 pub mod scan;
 pub mod shares;
+pub mod which_nics;
 
 pub use answer::{AnswerError, Answerer, ContainerGrant};
 pub use error::AgentError;

@@ -12,6 +12,7 @@ use baton_decide::handoff::{IdMismatch, UnassignedPods};
 pub use baton_decide::health::MigStrategy;
 use baton_decide::health::{PortPolicy, XidAction};
 use baton_decide::lock::LockMode;
+use baton_decide::nics::NicSelector;
 use baton_runtime::admin::PortOptions;
 use baton_runtime::options::{OptionError, named};
 
@@ -70,6 +71,8 @@ pub struct AgentOptions {
     pub mps_root: PathBuf,
     /// Offer `koordinator.sh/rdma`.
     pub rdma: bool,
+    /// Which NICs are handed out; empty for all but the one that carries the node's default route.
+    pub rdma_select: NicSelector,
     /// Resource name of their own for virtual functions, one id each; empty where they are shares of their NIC.
     pub rdma_vf_resource: String,
     /// Which ports of a NIC must be active for it to be healthy.
@@ -120,6 +123,8 @@ pub struct AgentPaths {
     pub sysfs_root: PathBuf,
     /// Root of procfs.
     pub proc_root: PathBuf,
+    /// The host's network in procfs, for its routing tables; `None` where procfs is the host's.
+    pub host_net_dir: Option<PathBuf>,
     /// Root of the device nodes.
     pub dev_root: PathBuf,
     /// Root of the driver's user-space files.
@@ -154,6 +159,8 @@ pub struct AgentPeriods {
     pub rescan: Duration,
     /// GPUs polled where events are not supported, and NIC ports.
     pub health_poll: Duration,
+    /// A NIC's link that was up counts as down when it has stayed so for this long.
+    pub link_down: Duration,
     /// An unhealthy GPU is probed again.
     pub recovery_probe: Duration,
     /// Clean probes must span at least this before an unhealthy GPU is healthy again.
@@ -208,6 +215,7 @@ impl Default for AgentOptions {
             hami_core_sha256: String::new(),
             mps_root: "/run/nvidia/mps".into(),
             rdma: true,
+            rdma_select: NicSelector::default(),
             rdma_vf_resource: String::new(),
             rdma_port_policy: PortPolicy::Any,
             device_list_strategy: vec![DeviceListStrategy::CdiCri],
@@ -239,6 +247,7 @@ impl Default for AgentPaths {
             pod_resources_socket: "/var/lib/kubelet/pod-resources/kubelet.sock".into(),
             sysfs_root: "/sys".into(),
             proc_root: "/proc".into(),
+            host_net_dir: None,
             dev_root: "/dev".into(),
             driver_root: "/".into(),
             host_driver_root: None,
@@ -256,6 +265,7 @@ impl Default for AgentPeriods {
         Self {
             rescan: s(60),
             health_poll: s(5),
+            link_down: s(10),
             recovery_probe: s(20),
             recovery_window: s(60),
             suspect_window: s(300),

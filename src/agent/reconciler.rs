@@ -28,6 +28,7 @@ use super::offer::{InUse, Unseen, configured, offers};
 use super::options::AgentOptions;
 use super::scan::{self, MachineScan, ScanQueue, ScanRequest, ScanResult};
 use super::shares::ShareGuard;
+use super::which_nics::WhichNics;
 use baton_cluster::inventory::Published;
 use baton_cluster::notice::{Notice, Notices, Subject};
 use baton_contract::inventory::DeviceStatus;
@@ -82,6 +83,8 @@ pub struct DeviceReconciler {
     nodes: DirectoryWatch,
     cdi: CdiFiles,
     machine: Machine,
+    /// Which of its NICs are handed out.
+    which: WhichNics,
     devices: Vec<NodeDevice>,
     /// The devices as the cluster shows them; `None` when nothing has changed since.
     reported: Option<Vec<NodeDevice>>,
@@ -91,9 +94,11 @@ pub struct DeviceReconciler {
     guard: ShareGuard,
     shares: ShareOffer,
     unlimited_since: Timestamp,
-    /// What the last events said of the node: that it is suspect, and that it serves no shares.
+    unselected_since: Timestamp,
+    /// What the last events said of the node: that it is suspect, that it serves no shares, and that no NIC is selected.
     suspect: Option<String>,
     unavailable: Option<String>,
+    none_selected: Option<String>,
     nvml_failed: bool,
     /// Why NVML cannot be used, where it is there; and why no device is offered at all.
     refusal: Option<String>,
@@ -125,6 +130,7 @@ impl DeviceReconciler {
             context,
             plugins,
             machine: Machine::default(),
+            which: WhichNics::default(),
             devices: Vec::new(),
             reported: None,
             table: Arc::default(),
@@ -132,8 +138,10 @@ impl DeviceReconciler {
             guard,
             shares,
             unlimited_since: clock::wall(),
+            unselected_since: clock::wall(),
             suspect: None,
             unavailable: None,
+            none_selected: None,
             nvml_failed: false,
             refusal: None,
             lacks: watch::Sender::new(None),
@@ -331,8 +339,12 @@ impl DeviceReconciler {
             let ports = ports.as_ref().map(Vec::as_slice).map_err(Clone::clone);
             self.book.polled_ports(*bdf, ports, now)
         };
-        let changed = ports.iter().map(poll).filter(|changed| *changed).count() > 0;
-        if changed { self.refresh() } else { Ok(()) }
+        if ports.iter().map(poll).filter(|changed| *changed).count() == 0 {
+            return Ok(());
+        }
+        self.book.settle(&mut self.machine);
+        self.choose_nics();
+        self.refresh()
     }
 
     /// A pod was served here, or the machine failed it.
@@ -400,9 +412,6 @@ impl DeviceReconciler {
         if scan.nvml.is_some() {
             machine.gpus = self.machine.gpus.clone();
         }
-        for fault in &machine.nic_faults {
-            tracing::warn!(nic = %fault.ibdev, why = %fault.reason, "an RDMA device cannot be read; the others are served");
-        }
         machine.keep_silent(&self.machine);
         let used = self.used(&self.context.holdings.in_use());
         let faulty: BTreeSet<_> = machine.nic_faults.iter().filter_map(|fault| fault.bdf).collect();
@@ -419,9 +428,29 @@ impl DeviceReconciler {
         });
         machine.add_lent(self.lent(&machine, &used));
         self.book.scanned(&machine, scan.nvml.as_ref(), now);
+        self.book.settle(&mut machine);
         self.machine = machine;
+        self.choose_nics();
+        for fault in &self.which.faults {
+            tracing::warn!(nic = %fault.ibdev, why = %fault.reason, "an RDMA device cannot be read; the others are served");
+        }
         self.driver = scan::on_host(scan.driver, &self.context.options.paths);
         Ok(())
+    }
+
+    /// Which NICs are handed out, by what is known of them now.
+    fn choose_nics(&mut self) {
+        let which = WhichNics::of(&self.machine, &self.context.options, |bdf| self.book.is_proven(bdf));
+        let before = std::mem::replace(&mut self.which, which);
+        if before.none_selected.is_none() {
+            self.unselected_since = clock::wall();
+        }
+        for (bdf, why) in self.which.unserved.iter().filter(|(bdf, why)| before.unserved.get(bdf) != Some(why)) {
+            tracing::info!(nic = %bdf, why, "a NIC is not handed out");
+        }
+        for why in self.which.said().filter(|why| !before.said().any(|said| said == *why)) {
+            tracing::warn!("{why}");
+        }
     }
 
     /// NICs that pods hold and that were out of view already when this daemon started, and those that hung already then. Of functions
@@ -482,10 +511,12 @@ impl DeviceReconciler {
         let findings = DeviceFindings {
             faults: self.book.faults(&self.machine, now),
             table: Some(&self.table),
+            unselected: self.which.unselected(),
             held_functions: if apart { self.context.holdings.functions_in_use() } else { BTreeSet::new() },
         };
         let mut list = devices::list(&self.machine, &self.context.options, &findings, now.wall);
         devices::keep_used(&mut list, &self.devices, used, now.wall);
+        devices::without_unselected(&mut list, used);
         devices::keep_since(&mut list, &self.devices);
         list
     }
@@ -519,7 +550,7 @@ impl DeviceReconciler {
     fn refresh(&mut self) -> Result<(), AgentError> {
         let in_use = self.context.holdings.in_use();
         let devices = self.list(&self.used(&in_use));
-        let unseen = Unseen { gpus: self.refusal.is_some(), nics: !self.machine.nic_faults.is_empty() };
+        let unseen = Unseen { gpus: self.refusal.is_some(), nics: !self.which.faults.is_empty() };
         let lists = offers(&devices, &self.context.options, &in_use, unseen);
         let mut registered = configured(&self.context.options);
         registered.extend(lists.keys().cloned());
@@ -592,7 +623,7 @@ impl DeviceReconciler {
         }
     }
 
-    /// An event on the node when it is suspect or serves no shares, and when it is and does again.
+    /// An event on the node when it is suspect, serves no shares or has no NIC that is selected, and when that is over.
     fn report_suspicion(&mut self) {
         let now = self.book.node_condition().map(|condition| condition.message.clone());
         if now != self.suspect {
@@ -609,6 +640,12 @@ impl DeviceReconciler {
             self.post(now.as_deref(), words);
             self.unavailable = now;
         }
+        if self.which.none_selected != self.none_selected {
+            let words =
+                (EventReason::NoDevicesSelected, EventReason::DevicesSelected, "--rdma-select takes NICs of this node");
+            self.post(self.which.none_selected.as_deref(), words);
+            self.none_selected.clone_from(&self.which.none_selected);
+        }
     }
 
     /// An event on the node: what is wrong, or that nothing is any more.
@@ -624,15 +661,21 @@ impl DeviceReconciler {
         });
     }
 
-    fn shares_condition(&self) -> Option<Condition> {
-        let why = self.shares.unavailable.as_deref()?;
-        Some(Condition {
-            type_: DeviceStatus::SHARES_UNAVAILABLE.to_owned(),
-            status: "True".to_owned(),
-            reason: ConditionReason::LimitsNotEnforced.word().to_owned(),
-            message: why.to_owned(),
-            last_transition_time: Time(to_seconds(self.unlimited_since)),
-            observed_generation: None,
+    /// What the Device object says of the node, beside that it is suspect.
+    fn conditions(&self) -> impl Iterator<Item = Condition> {
+        let unlimited = (DeviceStatus::SHARES_UNAVAILABLE, ConditionReason::LimitsNotEnforced, self.unlimited_since);
+        let unselected =
+            (DeviceStatus::NO_DEVICES_SELECTED, ConditionReason::SelectorMatchesNothing, self.unselected_since);
+        let both = [(unlimited, self.shares.unavailable.as_deref()), (unselected, self.which.none_selected.as_deref())];
+        both.into_iter().filter_map(|((of, reason, since), why)| {
+            Some(Condition {
+                type_: of.to_owned(),
+                status: "True".to_owned(),
+                reason: reason.word().to_owned(),
+                message: why?.to_owned(),
+                last_transition_time: Time(to_seconds(since)),
+                observed_generation: None,
+            })
         })
     }
 
@@ -647,7 +690,7 @@ impl DeviceReconciler {
             devices: device_infos(&self.devices),
             held: self.context.holdings.held(),
             in_use: self.context.holdings.in_use().into_values().flatten().collect(),
-            conditions: self.book.node_condition().cloned().into_iter().chain(self.shares_condition()).collect(),
+            conditions: self.book.node_condition().cloned().into_iter().chain(self.conditions()).collect(),
             labels: node_labels(&self.machine, self.shares.isolation),
         };
         self.context.published.send_if_modified(|now| {

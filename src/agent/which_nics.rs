@@ -2,11 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
-
-use super::devices::DeviceHealth;
 use super::options::AgentOptions;
-use baton_contract::{DeviceId, HealthReason};
+use baton_contract::DeviceId;
 use baton_decide::nics::{self, NicFacts};
 use baton_hardware::nic::PciFunction;
 use baton_hardware::{Bdf, Machine, NicFault, NicInfo};
@@ -104,12 +101,9 @@ impl WhichNics {
         self.none_selected.iter().chain(&self.warnings)
     }
 
-    /// What this says of the health of devices, since `now`.
-    pub fn health(&self, now: Timestamp) -> BTreeMap<DeviceId, DeviceHealth> {
-        let of = |(bdf, why): (&Bdf, &String)| {
-            let why = format!("{why}; a pod has it until it ends");
-            Some((DeviceId::parse(&bdf.to_string()).ok()?, DeviceHealth::bad(HealthReason::NotSelected, why, now)))
-        };
+    /// NICs and virtual functions that are not handed out, as devices.
+    pub fn unselected(&self) -> BTreeMap<DeviceId, Box<str>> {
+        let of = |(bdf, why): (&Bdf, &String)| Some((DeviceId::parse(&bdf.to_string()).ok()?, why.as_str().into()));
         self.unserved.iter().filter_map(of).collect()
     }
 }

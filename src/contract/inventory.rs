@@ -120,7 +120,7 @@ pub struct DeviceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<DeviceCounts>,
     /// `NodeSuspect`, while the node daemon holds the machine itself to blame for pods that failed; `SharesUnavailable`, while it cannot
-    /// hold GPU shares to their limits.
+    /// hold GPU shares to their limits; `NoDevicesSelected`, while `--rdma-select` takes none of its NICs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
@@ -141,6 +141,9 @@ impl DeviceStatus {
     pub fn shares_unavailable(&self) -> Option<&Condition> {
         self.condition(Self::SHARES_UNAVAILABLE)
     }
+
+    /// Type of the condition of a node that has NICs, of which the operator's selection takes none.
+    pub const NO_DEVICES_SELECTED: &str = "NoDevicesSelected";
 
     fn condition(&self, of: &str) -> Option<&Condition> {
         self.conditions.iter().find(|condition| condition.type_ == of && condition.status == "True")

@@ -62,6 +62,14 @@ pub const PCIE_SWITCH: &str = "scheduling.koordinator.sh/pcie-switch";
 pub const NVLINK_DOMAIN: &str = "scheduling.koordinator.sh/nvlink-domain";
 /// Device label: model name.
 pub const MODEL: &str = "scheduling.koordinator.sh/model";
+/// Device label of a NIC: its network interface.
+pub const INTERFACE: &str = "scheduling.koordinator.sh/interface";
+/// Device label of a NIC: `InfiniBand` or `Ethernet`.
+pub const LINK_LAYER: &str = "scheduling.koordinator.sh/link-layer";
+/// Device label of a NIC: rate of its port, `400Gbps`.
+pub const RATE: &str = "scheduling.koordinator.sh/rate";
+/// Device label of a NIC: state of its port as the kernel names it, `ACTIVE`.
+pub const PORT_STATE: &str = "scheduling.koordinator.sh/port-state";
 /// Device object annotation: the sets of GPUs that the fabric can isolate, by size:
 /// `{"2":[{"minors":[0,1],"ringBusBandwidth":"200G","allocationScore":1}]}`.
 pub const GPU_PARTITIONS: &str = "scheduling.koordinator.sh/gpu-partitions";

@@ -32,6 +32,7 @@ reasons! {
         Scheduled, FailedScheduling, WaitingForNodeLock, NotScheduledByBaton, FailedBinding, Preempted, ExpiredLockHolder,
         FenceSuspended, AllocateRefused, AmbiguousAllocate, DeviceIdMismatch, DeviceDivergence, AdmittedWithoutDevices,
         AssignmentEdited, DevicesStillUsed, DevicesFreedUnseen, DeviceUnhealthy, DeviceHealthy, DeviceLimited, NodeSuspect, NodeTrusted, SharesUnavailable, SharesAvailable,
+        NoDevicesSelected, DevicesSelected,
         DeviceCordoned, DeviceUncordoned, GangHold, GangHoldReleased, Earmarked, GangSatisfied, Unschedulable,
         GangTimeout, GangBindFailed, GangIncomplete, GangGroupMismatch, WaitingForPodGroup, InvalidGang, GangInvalidValue,
         GangNameConflict, GangConfigConflict, NotSupported, ScheduledPartly, Unfit, Pending, Starting, Running, Rescheduling, Succeeded,
@@ -47,7 +48,7 @@ reasons! {
         GangTimeout, InvalidGang, Scheduled, Binding, GangSatisfied, NotSatisfied, NoMarks, Finished, NewGeneration,
         Placed, PlacedPartly, StartLimit, QuotaLowered, Unfit, InvalidTemplate, NewAttempt, Deleted, Invalid, InvalidPod,
         Accepted, Refused, ForeignPod, Resolved, LeaderImage, Pulled, LeaderLost, PreemptionByScheduler,
-        MachineFailedPods, LimitsNotEnforced,
+        MachineFailedPods, LimitsNotEnforced, SelectorMatchesNothing,
     }
 }
 
@@ -57,7 +58,7 @@ reasons! {
     HealthReason {
         Healthy, Xid, XidNeedsReset, XidNeedsReboot, RecoveryActionPending, Gone, Lost, ResetRequired, NvmlTimeout,
         Unlisted, FabricNotReady, NvmlError, NvmlUnavailable, NotSplit, MigNotUniform, LinkDown, NicTimeout,
-        DeviceSuspect, HeldAsPart, DeviceNodesMissing, MigUnknown, MigEnabled, DriverFilesMissing, MinorUnknown,
+        DeviceSuspect, HeldAsPart, NotSelected, DeviceNodesMissing, MigUnknown, MigEnabled, DriverFilesMissing, MinorUnknown,
         PlaceUnknown, LinksUnknown, ModelUnknown, MemoryUnknown, MigDevicesUnknown, StateUnknown,
     }
 }

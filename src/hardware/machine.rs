@@ -10,6 +10,7 @@ use super::nodes::{self, MigMinors};
 use super::pci;
 use super::provider::{GpuProvider, NvmlError};
 use super::rdma;
+use super::routes;
 use super::tree::{Tree, TreeError};
 
 /// Where this machine's files are. Tests and containers give other roots; nothing outside them is read.
@@ -23,11 +24,13 @@ pub struct Roots {
     pub dev: PathBuf,
     /// Root of the driver's user-space files, `/` or `/run/nvidia/driver`.
     pub driver: PathBuf,
+    /// The host's network in procfs; `None` where the host's procfs is below `proc`.
+    pub net: Option<PathBuf>,
 }
 
 impl Default for Roots {
     fn default() -> Self {
-        Self { sysfs: "/sys".into(), proc: "/proc".into(), dev: "/dev".into(), driver: "/".into() }
+        Self { sysfs: "/sys".into(), proc: "/proc".into(), dev: "/dev".into(), driver: "/".into(), net: None }
     }
 }
 
@@ -42,6 +45,9 @@ pub struct Machine {
     pub nics: Vec<NicInfo>,
     /// RDMA entries that could not be read.
     pub nic_faults: Vec<NicFault>,
+    /// Why it is not known over which NIC the host's default route goes.
+    #[serde(default)]
+    pub routes_unknown: Option<String>,
     /// The kernel's boot id; changes with every boot.
     pub boot_id: Option<String>,
 }
@@ -71,6 +77,15 @@ impl Roots {
     /// Opens the proc root.
     pub fn proc_tree(&self) -> Result<Tree, ScanError> {
         Tree::open(&self.proc).map_err(|source| ScanError::Root { flag: "--proc-root", source })
+    }
+
+    /// Opens the host's network: that of the first process.
+    pub fn net_tree(&self) -> Result<Tree, TreeError> {
+        match &self.net {
+            Some(net) => Tree::open(net),
+            None => Tree::open(&self.proc.join("1/net"))
+                .or_else(|error| Tree::open(&self.proc.join("net")).map_err(|_| error)),
+        }
     }
 
     /// Opens the dev root.
@@ -104,8 +119,9 @@ pub fn scan_by(
         }
     }
     gpus.gpus.sort_by_key(|gpu| gpu.bdf);
-    let (nics, nic_faults) = nics(&sysfs, &dev);
-    Ok(Machine { gpus, nics, nic_faults, boot_id: nodes::boot_id(&proc) })
+    let (mut nics, nic_faults) = nics(&sysfs, &dev);
+    let routes_unknown = routes::mark(&sysfs, roots.net_tree(), &mut nics).err().map(|error| error.to_string());
+    Ok(Machine { gpus, nics, nic_faults, routes_unknown, boot_id: nodes::boot_id(&proc) })
 }
 
 /// An unreadable table costs the instances their capability nodes, not the scan its other answers.

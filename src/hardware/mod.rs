@@ -14,6 +14,7 @@ pub mod pci;
 pub mod provider;
 pub mod question;
 pub mod rdma;
+pub mod routes;
 pub mod tree;
 
 pub use bdf::Bdf;

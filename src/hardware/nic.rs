@@ -26,6 +26,9 @@ pub struct NicInfo {
     /// PCI vendor and device id, `15b3:101e`.
     #[serde(default)]
     pub pci_id: Option<(u16, u16)>,
+    /// Its kernel driver, `mlx5_core`.
+    #[serde(default)]
+    pub driver: Option<String>,
     /// Ports by number.
     pub ports: Vec<Port>,
     /// Whether this is a physical function, and which others belong to it.
@@ -35,6 +38,9 @@ pub struct NicInfo {
     /// Names of the network interfaces in this network namespace.
     #[serde(default)]
     pub netdevs: Vec<String>,
+    /// The interface of the host's default route that goes over it.
+    #[serde(default)]
+    pub carries: Option<String>,
     /// Where it sits on the PCI fabric.
     #[serde(default)]
     pub place: PciPlace,
@@ -120,6 +126,23 @@ pub enum PortState {
 }
 
 impl PortState {
+    /// The link is there, whether traffic flows yet or not.
+    pub fn is_linked(self) -> bool {
+        !matches!(self, Self::Down | Self::Unknown)
+    }
+
+    /// As the kernel writes it, without its number.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Down => "DOWN",
+            Self::Init => "INIT",
+            Self::Armed => "ARMED",
+            Self::Active => "ACTIVE",
+            Self::ActiveDefer => "ACTIVE_DEFER",
+            Self::Unknown => "UNKNOWN",
+        }
+    }
+
     /// Reads the `state` file: `4: ACTIVE`.
     pub fn parse(text: &str) -> Self {
         let number = text.trim().split(':').next().unwrap_or_default();

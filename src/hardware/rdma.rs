@@ -9,8 +9,8 @@ use super::nic::{CharDevices, NicFault, NicInfo, PciFunction, Port, PortState};
 use super::pci::{self, PciPlace};
 use super::tree::{Tree, TreeError, is_name};
 
-/// Most ports looked at; no NIC has more than two.
-const MAX_PORTS: usize = 16;
+/// No function has more ports of its own.
+const MAX_PORTS: usize = 2;
 
 /// An entry of the class.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,10 +135,12 @@ pub fn lent(sysfs: &Tree, dev: Option<&Tree>, bdf: Bdf) -> Option<NicInfo> {
         node_guid: None,
         firmware: None,
         pci_id: pci_id(sysfs, &device),
+        driver: driver(sysfs, &device),
         ports: Vec::new(),
         function: function(sysfs, &device).ok()?,
         chars,
         netdevs: Vec::new(),
+        carries: None,
         place: place(sysfs, bdf, &device),
     })
 }
@@ -149,6 +151,11 @@ fn pci_id(sysfs: &Tree, device: &Path) -> Option<(u16, u16)> {
         u16::from_str_radix(text.trim_start_matches("0x"), 16).ok()
     };
     hex("vendor").zip(hex("device"))
+}
+
+fn driver(sysfs: &Tree, device: &Path) -> Option<String> {
+    let driver = sysfs.link(device.join("driver")).ok()?;
+    Some(driver.file_name()?.to_str()?.to_owned())
 }
 
 /// PCI address of a device directory: its name, or what the kernel says in `uevent` where the directory was copied.
@@ -188,10 +195,12 @@ fn read(
         node_guid: optional("node_guid"),
         firmware: optional("fw_ver"),
         pci_id: pci_id(sysfs, &device),
+        driver: driver(sysfs, &device),
         ports,
         function: function(sysfs, &device).map_err(failed)?,
         chars: chars.get(name).cloned().unwrap_or_default().with_shared(chars),
         netdevs: sysfs.names(device.join("net")).unwrap_or_default(),
+        carries: None,
         place: place(sysfs, bdf, &device),
     }))
 }
@@ -200,6 +209,9 @@ fn read_ports(sysfs: &Tree, device: PathBuf) -> Result<Vec<Port>, TreeError> {
     let directory = device.join("ports");
     let mut numbers: Vec<u32> = sysfs.names(&directory)?.iter().filter_map(|name| name.parse().ok()).collect();
     numbers.sort_unstable();
+    if is_switchdev(sysfs, &device, numbers.len()) {
+        numbers.truncate(1);
+    }
     let port = |number: &u32| {
         let file = |name: &str| sysfs.text(directory.join(number.to_string()).join(name)).ok();
         Port {
@@ -210,7 +222,14 @@ fn read_ports(sysfs: &Tree, device: PathBuf) -> Result<Vec<Port>, TreeError> {
             rate: file("rate"),
         }
     };
-    Ok(numbers.iter().take(MAX_PORTS).map(port).collect())
+    Ok(numbers.iter().map(port).collect())
+}
+
+/// In switchdev mode port 1 is the uplink, and the others stand for virtual functions: their links say nothing about the NIC's.
+fn is_switchdev(sysfs: &Tree, device: &Path, ports: usize) -> bool {
+    let net = device.join("device/net");
+    let has_switch = |name: String| sysfs.text(net.join(name).join("phys_switch_id")).is_ok_and(|id| !id.is_empty());
+    ports > MAX_PORTS || (ports > 1 && sysfs.names(&net).unwrap_or_default().into_iter().any(has_switch))
 }
 
 /// VF iff `physfn` exists; a PF lists `virtfn<i>`.

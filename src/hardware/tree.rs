@@ -118,6 +118,14 @@ impl Tree {
         Ok(place)
     }
 
+    /// Where a link points to, whether that exists or not.
+    pub fn link(&self, path: impl AsRef<Path>) -> Result<PathBuf, TreeError> {
+        let path = path.as_ref();
+        let place = self.root.join(self.resolve(path.parent().unwrap_or(Path::new("")))?);
+        let link = path.file_name().map_or_else(|| place.clone(), |name| place.join(name));
+        link.read_link().map_err(|source| TreeError::Io(path.to_owned(), source))
+    }
+
     /// Whether `path` exists inside the root.
     pub fn exists(&self, path: impl AsRef<Path>) -> bool {
         self.resolve(path).is_ok()

@@ -37,7 +37,13 @@ impl Bench {
 
     pub fn roots(&self) -> Roots {
         let node = &self.node;
-        Roots { sysfs: node.sysfs_root(), proc: node.proc_root(), dev: node.dev_root(), driver: node.driver_root() }
+        Roots {
+            sysfs: node.sysfs_root(),
+            proc: node.proc_root(),
+            dev: node.dev_root(),
+            driver: node.driver_root(),
+            net: None,
+        }
     }
 
     pub fn machine(&self) -> Machine {

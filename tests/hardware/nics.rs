@@ -3,10 +3,11 @@
 use std::os::unix::fs::symlink;
 
 use baton::hardware::nic::{PciFunction, PortState};
-use baton::hardware::{Bdf, Machine, NicInfo, rdma};
+use baton::hardware::{Bdf, Machine, NicInfo, NullProvider, Roots, machine, rdma};
 use baton::sim::hardware::{NodeSpec, Shape};
 
 use super::bench::Bench;
+use crate::fixtures::{ACTIVE, DOWN, NicTree};
 
 fn vfs(count: u32) -> Bench {
     Bench::of(NodeSpec { vfs_per_nic: count, ..NodeSpec::new("node-1") })
@@ -218,4 +219,127 @@ fn nics_are_served_where_the_tree_has_the_class_but_no_pci_bus() {
     for nic in &nics {
         assert_eq!(rdma::ports(&tree, nic.bdf).unwrap(), nic.ports);
     }
+}
+
+/// A machine with one NIC for each interface `NAME`, and the interface of the default route that goes over each.
+fn carried(lay: impl Fn(&NicTree)) -> (Vec<(String, Option<String>)>, Option<String>) {
+    let root = tempfile::tempdir().unwrap();
+    let tree = NicTree::as_reported(root.path());
+    lay(&tree);
+    let roots = Roots {
+        sysfs: tree.path("sys"),
+        proc: tree.path("proc"),
+        dev: tree.path("dev"),
+        driver: root.path().into(),
+        net: None,
+    };
+    let machine = machine::scan(&roots, &NullProvider).unwrap();
+    let carry = machine.nics.iter().filter(|nic| nic.carries.is_some());
+    (carry.map(|nic| (nic.ibdev.clone(), nic.carries.clone())).collect(), machine.routes_unknown)
+}
+
+#[test]
+fn the_nic_under_the_default_route_is_found_whatever_lies_between() {
+    type Lay = fn(&NicTree);
+    type Routes = &'static [(&'static str, u32)];
+    type Case = (&'static str, Lay, Routes, Routes, &'static [(&'static str, &'static str)]);
+    let bond: Lay = |tree| tree.above("bond0", true, &["ens3f0np0", "ens3f1np1"]);
+    let cases: [Case; 12] = [
+        ("the NIC itself", |_| (), &[("eno1", 100)], &[], &[("irdma0", "eno1")]),
+        ("a bond", bond, &[("bond0", 0)], &[], &[("mlx5_bond_0", "bond0")]),
+        (
+            "a VLAN on a bond, in a bridge",
+            |tree| {
+                tree.above("bond0", true, &["ens3f0np0", "ens3f1np1"]);
+                tree.above("bond0.7", false, &["bond0"]);
+                tree.above("br0", true, &["bond0.7"]);
+            },
+            &[("br0", 0)],
+            &[],
+            &[("mlx5_bond_0", "br0")],
+        ),
+        (
+            "a bridge of Open vSwitch",
+            |tree| {
+                tree.above("ovs-system", true, &["eno1", "ens9f0"]);
+                tree.above("br-ex", false, &[]);
+                tree.write("sys/class/net/br-ex/address", "0c:42:a1:00:00:01");
+                tree.write("sys/class/net/eno1/address", "0c:42:a1:00:00:01");
+                tree.write("sys/class/net/ens9f0/address", "0c:42:a1:00:00:02");
+            },
+            &[("br-ex", 48)],
+            &[],
+            &[("irdma0", "br-ex")],
+        ),
+        (
+            "a bond that the RDMA device names",
+            |tree| {
+                tree.above("bond1", true, &["ens3f1np1"]);
+                tree.write("sys/class/infiniband/mlx5_bond_0/ports/1/gid_attrs/ndevs/0", "bond1");
+            },
+            &[("bond1", 0)],
+            &[],
+            &[("mlx5_bond_0", "bond1")],
+        ),
+        ("the least metric", bond, &[("bond0", 200), ("eno1", 100), ("ibp1", 101)], &[], &[("irdma0", "eno1")]),
+        ("equal metrics", bond, &[("bond0", 5), ("eno1", 5)], &[], &[("mlx5_bond_0", "bond0"), ("irdma0", "eno1")]),
+        ("IPv6 alone", |_| (), &[], &[("eno1", 1024), ("ibp0", 2048)], &[("irdma0", "eno1")]),
+        ("IPv6 beside IPv4", |_| (), &[("eno1", 100)], &[("ibp0", 1)], &[("irdma0", "eno1")]),
+        ("a function", |_| (), &[("ens9f0v0", 100)], &[], &[("mlx5_21", "ens9f0v0")]),
+        ("an interface without RDMA", |tree| tree.above("eth0", false, &[]), &[("eth0", 0)], &[], &[]),
+        ("no default route", |_| (), &[], &[], &[]),
+    ];
+    for (what, lay, ipv4, ipv6, expected) in cases {
+        let found = carried(|tree| {
+            lay(tree);
+            tree.routes(ipv4, ipv6);
+        });
+        let expected: Vec<_> =
+            expected.iter().map(|(nic, route)| ((*nic).to_owned(), Some((*route).to_owned()))).collect();
+        assert_eq!(found, (expected, None), "{what}");
+    }
+}
+
+#[test]
+fn tables_that_cannot_be_read_or_are_of_another_namespace_are_unknown() {
+    let (carry, why) = carried(|_| ());
+    assert!(carry.is_empty() && why.unwrap().starts_with("the host's routing tables cannot be read: route"));
+    // A container's own procfs beside the host's sysfs, both with an eth0.
+    let (carry, why) = carried(|tree| {
+        tree.above("eth0", true, &["eno1"]);
+        tree.routes(&[("eth0", 0)], &[]);
+        tree.write("proc/1/net/dev", "Inter-|\n face |\n    lo: 0\n  eth0: 0");
+    });
+    let why = why.unwrap();
+    assert!(carry.is_empty() && why.contains("another network namespace") && why.contains("interface ibp0"), "{why}");
+    // A tree that was recorded without the list of interfaces.
+    let (carry, why) = carried(|tree| {
+        tree.routes(&[("eno1", 0)], &[]);
+        std::fs::remove_file(tree.path("proc/1/net/dev")).unwrap();
+    });
+    assert_eq!((carry.len(), why), (1, None));
+}
+
+#[test]
+fn ports_of_an_uplink_in_switchdev_mode_are_its_own_alone_and_unknown_numa_stays_so() {
+    let root = tempfile::tempdir().unwrap();
+    let tree = NicTree::as_reported(root.path());
+    let read = || rdma::scan(&baton::hardware::Tree::open(&tree.path("sys")).unwrap(), None).0;
+    let states = |name: &str| -> Vec<PortState> {
+        let nics = read();
+        let nic = nics.iter().find(|nic| nic.ibdev == name).unwrap();
+        assert_eq!(rdma::ports(&baton::hardware::Tree::open(&tree.path("sys")).unwrap(), nic.bdf).unwrap(), nic.ports);
+        nic.ports.iter().map(|port| port.state).collect()
+    };
+    assert_eq!(states("rdma_uplink"), [PortState::Down], "the others stand for functions");
+    // One function: two ports, as a card of two ports has them.
+    tree.write("sys/class/infiniband/irdma0/ports/2/state", ACTIVE);
+    tree.set_port("irdma0", 1, DOWN);
+    assert_eq!(states("irdma0"), [PortState::Down, PortState::Active]);
+    tree.write("sys/class/net/eno1/phys_switch_id", "5c2f8e000345c0ec");
+    assert_eq!(states("irdma0"), [PortState::Down]);
+    let nics = read();
+    let of = |name: &str| nics.iter().find(|nic| nic.ibdev == name).unwrap();
+    assert_eq!((of("rdma_uplink").place.numa_node, of("mlx5_7").place.numa_node), (None, Some(1)));
+    assert_eq!((of("irdma0").driver.as_deref(), of("mlx5_21").driver.as_deref()), (Some("ice"), Some("mlx5_core")));
 }

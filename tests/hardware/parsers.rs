@@ -123,7 +123,7 @@ proptest! {
         std::fs::create_dir_all(root.join("driver/nvidia-caps")).unwrap();
         std::fs::write(root.join("driver/nvidia-caps/mig-minors"), &contents).unwrap();
         let _ = nodes::mig_minors(&Tree::open(root).unwrap(), |_| true);
-        let roots = Roots { sysfs: root.into(), proc: root.into(), dev: root.into(), driver: root.into() };
+        let roots = Roots { sysfs: root.into(), proc: root.into(), dev: root.into(), driver: root.into(), net: None };
         let machine = machine::scan(&roots, &NullProvider).unwrap();
         prop_assert_eq!(machine.nics.len(), 1);
     }

@@ -39,6 +39,7 @@ impl NicTree {
         let tree = Self { root: root.to_owned(), count: 0 };
         tree.write("dev/infiniband/rdma_cm", "");
         tree.write("sys/devices/system/node/node0/cpulist", "0-63");
+        tree.write("sys/devices/system/node/node1/cpulist", "64-127");
         tree
     }
 

@@ -10,5 +10,8 @@ mod handoff;
 #[allow(dead_code, unused_imports)] // other crates of tests use more of it
 mod harness;
 mod life;
+#[path = "../harness/nics.rs"]
+#[allow(dead_code)] // other crates of tests use more of it
+mod nics;
 #[path = "../harness/skip.rs"]
 mod skip;

@@ -395,6 +395,17 @@ async fn the_conditions_are_printed_as_they_are_documented() {
     assert!(documented.contains(&format!("\n\n{table}")), "docs/doctor.md has another table");
 }
 
+#[tokio::test]
+async fn nics_that_are_not_served_are_named_with_the_reason() {
+    let node = DoctorNode::new(NodeSpec::new("selected")).await;
+    let said = node.doctor(&["--rdma-select=!mlx5_1,!eth9"]).await;
+    said.has("rdma", "ok", &["mlx5_1 at", "not served: --rdma-select=!mlx5_1 excludes it"]);
+    said.has("rdma", "ok", &["mlx5_2 at", "InfiniBand", "port 1 Active"]);
+    said.has("rdma", "warn", &["!eth9 of --rdma-select matches no NIC here"]);
+    let said = node.doctor(&["--rdma-select=mlx5_100"]).await;
+    said.has("rdma", "warn", &["NoDevicesSelected: --rdma-select=mlx5_100 takes none of this node's NICs: mlx5_0"]);
+}
+
 /// What is wrong with a virtual machine.
 #[derive(Debug, Clone)]
 enum Wrong {
@@ -518,6 +529,9 @@ async fn daemon_and_doctor_agree_about_every_device_of_random_machines() {
         let mut flags = vec![format!("--mig-strategy={strategy}")];
         if dice.u32(..3) == 0 {
             flags.push("--device-list-strategy=envvar".to_owned());
+        }
+        if dice.bool() {
+            flags.push("--rdma-select=!mlx5_1".to_owned());
         }
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         println!("seed {seed}: {wrongs:?} {flags:?}");

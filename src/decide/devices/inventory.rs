@@ -11,9 +11,6 @@ use baton_contract::{DeviceId, DeviceType, Shared, key};
 /// Most devices of one type on a node, and most virtual functions below one NIC.
 pub const MAX_DEVICES: usize = 128;
 
-/// The place of a device that no inventory has listed; every listed one is on some NUMA node.
-const STRANGE: DevicePlace = DevicePlace::UNKNOWN;
-
 /// An entry of a Device object that is not used, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("device {id}: {problem}")]
@@ -119,6 +116,8 @@ pub struct Devices {
     pub nics: Vec<Nic>,
     /// The partition table, where the Device object carries one.
     pub partitions: Option<PartitionTable>,
+    /// Those that no inventory has listed: annotations of pods have named them.
+    strangers: DeviceSet,
     groups: [Vec<DeviceSet>; 4],
     names: [GroupNames; 4],
     /// Follows every change of the above.
@@ -252,6 +251,10 @@ impl Devices {
         gpu.or_else(|| self.mig_by_id(id).map(Slot::Mig)).or_else(|| self.nic_by_id(id).map(Slot::Nic))
     }
 
+    fn set_of(&self, id: &DeviceId) -> DeviceSet {
+        self.slot(id).into_iter().collect()
+    }
+
     /// `true` when the inventory lists the device and calls it healthy.
     pub fn is_healthy(&self, id: &DeviceId) -> bool {
         self.gpus.iter().any(|gpu| gpu.healthy && gpu.id == *id)
@@ -308,10 +311,14 @@ impl Devices {
         }
         let mut skipped = Vec::new();
         let mut seen = std::collections::BTreeSet::new();
+        // A machine with one NUMA node names none of its devices'. Elsewhere a device whose node is not known is near nothing.
+        let names_numa = device.spec.devices.iter().any(|info| numa_of(info).is_some());
         for info in &device.spec.devices {
-            let put = if seen.insert(&info.id) { self.put(info) } else { Err("is listed twice".to_owned()) };
-            if let Err(problem) = put {
-                skipped.push(Skipped { id: info.id.clone(), problem });
+            let numa = numa_of(info).or((!names_numa).then_some(0));
+            let put = if seen.insert(&info.id) { self.put(info, numa) } else { Err("is listed twice".to_owned()) };
+            match put {
+                Ok(()) => self.strangers = self.strangers & !self.set_of(&info.id),
+                Err(problem) => skipped.push(Skipped { id: info.id.clone(), problem }),
             }
         }
         match PartitionTable::of(device) {
@@ -326,7 +333,7 @@ impl Devices {
         skipped
     }
 
-    fn put(&mut self, info: &DeviceInfo) -> Result<(), String> {
+    fn put(&mut self, info: &DeviceInfo, numa: Option<i32>) -> Result<(), String> {
         if info.minor < 0 {
             return Err(format!("minor {} is negative", info.minor));
         }
@@ -335,16 +342,16 @@ impl Devices {
         }
         match &info.kind {
             DeviceType::Gpu => match mig_profile(info) {
-                Some(profile) => self.put_mig(info, profile),
-                None => self.put_gpu(info),
+                Some(profile) => self.put_mig(info, profile, numa),
+                None => self.put_gpu(info, numa),
             },
-            DeviceType::Rdma => self.put_nic(info),
+            DeviceType::Rdma => self.put_nic(info, numa),
             // Types of other systems are theirs to schedule.
             DeviceType::Other(_) => Ok(()),
         }
     }
 
-    fn put_gpu(&mut self, info: &DeviceInfo) -> Result<(), String> {
+    fn put_gpu(&mut self, info: &DeviceInfo, numa: Option<i32>) -> Result<(), String> {
         let amount = |name: &str| info.resources.get(name).map(|q| q.value());
         let bytes = amount(key::GPU_MEMORY);
         let names = [amount(key::GPU_CORE), bytes, amount(key::GPU_MEMORY_RATIO)];
@@ -354,7 +361,7 @@ impl Devices {
         let gpu = Gpu {
             id: info.id.clone(),
             minor: info.minor,
-            place: self.place_of(info),
+            place: self.place_of(info, numa),
             core,
             memory,
             bytes_known: bytes.is_some(),
@@ -367,11 +374,11 @@ impl Devices {
         put_at(&mut self.gpus, at, gpu, "GPUs")
     }
 
-    fn put_mig(&mut self, info: &DeviceInfo, profile: &str) -> Result<(), String> {
+    fn put_mig(&mut self, info: &DeviceInfo, profile: &str, numa: Option<i32>) -> Result<(), String> {
         let mig = Mig {
             id: info.id.clone(),
             minor: info.minor,
-            place: self.place_of(info),
+            place: self.place_of(info, numa),
             profile: profile.into(),
             parent: info.labels.get(key::PARENT).map_or("", String::as_str).into(),
             healthy: info.health,
@@ -383,7 +390,7 @@ impl Devices {
         put_at(&mut self.migs, at, mig, "MIG devices")
     }
 
-    fn put_nic(&mut self, info: &DeviceInfo) -> Result<(), String> {
+    fn put_nic(&mut self, info: &DeviceInfo, numa: Option<i32>) -> Result<(), String> {
         let mut vfs: Vec<VfSlot> = info
             .vf_groups
             .iter()
@@ -415,7 +422,7 @@ impl Devices {
         let nic = Nic {
             id: info.id.clone(),
             minor: info.minor,
-            place: self.place_of(info),
+            place: self.place_of(info, numa),
             percent: info.resources.get(key::RDMA).map_or(key::WHOLE, |q| q.value().min(key::WHOLE)) as u16,
             vfs: vfs.into(),
             healthy: info.health,
@@ -432,14 +439,15 @@ impl Devices {
 
     /// No inventory has listed the device; a pod's annotation has named it.
     pub(super) fn is_stranger(&self, slot: Slot) -> bool {
-        self.place(slot) == STRANGE
+        !(self.strangers & DeviceSet::of(slot)).is_empty()
     }
 
     /// Keeps a device that a pod holds but that no inventory has listed, as an unhealthy one, so that what is held is not
     /// lost. `false` when the node has too many devices.
     pub(super) fn stranger(&mut self, kind: &DeviceType, id: &DeviceId, minor: i32) -> bool {
         let (id, labels, capacity) = (id.clone(), Shared::default(), None);
-        let place = STRANGE;
+        let place = DevicePlace::UNKNOWN;
+        let own = id.clone();
         let put = match kind {
             DeviceType::Gpu if id.as_str().starts_with("MIG-") => {
                 let (profile, parent) = (Box::default(), Box::default());
@@ -477,18 +485,18 @@ impl Devices {
             }
             DeviceType::Other(_) => return false,
         };
+        self.strangers |= self.set_of(&own);
         self.layout = Layout::of(self).into();
         put.is_ok()
     }
 
-    fn place_of(&mut self, info: &DeviceInfo) -> DevicePlace {
+    fn place_of(&mut self, info: &DeviceInfo, numa: Option<i32>) -> DevicePlace {
         let nowhere = DeviceLocation::default();
         let topology = info.topology.as_ref().unwrap_or(&nowhere);
         let label = |name: &str| info.labels.get(name).map_or("", String::as_str);
         // A root complex stands in for the switch that a device does not name; no PCI address looks like its name.
         let switch = Some(label(key::PCIE_SWITCH)).filter(|name| !name.is_empty()).unwrap_or(&topology.pcie_id);
-        // A machine whose devices say nothing of it has one node; a device that does not know its own is near none.
-        let numa = if topology.node_id < 0 { String::new() } else { topology.node_id.to_string() };
+        let numa = numa.map(|node| node.to_string()).unwrap_or_default();
         let names = &mut self.names;
         DevicePlace {
             switch: names[Level::Switch as usize].number(switch),
@@ -514,6 +522,11 @@ impl Devices {
             }
         }
     }
+}
+
+/// The NUMA node of a device, where its inventory names one.
+fn numa_of(info: &DeviceInfo) -> Option<i32> {
+    info.topology.as_ref().map(|topology| topology.node_id).filter(|node| *node >= 0)
 }
 
 /// Its labels without the uuid, which is its id: nodes of one make have equal labels, stored once.

@@ -84,6 +84,10 @@ pub struct DeviceFacts {
     pub driver_missing: Option<Box<str>>,
     /// A pod has it as a part of its NIC.
     pub held_as_part: bool,
+    /// Why it is not among the NICs that are handed out.
+    pub unselected: Option<Box<str>>,
+    /// Pods get its virtual functions, and none of them can be handed out.
+    pub functions_out: bool,
 }
 
 /// A row of the table.
@@ -117,6 +121,8 @@ impl DeviceFacts {
             nodes_missing: Vec::new(),
             driver_missing: None,
             held_as_part: false,
+            unselected: None,
+            functions_out: false,
         }
     }
 
@@ -186,6 +192,11 @@ fn when(holds: bool, seen: &str) -> Option<Box<str>> {
 fn mig_unknown(facts: &DeviceFacts, reason: HealthReason) -> Option<Box<str>> {
     let unknown = || "it is not known whether MIG is on".into();
     stated(facts, reason).or_else(|| facts.mig.is_none().then(unknown))
+}
+
+/// A link says so, or there is no function that has one.
+fn link_down(facts: &DeviceFacts, reason: HealthReason) -> Option<Box<str>> {
+    stated(facts, reason).or_else(|| when(facts.functions_out, "none of its virtual functions can be handed out"))
 }
 
 const GPUS: &[DeviceClass] = &[DeviceClass::Gpu, DeviceClass::MigDevice];
@@ -273,9 +284,13 @@ pub const CONDITIONS: &[ConditionRule] = &[
         "there is no `libcuda`, so that containers get no driver",
         "say where the driver's libraries are (--driver-root, /run/nvidia/driver with the driver container)"],
         |facts, _| facts.driver_missing.clone()),
-    row(Is::LinkDown, NICS, SetAside, ["the ports of the NIC in sysfs, and those of its physical function",
-        "the ports do not carry traffic (`--rdma-port-policy` says which count)",
-        "look at cable, switch port and subnet manager"], stated),
+    row(Is::NotSelected, NICS, SetAside, ["`--rdma-select`, the host's default route",
+        "the NIC is not one of those that are served on this node, and a pod has it",
+        "nothing: it leaves the Device object when the pod that has it has ended"],
+        |facts, _| facts.unselected.clone()),
+    row(Is::LinkDown, NICS, SetAside, ["the ports of the NIC in sysfs, and those of its physical function; under `--rdma-vf-resource` a function's own do not count",
+        "the ports do not carry traffic (`--rdma-port-policy` says which count, `--link-down-after` for how long), or the NIC has functions and none can be handed out",
+        "look at cable, switch port and subnet manager; an Ethernet function has a link when its interface is up"], link_down),
     row(Is::NotSplit, GPU, SetAside, ["`--mig-strategy`, the split of all GPUs",
         "`--mig-strategy=single` offers MIG devices only, and this GPU is not split while others are",
         "split it like the others, or use --mig-strategy=mixed"],

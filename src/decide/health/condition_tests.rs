@@ -27,6 +27,7 @@ fn holding(reason: HealthReason, mut facts: DeviceFacts) -> DeviceFacts {
         Is::DeviceNodesMissing => facts.nodes_missing = vec!["/dev/nvidia-uvm is missing".into()],
         Is::DriverFilesMissing => facts.driver_missing = Some("no libcuda below /".into()),
         Is::HeldAsPart => facts.held_as_part = true,
+        Is::NotSelected => facts.unselected = Some("--rdma-select=b does not select it".into()),
         stated => facts.found.push(DeviceCondition::new(stated, "seen")),
     }
     facts
@@ -98,6 +99,15 @@ fn what_a_whole_and_its_part_say_alike_is_said_once() {
 }
 
 #[test]
+fn a_nic_whose_functions_are_all_out_is_set_aside_and_its_own_link_says_more() {
+    let mut facts = DeviceFacts { functions_out: true, ..DeviceFacts::new(DeviceClass::Nic) };
+    let out = "none of its virtual functions can be handed out";
+    assert_eq!(facts.judge(), [DeviceCondition::new(Is::LinkDown, out)]);
+    facts.found.push(DeviceCondition::new(Is::LinkDown, "port 1 is Down"));
+    assert_eq!(facts.judge(), [DeviceCondition::new(Is::LinkDown, "port 1 is Down")]);
+}
+
+#[test]
 fn the_printed_table_has_a_line_for_each_row() {
     let table = condition_table();
     assert_eq!(table.lines().count(), CONDITIONS.len() + 2);
@@ -110,7 +120,7 @@ fn any_facts() -> impl Strategy<Value = DeviceFacts> {
     let strategy = proptest::sample::select(MigStrategy::ALL);
     let split = proptest::sample::select(&[NodeSplit::None, NodeSplit::Alike, NodeSplit::Mixed]);
     let mig = proptest::option::of(any::<bool>());
-    (class, found, mig, strategy, split, any::<[bool; 3]>()).prop_map(|(class, found, mig, strategy, split, more)| {
+    (class, found, mig, strategy, split, any::<[bool; 5]>()).prop_map(|(class, found, mig, strategy, split, more)| {
         DeviceFacts {
             found: found.into_iter().map(|reason| DeviceCondition::new(reason, "seen")).collect(),
             mig,
@@ -119,6 +129,8 @@ fn any_facts() -> impl Strategy<Value = DeviceFacts> {
             nodes_missing: more[0].then(|| "/dev/nvidiactl is missing".into()).into_iter().collect(),
             driver_missing: more[1].then(|| "no libcuda".into()),
             held_as_part: more[2],
+            unselected: more[3].then(|| "it is the host's".into()),
+            functions_out: more[4],
             ..DeviceFacts::new(class)
         }
     })

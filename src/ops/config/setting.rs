@@ -34,7 +34,7 @@ pub fn variables(name: &str) -> impl Iterator<Item = String> + use<> {
 }
 
 /// Keys that 0.1 did not have: they have no variable without the prefix.
-pub const SINCE_0_1: [&str; 17] = [
+pub const SINCE_0_1: [&str; 20] = [
     "admin-auth",
     "admin-tls-cert",
     "admin-tls-key",
@@ -44,11 +44,14 @@ pub const SINCE_0_1: [&str; 17] = [
     "extender-client-name",
     "hami-core-dir",
     "hami-core-sha256",
+    "host-net-dir",
+    "link-down-after",
     "max-sub-priority",
     "max-waiting-time",
     "pod-metrics",
     "probe-listen",
     "profile",
+    "rdma-select",
     "rdma-vf-resource",
     "share-isolation",
     "start-limit",

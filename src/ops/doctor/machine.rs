@@ -12,6 +12,7 @@ use baton_agent::health::HealthBook;
 use baton_agent::health_file::HealthFile;
 use baton_agent::nic_reads::NicReads;
 use baton_agent::scan::{self, MachineScan};
+use baton_agent::which_nics::WhichNics;
 use baton_agent::{AgentOptions, daemon};
 use baton_contract::{DeviceType, HealthReason};
 use baton_decide::handoff::functions_in_use;
@@ -19,7 +20,7 @@ use baton_decide::health::{ConditionEffect, DeviceCondition};
 use baton_hardware::driver::DriverFile;
 use baton_hardware::gpu::MigMode;
 use baton_hardware::nvml::candidates;
-use baton_hardware::{GpuFault, GpuProvider, Machine, NvmlError, NvmlProvider, RecordedProvider, Roots};
+use baton_hardware::{Bdf, GpuFault, GpuProvider, Machine, NicInfo, NvmlError, NvmlProvider, RecordedProvider, Roots};
 use baton_runtime::clock;
 use baton_runtime::options::OptionError;
 
@@ -71,13 +72,13 @@ pub fn look(options: &AgentOptions) -> (MachineView, Vec<Finding>) {
     seen.boot_id.clone_from(&machine.boot_id);
     let driver = scan::on_host(scan.driver, &options.paths);
     match judge(options, &roots, machine, scan.nvml.as_ref(), driver) {
-        Ok((machine, table, devices)) => {
+        Ok((machine, which, table, devices)) => {
             (seen.table, seen.devices) = (table, devices);
             findings.extend(self::devices(&seen).into_iter().filter(|line| options.rdma || line.check != "rdma"));
             findings.extend(machine.gpus.faults.iter().map(fault));
             findings.extend(nodes(options, &seen));
             findings.extend(driver_files(options, &seen));
-            findings.extend(nics(options, &machine));
+            findings.extend(nics(options, &machine, &which, &seen));
         }
         Err(error) => findings.push(Finding::fail("gpu", error.to_string(), "correct the option")),
     }
@@ -91,27 +92,39 @@ fn judge(
     mut machine: Machine,
     nvml: Option<&NvmlError>,
     driver: Vec<DriverFile>,
-) -> Result<(Machine, DeviceTable, Vec<NodeDevice>), OptionError> {
+) -> Result<(Machine, WhichNics, DeviceTable, Vec<NodeDevice>), OptionError> {
     let now = clock::now();
     let mut book = HealthBook::new(options)?;
-    let mut held_functions = BTreeSet::new();
+    let (mut used, mut held_functions) = (BTreeSet::new(), BTreeSet::new());
     if let Some(boot_id) = &machine.boot_id {
         let (_, earlier) = HealthFile::open(&options.paths.state_dir, boot_id);
         book.recall(earlier.ailments);
         book.recall_outages(earlier.outages, now);
         machine.gpus.name_faults(&earlier.seen);
-        if let LoadedLedger::Ledger(ledger) = ledger_file::load(&options.paths.state_dir, boot_id)
-            && !options.rdma_vf_resource.is_empty()
-        {
-            held_functions = functions_in_use(ledger.iter());
+        if let LoadedLedger::Ledger(ledger) = ledger_file::load(&options.paths.state_dir, boot_id) {
+            used.extend(ledger.iter().flat_map(|entry| entry.named().chain(entry.devices())).cloned());
+            if !options.rdma_vf_resource.is_empty() {
+                held_functions = functions_in_use(ledger.iter());
+            }
         }
     }
     book.scanned(&machine, nvml, now);
-    let bodies = devices::list(&machine, options, &DeviceFindings::default(), now.wall);
-    let table = DeviceTable::build(&bodies, roots.dev_tree().ok().as_ref(), driver);
-    let findings = DeviceFindings { faults: book.faults(&machine, now), table: Some(&table), held_functions };
-    let devices = devices::list(&machine, options, &findings, now.wall);
-    Ok((machine, table, devices))
+    let which = WhichNics::of(&machine, options, |bdf| book.is_proven(bdf));
+    let mut findings = DeviceFindings {
+        faults: book.faults(&machine, now),
+        table: None,
+        held_functions,
+        unselected: which.unselected(),
+    };
+    let list = |findings: &DeviceFindings<'_>| {
+        let mut devices = devices::list(&machine, options, findings, now.wall);
+        devices::without_unselected(&mut devices, &used);
+        devices
+    };
+    let table = DeviceTable::build(&list(&findings), roots.dev_tree().ok().as_ref(), driver);
+    findings.table = Some(&table);
+    let devices = list(&findings);
+    Ok((machine, which, table, devices))
 }
 
 /// A GPU that could not be read: it is no device of the daemon's, or an unhealthy one.
@@ -185,10 +198,7 @@ fn describe(device: &NodeDevice) -> (&'static str, String) {
             ("gpu", format!("{} minor {minor} at {at}: {model}{parts}", gpu.uuid))
         }
         DeviceBody::Mig { parent, instance, .. } => ("gpu", format!("{} of {parent}: {}", device.id, instance.profile)),
-        DeviceBody::Nic { nic, .. } | DeviceBody::Vf { nic, .. } => {
-            let ports = nic.ports.iter().map(|port| format!("port {} {:?}", port.number, port.state));
-            ("rdma", format!("{} at {at}: {}", nic.ibdev, ports.collect::<Vec<_>>().join(", ")))
-        }
+        DeviceBody::Nic { nic, .. } | DeviceBody::Vf { nic, .. } => ("rdma", described(nic)),
     }
 }
 
@@ -223,13 +233,22 @@ fn driver_files(options: &AgentOptions, seen: &MachineView) -> Option<Finding> {
     Some(Finding::fail("driver-files", format!("no libcuda below {root}"), advice))
 }
 
-/// What the lines of the devices do not say of NICs.
-fn nics(options: &AgentOptions, machine: &Machine) -> Vec<Finding> {
+/// What the lines of the devices do not say of NICs: those that are not served, and the selection.
+fn nics(options: &AgentOptions, machine: &Machine, which: &WhichNics, seen: &MachineView) -> Vec<Finding> {
     if !options.rdma {
         return vec![Finding::ok("rdma", "not offered (--rdma=false)")];
     }
-    let mut findings: Vec<Finding> = Vec::new();
-    findings.extend(machine.nic_faults.iter().map(|fault| {
+    let is_listed = |bdf: Bdf| seen.devices.iter().any(|device| device.bdf == Some(bdf));
+    let unserved = |nic: &NicInfo| {
+        let why = which.unserved.get(&nic.bdf).filter(|_| !is_listed(nic.bdf))?;
+        Some(Finding::ok("rdma", format!("{}: not served: {why}", described(nic))))
+    };
+    let mut findings: Vec<Finding> = machine.nics.iter().filter_map(unserved).collect();
+    let selection =
+        |why: &String| Finding::warn("rdma", why.clone(), "docs/rdma.md says which NICs are served (--rdma-select)");
+    findings.extend(which.none_selected.iter().map(|why| selection(&format!("NoDevicesSelected: {why}"))));
+    findings.extend(which.warnings.iter().map(selection));
+    findings.extend(which.faults.iter().map(|fault| {
         let advice = "the NIC is not offered; the other ones are";
         Finding::fail("rdma", format!("{}: {}", fault.ibdev, fault.reason), advice)
     }));
@@ -238,4 +257,13 @@ fn nics(options: &AgentOptions, machine: &Machine) -> Vec<Finding> {
         findings.push(Finding::ok("rdma", format!("no RDMA device in {}", place.display())));
     }
     findings
+}
+
+/// As a person tells it from the others, and writes a term that selects it.
+fn described(nic: &NicInfo) -> String {
+    let ports: Vec<String> = nic.ports.iter().map(|port| format!("port {} {:?}", port.number, port.state)).collect();
+    let layer = nic.ports.first().and_then(|port| port.link_layer.clone());
+    let about: Vec<String> = nic.netdevs.iter().cloned().chain(layer).chain(nic.driver.clone()).collect();
+    let about = if about.is_empty() { String::new() } else { format!(" ({})", about.join(", ")) };
+    format!("{} at {}{about}: {}", nic.ibdev, nic.bdf, ports.join(", "))
 }

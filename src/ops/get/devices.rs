@@ -157,7 +157,7 @@ fn row(
         since_seconds: since.map(|since| Duration::try_from(wall.duration_since(since)).unwrap_or_default().as_secs()),
         cordon: cordon.cloned(),
         pcie: label(key::PCIE_SWITCH).or_else(|| places.map(|place| place.pcie_id.clone())).filter(|id| !id.is_empty()),
-        numa: places.map(|place| place.node_id),
+        numa: places.map(|place| place.node_id).filter(|node| *node >= 0),
         nvlink: label(key::NVLINK_DOMAIN),
         labels: info.labels.clone(),
     }

@@ -8,8 +8,18 @@ use baton_agent::options::{DeviceIdStrategy, DeviceListStrategy, MigStrategy};
 use baton_contract::ShareIsolation;
 use baton_decide::handoff::{IdMismatch, UnassignedPods};
 use baton_decide::health::PortPolicy;
+use baton_decide::nics::NicSelector;
 
-by_from_str!(DeviceIdStrategy, DeviceListStrategy, IdMismatch, MigStrategy, PortPolicy, UnassignedPods, ShareIsolation);
+by_from_str!(
+    DeviceIdStrategy,
+    DeviceListStrategy,
+    IdMismatch,
+    MigStrategy,
+    NicSelector,
+    PortPolicy,
+    UnassignedPods,
+    ShareIsolation
+);
 
 /// Every key of `baton device-plugin`, in the order of its help.
 pub fn agent() -> Vec<Setting<DaemonSettings<AgentOptions>>> {
@@ -45,6 +55,8 @@ fn places() -> AgentSettings {
         "pod-resources-socket" "FILE" options.paths.pod_resources_socket "The kubelet's pod-resources socket";
         "sysfs-root" "DIR" options.paths.sysfs_root "Where sysfs is mounted";
         "proc-root" "DIR" options.paths.proc_root "Where procfs is mounted";
+        "host-net-dir" "DIR" options.paths.host_net_dir
+            "The host's /proc/1/net as this process sees it, for the default route; none is 1/net below --proc-root";
         "dev-root" "DIR" options.paths.dev_root "Where device nodes are on this host; containers see them below /dev";
         "nvidia-driver-root" | "driver-root" "DIR" options.paths.driver_root
             "Root below which the driver's user-space libraries are; /run/nvidia/driver with the driver container";
@@ -69,6 +81,8 @@ fn devices() -> AgentSettings {
         "gpu-sharing" "BOOL" options.gpu_sharing
             "Offer koordinator.sh/gpu, gpu-core, gpu-memory-ratio and gpu.shared beside whole GPUs";
         "rdma" "BOOL" options.rdma "Offer koordinator.sh/rdma";
+        "rdma-select" "TERM,…" options.rdma_select
+            "Which NICs are served, as mlx5_*,linkType=infiniband,!mlx5_bond_0: device or interface, ifName, linkType, vendor, driver, pciAddress, and ! to exclude; without a term that asks for NICs, all but the one that carries the node's default route";
         "rdma-vf-resource" "NAME" options.rdma_vf_resource
             "Serve SR-IOV virtual functions as this resource, one id each, for the SR-IOV CNI; their NICs are then not served themselves";
         "share-isolation" "none|hami-core|mps" options.share_isolation
@@ -128,6 +142,7 @@ fn periods() -> AgentSettings {
     settings! {
         "rescan-period" "DURATION" options.periods.rescan "The whole machine is scanned again";
         "health-poll-period" "DURATION" options.periods.health_poll "GPUs without events and NIC ports are polled";
+        "link-down-after" "DURATION" options.periods.link_down "A NIC's link that was up counts as down when it has stayed so for this long";
         "recovery-probe-period" "DURATION" options.periods.recovery_probe "An unhealthy GPU is probed again";
         "recovery-window" "DURATION" options.periods.recovery_window
             "Clean probes must span this long before an unhealthy GPU is healthy again";

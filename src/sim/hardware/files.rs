@@ -35,6 +35,19 @@ pub fn proc(root: &Path, driver_version: &str, boot_id: &str) -> io::Result<()> 
     set_boot_id(root, boot_id)
 }
 
+/// The host's network: interfaces, and a default route over one that is no RDMA NIC's.
+pub fn net<'a>(proc: &Path, interfaces: impl Iterator<Item = &'a str>) -> io::Result<()> {
+    let net = proc.join("1/net");
+    fs::create_dir_all(&net)?;
+    let mut list = "Inter-|   Receive\n face |bytes\n".to_owned();
+    for name in interfaces.chain(["lo", "eth0"]) {
+        list.extend([name, ": 0 0\n"]);
+    }
+    fs::write(net.join("dev"), list)?;
+    let heads = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT";
+    fs::write(net.join("route"), format!("{heads}\neth0\t00000000\t0100A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"))
+}
+
 /// A new boot.
 pub fn set_boot_id(root: &Path, boot_id: &str) -> io::Result<()> {
     fs::create_dir_all(root.join("sys/kernel/random"))?;

@@ -391,7 +391,8 @@ impl VirtualNode {
             }
             nic.write(&self.sysfs, &self.dev_root())?;
         }
-        Ok(())
+        let interfaces: Vec<String> = nics.iter().map(RdmaFunction::interface).collect();
+        files::net(&self.proc_root(), interfaces.iter().map(String::as_str))
     }
 
     fn write_vf(&self, vf: &RdmaFunction, pf: &RdmaFunction, rank: u32) -> io::Result<()> {

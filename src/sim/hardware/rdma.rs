@@ -38,7 +38,12 @@ impl RdmaFunction {
             sysfs.link(&format!("class/{class}/{name}"), &format!("../../{entry}"))?;
             fs::write(dev.join("infiniband").join(&name), "")?;
         }
-        sysfs.directory(&format!("{}/net/ibs{number}", self.directory))
+        sysfs.directory(&format!("{}/net/{}", self.directory, self.interface()))
+    }
+
+    /// Its network interface.
+    pub fn interface(&self) -> String {
+        format!("ibs{}", self.number)
     }
 
     fn write_class(&self, sysfs: &Sysfs) -> io::Result<()> {

@@ -7,7 +7,7 @@ use baton::decide::devices::{Exclusive, Grant, Held, NodePool, Reason, Wishes, p
 use baton::decide::pod::ContainerKind::App;
 
 use super::nodes::{
-    Written, ask, gpu, gpu_ids, gpu_minors, machine, mig, nic_minors, object, place, pod, pool_of, recounted, wish,
+    Written, ask, gpu, gpu_ids, gpu_minors, machine, mig, nic, nic_minors, object, place, pod, pool_of, recounted, wish,
 };
 
 #[test]
@@ -171,4 +171,33 @@ fn within_a_required_scope_mig_devices_come_from_the_parent_that_is_cut_into_mos
         let request = wish(&[("nvidia.com/mig-1g.10gb", "1")], Some(&hint), None);
         assert_eq!(gpu_ids(&pool, &pick(&pool, &request).unwrap()), ["MIG-c"], "{scope}");
     }
+}
+
+#[test]
+fn a_device_whose_numa_node_is_not_known_is_near_none_unless_the_machine_names_none() {
+    const ONE_NODE: &str = r#"{"gpu":{"requiredTopologyScope":"NUMANode"}}"#;
+    let two_of = |numa: [i32; 3]| {
+        let gpus =
+            numa.iter().zip(0..).map(|(numa, minor)| gpu(minor, &format!("s{minor}"), &format!("r{minor}"), *numa));
+        let pool = pool_of(gpus.collect());
+        let found = pick(&pool, &wish(&[("nvidia.com/gpu", "2")], Some(ONE_NODE), None));
+        found.ok().map(|plan| gpu_minors(&pool, &plan))
+    };
+    assert_eq!(two_of([-1, 0, 0]), Some(vec![1, 2]));
+    assert_eq!(two_of([-1, 0, 1]), None, "the first may be on either");
+    assert_eq!(two_of([-1, -1, 1]), None, "nor are two of them near each other");
+    assert_eq!(two_of([-1, -1, -1]), Some(vec![0, 1]), "a machine with one node names none");
+}
+
+#[test]
+fn nics_are_selected_by_the_labels_that_the_node_daemon_gives_them() {
+    let mut devices = vec![nic(0, "s", "r", 0), nic(1, "s", "r", 0)];
+    devices[0].labels.insert(key::LINK_LAYER.into(), "Ethernet".into());
+    devices[1].labels.insert(key::LINK_LAYER.into(), "InfiniBand".into());
+    let pool = pool_of(devices);
+    let with =
+        |layer: &str| format!(r#"{{"rdma":{{"selector":{{"matchLabels":{{"{}":"{layer}"}}}}}}}}"#, key::LINK_LAYER);
+    let one = |layer: &str| pick(&pool, &wish(&[(key::RDMA, "100")], Some(&with(layer)), None));
+    assert_eq!(nic_minors(&pool, &one("InfiniBand").unwrap()), [1]);
+    assert!(one("Token-Ring").is_err());
 }

@@ -6,6 +6,7 @@ mod health;
 mod hostile;
 mod kubelet;
 mod mig;
+mod nics;
 mod registering;
 mod registrar;
 mod reported;

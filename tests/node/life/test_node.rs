@@ -72,6 +72,7 @@ impl TestNode {
         let periods = &mut options.periods;
         periods.rescan = Duration::from_millis(200);
         periods.health_poll = Duration::from_millis(50);
+        periods.link_down = Duration::from_millis(100);
         periods.recovery_probe = Duration::from_millis(20);
         // Long enough to be seen on a busy machine before it is over.
         periods.recovery_window = Duration::from_millis(1500);
