@@ -398,8 +398,7 @@ impl Gangs {
                 if reserved { Ok(()) } else { unfit("a reservation was refused".to_owned(), Wake::ANY) }
             }
             NodeChoice::Nowhere(diagnosis) => {
-                let Some(pod) = cx.world.pod(id) else { return unfit(diagnosis.message(), diagnosis.wake) };
-                let reason = diagnosis.reason(cx.world, pod);
+                let reason = diagnosis.reason();
                 Err(UnfitMember { reason, ..UnfitMember::of(id, diagnosis.message(), diagnosis.wake) })
             }
             NodeChoice::WaitUntil(_, refusal) => unfit(refusal.text.into_owned(), Wake::ANY),

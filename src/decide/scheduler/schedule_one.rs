@@ -74,8 +74,7 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
             if !diagnosis.is_final() && gangs.resolve_for_pod(cx, id) {
                 return;
             }
-            let Some(pod) = cx.world.pod(id) else { return };
-            let (reason, mut message) = (diagnosis.reason(cx.world, pod), diagnosis.message());
+            let (reason, mut message) = (diagnosis.reason(), diagnosis.message());
             if !diagnosis.is_final()
                 && let Some(way) = gangs.preempt_for_pod(cx, id)
             {

@@ -23,7 +23,7 @@ enum On {
 }
 
 const POD_KEYS: &[Row<'_>] = &[
-    (key::NAME, None, "2 bound, 0 held"),
+    (key::NAME, None, "0 bound, 0 held, InvalidGang"),
     (key::NAME, Some("g"), "0 bound, 0 held, GangIncomplete"),
     (key::MIN_AVAILABLE, None, "0 bound, 0 held, GangIncomplete"),
     (key::MIN_AVAILABLE, Some("0"), "2 bound, 0 held"),
@@ -56,7 +56,7 @@ const POD_KEYS: &[Row<'_>] = &[
     (key::POD_GROUP, Some("g"), "0 bound, 0 held, WaitingForPodGroup"),
     (key::COMMUNITY_POD_GROUP, None, "2 bound, 0 held"),
     (key::COMMUNITY_POD_GROUP, Some("g"), "0 bound, 0 held, WaitingForPodGroup"),
-    (key::POD_GROUP_NAME, None, "2 bound, 0 held"),
+    (key::POD_GROUP_NAME, None, "0 bound, 0 held, InvalidGang"),
     (key::POD_GROUP_NAME, Some("g"), "0 bound, 0 held, GangIncomplete"),
     (key::POD_GROUP_MIN_AVAILABLE, None, "0 bound, 0 held, GangIncomplete"),
     (key::POD_GROUP_MIN_AVAILABLE, Some("2"), "2 bound, 0 held"),

@@ -63,15 +63,11 @@ impl Diagnosis {
         self.pod.iter().map(|refusal| refusal.rule).chain(self.refusals.keys().map(|refusal| refusal.rule))
     }
 
-    /// The reason of the pod's condition. Autoscalers add nodes for `Unschedulable`: it is said where more or emptier nodes of the kinds that
-    /// there are may help, and `Unfit` where they cannot.
-    pub fn reason(&self, world: &World, pod: &Pod) -> ConditionReason {
-        let hopeless = match &self.pod {
-            // Only a change of the pod itself helps.
-            Some(refusal) => refusal.wake == Wake::NONE,
-            None => is_hopeless(world, pod),
-        };
-        if hopeless { ConditionReason::Unfit } else { ConditionReason::Unschedulable }
+    /// The reason of the pod's condition. Autoscalers add nodes for `Unschedulable`; `Unfit` is a pod that only a change of its own helps.
+    /// They judge by themselves which kind of node helps: a kind of which there is none yet may.
+    pub fn reason(&self) -> ConditionReason {
+        let is_hopeless = self.pod.as_ref().is_some_and(|refusal| refusal.wake.is_none());
+        if is_hopeless { ConditionReason::Unfit } else { ConditionReason::Unschedulable }
     }
 
     /// `true` when no other pod's leaving could help.
