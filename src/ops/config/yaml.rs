@@ -58,6 +58,7 @@ pub fn value(text: &str) -> Result<serde_json::Value, String> {
 }
 
 /// Reads the documents that kubectl printed, JSON or YAML, one after the other: of any size, and also where nothing separates them.
+#[cfg(feature = "simulate")]
 pub fn documents(text: &str) -> Result<Vec<serde_json::Value>, String> {
     if text.trim_start().starts_with('{') {
         let read = serde_json::Deserializer::from_str(text).into_iter::<serde_json::Value>();
