@@ -41,7 +41,7 @@ struct GpuPieces<'a> {
 struct GpuRoom {
     core: i64,
     memory: i64,
-    /// Nobody has a part of it then.
+    /// No pod has a part of it then.
     untouched: bool,
     /// The pod has a part of it at another time.
     kept: bool,

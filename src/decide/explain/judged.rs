@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::devices::Held;
 use crate::help::Help;
 use crate::scheduler::rules::{Outcome, Plugins, Refusal, Slots, View};
-use crate::scheduler::select::choose::{Diagnosis, NodeChoice, agreed, is_hopeless, judge, prepare};
-use crate::world::devices::DeviceRoom;
-use crate::world::{Node, NodeId, Pod, Wake, World, still_used};
+use crate::scheduler::select::choose::{Diagnosis, NodeChoice, agreed, judge, prepare};
+use crate::world::devices::{DeviceRoom, request_of};
+use crate::world::{Node, NodeId, Pod, Stock, Wake, World, still_used};
 use baton_contract::key;
 
 use super::advice::{advice, by_help};
@@ -199,4 +199,32 @@ pub(super) fn devices_of(world: &World, node: &Node) -> Vec<DeviceDetail> {
         free: room.free,
     };
     stock.describe().into_iter().map(detail).collect()
+}
+
+/// There are nodes with devices, and none has those that the pod asks for, even when it is empty and all of it is in service.
+fn is_hopeless(world: &World, pod: &Pod) -> bool {
+    let Some(request) = request_of(pod).ok().filter(|_| pod.asks_for_devices()) else { return false };
+    let wanted = pod.facts.spec.requests.scalar.iter().filter(|(name, _)| key::is_device_resource(name));
+    let wanted: Vec<(&str, i64)> = wanted.collect();
+    let (mut known, mut makes) = (false, Vec::<&Stock>::new());
+    for (_, node) in world.nodes() {
+        if let Some(stock) = node.stock.as_ref().filter(|stock| stock.pool().devices().slots().next().is_some()) {
+            known = true;
+            if makes.iter().any(|make| make.is_of_make(stock)) {
+                continue;
+            }
+            if stock.could_serve(&request) {
+                return false;
+            }
+            makes.push(stock);
+            continue;
+        }
+        // Without a node daemon, what the kubelet offers counts.
+        let have = |name: &str| node.facts.as_ref().map_or(0, |facts| facts.allocatable.scalar(name));
+        known |= wanted.iter().any(|(name, _)| have(name) > 0);
+        if wanted.iter().all(|(name, amount)| *amount <= have(name)) {
+            return false;
+        }
+    }
+    known
 }

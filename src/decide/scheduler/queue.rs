@@ -263,9 +263,11 @@ impl Queue {
         }
     }
 
-    /// Parks an item of no line as it was before it was woken: what has come cannot help it, and it was not tried. `false` where it is due.
+    /// Parks an item of no line, whose turn it is, as it was before it was woken: what has come cannot help it, and it was not tried. `false`
+    /// where it is due, or its turn has not come.
     pub fn park_again(&mut self, item: &Item, now: Duration) -> bool {
-        let Some(entry) = self.entries.get_mut(item).filter(|entry| entry.line.is_none()) else { return false };
+        let has_turn = |entry: &&mut QueueEntry| entry.state == QueueState::Taken && entry.line.is_none();
+        let Some(entry) = self.entries.get_mut(item).filter(has_turn) else { return false };
         let Some((wake, latest)) = entry.woken_from.filter(|(_, latest)| now < *latest) else { return false };
         entry.state = QueueState::Parked(wake, Some(latest));
         entry.attempts -= 1;
@@ -561,6 +563,7 @@ mod tests {
         queue.wake(Wake::POD_FREED);
         assert_eq!(queue.pop().as_ref(), Some(&item));
         assert!(queue.park_again(&item, s(10)));
+        assert!(!queue.park_again(&item, s(10)), "its turn has not come");
         assert_eq!((queue.standing(item.clone()).unwrap().attempts, queue.next()), (1, Some(s(20))));
         queue.tick(s(20));
         assert_eq!(queue.pop().as_ref(), Some(&item));

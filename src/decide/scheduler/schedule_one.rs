@@ -80,9 +80,8 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
             {
                 message = format!("{message}; {way}");
             }
-            // One for which room is made, or kept, sees more of it than others.
-            let alike = cx.world.pod(id).filter(|_| !cx.preemption.all().contains_key(&id)).map(Pod::alike);
-            match alike.filter(|_| cx.earmarks.all().iter().all(|earmark| *earmark.item() != item)) {
+            // One for which room is made sees more of it than others.
+            match cx.world.pod(id).filter(|_| cx.preemption.get(id).is_none()).map(Pod::alike) {
                 Some(alike) => cx.queue.park_in_line(id, diagnosis.wake, alike, now),
                 None => cx.queue.park(id, diagnosis.wake, now),
             }
@@ -91,6 +90,10 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
                 && let Some(kept) = Earmarks::consider(cx, &item, &name, &[id])
             {
                 message = format!("{message}; {kept}");
+            }
+            if cx.earmarks.all().iter().any(|earmark| *earmark.item() == item) {
+                // So does one for which nodes are kept, since now or before.
+                cx.queue.park(id, diagnosis.wake, now);
             }
             Reporter::report(cx, id, reason, &Arc::from(message), true);
             cx.reporter.note_rules(id, diagnosis.rules());

@@ -124,7 +124,6 @@ impl TyJobs {
         self.fail_unfit(cx);
         self.journal_mark = Some(cx.world.journal().mark());
         self.queue_next(cx, cx.now.mono + cx.config.jobs.period);
-        self.round = None;
     }
 
     /// Waiting jobs in the order in which they are tried: by the priority of their pods, as pods and groups go, then in their own.

@@ -452,11 +452,12 @@ impl Stock {
         rooms.collect()
     }
 
-    /// Percent of compute that is free on all open GPUs.
+    /// Percent of compute that is free on all open GPUs. A free MIG device, which may be offered as a GPU, counts as one.
     pub fn free_percent(&self) -> i64 {
-        let open = self.pool.summary().open_gpus;
-        let gpus = (0u8..).take(self.pool.devices().gpus.len()).filter(|at| open & (1 << at) != 0);
-        gpus.map(|at| i64::from(self.pool.gpu_room(at).0)).sum()
+        let summary = self.pool.summary();
+        let gpus = (0u8..).take(self.pool.devices().gpus.len()).filter(|at| summary.open_gpus & (1 << at) != 0);
+        let whole: i64 = gpus.map(|at| i64::from(self.pool.gpu_room(at).0)).sum();
+        whole + i64::from(summary.free_migs.count_ones()) * key::WHOLE
     }
 
     /// The first of `devices` that no new pod may have, and why: it is not listed as healthy, or cordoned.

@@ -75,7 +75,7 @@ fn fields(to: &mut Converted, part: &FilePart<'_>, version: &str) -> anyhow::Res
     Ok(())
 }
 
-/// A field that [`HARMLESS`] names, or that nobody knows.
+/// A field that [`HARMLESS`] names, or that no version has.
 fn settled(to: &mut Converted, part: &FilePart<'_>) {
     match HARMLESS.iter().find(|(known, _)| *known == part.path()) {
         Some((_, why)) => to.lose(Loss::Harmless, part, why),

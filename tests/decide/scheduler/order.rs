@@ -8,12 +8,14 @@ use std::time::Duration;
 use baton::contract::{PodKey, key};
 use baton::decide::pod::Deletion;
 use baton::decide::scheduler::Config;
+use baton::decide::scheduler::queue::Item as Queued;
+use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::world::{Node, PodFacts};
 
 use crate::dice::Dice;
 use crate::harness::gangs::{declared, gang};
 use crate::harness::tyjobs::{TestJobs, key as key_of};
-use crate::harness::{pod, wall};
+use crate::harness::{TestScheduler, pod, wall};
 
 const GPUS: u32 = 8;
 
@@ -275,4 +277,47 @@ fn nothing_starts_with_room_that_an_earlier_item_could_start_with() {
     let worlds = of("ORDER_WORLDS").unwrap_or(1000);
     println!("seeds 1 to {worlds}");
     (1..=worlds).for_each(world);
+}
+
+#[test]
+fn a_pod_for_which_a_node_is_kept_is_tried_although_one_of_its_template_is_older() {
+    let mut config = Config::default();
+    (config.earmarks.after, config.earmarks.share) = (Duration::from_secs(5), 100);
+    config.earmarks.limit = Duration::from_secs(30);
+    let mut cluster = TestScheduler::with(config, DefaultSet::default());
+    for node in ["n", "m"] {
+        cluster.node(node, GPUS);
+        (0..GPUS).for_each(|n| cluster.pod(&format!("{node}-{n}"), &[(key::NVIDIA_GPU, "1")]));
+        cluster.settle();
+        while let Some(node) = cluster.locks.keys().next().cloned() {
+            cluster.agent_releases(&node);
+            cluster.settle();
+        }
+    }
+    for name in ["older", "younger"] {
+        cluster.now += Duration::from_secs(1);
+        cluster.pod(name, &[(key::NVIDIA_GPU, &gpus(GPUS))]);
+        cluster.settle();
+    }
+    let kept_for = |cluster: &TestScheduler| {
+        let item = cluster.scheduler.earmarks().all().first().map(|earmark| earmark.item().clone());
+        let name = |item| match item {
+            Queued::Pod(id) => cluster.world().pod(id).map(|pod| pod.key().name.to_string()),
+            _ => None,
+        };
+        item.and_then(name)
+    };
+    // The older one has had the node for as long as it may.
+    for _ in 0..600 {
+        cluster.wait(1);
+        if kept_for(&cluster).as_deref() == Some("younger") {
+            break;
+        }
+    }
+    assert_eq!(kept_for(&cluster).as_deref(), Some("younger"));
+    let is_kept = |(_, node): &(_, &Node)| node.kept_for.is_some();
+    let node = cluster.world().nodes().find(is_kept).map(|(_, node)| node.name.to_string()).unwrap();
+    (0..GPUS).for_each(|n| cluster.finish(&format!("{node}-{n}")));
+    cluster.settle();
+    assert_eq!((cluster.node_of("younger"), cluster.node_of("older")), (Some(&*node), None));
 }

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::scheduler::rules::{NodeScore, Outcome, Plugins, Reads, Refusal, Slots, Text, View};
-use crate::world::devices::request_of;
-use crate::world::{Node, NodeId, Pod, Stock, Wake, World};
-use baton_contract::{ConditionReason, key};
+use crate::world::{Node, NodeId, Pod, Wake};
+use baton_contract::ConditionReason;
 
 /// The answer.
 pub enum NodeChoice {
@@ -74,34 +73,6 @@ impl Diagnosis {
     pub fn is_final(&self) -> bool {
         self.pod.is_some()
     }
-}
-
-/// There are nodes with devices, and none has those that the pod asks for, whoever holds them now and whatever else keeps it away.
-pub fn is_hopeless(world: &World, pod: &Pod) -> bool {
-    let Some(request) = request_of(pod).ok().filter(|_| pod.asks_for_devices()) else { return false };
-    let wanted = pod.facts.spec.requests.scalar.iter().filter(|(name, _)| key::is_device_resource(name));
-    let wanted: Vec<(&str, i64)> = wanted.collect();
-    let (mut known, mut makes) = (false, Vec::<&Stock>::new());
-    for (_, node) in world.nodes() {
-        if let Some(stock) = node.stock.as_ref().filter(|stock| stock.pool().devices().slots().next().is_some()) {
-            known = true;
-            if makes.iter().any(|make| make.is_of_make(stock)) {
-                continue;
-            }
-            if stock.could_serve(&request) {
-                return false;
-            }
-            makes.push(stock);
-            continue;
-        }
-        // Without a node daemon, what the kubelet offers counts.
-        let have = |name: &str| node.facts.as_ref().map_or(0, |facts| facts.allocatable.scalar(name));
-        known |= wanted.iter().any(|(name, _)| have(name) > 0);
-        if wanted.iter().all(|(name, amount)| *amount <= have(name)) {
-            return false;
-        }
-    }
-    known
 }
 
 /// A reason that is worded for several nodes, for this many: one node *has* no free GPU.
