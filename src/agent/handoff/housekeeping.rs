@@ -64,20 +64,22 @@ impl HandoffService {
         self.begin(ledger, file).await;
     }
 
-    /// Waits for the kubelet's PodResources, and for the pods unless the kubelet lists no device at all. A kubelet without
-    /// PodResources shows when it calls: then the pods' annotations alone must do.
+    /// Waits for the pods and for the kubelet's PodResources. A kubelet without PodResources shows when it calls: then the pods' annotations alone must do.
     async fn rebuild(&self) -> Ledger {
+        self.context.view.synced_before(Duration::MAX).await;
         let mut backoff = Backoff::new(KUBELET_AGAIN, LIST_BUDGET);
         let mut has_called = false;
         let give_up = clock::mono() + KUBELET_COMES;
-        let mut listing = loop {
+        let (pods, mut listing) = loop {
+            // Before the list: one that ends and goes meanwhile is listed as a pod that is known.
+            let pods = self.context.view.seen().pods.clone();
             match self.context.pod_resources.list(clock::mono() + LIST_BUDGET).await {
-                PodResources::Listed(listing) => break listing,
+                PodResources::Listed(listing) => break (pods, listing),
                 PodResources::Unavailable if has_called || clock::mono() >= give_up => {
                     tracing::warn!(
                         "the kubelet has no PodResources: devices in use are known by the pods' annotations alone"
                     );
-                    break PodListing::default();
+                    break (pods, PodListing::default());
                 }
                 PodResources::Unavailable | PodResources::Throttled => {}
             }
@@ -86,10 +88,8 @@ impl HandoffService {
                 () = tokio::time::sleep(backoff.fail_randomly()) => {}
             }
         };
-        self.context.view.synced_before(Duration::MAX).await;
         listing.answers = stored_answers(&self.settings.kubelet_dir);
         // After the pods: the lock of one that is known to be bound was set before.
-        let pods = self.context.view.seen().pods.clone();
         let lock = self.context.api.lock().await.ok();
         let inventory = self.context.inventory.load();
         let mut ledger = rebuild(&self.settings.node, &pods, &listing, &inventory, lock.as_ref());

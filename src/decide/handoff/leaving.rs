@@ -22,7 +22,7 @@ use super::inventory::NodeInventory;
 use super::ledger::{ContainerSlot, GrantState, Leaving, Ledger, LedgerEntry};
 use super::listing::{EntryKey, StoredAnswer};
 use super::pods::{LastSeen, NodePods};
-use super::rebuild::whole_devices;
+use super::rebuild::{self, whole_devices};
 use super::room::{self, ByPod, DeviceClaim};
 use baton_contract::{DeviceId, LeavingPod, PodRef, PodUid};
 
@@ -240,14 +240,15 @@ pub fn add_leaving(
     };
     let found: Vec<_> = answers.iter().filter(|(key, _)| has_left(key) && occupied(&key.uid)).collect();
     for (key, answer) in found {
+        if let Some(pod) = pods.by_uid(&key.uid) {
+            rebuild::add_ended(ledger, pod, (key, answer), GrantState::Leaving(state), inventory);
+            continue;
+        }
         // The checkpoint has no names.
-        let unnamed = || PodRef::new("", key.uid.as_str(), key.uid.as_str());
-        let pod = pods.by_uid(&key.uid).map_or_else(unnamed, |pod| pod.pod.clone());
+        let pod = PodRef::new("", key.uid.as_str(), key.uid.as_str());
         let slot = ContainerSlot { order: u16::MAX, init: false, sidecar: false };
         let served = whole_devices(&answer.devices, &answer.ids, &key.resource, inventory);
         let state = GrantState::Leaving(state);
-        let entry = LedgerEntry::new(&pod, &key.container, &key.resource, slot, vec![], served, state);
-        let grace_seconds = pods.by_uid(&key.uid).map_or(entry.grace_seconds, |pod| pod.grace_seconds);
-        ledger.restore(LedgerEntry { grace_seconds, ..entry });
+        ledger.restore(LedgerEntry::new(&pod, &key.container, &key.resource, slot, vec![], served, state));
     }
 }

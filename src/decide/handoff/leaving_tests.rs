@@ -305,6 +305,28 @@ fn a_rebuilt_ledger_has_the_pods_that_left_and_still_run() {
     assert_eq!(waits_for(&ledger, &["GPU-1"], &[]).unwrap(), ["ran"]);
 }
 
+#[test]
+fn a_pod_whose_end_may_be_taken_back_is_rebuilt_with_its_share() {
+    let limits = [(key::GPU_CORE, 30), (key::GPU_MEMORY_RATIO, 30)];
+    let share = share_of("GPU-1", 30, 30, 24 << 30);
+    let pod =
+        with_entries(pod("a", vec![container("main", ContainerKind::App, &limits)]), &[("main", vec![share.clone()])]);
+    let ended = HandoffPod { phase: Phase::Failed, ..pod.clone() };
+    let devices = BTreeSet::from([share.id.clone()]);
+    let answer = StoredAnswer { devices, ids: ["GPU-1::7".into()].into(), ..StoredAnswer::default() };
+    let of = |resource: &str| (EntryKey::new(&pod.pod.uid, "main", resource), answer.clone());
+    let answers: BTreeMap<_, _> = [of(key::GPU_CORE), of(key::GPU_MEMORY_RATIO)].into();
+    let mut ledger = Ledger::default();
+    let state = Leaving { at: Timestamp::UNIX_EPOCH, since: at(0), last: LastSeen::Running };
+    add_leaving(&mut ledger, &pods(&[&ended]), &answers, &inventory(4), |_| true, state);
+    ledger.follow(&pods(&[&ended]), &PodResources::Throttled, (at(0), Timestamp::UNIX_EPOCH));
+    assert!(ledger.len() == 2 && ledger.iter().all(|entry| entry.leaving().is_some()));
+    ledger.follow(&pods(&[&pod]), &PodResources::Throttled, (at(1), Timestamp::UNIX_EPOCH));
+    assert!(ledger.iter().all(|entry| entry.leaving().is_none()));
+    let served: Vec<_> = ledger.iter().flat_map(|entry| &entry.served).map(|(_, device)| device.clone()).collect();
+    assert_eq!(served, [share]);
+}
+
 proptest! {
     /// In any order of calls, starts, ends, deletions, phases that another client writes and looks that fail: no start is let through while an
     /// earlier pod's processes use its device, no entry is dropped while its pod runs, and the first of the pods on a device that have not

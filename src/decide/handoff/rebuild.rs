@@ -35,9 +35,11 @@ pub fn rebuild(
 ) -> Ledger {
     let mut ledger = Ledger::default();
     learn(&mut ledger, node, pods, listing, inventory);
-    for listed in &listing.pods {
-        if of_key(node, pods, listed).is_none() {
-            orphan_entries(&mut ledger, listed, inventory);
+    for listed in listing.pods.iter().filter(|listed| of_key(node, pods, listed).is_none()) {
+        // Its processes show when one that has ended is gone, however long its kubelet lists it.
+        match pods.of_key(&listed.key).find(|pod| pod.node.as_deref() == Some(node)) {
+            Some(ended) => _ = pod_entries(&mut ledger, ended, listed, listing, inventory),
+            None => orphan_entries(&mut ledger, listed, listing, inventory),
         }
     }
     for pod in pods.iter().filter(|pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal()) {
@@ -149,6 +151,21 @@ impl<'a> KnownCall<'a> {
     ) -> Self {
         let key = EntryKey::new(&pod.pod.uid, &call.container.name, call.resource);
         Self { ids: ids.cloned().unwrap_or_default(), answer: listing.answers.get(&key) }
+    }
+}
+
+/// Adds a call of a pod that has ended, by the answer that the kubelet has stored: its client may take back that it has ended.
+pub(super) fn add_ended(
+    ledger: &mut Ledger,
+    pod: &HandoffPod,
+    (key, answer): (&EntryKey, &StoredAnswer),
+    state: GrantState,
+    inventory: &NodeInventory,
+) {
+    let mut calls = pod.expected_calls(|name| inventory.registers(name));
+    let call = calls.find(|call| (&call.container.name, call.resource) == (&key.container, &*key.resource));
+    if let Some(call) = call {
+        add(ledger, pod, &call, KnownCall { ids: BTreeSet::new(), answer: Some(answer) }, state, inventory);
     }
 }
 
@@ -299,22 +316,26 @@ pub fn adopt(ledger: &mut Ledger, node: &str, pods: &NodePods) -> bool {
     any
 }
 
-/// Stands for the uid of a pod that the API server does not have.
+/// Stands for the uid of a pod that neither the API server nor the kubelet's checkpoint has.
 pub(super) fn unknown_uid(key: &PodKey) -> PodUid {
     PodUid::new(&format!("unknown:{key}"))
 }
 
-/// A listed pod that the API server does not know: its devices are in use for as long as it is listed.
-fn orphan_entries(ledger: &mut Ledger, listed: &ListedPod, inventory: &NodeInventory) {
-    let pod = PodRef { key: listed.key.clone(), uid: unknown_uid(&listed.key) };
+/// A listed pod that the API server does not know: its devices are in use for as long as it is listed, and then until its processes
+/// have gone, which show by the uid that the kubelet's checkpoint has for its ids.
+fn orphan_entries(ledger: &mut Ledger, listed: &ListedPod, listing: &PodListing, inventory: &NodeInventory) {
     for (container, resources) in &listed.containers {
         for (resource, ids) in
             resources.iter().filter(|(resource, ids)| inventory.registers(resource) && !ids.is_empty())
         {
+            let is_its = |key: &EntryKey| (&key.container, &key.resource) == (container, resource);
+            let stored = listing.answers.iter().find(|(key, answer)| is_its(key) && answer.ids == *ids);
+            let uid = stored.map_or_else(|| unknown_uid(&listed.key), |(key, _)| key.uid.clone());
+            let pod = PodRef { key: listed.key.clone(), uid };
             let slot = ContainerSlot { order: u16::MAX, init: false, sidecar: false };
             let served = whole_devices(&BTreeSet::new(), ids, resource, inventory);
-            let listed = ids.iter().cloned().collect();
-            let entry = LedgerEntry::new(&pod, container, resource, slot, listed, served, GrantState::Committed);
+            let ids = ids.iter().cloned().collect();
+            let entry = LedgerEntry::new(&pod, container, resource, slot, ids, served, GrantState::Committed);
             ledger.record(LedgerEntry { assigned: false, ..entry });
         }
     }
@@ -695,5 +716,24 @@ mod tests {
         let ledger = rebuild(NODE, &NodePods::default(), &listing(&rows), &inventory(4), None);
         assert_eq!((devices(&ledger, "main").unwrap(), ledger.len()), (vec!["GPU-3".into()], 1));
         assert!(ledger.iter().all(|entry| !entry.assigned));
+    }
+
+    #[test]
+    fn what_a_listed_pod_holds_goes_with_its_processes_where_the_checkpoint_has_its_uid() {
+        let mut listing = listing(&[("x", "main", GPU, &["GPU-3"])]);
+        for (uid, id) in [("another", "GPU-2"), ("its-own", "GPU-3")] {
+            let answer = StoredAnswer { ids: [id.into()].into(), ..StoredAnswer::default() };
+            listing.answers.insert(EntryKey::new(&PodUid::new(uid), "main", GPU), answer);
+        }
+        let ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4), None);
+        assert!(ledger.holds(&PodUid::new("its-own")) && ledger.len() == 1);
+    }
+
+    #[test]
+    fn what_a_pod_holds_that_has_ended_and_is_listed_goes_with_its_processes() {
+        let pod = HandoffPod { phase: Phase::Succeeded, ..gpu_pod("x", 1) };
+        let listing = listing(&[("x", "main", GPU, &["GPU-3"])]);
+        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None);
+        assert!(ledger.holds(&pod.pod.uid) && ledger.len() == 1);
     }
 }

@@ -10,7 +10,7 @@ use baton::contract::key::{NODE_LOCK, NVIDIA_GPU};
 use baton::runtime::clock;
 use baton::sim::apiserver::{Blackout, Effect, FaultRule};
 use baton::sim::kubelet::PodResourcesMode;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
 use super::handoff_node::{HandoffNode, NODE, eventually};
@@ -52,6 +52,22 @@ async fn a_lost_ledger_is_rebuilt_from_the_kubelet() {
     machine.schedule(&b).await;
     assert!(machine.refused("b").await.contains("held by default/a"), "no device twice");
     machine.unlocked().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_goes_while_a_lost_ledger_is_rebuilt_holds_nothing_for_long() {
+    let mut machine = HandoffNode::start().await;
+    let a = gpus("a", &["GPU-5"]);
+    machine.schedule(&a).await;
+    machine.agrees(&a).await;
+    machine.stop_agent().await;
+    machine.lose_ledger();
+    machine.server().faults().add(FaultRule::on("list", "pods"), Effect::Delay(Duration::from_secs(1)));
+    let pods = machine.pods();
+    let deletion = tokio::spawn(async move { pods.delete("a", &DeleteParams::default().grace_period(0)).await });
+    machine.start_agent().await;
+    deletion.await.unwrap().unwrap();
+    machine.forgotten("a").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
