@@ -238,13 +238,13 @@ fn a_repeated_shape_costs_the_nodes_that_changed_and_not_all_nodes() {
 #[test]
 fn shapes_beyond_the_limit_are_forgotten_and_learnt_again() {
     let (indexed, scanning) = both(3, |cluster| {
-        for at in 0..150 {
-            let milli = format!("{}m", 100 + at % 75);
+        for at in 0..600 {
+            let milli = format!("{}m", 10 + at % 300);
             cluster.pod(&format!("p{at:03}"), &[("cpu", &milli)]);
             cluster.settle();
         }
     });
-    assert!(indexed >= scanning, "75 shapes in turn never meet a kept one: {indexed} and {scanning}");
+    assert!(indexed >= scanning, "300 shapes in turn never meet a kept one: {indexed} and {scanning}");
 }
 
 #[test]

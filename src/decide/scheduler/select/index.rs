@@ -4,7 +4,7 @@
 //! Promise: the index chooses exactly what [`choose`](super::choose::choose()) chooses by asking every node. It serves pods of
 //! which no enabled rule says [`Reads::World`]; all others, and pods pinned to a node, are decided by that scan. A decision costs
 //! one judgement per node that changed since this shape was last asked for, each `O(log nodes)` to enter. Kept per shape and node:
-//! about 70 bytes; at most [`SHAPES`] shapes, the longest unused one goes first. TYJobs keep [`Tables`] of their own, in another order.
+//! about 70 bytes; at most [`SHAPES`] shapes and [`ANSWERS`] in all, the longest unused shape goes first. TYJobs keep [`Tables`] of their own, in another order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -219,13 +219,15 @@ impl<R: Ranking, B: PartialEq> Table<R, B> {
     }
 }
 
-/// Tables of the shapes that were asked for lately, the latest used last; at most [`SHAPES`]. Boxed, because they change places
+/// Tables of the shapes that were asked for lately, the latest used last; at most [`SHAPES`] of them. Boxed, because they change places
 /// at every decision.
 #[allow(clippy::vec_box)]
 pub struct Tables<R: Ranking, B>(Vec<Box<Table<R, B>>>);
 
-/// Most tables that are kept.
-pub const SHAPES: usize = 64;
+/// Most tables that are kept. Each node is judged again for every other shape that waits, whenever room comes free.
+pub const SHAPES: usize = 256;
+/// Most answers that are kept: those to 64 shapes in a cluster of 20,000 nodes.
+pub const ANSWERS: usize = 64 * 20_000;
 
 impl<R: Ranking, B> Default for Tables<R, B> {
     fn default() -> Self {
@@ -246,9 +248,9 @@ impl<R: Ranking, B: PartialEq> Tables<R, B> {
 
     /// Keeps a table as the latest used, if need be in place of the longest unused.
     pub fn keep(&mut self, table: Box<Table<R, B>>) {
-        if self.0.len() == SHAPES {
-            self.0.remove(0);
-        }
+        let most = SHAPES.min(ANSWERS / table.answers.len().max(1));
+        let more = (self.0.len() + 1).saturating_sub(most);
+        self.0.drain(..more.min(self.0.len()));
         self.0.push(table);
     }
 }
