@@ -9,6 +9,7 @@ use crate::scheduler::preemption::Preemption;
 use crate::scheduler::queue::Item;
 use crate::scheduler::reporter::Reporter;
 use crate::scheduler::reservations::Reservations;
+use crate::scheduler::rules::plugins::device_fit;
 use crate::scheduler::select::choose::{NodeChoice, choose};
 use crate::world::gangs::{Gang, GroupId, MemberState, rule};
 use crate::world::{Pod, PodId, Wake};
@@ -47,6 +48,11 @@ struct Failures {
 impl Gangs {
     /// Tries a group that was popped from the queue.
     pub fn attempt_group(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+        if self.is_out_of_reach(cx, group)
+            && cx.queue.park_again(&Item::Group(group.clone()), device_fit::ROOM, cx.now.mono)
+        {
+            return;
+        }
         let priority = priority_of(cx, group);
         Earmarks::open_for(cx, &Item::Group(group.clone()), priority, None);
         self.try_group(cx, group, true);
@@ -85,9 +91,6 @@ impl Gangs {
             let text = "it is being preempted, the group waits until it is gone".to_owned();
             self.report_short(cx, group, UnfitMember::of(pod, text, Wake::ANY));
             return cx.queue.hurry(item, until);
-        }
-        if self.is_out_of_reach(cx, group) && cx.queue.park_again(&item, cx.now.mono) {
-            return;
         }
         cx.stats.group_attempts += 1;
         self.drop_outdated(cx, group);

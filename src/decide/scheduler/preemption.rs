@@ -152,6 +152,8 @@ impl Preemption {
     }
 
     fn enter(cx: &mut Context<'_>, id: PodId, node: NodeId, victims: BTreeSet<PodUid>, group: Option<GroupId>) {
+        // Room that it has on another node is open again.
+        Self::forget(cx, id);
         let until = (victims.is_empty() && group.is_none()).then(|| cx.now.mono + KEPT);
         cx.timers.set(until.unwrap_or(cx.now.mono + EVICT_AGAIN), Timer::Nomination(id));
         cx.preemption.nominations.insert(id, Nomination { node, since: cx.now.mono, victims, until, group });

@@ -98,8 +98,8 @@ struct QueueEntry {
     since: Duration,
     /// Its line: it is parked there, or was when it was woken as the first of it.
     line: Option<Line>,
-    /// How it was parked before it was woken.
-    woken_from: Option<(Wake, Duration)>,
+    /// Until when it was parked before it was woken.
+    parked_until: Option<Duration>,
 }
 
 impl QueueEntry {
@@ -153,8 +153,16 @@ impl Queue {
             }
         } else {
             let state = QueueState::Taken;
-            let entry =
-                QueueEntry { key, priority, state, failures: 0, attempts: 0, since: now, line: None, woken_from: None };
+            let entry = QueueEntry {
+                key,
+                priority,
+                state,
+                failures: 0,
+                attempts: 0,
+                since: now,
+                line: None,
+                parked_until: None,
+            };
             self.entries.insert(item.clone(), entry);
         }
         self.activate(item);
@@ -263,12 +271,12 @@ impl Queue {
         }
     }
 
-    /// Parks an item of no line, whose turn it is, as it was before it was woken: what has come cannot help it, and it was not tried. `false`
-    /// where it is due, or its turn has not come.
-    pub fn park_again(&mut self, item: &Item, now: Duration) -> bool {
+    /// Parks an item of no line, whose turn it is, without a try, until one of `wake` or until it is due as before: nothing else can help it.
+    /// `false` where it is due, or its turn has not come.
+    pub fn park_again(&mut self, item: &Item, wake: Wake, now: Duration) -> bool {
         let has_turn = |entry: &&mut QueueEntry| entry.state == QueueState::Taken && entry.line.is_none();
         let Some(entry) = self.entries.get_mut(item).filter(has_turn) else { return false };
-        let Some((wake, latest)) = entry.woken_from.filter(|(_, latest)| now < *latest) else { return false };
+        let Some(latest) = entry.parked_until.filter(|latest| now < *latest) else { return false };
         entry.state = QueueState::Parked(wake, Some(latest));
         entry.attempts -= 1;
         wake.kinds().for_each(|kind| _ = self.parked[kind].insert(item.clone()));
@@ -406,7 +414,7 @@ impl Queue {
             QueueState::Active => _ = self.active.remove(&(entry.key.clone(), item.clone())),
             QueueState::BackOff(at) => _ = self.timed.remove(&(at, item.clone())),
             QueueState::Parked(wake, latest) => {
-                entry.woken_from = latest.map(|latest| (wake, latest));
+                entry.parked_until = latest;
                 if let Some(at) = latest {
                     self.timed.remove(&(at, item.clone()));
                 }
@@ -555,18 +563,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_tried_is_parked_as_before_until_it_is_due() {
+    fn what_is_not_tried_is_parked_until_what_can_help_it_or_it_is_due() {
         let mut queue = with(&[(1, 0, 0)]);
         let item = queue.pop().unwrap();
-        queue.park(item.clone(), Wake::POD_FREED, s(0));
+        queue.park(item.clone(), Wake::NODE_CHANGED, s(0));
         queue.hurry(item.clone(), s(20));
-        queue.wake(Wake::POD_FREED);
+        queue.wake(Wake::NODE_CHANGED);
+        for at in [s(10), s(11)] {
+            assert_eq!(queue.pop().as_ref(), Some(&item));
+            assert!(queue.park_again(&item, Wake::POD_FREED, at));
+            assert!(!queue.park_again(&item, Wake::POD_FREED, at), "its turn has not come");
+            queue.wake(Wake::NODE_CHANGED);
+            assert_eq!(queue.pop(), None);
+            queue.wake(Wake::POD_FREED);
+        }
         assert_eq!(queue.pop().as_ref(), Some(&item));
-        assert!(queue.park_again(&item, s(10)));
-        assert!(!queue.park_again(&item, s(10)), "its turn has not come");
+        assert!(queue.park_again(&item, Wake::POD_FREED, s(12)));
         assert_eq!((queue.standing(item.clone()).unwrap().attempts, queue.next()), (1, Some(s(20))));
         queue.tick(s(20));
         assert_eq!(queue.pop().as_ref(), Some(&item));
-        assert!(!queue.park_again(&item, s(20)), "it is due");
+        assert!(!queue.park_again(&item, Wake::POD_FREED, s(20)), "it is due");
     }
 }

@@ -113,6 +113,7 @@ impl TyJobs {
             cx.stats.job_places_void += 1;
             self.placeable_changed = true;
             self.changed.insert(key.clone());
+            cx.room_freed();
         }
     }
 

@@ -116,7 +116,7 @@ impl Wake {
     pub const DEVICES: Self = Self(1 << 4);
     /// A pod that took room is gone, ended or was forgotten.
     pub const POD_FREED: Self = Self(1 << 5);
-    /// A pod was bound, or a bound pod's labels changed.
+    /// A pod was bound, or what rules count of a bound pod changed: its labels, and that it is being deleted.
     pub const POD_PLACED: Self = Self(1 << 6);
     /// Namespaces.
     pub const NAMESPACE: Self = Self(1 << 7);

@@ -372,7 +372,11 @@ impl World {
         }
         let (old_place, old_devices) = old.map_or((Place::Waiting, None), |old| (old.place, old.devices.clone()));
         let old_exclusive = old.map(|old| old.exclusive).unwrap_or_default();
-        let relabelled = old.is_some_and(|old| old.facts.spec.labels != facts.spec.labels);
+        // One that is being deleted is not counted any more by spread constraints.
+        let recounted = old.is_some_and(|old| {
+            let is_leaving = |of: &PodFacts| of.handoff.deleting.is_some();
+            old.facts.spec.labels != facts.spec.labels || is_leaving(&old.facts) != is_leaving(&facts)
+        });
         // A pod that is resized leaves room to other pods; one that is being deleted holds its own until it has gone.
         let resized = old.is_some_and(|old| old.facts.spec.requests != facts.spec.requests);
         // Our own choice, confirmed: the node's accounts stay as they are, and the node need not be judged again.
@@ -437,16 +441,17 @@ impl World {
             self.charge(id);
         }
         self.enter_gang(id);
-        let had_room = matches!(old_place, Place::Bound(_) | Place::Assumed(_));
-        if let (Place::Ended, Place::Bound(at) | Place::Assumed(at)) = (place, old_place)
+        let had_room = old_place.node().is_some();
+        if let (Place::Ended, Some(at)) = (place, old_place.node())
             && let Some(pod) = self.pods.get(id)
         {
             self.room_left(at, &pod.facts.handoff.pod.uid, changes);
         }
-        if matches!(place, Place::Bound(_)) && (old_place != place || relabelled) {
+        if matches!(place, Place::Bound(_)) && (old_place != place || recounted) {
             changes.wake = changes.wake.or(Wake::POD_PLACED);
         }
-        if place == old_place && had_room && resized {
+        // Where it was assumed, and another scheduler bound it elsewhere, it leaves room too.
+        if had_room && (place.node() != old_place.node() || resized) {
             changes.wake = changes.wake.or(Wake::POD_FREED);
         }
         self.note_job(id, changes);

@@ -52,6 +52,16 @@ pub enum Place {
     Ended,
 }
 
+impl Place {
+    /// The node whose room is taken.
+    pub fn node(self) -> Option<NodeId> {
+        match self {
+            Self::Assumed(node) | Self::Bound(node) => Some(node),
+            Self::Waiting | Self::Ended => None,
+        }
+    }
+}
+
 impl Pod {
     /// `true` for pods of one template: they ask for the same. Other pods that ask for the same may differ by this.
     pub fn is_of_template(&self, other: &Self) -> bool {
@@ -75,10 +85,7 @@ impl Pod {
 
     /// The node whose room this pod takes.
     pub fn node(&self) -> Option<NodeId> {
-        match self.place {
-            Place::Assumed(node) | Place::Bound(node) => Some(node),
-            Place::Waiting | Place::Ended => None,
-        }
+        self.place.node()
     }
 
     /// `namespace/name`.

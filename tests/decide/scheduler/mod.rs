@@ -20,3 +20,4 @@ mod shares;
 mod storage;
 mod suspects;
 mod volumes;
+mod woken;

@@ -1,5 +1,6 @@
 //! How many GPUs are free in all, kept up from the world's journal: what needs more fits nowhere, however it is placed.
 
+use crate::world::devices::Stock;
 use crate::world::{Dense, Node, NodeId, Resources, World};
 use baton_contract::key;
 
@@ -31,17 +32,15 @@ impl FreeGpus {
     }
 }
 
-/// By the devices that its daemon lists; where there is none, by what the kubelet counts.
+/// By the devices that its daemon lists, or by what the kubelet counts: which of them rules go by depends on the daemon.
 fn free_on(node: &Node) -> i64 {
-    match (&node.stock, &node.facts) {
-        (Some(stock), _) => stock.free_percent(),
-        (None, Some(facts)) => (percent(&facts.allocatable) - percent(&node.used)).max(0),
-        (None, None) => 0,
-    }
+    let listed = node.stock.as_ref().map_or(0, Stock::free_percent);
+    let counted = node.facts.as_ref().map_or(0, |facts| percent(&facts.allocatable) - percent(&node.used));
+    listed.max(counted)
 }
 
-/// Whole GPUs and compute, in percent of one GPU.
+/// Whole GPUs or compute, in percent of one GPU: the same GPU may be asked for by one name in an init container, and by another one later.
 pub fn percent(requests: &Resources) -> i64 {
     let of = |name| requests.scalar(name);
-    of(key::NVIDIA_GPU).saturating_mul(key::WHOLE).saturating_add(of(key::GPU)).saturating_add(of(key::GPU_CORE))
+    of(key::NVIDIA_GPU).saturating_mul(key::WHOLE).max(of(key::GPU)).max(of(key::GPU_CORE))
 }

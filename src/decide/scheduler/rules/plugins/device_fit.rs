@@ -137,7 +137,8 @@ struct FilterMemory {
 
 /// The rule's name.
 pub const NAME: &str = "DeviceFit";
-const ROOM: Wake = Wake::POD_FREED.or(Wake::DEVICES).or(Wake::NODE_ADDED);
+/// What may bring room for devices.
+pub const ROOM: Wake = Wake::POD_FREED.or(Wake::DEVICES).or(Wake::NODE_ADDED).or(Wake::NODE_ROOM).or(Wake::AGENT);
 
 impl Plugin for DeviceFit {
     fn name(&self) -> &'static str {

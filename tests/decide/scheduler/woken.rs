@@ -1,0 +1,136 @@
+//! Whatever opens room wakes what waits for it: no time passes in these tests.
+
+use std::collections::BTreeMap;
+
+use baton::contract::{Quantity, key};
+use baton::decide::pod::{ContainerKind, Deletion};
+use baton::decide::scheduler::Config;
+use baton::decide::world::PodFacts;
+use baton::decide::world::spec::Spread;
+
+use super::holders::says;
+use crate::harness::gangs::{TestGangs, gang};
+use crate::harness::{TestScheduler, pod, wall};
+
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+const FOUR: &[(&str, &str)] = &[(key::NVIDIA_GPU, "4")];
+
+fn on(cluster: &TestScheduler, name: &str, host: &str, limits: &[(&str, &str)]) -> PodFacts {
+    let mut facts = pod(name, limits, cluster.now);
+    facts.spec.node_selector = [("host".to_owned(), host.to_owned())].into();
+    facts
+}
+
+fn hosts(gpus: u32, names: &[&str]) -> TestScheduler {
+    let mut cluster = TestScheduler::new();
+    for name in names {
+        cluster.node(name, gpus);
+        cluster.change_node(name, |facts| facts.labels = [("host".to_owned(), (*name).to_owned())].into());
+    }
+    cluster
+}
+
+#[test]
+fn a_gang_that_another_cause_kept_back_starts_when_room_comes_after_the_cause_has_gone() {
+    let mut gangs = TestGangs::with(Config::default());
+    gangs.node("n", 64);
+    (0..8).for_each(|minor| gangs.cluster.bound_by_another(&format!("held-{minor}"), "n", minor));
+    gangs.cluster.change_node("n", |facts| facts.unschedulable = true);
+    let keys = gang("g", "2", &[]);
+    ["g-0", "g-1"].into_iter().for_each(|name| gangs.asks(name, FOUR, &keys));
+    gangs.settle();
+    gangs.cluster.change_node("n", |facts| facts.unschedulable = false);
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 0);
+    (0..8).for_each(|minor| gangs.delete(&format!("held-{minor}")));
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 2);
+}
+
+#[test]
+fn a_gang_that_asks_twice_for_the_same_gpus_starts_when_they_come_free() {
+    let mut gangs = TestGangs::with(Config::default());
+    gangs.node("n", 64);
+    (0..8).for_each(|minor| gangs.cluster.bound_by_another(&format!("held-{minor}"), "n", minor));
+    let keys = gang("g", "2", &[]);
+    for name in ["g-0", "g-1"] {
+        // The init container asks by one name, and the other container by another one, for the same four GPUs.
+        let mut facts = gangs.facts(name, FOUR, &keys);
+        let again = pod(name, &[(key::GPU, "400")], gangs.cluster.now);
+        let (init, app) = (&facts.handoff.containers[0], &again.handoff.containers[0]);
+        let mut init = init.clone();
+        (init.kind, init.name) = (ContainerKind::Init, "init".into());
+        facts.handoff.containers = vec![init, app.clone()].into();
+        let mut spec = (*facts.spec).clone();
+        spec.requests.set(key::GPU, Quantity::units(400));
+        facts.spec = spec.into();
+        gangs.cluster.submit(facts);
+    }
+    gangs.settle();
+    for minor in 0..8 {
+        gangs.delete(&format!("held-{minor}"));
+        gangs.settle();
+    }
+    assert_eq!(gangs.count("g"), 2);
+}
+
+#[test]
+fn a_pod_that_spreads_starts_when_a_pod_that_counts_no_more_is_marked_for_deletion() {
+    let mut cluster = hosts(8, &["one", "two"]);
+    let spread = Spread {
+        max_skew: 1,
+        topology_key: "host".to_owned(),
+        required: true,
+        selector: serde_json::from_str(r#"{"matchLabels":{"app":"x"}}"#).ok(),
+        min_domains: 1,
+        honor_affinity: false,
+        honor_taints: false,
+    };
+    for name in ["first", "second"] {
+        let mut facts = on(&cluster, name, "one", ONE);
+        facts.spec.labels = BTreeMap::from([("app".to_owned(), "x".to_owned())]);
+        facts.spec.spread = vec![spread.clone()];
+        cluster.submit(facts);
+        cluster.settle();
+        cluster.locks.contains_key("one").then(|| cluster.agent_releases("one"));
+        cluster.settle();
+    }
+    assert_eq!((cluster.node_of("first"), cluster.node_of("second")), (Some("one"), None));
+    let at = wall(cluster.now);
+    cluster.change_pod("first", |facts| facts.handoff.deleting = Some(Deletion { at, grace_seconds: 30 }));
+    cluster.settle();
+    assert_eq!(cluster.node_of("second"), Some("one"));
+}
+
+#[test]
+fn a_pod_starts_where_another_one_was_to_run_that_was_bound_elsewhere() {
+    let mut cluster = hosts(1, &["one", "two"]);
+    cluster.change_node("two", |facts| facts.unschedulable = true);
+    cluster.hold = true;
+    cluster.pod("moved", ONE);
+    cluster.settle();
+    let waits = on(&cluster, "waits", "one", ONE);
+    cluster.submit(waits);
+    cluster.settle();
+    assert_eq!((cluster.held.len(), cluster.node_of("waits")), (1, None), "the lock is under way");
+    cluster.hold = false;
+    cluster.held.clear();
+    cluster.change_pod("moved", |facts| facts.handoff.node = Some("two".into()));
+    cluster.settle();
+    assert_eq!(cluster.node_of("waits"), Some("one"));
+}
+
+#[test]
+fn a_pod_starts_when_the_daemon_says_that_nothing_more_is_held() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    let mut unassigned = pod("unassigned", ONE, cluster.now);
+    unassigned.handoff.node = Some("n".into());
+    cluster.submit(unassigned);
+    cluster.pod("waits", ONE);
+    cluster.settle();
+    assert_eq!(cluster.node_of("waits"), None);
+    says(&mut cluster, &[]);
+    cluster.settle();
+    assert_eq!(cluster.node_of("waits"), Some("n"));
+}
