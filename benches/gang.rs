@@ -9,21 +9,22 @@
 mod cluster;
 #[allow(dead_code)] // other benches use more of it
 mod expect;
+#[path = "decide/gangs.rs"]
+mod gangs;
 #[path = "../tests/harness/scheduler/values.rs"]
 mod values;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use baton::contract::key;
 use baton::decide::scheduler::{Effect, NodeSearch};
-use baton::decide::world::gangs::{DeclarationSource, Declared};
 use baton::decide::world::{PodFacts, WorldEvent};
 use baton::runtime::clock;
 use cluster::Cluster;
 use expect::Expect;
-use values::{pod, wall};
+use gangs::members;
+use values::wall;
 
 const NODES: usize = 5000;
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1"), ("cpu", "1")];
@@ -35,28 +36,6 @@ fn world() -> Cluster {
     cluster.fill_half();
     cluster.lead();
     cluster
-}
-
-fn declared(gang: &str, min: usize) -> Option<Arc<Declared>> {
-    let own = "gang.scheduling.koordinator.sh/";
-    let annotations: BTreeMap<String, String> = [("name", gang.to_owned()), ("min-available", min.to_string())]
-        .map(|(key, value)| (format!("{own}{key}"), value))
-        .into();
-    let source =
-        DeclarationSource { namespace: "ml", labels: None, annotations: Some(&annotations), scheduling_group: None };
-    Declared::read(&source, || None).map(Arc::new)
-}
-
-/// Members of one gang of all of them, or pods by themselves.
-fn members(gang: &str, count: usize, keys: bool, limits: &[(&str, &str)]) -> Vec<PodFacts> {
-    let said = keys.then(|| declared(gang, count)).flatten();
-    let member = |n: usize| {
-        let mut facts = pod(&format!("{gang}-{n}"), limits, Duration::from_secs(1000));
-        facts.spec.labels = [("app".to_owned(), "train".to_owned())].into();
-        facts.spec.gang.clone_from(&said);
-        facts
-    };
-    (0..count).map(member).collect()
 }
 
 /// Lets the engine decide until every pod of `pods` has its Binding answered, or nothing is left to do. Returns the time that the

@@ -1,8 +1,9 @@
 //! Instructions per decision, counted by callgrind: a gate that does not depend on how busy the machine is.
 //!
 //! Fixed worlds of 1,000, 5,000 and 20,000 nodes with eight GPUs, half of them taken; pods for 1, 2, 4 and 8 GPUs and for
-//! shares, and all of these in turn. Before each decision some pod has ended. The bench starts itself under valgrind; without
-//! valgrind it says so and passes.
+//! shares, and all of these in turn. Before each decision some pod has ended. Then full worlds, in which a GPU comes free and is
+//! offered to all that wait; and one node's choice for a pod of several containers. The bench starts itself under valgrind;
+//! without valgrind it says so and passes.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::cast_precision_loss, missing_docs)] // a bench is a test
 
 #[allow(dead_code)] // another bench uses more of it
@@ -10,10 +11,16 @@ mod callgrind;
 #[path = "decide/cluster.rs"]
 #[allow(dead_code)] // the other bench uses more of it
 mod cluster;
+#[path = "decide/exact.rs"]
+mod exact;
 #[allow(dead_code)] // other benches use more of it
 mod expect;
+#[path = "decide/gangs.rs"]
+mod gangs;
 #[path = "../tests/harness/scheduler/values.rs"]
 mod values;
+#[path = "decide/waiting.rs"]
+mod waiting;
 
 use baton::decide::scheduler::{Effects, Moment, NodeSearch, Scheduler};
 use cluster::{Cluster, MIXED};
@@ -21,6 +28,8 @@ use expect::Expect;
 
 /// Names the world's size to the process under valgrind.
 const NODES: &str = "BATON_BENCH_INSTRUCTIONS";
+/// Names what else is counted.
+const CASE: &str = "BATON_BENCH_CASE";
 const SIZES: [usize; 3] = [1000, 5000, 20_000];
 const DECISIONS: usize = 100;
 /// Verdicts are kept from here on: the first decision of a shape judges every node and is no figure of this bench.
@@ -47,6 +56,9 @@ fn main() {
     if let Some(nodes) = std::env::var_os(NODES) {
         return decide(nodes.to_str().unwrap().parse().unwrap());
     }
+    if let Ok(case) = std::env::var(CASE) {
+        return if case.starts_with("exact") { exact::run(&case) } else { waiting::run(&case) };
+    }
     if !callgrind::is_there() {
         println!("skipped: valgrind is not installed, instructions cannot be counted");
         return;
@@ -67,6 +79,14 @@ fn main() {
     }
     let roots = (SIZES[2] as f64 / SIZES[0] as f64).sqrt();
     expect.at_most("growth_to_root", mixed[2] / mixed[0] / roots);
+    let waiting = waiting::CASES.map(|(case, _)| (case, "free_one", waiting::FREES));
+    let exact = exact::CASES.map(|(case, ..)| (case, "choose", exact::CHOICES));
+    for (case, function, times) in waiting.into_iter().chain(exact) {
+        let costs = callgrind::costs(&[(CASE, case)]);
+        let calls = costs.get(function).unwrap_or_else(|| panic!("callgrind saw no call of {function}"));
+        assert_eq!(calls.count as usize, times, "every call of {function} is counted");
+        expect.at_most(case, calls.instructions as f64 / times as f64);
+    }
     expect.finish();
 }
 

@@ -124,6 +124,10 @@ impl Cluster {
         });
     }
 
+    pub fn pass(&mut self, time: Duration) {
+        self.now += time;
+    }
+
     pub fn moment(&self) -> Moment {
         Moment { mono: self.now, wall: wall(self.now) }
     }
@@ -206,6 +210,11 @@ impl Cluster {
             1 => &[],
             _ => &[(0, 1), (1, 1), (2, 2)],
         });
+    }
+
+    /// All GPUs are taken, each by a pod.
+    pub fn fill_whole(&mut self) {
+        self.fill(|_| &[(0, 1), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1)]);
     }
 
     /// Takes GPUs of each node: the first minor of a pod, and how many, one or two.
