@@ -105,12 +105,12 @@ Needs no Kubernetes and no GPU. Exit code 1 when they do not agree.";
 
 #[cfg(feature = "simulate")]
 const SIMULATE: &str = "\
-Replays the pods of a trace through this scheduler, in virtual time and without a cluster, and shows how many GPUs could be handed
-out, beside six published policies. A trace is a CSV file of pods with one of nodes, or a cluster of your own, as JSON or YAML:
+Replays the pods of your cluster through this scheduler, in virtual time and without a cluster, and shows how many GPUs each
+profile hands out. The cluster comes as JSON or YAML, or as a CSV file of pods with one of nodes:
 `kubectl get nodes,pods,devices -A -o json > cluster.json && baton simulate cluster.json`.
 
-Pods come in random order, all of the trace first, then drawn from it until the demand reaches --load. With --departures they
-end, too. Columns, output and what it is good for: docs/placement.md.";
+Pods come in random order, all of the cluster first, then drawn from them until the demand reaches --load. With --departures they
+come and end as they did. Columns, output and what it is good for: docs/placement.md.";
 
 /// The whole command line.
 pub fn command() -> Command {
@@ -137,7 +137,7 @@ pub fn command() -> Command {
     #[cfg(feature = "simulate")]
     let command = command.subcommand(
         super::simulate::SimulateArgs::augment_args(Command::new("simulate"))
-            .about("Show how many GPUs of a trace or of your cluster this scheduler hands out")
+            .about("Show how many GPUs of your cluster each profile hands out")
             .long_about(SIMULATE),
     );
     // Deriving the arguments replaces the texts of the command by the doc comment of their type: the texts are set afterwards.

@@ -25,7 +25,7 @@ pub struct DemoArgs {
     /// Show the cluster in the browser from its start, and leave it running as --keep does.
     #[arg(long)]
     pub ui: bool,
-    /// Also show the daemons' logs.
+    /// Also show every step of the burst, and the daemons' logs.
     #[arg(short, long)]
     pub verbose: bool,
     /// A real NVML library instead of the virtual one: one node, with this machine's /sys and /dev.
@@ -51,9 +51,16 @@ impl DemoArgs {
 pub struct ProgressOutput {
     /// Standard output is for the outcome.
     pub to_stderr: bool,
+    /// Nothing is left out.
+    pub verbose: bool,
 }
 
 impl ProgressOutput {
+    /// Begins a chapter.
+    pub fn heading(self, title: &str) {
+        self.line(format_args!("\n== {title} =="));
+    }
+
     /// Prints one line.
     pub fn line(self, line: impl std::fmt::Display) {
         if self.to_stderr {

@@ -49,6 +49,7 @@ struct GangChapter<'a> {
 pub async fn play(cluster: &mut DemoCluster, progress: ProgressOutput) -> anyhow::Result<Vec<String>> {
     let nodes: Vec<String> = cluster.nodes.iter().map(|node| node.name.clone()).collect();
     let [first, second, third] = nodes.as_slice() else { return Ok(Vec::new()) };
+    progress.heading("Gangs: all pods of a job or none");
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     let namespace = serde_json::from_value(json!({"metadata": {"name": SECOND_NAMESPACE}}))?;
     namespaces.create(&PostParams::default(), &namespace).await?;

@@ -5,18 +5,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
-use kube::runtime::watcher;
-use tokio::sync::mpsc;
 
 use super::args::ProgressOutput;
 use super::cluster::DemoCluster;
 use super::pods::NAMESPACE;
 use super::report::JobReport;
 use crate::config::read_yaml_value;
+use crate::get::{Follower, Snapshot};
 use crate::manifests::{Values, files};
 use baton_contract::key::NODE_LOCK;
 use baton_contract::tyjob::{ScheduleState, Stage, TyJob, TyJobStatus, keys};
@@ -34,8 +32,8 @@ struct JobChapter<'a> {
     cluster: &'a mut DemoCluster,
     progress: ProgressOutput,
     job: TyJob,
-    /// `None`: everything that was there before has been shown.
-    seen: mpsc::UnboundedReceiver<Option<TyJob>>,
+    follower: Follower,
+    seen: Snapshot,
     /// The job as the watch showed it last.
     status: TyJobStatus,
     stages: Vec<Stage>,
@@ -60,10 +58,10 @@ pub async fn play(
     if let Some(bad) = misfit {
         bail!("{EXAMPLE}: {bad}");
     }
-    let (sender, seen) = mpsc::unbounded_channel();
-    let _watch = watch(cluster, sender);
+    progress.heading("A TYJob: a learner and its actors");
+    let (follower, seen) = (Follower::of_jobs(&cluster.client), Snapshot::default());
     let (status, stages, shown, violations) = (TyJobStatus::default(), Vec::new(), None, Vec::new());
-    let mut chapter = JobChapter { cluster, progress, job, seen, status, stages, shown, violations };
+    let mut chapter = JobChapter { cluster, progress, job, follower, seen, status, stages, shown, violations };
     let report = chapter.play().await?;
     Ok((Some(report), chapter.violations))
 }
@@ -74,8 +72,8 @@ impl JobChapter<'_> {
         let ready = format!("{workers}/{workers}");
         let what =
             format!("submitted: TYJob of a learner with a GPU and {workers} actors with half of one, all or none");
-        // Whatever happens to the job from here on is seen.
-        while self.seen.recv().await.context("the watch of TYJobs has ended")?.is_some() {}
+        // The empty list; whatever happens to the job from here on is seen.
+        self.follower.step(&mut self.seen).await;
         self.say(&name, &what);
         self.jobs().create(&PostParams::default(), &self.job).await?;
         let runs = |status: &TyJobStatus| status.stage == Some(Stage::Running) && status.ready.as_ref() == Some(&ready);
@@ -161,8 +159,8 @@ impl JobChapter<'_> {
         let deadline = clock::mono() + LIMIT;
         while !done(&self.status) {
             self.cluster.check_daemons()?;
-            if let Ok(seen) = tokio::time::timeout(LOOK, self.seen.recv()).await {
-                self.take(seen.context("the watch of TYJobs has ended")?);
+            if tokio::time::timeout(LOOK, self.follower.step(&mut self.seen)).await.is_ok() {
+                self.take();
             }
             self.in_time(deadline, what)?;
         }
@@ -178,9 +176,10 @@ impl JobChapter<'_> {
         Ok(())
     }
 
-    fn take(&mut self, job: Option<TyJob>) {
-        let Some(job) = job else { return };
-        let name = job.name_any();
+    fn take(&mut self) {
+        let name = self.job.name_any();
+        let seen = self.seen.jobs.get(&(NAMESPACE.to_owned(), name.clone()));
+        let Some(Ok((job, _))) = seen.map(|raw| raw.clone().read()) else { return };
         self.status = job.status.unwrap_or_default();
         let state = self.status.schedule_state;
         if state.is_some() && state != self.shown {
@@ -229,24 +228,4 @@ impl JobChapter<'_> {
 
 fn node_of<'a>(pods: &'a BTreeMap<String, String>, pod: &str) -> &'a str {
     pods.get(pod).map_or("", String::as_str)
-}
-
-/// Every change of a TYJob, in order.
-fn watch(cluster: &DemoCluster, sender: mpsc::UnboundedSender<Option<TyJob>>) -> tokio::task::JoinSet<()> {
-    let jobs: Api<TyJob> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(async move {
-        let mut jobs = std::pin::pin!(watcher(jobs, watcher::Config::default()));
-        while let Some(event) = jobs.next().await {
-            let seen = match event {
-                Ok(watcher::Event::Apply(job) | watcher::Event::InitApply(job)) => Some(job),
-                Ok(watcher::Event::InitDone) => None,
-                Ok(_) | Err(_) => continue,
-            };
-            if sender.send(seen).is_err() {
-                return;
-            }
-        }
-    });
-    tasks
 }

@@ -63,6 +63,11 @@ pub fn first() -> Vec<DemoPod> {
     ]
 }
 
+/// Whether the pod of this name is one of the burst.
+pub fn of_burst(name: &str) -> bool {
+    name.starts_with("burst-")
+}
+
 /// `count` half GPUs on `node`, created at once.
 pub fn burst(node: &str, count: usize) -> Vec<DemoPod> {
     let one = |k: usize| {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use crate::get::DeviceRow;
 use baton_contract::{DeviceAllocation, DeviceId, DeviceType, key};
 
 /// Ids by type, sorted; units of a share count as their device.
@@ -132,41 +133,20 @@ pub fn list(devices: &DeviceIds) -> String {
     if all.is_empty() { "nothing".to_owned() } else { all.join(" ") }
 }
 
-/// How much of each device live pods hold, in percent.
-#[derive(Debug, Default)]
-pub struct Shares(BTreeMap<(String, String), (i64, Vec<String>)>);
-
-impl Shares {
-    /// Adds the assignment of one pod.
-    pub fn add(&mut self, node: &str, pod: &str, annotation: &str) {
-        for entries in DeviceAllocation::parse(annotation).unwrap_or_default().devices.into_values() {
-            for entry in entries {
-                let amounts = [key::GPU_CORE, key::GPU_MEMORY_RATIO, key::RDMA].map(|name| entry.amount(name));
-                let part = amounts.into_iter().max().filter(|part| *part > 0).unwrap_or(key::WHOLE);
-                let held = self.0.entry((node.to_owned(), entry.id.to_string())).or_default();
-                held.0 += part;
-                held.1.push(pod.to_owned());
-            }
-        }
-    }
-
-    /// Percent in use of a device, and by which pods.
-    pub fn of(&self, node: &str, id: &str) -> (i64, &[String]) {
-        let held = self.0.get(&(node.to_owned(), id.to_owned()));
-        held.map_or((0, &[]), |(percent, pods)| (*percent, pods.as_slice()))
-    }
-
-    /// Devices that are given away more than once.
-    pub fn overfull(&self) -> impl Iterator<Item = String> {
-        self.0.iter().filter(|(_, (percent, _))| *percent > key::WHOLE).map(|((node, id), (percent, pods))| {
-            format!("device {id} of {node} is held to {percent} percent by {}", pods.join(", "))
-        })
-    }
+/// Devices that are given away more than once.
+pub fn overfull(devices: &[DeviceRow]) -> impl Iterator<Item = String> {
+    devices.iter().filter(|device| device.used > key::WHOLE).map(|device| {
+        let pods: Vec<&str> = device.holders.iter().map(|holder| &*holder.pod.name).collect();
+        format!("device {} of {} is held to {} percent by {}", device.id, device.node, device.used, pods.join(", "))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::get::{Snapshot, device_rows};
+    use baton_contract::PodRef;
+    use baton_decide::explain::QueueReport;
 
     const WHOLE: &str = r#"{"gpu":[{"minor":0,"id":"GPU-a","resources":{"koordinator.sh/gpu-core":"100"}}]}"#;
 
@@ -209,11 +189,19 @@ mod tests {
 
     #[test]
     fn a_device_given_twice_is_a_violation() {
-        let mut shares = Shares::default();
-        shares.add("n", "p", WHOLE);
-        shares.add("m", "q", WHOLE);
-        assert_eq!(shares.overfull().count(), 0);
-        shares.add("n", "r", WHOLE);
-        assert!(shares.overfull().next().unwrap().contains("200 percent by p, r"));
+        let mut cluster = crate::get::snapshot_tests::cluster();
+        let found = |cluster: &Snapshot| {
+            overfull(&device_rows(cluster, &QueueReport::default())).collect::<Vec<_>>().join("; ")
+        };
+        assert_eq!(found(&cluster), "");
+        let (key, mut other) =
+            cluster.pods.iter().find(|(key, _)| &*key.name == "train").map(|(k, p)| (k.clone(), p.clone())).unwrap();
+        other.pod = PodRef::new(&key.namespace, "other", "other");
+        cluster.pods.insert(other.pod.key.clone(), other);
+        assert!(
+            found(&cluster).contains("GPU-a0 of node-a is held to 200 percent by other, train"),
+            "{}",
+            found(&cluster)
+        );
     }
 }

@@ -6,7 +6,7 @@ use super::args::{DemoArgs, DemoOutput, ProgressOutput};
 use super::cluster::DemoCluster;
 use super::{gangs, jobs, story, table};
 use crate::say::say;
-use crate::ui;
+use crate::{get, ui};
 use baton_runtime::{shutdown, words};
 
 /// Exit code of a process that was ended by SIGINT, as shells have it.
@@ -27,7 +27,7 @@ async fn play(cluster: &mut DemoCluster, progress: ProgressOutput) -> anyhow::Re
 pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let stop = shutdown::on_signals()?;
     let json = args.output == Some(DemoOutput::Json);
-    let progress = ProgressOutput { to_stderr: json };
+    let progress = ProgressOutput { to_stderr: json, verbose: args.verbose };
     let started = tokio::select! {
         started = DemoCluster::start(&args, progress) => started,
         () = stop.cancelled() => return Ok(ExitCode::from(INTERRUPTED)),
@@ -54,11 +54,9 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
             if json {
                 say(serde_json::to_string(&outcome.report)? + "\n")?;
             } else {
-                progress.line(table::devices(outcome));
-                progress.line(table::pods(&outcome.report));
-                if let Some(job) = &outcome.report.job {
-                    progress.line(table::job(job));
-                }
+                progress.heading("Who holds what");
+                progress.line(get::table(&outcome.devices));
+                progress.line(table::pods(&outcome.report, args.verbose));
                 progress.line(table::verdict(&outcome.report));
             }
             if args.keep || args.ui {

@@ -15,12 +15,15 @@ use tokio::sync::mpsc;
 use super::args::ProgressOutput;
 use super::cluster::DemoCluster;
 use super::pods::{self, DemoPod, NAMESPACE, Needs};
-use super::report::{DemoReport, DeviceIds, PodReport, Shares};
+use super::report::{DemoReport, DeviceIds, PodReport, overfull};
 use super::timeline::{StoryLine, StoryStep, Timeline};
+use crate::get::{DeviceRow, device_rows, read_snapshot};
+use crate::manifests::Values;
+use crate::say::amount;
 use baton_cluster::client::at;
 use baton_cluster::pod::LightPod;
-use baton_contract::inventory::Device;
 use baton_contract::{PodKey, key};
+use baton_decide::explain::QueueReport;
 use baton_decide::pod::{HandoffPod, Phase};
 use baton_runtime::clock;
 
@@ -35,10 +38,8 @@ const LOOK: Duration = Duration::from_millis(2);
 pub struct StoryOutcome {
     /// The verdict.
     pub report: DemoReport,
-    /// The nodes' devices.
-    pub devices: Vec<Device>,
-    /// Percent and pod by node and device id.
-    pub shares: Shares,
+    /// The nodes' devices, and who holds them.
+    pub devices: Vec<DeviceRow>,
 }
 
 enum WatchedChange {
@@ -56,6 +57,7 @@ struct Story {
 
 /// Submits, follows, judges.
 pub async fn play(cluster: &mut DemoCluster, progress: ProgressOutput) -> anyhow::Result<StoryOutcome> {
+    progress.heading("Pods: from the scheduler's choice to the devices in the container");
     let (sender, seen) = mpsc::unbounded_channel();
     let _watches = watch(cluster, &sender);
     let (timeline, pods) = (Timeline::default(), BTreeMap::new());
@@ -86,7 +88,7 @@ pub async fn play(cluster: &mut DemoCluster, progress: ProgressOutput) -> anyhow
     }
     let mut records = StoryRecords::default();
     records.gather(cluster, &story, &submitted).await?;
-    finish(cluster, &story, records, violations).await
+    Ok(finish(cluster, &story, records, violations))
 }
 
 /// On one machine: serve, judge and delete each pod, then the next.
@@ -112,30 +114,23 @@ async fn one_by_one(
             delete(cluster, &mut story, &submitted, progress).await?;
         }
     }
-    finish(cluster, &story, records, violations).await
+    Ok(finish(cluster, &story, records, violations))
 }
 
-async fn finish(
-    cluster: &DemoCluster,
-    story: &Story,
-    records: StoryRecords,
-    mut violations: Vec<String>,
-) -> anyhow::Result<StoryOutcome> {
+fn finish(cluster: &DemoCluster, story: &Story, records: StoryRecords, mut violations: Vec<String>) -> StoryOutcome {
     violations.extend(records.violations);
-    let devices = cluster.devices().await?;
-    violations
-        .extend(records.pods.iter().filter(|pod| pod.name == pods::TOGETHER).filter_map(|pod| apart(pod, &devices)));
+    let together = records.pods.iter().filter(|pod| pod.name == pods::TOGETHER);
+    violations.extend(together.filter_map(|pod| apart(pod, &records.devices)));
     violations.extend(story.timeline.locked().map(|node| format!("node {node} is still locked at the end")));
     let report = DemoReport::new(records.pods, api_writes(cluster), violations);
-    Ok(StoryOutcome { report, devices, shares: records.shares })
+    StoryOutcome { report, devices: records.devices }
 }
 
 /// What is wrong when the devices of a pod are not all below one PCIe switch, by the Device object.
-fn apart(pod: &PodReport, devices: &[Device]) -> Option<String> {
-    let node = devices.iter().find(|device| device.metadata.name.as_deref() == Some(&pod.node))?;
+fn apart(pod: &PodReport, devices: &[DeviceRow]) -> Option<String> {
     let ids: BTreeSet<&String> = pod.assigned.gpu.iter().chain(&pod.assigned.rdma).collect();
-    let mine = node.spec.devices.iter().filter(|info| ids.contains(&info.id.to_string()));
-    let switches: BTreeSet<_> = mine.map(|info| info.labels.get(key::PCIE_SWITCH)).collect();
+    let mine = devices.iter().filter(|device| device.node == pod.node && ids.contains(&device.id));
+    let switches: BTreeSet<_> = mine.map(|device| device.label(key::PCIE_SWITCH)).collect();
     (switches.len() != 1)
         .then(|| format!("pod {}: its devices are below {} switches: {switches:?}", pod.name, switches.len()))
 }
@@ -150,6 +145,9 @@ async fn stage(
 ) -> anyhow::Result<Vec<String>> {
     let failed = follow(cluster, story, pods, submitted, progress).await;
     story.print_lines(Duration::MAX, progress);
+    if let Some(burst) = story.burst(pods) {
+        cluster.say(progress, "burst", &burst);
+    }
     failed
 }
 
@@ -237,7 +235,23 @@ impl Story {
 
     /// Prints what happened up to `until`.
     fn print_lines(&mut self, until: Duration, progress: ProgressOutput) {
-        self.timeline.due(until).into_iter().for_each(|line| progress.line(line));
+        let shown = |line: &StoryLine| progress.verbose || !pods::of_burst(&line.subject);
+        self.timeline.due(until).into_iter().filter(shown).for_each(|line| progress.line(line));
+    }
+
+    /// The burst among these pods in one line: how many were served, and how long they held the node's lock.
+    fn burst(&self, pods: &[DemoPod]) -> Option<String> {
+        let burst = pods.iter().filter(|pod| pods::of_burst(&pod.name)).map(|pod| PodKey::new(NAMESPACE, &pod.name));
+        let burst: Vec<PodKey> = burst.collect();
+        let held = burst.iter().filter(|pod| self.served(pod)).filter_map(|pod| self.timeline.held(pod));
+        let held: Vec<f64> = held.map(|held| held.as_secs_f64() * 1e3).collect();
+        let least = held.iter().copied().reduce(f64::min)?;
+        let most = held.iter().copied().reduce(f64::max)?;
+        let (served, node) = (amount(held.len(), "pod"), self.pods.get(burst.first()?)?.node.as_deref()?);
+        Some(format!(
+            "{served} of {} served on {node}, half a GPU each; a lock was held {least:.1} to {most:.1} ms",
+            burst.len()
+        ))
     }
 
     /// Returns what the kubelets' device managers got since the last call.
@@ -296,7 +310,7 @@ impl Story {
 #[derive(Default)]
 struct StoryRecords {
     pods: Vec<PodReport>,
-    shares: Shares,
+    devices: Vec<DeviceRow>,
     violations: Vec<String>,
 }
 
@@ -306,7 +320,6 @@ impl StoryRecords {
         for node in &cluster.nodes {
             ledgers.insert(node.name.as_str(), ledger(&node.admin).await?);
         }
-        let mut shares = Shares::default();
         for name in names {
             let key = PodKey::new(NAMESPACE, name);
             let Some(pod) = story.pods.get(&key) else {
@@ -319,7 +332,6 @@ impl StoryRecords {
                 self.violations.push(format!("pod {name}: {error}"));
                 DeviceIds::default()
             });
-            shares.add(node, name, annotation);
             let mut kubelet = DeviceIds::default();
             if let Some(found) = cluster.nodes.iter().find(|found| found.name == node)
                 && let Some(view) = found.kubelet.view().get(&key.to_string())
@@ -353,8 +365,9 @@ impl StoryRecords {
             });
         }
         // On one machine pods come one after the other: only those of this stage are there together.
-        self.violations.extend(shares.overfull());
-        self.shares = shares;
+        let snapshot = read_snapshot(cluster.client.clone(), &Values::default().namespace).await?;
+        self.devices = device_rows(&snapshot, &QueueReport::default());
+        self.violations.extend(overfull(&self.devices));
         Ok(())
     }
 }

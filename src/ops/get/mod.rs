@@ -26,10 +26,14 @@ pub(super) use locks::rows as lock_rows;
 pub use locks::{LockRow, LockState};
 pub use nodes::{AgentRow, DeviceCount, NodeRow};
 pub(super) use nodes::{agent as agent_row, rows as node_rows};
+#[cfg(feature = "sim")]
+pub(super) use output::table;
 pub(super) use output::{age, plain};
 pub use pods::PodRow;
 pub use run::run;
 pub use snapshot::Snapshot;
+#[cfg(feature = "sim")]
+pub(super) use snapshot::read as read_snapshot;
 #[cfg(test)]
 pub(super) use snapshot::tests as snapshot_tests;
 pub(super) use snapshot::{Rules, name_of};

@@ -177,6 +177,13 @@ pub fn plain(headers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> S
     fitted(headers, rows.into_iter().collect(), Look::PLAIN, &mut Vec::new()).0
 }
 
+/// What `baton get` prints of these rows where its output is no terminal.
+#[cfg(feature = "sim")]
+pub fn table<R: Row>(rows: &[R]) -> String {
+    let headers: Vec<&str> = R::HEADERS.split(',').take(R::NARROW).collect();
+    plain(&headers, rows.iter().map(|row| row.cells().into_iter().take(headers.len()).collect()))
+}
+
 /// `3s`, `12m5s`, `4h7m`, `3d2h`: two units at most.
 pub fn age(age: Duration) -> String {
     let seconds = age.as_secs();

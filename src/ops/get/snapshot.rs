@@ -36,7 +36,7 @@ pub struct Snapshot {
     /// The agents' Leases by name.
     pub leases: BTreeMap<String, LightLease>,
     /// TYJobs by namespace and name.
-    pub(super) jobs: BTreeMap<(String, String), RawTyJob>,
+    pub(crate) jobs: BTreeMap<(String, String), RawTyJob>,
     /// Pods by node, of those that a follower has put here.
     pub(super) placed: BTreeMap<Box<str>, BTreeSet<PodKey>>,
     /// Nodes whose rows may have changed since this set was last emptied, by a follower.

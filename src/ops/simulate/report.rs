@@ -1,4 +1,4 @@
-//! A summary as a table for people, as JSON or as CSV.
+//! A summary as a table for people, or as JSON.
 
 use std::fmt::Write;
 
@@ -14,8 +14,6 @@ pub enum SimulateOutput {
     Table,
     /// One object.
     Json,
-    /// One row for each policy.
-    Csv,
 }
 
 /// The text of a summary.
@@ -23,12 +21,7 @@ pub fn print(summary: &SimulationSummary, output: SimulateOutput) -> serde_json:
     Ok(match output {
         SimulateOutput::Table => table(summary),
         SimulateOutput::Json => serde_json::to_string(summary)? + "\n",
-        SimulateOutput::Csv => csv(summary),
     })
-}
-
-fn number(value: Option<f64>) -> String {
-    value.map(|value| format!("{value:.2}")).unwrap_or_default()
 }
 
 fn spread(spread: MeanOfRuns) -> String {
@@ -41,10 +34,12 @@ fn spread(spread: MeanOfRuns) -> String {
 fn table(summary: &SimulationSummary) -> String {
     let SimulationSummary { trace, nodes, gpus, load, seeds, policies } = summary;
     let mut out = String::new();
-    let (load, first, last) = (load * 100.0, seeds.first().copied().unwrap_or(0), seeds.last().copied().unwrap_or(0));
+    let (first, last) = (seeds.first().copied().unwrap_or(0), seeds.last().copied().unwrap_or(0));
+    let percent = load.unwrap_or_default() * 100.0;
+    let given = load.map_or_else(|| "as recorded".to_owned(), |_| format!("load {percent:.0} %"));
     let _ = writeln!(
         out,
-        "{trace}: {nodes} nodes, {gpus} GPUs, load {load:.0} %, seeds {first} to {last}; percent of all GPUs, mean ± sd\n"
+        "{trace}: {nodes} nodes, {gpus} GPUs, {given}, seeds {first} to {last}; percent of all GPUs, mean ± sd\n"
     );
     let ends = policies.iter().any(|policy| policy.departures.is_some());
     if ends {
@@ -67,7 +62,7 @@ fn table(summary: &SimulationSummary) -> String {
         };
         out.push_str(&plain(&head, policies.iter().map(row)));
     } else {
-        let at_load = format!("AT {load:.0} %");
+        let at_load = format!("AT {percent:.0} %");
         let head = ["POLICY", "AT 100 %", &at_load, "FIRST REJECTION", "DECISION P50", "P99"];
         let row = |policy: &PolicySummary| {
             vec![
@@ -107,20 +102,4 @@ fn table(summary: &SimulationSummary) -> String {
 
 fn micros(value: f64) -> String {
     format!("{value:.1} µs")
-}
-
-fn csv(summary: &SimulationSummary) -> String {
-    let mut out = String::from(
-        "trace,policy,runs,load,at_100_mean,at_100_sd,at_load_mean,at_load_sd,rejected_share_mean,rejected_share_sd,p50_micros,p99_micros\n",
-    );
-    for policy in &summary.policies {
-        let rejected = policy.departures.map(|ends| ends.rejected_share).unwrap_or_default();
-        let spreads = [policy.allocation.at100, policy.allocation.at_load, rejected];
-        let spreads: Vec<String> = spreads.iter().flat_map(|spread| [number(spread.mean), number(spread.sd)]).collect();
-        let micros = policy.decision_micros;
-        let (trace, name, load) = (&summary.trace, &policy.name, summary.load);
-        let _ =
-            writeln!(out, "{trace},{name},{},{load},{},{},{}", policy.runs, spreads.join(","), micros.p50, micros.p99);
-    }
-    out
 }

@@ -16,13 +16,6 @@ pub struct Arrival {
     pub life: Option<f64>,
 }
 
-/// Mean lifetime of pods that come at random, seconds.
-const MEAN_LIFE: f64 = 3600.0;
-/// Mean lifetimes of a run whose pods end: the first [`WARM_UP`] of them fill the cluster.
-const LIVES: f64 = 8.0;
-/// Mean lifetimes that are not measured.
-const WARM_UP: f64 = 3.0;
-
 /// The published protocol: the list's pods in random order, then draws with replacement until the demand reaches `load` of all GPUs;
 /// where the list asks for more than that, random pods are taken away. Nothing ends.
 pub fn filling(trace: &Trace, load: f64, random: &mut fastrand::Rng) -> Vec<Arrival> {
@@ -46,23 +39,6 @@ pub fn filling(trace: &Trace, load: f64, random: &mut fastrand::Rng) -> Vec<Arri
     }
     let arrival = |(at, pod): (usize, usize)| Arrival { ask: trace.pods[pod].ask, at: at as f64 * 0.001, life: None };
     pods.into_iter().enumerate().map(arrival).collect()
-}
-
-/// Pods that come at random times and end: arrival rate times mean lifetime times GPUs is `load` of all GPUs. Also returns the time from
-/// which on is measured.
-pub fn steady(trace: &Trace, load: f64, random: &mut fastrand::Rng) -> (Vec<Arrival>, f64) {
-    let exponential = |random: &mut fastrand::Rng| -(1.0 - random.f64()).ln();
-    let demand: i64 = trace.pods.iter().map(|pod| trace.asks[pod.ask].demand()).sum();
-    let rate = load * trace.capacity() as f64 * trace.pods.len() as f64 / (demand as f64 * MEAN_LIFE);
-    let (mut at, mut arrivals) = (0.0, Vec::new());
-    loop {
-        at += exponential(random) / rate;
-        if at > LIVES * MEAN_LIFE {
-            return (arrivals, WARM_UP * MEAN_LIFE);
-        }
-        let ask = trace.pods[random.usize(..trace.pods.len())].ask;
-        arrivals.push(Arrival { ask, at, life: Some(MEAN_LIFE * exponential(random)) });
-    }
 }
 
 /// The pods of the trace as they came.
@@ -116,15 +92,5 @@ mod tests {
             let demand: i64 = arrivals.iter().map(|arrival| trace.asks[arrival.ask].demand()).sum();
             assert_eq!(demand, 13_000, "{pods} pods in the list");
         }
-    }
-
-    #[test]
-    fn in_steady_state_as_much_is_asked_for_as_the_load_says() {
-        let trace = trace(2);
-        let (arrivals, _) = steady(&trace, 0.95, &mut fastrand::Rng::with_seed(7));
-        let work: f64 =
-            arrivals.iter().map(|arrival| trace.asks[arrival.ask].demand() as f64 * arrival.life.unwrap()).sum();
-        let offered = work / (LIVES * MEAN_LIFE) / trace.capacity() as f64;
-        assert!((0.7..1.2).contains(&offered), "{offered}, of {} pods", arrivals.len());
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::experiment::{CAUSES, RunFigures};
+use super::runs::Replay;
 
 /// Mean and standard deviation over runs; `null` where no run has such a value.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
@@ -43,12 +44,32 @@ pub struct SimulationSummary {
     pub nodes: usize,
     /// GPUs.
     pub gpus: i64,
-    /// Demand, or offered load, of all GPUs.
-    pub load: f64,
+    /// Demand, or offered load, of all GPUs; `null` where pods come as recorded.
+    pub load: Option<f64>,
     /// Seeds of the runs.
     pub seeds: Vec<u64>,
     /// Each policy.
     pub policies: Vec<PolicySummary>,
+}
+
+impl SimulationSummary {
+    /// Of these policies; each has a run that was finished.
+    pub fn of(
+        replay: &Replay<'_>,
+        load: Option<f64>,
+        names: impl IntoIterator<Item = String>,
+        runs: &[Vec<RunFigures>],
+    ) -> Self {
+        let trace = replay.trace;
+        Self {
+            trace: trace.name.clone(),
+            nodes: trace.machines.len(),
+            gpus: trace.machines.iter().map(|machine| i64::from(machine.gpus)).sum(),
+            load,
+            seeds: replay.seeds.clone(),
+            policies: names.into_iter().zip(runs).map(|(name, runs)| PolicySummary::of(name, runs, load)).collect(),
+        }
+    }
 }
 
 /// One policy.
@@ -111,10 +132,10 @@ const SIZES: [&str; 5] = ["share", "1", "2", "4", "8"];
 
 impl PolicySummary {
     /// Of the runs that were finished; at least one.
-    pub fn of(name: &str, runs: &[RunFigures], load: f64) -> Self {
+    fn of(name: String, runs: &[RunFigures], load: Option<f64>) -> Self {
         let spread = |value: fn(&RunFigures) -> Option<f64>| MeanOfRuns::of(runs.iter().map(value));
         // In a small cluster no pod may arrive at exactly this demand: the one before counts.
-        let last = (100.0 * load).round() as u32;
+        let last = (100.0 * load.unwrap_or_default()).round() as u32;
         let before = |run: &RunFigures, percent: u32| run.curve.range(..=percent).next_back().map(|(_, used)| *used);
         let at = |percent: u32| MeanOfRuns::of(runs.iter().map(|run| before(run, percent).filter(|_| percent <= last)));
         let ends = runs.iter().any(|run| run.departures.is_some());
@@ -139,7 +160,7 @@ impl PolicySummary {
         let percentile =
             |part: f64| micros.get(((micros.len().max(1) - 1) as f64 * part) as usize).copied().map_or(0.0, hundredths);
         Self {
-            name: name.to_owned(),
+            name,
             runs: runs.len(),
             allocation,
             first_rejection: spread(|run| run.first_rejection),

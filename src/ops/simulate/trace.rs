@@ -94,9 +94,7 @@ pub enum TraceError {
     #[error("{0}: none of the nodes has a GPU, so there is nothing to hand out; give --nodes of a cluster with GPUs")]
     NoGpus(String),
     /// No pod asks for a GPU.
-    #[error(
-        "{0}: none of the pods asks for a GPU, so there is nothing to compare; give pods with num_gpu (gpus) above 0"
-    )]
+    #[error("{0}: none of the pods asks for a GPU, so there is nothing to compare; give pods with gpus above 0")]
     NoDemand(String),
 }
 
@@ -118,11 +116,6 @@ impl Trace {
     /// Thousandths of all GPUs.
     pub fn capacity(&self) -> i64 {
         self.machines.iter().map(|machine| i64::from(machine.gpus) * WHOLE).sum()
-    }
-
-    /// Whether every pod has its times.
-    pub fn has_times(&self) -> bool {
-        self.pods.iter().all(|pod| pod.span.is_some())
     }
 
     /// Checks that a run of it means something.

@@ -1,13 +1,12 @@
-//! The CSV forms of Alibaba's openb traces: nodes, lists of pods with or without times, and lists that count equal pods.
+//! The CSV forms of Alibaba's openb traces: lists of pods with or without times, and lists that count equal pods. Its nodes are in the
+//! form of `baton simulate`.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::input::{Form, InputError, TraceRow, TraceTable};
-use super::own;
-use super::trace::{Span, Trace, TraceAsk, TraceMachine, WHOLE};
+use baton::ops::simulate::input::{Form, InputError, TraceRow, TraceTable};
+use baton::ops::simulate::own::{MOST_GPUS, MOST_MIB, MOST_MILLI_CPU, MOST_SECONDS};
+use baton::ops::simulate::trace::{Span, Trace, TraceAsk, WHOLE};
 
-const NODES: Form = Form { what: "nodes", needed: &["sn", "cpu_milli", "memory_mib", "gpu", "model"], optional: &[] };
 const ASK: [&str; 5] = ["cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec"];
 const COUNTED: Form =
     Form { what: "counted kinds of pods", needed: &[ASK[0], ASK[1], ASK[2], ASK[3], ASK[4], "count"], optional: &[] };
@@ -17,37 +16,12 @@ const PODS: Form = Form {
     optional: &["qos", "pod_phase", "creation_time", "deletion_time", "scheduled_time"],
 };
 
-/// A million CPUs, a pebibyte and 128 GPUs on one machine, and 300 thousand years: above, a number is a mistake.
-const MOST_MILLI_CPU: i64 = 1_000_000_000;
-const MOST_MIB: i64 = 1 << 30;
-const MOST_GPUS: u32 = 128;
-const MOST_SECONDS: f64 = 1e13;
 /// Pods of one list.
 const MOST_PODS: usize = 10_000_000;
 
-/// The machines of a file.
-pub fn machines(path: &Path) -> Result<Vec<TraceMachine>, InputError> {
-    let (_, table) = TraceTable::read(path, &[NODES])?;
-    let (mut machines, mut names) = (Vec::new(), BTreeSet::new());
-    for row in table.rows() {
-        let name = row.text("sn");
-        if name.is_empty() || !names.insert(name) {
-            return Err(row.wrong("sn", "name of a node that no other node has"));
-        }
-        machines.push(TraceMachine {
-            name: name.to_owned(),
-            milli_cpu: row.number("cpu_milli", 0, MOST_MILLI_CPU)?,
-            memory: row.number("memory_mib", 0, MOST_MIB)? << 20,
-            gpus: row.number("gpu", 0, MOST_GPUS)?,
-            model: row.text("model").to_owned(),
-        });
-    }
-    Ok(machines)
-}
-
-/// The pods of a file, of openb's forms or of [`own`].
+/// The pods of a file.
 pub fn pods(path: &Path, trace: &mut Trace) -> Result<(), InputError> {
-    let (form, table) = TraceTable::read(path, &[COUNTED, PODS, own::FORM])?;
+    let (form, table) = TraceTable::read(path, &[COUNTED, PODS])?;
     for row in table.rows() {
         match form {
             0 => {
@@ -57,8 +31,7 @@ pub fn pods(path: &Path, trace: &mut Trace) -> Result<(), InputError> {
                 }
                 trace.add(ask(row)?, None, count);
             }
-            1 => trace.add(ask(row)?, span(row)?, 1),
-            _ => own::add(row, trace)?,
+            _ => trace.add(ask(row)?, span(row)?, 1),
         }
     }
     Ok(())
@@ -89,15 +62,10 @@ fn span(row: TraceRow<'_>) -> Result<Option<Span>, InputError> {
 mod tests {
     use super::*;
 
-    fn file(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+    fn read(text: &str) -> Result<Trace, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("in.csv");
         std::fs::write(&path, text).unwrap();
-        (dir, path)
-    }
-
-    fn read(text: &str) -> Result<Trace, String> {
-        let (_dir, path) = file(text);
         let mut trace = Trace::default();
         pods(&path, &mut trace).map_err(|error| error.to_string())?;
         Ok(trace)
@@ -109,7 +77,7 @@ mod tests {
     fn every_form_is_read_with_its_columns_in_any_order() {
         let counted =
             read("count,gpu_spec,gpu_milli,num_gpu,memory_mib,cpu_milli\n2,P100|T4,500,1,1024,4000\n").unwrap();
-        assert_eq!((counted.pods.len(), counted.has_times()), (2, false));
+        assert!(counted.pods.len() == 2 && counted.pods[0].span.is_none());
         let ask = TraceAsk {
             milli_cpu: 4000,
             memory: 1 << 30,
@@ -121,11 +89,6 @@ mod tests {
         let timed = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n\
                      a,1000,1,8,1000,,LS,Running,5,9,\n";
         assert_eq!(read(timed).unwrap().pods[0].span, Some(Span { arrive: 5.0, end: Some(9.0) }));
-        let own = read("arrive,end,cpu,memory,gpus,share,model\n0,60,500m,1Gi,1,25,\n10,,8,64Gi,2,,H100\n").unwrap();
-        assert_eq!(
-            (own.asks[0].milli, own.asks[0].milli_cpu, own.asks[1].milli, own.pods[1].span.unwrap().end),
-            (250, 500, 1000, None)
-        );
     }
 
     #[test]
@@ -148,25 +111,9 @@ mod tests {
             (&format!("{HEAD}1000,1,1,1001,,1\n"), "from 1 to 1000"),
             (&format!("{HEAD}1000,1,0,500,,1\n"), "column 4 (gpu_milli): \"500\" is no number from 0 to 0"),
             (&format!("{HEAD}1000,1,1,500,,99999999\n"), "column 6 (count)"),
-            ("arrive,end,cpu,memory,gpus,share,model\n5,4,1,1Gi,1,,\n", "column 2 (end): \"4\" is no number from 5"),
-            ("arrive,end,cpu,memory,gpus,share,model\n5,,one,1Gi,1,,\n", "column 3 (cpu): \"one\" is no amount"),
-            (
-                "arrive,end,cpu,memory,gpus,share,model\n5,,1,1Gi,1,101,\n",
-                "column 6 (share): \"101\" is no number from 1 to 100",
-            ),
-            ("arrive,end,cpu,memory,gpus,share,model\nnan,,1,1Gi,1,,\n", "column 1 (arrive): \"nan\""),
         ] {
             let said = read(text).unwrap_err();
             assert!(said.contains(expected), "{said:?} does not say {expected:?}");
         }
-        let (_dir, path) = file("sn,cpu_milli,memory_mib,gpu,model\na,1,1,1,T4\na,1,1,1,T4\n");
-        assert!(
-            machines(&path)
-                .unwrap_err()
-                .to_string()
-                .contains("in.csv:3: column 1 (sn): \"a\" is no name of a node that no")
-        );
-        let missing = machines(Path::new("/nowhere.csv")).unwrap_err().to_string();
-        assert!(missing.starts_with("/nowhere.csv: "), "{missing}");
     }
 }

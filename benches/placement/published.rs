@@ -6,10 +6,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use baton_runtime::clock;
-
-use super::cluster::{OnFailure, PodNumber, Rest, SimulatedCluster};
-use super::trace::{Trace, TraceAsk, WHOLE};
+use baton::ops::simulate::cluster::{OnFailure, PodNumber, Rest, SimulatedCluster};
+use baton::ops::simulate::trace::{Trace, TraceAsk, WHOLE};
+use baton::runtime::clock;
 
 /// A policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -352,7 +351,7 @@ impl SimulatedCluster for PublishedPolicy<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::trace::TraceMachine;
+    use baton::ops::simulate::trace::TraceMachine;
 
     fn ask(gpus: u32, milli: i64, milli_cpu: i64) -> TraceAsk {
         TraceAsk { milli_cpu, gpus, milli, ..TraceAsk::default() }
