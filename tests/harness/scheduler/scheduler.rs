@@ -9,7 +9,7 @@ use baton::contract::gang::{Committed, GangId};
 use baton::contract::tyjob::ScheduleState;
 use baton::contract::{AgentStatus, DeviceAllocation, Identity, LockRead, PodKey, PodRef, Quantity, key};
 use baton::decide::audit;
-use baton::decide::explain::{Explanation, JobExplanation, QueueReport, WhatIf};
+use baton::decide::explain::{Explanation, JobExplanation, PodState, QueueReport, WhatIf};
 use baton::decide::pod::{AssignmentText, Deletion, Phase};
 use baton::decide::scheduler::rules::Annotations;
 use baton::decide::scheduler::rules::Plugins;
@@ -59,6 +59,8 @@ pub struct TestScheduler {
     config: Config,
     /// Check all invariants before every effect too, not only at rest.
     pub watchful: bool,
+    /// Nothing but rules parks pods: no Permit plugin refuses any.
+    parks_for_rules: bool,
     pub bind_faults: VecDeque<Fault>,
     pub lock_faults: VecDeque<Fault>,
     pub release_faults: VecDeque<Fault>,
@@ -111,7 +113,7 @@ impl TestScheduler {
     }
 
     pub fn with(config: Config, set: DefaultSet) -> Self {
-        Self::with_plugins(config, default_plugins(&set).unwrap())
+        Self { parks_for_rules: true, ..Self::with_plugins(config, default_plugins(&set).unwrap()) }
     }
 
     pub fn with_plugins(config: Config, plugins: Plugins) -> Self {
@@ -128,6 +130,7 @@ impl TestScheduler {
             pod_groups_removed: Vec::new(),
             config,
             watchful: true,
+            parks_for_rules: false,
             bind_faults: VecDeque::new(),
             lock_faults: VecDeque::new(),
             release_faults: VecDeque::new(),
@@ -408,11 +411,31 @@ impl TestScheduler {
             let due = self.scheduler.next().is_some_and(|at| at <= self.now);
             let effects = self.scheduler.run(self.moment());
             if effects.is_empty() && !due {
-                return;
+                return self.judge_rest();
             }
             self.perform(effects);
         }
         panic!("the scheduler does not come to rest");
+    }
+
+    /// At rest no pod is parked that fits a node: whatever opens room has woken it. Large clusters would take too long.
+    fn judge_rest(&self) {
+        let waiting: Vec<&PodKey> =
+            self.pods.iter().filter(|(_, pod)| pod.handoff.node.is_none()).map(|(key, _)| key).collect();
+        if !self.watchful || !self.parks_for_rules || waiting.is_empty() || waiting.len() > 16 || self.nodes.len() > 8 {
+            return;
+        }
+        let snapshot = self.scheduler.snapshot();
+        for key in waiting {
+            let Some(explanation) = snapshot.explain(key, self.moment()) else { continue };
+            let fits = explanation.verdict.nodes.iter().find(|node| node.fits);
+            // Without a wake it waits for its TYJob, or for a change of its own.
+            let waits = explanation.state == PodState::Parked && !explanation.verdict.wakes.is_empty();
+            assert!(
+                !waits || explanation.group.is_some() || fits.is_none(),
+                "{key} is parked and fits: {explanation:?}"
+            );
+        }
     }
 
     /// Lets time pass in steps, agents alive.
