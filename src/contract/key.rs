@@ -21,7 +21,7 @@ pub const DEVICE_ALLOCATE_HINT: &str = "scheduling.koordinator.sh/device-allocat
 pub const DEVICE_JOINT_ALLOCATE: &str = "scheduling.koordinator.sh/device-joint-allocate";
 /// Pod annotation, by the user: GPU partition policy.
 pub const GPU_PARTITION_SPEC: &str = "scheduling.koordinator.sh/gpu-partition-spec";
-/// Pod annotation on gang members: `<attempt>/<members>`, in the Binding.
+/// Pod annotation on gang members: `<attempt>.<group>/<members>`, in the Binding.
 pub const GANG_COMMITTED: &str = "gang.scheduling.koordinator.sh/committed";
 
 /// Every pod annotation that belongs to the scheduler: each Binding writes all of them (empty ones too), so that a value

@@ -63,7 +63,9 @@ fn a_pod_with_a_key_of_a_gang_and_no_name_waits_and_is_told_so() {
         gangs.wait(2);
         assert_eq!(gangs.bound(), ["p"], "{pairs:?}");
     }
-    for pairs in [&[("label:app", "g")][..], &[("G/timeout", "true")], &[("G/committed", "1/2")], &[("G/other", "1")]] {
+    for pairs in
+        [&[("label:app", "g")][..], &[("G/timeout", "true")], &[("G/committed", "1.000/2")], &[("G/other", "1")]]
+    {
         assert!(declared("ml", &keys(pairs)).is_none(), "{pairs:?} declares no gang");
     }
 }
