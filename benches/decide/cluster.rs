@@ -115,13 +115,7 @@ impl Cluster {
             leaving: [].into(),
         });
         let renewed = Some(wall(self.now));
-        self.apply(WorldEvent::Agent {
-            node: name,
-            home: baton::decide::world::LeaseHome::Nodes,
-            status,
-            version: "1".into(),
-            renewed,
-        });
+        self.apply(WorldEvent::Agent { node: name, status, version: "1".into(), renewed });
     }
 
     pub fn pass(&mut self, time: Duration) {

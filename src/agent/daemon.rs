@@ -52,7 +52,7 @@ const EVENTS: usize = 1024;
 const LEASE: &str = "lease";
 /// How long the end waits for the Lease to say so.
 const LAST_WORD: Duration = Duration::from_secs(1);
-/// How long the first lists wait for the ledger.
+/// How long the first lists wait for the ledger, and the start for the Device object.
 const LEDGER: Duration = Duration::from_secs(1);
 
 /// The runtime that the daemon is made for: one thread for everything that does not block, at most three for a scan of the
@@ -120,6 +120,11 @@ async fn start(
 ) -> Result<DeviceReconciler, AgentError> {
     let (client, resumed) = client::connect_with_resumed("baton-device-plugin", options.kubeconfig.as_deref()).await?;
     let state = lock_and_listen(&options, &client, &metrics, &admin_state, tasks).await?;
+    let writer = InventoryWriter::new(client.clone(), &options.node_name);
+    // Where the API server does not answer, no scheduler sends a pod either.
+    if let Ok(Ok(Some(before))) = tokio::time::timeout(LEDGER, writer.cordoned_before()).await {
+        return Err(AgentError::CordonedBefore { node: options.node_name.clone(), before });
+    }
     admin_state.set_phase("looking at the hardware");
     let (sink, events) = event_channel();
     let roots = roots(&options);
@@ -180,7 +185,6 @@ async fn start(
     });
 
     let heartbeat = options.periods.heartbeat;
-    let writer = InventoryWriter::new(client.clone(), &options.node_name);
     let lease = AgentLease::new(client, &AgentStatus::lease_namespace(&options.namespace), &options.node_name);
     tasks.spawn(named("inventory", reporting::inventory(writer, publication, heartbeat)));
     let own = (options.lockless(), LockWord::new(&options.node_lock_key, options.node_lock_format));

@@ -5,6 +5,7 @@ use super::handoff::StateError;
 use super::kubelet::TooMany;
 use baton_cluster::client::ConnectError;
 use baton_cluster::restored::Restored;
+use baton_contract::key;
 use baton_hardware::{NvmlError, ScanError};
 use baton_runtime::admin::PortError;
 use baton_runtime::options::OptionError;
@@ -33,6 +34,18 @@ pub enum AgentError {
     /// NVML hangs beyond repair.
     #[error(transparent)]
     Nvml(NvmlError),
+    /// The node's Device object has cordons that are not read: devices that people took out of use would be handed out.
+    #[error(
+        "Device {node}: annotation {before} is not read any more; the key is {now}: clear it with `kubectl annotate device {node} {before}-`, \
+         and cordon the devices again with `baton cordon`",
+        now = key::CORDONED
+    )]
+    CordonedBefore {
+        /// Node.
+        node: String,
+        /// The annotation.
+        before: String,
+    },
     /// The CDI directory.
     #[error(transparent)]
     Cdi(#[from] CdiError),

@@ -28,11 +28,9 @@ struct Content {
     version: u32,
     boot_id: String,
     gpus: Vec<Ailment>,
-    /// The GPUs as they answered last; absent in files of earlier versions.
-    #[serde(default)]
+    /// The GPUs as they answered last.
     seen: GpuScan,
-    /// What failed pods; absent in files of earlier versions.
-    #[serde(default)]
+    /// What failed pods.
     outages: Vec<KnownOutage>,
 }
 

@@ -95,14 +95,12 @@ pub struct LedgerLine {
     /// Resource name.
     pub resource: Box<str>,
     /// It is a plain init container, which the kubelet does not list.
-    #[serde(default)]
     pub init: bool,
     /// Ids that the kubelet named.
     pub ids: Vec<Box<str>>,
     /// Devices that were served, by type.
     pub served: BTreeMap<DeviceType, Vec<DeviceId>>,
-    /// The same devices with how much of each; empty in the answer of an earlier version.
-    #[serde(default)]
+    /// The same devices with how much of each.
     pub devices: Vec<DeviceEntry>,
 }
 

@@ -29,7 +29,7 @@ use baton_contract::deviceplugin::{self, ContainerAllocateResponse};
 use baton_decide::shares::{ShareOffer, place};
 
 /// CDI kind of what a share needs beside its GPU.
-pub const SHARE_KIND: &str = "koordinator.sh/share";
+pub const SHARE_KIND: &str = "baton.io/share";
 /// Its only name.
 const HAMI_CORE: &str = "hami-core";
 /// The file that the container's processes count in.

@@ -14,7 +14,7 @@ use super::client::status_code;
 use super::light_meta::light;
 use super::restored::{HighestVersion, LeaseError};
 use baton_contract::{AgentStatus, LEASE_PREFIX, key};
-use baton_decide::world::{LeaseHome, WorldEvent};
+use baton_decide::world::WorldEvent;
 
 /// For readers: an agent is gone when its Lease has not been renewed for this long.
 const STALE: Duration = Duration::from_secs(90);
@@ -147,20 +147,13 @@ impl LightLease {
     }
 
     /// The event of an agent's Lease; `None` for another one.
-    pub fn event(self, home: LeaseHome) -> Option<WorldEvent> {
+    pub fn event(self) -> Option<WorldEvent> {
         let node = agent_node(self.metadata.name.as_deref()?)?;
         Some(WorldEvent::Agent {
             node: node.into(),
-            home,
             status: self.status(),
             version: self.metadata.resource_version.clone().unwrap_or_default().into(),
             renewed: self.renewed(),
         })
-    }
-
-    /// The Lease that counts of those of one node, as far as one reading shows: the one renewed last, times of the future being no
-    /// later than `wall`.
-    pub fn newest(leases: impl IntoIterator<Item = Self>, wall: Timestamp) -> Option<Self> {
-        leases.into_iter().max_by_key(|lease| lease.renewed().map(|time| time.min(wall)))
     }
 }

@@ -30,7 +30,7 @@ use baton_contract::quota::{LimitRangeRules, QuotaRules};
 use baton_contract::{AgentStatus, PodKey, PodUid};
 use baton_decide::devices::NodePool;
 use baton_decide::tyjob::placement::{JobIdentity, PriorityClassFacts};
-use baton_decide::world::{BudgetFacts, LeaseHome, WorldEvent};
+use baton_decide::world::{BudgetFacts, WorldEvent};
 
 /// Settings of the feeds.
 #[derive(Debug, Clone)]
@@ -158,17 +158,12 @@ pub fn start_feeds(
         },
         |gone| Some(WorldEvent::DevicesGone(gone.name().into())),
     );
-    for (name, home, namespace) in [
-        ("agents", LeaseHome::Nodes, AgentStatus::lease_namespace(&settings.namespace)),
-        ("agents of 0.1", LeaseHome::Leaders, settings.namespace.clone()),
-    ] {
-        feeds.optional(
-            name,
-            [Api::namespaced(client.clone(), &namespace)],
-            move |lease: LightLease| lease.event(home),
-            move |gone| agent_node(gone.name()).map(|node| WorldEvent::AgentGone(node.into(), home)),
-        );
-    }
+    feeds.optional(
+        "agents",
+        [Api::namespaced(client.clone(), &AgentStatus::lease_namespace(&settings.namespace))],
+        LightLease::event,
+        |gone| agent_node(gone.name()).map(|node| WorldEvent::AgentGone(node.into())),
+    );
     // Served since Kubernetes 1.34.
     feeds.optional(
         "resource slices",

@@ -105,6 +105,14 @@ impl InventoryWriter {
         Self { devices, nodes, node: node.to_owned(), manager, plain: false, last: None }
     }
 
+    /// The annotation of the Device object with cordons that are not read any more.
+    pub async fn cordoned_before(&self) -> Result<Option<String>, kube::Error> {
+        let device = self.devices.get_metadata_opt(&self.node).await?;
+        let mut names =
+            device.and_then(|device| device.metadata.annotations).into_iter().flatten().map(|(name, _)| name);
+        Ok(names.find(|name| key::moved(name) == Some(key::CORDONED)))
+    }
+
     /// Makes the API show `now`. Nothing is written when it does already; a change or deletion by another client is undone.
     pub async fn publish(&mut self, now: &Published) -> Result<Written, kube::Error> {
         // A change of health is one request: the state before it is known.

@@ -358,7 +358,10 @@ mod tests {
             );
         }
         let unsupported = said("gang.scheduling.koordinator.sh/network-topology-spec", r#"{"gatherStrategy":[{}]}"#);
-        assert!(unsupported.starts_with("NotSupported: gang.scheduling.koordinator.sh/network"), "{unsupported}");
+        assert!(
+            unsupported.starts_with("NotSupported: gang.scheduling.koordinator.sh/network-topology-spec"),
+            "{unsupported}"
+        );
         assert_eq!(said(key::MODE, "Strict"), "");
     }
 

@@ -65,7 +65,7 @@ pub fn job_facts(raw: RawTyJob) -> Result<JobFacts, InvalidField> {
         deleting: meta.deletion_timestamp.is_some(),
         stage: status.stage,
         state: status.schedule_state,
-        attempt: status.attempt(),
+        attempt: status.attempt,
         has_address: status.leader_address.as_deref().is_some_and(|address| !address.is_empty()),
         ended: status.ended_workers.iter().map(|(pod, end)| (pod.as_str().into(), *end)).collect(),
         scheduled,
@@ -110,7 +110,7 @@ fn pod_of(
     template: &PodTemplate,
 ) -> Value {
     let map = |which: &str| -> BTreeMap<&str, &str> { template.metadata(which).collect() };
-    let (mut labels, attempt) = (map("labels"), status.attempt().to_string());
+    let (mut labels, attempt) = (map("labels"), status.attempt.to_string());
     labels.extend([(keys::JOB, &*key.name), (keys::ROLE, role.word()), (keys::ATTEMPT, &*attempt)]);
     match role {
         Role::Leader => drop(labels.insert(keys::INDEX, "0")),

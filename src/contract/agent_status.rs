@@ -38,13 +38,13 @@ pub struct AgentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lockless: Option<Vec<String>>,
     /// Pods of this node whose devices are not those of their annotation, and what they hold in truth; nothing where a pod runs
-    /// without having been served. It is empty in normal operation. `None`, when absent: a daemon of 0.1, which says nothing of it.
+    /// without having been served. It is empty in normal operation. `None` while the daemon does not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exceptions: Option<Exceptions>,
     /// Exceptions that the API server does not have any more, or has as ended, and whose processes use their devices still.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub leaving: BTreeMap<PodUid, LeavingPod>,
-    /// How it locks its node. `None`, when absent: a daemon of an earlier version, which says nothing of it.
+    /// How it locks its node.
     #[serde(default, deserialize_with = "known_lock", skip_serializing_if = "Option::is_none")]
     pub lock: Option<LockWord>,
     /// There are more exceptions than an annotation can hold: the node takes no device pods.

@@ -1,4 +1,4 @@
-//! `scheduling.koordinator.sh/cordoned` on a Device object: the devices that people have taken out of use, JSON of device id →
+//! `baton.io/cordoned` on a Device object: the devices that people have taken out of use, JSON of device id →
 //! `{"reason":…,"until":…,"by":…}`.
 
 use std::collections::BTreeMap;

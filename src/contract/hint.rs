@@ -168,9 +168,11 @@ impl LabelSelector {
 
     /// It reads the device's uuid, so that devices which differ in nothing else are different to it.
     pub fn names_devices(&self) -> bool {
-        let mut keys =
-            self.match_labels.keys().chain(self.match_expressions.iter().map(|requirement| &requirement.key));
-        keys.any(|key| key == key::UUID)
+        self.keys().any(|key| key == key::UUID)
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &String> {
+        self.match_labels.keys().chain(self.match_expressions.iter().map(|requirement| &requirement.key))
     }
 
     fn holds<'a>(&self, value: impl Fn(&str) -> Option<&'a str>) -> bool {
@@ -243,7 +245,13 @@ pub fn parse_hints(text: &str) -> Result<DeviceHints, AllocationError> {
         return Ok(DeviceHints::new());
     }
     // Read again from text, so that an error says where it is.
-    parse_json(key::DEVICE_ALLOCATE_HINT, expected, &serde_json::to_string(&all).unwrap_or_default())
+    let hints: DeviceHints =
+        parse_json(key::DEVICE_ALLOCATE_HINT, expected, &serde_json::to_string(&all).unwrap_or_default())?;
+    let selectors = hints.values().flat_map(|hint| hint.selector.iter().chain(&hint.vf_selector));
+    let moved = selectors
+        .flat_map(LabelSelector::keys)
+        .find_map(|label| Some(format!("label {label} is not read any more; the key is {}", key::moved(label)?)));
+    moved.map_or(Ok(hints), |problem| Err(AllocationError::new(key::DEVICE_ALLOCATE_HINT, problem)))
 }
 
 /// Reads `device-joint-allocate`.
@@ -279,6 +287,15 @@ mod tests {
         assert_eq!(serde_json::to_value(&joint).unwrap(), golden[key::DEVICE_JOINT_ALLOCATE]);
         let partition = parse_partition(&text(key::GPU_PARTITION_SPEC)).unwrap();
         assert_eq!(serde_json::to_value(&partition).unwrap(), golden[key::GPU_PARTITION_SPEC]);
+    }
+
+    #[test]
+    fn a_label_that_is_not_read_any_more_is_named_with_the_one_that_is() {
+        let with =
+            |label: &str| parse_hints(&format!(r#"{{"rdma":{{"selector":{{"matchLabels":{{"{label}":"x"}}}}}}}}"#));
+        let error = with(&key::MODEL.replace("baton.io", "scheduling.koordinator.sh")).unwrap_err().to_string();
+        assert!(error.contains("is not read any more; the key is baton.io/model"), "{error}");
+        assert!(with(key::MODEL).is_ok() && with("example.com/any").is_ok());
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub const MAX_OBJECT: usize = 3 << 19;
 /// Pod annotation: the devices of the pod, merged over its containers (written in the Binding).
 pub const DEVICE_ALLOCATED: &str = "scheduling.koordinator.sh/device-allocated";
 /// Pod annotation: the same devices, split per container (written in the Binding).
-pub const CONTAINER_DEVICES: &str = "scheduling.koordinator.sh/container-devices";
+pub const CONTAINER_DEVICES: &str = "baton.io/container-devices";
 /// Pod annotation: decimal Unix nanoseconds, equal to the time in the node lock of the same bind.
 pub const BIND_TIMESTAMP: &str = "scheduling.koordinator.sh/bind-timestamp";
 /// Pod annotation: comma list of GPU minors.
@@ -21,8 +21,8 @@ pub const DEVICE_ALLOCATE_HINT: &str = "scheduling.koordinator.sh/device-allocat
 pub const DEVICE_JOINT_ALLOCATE: &str = "scheduling.koordinator.sh/device-joint-allocate";
 /// Pod annotation, by the user: GPU partition policy.
 pub const GPU_PARTITION_SPEC: &str = "scheduling.koordinator.sh/gpu-partition-spec";
-/// Pod annotation on gang members: `<attempt>/<members>`, in the Binding.
-pub const GANG_COMMITTED: &str = "gang.scheduling.koordinator.sh/committed";
+/// Pod annotation on gang members: `<attempt>.<group>/<members>`, in the Binding.
+pub const GANG_COMMITTED: &str = "baton.io/committed";
 
 /// Every pod annotation that belongs to the scheduler: each Binding writes all of them (empty ones too), so that a value
 /// forged by the pod's author is overwritten.
@@ -49,41 +49,67 @@ pub fn is_unsupported(key: &str) -> bool {
     asks && !known() && gang::key::POD_KEYS.iter().all(|known| known.key != key)
 }
 
+/// Every key of Baton's own, which Koordinator does not have.
+pub const OWN: [&str; 16] = [
+    CONTAINER_DEVICES,
+    GANG_COMMITTED,
+    gang::key::TIMEOUT_CLOCK,
+    AGENT,
+    SCHEDULER,
+    CORDONED,
+    UUID,
+    PARENT,
+    MIG_PROFILE,
+    MODEL,
+    PCIE_SWITCH,
+    NVLINK_DOMAIN,
+    INTERFACE,
+    LINK_LAYER,
+    RATE,
+    PORT_STATE,
+];
+
+/// The key that is read instead of `key`, where builds before the first release had one of [`OWN`] in a domain of Koordinator's.
+pub fn moved(key: &str) -> Option<&'static str> {
+    let name = key.strip_prefix("gang.").unwrap_or(key).strip_prefix("scheduling.koordinator.sh/")?;
+    OWN.into_iter().find(|own| own.split_once('/').is_some_and(|(_, of)| of == name))
+}
+
 /// Default node annotation that holds the node lock.
 pub const NODE_LOCK: &str = "scheduling.koordinator.sh/node-lock";
 /// Annotation of the agent's Lease: version, registered resource names, identification method.
-pub const AGENT: &str = "scheduling.koordinator.sh/agent";
+pub const AGENT: &str = "baton.io/agent";
 /// Annotation of the leading scheduler's Lease: how it locks nodes.
-pub const SCHEDULER: &str = "scheduling.koordinator.sh/scheduler";
+pub const SCHEDULER: &str = "baton.io/scheduler";
 
 /// Device label: PCI address of the nearest PCIe switch.
-pub const PCIE_SWITCH: &str = "scheduling.koordinator.sh/pcie-switch";
+pub const PCIE_SWITCH: &str = "baton.io/pcie-switch";
 /// Device label: GPUs with the same value reach each other over NVLink.
-pub const NVLINK_DOMAIN: &str = "scheduling.koordinator.sh/nvlink-domain";
+pub const NVLINK_DOMAIN: &str = "baton.io/nvlink-domain";
 /// Device label: model name.
-pub const MODEL: &str = "scheduling.koordinator.sh/model";
+pub const MODEL: &str = "baton.io/model";
 /// Device label of a NIC: its network interface.
-pub const INTERFACE: &str = "scheduling.koordinator.sh/interface";
+pub const INTERFACE: &str = "baton.io/interface";
 /// Device label of a NIC: `InfiniBand` or `Ethernet`.
-pub const LINK_LAYER: &str = "scheduling.koordinator.sh/link-layer";
+pub const LINK_LAYER: &str = "baton.io/link-layer";
 /// Device label of a NIC: rate of its port, `400Gbps`.
-pub const RATE: &str = "scheduling.koordinator.sh/rate";
+pub const RATE: &str = "baton.io/rate";
 /// Device label of a NIC: state of its port as the kernel names it, `ACTIVE`.
-pub const PORT_STATE: &str = "scheduling.koordinator.sh/port-state";
+pub const PORT_STATE: &str = "baton.io/port-state";
 /// Device object annotation: the sets of GPUs that the fabric can isolate, by size:
 /// `{"2":[{"minors":[0,1],"ringBusBandwidth":"200G","allocationScore":1}]}`.
 pub const GPU_PARTITIONS: &str = "scheduling.koordinator.sh/gpu-partitions";
 
 /// Device label: UUID of a GPU or MIG device, which is its id.
-pub const UUID: &str = "scheduling.koordinator.sh/uuid";
+pub const UUID: &str = "baton.io/uuid";
 
 /// Device object annotation: which devices people have taken out of use. The node daemon never writes it.
-pub const CORDONED: &str = "scheduling.koordinator.sh/cordoned";
+pub const CORDONED: &str = "baton.io/cordoned";
 
 /// Device label: MIG profile, e.g. `1g.10gb`.
-pub const MIG_PROFILE: &str = "scheduling.koordinator.sh/mig-profile";
+pub const MIG_PROFILE: &str = "baton.io/mig-profile";
 /// Device label: UUID of the GPU that a MIG device is part of.
-pub const PARENT: &str = "scheduling.koordinator.sh/parent";
+pub const PARENT: &str = "baton.io/parent";
 
 /// Pod label, by the user: what must hold the pod's GPU shares to their limits, `HAMi-core` or `MPS`. Label of the Device object: what
 /// does so on the node, or `none`.
@@ -125,4 +151,25 @@ pub const WHOLE: i64 = 100;
 /// `true` for a device resource name of Baton's.
 pub fn is_device_resource(name: &str) -> bool {
     DEVICE_NAMES.contains(&name) || name.starts_with(MIG_PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_of_our_own_is_in_our_domain_and_was_moved_there() {
+        let before = |domain: &str, key: &str| moved(&key.replace("baton.io/", domain));
+        for key in OWN {
+            assert!(key.starts_with("baton.io/"), "{key}");
+            for domain in ["scheduling.koordinator.sh/", "gang.scheduling.koordinator.sh/"] {
+                assert_eq!(before(domain, key), Some(key));
+            }
+            // Koordinator has `parent` here.
+            assert_eq!(before("quota.scheduling.koordinator.sh/", key), None);
+        }
+        for theirs in [DEVICE_ALLOCATED, NODE_LOCK, gang::key::TIMEOUT, CORDONED, "cordoned"] {
+            assert_eq!(moved(theirs), None, "{theirs}");
+        }
+    }
 }

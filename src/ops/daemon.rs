@@ -105,10 +105,6 @@ fn configure<O: Default + 'static>(
     telemetry::init(log.format, &log.filter)
         .map_err(|error| ConfigError::Flag { name: "log", problem: error.to_string() })?;
     report(command, settings, &loaded);
-    for old in &loaded.renamed {
-        // Not by the log: the variable may be the one that silences it.
-        eprintln!("baton: environment variable {old} is read in this version for the last time: name it BATON_{old}");
-    }
     Ok((loaded.options.options, loaded.sources))
 }
 

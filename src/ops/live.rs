@@ -15,7 +15,6 @@ use baton_cluster::agent_lease::LightLease;
 use baton_cluster::client::{self, status_code};
 use baton_contract::AgentStatus;
 use baton_contract::inventory::Device;
-use baton_runtime::clock;
 
 /// Which cluster, and whose rights.
 #[derive(Debug, Clone, Default, Args)]
@@ -58,20 +57,11 @@ pub async fn devices(client: Client) -> anyhow::Result<Vec<Device>> {
     })
 }
 
-/// The Leases of the node daemons by name, of daemons in `namespace`; while a fleet is upgraded from 0.1, those beside the leaders'
-/// Leases too.
+/// The Leases of the node daemons by name, of daemons in `namespace`.
 pub async fn agent_leases(client: Client, namespace: &str) -> anyhow::Result<BTreeMap<String, LightLease>> {
-    let of = |namespace: &str| Api::<LightLease>::namespaced(client.clone(), namespace);
-    let mut all_of = all(of(&AgentStatus::lease_namespace(namespace)), "leases").await?;
-    // A user who may read the one namespace need not be allowed to read the other.
-    all_of.extend(all(of(namespace), "leases").await.unwrap_or_default());
-    let (wall, mut by_name) = (clock::wall(), BTreeMap::<String, LightLease>::new());
-    for lease in all_of {
-        let name = lease.metadata.name.clone().unwrap_or_default();
-        let newest = LightLease::newest(by_name.remove(&name).into_iter().chain([lease]), wall);
-        by_name.extend(newest.map(|lease| (name, lease)));
-    }
-    Ok(by_name)
+    let api = Api::<LightLease>::namespaced(client, &AgentStatus::lease_namespace(namespace));
+    let leases = all(api, "leases").await?;
+    Ok(leases.into_iter().map(|lease| (lease.metadata.name.clone().unwrap_or_default(), lease)).collect())
 }
 
 /// Every object, `what` in messages.

@@ -52,8 +52,6 @@ pub enum AdminAuth {
     /// Clients with a token of the cluster whose user may read the path, over HTTPS.
     #[default]
     Token,
-    /// The same; and the probe address shows the metrics to every client, as 0.1 did.
-    MetricsOpen,
     /// Every client of this machine, over plain HTTP.
     None,
 }
@@ -198,10 +196,7 @@ impl OpenPorts {
     /// Serves both until `stop`; then open requests get two seconds. A panicking handler answers 500 and harms nothing else.
     pub async fn serve(self, answers: Answers, guard: Guard, stop: CancellationToken) {
         let Self { probes, admin, auth } = self;
-        let mut probe_router = probe_router(&answers).fallback(unknown);
-        if auth == AdminAuth::MetricsOpen {
-            probe_router = with_metrics(probe_router, &answers);
-        }
+        let probe_router = probe_router(&answers).fallback(unknown);
         let probing = async {
             if let Some(listener) = probes {
                 let server = HttpServer { name: "probes", listener, tls: None, limits: PROBES };
@@ -256,17 +251,14 @@ fn probe_router(answers: &Answers) -> Router {
     answers.leading.iter().fold(router, |router, check| route(router, "/leading", check))
 }
 
-fn with_metrics(router: Router, answers: &Answers) -> Router {
-    let open_metrics = [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
-    let metrics = answers.metrics.clone();
-    router.route("/metrics", get(move || async move { (open_metrics, metrics()) }))
-}
-
 /// The routes of the admin address; the probes are among them, for people.
 fn admin_router(answers: Answers) -> Router {
     let leading: &[&str] = if answers.leading.is_some() { &["/leading"] } else { &[] };
     let paths = [&["/livez", "/readyz"], leading, &["/metrics"], answers.paths].concat().join("\n") + "\n";
-    with_metrics(probe_router(&answers), &answers)
+    let open_metrics = [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
+    let metrics = answers.metrics.clone();
+    probe_router(&answers)
+        .route("/metrics", get(move || async move { (open_metrics, metrics()) }))
         .merge(answers.questions)
         .route("/", get(move || async move { paths }))
         .fallback(unknown)
@@ -371,13 +363,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn plain_metrics_stay_on_the_probe_address_only_where_that_is_chosen() {
-        let open = serve(AdminAuth::MetricsOpen);
-        assert!(get(open.probes, "/metrics").await.contains("openmetrics-text"));
-        let closed = serve(AdminAuth::Token);
-        assert!(get(closed.probes, "/metrics").await.starts_with("HTTP/1.1 404"));
-        // Plain HTTP at an address that speaks TLS.
-        assert!(!get(closed.admin, "/metrics").await.contains("openmetrics"));
+    async fn an_address_that_speaks_tls_shows_nothing_over_plain_http() {
+        let served = serve(AdminAuth::Token);
+        assert!(!get(served.admin, "/metrics").await.contains("openmetrics"));
     }
 
     #[tokio::test]

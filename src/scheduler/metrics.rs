@@ -216,17 +216,7 @@ mod tests {
         }
         for (node, renewed) in [("a", wall), ("b", wall - jiff::SignedDuration::from_hours(1))] {
             let (status, version) = (None, "1".into());
-            world.apply(
-                WorldEvent::Agent {
-                    node: node.into(),
-                    home: baton_decide::world::LeaseHome::Nodes,
-                    status,
-                    version,
-                    renewed: Some(renewed),
-                },
-                at(3),
-                wall,
-            );
+            world.apply(WorldEvent::Agent { node: node.into(), status, version, renewed: Some(renewed) }, at(3), wall);
         }
         assert_eq!(agents_by_lease(&world), [("fresh", 1), ("stale", 1), ("none", 1)]);
         assert_eq!(oldest_lock(&world, at(10)), at(7));

@@ -342,8 +342,8 @@ async fn questions_through_the_pod_proxy_need_the_viewers_token() {
     assert!(done && said.contains("Pod default/p"), "{said}");
     create_account(&guarded.api, "bob").await;
     let rule = json!({"apiGroups": [""], "resources": ["pods", "pods/proxy"], "verbs": ["get", "list"]});
-    post(&guarded.api, "clusterroles", json!({"metadata": {"name": "of-0.1"}, "rules": [rule]})).await;
-    bind(&guarded.api, "bob", false, "of-0.1").await;
+    post(&guarded.api, "clusterroles", json!({"metadata": {"name": "too-little"}, "rules": [rule]})).await;
+    bind(&guarded.api, "bob", false, "too-little").await;
     let bob = guarded.api.credentials(NAMESPACE, "bob", None).await;
     let (done, said) = baton(bob, &["get", "queue"]).await;
     assert!(!done && said.contains("--clusterrole=baton-operator"), "{said}");

@@ -164,7 +164,7 @@ async fn the_lease_of_another_node_is_neither_renewed_nor_made() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_leaders_lease_is_out_of_reach_by_rights_and_while_upgrading_by_policy() {
+async fn the_leaders_lease_is_out_of_reach_by_rights_and_by_policy() {
     let world = World::start().await;
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases");
     let leader = world.admin(Call::create(&path, lease("baton-scheduler", "the-leader", 15))).await;
@@ -173,21 +173,22 @@ async fn the_leaders_lease_is_out_of_reach_by_rights_and_while_upgrading_by_poli
     let why = take.send(&thief).await.unwrap_err();
     assert!(why.contains("cannot update resource"), "rights alone: {why}");
 
-    // What 0.1 granted, and an upgrade leaves until it is finished.
+    // A role that grants too much.
     let roles = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{SYSTEM}");
     let rules =
         json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}]);
-    let binding = json!({"metadata": {"name": "of-0.1"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "of-0.1"},
+    let binding = json!({"metadata": {"name": "too-much"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "too-much"},
         "subjects": [{"kind": "ServiceAccount", "name": "baton-device-plugin", "namespace": SYSTEM}]});
-    world.admin(Call::create(format!("{roles}/roles"), json!({"metadata": {"name": "of-0.1"}, "rules": rules}))).await;
+    world
+        .admin(Call::create(format!("{roles}/roles"), json!({"metadata": {"name": "too-much"}, "rules": rules})))
+        .await;
     world.admin(Call::create(format!("{roles}/rolebindings"), binding)).await;
     crate::harness::wait::until("the role counts", crate::world::SOON, async || {
         take.send(&thief).await.err().filter(|why| !why.contains("cannot update resource"))
     })
     .await;
-    let own = Call::create(&path, lease("baton-agent-node-a", "node-a", 90));
-    world.allowed(&thief, &[own]).await;
-    world.attack(&thief, LEASE_POLICY, "this token is for node node-a", &[take]).await;
+    let own_name = Call::create(&path, lease("baton-agent-node-a", "node-a", 90));
+    world.attack(&thief, LEASE_POLICY, "this token is for node node-a", &[take, own_name]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,17 +1,15 @@
-//! From the build before the policies to this one and back, daemon by daemon, under pods that run and new ones that come.
+//! From an earlier build to this one and back, daemon by daemon, under pods that run and new ones that come.
 //! `BATON_BEFORE` names the program of that build: built from its commit, outside the gate.
 
 use std::ffi::OsString;
 use std::process::Command;
 
 use baton::ops::demo::apply_all;
-use serde_json::Value;
 
 use crate::harness::daemon::binary;
 use crate::harness::pods::pod;
 use crate::harness::{LOCK_GONE, NAMESPACE, TestCluster, TestServer};
 use crate::skip::skipped;
-use crate::world::Call;
 
 /// The manifests that a build prints.
 fn manifests(program: &OsString, more: &[&str]) -> String {
@@ -72,19 +70,9 @@ async fn a_fleet_moves_to_this_version_and_back_without_a_pod_that_waits() {
     story.step("one node daemon is of this build").await;
     story.cluster.nodes[1].agent.restart_as(binary());
     story.cluster.until_agent_is_ready().await;
-    let left: Vec<Value> = serde_saphyr::from_str_multiple(&manifests(&binary(), &["--finish-upgrade"])).unwrap();
-    // The role beside the leaders' Leases with its binding; and, outside of baton-system, three bindings and five roles of the cluster.
-    assert_eq!(left.len(), 10, "{left:?}");
-    for object in left {
-        let plural = object["kind"].as_str().unwrap().to_lowercase();
-        let within = object["metadata"]["namespace"].as_str().map(|of| format!("namespaces/{of}/")).unwrap_or_default();
-        let name = object["metadata"]["name"].as_str().unwrap();
-        let path = format!("/apis/rbac.authorization.k8s.io/v1/{within}{plural}s/{name}");
-        Call::delete(path).send(&story.cluster.client).await.unwrap();
-    }
     story.step("everything is of this build").await;
 
-    // Back: the node daemons first, because the scheduler of before reads their Leases where it wrote them.
+    // Back, the node daemons first.
     apply_all(&story.cluster.client, &manifests(&before, &[])).await.unwrap();
     story.cluster.nodes[0].agent.restart_as(&before);
     story.cluster.until_agent_is_ready().await;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use baton::contract::inventory::Device;
+use baton::contract::key;
 use baton::ops::manifests::{POLICIES, Values};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
@@ -213,7 +214,7 @@ pub fn assignment() -> Value {
     let entry = json!({"minor": 0, "id": "GPU-node-a", "resources": {"koordinator.sh/gpu-core": "100"}});
     json!({
         "scheduling.koordinator.sh/device-allocated": json!({"gpu": [entry]}).to_string(),
-        "scheduling.koordinator.sh/container-devices": "{}",
+        key::CONTAINER_DEVICES: "{}",
         "scheduling.koordinator.sh/bind-timestamp": "1795226400000000000",
         "scheduling.koordinator.sh/gpu-minors": "0",
     })

@@ -227,8 +227,8 @@ fn a_share_under_hami_core_has_the_library_by_cdi_or_mounts_and_a_whole_gpu_has_
     };
     let cdi = of(&[DeviceListStrategy::CdiCri, DeviceListStrategy::CdiAnnotations], true);
     let names: Vec<&str> = cdi.cdi_devices.iter().map(|device| &*device.name).collect();
-    assert_eq!(names, [&*format!("koordinator.sh/gpu={GPU}"), "koordinator.sh/share=hami-core"]);
-    assert!(cdi.annotations[GPU_ANNOTATION].ends_with(",koordinator.sh/share=hami-core"));
+    assert_eq!(names, [&*format!("koordinator.sh/gpu={GPU}"), "baton.io/share=hami-core"]);
+    assert!(cdi.annotations[GPU_ANNOTATION].ends_with(",baton.io/share=hami-core"));
     assert_eq!(at(&cdi), ["/usr/local/vgpu/cache"]);
     let plain = of(&[DeviceListStrategy::Envvar], true);
     let all = ["/usr/local/vgpu/cache", "/usr/local/vgpu/libvgpu.so", "/etc/ld.so.preload", "/tmp/vgpulock"];

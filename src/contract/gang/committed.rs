@@ -7,14 +7,13 @@ use jiff::Timestamp;
 use super::value::BadValue;
 use crate::key::GANG_COMMITTED;
 
-/// One commit of a group: `<attempt>/<members>`, the attempt being the wall time of its decision in decimal Unix nanoseconds,
-/// followed, where its writer gives them, by a dot and three digits that name the group.
+/// One commit of a group: `<attempt>.<group>/<members>`, the attempt being the wall time of its decision in decimal Unix nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Committed {
     /// When the commit was decided; different for any two commits of a group.
     pub attempt: Timestamp,
-    /// Number of the group, below 1,000; `None`: the group that its pod is in now.
-    pub group: Option<u16>,
+    /// Number of the group, of three digits.
+    pub group: u16,
     /// Pods that it binds, over all gangs of the group, with those of an earlier commit whose Bindings were still to come; ≥ 1.
     pub members: u32,
 }
@@ -25,26 +24,20 @@ impl Committed {
         let read = || {
             let (attempt, members) = text.split_once('/')?;
             let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-            let (attempt, group) = match attempt.split_once('.') {
-                None => (attempt, None),
-                Some((attempt, group)) if group.len() == 3 && digits(group) => (attempt, Some(group.parse().ok()?)),
-                Some(_) => return None,
-            };
+            let (attempt, group) = attempt.split_once('.').filter(|(_, group)| group.len() == 3 && digits(group))?;
             let attempt = digits(attempt).then(|| attempt.parse().ok())??;
             let members = digits(members).then(|| members.parse::<u32>().ok())?.filter(|members| *members > 0)?;
-            Some(Self { attempt: Timestamp::from_nanosecond(attempt).ok()?, group, members })
+            Some(Self { attempt: Timestamp::from_nanosecond(attempt).ok()?, group: group.parse().ok()?, members })
         };
-        read().ok_or_else(|| BadValue::new(GANG_COMMITTED, text, "is not <Unix nanoseconds>/<number of members>"))
+        read().ok_or_else(|| {
+            BadValue::new(GANG_COMMITTED, text, "is not <Unix nanoseconds>.<three digits>/<number of members>")
+        })
     }
 }
 
 impl fmt::Display for Committed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.attempt.as_nanosecond())?;
-        if let Some(group) = self.group {
-            write!(f, ".{group:03}")?;
-        }
-        write!(f, "/{}", self.members)
+        write!(f, "{}.{:03}/{}", self.attempt.as_nanosecond(), self.group, self.members)
     }
 }
 
@@ -58,15 +51,16 @@ mod tests {
         for text in [
             "",
             "/",
-            "1/",
+            "1/2",
+            "1.000/",
             "/1",
-            "1/0",
-            "-1/2",
-            "1/-2",
-            "1/2/3",
-            "a/1",
-            "+1/1",
-            "99999999999999999999999/1",
+            "1.000/0",
+            "-1.000/2",
+            "1.000/-2",
+            "1.000/2/3",
+            "a.000/1",
+            "+1.000/1",
+            "99999999999999999999999.000/1",
             "1./2",
             "1.12/2",
             "1.1234/2",
@@ -81,7 +75,7 @@ mod tests {
         #[test]
         fn what_is_printed_is_read_back(
             nanos in 0i128..4_000_000_000_000_000_000,
-            group in proptest::option::of(0u16..1000),
+            group in 0u16..1000,
             members in 1u32..,
         ) {
             let committed = Committed { attempt: Timestamp::from_nanosecond(nanos).unwrap(), group, members };

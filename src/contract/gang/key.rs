@@ -7,7 +7,7 @@ pub const MIN_AVAILABLE: &str = "gang.scheduling.koordinator.sh/min-available";
 /// Pod annotation: how long reserved members wait for the others, a Go duration.
 pub const WAITING_TIME: &str = "gang.scheduling.koordinator.sh/waiting-time";
 /// Pod or PodGroup annotation: when the waiting time begins, `holding` or `pending`.
-pub const TIMEOUT_CLOCK: &str = "gang.scheduling.koordinator.sh/timeout-clock";
+pub const TIMEOUT_CLOCK: &str = "baton.io/timeout-clock";
 /// Pod or PodGroup annotation: how many members there are in all, an integer.
 pub const TOTAL_NUMBER: &str = "gang.scheduling.koordinator.sh/total-number";
 /// Pod or PodGroup annotation: `Strict` or `NonStrict`.

@@ -1,5 +1,8 @@
 //! Labels, annotations, environment variables, finalizer and field managers of TYJobs and their pods.
 
+use crate::gang::key::TIMEOUT_CLOCK;
+use crate::key::GANG_COMMITTED;
+
 /// API group of the TYJob.
 pub const GROUP: &str = "arranger.taichu.io";
 /// `apiVersion` of the TYJob.
@@ -44,8 +47,13 @@ pub const ENV_NUM_WORKERS: &str = "TYJOB_NUM_WORKERS";
 pub const ENV_LEADER_ADDRESS: &str = "TYJOB_LEADER_ADDRESS";
 
 /// Labels and annotations that make a pod a member of a gang: a job is scheduled as a job, never as a gang too.
-pub const GANG_PREFIXES: [&str; 3] =
-    ["gang.scheduling.koordinator.sh/", "pod-group.scheduling.sigs.k8s.io", "scheduling.x-k8s.io/pod-group"];
+pub const GANG_PREFIXES: [&str; 5] = [
+    "gang.scheduling.koordinator.sh/",
+    "pod-group.scheduling.sigs.k8s.io",
+    "scheduling.x-k8s.io/pod-group",
+    TIMEOUT_CLOCK,
+    GANG_COMMITTED,
+];
 
 /// `true` for a label or annotation key that declares gang membership.
 pub fn is_gang_key(key: &str) -> bool {

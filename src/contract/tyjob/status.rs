@@ -140,9 +140,8 @@ pub struct TyJobStatus {
     pub restarts: i32,
     /// `restarts` and `workerSetRestarts` together, for people.
     pub total_restarts: i32,
-    /// The present attempt: `restarts` when it began. A status that an earlier version wrote has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub attempt: Option<i32>,
+    /// The present attempt: `restarts` when it began.
+    pub attempt: i32,
     /// Pod IP of the leader of the present attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader_address: Option<String>,
@@ -198,11 +197,6 @@ pub struct TyJobStatus {
 const OF_SCHEDULER: [&str; 2] = ["scheduleState", "allocations"];
 
 impl TyJobStatus {
-    /// The number of the present attempt. Earlier versions counted nothing but attempts in `restarts`.
-    pub fn attempt(&self) -> i32 {
-        self.attempt.unwrap_or(self.restarts)
-    }
-
     /// All restarts, of the leader and of every worker set.
     pub fn sum_of_restarts(&self) -> i32 {
         self.worker_set_restarts.values().fold(self.restarts, |sum, more| sum.saturating_add(*more))

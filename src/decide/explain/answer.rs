@@ -291,8 +291,7 @@ pub struct Rating {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueReport {
-    /// Version of the scheduler; empty in the answer of an earlier one.
-    #[serde(default)]
+    /// Version of the scheduler.
     pub version: String,
     /// This process leads; a follower has no queue.
     pub leading: bool,

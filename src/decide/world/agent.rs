@@ -1,19 +1,10 @@
-//! The agent of a node, by its Leases.
+//! The agent of a node, by its Lease.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use baton_contract::{AgentStatus, Shared};
-
-/// Where the Lease of a node's agent is. Agents of 0.1 have it beside the leaders' Leases, later ones in a namespace of the nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LeaseHome {
-    /// In the namespace of the nodes.
-    Nodes,
-    /// Beside the leaders' Leases.
-    Leaders,
-}
 
 /// One version of a Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,10 +20,6 @@ pub struct LeaseSeen {
 /// The node's agent, by its Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agent {
-    /// Where the Lease is that counts.
-    pub(super) home: LeaseHome,
-    /// When that was renewed, by the node's clock.
-    pub(super) renewed: Option<Timestamp>,
     /// What it serves; `None` when the annotation is missing or unreadable.
     pub status: Option<Shared<AgentStatus>>,
     /// Version of the Lease that was last seen.

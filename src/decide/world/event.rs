@@ -11,7 +11,6 @@ use baton_contract::gang::{GangId, PodGroupApi};
 
 use crate::world::tyjob_facts::{JobFacts, JobIdentity, PriorityClassFacts};
 
-use super::agent::LeaseHome;
 use super::capacity::CapacityFacts;
 use super::node::{NodeFacts, SliceFacts};
 use super::pod::PodFacts;
@@ -36,12 +35,10 @@ pub enum WorldEvent {
     Devices(Box<Device>),
     /// The Device object is gone.
     DevicesGone(Box<str>),
-    /// A Lease of a node's agent.
+    /// The Lease of a node's agent.
     Agent {
         /// Node.
         node: Box<str>,
-        /// Where the Lease is.
-        home: LeaseHome,
         /// Its annotation, when readable.
         status: Option<AgentStatus>,
         /// resourceVersion.
@@ -50,7 +47,7 @@ pub enum WorldEvent {
         renewed: Option<Timestamp>,
     },
     /// The Lease is gone.
-    AgentGone(Box<str>, LeaseHome),
+    AgentGone(Box<str>),
     /// A ResourceSlice: its name, and the node and driver of the devices that it offers; `None` for one that is gone or offers none.
     Slice(Box<str>, Option<SliceFacts>),
     /// A namespace, new or changed.

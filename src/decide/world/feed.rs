@@ -80,18 +80,18 @@ impl World {
                     self.suspects_changed(id, before, &mut changes);
                 }
             }
-            WorldEvent::Agent { node, home, status, version, renewed } => {
+            WorldEvent::Agent { node, status, version, renewed } => {
                 self.mention(&node);
                 let stale = self.policy.agent_stale;
                 self.ages.agents = self.ages.agents.min(now + stale);
                 let mut status = status.map(Shared::from);
                 status.iter_mut().for_each(|status| self.shared.agents.intern(status));
                 self.change_node(&node, &mut changes, Wake::AGENT, |node, changes| {
-                    node.see_agent(home, LeaseSeen { status, version, renewed }, stale, (now, wall), changes)
+                    node.see_agent(LeaseSeen { status, version, renewed }, stale, (now, wall), changes)
                 });
             }
-            WorldEvent::AgentGone(name, home) => {
-                self.change_node(&name, &mut changes, Wake::NONE, |node, changes| node.agent_gone(home, now, changes));
+            WorldEvent::AgentGone(name) => {
+                self.change_node(&name, &mut changes, Wake::NONE, |node, _| node.agent.take().is_some());
             }
             WorldEvent::Slice(name, facts) => {
                 let facts = facts.filter(|facts| SliceFacts::is_gpu_driver(&facts.driver));

@@ -17,7 +17,7 @@ const LOOKED: Duration = Duration::from_secs(10);
 /// spoken by our own memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeExceptions {
-    /// By uid. `None` for a daemon that says nothing of it, and without a daemon.
+    /// By uid. `None` before the daemon knows it, and without a daemon.
     pods: Option<BTreeMap<PodUid, Held>>,
     /// Of those, the pods that are not on the node any more, as far as the API server shows.
     departed: Vec<PodUid>,

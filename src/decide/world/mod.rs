@@ -29,7 +29,7 @@ pub mod tyjob_facts;
 mod tyjobs;
 pub mod volume;
 
-pub use agent::{Agent, LeaseHome};
+pub use agent::Agent;
 pub use capacity::CapacityFacts;
 pub use dense::{Dense, DenseId, NodeId, PodId};
 pub use devices::{DeviceTotals, KnownChoices, Stock};

@@ -12,7 +12,7 @@ use baton_contract::image::ImageName;
 use baton_contract::{AgentStatus, Holder, LockRead, Shared};
 
 use super::PodId;
-use super::agent::{Agent, LeaseHome, LeaseSeen};
+use super::agent::{Agent, LeaseSeen};
 use super::devices::Stock;
 use super::event::Changes;
 use super::holders::{Holders, NodeExceptions};
@@ -86,10 +86,8 @@ pub struct Node {
     pub facts: Option<NodeFacts>,
     /// The lock.
     pub lock: LockSeen,
-    /// The agent, by the Lease that counts; `None` without a Lease.
+    /// The agent; `None` without a Lease.
     pub agent: Option<Agent>,
-    /// The Lease of the other home, which does not count.
-    other_lease: Option<LeaseSeen>,
     /// Devices; `None` without a Device object.
     pub stock: Option<Stock>,
     /// Where what pods hold is not what their annotations say.
@@ -116,7 +114,6 @@ impl Node {
             facts: None,
             lock: LockSeen { read: LockRead::Free, first_seen: Duration::ZERO, previous: None },
             agent: None,
-            other_lease: None,
             stock: None,
             exceptions: NodeExceptions::default(),
             used: Resources::default(),
@@ -215,73 +212,32 @@ impl Node {
         true
     }
 
-    /// Records a version of a Lease of the agent. `renewed` is the Lease's own time: one that was twice as old as `stale` at
-    /// first reading belongs to a dead agent. Of Leases in two homes the one counts that was seen to be renewed last; where neither
-    /// was, the one with the later time, times of the future being no later than now. `true` when liveness or status changed.
+    /// Records a version of the agent's Lease. `lease.renewed` is the Lease's own time: one that is twice as old as `stale` at first
+    /// reading, or of the future, belongs to a dead agent. `true` when liveness or status changed.
     pub fn see_agent(
         &mut self,
-        home: LeaseHome,
         lease: LeaseSeen,
         stale: Duration,
         (mono, wall): (Duration, Timestamp),
         changes: &mut Changes,
     ) -> bool {
-        let age = lease.renewed.and_then(|at| Duration::try_from(wall.duration_since(at)).ok()).unwrap_or_default();
-        // A time of the future is no sign of life.
-        let may_live = age < stale * 2 && lease.renewed.is_none_or(|at| at <= wall + FUTURE);
-        let until_now = |time: Option<Timestamp>| time.map(|time| time.min(wall));
-        let live_since = match &self.agent {
-            Some(agent) if agent.home == home && agent.version == lease.version => return false,
-            Some(agent) if agent.home == home => agent.live_since.or(Some(mono)),
-            Some(agent) => match self.other_lease.replace(lease.clone()) {
-                Some(before) if before.version == lease.version => return false,
-                // It is renewed: its writer is alive.
-                Some(before) if lease.renewed > before.renewed => agent.live_since.or(Some(mono)),
-                Some(_) => return false,
-                None if until_now(lease.renewed) <= until_now(agent.renewed) => return false,
-                None => may_live.then_some(agent.live_since.unwrap_or(mono)),
-            },
-            None => may_live.then_some(mono),
-        };
         let LeaseSeen { status, version, renewed } = lease;
+        let live_since = match &self.agent {
+            Some(agent) if agent.version == version => return false,
+            // It is renewed: its writer is alive.
+            Some(agent) => agent.live_since.or(Some(mono)),
+            None => {
+                let age = renewed.and_then(|at| Duration::try_from(wall.duration_since(at)).ok()).unwrap_or_default();
+                let may_live = age < stale * 2 && renewed.is_none_or(|at| at <= wall + FUTURE);
+                may_live.then_some(mono)
+            }
+        };
         if self.agent.as_ref().is_none_or(|agent| agent.status != status) {
             self.exceptions.hear(status.as_deref(), changes);
         }
-        let now = Agent { home, renewed, status, version, changed: mono, live_since };
-        let before = self.agent.replace(now);
-        let news = before.as_ref().is_none_or(|before| {
-            let now = self.agent.as_ref();
-            now.is_some_and(|now| now.status != before.status || now.live_since != before.live_since)
-        });
-        if let Some(before) = before.filter(|before| before.home != home) {
-            let Agent { status, version, renewed, .. } = before;
-            self.other_lease = Some(LeaseSeen { status, version, renewed });
-        }
-        news
-    }
-
-    /// A Lease of the agent is gone. `true` when it counted: the other one counts from its next renewal.
-    pub fn agent_gone(&mut self, home: LeaseHome, mono: Duration, changes: &mut Changes) -> bool {
-        if self.agent.as_ref().is_none_or(|agent| agent.home != home) {
-            self.other_lease = None;
-            return false;
-        }
-        let other = match home {
-            LeaseHome::Nodes => LeaseHome::Leaders,
-            LeaseHome::Leaders => LeaseHome::Nodes,
-        };
-        self.agent = self.other_lease.take().map(|LeaseSeen { status, version, renewed }| Agent {
-            home: other,
-            renewed,
-            status,
-            version,
-            changed: mono,
-            live_since: None,
-        });
-        if let Some(status) = self.agent.as_ref().and_then(|agent| agent.status.as_ref()) {
-            self.exceptions.hear(Some(status), changes);
-        }
-        true
+        let is_news = self.agent.as_ref().is_none_or(|of| of.status != status || of.live_since != live_since);
+        self.agent = Some(Agent { status, version, changed: mono, live_since });
+        is_news
     }
 
     /// Marks the agent stale when its Lease stood unchanged for `stale`. `true` when that is news.
@@ -348,73 +304,24 @@ mod tests {
     use super::*;
 
     const STALE: Duration = Duration::from_secs(90);
-    const NODES: LeaseHome = LeaseHome::Nodes;
-    const LEADERS: LeaseHome = LeaseHome::Leaders;
-
-    fn wall(second: u64) -> Timestamp {
-        "2026-11-22T10:00:00Z".parse::<Timestamp>().unwrap() + Duration::from_secs(second)
-    }
-
-    /// A node that sees Leases at second 1000; the versions are the times at which they were renewed.
-    struct Seen(Node);
-
-    impl Seen {
-        fn new() -> Self {
-            Self(Node::mentioned("n"))
-        }
-
-        fn sees(&mut self, home: LeaseHome, version: &str, renewed: Timestamp) {
-            let lease = LeaseSeen { status: None, version: version.into(), renewed: Some(renewed) };
-            self.0.see_agent(home, lease, STALE, (Duration::from_secs(1000), wall(1000)), &mut Changes::default());
-        }
-
-        fn counts(&self) -> (LeaseHome, bool) {
-            let agent = self.0.agent.as_ref().unwrap();
-            (agent.home, agent.live_since.is_some())
-        }
-    }
 
     #[test]
-    fn of_two_leases_of_a_node_the_one_that_is_renewed_counts() {
-        let mut node = Seen::new();
-        node.sees(LEADERS, "1", wall(990));
-        node.sees(NODES, "2", wall(995));
-        assert_eq!(node.counts(), (NODES, true), "its daemon was replaced");
-        node.sees(LEADERS, "1", wall(990));
-        assert_eq!(node.counts(), (NODES, true), "a watch lists again");
-        node.sees(LEADERS, "3", wall(999));
-        assert_eq!(node.counts(), (LEADERS, true), "back to 0.1");
-        node.sees(NODES, "4", wall(1000));
-        assert_eq!(node.counts(), (NODES, true));
-        let now = Duration::from_secs(1001);
-        assert!(!node.0.agent_gone(LEADERS, now, &mut Changes::default()), "the old Lease is removed");
-        assert_eq!(node.counts(), (NODES, true));
-    }
-
-    #[test]
-    fn a_lease_of_the_future_silences_no_daemon_that_renews_its_own() {
-        for future_first in [true, false] {
-            let mut node = Seen::new();
-            if future_first {
-                node.sees(LEADERS, "1", wall(9_999_999));
-            }
-            node.sees(NODES, "2", wall(900));
-            if !future_first {
-                node.sees(LEADERS, "1", wall(9_999_999));
-            }
-            node.sees(NODES, "3", wall(930));
-            assert_eq!(node.counts(), (NODES, true));
-        }
-    }
-
-    #[test]
-    fn two_dead_leases_make_no_live_agent() {
-        for order in [[LEADERS, NODES], [NODES, LEADERS]] {
-            let mut node = Seen::new();
-            for home in order {
-                node.sees(home, "1", wall(if home == NODES { 300 } else { 200 }));
-            }
-            assert_eq!(node.counts(), (NODES, false), "{order:?}");
+    fn a_lease_that_was_left_or_is_of_the_future_is_no_sign_of_life_until_renewed() {
+        let now = "2026-11-22T10:00:00Z".parse::<Timestamp>().unwrap();
+        let second = Duration::from_secs(1);
+        for (renewed, is_live) in [
+            (now - STALE * 2 + second, true),
+            (now - STALE * 2, false),
+            (now + FUTURE, true),
+            (now + FUTURE + second, false),
+        ] {
+            let mut node = Node::mentioned("n");
+            let mut sees = |version: &str| {
+                let lease = LeaseSeen { status: None, version: version.into(), renewed: Some(renewed) };
+                node.see_agent(lease, STALE, (STALE, now), &mut Changes::default());
+                node.liveness() == AgentLiveness::LiveSince(STALE)
+            };
+            assert_eq!([sees("1"), sees("1"), sees("2")], [is_live, is_live, true], "{renewed}");
         }
     }
 }

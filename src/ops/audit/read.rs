@@ -17,7 +17,7 @@ use baton_contract::inventory::Device;
 use baton_contract::key;
 use baton_decide::audit::{Violation, check_cluster, leaving};
 use baton_decide::scheduler::{OTHER_SCHEDULER_AFTER, controller_of, other_scheduler_text, wants_of_another};
-use baton_decide::world::{LeaseHome, World, WorldEvent, WorldPolicy};
+use baton_decide::world::{World, WorldEvent, WorldPolicy};
 use baton_runtime::clock;
 
 /// The objects read and the violations found.
@@ -116,7 +116,7 @@ pub fn report(read: ClusterObjects, rules: &AuditRules, wall: Timestamp) -> Audi
     let mut world = World::new(WorldPolicy { keep_assignments: true, ..WorldPolicy::default() });
     let nodes = nodes.into_iter().map(|node| WorldEvent::Node(node.facts(&rules.lock_key)));
     let devices = devices.into_iter().map(|device| WorldEvent::Devices(Box::new(device)));
-    let leases = leases.into_iter().filter_map(|lease| lease.event(LeaseHome::Nodes));
+    let leases = leases.into_iter().filter_map(LightLease::event);
     let slices = slices.into_iter().filter_map(|slice| {
         let name = slice.metadata.name.clone()?;
         Some(WorldEvent::Slice(name.into(), slice.facts()))

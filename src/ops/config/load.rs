@@ -9,7 +9,8 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::nearest::nearest;
-use super::setting::{Section, Setting, old_variable, variables};
+use super::removed::{REMOVED, removed};
+use super::setting::{Section, Setting, variables};
 use super::tree::Misplaced;
 use super::yaml;
 
@@ -102,8 +103,6 @@ pub struct Loaded<O> {
     pub sources: BTreeMap<&'static str, Source>,
     /// The file that was read.
     pub file: Option<PathBuf>,
-    /// Environment variables that were read under their names of 0.1: `LISTEN` is `BATON_LISTEN` now.
-    pub renamed: Vec<String>,
 }
 
 const CONFIG_FILE: &str = "config-file";
@@ -157,14 +156,15 @@ pub fn load<O: Default>(
         apply_file(settings, sections, &mut loaded, &path, &text, command)?;
         loaded.file = Some(path);
     }
-    for setting in settings {
-        let mut found = setting.variables().find_map(set);
-        if found.is_none() {
-            found = setting.names().filter_map(old_variable).find_map(set);
-            loaded.renamed.extend(found.iter().map(|(_, old)| old.clone()));
+    for (name, variable) in REMOVED.iter().flat_map(|(name, _)| variables(name).map(move |variable| (name, variable))) {
+        if let Some(problem) = environment(&variable).and_then(|_| removed(name)) {
+            return Err(ConfigError::Environment { variable, problem });
         }
-        if let Some((value, variable)) = found {
-            (setting.set)(&mut loaded.options, &value)
+    }
+    for setting in settings {
+        if let Some((value, variable)) = setting.variables().find_map(set) {
+            setting
+                .read(&mut loaded.options, &value)
                 .map_err(|problem| ConfigError::Environment { variable: variable.clone(), problem })?;
             loaded.sources.insert(setting.name, Source::Environment(variable));
         }
@@ -172,7 +172,8 @@ pub fn load<O: Default>(
             && let Some(values) = matches.get_many::<String>(setting.name)
         {
             let value = values.map(String::as_str).collect::<Vec<_>>().join(",");
-            (setting.set)(&mut loaded.options, &value)
+            setting
+                .read(&mut loaded.options, &value)
                 .map_err(|problem| ConfigError::Flag { name: setting.name, problem })?;
             loaded.sources.insert(setting.name, Source::Flag);
         }
@@ -195,7 +196,7 @@ pub fn load_text<O: Default>(
 
 fn defaults<O: Default>(settings: &[Setting<O>]) -> Loaded<O> {
     let sources = settings.iter().map(|setting| (setting.name, Source::Default)).collect();
-    Loaded { options: O::default(), sources, file: None, renamed: Vec::new() }
+    Loaded { options: O::default(), sources, file: None }
 }
 
 fn apply_file<O>(
@@ -224,6 +225,9 @@ fn apply_file<O>(
     for entry in entries.iter().filter(|entry| !sections.iter().any(|section| section.name == entry.key)) {
         let (key, word) = (&entry.key, kebab(&entry.key));
         let Some(setting) = settings.iter().find(|setting| setting.names().any(|name| name == word)) else {
+            if let Some(problem) = removed(&word) {
+                return Err(wrong(entry.at, problem));
+            }
             let known = settings.iter().flat_map(Setting::names).chain(sections.iter().map(|section| section.name));
             let meant = nearest(key, known).map(|key| format!("; did you mean {key:?}?")).unwrap_or_default();
             let help = format!("the keys are the flags of `{command} --help` without the dashes");
@@ -233,7 +237,7 @@ fn apply_file<O>(
             return Err(wrong(entry.at, format!("{key:?} says the same as {first:?}: keep one")));
         }
         let levels = || "expected a value, a list of values or a mapping of values, not more levels".to_owned();
-        let set = entry.value.flat().ok_or_else(levels).and_then(|value| (setting.set)(&mut loaded.options, &value));
+        let set = entry.value.flat().ok_or_else(levels).and_then(|value| setting.read(&mut loaded.options, &value));
         set.map_err(|problem| wrong(entry.value.at, format!("{key}: {problem}")))?;
         loaded.sources.insert(setting.name, Source::File { path: path.to_owned(), line: entry.at.0 });
     }
@@ -342,16 +346,12 @@ mod tests {
     }
 
     #[test]
-    fn our_variables_have_a_prefix_and_their_names_of_0_1_are_reported() {
+    fn our_variables_have_a_prefix_and_those_of_other_programs_keep_their_names() {
         let loaded = run(&[], &[("VERIFY_PERIOD", "2s"), ("NODE_NAME", "a")], None).unwrap();
-        assert_eq!((loaded.options.period, loaded.options.name.as_str()), (Duration::from_secs(2), "a"));
-        assert_eq!(loaded.renamed, ["VERIFY_PERIOD"], "NODE_NAME keeps its name");
-        assert_eq!(loaded.sources["verify-period"].to_string(), "env VERIFY_PERIOD");
-        let both =
-            [("VERIFY_PERIOD", "2s"), ("BATON_VERIFY_PERIOD", "3s"), ("BATON_NODE_NAME", "b"), ("NODE_NAME", "a")];
+        assert_eq!((loaded.options.period, loaded.options.name.as_str()), (Duration::ZERO, "a"));
+        let both = [("BATON_VERIFY_PERIOD", "3s"), ("BATON_NODE_NAME", "b"), ("NODE_NAME", "a")];
         let loaded = run(&[], &both, None).unwrap();
         assert_eq!((loaded.options.period, loaded.options.name.as_str()), (Duration::from_secs(3), "b"));
-        assert!(loaded.renamed.is_empty());
     }
 
     #[test]
@@ -396,6 +396,8 @@ mod tests {
             (&[], &[], Some("- a\n"), &["baton.yaml:1:1"]),
             (&[], &[], Some("rdma: true\nhost: {a: {b: 1}}\n"), &["baton.yaml:2:7", "host", "levels"]),
             (&[], &[("BATON_RDMA", "maybe")], None, &["BATON_RDMA", "\"maybe\""]),
+            (&[], &[], Some("finishUpgrade: true\n"), &["baton.yaml:1:1", "finish-upgrade was removed: leave it out"]),
+            (&[], &[("BATON_FINISH_UPGRADE", "1")], None, &["BATON_FINISH_UPGRADE: finish-upgrade was removed: leave"]),
             (&["--verify-period", "x"], &[], None, &["--verify-period", "\"x\""]),
             (&["--config-file", "/nonexistent.yaml"], &[], None, &["/nonexistent.yaml", "by --config-file"]),
         ] {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use serde_json::Value as Json;
 
+use super::removed::removed;
 use super::tree::{Misplaced, YamlNode};
 use super::yaml;
 
@@ -33,35 +34,6 @@ pub fn variables(name: &str) -> impl Iterator<Item = String> + use<> {
     [format!("BATON_{bare}")].into_iter().chain(THEIRS.contains(&bare.as_str()).then_some(bare))
 }
 
-/// Keys that 0.1 did not have: they have no variable without the prefix.
-pub const SINCE_0_1: [&str; 20] = [
-    "admin-auth",
-    "admin-tls-cert",
-    "admin-tls-key",
-    "age-after",
-    "age-limit",
-    "age-share",
-    "extender-client-name",
-    "hami-core-dir",
-    "hami-core-sha256",
-    "host-net-dir",
-    "link-down-after",
-    "max-sub-priority",
-    "max-waiting-time",
-    "pod-metrics",
-    "probe-listen",
-    "profile",
-    "rdma-select",
-    "rdma-vf-resource",
-    "share-isolation",
-    "start-limit",
-];
-
-/// The variable of 0.1, where it had another name. Without a prefix it collides with variables of other programs.
-pub fn old_variable(name: &str) -> Option<String> {
-    Some(bare(name)).filter(|bare| !THEIRS.contains(&bare.as_str()) && !SINCE_0_1.contains(&name))
-}
-
 fn bare(name: &str) -> String {
     name.to_uppercase().replace('-', "_")
 }
@@ -83,6 +55,11 @@ pub struct Setting<O: 'static> {
 }
 
 impl<O> Setting<O> {
+    /// Reads a value into the options, or says what is wrong with it, or that it was removed.
+    pub fn read(&self, options: &mut O, text: &str) -> Result<(), String> {
+        removed(&format!("{}={text}", self.name)).map_or_else(|| (self.set)(options, text), Err)
+    }
+
     /// The name and its aliases.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         std::iter::once(self.name).chain(self.aliases.iter().copied())

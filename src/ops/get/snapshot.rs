@@ -251,7 +251,7 @@ pub(crate) mod tests {
         };
         let lease = |name: &str, renewed: &str| -> LightLease {
             let status = r#"{"version":"0.1.0","registered":["nvidia.com/gpu"],"identity":"exact"}"#;
-            from_value(json!({"metadata": {"name": name, "annotations": {"scheduling.koordinator.sh/agent": status}}, "spec": {"renewTime": renewed}})).unwrap()
+            from_value(json!({"metadata": {"name": name, "annotations": {key::AGENT: status}}, "spec": {"renewTime": renewed}})).unwrap()
         };
         let allocated = r#"{"gpu":[{"minor":0,"id":"GPU-a0","resources":{"koordinator.sh/gpu-core":"100"}}]}"#;
         let train: LightPod = from_value(json!({

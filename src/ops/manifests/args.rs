@@ -8,7 +8,6 @@ use clap::{Args, ValueEnum};
 use super::chart::chart;
 use super::choices::{Admission, Kinds, Values};
 use super::files::{EXTENDER, EXTENDER_GANGS, File, KUBE_SCHEDULER, SCHEDULER, crds, files};
-use super::rbac::left_over;
 use crate::config::print_yaml;
 use crate::say::say;
 use crate::values;
@@ -86,10 +85,6 @@ pub struct ManifestsArgs {
     /// What the node daemons do with pods that no scheduler gave devices to; with serve, pods that come with spec.nodeName are let in.
     #[arg(long, value_enum, default_value = "deny", value_name = "WHAT")]
     pub unassigned_pods: Unassigned,
-    /// Print what 0.1 installed and this version does not need any more, for `kubectl delete --ignore-not-found -f -` once every
-    /// node daemon is of this version.
-    #[arg(long, conflicts_with_all = ["dir", "extender", "helm"])]
-    pub finish_upgrade: bool,
 }
 
 /// Whether the admission policies come along.
@@ -131,9 +126,6 @@ pub fn run(args: &ManifestsArgs) -> anyhow::Result<()> {
         monitoring: args.monitoring,
         docs_url: args.docs_url.clone(),
     };
-    if args.finish_upgrade {
-        return say(left_over(&values));
-    }
     if let Some(dir) = &args.helm {
         return write(dir, &chart(&values)?);
     }

@@ -90,7 +90,7 @@ pub(super) fn yaml(values: &Values) -> anyhow::Result<String> {
         ("${device_group}", &inventory::Device::group(&())),
         ("${cordoned}", &text(key::CORDONED)),
         ("${lease_prefix}", &text(LEASE_PREFIX)),
-        ("${lease_namespaces}", &list([AgentStatus::lease_namespace(namespace).as_str(), namespace])),
+        ("${lease_namespace}", &text(&AgentStatus::lease_namespace(namespace))),
         ("${assignment_keys}", &list(key::SCHEDULER_KEYS)),
         ("${timeout_keys}", &list([TIMEOUT])),
         ("${pinned_namespaces}", &list(admission.pinned_namespaces.iter().map(String::as_str))),
@@ -224,7 +224,7 @@ mod tests {
             "'system:serviceaccount:gpu:baton-scheduler', 'system:serviceaccount:koordinator-system:koord-scheduler'",
             "in ['gpu-operator']",
             "'hami.io/mutex.lock' in",
-            "['gpu-nodes', 'gpu']",
+            "request.namespace == 'gpu-nodes'",
         ] {
             assert!(text.contains(word), "{word}");
         }

@@ -90,7 +90,6 @@ const SCHEDULER: &[Rule] = rules! {
 const SCHEDULER_OWN: &[Rule] = rules! {
     "coordination.k8s.io" ["leases"] &["create"], "Leadership: its Lease, which has no name yet when this is judged.";
     "coordination.k8s.io" ["leases"] = ["baton-scheduler"] &["get", "update"], "Leadership.";
-    "coordination.k8s.io" ["leases"] &["list", "watch"], "Leases of node daemons of 0.1, while they are upgraded.";
 };
 
 /// In the namespace of the node daemons' Leases.
@@ -200,7 +199,7 @@ pub(super) fn yaml(values: &Values) -> String {
     let (namespace, leases) = (values.namespace.as_str(), AgentStatus::lease_namespace(&values.namespace));
     let mut text = String::new();
     for (name, cluster, own, in_leases) in [
-        (NODE_DAEMON, AGENT, &[][..], AGENT_LEASES),
+        (NODE_DAEMON, AGENT, AGENT_OWN, AGENT_LEASES),
         (SCHEDULER_ACCOUNT, SCHEDULER, SCHEDULER_OWN, SCHEDULER_LEASES),
         (CONTROLLER_ACCOUNT, CONTROLLER, CONTROLLER_OWN, &[]),
     ] {
@@ -224,8 +223,6 @@ pub(super) fn yaml(values: &Values) -> String {
          verbs: [get]\n# A manifest is judged: `baton explain --what-if`.\n- nonResourceURLs: [\"/explain\"]\n  verbs: [post]\n"
     );
     bind(&mut text, "ClusterRole", &viewer, VIEWER, None, namespace);
-    // Under a name of its own: a Role of the daemon's name is what 0.1 has left there.
-    grant(&mut text, "baton-doctor", NODE_DAEMON, Some(namespace), namespace, AGENT_OWN);
     // An editor may read too: the cluster's own rules aggregate `view` to `edit` and `admin`.
     for (name, into, rules) in USERS {
         head(&mut text, "ClusterRole", &values.cluster_name(name), None);
@@ -264,24 +261,6 @@ fn bind(text: &mut String, kind: &str, name: &str, account: &str, namespace: Opt
         "roleRef:\n  apiGroup: rbac.authorization.k8s.io\n  kind: {kind}\n  name: {name}\nsubjects:\n- kind: \
          ServiceAccount\n  name: {account}\n  namespace: {of}\n"
     );
-}
-
-/// What 0.1 granted and this version does not: the node daemons' rights beside the leaders' Leases, and cluster-scoped names that do
-/// not carry the namespace.
-pub(super) fn left_over(values: &Values) -> String {
-    let mut text = String::new();
-    for kind in ["RoleBinding", "Role"] {
-        head(&mut text, kind, NODE_DAEMON, Some(&values.namespace));
-    }
-    let accounts = [NODE_DAEMON, SCHEDULER_ACCOUNT, CONTROLLER_ACCOUNT];
-    if values.cluster_name(NODE_DAEMON) != NODE_DAEMON {
-        accounts.into_iter().for_each(|name| head(&mut text, "ClusterRoleBinding", name, None));
-        accounts
-            .into_iter()
-            .chain(["baton-view", "baton-edit"])
-            .for_each(|name| head(&mut text, "ClusterRole", name, None));
-    }
-    text.trim_start_matches("---\n").to_owned()
 }
 
 /// Roles of users, what they add to, and what they give.

@@ -7,8 +7,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::log::DaemonSettings;
-use crate::config::{Fields, Misplaced, Section, YamlNode};
-use crate::say::remark;
+use crate::config::{Fields, Misplaced, Section, YamlNode, removed};
 use baton_decide::scheduler::rules::plugins::{
     Disabled, Listed, NodesWithoutAgent, PluginLists, Point, RatioConfig, Strategy, Weights, default_plugins,
     gpu_patience, names_at, points_of,
@@ -143,12 +142,8 @@ fn name_at(node: &YamlNode, path: &str, (point, key): (Point, &str)) -> Result<&
     let name = if node.text(path)? == "QOSSort" { "QoSSort" } else { node.text(path)? };
     let known: Vec<&'static str> = names_at(point).collect();
     let elsewhere = points_of(name);
-    if name == gpu_patience::EARLIER_NAME && point == Point::Score {
-        let ((line, column), new) = (node.at, gpu_patience::NAME);
-        remark(format_args!(
-            "baton: warning: {line}:{column}: {path}: {name} is replaced by {new}, which is used; write {new}"
-        ));
-        return Ok(new);
+    if let Some(problem) = removed(&format!("plugins.{name}")) {
+        return Err(node.wrong(path, problem));
     }
     if !elsewhere.is_empty() && !known.contains(&name) {
         let problem = format!("{name} has no {key}; it can be enabled at {}", elsewhere.join(", "));

@@ -54,7 +54,7 @@ fn the_example_of_the_documentation_does_what_it_says() {
 }
 
 #[test]
-fn the_profile_utilization_scores_by_gpu_patience_whose_earlier_name_still_loads_it() {
+fn the_profile_utilization_scores_by_gpu_patience() {
     let scores = |text: &str| {
         let set = options(text).plugin_set().unwrap();
         let scores = set.choice.lists.at(Point::Score).iter().map(|listed| (listed.name, listed.weight));
@@ -63,9 +63,10 @@ fn the_profile_utilization_scores_by_gpu_patience_whose_earlier_name_still_loads
     let patient = scores("profile: utilization\n");
     assert!(patient.contains(&("GpuPatience", 10)) && patient.contains(&("DeviceTopology", 1)), "{patient:?}");
     assert!(!patient.iter().any(|(name, _)| *name == "RequestedToCapacityRatio"), "{patient:?}");
-    let own = format!(
-        "{HEAD}profile: utilization\nplugins: {{score: {{enabled: [{{name: GpuFragmentation, weight: 7}}]}}}}\n"
-    );
+    let own =
+        format!("{HEAD}profile: utilization\nplugins: {{score: {{enabled: [{{name: GpuPatience, weight: 7}}]}}}}\n");
+    let removed = read(&[], &own.replace("GpuPatience", "GpuFragmentation")).unwrap_err().to_string();
+    assert!(removed.contains("GpuFragmentation was removed: enable GpuPatience"), "{removed}");
     assert!(scores(&own).contains(&("GpuPatience", 7)), "{:?}", scores(&own));
     let args = |args: &str| format!("{HEAD}pluginConfig: [{{name: GpuPatience, args: {{{args}}}}}]\n");
     let patience = options(&args("keepWhole: 0.5, halfLife: 100")).plugins.patience;

@@ -4,8 +4,7 @@ use crate::config::Value;
 use baton_runtime::admin::AdminAuth;
 
 /// The words of [`AdminAuth`].
-const WORDS: [(&str, AdminAuth); 3] =
-    [("token", AdminAuth::Token), ("metrics-open", AdminAuth::MetricsOpen), ("none", AdminAuth::None)];
+const WORDS: [(&str, AdminAuth); 2] = [("token", AdminAuth::Token), ("none", AdminAuth::None)];
 
 impl Value for AdminAuth {
     fn read(text: &str) -> Result<Self, String> {
@@ -26,8 +25,8 @@ macro_rules! ports {
                 concat!("The admin address: /metrics", $($paths,)? " over HTTPS, for clients with a token of the cluster; [::] is every address of both families, none opens no port");
             "probe-listen" "ADDRESS" options.ports.probe_listen
                 "Address of the probes over plain HTTP; none opens no port";
-            "admin-auth" "token|metrics-open|none" options.ports.auth
-                "Who is served on the admin address: users whose token may read the path; the same, with plain /metrics on the probe address, as 0.1 had it (in this version only); or every client of this machine over plain HTTP, on a loopback address only";
+            "admin-auth" "token|none" options.ports.auth
+                "Who is served on the admin address: users whose token may read the path, or every client of this machine over plain HTTP, on a loopback address only";
             "admin-tls-cert" "FILE" options.ports.tls_cert
                 "Certificate chain of the admin address, PEM, read again when it changes; none makes one that clients cannot verify";
             "admin-tls-key" "FILE" options.ports.tls_key "The private key of that certificate, PEM";

@@ -1,6 +1,6 @@
 //! The documentation of the keys is complete.
 
-use crate::config::{SINCE_0_1, Setting};
+use crate::config::Setting;
 
 /// One row of the table in `docs/configuration.md`.
 fn row<O: Default>(setting: &Setting<O>) -> String {
@@ -26,16 +26,4 @@ fn the_documentation_lists_every_key_with_its_default() {
     };
     let stale: Vec<&str> = text.lines().filter(is_key).filter(|line| !rows.iter().any(|row| row == line)).collect();
     assert!(stale.is_empty(), "docs/configuration.md has rows of keys that do not exist:\n{}", stale.join("\n"));
-}
-
-#[test]
-fn every_key_that_0_1_did_not_have_is_a_key() {
-    let names: Vec<&str> = super::agent()
-        .iter()
-        .map(|setting| setting.name)
-        .chain(super::scheduler().iter().map(|setting| setting.name))
-        .chain(super::controller().iter().map(|setting| setting.name))
-        .collect();
-    let unknown: Vec<&&str> = SINCE_0_1.iter().filter(|name| !names.contains(name)).collect();
-    assert!(unknown.is_empty(), "{unknown:?}");
 }

@@ -13,9 +13,7 @@ use baton_decide::scheduler::rules::Plugins;
 use baton_decide::scheduler::{BindResult, Config, Effect, EffectResult, Effects, Moment, Scheduler};
 use baton_decide::world::mix::free;
 use baton_decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
-use baton_decide::world::{
-    LeaseHome, MixPolicy, NodeFacts, PodFacts, PodSpec, RequestParts, Resources, WorldEvent, WorldPolicy,
-};
+use baton_decide::world::{MixPolicy, NodeFacts, PodFacts, PodSpec, RequestParts, Resources, WorldEvent, WorldPolicy};
 use baton_runtime::clock;
 
 use super::cluster::{OnFailure, PodNumber, Rest, SimulatedCluster};
@@ -101,13 +99,7 @@ impl Engine {
             leaving: [].into(),
         };
         let renewed = Some(self.moment().wall);
-        self.apply(WorldEvent::Agent {
-            node: name,
-            home: LeaseHome::Nodes,
-            status: Some(status),
-            version: "1".into(),
-            renewed,
-        });
+        self.apply(WorldEvent::Agent { node: name, status: Some(status), version: "1".into(), renewed });
     }
 
     fn moment(&self) -> Moment {

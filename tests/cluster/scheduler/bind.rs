@@ -53,7 +53,7 @@ async fn a_forged_annotation_is_overwritten() {
     cluster.node("n1").await;
     let scheduler = cluster.scheduler().await;
     let forged = json!({key::DEVICE_ALLOCATED: "{\"gpu\":[{\"minor\":7,\"id\":\"GPU-forged\"}]}", key::GPU_MINORS: "7",
-        key::GANG_COMMITTED: "1/1", key::BIND_TIMESTAMP: "1"});
+        key::GANG_COMMITTED: "1.000/1", key::BIND_TIMESTAMP: "1"});
     cluster.pod_with("plain", json!({"cpu": "1"}), forged).await;
     let pod = cluster.bound("plain").await;
     assert_eq!(pod.annotations()[key::DEVICE_ALLOCATED], "");

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use baton::contract::gang::PodGroupApi;
+use baton::contract::key;
 use baton::sim::apiserver::{Effect, FaultRule, Rule};
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -114,9 +115,7 @@ async fn a_job_that_needs_five_pods_waits_as_a_whole_and_starts_when_nodes_join(
         .server()
         .objects("", "pods")
         .iter()
-        .map(|pod| {
-            pod["metadata"]["annotations"]["gang.scheduling.koordinator.sh/committed"].as_str().unwrap().to_owned()
-        })
+        .map(|pod| pod["metadata"]["annotations"][key::GANG_COMMITTED].as_str().unwrap().to_owned())
         .collect();
     assert!(commits.len() == 1 && commits.first().unwrap().ends_with("/5"), "{commits:?}");
 }

@@ -125,7 +125,7 @@ impl JobCluster {
     pub async fn play_scheduler(&self, name: &str) {
         let Some(job) = self.job(name).await else { return };
         let status = job.status.clone().unwrap_or_default();
-        let attempt = status.attempt();
+        let attempt = status.attempt;
         let deleted = job.metadata.deletion_timestamp.is_some() || status.stage.is_some_and(Stage::is_terminal);
         let void = status.allocations.iter().any(|place| place.attempt != attempt);
         let wanted: Vec<Allocation> = match job.effective(None) {

@@ -267,7 +267,7 @@ impl Play {
         self.settle();
         for _ in 0..2 {
             let status = self.job.status.get_or_insert_default();
-            let (attempt, spec) = (status.attempt(), self.job.spec.clone());
+            let (attempt, spec) = (status.attempt, self.job.spec.clone());
             let members = spec.members("rl").map(|member| Allocation {
                 node: "n".to_owned(),
                 pod: member.name,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton::contract::Quantity;
-use baton::contract::gang::{Committed, GangId, MatchPolicy, Mode, key::CONDITION_SATISFIED};
+use baton::contract::gang::{GangId, MatchPolicy, Mode, key::CONDITION_SATISFIED};
 use baton::decide::world::gangs::MemberState;
 use baton::decide::world::spec::VolumeUse;
 use baton::decide::world::{ClassFacts, WorldEvent};
@@ -183,28 +183,6 @@ fn members_of_a_gang_that_left_keep_their_reservations_when_one_pod_is_edited() 
     restate(&mut gangs, "a-0", &gang("a", "3", &[more[0], more[1], ("groups", "")]));
     gangs.wait(2);
     assert_eq!((gangs.count("a"), gangs.reserved("ml/a"), &*holders(&gangs)), (0, 2, "ml/a"));
-}
-
-#[test]
-fn a_broken_commit_that_does_not_say_whose_it_is_is_the_present_groups() {
-    for nanos in [0, 1, 123_456_789] {
-        let mut gangs = TestGangs::new(8);
-        let keys = gang("g", "5", &[("match-policy", "only-waiting")]);
-        let at = crate::harness::wall(gangs.cluster.now + Duration::from_secs(1)) + Duration::from_nanos(nanos);
-        for n in 0..5 {
-            let mut facts = gangs.facts(&format!("g-{n}"), &[("cpu", "1")], &keys);
-            if n < 2 {
-                facts.handoff.node = Some("n".into());
-                let text = format!("{}/5", at.as_nanosecond());
-                facts.handoff.assignment.committed = Some(Committed::parse(&text).unwrap());
-            }
-            gangs.cluster.submit(facts);
-        }
-        gangs.cluster.now += Duration::from_secs(2);
-        gangs.cluster.restart();
-        gangs.wait(2);
-        assert_eq!(gangs.count("g"), 5, "{nanos}: {}", gangs.condition("g-4"));
-    }
 }
 
 #[test]

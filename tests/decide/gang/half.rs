@@ -63,7 +63,9 @@ fn a_pod_with_a_key_of_a_gang_and_no_name_waits_and_is_told_so() {
         gangs.wait(2);
         assert_eq!(gangs.bound(), ["p"], "{pairs:?}");
     }
-    for pairs in [&[("label:app", "g")][..], &[("G/timeout", "true")], &[("G/committed", "1/2")], &[("G/other", "1")]] {
+    for pairs in
+        [&[("label:app", "g")][..], &[("G/timeout", "true")], &[("baton.io/committed", "1.000/2")], &[("G/other", "1")]]
+    {
         assert!(declared("ml", &keys(pairs)).is_none(), "{pairs:?} declares no gang");
     }
 }
@@ -165,6 +167,8 @@ fn what_is_not_built_is_named_once_a_pod() {
         (key::DEVICE_ALLOCATE_HINT, false),
         (key::DEVICE_ALLOCATED, false),
         (key::GANG_COMMITTED, false),
+        (baton::contract::gang::key::TIMEOUT_CLOCK, false),
+        ("scheduling.koordinator.sh/container-devices", true),
         ("gang.scheduling.koordinator.sh/timeout", false),
     ] {
         assert_eq!(is_unsupported(key), asks, "{key}");
@@ -191,6 +195,9 @@ fn empty_wishes_ask_for_nothing_and_many_are_counted() {
         assert_eq!(unsupported(None, Some(&map)).as_deref(), asks.then_some(key), "{value:?}");
         assert_eq!(unsupported(Some(&map), None).as_deref(), asks.then_some(key), "{value:?}");
     }
+    let moved = "gang.scheduling.koordinator.sh/timeout-clock";
+    let said = unsupported(None, Some(&BTreeMap::from([(moved.to_owned(), "pending".to_owned())]))).unwrap();
+    assert_eq!(&*said, format!("{moved} (not read any more; the key is baton.io/timeout-clock)"));
     let many: BTreeMap<String, String> =
         (0..100).map(|n| (format!("scheduling.koordinator.sh/k{n:02}"), "x".to_owned())).collect();
     let said = unsupported(Some(&many), None).unwrap();
@@ -287,7 +294,7 @@ fn a_native_gang_preempts_by_the_priority_and_policy_of_its_pod_group() {
 #[test]
 fn clock_and_waiting_time_that_are_changed_take_effect_at_once() {
     let clock = |word: &str| {
-        let stated = BTreeMap::from([(format!("{G}timeout-clock"), word.to_owned())]);
+        let stated = BTreeMap::from([(baton::contract::gang::key::TIMEOUT_CLOCK.to_owned(), word.to_owned())]);
         DeclaredFields::of_pod_group(None, Some(&stated)).0
     };
     let mut gangs = TestGangs::new(2);

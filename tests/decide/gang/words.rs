@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton::contract::gang::key;
 use baton::contract::gang::{GangId, MatchPolicy, Mode, PodGroupApi, PodGroupPhase, TimeoutClock};
 use baton::decide::gang::{GangPolicy, OnBindFailure};
 use baton::decide::pod::Phase;
@@ -60,15 +61,16 @@ fn an_invalid_value_warns_once_and_falls_back() {
         (min, "2147483648", true),
         (min, "three", true),
         (total, "many", true),
-        ("timeout-clock", "Pending", true),
-        ("timeout-clock", "pending", false),
+        (key::TIMEOUT_CLOCK, "Pending", true),
+        (key::TIMEOUT_CLOCK, "pending", false),
         (mode, "strict", true),
         (mode, "NonStrict", false),
         ("match-policy", "whatever", true),
         ("match-policy", "only-waiting", false),
         ("groups", "", false),
     ] {
-        let gangs = says(&[(&format!("{G}{key}"), value)]);
+        let full = if key.contains('/') { key.to_owned() } else { format!("{G}{key}") };
+        let gangs = says(&[(&full, value)]);
         let reported = warnings(&gangs, "ml/g");
         assert_eq!(reported.len(), usize::from(warns), "{key} {value:?}: {reported:?}");
         let config = config(&gangs, "ml/g");
@@ -469,10 +471,10 @@ fn with_the_pending_clock_a_strict_gang_times_out_too() {
 fn a_gang_chooses_the_clock_of_its_waiting_time_for_itself() {
     let mut gangs = TestGangs::new(2);
     let wait = ("waiting-time", "5s");
-    gangs.members("own", 3, &gang("own", "3", &[wait, ("timeout-clock", "pending")]));
+    gangs.members("own", 3, &gang("own", "3", &[wait, (key::TIMEOUT_CLOCK, "pending")]));
     gangs.members("other", 3, &gang("other", "3", &[wait]));
     gangs.pod_group("ml/object", |facts| {
-        let clock = BTreeMap::from([(format!("{G}timeout-clock"), "pending".to_owned())]);
+        let clock = BTreeMap::from([(key::TIMEOUT_CLOCK.to_owned(), "pending".to_owned())]);
         facts.annotated = DeclaredFields::of_pod_group(None, Some(&clock)).0;
         facts.spec.wait = PodGroupFacts::wait_seconds(5);
     });
@@ -480,7 +482,7 @@ fn a_gang_chooses_the_clock_of_its_waiting_time_for_itself() {
     // One gang of a group is enough.
     let list = ("groups", r#"["ml/a","ml/b"]"#);
     gangs.members("a", 2, &gang("a", "2", &[wait, list]));
-    gangs.members("b", 2, &gang("b", "2", &[("timeout-clock", "pending"), list]));
+    gangs.members("b", 2, &gang("b", "2", &[(key::TIMEOUT_CLOCK, "pending"), list]));
     gangs.wait(7);
     let timed_out =
         ["own-0", "other-0", "object-0", "a-0", "b-0"].map(|name| gangs.state(name) == MemberState::TimedOut);
@@ -488,7 +490,7 @@ fn a_gang_chooses_the_clock_of_its_waiting_time_for_itself() {
     // And where pending is the default, a gang may do without.
     let policy = GangPolicy { clock: TimeoutClock::Pending, ..GangPolicy::default() };
     let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
-    gangs.members("g", 3, &gang("g", "3", &[wait, ("timeout-clock", "holding")]));
+    gangs.members("g", 3, &gang("g", "3", &[wait, (key::TIMEOUT_CLOCK, "holding")]));
     gangs.wait(7);
     assert_eq!(gangs.state("g-0"), MemberState::Pending);
 }
@@ -499,11 +501,11 @@ fn a_strict_gang_whose_waiting_time_does_not_run_says_so_at_once() {
     let wait = ("waiting-time", "5s");
     gangs.pod_group("ml/g", |facts| facts.uid = "u".into());
     gangs.members("g", 3, &gang("g", "3", &[wait]));
-    gangs.members("own", 3, &gang("own", "3", &[wait, ("timeout-clock", "pending")]));
+    gangs.members("own", 3, &gang("own", "3", &[wait, (key::TIMEOUT_CLOCK, "pending")]));
     gangs.members("silent", 3, &gang("silent", "3", &[]));
     gangs.settle();
     let said = "; the gang has no deadline: a Strict gang that waits holds nothing, so its waiting time of 5 s does not begin; \
-                annotate it with gang.scheduling.koordinator.sh/timeout-clock: pending";
+                annotate it with baton.io/timeout-clock: pending";
     assert!(gangs.condition("g-0").ends_with(said), "{}", gangs.condition("g-0"));
     gangs.wait(17);
     let written = gangs.cluster.pod_group_writes.iter().flat_map(|write| &write.status.conditions);

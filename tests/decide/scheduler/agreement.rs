@@ -40,13 +40,6 @@ fn a_node_whose_daemon_locks_otherwise_takes_no_device_pods_until_it_agrees() {
     cluster.say("n", status(Some(LockWord::new(key::NODE_LOCK, LockFormat::Timestamp))));
     cluster.settle();
     assert_eq!(cluster.node_of("p"), Some("n"));
-    cluster.agent_releases("n");
-    cluster.settle();
-    // A daemon of an earlier version says nothing of it.
-    cluster.say("n", status(None));
-    cluster.pod("old", ONE);
-    cluster.settle();
-    assert_eq!(cluster.node_of("old"), Some("n"));
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn a_pod_without_assignment_takes_a_node_out_where_no_daemon_says_what_it_holds(
     let mut cluster = four();
     forged(&mut cluster, "pinned", ONE, &[]);
     assert_eq!(room(&mut cluster), 3, "its request counts, as it does for every scheduler");
-    // A daemon of 0.1.
+    // A daemon that says nothing of it.
     let mut cluster = TestScheduler::new();
     cluster.node("n", 4);
     forged(&mut cluster, "pinned", ONE, &[]);

@@ -6,7 +6,7 @@ use baton::contract::hint::LabelSelector;
 use baton::contract::{PodKey, key};
 use baton::decide::audit::check;
 use baton::decide::world::spec::{Taint, TaintEffect};
-use baton::decide::world::{BudgetFacts, LeaseHome, PodId, World, WorldEvent};
+use baton::decide::world::{BudgetFacts, PodId, World, WorldEvent};
 
 use crate::harness::{TestScheduler, pod, wall};
 
@@ -399,7 +399,7 @@ fn a_lost_node_is_not_forgotten_while_a_dry_run_has_its_pods() {
     for event in [WorldEvent::NodeGone("n".into()), WorldEvent::DevicesGone("n".into())] {
         world.apply(event, cluster.now, wall(cluster.now));
     }
-    world.apply(WorldEvent::AgentGone("n".into(), LeaseHome::Nodes), cluster.now, wall(cluster.now));
+    world.apply(WorldEvent::AgentGone("n".into()), cluster.now, wall(cluster.now));
     world.remove_for_dry_run(low);
     assert!(world.assume_nominated(waits, node, None));
     world.forget(waits);

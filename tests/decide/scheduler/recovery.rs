@@ -5,7 +5,7 @@ use std::time::Duration;
 use baton::contract::{PodKey, PodUid, key};
 use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::scheduler::{Config, Effect, EffectResult, LockResult};
-use baton::decide::world::{LeaseHome, WorldEvent};
+use baton::decide::world::WorldEvent;
 
 use crate::harness::{Fault, TestScheduler, pod};
 
@@ -392,7 +392,7 @@ fn a_node_that_is_deleted_under_a_bind_is_forgotten() {
     cluster.pod("a", ONE);
     cluster.settle();
     assert_eq!(cluster.bind_attempts(), 1);
-    let agent = WorldEvent::AgentGone("n".into(), LeaseHome::Nodes);
+    let agent = WorldEvent::AgentGone("n".into());
     for event in [WorldEvent::NodeGone("n".into()), WorldEvent::DevicesGone("n".into()), agent] {
         cluster.event(event);
     }

@@ -26,7 +26,8 @@ pub struct TestGangs {
 /// Keys of a Koordinator gang: name, minimum, and more without their prefix.
 pub fn gang<'a>(name: &'a str, min: &'a str, more: &[(&'a str, &'a str)]) -> Vec<(String, String)> {
     let own = [("name", name), ("min-available", min)];
-    own.iter().chain(more).map(|(key, value)| (format!("{G}{key}"), (*value).to_owned())).collect()
+    let full = |key: &str| if key.contains('/') { key.to_owned() } else { format!("{G}{key}") };
+    own.iter().chain(more).map(|(key, value)| (full(key), (*value).to_owned())).collect()
 }
 
 impl TestGangs {

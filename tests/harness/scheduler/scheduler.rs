@@ -20,9 +20,7 @@ use baton::decide::scheduler::{
 use baton::decide::tyjob::placement::{JobFacts, JobIdentity};
 use baton::decide::tyjob::{JobRecord, JobScheduleStatus, JobWriteResult};
 use baton::decide::world::gangs::{Declared, PodGroupFacts};
-use baton::decide::world::{
-    ClaimFacts, ClassFacts, LeaseHome, NodeFacts, PodFacts, Resources, VolumeFacts, World, WorldEvent,
-};
+use baton::decide::world::{ClaimFacts, ClassFacts, NodeFacts, PodFacts, Resources, VolumeFacts, World, WorldEvent};
 
 use super::{OURS, gpu_device, pod, wall};
 
@@ -259,13 +257,7 @@ impl TestScheduler {
         self.lease += 1;
         let status = Some(status);
         let version = self.lease.to_string().into();
-        self.event(WorldEvent::Agent {
-            node: node.into(),
-            home: LeaseHome::Nodes,
-            status,
-            version,
-            renewed: Some(wall(self.now)),
-        });
+        self.event(WorldEvent::Agent { node: node.into(), status, version, renewed: Some(wall(self.now)) });
     }
 
     /// A daemon says this from now on.

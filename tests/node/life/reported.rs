@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use baton::contract::key::{AGENT, NODE_GPU_MODEL, NODE_GPU_VENDOR, NVIDIA_GPU};
+use baton::contract::inventory::{Device, DeviceSpec};
+use baton::contract::key::{self, AGENT, NODE_GPU_MODEL, NODE_GPU_VENDOR, NVIDIA_GPU, PCIE_SWITCH};
 use baton::contract::{AgentStatus, Identity};
 use baton::runtime::clock;
 use baton::sim::apiserver::Rule;
@@ -11,7 +12,7 @@ use baton::sim::hardware::{NodeSpec, NvmlReturn, Shape};
 use baton::sim::kubelet::Kubelet;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -88,8 +89,7 @@ async fn inventory_labels_and_lease_stand_in_the_api_and_change_only_with_the_ma
     assert_eq!(devices[0]["id"], node.machine.gpu_uuids()[0].as_str());
     assert_eq!(devices[0]["resources"]["koordinator.sh/gpu-memory"], "81559Mi");
     assert_eq!(devices[0]["conditions"][0]["type"], "Healthy");
-    let beside =
-        |device: &Value| device["labels"]["scheduling.koordinator.sh/pcie-switch"].as_str().unwrap().to_owned();
+    let beside = |device: &Value| device["labels"][PCIE_SWITCH].as_str().unwrap().to_owned();
     assert_eq!(beside(&devices[0]), beside(&devices[8]), "the first NIC hangs below the first GPU's switch");
     assert_eq!(device["metadata"]["ownerReferences"][0]["kind"], "Node");
     until("the node is labelled", || {
@@ -408,4 +408,24 @@ pub async fn get(address: SocketAddr, path: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     answer
+}
+
+#[tokio::test]
+async fn the_daemon_does_not_start_beside_cordons_that_are_not_read_any_more() {
+    let mut node = TestNode::new(NodeSpec::new("cordoned-before"));
+    let cluster = cluster(&mut node).await;
+    let before = key::CORDONED.replace("baton.io", "scheduling.koordinator.sh");
+    let mut device = Device::new("node-a", DeviceSpec { devices: Vec::new() });
+    device.metadata.annotations = Some([(before.clone(), "{\"GPU-0\":{}}".to_owned())].into());
+    let devices: Api<Device> = Api::all(cluster.client.clone());
+    devices.create(&PostParams::default(), &device).await.unwrap();
+    let error = node.shipped().error().await;
+    assert!(error.contains("the key is baton.io/cordoned"), "{error}");
+    assert!(error.contains(&format!("`kubectl annotate device node-a {before}-`")), "{error}");
+    assert_eq!(node.sockets().len(), 0, "nothing is offered");
+    let cleared = json!({"metadata": {"annotations": {before: null}}});
+    devices.patch("node-a", &PatchParams::default(), &Patch::Merge(cleared)).await.unwrap();
+    let daemon = node.shipped();
+    node.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
 }

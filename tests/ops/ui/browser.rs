@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use baton::contract::inventory::Device;
-use baton::contract::key::NODE_LOCK;
+use baton::contract::key::{self, NODE_LOCK};
 use baton::ops::manifests::Values;
 use baton::runtime::clock;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -276,14 +276,13 @@ async fn hostile() -> (TestServer, String) {
         .name
         .unwrap();
     let condition = json!({"type": "Healthy", "status": "False", "reason": "Xid", "message": script, "lastTransitionTime": "2026-11-21T02:36:00Z"});
-    let labels = json!({"scheduling.koordinator.sh/model": script, "scheduling.koordinator.sh/pcie-switch": script});
+    let labels = json!({key::MODEL: script, key::PCIE_SWITCH: script});
     let gpu = |minor: i32, kind: &str| {
         json!({"type": kind, "id": format!("GPU-{kind}-{minor}"), "minor": minor, "health": false, "labels": labels,
         "resources": {"koordinator.sh/gpu-core": "100"}, "conditions": [condition]})
     };
     let mig = |id: &str, profile: &str| {
-        let labels =
-            json!({"scheduling.koordinator.sh/parent": "GPU-gpu-4", "scheduling.koordinator.sh/mig-profile": profile});
+        let labels = json!({key::PARENT: "GPU-gpu-4", key::MIG_PROFILE: profile});
         json!({"type": "gpu", "id": id, "minor": 4, "health": true, "labels": labels, "resources": {"koordinator.sh/gpu-core": "100"}})
     };
     let (large, small) = (mig("MIG-a", "3g.40gb"), mig("MIG-b", "1g.10gb"));

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use baton::contract::inventory::Device;
+use baton::contract::key;
 use baton::runtime::clock;
 use futures::stream::{self, StreamExt};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -46,7 +47,7 @@ async fn fill(server: &TestServer) {
         nodes.create(&PostParams::default(), &object).await.unwrap();
         let gpu = |minor: usize| {
             json!({"type": "gpu", "id": format!("GPU-{at}-{minor}"), "minor": minor, "health": true, "resources": {"koordinator.sh/gpu-core": "100"},
-            "labels": {"scheduling.koordinator.sh/model": "NVIDIA-H100", "scheduling.koordinator.sh/pcie-switch": format!("0000:{}", minor / 4)}})
+            "labels": {key::MODEL: "NVIDIA-H100", key::PCIE_SWITCH: format!("0000:{}", minor / 4)}})
         };
         let gpus: Vec<_> = (0..GPUS).map(gpu).collect();
         let object = json!({"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": {"name": name}, "spec": {"devices": gpus}});

@@ -408,12 +408,7 @@ impl System {
                     job.status = Some(status);
                 });
                 self.note(|| {
-                    format!(
-                        "controller {at} writes {} {:?}, attempt {}: {write:?}",
-                        key,
-                        status.stage,
-                        status.attempt()
-                    )
+                    format!("controller {at} writes {} {:?}, attempt {}: {write:?}", key, status.stage, status.attempt)
                 });
                 if write == JobWrite::Done {
                     self.judge_status(job, before.as_ref());

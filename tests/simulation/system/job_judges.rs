@@ -31,11 +31,11 @@ impl System {
             let what = format!("{key} was {ended:?} and is {:?}", now.stage);
             return self.violates("the end of a TYJob is final", what);
         }
-        let former = before.map_or(0, TyJobStatus::attempt);
-        if now.attempt() < former {
-            return self.violates("attempts of a TYJob only grow", format!("{key}: {} after {former}", now.attempt()));
+        let former = before.map_or(0, |status| status.attempt);
+        if now.attempt < former {
+            return self.violates("attempts of a TYJob only grow", format!("{key}: {} after {former}", now.attempt));
         }
-        if now.attempt() == former {
+        if now.attempt == former {
             return;
         }
         let leader = job.spec.leader_pod(&key.name);
@@ -101,10 +101,10 @@ impl System {
         let Some(job) = self.store.job(&key).cloned() else { return };
         let status = job.status.clone().unwrap_or_default();
         let is_over = status.stage.is_some_and(Stage::is_terminal) || job.metadata.deletion_timestamp.is_some();
-        if Some(status.attempt()) != claim.attempt || is_over {
+        if Some(status.attempt) != claim.attempt || is_over {
             return; // its attempt has ended meanwhile, and the pod goes
         }
-        let mut here = status.allocations.iter().filter(|place| place.attempt == status.attempt());
+        let mut here = status.allocations.iter().filter(|place| place.attempt == status.attempt);
         let shown = here.find(|place| *place.pod == *pod.pod.key.name).map(|place| place.node.as_str());
         if shown.is_none() && !self.judges.jobs.placed.contains(&pod.pod.uid) {
             let what = format!("{} is bound to {:?}", pod.pod.key, pod.node);
@@ -174,7 +174,7 @@ impl System {
             "{name} {:?}, {:?}, attempt {}, places {:?}, {:?}, {condition:?}",
             status.stage,
             status.schedule_state,
-            status.attempt(),
+            status.attempt,
             status.allocations.iter().map(|place| (&place.pod, &place.node)).collect::<Vec<_>>(),
             status.message
         )

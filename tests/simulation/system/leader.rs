@@ -10,7 +10,7 @@ use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
 use baton::decide::scheduler::{BindResult, Config, Effect, EffectResult, Effects, LockResult, Moment, Scheduler};
 use baton::decide::tyjob::JobWriteResult;
 use baton::decide::world::gangs::Declared;
-use baton::decide::world::{LeaseHome, PodId, WorldEvent};
+use baton::decide::world::{PodId, WorldEvent};
 use jiff::SignedDuration;
 use serde_json::Value;
 
@@ -173,12 +173,11 @@ impl System {
             Change::DevicesGone(node) => WorldEvent::DevicesGone(node.clone()),
             Change::Agent(node, status, renewed, version) => WorldEvent::Agent {
                 node: node.clone(),
-                home: LeaseHome::Nodes,
                 status: Some((**status).clone()),
                 version: version.to_string().into(),
                 renewed: Some(*renewed),
             },
-            Change::AgentGone(node) => WorldEvent::AgentGone(node.clone(), LeaseHome::Nodes),
+            Change::AgentGone(node) => WorldEvent::AgentGone(node.clone()),
             Change::Group(group) => WorldEvent::PodGroup(Box::new((**group).clone())),
             Change::GroupGone(group) => WorldEvent::PodGroupGone(group.api, group.gang.clone()),
             Change::Job(job) => WorldEvent::Job(Box::new(job.facts.clone())),

@@ -16,7 +16,7 @@ impl Draft<'_> {
     /// While the job lives: pods of another attempt and workers beyond their count go.
     pub(super) fn sweep(&mut self) {
         let wanted: BTreeSet<String> = self.spec.members(self.name).map(|member| member.name).collect();
-        let attempt = Some(self.status.attempt());
+        let attempt = Some(self.status.attempt);
         self.remove(|pod| pod.attempt != attempt || !wanted.contains(&pod.name));
     }
 

@@ -42,7 +42,7 @@ impl<'a> Draft<'a> {
 
     /// Pods of the present attempt, by name.
     pub fn pods_by_name(&self) -> BTreeMap<&'a str, &'a PodView> {
-        let attempt = self.status.attempt();
+        let attempt = self.status.attempt;
         let present = self.pods.iter().filter(|pod| pod.attempt == Some(attempt));
         present.map(|pod| (pod.name.as_str(), pod)).collect()
     }
@@ -54,7 +54,7 @@ impl<'a> Draft<'a> {
 
     /// The place of a pod in the present attempt.
     pub fn allocation(&self, pod: &str) -> Option<&Allocation> {
-        let attempt = self.status.attempt();
+        let attempt = self.status.attempt;
         self.status.allocations.iter().find(|place| place.pod == pod && place.attempt == attempt)
     }
 
@@ -76,7 +76,7 @@ impl<'a> Draft<'a> {
         status.total_workers = i32::try_from(self.spec.total_workers()).unwrap_or(i32::MAX);
         status.ready = Some(format!("{}/{}", status.ready_workers, status.total_workers));
         status.total_restarts = status.sum_of_restarts();
-        let attempt = status.attempt();
+        let attempt = status.attempt;
         let places = status.allocations.iter().filter(|place| place.attempt == attempt);
         let nodes: BTreeSet<&str> = places.map(|place| place.node.as_str()).collect();
         let shown: Vec<&str> = nodes.iter().copied().take(NODES_SHOWN).collect();

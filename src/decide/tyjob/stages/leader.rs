@@ -23,7 +23,7 @@ pub fn missing_leader(job: &TyJob, pods: &[PodView]) -> Option<String> {
         return None;
     }
     let name = job.effective(None).ok()?.spec.leader_pod(job.metadata.name.as_deref().unwrap_or_default());
-    let is_there = pods.iter().any(|pod| pod.name == name && pod.attempt == Some(status.attempt()));
+    let is_there = pods.iter().any(|pod| pod.name == name && pod.attempt == Some(status.attempt));
     (!is_there).then_some(name)
 }
 
@@ -46,7 +46,7 @@ impl Draft<'_> {
         }
         let placed = matches!(state, Some(ScheduleState::ScheduledSucceed | ScheduleState::ScheduledPartly));
         let Some(place) = self.allocation(&leader).filter(|_| placed).cloned() else {
-            self.status.message = Some(format!("attempt {} waits for a place", self.status.attempt()));
+            self.status.message = Some(format!("attempt {} waits for a place", self.status.attempt));
             return;
         };
         match self.holder(&leader) {
@@ -126,7 +126,7 @@ impl Draft<'_> {
             return self.end(Stage::Failed, message);
         }
         status.restarts = restarts + 1;
-        status.attempt = Some(status.restarts);
+        status.attempt = status.restarts;
         status.stage = Some(Stage::Rescheduling);
         status.leader_address = None;
         status.replacing.clear();

@@ -97,7 +97,6 @@ impl Draft<'_> {
     fn live(&mut self) {
         let stage = *self.status.stage.get_or_insert(Stage::Pending);
         self.status.message.get_or_insert_with(|| "the spec is valid, and waits for a place".to_owned());
-        self.status.attempt = Some(self.status.attempt());
         self.count_restarts();
         if self.spec.terminating {
             return self.end(Stage::Succeeded, "ended by spec.terminating".to_owned());

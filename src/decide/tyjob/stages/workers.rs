@@ -134,7 +134,7 @@ impl Draft<'_> {
     fn make_workers(&mut self) {
         let pods = self.pods_by_name();
         let places: BTreeMap<&str, &Allocation> = {
-            let attempt = self.status.attempt();
+            let attempt = self.status.attempt;
             let present = self.status.allocations.iter().filter(|place| place.attempt == attempt);
             present.map(|place| (place.pod.as_str(), place)).collect()
         };

@@ -88,14 +88,13 @@ impl GroupId {
 
     /// A commit of this group.
     pub fn commit(&self, attempt: Timestamp, members: u32) -> Committed {
-        Committed { attempt, group: Some(self.digits()), members }
+        Committed { attempt, group: self.digits(), members }
     }
 
     /// `true` when the commit was this group's. A pod that moves to another gang takes its annotations along, and a group that
-    /// is formed later finds commits of its gangs: neither proves that all of it was satisfied. A commit
-    /// without a group counts as this group's.
+    /// is formed later finds commits of its gangs: neither proves that all of it was satisfied.
     pub fn made(&self, commit: &Committed) -> bool {
-        commit.group.is_none_or(|group| group == self.digits())
+        commit.group == self.digits()
     }
 
     /// The same for the same gangs in every process: FNV-1a over their names.

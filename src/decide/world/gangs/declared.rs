@@ -16,7 +16,7 @@ use baton_contract::gang::{
 
 use super::config::GangDefaults;
 use baton_contract::EventReason;
-use baton_contract::key::is_unsupported;
+use baton_contract::key::{is_unsupported, moved};
 use baton_contract::name::bad;
 
 type Texts = BTreeMap<String, String>;
@@ -179,7 +179,9 @@ impl<'a> DeclarationSource<'a> {
     fn has_gang_keys(&self) -> bool {
         let keys = self.labels.into_iter().chain(self.annotations).flat_map(BTreeMap::keys);
         let of_gang = |key: &str| {
-            key.starts_with(GANG_DOMAIN) || key.starts_with(key::POD_GROUP) || key == key::COMMUNITY_POD_GROUP
+            key.starts_with(GANG_DOMAIN)
+                || key.starts_with(key::POD_GROUP)
+                || [key::COMMUNITY_POD_GROUP, key::TIMEOUT_CLOCK].contains(&key)
         };
         keys.map(String::as_str).any(of_gang)
     }
@@ -398,8 +400,11 @@ pub fn unsupported(labels: Option<&Texts>, annotations: Option<&Texts>) -> Optio
     const SHOWN: usize = 5;
     let both = labels.into_iter().chain(annotations).flatten();
     let asks = |text: &str| !matches!(text.trim(), "" | "{}" | "[]" | "null");
-    let mut keys = both.filter(|(key, text)| is_unsupported(key) && asks(text)).map(|(key, _)| key.as_str());
-    let shown: Vec<&str> = keys.by_ref().take(SHOWN).collect();
+    let mut keys = both.filter(|(key, text)| is_unsupported(key) && asks(text)).map(|(key, _)| match moved(key) {
+        Some(now) => format!("{key} (not read any more; the key is {now})"),
+        None => key.clone(),
+    });
+    let shown: Vec<String> = keys.by_ref().take(SHOWN).collect();
     let shown = (!shown.is_empty()).then(|| shown.join(", "))?;
     match keys.count() {
         0 => Some(shown.into()),

@@ -15,8 +15,6 @@ pub struct GpuPatience;
 
 /// The rule's name.
 pub const NAME: &str = "GpuPatience";
-/// The name of the rule that it replaces; configurations may still say it.
-pub const EARLIER_NAME: &str = "GpuFragmentation";
 /// Of worth, an eightieth of a GPU. Finer steps open a new node for a difference that no pod notices.
 const STEP: f64 = 0.1;
 

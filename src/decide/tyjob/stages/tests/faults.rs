@@ -102,7 +102,7 @@ fn a_pod_of_another_attempt_is_not_the_leader_that_is_there() {
     let pods = |test: &TestJob| test.pods.values().cloned().collect::<Vec<_>>();
     assert_eq!(missing_leader(&test.job, &pods(&test)), None);
     // The watch of pods is an attempt behind.
-    test.job.status.as_mut().unwrap().attempt = Some(1);
+    test.job.status.as_mut().unwrap().attempt = 1;
     assert_eq!(missing_leader(&test.job, &pods(&test)).as_deref(), Some("rl-learner"));
     test.job.status.as_mut().unwrap().stage = Some(Stage::Rescheduling);
     assert_eq!(missing_leader(&test.job, &pods(&test)), None, "it is still to be made");

@@ -210,7 +210,7 @@ impl TestJob {
     // What the scheduler does.
 
     pub fn place(&mut self, names: &[&str], state: ScheduleState) {
-        let attempt = self.status().attempt();
+        let attempt = self.status().attempt;
         let place = |member: JobMember<'_>| Allocation {
             node: format!("node-{}", member.index),
             pod: member.name,
