@@ -1,7 +1,9 @@
 //! The command line: commands, exit codes, errors.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use super::config::{self, ConfigError};
@@ -188,14 +190,13 @@ fn print_config() -> Arg {
 /// Runs the process: parses, starts, and turns the outcome into an exit code.
 pub fn main() -> ExitCode {
     complete::answer(command);
-    // clap prints its own errors, with the nearest flag, and exits with 2.
-    exit(run(&command().get_matches_from(explain::split_names(std::env::args_os()))))
+    exit(parse(command(), explain::split_names(std::env::args_os())).and_then(|matches| run(&matches)))
 }
 
 /// Runs the process as the node daemon and nothing else, so that the linker leaves the rest out.
 pub fn device_plugin() -> ExitCode {
     let command = node_daemon("baton-device-plugin").version(env!("CARGO_PKG_VERSION")).after_help(EXIT_CODES);
-    exit(daemon::device_plugin(&command.get_matches()))
+    exit(parse(command, std::env::args_os()).and_then(|matches| daemon::device_plugin(&matches)))
 }
 
 /// Runs the process as a scheduler with these rules: flags, environment, file, logging and exit codes are those of
@@ -203,7 +204,19 @@ pub fn device_plugin() -> ExitCode {
 pub fn scheduler(plugins: &Plugins) -> ExitCode {
     let about = Command::new("scheduler").about("Scheduler with rules of its own, on Baton").after_help(EXIT_CODES);
     let command = config::arguments(about, &settings::scheduler()).arg(print_config());
-    exit(daemon::scheduler(&command.get_matches(), plugins))
+    exit(parse(command, std::env::args_os()).and_then(|matches| daemon::scheduler(&matches, plugins)))
+}
+
+/// Reads the command line. Of a removed flag it says what to do instead. clap prints its other errors, with the nearest flag, and exits
+/// with 2.
+fn parse(command: Command, words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ArgMatches> {
+    command.try_get_matches_from(words).or_else(|error| match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag)) if error.kind() == ErrorKind::UnknownArgument => {
+            let problem = config::removed(flag.trim_start_matches('-')).unwrap_or_else(|| error.exit());
+            Err(UsageError(format!("--{problem}")).into())
+        }
+        _ => error.exit(),
+    })
 }
 
 fn exit(outcome: anyhow::Result<ExitCode>) -> ExitCode {

@@ -9,6 +9,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::nearest::nearest;
+use super::removed::{REMOVED, removed};
 use super::setting::{Section, Setting, old_variable, variables};
 use super::tree::Misplaced;
 use super::yaml;
@@ -157,6 +158,11 @@ pub fn load<O: Default>(
         apply_file(settings, sections, &mut loaded, &path, &text, command)?;
         loaded.file = Some(path);
     }
+    for (name, variable) in REMOVED.iter().flat_map(|(name, _)| variables(name).map(move |variable| (name, variable))) {
+        if let Some(problem) = environment(&variable).and_then(|_| removed(name)) {
+            return Err(ConfigError::Environment { variable, problem });
+        }
+    }
     for setting in settings {
         let mut found = setting.variables().find_map(set);
         if found.is_none() {
@@ -224,6 +230,9 @@ fn apply_file<O>(
     for entry in entries.iter().filter(|entry| !sections.iter().any(|section| section.name == entry.key)) {
         let (key, word) = (&entry.key, kebab(&entry.key));
         let Some(setting) = settings.iter().find(|setting| setting.names().any(|name| name == word)) else {
+            if let Some(problem) = removed(&word) {
+                return Err(wrong(entry.at, problem));
+            }
             let known = settings.iter().flat_map(Setting::names).chain(sections.iter().map(|section| section.name));
             let meant = nearest(key, known).map(|key| format!("; did you mean {key:?}?")).unwrap_or_default();
             let help = format!("the keys are the flags of `{command} --help` without the dashes");
@@ -396,6 +405,13 @@ mod tests {
             (&[], &[], Some("- a\n"), &["baton.yaml:1:1"]),
             (&[], &[], Some("rdma: true\nhost: {a: {b: 1}}\n"), &["baton.yaml:2:7", "host", "levels"]),
             (&[], &[("BATON_RDMA", "maybe")], None, &["BATON_RDMA", "\"maybe\""]),
+            (&[], &[], Some("expiredHolder: wait\n"), &["baton.yaml:1:1", "expired-holder was removed: leave it out"]),
+            (
+                &[],
+                &[("BATON_EXPIRED_HOLDER", "wait")],
+                None,
+                &["BATON_EXPIRED_HOLDER: expired-holder was removed: leave"],
+            ),
             (&["--verify-period", "x"], &[], None, &["--verify-period", "\"x\""]),
             (&["--config-file", "/nonexistent.yaml"], &[], None, &["/nonexistent.yaml", "by --config-file"]),
         ] {

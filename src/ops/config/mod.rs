@@ -5,12 +5,14 @@
 
 mod load;
 mod nearest;
+mod removed;
 mod setting;
 mod tree;
 mod yaml;
 
 pub use load::{ConfigError, Loaded, Source, arguments, load, load_text};
 pub use nearest::nearest;
+pub use removed::removed;
 #[cfg(test)]
 pub use setting::SINCE_0_1;
 pub use setting::{Section, Setting, THEIRS, Value, print};
