@@ -174,6 +174,8 @@ fn a_pod_that_runs_unserved_stays_when_its_lock_is_taken_over() {
     assert_eq!((cluster.holder("n"), cluster.node_of("unserved")), (Some("next"), Some("n")));
     let key = PodKey::new("ml", "unserved");
     assert!(cluster.pods[&key].handoff.deleting.is_none());
+    let verdict = cluster.explain(&key).unwrap().verdict;
+    assert!(verdict.message.contains("runs without its devices") && verdict.advice.len() == 1, "{verdict:?}");
 }
 
 #[test]
