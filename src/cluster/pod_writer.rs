@@ -107,7 +107,9 @@ impl PodWriter {
         let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
         let written = pods.patch_status(&pod.key.name, &params, &patch);
         tokio::time::timeout(EVICTION_REASON, written).await.ok();
-        self.fence(pod).await
+        let uid = Some(pod.uid.to_string());
+        let preconditions = Some(Preconditions { uid, resource_version: None });
+        pods.delete(&pod.key.name, &DeleteParams { preconditions, ..DeleteParams::default() }).await.map(drop)
     }
 
     /// Writes `status.nominatedNodeName`.
@@ -138,16 +140,6 @@ impl PodWriter {
         }
         let patch = json!({"metadata": {"uid": pod.uid.as_str()}, "status": {"conditions": [condition]}});
         self.patch_status(pod, Patch::Strategic(patch)).await
-    }
-
-    /// Deletes the pod of this uid.
-    pub async fn fence(&self, pod: &PodRef) -> Result<(), kube::Error> {
-        let uid = Some(pod.uid.to_string());
-        let params = DeleteParams {
-            preconditions: Some(Preconditions { uid, resource_version: None }),
-            ..DeleteParams::default()
-        };
-        self.pods(&pod.key).delete(&pod.key.name, &params).await.map(drop)
     }
 
     fn pods(&self, pod: &PodKey) -> Api<LightPod> {

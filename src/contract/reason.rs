@@ -29,8 +29,8 @@ macro_rules! reasons {
 reasons! {
     /// Reason of an event.
     EventReason {
-        Scheduled, FailedScheduling, WaitingForNodeLock, NotScheduledByBaton, FailedBinding, Preempted, ExpiredLockHolder,
-        FenceSuspended, AllocateRefused, AmbiguousAllocate, DeviceIdMismatch, DeviceDivergence, AdmittedWithoutDevices,
+        Scheduled, FailedScheduling, WaitingForNodeLock, NotScheduledByBaton, FailedBinding, Preempted,
+        AllocateRefused, AmbiguousAllocate, DeviceIdMismatch, DeviceDivergence, AdmittedWithoutDevices,
         AssignmentEdited, DevicesStillUsed, DevicesFreedUnseen, DeviceUnhealthy, DeviceHealthy, DeviceLimited, NodeSuspect, NodeTrusted, SharesUnavailable, SharesAvailable,
         NoDevicesSelected, DevicesSelected,
         DeviceCordoned, DeviceUncordoned, GangHold, GangHoldReleased, Earmarked, GangSatisfied, Unschedulable,

@@ -328,11 +328,7 @@ fn scheduler_config(options: &SchedulerOptions) -> Config {
         asking_names: options.extender.asking_names(),
         lock_mode: options.node_lock,
         lock_format: options.node_lock_format,
-        lock_policy: LockPolicy {
-            expiry: options.node_lock_expiry,
-            agent_settled: p.agent_settled,
-            expired_holder: options.expired_holder,
-        },
+        lock_policy: LockPolicy { expiry: options.node_lock_expiry, agent_settled: p.agent_settled },
         queue: QueuePolicy { backoff: p.backoff, backoff_max: p.backoff_max, ..QueuePolicy::default() },
         world: WorldPolicy {
             agent_stale: p.agent_stale,

@@ -13,7 +13,6 @@ use baton_cluster::pod_group::PodGroups;
 use baton_cluster::pod_writer::PodWriter;
 use baton_cluster::tyjob::JobStatuses;
 use baton_cluster::volume::Volumes;
-use baton_contract::EventReason;
 use baton_decide::scheduler::{BindResult, Effect, EffectResult, LockResult};
 use baton_decide::tyjob::JobWriteResult;
 use baton_runtime::clock;
@@ -105,17 +104,6 @@ impl Executor {
         });
     }
 
-    /// The node has this lock now; `true` where none is asked for.
-    async fn has_lock(&self, node: &str, lock: Option<&str>) -> bool {
-        let Some(lock) = lock else { return true };
-        let read = self.locks.read(node).await;
-        let stands = read.as_ref().is_ok_and(|read| read.raw() == Some(lock));
-        if !stands {
-            tracing::info!(node, lock, ?read, "expired lock: its holder stays, the lock has gone or cannot be read");
-        }
-        stands
-    }
-
     async fn request(&self, effect: Effect) -> Option<EffectResult> {
         // A leader that loses its Lease stops writing before the Lease ends; reads do no harm.
         let may_write = self.leadership.leads(clock::mono());
@@ -148,18 +136,6 @@ impl Executor {
                 let result = self.pods.read(&pod).await;
                 let result = result.map(|found| found.map(Box::new)).map_err(|error| said(&error));
                 Some(EffectResult::PodRead { pod, result })
-            }
-            Effect::Fence { pod, node, lock, age, message } => {
-                if !may_write || !self.has_lock(&node, lock.as_deref()).await {
-                    return None;
-                }
-                let result = self.pods.fence(&pod).await;
-                tracing::warn!(pod = %pod.key, node = %node, age = age.as_secs(), ?result, "expired lock: holder deleted");
-                if result.is_ok() {
-                    let (subject, reason) = (Subject::Pod(pod), EventReason::ExpiredLockHolder);
-                    self.notices.post(Notice { subject, warning: true, reason, action: "Scheduling", message });
-                }
-                None
             }
             Effect::Evict { pod, message } => {
                 if may_write {
@@ -266,8 +242,7 @@ fn unanswered(effect: &Effect, limit: Duration) -> Option<EffectResult> {
         Effect::Condition { pod, .. } => EffectResult::ConditionLost { pod: pod.uid.clone() },
         Effect::Nominate { pod, .. } => EffectResult::NominationLost { pod: pod.uid.clone() },
         // The scheduler repeats these by itself, or does not wait for them.
-        Effect::Fence { .. }
-        | Effect::Evict { .. }
+        Effect::Evict { .. }
         | Effect::MarkTimedOut { .. }
         | Effect::MakePodGroup { .. }
         | Effect::RemovePodGroup { .. }

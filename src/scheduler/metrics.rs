@@ -35,14 +35,13 @@ pub struct SchedulerMetrics {
     gang_waits: Histogram,
 }
 
-const COUNTERS: [(&str, &str); 17] = [
+const COUNTERS: [(&str, &str); 16] = [
     ("attempts", "Decisions"),
     ("nodes_judged", "Nodes judged for decisions"),
     ("unschedulable", "Decisions that found no node"),
     ("bound", "Pods bound by this process"),
     ("bind_failures", "Binds that failed for good"),
     ("lock_contended", "Lock writes that found another lock"),
-    ("fenced", "Holders of expired locks that were deleted"),
     ("resumed", "Half-done binds that were resumed"),
     ("preempted", "Pods that were evicted to make room"),
     ("gang_attempts", "Attempts of groups of gangs"),
@@ -105,7 +104,6 @@ impl SchedulerMetrics {
             stats.bound,
             stats.bind_failures,
             stats.contended,
-            stats.fenced,
             stats.resumed,
             stats.preempted,
             stats.group_attempts,

@@ -9,7 +9,7 @@ use baton_contract::gang::{MAX_WAIT, MatchPolicy, TimeoutClock};
 use baton_contract::name::{check_annotation_key, check_daemon_namespace};
 use baton_contract::{LockFormat, LockWord, key};
 use baton_decide::gang::{GangPolicy, OnBindFailure};
-use baton_decide::lock::{ExpiredHolder, LockMode};
+use baton_decide::lock::LockMode;
 use baton_decide::scheduler::earmarks::EarmarkPolicy;
 use baton_decide::scheduler::rules::RegistryError;
 use baton_decide::scheduler::rules::plugins::{
@@ -43,8 +43,6 @@ pub struct SchedulerOptions {
     pub node_lock: LockMode,
     /// Age from which a lock is suspect.
     pub node_lock_expiry: Duration,
-    /// What happens to a live holder of an expired lock.
-    pub expired_holder: ExpiredHolder,
     /// What becomes of device pods on nodes without a live agent.
     pub nodes_without_agent: NodesWithoutAgent,
 
@@ -109,7 +107,6 @@ impl Default for SchedulerOptions {
             node_lock_format: LockFormat::default(),
             node_lock: LockMode::default(),
             node_lock_expiry: Duration::from_secs(300),
-            expired_holder: ExpiredHolder::default(),
             nodes_without_agent: NodesWithoutAgent::default(),
             profile: Profile::default(),
             ratio_shape: vec![(0, 0), (100, 10)],

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use baton::contract::LockRead;
 use baton::decide::handoff::identify::{Caller, IdentifiedBy};
 use baton::decide::handoff::prefer::{Preference, pick, preference};
 use baton::decide::handoff::rebuild::{learn, rebuild};
@@ -11,8 +12,8 @@ use baton::decide::handoff::{
     AllocateCall, AllocateContext, AllocateOutcome, AllocateRefusal, AllocateRule, EntryKey, Ledger, LedgerEntry,
     LiveReads, PodResources, decide, passed_by, validate,
 };
-use baton::decide::lock::{GoneReason, ReleaseReason};
-use baton::decide::pod::Phase;
+use baton::decide::lock::{GoneReason, LockMatch, ReleaseReason, names};
+use baton::decide::pod::{HandoffPod, Phase};
 
 use super::coverage::Branch;
 use super::machine::Handoff;
@@ -167,10 +168,15 @@ impl Handoff {
         let mut fresh = LiveReads::default();
         for _ in 0..ROUNDS {
             let context = self.context(books, &fresh);
-            let outcome = if self.setup.flaws.first_pending {
-                first_pending(&context, call)
-            } else {
-                decide(&context, call, known)
+            let flaws = &self.setup.flaws;
+            let pending = |pod: &&HandoffPod| context.may_call(pod) && pod.phase == Phase::Pending;
+            let outcome = match context.lock {
+                _ if flaws.first_pending => guessed(&context, call, context.pods.iter().find(pending)),
+                LockRead::Held { value, .. } if flaws.lock_alone => {
+                    let mut pods = context.pods.iter().filter(pending);
+                    guessed(&context, call, pods.find(|pod| names(value, pod) == LockMatch::ThisBind))
+                }
+                _ => decide(&context, call, known),
             };
             let caller = match &outcome {
                 // Watches and live reads agree here: a read changes only what the decision knows to be fresh.
@@ -336,13 +342,13 @@ impl Handoff {
     }
 }
 
-/// The unsafe identification of the proposal: the first Pending pod of this node; then as shipped.
-fn first_pending(context: &AllocateContext<'_>, call: &AllocateCall<'_>) -> AllocateOutcome {
-    let Some(pod) = context.pods.iter().find(|pod| context.may_call(pod) && pod.phase == Phase::Pending) else {
+/// Takes this pod for the caller; then as shipped.
+fn guessed(context: &AllocateContext<'_>, call: &AllocateCall<'_>, pod: Option<&HandoffPod>) -> AllocateOutcome {
+    let Some(pod) = pod else {
         return AllocateOutcome::Refuse(AllocateRefusal::without_pod(
             AllocateRule::Unidentified,
             call.resource,
-            "no pending pod",
+            "no such pod",
         ));
     };
     let asked = |at: &usize| context.ledger.asked(&pod.pod.uid, container(*at), call.resource);

@@ -6,6 +6,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use baton::decide::lock::{Intent, ReleaseReason};
+
 use super::machine::{Action, Handoff, Trouble};
 use super::state::{Faults, Life, NODES, PODS, SCHEDULERS, State, Step};
 
@@ -33,7 +35,7 @@ impl Healer {
         self.longest.load(Ordering::Relaxed)
     }
 
-    /// `true` when the locks of all nodes become free.
+    /// `true` when the locks of all nodes become free, or the next claim on them may take them over.
     pub fn heals(&self, model: &Handoff, state: &State) -> bool {
         if state.broken != 0 {
             return true;
@@ -43,7 +45,10 @@ impl Healer {
         for step in 0..LONGEST {
             let print = self.hasher.hash_one(&state);
             let shard = &self.known[print as usize % SHARDS];
-            let is_free = state.nodes.iter().all(|node| node.lock.is_none())
+            let overdue = |node| {
+                matches!(model.intent(&state, node, None), Intent::TakeOver { reason: ReleaseReason::Unserved, .. })
+            };
+            let is_free = (0..NODES).all(|node| state.nodes[node].lock.is_none() || overdue(node))
                 && state.schedulers.iter().all(|scheduler| scheduler.flight.is_none());
             if is_free || shard.lock().expect("no panic under this lock").contains(&print) {
                 self.longest.fetch_max(step as u64, Ordering::Relaxed);

@@ -84,7 +84,11 @@ impl Handoff {
             },
         };
         let throttled = trouble == Trouble::Throttled;
+        let is_late = state.pods[pod].overtaken && !self.is_served(state, pod);
         let answer = self.allocate(state, node, (pod, at), id, known.as_ref(), throttled);
+        if is_late {
+            self.hit(if answer.is_ok() { Branch::LateServed } else { Branch::LateRefused });
+        }
         match (answer, trouble) {
             (_, Trouble::AgentDies) => {
                 self.hit(Branch::AgentCrashInCall);

@@ -166,7 +166,7 @@ impl Handoff {
         if left.mutes > 0 && !is.mute {
             actions.push(Action::Mute { node });
         }
-        for pod in self.callers(state, node).into_iter().filter(|_| !self.setup.unregistered) {
+        for pod in self.callers(state, node) {
             let Some(at) = self.next_container(state, pod) else { continue };
             let (free, must) = self.available(state, pod, at);
             actions.push(Action::Call { pod, id: None, trouble: Trouble::Nothing });
@@ -228,7 +228,7 @@ impl Handoff {
                 actions.push(Action::Admit { pod });
             }
             let agent_up = is.bound.is_some_and(|bound| state.nodes[usize::from(bound.node)].agent_up);
-            if (!agent_up || self.setup.unregistered) && state.kube[pod].ids[0].is_none() {
+            if !agent_up && state.kube[pod].ids[0].is_none() {
                 actions.push(Action::AdmitWithout { pod });
             }
         }

@@ -79,25 +79,15 @@ impl Handoff {
         let read = self.lock_read(state.nodes[node].lock);
         let api = self.api(state);
         let holder = HolderState::of(&read, NODE_NAMES[node], &api, wall()).unwrap_or(HolderState::Unknown);
-        let is_expired = state.nodes[node].expired;
-        if self.setup.flaws.steal_on_expiry
-            && let (true, Some(raw)) = (is_expired, read.raw())
-        {
-            return Intent::TakeOver { old: raw.into(), reason: ReleaseReason::Expired };
-        }
         let holding = match &holder {
             HolderState::BoundHere(pod) => api.by_key(&pod.key),
             _ => None,
         };
-        let mut bound = holding.map(|pod| BoundHolder::of(&read, pod, Some(status))).unwrap_or_default();
+        let bound = holding.map(|pod| BoundHolder::of(&read, pod, Some(status))).unwrap_or_default();
         match self.setup.flaws.without {
             None => {}
-            Some(Proof::NotStarted) => bound.started = false,
-            Some(Proof::Called) => bound.called = true,
-            Some(Proof::Bind) => bound.same_bind = true,
             Some(Proof::Watched) => now = EXPIRY,
             Some(Proof::Settled) => liveness = AgentLiveness::LiveSince(Duration::ZERO),
-            Some(Proof::Unserved) => bound.served = false,
         }
         let view = LockView { read, first_seen: Duration::ZERO, holder, bound };
         acquire(&view, claim, liveness, &LockPolicy::default(), now, wall())
@@ -137,15 +127,16 @@ impl Handoff {
             Intent::TakeOver { old, reason } => {
                 self.hit(take_over(reason));
                 let old = self.lock_of_text(&old);
-                let proven = self.may_go(state, node, old);
+                let proven = match reason {
+                    ReleaseReason::Unserved => self.is_overdue(state, node),
+                    _ => self.may_go(state, node, old),
+                };
                 flight.step = Step::Write { old: Some(old), proven };
                 state.schedulers[scheduler].flight = Some(flight);
             }
-            Intent::Fence { pod: holder, .. } => self.fence(state, node, &holder),
             Intent::Wait { reason, .. } => {
                 self.hit(match reason {
                     WaitReason::AgentNotSettled(_) => Branch::NotSettled,
-                    WaitReason::Standing(..) => Branch::Standing,
                     _ => Branch::Contended,
                 });
                 self.end_flight(state, scheduler);
@@ -163,6 +154,9 @@ impl Handoff {
             if old.is_none() {
                 self.hit(Branch::Set);
             }
+            if let Some(holder) = old.map(|lock| usize::from(lock.pod)) {
+                state.pods[holder].overtaken |= state.pods[holder].on(node) && !self.is_served(state, holder);
+            }
             Self::grant(state, node, new, proven);
             flight.wrote = true;
             flight.step = if lost { Step::Line } else { Step::Bind };
@@ -176,11 +170,11 @@ impl Handoff {
         }
     }
 
-    /// Notes a grant: the one before must have been ended by a release, or its holder was fenced or gone when judged.
+    /// Notes a grant: the one before must have been ended by a release, or might be taken over when judged.
     fn grant(state: &mut State, node: usize, new: Lock, proven: bool) {
         let is = &mut state.nodes[node];
-        let dangling = is.lock.is_some() && proven;
-        if is.granted.is_some_and(|before| before != new) && !dangling {
+        let taken_over = is.lock.is_some() && proven;
+        if is.granted.is_some_and(|before| before != new) && !taken_over {
             state.broken |= Broken::Grants.bit();
         }
         (is.lock, is.granted, is.expired) = (Some(new), Some(new), false);
@@ -244,11 +238,15 @@ impl Handoff {
         }
     }
 
-    /// What a look at a lock that no bind pursues brings: a scheduler resumes its own half-done bind, removes a dangling
-    /// lock, or fences an expired holder.
+    /// What a look at a lock that no bind pursues brings: a scheduler resumes its own half-done bind, or removes a dangling lock.
     pub fn sweep(&self, state: &mut State, scheduler: usize, node: usize) {
         let Some(lock) = state.nodes[node].lock else { return };
         match self.intent(state, node, None) {
+            // Nobody needs the lock, and the holder's call may still come.
+            Intent::TakeOver { reason: ReleaseReason::Unserved, .. }
+            | Intent::Wait { .. }
+            | Intent::Set
+            | Intent::Own { .. } => {}
             Intent::TakeOver { reason, .. } => {
                 self.hit(take_over(reason));
                 if !self.may_go(state, node, lock) {
@@ -256,8 +254,6 @@ impl Handoff {
                 }
                 state.schedulers[scheduler].release = Some((node as u8, lock));
             }
-            Intent::Fence { pod, .. } => self.fence(state, node, &pod),
-            Intent::Wait { .. } | Intent::Set | Intent::Own { .. } => {}
         }
     }
 
@@ -283,24 +279,6 @@ impl Handoff {
         }
     }
 
-    /// Deletes an expired holder, with its uid as precondition. By the truth, it must have been bound under the lock, the lock must have
-    /// stood for the expiry, and the kubelet must have had an agent to call all the time.
-    fn fence(&self, state: &mut State, node: usize, holder: &PodRef) {
-        let pod = self.number(holder);
-        let is = &state.pods[pod];
-        if is.life != Life::There {
-            return;
-        }
-        self.hit(Branch::Fenced);
-        let lock = state.nodes[node].lock.expect("the lock that was judged");
-        let under_it = is.bound.is_some_and(|bound| (usize::from(bound.node), bound.time) == (node, lock.time));
-        let waited = state.nodes[node].expired && under_it && !self.setup.unregistered;
-        if !waited || is.phase == Phase::Running || self.is_served(state, pod) {
-            state.broken |= Broken::FencedServed.bit();
-        }
-        self.delete(state, pod);
-    }
-
     /// A deletion with grace; a pod that is not bound, or has ended, is gone at once.
     pub fn delete(&self, state: &mut State, pod: usize) {
         let is = &mut state.pods[pod];
@@ -323,12 +301,17 @@ impl Handoff {
         self.will_never_be_served(state, node, lock) || started || self.is_served(state, pod)
     }
 
+    /// By the truth: the holder has had the expiry for its calls, and there is an agent that would have answered.
+    fn is_overdue(&self, state: &State, node: usize) -> bool {
+        state.nodes[node].expired && state.nodes[node].agent_up
+    }
+
     /// A client that may annotate Nodes writes a lock that names a bound pod: with the pod's own bind time, or with an old one.
     pub fn forge(&self, state: &mut State, node: usize, lock: Lock) {
         self.hit(Branch::Forged);
         let is = &mut state.nodes[node];
         // What was granted before has no lock any more: its pod is on its own, as after a release.
-        (is.lock, is.expired, is.granted) = (Some(lock), false, None);
+        (is.lock, is.expired, is.granted) = (Some(lock), false, Some(lock));
     }
 
     /// Every container has an entry in the ledger.
@@ -346,6 +329,7 @@ fn take_over(reason: ReleaseReason) -> Branch {
         ReleaseReason::Gone(GoneReason::PastGrace) => Branch::TakeOverPastGrace,
         ReleaseReason::Started => Branch::TakeOverStarted,
         ReleaseReason::Served => Branch::TakeOverServed,
+        ReleaseReason::Unserved => Branch::TakeOverUnserved,
         _ => Branch::TakeOverUnbound,
     }
 }

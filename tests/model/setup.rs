@@ -9,6 +9,7 @@ use baton::contract::{
     ContainerDevices, ContainerRequest, DeviceEntry, DeviceId, DeviceType, LockFormat, PodRef, Quantity, key,
 };
 use baton::decide::handoff::{AllocatePolicy, InventoryDevice, NodeInventory};
+use baton::decide::lock::LockMode;
 use baton::decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
 use jiff::Timestamp;
 
@@ -37,8 +38,6 @@ pub enum Shape {
 /// Functions of the protocol replaced by what one might write instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unsafe {
-    /// An expired lock is handed on whatever its holder does.
-    pub steal_on_expiry: bool,
     /// An annotation that cannot be read releases the lock, whosoever it is.
     pub foreign_release: bool,
     /// The lock goes when the holder has been served anything.
@@ -49,25 +48,19 @@ pub struct Unsafe {
     pub replay_by_ids: bool,
     /// Releases remove whatever stands there; without a pending pod the lock goes too.
     pub blind_release: bool,
-    /// The fence does without this proof.
+    /// Without PodResources, the lock's holder is the caller, whoever else waits for a call.
+    pub lock_alone: bool,
+    /// A lock is taken over without this proof.
     pub without: Option<Proof>,
 }
 
-/// What the fence must know before it deletes the holder of a lock.
+/// What must be known before the lock of a pod that waits for its devices is taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proof {
-    /// None of its containers has started.
-    NotStarted,
-    /// The kubelet calls the node's agent for it.
-    Called,
-    /// It was bound under this very lock.
-    Bind,
     /// The lock has been watched for the whole expiry.
     Watched,
     /// The agent is there, and has had the time to release what it served.
     Settled,
-    /// The agent does not say that it has served it.
-    Unserved,
 }
 
 /// One model.
@@ -89,8 +82,6 @@ pub struct Setup {
     pub runs: bool,
     /// Half-done binds are abandoned without waiting for flights to end.
     pub impatient: bool,
-    /// The kubelet has accepted no registration: it makes no calls.
-    pub unregistered: bool,
     /// The kubelet's checkpoint can be read.
     pub checkpoint: bool,
     pub flaws: Unsafe,
@@ -136,7 +127,7 @@ impl Setup {
         let budget = budget.to_owned();
         let flaws = Unsafe::default();
         let coverage = Arc::default();
-        let table = Arc::new(Table::new(shapes, home));
+        let table = Arc::new(Table::new(shapes, home, LockMode::Always));
         let (format, reaches) = (LockFormat::Uid, Vec::new());
         Self {
             name,
@@ -149,7 +140,6 @@ impl Setup {
             any_fit: false,
             runs: false,
             impatient: false,
-            unregistered: false,
             checkpoint: true,
             flaws,
             healing: true,
@@ -157,6 +147,11 @@ impl Setup {
             coverage,
             table,
         }
+    }
+
+    /// The agents serve a pod that a known scheduler has placed, whatever the lock says.
+    pub fn lock_free(self) -> Self {
+        Self { table: Arc::new(Table::new(self.shapes, self.home, LockMode::Auto)), ..self }
     }
 
     pub fn kinds(&self, pod: usize) -> &'static [ContainerKind] {
@@ -217,7 +212,7 @@ fn kinds(shape: Shape) -> &'static [ContainerKind] {
 }
 
 impl Table {
-    fn new(shapes: [Shape; PODS], home: [usize; DEVICES]) -> Self {
+    fn new(shapes: [Shape; PODS], home: [usize; DEVICES], lock: LockMode) -> Self {
         let pods = std::array::from_fn(|pod| template(pod, shapes[pod]));
         let inventory = std::array::from_fn(|node| inventory(node, home));
         let mut assignments = BTreeMap::new();
@@ -230,7 +225,7 @@ impl Table {
                 }
             }
         }
-        Self { pods, inventory, policy: AllocatePolicy::default(), assignments }
+        Self { pods, inventory, policy: AllocatePolicy { lock, ..AllocatePolicy::default() }, assignments }
     }
 }
 

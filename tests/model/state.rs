@@ -58,6 +58,8 @@ pub struct Pod {
     pub edited: Option<u8>,
     /// Ghost: every device that an edit has named, a bit each.
     pub named: u8,
+    /// Ghost: its lock was taken over while it waited for its devices.
+    pub overtaken: bool,
 }
 
 /// What the kubelet of the pod's node knows.
@@ -108,7 +110,7 @@ pub struct Book {
 pub enum Step {
     /// Looks at the lock next.
     Line,
-    /// Has judged `old` and writes its own value over it. Ghost: by the truth at that moment `old` was free or dangling.
+    /// Has judged `old` and writes its own value over it. Ghost: by the truth at that moment it might.
     Write { old: Option<Lock>, proven: bool },
     /// Holds the lock and posts the Binding.
     Bind,
@@ -146,7 +148,7 @@ pub struct Node {
     pub mute: bool,
     /// A lock value that the agent is about to remove.
     pub release: Option<Lock>,
-    /// Ghost: the last grant that neither a release nor a fence has ended.
+    /// Ghost: the last grant that no release has ended.
     pub granted: Option<Lock>,
 }
 
@@ -184,7 +186,7 @@ pub const OLD: u8 = 90;
 impl Pod {
     /// Nothing is bound.
     pub fn new(life: Life, phase: Phase) -> Self {
-        Self { life, phase, bound: None, edited: None, named: 0 }
+        Self { life, phase, bound: None, edited: None, named: 0, overtaken: false }
     }
     /// The API server has it.
     pub fn exists(&self) -> bool {

@@ -85,13 +85,12 @@ impl Handoff {
 
     /// The agent's word, in its Lease.
     pub fn status(&self, state: &State, node: usize) -> AgentStatus {
-        let registered = if self.setup.unregistered { Vec::new() } else { vec![GPU.to_owned()] };
         let is = &state.nodes[node];
         let served = is.mute && self.fate(state, node).is_some_and(|(_, reason)| reason == ReleaseReason::Served);
         let unreleased = is.lock.filter(|_| served).map(|lock| self.lock_text(lock).into());
         AgentStatus {
             version: "1".to_owned(),
-            registered,
+            registered: vec![GPU.to_owned()],
             identity: Identity::Exact,
             lockless: None,
             exceptions: None,

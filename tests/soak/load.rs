@@ -33,8 +33,6 @@ pub struct Load {
     pub failed: BTreeMap<String, u64>,
     /// Pods that the test deleted before their end.
     pub deleted: u64,
-    /// Pods that the scheduler deleted: fenced holders of expired locks.
-    pub fenced: u64,
     /// The last message of a failed pod, by reason.
     pub messages: BTreeMap<String, String>,
 }
@@ -51,7 +49,6 @@ impl Load {
             served: 0,
             failed: BTreeMap::new(),
             deleted: 0,
-            fenced: 0,
             messages: BTreeMap::new(),
         }
     }
@@ -61,10 +58,9 @@ impl Load {
         self.out.len()
     }
 
-    /// Every pod ever created is accounted for as served, failed, deleted, fenced or outstanding.
+    /// Every pod ever created is accounted for as served, failed, deleted or outstanding.
     pub fn is_complete(&self) -> bool {
-        self.created
-            == self.served + self.failed.values().sum::<u64>() + self.deleted + self.fenced + self.out.len() as u64
+        self.created == self.served + self.failed.values().sum::<u64>() + self.deleted + self.out.len() as u64
     }
 
     fn draw(&mut self) -> Pod {
@@ -95,9 +91,7 @@ impl Load {
         let names: Vec<String> = self.out.keys().cloned().collect();
         for name in names {
             let Some(pod) = by_name.get(name.as_str()) else {
-                if self.out.remove(&name).is_some_and(|out| !out.deleting) {
-                    self.fenced += 1;
-                }
+                assert!(self.out.remove(&name).is_some_and(|out| out.deleting), "{name} was deleted by another");
                 continue;
             };
             let out = self.out.get_mut(&name).unwrap();
@@ -106,10 +100,6 @@ impl Load {
             let over = matches!(phase, "Succeeded" | "Failed");
             let due = out.delete_at.is_some_and(|at| now >= at);
             if out.deleting || !(over || due) {
-                continue;
-            }
-            let fenced_already = !pod["metadata"]["deletionTimestamp"].is_null();
-            if fenced_already && !over {
                 continue;
             }
             if !matches!(

@@ -106,7 +106,7 @@ pub async fn soak(plan: Plan) {
                 vitals.sample("schedulers", pid, now);
             });
         }
-        let count = load.served + load.failed.values().sum::<u64>() + load.deleted + load.fenced;
+        let count = load.served + load.failed.values().sum::<u64>() + load.deleted;
         if count > ended {
             (ended, ended_at) = (count, now);
         }
@@ -119,8 +119,8 @@ pub async fn soak(plan: Plan) {
     whole_nodes_are_free(&cluster).await;
     let done = chaos.done;
     println!(
-        "soak: seed {}: {} pods served in {took:.0?}; failed {:?}, deleted {}, fenced {}",
-        plan.seed, load.served, load.failed, load.deleted, load.fenced
+        "soak: seed {}: {} pods served in {took:.0?}; failed {:?}, deleted {}",
+        plan.seed, load.served, load.failed, load.deleted
     );
     println!(
         "soak: kill -9: {} agents, {} schedulers; {} kubelet restarts, {} API blackouts",

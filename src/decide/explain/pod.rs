@@ -67,6 +67,9 @@ impl Scheduler {
         if state == PodState::WaitingForLock {
             explanation.verdict.advice = vec![LOCK_ADVICE.to_owned()];
         }
+        if state == PodState::Bound && self.runs_without_devices(pod) {
+            explanation.verdict.advice = vec!["Delete it, so that its owner makes another".to_owned()];
+        }
         if state == PodState::Ended {
             let advice = format!("Its status shows how it ended, and why if it failed: `baton get pods {key}`");
             explanation.verdict.advice = vec![advice];
@@ -286,6 +289,12 @@ impl Scheduler {
         }
     }
 
+    /// By the word of its node's daemon, while that is live.
+    fn runs_without_devices(&self, pod: &Pod) -> bool {
+        let status = pod.node().and_then(|id| self.world().node(id)?.live_agent());
+        status.is_some_and(|status| status.is_unserved(&pod.facts.handoff.pod.uid))
+    }
+
     /// The message for a pod whose state matters more than the rules; empty for a pod that waits.
     pub(super) fn state_message(&self, pod: &Pod, now: Moment) -> String {
         let node = self.node_name(pod.node()).unwrap_or_default();
@@ -296,6 +305,9 @@ impl Scheduler {
                 let (theirs, ours) = (&handoff.scheduler_name, ours.join(", "));
                 format!("spec.schedulerName is {theirs}; this scheduler places pods of {ours}")
             }
+            PodState::Bound if self.runs_without_devices(pod) => format!(
+                "bound to node {node}, and runs without its devices: its kubelet started it and did not call the node daemon for it"
+            ),
             PodState::Bound => format!("bound to node {node}"),
             PodState::Ended => "has ended and holds nothing".to_owned(),
             PodState::Deleting => "is being deleted and will not be placed".to_owned(),

@@ -8,7 +8,6 @@ use baton_contract::word::word_enum;
 use baton_contract::{AgentStatus, Holder, LockFormat, LockRead, LockValue, PodRef};
 
 use super::holder::HolderState;
-use super::owner::{LockMatch, names};
 use super::release::ReleaseReason;
 use crate::pod::HandoffPod;
 
@@ -38,42 +37,32 @@ pub struct LockView {
     pub first_seen: Duration,
     /// The holder; irrelevant when free.
     pub holder: HolderState,
-    /// More of a holder that is bound to the node; irrelevant for any other.
+    /// How far a holder is that is bound to the node; irrelevant for any other.
     pub bound: BoundHolder,
 }
 
-/// What is known of a holder that is bound to the node.
+/// How far a holder is that is bound to the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct BoundHolder {
+pub enum BoundHolder {
+    /// Its calls may still come.
+    #[default]
+    Waits,
     /// One of its containers has started: the kubelet has made all its calls.
-    pub started: bool,
-    /// It asks for a name that the node's daemon has registered: the kubelet makes a call for it.
-    pub called: bool,
-    /// Its `bind-timestamp` is the lock's time: it was bound under this very lock.
-    pub same_bind: bool,
+    Started,
     /// The node's daemon says that it has served it and could not remove this very lock.
-    pub served: bool,
+    Served,
 }
 
 impl BoundHolder {
     /// Of the pod `holder`, on a node whose daemon said `status` last.
     pub fn of(lock: &LockRead, holder: &HandoffPod, status: Option<&AgentStatus>) -> Self {
-        let registers = |name: &str| status.is_some_and(|status| status.registers(name));
-        Self {
-            started: holder.has_started(),
-            called: holder.expected_calls(registers).next().is_some(),
-            same_bind: matches!(lock, LockRead::Held { value, .. } if names(value, holder) == LockMatch::ThisBind),
-            served: status.and_then(|status| status.unreleased.as_deref()).is_some_and(|raw| lock.raw() == Some(raw)),
-        }
-    }
-
-    /// The proof without which a holder that has not started is never deleted, whatever the time.
-    pub fn missing(self) -> Option<Missing> {
-        match self {
-            Self { started: true, .. } => None,
-            Self { called: false, .. } => Some(Missing::Call),
-            Self { same_bind: false, .. } => Some(Missing::Bind),
-            Self { .. } => None,
+        let unreleased = status.and_then(|status| status.unreleased.as_deref());
+        if unreleased.is_some_and(|raw| lock.raw() == Some(raw)) {
+            Self::Served
+        } else if holder.has_started() {
+            Self::Started
+        } else {
+            Self::Waits
         }
     }
 }
@@ -100,18 +89,6 @@ word_enum! {
     }
 }
 
-word_enum! {
-    /// What to do with a live holder whose lock has expired.
-    #[derive(Default)]
-    ExpiredHolder {
-        /// Delete the pod, with its uid as precondition.
-        #[default]
-        Evict = "evict",
-        /// Wait for an operator.
-        Wait = "wait",
-    }
-}
-
 /// Times of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockPolicy {
@@ -119,17 +96,11 @@ pub struct LockPolicy {
     pub expiry: Duration,
     /// How long the agent must have been live before a suspicion is acted on. 30 seconds.
     pub agent_settled: Duration,
-    /// What to do with a live holder whose lock has expired.
-    pub expired_holder: ExpiredHolder,
 }
 
 impl Default for LockPolicy {
     fn default() -> Self {
-        Self {
-            expiry: Duration::from_secs(300),
-            agent_settled: Duration::from_secs(30),
-            expired_holder: ExpiredHolder::Evict,
-        }
+        Self { expiry: Duration::from_secs(300), agent_settled: Duration::from_secs(30) }
     }
 }
 
@@ -150,13 +121,6 @@ pub enum Intent {
         /// The proof that its holder is gone, or that it has expired.
         reason: ReleaseReason,
     },
-    /// Delete this pod (uid as precondition), then decide again: it holds an expired lock and was never served.
-    Fence {
-        /// The holder.
-        pod: PodRef,
-        /// Age of the lock.
-        age: Duration,
-    },
     /// Another pod's. Decide again when the lock or its holder changes, and at the latest at `recheck` (monotonic).
     Wait {
         /// Why.
@@ -175,43 +139,16 @@ pub enum WaitReason {
     UnknownHolder,
     /// Expired, but the node's agent is not there to say whether the holder was served.
     AgentNotSettled(PodRef),
-    /// Expired, and `--expired-holder=wait`.
-    Operator(PodRef),
-    /// Expired, and its live holder may not be deleted: this is missing.
-    Standing(PodRef, Missing),
-}
-
-/// Why a live, bound holder of an expired lock is not deleted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Missing {
-    /// It asks for nothing that the node's daemon has registered.
-    Call,
-    /// It was bound under another lock than this.
-    Bind,
-    /// This process has not watched this very lock for the whole expiry.
-    Watch,
-}
-
-impl std::fmt::Display for Missing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Call => "it asks for nothing that the node's daemon serves",
-            Self::Bind => "it was bound under another lock",
-            Self::Watch => "this scheduler has not watched the lock for long enough",
-        })
-    }
 }
 
 /// Clocks of schedulers differ by no more than this, where a written time decides.
 const SKEW: Duration = Duration::from_secs(30);
-/// A lock that stands for want of a proof is judged again after this.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Decides what `claim` may do about the lock it sees.
 ///
-/// A written time justifies taking a lock over, never a deletion. A live pod is deleted only when it was bound under this very lock,
-/// none of its containers has started although the kubelet calls the node's daemon for it, that daemon is settled and has not
-/// served it, and this process has watched the lock for the whole expiry.
+/// The lock of a bound pod whose calls may still come is taken over when this process has watched it for the whole expiry, and a daemon
+/// that is settled has not released it. The pod keeps its devices: what it was assigned is nobody else's, and a late call of it is
+/// judged by the lock that stands then. A written time alone takes no such lock.
 pub fn acquire(
     lock: &LockView,
     claim: &LockClaim,
@@ -226,69 +163,57 @@ pub fn acquire(
         LockRead::Free | LockRead::Malformed { .. } => None,
     };
     let take_over = |reason| Intent::TakeOver { old: raw.into(), reason };
-    let (pod, bound) = match &lock.holder {
-        HolderState::Unbound(pod) | HolderState::BoundHere(pod) if *pod == claim.pod => {
-            return Intent::Own { time: time.unwrap_or(claim.time) };
+    let expired = || expired(lock, time, policy, now, wall);
+    match (&lock.holder, lock.bound) {
+        (HolderState::Unbound(pod) | HolderState::BoundHere(pod), _) if *pod == claim.pod => {
+            Intent::Own { time: time.unwrap_or(claim.time) }
         }
-        HolderState::Gone(reason) => return take_over(ReleaseReason::Gone(*reason)),
-        HolderState::Unknown => {
-            return match expired(lock, time, policy, now, wall) {
-                Ok(_) => take_over(ReleaseReason::Expired),
-                Err(at) => Intent::Wait { reason: WaitReason::UnknownHolder, recheck: Some(at) },
+        (HolderState::Gone(reason), _) => take_over(ReleaseReason::Gone(*reason)),
+        (HolderState::Unknown, _) => match expired() {
+            Ok(()) => take_over(ReleaseReason::Expired),
+            Err(at) => Intent::Wait { reason: WaitReason::UnknownHolder, recheck: Some(at) },
+        },
+        // The bind of an unbound holder never came; one that still came would carry another time than the lock, and be refused.
+        (HolderState::Unbound(pod), _) => match expired() {
+            Ok(()) => take_over(ReleaseReason::Expired),
+            Err(at) => contended(pod, at),
+        },
+        (HolderState::BoundHere(_), BoundHolder::Served) => take_over(ReleaseReason::Served),
+        (HolderState::BoundHere(pod), BoundHolder::Started) => match expired() {
+            Ok(()) => take_over(ReleaseReason::Started),
+            Err(at) => contended(pod, at),
+        },
+        (HolderState::BoundHere(pod), BoundHolder::Waits) => {
+            let recheck = match agent {
+                _ if now < lock.first_seen + policy.expiry => return contended(pod, lock.first_seen + policy.expiry),
+                AgentLiveness::LiveSince(since) if now >= since + policy.agent_settled => {
+                    return take_over(ReleaseReason::Unserved);
+                }
+                AgentLiveness::LiveSince(since) => Some(since + policy.agent_settled),
+                AgentLiveness::Stale => None,
             };
+            Intent::Wait { reason: WaitReason::AgentNotSettled(pod.clone()), recheck }
         }
-        HolderState::Unbound(pod) => (pod, None),
-        HolderState::BoundHere(_) if lock.bound.served => return take_over(ReleaseReason::Served),
-        HolderState::BoundHere(pod) => (pod, Some(lock.bound)),
-    };
-    let age = match expired(lock, time, policy, now, wall) {
-        Ok(age) => age,
-        Err(at) => return Intent::Wait { reason: WaitReason::Contended(pod.clone()), recheck: Some(at) },
-    };
-    // The bind of an unbound holder never came; one that still came would carry another time than the lock, and be refused.
-    let Some(bound) = bound else { return take_over(ReleaseReason::Expired) };
-    if bound.started {
-        return take_over(ReleaseReason::Started);
-    }
-    let standing = |missing, recheck| {
-        let reason = WaitReason::Standing(pod.clone(), missing);
-        Intent::Wait { reason, recheck: Some(recheck) }
-    };
-    if let Some(missing) = bound.missing() {
-        return standing(missing, now + LOOK_AGAIN);
-    }
-    if now < lock.first_seen + policy.expiry {
-        return standing(Missing::Watch, lock.first_seen + policy.expiry);
-    }
-    match agent {
-        AgentLiveness::LiveSince(since) if now >= since + policy.agent_settled => {}
-        AgentLiveness::LiveSince(since) => {
-            let reason = WaitReason::AgentNotSettled(pod.clone());
-            return Intent::Wait { reason, recheck: Some(since + policy.agent_settled) };
-        }
-        AgentLiveness::Stale => {
-            return Intent::Wait { reason: WaitReason::AgentNotSettled(pod.clone()), recheck: None };
-        }
-    }
-    match policy.expired_holder {
-        ExpiredHolder::Evict => Intent::Fence { pod: pod.clone(), age },
-        ExpiredHolder::Wait => Intent::Wait { reason: WaitReason::Operator(pod.clone()), recheck: None },
     }
 }
 
-/// The lock's age when it has expired, else the monotonic time at which it will have. Age counts by the time that is written, with
-/// [`SKEW`] because clocks differ, and on the reader's own clock since it first saw this value.
+fn contended(holder: &PodRef, recheck: Duration) -> Intent {
+    Intent::Wait { reason: WaitReason::Contended(holder.clone()), recheck: Some(recheck) }
+}
+
+/// An error says at which monotonic time it will have. Age counts by the time that is written, with [`SKEW`] because clocks differ, and
+/// on the reader's own clock since it first saw this value.
 fn expired(
     lock: &LockView,
     time: Option<Timestamp>,
     policy: &LockPolicy,
     now: Duration,
     wall: Timestamp,
-) -> Result<Duration, Duration> {
+) -> Result<(), Duration> {
     let seen = now.saturating_sub(lock.first_seen);
     let written = time.and_then(|time| Duration::try_from(wall.duration_since(time)).ok()).unwrap_or_default();
     if seen >= policy.expiry || written >= policy.expiry + SKEW {
-        return Ok(seen.max(written));
+        return Ok(());
     }
     let by_clock = lock.first_seen + policy.expiry;
     let by_writing = time.map(|_| now + (policy.expiry + SKEW).saturating_sub(written));
@@ -343,12 +268,9 @@ mod tests {
         let wall = at(T0) + now;
         let read = LockRead::parse(raw);
         let holder = HolderState::of(&read, "n", pods, wall).unwrap_or(HolderState::Unknown);
-        let view = LockView { read, first_seen: Duration::ZERO, holder, bound: UNSERVED };
+        let view = LockView { read, first_seen: Duration::ZERO, holder, bound: BoundHolder::Waits };
         acquire(&view, &claim(), agent, &LockPolicy::default(), now, wall)
     }
-
-    /// Bound under this lock, called for, and not started.
-    const UNSERVED: BoundHolder = BoundHolder { started: false, called: true, same_bind: true, served: false };
 
     /// The intent of `me` about the lock of a live, bound holder, ten minutes after it was set and `watched` for that long.
     fn late(bound: BoundHolder, watched: Duration) -> Intent {
@@ -360,46 +282,41 @@ mod tests {
     }
 
     #[test]
-    fn a_live_holder_is_deleted_only_when_every_proof_is_there() {
-        assert!(matches!(late(UNSERVED, 10 * MIN), Intent::Fence { .. }));
-        let missing = |bound, watched| match late(bound, watched) {
-            Intent::Wait { reason: WaitReason::Standing(_, missing), recheck: Some(_) } => missing,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(missing(BoundHolder { called: false, ..UNSERVED }, 10 * MIN), Missing::Call);
-        assert_eq!(missing(BoundHolder { same_bind: false, ..UNSERVED }, 10 * MIN), Missing::Bind);
-        assert_eq!(missing(UNSERVED, MIN), Missing::Watch, "an old lock that has just been written");
-        let recheck = |bound, watched| match late(bound, watched) {
-            Intent::Wait { recheck, .. } => recheck,
-            other => panic!("{other:?}"),
-        };
-        let watched_for_long = 59 * MIN + LockPolicy::default().expiry;
-        assert_eq!(recheck(UNSERVED, MIN), Some(watched_for_long));
-        assert_eq!(recheck(BoundHolder { called: false, ..UNSERVED }, 10 * MIN), Some(60 * MIN + LOOK_AGAIN));
-    }
-
-    #[test]
-    fn the_lock_of_a_holder_whose_containers_run_is_taken_over_and_the_pod_stays() {
-        for bound in
-            [BoundHolder { started: true, ..UNSERVED }, BoundHolder { started: true, ..BoundHolder::default() }]
-        {
-            assert!(matches!(late(bound, MIN), Intent::TakeOver { reason: ReleaseReason::Started, .. }));
+    fn the_lock_of_a_pod_that_waits_is_taken_over_once_watched_for_the_expiry() {
+        for watched in [MIN, 5 * MIN - Duration::from_secs(1)] {
+            let Intent::Wait { reason: WaitReason::Contended(_), recheck } = late(BoundHolder::Waits, watched) else {
+                panic!("an old lock that has just been written")
+            };
+            assert_eq!(recheck, Some(65 * MIN - watched));
+        }
+        for watched in [5 * MIN, 10 * MIN] {
+            let intent = late(BoundHolder::Waits, watched);
+            assert!(matches!(intent, Intent::TakeOver { reason: ReleaseReason::Unserved, .. }), "{intent:?}");
         }
     }
 
     #[test]
-    fn a_lock_that_its_daemon_cannot_remove_is_taken_over_and_the_pod_stays() {
+    fn the_lock_of_a_holder_whose_containers_run_is_taken_over_at_its_own_time() {
+        let intent = late(BoundHolder::Started, MIN);
+        assert!(matches!(intent, Intent::TakeOver { reason: ReleaseReason::Started, .. }), "{intent:?}");
+    }
+
+    #[test]
+    fn a_lock_that_its_daemon_cannot_remove_is_taken_over_at_once() {
         for watched in [Duration::from_secs(1), 10 * MIN] {
-            let intent = late(BoundHolder { served: true, ..UNSERVED }, watched);
+            let intent = late(BoundHolder::Served, watched);
             assert!(matches!(intent, Intent::TakeOver { reason: ReleaseReason::Served, .. }), "{intent:?}");
         }
         let status = |raw: &str| {
             let text = format!(r#"{{"version":"1","registered":[],"identity":"exact","unreleased":"{raw}"}}"#);
             AgentStatus::parse(&text).unwrap()
         };
-        let (read, holder) = (LockRead::parse(Some(&held_by("other"))), pod("other", Some("n")));
-        assert!(BoundHolder::of(&read, &holder, Some(&status(&held_by("other")))).served);
-        assert!(!BoundHolder::of(&read, &holder, Some(&status(&held_by("one before")))).served, "another lock");
+        let (read, mut holder) = (LockRead::parse(Some(&held_by("other"))), pod("other", Some("n")));
+        let of = |holder: &HandoffPod, raw: &str| BoundHolder::of(&read, holder, Some(&status(raw)));
+        assert_eq!(of(&holder, &held_by("other")), BoundHolder::Served);
+        assert_eq!(of(&holder, &held_by("one before")), BoundHolder::Waits, "another lock");
+        holder.phase = Phase::Running;
+        assert_eq!(of(&holder, &held_by("one before")), BoundHolder::Started);
     }
 
     const LIVE: AgentLiveness = AgentLiveness::LiveSince(Duration::ZERO);
@@ -410,12 +327,6 @@ mod tests {
     #[test]
     fn a_claim_is_written_with_its_pod_and_time() {
         assert_eq!(claim().value(LockFormat::Uid), "2026-11-21T02:00:01.000000000Z,ml,me,uid-me");
-    }
-
-    #[test]
-    fn what_is_missing_has_words_of_its_own() {
-        let all = [Missing::Call, Missing::Bind, Missing::Watch].map(|missing| missing.to_string());
-        assert!(all.iter().all(|text| text.len() > 10) && all[0] != all[1] && all[1] != all[2], "{all:?}");
     }
 
     #[test]
@@ -490,11 +401,14 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_live_holder_is_fenced_only_when_the_agent_has_been_live_for_a_while() {
+    fn the_lock_of_a_pod_that_waits_stands_until_the_agent_has_been_live_for_a_while() {
         let pods = Pods(vec![pod("other", Some("n"))]);
         let raw = held_by("other");
         let now = 5 * MIN;
-        assert!(matches!(intent(Some(&raw), &pods, LIVE, now), Intent::Fence { .. }));
+        assert!(matches!(
+            intent(Some(&raw), &pods, LIVE, now),
+            Intent::TakeOver { reason: ReleaseReason::Unserved, .. }
+        ));
         let young = AgentLiveness::LiveSince(now.saturating_sub(Duration::from_secs(29)));
         assert_eq!(
             intent(Some(&raw), &pods, young, now),
@@ -558,30 +472,17 @@ mod tests {
         let pods = Pods(vec![pod("other", Some("n"))]);
         let raw = "2030-01-01T00:00:00Z,ml,other,uid-other";
         assert!(matches!(intent(Some(raw), &pods, LIVE, MIN), Intent::Wait { recheck: Some(at), .. } if at == 5 * MIN));
-        assert!(matches!(intent(Some(raw), &pods, LIVE, 5 * MIN), Intent::Fence { .. }));
+        assert!(matches!(intent(Some(raw), &pods, LIVE, 5 * MIN), Intent::TakeOver { .. }));
     }
 
     #[test]
-    fn a_lock_old_by_its_own_time_is_taken_from_an_unbound_holder_without_deletion() {
+    fn a_lock_old_by_its_own_time_is_taken_from_an_unbound_holder_only() {
         let (unbound, bound) = (Pods(vec![pod("other", None)]), Pods(vec![pod("other", Some("n"))]));
         let raw = "2026-11-21T01:55:20Z,ml,other,uid-other";
         assert!(matches!(intent(Some(raw), &unbound, AgentLiveness::Stale, MIN), Intent::TakeOver { .. }));
         let standing = intent(Some(raw), &bound, LIVE, MIN);
-        assert!(
-            matches!(standing, Intent::Wait { reason: WaitReason::Standing(_, Missing::Watch), .. }),
-            "{standing:?}"
-        );
+        assert!(matches!(standing, Intent::Wait { reason: WaitReason::Contended(_), .. }), "{standing:?}");
         let young = "2026-11-21T01:56:00Z,ml,other,uid-other";
         assert!(matches!(intent(Some(young), &unbound, LIVE, MIN), Intent::Wait { .. }), "clocks differ");
-    }
-
-    #[test]
-    fn an_operator_may_ask_to_wait_for_an_expired_holder() {
-        let holder = HolderState::BoundHere(PodRef::new("ml", "other", "uid-other"));
-        let read = LockRead::parse(Some(&held_by("other")));
-        let view = LockView { read, first_seen: Duration::ZERO, holder, bound: UNSERVED };
-        let policy = LockPolicy { expired_holder: ExpiredHolder::Wait, ..LockPolicy::default() };
-        let intent = acquire(&view, &claim(), LIVE, &policy, 6 * MIN, at(T0) + 6 * MIN);
-        assert!(matches!(intent, Intent::Wait { reason: WaitReason::Operator(_), .. }));
     }
 }

@@ -5,8 +5,8 @@
 //!            acquire: Set                  release: P is served, or its bind has ended
 //!   free ──────────────────▶ held by pod P ──────────────────────────────▶ free
 //!                              │   │
-//!          P gone (proof)      │   │  P alive, value older than the expiry, agent live
-//!   TakeOver ◀─────────────────┘   └──▶ Fence P, wait until it is gone ──▶ TakeOver
+//!          P gone (proof)      │   │  P waits, value unchanged for the expiry, agent live
+//!   TakeOver ◀─────────────────┘   └──▶ TakeOver; P keeps its devices
 //! ```
 
 mod acquire;
@@ -14,10 +14,7 @@ mod holder;
 mod owner;
 mod release;
 
-pub use acquire::{
-    AgentLiveness, BoundHolder, ExpiredHolder, Intent, LockClaim, LockMode, LockPolicy, LockView, Missing, WaitReason,
-    acquire,
-};
+pub use acquire::{AgentLiveness, BoundHolder, Intent, LockClaim, LockMode, LockPolicy, LockView, WaitReason, acquire};
 pub use holder::{GoneReason, HolderState, Lookup, judge_holder, judge_pod};
 pub use owner::{LockMatch, names};
 pub use release::{HolderProgress, LiveHolder, ReleaseIntent, ReleaseReason, judge_release};

@@ -3,7 +3,7 @@
 //! | who | where the rule stands | its reasons |
 //! | --- | --- | --- |
 //! | node daemon | [`judge_release`] | Served, Gone, Deleting, Unusable |
-//! | scheduler that wants the lock, or sweeps it | [`acquire`](super::acquire()) | Gone, Expired, Started, Served |
+//! | scheduler that wants the lock, or sweeps it | [`acquire`](super::acquire()) | Gone, Expired, Started, Served; Unserved only where it wants it |
 //! | scheduler, for a lock of its own | `scheduler::binder`: `bound`, `withdraw`, `release_abandoned` | NoCall, BindFailed, Abandoned |
 //!
 //! TYJob controller and commands end no lock. Every writer goes through `cluster::node_lock`.
@@ -32,6 +32,8 @@ pub enum ReleaseReason {
     Expired,
     /// The lock has expired, and containers of its holder have started: no Allocate call will come.
     Started,
+    /// The lock has expired, and its holder is bound and was not served, although the node's daemon is there.
+    Unserved,
     /// The holder is not bound and no bind of it is under way.
     Abandoned,
     /// The bind under this lock failed or was given up.
@@ -50,6 +52,7 @@ impl ReleaseReason {
             Self::Unusable => "unusable-assignment",
             Self::Expired => "expired",
             Self::Started => "holder-started",
+            Self::Unserved => "holder-unserved",
             Self::Abandoned => "abandoned",
             Self::BindFailed => "bind-failed",
             Self::NoCall => "no-call",
@@ -66,6 +69,7 @@ impl fmt::Display for ReleaseReason {
             Self::Unusable => "the assignment of its holder cannot be used",
             Self::Expired => "it has expired",
             Self::Started => "it has expired, and its holder runs already",
+            Self::Unserved => "it has expired, and its holder was not served",
             Self::Abandoned => "its bind was abandoned",
             Self::BindFailed => "its bind did not succeed",
             Self::NoCall => "no Allocate call will come",

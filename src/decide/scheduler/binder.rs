@@ -8,7 +8,6 @@
 //! ```
 
 mod attempt;
-mod deletions;
 mod lock_queue;
 mod locks;
 mod requests;
@@ -17,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::lock::{HolderState, Intent, LockMode, Missing, ReleaseReason};
+use crate::lock::{HolderState, Intent, LockMode, ReleaseReason};
 use crate::world::{NodeId, PodId, Wake};
 use baton_contract::{EventReason, LockRead, PodKey, PodUid, key, print_bind_timestamp};
 
@@ -29,7 +28,6 @@ use super::timers::Timer;
 
 pub use attempt::{BindAttempt, BindStage, Cancel};
 use attempt::{Requested, Turn};
-use deletions::Deletions;
 
 /// Bind attempts, the lock queues of nodes, and the locks that are released.
 #[derive(Debug, Clone, Default)]
@@ -85,12 +83,8 @@ enum Outlook {
     Unknown,
     /// It has expired, and the node daemon that knows whether the holder was served does not report.
     AgentAway,
-    /// It has expired, and the settings leave it to an operator.
-    Operator,
     /// It is about to be removed: its holder is gone or is being deleted.
     Ending,
-    /// It has expired, and its live holder may not be deleted.
-    Standing(Missing),
 }
 
 /// What is known about lock values.
@@ -104,11 +98,6 @@ struct Locks {
     reads: BTreeMap<Box<str>, Duration>,
     /// Values under which a bind was resumed.
     resumed: BTreeSet<Box<str>>,
-    /// Holders that were fenced, and when.
-    fenced: BTreeMap<PodUid, Duration>,
-    /// Pods that run without their devices, their nodes, and from when on they may be deleted. Their locks may have gone meanwhile.
-    unserved: BTreeMap<PodUid, (NodeId, Duration)>,
-    deletions: Deletions,
 }
 
 impl Locks {
@@ -117,7 +106,6 @@ impl Locks {
         self.releases.clear();
         self.reads.clear();
         self.resumed.clear();
-        self.unserved.clear();
     }
 }
 
@@ -177,8 +165,8 @@ impl Binder {
         std::mem::take(&mut self.lock_waits)
     }
 
-    /// Ends every attempt: this process starts or stops leading. The next leader resumes them from the cluster. Proofs about holders,
-    /// fenced holders and answers not yet taken stay.
+    /// Ends every attempt: this process starts or stops leading. The next leader resumes them from the cluster. Proofs about holders and
+    /// answers not yet taken stay.
     pub fn clear(&mut self, cx: &mut Context<'_>) {
         self.fail_requests();
         for id in self.attempts.keys().copied().collect::<Vec<_>>() {
@@ -339,15 +327,12 @@ impl Binder {
                     self.bind(cx, id);
                 }
                 Intent::TakeOver { old, reason } => {
-                    let unproven = self.unproven(&node.lock.read, reason);
-                    self.fence_unserved(cx, node_id, reason);
-                    if let Some(holder) = unproven {
+                    if let Some(holder) = self.unproven(&node.lock.read, reason) {
                         self.read_holder(cx, &old, holder, node_id);
                         return;
                     }
                     self.lock(cx, id, Some(old));
                 }
-                Intent::Fence { pod, age } => self.fence(cx, node_id, pod, age),
                 Intent::Wait { recheck, .. } => {
                     // It waits regularly: earlier failures do not count towards the limit.
                     if let Some(attempt) = self.attempts.get_mut(&id) {

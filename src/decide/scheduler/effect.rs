@@ -60,21 +60,6 @@ pub enum Effect {
         /// Pod.
         pod: PodKey,
     },
-    /// DELETE the pod with its uid as precondition: it holds an expired lock and was never served, or runs without its devices. No
-    /// answer needed.
-    Fence {
-        /// Pod.
-        pod: PodRef,
-        /// Its node.
-        node: Box<str>,
-        /// The expired lock. The pod stays where the node, read just before, does not have it any more: its daemon has served the pod
-        /// meanwhile.
-        lock: Option<Box<str>>,
-        /// Age of the lock.
-        age: Duration,
-        /// For the event, once it is deleted.
-        message: String,
-    },
     /// DELETE the pod with its uid as precondition, and set its condition `DisruptionTarget`. No answer needed: while its room is
     /// needed, the eviction is repeated.
     Evict {

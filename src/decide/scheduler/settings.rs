@@ -99,8 +99,6 @@ pub struct Stats {
     pub bind_failures: u64,
     /// Lock writes that found another pod's lock.
     pub contended: u64,
-    /// Expired holders that were deleted.
-    pub fenced: u64,
     /// Half-done binds that were resumed.
     pub resumed: u64,
     /// Pods evicted to make room.

@@ -4,6 +4,10 @@
 /// instead.
 pub const REMOVED: &[(&str, &str)] = &[
     ("admin-auth=metrics-open", "give collectors of /metrics a token (docs/metrics.md#collecting)"),
+    (
+        "expired-holder",
+        "leave it out: no pod is deleted for its lock, which the next bind takes over (docs/lock.md#when-the-holder-does-not-come)",
+    ),
     ("finish-upgrade", "leave it out: there is no earlier version to clean up after"),
     ("mps", "set share-isolation=mps"),
     ("plugins.GpuFragmentation", "enable GpuPatience"),

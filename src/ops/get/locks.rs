@@ -94,19 +94,15 @@ fn row(snapshot: &Snapshot, node: &str, rules: &Rules, read: &LockRead, holder: 
             "its scheduler left it unbound: is `baton scheduler` running? It resumes or releases it within a minute".to_owned()
         }
         (LockState::Binding, _) => "normal: its bind is in flight".to_owned(),
-        (LockState::Held, _) if bound.served => {
+        (LockState::Held, _) if bound == BoundHolder::Served => {
             "its holder is served, and the node daemon cannot remove it: see its log; the scheduler takes it over".to_owned()
         }
         (LockState::Held, _) if expired && !fresh => {
             "stays: only the node daemon, which does not report, knows whether its holder was served; is it running?".to_owned()
         }
-        (LockState::Held, _) if expired && bound.missing().is_some() => {
-            let missing = bound.missing().map_or_else(String::new, |missing| missing.to_string());
-            format!("stays, because its holder may not be deleted for it: {missing}; look at both, then: {}", remove(node, key))
-        }
         (LockState::Held, _) if expired => {
-            "holder was never served: look at the node daemon's log and `kubectl describe pod`; the scheduler evicts it once it has \
-             watched the lock for as long (not with --expired-holder=wait, nor while the fence is suspended)"
+            "holder was never served: look at the node daemon's log and `kubectl describe pod`; the next bind takes the lock over once \
+             the scheduler has watched it for as long"
                 .to_owned()
         }
         (LockState::Held, _) => "normal: the kubelet is admitting the pod".to_owned(),
@@ -206,25 +202,10 @@ mod tests {
         let expired = rows(&cluster, &reporting).remove(0);
         assert!(expired.advice.contains("never served"), "{expired:?}");
         let lease = cluster.leases.values_mut().next().unwrap();
-        let said = lease.metadata.annotations.clone();
         let status = AgentStatus { unreleased: Some(expired.value.as_str().into()), ..lease.status().unwrap() };
         lease.metadata.annotations = Some([(key::AGENT.to_owned(), status.print())].into());
         let served = rows(&cluster, &reporting).remove(0);
         assert!(served.advice.contains("cannot remove it"), "{served:?}");
-        cluster.leases.values_mut().next().unwrap().metadata.annotations = said;
-        // A lock that another client wrote: its holder was bound under another one.
-        let holder = cluster.pods.values().next().unwrap().pod.clone();
-        let value = format!("2026-11-21T02:00:00Z,{},{},{}", holder.key.namespace, holder.key.name, holder.uid);
-        let before = cluster
-            .nodes
-            .get_mut("node-a")
-            .unwrap()
-            .metadata
-            .annotations
-            .replace([(key::NODE_LOCK.to_owned(), value)].into());
-        let row = rows(&cluster, &reporting).remove(0);
-        assert!(row.advice.contains("stays") && row.advice.contains("another lock"), "{row:?}");
-        cluster.nodes.get_mut("node-a").unwrap().metadata.annotations = before;
         let longer = Rules { expiry: Duration::from_secs(3600), ..rules() };
         let rows = rows(&cluster, &longer);
         assert!(rows[0].advice.contains("normal"), "not expired where the cluster waits for an hour: {rows:?}");

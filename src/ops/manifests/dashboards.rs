@@ -50,10 +50,7 @@ const CLUSTER: &[Panel] = &[
     (
         "Pods ended by the scheduler",
         "short",
-        &[
-            ("sum(increase(baton_scheduler_preempted_total[1h]))", "preempted in an hour"),
-            ("sum(increase(baton_scheduler_fenced_total[1h]))", "bound and never served, in an hour"),
-        ],
+        &[("sum(increase(baton_scheduler_preempted_total[1h]))", "preempted in an hour")],
     ),
     (
         "Gangs",

@@ -61,7 +61,7 @@ const AGENT_LEASES: &[Rule] = rules! {
 
 const SCHEDULER: &[Rule] = rules! {
     "" ["pods"] &["get", "list", "watch", "delete"],
-        "Pods that wait and run; delete ends a lock's holder that was never served, and preempts.";
+        "Pods that wait and run; delete preempts, and ends the gang of a member that cannot be bound (on-bind-failure).";
     "" ["pods/binding"] &["create"], "Assignment and bind are one write.";
     "" ["pods/status"] &["patch"], "Why a pod is not scheduled.";
     "" ["nodes"] &["get", "list", "watch", "patch"], "Capacity, labels, taints; patch sets and removes the node lock.";

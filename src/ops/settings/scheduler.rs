@@ -6,13 +6,12 @@ use crate::config::{Setting, Value};
 use baton_contract::gang::TimeoutClock;
 use baton_contract::gang::{MatchPolicy, key};
 use baton_decide::gang::OnBindFailure;
-use baton_decide::lock::ExpiredHolder;
 use baton_decide::lock::LockMode;
 use baton_decide::scheduler::rules::plugins::{NodesWithoutAgent, Profile};
 use baton_scheduler::SchedulerOptions;
 use baton_scheduler::extender::GangPods;
 
-by_from_str!(LockMode, ExpiredHolder, NodesWithoutAgent, Profile, GangPods, TimeoutClock, OnBindFailure);
+by_from_str!(LockMode, NodesWithoutAgent, Profile, GangPods, TimeoutClock, OnBindFailure);
 
 impl Value for MatchPolicy {
     fn read(text: &str) -> Result<Self, String> {
@@ -62,8 +61,6 @@ fn lock() -> SchedulerSettings {
         "node-lock" "always|auto" options.node_lock
             "Lock the node for every bind, or only where its node daemon cannot identify the calling pod without it";
         "node-lock-expiry" "DURATION" options.node_lock_expiry "Age from which a lock is suspect";
-        "expired-holder" "evict|wait" options.expired_holder
-            "A live pod that holds an expired lock and was never served: evict it, or wait for an operator";
     }
 }
 

@@ -2,14 +2,10 @@
 //! bind, or the pod never got what it says.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use baton::contract::allocation::Entries;
-use baton::contract::{AgentStatus, DeviceAllocation, DeviceType, Exceptions, Identity, PodUid, key};
-use baton::decide::lock::{ExpiredHolder, LockPolicy};
+use baton::contract::{AgentStatus, DeviceAllocation, DeviceType, Exceptions, Identity, PodKey, PodUid, key};
 use baton::decide::pod::Phase;
-use baton::decide::scheduler::Config;
-use baton::decide::scheduler::rules::plugins::DefaultSet;
 
 use crate::harness::scheduler::NAMES;
 use crate::harness::{TestScheduler, pod};
@@ -164,71 +160,22 @@ fn a_node_with_too_many_exceptions_takes_no_device_pods() {
     assert_eq!(room(&mut cluster), 0);
 }
 
-/// Holds the lock of `n` and runs.
-fn running_holder(cluster: &mut TestScheduler, name: &str) {
-    cluster.pod(name, ONE);
-    cluster.settle();
-    cluster.change_pod(name, |facts| facts.handoff.phase = Phase::Running);
-    assert_eq!(cluster.holder("n"), Some(name));
-}
-
 #[test]
-fn an_unserved_pod_is_deleted_at_the_expiry_and_again_until_it_is_gone() {
+fn a_pod_that_runs_unserved_stays_when_its_lock_is_taken_over() {
     let mut cluster = four();
-    running_holder(&mut cluster, "unserved");
-    says(&mut cluster, &[("unserved", Entries::new())]);
-    cluster.lost_fences = 2;
-    cluster.wait(295);
-    assert_eq!((cluster.holder("n"), cluster.stats().fenced), (Some("unserved"), 0));
-    cluster.wait(10);
-    assert_eq!((cluster.holder("n"), cluster.stats().fenced), (None, 1), "the lock is gone, the deletion was lost");
-    // Another pod has the lock meanwhile.
-    cluster.pod("next", ONE);
+    cluster.pod("unserved", ONE);
     cluster.settle();
-    assert_eq!(cluster.holder("n"), Some("next"));
-    cluster.agent_releases("n");
-    cluster.wait(700);
-    let stats = cluster.stats();
-    assert_eq!((cluster.fenced, stats.fenced), (["unserved".to_owned()].into(), 3), "two were lost, none is repeated");
-}
-
-/// Many clients may write the time in the lock: it alone deletes no pod.
-#[test]
-fn an_unserved_pod_is_watched_for_the_whole_expiry_whatever_time_its_lock_has() {
-    let mut cluster = four();
-    forged(&mut cluster, "unserved", ONE, &[1]);
     cluster.change_pod("unserved", |facts| facts.handoff.phase = Phase::Running);
     says(&mut cluster, &[("unserved", Entries::new())]);
-    let old = crate::harness::wall(cluster.now) - Duration::from_secs(600);
-    cluster.set_lock("n", &format!("{old:.9},ml,unserved,uid-unserved"));
-    cluster.wait(290);
-    assert_eq!((cluster.holder("n"), cluster.stats().fenced), (None, 0));
-    cluster.wait(20);
-    assert_eq!(cluster.fenced, ["unserved".to_owned()].into());
-}
-
-#[test]
-fn an_unserved_pod_stays_where_expired_holders_wait_for_an_operator() {
-    let lock_policy = LockPolicy { expired_holder: ExpiredHolder::Wait, ..LockPolicy::default() };
-    let mut cluster = TestScheduler::with(Config { lock_policy, ..Config::default() }, DefaultSet::default());
-    cluster.node("n", 4);
-    running_holder(&mut cluster, "unserved");
-    says(&mut cluster, &[("unserved", Entries::new())]);
-    cluster.wait(700);
-    assert_eq!((cluster.stats().fenced, cluster.fenced.len()), (0, 0));
-}
-
-#[test]
-fn a_pod_that_runs_is_not_deleted_once_its_daemon_takes_its_word_back() {
-    let mut cluster = four();
-    running_holder(&mut cluster, "served");
-    says(&mut cluster, &[("served", Entries::new())]);
-    cluster.lost_fences = 1;
-    cluster.wait(305);
-    assert_eq!(cluster.stats().fenced, 1);
-    says(&mut cluster, &[]);
-    cluster.wait(700);
-    assert_eq!((cluster.stats().fenced, cluster.fenced.len()), (1, 0));
+    cluster.pod("next", ONE);
+    cluster.wait(295);
+    assert_eq!(cluster.holder("n"), Some("unserved"));
+    cluster.wait(10);
+    assert_eq!((cluster.holder("n"), cluster.node_of("unserved")), (Some("next"), Some("n")));
+    let key = PodKey::new("ml", "unserved");
+    assert!(cluster.pods[&key].handoff.deleting.is_none());
+    let verdict = cluster.explain(&key).unwrap().verdict;
+    assert!(verdict.message.contains("runs without its devices") && verdict.advice.len() == 1, "{verdict:?}");
 }
 
 #[test]
@@ -244,5 +191,4 @@ fn a_served_holder_stays_where_its_daemon_cannot_remove_the_lock() {
     // The daemon's word is about another lock now.
     cluster.wait(295);
     assert_eq!(cluster.holder("n"), Some("next"));
-    assert!(cluster.fenced.is_empty());
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton::contract::{DeviceId, DeviceType, LockFormat, LockRead, PodKey, PodRef, Quantity, key};
 
-use baton::decide::lock::{ExpiredHolder, LockPolicy};
+use baton::decide::lock::LockPolicy;
 use baton::decide::pod::PodContainer;
 use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::scheduler::{Config, Effect, EffectResult, LockResult, Scheduler};
@@ -469,7 +469,7 @@ fn who_waits_for_a_lock_that_stands_is_told_whose_it_is_since_when_and_what_ends
     assert_eq!(waits(&cluster, "second"), None, "most locks go within moments");
     cluster.wait(2);
     let text = "goes to node n and waits for its lock, held by pod ml/first since 2026-11-21T02:16:40Z: it is released when that pod has \
-                its devices; if it still stands at 2026-11-21T02:21:40Z, it is taken over, and that pod is deleted if it was never served";
+                its devices; if it still stands at 2026-11-21T02:21:40Z, it is taken over";
     assert_eq!(waits(&cluster, "second"), Some(("WaitingForNodeLock", text.to_owned())));
     cluster.wait(200);
     assert_eq!(cluster.condition_writes, 1, "nothing new is to be said while the lock stands");
@@ -532,21 +532,17 @@ fn a_line_that_moves_writes_nothing_for_half_a_minute_and_then_once_for_each() {
 
 #[test]
 fn a_wait_past_the_expiry_names_the_missing_agent_and_a_requeued_pod_says_why() {
-    let mut cluster = TestScheduler::with(
-        Config {
-            lock_policy: LockPolicy { expired_holder: ExpiredHolder::Wait, ..LockPolicy::default() },
-            ..Config::default()
-        },
-        DefaultSet::default(),
-    );
+    let settles_late = LockPolicy { agent_settled: Duration::from_secs(3600), ..LockPolicy::default() };
+    let config = Config { lock_policy: settles_late, ..Config::default() };
+    let mut cluster = TestScheduler::with(config, DefaultSet::default());
     cluster.node("n", 8);
     cluster.pod("first", ONE);
     cluster.settle();
     cluster.pod("second", ONE);
     cluster.wait(10);
-    assert!(cluster.conditions["second"].contains("or left to you"), "{}", cluster.conditions["second"]);
+    assert!(cluster.conditions["second"].ends_with("it is taken over"), "{}", cluster.conditions["second"]);
     cluster.wait(310);
-    assert!(cluster.conditions["second"].contains("it has expired, and"), "{}", cluster.conditions["second"]);
+    assert!(cluster.conditions["second"].contains("it has expired, but"), "{}", cluster.conditions["second"]);
     assert_eq!(cluster.condition_writes, 2);
     cluster.now += std::time::Duration::from_secs(90);
     cluster.settle();

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use baton::contract::{PodKey, PodUid, key};
-use baton::decide::scheduler::rules::plugins::DefaultSet;
-use baton::decide::scheduler::{Config, Effect, EffectResult, LockResult};
+use baton::decide::scheduler::{Effect, EffectResult, LockResult};
 use baton::decide::world::WorldEvent;
 
 use crate::harness::{Fault, TestScheduler, pod};
@@ -117,75 +116,68 @@ fn dangling_locks_go_even_when_nobody_waits_for_the_node() {
 }
 
 #[test]
-fn an_expired_holder_is_fenced_before_its_lock_is_taken_over() {
+fn an_expired_lock_is_taken_over_and_its_holder_keeps_its_devices() {
     let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    cluster.node("n", 2);
     cluster.pod("stuck", ONE);
     cluster.settle();
     cluster.pod("next", ONE);
-    cluster.wait(290);
-    assert!(cluster.fenced.is_empty());
-    cluster.wait(15);
-    assert!(cluster.fenced.contains("stuck"));
-    assert_eq!(cluster.stats().fenced, 1);
+    cluster.wait(295);
+    assert_eq!((cluster.holder("n"), cluster.node_of("next")), (Some("stuck"), None));
+    cluster.wait(10);
+    assert_eq!((cluster.holder("n"), cluster.node_of("next")), (Some("next"), Some("n")));
+    assert_ne!(cluster.devices_of("stuck"), cluster.devices_of("next"));
+    cluster.agent_releases("n");
+    cluster.pod("third", ONE);
+    cluster.wait(10);
+    assert_eq!((cluster.node_of("stuck"), cluster.node_of("third")), (Some("n"), None), "both devices are assigned");
+    cluster.audit();
+}
+
+/// The call of its holder may still come, and is served under it.
+#[test]
+fn an_expired_lock_that_nobody_needs_stays() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    cluster.pod("stuck", ONE);
+    cluster.wait(900);
+    assert_eq!(cluster.holder("n"), Some("stuck"));
+    cluster.pod("next", ONE);
     cluster.wait(1);
-    cluster.delete("stuck");
+    assert_eq!(cluster.holder("n"), Some("next"), "it was watched for long enough before");
+}
+
+#[test]
+fn an_expired_lock_stands_while_its_daemon_is_away_and_until_it_is_settled() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    cluster.pod("stuck", ONE);
     cluster.settle();
+    cluster.pod("next", ONE);
+    // The clock goes on, and no daemon renews its Lease.
+    cluster.now += Duration::from_secs(600);
+    cluster.settle();
+    assert_eq!(cluster.holder("n"), Some("stuck"));
+    cluster.wait(25);
+    assert_eq!(cluster.holder("n"), Some("stuck"), "the daemon is back, and may be about to release it");
+    cluster.wait(40);
     assert_eq!(cluster.holder("n"), Some("next"));
 }
 
+/// A scheduler that has just started has not watched it.
 #[test]
-fn an_expired_holder_whose_lock_has_gone_unseen_is_not_fenced() {
+fn another_leader_watches_a_lock_for_the_whole_expiry_before_it_takes_it() {
     let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    cluster.pod("late", ONE);
-    cluster.settle();
+    cluster.node("n", 2);
+    cluster.pod("stuck", ONE);
+    cluster.wait(200);
+    let old = cluster.locks["n"].replace("2026", "2020");
+    cluster.set_lock("n", &old);
     cluster.pod("next", ONE);
     cluster.wait(290);
-    // Its node is back, and its daemon serves it; the scheduler's watch is behind.
-    let lock = cluster.locks.remove("n").unwrap();
+    assert_eq!(cluster.holder("n"), Some("stuck"), "the value has changed");
     cluster.wait(15);
-    assert_eq!((cluster.stats().fenced, cluster.fenced.len()), (1, 0), "{lock}");
-    cluster.tell_node("n");
-    cluster.wait(2);
-    assert_eq!((cluster.node_of("late"), cluster.node_of("next")), (Some("n"), Some("n")));
-    assert!(!cluster.notices.contains(&("late".into(), "ExpiredLockHolder")));
-}
-
-#[test]
-fn a_deletion_that_gets_lost_is_repeated_whenever_locks_are_checked_meanwhile() {
-    for sweep in [1, 3, 10, 30] {
-        let config = Config { sweep: Duration::from_secs(sweep), ..Config::default() };
-        let mut cluster = TestScheduler::with(config, DefaultSet::default());
-        cluster.node("n", 1);
-        cluster.pod("stuck", ONE);
-        cluster.settle();
-        cluster.pod("next", ONE);
-        cluster.lost_fences = 3;
-        cluster.wait(345);
-        assert!(cluster.fenced.contains("stuck"), "{sweep} s between the checks");
-    }
-}
-
-#[test]
-fn eleven_holders_that_expire_at_once_are_no_accident_and_the_last_one_stays() {
-    let mut cluster = TestScheduler::new();
-    for n in 0..11 {
-        cluster.node(&format!("n-{n:02}"), 1);
-        cluster.pod(&format!("stuck-{n:02}"), ONE);
-    }
-    cluster.wait(330);
-    assert_eq!((cluster.stats().fenced, cluster.fenced.len()), (10, 10));
-    let said = cluster.notices.iter().filter(|(_, reason)| *reason == "FenceSuspended").count();
-    assert_eq!(said, 1, "{:?}", cluster.notices);
-    // A Lease that is lost and regained is no reason for more.
-    cluster.step_down();
-    cluster.lead();
-    cluster.wait(60);
-    assert_eq!(cluster.stats().fenced, 10);
-    // Ten minutes after the last one it is one of many, and no burst.
-    cluster.wait(620);
-    assert_eq!(cluster.stats().fenced, 11);
+    assert_eq!(cluster.holder("n"), Some("next"));
 }
 
 #[test]

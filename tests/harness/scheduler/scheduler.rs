@@ -77,9 +77,6 @@ pub struct TestScheduler {
     pub notices: Vec<(String, &'static str)>,
     /// The message of each of these, of the events on pods.
     pub messages: Vec<(String, &'static str, String)>,
-    pub fenced: BTreeSet<String>,
-    /// Deletions by the fence that get lost.
-    pub lost_fences: usize,
     /// Reads of pods that fail.
     pub lost_reads: usize,
     /// Pods that were read live.
@@ -146,8 +143,6 @@ impl TestScheduler {
             reasons: BTreeMap::new(),
             notices: Vec::new(),
             messages: Vec::new(),
-            fenced: BTreeSet::new(),
-            lost_fences: 0,
             lost_reads: 0,
             reads: 0,
             said: BTreeMap::new(),
@@ -520,16 +515,6 @@ impl TestScheduler {
                 self.lost_reads = self.lost_reads.saturating_sub(1);
                 let result = if lost { Err("500".into()) } else { Ok(self.pods.get(&pod).cloned().map(Box::new)) };
                 self.report(EffectResult::PodRead { pod, result });
-            }
-            Effect::Fence { .. } if self.lost_fences > 0 => self.lost_fences -= 1,
-            Effect::Fence { node, lock: Some(lock), .. }
-                if self.locks.get(&*node).map(String::as_str) != Some(&*lock) => {}
-            Effect::Fence { pod, .. } => {
-                self.notices.push((pod.key.name.to_string(), "ExpiredLockHolder"));
-                self.fenced.insert(pod.key.name.to_string());
-                self.change_pod(&pod.key.name.clone(), |facts| {
-                    facts.handoff.deleting = Some(Deletion { at: facts.handoff.created, grace_seconds: 0 });
-                });
             }
             Effect::Evict { .. } if self.lost_evictions > 0 => self.lost_evictions -= 1,
             Effect::Evict { pod, .. } => {

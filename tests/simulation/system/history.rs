@@ -36,7 +36,6 @@ pub const RAREST: &[&str] = &[
     "an old lock that names a running pod is forged",
     "devices are freed unseen",
     "devices in use are learned from the kubelet",
-    "the holder of an expired lock is deleted",
     "the leader of a job is there, which its controller has not been shown",
     "the waiting time of a gang is over",
 ];

@@ -9,7 +9,7 @@ use baton::contract::{
 };
 use baton::decide::audit::{Violation as AccountError, check_scheduler};
 use baton::decide::handoff::{Ledger, PodNotice};
-use baton::decide::lock::{LockMatch, names};
+use baton::decide::lock::{LockMatch, LockPolicy, names};
 use baton::decide::pod::{HandoffPod, Phase};
 use baton::decide::scheduler::Moment;
 use baton::decide::scheduler::queue::QueueState;
@@ -426,6 +426,11 @@ impl System {
         let Some(at) = self.machines.iter().position(|machine| holder.node.as_deref() == Some(&*machine.name)) else {
             return;
         };
+        // A bind may take it over once the expiry is over: the holder keeps its devices, and a late call of it is judged by the new lock.
+        let stood = Duration::try_from(wall(self.now).duration_since(value.time)).unwrap_or_default();
+        if swap.new.is_some() && stood >= LockPolicy::default().expiry {
+            return self.history.sometimes("a bind takes over the expired lock of a pod that waits");
+        }
         if !self.has_its_devices(at, &holder) {
             let what = format!("{}: the lock of {} has gone, which waits for its devices", swap.node, holder.pod.key);
             self.violates("a lock stands until its holder is served", what);
@@ -441,14 +446,6 @@ impl System {
             || ledger.is_some_and(|ledger| ledger.fully_served(pod, &machine.inventory))
             || pod.expected_calls(|name| machine.inventory.registers(name)).next().is_none()
             || machine.kubelet.is_settled(pod)
-    }
-
-    /// A pod is deleted because it holds an expired lock: never one that runs with its devices.
-    pub fn judge_fence(&mut self, pod: &PodRef) {
-        let runs = self.machines.iter().find_map(|machine| machine.kubelet.runtime.get(&pod.uid));
-        if runs.is_some_and(|runs| !runs.devices.is_empty()) {
-            self.violates("a pod that runs with its devices is not fenced", pod.key.to_string());
-        }
     }
 
     /// What a node daemon says of pods whose annotation is not the truth: every one that it has served otherwise.

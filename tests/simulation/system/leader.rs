@@ -446,17 +446,6 @@ impl System {
                 let result = Ok(self.store.pod(pod).cloned().map(Box::new));
                 EffectResult::PodRead { pod: pod.clone(), result }
             }
-            Effect::Fence { node, lock: Some(lock), .. } if self.store.lock(node).raw() != Some(lock) => {
-                self.history.sometimes("an expired lock goes before its holder is deleted");
-                return None;
-            }
-            Effect::Fence { pod, node, age, .. } => {
-                self.note(|| format!("scheduler {at} fences {} on {node} after {age:?}", pod.key));
-                self.history.sometimes("the holder of an expired lock is deleted");
-                self.judge_fence(pod);
-                self.delete(pod, wall);
-                return None;
-            }
             Effect::Evict { pod, .. } => {
                 self.note(|| format!("scheduler {at} evicts {}", pod.key));
                 self.history.sometimes("a pod is preempted");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::lock::{ExpiredHolder, Intent, WaitReason};
+use crate::lock::{Intent, WaitReason};
 use crate::scheduler::context::Context;
 use crate::scheduler::reporter::Reporter;
 use crate::scheduler::timers::Timer;
@@ -80,14 +80,10 @@ impl Binder {
                     WaitReason::Contended(_) => Outlook::Held,
                     WaitReason::UnknownHolder => Outlook::Unknown,
                     WaitReason::AgentNotSettled(_) => Outlook::AgentAway,
-                    WaitReason::Operator(_) => Outlook::Operator,
-                    WaitReason::Standing(_, missing) => Outlook::Standing(*missing),
                 };
                 (outlook, *recheck)
             }
-            Intent::Set | Intent::Own { .. } | Intent::TakeOver { .. } | Intent::Fence { .. } => {
-                (Outlook::Ending, None)
-            }
+            Intent::Set | Intent::Own { .. } | Intent::TakeOver { .. } => (Outlook::Ending, None),
         };
         let last = self.queues.get(&attempt.node).and_then(|queue| queue.reported.as_ref());
         if let Some(known) = last.filter(|known| known.of.1 == outlook && *known.of.0 == *raw) {
@@ -106,27 +102,15 @@ impl Binder {
             LockRead::Malformed { .. } => format!("its lock, which cannot be read and was seen first at {seen}"),
             LockRead::Free => return None,
         };
-        let expired = match cx.config.lock_policy.expired_holder {
-            ExpiredHolder::Evict => "and that pod is deleted if it was never served",
-            ExpiredHolder::Wait => "or left to you if that pod was never served: `baton get locks`",
-        };
         let end = match outlook {
             Outlook::Held => {
-                format!(
-                    "it is released when that pod has its devices; if it still stands at {then}, it is taken over, {expired}"
-                )
+                format!("it is released when that pod has its devices; if it still stands at {then}, it is taken over")
             }
             Outlook::Unknown => format!("if it still stands at {then}, it is taken over"),
             Outlook::AgentAway => {
                 "it has expired, but only the node daemon, which does not report or has just started, \
                                    knows whether that pod was served"
                     .to_owned()
-            }
-            Outlook::Operator => {
-                "it has expired, and --expired-holder=wait leaves it to you: `baton get locks`".to_owned()
-            }
-            Outlook::Standing(missing) => {
-                format!("it has expired, and that pod is not deleted for it: {missing}; see `baton get locks`")
             }
             Outlook::Ending => {
                 "that pod needs it no more, and the lock is about to be released or taken over".to_owned()

@@ -1,22 +1,19 @@
-//! What becomes of node locks beside bind attempts: they are resumed, released or fenced (docs/lock.md, from "Who may take and remove
+//! What becomes of node locks beside bind attempts: they are resumed or released (docs/lock.md, from "Who may take and remove
 //! it" on).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::lock::{
-    BoundHolder, ExpiredHolder, GoneReason, HolderState, Intent, LockClaim, LockView, ReleaseReason, acquire,
-};
+use crate::lock::{BoundHolder, GoneReason, HolderState, Intent, LockClaim, LockView, ReleaseReason, acquire};
 use crate::scheduler::context::{Context, Step};
 use crate::scheduler::effect::{Effect, LockResult};
 use crate::scheduler::timers::Timer;
 use crate::world::{Node, NodeId, Place, Pod, PodId};
-use baton_contract::{EventReason, LockRead, PodKey, PodRef, PodUid};
+use baton_contract::{LockRead, PodKey, PodRef, PodUid};
 
 use super::Binder;
-use super::deletions::MOST;
 
-/// The read or the deletion of a holder is repeated after this time.
+/// The read of a holder is repeated after this time.
 const REPEAT_AFTER: Duration = Duration::from_secs(10);
 
 impl Binder {
@@ -55,19 +52,18 @@ impl Binder {
         }
         let unclaimed = LockClaim { pod: PodRef::new("", "", ""), time: cx.now.wall };
         match Self::intent(cx, node, &unclaimed) {
-            Intent::TakeOver { old, reason } => {
-                let unproven = self.unproven(&node.lock.read, reason);
-                self.fence_unserved(cx, node_id, reason);
-                match unproven {
-                    Some(holder) => self.read_holder(cx, &old, holder, node_id),
-                    None => self.release_lock(cx, node_id, &old, reason),
-                }
-            }
-            Intent::Fence { pod, age } => self.fence(cx, node_id, pod, age),
+            // Nobody needs the lock of a pod that waits, and under it the pod's call may still be served.
+            Intent::TakeOver { reason: ReleaseReason::Unserved, .. }
+            | Intent::Wait { recheck: None, .. }
+            | Intent::Set
+            | Intent::Own { .. } => {}
+            Intent::TakeOver { old, reason } => match self.unproven(&node.lock.read, reason) {
+                Some(holder) => self.read_holder(cx, &old, holder, node_id),
+                None => self.release_lock(cx, node_id, &old, reason),
+            },
             Intent::Wait { recheck: Some(at), .. } => {
                 cx.timers.set(at, Timer::Node(node_id));
             }
-            Intent::Wait { recheck: None, .. } | Intent::Set | Intent::Own { .. } => {}
         }
     }
 
@@ -78,12 +74,10 @@ impl Binder {
             self.sweep(cx, *id);
             self.advance(cx, *id);
         }
-        self.delete_unserved(cx);
         let standing: BTreeSet<&str> = locked.iter().filter_map(|id| cx.world.node(*id)?.lock.read.raw()).collect();
         self.locks.proven.retain(|raw| standing.contains(&**raw));
         self.locks.resumed.retain(|raw| standing.contains(&**raw));
         self.locks.reads.retain(|raw, _| standing.contains(&**raw));
-        self.locks.fenced.retain(|_, at| cx.now.mono < *at + REPEAT_AFTER);
         cx.timers.set(cx.now.mono + cx.config.sweep, Timer::Sweep);
     }
 
@@ -191,80 +185,6 @@ impl Binder {
                 self.locks.proven.insert(raw.clone());
             }
         }
-    }
-
-    /// The holder of an expired lock runs, and the node's daemon says that it never served it: it is deleted, so that its owner makes
-    /// another.
-    pub(super) fn fence_unserved(&mut self, cx: &mut Context<'_>, node_id: NodeId, reason: ReleaseReason) {
-        let evicts = cx.config.lock_policy.expired_holder == ExpiredHolder::Evict;
-        let Some(node) = cx.world.node(node_id).filter(|_| reason == ReleaseReason::Started && evicts) else { return };
-        let Some(HolderState::BoundHere(pod)) = cx.world.holder(node, cx.now.wall) else { return };
-        // Many clients may write the time in the lock: this process watches the pod for as long.
-        let due = node.lock.first_seen + cx.config.lock_policy.expiry;
-        if node.live_agent().is_some_and(|status| status.is_unserved(&pod.uid)) {
-            self.locks.unserved.entry(pod.uid).or_insert((node_id, due));
-            self.delete_unserved(cx);
-        }
-    }
-
-    /// Deletes pods that run without their devices. A deletion that fails, or that the fence may not make now, is tried again with the
-    /// next sweep, also when their locks have gone.
-    fn delete_unserved(&mut self, cx: &mut Context<'_>) {
-        for (uid, (node_id, due)) in self.locks.unserved.clone() {
-            let stays = |pod: &&Pod| pod.facts.handoff.is_live() && pod.facts.handoff.deleting.is_none();
-            let pod = cx.world.pod_id(&uid).and_then(|id| cx.world.pod(id)).filter(stays);
-            // While the daemon is stale, the last thing that it said may be outdated.
-            let status = cx.world.node(node_id).and_then(Node::live_agent);
-            match (pod, status.map(|status| status.is_unserved(&uid))) {
-                (None, _) | (_, Some(false)) => drop(self.locks.unserved.remove(&uid)),
-                (Some(_), _) if cx.now.mono < due => {}
-                (Some(_), None) => {}
-                (Some(pod), Some(true)) => {
-                    let pod = pod.facts.handoff.pod.clone();
-                    let why = "it runs without its devices: the kubelet did not call the node daemon for it";
-                    self.delete_holder(cx, node_id, pod, None, Duration::ZERO, why.to_owned());
-                }
-            }
-        }
-    }
-
-    pub(super) fn fence(&mut self, cx: &mut Context<'_>, node: NodeId, pod: PodRef, age: Duration) {
-        let Some(of) = cx.world.node(node) else { return };
-        let (name, seconds) = (&of.name, age.as_secs());
-        let why = format!("it holds the lock of node {name} for {seconds} s and its devices were never allocated");
-        let lock = of.lock.read.raw().map(Into::into);
-        self.delete_holder(cx, node, pod, lock, age, why);
-    }
-
-    /// Deletes a live pod, if no more than a few were. A deletion is repeated until the watch shows it.
-    fn delete_holder(
-        &mut self,
-        cx: &mut Context<'_>,
-        node: NodeId,
-        pod: PodRef,
-        lock: Option<Box<str>>,
-        age: Duration,
-        why: String,
-    ) {
-        let now = cx.now.mono;
-        cx.timers.set(now + REPEAT_AFTER, Timer::Node(node));
-        let repeated = match self.locks.fenced.get(&pod.uid) {
-            Some(at) if now < *at + REPEAT_AFTER => return,
-            repeated => repeated.is_some(),
-        };
-        let Some(name) = cx.world.node(node).map(|node| node.name.clone()) else { return };
-        if !repeated && !self.locks.deletions.allow(node, now, cx.config.lock_policy.expiry) {
-            if self.locks.deletions.say_suspended(now) {
-                let message = format!(
-                    "not deleted, although {why}: {MOST} pods were deleted within a minute; see `baton get locks`"
-                );
-                cx.effects.push(Effect::Notice { pod, warning: true, reason: EventReason::FenceSuspended, message });
-            }
-            return;
-        }
-        cx.stats.fenced += 1;
-        self.locks.fenced.insert(pod.uid.clone(), now);
-        cx.effects.push(Effect::Fence { pod, node: name, lock, age, message: format!("deleted: {why}") });
     }
 
     /// Removes a lock value from a node; repeated until the result is known.
