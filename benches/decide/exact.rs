@@ -27,9 +27,11 @@ const PLACED: &[(ContainerKind, Limits)] = &[
 const REFUSED: &[(ContainerKind, Limits)] =
     &[(Sidecar, &gpu("46")), (Init, &gpu("48")), (Sidecar, &gpu("47")), (App, &gpu("48"))];
 
-/// By the name of the figure.
-pub const CASES: [(&str, &[(ContainerKind, Limits)], bool); 2] =
-    [("exact_placed_16_gpus", PLACED, true), ("exact_refused_16_gpus", REFUSED, false)];
+/// The name of a figure, containers, and whether they fit.
+type Case = (&'static str, &'static [(ContainerKind, Limits)], bool);
+
+/// What is counted.
+pub const CASES: [Case; 2] = [("exact_placed_16_gpus", PLACED, true), ("exact_refused_16_gpus", REFUSED, false)];
 
 fn request(containers: &[(ContainerKind, Limits)]) -> PodDeviceRequest {
     let judged = |limits: Limits| {

@@ -15,8 +15,11 @@ const NODES: usize = 1000;
 pub const FREES: usize = 100;
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1"), ("cpu", "1")];
 
-/// Who waits, by the name of the figure. Each GPU that comes free is taken by one of them, but for the gangs: they wait for more.
-pub const CASES: [(&str, fn() -> Vec<PodFacts>); 3] = [
+/// The name of a figure, and who waits.
+type Case = (&'static str, fn() -> Vec<PodFacts>);
+
+/// What is counted. Each GPU that comes free is taken by one of them, but for the gangs: they wait for more.
+pub const CASES: [Case; 3] = [
     ("parked_10000_of_one_shape", one_shape),
     ("parked_1000_of_200_shapes", shapes),
     ("parked_100_gangs_of_64", gangs),

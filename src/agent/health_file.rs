@@ -163,15 +163,6 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_an_earlier_version_says_nothing_of_silent_gpus() {
-        let dir = tempfile::tempdir().unwrap();
-        let text = r#"{"version":1,"bootId":"b","gpus":[{"uuid":"GPU-a","xid":79}]}"#;
-        std::fs::write(dir.path().join(FILE), text).unwrap();
-        let found = HealthFile::open(dir.path(), "b").1;
-        assert_eq!((found.ailments.len(), found.seen), (1, GpuScan::default()));
-    }
-
-    #[test]
     fn what_could_not_be_written_is_written_when_that_is_possible_again() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");

@@ -242,7 +242,7 @@ mod tests {
                 }}],
                 "schedulerPolicy": { "jobQueuePolicy": "DRF", "basicPolicy": "Gang" },
             },
-            "status": { "restarts": 2, "stage": "Pending" },
+            "status": { "attempt": 2, "stage": "Pending" },
         });
         edit(&mut job);
         serde_json::from_value(job).unwrap()
@@ -309,6 +309,6 @@ mod tests {
     fn a_job_that_cannot_be_has_no_spec_and_one_with_a_strange_status_is_left_alone() {
         let facts = job_facts(raw(|job| job["spec"]["workerSets"] = json!([]))).unwrap();
         assert!(facts.spec.unwrap_err().contains("spec.workerSets"));
-        assert!(job_facts(raw(|job| job["status"]["restarts"] = "two".into())).is_err());
+        assert!(job_facts(raw(|job| job["status"]["attempt"] = "two".into())).is_err());
     }
 }

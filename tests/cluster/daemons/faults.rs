@@ -280,7 +280,7 @@ async fn a_huge_or_corrupt_annotation_is_refused_whole_and_named() {
         let status = cluster.pod(name).await.unwrap().status.unwrap();
         assert_eq!(status.reason.as_deref(), Some("UnexpectedAdmissionError"));
         let message = status.message.unwrap_or_default();
-        assert!(message.contains("scheduling.koordinator.sh/") && message.len() < 1500, "{name}: {message}");
+        assert!(message.contains(key::CONTAINER_DEVICES) && message.len() < 1500, "{name}: {message}");
         assert!(cluster.in_kubelet("node-0", name).is_empty(), "nothing partial is served");
     }
     all_is_free(&cluster).await;

@@ -31,7 +31,7 @@ fn hosts(gpus: u32, names: &[&str]) -> TestScheduler {
 }
 
 #[test]
-fn a_gang_that_another_cause_kept_back_starts_when_room_comes_after_the_cause_has_gone() {
+fn a_gang_kept_back_for_another_cause_starts_when_room_comes_after_it() {
     let mut gangs = TestGangs::with(Config::default());
     gangs.node("n", 64);
     (0..8).for_each(|minor| gangs.cluster.bound_by_another(&format!("held-{minor}"), "n", minor));

@@ -237,7 +237,8 @@ impl System {
             let mut waiting = world.pods().filter(waits).filter(single).filter(parked);
             let first =
                 waiting.find(|pod| created(pod).zip(created(placed)).is_some_and(|(one, other)| one < other))?;
-            Some(format!("scheduler {at} places {} before {}", placed.key(), first.key()))
+            let state = queue.state(first.id);
+            Some(format!("scheduler {at} places {} before {}, which is {state:?}", placed.key(), first.key()))
         });
         if let Some(what) = found {
             self.violates("room goes to the oldest pod of a template", what);
