@@ -220,7 +220,8 @@ impl System {
         }
     }
 
-    /// A pod is not placed while an older one of its template waits for room. One whose bind is resumed has its room already.
+    /// A pod is not placed while an older one of its template waits for room. One whose bind is resumed has its room already, and
+    /// one for which a node is kept has it first: `before`.
     pub fn judge_order(&mut self, at: usize, before: &BTreeSet<PodId>) {
         let scheduler = self.schedulers[at].scheduler();
         let (world, queue) = (scheduler.world(), scheduler.queue());

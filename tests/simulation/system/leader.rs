@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton::contract::{PodUid, key};
+use baton::decide::scheduler::queue::Item;
 use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
 use baton::decide::scheduler::{BindResult, Config, Effect, EffectResult, Effects, LockResult, Moment, Scheduler};
 use baton::decide::tyjob::JobWriteResult;
@@ -106,6 +107,15 @@ impl SchedulerProcess {
             _ => {}
         }
         self.cordoned.retain(|_, of| of.node || !of.devices.is_empty());
+    }
+
+    /// Pods for which a node is kept: its room is theirs first.
+    fn owners(&self) -> BTreeSet<PodId> {
+        let pod = |item: &Item| match item {
+            Item::Pod(id) => Some(*id),
+            _ => None,
+        };
+        self.scheduler.earmarks().all().iter().filter_map(|earmark| pod(earmark.item())).collect()
     }
 
     /// Pods whose bind attempts are under way.
@@ -230,13 +240,14 @@ impl System {
         }
         let is = &mut self.schedulers[at];
         let before = is.attempted();
+        let owners = is.owners();
         let effects = is.scheduler.run(moment);
         is.turns += 1;
         let (turns, next) = (is.turns, is.scheduler.next());
         self.perform(at, effects);
         self.watch_commits(at);
         self.judge_cordons(at, &before);
-        self.judge_order(at, &before);
+        self.judge_order(at, &(&before | &owners));
         if turns.is_multiple_of(AUDIT_EVERY) {
             self.audit(at);
         }
