@@ -94,7 +94,7 @@ def story(first, second, go, stay):
 
 
 def refused():
-    """A head that fails for another cause than room holds back nobody, and is bound when it can be."""
+    """A head that fails for another cause than room holds back no other pod, and is bound when it can be."""
     rule = {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"]}]}
     policy = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "no-head"},
               "spec": {"failurePolicy": "Fail", "matchConstraints": rule, "validations": [{"expression": "object.metadata.name != 'head'"}]}}

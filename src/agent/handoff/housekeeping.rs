@@ -64,7 +64,8 @@ impl HandoffService {
         self.begin(ledger, file).await;
     }
 
-    /// Waits for the pods and for the kubelet's PodResources. A kubelet without PodResources shows when it calls: then the pods' annotations alone must do.
+    /// Waits for the pods and for the kubelet's PodResources. A kubelet without PodResources shows when it calls: then the pods'
+    /// annotations alone must do.
     async fn rebuild(&self) -> Ledger {
         self.context.view.synced_before(Duration::MAX).await;
         let mut backoff = Backoff::new(KUBELET_AGAIN, LIST_BUDGET);

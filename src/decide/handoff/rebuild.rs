@@ -154,7 +154,8 @@ impl<'a> KnownCall<'a> {
     }
 }
 
-/// Adds a call of a pod that has ended, by the answer that the kubelet has stored: its client may take back that it has ended.
+/// Adds a call of a pod that has ended, by the answer that the kubelet has stored. Where another client wrote the end, the kubelet takes
+/// it back, and the pod starts with what is recorded here.
 pub(super) fn add_ended(
     ledger: &mut Ledger,
     pod: &HandoffPod,

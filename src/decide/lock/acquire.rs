@@ -147,7 +147,7 @@ const SKEW: Duration = Duration::from_secs(30);
 /// Decides what `claim` may do about the lock it sees.
 ///
 /// The lock of a bound pod whose calls may still come is taken over when this process has watched it for the whole expiry, and a daemon
-/// that is settled has not released it. The pod keeps its devices: what it was assigned is nobody else's, and a late call of it is
+/// that is settled has not released it. The pod keeps its devices: no other pod gets what it was assigned, and a late call of it is
 /// judged by the lock that stands then. A written time alone takes no such lock.
 pub fn acquire(
     lock: &LockView,

@@ -152,11 +152,13 @@ impl Preemption {
     }
 
     fn enter(cx: &mut Context<'_>, id: PodId, node: NodeId, victims: BTreeSet<PodUid>, group: Option<GroupId>) {
-        // Room that it has on another node is open again.
-        Self::forget(cx, id);
         let until = (victims.is_empty() && group.is_none()).then(|| cx.now.mono + KEPT);
         cx.timers.set(until.unwrap_or(cx.now.mono + EVICT_AGAIN), Timer::Nomination(id));
-        cx.preemption.nominations.insert(id, Nomination { node, since: cx.now.mono, victims, until, group });
+        let nomination = Nomination { node, since: cx.now.mono, victims, until, group };
+        let before = cx.preemption.nominations.insert(id, nomination);
+        if before.is_some_and(|before| before.node != node) {
+            cx.room_freed();
+        }
     }
 
     /// A pod is gone or has ended: it may have been the last victim of a nomination.

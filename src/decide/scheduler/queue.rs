@@ -271,8 +271,8 @@ impl Queue {
         }
     }
 
-    /// Parks an item of no line, whose turn it is, without a try, until one of `wake` or until it is due as before: nothing else can help it.
-    /// `false` where it is due, or its turn has not come.
+    /// Parks an item of no line, whose turn it is, without a try: until one of `wake`, or until it is due as before. `false` where it is due,
+    /// or its turn has not come.
     pub fn park_again(&mut self, item: &Item, wake: Wake, now: Duration) -> bool {
         let has_turn = |entry: &&mut QueueEntry| entry.state == QueueState::Taken && entry.line.is_none();
         let Some(entry) = self.entries.get_mut(item).filter(has_turn) else { return false };

@@ -136,7 +136,7 @@ fn an_expired_lock_is_taken_over_and_its_holder_keeps_its_devices() {
 
 /// The call of its holder may still come, and is served under it.
 #[test]
-fn an_expired_lock_that_nobody_needs_stays() {
+fn an_expired_lock_that_no_bind_needs_stays() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 2);
     cluster.pod("stuck", ONE);

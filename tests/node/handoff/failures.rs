@@ -38,16 +38,22 @@ async fn after_a_restart_the_lock_of_a_served_pod_is_released_and_the_ledger_goe
     assert!(machine.refused("b").await.contains("held by default/a"), "no device twice");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_ledger_is_rebuilt_from_the_kubelet() {
+/// The pod `a` runs with GPU-5, and the agent has ended and has no ledger.
+async fn stopped_without_ledger() -> HandoffNode {
     let mut machine = HandoffNode::start().await;
     let a = gpus("a", &["GPU-5"]);
     machine.schedule(&a).await;
     machine.agrees(&a).await;
     machine.stop_agent().await;
     machine.lose_ledger();
+    machine
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_ledger_is_rebuilt_from_the_kubelet() {
+    let mut machine = stopped_without_ledger().await;
     machine.start_agent().await;
-    machine.agrees(&a).await;
+    machine.agrees(&gpus("a", &["GPU-5"])).await;
     let b = gpus("b", &["GPU-5"]);
     machine.schedule(&b).await;
     assert!(machine.refused("b").await.contains("held by default/a"), "no device twice");
@@ -56,12 +62,7 @@ async fn a_lost_ledger_is_rebuilt_from_the_kubelet() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_that_goes_while_a_lost_ledger_is_rebuilt_holds_nothing_for_long() {
-    let mut machine = HandoffNode::start().await;
-    let a = gpus("a", &["GPU-5"]);
-    machine.schedule(&a).await;
-    machine.agrees(&a).await;
-    machine.stop_agent().await;
-    machine.lose_ledger();
+    let mut machine = stopped_without_ledger().await;
     machine.server().faults().add(FaultRule::on("list", "pods"), Effect::Delay(Duration::from_secs(1)));
     let pods = machine.pods();
     let deletion = tokio::spawn(async move { pods.delete("a", &DeleteParams::default().grace_period(0)).await });

@@ -52,7 +52,7 @@ impl Binder {
         }
         let unclaimed = LockClaim { pod: PodRef::new("", "", ""), time: cx.now.wall };
         match Self::intent(cx, node, &unclaimed) {
-            // Nobody needs the lock of a pod that waits, and under it the pod's call may still be served.
+            // No bind needs the lock of a pod that waits, and under it the pod's call may still be served.
             Intent::TakeOver { reason: ReleaseReason::Unserved, .. }
             | Intent::Wait { recheck: None, .. }
             | Intent::Set

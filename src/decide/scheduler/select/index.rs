@@ -4,7 +4,8 @@
 //! Promise: the index chooses exactly what [`choose`](super::choose::choose()) chooses by asking every node. It serves pods of
 //! which no enabled rule says [`Reads::World`]; all others, and pods pinned to a node, are decided by that scan. A decision costs
 //! one judgement per node that changed since this shape was last asked for, each `O(log nodes)` to enter. Kept per shape and node:
-//! about 70 bytes; at most [`SHAPES`] shapes and [`ANSWERS`] in all, the longest unused shape goes first. TYJobs keep [`Tables`] of their own, in another order.
+//! about 70 bytes; at most [`SHAPES`] shapes and [`ANSWERS`] in all, the longest unused shape goes first. TYJobs keep [`Tables`] of
+//! their own, in another order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
