@@ -49,7 +49,7 @@ impl Gangs {
     /// Tries a group that was popped from the queue.
     pub fn attempt_group(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         if self.is_out_of_reach(cx, group)
-            && cx.queue.park_again(&Item::Group(group.clone()), device_fit::ROOM, cx.now.mono)
+            && cx.queue.park_again(&Item::Group(group.clone()), device_fit::ROOM.or(Wake::NODE_ROOM), cx.now.mono)
         {
             return;
         }

@@ -53,8 +53,10 @@ impl NodeExceptions {
         }
     }
 
-    fn counted(&self) -> BTreeMap<PodUid, Held> {
-        self.iter().chain(self.unsaid()).map(|(uid, held)| (uid.clone(), held.clone())).collect()
+    /// Whether the daemon has spoken, and what counts.
+    fn counted(&self) -> (bool, BTreeMap<PodUid, Held>) {
+        let all = self.iter().chain(self.unsaid()).map(|(uid, held)| (uid.clone(), held.clone()));
+        (self.pods.is_some(), all.collect())
     }
 
     /// Remembers what a pod holds that leaves the node while a container runs. The daemon may have said so before, and for a moment say

@@ -184,6 +184,8 @@ const STORM: Duration = Duration::from_secs(600);
 const REST: Duration = Duration::from_secs(60);
 /// Once they have ended, something must end or be bound within this time, for as long as a pod waits.
 const CALM: Duration = Duration::from_secs(900);
+/// Ten times what a plan takes: pods that are evicted and made again without end keep the cluster from its rest.
+const LONGEST: Duration = Duration::from_secs(7200);
 
 impl System {
     /// Runs a plan to its end, or to the first violation.
@@ -197,6 +199,9 @@ impl System {
                 break;
             }
             system.happen(happening);
+            if system.now > START + LONGEST {
+                system.violates("everything comes to rest", "pods come and go without end".to_owned());
+            }
         }
         if system.violation.is_none() {
             system.judge_end();

@@ -138,7 +138,7 @@ struct FilterMemory {
 /// The rule's name.
 pub const NAME: &str = "DeviceFit";
 /// What may bring room for devices.
-pub const ROOM: Wake = Wake::POD_FREED.or(Wake::DEVICES).or(Wake::NODE_ADDED).or(Wake::NODE_ROOM).or(Wake::AGENT);
+pub const ROOM: Wake = Wake::POD_FREED.or(Wake::DEVICES).or(Wake::NODE_ADDED);
 
 impl Plugin for DeviceFit {
     fn name(&self) -> &'static str {
