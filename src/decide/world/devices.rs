@@ -17,7 +17,7 @@ use baton_contract::inventory::{Device, DeviceStatus};
 use baton_contract::{Cordon, Cordons, DeviceId, DeviceType, GpuRequest, PodUid, ShareIsolation, Shared, key};
 
 use super::holders::Holders;
-use super::pod::{Pod, PodFacts};
+use super::pod::{Place, Pod, PodFacts};
 use super::suspects::Suspect;
 
 /// The devices of one node.
@@ -176,9 +176,11 @@ impl DeviceKinds {
 }
 
 impl<'a> Charge<'a> {
-    /// `None` for a pod that holds nothing, or whose request alone says nothing of what it holds.
+    /// `None` for a pod that holds nothing, or whose request alone says nothing of what it holds. The daemon knows of no pod that has yet
+    /// to come: the devices that one waits for are unknown while they are not chosen.
     pub fn of(pod: &'a Pod, holders: Holders<'a>) -> Option<Self> {
-        let (devices, known) = (holders.of(pod), holders.exceptions().are_known());
+        let to_come = matches!(pod.place, Place::Assumed(_));
+        let (devices, known) = (holders.of(pod), holders.exceptions().are_known() && !to_come);
         if devices.is_none() && (known || !pod.asks_for_devices()) {
             return None;
         }

@@ -129,6 +129,7 @@ fn a_pod_without_assignment_takes_a_node_out_where_no_daemon_says_what_it_holds(
     // A daemon that says nothing of it.
     let mut cluster = TestScheduler::new();
     cluster.node("n", 4);
+    cluster.says_nothing("n");
     forged(&mut cluster, "pinned", ONE, &[]);
     assert_eq!(room(&mut cluster), 0);
 }

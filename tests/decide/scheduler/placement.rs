@@ -228,13 +228,14 @@ fn a_gated_pod_goes_when_its_gates_are_gone() {
 fn a_bound_pod_without_an_assignment_blocks_its_type_until_the_node_reports() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 2);
+    cluster.says_nothing("n");
     let mut foreign = pod("foreign", ONE, cluster.now);
     foreign.handoff.scheduler_name = "default-scheduler".into();
     foreign.handoff.node = Some("n".into());
     cluster.submit(foreign);
     cluster.pod("a", ONE);
     cluster.settle();
-    assert_eq!(cluster.conditions["a"], "0/1 nodes: 1 a pod without an assignment holds unknown gpu devices");
+    assert_eq!(cluster.conditions["a"], "0/1 nodes: 1 which gpu devices another pod holds or waits for is not known");
     let mut device = gpu_device("n", 2);
     let entry = HeldBy { name: "foreign".into(), namespace: "ml".into(), uuid: "uid-foreign".into(), minors: vec![0] };
     device.status = Some(DeviceStatus {

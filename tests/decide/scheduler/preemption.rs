@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use baton::contract::hint::LabelSelector;
 use baton::contract::{PodKey, key};
 use baton::decide::audit::check;
+use baton::decide::pod::Phase;
 use baton::decide::world::spec::{Taint, TaintEffect};
 use baton::decide::world::{BudgetFacts, PodId, World, WorldEvent};
 
@@ -96,6 +97,32 @@ fn the_room_is_closed_to_equal_and_lower_priority_until_the_nominated_pod_has_it
     assert_eq!(cluster.node_of("rival"), None);
     cluster.wait(2);
     assert_eq!(cluster.node_of("rival"), Some("n"), "not for ever");
+}
+
+#[test]
+fn the_free_part_of_room_is_closed_while_victims_and_their_processes_leave() {
+    let forms: &[&[(&str, &str)]] = &[&[(key::NVIDIA_GPU, "2")], &[(key::GPU, "200")]];
+    let rivals: &[&[(&str, &str)]] = &[ONE, &[(key::GPU, "100")], &[(key::GPU, "50")]];
+    for (high, rival) in forms.iter().flat_map(|high| rivals.iter().map(move |rival| (*high, *rival))) {
+        let mut cluster = TestScheduler::new();
+        cluster.node("n", 2);
+        submit(&mut cluster, "low", ONE, 1);
+        cluster.change_pod("low", |facts| {
+            facts.handoff.phase = Phase::Running;
+            facts.handoff.containers.iter_mut().for_each(|container| container.running = true);
+        });
+        submit(&mut cluster, "high", high, 9);
+        submit(&mut cluster, "rival", rival, 5);
+        assert_eq!(cluster.node_of("rival"), None, "a victim of {high:?} leaves, and {rival:?} waits");
+        cluster.delete("low");
+        cluster.settle();
+        cluster.wait(5);
+        let placed = (cluster.node_of("rival"), cluster.node_of("high"));
+        assert_eq!(placed, (None, None), "processes of the victim of {high:?} run, and {rival:?} waits");
+        cluster.wait(40);
+        assert_eq!(cluster.node_of("high"), Some("n"), "{high:?} beside {rival:?}");
+        assert_eq!(cluster.evicted, ["low"], "{high:?} beside {rival:?}");
+    }
 }
 
 #[test]

@@ -124,6 +124,7 @@ fn a_pod_starts_where_another_one_was_to_run_that_was_bound_elsewhere() {
 fn a_pod_starts_when_the_daemon_says_that_nothing_more_is_held() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 8);
+    cluster.says_nothing("n");
     let mut unassigned = pod("unassigned", ONE, cluster.now);
     unassigned.handoff.node = Some("n".into());
     cluster.submit(unassigned);

@@ -231,21 +231,26 @@ impl TestScheduler {
     }
 
     pub fn beat(&mut self, node: &str, identity: Identity, registered: &[&str]) {
-        let registered = registered.iter().map(|name| (*name).to_owned()).collect();
-        self.beat_status(
-            node,
-            AgentStatus {
-                version: "1".into(),
-                registered,
-                identity,
-                lockless: None,
-                exceptions: None,
-                lock: None,
-                too_many_exceptions: false,
-                unreleased: None,
-                leaving: [].into(),
-            },
-        );
+        self.beat_status(node, Self::status(identity, registered));
+    }
+
+    fn status(identity: Identity, registered: &[&str]) -> AgentStatus {
+        AgentStatus {
+            version: "1".into(),
+            registered: registered.iter().map(|name| (*name).to_owned()).collect(),
+            identity,
+            lockless: None,
+            exceptions: Some([].into()),
+            lock: None,
+            too_many_exceptions: false,
+            unreleased: None,
+            leaving: [].into(),
+        }
+    }
+
+    /// A daemon of an older version: it does not say what pods hold.
+    pub fn says_nothing(&mut self, node: &str) {
+        self.say(node, AgentStatus { exceptions: None, ..Self::status(Identity::Lock, &NAMES) });
     }
 
     pub fn beat_status(&mut self, node: &str, status: AgentStatus) {

@@ -228,7 +228,7 @@ impl Filter for DeviceFit {
             return Outcome::unfit(NAME, "no device inventory", Wake::DEVICES).helped_by(Help::Inventory);
         };
         if let Some(kind) = wanted.kinds().iter().find(|kind| stock.is_blocked(kind)) {
-            let text = format!("a pod without an assignment holds unknown {kind} devices");
+            let text = format!("which {kind} devices another pod holds or waits for is not known");
             return Outcome::unfit(NAME, text, ROOM).helped_by(Help::Unassigned);
         }
         if wanted.request().has_gpu_shares()
