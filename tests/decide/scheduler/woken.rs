@@ -135,3 +135,32 @@ fn a_pod_starts_when_the_daemon_says_that_nothing_more_is_held() {
     cluster.settle();
     assert_eq!(cluster.node_of("waits"), Some("n"));
 }
+
+#[test]
+fn a_pod_starts_when_room_that_was_kept_for_another_is_made_elsewhere() {
+    let mut cluster = hosts(2, &["one", "two"]);
+    let submit = |cluster: &mut TestScheduler, name: &str, gpus: &str, priority: i32, host: Option<&str>| {
+        let limits = [(key::NVIDIA_GPU, gpus)];
+        let mut facts = host.map_or_else(|| pod(name, &limits, cluster.now), |host| on(cluster, name, host, &limits));
+        facts.spec.priority = priority;
+        cluster.submit(facts);
+        cluster.settle();
+        let locked: Vec<String> = cluster.locks.keys().cloned().collect();
+        locked.iter().for_each(|node| cluster.agent_releases(node));
+        cluster.settle();
+    };
+    submit(&mut cluster, "victim", "1", 1, Some("one"));
+    submit(&mut cluster, "full", "2", 3, Some("two"));
+    submit(&mut cluster, "high", "2", 7, None);
+    submit(&mut cluster, "waits", "1", 5, Some("one"));
+    assert_eq!((cluster.evicted.as_slice(), cluster.node_of("waits")), (&["victim".to_owned()][..], None));
+    cluster.change_pod("high", |facts| facts.spec.gates.push("quota".into()));
+    cluster.delete("victim");
+    cluster.settle();
+    submit(&mut cluster, "higher", "1", 9, Some("one"));
+    assert_eq!((cluster.node_of("higher"), cluster.node_of("waits")), (Some("one"), None), "the rest is kept for high");
+    cluster.change_pod("high", |facts| facts.spec.gates.clear());
+    cluster.settle();
+    assert_eq!(cluster.evicted, ["victim", "full"]);
+    assert_eq!(cluster.node_of("waits"), Some("one"));
+}

@@ -3,6 +3,7 @@
 use baton::contract::PodKey;
 use baton::contract::tyjob::{BasicPolicy, ScheduleState, Stage, WorkerEnd};
 use baton::decide::pod::Phase;
+use baton::decide::world::spec::Toleration;
 use baton::decide::world::{Place, WorldEvent};
 
 use crate::harness::tyjobs::{TestJobs, key};
@@ -44,6 +45,23 @@ fn worker_places_run_out_only_once_the_leader_has_an_address() {
     jobs.cluster.wait(3);
     assert_eq!(jobs.cluster.stats().job_places_void, 2);
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 2), "placed again");
+}
+
+#[test]
+fn a_pod_starts_in_the_room_of_a_place_that_its_own_pod_cannot_take() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 4, 0);
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    let mut waits = pod("waits", &[("cpu", "3")], jobs.cluster.now);
+    waits.spec.tolerations =
+        vec![Toleration { key: "node.kubernetes.io/unschedulable".into(), ..Toleration::default() }];
+    jobs.cluster.submit(waits);
+    jobs.cluster.settle();
+    jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
+    jobs.cluster.settle();
+    assert_eq!((jobs.places("rl").len(), jobs.cluster.node_of("waits")), (2, None));
+    jobs.controller("rl");
+    assert_eq!((jobs.cluster.stats().job_places_void, jobs.cluster.node_of("waits")), (1, Some("a")));
 }
 
 #[test]
