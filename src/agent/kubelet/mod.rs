@@ -2,7 +2,6 @@
 
 pub mod advertised;
 pub mod directory;
-pub mod lists;
 pub mod plugin;
 pub mod plugins;
 pub mod register;

@@ -8,9 +8,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
-use super::lists::PluginRoutes;
 use super::service::{PluginService, START, STARTS};
 use super::socket::{self, Incoming, Unlink};
+use baton_contract::deviceplugin::device_plugin_server::DevicePluginServer;
 use baton_runtime::vital;
 
 /// Largest message in either direction, as gRPC's default and the kubelet's limit have it.
@@ -39,7 +39,8 @@ impl PluginServer {
         // Each call has its own limit; a start may wait longest.
         let longest = START + Duration::from_secs(1);
         let resource = service.resource.clone();
-        let plugin = PluginRoutes::new(service, MESSAGE);
+        let plugin = DevicePluginServer::new(service);
+        let plugin = plugin.max_decoding_message_size(MESSAGE).max_encoding_message_size(MESSAGE);
         let router = Server::builder()
             .timeout(longest)
             .concurrency_limit_per_connection(STREAMS as usize)

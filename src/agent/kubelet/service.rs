@@ -95,15 +95,6 @@ impl PluginService {
         Arc::new(Semaphore::new(STARTS as usize))
     }
 
-    /// The list now, and again on every change; ends when the daemon stops.
-    /// `asked` says whether the connection asked for the options before.
-    pub fn listing(&self, asked: bool) -> ListStream {
-        tracing::debug!(resource = %self.resource, "ListAndWatch opened");
-        let list = WatchStream::new(self.list.clone()).map(Ok);
-        let list = list.take_until(self.stop.clone().cancelled_owned()).boxed();
-        ListStream { list, _open: OpenStream::new(self.streams.clone(), asked) }
-    }
-
     /// Runs one call within the budget and the number of permits; it waits for a permit within the budget too.
     async fn bounded<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<Response<T>, Status> {
         let placed = async {
@@ -120,8 +111,7 @@ impl PluginService {
 
 #[tonic::async_trait]
 impl DevicePlugin for PluginService {
-    /// Never used: see [`super::lists`], which answers ListAndWatch in front of this.
-    type ListAndWatchStream = futures::stream::Empty<Result<ListAndWatchResponse, Status>>;
+    type ListAndWatchStream = ListStream;
 
     async fn get_device_plugin_options(
         &self,
@@ -133,8 +123,12 @@ impl DevicePlugin for PluginService {
         Ok(Response::new(options()))
     }
 
-    async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        Err(Status::internal("ListAndWatch is answered in front of this service"))
+    async fn list_and_watch(&self, request: Request<Empty>) -> Result<Response<ListStream>, Status> {
+        tracing::debug!(resource = %self.resource, "ListAndWatch opened");
+        let asked = request.extensions().get::<Connection>().is_some_and(Connection::asked_for_options);
+        let list = WatchStream::new(self.list.clone()).map(|list| Ok(list.list()));
+        let list = list.take_until(self.stop.clone().cancelled_owned()).boxed();
+        Ok(Response::new(ListStream { list, _open: OpenStream::new(self.streams.clone(), asked) }))
     }
 
     async fn get_preferred_allocation(
@@ -172,12 +166,13 @@ pub fn options() -> DevicePluginOptions {
 
 /// One ListAndWatch stream: the list now, and again on every change. It ends when the daemon stops.
 pub struct ListStream {
-    list: futures::stream::BoxStream<'static, Result<Arc<Advertised>, Status>>,
+    list: futures::stream::BoxStream<'static, Result<ListAndWatchResponse, Status>>,
     _open: OpenStream,
 }
 
 impl Stream for ListStream {
-    type Item = Result<Arc<Advertised>, Status>;
+    type Item = Result<ListAndWatchResponse, Status>;
+
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.list.as_mut().poll_next(cx)
     }

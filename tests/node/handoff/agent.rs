@@ -72,7 +72,7 @@ fn lists(inventory: &NodeInventory) -> BTreeMap<Box<str>, Advertised> {
         let devices = inventory.devices.iter().filter(|(_, device)| device.kind == kind);
         let devices =
             devices.map(|(id, device)| AdvertisedDevice { id: id.clone(), healthy: device.healthy, numa: None });
-        Advertised::new(units, devices.collect())
+        Advertised { units, devices: devices.collect() }
     };
     NAMES.into_iter().map(|name| (name.into(), list(name))).collect()
 }
