@@ -14,6 +14,7 @@ use baton::decide::handoff::{
 };
 use baton::decide::lock::{GoneReason, LockMatch, ReleaseReason, names};
 use baton::decide::pod::{HandoffPod, Phase};
+use jiff::Timestamp;
 
 use super::coverage::Branch;
 use super::machine::Handoff;
@@ -74,6 +75,10 @@ impl Handoff {
             may_repeat: &books.may_repeat,
             live_reads: fresh,
             watching: true,
+            now: match &books.lock {
+                LockRead::Held { value, .. } => value.time,
+                LockRead::Free | LockRead::Malformed { .. } => Timestamp::UNIX_EPOCH,
+            },
             policy: &self.setup.table.policy,
         }
     }

@@ -170,7 +170,7 @@ async fn follow(service: &HandoffService) -> Option<Duration> {
     changed |= {
         let seen = service.context.view.seen();
         for marks in [&mut state.passed, &mut state.may_repeat, &mut state.unusable] {
-            marks.retain(|uid| seen.pods.by_uid(uid).is_some());
+            marks.retain(|uid| seen.pods.by_uid(uid).is_some() || state.ledger.of_pod(uid).next().is_some());
         }
         let adopted = adopt(&mut state.ledger, &service.settings.node, &seen.pods);
         let moved = resources.as_ref().is_some_and(|of| state.ledger.follow(&seen.pods, of, (now.mono, now.wall)));

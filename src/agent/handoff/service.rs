@@ -139,8 +139,7 @@ impl HandoffState {
     pub fn admits_again(&mut self) {
         self.passed.clear();
         self.preference = None;
-        let asked = self.ledger.iter().filter(|entry| entry.was_asked());
-        self.may_repeat = asked.map(|entry| entry.pod.uid.clone()).collect();
+        self.may_repeat = self.ledger.iter().map(|entry| entry.pod.uid.clone()).collect();
     }
 }
 
@@ -532,6 +531,7 @@ impl HandoffService {
             may_repeat: &state.may_repeat,
             live_reads: fresh,
             watching: seen.pods_watching && seen.node_watching && now >= (seen.pods_listed + LIST_SETTLES).max(unsure),
+            now: clock::wall(),
             policy: &self.settings.policy,
         })
     }

@@ -54,7 +54,7 @@ pub fn decide(context: &AllocateContext<'_>, call: &AllocateCall<'_>, known: Opt
     };
     let rests_on = LiveReads::pods_and_node([caller.pod.pod.key.clone()]);
     // A pod whose call failed has been rejected by the kubelet: what calls by its name may be its successor.
-    let is_sure = context.watching && !context.passed.contains(&caller.pod.pod.uid);
+    let is_sure = context.is_up_to_date() && !context.passed.contains(&caller.pod.pod.uid);
     if let Some(missing) = rests_on.missing(context.live_reads).filter(|_| !is_sure) {
         return AllocateOutcome::NeedLive(missing);
     }

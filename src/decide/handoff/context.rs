@@ -3,18 +3,24 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
+
 use super::inventory::NodeInventory;
 use super::ledger::Ledger;
 use super::listing::PodResources;
 use super::pods::NodePods;
 use super::policy::AllocatePolicy;
 use crate::pod::HandoffPod;
-use baton_contract::{LockRead, PodKey, PodUid};
+use baton_contract::{LockRead, LockValue, PodKey, PodUid};
 
 /// What a list shows may have changed while it was on its way, and the changes come after it: a pod of a listed name may be gone
 /// already, and the kubelet admit its successor.
 /// The same holds after a call that failed, whose pod the kubelet has rejected.
 pub const LIST_SETTLES: Duration = Duration::from_secs(2);
+
+/// A kubelet asks for a pod within moments of its Binding. Where the watched lock is older, or younger than now, the watch may be behind
+/// without knowing it.
+const ASKED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// One Allocate or GetPreferredAllocation call.
 #[derive(Debug, Clone, Copy)]
@@ -44,13 +50,15 @@ pub struct AllocateContext<'a> {
     pub inventory: &'a NodeInventory,
     /// Pods whose admission is over: another pod called after them, or a call of theirs was refused.
     pub passed: &'a BTreeSet<PodUid>,
-    /// Pods that were served before the kubelet last started, or before this agent did: the kubelet may ask for them again.
+    /// Pods that held devices before the kubelet last started, or before this agent did: the kubelet may ask for them again.
     pub may_repeat: &'a BTreeSet<PodUid>,
     /// What was read live for this call.
     pub live_reads: &'a LiveReads,
     /// The watches of pods and node are running, and for [`LIST_SETTLES`] the pods were not listed again and no call of an unknown pod
     /// has failed; otherwise a grant, too, needs live reads.
     pub watching: bool,
+    /// Wall time of this node.
+    pub now: Timestamp,
     /// The operator's choices.
     pub policy: &'a AllocatePolicy,
 }
@@ -90,6 +98,12 @@ impl LiveReads {
 }
 
 impl AllocateContext<'_> {
+    /// What is watched is what is there, as far as anything shows.
+    pub(super) fn is_up_to_date(&self) -> bool {
+        let is_old = |value: &LockValue| self.now.duration_since(value.time).abs() > ASKED_WITHIN;
+        self.watching && !matches!(self.lock, LockRead::Held { value, .. } if is_old(value))
+    }
+
     /// Bound here, not ended, not being deleted: the kubelet may be calling for it.
     pub fn may_call(&self, pod: &HandoffPod) -> bool {
         self.is_here(pod) && !pod.phase.is_terminal() && pod.deleting.is_none()

@@ -168,7 +168,7 @@ fn lost_by_kubelet<'a>(
 
 /// Pods under admission first, unserved before served. Then all pods of which a container runs: a status that says which container
 /// has ended may be on its way, so it cannot decide between them. Unserved containers that run were admitted without a call and
-/// will not call.
+/// will not call. A served one that waits for its start calls beside pods that the kubelet admits once more.
 fn likeliest<'a>(candidates: Vec<CallCandidate<'a>>, context: &AllocateContext<'_>) -> Vec<CallCandidate<'a>> {
     let rank = |candidate: &CallCandidate<'_>| match (candidate.asked, candidate.container.running, candidate.admitted)
     {
@@ -179,7 +179,8 @@ fn likeliest<'a>(candidates: Vec<CallCandidate<'a>>, context: &AllocateContext<'
         (_, _, true) | (_, true, false) => Some(3),
     };
     let best = candidates.iter().filter_map(rank).min();
-    candidates.into_iter().filter(|candidate| best.is_some() && rank(candidate) == best).collect()
+    let starts = |candidate: &CallCandidate<'_>| best == Some(2) && candidate.asked > 0 && !candidate.container.running;
+    candidates.into_iter().filter(|one| best.is_some() && rank(one) == best || starts(one)).collect()
 }
 
 /// PodResources works and lists no pod that could be calling. The lock's holder can be calling only if the kubelet does not list it
@@ -279,6 +280,20 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
     let again = served_before(turn_of_holder, call, context);
     if let Some(again) = again.filter(|_| context.may_repeat.contains(&turn_of_holder.pod.pod.uid)) {
         return ambiguous(&[turn_of_holder, again], call);
+    }
+    // Cut off from the API server, it starts containers of pods again that have left.
+    let may_ask =
+        |entry: &&LedgerEntry| &*entry.resource == call.resource && context.may_repeat.contains(&entry.pod.uid);
+    let mut asking = context.ledger.iter().filter(may_ask);
+    if let Some(left) = asking.find(|entry| context.pods.has_left(&entry.pod.uid)) {
+        let why = format!(
+            "{} waits for {} of it, but pod {} was deleted while the kubelet may start its containers again, and PodResources does not answer",
+            turn_of_holder.pod.pod.key, call.count, left.pod.key
+        );
+        return Identified::Refuse(
+            AllocateRefusal::without_pod(AllocateRule::Ambiguous, call.resource, why),
+            LiveReads::pods_and_node([turn_of_holder.pod.pod.key.clone(), left.pod.key.clone()]),
+        );
     }
     let rivals = context
         .pods

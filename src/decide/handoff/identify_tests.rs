@@ -343,6 +343,36 @@ fn without_pod_resources_a_pod_served_before_a_kubelet_restart_may_be_the_caller
 }
 
 #[test]
+fn without_pod_resources_a_pod_that_was_deleted_may_be_the_caller_too() {
+    let (left, holder) = (one("left", "GPU-0"), one("holder", "GPU-1"));
+    let mut node = TestNode::new(&[&holder]).lock(&holder);
+    node.resources = PodResources::Throttled;
+    grant(&mut node.ledger, &left, &[("main", &["GPU-0"])]);
+    assert_eq!(served(&node.gpu(&["GPU-1"])).0, "holder", "the kubelet does not ask twice without a reason");
+    let mut node = TestNode { ledger: node.ledger.clone(), ..TestNode::new(&[&holder]).lock(&holder) };
+    node.ledger.forget(&EntryKey::new(&holder.pod.uid, "main", GPU));
+    (node.resources, node.may_repeat) = (PodResources::Throttled, [left.pod.uid.clone()].into());
+    let refusal = node.gpu(&["GPU-0"]);
+    assert_eq!(refused(&refusal).rule, AllocateRule::Ambiguous, "{refusal:?}");
+    assert!(refused(&refusal).text.contains("default/left"), "{refusal:?}");
+}
+
+#[test]
+fn served_containers_that_wait_for_their_start_cannot_be_told_apart() {
+    // Both wait until processes have ended that use their devices. The kubelet has lost its checkpoint and starts one of them.
+    let single = one("single", "GPU-0");
+    let pair = running(pair("pair", ["GPU-1", "GPU-2"], [1, 1]), &[false, true]);
+    let listed: &[(&str, &str, &str, &[&str])] =
+        &[("single", "main", GPU, &[]), ("pair", "a", GPU, &[]), ("pair", "b", GPU, &[])];
+    let mut node = TestNode::new(&[&single, &pair]).listed(listed);
+    grant(&mut node.ledger, &single, &[("main", &["GPU-0"])]);
+    grant(&mut node.ledger, &pair, &[("a", &["GPU-1"]), ("b", &["GPU-2"])]);
+    node.may_repeat = [single.pod.uid.clone(), pair.pod.uid.clone()].into();
+    let refusal = node.gpu(&["GPU-0"]);
+    assert_eq!(refused(&refusal).rule, AllocateRule::Ambiguous, "{refusal:?}");
+}
+
+#[test]
 fn without_pod_resources_a_kubelet_that_starts_again_may_ask_for_either_container() {
     let pair = pair("pair", ["GPU-0", "GPU-1"], [1, 1]);
     let pair = HandoffPod { phase: Phase::Pending, ..pair };

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
+
 use super::testing::{NODE, inventory};
 use super::*;
 use crate::pod::HandoffPod;
@@ -18,6 +20,7 @@ pub(super) struct TestNode {
     pub may_repeat: BTreeSet<PodUid>,
     pub live_reads: LiveReads,
     pub watching: bool,
+    pub now: Timestamp,
     pub policy: AllocatePolicy,
     /// What the API server holds beyond the watch: applied when asked for.
     pub live: Vec<HandoffPod>,
@@ -37,6 +40,7 @@ impl TestNode {
             may_repeat: BTreeSet::new(),
             live_reads: LiveReads::default(),
             watching: true,
+            now: testing::LOCKED,
             policy: AllocatePolicy::default(),
             live: all.iter().map(|pod| (*pod).clone()).collect(),
             live_lock: None,
@@ -66,6 +70,7 @@ impl TestNode {
             may_repeat: &self.may_repeat,
             live_reads: &self.live_reads,
             watching: self.watching,
+            now: self.now,
             policy: &self.policy,
         }
     }

@@ -127,9 +127,12 @@ pub fn with_assignment(pod: HandoffPod, plan: &[(&str, &[&str])]) -> HandoffPod 
     with_entries(pod, &plan)
 }
 
+/// When pods are bound, to the second.
+pub const LOCKED: jiff::Timestamp = jiff::Timestamp::constant(1_795_228_512, 0);
+
 fn stamp(pod: &HandoffPod) -> jiff::Timestamp {
     let salt: i128 = pod.pod.key.name.bytes().map(i128::from).fold(7, |sum, byte| sum * 31 + byte);
-    jiff::Timestamp::from_nanosecond(1_795_228_512_000_000_000 + salt % 1_000_000_000).unwrap()
+    LOCKED + jiff::SignedDuration::from_nanos((salt % 1_000_000_000) as i64)
 }
 
 /// The lock under which `pod` was bound.

@@ -440,6 +440,24 @@ fn without_a_running_watch_a_grant_rests_on_live_reads() {
 }
 
 #[test]
+fn a_lock_that_is_not_of_this_moment_shows_a_watch_that_may_be_behind() {
+    let old = one("web-0", "GPU-0");
+    let mut next = one("web-0", "GPU-1");
+    next.pod.uid = baton_contract::PodUid::new("uid-next");
+    for seconds in [-60, 60] {
+        // The kubelet admits the successor of the same name, and the watch of this daemon still has the pod before it.
+        let mut node = admitted(&old);
+        (node.now, node.live, node.live_lock) = (
+            testing::LOCKED + jiff::SignedDuration::from_secs(seconds),
+            vec![next.clone()],
+            Some(testing::lock_of(&next)),
+        );
+        assert_eq!((served(&node.gpu(&["GPU-0"])).2, node.asked_live), (vec!["GPU-1".to_owned()], 1));
+    }
+    assert_eq!((served(&admitted(&old).gpu(&["GPU-0"])).2, admitted(&old).asked_live), (vec!["GPU-0".to_owned()], 0));
+}
+
+#[test]
 fn other_ids_than_the_assignment_are_told_or_rejected() {
     let a = one("a", "GPU-0");
     let AllocateOutcome::Serve(serving) = admitted(&a).gpu(&["GPU-7"]) else { panic!() };

@@ -137,6 +137,7 @@ impl Node {
                 may_repeat: &BTreeSet::new(),
                 live_reads: &LiveReads::pods_and_node(self.pods.iter().map(|pod| pod.pod.key.clone())),
                 watching: true,
+                now: jiff::Timestamp::UNIX_EPOCH,
                 policy: &policy,
             };
             let ids = ids(&context, &call);

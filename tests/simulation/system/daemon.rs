@@ -252,8 +252,7 @@ impl System {
             }
         };
         let Some(daemon) = &mut self.machines[node].daemon else { return };
-        daemon.may_repeat =
-            ledger.iter().filter(|entry| entry.was_asked()).map(|entry| entry.pod.uid.clone()).collect();
+        daemon.may_repeat = ledger.iter().map(|entry| entry.pod.uid.clone()).collect();
         daemon.ledger = Some(ledger);
     }
 
@@ -272,7 +271,7 @@ impl System {
             daemon.passed.clear();
             daemon.last = None;
             let entries = daemon.ledger.iter().flat_map(Ledger::iter);
-            daemon.may_repeat = entries.filter(|entry| entry.was_asked()).map(|entry| entry.pod.uid.clone()).collect();
+            daemon.may_repeat = entries.map(|entry| entry.pod.uid.clone()).collect();
         }
     }
 
@@ -331,6 +330,7 @@ impl System {
                 may_repeat: &daemon.may_repeat,
                 live_reads: &fresh,
                 watching,
+                now: wall(self.now),
                 policy: &machine.policy,
             }) {
                 Ok(found) => return Ok(found),
@@ -493,7 +493,8 @@ impl System {
                 (key, answer)
             }
             AllocateOutcome::Refuse(refusal) => {
-                if is_left {
+                // Where PodResources does not answer, the call may be that pod's.
+                if is_left && refusal.rule != AllocateRule::Ambiguous {
                     let what = format!("n{node}: {}", refusal.text);
                     self.violates("no admission fails because of a pod that has left", what);
                     return Err(refusal.text);

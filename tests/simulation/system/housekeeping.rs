@@ -176,7 +176,7 @@ impl System {
         let mut ledger = daemon.ledger.take()?;
         let mut changed = adopt(&mut ledger, &machine.name, &daemon.pods);
         for marks in [&mut daemon.passed, &mut daemon.may_repeat, &mut daemon.unusable] {
-            marks.retain(|uid| daemon.pods.by_uid(uid).is_some());
+            marks.retain(|uid| daemon.pods.by_uid(uid).is_some() || ledger.of_pod(uid).next().is_some());
         }
         let is_freed = |entry: &LedgerEntry, pods: &NodePods| match mutant {
             Some(Mutant::FreedAtDeletion) => pods.by_uid(&entry.pod.uid).is_none(),
