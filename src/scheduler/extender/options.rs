@@ -41,8 +41,6 @@ pub struct ExtenderOptions {
     pub client_names: Vec<String>,
     /// Treatment of gang pods.
     pub gang: GangPods,
-    /// Longest wait of a bind for the node's lock.
-    pub bind_wait: Duration,
     /// `spec.schedulerName` of the pods that kube-scheduler binds through us.
     pub scheduler_names: Vec<String>,
 }
@@ -56,7 +54,6 @@ impl Default for ExtenderOptions {
             client_ca: None,
             client_names: vec!["system:kube-scheduler".to_owned()],
             gang: GangPods::default(),
-            bind_wait: Duration::from_secs(10),
             scheduler_names: vec!["default-scheduler".to_owned()],
         }
     }
@@ -76,9 +73,6 @@ pub enum ExtenderError {
         /// The key that is missing.
         missing: &'static str,
     },
-    /// No time to wait.
-    #[error("bind-wait is zero: give a value above zero and below the extender's httpTimeout in kube-scheduler")]
-    NoWait,
     /// No client would be served.
     #[error(
         "extender-client-name is empty: name the client certificates that are accepted, such as system:kube-scheduler"
@@ -125,9 +119,6 @@ impl ExtenderOptions {
     /// Checks what types cannot.
     pub fn validate(&self) -> Result<(), ExtenderError> {
         let Some(address) = self.listen else { return Ok(()) };
-        if self.bind_wait.is_zero() {
-            return Err(ExtenderError::NoWait);
-        }
         if self.client_names.is_empty() {
             return Err(ExtenderError::NoName);
         }

@@ -79,7 +79,7 @@ async fn only_clients_with_a_certificate_of_the_authority_are_served() {
         format!("--extender-tls-key={}", file("localhost.key")),
         format!("--extender-client-ca={}", file("ca.pem")),
     ];
-    let extender = Extender::start_with(&["n1"], &flags.each_ref().map(String::as_str)).await;
+    let extender = Extender::start_with(&["n1"], "", &flags.each_ref().map(String::as_str)).await;
     assert_eq!(livez(&extender, folder.path(), Some("kube-scheduler")).await, Some(200));
     assert_eq!(livez(&extender, folder.path(), None).await, None);
     std::fs::copy(folder.path().join("ca.pem"), strangers.path().join("ca.pem")).unwrap();
@@ -102,7 +102,7 @@ async fn renewed_files_count_from_the_next_connection_on_and_unusable_ones_chang
     for name in ["ca.pem", "kube-scheduler.pem", "kube-scheduler.key"] {
         std::fs::copy(folder.path().join(name), former.path().join(name)).unwrap();
     }
-    let extender = Extender::start_with(&["n1"], &flags.each_ref().map(String::as_str)).await;
+    let extender = Extender::start_with(&["n1"], "", &flags.each_ref().map(String::as_str)).await;
     assert_eq!(livez(&extender, former.path(), Some("kube-scheduler")).await, Some(200));
     // A key that does not belong to the certificate: a renewal that is half done.
     std::fs::copy(renewed.path().join("localhost.key"), folder.path().join("localhost.key")).unwrap();
@@ -136,7 +136,7 @@ async fn of_the_authoritys_clients_only_those_with_an_admitted_name_are_served()
         ),
     ] {
         let flags: Vec<&str> = files.iter().map(String::as_str).chain(names).collect();
-        let extender = Extender::start_with(&["n1"], &flags).await;
+        let extender = Extender::start_with(&["n1"], "", &flags).await;
         for client in ["kube-scheduler", "node", "by-alternative-name"] {
             let expected = served.contains(&client).then_some(200);
             assert_eq!(livez(&extender, folder.path(), Some(client)).await, expected, "{client}, {names:?}");
@@ -157,9 +157,6 @@ fn plain_http_outside_loopback_half_a_tls_setup_and_missing_files_end_the_start(
     let (code, said) = run(&["--extender-listen=127.0.0.1:9443", "--extender-tls-cert=/tls.crt"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("extender-tls-key is not set"), "{said}");
-    let (code, said) = run(&["--extender-listen=127.0.0.1:9443", "--bind-wait=0s"]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("bind-wait"), "{said}");
     let (code, said) = run(&["--extender-listen=127.0.0.1:9443", "--extender-client-name="]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("extender-client-name is empty"), "{said}");
