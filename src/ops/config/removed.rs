@@ -7,6 +7,10 @@ const IN_FILE: &str = "set it in the file, in pluginConfig (docs/configuration.m
 /// The weights of TYJobs' policies have one place.
 const JOB_WEIGHTS: &str = "set it in the file, in jobWeights (docs/configuration.md#plugins-of-the-scheduler)";
 
+/// The files of the extender's TLS have the names that they have in a Secret.
+const TLS_DIR: &str =
+    "set extender-tls-dir to a directory with tls.crt, tls.key and ca.crt (docs/extender.md#who-may-ask)";
+
 /// A key of the file, which is the flag without its dashes, `key=value` where only that value is gone, `plugins.NAME` or
 /// `pluginConfig.NAME`; and what to do instead. A key that one daemon has and another had is refused by the other alone.
 pub const REMOVED: &[(&str, &str)] = &[
@@ -26,6 +30,9 @@ pub const REMOVED: &[(&str, &str)] = &[
         "expired-holder",
         "leave it out: no pod is deleted for its lock, which the next bind takes over (docs/lock.md#when-the-holder-does-not-come)",
     ),
+    ("extender-client-ca", TLS_DIR),
+    ("extender-tls-cert", TLS_DIR),
+    ("extender-tls-key", TLS_DIR),
     ("finish-upgrade", "leave it out: there is no earlier version to clean up after"),
     ("gang-condition-pause", FIXED),
     ("health-poll-period", FIXED),

@@ -112,10 +112,8 @@ fn extender() -> SchedulerSettings {
     settings! {
         "extender-listen" "ADDRESS" options.extender.listen
             "Address of the extender that kube-scheduler calls; plain HTTP on loopback, TLS elsewhere; none opens no port";
-        "extender-tls-cert" "FILE" options.extender.tls_cert "The extender's certificate chain, PEM";
-        "extender-tls-key" "FILE" options.extender.tls_key "The private key of that certificate, PEM";
-        "extender-client-ca" "FILE" options.extender.client_ca
-            "Authorities of the client certificates that the extender accepts, PEM";
+        "extender-tls-dir" "DIR" options.extender.tls_dir
+            "Directory of the extender's tls.crt, tls.key and ca.crt, the authority of its clients, as a Secret is mounted";
         "extender-client-name" "LIST" options.extender.client_names
             "Names of the clients that the extender accepts: the common name of their certificates, or dns:NAME or uri:NAME";
         "extender-gang" "refuse|ignore" options.extender.gang
