@@ -170,7 +170,7 @@ impl Queue {
     }
 }
 
-/// `--heartbeat-period`.
+/// `AgentTimings::heartbeat`.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
 /// Writes that some pods caused.

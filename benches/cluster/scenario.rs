@@ -11,7 +11,7 @@ use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, timings};
 use crate::pods::{self, Batch, Shape};
 use crate::server::{SYSTEM, Server};
 use crate::wait::until;
@@ -112,7 +112,8 @@ impl Scenario {
 
     fn scheduler(&self, server: &Server) -> Daemon {
         // The agents' Leases are not renewed here.
-        let words = ["--namespace", SYSTEM, "--listen", "127.0.0.1:0", "--agent-stale", "1h", "--node-lock", self.lock];
+        let stale = timings("agent_stale: 1h");
+        let words = ["--namespace", SYSTEM, "--listen", "127.0.0.1:0", &stale, "--node-lock", self.lock];
         let mut args: Vec<OsString> = vec!["scheduler".into(), "--kubeconfig".into()];
         args.push(server.kubeconfig.clone().into_os_string());
         args.extend(words.iter().map(OsString::from));

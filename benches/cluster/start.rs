@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, PostParams};
 use serde_json::json;
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, timings};
 use crate::expect::Expect;
 use crate::pods::{self, Batch, Shape};
 use crate::scenario::memory_mib;
@@ -83,7 +83,8 @@ async fn running(server: &Server, size: Size) {
 }
 
 fn scheduler(server: &Server, name: &str) -> Daemon {
-    let words = ["--namespace", SYSTEM, "--listen", "127.0.0.1:0", "--agent-stale", "1h", "--node-lock", "auto"];
+    let stale = timings("agent_stale: 1h");
+    let words = ["--namespace", SYSTEM, "--listen", "127.0.0.1:0", &stale, "--node-lock", "auto"];
     let mut args: Vec<OsString> = vec!["scheduler".into(), "--kubeconfig".into()];
     args.push(server.kubeconfig.clone().into_os_string());
     args.extend(words.iter().map(OsString::from));

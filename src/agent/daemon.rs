@@ -129,7 +129,7 @@ async fn start(
     let (sink, events) = event_channel();
     let roots = roots(&options);
     let provider = provider(&options, &sink);
-    let reads = NicReads::new(options.periods.nic_deadline);
+    let reads = NicReads::new(options.timings.nic_deadline);
     let first = first_scan(&options, &roots, &provider, &reads).await?;
     let looked = clock::mono();
     admin_state.set_phase("opening the ledger");
@@ -184,7 +184,7 @@ async fn start(
         lacks: reconciler.lacks(),
     });
 
-    let heartbeat = options.periods.heartbeat;
+    let heartbeat = options.timings.heartbeat;
     let lease = AgentLease::new(client, &AgentStatus::lease_namespace(&options.namespace), &options.node_name);
     tasks.spawn(named("inventory", reporting::inventory(writer, publication, heartbeat)));
     let own = (options.lockless(), LockWord::new(&options.node_lock_key, options.node_lock_format));
@@ -302,7 +302,7 @@ pub fn nvml_options(options: &AgentOptions) -> NvmlOptions {
         library: paths.nvml_library.clone(),
         driver_root: paths.driver_root.clone(),
         sysfs: Some(paths.sysfs_root.clone()),
-        deadline: options.periods.nvml_deadline,
+        deadline: options.timings.nvml_deadline,
         clock: Some(clock::mono),
         ..NvmlOptions::default()
     }
@@ -327,15 +327,15 @@ fn plugins_config(
     lost: Arc<dyn Handoff>,
     metrics: &Arc<AgentMetrics>,
 ) -> PluginsConfig {
-    let periods = &options.periods;
+    let timings = &options.timings;
     let metrics = metrics.clone();
     PluginsConfig {
         directory: options.paths.kubelet_dir.clone(),
-        poll: periods.kubelet_poll,
-        register_timeout: periods.register_timeout,
-        backoff: Backoff::new(periods.backoff_min, periods.backoff_max),
-        budget: periods.rpc_budget,
-        grace: periods.shutdown_grace,
+        poll: timings.kubelet_poll,
+        register_timeout: timings.register_timeout,
+        backoff: Backoff::new(timings.backoff_min, timings.backoff_max),
+        budget: timings.rpc_budget,
+        grace: timings.shutdown_grace,
         calls,
         on_lost: Arc::new(move |resource, why| {
             metrics.registration_lost(resource, why);

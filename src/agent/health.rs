@@ -103,7 +103,7 @@ impl HealthBook {
                 failures: FAILURES,
                 window: options.periods.suspect_window,
                 shortest: options.periods.suspect_min,
-                longest: options.periods.suspect_max,
+                longest: options.timings.suspect_max.max(options.periods.suspect_min),
             }),
             node_condition: None,
             suspects: BTreeMap::new(),

@@ -166,7 +166,7 @@ mod tests {
             r#"baton_xid_events_total{xid="48",action="unhealthy"} 1"#,
             r#"baton_device_healthy{type="gpu",id="GPU-b"} 1"#,
             r#"baton_ids_offered{resource="nvidia.com/gpu",health="unhealthy"} 1"#,
-            // --rpc-budget is 2 s: what waits for all of it is distinct from what waits for longer.
+            // `AgentTimings::rpc_budget` is 2 s: what waits for all of it is distinct from what waits for longer.
             r#"baton_watch_wait_seconds_bucket{le="3.2768"} 0"#,
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");

@@ -28,4 +28,4 @@ pub mod which_nics;
 
 pub use answer::{AnswerError, Answerer, ContainerGrant};
 pub use error::AgentError;
-pub use options::{AgentOptions, AgentPaths, AgentPeriods, XidOptions};
+pub use options::{AgentOptions, AgentPaths, AgentPeriods, AgentTimings, XidOptions};

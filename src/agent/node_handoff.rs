@@ -196,7 +196,7 @@ pub fn open(opening: OpeningContext) -> Arc<dyn Handoff> {
     let settings = HandoffSettings {
         node: options.node_name.as_str().into(),
         policy: policy(&options),
-        budget: options.periods.rpc_budget,
+        budget: options.timings.rpc_budget,
         kubelet_dir: options.paths.kubelet_dir.clone(),
         verify_before_start: options.verify_before_start,
     };
@@ -322,12 +322,12 @@ impl NodeHandoff {
     async fn watch_identity(&self) {
         loop {
             // The comparison with the kubelet on the same tick, or the one before, has asked already.
-            let recent = self.options.periods.heartbeat + LOOK_AGAIN;
+            let recent = self.options.timings.heartbeat + LOOK_AGAIN;
             let identity = if self.pod_resources.is_available(recent).await { Identity::Exact } else { Identity::Lock };
             self.identity.send_if_modified(|now| std::mem::replace(now, identity) != identity);
             let again = if identity == Identity::Exact { Duration::MAX } else { LOOK_AGAIN };
             // On the tick that the Lease is renewed at.
-            tokio::time::sleep(clock::until_tick(self.options.periods.heartbeat).min(again)).await;
+            tokio::time::sleep(clock::until_tick(self.options.timings.heartbeat).min(again)).await;
         }
     }
 }
@@ -375,7 +375,7 @@ impl Handoff for NodeHandoff {
 
     fn run(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            let (client, node, periods) = (&self.client, &self.options.node_name, self.options.periods);
+            let (client, node, timings) = (&self.client, &self.options.node_name, self.options.timings);
             let ledger_then_mirror = async {
                 tokio::join!(self.open_ledger(), self.mirror());
             };
@@ -383,15 +383,15 @@ impl Handoff for NodeHandoff {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = ledger_then_mirror => tracing::error!("the ledger's mirror ended"),
-                () = self.view.watch_pods(client.clone(), node, periods.watch_timeout, |notice| self.api.report(notice)) => {
+                () = self.view.watch_pods(client.clone(), node, timings.watch_timeout, |notice| self.api.report(notice)) => {
                     tracing::error!("the watch of pods ended");
                 }
-                () = self.view.watch_node(client.clone(), node, &self.options.node_lock_key, periods.watch_timeout) => {
+                () = self.view.watch_node(client.clone(), node, &self.options.node_lock_key, timings.watch_timeout) => {
                     tracing::error!("the watch of the node ended");
                 }
                 () = self.view.follow_resumed(self.resumed.clone()) => tracing::error!("the watches are not followed any more"),
-                () = unlocker::run(self.service.clone(), periods.unlock_retry) => tracing::error!("the unlocker ended"),
-                () = housekeeping::run(self.service.clone(), periods.verify) => {
+                () = unlocker::run(self.service.clone(), timings.unlock_retry) => tracing::error!("the unlocker ended"),
+                () = housekeeping::run(self.service.clone(), timings.verify) => {
                     tracing::error!("the housekeeping ended");
                 }
                 () = self.watch_identity() => {}

@@ -15,6 +15,7 @@ use baton_decide::lock::LockMode;
 use baton_decide::nics::NicSelector;
 use baton_runtime::admin::PortOptions;
 use baton_runtime::options::{OptionError, named};
+use baton_runtime::timings::{Timed, ms, s, timings};
 
 word_enum! {
     /// How devices reach a container.
@@ -108,8 +109,10 @@ pub struct AgentOptions {
 
     /// What each XID means.
     pub xid: XidOptions,
-    /// Every period and window.
+    /// Windows of the judgement of devices.
     pub periods: AgentPeriods,
+    /// What is fixed.
+    pub timings: AgentTimings,
 }
 
 /// Every place that the daemon reads or writes.
@@ -152,51 +155,57 @@ pub struct XidOptions {
     pub enable: String,
 }
 
-/// Every period and window of the daemon.
+/// Windows of the judgement of devices, which depend on the hardware and its use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentPeriods {
-    /// Whole machine looked at again: hot-plug, MIG re-partition, driver reload.
-    pub rescan: Duration,
-    /// GPUs polled where events are not supported, and NIC ports.
-    pub health_poll: Duration,
     /// A NIC's link that was up counts as down when it has stayed so for this long.
     pub link_down: Duration,
-    /// An unhealthy GPU is probed again.
-    pub recovery_probe: Duration,
     /// Clean probes must span at least this before an unhealthy GPU is healthy again.
     pub recovery_window: Duration,
     /// Three pods that the machine fails within this make the device or the node suspect.
     pub suspect_window: Duration,
     /// It takes no new pods for so long; twice as long each time.
     pub suspect_min: Duration,
-    /// And never longer than this.
-    pub suspect_max: Duration,
-    /// The kubelet's directory is looked at, beside inotify.
-    pub kubelet_poll: Duration,
-    /// Time for one Register call; the kubelet dials back inside it.
-    pub register_timeout: Duration,
-    /// Shortest wait after a failed registration.
-    pub backoff_min: Duration,
-    /// Longest wait after a failed registration.
-    pub backoff_max: Duration,
-    /// The Lease is renewed.
-    pub heartbeat: Duration,
-    /// Ledger, kubelet and annotations are compared.
-    pub verify: Duration,
-    /// A watch of the API server is asked to end after this long; one that is silent for longer still is dead.
-    pub watch_timeout: Duration,
-    /// Budget of one Allocate, GetPreferredAllocation or PreStartContainer.
-    pub rpc_budget: Duration,
-    /// NVML is tried again after it could not be used.
-    pub nvml_retry: Duration,
-    /// One NVML query may take this long before its device counts as wedged.
-    pub nvml_deadline: Duration,
-    /// A read of a NIC in sysfs may take this long; then the NIC is out of service until it comes back.
-    pub nic_deadline: Duration,
-    /// A lock whose pod is served is looked for.
-    pub unlock_retry: Duration,
-    /// Calls in hand get this long at SIGTERM.
-    pub shutdown_grace: Duration,
+}
+
+timings! {
+    /// The times that the node daemon fixes.
+    AgentTimings {
+        /// The whole machine is scanned: hot-plug, MIG re-partition and driver reload are rare, and no event reports them.
+        rescan: s(60),
+        /// GPUs without events and NIC ports are polled: twice while a link must be down for, by default.
+        health_poll: s(5),
+        /// An unhealthy GPU is probed: three clean probes fill the default window.
+        recovery_probe: s(20),
+        /// A suspect device or node is tried again at the latest after this, so that a false suspicion costs half an hour at most.
+        suspect_max: s(1800),
+        /// The kubelet's directory is looked at, beside inotify, which may lose events.
+        kubelet_poll: s(5),
+        /// One registration: the kubelet dials back inside it and gives up after 10 s.
+        register_timeout: s(12),
+        /// Shortest pause after a failed registration: a kubelet that starts is there soon.
+        backoff_min: ms(200),
+        /// Longest pause after failed registrations: a node without device pods for half a minute more is no loss.
+        backoff_max: s(30),
+        /// The Lease is renewed, three times within the time after which the scheduler counts the daemon as gone.
+        heartbeat: s(30),
+        /// Ledger, kubelet and annotations are compared: what events missed is found within a heartbeat.
+        verify: s(30),
+        /// A watch of the API server is renewed after this; one that is silent five seconds longer is dead.
+        watch_timeout: s(120),
+        /// One answer to the kubelet, which may wait for the API server and for processes that end.
+        rpc_budget: s(2),
+        /// NVML is tried again after it could not be used: a driver container that loads is noticed soon.
+        nvml_retry: s(10),
+        /// An NVML query that takes longer makes its GPU unhealthy: a busy driver may take a second.
+        nvml_deadline: s(5),
+        /// A read in sysfs that takes longer makes its NIC unhealthy: it takes microseconds otherwise.
+        nic_deadline: s(2),
+        /// The node lock is checked again for a holder that is served, after a release whose request failed.
+        unlock_retry: s(5),
+        /// Calls in progress at SIGTERM: longer than one answer takes.
+        shutdown_grace: s(3),
+    }
 }
 
 impl Default for AgentOptions {
@@ -233,6 +242,7 @@ impl Default for AgentOptions {
             verify_before_start: false,
             xid: XidOptions::default(),
             periods: AgentPeriods::default(),
+            timings: AgentTimings::default(),
         }
     }
 }
@@ -261,30 +271,16 @@ impl Default for AgentPaths {
 
 impl Default for AgentPeriods {
     fn default() -> Self {
-        let s = Duration::from_secs;
-        Self {
-            rescan: s(60),
-            health_poll: s(5),
-            link_down: s(10),
-            recovery_probe: s(20),
-            recovery_window: s(60),
-            suspect_window: s(300),
-            suspect_min: s(60),
-            suspect_max: s(1800),
-            kubelet_poll: s(5),
-            register_timeout: s(12),
-            backoff_min: Duration::from_millis(200),
-            backoff_max: s(30),
-            heartbeat: s(30),
-            verify: s(30),
-            watch_timeout: s(120),
-            rpc_budget: s(2),
-            nvml_retry: s(10),
-            nvml_deadline: s(5),
-            nic_deadline: s(2),
-            unlock_retry: s(5),
-            shutdown_grace: s(3),
-        }
+        Self { link_down: s(10), recovery_window: s(60), suspect_window: s(300), suspect_min: s(60) }
+    }
+}
+
+impl Timed for AgentOptions {
+    fn times(&mut self) -> Vec<(&'static str, &mut Duration)> {
+        self.timings.times()
+    }
+    fn kubeconfig(&self) -> Option<&Path> {
+        self.kubeconfig.as_deref()
     }
 }
 
@@ -352,8 +348,10 @@ impl AgentOptions {
         }
         self.ports.validate()?;
         self.xid.table()?;
-        self.paths.validate()?;
-        self.periods.validate()
+        if self.periods.suspect_min.is_zero() {
+            return Err(OptionError::Zero("--suspect-min"));
+        }
+        self.paths.validate()
     }
 
     /// The daemon itself names the device nodes of GPUs: in its CDI spec or in the answer. Otherwise a runtime does.
@@ -426,40 +424,6 @@ impl XidOptions {
     }
 }
 
-impl AgentPeriods {
-    fn validate(&self) -> Result<(), OptionError> {
-        for (option, period) in [
-            ("--rescan-period", self.rescan),
-            ("--health-poll-period", self.health_poll),
-            ("--recovery-probe-period", self.recovery_probe),
-            ("--suspect-min", self.suspect_min),
-            ("--kubelet-poll-period", self.kubelet_poll),
-            ("--register-timeout", self.register_timeout),
-            ("--backoff-min", self.backoff_min),
-            ("--heartbeat-period", self.heartbeat),
-            ("--verify-period", self.verify),
-            ("--rpc-budget", self.rpc_budget),
-            ("--nvml-retry-period", self.nvml_retry),
-            ("--nvml-deadline", self.nvml_deadline),
-            ("--nic-deadline", self.nic_deadline),
-            ("--unlock-retry-period", self.unlock_retry),
-        ] {
-            if period < Duration::from_millis(1) {
-                return Err(OptionError::value(option, format!("{period:?} is too short; at least 1 ms")));
-            }
-        }
-        if self.suspect_max < self.suspect_min {
-            let problem = format!("{:?} is below --suspect-min, {:?}", self.suspect_max, self.suspect_min);
-            return Err(OptionError::value("--suspect-max", problem));
-        }
-        if self.backoff_max < self.backoff_min {
-            let problem = format!("{:?} is below --backoff-min, {:?}", self.backoff_max, self.backoff_min);
-            return Err(OptionError::value("--backoff-max", problem));
-        }
-        Ok(())
-    }
-}
-
 fn is_cdi_class(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     text.bytes().next().is_some_and(|b| b.is_ascii_alphabetic()) && text.bytes().all(inner)
@@ -503,7 +467,7 @@ mod tests {
             ),
             (|o| o.rdma_vf_resource = key::RDMA.into(), "--rdma-vf-resource", "another meaning"),
             (|o| o.rdma_vf_resource = "vf".into(), "--rdma-vf-resource", "domain/name"),
-            (|o| o.periods.rescan = Duration::ZERO, "--rescan-period", "too short"),
+            (|o| o.periods.suspect_min = Duration::ZERO, "--suspect-min", "zero"),
         ];
         for (break_it, option, part) in cases {
             let mut options = good();

@@ -184,13 +184,13 @@ impl DeviceReconciler {
 
     /// Runs until something fails that only a new process can mend. Cancel-safe: drop it, then [`DeviceReconciler::finish`].
     pub async fn run(&mut self) -> AgentError {
-        let periods = self.context.options.periods;
+        let timings = self.context.options.timings;
         let mut due = Due {
             scan: tick(self.scan_period()),
-            ports: tick(periods.health_poll),
-            poll: tick(periods.health_poll),
-            probe: tick(periods.recovery_probe),
-            shares: tick(periods.health_poll),
+            ports: tick(timings.health_poll),
+            poll: tick(timings.health_poll),
+            probe: tick(timings.recovery_probe),
+            shares: tick(timings.health_poll),
         };
         let limits_shares = self.shares.isolation != ShareIsolation::None;
         loop {
@@ -218,21 +218,21 @@ impl DeviceReconciler {
                     Ok(())
                 }
                 () = sleep_until(due.ports), if !self.reads_ports => {
-                    due.ports = tick(periods.health_poll);
+                    due.ports = tick(timings.health_poll);
                     self.read_ports();
                     Ok(())
                 }
                 () = sleep_until(due.poll), if silent => {
-                    due.poll = tick(periods.health_poll);
+                    due.poll = tick(timings.health_poll);
                     self.probe(self.book.silent());
                     Ok(())
                 }
                 () = sleep_until(due.shares), if limits_shares => {
-                    due.shares = tick(periods.health_poll);
+                    due.shares = tick(timings.health_poll);
                     self.reconcile_shares()
                 }
                 () = sleep_until(due.probe), if ailing => {
-                    due.probe = tick(periods.recovery_probe);
+                    due.probe = tick(timings.recovery_probe);
                     self.probe(self.book.ailing());
                     Ok(())
                 }
@@ -254,8 +254,8 @@ impl DeviceReconciler {
     }
 
     fn scan_period(&self) -> Duration {
-        let periods = &self.context.options.periods;
-        if self.nvml_failed { periods.nvml_retry.min(periods.rescan) } else { periods.rescan }
+        let timings = &self.context.options.timings;
+        if self.nvml_failed { timings.nvml_retry.min(timings.rescan) } else { timings.rescan }
     }
 
     fn scan(&mut self) {

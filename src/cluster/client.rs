@@ -92,6 +92,12 @@ fn client_of(program: &'static str, mut config: Config) -> Result<(Client, Resum
     Ok((client, resumed))
 }
 
+/// The address of the API server that [`connect`] would use. Nothing is asked there.
+pub fn server(kubeconfig: Option<&Path>) -> Result<http::Uri, ConnectError> {
+    // Only the types of the library are asynchronous: it reads files.
+    futures::executor::block_on(configuration(kubeconfig, None)).map(|config| config.cluster_url)
+}
+
 /// The namespace of the context that [`connect`] would use; `default` where there is none.
 pub async fn namespace(kubeconfig: Option<&Path>, context: Option<&str>) -> String {
     configuration(kubeconfig, context).await.map_or_else(|_| "default".to_owned(), |config| config.default_namespace)

@@ -9,10 +9,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::lease::{LeaseCandidate, LeaseConfig, LeaseState};
+use super::lease::{LeaseCandidate, LeaseConfig, LeaseState, LeaseTimings};
 use super::restored::{LeaseError, Restored};
-use baton_contract::name::check_subdomain;
-use baton_runtime::options::{self, OptionError};
 use baton_runtime::{clock, words};
 
 /// The Lease is given away within this time at shutdown.
@@ -27,38 +25,19 @@ pub struct LeaderOptions {
     pub lease_name: String,
     /// This process in the Lease; empty makes a name from host and process.
     pub identity: String,
-    /// A Lease unchanged for this long is free.
-    pub duration: Duration,
-    /// A leader that could not renew for this long stops.
-    pub renew_deadline: Duration,
-    /// Pause between tries of the Lease.
-    pub retry: Duration,
+    /// How fast a dead leader is replaced.
+    pub timings: LeaseTimings,
 }
 
 impl LeaderOptions {
-    /// Elections by the Lease of this name, with the customary times.
+    /// Elections by the Lease of this name, which the program's Role names.
     pub fn of_lease(name: &str) -> Self {
-        let LeaseConfig { name: lease_name, identity, duration, renew_deadline, retry, .. } =
-            LeaseConfig::new("", name, "");
-        Self { elect: true, lease_name, identity, duration, renew_deadline, retry }
-    }
-
-    /// Checks what types cannot.
-    pub fn validate(&self) -> Result<(), OptionError> {
-        options::filled(&[("lease-name", &self.lease_name)])?;
-        options::named("--lease-name", check_subdomain("Lease name", &self.lease_name))?;
-        options::above_zero(&[("lease-retry", self.retry)])?;
-        options::ascending(&[
-            ("lease-retry", self.retry),
-            ("lease-renew-deadline", self.renew_deadline),
-            ("lease-duration", self.duration),
-        ])
+        Self { elect: true, lease_name: name.to_owned(), identity: String::new(), timings: LeaseTimings::default() }
     }
 
     /// The candidate `identity` for the Lease in `namespace`.
     pub fn config(&self, namespace: &str, identity: &str) -> LeaseConfig {
-        let Self { duration, renew_deadline, retry, .. } = *self;
-        LeaseConfig { duration, renew_deadline, retry, ..LeaseConfig::new(namespace, &self.lease_name, identity) }
+        LeaseConfig { timings: self.timings, ..LeaseConfig::new(namespace, &self.lease_name, identity) }
     }
 }
 
@@ -106,7 +85,7 @@ async fn campaign(
     changed: watch::Sender<u64>,
     stop: CancellationToken,
 ) -> Result<(), Restored> {
-    let (retry, deadline) = (candidate.config().retry, candidate.config().renew_deadline);
+    let LeaseTimings { lease_retry: retry, lease_renew_deadline: deadline, .. } = candidate.config().timings;
     let mut led = false;
     loop {
         let before = clock::now();

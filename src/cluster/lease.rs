@@ -10,6 +10,19 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 
 use super::restored::{HighestVersion, LeaseError};
+use baton_runtime::timings::{s, timings};
+
+timings! {
+    /// How fast a dead leader is replaced: as in Kubernetes' own controllers, each below the one before.
+    LeaseTimings {
+        /// A Lease unchanged for this long is free: nothing is decided for so long after a leader was killed.
+        lease_duration: s(15),
+        /// A leader that could not renew for this long stops leading, before another may begin.
+        lease_renew_deadline: s(10),
+        /// Pause between tries: a renewal may fail four times.
+        lease_retry: s(2),
+    }
+}
 
 /// Who leads under which name, and how fast a dead leader is replaced.
 #[derive(Debug, Clone)]
@@ -20,26 +33,20 @@ pub struct LeaseConfig {
     pub name: String,
     /// This process; must be unique among candidates.
     pub identity: String,
-    /// A lease unchanged for this long is free. 15 s.
-    pub duration: Duration,
-    /// A leader that could not renew for this long stops leading. 10 s; below `duration`.
-    pub renew_deadline: Duration,
-    /// Pause between tries. 2 s.
-    pub retry: Duration,
+    /// How fast.
+    pub timings: LeaseTimings,
     /// What the leader says of itself in the Lease.
     pub annotations: BTreeMap<String, String>,
 }
 
 impl LeaseConfig {
-    /// The customary 15/10/2 seconds.
+    /// With the fixed times, and nothing that the leader says.
     pub fn new(namespace: &str, name: &str, identity: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             identity: identity.to_owned(),
-            duration: Duration::from_secs(15),
-            renew_deadline: Duration::from_secs(10),
-            retry: Duration::from_secs(2),
+            timings: LeaseTimings::default(),
             annotations: BTreeMap::new(),
         }
     }
@@ -112,7 +119,7 @@ impl LeaseJudge {
 
     /// `true` while this process may write as the leader: it renewed within the renew deadline.
     pub fn leads(&self, now: Duration) -> bool {
-        self.renewed.is_some_and(|at| now < at + self.config.renew_deadline)
+        self.renewed.is_some_and(|at| now < at + self.config.timings.lease_renew_deadline)
     }
 
     /// Renews, takes a free or expired Lease, or observes.
@@ -140,7 +147,7 @@ impl LeaseJudge {
             return LeaseMove::Replace(self.filled(lease, spec));
         }
         self.renewed = None;
-        let duration = believed(spec.lease_duration_seconds, self.config.duration);
+        let duration = believed(spec.lease_duration_seconds, self.config.timings.lease_duration);
         let since = self.observed.as_ref().filter(|of| of.version == version).map_or(now, |of| of.since);
         let leader = holder.clone();
         self.observed = (!holder.is_empty()).then_some(Observed { version, since, holder, duration });
@@ -153,7 +160,7 @@ impl LeaseJudge {
 
     /// The write was stored as `version`. `now` is a time before it was sent.
     pub fn won(&mut self, version: Option<String>, now: Duration) {
-        let (holder, duration) = (self.config.identity.clone(), self.config.duration);
+        let (holder, duration) = (self.config.identity.clone(), self.config.timings.lease_duration);
         self.observed = Some(Observed { version, since: now, holder, duration });
         self.renewed = Some(now);
     }
@@ -167,7 +174,7 @@ impl LeaseJudge {
     fn spec(&self, acquired: Timestamp, renewed: Timestamp, transitions: i32) -> LeaseSpec {
         LeaseSpec {
             holder_identity: Some(self.config.identity.clone()),
-            lease_duration_seconds: i32::try_from(self.config.duration.as_secs().max(1)).ok(),
+            lease_duration_seconds: i32::try_from(self.config.timings.lease_duration.as_secs().max(1)).ok(),
             acquire_time: Some(MicroTime(acquired)),
             renew_time: Some(MicroTime(renewed)),
             lease_transitions: Some(transitions),

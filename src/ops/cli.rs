@@ -259,7 +259,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         }
         Some(("audit", matches)) => short(audit::run(audit::AuditArgs::from_arg_matches(matches)?)),
         Some(("doctor", matches)) => {
-            let options = daemon::options("doctor", &settings::agent(), matches)?;
+            let options = daemon::options("doctor", &settings::agent(), settings::AGENT_SECTIONS, matches)?;
             short(doctor::run(options, matches))
         }
         Some(("manifests", matches)) => {

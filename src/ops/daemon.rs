@@ -1,6 +1,7 @@
 //! Starting a daemon: its configuration from flags, environment and file, logging, signals, and its end.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::process::ExitCode;
 
 use clap::ArgMatches;
@@ -10,7 +11,9 @@ use super::config::{self, ConfigError, Loaded, Section, Setting, Source, load};
 use super::say::say;
 use super::settings::{self, DaemonSettings};
 use baton_agent as agent;
+use baton_cluster::client::server;
 use baton_decide::scheduler::rules::Plugins;
+use baton_runtime::timings::Timed;
 use baton_runtime::{shutdown, telemetry};
 use baton_scheduler as scheduler;
 use baton_tyjob::Controller;
@@ -26,7 +29,7 @@ pub(super) const PRINT_CONFIG: &str = "print-config";
 
 /// `baton device-plugin`.
 pub(super) fn device_plugin(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let (options, sources) = configure("device-plugin", &settings::agent(), &[], matches)?;
+    let (options, sources) = configure("device-plugin", &settings::agent(), settings::AGENT_SECTIONS, matches)?;
     options.validate().map_err(|error| wrong("device-plugin", &error, &sources))?;
     // The agent module makes the runtime that its memory and thread budgets assume.
     serve(agent::daemon::runtime()?, |stop| async move { Ok(agent::daemon::run(options, stop).await?) })
@@ -51,7 +54,7 @@ pub(super) fn scheduler(matches: &ArgMatches, plugins: &Plugins) -> anyhow::Resu
 
 /// `baton controller`.
 pub(super) fn controller(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let (options, sources) = configure("controller", &settings::controller(), &[], matches)?;
+    let (options, sources) = configure("controller", &settings::controller(), settings::CONTROLLER_SECTIONS, matches)?;
     options.validate().map_err(|error| wrong("controller", &error, &sources))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     serve(runtime, |stop| async move { Ok(Controller::new(options).await?.run(stop).await?) })
@@ -81,21 +84,40 @@ fn wrong(command: &'static str, error: &dyn std::fmt::Display, sources: &Sources
     ConfigError::Unusable { command, problem: problem + &place }
 }
 
-/// Reads the configuration of `baton <command>`.
-fn read<O: Default + 'static>(
-    command: &str,
+/// Reads the configuration of `baton <command>`. Fixed times that the file shortens are refused where the API server is not this
+/// machine's: a cluster that serves anybody is no test.
+fn read<O: Default + Timed + 'static>(
+    command: &'static str,
     settings: &[Setting<DaemonSettings<O>>],
     sections: &[Section<DaemonSettings<O>>],
     matches: &ArgMatches,
 ) -> Result<Loaded<DaemonSettings<O>>, ConfigError> {
     let environment = |name: &str| std::env::var(name).ok();
-    load(settings, sections, matches, &environment, &format!("baton {command}"))
+    let loaded = load(settings, sections, matches, &environment, &format!("baton {command}"))?;
+    if let Some(source) = loaded.sources.get(settings::TIMINGS) {
+        let problem = match server(loaded.options.options.kubeconfig()) {
+            Ok(server) if server.host().is_some_and(is_loopback) => return Ok(loaded),
+            Ok(server) => format!("the API server {server} is not on a loopback address"),
+            Err(error) => error.to_string(),
+        };
+        let advice = "is for tests on this machine alone; remove it";
+        return Err(ConfigError::Unusable {
+            command,
+            problem: format!("{} ({source}) {advice}: {problem}", settings::TIMINGS),
+        });
+    }
+    Ok(loaded)
+}
+
+fn is_loopback(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Reads the configuration of `baton <command>`, starts logging and logs the effective configuration with the source of each
 /// value.
-fn configure<O: Default + 'static>(
-    command: &str,
+fn configure<O: Default + Timed + 'static>(
+    command: &'static str,
     settings: &[Setting<DaemonSettings<O>>],
     sections: &[Section<DaemonSettings<O>>],
     matches: &ArgMatches,
@@ -109,13 +131,13 @@ fn configure<O: Default + 'static>(
 }
 
 /// Reads the configuration of a command that ends by itself: it logs only with --log.
-pub(super) fn options<O: Default + 'static>(
-    command: &str,
+pub(super) fn options<O: Default + Timed + 'static>(
+    command: &'static str,
     settings: &[Setting<DaemonSettings<O>>],
+    sections: &[Section<DaemonSettings<O>>],
     matches: &ArgMatches,
 ) -> anyhow::Result<O> {
-    let environment = |name: &str| std::env::var(name).ok();
-    let loaded: Loaded<DaemonSettings<O>> = load(settings, &[], matches, &environment, &format!("baton {command}"))?;
+    let loaded = read(command, settings, sections, matches)?;
     if matches!(loaded.sources.get("log"), Some(Source::Flag)) {
         let log = &loaded.options.log;
         telemetry::init(log.format, &log.filter)
@@ -144,4 +166,7 @@ fn report<O>(command: &str, settings: &[Setting<DaemonSettings<O>>], loaded: &Lo
         config = effective.join(", "),
         "effective configuration, each value with its source"
     );
+    if let Some(source) = loaded.sources.get(settings::TIMINGS) {
+        tracing::warn!(%source, "fixed times are shortened, for tests");
+    }
 }

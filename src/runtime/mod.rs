@@ -9,6 +9,7 @@ pub mod metrics;
 pub mod options;
 pub mod shutdown;
 pub mod telemetry;
+pub mod timings;
 pub mod tls;
 pub mod vital;
 pub mod words;

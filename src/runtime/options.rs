@@ -33,18 +33,6 @@ pub enum OptionError {
         /// The most.
         most: usize,
     },
-    /// Two periods in the wrong order.
-    #[error("{low} ({low_value:?}) must be below {high} ({high_value:?})")]
-    Order {
-        /// The smaller.
-        low: &'static str,
-        /// Its value.
-        low_value: Duration,
-        /// The larger.
-        high: &'static str,
-        /// Its value.
-        high_value: Duration,
-    },
 }
 
 impl OptionError {
@@ -69,15 +57,6 @@ pub fn named<E: Display>(option: &'static str, checked: Result<(), E>) -> Result
 pub fn above_zero(periods: &[(&'static str, Duration)]) -> Result<(), OptionError> {
     let zero = periods.iter().find(|(_, period)| period.is_zero());
     zero.map_or(Ok(()), |(option, _)| Err(OptionError::Zero(option)))
-}
-
-/// Checks that each period is below the next one.
-pub fn ascending(periods: &[(&'static str, Duration)]) -> Result<(), OptionError> {
-    let wrong = periods.windows(2).find(|pair| pair[0].1 >= pair[1].1);
-    wrong.map_or(Ok(()), |pair| {
-        let [(low, low_value), (high, high_value)] = [pair[0], pair[1]];
-        Err(OptionError::Order { low, low_value, high, high_value })
-    })
 }
 
 /// `--concurrency`: at least one request at a time, and no more than the API server serves one client.

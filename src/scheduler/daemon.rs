@@ -39,6 +39,7 @@ use baton_decide::lock::LockPolicy;
 use baton_decide::scheduler::queue::QueuePolicy;
 use baton_decide::scheduler::rules::{Plugins, RegistryError};
 use baton_decide::scheduler::{Config, EffectResult, Effects, Moment, Scheduler};
+use baton_decide::tyjob::JobPolicy;
 use baton_decide::world::{WorldEvent, WorldPolicy};
 use baton_runtime::admin::{OpenPorts, PortError};
 use baton_runtime::auth::Guard;
@@ -142,7 +143,7 @@ impl SchedulerDaemon {
         let metrics = SchedulerMetrics::new();
         let guard = Guard::new(Arc::new(Reviews::new(client.clone())), clock::mono);
         tokio::spawn(ports.serve(admin::answers(question_out.clone(), metrics.clone()), guard, stop.clone()));
-        let pods = PodWriter::new(client.clone(), options.periods.bind_timeout, labels);
+        let pods = PodWriter::new(client.clone(), options.timings.bind_timeout, labels);
         let (front, requests) = Front::new(pods.clone(), options.extender.gang);
         if let Some(server) = extender {
             tokio::spawn(server.serve(extender::router(front.clone()), stop.clone()));
@@ -152,7 +153,7 @@ impl SchedulerDaemon {
         let leadership = campaign.leadership.clone();
         let backpressure = Backpressure::new(options.concurrency * DECISIONS_PER_PERMIT);
         let (notices, _writer) =
-            Notices::start(client.clone(), &options.scheduler_name, &instance, event_pause(&backpressure));
+            Notices::start(client.clone(), &options.scheduler_names[0], &instance, event_pause(&backpressure));
         let executor = Arc::new(Executor {
             pods,
             locks,
@@ -165,10 +166,10 @@ impl SchedulerDaemon {
             status_permits: Arc::new(Semaphore::new(options.concurrency.div_ceil(STATUS_SHARE))),
             backpressure,
             write_order: WriteOrder::default(),
-            limit: options.periods.bind_timeout,
+            limit: options.timings.bind_timeout,
             reports: report_out,
         });
-        let pending = PendingRequests::new(options.extender.bind_wait);
+        let pending = PendingRequests::new(options.timings.bind_wait);
         let mut event_loop =
             EventLoop { scheduler, executor, leadership, metrics, missing, pending, metrics_updated: Duration::ZERO };
         let changed = campaign.changed.clone();
@@ -320,28 +321,33 @@ fn moment() -> Moment {
 }
 
 fn scheduler_config(options: &SchedulerOptions) -> Config {
-    let p = &options.periods;
-    let names = std::iter::once(&options.scheduler_name).chain(&options.more_scheduler_names);
+    let t = &options.timings;
     let defaults = Config::default();
     Config {
-        scheduler_names: names.map(|name| name.as_str().into()).collect(),
+        scheduler_names: options.scheduler_names.iter().map(|name| name.as_str().into()).collect(),
         asking_names: options.extender.asking_names(),
         lock_mode: options.node_lock,
         lock_format: options.node_lock_format,
-        lock_policy: LockPolicy { expiry: options.node_lock_expiry, agent_settled: p.agent_settled },
-        queue: QueuePolicy { backoff: p.backoff, backoff_max: p.backoff_max, ..QueuePolicy::default() },
+        lock_policy: LockPolicy { expiry: options.node_lock_expiry, agent_settled: t.agent_settled },
+        queue: QueuePolicy { backoff: t.backoff, backoff_max: t.backoff_max, ..QueuePolicy::default() },
         world: WorldPolicy {
-            agent_stale: p.agent_stale,
+            agent_stale: t.agent_stale,
             gangs: options.gangs.defaults(),
             mix: options.plugins.patience,
             ..WorldPolicy::default()
         },
-        abandoned: p.lock_abandoned,
-        sweep: p.lock_sweep,
-        retry: (defaults.retry.0, defaults.retry.1, p.bind_limit),
-        condition_pause: p.condition_pause,
-        gangs: options.gangs.policy(),
-        jobs: options.jobs.policy(),
+        abandoned: t.lock_abandoned,
+        sweep: t.lock_sweep,
+        retry: (defaults.retry.0, defaults.retry.1, t.bind_limit),
+        condition_pause: t.condition_pause,
+        gangs: options.gangs.policy(t.gang_condition_pause),
+        jobs: JobPolicy {
+            period: t.job_period,
+            unfit_grace: options.unfit_grace,
+            reservation_timeout: t.reservation_timeout,
+            start_limit: t.start_limit,
+            weights: options.job_weights,
+        },
         earmarks: options.earmarks,
         batch: defaults.batch,
         search: defaults.search,

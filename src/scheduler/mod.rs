@@ -11,4 +11,4 @@ pub mod options;
 mod write_order;
 
 pub use daemon::{SchedulerDaemon, SchedulerError, run};
-pub use options::{GangOptions, JobOptions, OptionsError, Periods, SchedulerOptions};
+pub use options::{GangOptions, OptionsError, SchedulerOptions, SchedulerTimings};

@@ -1,6 +1,6 @@
 //! Options of the scheduler: plain fields with the documented defaults. `ops` fills them from flags, environment and file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::extender::ExtenderOptions;
@@ -9,25 +9,27 @@ use baton_contract::gang::{MAX_WAIT, MatchPolicy, TimeoutClock};
 use baton_contract::name::{check_annotation_key, check_daemon_namespace};
 use baton_contract::{LockFormat, LockWord, key};
 use baton_decide::gang::{GangPolicy, OnBindFailure};
-use baton_decide::lock::LockMode;
+use baton_decide::lock::{LockMode, LockPolicy};
+use baton_decide::scheduler::Config;
 use baton_decide::scheduler::earmarks::EarmarkPolicy;
+use baton_decide::scheduler::queue::QueuePolicy;
 use baton_decide::scheduler::rules::RegistryError;
 use baton_decide::scheduler::rules::plugins::{
     DefaultSet, NodesWithoutAgent, PluginChoice, Profile, RatioConfig, RatioError, default_plugins,
 };
 use baton_decide::tyjob::JobPolicy;
 use baton_decide::tyjob::placement::MetricWeights;
+use baton_decide::world::WorldPolicy;
 use baton_decide::world::gangs::GangDefaults;
 use baton_runtime::admin::PortOptions;
 use baton_runtime::options::{self, OptionError};
+use baton_runtime::timings::{Timed, s, timings};
 
 /// The scheduler's configuration. [`SchedulerOptions::validate`] is called before anything starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchedulerOptions {
-    /// Pods with this `spec.schedulerName` are ours.
-    pub scheduler_name: String,
-    /// Further names that are ours.
-    pub more_scheduler_names: Vec<String>,
+    /// Pods with one of these `spec.schedulerName`s are ours; events are written under the first.
+    pub scheduler_names: Vec<String>,
     /// Credentials file; `None` uses the pod's service account.
     pub kubeconfig: Option<PathBuf>,
     /// Namespace of the agents' Leases and, unless said otherwise, of our own.
@@ -57,8 +59,10 @@ pub struct SchedulerOptions {
 
     /// How gangs are treated.
     pub gangs: GangOptions,
-    /// How TYJobs are placed.
-    pub jobs: JobOptions,
+    /// A TYJob that does not fit on all known nodes, as if they were empty, fails after this long.
+    pub unfit_grace: Duration,
+    /// Weights of the resources when TYJobs' policies rate nodes.
+    pub job_weights: MetricWeights,
     /// When nodes are kept for what has waited long.
     pub earmarks: EarmarkPolicy,
     /// kube-scheduler's calls.
@@ -66,40 +70,60 @@ pub struct SchedulerOptions {
 
     /// How it runs for leadership.
     pub leader: LeaderOptions,
-    /// Every period and window.
-    pub periods: Periods,
+    /// What is fixed.
+    pub timings: SchedulerTimings,
     /// Requests to the API server at once.
     pub concurrency: usize,
 }
 
-/// Every period and window of the scheduler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Periods {
-    /// An agent's Lease unchanged for this long is stale.
-    pub agent_stale: Duration,
-    /// An expired lock is acted on only when the agent has been live for this long.
-    pub agent_settled: Duration,
-    /// A lock of the scheduler's own without a bind under way is released when it stood unchanged for this long.
-    pub lock_abandoned: Duration,
-    /// Locks are looked over.
-    pub lock_sweep: Duration,
-    /// First pause of a pod after a failure.
-    pub backoff: Duration,
-    /// Longest pause of a pod after failures.
-    pub backoff_max: Duration,
-    /// A bind that fails in a way that may pass is tried for this long.
-    pub bind_limit: Duration,
-    /// One Binding request may take this long.
-    pub bind_timeout: Duration,
-    /// A condition whose reason stays is rewritten at most this often.
-    pub condition_pause: Duration,
+timings! {
+    /// The times that the scheduler fixes. A reason that is not here stands at the policy that has the value.
+    SchedulerTimings {
+        /// A node daemon's Lease unchanged for this long is stale: three renewals have failed.
+        agent_stale: WorldPolicy::default().agent_stale,
+        /// An expired lock is acted on only when the node's daemon has been live for this long: it releases what it serves first.
+        agent_settled: LockPolicy::default().agent_settled,
+        /// A lock of the scheduler's own that no bind uses is released when it stood unchanged for this long: longer than a bind that
+        /// another leader began can still be on its way.
+        lock_abandoned: Config::default().abandoned,
+        /// All node locks are checked: often enough that each of the times above is kept to a third.
+        lock_sweep: Config::default().sweep,
+        /// First pause of a pod after a failure.
+        backoff: QueuePolicy::default().backoff,
+        /// Longest pause of a pod after failures, as kube-scheduler's.
+        backoff_max: QueuePolicy::default().backoff_max,
+        /// A bind whose failure may pass is tried for this long: a restart of the API server passes.
+        bind_limit: Config::default().retry.2,
+        /// One Binding request: a loaded API server answers within it.
+        bind_timeout: s(10),
+        /// A condition whose reason stays is rewritten at most this often: its text is for people.
+        condition_pause: Config::default().condition_pause,
+        /// The same for members of a gang, of which there are hundreds.
+        gang_condition_pause: GangPolicy::default().condition_pause,
+        /// Waiting TYJobs are tried this often, beside useful events.
+        job_period: JobPolicy::default().period,
+        /// The place of a TYJob's pod is void when the pod does not take it within this time: the controller makes it at once.
+        reservation_timeout: JobPolicy::default().reservation_timeout,
+        /// Places of a TYJob whose pods are not made within this time are given back.
+        start_limit: JobPolicy::default().start_limit,
+        /// Longest wait of kube-scheduler's bind for the node's lock: below the httpTimeout that its configuration gives the extender.
+        bind_wait: s(10),
+    }
+}
+
+impl Timed for SchedulerOptions {
+    fn times(&mut self) -> Vec<(&'static str, &mut Duration)> {
+        [self.timings.times(), self.leader.timings.times()].into_iter().flatten().collect()
+    }
+    fn kubeconfig(&self) -> Option<&Path> {
+        self.kubeconfig.as_deref()
+    }
 }
 
 impl Default for SchedulerOptions {
     fn default() -> Self {
         Self {
-            scheduler_name: "baton-scheduler".into(),
-            more_scheduler_names: Vec::new(),
+            scheduler_names: vec!["baton-scheduler".into()],
             kubeconfig: None,
             namespace: "baton-system".into(),
             ports: PortOptions::on(9413, 9403),
@@ -113,29 +137,13 @@ impl Default for SchedulerOptions {
             ratio_weights: vec![(key::NVIDIA_GPU.into(), 4), ("cpu".into(), 1), ("memory".into(), 1)],
             plugins: PluginChoice::default(),
             gangs: GangOptions::default(),
-            jobs: JobOptions::default(),
+            unfit_grace: JobPolicy::default().unfit_grace,
+            job_weights: MetricWeights::default(),
             earmarks: EarmarkPolicy::default(),
             extender: ExtenderOptions::default(),
             leader: LeaderOptions::of_lease("baton-scheduler"),
-            periods: Periods::default(),
+            timings: SchedulerTimings::default(),
             concurrency: 64,
-        }
-    }
-}
-
-impl Default for Periods {
-    fn default() -> Self {
-        let s = Duration::from_secs;
-        Self {
-            agent_stale: s(90),
-            agent_settled: s(30),
-            lock_abandoned: s(30),
-            lock_sweep: s(10),
-            backoff: s(1),
-            backoff_max: s(10),
-            bind_limit: s(60),
-            bind_timeout: s(10),
-            condition_pause: s(10),
         }
     }
 }
@@ -159,8 +167,6 @@ pub struct GangOptions {
     pub auto_create_pod_group: bool,
     /// `spec.schedulingGroup` names gangs, and PodGroups of `scheduling.k8s.io` are read.
     pub scheduling_group: bool,
-    /// The condition of a member whose reason stays is rewritten at most this often.
-    pub condition_pause: Duration,
 }
 
 impl Default for GangOptions {
@@ -175,7 +181,6 @@ impl Default for GangOptions {
             on_bind_failure: policy.on_bind_failure,
             auto_create_pod_group: policy.create_pod_groups,
             scheduling_group: defaults.scheduling_groups,
-            condition_pause: policy.condition_pause,
         }
     }
 }
@@ -205,86 +210,12 @@ impl GangOptions {
     }
 
     /// How groups are treated.
-    pub fn policy(&self) -> GangPolicy {
+    pub fn policy(&self, condition_pause: Duration) -> GangPolicy {
         GangPolicy {
             clock: self.timeout_clock,
             on_bind_failure: self.on_bind_failure,
-            condition_pause: self.condition_pause,
+            condition_pause,
             create_pod_groups: self.auto_create_pod_group,
-        }
-    }
-}
-
-/// How TYJobs are placed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobOptions {
-    /// Waiting jobs are tried this often.
-    pub period: Duration,
-    /// A job that does not fit on all known nodes fails after this long.
-    pub unfit_grace: Duration,
-    /// A place that its pod does not take within this time is void.
-    pub reservation_timeout: Duration,
-    /// Places without pods are given back this long after the job was placed.
-    pub start_limit: Duration,
-    /// Weights of `cpu`, `memory` and `nvidia.com/gpu` (GPUs under any name) in node ratings; 1 where not named.
-    pub weights: Vec<(String, i64)>,
-    /// Weight that `LeaderFirst` gives to GPUs for leaders and to CPU for workers.
-    pub raised_weight: u32,
-}
-
-impl Default for JobOptions {
-    fn default() -> Self {
-        let policy = JobPolicy::default();
-        Self {
-            period: policy.period,
-            unfit_grace: policy.unfit_grace,
-            reservation_timeout: policy.reservation_timeout,
-            start_limit: policy.start_limit,
-            weights: ["cpu", "memory", key::NVIDIA_GPU].map(|name| (name.to_owned(), 1)).into(),
-            raised_weight: policy.weights.raised,
-        }
-    }
-}
-
-impl JobOptions {
-    /// What is wrong, by name of the key; `None` when it can work.
-    pub fn problem(&self) -> Option<String> {
-        let times = [
-            ("job-period", self.period),
-            ("reservation-timeout", self.reservation_timeout),
-            ("start-limit", self.start_limit),
-        ];
-        if let Some((name, _)) = times.iter().find(|(_, value)| value.is_zero()) {
-            return Some(format!("{name} is zero: give a value above zero"));
-        }
-        for (at, (name, weight)) in self.weights.iter().enumerate() {
-            if !["cpu", "memory", key::NVIDIA_GPU].contains(&name.as_str()) {
-                return Some(format!("job-weights names {name}: expected cpu, memory or {}", key::NVIDIA_GPU));
-            }
-            if !(1..=100).contains(weight) {
-                return Some(format!("job-weights gives {name} the weight {weight}: expected 1 to 100"));
-            }
-            if self.weights[..at].iter().any(|(other, _)| other == name) {
-                return Some(format!("job-weights names {name} twice: expected once"));
-            }
-        }
-        let raised = self.raised_weight;
-        (!(1..=100).contains(&raised)).then(|| format!("job-raised-weight is {raised}: expected 1 to 100"))
-    }
-
-    /// How jobs are treated.
-    pub fn policy(&self) -> JobPolicy {
-        let of = |name: &str| {
-            let found = self.weights.iter().find(|(known, _)| known == name);
-            found.and_then(|(_, weight)| u32::try_from(*weight).ok()).unwrap_or(1)
-        };
-        let (cpu, memory, gpu) = (of("cpu"), of("memory"), of(key::NVIDIA_GPU));
-        JobPolicy {
-            period: self.period,
-            unfit_grace: self.unfit_grace,
-            reservation_timeout: self.reservation_timeout,
-            start_limit: self.start_limit,
-            weights: MetricWeights { cpu, memory, gpu, raised: self.raised_weight },
         }
     }
 }
@@ -307,16 +238,13 @@ pub enum OptionsError {
     /// How gangs are treated.
     #[error("{0}")]
     Gangs(String),
-    /// How TYJobs are placed.
-    #[error("{0}")]
-    Jobs(String),
 }
 
 impl SchedulerOptions {
     /// Checks what types cannot.
     pub fn validate(&self) -> Result<(), OptionsError> {
         let words = [
-            ("scheduler-name", &*self.scheduler_name),
+            ("scheduler-name", self.scheduler_names.first().map_or("", String::as_str)),
             ("namespace", &*self.namespace),
             ("node-lock-key", &*self.node_lock_key),
         ];
@@ -330,23 +258,11 @@ impl SchedulerOptions {
             )));
         }
         self.ports.validate()?;
-        let p = &self.periods;
-        options::above_zero(&[
-            ("age-limit", self.earmarks.limit),
-            ("agent-stale", p.agent_stale),
-            ("lock-sweep", p.lock_sweep),
-            ("backoff", p.backoff),
-            ("bind-timeout", p.bind_timeout),
-            ("node-lock-expiry", self.node_lock_expiry),
-        ])?;
+        options::above_zero(&[("node-lock-expiry", self.node_lock_expiry)])?;
         options::concurrency(self.concurrency)?;
-        self.leader.validate()?;
         self.extender.validate().map_err(|error| OptionsError::Extender(error.to_string()))?;
         if let Some(problem) = self.gangs.problem() {
             return Err(OptionsError::Gangs(problem));
-        }
-        if let Some(problem) = self.jobs.problem() {
-            return Err(OptionsError::Jobs(problem));
         }
         default_plugins(&self.plugin_set()?)?;
         Ok(())
@@ -373,12 +289,11 @@ mod tests {
     #[test]
     fn the_defaults_are_valid_and_a_bad_value_is_named() {
         assert_eq!(SchedulerOptions::default().validate(), Ok(()));
-        let mut options = SchedulerOptions { scheduler_name: String::new(), ..SchedulerOptions::default() };
-        assert!(options.validate().unwrap_err().to_string().contains("scheduler-name"));
-        options = SchedulerOptions::default();
-        options.leader.renew_deadline = Duration::from_secs(20);
-        assert!(options.validate().unwrap_err().to_string().contains("lease-duration"));
-        options = SchedulerOptions { ratio_shape: vec![(0, 11)], ..SchedulerOptions::default() };
+        for names in [vec![], vec![String::new()]] {
+            let options = SchedulerOptions { scheduler_names: names, ..SchedulerOptions::default() };
+            assert!(options.validate().unwrap_err().to_string().contains("scheduler-name"));
+        }
+        let options = SchedulerOptions { ratio_shape: vec![(0, 11)], ..SchedulerOptions::default() };
         assert!(options.validate().is_err());
         let said = |options: SchedulerOptions| options.validate().unwrap_err().to_string();
         for key in ["a/b/c", "x y"] {
@@ -398,24 +313,5 @@ mod tests {
             let options = GangOptions { waiting_time: wait, ..GangOptions::default() };
             assert!(options.problem().unwrap().contains("gang-waiting-time"));
         }
-    }
-
-    #[test]
-    fn the_job_defaults_are_those_of_the_decisions_and_a_bad_value_is_named() {
-        assert_eq!((JobOptions::default().problem(), JobOptions::default().policy()), (None, JobPolicy::default()));
-        let with = |weights: &[(&str, i64)]| JobOptions {
-            weights: weights.iter().map(|(name, weight)| ((*name).to_owned(), *weight)).collect(),
-            ..JobOptions::default()
-        };
-        assert_eq!(with(&[("cpu", 3)]).policy().weights, MetricWeights { cpu: 3, ..MetricWeights::default() });
-        for bad in [&[("disk", 1)][..], &[("cpu", 0)], &[("cpu", 101)], &[("cpu", 1), ("cpu", 2)]] {
-            assert!(with(bad).problem().unwrap().contains("job-weights"));
-        }
-        assert!(
-            JobOptions { period: Duration::ZERO, ..JobOptions::default() }.problem().unwrap().contains("job-period")
-        );
-        assert!(
-            JobOptions { raised_weight: 0, ..JobOptions::default() }.problem().unwrap().contains("job-raised-weight")
-        );
     }
 }

@@ -10,9 +10,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::event_loop::{Pace, Term, TermEnd};
+use super::event_loop::{Term, TermEnd};
 use super::metrics::ControllerMetrics;
-use super::options::ControllerOptions;
+use super::options::{ControllerOptions, ControllerTimings};
 use super::reconcile::ReconcileContext;
 use baton_cluster::client::{ConnectError, connect_as};
 use baton_cluster::controller_feed::start_controller_feeds;
@@ -89,18 +89,13 @@ impl Controller {
             metrics: metrics.clone(),
             scheduler_name: options.scheduler_name.as_str().into(),
         };
-        let pace = Pace {
-            backoff: (options.backoff, options.backoff_max),
-            resync: options.resync,
-            concurrency: options.concurrency,
-        };
         let result = loop {
             pulse.send_replace(clock::mono());
             if leadership.leads(clock::mono()) {
                 tokio::select! {
                     () = stop.cancelled() => break Ok(()),
                     restored = campaign.restored() => break Err(restored.into()),
-                    end = term(&client, context.clone(), pace, &pulse) => {
+                    end = term(&client, context.clone(), options.timings, &pulse) => {
                         metrics.term_ended();
                         if end == TermEnd::WatchesEnded {
                             break Err(ControllerError::Ended("the watches"));
@@ -122,12 +117,17 @@ impl Controller {
 }
 
 /// One term. Its watches are fresh, so that no decision rests on what was true before the former leader's last write.
-async fn term(client: &Client, context: ReconcileContext, pace: Pace, pulse: &watch::Sender<Duration>) -> TermEnd {
+async fn term(
+    client: &Client,
+    context: ReconcileContext,
+    timings: ControllerTimings,
+    pulse: &watch::Sender<Duration>,
+) -> TermEnd {
     let (out, mut messages) = mpsc::channel(BACKLOG);
     let mut tasks = JoinSet::new();
     let missing = start_controller_feeds(client, &out, &mut tasks);
     drop(out);
-    let mut term = Term::new(context, pace, missing);
+    let mut term = Term::new(context, timings, missing);
     let beat = async {
         loop {
             pulse.send_replace(clock::mono());

@@ -9,12 +9,15 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::cache::{JobCache, JobKey};
+use super::options::ControllerTimings;
 use super::reconcile::{ReconcileContext, ReconcileRequest, Reconciled, reconcile};
 use baton_cluster::controller_feed::ControllerEvent;
 use baton_cluster::feed::FeedMessage;
 use baton_decide::tyjob::stages::CreateFailure;
 use baton_runtime::{Backoff, clock};
 
+/// TYJobs that are reconciled at once: each waits for the API server for most of its time, and more would crowd out its other clients.
+const CONCURRENCY: usize = 16;
 /// Messages that are applied before TYJobs are reconciled.
 const BATCH: usize = 1024;
 /// Metrics are updated this often.
@@ -22,21 +25,10 @@ const METRICS_PERIOD: Duration = Duration::from_secs(1);
 /// Longest sleep, so that leadership and metrics are up to date.
 const MAX_SLEEP: Duration = Duration::from_millis(500);
 
-/// Periods and bounds of reconciliations.
-#[derive(Debug, Clone, Copy)]
-pub struct Pace {
-    /// First and longest pause after a failure.
-    pub backoff: (Duration, Duration),
-    /// Every TYJob is reconciled this often.
-    pub resync: Duration,
-    /// TYJobs that are reconciled at the same time.
-    pub concurrency: usize,
-}
-
 /// One term of leadership: it begins with an empty cache and fresh watches.
 pub struct Term {
     context: ReconcileContext,
-    pace: Pace,
+    timings: ControllerTimings,
     cache: JobCache,
     /// Watches whose first list is not complete.
     missing: BTreeSet<&'static str>,
@@ -62,10 +54,10 @@ pub enum TermEnd {
 
 impl Term {
     /// A term that waits for the first lists of the watches `missing`.
-    pub fn new(context: ReconcileContext, pace: Pace, missing: BTreeSet<&'static str>) -> Self {
+    pub fn new(context: ReconcileContext, timings: ControllerTimings, missing: BTreeSet<&'static str>) -> Self {
         Self {
             context,
-            pace,
+            timings,
             cache: JobCache::default(),
             missing,
             dirty: BTreeSet::new(),
@@ -74,7 +66,7 @@ impl Term {
             backoffs: BTreeMap::new(),
             troubles: BTreeMap::new(),
             running: JoinSet::new(),
-            resync: clock::mono() + pace.resync,
+            resync: clock::mono() + timings.resync,
             metrics_updated: (Duration::ZERO, false),
         }
     }
@@ -130,7 +122,7 @@ impl Term {
         }
         let now = clock::mono();
         if now >= self.resync {
-            self.resync = now + self.pace.resync;
+            self.resync = now + self.timings.resync;
             self.dirty.extend(self.cache.jobs().map(|(key, _)| key.clone()));
         }
         let due: Vec<JobKey> = self.due.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()).collect();
@@ -140,7 +132,7 @@ impl Term {
         }
         let ready: Vec<JobKey> = self.dirty.iter().filter(|key| !self.busy.contains(*key)).cloned().collect();
         for key in ready {
-            if self.busy.len() >= self.pace.concurrency {
+            if self.busy.len() >= CONCURRENCY {
                 return;
             }
             self.dirty.remove(&key);
@@ -192,7 +184,7 @@ impl Term {
             return;
         }
         let next = if pause {
-            let (min, max) = self.pace.backoff;
+            let ControllerTimings { backoff: min, backoff_max: max, .. } = self.timings;
             let backoff = self.backoffs.entry(key.clone()).or_insert(Backoff::new(min, max));
             Some(now.mono + backoff.fail_randomly())
         } else {

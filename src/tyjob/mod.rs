@@ -9,4 +9,4 @@ mod options;
 mod reconcile;
 
 pub use daemon::{Controller, ControllerError};
-pub use options::ControllerOptions;
+pub use options::{ControllerOptions, ControllerTimings};

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::harness::pods::pod;
 use crate::harness::wait::until;
-use crate::harness::{NAMESPACE, SOON, TestCluster, TestServer};
+use crate::harness::{NAMESPACE, SOON, TestCluster, TestServer, timings};
 use crate::world::Call;
 
 /// One node with 8 GPUs, no policies.
@@ -19,7 +19,8 @@ async fn cluster() -> TestCluster {
     let server = TestServer::start().await;
     let admission = Admission { on: false, ..Admission::default() };
     server.install(&Values { namespace: NAMESPACE.to_owned(), admission, ..Values::default() }).await;
-    TestCluster::on(server, 1, &[], &["--lease-duration=3s", "--lease-renew-deadline=2s", "--lease-retry=500ms"]).await
+    TestCluster::on(server, 1, &[], &[&timings("lease_duration: 3s, lease_renew_deadline: 2s, lease_retry: 500ms")])
+        .await
 }
 
 async fn patch(cluster: &TestCluster, path: &str, annotations: serde_json::Value) {

@@ -57,7 +57,7 @@ fn an_unknown_key_and_a_bad_value_in_the_file_are_named_with_line_and_column() {
         ),
         ("device-plugin", "mig-strategy: double\n", ["baton.yaml:1:15", "double", "none, single, mixed"]),
         ("device-plugin", "rdma: [\n", ["baton.yaml:", "", ""]),
-        ("scheduler", "lease-duration: 15\n", ["baton.yaml:1:17", "lease-duration", "30s"]),
+        ("scheduler", "unfit-grace: 15\n", ["baton.yaml:1:14", "unfit-grace", "30s"]),
         ("scheduler", "mig-strategy: none\n", ["baton.yaml:1:1", "mig-strategy", "`baton scheduler --help`"]),
     ] {
         std::fs::write(&file, text).unwrap();
@@ -71,15 +71,70 @@ fn an_unknown_key_and_a_bad_value_in_the_file_are_named_with_line_and_column() {
 fn a_bad_value_of_environment_or_flag_is_named() {
     let bad = [("FAIL_ON_INIT_ERROR", "perhaps"), ("NODE_NAME", "a")];
     says(&fails(2, &["device-plugin"], &bad), &["FAIL_ON_INIT_ERROR", "perhaps", "true nor false"]);
-    says(&fails(2, &["device-plugin", "--rpc-budget=2"], &[]), &["--rpc-budget", "\"2\""]);
+    says(&fails(2, &["device-plugin", "--suspect-min=2"], &[]), &["--suspect-min", "\"2\""]);
     says(&fails(2, &["device-plugin", "--log=,,=x"], &[]), &["--log"]);
 }
 
 #[test]
 fn options_that_cannot_work_end_with_2_and_say_what_to_do() {
     says(&fails(2, &["device-plugin"], &[]), &["--node-name", "NODE_NAME"]);
-    let leases = ["scheduler", "--lease-retry=30s"];
-    says(&fails(2, &leases, &[]), &["lease-retry", "lease-renew-deadline"]);
+    let gangs = ["scheduler", "--gang-waiting-time=8days"];
+    says(&fails(2, &gangs, &[]), &["gang-waiting-time", "max-waiting-time"]);
+}
+
+#[test]
+fn a_removed_key_is_refused_with_what_to_do_instead() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("baton.yaml");
+    let path = file.to_str().unwrap();
+    for (command, key, value, instead) in [
+        ("device-plugin", "rescan-period", "2s", "leave it out: this time is fixed"),
+        ("scheduler", "lock-sweep", "2s", "leave it out: this time is fixed"),
+        ("scheduler", "more-scheduler-names", "a", "give all names to scheduler-name"),
+        ("scheduler", "job-weights", "cpu=2", "in jobWeights"),
+        ("controller", "lease-name", "a", "leave it out: the Lease has the name that the daemon's Role names"),
+        ("controller", "concurrency", "4", "leave it out: the controller reconciles 16 jobs at once"),
+    ] {
+        let parts = [&*format!("{key} was removed: "), instead];
+        says(&fails(2, &[command, &format!("--{key}={value}")], &[]), &parts);
+        let variable = format!("BATON_{}", key.to_uppercase().replace('-', "_"));
+        says(&fails(2, &[command], &[(&variable, value)]), &[&[&*variable], &parts[..]].concat());
+        std::fs::write(&file, format!("{key}: {value}\n")).unwrap();
+        says(&fails(2, &[command, "--config-file", path], &[]), &[&["baton.yaml:1:1"], &parts[..]].concat());
+    }
+    // What the controller no longer has is a key of the scheduler.
+    says(&fails(2, &["scheduler"], &[("BATON_CONCURRENCY", "0")]), &["concurrency is zero"]);
+}
+
+#[test]
+fn fixed_times_are_shortened_only_for_an_api_server_of_this_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, local) = (folder.path().join("baton.yaml"), kubeconfig(folder.path()));
+    let path = file.to_str().unwrap();
+    let remote = folder.path().join("remote").display().to_string();
+    for (command, time) in [("device-plugin", "rescan"), ("scheduler", "lock_sweep"), ("controller", "lease_retry")] {
+        std::fs::write(&file, format!("timings: {{{time}: 1s}}\n")).unwrap();
+        let start = |kubeconfig: &str| {
+            // The last one ends every start, but what is wrong with the file comes first.
+            let args = [command, "--config-file", path, "--kubeconfig", kubeconfig, "--namespace=A_b"];
+            fails(2, &args, &[("NODE_NAME", "a")])
+        };
+        says(&start(&local), &["--namespace", "A_b"]);
+        for server in ["https://10.0.0.1:6443", "https://localhost.example:6443", "https://[2001:db8::1]:6443"] {
+            let text = std::fs::read_to_string(&local).unwrap().replace("http://127.0.0.1:1", server);
+            std::fs::write(&remote, text).unwrap();
+            let host = server.trim_start_matches("https://");
+            let parts = ["timings (", "baton.yaml:1)", "for tests", "remove it", host, "not on a loopback address"];
+            says(&start(&remote), &parts);
+        }
+        for server in ["https://localhost:6443", "https://[::1]:6443"] {
+            let text = std::fs::read_to_string(&local).unwrap().replace("http://127.0.0.1:1", server);
+            std::fs::write(&remote, text).unwrap();
+            says(&start(&remote), &["--namespace", "A_b"]);
+        }
+        let nowhere = fails(2, &[command, "--config-file", path], &[("NODE_NAME", "a")]);
+        says(&nowhere, &["timings (", "no API server to talk to"]);
+    }
 }
 
 #[test]
@@ -190,7 +245,7 @@ fn a_question_about_nothing_or_about_a_name_that_cannot_be_ends_with_2() {
     }
     says(&fails(2, &["explain", "pod", "ml/a", "--what-if", "-f", "/dev/null"], &[]), &["cannot be used with"]);
     says(&fails(2, &["explain", "--what-if", "-f", "/dev/null", "pod", "ml/a"], &[]), &["name no other object"]);
-    says(&fails(2, &["get", "nodes", "--agent-stale", "abc"], &[]), &["\"abc\" is no duration", "30s"]);
+    says(&fails(2, &["get", "nodes", "--node-lock-expiry", "abc"], &[]), &["\"abc\" is no duration", "30s"]);
     says(&fails(2, &["get", "queue", "--admin-url", "foo"], &[]), &["foo", "https://127.0.0.1:9413"]);
 }
 
@@ -228,9 +283,7 @@ fn what_no_api_server_takes_is_refused_by_every_daemon_at_its_start() {
         ("scheduler", "--namespace=A_b"),
         ("scheduler", "--concurrency=18446744073709551615"),
         ("controller", "--namespace=A_b"),
-        ("controller", "--lease-name=x y"),
-        ("controller", "--concurrency=18446744073709551615"),
-        ("device-plugin", "--recovery-probe-period=500000000000y"),
+        ("device-plugin", "--recovery-window=500000000000y"),
     ] {
         let (name, value) = flag.split_once('=').unwrap();
         says(&fails(2, &[command, flag], &[("NODE_NAME", "a")]), &[name, value]);
@@ -259,7 +312,7 @@ fn a_converted_file_starts_and_the_exit_code_says_whether_pods_go_elsewhere() {
         std::fs::write(out, &converted.stdout).unwrap();
         let printed = baton(&["scheduler", "--config-file", out, "--print-config"], &[]);
         let printed = String::from_utf8_lossy(&printed.stdout);
-        says(&printed, &["leader-elect: true\n", "lease-name: baton-scheduler\n", "kubeconfig: none\n"]);
+        says(&printed, &["leader-elect: true\n", "kubeconfig: none\n"]);
         says(&fails(2, &["scheduler", "--config-file", &file], &[]), &["apiVersion", "`baton config convert FILE`"]);
     }
     let bad = fixtures.join("fields.txt").display().to_string();

@@ -18,7 +18,7 @@ use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::harness::TestServer;
+use crate::harness::{TestServer, timings};
 
 const USER: &str = "system:serviceaccount:baton-system:baton-device-plugin";
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -83,7 +83,7 @@ impl DoctorNode {
             "--node-name=node-a",
             "--listen=none",
             "--probe-listen=none",
-            "--rescan-period=200ms",
+            &timings("rescan: 200ms"),
         ]);
         let at = |name: &str| self.path(name).display().to_string();
         for (flag, value) in [

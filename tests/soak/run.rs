@@ -10,7 +10,7 @@ use crate::audit::Audit;
 use crate::chaos::Chaos;
 use crate::harness::daemon::Daemon;
 use crate::harness::pods::pod;
-use crate::harness::{LOCK_GONE, TestCluster};
+use crate::harness::{LOCK_GONE, TestCluster, timings};
 use crate::load::Load;
 use crate::skip::skipped;
 use crate::vitals::Vitals;
@@ -42,15 +42,8 @@ pub struct Plan {
 }
 
 /// Waiting times short enough that what waits for them ends within the run; no rule is switched off.
-const SCHEDULER: &[&str] = &[
-    "--lease-duration=3s",
-    "--lease-renew-deadline=2s",
-    "--lease-retry=500ms",
-    "--node-lock-expiry=15s",
-    "--agent-settled=5s",
-    "--lock-abandoned=12s",
-    "--lock-sweep=2s",
-];
+const TIMES: &str = "lease_duration: 3s, lease_renew_deadline: 2s, lease_retry: 500ms, agent_settled: 5s, lock_abandoned: 12s, lock_sweep: 2s";
+const EXPIRY: &str = "--node-lock-expiry=15s";
 /// No lock stands longer: expiry, agent settled, the holder's end, a new leader and a blackout, one after the other.
 const LOCK_BOUND: Duration = Duration::from_secs(60);
 /// Descriptors of a scheduler that leads: its watches, and the connections of its writes.
@@ -64,11 +57,12 @@ const STUCK: Duration = Duration::from_secs(90);
 pub async fn soak(plan: Plan) {
     println!("soak: seed {} ({} pods on {} nodes)", plan.seed, plan.pods, plan.nodes);
     let mut random = fastrand::Rng::with_seed(plan.seed);
-    let mut cluster = TestCluster::with_args(plan.nodes, &[], SCHEDULER).await;
+    let scheduler = [&*timings(TIMES), EXPIRY];
+    let mut cluster = TestCluster::with_args(plan.nodes, &[], &scheduler).await;
     if cluster.control_plane.simulated().is_none() {
         return skipped("a real API server is not taken away");
     }
-    let mut spare = cluster.spare_scheduler(SCHEDULER).await;
+    let mut spare = cluster.spare_scheduler(&scheduler).await;
     let mut load = Load::new(cluster.client.clone(), random.fork(), plan.run_seconds.clone(), plan.at_once);
     let began = clock::mono();
     let mut chaos = Chaos::new(random.fork(), &plan, began);

@@ -31,7 +31,7 @@ pub struct HandoffMetrics {
 impl HandoffMetrics {
     /// Enters all of them.
     pub fn new(set: &mut MetricSet) -> Self {
-        // A call waits for up to --rpc-budget, 2 s by default: 0.1 ms to 3.3 s.
+        // A call waits for up to 2 s (`AgentTimings::rpc_budget`): 0.1 ms to 3.3 s.
         let call = || Histogram::new(exponential_buckets(0.000_1, 2.0, 16));
         let wait = "Seconds that calls waited for the watch to bring what they overtook";
         let held = "Seconds from the time in a node lock to its release by this agent";

@@ -260,7 +260,7 @@ pub const CONDITIONS: &[ConditionRule] = &[
         "NVML does not answer: the driver is being updated, or hangs",
         "wait for the update of the driver, or look for its errors in the kernel log"], stated),
     row(Is::NicTimeout, NICS, OutOfService, ["the read of the NIC's files in sysfs",
-        "a read has not returned within `--nic-deadline`; with eight such NICs no NIC is read any more",
+        "a read has not returned within 2 s; with eight such NICs no NIC is read any more",
         "the NIC's firmware may be stuck; the NIC comes back when the read returns and three polls succeed"], stated),
     row(Is::DeviceSuspect, ALL, OutOfService, ["which pods fail here",
         "three pods failed because of this device within `--suspect-window`; the message has the last failure",

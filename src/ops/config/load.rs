@@ -156,7 +156,8 @@ pub fn load<O: Default>(
         apply_file(settings, sections, &mut loaded, &path, &text, command)?;
         loaded.file = Some(path);
     }
-    for (name, variable) in REMOVED.iter().flat_map(|(name, _)| variables(name).map(move |variable| (name, variable))) {
+    let gone = REMOVED.iter().map(|(name, _)| *name).filter(|name| !settings.iter().any(|known| known.name == *name));
+    for (name, variable) in gone.flat_map(|name| variables(name).map(move |variable| (name, variable))) {
         if let Some(problem) = environment(&variable).and_then(|_| removed(name)) {
             return Err(ConfigError::Environment { variable, problem });
         }
@@ -217,10 +218,8 @@ fn apply_file<O>(
             let problem = format!("the file says {} and no {lacking}: {}", section.name, section.advice);
             return Err(misplaced(Misplaced { at: entry.at, path: entry.key.clone(), problem }));
         }
-        for said in (section.read)(&mut loaded.options, &entry.value).map_err(misplaced)? {
-            seen.insert(said, entry.key.clone());
-            loaded.sources.insert(said, Source::File { path: path.to_owned(), line: entry.at.0 });
-        }
+        (section.read)(&mut loaded.options, &entry.value).map_err(misplaced)?;
+        loaded.sources.insert(section.name, Source::File { path: path.to_owned(), line: entry.at.0 });
     }
     for entry in entries.iter().filter(|entry| !sections.iter().any(|section| section.name == entry.key)) {
         let (key, word) = (&entry.key, kebab(&entry.key));

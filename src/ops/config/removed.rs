@@ -1,16 +1,74 @@
 //! What was taken out of the configuration, and what to do instead.
 
-/// A key of the file, which is the flag without its dashes, `key=value` where only that value is gone, or `plugins.NAME`; and what to do
-/// instead.
+/// Times that nobody can choose well.
+const FIXED: &str = "leave it out: this time is fixed (docs/configuration.md#fixed-times)";
+/// The arguments of a plugin have one place.
+const IN_FILE: &str = "set it in the file, in pluginConfig (docs/configuration.md#plugins-of-the-scheduler)";
+/// The weights of TYJobs' policies have one place.
+const JOB_WEIGHTS: &str = "set it in the file, in jobWeights (docs/configuration.md#plugins-of-the-scheduler)";
+
+/// The files of the extender's TLS have the names that they have in a Secret.
+const TLS_DIR: &str =
+    "set extender-tls-dir to a directory with tls.crt, tls.key and ca.crt (docs/extender.md#who-may-ask)";
+
+/// A key of the file, which is the flag without its dashes, `key=value` where only that value is gone, `plugins.NAME` or
+/// `pluginConfig.NAME`; and what to do instead. A key that one daemon has and another had is refused by the other alone.
 pub const REMOVED: &[(&str, &str)] = &[
     ("admin-auth=metrics-open", "give collectors of /metrics a token (docs/metrics.md#collecting)"),
+    ("age-limit", FIXED),
+    ("agent-settled", FIXED),
+    ("agent-stale", FIXED),
+    ("backoff", FIXED),
+    ("backoff-max", FIXED),
+    ("backoff-min", FIXED),
+    ("bind-limit", FIXED),
+    ("bind-timeout", FIXED),
+    ("bind-wait", "leave it out: kube-scheduler's bind waits for 10 s; give the extender a longer httpTimeout there"),
+    ("concurrency", "leave it out: the controller reconciles 16 jobs at once"),
+    ("condition-pause", FIXED),
     (
         "expired-holder",
         "leave it out: no pod is deleted for its lock, which the next bind takes over (docs/lock.md#when-the-holder-does-not-come)",
     ),
+    ("extender-client-ca", TLS_DIR),
+    ("extender-tls-cert", TLS_DIR),
+    ("extender-tls-key", TLS_DIR),
     ("finish-upgrade", "leave it out: there is no earlier version to clean up after"),
+    ("gang-condition-pause", FIXED),
+    ("health-poll-period", FIXED),
+    ("heartbeat-period", FIXED),
+    ("identity", "leave it out: the name is made from host and process"),
+    ("job-period", FIXED),
+    ("job-raised-weight", JOB_WEIGHTS),
+    ("job-weights", JOB_WEIGHTS),
+    ("kubelet-poll-period", FIXED),
+    ("lease-duration", FIXED),
+    ("lease-name", "leave it out: the Lease has the name that the daemon's Role names"),
+    ("lease-renew-deadline", FIXED),
+    ("lease-retry", FIXED),
+    ("lock-abandoned", FIXED),
+    ("lock-sweep", FIXED),
+    ("more-scheduler-names", "give all names to scheduler-name, separated by commas"),
     ("mps", "set share-isolation=mps"),
+    ("nic-deadline", FIXED),
+    ("nvml-deadline", FIXED),
+    ("nvml-retry-period", FIXED),
+    ("pluginConfig.DeviceFit", "set nodes-without-agent"),
     ("plugins.GpuFragmentation", "enable GpuPatience"),
+    ("ratio-shape", IN_FILE),
+    ("ratio-weights", IN_FILE),
+    ("recovery-probe-period", FIXED),
+    ("register-timeout", FIXED),
+    ("rescan-period", FIXED),
+    ("reservation-timeout", FIXED),
+    ("resync", FIXED),
+    ("rpc-budget", FIXED),
+    ("shutdown-grace", FIXED),
+    ("start-limit", FIXED),
+    ("suspect-max", FIXED),
+    ("unlock-retry-period", FIXED),
+    ("verify-period", FIXED),
+    ("watch-timeout", FIXED),
 ];
 
 /// That `name` was removed, and what to do instead; `None` where it was not.

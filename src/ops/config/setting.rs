@@ -209,8 +209,8 @@ pub struct Section<O: 'static> {
     pub needs: &'static [&'static str],
     /// What to do when one of them does not.
     pub advice: &'static str,
-    /// Reads the value into the options. Returns the settings whose values it gives.
-    pub read: fn(&mut O, &YamlNode) -> Result<Vec<&'static str>, Misplaced>,
+    /// Reads the value into the options.
+    pub read: fn(&mut O, &YamlNode) -> Result<(), Misplaced>,
 }
 
 /// Keys and values in their order.

@@ -37,7 +37,7 @@ const LOST: &[(&str, Loss, &str)] = &[
     ("NodeLabel.absentLabelsPreference", Loss::Moves, LABELS),
     ("ServiceAffinity.affinityLabels", Loss::Moves, LABELS),
     ("ServiceAffinity.antiAffinityLabelsPreference", Loss::Moves, LABELS),
-    ("Coscheduling.podGroupBackoffSeconds", Loss::Harmless, "a gang waits as long as a pod (backoff, backoffMax)"),
+    ("Coscheduling.podGroupBackoffSeconds", Loss::Harmless, "a gang waits for 1 to 60 seconds after failures"),
 ];
 
 /// Converts the arguments. `rates` is kube-scheduler's name of the score that rates resources.

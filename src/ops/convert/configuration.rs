@@ -1,6 +1,5 @@
 //! The fields of a `KubeSchedulerConfiguration`, in all versions from v1beta1 on.
 
-use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::arguments;
@@ -8,11 +7,11 @@ use super::converted::{Converted, Loss};
 use super::part::FilePart;
 use super::plugins;
 
-const LEASE: &str =
-    "Baton leads by the Lease that its Role names (times: leaseDuration, leaseRenewDeadline, leaseRetry)";
+const LEASE: &str = "Baton leads by the Lease that its Role names, with kube-scheduler's default times";
 const ADDRESS: &str = "Baton has its own addresses (listen, probeListen)";
 const TRANSPORT: &str = "Baton's client is another one (concurrency limits its requests)";
 const PROFILING: &str = "Baton has no such pages";
+const PAUSE: &str = "a pod waits for 1 to 10 seconds after failures, as kube-scheduler has it by default";
 const ALL_NODES: &str = "Baton judges every node";
 
 /// What does not change where pods go, with the reason. Most of it belongs to kube-scheduler's process.
@@ -20,6 +19,8 @@ const HARMLESS: &[(&str, &str)] = &[
     ("parallelism", "Baton's decisions need one thread"),
     ("percentageOfNodesToScore", ALL_NODES),
     ("profiles[0].percentageOfNodesToScore", ALL_NODES),
+    ("podInitialBackoffSeconds", PAUSE),
+    ("podMaxBackoffSeconds", PAUSE),
     ("leaderElection.leaderElect", LEASE),
     ("leaderElection.leaseDuration", LEASE),
     ("leaderElection.renewDeadline", LEASE),
@@ -41,8 +42,6 @@ const HARMLESS: &[(&str, &str)] = &[
 
 /// The name of kube-scheduler's own pods.
 const THEIRS: &str = "default-scheduler";
-/// The longest duration that Baton's keys take.
-const YEAR: i64 = 365 * 86_400;
 
 /// Converts the whole file.
 pub fn of_configuration(file: &Value, version: &str) -> anyhow::Result<Converted> {
@@ -64,8 +63,6 @@ fn fields(to: &mut Converted, part: &FilePart<'_>, version: &str) -> anyhow::Res
                 profiles[1..].iter().for_each(|other| another_profile(to, other));
             }
             "extenders" => part.items()?.iter().for_each(|extender| self::extender(to, extender)),
-            "podInitialBackoffSeconds" => to.key("backoff", seconds(&part)?),
-            "podMaxBackoffSeconds" => to.key("backoffMax", seconds(&part)?),
             path if HARMLESS.iter().any(|(known, _)| known.starts_with(&format!("{path}."))) => {
                 fields(to, &part, version)?;
             }
@@ -80,14 +77,6 @@ fn settled(to: &mut Converted, part: &FilePart<'_>) {
     match HARMLESS.iter().find(|(known, _)| *known == part.path()) {
         Some((_, why)) => to.lose(Loss::Harmless, part, why),
         None => to.unknown(part),
-    }
-}
-
-/// A duration of some seconds, no longer than Baton's keys take.
-fn seconds(part: &FilePart<'_>) -> anyhow::Result<Value> {
-    match part.number()? {
-        seconds @ 1.. => Ok(json!(format!("{}s", seconds.min(YEAR)))),
-        _ => bail!("{part}: expected a number of seconds above 0"),
     }
 }
 
@@ -114,8 +103,8 @@ fn profile(to: &mut Converted, profile: &FilePart<'_>, version: &str) -> anyhow:
 
 fn another_profile(to: &mut Converted, profile: &FilePart<'_>) {
     let name = profile.value()["schedulerName"].as_str().unwrap_or(THEIRS);
-    let why = "its pods are not served, since one set of plugins is for all pods; moreSchedulerNames serves them by \
-               the plugins of profiles[0]";
+    let why = "its pods are not served, since one set of plugins is for all pods; a further name in schedulerName \
+               serves them by the plugins of profiles[0]";
     to.lose(Loss::Moves, format!("{} ({name})", profile.path()), why);
 }
 

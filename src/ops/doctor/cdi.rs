@@ -55,7 +55,7 @@ fn own(path: &Path, states: SpecState, agent_runs: Option<bool>) -> Finding {
         }
         SpecState::Absent(devices) => {
             let advice = if runs {
-                "something removed it while the daemon runs: it is written again at the next scan (--rescan-period); check what cleans the directory"
+                "something removed it while the daemon runs: it is written again at the next scan, within a minute; check what cleans the directory"
             } else {
                 "the daemon writes it when it starts"
             };
@@ -71,8 +71,7 @@ fn own(path: &Path, states: SpecState, agent_runs: Option<bool>) -> Finding {
             Finding::fail("cdi-spec", format!("{shown}: {why}"), advice)
         }
         SpecState::Outdated(what) => {
-            let advice =
-                "the daemon writes it again within --rescan-period of a change; if this stays, look at its log";
+            let advice = "the daemon writes it again within a minute of a change; if this stays, look at its log";
             Finding::warn("cdi-spec", format!("{shown}: {what}"), advice)
         }
     }

@@ -52,7 +52,7 @@ pub fn look(options: &AgentOptions) -> (MachineView, Vec<Finding>) {
         Some(recording) => recording,
         None => &*nvml,
     };
-    let scan = scan::scan(&roots, provider, &NicReads::new(options.periods.nic_deadline));
+    let scan = scan::scan(&roots, provider, &NicReads::new(options.timings.nic_deadline));
     let mut findings = vec![library(options, &scan, &nvml)];
     let mut seen = MachineView {
         devices: Vec::new(),

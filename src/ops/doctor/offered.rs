@@ -80,7 +80,7 @@ fn inventory(options: &AgentOptions, seen: &MachineView, device: Option<&Device>
             let lacks = if missing.is_empty() { String::new() } else { format!(" lacks {missing}") };
             let still = if extra.is_empty() { String::new() } else { format!(" still names {extra}") };
             let found = format!("{name}{lacks}{still}");
-            let advice = "the daemon writes it within --rescan-period of a change; a device in use stays in it until its pod ends; if this stays, look at the daemon's log";
+            let advice = "the daemon writes it within a minute of a change; a device in use stays in it until its pod ends; if this stays, look at the daemon's log";
             return Finding::bad(runs && !missing.is_empty(), "device-object", found, advice);
         }
     }

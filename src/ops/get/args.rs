@@ -14,6 +14,7 @@ use crate::live::Access;
 use crate::values;
 use baton_contract::hint::LabelSelector;
 use baton_contract::key;
+use baton_decide::world::WorldPolicy;
 
 /// What to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -107,15 +108,13 @@ pub struct RulesArgs {
     /// As the scheduler has it: a lock of this age is expired.
     #[arg(long, default_value = "5m", value_name = "DURATION", value_parser = values::duration)]
     pub node_lock_expiry: Duration,
-    /// As the scheduler has it: a node daemon whose Lease is this old is stale.
-    #[arg(long, default_value = "90s", value_name = "DURATION", value_parser = values::duration)]
-    pub agent_stale: Duration,
 }
 
 impl RulesArgs {
     /// What they decide.
     pub(crate) fn rules(&self) -> Rules {
-        Rules { lock_key: self.node_lock_key.clone(), expiry: self.node_lock_expiry, stale: self.agent_stale }
+        let stale = WorldPolicy::default().agent_stale;
+        Rules { lock_key: self.node_lock_key.clone(), expiry: self.node_lock_expiry, stale }
     }
 }
 

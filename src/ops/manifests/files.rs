@@ -297,7 +297,7 @@ mod tests {
             assert_eq!(extender[key], value, "{key}");
         }
         let timeout: Duration = humantime::parse_duration(extender["httpTimeout"].as_str().unwrap()).unwrap();
-        assert!(timeout > baton_scheduler::extender::ExtenderOptions::default().bind_wait);
+        assert!(timeout > baton_scheduler::SchedulerTimings::default().bind_wait);
         let managed = extender["managedResources"].as_array().unwrap();
         assert!(managed.iter().all(|resource| resource["ignoredByScheduler"] == true));
         let names: Vec<&str> = managed.iter().filter_map(|resource| resource["name"].as_str()).collect();

@@ -140,33 +140,13 @@ fn health() -> AgentSettings {
 
 fn periods() -> AgentSettings {
     settings! {
-        "rescan-period" "DURATION" options.periods.rescan "The whole machine is scanned again";
-        "health-poll-period" "DURATION" options.periods.health_poll "GPUs without events and NIC ports are polled";
         "link-down-after" "DURATION" options.periods.link_down "A NIC's link that was up counts as down when it has stayed so for this long";
-        "recovery-probe-period" "DURATION" options.periods.recovery_probe "An unhealthy GPU is probed again";
         "recovery-window" "DURATION" options.periods.recovery_window
             "Clean probes must span this long before an unhealthy GPU is healthy again";
         "suspect-window" "DURATION" options.periods.suspect_window
             "Three pods that the machine fails within this make the device or the node suspect";
         "suspect-min" "DURATION" options.periods.suspect_min
-            "A suspect device or node takes no new pods for this long; twice as long each time";
-        "suspect-max" "DURATION" options.periods.suspect_max "A suspect device or node is tried again after this at the latest";
-        "kubelet-poll-period" "DURATION" options.periods.kubelet_poll "The kubelet's directory is polled, beside inotify";
-        "register-timeout" "DURATION" options.periods.register_timeout
-            "Time for one registration; the kubelet dials back inside it";
-        "backoff-min" "DURATION" options.periods.backoff_min "Shortest wait after a failed registration";
-        "backoff-max" "DURATION" options.periods.backoff_max "Longest wait after a failed registration";
-        "heartbeat-period" "DURATION" options.periods.heartbeat "The Lease is renewed";
-        "verify-period" "DURATION" options.periods.verify "Ledger, kubelet and annotations are compared";
-        "watch-timeout" "DURATION" options.periods.watch_timeout
-            "A watch of the API server is renewed after this; one that is silent five seconds longer is dead";
-        "rpc-budget" "DURATION" options.periods.rpc_budget "Longest time for an answer to the kubelet";
-        "nvml-retry-period" "DURATION" options.periods.nvml_retry "NVML is tried again after it could not be used";
-        "nvml-deadline" "DURATION" options.periods.nvml_deadline "A query that takes longer makes its GPU unhealthy";
-        "nic-deadline" "DURATION" options.periods.nic_deadline "A read in sysfs that takes longer makes its NIC unhealthy";
-        "unlock-retry-period" "DURATION" options.periods.unlock_retry
-            "The node lock is checked again for a holder that is served";
-        "shutdown-grace" "DURATION" options.periods.shutdown_grace "Time for calls in progress at SIGTERM";
+            "A suspect device or node takes no new pods for this long; twice as long each time, up to half an hour";
     }
 }
 

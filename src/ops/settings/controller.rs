@@ -18,10 +18,6 @@ fn work() -> ControllerSettings {
             "spec.schedulerName of the pods that are made: the scheduler that places TYJobs";
         "namespace" "NAMESPACE" options.namespace "Namespace of the Lease";
         "kubeconfig" "FILE" options.kubeconfig "Credentials for the API server; none is the pod's service account";
-        "concurrency" "COUNT" options.concurrency "Jobs that are reconciled at once";
-        "resync" "DURATION" options.resync "Every job is reconciled, even without a change";
-        "backoff" "DURATION" options.backoff "First pause of a job after a failed request";
-        "backoff-max" "DURATION" options.backoff_max "Longest pause of a job after failed requests";
     }
 }
 

@@ -10,6 +10,7 @@ mod ports;
 mod scheduler;
 #[cfg(test)]
 mod tests;
+mod timings;
 
 pub use agent::agent;
 pub use controller::controller;
@@ -18,3 +19,4 @@ pub use plugins::{API_VERSION, KIND, KUBE_VERSIONS, SECTIONS as SCHEDULER_SECTIO
 #[cfg(test)]
 pub(super) use plugins_tests::options as options_of;
 pub use scheduler::scheduler;
+pub use timings::{AGENT_SECTIONS, CONTROLLER_SECTIONS, TIMINGS};

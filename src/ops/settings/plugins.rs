@@ -7,17 +7,22 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::log::DaemonSettings;
+use super::timings::timings;
 use crate::config::{Fields, Misplaced, Section, YamlNode, removed};
+use baton_contract::key;
 use baton_decide::scheduler::rules::plugins::{
-    Disabled, Listed, NodesWithoutAgent, PluginLists, Point, RatioConfig, Strategy, Weights, default_plugins,
-    gpu_patience, names_at, points_of,
+    Disabled, Listed, PluginLists, Point, RatioConfig, Strategy, Weights, default_plugins, gpu_patience, names_at,
+    points_of,
 };
+use baton_decide::tyjob::placement::MetricWeights;
 use baton_scheduler::SchedulerOptions;
 
 /// The version of the file that this Baton reads.
 pub const API_VERSION: &str = "baton.io/v1alpha1";
 /// The kind of the file.
 pub const KIND: &str = "SchedulerConfiguration";
+/// Key of the weights by which TYJobs' policies rate nodes.
+const JOB_WEIGHTS: &str = "jobWeights";
 
 const HEAD: &[&str] = &["apiVersion", "kind"];
 const ADVICE: &str = "begin it with apiVersion: baton.io/v1alpha1 and kind: SchedulerConfiguration";
@@ -41,7 +46,7 @@ pub const SECTIONS: &[Section<DaemonSettings<SchedulerOptions>>] = &[
         read: |_, node| {
             let theirs = node.text("apiVersion").is_ok_and(|text| text == "v1" || KUBE_VERSIONS.contains(&text));
             let read = node.word("apiVersion", "version that this Baton reads", &[API_VERSION]);
-            read.map(|_| Vec::new()).map_err(|mut wrong| {
+            read.map(|_| ()).map_err(|mut wrong| {
                 if theirs {
                     wrong.problem.push_str(CONVERT);
                 }
@@ -53,7 +58,7 @@ pub const SECTIONS: &[Section<DaemonSettings<SchedulerOptions>>] = &[
         name: "kind",
         needs: &["apiVersion"],
         advice: ADVICE,
-        read: |_, node| node.word("kind", "kind that `baton scheduler` reads", &[KIND]).map(|_| Vec::new()),
+        read: |_, node| node.word("kind", "kind that `baton scheduler` reads", &[KIND]).map(|_| ()),
     },
     Section {
         name: "pluginConfig",
@@ -67,9 +72,16 @@ pub const SECTIONS: &[Section<DaemonSettings<SchedulerOptions>>] = &[
         advice: ADVICE,
         read: |daemon, node| read_lists(&mut daemon.options, node),
     },
+    Section {
+        name: JOB_WEIGHTS,
+        needs: HEAD,
+        advice: ADVICE,
+        read: |daemon, node| read_job_weights(&mut daemon.options.job_weights, node),
+    },
+    timings(),
 ];
 
-fn read_lists(options: &mut SchedulerOptions, node: &YamlNode) -> Result<Vec<&'static str>, Misplaced> {
+fn read_lists(options: &mut SchedulerOptions, node: &YamlNode) -> Result<(), Misplaced> {
     let points = Point::ALL.map(|(_, key)| key);
     let fields = node.fields("plugins", &points)?;
     let mut lists = options.plugins.lists.clone();
@@ -99,7 +111,7 @@ fn read_lists(options: &mut SchedulerOptions, node: &YamlNode) -> Result<Vec<&'s
     // An error without a single place in the file, such as a rule without its preparation, is reported for the whole list.
     let made = options.plugin_set().map_err(|error| node.wrong("plugins", error.to_string()))?;
     default_plugins(&made).map_err(|error| node.wrong("plugins", error.to_string()))?;
-    Ok(Vec::new())
+    Ok(())
 }
 
 fn read_enabled(list: &YamlNode, path: &str, (point, key): (Point, &str)) -> Result<Vec<Listed>, Misplaced> {
@@ -170,16 +182,18 @@ const WITH_ARGS: &[&str] = &[
     "NodeResourcesBalancedAllocation",
     "InterPodAffinity",
     "VolumeBinding",
-    "DeviceFit",
     gpu_patience::NAME,
 ];
 
-fn read_args(options: &mut SchedulerOptions, node: &YamlNode) -> Result<Vec<&'static str>, Misplaced> {
-    let (mut said, mut seen) = (Vec::new(), BTreeSet::new());
+fn read_args(options: &mut SchedulerOptions, node: &YamlNode) -> Result<(), Misplaced> {
+    let mut seen = BTreeSet::new();
     for (at, item) in node.items("pluginConfig")?.iter().enumerate() {
         let path = format!("pluginConfig[{at}]");
         let fields = item.fields(&path, &["name", "args"])?;
         let named = needed(item, &fields, &path, "name")?;
+        if let Some(problem) = named.text(&path).ok().and_then(|name| removed(&format!("pluginConfig.{name}"))) {
+            return Err(named.wrong(&format!("{path}.name"), problem));
+        }
         let name = named.word(&format!("{path}.name"), "plugin with arguments", WITH_ARGS)?;
         if !seen.insert(name) {
             return Err(named.wrong(&format!("{path}.name"), format!("{name} has arguments twice; keep one")));
@@ -187,7 +201,7 @@ fn read_args(options: &mut SchedulerOptions, node: &YamlNode) -> Result<Vec<&'st
         let Some((_, args)) = fields.get("args") else { continue };
         let path = format!("{path}.args");
         match name {
-            "RequestedToCapacityRatio" => said.extend(ratio_args(options, args, &path)?),
+            "RequestedToCapacityRatio" => ratio_args(options, args, &path)?,
             "NodeResourcesFit" => options.plugins.strategy = fit_args(args, &path)?,
             "NodeResourcesBalancedAllocation" => {
                 if let Some((_, list)) = arguments(args, &path, name, &["resources"])?.get("resources") {
@@ -196,11 +210,10 @@ fn read_args(options: &mut SchedulerOptions, node: &YamlNode) -> Result<Vec<&'st
             }
             "InterPodAffinity" => affinity_args(options, args, &path)?,
             "VolumeBinding" => volume_args(options, args, &path)?,
-            gpu_patience::NAME => patience_args(options, args, &path)?,
-            _ => said.extend(device_args(options, args, &path)?),
+            _ => patience_args(options, args, &path)?,
         }
     }
-    Ok(said)
+    Ok(())
 }
 
 /// The fields of `args`; as in kube-scheduler's files, they may name their type.
@@ -212,19 +225,33 @@ fn arguments<'a>(node: &'a YamlNode, path: &str, name: &str, known: &[&'static s
     Ok(fields)
 }
 
-fn ratio_args(options: &mut SchedulerOptions, args: &YamlNode, path: &str) -> Result<Vec<&'static str>, Misplaced> {
+fn ratio_args(options: &mut SchedulerOptions, args: &YamlNode, path: &str) -> Result<(), Misplaced> {
     let fields = arguments(args, path, "RequestedToCapacityRatio", &["shape", "resources"])?;
-    let mut said = Vec::new();
     if let Some((_, node)) = fields.get("shape") {
         options.ratio_shape = shape(node, &format!("{path}.shape"))?;
-        said.push("ratio-shape");
     }
     if let Some((_, node)) = fields.get("resources") {
         let weights = weights(node, &format!("{path}.resources"))?;
         options.ratio_weights = weights.iter().map(|(resource, weight)| (resource.name().to_owned(), weight)).collect();
-        said.push("ratio-weights");
     }
-    Ok(said)
+    Ok(())
+}
+
+/// The weights of [`MetricWeights`] by their names in the file.
+fn job_weights(weights: &mut MetricWeights) -> [(&'static str, &mut u32); 4] {
+    let MetricWeights { cpu, memory, gpu, raised } = weights;
+    [("cpu", cpu), ("memory", memory), (key::NVIDIA_GPU, gpu), ("raised", raised)]
+}
+
+fn read_job_weights(weights: &mut MetricWeights, node: &YamlNode) -> Result<(), Misplaced> {
+    let known = job_weights(weights);
+    let fields = node.fields(JOB_WEIGHTS, &known.each_ref().map(|(name, _)| *name))?;
+    for (name, weight) in known {
+        if let Some((_, node)) = fields.get(name) {
+            *weight = node.number(&format!("{JOB_WEIGHTS}.{name}"), 1..=100)? as u32;
+        }
+    }
+    Ok(())
 }
 
 fn fit_args(args: &YamlNode, path: &str) -> Result<Strategy, Misplaced> {
@@ -300,14 +327,6 @@ fn patience_args(options: &mut SchedulerOptions, args: &YamlNode, path: &str) ->
     Ok(())
 }
 
-fn device_args(options: &mut SchedulerOptions, args: &YamlNode, path: &str) -> Result<Option<&'static str>, Misplaced> {
-    let fields = arguments(args, path, "DeviceFit", &["nodesWithoutAgent"])?;
-    let Some((_, node)) = fields.get("nodesWithoutAgent") else { return Ok(None) };
-    let word = node.word(&format!("{path}.nodesWithoutAgent"), "choice", &["refuse", "plain"])?;
-    options.nodes_without_agent = if word == "plain" { NodesWithoutAgent::Plain } else { NodesWithoutAgent::Refuse };
-    Ok(Some("nodes-without-agent"))
-}
-
 /// Points `{utilization, score}`, ascending.
 fn shape(node: &YamlNode, path: &str) -> Result<Vec<(i64, i64)>, Misplaced> {
     let mut points: Vec<(i64, i64)> = Vec::new();
@@ -353,17 +372,20 @@ pub fn print(options: &SchedulerOptions) -> Vec<(&'static str, Value)> {
     let resources = |weights: &Weights| -> Vec<Value> {
         weights.iter().map(|(resource, weight)| json!({"name": resource.name(), "weight": weight})).collect()
     };
-    let mut strategy = json!({"type": choice.strategy.name(), "resources": resources(choice.strategy.weights())});
-    if let Strategy::RequestedToCapacityRatio(config) = &choice.strategy {
-        let point = |(utilization, score): &(i64, i64)| json!({"utilization": utilization, "score": score});
-        let points: Vec<Value> = config.shape().iter().map(point).collect();
-        strategy["requestedToCapacityRatio"] = json!({"shape": points});
-    }
     let affinity = json!({
         "hardPodAffinityWeight": choice.affinity.hard_weight,
         "ignorePreferredTermsOfExistingPods": choice.affinity.ignore_preferred_of_others,
     });
+    let point = |(utilization, score): &(i64, i64)| json!({"utilization": utilization, "score": score});
+    let points = |shape: &[(i64, i64)]| -> Vec<Value> { shape.iter().map(point).collect() };
+    let ratio_weights = options.ratio_weights.iter().map(|(name, weight)| json!({"name": name, "weight": weight}));
+    let ratio = json!({"shape": points(&options.ratio_shape), "resources": ratio_weights.collect::<Vec<_>>()});
+    let mut strategy = json!({"type": choice.strategy.name(), "resources": resources(choice.strategy.weights())});
+    if let Strategy::RequestedToCapacityRatio(config) = &choice.strategy {
+        strategy["requestedToCapacityRatio"] = json!({"shape": points(config.shape())});
+    }
     let plugin_config = json!([
+        {"name": "RequestedToCapacityRatio", "args": ratio},
         {"name": "NodeResourcesFit", "args": {"scoringStrategy": strategy}},
         {"name": "NodeResourcesBalancedAllocation", "args": {"resources": resources(&choice.balanced)}},
         {"name": "InterPodAffinity", "args": affinity},
@@ -377,6 +399,10 @@ pub fn print(options: &SchedulerOptions) -> Vec<(&'static str, Value)> {
         ("kind", KIND.into()),
         ("plugins", print_lists(&choice.lists)),
         ("pluginConfig", plugin_config),
+        (
+            JOB_WEIGHTS,
+            job_weights(&mut options.job_weights.clone()).map(|(name, weight)| (name, *weight)).into_iter().collect(),
+        ),
     ]
 }
 

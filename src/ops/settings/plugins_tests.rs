@@ -4,7 +4,7 @@ use clap::Command;
 
 use super::{DaemonSettings, SCHEDULER_SECTIONS, print_plugins, scheduler};
 use crate::config::{ConfigError, Loaded, arguments, load, print};
-use baton_decide::scheduler::rules::plugins::{NodesWithoutAgent, Point, Strategy, default_plugins};
+use baton_decide::scheduler::rules::plugins::{Point, Strategy, default_plugins};
 use baton_scheduler::SchedulerOptions;
 
 fn read(flags: &[&str], text: &str) -> Result<Loaded<DaemonSettings<SchedulerOptions>>, ConfigError> {
@@ -48,7 +48,7 @@ fn the_example_of_the_documentation_does_what_it_says() {
     assert!(matches!(options.plugins.strategy, Strategy::MostAllocated(_)));
     assert_eq!(options.plugins.affinity.hard_weight, 10);
     assert_eq!(options.plugins.volumes.bind_timeout.as_secs(), 300);
-    assert_eq!(options.nodes_without_agent, NodesWithoutAgent::Refuse);
+    assert_eq!((options.job_weights.gpu, options.job_weights.cpu), (2, 1));
     assert_eq!(options.concurrency, 32, "keys that are flags stand beside it");
     default_plugins(&options.plugin_set().unwrap()).unwrap();
 }
@@ -80,19 +80,6 @@ fn the_profile_utilization_scores_by_gpu_patience() {
 }
 
 #[test]
-fn a_flag_wins_over_the_arguments_of_the_file() {
-    let text = format!(
-        "{HEAD}pluginConfig:\n- name: RequestedToCapacityRatio\n  args: {{shape: [{{utilization: 0, score: 10}}]}}\n"
-    );
-    assert_eq!(options(&text).ratio_shape, [(0, 10)]);
-    let loaded = read(&["--ratio-shape", "0=0,100=10"], &text).unwrap();
-    assert_eq!(loaded.options.options.ratio_shape, [(0, 0), (100, 10)]);
-    assert_eq!(loaded.sources["ratio-shape"].to_string(), "flag");
-    let sourced = read(&[], &text).unwrap();
-    assert!(sourced.sources["ratio-shape"].to_string().ends_with("baton.yaml:3"));
-}
-
-#[test]
 fn what_the_file_cannot_mean_is_named_with_its_place_and_the_nearest_word() {
     let mut lacking = Vec::new();
     for (text, parts) in [
@@ -119,8 +106,14 @@ fn what_the_file_cannot_mean_is_named_with_its_place_and_the_nearest_word() {
         ("plugins: {bind: {enabled: [{name: Foo}]}}", &["unknown key \"bind\""]),
         ("plugins: {permit: {enabled: [{name: Foo}]}}", &["\"Foo\" is not known"]),
         ("pluginConfig: [{name: NodeResourcesfit}]", &["\"NodeResourcesFit\"?"]),
-        ("pluginConfig: [{name: DeviceFit}, {name: DeviceFit}]", &["DeviceFit has arguments twice"]),
-        ("pluginConfig: [{name: DeviceFit, args: {nodesWithoutAgent: plan}}]", &["\"plain\"?"]),
+        ("pluginConfig: [{name: VolumeBinding}, {name: VolumeBinding}]", &["VolumeBinding has arguments twice"]),
+        ("pluginConfig: [{name: DeviceFit}]", &[":3:23", "DeviceFit was removed: set nodes-without-agent"]),
+        ("ratioShape: 0=0", &[":3:1", "ratio-shape was removed: set it in the file, in pluginConfig"]),
+        ("jobWeights: {gpu: 2}", &[":3:14", "jobWeights: unknown key \"gpu\"", "nvidia.com/gpu"]),
+        ("jobWeights: {cpu: 0}", &[":3:19", "jobWeights.cpu", "\"0\"", "1 to 100"]),
+        ("timings: {lock_sweeps: 1s}", &[":3:11", "timings: unknown key", "\"lock_sweep\"?"]),
+        ("timings: {lock_sweep: 1}", &[":3:23", "timings.lock_sweep", "\"1\" is no duration"]),
+        ("timings: {lease_retry: 0s}", &[":3:24", "timings.lease_retry", "above zero"]),
         ("pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}]", &["\"101\"", "0 to 100"]),
         ("pluginConfig: [{name: VolumeBinding, args: {bindTimeoutSeconds: 0}}]", &["\"0\"", "1 to 86400"]),
         ("pluginConfig: [{name: NodeResourcesFit, args: {kind: InterPodAffinityArgs}}]", &["NodeResourcesFitArgs"]),
@@ -145,10 +138,6 @@ fn what_the_file_cannot_mean_is_named_with_its_place_and_the_nearest_word() {
             &["shape[0].score", "\"11\"", "0 to 10"],
         ),
         ("pluginConfig: [{name: RequestedToCapacityRatio, args: {shape: []}}]", &["at least one point"]),
-        (
-            "ratio-shape: 0=0\npluginConfig: [{name: RequestedToCapacityRatio, args: {shape: [{utilization: 0, score: 1}]}}]",
-            &[":3:1", "says the same as", "pluginConfig"],
-        ),
     ] {
         let headless = text.starts_with("apiVersion") || text == "plugins: {}\n";
         let text = if headless { text.to_owned() } else { format!("{HEAD}{text}\n") };

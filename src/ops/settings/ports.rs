@@ -40,13 +40,6 @@ macro_rules! leading {
     () => {
         $crate::settings::log::settings! {
             "leader-elect" "BOOL" options.leader.elect "Work only while holding the Lease";
-            "lease-name" "NAME" options.leader.lease_name "Name of the Lease";
-            "identity" "NAME" options.leader.identity
-                "Name of this process in the Lease; unset makes one from host and process";
-            "lease-duration" "DURATION" options.leader.duration "A Lease unchanged for this long is free";
-            "lease-renew-deadline" "DURATION" options.leader.renew_deadline
-                "A leader that could not renew for this long stops";
-            "lease-retry" "DURATION" options.leader.retry "Pause between tries of the Lease";
         }
     };
 }

@@ -34,7 +34,6 @@ pub fn scheduler() -> Vec<Setting<DaemonSettings<SchedulerOptions>>> {
         tyjobs(),
         extender(),
         leading!(),
-        periods(),
         log(),
     ]
     .into_iter()
@@ -46,8 +45,8 @@ type SchedulerSettings = Vec<Setting<DaemonSettings<SchedulerOptions>>>;
 
 fn identity() -> SchedulerSettings {
     settings! {
-        "scheduler-name" "NAME" options.scheduler_name "Pods with this spec.schedulerName are scheduled";
-        "more-scheduler-names" "LIST" options.more_scheduler_names "Further such names";
+        "scheduler-name" "LIST" options.scheduler_names
+            "Pods with one of these spec.schedulerNames are scheduled; events are written under the first";
         "namespace" "NAMESPACE" options.namespace "Namespace of this daemon and its Lease; the node daemons' Leases are in <NAMESPACE>-nodes";
         "kubeconfig" "FILE" options.kubeconfig "Credentials for the API server; none is the pod's service account";
         "concurrency" "COUNT" options.concurrency "Requests to the API server at once";
@@ -70,10 +69,6 @@ fn placing() -> SchedulerSettings {
             "Device pods on nodes without a live node daemon: refuse, or count allocatable only, as kube-scheduler does";
         "profile" "binpack|utilization" options.profile
             "What scores are for: fill one node after the other, or keep what typical pods need (GpuPatience), so that more GPUs can be handed out";
-        "ratio-shape" "UTILIZATION=SCORE,…" options.ratio_shape
-            "RequestedToCapacityRatio: points of the line from utilization (0 to 100) to score (0 to 10); 0=0,100=10 packs";
-        "ratio-weights" "RESOURCE=WEIGHT,…" options.ratio_weights
-            "RequestedToCapacityRatio: weights of the resources; nvidia.com/gpu stands for GPUs under any name";
     }
 }
 
@@ -95,8 +90,6 @@ fn gangs() -> SchedulerSettings {
             "Make the PodGroup of a gang that is named by pod-group.scheduling.sigs.k8s.io/name";
         "scheduling-group" "BOOL" options.gangs.scheduling_group
             "Read spec.schedulingGroup of pods and the PodGroups of scheduling.k8s.io";
-        "gang-condition-pause" "DURATION" options.gangs.condition_pause
-            "A gang member's condition whose reason stays is rewritten at most this often";
     }
 }
 
@@ -105,23 +98,13 @@ fn earmarks() -> SchedulerSettings {
         "age-after" "DURATION" options.earmarks.after
             "A gang or pod that has waited this long for devices has nodes kept for it; 0s means never";
         "age-share" "PERCENT" options.earmarks.share "At most this part of all GPUs (and of NICs) is kept";
-        "age-limit" "DURATION" options.earmarks.limit "After this time the nodes are kept for the next one";
     }
 }
 
 fn tyjobs() -> SchedulerSettings {
     settings! {
-        "job-period" "DURATION" options.jobs.period "Waiting TYJobs are tried this often, and on useful events";
-        "unfit-grace" "DURATION" options.jobs.unfit_grace
+        "unfit-grace" "DURATION" options.unfit_grace
             "A TYJob that does not fit on all known nodes, as if they were empty, fails after this long";
-        "reservation-timeout" "DURATION" options.jobs.reservation_timeout
-            "The place of a TYJob's pod is void when the pod does not take it within this time";
-        "start-limit" "DURATION" options.jobs.start_limit
-            "Places of a TYJob whose pods are not made within this time are given back, and tried again later";
-        "job-weights" "RESOURCE=WEIGHT,…" options.jobs.weights
-            "Weights of cpu, memory and nvidia.com/gpu (GPUs under any name) when TYJobs' policies rate nodes";
-        "job-raised-weight" "COUNT" options.jobs.raised_weight
-            "Weight that LeaderFirst gives to GPUs for leaders, and to cpu for workers";
     }
 }
 
@@ -129,35 +112,14 @@ fn extender() -> SchedulerSettings {
     settings! {
         "extender-listen" "ADDRESS" options.extender.listen
             "Address of the extender that kube-scheduler calls; plain HTTP on loopback, TLS elsewhere; none opens no port";
-        "extender-tls-cert" "FILE" options.extender.tls_cert "The extender's certificate chain, PEM";
-        "extender-tls-key" "FILE" options.extender.tls_key "The private key of that certificate, PEM";
-        "extender-client-ca" "FILE" options.extender.client_ca
-            "Authorities of the client certificates that the extender accepts, PEM";
+        "extender-tls-dir" "DIR" options.extender.tls_dir
+            "Directory of the extender's tls.crt, tls.key and ca.crt, the authority of its clients, as a Secret is mounted";
         "extender-client-name" "LIST" options.extender.client_names
             "Names of the clients that the extender accepts: the common name of their certificates, or dns:NAME or uri:NAME";
         "extender-gang" "refuse|ignore" options.extender.gang
             "Gang pods that kube-scheduler asks for: refuse, or place them one by one";
         "extender-scheduler-names" "LIST" options.extender.scheduler_names
             "spec.schedulerName of the pods that kube-scheduler binds through the extender";
-        "bind-wait" "DURATION" options.extender.bind_wait
-            "Longest wait of kube-scheduler's bind for the node's lock; keep it below its httpTimeout";
-    }
-}
-
-fn periods() -> SchedulerSettings {
-    settings! {
-        "agent-stale" "DURATION" options.periods.agent_stale "A node daemon's Lease unchanged for this long is stale";
-        "agent-settled" "DURATION" options.periods.agent_settled
-            "An expired lock is acted on only when the node's daemon has been live for this long";
-        "lock-abandoned" "DURATION" options.periods.lock_abandoned
-            "A lock of this scheduler that no bind uses is released when it stood unchanged for this long";
-        "lock-sweep" "DURATION" options.periods.lock_sweep "All node locks are checked";
-        "backoff" "DURATION" options.periods.backoff "First pause of a pod after a failure";
-        "backoff-max" "DURATION" options.periods.backoff_max "Longest pause of a pod after failures";
-        "bind-limit" "DURATION" options.periods.bind_limit "A bind whose failure may pass is tried for this long";
-        "bind-timeout" "DURATION" options.periods.bind_timeout "Longest Binding request";
-        "condition-pause" "DURATION" options.periods.condition_pause
-            "A condition whose reason stays is rewritten at most this often";
     }
 }
 
@@ -173,15 +135,5 @@ mod tests {
             (setting.set)(&mut daemon, &shown).unwrap_or_else(|error| panic!("{}: {error}", setting.name));
             assert_eq!(daemon, DaemonSettings::default(), "{}", setting.name);
         }
-    }
-
-    #[test]
-    fn a_shape_is_read_as_points() {
-        let mut daemon = DaemonSettings::<SchedulerOptions>::default();
-        let settings = scheduler();
-        let shape = settings.iter().find(|setting| setting.name == "ratio-shape").unwrap();
-        (shape.set)(&mut daemon, "0=10, 50=5,100=0").unwrap();
-        assert_eq!(daemon.options.ratio_shape, [(0, 10), (50, 5), (100, 0)]);
-        assert!((shape.set)(&mut daemon, "0").unwrap_err().contains("key=value"));
     }
 }

@@ -31,18 +31,12 @@ word_enum! {
 pub struct ExtenderOptions {
     /// Address of the verbs; `None` serves none.
     pub listen: Option<SocketAddr>,
-    /// PEM file of the certificate chain.
-    pub tls_cert: Option<PathBuf>,
-    /// PEM file of its private key.
-    pub tls_key: Option<PathBuf>,
-    /// PEM file of the authorities whose client certificates are accepted.
-    pub client_ca: Option<PathBuf>,
+    /// Directory of the PEM files `tls.crt`, `tls.key` and `ca.crt`, as a Secret is mounted; `None` for plain HTTP.
+    pub tls_dir: Option<PathBuf>,
     /// Names of which the client's certificate has one.
     pub client_names: Vec<String>,
     /// Treatment of gang pods.
     pub gang: GangPods,
-    /// Longest wait of a bind for the node's lock.
-    pub bind_wait: Duration,
     /// `spec.schedulerName` of the pods that kube-scheduler binds through us.
     pub scheduler_names: Vec<String>,
 }
@@ -51,12 +45,9 @@ impl Default for ExtenderOptions {
     fn default() -> Self {
         Self {
             listen: None,
-            tls_cert: None,
-            tls_key: None,
-            client_ca: None,
+            tls_dir: None,
             client_names: vec!["system:kube-scheduler".to_owned()],
             gang: GangPods::default(),
-            bind_wait: Duration::from_secs(10),
             scheduler_names: vec!["default-scheduler".to_owned()],
         }
     }
@@ -67,18 +58,9 @@ impl Default for ExtenderOptions {
 pub enum ExtenderError {
     /// Plain HTTP outside loopback: any client that reaches the address could bind pods.
     #[error(
-        "extender-listen {0} is not a loopback address, and plain HTTP would let any client that reaches it bind pods: give extender-tls-cert, extender-tls-key and extender-client-ca, or listen on 127.0.0.1"
+        "extender-listen {0} is not a loopback address, and plain HTTP would let any client that reaches it bind pods: give extender-tls-dir, or listen on 127.0.0.1"
     )]
     PlainOutside(SocketAddr),
-    /// Some of the TLS files.
-    #[error("{missing} is not set: TLS needs extender-tls-cert, extender-tls-key and extender-client-ca together")]
-    HalfTls {
-        /// The key that is missing.
-        missing: &'static str,
-    },
-    /// No time to wait.
-    #[error("bind-wait is zero: give a value above zero and below the extender's httpTimeout in kube-scheduler")]
-    NoWait,
     /// No client would be served.
     #[error(
         "extender-client-name is empty: name the client certificates that are accepted, such as system:kube-scheduler"
@@ -108,14 +90,13 @@ impl ExtenderOptions {
 
     /// TLS by the files; `None` for plain HTTP.
     fn tls(&self) -> Result<Option<Tls>, ExtenderError> {
-        let (Some(cert), Some(key), Some(ca)) = (&self.tls_cert, &self.tls_key, &self.client_ca) else {
-            return Ok(None);
-        };
+        let Some(dir) = &self.tls_dir else { return Ok(None) };
+        let file = |name: &str| ("extender-tls-dir", dir.join(name));
         let files = TlsFiles {
-            cert: ("extender-tls-cert", cert.clone()),
-            key: ("extender-tls-key", key.clone()),
+            cert: file("tls.crt"),
+            key: file("tls.key"),
             clients: Some(Clients {
-                authorities: ("extender-client-ca", ca.clone()),
+                authorities: file("ca.crt"),
                 names: ("extender-client-name", self.client_names.clone()),
             }),
         };
@@ -125,25 +106,13 @@ impl ExtenderOptions {
     /// Checks what types cannot.
     pub fn validate(&self) -> Result<(), ExtenderError> {
         let Some(address) = self.listen else { return Ok(()) };
-        if self.bind_wait.is_zero() {
-            return Err(ExtenderError::NoWait);
-        }
         if self.client_names.is_empty() {
             return Err(ExtenderError::NoName);
         }
-        let files = [
-            ("extender-tls-cert", &self.tls_cert),
-            ("extender-tls-key", &self.tls_key),
-            ("extender-client-ca", &self.client_ca),
-        ];
-        let missing = files.iter().find(|(_, file)| file.is_none());
-        match missing {
-            Some((missing, _)) if files.iter().any(|(_, file)| file.is_some()) => {
-                Err(ExtenderError::HalfTls { missing })
-            }
-            Some(_) if !address.ip().is_loopback() => Err(ExtenderError::PlainOutside(address)),
-            _ => Ok(()),
+        if self.tls_dir.is_none() && !address.ip().is_loopback() {
+            return Err(ExtenderError::PlainOutside(address));
         }
+        Ok(())
     }
 }
 
@@ -160,19 +129,16 @@ mod tests {
     }
 
     #[test]
-    fn plain_http_is_served_on_loopback_only_and_tls_needs_all_three_files() {
+    fn plain_http_is_served_on_loopback_only_and_elsewhere_with_tls() {
         let on = |address: &str| ExtenderOptions { listen: Some(address.parse().unwrap()), ..Default::default() };
         for address in ["127.0.0.1:9443", "[::1]:9443"] {
             assert!(on(address).validate().is_ok(), "{address}");
         }
         for address in ["0.0.0.0:9443", "[::]:9443", "10.0.0.1:9443"] {
             let said = on(address).validate().unwrap_err().to_string();
-            assert!(said.contains(address) && said.contains("extender-client-ca"), "{said}");
+            assert!(said.contains(address) && said.contains("extender-tls-dir"), "{said}");
         }
-        let mut half = on("0.0.0.0:9443");
-        (half.tls_cert, half.tls_key) = (Some("c".into()), Some("k".into()));
-        assert!(half.validate().unwrap_err().to_string().starts_with("extender-client-ca is not set"));
-        half.client_ca = Some("ca".into());
-        assert!(half.validate().is_ok());
+        let secured = ExtenderOptions { tls_dir: Some("/tls".into()), ..on("0.0.0.0:9443") };
+        assert!(secured.validate().is_ok());
     }
 }

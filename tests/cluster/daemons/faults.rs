@@ -12,7 +12,7 @@ use kube::api::{Api, DeleteParams, PostParams};
 
 use crate::harness::pods::{PodSpec, pod};
 use crate::harness::wait::until;
-use crate::harness::{LOCK_GONE, SOON, TestCluster};
+use crate::harness::{LOCK_GONE, SOON, TestCluster, timings};
 use crate::skip::skipped;
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
@@ -101,8 +101,8 @@ async fn an_agent_killed_between_gpu_and_nic_leaves_the_pod_whole_or_not_at_all(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn while_the_agent_is_down_for_longer_than_the_expiry_a_served_pod_stays() {
-    let scheduler = ["--node-lock-expiry=6s", "--agent-settled=6s", "--agent-stale=4s", "--lock-sweep=1s"];
-    let mut cluster = TestCluster::with_args(1, &["--heartbeat-period=1s"], &scheduler).await;
+    let scheduler = ["--node-lock-expiry=6s", &timings("agent_settled: 6s, agent_stale: 4s, lock_sweep: 1s")];
+    let mut cluster = TestCluster::with_args(1, &[&timings("heartbeat: 1s")], &scheduler).await;
     cluster.create(&pod("served").app("main", ONE)).await;
     served_exactly(&cluster, "served").await;
     let uid = cluster.pod("served").await.unwrap().metadata.uid;
@@ -239,7 +239,7 @@ async fn a_pod_that_ended_and_stays_in_the_api_frees_its_devices_and_its_lock() 
 #[tokio::test(flavor = "multi_thread")]
 async fn strange_locks_are_never_waited_for_without_end() {
     let cluster =
-        TestCluster::with_args(1, &[], &["--node-lock-expiry=3s", "--agent-settled=2s", "--lock-sweep=1s"]).await;
+        TestCluster::with_args(1, &[], &["--node-lock-expiry=3s", &timings("agent_settled: 2s, lock_sweep: 1s")]).await;
     let locks = NodeLocks::new(cluster.client.clone(), key::NODE_LOCK);
     let strange = [
         ("malformed", "yes".to_owned()),
@@ -288,8 +288,8 @@ async fn a_huge_or_corrupt_annotation_is_refused_whole_and_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_admitted_while_the_plugin_was_unregistered_is_told_and_stays() {
-    let scheduler = ["--node-lock-expiry=5s", "--agent-settled=3s", "--lock-sweep=1s"];
-    let mut cluster = TestCluster::with_args(1, &["--verify-period=1s"], &scheduler).await;
+    let scheduler = ["--node-lock-expiry=5s", &timings("agent_settled: 3s, lock_sweep: 1s")];
+    let mut cluster = TestCluster::with_args(1, &[&timings("verify: 1s")], &scheduler).await;
     late(&cluster, Some(1500));
     cluster.create(&pod("bare").app("main", ONE)).await;
     cluster.until_bound("bare").await;

@@ -15,11 +15,11 @@ use super::faults::{all_is_free, served_exactly, waits_for_a_silent_daemon};
 use crate::harness::daemon::Daemon;
 use crate::harness::pods::pod;
 use crate::harness::wait::until;
-use crate::harness::{SOON, TestCluster};
+use crate::harness::{SOON, TestCluster, timings};
 use crate::skip::skipped;
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
-const QUICK_LEASE: [&str; 3] = ["--lease-duration=3s", "--lease-renew-deadline=2s", "--lease-retry=500ms"];
+const QUICK_LEASE: &str = "lease_duration: 3s, lease_renew_deadline: 2s, lease_retry: 500ms";
 
 /// A quarter of an hour, in seconds.
 const OFF: [&str; 2] = ["900", "-900"];
@@ -58,7 +58,7 @@ async fn uid(cluster: &TestCluster, name: &str) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_scheduler_whose_clock_is_off_binds_as_ever_and_its_locks_are_believed() {
-    let mut cluster = TestCluster::with_args(1, &["--heartbeat-period=1s"], &QUICK_LEASE).await;
+    let mut cluster = TestCluster::with_args(1, &[&timings("heartbeat: 1s")], &[&timings(QUICK_LEASE)]).await;
     let library = clock_library(&cluster);
     for (at, off) in OFF.into_iter().enumerate() {
         shift(&mut cluster.scheduler, &library, off);
@@ -86,7 +86,7 @@ async fn a_scheduler_whose_clock_is_off_binds_as_ever_and_its_locks_are_believed
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_daemon_whose_clock_is_off_serves_as_ever() {
-    let mut cluster = TestCluster::with_args(1, &["--heartbeat-period=1s"], &QUICK_LEASE).await;
+    let mut cluster = TestCluster::with_args(1, &[&timings("heartbeat: 1s")], &[&timings(QUICK_LEASE)]).await;
     let library = clock_library(&cluster);
     for (at, off) in OFF.into_iter().enumerate() {
         shift(&mut cluster.nodes[0].agent, &library, off);
@@ -102,10 +102,10 @@ async fn a_node_daemon_whose_clock_is_off_serves_as_ever() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_stood_still_for_longer_than_its_lease_binds_no_pod_after_it() {
-    let cluster = TestCluster::with_args(1, &[], &QUICK_LEASE).await;
+    let cluster = TestCluster::with_args(1, &[], &[&timings(QUICK_LEASE)]).await;
     cluster.create(&pod("before").app("main", ONE)).await;
     served_exactly(&cluster, "before").await;
-    let spare = cluster.spare_scheduler(&QUICK_LEASE).await;
+    let spare = cluster.spare_scheduler(&[&timings(QUICK_LEASE)]).await;
     cluster.scheduler.signal("STOP");
     for name in ["a", "b", "c"] {
         cluster.create(&pod(name).app("main", ONE)).await;
@@ -127,8 +127,8 @@ async fn a_leader_that_stood_still_for_longer_than_its_lease_binds_no_pod_after_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_whose_daemon_stands_still_takes_no_pod_until_it_goes_on() {
-    let scheduler = ["--agent-stale=4s", "--lock-sweep=1s"];
-    let cluster = TestCluster::with_args(1, &["--heartbeat-period=1s"], &scheduler).await;
+    let scheduler = [&*timings("agent_stale: 4s, lock_sweep: 1s")];
+    let cluster = TestCluster::with_args(1, &[&timings("heartbeat: 1s")], &scheduler).await;
     cluster.create(&pod("before").app("main", ONE)).await;
     served_exactly(&cluster, "before").await;
     let devices = cluster.in_kubelet("node-0", "before");
@@ -173,7 +173,7 @@ async fn a_gpu_without_its_device_node_takes_no_pod_and_is_back_with_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_whose_cdi_spec_cannot_be_written_costs_three_pods() {
-    let agent = ["--rescan-period=300ms", "--suspect-min=5s"];
+    let agent = [&*timings("rescan: 300ms"), "--suspect-min=5s"];
     // One of four is within the 30 % of nodes that may be out.
     let cluster = TestCluster::with_agent_args(4, &agent).await;
     let cdi = cluster.path("node-0/cdi");
@@ -222,7 +222,7 @@ async fn a_node_whose_cdi_spec_cannot_be_written_costs_three_pods() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspect_node_stays_so_when_its_daemon_starts_again() {
-    let agent = ["--rescan-period=300ms", "--suspect-min=20m"];
+    let agent = [&*timings("rescan: 300ms"), "--suspect-min=20m"];
     let mut cluster = TestCluster::with_agent_args(4, &agent).await;
     let cdi = cluster.path("node-0/cdi");
     std::fs::remove_dir_all(&cdi).unwrap();

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::faults::{all_is_free, served_exactly, waits_for_a_silent_daemon};
 use crate::harness::pods::pod;
 use crate::harness::wait::until;
-use crate::harness::{LOCK_GONE, SOON, TestCluster};
+use crate::harness::{LOCK_GONE, SOON, TestCluster, timings};
 use crate::skip::skipped;
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
@@ -56,7 +56,7 @@ impl Way {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_server_out_of_reach_for_the_daemon_alone_gives_nothing_twice() {
     let mut cluster =
-        TestCluster::with_args(1, &["--heartbeat-period=1s"], &["--agent-stale=4s", "--lock-sweep=1s"]).await;
+        TestCluster::with_args(1, &[&timings("heartbeat: 1s")], &[&timings("agent_stale: 4s, lock_sweep: 1s")]).await;
     let kubeconfig = cluster.path("baton-device-plugin-node-0.kubeconfig");
     let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&kubeconfig).unwrap()).unwrap();
     let url = config["clusters"][0]["cluster"]["server"].as_str().unwrap().to_owned();
@@ -87,7 +87,7 @@ async fn an_api_server_out_of_reach_for_the_daemon_alone_gives_nothing_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_restored_from_a_backup_is_noticed_and_listed_again() {
-    let mut cluster = TestCluster::with_args(1, &["--heartbeat-period=1s"], &["--lease-retry=500ms"]).await;
+    let mut cluster = TestCluster::with_args(1, &[&timings("heartbeat: 1s")], &[&timings("lease_retry: 500ms")]).await;
     let Some(server) = cluster.control_plane.simulated() else { return skipped("its etcd is not at hand") };
     cluster.create(&pod("kept").app("main", ONE)).await;
     served_exactly(&cluster, "kept").await;
@@ -221,10 +221,10 @@ async fn without_ledger_and_checkpoint_no_device_of_a_running_pod_is_given_again
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_machines_under_one_name_give_no_device_twice() {
-    let mut cluster = TestCluster::with_args(1, &["--heartbeat-period=1s"], &["--lock-sweep=1s"]).await;
+    let mut cluster = TestCluster::with_args(1, &[&timings("heartbeat: 1s")], &[&timings("lock_sweep: 1s")]).await;
     cluster.create(&pod("before").app("main", ONE)).await;
     served_exactly(&cluster, "before").await;
-    cluster.add_machine("impostor", "node-0", &["--heartbeat-period=1s"]).await;
+    cluster.add_machine("impostor", "node-0", &[&timings("heartbeat: 1s")]).await;
     for at in 0..4 {
         let name = format!("p{at}");
         cluster.create(&pod(&name).app("main", ONE)).await;

@@ -16,10 +16,10 @@ use serde_json::Value;
 
 use crate::harness::pods::{PodSpec, pod};
 use crate::harness::wait::until;
-use crate::harness::{SOON, TestCluster};
+use crate::harness::{SOON, TestCluster, timings};
 
 const HALF: &[(&str, &str)] = &[(key::GPU_CORE, "50"), (key::GPU_MEMORY_RATIO, "50")];
-const QUICK: &str = "--health-poll-period=100ms";
+const QUICK: &str = "health_poll: 100ms";
 
 /// What HAMi-core does first: it reads its limits, and opens the file that all processes of the container count in.
 const LIBRARY: &str = r#"
@@ -105,7 +105,7 @@ async fn a_share_has_its_limits_in_every_process_or_is_not_served() {
     let hami = cluster.path("hami");
     install(&hami);
     let dir = format!("--hami-core-dir={}", hami.display());
-    cluster.add_machine("node-1", "node-1", &["--share-isolation=hami-core", &dir, QUICK]).await;
+    cluster.add_machine("node-1", "node-1", &["--share-isolation=hami-core", &dir, &timings(QUICK)]).await;
     cluster.until_running("limited").await;
     assert_eq!(cluster.until_bound("limited").await, "node-1");
 
@@ -186,7 +186,7 @@ async fn a_container_with_a_share_starts_again_only_where_its_limits_stand() {
     install(&hami);
     let dir = format!("--hami-core-dir={}", hami.display());
     // Without CDI: containerd makes a directory where the library is missing, and the loader skips that.
-    let agent = ["--share-isolation=hami-core", "--device-list-strategy=envvar", &dir, QUICK];
+    let agent = ["--share-isolation=hami-core", "--device-list-strategy=envvar", &dir, &timings(QUICK)];
     let cluster = TestCluster::with_agent_args(1, &agent).await;
     cluster.create(&half("half").restarting()).await;
     cluster.create(&pod("whole").app("main", &[(key::GPU, "100")]).restarting()).await;
@@ -212,7 +212,7 @@ async fn shares_wait_for_the_mps_daemon_and_whole_gpus_do_not() {
     let pipe = root.path().join("nvidia.com/gpu/pipe");
     std::fs::create_dir_all(&pipe).unwrap();
     let dir = format!("--mps-root={}", root.path().display());
-    let cluster = TestCluster::with_agent_args(1, &["--share-isolation=mps", &dir, QUICK]).await;
+    let cluster = TestCluster::with_agent_args(1, &["--share-isolation=mps", &dir, &timings(QUICK)]).await;
     let why = until("shares are out of service", SOON, async || unavailable(&cluster, "node-0").await).await;
     assert!(why.contains("the MPS control daemon does not answer"), "{why}");
     cluster.create(&half("share").label(key::GPU_ISOLATION_PROVIDER, "MPS").restarting()).await;

@@ -117,7 +117,7 @@ async fn what_cannot_be_bound_is_an_error_that_says_why() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bind_waits_for_the_lock_no_longer_than_bind_wait_and_leaves_nothing() {
-    let extender = Extender::start_with(&["n1"], &["--bind-wait=400ms"]).await;
+    let extender = Extender::start_with(&["n1"], ", bind_wait: 400ms", &[]).await;
     let holder = extender.pod("holder", json!({"nvidia.com/gpu": "1"})).await;
     assert_eq!(extender.bind(&holder, "n1").await, "");
     let pod = extender.pod("late", json!({"nvidia.com/gpu": "7"})).await;
@@ -134,7 +134,7 @@ async fn a_bind_waits_for_the_lock_no_longer_than_bind_wait_and_leaves_nothing()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_binding_that_fails_releases_the_lock_and_returns_the_error() {
-    let extender = Extender::start_with(&["n1"], &["--bind-wait=500ms"]).await;
+    let extender = Extender::start_with(&["n1"], ", bind_wait: 500ms", &[]).await;
     for status in [403, 422, 500] {
         let rule = FaultRule::on("create", "pods").below("binding");
         let id = extender.cluster.server().faults().add(rule, Effect::Answer(status, None));
@@ -168,7 +168,7 @@ async fn an_answer_to_the_binding_that_was_lost_is_found_out() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_a_dead_extender_left_is_taken_up_on_its_node_and_removed_elsewhere() {
-    let extender = Extender::start_with(&["n1", "n2"], &["--lock-abandoned=700ms"]).await;
+    let extender = Extender::start_with(&["n1", "n2"], ", lock_abandoned: 700ms", &[]).await;
     let now = baton::runtime::clock::wall();
     let pod = extender.pod("a", json!({"nvidia.com/gpu": "1"})).await;
     let left = format!("{now:.9},ml,a,{}", pod.uid().unwrap());

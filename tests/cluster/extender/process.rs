@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::harness::wait;
+use crate::harness::{timings, wait};
 use crate::scheduler::verbs::{SchedulerCluster, until};
 
 /// A cluster, and the extender beside it.
@@ -33,10 +33,11 @@ pub fn free_address() -> SocketAddr {
 }
 
 /// Starts the binary; the caller waits for it.
-pub fn spawn(cluster: &SchedulerCluster, extender: SocketAddr, admin: SocketAddr, more: &[&str]) -> Child {
+pub fn spawn(cluster: &SchedulerCluster, [extender, admin]: [SocketAddr; 2], times: &str, more: &[&str]) -> Child {
     let kubeconfig = cluster.options().kubeconfig.unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
-    command.env_clear().args(["scheduler", "--leader-elect=false", "--lock-sweep=200ms", "--log=info"]);
+    command.env_clear().args(["scheduler", "--leader-elect=false", "--log=info"]);
+    command.arg(timings(&format!("lock_sweep: 200ms{times}")));
     command.arg("--kubeconfig").arg(kubeconfig);
     command.args([
         "--extender-listen",
@@ -51,22 +52,23 @@ pub fn spawn(cluster: &SchedulerCluster, extender: SocketAddr, admin: SocketAddr
 
 impl Extender {
     pub async fn start(nodes: &[&str]) -> Self {
-        Self::start_with(nodes, &[]).await
+        Self::start_with(nodes, "", &[]).await
     }
 
-    pub async fn start_with(nodes: &[&str], more: &[&str]) -> Self {
+    /// With further times, each after a comma, and further flags.
+    pub async fn start_with(nodes: &[&str], times: &str, more: &[&str]) -> Self {
         let cluster = SchedulerCluster::start().await;
         for node in nodes {
             cluster.node(node).await;
         }
         let (address, admin) = (free_address(), free_address());
-        let child = spawn(&cluster, address, admin, more);
+        let child = spawn(&cluster, [address, admin], times, more);
         let mut extender = Self { cluster, address, admin, child };
         wait::until("the extender leads", Duration::from_secs(30), async || {
             if extender.child.try_wait().ok()?.is_some() {
                 // Another process has taken an address that was free a moment ago.
                 (extender.address, extender.admin) = (free_address(), free_address());
-                extender.child = spawn(&extender.cluster, extender.address, extender.admin, more);
+                extender.child = spawn(&extender.cluster, [extender.address, extender.admin], times, more);
             }
             let (status, _) = request(extender.admin, "GET", "/leading", "").await?;
             (status == 200).then_some(())

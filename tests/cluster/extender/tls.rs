@@ -25,11 +25,11 @@ fn certificates(folder: &Path) {
     let key = KeyPair::generate().unwrap();
     let mut ca = CertificateParams::new(Vec::<String>::new()).unwrap();
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    write(folder, "ca.pem", &ca.clone().self_signed(&key).unwrap().pem());
+    write(folder, "ca.crt", &ca.clone().self_signed(&key).unwrap().pem());
     let issuer = Issuer::new(ca, key);
     // As kubeadm makes kube-scheduler's certificate: a common name, and no alternative ones.
     for (name, common, alternative) in [
-        ("localhost", "server", Some("localhost")),
+        ("tls", "server", Some("localhost")),
         ("kube-scheduler", "system:kube-scheduler", None),
         ("node", "system:node:a", None),
         ("by-alternative-name", "some client", Some("scheduler.example")),
@@ -38,21 +38,21 @@ fn certificates(folder: &Path) {
         let mut params =
             CertificateParams::new(alternative.map(str::to_owned).into_iter().collect::<Vec<_>>()).unwrap();
         params.distinguished_name.push(DnType::CommonName, common);
-        write(folder, &format!("{name}.pem"), &params.signed_by(&key, &issuer).unwrap().pem());
+        write(folder, &format!("{name}.crt"), &params.signed_by(&key, &issuer).unwrap().pem());
         write(folder, &format!("{name}.key"), &key.serialize_pem());
     }
 }
 
 async fn livez(extender: &Extender, folder: &Path, client: Option<&str>) -> Option<u16> {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(folder.join("ca.pem")).unwrap()).unwrap();
+    roots.add(CertificateDer::from_pem_file(folder.join("ca.crt")).unwrap()).unwrap();
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let config = config.with_root_certificates(roots);
     let config = match client {
         None => config.with_no_client_auth(),
         Some(name) => {
-            let chain = vec![CertificateDer::from_pem_file(folder.join(format!("{name}.pem"))).unwrap()];
+            let chain = vec![CertificateDer::from_pem_file(folder.join(format!("{name}.crt"))).unwrap()];
             let key = PrivateKeyDer::from_pem_file(folder.join(format!("{name}.key"))).unwrap();
             config.with_client_auth_cert(chain, key).unwrap()
         }
@@ -73,16 +73,11 @@ async fn only_clients_with_a_certificate_of_the_authority_are_served() {
     let (folder, strangers) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     certificates(folder.path());
     certificates(strangers.path());
-    let file = |name: &str| folder.path().join(name).display().to_string();
-    let flags = [
-        format!("--extender-tls-cert={}", file("localhost.pem")),
-        format!("--extender-tls-key={}", file("localhost.key")),
-        format!("--extender-client-ca={}", file("ca.pem")),
-    ];
-    let extender = Extender::start_with(&["n1"], &flags.each_ref().map(String::as_str)).await;
+    let flag = format!("--extender-tls-dir={}", folder.path().display());
+    let extender = Extender::start_with(&["n1"], "", &[&flag]).await;
     assert_eq!(livez(&extender, folder.path(), Some("kube-scheduler")).await, Some(200));
     assert_eq!(livez(&extender, folder.path(), None).await, None);
-    std::fs::copy(folder.path().join("ca.pem"), strangers.path().join("ca.pem")).unwrap();
+    std::fs::copy(folder.path().join("ca.crt"), strangers.path().join("ca.crt")).unwrap();
     assert_eq!(livez(&extender, strangers.path(), Some("kube-scheduler")).await, None);
     assert_eq!(livez(&extender, folder.path(), Some("kube-scheduler")).await, Some(200));
 }
@@ -92,22 +87,17 @@ async fn renewed_files_count_from_the_next_connection_on_and_unusable_ones_chang
     let (folder, renewed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     certificates(folder.path());
     certificates(renewed.path());
-    let file = |name: &str| folder.path().join(name).display().to_string();
-    let flags = [
-        format!("--extender-tls-cert={}", file("localhost.pem")),
-        format!("--extender-tls-key={}", file("localhost.key")),
-        format!("--extender-client-ca={}", file("ca.pem")),
-    ];
+    let flag = format!("--extender-tls-dir={}", folder.path().display());
     let former = tempfile::tempdir().unwrap();
-    for name in ["ca.pem", "kube-scheduler.pem", "kube-scheduler.key"] {
+    for name in ["ca.crt", "kube-scheduler.crt", "kube-scheduler.key"] {
         std::fs::copy(folder.path().join(name), former.path().join(name)).unwrap();
     }
-    let extender = Extender::start_with(&["n1"], &flags.each_ref().map(String::as_str)).await;
+    let extender = Extender::start_with(&["n1"], "", &[&flag]).await;
     assert_eq!(livez(&extender, former.path(), Some("kube-scheduler")).await, Some(200));
     // A key that does not belong to the certificate: a renewal that is half done.
-    std::fs::copy(renewed.path().join("localhost.key"), folder.path().join("localhost.key")).unwrap();
+    std::fs::copy(renewed.path().join("tls.key"), folder.path().join("tls.key")).unwrap();
     assert_eq!(livez(&extender, former.path(), Some("kube-scheduler")).await, Some(200));
-    for name in ["localhost.pem", "ca.pem"] {
+    for name in ["tls.crt", "ca.crt"] {
         std::fs::copy(renewed.path().join(name), folder.path().join(name)).unwrap();
     }
     assert_eq!(livez(&extender, renewed.path(), Some("kube-scheduler")).await, Some(200));
@@ -122,12 +112,7 @@ async fn renewed_files_count_from_the_next_connection_on_and_unusable_ones_chang
 async fn of_the_authoritys_clients_only_those_with_an_admitted_name_are_served() {
     let folder = tempfile::tempdir().unwrap();
     certificates(folder.path());
-    let file = |name: &str| folder.path().join(name).display().to_string();
-    let files = [
-        format!("--extender-tls-cert={}", file("localhost.pem")),
-        format!("--extender-tls-key={}", file("localhost.key")),
-        format!("--extender-client-ca={}", file("ca.pem")),
-    ];
+    let flag = format!("--extender-tls-dir={}", folder.path().display());
     for (names, served) in [
         (None, ["kube-scheduler"].as_slice()),
         (
@@ -135,8 +120,8 @@ async fn of_the_authoritys_clients_only_those_with_an_admitted_name_are_served()
             &["kube-scheduler", "by-alternative-name"],
         ),
     ] {
-        let flags: Vec<&str> = files.iter().map(String::as_str).chain(names).collect();
-        let extender = Extender::start_with(&["n1"], &flags).await;
+        let flags: Vec<&str> = std::iter::once(&*flag).chain(names).collect();
+        let extender = Extender::start_with(&["n1"], "", &flags).await;
         for client in ["kube-scheduler", "node", "by-alternative-name"] {
             let expected = served.contains(&client).then_some(200);
             assert_eq!(livez(&extender, folder.path(), Some(client)).await, expected, "{client}, {names:?}");
@@ -145,7 +130,7 @@ async fn of_the_authoritys_clients_only_those_with_an_admitted_name_are_served()
 }
 
 #[test]
-fn plain_http_outside_loopback_half_a_tls_setup_and_missing_files_end_the_start() {
+fn plain_http_outside_loopback_and_a_list_of_no_client_end_the_start() {
     let run = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
         let output = command.env_clear().arg("scheduler").args(args).output().unwrap();
@@ -153,13 +138,7 @@ fn plain_http_outside_loopback_half_a_tls_setup_and_missing_files_end_the_start(
     };
     let (code, said) = run(&["--extender-listen=0.0.0.0:9443"]);
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("0.0.0.0:9443") && said.contains("extender-tls-cert"), "{said}");
-    let (code, said) = run(&["--extender-listen=127.0.0.1:9443", "--extender-tls-cert=/tls.crt"]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("extender-tls-key is not set"), "{said}");
-    let (code, said) = run(&["--extender-listen=127.0.0.1:9443", "--bind-wait=0s"]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("bind-wait"), "{said}");
+    assert!(said.contains("0.0.0.0:9443") && said.contains("extender-tls-dir"), "{said}");
     let (code, said) = run(&["--extender-listen=127.0.0.1:9443", "--extender-client-name="]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("extender-client-name is empty"), "{said}");

@@ -112,7 +112,7 @@ async fn gang_pods_are_refused_with_a_way_out_unless_ignored() {
     let result = refusing.call("/filter", &body).await;
     let why = result["FailedAndUnresolvableNodes"]["n1"].as_str().unwrap();
     assert!(why.contains("ring") && why.contains("--extender-gang=ignore"), "{why}");
-    let ignoring = Extender::start_with(&["n1"], &["--extender-gang=ignore"]).await;
+    let ignoring = Extender::start_with(&["n1"], "", &["--extender-gang=ignore"]).await;
     assert_eq!(ignoring.call("/filter", &body).await["NodeNames"], json!(["n1"]));
 }
 

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::killed::serve;
 use super::verbs::{SchedulerCluster, until};
+use crate::harness::timings;
 
 /// The example's program, kept until it is dropped.
 struct Program(Child);
@@ -21,10 +22,9 @@ struct Program(Child);
 impl Program {
     fn start(kubeconfig: &Path) -> Self {
         let mut command = Command::new(example());
-        command.args(
-            "--scheduler-name pool-scheduler --leader-elect=false --listen none --probe-listen none --backoff 100ms"
-                .split(' '),
-        );
+        command
+            .args("--scheduler-name pool-scheduler --leader-elect=false --listen none --probe-listen none".split(' '));
+        command.arg(timings("backoff: 100ms"));
         let child = command.arg("--kubeconfig").arg(kubeconfig).env("RUST_LOG", "warn").stdin(Stdio::null()).spawn();
         Self(child.expect("the example starts"))
     }

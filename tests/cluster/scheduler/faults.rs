@@ -146,7 +146,7 @@ async fn a_binding_waits_for_no_other_pods_condition_however_many_have_no_answer
     cluster.node("n1").await;
     let mut options = cluster.quick();
     options.concurrency = 16;
-    options.periods.bind_timeout = Duration::from_secs(300);
+    options.timings.bind_timeout = Duration::from_secs(300);
     let scheduler = cluster.scheduler_with(options).await;
     let id = cluster.server().faults().add(FaultRule::on("patch", "pods").below("status"), Effect::Hang);
     for at in 0..40 {
@@ -163,7 +163,7 @@ async fn a_binding_waits_for_no_other_pods_condition_however_many_have_no_answer
 async fn a_condition_without_an_answer_delays_the_binding_of_its_own_pod_only() {
     let cluster = SchedulerCluster::start().await;
     let mut options = cluster.quick();
-    options.periods.bind_timeout = Duration::from_millis(500);
+    options.timings.bind_timeout = Duration::from_millis(500);
     let scheduler = cluster.scheduler_with(options).await;
     let rule = FaultRule::on("patch", "pods").below("status").times(1);
     let id = cluster.server().faults().add(rule, Effect::Hang);
@@ -178,7 +178,7 @@ async fn a_condition_without_an_answer_delays_the_binding_of_its_own_pod_only() 
 async fn a_condition_that_is_refused_or_has_no_answer_is_written_again() {
     let cluster = SchedulerCluster::start().await;
     let mut options = cluster.quick();
-    options.periods.bind_timeout = Duration::from_millis(500);
+    options.timings.bind_timeout = Duration::from_millis(500);
     let scheduler = cluster.scheduler_with(options).await;
     for effect in [Effect::Answer(500, None), Effect::Hang] {
         let id = cluster.server().faults().add(FaultRule::on("patch", "pods").below("status").times(1), effect);

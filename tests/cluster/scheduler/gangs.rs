@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::gang_verbs::keys;
 use super::killed::serve;
-use crate::harness::daemon::Daemon;
+use crate::harness::daemon::{Daemon, timings};
 use crate::scheduler::verbs::{SchedulerCluster, until};
 
 const USER: &str = "scheduler";
@@ -36,10 +36,12 @@ impl Stage {
         let dir = tempfile::tempdir().unwrap();
         cluster.server().allow(USER, vec![Rule::new("*", "*", "*")]);
         std::fs::write(dir.path().join("kubeconfig"), cluster.server().plain_kubeconfig(USER)).unwrap();
-        let words = "--namespace baton-system --listen 127.0.0.1:0 --leader-elect=false --lock-abandoned 1s --lock-sweep 200ms \
-                     --backoff 100ms --backoff-max 500ms --gang-condition-pause 200ms";
+        let words = "--namespace baton-system --listen 127.0.0.1:0 --leader-elect=false";
+        let quick = timings(
+            "lock_abandoned: 1s, lock_sweep: 200ms, backoff: 100ms, backoff_max: 500ms, gang_condition_pause: 200ms",
+        );
         let mut args: Vec<OsString> =
-            vec!["scheduler".into(), "--kubeconfig".into(), dir.path().join("kubeconfig").into()];
+            vec!["scheduler".into(), quick.into(), "--kubeconfig".into(), dir.path().join("kubeconfig").into()];
         args.extend(words.split_whitespace().chain(more.split_whitespace()).map(OsString::from));
         let scheduler = Daemon::start(args, dir.path().join("scheduler.log"));
         Self { cluster, scheduler, _dir: dir }

@@ -4,10 +4,11 @@ use std::future::Future;
 use std::time::Duration;
 
 use baton::cluster::leadership::LeaderOptions;
+use baton::cluster::lease::LeaseTimings;
 use baton::contract::inventory::Device;
 use baton::contract::{AgentStatus, Identity, key};
 use baton::runtime::admin::{AdminAuth, PortOptions};
-use baton::scheduler::{GangOptions, Periods, SchedulerDaemon, SchedulerOptions};
+use baton::scheduler::{SchedulerDaemon, SchedulerOptions, SchedulerTimings};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
@@ -88,16 +89,23 @@ impl SchedulerCluster {
         let ms = Duration::from_millis;
         let options = self.options();
         SchedulerOptions {
-            leader: LeaderOptions { duration: ms(3000), renew_deadline: ms(1000), retry: ms(200), ..options.leader },
-            periods: Periods {
+            leader: LeaderOptions {
+                timings: LeaseTimings {
+                    lease_duration: ms(3000),
+                    lease_renew_deadline: ms(1000),
+                    lease_retry: ms(200),
+                },
+                ..options.leader
+            },
+            timings: SchedulerTimings {
                 lock_abandoned: ms(1000),
                 lock_sweep: ms(200),
                 backoff: ms(100),
                 backoff_max: ms(500),
                 bind_timeout: ms(2000),
-                ..Periods::default()
+                gang_condition_pause: ms(200),
+                ..SchedulerTimings::default()
             },
-            gangs: GangOptions { condition_pause: ms(200), ..GangOptions::default() },
             ..options
         }
     }

@@ -66,7 +66,7 @@ async fn starts_together(what: &str, text: &str, gang: &str, scheduler_name: &st
     cluster.pod_group_crd(PodGroupApi::Community).await;
     cluster.newest_pod_group_crd(PodGroupApi::Kubernetes).await;
     cluster.node_of("small", 1).await;
-    let options = SchedulerOptions { scheduler_name: scheduler_name.to_owned(), ..cluster.quick() };
+    let options = SchedulerOptions { scheduler_names: vec![scheduler_name.to_owned()], ..cluster.quick() };
     let scheduler = cluster.scheduler_with(options).await;
     let pods = apply(&cluster, text).await;
     for pod in &pods {

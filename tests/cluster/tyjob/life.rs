@@ -191,12 +191,12 @@ async fn an_image_that_never_comes_and_a_job_that_never_fits_fail() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_controller_takes_over() {
     let cluster = JobCluster::start().await;
-    let mut first = cluster.controller(&["--identity", "first"]);
+    let mut first = cluster.controller(&[]);
     until("the first leads", SOON, async || {
         first.get("/readyz").await.is_some_and(|answer| answer.ends_with("leading\n")).then_some(())
     })
     .await;
-    let _second = cluster.controller(&["--identity", "second"]);
+    let _second = cluster.controller(&[]);
     cluster.submit("rl", |_| ()).await;
     cluster.play_until_stage("rl", Stage::Starting).await;
     first.kill();

@@ -9,8 +9,8 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::verbs::{JobCluster, SOON};
-use crate::harness::daemon::Daemon;
+use super::verbs::{JobCluster, QUICK_LEASE, SOON};
+use crate::harness::daemon::{Daemon, timings};
 use crate::harness::wait::until;
 
 /// The user that the scheduler is.
@@ -20,12 +20,17 @@ const POLICIES: [&str; 6] = ["Gang", "BinPack", "LeaderFirst", "MinFragment", "J
 impl JobCluster {
     /// The scheduler as it ships, with the rights of its role.
     pub fn scheduler(&self, more: &[&str]) -> Daemon {
+        self.scheduler_with("", more)
+    }
+
+    /// With further times, each after a comma.
+    pub fn scheduler_with(&self, times: &str, more: &[&str]) -> Daemon {
         let path = self.dir.path().join("scheduler");
         std::fs::write(&path, self.server().plain_kubeconfig(SCHEDULER)).unwrap();
         let path = path.to_str().unwrap();
-        let fixed = ["scheduler", "--kubeconfig", path, "--listen", "127.0.0.1:0", "--job-period", "200ms"];
-        let quick = ["--lease-duration", "3s", "--lease-renew-deadline", "2s", "--lease-retry", "100ms"];
-        let all = fixed.iter().chain(&quick).chain(more);
+        let quick = timings(&format!("job_period: 200ms, {QUICK_LEASE}{times}"));
+        let fixed = ["scheduler", "--kubeconfig", path, "--listen", "127.0.0.1:0", &quick];
+        let all = fixed.iter().chain(more);
         Daemon::start(all.map(Into::into).collect(), self.dir.path().join("scheduler.log"))
     }
 

@@ -189,7 +189,7 @@ async fn places_of_a_job_whose_leader_is_not_made_are_given_back_for_a_while() {
     // A pod that is not the job's has the leader's name.
     let foreign: Pod = serde_json::from_value(pod("rl-learner", json!({}), json!({"schedulerName": "other"}))).unwrap();
     cluster.pods().create(&PostParams::default(), &foreign).await.unwrap();
-    let scheduler = cluster.scheduler(&["--start-limit", "2s"]);
+    let scheduler = cluster.scheduler_with(", start_limit: 2s", &[]);
     let _controller = cluster.controller(&[]);
     cluster.submit("rl", one_cpu).await;
     until("the job has places", SOON, async || (cluster.status("rl").await.allocations.len() == 3).then_some(())).await;

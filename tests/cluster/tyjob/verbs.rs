@@ -13,11 +13,13 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
 use crate::harness::TestServer;
-use crate::harness::daemon::Daemon;
+use crate::harness::daemon::{Daemon, timings};
 use crate::harness::wait::until;
 
 /// Longest wait for anything that should take moments.
 pub const SOON: Duration = Duration::from_secs(60);
+/// How fast a killed leader is replaced.
+pub const QUICK_LEASE: &str = "lease_duration: 3s, lease_renew_deadline: 2s, lease_retry: 100ms";
 /// The user that the controller is.
 pub const CONTROLLER: &str = "system:serviceaccount:baton-system:baton-controller";
 
@@ -82,10 +84,9 @@ impl JobCluster {
         let path = self.path("controller");
         std::fs::write(&path, self.server().plain_kubeconfig(CONTROLLER)).unwrap();
         let path = path.to_str().unwrap();
-        let fixed = ["controller", "--kubeconfig", path, "--listen", "127.0.0.1:0", "--backoff", "50ms"];
-        let quick = ["--backoff-max", "200ms", "--lease-duration", "3s", "--lease-renew-deadline", "2s"];
-        let tail = ["--lease-retry", "100ms"];
-        let all = fixed.iter().chain(&quick).chain(&tail).chain(more);
+        let quick = timings(&format!("backoff: 50ms, backoff_max: 200ms, {QUICK_LEASE}"));
+        let fixed = ["controller", "--kubeconfig", path, "--listen", "127.0.0.1:0", &quick];
+        let all = fixed.iter().chain(more);
         Daemon::start(all.map(Into::into).collect(), self.path("controller.log"))
     }
 

@@ -1,7 +1,7 @@
 //! A daemon as it ships: the real binary as a child process that tests kill, freeze and start again.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// One `baton …` process. Killed when dropped.
@@ -105,6 +105,18 @@ impl Daemon {
     pub fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
+}
+
+/// The argument that shortens times which a daemon fixes, such as `lease_retry: 500ms, backoff: 100ms`: a file with the hidden key.
+pub fn timings(words: &str) -> String {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let name: String = words.chars().filter(char::is_ascii_alphanumeric).collect();
+    let path = folder.join(format!("timings-{name}.yaml"));
+    let file = tempfile::NamedTempFile::new_in(folder).expect("a file");
+    std::fs::write(file.path(), format!("timings: {{{words}}}\n")).expect("is written");
+    // Another test may have written the same.
+    file.persist(&path).expect("is named");
+    format!("--config-file={}", path.display())
 }
 
 /// The binary under test: the one that `BATON_BINARY` names (the image's build, say), or else this build's.

@@ -9,4 +9,5 @@ pub mod server;
 pub mod wait;
 
 pub use cluster::{ClusterNode, LOCK_GONE, NAMESPACE, SOON, TestCluster};
+pub use daemon::timings;
 pub use server::TestServer;

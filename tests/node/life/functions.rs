@@ -104,7 +104,7 @@ async fn a_function_that_a_pod_has_as_a_part_of_its_nic_is_the_pods_until_it_end
 async fn a_machine_that_fails_pods_with_functions_is_suspect_too() {
     let mut node = TestNode::new(NodeSpec { vfs_per_nic: 2, ..NodeSpec::new("failing") });
     node.options.rdma_vf_resource = NAME.into();
-    node.options.periods.rescan = std::time::Duration::from_millis(200);
+    node.options.timings.rescan = std::time::Duration::from_millis(200);
     let cluster = cluster(&mut node).await;
     let daemon = node.shipped();
     node.until(NAME, 8).await;

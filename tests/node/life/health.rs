@@ -212,7 +212,7 @@ async fn a_gpu_without_events_is_polled() {
 async fn a_gpu_whose_device_node_goes_is_out_of_service_until_it_returns() {
     let mut node = TestNode::new(NodeSpec::new("nodeless"));
     // Only inotify is this quick.
-    node.options.periods.rescan = Duration::from_secs(3600);
+    node.options.timings.rescan = Duration::from_secs(3600);
     let _kubelet = node.kubelet().await;
     let (file, id) = (node.machine.dev_root().join("nvidia3"), DeviceId::parse(&node.machine.gpu_uuids()[3]).unwrap());
     std::fs::remove_file(&file).unwrap();
@@ -315,7 +315,7 @@ async fn a_broken_nvml_hides_no_nic_and_is_waited_for_when_asked_to() {
     let error = node.daemon().error().await;
     assert!(error.contains("driver is not loaded") && error.contains("--fail-on-init-error=false"), "{error}");
     node.options.fail_on_init_error = false;
-    node.options.periods.nvml_retry = Duration::from_millis(100);
+    node.options.timings.nvml_retry = Duration::from_millis(100);
     let _kubelet = node.kubelet().await;
     let daemon = node.daemon();
     node.until(RDMA, 400).await;
@@ -329,7 +329,7 @@ async fn a_broken_nvml_hides_no_nic_and_is_waited_for_when_asked_to() {
 async fn a_driver_reloaded_under_the_daemon_takes_its_gpus_out_and_brings_them_back() {
     let mut node = TestNode::new(NodeSpec::new("reload"));
     node.options.fail_on_init_error = false;
-    node.options.periods.nvml_retry = Duration::from_millis(100);
+    node.options.timings.nvml_retry = Duration::from_millis(100);
     let _kubelet = node.kubelet().await;
     let daemon = node.daemon();
     node.until(NVIDIA_GPU, 8).await;
@@ -404,8 +404,8 @@ async fn a_device_in_use_is_never_dropped_from_the_list() {
 async fn an_xid_is_in_the_next_list_message_without_a_poll_or_a_scan() {
     let mut node = TestNode::new(NodeSpec::new("fast"));
     // The bench measures the time; here nothing but the event can bring it.
-    node.options.periods.health_poll = Duration::from_secs(3600);
-    node.options.periods.rescan = Duration::from_secs(3600);
+    node.options.timings.health_poll = Duration::from_secs(3600);
+    node.options.timings.rescan = Duration::from_secs(3600);
     // One thread is daemon and kubelet here, and an unoptimised build takes its time over thousands of share ids.
     node.options.gpu_sharing = false;
     node.options.periods.recovery_window = Duration::from_secs(60);

@@ -14,8 +14,8 @@ fn node(name: &str) -> TestNode {
     let mut node = TestNode::new(NodeSpec::new(name));
     node.options.gpu_sharing = false;
     node.options.rdma = false;
-    node.options.periods.register_timeout = Duration::from_millis(500);
-    node.options.periods.backoff_max = Duration::from_millis(100);
+    node.options.timings.register_timeout = Duration::from_millis(500);
+    node.options.timings.backoff_max = Duration::from_millis(100);
     std::fs::create_dir_all(&node.options.paths.kubelet_dir).unwrap();
     node
 }

@@ -77,7 +77,7 @@ impl NodeCluster {
 #[tokio::test]
 async fn inventory_labels_and_lease_stand_in_the_api_and_change_only_with_the_machine() {
     let mut node = TestNode::new(NodeSpec::new("reported"));
-    node.options.periods.heartbeat = Duration::from_millis(300);
+    node.options.timings.heartbeat = Duration::from_millis(300);
     let cluster = cluster(&mut node).await;
     let daemon = node.shipped();
     node.until(NVIDIA_GPU, 8).await;
@@ -117,7 +117,7 @@ async fn inventory_labels_and_lease_stand_in_the_api_and_change_only_with_the_ma
 #[tokio::test]
 async fn the_lease_goes_with_its_node_and_stands_again_with_the_next_one_of_that_name() {
     let mut node = TestNode::new(NodeSpec::new("replaced"));
-    node.options.periods.heartbeat = Duration::from_millis(100);
+    node.options.timings.heartbeat = Duration::from_millis(100);
     let cluster = cluster(&mut node).await;
     let daemon = node.shipped();
     let lease = || {
@@ -205,7 +205,7 @@ async fn an_unhealthy_gpu_reaches_the_scheduler_within_a_tenth_of_a_second_and_c
 #[tokio::test]
 async fn a_restart_writes_no_device_object_and_keeps_the_times_of_transitions() {
     let mut node = TestNode::new(NodeSpec::new("times"));
-    node.options.periods.heartbeat = Duration::from_millis(200);
+    node.options.timings.heartbeat = Duration::from_millis(200);
     node.options.periods.recovery_window = Duration::from_secs(3600);
     let cluster = cluster(&mut node).await;
     let daemon = node.shipped();
@@ -249,7 +249,7 @@ async fn a_restart_writes_no_device_object_and_keeps_the_times_of_transitions() 
 #[tokio::test]
 async fn an_object_that_somebody_deletes_is_put_back() {
     let mut node = TestNode::new(NodeSpec::new("back"));
-    node.options.periods.heartbeat = Duration::from_millis(200);
+    node.options.timings.heartbeat = Duration::from_millis(200);
     let cluster = cluster(&mut node).await;
     let daemon = node.shipped();
     until("the Device object stands", || cluster.device().is_some()).await;
@@ -343,7 +343,7 @@ async fn it_is_ready_with_a_device_or_when_there_is_none_for_certain() {
         let mut node = TestNode::new(NodeSpec::new("ready").shaped(Shape::Pairs));
         node.options.ports.listen = Some(free_port());
         node.options.fail_on_init_error = false;
-        node.options.periods.nvml_retry = std::time::Duration::from_millis(100);
+        node.options.timings.nvml_retry = std::time::Duration::from_millis(100);
         let address = node.options.ports.listen.unwrap();
         if !nics {
             std::fs::remove_dir_all(node.machine.sysfs_root().join("class")).unwrap();
@@ -378,7 +378,7 @@ async fn a_library_that_cannot_be_loaded_is_said_and_waited_for() {
     node.options.ports.listen = Some(address);
     node.options.paths.nvml_library = Some(library.clone());
     node.options.fail_on_init_error = false;
-    node.options.periods.nvml_retry = std::time::Duration::from_millis(100);
+    node.options.timings.nvml_retry = std::time::Duration::from_millis(100);
     let _kubelet = node.kubelet().await;
     let daemon = node.daemon();
     let begin = baton::runtime::clock::mono();

@@ -144,7 +144,7 @@ async fn a_vendors_cdi_file_is_named_in_answers_and_none_is_written_beside_it() 
 async fn pods_are_served_and_faults_reach_the_kubelet_while_no_write_is_answered() {
     let mut node = TestNode::new(NodeSpec::new("unheard"));
     node.options.gpu_sharing = false;
-    node.options.periods.rescan = Duration::from_secs(3600);
+    node.options.timings.rescan = Duration::from_secs(3600);
     node.options.periods.recovery_window = Duration::from_secs(3600);
     let cluster = cluster(&mut node).await;
     let daemon = node.shipped();
@@ -177,7 +177,7 @@ async fn pods_are_served_and_faults_reach_the_kubelet_while_no_write_is_answered
 async fn a_watch_that_falls_silent_is_noticed_and_what_it_missed_is_learned() {
     let mut node = TestNode::new(NodeSpec::new("mute"));
     node.options.gpu_sharing = false;
-    node.options.periods.watch_timeout = Duration::from_secs(1);
+    node.options.timings.watch_timeout = Duration::from_secs(1);
     node.options.ports.listen = Some(free_port());
     let address = node.options.ports.listen.unwrap();
     let cluster = cluster(&mut node).await;

@@ -69,16 +69,16 @@ impl TestNode {
         paths.nvml_library = Some(machine.nvml_library().to_owned());
         paths.cdi_root = at("cdi");
         paths.state_dir = at("state");
-        let periods = &mut options.periods;
-        periods.rescan = Duration::from_millis(200);
-        periods.health_poll = Duration::from_millis(50);
-        periods.link_down = Duration::from_millis(100);
-        periods.recovery_probe = Duration::from_millis(20);
+        options.periods.link_down = Duration::from_millis(100);
         // Long enough to be seen on a busy machine before it is over.
-        periods.recovery_window = Duration::from_millis(1500);
-        periods.kubelet_poll = Duration::from_millis(200);
-        periods.backoff_min = Duration::from_millis(50);
-        periods.backoff_max = Duration::from_millis(500);
+        options.periods.recovery_window = Duration::from_millis(1500);
+        let timings = &mut options.timings;
+        timings.rescan = Duration::from_millis(200);
+        timings.health_poll = Duration::from_millis(50);
+        timings.recovery_probe = Duration::from_millis(20);
+        timings.kubelet_poll = Duration::from_millis(200);
+        timings.backoff_min = Duration::from_millis(50);
+        timings.backoff_max = Duration::from_millis(500);
         Self { machine, options, handoff: Arc::default(), root }
     }
 

@@ -71,7 +71,7 @@ pub enum RegistryError {
     },
     /// No rule chooses devices.
     #[error(
-        "plugin DeviceFit is not enabled at filter: pods would be bound without devices; enable it (nodesWithoutAgent: plain counts nodes without a node daemon as kube-scheduler does)"
+        "plugin DeviceFit is not enabled at filter: pods would be bound without devices; enable it (nodes-without-agent: plain counts nodes without a node daemon as kube-scheduler does)"
     )]
     NoDevices,
     /// A weight that means nothing.
