@@ -93,7 +93,7 @@ fn scheduler(server: &Server, name: &str) -> Daemon {
 
 /// The scheduler's memory limit in the shipped manifest.
 fn limit_mib() -> f64 {
-    let files = files(&Values::default()).unwrap();
+    let files = files(&Values::default());
     let manifest = files.iter().find(|file| file.path == "scheduler.yaml").unwrap();
     let (_, limits) = manifest.text.split_once("limits:").unwrap();
     let amount = limits.split_once("memory:").unwrap().1.split_whitespace().next().unwrap();

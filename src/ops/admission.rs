@@ -14,7 +14,7 @@ use baton_cluster::client::status_code;
 pub enum InstalledPolicies {
     /// Each is there as it was installed.
     InForce,
-    /// None is there: a choice (`baton manifests --admission=off`), or not installed yet.
+    /// None is there: a choice (the chart's `admission`), or not installed yet.
     Absent,
     /// The API server has no ValidatingAdmissionPolicies.
     Unsupported,
@@ -48,7 +48,7 @@ impl InstalledPolicies {
                     if policy.starts_with(NODE_LOCKS) && !object["spec"].to_string().contains(&format!("'{lock_key}'"))
                     {
                         problems.push(format!(
-                            "{name} protects another annotation than the node lock {lock_key}: install with --node-lock-key={lock_key}"
+                            "{name} protects another annotation than the node lock {lock_key}: set the chart's nodeLockKey={lock_key}"
                         ));
                     }
                 }

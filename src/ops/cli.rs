@@ -76,7 +76,8 @@ what to do; writes nothing. Exit code 1 when something does not hold.";
 
 const MANIFESTS: &str = "\
 Prints everything a cluster needs: `baton manifests | kubectl apply --server-side -f -`. With --dir it writes the files, with a
-kustomization and example pods: `baton manifests --dir my-baton && kubectl apply --server-side -k my-baton`.";
+kustomization, its components and example pods: `baton manifests --dir my-baton && kubectl apply --server-side -k my-baton`. What
+else can be chosen is a value of the Helm chart, daemonset/chart.";
 
 const CRDS: &str = "\
 Prints the definitions of Device, PodGroup and TYJob, without which none of the daemons does its work: `baton crds | kubectl
@@ -210,10 +211,13 @@ pub fn scheduler(plugins: &Plugins) -> ExitCode {
 /// Reads the command line. Of a removed flag it says what to do instead. clap prints its other errors, with the nearest flag, and exits
 /// with 2.
 fn parse(command: Command, words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ArgMatches> {
-    command.try_get_matches_from(words).or_else(|error| match error.get(ContextKind::InvalidArg) {
+    let words: Vec<OsString> = words.into_iter().collect();
+    command.try_get_matches_from(&words).or_else(|error| match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(flag)) if error.kind() == ErrorKind::UnknownArgument => {
-            let problem = config::removed(flag.trim_start_matches('-')).unwrap_or_else(|| error.exit());
-            Err(UsageError(format!("--{problem}")).into())
+            let of_any = || config::removed(flag.trim_start_matches('-')).map(|problem| format!("--{problem}"));
+            let of_command = |name: &OsString| config::removed(&format!("{} {flag}", name.display()));
+            let problem = words.get(1).and_then(of_command).or_else(of_any).unwrap_or_else(|| error.exit());
+            Err(UsageError(problem).into())
         }
         _ => error.exit(),
     })

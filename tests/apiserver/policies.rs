@@ -693,7 +693,7 @@ async fn an_older_server_does_not_know_policies() {
 async fn the_policy_beside_kube_scheduler_keeps_its_gangs_out() {
     use baton::ops::manifests::{Values, files};
     let c = HttpApi::new().await;
-    let files = files(&Values::default()).unwrap();
+    let files = files(&Values::default());
     let text = &files.iter().find(|file| file.path == "extender/gangs.yaml").unwrap().text;
     for mut document in serde_saphyr::from_str_multiple::<Value, Vec<Value>>(text).unwrap() {
         let path = if document["kind"] == "ValidatingAdmissionPolicy" { POLICIES } else { BINDINGS };

@@ -11,6 +11,8 @@ mod extender;
 #[path = "../harness/cluster/mod.rs"]
 #[allow(dead_code, unused_imports)] // other crates of tests use more of it
 mod harness;
+#[path = "../harness/helm.rs"]
+mod helm;
 mod migrate;
 mod ports;
 mod scheduler;

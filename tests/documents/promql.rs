@@ -10,7 +10,7 @@ use super::{documents, read, root};
 
 /// The expressions of alerts and dashboards, and those between marks in docs/metrics.md.
 fn expressions() -> Vec<String> {
-    let objects = documents(&read(&root().join("daemonset/monitoring.yaml")));
+    let objects = documents(&read(&root().join("daemonset/components/monitoring/monitoring.yaml")));
     let rules = objects.iter().find(|object| object["kind"] == "PrometheusRule").unwrap();
     let alerts = rules["spec"]["groups"][0]["rules"].as_array().unwrap().clone();
     let files =

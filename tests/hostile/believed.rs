@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use baton::contract::{DeviceId, DeviceType, key};
-use baton::ops::manifests::{Admission, Values};
+use baton::ops::manifests::Values;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -17,8 +17,7 @@ use crate::world::Call;
 /// One node with 8 GPUs, no policies.
 async fn cluster() -> TestCluster {
     let server = TestServer::start().await;
-    let admission = Admission { on: false, ..Admission::default() };
-    server.install(&Values { namespace: NAMESPACE.to_owned(), admission, ..Values::default() }).await;
+    server.install_without_policies(&Values { namespace: NAMESPACE.to_owned(), ..Values::default() }).await;
     TestCluster::on(server, 1, &[], &[&timings("lease_duration: 3s, lease_renew_deadline: 2s, lease_retry: 500ms")])
         .await
 }

@@ -41,7 +41,7 @@ impl DoctorNode {
         server.create_crds(baton::ops::manifests::crds()).await;
         server.create_namespace("baton-system").await;
         server.create_namespace("baton-system-nodes").await;
-        let files = baton::ops::manifests::files(&Values::default()).unwrap();
+        let files = baton::ops::manifests::files(&Values::default());
         let policies = files.iter().find(|file| file.path == "admission.yaml").unwrap();
         baton::ops::demo::apply_all(&server.client, &policies.text).await.unwrap();
         let node = Self { machine, server };
@@ -58,9 +58,9 @@ impl DoctorNode {
         let rules = baton::ops::manifests::agent_permissions("baton-system").into_iter().filter_map(|permission| {
             let words = format!("{} {}", permission.verb, permission.resource);
             keep(&words).then(|| Rule {
-                groups: vec![permission.group.to_owned()],
-                resources: vec![permission.resource.to_owned()],
-                verbs: vec![permission.verb.to_owned()],
+                groups: vec![permission.group],
+                resources: vec![permission.resource],
+                verbs: vec![permission.verb],
                 namespace: permission.namespace,
             })
         });

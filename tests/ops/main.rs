@@ -5,6 +5,7 @@
 
 mod audit;
 mod chart;
+mod chart_source;
 mod cli;
 mod completion;
 mod cordon;

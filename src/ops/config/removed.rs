@@ -12,7 +12,8 @@ const TLS_DIR: &str =
     "set extender-tls-dir to a directory with tls.crt, tls.key and ca.crt (docs/extender.md#who-may-ask)";
 
 /// A key of the file, which is the flag without its dashes, `key=value` where only that value is gone, `plugins.NAME` or
-/// `pluginConfig.NAME`; and what to do instead. A key that one daemon has and another had is refused by the other alone.
+/// `pluginConfig.NAME`, or a flag of a command, `COMMAND --flag`; and what to do instead. A key that one daemon has and another had is
+/// refused by the other alone.
 pub const REMOVED: &[(&str, &str)] = &[
     ("admin-auth=metrics-open", "give collectors of /metrics a token (docs/metrics.md#collecting)"),
     ("age-limit", FIXED),
@@ -48,6 +49,23 @@ pub const REMOVED: &[(&str, &str)] = &[
     ("lease-retry", FIXED),
     ("lock-abandoned", FIXED),
     ("lock-sweep", FIXED),
+    ("manifests --admin-from", "set adminFrom in the chart daemonset/chart"),
+    (
+        "manifests --admission",
+        "set admission in the chart daemonset/chart, or use the kustomize component without-policies",
+    ),
+    ("manifests --assignment-writers", "set assignmentWriters in the chart daemonset/chart"),
+    ("manifests --check", "leave it out: the manifests are checked in, and git says what was changed"),
+    ("manifests --crds", "set crds in the chart daemonset/chart, or use the kustomize component keep-kinds"),
+    ("manifests --docs-url", "set docsUrl in the chart daemonset/chart"),
+    ("manifests --helm", "the chart is daemonset/chart (docs/operate.md#with-helm)"),
+    (
+        "manifests --monitoring",
+        "set monitoring in the chart daemonset/chart, or use the kustomize component monitoring",
+    ),
+    ("manifests --node-lock-key", "set nodeLockKey in the chart daemonset/chart"),
+    ("manifests --pinned-namespaces", "set pinnedNamespaces in the chart daemonset/chart"),
+    ("manifests --unassigned-pods", "set unassignedPods in the chart daemonset/chart"),
     ("more-scheduler-names", "give all names to scheduler-name, separated by commas"),
     ("mps", "set share-isolation=mps"),
     ("nic-deadline", FIXED),

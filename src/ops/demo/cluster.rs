@@ -281,8 +281,8 @@ impl DemoCluster {
     pub fn invitation(&self) -> anyhow::Result<String> {
         let examples = self.path().join("examples");
         std::fs::create_dir_all(&examples)?;
-        for file in files(&Values::default())?.iter().filter(|file| file.path.starts_with("examples/")) {
-            std::fs::write(self.path().join(&file.path), &file.text)?;
+        for file in files(&Values::default()).iter().filter(|file| file.path.starts_with("examples/")) {
+            std::fs::write(self.path().join(file.path), &file.text)?;
         }
         let program = std::env::current_exe().context("cannot find this program's own path")?;
         Ok(format!(

@@ -14,8 +14,8 @@ const WORKLOADS: [&str; 3] = ["DaemonSet", "Deployment", "PodDisruptionBudget"];
 /// Installs namespaces, CRDs, RBAC and admission policies; returns the number of objects. The workloads are left out.
 pub async fn install(client: &Client, values: &Values) -> anyhow::Result<usize> {
     let mut applied = 0;
-    for file in files(values)?.into_iter().filter(|file| file.applied) {
-        applied += apply_all(client, &file.text).await.with_context(|| format!("generated file {}", file.path))?;
+    for file in files(values).into_iter().filter(|file| file.applied) {
+        applied += apply_all(client, &file.text).await.with_context(|| file.path)?;
     }
     Ok(applied)
 }

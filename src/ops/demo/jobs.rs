@@ -50,7 +50,7 @@ pub async fn play(
     if cluster.nodes.len() < 2 {
         return Ok((None, Vec::new()));
     }
-    let file = files(&Values::default())?.into_iter().find(|file| file.path == EXAMPLE);
+    let file = files(&Values::default()).into_iter().find(|file| file.path == EXAMPLE);
     let file = file.with_context(|| format!("there is no {EXAMPLE}"))?;
     let job =
         read_yaml_value(&file.text).map_err(anyhow::Error::msg).with_context(|| format!("{EXAMPLE} cannot be read"))?;

@@ -33,9 +33,9 @@ type Asked = (Permission, Result<bool, String>);
 
 fn line(title: &str, asked: &[Asked]) -> Finding {
     let verbs = |wanted: fn(&Result<bool, String>) -> bool| -> Vec<&str> {
-        asked.iter().filter(|(_, answer)| wanted(answer)).map(|(permission, _)| permission.verb).collect()
+        asked.iter().filter(|(_, answer)| wanted(answer)).map(|(permission, _)| permission.verb.as_str()).collect()
     };
-    let why = asked.first().map(|(permission, _)| permission.why).unwrap_or_default();
+    let why = asked.first().map(|(permission, _)| permission.why.as_str()).unwrap_or_default();
     if let Some(error) = asked.iter().find_map(|(_, answer)| answer.as_ref().err()) {
         let advice = "the API server gave no answer; every user may create selfsubjectaccessreviews unless system:basic-user was changed";
         return Finding::warn("permission", format!("{title}: {error}"), advice);
@@ -53,17 +53,17 @@ fn line(title: &str, asked: &[Asked]) -> Finding {
 async fn ask(client: Client, permission: &Permission) -> Result<bool, String> {
     let (resource, subresource) = match permission.resource.split_once('/') {
         Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
-        None => (permission.resource, None),
+        None => (permission.resource.as_str(), None),
     };
     let review = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {
             resource_attributes: Some(ResourceAttributes {
-                group: Some(permission.group.to_owned()),
+                group: Some(permission.group.clone()),
                 resource: Some(resource.to_owned()),
                 subresource,
-                verb: Some(permission.verb.to_owned()),
+                verb: Some(permission.verb.clone()),
                 namespace: permission.namespace.clone(),
-                name: permission.name.map(str::to_owned),
+                name: permission.name.clone(),
                 ..ResourceAttributes::default()
             }),
             non_resource_attributes: None,

@@ -31,7 +31,7 @@ async fn the_gpu_operators_labels_stay_and_its_validators_pod_is_refused() {
     let denied = theirs.create(&PostParams::default(), &pod).await.unwrap_err().to_string();
     assert!(denied.contains("a pod that asks for devices leaves out spec.nodeName"), "{denied}");
 
-    // Where the policy lets it through, as with --pinned-namespaces, the node daemon's.
+    // Where the policy lets it through, as with pinnedNamespaces, the node daemon's.
     let pods = cluster.pods_in("gpu-operator");
     pods.create(&PostParams::default(), &pod).await.unwrap();
     let status = until("the node refuses it", std::time::Duration::from_secs(60), async || {

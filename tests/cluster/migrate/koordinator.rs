@@ -6,14 +6,15 @@ use std::collections::BTreeSet;
 use baton::contract::inventory::Device;
 use baton::contract::key;
 use baton::ops::demo::apply_all;
-use baton::ops::manifests::{Admission, Kinds, Values};
+use baton::ops::manifests::Values;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 use super::{Fleet, THEIRS, allow, is_over, node_of};
-use crate::harness::{NAMESPACE, TestServer};
+use crate::harness::TestServer;
+use crate::helm::Helm;
 
 const SCHEDULER: &str = "system:serviceaccount:koordinator-system:koord-scheduler";
 const KOORDLET: &str = "system:serviceaccount:koordinator-system:koordlet";
@@ -25,7 +26,8 @@ pub struct Koordinator {
 
 impl Koordinator {
     /// Its kinds and rights, and then Baton as docs/migrate.md has it.
-    pub async fn install(server: &TestServer) -> Self {
+    pub async fn install(server: &mut TestServer) -> Option<Self> {
+        let helm = Helm::find()?;
         let kinds = include_str!("../../fixtures/koordinator/devices.yaml");
         apply_all(&server.client, kinds).await.unwrap();
         apply_all(&server.client, &serde_json::to_string(&baton::contract::gang::pod_group::crd()).unwrap())
@@ -51,15 +53,17 @@ impl Koordinator {
         ] {
             allow(server, user, rules).await;
         }
-        let admission = Admission { more_writers: vec![SCHEDULER.to_owned()], ..Admission::default() };
-        server
-            .install(&Values { namespace: NAMESPACE.to_owned(), crds: Kinds::Own, admission, ..Values::default() })
-            .await;
+        let values = Values { namespace: "baton-system".to_owned(), ..Values::default() };
+        server.namespace = "baton-system";
+        server.create_namespace(&values.namespace).await;
+        let writers = format!("--set=crds=own,assignmentWriters={{{SCHEDULER}}}");
+        apply_all(&server.client, &helm.template(&values.namespace, &[&writers])).await.unwrap();
+        server.until_judged(&values).await;
         let groups = ["system:serviceaccounts"];
-        Self {
+        Some(Self {
             scheduler: server.acting_as(SCHEDULER, &groups).await,
             koordlet: server.acting_as(KOORDLET, &groups).await,
-        }
+        })
     }
 
     fn devices(&self) -> Api<Device> {

@@ -48,7 +48,7 @@ impl JobCluster {
 
     /// Namespace, CRDs and roles, as an operator applies them.
     async fn install(&self) {
-        for file in files(&Values::default()).unwrap().iter().filter(|file| file.applied) {
+        for file in files(&Values::default()).iter().filter(|file| file.applied) {
             let objects: Vec<DynamicObject> = serde_saphyr::from_str_multiple(&file.text).unwrap();
             for object in objects {
                 let types = object.types.clone().unwrap();

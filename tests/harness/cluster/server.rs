@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use baton::ops::manifests::Values;
+use baton::ops::demo::apply_all;
+use baton::ops::manifests::{Values, files};
 use baton::sim::apiserver::{ApiServer, Options};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -105,6 +106,19 @@ impl TestServer {
     /// API server judges by them.
     pub async fn install(&self, values: &Values) {
         baton::ops::demo::install(&self.client, values).await.expect("the manifests are applied");
+        self.until_established().await;
+        self.until_judged(values).await;
+    }
+
+    /// The same without the admission policies.
+    pub async fn install_without_policies(&self, values: &Values) {
+        for file in files(values).iter().filter(|file| file.applied && file.path != "admission.yaml") {
+            apply_all(&self.client, &file.text).await.expect("the manifests are applied");
+        }
+        self.until_established().await;
+    }
+
+    async fn until_established(&self) {
         let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         until("the CRDs are established", Duration::from_secs(30), async || {
             let established = |crd: &CustomResourceDefinition| {
@@ -114,13 +128,10 @@ impl TestServer {
             crds.list(&Default::default()).await.ok()?.items.iter().all(established).then_some(())
         })
         .await;
-        if values.admission.on {
-            self.until_judged(values).await;
-        }
     }
 
     /// A real API server takes a moment from a policy to its first denial. The last policy that was applied denies now.
-    async fn until_judged(&self, values: &Values) {
+    pub async fn until_judged(&self, values: &Values) {
         let account = format!("system:serviceaccount:{}:baton-scheduler", values.namespace);
         let forger = self.acting_as(&account, &[]).await;
         let group = json!({"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": "forged"}, "spec": {"minMember": 1}});
