@@ -334,7 +334,8 @@ fn orphan_entries(ledger: &mut Ledger, listed: &ListedPod, listing: &PodListing,
             let uid = stored.map_or_else(|| unknown_uid(&listed.key), |(key, _)| key.uid.clone());
             let pod = PodRef { key: listed.key.clone(), uid };
             let slot = ContainerSlot { order: u16::MAX, init: false, sidecar: false };
-            let served = whole_devices(&BTreeSet::new(), ids, resource, inventory);
+            let answered = stored.map(|(_, answer)| answer.devices.clone()).unwrap_or_default();
+            let served = whole_devices(&answered, ids, resource, inventory);
             let ids = ids.iter().cloned().collect();
             let entry = LedgerEntry::new(&pod, container, resource, slot, ids, served, GrantState::Committed);
             ledger.record(LedgerEntry { assigned: false, ..entry });
@@ -728,6 +729,16 @@ mod tests {
         }
         let ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4), None);
         assert!(ledger.holds(&PodUid::new("its-own")) && ledger.len() == 1);
+    }
+
+    #[test]
+    fn a_listed_pod_that_is_unknown_holds_what_its_stored_answer_names() {
+        let mut listing = listing(&[("x", "main", GPU, &["GPU-3"])]);
+        // The kubelet chose another id than the assigned one.
+        let answer = StoredAnswer { ids: [Box::from("GPU-3")].into(), ..stored(&["GPU-1"]) };
+        listing.answers.insert(EntryKey::new(&PodUid::new("its-own"), "main", GPU), answer);
+        let ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4), None);
+        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-1"]);
     }
 
     #[test]
