@@ -214,7 +214,8 @@ fn add(
     let entry = LedgerEntry::new(&pod.pod, &call.container.name, call.resource, slot, ids, served, state);
     let answer = answer.map(|answer| answer.encoded.clone());
     let grace_seconds = pod.grace_seconds;
-    ledger.record(LedgerEntry { assigned: assignment.is_some(), unnamed, answer, grace_seconds, ..entry });
+    let entry = LedgerEntry { assigned: assignment.is_some(), unnamed, answer, grace_seconds, ..entry };
+    ledger.rebuilt(entry, call.container.running);
     true
 }
 
@@ -338,7 +339,7 @@ fn orphan_entries(ledger: &mut Ledger, listed: &ListedPod, listing: &PodListing,
             let served = whole_devices(&answered, ids, resource, inventory);
             let ids = ids.iter().cloned().collect();
             let entry = LedgerEntry::new(&pod, container, resource, slot, ids, served, GrantState::Committed);
-            ledger.record(LedgerEntry { assigned: false, ..entry });
+            ledger.rebuilt(LedgerEntry { assigned: false, ..entry }, true);
         }
     }
 }
