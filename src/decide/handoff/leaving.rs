@@ -167,7 +167,8 @@ pub struct StartHeld {
 }
 
 /// Whether the container that the kubelet is about to start with `ids` must wait, because its devices have no room beside those of other
-/// pods that have left, or were served before it, and that `gone` does not accept. Two pods never wait for each other.
+/// pods that have left, or may have been served before it, and that `gone` does not accept. Two pods wait for each other only where a
+/// rebuilt ledger does not know which of them runs.
 ///
 /// The caller is the latest entry of these ids whose pod has not left. Where there is none, it may be a pod that the ledger does not
 /// know; then it waits only for devices of a pod that has left and that no other pod has been given since. Or its kubelet has not heard
@@ -198,7 +199,7 @@ pub fn held_start(
     };
     let own = || live().filter(|entry| entry.pod.uid == caller.pod.uid);
     // The kubelet uses ids of an init container again: it may be any container of the pod that has them.
-    let devices: BTreeSet<&DeviceId> = own().filter(is_caller).flat_map(LedgerEntry::devices).collect();
+    let devices: BTreeSet<&DeviceId> = own().filter(is_caller).flat_map(claims).map(|claim| &claim.entry.id).collect();
     let before = ledger.iter().filter(|entry| entry.leaving().is_some() && entry.pod.key == caller.pod.key);
     let before = before.filter(|entry| !is_found(&caller.pod.uid) && !gone(entry));
     if let Some((entry, device)) = before.flat_map(|entry| entry.devices().map(move |device| (entry, device))).next() {
@@ -206,9 +207,10 @@ pub fn held_start(
         return Some(StartHeld { device: device.clone(), users, pod: None });
     }
     let mut others = ByPod::new();
-    let is_older =
-        |entry: &&LedgerEntry| entry.pod.uid != caller.pod.uid && (entry.leaving().is_some() || entry.seq < caller.seq);
-    for entry in ledger.iter().filter(is_older).filter(|entry| !gone(entry)) {
+    let may_be_older = |entry: &&LedgerEntry| {
+        entry.pod.uid != caller.pod.uid && (entry.leaving().is_some() || entry.seq <= caller.seq)
+    };
+    for entry in ledger.iter().filter(may_be_older).filter(|entry| !gone(entry)) {
         others.entry(entry.pod.uid.clone()).or_default().extend(claims(entry));
     }
     // Device by device: containers of one pod that exceed a device are no business of other pods.
@@ -221,7 +223,7 @@ pub fn held_start(
 }
 
 fn claims(entry: &LedgerEntry) -> impl Iterator<Item = DeviceClaim<'_>> {
-    entry.served.iter().map(|(kind, device)| DeviceClaim { slot: entry.slot, kind, entry: device })
+    entry.in_use().map(|(kind, device)| DeviceClaim { slot: entry.slot, kind, entry: device })
 }
 
 /// Adds to a rebuilt ledger what pods that have left still use: the kubelet's checkpoint has their answers until its next call.

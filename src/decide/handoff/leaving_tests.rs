@@ -239,6 +239,62 @@ fn of_two_live_pods_on_one_device_the_later_one_waits() {
     assert_eq!(waits_for(&ledger, &["GPU-0"], &[]), None, "they never wait for each other");
 }
 
+/// Two pods that were given GPU-0, of which a kubelet has chosen GPU-3 for the second: the ledger is lost, and rebuilt.
+fn rebuilt(a: &HandoffPod, b: &HandoffPod, is_reversed: bool, lists_late: bool) -> Ledger {
+    let all = pods(&[a, b]);
+    let mut listed = listing(&[("a", "main", GPU, &["GPU-0"]), ("b", "main", GPU, &["GPU-3"])]);
+    if is_reversed {
+        listed.pods.reverse();
+    }
+    let first = if lists_late { listing(&[]) } else { listed.clone() };
+    let mut ledger = rebuild::rebuild(NODE, &all, &first, &inventory(4), None);
+    rebuild::learn(&mut ledger, NODE, &all, &listed, &inventory(4));
+    ledger
+}
+
+#[test]
+fn of_two_pods_on_one_device_the_one_that_runs_is_first_in_a_rebuilt_ledger() {
+    for (is_reversed, lists_late) in [(false, false), (true, false), (false, true), (true, true)] {
+        let ledger = rebuilt(&one("a"), &running(one("b")), is_reversed, lists_late);
+        assert_eq!(waits_for(&ledger, &["GPU-0"], &[]).unwrap(), ["b-uid"], "{is_reversed} {lists_late}");
+        assert_eq!(waits_for(&ledger, &["GPU-3"], &[]), None, "it starts again");
+        let ledger = rebuilt(&running(one("a")), &one("b"), is_reversed, lists_late);
+        assert_eq!(waits_for(&ledger, &["GPU-3"], &[]).unwrap(), ["a-uid"], "{is_reversed} {lists_late}");
+        assert_eq!(waits_for(&ledger, &["GPU-0"], &[]), None, "it starts again");
+    }
+}
+
+#[test]
+fn of_two_pods_on_one_device_none_starts_where_a_rebuilt_ledger_does_not_know_which_runs() {
+    let mut ledger = rebuilt(&one("a"), &one("b"), false, false);
+    assert_eq!(waits_for(&ledger, &["GPU-0"], &[]).unwrap(), ["b-uid"]);
+    assert_eq!(waits_for(&ledger, &["GPU-3"], &[]).unwrap(), ["a-uid"]);
+    assert_eq!(waits_for(&ledger, &["GPU-3"], &["a"]), None, "its processes have gone");
+    grant(&mut ledger, &one("c"), &[("main", &["GPU-0"])]);
+    let key = EntryKey::new(&one("c").pod.uid, "main", GPU);
+    ledger.restore(LedgerEntry { ids: vec!["GPU-2".into()], ..ledger.get(&key).unwrap().clone() });
+    assert_eq!(waits_for(&ledger, &["GPU-2"], &["a"]).unwrap(), ["b-uid"], "what is granted later is behind");
+    assert_eq!(waits_for(&ledger, &["GPU-3"], &["a"]), None, "and before it nothing");
+}
+
+#[test]
+fn an_edited_annotation_keeps_no_other_pod_waiting_where_the_answer_is_known() {
+    let (a, b) = (running(one("a")), running(one("b")));
+    let all = pods(&[&a, &b]);
+    // The annotation of b names the device of a, its stored answer another.
+    let mut listed = listing(&[("a", "main", GPU, &["GPU-0"]), ("b", "main", GPU, &["GPU-3"])]);
+    let answer = |id: &str| StoredAnswer {
+        devices: [DeviceId::parse(id).unwrap()].into(),
+        ids: [id.into()].into(),
+        encoded: vec![1],
+    };
+    let key = |pod: &HandoffPod| EntryKey::new(&pod.pod.uid, "main", GPU);
+    listed.answers = [(key(&a), answer("GPU-0")), (key(&b), answer("GPU-3"))].into();
+    let ledger = rebuild::rebuild(NODE, &all, &listed, &inventory(4), None);
+    assert_eq!(ledger.get(&key(&b)).unwrap().devices().count(), 2, "no other pod is given either");
+    assert_eq!([waits_for(&ledger, &["GPU-0"], &[]), waits_for(&ledger, &["GPU-3"], &[])], [None, None]);
+}
+
 #[test]
 fn an_unknown_start_waits_only_where_no_live_pod_has_the_devices_of_one_that_left() {
     let mut ledger = left(running(one("a")), at(0));
@@ -328,17 +384,22 @@ fn a_pod_whose_end_may_be_taken_back_is_rebuilt_with_its_share() {
 }
 
 proptest! {
-    /// In any order of calls, starts, ends, deletions, phases that another client writes and looks that fail: no start is let through while an
-    /// earlier pod's processes use its device, no entry is dropped while its pod runs, and the first of the pods on a device that have not
-    /// left waits for none of them.
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// In any order of calls, starts, ends, deletions, phases that another client writes, looks that fail and losses of the ledger: no start is
+    /// let through while another pod's processes use its device, no entry is dropped while its pod runs, and the first of the pods on a
+    /// device that have not left waits for none of them, where the ledger knows which was first.
     #[test]
-    fn no_start_overtakes_processes(steps in prop::collection::vec((0..7u8, 0..5usize, 0..3usize), 1..60)) {
+    fn no_start_overtakes_processes(steps in prop::collection::vec((0..7u8, 0..3usize, 0..2usize), 1..60)) {
         let mut ledger = Ledger::default();
         let mut all = NodePods::default();
         let mut processes = Processes::default();
         // Which pods have processes on which device: the truth.
         let mut runs: BTreeMap<usize, usize> = BTreeMap::new();
         let mut device_of: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut is_rebuilt = false;
+        // What the kubelet chose names no device of the pod.
+        let chosen = |who: usize| format!("GPU-3::{who}");
         let nothing = PodResources::Listed(listing(&[]));
         for (n, (step, who, device)) in steps.into_iter().enumerate() {
             let now = at(n as u64 * 700);
@@ -353,30 +414,30 @@ proptest! {
                 0 if !device_of.contains_key(&who) => {
                     all.apply(of.clone());
                     grant(&mut ledger, &of, &[("main", &[&id])]);
+                    let key = EntryKey::new(&uid, "main", GPU);
+                    // Of two that it manages, no two have one id.
+                    let own = LedgerEntry { ids: vec![chosen(who).into()], ..ledger.get(&key).unwrap().clone() };
+                    ledger.restore(own);
                     device_of.insert(who, device);
                 }
                 // The kubelet starts its container.
                 1 if is_here && !all.by_uid(&uid).unwrap().phase.is_terminal() && device_of.contains_key(&who) && !runs.contains_key(&who) => {
                     let device = device_of[&who];
-                    let id = format!("GPU-{device}");
                     let gone = |entry: &LedgerEntry| processes.hold(entry, now) != Hold::Held;
-                    let held = held_start(GPU, &[id], &ledger, &inventory(4), gone, |uid| processes.is_found(uid));
-                    let older = |other: &usize| {
-                        let seq = |who: usize| ledger.of_pod(&PodUid::new(&format!("p{who}-uid"))).map(|e| e.seq).max();
-                        seq(*other) < seq(who)
-                    };
-                    let user = runs.iter().find(|(other, on)| **on == device && older(other));
+                    let held = held_start(GPU, &[chosen(who)], &ledger, &inventory(4), gone, |uid| processes.is_found(uid));
+                    let user = runs.iter().find(|(_, on)| **on == device);
                     if let (None, Some((user, _))) = (&held, user) {
                         prop_assert!(false, "p{who} starts beside p{user} on GPU-{device}");
                     }
-                    let is_alone = !runs.values().any(|on| *on == device);
-                    if held.is_none() && is_alone {
+                    if held.is_none() {
                         runs.insert(who, device);
-                        let mut up = all.by_uid(&uid).unwrap().clone();
-                        up.phase = Phase::Running;
-                        up.containers[0].running = true;
-                        all.apply(up);
-                        processes.saw(&uid, CgroupLook::Occupied, true, now);
+                        // Its status may come late.
+                        if !is_blind {
+                            let mut up = all.by_uid(&uid).unwrap().clone();
+                            (up.phase, up.containers[0].running) = (Phase::Running, true);
+                            all.apply(up);
+                        }
+                        processes.saw(&uid, CgroupLook::Occupied, !is_blind, now);
                     }
                 }
                 2 => all.remove(&uid),
@@ -393,6 +454,23 @@ proptest! {
                     (up.phase, up.containers[0].running) = (Phase::Running, true);
                     all.apply(up);
                 }
+                6 => {
+                    let mut listed = PodListing::default();
+                    for entry in ledger.iter() {
+                        let ids = entry.ids.iter().cloned().collect();
+                        let answer = StoredAnswer { devices: entry.devices().cloned().collect(), ids, encoded: vec![1] };
+                        if entry.leaving().is_none() {
+                            let ids: Vec<&str> = entry.ids.iter().map(|id| &**id).collect();
+                            listed.pods.extend(listing(&[(&entry.pod.key.name, "main", GPU, &ids)]).pods);
+                        }
+                        listed.answers.insert(entry.key(), answer);
+                    }
+                    let occupied = |uid: &PodUid| runs.keys().any(|who| uid.as_str() == format!("p{who}-uid"));
+                    let state = Leaving { at: Timestamp::UNIX_EPOCH, since: now, last: LastSeen::Running };
+                    (ledger, processes) = (rebuild::rebuild(NODE, &all, &listed, &inventory(4), None), Processes::default());
+                    add_leaving(&mut ledger, &all, &listed.answers, &inventory(4), occupied, state);
+                    is_rebuilt = true;
+                }
                 _ => {}
             }
             ledger.follow(&all, &nothing, (now, Timestamp::UNIX_EPOCH));
@@ -404,7 +482,7 @@ proptest! {
                 processes.saw(uid, look, false, now);
             }
             let live = ledger.iter().filter(|entry| entry.leaving().is_none());
-            if let Some(first) = live.min_by_key(|entry| entry.seq) {
+            if let Some(first) = live.min_by_key(|entry| entry.seq).filter(|_| !is_rebuilt) {
                 let ids: Vec<String> = first.ids.iter().map(ToString::to_string).collect();
                 let held = held_start(GPU, &ids, &ledger, &inventory(4), |entry| entry.leaving().is_some(), |_| true);
                 let newest = ledger.iter().filter(|of| of.leaving().is_none() && of.ids == first.ids).count();

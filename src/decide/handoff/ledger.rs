@@ -109,7 +109,7 @@ pub struct LedgerEntry {
     pub state: GrantState,
     /// How often the kubelet asked; 0 where it is not known whether it did: the devices are held, and a call is decided as the first.
     pub asked: u32,
-    /// Position in the order of grants.
+    /// Place in the order of grants. Those that were rebuilt share places before all others: [`Ledger::rebuilt`].
     pub seq: u64,
     /// `false` when the kubelet chose and no scheduler did (`--unassigned-pods=serve`).
     pub assigned: bool,
@@ -182,6 +182,11 @@ impl LedgerEntry {
         self.served.iter().filter(|(_, entry)| !self.unnamed.contains(&entry.id))
     }
 
+    /// What its processes may use: what its answer names, where that is known, else all that it holds.
+    pub fn in_use(&self) -> impl Iterator<Item = &(DeviceType, DeviceEntry)> {
+        self.served.iter().filter(|(_, entry)| self.answer.is_none() || !self.unnamed.contains(&entry.id))
+    }
+
     /// Ids of everything that the container holds: the served devices, and the virtual functions that stand for them.
     pub fn named(&self) -> impl Iterator<Item = &DeviceId> {
         self.served.iter().flat_map(|(_, entry)| entry.named())
@@ -198,16 +203,20 @@ impl LedgerEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ledger {
     entries: BTreeMap<EntryKey, Shared<LedgerEntry>>,
-    next: u64,
+    /// The place of the latest grant.
+    last: u64,
 }
+
+/// The place of what was rebuilt and is not known to run. What runs is before it.
+const REBUILT: u64 = 1;
 
 impl Ledger {
     /// A ledger of these entries.
     pub fn of(entries: impl IntoIterator<Item = LedgerEntry>) -> Self {
         let entries: BTreeMap<_, Shared<LedgerEntry>> =
             entries.into_iter().map(|entry| (entry.key(), entry.into())).collect();
-        let next = entries.values().map(|entry| entry.seq + 1).max().unwrap_or(0);
-        Self { entries, next }
+        let last = entries.values().map(|entry| entry.seq).max().unwrap_or(0);
+        Self { entries, last }
     }
 
     /// All entries, by key.
@@ -264,9 +273,15 @@ impl Ledger {
     /// Records a grant before its answer leaves. Earlier grants of the same pod are thereby settled: the kubelet goes on to
     /// a container only when it has the one before.
     pub fn record(&mut self, mut entry: LedgerEntry) {
-        entry.seq = self.next;
-        self.next += 1;
+        self.last = self.last.max(REBUILT) + 1;
+        entry.seq = self.last;
         self.went_on(&entry.pod.uid);
+        self.entries.insert(entry.key(), entry.into());
+    }
+
+    /// Adds what was granted before this ledger was begun. Nothing shows in which order; only what `runs` has its devices already.
+    pub fn rebuilt(&mut self, mut entry: LedgerEntry, runs: bool) {
+        entry.seq = if runs { 0 } else { REBUILT };
         self.entries.insert(entry.key(), entry.into());
     }
 
@@ -535,7 +550,7 @@ mod tests {
         let mut read = Ledger::of(ledger.iter().cloned());
         grant(&mut read, &pod, &[("side", &["GPU-0"])]);
         let places: Vec<_> = read.iter().map(|entry| (&*entry.container, entry.seq)).collect();
-        assert_eq!(places, [("init", 0), ("main", 1), ("side", 2)]);
+        assert_eq!(places, [("init", 2), ("main", 3), ("side", 4)], "behind all that are rebuilt");
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl<'a> Plan<'a> {
         let (catalog, peak) = (plan.claims().iter().map(of).collect(), peak(&plan.claims(), inventory));
         (plan.catalog, plan.peak) = (catalog, peak);
         let mut grants: Vec<_> = ledger.of_pod(&pod.pod.uid).filter(|entry| !entry.served.is_empty()).collect();
-        grants.sort_by_key(|entry| entry.seq);
+        grants.sort_by_key(|entry| (entry.slot.order, entry.seq));
         for grant in grants {
             let kind = super::assignment::kind_of(&grant.resource);
             let devices: Vec<DeviceId> = grant.devices().cloned().collect();

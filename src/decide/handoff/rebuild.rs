@@ -214,7 +214,8 @@ fn add(
     let entry = LedgerEntry::new(&pod.pod, &call.container.name, call.resource, slot, ids, served, state);
     let answer = answer.map(|answer| answer.encoded.clone());
     let grace_seconds = pod.grace_seconds;
-    ledger.record(LedgerEntry { assigned: assignment.is_some(), unnamed, answer, grace_seconds, ..entry });
+    let entry = LedgerEntry { assigned: assignment.is_some(), unnamed, answer, grace_seconds, ..entry };
+    ledger.rebuilt(entry, call.container.running);
     true
 }
 
@@ -334,10 +335,11 @@ fn orphan_entries(ledger: &mut Ledger, listed: &ListedPod, listing: &PodListing,
             let uid = stored.map_or_else(|| unknown_uid(&listed.key), |(key, _)| key.uid.clone());
             let pod = PodRef { key: listed.key.clone(), uid };
             let slot = ContainerSlot { order: u16::MAX, init: false, sidecar: false };
-            let served = whole_devices(&BTreeSet::new(), ids, resource, inventory);
+            let answered = stored.map(|(_, answer)| answer.devices.clone()).unwrap_or_default();
+            let served = whole_devices(&answered, ids, resource, inventory);
             let ids = ids.iter().cloned().collect();
             let entry = LedgerEntry::new(&pod, container, resource, slot, ids, served, GrantState::Committed);
-            ledger.record(LedgerEntry { assigned: false, ..entry });
+            ledger.rebuilt(LedgerEntry { assigned: false, ..entry }, true);
         }
     }
 }
@@ -728,6 +730,16 @@ mod tests {
         }
         let ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4), None);
         assert!(ledger.holds(&PodUid::new("its-own")) && ledger.len() == 1);
+    }
+
+    #[test]
+    fn a_listed_pod_that_is_unknown_holds_what_its_stored_answer_names() {
+        let mut listing = listing(&[("x", "main", GPU, &["GPU-3"])]);
+        // The kubelet chose another id than the assigned one.
+        let answer = StoredAnswer { ids: [Box::from("GPU-3")].into(), ..stored(&["GPU-1"]) };
+        listing.answers.insert(EntryKey::new(&PodUid::new("its-own"), "main", GPU), answer);
+        let ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4), None);
+        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-1"]);
     }
 
     #[test]

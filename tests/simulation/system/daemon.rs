@@ -237,11 +237,17 @@ impl System {
                 let mut rebuilt = rebuild(&machine.name, &pods, &listing, &machine.inventory, lock.as_ref());
                 self.add_left(node, &mut rebuilt, &pods, &listing.answers);
                 let runtime = &self.machines[node].kubelet.runtime;
+                // Of a pod that has left, and of a container of it that the kubelet's checkpoint has not, nothing is known.
+                let has_left = |uid: &PodUid| pods.by_uid(uid).is_none_or(|pod| pod.phase.is_terminal());
+                let is_stored = |uid: &PodUid, container: &str| {
+                    listing.answers.keys().any(|key| key.uid == *uid && *key.container == *container)
+                };
+                for (uid, runs) in runtime.iter().filter(|(uid, _)| has_left(uid)) {
+                    let lost = runs.devices.iter().filter(|(container, ..)| !is_stored(uid, container));
+                    self.judges.unknown.extend(lost.map(|(container, ..)| (uid.clone(), container.clone())));
+                }
                 let lost = runtime.keys().filter(|uid| listing.answers.keys().all(|key| key.uid != **uid));
                 let lost: Vec<PodUid> = lost.cloned().collect();
-                // Of a pod that has left, and of which the kubelet's checkpoint has nothing, nothing is known.
-                let has_left = |uid: &&PodUid| pods.by_uid(uid).is_none_or(|pod| pod.phase.is_terminal());
-                self.judges.unknown.extend(lost.iter().filter(has_left).cloned());
                 self.judges.in_any_order.extend(lost);
                 self.note(|| format!("n{node}: {why}: the ledger is rebuilt with {} entries", rebuilt.len()));
                 if !rebuilt.is_empty() {

@@ -47,8 +47,8 @@ pub struct Judges {
     pub foreign: BTreeSet<PodUid>,
     /// Pods whose devices a daemon has taken for free without proof: that their processes may run on is documented.
     pub unseen: BTreeSet<PodUid>,
-    /// Pods that had left when ledger and checkpoint were without them: what they use is unknown.
-    pub unknown: BTreeSet<PodUid>,
+    /// Containers of pods that had left when ledger and checkpoint were without them: what they use is unknown.
+    pub unknown: BTreeSet<(PodUid, Box<str>)>,
     /// Pods all of whose calls were answered.
     pub served: BTreeSet<PodUid>,
     /// What TYJobs have been through.
@@ -340,10 +340,13 @@ impl System {
     pub fn judge_processes(&mut self, node: usize) {
         let mut sums: BTreeMap<&str, (i64, BTreeSet<&PodUid>)> = BTreeMap::new();
         for (uid, runs) in &self.machines[node].kubelet.runtime {
-            if self.judges.unseen.contains(uid) || self.judges.unknown.contains(uid) {
+            if self.judges.unseen.contains(uid) {
                 continue;
             }
-            for (_, device, amount) in &runs.devices {
+            for (container, device, amount) in &runs.devices {
+                if self.judges.unknown.contains(&(uid.clone(), container.clone())) {
+                    continue;
+                }
                 let sum = sums.entry(device).or_default();
                 sum.0 += amount;
                 sum.1.insert(uid);
