@@ -265,7 +265,7 @@ fn of_two_pods_on_one_device_the_one_that_runs_is_first_in_a_rebuilt_ledger() {
 }
 
 #[test]
-fn of_two_pods_on_one_device_none_starts_where_a_rebuilt_ledger_does_not_know_which_runs() {
+fn of_two_pods_on_one_device_none_starts_where_it_is_lost_which_of_them_runs() {
     let mut ledger = rebuilt(&one("a"), &one("b"), false, false);
     assert_eq!(waits_for(&ledger, &["GPU-0"], &[]).unwrap(), ["b-uid"]);
     assert_eq!(waits_for(&ledger, &["GPU-3"], &[]).unwrap(), ["a-uid"]);

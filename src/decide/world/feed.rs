@@ -356,10 +356,11 @@ impl World {
         });
         let old = self.pods.get(id).map(|pod| &**pod);
         // A watch may lag behind a live read: a bound pod is never unbound, and one that ended by its kubelet's word never runs
-        // again. What another client wrote of one that runs is taken back by its kubelet.
+        // again. What another client wrote of one that runs, or is to start, is taken back by its kubelet.
+        let is_final = |of: &PodFacts| of.handoff.has_ended() && (of.handoff.has_started() || of.spec.refused);
         let stale = |old: &Pod| match old.place {
             Place::Bound(_) => facts.handoff.node.is_none(),
-            Place::Ended => !ended && (old.facts.handoff.has_ended() || facts.handoff.node.is_none()),
+            Place::Ended => !ended && (is_final(&old.facts) || facts.handoff.node.is_none()),
             Place::Waiting | Place::Assumed(_) => false,
         };
         if old.is_some_and(stale) {

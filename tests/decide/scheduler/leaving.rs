@@ -36,7 +36,9 @@ fn start(cluster: &mut TestScheduler, name: &str) {
 fn runs(cluster: &mut TestScheduler, name: &str, phase: Phase, running: bool) {
     cluster.change_pod(name, |facts| {
         facts.handoff.phase = phase;
-        facts.handoff.containers.iter_mut().for_each(|container| container.running = running);
+        for container in facts.handoff.containers.iter_mut() {
+            (container.running, container.started) = (running, container.started || running);
+        }
     });
     cluster.settle();
 }
@@ -187,6 +189,36 @@ fn a_pod_that_another_client_calls_failed_holds_its_devices_and_may_run_again() 
     assert!(waits(&cluster, "b"));
     silence(&mut cluster, 1);
     assert!(!waits(&cluster, "b"));
+}
+
+#[test]
+fn a_pod_that_another_client_calls_failed_before_it_starts_may_run() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 4);
+    says(&mut cluster, &[]);
+    cluster.pod("a", FOUR);
+    cluster.settle();
+    cluster.agent_releases("n");
+    runs(&mut cluster, "a", Phase::Failed, false);
+    runs(&mut cluster, "a", Phase::Running, true);
+    cluster.pod("b", FOUR);
+    cluster.settle();
+    assert!(waits(&cluster, "b"), "a uses the devices");
+    assert!(matches!(cluster.world().pod_by_key(&PodKey::new("ml", "a")).unwrap().place, Place::Bound(_)));
+}
+
+#[test]
+fn a_pod_that_its_kubelet_has_refused_is_never_bound_again() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 4);
+    says(&mut cluster, &[]);
+    cluster.pod("a", FOUR);
+    cluster.settle();
+    cluster.change_pod("a", |facts| (facts.handoff.phase, facts.spec.refused) = (Phase::Failed, true));
+    cluster.settle();
+    cluster.change_pod("a", |facts| (facts.handoff.phase, facts.spec.refused) = (Phase::Pending, false));
+    cluster.settle();
+    assert_eq!(cluster.world().pod_by_key(&PodKey::new("ml", "a")).unwrap().place, Place::Ended, "an old event");
 }
 
 #[test]
