@@ -131,8 +131,10 @@ impl Gangs {
         let record = self.groups.get(&group);
         let broken =
             record.and_then(|record| record.last.filter(|last| record.whole.is_none_or(|whole| whole < *last)));
-        let committed = broken.filter(is_of);
-        let committed = committed.unwrap_or_else(|| group.commit(cx.sequence.stamp(cx.now.wall), 1));
+        let committed = match broken.filter(is_of) {
+            Some(broken) => broken,
+            None => group.commit(self.attempt_stamp(cx, &group), 1),
+        };
         cx.reservations.commit(id, None, committed.to_string());
     }
 

@@ -91,7 +91,7 @@ fn holder_key(lock: &LockRead) -> Option<&PodKey> {
 fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listing: &PodListing) -> Identified<'a> {
     let mut waiting: Vec<CallCandidate<'a>> = Vec::new();
     let mut again: Vec<CallCandidate<'a>> = Vec::new();
-    let mut behind: Vec<CallCandidate<'a>> = Vec::new();
+    let (mut behind, mut late): (Vec<CallCandidate<'a>>, Vec<CallCandidate<'a>>) = (Vec::new(), Vec::new());
     let (mut unknown, mut ended): (Vec<PodKey>, Vec<PodKey>) = (Vec::new(), Vec::new());
     for listed in &listing.pods {
         let (mut known, mut may_call, mut is_asking) = (false, false, false);
@@ -109,8 +109,10 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
                 let of_pod = candidates(pod, Some((listed, true)), call, context.ledger);
                 behind.extend(of_pod.into_iter().filter(|candidate| candidate.asked == 0));
             }
-            if context.may_call(pod) && context.may_repeat.contains(&pod.pod.uid) {
-                again.extend(lost_by_kubelet(pod, listed, call, context.ledger));
+            // A kubelet asks for a pod until it has read of its deletion.
+            if context.is_here(pod) && !pod.phase.is_terminal() && context.may_repeat.contains(&pod.pod.uid) {
+                let lost = if pod.deleting.is_none() { &mut again } else { &mut late };
+                lost.extend(lost_by_kubelet(pod, listed, call, context.ledger));
             }
         }
         match (listed.lacks(call.resource) && !may_call, known) {
@@ -123,14 +125,15 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
     // Beside a pod under admission, a container may start again whose devices the kubelet has lost. And a call that seems to be such a
     // container's may be that of the successor of a pod that has ended.
     let is_first = left.first().is_some_and(|candidate| candidate.asked == 0);
-    let doubtful = if is_first { again.iter().map(|candidate| candidate.pod.pod.key.clone()).collect() } else { ended };
+    let key_of = |candidate: &CallCandidate<'_>| candidate.pod.pod.key.clone();
+    let doubtful = if is_first { again.iter().chain(&late).map(key_of).collect() } else { ended };
     if let Some(missing) = LiveReads::pods(unknown.iter().cloned().chain(doubtful)).missing(context.live_reads) {
         return Identified::NeedLive(missing);
     }
     if is_first {
         let other = left[0].pod.pod.uid.clone();
         let restarts = |of: &CallCandidate<'_>| !of.container.running && of.pod.pod.uid != other;
-        left.extend(again.into_iter().filter(restarts));
+        left.extend(again.into_iter().chain(late).filter(restarts));
     } else {
         // A container that a status shows waiting hides those behind it: the status may be old, and the admission over.
         if left.is_empty() && !(again.is_empty() && behind.is_empty()) {
@@ -138,6 +141,13 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
             left.extend(unlisted_holder(context, call, listing));
         }
         left.extend(behind);
+        let asks_late = |pod: &HandoffPod| {
+            pod.containers.iter().any(|container| asks(pod, container, call.resource) == Some(call.count))
+        };
+        if !left.is_empty() && unknown.iter().any(|key| context.pods.of_key(key).all(asks_late)) {
+            let (refusal, rests_on) = unidentified(context, call, &unknown);
+            return Identified::Refuse(refusal, rests_on);
+        }
     }
     left.dedup_by_key(|candidate| (&candidate.pod.pod.uid, &candidate.container.name));
     match left.as_slice() {
@@ -194,18 +204,26 @@ fn none_listed<'a>(
     if let Some(candidate) = unlisted_holder(context, call, listing).filter(|_| unknown.is_empty()) {
         return found_by_lock(candidate, context);
     }
-    let keys = unknown.iter().cloned().chain(holder_key(context.lock).cloned());
-    if let Some(refusal) = invalid_request(context, call, listing) {
-        let judged: Vec<PodKey> = refusal.pods.iter().map(|pod| pod.key.clone()).collect();
-        return Identified::Refuse(refusal, LiveReads::pods_and_node(keys.chain(judged)));
+    let (refusal, mut rests_on) = unidentified(context, call, unknown);
+    if let Some(invalid) = invalid_request(context, call, listing) {
+        rests_on.pods.extend(invalid.pods.iter().map(|pod| pod.key.clone()));
+        return Identified::Refuse(invalid, rests_on);
     }
-    let rests_on = LiveReads::pods_and_node(keys);
     if let Some((key, container)) = static_pod(context, call, listing, unknown) {
         return match rests_on.missing(context.live_reads) {
             Some(missing) => Identified::NeedLive(missing),
             None => Identified::StaticPod { key, container },
         };
     }
+    Identified::Refuse(refusal, rests_on)
+}
+
+/// No pod that may be served is known to be calling, and what that rests on.
+fn unidentified(
+    context: &AllocateContext<'_>,
+    call: &AllocateCall<'_>,
+    unknown: &[PodKey],
+) -> (AllocateRefusal, LiveReads) {
     let why = match unknown {
         [] => format!(
             "no pod on node {} that could be calling waits for {} of it; delete the pod, so that its owner or you create it again",
@@ -216,7 +234,9 @@ fn none_listed<'a>(
              scheduler assigns devices to those (--unassigned-pods=serve serves one whose only container asks)"
         ),
     };
-    Identified::Refuse(AllocateRefusal::without_pod(AllocateRule::Unidentified, call.resource, why), rests_on)
+    let rests_on = unknown.iter().chain(holder_key(context.lock)).cloned();
+    let refusal = AllocateRefusal::without_pod(AllocateRule::Unidentified, call.resource, why);
+    (refusal, LiveReads::pods_and_node(rests_on))
 }
 
 /// The one listed pod that the API server does not have under any uid, where the operator lets unassigned pods be served.

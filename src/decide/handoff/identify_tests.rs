@@ -585,6 +585,52 @@ fn after_a_lost_checkpoint_no_caller_is_guessed_between_two_pods() {
 }
 
 #[test]
+fn a_pod_whose_deletion_its_kubelet_has_not_read_may_be_the_one_that_asks_again() {
+    let runs = running(one("runs", "GPU-0"), &[true]);
+    let late =
+        HandoffPod { deleting: Some(Deletion { at: jiff::Timestamp::MAX, grace_seconds: 30 }), ..one("late", "GPU-1") };
+    let asks_not = HandoffPod { containers: vec![container("main", ContainerKind::App, &[])].into(), ..late.clone() };
+    let rows: &[(&str, &str, &str, &[&str])] = &[("runs", "main", GPU, &[]), ("late", "main", GPU, &[])];
+    let node = |others: &[&HandoffPod]| {
+        let all: Vec<&HandoffPod> = std::iter::once(&runs).chain(others.iter().copied()).collect();
+        let mut node = TestNode::new(&all).listed(rows);
+        grant(&mut node.ledger, &runs, &[("main", &["GPU-0"])]);
+        node.may_repeat.insert(runs.pod.uid.clone());
+        node
+    };
+    // Deleted with its grace period or by force, served before or not.
+    for others in [&[&late][..], &[]] {
+        for is_served in [true, false] {
+            for unassigned in [UnassignedPods::default(), UnassignedPods::Serve] {
+                let mut node = node(others);
+                node.policy.unassigned = unassigned;
+                if is_served {
+                    grant(&mut node.ledger, &late, &[("main", &["GPU-1"])]);
+                    node.may_repeat.insert(late.pod.uid.clone());
+                }
+                let outcome = node.gpu(&["GPU-5"]);
+                assert_eq!(refused(&outcome).rule, AllocateRule::Unidentified);
+                assert!(refused(&outcome).text.contains("default/late"), "{outcome:?}");
+                node = node.listed(&rows[..1]);
+                assert_eq!(repeated(&node.gpu(&["GPU-5"])), "main", "the kubelet has read it");
+            }
+        }
+    }
+    assert_eq!(repeated(&node(&[&asks_not]).gpu(&["GPU-5"])), "main", "it never asks");
+    // Beside a pod under admission too, where a container of it may start again.
+    let new = one("new", "GPU-2");
+    let call = |late: &HandoffPod| {
+        let rows: &[(&str, &str, &str, &[&str])] = &[("late", "main", GPU, &[]), ("new", "main", GPU, &[])];
+        let mut node = TestNode::new(&[late, &new]).lock(&new).listed(rows);
+        grant(&mut node.ledger, late, &[("main", &["GPU-1"])]);
+        node.may_repeat.insert(late.pod.uid.clone());
+        node.gpu(&["GPU-5"])
+    };
+    assert_eq!(refused(&call(&late)).rule, AllocateRule::Ambiguous);
+    assert_eq!(served(&call(&running(late, &[true]))).0, "new", "its container runs: only the new pod can be calling");
+}
+
+#[test]
 fn containers_that_all_seem_to_run_are_read_live_and_refused_rather_than_guessed() {
     let p = running(pair("p", ["GPU-0", "GPU-1"], [1, 1]), &[true, true]);
     let mut node = TestNode::new(&[&p]).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);

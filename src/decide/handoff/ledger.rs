@@ -415,16 +415,16 @@ impl Ledger {
             listing.ids(&of.pod.key, &of.container, &of.resource).any(|id| of.ids.iter().any(|own| **own == *id))
         };
         let alone = listing.of(&entry.pod.key).nth(1).is_none();
+        // Of pods of one name the API server has the last one; of those that it has no more, the last one was served last.
+        let rank = |of: &LedgerEntry| (pods.by_uid(&of.pod.uid).is_some(), of.seq);
         let inherited = |of: &LedgerEntry| {
             let successor = |other: &LedgerEntry| {
                 other.pod.key == of.pod.key
                     && other.pod.uid != of.pod.uid
                     && (&other.container, &other.resource) == (&of.container, &of.resource)
-                    && pods.by_uid(&other.pod.uid).is_some_and(|pod| !pod.phase.is_terminal())
+                    && rank(other) > rank(of)
             };
-            alone
-                && pods.by_uid(&of.pod.uid).is_none()
-                && self.iter().any(|other| successor(other) && holds_listed(other))
+            alone && self.iter().any(|other| successor(other) && holds_listed(other))
         };
         let shown = |of: &LedgerEntry| holds_listed(of) && !inherited(of);
         if entry.slot.init {
@@ -527,6 +527,30 @@ mod tests {
         );
         assert!(!ledger.is_live(entry, &pods(&[]), &unlisted));
         assert!(!ledger.is_live(entry, &pods(&[]), &PodResources::Throttled), "its processes decide");
+    }
+
+    #[test]
+    fn what_is_listed_under_a_name_is_its_latest_pods() {
+        let [first, second] = ["first", "second"].map(|uid| {
+            let mut pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
+            pod.pod.uid = PodUid::new(uid);
+            pod
+        });
+        let mut ledger = granted(&first, &[("main", &["GPU-0"])]);
+        grant(&mut ledger, &second, &[("main", &["GPU-0"])]);
+        let row = ("a", "main", GPU, &["GPU-0"][..]);
+        let live = |pods: &NodePods, rows: &[(&str, &str, &str, &[&str])]| {
+            let resources = PodResources::Listed(listing(rows));
+            ledger.live(pods, &resources).map(|entry| entry.pod.uid.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(live(&pods(&[&second]), &[row]), ["second"]);
+        assert_eq!(live(&pods(&[]), &[row]), ["second"], "its kubelet has not read of its deletion");
+        assert_eq!(live(&pods(&[]), &[]), [""; 0]);
+        // A rebuilt ledger has its entries in another order.
+        let mut rebuilt = granted(&second, &[("main", &["GPU-0"])]);
+        grant(&mut rebuilt, &first, &[("main", &["GPU-0"])]);
+        let (pods, resources) = (pods(&[&second]), PodResources::Listed(listing(&[row])));
+        assert!(rebuilt.live(&pods, &resources).all(|entry| entry.pod == second.pod));
     }
 
     #[test]

@@ -342,3 +342,25 @@ fn a_commit_is_later_than_those_of_a_leader_whose_clock_was_ahead() {
     let commit = gangs.cluster.pods[&TestGangs::key("g-2")].handoff.assignment.committed.unwrap();
     assert!(commit.attempt > ahead, "{commit} is to be known as the latest");
 }
+
+#[test]
+fn a_member_bound_alone_proves_it_for_older_ones_though_the_leaders_clock_is_behind() {
+    let mut gangs = TestGangs::new(3);
+    let keys = gang("g", "2", &[]);
+    let later = |gangs: &mut TestGangs, name: &str| {
+        let mut facts = gangs.facts(name, &[("cpu", "1")], &keys);
+        facts.handoff.created = wall(gangs.cluster.now + Duration::from_secs(900));
+        gangs.cluster.submit(facts);
+    };
+    ["g-0", "g-1"].iter().for_each(|name| later(&mut gangs, name));
+    gangs.settle();
+    // The third is bound alone, and the fourth waits for room.
+    ["g-2", "g-3"].iter().for_each(|name| later(&mut gangs, name));
+    gangs.settle();
+    assert_eq!((gangs.count("g"), members_of(&gangs, "g-2")), (3, Some(1)));
+    gangs.cluster.finish("g-2");
+    ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
+    gangs.cluster.restart();
+    gangs.wait(2);
+    assert!(gangs.cluster.node_of("g-3").is_some());
+}

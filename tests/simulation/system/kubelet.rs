@@ -390,6 +390,7 @@ impl System {
             .filter(|call| *call.container.name == *container)
             .map(|call| (call.resource.to_owned(), call.count as usize))
             .collect();
+        self.is_shown_down(node, &pod, container);
         calls.into_iter().all(|(resource, count)| match self.ask(node, &pod, container, &resource, count) {
             Asked::Known => true,
             Asked::Granted => {
@@ -403,6 +404,17 @@ impl System {
             }
             Asked::NoPlugin | Asked::Killed => false,
         })
+    }
+
+    /// A container starts again while the API server shows another one of its pod down that runs, because the kubelet is cut off or its
+    /// status is on its way: where the checkpoint is lost as well, nothing tells which of the two the kubelet asks for (docs/lock.md).
+    fn is_shown_down(&mut self, node: usize, pod: &HandoffPod, container: &str) {
+        let Some(runs) = self.machines[node].kubelet.runtime.get(&pod.pod.uid) else { return };
+        let shown = self.store.of(&pod.pod).map(|facts| &facts.handoff);
+        let is_hidden = |name: &str| shown.and_then(|pod| pod.container(name)).is_some_and(|of| !of.running);
+        if runs.devices.iter().any(|(name, ..)| **name != *container && is_hidden(name)) {
+            self.judges.in_any_order.insert(pod.pod.uid.clone());
+        }
     }
 
     /// Where the checkpoint is lost while containers of pods wait for their starts, nothing may tell which of them the kubelet asks for;
