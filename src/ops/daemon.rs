@@ -85,7 +85,7 @@ fn wrong(command: &'static str, error: &dyn std::fmt::Display, sources: &Sources
 }
 
 /// Reads the configuration of `baton <command>`. Fixed times that the file shortens are refused where the API server is not this
-/// machine's: a cluster that serves anybody is no test.
+/// machine's: another cluster is no test.
 fn read<O: Default + Timed + 'static>(
     command: &'static str,
     settings: &[Setting<DaemonSettings<O>>],

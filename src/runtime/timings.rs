@@ -1,4 +1,4 @@
-//! Times that a program fixes: nobody who runs it can choose them well, and each states why it is what it is.
+//! Times that a program fixes, because no operator can choose them well. Each states why it is what it is.
 
 use std::path::Path;
 use std::time::Duration;

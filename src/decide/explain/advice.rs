@@ -42,7 +42,7 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
         }
         Help::Unassigned => {
             "Pods of another scheduler hold devices there that the node daemon has not identified yet: it does so within seconds of \
-             the kubelet's call; `baton get pods -A` shows them"
+             the kubelet's call; or a more important pod is nominated there and waits for pods to leave: `baton get pods -A` shows both"
         }
         Help::Room => {
             "Wait for pods to end, ask for less per pod, or add nodes: `baton get nodes` shows what is free, this command with `-o wide` \

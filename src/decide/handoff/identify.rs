@@ -307,7 +307,7 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
     let mut asking = context.ledger.iter().filter(may_ask);
     if let Some(left) = asking.find(|entry| context.pods.has_left(&entry.pod.uid)) {
         let why = format!(
-            "{} waits for {} of it, but pod {} was deleted while the kubelet may start its containers again, and PodResources does not answer",
+            "{} waits for {} of it, but the kubelet may be starting containers of pod {} again, which has left, and PodResources does not answer",
             turn_of_holder.pod.pod.key, call.count, left.pod.key
         );
         return Identified::Refuse(

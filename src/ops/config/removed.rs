@@ -1,6 +1,6 @@
 //! What was taken out of the configuration, and what to do instead.
 
-/// Times that nobody can choose well.
+/// Times that no operator can choose well.
 const FIXED: &str = "leave it out: this time is fixed (docs/configuration.md#fixed-times)";
 /// The arguments of a plugin have one place.
 const IN_FILE: &str = "set it in the file, in pluginConfig (docs/configuration.md#plugins-of-the-scheduler)";

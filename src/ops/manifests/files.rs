@@ -1,7 +1,6 @@
 //! The checked-in files, with another image and namespace in them.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use serde::de::DeserializeOwned;
 
 use super::policies::with_digest;
 use baton_contract::{gang, inventory, tyjob};
@@ -88,11 +87,6 @@ pub fn files(values: &Values) -> Vec<File> {
     let file = |(path, text): (&'static str, &str), applied| File { path, text: substituted(text, values), applied };
     let installation = INSTALLATION.into_iter().map(|of| file(of, true));
     installation.chain(OTHERS.into_iter().map(|of| file(of, false))).collect()
-}
-
-/// A part of a checked-in text.
-pub(super) fn parsed<T: DeserializeOwned>(text: &str) -> T {
-    serde_saphyr::from_str(text).expect("a checked-in file is YAML: tests read every one")
 }
 
 /// Every custom resource of Baton. Helm never removes a kind: the objects of that kind would go with it.

@@ -1,9 +1,10 @@
 //! Permissions of the node daemon, as `rbac.yaml` grants them, each with the reason that stands above its rule.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::files::{NAMESPACE, RBAC, parsed};
+use super::files::{NAMESPACE, RBAC};
 
 /// ServiceAccount and roles of the node daemon.
 const NODE_DAEMON: &str = "baton-device-plugin";
@@ -66,4 +67,9 @@ fn permissions(rule: &PolicyRule, namespace: Option<&String>, why: &str) -> Vec<
         why: why.to_owned(),
     };
     granted.map(permission).collect()
+}
+
+/// A part of the checked-in text.
+fn parsed<T: DeserializeOwned>(text: &str) -> T {
+    serde_saphyr::from_str(text).expect("rbac.yaml is YAML: tests read every rule")
 }
