@@ -278,7 +278,7 @@ impl System {
         let is_counted_twice = world.mentioned().any(|(_, node)| !node.exceptions.is_empty());
         let is_excused = is_counted_twice || !self.judges.without.is_empty() || !self.jobs.hostile.is_empty();
         // A pod that came back may have to share what was given away while it counted as ended.
-        let is_excused = is_excused || self.has_come_back();
+        let is_excused = is_excused || self.has_come_back(at);
         let waits = |of: &str, id: &DeviceId| self.waits_for(at, of, id);
         found.retain(|violation| match violation {
             // Its daemon said so, and a pod after it was given them. A daemon that loses its ledger takes it for served, and refuses
@@ -297,10 +297,10 @@ impl System {
         }
     }
 
-    /// A pod lives whose phase another client has written.
-    fn has_come_back(&self) -> bool {
-        let mut live = self.store.pods().map(|facts| &facts.handoff).filter(|pod| !pod.phase.is_terminal());
-        live.any(|pod| self.judges.foreign.contains(&pod.pod.uid))
+    /// By what this scheduler has been shown, a pod lives whose phase another client has written.
+    fn has_come_back(&self, at: usize) -> bool {
+        let mut pods = self.schedulers[at].scheduler().world().pods();
+        pods.any(|pod| pod.node().is_some() && self.judges.foreign.contains(&pod.facts.handoff.pod.uid))
     }
 
     /// A scheduler keeps a device of a node for a pod for which no request is under way.
