@@ -18,7 +18,11 @@ async fn a_kubelet_restart_leaves_running_pods_their_devices_and_new_ones_are_se
     cluster.until_running("before").await;
     let devices = cluster.in_kubelet("node-0", "before");
     cluster.nodes[0].kubelet.restart().await.unwrap();
-    cluster.until_ready("node-0").await;
+    // Until then the Node has what it had before, and a pod that comes is refused.
+    let agent = &cluster.nodes[0].agent;
+    let notices = async || agent.output().contains("registering again resource=nvidia.com/gpu").then_some(());
+    until("the daemon notices", SOON, notices).await;
+    cluster.until_agent_is_ready().await;
     cluster.create(&pod("after").app("main", &[("nvidia.com/gpu", "6")])).await;
     cluster.until_running("after").await;
     assert_eq!(cluster.in_kubelet("node-0", "before"), devices);
