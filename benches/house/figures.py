@@ -1,12 +1,19 @@
 #!/usr/bin/env python3
-"""Figures of the architecture: `python3 benches/house/figures.py [CHECKOUT] [--long]`.
+"""Figures of the house: `python3 benches/house/figures.py [CHECKOUT] [--long]`.
 
-Reads the sources of a checkout (this one without an argument) and prints
-  fields    struct fields in the scheduler that other files may change: `pub(super)`, `pub(crate)`, `pub(in …)`
-  calls     the largest set of files whose methods call each other, in the scheduler
-  circles   sets of files that import each other, in `src/`
-  way       files and returns on a pod's way from watch to unlock, from way.txt beside this script
-  lines     production lines of each folder
+Reads the sources of a checkout (this one without an argument) and prints one figure a line, beside the aim where there is one.
+Figures beyond their aim come first and are marked `red`.
+  lines      production lines without src/sim; with `--long` of each folder
+  world      open fields of the structs of decide/world: other files may change them
+  fields     the same of the scheduler; `Context` is counted apart, with every field that is not private
+  contexts   functions that are lent a whole `Context`; those without `self` among the methods of a type
+  calls      the largest set of files whose methods call each other, in the scheduler
+  circles    sets of files that import each other, in src/
+  way        files and returns on a pod's way from watch to unlock, from way.txt beside this script
+  records    fields of the widest struct of the scheduler; functions longer than 100 and 60 lines; parameters of type `bool`
+  keys       configuration keys, by docs/configuration.md
+  words      words in docs/, those in tables that programs print apart; the longest page
+  tests      lines below tests/
 With `--long` also what stands behind each figure. It needs Python 3.9 and nothing else, and runs on commits before it.
 
 What counts: files below `src/` without tests (`#[cfg(test)]` items and the files that they declare). A line count takes
@@ -388,6 +395,64 @@ def way(root, data):
     return entered, ours, returns, wrong
 
 
+# --- records, documents
+
+
+def long_functions(files, limit):
+    """Functions with more than `limit` lines from `fn` to the closing brace, by the text: rustfmt closes them at the indent of `fn`."""
+    found = []
+    for file in files:
+        lines = file.text.splitlines()[: file.lines]
+        for at, line in enumerate(lines):
+            match = re.match(r"(\s*)(?:pub(?:\([^)]*\))? )?(?:const |async |unsafe )*fn (\w+)", line)
+            if match:
+                end = next((end for end in range(at, len(lines)) if re.match(match[1] + r"}(?!\S)", lines[end]) or lines[end].endswith(";") and end == at), at)
+                found += [f"{end - at + 1} {file.path}: {match[2]}"] if end - at + 1 > limit else []
+    return sorted(found, key=lambda item: -int(item.split()[0]))
+
+
+def bool_parameters(files):
+    return [
+        f"{file.path}: {name}({words[at - 1]})"
+        for file in files
+        for _, name, words, _ in methods(file)
+        for at, word in enumerate(words)
+        if word == ":" and at and words[at + 1 : at + 2] == ["bool"] and words[at + 2 : at + 3] in ([], [","])
+    ]
+
+
+def lent_contexts(files):
+    """Functions with a parameter `&Context` or `&mut Context`; and those of them that belong to a type and have no `self`."""
+    found, static = [], []
+    for file in files:
+        for owner, name, words, _ in methods(file):
+            if "Context" in words and words[words.index("Context") - 1] in ("&", "mut", "'_", "::"):
+                found.append(f"{file.path}: {name}")
+                static += [f"{file.path}: {owner}::{name}"] if owner and "self" not in words else []
+    return found, static
+
+
+KEY = re.compile(r"\| `([a-z][\w-]*)`[^|]*\| `BATON_")
+
+
+def documents(root):
+    """(page, words, words in tables that a program prints) of docs/: those of keys and of conditions."""
+    found = []
+    for path in sorted((root / "docs").glob("*.md")):
+        hand, printed, within = 0, 0, False
+        for line in path.read_text().splitlines():
+            within = line.startswith("|") and (within or line.startswith("| condition | of |") or bool(KEY.match(line)))
+            count = len(line.split())
+            hand, printed = (hand, printed + count) if within else (hand + count, printed)
+        found.append((path.relative_to(root).as_posix(), hand, printed))
+    return found
+
+
+def keys(root):
+    page = root / "docs/configuration.md"
+    return [line.split("`")[1] for line in page.read_text().splitlines() if KEY.match(line)] if page.exists() else []
+
+
 def main():
     places = [word for word in sys.argv[1:] if not word.startswith("-")]
     long = "--long" in sys.argv
@@ -398,47 +463,83 @@ def main():
     former = (root / "src/decide/cycle").is_dir()
     folders = tuple(f"src/decide/{name}/" for name in (FORMER_SCHEDULER if former else SCHEDULER))
     scheduler = [file for file in files if file.path.startswith(folders)]
+    world = [file for file in files if file.path.startswith("src/decide/world/")]
+    decide = [file for file in files if file.path.startswith("src/decide/")]
     lines = {file.path: file.lines for file in files}
+    printed = []
 
-    def show(items):
-        if long:
-            print("".join(f"    {item}\n" for item in items), end="")
-
-    found = open_fields(scheduler)
-    widest = collections.Counter(field.rsplit(".", 1)[0] for field in found).most_common(1) or [("", 0)]
-    print(f"fields   {len(found)} struct fields open to other files, {widest[0][1]} of them in one struct")
-    show(found)
-
-    for own, what in [(True, "on self"), (False, "of any function")]:
-        graph, calls = call_graph(scheduler, own)
-        found = components(graph)
-        largest = found[0] if found else []
-        print(
-            f"calls    {what}: {len(largest)} files, {sum(lines[path] for path in largest):,} lines in the largest of "
-            f"{len(found)} components; {len(calls)} calls cross a file"
-        )
-        show([f"{len(members)}: {' '.join(members)}" for members in found])
-
-    found = components(import_graph(files))
-    print(f"circles  {len(found)} of files that import each other, {sum(map(len, found))} files in them")
-    show([" ".join(members) for members in found])
-
-    if former:
-        print("way      54 files, about 18 returns (counted by hand at ba7fe40)")
-    else:
-        entered, ours, returns, wrong = way(root, here / "way.txt")
-        print(f"way      {len(entered)} files, {len(ours)} of them on the scheduler's side; {returns} returns")
-        for line in wrong:
-            print(f"    wrong: {line}")
-        show(entered)
+    def figure(name, text, behind, *aims):
+        """`aims`: pairs of a value and what it may be at most."""
+        wrong = [value for value, aim in aims if value > aim]
+        aim = f" (aim: {', '.join(f'{aim:,}' for _, aim in aims)})" if aims else ""
+        printed.append((not wrong, f"{'red ' if wrong else '    '}{name:10}{text}{aim}", list(behind) if long else []))
 
     by_folder = collections.Counter()
     for path in (root / "src").glob("*/**/*.rs"):
         if "test" not in path.relative_to(root).as_posix():
             by_folder["/".join(path.relative_to(root / "src").parts[:-1][:2])] += File(root, path).lines
     simulator = sum(count for folder, count in by_folder.items() if folder.split("/")[0] == "sim")
-    print(f"lines    {sum(by_folder.values()) - simulator:,} production lines without src/sim ({simulator:,})")
-    show(f"{count:7,} {folder}" for folder, count in sorted(by_folder.items()))
+    total = sum(by_folder.values()) - simulator
+    figure("lines", f"{total:,} production lines without src/sim ({simulator:,})", (f"{count:7,} {folder}" for folder, count in sorted(by_folder.items())), (total, 70_000))
+
+    found = open_fields(world)
+    figure("world", f"{len(found)} open fields in decide/world, {sum('.rs: World.' in field for field in found)} of them in World", found, (sum(".rs: World." in field for field in found), 0))
+    found = open_fields(scheduler)
+    widest = collections.Counter(field.rsplit(".", 1)[0] for field in found).most_common(1) or [("", 0)]
+    figure("fields", f"{len(found)} open fields in the scheduler, {widest[0][1]} of them in one struct", found)
+    context = [field for file in scheduler for name, fields in structs(file) if name == "Context" for seen, field, _ in fields if seen]
+    figure("context", f"{len(context)} fields of Context that other files see", context, (len(context), 8))
+    found, static = lent_contexts(decide)
+    figure("contexts", f"{len(found)} functions are lent a whole Context, {len(static)} of them static functions of a type", found, (len(found), 90), (len(static), 0))
+
+    for own, what in [(True, "on self"), (False, "of any function")]:
+        graph, calls = call_graph(scheduler, own)
+        found = components(graph)
+        largest = found[0] if found else []
+        size = sum(lines[path] for path in largest)
+        figure(
+            "calls",
+            f"{what}: {len(largest)} files, {size:,} lines in the largest of {len(found)} components; {len(calls)} calls cross a file",
+            [f"{len(members)}: {' '.join(members)}" for members in found],
+            *([] if own else [(len(largest), 25), (size, 6000)]),
+        )
+
+    found = components(import_graph(files))
+    figure("circles", f"{len(found)} of files that import each other, {sum(map(len, found))} files in them", (" ".join(members) for members in found), (len(found), 3))
+
+    if former:
+        figure("way", "54 files, about 18 returns (counted by hand at ba7fe40)", [])
+    else:
+        entered, ours, returns, wrong = way(root, here / "way.txt")
+        text = f"{len(entered)} files, {len(ours)} of them on the scheduler's side; {returns} returns"
+        figure("way", "".join([text, *(f"; wrong: {line}" for line in wrong)]), entered, (len(entered), 26), (len(ours), 14), (returns, 6))
+
+    widths = sorted(((len(fields), f"{file.path}: {name}") for file in scheduler for name, fields in structs(file)), reverse=True)[:20]
+    figure("records", f"{widths[0][0]} fields in the widest of the scheduler", (f"{count} {name}" for count, name in widths), (widths[0][0], 10))
+    found = long_functions(files, 60)
+    over = [item for item in found if int(item.split()[0]) > 100]
+    figure("functions", f"{len(over)} longer than 100 lines, {len(found)} longer than 60", found, (len(over), 0), (len(found), 25))
+    found = bool_parameters(files)
+    figure("bools", f"{len(found)} parameters of type bool", found, (len(found), 60))
+
+    found = keys(root)
+    figure("keys", f"{len(found)} configuration keys", found, (len(found), 90))
+    found = documents(root)
+    hand, tables = sum(page[1] for page in found), sum(page[2] for page in found)
+    longest = max(found, key=lambda page: page[1])
+    figure(
+        "words",
+        f"{hand:,} in docs/ and {tables:,} in tables that programs print; the longest page {longest[1]:,} ({longest[0]})",
+        (f"{page[1]:6,} {page[2]:6,} {page[0]}" for page in found),
+        (hand, 28_000),
+        (longest[1], 3000),
+    )
+    count = sum(len(path.read_text().splitlines()) for path in (root / "tests").rglob("*.rs"))
+    figure("tests", f"{count:,} lines below tests/", [], (count, 44_000))
+
+    for _, line, behind in sorted(printed, key=lambda entry: entry[0]):
+        print(line)
+        print("".join(f"        {item}\n" for item in behind), end="")
 
 
 if __name__ == "__main__":
