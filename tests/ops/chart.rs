@@ -201,7 +201,7 @@ fn what_daemons_are_given_is_what_an_overlay_does() {
     let values = json!({
         "imagePullSecrets": [{"name": "registry"}],
         "devicePlugin": {
-            "flags": {"mig-strategy": "mixed", "verify-period": "1m", "rdma": false, "device-list-strategy": ["cdi-cri", "envvar"]},
+            "flags": {"mig-strategy": "mixed", "suspect-min": "1m", "rdma": false, "device-list-strategy": ["cdi-cri", "envvar"]},
             "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}},
             "nodeSelector": {"example.com/gpus": "true"},
         },
@@ -220,7 +220,7 @@ fn what_daemons_are_given_is_what_an_overlay_does() {
                 "imagePullSecrets": secrets,
                 "nodeSelector": values["devicePlugin"]["nodeSelector"],
                 "containers": [{"name": "device-plugin", "resources": values["devicePlugin"]["resources"], "env": [
-                    {"name": "MIG_STRATEGY", "value": "mixed"}, {"name": "BATON_VERIFY_PERIOD", "value": "1m"},
+                    {"name": "MIG_STRATEGY", "value": "mixed"}, {"name": "BATON_SUSPECT_MIN", "value": "1m"},
                     {"name": "BATON_RDMA", "value": "false"}, {"name": "DEVICE_LIST_STRATEGY", "value": "cdi-cri,envvar"},
                 ]}],
             })),
