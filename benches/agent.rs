@@ -32,8 +32,9 @@ use process::Process;
 use tonic::transport::Endpoint;
 
 const PODS: usize = 200;
-/// What the last pods left behind is done by then: the ledger looked through, idle connections and threads gone.
-const SETTLE: Duration = Duration::from_secs(5);
+/// What the last pods left behind is done by then: the ledger looked through, idle connections gone, the Device object without them (at
+/// most once in half a minute).
+const SETTLE: Duration = Duration::from_secs(35);
 /// How long the idle daemon is watched: once around of everything that comes every half minute.
 const IDLE: Duration = Duration::from_secs(30);
 
