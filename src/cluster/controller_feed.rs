@@ -77,7 +77,9 @@ impl LightPod {
             disrupted: phase == Phase::Failed && disrupted(&status),
             attempt: label(keys::ATTEMPT).and_then(|attempt| attempt.parse().ok()),
             phase,
-            ready: status.conditions.iter().any(|found| &*found.kind == "Ready" && &*found.status == "True"),
+            // A pod without its devices is not ready for its job, whatever its own probes say.
+            ready: !status.unserved()
+                && status.conditions.iter().any(|found| &*found.kind == "Ready" && &*found.status == "True"),
             ip: status.pod_ip.as_deref().filter(|ip| !ip.is_empty()).map(str::to_owned),
             node: spec.node_name.as_deref().filter(|node| !node.is_empty()).map(str::to_owned),
             reachability: NodeReachability::There,
@@ -210,6 +212,16 @@ mod tests {
         assert_eq!((view.ip.as_deref(), view.node.as_deref()), (Some("10.0.0.1"), Some("n1")));
         assert_eq!((view.allocation.as_deref(), view.deleting.is_some()), (Some("n2"), true));
         assert!(view.image.is_none() && view.failure.is_none());
+    }
+
+    #[test]
+    fn a_pod_without_its_devices_is_not_ready() {
+        let served = |status: &str| json!({ "type": "baton.io/DevicesServed", "status": status });
+        let ready = |status| {
+            pod(json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }, served(status)] }))
+                .ready
+        };
+        assert_eq!(["True", "Unknown", "False"].map(ready), [true, true, false]);
     }
 
     #[test]

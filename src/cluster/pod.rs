@@ -269,6 +269,11 @@ impl LightPodStatus {
         self.phase.as_deref() == Some("Failed") && self.reason.is_some() && self.all_containers().next().is_none()
     }
 
+    /// The scheduler has found that the pod runs without its devices.
+    pub fn unserved(&self) -> bool {
+        self.conditions.iter().any(|found| &*found.kind == key::DEVICES_SERVED && &*found.status == "False")
+    }
+
     /// `status.reason` and `status.message`, as far as they say something; `None` when they do not.
     pub fn explanation(&self) -> Option<String> {
         let words = [&self.reason, &self.message].into_iter().flatten().map(|text| &**text);

@@ -84,6 +84,7 @@ impl LightPod {
             never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
             nominated: self.status.nominated_node_name.clone().filter(|name| !name.is_empty()),
             refused: self.status.refused(),
+            unserved: self.status.unserved(),
             qos: self.qos(),
             requests: asked.total(),
             rated: Rated::from(&rated.total()),

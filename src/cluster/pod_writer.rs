@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::client::retry_after;
 use super::pod::LightPod;
 use super::selected_labels::SelectedLabels;
-use baton_contract::{ConditionReason, PodKey, PodRef};
+use baton_contract::{ConditionReason, PodKey, PodRef, key};
 use baton_decide::scheduler::BindResult;
 use baton_decide::world::PodFacts;
 use baton_runtime::clock;
@@ -138,6 +138,22 @@ impl PodWriter {
         if let Some(since) = since {
             condition["lastTransitionTime"] = json!(format!("{since:.0}"));
         }
+        let patch = json!({"metadata": {"uid": pod.uid.as_str()}, "status": {"conditions": [condition]}});
+        self.patch_status(pod, Patch::Strategic(patch)).await
+    }
+
+    /// Writes the condition `baton.io/DevicesServed`: whether the pod of this uid runs with its devices.
+    pub async fn served(&self, pod: &PodRef, node: &str, served: bool) -> Result<(), kube::Error> {
+        let (status, reason, message) = if served {
+            ("True", ConditionReason::Served, format!("the node daemon of {node} has served its devices"))
+        } else {
+            let message = format!("the kubelet of {node} started the pod and did not call the node daemon; delete it");
+            ("False", ConditionReason::AdmittedWithoutDevices, message)
+        };
+        let condition = json!({
+            "type": key::DEVICES_SERVED, "status": status, "reason": reason.word(), "message": message,
+            "lastTransitionTime": format!("{:.0}", clock::wall()),
+        });
         let patch = json!({"metadata": {"uid": pod.uid.as_str()}, "status": {"conditions": [condition]}});
         self.patch_status(pod, Patch::Strategic(patch)).await
     }

@@ -86,6 +86,8 @@ pub const SCHEDULER: &str = "baton.io/scheduler";
 pub const PCIE_SWITCH: &str = "baton.io/pcie-switch";
 /// Device label: GPUs with the same value reach each other over NVLink.
 pub const NVLINK_DOMAIN: &str = "baton.io/nvlink-domain";
+/// Condition of a pod: `False` while it runs without its devices.
+pub const DEVICES_SERVED: &str = "baton.io/DevicesServed";
 /// Device label: model name.
 pub const MODEL: &str = "baton.io/model";
 /// Device label of a NIC: its network interface.

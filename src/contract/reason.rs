@@ -48,7 +48,7 @@ reasons! {
         GangTimeout, InvalidGang, Scheduled, Binding, GangSatisfied, NotSatisfied, NoMarks, Finished, NewGeneration,
         Placed, PlacedPartly, StartLimit, QuotaLowered, Unfit, InvalidTemplate, NewAttempt, Deleted, Invalid, InvalidPod,
         Accepted, Refused, ForeignPod, Resolved, LeaderImage, Pulled, LeaderLost, PreemptionByScheduler,
-        MachineFailedPods, LimitsNotEnforced, SelectorMatchesNothing,
+        MachineFailedPods, LimitsNotEnforced, SelectorMatchesNothing, AdmittedWithoutDevices, Served,
     }
 }
 

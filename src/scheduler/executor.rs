@@ -209,6 +209,13 @@ impl Executor {
                     }
                 }
             }
+            Effect::Served { pod, node, served } => {
+                if may_write {
+                    let result = self.pods.served(&pod, &node, served).await;
+                    tracing::info!(pod = %pod.key, uid = %pod.uid, node = %node, served, ?result, "condition of its devices");
+                }
+                None
+            }
             Effect::WriteJob { job, version, status } => {
                 let result = if may_write {
                     self.jobs.write(&job, version, &status).await
@@ -244,6 +251,7 @@ fn unanswered(effect: &Effect, limit: Duration) -> Option<EffectResult> {
         // The scheduler repeats these by itself, or does not wait for them.
         Effect::Evict { .. }
         | Effect::MarkTimedOut { .. }
+        | Effect::Served { .. }
         | Effect::MakePodGroup { .. }
         | Effect::RemovePodGroup { .. }
         | Effect::SelectNode { .. }

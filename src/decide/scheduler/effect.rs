@@ -136,6 +136,16 @@ pub enum Effect {
         /// The condition becomes False with this write, as far as is known.
         first: bool,
     },
+    /// Set condition `baton.io/DevicesServed` of a pod that runs without its devices to False, or back to True. No answer needed: it is
+    /// written again with the next version of the Lease of the node's daemon.
+    Served {
+        /// Pod.
+        pod: PodRef,
+        /// Its node.
+        node: Box<str>,
+        /// It has its devices.
+        served: bool,
+    },
     /// Write the scheduler's part of a TYJob's status. Answer: [`EffectResult::JobWritten`].
     WriteJob {
         /// The job; another one of that name is left alone.

@@ -24,6 +24,7 @@ mod schedule_one;
 #[allow(clippy::module_inception)] // the router, in the folder of what it routes to
 mod scheduler;
 pub mod select;
+mod served;
 mod settings;
 pub(super) mod timers;
 

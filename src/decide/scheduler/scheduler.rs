@@ -45,6 +45,7 @@ use super::rules::plugins::{gpu_patience, image_locality};
 use super::rules::{Plugins, Queued, View};
 use super::schedule_one::schedule_one;
 use super::select::index::Index;
+use super::served;
 use super::settings::{Config, Stats};
 use super::timers::{Moment, Timer, Timers};
 
@@ -258,8 +259,13 @@ impl Scheduler {
     /// Applies an event of a watch.
     pub fn event(&mut self, event: WorldEvent, now: Moment) -> Effects {
         let mut effects = Effects::new();
+        let spoke = match &event {
+            WorldEvent::Agent { node, .. } if self.leading => Some(node.clone()),
+            _ => None,
+        };
         let changes = self.world.apply(event, now.mono, now.wall);
         self.react(&changes, now, &mut effects);
+        effects.extend(spoke.iter().flat_map(|node| served::conditions(&self.world, node)));
         self.reconcile(now, &mut effects);
         effects
     }

@@ -30,6 +30,8 @@ pub struct PodSpec {
     pub nominated: Option<Box<str>>,
     /// The kubelet has refused the pod: it has failed before any of its containers was made.
     pub refused: bool,
+    /// It runs without its devices, by its condition `baton.io/DevicesServed`: it counts as not started.
+    pub unserved: bool,
     /// Class of service by CPU and memory.
     pub qos: Qos,
     /// What the pod takes from a node's allocatable.

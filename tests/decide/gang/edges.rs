@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use baton::contract::PodKey;
+use baton::contract::gang::GangId;
 use baton::contract::gang::key::CONDITION_SATISFIED;
 use baton::decide::gang::OnBindFailure;
+use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
 use baton::decide::world::gangs::MemberState;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
@@ -445,4 +447,18 @@ fn a_group_that_two_others_try_in_one_call_commits_once() {
     gangs.wait(30);
     assert_eq!(["a", "b", "c", "d"].map(|name| gangs.count(name)), [3, 3, 3, 0]);
     assert_eq!(gangs.reported("GangSatisfied"), 3);
+}
+
+#[test]
+fn a_member_that_runs_without_its_devices_has_not_started() {
+    let mut gangs = TestGangs::new(4);
+    gangs.members("g", 1, &gang("g", "1", &[]));
+    gangs.cluster.settle();
+    let mut started = |unserved| {
+        gangs.change("g-0", |facts| (facts.handoff.phase, facts.spec.unserved) = (Phase::Running, unserved));
+        let book = gangs.cluster.world().gangs();
+        let counts = book.gang(&GangId::parse("ml/g").unwrap()).unwrap().counts();
+        (counts.bound, counts.running)
+    };
+    assert_eq!([started(false), started(true)], [(0, 1), (1, 0)]);
 }

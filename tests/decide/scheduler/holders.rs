@@ -180,6 +180,26 @@ fn a_pod_that_runs_unserved_stays_when_its_lock_is_taken_over() {
 }
 
 #[test]
+fn the_condition_of_a_pod_says_while_it_runs_without_its_devices() {
+    let mut cluster = four();
+    cluster.pod("unserved", ONE);
+    cluster.settle();
+    cluster.change_pod("unserved", |facts| facts.handoff.phase = Phase::Running);
+    let key = PodKey::new("ml", "unserved");
+    let unserved = |cluster: &TestScheduler| cluster.pods[&key].spec.unserved;
+    says(&mut cluster, &[]);
+    assert!(!unserved(&cluster));
+    // The write is lost, and repeated with the next version of the Lease.
+    cluster.lost_conditions = 1;
+    says(&mut cluster, &[("unserved", Entries::new())]);
+    assert!(!unserved(&cluster));
+    says(&mut cluster, &[("unserved", Entries::new())]);
+    assert!(unserved(&cluster));
+    says(&mut cluster, &[]);
+    assert!(!unserved(&cluster));
+}
+
+#[test]
 fn a_served_holder_stays_where_its_daemon_cannot_remove_the_lock() {
     let mut cluster = four();
     cluster.pod("served", ONE);

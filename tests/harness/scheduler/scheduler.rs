@@ -565,6 +565,13 @@ impl TestScheduler {
                 self.reasons.insert(pod.key.name.to_string(), reason.word());
                 self.conditions.insert(pod.key.name.to_string(), message.as_ref().to_owned());
             }
+            Effect::Served { .. } if self.lost_conditions > 0 => self.lost_conditions -= 1,
+            Effect::Served { pod, served, .. } => {
+                if let Some(facts) = self.pods.get_mut(&pod.key) {
+                    facts.spec.unserved = !served;
+                    self.tell_pod(&pod.key);
+                }
+            }
             Effect::WriteJob { job, version, status } => {
                 self.job_writes += 1;
                 let result = self.write_job(&job, version, &status);

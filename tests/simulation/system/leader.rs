@@ -472,6 +472,10 @@ impl System {
                 });
                 return None;
             }
+            Effect::Served { pod, served, .. } => {
+                self.store.change(pod, |facts| facts.spec.unserved = !served);
+                return None;
+            }
             Effect::Nominate { pod, node } => {
                 self.store.change(pod, |facts| facts.spec.nominated.clone_from(node));
                 return None;

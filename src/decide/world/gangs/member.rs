@@ -40,7 +40,7 @@ impl MemberState {
             _ if handoff.deleting.is_some() => Self::Terminating,
             Place::Ended if handoff.phase == Phase::Succeeded => Self::Succeeded,
             Place::Ended => Self::Failed,
-            Place::Bound(_) if handoff.phase == Phase::Running => Self::Running,
+            Place::Bound(_) if handoff.phase == Phase::Running && !pod.facts.spec.unserved => Self::Running,
             Place::Bound(_) => Self::Bound,
             Place::Assumed(_) => Self::Reserved,
             Place::Waiting if pod.facts.spec.gang.as_ref().is_some_and(|declared| declared.timed_out) => Self::TimedOut,
