@@ -71,7 +71,7 @@ impl LightNode {
         images.sort_by_key(|(name, _)| *name);
         images.dedup_by_key(|(name, _)| *name);
         NodeFacts {
-            not_ready: self.ready().is_some_and(|ready| &*ready.status != "True"),
+            not_ready: !self.kubelet_ready(),
             allocatable: Resources::of(list).into(),
             max_pods: amounts.get("pods").and_then(|text| read(text)).map_or(0, Quantity::value),
             lock: self.metadata.annotations.as_ref().and_then(|all| all.get(lock_key)).map(|raw| raw.as_str().into()),
@@ -97,6 +97,11 @@ impl LightNode {
             .allocatable
             .iter()
             .filter_map(|(name, text)| Some((&**name, text.parse::<Quantity>().ok()?.value())))
+    }
+
+    /// No condition says that the kubelet is not ready, or does not report.
+    pub fn kubelet_ready(&self) -> bool {
+        self.ready().is_none_or(|ready| &*ready.status == "True")
     }
 
     /// As `kubectl` shows it: `Ready` or `NotReady`, with `SchedulingDisabled` behind a comma on a cordoned node.

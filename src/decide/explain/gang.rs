@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::gang::{RootCause, is_ours};
+use crate::lock::Delay;
 use crate::scheduler::queue::{Item, QueueState};
 use crate::scheduler::timers::Moment;
 use crate::scheduler::{Scheduler, other_scheduler_text, wants_of_another};
@@ -215,6 +216,7 @@ impl Scheduler {
                     other.unwrap_or_else(|| "it was not tried yet".to_owned())
                 }
                 ("finished", _) => "no member is left".to_owned(),
+                ("satisfied", _) => self.started(gang, now),
                 _ => format!("{} of {} members have a node", counts.placed(), gang.config().min.unwrap_or(0)),
             },
         };
@@ -244,6 +246,18 @@ impl Scheduler {
             wait_time: go_duration(gang.config().wait),
             members: gang.members().map(|member| self.member_view(member)).collect(),
         })
+    }
+
+    /// How many members of a bound gang have started, and what the first of the others waits for when that takes long.
+    fn started(&self, gang: &Gang, now: Moment) -> String {
+        let counts = gang.counts();
+        let bound = format!("{} of {} bound members have started", counts.running, counts.placed());
+        let pods = gang.members().filter_map(|member| self.world().pod(member.pod));
+        let mut delays = pods.filter_map(|pod| self.lock_delay(pod, now));
+        match delays.find(|delay| delay.judge() > Delay::Usual) {
+            Some(delay) => format!("{bound}; {}: {delay}", delay.holder),
+            None => bound,
+        }
     }
 
     /// What is wrong where a member waits for a scheduler that is not Baton.

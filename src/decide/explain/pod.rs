@@ -1,9 +1,11 @@
 //! Explains one pod: its state, which rule refused which nodes, what would wake it, what to do.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use crate::devices::Held;
 use crate::gang::Route;
+use crate::lock::{self, Delay, LockDelay, LockMatch};
 use crate::scheduler::binder::{BindAttempt, BindStage};
 use crate::scheduler::queue::{Item, QueueState, Standing};
 use crate::scheduler::rules::View;
@@ -32,7 +34,7 @@ impl Scheduler {
         let route = self.route_of(pod);
         let item = self.item_of(pod, &route);
         let standing = item.as_ref().and_then(|item| self.queue().standing(item.clone()));
-        let seconds = |at: std::time::Duration| at.saturating_sub(now.mono).as_secs();
+        let seconds = |at: Duration| at.saturating_sub(now.mono).as_secs();
         let devices = pod.devices.iter().flat_map(Held::devices);
         let mut explanation = Explanation {
             pod: key.to_string(),
@@ -69,6 +71,8 @@ impl Scheduler {
         }
         if state == PodState::Bound && self.runs_without_devices(pod) {
             explanation.verdict.advice = vec!["Delete it, so that its owner makes another".to_owned()];
+        } else if let Some(delay) = self.lock_delay(pod, now).filter(|delay| delay.judge() > Delay::Usual) {
+            explanation.verdict.advice = vec![format!("Look at what does not answer: `{}`", delay.look())];
         }
         if state == PodState::Ended {
             let advice = format!("Its status shows how it ended, and why if it failed: `baton get pods {key}`");
@@ -295,6 +299,20 @@ impl Scheduler {
         status.is_some_and(|status| status.is_unserved(&pod.facts.handoff.pod.uid))
     }
 
+    /// A bound pod that waits for its devices under its node's lock.
+    pub(super) fn lock_delay<'a>(&'a self, pod: &'a Pod, now: Moment) -> Option<LockDelay<'a>> {
+        let node = self.world().node(pod.node()?)?;
+        let LockRead::Held { value, .. } = &node.lock.read else { return None };
+        let handoff = &pod.facts.handoff;
+        (lock::names(value, handoff) != LockMatch::No && !handoff.has_started()).then(|| LockDelay {
+            node: &node.name,
+            holder: &handoff.pod.key,
+            age: Duration::try_from(now.wall.duration_since(value.time)).unwrap_or_default(),
+            daemon: node.agent.as_ref().map(|agent| now.mono.saturating_sub(agent.changed)),
+            kubelet_ready: node.facts.as_ref().is_some_and(|facts| !facts.not_ready),
+        })
+    }
+
     /// The message for a pod whose state matters more than the rules; empty for a pod that waits.
     pub(super) fn state_message(&self, pod: &Pod, now: Moment) -> String {
         let node = self.node_name(pod.node()).unwrap_or_default();
@@ -308,7 +326,10 @@ impl Scheduler {
             PodState::Bound if self.runs_without_devices(pod) => format!(
                 "bound to node {node}, and runs without its devices: its kubelet started it and did not call the node daemon for it"
             ),
-            PodState::Bound => format!("bound to node {node}"),
+            PodState::Bound => match self.lock_delay(pod, now) {
+                Some(delay) => format!("bound to node {node}; {delay}"),
+                None => format!("bound to node {node}"),
+            },
             PodState::Ended => "has ended and holds nothing".to_owned(),
             PodState::Deleting => "is being deleted and will not be placed".to_owned(),
             PodState::Held => format!("holds its room on node {node} until its gang can start"),
@@ -346,9 +367,9 @@ fn attempt_state(attempt: &BindAttempt) -> PodState {
 }
 
 /// Monotonic time of the next try, if no event comes before.
-pub(super) fn next_try(standing: Standing<'_>) -> Option<std::time::Duration> {
+pub(super) fn next_try(standing: Standing<'_>) -> Option<Duration> {
     match standing.state {
-        QueueState::Active => Some(std::time::Duration::ZERO),
+        QueueState::Active => Some(Duration::ZERO),
         QueueState::BackOff(at) => Some(*at),
         QueueState::Parked(_, latest) => *latest,
         QueueState::Taken => None,

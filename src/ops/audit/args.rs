@@ -41,7 +41,7 @@ pub struct AuditArgs {
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY", value_parser = values::annotation_key)]
     pub node_lock_key: String,
     /// A lock that is older than this by its own time should have ended.
-    #[arg(long, default_value = "10m", value_name = "DURATION", value_parser = values::duration)]
+    #[arg(long, default_value = "60s", value_name = "DURATION", value_parser = values::duration)]
     pub lock_ends: std::time::Duration,
     /// As the scheduler has them, those that its extender serves included: waiting pods of other schedulers are listed that carry gang keys or
     /// ask for devices.

@@ -88,7 +88,7 @@ impl Default for AuditRules {
     fn default() -> Self {
         Self {
             lock_key: key::NODE_LOCK.to_owned(),
-            lock_ends: Duration::from_mins(10),
+            lock_ends: Duration::from_secs(60),
             schedulers: vec!["baton-scheduler".to_owned()],
         }
     }

@@ -38,7 +38,7 @@ pub fn text(explanation: &GangExplanation, wide: bool) -> String {
         "waiting" => "waits for room and holds nothing",
         "holding" => "holds room for some members and waits for the others",
         "binding" => "has room and is being bound",
-        "satisfied" => "runs: its members have their nodes",
+        "satisfied" => "is bound: its members have their nodes",
         _ => "has no living member",
     };
     let _ = writeln!(out, "Gang {} {words}.", explanation.gang);

@@ -91,28 +91,38 @@ fn row(snapshot: &Snapshot, node: &str, rules: &Rules, read: &LockRead, holder: 
         .unwrap_or_default();
     let advice = match (state, holder) {
         (LockState::Binding, _) if expired => {
-            "its scheduler left it unbound: is `baton scheduler` running? It resumes or releases it within a minute".to_owned()
+            "its scheduler left it unbound: is `baton scheduler` running? It resumes or releases it within a minute"
+                .to_owned()
         }
         (LockState::Binding, _) => "normal: its bind is in flight".to_owned(),
         (LockState::Held, _) if bound == BoundHolder::Served => {
-            "its holder is served, and the node daemon cannot remove it: see its log; the scheduler takes it over".to_owned()
-        }
-        (LockState::Held, _) if expired && !fresh => {
-            "stays: only the node daemon, which does not report, knows whether its holder was served; is it running?".to_owned()
-        }
-        (LockState::Held, _) if expired => {
-            "holder was never served: look at the node daemon's log and `kubectl describe pod`; the next bind takes the lock over once \
-             the scheduler has watched it for as long"
+            "its holder is served, and the node daemon cannot remove it: see its log; the scheduler takes it over"
                 .to_owned()
         }
-        (LockState::Held, _) => "normal: the kubelet is admitting the pod".to_owned(),
+        (LockState::Held, _) => {
+            let (pod, since) = (live.map(|pod| &pod.key), value.map_or(snapshot.wall, |value| value.time));
+            let found = snapshot.node(node).zip(pod).map(|(node, pod)| snapshot.lock_delay(node, pod, since));
+            let (delay, look) = found.map_or_else(Default::default, |delay| (delay.to_string(), delay.look()));
+            let then = match (expired, fresh) {
+                (true, true) => "the next bind takes it over once the scheduler has watched it for as long; ",
+                (true, false) => "it stays: only the node daemon knows whether its holder was served; ",
+                (false, _) => "",
+            };
+            let usual = delay.starts_with("normal");
+            if usual { delay } else { format!("{delay}; {then}look: {look}") }
+        }
         (LockState::Served, _) => {
-            "the node daemon releases it within 10s; if not, is it running? Once expired, the next bind takes it over".to_owned()
+            "the node daemon releases it within 10s; if not, is it running? Once expired, the next bind takes it over"
+                .to_owned()
         }
         (_, HolderState::Gone(reason)) => {
             format!("holder {reason}: the next bind takes it over, or: {}", remove(node, key))
         }
-        _ => format!("taken over after {} unchanged, or: {}", humantime::format_duration(rules.expiry), remove(node, key)),
+        _ => format!(
+            "taken over after {} unchanged, or: {}",
+            humantime::format_duration(rules.expiry),
+            remove(node, key)
+        ),
     };
     LockRow {
         node: node.to_owned(),
@@ -193,16 +203,19 @@ mod tests {
     fn an_expired_lock_gets_another_advice() {
         let mut cluster = cluster();
         let normal = rows(&cluster, &rules()).remove(0);
-        assert!(normal.advice.contains("normal"), "{normal:?}");
         assert_eq!(normal.age_seconds, Some(47));
+        assert!(normal.advice.starts_with("stuck: not served for over 15 s; the kubelet has not asked"), "{normal:?}");
         cluster.wall = "2026-11-21T02:45:00Z".parse().unwrap();
         let away = rows(&cluster, &rules()).remove(0);
-        assert!(away.advice.contains("does not report"), "{away:?}");
+        assert!(away.advice.contains("has not been heard for") && away.advice.contains("it stays"), "{away:?}");
         let reporting = Rules { stale: Duration::from_secs(3600), ..rules() };
         let expired = rows(&cluster, &reporting).remove(0);
-        assert!(expired.advice.contains("never served"), "{expired:?}");
+        assert!(expired.advice.contains("the next bind takes it over"), "{expired:?}");
         let longer = rows(&cluster, &Rules { expiry: Duration::from_secs(3600), ..rules() });
-        assert!(longer[0].advice.contains("normal"), "not expired where the cluster waits for an hour: {longer:?}");
+        assert!(
+            !longer[0].advice.contains("takes it over"),
+            "not expired where the cluster waits for an hour: {longer:?}"
+        );
         assert!(longer[2].advice.contains("after 1h unchanged"), "{longer:?}");
         let lease = cluster.leases.values_mut().next().unwrap();
         let status = AgentStatus { unreleased: Some(expired.value.as_str().into()), ..lease.status().unwrap() };

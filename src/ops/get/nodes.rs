@@ -15,6 +15,7 @@ use baton_cluster::node::LightNode;
 use baton_contract::inventory::DeviceStatus;
 use baton_contract::{AgentStatus, Cordons, DeviceType, Identity, key};
 use baton_decide::explain::{QueueReport, ReservedDevices};
+use baton_decide::lock::LATE;
 use baton_decide::world::offered;
 
 /// One node.
@@ -204,7 +205,7 @@ impl NodeRow {
 }
 
 impl NodeRow {
-    /// `gone` (the kubelet has lost it), `fresh`, `stale`, `unregistered` (it has just ended, or the kubelet has not registered it yet)
+    /// `gone` (the kubelet has lost it), `fresh`, `late` (two renewals are missing), `stale`, `unregistered` (it has just ended, or the kubelet has not registered it yet)
     /// or `none`.
     pub fn daemon_word(&self) -> &'static str {
         let silent = |agent: &AgentRow| agent.registered.is_empty() && self.gpu.total + self.rdma.total > 0;
@@ -213,6 +214,7 @@ impl NodeRow {
             None => "none",
             Some(agent) if !agent.fresh => "stale",
             Some(agent) if silent(agent) => "unregistered",
+            Some(agent) if agent.renewed_seconds.is_some_and(|ago| ago > LATE.as_secs()) => "late",
             Some(_) => "fresh",
         }
     }

@@ -6,9 +6,10 @@ use serde::Serialize;
 
 use super::output::Row;
 use super::snapshot::{Notes, Snapshot};
+use baton_cluster::node::LightNode;
 use baton_contract::allocation::Entries;
-use baton_contract::{AgentStatus, DeviceAllocation, DeviceEntry, LeavingPod, PodKey, PodUid, key};
-use baton_decide::lock::HolderState;
+use baton_contract::{AgentStatus, DeviceAllocation, DeviceEntry, LeavingPod, LockRead, PodUid, key};
+use baton_decide::lock::{Delay, HolderState};
 use baton_decide::pod::{HandoffPod, Phase};
 use baton_decide::world::still_used;
 
@@ -46,14 +47,8 @@ pub struct PodRow {
 
 /// Every pod of `namespace` (all when `None`) that asks for devices or has some.
 pub fn rows(snapshot: &Snapshot, namespace: Option<&str>, lock_key: &str) -> Vec<PodRow> {
-    let holders: Vec<(PodKey, PodUid)> = snapshot
-        .nodes
-        .values()
-        .filter_map(|node| match snapshot.lock(node, lock_key)?.1 {
-            HolderState::Unbound(pod) | HolderState::BoundHere(pod) => Some((pod.key, pod.uid)),
-            HolderState::Unknown | HolderState::Gone(_) => None,
-        })
-        .collect();
+    let holders: BTreeMap<PodUid, Option<String>> =
+        snapshot.nodes.values().filter_map(|node| holder(snapshot, node, lock_key)).collect();
     let of_namespace = |pod: &&HandoffPod| namespace.is_none_or(|namespace| *pod.pod.key.namespace == *namespace);
     let pods = snapshot.pods.values().filter(of_namespace);
     let pods = pods.filter(|pod| pod.asks_for_devices() || pod.assignment.device_allocated.is_some());
@@ -64,6 +59,21 @@ pub fn rows(snapshot: &Snapshot, namespace: Option<&str>, lock_key: &str) -> Vec
     })
     .chain(leaving(snapshot, namespace))
     .collect()
+}
+
+/// The pod that the node's lock names, and what does not answer where it is bound and waits for longer than others.
+fn holder(snapshot: &Snapshot, node: &LightNode, lock_key: &str) -> Option<(PodUid, Option<String>)> {
+    let (read, holder) = snapshot.lock(node, lock_key)?;
+    match (holder, read) {
+        (HolderState::BoundHere(pod), LockRead::Held { value, .. }) => {
+            let delay = snapshot.lock_delay(node, &pod.key, value.time);
+            let waits = snapshot.pods.get(&pod.key).is_some_and(|pod| !pod.has_started());
+            let stuck = (waits && delay.judge() == Delay::Stuck).then(|| delay.to_string());
+            Some((pod.uid, stuck))
+        }
+        (HolderState::Unbound(pod) | HolderState::BoundHere(pod), _) => Some((pod.uid, None)),
+        (HolderState::Unknown | HolderState::Gone(_), _) => None,
+    }
 }
 
 /// Pods that the API server does not have any more and whose processes use devices still.
@@ -115,7 +125,7 @@ fn row(
     pod: &HandoffPod,
     notes: &Notes,
     otherwise: Option<String>,
-    holders: &[(PodKey, PodUid)],
+    holders: &BTreeMap<PodUid, Option<String>>,
     snapshot: &Snapshot,
 ) -> PodRow {
     let assigned = pod.assignment.device_allocated.as_deref().map(DeviceAllocation::parse).transpose();
@@ -130,7 +140,8 @@ fn row(
     let failed = notes.failed.clone();
     let bad = assigned.as_ref().err().map(ToString::to_string);
     let problem = otherwise.or(bad).or(failed).or(refused).or(hint);
-    let problem = problem.or(lost).or(unassigned).or_else(|| waits(pod, notes));
+    let held = holders.get(&pod.pod.uid);
+    let problem = problem.or(lost).or(unassigned).or_else(|| held.cloned().flatten()).or_else(|| waits(pod, notes));
     let devices = assigned.ok().flatten().map(|allocation| allocation.devices).unwrap_or_default();
     PodRow {
         namespace: pod.pod.key.namespace.to_string(),
@@ -140,7 +151,7 @@ fn row(
         phase: phase(pod).to_owned(),
         wants: pod.wanted().into_iter().map(|(name, amount)| (name.into(), amount)).collect(),
         devices: ids(devices),
-        holds_lock: holders.iter().any(|(key, uid)| *key == pod.pod.key && *uid == pod.pod.uid),
+        holds_lock: held.is_some(),
         problem,
         labels: notes.labels.clone(),
     }
@@ -286,6 +297,8 @@ mod tests {
     fn what_is_wrong_with_a_pod_is_said() {
         let mut cluster = cluster();
         let problem = |cluster: &Snapshot| rows(cluster, None, key::NODE_LOCK)[0].problem.clone();
+        assert!(problem(&cluster).unwrap().starts_with("stuck: not served for over 15 s"));
+        cluster.wall = "2026-11-21T02:35:20Z".parse().unwrap();
         assert_eq!(problem(&cluster), None);
         cluster.pods.values_mut().next().unwrap().assignment.device_allocated = Some("{".into());
         assert!(problem(&cluster).unwrap().contains("device-allocated"));

@@ -183,7 +183,7 @@ mod tests {
         let mut print =
             |cluster: &Snapshot| printer.print(&line.get.list(cluster, &QueueReport::default()).unwrap()).unwrap();
         assert_eq!(print(&cluster).matches(r#""type":"ADDED""#).count(), 3);
-        cluster.wall = "2026-11-21T02:36:20Z".parse().unwrap();
+        cluster.wall = "2026-11-21T02:36:10Z".parse().unwrap();
         assert_eq!(print(&cluster), "", "only ages differ");
         cluster.nodes.remove("node-c");
         cluster.leases.clear();

@@ -16,7 +16,7 @@ use baton_contract::allocation::Entries;
 use baton_contract::hint::parse_hints;
 use baton_contract::inventory::Device;
 use baton_contract::{AgentStatus, LEASE_PREFIX, LeavingPod, LockRead, PodKey, PodUid, key};
-use baton_decide::lock::{HolderState, Lookup};
+use baton_decide::lock::{HolderState, LockDelay, Lookup};
 use baton_decide::pod::HandoffPod;
 use baton_runtime::clock;
 
@@ -149,6 +149,19 @@ impl Snapshot {
             part.pods.extend(named.map(|pod| (pod.pod.key.clone(), pod.clone())));
         }
         part
+    }
+
+    /// The lock of `node`, set at `since`, whose `holder` is bound there and not served.
+    pub(super) fn lock_delay<'a>(&self, node: &'a LightNode, holder: &'a PodKey, since: Timestamp) -> LockDelay<'a> {
+        let ago = |at: Timestamp| Duration::try_from(self.wall.duration_since(at)).unwrap_or_default();
+        let lease = self.leases.get(&AgentStatus::lease_name(name_of(node)));
+        LockDelay {
+            node: name_of(node),
+            holder,
+            age: ago(since),
+            daemon: lease.and_then(LightLease::renewed).map(ago),
+            kubelet_ready: node.kubelet_ready(),
+        }
     }
 
     /// The lock annotation of `node` and its holder; `None` when the node is not locked.
