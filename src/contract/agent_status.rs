@@ -163,6 +163,11 @@ impl AgentStatus {
     pub fn lease_namespace(namespace: &str) -> String {
         format!("{namespace}{LEASES_SUFFIX}")
     }
+
+    /// The daemons' namespace, by that of their Leases.
+    pub fn namespace_of_leases(namespace: &str) -> Option<&str> {
+        namespace.strip_suffix(LEASES_SUFFIX)
+    }
 }
 
 #[cfg(test)]

@@ -8,13 +8,13 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::Args;
 use kube::Client;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ListParams, ObjectMeta};
 
 use super::say::remark;
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::client::{self, status_code};
-use baton_contract::AgentStatus;
 use baton_contract::inventory::Device;
+use baton_contract::{AgentStatus, LEASE_PREFIX};
 
 /// Which cluster, and whose rights.
 #[derive(Debug, Clone, Default, Args)]
@@ -59,9 +59,31 @@ pub async fn devices(client: Client) -> anyhow::Result<Vec<Device>> {
 
 /// The Leases of the node daemons by name, of daemons in `namespace`.
 pub async fn agent_leases(client: Client, namespace: &str) -> anyhow::Result<BTreeMap<String, LightLease>> {
-    let api = Api::<LightLease>::namespaced(client, &AgentStatus::lease_namespace(namespace));
+    let api = Api::<LightLease>::namespaced(client.clone(), &AgentStatus::lease_namespace(namespace));
     let leases = all(api, "leases").await?;
+    if leases.is_empty()
+        && let Ok(elsewhere) = Api::<LightLease>::all(client).list_metadata(&ListParams::default()).await
+    {
+        daemons_elsewhere(namespace, elsewhere.iter().map(|lease| &lease.metadata)).into_iter().for_each(remark);
+    }
     Ok(leases.into_iter().map(|lease| (lease.metadata.name.clone().unwrap_or_default(), lease)).collect())
+}
+
+/// Where the node daemons are, when there are none of `namespace`. `leases`: those of the whole cluster.
+fn daemons_elsewhere<'a>(namespace: &str, leases: impl Iterator<Item = &'a ObjectMeta>) -> Option<String> {
+    let mut found = BTreeMap::<&str, usize>::new();
+    let daemons = leases.filter(|meta| meta.name.as_deref().is_some_and(|name| name.starts_with(LEASE_PREFIX)));
+    for within in daemons.filter_map(|meta| AgentStatus::namespace_of_leases(meta.namespace.as_deref()?)) {
+        *found.entry(within).or_default() += 1;
+    }
+    let there: Vec<String> = found.iter().map(|(within, count)| format!("{count} in {within}")).collect();
+    let are = if found.values().sum::<usize>() == 1 { "is" } else { "are" };
+    let there = there.join(", ");
+    (!found.is_empty()).then(|| {
+        format!(
+            "no node daemon in namespace {namespace}; there {are} {there}: give --agent-namespace or BATON_NAMESPACE"
+        )
+    })
 }
 
 /// Every object, `what` in messages.
@@ -108,5 +130,28 @@ pub async fn patiently<T>(work: impl Future<Output = T>, what: impl Fn() -> Stri
             Err(_) => remark(what()),
         }
         silence = Duration::from_secs(5);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn daemons_of_another_namespace_are_found() {
+        let lease = |namespace: &str, name: &str| ObjectMeta {
+            namespace: Some(namespace.to_owned()),
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        };
+        let leases = [
+            lease("gpu-nodes", "baton-agent-a"),
+            lease("gpu-nodes", "baton-agent-b"),
+            lease("kube-node-lease", "a"),
+            lease("gpu-nodes", "another"),
+        ];
+        let found = daemons_elsewhere("foo", leases.iter()).unwrap();
+        assert!(found.starts_with("no node daemon in namespace foo; there are 2 in gpu:"), "{found}");
+        assert_eq!(daemons_elsewhere("foo", leases[2..].iter()), None);
     }
 }

@@ -126,10 +126,15 @@ async fn a_gpu_is_cordoned_drained_and_returned_with_the_rights_of_an_operator()
     // First the list, then the word.
     let (code, said) = cluster.baton("drain node-1/gpu-3").await;
     assert_eq!(code, Some(0), "{said}");
-    says(&said, &["default/train", "not created again", "--yes"]);
+    says(&said, &["default/train", "not created again", "--yes --force"]);
     let pods = cluster.server.pods_in("default");
     assert!(pods.get_opt("train").await.unwrap().is_some(), "nothing is evicted yet");
+    // What nothing makes again takes one word more.
     let (code, said) = cluster.baton("drain node-1/gpu-3 --yes").await;
+    assert_eq!(code, Some(1), "{said}");
+    says(&said, &["no controller creates default/train again, so nothing is evicted", "--yes --force"]);
+    assert!(pods.get_opt("train").await.unwrap().is_some(), "nothing is evicted");
+    let (code, said) = cluster.baton("drain node-1/gpu-3 --yes --force").await;
     assert_eq!(code, Some(0), "{said}");
     says(&said, &["default/train", "is free", ": fan fails", "`baton uncordon node-1/gpu-3` returns it"]);
     assert!(pods.get_opt("train").await.unwrap().is_none());
@@ -172,7 +177,7 @@ async fn a_pod_disruption_budget_puts_an_eviction_off() {
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(cluster.server.client.clone(), "default");
     let budget = json!({"metadata": {"name": "keep"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "train"}}}});
     budgets.create(&PostParams::default(), &serde_json::from_value(budget).unwrap()).await.unwrap();
-    let (code, said) = cluster.baton("drain node-1/gpu-0 --yes --timeout 2s").await;
+    let (code, said) = cluster.baton("drain node-1/gpu-0 --yes --force --timeout 2s").await;
     assert_eq!(code, Some(1), "{said}");
     says(
         &said,
@@ -185,7 +190,7 @@ async fn a_pod_disruption_budget_puts_an_eviction_off() {
     );
     assert!(cluster.cordons().await["GPU-node-1-0"].is_object());
     budgets.delete("keep", &DeleteParams::default()).await.unwrap();
-    let (code, said) = cluster.baton("drain node-1/gpu-0 --yes").await;
+    let (code, said) = cluster.baton("drain node-1/gpu-0 --yes --force").await;
     assert_eq!(code, Some(0), "{said}");
 }
 

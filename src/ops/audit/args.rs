@@ -35,7 +35,7 @@ pub struct AuditArgs {
     #[command(flatten)]
     pub access: Access,
     /// Namespace of Baton's daemons.
-    #[arg(long, default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::daemon_namespace)]
+    #[arg(long, env = "BATON_NAMESPACE", default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::daemon_namespace)]
     pub agent_namespace: String,
     /// Node annotation of the lock.
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY", value_parser = values::annotation_key)]

@@ -38,7 +38,7 @@ pub struct CommonArgs {
     #[command(flatten)]
     pub access: Access,
     /// Namespace of Baton's daemons.
-    #[arg(long, default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::daemon_namespace)]
+    #[arg(long, env = "BATON_NAMESPACE", default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::daemon_namespace)]
     pub agent_namespace: String,
 }
 
@@ -73,6 +73,9 @@ pub struct DrainArgs {
     /// Evict; without it, the pods are only listed.
     #[arg(long)]
     pub yes: bool,
+    /// Evict also pods without a controller, which nothing creates again.
+    #[arg(long, requires = "yes")]
+    pub force: bool,
     /// Why, for the cordon that comes first; one that is in force stays as it is where this is not given.
     #[arg(long, value_name = "TEXT", value_parser = reason)]
     pub reason: Option<String>,

@@ -224,6 +224,13 @@ pub struct HolderPod {
     pub deleting: bool,
 }
 
+impl HolderPod {
+    /// An eviction is its end: nothing makes it again, and it is not ending already.
+    pub fn is_lost(&self) -> bool {
+        self.owner.is_none() && !self.deleting
+    }
+}
+
 /// Shows in `kubectl describe node`. An event that cannot be written is no failure of the command.
 pub async fn notice(client: &Client, target: &CordonTarget, reason: EventReason, message: String) {
     let (notices, writer) = Notices::start(client.clone(), "baton", &target.node, async || {});

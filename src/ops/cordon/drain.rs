@@ -20,7 +20,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// `baton drain`. Without `--yes` it lists.
 pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
-    let DrainArgs { common, yes, reason, until: end, timeout } = args;
+    let DrainArgs { common, yes, force, reason, until: end, timeout } = args;
     let end = end.as_deref().map(until).transpose()?;
     let client = common.access.connect().await?;
     let mut target = CordonTarget::find(client.clone(), &common.device).await?;
@@ -36,7 +36,8 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         say(format!("{}\n{}", table(&holders), warning(&holders)))?;
-        say(format!("Nothing is evicted yet: `baton drain {path} --yes` does it.\n"))?;
+        let force = if holders.iter().any(HolderPod::is_lost) { " --force" } else { "" };
+        say(format!("Nothing is evicted yet: `baton drain {path} --yes{force}` does it.\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
     // First, so that the device is given to no pod in between.
@@ -65,6 +66,14 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
         late.retain(|uid, _| holders.iter().any(|holder| holder.pod.uid == *uid));
         if holders.is_empty() {
             break;
+        }
+        // As `kubectl drain` has it. Those that their controllers make again are left too: people decide first.
+        let alone: Vec<HolderPod> = holders.iter().filter(|holder| holder.is_lost()).cloned().collect();
+        if !force && !alone.is_empty() {
+            bail!(
+                "no controller creates {} again, so nothing is evicted; {path} stays cordoned, `baton drain {path} --yes --force` evicts all",
+                list(&alone)
+            );
         }
         for holder in holders.iter().filter(|holder| !holder.deleting) {
             let pod = &holder.pod;
@@ -104,7 +113,7 @@ fn table(holders: &[HolderPod]) -> String {
 
 /// What an eviction takes beside the device.
 fn warning(holders: &[HolderPod]) -> String {
-    let alone: Vec<HolderPod> = holders.iter().filter(|holder| holder.owner.is_none()).cloned().collect();
+    let alone: Vec<HolderPod> = holders.iter().filter(|holder| holder.is_lost()).cloned().collect();
     let lost = match alone.as_slice() {
         [] => String::new(),
         alone => format!("Without a controller, and so not created again: {}.\n", list(alone)),
