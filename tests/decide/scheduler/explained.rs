@@ -262,7 +262,8 @@ fn the_state_of_a_pod_is_explained_in_every_stage() {
         let reported = cluster.explain(&PodKey::new("ml", name)).unwrap();
         (reported.state, reported.verdict.message)
     };
-    assert_eq!(state("first"), (PodState::Bound, "bound to node n".to_owned()));
+    let normal = "bound to node n; normal: the kubelet is admitting the pod";
+    assert_eq!(state("first"), (PodState::Bound, normal.to_owned()));
     let (second, message) = state("second");
     assert_eq!(second, PodState::WaitingForLock);
     assert!(message.contains("held by ml/first"), "{message}");
