@@ -215,7 +215,7 @@ impl Default for AgentOptions {
             kubeconfig: None,
             namespace: "baton-system".into(),
             paths: AgentPaths::default(),
-            ports: PortOptions::on(9412, 9402),
+            ports: PortOptions::on(9412, 9402, 9422),
             mig_strategy: MigStrategy::None,
             fail_on_init_error: true,
             gpu_sharing: true,

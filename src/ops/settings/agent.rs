@@ -1,7 +1,7 @@
 //! The keys of the node daemon.
 
 use super::log::{DaemonSettings, by_from_str, log, settings};
-use super::ports::ports;
+use super::ports::{admin, ports};
 use crate::config::Setting;
 use baton_agent::options::AgentOptions;
 use baton_agent::options::{DeviceIdStrategy, DeviceListStrategy, MigStrategy};
@@ -25,7 +25,8 @@ by_from_str!(
 pub fn agent() -> Vec<Setting<DaemonSettings<AgentOptions>>> {
     [
         identity(),
-        ports!(", /ledger and /kubelet,"),
+        admin!("9412", "/ledger and /kubelet"),
+        ports!(),
         places(),
         devices(),
         answer(),
