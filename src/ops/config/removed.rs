@@ -91,6 +91,7 @@ pub const REMOVED: &[(&str, &str)] = &[
     ("shutdown-grace", FIXED),
     ("start-limit", FIXED),
     ("suspect-max", FIXED),
+    ("suspect-window", FIXED),
     ("unlock-retry-period", FIXED),
     ("verify-period", FIXED),
     ("watch-timeout", FIXED),

@@ -144,10 +144,8 @@ fn periods() -> AgentSettings {
         "link-down-after" "DURATION" options.periods.link_down "A NIC's link that was up counts as down when it has stayed so for this long";
         "recovery-window" "DURATION" options.periods.recovery_window
             "Clean probes must span this long before an unhealthy GPU is healthy again";
-        "suspect-window" "DURATION" options.periods.suspect_window
-            "Three pods that the machine fails within this make the device or the node suspect";
         "suspect-min" "DURATION" options.periods.suspect_min
-            "A suspect device or node takes no new pods for this long; twice as long each time, up to half an hour";
+            "A device or node is suspect when the machine has failed three pods within five minutes, and takes no new pods for this long; twice as long each time, up to half an hour";
     }
 }
 
