@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -37,13 +36,11 @@ use baton_cluster::client;
 use baton_cluster::inventory::{InventoryWriter, Published};
 use baton_cluster::notice::Notices;
 use baton_cluster::restored::Restored;
-use baton_cluster::reviews::Reviews;
 use baton_contract::{AgentStatus, LockWord};
 use baton_decide::handoff::NodeInventory;
 use baton_decide::health::ServeOutcome;
 use baton_hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots, nodes};
 use baton_runtime::admin::OpenPorts;
-use baton_runtime::auth::Guard;
 use baton_runtime::{Backoff, clock};
 
 /// Hardware events that may wait. The reconciler takes each within microseconds; a full channel is a storm of repetitions.
@@ -119,7 +116,7 @@ async fn start(
     ending: &CancellationToken,
 ) -> Result<DeviceReconciler, AgentError> {
     let (client, resumed) = client::connect_with_resumed("baton-device-plugin", options.kubeconfig.as_deref()).await?;
-    let state = lock_and_listen(&options, &client, &metrics, &admin_state, tasks).await?;
+    let state = lock_and_listen(&options, &metrics, &admin_state, tasks).await?;
     let writer = InventoryWriter::new(client.clone(), &options.node_name);
     // Where the API server does not answer, no scheduler sends a pod either.
     if let Ok(Ok(Some(before))) = tokio::time::timeout(LEDGER, writer.cordoned_before()).await {
@@ -219,7 +216,6 @@ async fn named(name: &'static str, work: impl Future<Output = ()>) -> EndedTask 
 /// that it waits for, they are free only after the lock is.
 async fn lock_and_listen(
     options: &AgentOptions,
-    client: &Client,
     metrics: &Arc<AgentMetrics>,
     admin_state: &Arc<AdminState>,
     tasks: &mut JoinSet<EndedTask>,
@@ -228,9 +224,8 @@ async fn lock_and_listen(
     let directory = &options.paths.state_dir;
     let mut serve = |ports: OpenPorts| {
         let answers = answers(admin_state.clone(), metrics.clone());
-        let guard = Guard::new(Arc::new(Reviews::new(client.clone())), clock::mono);
         // They answer until the end: tasks are ended after the calls in hand are.
-        tasks.spawn(named("HTTP", ports.serve(answers, guard, CancellationToken::new())));
+        tasks.spawn(named("HTTP", ports.serve(answers, CancellationToken::new())));
     };
     match OpenPorts::open(&options.ports) {
         Ok(ports) => {

@@ -101,7 +101,7 @@ impl HealthBook {
             suspected: BTreeMap::new(),
             suspicion: Suspicion::new(SuspectRule {
                 failures: FAILURES,
-                window: options.periods.suspect_window,
+                window: options.timings.suspect_window,
                 shortest: options.periods.suspect_min,
                 longest: options.timings.suspect_max.max(options.periods.suspect_min),
             }),

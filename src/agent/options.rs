@@ -162,8 +162,6 @@ pub struct AgentPeriods {
     pub link_down: Duration,
     /// Clean probes must span at least this before an unhealthy GPU is healthy again.
     pub recovery_window: Duration,
-    /// Three pods that the machine fails within this make the device or the node suspect.
-    pub suspect_window: Duration,
     /// It takes no new pods for so long; twice as long each time.
     pub suspect_min: Duration,
 }
@@ -177,6 +175,8 @@ timings! {
         health_poll: s(5),
         /// An unhealthy GPU is probed: three clean probes fill the default window.
         recovery_probe: s(20),
+        /// Three pods that the machine fails within this make the device or the node suspect: pods that start one after the other.
+        suspect_window: s(300),
         /// A suspect device or node is tried again at the latest after this, so that a false suspicion costs half an hour at most.
         suspect_max: s(1800),
         /// The kubelet's directory is looked at, beside inotify, which may lose events.
@@ -215,7 +215,7 @@ impl Default for AgentOptions {
             kubeconfig: None,
             namespace: "baton-system".into(),
             paths: AgentPaths::default(),
-            ports: PortOptions::on(9412, 9402),
+            ports: PortOptions::on(9412, 9402, 9422),
             mig_strategy: MigStrategy::None,
             fail_on_init_error: true,
             gpu_sharing: true,
@@ -271,7 +271,7 @@ impl Default for AgentPaths {
 
 impl Default for AgentPeriods {
     fn default() -> Self {
-        Self { link_down: s(10), recovery_window: s(60), suspect_window: s(300), suspect_min: s(60) }
+        Self { link_down: s(10), recovery_window: s(60), suspect_min: s(60) }
     }
 }
 

@@ -176,18 +176,6 @@ fn overload_as_status(response: Response<Body>) -> Response<Body> {
     Response::from_parts(parts, Body::from(status.to_string()))
 }
 
-/// A client for `url`, which is no API server: the scheduler's admin address. Its certificate is not verified, because it may have
-/// been made by the daemon itself: what is sent there must be of no use elsewhere.
-pub fn at(url: http::Uri) -> Result<Client, ConnectError> {
-    let mut config = Config::new(url);
-    config.accept_invalid_certs = true;
-    config.default_retry = false;
-    config.connect_timeout = Some(Duration::from_secs(5));
-    config.read_timeout = Some(Duration::from_secs(15));
-    config.write_timeout = Some(Duration::from_secs(15));
-    Client::try_from(config).map_err(|source| ConnectError::Client { source })
-}
-
 /// How long the API server asks to wait before the request is sent again.
 pub fn retry_after(error: &kube::Error) -> Option<Duration> {
     let kube::Error::Api(status) = error else { return None };

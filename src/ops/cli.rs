@@ -42,10 +42,9 @@ state, which rule refused which nodes, what would wake the pod, and what to do; 
 explain --what-if -f pod.yaml` shows what would be decided for a pod that does not exist: node, devices and scores, or why not.
 Nothing is written.
 
-The scheduler is found through the API server: the pod proxy of the pods labelled app.kubernetes.io/part-of=baton and
-app.kubernetes.io/component=scheduler, which takes the ClusterRole baton-operator in their namespace. It is shown a token of the
-ServiceAccount baton-viewer, never yours. --admin-url names an address instead: https://127.0.0.1:9413 beside
-`kubectl -n baton-system port-forward <leading pod> 9413`.";
+The scheduler is reached through the API server: by a port-forward to one of the pods labelled app.kubernetes.io/part-of=baton and
+app.kubernetes.io/component=scheduler, which takes the Role baton-operator of their namespace. --admin-url names an address instead:
+http://127.0.0.1:9413 beside `kubectl -n baton-system port-forward <leading pod> 9413`.";
 
 const UI: &str = "\
 Serves pages for a browser on this machine, with your own rights, and prints the URL to open: who holds which GPU, why a pod waits and

@@ -1,7 +1,8 @@
-//! The two addresses of a daemon: probes, for the kubelet alone, and the admin address, with metrics and what people ask.
+//! The addresses of a daemon: probes, for the kubelet; metrics, for collectors; and on loopback the admin address, which people reach
+//! by a port-forward.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,19 +16,20 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use tower_http::limit::RequestBodyLimitLayer;
 
-use super::auth::{Guard, guarded};
 use super::http::{HttpServer, Limits};
 use super::options::OptionError;
-use super::tls::{Tls, TlsError, TlsFiles};
+use super::tls::TlsError;
 
-/// Of the admin address: with the handshake, 10 s for a request as a whole; a minute for a connection.
+/// Of the admin address: a command asks again over the port-forward that it has.
 const ADMIN: Limits = Limits {
     connections: 64,
     one_request: false,
-    head: Duration::from_secs(2),
+    head: Duration::from_secs(60),
     answer: Some(Duration::from_secs(5)),
-    age: Some(Duration::from_secs(60)),
+    age: None,
 };
+/// Of the metrics: any client of the network may come.
+const METRICS: Limits = Limits { head: Duration::from_secs(2), age: Some(Duration::from_secs(60)), ..ADMIN };
 /// Of the probes: a kubelet waits for one second by default, and closes its connection.
 const PROBES: Limits = Limits {
     connections: 64,
@@ -46,65 +48,76 @@ pub type Check = Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Se
 /// Prints the metrics in OpenMetrics text.
 pub type PrintMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Who is served on the admin address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AdminAuth {
-    /// Clients with a token of the cluster whose user may read the path, over HTTPS.
-    #[default]
-    Token,
-    /// Every client of this machine, over plain HTTP.
+/// Where the admin address is. It serves every client, so it is on loopback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdminListen {
+    /// Nowhere.
     None,
+    /// On 127.0.0.1 with the daemon's port, in the network of a pod; nowhere in the host's, where every process would be served.
+    InPod,
+    /// There, in the host's network too.
+    At(SocketAddr),
 }
 
-/// The addresses of a daemon.
+/// The addresses of a daemon; `None` opens none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortOptions {
-    /// Of the probes; `None` opens none.
+    /// Of the probes.
     pub probe_listen: Option<SocketAddr>,
-    /// The admin address; `None` opens none.
-    pub listen: Option<SocketAddr>,
-    /// Who is served there.
-    pub auth: AdminAuth,
-    /// PEM file of the certificate chain there; `None` makes one.
-    pub tls_cert: Option<PathBuf>,
-    /// PEM file of its private key.
-    pub tls_key: Option<PathBuf>,
+    /// Of the metrics.
+    pub metrics_listen: Option<SocketAddr>,
+    /// The admin address.
+    pub listen: AdminListen,
+    /// Its port where it is [`AdminListen::InPod`].
+    pub admin_port: u16,
 }
 
-const CERT: &str = "--admin-tls-cert";
-const KEY: &str = "--admin-tls-key";
-
 impl PortOptions {
-    /// These ports, on every address of the machine.
-    pub fn on(listen: u16, probe_listen: u16) -> Self {
+    /// These ports: probes and metrics on every address of the machine.
+    pub fn on(admin_port: u16, probes: u16, metrics: u16) -> Self {
         let every = |port| Some(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
-        Self {
-            probe_listen: every(probe_listen),
-            listen: every(listen),
-            auth: AdminAuth::default(),
-            tls_cert: None,
-            tls_key: None,
-        }
+        Self { probe_listen: every(probes), metrics_listen: every(metrics), listen: AdminListen::InPod, admin_port }
+    }
+
+    /// No address at all.
+    pub fn none() -> Self {
+        Self { probe_listen: None, metrics_listen: None, listen: AdminListen::None, admin_port: 0 }
     }
 
     /// Checks what types cannot.
     pub fn validate(&self) -> Result<(), OptionError> {
-        let bad = |option, problem| Err(OptionError::value(option, problem));
         match self.listen {
-            Some(address) if self.auth == AdminAuth::None && !address.ip().is_loopback() => {
+            AdminListen::At(address) if !address.ip().is_loopback() => {
                 let problem = format!(
-                    "none serves every client that reaches --listen={address}: listen on 127.0.0.1, or keep token"
+                    "{address} would serve every client that reaches it: listen on 127.0.0.1:{}, which `kubectl port-forward` reaches; /metrics is at --metrics-listen",
+                    address.port()
                 );
-                return bad("--admin-auth", problem);
+                Err(OptionError::value("--listen", problem))
             }
-            _ => {}
-        }
-        match (&self.tls_cert, &self.tls_key) {
-            (Some(cert), None) => bad(KEY, format!("is not set, and {CERT} is {}: give both", cert.display())),
-            (None, Some(key)) => bad(CERT, format!("is not set, and {KEY} is {}: give both", key.display())),
             _ => Ok(()),
         }
     }
+
+    /// The admin address, by whether this is the host's network.
+    fn admin(&self, of_host: bool) -> Option<SocketAddr> {
+        let here = SocketAddr::from((Ipv4Addr::LOCALHOST, self.admin_port));
+        match self.listen {
+            AdminListen::None => None,
+            AdminListen::At(address) => Some(address),
+            AdminListen::InPod if of_host => {
+                tracing::warn!(
+                    "no admin address is opened: in the host's network every process of the machine would be served; --listen={here} opens it"
+                );
+                None
+            }
+            AdminListen::InPod => Some(here),
+        }
+    }
+}
+
+/// Whether this process is in the network namespace of the machine: these settings are of the machine, and no other namespace has them.
+fn in_host_network() -> bool {
+    Path::new("/proc/sys/net/core/netdev_max_backlog").exists()
 }
 
 /// The answers of a daemon.
@@ -147,73 +160,45 @@ pub enum PortError {
 /// The open addresses of a daemon.
 pub struct OpenPorts {
     probes: Option<TcpListener>,
-    admin: Option<(TcpListener, Option<Tls>)>,
-    auth: AdminAuth,
+    metrics: Option<TcpListener>,
+    admin: Option<TcpListener>,
 }
 
 impl OpenPorts {
     /// Opens the addresses. Port 0 takes a free port.
     pub fn open(options: &PortOptions) -> Result<Self, PortError> {
-        let probes = match options.probe_listen {
-            Some(address) => Some(listen(address, "probes", "--probe-listen")?),
-            None => None,
-        };
-        let admin = match options.listen {
-            Some(address) => {
-                let listener = listen(address, "metrics and questions", "--listen")?;
-                let tls = match (options.auth, &options.tls_cert, &options.tls_key) {
-                    (AdminAuth::None, ..) => None,
-                    (_, Some(cert), Some(key)) => {
-                        let (cert, key) = ((CERT, cert.clone()), (KEY, key.clone()));
-                        Some(Tls::files(TlsFiles { cert, key, clients: None })?)
-                    }
-                    _ => Some(Tls::self_made()?),
-                };
-                Some((listener, tls))
+        let open = |address: Option<SocketAddr>, what, option| {
+            let opened = address.map(|address| listen(address, what, option)).transpose()?;
+            if let Some(address) = opened.as_ref().and_then(|listener| listener.local_addr().ok()) {
+                tracing::info!(%address, "{what}");
             }
-            None => None,
+            Ok::<_, PortError>(opened)
         };
-        let ports = Self { probes, admin, auth: options.auth };
-        if let Some(address) = ports.probe_address() {
-            tracing::info!(%address, "probes");
-        }
-        if let Some(address) = ports.admin_address() {
-            tracing::info!(%address, tls = options.auth != AdminAuth::None, "admin HTTP");
-        }
-        Ok(ports)
-    }
-
-    /// Where the probes are answered.
-    pub fn probe_address(&self) -> Option<SocketAddr> {
-        self.probes.as_ref().and_then(|listener| listener.local_addr().ok())
+        Ok(Self {
+            probes: open(options.probe_listen, "probes", "--probe-listen")?,
+            metrics: open(options.metrics_listen, "metrics", "--metrics-listen")?,
+            admin: open(options.admin(in_host_network()), "admin HTTP", "--listen")?,
+        })
     }
 
     /// The admin address.
     pub fn admin_address(&self) -> Option<SocketAddr> {
-        self.admin.as_ref().and_then(|(listener, _)| listener.local_addr().ok())
+        self.admin.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
-    /// Serves both until `stop`; then open requests get two seconds. A panicking handler answers 500 and harms nothing else.
-    pub async fn serve(self, answers: Answers, guard: Guard, stop: CancellationToken) {
-        let Self { probes, admin, auth } = self;
-        let probe_router = probe_router(&answers).fallback(unknown);
-        let probing = async {
-            if let Some(listener) = probes {
-                let server = HttpServer { name: "probes", listener, tls: None, limits: PROBES };
-                server.serve(probe_router, stop.clone()).await;
+    /// Serves all until `stop`; then open requests get two seconds. A panicking handler answers 500 and harms nothing else.
+    pub async fn serve(self, answers: Answers, stop: CancellationToken) {
+        let served = |name, listener: Option<TcpListener>, router: Router, limits| {
+            let stop = stop.clone();
+            async move {
+                let Some(listener) = listener else { return };
+                HttpServer { name, listener, tls: None, limits }.serve(router, stop).await;
             }
         };
-        let serving = async {
-            if let Some((listener, tls)) = admin {
-                let mut router = admin_router(answers);
-                if auth != AdminAuth::None {
-                    router = router.layer(axum::middleware::from_fn_with_state(guard, guarded));
-                }
-                let server = HttpServer { name: "admin HTTP", listener, tls, limits: ADMIN };
-                server.serve(router, stop.clone()).await;
-            }
-        };
-        tokio::join!(probing, serving, stop.cancelled());
+        let probes = served("probes", self.probes, probe_router(&answers).fallback(unknown), PROBES);
+        let metrics = served("metrics", self.metrics, metrics_router(&answers).fallback(unknown), METRICS);
+        let admin = served("admin HTTP", self.admin, admin_router(answers), ADMIN);
+        tokio::join!(probes, metrics, admin, stop.cancelled());
     }
 }
 
@@ -251,14 +236,18 @@ fn probe_router(answers: &Answers) -> Router {
     answers.leading.iter().fold(router, |router, check| route(router, "/leading", check))
 }
 
-/// The routes of the admin address; the probes are among them, for people.
+fn metrics_router(answers: &Answers) -> Router {
+    let open_metrics = [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
+    let metrics = answers.metrics.clone();
+    Router::new().route("/metrics", get(move || async move { (open_metrics, metrics()) }))
+}
+
+/// The routes of the admin address; probes and metrics are among them, for people.
 fn admin_router(answers: Answers) -> Router {
     let leading: &[&str] = if answers.leading.is_some() { &["/leading"] } else { &[] };
     let paths = [&["/livez", "/readyz"], leading, &["/metrics"], answers.paths].concat().join("\n") + "\n";
-    let open_metrics = [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
-    let metrics = answers.metrics.clone();
     probe_router(&answers)
-        .route("/metrics", get(move || async move { (open_metrics, metrics()) }))
+        .merge(metrics_router(&answers))
         .merge(answers.questions)
         .route("/", get(move || async move { paths }))
         .fallback(unknown)
@@ -278,7 +267,6 @@ async fn probe(check: Check) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use super::super::auth::{AccessJudge, User};
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
@@ -299,32 +287,27 @@ mod tests {
         }
     }
 
-    /// Knows no token.
-    struct Stranger;
-    impl AccessJudge for Stranger {
-        fn identify<'a>(&'a self, _: &'a str, _: Option<&'a str>) -> BoxFuture<'a, Result<Option<User>, String>> {
-            Box::pin(async { Ok(None) })
-        }
-        fn allows<'a>(&'a self, _: &'a User, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<bool, String>> {
-            Box::pin(async { Ok(false) })
-        }
-    }
-
     struct Served {
         probes: SocketAddr,
+        metrics: SocketAddr,
         admin: SocketAddr,
         stop: CancellationToken,
         task: tokio::task::JoinHandle<()>,
     }
 
-    fn serve(auth: AdminAuth) -> Served {
-        let options = PortOptions { probe_listen: Some(HERE), listen: Some(HERE), auth, ..PortOptions::on(0, 0) };
+    fn serve() -> Served {
+        let options = PortOptions {
+            probe_listen: Some(HERE),
+            metrics_listen: Some(HERE),
+            listen: AdminListen::At(HERE),
+            ..PortOptions::none()
+        };
         let ports = OpenPorts::open(&options).unwrap();
-        let (probes, admin) = (ports.probe_address().unwrap(), ports.admin_address().unwrap());
+        let address = |listener: &Option<TcpListener>| listener.as_ref().unwrap().local_addr().unwrap();
+        let (probes, metrics, admin) = (address(&ports.probes), address(&ports.metrics), address(&ports.admin));
         let stop = CancellationToken::new();
-        let guard = Guard::new(Arc::new(Stranger), || Duration::ZERO);
-        let task = tokio::spawn(ports.serve(answers(), guard, stop.clone()));
-        Served { probes, admin, stop, task }
+        let task = tokio::spawn(ports.serve(answers(), stop.clone()));
+        Served { probes, metrics, admin, stop, task }
     }
 
     async fn request(address: SocketAddr, method: &str, path: &str) -> String {
@@ -342,7 +325,7 @@ mod tests {
 
     #[tokio::test]
     async fn probes_answer_with_their_text_and_a_panicking_route_harms_nothing_else() {
-        let Served { probes, admin, stop, task } = serve(AdminAuth::None);
+        let Served { probes, metrics, admin, stop, task } = serve();
         assert!(get(admin, "/boom").await.starts_with("HTTP/1.1 500"));
         for address in [probes, admin] {
             assert!(get(address, "/livez").await.ends_with("alive\n"));
@@ -351,10 +334,15 @@ mod tests {
             let other = get(address, "/other").await;
             assert!(other.starts_with("HTTP/1.1 404") && other.ends_with("lists those that there are\n"), "{other}");
         }
-        assert!(get(admin, "/metrics").await.contains("openmetrics-text"));
+        for address in [metrics, admin] {
+            assert!(get(address, "/metrics").await.contains("openmetrics-text"));
+        }
         assert!(get(admin, "/").await.ends_with("\r\n\r\n/livez\n/readyz\n/metrics\n/boom\n"));
         for path in ["/metrics", "/", "/boom"] {
             assert!(get(probes, path).await.starts_with("HTTP/1.1 404"), "{path} is none of the kubelet's business");
+        }
+        for path in ["/", "/boom", "/livez"] {
+            assert!(get(metrics, path).await.starts_with("HTTP/1.1 404"), "{path} is none of a collector's business");
         }
         assert!(request(probes, "POST", "/livez").await.starts_with("HTTP/1.1 405"));
         stop.cancel();
@@ -363,29 +351,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_speaks_tls_shows_nothing_over_plain_http() {
-        let served = serve(AdminAuth::Token);
-        assert!(!get(served.admin, "/metrics").await.contains("openmetrics"));
-    }
-
-    #[tokio::test]
     async fn silent_clients_keep_no_probe_out() {
-        let served = serve(AdminAuth::None);
-        for address in [served.probes, served.admin] {
+        let served = serve();
+        for address in [served.probes, served.admin, served.metrics] {
             let mut silent = Vec::new();
             for _ in 0..200 {
                 let mut stream = TcpStream::connect(address).await.unwrap();
                 stream.write_all(b"GET /livez HT").await.unwrap();
                 silent.push(stream);
             }
-            assert!(get(address, "/livez").await.ends_with("alive\n"));
+            assert!(get(address, "/livez").await.starts_with("HTTP/1.1"));
         }
     }
 
     /// One request for each connection, and the oldest ones go: clients that never stop asking keep no probe out either.
     #[tokio::test]
     async fn clients_that_ask_without_end_keep_no_probe_out() {
-        let served = serve(AdminAuth::None);
+        let served = serve();
         let mut endless = Vec::new();
         for _ in 0..100 {
             let mut stream = TcpStream::connect(served.probes).await.unwrap();
@@ -420,27 +402,24 @@ mod tests {
     }
 
     #[test]
-    fn plain_http_is_for_this_machine_alone_and_a_certificate_needs_its_key() {
-        let said = |options: PortOptions| options.validate().unwrap_err().to_string();
-        let none = PortOptions { auth: AdminAuth::None, ..PortOptions::on(9412, 9402) };
-        assert!(said(none.clone()).contains("--listen=[::]:9412"), "{}", said(none.clone()));
-        for listen in [Some(HERE), None] {
-            assert_eq!(PortOptions { listen, ..none.clone() }.validate(), Ok(()));
+    fn the_admin_address_is_on_loopback_and_in_the_hosts_network_only_where_told() {
+        let at = |listen| PortOptions { listen, ..PortOptions::on(9412, 9402, 9422) };
+        for address in ["[::]:9412", "10.0.0.1:9412", "0.0.0.0:0"] {
+            let said = at(AdminListen::At(address.parse().unwrap())).validate().unwrap_err().to_string();
+            assert!(
+                said.contains(address) && said.contains("127.0.0.1") && said.contains("--metrics-listen"),
+                "{said}"
+            );
         }
-        let half = PortOptions { tls_cert: Some("/a.crt".into()), ..PortOptions::on(9412, 9402) };
-        assert!(said(half.clone()).contains("/a.crt"), "{}", said(half));
-    }
-
-    #[tokio::test]
-    async fn a_certificate_that_cannot_be_read_is_named() {
-        let options = PortOptions {
-            probe_listen: None,
-            listen: Some(HERE),
-            tls_cert: Some("/nonexistent.crt".into()),
-            tls_key: Some("/nonexistent.key".into()),
-            ..PortOptions::on(0, 0)
-        };
-        let said = OpenPorts::open(&options).err().unwrap().to_string();
-        assert!(said.contains("--admin-tls-cert") && said.contains("/nonexistent.crt"), "{said}");
+        let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 9412));
+        for (listen, in_pod, of_host) in [
+            (AdminListen::InPod, Some(here), None),
+            (AdminListen::At(HERE), Some(HERE), Some(HERE)),
+            (AdminListen::None, None, None),
+        ] {
+            let options = at(listen);
+            assert_eq!(options.validate(), Ok(()));
+            assert_eq!((options.admin(false), options.admin(true)), (in_pod, of_host), "{listen:?}");
+        }
     }
 }

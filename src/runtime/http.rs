@@ -72,18 +72,13 @@ struct OpenConnection {
 }
 
 /// The machine that a request comes from, as its address tells: of IPv6 the network that one machine is given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Peer(pub IpAddr);
-
-impl Peer {
-    fn of(address: SocketAddr) -> Self {
-        Self(match address.ip().to_canonical() {
-            IpAddr::V6(ip) if !ip.is_loopback() => {
-                let [a, b, c, d, ..] = ip.segments();
-                Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
-            }
-            ip => ip,
-        })
+fn peer(address: SocketAddr) -> IpAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V6(ip) if !ip.is_loopback() => {
+            let [a, b, c, d, ..] = ip.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        ip => ip,
     }
 }
 
@@ -105,7 +100,7 @@ impl HttpServer {
         let router = router.layer(late).layer(CatchPanicLayer::new());
         let (mut connections, mut open) = (JoinSet::new(), Vec::<OpenConnection>::new());
         loop {
-            let (stream, peer) = tokio::select! {
+            let (stream, from) = tokio::select! {
                 () = stop.cancelled() => break,
                 Some(_) = connections.join_next() => {
                     open.retain(|one| !one.task.is_finished());
@@ -122,14 +117,13 @@ impl HttpServer {
                 tokio::time::sleep(PACE).await;
             }
             let busy = Arc::new(AtomicBool::new(false));
-            let client =
-                Client { name: self.name, tls: self.tls.clone(), limits: self.limits, busy: busy.clone(), peer };
+            let client = Client { name: self.name, tls: self.tls.clone(), limits: self.limits, busy: busy.clone() };
             let (router, stop, age) = (router.clone(), stop.clone(), self.limits.age.unwrap_or(NEVER));
             let task = connections.spawn(async move {
                 // Its end by age needs no word: a client that is cut was asked to end before.
                 let _ = tokio::time::timeout(age, client.handshake(stream, router, stop)).await;
             });
-            open.push(OpenConnection { task, from: peer.0, busy });
+            open.push(OpenConnection { task, from, busy });
             // A burst of connections does not keep those that came before from being served.
             tokio::task::yield_now().await;
         }
@@ -139,10 +133,10 @@ impl HttpServer {
         }
     }
 
-    async fn accept(&self) -> (TcpStream, Peer) {
+    async fn accept(&self) -> (TcpStream, IpAddr) {
         loop {
             match self.listener.accept().await {
-                Ok((stream, address)) => return (stream, Peer::of(address)),
+                Ok((stream, address)) => return (stream, peer(address)),
                 Err(error) => {
                     // Out of descriptors, or a client that left: a pause keeps this from spinning.
                     tracing::debug!(server = self.name, %error, "accept failed");
@@ -159,7 +153,6 @@ struct Client {
     tls: Option<Tls>,
     limits: Limits,
     busy: Arc<AtomicBool>,
-    peer: Peer,
 }
 
 /// A request in work.
@@ -178,11 +171,8 @@ impl Client {
         let Some(tls) = &self.tls else { return self.connection(stream, router, stop).await };
         match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
             Ok(Ok(stream)) => self.connection(stream, router, stop).await,
-            // Where clients need a certificate, an operator wants to know why one is refused. Elsewhere any stranger could fill the log.
-            Ok(Err(error)) if tls.names_clients() => {
-                tracing::warn!(server = self.name, %error, "TLS handshake refused");
-            }
-            Ok(Err(error)) => tracing::debug!(server = self.name, %error, "TLS handshake failed"),
+            // An operator wants to know why a client's certificate is refused.
+            Ok(Err(error)) => tracing::warn!(server = self.name, %error, "TLS handshake refused"),
             Err(_) => tracing::debug!(server = self.name, "TLS handshake not finished in time"),
         }
     }
@@ -195,10 +185,9 @@ impl Client {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(self.limits.head).max_buf_size(64 << 10);
         http.keep_alive(!self.limits.one_request);
-        let (busy, peer) = (self.busy.clone(), self.peer);
-        let service = tower::service_fn(move |mut request: Request<_>| {
+        let busy = self.busy.clone();
+        let service = tower::service_fn(move |request: Request<_>| {
             busy.store(true, Ordering::Relaxed);
-            request.extensions_mut().insert(peer);
             let (work, router) = (Work(busy.clone()), router.clone());
             async move {
                 let answer = router.oneshot(request.map(Body::new)).await;
@@ -344,7 +333,7 @@ mod tests {
 
     #[test]
     fn an_address_of_ipv6_stands_for_its_network_and_a_mapped_one_for_itself() {
-        let of = |text: &str| Peer::of(SocketAddr::new(text.parse().unwrap(), 1)).0.to_string();
+        let of = |text: &str| peer(SocketAddr::new(text.parse().unwrap(), 1)).to_string();
         assert_eq!(of("::ffff:10.1.2.3"), "10.1.2.3");
         assert_eq!(of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
         assert_eq!(of("::1"), "::1");

@@ -1,7 +1,6 @@
-//! Process plumbing without a domain word: telemetry, shutdown, back-off, the only clock, addresses with TLS and tokens.
+//! Process plumbing without a domain word: telemetry, shutdown, back-off, the only clock, addresses.
 
 pub mod admin;
-pub mod auth;
 pub mod backoff;
 pub mod clock;
 pub mod http;

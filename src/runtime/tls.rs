@@ -1,5 +1,4 @@
-//! The TLS of an address: a certificate that the process makes for itself, or files that are read again when they change; and the
-//! clients' certificates, where they must show one.
+//! The TLS of an address: files that are read again when they change, and the clients' certificates, which name who is served.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -32,9 +31,6 @@ pub enum TlsError {
     /// Files that do not go together.
     #[error("TLS cannot be set up: {0}; do certificate and key belong together?")]
     Setup(String),
-    /// No certificate of its own.
-    #[error("no certificate could be made: {0}; give one with --admin-tls-cert and --admin-tls-key")]
-    SelfMade(#[from] rcgen::Error),
 }
 
 /// A file, and the setting that names it.
@@ -47,8 +43,8 @@ pub struct TlsFiles {
     pub cert: Named,
     /// Its private key, PEM.
     pub key: Named,
-    /// The clients that are served; `None` serves every client.
-    pub clients: Option<Clients>,
+    /// The clients that are served.
+    pub clients: Clients,
 }
 
 /// The clients that are served: those with a certificate of these authorities that has one of these names.
@@ -60,32 +56,14 @@ pub struct Clients {
     pub names: (&'static str, Vec<String>),
 }
 
-/// The TLS of an address.
+/// The TLS of an address, from files that are read again when they change: certificates are renewed while the process runs.
 #[derive(Clone)]
-pub enum Tls {
-    /// With a certificate that is as old as the process.
-    SelfMade(TlsAcceptor),
-    /// From files.
-    Files(Arc<Renewed>),
-}
+pub struct Tls(Arc<Renewed>);
 
 impl Tls {
-    /// A certificate for `localhost`, signed by its own key. Clients cannot verify it; what crosses the wire is hidden all the same.
-    pub fn self_made() -> Result<Self, TlsError> {
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
-        let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-        let acceptor = acceptor(vec![made.cert.der().clone()], key, None)?;
-        Ok(Self::SelfMade(acceptor))
-    }
-
     /// Reads the files.
     pub fn files(files: TlsFiles) -> Result<Self, TlsError> {
-        Ok(Self::Files(Arc::new(Renewed::open(files)?)))
-    }
-
-    /// Only clients with a certificate are served.
-    pub fn names_clients(&self) -> bool {
-        matches!(self, Self::Files(files) if files.files.clients.is_some())
+        Ok(Self(Arc::new(Renewed::open(files)?)))
     }
 
     /// Shakes hands with a client; one that is not served is an error.
@@ -93,23 +71,17 @@ impl Tls {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let files = match self {
-            Self::SelfMade(acceptor) => return acceptor.accept(stream).await,
-            Self::Files(files) => files.clone(),
-        };
         // Files may be on a mount that hangs: they are not read on the accepting task.
-        let reading = files.clone();
+        let reading = self.0.clone();
         let acceptor = tokio::task::spawn_blocking(move || reading.acceptor()).await.map_err(std::io::Error::other)?;
         let stream = acceptor.accept(stream).await?;
-        if let Some(clients) = &files.files.clients {
-            let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-            let names = shown.map(names).unwrap_or_default();
-            let (key, admitted) = &clients.names;
-            if !names.iter().any(|name| admitted.contains(name)) {
-                let admitted = admitted.join(",");
-                let why = format!("the client's certificate names {names:?}, and {key} admits {admitted}");
-                return Err(std::io::Error::other(why));
-            }
+        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let names = shown.map(names).unwrap_or_default();
+        let (key, admitted) = &self.0.files.clients.names;
+        if !names.iter().any(|name| admitted.contains(name)) {
+            let admitted = admitted.join(",");
+            let why = format!("the client's certificate names {names:?}, and {key} admits {admitted}");
+            return Err(std::io::Error::other(why));
         }
         Ok(stream)
     }
@@ -129,8 +101,7 @@ fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     common.map(str::to_owned).into_iter().chain(alternative).collect()
 }
 
-/// TLS from files, which are read again when they change: certificates are renewed while the process runs.
-pub struct Renewed {
+struct Renewed {
     files: TlsFiles,
     state: Mutex<TlsState>,
     /// Held by the connection that checks the files; connections that come meanwhile use what was read before.
@@ -184,45 +155,36 @@ impl Renewed {
 
 impl TlsFiles {
     fn fingerprints(&self) -> Vec<Fingerprint> {
-        let authorities = self.clients.iter().map(|clients| &clients.authorities);
         let print = |(_, path): &Named| {
             let meta = std::fs::metadata(path).ok()?;
             Some((meta.ino(), meta.len(), meta.ctime(), meta.ctime_nsec()))
         };
-        [&self.cert, &self.key].into_iter().chain(authorities).map(print).collect()
+        [&self.cert, &self.key, &self.clients.authorities].map(print).into()
     }
 
     fn acceptor(&self) -> Result<TlsAcceptor, TlsError> {
         let chain = certificates(&self.cert)?;
         let private = PrivateKeyDer::from_pem_file(&self.key.1).map_err(|error| unusable(&self.key, &error))?;
-        let roots = self.clients.as_ref().map(|clients| -> Result<_, TlsError> {
-            let mut roots = RootCertStore::empty();
-            for authority in certificates(&clients.authorities)? {
-                roots.add(authority).map_err(|error| unusable(&clients.authorities, &error))?;
-            }
-            Ok(roots)
-        });
-        acceptor(chain, private, roots.transpose()?)
+        let mut roots = RootCertStore::empty();
+        for authority in certificates(&self.clients.authorities)? {
+            roots.add(authority).map_err(|error| unusable(&self.clients.authorities, &error))?;
+        }
+        acceptor(chain, private, roots)
     }
 }
 
 fn acceptor(
     chain: Vec<CertificateDer<'static>>,
     private: PrivateKeyDer<'static>,
-    clients: Option<RootCertStore>,
+    clients: RootCertStore,
 ) -> Result<TlsAcceptor, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let setup = |error: &dyn std::fmt::Display| TlsError::Setup(error.to_string());
     let config = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|error| setup(&error))?;
-    let config = match clients {
-        None => config.with_no_client_auth(),
-        Some(roots) => {
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-            config.with_client_cert_verifier(verifier.map_err(|error| setup(&error))?)
-        }
-    };
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(clients), provider).build();
+    let config = config.with_client_cert_verifier(verifier.map_err(|error| setup(&error))?);
     let mut config = config.with_single_cert(chain, private).map_err(|error| setup(&error))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))

@@ -30,7 +30,6 @@ use baton_cluster::notice::Notices;
 use baton_cluster::pod_group::PodGroups;
 use baton_cluster::pod_writer::PodWriter;
 use baton_cluster::restored::Restored;
-use baton_cluster::reviews::Reviews;
 use baton_cluster::selected_labels::SelectedLabels;
 use baton_cluster::tyjob::JobStatuses;
 use baton_cluster::volume::Volumes;
@@ -42,7 +41,6 @@ use baton_decide::scheduler::{Config, EffectResult, Effects, Moment, Scheduler};
 use baton_decide::tyjob::JobPolicy;
 use baton_decide::world::{WorldEvent, WorldPolicy};
 use baton_runtime::admin::{OpenPorts, PortError};
-use baton_runtime::auth::Guard;
 use baton_runtime::clock;
 use baton_runtime::http::HttpServer;
 
@@ -141,8 +139,7 @@ impl SchedulerDaemon {
         let missing = start_feeds(&client, &settings, &locks, &labels, &feed_out, &mut tasks);
         drop(feed_out);
         let metrics = SchedulerMetrics::new();
-        let guard = Guard::new(Arc::new(Reviews::new(client.clone())), clock::mono);
-        tokio::spawn(ports.serve(admin::answers(question_out.clone(), metrics.clone()), guard, stop.clone()));
+        tokio::spawn(ports.serve(admin::answers(question_out.clone(), metrics.clone()), stop.clone()));
         let pods = PodWriter::new(client.clone(), options.timings.bind_timeout, labels);
         let (front, requests) = Front::new(pods.clone(), options.extender.gang);
         if let Some(server) = extender {

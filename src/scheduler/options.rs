@@ -126,7 +126,7 @@ impl Default for SchedulerOptions {
             scheduler_names: vec!["baton-scheduler".into()],
             kubeconfig: None,
             namespace: "baton-system".into(),
-            ports: PortOptions::on(9413, 9403),
+            ports: PortOptions::on(9413, 9403, 9423),
             node_lock_key: key::NODE_LOCK.into(),
             node_lock_format: LockFormat::default(),
             node_lock: LockMode::default(),

@@ -1,5 +1,5 @@
-//! The controller as a process: it waits for leadership and works through one term after the other. Its admin HTTP has probes
-//! and metrics.
+//! The controller as a process: it waits for leadership and works through one term after the other. It answers probes and
+//! collectors of metrics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +20,7 @@ use baton_cluster::controller_writer::JobWriter;
 use baton_cluster::leadership::{Campaign, identity};
 use baton_cluster::notice::Notices;
 use baton_cluster::restored::Restored;
-use baton_cluster::reviews::Reviews;
 use baton_runtime::admin::{Answers, OpenPorts, PortError};
-use baton_runtime::auth::Guard;
 use baton_runtime::clock;
 use baton_runtime::options::OptionError;
 
@@ -74,8 +72,7 @@ impl Controller {
         let Self { options, client, ports } = self;
         let metrics = ControllerMetrics::new();
         let (pulse, last_pulse) = watch::channel(clock::mono());
-        let guard = Guard::new(Arc::new(Reviews::new(client.clone())), clock::mono);
-        tokio::spawn(ports.serve(answers(metrics.clone(), last_pulse), guard, stop.clone()));
+        tokio::spawn(ports.serve(answers(metrics.clone(), last_pulse), stop.clone()));
         let name = identity(&options.leader.identity, "controller");
         let config = options.leader.config(&options.namespace, &name);
         let mut campaign = Campaign::start(client.clone(), options.leader.elect, config);
@@ -140,7 +137,7 @@ async fn term(
     }
 }
 
-/// What probes and questions are answered. `pulse` is the monotonic time of the loop's last round.
+/// What probes and collectors are answered. `pulse` is the monotonic time of the loop's last round.
 fn answers(metrics: ControllerMetrics, pulse: watch::Receiver<Duration>) -> Answers {
     let (ready, scraped) = (metrics.clone(), metrics);
     Answers {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use baton_cluster::leadership::LeaderOptions;
 use baton_contract::name::check_label_name;
-use baton_runtime::admin::PortOptions;
+use baton_runtime::admin::{AdminListen, PortOptions};
 use baton_runtime::options::{self, OptionError};
 use baton_runtime::timings::{Timed, s, timings};
 
@@ -53,7 +53,8 @@ impl Default for ControllerOptions {
             scheduler_name: "baton-scheduler".into(),
             kubeconfig: None,
             namespace: "baton-system".into(),
-            ports: PortOptions::on(9414, 9404),
+            // Nothing is asked of it but probes and metrics.
+            ports: PortOptions { listen: AdminListen::None, ..PortOptions::on(0, 9404, 9424) },
             leader: LeaderOptions::of_lease("baton-controller"),
             timings: ControllerTimings::default(),
         }

@@ -9,12 +9,12 @@ mod conformance;
 mod custom;
 mod deletes;
 mod failures;
+mod forward;
 mod http;
 mod kubectl;
 mod policies;
 #[path = "../harness/kubectl.rs"]
 mod program;
-mod proxy;
 mod server;
 #[path = "../harness/skip.rs"]
 mod skip;

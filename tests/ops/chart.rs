@@ -89,7 +89,7 @@ fn the_checked_in_manifests_are_what_the_chart_gives() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset");
     let mut files = rendered(&helm, &[]);
     assert_eq!(files.len(), 8, "{:?}", files.keys());
-    let mut chosen = rendered(&helm, &["--set=monitoring=true,extender=true"]);
+    let mut chosen = rendered(&helm, &["--set=monitoring.enabled=true,extender=true"]);
     assert!(!chosen.contains_key("scheduler.yaml"), "the extender is the scheduler then");
     for (folder, file) in
         [("components/monitoring", "monitoring.yaml"), ("extender", "extender.yaml"), ("extender", "gangs.yaml")]
@@ -142,14 +142,21 @@ fn a_value_reaches_every_place_that_it_is_for() {
         ],
     );
     places(&["--set=pinnedNamespaces={gpu-operator,monitoring}"], &[("in ['gpu-operator', 'monitoring'])", 1)]);
-    places(&["--set=adminFrom={10.0.0.0/24,fd00::/64}"], &[("cidr: \"10.0.0.0/24\"", 1), ("cidr: \"fd00::/64\"", 1)]);
+    let from = "--set-json=monitoring.from=[{\"ipBlock\":{\"cidr\":\"10.0.0.0/24\"}},{\"namespaceSelector\":{\"matchLabels\":{\"a\":\"b\"}}}]";
+    places(
+        &[from],
+        &[
+            ("- port: metrics\n    from:\n    - ipBlock:\n        cidr: 10.0.0.0/24\n    - namespaceSelector:\n", 1),
+            ("PodMonitor", 0),
+        ],
+    );
     places(
         &["--set=nodeLockKey=hami.io/mutex.lock"],
         &[("- --node-lock-key=hami.io/mutex.lock\n", 2), ("scheduling.koordinator.sh/node-lock", 0)],
     );
     places(&["--set=unassignedPods=serve"], &[("- --unassigned-pods=serve\n", 1), ("baton-pinned-pods", 0)]);
     places(&[], &[("- --", 0), ("runbook_url", 0), ("kind: ValidatingAdmissionPolicy\n", 8), ("from:", 0)]);
-    let monitored = ["--set=monitoring=true,docsUrl=https://a.b/c/"];
+    let monitored = ["--set=monitoring.enabled=true,docsUrl=https://a.b/c/"];
     places(&monitored, &[("runbook_url: https://a.b/c/runbooks.md#baton", 13), ("grafana_dashboard: \"1\"", 2)]);
 }
 
@@ -163,7 +170,7 @@ fn each_component_of_the_kustomization_is_a_value_of_the_chart() {
         ("driver-container", "devicePlugin.flags.host-driver-root=/run/nvidia/driver"),
         ("gpu-taint", "TOLERATION"),
         ("keep-kinds", "crds=own"),
-        ("monitoring", "monitoring=true"),
+        ("monitoring", "monitoring.enabled=true"),
         ("without-policies", "admission=false"),
     ]);
     let folders = std::fs::read_dir(dir.path().join("base/components")).unwrap();
@@ -255,7 +262,11 @@ fn a_wrong_value_is_refused_by_its_name() {
         (&["--set=image.tag=2"], &["image", "object"]),
         (&["--set=crds=some"], &["crds"]),
         (&["--set=admission=maybe"], &["admission"]),
-        (&["--set=adminFrom={everywhere}"], &["adminFrom", "everywhere"]),
+        (&["--set=adminFrom={10.0.0.0/24}"], &["adminFrom"]),
+        (&["--set=monitoring=true"], &["monitoring", "object"]),
+        (&["--set=monitoring.from={10.0.0.0/24}"], &["monitoring", "from"]),
+        (&["--set=monitoring.from[0].cidr=10.0.0.0/24"], &["monitoring", "cidr"]),
+        (&["--set=scheduler.flags.admin-auth=none"], &["scheduler", "flags", "admin-auth"]),
         (&["--set=assignmentWriters={a b}"], &["assignmentWriters", "a b"]),
         (&["--set=devicePlugin.flags.mig-strategie=mixed"], &["devicePlugin", "flags", "mig-strategie"]),
         // Another value has it, or a volume that the chart lacks.

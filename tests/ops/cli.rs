@@ -94,6 +94,10 @@ fn a_removed_key_is_refused_with_what_to_do_instead() {
         ("scheduler", "job-weights", "cpu=2", "in jobWeights"),
         ("controller", "lease-name", "a", "leave it out: the Lease has the name that the daemon's Role names"),
         ("controller", "concurrency", "4", "leave it out: the controller reconciles 16 jobs at once"),
+        ("controller", "listen", "127.0.0.1:9414", "set metrics-listen"),
+        ("device-plugin", "admin-auth", "none", "the commands reach it by a port-forward"),
+        ("scheduler", "admin-tls-cert", "/a.crt", "the commands reach it by a port-forward"),
+        ("controller", "admin-tls-key", "/a.key", "the commands reach it by a port-forward"),
     ] {
         let parts = [&*format!("{key} was removed: "), instead];
         says(&fails(2, &[command, &format!("--{key}={value}")], &[]), &parts);
@@ -104,6 +108,8 @@ fn a_removed_key_is_refused_with_what_to_do_instead() {
     }
     // What the controller no longer has is a key of the scheduler.
     says(&fails(2, &["scheduler"], &[("BATON_CONCURRENCY", "0")]), &["concurrency is zero"]);
+    let outside = fails(2, &["scheduler"], &[("BATON_LISTEN", "[::]:9413")]);
+    says(&outside, &["--listen: [::]:9413", "127.0.0.1:9413", "--metrics-listen"]);
 }
 
 #[test]
@@ -158,6 +164,7 @@ fn a_missing_nvml_library_lists_every_path_tried() {
             library,
             "--listen=none",
             "--probe-listen=none",
+            "--metrics-listen=none",
         ],
         &[],
     );
@@ -175,7 +182,8 @@ fn the_effective_configuration_is_logged_with_its_sources() {
     let args =
         ["device-plugin", "--kubeconfig", &config, &state, "--config-file", file.to_str().unwrap(), "--listen=none"];
     // NVML is not there: the daemon ends by itself after it has said how it is configured.
-    let library = ["--nvml-library=/nonexistent.so", "--log-format=json", "--probe-listen=none"];
+    let library =
+        ["--nvml-library=/nonexistent.so", "--log-format=json", "--probe-listen=none", "--metrics-listen=none"];
     let args: Vec<&str> = args.into_iter().chain(library).collect();
     let said = fails(1, &args, &[("NODE_NAME", "node-a")]);
     let line = said.lines().find(|line| line.contains("effective configuration")).unwrap();
@@ -246,7 +254,7 @@ fn a_question_about_nothing_or_about_a_name_that_cannot_be_ends_with_2() {
     says(&fails(2, &["explain", "pod", "ml/a", "--what-if", "-f", "/dev/null"], &[]), &["cannot be used with"]);
     says(&fails(2, &["explain", "--what-if", "-f", "/dev/null", "pod", "ml/a"], &[]), &["name no other object"]);
     says(&fails(2, &["get", "nodes", "--node-lock-expiry", "abc"], &[]), &["\"abc\" is no duration", "30s"]);
-    says(&fails(2, &["get", "queue", "--admin-url", "foo"], &[]), &["foo", "https://127.0.0.1:9413"]);
+    says(&fails(2, &["get", "queue", "--admin-url", "foo"], &[]), &["foo", "http://127.0.0.1:9413"]);
 }
 
 #[test]

@@ -25,8 +25,6 @@ pub struct Kept {
     /// What it said until it invited to use the cluster.
     pub output: String,
     pub config: String,
-    /// What it says that the scheduler's address is.
-    admin: String,
     /// What it says after the invitation.
     lines: Receiver<String>,
 }
@@ -37,11 +35,10 @@ impl Kept {
         command.args(["demo", "--keep", "-o", "json"]).args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let (mut output, mut config, mut admin) = (String::new(), None, None);
+        let (mut output, mut config) = (String::new(), None);
         for line in lines.by_ref() {
             let line = line.unwrap();
             config = config.or(line.trim().strip_prefix("export KUBECONFIG=").map(str::to_owned));
-            admin = admin.or(line.trim().strip_prefix("export BATON_ADMIN_URL=").map(str::to_owned));
             output.push_str(&line);
             output.push('\n');
             // The invitation's last command that ends.
@@ -52,8 +49,7 @@ impl Kept {
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(sender.send(line))));
         let config = config.unwrap_or_else(|| panic!("the demo ended without an invitation:\n{output}"));
-        let admin = admin.unwrap_or_else(|| panic!("the invitation does not name the scheduler:\n{output}"));
-        Self { child, output, config, admin, lines: receiver }
+        Self { child, output, config, lines: receiver }
     }
 
     /// Waits for a line that contains this.
@@ -87,7 +83,7 @@ impl Kept {
     pub fn baton(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
         command.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR"));
-        let output = command.env("KUBECONFIG", &self.config).env("BATON_ADMIN_URL", &self.admin).output().unwrap();
+        let output = command.env("KUBECONFIG", &self.config).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "baton {arguments:?}: {said}");
         String::from_utf8(output.stdout).unwrap()

@@ -83,6 +83,7 @@ impl DoctorNode {
             "--node-name=node-a",
             "--listen=none",
             "--probe-listen=none",
+            "--metrics-listen=none",
             &timings("rescan: 200ms"),
         ]);
         let at = |name: &str| self.path(name).display().to_string();

@@ -263,7 +263,7 @@ pub const CONDITIONS: &[ConditionRule] = &[
         "a read has not returned within 2 s; with eight such NICs no NIC is read any more",
         "the NIC's firmware may be stuck; the NIC comes back when the read returns and three polls succeed"], stated),
     row(Is::DeviceSuspect, ALL, OutOfService, ["which pods fail here",
-        "three pods failed because of this device within `--suspect-window`; the message has the last failure",
+        "three pods failed because of this device within five minutes; the message has the last failure",
         "look after what the message names; the device is tried again at the time that it says"], stated),
     row(Is::MigUnknown, GPU, OutOfService, ["`nvmlDeviceGetMigMode`",
         "NVML does not say whether MIG is on, and work on a whole GPU with MIG on fails",

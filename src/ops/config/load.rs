@@ -164,8 +164,7 @@ pub fn load<O: Default>(
     }
     for setting in settings {
         if let Some((value, variable)) = setting.variables().find_map(set) {
-            setting
-                .read(&mut loaded.options, &value)
+            (setting.set)(&mut loaded.options, &value)
                 .map_err(|problem| ConfigError::Environment { variable: variable.clone(), problem })?;
             loaded.sources.insert(setting.name, Source::Environment(variable));
         }
@@ -173,8 +172,7 @@ pub fn load<O: Default>(
             && let Some(values) = matches.get_many::<String>(setting.name)
         {
             let value = values.map(String::as_str).collect::<Vec<_>>().join(",");
-            setting
-                .read(&mut loaded.options, &value)
+            (setting.set)(&mut loaded.options, &value)
                 .map_err(|problem| ConfigError::Flag { name: setting.name, problem })?;
             loaded.sources.insert(setting.name, Source::Flag);
         }
@@ -236,7 +234,7 @@ fn apply_file<O>(
             return Err(wrong(entry.at, format!("{key:?} says the same as {first:?}: keep one")));
         }
         let levels = || "expected a value, a list of values or a mapping of values, not more levels".to_owned();
-        let set = entry.value.flat().ok_or_else(levels).and_then(|value| setting.read(&mut loaded.options, &value));
+        let set = entry.value.flat().ok_or_else(levels).and_then(|value| (setting.set)(&mut loaded.options, &value));
         set.map_err(|problem| wrong(entry.value.at, format!("{key}: {problem}")))?;
         loaded.sources.insert(setting.name, Source::File { path: path.to_owned(), line: entry.at.0 });
     }

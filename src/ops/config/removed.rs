@@ -4,6 +4,8 @@
 const FIXED: &str = "leave it out: this time is fixed (docs/configuration.md#fixed-times)";
 /// The arguments of a plugin have one place.
 const IN_FILE: &str = "set it in the file, in pluginConfig (docs/configuration.md#plugins-of-the-scheduler)";
+/// The admin address of a daemon serves who reaches its loopback.
+const LOOPBACK: &str = "leave it out: the admin address is on loopback, and the commands reach it by a port-forward (docs/operate.md#who-may-read-what)";
 /// The weights of TYJobs' policies have one place.
 const JOB_WEIGHTS: &str = "set it in the file, in jobWeights (docs/configuration.md#plugins-of-the-scheduler)";
 
@@ -11,11 +13,12 @@ const JOB_WEIGHTS: &str = "set it in the file, in jobWeights (docs/configuration
 const TLS_DIR: &str =
     "set extender-tls-dir to a directory with tls.crt, tls.key and ca.crt (docs/extender.md#who-may-ask)";
 
-/// A key of the file, which is the flag without its dashes, `key=value` where only that value is gone, `plugins.NAME` or
-/// `pluginConfig.NAME`, or a flag of a command, `COMMAND --flag`; and what to do instead. A key that one daemon has and another had is
+/// A key of the file, which is the flag without its dashes, `plugins.NAME` or `pluginConfig.NAME`, or a flag of a command, `COMMAND --flag`; and what to do instead. A key that one daemon has and another had is
 /// refused by the other alone.
 pub const REMOVED: &[(&str, &str)] = &[
-    ("admin-auth=metrics-open", "give collectors of /metrics a token (docs/metrics.md#collecting)"),
+    ("admin-auth", LOOPBACK),
+    ("admin-tls-cert", LOOPBACK),
+    ("admin-tls-key", LOOPBACK),
     ("age-limit", FIXED),
     ("agent-settled", FIXED),
     ("agent-stale", FIXED),
@@ -47,9 +50,13 @@ pub const REMOVED: &[(&str, &str)] = &[
     ("lease-name", "leave it out: the Lease has the name that the daemon's Role names"),
     ("lease-renew-deadline", FIXED),
     ("lease-retry", FIXED),
+    ("listen", "set metrics-listen: of the controller nothing is asked but probes and /metrics"),
     ("lock-abandoned", FIXED),
     ("lock-sweep", FIXED),
-    ("manifests --admin-from", "set adminFrom in the chart daemonset/chart"),
+    (
+        "manifests --admin-from",
+        "leave it out: the admin address is on loopback; set monitoring.from in the chart daemonset/chart for /metrics",
+    ),
     (
         "manifests --admission",
         "set admission in the chart daemonset/chart, or use the kustomize component without-policies",
@@ -61,7 +68,7 @@ pub const REMOVED: &[(&str, &str)] = &[
     ("manifests --helm", "the chart is daemonset/chart (docs/operate.md#with-helm)"),
     (
         "manifests --monitoring",
-        "set monitoring in the chart daemonset/chart, or use the kustomize component monitoring",
+        "set monitoring.enabled in the chart daemonset/chart, or use the kustomize component monitoring",
     ),
     ("manifests --node-lock-key", "set nodeLockKey in the chart daemonset/chart"),
     ("manifests --pinned-namespaces", "set pinnedNamespaces in the chart daemonset/chart"),
@@ -84,6 +91,7 @@ pub const REMOVED: &[(&str, &str)] = &[
     ("shutdown-grace", FIXED),
     ("start-limit", FIXED),
     ("suspect-max", FIXED),
+    ("suspect-window", FIXED),
     ("unlock-retry-period", FIXED),
     ("verify-period", FIXED),
     ("watch-timeout", FIXED),

@@ -8,7 +8,6 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use serde_json::Value as Json;
 
-use super::removed::removed;
 use super::tree::{Misplaced, YamlNode};
 use super::yaml;
 
@@ -55,11 +54,6 @@ pub struct Setting<O: 'static> {
 }
 
 impl<O> Setting<O> {
-    /// Reads a value into the options, or says what is wrong with it, or that it was removed.
-    pub fn read(&self, options: &mut O, text: &str) -> Result<(), String> {
-        removed(&format!("{}={text}", self.name)).map_or_else(|| (self.set)(options, text), Err)
-    }
-
     /// The name and its aliases.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         std::iter::once(self.name).chain(self.aliases.iter().copied())

@@ -1,15 +1,16 @@
 //! Starts everything and waits until pods can be served: API server, machines, kubelets, then the daemons.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, FromArgMatches};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Client;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ListParams, PostParams};
+use serde_json::json;
 use tempfile::TempDir;
 
 use super::args::{DemoArgs, ProgressOutput};
@@ -29,6 +30,8 @@ use baton_sim::hardware::{NodeSpec, Shape, VirtualNode};
 use baton_sim::kubelet::{Kubelet, KubeletOptions};
 
 const NODES: usize = 3;
+/// Namespace of the daemons.
+pub(super) const SYSTEM: &str = "baton-system";
 /// Everything has started, or something is wrong.
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// Daemons are looked at this often while the cluster is kept.
@@ -46,8 +49,6 @@ pub struct DemoNode {
     pub name: String,
     /// Its kubelet.
     pub kubelet: Kubelet,
-    /// Admin address of its daemon.
-    pub admin: String,
     /// The virtual machine, or what is left of it beside real hardware.
     _machine: VirtualNode,
 }
@@ -64,8 +65,6 @@ pub struct DemoCluster {
     pub start: Duration,
     kubeconfig: PathBuf,
     daemons: Vec<Daemon>,
-    /// Admin address of the scheduler, which is no pod that `baton explain` could find.
-    scheduler: String,
     /// Last, so that files are removed after the processes that use them.
     folder: TempDir,
 }
@@ -82,8 +81,7 @@ impl DemoCluster {
         std::fs::write(&kubeconfig, server.kubeconfig("admin"))?;
         let client = connect(Some(&kubeconfig)).await?;
         let daemons = Vec::new();
-        let scheduler = free_address()?;
-        let mut cluster = Self { server, client, nodes: Vec::new(), start, kubeconfig, daemons, scheduler, folder };
+        let mut cluster = Self { server, client, nodes: Vec::new(), start, kubeconfig, daemons, folder };
         cluster.say(progress, "cluster", &format!("simulated API server at {}", cluster.server.tls_url()));
         let applied = install(&cluster.client, &Values::default()).await?;
         cluster.say(
@@ -100,13 +98,11 @@ impl DemoCluster {
             cluster.nodes.push(node);
             cluster.daemons.push(daemon);
         }
-        let listens = [cluster.scheduler.clone(), free_address()?];
-        for ((role, user), listen) in
-            [("scheduler", SCHEDULER_USER), ("controller", CONTROLLER_USER)].into_iter().zip(listens)
-        {
-            let daemon = cluster.central(role, user, &listen, args.verbose)?;
-            cluster.daemons.push(daemon);
-        }
+        let admin = free_address()?;
+        let scheduler = cluster.central("scheduler", SCHEDULER_USER, Some(admin), args.verbose)?;
+        cluster.pod_of(("baton-scheduler", Some("scheduler")), "node-0", admin).await?;
+        let controller = cluster.central("controller", CONTROLLER_USER, None, args.verbose)?;
+        cluster.daemons.extend([scheduler, controller]);
         cluster.wait_until_ready(progress).await?;
         Ok(cluster)
     }
@@ -160,23 +156,43 @@ impl DemoCluster {
         flag("pod-resources-socket", &kubelet.options().pod_resources_socket());
         flag("cdi-root", &cdi_root);
         flag("state-dir", &root.join("state"));
-        flag("listen", Path::new(&admin));
-        flag("admin-auth", Path::new("none"));
+        flag("listen", Path::new(&admin.to_string()));
         flag("probe-listen", Path::new("none"));
+        flag("metrics-listen", Path::new("none"));
         for (name, value) in &places.0 {
             flag(name, value);
         }
         let daemon = Daemon::start(&name, line, self.path(), args.verbose)?;
-        Ok((DemoNode { name, kubelet, admin, _machine: machine }, daemon))
+        self.pod_of(("baton-device-plugin", None), &name, admin).await?;
+        Ok((DemoNode { name, kubelet, _machine: machine }, daemon))
     }
 
-    /// A daemon that the cluster has one of.
-    fn central(&self, role: &str, user: &str, listen: &str, verbose: bool) -> anyhow::Result<Daemon> {
+    /// A daemon that the cluster has one of. No kubelet probes it.
+    fn central(&self, role: &str, user: &str, admin: Option<SocketAddr>, verbose: bool) -> anyhow::Result<Daemon> {
         let kubeconfig = self.credentials(role, user)?;
-        // They are no pods here: there is neither a kubelet that probes them nor a proxy that leads to them.
-        let words = [role, &format!("--kubeconfig={}", kubeconfig.display()), &format!("--listen={listen}")];
-        let line = words.into_iter().chain(["--admin-auth=none", "--probe-listen=none"]).map(str::to_owned).collect();
+        let mut line = vec![role.to_owned(), format!("--kubeconfig={}", kubeconfig.display())];
+        line.extend(["--probe-listen=none", "--metrics-listen=none"].map(str::to_owned));
+        line.extend(admin.map(|admin| format!("--listen={admin}")));
         Daemon::start(role, line, self.path(), verbose)
+    }
+
+    /// The pod in which a daemon would run: its kubelet runs it, and a port-forward leads to the daemon.
+    async fn pod_of(
+        &self,
+        (app, component): (&str, Option<&str>),
+        node: &str,
+        admin: SocketAddr,
+    ) -> anyhow::Result<()> {
+        let mut labels = BTreeMap::from([("app.kubernetes.io/part-of", "baton"), ("app.kubernetes.io/name", app)]);
+        labels.extend(component.map(|component| ("app.kubernetes.io/component", component)));
+        let ports = json!([{"name": "admin", "containerPort": admin.port()}]);
+        let pod = json!({"metadata": {"name": format!("{app}-{node}"), "labels": labels},
+            "spec": {"nodeName": node, "containers": [{"name": "daemon", "image": "baton", "ports": ports}]}});
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), SYSTEM);
+        pods.create(&PostParams::default(), &serde_json::from_value(pod)?)
+            .await
+            .context("cannot create the daemon's pod")?;
+        Ok(())
     }
 
     /// Waits until every node's allocatable holds what its Device object says.
@@ -286,8 +302,7 @@ impl DemoCluster {
         }
         let program = std::env::current_exe().context("cannot find this program's own path")?;
         Ok(format!(
-            "\nThe cluster keeps running; Ctrl-C ends it. Logs: {logs}/*.log\n\n  export KUBECONFIG={kubeconfig}\n  export \
-             BATON_ADMIN_URL=http://{scheduler}\n  export PATH={path}:$PATH\n\n  kubectl get nodes,pods,devices\n  kubectl \
+            "\nThe cluster keeps running; Ctrl-C ends it. Logs: {logs}/*.log\n\n  export KUBECONFIG={kubeconfig}\n  export PATH={path}:$PATH\n\n  kubectl get nodes,pods,devices\n  kubectl \
              describe pod one-gpu\n  kubectl delete pod gpu-share\n  kubectl apply -f {examples}/gpu-share.yaml\n  kubectl apply -f \
              {examples}/tyjob.yaml\n  kubectl get tyj\n  baton get nodes\n  baton get devices\n  baton get pods\n  baton get jobs\n  baton \
              explain pod default/one-gpu\n  baton explain --what-if -f {examples}/gpu-rdma.yaml\n  baton explain node node-1\n  baton \
@@ -296,7 +311,6 @@ impl DemoCluster {
              locks\n  kubectl get pods -w\n",
             logs = self.path().display(),
             kubeconfig = self.kubeconfig.display(),
-            scheduler = self.scheduler,
             path = program.parent().unwrap_or(Path::new("")).display(),
             examples = examples.display(),
         ))
@@ -304,10 +318,7 @@ impl DemoCluster {
 
     /// Arguments with which `baton ui` shows this cluster.
     pub fn ui(&self) -> anyhow::Result<UiArgs> {
-        let (kubeconfig, admin) = (self.kubeconfig.display(), &self.scheduler);
-        let mut line = vec![format!("--kubeconfig={kubeconfig}"), format!("--admin-url=http://{admin}")];
-        line.extend(self.nodes.iter().map(|node| format!("--node-url={}=http://{}", node.name, node.admin)));
-        line.push("--open".to_owned());
+        let line = [format!("--kubeconfig={}", self.kubeconfig.display()), "--open".to_owned()];
         let command = UiArgs::augment_args(clap::Command::new("ui").no_binary_name(true));
         Ok(UiArgs::from_arg_matches(&command.try_get_matches_from(line)?)?)
     }
@@ -353,7 +364,7 @@ impl HardwareFlags {
 }
 
 /// A free port of this machine. Another process may take it before the daemon does; then the daemon says so and ends.
-fn free_address() -> anyhow::Result<String> {
+fn free_address() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port on 127.0.0.1")?;
-    Ok(listener.local_addr()?.to_string())
+    Ok(listener.local_addr()?)
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
@@ -13,14 +13,14 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 
 use super::args::ProgressOutput;
-use super::cluster::DemoCluster;
+use super::cluster::{DemoCluster, SYSTEM};
 use super::pods::{self, DemoPod, NAMESPACE, Needs};
 use super::report::{DemoReport, DeviceIds, PodReport, overfull};
 use super::timeline::{StoryLine, StoryStep, Timeline};
 use crate::get::{DeviceRow, device_rows, read_snapshot};
+use crate::leader::LeaderClient;
 use crate::manifests::Values;
 use crate::say::amount;
-use baton_cluster::client::at;
 use baton_cluster::pod::LightPod;
 use baton_contract::{PodKey, key};
 use baton_decide::explain::QueueReport;
@@ -318,7 +318,8 @@ impl StoryRecords {
     async fn gather(&mut self, cluster: &DemoCluster, story: &Story, names: &[String]) -> anyhow::Result<()> {
         let mut ledgers = BTreeMap::new();
         for node in &cluster.nodes {
-            ledgers.insert(node.name.as_str(), ledger(&node.admin).await?);
+            let daemon = LeaderClient::of_node(cluster.client.clone(), SYSTEM, &node.name, None).await?;
+            ledgers.insert(node.name.as_str(), by_pod(daemon.get("/ledger").await?)?);
         }
         for name in names {
             let key = PodKey::new(NAMESPACE, name);
@@ -433,13 +434,6 @@ struct ServedPod {
     uid: String,
     /// Devices that were served, by type.
     served: BTreeMap<String, Vec<String>>,
-}
-
-/// What the node daemon at `address` served, by pod uid.
-async fn ledger(address: &str) -> anyhow::Result<BTreeMap<String, DeviceIds>> {
-    let request = http::Request::get("/ledger").body(Vec::new())?;
-    let answer = at(format!("http://{address}").parse()?)?.request(request).await;
-    by_pod(answer.with_context(|| format!("cannot read http://{address}/ledger"))?)
 }
 
 fn by_pod(lines: Vec<ServedPod>) -> anyhow::Result<BTreeMap<String, DeviceIds>> {

@@ -37,7 +37,7 @@ pub struct Common {
 impl Common {
     /// The leading scheduler.
     pub async fn leader(&self) -> anyhow::Result<LeaderClient> {
-        LeaderClient::find_one(&self.scheduler, &self.access).await
+        LeaderClient::find(&self.scheduler, &self.access).await
     }
 
     /// The namespace of what is named without one: `given`, else that of the kubeconfig's context, as kubectl has it.

@@ -13,9 +13,17 @@ use baton_decide::explain::{QueueItem, QueueReport};
 const SOON: Duration = Duration::from_secs(2);
 
 /// What the scheduler says of nodes that it keeps for a gang and of devices that it has reserved. Nothing where it cannot be asked
-/// soon: everything else of the nodes is known without it.
-pub async fn report_soon(scheduler: &LeaderArgs, access: &Access) -> QueueReport {
-    let report = async { LeaderClient::find(scheduler, access).await?.get::<QueueReport>("/queue").await };
+/// soon: everything else of the nodes is known without it. `known` is the one that was asked before, and is found again.
+pub async fn report_soon(known: &mut Option<LeaderClient>, scheduler: &LeaderArgs, access: &Access) -> QueueReport {
+    let report = async {
+        let leader = match known.take() {
+            Some(leader) => leader,
+            None => LeaderClient::find(scheduler, access).await?,
+        };
+        let report: QueueReport = leader.get("/queue").await?;
+        *known = report.leading.then_some(leader);
+        anyhow::Ok(report)
+    };
     let report = tokio::time::timeout(SOON, report).await;
     report.ok().and_then(Result::ok).unwrap_or_default()
 }

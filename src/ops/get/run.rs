@@ -9,7 +9,7 @@ use super::output::Look;
 use super::snapshot::{self, Snapshot};
 use super::{devices, gangs, jobs, locks, nodes, pods, queue};
 use crate::leader::LeaderClient;
-use crate::say::say_to_reader;
+use crate::say::{remark, say_to_reader};
 use baton_decide::explain::QueueReport;
 use baton_runtime::clock;
 
@@ -46,11 +46,16 @@ pub async fn run(mut args: GetArgs) -> anyhow::Result<()> {
     }
     let mut printer = Printer::new(&args, Look::of_stdout(!args.no_headers));
     if matches!(args.resource(), Resource::Queue | Resource::Gangs) {
-        let mut leader = LeaderClient::find_one(&args.scheduler, &args.access).await?;
+        let mut leader = LeaderClient::find(&args.scheduler, &args.access).await?;
         while say_to_reader(printer.print(&args.ask(&leader).await?)?)? && args.watch {
             tokio::time::sleep(ASK_AGAIN).await;
-            if leader.get::<serde_json::Value>("/queue").await.is_err() {
-                leader = LeaderClient::find(&args.scheduler, &args.access).await?;
+            while !leader.leads().await {
+                match LeaderClient::find(&args.scheduler, &args.access).await {
+                    Ok(found) => leader = found,
+                    // Until the next one leads.
+                    Err(error) => remark(format_args!("{error:#}")),
+                }
+                tokio::time::sleep(ASK_AGAIN).await;
             }
         }
         return Ok(());
@@ -62,8 +67,9 @@ pub async fn run(mut args: GetArgs) -> anyhow::Result<()> {
     } else {
         snapshot::read(client.clone(), &args.daemons.agent_namespace).await?
     };
-    let said = async || match args.resource() {
-        Resource::Nodes | Resource::Devices => queue::report_soon(&args.scheduler, &args.access).await,
+    let mut leader = None;
+    let mut said = async || match args.resource() {
+        Resource::Nodes | Resource::Devices => queue::report_soon(&mut leader, &args.scheduler, &args.access).await,
         _ => QueueReport::default(),
     };
     let mut follower =

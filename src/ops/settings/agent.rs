@@ -1,7 +1,7 @@
 //! The keys of the node daemon.
 
 use super::log::{DaemonSettings, by_from_str, log, settings};
-use super::ports::ports;
+use super::ports::{admin, ports};
 use crate::config::Setting;
 use baton_agent::options::AgentOptions;
 use baton_agent::options::{DeviceIdStrategy, DeviceListStrategy, MigStrategy};
@@ -25,7 +25,8 @@ by_from_str!(
 pub fn agent() -> Vec<Setting<DaemonSettings<AgentOptions>>> {
     [
         identity(),
-        ports!(", /ledger and /kubelet,"),
+        admin!("9412", "/ledger and /kubelet"),
+        ports!(),
         places(),
         devices(),
         answer(),
@@ -143,10 +144,8 @@ fn periods() -> AgentSettings {
         "link-down-after" "DURATION" options.periods.link_down "A NIC's link that was up counts as down when it has stayed so for this long";
         "recovery-window" "DURATION" options.periods.recovery_window
             "Clean probes must span this long before an unhealthy GPU is healthy again";
-        "suspect-window" "DURATION" options.periods.suspect_window
-            "Three pods that the machine fails within this make the device or the node suspect";
         "suspect-min" "DURATION" options.periods.suspect_min
-            "A suspect device or node takes no new pods for this long; twice as long each time, up to half an hour";
+            "A device or node is suspect when the machine has failed three pods within five minutes, and takes no new pods for this long; twice as long each time, up to half an hour";
     }
 }
 

@@ -1,35 +1,45 @@
-//! The settings that daemons share: their two addresses, and how they run for leadership.
+//! The settings that daemons share: their addresses, and how they run for leadership.
 
 use crate::config::Value;
-use baton_runtime::admin::AdminAuth;
+use baton_runtime::admin::AdminListen;
 
-/// The words of [`AdminAuth`].
-const WORDS: [(&str, AdminAuth); 2] = [("token", AdminAuth::Token), ("none", AdminAuth::None)];
-
-impl Value for AdminAuth {
+impl Value for AdminListen {
     fn read(text: &str) -> Result<Self, String> {
-        let found = WORDS.iter().find(|(word, _)| *word == text);
-        let words = WORDS.map(|(word, _)| word).join(", ");
-        found.map(|(_, auth)| *auth).ok_or_else(|| format!("{text:?} is none of {words}"))
+        match text {
+            "none" => Ok(Self::None),
+            "pod" => Ok(Self::InPod),
+            _ => Value::read(text).map(Self::At).map_err(|bad| bad + ", or pod or none"),
+        }
     }
     fn show(&self) -> String {
-        WORDS.iter().find(|(_, auth)| auth == self).map_or("", |(word, _)| word).to_owned()
+        match self {
+            Self::None => "none".to_owned(),
+            Self::InPod => "pod".to_owned(),
+            Self::At(address) => address.show(),
+        }
     }
 }
 
-/// The settings of `options.ports`; `$paths` are what the daemon answers.
-macro_rules! ports {
-    ($($paths:literal)?) => {
+/// The setting of the admin address of a daemon that has one; `$paths` are what it answers.
+macro_rules! admin {
+    ($port:literal, $paths:literal) => {
         $crate::settings::log::settings! {
-            "listen" "ADDRESS" options.ports.listen
-                concat!("The admin address: /metrics", $($paths,)? " over HTTPS, for clients with a token of the cluster; [::] is every address of both families, none opens no port");
+            "listen" "ADDRESS|pod|none" options.ports.listen
+                concat!("The admin address, on loopback, which `kubectl port-forward` reaches: ", $paths, "; pod is 127.0.0.1:", $port,
+                    " in the network of a pod, and none in the host's, where an address must be named");
+        }
+    };
+}
+pub(super) use admin;
+
+/// The settings of the addresses that every daemon has.
+macro_rules! ports {
+    () => {
+        $crate::settings::log::settings! {
             "probe-listen" "ADDRESS" options.ports.probe_listen
-                "Address of the probes over plain HTTP; none opens no port";
-            "admin-auth" "token|none" options.ports.auth
-                "Who is served on the admin address: users whose token may read the path, or every client of this machine over plain HTTP, on a loopback address only";
-            "admin-tls-cert" "FILE" options.ports.tls_cert
-                "Certificate chain of the admin address, PEM, read again when it changes; none makes one that clients cannot verify";
-            "admin-tls-key" "FILE" options.ports.tls_key "The private key of that certificate, PEM";
+                "Address of the probes over plain HTTP; [::] is every address of both families, none opens no port";
+            "metrics-listen" "ADDRESS" options.ports.metrics_listen
+                "Address of /metrics over plain HTTP, for collectors; none opens no port";
         }
     };
 }

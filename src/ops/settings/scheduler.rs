@@ -1,7 +1,7 @@
 //! The keys of the central scheduler.
 
 use super::log::{DaemonSettings, by_from_str, log, settings};
-use super::ports::{leading, ports};
+use super::ports::{admin, leading, ports};
 use crate::config::{Setting, Value};
 use baton_contract::gang::TimeoutClock;
 use baton_contract::gang::{MatchPolicy, key};
@@ -26,7 +26,8 @@ impl Value for MatchPolicy {
 pub fn scheduler() -> Vec<Setting<DaemonSettings<SchedulerOptions>>> {
     [
         identity(),
-        ports!(" and what `baton get` and `baton explain` ask,"),
+        admin!("9413", "what `baton get` and `baton explain` ask"),
+        ports!(),
         lock(),
         placing(),
         gangs(),

@@ -19,7 +19,7 @@ use baton_runtime::{clock, words};
 
 /// The scheduler is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The pods are asked again who leads, because several may; a node daemon is looked for again.
+/// A node daemon is looked for again.
 const LOOK: Duration = Duration::from_secs(20);
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -104,8 +104,6 @@ pub struct Report {
     pub gangs: Vec<GangView>,
     /// Where it was asked.
     pub leader: Option<String>,
-    /// What is wrong where several lead.
-    pub rivals: Option<String>,
     /// Why it could not be asked.
     pub problem: Option<String>,
     /// Why the API server does not answer.
@@ -159,27 +157,19 @@ impl LeadingScheduler {
             Ok(leader) => leader,
             Err(error) => return problem(error),
         };
-        let rivals = leader.rivals();
         match self.heard(&leader).await {
-            Ok((queue, gangs)) => {
-                Report { queue, gangs, leader: Some(leader.place().to_owned()), rivals, ..Report::default() }
-            }
+            Ok((queue, gangs)) => Report { queue, gangs, leader: Some(leader.place()), ..Report::default() },
             Err(error) => {
-                // It is another one now, or its token has ended.
+                // It is another one now.
                 *self.leader.lock().await = None;
-                Report { rivals, ..problem(error) }
+                problem(error)
             }
         }
     }
 
     /// Asks again and again, while a page is open.
     pub async fn follow(&self, client: &Client, feed: &RowFeed, out: watch::Sender<Arc<Report>>) {
-        let mut looked = clock::mono();
         loop {
-            if clock::mono().saturating_sub(looked) > LOOK {
-                looked = clock::mono();
-                *self.leader.lock().await = None;
-            }
             let mut report = self.report().await;
             let version = tokio::time::timeout(PATIENCE, client.apiserver_version()).await;
             report.no_server = match version {

@@ -103,8 +103,7 @@ impl Model {
         let unread = self.snapshot.unread.iter().map(|(kind, why)| (kind.clone(), why.clone()));
         let server = self.report.no_server.iter().map(|why| ("API server".to_owned(), why.clone()));
         let scheduler = self.report.problem.iter().map(|why| ("scheduler".to_owned(), why.clone()));
-        let rivals = self.report.rivals.iter().map(|why| ("schedulers".to_owned(), why.clone()));
-        unread.chain(server).chain(scheduler).chain(rivals).map(|(what, why)| (what, json!({ "why": why }))).collect()
+        unread.chain(server).chain(scheduler).map(|(what, why)| (what, json!({ "why": why }))).collect()
     }
 
     /// Makes rows of what changed, and publishes them.

@@ -95,10 +95,10 @@ impl ExtenderOptions {
         let files = TlsFiles {
             cert: file("tls.crt"),
             key: file("tls.key"),
-            clients: Some(Clients {
+            clients: Clients {
                 authorities: file("ca.crt"),
                 names: ("extender-client-name", self.client_names.clone()),
-            }),
+            },
         };
         Ok(Some(Tls::files(files).map_err(PortError::from)?))
     }

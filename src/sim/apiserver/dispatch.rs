@@ -15,9 +15,9 @@ use super::delete::{self, DeleteOptions, Gone};
 use super::discovery;
 use super::failure::Failure;
 use super::faults::Effect;
+use super::forward;
 use super::object::{meta, typed};
 use super::openapi;
-use super::proxy;
 use super::read;
 use super::registry::Resource;
 use super::request::Request;
@@ -34,7 +34,7 @@ pub struct Dropped;
 
 /// Serves one request.
 pub async fn serve(core: Arc<Core>, http: HttpRequest<Body>) -> Result<Response<Body>, Dropped> {
-    let (head, body) = http.into_parts();
+    let (mut head, body) = http.into_parts();
     let authorization = head.headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
     let user = match core.users.authenticate(authorization, &core.store, core.time()) {
         Ok(user) => user,
@@ -65,11 +65,11 @@ pub async fn serve(core: Arc<Core>, http: HttpRequest<Body>) -> Result<Response<
         Ok(body) if body.len() <= codec::BODY_LIMIT => body,
         _ => return Ok(codec::failure(&Failure::too_large(codec::BODY_LIMIT))),
     };
-    let answer = match proxied(&core, &request) {
-        Some(pods) => match authorize(&core, &request, Some(&pods)) {
-            Ok(()) => proxy::proxy(&core, &pods, &request, head.method, &head.uri, &head.headers, body).await,
-            Err(failure) => Err(failure),
-        },
+    let answer = match forwarded(&core, &request) {
+        Some(pods) => authorize(&core, &request, Some(&pods)).and_then(|()| {
+            forward::authorize(&core, &request)?;
+            forward::forward(&core, &pods, &request, &head.headers, head.extensions.remove())
+        }),
         None => answer(&core, &head.method, &request, body, silent),
     };
     let answer = answer.unwrap_or_else(|f| codec::failure(&f));
@@ -125,11 +125,12 @@ fn count(core: &Core, request: &Request) {
     });
 }
 
-/// The resource of pods, where a request is for one of them and not about it.
-fn proxied(core: &Core, request: &Request) -> Option<Arc<Resource>> {
+/// The resource of pods, where a request begins a stream to one of them.
+fn forwarded(core: &Core, request: &Request) -> Option<Arc<Resource>> {
     let target = &request.target;
     let pods = core.registry.load().find(&target.group, &target.version, &target.resource)?;
-    (pods.is("", "pods") && target.subresource == "proxy").then_some(pods)
+    let streams = target.subresource == "portforward" && target.verb == "get";
+    (pods.is("", "pods") && streams).then_some(pods)
 }
 
 fn authorize(core: &Core, request: &Request, resource: Option<&Resource>) -> Result<(), Failure> {

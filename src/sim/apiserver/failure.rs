@@ -215,12 +215,6 @@ impl Failure {
         failure.0.continue_token = Some(token);
         failure
     }
-
-    /// 503.
-    pub fn unavailable(message: impl Into<String>) -> Self {
-        Self::new(503, "ServiceUnavailable", message, None)
-    }
-
     /// 413.
     pub fn too_large(limit: usize) -> Self {
         Self::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {limit}"), None)

@@ -77,7 +77,7 @@ where
         async move { dispatch::serve(core, request.map(Body::new)).await }
     });
     let builder = Builder::new(TokioExecutor::new());
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
     let mut connection = std::pin::pin!(connection);
     loop {
         let mode = *blackouts.borrow_and_update();

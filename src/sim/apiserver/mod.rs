@@ -12,7 +12,7 @@
 //! * protobuf and CBOR bodies: every client that is used here speaks JSON; others get 415 (`kubectl create namespace`
 //!   and `kubectl drain` send protobuf, `kubectl apply` does not);
 //! * the token volume of a pod's service account, since no container here talks to the API;
-//! * logs, exec, port-forward, proxies of nodes and services, and scale: there is nothing behind them (501);
+//! * logs, exec, proxies, and scale: there is nothing behind them (501); port-forward over SPDY, which kubectl speaks;
 //! * admission webhooks, quotas, limit ranges, service addresses, conversion between versions;
 //! * controllers: workloads (Deployments, Jobs, …) are stored and nothing more; kept are garbage collection, namespace
 //!   removal and the readiness taints of nodes ([`Options`]);
@@ -33,13 +33,13 @@ mod dispatch;
 mod events;
 mod failure;
 mod faults;
+mod forward;
 mod listen;
 mod managed;
 mod object;
 mod openapi;
 mod patch;
 mod policies;
-mod proxy;
 mod quotas;
 mod read;
 mod registry;

@@ -44,7 +44,7 @@ pub fn spawn(cluster: &SchedulerCluster, [extender, admin]: [SocketAddr; 2], tim
         &extender.to_string(),
         "--listen",
         &admin.to_string(),
-        "--admin-auth=none",
+        "--metrics-listen=none",
         "--probe-listen=none",
     ]);
     command.args(more).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap()

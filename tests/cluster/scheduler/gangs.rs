@@ -62,10 +62,7 @@ impl Stage {
 
     /// What `baton …` prints when it asks this scheduler.
     fn baton(&self, args: &[&str]) -> String {
-        let output = self.scheduler.output();
-        let address =
-            output.rsplit_once("admin HTTP address=").unwrap().1.split_whitespace().next().unwrap().to_owned();
-        let url = format!("--admin-url=http://{address}");
+        let url = format!("--admin-url=http://{}", self.scheduler.address("admin HTTP").unwrap());
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_baton")).args(args).arg(url).output().unwrap();
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()

@@ -7,7 +7,7 @@ use baton::cluster::leadership::LeaderOptions;
 use baton::cluster::lease::LeaseTimings;
 use baton::contract::inventory::Device;
 use baton::contract::{AgentStatus, Identity, key};
-use baton::runtime::admin::{AdminAuth, PortOptions};
+use baton::runtime::admin::{AdminListen, PortOptions};
 use baton::scheduler::{SchedulerDaemon, SchedulerOptions, SchedulerTimings};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -73,12 +73,7 @@ impl SchedulerCluster {
     pub fn options(&self) -> SchedulerOptions {
         SchedulerOptions {
             kubeconfig: Some(self.kubeconfig.clone()),
-            ports: PortOptions {
-                listen: Some(([127, 0, 0, 1], 0).into()),
-                probe_listen: None,
-                auth: AdminAuth::None,
-                ..PortOptions::on(0, 0)
-            },
+            ports: PortOptions { listen: AdminListen::At(([127, 0, 0, 1], 0).into()), ..PortOptions::none() },
             leader: LeaderOptions { elect: false, ..LeaderOptions::of_lease("baton-scheduler") },
             ..SchedulerOptions::default()
         }

@@ -23,9 +23,9 @@ async fn a_job_goes_from_submission_to_success_and_leaves_nothing_behind() {
     let address = env.iter().find(|entry| entry.name == keys::ENV_LEADER_ADDRESS).unwrap().value.clone();
     assert_eq!(address, cluster.status("rl").await.leader_address);
     assert_eq!(worker.spec.as_ref().unwrap().node_name, worker.annotations().get(keys::ALLOCATION).cloned());
-    let metrics = controller.get("/metrics").await.unwrap();
+    let metrics = controller.get_at("metrics", "/metrics").await.unwrap();
     assert!(metrics.contains("baton_controller_pods_made_total 3"), "{metrics}");
-    assert!(controller.get("/readyz").await.unwrap().ends_with("leading\n"));
+    assert!(controller.get_at("probes", "/readyz").await.unwrap().ends_with("leading\n"));
     cluster.ends("rl-learner", "Succeeded").await;
     cluster.play_until_stage("rl", Stage::Succeeded).await;
     cluster.play_until("the pods are cleaned up", "rl", async || cluster.pods_of("rl").await.is_empty()).await;

@@ -85,7 +85,7 @@ impl JobCluster {
         std::fs::write(&path, self.server().plain_kubeconfig(CONTROLLER)).unwrap();
         let path = path.to_str().unwrap();
         let quick = timings(&format!("backoff: 50ms, backoff_max: 200ms, {QUICK_LEASE}"));
-        let fixed = ["controller", "--kubeconfig", path, "--listen", "127.0.0.1:0", &quick];
+        let fixed = ["controller", "--kubeconfig", path, &quick];
         let all = fixed.iter().chain(more);
         Daemon::start(all.map(Into::into).collect(), self.path("controller.log"))
     }

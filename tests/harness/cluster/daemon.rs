@@ -1,6 +1,7 @@
 //! A daemon as it ships: the real binary as a child process that tests kill, freeze and start again.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -42,8 +43,8 @@ impl Daemon {
         let child = Command::new(program)
             .args(args)
             .envs(self.env.iter().cloned())
-            // Asked by plain HTTP, unless the arguments say otherwise. Not by flags: earlier versions do not know them.
-            .env("BATON_ADMIN_AUTH", "none")
+            // Not by flags: earlier versions do not know them.
+            .env("BATON_METRICS_LISTEN", "127.0.0.1:0")
             .env("BATON_PROBE_LISTEN", "127.0.0.1:0")
             .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
             .stdin(Stdio::null())
@@ -88,12 +89,20 @@ impl Daemon {
         self.child.as_ref().map(Child::id)
     }
 
+    /// The address that it has logged last: `probes`, `metrics` or `admin HTTP`.
+    pub fn address(&self, what: &str) -> Option<SocketAddr> {
+        self.output().rsplit_once(&format!("{what} address="))?.1.split_whitespace().next()?.parse().ok()
+    }
+
     /// What its admin HTTP answers to GET `path`: status line and body; `None` while it does not answer.
     pub async fn get(&self, path: &str) -> Option<String> {
+        self.get_at("admin HTTP", path).await
+    }
+
+    /// The same of another address.
+    pub async fn get_at(&self, what: &str, path: &str) -> Option<String> {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-        let output = self.output();
-        let address = output.rsplit_once("admin HTTP address=")?.1.split_whitespace().next()?.to_owned();
-        let mut stream = tokio::net::TcpStream::connect(address).await.ok()?;
+        let mut stream = tokio::net::TcpStream::connect(self.address(what)?).await.ok()?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.ok()?;
         let mut answer = String::new();

@@ -1,5 +1,6 @@
 //! An API server for a test, with a client that may do everything.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -7,13 +8,15 @@ use std::time::Duration;
 use baton::ops::demo::apply_all;
 use baton::ops::manifests::{Values, files};
 use baton::sim::apiserver::{ApiServer, Options};
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, PostParams};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
+use super::SOON;
 use super::control_plane::ControlPlane;
+use super::daemon::Daemon;
 use super::wait::until;
 
 /// The API server, and a directory for everything beside it; both go when it is dropped.
@@ -56,16 +59,6 @@ impl TestServer {
         let (dir, control_plane) = (directory(), ControlPlane::Simulated(server));
         let kubeconfig = control_plane.kubeconfig(dir.path());
         Self::of(control_plane, kubeconfig, dir).await
-    }
-
-    /// A token of a ServiceAccount for this audience, good for ten minutes.
-    pub async fn token(&self, namespace: &str, account: &str, audience: Option<&str>) -> String {
-        let spec = json!({"audiences": audience.into_iter().collect::<Vec<_>>(), "expirationSeconds": 600});
-        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
-        let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}).to_string();
-        let request = http::Request::post(path).header("content-type", "application/json").body(body.into_bytes());
-        let answer: Value = self.client.request(request.expect("request")).await.expect("the API server makes a token");
-        answer["status"]["token"].as_str().expect("a token").to_owned()
     }
 
     async fn of(control_plane: ControlPlane, kubeconfig: PathBuf, dir: tempfile::TempDir) -> Self {
@@ -198,6 +191,42 @@ impl TestServer {
     }
 
     /// An annotation of a node.
+    /// The pod in which the daemon would run, on a node: a port-forward leads to the daemon.
+    pub async fn pod_of(&self, daemon: &Daemon, name: &str, labels: &[(&str, &str)], node: &str) {
+        let admin = until(&format!("{name} has its address"), SOON, async || daemon.address("admin HTTP")).await;
+        let labels: BTreeMap<_, _> = labels.iter().chain(&[("app.kubernetes.io/part-of", "baton")]).copied().collect();
+        let ports = json!([{"name": "admin", "containerPort": admin.port()}]);
+        let pod = json!({"metadata": {"name": name, "labels": labels},
+            "spec": {"nodeName": node, "containers": [{"name": "main", "image": "i", "ports": ports}]}});
+        let pods = self.pods_in(self.namespace);
+        pods.create(&PostParams::default(), &serde_json::from_value(pod).expect("a pod")).await.expect("created");
+        let status = json!({"status": {"phase": "Running"}});
+        pods.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.expect("it runs");
+    }
+
+    /// Makes an account in the daemons' namespace.
+    pub async fn create_account(&self, name: &str) {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), self.namespace);
+        let account = serde_json::from_value(json!({"metadata": {"name": name}})).expect("an account");
+        accounts.create(&PostParams::default(), &account).await.expect("the account is created");
+    }
+
+    /// Gives an account of the daemons' namespace a role: `ClusterRole` in the whole cluster, or `Role` there.
+    pub async fn bind_role(&self, account: &str, kind: &str, role: &str) {
+        let binding = json!({"metadata": {"name": format!("{account}-{role}")},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": self.namespace}]});
+        let own = format!("namespaces/{}/rolebindings", self.namespace);
+        self.post_rbac(if kind == "Role" { &own } else { "clusterrolebindings" }, &binding).await;
+    }
+
+    /// Posts an object of RBAC.
+    pub async fn post_rbac(&self, path: &str, object: &Value) {
+        let request = http::Request::post(format!("/apis/rbac.authorization.k8s.io/v1/{path}"));
+        let request = request.header("content-type", "application/json").body(object.to_string().into_bytes());
+        self.client.request::<Value>(request.expect("a request")).await.expect("created");
+    }
+
     pub async fn node_annotation(&self, node: &str, key: &str) -> Option<String> {
         self.nodes().get_metadata(node).await.expect("node is read").annotations().get(key).cloned()
     }

@@ -2,6 +2,7 @@
 
 use baton::agent::options::MigStrategy;
 use baton::contract::key::{NVIDIA_GPU, RDMA};
+use baton::runtime::admin::AdminListen;
 use baton::sim::hardware::NodeSpec;
 use serde_json::Value;
 
@@ -75,7 +76,7 @@ async fn the_file_of_split_gpus_keeps_the_rules_of_the_format() {
 async fn a_machine_without_devices_has_no_name_and_no_file_and_gets_them_with_its_devices() {
     let mut node = TestNode::new(NodeSpec::new("cdi-empty"));
     let address = free_port();
-    node.options.ports.listen = Some(address);
+    node.options.ports.listen = AdminListen::At(address);
     node.options.gpu_sharing = false;
     for gpu in 0..8 {
         node.machine.remove(gpu).unwrap();

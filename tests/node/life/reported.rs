@@ -6,6 +6,7 @@ use std::time::Duration;
 use baton::contract::inventory::{Device, DeviceSpec};
 use baton::contract::key::{self, AGENT, NODE_GPU_MODEL, NODE_GPU_VENDOR, NVIDIA_GPU, PCIE_SWITCH};
 use baton::contract::{AgentStatus, Identity};
+use baton::runtime::admin::AdminListen;
 use baton::runtime::clock;
 use baton::sim::apiserver::Rule;
 use baton::sim::hardware::{NodeSpec, NvmlReturn, Shape};
@@ -285,8 +286,8 @@ async fn a_lost_registration_shows_in_the_lease_at_once() {
 #[tokio::test]
 async fn a_pod_that_the_kubelet_chose_for_is_served_and_shown_everywhere() {
     let mut node = TestNode::new(NodeSpec::new("served"));
-    node.options.ports.listen = Some(free_port());
-    let address = node.options.ports.listen.unwrap();
+    let address = free_port();
+    node.options.ports.listen = AdminListen::At(address);
     let cluster = cluster(&mut node).await;
     let daemon = node.shipped();
     until("the node offers its GPUs", || {
@@ -341,10 +342,10 @@ async fn it_is_ready_with_a_device_or_when_there_is_none_for_certain() {
         (false, NvmlReturn::Success, true),
     ] {
         let mut node = TestNode::new(NodeSpec::new("ready").shaped(Shape::Pairs));
-        node.options.ports.listen = Some(free_port());
+        let address = free_port();
+        node.options.ports.listen = AdminListen::At(address);
         node.options.fail_on_init_error = false;
         node.options.timings.nvml_retry = std::time::Duration::from_millis(100);
-        let address = node.options.ports.listen.unwrap();
         if !nics {
             std::fs::remove_dir_all(node.machine.sysfs_root().join("class")).unwrap();
         }
@@ -375,7 +376,7 @@ async fn a_library_that_cannot_be_loaded_is_said_and_waited_for() {
     std::fs::write(&library, "no library").unwrap();
     std::fs::remove_dir_all(node.machine.sysfs_root().join("class")).unwrap();
     let address = free_port();
-    node.options.ports.listen = Some(address);
+    node.options.ports.listen = AdminListen::At(address);
     node.options.paths.nvml_library = Some(library.clone());
     node.options.fail_on_init_error = false;
     node.options.timings.nvml_retry = std::time::Duration::from_millis(100);

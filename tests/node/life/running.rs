@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use baton::contract::key::NVIDIA_GPU;
+use baton::runtime::admin::AdminListen;
 use baton::sim::apiserver::{Effect, FaultRule};
 use baton::sim::hardware::{NodeSpec, NvmlReturn};
 use k8s_openapi::api::core::v1::Pod;
@@ -178,8 +179,8 @@ async fn a_watch_that_falls_silent_is_noticed_and_what_it_missed_is_learned() {
     let mut node = TestNode::new(NodeSpec::new("mute"));
     node.options.gpu_sharing = false;
     node.options.timings.watch_timeout = Duration::from_secs(1);
-    node.options.ports.listen = Some(free_port());
-    let address = node.options.ports.listen.unwrap();
+    let address = free_port();
+    node.options.ports.listen = AdminListen::At(address);
     let cluster = cluster(&mut node).await;
     let daemon = node.shipped();
     until_allocatable(&cluster, "8").await;

@@ -20,7 +20,7 @@ use baton::contract::podresources::AllocatableResourcesRequest;
 use baton::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use baton::contract::{DeviceEntry, DeviceId, DeviceType, Identity, PodRef};
 use baton::decide::handoff::{NodeInventory, UnassignedPods};
-use baton::runtime::admin::{AdminAuth, PortOptions};
+use baton::runtime::admin::PortOptions;
 use baton::sim::hardware::{NodeSpec, VirtualNode};
 use baton::sim::kubelet::{Kubelet, KubeletOptions};
 use futures::future::BoxFuture;
@@ -55,7 +55,7 @@ impl TestNode {
         let mut options = AgentOptions {
             node_name: "node-a".into(),
             kubeconfig: Some(at("kubeconfig")),
-            ports: PortOptions { listen: None, probe_listen: None, auth: AdminAuth::None, ..PortOptions::on(0, 0) },
+            ports: PortOptions::none(),
             unassigned_pods: UnassignedPods::Serve,
             ..AgentOptions::default()
         };

@@ -397,7 +397,7 @@ async fn a_screen_of_5000_nodes_stays_quick_and_does_not_grow_with_2000_deltas()
         let nodes: Map<String, Value> = (0..5000).map(|node| (format!("node-{node:04}"), row(node))).collect();
         let at = 1_795_000_000_000_u64;
         stream.write_all(event("hello", &json!({"rev": 1, "at": at, "version": "0.1.0"})).as_bytes())?;
-        stream.write_all(event("snapshot", &json!({"at": at, "rows": {"nodes": nodes, "problems": {"schedulers": {"why": "baton-a and baton-b"}, "pods": {"why": "pods is forbidden: User \"ann\" cannot list resource \"pods\""}}}})).as_bytes())?;
+        stream.write_all(event("snapshot", &json!({"at": at, "rows": {"nodes": nodes, "problems": {"scheduler": {"why": "pod baton-a does not lead"}, "pods": {"why": "pods is forbidden: User \"ann\" cannot list resource \"pods\""}}}})).as_bytes())?;
         loop {
             let round = count.load(Ordering::Relaxed);
             if round < until.load(Ordering::Relaxed) {
@@ -418,7 +418,7 @@ async fn a_screen_of_5000_nodes_stays_quick_and_does_not_grow_with_2000_deltas()
     browser.look(1440, 900, "light");
     browser.open(&url);
     browser.shows("5000 of 5000 nodes");
-    browser.shows("More than one scheduler leads: baton-a and baton-b");
+    browser.shows("No scheduler answers; queue, gangs and explanations are missing or old: pod baton-a does not lead");
     browser.shows("Not readable: pods: pods is forbidden: User \"ann\" cannot list resource \"pods\"");
     println!(
         "first paint after {} ms",

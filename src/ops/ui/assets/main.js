@@ -59,7 +59,6 @@ function paint(changed) {
 const words = {
   'API server': 'The API server does not answer; what is shown is old',
   scheduler: 'No scheduler answers; queue, gangs and explanations are missing or old',
-  schedulers: 'More than one scheduler leads',
 };
 
 function problems() {
