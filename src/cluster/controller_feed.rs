@@ -1,4 +1,4 @@
-//! The watches of the TYJob controller: TYJobs, their pods and nodes, and the controller's record of a pod.
+//! The watches of the TYJob controller: TYJobs, their pods and nodes, and the controller's records of a TYJob and a pod.
 
 use std::collections::BTreeSet;
 
@@ -13,6 +13,7 @@ use super::node::LightNode;
 use super::pod::{LightCondition, LightContainerStatus, LightPod, LightPodStatus};
 use super::tyjob::RawTyJob;
 use baton_contract::tyjob::keys;
+use baton_decide::controller::{ControllerEvent, OwnedPod, ShownJob};
 use baton_decide::pod::Phase;
 use baton_decide::tyjob::stages::{ImageWait, NodeReachability, PodView};
 
@@ -30,13 +31,19 @@ const IMAGE_REASONS: [&str; 7] = [
 /// The first so many of [`IMAGE_REASONS`] are permanent.
 const PERMANENT: usize = 2;
 
-/// A pod and the job that controls it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnedPod {
-    /// Uid of the controlling TYJob; `None` for a pod that only carries the label.
-    pub job_uid: Option<String>,
-    /// The controller's record; the reachability of its node is filled in later.
-    pub view: PodView,
+impl RawTyJob {
+    /// The controller's record; `None` for a TYJob whose status cannot be read.
+    pub fn shown(self) -> Option<ShownJob> {
+        let name = self.metadata.name.clone();
+        let namespace = self.metadata.namespace.clone();
+        match self.read() {
+            Ok((job, unreadable)) => Some(ShownJob { job, unreadable }),
+            Err(error) => {
+                tracing::error!(namespace, job = name, %error, "the status of this TYJob cannot be read: the TYJob is left alone");
+                None
+            }
+        }
+    }
 }
 
 impl LightPod {
@@ -115,23 +122,6 @@ fn failure(status: &LightPodStatus) -> String {
     if text.is_empty() { "no reason given".to_owned() } else { text }
 }
 
-/// What the watches report to the controller.
-#[derive(Debug)]
-pub enum ControllerEvent {
-    /// A TYJob, new or changed.
-    Job(Box<RawTyJob>),
-    /// A TYJob is gone: namespace and name.
-    JobGone(String, String),
-    /// A pod that carries the label of a TYJob, new or changed.
-    Pod(Box<OwnedPod>),
-    /// A pod is gone, by uid.
-    PodGone(String),
-    /// A node, new or changed.
-    Node(String, NodeReachability),
-    /// A node is gone.
-    NodeGone(String),
-}
-
 /// Starts the watches of the controller; they end when `tasks` or the receiver is dropped. Returns the names whose
 /// [`FeedMessage::Synced`] completes the view.
 pub fn start_controller_feeds(
@@ -145,7 +135,7 @@ pub fn start_controller_feeds(
         config: watch_config(),
         optional: false,
         on_access: None,
-        on_apply: Box::new(|job| Some(ControllerEvent::Job(Box::new(job)))),
+        on_apply: Box::new(|job: RawTyJob| Some(ControllerEvent::Job(Box::new(job.shown()?)))),
         on_delete: Box::new(|gone| Some(ControllerEvent::JobGone(gone.namespace().to_owned(), gone.name().to_owned()))),
     };
     let pods = Feed {

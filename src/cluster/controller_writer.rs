@@ -7,38 +7,11 @@ use kube::{Client, Resource};
 use serde_json::{Value, json};
 
 use super::client::{said, status_code};
-use super::controller_feed::OwnedPod;
 use super::pod::LightPod;
 use super::tyjob::RawTyJob;
 use baton_contract::tyjob::{TyJob, TyJobStatus, keys};
-
-/// Outcome of a write to the TYJob itself.
-#[derive(Debug)]
-pub enum JobWrite {
-    /// It is as wanted; the object as it is now.
-    Done(Box<RawTyJob>),
-    /// Another client has written meanwhile: reconcile again.
-    Conflict,
-    /// The job is gone.
-    Gone,
-}
-
-/// Outcome of the creation of a pod.
-#[derive(Debug)]
-pub enum PodMade {
-    /// It is there and is the job's, made now or before.
-    Ours(Box<OwnedPod>),
-    /// A pod of the TYJob has the name, of another attempt or being deleted: the controller waits for its end.
-    Former(Box<OwnedPod>),
-    /// A pod that the TYJob does not control has the name.
-    Foreign(String),
-    /// Such a pod can never be.
-    Invalid(String),
-    /// Refused for now: quota, admission, namespace.
-    Refused(String),
-    /// The name was taken a moment ago and is free now: reconcile again.
-    Again,
-}
+use baton_decide::controller::{ControllerReport, JobRequest, OwnedPod};
+use baton_decide::tyjob::stages::{CreateFailure, PodEffect};
 
 /// Writes jobs and their pods.
 #[derive(Clone)]
@@ -48,6 +21,21 @@ impl JobWriter {
     /// By this client.
     pub fn new(client: Client) -> Self {
         Self(client)
+    }
+
+    /// Performs one request for a job.
+    pub async fn perform(&self, job: &TyJob, request: &JobRequest) -> Result<ControllerReport, kube::Error> {
+        match request {
+            JobRequest::ReadNode(name) => Ok(ControllerReport::NodeRead(self.has_node(name).await?)),
+            JobRequest::ReadPod(name) => Ok(ControllerReport::PodRead(self.own_pod(job, name).await?.map(Box::new))),
+            JobRequest::WriteStatus(status) => self.status(job, status).await,
+            JobRequest::AddFinalizer => self.finalizer(job, true).await,
+            JobRequest::ListPods => Ok(ControllerReport::PodsListed(self.own_pods(job).await?)),
+            JobRequest::RemoveFinalizer => self.finalizer(job, false).await,
+            JobRequest::Pod(PodEffect::Create { name, body }) => self.create(job, name, body).await,
+            JobRequest::Pod(PodEffect::Delete { name, uid, force }) => self.delete(job, name, uid, *force).await,
+            JobRequest::Pod(PodEffect::Reserve { name, uid, node }) => self.reserve(job, name, uid, node).await,
+        }
     }
 
     fn jobs(&self, job: &TyJob) -> Api<RawTyJob> {
@@ -62,7 +50,7 @@ impl JobWriter {
     }
 
     /// Applies the controller's half of the status, if the job is still as it was read.
-    pub async fn status(&self, job: &TyJob, status: &TyJobStatus) -> Result<JobWrite, kube::Error> {
+    async fn status(&self, job: &TyJob, status: &TyJobStatus) -> Result<ControllerReport, kube::Error> {
         let meta = &job.metadata;
         let name = meta.name.as_deref().unwrap_or_default();
         let body = json!({
@@ -78,7 +66,7 @@ impl JobWriter {
     }
 
     /// Puts the finalizer on the job, or takes it off, if the job is still as it was read.
-    pub async fn finalizer(&self, job: &TyJob, present: bool) -> Result<JobWrite, kube::Error> {
+    async fn finalizer(&self, job: &TyJob, present: bool) -> Result<ControllerReport, kube::Error> {
         let meta = &job.metadata;
         let others = meta.finalizers.iter().flatten().filter(|name| *name != keys::FINALIZER);
         let mut finalizers: Vec<&str> = others.map(String::as_str).collect();
@@ -94,7 +82,7 @@ impl JobWriter {
     }
 
     /// Makes a pod. A pod of the name counts as made when it is of this TYJob and attempt and is not being deleted.
-    pub async fn create(&self, job: &TyJob, name: &str, body: &Value) -> Result<PodMade, kube::Error> {
+    async fn create(&self, job: &TyJob, name: &str, body: &Value) -> Result<ControllerReport, kube::Error> {
         let params = PostParams { field_manager: Some(keys::CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
         // The body goes out as it is: a typed pod would drop fields that this version does not know.
         let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
@@ -104,68 +92,71 @@ impl JobWriter {
         request.extensions_mut().insert("create");
         let made: Result<LightPod, kube::Error> = self.0.request(request).await;
         let error = match made {
-            Ok(pod) => return Ok(PodMade::Ours(Box::new(pod.owned()))),
+            Ok(pod) => return Ok(ControllerReport::Made(Box::new(pod.owned()))),
             Err(error) => error,
         };
         match status_code(&error) {
             Some(409) => self.holder(job, name, body).await,
-            Some(422) if is_policy(&error) => Ok(PodMade::Refused(said(&error))),
-            Some(400 | 422) => Ok(PodMade::Invalid(said(&error))),
-            Some(403 | 404) => Ok(PodMade::Refused(said(&error))),
+            Some(422) if is_policy(&error) => Ok(ControllerReport::NotMade(CreateFailure::Refused(said(&error)))),
+            Some(400 | 422) => Ok(ControllerReport::NotMade(CreateFailure::Invalid(said(&error)))),
+            Some(403 | 404) => Ok(ControllerReport::NotMade(CreateFailure::Refused(said(&error)))),
             _ => Err(error),
         }
     }
 
     /// The pod that has the name.
-    async fn holder(&self, job: &TyJob, name: &str, wanted: &Value) -> Result<PodMade, kube::Error> {
-        let Some(pod) = self.pods::<LightPod>(job).get_opt(name).await? else { return Ok(PodMade::Again) };
+    async fn holder(&self, job: &TyJob, name: &str, wanted: &Value) -> Result<ControllerReport, kube::Error> {
+        let Some(pod) = self.pods::<LightPod>(job).get_opt(name).await? else {
+            return Ok(ControllerReport::Conflict);
+        };
         let facts = pod.owned();
         if facts.job_uid.is_none() || facts.job_uid != job.metadata.uid {
             let whose = facts.job_uid.map_or("no TYJob".to_owned(), |uid| format!("the TYJob of uid {uid}"));
-            return Ok(PodMade::Foreign(format!("a pod of this name is controlled by {whose}")));
+            let why = CreateFailure::Foreign(format!("a pod of this name is controlled by {whose}"));
+            return Ok(ControllerReport::NotMade(why));
         }
         let attempt = wanted["metadata"]["labels"][keys::ATTEMPT].as_str().and_then(|attempt| attempt.parse().ok());
         let same = facts.view.attempt == attempt && facts.view.deleting.is_none();
-        Ok(if same { PodMade::Ours(Box::new(facts)) } else { PodMade::Former(Box::new(facts)) })
+        Ok(if same { ControllerReport::Made(Box::new(facts)) } else { ControllerReport::Held(Box::new(facts)) })
     }
 
-    /// Deletes the pod of this uid; one that is gone or replaced is left alone. `false`: a conflict; reconcile again.
-    pub async fn delete(&self, job: &TyJob, name: &str, uid: &str, force: bool) -> Result<bool, kube::Error> {
+    /// Deletes the pod of this uid; one that is gone or replaced is left alone.
+    async fn delete(&self, job: &TyJob, name: &str, uid: &str, force: bool) -> Result<ControllerReport, kube::Error> {
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
         let params = DeleteParams {
             preconditions: Some(preconditions),
             grace_period_seconds: force.then_some(0),
             ..DeleteParams::default()
         };
-        harmless(self.pods::<Pod>(job).delete(name, &params).await.map(drop))
+        harmless(self.pods::<Pod>(job).delete(name, &params).await.map(drop), ControllerReport::Deleted)
     }
 
-    /// Writes the node that is reserved for the pod of this uid. `false`: a conflict; reconcile again.
-    pub async fn reserve(&self, job: &TyJob, name: &str, uid: &str, node: &str) -> Result<bool, kube::Error> {
+    /// Writes the node that is reserved for the pod of this uid.
+    async fn reserve(&self, job: &TyJob, name: &str, uid: &str, node: &str) -> Result<ControllerReport, kube::Error> {
         let patch = json!({ "metadata": { "uid": uid, "annotations": { keys::ALLOCATION: node } } });
         let written =
             self.pods::<LightPod>(job).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop);
         match written {
             // The server refuses to change the uid: another pod has the name by now, and the watch will show it.
-            Err(error) if status_code(&error) == Some(422) => Ok(true),
-            written => harmless(written),
+            Err(error) if status_code(&error) == Some(422) => Ok(ControllerReport::Reserved),
+            written => harmless(written, ControllerReport::Reserved),
         }
     }
 
     /// The pod of a name, if this TYJob controls it: read from the API server, not from a watch.
-    pub async fn own_pod(&self, job: &TyJob, name: &str) -> Result<Option<OwnedPod>, kube::Error> {
+    async fn own_pod(&self, job: &TyJob, name: &str) -> Result<Option<OwnedPod>, kube::Error> {
         let pod = self.pods::<LightPod>(job).get_opt(name).await?.map(LightPod::owned);
         Ok(pod.filter(|pod| pod.job_uid.is_some() && pod.job_uid == job.metadata.uid))
     }
 
     /// Whether there is a node of this name: read from the API server, not from a watch.
-    pub async fn has_node(&self, name: &str) -> Result<bool, kube::Error> {
+    async fn has_node(&self, name: &str) -> Result<bool, kube::Error> {
         let nodes: Api<Node> = Api::all(self.0.clone());
         Ok(nodes.get_metadata_opt(name).await?.is_some())
     }
 
     /// Every pod that this TYJob controls: read from the API server, not from a watch.
-    pub async fn own_pods(&self, job: &TyJob) -> Result<Vec<OwnedPod>, kube::Error> {
+    async fn own_pods(&self, job: &TyJob) -> Result<Vec<OwnedPod>, kube::Error> {
         let name = job.metadata.name.as_deref().unwrap_or_default();
         let list =
             self.pods::<LightPod>(job).list(&ListParams::default().labels(&format!("{}={name}", keys::JOB))).await?;
@@ -181,25 +172,28 @@ fn is_policy(error: &kube::Error) -> bool {
 }
 
 /// A conflict is an answer, not a failure.
-fn written(result: Result<RawTyJob, kube::Error>) -> Result<JobWrite, kube::Error> {
+fn written(result: Result<RawTyJob, kube::Error>) -> Result<ControllerReport, kube::Error> {
     match result {
-        Ok(job) => Ok(JobWrite::Done(Box::new(job))),
+        // Unless another client has made its status unreadable meanwhile.
+        Ok(job) => {
+            Ok(job.shown().map_or(ControllerReport::Conflict, |shown| ControllerReport::Written(Box::new(shown))))
+        }
         Err(error) => match status_code(&error) {
-            Some(409) => Ok(JobWrite::Conflict),
-            Some(404) => Ok(JobWrite::Gone),
+            Some(409) => Ok(ControllerReport::Conflict),
+            Some(404) => Ok(ControllerReport::Gone),
             _ => Err(error),
         },
     }
 }
 
-/// `true`: the object is as wished or gone. `false`: a conflict. Mostly another object has the name by then, and the watch
-/// shows it; a conflict of another cause is followed by no event, so the caller looks again.
-fn harmless(result: Result<(), kube::Error>) -> Result<bool, kube::Error> {
+/// `done`: the object is as wished or gone. After a conflict mostly another object has the name, and the watch shows it; a conflict of
+/// another cause is followed by no event, so the caller looks again.
+fn harmless(result: Result<(), kube::Error>, done: ControllerReport) -> Result<ControllerReport, kube::Error> {
     match result {
-        Ok(()) => Ok(true),
+        Ok(()) => Ok(done),
         Err(error) => match status_code(&error) {
-            Some(404) => Ok(true),
-            Some(409) => Ok(false),
+            Some(404) => Ok(done),
+            Some(409) => Ok(ControllerReport::Conflict),
             _ => Err(error),
         },
     }

@@ -119,7 +119,12 @@ impl LeaseJudge {
 
     /// `true` while this process may write as the leader: it renewed within the renew deadline.
     pub fn leads(&self, now: Duration) -> bool {
-        self.renewed.is_some_and(|at| now < at + self.config.timings.lease_renew_deadline)
+        now < self.until()
+    }
+
+    /// The monotonic end of that.
+    pub fn until(&self) -> Duration {
+        self.renewed.map_or(Duration::ZERO, |at| at + self.config.timings.lease_renew_deadline)
     }
 
     /// Renews, takes a free or expired Lease, or observes.

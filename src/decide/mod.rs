@@ -2,6 +2,7 @@
 //! The world tells events, decisions answer with effects, adapters perform them. Time comes in as a value.
 
 pub mod audit;
+pub mod controller;
 pub mod devices;
 pub mod explain;
 pub mod gang;

@@ -10,16 +10,16 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::event_loop::{Term, TermEnd};
+use super::event_loop::{Performer, Term, TermEnd};
 use super::metrics::ControllerMetrics;
-use super::options::{ControllerOptions, ControllerTimings};
-use super::reconcile::ReconcileContext;
+use super::options::ControllerOptions;
 use baton_cluster::client::{ConnectError, connect_as};
 use baton_cluster::controller_feed::start_controller_feeds;
 use baton_cluster::controller_writer::JobWriter;
 use baton_cluster::leadership::{Campaign, identity};
 use baton_cluster::notice::Notices;
 use baton_cluster::restored::Restored;
+use baton_decide::controller::ControllerPolicy;
 use baton_runtime::admin::{Answers, OpenPorts, PortError};
 use baton_runtime::clock;
 use baton_runtime::options::OptionError;
@@ -79,12 +79,11 @@ impl Controller {
         let (leadership, mut changed) = (campaign.leadership.clone(), campaign.changed.clone());
         let (notices, _writer) =
             Notices::start(client.clone(), &options.leader.lease_name, &name, || std::future::ready(()));
-        let context = ReconcileContext {
+        let performer = Performer {
             writer: JobWriter::new(client.clone()),
             notices,
             leadership: leadership.clone(),
             metrics: metrics.clone(),
-            scheduler_name: options.scheduler_name.as_str().into(),
         };
         let result = loop {
             pulse.send_replace(clock::mono());
@@ -92,7 +91,7 @@ impl Controller {
                 tokio::select! {
                     () = stop.cancelled() => break Ok(()),
                     restored = campaign.restored() => break Err(restored.into()),
-                    end = term(&client, context.clone(), options.timings, &pulse) => {
+                    end = term(&client, performer.clone(), options.settings(), &pulse) => {
                         metrics.term_ended();
                         if end == TermEnd::WatchesEnded {
                             break Err(ControllerError::Ended("the watches"));
@@ -116,15 +115,15 @@ impl Controller {
 /// One term. Its watches are fresh, so that no decision rests on what was true before the former leader's last write.
 async fn term(
     client: &Client,
-    context: ReconcileContext,
-    timings: ControllerTimings,
+    performer: Performer,
+    settings: ControllerPolicy,
     pulse: &watch::Sender<Duration>,
 ) -> TermEnd {
     let (out, mut messages) = mpsc::channel(BACKLOG);
     let mut tasks = JoinSet::new();
     let missing = start_controller_feeds(client, &out, &mut tasks);
     drop(out);
-    let mut term = Term::new(context, timings, missing);
+    let mut term = Term::new(performer, settings, missing);
     let beat = async {
         loop {
             pulse.send_replace(clock::mono());

@@ -8,8 +8,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::cache::JobCache;
 use baton_contract::tyjob::Stage;
+use baton_decide::controller::{ControllerCounts, JobController};
 use baton_runtime::metrics::MetricSet;
 
 const COUNTERS: [(&str, &str); 6] = [
@@ -20,17 +20,6 @@ const COUNTERS: [(&str, &str); 6] = [
     ("pods_deleted", "Pods deleted"),
     ("failures", "Reconciliations that ended with a failed request"),
 ];
-
-/// The counters, in the order of [`COUNTERS`].
-#[derive(Debug, Clone, Copy)]
-pub enum Counted {
-    Step,
-    StatusWrite,
-    Conflict,
-    PodMade,
-    PodDeleted,
-    Failure,
-}
 
 /// Counters and gauges; cheap to share.
 #[derive(Clone)]
@@ -57,18 +46,23 @@ impl ControllerMetrics {
         }
     }
 
-    pub fn count(&self, counted: Counted) {
-        self.counters[counted as usize].inc();
+    /// What has happened since the last call.
+    pub fn count(&self, counts: ControllerCounts) {
+        let ControllerCounts { steps, status_writes, conflicts, pods_made, pods_deleted, failures } = counts;
+        let more = [steps, status_writes, conflicts, pods_made, pods_deleted, failures];
+        for (counter, more) in self.counters.iter().zip(more) {
+            counter.inc_by(more);
+        }
     }
 
-    /// Updates the gauges from the cache of the current term; `complete` when every first list is.
-    pub fn update(&self, complete: bool, cache: &JobCache, queue: usize) {
+    /// Updates the gauges from the current term; `complete` when every first list is.
+    pub fn update(&self, complete: bool, term: &JobController) {
         self.complete.store(complete, Ordering::Relaxed);
         self.leading.set(1);
-        self.queue.set(queue as i64);
+        self.queue.set(term.waiting() as i64);
         let mut stages: BTreeMap<&'static str, i64> = Stage::ALL.iter().map(|stage| (stage.word(), 0)).collect();
-        for (_, cached) in cache.jobs() {
-            let stage = cached.job.status.as_ref().and_then(|status| status.stage);
+        for (_, shown) in term.cache().jobs() {
+            let stage = shown.job.status.as_ref().and_then(|status| status.stage);
             *stages.entry(stage.unwrap_or(Stage::Pending).word()).or_default() += 1;
         }
         for (stage, count) in stages {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use baton_cluster::leadership::LeaderOptions;
 use baton_contract::name::check_label_name;
+use baton_decide::controller::ControllerPolicy;
 use baton_runtime::admin::{AdminListen, PortOptions};
 use baton_runtime::options::{self, OptionError};
 use baton_runtime::timings::{Timed, s, timings};
@@ -67,6 +68,12 @@ impl ControllerOptions {
         options::filled(&[("scheduler-name", &self.scheduler_name), ("namespace", &self.namespace)])?;
         options::named("--namespace", check_label_name("namespace", &self.namespace))?;
         self.ports.validate()
+    }
+
+    /// What the controller that decides needs of them.
+    pub fn settings(&self) -> ControllerPolicy {
+        let ControllerTimings { backoff, backoff_max, resync } = self.timings;
+        ControllerPolicy { scheduler_name: self.scheduler_name.as_str().into(), backoff, backoff_max, resync }
     }
 }
 

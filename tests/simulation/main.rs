@@ -125,6 +125,8 @@ fn a_wrong_adapter_is_found() {
         Mutant::UnlockIsNoNews,
         Mutant::FreedAtDeletion,
         Mutant::GateSharesPermits,
+        Mutant::StatusAssumed,
+        Mutant::StaleControllerWrites,
     ];
     for mutant in mutants {
         let found = (1..=20).find(|seed| {

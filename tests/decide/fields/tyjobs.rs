@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use baton::cluster::pod::LightPod;
 use baton::cluster::tyjob::{RawTyJob, job_facts};
 use baton::contract::tyjob::{Allocation, ScheduleState, Stage, TyJob, crd, keys};
-use baton::decide::tyjob::stages::{JobEffect, JobView, PodView, step};
+use baton::decide::tyjob::stages::{JobEffect, JobView, PodEffect, PodView, step};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -303,7 +303,7 @@ impl Play {
     fn perform(&mut self, effect: JobEffect) -> bool {
         match effect {
             JobEffect::AddFinalizer => self.job.metadata.finalizers = Some(vec![keys::FINALIZER.to_owned()]),
-            JobEffect::Create { name, body } => {
+            JobEffect::Pod(PodEffect::Create { name, body }) => {
                 self.made += 1;
                 self.bodies.insert(name.clone(), body.clone());
                 self.pods.insert(name.clone(), body);
@@ -314,7 +314,7 @@ impl Play {
                 let conditions = json!([{ "type": "Ready", "status": ready }]);
                 self.says(&name, json!({ "phase": "Running", "podIP": "10.0.0.1", "conditions": conditions }));
             }
-            JobEffect::Delete { name, .. } => drop(self.pods.remove(&name)),
+            JobEffect::Pod(PodEffect::Delete { name, .. }) => drop(self.pods.remove(&name)),
             _ => return false,
         }
         true

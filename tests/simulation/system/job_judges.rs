@@ -8,6 +8,7 @@ use baton::decide::pod::{HandoffPod, Phase};
 use baton::decide::world::{JobClaim, PodFacts};
 
 use super::System;
+use super::store::job_key;
 
 /// What has been seen of TYJobs.
 #[derive(Debug, Default)]
@@ -115,6 +116,13 @@ impl System {
         }
     }
 
+    /// A controller sends a request.
+    pub fn judge_sender(&mut self, at: usize) {
+        if !self.controllers[at].process.lease.leads(self.now) {
+            self.violates("only a controller that leads sends requests", format!("controller {at}"));
+        }
+    }
+
     /// What a leading scheduler keeps for TYJobs at rest: places of pods that a job wants, of the whole minimum or of none.
     pub fn judge_places(&mut self, at: usize) {
         let scheduler = self.schedulers[at].scheduler();
@@ -146,13 +154,27 @@ impl System {
         }
     }
 
-    /// A pod is being deleted for a TYJob: it is the one that was meant.
+    /// A pod is being deleted for a TYJob: it is the one that was meant, and the status says why the leader or a worker that failed
+    /// goes. Else a controller that ends there would let the job forget what became of it.
     pub fn judge_deletion(&mut self, job: &TyJob, key: &PodKey, uid: &PodUid, is_exact: bool) {
         let Some(found) = self.store.pod(key) else { return };
         let is_meant = found.handoff.pod.uid == *uid;
         let is_ours = found.spec.job.as_ref().is_some_and(|claim| Some(&*claim.uid) == job.metadata.uid.as_deref());
         if !is_exact && !is_meant || is_meant && !is_ours {
-            self.violates("a TYJob deletes only its own pods", format!("{key} is {}", found.handoff.pod.uid));
+            let what = format!("{key} is {}", found.handoff.pod.uid);
+            return self.violates("a TYJob deletes only its own pods", what);
+        }
+        let Some(job) = self.store.job(&job_key(job)).filter(|job| job.metadata.deletion_timestamp.is_none()) else {
+            return;
+        };
+        let status = job.status.clone().unwrap_or_default();
+        let is_present = found.spec.job.as_ref().is_some_and(|claim| claim.attempt == Some(status.attempt));
+        let is_leader = job.metadata.name.as_deref().is_some_and(|name| job.spec.leader_pod(name) == *key.name);
+        let is_counted = status.replacing.contains(&uid.to_string()) || status.ended_workers.contains_key(&*key.name);
+        let is_over = status.stage.is_some_and(Stage::is_terminal) || is_counted && !is_leader;
+        let matters = is_leader || found.handoff.phase == Phase::Failed;
+        if is_meant && is_present && matters && !is_over && found.handoff.deleting.is_none() {
+            self.violates("the status says why a pod of a TYJob goes before it goes", key.to_string());
         }
     }
 

@@ -9,6 +9,7 @@ mod faults;
 mod history;
 mod housekeeping;
 mod job_judges;
+mod job_requests;
 mod judges;
 mod kubelet;
 mod leader;
@@ -107,9 +108,9 @@ enum Happening {
     /// It counts as lost.
     Limit { at: usize, life: u64, id: u64 },
     /// A request of a controller arrives.
-    JobRequest(Box<controller::JobRequest>),
+    Asked(Box<controller::Asked>),
     /// Its answer is back.
-    JobAnswer(Box<controller::JobAnswer>),
+    Replied(Box<controller::Replied>),
     /// A node daemon's release of its lock arrives.
     Release { node: usize, life: u64, swap: Swap, tries: u32 },
     /// What a node daemon does beside calls.
@@ -273,8 +274,8 @@ impl System {
             Happening::Arrives(request) => self.arrives(*request),
             Happening::Answered { at, life, id, report } => self.answered(at, life, id, *report),
             Happening::Limit { at, life, id } => self.limit(at, life, id),
-            Happening::JobRequest(request) => self.job_request(*request),
-            Happening::JobAnswer(answer) => self.job_answer(*answer),
+            Happening::Asked(asked) => self.asked(*asked),
+            Happening::Replied(replied) => self.replied(replied),
             Happening::PodGroup { name, min } => self.pod_group_comes(&name, min),
             Happening::Release { node, life, swap, tries } => self.release_arrives(node, life, swap, tries),
             Happening::Daemon { node, life, task } => self.daemon_works(node, life, task),

@@ -33,6 +33,9 @@ mutants! {
     JobGoneIsNoNews = "a scheduler does not learn that a TYJob has gone";
     HealthIgnored = "a call is decided as if every device were healthy";
     StatusWithoutVersion = "a controller writes a status whatever stands there";
+    StatusAssumed = "a status counts as stored once it is sent";
+    LostStatusCounts = "a status that is not stored counts as stored";
+    StaleControllerWrites = "a controller writes although it leads no more";
     JobDeletesWithoutUid = "a controller deletes pods without their uid";
     FinalizerByWatch = "a controller lets a TYJob go by what its watch shows";
     LeaderGoneByWatch = "a controller takes a leader for lost by what its watch shows";

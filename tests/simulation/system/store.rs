@@ -9,6 +9,7 @@ use baton::contract::gang::{Committed, GangId};
 use baton::contract::inventory::Device;
 use baton::contract::tyjob::{TyJob, condition};
 use baton::contract::{AgentStatus, LockRead, PodKey, PodRef, PodUid, key};
+use baton::decide::controller::{ControllerReport, ShownJob};
 use baton::decide::pod::{AssignmentText, Deletion, HandoffPod};
 use baton::decide::scheduler::rules::Annotations;
 use baton::decide::scheduler::{BindResult, LockResult, PodGroupWrite};
@@ -94,14 +95,6 @@ pub struct Swap {
     pub node: Box<str>,
     pub old: Option<Box<str>>,
     pub new: Option<Box<str>>,
-}
-
-/// What a write to a TYJob finds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JobWrite {
-    Done,
-    Conflict,
-    Gone,
 }
 
 /// The objects, and all that ever changed.
@@ -349,6 +342,10 @@ impl Store {
 
     pub fn put_job(&mut self, mut job: TyJob) {
         job.metadata.resource_version = Some(self.next_version().to_string());
+        self.store_job(job);
+    }
+
+    fn store_job(&mut self, job: TyJob) {
         let facts = job_facts(raw(&job)).unwrap();
         let job = Rc::new(StoredJob { job, facts });
         self.jobs.insert(job.facts.job.key.clone(), job.clone());
@@ -356,19 +353,21 @@ impl Store {
     }
 
     /// Changes a TYJob that is still as it was read.
-    pub fn write_job(&mut self, read: &TyJob, is_blind: bool, change: impl FnOnce(&mut TyJob)) -> JobWrite {
-        let Some(stored) = self.jobs.get(&job_key(read)) else { return JobWrite::Gone };
+    pub fn write_job(&mut self, read: &TyJob, is_blind: bool, change: impl FnOnce(&mut TyJob)) -> ControllerReport {
+        let Some(stored) = self.jobs.get(&job_key(read)) else { return ControllerReport::Gone };
         if stored.job.metadata.resource_version != read.metadata.resource_version && !is_blind {
-            return JobWrite::Conflict;
+            return ControllerReport::Conflict;
         }
         let mut job = stored.job.clone();
         change(&mut job);
+        job.metadata.resource_version = Some(self.next_version().to_string());
+        let shown = Box::new(shown(&job));
         if job.metadata.deletion_timestamp.is_some() && job.metadata.finalizers.iter().flatten().next().is_none() {
             self.drop_job(&job_key(read));
         } else {
-            self.put_job(job);
+            self.store_job(job);
         }
-        JobWrite::Done
+        ControllerReport::Written(shown)
     }
 
     /// The scheduler's half of a status. Without a version it is written whatever stands there.
@@ -459,8 +458,13 @@ impl Store {
     }
 }
 
+/// The object as a controller reads it.
+pub fn shown(job: &TyJob) -> ShownJob {
+    raw(job).shown().unwrap()
+}
+
 /// The object as it is on the wire.
-pub fn raw(job: &TyJob) -> RawTyJob {
+fn raw(job: &TyJob) -> RawTyJob {
     serde_json::from_value(serde_json::to_value(job).unwrap()).unwrap()
 }
 

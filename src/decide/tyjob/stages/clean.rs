@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::{SignedDuration, Timestamp};
 
 use super::draft::Draft;
-use super::effect::JobEffect;
+use super::effect::{JobEffect, PodEffect};
 use super::view::{NodeReachability, PodView};
 use baton_contract::tyjob::{CleanPodPolicy, keys};
 
@@ -42,7 +42,8 @@ impl Draft<'_> {
     /// Deletes the pods that match and are not being deleted, and by force every terminating one that no kubelet will confirm.
     fn remove(&mut self, unwanted: impl Fn(&PodView) -> bool) {
         for pod in self.pods {
-            let delete = |force| JobEffect::Delete { name: pod.name.clone(), uid: pod.uid.clone(), force };
+            let delete =
+                |force| JobEffect::Pod(PodEffect::Delete { name: pod.name.clone(), uid: pod.uid.clone(), force });
             match pod.deleting {
                 None if unwanted(pod) => self.delete_once(delete(false)),
                 None => {}

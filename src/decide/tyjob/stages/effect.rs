@@ -11,6 +11,27 @@ pub enum JobEffect {
     AddFinalizer,
     /// Take it away: no pod of the job is left.
     RemoveFinalizer,
+    /// Something for a pod.
+    Pod(PodEffect),
+    /// An event on the job.
+    Event {
+        /// Needs attention.
+        warning: bool,
+        /// Reason.
+        reason: EventReason,
+        /// What happened, to which pod, why.
+        message: String,
+    },
+    /// Look again at this time, whatever happens.
+    Wake {
+        /// When.
+        at: Timestamp,
+    },
+}
+
+/// One thing to do for a pod of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PodEffect {
     /// Make a pod.
     Create {
         /// Name.
@@ -35,19 +56,5 @@ pub enum JobEffect {
         uid: String,
         /// The node.
         node: String,
-    },
-    /// An event on the job.
-    Event {
-        /// Needs attention.
-        warning: bool,
-        /// Reason.
-        reason: EventReason,
-        /// What happened, to which pod, why.
-        message: String,
-    },
-    /// Look again at this time, whatever happens.
-    Wake {
-        /// When.
-        at: Timestamp,
     },
 }

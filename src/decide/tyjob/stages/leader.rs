@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::draft::{Draft, clear, set};
-use super::effect::JobEffect;
+use super::effect::{JobEffect, PodEffect};
 use super::pod::{overridden_env, pod_of};
 use super::restarts::is_spent;
 use super::view::{CreateFailure, ImageWait, NodeReachability, PodView};
@@ -64,7 +64,7 @@ impl Draft<'_> {
                         format!("the leader {leader} cannot be made: the API server refuses it: {why}")
                     }
                 });
-                self.effects.push(JobEffect::Create { name: leader, body });
+                self.effects.push(JobEffect::Pod(PodEffect::Create { name: leader, body }));
             }
             // The job's own pod of another attempt, or terminating: its name is not free yet.
             Some(_) => self.status.message = Some(format!("the former pod {leader} is not gone yet")),

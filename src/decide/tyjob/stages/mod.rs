@@ -16,7 +16,7 @@ mod tests;
 mod view;
 mod workers;
 
-pub use effect::JobEffect;
+pub use effect::{JobEffect, PodEffect};
 pub use leader::missing_leader;
 pub use pod::{overridden_env, pod_of};
 pub use restarts::older;

@@ -33,7 +33,7 @@ pub enum CreateFailure {
 }
 
 /// A pod that the job controls (by uid), terminal and terminating ones included.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodView {
     /// Name.
     pub name: String,

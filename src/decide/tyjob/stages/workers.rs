@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::draft::Draft;
-use super::effect::JobEffect;
+use super::effect::{JobEffect, PodEffect};
 use super::pod::pod_of;
 use super::restarts::is_spent;
 use super::view::{NodeReachability, PodView};
@@ -157,7 +157,7 @@ impl Draft<'_> {
                 (Some(pod), place, _) => effects.extend(self.tend(pod, place.copied())),
                 (None, Some(place), Some(_)) if !held.contains(member.name.as_str()) => {
                     let body = pod_of(self.view, &self.spec, &member, place, address);
-                    effects.push(JobEffect::Create { name: member.name, body });
+                    effects.push(JobEffect::Pod(PodEffect::Create { name: member.name, body }));
                 }
                 _ => {}
             }
@@ -174,12 +174,16 @@ impl Draft<'_> {
             return delete(pod);
         }
         let place = place.filter(|place| pod.node.is_none() && pod.allocation.as_deref() != Some(&place.node))?;
-        Some(JobEffect::Reserve { name: pod.name.clone(), uid: pod.uid.clone(), node: place.node.clone() })
+        Some(JobEffect::Pod(PodEffect::Reserve {
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            node: place.node.clone(),
+        }))
     }
 }
 
 /// Deletes a pod, unless it is being deleted.
 fn delete(pod: &PodView) -> Option<JobEffect> {
-    let delete = JobEffect::Delete { name: pod.name.clone(), uid: pod.uid.clone(), force: false };
+    let delete = JobEffect::Pod(PodEffect::Delete { name: pod.name.clone(), uid: pod.uid.clone(), force: false });
     pod.deleting.is_none().then_some(delete)
 }

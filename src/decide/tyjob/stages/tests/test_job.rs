@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Value, json};
 
 use crate::pod::Phase;
-use crate::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodView, step};
+use crate::tyjob::stages::{CreateFailure, JobEffect, JobView, PodEffect, PodView, step};
 use baton_contract::tyjob::{
     Allocation, JobMember, ScheduleState, Stage, TyJob, TyJobSpec, TyJobStatus, condition, keys,
 };
@@ -137,7 +137,7 @@ impl TestJob {
                 self.job.metadata.finalizers = None;
                 self.gone = self.job.metadata.deletion_timestamp.is_some();
             }
-            JobEffect::Create { name, body } => {
+            JobEffect::Pod(PodEffect::Create { name, body }) => {
                 assert!(self.job.metadata.finalizers.is_some(), "nothing is made before its clean-up is sure");
                 let spec = self.job.effective(None).unwrap().spec;
                 assert!(spec.members("rl").any(|member| member.name == name), "{name} was never asked for");
@@ -152,26 +152,15 @@ impl TestJob {
                     name: name.clone(),
                     uid: format!("uid-{}", self.made),
                     attempt: labels[keys::ATTEMPT].as_str().and_then(|attempt| attempt.parse().ok()),
-                    phase: Phase::Pending,
-                    stopped: false,
-                    disrupted: false,
-                    ready: false,
-                    ip: None,
-                    node: None,
-                    reachability: NodeReachability::There,
                     allocation: body["metadata"]["annotations"][keys::ALLOCATION].as_str().map(str::to_owned),
-                    deleting: None,
                     version: self.version,
-                    container_restarts: BTreeMap::new(),
-                    crash_loops: false,
-                    image: None,
-                    failure: None,
+                    ..PodView::default()
                 };
                 self.calls.push(format!("+{name}"));
                 self.bodies.insert(name.clone(), body);
                 self.pods.insert(name, pod);
             }
-            JobEffect::Delete { name, uid, force } => {
+            JobEffect::Pod(PodEffect::Delete { name, uid, force }) => {
                 let now = self.now;
                 let Some(pod) = self.pods.get_mut(&name).filter(|pod| pod.uid == uid) else { return false };
                 self.calls.push(format!("{}{name}", if force { "!" } else { "-" }));
@@ -181,7 +170,7 @@ impl TestJob {
                     pod.deleting.get_or_insert(now + SignedDuration::from_secs(30));
                 }
             }
-            JobEffect::Reserve { name, uid, node } => {
+            JobEffect::Pod(PodEffect::Reserve { name, uid, node }) => {
                 let pod = self.pods.get_mut(&name).filter(|pod| pod.uid == uid && pod.node.is_none()).unwrap();
                 pod.allocation = Some(node);
             }

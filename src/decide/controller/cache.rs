@@ -3,27 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use baton_cluster::controller_feed::{ControllerEvent, OwnedPod};
-use baton_cluster::tyjob::RawTyJob;
-use baton_contract::tyjob::{InvalidField, TyJob};
-use baton_decide::tyjob::stages::{NodeReachability, PodView, older};
+use super::effect::{ControllerEvent, OwnedPod, ShownJob};
+use crate::tyjob::stages::{NodeReachability, PodView, older};
+use baton_contract::tyjob::TyJob;
 
 /// Namespace and name.
 pub type JobKey = (String, String);
 
-/// A TYJob as it was shown last.
-#[derive(Debug, Clone)]
-pub struct CachedJob {
-    /// The object.
-    pub job: TyJob,
-    /// The part of its spec that does not fit the type.
-    pub unreadable: Option<InvalidField>,
-}
-
 /// Everything that the watches and the answers to writes have shown.
 #[derive(Debug, Default)]
 pub struct JobCache {
-    jobs: BTreeMap<JobKey, CachedJob>,
+    jobs: BTreeMap<JobKey, ShownJob>,
     /// Keys of TYJobs by uid.
     keys: BTreeMap<String, JobKey>,
     /// Pods by uid.
@@ -36,10 +26,10 @@ pub struct JobCache {
 }
 
 impl JobCache {
-    /// Applies an event of a watch; answers the TYJobs that it concerns.
-    pub fn apply(&mut self, event: ControllerEvent) -> Vec<JobKey> {
+    /// Applies what a watch, or the answer to a request, shows; answers the TYJobs that it concerns.
+    pub(super) fn apply(&mut self, event: ControllerEvent) -> Vec<JobKey> {
         match event {
-            ControllerEvent::Job(raw) => self.update_job(*raw).into_iter().collect(),
+            ControllerEvent::Job(shown) => self.update_job(*shown).into_iter().collect(),
             ControllerEvent::JobGone(namespace, name) => {
                 let key = (namespace, name);
                 if let Some(gone) = self.jobs.remove(&key) {
@@ -55,45 +45,37 @@ impl JobCache {
     }
 
     /// Updates a TYJob from the watch or from the answer to a write. An older version than the known one changes nothing.
-    pub fn update_job(&mut self, raw: RawTyJob) -> Option<JobKey> {
-        let meta = &raw.metadata;
+    fn update_job(&mut self, shown: ShownJob) -> Option<JobKey> {
+        let meta = &shown.job.metadata;
         let key = (meta.namespace.clone()?, meta.name.clone()?);
-        let (uid, version) = (meta.uid.clone()?, meta.resource_version.clone());
+        let (uid, version) = (meta.uid.clone()?, meta.resource_version.as_deref());
         if self.tombstones.contains(&uid) {
             return None;
         }
         if let Some(known) = self.jobs.get(&key)
             && known.job.metadata.uid.as_ref() == Some(&uid)
-            && older(number(version.as_deref()), number(known.job.metadata.resource_version.as_deref()))
+            && older(number(version), number(known.job.metadata.resource_version.as_deref()))
         {
             return None;
         }
-        match raw.read() {
-            Ok((job, unreadable)) => {
-                if let Some(former) = self.jobs.insert(key.clone(), CachedJob { job, unreadable })
-                    && former.job.metadata.uid.as_ref() != Some(&uid)
-                {
-                    self.keep_tombstone(former);
-                }
-                self.keys.insert(uid, key.clone());
-                Some(key)
-            }
-            Err(error) => {
-                tracing::error!(job = format!("{}/{}", key.0, key.1), %error, "the status of this TYJob cannot be read: the TYJob is left alone");
-                None
-            }
+        if let Some(former) = self.jobs.insert(key.clone(), shown)
+            && former.job.metadata.uid.as_ref() != Some(&uid)
+        {
+            self.keep_tombstone(former);
         }
+        self.keys.insert(uid, key.clone());
+        Some(key)
     }
 
     /// Marks a TYJob as gone. The answer to a request under way may still show it, and must not hide a new TYJob of its name.
-    fn keep_tombstone(&mut self, gone: CachedJob) {
+    fn keep_tombstone(&mut self, gone: ShownJob) {
         let uid = gone.job.metadata.uid.unwrap_or_default();
         self.keys.remove(&uid);
         self.tombstones.insert(uid);
     }
 
     /// Updates a pod from the watch or from the answer to a write.
-    pub fn update_pod(&mut self, pod: OwnedPod) -> Vec<JobKey> {
+    fn update_pod(&mut self, pod: OwnedPod) -> Vec<JobKey> {
         let uid = pod.view.uid.clone();
         let known = self.pods.get(&uid);
         if self.tombstones.contains(&uid) || known.is_some_and(|known| older(pod.view.version, known.view.version)) {
@@ -133,7 +115,7 @@ impl JobCache {
     }
 
     /// To be called when no request is under way: no answer can show what is gone any more.
-    pub fn drop_tombstones(&mut self) {
+    pub(super) fn drop_tombstones(&mut self) {
         self.tombstones.clear();
     }
 
@@ -151,17 +133,17 @@ impl JobCache {
     }
 
     /// The TYJob of a name.
-    pub fn job(&self, key: &JobKey) -> Option<&CachedJob> {
+    pub(super) fn job(&self, key: &JobKey) -> Option<&ShownJob> {
         self.jobs.get(key)
     }
 
     /// All TYJobs.
-    pub fn jobs(&self) -> impl Iterator<Item = (&JobKey, &CachedJob)> {
+    pub fn jobs(&self) -> impl Iterator<Item = (&JobKey, &ShownJob)> {
         self.jobs.iter()
     }
 
     /// The pods that a TYJob controls, each with the reachability of its node.
-    pub fn pods_of(&self, job: &TyJob) -> Vec<PodView> {
+    pub(super) fn pods_of(&self, job: &TyJob) -> Vec<PodView> {
         let uids = self.pods_by_job.get(job.metadata.uid.as_deref().unwrap_or_default()).into_iter().flatten();
         let mut pods: Vec<PodView> = uids.filter_map(|uid| self.pods.get(uid)).map(|pod| pod.view.clone()).collect();
         for pod in &mut pods {
@@ -183,27 +165,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use baton_cluster::pod::LightPod;
-    use baton_contract::tyjob::keys;
 
-    fn job(uid: &str, version: &str) -> RawTyJob {
-        serde_json::from_value(json!({
-            "metadata": { "name": "rl", "namespace": "a", "uid": uid, "resourceVersion": version }, "spec": {},
-        }))
-        .unwrap()
+    fn job(uid: &str, version: &str) -> ShownJob {
+        let meta = json!({ "name": "rl", "namespace": "a", "uid": uid, "resourceVersion": version });
+        let (job, unreadable) = TyJob::read(&json!({ "metadata": meta, "spec": {} })).unwrap();
+        ShownJob { job, unreadable }
     }
 
-    fn pod(uid: &str, version: &str, job: &str, node: &str) -> OwnedPod {
-        let owner =
-            json!({ "apiVersion": keys::API_VERSION, "kind": "TYJob", "name": "rl", "uid": job, "controller": true });
-        let pod: LightPod = serde_json::from_value(json!({
-            "metadata": {
-                "name": uid, "namespace": "a", "uid": uid, "resourceVersion": version, "ownerReferences": [owner],
-            },
-            "spec": { "nodeName": node },
-        }))
-        .unwrap();
-        pod.owned()
+    fn pod(uid: &str, version: i64, job: &str, node: &str) -> OwnedPod {
+        let node = (!node.is_empty()).then(|| node.to_owned());
+        let view = PodView { name: uid.to_owned(), uid: uid.to_owned(), node, version, ..PodView::default() };
+        OwnedPod { job_uid: Some(job.to_owned()), view }
     }
 
     fn key() -> JobKey {
@@ -213,7 +185,7 @@ mod tests {
     #[test]
     fn pods_that_are_shown_before_their_job_are_found_with_it() {
         let mut cache = JobCache::default();
-        assert_eq!(cache.update_pod(pod("p", "1", "j", "")), []);
+        assert_eq!(cache.update_pod(pod("p", 1, "j", "")), []);
         assert_eq!(cache.update_job(job("j", "2")), Some(key()));
         assert_eq!(cache.pods_of(&cache.job(&key()).unwrap().job.clone()).len(), 1);
         assert_eq!(cache.apply(ControllerEvent::PodGone("p".to_owned())), [key()]);
@@ -226,10 +198,10 @@ mod tests {
         cache.update_job(job("j", "12"));
         assert_eq!(cache.update_job(job("j", "9")), None);
         assert_eq!(cache.update_job(job("k", "5")), Some(key()), "another object of the name");
-        cache.update_pod(pod("p", "7", "k", ""));
-        assert_eq!(cache.update_pod(pod("p", "6", "k", "")), []);
+        cache.update_pod(pod("p", 7, "k", ""));
+        assert_eq!(cache.update_pod(pod("p", 6, "k", "")), []);
         cache.apply(ControllerEvent::PodGone("p".to_owned()));
-        assert_eq!(cache.update_pod(pod("p", "8", "k", "")), [], "an answer that is later than the watch");
+        assert_eq!(cache.update_pod(pod("p", 8, "k", "")), [], "an answer that is later than the watch");
     }
 
     #[test]
@@ -254,7 +226,7 @@ mod tests {
         let mut cache = JobCache::default();
         cache.update_job(job("j", "1"));
         cache.apply(ControllerEvent::Node("n".to_owned(), NodeReachability::There));
-        cache.update_pod(pod("p", "2", "j", "n"));
+        cache.update_pod(pod("p", 2, "j", "n"));
         assert_eq!(cache.apply(ControllerEvent::Node("n".to_owned(), NodeReachability::There)), []);
         assert_eq!(cache.apply(ControllerEvent::NodeGone("n".to_owned())), [key()]);
         let seen = cache.job(&key()).unwrap().job.clone();

@@ -1,0 +1,302 @@
+//! The controller as a value: which jobs are under way, and when the others are due.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::cache::{JobCache, JobKey};
+use super::effect::{ControllerEffect, ControllerEvent, ControllerReport, EffectId};
+use super::reconciliation::{End, Output, Reconciliation, Troubles};
+use crate::scheduler::Moment;
+
+/// Jobs that are under way at once: each waits for the API server for most of its time, and more would crowd out its other clients.
+const AT_ONCE: usize = 16;
+/// A job whose time has come is due this much later: what became so at that time is so by then.
+const LATER: Duration = Duration::from_millis(10);
+
+/// What is configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControllerPolicy {
+    /// `spec.schedulerName` of the pods.
+    pub scheduler_name: Arc<str>,
+    /// First pause of a job after a failed request.
+    pub backoff: Duration,
+    /// Longest pause.
+    pub backoff_max: Duration,
+    /// Every job is due this often.
+    pub resync: Duration,
+}
+
+/// What has happened so often.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ControllerCounts {
+    /// Steps.
+    pub steps: u64,
+    /// Statuses that were stored.
+    pub status_writes: u64,
+    /// Statuses that were out of date.
+    pub conflicts: u64,
+    /// Pods that were made, or found made.
+    pub pods_made: u64,
+    /// Pods that were deleted.
+    pub pods_deleted: u64,
+    /// Reconciliations that ended with a failed request.
+    pub failures: u64,
+}
+
+/// What is remembered of a job between reconciliations.
+#[derive(Default)]
+struct Memory {
+    /// Pauses in a row.
+    failures: u32,
+    /// Pods that could not be made; `None` before the first reconciliation that got as far as making pods.
+    troubles: Option<Troubles>,
+}
+
+/// One term of a controller: it begins with nothing, and fresh watches.
+pub struct JobController {
+    settings: ControllerPolicy,
+    cache: JobCache,
+    /// Every first list is complete.
+    complete: bool,
+    /// Monotonic times; zero for now. A job under way may be due again.
+    due: BTreeMap<JobKey, Duration>,
+    under_way: BTreeMap<JobKey, Reconciliation>,
+    memory: BTreeMap<JobKey, Memory>,
+    /// When all jobs are due.
+    resync: Duration,
+    last_id: u64,
+    counts: ControllerCounts,
+}
+
+impl JobController {
+    /// A term that begins now.
+    pub fn new(settings: ControllerPolicy, now: Moment) -> Self {
+        Self {
+            resync: now.mono + settings.resync,
+            settings,
+            cache: JobCache::default(),
+            complete: false,
+            due: BTreeMap::new(),
+            under_way: BTreeMap::new(),
+            memory: BTreeMap::new(),
+            last_id: 0,
+            counts: ControllerCounts::default(),
+        }
+    }
+
+    /// A watch shows something.
+    pub fn event(&mut self, event: ControllerEvent) {
+        let concerned = self.cache.apply(event);
+        self.due.extend(concerned.into_iter().map(|key| (key, Duration::ZERO)));
+    }
+
+    /// The first list of every watch is complete.
+    pub fn complete(&mut self) {
+        self.complete = true;
+        self.all_due();
+    }
+
+    /// A request was answered. One that nobody waits for is ignored.
+    pub fn report(&mut self, of: EffectId, report: ControllerReport) {
+        if let Some(under_way) = self.under_way.values_mut().find(|under_way| under_way.is_asked(of)) {
+            let shown = under_way.answer(of, report, &mut self.counts);
+            shown.into_iter().for_each(|event| self.event(event));
+        }
+    }
+
+    /// Everything that is to be done now, in this order; `None` once leadership has ended, and this term with it.
+    pub fn step(&mut self, now: Moment, leads_until: Duration) -> Option<Vec<ControllerEffect>> {
+        if now.mono >= leads_until {
+            return None;
+        }
+        let mut effects = Vec::new();
+        if !self.complete {
+            return Some(effects);
+        }
+        if now.mono >= self.resync {
+            self.resync = now.mono + self.settings.resync;
+            self.all_due();
+        }
+        for (key, under_way) in std::mem::take(&mut self.under_way) {
+            self.advance(key, under_way, now, &mut effects);
+        }
+        if self.under_way.is_empty() {
+            // No answer can show what is gone any more.
+            self.cache.drop_tombstones();
+        }
+        while let Some(key) = self.next(now.mono) {
+            self.due.remove(&key);
+            let Some(shown) = self.cache.job(&key).cloned() else {
+                self.memory.remove(&key);
+                continue;
+            };
+            let pods = self.cache.pods_of(&shown.job);
+            let troubles = self.memory.get(&key).and_then(|memory| memory.troubles.clone());
+            self.advance(key, Reconciliation::new(shown, pods, troubles), now, &mut effects);
+        }
+        Some(effects)
+    }
+
+    /// When the next step is due, if nothing happens before.
+    pub fn due(&self) -> Duration {
+        let is_full = !self.complete || self.under_way.len() >= AT_ONCE;
+        let waits = self.due.iter().filter(|(key, _)| !is_full && !self.under_way.contains_key(*key));
+        waits.map(|(_, at)| *at).min().unwrap_or(self.resync).min(self.resync)
+    }
+
+    /// What the watches have shown.
+    pub const fn cache(&self) -> &JobCache {
+        &self.cache
+    }
+
+    /// Jobs that are due, now or later.
+    pub fn waiting(&self) -> usize {
+        self.due.len()
+    }
+
+    /// What has happened since the last call.
+    pub fn take_counts(&mut self) -> ControllerCounts {
+        std::mem::take(&mut self.counts)
+    }
+
+    fn all_due(&mut self) {
+        self.due.extend(self.cache.jobs().map(|(key, _)| (key.clone(), Duration::ZERO)));
+    }
+
+    /// A job to begin with now. None is under way twice.
+    fn next(&self, now: Duration) -> Option<JobKey> {
+        let may_begin = |(key, at): &(&JobKey, &Duration)| **at <= now && !self.under_way.contains_key(*key);
+        let next = self.due.iter().filter(|_| self.under_way.len() < AT_ONCE).find(may_begin);
+        next.map(|(key, _)| key.clone())
+    }
+
+    /// Sends what may be sent of a job; the end of its reconciliation says when it is due again.
+    fn advance(&mut self, key: JobKey, mut job: Reconciliation, now: Moment, effects: &mut Vec<ControllerEffect>) {
+        let mut out = Output {
+            scheduler_name: &self.settings.scheduler_name,
+            wall: now.wall,
+            last_id: &mut self.last_id,
+            counts: &mut self.counts,
+            effects,
+        };
+        if !job.advance(&mut out) {
+            self.under_way.insert(key, job);
+            return;
+        }
+        let End { troubles, is_news, wake, again, failed } = job.end();
+        self.counts.failures += u64::from(failed);
+        let has_trouble = troubles.as_ref().is_some_and(|troubles| !troubles.is_empty());
+        let memory = self.memory.entry(key.clone()).or_default();
+        memory.troubles = troubles;
+        if is_news {
+            self.due.insert(key, Duration::ZERO);
+            return;
+        }
+        let wake = wake.map(|at| Duration::try_from(at.duration_since(now.wall)).unwrap_or_default() + LATER);
+        let pause = (again || has_trouble).then(|| pause(&self.settings, &key, memory.failures));
+        memory.failures = if pause.is_some() { memory.failures.saturating_add(1) } else { 0 };
+        if let Some(pause) = pause.into_iter().chain(wake).min() {
+            let due = self.due.entry(key).or_insert(Duration::MAX);
+            *due = (now.mono + pause).min(*due);
+        }
+    }
+}
+
+/// A pause that doubles with each failure. Up to half of it is taken away, so that jobs that failed together do not come back together.
+fn pause(settings: &ControllerPolicy, key: &JobKey, failures: u32) -> Duration {
+    let pause = settings.backoff.saturating_mul(1 << failures.min(20)).min(settings.backoff_max);
+    let mut hasher = DefaultHasher::new();
+    (key, failures).hash(&mut hasher);
+    pause.mul_f64(1.0 - f64::from(hasher.finish() as u16) / f64::from(u16::MAX) / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::effect::{JobRequest, OwnedPod, ShownJob};
+    use super::*;
+    use crate::tyjob::stages::{PodEffect, PodView};
+    use baton_contract::tyjob::TyJob;
+
+    /// A term that knows so many jobs.
+    fn term(jobs: usize, edit: impl Fn(&mut Value)) -> JobController {
+        let (backoff, backoff_max, resync) =
+            (Duration::from_secs(1), Duration::from_secs(60), Duration::from_secs(300));
+        let settings = ControllerPolicy { scheduler_name: "ours".into(), backoff, backoff_max, resync };
+        let mut term = JobController::new(settings, moment(0));
+        for at in 0..jobs {
+            let template = json!({ "spec": { "containers": [{ "name": "main", "image": "i" }] } });
+            let part = |name: &str| json!({ "name": name, "template": template });
+            let meta =
+                json!({ "name": format!("rl{at}"), "namespace": "a", "uid": at.to_string(), "resourceVersion": "1" });
+            let spec = json!({ "leader": part("learner"), "workerSets": [part("actor")] });
+            let mut job = json!({ "metadata": meta, "spec": spec, "status": {} });
+            edit(&mut job);
+            let (job, unreadable) = TyJob::read(&job).unwrap();
+            term.event(ControllerEvent::Job(Box::new(ShownJob { job, unreadable })));
+        }
+        term.complete();
+        term
+    }
+
+    fn moment(seconds: u64) -> Moment {
+        Moment { mono: Duration::from_secs(seconds), wall: "2026-01-01T00:00:00Z".parse().unwrap() }
+    }
+
+    /// What it sends, and how many events it tells.
+    fn step(term: &mut JobController, seconds: u64) -> (Vec<(EffectId, JobRequest)>, usize) {
+        let (mut requests, mut events) = (Vec::new(), 0);
+        for effect in term.step(moment(seconds), Duration::MAX).unwrap() {
+            match effect {
+                ControllerEffect::Request { id, request, .. } => requests.push((id, request)),
+                ControllerEffect::Event { .. } => events += 1,
+            }
+        }
+        (requests, events)
+    }
+
+    #[test]
+    fn so_many_jobs_are_under_way_at_once_and_each_of_them_once() {
+        let mut term = term(AT_ONCE + 4, |_| {});
+        let (first, events) = step(&mut term, 1);
+        assert!(first.iter().all(|(_, request)| matches!(request, JobRequest::WriteStatus(_))));
+        assert_eq!((first.len(), events), (AT_ONCE, 0), "what is told waits for the status");
+        term.complete();
+        assert_eq!(step(&mut term, 2).0.len(), 0, "all are due again, and wait");
+        term.report(first[0].0, ControllerReport::Gone);
+        assert_eq!(step(&mut term, 3).0.len(), 1);
+        assert!(term.step(moment(4), Duration::from_secs(4)).is_none(), "leadership has ended");
+    }
+
+    #[test]
+    fn so_many_pods_of_a_job_are_deleted_at_once() {
+        let mut term = term(1, |job| job["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
+        for at in 0..12 {
+            let (name, uid) = (format!("rl0-{at}"), format!("pod-{at}"));
+            let view = PodView { name, uid, ..PodView::default() };
+            term.event(ControllerEvent::Pod(Box::new(OwnedPod { job_uid: Some("0".to_owned()), view })));
+        }
+        let (first, _) = step(&mut term, 1);
+        assert!(first.iter().all(|(_, request)| matches!(request, JobRequest::Pod(PodEffect::Delete { .. }))));
+        assert_eq!(first.len(), 8);
+        term.report(first[0].0, ControllerReport::Deleted);
+        term.report(first[1].0, ControllerReport::Failed { invalid: false });
+        assert_eq!(step(&mut term, 2).0.len(), 2, "none depends on another");
+    }
+
+    #[test]
+    fn a_status_that_is_rejected_is_told_and_tried_again_after_a_pause() {
+        let mut term = term(1, |job| job["spec"]["minWorkersNum"] = 9.into());
+        let (first, _) = step(&mut term, 1);
+        term.report(first[0].0, ControllerReport::Failed { invalid: true });
+        let (requests, events) = step(&mut term, 1);
+        assert_eq!((requests.len(), events), (0, 2), "the warnings of the field and of the end, and nothing else");
+        let pause = term.due().saturating_sub(Duration::from_secs(1));
+        assert!(pause >= Duration::from_millis(500) && pause <= Duration::from_secs(1), "{pause:?}");
+        assert_eq!(step(&mut term, 2).0.len(), 1);
+        assert_eq!(term.take_counts(), ControllerCounts { steps: 2, failures: 1, ..ControllerCounts::default() });
+    }
+}

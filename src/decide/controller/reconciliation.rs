@@ -1,0 +1,261 @@
+//! One reconciliation of one job: what is read, the step, its status, and what follows once that is stored.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem::Discriminant;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::effect::{ControllerEffect, ControllerEvent, ControllerReport, EffectId, JobRequest, ShownJob};
+use super::machine::ControllerCounts;
+use crate::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodView, missing_leader, step};
+use baton_contract::tyjob::{InvalidField, TyJob, condition};
+
+/// Requests of one job that are under way at once.
+const AT_ONCE: usize = 8;
+
+/// Pods that could not be made, by name.
+pub(super) type Troubles = BTreeMap<String, CreateFailure>;
+
+/// A job under way.
+pub(super) struct Reconciliation {
+    job: Arc<TyJob>,
+    unreadable: Option<InvalidField>,
+    pods: Vec<PodView>,
+    progress: Progress,
+    /// Requests that are not sent yet.
+    waiting: VecDeque<JobRequest>,
+    /// Those without an answer, each with the node or pod that the answer is about.
+    sent: BTreeMap<EffectId, Option<String>>,
+    /// Pods that the last reconciliation could not make; `None` before the first one that got as far as making pods.
+    former: Option<Troubles>,
+    end: End,
+}
+
+/// What the requests under way are for; see the table of this folder.
+enum Progress {
+    Reading,
+    /// The effects of the step.
+    Writing(Vec<JobEffect>),
+    /// Warnings of a step whose status the API server rejects.
+    Rejected(Vec<JobEffect>),
+    /// The requests for pods.
+    Finalizing(VecDeque<JobRequest>),
+    Making,
+    Over,
+}
+
+/// What a reconciliation leaves.
+#[derive(Debug, Default)]
+pub(super) struct End {
+    /// Pods that could not be made now; what was known before where none was tried.
+    pub troubles: Option<Troubles>,
+    /// Other pods are in trouble than the status names, or for another kind of reason.
+    pub is_news: bool,
+    /// Look again at this time.
+    pub wake: Option<Timestamp>,
+    /// An answer is out of date, or a request has failed: look again after a pause.
+    pub again: bool,
+    /// A request has failed.
+    pub failed: bool,
+}
+
+/// What an advance adds to.
+pub(super) struct Output<'a> {
+    pub scheduler_name: &'a str,
+    pub wall: Timestamp,
+    pub last_id: &'a mut u64,
+    pub counts: &'a mut ControllerCounts,
+    pub effects: &'a mut Vec<ControllerEffect>,
+}
+
+impl Reconciliation {
+    /// Of a job and its pods as the watches have shown them. A node counts as gone, and a leader as missing, only when the API server
+    /// says so: one watch may be behind another.
+    pub fn new(shown: ShownJob, pods: Vec<PodView>, former: Option<Troubles>) -> Self {
+        let ShownJob { job, unreadable } = shown;
+        let gone = pods.iter().filter(|pod| pod.reachability == NodeReachability::Gone);
+        let nodes: BTreeSet<&String> = gone.filter_map(|pod| pod.node.as_ref()).collect();
+        let reads = nodes.into_iter().cloned().map(JobRequest::ReadNode);
+        let waiting = reads.chain(missing_leader(&job, &pods).map(JobRequest::ReadPod)).collect();
+        let end = End { troubles: former.clone(), ..End::default() };
+        let job = Arc::new(job);
+        Self { job, unreadable, pods, progress: Progress::Reading, waiting, sent: BTreeMap::new(), former, end }
+    }
+
+    pub fn is_asked(&self, id: EffectId) -> bool {
+        self.sent.contains_key(&id)
+    }
+
+    /// Sends what may be sent now. `true` at the end: no request is under way and none follows.
+    pub fn advance(&mut self, out: &mut Output<'_>) -> bool {
+        loop {
+            while self.sent.len() < AT_ONCE
+                && let Some(request) = self.waiting.pop_front()
+            {
+                *out.last_id += 1;
+                let id = EffectId(*out.last_id);
+                self.sent.insert(id, request.subject().cloned());
+                out.effects.push(ControllerEffect::Request { id, job: self.job.clone(), request });
+            }
+            if !self.sent.is_empty() {
+                return false;
+            }
+            self.progress = match std::mem::replace(&mut self.progress, Progress::Over) {
+                Progress::Reading => Progress::Writing(self.decide(out)),
+                Progress::Writing(effects) => Progress::Finalizing(self.follow(effects, out)),
+                Progress::Rejected(warnings) => {
+                    self.follow(warnings, out);
+                    Progress::Over
+                }
+                Progress::Finalizing(pods) => {
+                    self.waiting = pods;
+                    self.end.troubles = Some(Troubles::new());
+                    Progress::Making
+                }
+                Progress::Making | Progress::Over => return true,
+            };
+        }
+    }
+
+    /// The step. Its status is to be written where it says something new.
+    fn decide(&mut self, out: &mut Output<'_>) -> Vec<JobEffect> {
+        let view = JobView {
+            job: &self.job,
+            unreadable: self.unreadable.as_ref(),
+            scheduler_name: out.scheduler_name,
+            trouble: self.former.as_ref(),
+        };
+        out.counts.steps += 1;
+        let (status, effects) = step(&view, &self.pods, out.wall);
+        if self.job.status.as_ref() != Some(&status) {
+            self.waiting.push_back(JobRequest::WriteStatus(Box::new(status)));
+        }
+        effects
+    }
+
+    /// What follows a status that is stored: events and the finalizer. Answers the requests for pods, which come after them.
+    fn follow(&mut self, effects: Vec<JobEffect>, out: &mut Output<'_>) -> VecDeque<JobRequest> {
+        let mut pods = VecDeque::new();
+        for effect in effects {
+            match effect {
+                JobEffect::Event { warning, reason, message } => {
+                    out.effects.push(ControllerEffect::Event { job: self.job.clone(), warning, reason, message });
+                }
+                JobEffect::Wake { at } => self.end.wake = Some(self.end.wake.map_or(at, |wake| wake.min(at))),
+                JobEffect::AddFinalizer => self.waiting.push_back(JobRequest::AddFinalizer),
+                // A late request may have made a pod: the finalizer goes only when no pod is left.
+                JobEffect::RemoveFinalizer => self.waiting.push_back(JobRequest::ListPods),
+                JobEffect::Pod(effect) => pods.push_back(JobRequest::Pod(effect)),
+            }
+        }
+        pods
+    }
+
+    /// A request was answered. Returns what the answer shows.
+    pub fn answer(
+        &mut self,
+        id: EffectId,
+        report: ControllerReport,
+        counts: &mut ControllerCounts,
+    ) -> Vec<ControllerEvent> {
+        let Some(name) = self.sent.remove(&id) else { return Vec::new() };
+        let is_status = matches!(self.progress, Progress::Writing(_));
+        match report {
+            ControllerReport::NodeRead(true) => {
+                for pod in self.pods.iter_mut().filter(|pod| pod.node == name) {
+                    pod.reachability = NodeReachability::There;
+                }
+            }
+            ControllerReport::PodRead(found) => {
+                // One of the name that the watch still shows is of an earlier attempt, and gone.
+                self.pods.retain(|known| Some(&known.name) != name.as_ref());
+                self.pods.extend(found.iter().map(|pod| pod.view.clone()));
+                return found.map(ControllerEvent::Pod).into_iter().collect();
+            }
+            ControllerReport::PodsListed(left) if left.is_empty() => {
+                self.waiting.push_back(JobRequest::RemoveFinalizer);
+            }
+            ControllerReport::PodsListed(left) => {
+                self.end.again = true;
+                return left.into_iter().map(|pod| ControllerEvent::Pod(Box::new(pod))).collect();
+            }
+            ControllerReport::Written(shown) => {
+                counts.status_writes += u64::from(is_status);
+                let version = &shown.job.metadata.resource_version;
+                Arc::make_mut(&mut self.job).metadata.resource_version.clone_from(version);
+                // The watch shows it too. Whichever comes first, the step that follows finds nothing to do twice.
+                return vec![ControllerEvent::Job(shown)];
+            }
+            ControllerReport::Gone if is_status => self.stop(),
+            ControllerReport::NodeRead(false) | ControllerReport::Gone | ControllerReport::Reserved => {}
+            ControllerReport::Conflict => {
+                self.end.again = true;
+                if is_status {
+                    counts.conflicts += 1;
+                    self.stop();
+                }
+            }
+            ControllerReport::Made(pod) => {
+                counts.pods_made += 1;
+                return vec![ControllerEvent::Pod(pod)];
+            }
+            ControllerReport::Held(pod) => return vec![ControllerEvent::Pod(pod)],
+            ControllerReport::NotMade(why) => {
+                self.end.troubles.get_or_insert_default().extend(name.map(|name| (name, why)));
+            }
+            ControllerReport::Deleted => counts.pods_deleted += 1,
+            ControllerReport::Failed { invalid } => {
+                (self.end.failed, self.end.again) = (true, true);
+                self.fail(name, invalid);
+            }
+        }
+        Vec::new()
+    }
+
+    /// Nothing follows a request that failed, but among requests for pods none depends on another.
+    fn fail(&mut self, name: Option<String>, invalid: bool) {
+        match &mut self.progress {
+            Progress::Making => {
+                // Not known to be free now: the name keeps its trouble.
+                let known = name.and_then(|name| self.former.as_ref()?.get_key_value(&name));
+                let known = known.map(|(name, trouble)| (name.clone(), trouble.clone()));
+                self.end.troubles.get_or_insert_default().extend(known);
+            }
+            // A TYJob that is older than the schema may break a rule that every write of it is held to. Its status cannot say so then,
+            // so an event does.
+            Progress::Writing(effects) if invalid => {
+                effects.retain(|effect| matches!(effect, JobEffect::Event { warning: true, .. }));
+                self.progress = Progress::Rejected(std::mem::take(effects));
+            }
+            _ => self.stop(),
+        }
+    }
+
+    fn stop(&mut self) {
+        self.waiting.clear();
+        self.progress = Progress::Over;
+    }
+
+    /// What it leaves.
+    pub fn end(self) -> End {
+        let Self { job, former, mut end, .. } = self;
+        if former.is_none() && end.failed && end.troubles.as_ref().is_some_and(Troubles::is_empty) {
+            // No trouble was known and not every pod was tried: the status keeps what it says.
+            end.troubles = None;
+        }
+        let holds = |kind: &str| job.status.as_ref().is_some_and(|status| status.holds(kind));
+        end.is_news = match (&former, &end.troubles) {
+            (_, None) => false,
+            (None, Some(now)) => !now.is_empty() || holds(condition::NAME_CONFLICT) || holds(condition::POD_REFUSED),
+            // The text may differ each time (an id of the request, what a quota has used): it alone can wait for the next try.
+            (Some(former), Some(now)) => kinds(former) != kinds(now),
+        };
+        end
+    }
+}
+
+/// The pods in trouble, each with the kind of its trouble.
+fn kinds(troubles: &Troubles) -> Vec<(&str, Discriminant<CreateFailure>)> {
+    troubles.iter().map(|(pod, trouble)| (pod.as_str(), std::mem::discriminant(trouble))).collect()
+}
