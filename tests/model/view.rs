@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use baton::contract::{
-    AgentStatus, DeviceId, DeviceType, Holder, Identity, LockRead, LockValue, PodKey, PodRef, PodUid,
-};
+use baton::contract::{AgentStatus, DeviceId, DeviceType, Holder, Identity, LockRead, LockValue, PodKey, PodUid};
 use baton::decide::handoff::exceptions::exceptions;
 use baton::decide::handoff::{
     ContainerSlot, EntryKey, GrantState as Settled, Ledger, LedgerEntry as Granted, ListedPod, NodePods, PodListing,
@@ -150,11 +148,6 @@ impl Handoff {
         let value = LockValue::parse(raw).expect("the model writes well-formed locks");
         let (pod, time) = number_of(value.time);
         Lock { pod, time }
-    }
-
-    /// The number of a pod.
-    pub fn number(&self, pod: &PodRef) -> usize {
-        self.number_of_uid(&pod.uid).expect("only modelled pods")
     }
 
     /// The number of a uid.

@@ -2,21 +2,20 @@
 //! container starts: its devices may still be used by processes of a pod that has left.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::Status;
 
-use super::service::{CallReads, HandoffService, HandoffState, LastPreference, MAX_ROUNDS, RESERVE};
+use super::service::{Asks, HandoffService, HandoffState};
 use baton_contract::deviceplugin::{
     ContainerPreferredAllocationResponse, PreStartContainerRequest, PreferredAllocationRequest,
     PreferredAllocationResponse,
 };
 use baton_contract::{DeviceId, EventReason, PodRef, PodUid, ShareIsolation};
 use baton_decide::handoff::leaving::held_start;
-use baton_decide::handoff::prefer::{self, Preference, PreferenceOrder};
 use baton_decide::handoff::verify::{may_start, share_to_start};
-use baton_decide::handoff::{AllocateCall, EntryKey, Hold, LedgerEntry, PodNotice, PodResources};
+use baton_decide::handoff::{Hold, LedgerEntry, PodNotice};
+use baton_decide::node::{CallEffect, Preferring, Time, Wish};
 use baton_decide::world::still_used;
 use baton_runtime::clock;
 
@@ -40,47 +39,38 @@ impl HandoffService {
         resource: &str,
         request: PreferredAllocationRequest,
     ) -> PreferredAllocationResponse {
-        let deadline = clock::mono() + self.settings.budget.saturating_sub(RESERVE) / 2;
+        let began = clock::mono();
+        let time = Time::new(began, self.settings.budget).half(began);
         let mut response = PreferredAllocationResponse::default();
         let single = request.container_requests.len() == 1;
-        for asked in &request.container_requests {
+        for asked in request.container_requests {
             let size = usize::try_from(asked.allocation_size).unwrap_or(0);
-            let left = deadline.saturating_sub(clock::mono());
-            let prepared = self.prepare(resource, asked.allocation_size, deadline);
-            let (order, found) = tokio::time::timeout(left, prepared).await.ok().flatten().unwrap_or_default();
-            let ids = prefer::pick(&order, &asked.available_device_i_ds, &asked.must_include_device_i_ds, size);
-            if let (true, Some((key, resources)), Ok(mut state)) = (single, found, self.state.try_lock())
-                && let Some(state) = state.as_mut()
-            {
-                let ids = ids.iter().cloned().collect();
-                let at = clock::mono();
-                state.preference = Some(LastPreference { resource: resource.into(), ids, at, key, resources });
-            }
+            let wish = Wish { available: asked.available_device_i_ds, must: asked.must_include_device_i_ds, size };
+            let mut call = Preferring::new(resource, wish, time, single);
+            let left = time.deadline.saturating_sub(clock::mono());
+            let preferred = tokio::time::timeout(left, self.prefer_before(resource, &mut call, time.deadline)).await;
+            let ids = preferred.ok().flatten().unwrap_or_else(|| call.unknown());
             response.container_responses.push(ContainerPreferredAllocationResponse { device_i_ds: ids });
         }
         response
     }
 
-    async fn prepare(
-        &self,
-        resource: &str,
-        count: i32,
-        deadline: Duration,
-    ) -> Option<(PreferenceOrder, Option<(EntryKey, Arc<PodResources>)>)> {
+    async fn prefer_before(&self, resource: &str, call: &mut Preferring, deadline: Duration) -> Option<Vec<String>> {
         self.is_ready_before(resource, deadline).await.ok()?;
         let mut guard = self.state.lock().await;
         let state = guard.as_mut()?;
-        self.reconcile_restarts(state);
-        let call = AllocateCall { resource, count: i64::from(count), ids: &[] };
-        let resources = Arc::new(self.list(state, deadline).await);
-        let mut reads = CallReads::new("GetPreferredAllocation", deadline, &self.context.view);
-        while reads.rounds < MAX_ROUNDS {
-            match self.with_context(state, &resources, &reads.fresh, |context| prefer::preference(context, &call)) {
-                Preference::Order(order, key) => return Some((order, key.map(|key| (key, resources)))),
-                Preference::NeedLive(wanted) => self.learn_more(&mut reads, wanted, resource).await.ok()?,
+        self.deliver_events(state);
+        let mut effects = self.with_facts(|facts| call.begin(facts)).into_iter();
+        let mut asks = Asks { call: "GetPreferredAllocation", deadline };
+        loop {
+            let effect = effects.next()?;
+            if let CallEffect::Prefer(ids) = effect {
+                return Some(ids);
+            }
+            if let Some(report) = self.perform(effect, &mut asks).await {
+                effects = self.with_facts(|facts| call.report(report, &mut state.hand_off, facts)).into_iter();
             }
         }
-        None
     }
 
     /// Waits until no other pod's processes use the devices of the container that the kubelet is about to start. The kubelet starts other
@@ -116,7 +106,7 @@ impl HandoffService {
     /// Why the container must wait, and its pod.
     fn held_start(&self, state: &mut HandoffState, resource: &str, ids: &[String]) -> Option<(String, Option<PodRef>)> {
         let inventory = self.context.inventory.load();
-        let HandoffState { ledger, processes, .. } = state;
+        let (ledger, processes) = state.hand_off.parts();
         // In the usual case no cgroup has to be looked at. Each round shows pods that are gone, until one is not or none is left.
         let mut looked = BTreeSet::new();
         loop {
@@ -151,7 +141,9 @@ impl HandoffService {
                 "{resource}: the ledger is not known yet; the start is tried again"
             )));
         };
-        if let Some(share) = share_to_start(resource, &request.devices_ids, &state.ledger).filter(|_| limits_shares) {
+        if let Some(share) =
+            share_to_start(resource, &request.devices_ids, state.hand_off.ledger()).filter(|_| limits_shares)
+        {
             let lasts: Result<(), String> = offer.unavailable.map_or(Ok(()), |why| Err(why.into()));
             let may = lasts
                 .and_then(|()| self.context.answerer.may_start_with_share(share.pod.uid.as_str(), &share.container));
@@ -165,6 +157,7 @@ impl HandoffService {
             return Ok(());
         }
         let seen = self.context.view.seen();
-        may_start(resource, &request.devices_ids, &state.ledger, &seen.pods).map_err(Status::failed_precondition)
+        may_start(resource, &request.devices_ids, state.hand_off.ledger(), &seen.pods)
+            .map_err(Status::failed_precondition)
     }
 }

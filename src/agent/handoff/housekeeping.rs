@@ -143,13 +143,18 @@ async fn follow(service: &HandoffService) -> Option<Duration> {
         let state = state.as_mut()?;
         let changed = look(service, state);
         let mut seen = service.context.view.seen();
-        seen.pods.forget_gone(|uid| state.ledger.holds(uid));
-        let new = state.ledger.iter().filter(|entry| seen.pods.has_left(&entry.pod.uid) != entry.leaving().is_some());
+        seen.pods.forget_gone(|uid| state.hand_off.ledger().holds(uid));
+        let new = state
+            .hand_off
+            .ledger()
+            .iter()
+            .filter(|entry| seen.pods.has_left(&entry.pod.uid) != entry.leaving().is_some());
         let new: Vec<_> = new.collect();
         let gone = new
             .iter()
             .filter(|entry| seen.pods.by_uid(&entry.pod.uid).is_none() && !seen.pods.is_deleted(&entry.pod.uid));
-        let vacated = vacated(&state.ledger, &state.processes, clock::mono()).next().is_some();
+        let hand_off = &state.hand_off;
+        let vacated = vacated(hand_off.ledger(), hand_off.processes(), clock::mono()).next().is_some();
         (changed, !new.is_empty() || vacated, gone.map(|entry| entry.pod.key.clone()).collect::<BTreeSet<PodKey>>())
     };
     for key in absent {
@@ -169,11 +174,10 @@ async fn follow(service: &HandoffService) -> Option<Duration> {
     let now = clock::now();
     changed |= {
         let seen = service.context.view.seen();
-        for marks in [&mut state.passed, &mut state.may_repeat, &mut state.unusable] {
-            marks.retain(|uid| seen.pods.by_uid(uid).is_some() || state.ledger.of_pod(uid).next().is_some());
-        }
-        let adopted = adopt(&mut state.ledger, &service.settings.node, &seen.pods);
-        let moved = resources.as_ref().is_some_and(|of| state.ledger.follow(&seen.pods, of, (now.mono, now.wall)));
+        state.hand_off.forget_marks(&seen);
+        let (ledger, _) = state.hand_off.parts();
+        let adopted = adopt(ledger, &service.settings.node, &seen.pods);
+        let moved = resources.as_ref().is_some_and(|of| ledger.follow(&seen.pods, of, (now.mono, now.wall)));
         adopted || moved
     };
     changed |= look(service, state);
@@ -182,25 +186,27 @@ async fn follow(service: &HandoffService) -> Option<Duration> {
         changed |= drop_vacated(service, state, now.mono);
     }
     if changed {
-        if let Err(error) = state.file.save(&state.ledger) {
+        if let Err(error) = state.file.save(state.hand_off.ledger()) {
             tracing::warn!(%error, "the ledger could not be written");
         }
-        service.retain_answers(&state.ledger);
-        service.context.metrics.ledger_entries.set(state.ledger.len() as i64);
+        service.retain_answers(state.hand_off.ledger());
+        service.context.metrics.ledger_entries.set(state.hand_off.ledger().len() as i64);
         service.after.ledger_changed();
     }
-    state.processes.retain(|uid| state.ledger.holds(uid));
-    let latest = state.ledger.iter().filter_map(|entry| Some(entry.leaving()?.since)).max()?;
+    let (ledger, processes) = state.hand_off.parts();
+    processes.retain(|uid| ledger.holds(uid));
+    let latest = state.hand_off.ledger().iter().filter_map(|entry| Some(entry.leaving()?.since)).max()?;
     Some(if now.mono < latest + SOON { LOOK_OFTEN } else { LOOK_SELDOM })
 }
 
 /// Drops the entries whose pods have left and whose processes have gone. `true` when there was one.
 fn drop_vacated(service: &HandoffService, state: &mut HandoffState, now: Duration) -> bool {
-    let vacated = vacated(&state.ledger, &state.processes, now);
+    let (ledger, processes) = state.hand_off.parts();
+    let vacated = vacated(ledger, processes, now);
     let vacated: Vec<_> = vacated.map(|(entry, hold)| (entry.key(), entry.pod.clone(), hold)).collect();
     for (key, pod, hold) in &vacated {
         tracing::info!(%pod, container = &*key.container, resource = &*key.resource, ?hold, "left; its devices are free");
-        state.ledger.forget(key);
+        ledger.forget(key);
     }
     let unseen: BTreeSet<&PodRef> =
         vacated.iter().filter(|(.., hold)| *hold == Hold::Unseen).map(|(_, pod, _)| pod).collect();
@@ -214,7 +220,7 @@ fn drop_vacated(service: &HandoffService, state: &mut HandoffState, now: Duratio
 /// Looks at the cgroups of pods that have left, and of each other pod until its processes are found: what is never found is not known to
 /// be gone. `true` when the ledger changed.
 fn look(service: &HandoffService, state: &mut HandoffState) -> bool {
-    let HandoffState { ledger, processes, .. } = state;
+    let (ledger, processes) = state.hand_off.parts();
     let pods: BTreeMap<PodUid, bool> = {
         let seen = service.context.view.seen();
         let runs = |uid: &PodUid| seen.pods.by_uid(uid).is_some_and(HandoffPod::any_runs);
@@ -240,14 +246,16 @@ async fn verify_once(service: &HandoffService, reported: &mut BTreeSet<(PodUid, 
     let found: Vec<PodNotice> = {
         let mut state = service.state.lock().await;
         let Some(state) = state.as_mut() else { return };
-        if service.take_in(state, &resources)
-            && let Err(error) = state.file.save(&state.ledger)
-        {
-            tracing::warn!(%error, "the ledger could not be written");
+        let taken = service.with_facts(|facts| state.hand_off.take_in(&resources, facts));
+        if taken.changed {
+            service.after.ledger_changed();
+            if let Err(error) = state.file.save(state.hand_off.ledger()) {
+                tracing::warn!(%error, "the ledger could not be written");
+            }
         }
         let inventory = service.context.inventory.load();
         let seen = service.context.view.seen();
-        verify(&service.settings.node, &seen.pods, listing, &state.ledger, &inventory)
+        verify(&service.settings.node, &seen.pods, listing, state.hand_off.ledger(), &inventory)
     };
     let unserved: BTreeSet<PodUid> = found
         .iter()

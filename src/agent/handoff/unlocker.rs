@@ -147,7 +147,8 @@ async fn judge(service: &HandoffService, lock: &LockRead, asked: Option<&HolderR
     };
     let inventory = service.context.inventory.load();
     let seen = service.context.view.seen();
-    let progress = |pod: &HandoffPod| state.ledger.progress(pod, &inventory, &state.unusable);
+    let progress =
+        |pod: &HandoffPod| state.hand_off.ledger().progress(pod, &inventory, &state.hand_off.marks().unusable);
     judge_release(lock, &service.settings.node, seen.pods.iter(), live, progress, clock::wall())
 }
 

@@ -57,8 +57,8 @@ impl System {
         let Some(daemon) = machine.daemon.as_mut().filter(|_| machine.kubelet.is_registered) else {
             return Gate::NotReady;
         };
-        let Some(ledger) = daemon.ledger.clone() else { return Gate::NotReady };
-        let mut processes = std::mem::take(&mut daemon.processes);
+        let Some(hand_off) = &mut daemon.hand_off else { return Gate::NotReady };
+        let (ledger, mut processes) = (hand_off.ledger().clone(), std::mem::take(hand_off.parts().1));
         let mut looked = BTreeSet::new();
         let inventory = self.machines[node].inventory.clone();
         let answer = loop {
@@ -77,8 +77,8 @@ impl System {
             }
         };
         self.freed_unseen(&ledger, &processes);
-        if let Some(daemon) = &mut self.machines[node].daemon {
-            daemon.processes = processes;
+        if let Some(Daemon { hand_off: Some(hand_off), .. }) = &mut self.machines[node].daemon {
+            *hand_off.parts().1 = processes;
         }
         answer
     }
@@ -114,20 +114,22 @@ impl System {
     /// Looks at the cgroups of pods that have left, and of each other pod until its processes are found.
     fn look(&mut self, node: usize) {
         let now = self.now;
-        let Some(Daemon { ledger: Some(ledger), pods, processes, .. }) = &self.machines[node].daemon else { return };
+        let Some(Daemon { hand_off: Some(hand_off), seen, .. }) = &self.machines[node].daemon else { return };
+        let (ledger, processes, pods) = (hand_off.ledger(), hand_off.processes(), &seen.pods);
         let uids: BTreeMap<&PodUid, bool> =
             ledger.iter().map(|entry| (&entry.pod.uid, entry.leaving().is_some())).collect();
-        let mut seen = Vec::new();
+        let mut looks = Vec::new();
         for (uid, leaving) in uids {
             let runs = pods.by_uid(uid).is_some_and(HandoffPod::any_runs);
             if leaving || pods.has_left(uid) || !processes.is_found(uid) {
-                seen.push((uid.clone(), self.look_at(node, uid), runs));
+                looks.push((uid.clone(), self.look_at(node, uid), runs));
             }
         }
-        let Some(daemon) = &mut self.machines[node].daemon else { return };
-        for (uid, look, runs) in &seen {
-            daemon.processes.saw(uid, *look, *runs, now);
-            if let (CgroupLook::Occupied, Some(ledger)) = (look, &mut daemon.ledger) {
+        let Some(Daemon { hand_off: Some(hand_off), .. }) = &mut self.machines[node].daemon else { return };
+        let (ledger, processes) = hand_off.parts();
+        for (uid, look, runs) in &looks {
+            processes.saw(uid, *look, *runs, now);
+            if *look == CgroupLook::Occupied {
                 ledger.runs(uid);
             }
         }
@@ -146,38 +148,37 @@ impl System {
         let (now, mutant) = (self.now, self.plan.mutant);
         let cut = self.faults.is_cut(Reader::Daemon(node), now);
         let daemon = self.machines[node].daemon.as_mut()?;
-        if cut || daemon.ledger.is_none() || !daemon.is_synced {
+        if cut || daemon.hand_off.is_none() || !daemon.seen.is_synced() {
             daemon.overdue.clear();
             return Some(LOOK_SELDOM);
         }
         if mutant == Some(Mutant::NeverExpires) {
             return None;
         }
-        let ledger = daemon.ledger.as_ref()?;
-        daemon.pods.forget_gone(|uid| ledger.holds(uid));
+        let ledger = daemon.hand_off.as_ref()?.ledger();
+        daemon.seen.pods.forget_gone(|uid| ledger.holds(uid));
         self.look(node);
         let daemon = self.machines[node].daemon.as_mut()?;
-        let (ledger, pods) = (daemon.ledger.as_ref()?, &daemon.pods);
+        let hand_off = daemon.hand_off.as_ref()?;
+        let (ledger, pods) = (hand_off.ledger(), &daemon.seen.pods);
         let new = ledger.iter().filter(|entry| pods.has_left(&entry.pod.uid) != entry.leaving().is_some());
         let new: Vec<_> = new.collect();
         let gone = new.iter().filter(|entry| pods.by_uid(&entry.pod.uid).is_none() && !pods.is_deleted(&entry.pod.uid));
         let absent: BTreeSet<PodKey> = gone.map(|entry| entry.pod.key.clone()).collect();
-        let has_ended = !new.is_empty() || vacated(ledger, &daemon.processes, now).next().is_some();
+        let has_ended = !new.is_empty() || vacated(ledger, hand_off.processes(), now).next().is_some();
         let machine = &mut self.machines[node];
         for key in absent {
             let found = self.store.handoff(&key).map(|pod| since_boot(&machine.ran_before, pod));
             if found.as_ref().is_none_or(|pod| pod.node.as_deref() == Some(&*machine.name)) {
-                machine.daemon.as_mut()?.pods.apply_live(&key, found);
+                machine.daemon.as_mut()?.seen.pods.apply_live(&key, found);
             }
         }
         let resources = has_ended.then(|| self.listed(node));
         let machine = &mut self.machines[node];
         let daemon = machine.daemon.as_mut()?;
-        let mut ledger = daemon.ledger.take()?;
-        let mut changed = adopt(&mut ledger, &machine.name, &daemon.pods);
-        for marks in [&mut daemon.passed, &mut daemon.may_repeat, &mut daemon.unusable] {
-            marks.retain(|uid| daemon.pods.by_uid(uid).is_some() || ledger.of_pod(uid).next().is_some());
-        }
+        let hand_off = daemon.hand_off.as_mut()?;
+        hand_off.forget_marks(&daemon.seen);
+        let mut changed = adopt(hand_off.parts().0, &machine.name, &daemon.seen.pods);
         let is_freed = |entry: &LedgerEntry, pods: &NodePods| match mutant {
             Some(Mutant::FreedAtDeletion) => pods.by_uid(&entry.pod.uid).is_none(),
             Some(Mutant::FreedAtPhase) => pods.by_uid(&entry.pod.uid).is_some_and(|pod| pod.phase.is_terminal()),
@@ -185,27 +186,27 @@ impl System {
         };
         let mut dropped: Vec<EntryKey> = Vec::new();
         if let Some(resources) = &resources {
-            changed |= ledger.follow(&daemon.pods, resources, (now, wall(now)));
-            daemon.ledger = Some(ledger);
+            changed |= hand_off.parts().0.follow(&daemon.seen.pods, resources, (now, wall(now)));
             self.look(node);
-            let daemon = self.machines[node].daemon.as_mut()?;
-            ledger = daemon.ledger.take()?;
+            let daemon = self.machines[node].daemon.as_ref()?;
+            let hand_off = daemon.hand_off.as_ref()?;
+            let ledger = hand_off.ledger();
             if *resources != PodResources::Throttled {
-                dropped.extend(vacated(&ledger, &daemon.processes, now).map(|(entry, _)| entry.key()));
+                dropped.extend(vacated(ledger, hand_off.processes(), now).map(|(entry, _)| entry.key()));
             }
-            dropped.extend(ledger.iter().filter(|entry| is_freed(entry, &daemon.pods)).map(LedgerEntry::key));
+            dropped.extend(ledger.iter().filter(|entry| is_freed(entry, &daemon.seen.pods)).map(LedgerEntry::key));
         }
-        let processes = self.machines[node].daemon.as_ref()?.processes.clone();
-        self.freed_unseen(&ledger, &processes);
+        let hand_off = self.machines[node].daemon.as_ref()?.hand_off.clone()?;
+        self.freed_unseen(hand_off.ledger(), hand_off.processes());
+        let (ledger, processes) = self.machines[node].daemon.as_mut()?.hand_off.as_mut()?.parts();
         dropped.iter().for_each(|key| ledger.forget(key));
+        processes.retain(|uid| ledger.holds(uid));
+        let ledger = ledger.clone();
         let is_throttled = resources == Some(PodResources::Throttled);
         if changed || !dropped.is_empty() {
             self.save(node, &ledger);
         }
         let latest = ledger.iter().filter_map(|entry| Some(entry.leaving()?.since)).max();
-        let daemon = self.machines[node].daemon.as_mut()?;
-        daemon.processes.retain(|uid| ledger.holds(uid));
-        daemon.ledger = Some(ledger);
         self.judge_left(node, is_throttled);
         if changed || !dropped.is_empty() || latest.is_some() {
             self.later(node, Duration::from_millis(50), Task::Publish);
@@ -218,7 +219,8 @@ impl System {
     fn judge_left(&mut self, node: usize, is_throttled: bool) {
         let now = self.now;
         let machine = &mut self.machines[node];
-        let Some(Daemon { ledger: Some(ledger), processes, overdue, .. }) = &mut machine.daemon else { return };
+        let Some(Daemon { hand_off: Some(hand_off), overdue, .. }) = &mut machine.daemon else { return };
+        let (ledger, processes) = (hand_off.ledger(), hand_off.processes());
         let is_hidden = now < machine.cgroups_hidden;
         let gone = ledger.iter().filter(|entry| {
             entry.leaving().is_some() && !machine.kubelet.runtime.contains_key(&entry.pod.uid) && !is_throttled
@@ -247,10 +249,16 @@ impl System {
 
     /// Compares with the kubelet.
     pub fn compare(&mut self, node: usize) {
-        let PodResources::Listed(listing) = self.list(node) else { return };
+        let resources = self.listed(node);
+        let taken = self.with_hand_off(node, self.now, |hand_off, facts| hand_off.take_in(&resources, facts));
+        if taken.is_some_and(|taken| taken.learned) {
+            self.history.sometimes("devices in use are learned from the kubelet");
+        }
+        let PodResources::Listed(listing) = resources else { return };
         let machine = &mut self.machines[node];
-        let Some(Daemon { ledger: Some(ledger), pods, unserved, .. }) = &mut machine.daemon else { return };
-        let found = verify(&machine.name, pods, &listing, ledger, &machine.inventory);
+        let Some(Daemon { hand_off: Some(hand_off), seen, unserved, .. }) = &mut machine.daemon else { return };
+        let ledger = hand_off.ledger();
+        let found = verify(&machine.name, &seen.pods, &listing, ledger, &machine.inventory);
         if !found.is_empty() {
             self.history.sometimes("a divergence is reported");
         }
@@ -275,11 +283,11 @@ impl System {
         machine.describe();
         self.store.report_devices(&machine.name, machine.device.as_ref().unwrap());
         let Some(daemon) = &mut machine.daemon else { return };
-        let left = daemon.ledger.as_ref().map(|ledger| leaving(ledger.iter(), self.now)).unwrap_or_default();
-        let found = daemon.ledger.as_ref().and_then(|ledger| {
-            exceptions(&machine.name, &daemon.pods, ledger.iter(), &left, &daemon.unserved, &machine.inventory)
+        let left = daemon.ledger().map(|ledger| leaving(ledger.iter(), self.now)).unwrap_or_default();
+        let found = daemon.ledger().and_then(|ledger| {
+            exceptions(&machine.name, &daemon.seen.pods, ledger.iter(), &left, &daemon.unserved, &machine.inventory)
         });
-        let found = found.filter(|_| daemon.is_synced).zip(daemon.unreleased.clone());
+        let found = found.filter(|_| daemon.seen.is_synced()).zip(daemon.unreleased.clone());
         let known = found.is_some() && machine.kubelet.is_registered;
         let (exceptions, unreleased) = found.unzip();
         if exceptions.as_ref().is_some_and(|found| found.keys().any(|uid| !left.contains_key(uid))) {
@@ -329,7 +337,7 @@ impl System {
     /// No ledger has anything of pods that are gone, and no process of them runs.
     pub fn nothing_leaves(&self) -> bool {
         self.machines.iter().all(|machine| {
-            let ledger = machine.daemon.as_ref().and_then(|daemon| daemon.ledger.as_ref());
+            let ledger = machine.daemon.as_ref().and_then(Daemon::ledger);
             let is_over = |pod: &PodRef| self.store.of(pod).is_none_or(|facts| facts.handoff.phase.is_terminal());
             ledger.into_iter().flat_map(Ledger::iter).all(|entry| !is_over(&entry.pod))
                 && machine.kubelet.runtime.is_empty()

@@ -3,6 +3,7 @@
 //!
 //! Nothing here has a thread, a socket or a clock, so that the same [`Plan`] gives the same history, line by line.
 
+mod calls;
 mod controller;
 mod daemon;
 mod faults;

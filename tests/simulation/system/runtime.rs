@@ -246,7 +246,7 @@ impl System {
             runtime.contains_key(uid) || of.is_some_and(|facts| !facts.handoff.phase.is_terminal())
         };
         let is_used = users.iter().any(lives);
-        let processes = machine.daemon.as_ref().map(|daemon| &daemon.processes);
+        let processes = machine.daemon.as_ref().and_then(|daemon| Some(daemon.hand_off.as_ref()?.processes()));
         let is_found = processes.is_some_and(|processes| users.iter().all(|uid| processes.is_found(uid)));
         let is_seen = self.now >= machine.cgroups_hidden && is_found;
         let (now, daemon) = (self.now, machine.daemon_life);
