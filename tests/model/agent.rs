@@ -25,12 +25,12 @@ use super::state::{Book, Lock, PODS, State};
 use super::view::{bit, name};
 
 /// Any time after the lists have settled.
-const NOW: Duration = Duration::from_secs(3600);
+pub const NOW: Duration = Duration::from_secs(3600);
 
 /// What the agent of a node knows while a call is in hand.
 pub struct AgentBooks {
-    seen: NodeSeen,
-    hand_off: HandOff,
+    pub seen: NodeSeen,
+    pub hand_off: HandOff,
 }
 
 impl Handoff {
@@ -57,14 +57,26 @@ impl Handoff {
         AgentBooks { seen, hand_off: HandOff::resume(self.ledger(state, node), marks) }
     }
 
-    fn step<T>(&self, node: usize, books: &mut AgentBooks, look: impl FnOnce(&mut HandOff, &Facts<'_>) -> T) -> T {
+    /// One step of the agent at this time.
+    pub fn step<T>(
+        &self,
+        node: usize,
+        (mono, wall): (Duration, Timestamp),
+        books: &mut AgentBooks,
+        look: impl FnOnce(&mut HandOff, &Facts<'_>) -> T,
+    ) -> T {
         let AgentBooks { seen, hand_off } = books;
-        let wall = match &seen.lock {
+        let (policy, inventory) = (&self.setup.table.policy, &self.setup.table.inventory[node]);
+        look(hand_off, &Facts { node: NODE_NAMES[node], policy, seen, version: 0, inventory, mono, wall })
+    }
+
+    /// One step of a call: the lock is new.
+    fn call_step<T>(&self, node: usize, books: &mut AgentBooks, look: impl FnOnce(&mut HandOff, &Facts<'_>) -> T) -> T {
+        let wall = match &books.seen.lock {
             LockRead::Held { value, .. } => value.time,
             LockRead::Free | LockRead::Malformed { .. } => Timestamp::UNIX_EPOCH,
         };
-        let (policy, inventory) = (&self.setup.table.policy, &self.setup.table.inventory[node]);
-        look(hand_off, &Facts { node: NODE_NAMES[node], policy, seen, version: 0, inventory, mono: NOW, wall })
+        self.step(node, (NOW, wall), books, look)
     }
 
     /// What every call may need. Watches and live reads agree here: a read changes only what the decision knows to be fresh.
@@ -88,7 +100,7 @@ impl Handoff {
         let text = |ids: &[u8]| -> Vec<String> { ids.iter().map(|id| name(*id).into()).collect() };
         let wish = Wish { available: text(available), must: text(must), size: 1 };
         let mut call = Preferring::new(GPU, wish, Time::new(NOW, NOW), true);
-        let mut effects = self.step(node, &mut books, |_, facts| call.begin(facts));
+        let mut effects = self.call_step(node, &mut books, |_, facts| call.begin(facts));
         loop {
             let mut report = None;
             for effect in std::mem::take(&mut effects) {
@@ -99,7 +111,7 @@ impl Handoff {
                 report = self.perform(state, node, &effect, false);
             }
             let report = report?;
-            effects = self.step(node, &mut books, |hand_off, facts| call.report(report, hand_off, facts));
+            effects = self.call_step(node, &mut books, |hand_off, facts| call.report(report, hand_off, facts));
         }
     }
 
@@ -124,7 +136,7 @@ impl Handoff {
         } else if self.setup.flaws.lock_alone {
             call = call.decided_by(by_lock_alone);
         }
-        let mut effects = self.step(node, &mut books, |hand_off, facts| call.begin(hand_off, facts));
+        let mut effects = self.call_step(node, &mut books, |hand_off, facts| call.begin(hand_off, facts));
         let mut answer = Err(());
         while !effects.is_empty() {
             let mut report = None;
@@ -148,7 +160,7 @@ impl Handoff {
                 }
             }
             let Some(report) = report else { break };
-            effects = self.step(node, &mut books, |hand_off, facts| call.report(report, hand_off, facts));
+            effects = self.call_step(node, &mut books, |hand_off, facts| call.report(report, hand_off, facts));
         }
         let Marks { passed, unusable, .. } = books.hand_off.marks();
         for pod in (0..PODS).filter(|pod| state.pods[*pod].on(node)) {

@@ -29,7 +29,8 @@ use baton_decide::handoff::{
 };
 use baton_decide::health::ServeOutcome;
 use baton_decide::node::{
-    Allocating, Answer, CallEffect, CallEvent, CallReport, Facts, Grant, HandOff, ReadFailure, ServedCall, Time,
+    Allocating, Answer, CallEffect, CallEvent, CallReport, Facts, Grant, HandOff, ReadFailure, ServedCall, ServedLock,
+    Time,
 };
 use baton_runtime::{clock, vital};
 
@@ -85,25 +86,6 @@ pub struct HandoffService {
     pub(super) unserved: ArcSwap<BTreeSet<PodUid>>,
     /// `None` until the unlocker has looked at the lock.
     pub(super) unreleased: watch::Sender<Option<ServedLock>>,
-}
-
-/// What became of the lock of a holder that was served.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ServedLock {
-    /// There is none.
-    Released,
-    /// This value could not be removed so far.
-    Stands(Box<str>),
-}
-
-impl ServedLock {
-    /// The value that stands.
-    pub fn raw(self) -> Option<Box<str>> {
-        match self {
-            Self::Released => None,
-            Self::Stands(raw) => Some(raw),
-        }
-    }
 }
 
 /// What is remembered from one call of the kubelet to the next, and the file that the ledger of it goes to.
@@ -308,11 +290,6 @@ impl HandoffService {
     /// Announces a lock that stays although its holder was served; `None` until the lock was looked at.
     pub fn unreleased(&self) -> watch::Receiver<Option<ServedLock>> {
         self.unreleased.subscribe()
-    }
-
-    /// Says what became of the lock of a served holder.
-    pub(super) fn say_served_lock(&self, now: ServedLock) {
-        self.unreleased.send_if_modified(|known| known.replace(now.clone()) != Some(now));
     }
 
     /// Lends everything that is known now; for a moment only.

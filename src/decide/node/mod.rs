@@ -13,7 +13,8 @@
 //! | recorded | the ledger is written | **answer**; then unlock, publish, log |
 //! | | it is not | take the grant back, **refuse** |
 //!
-//! A GetPreferredAllocation ([`Preferring`]) is asked and decided in the same way, and writes nothing.
+//! A GetPreferredAllocation ([`Preferring`]) is asked and decided in the same way, and writes nothing. The lock goes
+//! beside calls: [`unlocking`].
 
 pub mod allocating;
 pub mod effect;
@@ -21,6 +22,7 @@ pub mod hand_off;
 pub mod preferring;
 pub mod reads;
 pub mod seen;
+pub mod unlocking;
 
 pub use allocating::{Allocating, Decide, Time};
 pub use effect::{Answer, CallEffect, CallReport, Effects, Grant, ServedCall};
@@ -28,3 +30,4 @@ pub use hand_off::{CallEvent, HandOff, Marks, TakenIn};
 pub use preferring::{Preferring, Wish};
 pub use reads::ReadFailure;
 pub use seen::{Facts, NodeSeen};
+pub use unlocking::{ServedLock, UnlockEffect, UnlockReport, Unlocking};

@@ -52,6 +52,13 @@ impl NodeSeen {
         self.pods_synced && self.node_synced
     }
 
+    /// This value of the lock was removed, unless the watch has brought a newer one already.
+    pub fn lock_released(&mut self, raw: &str) {
+        if self.lock.raw() == Some(raw) {
+            self.lock = LockRead::Free;
+        }
+    }
+
     /// Both watches run.
     pub fn is_watching(&self) -> bool {
         self.pods_watching && self.node_watching

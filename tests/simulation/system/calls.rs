@@ -196,7 +196,7 @@ impl System {
     }
 
     /// Reads pods, and the node's lock, into what its daemon has seen.
-    fn reads(&mut self, node: usize, pods: &BTreeSet<PodKey>, lock: bool) {
+    pub fn reads(&mut self, node: usize, pods: &BTreeSet<PodKey>, lock: bool) {
         let Machine { name, daemon, ran_before, .. } = &mut self.machines[node];
         let Some(Daemon { seen, .. }) = daemon else { return };
         for key in pods {

@@ -3,26 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use baton::agent::AgentTimings;
 use baton::agent::handoff::ledger_file;
 use baton::contract::{AgentStatus, LockRead, PodUid};
 use baton::decide::handoff::Ledger;
 use baton::decide::handoff::rebuild::rebuild;
-use baton::decide::lock::{HolderProgress, LiveHolder, ReleaseIntent, ReleaseReason, judge_release};
-use baton::decide::node::{CallEvent, HandOff, NodeSeen};
+use baton::decide::lock::ReleaseReason;
+use baton::decide::node::unlocking::RETRY_MIN;
+use baton::decide::node::{CallEvent, Facts, HandOff, NodeSeen, UnlockEffect, UnlockReport, Unlocking};
 use baton::decide::pod::HandoffPod;
 use baton::decide::scheduler::LockResult;
+use baton::runtime::Backoff;
 
 use super::housekeeping::left_at;
-use super::leader::{AGAIN, TRIES};
 use super::machine::{Machine, since_boot};
 use super::store::{Change, Swap};
 use super::{Fault, Happening, Mutant, Reader, START, System};
 use crate::harness::wall;
 
-/// As `handoff::unlocker` has it.
-const ASK_AGAIN: Duration = Duration::from_secs(3);
-const BIND_FOLLOWS: Duration = Duration::from_secs(1);
-const PACE: Duration = Duration::from_secs(10);
 /// Of the Lease, and of the comparison with the kubelet.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 /// Changes are gathered for this long.
@@ -38,10 +36,9 @@ pub struct Daemon {
     /// For the judges: pods whose processes have ended before this, and since when their cgroups can be seen.
     pub overdue: BTreeMap<PodUid, (Duration, Duration)>,
     pub unserved: BTreeSet<PodUid>,
-    /// The lock of a served holder that stands, once the lock was looked at.
-    pub unreleased: Option<Option<Box<str>>>,
-    asked: Option<(Box<str>, Duration, Option<HandoffPod>)>,
-    strange: Option<(Box<str>, Duration)>,
+    /// Its work on the lock.
+    pub unlocking: Unlocking,
+    backoff: Backoff,
     releasing: bool,
     pub said: Option<AgentStatus>,
     /// What is due, and when.
@@ -62,16 +59,16 @@ pub enum Task {
 }
 
 impl Daemon {
-    fn new() -> Self {
+    fn new(now: Duration) -> Self {
+        let pace = AgentTimings::default().unlock_retry;
         Self {
             seen: NodeSeen::default(),
             cursor: 0,
             hand_off: None,
             overdue: BTreeMap::new(),
             unserved: BTreeSet::new(),
-            unreleased: None,
-            asked: None,
-            strange: None,
+            unlocking: Unlocking::new(pace, now),
+            backoff: Backoff::new(RETRY_MIN, pace),
             releasing: false,
             said: None,
             due: BTreeMap::new(),
@@ -88,7 +85,7 @@ impl System {
     pub fn start_daemon(&mut self, node: usize) {
         let machine = &mut self.machines[node];
         machine.daemon_life += 1;
-        (machine.daemon, machine.daemon_has_news) = (Some(Daemon::new()), true);
+        (machine.daemon, machine.daemon_has_news) = (Some(Daemon::new(self.now)), true);
         let life = machine.daemon_life;
         self.note(|| format!("daemon of n{node} starts"));
         let (listed, beat) = (self.soon(20, 300), self.soon(200, 1000));
@@ -273,82 +270,98 @@ impl System {
         }
     }
 
-    /// The unlocker's step.
+    /// Looks at the lock, unless its removal is under way.
     fn unlock(&mut self, node: usize) {
-        let never = self.is(Mutant::NeverUnlocks);
-        let first_is_enough = self.is(Mutant::UnlocksAfterFirst);
-        let cut = self.faults.is_cut(Reader::Daemon(node), self.now);
-        for _ in 0..2 {
-            let machine = &mut self.machines[node];
-            let Some(daemon) = &mut machine.daemon else { return };
-            let Some(ledger) = daemon.ledger().filter(|_| daemon.seen.is_synced() && !daemon.releasing) else { return };
-            let raw: Option<Box<str>> = daemon.seen.lock.raw().map(Into::into);
-            let read =
-                daemon.asked.as_ref().filter(|(of, at, _)| raw.as_ref() == Some(of) && self.now < *at + ASK_AGAIN);
-            let live = match read {
-                None => LiveHolder::NotRead,
-                Some((_, _, None)) => LiveHolder::NotFound,
-                Some((_, _, Some(pod))) => LiveHolder::Found(pod),
-            };
-            let marks = daemon.hand_off.as_ref().map(HandOff::marks).cloned().unwrap_or_default();
-            let progress = |pod: &HandoffPod| {
-                if first_is_enough && ledger.holds(&pod.pod.uid) {
-                    return HolderProgress::Served;
-                }
-                ledger.progress(pod, &machine.inventory, &marks.unusable)
-            };
-            let intent = judge_release(
-                &daemon.seen.lock,
-                &machine.name,
-                daemon.seen.pods.iter(),
-                live,
-                progress,
-                wall(self.now),
-            );
-            match &intent {
-                ReleaseIntent::Release { raw, reason: ReleaseReason::Served } => {
-                    daemon.unreleased.get_or_insert_with(|| Some(raw.clone()));
-                }
-                _ => daemon.unreleased = Some(None),
-            }
-            match intent {
-                ReleaseIntent::Keep => {
-                    if raw.is_some() {
-                        let pause = if daemon.asked.is_some() { ASK_AGAIN } else { PACE };
-                        self.later(node, pause, Task::Unlock);
-                    }
-                    return;
-                }
-                ReleaseIntent::ReadHolder(key) => {
-                    let raw = raw.unwrap_or_default();
-                    if daemon.strange.as_ref().is_none_or(|(value, _)| *value != raw) {
-                        daemon.strange = Some((raw.clone(), self.now));
-                    }
-                    let since = daemon.strange.as_ref().map_or(self.now, |(_, since)| *since);
-                    if self.now < since + BIND_FOLLOWS || cut {
-                        return self.later(node, BIND_FOLLOWS, Task::Unlock);
-                    }
-                    self.history.sometimes("the holder of a lock is read live");
-                    daemon.asked = Some((raw, self.now, self.store.handoff(&key)));
-                }
-                ReleaseIntent::Release { .. } if never => return,
-                ReleaseIntent::Release { raw, reason } => {
-                    daemon.releasing = true;
-                    self.history.sometimes(reason.word());
-                    let (name, life) = (machine.name.clone(), machine.daemon_life);
-                    let swap = Swap { node: name, old: Some(raw), new: None };
-                    let pause = self.soon(1, 15);
-                    return self.after(pause, Happening::Release { node, life, swap, tries: 0 });
-                }
-            }
+        if self.machines[node].daemon.as_ref().is_some_and(|daemon| !daemon.releasing) {
+            let effects = self.with_unlocking(node, |unlocking, of, facts| unlocking.look(Some(of), facts));
+            self.unlocks(node, effects);
         }
     }
 
-    /// The release arrives; its answer comes back in no time.
-    pub fn release_arrives(&mut self, node: usize, life: u64, swap: Swap, tries: u32) {
+    fn with_unlocking<T: Default>(
+        &mut self,
+        node: usize,
+        look: impl FnOnce(&mut Unlocking, &HandOff, &Facts<'_>) -> T,
+    ) -> T {
+        let Some(daemon) = &mut self.machines[node].daemon else { return T::default() };
+        let mut unlocking = daemon.unlocking.clone();
+        let first_is_enough = self.is(Mutant::UnlocksAfterFirst);
+        let looked = self.with_hand_off(node, self.now, |of, facts| {
+            if !first_is_enough {
+                return look(&mut unlocking, of, facts);
+            }
+            let mut seen = facts.seen.clone();
+            for pod in facts.seen.pods.iter().filter(|pod| of.ledger().holds(&pod.pod.uid)) {
+                let mut pod = pod.clone();
+                let has =
+                    |container: &str| of.ledger().of_pod(&pod.pod.uid).any(|entry| &*entry.container == container);
+                let first = pod.containers.iter().filter(|container| has(&container.name)).cloned().collect();
+                pod.containers = first;
+                seen.pods.apply(pod);
+            }
+            look(&mut unlocking, of, &Facts { seen: &seen, ..*facts })
+        });
+        if let Some(daemon) = &mut self.machines[node].daemon {
+            daemon.unlocking = unlocking;
+        }
+        looked.unwrap_or_default()
+    }
+
+    /// Performs what is to be done about the lock.
+    fn unlocks(&mut self, node: usize, mut effects: Vec<UnlockEffect>) {
         let cut = self.faults.is_cut(Reader::Daemon(node), self.now);
-        let failed = cut || self.strikes(Fault::ServerError);
-        if !failed {
+        while !effects.is_empty() {
+            let mut report = None;
+            for effect in std::mem::take(&mut effects) {
+                match effect {
+                    UnlockEffect::Say(_) => self.later(node, Duration::from_millis(50), Task::Publish),
+                    UnlockEffect::ReadLock => {
+                        if !cut {
+                            self.reads(node, &BTreeSet::new(), true);
+                        }
+                        report = Some(UnlockReport::LockRead { read: !cut });
+                    }
+                    UnlockEffect::ReadHolder(key) => {
+                        if !cut {
+                            self.history.sometimes("the holder of a lock is read live");
+                        }
+                        report = Some(UnlockReport::HolderRead((!cut).then(|| self.store.handoff(&key))));
+                    }
+                    UnlockEffect::Release { .. } if self.is(Mutant::NeverUnlocks) => return,
+                    UnlockEffect::Release { raw, reason } => return self.releases(node, raw, reason),
+                    UnlockEffect::Rest(pause) => {
+                        if let Some(daemon) = &mut self.machines[node].daemon {
+                            daemon.backoff.succeed();
+                        }
+                        return self.later(node, pause, Task::Unlock);
+                    }
+                    UnlockEffect::RestAfterFailure => {
+                        let Some(daemon) = &mut self.machines[node].daemon else { return };
+                        let pause = daemon.backoff.fail(0.0);
+                        return self.later(node, pause, Task::Unlock);
+                    }
+                }
+            }
+            let Some(report) = report else { return };
+            effects = self.with_unlocking(node, |unlocking, of, facts| unlocking.report(report, Some(of), facts));
+        }
+    }
+
+    fn releases(&mut self, node: usize, raw: Box<str>, reason: ReleaseReason) {
+        self.history.sometimes(reason.word());
+        let machine = &mut self.machines[node];
+        let Some(daemon) = &mut machine.daemon else { return };
+        daemon.releasing = true;
+        let (life, swap) = (machine.daemon_life, Swap { node: machine.name.clone(), old: Some(raw), new: None });
+        let pause = self.soon(1, 15);
+        self.after(pause, Happening::Release { node, life, swap });
+    }
+
+    /// The release arrives; its answer comes back in no time.
+    pub fn release_arrives(&mut self, node: usize, life: u64, swap: Swap) {
+        let cut = self.faults.is_cut(Reader::Daemon(node), self.now);
+        let mut is_known = false;
+        if !(cut || self.strikes(Fault::ServerError)) {
             let blind = self.is(Mutant::ReleaseWithoutOwner);
             let result = self.swap(&swap, blind, None, || format!("daemon of n{node}"));
             if self.machines[node].daemon_life == life && self.strikes(Fault::DaemonKilledUnanswered) {
@@ -359,32 +372,27 @@ impl System {
             if self.machines[node].daemon_life != life {
                 return; // killed between request and answer
             }
-            if !self.strikes(Fault::LostAnswer) {
-                let Some(daemon) = &mut self.machines[node].daemon else { return };
-                daemon.releasing = false;
+            is_known = !self.strikes(Fault::LostAnswer);
+            if let Some(Daemon { seen, .. }) = self.machines[node].daemon.as_mut().filter(|_| is_known) {
                 match result {
-                    LockResult::Contended(now) => daemon.seen.lock = now,
-                    _ if daemon.seen.lock.raw() == swap.old.as_deref() => daemon.seen.lock = LockRead::Free,
-                    _ => {}
+                    LockResult::Contended(now) => seen.lock = now,
+                    _ => seen.lock_released(swap.old.as_deref().unwrap_or_default()),
                 }
-                daemon.unreleased = Some(None);
-                return self.later(node, Duration::from_millis(1), Task::Unlock);
             }
         }
         if self.machines[node].daemon_life != life {
             return;
         }
-        self.history.sometimes("the release of a lock is tried again");
+        if !is_known {
+            self.history.sometimes("the release of a lock is tried again");
+        }
+        let once = self.is(Mutant::ReleaseTriedOnce);
         if let Some(daemon) = &mut self.machines[node].daemon {
-            daemon.unreleased = Some(swap.old.clone());
+            daemon.releasing = once && !is_known;
         }
-        if tries == 0 {
-            self.later(node, Duration::from_millis(50), Task::Publish);
-        }
-        if !self.is(Mutant::ReleaseTriedOnce) {
-            let pause = AGAIN * 2u32.pow(tries.min(TRIES));
-            self.after(pause, Happening::Release { node, life, swap, tries: tries + 1 });
-        }
+        let report = UnlockReport::Released(is_known);
+        let effects = self.with_unlocking(node, |unlocking, of, facts| unlocking.report(report, Some(of), facts));
+        self.unlocks(node, effects);
     }
 
     /// A pod as the daemon of a node was shown it last.

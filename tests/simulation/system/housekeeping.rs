@@ -287,7 +287,8 @@ impl System {
         let found = daemon.ledger().and_then(|ledger| {
             exceptions(&machine.name, &daemon.seen.pods, ledger.iter(), &left, &daemon.unserved, &machine.inventory)
         });
-        let found = found.filter(|_| daemon.seen.is_synced()).zip(daemon.unreleased.clone());
+        let unreleased = daemon.unlocking.said().map(|said| said.clone().raw());
+        let found = found.filter(|_| daemon.seen.is_synced()).zip(unreleased);
         let known = found.is_some() && machine.kubelet.is_registered;
         let (exceptions, unreleased) = found.unzip();
         if exceptions.as_ref().is_some_and(|found| found.keys().any(|uid| !left.contains_key(uid))) {
