@@ -1,36 +1,20 @@
 //! The kubelet's calls beside Allocate: GetPreferredAllocation, which steers the kubelet to the assigned devices, and the gate before a
 //! container starts: its devices may still be used by processes of a pod that has left.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tonic::Status;
 
-use super::service::{Asks, HandoffService, HandoffState};
+use super::service::{Asks, HandoffService};
 use baton_contract::deviceplugin::{
     ContainerPreferredAllocationResponse, PreStartContainerRequest, PreferredAllocationRequest,
     PreferredAllocationResponse,
 };
-use baton_contract::{DeviceId, EventReason, PodRef, PodUid, ShareIsolation};
-use baton_decide::handoff::leaving::held_start;
+use baton_contract::{PodUid, ShareIsolation};
+use baton_decide::handoff::CgroupLook;
 use baton_decide::handoff::verify::{may_start, share_to_start};
-use baton_decide::handoff::{Hold, LedgerEntry, PodNotice};
-use baton_decide::node::{CallEffect, Preferring, Time, Wish};
-use baton_decide::world::still_used;
+use baton_decide::node::{CallEffect, Preferring, StartEffect, Starting, Time, Wish};
 use baton_runtime::clock;
-
-/// A start is refused after waiting for so long: the kubelet gives up after 30 s.
-const GATE: Duration = Duration::from_secs(20);
-/// Between two looks.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// What waits longer is reported.
-const SAID: Duration = Duration::from_secs(2);
-
-/// What a pod's owner reads while its container waits.
-fn why_held(device: &DeviceId, user: &LedgerEntry) -> String {
-    let used = user.left().map_or_else(|| format!("used by processes of {}", user.pod.key), |pod| still_used(&pod));
-    format!("{device} is {used}: the container starts once they have ended")
-}
 
 impl HandoffService {
     /// Steers the kubelet to the assigned devices. Never fails: what is not known is filled with available ids.
@@ -76,54 +60,41 @@ impl HandoffService {
     /// Waits until no other pod's processes use the devices of the container that the kubelet is about to start. The kubelet starts other
     /// pods meanwhile, and tries again what is refused.
     async fn devices_vacated(&self, resource: &str, ids: &[String]) -> Result<(), Status> {
-        let began = clock::mono();
-        let mut reported = false;
+        let mut starting = Starting::new(resource, ids.to_vec(), clock::mono());
         loop {
-            let held = {
-                let mut state = self.state.lock().await;
-                let Some(state) = state.as_mut() else {
-                    let why = "the ledger is not known yet; the start is tried again";
-                    return Err(Status::unavailable(format!("{resource}: {why}")));
-                };
-                self.held_start(state, resource, ids)
-            };
-            let Some((why, pod)) = held else { return Ok(()) };
-            let waited = clock::mono().saturating_sub(began);
-            if waited >= SAID && !reported {
-                reported = true;
-                tracing::info!(resource, why, "a container's start waits");
-                pod.into_iter().for_each(|pod| {
-                    self.context.api.report(PodNotice::new(pod, EventReason::DevicesStillUsed, why.clone()));
-                });
-            }
-            if waited >= GATE {
-                return Err(Status::unavailable(why));
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            let pause = self.look_before_start(&mut starting).await?;
+            let Some(pause) = pause else { return Ok(()) };
+            tokio::time::sleep(pause).await;
         }
     }
 
-    /// Why the container must wait, and its pod.
-    fn held_start(&self, state: &mut HandoffState, resource: &str, ids: &[String]) -> Option<(String, Option<PodRef>)> {
-        let inventory = self.context.inventory.load();
-        let (ledger, processes) = state.hand_off.parts();
-        // In the usual case no cgroup has to be looked at. Each round shows pods that are gone, until one is not or none is left.
-        let mut looked = BTreeSet::new();
+    /// `None` where nothing is in the way, else when to look again.
+    async fn look_before_start(&self, starting: &mut Starting) -> Result<Option<Duration>, Status> {
+        let mut state = self.state.lock().await;
+        let mut of = state.as_mut().map(|state| &mut state.hand_off);
+        let mut effects = self.with_facts(|facts| starting.look(of.as_deref(), facts));
         loop {
-            let now = clock::mono();
-            let gone = |entry: &LedgerEntry| processes.hold(entry, now) != Hold::Held;
-            let held = held_start(resource, ids, ledger, &inventory, gone, |uid| processes.is_found(uid))?;
-            let new: Vec<PodUid> = held.users.iter().filter(|uid| looked.insert((*uid).clone())).cloned().collect();
-            for uid in &new {
-                processes.saw(uid, self.context.cgroups.look(uid), false, now);
+            let mut looks = Vec::new();
+            for effect in std::mem::take(&mut effects) {
+                match effect {
+                    StartEffect::Look(uids) => looks = self.looks(uids),
+                    StartEffect::Waits { why, notice } => {
+                        tracing::info!(why, "a container's start waits");
+                        notice.into_iter().for_each(|notice| self.context.api.report(notice));
+                    }
+                    StartEffect::Start => return Ok(None),
+                    StartEffect::Wait(pause) => return Ok(Some(pause)),
+                    StartEffect::Refuse(why) => return Err(Status::unavailable(why)),
+                }
             }
-            if new.is_empty() {
-                // Shares that wait themselves are no reason.
-                let users = held.users.iter().filter_map(|uid| ledger.of_pod(uid).next());
-                let user = users.max_by_key(|entry| entry.leaving().is_some())?;
-                return Some((why_held(&held.device, user), held.pod));
-            }
+            let Some(of) = of.as_deref_mut() else { return Ok(None) };
+            effects = self.with_facts(|facts| starting.looked(&looks, of, facts));
         }
+    }
+
+    /// What the cgroups of these pods show.
+    pub(super) fn looks(&self, uids: Vec<PodUid>) -> Vec<(PodUid, CgroupLook)> {
+        uids.into_iter().map(|uid| (uid.clone(), self.context.cgroups.look(&uid))).collect()
     }
 
     /// Refuses a start of a container whose GPU share would not be limited, and with the start barrier on one whose committed devices

@@ -293,7 +293,7 @@ impl HandoffService {
     }
 
     /// Lends everything that is known now; for a moment only.
-    pub(super) fn with_facts<T>(&self, look: impl FnOnce(&Facts<'_>) -> T) -> T {
+    pub(crate) fn with_facts<T>(&self, look: impl FnOnce(&Facts<'_>) -> T) -> T {
         let version = self.context.view.version();
         let inventory = self.context.inventory.load();
         let seen = self.context.view.seen();

@@ -83,11 +83,6 @@ impl HandOff {
         &self.processes
     }
 
-    /// Both, to be followed.
-    pub fn parts(&mut self) -> (&mut Ledger, &mut Processes) {
-        (&mut self.ledger, &mut self.processes)
-    }
-
     /// Takes in what happened since the call before.
     pub fn event(&mut self, event: CallEvent) {
         match event {
@@ -124,7 +119,7 @@ impl HandOff {
     }
 
     /// Forgets the marks of pods that are gone.
-    pub fn forget_marks(&mut self, seen: &NodeSeen) {
+    pub(super) fn forget_marks(&mut self, seen: &NodeSeen) {
         let Marks { passed, may_repeat, unusable } = &mut self.marks;
         for marks in [passed, may_repeat, unusable] {
             marks.retain(|uid| seen.pods.by_uid(uid).is_some() || self.ledger.holds(uid));
@@ -152,7 +147,7 @@ impl HandOff {
     }
 
     /// Brings what the kubelet lists into the ledger: it settles intents, and shows pods that were re-admitted without a call.
-    pub fn take_in(&mut self, resources: &PodResources, facts: &Facts<'_>) -> TakenIn {
+    pub(super) fn take_in(&mut self, resources: &PodResources, facts: &Facts<'_>) -> TakenIn {
         let settled = self.ledger.settle(resources);
         let learned = resources
             .listing()
@@ -188,9 +183,9 @@ impl HandOff {
 
 /// What a list of the kubelet has brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TakenIn {
+pub(super) struct TakenIn {
     /// Devices in use were learned.
-    pub learned: bool,
+    pub(super) learned: bool,
     /// The ledger is another one.
-    pub changed: bool,
+    pub(super) changed: bool,
 }

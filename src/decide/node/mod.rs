@@ -13,21 +13,34 @@
 //! | recorded | the ledger is written | **answer**; then unlock, publish, log |
 //! | | it is not | take the grant back, **refuse** |
 //!
-//! A GetPreferredAllocation ([`Preferring`]) is asked and decided in the same way, and writes nothing. The lock goes
-//! beside calls: [`unlocking`].
+//! A GetPreferredAllocation ([`Preferring`]) is asked and decided in the same way, and writes nothing. Beside calls
+//! go the lives of the lock ([`unlocking`]), of a container's start ([`starting`]) and of what pods leave behind ([`following`]), and what
+//! contradicts is compared ([`comparing`]) and published ([`publishing`]).
 
 pub mod allocating;
+pub mod comparing;
 pub mod effect;
+pub mod following;
 pub mod hand_off;
+#[cfg(test)]
+mod order_tests;
 pub mod preferring;
+pub mod publishing;
 pub mod reads;
 pub mod seen;
+pub mod starting;
+pub mod starts;
 pub mod unlocking;
 
 pub use allocating::{Allocating, Decide, Time};
+pub use comparing::{CompareEffect, Comparing};
 pub use effect::{Answer, CallEffect, CallReport, Effects, Grant, ServedCall};
-pub use hand_off::{CallEvent, HandOff, Marks, TakenIn};
+pub use following::{FollowEffect, FollowReport, Following};
+pub use hand_off::{CallEvent, HandOff, Marks};
 pub use preferring::{Preferring, Wish};
+pub use publishing::HandoffStatus;
 pub use reads::ReadFailure;
 pub use seen::{Facts, NodeSeen};
+pub use starting::{StartEffect, Starting};
+pub use starts::Starts;
 pub use unlocking::{ServedLock, UnlockEffect, UnlockReport, Unlocking};

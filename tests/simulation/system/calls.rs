@@ -10,6 +10,7 @@ use baton::decide::handoff::{
     AllocateContext, AllocateOutcome, AllocateRefusal, AllocateRule, EntryKey, Ledger, LedgerEntry, PodResources,
     decide,
 };
+use baton::decide::node::publishing::PAUSE;
 use baton::decide::node::{
     Allocating, CallEffect, CallReport, Effects, Facts, Grant, HandOff, Preferring, ReadFailure, Time, Wish,
 };
@@ -180,7 +181,7 @@ impl System {
                 }
             }
             CallEffect::Unlock => self.later(node, Duration::from_millis(1), Task::Unlock),
-            CallEffect::Publish => self.later(node, Duration::from_millis(50), Task::Publish),
+            CallEffect::Publish => self.later(node, PAUSE, Task::Publish),
             CallEffect::Learned => self.history.sometimes("devices in use are learned from the kubelet"),
             CallEffect::Log(served) => {
                 if served.mismatch {

@@ -9,8 +9,10 @@ use baton::contract::{AgentStatus, LockRead, PodUid};
 use baton::decide::handoff::Ledger;
 use baton::decide::handoff::rebuild::rebuild;
 use baton::decide::lock::ReleaseReason;
+use baton::decide::node::following::GATHER;
+use baton::decide::node::publishing::PAUSE;
 use baton::decide::node::unlocking::RETRY_MIN;
-use baton::decide::node::{CallEvent, Facts, HandOff, NodeSeen, UnlockEffect, UnlockReport, Unlocking};
+use baton::decide::node::{CallEvent, Comparing, Facts, HandOff, NodeSeen, UnlockEffect, UnlockReport, Unlocking};
 use baton::decide::pod::HandoffPod;
 use baton::decide::scheduler::LockResult;
 use baton::runtime::Backoff;
@@ -21,11 +23,6 @@ use super::store::{Change, Swap};
 use super::{Fault, Happening, Mutant, Reader, START, System};
 use crate::harness::wall;
 
-/// Of the Lease, and of the comparison with the kubelet.
-const HEARTBEAT: Duration = Duration::from_secs(30);
-/// Changes are gathered for this long.
-const GATHER: Duration = Duration::from_millis(200);
-
 /// What a node daemon keeps in memory.
 pub struct Daemon {
     /// By its watches.
@@ -35,7 +32,8 @@ pub struct Daemon {
     pub hand_off: Option<HandOff>,
     /// For the judges: pods whose processes have ended before this, and since when their cgroups can be seen.
     pub overdue: BTreeMap<PodUid, (Duration, Duration)>,
-    pub unserved: BTreeSet<PodUid>,
+    /// Its comparisons with the kubelet.
+    pub comparing: Comparing,
     /// Its work on the lock.
     pub unlocking: Unlocking,
     backoff: Backoff,
@@ -66,7 +64,7 @@ impl Daemon {
             cursor: 0,
             hand_off: None,
             overdue: BTreeMap::new(),
-            unserved: BTreeSet::new(),
+            comparing: Comparing::default(),
             unlocking: Unlocking::new(pace, now),
             backoff: Backoff::new(RETRY_MIN, pace),
             releasing: false,
@@ -99,7 +97,7 @@ impl System {
     /// Its list of devices has changed: the daemon reports it.
     pub fn devices_changed(&mut self, node: usize) {
         if self.machines[node].daemon.is_some() {
-            self.later(node, Duration::from_millis(50), Task::Publish);
+            self.later(node, PAUSE, Task::Publish);
         }
     }
 
@@ -178,7 +176,7 @@ impl System {
         self.open_ledger(node);
         self.later(node, Duration::from_millis(1), Task::Unlock);
         self.later(node, GATHER, Task::Follow);
-        self.later(node, Duration::from_millis(50), Task::Publish);
+        self.later(node, PAUSE, Task::Publish);
     }
 
     /// The ledger of this boot from its file, else rebuilt once the kubelet lists its pods.
@@ -263,7 +261,7 @@ impl System {
             Task::Beat => {
                 self.compare(node);
                 self.publish(node, true);
-                self.later(node, HEARTBEAT, Task::Beat);
+                self.later(node, AgentTimings::default().heartbeat, Task::Beat);
                 self.later(node, Duration::from_millis(10), Task::Unlock);
                 self.later(node, GATHER, Task::Follow);
             }
@@ -314,7 +312,7 @@ impl System {
             let mut report = None;
             for effect in std::mem::take(&mut effects) {
                 match effect {
-                    UnlockEffect::Say(_) => self.later(node, Duration::from_millis(50), Task::Publish),
+                    UnlockEffect::Say(_) => self.later(node, PAUSE, Task::Publish),
                     UnlockEffect::ReadLock => {
                         if !cut {
                             self.reads(node, &BTreeSet::new(), true);

@@ -475,11 +475,10 @@ impl System {
     }
 
     /// In the calm: kubelet, ledger and assignment of what runs agree, or the difference is reported.
-    pub fn judge_agreement(&mut self, node: usize, reported: &[PodNotice]) {
+    pub fn judge_agreement(&mut self, node: usize, reported: &BTreeSet<PodUid>) {
         if self.now < START + STORM + Duration::from_secs(60) {
             return;
         }
-        let reported: BTreeSet<&PodUid> = reported.iter().map(|notice| &notice.pod.uid).collect();
         let mut found = None;
         for (uid, runs) in &self.machines[node].kubelet.runtime {
             let has: BTreeSet<String> = runs.devices.iter().map(|(_, id, _)| id.clone()).collect();
