@@ -298,7 +298,8 @@ impl Handoff {
                 effects = match effect {
                     UnlockEffect::Release { raw, reason } => return Some((raw, reason)),
                     UnlockEffect::ReadHolder(key) => {
-                        let report = UnlockReport::HolderRead(Some(self.api(state).by_key(&key).cloned()));
+                        let report =
+                            UnlockReport::HolderRead(Some(self.api(state).by_key(&key).cloned().map(Box::new)));
                         self.step(node, now, &mut books, |of, facts| unlocking.report(report, Some(of), facts))
                     }
                     _ => break,

@@ -133,15 +133,15 @@ async fn follow(service: &HandoffService) -> Option<Duration> {
                 (of, _) => following.begin(of, facts),
             });
             match perform(service, guard.as_mut(), effects) {
-                Next::Report(looks) => report = Some(looks),
-                Next::Ask(asks) => break asks,
-                Next::Rest(pause) => return pause,
+                FollowNext::Report(looks) => report = Some(looks),
+                FollowNext::Ask(asks) => break asks,
+                FollowNext::Rest(pause) => return pause,
             }
         };
         drop(guard);
         report = Some(match asks {
-            Asks::Pods(keys) => FollowReport::Read(read(service, keys).await),
-            Asks::Kubelet => {
+            FollowAsks::Pods(keys) => FollowReport::Read(read(service, keys).await),
+            FollowAsks::Kubelet => {
                 FollowReport::Listed(service.context.pod_resources.list(clock::mono() + LIST_BUDGET).await)
             }
         });
@@ -149,29 +149,29 @@ async fn follow(service: &HandoffService) -> Option<Duration> {
 }
 
 /// What others are asked for.
-enum Asks {
+enum FollowAsks {
     Pods(BTreeSet<PodKey>),
     Kubelet,
 }
 
-enum Next {
+enum FollowNext {
     Report(FollowReport),
-    Ask(Asks),
+    Ask(FollowAsks),
     Rest(Option<Duration>),
 }
 
-fn perform(service: &HandoffService, state: Option<&mut HandoffState>, effects: Vec<FollowEffect>) -> Next {
-    let Some(HandoffState { hand_off, file }) = state else { return Next::Rest(Some(LOOK_SELDOM)) };
+fn perform(service: &HandoffService, state: Option<&mut HandoffState>, effects: Vec<FollowEffect>) -> FollowNext {
+    let Some(HandoffState { hand_off, file }) = state else { return FollowNext::Rest(Some(LOOK_SELDOM)) };
     for effect in effects {
         match effect {
             FollowEffect::ForgetGone => {
                 service.context.view.seen().pods.forget_gone(|uid| hand_off.ledger().holds(uid));
             }
             FollowEffect::Look(uids) => {
-                return Next::Report(FollowReport::Looked(service.looks(uids)));
+                return FollowNext::Report(FollowReport::Looked(service.looks(uids)));
             }
-            FollowEffect::Read(keys) => return Next::Ask(Asks::Pods(keys)),
-            FollowEffect::List => return Next::Ask(Asks::Kubelet),
+            FollowEffect::Read(keys) => return FollowNext::Ask(FollowAsks::Pods(keys)),
+            FollowEffect::List => return FollowNext::Ask(FollowAsks::Kubelet),
             FollowEffect::Free(pod, hold) => tracing::info!(%pod, ?hold, "left; its devices are free"),
             FollowEffect::Notice(notice) => {
                 tracing::warn!(pod = %notice.pod, note = notice.note, "devices are freed unseen");
@@ -183,10 +183,10 @@ fn perform(service: &HandoffService, state: Option<&mut HandoffState>, effects: 
                 service.context.metrics.ledger_entries.set(hand_off.ledger().len() as i64);
             }
             FollowEffect::Publish => service.after.ledger_changed(),
-            FollowEffect::Rest(pause) => return Next::Rest(pause),
+            FollowEffect::Rest(pause) => return FollowNext::Rest(pause),
         }
     }
-    Next::Rest(Some(LOOK_SELDOM))
+    FollowNext::Rest(Some(LOOK_SELDOM))
 }
 
 fn write(file: &mut LedgerFile, hand_off: &HandOff) {

@@ -29,8 +29,8 @@ use baton_decide::handoff::{
 };
 use baton_decide::health::ServeOutcome;
 use baton_decide::node::{
-    Allocating, Answer, CallEffect, CallEvent, CallReport, Facts, Grant, HandOff, ReadFailure, ServedCall, ServedLock,
-    Time,
+    Allocating, BuildAnswer, CallAnswer, CallEffect, CallEvent, CallReport, Facts, HandOff, ReadFailure, ServedCall,
+    ServedLock, Time,
 };
 use baton_runtime::{clock, vital};
 
@@ -210,7 +210,7 @@ impl HandoffService {
                 }
                 Some(CallEffect::Answer(answer)) => {
                     self.after.spawn(effects);
-                    let Answer { encoded, again } = answer?;
+                    let CallAnswer { encoded, again } = answer?;
                     return match ContainerAllocateResponse::decode(&*encoded) {
                         Ok(answer) => Ok((answer, again)),
                         Err(error) => Err(AllocateRefusal::without_pod(AllocateRule::Answer, resource, error)),
@@ -332,8 +332,8 @@ impl HandoffService {
     }
 
     /// The stored answer, where there is one that can be read; else it is built.
-    fn build(&self, grant: Grant) -> Result<Vec<u8>, String> {
-        let Grant { entry, shares } = grant;
+    fn build(&self, grant: BuildAnswer) -> Result<Vec<u8>, String> {
+        let BuildAnswer { entry, shares } = grant;
         if let Some(stored) = &entry.answer
             && ContainerAllocateResponse::decode(&**stored).is_ok()
         {

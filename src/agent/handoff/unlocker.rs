@@ -86,8 +86,8 @@ async fn read_lock(service: &HandoffService) -> bool {
     read.map(|lock| service.context.view.apply_lock(lock)).is_ok()
 }
 
-async fn read_holder(service: &HandoffService, key: &PodKey) -> Option<Option<HandoffPod>> {
-    let found = service.context.api.pod(key).await;
+async fn read_holder(service: &HandoffService, key: &PodKey) -> Option<Option<Box<HandoffPod>>> {
+    let found = service.context.api.pod(key).await.map(|pod| pod.map(Box::new));
     found.inspect_err(|error| tracing::debug!(error = words(error), "the lock's holder could not be read")).ok()
 }
 

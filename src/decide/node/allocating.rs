@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::effect::{Answer, CallEffect, CallReport, Effects, Grant, ServedCall};
+use super::effect::{BuildAnswer, CallAnswer, CallEffect, CallEffects, CallReport, ServedCall};
 use super::hand_off::HandOff;
 use super::reads::{CallReads, ReadFailure, ReadStep};
 use super::seen::Facts;
@@ -71,16 +71,16 @@ pub struct Allocating {
     known: Option<EntryKey>,
     resources: Arc<PodResources>,
     reads: CallReads,
-    state: State,
+    state: CallState,
 }
 
 #[derive(Debug)]
-enum State {
+enum CallState {
     Deciding,
     /// Its pod and devices are known.
     Granting(Granting),
     /// The ledger has it, its file does not yet.
-    Recorded(Recorded),
+    Recorded(Box<Recorded>),
 }
 
 #[derive(Debug)]
@@ -94,9 +94,9 @@ struct Recorded {
     key: EntryKey,
     /// The entry as it was.
     before: Option<LedgerEntry>,
-    answer: Answer,
+    answer: CallAnswer,
     /// What follows the answer.
-    follows: Effects,
+    follows: CallEffects,
     served: Option<ServeOutcome>,
 }
 
@@ -111,7 +111,7 @@ impl Allocating {
             known: None,
             resources: Arc::new(PodResources::Unavailable),
             reads: CallReads::new(time.deadline),
-            state: State::Deciding,
+            state: CallState::Deciding,
         }
     }
 
@@ -122,7 +122,7 @@ impl Allocating {
     }
 
     /// Its turn has come.
-    pub fn begin(&mut self, of: &mut HandOff, facts: &Facts<'_>) -> Effects {
+    pub fn begin(&mut self, of: &mut HandOff, facts: &Facts<'_>) -> CallEffects {
         match of.preferred(&self.resource, &self.ids, facts.mono) {
             Some((key, resources)) => {
                 (self.known, self.resources) = (Some(key), resources);
@@ -133,7 +133,7 @@ impl Allocating {
     }
 
     /// The last effect was performed.
-    pub fn report(&mut self, report: CallReport, of: &mut HandOff, facts: &Facts<'_>) -> Effects {
+    pub fn report(&mut self, report: CallReport, of: &mut HandOff, facts: &Facts<'_>) -> CallEffects {
         match report {
             CallReport::Listed(resources) => {
                 let mut effects = listed(of, &resources, facts);
@@ -165,7 +165,7 @@ impl Allocating {
         AllocateCall { resource: &self.resource, count, ids: &self.ids }
     }
 
-    fn decides(&mut self, of: &mut HandOff, facts: &Facts<'_>) -> Effects {
+    fn decides(&mut self, of: &mut HandOff, facts: &Facts<'_>) -> CallEffects {
         let context = self.context(of, facts);
         let outcome = (self.decide)(&context, &self.call(), self.known.as_ref());
         match outcome {
@@ -176,16 +176,16 @@ impl Allocating {
             AllocateOutcome::Serve(grant) => {
                 let passed = passed_by(&context, &grant.entry.pod.uid);
                 of.marks.passed.extend(passed);
-                let build = Grant { entry: grant.entry.clone(), shares: grant.shares };
-                self.state = State::Granting(Granting::New(grant));
+                let build = BuildAnswer { entry: grant.entry.clone(), shares: grant.shares };
+                self.state = CallState::Granting(Granting::New(grant));
                 vec![CallEffect::Build(Box::new(build))]
             }
             AllocateOutcome::Repeat { key, how } => {
                 let passed = passed_by(&context, &key.uid);
                 of.marks.passed.extend(passed);
-                let Some(entry) = of.ledger.get(&key) else { return self.is_gone(&key) };
-                let build = Grant { entry: entry.clone(), shares: is_share(entry) };
-                self.state = State::Granting(Granting::Again(key, how));
+                let Some(entry) = of.ledger.get(&key) else { return is_gone(&key) };
+                let build = BuildAnswer { entry: entry.clone(), shares: is_share(entry) };
+                self.state = CallState::Granting(Granting::Again(key, how));
                 vec![CallEffect::Build(Box::new(build))]
             }
             AllocateOutcome::Refuse(refusal) => {
@@ -195,7 +195,7 @@ impl Allocating {
         }
     }
 
-    fn goes_on(&mut self, step: ReadStep, of: &mut HandOff, facts: &Facts<'_>) -> Effects {
+    fn goes_on(&mut self, step: ReadStep, of: &mut HandOff, facts: &Facts<'_>) -> CallEffects {
         match step {
             ReadStep::Decide => self.decides(of, facts),
             ReadStep::Await { since, until } => vec![CallEffect::Await { since, until }],
@@ -205,7 +205,7 @@ impl Allocating {
     }
 
     /// The kubelet rejects its pod, which is one of those that could not be read.
-    fn failed(&self, wanted: &LiveReads, failure: ReadFailure, of: &mut HandOff, facts: &Facts<'_>) -> Effects {
+    fn failed(&self, wanted: &LiveReads, failure: ReadFailure, of: &mut HandOff, facts: &Facts<'_>) -> CallEffects {
         let pods = wanted.pods.iter().flat_map(|key| facts.seen.pods.of_key(key));
         let rejected: Vec<PodUid> = pods.map(|pod| pod.pod.uid.clone()).collect();
         if rejected.is_empty() {
@@ -224,8 +224,10 @@ impl Allocating {
     }
 
     /// The ledger is written before the answer leaves.
-    fn built(&mut self, answer: Result<Vec<u8>, String>, of: &mut HandOff) -> Effects {
-        let State::Granting(granting) = std::mem::replace(&mut self.state, State::Deciding) else { return Vec::new() };
+    fn built(&mut self, answer: Result<Vec<u8>, String>, of: &mut HandOff) -> CallEffects {
+        let CallState::Granting(granting) = std::mem::replace(&mut self.state, CallState::Deciding) else {
+            return Vec::new();
+        };
         let answer = match answer {
             Ok(answer) => answer,
             Err(why) => return self.not_built(&granting, &why, of),
@@ -233,15 +235,15 @@ impl Allocating {
         let recorded = match granting {
             Granting::New(grant) => record(*grant, answer, of),
             Granting::Again(key, how) => {
-                let Some(before) = of.ledger.stored().get(&key).cloned() else { return self.is_gone(&key) };
+                let Some(before) = of.ledger.stored().get(&key).cloned() else { return is_gone(&key) };
                 repeat(key, before, (&self.ids, how), answer, of)
             }
         };
-        self.state = State::Recorded(recorded);
+        self.state = CallState::Recorded(Box::new(recorded));
         vec![CallEffect::Write]
     }
 
-    fn not_built(&self, granting: &Granting, why: &str, of: &mut HandOff) -> Effects {
+    fn not_built(&self, granting: &Granting, why: &str, of: &mut HandOff) -> CallEffects {
         let entry = match granting {
             Granting::New(grant) => Some(&grant.entry),
             Granting::Again(key, _) => of.ledger.get(key),
@@ -253,11 +255,13 @@ impl Allocating {
     }
 
     /// The answer leaves; then the lock may go.
-    fn written(&mut self, result: Result<(), String>, of: &mut HandOff) -> Effects {
-        let State::Recorded(recorded) = std::mem::replace(&mut self.state, State::Deciding) else { return Vec::new() };
-        let Recorded { key, before, answer, follows, served } = recorded;
+    fn written(&mut self, result: Result<(), String>, of: &mut HandOff) -> CallEffects {
+        let CallState::Recorded(recorded) = std::mem::replace(&mut self.state, CallState::Deciding) else {
+            return Vec::new();
+        };
+        let Recorded { key, before, answer, follows, served } = *recorded;
         let Err(error) = result else {
-            let mut effects: Effects = served.map(CallEffect::Outcome).into_iter().collect();
+            let mut effects: CallEffects = served.map(CallEffect::Outcome).into_iter().collect();
             effects.push(CallEffect::Answer(Ok(answer)));
             effects.extend(follows);
             return effects;
@@ -265,7 +269,7 @@ impl Allocating {
         of.ledger.forget(&key);
         before.into_iter().for_each(|before| of.ledger.restore(before));
         of.marks.passed.insert(key.uid.clone());
-        let mut effects = Effects::new();
+        let mut effects = CallEffects::new();
         if let Some(ServeOutcome::Served(devices)) = &served
             && let Some((kind, _)) = devices.first()
         {
@@ -279,14 +283,14 @@ impl Allocating {
         effects.extend(refuses(AllocateRefusal::without_pod(AllocateRule::Ledger, &key.resource, why)));
         effects
     }
+}
 
-    fn is_gone(&self, key: &EntryKey) -> Effects {
-        refuses(AllocateRefusal::without_pod(AllocateRule::Ledger, &key.resource, "the entry of this call is gone"))
-    }
+fn is_gone(key: &EntryKey) -> CallEffects {
+    refuses(AllocateRefusal::without_pod(AllocateRule::Ledger, &key.resource, "the entry of this call is gone"))
 }
 
 /// What the kubelet lists comes into the ledger.
-pub(super) fn listed(of: &mut HandOff, resources: &PodResources, facts: &Facts<'_>) -> Effects {
+pub(super) fn listed(of: &mut HandOff, resources: &PodResources, facts: &Facts<'_>) -> CallEffects {
     let taken = of.take_in(resources, facts);
     let learned = taken.learned.then_some(CallEffect::Learned);
     learned.into_iter().chain(taken.changed.then_some(CallEffect::Publish)).collect()
@@ -301,7 +305,7 @@ fn record(grant: NewGrant, answer: Vec<u8>, of: &mut HandOff) -> Recorded {
     of.ledger.record(entry);
     let mut follows = follows(of.ledger.stored().get(&key).cloned(), false, how, mismatch, of);
     follows.extend(notices.into_iter().map(CallEffect::Notice));
-    let answer = Answer { encoded: answer, again: false };
+    let answer = CallAnswer { encoded: answer, again: false };
     Recorded { key, before, answer, follows, served: Some(ServeOutcome::Served(devices)) }
 }
 
@@ -315,7 +319,7 @@ fn repeat(
     of.ledger.repeat(&key, ids.iter().map(|id| id.as_str().into()).collect());
     of.ledger.set_answer(&key, answer.clone());
     let follows = follows(Some(before.clone()), true, how, false, of);
-    let answer = Answer { encoded: answer, again: true };
+    let answer = CallAnswer { encoded: answer, again: true };
     Recorded { key, before: Some((*before).clone()), answer, follows, served: None }
 }
 
@@ -326,14 +330,14 @@ fn follows(
     how: IdentifiedBy,
     mismatch: bool,
     of: &HandOff,
-) -> Effects {
+) -> CallEffects {
     let entries = of.ledger.len();
     let log = entry.map(|entry| CallEffect::Log(Box::new(ServedCall { entry, again, how, mismatch, entries })));
     [CallEffect::Unlock, CallEffect::Publish].into_iter().chain(log).collect()
 }
 
 /// A refusal, and what follows it.
-fn refuses(refusal: AllocateRefusal) -> Effects {
+fn refuses(refusal: AllocateRefusal) -> CallEffects {
     let unlock = refusal.rule.makes_lock_useless().then_some(CallEffect::Unlock);
     let notices: Vec<_> = refusal.notices().map(CallEffect::Notice).collect();
     std::iter::once(CallEffect::Answer(Err(refusal))).chain(unlock).chain(notices).collect()

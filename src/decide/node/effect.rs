@@ -7,8 +7,8 @@ use crate::handoff::{AllocateRefusal, IdentifiedBy, LedgerEntry, LiveReads, PodN
 use crate::health::ServeOutcome;
 use baton_contract::Shared;
 
-/// Effects in the order in which they are performed. Only the last of them has a report.
-pub type Effects = Vec<CallEffect>;
+/// CallEffects in the order in which they are performed. Only the last of them has a report.
+pub type CallEffects = Vec<CallEffect>;
 
 /// One thing to do.
 #[derive(Debug, Clone)]
@@ -28,11 +28,11 @@ pub enum CallEffect {
     /// Read these from the API server into what is seen. Report: [`CallReport::Read`].
     Read(LiveReads),
     /// Build the answer. Report: [`CallReport::Built`].
-    Build(Box<Grant>),
+    Build(Box<BuildAnswer>),
     /// Write the ledger to its file. Report: [`CallReport::Written`].
     Write,
     /// Answer Allocate. What comes after it does not delay the answer.
-    Answer(Result<Answer, AllocateRefusal>),
+    Answer(Result<CallAnswer, AllocateRefusal>),
     /// Answer GetPreferredAllocation with these ids.
     Prefer(Vec<String>),
     /// The lock may have to go.
@@ -69,7 +69,7 @@ pub enum CallReport {
 
 /// What an answer is built from.
 #[derive(Debug, Clone)]
-pub struct Grant {
+pub struct BuildAnswer {
     /// The entry; the answer names [`LedgerEntry::to_answer`]. One that was given before and can be read is given again.
     pub entry: LedgerEntry,
     /// Its devices are parts of devices.
@@ -78,7 +78,7 @@ pub struct Grant {
 
 /// An answer with devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct CallAnswer {
     /// As it was built.
     pub encoded: Vec<u8>,
     /// The call was served before.

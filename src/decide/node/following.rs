@@ -68,7 +68,7 @@ pub enum FollowReport {
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum RoundState {
     #[default]
     Begun,
     Looked,
@@ -78,7 +78,7 @@ enum State {
 /// One round of following.
 #[derive(Debug, Default)]
 pub struct Following {
-    state: State,
+    state: RoundState,
     /// The API server shows containers of these pods running.
     running: BTreeMap<PodUid, bool>,
     changed: bool,
@@ -100,7 +100,7 @@ impl Following {
     pub fn report(&mut self, report: FollowReport, of: &mut HandOff, facts: &Facts<'_>) -> Vec<FollowEffect> {
         match (report, &self.state) {
             (FollowReport::Looked(looks), state) => {
-                let is_first = matches!(state, State::Begun);
+                let is_first = matches!(state, RoundState::Begun);
                 self.looked(&looks, of, facts.mono);
                 if is_first { self.compare(of, facts) } else { self.judge(of, facts) }
             }
@@ -138,7 +138,7 @@ impl Following {
 
     /// Which entries the pods contradict. A pod that the watch does not show, and has not shown deleted, is read live first.
     fn compare(&mut self, of: &HandOff, facts: &Facts<'_>) -> Vec<FollowEffect> {
-        self.state = State::Looked;
+        self.state = RoundState::Looked;
         let pods = &facts.seen.pods;
         let new = of.ledger.iter().filter(|entry| pods.has_left(&entry.pod.uid) != entry.leaving().is_some());
         let new: Vec<_> = new.collect();
@@ -149,7 +149,7 @@ impl Following {
     }
 
     fn learn(&mut self, of: &mut HandOff, facts: &Facts<'_>) -> Vec<FollowEffect> {
-        self.state = State::Learned;
+        self.state = RoundState::Learned;
         let pods = &facts.seen.pods;
         of.forget_marks(facts.seen);
         self.changed |= adopt(&mut of.ledger, facts.node, pods);

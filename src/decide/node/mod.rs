@@ -34,7 +34,7 @@ pub mod unlocking;
 
 pub use allocating::{Allocating, Decide, Time};
 pub use comparing::{CompareEffect, Comparing};
-pub use effect::{Answer, CallEffect, CallReport, Effects, Grant, ServedCall};
+pub use effect::{BuildAnswer, CallAnswer, CallEffect, CallEffects, CallReport, ServedCall};
 pub use following::{FollowEffect, FollowReport, Following};
 pub use hand_off::{CallEvent, HandOff, Marks};
 pub use preferring::{Preferring, Wish};

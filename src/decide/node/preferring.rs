@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::allocating::{Time, listed};
-use super::effect::{CallEffect, CallReport, Effects};
+use super::effect::{CallEffect, CallEffects, CallReport};
 use super::hand_off::{HandOff, LastPreference};
 use super::reads::{CallReads, ReadStep};
 use super::seen::Facts;
@@ -55,21 +55,21 @@ impl Preferring {
     }
 
     /// Its turn has come.
-    pub fn begin(&self, facts: &Facts<'_>) -> Effects {
+    pub fn begin(&self, facts: &Facts<'_>) -> CallEffects {
         vec![CallEffect::List { until: self.time.list_until(facts.mono) }]
     }
 
     /// The last effect was performed.
-    pub fn report(&mut self, report: CallReport, of: &mut HandOff, facts: &Facts<'_>) -> Effects {
+    pub fn report(&mut self, report: CallReport, of: &mut HandOff, facts: &Facts<'_>) -> CallEffects {
         let (mut effects, step) = match report {
             CallReport::Listed(resources) => {
                 let effects = listed(of, &resources, facts);
                 self.resources = Arc::new(resources);
                 (effects, ReadStep::Decide)
             }
-            CallReport::Waited { news } => (Effects::new(), self.reads.waited(news, facts)),
-            CallReport::Read(result) => (Effects::new(), self.reads.read(result, facts)),
-            CallReport::Built(_) | CallReport::Written(_) => return Effects::new(),
+            CallReport::Waited { news } => (CallEffects::new(), self.reads.waited(news, facts)),
+            CallReport::Read(result) => (CallEffects::new(), self.reads.read(result, facts)),
+            CallReport::Built(_) | CallReport::Written(_) => return CallEffects::new(),
         };
         effects.push(self.goes_on(step, of, facts));
         effects

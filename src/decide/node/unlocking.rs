@@ -76,7 +76,7 @@ pub enum UnlockReport {
         read: bool,
     },
     /// The holder as the API server has it; `None` where it did not answer.
-    HolderRead(Option<Option<HandoffPod>>),
+    HolderRead(Option<Option<Box<HandoffPod>>>),
     /// The value was removed, or is not there any more; `false` where that is not known.
     Released(bool),
 }
@@ -86,7 +86,7 @@ pub enum UnlockReport {
 struct HolderRead {
     raw: Box<str>,
     at: Duration,
-    found: Option<HandoffPod>,
+    found: Option<Box<HandoffPod>>,
 }
 
 /// Looks after the lock of one node.

@@ -12,7 +12,7 @@ use baton::decide::handoff::{
 };
 use baton::decide::node::publishing::PAUSE;
 use baton::decide::node::{
-    Allocating, CallEffect, CallReport, Effects, Facts, Grant, HandOff, Preferring, ReadFailure, Time, Wish,
+    Allocating, BuildAnswer, CallEffect, CallEffects, CallReport, Facts, HandOff, Preferring, ReadFailure, Time, Wish,
 };
 
 use super::daemon::{Daemon, Task};
@@ -208,7 +208,7 @@ impl System {
         }
     }
 
-    fn builds(&mut self, node: usize, grant: &Grant) -> Answer {
+    fn builds(&mut self, node: usize, grant: &BuildAnswer) -> Answer {
         let entry = &grant.entry;
         if let Some(stored) = &entry.answer {
             return stored.clone();
@@ -279,7 +279,7 @@ impl System {
 }
 
 /// A refusal that was decided. Where PodResources does not answer, the call may be that of the pod that has left.
-fn refusal_of(effects: &Effects) -> Option<&AllocateRefusal> {
+fn refusal_of(effects: &CallEffects) -> Option<&AllocateRefusal> {
     use AllocateRule::{Ambiguous, ApiUnavailable, Deadline, Ledger};
     effects.iter().find_map(|effect| match effect {
         CallEffect::Answer(Err(refusal)) if !matches!(refusal.rule, Ambiguous | ApiUnavailable | Deadline | Ledger) => {

@@ -323,7 +323,7 @@ impl System {
                         if !cut {
                             self.history.sometimes("the holder of a lock is read live");
                         }
-                        report = Some(UnlockReport::HolderRead((!cut).then(|| self.store.handoff(&key))));
+                        report = Some(UnlockReport::HolderRead((!cut).then(|| self.store.handoff(&key).map(Box::new))));
                     }
                     UnlockEffect::Release { .. } if self.is(Mutant::NeverUnlocks) => return,
                     UnlockEffect::Release { raw, reason } => return self.releases(node, raw, reason),

@@ -156,7 +156,7 @@ impl System {
                         resources = Some(listed.clone());
                         report = Some(FollowReport::Listed(listed));
                     }
-                    FollowEffect::Free(pod, hold) if hold == Hold::Unseen => self.goes_unseen(pod.uid),
+                    FollowEffect::Free(pod, Hold::Unseen) => self.goes_unseen(pod.uid),
                     FollowEffect::Free(..) | FollowEffect::Notice(_) => {}
                     FollowEffect::Write => drop(self.save_ledger(node)),
                     FollowEffect::Publish => self.later(node, PAUSE, Task::Publish),
