@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::answer::Answerer;
 use super::cgroups::Cgroups;
-use super::handoff::starts::Starts;
 use super::handoff::{
     HandoffApi, HandoffContext, HandoffService, HandoffSettings, KubeHandoffApi, NodeView, PodResourcesClient,
     StateDir, housekeeping, unlocker,
@@ -26,13 +25,11 @@ use super::options::AgentOptions;
 use baton_cluster::notice::Notices;
 use baton_cluster::requests::Resumed;
 use baton_contract::inventory::{DeviceHeld, HeldBy};
-use baton_contract::{
-    DeviceEntry, DeviceId, DeviceType, Exceptions, Identity, LeavingPod, PodRef, PodUid, Shared, key,
-};
-use baton_decide::handoff::exceptions::exceptions;
-use baton_decide::handoff::leaving::leaving;
+use baton_contract::{DeviceEntry, DeviceId, DeviceType, Identity, PodRef, Shared, key};
 use baton_decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory, PodListing, functions_in_use};
 use baton_decide::health::ServeOutcome;
+use baton_decide::node::publishing::{LEAVING_AGAIN, PAUSE};
+use baton_decide::node::{Facts, HandoffStatus, Starts};
 use baton_runtime::clock;
 
 /// What pods hold, and what they may be given.
@@ -67,17 +64,6 @@ pub trait Handoff: HeldDevices {
     fn listed(&self) -> BoxFuture<'static, Option<Vec<ListedLine>>>;
     /// Makes the ledger known, watches pods, settles and verifies, releases locks; until `stop`.
     fn run(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()>;
-}
-
-/// What is not as pods' annotations and the node's lock let schedulers believe. Empty in normal operation.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct HandoffStatus {
-    /// Pods that hold other devices than their annotations say.
-    pub exceptions: Exceptions,
-    /// Those of them that have left, and whose processes have not.
-    pub leaving: BTreeMap<PodUid, LeavingPod>,
-    /// The lock of a served holder that could not be removed.
-    pub unreleased: Option<Box<str>>,
 }
 
 /// One entry of the ledger.
@@ -149,10 +135,6 @@ pub struct OpeningContext {
 /// Makes the hand-off once the state directory is locked and the machine was looked at.
 pub type OpenHandoff = Box<dyn FnOnce(OpeningContext) -> Arc<dyn Handoff> + Send>;
 
-/// Between two comparisons of annotations and ledger.
-const EXCEPTIONS_PAUSE: Duration = Duration::from_millis(50);
-/// Between two looks at which pods that have left take long.
-const LEAVING_AGAIN: Duration = Duration::from_secs(1);
 /// How often an absent PodResources is looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// The kubelet is asked for people once in this time, because calls in hand ask it too and it answers a limited number.
@@ -277,21 +259,12 @@ impl NodeHandoff {
         loop {
             if *handed_out.borrow_and_update() > 0 && self.view.is_synced() {
                 pods.mark_unchanged();
-                let (entries, inventory) = (self.entries.load(), self.inventory.load());
-                let served = entries.iter().map(|entry| &**entry);
-                let (node, unserved) = (&self.options.node_name, self.service.unserved());
-                let mut left = leaving(entries.iter().map(|entry| &**entry), clock::mono());
-                let found = exceptions(node, &self.view.seen().pods, served, &left, &unserved, &inventory);
-                // One that the API server shows running again is no exception.
-                left.retain(|uid, _| found.as_ref().is_some_and(|found| found.contains_key(uid)));
+                let entries = self.entries.load();
                 let served: BTreeSet<_> = entries.iter().map(|entry| &entry.pod.uid).collect();
                 starts.look(&self.view.seen().pods, &served).into_iter().for_each(|news| self.service.report(news));
-                let lock = unreleased.borrow_and_update().clone();
-                let found = found.zip(lock).map(|(exceptions, lock)| HandoffStatus {
-                    exceptions,
-                    leaving: left,
-                    unreleased: lock.raw(),
-                });
+                let (lock, unserved) = (unreleased.borrow_and_update().clone(), self.service.unserved());
+                let of = |facts: &Facts<'_>| HandoffStatus::of(entries.iter(), &unserved, lock.as_ref(), facts);
+                let found = self.service.with_facts(of);
                 self.status.send_if_modified(|known| {
                     let news = *known != found;
                     match &found {
@@ -307,7 +280,7 @@ impl NodeHandoff {
                 });
             }
             // What comes in a burst is looked at once.
-            tokio::time::sleep(EXCEPTIONS_PAUSE).await;
+            tokio::time::sleep(PAUSE).await;
             let any_leaves = self.entries.load().iter().any(|entry| entry.leaving().is_some());
             tokio::select! {
                 () = tokio::time::sleep(LEAVING_AGAIN), if any_leaves => {}

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::kubelet::{PluginState, PluginStates};
-use super::node_handoff::HandoffStatus;
 use baton_cluster::agent_lease::AgentLease;
 use baton_cluster::inventory::{InventoryWriter, Published};
 use baton_cluster::restored::{LeaseError, Restored};
 use baton_contract::{AgentStatus, Identity, LockWord};
+use baton_decide::node::HandoffStatus;
 use baton_runtime::{Backoff, clock, words};
 
 /// Changes of what is in use that come within this time are published together.

@@ -12,6 +12,7 @@ pub mod help;
 pub mod intern;
 pub mod lock;
 pub mod nics;
+pub mod node;
 pub mod patience;
 pub mod pod;
 pub mod scheduler;

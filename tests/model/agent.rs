@@ -1,18 +1,19 @@
-//! What a node's agent does: answer Allocate, take the lock away, forget what ended, come back after a crash. The order of
-//! steps is `agent::handoff`'s; every decision is `decide::handoff`'s.
+//! What a node's agent does: answer Allocate, take the lock away, forget what ended, come back after a crash. The order of steps is
+//! `decide::node`'s, every decision is `decide::handoff`'s.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use baton::contract::LockRead;
 use baton::decide::handoff::identify::{Caller, IdentifiedBy};
-use baton::decide::handoff::prefer::{Preference, pick, preference};
-use baton::decide::handoff::rebuild::{learn, rebuild};
+use baton::decide::handoff::rebuild::rebuild;
 use baton::decide::handoff::{
-    AllocateCall, AllocateContext, AllocateOutcome, AllocateRefusal, AllocateRule, EntryKey, Ledger, LedgerEntry,
-    LiveReads, PodResources, decide, passed_by, validate,
+    AllocateCall, AllocateContext, AllocateOutcome, AllocateRefusal, AllocateRule, EntryKey, LedgerEntry, PodResources,
+    decide, validate,
 };
 use baton::decide::lock::{GoneReason, LockMatch, ReleaseReason, names};
+use baton::decide::node::{
+    Allocating, CallEffect, CallReport, Facts, HandOff, Marks, NodeSeen, Preferring, ServedCall, Time, Wish,
+};
 use baton::decide::pod::{HandoffPod, Phase};
 use jiff::Timestamp;
 
@@ -23,180 +24,163 @@ use super::setup::{DEVICE_NAMES, GPU, NODE_NAMES, container};
 use super::state::{Book, Lock, PODS, State};
 use super::view::{bit, name};
 
-/// Decisions that may ask for live reads one after another.
-const ROUNDS: usize = 6;
+/// Any time after the lists have settled.
+pub const NOW: Duration = Duration::from_secs(3600);
 
-/// What the agent looks at during one call, owned.
-struct AgentBooks {
-    node: usize,
-    pods: baton::decide::handoff::NodePods,
-    lock: baton::contract::LockRead,
-    resources: PodResources,
-    ledger: Ledger,
-    passed: BTreeSet<baton::contract::PodUid>,
-    may_repeat: BTreeSet<baton::contract::PodUid>,
+/// What the agent of a node knows while a call is in hand.
+pub struct AgentBooks {
+    pub seen: NodeSeen,
+    pub hand_off: HandOff,
 }
 
 impl Handoff {
-    fn books(&self, state: &State, node: usize, throttled: bool) -> AgentBooks {
+    /// Between calls.
+    pub fn books(&self, state: &State, node: usize) -> AgentBooks {
         let marked = |mark: fn(&Book) -> bool| {
             let here = (0..PODS).filter(|pod| state.pods[*pod].on(node) && mark(&state.books[*pod]));
             here.map(|pod| self.setup.table.pods[pod].pod.uid.clone()).collect()
         };
-        let resources = if throttled { PodResources::Throttled } else { self.resources(state, node) };
-        let mut ledger = self.ledger(state, node);
-        ledger.settle(&resources);
-        let pods = self.node_pods(state, node);
-        if let Some(listing) = resources.listing()
-            && learn(&mut ledger, NODE_NAMES[node], &pods, listing, &self.setup.table.inventory[node])
-        {
-            self.hit(Branch::Learned);
-        }
-        AgentBooks {
-            node,
-            pods,
-            lock: self.lock_read(state.nodes[node].lock),
-            resources,
-            ledger,
+        let marks = Marks {
             passed: marked(|book| book.passed),
             may_repeat: marked(|book| book.may_repeat),
-        }
+            unusable: marked(|book| book.unusable),
+        };
+        let seen = NodeSeen {
+            pods: self.node_pods(state, node),
+            lock: self.lock_read(state.nodes[node].lock),
+            pods_synced: true,
+            node_synced: true,
+            pods_watching: true,
+            node_watching: true,
+            ..NodeSeen::default()
+        };
+        AgentBooks { seen, hand_off: HandOff::resume(self.ledger(state, node), marks) }
     }
 
-    fn context<'a>(&'a self, books: &'a AgentBooks, fresh: &'a LiveReads) -> AllocateContext<'a> {
-        AllocateContext {
-            node: NODE_NAMES[books.node],
-            pods: &books.pods,
-            lock: &books.lock,
-            resources: &books.resources,
-            ledger: &books.ledger,
-            inventory: &self.setup.table.inventory[books.node],
-            passed: &books.passed,
-            may_repeat: &books.may_repeat,
-            live_reads: fresh,
-            watching: true,
-            now: match &books.lock {
-                LockRead::Held { value, .. } => value.time,
-                LockRead::Free | LockRead::Malformed { .. } => Timestamp::UNIX_EPOCH,
-            },
-            policy: &self.setup.table.policy,
-        }
+    /// One step of the agent at this time.
+    pub fn step<T>(
+        &self,
+        node: usize,
+        (mono, wall): (Duration, Timestamp),
+        books: &mut AgentBooks,
+        look: impl FnOnce(&mut HandOff, &Facts<'_>) -> T,
+    ) -> T {
+        let AgentBooks { seen, hand_off } = books;
+        let (policy, inventory) = (&self.setup.table.policy, &self.setup.table.inventory[node]);
+        look(hand_off, &Facts { node: NODE_NAMES[node], policy, seen, version: 0, inventory, mono, wall })
     }
 
-    /// GetPreferredAllocation: the id that it steers to, and whom it identified.
-    pub fn prefer(&self, state: &State, node: usize, available: &[u8], must: &[u8]) -> Option<(u8, Option<EntryKey>)> {
-        let books = self.books(state, node, false);
-        let call = AllocateCall { resource: GPU, count: 1, ids: &[] };
-        let text = |ids: &[u8]| -> Vec<String> { ids.iter().map(|id| name(*id).into()).collect() };
-        let mut fresh = LiveReads::default();
-        for _ in 0..ROUNDS {
-            match preference(&self.context(&books, &fresh), &call) {
-                Preference::NeedLive(wanted) => fresh.add(wanted),
-                Preference::Order(order, key) => {
-                    let picked = pick(&order, &text(available), &text(must), 1);
-                    let id = DEVICE_NAMES.iter().position(|device| picked.first().is_some_and(|id| id == device))?;
-                    return Some((id as u8, key));
-                }
+    /// One step of a call: the lock is new.
+    fn call_step<T>(&self, node: usize, books: &mut AgentBooks, look: impl FnOnce(&mut HandOff, &Facts<'_>) -> T) -> T {
+        let wall = match &books.seen.lock {
+            LockRead::Held { value, .. } => value.time,
+            LockRead::Free | LockRead::Malformed { .. } => Timestamp::UNIX_EPOCH,
+        };
+        self.step(node, (NOW, wall), books, look)
+    }
+
+    /// What every call may need. Watches and live reads agree here: a read changes only what the decision knows to be fresh.
+    fn perform(&self, state: &State, node: usize, effect: &CallEffect, throttled: bool) -> Option<CallReport> {
+        match effect {
+            CallEffect::List { .. } if throttled => Some(CallReport::Listed(PodResources::Throttled)),
+            CallEffect::List { .. } => Some(CallReport::Listed(self.resources(state, node))),
+            CallEffect::Await { .. } => Some(CallReport::Waited { news: false }),
+            CallEffect::Read(_) => Some(CallReport::Read(Ok(()))),
+            CallEffect::Learned => {
+                self.hit(Branch::Learned);
+                None
             }
+            _ => None,
         }
-        None
     }
 
-    /// One Allocate call that pod `caller` makes for container `at` with `id`. The ledger is written before the answer leaves.
+    /// GetPreferredAllocation: the id that it steers to, and what the agent remembers of it.
+    pub fn prefer(&self, state: &State, node: usize, available: &[u8], must: &[u8]) -> Option<(u8, AgentBooks)> {
+        let mut books = self.books(state, node);
+        let text = |ids: &[u8]| -> Vec<String> { ids.iter().map(|id| name(*id).into()).collect() };
+        let wish = Wish { available: text(available), must: text(must), size: 1 };
+        let mut call = Preferring::new(GPU, wish, Time::new(NOW, NOW), true);
+        let mut effects = self.call_step(node, &mut books, |_, facts| call.begin(facts));
+        loop {
+            let mut report = None;
+            for effect in std::mem::take(&mut effects) {
+                if let CallEffect::Prefer(ids) = effect {
+                    let id = DEVICE_NAMES.iter().position(|device| ids.first().is_some_and(|id| id == device))?;
+                    return Some((id as u8, books));
+                }
+                report = self.perform(state, node, &effect, false);
+            }
+            let report = report?;
+            effects = self.call_step(node, &mut books, |hand_off, facts| call.report(report, hand_off, facts));
+        }
+    }
+
+    /// One Allocate call that pod `caller` makes for container `at` with `id`.
     pub fn allocate(
         &self,
         state: &mut State,
         node: usize,
         (caller, at): (usize, usize),
         id: u8,
-        known: Option<&EntryKey>,
+        mut books: AgentBooks,
         throttled: bool,
     ) -> Result<u8, ()> {
-        let mut books = self.books(state, node, throttled);
-        let ids = [String::from(name(id))];
-        let call = AllocateCall { resource: GPU, count: 1, ids: &ids };
+        let ids = vec![String::from(name(id))];
         if let Some(answer) = self.replayed(&books, &ids) {
             self.judge_answer(state, caller, at, answer);
             return Ok(answer);
         }
-        let (outcome, passed) = self.decided(&books, &call, known);
-        for uid in passed {
-            if let Some(pod) = self.number_of_uid(&uid) {
-                state.books[pod].passed = true;
-            }
+        let mut call = Allocating::new(GPU, ids, Time::new(NOW, NOW));
+        if self.setup.flaws.first_pending {
+            call = call.decided_by(by_first_pending);
+        } else if self.setup.flaws.lock_alone {
+            call = call.decided_by(by_lock_alone);
         }
-        let key = match outcome {
-            AllocateOutcome::Serve(serving) => {
-                self.hit(match serving.how {
-                    IdentifiedBy::Both => Branch::ServedBoth,
-                    IdentifiedBy::PodResources => Branch::ServedListing,
-                    IdentifiedBy::Lock => Branch::ServedLock,
-                    IdentifiedBy::Preference => Branch::ServedPreference,
-                });
-                if serving.mismatch {
-                    self.hit(Branch::Mismatch);
+        let mut effects = self.call_step(node, &mut books, |hand_off, facts| call.begin(hand_off, facts));
+        let mut answer = Err(());
+        while !effects.is_empty() {
+            let mut report = None;
+            for effect in std::mem::take(&mut effects) {
+                report = self.perform(state, node, &effect, throttled);
+                match effect {
+                    CallEffect::Build(grant) => {
+                        let devices = answered(&grant.entry);
+                        devices.iter().for_each(|device| self.judge_answer(state, caller, at, *device));
+                        report =
+                            Some(CallReport::Built(devices.last().map(|last| vec![*last]).ok_or_else(String::new)));
+                    }
+                    CallEffect::Write => {
+                        self.keep(state, node, books.hand_off.ledger());
+                        report = Some(CallReport::Written(Ok(())));
+                    }
+                    CallEffect::Answer(Ok(built)) => answer = Ok(built.encoded[0]),
+                    CallEffect::Answer(Err(refusal)) => self.refused(state, node, &refusal),
+                    CallEffect::Log(served) => self.logged(&served),
+                    _ => {}
                 }
-                let key = serving.entry.key();
-                books.ledger.record(serving.entry);
-                key
             }
-            AllocateOutcome::Repeat { key, .. } => {
-                self.hit(Branch::Repeated);
-                books.ledger.repeat(&key, ids.iter().map(|id| id.as_str().into()).collect());
-                key
-            }
-            AllocateOutcome::Refuse(refusal) => {
-                self.refused(state, node, &refusal);
-                return Err(());
-            }
-            AllocateOutcome::NeedLive(_) => return Err(()),
-        };
-        let entry = books.ledger.get(&key).expect("it was served");
-        let number = |id: &str| DEVICE_NAMES.iter().position(|name| *name == id).expect("a known device") as u8;
-        let answered: Vec<u8> = match &entry.answer {
-            Some(encoded) => vec![encoded[0]],
-            None => entry.to_answer().map(|(_, device)| number(device.id.as_str())).collect(),
-        };
-        let answer = *answered.last().expect("a grant names a device");
-        books.ledger.set_answer(&key, vec![answer]);
-        self.keep(state, node, &books.ledger);
-        answered.into_iter().for_each(|device| self.judge_answer(state, caller, at, device));
-        Ok(answer)
+            let Some(report) = report else { break };
+            effects = self.call_step(node, &mut books, |hand_off, facts| call.report(report, hand_off, facts));
+        }
+        let Marks { passed, unusable, .. } = books.hand_off.marks();
+        for pod in (0..PODS).filter(|pod| state.pods[*pod].on(node)) {
+            let uid = &self.setup.table.pods[pod].pod.uid;
+            (state.books[pod].passed, state.books[pod].unusable) = (passed.contains(uid), unusable.contains(uid));
+        }
+        answer
     }
 
-    fn decided(
-        &self,
-        books: &AgentBooks,
-        call: &AllocateCall<'_>,
-        known: Option<&EntryKey>,
-    ) -> (AllocateOutcome, Vec<baton::contract::PodUid>) {
-        let mut fresh = LiveReads::default();
-        for _ in 0..ROUNDS {
-            let context = self.context(books, &fresh);
-            let flaws = &self.setup.flaws;
-            let pending = |pod: &&HandoffPod| context.may_call(pod) && pod.phase == Phase::Pending;
-            let outcome = match context.lock {
-                _ if flaws.first_pending => guessed(&context, call, context.pods.iter().find(pending)),
-                LockRead::Held { value, .. } if flaws.lock_alone => {
-                    let mut pods = context.pods.iter().filter(pending);
-                    guessed(&context, call, pods.find(|pod| names(value, pod) == LockMatch::ThisBind))
-                }
-                _ => decide(&context, call, known),
-            };
-            let caller = match &outcome {
-                // Watches and live reads agree here: a read changes only what the decision knows to be fresh.
-                AllocateOutcome::NeedLive(wanted) => {
-                    fresh.add(wanted.clone());
-                    continue;
-                }
-                AllocateOutcome::Serve(serving) => Some(&serving.entry.pod.uid),
-                AllocateOutcome::Repeat { key, .. } => Some(&key.uid),
-                AllocateOutcome::Refuse(_) => None,
-            };
-            let passed = caller.map(|uid| passed_by(&context, uid)).unwrap_or_default();
-            return (outcome, passed);
+    fn logged(&self, served: &ServedCall) {
+        self.hit(match served.how {
+            _ if served.again => Branch::Repeated,
+            IdentifiedBy::Both => Branch::ServedBoth,
+            IdentifiedBy::PodResources => Branch::ServedListing,
+            IdentifiedBy::Lock => Branch::ServedLock,
+            IdentifiedBy::Preference => Branch::ServedPreference,
+        });
+        if served.mismatch {
+            self.hit(Branch::Mismatch);
         }
-        unreachable!("a decision asks for at most a few live reads")
     }
 
     /// The unsafe replay: ids that some entry has are answered as that entry was.
@@ -204,7 +188,7 @@ impl Handoff {
         if !self.setup.flaws.replay_by_ids {
             return None;
         }
-        let entry = books.ledger.iter().find(|entry| entry.ids.iter().any(|id| **id == *ids[0]))?;
+        let entry = books.hand_off.ledger().iter().find(|entry| entry.ids.iter().any(|id| **id == *ids[0]))?;
         let device = entry.devices().next()?;
         DEVICE_NAMES.iter().position(|name| *name == device.as_str()).map(|device| device as u8)
     }
@@ -217,15 +201,6 @@ impl Handoff {
             AllocateRule::Unidentified => self.hit(Branch::RefusedUnidentified),
             AllocateRule::Ambiguous => self.hit(Branch::RefusedAmbiguous),
             _ => {}
-        }
-        for of in &refusal.pods {
-            let pod = self.number(of);
-            if refusal.rule != AllocateRule::Ambiguous {
-                state.books[pod].passed = true;
-            }
-            if refusal.rule.makes_lock_useless() {
-                state.books[pod].unusable = true;
-            }
         }
         let careless = self.setup.flaws.foreign_release && refusal.rule.makes_lock_useless()
             || self.setup.flaws.blind_release && refusal.rule == AllocateRule::Unidentified;
@@ -345,6 +320,35 @@ impl Handoff {
             state.books[pod] = Book { entries, ..Book::default() };
         }
     }
+}
+
+/// The devices that an answer for this entry names: the one that was given, else the ones that are planned.
+fn answered(entry: &LedgerEntry) -> Vec<u8> {
+    let number = |id: &str| DEVICE_NAMES.iter().position(|name| *name == id).expect("a known device") as u8;
+    match &entry.answer {
+        Some(encoded) => vec![encoded[0]],
+        None => entry.to_answer().map(|(_, device)| number(device.id.as_str())).collect(),
+    }
+}
+
+fn is_pending(context: &AllocateContext<'_>, pod: &HandoffPod) -> bool {
+    context.may_call(pod) && pod.phase == Phase::Pending
+}
+
+/// The first pod that waits, whoever calls.
+fn by_first_pending(
+    context: &AllocateContext<'_>,
+    call: &AllocateCall<'_>,
+    _known: Option<&EntryKey>,
+) -> AllocateOutcome {
+    guessed(context, call, context.pods.iter().find(|pod| is_pending(context, pod)))
+}
+
+/// The lock's holder, whoever calls.
+fn by_lock_alone(context: &AllocateContext<'_>, call: &AllocateCall<'_>, known: Option<&EntryKey>) -> AllocateOutcome {
+    let LockRead::Held { value, .. } = context.lock else { return decide(context, call, known) };
+    let is_holder = |pod: &&HandoffPod| is_pending(context, pod) && names(value, pod) == LockMatch::ThisBind;
+    guessed(context, call, context.pods.iter().find(is_holder))
 }
 
 /// Takes this pod for the caller; then as shipped.

@@ -76,16 +76,16 @@ impl Handoff {
             self.reject(state, pod);
             return;
         }
-        let (id, known) = match id {
-            Some(id) => (id, None),
+        let (id, books) = match id {
+            Some(id) => (id, self.books(state, node)),
             None => match self.prefer(state, node, &free, &must) {
-                Some((id, known)) if must.is_empty() || must.contains(&id) => (id, known),
-                _ => (free[0], None),
+                Some((id, books)) if must.is_empty() || must.contains(&id) => (id, books),
+                _ => (free[0], self.books(state, node)),
             },
         };
         let throttled = trouble == Trouble::Throttled;
         let is_late = state.pods[pod].overtaken && !self.is_served(state, pod);
-        let answer = self.allocate(state, node, (pod, at), id, known.as_ref(), throttled);
+        let answer = self.allocate(state, node, (pod, at), id, books, throttled);
         if is_late {
             self.hit(if answer.is_ok() { Branch::LateServed } else { Branch::LateRefused });
         }

@@ -1,18 +1,19 @@
 //! The small numbers of a state as values of the shipping types, and back.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use baton::contract::{
-    AgentStatus, DeviceId, DeviceType, Holder, Identity, LockRead, LockValue, PodKey, PodRef, PodUid,
-};
+use baton::contract::{AgentStatus, DeviceId, DeviceType, Holder, Identity, LockRead, LockValue, PodKey, PodUid};
 use baton::decide::handoff::exceptions::exceptions;
 use baton::decide::handoff::{
     ContainerSlot, EntryKey, GrantState as Settled, Ledger, LedgerEntry as Granted, ListedPod, NodePods, PodListing,
     PodResources, StoredAnswer,
 };
-use baton::decide::lock::{LiveHolder, LockMatch, Lookup, ReleaseIntent, ReleaseReason, judge_release, names};
+use baton::decide::lock::{LockMatch, Lookup, ReleaseReason, names};
+use baton::decide::node::{UnlockEffect, UnlockReport, Unlocking};
 use baton::decide::pod::{ContainerKind, Deletion, HandoffPod, Phase as PodPhase};
 
+use super::agent::NOW;
 use super::coverage::Branch;
 use super::machine::Handoff;
 use super::setup::{DEVICE_NAMES, GPU, NODE_NAMES, Shape, container, entry, number_of, time_of, wall};
@@ -152,11 +153,6 @@ impl Handoff {
         Lock { pod, time }
     }
 
-    /// The number of a pod.
-    pub fn number(&self, pod: &PodRef) -> usize {
-        self.number_of_uid(&pod.uid).expect("only modelled pods")
-    }
-
     /// The number of a uid.
     pub fn number_of_uid(&self, uid: &PodUid) -> Option<usize> {
         self.setup.table.pods.iter().position(|known| known.pod.uid == *uid)
@@ -278,35 +274,39 @@ impl Handoff {
         let lock = state.nodes[node].lock?;
         let books =
             std::array::from_fn(|pod| if state.pods[pod].on(node) { state.books[pod] } else { Default::default() });
-        self.memo.fates.of((node, Some(lock), state.pods, books), || match self.judged_fate(state, node) {
-            ReleaseIntent::Release { raw, reason } => Some((self.lock_of_text(&raw), reason)),
-            ReleaseIntent::Keep | ReleaseIntent::ReadHolder(_) => None,
+        self.memo.fates.of((node, Some(lock), state.pods, books), || {
+            self.judged_fate(state, node).map(|(raw, reason)| (self.lock_of_text(&raw), reason))
         })
     }
 
-    fn judged_fate(&self, state: &State, node: usize) -> ReleaseIntent {
-        let lock = self.lock_read(state.nodes[node].lock);
-        let pods = self.node_pods(state, node);
-        let ledger = self.ledger(state, node);
-        let here = (0..PODS).filter(|pod| state.pods[*pod].on(node) && state.books[*pod].unusable);
-        let unusable: BTreeSet<PodUid> = here.map(|pod| self.setup.table.pods[pod].pod.uid.clone()).collect();
-        let judge = |live| {
-            let progress = |pod: &HandoffPod| ledger.progress(pod, &self.setup.table.inventory[node], &unusable);
-            judge_release(&lock, NODE_NAMES[node], pods.iter(), live, progress, wall())
-        };
+    fn judged_fate(&self, state: &State, node: usize) -> Option<(Box<str>, ReleaseReason)> {
+        let mut books = self.books(state, node);
         if self.setup.flaws.unlock_after_first
-            && let LockRead::Held { value, raw } = &lock
-            && pods.iter().any(|pod| names(value, pod) == LockMatch::ThisBind && ledger.holds(&pod.pod.uid))
+            && let LockRead::Held { value, raw } = &books.seen.lock
+            && let served = books.hand_off.ledger()
+            && let mut holders = books.seen.pods.iter().filter(|pod| names(value, pod) == LockMatch::ThisBind)
+            && holders.any(|pod| served.holds(&pod.pod.uid))
         {
-            return ReleaseIntent::Release { raw: raw.clone(), reason: ReleaseReason::Served };
+            return Some((raw.clone(), ReleaseReason::Served));
         }
-        match judge(LiveHolder::NotRead) {
-            ReleaseIntent::ReadHolder(key) => {
-                let api = self.api(state);
-                judge(api.by_key(&key).map_or(LiveHolder::NotFound, LiveHolder::Found))
+        let pace = Duration::from_secs(5);
+        let mut unlocking = Unlocking::new(pace, NOW);
+        // The holder is read when it has been unknown for a while.
+        for now in [NOW, NOW + pace].map(|mono| (mono, wall())) {
+            let mut effects = self.step(node, now, &mut books, |of, facts| unlocking.look(Some(of), facts));
+            while let Some(effect) = effects.pop() {
+                effects = match effect {
+                    UnlockEffect::Release { raw, reason } => return Some((raw, reason)),
+                    UnlockEffect::ReadHolder(key) => {
+                        let report =
+                            UnlockReport::HolderRead(Some(self.api(state).by_key(&key).cloned().map(Box::new)));
+                        self.step(node, now, &mut books, |of, facts| unlocking.report(report, Some(of), facts))
+                    }
+                    _ => break,
+                };
             }
-            known => known,
         }
+        None
     }
 
     /// Nodes by number.

@@ -121,6 +121,7 @@ fn a_wrong_adapter_is_found() {
     // Others need more seeds: `cargo bench --bench simulation -- --mutants` has all of them.
     let mutants = [
         Mutant::LockWithoutTest,
+        Mutant::AnswersBeforeWriting,
         Mutant::KubeletChooses,
         Mutant::UnlockIsNoNews,
         Mutant::FreedAtDeletion,

@@ -1,20 +1,18 @@
 //! Opens the ledger at start; then settles it, drops what ended, and compares it with what the kubelet says.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::checkpoint::stored_answers;
 use super::ledger_file::{LedgerFile, LoadedLedger, StateDir};
 use super::service::{HandoffService, HandoffState};
-use baton_contract::{EventReason, PodKey, PodRef, PodUid};
-use baton_decide::handoff::leaving::{add_leaving, vacated};
-use baton_decide::handoff::rebuild::{adopt, rebuild};
-use baton_decide::handoff::verify::{ADMITTED_WITHOUT_DEVICES, verify};
-use baton_decide::handoff::{
-    CgroupLook, Hold, LastSeen, Leaving, Ledger, LedgerEntry, PodListing, PodNotice, PodResources,
-};
-use baton_decide::pod::HandoffPod;
+use baton_contract::{PodKey, PodUid};
+use baton_decide::handoff::leaving::add_leaving;
+use baton_decide::handoff::rebuild::rebuild;
+use baton_decide::handoff::{CgroupLook, LastSeen, Leaving, Ledger, PodListing, PodResources};
+use baton_decide::node::following::{GATHER, LOOK_SELDOM};
+use baton_decide::node::{CompareEffect, Comparing, FollowEffect, FollowReport, Following, HandOff};
 use baton_runtime::{Backoff, clock};
 
 /// Time for PodResources outside of calls.
@@ -23,17 +21,6 @@ const LIST_BUDGET: Duration = Duration::from_secs(2);
 const KUBELET_AGAIN: Duration = Duration::from_millis(200);
 /// A kubelet that does not offer PodResources by then has none. Whatever it shows later is learned before the next grant.
 const KUBELET_COMES: Duration = Duration::from_secs(10);
-/// Changes are gathered for this long before the ledger is looked through.
-const GATHER: Duration = Duration::from_millis(200);
-/// Between two looks at pods that have left: most have gone within the first seconds.
-const LOOK_OFTEN: Duration = Duration::from_millis(200);
-const LOOK_SELDOM: Duration = Duration::from_secs(1);
-const SOON: Duration = Duration::from_secs(10);
-
-/// What is said of devices that are given back without proof.
-const UNSEEN: &str = "the pod's devices are free for other pods: its grace period and a minute have passed since it left. Whether its \
-    processes have ended is not known, because its cgroup is not seen on the node (baton doctor, pod-cgroups)";
-
 impl HandoffService {
     /// Makes the ledger known: from its file in `state`, or from PodResources and the pods' annotations when that is lost,
     /// torn or of another boot. Then calls are served.
@@ -107,7 +94,7 @@ impl HandoffService {
 /// Runs until it is dropped: follows every change of the pods, and the processes of those that have left; verifies every `period`.
 pub async fn run(service: Arc<HandoffService>, period: Duration) {
     let mut changes = service.context.view.changes();
-    let mut reported: BTreeSet<(PodUid, EventReason, String)> = BTreeSet::new();
+    let mut comparing = Comparing::default();
     let mut next_verify = clock::mono() + clock::until_tick(period);
     // Once after the start: the ledger may have pods that have left.
     let mut next_look = Some(clock::mono() + GATHER);
@@ -126,145 +113,117 @@ pub async fn run(service: Arc<HandoffService>, period: Duration) {
         changes.borrow_and_update();
         if clock::mono() >= next_verify {
             next_verify = clock::mono() + clock::until_tick(period);
-            verify_once(&service, &mut reported).await;
+            compare(&service, &mut comparing).await;
         }
         next_look = follow(&service).await.map(|pause| clock::mono() + pause);
     }
 }
 
-/// Lets entries of pods that have left go once their processes have. A pod that the watch does not show, and has not shown deleted, is
-/// read live first. Returns when to look again, while a pod is leaving.
+/// One round of following. Returns when to look again, while a pod is leaving.
 async fn follow(service: &HandoffService) -> Option<Duration> {
-    if !service.is_ready() || !service.context.view.is_synced() || !service.context.view.is_watching() {
-        return Some(LOOK_SELDOM);
+    let mut following = Following::default();
+    let mut report = None;
+    loop {
+        let mut guard = service.state.lock().await;
+        // Looks and what follows from them: no call is served between them.
+        let asks = loop {
+            let of = guard.as_mut().map(|state| &mut state.hand_off);
+            let effects = service.with_facts(|facts| match (of, report.take()) {
+                (Some(of), Some(report)) => following.report(report, of, facts),
+                (of, _) => following.begin(of, facts),
+            });
+            match perform(service, guard.as_mut(), effects) {
+                FollowNext::Report(looks) => report = Some(looks),
+                FollowNext::Ask(asks) => break asks,
+                FollowNext::Rest(pause) => return pause,
+            }
+        };
+        drop(guard);
+        report = Some(match asks {
+            FollowAsks::Pods(keys) => FollowReport::Read(read(service, keys).await),
+            FollowAsks::Kubelet => {
+                FollowReport::Listed(service.context.pod_resources.list(clock::mono() + LIST_BUDGET).await)
+            }
+        });
     }
-    let (mut changed, asks, absent) = {
-        let mut state = service.state.lock().await;
-        let state = state.as_mut()?;
-        let changed = look(service, state);
-        let mut seen = service.context.view.seen();
-        seen.pods.forget_gone(|uid| state.ledger.holds(uid));
-        let new = state.ledger.iter().filter(|entry| seen.pods.has_left(&entry.pod.uid) != entry.leaving().is_some());
-        let new: Vec<_> = new.collect();
-        let gone = new
-            .iter()
-            .filter(|entry| seen.pods.by_uid(&entry.pod.uid).is_none() && !seen.pods.is_deleted(&entry.pod.uid));
-        let vacated = vacated(&state.ledger, &state.processes, clock::mono()).next().is_some();
-        (changed, !new.is_empty() || vacated, gone.map(|entry| entry.pod.key.clone()).collect::<BTreeSet<PodKey>>())
-    };
-    for key in absent {
+}
+
+/// What others are asked for.
+enum FollowAsks {
+    Pods(BTreeSet<PodKey>),
+    Kubelet,
+}
+
+enum FollowNext {
+    Report(FollowReport),
+    Ask(FollowAsks),
+    Rest(Option<Duration>),
+}
+
+fn perform(service: &HandoffService, state: Option<&mut HandoffState>, effects: Vec<FollowEffect>) -> FollowNext {
+    let Some(HandoffState { hand_off, file }) = state else { return FollowNext::Rest(Some(LOOK_SELDOM)) };
+    for effect in effects {
+        match effect {
+            FollowEffect::ForgetGone => {
+                service.context.view.seen().pods.forget_gone(|uid| hand_off.ledger().holds(uid));
+            }
+            FollowEffect::Look(uids) => {
+                return FollowNext::Report(FollowReport::Looked(service.looks(uids)));
+            }
+            FollowEffect::Read(keys) => return FollowNext::Ask(FollowAsks::Pods(keys)),
+            FollowEffect::List => return FollowNext::Ask(FollowAsks::Kubelet),
+            FollowEffect::Free(pod, hold) => tracing::info!(%pod, ?hold, "left; its devices are free"),
+            FollowEffect::Notice(notice) => {
+                tracing::warn!(pod = %notice.pod, note = notice.note, "devices are freed unseen");
+                service.context.api.report(notice);
+            }
+            FollowEffect::Write => {
+                write(file, hand_off);
+                service.retain_answers(hand_off.ledger());
+                service.context.metrics.ledger_entries.set(hand_off.ledger().len() as i64);
+            }
+            FollowEffect::Publish => service.after.ledger_changed(),
+            FollowEffect::Rest(pause) => return FollowNext::Rest(pause),
+        }
+    }
+    FollowNext::Rest(Some(LOOK_SELDOM))
+}
+
+fn write(file: &mut LedgerFile, hand_off: &HandOff) {
+    if let Err(error) = file.save(hand_off.ledger()) {
+        tracing::warn!(%error, "the ledger could not be written");
+    }
+}
+
+/// Reads pods one by one; `false` where the API server does not answer.
+async fn read(service: &HandoffService, keys: BTreeSet<PodKey>) -> bool {
+    for key in keys {
         match service.context.api.pod(&key).await {
             Ok(Some(pod)) if pod.node.as_deref() != Some(&*service.settings.node) => {}
-            Ok(found) => {
-                service.context.view.apply_live(&key, found);
-            }
-            Err(_) => return Some(LOOK_SELDOM),
+            Ok(found) => drop(service.context.view.apply_live(&key, found)),
+            Err(_) => return false,
         }
     }
-    let resources =
-        if asks { Some(service.context.pod_resources.list(clock::mono() + LIST_BUDGET).await) } else { None };
-    let mut state = service.state.lock().await;
-    let state = state.as_mut()?;
-    // Reads and list took their time.
-    let now = clock::now();
-    changed |= {
-        let seen = service.context.view.seen();
-        for marks in [&mut state.passed, &mut state.may_repeat, &mut state.unusable] {
-            marks.retain(|uid| seen.pods.by_uid(uid).is_some() || state.ledger.of_pod(uid).next().is_some());
-        }
-        let adopted = adopt(&mut state.ledger, &service.settings.node, &seen.pods);
-        let moved = resources.as_ref().is_some_and(|of| state.ledger.follow(&seen.pods, of, (now.mono, now.wall)));
-        adopted || moved
-    };
-    changed |= look(service, state);
-    // A kubelet that does not answer may want a pod again.
-    if resources.is_some_and(|resources| resources != PodResources::Throttled) {
-        changed |= drop_vacated(service, state, now.mono);
-    }
-    if changed {
-        if let Err(error) = state.file.save(&state.ledger) {
-            tracing::warn!(%error, "the ledger could not be written");
-        }
-        service.retain_answers(&state.ledger);
-        service.context.metrics.ledger_entries.set(state.ledger.len() as i64);
-        service.after.ledger_changed();
-    }
-    state.processes.retain(|uid| state.ledger.holds(uid));
-    let latest = state.ledger.iter().filter_map(|entry| Some(entry.leaving()?.since)).max()?;
-    Some(if now.mono < latest + SOON { LOOK_OFTEN } else { LOOK_SELDOM })
+    true
 }
 
-/// Drops the entries whose pods have left and whose processes have gone. `true` when there was one.
-fn drop_vacated(service: &HandoffService, state: &mut HandoffState, now: Duration) -> bool {
-    let vacated = vacated(&state.ledger, &state.processes, now);
-    let vacated: Vec<_> = vacated.map(|(entry, hold)| (entry.key(), entry.pod.clone(), hold)).collect();
-    for (key, pod, hold) in &vacated {
-        tracing::info!(%pod, container = &*key.container, resource = &*key.resource, ?hold, "left; its devices are free");
-        state.ledger.forget(key);
-    }
-    let unseen: BTreeSet<&PodRef> =
-        vacated.iter().filter(|(.., hold)| *hold == Hold::Unseen).map(|(_, pod, _)| pod).collect();
-    for pod in unseen {
-        tracing::warn!(%pod, "{UNSEEN}");
-        service.context.api.report(PodNotice::new(pod.clone(), EventReason::DevicesFreedUnseen, UNSEEN.to_owned()));
-    }
-    !vacated.is_empty()
-}
-
-/// Looks at the cgroups of pods that have left, and of each other pod until its processes are found: what is never found is not known to
-/// be gone. `true` when the ledger changed.
-fn look(service: &HandoffService, state: &mut HandoffState) -> bool {
-    let HandoffState { ledger, processes, .. } = state;
-    let pods: BTreeMap<PodUid, bool> = {
-        let seen = service.context.view.seen();
-        let runs = |uid: &PodUid| seen.pods.by_uid(uid).is_some_and(HandoffPod::any_runs);
-        let is_due = |entry: &&LedgerEntry| {
-            let uid = &entry.pod.uid;
-            entry.leaving().is_some() || seen.pods.has_left(uid) || !processes.is_found(uid)
-        };
-        ledger.iter().filter(is_due).map(|entry| (entry.pod.uid.clone(), runs(&entry.pod.uid))).collect()
-    };
-    let now = clock::mono();
-    let mut changed = false;
-    for (uid, runs) in pods {
-        let look = service.context.cgroups.look(&uid);
-        processes.saw(&uid, look, runs, now);
-        changed |= look == CgroupLook::Occupied && ledger.runs(&uid);
-    }
-    changed
-}
-
-async fn verify_once(service: &HandoffService, reported: &mut BTreeSet<(PodUid, EventReason, String)>) {
+async fn compare(service: &HandoffService, comparing: &mut Comparing) {
     let resources = service.context.pod_resources.list(clock::mono() + LIST_BUDGET).await;
-    let Some(listing) = resources.listing() else { return };
-    let found: Vec<PodNotice> = {
-        let mut state = service.state.lock().await;
-        let Some(state) = state.as_mut() else { return };
-        if service.take_in(state, &resources)
-            && let Err(error) = state.file.save(&state.ledger)
-        {
-            tracing::warn!(%error, "the ledger could not be written");
-        }
-        let inventory = service.context.inventory.load();
-        let seen = service.context.view.seen();
-        verify(&service.settings.node, &seen.pods, listing, &state.ledger, &inventory)
-    };
-    let unserved: BTreeSet<PodUid> = found
-        .iter()
-        .filter(|notice| notice.reason == ADMITTED_WITHOUT_DEVICES)
-        .map(|notice| notice.pod.uid.clone())
-        .collect();
-    if **service.unserved.load() != unserved {
-        service.unserved.store(Arc::new(unserved));
-        service.after.ledger_changed();
+    let mut state = service.state.lock().await;
+    let Some(HandoffState { hand_off, file }) = state.as_mut() else { return };
+    let effects = service.with_facts(|facts| comparing.listed(&resources, hand_off, facts));
+    if **service.unserved.load() != *comparing.unserved() {
+        service.unserved.store(Arc::new(comparing.unserved().clone()));
     }
-    let now: BTreeSet<_> = found.iter().map(|n| (n.pod.uid.clone(), n.reason, n.note.clone())).collect();
-    for notice in found {
-        if !reported.contains(&(notice.pod.uid.clone(), notice.reason, notice.note.clone())) {
-            tracing::warn!(pod = %notice.pod, reason = notice.reason.word(), note = notice.note, "divergence");
-            service.context.metrics.divergences.get_or_create(&[("reason", notice.reason.word())]).inc();
-            service.context.api.report(notice);
+    for effect in effects {
+        match effect {
+            CompareEffect::Write => write(file, hand_off),
+            CompareEffect::Publish => service.after.ledger_changed(),
+            CompareEffect::Notice(notice) => {
+                tracing::warn!(pod = %notice.pod, reason = notice.reason.word(), note = notice.note, "divergence");
+                service.context.metrics.divergences.get_or_create(&[("reason", notice.reason.word())]).inc();
+                service.context.api.report(notice);
+            }
         }
     }
-    *reported = now;
 }

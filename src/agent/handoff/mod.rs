@@ -13,7 +13,6 @@ pub mod metrics;
 pub mod node_view;
 pub mod pod_resources;
 pub mod service;
-pub mod starts;
 pub mod unlocker;
 
 pub use api::{HandoffApi, HandoffApiError, KubeHandoffApi};

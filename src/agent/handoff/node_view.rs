@@ -18,6 +18,7 @@ use baton_cluster::requests::Resumed;
 use baton_cluster::rewatch::{ON_EVERY_NODE, patient};
 use baton_contract::{LockRead, PodKey, PodUid};
 use baton_decide::handoff::{ListedContainers, NodePods, PodNotice};
+use baton_decide::node::NodeSeen;
 use baton_decide::pod::HandoffPod;
 use baton_runtime::{clock, words};
 
@@ -25,47 +26,13 @@ use baton_runtime::{clock, words};
 pub struct NodeView {
     /// When the node has started: what ran before has ended.
     booted: Option<Timestamp>,
-    seen: Mutex<NodeState>,
+    seen: Mutex<NodeSeen>,
     changed: watch::Sender<u64>,
-}
-
-/// The state behind a [`NodeView`].
-#[derive(Debug, Clone)]
-pub struct NodeState {
-    /// Pods bound to this node.
-    pub pods: NodePods,
-    /// The node's lock.
-    pub lock: LockRead,
-    /// The pods have been listed at least once.
-    pub pods_synced: bool,
-    /// When they were listed last, monotonic.
-    pub pods_listed: Duration,
-    /// The node has been read at least once.
-    pub node_synced: bool,
-    /// Both watches run.
-    pub pods_watching: bool,
-    /// The watch of the node runs.
-    pub node_watching: bool,
-    /// When the watch of the pods broke last, monotonic.
-    pub pods_broke: Duration,
-    /// When the watch of the node broke last, monotonic.
-    pub node_broke: Duration,
 }
 
 impl Default for NodeView {
     fn default() -> Self {
-        let seen = NodeState {
-            pods: NodePods::default(),
-            lock: LockRead::Free,
-            pods_synced: false,
-            pods_listed: Duration::ZERO,
-            node_synced: false,
-            pods_watching: false,
-            node_watching: false,
-            pods_broke: Duration::ZERO,
-            node_broke: Duration::ZERO,
-        };
-        Self { booted: None, seen: Mutex::new(seen), changed: watch::Sender::new(0) }
+        Self { booted: None, seen: Mutex::default(), changed: watch::Sender::new(0) }
     }
 }
 
@@ -82,7 +49,7 @@ impl NodeView {
     }
 
     /// Reads it; hold the guard for a moment only.
-    pub fn seen(&self) -> MutexGuard<'_, NodeState> {
+    pub fn seen(&self) -> MutexGuard<'_, NodeSeen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -106,14 +73,12 @@ impl NodeView {
 
     /// Pods and node are known.
     pub fn is_synced(&self) -> bool {
-        let seen = self.seen();
-        seen.pods_synced && seen.node_synced
+        self.seen().is_synced()
     }
 
     /// Both watches run.
     pub fn is_watching(&self) -> bool {
-        let seen = self.seen();
-        seen.pods_watching && seen.node_watching
+        self.seen().is_watching()
     }
 
     /// Waits until pods and node are known; `false` when `deadline` (monotonic) comes first.
@@ -130,7 +95,7 @@ impl NodeView {
         tokio::time::timeout(left, wait).await.is_ok()
     }
 
-    fn update<T>(&self, change: impl FnOnce(&mut NodeState) -> T) -> T {
+    fn update<T>(&self, change: impl FnOnce(&mut NodeSeen) -> T) -> T {
         let result = change(&mut self.seen());
         self.changed.send_modify(|version| *version += 1);
         result

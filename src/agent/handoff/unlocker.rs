@@ -1,60 +1,32 @@
-//! Takes the lock away when its holder is served or will never be; off the RPC path, tried again until it is done.
+//! Takes the lock away when its holder is served or will never be, as `decide::node` decides; off the RPC path, tried again until it is
+//! done.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::service::{HandoffService, ServedLock};
+use super::service::HandoffService;
 use baton_cluster::node_lock::LockWrite;
 use baton_contract::{LockRead, PodKey};
-use baton_decide::lock::{LiveHolder, ReleaseIntent, ReleaseReason, judge_release};
+use baton_decide::lock::ReleaseReason;
+use baton_decide::node::unlocking::RETRY_MIN;
+use baton_decide::node::{Facts, HandOff, UnlockEffect, UnlockReport, Unlocking};
 use baton_decide::pod::HandoffPod;
 use baton_runtime::{Backoff, clock, words};
-
-/// Between two live reads of a holder that the watch does not show.
-const ASK_AGAIN: Duration = Duration::from_secs(3);
-/// A bind follows its lock within milliseconds: so long an unknown holder is not asked for.
-const BIND_FOLLOWS: Duration = Duration::from_secs(1);
-/// Nothing to do and the watches run: only news matter.
-const QUIET: Duration = Duration::from_mins(1);
-/// A release that failed is tried again after this, and then ever more slowly.
-const RETRY_MIN: Duration = Duration::from_millis(200);
-
-/// What is known of a holder that is not among this node's pods.
-struct HolderRead {
-    raw: Box<str>,
-    at: Duration,
-    found: Option<HandoffPod>,
-}
 
 /// Runs until it is dropped. `pace` is the longest wait between two looks at the lock.
 pub async fn run(service: Arc<HandoffService>, pace: Duration) {
     let mut changes = service.context.view.changes();
     let mut backoff = Backoff::new(RETRY_MIN, pace);
-    let mut asked: Option<HolderRead> = None;
-    // The lock whose holder the watch does not show, and since when.
-    let mut states: Option<(Box<str>, Duration)> = None;
-    let mut looked = clock::mono();
+    let mut unlocking = Unlocking::new(pace, clock::mono());
     loop {
-        let wait = match step(&service, &mut asked, &mut states, &mut looked, pace).await {
-            NextStep::Rest => {
-                backoff.succeed();
-                let seen = service.context.view.seen();
-                let quiet = seen.pods_watching && seen.node_watching && seen.lock == LockRead::Free;
-                if quiet { QUIET } else { pace }
+        let Some(wait) = turn(&service, &mut unlocking).await else {
+            tokio::select! {
+                () = tokio::time::sleep(backoff.fail_randomly()) => {}
+                () = resumed(&service) => {}
             }
-            NextStep::Soon => BIND_FOLLOWS,
-            NextStep::AskAgain => {
-                backoff.succeed();
-                ASK_AGAIN.min(pace)
-            }
-            NextStep::Failed => {
-                tokio::select! {
-                    () = tokio::time::sleep(backoff.fail_randomly()) => {}
-                    () = resumed(&service) => {}
-                }
-                continue;
-            }
+            continue;
         };
+        backoff.succeed();
         tokio::select! {
             () = service.after.until_lock_matters() => {}
             changed = changes.changed() => if changed.is_err() { return },
@@ -79,121 +51,66 @@ async fn resumed(service: &HandoffService) {
     }
 }
 
-enum NextStep {
-    Rest,
-    Soon,
-    AskAgain,
-    Failed,
-}
-
-async fn step(
-    service: &HandoffService,
-    asked: &mut Option<HolderRead>,
-    states: &mut Option<(Box<str>, Duration)>,
-    looked: &mut Duration,
-    pace: Duration,
-) -> NextStep {
-    if !service.is_ready() || !service.context.view.is_synced() {
-        return NextStep::Rest;
-    }
-    // A watch that broke brings no news: look at the lock itself.
-    if !service.context.view.is_watching() && clock::mono().saturating_sub(*looked) >= pace {
-        *looked = clock::mono();
-        match service.context.api.lock().await {
-            Ok(lock) => service.context.view.apply_lock(lock),
-            Err(_) => return NextStep::Failed,
-        }
-    }
-    let lock = service.context.view.seen().lock.clone();
-    let intent = judge(service, &lock, asked.as_ref()).await;
-    match &intent {
-        // A daemon that starts may have tried before: a scheduler must not take the holder for unserved until the first try is over.
-        ReleaseIntent::Release { raw, reason: ReleaseReason::Served } if service.unreleased.borrow().is_none() => {
-            service.say_served_lock(ServedLock::Stands(raw.clone()));
-        }
-        ReleaseIntent::Release { reason: ReleaseReason::Served, .. } => {}
-        _ => service.say_served_lock(ServedLock::Released),
-    }
-    match intent {
-        ReleaseIntent::Keep if asked.as_ref().is_some_and(|asked| Some(&*asked.raw) == lock.raw()) => {
-            NextStep::AskAgain
-        }
-        ReleaseIntent::Keep => NextStep::Rest,
-        ReleaseIntent::ReadHolder(key) => {
-            let now = clock::mono();
-            let raw = lock.raw().unwrap_or_default();
-            if states.as_ref().is_none_or(|(value, _)| **value != *raw) {
-                *states = Some((raw.into(), now));
+/// One look at the lock, and what follows from it. Returns when to look again; `None` after a failure.
+async fn turn(service: &HandoffService, unlocking: &mut Unlocking) -> Option<Duration> {
+    let mut effects = step(service, |of, facts| unlocking.look(of, facts)).await;
+    loop {
+        let mut report = None;
+        for effect in std::mem::take(&mut effects) {
+            match effect {
+                UnlockEffect::Say(lock) => drop(service.unreleased.send_replace(Some(lock))),
+                UnlockEffect::ReadLock => report = Some(UnlockReport::LockRead { read: read_lock(service).await }),
+                UnlockEffect::ReadHolder(key) => {
+                    report = Some(UnlockReport::HolderRead(read_holder(service, &key).await));
+                }
+                UnlockEffect::Release { raw, reason } => {
+                    report = Some(UnlockReport::Released(release(service, &raw, reason).await));
+                }
+                UnlockEffect::Rest(wait) => return Some(wait),
+                UnlockEffect::RestAfterFailure => return None,
             }
-            let since = states.as_ref().map_or(now, |(_, since)| *since);
-            if now.saturating_sub(since) < BIND_FOLLOWS {
-                return NextStep::Soon;
-            }
-            ask(service, &lock, &key, asked).await
         }
-        ReleaseIntent::Release { raw, reason } => release(service, &lock, &raw, reason).await,
+        let report = report?;
+        effects = step(service, |of, facts| unlocking.report(report, of, facts)).await;
     }
 }
 
-async fn judge(service: &HandoffService, lock: &LockRead, asked: Option<&HolderRead>) -> ReleaseIntent {
+/// Between two calls: one in hand may serve the holder.
+async fn step<T>(service: &HandoffService, look: impl FnOnce(Option<&HandOff>, &Facts<'_>) -> T) -> T {
     let state = service.state.lock().await;
-    let Some(state) = state.as_ref() else { return ReleaseIntent::Keep };
-    let fresh =
-        asked.filter(|asked| Some(&*asked.raw) == lock.raw() && clock::mono().saturating_sub(asked.at) < ASK_AGAIN);
-    let live = match fresh {
-        None => LiveHolder::NotRead,
-        Some(HolderRead { found: None, .. }) => LiveHolder::NotFound,
-        Some(HolderRead { found: Some(pod), .. }) => LiveHolder::Found(pod),
-    };
-    let inventory = service.context.inventory.load();
-    let seen = service.context.view.seen();
-    let progress = |pod: &HandoffPod| state.ledger.progress(pod, &inventory, &state.unusable);
-    judge_release(lock, &service.settings.node, seen.pods.iter(), live, progress, clock::wall())
+    service.with_facts(|facts| look(state.as_ref().map(|state| &state.hand_off), facts))
 }
 
-/// Reads the holder; whether it is gone is judged at the next step.
-async fn ask(service: &HandoffService, lock: &LockRead, key: &PodKey, asked: &mut Option<HolderRead>) -> NextStep {
-    let found = match service.context.api.pod(key).await {
-        Ok(found) => found,
-        Err(error) => {
-            tracing::debug!(error = words(&error), "the lock's holder could not be read");
-            return NextStep::Failed;
-        }
-    };
-    *asked = Some(HolderRead { raw: lock.raw().unwrap_or_default().into(), at: clock::mono(), found });
-    match judge(service, lock, asked.as_ref()).await {
-        ReleaseIntent::Release { raw, reason } => release(service, lock, &raw, reason).await,
-        _ => NextStep::AskAgain,
-    }
+async fn read_lock(service: &HandoffService) -> bool {
+    let read = service.context.api.lock().await;
+    read.map(|lock| service.context.view.apply_lock(lock)).is_ok()
 }
 
-async fn release(service: &HandoffService, lock: &LockRead, raw: &str, reason: ReleaseReason) -> NextStep {
+async fn read_holder(service: &HandoffService, key: &PodKey) -> Option<Option<Box<HandoffPod>>> {
+    let found = service.context.api.pod(key).await.map(|pod| pod.map(Box::new));
+    found.inspect_err(|error| tracing::debug!(error = words(error), "the lock's holder could not be read")).ok()
+}
+
+/// `false` where the API server did not answer.
+async fn release(service: &HandoffService, raw: &str, reason: ReleaseReason) -> bool {
     match service.context.api.release(raw).await {
         Ok(LockWrite::Done) => {
             let metrics = &service.context.metrics;
             metrics.released.get_or_create(&[("reason", reason.word())]).inc();
-            if let LockRead::Held { value, .. } = lock {
+            if let LockRead::Held { value, .. } = LockRead::parse(Some(raw)) {
                 metrics.lock_held_seconds.observe(clock::wall().duration_since(value.time).as_secs_f64());
             }
             tracing::info!(lock = raw, reason = %reason, "node lock released");
-            service.say_served_lock(ServedLock::Released);
-            // Unless the watch has already brought a newer value.
-            let mut seen = service.context.view.seen();
-            if seen.lock == *lock {
-                seen.lock = LockRead::Free;
-            }
-            NextStep::Rest
+            service.context.view.seen().lock_released(raw);
+            true
         }
         Ok(LockWrite::Contended(now)) => {
             service.context.view.apply_lock(now);
-            NextStep::Rest
+            true
         }
         Err(error) => {
             tracing::warn!(error = words(&error), "the node lock could not be released; trying again");
-            if reason == ReleaseReason::Served {
-                service.say_served_lock(ServedLock::Stands(raw.into()));
-            }
-            NextStep::Failed
+            false
         }
     }
 }

@@ -4,11 +4,9 @@ use super::context::{AllocateCall, AllocateContext, LiveReads};
 use super::identify::{Caller, Identified, IdentifiedBy, identify};
 use super::ledger::{ContainerSlot, GrantState, LedgerEntry};
 use super::listing::EntryKey;
-use super::rebuild;
 use super::refusal::{AllocateRefusal, PodNotice};
 use super::validate;
-use crate::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
-use baton_contract::{ContainerRequest, EventReason, PodKey, PodRef, PodUid, Quantity};
+use baton_contract::{EventReason, PodUid};
 
 /// What the agent does with a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +47,6 @@ pub fn decide(context: &AllocateContext<'_>, call: &AllocateCall<'_>, known: Opt
     let caller = match remembered.map_or_else(|| identify(context, call), Identified::Caller) {
         Identified::Caller(caller) => caller,
         Identified::NeedLive(missing) => return AllocateOutcome::NeedLive(missing),
-        Identified::StaticPod { key, container } => return serve_static_pod(context, call, key, &container),
         Identified::Refuse(refusal, rests_on) => return refuse(context, refusal, rests_on),
     };
     let rests_on = LiveReads::pods_and_node([caller.pod.pod.key.clone()]);
@@ -59,39 +56,6 @@ pub fn decide(context: &AllocateContext<'_>, call: &AllocateCall<'_>, known: Opt
         return AllocateOutcome::NeedLive(missing);
     }
     serve(context, call, &caller)
-}
-
-/// A static pod is admitted before the API server has its mirror: what the call says of it is all that there is.
-fn serve_static_pod(
-    context: &AllocateContext<'_>,
-    call: &AllocateCall<'_>,
-    key: PodKey,
-    container: &str,
-) -> AllocateOutcome {
-    let limit = Some((call.resource, Quantity::units(call.count)));
-    let container = PodContainer {
-        name: container.into(),
-        kind: ContainerKind::App,
-        request: ContainerRequest::judge(limit),
-        running: false,
-        started: false,
-        lacks_devices: false,
-        dra_backed: Vec::new(),
-    };
-    let pod = HandoffPod {
-        pod: PodRef { uid: rebuild::unknown_uid(&key), key },
-        node: Some(context.node.into()),
-        scheduler_name: "".into(),
-        phase: Phase::Pending,
-        deleting: None,
-        grace_seconds: 30,
-        scheduled_condition: false,
-        created: jiff::Timestamp::UNIX_EPOCH,
-        containers: vec![container].into(),
-        assignment: AssignmentText::default(),
-    };
-    // Never a repetition: what was stored may be an earlier pod's of that name, and the kubelet asks because it keeps nothing.
-    grant(context, call, &Caller { pod: &pod, container: &pod.containers[0], how: IdentifiedBy::PodResources })
 }
 
 fn serve(context: &AllocateContext<'_>, call: &AllocateCall<'_>, caller: &Caller<'_>) -> AllocateOutcome {

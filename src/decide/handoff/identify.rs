@@ -3,7 +3,6 @@
 use super::context::{AllocateCall, AllocateContext, LiveReads};
 use super::ledger::{GrantState, Ledger, LedgerEntry};
 use super::listing::{ListedPod, PodListing};
-use super::policy::UnassignedPods;
 use super::refusal::{AllocateRefusal, AllocateRule};
 use crate::lock::{LockMatch, names};
 use crate::pod::{ContainerKind, HandoffPod, PodContainer};
@@ -42,13 +41,6 @@ pub enum Identified<'a> {
     Caller(Caller<'a>),
     /// No pod, or several; final only when everything it rests on was read live.
     Refuse(AllocateRefusal, LiveReads),
-    /// The kubelet lists one pod more than the API server has, a static pod under admission: its mirror comes later.
-    StaticPod {
-        /// Its name as listed.
-        key: PodKey,
-        /// The only container without this resource.
-        container: Box<str>,
-    },
     /// These must be read live before anything can be said.
     NeedLive(LiveReads),
 }
@@ -209,12 +201,6 @@ fn none_listed<'a>(
         rests_on.pods.extend(invalid.pods.iter().map(|pod| pod.key.clone()));
         return Identified::Refuse(invalid, rests_on);
     }
-    if let Some((key, container)) = static_pod(context, call, listing, unknown) {
-        return match rests_on.missing(context.live_reads) {
-            Some(missing) => Identified::NeedLive(missing),
-            None => Identified::StaticPod { key, container },
-        };
-    }
     Identified::Refuse(refusal, rests_on)
 }
 
@@ -231,31 +217,12 @@ fn unidentified(
         ),
         [pod, ..] => format!(
             "the kubelet seems to be admitting pod {pod}, which is deleted or not bound to this node, or is a static pod: no \
-             scheduler assigns devices to those (--unassigned-pods=serve serves one whose only container asks)"
+             scheduler assigns devices to those; run it as a pod of the API server, of a DaemonSet for example"
         ),
     };
     let rests_on = unknown.iter().chain(holder_key(context.lock)).cloned();
     let refusal = AllocateRefusal::without_pod(AllocateRule::Unidentified, call.resource, why);
     (refusal, LiveReads::pods_and_node(rests_on))
-}
-
-/// The one listed pod that the API server does not have under any uid, where the operator lets unassigned pods be served.
-fn static_pod(
-    context: &AllocateContext<'_>,
-    call: &AllocateCall<'_>,
-    listing: &PodListing,
-    unknown: &[PodKey],
-) -> Option<(PodKey, Box<str>)> {
-    let [key] = unknown else { return None };
-    if context.policy.unassigned != UnassignedPods::Serve || context.pods.of_key(key).next().is_some() {
-        return None;
-    }
-    let mut listed = listing.of(key);
-    let (pod, None) = (listed.next()?, listed.next()) else { return None };
-    let mut lacking = pod.containers.keys().filter(|container| pod.ids(container, call.resource).is_none());
-    // Several cannot be distinguished: the listing has no order.
-    let (container, None) = (lacking.next()?, lacking.next()) else { return None };
-    Some((key.clone(), container.clone()))
 }
 
 /// The first call of the lock's holder, where the kubelet does not list it.

@@ -701,19 +701,16 @@ fn after_a_lost_checkpoint_an_ended_init_container_comes_before_a_restarting_one
 }
 
 #[test]
-fn a_static_pod_is_served_what_the_kubelet_chose_where_unassigned_pods_are_served() {
-    let mut node = TestNode::new(&[]).listed(&[("static-node-a", "main", GPU, &[])]);
-    let outcome = node.gpu(&["GPU-5"]);
-    assert_eq!(refused(&outcome).rule, AllocateRule::Unidentified);
-    assert!(refused(&outcome).text.contains("--unassigned-pods=serve"), "{}", refused(&outcome).text);
-    node.policy.unassigned = UnassignedPods::Serve;
-    assert_eq!(served(&node.gpu(&["GPU-5"])), ("static-node-a".into(), "main".into(), vec!["GPU-5".into()]));
-    assert_eq!(served(&node.gpu(&["GPU-6"])).2, ["GPU-6"], "the kubelet keeps no other for it");
-}
-
-#[test]
-fn a_static_pod_with_several_containers_that_could_be_asking_is_refused() {
-    let mut node = TestNode::new(&[]).listed(&[("static-node-a", "a", GPU, &[]), ("static-node-a", "b", GPU, &[])]);
-    node.policy.unassigned = UnassignedPods::Serve;
-    assert_eq!(refused(&node.gpu(&["GPU-5"])).rule, AllocateRule::Unidentified);
+fn a_static_pod_is_refused_with_the_reason_whatever_unassigned_pods_get() {
+    for unassigned in [UnassignedPods::Deny, UnassignedPods::Serve] {
+        let mut node = TestNode::new(&[]).listed(&[("static-node-a", "main", GPU, &[])]);
+        node.policy.unassigned = unassigned;
+        let AllocateOutcome::Refuse(refusal) = node.gpu(&["GPU-5"]) else { panic!("served") };
+        assert_eq!(refusal.rule, AllocateRule::Unidentified);
+        assert!(
+            refusal.text.contains("default/static-node-a") && refusal.text.contains("static pod"),
+            "{}",
+            refusal.text
+        );
+    }
 }

@@ -42,7 +42,6 @@ pub fn preference(context: &AllocateContext<'_>, call: &AllocateCall<'_>) -> Pre
     let (missing, caller) = match identify(context, call) {
         Identified::NeedLive(missing) => (Some(missing), None),
         Identified::Refuse(_, rests_on) => (rests_on.missing(context.live_reads), None),
-        Identified::StaticPod { .. } => (None, None),
         Identified::Caller(caller) => (None, Some(caller)),
     };
     if let Some(missing) = missing {

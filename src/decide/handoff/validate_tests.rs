@@ -287,11 +287,6 @@ fn a_preference_avoids_the_devices_of_other_pods_of_this_node_only() {
     node.lock = baton_contract::LockRead::Free;
     node.live_reads = LiveReads::pods_and_node([]);
     assert_eq!(named(&node), (vec!["GPU-0".to_owned(), "GPU-1".to_owned()], false));
-    // A static pod, which has no assignment.
-    node = node.listed(&[("static-node-a", "main", GPU, &[])]);
-    node.policy.unassigned = UnassignedPods::Serve;
-    node.live_reads.pods.insert(baton_contract::PodKey::new("default", "static-node-a"));
-    assert_eq!(named(&node), (vec!["GPU-0".to_owned(), "GPU-1".to_owned()], false));
 }
 
 #[test]

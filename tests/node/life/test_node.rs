@@ -9,9 +9,7 @@ use baton::agent::handoff::StateDir;
 use baton::agent::kubelet::DeviceCalls;
 use baton::agent::kubelet::register::dial;
 use baton::agent::metrics::PodShare;
-use baton::agent::node_handoff::{
-    Handoff, HandoffStatus, HeldDevices, LedgerLine, ListedLine, OpenHandoff, OpeningContext,
-};
+use baton::agent::node_handoff::{Handoff, HeldDevices, LedgerLine, ListedLine, OpenHandoff, OpeningContext};
 use baton::agent::offer::InUse;
 use baton::agent::{AgentError, AgentOptions, Answerer, ContainerGrant, daemon};
 use baton::contract::deviceplugin as api;
@@ -20,6 +18,7 @@ use baton::contract::podresources::AllocatableResourcesRequest;
 use baton::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use baton::contract::{DeviceEntry, DeviceId, DeviceType, Identity, PodRef};
 use baton::decide::handoff::{NodeInventory, UnassignedPods};
+use baton::decide::node::HandoffStatus;
 use baton::runtime::admin::PortOptions;
 use baton::sim::hardware::{NodeSpec, VirtualNode};
 use baton::sim::kubelet::{Kubelet, KubeletOptions};

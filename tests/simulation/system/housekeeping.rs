@@ -4,26 +4,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use baton::contract::{AgentStatus, Identity, LockFormat, LockWord, PodKey, PodRef, PodUid, key};
-use baton::decide::handoff::exceptions::exceptions;
-use baton::decide::handoff::leaving::{add_leaving, held_start, leaving, vacated};
+use baton::contract::{AgentStatus, Identity, LockFormat, LockWord, PodRef, PodUid, key};
+use baton::decide::handoff::leaving::{add_leaving, vacated};
 use baton::decide::handoff::listing::{EntryKey, StoredAnswer};
-use baton::decide::handoff::rebuild::adopt;
-use baton::decide::handoff::verify::{ADMITTED_WITHOUT_DEVICES, verify};
 use baton::decide::handoff::{
-    CgroupLook, GrantState, Hold, LastSeen, Leaving, Ledger, LedgerEntry, NodePods, PodResources, Processes,
+    CgroupLook, GrantState, Hold, LastSeen, Leaving, Ledger, LedgerEntry, NodePods, PodResources,
 };
-use baton::decide::pod::HandoffPod;
+use baton::decide::node::following::LOOK_SELDOM;
+use baton::decide::node::publishing::PAUSE;
+use baton::decide::node::{
+    CompareEffect, FollowEffect, FollowReport, Following, HandOff, HandoffStatus, StartEffect, Starting,
+};
 
 use super::daemon::{Daemon, Task};
-use super::machine::since_boot;
 use super::{Mutant, Reader, START, System};
 use crate::harness::wall;
 
-/// Between two looks at pods that have left.
-const LOOK_OFTEN: Duration = Duration::from_millis(200);
-const LOOK_SELDOM: Duration = Duration::from_secs(1);
-const SOON: Duration = Duration::from_secs(10);
 /// The entry of a pod that has left goes within this time once its processes have ended: where they were seen, and where not.
 const GOES: Duration = Duration::from_secs(6);
 const GOES_UNSEEN: Duration = Duration::from_secs(100);
@@ -31,9 +27,10 @@ const GOES_UNSEEN: Duration = Duration::from_secs(100);
 /// What a daemon answers before a container starts.
 pub enum Gate {
     Open,
+    /// It is tried again.
     NotReady,
-    /// Processes of these pods may use the devices.
-    Held(Vec<PodUid>),
+    /// Processes of these pods may use the devices: look again after this time.
+    Held(Vec<PodUid>, Duration),
 }
 
 /// Entries that were read from a file have left at the start of the process that reads them.
@@ -48,49 +45,56 @@ pub fn left_at(ledger: &mut Ledger, now: Duration) {
 }
 
 impl System {
-    /// PreStartContainer: what has to wait is asked for again in a moment.
-    pub fn gate(&mut self, node: usize, resource: &str, ids: &[String]) -> Gate {
-        let now = self.now;
-        let asks = !self.is(Mutant::GateAsksNothing);
-        let hidden = |system: &Self, uid: &PodUid| system.look_at(node, uid);
-        let machine = &mut self.machines[node];
-        let Some(daemon) = machine.daemon.as_mut().filter(|_| machine.kubelet.is_registered) else {
+    /// PreStartContainer, kept since then.
+    pub fn gate(&mut self, node: usize, resource: &str, ids: &[String], since: Duration) -> Gate {
+        let machine = &self.machines[node];
+        if !machine.kubelet.is_registered || machine.daemon.as_ref().is_none_or(|daemon| daemon.hand_off.is_none()) {
             return Gate::NotReady;
-        };
-        let Some(ledger) = daemon.ledger.clone() else { return Gate::NotReady };
-        let mut processes = std::mem::take(&mut daemon.processes);
-        let mut looked = BTreeSet::new();
-        let inventory = self.machines[node].inventory.clone();
-        let answer = loop {
-            let gone = |entry: &LedgerEntry| processes.hold(entry, now) != Hold::Held;
-            let is_found = |uid: &PodUid| processes.is_found(uid);
-            let held = held_start(resource, ids, &ledger, &inventory, gone, is_found);
-            let Some(held) = held.filter(|_| asks) else {
-                break Gate::Open;
-            };
-            let new: Vec<PodUid> = held.users.iter().filter(|uid| looked.insert((*uid).clone())).cloned().collect();
-            for uid in &new {
-                processes.saw(uid, hidden(self, uid), false, now);
-            }
-            if new.is_empty() {
-                break Gate::Held(held.users);
-            }
-        };
-        self.freed_unseen(&ledger, &processes);
-        if let Some(daemon) = &mut self.machines[node].daemon {
-            daemon.processes = processes;
         }
+        if self.is(Mutant::GateAsksNothing) {
+            return Gate::Open;
+        }
+        let mut starting = Starting::new(resource, ids.to_vec(), since);
+        let begun = self.with_hand_off(node, self.now, |of, facts| starting.look(Some(of), facts));
+        let mut effects = begun.unwrap_or_default();
+        let answer = loop {
+            let mut looks = None;
+            let mut answer = None;
+            for effect in std::mem::take(&mut effects) {
+                match effect {
+                    StartEffect::Look(uids) => looks = Some(self.looks(node, uids)),
+                    StartEffect::Waits { .. } => {}
+                    StartEffect::Start => answer = Some(Gate::Open),
+                    StartEffect::Wait(pause) => answer = Some(Gate::Held(starting.users().to_vec(), pause)),
+                    StartEffect::Refuse(_) => answer = Some(Gate::NotReady),
+                }
+            }
+            let Some(looks) = looks else { break answer.unwrap_or(Gate::NotReady) };
+            let next = self.with_hand_off(node, self.now, |of, facts| starting.looked(&looks, of, facts));
+            effects = next.unwrap_or_default();
+        };
+        self.freed_unseen(node);
         answer
     }
 
+    fn looks(&self, node: usize, uids: Vec<PodUid>) -> Vec<(PodUid, CgroupLook)> {
+        uids.into_iter().map(|uid| (uid.clone(), self.look_at(node, &uid))).collect()
+    }
+
     /// Pods that a daemon takes for gone without proof.
-    fn freed_unseen(&mut self, ledger: &Ledger, processes: &Processes) {
-        let unseen = vacated(ledger, processes, self.now).filter(|(_, hold)| *hold == Hold::Unseen);
-        let unseen: Vec<PodUid> = unseen.map(|(entry, _)| entry.pod.uid.clone()).collect();
-        for uid in unseen {
-            if self.judges.unseen.insert(uid) {
-                self.history.sometimes("devices are freed unseen");
-            }
+    fn freed_unseen(&mut self, node: usize) {
+        let hand_off = self.machines[node].daemon.as_ref().and_then(|daemon| daemon.hand_off.as_ref());
+        let Some(hand_off) = hand_off else { return };
+        let unseen = vacated(hand_off.ledger(), hand_off.processes(), self.now);
+        let unseen = unseen.filter(|(_, hold)| *hold == Hold::Unseen).map(|(entry, _)| entry.pod.uid.clone());
+        for uid in unseen.collect::<Vec<_>>() {
+            self.goes_unseen(uid);
+        }
+    }
+
+    fn goes_unseen(&mut self, uid: PodUid) {
+        if self.judges.unseen.insert(uid) {
+            self.history.sometimes("devices are freed unseen");
         }
     }
 
@@ -111,28 +115,6 @@ impl System {
         }
     }
 
-    /// Looks at the cgroups of pods that have left, and of each other pod until its processes are found.
-    fn look(&mut self, node: usize) {
-        let now = self.now;
-        let Some(Daemon { ledger: Some(ledger), pods, processes, .. }) = &self.machines[node].daemon else { return };
-        let uids: BTreeMap<&PodUid, bool> =
-            ledger.iter().map(|entry| (&entry.pod.uid, entry.leaving().is_some())).collect();
-        let mut seen = Vec::new();
-        for (uid, leaving) in uids {
-            let runs = pods.by_uid(uid).is_some_and(HandoffPod::any_runs);
-            if leaving || pods.has_left(uid) || !processes.is_found(uid) {
-                seen.push((uid.clone(), self.look_at(node, uid), runs));
-            }
-        }
-        let Some(daemon) = &mut self.machines[node].daemon else { return };
-        for (uid, look, runs) in &seen {
-            daemon.processes.saw(uid, *look, *runs, now);
-            if let (CgroupLook::Occupied, Some(ledger)) = (look, &mut daemon.ledger) {
-                ledger.runs(uid);
-            }
-        }
-    }
-
     /// Lets entries of pods that have left go once their processes have.
     pub fn follow(&mut self, node: usize) {
         let pause = self.follow_once(node);
@@ -143,82 +125,86 @@ impl System {
 
     /// When to look again, while a pod is leaving.
     fn follow_once(&mut self, node: usize) -> Option<Duration> {
-        let (now, mutant) = (self.now, self.plan.mutant);
-        let cut = self.faults.is_cut(Reader::Daemon(node), now);
-        let daemon = self.machines[node].daemon.as_mut()?;
-        if cut || daemon.ledger.is_none() || !daemon.is_synced {
+        let cut = self.faults.is_cut(Reader::Daemon(node), self.now);
+        if let Some(daemon) = self.machines[node].daemon.as_mut().filter(|daemon| cut || !daemon.seen.is_synced()) {
             daemon.overdue.clear();
-            return Some(LOOK_SELDOM);
         }
-        if mutant == Some(Mutant::NeverExpires) {
+        if self.is(Mutant::NeverExpires) {
             return None;
         }
-        let ledger = daemon.ledger.as_ref()?;
-        daemon.pods.forget_gone(|uid| ledger.holds(uid));
-        self.look(node);
-        let daemon = self.machines[node].daemon.as_mut()?;
-        let (ledger, pods) = (daemon.ledger.as_ref()?, &daemon.pods);
-        let new = ledger.iter().filter(|entry| pods.has_left(&entry.pod.uid) != entry.leaving().is_some());
-        let new: Vec<_> = new.collect();
-        let gone = new.iter().filter(|entry| pods.by_uid(&entry.pod.uid).is_none() && !pods.is_deleted(&entry.pod.uid));
-        let absent: BTreeSet<PodKey> = gone.map(|entry| entry.pod.key.clone()).collect();
-        let has_ended = !new.is_empty() || vacated(ledger, &daemon.processes, now).next().is_some();
-        let machine = &mut self.machines[node];
-        for key in absent {
-            let found = self.store.handoff(&key).map(|pod| since_boot(&machine.ran_before, pod));
-            if found.as_ref().is_none_or(|pod| pod.node.as_deref() == Some(&*machine.name)) {
-                machine.daemon.as_mut()?.pods.apply_live(&key, found);
+        let mut following = Following::default();
+        let Some(mut effects) = self.with_hand_off(node, self.now, |of, facts| following.begin(Some(of), facts)) else {
+            return Some(LOOK_SELDOM);
+        };
+        let mut resources = None;
+        loop {
+            let mut report = None;
+            for effect in std::mem::take(&mut effects) {
+                match effect {
+                    FollowEffect::ForgetGone => {
+                        let Daemon { hand_off, seen, .. } = self.machines[node].daemon.as_mut()?;
+                        let hand_off = hand_off.as_ref()?;
+                        seen.pods.forget_gone(|uid| hand_off.ledger().holds(uid));
+                    }
+                    FollowEffect::Look(uids) => report = Some(FollowReport::Looked(self.looks(node, uids))),
+                    FollowEffect::Read(keys) => {
+                        self.reads(node, &keys, false);
+                        report = Some(FollowReport::Read(true));
+                    }
+                    FollowEffect::List => {
+                        let listed = self.listed(node);
+                        resources = Some(listed.clone());
+                        report = Some(FollowReport::Listed(listed));
+                    }
+                    FollowEffect::Free(pod, Hold::Unseen) => self.goes_unseen(pod.uid),
+                    FollowEffect::Free(..) | FollowEffect::Notice(_) => {}
+                    FollowEffect::Write => drop(self.save_ledger(node)),
+                    FollowEffect::Publish => self.later(node, PAUSE, Task::Publish),
+                    FollowEffect::Rest(pause) if cut => return pause,
+                    FollowEffect::Rest(pause) => {
+                        self.frees_early(node, resources.is_some());
+                        self.judge_left(node, resources == Some(PodResources::Throttled));
+                        if pause.is_some() {
+                            self.later(node, PAUSE, Task::Publish);
+                        }
+                        return pause;
+                    }
+                }
             }
+            let report = report?;
+            effects = self.with_hand_off(node, self.now, |of, facts| following.report(report, of, facts))?;
         }
-        let resources = has_ended.then(|| self.listed(node));
-        let machine = &mut self.machines[node];
-        let daemon = machine.daemon.as_mut()?;
-        let mut ledger = daemon.ledger.take()?;
-        let mut changed = adopt(&mut ledger, &machine.name, &daemon.pods);
-        for marks in [&mut daemon.passed, &mut daemon.may_repeat, &mut daemon.unusable] {
-            marks.retain(|uid| daemon.pods.by_uid(uid).is_some() || ledger.of_pod(uid).next().is_some());
-        }
-        let is_freed = |entry: &LedgerEntry, pods: &NodePods| match mutant {
-            Some(Mutant::FreedAtDeletion) => pods.by_uid(&entry.pod.uid).is_none(),
-            Some(Mutant::FreedAtPhase) => pods.by_uid(&entry.pod.uid).is_some_and(|pod| pod.phase.is_terminal()),
+    }
+
+    /// An adapter that is wrong does not wait for processes.
+    fn frees_early(&mut self, node: usize, has_listed: bool) {
+        let mutant = self.plan.mutant;
+        let Some(Daemon { hand_off, seen, .. }) = self.machines[node].daemon.as_mut().filter(|_| has_listed) else {
+            return;
+        };
+        let is_freed = |entry: &LedgerEntry| match mutant {
+            Some(Mutant::FreedAtDeletion) => seen.pods.by_uid(&entry.pod.uid).is_none(),
+            Some(Mutant::FreedAtPhase) => seen.pods.by_uid(&entry.pod.uid).is_some_and(|pod| pod.phase.is_terminal()),
             _ => false,
         };
-        let mut dropped: Vec<EntryKey> = Vec::new();
-        if let Some(resources) = &resources {
-            changed |= ledger.follow(&daemon.pods, resources, (now, wall(now)));
-            daemon.ledger = Some(ledger);
-            self.look(node);
-            let daemon = self.machines[node].daemon.as_mut()?;
-            ledger = daemon.ledger.take()?;
-            if *resources != PodResources::Throttled {
-                dropped.extend(vacated(&ledger, &daemon.processes, now).map(|(entry, _)| entry.key()));
-            }
-            dropped.extend(ledger.iter().filter(|entry| is_freed(entry, &daemon.pods)).map(LedgerEntry::key));
-        }
-        let processes = self.machines[node].daemon.as_ref()?.processes.clone();
-        self.freed_unseen(&ledger, &processes);
-        dropped.iter().for_each(|key| ledger.forget(key));
-        let is_throttled = resources == Some(PodResources::Throttled);
-        if changed || !dropped.is_empty() {
-            self.save(node, &ledger);
-        }
-        let latest = ledger.iter().filter_map(|entry| Some(entry.leaving()?.since)).max();
-        let daemon = self.machines[node].daemon.as_mut()?;
-        daemon.processes.retain(|uid| ledger.holds(uid));
-        daemon.ledger = Some(ledger);
-        self.judge_left(node, is_throttled);
-        if changed || !dropped.is_empty() || latest.is_some() {
-            self.later(node, Duration::from_millis(50), Task::Publish);
-        }
-        let latest = latest?;
-        Some(if now < latest + SOON { LOOK_OFTEN } else { LOOK_SELDOM })
+        let Some(of) = hand_off.as_mut().filter(|of| of.ledger().iter().any(&is_freed)) else { return };
+        let ledger = Ledger::of(of.ledger().iter().filter(|entry| !is_freed(entry)).cloned());
+        *of = HandOff::resume(ledger, of.marks().clone());
+        self.save_ledger(node);
+    }
+
+    /// Writes what its daemon has handed out.
+    pub fn save_ledger(&mut self, node: usize) -> bool {
+        let ledger = self.machines[node].daemon.as_ref().and_then(Daemon::ledger).cloned().unwrap_or_default();
+        self.save(node, &ledger)
     }
 
     /// An entry goes soon after the processes of its pod.
     fn judge_left(&mut self, node: usize, is_throttled: bool) {
         let now = self.now;
         let machine = &mut self.machines[node];
-        let Some(Daemon { ledger: Some(ledger), processes, overdue, .. }) = &mut machine.daemon else { return };
+        let Some(Daemon { hand_off: Some(hand_off), overdue, .. }) = &mut machine.daemon else { return };
+        let (ledger, processes) = (hand_off.ledger(), hand_off.processes());
         let is_hidden = now < machine.cgroups_hidden;
         let gone = ledger.iter().filter(|entry| {
             entry.leaving().is_some() && !machine.kubelet.runtime.contains_key(&entry.pod.uid) && !is_throttled
@@ -247,21 +233,27 @@ impl System {
 
     /// Compares with the kubelet.
     pub fn compare(&mut self, node: usize) {
-        let PodResources::Listed(listing) = self.list(node) else { return };
-        let machine = &mut self.machines[node];
-        let Some(Daemon { ledger: Some(ledger), pods, unserved, .. }) = &mut machine.daemon else { return };
-        let found = verify(&machine.name, pods, &listing, ledger, &machine.inventory);
-        if !found.is_empty() {
-            self.history.sometimes("a divergence is reported");
+        let resources = self.listed(node);
+        let Some(daemon) = &self.machines[node].daemon else { return };
+        let mut comparing = daemon.comparing.clone();
+        let effects = self.with_hand_off(node, self.now, |of, facts| comparing.listed(&resources, of, facts));
+        if resources.listing().is_none() {
+            return;
         }
-        let reported = found.clone();
-        let without = found.into_iter().filter(|notice| notice.reason == ADMITTED_WITHOUT_DEVICES);
-        *unserved = without.map(|notice| notice.pod.uid).collect();
-        if !unserved.is_empty() {
+        for effect in effects.unwrap_or_default() {
+            match effect {
+                CompareEffect::Write => drop(self.save_ledger(node)),
+                CompareEffect::Publish => self.later(node, PAUSE, Task::Publish),
+                CompareEffect::Notice(_) => self.history.sometimes("a divergence is reported"),
+            }
+        }
+        if !comparing.unserved().is_empty() {
             self.history.sometimes("a pod runs without its devices, and its daemon says so");
         }
-        let ledger = ledger.clone();
-        self.save(node, &ledger);
+        let reported: BTreeSet<PodUid> = comparing.reported().cloned().collect();
+        if let Some(daemon) = &mut self.machines[node].daemon {
+            daemon.comparing = comparing;
+        }
         self.judge_agreement(node, &reported);
     }
 
@@ -274,20 +266,24 @@ impl System {
         let machine = &mut self.machines[node];
         machine.describe();
         self.store.report_devices(&machine.name, machine.device.as_ref().unwrap());
-        let Some(daemon) = &mut machine.daemon else { return };
-        let left = daemon.ledger.as_ref().map(|ledger| leaving(ledger.iter(), self.now)).unwrap_or_default();
-        let found = daemon.ledger.as_ref().and_then(|ledger| {
-            exceptions(&machine.name, &daemon.pods, ledger.iter(), &left, &daemon.unserved, &machine.inventory)
+        let Some(daemon) = &self.machines[node].daemon else { return };
+        let (lock, unserved) = (daemon.unlocking.said().cloned(), daemon.comparing.unserved().clone());
+        let found = self.with_hand_off(node, self.now, |of, facts| {
+            HandoffStatus::of(of.ledger().stored().values(), &unserved, lock.as_ref(), facts)
         });
-        let found = found.filter(|_| daemon.is_synced).zip(daemon.unreleased.clone());
+        let machine = &self.machines[node];
+        let found = found.flatten();
         let known = found.is_some() && machine.kubelet.is_registered;
-        let (exceptions, unreleased) = found.unzip();
+        let (exceptions, left, unreleased) =
+            found.map_or((None, BTreeMap::new(), None), |of| (Some(of.exceptions), of.leaving, of.unreleased));
         if exceptions.as_ref().is_some_and(|found| found.keys().any(|uid| !left.contains_key(uid))) {
             self.history.sometimes("a pod holds other devices than its annotation says");
         }
         if !left.is_empty() {
             self.history.sometimes("a Lease names a pod that has left");
         }
+        let machine = &mut self.machines[node];
+        let Some(daemon) = &mut machine.daemon else { return };
         let exceptions =
             exceptions.map(|found| if mutant == Some(Mutant::NoExceptions) { Default::default() } else { found });
         let status = AgentStatus {
@@ -299,11 +295,11 @@ impl System {
             },
             identity: Identity::Exact,
             lockless: Some(Vec::new()),
-            leaving: if exceptions.is_some() { left } else { BTreeMap::new() },
+            leaving: left,
             exceptions,
             lock: Some(LockWord::new(key::NODE_LOCK, LockFormat::Uid)),
             too_many_exceptions: false,
-            unreleased: unreleased.flatten(),
+            unreleased,
         };
         if anyway || daemon.said.as_ref() != Some(&status) {
             daemon.said = Some(status.clone());
@@ -329,7 +325,7 @@ impl System {
     /// No ledger has anything of pods that are gone, and no process of them runs.
     pub fn nothing_leaves(&self) -> bool {
         self.machines.iter().all(|machine| {
-            let ledger = machine.daemon.as_ref().and_then(|daemon| daemon.ledger.as_ref());
+            let ledger = machine.daemon.as_ref().and_then(Daemon::ledger);
             let is_over = |pod: &PodRef| self.store.of(pod).is_none_or(|facts| facts.handoff.phase.is_terminal());
             ledger.into_iter().flat_map(Ledger::iter).all(|entry| !is_over(&entry.pod))
                 && machine.kubelet.runtime.is_empty()

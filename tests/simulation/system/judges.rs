@@ -445,7 +445,7 @@ impl System {
     /// By the ledger, the kubelet or the runtime; or the kubelet has refused it.
     fn has_its_devices(&self, node: usize, pod: &HandoffPod) -> bool {
         let machine = &self.machines[node];
-        let ledger = machine.daemon.as_ref().and_then(|daemon| daemon.ledger.as_ref());
+        let ledger = machine.daemon.as_ref().and_then(|daemon| daemon.ledger());
         // A daemon that is killed has sent its release before.
         self.judges.served.contains(&pod.pod.uid)
             || ledger.is_some_and(|ledger| ledger.fully_served(pod, &machine.inventory))
@@ -455,7 +455,7 @@ impl System {
 
     /// What a node daemon says of pods whose annotation is not the truth: every one that it has served otherwise.
     pub fn judge_exceptions(&mut self, node: usize, said: &Exceptions) {
-        let ledger = self.machines[node].daemon.as_ref().and_then(|daemon| daemon.ledger.as_ref());
+        let ledger = self.machines[node].daemon.as_ref().and_then(|daemon| daemon.ledger());
         let without = said.iter().filter(|(_, held)| held.is_empty()).map(|(uid, _)| uid);
         let mut served = without.filter(|uid| ledger.is_some_and(|ledger| ledger.holds(uid)));
         if let Some(uid) = served.next() {
@@ -475,11 +475,10 @@ impl System {
     }
 
     /// In the calm: kubelet, ledger and assignment of what runs agree, or the difference is reported.
-    pub fn judge_agreement(&mut self, node: usize, reported: &[PodNotice]) {
+    pub fn judge_agreement(&mut self, node: usize, reported: &BTreeSet<PodUid>) {
         if self.now < START + STORM + Duration::from_secs(60) {
             return;
         }
-        let reported: BTreeSet<&PodUid> = reported.iter().map(|notice| &notice.pod.uid).collect();
         let mut found = None;
         for (uid, runs) in &self.machines[node].kubelet.runtime {
             let has: BTreeSet<String> = runs.devices.iter().map(|(_, id, _)| id.clone()).collect();
@@ -523,7 +522,7 @@ impl System {
             self.audit(at);
         }
         for node in 0..self.machines.len() {
-            let ledger = self.machines[node].daemon.as_ref().and_then(|daemon| daemon.ledger.as_ref());
+            let ledger = self.machines[node].daemon.as_ref().and_then(|daemon| daemon.ledger());
             let is_over = |pod: &PodRef| self.store.of(pod).is_none_or(|facts| facts.handoff.phase.is_terminal());
             let left = ledger.into_iter().flat_map(Ledger::iter).find(|entry| is_over(&entry.pod));
             if let Some(left) = left.map(|entry| entry.pod.key.to_string()) {

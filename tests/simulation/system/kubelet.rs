@@ -8,7 +8,7 @@ use baton::contract::{DeviceId, PodRef, PodUid};
 use baton::decide::handoff::{EntryKey, ListedContainers, ListedPod, PodListing, StoredAnswer};
 use baton::decide::pod::{ContainerKind, HandoffPod, Phase};
 
-use super::daemon::NO_PERMIT;
+use super::calls::NO_PERMIT;
 use super::faults::Mend;
 use super::machine::{Answer, answered};
 use super::runtime::Runs;
@@ -244,7 +244,7 @@ impl System {
 
     pub fn registers(&mut self, node: usize) {
         let machine = &mut self.machines[node];
-        if machine.daemon.as_ref().is_some_and(|daemon| daemon.ledger.is_some()) {
+        if machine.daemon.as_ref().is_some_and(|daemon| daemon.hand_off.is_some()) {
             (machine.kubelet.is_registered, machine.kubelet.knows_plugin) = (true, true);
             self.admits_again(node);
         } else if machine.daemon.is_some() {

@@ -3,6 +3,7 @@
 //!
 //! Nothing here has a thread, a socket or a clock, so that the same [`Plan`] gives the same history, line by line.
 
+mod calls;
 mod controller;
 mod daemon;
 mod faults;
@@ -112,7 +113,7 @@ enum Happening {
     /// Its answer is back.
     Replied(Box<controller::Replied>),
     /// A node daemon's release of its lock arrives.
-    Release { node: usize, life: u64, swap: Swap, tries: u32 },
+    Release { node: usize, life: u64, swap: Swap },
     /// What a node daemon does beside calls.
     Daemon { node: usize, life: u64, task: daemon::Task },
     /// The kubelet goes on with its pods.
@@ -277,7 +278,7 @@ impl System {
             Happening::Asked(asked) => self.asked(*asked),
             Happening::Replied(replied) => self.replied(replied),
             Happening::PodGroup { name, min } => self.pod_group_comes(&name, min),
-            Happening::Release { node, life, swap, tries } => self.release_arrives(node, life, swap, tries),
+            Happening::Release { node, life, swap } => self.release_arrives(node, life, swap),
             Happening::Daemon { node, life, task } => self.daemon_works(node, life, task),
             Happening::Kubelet { node, life } => self.kubelet_works(node, life),
             Happening::Processes(node) => self.processes_end(node),

@@ -202,10 +202,11 @@ impl System {
             }
         }
         for (resource, ids) in self.machines[node].kubelet.ids_of(&pod.uid, container) {
-            match self.gate(node, &resource, &ids) {
+            let since = start.call.map_or(now, |(since, _)| since);
+            match self.gate(node, &resource, &ids, since) {
                 Gate::Open => {}
                 Gate::NotReady => return self.tries_again(node, pod, container),
-                Gate::Held(users) => return self.start_waits(node, pod, container, &users),
+                Gate::Held(users, pause) => return self.start_waits(node, pod, container, (&users, pause)),
             }
         }
         let kubelet = &mut self.machines[node].kubelet;
@@ -237,7 +238,7 @@ impl System {
     }
 
     /// The daemon keeps the call: other pods go on meanwhile.
-    fn start_waits(&mut self, node: usize, pod: &PodRef, container: &str, users: &[PodUid]) {
+    fn start_waits(&mut self, node: usize, pod: &PodRef, container: &str, (users, pause): (&[PodUid], Duration)) {
         let machine = &self.machines[node];
         let runtime = &machine.kubelet.runtime;
         // What holds the devices runs, or is to run.
@@ -246,13 +247,13 @@ impl System {
             runtime.contains_key(uid) || of.is_some_and(|facts| !facts.handoff.phase.is_terminal())
         };
         let is_used = users.iter().any(lives);
-        let processes = machine.daemon.as_ref().map(|daemon| &daemon.processes);
+        let processes = machine.daemon.as_ref().and_then(|daemon| Some(daemon.hand_off.as_ref()?.processes()));
         let is_found = processes.is_some_and(|processes| users.iter().all(|uid| processes.is_found(uid)));
         let is_seen = self.now >= machine.cgroups_hidden && is_found;
         let (now, daemon) = (self.now, machine.daemon_life);
         let Some(start) = self.start(node, &pod.uid, container) else { return };
         let is_new = start.call.is_none();
-        let (since, _) = *start.call.get_or_insert((now, daemon));
+        start.call.get_or_insert((now, daemon));
         start.free = if is_used { None } else { Some(start.free.unwrap_or(now)) };
         let waits = start.free.map_or(Duration::ZERO, |free| now - free);
         if is_new {
@@ -263,10 +264,7 @@ impl System {
             let what = format!("n{node}: {container} of {} waits for {users:?}, gone for {waits:?}", pod.key);
             return self.violates("a container does not wait for devices that nothing uses", what);
         }
-        if now >= since + GATE {
-            return self.tries_again(node, pod, container);
-        }
-        let at = now + LOOK_AGAIN;
+        let at = now + pause;
         if let Some(start) = self.start(node, &pod.uid, container) {
             start.at = at;
         }

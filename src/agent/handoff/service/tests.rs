@@ -5,9 +5,9 @@ use std::sync::Mutex;
 use futures::future::BoxFuture;
 
 use super::*;
-use crate::handoff::HandoffApiError;
 use baton_cluster::node_lock::LockWrite;
 use baton_contract::{LockRead, PodKey, PodRef};
+use baton_decide::handoff::{ContainerSlot, GrantState, IdentifiedBy, PodNotice};
 use baton_decide::pod::HandoffPod;
 use baton_runtime::metrics::MetricSet;
 
@@ -33,11 +33,18 @@ impl HandoffApi for Ear {
 #[tokio::test]
 async fn nothing_that_follows_an_answer_comes_before_it_is_written() {
     let ear = Arc::new(Ear::default());
-    let after = Arc::new(FollowUp::new(ear.clone(), HandoffMetrics::new(&mut MetricSet::new("baton"))));
+    let after =
+        Arc::new(FollowUp::new(ear.clone(), HandoffMetrics::new(&mut MetricSet::new("baton")), mpsc::channel(1).0));
     let mut changes = after.changes.subscribe();
     let reason = baton_contract::EventReason::DeviceIdMismatch;
-    let notices = vec![PodNotice::new(PodRef::new("default", "p", "u"), reason, "other ids".into())];
-    after.spawn(ServedCall { what: "served", entry: None, how: "lock", mismatch: true, notices, entries: 3 });
+    let pod = PodRef::new("default", "p", "u");
+    let notice = PodNotice::new(pod.clone(), reason, "other ids".into());
+    let slot = ContainerSlot { order: 0, init: false, sidecar: false };
+    let entry = LedgerEntry::new(&pod, "main", "nvidia.com/gpu", slot, vec![], vec![], GrantState::Intent).into();
+    let served = ServedCall { entry, again: false, how: IdentifiedBy::Lock, mismatch: true, entries: 3 };
+    let effects =
+        [CallEffect::Unlock, CallEffect::Publish, CallEffect::Log(Box::new(served)), CallEffect::Notice(notice)];
+    after.spawn(effects.into_iter());
     // The connection: ready to run when the call returns, and it has to wake up another task to write.
     let (seen, heard) = (changes.clone(), ear.clone());
     let connection = tokio::spawn(async move {

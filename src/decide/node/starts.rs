@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::handoff::NodePods;
+use crate::health::ServeOutcome;
 use baton_contract::PodUid;
-use baton_decide::handoff::NodePods;
-use baton_decide::health::ServeOutcome;
 
 /// What was reported of each pod.
 #[derive(Debug, Default)]
@@ -39,8 +39,8 @@ impl Starts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
     use baton_contract::{ContainerRequest, PodRef, Quantity, key};
-    use baton_decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
 
     fn pod(name: &str, running: bool, lacks_devices: bool) -> HandoffPod {
         let main = PodContainer {
