@@ -11,10 +11,6 @@ use baton::decide::pod::Phase;
 use super::housekeeping::Gate;
 use super::{Fault, Happening, System};
 
-/// A call before a container's start is refused after waiting for so long.
-const GATE: Duration = Duration::from_secs(20);
-/// Between two looks of it.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// No pod is given as long to end.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 /// A container's start waits for so long at most once nothing runs on its devices.
