@@ -45,7 +45,7 @@ pub struct LeaderArgs {
     #[arg(long, value_name = "URL", global = true)]
     pub admin_url: Option<Uri>,
     /// Namespace of the scheduler's pods.
-    #[arg(long, default_value = "baton-system", value_name = "NAMESPACE", global = true)]
+    #[arg(long, env = "BATON_NAMESPACE", default_value = "baton-system", value_name = "NAMESPACE", global = true)]
     pub scheduler_namespace: String,
 }
 

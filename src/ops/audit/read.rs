@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_lock_that_nothing_ends_is_found() {
-        let young = found(vec![node("node-a", Some("2026-11-21T02:30:00Z,ml,a,uid-a"))], vec![]);
+        let young = found(vec![node("node-a", Some("2026-11-21T02:35:10Z,ml,a,uid-a"))], vec![]);
         assert_eq!(young, Vec::<String>::new());
         let old = found(vec![node("node-a", Some("2026-11-21T02:20:00Z,ml,a,uid-a"))], vec![]).join("\n");
         assert!(old.contains("node node-a has been locked for 960 s by 2026-11-21T02:20:00Z,ml,a,uid-a"), "{old}");
