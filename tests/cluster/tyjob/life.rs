@@ -193,7 +193,7 @@ async fn a_second_controller_takes_over() {
     let cluster = JobCluster::start().await;
     let mut first = cluster.controller(&[]);
     until("the first leads", SOON, async || {
-        first.get("/readyz").await.is_some_and(|answer| answer.ends_with("leading\n")).then_some(())
+        first.get_at("probes", "/readyz").await.is_some_and(|answer| answer.ends_with("leading\n")).then_some(())
     })
     .await;
     let _second = cluster.controller(&[]);
