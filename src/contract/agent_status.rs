@@ -149,6 +149,11 @@ impl AgentStatus {
         self.registered.iter().any(|name| name == resource)
     }
 
+    /// It is known of every pod whether it is an exception.
+    pub fn names_exceptions(&self) -> bool {
+        self.exceptions.is_some() && !self.too_many_exceptions
+    }
+
     /// The pod runs without its devices: the kubelet never called for them.
     pub fn is_unserved(&self, uid: &PodUid) -> bool {
         self.exceptions.as_ref().and_then(|all| all.get(uid)).is_some_and(|held| held.values().all(Vec::is_empty))

@@ -42,9 +42,10 @@ pub struct LockValue {
 }
 
 /// Content of the lock annotation of a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LockRead {
     /// No annotation.
+    #[default]
     Free,
     /// A lock that could be read; the text is what compare-and-swap needs.
     Held {

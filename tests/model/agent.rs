@@ -335,7 +335,7 @@ fn is_pending(context: &AllocateContext<'_>, pod: &HandoffPod) -> bool {
     context.may_call(pod) && pod.phase == Phase::Pending
 }
 
-/// The first pod that waits, whoever calls.
+/// The first pod that waits, whichever calls.
 fn by_first_pending(
     context: &AllocateContext<'_>,
     call: &AllocateCall<'_>,
@@ -344,7 +344,7 @@ fn by_first_pending(
     guessed(context, call, context.pods.iter().find(|pod| is_pending(context, pod)))
 }
 
-/// The lock's holder, whoever calls.
+/// The lock's holder, whichever pod calls.
 fn by_lock_alone(context: &AllocateContext<'_>, call: &AllocateCall<'_>, known: Option<&EntryKey>) -> AllocateOutcome {
     let LockRead::Held { value, .. } = context.lock else { return decide(context, call, known) };
     let is_holder = |pod: &&HandoffPod| is_pending(context, pod) && names(value, pod) == LockMatch::ThisBind;

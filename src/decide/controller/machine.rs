@@ -98,7 +98,7 @@ impl JobController {
         self.all_due();
     }
 
-    /// A request was answered. One that nobody waits for is ignored.
+    /// A request was answered. One that is not waited for is ignored.
     pub fn report(&mut self, of: EffectId, report: ControllerReport) {
         if let Some(under_way) = self.under_way.values_mut().find(|under_way| under_way.is_asked(of)) {
             let shown = under_way.answer(of, report, &mut self.counts);
@@ -263,7 +263,7 @@ mod tests {
         let mut term = term(AT_ONCE + 4, |_| {});
         let (first, events) = step(&mut term, 1);
         assert!(first.iter().all(|(_, request)| matches!(request, JobRequest::WriteStatus(_))));
-        assert_eq!((first.len(), events), (AT_ONCE, 0), "what is told waits for the status");
+        assert_eq!((first.len(), events), (AT_ONCE, 0), "events wait for the status");
         term.complete();
         assert_eq!(step(&mut term, 2).0.len(), 0, "all are due again, and wait");
         term.report(first[0].0, ControllerReport::Gone);

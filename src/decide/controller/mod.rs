@@ -18,7 +18,7 @@
 //!
 //! So what a step decides follows only when its status is stored. A change while a job is under way makes it due once more. All of
 //! this is one term of leadership: it ends for good when the Lease does, and the requests under way with it. Each of them is complete
-//! in itself, and the next term lists everything anew.
+//! in itself, and the next term begins with a list of everything.
 
 mod cache;
 mod effect;

@@ -301,7 +301,8 @@ impl Scheduler {
 
     /// A bound pod that waits for its devices under its node's lock.
     pub(super) fn lock_delay<'a>(&'a self, pod: &'a Pod, now: Moment) -> Option<LockDelay<'a>> {
-        let node = self.world().node(pod.node()?)?;
+        let Place::Bound(node) = pod.place else { return None };
+        let node = self.world().node(node)?;
         let LockRead::Held { value, .. } = &node.lock.read else { return None };
         let handoff = &pod.facts.handoff;
         (lock::names(value, handoff) != LockMatch::No && !handoff.has_started()).then(|| LockDelay {

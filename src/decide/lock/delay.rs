@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use baton_contract::PodKey;
 
-/// A hand-off takes less than this, but for one in a hundred.
+/// Where all answer, a hand-off takes less.
 pub const USUAL: Duration = Duration::from_secs(2);
-/// A lock that stands for longer does not end by itself.
+/// For longer than this no kubelet is merely busy: it asks for a pod's devices before it pulls an image.
 pub const SLOW: Duration = Duration::from_secs(15);
 /// A node daemon renews its Lease every 30 s. One that has missed two renewals is late.
 pub const LATE: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ pub struct LockDelay<'a> {
 pub enum Delay {
     /// Most locks are as old.
     Usual,
-    /// The kubelet is busy, or images and volumes take their time.
+    /// The kubelet is busy, with many pods at once say.
     Slow,
     /// Something does not answer.
     Stuck,

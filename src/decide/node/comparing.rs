@@ -15,7 +15,7 @@ pub enum CompareEffect {
     Write,
     /// The ledger, or what contradicts it, is another one.
     Publish,
-    /// Write an event for what is found anew.
+    /// Write an event for what was not found before.
     Notice(PodNotice),
 }
 

@@ -7,7 +7,7 @@
 //! | learned | reads and list | mark who has left or is back; look again |
 //! | judged | the looks | drop what has gone; write the ledger, then publish |
 //!
-//! Reads and the list take their time: a call may be served meanwhile, and what follows looks at the ledger anew.
+//! Reads and the list take their time: a call may be served meanwhile, and what follows looks at the ledger again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -8,7 +8,7 @@ use crate::handoff::{AllocatePolicy, NodeInventory, NodePods};
 use baton_contract::LockRead;
 
 /// Pods and lock of one node by two watches and by live reads.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct NodeSeen {
     /// Pods bound to this node.
     pub pods: NodePods,
@@ -28,22 +28,6 @@ pub struct NodeSeen {
     pub pods_broke: Duration,
     /// When the watch of the node broke last, monotonic.
     pub node_broke: Duration,
-}
-
-impl Default for NodeSeen {
-    fn default() -> Self {
-        Self {
-            pods: NodePods::default(),
-            lock: LockRead::Free,
-            pods_synced: false,
-            pods_listed: Duration::ZERO,
-            node_synced: false,
-            pods_watching: false,
-            node_watching: false,
-            pods_broke: Duration::ZERO,
-            node_broke: Duration::ZERO,
-        }
-    }
 }
 
 impl NodeSeen {

@@ -8,7 +8,8 @@ use crate::world::World;
 /// lost is repeated.
 pub fn conditions<'a>(world: &'a World, node: &str) -> impl Iterator<Item = Effect> + use<'a> {
     let node = world.node_id(node).and_then(|id| world.node(id));
-    let known = node.and_then(|node| Some((node, node.live_agent()?)));
+    // A daemon that has just started does not know yet, and one with too many exceptions names none.
+    let known = node.and_then(|node| Some((node, node.live_agent().filter(|status| status.names_exceptions())?)));
     known.into_iter().flat_map(move |(node, status)| {
         let pods = node.pods.iter().filter_map(|id| world.pod(*id));
         pods.filter_map(move |pod| {

@@ -10,7 +10,7 @@ use super::snapshot::{Rules, Snapshot, name_of};
 use baton_cluster::agent_lease::LightLease;
 use baton_contract::word::word_enum;
 use baton_contract::{AgentStatus, LockRead, PodRef};
-use baton_decide::lock::{BoundHolder, HolderState};
+use baton_decide::lock::{BoundHolder, Delay, HolderState};
 use baton_decide::pod::HandoffPod;
 
 word_enum! {
@@ -102,14 +102,16 @@ fn row(snapshot: &Snapshot, node: &str, rules: &Rules, read: &LockRead, holder: 
         (LockState::Held, _) => {
             let (pod, since) = (live.map(|pod| &pod.key), value.map_or(snapshot.wall, |value| value.time));
             let found = snapshot.node(node).zip(pod).map(|(node, pod)| snapshot.lock_delay(node, pod, since));
-            let (delay, look) = found.map_or_else(Default::default, |delay| (delay.to_string(), delay.look()));
             let then = match (expired, fresh) {
                 (true, true) => "the next bind takes it over once the scheduler has watched it for as long; ",
                 (true, false) => "it stays: only the node daemon knows whether its holder was served; ",
                 (false, _) => "",
             };
-            let usual = delay.starts_with("normal");
-            if usual { delay } else { format!("{delay}; {then}look: {look}") }
+            let words = found.map(|delay| match delay.judge() {
+                Delay::Usual => delay.to_string(),
+                Delay::Slow | Delay::Stuck => format!("{delay}; {then}look: {}", delay.look()),
+            });
+            words.unwrap_or_default()
         }
         (LockState::Served, _) => {
             "the node daemon releases it within 10s; if not, is it running? Once expired, the next bind takes it over"

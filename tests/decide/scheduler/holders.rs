@@ -195,6 +195,11 @@ fn the_condition_of_a_pod_says_while_it_runs_without_its_devices() {
     assert!(!unserved(&cluster));
     says(&mut cluster, &[("unserved", Entries::new())]);
     assert!(unserved(&cluster));
+    // The daemon starts again and does not know yet; then it has more exceptions than its Lease holds.
+    cluster.say("n", AgentStatus { exceptions: None, ..status() });
+    assert!(unserved(&cluster));
+    beat(&mut cluster, Exceptions::new(), true);
+    assert!(unserved(&cluster));
     says(&mut cluster, &[]);
     assert!(!unserved(&cluster));
 }
