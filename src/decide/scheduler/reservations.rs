@@ -175,7 +175,7 @@ impl Reservations {
     pub fn copy(&self, world: &World, id: PodId) -> Option<Saved> {
         let reservation = self.held.get(&id)?.clone();
         let devices = world.pod(id).and_then(|pod| pod.devices.clone());
-        Some(Saved { pod: id, reservation, devices, volumes: world.volume_plan(id).cloned() })
+        Some(Saved { pod: id, reservation, devices, volumes: world.volumes().plan_of(id).cloned() })
     }
 
     /// Undoes a reservation so that it can be restored.

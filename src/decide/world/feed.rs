@@ -9,31 +9,26 @@ use baton_contract::gang::GangId;
 use baton_contract::{LockRead, PodKey, PodUid, Shared};
 
 use super::agent::LeaseSeen;
-use super::devices::{Stock, exclusive_of, may_hold};
+use super::devices::{exclusive_of, may_hold};
 use super::event::{Changes, Wake, WorldEvent};
 use super::gangs::{Gang, GangBook};
 use super::node::{Node, NodeFacts, SliceFacts};
 use super::pod::{Place, Pod, PodFacts};
 use super::spec::PodSpec;
-use super::state::{Ages, World};
-use super::{NodeId, PodId};
+use super::{NodeId, PodId, World};
 use crate::devices::{Exclusive, Held};
 
 impl World {
     /// Folds one event in. `now` is the monotonic time, `wall` the wall time.
     pub fn apply(&mut self, event: WorldEvent, now: Duration, wall: Timestamp) -> Changes {
         self.generation += 1;
-        std::mem::take(&mut self.left).into_iter().for_each(|node| self.forget_if_unused(node));
+        self.nodes.forget_left();
         let mut changes = Changes::default();
         match event {
             WorldEvent::Node(facts) => self.node_set(facts, now, &mut changes),
             WorldEvent::NodeGone(name) => {
-                if let Some(facts) = self.node_id(&name).and_then(|id| self.nodes.get(id)?.facts.as_ref()) {
-                    self.images.leave(&facts.images);
-                    self.node_objects -= 1;
-                }
+                self.node_id(&name).into_iter().for_each(|id| self.nodes.take_object(id));
                 self.change_node(&name, &mut changes, Wake::POD_PLACED, |node, changes| {
-                    node.facts = None;
                     node.see_lock(LockRead::Free, now);
                     node.exceptions.restarted(changes);
                     true
@@ -47,64 +42,41 @@ impl World {
             }
             WorldEvent::PodGone(key, uid) => self.pod_gone(&key, &uid, (now, wall), &mut changes),
             WorldEvent::Devices(device) => {
-                let name = device.metadata.name.clone().unwrap_or_default();
-                self.mention(&name);
+                let id = self.nodes.mention(device.metadata.name.as_deref().unwrap_or_default());
                 self.mix.devices_changed();
-                let (mut shared, mut ages) = (std::mem::take(&mut self.shared), self.ages);
-                let before = self.suspicion(&name);
-                self.change_node(&name, &mut changes, Wake::DEVICES, |node, _| {
-                    let news = match &mut node.stock {
-                        Some(stock) => stock.update(&device, wall),
-                        none => {
-                            *none = Some(Stock::new(&device, wall));
-                            true
-                        }
-                    };
-                    if let Some(stock) = &mut node.stock {
-                        ages.cordon(stock);
-                        if news {
-                            shared.store_once(stock);
-                        }
-                    }
-                    news
-                });
-                (self.shared, self.ages) = (shared, ages);
-                if let Some(id) = self.node_id(&name) {
-                    self.suspects_changed(id, before, &mut changes);
+                let before = self.nodes.suspicion(id);
+                if self.nodes.set_devices(id, &device, wall, &mut self.shared) {
+                    self.node_changed(id, Wake::DEVICES, &mut changes);
                 }
+                self.nodes.suspects_changed(id, before, &mut changes);
             }
             WorldEvent::DevicesGone(name) => {
-                let (id, before) = (self.node_id(&name), self.suspicion(&name));
-                self.change_node(&name, &mut changes, Wake::DEVICES, |node, _| node.stock.take().is_some());
-                if let Some(id) = id {
-                    self.suspects_changed(id, before, &mut changes);
+                if let Some(id) = self.node_id(&name) {
+                    let before = self.nodes.suspicion(id);
+                    self.change_node(&name, &mut changes, Wake::DEVICES, |node, _| node.stock.take().is_some());
+                    self.nodes.suspects_changed(id, before, &mut changes);
                 }
             }
             WorldEvent::Agent { node, status, version, renewed } => {
-                self.mention(&node);
-                let stale = self.policy.agent_stale;
-                self.ages.agents = self.ages.agents.min(now + stale);
-                let mut status = status.map(Shared::from);
-                status.iter_mut().for_each(|status| self.shared.agents.intern(status));
-                self.change_node(&node, &mut changes, Wake::AGENT, |node, changes| {
-                    node.see_agent(LeaseSeen { status, version, renewed }, stale, (now, wall), changes)
-                });
+                let id = self.nodes.mention(&node);
+                let status = status.map(|status| self.shared.agent(status));
+                let lease = LeaseSeen { status, version, renewed };
+                if self.nodes.see_agent(id, lease, self.policy.agent_stale, (now, wall), &mut changes) {
+                    self.node_changed(id, Wake::AGENT, &mut changes);
+                }
             }
             WorldEvent::AgentGone(name) => {
                 self.change_node(&name, &mut changes, Wake::NONE, |node, _| node.agent.take().is_some());
             }
             WorldEvent::Slice(name, facts) => {
                 let facts = facts.filter(|facts| SliceFacts::is_gpu_driver(&facts.driver));
-                let left = self.slices.remove(&name);
+                let left = self.nodes.move_slice(&name, facts.as_ref().map(|facts| facts.node.clone()));
                 if let Some(node) = left.filter(|node| facts.as_ref().is_none_or(|facts| facts.node != *node)) {
-                    self.change_node(&node, &mut changes, Wake::DEVICES, |node, _| node.slices.remove(&name).is_some());
+                    self.change_node(&node, &mut changes, Wake::DEVICES, |node, _| node.leave_slice(&name));
                 }
                 if let Some(SliceFacts { node, driver }) = facts {
-                    self.mention(&node);
-                    self.change_node(&node, &mut changes, Wake::NONE, |node, _| {
-                        node.slices.insert(name.clone(), driver.clone()) != Some(driver)
-                    });
-                    self.slices.insert(name, node);
+                    self.nodes.mention(&node);
+                    self.change_node(&node, &mut changes, Wake::NONE, |node, _| node.enter_slice(name, driver));
                 }
             }
             WorldEvent::Namespace(name, labels) => {
@@ -114,41 +86,35 @@ impl World {
             WorldEvent::NamespaceGone(name) => {
                 self.namespaces.remove(&name);
             }
-            WorldEvent::Volume(name, facts) => {
-                self.volumes.insert(name, facts);
-                changes.wake = Wake::VOLUME;
+            WorldEvent::Volume(..)
+            | WorldEvent::VolumeGone(_)
+            | WorldEvent::Claim(..)
+            | WorldEvent::ClaimGone(_)
+            | WorldEvent::Class(..)
+            | WorldEvent::ClassGone(_)
+            | WorldEvent::Driver(..)
+            | WorldEvent::Capacity(..) => {
+                let (pods, nodes) = (&self.pods, &self.nodes);
+                let at = |id| pods.get(id).and_then(|pod| Some((pod, &*nodes.get(pod.node()?)?.name)));
+                changes.wake = self.volumes.apply(event, at);
             }
-            WorldEvent::VolumeGone(name) => {
-                self.volumes.remove(&name);
-                changes.wake = Wake::VOLUME;
+            WorldEvent::PriorityClass(name, class) => self.jobs.priority_class(name, Some(class), &mut changes),
+            WorldEvent::PriorityClassGone(name) => self.jobs.priority_class(name, None, &mut changes),
+            WorldEvent::Job(facts) => self.jobs.set(*facts, &mut changes),
+            WorldEvent::JobGone(job) => self.jobs.gone(job, &mut changes),
+            WorldEvent::Quota(key, rules) => {
+                let namespace = key.namespace.clone();
+                let changed = self.quotas.quota(key, rules.map(|rules| *rules));
+                self.jobs.allowance_changed(changed.then_some(namespace), &mut changes);
             }
-            WorldEvent::Claim(key, facts) => {
-                self.claim_seen(&key, &facts);
-                self.claims.insert(key, facts);
-                changes.wake = Wake::VOLUME;
+            WorldEvent::LimitRange(key, rules) => {
+                let namespace = key.namespace.clone();
+                let changed = self.quotas.limit_range(key, rules.map(|rules| *rules));
+                self.jobs.allowance_changed(changed.then_some(namespace), &mut changes);
             }
-            WorldEvent::ClaimGone(key) => {
-                self.claims.remove(&key);
-                changes.wake = Wake::VOLUME;
-            }
-            WorldEvent::Class(name, facts) => {
-                self.plans.classes.insert(name, facts);
-                changes.wake = Wake::VOLUME;
-            }
-            WorldEvent::PriorityClass(name, class) => self.priority_class(name, Some(class), &mut changes),
-            WorldEvent::PriorityClassGone(name) => self.priority_class(name, None, &mut changes),
-            WorldEvent::ClassGone(name) => {
-                self.plans.classes.remove(&name);
-            }
-            WorldEvent::Driver(name, counts) => {
-                if self.capacities.driver(name, counts) {
-                    changes.wake = Wake::VOLUME;
-                }
-            }
-            WorldEvent::Capacity(key, facts) => {
-                let counts = facts.as_ref().is_some_and(|facts| self.publishes(&facts.class));
-                if self.capacities.object(key, facts) && counts {
-                    changes.wake = Wake::VOLUME;
+            WorldEvent::Readable(name, readable) => {
+                if self.quotas.readable(name, readable) && self.jobs.any() {
+                    changes.wake = Wake::QUOTA;
                 }
             }
             WorldEvent::PodGroup(facts) => {
@@ -160,11 +126,6 @@ impl World {
                 let change = |gangs: &mut GangBook| gangs.pod_group_gone(api, &gang);
                 self.pod_group_changed(&gang, change, (now, wall), &mut changes);
             }
-            WorldEvent::Job(facts) => self.job_set(*facts, &mut changes),
-            WorldEvent::JobGone(job) => self.job_gone(job, &mut changes),
-            WorldEvent::Quota(key, rules) => self.quota(key, rules.map(|rules| *rules), &mut changes),
-            WorldEvent::Readable(name, readable) => self.readable(name, readable, &mut changes),
-            WorldEvent::LimitRange(key, rules) => self.limit_range(key, rules.map(|rules| *rules), &mut changes),
             WorldEvent::Budget(key, facts) => {
                 self.budgets.insert(key, facts);
             }
@@ -178,61 +139,28 @@ impl World {
     /// Lets agents grow stale, cordons of devices end, and devices be free of which daemons have said nothing.
     pub fn age(&mut self, now: Duration, wall: Timestamp) -> Changes {
         let mut changes = Changes::default();
-        if now >= self.ages.agents || wall >= self.ages.cordons {
-            self.age_nodes(now, wall, &mut changes);
+        if self.nodes.may_age(now, wall) {
+            let opened = self.nodes.age(self.policy.agent_stale, (now, wall), &mut self.shared, &mut changes);
+            if !opened.is_empty() {
+                changes.wake = Wake::DEVICES;
+                self.mix.devices_changed();
+                opened.iter().for_each(|id| self.recount_devices(*id));
+                changes.nodes.extend(opened);
+            }
         }
         self.age_leaving(now, &mut changes);
         self.generation += u64::from(!changes.nodes.is_empty());
-        changes.nodes.iter().for_each(|id| self.touch(*id));
+        changes.nodes.iter().for_each(|id| self.nodes.touch(*id));
         changes
-    }
-
-    fn age_nodes(&mut self, now: Duration, wall: Timestamp, changes: &mut Changes) {
-        let stale = self.policy.agent_stale;
-        let mut opened = Vec::new();
-        self.ages = Ages { agents: Duration::MAX, cordons: Timestamp::MAX };
-        for (id, node) in self.nodes.iter_mut() {
-            if let Some(stock) = &mut node.stock {
-                if stock.age(wall) {
-                    self.shared.store_once(stock);
-                    opened.push(id);
-                }
-                self.ages.cordon(stock);
-            }
-            if node.age_agent(stale, now) {
-                changes.nodes.push(id);
-            }
-            if let Some(live) = node.live_until(stale) {
-                self.ages.agents = self.ages.agents.min(live);
-            }
-        }
-        if !opened.is_empty() {
-            changes.wake = Wake::DEVICES;
-            self.mix.devices_changed();
-            opened.iter().for_each(|id| self.recount_devices(*id));
-            changes.nodes.extend(opened);
-        }
     }
 
     /// Records what a writer found in a node's lock, ahead of the watch. `true` when it is news.
     pub fn observe_lock(&mut self, id: NodeId, read: LockRead, now: Duration) -> bool {
         let Some(node) = self.nodes.get_mut(id) else { return false };
         let news = node.see_lock(read, now);
-        self.index_lock(id);
+        self.nodes.note_lock(id);
         self.generation += u64::from(news);
         news
-    }
-
-    /// The id of a node, made when it is first mentioned.
-    pub(super) fn mention(&mut self, name: &str) -> NodeId {
-        if let Some(id) = self.node_ids.get(name) {
-            return *id;
-        }
-        let id = NodeId(self.next_node);
-        self.next_node += 1;
-        self.node_ids.insert(name.into(), id);
-        self.nodes.insert(id, Box::new(Node::mentioned(name)));
-        id
     }
 
     fn change_node(
@@ -245,80 +173,28 @@ impl World {
         let Some(id) = self.node_id(name) else { return };
         let Some(node) = self.nodes.get_mut(id) else { return };
         if change(node, changes) {
-            changes.wake = changes.wake.or(wake);
-            changes.nodes.push(id);
-            self.recount_devices(id);
-            self.touch(id);
+            self.node_changed(id, wake, changes);
         }
-        self.index_lock(id);
-        self.forget_if_unused(id);
+        self.nodes.note_lock(id);
+        self.nodes.forget_if_unused(id);
+    }
+
+    fn node_changed(&mut self, id: NodeId, wake: Wake, changes: &mut Changes) {
+        changes.wake = changes.wake.or(wake);
+        changes.nodes.push(id);
+        self.recount_devices(id);
+        self.nodes.touch(id);
     }
 
     fn node_set(&mut self, mut facts: NodeFacts, now: Duration, changes: &mut Changes) {
-        let name = facts.name.clone();
-        let id = self.mention(&name);
-        self.shared.allocatable.intern(&mut facts.allocatable);
+        let id = self.nodes.mention(&facts.name);
+        self.shared.allocatable(&mut facts.allocatable);
         if !self.policy.images {
             facts.images = Box::default();
         }
-        let Some(node) = self.nodes.get_mut(id) else { return };
-        let locked = node.see_lock(LockRead::parse(facts.lock.as_deref()), now);
-        changes.wake = match &node.facts {
-            None => Wake::NODE_ADDED,
-            Some(old) => {
-                let mut wake = Wake::NONE;
-                if old.labels != facts.labels || old.taints != facts.taints || old.unschedulable != facts.unschedulable
-                {
-                    wake = wake.or(Wake::NODE_CHANGED);
-                }
-                if old.allocatable != facts.allocatable || old.max_pods != facts.max_pods {
-                    wake = wake.or(Wake::NODE_ROOM);
-                }
-                wake
-            }
-        };
-        let rebooted = node.facts.as_ref().is_some_and(|old| old.boot_id != facts.boot_id);
-        let freed = rebooted && node.exceptions.restarted(changes);
-        if locked || !changes.wake.is_none() {
-            changes.nodes.push(id);
-        }
-        let listed = node.facts.as_ref().map_or(&[][..], |old| &old.images);
-        let pulled = *listed != *facts.images;
-        if pulled {
-            self.images.leave(listed);
-            self.images.enter(&facts.images);
-        }
-        self.node_objects += usize::from(node.facts.is_none());
-        let offers_others = node.facts.as_ref().is_none_or(|old| {
-            let [before, after] = [old, &facts].map(|facts| facts.allocatable.scalar.iter().map(|(name, _)| name));
-            !old.allocatable.is_same(&facts.allocatable) && !before.eq(after)
-        });
         self.mix.classify(id, &facts);
-        node.facts = Some(facts);
-        if pulled || !changes.wake.is_none() {
-            self.touch(id);
-        }
-        // Pods that ask for nothing the node offers hold nothing there.
-        if offers_others || freed {
+        if self.nodes.set_object(id, facts, now, changes) {
             self.recount_devices(id);
-        }
-        self.index_lock(id);
-    }
-
-    fn index_lock(&mut self, id: NodeId) {
-        match self.nodes.get(id) {
-            Some(node) => self.locked.note(id, &node.lock.read),
-            None => self.locked.note(id, &LockRead::Free),
-        }
-    }
-
-    pub(super) fn forget_if_unused(&mut self, id: NodeId) {
-        if self.nodes.get(id).is_some_and(|node| node.is_forgotten())
-            && let Some(node) = self.nodes.remove(id)
-        {
-            self.node_ids.remove(&node.name);
-            self.locked.note(id, &LockRead::Free);
-            self.touch(id);
         }
     }
 
@@ -347,14 +223,8 @@ impl World {
             // The first version with a node name counts: a later edit does not change what the node's agent serves.
             recorded.clone_from(&old.devices);
         }
-        let id = known.unwrap_or_else(|| {
-            let id = PodId(self.next_pod);
-            self.next_pod += 1;
-            self.by_uid.enter(&facts.handoff.pod.uid, id);
-            self.by_key.enter(&facts.handoff.pod.key, id);
-            id
-        });
-        let old = self.pods.get(id).map(|pod| &**pod);
+        let id = known.unwrap_or_else(|| self.pods.next_id());
+        let old = self.pods.get(id);
         // A watch may lag behind a live read: a bound pod is never unbound, and one that ended by its kubelet's word never runs
         // again. What another client wrote of one that runs, or is to start, is taken back by its kubelet.
         let is_final = |of: &PodFacts| of.handoff.has_ended() && (of.handoff.has_started() || of.spec.refused);
@@ -389,10 +259,7 @@ impl World {
                 && old.facts.spec == facts.spec
                 && old.facts.handoff.containers == facts.handoff.containers
         });
-        if let Some(old) = old {
-            if let Some(stamp) = &old.facts.handoff.assignment.bind_timestamp {
-                self.by_stamp.leave(&**stamp, id);
-            }
+        if old.is_some() {
             if ended && facts.handoff.any_runs() {
                 self.keep_devices(id, now);
             }
@@ -402,7 +269,7 @@ impl World {
         }
         let place = match (ended, &facts.handoff.node, old_place) {
             (true, ..) => Place::Ended,
-            (false, Some(node), _) => Place::Bound(self.mention(node)),
+            (false, Some(node), _) => Place::Bound(self.nodes.mention(node)),
             (false, None, Place::Assumed(node)) => Place::Assumed(node),
             (false, None, _) => Place::Waiting,
         };
@@ -411,13 +278,8 @@ impl World {
             Place::Assumed(_) => old_devices,
             Place::Waiting | Place::Ended => None,
         };
-        if let (Some(stamp), Place::Bound(_)) = (&facts.handoff.assignment.bind_timestamp, place)
-            && !stamp.is_empty()
-        {
-            self.by_stamp.enter(&**stamp, id);
-        }
         if !matches!(place, Place::Assumed(_)) {
-            self.plans.plans.remove(&id);
+            self.volumes.forget_plan(id);
         }
         // The first version of a pod on a node counts, as it does for the node's agent.
         let exclusive = match (old_place, place) {
@@ -428,15 +290,9 @@ impl World {
         if facts.handoff.has_ended() {
             self.has_stopped(&facts.handoff, changes);
         }
-        self.pods.insert(id, Box::new(Pod { id, facts, place, devices, exclusive }));
+        self.pods.insert(Pod { id, facts, place, devices, exclusive });
         if known.is_none() && !ended {
             self.learn(id);
-        }
-        let nominated = self.pods.get(id).is_some_and(|pod| pod.facts.spec.nominated.is_some());
-        if nominated && matches!(place, Place::Waiting | Place::Assumed(_)) {
-            self.nominated.insert(id);
-        } else {
-            self.nominated.remove(&id);
         }
         if !confirmed {
             self.charge(id);
@@ -509,10 +365,8 @@ impl World {
             facts.spec.gang.iter_mut().for_each(|declared| Arc::make_mut(declared).clamp(allowed));
         }
         self.follow_pod_group(&mut facts.spec);
-        self.shared.specs.intern(&mut facts.spec);
-        self.shared.containers.intern(&mut facts.handoff.containers);
-        let amounts = &mut self.shared.amounts;
-        devices.iter_mut().for_each(|held| held.share(|value| amounts.intern(value)));
+        self.shared.facts(facts);
+        self.shared.held(&mut devices);
         devices
     }
 
@@ -532,20 +386,21 @@ impl World {
         }
         self.discharge(id);
         let Some(pod) = self.pods.remove(id) else { return };
-        self.plans.plans.remove(&id);
-        self.nominated.remove(&id);
+        self.volumes.forget_plan(id);
         self.gangs.pod_gone(id);
-        let handoff = &pod.facts.handoff;
-        self.remember_deletion(handoff.pod.uid.clone());
-        self.by_uid.leave(&handoff.pod.uid, id);
-        self.by_key.leave(&handoff.pod.key, id);
-        if let Some(stamp) = &handoff.assignment.bind_timestamp {
-            self.by_stamp.leave(&**stamp, id);
-        }
+        let uid = &pod.facts.handoff.pod.uid;
+        self.pods.remember_deletion(uid.clone());
         if let Some(node) = pod.node() {
-            self.room_left(node, &pod.facts.handoff.pod.uid, changes);
-            self.forget_if_unused(node);
+            self.room_left(node, uid, changes);
+            self.nodes.forget_if_unused(node);
         }
         changes.gone.push(id);
+    }
+
+    /// Notes the job of a pod that came, changed or goes.
+    fn note_job(&self, id: PodId, changes: &mut Changes) {
+        let pod = self.pods.get(id);
+        let claim = pod.and_then(|pod| Some((pod.key(), pod.facts.spec.job.as_ref()?)));
+        changes.jobs.extend(claim.map(|(key, claim)| PodKey::new(&key.namespace, &claim.name)));
     }
 }

@@ -1,4 +1,5 @@
-//! Finds pods by a text, and nodes by the holder of their lock, without keeping the text: the record itself has it.
+//! Finds pods by a text, and nodes by the holder of their lock, without keeping the text: the record itself has it; and the objects
+//! of a namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -69,6 +70,12 @@ impl LockedNodes {
         let with = |holder| self.holders.range((holder, NodeId(0))..=(holder, NodeId(u32::MAX))).map(|(_, id)| *id);
         with(Some(hash(pod))).chain(with(None))
     }
+}
+
+/// Entries of a namespace.
+pub(super) fn within<'a, T>(all: &'a BTreeMap<PodKey, T>, namespace: &'a str) -> impl Iterator<Item = &'a T> {
+    let from = all.range(PodKey::new(namespace, "")..);
+    from.take_while(move |(key, _)| *key.namespace == *namespace).map(|(_, value)| value)
 }
 
 #[cfg(test)]

@@ -151,14 +151,22 @@ impl NodeExceptions {
 /// some daemon there has registered.
 #[derive(Debug, Clone, Copy)]
 pub struct Holders<'a> {
-    pub(super) exceptions: &'a NodeExceptions,
+    exceptions: &'a NodeExceptions,
     /// By the daemon's latest word.
-    pub(super) registered: Option<&'a [String]>,
+    registered: Option<&'a [String]>,
     /// By the Node's allocatable, zeros included.
-    pub(super) offered: Option<&'a Scalars>,
+    offered: Option<&'a Scalars>,
 }
 
 impl<'a> Holders<'a> {
+    pub(super) fn new(
+        exceptions: &'a NodeExceptions,
+        registered: Option<&'a [String]>,
+        offered: Option<&'a Scalars>,
+    ) -> Self {
+        Self { exceptions, registered, offered }
+    }
+
     /// What `pod` holds, if that is known.
     pub fn of(self, pod: &'a Pod) -> Option<&'a Held> {
         if let Some(held) = self.exceptions.of_pod(&pod.facts.handoff.pod.uid) {

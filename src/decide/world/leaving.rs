@@ -11,8 +11,7 @@ use jiff::Timestamp;
 
 use super::event::{Changes, Wake};
 use super::node::Node;
-use super::state::World;
-use super::{NodeId, PodId};
+use super::{NodeId, PodId, World};
 use crate::devices::Held;
 use crate::pod::HandoffPod;
 use baton_contract::{AgentStatus, LeavingPod, PodUid};
@@ -27,7 +26,7 @@ impl World {
         let (uid, key) = (&pod.facts.handoff.pod.uid, pod.key());
         let leaving = LeavingPod { namespace: key.namespace.clone(), name: key.name.clone(), since: wall };
         node.exceptions.leave(uid, leaving, now, held);
-        self.leaving.insert(at);
+        self.nodes.note_leaving(at);
     }
 
     /// A pod has given its room up. Who waits for all of it, as a preemptor does, waits for devices that it holds still.
@@ -46,13 +45,13 @@ impl World {
         {
             changes.nodes.push(id);
             self.recount_devices(id);
-            self.touch(id);
+            self.nodes.touch(id);
         }
     }
 
     /// Frees the devices of which daemons have said nothing although they had the time to.
     pub(super) fn age_leaving(&mut self, now: Duration, changes: &mut Changes) {
-        for id in std::mem::take(&mut self.leaving) {
+        for id in self.nodes.take_leaving() {
             let Some(node) = self.nodes.get_mut(id) else { continue };
             let live = node.agent.as_ref().and_then(|agent| Some((agent.live_since?, agent.changed)));
             if live.is_some_and(|(since, spoken)| node.exceptions.unnamed(since, spoken, now, changes)) {
@@ -60,7 +59,7 @@ impl World {
                 self.recount_devices(id);
             }
             if self.nodes.get(id).is_some_and(|node| node.exceptions.left().next().is_some()) {
-                self.leaving.insert(id);
+                self.nodes.note_leaving(id);
             }
         }
     }

@@ -13,8 +13,7 @@ use super::dense::Dense;
 use super::node::{Node, NodeFacts};
 use super::pod::{Place, PodFacts};
 use super::spec::{Labels, NodeTerm};
-use super::state::World;
-use super::{NodeId, PodId};
+use super::{NodeId, PodId, World};
 
 /// Decisions between two looks at how many nodes larger pods find.
 const PERIOD: u32 = 32;
@@ -215,7 +214,7 @@ impl World {
             return;
         }
         let memory_percent = |bytes| {
-            let stocks = self.nodes.values().filter_map(|node| node.stock.as_ref());
+            let stocks = self.nodes.iter().filter_map(|(_, node)| node.stock.as_ref());
             stocks.map(|stock| stock.memory_percent(bytes)).find(|percent| *percent > 0).unwrap_or(0)
         };
         let Some(facts) = self.pods.get(id).map(|pod| &pod.facts) else { return };
@@ -303,7 +302,7 @@ impl World {
         let Some(mut worth) = self.mix.worth.take() else { return };
         self.find_openings(&worth);
         let mix = &mut self.mix;
-        if worth.weigh(self.device_pods, mix.open.counts, mix.policy.keep_whole()) {
+        if worth.weigh(self.placed.with_devices(), mix.open.counts, mix.policy.keep_whole()) {
             mix.epoch += 1;
         }
         mix.worth = Some(worth);
@@ -311,7 +310,7 @@ impl World {
 
     fn find_openings(&mut self, worth: &Worth) {
         let mut open = std::mem::take(&mut self.mix.open);
-        let journal = &self.journal;
+        let journal = self.nodes.journal();
         let changed = open.mark.and_then(|mark| Some(journal.since(mark)?.collect::<Vec<NodeId>>()));
         let changed = changed.unwrap_or_else(|| {
             open = Openings::default();

@@ -99,11 +99,11 @@ pub struct Node {
     /// Bound and assumed pods that have not ended.
     pub pods: BTreeSet<PodId>,
     /// ResourceSlices of GPU drivers by name, and their drivers: these GPUs may be handed out without us.
-    pub(super) slices: BTreeMap<Box<str>, Box<str>>,
+    slices: BTreeMap<Box<str>, Box<str>>,
     /// It is kept for this group or pod: no other pod with devices comes here.
     pub kept_for: Option<Arc<str>>,
     /// Its daemon calls it suspect and that is heeded: no new pod with devices comes here.
-    pub(super) shunned: bool,
+    shunned: bool,
 }
 
 impl Node {
@@ -128,6 +128,21 @@ impl Node {
     /// A driver beside us that hands out GPUs of this node.
     pub fn gpu_driver(&self) -> Option<&str> {
         self.slices.values().next().map(|driver| &**driver)
+    }
+
+    /// Enters a ResourceSlice of a GPU driver. `true` when that is news.
+    pub(super) fn enter_slice(&mut self, slice: Box<str>, driver: Box<str>) -> bool {
+        self.slices.insert(slice, driver.clone()) != Some(driver)
+    }
+
+    /// Takes a ResourceSlice out. `true` when it was there.
+    pub(super) fn leave_slice(&mut self, slice: &str) -> bool {
+        self.slices.remove(slice).is_some()
+    }
+
+    /// Heeds that its daemon calls it suspect, or does so no more. `true` when that is news.
+    pub(super) fn shun(&mut self, shun: bool) -> bool {
+        std::mem::replace(&mut self.shunned, shun) != shun
     }
 
     /// Why its daemon calls it suspect, and whether that is heeded: pods with devices are kept away.
@@ -259,7 +274,7 @@ impl Node {
 
 fn holders<'a>(exceptions: &'a NodeExceptions, agent: Option<&'a Agent>, facts: Option<&'a NodeFacts>) -> Holders<'a> {
     let registered = agent.and_then(|agent| agent.status.as_ref()).map(|status| &*status.registered);
-    Holders { exceptions, registered, offered: facts.map(|facts| &facts.allocatable.scalar) }
+    Holders::new(exceptions, registered, facts.map(|facts| &facts.allocatable.scalar))
 }
 
 /// Every image that some node lists; kept with [`WorldPolicy::images`](super::WorldPolicy::images).

@@ -1,14 +1,16 @@
 //! Reserving and giving back room: assume, forget, and the accounts behind them.
+//!
+//! A place that is reserved for a pod that is not made yet is a record of its own kind: assumed on its node and charged like any
+//! pod, but not found by the name of the pod that it stands for. So every rule sees the room of the node as taken.
 
 use std::sync::Arc;
 
 use crate::devices::Held;
 
 use super::devices::{Charge, DeviceChoice, Stock, exclusive_of};
-use super::pod::Place;
+use super::pod::{Place, Pod, PodFacts};
 use super::resources::{Rated, Resources};
-use super::state::World;
-use super::{NodeId, PodId};
+use super::{NodeId, PodId, World};
 
 impl World {
     /// Reserves room on `node` for a waiting pod, ahead of the API. Nothing happens when the pod does not wait.
@@ -28,8 +30,7 @@ impl World {
         pod.place = Place::Assumed(node);
         pod.devices = devices;
         pod.exclusive = exclusive_of(&pod.facts);
-        let amounts = &mut self.shared.amounts;
-        pod.devices.iter_mut().for_each(|held| held.share(|value| amounts.intern(value)));
+        self.shared.held(&mut pod.devices);
         self.generation += 1;
         self.charge_chosen(id, choice);
         self.enter_gang(id);
@@ -41,8 +42,7 @@ impl World {
     pub fn assume_nominated(&mut self, id: PodId, node: NodeId, devices: Option<Held>) -> bool {
         let kept = self.assume(id, node, devices);
         if kept {
-            self.nominated_reservations.insert(id);
-            self.nominated_by_node.entry(node).or_default().push(id);
+            self.placed.reserve(id, node);
         }
         kept
     }
@@ -51,43 +51,47 @@ impl World {
     pub fn forget(&mut self, id: PodId) -> bool {
         let Some(Place::Assumed(node)) = self.pods.get(id).map(|pod| pod.place) else { return false };
         self.discharge(id);
-        if self.nominated_reservations.remove(&id)
-            && let Some(here) = self.nominated_by_node.get_mut(&node)
-        {
-            // They go in the opposite order.
-            if let Some(at) = here.iter().rposition(|other| *other == id) {
-                here.remove(at);
-            }
-            if here.is_empty() {
-                self.nominated_by_node.remove(&node);
-            }
-        }
-        self.plans.plans.remove(&id);
+        self.placed.release(id, node);
+        self.volumes.forget_plan(id);
         if let Some(pod) = self.pods.get_mut(id) {
             pod.place = Place::Waiting;
             pod.devices = None;
         }
         self.generation += 1;
         self.enter_gang(id);
-        self.note_left(node);
+        self.nodes.note_left(node);
         true
     }
 
-    /// A node whose Node object is gone may have no pod any more. It stays until the next event: its pods may be back by then, as
-    /// after a dry run.
-    pub(super) fn note_left(&mut self, node: NodeId) {
-        if self.nodes.get(node).is_some_and(|node| node.facts.is_none()) {
-            self.left.push(node);
+    /// Reserves room on a node for a pod that is not there yet.
+    pub fn reserve_place(&mut self, mut facts: PodFacts, node: NodeId, devices: Option<Held>) -> PodId {
+        let id = self.pods.next_id();
+        self.shared.facts(&mut facts);
+        let exclusive = exclusive_of(&facts);
+        let mut pod = Pod { place: Place::Assumed(node), devices, exclusive, ..Pod::unplaced(id, facts) };
+        self.shared.held(&mut pod.devices);
+        self.pods.insert_place(pod);
+        self.generation += 1;
+        self.charge(id);
+        id
+    }
+
+    /// Gives back what [`World::reserve_place`] reserved.
+    pub fn cancel_place(&mut self, id: PodId) {
+        self.discharge(id);
+        let Some(pod) = self.pods.remove(id) else { return };
+        self.generation += 1;
+        if let Some(node) = pod.node() {
+            self.nodes.note_left(node);
         }
     }
 
     /// Keeps a node for a group or pod, or for none.
     pub fn keep(&mut self, id: NodeId, name: Option<Arc<str>>) {
-        let nodes = self.nodes.len();
         if let Some(node) = self.nodes.get_mut(id) {
             node.kept_for = name;
             self.generation += 1;
-            self.journal.note(id, nodes);
+            self.nodes.touch(id);
         }
     }
 
@@ -118,19 +122,15 @@ impl World {
     fn charge_chosen(&mut self, id: PodId, choice: Option<&DeviceChoice>) {
         let Some(pod) = self.pods.get(id) else { return };
         let Some(at) = pod.node() else { return };
-        let anti = !pod.facts.spec.anti_affinity.is_empty();
-        let with_affinity = !pod.facts.spec.affinity.is_empty() || !pod.facts.spec.pods_preferred.is_empty();
         let devices = pod.asks_for_devices() || pod.devices.is_some();
-        let (nodes, mut counted) = (self.nodes.len(), false);
+        let mut counted = false;
         if let Some(node) = self.nodes.get_mut(at) {
             if !node.pods.insert(id) {
                 return; // it is counted already
             }
             node.used.add(&pod.facts.spec.requests);
-            *self.priorities.entry(pod.facts.spec.priority).or_insert(0) += 1;
             node.rated.add(pod.facts.spec.rated);
-            self.device_pods += usize::from(pod.asks_for_devices());
-            self.journal.note(at, nodes);
+            self.placed.enter(pod);
             // One more pod is counted in: what all sum up to does not depend on the order.
             if let (Some(stock), holders) = node.stock_and_holders()
                 && devices
@@ -138,12 +138,7 @@ impl World {
             {
                 counted = Charge::of(pod, holders).is_some_and(|charge| stock.count_in(&charge, choice));
             }
-        }
-        if anti {
-            self.anti.insert(id);
-        }
-        if with_affinity {
-            self.with_affinity.insert(id);
+            self.nodes.touch(at);
         }
         if devices && !counted {
             self.recount_devices(at);
@@ -166,7 +161,7 @@ impl World {
         {
             node.used.sub(&pod.facts.spec.requests);
             node.rated.sub(pod.facts.spec.rated);
-            self.device_pods -= usize::from(pod.asks_for_devices());
+            self.placed.leave(pod);
             if pod.facts.spec.requests.is_absurd() {
                 // Sums saturate: what was lost there is counted again.
                 let pods = &self.pods;
@@ -176,16 +171,8 @@ impl World {
                 specs().for_each(|spec| rated.add(spec.rated));
                 (node.used, node.rated) = (used, rated);
             }
-            if let Some(count) = self.priorities.get_mut(&pod.facts.spec.priority) {
-                *count -= 1;
-                if *count == 0 {
-                    self.priorities.remove(&pod.facts.spec.priority);
-                }
-            }
-            self.journal.note(at, self.nodes.len());
+            self.nodes.touch(at);
         }
-        self.anti.remove(&id);
-        self.with_affinity.remove(&id);
         if devices {
             self.recount_devices(at);
         }
@@ -199,7 +186,7 @@ impl World {
             let on = node.pods.iter().filter_map(|id| pods.get(*id)).map(|pod| &pod.facts.handoff.pod.uid);
             node.exceptions.note_pods(on);
         }
-        let on: Vec<&super::Pod> = node.pods.iter().filter_map(|id| pods.get(*id)).map(|pod| &**pod).collect();
+        let on: Vec<&Pod> = node.pods.iter().filter_map(|id| pods.get(*id)).collect();
         if let (Some(stock), holders) = node.stock_and_holders() {
             stock.recount(Charge::all(on.into_iter(), holders));
         }

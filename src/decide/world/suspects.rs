@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::NodeId;
-use super::event::{Changes, Wake};
-use super::state::World;
+use super::devices::Stock;
 
 /// Percent of the nodes with devices that may be out at one time.
 const MOST_PERCENT: usize = 30;
@@ -41,35 +40,23 @@ pub(super) struct Word {
     since: Option<Timestamp>,
 }
 
-impl World {
-    /// What the node's Device object says now.
-    pub(super) fn suspicion(&self, node: &str) -> Word {
-        self.node_id(node).map_or_else(Word::default, |id| self.word(id))
+impl From<Option<&Stock>> for Word {
+    fn from(stock: Option<&Stock>) -> Self {
+        Self { exists: stock.is_some(), since: stock.and_then(|stock| Some(stock.suspect()?.since)) }
     }
+}
 
-    fn word(&self, id: NodeId) -> Word {
-        let stock = self.nodes.get(id).and_then(|node| node.stock.as_ref());
-        Word { exists: stock.is_some(), since: stock.and_then(|stock| Some(stock.suspect()?.since)) }
-    }
-
-    /// The Device object of a node changed from one that said `before`.
-    pub(super) fn suspects_changed(&mut self, id: NodeId, before: Word, changes: &mut Changes) {
-        let now = self.word(id);
-        let Suspects { known, stocks } = &mut self.suspects;
+impl Suspects {
+    /// A node's Device object said `before` and says `now`. Returns every node whose rank may have changed, and whether its daemon's
+    /// word counts.
+    pub fn changed(&mut self, id: NodeId, before: Word, now: Word) -> Vec<(NodeId, bool)> {
+        let Self { known, stocks } = self;
         *stocks = *stocks + usize::from(now.exists) - usize::from(before.exists);
         before.since.map(|since| known.remove(&(since, id)));
         now.since.map(|since| known.insert((since, id)));
         let most = *stocks * MOST_PERCENT / 100;
-        let ranked: Vec<(NodeId, bool)> = known.iter().enumerate().map(|(rank, (_, id))| (*id, rank < most)).collect();
+        let ranked = known.iter().enumerate().map(|(rank, (_, id))| (*id, rank < most));
         let gone = before.since.filter(|_| now.since.is_none()).map(|_| (id, false));
-        for (id, shun) in ranked.into_iter().chain(gone) {
-            let Some(node) = self.nodes.get_mut(id).filter(|node| node.shunned != shun) else { continue };
-            node.shunned = shun;
-            changes.nodes.push(id);
-            if !shun {
-                changes.wake = changes.wake.or(Wake::DEVICES);
-            }
-            self.touch(id);
-        }
+        ranked.chain(gone).collect()
     }
 }

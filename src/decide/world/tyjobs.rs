@@ -1,31 +1,31 @@
-//! TYJobs in the world, and room that is reserved for pods that are not made yet.
-//!
-//! A reserved place is a pod record of its own kind: assumed on its node and charged like any pod, but not found by the name of the
-//! pod that it stands for. So every rule sees the room of the node as taken.
+//! The table of TYJobs, and the PriorityClasses that their pods' priority follows.
 
-use crate::devices::Held;
-use crate::world::tyjob_facts::{JobFacts, JobIdentity, PriorityClassFacts};
+use std::collections::BTreeMap;
+
+use crate::world::tyjob_facts::{JobFacts, JobIdentity, PriorityClassFacts, PriorityClasses};
 use baton_contract::{PodKey, Shared};
 
-use super::devices::exclusive_of;
 use super::event::{Changes, Wake};
-use super::pod::{Place, Pod, PodFacts};
-use super::state::World;
-use super::{NodeId, PodId};
+use super::finder::within;
 
-impl World {
-    /// One job.
-    pub fn job(&self, key: &PodKey) -> Option<&Shared<JobFacts>> {
+/// TYJobs, and the PriorityClasses that admission gives to pods.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Jobs {
+    jobs: BTreeMap<PodKey, Shared<JobFacts>>,
+    classes: PriorityClasses,
+}
+
+impl Jobs {
+    pub fn get(&self, key: &PodKey) -> Option<&Shared<JobFacts>> {
         self.jobs.get(key)
     }
 
-    /// Every job, by namespace and name.
-    pub fn jobs(&self) -> impl Iterator<Item = (&PodKey, &Shared<JobFacts>)> {
+    /// By namespace and name.
+    pub fn iter(&self) -> impl Iterator<Item = (&PodKey, &Shared<JobFacts>)> {
         self.jobs.iter()
     }
 
-    /// The priority that admission gives a pod which names this class and these values itself, and whether it never
-    /// preempts. The error is what admission would answer.
+    /// See [`World::admit_priority`](super::World::admit_priority).
     pub fn admit_priority(
         &self,
         class: Option<&str>,
@@ -41,13 +41,10 @@ impl World {
             |name: &str| Some(PriorityClassFacts { value: system(name)?, default: false, never_preempts: false });
         let found = match class {
             Some(name) => {
-                let known = self.priority_classes.get(name).copied().or_else(|| built_in(name));
+                let known = self.classes.get(name).copied().or_else(|| built_in(name));
                 Some(known.ok_or_else(|| format!("no PriorityClass with name {name} was found"))?)
             }
-            // Of several defaults the lowest counts.
-            None => {
-                self.priority_classes.values().filter(|class| class.default).min_by_key(|class| class.value).copied()
-            }
+            None => self.default_class().and_then(|name| self.classes.get(name)).copied(),
         };
         let (value, never_of_class) = found.map_or((0, false), |class| (class.value, class.never_preempts));
         match (class, priority) {
@@ -66,11 +63,31 @@ impl World {
         Ok((value, never.unwrap_or(never_of_class)))
     }
 
+    /// The class of pods that name none. Of several defaults the lowest counts.
+    pub fn default_class(&self) -> Option<&str> {
+        let defaults = self.classes.iter().filter(|(_, class)| class.default);
+        Some(defaults.min_by_key(|(_, class)| class.value)?.0)
+    }
+
+    pub fn any(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
+    /// What this namespace may use changed. Only TYJobs read it.
+    pub fn allowance_changed(&self, namespace: Option<Box<str>>, changes: &mut Changes) {
+        if let Some(namespace) = namespace
+            && within(&self.jobs, &namespace).next().is_some()
+        {
+            changes.wake = Wake::QUOTA;
+            changes.quotas.push(namespace);
+        }
+    }
+
     /// A PriorityClass came, changed or is gone: the priority of TYJobs' pods follows it.
-    pub(super) fn priority_class(&mut self, name: Box<str>, class: Option<PriorityClassFacts>, changes: &mut Changes) {
+    pub fn priority_class(&mut self, name: Box<str>, class: Option<PriorityClassFacts>, changes: &mut Changes) {
         match class {
-            Some(class) => drop(self.priority_classes.insert(name, class)),
-            None => drop(self.priority_classes.remove(&name)),
+            Some(class) => drop(self.classes.insert(name, class)),
+            None => drop(self.classes.remove(&name)),
         }
         if !self.jobs.is_empty() {
             changes.wake = Wake::QUOTA;
@@ -79,7 +96,7 @@ impl World {
         }
         for (key, known) in &mut self.jobs {
             let mut facts = (**known).clone();
-            facts.rate(&self.priority_classes);
+            facts.rate(&self.classes);
             if **known != facts {
                 *known = facts.into();
                 changes.jobs.push(key.clone());
@@ -87,8 +104,8 @@ impl World {
         }
     }
 
-    pub(super) fn job_set(&mut self, mut facts: JobFacts, changes: &mut Changes) {
-        facts.rate(&self.priority_classes);
+    pub fn set(&mut self, mut facts: JobFacts, changes: &mut Changes) {
+        facts.rate(&self.classes);
         let key = facts.job.key.clone();
         let known = self.jobs.get(&key);
         // The answer to a write may be ahead of the watch.
@@ -100,44 +117,11 @@ impl World {
         changes.jobs.push(key);
     }
 
-    pub(super) fn job_gone(&mut self, job: JobIdentity, changes: &mut Changes) {
+    pub fn gone(&mut self, job: JobIdentity, changes: &mut Changes) {
         // Another TYJob may have its name by now.
         if self.jobs.get(&job.key).is_some_and(|known| known.job.uid == job.uid) {
             self.jobs.remove(&job.key);
             changes.jobs.push(job.key);
-        }
-    }
-
-    /// Notes the job of a pod that came, changed or goes.
-    pub(super) fn note_job(&self, id: PodId, changes: &mut Changes) {
-        let pod = self.pods.get(id);
-        let claim = pod.and_then(|pod| Some((pod.key(), pod.facts.spec.job.as_ref()?)));
-        changes.jobs.extend(claim.map(|(key, claim)| PodKey::new(&key.namespace, &claim.name)));
-    }
-
-    /// Reserves room on a node for a pod that is not there yet.
-    pub fn reserve_place(&mut self, mut facts: PodFacts, node: NodeId, devices: Option<Held>) -> PodId {
-        let id = PodId(self.next_pod);
-        self.next_pod += 1;
-        self.shared.specs.intern(&mut facts.spec);
-        self.shared.containers.intern(&mut facts.handoff.containers);
-        let exclusive = exclusive_of(&facts);
-        let mut pod = Pod { place: Place::Assumed(node), devices, exclusive, ..Pod::unplaced(id, facts) };
-        let amounts = &mut self.shared.amounts;
-        pod.devices.iter_mut().for_each(|held| held.share(|value| amounts.intern(value)));
-        self.pods.insert(id, Box::new(pod));
-        self.generation += 1;
-        self.charge(id);
-        id
-    }
-
-    /// Gives back what [`World::reserve_place`] reserved.
-    pub fn cancel_place(&mut self, id: PodId) {
-        self.discharge(id);
-        let Some(pod) = self.pods.remove(id) else { return };
-        self.generation += 1;
-        if let Some(node) = pod.node() {
-            self.note_left(node);
         }
     }
 }

@@ -1,11 +1,8 @@
 //! Claims, volumes and storage classes, and what is planned for them on behalf of pods that are being bound.
 
-use std::collections::BTreeMap;
-
 use baton_contract::PodKey;
 use baton_contract::hint::LabelSelector;
 
-use super::PodId;
 use super::spec::{Labels, NodeTerm};
 
 /// What a persistent volume says.
@@ -145,11 +142,4 @@ pub struct Provision {
     pub claim: Box<str>,
     /// A watch has shown the claim with this node selected. When it shows none afterwards, the provisioner has given up there.
     pub seen: bool,
-}
-
-/// Plans for the claims of assumed pods, and the storage classes.
-#[derive(Debug, Clone, Default)]
-pub(super) struct VolumePlans {
-    pub classes: BTreeMap<Box<str>, ClassFacts>,
-    pub plans: BTreeMap<PodId, VolumePlan>,
 }

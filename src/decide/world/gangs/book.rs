@@ -212,9 +212,9 @@ impl GangBook {
     /// Decides a gang's fields after a change, moves it between groups, and forgets it when nothing of it is left.
     fn settle(&mut self, id: &GangId) {
         let Some(gang) = self.gangs.get_mut(id) else { return };
-        let (before, silent) = (gang.group.clone(), gang.silent);
+        let (before, silent) = (gang.group().clone(), gang.is_silent());
         gang.settle(&self.defaults);
-        let (empty, now, spoke) = (gang.is_empty(), gang.group.clone(), gang.silent != silent);
+        let (empty, now, spoke) = (gang.is_empty(), gang.group().clone(), gang.is_silent() != silent);
         let entered = self.groups.get(&before).is_some_and(|listing| listing.contains(id));
         self.changed.insert(id.clone(), GangChange::Restated);
         if empty {

@@ -71,10 +71,10 @@ pub struct Gang {
     classes: BTreeMap<u8, u32>,
     /// By [`PodGroupApi`], in its order.
     objects: [Option<Arc<PodGroupFacts>>; 3],
-    pub(super) config: GangConfig,
-    pub(super) group: GroupId,
+    config: GangConfig,
+    group: GroupId,
     /// No member at all, and nothing states which gangs it starts with.
-    pub(super) silent: bool,
+    silent: bool,
 }
 
 impl Gang {

@@ -133,7 +133,7 @@ enum ClaimProgress {
 
 impl PreBind for VolumeBinding {
     fn pre_bind(&self, view: View<'_>, pod: &Pod, node: NodeId, since: Duration, effects: &mut Effects) -> Outcome {
-        let Some(plan) = view.world.volume_plan(pod.id) else { return Outcome::Fit };
+        let Some(plan) = view.world.volumes().plan_of(pod.id) else { return Outcome::Fit };
         let mut waiting = Vec::new();
         let bindings = plan.bind.iter().map(|(claim, volume)| (claim, bind(view, pod, claim, volume, node, effects)));
         let mut all: Vec<(&Box<str>, ClaimProgress)> = bindings.collect();
@@ -170,7 +170,7 @@ fn bind(view: View<'_>, pod: &Pod, claim: &str, volume: &str, node: NodeId, effe
     if facts.complete {
         return reachable(view, &key, facts, node);
     }
-    let Some(found) = view.world.volume(volume).filter(|found| !found.deleting) else {
+    let Some(found) = view.world.volumes().volume(volume).filter(|found| !found.deleting) else {
         return ClaimProgress::Failed(format!("volume {volume}, chosen for claim {claim}, is gone"));
     };
     match &found.claim {
@@ -219,7 +219,7 @@ fn provision(view: View<'_>, pod: &Pod, made: &Provision, node: NodeId, effects:
 }
 
 fn claim_of<'a>(view: View<'a>, key: &PodKey) -> Result<&'a ClaimFacts, String> {
-    match view.world.claim(key) {
+    match view.world.volumes().claim(key) {
         None => Err(format!("claim {} is gone", key.name)),
         Some(facts) if facts.deleting => Err(format!("claim {} is being deleted", key.name)),
         Some(facts) => Ok(facts),
@@ -230,7 +230,7 @@ fn claim_of<'a>(view: View<'a>, key: &PodKey) -> Result<&'a ClaimFacts, String> 
 fn reachable(view: View<'_>, key: &PodKey, facts: &ClaimFacts, node: NodeId) -> ClaimProgress {
     let Some(volume) = facts.volume.as_deref() else { return ClaimProgress::Waits };
     // The claim may be shown bound before its new volume is shown at all.
-    let Some(found) = view.world.volume(volume) else { return ClaimProgress::Waits };
+    let Some(found) = view.world.volumes().volume(volume) else { return ClaimProgress::Waits };
     let here = view.world.node(node).and_then(|node| node.facts.as_ref());
     match here {
         Some(facts) if found.reaches(&facts.labels) => ClaimProgress::Done,
@@ -272,7 +272,7 @@ fn sort(view: View<'_>, pod: &Pod) -> Result<Claims, Outcome> {
         let key = PodKey::new(&pod.key().namespace, name);
         let helped = |text: String, help| Err(Outcome::never(NAME, text, Wake::VOLUME).helped_by(help));
         let never = |text| helped(text, Help::Rule);
-        let Some(claim) = view.world.claim(&key) else {
+        let Some(claim) = view.world.volumes().claim(&key) else {
             let text = match used {
                 VolumeUse::Claim(_) => format!("claim {name} does not exist"),
                 VolumeUse::Ephemeral(_) => format!("claim {name} of an ephemeral volume has not been made yet"),
@@ -297,14 +297,14 @@ fn sort(view: View<'_>, pod: &Pod) -> Result<Claims, Outcome> {
         }
         let volume = claim.volume.as_deref();
         if let Some(volume) = volume.filter(|_| claim.complete) {
-            let Some(facts) = view.world.volume(volume) else {
+            let Some(facts) = view.world.volumes().volume(volume) else {
                 return never(format!("volume {volume} of claim {name} does not exist"));
             };
             claims.bound.push((facts.clone(), matches!(used, VolumeUse::Claim(_))));
             continue;
         }
         let class_name = claim.class.as_deref().filter(|class| !class.is_empty());
-        let class = class_name.and_then(|class| view.world.storage_class(class));
+        let class = class_name.and_then(|class| view.world.volumes().class(class));
         let (Some(class_name), Some(class), None) = (class_name, class, volume) else {
             return match (class_name, class, volume) {
                 (Some(class), None, None) => helped(
@@ -321,14 +321,14 @@ fn sort(view: View<'_>, pod: &Pod) -> Result<Claims, Outcome> {
         // Another pod on its way to its node uses the claim too: where that goes, the volume goes.
         match view.world.planned_for(&key, pod.id) {
             Some((_, Some(volume))) => {
-                claims.bound.extend(view.world.volume(volume).map(|facts| (facts.clone(), false)));
+                claims.bound.extend(view.world.volumes().volume(volume).map(|facts| (facts.clone(), false)));
                 continue;
             }
             Some((at, None)) if node.is_none() => node = view.world.node(at).map(|node| node.name.clone()),
             _ => {}
         }
         let (facts, class) = (claim.clone(), class.clone());
-        let storage = view.world.storage_for(class_name, claim.request);
+        let storage = view.world.volumes().storage_for(class_name, claim.request);
         claims.waiting.push(Waiting { key, facts, class_name: class_name.into(), class, node, storage });
     }
     claims.waiting.sort_by(|a, b| a.facts.request.cmp(&b.facts.request).then_with(|| a.key.cmp(&b.key)));
@@ -360,19 +360,20 @@ fn match_volume<'a>(
         |volume: &VolumeFacts| !volume.deleting && volume.block == facts.block && volume.capacity >= facts.request;
     let mut open = view
         .world
-        .volumes_of(&claim.class_name)
+        .volumes()
+        .of_class(&claim.class_name)
         .filter(|(name, volume)| fits(volume) && taken.iter().all(|(_, other)| **other != **name));
     // Made for this claim and promised to it: no other volume is looked at, here or on nodes that it does not reach.
     if let Some((name, volume)) = open.find(|(_, volume)| volume.is_for(&claim.key, &facts.uid)) {
         return volume.reaches(labels).then_some(name);
     }
     let mut best: Option<(&str, &VolumeFacts)> = None;
-    for (name, volume) in view.world.volumes_of(&claim.class_name) {
+    for (name, volume) in view.world.volumes().of_class(&claim.class_name) {
         let selected = facts.selector.as_ref().is_none_or(|selector| selector.matches(&volume.labels));
         let free = volume.available
             && volume.claim.is_none()
             && taken.iter().all(|(_, other)| **other != *name)
-            && !view.world.is_promised(name, pod);
+            && !view.world.volumes().is_promised(name, pod);
         let serves = fits(volume) && volume.modes.cover(facts.modes) && volume.reaches(labels);
         if serves && free && selected && best.is_none_or(|(_, best)| volume.capacity < best.capacity) {
             best = Some((name, volume));
