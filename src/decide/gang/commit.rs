@@ -117,12 +117,20 @@ impl Gangs {
     }
 
     /// A member whose group is satisfied for good is a commit of its own: its Binding, too, proves that the group was satisfied. One
-    /// that comes back from a commit of which others are still to be bound stays of that commit.
+    /// that comes back from a commit of which others are still to be bound stays of that commit. While the commit that satisfies the
+    /// group may still be cancelled, a late member joins it.
     pub fn commit_alone(&mut self, cx: &mut Context<'_>, id: PodId) {
         let Some(gang) = cx.world.gangs().gang_of(id) else { return };
         let group = gang.group().clone();
         if !rule::is_over(gang.config().policy, self.satisfied_once(&group)) {
             return;
+        }
+        let may_be_cancelled = |commit: &Commit| !commit.once && !commit.rest && !commit.unprepared.is_empty();
+        let first = self.commits.iter_mut().find(|(_, commit)| commit.group == group && may_be_cancelled(commit));
+        if let Some((number, commit)) = first {
+            commit.members.insert(id, commit.committed);
+            commit.unprepared.insert(id);
+            return cx.reservations.commit(id, Some(*number), commit.committed.to_string());
         }
         let is_of = |commit: &Committed| {
             let older = |pod: &Pod| pod.facts.handoff.created < commit.attempt;

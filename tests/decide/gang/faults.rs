@@ -573,6 +573,26 @@ fn when_the_volume_of_one_member_cannot_be_made_nobody_of_the_gang_goes() {
 }
 
 #[test]
+fn a_surplus_member_waits_until_the_first_commit_is_sure() {
+    for made in [true, false] {
+        let mut gangs = gang_with_claims();
+        gangs.asks("g-3", &[("cpu", "1")], &gang("g", "3", &[]));
+        gangs.wait(2);
+        assert_eq!(gangs.count("g"), 0, "the volumes of the others may still not be made");
+        gangs.cluster.provision("c0");
+        gangs.cluster.provision("c1");
+        if made {
+            gangs.cluster.provision("c2");
+        } else {
+            gangs.cluster.change_claim("c2", |facts| facts.selected_node = None);
+        }
+        gangs.settle();
+        // It counts as any member does, in the place of one that is lost.
+        assert_eq!((gangs.count("g"), made), (if made { 4 } else { 3 }, made));
+    }
+}
+
+#[test]
 fn a_member_that_is_deleted_before_the_first_lock_takes_the_others_back() {
     let mut gangs = gang_with_claims();
     gangs.delete("g-2");
