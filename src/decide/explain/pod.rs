@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::devices::Held;
 use crate::gang::Route;
 use crate::lock::{self, Delay, LockDelay, LockMatch};
-use crate::scheduler::binder::{BindAttempt, BindStage};
+use crate::scheduler::binder::{BindAttempt, Phase};
 use crate::scheduler::queue::{Item, QueueState, Standing};
 use crate::scheduler::rules::View;
 use crate::scheduler::select::choose::rate;
@@ -359,11 +359,11 @@ impl Scheduler {
 
 /// The state of a pod that is being bound.
 fn attempt_state(attempt: &BindAttempt) -> PodState {
-    match attempt.stage {
-        BindStage::Preparing => PodState::Preparing,
-        BindStage::Queued => PodState::WaitingForLock,
-        BindStage::Locking(_) => PodState::Locking,
-        BindStage::Binding(_) | BindStage::BindAgain | BindStage::Reading | BindStage::ReadAgain => PodState::Binding,
+    match attempt.phase {
+        Phase::Volumes { .. } => PodState::Preparing,
+        Phase::Queue { .. } => PodState::WaitingForLock,
+        Phase::Lock { .. } => PodState::Locking,
+        Phase::Post(_) | Phase::PostAgain(_) | Phase::Confirm(_) | Phase::ConfirmAgain(..) => PodState::Binding,
     }
 }
 

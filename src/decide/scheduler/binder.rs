@@ -26,8 +26,8 @@ use super::reservations::{Reservations, expected_names};
 use super::rules::Outcome;
 use super::timers::Timer;
 
-pub use attempt::{BindAttempt, BindStage, Cancel};
-use attempt::{Requested, Turn};
+pub use attempt::{BindAttempt, Cancel, Phase};
+use attempt::{Requested, Trouble, Turn};
 
 /// Bind attempts, the lock queues of nodes, and the locks that are released.
 #[derive(Debug, Clone, Default)]
@@ -206,18 +206,13 @@ impl Binder {
             calls,
             annotations: reservation.annotations,
             commit: reservation.commit,
-            stage: BindStage::Preparing,
+            phase: Phase::Volumes { again: Duration::ZERO, requested: Requested::default() },
             lock_value: resumed.then(|| node.lock.read.raw().map(Into::into)).flatten(),
             // Members of a commit go before other pods of their priority.
             turn: (-2 * i64::from(pod.facts.spec.priority) - i64::from(reservation.commit.is_some()), number, id),
             since: cx.now.mono,
-            queued: cx.now.mono,
-            not_before: Duration::ZERO,
-            failures: 0,
-            trouble_since: None,
-            requested: Requested::default(),
             may_be_bound: resumed,
-            refused: None,
+            trouble: Trouble::default(),
             cancelled: None,
         };
         cx.reporter.binding(id);
@@ -227,9 +222,8 @@ impl Binder {
 
     /// Runs the PreBind rules; when all are satisfied, the pod is queued for its lock or bound.
     fn prepare(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let Some(attempt) = self.attempts.get(&id).filter(|attempt| attempt.stage == BindStage::Preparing) else {
-            return;
-        };
+        let is_here = |attempt: &&BindAttempt| matches!(attempt.phase, Phase::Volumes { .. });
+        let Some(attempt) = self.attempts.get(&id).filter(is_here) else { return };
         let Some(pod) = cx.world.pod(id) else { return };
         let (node, since, now) = (attempt.node, attempt.since, cx.now.mono);
         let mut wait: Option<Duration> = None;
@@ -243,11 +237,12 @@ impl Binder {
             }
         }
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        cx.effects.extend(attempt.requested.add(requested, now));
+        let Phase::Volumes { again, requested: under_way } = &mut attempt.phase else { return };
+        cx.effects.extend(under_way.add(requested, now));
         if let Some(at) = wait {
             // At least a millisecond has to pass, so that the rules do not run in a loop.
-            attempt.not_before = at.max(now + Duration::from_millis(1));
-            cx.timers.set(attempt.not_before, Timer::BindAttempt(id));
+            *again = at.max(now + Duration::from_millis(1));
+            cx.timers.set(*again, Timer::BindAttempt(id));
             self.preparing.insert(id);
             return;
         }
@@ -268,11 +263,9 @@ impl Binder {
 
     /// Queues a prepared attempt for its lock, or binds it if it needs none.
     pub fn proceed(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let preparing = |attempt: &&mut BindAttempt| attempt.stage == BindStage::Preparing;
-        let Some(attempt) = self.attempts.get_mut(&id).filter(preparing) else { return };
-        attempt.stage = BindStage::Queued;
-        attempt.not_before = Duration::ZERO;
-        attempt.queued = cx.now.mono;
+        let is_here = |attempt: &&mut BindAttempt| matches!(attempt.phase, Phase::Volumes { .. });
+        let Some(attempt) = self.attempts.get_mut(&id).filter(is_here) else { return };
+        attempt.phase = Phase::Queue { since: cx.now.mono, not_before: Duration::ZERO };
         let (node, locks, turn) = (attempt.node, attempt.locks, attempt.turn);
         if locks {
             self.queues.entry(node).or_default().waiting.insert(turn);
@@ -298,7 +291,7 @@ impl Binder {
                 self.cancel(cx, id, Cancel::Requeue(why));
                 continue;
             }
-            if attempt.not_before > cx.now.mono {
+            if attempt.phase.due().is_none_or(|at| at > cx.now.mono) {
                 return;
             }
             let Some(node) = cx.world.node(node_id) else { return };
@@ -334,9 +327,8 @@ impl Binder {
                     self.lock(cx, id, Some(old));
                 }
                 Intent::Wait { recheck, .. } => {
-                    // It waits regularly: earlier failures do not count towards the limit.
                     if let Some(attempt) = self.attempts.get_mut(&id) {
-                        attempt.trouble_since = None;
+                        attempt.trouble.is_past();
                     }
                     if let Some(at) = recheck {
                         cx.timers.set(at, Timer::Node(node_id));
@@ -380,7 +372,7 @@ impl Binder {
         let format = cx.config.lock_format;
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let new: Box<str> = attempt.claim().value(format).into();
-        attempt.stage = BindStage::Locking(ticket);
+        attempt.phase = Phase::Lock { ticket, since: attempt.queued_since().unwrap_or(cx.now.mono) };
         attempt.lock_value = Some(new.clone());
         cx.effects.push(Effect::Lock { ticket, node: (*attempt.node_name).into(), old, new });
     }
@@ -398,7 +390,7 @@ impl Binder {
     fn bind(&mut self, cx: &mut Context<'_>, id: PodId) {
         let ticket = self.ticket(cx, id);
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        attempt.stage = BindStage::Binding(ticket);
+        attempt.phase = Phase::Post(ticket);
         if let Some(commit) = attempt.commit {
             cx.steps.push(Step::Bind(BindEvent::Requested(id, commit)));
         }
@@ -488,10 +480,13 @@ impl Binder {
     /// Ends an attempt as soon as no request is under way for it.
     pub fn cancel(&mut self, cx: &mut Context<'_>, id: PodId, why: Cancel) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        if attempt.awaits_answer() {
-            attempt.cancelled = Some(why);
-            return;
+        match attempt.phase.due() {
+            None => attempt.cancelled = Some(why),
+            Some(_) => self.end_by(cx, id, why),
         }
+    }
+
+    fn end_by(&mut self, cx: &mut Context<'_>, id: PodId, why: Cancel) {
         match why {
             Cancel::PodGone => self.end(cx, id),
             Cancel::Requeue(why) => {
@@ -506,7 +501,7 @@ impl Binder {
     /// Removes an attempt from every table; its room stays taken in the world.
     fn forget(&mut self, id: PodId) -> Option<BindAttempt> {
         let attempt = self.attempts.remove(&id)?;
-        if let BindStage::Locking(ticket) | BindStage::Binding(ticket) = attempt.stage {
+        if let Phase::Lock { ticket, .. } | Phase::Post(ticket) = attempt.phase {
             self.tickets.remove(&ticket);
         }
         self.preparing.remove(&id);
@@ -520,23 +515,18 @@ impl Binder {
         Some(attempt)
     }
 
-    /// Pauses an attempt after a transient failure. `false` when failures have lasted too long.
-    fn pause(&mut self, cx: &mut Context<'_>, id: PodId, stage: BindStage, at_least: Option<Duration>) -> bool {
-        let (first, longest, limit) = cx.config.retry;
-        let now = cx.now.mono;
+    /// Pauses an attempt after a transient failure, in this phase. `false` when failures have lasted too long.
+    fn pause(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: PodId,
+        at_least: Option<Duration>,
+        phase: impl FnOnce(Duration) -> Phase,
+    ) -> bool {
         let Some(attempt) = self.attempts.get_mut(&id) else { return false };
-        let since = *attempt.trouble_since.get_or_insert(now);
-        if now >= since + limit {
-            return false;
-        }
-        let wait = (first * (1 << attempt.failures.min(16))).min(longest).max(at_least.unwrap_or_default());
-        attempt.failures += 1;
-        attempt.not_before = now + wait;
-        attempt.stage = stage;
-        cx.timers.set(attempt.not_before, Timer::BindAttempt(id));
-        if stage == BindStage::Queued {
-            self.queue_again(cx, id);
-        }
+        let Some(until) = attempt.trouble.pause(cx.now.mono, cx.config.retry, at_least) else { return false };
+        attempt.phase = phase(until);
+        cx.timers.set(until, Timer::BindAttempt(id));
         true
     }
 
@@ -551,13 +541,22 @@ impl Binder {
     /// Continues a paused attempt.
     pub fn resume(&mut self, cx: &mut Context<'_>, id: PodId) {
         let now = cx.now.mono;
-        let Some(attempt) = self.attempts.get(&id).filter(|attempt| attempt.not_before <= now) else { return };
-        match attempt.stage {
-            BindStage::Queued => self.advance(cx, attempt.node),
-            BindStage::Preparing => self.prepare(cx, id),
-            BindStage::BindAgain => self.bind(cx, id),
-            BindStage::ReadAgain => self.read(cx, id),
-            BindStage::Locking(_) | BindStage::Binding(_) | BindStage::Reading => {}
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        if attempt.phase.due().is_none_or(|at| at > now) {
+            return;
+        }
+        match &mut attempt.phase {
+            Phase::Volumes { .. } => self.prepare(cx, id),
+            Phase::Queue { .. } => {
+                let node = attempt.node;
+                self.advance(cx, node);
+            }
+            Phase::PostAgain(_) => self.bind(cx, id),
+            Phase::ConfirmAgain(_, refused) => {
+                let refused = refused.take();
+                self.read(cx, id, refused);
+            }
+            Phase::Lock { .. } | Phase::Post(_) | Phase::Confirm(_) => {}
         }
     }
 
@@ -565,7 +564,7 @@ impl Binder {
     /// those before it may have its devices then. A Binding that was posted may still arrive: its pod keeps its lock and its devices.
     pub fn requeue_outdated(&mut self, cx: &mut Context<'_>, node: NodeId) {
         let waits = |attempt: &BindAttempt| {
-            matches!(attempt.stage, BindStage::Preparing | BindStage::Queued) && !attempt.may_be_bound
+            matches!(attempt.phase, Phase::Volumes { .. } | Phase::Queue { .. }) && !attempt.may_be_bound
         };
         let here = self.attempts.values().filter(|attempt| attempt.node == node && waits(attempt));
         let mut turns: Vec<Turn> = here.map(|attempt| attempt.turn).collect();
@@ -609,13 +608,15 @@ impl Binder {
         let Some(id) = self.tickets.remove(&ticket) else { return };
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let node = attempt.node;
-        attempt.stage = BindStage::Queued;
+        let Phase::Lock { since, .. } = attempt.phase else { return };
+        // Unless it gets further, it waits for the lock as before.
+        attempt.phase = Phase::Queue { since, not_before: Duration::ZERO };
+        let again = |not_before| Phase::Queue { since, not_before };
         match result {
             LockResult::Done => {
                 let value = attempt.lock_value.clone();
-                attempt.trouble_since = None;
-                attempt.failures = 0;
-                self.lock_waits.push(cx.now.mono.saturating_sub(attempt.queued));
+                attempt.trouble = Trouble::default();
+                self.lock_waits.push(cx.now.mono.saturating_sub(since));
                 cx.world.observe_lock(node, LockRead::parse(value.as_deref()), cx.now.mono);
                 // The write may have been late: locks of another leader may have come and gone since it was decided.
                 if let Some(attempt) = self.attempts.get_mut(&id)
@@ -638,8 +639,9 @@ impl Binder {
                     return;
                 }
                 // The other lock is gone already: a pause avoids a loop of conflicts.
-                if !(free && self.pause(cx, id, BindStage::Queued, None)) {
-                    self.queue_again(cx, id);
+                let paused = free && self.pause(cx, id, None, again);
+                self.queue_again(cx, id);
+                if !paused {
                     self.advance(cx, node);
                 }
             }
@@ -651,7 +653,12 @@ impl Binder {
             }
             LockResult::Failed(why, after) => {
                 self.note_trouble(id, &why);
-                if !self.ended_by_cancel(cx, id) && !self.pause(cx, id, BindStage::Queued, after) {
+                if self.ended_by_cancel(cx, id) {
+                    return;
+                }
+                if self.pause(cx, id, after, again) {
+                    self.queue_again(cx, id);
+                } else {
                     self.give_up(cx, id, why);
                 }
             }
@@ -665,18 +672,13 @@ impl Binder {
         match result {
             BindResult::Done => self.bound(cx, id),
             BindResult::NotFound => {
-                attempt.stage = BindStage::Queued;
                 self.end(cx, id);
                 // Usually the deletion is on its way; if the watch still shows the pod later, it is tried again.
                 cx.steps.push(Step::Fail(id));
             }
-            BindResult::Conflict(_) => self.read(cx, id),
-            BindResult::Refused(why) if attempt.may_be_bound => {
-                attempt.refused = Some(why);
-                self.read(cx, id);
-            }
+            BindResult::Conflict(_) => self.read(cx, id, None),
+            BindResult::Refused(why) if attempt.may_be_bound => self.read(cx, id, Some(why)),
             BindResult::Refused(why) => {
-                attempt.stage = BindStage::Queued;
                 if !self.ended_by_cancel(cx, id) {
                     self.give_up(cx, id, why);
                 }
@@ -686,32 +688,35 @@ impl Binder {
                 attempt.may_be_bound = true;
                 self.note_trouble(id, &why);
                 // The pod may be bound although the answer is lost: only a read shows it.
-                if gone || !self.pause(cx, id, BindStage::BindAgain, after) {
-                    self.read(cx, id);
+                if gone || !self.pause(cx, id, after, Phase::PostAgain) {
+                    self.read(cx, id, None);
                 }
             }
         }
     }
 
-    fn read(&mut self, cx: &mut Context<'_>, id: PodId) {
+    fn read(&mut self, cx: &mut Context<'_>, id: PodId, refused: Option<String>) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        attempt.stage = BindStage::Reading;
+        attempt.phase = Phase::Confirm(refused);
         cx.effects.push(Effect::ReadPod { pod: attempt.pod.key.clone() });
     }
 
     fn reading(&self, key: &PodKey) -> Option<PodId> {
-        let reading =
-            |(_, attempt): &(&PodId, &BindAttempt)| attempt.pod.key == *key && attempt.stage == BindStage::Reading;
+        let reading = |(_, attempt): &(&PodId, &BindAttempt)| {
+            attempt.pod.key == *key && matches!(attempt.phase, Phase::Confirm(_))
+        };
         self.attempts.iter().find(reading).map(|(id, _)| *id)
     }
 
     /// A pod could not be read: it may be bound, so neither lock nor room is released.
     pub fn read_failed(&mut self, cx: &mut Context<'_>, key: &PodKey) {
         let Some(id) = self.reading(key) else { return };
-        if let Some(attempt) = self.attempts.get_mut(&id) {
-            attempt.stage = BindStage::ReadAgain;
-            attempt.not_before = cx.now.mono + Duration::from_secs(1);
-            cx.timers.set(attempt.not_before, Timer::BindAttempt(id));
+        if let Some(attempt) = self.attempts.get_mut(&id)
+            && let Phase::Confirm(refused) = &mut attempt.phase
+        {
+            let again = cx.now.mono + Duration::from_secs(1);
+            attempt.phase = Phase::ConfirmAgain(again, refused.take());
+            cx.timers.set(again, Timer::BindAttempt(id));
         }
     }
 
@@ -719,29 +724,25 @@ impl Binder {
     pub fn read_done(&mut self, cx: &mut Context<'_>, key: &PodKey, found: Option<(&PodUid, bool)>) {
         let reading = self.reading(key);
         self.prove(cx, key, found.map(|(uid, _)| uid.as_str()));
-        let Some(id) = reading.filter(|id| self.attempts.get(id).is_some_and(|it| it.stage == BindStage::Reading))
-        else {
-            return;
-        };
-        let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        attempt.stage = BindStage::BindAgain;
+        let Some((id, attempt)) = reading.and_then(|id| Some((id, self.attempts.get_mut(&id)?))) else { return };
+        let Phase::Confirm(refused) = &mut attempt.phase else { return };
+        let refused = refused.take();
         if !found.is_some_and(|(uid, deleting)| attempt.pod.uid == *uid && !deleting) {
             attempt.cancelled = Some(Cancel::PodGone);
         }
-        let refused = attempt.refused.take();
         if self.ended_by_cancel(cx, id) {
             return;
         }
         if let Some(why) = refused {
             self.give_up(cx, id, why);
-        } else if !self.pause(cx, id, BindStage::BindAgain, None) {
+        } else if !self.pause(cx, id, None, Phase::PostAgain) {
             self.give_up(cx, id, "the Binding was not made in time".to_owned());
         }
     }
 
     fn ended_by_cancel(&mut self, cx: &mut Context<'_>, id: PodId) -> bool {
         let Some(why) = self.attempts.get_mut(&id).and_then(|attempt| attempt.cancelled.take()) else { return false };
-        self.cancel(cx, id, why);
+        self.end_by(cx, id, why);
         true
     }
 }

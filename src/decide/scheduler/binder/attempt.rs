@@ -33,29 +33,19 @@ pub struct BindAttempt {
     pub annotations: Shared<Annotations>,
     /// The commit of its group.
     pub commit: Option<u64>,
-    /// Its stage.
-    pub stage: BindStage,
-    /// A lock value of this attempt that may stand on the node.
-    pub lock_value: Option<Box<str>>,
     /// Place in the node's lock queue.
     pub turn: Turn,
     /// Monotonic time of the decision.
     pub since: Duration,
-    /// Monotonic time since which it waits in the lock queue.
-    pub queued: Duration,
-    /// Not tried before this monotonic time.
-    pub not_before: Duration,
-    /// Failed tries in a row.
-    pub failures: u32,
-    /// Monotonic time of the first of these failures.
-    pub trouble_since: Option<Duration>,
-    /// Requests of PreBind rules under way and their times: they are not repeated at once.
-    pub requested: Requested,
+    /// How far it has come.
+    pub phase: Phase,
+    /// A lock value of this attempt that may stand on the node.
+    pub lock_value: Option<Box<str>>,
     /// A Binding may have been made already: one of this attempt whose answer was lost, or one of the leader before, whose lock the
-    /// attempt has taken over.
+    /// attempt has taken over. Only a read of the pod shows that it was not.
     pub may_be_bound: bool,
-    /// Why the API server refused the Binding, while the pod is read because it may be bound.
-    pub refused: Option<String>,
+    /// Failed tries.
+    pub trouble: Trouble,
     /// Why the attempt ends as soon as the request under way is answered.
     pub cancelled: Option<Cancel>,
 }
@@ -63,23 +53,91 @@ pub struct BindAttempt {
 /// Position in a lock queue: higher priority first, then the earlier attempt.
 pub type Turn = (i64, u64, PodId);
 
-/// The stage of a bind attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BindStage {
-    /// Waits for the PreBind rules (volumes), which run again at [`BindAttempt::not_before`] or when a volume changes.
-    Preparing,
+/// How far a bind attempt has come, with what is valid only there. Times are monotonic.
+#[derive(Debug, Clone)]
+pub enum Phase {
+    /// The PreBind rules (volumes) are not satisfied; they run again at `again`, or when a volume changes.
+    Volumes {
+        /// When.
+        again: Duration,
+        /// Their requests under way: they are not repeated at once.
+        requested: Requested,
+    },
     /// In the node's lock queue.
-    Queued,
+    Queue {
+        /// Since when.
+        since: Duration,
+        /// Not tried before.
+        not_before: Duration,
+    },
     /// The lock is being written.
-    Locking(Ticket),
+    Lock {
+        /// The write.
+        ticket: Ticket,
+        /// Since when the attempt waits for the lock.
+        since: Duration,
+    },
     /// The Binding is being posted.
-    Binding(Ticket),
-    /// The Binding failed transiently; posted again at [`BindAttempt::not_before`].
-    BindAgain,
-    /// The pod is being read since it is unknown whether it is bound.
-    Reading,
-    /// The read failed; repeated at [`BindAttempt::not_before`].
-    ReadAgain,
+    Post(Ticket),
+    /// It failed transiently, and is posted again at this time.
+    PostAgain(Duration),
+    /// The pod is being read since it is unknown whether it is bound; with what the API server refused the Binding, if it did.
+    Confirm(Option<String>),
+    /// The read failed, and is repeated at this time.
+    ConfirmAgain(Duration, Option<String>),
+}
+
+impl Phase {
+    /// When it goes on by itself; `None` while something is awaited.
+    pub const fn due(&self) -> Option<Duration> {
+        match self {
+            Self::Volumes { again: at, .. }
+            | Self::Queue { not_before: at, .. }
+            | Self::PostAgain(at)
+            | Self::ConfirmAgain(at, _) => Some(*at),
+            Self::Lock { .. } | Self::Post(_) | Self::Confirm(_) => None,
+        }
+    }
+
+    /// No Binding of this attempt has been posted, nor is one about to be: room or lock are awaited.
+    pub const fn is_before_post(&self) -> bool {
+        matches!(self, Self::Volumes { .. } | Self::Queue { .. } | Self::Lock { .. })
+    }
+}
+
+/// Failed tries in a row.
+#[derive(Debug, Clone, Default)]
+pub struct Trouble {
+    failures: u32,
+    /// Monotonic time of the first one.
+    since: Option<Duration>,
+}
+
+impl Trouble {
+    /// No try has failed since the last one that succeeded.
+    pub const fn is_none(&self) -> bool {
+        self.failures == 0
+    }
+
+    /// One more failure: until when to pause. `None` when failures have lasted for `limit`.
+    pub(super) fn pause(
+        &mut self,
+        now: Duration,
+        (first, longest, limit): (Duration, Duration, Duration),
+        at_least: Option<Duration>,
+    ) -> Option<Duration> {
+        if now >= *self.since.get_or_insert(now) + limit {
+            return None;
+        }
+        let wait = (first * (1 << self.failures.min(16))).min(longest).max(at_least.unwrap_or_default());
+        self.failures += 1;
+        Some(now + wait)
+    }
+
+    /// It waits regularly: earlier failures do not count towards the limit, and keep the length of the next pause.
+    pub(super) fn is_past(&mut self) {
+        self.since = None;
+    }
 }
 
 /// Why a bind attempt ends early.
@@ -97,9 +155,12 @@ impl BindAttempt {
         LockClaim { pod: PodRef::clone(&self.pod), time: self.time }
     }
 
-    /// `true` while a request is under way on whose outcome the attempt depends.
-    pub const fn awaits_answer(&self) -> bool {
-        matches!(self.stage, BindStage::Locking(_) | BindStage::Binding(_) | BindStage::Reading)
+    /// Monotonic time since which it waits in the lock queue, if it does.
+    pub const fn queued_since(&self) -> Option<Duration> {
+        match self.phase {
+            Phase::Queue { since, .. } => Some(since),
+            _ => None,
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::scheduler::timers::Timer;
 use crate::world::{Node, NodeId, PodId};
 use baton_contract::{ConditionReason, EventReason, LockRead};
 
-use super::attempt::{BindAttempt, BindStage};
+use super::attempt::BindAttempt;
 use super::{Binder, Outlook, ReportedLock};
 
 /// Period of the check of a lock queue. Shorter waits, and waits for a lock that changed within this time, are not reported: a queue
@@ -42,7 +42,8 @@ impl Binder {
         let late = |id: &PodId| {
             let after = if stands { CHECK_PERIOD } else { SLOW_WAIT };
             // A scheduler that requested the bind reports itself.
-            self.attempts.get(id).is_some_and(|attempt| due(attempt.queued + after)) && !self.requests.contains_key(id)
+            let since = self.attempts.get(id).and_then(BindAttempt::queued_since);
+            since.is_some_and(|since| due(since + after)) && !self.requests.contains_key(id)
         };
         let late: Vec<PodId> = waiting.into_iter().filter(late).collect();
         if let Some(attempt) = late.first().and_then(|id| self.attempts.get(id)) {
@@ -122,7 +123,7 @@ impl Binder {
 
     /// `true` when the pod has left the lock queue: a pending report of its wait must not be written.
     pub fn has_left_queue(&self, id: PodId) -> bool {
-        self.attempts.get(&id).is_some_and(|attempt| attempt.stage != BindStage::Queued)
+        self.attempts.get(&id).is_some_and(|attempt| attempt.queued_since().is_none())
     }
 }
 

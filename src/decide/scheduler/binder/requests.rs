@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use crate::scheduler::context::Context;
-use crate::scheduler::effect::Effect;
 use crate::scheduler::extend;
 use crate::scheduler::reservations::Reservations;
 use crate::scheduler::rules::Outcome;
@@ -13,7 +12,7 @@ use crate::scheduler::timers::Timer;
 use crate::world::{NodeId, Place, PodId};
 use baton_contract::{LockRead, PodRef};
 
-use super::attempt::{BindStage, Cancel};
+use super::attempt::{Cancel, Phase};
 use super::{BindAnswer, BindRequest, BindVerdict, Binder, RequestId};
 
 impl Binder {
@@ -29,8 +28,7 @@ impl Binder {
     /// The caller is gone. A bind whose Binding is not posted yet ends; a posted one is completed.
     pub fn cancel_request(&mut self, cx: &mut Context<'_>, request: RequestId) {
         let Some(id) = self.requests.iter().find(|(_, known)| known.id == request).map(|(id, _)| *id) else { return };
-        let unposted = |stage| matches!(stage, BindStage::Preparing | BindStage::Queued | BindStage::Locking(_));
-        if self.attempts.get(&id).is_some_and(|attempt| unposted(attempt.stage)) {
+        if self.attempts.get(&id).is_some_and(|attempt| attempt.phase.is_before_post()) {
             self.end_request(cx, id, "the scheduler that requested the bind has left".to_owned());
         }
     }
@@ -125,16 +123,16 @@ impl Binder {
         let Some(request) = self.requests.get(&id).filter(|request| request.deadline <= cx.now.mono) else { return };
         let Some(attempt) = self.attempts.get(&id) else { return };
         let (node, wait) = (&attempt.node_name, request.wait);
-        let mut why = match attempt.stage {
-            BindStage::Preparing => format!("the pod's volumes were not ready on node {node} within {wait:?}"),
-            BindStage::Queued => {
+        let mut why = match attempt.phase {
+            Phase::Volumes { .. } => format!("the pod's volumes were not ready on node {node} within {wait:?}"),
+            Phase::Queue { .. } => {
                 let held = match cx.world.node(attempt.node).map(|node| &node.lock.read) {
                     Some(LockRead::Held { raw, .. } | LockRead::Malformed { raw }) => format!("which {raw:?} holds"),
                     _ => "for which other pods wait".to_owned(),
                 };
                 format!("waited {wait:?} for the lock of node {node}, {held}")
             }
-            BindStage::Locking(_) => format!("the lock of node {node} could not be written within {wait:?}"),
+            Phase::Lock { .. } => format!("the lock of node {node} could not be written within {wait:?}"),
             _ => format!("the Binding to node {node} was not made within {wait:?}"),
         };
         if let Some(trouble) = &request.trouble {
@@ -146,21 +144,14 @@ impl Binder {
     /// Ends an attempt as soon as its pod is known not to be bound.
     fn end_request(&mut self, cx: &mut Context<'_>, id: PodId, why: String) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        match attempt.stage {
-            BindStage::Preparing
-            | BindStage::Queued
-            | BindStage::Locking(_)
-            | BindStage::Binding(_)
-            | BindStage::Reading => {
-                self.cancel(cx, id, Cancel::Requeue(why));
-            }
+        match attempt.phase {
             // A Binding was posted and its outcome is unknown.
-            BindStage::BindAgain => {
+            Phase::PostAgain(_) => {
                 attempt.cancelled = Some(Cancel::Requeue(why));
-                attempt.stage = BindStage::Reading;
-                cx.effects.push(Effect::ReadPod { pod: attempt.pod.key.clone() });
+                self.read(cx, id, None);
             }
-            BindStage::ReadAgain => attempt.cancelled = Some(Cancel::Requeue(why)),
+            Phase::ConfirmAgain(..) => attempt.cancelled = Some(Cancel::Requeue(why)),
+            _ => self.cancel(cx, id, Cancel::Requeue(why)),
         }
     }
 
