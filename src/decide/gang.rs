@@ -20,8 +20,7 @@ mod deadlock;
 mod joint_preempt;
 pub mod members;
 mod pod_groups;
-pub mod policy;
-mod preempt;
+pub mod preempt;
 mod report;
 mod review;
 mod search;
@@ -39,7 +38,6 @@ use baton_contract::gang::{Committed, GangId, PodGroupStatus, TimeoutClock};
 use alike::{AntiAffinityTerms, MemberKind};
 use baton_contract::ConditionReason;
 pub use members::{is_ours, waiting};
-pub use policy::{GangPolicy, OnBindFailure};
 
 /// Every group of gangs with the results of its attempts, and its members that are being bound.
 #[derive(Debug, Clone, Default)]

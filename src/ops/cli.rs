@@ -10,7 +10,7 @@ use super::config::{self, ConfigError};
 use super::say::{UsageError, remark};
 use super::settings;
 use super::{audit, complete, convert, cordon, daemon, doctor, explain, get, manifests, ui};
-use baton_decide::scheduler::rules::Plugins;
+use baton_decide::core::rules::Plugins;
 use baton_runtime::words;
 
 const ABOUT: &str =

@@ -13,8 +13,8 @@ use baton_cluster::pod_group::PodGroups;
 use baton_cluster::pod_writer::PodWriter;
 use baton_cluster::tyjob::JobStatuses;
 use baton_cluster::volume::Volumes;
+use baton_decide::core::JobWriteResult;
 use baton_decide::scheduler::{BindResult, Effect, EffectResult, LockResult};
-use baton_decide::tyjob::JobWriteResult;
 use baton_runtime::clock;
 
 use super::backpressure::Backpressure;

@@ -181,7 +181,7 @@ fn the_example_of_a_policy_has_the_fields_of_its_kinds() {
 #[test]
 fn what_the_scheduler_says_to_claims_and_other_drivers_is_what_the_page_quotes() {
     let page = read(&root().join("docs/dra.md"));
-    let said = read(&root().join("src/decide/scheduler/rules/plugins/dynamic_resources.rs"));
+    let said = read(&root().join("src/decide/core/rules/plugins/dynamic_resources.rs"));
     let said = said.lines().find_map(|line| line.trim().strip_prefix("let text = \"")?.strip_suffix("\";")).unwrap();
     assert!(page.contains(said), "{said}");
     let drivers = read(&root().join("src/decide/world/node.rs"));

@@ -1,8 +1,8 @@
 //! Explains one node: whether it takes new pods with devices, and what is on its way there.
 
+use crate::core::timers::Moment;
 use crate::help::Help;
 use crate::scheduler::Scheduler;
-use crate::scheduler::timers::Moment;
 use crate::world::spec::TaintEffect;
 use crate::world::{DeviceTotals, Node, NodeFacts, Place, not_offered};
 use baton_contract::LockRead;

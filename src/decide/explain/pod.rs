@@ -3,15 +3,16 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use crate::bind::{BindAttempt, BindPhase};
+use crate::core::extend;
+use crate::core::queue::{Item, QueueState, Standing};
+use crate::core::rules::View;
+use crate::core::select::choose::rate;
+use crate::core::timers::Moment;
 use crate::devices::Held;
 use crate::gang::Route;
 use crate::lock::{self, Delay, LockDelay, LockMatch};
-use crate::scheduler::binder::{BindAttempt, Phase};
-use crate::scheduler::queue::{Item, QueueState, Standing};
-use crate::scheduler::rules::View;
-use crate::scheduler::select::choose::rate;
-use crate::scheduler::timers::Moment;
-use crate::scheduler::{Scheduler, extend};
+use crate::scheduler::Scheduler;
 use crate::world::gangs::GroupId;
 use crate::world::{NodeId, Place, Pod, PodFacts, PodId, World};
 use baton_contract::{LockRead, PodKey};
@@ -360,10 +361,12 @@ impl Scheduler {
 /// The state of a pod that is being bound.
 fn attempt_state(attempt: &BindAttempt) -> PodState {
     match attempt.phase {
-        Phase::Volumes { .. } => PodState::Preparing,
-        Phase::Queue { .. } => PodState::WaitingForLock,
-        Phase::Lock { .. } => PodState::Locking,
-        Phase::Post(_) | Phase::PostAgain(_) | Phase::Confirm(_) | Phase::ConfirmAgain(..) => PodState::Binding,
+        BindPhase::Volumes { .. } => PodState::Preparing,
+        BindPhase::Queue { .. } => PodState::WaitingForLock,
+        BindPhase::Lock { .. } => PodState::Locking,
+        BindPhase::Post(_) | BindPhase::PostAgain(_) | BindPhase::Confirm(_) | BindPhase::ConfirmAgain(..) => {
+            PodState::Binding
+        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! What would be decided for a pod that does not exist: the rules of a real decision judge the present world, nothing is reserved.
 
+use crate::core::context::NEW_POD;
+use crate::core::preemption::{candidates, eviction_text};
+use crate::core::rules::View;
+use crate::core::rules::plugins::device_fit;
+use crate::core::timers::Moment;
 use crate::devices::Held;
 use crate::scheduler::Scheduler;
-use crate::scheduler::context::NEW_POD;
-use crate::scheduler::preemption::{candidates, eviction_text};
-use crate::scheduler::rules::View;
-use crate::scheduler::rules::plugins::device_fit;
-use crate::scheduler::timers::Moment;
 use crate::world::{Pod, PodFacts};
 
 use super::answer::{RatedNode, WhatIf};

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::scheduler::context::{Context, Step};
-use crate::scheduler::earmarks::Earmarks;
-use crate::scheduler::preemption::Preemption;
-use crate::scheduler::queue::Item;
-use crate::scheduler::reporter::Reporter;
-use crate::scheduler::reservations::Reservations;
-use crate::scheduler::rules::plugins::device_fit;
-use crate::scheduler::select::choose::{NodeChoice, choose};
+use crate::core::context::{Context, Step};
+use crate::core::earmarks::Earmarks;
+use crate::core::preemption::Preemption;
+use crate::core::queue::Item;
+use crate::core::reporter::Reporter;
+use crate::core::reservations::Reservations;
+use crate::core::rules::plugins::device_fit;
+use crate::core::select::choose::{NodeChoice, choose};
 use crate::world::gangs::{Gang, GroupId, MemberState, rule};
 use crate::world::{Pod, PodId, Wake};
 use baton_contract::gang::{Committed, GangId};

@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::scheduler::binder::Binder;
-use crate::scheduler::context::{Context, Step};
-use crate::scheduler::earmarks::Earmarks;
-use crate::scheduler::effect::Effect;
-use crate::scheduler::preemption::Preemption;
-use crate::scheduler::queue::Item;
-use crate::scheduler::reservations::Reservations;
-use crate::scheduler::timers::Timer;
+use crate::bind::Binder;
+use crate::core::context::{Context, Step};
+use crate::core::earmarks::Earmarks;
+use crate::core::effect::Effect;
+use crate::core::preemption::Preemption;
+use crate::core::queue::Item;
+use crate::core::reservations::Reservations;
+use crate::core::timers::Timer;
 use crate::world::gangs::{Gang, GroupId, Member, MemberState, rule};
 use crate::world::{Pod, PodId, Wake};
 use baton_contract::gang::{Committed, MatchPolicy};
 use baton_contract::key;
 
 use super::members::{by_gang, reserved_members};
-use super::policy::OnBindFailure;
 use super::{Commit, GangState, Gangs, Route};
+use crate::core::OnBindFailure;
 use baton_contract::EventReason;
 
 /// First and longest backoff of a group after a Binding that was refused.

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::scheduler::context::{Context, Step};
-use crate::scheduler::queue::{Item, QueueState};
-use crate::scheduler::reporter::Reporter;
-use crate::scheduler::reservations::Reservations;
-use crate::scheduler::rules::Queued;
-use crate::scheduler::timers::Timer;
+use crate::core::context::{Context, Step};
+use crate::core::queue::{Item, QueueState};
+use crate::core::reporter::Reporter;
+use crate::core::reservations::Reservations;
+use crate::core::rules::Queued;
+use crate::core::timers::Timer;
 use crate::world::gangs::{Gang, GangChange, GroupId, MemberState, NotReady, rule};
 use crate::world::{Place, Pod, PodId, World};
 use baton_contract::gang::{Committed, GangId, Mode};

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use baton::contract::{Quantity, key};
-use baton::decide::gang::{GangPolicy, OnBindFailure};
+use baton::decide::core::{GangPolicy, OnBindFailure};
 use baton::decide::scheduler::Config;
 use baton::decide::world::gangs::MemberState;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};

@@ -8,11 +8,11 @@ use baton::contract::{
     DeviceAllocation, DeviceEntry, DeviceId, DeviceType, Exceptions, LockRead, PodKey, PodRef, PodUid, key,
 };
 use baton::decide::audit::{Violation as AccountError, check_scheduler};
+use baton::decide::core::queue::QueueState;
 use baton::decide::handoff::{Ledger, PodNotice};
 use baton::decide::lock::{LockMatch, LockPolicy, names};
 use baton::decide::pod::{HandoffPod, Phase};
 use baton::decide::scheduler::Moment;
-use baton::decide::scheduler::queue::QueueState;
 use baton::decide::world::{Place, Pod, PodId};
 
 use super::process::LEADS;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton::contract::{PodUid, key};
-use baton::decide::scheduler::queue::Item;
-use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
+use baton::decide::core::JobWriteResult;
+use baton::decide::core::queue::Item;
+use baton::decide::core::rules::plugins::{DefaultSet, default_plugins};
 use baton::decide::scheduler::{BindResult, Config, Effect, EffectResult, Effects, LockResult, Moment, Scheduler};
-use baton::decide::tyjob::JobWriteResult;
 use baton::decide::world::gangs::Declared;
 use baton::decide::world::{PodId, WorldEvent};
 use jiff::SignedDuration;
