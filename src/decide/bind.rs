@@ -688,11 +688,11 @@ impl Binder {
                     self.give_up(cx, id, why);
                 }
             }
-            BindResult::Retry(why, after) => {
+            BindResult::Unknown(why, after) => {
                 let gone = attempt.cancelled.is_some();
                 attempt.may_be_bound = true;
                 self.note_trouble(id, &why);
-                // The pod may be bound although the answer is lost: only a read shows it.
+                // The pod may be bound although the answer is lost: posting again cannot bind it twice, and a read shows it in the end.
                 if gone || !self.pause(cx, id, after, BindPhase::PostAgain) {
                     self.read(cx, id, None);
                 }

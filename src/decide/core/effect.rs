@@ -279,10 +279,10 @@ pub enum BindResult {
     Conflict(String),
     /// 404.
     NotFound,
-    /// Refused for good (400, 401, 403, 413, 422).
+    /// Refused for good (400, 403, 405, 413, 415, 422).
     Refused(String),
     /// The outcome is unknown; the server may have said when to try again.
-    Retry(String, Option<Duration>),
+    Unknown(String, Option<Duration>),
 }
 
 /// The part of a job's status that the scheduler writes.

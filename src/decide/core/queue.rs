@@ -47,8 +47,6 @@ pub struct QueuePolicy {
     pub backoff: Duration,
     /// Longest back-off. 10 s.
     pub backoff_max: Duration,
-    /// Longest back-off of a group of gangs. 60 s.
-    pub group_backoff_max: Duration,
     /// A parked item is tried after this time even without an event. 5 min.
     pub parked_max: Duration,
 }
@@ -56,7 +54,7 @@ pub struct QueuePolicy {
 impl Default for QueuePolicy {
     fn default() -> Self {
         let s = Duration::from_secs;
-        Self { backoff: s(1), backoff_max: s(10), group_backoff_max: s(60), parked_max: s(300) }
+        Self { backoff: s(1), backoff_max: s(10), parked_max: s(300) }
     }
 }
 
@@ -304,8 +302,7 @@ impl Queue {
     pub fn fail(&mut self, item: impl Into<Item>, now: Duration) -> Duration {
         let item = item.into();
         let exponent = self.entries.get(&item).map_or(0, |entry| entry.failures.min(16));
-        let most = if matches!(item, Item::Group(_)) { self.policy.group_backoff_max } else { self.policy.backoff_max };
-        let at = now + (self.policy.backoff * (1 << exponent)).min(most);
+        let at = now + (self.policy.backoff * (1 << exponent)).min(self.policy.backoff_max);
         self.wait_until(item.clone(), at);
         if let Some(entry) = self.entries.get_mut(&item) {
             entry.failures += 1;

@@ -643,7 +643,7 @@ impl TestScheduler {
         assert_eq!(annotations.len(), key::SCHEDULER_KEYS.len(), "every scheduler key is written");
         let fault = self.bind_faults.pop_front();
         match fault {
-            Some(Fault::Fails) => return BindResult::Retry("500".into(), None),
+            Some(Fault::Fails) => return BindResult::Unknown("500".into(), None),
             Some(Fault::Refused) => return BindResult::Refused("422".into()),
             _ => {}
         }
@@ -666,7 +666,7 @@ impl TestScheduler {
         }
         if fault.is_some() {
             // The watch lags as well: the scheduler must find out by itself.
-            return BindResult::Retry("timed out".into(), None);
+            return BindResult::Unknown("timed out".into(), None);
         }
         self.tell_pod(&pod.key.clone());
         BindResult::Done

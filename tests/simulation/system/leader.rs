@@ -535,7 +535,7 @@ fn failure(effect: &Effect, why: &str, pause: Option<Duration>) -> Option<Effect
             EffectResult::Release { node: node.clone(), old: old.clone(), result: lost() }
         }
         Effect::Bind { ticket, .. } => {
-            EffectResult::Bind { ticket: *ticket, result: BindResult::Retry(why.to_owned(), pause) }
+            EffectResult::Bind { ticket: *ticket, result: BindResult::Unknown(why.to_owned(), pause) }
         }
         Effect::ReadPod { pod } => EffectResult::PodRead { pod: pod.clone(), result: Err(why.to_owned()) },
         Effect::PodGroupStatus(write) => EffectResult::PodGroup { gang: write.gang.clone(), result: None },
