@@ -235,6 +235,11 @@ struct Commit {
 }
 
 impl Commit {
+    /// It satisfies the group for the first time, and may still be cancelled.
+    fn may_be_void(&self) -> bool {
+        !self.once && !self.rest && !self.unprepared.is_empty()
+    }
+
     /// Members whose Bindings have not been requested.
     fn unrequested(&self) -> impl Iterator<Item = PodId> + '_ {
         self.members.keys().copied().filter(|id| !self.requested.contains(id))

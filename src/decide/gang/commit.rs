@@ -117,20 +117,12 @@ impl Gangs {
     }
 
     /// A member whose group is satisfied for good is a commit of its own: its Binding, too, proves that the group was satisfied. One
-    /// that comes back from a commit of which others are still to be bound stays of that commit. While the commit that satisfies the
-    /// group may still be cancelled, a late member joins it.
+    /// that comes back from a commit of which others are still to be bound stays of that commit.
     pub fn commit_alone(&mut self, cx: &mut Context<'_>, id: PodId) {
         let Some(gang) = cx.world.gangs().gang_of(id) else { return };
         let group = gang.group().clone();
         if !rule::is_over(gang.config().policy, self.satisfied_once(&group)) {
             return;
-        }
-        let may_be_cancelled = |commit: &Commit| !commit.once && !commit.rest && !commit.unprepared.is_empty();
-        let first = self.commits.iter_mut().find(|(_, commit)| commit.group == group && may_be_cancelled(commit));
-        if let Some((number, commit)) = first {
-            commit.members.insert(id, commit.committed);
-            commit.unprepared.insert(id);
-            return cx.reservations.commit(id, Some(*number), commit.committed.to_string());
         }
         let is_of = |commit: &Committed| {
             let older = |pod: &Pod| pod.facts.handoff.created < commit.attempt;
@@ -172,6 +164,10 @@ impl Gangs {
     fn proceed(&mut self, cx: &mut Context<'_>, number: u64) {
         let Some(commit) = self.commits.get(&number) else { return };
         let (group, former) = (commit.group.clone(), commit.committed);
+        if !commit.once {
+            // The group is satisfied for good: its surplus goes on.
+            cx.steps.push(Step::AfterAttempt(group.clone()));
+        }
         let Some(record) = self.groups.get_mut(&group) else { return };
         let own: Vec<PodId> = commit.members.keys().copied().collect();
         if commit.rest {
@@ -279,6 +275,8 @@ impl Gangs {
             // Each member is queued with its present group.
             None => members.into_iter().for_each(|id| cx.enqueue(id)),
         }
+        // The surplus waits with its group again.
+        Self::enqueue_members(cx, &group);
     }
 
     /// Handles members of commits whose reservation was released.

@@ -38,7 +38,18 @@ impl Gangs {
         if let Some(why) = book.pod_not_ready(pod, once) {
             return Route::NotReady(self.with_marks(world, why));
         }
-        if is_free(gang, group, once) { Route::Alone } else { Route::Group(group.clone()) }
+        if !is_free(gang, group, once) {
+            Route::Group(group.clone())
+        } else if !is_free(gang, group, false) && self.may_be_void(group) {
+            Route::NotReady(NotReady::NotSure(group.clone()))
+        } else {
+            Route::Alone
+        }
+    }
+
+    /// What satisfies the group for the first time may still be cancelled: no member is bound before that is sure.
+    fn may_be_void(&self, group: &GroupId) -> bool {
+        self.commits.values().any(|commit| commit.may_be_void() && commit.group == *group)
     }
 
     /// Counts the members that are being marked as timed out with those that the watch shows with their mark.
