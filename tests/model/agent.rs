@@ -82,7 +82,7 @@ impl Handoff {
     /// What every call may need. Watches and live reads agree here: a read changes only what the decision knows to be fresh.
     fn perform(&self, state: &State, node: usize, effect: &CallEffect, throttled: bool) -> Option<CallReport> {
         match effect {
-            CallEffect::List { .. } if throttled => Some(CallReport::Listed(PodResources::Throttled)),
+            CallEffect::List { .. } if throttled => Some(CallReport::Listed(PodResources::Silent)),
             CallEffect::List { .. } => Some(CallReport::Listed(self.resources(state, node))),
             CallEffect::Await { .. } => Some(CallReport::Waited { news: false }),
             CallEffect::Read(_) => Some(CallReport::Read(Ok(()))),

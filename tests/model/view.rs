@@ -190,11 +190,7 @@ impl Handoff {
 
     /// PodResources as this kubelet answers it.
     pub fn resources(&self, state: &State, node: usize) -> PodResources {
-        if self.setup.pod_resources {
-            PodResources::Listed(self.listing(state, node))
-        } else {
-            PodResources::Unavailable
-        }
+        if self.setup.pod_resources { PodResources::Listed(self.listing(state, node)) } else { PodResources::Missing }
     }
 
     /// The ledger of one node's agent.

@@ -224,7 +224,7 @@ async fn a_bare_machine_is_told_what_is_missing_and_what_to_do() {
     assert_eq!(said.code, Some(1));
     said.has("nvml", "fail", &["/nonexistent/libnvidia-ml.so.1", "--nvml-library"]);
     said.has("kubelet-dir", "fail", &["is no directory", "--kubelet-dir"]);
-    said.has("pod-resources", "warn", &["does not answer", "node lock"]);
+    said.has("pod-resources", "warn", &["is not there", "node lock"]);
     said.has("node", "fail", &["no node \"node-a\"", "--node-name"]);
     said.has("device-object", "warn", &["does not exist", "baton crds"]);
     said.has("cdi-root", "ok", &["can be made"]);
@@ -233,7 +233,7 @@ async fn a_bare_machine_is_told_what_is_missing_and_what_to_do() {
     let more = ["--nvml-library=/nonexistent/a.so", "--fail-on-init-error=false", "--node-lock=auto"];
     let said = node.doctor(&more).await;
     said.has("nvml", "warn", &["/nonexistent/a.so"]);
-    said.has("pod-resources", "fail", &["does not answer"]);
+    said.has("pod-resources", "fail", &["is not there"]);
     // Nothing was made by looking.
     assert!(!node.path("state").exists() && !node.path("cdi").exists());
 }

@@ -63,13 +63,13 @@ impl HandoffService {
             let pods = self.context.view.seen().pods.clone();
             match self.context.pod_resources.list(clock::mono() + LIST_BUDGET).await {
                 PodResources::Listed(listing) => break (pods, listing),
-                PodResources::Unavailable if has_called || clock::mono() >= give_up => {
+                PodResources::Missing if has_called || clock::mono() >= give_up => {
                     tracing::warn!(
                         "the kubelet has no PodResources: devices in use are known by the pods' annotations alone"
                     );
                     break (pods, PodListing::default());
                 }
-                PodResources::Unavailable | PodResources::Throttled => {}
+                PodResources::Missing | PodResources::Silent => {}
             }
             tokio::select! {
                 () = self.call_waits.notified() => has_called = true,

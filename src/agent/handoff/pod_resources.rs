@@ -26,7 +26,7 @@ const ATTEMPT: Duration = Duration::from_millis(800);
 pub struct PodResourcesClient {
     socket: PathBuf,
     channel: Mutex<Option<Channel>>,
-    /// When the kubelet answered last (monotonic milliseconds); 0 when it did not, the last time it was asked.
+    /// When the kubelet was asked last and had PodResources (monotonic milliseconds); 0 when it had none.
     answered: AtomicU64,
 }
 
@@ -36,47 +36,41 @@ impl PodResourcesClient {
         Self { socket: socket.to_owned(), channel: Mutex::new(None), answered: AtomicU64::new(0) }
     }
 
-    /// Lists the active pods. Asks again every 10 to 20 ms while the kubelet answers ResourceExhausted, until `deadline`
-    /// (monotonic). Without a socket, or when the kubelet does not answer: [`PodResources::Unavailable`].
+    /// Lists the active pods. While the kubelet throttles or fails it is asked again every 10 to 20 ms, until `deadline` (monotonic).
     pub async fn list(&self, deadline: Duration) -> PodResources {
         let answer = self.list_before(deadline).await;
         let answered = match &answer {
-            PodResources::Unavailable => 0,
-            PodResources::Listed(_) | PodResources::Throttled => (clock::mono().as_millis() as u64).max(1),
+            PodResources::Missing => 0,
+            PodResources::Listed(_) | PodResources::Silent => (clock::mono().as_millis() as u64).max(1),
         };
         self.answered.store(answered, Ordering::Relaxed);
         answer
     }
 
     async fn list_before(&self, deadline: Duration) -> PodResources {
-        let mut reconnected = false;
         loop {
             let left = deadline.saturating_sub(clock::mono()).min(ATTEMPT);
             let answer = tokio::time::timeout(left, self.ask()).await;
-            match answer {
-                Ok(Ok(response)) => return PodResources::Listed(listing(response)),
-                Ok(Err(status)) if status.code() == Code::ResourceExhausted && !is_too_large(&status) => {
-                    let pause = Duration::from_millis(10).mul_f64(1.0 + backoff::jitter());
-                    if clock::mono() + pause >= deadline {
-                        return PodResources::Throttled;
-                    }
-                    tokio::time::sleep(pause).await;
+            let status = answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer")));
+            let status = match status {
+                Ok(response) => return PodResources::Listed(listing(response)),
+                Err(status) => status,
+            };
+            match status.code() {
+                Code::Unimplemented => {
+                    tracing::debug!(socket = %self.socket.display(), %status, "the kubelet has no PodResources");
+                    return PodResources::Missing;
                 }
-                Ok(Err(status)) if !reconnected && status.code() != Code::NotFound => {
-                    // The kubelet may have restarted since the last call.
-                    reconnected = true;
-                    *self.channel.lock().await = None;
-                }
-                Ok(Err(status)) => {
-                    tracing::debug!(socket = %self.socket.display(), %status, "PodResources is not available");
-                    return PodResources::Unavailable;
-                }
-                Err(_) => {
-                    tracing::warn!(socket = %self.socket.display(), "PodResources did not answer in time");
-                    *self.channel.lock().await = None;
-                    return PodResources::Unavailable;
-                }
+                Code::ResourceExhausted => {}
+                // The kubelet may have restarted since the last call.
+                _ => *self.channel.lock().await = None,
             }
+            let pause = Duration::from_millis(10).mul_f64(1.0 + backoff::jitter());
+            if clock::mono() + pause >= deadline {
+                tracing::warn!(socket = %self.socket.display(), %status, "PodResources did not list the pods in time");
+                return PodResources::Silent;
+            }
+            tokio::time::sleep(pause).await;
         }
     }
 
@@ -85,7 +79,7 @@ impl PodResourcesClient {
     pub async fn is_available(&self, recent: Duration) -> bool {
         let answered = Duration::from_millis(self.answered.load(Ordering::Relaxed));
         let known = !answered.is_zero() && clock::mono().saturating_sub(answered) <= recent;
-        known || !matches!(self.list(clock::mono() + ATTEMPT).await, PodResources::Unavailable)
+        known || !matches!(self.list(clock::mono() + ATTEMPT).await, PodResources::Missing)
     }
 
     async fn ask(&self) -> Result<ListPodResourcesResponse, Status> {
@@ -99,19 +93,14 @@ impl PodResourcesClient {
         if let Some(open) = channel.as_ref() {
             return Ok(open.clone());
         }
-        let missing = |error: &dyn std::fmt::Display| Status::not_found(error.to_string());
         if !self.socket.exists() {
-            return Err(missing(&"no such socket"));
+            return Err(Status::unimplemented("no such socket"));
         }
-        let open = dial(&self.socket, Duration::from_millis(200)).await.map_err(|error| missing(&error))?;
+        let open = dial(&self.socket, Duration::from_millis(200)).await;
+        let open = open.map_err(|error| Status::unavailable(error.to_string()))?;
         *channel = Some(open.clone());
         Ok(open)
     }
-}
-
-/// tonic, too, says ResourceExhausted, when a message is beyond its limit; asking again does not help then.
-fn is_too_large(status: &Status) -> bool {
-    status.message().contains("message length")
 }
 
 /// The kubelet has one entry for each id and NUMA node: grouped by resource, without duplicates.

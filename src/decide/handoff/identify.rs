@@ -1,13 +1,15 @@
 //! Which pod is calling. The ids alone never identify it: the kubelet reuses them inside a pod.
 
+use std::collections::BTreeSet;
+
 use super::context::{AllocateCall, AllocateContext, LiveReads};
-use super::ledger::{GrantState, Ledger, LedgerEntry};
-use super::listing::{ListedPod, PodListing};
+use super::ledger::Ledger;
+use super::listing::{ListedPod, PodListing, PodResources};
 use super::refusal::{AllocateRefusal, AllocateRule};
 use crate::lock::{LockMatch, names};
 use crate::pod::{ContainerKind, HandoffPod, PodContainer};
 use baton_contract::word::word_enum;
-use baton_contract::{LockRead, LockValue, PodKey};
+use baton_contract::{LockRead, LockValue, PodKey, PodRef};
 
 word_enum! {
     /// How a pod was identified; for metrics.
@@ -47,9 +49,15 @@ pub enum Identified<'a> {
 
 /// Identifies the caller. Refuses rather than guesses.
 pub fn identify<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identified<'a> {
-    match context.resources.listing() {
-        Some(listing) => by_listing(context, call, listing),
-        None => by_lock(context, call),
+    match context.resources {
+        PodResources::Listed(listing) => by_listing(context, call, listing),
+        PodResources::Missing => by_lock(context, call),
+        PodResources::Silent => {
+            let why = "the kubelet's PodResources API did not list its pods in time, so that it is not known which pod calls; delete the pod, \
+                       so that its owner or you create it again";
+            let refusal = AllocateRefusal::without_pod(AllocateRule::Unidentified, call.resource, why);
+            Identified::Refuse(refusal, LiveReads::default())
+        }
     }
 }
 
@@ -94,11 +102,11 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
             if context.may_call(pod) {
                 may_call = true;
                 let is_over = context.passed.contains(&pod.pod.uid);
-                waiting.extend(candidates(pod, Some((listed, is_over)), call, context.ledger));
+                waiting.extend(candidates(pod, (listed, is_over), call, context.ledger));
             }
             // It may have been served before the ledger was lost: then its admission is over.
             if context.may_call(pod) && context.ledger.of_pod(&pod.pod.uid).any(|entry| !entry.was_asked()) {
-                let of_pod = candidates(pod, Some((listed, true)), call, context.ledger);
+                let of_pod = candidates(pod, (listed, true), call, context.ledger);
                 behind.extend(of_pod.into_iter().filter(|candidate| candidate.asked == 0));
             }
             // A kubelet asks for a pod until it has read of its deletion.
@@ -232,7 +240,7 @@ fn unlisted_holder<'a>(
     listing: &PodListing,
 ) -> Option<CallCandidate<'a>> {
     let holder = lock_holder(context).filter(|pod| context.may_call(pod) && !listing.lists(&pod.pod.key));
-    holder.and_then(|pod| only_turn(pod, call, context)).filter(|candidate| candidate.asked == 0)
+    holder.and_then(|pod| may_ask(pod, call, context).into_iter().find(|candidate| candidate.asked == 0))
 }
 
 /// A listed pod that asks for this resource in a way that cannot be served, and came here past the scheduler.
@@ -249,91 +257,59 @@ fn invalid_request(
     Some(AllocateRefusal::of(AllocateRule::Plan, &pod.pod, &container.name, call.resource, error))
 }
 
-/// Without PodResources only the lock identifies the caller, and only when no other pod could be calling.
+/// Without PodResources the lock's holder is served, read live, where nothing else may be making this call; a repetition never is.
 fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identified<'a> {
+    let here = context.pods.iter().filter(|pod| context.is_here(pod) && !pod.phase.is_terminal());
+    let waiting: Vec<CallCandidate<'a>> = here.flat_map(|pod| may_ask(pod, call, context)).collect();
     let holder = lock_holder(context).filter(|pod| context.may_call(pod));
-    let Some(turn_of_holder) = holder.and_then(|pod| only_turn(pod, call, context)) else {
-        let why = format!(
-            "cannot tell which pod is calling: the kubelet's PodResources API does not answer and the lock of node {} \
-             names no pod that waits for {} of it; enable the PodResources API (--pod-resources-socket)",
-            context.node, call.count
-        );
-        return Identified::Refuse(
-            AllocateRefusal::without_pod(AllocateRule::Unidentified, call.resource, why),
-            LiveReads::pods_and_node(holder_key(context.lock).cloned()),
-        );
+    let is_holders = |of: &CallCandidate<'_>| holder.is_some_and(|holder| holder.pod.uid == of.pod.pod.uid);
+    // Cut off from the API server, a kubelet that has started again starts containers of pods that have left.
+    let left = context.ledger.iter().filter(|entry| {
+        let uid = &entry.pod.uid;
+        *entry.resource == *call.resource && context.may_repeat.contains(uid) && context.pods.has_left(uid)
+    });
+    let left: BTreeSet<&PodRef> = left.map(|entry| &entry.pod).collect();
+    let first = waiting.iter().find(|of| is_holders(of) && of.asked == 0);
+    match first {
+        Some(first) if left.is_empty() && waiting.iter().all(|of| is_holders(of) && of.asked == 0) => {
+            found_by_lock(*first, context)
+        }
+        _ => {
+            let pods: BTreeSet<&PodRef> = left.into_iter().chain(waiting.iter().map(|of| &of.pod.pod)).collect();
+            let names: Vec<String> = pods.iter().take(4).map(|pod| pod.key.to_string()).collect();
+            let why = format!(
+                "the kubelet has no PodResources API, and the lock of node {} alone does not tell which pod calls for {} of it ({}); \
+                 mount /var/lib/kubelet/pod-resources into the node daemon (--pod-resources-socket), every kubelet since 1.28 has it",
+                context.node,
+                call.count,
+                if names.is_empty() { "none waits for that".to_owned() } else { names.join(" or ") }
+            );
+            let rule = first.map_or(AllocateRule::Unidentified, |_| AllocateRule::Ambiguous);
+            let rests_on = pods.iter().map(|pod| &pod.key).chain(holder_key(context.lock)).cloned();
+            let refusal = AllocateRefusal::without_pod(rule, call.resource, why);
+            let named = pods.iter().filter(|_| first.is_some()).map(|pod| (*pod).clone()).collect();
+            Identified::Refuse(AllocateRefusal { pods: named, ..refusal }, LiveReads::pods_and_node(rests_on))
+        }
+    }
+}
+
+/// Containers of the pod for which the kubelet may make this call: before any of them starts, and once more after it has started again
+/// without its checkpoint. A status that says that one runs is an old one where the kubelet has begun to ask for the pod once more.
+fn may_ask<'a>(pod: &'a HandoffPod, call: &AllocateCall<'_>, context: &AllocateContext<'_>) -> Vec<CallCandidate<'a>> {
+    let admitted = pod.containers.iter().any(|container| container.running);
+    let ledger = context.ledger;
+    let repeats = context.may_repeat.contains(&pod.pod.uid);
+    let has_begun = ledger.of_pod(&pod.pod.uid).any(|entry| entry.asked > 1);
+    let asking = pod.containers.iter().filter(|container| asks(pod, container, call.resource) == Some(call.count));
+    let candidates = asking.map(|container| {
+        let asked = ledger.asked(&pod.pod.uid, &container.name, call.resource);
+        CallCandidate { pod, container, asked, admitted }
+    });
+    let may_ask = |of: &CallCandidate<'_>| match of.asked {
+        0 => !admitted,
+        _ => repeats && (has_begun || !of.container.running),
     };
-    // A kubelet that has started again goes on behind what its checkpoint has, or asks once more for what it has not.
-    let again = served_before(turn_of_holder, call, context);
-    if let Some(again) = again.filter(|_| context.may_repeat.contains(&turn_of_holder.pod.pod.uid)) {
-        return ambiguous(&[turn_of_holder, again], call);
-    }
-    // Cut off from the API server, it starts containers of pods again that have left.
-    let may_ask =
-        |entry: &&LedgerEntry| &*entry.resource == call.resource && context.may_repeat.contains(&entry.pod.uid);
-    let mut asking = context.ledger.iter().filter(may_ask);
-    if let Some(left) = asking.find(|entry| context.pods.has_left(&entry.pod.uid)) {
-        let why = format!(
-            "{} waits for {} of it, but the kubelet may be starting containers of pod {} again, which has left, and PodResources does not answer",
-            turn_of_holder.pod.pod.key, call.count, left.pod.key
-        );
-        return Identified::Refuse(
-            AllocateRefusal::without_pod(AllocateRule::Ambiguous, call.resource, why),
-            LiveReads::pods_and_node([turn_of_holder.pod.pod.key.clone(), left.pod.key.clone()]),
-        );
-    }
-    let rivals = context
-        .pods
-        .iter()
-        .filter(|pod| pod.pod.uid != turn_of_holder.pod.pod.uid && context.is_here(pod) && !pod.phase.is_terminal());
-    let rivals = rivals.flat_map(|pod| candidates(pod, None, call, context.ledger));
-    // A kubelet that has started again without its checkpoint asks once more for what does not run, containers that start again and
-    // ended init containers among that. The stored answer must not go to the wrong pod, nor the holder's devices to one that
-    // repeats.
-    let is_rival = |candidate: &CallCandidate<'_>| match (candidate.asked, candidate.container.running) {
-        // The holder itself was served already, which proves such a start. Then a status that says that a served container runs proves
-        // nothing: it may be from before the node rebooted, or the container has ended since.
-        _ if turn_of_holder.asked > 0 => true,
-        // The kubelet makes all calls of a container in a row: one that has begun goes on, whatever a status says.
-        _ if has_begun(candidate, context.ledger) => true,
-        (0, _) => !candidate.admitted,
-        (_, true) => false,
-        (_, false) => context.may_repeat.contains(&candidate.pod.pod.uid),
-    };
-    let rival: Vec<CallCandidate<'a>> = rivals.filter(is_rival).collect();
-    if rival.is_empty() {
-        return found_by_lock(turn_of_holder, context);
-    }
-    let all: Vec<CallCandidate<'a>> = std::iter::once(turn_of_holder).chain(rival).collect();
-    ambiguous(&all, call)
-}
-
-/// The latest call of the pod was for another name of this container, for which the kubelet has asked more often.
-fn has_begun(candidate: &CallCandidate<'_>, ledger: &Ledger) -> bool {
-    let is_of = |entry: &LedgerEntry| entry.container == candidate.container.name && entry.asked > candidate.asked;
-    ledger.of_pod(&candidate.pod.pod.uid).any(|entry| entry.state == GrantState::Intent && is_of(entry))
-}
-
-/// Another container of the pod whose call would be the same, and has been served before this one's turn.
-fn served_before<'a>(
-    turn: CallCandidate<'a>,
-    call: &AllocateCall<'_>,
-    context: &AllocateContext<'_>,
-) -> Option<CallCandidate<'a>> {
-    let pod = turn.pod;
-    let waits = pod.containers.iter().filter(|container| turn.asked == 0 && !container.running);
-    let mut same = waits.filter(|container| asks(pod, container, call.resource) == Some(call.count));
-    let again = same.find(|container| context.ledger.asked(&pod.pod.uid, &container.name, call.resource) > 0)?;
-    Some(CallCandidate { container: again, ..turn })
-}
-
-/// The next container of the pod by the ledger.
-fn only_turn<'a>(
-    pod: &'a HandoffPod,
-    call: &AllocateCall<'_>,
-    context: &AllocateContext<'_>,
-) -> Option<CallCandidate<'a>> {
-    candidates(pod, None, call, context.ledger).into_iter().next()
+    candidates.filter(may_ask).collect()
 }
 
 fn ambiguous<'a>(candidates: &[CallCandidate<'_>], call: &AllocateCall<'_>) -> Identified<'a> {
@@ -370,7 +346,7 @@ struct CallCandidate<'a> {
 }
 
 /// The container of `pod` that is next on this resource; several when nothing distinguishes them. `listed` is what PodResources says
-/// of the pod, and whether its admission is over; without it only the ledger shows how far the kubelet is.
+/// of the pod, and whether its admission is over.
 ///
 /// The kubelet goes through init containers and sidecars in spec order, then app containers, and makes all calls of a
 /// container before it comes to the next. So a listed container with devices proves that everything before it is done, and
@@ -383,32 +359,25 @@ struct CallCandidate<'a> {
 /// do not; and among several that the API shows running, one has ended and its status is still on its way.
 fn candidates<'a>(
     pod: &'a HandoffPod,
-    listed: Option<(&ListedPod, bool)>,
+    (listed, is_over): (&ListedPod, bool),
     call: &AllocateCall<'_>,
     ledger: &Ledger,
 ) -> Vec<CallCandidate<'a>> {
-    let in_order = listed.is_some_and(|(_, is_over)| !is_over);
-    let listed = listed.map(|(listed, _)| listed);
-    let reached = listed.map_or(0, |listed| {
-        pod.containers.iter().rposition(|container| listed.has_devices(&container.name)).unwrap_or(0)
-    });
+    let reached = pod.containers.iter().rposition(|container| listed.has_devices(&container.name)).unwrap_or(0);
     let admitted = pod.containers.iter().any(|container| container.running);
     let mut candidates = Vec::new();
     for (order, container) in pod.containers.iter().enumerate() {
         let is_listed_kind = container.kind != ContainerKind::Init;
         let Some(count) = asks(pod, container, call.resource) else { continue };
-        if let Some(listed) = listed {
-            let done =
-                if is_listed_kind { listed.ids(&container.name, call.resource).is_some() } else { order < reached };
-            if done {
-                continue;
-            }
+        let done = if is_listed_kind { listed.ids(&container.name, call.resource).is_some() } else { order < reached };
+        if done {
+            continue;
         }
         if count == call.count {
             let asked = ledger.asked(&pod.pod.uid, &container.name, call.resource);
             candidates.push(CallCandidate { pod, container, asked, admitted });
         }
-        if in_order && is_listed_kind && !container.running {
+        if !is_over && is_listed_kind && !container.running {
             break;
         }
     }

@@ -278,83 +278,91 @@ fn without_pod_resources_the_lock_tells_unless_another_pod_could_be_calling() {
 }
 
 #[test]
-fn without_pod_resources_a_container_that_has_begun_to_ask_once_more_goes_on() {
-    let both = container("main", ContainerKind::App, &[(GPU, 1), (key::RDMA, 100)]);
-    let (mut was, new) = (pod("was", vec![both]), one("new", "GPU-4"));
-    was.phase = Phase::Running;
-    was.containers[0].running = true;
-    let mut node = TestNode::new(&[&was, &new]).lock(&new);
-    for resource in [GPU, key::RDMA] {
-        let entry = LedgerEntry::new(
-            &was.pod,
-            "main",
-            resource,
-            ContainerSlot::of(&was, "main"),
-            vec![],
-            vec![],
-            GrantState::Committed,
-        );
-        node.ledger.record(entry);
-    }
-    assert_eq!(served(&node.gpu(&["GPU-3"])).0, "new");
-    node.ledger.forget(&EntryKey::new(&new.pod.uid, "main", GPU));
-    node.ledger.repeat(&EntryKey::new(&was.pod.uid, "main", key::RDMA), vec![]);
-    assert_eq!(refused(&node.gpu(&["GPU-3"])).rule, AllocateRule::Ambiguous, "its status is an old one");
-    // The kubelet was killed between the two calls, and has made both since.
-    node.ledger.repeat(&EntryKey::new(&was.pod.uid, "main", key::RDMA), vec![]);
-    node.ledger.repeat(&EntryKey::new(&was.pod.uid, "main", GPU), vec![]);
-    assert_eq!(served(&node.gpu(&["GPU-3"])).0, "new");
-}
-
-#[test]
 fn without_pod_resources_the_lock_tells_only_as_it_stands_now() {
     let (rejected, successor) = (one("rejected", "GPU-0"), one("successor", "GPU-1"));
     let failed = HandoffPod { phase: Phase::Failed, ..rejected.clone() };
-    for resources in [PodResources::Unavailable, PodResources::Throttled] {
-        let mut node = TestNode::new(&[&rejected]).lock(&rejected);
-        node.resources = resources;
-        // The watch shows neither that the kubelet has rejected the holder, nor the next bind.
-        (node.live_lock, node.live) = (Some(lock_of(&successor)), vec![failed.clone(), successor.clone()]);
-        let outcome = node.gpu(&["GPU-0"]);
-        assert_eq!((served(&outcome).0.as_str(), how(&outcome)), ("successor", IdentifiedBy::Lock));
-    }
+    let mut node = TestNode::new(&[&rejected]).lock(&rejected);
+    // The watch shows neither that the kubelet has rejected the holder, nor the next bind.
+    (node.live_lock, node.live) = (Some(lock_of(&successor)), vec![failed, successor]);
+    let outcome = node.gpu(&["GPU-0"]);
+    assert_eq!((served(&outcome).0.as_str(), how(&outcome)), ("successor", IdentifiedBy::Lock));
 }
 
 #[test]
-fn without_pod_resources_a_pod_served_before_a_kubelet_restart_may_be_the_caller() {
-    let (mut served_before, holder) = (one("served", "GPU-0"), one("holder", "GPU-1"));
-    for resources in [PodResources::Unavailable, PodResources::Throttled] {
-        let mut node = TestNode::new(&[&served_before, &holder]).lock(&holder);
-        node.resources = resources;
-        grant(&mut node.ledger, &served_before, &[("main", &["GPU-0"])]);
-        let before = node.ledger.clone();
-        assert_eq!(served(&node.gpu(&["GPU-1"])).0, "holder", "the kubelet does not ask twice without a reason");
-        node.ledger = before.clone();
-        node.may_repeat.insert(served_before.pod.uid.clone());
-        let outcome = node.gpu(&["GPU-0"]);
+fn without_pod_resources_whoever_else_may_be_asking_is_a_reason_to_refuse() {
+    let holder = one("holder", "GPU-2");
+    let waits = HandoffPod { phase: Phase::Pending, ..pair("other", ["GPU-0", "GPU-1"], [1, 1]) };
+    let runs = |containers| running(pair("other", ["GPU-0", "GPU-1"], [1, 1]), containers);
+    let deletion = Deletion { at: jiff::Timestamp::MAX, grace_seconds: 30 };
+    let deleting = HandoffPod { deleting: Some(deletion), ..waits.clone() };
+    let [unserved, since, before, again] =
+        [(false, false, false), (true, false, false), (true, true, false), (true, true, true)];
+    let cases = [
+        ("it waits", Some(waits.clone()), unserved, false),
+        ("it is being deleted, which its kubelet may not have read", Some(deleting), unserved, false),
+        ("it was admitted without a call", Some(runs(&[true, false])), unserved, true),
+        ("its kubelet has not started again", Some(waits.clone()), since, true),
+        ("it waits for its start", Some(waits), before, false),
+        ("one container starts again", Some(runs(&[true, false])), before, false),
+        ("it runs", Some(runs(&[true, true])), before, true),
+        ("its kubelet has begun to ask once more: its status is an old one", Some(runs(&[true, true])), again, false),
+        ("it has left", None, since, true),
+        ("it has left, and its kubelet may not have read that", None, before, false),
+    ];
+    for (case, other, (is_served, may_repeat, has_begun), is_identified) in cases {
+        let all: Vec<&HandoffPod> = std::iter::once(&holder).chain(&other).collect();
+        let mut node = TestNode::new(&all).lock(&holder);
+        if is_served {
+            grant(&mut node.ledger, &runs(&[]), &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+        }
+        if may_repeat {
+            node.may_repeat.insert(runs(&[]).pod.uid);
+        }
+        if has_begun {
+            node.ledger.repeat(&EntryKey::new(&runs(&[]).pod.uid, "b", GPU), vec![]);
+        }
+        let outcome = node.gpu(&["GPU-2"]);
+        if is_identified {
+            assert_eq!(served(&outcome).0, "holder", "{case}");
+            continue;
+        }
         let refusal = refused(&outcome);
-        assert_eq!((refusal.rule, refusal.pods.len()), (AllocateRule::Ambiguous, 2), "{refusal:?}");
-        assert!(refusal.text.contains("default/served") && refusal.text.contains("default/holder"), "{}", refusal.text);
-        served_before.containers[0].running = true;
-        node.pods.apply(served_before.clone());
-        assert_eq!(served(&node.gpu(&["GPU-1"])).0, "holder", "a pod that runs does not ask");
-        served_before.containers[0].running = false;
+        assert_eq!((refusal.rule, refusal.pods.len()), (AllocateRule::Ambiguous, 2), "{case}");
+        assert!(
+            refusal.text.contains("default/other") && refusal.text.contains("--pod-resources-socket"),
+            "{refusal:?}"
+        );
     }
 }
 
 #[test]
-fn without_pod_resources_a_pod_that_was_deleted_may_be_the_caller_too() {
-    let (left, holder) = (one("left", "GPU-0"), one("holder", "GPU-1"));
-    let mut node = TestNode::new(&[&holder]).lock(&holder);
-    node.resources = PodResources::Throttled;
-    grant(&mut node.ledger, &left, &[("main", &["GPU-0"])]);
-    assert_eq!(served(&node.gpu(&["GPU-1"])).0, "holder", "the kubelet does not ask twice without a reason");
-    let mut node = TestNode { ledger: node.ledger.clone(), ..TestNode::new(&[&holder]).lock(&holder) };
-    node.ledger.forget(&EntryKey::new(&holder.pod.uid, "main", GPU));
-    (node.resources, node.may_repeat) = (PodResources::Throttled, [left.pod.uid.clone()].into());
-    let refusal = node.gpu(&["GPU-0"]);
-    assert_eq!(refused(&refusal).rule, AllocateRule::Ambiguous, "{refusal:?}");
-    assert!(refused(&refusal).text.contains("default/left"), "{refusal:?}");
+fn without_pod_resources_a_holder_is_asked_for_once_in_the_kubelets_order() {
+    let pair = HandoffPod { phase: Phase::Pending, ..pair("pair", ["GPU-0", "GPU-1"], [1, 1]) };
+    let mut node = TestNode::new(&[&pair]).lock(&pair);
+    assert_eq!(served(&node.gpu(&["GPU-7"])).1, "a");
+    // The kubelet may ask for either where it has started again between the two calls.
+    let mut restarted = TestNode { ledger: node.ledger.clone(), ..TestNode::new(&[&pair]).lock(&pair) };
+    restarted.may_repeat.insert(pair.pod.uid.clone());
+    assert_eq!(refused(&restarted.gpu(&["GPU-7"])).rule, AllocateRule::Ambiguous);
+    assert_eq!(served(&node.gpu(&["GPU-7"])).1, "b");
+    assert_eq!(refused(&node.gpu(&["GPU-7"])).rule, AllocateRule::Unidentified);
+    node.may_repeat.insert(pair.pod.uid.clone());
+    assert_eq!(
+        refused(&node.gpu(&["GPU-7"])).rule,
+        AllocateRule::Unidentified,
+        "which of them is repeated is not known"
+    );
+    let runs = running(one("a", "GPU-0"), &[true]);
+    assert_eq!(refused(&TestNode::new(&[&runs]).lock(&runs).gpu(&["GPU-0"])).rule, AllocateRule::Unidentified);
+}
+
+#[test]
+fn a_kubelet_that_does_not_list_in_time_is_answered_with_a_refusal() {
+    let a = one("a", "GPU-0");
+    let mut node = TestNode::new(&[&a]).lock(&a);
+    node.resources = PodResources::Silent;
+    let outcome = node.gpu(&["GPU-0"]);
+    assert_eq!((refused(&outcome).rule, node.asked_live), (AllocateRule::Unidentified, 0));
 }
 
 #[test]
@@ -370,89 +378,6 @@ fn served_containers_that_wait_for_their_start_cannot_be_told_apart() {
     node.may_repeat = [single.pod.uid.clone(), pair.pod.uid.clone()].into();
     let refusal = node.gpu(&["GPU-0"]);
     assert_eq!(refused(&refusal).rule, AllocateRule::Ambiguous, "{refusal:?}");
-}
-
-#[test]
-fn without_pod_resources_a_kubelet_that_starts_again_may_ask_for_either_container() {
-    let pair = pair("pair", ["GPU-0", "GPU-1"], [1, 1]);
-    let pair = HandoffPod { phase: Phase::Pending, ..pair };
-    let mut node = TestNode::new(&[&pair]).lock(&pair);
-    node.resources = PodResources::Throttled;
-    assert_eq!(served(&node.gpu(&["GPU-0"])).1, "a");
-    let mut restarted = TestNode { ledger: node.ledger.clone(), ..TestNode::new(&[&pair]).lock(&pair) };
-    assert_eq!(served(&node.gpu(&["GPU-1"])).1, "b", "the kubelet goes on");
-    restarted.may_repeat.insert(pair.pod.uid.clone());
-    let refusal = restarted.gpu(&["GPU-0"]);
-    assert_eq!(refused(&refusal).rule, AllocateRule::Ambiguous, "{refusal:?}");
-    let text = &refused(&refusal).text;
-    assert!(text.contains("(container a)") && text.contains("(container b)"), "{text}");
-    assert_eq!(restarted.ledger.len(), 1, "the second container's GPU is not given to the first one");
-}
-
-#[test]
-fn without_pod_resources_a_container_that_runs_is_not_asked_for_again() {
-    let pair = running(pair("pair", ["GPU-0", "GPU-1"], [1, 1]), &[true, false]);
-    let mut node = TestNode::new(&[&pair]).lock(&pair);
-    node.resources = PodResources::Throttled;
-    node.may_repeat.insert(pair.pod.uid.clone());
-    grant(&mut node.ledger, &pair, &[("a", &["GPU-0"])]);
-    assert_eq!(served(&node.gpu(&["GPU-7"])).1, "b");
-}
-
-#[test]
-fn without_pod_resources_a_container_that_was_never_served_is_asked_for_once() {
-    let a = one("a", "GPU-2");
-    let mut node = TestNode::new(&[&a]).lock(&a);
-    node.may_repeat.insert(a.pod.uid.clone());
-    assert_eq!(served(&node.gpu(&["GPU-7"])).2, ["GPU-2"]);
-}
-
-#[test]
-fn without_pod_resources_a_holder_that_runs_unserved_is_not_calling() {
-    let mut a = one("a", "GPU-0");
-    a.containers[0].running = true;
-    let mut node = TestNode::new(&[&a]).lock(&a);
-    assert_eq!(refused(&node.gpu(&["GPU-0"])).rule, AllocateRule::Unidentified);
-}
-
-#[test]
-fn without_pod_resources_a_served_holder_gives_way_to_a_container_that_may_start() {
-    let holder = one("holder", "GPU-2");
-    let other = running(pair("other", ["GPU-0", "GPU-1"], [1, 1]), &[true, false]);
-    let mut node = TestNode::new(&[&holder, &other]).lock(&holder);
-    grant(&mut node.ledger, &holder, &[("main", &["GPU-2"])]);
-    assert_eq!(refused(&node.gpu(&["GPU-2"])).rule, AllocateRule::Ambiguous, "it was admitted without a call");
-    grant(&mut node.ledger, &other, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
-    assert_eq!(refused(&node.gpu(&["GPU-2"])).rule, AllocateRule::Ambiguous, "it starts again");
-}
-
-#[test]
-fn without_pod_resources_a_served_holder_is_repeated_beside_unserved_pods_that_run() {
-    let holder = one("holder", "GPU-2");
-    let other = running(pair("other", ["GPU-0", "GPU-1"], [1, 1]), &[true, true]);
-    let mut node = TestNode::new(&[&holder, &other]).lock(&holder);
-    grant(&mut node.ledger, &holder, &[("main", &["GPU-2"])]);
-    assert!(matches!(node.gpu(&["GPU-2"]), AllocateOutcome::Repeat { .. }));
-}
-
-#[test]
-fn without_pod_resources_a_holder_gives_way_to_a_served_container_that_starts_again() {
-    let holder = one("holder", "GPU-2");
-    let other = pair("other", ["GPU-0", "GPU-1"], [1, 1]);
-    for (runs, may_repeat, ambiguous) in
-        [([true, false], true, true), ([true, false], false, false), ([true, true], true, false)]
-    {
-        let other = running(other.clone(), &runs);
-        let mut node = TestNode::new(&[&holder, &other]).lock(&holder);
-        grant(&mut node.ledger, &other, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
-        if may_repeat {
-            node.may_repeat.insert(other.pod.uid);
-        }
-        let outcome = node.gpu(&["GPU-2"]);
-        let is = matches!(&outcome, AllocateOutcome::Refuse(refusal) if refusal.rule == AllocateRule::Ambiguous);
-        assert_eq!(is, ambiguous, "{runs:?} {may_repeat}: {outcome:?}");
-        assert!(is || served(&outcome).0 == "holder");
-    }
 }
 
 #[test]

@@ -158,7 +158,7 @@ fn a_pod_that_is_missing_in_a_list_leaves_by_what_was_known_of_it() {
     grant(&mut ledger, &b, &[("main", &["GPU-1"])]);
     let mut all = pods(&[&a, &b]);
     all.replace(vec![]);
-    ledger.follow(&all, &PodResources::Unavailable, (at(0), Timestamp::UNIX_EPOCH));
+    ledger.follow(&all, &PodResources::Missing, (at(0), Timestamp::UNIX_EPOCH));
     let last = |name: &str| ledger.iter().find(|e| &*e.pod.key.name == name).unwrap().leaving().unwrap().last;
     assert_eq!((last("a"), last("b")), (LastSeen::Running, LastSeen::Ended));
 }
@@ -324,7 +324,7 @@ fn shares_start_beside_a_pod_that_has_left_where_the_sum_fits() {
     ledger.record(entry(&a, 60, &["GPU-0::0"]));
     let mut all = pods(&[&a]);
     all.remove(&a.pod.uid);
-    ledger.follow(&all, &PodResources::Unavailable, (at(0), Timestamp::UNIX_EPOCH));
+    ledger.follow(&all, &PodResources::Missing, (at(0), Timestamp::UNIX_EPOCH));
     ledger.record(entry(&b, 50, &["GPU-0::1"]));
     let waits = |ledger: &Ledger| {
         held_start(key::GPU_CORE, &ids(&["GPU-0::1"]), ledger, &inventory(4), |_| false, |_| true)
@@ -338,7 +338,7 @@ fn shares_start_beside_a_pod_that_has_left_where_the_sum_fits() {
     ledger.record(entry(&b, 50, &["GPU-0::1"]));
     ledger.record(entry(&c, 10, &["GPU-0::2"]));
     let deleted = |of: &LedgerEntry| of.pod.uid != c.pod.uid;
-    ledger.follow(&pods(&[&c]), &PodResources::Throttled, (at(0), Timestamp::UNIX_EPOCH));
+    ledger.follow(&pods(&[&c]), &PodResources::Silent, (at(0), Timestamp::UNIX_EPOCH));
     assert!(ledger.iter().all(|entry| entry.leaving().is_some() == deleted(entry)));
     assert_eq!(waits(&ledger), Some(vec![b.pod.uid.clone()]), "until it has gone, or is back");
 }
@@ -375,9 +375,9 @@ fn a_pod_whose_end_may_be_taken_back_is_rebuilt_with_its_share() {
     let mut ledger = Ledger::default();
     let state = Leaving { at: Timestamp::UNIX_EPOCH, since: at(0), last: LastSeen::Running };
     add_leaving(&mut ledger, &pods(&[&ended]), &answers, &inventory(4), |_| true, state);
-    ledger.follow(&pods(&[&ended]), &PodResources::Throttled, (at(0), Timestamp::UNIX_EPOCH));
+    ledger.follow(&pods(&[&ended]), &PodResources::Silent, (at(0), Timestamp::UNIX_EPOCH));
     assert!(ledger.len() == 2 && ledger.iter().all(|entry| entry.leaving().is_some()));
-    ledger.follow(&pods(&[&pod]), &PodResources::Throttled, (at(1), Timestamp::UNIX_EPOCH));
+    ledger.follow(&pods(&[&pod]), &PodResources::Silent, (at(1), Timestamp::UNIX_EPOCH));
     assert!(ledger.iter().all(|entry| entry.leaving().is_none()));
     let served: Vec<_> = ledger.iter().flat_map(|entry| &entry.served).map(|(_, device)| device.clone()).collect();
     assert_eq!(served, [share]);

@@ -526,7 +526,7 @@ mod tests {
             ledger.is_live(entry, &pods(&[&running]), &listed) && !ledger.is_live(entry, &pods(&[&running]), &unlisted)
         );
         assert!(!ledger.is_live(entry, &pods(&[]), &unlisted));
-        assert!(!ledger.is_live(entry, &pods(&[]), &PodResources::Throttled), "its processes decide");
+        assert!(!ledger.is_live(entry, &pods(&[]), &PodResources::Silent), "its processes decide");
     }
 
     #[test]
@@ -621,7 +621,7 @@ mod tests {
         assert_eq!(ledger.get(&key).unwrap().state, GrantState::Committed);
         ledger.repeat(&key, vec![]);
         assert!(!ledger.settle(&PodResources::Listed(listing(&[("a", "main", GPU, &[])]))), "nothing proves nothing");
-        assert!(!ledger.settle(&PodResources::Throttled));
+        assert!(!ledger.settle(&PodResources::Silent));
     }
 
     #[test]

@@ -11,10 +11,10 @@ use baton_contract::{DeviceId, PodKey, PodUid};
 pub enum PodResources {
     /// The kubelet answered.
     Listed(PodListing),
-    /// This kubelet has no PodResources, or it cannot be reached.
-    Unavailable,
-    /// It answered ResourceExhausted until the budget was spent.
-    Throttled,
+    /// This kubelet has none: no socket, or no such call.
+    Missing,
+    /// It did not list its pods in time: it throttles its callers, or fails.
+    Silent,
 }
 
 /// Every pod that the kubelet counts as active. No uids; two pods of one name may be listed while one replaces the other.
@@ -115,7 +115,7 @@ impl PodResources {
     pub fn listing(&self) -> Option<&PodListing> {
         match self {
             Self::Listed(listing) => Some(listing),
-            Self::Unavailable | Self::Throttled => None,
+            Self::Missing | Self::Silent => None,
         }
     }
 }

@@ -33,7 +33,7 @@ impl TestNode {
         Self {
             pods: testing::pods(all),
             lock: LockRead::Free,
-            resources: PodResources::Unavailable,
+            resources: PodResources::Missing,
             ledger: Ledger::default(),
             inventory: inventory(8),
             passed: BTreeSet::new(),

@@ -410,7 +410,7 @@ fn a_device_is_free_when_its_holder_is_deleted_and_asked_for_when_only_missing()
     grant(&mut node.ledger, &old, &[("main", &["GPU-0"])]);
     node.pods.remove(&old.pod.uid);
     node.ledger.follow(&node.pods, &node.resources, (Duration::ZERO, jiff::Timestamp::UNIX_EPOCH));
-    for resources in [node.resources.clone(), PodResources::Throttled, PodResources::Unavailable] {
+    for resources in [node.resources.clone(), PodResources::Missing] {
         node.resources = resources;
         assert!(node.ledger.iter().any(|entry| entry.leaving().is_some()));
         let mut node = TestNode {

@@ -109,7 +109,7 @@ impl Allocating {
             time,
             decide,
             known: None,
-            resources: Arc::new(PodResources::Unavailable),
+            resources: Arc::new(PodResources::Missing),
             reads: CallReads::new(time.deadline),
             state: CallState::Deciding,
         }

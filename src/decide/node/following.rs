@@ -163,7 +163,7 @@ impl Following {
     fn judge(&mut self, of: &mut HandOff, facts: &Facts<'_>) -> Vec<FollowEffect> {
         let mut effects = Vec::new();
         // A kubelet that does not answer may want a pod again.
-        if self.resources.as_ref().is_some_and(|resources| *resources != PodResources::Throttled) {
+        if self.resources.as_ref().is_some_and(|resources| *resources != PodResources::Silent) {
             effects = drop_vacated(of, facts.mono);
             self.changed |= !effects.is_empty();
         }

@@ -160,7 +160,7 @@ fn the_watch_may_catch_up_once_then_the_api_server_is_asked_while_there_is_time(
     world.now = BEGAN + Duration::from_millis(1850);
     assert_eq!(world.report(&mut call, silent()), ["refuse api-unavailable"]);
     world.seen.pods = pods(&[&assigned()]);
-    let context = world.step(|of, facts| of.context(facts, &PodResources::Unavailable, &LiveReads::default()).watching);
+    let context = world.step(|of, facts| of.context(facts, &PodResources::Missing, &LiveReads::default()).watching);
     assert!(!context, "the rejected pod is not known: for some time the watches do not suffice");
 }
 
@@ -212,7 +212,7 @@ fn what_a_preference_found_holds_for_the_same_ids_a_second_and_one_kubelet() {
 fn a_call_that_lapsed_makes_the_watches_insufficient_for_some_time() {
     let mut world = World::new(&[&assigned()], Ledger::default());
     let watching = |world: &mut World| {
-        world.step(|of, facts| of.context(facts, &PodResources::Unavailable, &LiveReads::default()).watching)
+        world.step(|of, facts| of.context(facts, &PodResources::Missing, &LiveReads::default()).watching)
     };
     assert!(watching(&mut world));
     world.of.event(CallEvent::Lapsed(BEGAN));

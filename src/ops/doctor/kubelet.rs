@@ -110,18 +110,13 @@ async fn pod_resources(options: &AgentOptions) -> Finding {
         PodResources::Listed(listing) => {
             Finding::ok("pod-resources", format!("{shown} lists {}", amount(listing.pods.len(), "pod")))
         }
-        PodResources::Throttled => {
-            let advice = "a process on this node calls it more than 100 times a second; the daemon calls again within its budget, pods start later";
-            Finding::warn("pod-resources", format!("{shown} answers that it is called too often"), advice)
+        PodResources::Silent => {
+            let advice = "it throttles callers beyond 100 a second, or the kubelet is down; the daemon calls again within the budget of a call and then refuses it, and the pod fails";
+            Finding::warn("pod-resources", format!("{shown} lists no pods now"), advice)
         }
-        PodResources::Unavailable => {
-            let advice = "mount the directory /var/lib/kubelet/pod-resources into the daemon, or give --pod-resources-socket; without it the node lock alone identifies the calling pod (--node-lock=always)";
-            Finding::bad(
-                options.node_lock == LockMode::Auto,
-                "pod-resources",
-                format!("{shown} does not answer"),
-                advice,
-            )
+        PodResources::Missing => {
+            let advice = "mount the directory /var/lib/kubelet/pod-resources into the daemon, or give --pod-resources-socket; without it a pod gets its devices only if it holds the node lock (--node-lock=always) and no other pod on the node can be asking for as many";
+            Finding::bad(options.node_lock == LockMode::Auto, "pod-resources", format!("{shown} is not there"), advice)
         }
     }
 }

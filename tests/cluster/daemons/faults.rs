@@ -319,7 +319,12 @@ async fn a_throttled_or_absent_pod_resources_costs_no_pod_its_devices() {
     for (name, mode) in [("throttled", PodResourcesMode::Throttled), ("absent", PodResourcesMode::Absent)] {
         cluster.nodes[0].kubelet.controls().set_pod_resources(mode);
         cluster.create(&pod(name).app("main", &[(key::NVIDIA_GPU, "2")])).await;
-        // The lock names the caller; which ids the kubelet booked is not known then, but the answer follows the assignment.
+        if mode == PodResourcesMode::Throttled {
+            // It passes within the budget of a call.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            cluster.nodes[0].kubelet.controls().set_pod_resources(PodResourcesMode::Normal);
+        }
+        // The answer follows the assignment, whichever ids the kubelet booked.
         cluster.until_running(name).await;
         let view = cluster.nodes[0].kubelet.view();
         let answers = view[&format!("default/{name}")].containers["main"].answers.values();

@@ -77,8 +77,12 @@ async fn a_throttled_kubelet_leaves_time_for_the_live_reads_that_a_silent_watch_
     machine.kubelet.controls().set_pod_resources(PodResourcesMode::Throttled);
     machine.server().faults().add(FaultRule::on("watch", "nodes"), Effect::Answer(503, None));
     machine.server().faults().break_watches();
+    let recovers = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        machine.kubelet.controls().set_pod_resources(PodResourcesMode::Normal);
+    };
     let a = gpus("a", &["GPU-5"]);
-    machine.schedule(&a).await;
+    tokio::join!(machine.schedule(&a), recovers);
     machine.runs("a").await;
 }
 
@@ -129,6 +133,9 @@ async fn a_kubelet_restart_keeps_ids_and_the_next_pod_is_served() {
 async fn without_pod_resources_a_call_after_a_kubelet_restart_is_not_the_lock_holders() {
     let machine = HandoffNode::start().await;
     // From here on the kubelet's calls are made by hand, and nothing lists its pods.
+    let socket = machine.kubelet.options().pod_resources_socket();
+    machine.kubelet.controls().set_pod_resources(PodResourcesMode::Absent);
+    eventually("PodResources is gone", || !socket.exists()).await;
     machine.kubelet.stop().await;
     let call = |id: &str| AllocateRequest {
         container_requests: vec![ContainerAllocateRequest { devices_ids: vec![id.to_owned()] }],

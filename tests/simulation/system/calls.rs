@@ -271,9 +271,8 @@ impl System {
     pub fn listed(&mut self, node: usize) -> PodResources {
         let throttled = self.strikes(Fault::Throttled) || self.faults.lists_nothing(node, self.now);
         match self.machines[node].kubelet.listing() {
-            Some(_) if throttled => PodResources::Throttled,
-            Some(listing) => PodResources::Listed(listing),
-            None => PodResources::Unavailable,
+            Some(listing) if !throttled => PodResources::Listed(listing),
+            _ => PodResources::Silent,
         }
     }
 }

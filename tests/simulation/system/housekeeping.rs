@@ -163,7 +163,7 @@ impl System {
                     FollowEffect::Rest(pause) if cut => return pause,
                     FollowEffect::Rest(pause) => {
                         self.frees_early(node, resources.is_some());
-                        self.judge_left(node, resources == Some(PodResources::Throttled));
+                        self.judge_left(node, resources == Some(PodResources::Silent));
                         if pause.is_some() {
                             self.later(node, PAUSE, Task::Publish);
                         }
