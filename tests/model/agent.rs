@@ -7,12 +7,12 @@ use baton::contract::LockRead;
 use baton::decide::handoff::identify::{Caller, IdentifiedBy};
 use baton::decide::handoff::rebuild::rebuild;
 use baton::decide::handoff::{
-    AllocateCall, AllocateContext, AllocateOutcome, AllocateRefusal, AllocateRule, EntryKey, LedgerEntry, PodResources,
-    decide, validate,
+    Admission, AllocateCall, AllocateContext, AllocateOutcome, AllocateRefusal, AllocateRule, EntryKey, LedgerEntry,
+    PodResources, decide, validate,
 };
 use baton::decide::lock::{GoneReason, LockMatch, ReleaseReason, names};
 use baton::decide::node::{
-    Allocating, CallEffect, CallReport, Facts, HandOff, Marks, NodeSeen, Preferring, ServedCall, Time, Wish,
+    Allocating, CallEffect, CallReport, Facts, HandOff, NodeSeen, Preferring, ServedCall, Time, Wish,
 };
 use baton::decide::pod::{HandoffPod, Phase};
 use jiff::Timestamp;
@@ -36,15 +36,6 @@ pub struct AgentBooks {
 impl Handoff {
     /// Between calls.
     pub fn books(&self, state: &State, node: usize) -> AgentBooks {
-        let marked = |mark: fn(&Book) -> bool| {
-            let here = (0..PODS).filter(|pod| state.pods[*pod].on(node) && mark(&state.books[*pod]));
-            here.map(|pod| self.setup.table.pods[pod].pod.uid.clone()).collect()
-        };
-        let marks = Marks {
-            passed: marked(|book| book.passed),
-            may_repeat: marked(|book| book.may_repeat),
-            unusable: marked(|book| book.unusable),
-        };
         let seen = NodeSeen {
             pods: self.node_pods(state, node),
             lock: self.lock_read(state.nodes[node].lock),
@@ -54,7 +45,7 @@ impl Handoff {
             node_watching: true,
             ..NodeSeen::default()
         };
-        AgentBooks { seen, hand_off: HandOff::resume(self.ledger(state, node), marks) }
+        AgentBooks { seen, hand_off: HandOff::resume(self.ledger(state, node)) }
     }
 
     /// One step of the agent at this time.
@@ -162,10 +153,8 @@ impl Handoff {
             let Some(report) = report else { break };
             effects = self.call_step(node, &mut books, |hand_off, facts| call.report(report, hand_off, facts));
         }
-        let Marks { passed, unusable, .. } = books.hand_off.marks();
         for pod in (0..PODS).filter(|pod| state.pods[*pod].on(node)) {
-            let uid = &self.setup.table.pods[pod].pod.uid;
-            (state.books[pod].passed, state.books[pod].unusable) = (passed.contains(uid), unusable.contains(uid));
+            state.books[pod].admission = books.hand_off.ledger().admission(&self.setup.table.pods[pod].pod.uid);
         }
         answer
     }
@@ -239,7 +228,7 @@ impl Handoff {
     /// Only the owner that was served, or proof, or the holder's own fault removes a lock.
     fn judge_removal(&self, state: &mut State, node: usize, lock: Lock, reason: ReleaseReason) {
         let pod = usize::from(lock.pod);
-        let own_fault = reason == ReleaseReason::Unusable && state.books[pod].unusable;
+        let own_fault = reason == ReleaseReason::Unusable && state.books[pod].admission == Some(Admission::Unusable);
         let being_deleted = matches!(reason, ReleaseReason::Deleting | ReleaseReason::Gone(GoneReason::PastGrace))
             && state.pods[pod].bound.is_some()
             && state.pods[pod].life != super::state::Life::There;
@@ -307,7 +296,7 @@ impl Handoff {
     pub fn admits_again(state: &mut State, node: usize) {
         for pod in (0..PODS).filter(|pod| state.pods[*pod].on(node)) {
             let book = &mut state.books[pod];
-            (book.passed, book.may_repeat) = (false, book.entries.iter().any(Option::is_some));
+            (book.admission, book.may_repeat) = (None, book.entries.iter().any(Option::is_some));
         }
     }
 

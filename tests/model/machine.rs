@@ -1,5 +1,6 @@
 //! The actions of the modelled world, and the stateright model over them.
 
+use baton::decide::handoff::Admission;
 use stateright::{Model, Property};
 
 use super::coverage::Branch;
@@ -361,13 +362,14 @@ impl Handoff {
         for pod in 0..PODS {
             let init = self.setup.shapes[pod] == Shape::Init;
             // A pod that asks for nothing more, or is not listed, is no candidate, whether passed by or not.
-            state.books[pod].passed &= state.kube[pod].active && self.next_container(state, pod).is_some();
-            // Read only where the listing does not tell, and of pods that do not run.
-            let blind = !self.setup.pod_resources || state.left.throttles > 0;
-            let may_run = state.pods[pod].exists() && state.pods[pod].phase == Phase::Pending;
-            state.books[pod].may_repeat &= blind && may_run;
+            let may_call = state.kube[pod].active && self.next_container(state, pod).is_some();
+            state.books[pod].admission =
+                state.books[pod].admission.filter(|how| may_call || *how == Admission::Unusable);
+            // Read only where the listing does not tell.
+            let blind = !self.setup.pod_resources;
+            state.books[pod].may_repeat &= blind;
             for kept in state.books[pod].entries.iter_mut().flatten() {
-                if !init {
+                if !init && !blind {
                     kept.asked = kept.asked.min(1);
                 }
             }

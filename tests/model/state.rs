@@ -1,5 +1,7 @@
 //! One state of the modelled world: small numbers only, so that millions of states can be kept apart by their hash.
 
+use baton::decide::handoff::Admission;
+
 /// Pods, nodes, devices, containers per pod, schedulers.
 pub const PODS: usize = 3;
 pub const NODES: usize = 2;
@@ -93,14 +95,13 @@ pub struct Entry {
     pub orphan: bool,
 }
 
-/// What the agent of the pod's node holds of it: ledger on disk, three marks in memory.
+/// What the agent of the pod's node holds of it: ledger on disk, the rest in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Book {
     pub entries: [Option<Entry>; CONTAINERS],
-    pub passed: bool,
+    pub admission: Option<Admission>,
     /// Served before the kubelet or the agent last started.
     pub may_repeat: bool,
-    pub unusable: bool,
     /// The edited device that the agent saw first, where it did not see what the Binding wrote.
     pub first: Option<u8>,
 }

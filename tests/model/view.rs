@@ -6,8 +6,8 @@ use std::time::Duration;
 use baton::contract::{AgentStatus, DeviceId, DeviceType, Holder, Identity, LockRead, LockValue, PodKey, PodUid};
 use baton::decide::handoff::exceptions::exceptions;
 use baton::decide::handoff::{
-    ContainerSlot, EntryKey, GrantState as Settled, Ledger, LedgerEntry as Granted, ListedPod, NodePods, PodListing,
-    PodResources, StoredAnswer,
+    CallState, ContainerSlot, EntryKey, Ledger, LedgerEntry as Granted, ListedPod, NodePods, PodListing, PodResources,
+    StoredAnswer,
 };
 use baton::decide::lock::{LockMatch, Lookup, ReleaseReason, names};
 use baton::decide::node::{UnlockEffect, UnlockReport, Unlocking};
@@ -18,6 +18,9 @@ use super::coverage::Branch;
 use super::machine::Handoff;
 use super::setup::{DEVICE_NAMES, GPU, NODE_NAMES, Shape, container, entry, number_of, time_of, wall};
 use super::state::{Entry, Life, Lock, NODES, NONE, PODS, Phase, State};
+
+/// The place of a grant since the kubelet last started; what is before may be repeated.
+const SINCE: u64 = 10;
 
 /// All pods of the API server, for judging a lock's holder.
 pub struct Api(pub Vec<HandoffPod>);
@@ -196,10 +199,20 @@ impl Handoff {
     /// The ledger of one node's agent.
     pub fn ledger(&self, state: &State, node: usize) -> Ledger {
         let here = (0..PODS).filter(|pod| state.pods[*pod].on(node));
-        Ledger::of(here.flat_map(|pod| {
+        let mut ledger = Ledger::of(here.clone().flat_map(|pod| {
             let entries = state.books[pod].entries.iter().enumerate();
-            entries.filter_map(move |(at, kept)| kept.map(|kept| self.granted(pod, at, kept)))
-        }))
+            entries.filter_map(move |(at, kept)| {
+                let entry = self.granted(pod, at, (*kept)?);
+                // The kubelet goes through a pod's containers in their order, and what it may repeat comes before all else.
+                let since = if state.books[pod].may_repeat { 0 } else { SINCE };
+                Some(Granted { seq: since + at as u64, ..entry })
+            })
+        }));
+        for pod in here {
+            let uid = &self.setup.table.pods[pod].pod.uid;
+            state.books[pod].admission.into_iter().for_each(|how| ledger.ends([uid.clone()], how));
+        }
+        ledger
     }
 
     fn granted(&self, pod: usize, at: usize, kept: Entry) -> Granted {
@@ -229,9 +242,8 @@ impl Handoff {
                 .map(|device| entry(device).id)
                 .collect(),
             answer: kept.answer.map(|device| vec![device]),
-            state: Settled::Committed,
+            state: if kept.asked == 0 { CallState::Held } else { CallState::Listed },
             asked: kept.asked.into(),
-            // The kubelet goes through a pod's containers in their order, so the order of grants is that too.
             seq: at as u64,
             assigned: !kept.orphan,
             grace_seconds: 30,
@@ -253,7 +265,7 @@ impl Handoff {
                 served: served.next().expect("one device"),
                 also: served.next(),
                 answer: granted.answer.as_ref().map(|encoded| encoded[0]),
-                asked: granted.asked.min(2) as u8,
+                asked: if granted.was_asked() { granted.asked.min(2) as u8 } else { 0 },
                 orphan: known.is_none(),
             });
         }

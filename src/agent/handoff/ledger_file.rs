@@ -22,7 +22,7 @@ use baton_contract::Shared;
 use baton_decide::handoff::{EntryKey, Ledger, LedgerEntry};
 
 /// The only version there is.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// No ledger of a real node is near this.
 const MAX_FILE: u64 = 64 << 20;
 const FILE: &str = "ledger.json";
@@ -297,7 +297,7 @@ fn checksum(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
     use baton_contract::{DeviceEntry, DeviceId, DeviceType, PodRef};
-    use baton_decide::handoff::GrantState;
+    use baton_decide::handoff::CallState;
     use baton_decide::handoff::ledger::ContainerSlot;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
@@ -314,7 +314,7 @@ mod tests {
             served: vec![(DeviceType::Gpu, device)],
             unnamed: BTreeSet::from([DeviceId::parse("GPU-2").unwrap()]),
             answer,
-            state: GrantState::Committed,
+            state: CallState::Listed,
             asked: 2,
             seq: 7,
             assigned: true,

@@ -2,7 +2,7 @@
 
 use super::context::{AllocateCall, AllocateContext, LiveReads};
 use super::identify::{Caller, Identified, IdentifiedBy, identify};
-use super::ledger::{ContainerSlot, GrantState, LedgerEntry};
+use super::ledger::{CallState, ContainerSlot, LedgerEntry};
 use super::listing::EntryKey;
 use super::refusal::{AllocateRefusal, PodNotice};
 use super::validate;
@@ -51,7 +51,7 @@ pub fn decide(context: &AllocateContext<'_>, call: &AllocateCall<'_>, known: Opt
     };
     let rests_on = LiveReads::pods_and_node([caller.pod.pod.key.clone()]);
     // A pod whose call failed has been rejected by the kubelet: what calls by its name may be its successor.
-    let is_sure = context.is_up_to_date() && !context.passed.contains(&caller.pod.pod.uid);
+    let is_sure = context.is_up_to_date() && !context.ledger.is_over(&caller.pod.pod.uid);
     if let Some(missing) = rests_on.missing(context.live_reads).filter(|_| !is_sure) {
         return AllocateOutcome::NeedLive(missing);
     }
@@ -118,7 +118,7 @@ fn serving(call: &AllocateCall<'_>, caller: &Caller<'_>, devices: validate::Serv
     }
     let slot = ContainerSlot::of(pod, &container.name);
     let entry =
-        LedgerEntry::new(&pod.pod, &container.name, call.resource, slot, ids, devices.served, GrantState::Intent);
+        LedgerEntry::new(&pod.pod, &container.name, call.resource, slot, ids, devices.served, CallState::Answered);
     let entry = LedgerEntry { assigned: devices.assigned, grace_seconds: pod.grace_seconds, ..entry };
     NewGrant { entry, how, shares: devices.shares, mismatch: devices.mismatch, notices }
 }

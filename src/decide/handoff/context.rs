@@ -11,7 +11,7 @@ use super::listing::PodResources;
 use super::pods::NodePods;
 use super::policy::AllocatePolicy;
 use crate::pod::HandoffPod;
-use baton_contract::{LockRead, LockValue, PodKey, PodUid};
+use baton_contract::{LockRead, LockValue, PodKey};
 
 /// What a list shows may have changed while it was on its way, and the changes come after it: a pod of a listed name may be gone
 /// already, and the kubelet admit its successor.
@@ -44,14 +44,10 @@ pub struct AllocateContext<'a> {
     pub lock: &'a LockRead,
     /// What the kubelet lists.
     pub resources: &'a PodResources,
-    /// What was handed out.
+    /// What was handed out, and how far the kubelet is.
     pub ledger: &'a Ledger,
     /// What there is.
     pub inventory: &'a NodeInventory,
-    /// Pods whose admission is over: another pod called after them, or a call of theirs was refused.
-    pub passed: &'a BTreeSet<PodUid>,
-    /// Pods that held devices before the kubelet last started, or before this agent did: the kubelet may ask for them again.
-    pub may_repeat: &'a BTreeSet<PodUid>,
     /// What was read live for this call.
     pub live_reads: &'a LiveReads,
     /// The watches of pods and node are running, and for [`LIST_SETTLES`] the pods were not listed again and no call of an unknown pod

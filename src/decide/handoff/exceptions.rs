@@ -176,7 +176,7 @@ fn explicit(kind: &DeviceType, device: &DeviceEntry) -> DeviceEntry {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ledger::{GrantState, Ledger};
+    use super::super::ledger::{CallState, Ledger};
     use super::super::testing::{
         NODE, container, gpu_pod, granted, inventory, pod as handoff_pod, pods, whole, with_assignment,
     };
@@ -313,7 +313,7 @@ mod tests {
         let names = pod.expected_calls(|_| true).map(|call| call.resource.to_owned());
         let (mut delivering, mut accompanying) = (0, 0);
         for name in names.collect::<Vec<_>>() {
-            let empty = LedgerEntry::new(&pod.pod, "main", &name, slot, vec![], vec![], GrantState::Committed);
+            let empty = LedgerEntry::new(&pod.pod, "main", &name, slot, vec![], vec![], CallState::Listed);
             let empty = LedgerEntry { assigned: false, ..empty };
             match exceptions(
                 NODE,
@@ -331,7 +331,7 @@ mod tests {
             }
         }
         assert_eq!((delivering, accompanying), (1, 1));
-        let empty = LedgerEntry::new(&pod.pod, "main", key::GPU_CORE, slot, vec![], vec![], GrantState::Committed);
+        let empty = LedgerEntry::new(&pod.pod, "main", key::GPU_CORE, slot, vec![], vec![], CallState::Listed);
         assert_eq!(of(&pods(&[&pod]), &Ledger::of([empty])), Exceptions::new(), "it was assigned nothing");
     }
 
@@ -346,7 +346,7 @@ mod tests {
             let nic = DeviceEntry { resources, extension: Some(DeviceExtension { vfs: vec![vf] }), ..whole("nic-0") };
             let slot = ContainerSlot::of(&pod, container);
             let served = vec![(DeviceType::Rdma, nic)];
-            LedgerEntry::new(&pod.pod, container, key::RDMA, slot, vec![], served, GrantState::Committed)
+            LedgerEntry::new(&pod.pod, container, key::RDMA, slot, vec![], served, CallState::Listed)
         };
         let found = of(&pods(&[&pod]), &Ledger::of([of_vf("one", 1), of_vf("two", 2)]));
         let [nic] = &*found[&pod.pod.uid][&DeviceType::Rdma] else { panic!("{found:?}") };

@@ -101,7 +101,7 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
             is_asking |= pod.containers.iter().any(|container| asks(pod, container, call.resource).is_some());
             if context.may_call(pod) {
                 may_call = true;
-                let is_over = context.passed.contains(&pod.pod.uid);
+                let is_over = context.ledger.is_over(&pod.pod.uid);
                 waiting.extend(candidates(pod, (listed, is_over), call, context.ledger));
             }
             // It may have been served before the ledger was lost: then its admission is over.
@@ -110,7 +110,7 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
                 behind.extend(of_pod.into_iter().filter(|candidate| candidate.asked == 0));
             }
             // A kubelet asks for a pod until it has read of its deletion.
-            if context.is_here(pod) && !pod.phase.is_terminal() && context.may_repeat.contains(&pod.pod.uid) {
+            if context.is_here(pod) && !pod.phase.is_terminal() && context.ledger.may_repeat(&pod.pod.uid) {
                 let lost = if pod.deleting.is_none() { &mut again } else { &mut late };
                 lost.extend(lost_by_kubelet(pod, listed, call, context.ledger));
             }
@@ -183,7 +183,7 @@ fn likeliest<'a>(candidates: Vec<CallCandidate<'a>>, context: &AllocateContext<'
     let rank = |candidate: &CallCandidate<'_>| match (candidate.asked, candidate.container.running, candidate.admitted)
     {
         (0, true, _) => None,
-        (0, false, false) if !context.passed.contains(&candidate.pod.pod.uid) => Some(0),
+        (0, false, false) if !context.ledger.is_over(&candidate.pod.pod.uid) => Some(0),
         (0, false, false) => Some(1),
         (_, false, false) => Some(2),
         (_, _, true) | (_, true, false) => Some(3),
@@ -266,7 +266,7 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
     // Cut off from the API server, a kubelet that has started again starts containers of pods that have left.
     let left = context.ledger.iter().filter(|entry| {
         let uid = &entry.pod.uid;
-        *entry.resource == *call.resource && context.may_repeat.contains(uid) && context.pods.has_left(uid)
+        *entry.resource == *call.resource && context.ledger.may_repeat(uid) && context.pods.has_left(uid)
     });
     let left: BTreeSet<&PodRef> = left.map(|entry| &entry.pod).collect();
     let first = waiting.iter().find(|of| is_holders(of) && of.asked == 0);
@@ -298,7 +298,7 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
 fn may_ask<'a>(pod: &'a HandoffPod, call: &AllocateCall<'_>, context: &AllocateContext<'_>) -> Vec<CallCandidate<'a>> {
     let admitted = pod.containers.iter().any(|container| container.running);
     let ledger = context.ledger;
-    let repeats = context.may_repeat.contains(&pod.pod.uid);
+    let repeats = context.ledger.may_repeat(&pod.pod.uid);
     let has_begun = ledger.of_pod(&pod.pod.uid).any(|entry| entry.asked > 1);
     let asking = pod.containers.iter().filter(|container| asks(pod, container, call.resource) == Some(call.count));
     let candidates = asking.map(|container| {

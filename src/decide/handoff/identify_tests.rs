@@ -1,7 +1,5 @@
 //! Who is calling: every rule of identification, one moment on a node each.
 
-use std::collections::BTreeSet;
-
 use super::test_node::{TestNode, refused, served};
 use super::testing::{container, gpu_pod, grant, lock_of, pod, with_assignment};
 use super::*;
@@ -98,7 +96,7 @@ fn a_pod_whose_admission_is_over_is_not_confused_with_the_one_under_admission() 
     let (stuck, a) = (one("stuck", "GPU-0"), one("a", "GPU-1"));
     let rows: &[(&str, &str, &str, &[&str])] = &[("stuck", "main", GPU, &[]), ("a", "main", GPU, &[])];
     let mut node = TestNode::new(&[&stuck, &a]).lock(&a).listed(rows);
-    node.passed.insert(stuck.pod.uid.clone());
+    node.ledger.ends([stuck.pod.uid.clone()], Admission::Over);
     assert_eq!(served(&node.gpu(&["GPU-1"])).0, "a");
 }
 
@@ -166,7 +164,7 @@ fn what_seems_to_be_asked_for_once_more_may_be_a_successors_first_call() {
     successor.pod.uid = PodUid::new("a-second");
     let mut node = TestNode::new(&[&runs, &old]).lock(&successor).listed(rows);
     grant(&mut node.ledger, &runs, &[("main", &["GPU-3"])]);
-    node.may_repeat.insert(runs.pod.uid.clone());
+    node.ledger.kubelet_starts();
     node.live = vec![runs.clone(), successor];
     assert_eq!(served(&node.gpu(&["GPU-3"])), ("a".into(), "main".into(), vec!["GPU-5".into()]));
     // Without a successor it is the container that starts again. Names of pods that asked for nothing are not read.
@@ -175,7 +173,7 @@ fn what_seems_to_be_asked_for_once_more_may_be_a_successors_first_call() {
     for (old, reads) in [(&old, 2), (&cpu, 1)] {
         let mut node = TestNode::new(&[&runs, old]).listed(rows);
         grant(&mut node.ledger, &runs, &[("main", &["GPU-3"])]);
-        node.may_repeat.insert(runs.pod.uid.clone());
+        node.ledger.kubelet_starts();
         assert!(matches!(node.gpu(&["GPU-3"]), AllocateOutcome::Repeat { .. }));
         assert_eq!(node.asked_live, reads);
     }
@@ -191,7 +189,7 @@ fn a_container_may_start_again_without_a_checkpoint_beside_a_pod_under_admission
         was.containers[0].running = watched;
         let mut node = TestNode::new(&[&was, &new]).lock(&new).listed(rows);
         grant(&mut node.ledger, &was, &[("main", &["GPU-3"])]);
-        node.may_repeat.insert(was.pod.uid.clone());
+        node.ledger.kubelet_starts();
         was.containers[0].running = live;
         node.live = vec![was, new.clone()];
         node.gpu(&["GPU-3"])
@@ -219,7 +217,7 @@ fn an_init_container_that_has_ended_does_not_call_beside_a_pod_under_admission()
     let mut node = TestNode::new(&[&was, &new]).lock(&new);
     node.resources = PodResources::Listed(listing);
     grant(&mut node.ledger, &was, &[("init", &["GPU-0"])]);
-    node.may_repeat.insert(was.pod.uid.clone());
+    node.ledger.kubelet_starts();
     assert_eq!((served(&node.gpu(&["GPU-4"])).0, node.asked_live), ("new".into(), 0));
 }
 
@@ -244,7 +242,7 @@ fn a_first_call_beside_pods_that_cannot_be_calling_needs_no_read() {
     let rows: &[(&str, &str, &str, &[&str])] = &[("b", "c0", GPU, &["GPU-0"]), ("b", "c1", GPU, &[])];
     let mut node = TestNode::new(&[&both]).lock(&both).listed(rows);
     grant(&mut node.ledger, &both, &[("c0", &["GPU-0"])]);
-    node.may_repeat.insert(both.pod.uid.clone());
+    node.ledger.kubelet_starts();
     assert_eq!((served(&node.gpu(&["GPU-1"])).1, node.asked_live), ("c1".into(), 0));
 }
 
@@ -316,7 +314,7 @@ fn without_pod_resources_whoever_else_may_be_asking_is_a_reason_to_refuse() {
             grant(&mut node.ledger, &runs(&[]), &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
         }
         if may_repeat {
-            node.may_repeat.insert(runs(&[]).pod.uid);
+            node.ledger.kubelet_starts();
         }
         if has_begun {
             node.ledger.repeat(&EntryKey::new(&runs(&[]).pod.uid, "b", GPU), vec![]);
@@ -342,11 +340,11 @@ fn without_pod_resources_a_holder_is_asked_for_once_in_the_kubelets_order() {
     assert_eq!(served(&node.gpu(&["GPU-7"])).1, "a");
     // The kubelet may ask for either where it has started again between the two calls.
     let mut restarted = TestNode { ledger: node.ledger.clone(), ..TestNode::new(&[&pair]).lock(&pair) };
-    restarted.may_repeat.insert(pair.pod.uid.clone());
+    restarted.ledger.kubelet_starts();
     assert_eq!(refused(&restarted.gpu(&["GPU-7"])).rule, AllocateRule::Ambiguous);
     assert_eq!(served(&node.gpu(&["GPU-7"])).1, "b");
     assert_eq!(refused(&node.gpu(&["GPU-7"])).rule, AllocateRule::Unidentified);
-    node.may_repeat.insert(pair.pod.uid.clone());
+    node.ledger.kubelet_starts();
     assert_eq!(
         refused(&node.gpu(&["GPU-7"])).rule,
         AllocateRule::Unidentified,
@@ -375,7 +373,7 @@ fn served_containers_that_wait_for_their_start_cannot_be_told_apart() {
     let mut node = TestNode::new(&[&single, &pair]).listed(listed);
     grant(&mut node.ledger, &single, &[("main", &["GPU-0"])]);
     grant(&mut node.ledger, &pair, &[("a", &["GPU-1"]), ("b", &["GPU-2"])]);
-    node.may_repeat = [single.pod.uid.clone(), pair.pod.uid.clone()].into();
+    node.ledger.kubelet_starts();
     let refusal = node.gpu(&["GPU-0"]);
     assert_eq!(refused(&refusal).rule, AllocateRule::Ambiguous, "{refusal:?}");
 }
@@ -520,7 +518,7 @@ fn a_pod_whose_deletion_its_kubelet_has_not_read_may_be_the_one_that_asks_again(
         let all: Vec<&HandoffPod> = std::iter::once(&runs).chain(others.iter().copied()).collect();
         let mut node = TestNode::new(&all).listed(rows);
         grant(&mut node.ledger, &runs, &[("main", &["GPU-0"])]);
-        node.may_repeat.insert(runs.pod.uid.clone());
+        node.ledger.kubelet_starts();
         node
     };
     // Deleted with its grace period or by force, served before or not.
@@ -531,7 +529,7 @@ fn a_pod_whose_deletion_its_kubelet_has_not_read_may_be_the_one_that_asks_again(
                 node.policy.unassigned = unassigned;
                 if is_served {
                     grant(&mut node.ledger, &late, &[("main", &["GPU-1"])]);
-                    node.may_repeat.insert(late.pod.uid.clone());
+                    node.ledger.kubelet_starts();
                 }
                 let outcome = node.gpu(&["GPU-5"]);
                 assert_eq!(refused(&outcome).rule, AllocateRule::Unidentified);
@@ -548,7 +546,7 @@ fn a_pod_whose_deletion_its_kubelet_has_not_read_may_be_the_one_that_asks_again(
         let rows: &[(&str, &str, &str, &[&str])] = &[("late", "main", GPU, &[]), ("new", "main", GPU, &[])];
         let mut node = TestNode::new(&[late, &new]).lock(&new).listed(rows);
         grant(&mut node.ledger, late, &[("main", &["GPU-1"])]);
-        node.may_repeat.insert(late.pod.uid.clone());
+        node.ledger.kubelet_starts();
         node.gpu(&["GPU-5"])
     };
     assert_eq!(refused(&call(&late)).rule, AllocateRule::Ambiguous);
@@ -582,7 +580,7 @@ fn a_container_that_an_old_status_hides_is_not_taken_for_an_unlisted_lock_holder
     let rows: &[(&str, &str, &str, &[&str])] = &[("p", "a", GPU, &[]), ("p", "b", GPU, &[])];
     let mut node = TestNode::new(&[&p, &holder]).lock(&holder).listed(rows);
     grant(&mut node.ledger, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
-    node.may_repeat.insert(p.pod.uid.clone());
+    node.ledger.kubelet_starts();
     let outcome = node.gpu(&["GPU-5"]);
     assert_eq!((refused(&outcome).rule, refused(&outcome).pods.len()), (AllocateRule::Ambiguous, 2));
     node.lock = LockRead::Free;
@@ -598,17 +596,18 @@ fn once_its_admission_is_over_each_container_of_a_pod_may_be_asked_for() {
         &[("p", "a", GPU, &[]), ("p", "b", GPU, &[]), ("runs", "main", GPU, &[])];
     let mut node = TestNode::new(&[&p, &runs]).lock(&p).listed(rows);
     grant(&mut node.ledger, &runs, &[("main", &["GPU-2"])]);
-    node.may_repeat.insert(runs.pod.uid.clone());
+    node.ledger.kubelet_starts();
     let mut rebuilt = node.ledger.clone();
     assert_eq!(repeated(&node.gpu(&["GPU-5"])), "main", "the first container of the other has to come first");
-    node.passed.insert(p.pod.uid.clone());
+    node.ledger.ends([p.pod.uid.clone()], Admission::Over);
     assert_eq!(served(&node.gpu(&["GPU-5"])), ("p".into(), "b".into(), vec!["GPU-1".into()]));
     // By a rebuilt ledger it may be over.
     grant(&mut rebuilt, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
     for container in ["a", "b"] {
-        rebuilt.doubt(&EntryKey::new(&p.pod.uid, container, GPU));
+        let entry = rebuilt.get(&EntryKey::new(&p.pod.uid, container, GPU)).unwrap().clone();
+        rebuilt.restore(LedgerEntry { state: CallState::Held, ..entry });
     }
-    (node.ledger, node.passed) = (rebuilt, BTreeSet::new());
+    node.ledger = rebuilt;
     assert_eq!(refused(&node.gpu(&["GPU-5"])).rule, AllocateRule::Ambiguous);
 }
 

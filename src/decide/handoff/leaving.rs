@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!            the kubelet goes on         the pod has left              its processes have gone
-//!   Intent ─────────────────────▶ Committed ─────────────▶ Leaving ───────────────────────────▶ (dropped)
+//!   Answered ───────────────────▶ Listed ────────────────▶ Leaving ───────────────────────────▶ (dropped)
 //!                                     ▲                      │
 //!                                     └── the pod is back ───┘
 //! ```
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use super::assignment::kind_of;
 use super::inventory::NodeInventory;
-use super::ledger::{ContainerSlot, GrantState, Leaving, Ledger, LedgerEntry};
+use super::ledger::{CallState, ContainerSlot, Leaving, Ledger, LedgerEntry};
 use super::listing::{EntryKey, StoredAnswer};
 use super::pods::{LastSeen, NodePods};
 use super::rebuild::{self, whole_devices};
@@ -243,14 +243,14 @@ pub fn add_leaving(
     let found: Vec<_> = answers.iter().filter(|(key, _)| has_left(key) && occupied(&key.uid)).collect();
     for (key, answer) in found {
         if let Some(pod) = pods.by_uid(&key.uid) {
-            rebuild::add_ended(ledger, pod, (key, answer), GrantState::Leaving(state), inventory);
+            rebuild::add_ended(ledger, pod, (key, answer), CallState::Leaving(state), inventory);
             continue;
         }
         // The checkpoint has no names.
         let pod = PodRef::new("", key.uid.as_str(), key.uid.as_str());
         let slot = ContainerSlot { order: u16::MAX, init: false, sidecar: false };
         let served = whole_devices(&answer.devices, &answer.ids, &key.resource, inventory);
-        let state = GrantState::Leaving(state);
+        let state = CallState::Leaving(state);
         ledger.restore(LedgerEntry::new(&pod, &key.container, &key.resource, slot, vec![], served, state));
     }
 }

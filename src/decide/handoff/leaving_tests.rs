@@ -317,7 +317,7 @@ fn shares_start_beside_a_pod_that_has_left_where_the_sum_fits() {
         let ids = ids.iter().map(|id| Box::from(*id)).collect();
         let served = vec![(DeviceType::Gpu, share_of("GPU-0", percent, percent, 1 << 30))];
         let slot = ContainerSlot::of(of, "main");
-        LedgerEntry::new(&of.pod, "main", key::GPU_CORE, slot, ids, served, GrantState::Committed)
+        LedgerEntry::new(&of.pod, "main", key::GPU_CORE, slot, ids, served, CallState::Listed)
     };
     let (a, b) = (running(share("a", 60)), share("b", 50));
     let mut ledger = Ledger::default();

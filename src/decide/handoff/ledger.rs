@@ -1,8 +1,15 @@
-//! What this node has handed out: the memory that makes a grant happen once.
+//! The table of calls: what this node has handed out, which makes a grant happen once, and how far its kubelet is.
 //!
-//! An entry is written *before* its answer leaves ([`GrantState::Intent`]) and is settled when PodResources lists its ids
-//! ([`GrantState::Committed`]). Both hold their devices; an intent whose answer may never have arrived holds them too. An entry whose
-//! pod has left ([`GrantState::Leaving`]) holds them until its processes have gone: [`super::leaving`].
+//! | call (pod, container, resource) | moved by | its devices |
+//! | --- | --- | --- |
+//! | expected: no entry | the kubelet asks: answered, before the answer leaves | are promised by the pod's annotation |
+//! | [held](CallState::Held): the ledger was lost, and nothing proves that the kubelet has asked | the call, as a first one: answered; the pod's progress or the kubelet's list: listed | are held |
+//! | [answered](CallState::Answered) | PodResources lists the ids, or the kubelet goes on to another call of the pod: listed | are held, also where the answer never arrived |
+//! | [listed](CallState::Listed) | the kubelet has lost its state and asks again: answered; the pod leaves: leaving | are held |
+//! | [leaving](CallState::Leaving) | the pod is back: listed; its processes have gone: no entry ([`super::leaving`]) | are held |
+//!
+//! These go to the ledger's file. Beside them stands, from one start of the kubelet to the next, which of them it may have lost
+//! ([`Ledger::may_repeat`]) and which pods it has done with ([`Admission`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,15 +24,28 @@ use crate::lock::HolderProgress;
 use crate::pod::{ContainerKind, HandoffPod};
 use baton_contract::{DeviceEntry, DeviceId, DeviceType, LeavingPod, PodRef, PodUid, Shared};
 
-/// How sure it is that the kubelet knows.
+/// Where a call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum GrantState {
+pub enum CallState {
+    /// It may have been made before the ledger was lost.
+    Held,
     /// Written before the answer left.
-    Intent,
-    /// PodResources lists the ids, or a later call of the same pod proves that the kubelet went on.
-    Committed,
+    Answered,
+    /// The kubelet has the answer.
+    Listed,
     /// The pod has left the API server, or ended there. Its processes may run on.
     Leaving(Leaving),
+}
+
+/// Why the kubelet has done with a pod, as long as it does not start again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Admission {
+    /// Another pod has called while it was listed: the kubelet admits one at a time.
+    Over,
+    /// A call of it has failed: it is rejected.
+    Refused,
+    /// So it is, for its own assignment: no lock will serve it.
+    Unusable,
 }
 
 /// An entry whose pod has left.
@@ -106,8 +126,8 @@ pub struct LedgerEntry {
     #[serde(default, with = "hex")]
     pub answer: Option<Vec<u8>>,
     /// Settled or not.
-    pub state: GrantState,
-    /// How often the kubelet asked; 0 where it is not known whether it did: the devices are held, and a call is decided as the first.
+    pub state: CallState,
+    /// How often the kubelet asked.
     pub asked: u32,
     /// Place in the order of grants. Those that were rebuilt share places before all others: [`Ledger::rebuilt`].
     pub seq: u64,
@@ -132,7 +152,7 @@ impl LedgerEntry {
         slot: ContainerSlot,
         ids: Vec<Box<str>>,
         served: Vec<(DeviceType, DeviceEntry)>,
-        state: GrantState,
+        state: CallState,
     ) -> Self {
         let (pod, container, resource) = (pod.clone(), container.into(), resource.into());
         let grace_seconds = default_grace();
@@ -161,8 +181,8 @@ impl LedgerEntry {
     /// Since when its pod has left; `None` while it has not.
     pub const fn leaving(&self) -> Option<&Leaving> {
         match &self.state {
-            GrantState::Leaving(leaving) => Some(leaving),
-            GrantState::Intent | GrantState::Committed => None,
+            CallState::Leaving(leaving) => Some(leaving),
+            CallState::Held | CallState::Answered | CallState::Listed => None,
         }
     }
 
@@ -174,7 +194,7 @@ impl LedgerEntry {
 
     /// The kubelet is known to have asked.
     pub const fn was_asked(&self) -> bool {
-        self.asked > 0
+        !matches!(self.state, CallState::Held)
     }
 
     /// What its answer names.
@@ -205,6 +225,9 @@ pub struct Ledger {
     entries: BTreeMap<EntryKey, Shared<LedgerEntry>>,
     /// The place of the latest grant.
     last: u64,
+    /// The same when the kubelet last started, or this daemon did.
+    started: u64,
+    admissions: BTreeMap<PodUid, Admission>,
 }
 
 /// The place of what was rebuilt and is not known to run. What runs is before it.
@@ -216,7 +239,43 @@ impl Ledger {
         let entries: BTreeMap<_, Shared<LedgerEntry>> =
             entries.into_iter().map(|entry| (entry.key(), entry.into())).collect();
         let last = entries.values().map(|entry| entry.seq).max().unwrap_or(0);
-        Self { entries, last }
+        Self { entries, last, ..Self::default() }
+    }
+
+    /// The kubelet has started again, or this daemon has, which does not know what the kubelet did before: it admits its pods again.
+    pub fn kubelet_starts(&mut self) {
+        self.started = self.last;
+        self.admissions.clear();
+    }
+
+    /// The kubelet may ask once more: what the pod was given before the kubelet started may be lost.
+    pub fn may_repeat(&self, uid: &PodUid) -> bool {
+        self.of_pod(uid).any(|entry| entry.seq <= self.started.max(REBUILT))
+    }
+
+    /// The kubelet has done with these pods.
+    pub fn ends(&mut self, pods: impl IntoIterator<Item = PodUid>, how: Admission) {
+        for uid in pods {
+            let known = self.admissions.entry(uid).or_insert(how);
+            *known = how.max(*known);
+        }
+    }
+
+    /// Why the kubelet has done with this pod. Then what calls by its name may be its successor.
+    pub fn admission(&self, uid: &PodUid) -> Option<Admission> {
+        self.admissions.get(uid).copied()
+    }
+
+    /// The kubelet has done with this pod.
+    pub fn is_over(&self, uid: &PodUid) -> bool {
+        self.admissions.contains_key(uid)
+    }
+
+    /// Forgets the admissions of pods that are gone.
+    pub fn forget_admissions(&mut self, pods: &NodePods) {
+        let entries = &self.entries;
+        let is_known = |uid: &PodUid| pods.by_uid(uid).is_some() || entries.keys().any(|key| key.uid == *uid);
+        self.admissions.retain(|uid, _| is_known(uid));
     }
 
     /// All entries, by key.
@@ -246,7 +305,8 @@ impl Ledger {
 
     /// How often the kubelet has asked for this container and resource; 0 when not served yet.
     pub fn asked(&self, uid: &PodUid, container: &str, resource: &str) -> u32 {
-        self.get(&EntryKey::new(uid, container, resource)).map_or(0, |entry| entry.asked)
+        let entry = self.get(&EntryKey::new(uid, container, resource));
+        entry.filter(|entry| entry.was_asked()).map_or(0, |entry| entry.asked)
     }
 
     /// Entries of one pod.
@@ -287,10 +347,11 @@ impl Ledger {
 
     /// The kubelet calls for this pod once more: the answers before have arrived.
     fn went_on(&mut self, uid: &PodUid) {
-        let own =
-            |earlier: &&mut Shared<LedgerEntry>| earlier.pod.uid == *uid && earlier.state != GrantState::Committed;
+        let own = |earlier: &&mut Shared<LedgerEntry>| {
+            earlier.pod.uid == *uid && !matches!(earlier.state, CallState::Listed | CallState::Held)
+        };
         for earlier in self.entries.values_mut().filter(own) {
-            earlier.state = GrantState::Committed;
+            earlier.state = CallState::Listed;
         }
     }
 
@@ -311,22 +372,14 @@ impl Ledger {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.ids = ids;
             entry.asked += 1;
-            entry.state = GrantState::Intent;
+            entry.state = CallState::Answered;
         }
     }
 
-    /// It is not known whether the kubelet ever asked.
-    pub fn doubt(&mut self, key: &EntryKey) {
-        if let Some(entry) = self.entries.get_mut(key) {
-            entry.asked = 0;
-        }
-    }
-
-    /// The kubelet has asked, as it turns out. `true` when that was not known.
-    pub fn believe(&mut self, key: &EntryKey) -> bool {
-        let Some(entry) = self.entries.get_mut(key).filter(|entry| !entry.was_asked()) else { return false };
-        entry.asked = 1;
-        true
+    /// The kubelet has asked for what is held of these pods, as it turns out. `true` when any was.
+    pub fn proves(&mut self, has_asked: impl Fn(&PodUid) -> bool) -> bool {
+        let held = self.entries.values_mut().filter(|entry| !entry.was_asked() && has_asked(&entry.pod.uid));
+        held.map(|entry| entry.state = CallState::Answered).count() > 0
     }
 
     /// Some call of this pod is known to have been served.
@@ -346,11 +399,11 @@ impl Ledger {
     pub fn settle(&mut self, resources: &PodResources) -> bool {
         let Some(listing) = resources.listing() else { return false };
         let mut changed = false;
-        for entry in self.entries.values_mut().filter(|entry| entry.state == GrantState::Intent) {
+        for entry in self.entries.values_mut().filter(|entry| entry.state == CallState::Answered) {
             let listed: BTreeSet<&str> = listing.ids(&entry.pod.key, &entry.container, &entry.resource).collect();
             let ours: BTreeSet<&str> = entry.ids.iter().map(|id| &**id).collect();
             if !listed.is_empty() && listed == ours {
-                entry.state = GrantState::Committed;
+                entry.state = CallState::Listed;
                 changed = true;
             }
         }
@@ -364,8 +417,8 @@ impl Ledger {
         for key in &moved {
             let Some(entry) = self.entries.get_mut(key) else { continue };
             let last = pods.last_seen(&entry.pod.uid);
-            let left = GrantState::Leaving(Leaving { at: now.1, since: now.0, last });
-            entry.state = if entry.leaving().is_some() { GrantState::Committed } else { left };
+            let left = CallState::Leaving(Leaving { at: now.1, since: now.0, last });
+            entry.state = if entry.leaving().is_some() { CallState::Listed } else { left };
         }
         !moved.is_empty()
     }
@@ -374,10 +427,10 @@ impl Ledger {
     pub fn runs(&mut self, uid: &PodUid) -> bool {
         let mut news = false;
         for entry in self.entries.values_mut().filter(|entry| entry.pod.uid == *uid) {
-            if let GrantState::Leaving(leaving) = entry.state
+            if let CallState::Leaving(leaving) = entry.state
                 && leaving.last == LastSeen::Waiting
             {
-                entry.state = GrantState::Leaving(Leaving { last: LastSeen::Running, ..leaving });
+                entry.state = CallState::Leaving(Leaving { last: LastSeen::Running, ..leaving });
                 news = true;
             }
         }
@@ -441,11 +494,11 @@ impl Ledger {
             && expected.all(|call| self.asked(&pod.pod.uid, &call.container.name, call.resource) > 0)
     }
 
-    /// How far `pod` is served; `unusable` are the pods whose own annotations were refused.
-    pub fn progress(&self, pod: &HandoffPod, inventory: &NodeInventory, unusable: &BTreeSet<PodUid>) -> HolderProgress {
+    /// How far `pod` is served.
+    pub fn progress(&self, pod: &HandoffPod, inventory: &NodeInventory) -> HolderProgress {
         if self.fully_served(pod, inventory) {
             HolderProgress::Served
-        } else if unusable.contains(&pod.pod.uid) {
+        } else if self.admission(&pod.pod.uid) == Some(Admission::Unusable) {
             HolderProgress::Unusable
         } else {
             HolderProgress::Waiting
@@ -497,16 +550,16 @@ mod tests {
         let [a, b] = ["a", "b"].map(|name| with_assignment(gpu_pod(name, 1), &[("main", &["GPU-0"])]));
         let mut ledger = granted(&a, &[("init", &["GPU-0"])]);
         grant(&mut ledger, &b, &[("main", &["GPU-1"])]);
-        let intents = |ledger: &Ledger| ledger.iter().filter(|entry| entry.state == GrantState::Intent).count();
+        let intents = |ledger: &Ledger| ledger.iter().filter(|entry| entry.state == CallState::Answered).count();
         for entry in ledger.iter().cloned().collect::<Vec<_>>() {
-            ledger.restore(LedgerEntry { state: GrantState::Intent, ..entry });
+            ledger.restore(LedgerEntry { state: CallState::Answered, ..entry });
         }
         assert_eq!(intents(&ledger), 2);
         grant(&mut ledger, &a, &[("main", &["GPU-0"])]);
         let state = |container: &str, pod: &HandoffPod| {
             ledger.get(&EntryKey::new(&pod.pod.uid, container, GPU)).map(|entry| entry.state)
         };
-        assert_eq!([state("init", &a), state("main", &b)], [Some(GrantState::Committed), Some(GrantState::Intent)]);
+        assert_eq!([state("init", &a), state("main", &b)], [Some(CallState::Listed), Some(CallState::Answered)]);
     }
 
     #[test]
@@ -618,7 +671,7 @@ mod tests {
         assert!(settles(&[("a", "main", GPU, &["GPU-0"])]));
         assert!(!settles(&[("a", "main", GPU, &["GPU-0"])]), "it is settled");
         let key = EntryKey::new(&pod.pod.uid, "main", GPU);
-        assert_eq!(ledger.get(&key).unwrap().state, GrantState::Committed);
+        assert_eq!(ledger.get(&key).unwrap().state, CallState::Listed);
         ledger.repeat(&key, vec![]);
         assert!(!ledger.settle(&PodResources::Listed(listing(&[("a", "main", GPU, &[])]))), "nothing proves nothing");
         assert!(!ledger.settle(&PodResources::Silent));

@@ -38,7 +38,7 @@ pub use context::{AllocateCall, AllocateContext, LIST_SETTLES, LiveReads};
 pub use identify::IdentifiedBy;
 pub use inventory::{InventoryDevice, NodeInventory};
 pub use leaving::{CgroupLook, Hold, Processes};
-pub use ledger::{ContainerSlot, GrantState, Leaving, Ledger, LedgerEntry, functions_in_use};
+pub use ledger::{Admission, CallState, ContainerSlot, Leaving, Ledger, LedgerEntry, functions_in_use};
 pub use listing::{EntryKey, ListedContainers, ListedPod, PodListing, PodResources, StoredAnswer};
 pub use pods::{LastSeen, NodePods};
 pub use policy::{AllocatePolicy, IdMismatch, UnassignedPods};

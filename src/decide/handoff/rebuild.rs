@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::assignment::{PodAssignment, delivers, kind_of};
 use super::inventory::NodeInventory;
-use super::ledger::{ContainerSlot, GrantState, Ledger, LedgerEntry};
+use super::ledger::{CallState, ContainerSlot, Ledger, LedgerEntry};
 use super::listing::{EntryKey, ListedPod, PodListing, StoredAnswer};
 use super::plan::Plan;
 use super::pods::NodePods;
@@ -57,10 +57,8 @@ pub fn rebuild(
             if !is_served && !may_be_served {
                 continue;
             }
-            let is_new = add(&mut ledger, pod, &call, known, GrantState::Intent, inventory);
-            if is_new && !is_served {
-                ledger.doubt(&EntryKey::new(&pod.pod.uid, &call.container.name, call.resource));
-            }
+            let state = if is_served { CallState::Answered } else { CallState::Held };
+            add(&mut ledger, pod, &call, known, state, inventory);
         }
     }
     ledger
@@ -78,11 +76,7 @@ pub fn learn(
 ) -> bool {
     let mut learned = adopt(ledger, node, pods);
     // A pod that has started was served, as at a rebuild.
-    let has_started =
-        |entry: &&LedgerEntry| !entry.was_asked() && pods.by_uid(&entry.pod.uid).is_some_and(HandoffPod::has_started);
-    for key in ledger.iter().filter(has_started).map(LedgerEntry::key).collect::<Vec<_>>() {
-        learned |= ledger.believe(&key);
-    }
+    learned |= ledger.proves(|uid| pods.by_uid(uid).is_some_and(HandoffPod::has_started));
     for listed in &listing.pods {
         if let Some(pod) = of_key(node, pods, listed) {
             learned |= pod_entries(ledger, pod, listed, listing, inventory);
@@ -128,7 +122,7 @@ fn pod_entries(
         };
         let known = KnownCall::of(listing, pod, call, ids);
         if is_served || known.answer.is_some() {
-            added |= add(ledger, pod, call, known, GrantState::Committed, inventory);
+            added |= add(ledger, pod, call, known, CallState::Listed, inventory);
         }
     }
     added
@@ -160,7 +154,7 @@ pub(super) fn add_ended(
     ledger: &mut Ledger,
     pod: &HandoffPod,
     (key, answer): (&EntryKey, &StoredAnswer),
-    state: GrantState,
+    state: CallState,
     inventory: &NodeInventory,
 ) {
     let mut calls = pod.expected_calls(|name| inventory.registers(name));
@@ -175,7 +169,7 @@ fn add(
     pod: &HandoffPod,
     call: &ExpectedCall<'_>,
     known: KnownCall<'_>,
-    state: GrantState,
+    state: CallState,
     inventory: &NodeInventory,
 ) -> bool {
     let KnownCall { ids, answer } = known;
@@ -188,7 +182,8 @@ fn add(
         // What it has is known by its stored answer: only the ids are news.
         if known.answer.is_some() {
             let known = known.clone();
-            ledger.restore(LedgerEntry { ids: ids.into_iter().collect(), asked: known.asked.max(1), ..known });
+            let state = if known.was_asked() { known.state } else { CallState::Listed };
+            ledger.restore(LedgerEntry { ids: ids.into_iter().collect(), state, ..known });
             return true;
         }
         ledger.forget(&key);
@@ -338,7 +333,7 @@ fn orphan_entries(ledger: &mut Ledger, listed: &ListedPod, listing: &PodListing,
             let answered = stored.map(|(_, answer)| answer.devices.clone()).unwrap_or_default();
             let served = whole_devices(&answered, ids, resource, inventory);
             let ids = ids.iter().cloned().collect();
-            let entry = LedgerEntry::new(&pod, container, resource, slot, ids, served, GrantState::Committed);
+            let entry = LedgerEntry::new(&pod, container, resource, slot, ids, served, CallState::Listed);
             ledger.rebuilt(LedgerEntry { assigned: false, ..entry }, true);
         }
     }
@@ -469,7 +464,7 @@ mod tests {
         let entry = ledger.of_pod(&assigned.pod.uid).next().unwrap();
         assert_eq!(
             (entry.state, entry.ids.len()),
-            (GrantState::Intent, 0),
+            (CallState::Answered, 0),
             "uncertain until the kubelet asks or lists"
         );
     }
@@ -486,7 +481,7 @@ mod tests {
         assert!(learn(&mut ledger, NODE, &all, &listing, &inventory(4)));
         for (pod, device) in [(&assigned, "GPU-2"), (&unassigned, "GPU-1")] {
             let entry = ledger.of_pod(&pod.pod.uid).next().unwrap();
-            assert_eq!((&*entry.ids, entry.state), ([Box::from(device)].as_slice(), GrantState::Committed));
+            assert_eq!((&*entry.ids, entry.state), ([Box::from(device)].as_slice(), CallState::Listed));
             assert_eq!(entry.devices().map(ToString::to_string).collect::<Vec<_>>(), [device], "no other pod gets it");
         }
         assert!(!learn(&mut ledger, NODE, &all, &listing, &inventory(4)), "once");

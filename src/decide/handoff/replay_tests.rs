@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::identify::{Identified, identify};
-use super::ledger::{ContainerSlot, GrantState, LedgerEntry};
+use super::ledger::{CallState, ContainerSlot, LedgerEntry};
 use super::listing::{ListedPod, PodListing};
 use super::test_node::TestNode;
 use super::testing::{container, pod};
@@ -117,7 +117,7 @@ fn every_recorded_call_names_its_pod_and_container() {
         let slot = ContainerSlot::of(caller.pod, &caller.container.name);
         let own = ids.iter().map(|id| id.as_str().into()).collect();
         let (pod, container) = (&caller.pod.pod, &caller.container.name);
-        ledger.record(LedgerEntry::new(pod, container, resource, slot, own, vec![], GrantState::Intent));
+        ledger.record(LedgerEntry::new(pod, container, resource, slot, own, vec![], CallState::Answered));
         if line["answer"] == "ok" && !slot.init {
             is_confirmed_by_the_next_view(&lines[nth + 1..], &name, &ids);
         }

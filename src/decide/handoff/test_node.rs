@@ -1,13 +1,11 @@
 //! One moment on a node for tests: change a field, then call.
 
-use std::collections::BTreeSet;
-
 use jiff::Timestamp;
 
 use super::testing::{NODE, inventory};
 use super::*;
 use crate::pod::HandoffPod;
-use baton_contract::{LockRead, PodUid, key};
+use baton_contract::{LockRead, key};
 
 /// Everything a decision looks at, owned. Live reads find what `live` says, or else the watched pods.
 pub(super) struct TestNode {
@@ -16,8 +14,6 @@ pub(super) struct TestNode {
     pub resources: PodResources,
     pub ledger: Ledger,
     pub inventory: NodeInventory,
-    pub passed: BTreeSet<PodUid>,
-    pub may_repeat: BTreeSet<PodUid>,
     pub live_reads: LiveReads,
     pub watching: bool,
     pub now: Timestamp,
@@ -36,8 +32,6 @@ impl TestNode {
             resources: PodResources::Missing,
             ledger: Ledger::default(),
             inventory: inventory(8),
-            passed: BTreeSet::new(),
-            may_repeat: BTreeSet::new(),
             live_reads: LiveReads::default(),
             watching: true,
             now: testing::LOCKED,
@@ -66,8 +60,6 @@ impl TestNode {
             resources: &self.resources,
             ledger: &self.ledger,
             inventory: &self.inventory,
-            passed: &self.passed,
-            may_repeat: &self.may_repeat,
             live_reads: &self.live_reads,
             watching: self.watching,
             now: self.now,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::inventory::{InventoryDevice, NodeInventory};
-use super::ledger::{ContainerSlot, GrantState, LedgerEntry};
+use super::ledger::{CallState, ContainerSlot, LedgerEntry};
 use super::listing::{ListedPod, PodListing};
 use super::pods::NodePods;
 use crate::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
@@ -185,7 +185,7 @@ pub fn grant(ledger: &mut super::ledger::Ledger, pod: &HandoffPod, rows: &[(&str
             let slot = ContainerSlot::of(pod, container);
             let ids = of_kind.iter().map(|id| Box::from(*id)).collect();
             let served = of_kind.iter().map(|name| (kind.clone(), whole(name))).collect();
-            let entry = LedgerEntry::new(&pod.pod, container, resource, slot, ids, served, GrantState::Intent);
+            let entry = LedgerEntry::new(&pod.pod, container, resource, slot, ids, served, CallState::Answered);
             ledger.record(LedgerEntry { answer: Some(vec![1, 2, 3]), ..entry });
         }
     }

@@ -584,7 +584,7 @@ proptest! {
         let mut held: BTreeMap<String, String> = BTreeMap::new();
         for (n, p) in pods.iter().enumerate() {
             let name = &*p.pod.key.name;
-            node.passed = pods[..n].iter().map(|p| p.pod.uid.clone()).collect();
+            node.ledger.ends(pods[..n].iter().map(|p| p.pod.uid.clone()), Admission::Over);
             node = node.lock(p);
             let mut m1: Vec<String> = Vec::new();
             for id in [chosen[n], chosen[7 - n]] {

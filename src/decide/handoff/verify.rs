@@ -186,7 +186,7 @@ fn rebuilt_for(resource: &str, chosen: &BTreeSet<DeviceId>, ledger: &Ledger, liv
 
 #[cfg(test)]
 mod tests {
-    use super::super::ledger::GrantState;
+    use super::super::ledger::CallState;
     use super::super::listing::EntryKey;
     use super::super::testing::{
         NODE, container, gpu_pod, grant, granted, inventory, listing, pod, pods, share_of, whole, with_assignment,
@@ -333,7 +333,7 @@ mod tests {
             let slot = ContainerSlot::of(&pod, "main");
             let ids = ids.iter().map(|id| Box::from(*id)).collect();
             let served = vec![(DeviceType::Gpu, device)];
-            LedgerEntry::new(&pod.pod, "main", resource, slot, ids, served, GrantState::Committed)
+            LedgerEntry::new(&pod.pod, "main", resource, slot, ids, served, CallState::Listed)
         };
         let half = || share_of("GPU-0", 50, 50, 40 << 30);
         let rebuilt = entry("z-rebuilt", GPU_CORE, &[], half());

@@ -158,24 +158,14 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::handoff::Ledger;
     use crate::handoff::testing::{NODE, container, gpu_pod, grant, granted, inventory, lock_of, pod, with_assignment};
+    use crate::handoff::{Admission, Ledger};
     use crate::pod::{ContainerKind, Deletion, Phase};
     use baton_contract::{LockFormat, LockValue, PodUid, key};
     use jiff::SignedDuration;
 
     fn judge(lock: &LockRead, all: &[&HandoffPod], live: LiveHolder<'_>, ledger: &Ledger) -> ReleaseIntent {
-        judge_with(lock, all, live, ledger, &BTreeSet::new())
-    }
-
-    fn judge_with(
-        lock: &LockRead,
-        all: &[&HandoffPod],
-        live: LiveHolder<'_>,
-        ledger: &Ledger,
-        unusable: &BTreeSet<PodUid>,
-    ) -> ReleaseIntent {
-        let progress = |pod: &HandoffPod| ledger.progress(pod, &inventory(8), unusable);
+        let progress = |pod: &HandoffPod| ledger.progress(pod, &inventory(8));
         judge_release(lock, NODE, all.iter().copied(), live, progress, Timestamp::UNIX_EPOCH)
     }
 
@@ -224,9 +214,9 @@ mod tests {
         let mut deleting = pod.clone();
         deleting.deleting = Some(Deletion { at: Timestamp::MAX, grace_seconds: 30 });
         assert_eq!(reason(judge(&lock, &[&deleting], LiveHolder::NotRead, &ledger)), ReleaseReason::Deleting);
-        let unusable = BTreeSet::from([pod.pod.uid.clone()]);
-        let intent = judge_with(&lock, &[&pod], LiveHolder::NotRead, &ledger, &unusable);
-        assert_eq!(reason(intent), ReleaseReason::Unusable);
+        let mut refused = ledger;
+        refused.ends([pod.pod.uid.clone()], Admission::Unusable);
+        assert_eq!(reason(judge(&lock, &[&pod], LiveHolder::NotRead, &refused)), ReleaseReason::Unusable);
     }
 
     #[test]

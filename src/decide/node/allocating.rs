@@ -10,8 +10,8 @@ use super::reads::{CallReads, ReadFailure, ReadStep};
 use super::seen::Facts;
 use crate::handoff::rebuild::is_share;
 use crate::handoff::{
-    AllocateCall, AllocateContext, AllocateOutcome, AllocateRefusal, AllocateRule, EntryKey, IdentifiedBy, LedgerEntry,
-    LiveReads, NewGrant, PodResources, decide, passed_by,
+    Admission, AllocateCall, AllocateContext, AllocateOutcome, AllocateRefusal, AllocateRule, EntryKey, IdentifiedBy,
+    LedgerEntry, LiveReads, NewGrant, PodResources, decide, passed_by,
 };
 use crate::health::{Blame, ServeOutcome};
 use baton_contract::{PodUid, Shared};
@@ -71,11 +71,11 @@ pub struct Allocating {
     known: Option<EntryKey>,
     resources: Arc<PodResources>,
     reads: CallReads,
-    state: CallState,
+    step: CallStep,
 }
 
 #[derive(Debug)]
-enum CallState {
+enum CallStep {
     Deciding,
     /// Its pod and devices are known.
     Granting(Granting),
@@ -111,7 +111,7 @@ impl Allocating {
             known: None,
             resources: Arc::new(PodResources::Missing),
             reads: CallReads::new(time.deadline),
-            state: CallState::Deciding,
+            step: CallStep::Deciding,
         }
     }
 
@@ -175,17 +175,17 @@ impl Allocating {
             }
             AllocateOutcome::Serve(grant) => {
                 let passed = passed_by(&context, &grant.entry.pod.uid);
-                of.marks.passed.extend(passed);
+                of.ledger.ends(passed, Admission::Over);
                 let build = BuildAnswer { entry: grant.entry.clone(), shares: grant.shares };
-                self.state = CallState::Granting(Granting::New(grant));
+                self.step = CallStep::Granting(Granting::New(grant));
                 vec![CallEffect::Build(Box::new(build))]
             }
             AllocateOutcome::Repeat { key, how } => {
                 let passed = passed_by(&context, &key.uid);
-                of.marks.passed.extend(passed);
+                of.ledger.ends(passed, Admission::Over);
                 let Some(entry) = of.ledger.get(&key) else { return is_gone(&key) };
                 let build = BuildAnswer { entry: entry.clone(), shares: is_share(entry) };
-                self.state = CallState::Granting(Granting::Again(key, how));
+                self.step = CallStep::Granting(Granting::Again(key, how));
                 vec![CallEffect::Build(Box::new(build))]
             }
             AllocateOutcome::Refuse(refusal) => {
@@ -211,7 +211,7 @@ impl Allocating {
         if rejected.is_empty() {
             of.rejected_unknown(facts.mono);
         }
-        of.marks.passed.extend(rejected);
+        of.ledger.ends(rejected, Admission::Refused);
         refuses(match failure {
             ReadFailure::OutOfTime => self.time.too_late(&self.resource),
             ReadFailure::Unavailable(error) => {
@@ -225,7 +225,7 @@ impl Allocating {
 
     /// The ledger is written before the answer leaves.
     fn built(&mut self, answer: Result<Vec<u8>, String>, of: &mut HandOff) -> CallEffects {
-        let CallState::Granting(granting) = std::mem::replace(&mut self.state, CallState::Deciding) else {
+        let CallStep::Granting(granting) = std::mem::replace(&mut self.step, CallStep::Deciding) else {
             return Vec::new();
         };
         let answer = match answer {
@@ -239,7 +239,7 @@ impl Allocating {
                 repeat(key, before, (&self.ids, how), answer, of)
             }
         };
-        self.state = CallState::Recorded(Box::new(recorded));
+        self.step = CallStep::Recorded(Box::new(recorded));
         vec![CallEffect::Write]
     }
 
@@ -250,13 +250,14 @@ impl Allocating {
         };
         let Some(LedgerEntry { pod, container, .. }) = entry else { return Vec::new() };
         let refusal = AllocateRefusal::of(AllocateRule::Answer, pod, container, &self.resource, why);
-        of.marks.passed.insert(pod.uid.clone());
+        let rejected = [pod.uid.clone()];
+        of.ledger.ends(rejected, Admission::Refused);
         refuses(refusal)
     }
 
     /// The answer leaves; then the lock may go.
     fn written(&mut self, result: Result<(), String>, of: &mut HandOff) -> CallEffects {
-        let CallState::Recorded(recorded) = std::mem::replace(&mut self.state, CallState::Deciding) else {
+        let CallStep::Recorded(recorded) = std::mem::replace(&mut self.step, CallStep::Deciding) else {
             return Vec::new();
         };
         let Recorded { key, before, answer, follows, served } = *recorded;
@@ -268,7 +269,7 @@ impl Allocating {
         };
         of.ledger.forget(&key);
         before.into_iter().for_each(|before| of.ledger.restore(before));
-        of.marks.passed.insert(key.uid.clone());
+        of.ledger.ends([key.uid.clone()], Admission::Refused);
         let mut effects = CallEffects::new();
         if let Some(ServeOutcome::Served(devices)) = &served
             && let Some((kind, _)) = devices.first()

@@ -151,7 +151,7 @@ impl Following {
     fn learn(&mut self, of: &mut HandOff, facts: &Facts<'_>) -> Vec<FollowEffect> {
         self.state = RoundState::Learned;
         let pods = &facts.seen.pods;
-        of.forget_marks(facts.seen);
+        of.ledger.forget_admissions(pods);
         self.changed |= adopt(&mut of.ledger, facts.node, pods);
         if let Some(resources) = &self.resources {
             self.changed |= of.ledger.follow(pods, resources, (facts.mono, facts.wall));

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::seen::{Facts, NodeSeen};
+use super::seen::Facts;
 use crate::handoff::rebuild::learn;
 use crate::handoff::{
-    AllocateContext, AllocateRefusal, AllocateRule, EntryKey, LIST_SETTLES, Ledger, LiveReads, PodResources, Processes,
+    Admission, AllocateContext, AllocateRefusal, AllocateRule, EntryKey, LIST_SETTLES, Ledger, LiveReads, PodResources,
+    Processes,
 };
-use baton_contract::PodUid;
 
 /// How long the identification of a GetPreferredAllocation holds for the Allocate that follows with the ids it answered.
 const PREFERENCE_HOLDS: Duration = Duration::from_secs(1);
@@ -19,21 +19,10 @@ const PREFERENCE_HOLDS: Duration = Duration::from_secs(1);
 pub struct HandOff {
     pub(super) ledger: Ledger,
     pub(super) processes: Processes,
-    pub(super) marks: Marks,
+    /// The first half of the call that is expected next.
     preference: Option<LastPreference>,
     /// Monotonic: until then no pod is known by the watches alone, because the call of an unknown pod has failed.
     unsure_until: Duration,
-}
-
-/// Pods whose calls are judged in another way.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Marks {
-    /// Their admission is over.
-    pub passed: BTreeSet<PodUid>,
-    /// They held devices before the kubelet last started, or this daemon did: the kubelet may ask for them again.
-    pub may_repeat: BTreeSet<PodUid>,
-    /// Their own assignment is at fault: they will never be served.
-    pub unusable: BTreeSet<PodUid>,
 }
 
 /// The last preference call.
@@ -58,24 +47,19 @@ pub enum CallEvent {
 impl HandOff {
     /// Of a daemon that has just started: what the kubelet did before is not known.
     pub fn begin(ledger: Ledger) -> Self {
-        let mut begun = Self { ledger, ..Self::default() };
-        begun.admits_again();
+        let mut begun = Self::resume(ledger);
+        begun.ledger.kubelet_starts();
         begun
     }
 
-    /// One that goes on with these marks.
-    pub fn resume(ledger: Ledger, marks: Marks) -> Self {
-        Self { ledger, marks, ..Self::default() }
+    /// One that goes on.
+    pub fn resume(ledger: Ledger) -> Self {
+        Self { ledger, ..Self::default() }
     }
 
     /// What was handed out.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
-    }
-
-    /// Pods whose calls are judged in another way.
-    pub fn marks(&self) -> &Marks {
-        &self.marks
     }
 
     /// Where the processes of pods are.
@@ -86,16 +70,12 @@ impl HandOff {
     /// Takes in what happened since the call before.
     pub fn event(&mut self, event: CallEvent) {
         match event {
-            CallEvent::KubeletStarted => self.admits_again(),
+            CallEvent::KubeletStarted => {
+                self.ledger.kubelet_starts();
+                self.preference = None;
+            }
             CallEvent::Lapsed(at) => self.rejected_unknown(at),
         }
-    }
-
-    /// No admission is over, and served pods may ask once more.
-    fn admits_again(&mut self) {
-        self.marks.passed.clear();
-        self.preference = None;
-        self.marks.may_repeat = self.ledger.iter().map(|entry| entry.pod.uid.clone()).collect();
     }
 
     /// The kubelet has rejected a pod for good, and it is not known which: the next call may be its successor's.
@@ -109,21 +89,9 @@ impl HandOff {
         if !is_known {
             self.rejected_unknown(now);
         }
-        let uids = || refusal.pods.iter().map(|pod| pod.uid.clone());
-        if is_known {
-            self.marks.passed.extend(uids());
-        }
-        if refusal.rule.makes_lock_useless() {
-            self.marks.unusable.extend(uids());
-        }
-    }
-
-    /// Forgets the marks of pods that are gone.
-    pub(super) fn forget_marks(&mut self, seen: &NodeSeen) {
-        let Marks { passed, may_repeat, unusable } = &mut self.marks;
-        for marks in [passed, may_repeat, unusable] {
-            marks.retain(|uid| seen.pods.by_uid(uid).is_some() || self.ledger.holds(uid));
-        }
+        let useless = refusal.rule.makes_lock_useless();
+        let how = if useless { Admission::Unusable } else { Admission::Refused };
+        self.ledger.ends(refusal.pods.iter().filter(|_| is_known).map(|pod| pod.uid.clone()), how);
     }
 
     /// Remembers what a preference call has found, for the Allocate that follows.
@@ -171,8 +139,6 @@ impl HandOff {
             resources,
             ledger: &self.ledger,
             inventory: facts.inventory,
-            passed: &self.marks.passed,
-            may_repeat: &self.marks.may_repeat,
             live_reads,
             watching: seen.is_watching() && facts.mono >= settled,
             now: facts.wall,

@@ -36,7 +36,7 @@ pub use allocating::{Allocating, Decide, Time};
 pub use comparing::{CompareEffect, Comparing};
 pub use effect::{BuildAnswer, CallAnswer, CallEffect, CallEffects, CallReport, ServedCall};
 pub use following::{FollowEffect, FollowReport, Following};
-pub use hand_off::{CallEvent, HandOff, Marks};
+pub use hand_off::{CallEvent, HandOff};
 pub use preferring::{Preferring, Wish};
 pub use publishing::HandoffStatus;
 pub use reads::ReadFailure;

@@ -37,7 +37,7 @@ impl World {
             node_watching: true,
             ..NodeSeen::default()
         };
-        let of = HandOff::resume(ledger, Marks::default());
+        let of = HandOff::resume(ledger);
         Self { seen, of, inventory: inventory(8), policy: AllocatePolicy::default(), version: 1, now: BEGAN }
     }
 
@@ -129,7 +129,7 @@ fn a_grant_that_cannot_be_written_is_taken_back_and_refused() {
     let mut call = built(&mut world);
     let last = world.report(&mut call, CallReport::Written(Err("no space left".to_owned())));
     assert_eq!(last, ["failed", "refuse ledger"]);
-    assert!(world.of.ledger().is_empty() && world.of.marks().passed.contains(&pod.pod.uid));
+    assert!(world.of.ledger().is_empty() && world.of.ledger().is_over(&pod.pod.uid));
     // And so is one whose answer cannot be built.
     let mut call = self::call();
     world.begin(&mut call);
@@ -228,7 +228,7 @@ fn the_lock_of_a_served_holder_is_released_and_said_to_stand_until_then() {
     let mut unlocking = Unlocking::new(5 * SECOND, BEGAN);
     let released = UnlockEffect::Say(ServedLock::Released);
     assert_eq!(world.unlock(&mut unlocking), [released.clone(), UnlockEffect::Rest(5 * SECOND)]);
-    world.of = HandOff::resume(granted(&pod, &[("main", &["GPU-0"])]), Marks::default());
+    world.of = HandOff::resume(granted(&pod, &[("main", &["GPU-0"])]));
     let raw: Box<str> = world.seen.lock.raw().unwrap().into();
     let release = UnlockEffect::Release { raw: raw.clone(), reason: ReleaseReason::Served };
     assert_eq!(world.unlock(&mut unlocking), std::slice::from_ref(&release));

@@ -162,7 +162,7 @@ impl Unlocking {
             Some(HolderRead { found: None, .. }) => LiveHolder::NotFound,
             Some(HolderRead { found: Some(pod), .. }) => LiveHolder::Found(pod),
         };
-        let progress = |pod: &HandoffPod| of.ledger.progress(pod, facts.inventory, &of.marks.unusable);
+        let progress = |pod: &HandoffPod| of.ledger.progress(pod, facts.inventory);
         let intent = judge_release(lock, facts.node, facts.seen.pods.iter(), live, progress, facts.wall);
         let was_read = read.is_some();
         let said = match &intent {

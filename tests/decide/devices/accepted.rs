@@ -1,6 +1,6 @@
 //! What the scheduler chooses, the node serves: both sides of the hand-off judge the same assignment alike.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use baton::contract::inventory::Device;
 use baton::contract::{ContainerRequest, DeviceId, DeviceType, LockRead, PodKey, PodRef, Quantity, key};
@@ -133,8 +133,6 @@ impl Node {
                 resources: &resources,
                 ledger: &self.ledger,
                 inventory: &self.inventory,
-                passed: &BTreeSet::new(),
-                may_repeat: &BTreeSet::new(),
                 live_reads: &LiveReads::pods_and_node(self.pods.iter().map(|pod| pod.pod.key.clone())),
                 watching: true,
                 now: jiff::Timestamp::UNIX_EPOCH,

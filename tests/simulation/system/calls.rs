@@ -129,10 +129,9 @@ impl System {
             }
             let Some(report) = report else { return };
             let next = self.with_hand_off(node, of.at, |hand_off, facts| {
-                let marks = hand_off.marks().clone();
                 let effects = call.report(report, hand_off, facts);
                 let refused = refusal_of(&effects).map(|refusal| refusal.text.clone());
-                let before = || HandOff::resume(hand_off.ledger().clone(), marks);
+                let before = || HandOff::resume(hand_off.ledger().clone());
                 (refused.filter(|_| serves_without_left(&call, &before(), facts)), effects)
             });
             let (wrongly, next) = next.unwrap_or_default();
@@ -297,7 +296,8 @@ fn serves_without_left(call: &Allocating, of: &HandOff, facts: &Facts<'_>) -> bo
     if !context.ledger.iter().any(|entry| has_left(&entry)) {
         return false;
     }
-    let ledger = Ledger::of(context.ledger.iter().filter(|entry| !has_left(entry)).cloned());
+    let mut ledger = context.ledger.clone();
+    context.ledger.iter().filter(has_left).for_each(|entry| ledger.forget(&entry.key()));
     let outcome = decide(&AllocateContext { ledger: &ledger, ..context }, &call.call(), None);
     matches!(outcome, AllocateOutcome::Serve(_) | AllocateOutcome::Repeat { .. })
 }

@@ -8,7 +8,7 @@ use baton::contract::{AgentStatus, Identity, LockFormat, LockWord, PodRef, PodUi
 use baton::decide::handoff::leaving::{add_leaving, vacated};
 use baton::decide::handoff::listing::{EntryKey, StoredAnswer};
 use baton::decide::handoff::{
-    CgroupLook, GrantState, Hold, LastSeen, Leaving, Ledger, LedgerEntry, NodePods, PodResources,
+    CallState, CgroupLook, Hold, LastSeen, Leaving, Ledger, LedgerEntry, NodePods, PodResources,
 };
 use baton::decide::node::following::LOOK_SELDOM;
 use baton::decide::node::publishing::PAUSE;
@@ -37,7 +37,7 @@ pub enum Gate {
 pub fn left_at(ledger: &mut Ledger, now: Duration) {
     let left: Vec<LedgerEntry> = ledger.iter().filter(|entry| entry.leaving().is_some()).cloned().collect();
     for mut entry in left {
-        if let GrantState::Leaving(state) = &mut entry.state {
+        if let CallState::Leaving(state) = &mut entry.state {
             state.since = now;
         }
         ledger.restore(entry);
@@ -188,8 +188,9 @@ impl System {
             _ => false,
         };
         let Some(of) = hand_off.as_mut().filter(|of| of.ledger().iter().any(&is_freed)) else { return };
-        let ledger = Ledger::of(of.ledger().iter().filter(|entry| !is_freed(entry)).cloned());
-        *of = HandOff::resume(ledger, of.marks().clone());
+        let mut ledger = of.ledger().clone();
+        of.ledger().iter().filter(|entry| is_freed(entry)).for_each(|entry| ledger.forget(&entry.key()));
+        *of = HandOff::resume(ledger);
         self.save_ledger(node);
     }
 

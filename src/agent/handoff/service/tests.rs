@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use super::*;
 use baton_cluster::node_lock::LockWrite;
 use baton_contract::{LockRead, PodKey, PodRef};
-use baton_decide::handoff::{ContainerSlot, GrantState, IdentifiedBy, PodNotice};
+use baton_decide::handoff::{CallState, ContainerSlot, IdentifiedBy, PodNotice};
 use baton_decide::pod::HandoffPod;
 use baton_runtime::metrics::MetricSet;
 
@@ -40,7 +40,7 @@ async fn nothing_that_follows_an_answer_comes_before_it_is_written() {
     let pod = PodRef::new("default", "p", "u");
     let notice = PodNotice::new(pod.clone(), reason, "other ids".into());
     let slot = ContainerSlot { order: 0, init: false, sidecar: false };
-    let entry = LedgerEntry::new(&pod, "main", "nvidia.com/gpu", slot, vec![], vec![], GrantState::Intent).into();
+    let entry = LedgerEntry::new(&pod, "main", "nvidia.com/gpu", slot, vec![], vec![], CallState::Answered).into();
     let served = ServedCall { entry, again: false, how: IdentifiedBy::Lock, mismatch: true, entries: 3 };
     let effects =
         [CallEffect::Unlock, CallEffect::Publish, CallEffect::Log(Box::new(served)), CallEffect::Notice(notice)];
