@@ -274,13 +274,7 @@ impl Handoff {
             let mut listing = self.listing(state, node);
             listing.answers = self.stored_answers(state, node);
             let pods = self.node_pods(state, node);
-            let ledger = rebuild(
-                NODE_NAMES[node],
-                &pods,
-                &listing,
-                &self.setup.table.inventory[node],
-                Some(&self.lock_read(state.nodes[node].lock)),
-            );
+            let ledger = rebuild(NODE_NAMES[node], &pods, &listing, &self.setup.table.inventory[node]);
             if !ledger.is_empty() {
                 self.hit(Branch::Rebuilt);
             }

@@ -77,10 +77,8 @@ impl HandoffService {
             }
         };
         listing.answers = stored_answers(&self.settings.kubelet_dir);
-        // After the pods: the lock of one that is known to be bound was set before.
-        let lock = self.context.api.lock().await.ok();
         let inventory = self.context.inventory.load();
-        let mut ledger = rebuild(&self.settings.node, &pods, &listing, &inventory, lock.as_ref());
+        let mut ledger = rebuild(&self.settings.node, &pods, &listing, &inventory);
         let now = clock::now();
         let state = Leaving { at: now.wall, since: now.mono, last: LastSeen::Running };
         // What cannot be seen is not known to have gone.

@@ -291,13 +291,8 @@ mod tests {
         let mut pod = gpu_pod("a", 1);
         pod.phase = Phase::Running;
         let all = pods(&[&pod]);
-        let ledger = super::super::rebuild::rebuild(
-            NODE,
-            &all,
-            &super::super::listing::PodListing::default(),
-            &inventory(4),
-            None,
-        );
+        let ledger =
+            super::super::rebuild::rebuild(NODE, &all, &super::super::listing::PodListing::default(), &inventory(4));
         assert_eq!(exceptions(NODE, &all, ledger.iter(), &BTreeMap::new(), &BTreeSet::new(), &inventory(4)), None);
         let entry = ledger.iter().next().unwrap().clone();
         let listed =

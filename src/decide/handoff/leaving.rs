@@ -22,7 +22,7 @@ use super::inventory::NodeInventory;
 use super::ledger::{CallState, ContainerSlot, Leaving, Ledger, LedgerEntry};
 use super::listing::{EntryKey, StoredAnswer};
 use super::pods::{LastSeen, NodePods};
-use super::rebuild::{self, whole_devices};
+use super::rebuild::{self, devices_of, whole_devices};
 use super::room::{self, ByPod, DeviceClaim};
 use baton_contract::{DeviceId, LeavingPod, PodRef, PodUid};
 
@@ -249,7 +249,8 @@ pub fn add_leaving(
         // The checkpoint has no names.
         let pod = PodRef::new("", key.uid.as_str(), key.uid.as_str());
         let slot = ContainerSlot { order: u16::MAX, init: false, sidecar: false };
-        let served = whole_devices(&answer.devices, &answer.ids, &key.resource, inventory);
+        let served = if answer.devices.is_empty() { devices_of(&answer.ids) } else { answer.devices.clone() };
+        let served = whole_devices(&served, &key.resource, inventory);
         let state = CallState::Leaving(state);
         ledger.restore(LedgerEntry::new(&pod, &key.container, &key.resource, slot, vec![], served, state));
     }

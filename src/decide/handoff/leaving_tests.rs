@@ -247,7 +247,7 @@ fn rebuilt(a: &HandoffPod, b: &HandoffPod, is_reversed: bool, lists_late: bool) 
         listed.pods.reverse();
     }
     let first = if lists_late { listing(&[]) } else { listed.clone() };
-    let mut ledger = rebuild::rebuild(NODE, &all, &first, &inventory(4), None);
+    let mut ledger = rebuild::rebuild(NODE, &all, &first, &inventory(4));
     rebuild::learn(&mut ledger, NODE, &all, &listed, &inventory(4));
     ledger
 }
@@ -290,7 +290,7 @@ fn an_edited_annotation_keeps_no_other_pod_waiting_where_the_answer_is_known() {
     };
     let key = |pod: &HandoffPod| EntryKey::new(&pod.pod.uid, "main", GPU);
     listed.answers = [(key(&a), answer("GPU-0")), (key(&b), answer("GPU-3"))].into();
-    let ledger = rebuild::rebuild(NODE, &all, &listed, &inventory(4), None);
+    let ledger = rebuild::rebuild(NODE, &all, &listed, &inventory(4));
     assert_eq!(ledger.get(&key(&b)).unwrap().devices().count(), 2, "no other pod is given either");
     assert_eq!([waits_for(&ledger, &["GPU-0"], &[]), waits_for(&ledger, &["GPU-3"], &[])], [None, None]);
 }
@@ -467,7 +467,7 @@ proptest! {
                     }
                     let occupied = |uid: &PodUid| runs.keys().any(|who| uid.as_str() == format!("p{who}-uid"));
                     let state = Leaving { at: Timestamp::UNIX_EPOCH, since: now, last: LastSeen::Running };
-                    (ledger, processes) = (rebuild::rebuild(NODE, &all, &listed, &inventory(4), None), Processes::default());
+                    (ledger, processes) = (rebuild::rebuild(NODE, &all, &listed, &inventory(4)), Processes::default());
                     add_leaving(&mut ledger, &all, &listed.answers, &inventory(4), occupied, state);
                     is_rebuilt = true;
                 }

@@ -311,7 +311,8 @@ impl Ledger {
 
     /// Entries of one pod.
     pub fn of_pod<'a>(&'a self, uid: &'a PodUid) -> impl Iterator<Item = &'a LedgerEntry> {
-        self.iter().filter(move |entry| entry.pod.uid == *uid)
+        let behind = self.entries.range(EntryKey::new(uid, "", "")..);
+        behind.take_while(move |(key, _)| key.uid == *uid).map(|(_, entry)| &**entry)
     }
 
     /// Devices of the pod whose ids the kubelet may give to the container in `slot` whatever it is assigned, under that resource name:
@@ -376,9 +377,11 @@ impl Ledger {
         }
     }
 
-    /// The kubelet has asked for what is held of these pods, as it turns out. `true` when any was.
+    /// The kubelet has asked for what is held of these pods, as it turns out. `true` when there was anything. What a pod without an
+    /// assignment was answered is not known.
     pub fn proves(&mut self, has_asked: impl Fn(&PodUid) -> bool) -> bool {
-        let held = self.entries.values_mut().filter(|entry| !entry.was_asked() && has_asked(&entry.pod.uid));
+        let is_held = |entry: &LedgerEntry| !entry.was_asked() && entry.assigned;
+        let held = self.entries.values_mut().filter(|entry| is_held(entry) && has_asked(&entry.pod.uid));
         held.map(|entry| entry.state = CallState::Answered).count() > 0
     }
 

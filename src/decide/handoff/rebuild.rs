@@ -1,10 +1,13 @@
-//! The ledger from PodResources and the pods' annotations, when the file is lost, torn or of another boot.
+//! The ledger when its file is lost, torn or of another boot, by one rule: ids that PodResources lists and answers that the kubelet has
+//! stored prove that a call was made. For calls that nothing proves, what the pod's annotation names is held until the pod has ended, and
+//! a call is decided as the first.
 //!
-//! All calls of a pod are made while the kubelet admits it, before any of its containers starts; and after a reboot the
-//! kubelet re-admits checkpointed pods without calling. So a listed container has been served, and plain init containers,
-//! which are never listed, have been served when anything after them has.
+//! A stored answer is what the container gets each time that it starts. Without it the answer is not known: it may have followed the
+//! annotation or the ids. Where annotation and kubelet differ, the devices of both are held. All calls of a pod are made in the order of
+//! its containers, while the kubelet admits it: plain init containers, which are never listed, were served when anything after them was,
+//! and a pod that has started was served.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::assignment::{PodAssignment, delivers, kind_of};
 use super::inventory::NodeInventory;
@@ -13,26 +16,11 @@ use super::listing::{EntryKey, ListedPod, PodListing, StoredAnswer};
 use super::plan::Plan;
 use super::pods::NodePods;
 use super::room;
-use crate::lock::{LockMatch, names};
 use crate::pod::{ExpectedCall, HandoffPod};
-use baton_contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest, LockRead, PodKey, PodRef, PodUid, key};
+use baton_contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest, PodKey, PodRef, PodUid, key};
 
-/// Rebuilds every entry that PodResources, the kubelet's stored answers or the API server prove. One without a stored answer has none: for a
-/// repetition it is built.
-///
-/// A pod may be not listed (yet: the kubelet comes up, or has no PodResources). Calls whose answers the kubelet has stored are served
-/// nevertheless. A pod that has started by its status counts as served by its plan, uncertain until it is listed or has ended; so does
-/// one that is listed without the devices that it was assigned, because a kubelet that has started again without its checkpoint does
-/// not ask for containers that run. A kubelet that is cut off says late that a pod has started: where the lock of a pod with an
-/// assignment has gone, its calls may have been answered. Its devices are held then, and a call is decided as the first. `lock`: of the
-/// node, read after `pods` were; `None` where it cannot be read, so that it may have gone.
-pub fn rebuild(
-    node: &str,
-    pods: &NodePods,
-    listing: &PodListing,
-    inventory: &NodeInventory,
-    lock: Option<&LockRead>,
-) -> Ledger {
+/// Rebuilds it. `listing` is empty where the kubelet has no PodResources; it is read after `pods`.
+pub fn rebuild(node: &str, pods: &NodePods, listing: &PodListing, inventory: &NodeInventory) -> Ledger {
     let mut ledger = Ledger::default();
     learn(&mut ledger, node, pods, listing, inventory);
     for listed in listing.pods.iter().filter(|listed| of_key(node, pods, listed).is_none()) {
@@ -43,24 +31,17 @@ pub fn rebuild(
         }
     }
     for pod in pods.iter().filter(|pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal()) {
-        let is_listed = listing.lists(&pod.pod.key);
-        let is_assigned = matches!(PodAssignment::read(pod, inventory), Ok(Some(_)));
-        let is_its_lock =
-            |lock: &LockRead| matches!(lock, LockRead::Held { value, .. } if names(value, pod) != LockMatch::No);
-        let is_unlocked = !lock.is_some_and(is_its_lock);
-        // What a listed pod without an assignment holds would stay unknown for as long as it runs.
-        let counts_as_served = pod.has_started() && (!is_listed || is_assigned);
-        let may_be_served = is_unlocked && is_assigned && !counts_as_served;
+        // What a pod has that has started and that nothing tells of is not known: the node takes no pods with devices until it ends.
+        let is_due = pod.has_started() || matches!(PodAssignment::read(pod, inventory), Ok(Some(_)));
         for call in pod.expected_calls(|name| inventory.registers(name)) {
-            let known = KnownCall::of(listing, pod, &call, None);
-            let is_served = counts_as_served || (!is_listed && known.answer.is_some());
-            if !is_served && !may_be_served {
-                continue;
+            let answer = listing.answers.get(&call_key(pod, &call));
+            if is_due || answer.is_some() {
+                let state = if answer.is_some() { CallState::Answered } else { CallState::Held };
+                add(&mut ledger, pod, &call, (BTreeSet::new(), answer), state, inventory);
             }
-            let state = if is_served { CallState::Answered } else { CallState::Held };
-            add(&mut ledger, pod, &call, known, state, inventory);
         }
     }
+    ledger.proves(|uid| pods.by_uid(uid).is_some_and(HandoffPod::has_started));
     ledger
 }
 
@@ -74,9 +55,7 @@ pub fn learn(
     listing: &PodListing,
     inventory: &NodeInventory,
 ) -> bool {
-    let mut learned = adopt(ledger, node, pods);
-    // A pod that has started was served, as at a rebuild.
-    learned |= ledger.proves(|uid| pods.by_uid(uid).is_some_and(HandoffPod::has_started));
+    let mut learned = ledger.proves(|uid| pods.by_uid(uid).is_some_and(HandoffPod::has_started));
     for listed in &listing.pods {
         if let Some(pod) = of_key(node, pods, listed) {
             learned |= pod_entries(ledger, pod, listed, listing, inventory);
@@ -92,6 +71,11 @@ fn of_key<'a>(node: &str, pods: &'a NodePods, listed: &ListedPod) -> Option<&'a 
         .min_by_key(|pod| pod.deleting.is_some())
 }
 
+fn call_key(pod: &HandoffPod, call: &ExpectedCall<'_>) -> EntryKey {
+    EntryKey::new(&pod.pod.uid, &call.container.name, call.resource)
+}
+
+/// Adds the calls of a listed pod that are proven.
 fn pod_entries(
     ledger: &mut Ledger,
     pod: &HandoffPod,
@@ -105,47 +89,19 @@ fn pod_entries(
         return false;
     }
     let mut added = false;
+    let reached = pod.containers.iter().rposition(|container| listed.has_devices(&container.name)).unwrap_or(0);
     let calls: Vec<ExpectedCall<'_>> = pod.expected_calls(|name| inventory.registers(name)).collect();
-    let reached = pod.containers.iter().rposition(|container| listed.has_devices(&container.name));
-    let only_init = calls.iter().all(|call| ContainerSlot::of(pod, &call.container.name).init);
     for call in &calls {
         let slot = ContainerSlot::of(pod, &call.container.name);
         let ids = listed.ids(&call.container.name, call.resource);
-        let is_served = if slot.init {
-            match reached {
-                Some(reached) => pod.has_started() || usize::from(slot.order) < reached,
-                // Nothing of it is ever listed: only the pod's progress shows it.
-                None => only_init && pod.has_started(),
-            }
-        } else {
-            ids.is_some()
-        };
-        let known = KnownCall::of(listing, pod, call, ids);
-        if is_served || known.answer.is_some() {
+        let answer = listing.answers.get(&call_key(pod, call));
+        let is_behind = slot.init && usize::from(slot.order) < reached;
+        if ids.is_some() || answer.is_some() || is_behind {
+            let known = (ids.cloned().unwrap_or_default(), answer);
             added |= add(ledger, pod, call, known, CallState::Listed, inventory);
         }
     }
     added
-}
-
-/// What the kubelet knows of one served call.
-struct KnownCall<'a> {
-    /// Its ids.
-    ids: BTreeSet<Box<str>>,
-    /// Its stored answer.
-    answer: Option<&'a StoredAnswer>,
-}
-
-impl<'a> KnownCall<'a> {
-    fn of(
-        listing: &'a PodListing,
-        pod: &HandoffPod,
-        call: &ExpectedCall<'_>,
-        ids: Option<&BTreeSet<Box<str>>>,
-    ) -> Self {
-        let key = EntryKey::new(&pod.pod.uid, &call.container.name, call.resource);
-        Self { ids: ids.cloned().unwrap_or_default(), answer: listing.answers.get(&key) }
-    }
 }
 
 /// Adds a call of a pod that has ended, by the answer that the kubelet has stored. Where another client wrote the end, the kubelet takes
@@ -158,22 +114,21 @@ pub(super) fn add_ended(
     inventory: &NodeInventory,
 ) {
     let mut calls = pod.expected_calls(|name| inventory.registers(name));
-    let call = calls.find(|call| (&call.container.name, call.resource) == (&key.container, &*key.resource));
-    if let Some(call) = call {
-        add(ledger, pod, &call, KnownCall { ids: BTreeSet::new(), answer: Some(answer) }, state, inventory);
+    if let Some(call) = calls.find(|call| call_key(pod, call) == *key) {
+        add(ledger, pod, &call, (BTreeSet::new(), Some(answer)), state, inventory);
     }
 }
 
+/// Adds one call with the kubelet's ids and its stored answer, where it has them. `true` when there are news.
 fn add(
     ledger: &mut Ledger,
     pod: &HandoffPod,
     call: &ExpectedCall<'_>,
-    known: KnownCall<'_>,
+    (ids, answer): (BTreeSet<Box<str>>, Option<&StoredAnswer>),
     state: CallState,
     inventory: &NodeInventory,
 ) -> bool {
-    let KnownCall { ids, answer } = known;
-    let key = EntryKey::new(&pod.pod.uid, &call.container.name, call.resource);
+    let key = call_key(pod, call);
     if let Some(known) = ledger.get(&key) {
         // No call is without ids: this one was rebuilt before the kubelet listed what it holds.
         if !known.ids.is_empty() || ids.is_empty() {
@@ -181,29 +136,32 @@ fn add(
         }
         // What it has is known by its stored answer: only the ids are news.
         if known.answer.is_some() {
+            let ids = ids.into_iter().collect();
             let known = known.clone();
-            let state = if known.was_asked() { known.state } else { CallState::Listed };
-            ledger.restore(LedgerEntry { ids: ids.into_iter().collect(), state, ..known });
+            ledger.restore(LedgerEntry { ids, ..known });
             return true;
         }
         ledger.forget(&key);
     }
-    let assignment = PodAssignment::read(pod, inventory).ok().flatten();
     // An answer that names no device says nothing of one that delivers.
     let answer = answer.filter(|answer| !answer.devices.is_empty() || !delivers(call));
-    let answered = answer.map(|answer| answer.devices.clone()).unwrap_or_default();
-    let held = if delivers(call) { whole_devices(&answered, &ids, call.resource, inventory) } else { Vec::new() };
-    let (served, unnamed) = match &assignment {
-        Some(assignment) if delivers(call) => {
-            let mut planned = planned(pod, assignment, ledger, inventory, call, &ids);
-            // An annotation may have been edited while no ledger knew better: less than the container asks for is not believed.
-            for (kind, device) in planned.iter_mut().filter(|(kind, device)| !is_asked_for(pod, call, kind, device)) {
-                room::make_whole(kind, device);
-            }
-            both(planned, held, &answered, &assignment.pod_set(pod, &kind_of(call.resource)))
+    let assignment = PodAssignment::read(pod, inventory).ok().flatten();
+    let (mut served, mut unnamed) = (Vec::new(), BTreeSet::new());
+    if delivers(call) {
+        let kind = kind_of(call.resource);
+        served = assignment.as_ref().map(|of| planned(pod, of, ledger, inventory, call, &ids)).unwrap_or_default();
+        let mut more = answer.map_or_else(|| devices_of(&ids), |answer| answer.devices.clone());
+        if let Some(answer) = answer {
+            let is_named = |device: &DeviceEntry| device.named().any(|id| answer.devices.contains(id));
+            unnamed.extend(served.iter().filter(|(_, of)| !is_named(of)).map(|(_, of)| of.id.clone()));
+            served.iter().flat_map(|(_, device)| device.named()).for_each(|id| _ = more.remove(id));
+        } else if let Some(assignment) = &assignment {
+            // Ids of devices that are assigned to another container of the pod say nothing: the kubelet chose them.
+            assignment.pod_set(pod, &kind).iter().for_each(|id| _ = more.remove(id));
+            unnamed.clone_from(&more);
         }
-        _ => (held, BTreeSet::new()),
-    };
+        served.extend(whole_devices(&more, call.resource, inventory));
+    }
     let slot = ContainerSlot::of(pod, &call.container.name);
     let ids = ids.into_iter().collect();
     let entry = LedgerEntry::new(&pod.pod, &call.container.name, call.resource, slot, ids, served, state);
@@ -214,28 +172,45 @@ fn add(
     true
 }
 
-/// Where the kubelet's word (`held`) and the annotation (`planned`) differ, the devices of neither are given to another pod until this
-/// one has ended; the second value are those that the container's answer does not name: what is `answered`, else what is planned, is named.
-/// Ids of devices that are assigned to another container of the pod (`of_pod`) say nothing: the kubelet chose them.
-fn both(
-    mut planned: Vec<(DeviceType, DeviceEntry)>,
-    held: Vec<(DeviceType, DeviceEntry)>,
-    answered: &BTreeSet<DeviceId>,
-    of_pod: &[DeviceId],
-) -> (Vec<(DeviceType, DeviceEntry)>, BTreeSet<DeviceId>) {
-    let known = |id: &DeviceId| planned.iter().any(|(_, device)| device.named().any(|named| named == id));
-    let more = held
-        .into_iter()
-        .filter(|(_, device)| if answered.is_empty() { !of_pod.contains(&device.id) } else { !known(&device.id) });
-    let more: Vec<_> = more.collect();
-    let unnamed = if answered.is_empty() {
-        more.iter().map(|(_, device)| device.id.clone()).collect()
-    } else {
-        let is_named = |device: &DeviceEntry| device.named().any(|id| answered.contains(id));
-        planned.iter().filter(|(_, device)| !is_named(device)).map(|(_, device)| device.id.clone()).collect()
+/// What the annotation gives the container, the devices of the kubelet's ids first. It may have been edited while no ledger knew better:
+/// less than the container asks for is not believed.
+fn planned(
+    pod: &HandoffPod,
+    assignment: &PodAssignment,
+    ledger: &Ledger,
+    inventory: &NodeInventory,
+    call: &ExpectedCall<'_>,
+    ids: &BTreeSet<Box<str>>,
+) -> Vec<(DeviceType, DeviceEntry)> {
+    let kind = kind_of(call.resource);
+    let mut plan = Plan::new(pod, assignment, ledger, inventory);
+    plan.adopt(call.container, &kind, &devices_of(ids));
+    let entry = |entry: &DeviceEntry| {
+        let mut entry = entry.clone();
+        if !is_asked_for(pod, call, &kind, &entry) {
+            room::make_whole(&kind, &mut entry);
+        }
+        (kind.clone(), entry)
     };
-    planned.extend(more);
-    (planned, unnamed)
+    plan.of(&call.container.name, &kind).iter().map(entry).collect()
+}
+
+/// The devices of a kubelet's ids.
+pub(super) fn devices_of(ids: &BTreeSet<Box<str>>) -> BTreeSet<DeviceId> {
+    ids.iter().filter_map(|id| DeviceId::of_kubelet_id(id).ok()).collect()
+}
+
+/// Devices counted as whole, which errs on the safe side.
+pub(super) fn whole_devices(
+    devices: &BTreeSet<DeviceId>,
+    resource: &str,
+    inventory: &NodeInventory,
+) -> Vec<(DeviceType, DeviceEntry)> {
+    let entry = |id: &DeviceId| {
+        let minor = inventory.devices.get(id).map_or(0, |device| device.minor);
+        DeviceEntry { minor, id: id.clone(), resources: BTreeMap::new(), extension: None }
+    };
+    devices.iter().map(|id| (kind_of(resource), entry(id))).collect()
 }
 
 /// The entry gives the container as much of the device as it asks for.
@@ -258,61 +233,6 @@ fn is_asked_for(pod: &HandoffPod, call: &ExpectedCall<'_>, kind: &DeviceType, de
     }
 }
 
-fn planned(
-    pod: &HandoffPod,
-    assignment: &PodAssignment,
-    ledger: &Ledger,
-    inventory: &NodeInventory,
-    call: &ExpectedCall<'_>,
-    ids: &BTreeSet<Box<str>>,
-) -> Vec<(DeviceType, DeviceEntry)> {
-    let kind = kind_of(call.resource);
-    let mut plan = Plan::new(pod, assignment, ledger, inventory);
-    let chosen: BTreeSet<DeviceId> = ids.iter().filter_map(|id| DeviceId::of_kubelet_id(id).ok()).collect();
-    plan.adopt(call.container, &kind, &chosen);
-    plan.of(&call.container.name, &kind).iter().map(|entry| (kind.clone(), entry.clone())).collect()
-}
-
-/// Devices that a container has by its stored answer, else by the kubelet's ids: counted as whole, which errs on the safe side.
-pub(super) fn whole_devices(
-    answered: &BTreeSet<DeviceId>,
-    ids: &BTreeSet<Box<str>>,
-    resource: &str,
-    inventory: &NodeInventory,
-) -> Vec<(DeviceType, DeviceEntry)> {
-    let devices: BTreeSet<DeviceId> = if answered.is_empty() {
-        ids.iter().filter_map(|id| DeviceId::of_kubelet_id(id).ok()).collect()
-    } else {
-        answered.clone()
-    };
-    let entry = |id: DeviceId| {
-        let minor = inventory.devices.get(&id).map_or(0, |device| device.minor);
-        DeviceEntry { minor, id, resources: std::collections::BTreeMap::new(), extension: None }
-    };
-    devices.into_iter().map(|id| (kind_of(resource), entry(id))).collect()
-}
-
-/// A pod that the API server did not have when it was served or found is there now, as the mirror of a static pod comes after
-/// its admission: what it holds is filed under its own uid once it has started. Before that it may be a successor of the name, on whose
-/// predecessor's deletion the kubelet is late. `true` when anything changed.
-pub fn adopt(ledger: &mut Ledger, node: &str, pods: &NodePods) -> bool {
-    let of_pod = |entry: &LedgerEntry| {
-        let is_unknown = entry.pod.uid == unknown_uid(&entry.pod.key) && entry.leaving().is_none();
-        let is_mirror = |pod: &&HandoffPod| pod.node.as_deref() == Some(node) && pod.is_live() && pod.has_started();
-        let pod = pods.of_key(&entry.pod.key).find(is_mirror).filter(|_| is_unknown)?;
-        let (slot, uid) = (ContainerSlot::of(pod, &entry.container), pod.pod.uid.clone());
-        let free = ledger.get(&EntryKey::new(&uid, &entry.container, &entry.resource)).is_none();
-        free.then(|| (entry.key(), LedgerEntry { slot, pod: pod.pod.clone(), ..entry.clone() }))
-    };
-    let adopted: Vec<(EntryKey, LedgerEntry)> = ledger.iter().filter_map(of_pod).collect();
-    let any = !adopted.is_empty();
-    for (key, entry) in adopted {
-        ledger.forget(&key);
-        ledger.restore(entry);
-    }
-    any
-}
-
 /// Stands for the uid of a pod that neither the API server nor the kubelet's checkpoint has.
 pub(super) fn unknown_uid(key: &PodKey) -> PodUid {
     PodUid::new(&format!("unknown:{key}"))
@@ -330,8 +250,8 @@ fn orphan_entries(ledger: &mut Ledger, listed: &ListedPod, listing: &PodListing,
             let uid = stored.map_or_else(|| unknown_uid(&listed.key), |(key, _)| key.uid.clone());
             let pod = PodRef { key: listed.key.clone(), uid };
             let slot = ContainerSlot { order: u16::MAX, init: false, sidecar: false };
-            let answered = stored.map(|(_, answer)| answer.devices.clone()).unwrap_or_default();
-            let served = whole_devices(&answered, ids, resource, inventory);
+            let answered = stored.map(|(_, answer)| &answer.devices).filter(|devices| !devices.is_empty());
+            let served = whole_devices(answered.unwrap_or(&devices_of(ids)), resource, inventory);
             let ids = ids.iter().cloned().collect();
             let entry = LedgerEntry::new(&pod, container, resource, slot, ids, served, CallState::Listed);
             ledger.rebuilt(LedgerEntry { assigned: false, ..entry }, true);
@@ -346,10 +266,10 @@ pub fn is_share(entry: &LedgerEntry) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::exceptions::exceptions;
     use super::super::testing::whole as device;
     use super::super::testing::{
-        NODE, container, gpu_pod, granted, inventory, listing, lock_of, pod, pods, share_of, with_assignment,
-        with_entries,
+        NODE, container, gpu_pod, granted, inventory, listing, pod, pods, share_of, with_assignment, with_entries,
     };
     use super::super::verify::verify;
     use super::*;
@@ -357,9 +277,6 @@ mod tests {
     use crate::pod::Phase;
     use baton_contract::Quantity;
     use baton_contract::hint::{AllocateStrategy, Counting};
-
-    use super::super::listing::PodResources;
-    use std::time::Duration;
 
     const GPU: &str = key::NVIDIA_GPU;
 
@@ -383,90 +300,94 @@ mod tests {
         let pod =
             with_assignment(pod, &[("init", &["GPU-0"]), ("side", &["GPU-0"]), ("m1", &["GPU-1"]), ("m2", &["GPU-2"])]);
         let listing = listing(&[("b", "side", GPU, &["GPU-1"]), ("b", "m1", GPU, &["GPU-0"]), ("b", "m2", GPU, &[])]);
-        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), Some(&lock_of(&pod)));
+        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4));
         assert_eq!(devices(&ledger, "init").unwrap(), ["GPU-0"]);
         assert_eq!(devices(&ledger, "side").unwrap(), ["GPU-1"], "the kubelet's choice inside the pod's set");
         assert_eq!(devices(&ledger, "m1").unwrap(), ["GPU-0"]);
-        assert_eq!(devices(&ledger, "m2"), None, "still to be asked for");
+        let m2 = ledger.get(&EntryKey::new(&pod.pod.uid, "m2", GPU)).unwrap();
+        assert_eq!((m2.state, m2.devices().count()), (CallState::Held, 1), "still to be asked for");
     }
 
     #[test]
-    fn a_pod_that_has_started_and_is_not_listed_yet_holds_its_plan() {
-        let mut pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-2"])]);
-        let (lock, unlisted) = (lock_of(&pod), PodListing::default());
-        let rebuilt = |pod: &HandoffPod| rebuild(NODE, &pods(&[pod]), &unlisted, &inventory(4), Some(&lock));
-        assert!(rebuilt(&pod).is_empty(), "it may be still to come");
-        pod.phase = Phase::Running;
-        let ledger = rebuilt(&pod);
-        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-2"]);
-        assert!(ledger.has_served(&pod.pod.uid), "a pod that has started was served");
-    }
-
-    #[test]
-    fn a_pod_that_is_listed_was_served_also_where_its_lock_has_gone() {
-        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-2"])]);
-        let listing = listing(&[("a", "main", GPU, &["GPU-2"])]);
-        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), Some(&LockRead::Free));
-        assert!(ledger.has_served(&pod.pod.uid));
-    }
-
-    #[test]
-    fn a_pod_whose_lock_has_gone_may_have_been_served_before_the_ledger_was_lost() {
-        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-2"])]);
-        let other = with_assignment(gpu_pod("b", 1), &[("main", &["GPU-3"])]);
-        let listing = listing(&[("a", "main", GPU, &[])]);
-        let rebuilt = |lock: Option<&LockRead>| rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), lock);
-        assert!(rebuilt(Some(&lock_of(&pod))).is_empty(), "its calls are still to come");
-        let malformed = LockRead::parse(Some("of no format"));
-        for lock in [Some(&LockRead::Free), Some(&lock_of(&other)), Some(&malformed), None] {
-            let ledger = rebuilt(lock);
-            assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-2"], "{lock:?}");
-            assert!(!ledger.has_served(&pod.pod.uid), "a call is decided as the first");
-            // Its kubelet says late that it runs: nothing proves that it runs without its devices.
-            let runs = HandoffPod { phase: Phase::Running, ..pod.clone() };
-            assert_eq!(verify(NODE, &pods(&[&runs]), &listing, &ledger, &inventory(4)), []);
-        }
-        let unassigned = gpu_pod("a", 1);
-        assert!(rebuild(NODE, &pods(&[&unassigned]), &listing, &inventory(4), Some(&LockRead::Free)).is_empty());
-    }
-
-    #[test]
-    fn what_was_in_doubt_is_believed_once_the_pods_progress_or_the_kubelet_shows_it() {
+    fn what_nothing_proves_is_held_until_the_pods_progress_or_the_kubelet_shows_more() {
         let gpu = [(GPU, 1)];
         let pod = pod("a", vec![container("init", Init, &gpu), container("main", App, &gpu)]);
         let mut pod = with_assignment(pod, &[("init", &["GPU-1"]), ("main", &["GPU-1"])]);
         let unlisted = PodListing::default();
-        let mut ledger = rebuild(NODE, &pods(&[&pod]), &unlisted, &inventory(4), Some(&LockRead::Free));
-        assert!(ledger.len() == 2 && !ledger.has_served(&pod.pod.uid));
+        let states = |ledger: &Ledger| ledger.iter().map(|entry| entry.state).collect::<Vec<_>>();
+        // Listed or not, its calls may be to come, or have been made before the ledger was lost.
+        for listing in [&unlisted, &listing(&[("a", "main", GPU, &[])])] {
+            let ledger = rebuild(NODE, &pods(&[&pod]), listing, &inventory(4));
+            assert_eq!(
+                (devices(&ledger, "main").unwrap(), states(&ledger)),
+                (vec!["GPU-1".into()], vec![CallState::Held; 2])
+            );
+            assert!(!ledger.has_served(&pod.pod.uid), "a call is decided as the first");
+            // Its kubelet says late that it runs: nothing proves that it runs without its devices.
+            let runs = HandoffPod { phase: Phase::Running, ..pod.clone() };
+            assert_eq!(verify(NODE, &pods(&[&runs]), listing, &ledger, &inventory(4)), []);
+        }
+        let mut ledger = rebuild(NODE, &pods(&[&pod]), &unlisted, &inventory(4));
         assert!(!learn(&mut ledger, NODE, &pods(&[&pod]), &unlisted, &inventory(4)), "it has not started");
-        assert!(!ledger.has_served(&pod.pod.uid));
         pod.phase = Phase::Running;
+        assert_eq!(states(&rebuild(NODE, &pods(&[&pod]), &unlisted, &inventory(4))), [CallState::Answered; 2]);
         let mut unread = ledger.clone();
         assert!(learn(&mut unread, NODE, &pods(&[&pod]), &unlisted, &inventory(4)) && unread.has_served(&pod.pod.uid));
         let listing = listing(&[("a", "main", GPU, &["GPU-1"])]);
         assert!(learn(&mut ledger, NODE, &pods(&[&pod]), &listing, &inventory(4)));
-        assert!(ledger.iter().all(LedgerEntry::was_asked), "{ledger:?}");
+        assert_eq!(states(&ledger), [CallState::Answered, CallState::Listed]);
         assert!(!learn(&mut ledger, NODE, &pods(&[&pod]), &listing, &inventory(4)), "once");
     }
 
     #[test]
-    fn a_pod_that_runs_keeps_its_devices_where_the_kubelet_has_lost_its_checkpoint() {
-        let mut assigned = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-2"])]);
+    fn what_a_pod_has_that_has_started_and_of_which_nothing_tells_is_not_known() {
         let mut unassigned = gpu_pod("b", 1);
-        let listing = listing(&[("a", "main", GPU, &[]), ("b", "main", GPU, &[])]);
-        let lock = lock_of(&assigned);
-        let rebuilt =
-            |all: &[&HandoffPod]| -> Ledger { rebuild(NODE, &pods(all), &listing, &inventory(4), Some(&lock)) };
-        assert!(rebuilt(&[&assigned, &unassigned]).is_empty(), "the kubelet may be about to ask");
-        (assigned.phase, unassigned.phase) = (Phase::Running, Phase::Running);
-        let ledger = rebuilt(&[&assigned, &unassigned]);
-        assert_eq!((devices(&ledger, "main").unwrap(), ledger.len()), (vec!["GPU-2".into()], 1));
-        let entry = ledger.of_pod(&assigned.pod.uid).next().unwrap();
-        assert_eq!(
-            (entry.state, entry.ids.len()),
-            (CallState::Answered, 0),
-            "uncertain until the kubelet asks or lists"
-        );
+        for listing in [PodListing::default(), listing(&[("b", "main", GPU, &[])])] {
+            unassigned.phase = Phase::Pending;
+            assert!(rebuild(NODE, &pods(&[&unassigned]), &listing, &inventory(4)).is_empty(), "its call is to come");
+            unassigned.phase = Phase::Running;
+            let all = pods(&[&unassigned]);
+            let ledger = rebuild(NODE, &all, &listing, &inventory(4));
+            assert_eq!(exceptions(NODE, &all, ledger.iter(), &[].into(), &[].into(), &inventory(4)), None);
+            assert!(!ledger.has_served(&unassigned.pod.uid), "what it is answered is decided then");
+        }
+    }
+
+    type Ids = &'static [&'static str];
+
+    #[test]
+    fn a_stored_answer_tells_what_a_container_has_and_ids_alone_do_not() {
+        let named = |device: &str| with_assignment(gpu_pod("a", 1), &[("main", &[device])]);
+        let (unassigned, ids) = (gpu_pod("a", 1), "GPU-3");
+        let cases: [(_, Option<Ids>, Ids, Ids); 6] = [
+            (&named("GPU-3"), None, &["GPU-3"], &["GPU-3"]),
+            (&named("GPU-1"), None, &["GPU-1", "GPU-3"], &["GPU-1"]),
+            (&unassigned, None, &["GPU-3"], &["GPU-3"]),
+            (&named("GPU-1"), Some(&["GPU-1"]), &["GPU-1"], &["GPU-1"]),
+            // The annotation was edited while no daemon ran.
+            (&named("GPU-0"), Some(&["GPU-1", "GPU-2"]), &["GPU-0", "GPU-1", "GPU-2"], &["GPU-1", "GPU-2"]),
+            (&unassigned, Some(&["GPU-1"]), &["GPU-1"], &["GPU-1"]),
+        ];
+        let print = |entries: &mut dyn Iterator<Item = &(DeviceType, DeviceEntry)>| {
+            entries.map(|(_, device)| device.id.to_string()).collect::<Vec<_>>()
+        };
+        for (pod, answer, held, answered) in cases {
+            let key = || EntryKey::new(&pod.pod.uid, "main", GPU);
+            let answers = answer.into_iter().map(|devices| (key(), stored(devices))).collect();
+            let unlisted = PodListing { answers, ..PodListing::default() };
+            let listed = PodListing { answers: unlisted.answers.clone(), ..listing(&[("a", "main", GPU, &[ids])]) };
+            let mut late = rebuild(NODE, &pods(&[pod]), &unlisted, &inventory(4));
+            learn(&mut late, NODE, &pods(&[pod]), &listed, &inventory(4));
+            assert!(!learn(&mut late, NODE, &pods(&[pod]), &listed, &inventory(4)), "once");
+            for ledger in [rebuild(NODE, &pods(&[pod]), &listed, &inventory(4)), late] {
+                let entry = ledger.get(&key()).unwrap();
+                let found = (print(&mut entry.served.iter()), print(&mut entry.to_answer()));
+                let expected = [held, answered].map(|ids| ids.iter().map(ToString::to_string).collect::<Vec<_>>());
+                assert_eq!([found.0, found.1], expected, "{answer:?}");
+                assert_eq!((&*entry.ids, entry.was_asked()), ([Box::from(ids)].as_slice(), true));
+                assert_eq!(entry.answer.is_some(), answer.is_some());
+            }
+        }
     }
 
     #[test]
@@ -475,7 +396,7 @@ mod tests {
         let mut unassigned = gpu_pod("b", 1);
         (assigned.phase, unassigned.phase) = (Phase::Running, Phase::Running);
         let all = pods(&[&assigned, &unassigned]);
-        let mut ledger = rebuild(NODE, &all, &PodListing::default(), &inventory(4), None);
+        let mut ledger = rebuild(NODE, &all, &PodListing::default(), &inventory(4));
         assert_eq!(ledger.iter().map(|entry| entry.ids.len()).collect::<Vec<_>>(), [0, 0]);
         let listing = listing(&[("a", "main", GPU, &["GPU-2"]), ("b", "main", GPU, &["GPU-1"])]);
         assert!(learn(&mut ledger, NODE, &all, &listing, &inventory(4)));
@@ -488,67 +409,15 @@ mod tests {
     }
 
     #[test]
-    fn where_the_kubelet_and_the_annotation_differ_both_hold_and_one_is_answered() {
-        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-1"])]);
-        let ids = |entries: &mut dyn Iterator<Item = &(DeviceType, DeviceEntry)>| {
-            entries.map(|(_, device)| device.id.to_string()).collect::<Vec<_>>()
-        };
-        let found = |answer: Option<&str>| {
-            let mut listing = listing(&[("a", "main", GPU, &["GPU-3"])]);
-            let stored = |device| StoredAnswer {
-                ids: BTreeSet::from([Box::from("GPU-3")]),
-                devices: BTreeSet::from([super::super::testing::id(device)]),
-                encoded: vec![7],
-            };
-            let key = |device| (EntryKey::new(&pod.pod.uid, "main", GPU), stored(device));
-            listing.answers = answer.into_iter().map(key).collect();
-            let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None);
-            let entry = ledger.iter().next().unwrap();
-            (ids(&mut entry.served.iter()), ids(&mut entry.to_answer()))
-        };
-        let both = |answered: &[&str]| answered.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(found(None), (both(&["GPU-1", "GPU-3"]), both(&["GPU-1"])), "a repetition is answered as assigned");
-        assert_eq!(found(Some("GPU-2")), (both(&["GPU-1", "GPU-2"]), both(&["GPU-2"])), "the answer is stored");
-        assert_eq!(found(Some("GPU-1")), (both(&["GPU-1"]), both(&["GPU-1"])));
-    }
-
-    #[test]
     fn every_call_of_a_pod_that_was_rebuilt_unlisted_takes_its_ids() {
         let container = container("main", App, &[(GPU, 1), (key::RDMA, 1)]);
         let pod = HandoffPod { phase: Phase::Running, ..pod("a", vec![container]) };
         let all = pods(&[&pod]);
-        let mut ledger = rebuild(NODE, &all, &PodListing::default(), &inventory(4), None);
+        let mut ledger = rebuild(NODE, &all, &PodListing::default(), &inventory(4));
         assert_eq!(ledger.len(), 2);
         let listing = listing(&[("a", "main", GPU, &["GPU-2"]), ("a", "main", key::RDMA, &["nic-1::0"])]);
         assert!(learn(&mut ledger, NODE, &all, &listing, &inventory(4)));
         assert!(ledger.iter().all(|entry| entry.ids.len() == 1 && entry.devices().count() == 1), "{ledger:?}");
-    }
-
-    #[test]
-    fn what_a_static_pod_holds_is_its_mirrors_once_that_is_there() {
-        let listing = listing(&[("x", "main", GPU, &["GPU-3"])]);
-        let mut ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4), None);
-        let mut mirror = gpu_pod("x", 1);
-        assert!(!adopt(&mut ledger, NODE, &NodePods::default()));
-        assert!(
-            !adopt(&mut ledger, NODE, &pods(&[&mirror])),
-            "it may be a successor that the kubelet has yet to admit"
-        );
-        mirror.phase = Phase::Running;
-        let elsewhere = HandoffPod { node: Some("node-b".into()), ..mirror.clone() };
-        assert!(!adopt(&mut ledger, NODE, &pods(&[&elsewhere])));
-        let mut unlisted = ledger.clone();
-        let nothing = PodResources::Listed(PodListing::default());
-        unlisted.follow(&NodePods::default(), &nothing, (Duration::ZERO, jiff::Timestamp::UNIX_EPOCH));
-        assert!(!adopt(&mut unlisted, NODE, &pods(&[&mirror])), "what was listed has left");
-        assert!(adopt(&mut ledger, NODE, &pods(&[&mirror])));
-        let entry = ledger.of_pod(&mirror.pod.uid).next().unwrap();
-        assert_eq!(entry.slot, ContainerSlot::of(&mirror, "main"));
-        assert_eq!(
-            (entry.devices().map(ToString::to_string).collect::<Vec<_>>(), ledger.len()),
-            (vec!["GPU-3".into()], 1)
-        );
-        assert!(!adopt(&mut ledger, NODE, &pods(&[&mirror])), "once");
     }
 
     #[test]
@@ -570,7 +439,7 @@ mod tests {
         let text = pod.assignment.container_devices.take().unwrap();
         pod.assignment.container_devices = Some(text.replace("\"100\"", "\"1\"").into());
         let listing = listing(&[("a", "main", GPU, &["GPU-1"])]);
-        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None);
+        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4));
         let entry = ledger.iter().next().unwrap();
         assert!(entry.served.iter().all(|(kind, device)| room::is_whole(kind, device)), "{entry:?}");
     }
@@ -582,7 +451,7 @@ mod tests {
             let pod = pod("a", vec![container("main", App, &share)]);
             let pod = with_entries(pod, &[("main", vec![share_of("GPU-1", 50, ratio, 40 << 30)])]);
             let listing = listing(&[("a", "main", key::GPU_CORE, &["GPU-1::0"])]);
-            let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), Some(&lock_of(&pod)));
+            let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4));
             let entry = ledger.iter().find(|entry| !entry.served.is_empty()).unwrap();
             assert_eq!(!is_share(entry), whole, "{ratio}: {entry:?}");
         }
@@ -591,7 +460,7 @@ mod tests {
             let pod = pod("a", vec![container("main", App, &share)]);
             let pod = with_entries(pod, &[("main", vec![share_of("GPU-1", 50, 25, bytes)])]);
             let listing = listing(&[("a", "main", key::GPU_CORE, &["GPU-1::0"])]);
-            let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), Some(&lock_of(&pod)));
+            let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4));
             let entry = ledger.iter().find(|entry| !entry.served.is_empty()).unwrap();
             assert_eq!(!is_share(entry), whole, "{bytes}: {entry:?}");
         }
@@ -609,17 +478,9 @@ mod tests {
                 with_entries(pod("a", vec![container("main", App, &[(key::RDMA, 50)])]), &[("main", vec![nic])]);
             pod.assignment.nics = nics;
             let listing = listing(&[("a", "main", key::RDMA, &["nic-1::0"])]);
-            let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), Some(&lock_of(&pod)));
+            let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4));
             assert_eq!(!is_share(ledger.iter().next().unwrap()), whole, "{percent} percent, {nics:?}");
         }
-    }
-
-    #[test]
-    fn where_the_kubelet_and_an_edited_annotation_differ_both_sets_take_no_other_pod() {
-        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-3"])]);
-        let listing = listing(&[("a", "main", GPU, &["GPU-1"])]);
-        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None);
-        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-3", "GPU-1"]);
     }
 
     fn stored(devices: &[&str]) -> StoredAnswer {
@@ -635,7 +496,7 @@ mod tests {
         for name in [key::GPU_CORE, key::GPU_MEMORY_RATIO] {
             unlisted.answers.insert(EntryKey::new(&pod.pod.uid, "main", name), stored(&[]));
         }
-        let mut ledger = rebuild(NODE, &pods(&[&pod]), &unlisted, &inventory(4), None);
+        let mut ledger = rebuild(NODE, &pods(&[&pod]), &unlisted, &inventory(4));
         assert_eq!(ledger.len(), 2, "both calls were served, or the pod would count as unserved");
         let listing = listing(&[
             ("a", "main", key::GPU_CORE, &["GPU-2::0"]),
@@ -651,48 +512,11 @@ mod tests {
         let pod = pod("a", vec![container("init", Init, &gpu), container("main", App, &[])]);
         let pod = with_assignment(pod, &[("init", &["GPU-1"])]);
         let mut listing = listing(&[("a", "main", GPU, &[])]);
-        assert!(rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), Some(&lock_of(&pod))).is_empty());
+        let is_served =
+            |listing: &PodListing| rebuild(NODE, &pods(&[&pod]), listing, &inventory(4)).has_served(&pod.pod.uid);
+        assert!(!is_served(&listing));
         listing.answers.insert(EntryKey::new(&pod.pod.uid, "init", GPU), stored(&["GPU-1"]));
-        assert_eq!(devices(&rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None), "init").unwrap(), ["GPU-1"]);
-    }
-
-    #[test]
-    fn the_answers_that_the_kubelet_has_stored_outweigh_its_ids() {
-        // Served with GPU-1 and GPU-2 under other ids; the annotation was shortened while no daemon ran.
-        let pod = with_assignment(gpu_pod("a", 2), &[("main", &["GPU-1"])]);
-        let mut listing = listing(&[("a", "main", GPU, &["GPU-0", "GPU-3"])]);
-        let key = EntryKey::new(&pod.pod.uid, "main", GPU);
-        listing.answers.insert(key, stored(&["GPU-1", "GPU-2"]));
-        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None);
-        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-1", "GPU-2"]);
-        // Without an assignment too.
-        let ledger = rebuild(NODE, &pods(&[&gpu_pod("a", 2)]), &listing, &inventory(4), None);
-        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-1", "GPU-2"]);
-        // Moved: neither set goes to another pod.
-        let moved = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-3"])]);
-        let ledger = rebuild(NODE, &pods(&[&moved]), &listing, &inventory(4), None);
-        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-3", "GPU-1", "GPU-2"]);
-    }
-
-    #[test]
-    fn an_unlisted_pod_has_what_its_stored_answer_names_also_once_listed() {
-        // Not started by its status either: the kubelet has just started again, and admits the pod without a call.
-        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-1"])]);
-        let mut unlisted = PodListing::default();
-        unlisted.answers.insert(EntryKey::new(&pod.pod.uid, "main", GPU), stored(&["GPU-2"]));
-        let mut ledger = rebuild(NODE, &pods(&[&pod]), &unlisted, &inventory(4), None);
-        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-1", "GPU-2"]);
-        let listing = listing(&[("a", "main", GPU, &["GPU-0"])]);
-        assert!(learn(&mut ledger, NODE, &pods(&[&pod]), &listing, &inventory(4)));
-        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-1", "GPU-2"], "its ids prove nothing");
-        let entry = ledger.iter().next().unwrap();
-        assert_eq!((&*entry.ids, entry.answer.as_deref()), (["GPU-0".into()].as_slice(), Some(b"GPU-2".as_slice())));
-        assert!(!learn(&mut ledger, NODE, &pods(&[&pod]), &listing, &inventory(4)), "once");
-        // The kubelet lists what it asked for.
-        let entry = ledger.iter().next().unwrap().clone();
-        ledger.restore(LedgerEntry { ids: Vec::new(), asked: 0, ..entry });
-        assert!(learn(&mut ledger, NODE, &pods(&[&pod]), &listing, &inventory(4)));
-        assert!(ledger.has_served(&pod.pod.uid));
+        assert!(is_served(&listing));
     }
 
     #[test]
@@ -700,9 +524,9 @@ mod tests {
         let pod = with_assignment(gpu_pod("x", 1), &[("main", &["GPU-1"])]);
         let elsewhere = HandoffPod { phase: Phase::Running, node: Some("node-b".into()), ..pod };
         let all = pods(&[&elsewhere]);
-        assert!(rebuild(NODE, &all, &PodListing::default(), &inventory(4), None).is_empty());
+        assert!(rebuild(NODE, &all, &PodListing::default(), &inventory(4)).is_empty());
         let listing = listing(&[("x", "main", GPU, &["GPU-3"])]);
-        let ledger = rebuild(NODE, &all, &listing, &inventory(4), None);
+        let ledger = rebuild(NODE, &all, &listing, &inventory(4));
         let owners: Vec<_> = ledger.iter().map(|entry| entry.pod.uid.clone()).collect();
         assert_eq!(owners, [unknown_uid(&elsewhere.pod.key)]);
     }
@@ -711,7 +535,7 @@ mod tests {
     fn a_listed_pod_that_the_api_server_does_not_have_holds_its_devices() {
         let rows: [(&str, &str, &str, &[&str]); 3] =
             [("x", "main", GPU, &["GPU-3"]), ("x", "main", "example.com/fpga", &["fpga-0"]), ("x", "other", GPU, &[])];
-        let ledger = rebuild(NODE, &NodePods::default(), &listing(&rows), &inventory(4), None);
+        let ledger = rebuild(NODE, &NodePods::default(), &listing(&rows), &inventory(4));
         assert_eq!((devices(&ledger, "main").unwrap(), ledger.len()), (vec!["GPU-3".into()], 1));
         assert!(ledger.iter().all(|entry| !entry.assigned));
     }
@@ -723,7 +547,7 @@ mod tests {
             let answer = StoredAnswer { ids: [id.into()].into(), ..StoredAnswer::default() };
             listing.answers.insert(EntryKey::new(&PodUid::new(uid), "main", GPU), answer);
         }
-        let ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4), None);
+        let ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4));
         assert!(ledger.holds(&PodUid::new("its-own")) && ledger.len() == 1);
     }
 
@@ -733,7 +557,7 @@ mod tests {
         // The kubelet chose another id than the assigned one.
         let answer = StoredAnswer { ids: [Box::from("GPU-3")].into(), ..stored(&["GPU-1"]) };
         listing.answers.insert(EntryKey::new(&PodUid::new("its-own"), "main", GPU), answer);
-        let ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4), None);
+        let ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4));
         assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-1"]);
     }
 
@@ -741,7 +565,7 @@ mod tests {
     fn what_a_pod_holds_that_has_ended_and_is_listed_goes_with_its_processes() {
         let pod = HandoffPod { phase: Phase::Succeeded, ..gpu_pod("x", 1) };
         let listing = listing(&[("x", "main", GPU, &["GPU-3"])]);
-        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4), None);
+        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4));
         assert!(ledger.holds(&pod.pod.uid) && ledger.len() == 1);
     }
 }

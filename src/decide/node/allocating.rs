@@ -109,7 +109,7 @@ impl Allocating {
             time,
             decide,
             known: None,
-            resources: Arc::new(PodResources::Missing),
+            resources: Arc::new(PodResources::Silent),
             reads: CallReads::new(time.deadline),
             step: CallStep::Deciding,
         }

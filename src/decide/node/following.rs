@@ -15,7 +15,6 @@ use std::time::Duration;
 use super::hand_off::HandOff;
 use super::seen::Facts;
 use crate::handoff::leaving::vacated;
-use crate::handoff::rebuild::adopt;
 use crate::handoff::{CgroupLook, EntryKey, Hold, LedgerEntry, PodNotice, PodResources};
 use crate::pod::HandoffPod;
 use baton_contract::{EventReason, PodKey, PodRef, PodUid};
@@ -152,7 +151,6 @@ impl Following {
         self.state = RoundState::Learned;
         let pods = &facts.seen.pods;
         of.ledger.forget_admissions(pods);
-        self.changed |= adopt(&mut of.ledger, facts.node, pods);
         if let Some(resources) = &self.resources {
             self.changed |= of.ledger.follow(pods, resources, (facts.mono, facts.wall));
         }

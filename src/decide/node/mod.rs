@@ -1,7 +1,8 @@
 //! The node daemon's order of doing: what it remembers, and what comes after what. Pure: the daemon, the simulation and the model perform
 //! the effects and report what came of them.
 //!
-//! One Allocate call ([`Allocating`]), in the states that its devices go through:
+//! One Allocate call ([`Allocating`]), from the kubelet's question to what follows the answer; what remains of it is a row of the
+//! [table of calls](crate::handoff::ledger):
 //!
 //! | state | moved by | effects |
 //! | --- | --- | --- |

@@ -45,7 +45,7 @@ pub struct Preferring {
 impl Preferring {
     /// A call on the socket of `resource`, the `only` one of its kind.
     pub fn new(resource: &str, wish: Wish, time: Time, only: bool) -> Self {
-        let resources = Arc::new(PodResources::Missing);
+        let resources = Arc::new(PodResources::Silent);
         Self { resource: resource.into(), wish, time, only, resources, reads: CallReads::new(time.deadline) }
     }
 

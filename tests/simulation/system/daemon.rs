@@ -199,10 +199,8 @@ impl System {
             Err(why) => {
                 let Some(mut listing) = machine.kubelet.listing() else { return };
                 listing.answers = machine.kubelet.stored_answers();
-                let cut = self.faults.is_cut(Reader::Daemon(node), self.now);
-                let lock = Some(self.store.lock(&machine.name)).filter(|_| !cut);
                 let pods = daemon.seen.pods.clone();
-                let mut rebuilt = rebuild(&machine.name, &pods, &listing, &machine.inventory, lock.as_ref());
+                let mut rebuilt = rebuild(&machine.name, &pods, &listing, &machine.inventory);
                 self.add_left(node, &mut rebuilt, &pods, &listing.answers);
                 let runtime = &self.machines[node].kubelet.runtime;
                 // Of a pod that has left, and of a container of it that the kubelet's checkpoint has not, nothing is known.
