@@ -116,6 +116,35 @@ fn a_seed_has_one_history() {
     assert_ne!(first.hash, other.hash);
 }
 
+/// Adapters that perform effects in another order than the machines and the scheduler state, each with a seed that finds it. Nothing
+/// observes, so that no order is asserted, whether the new ledger is published before its file is written or after, and in which order
+/// comes what follows an answer.
+const ORDER: &[(Mutant, u64)] = &[
+    (Mutant::UnlocksBeforeGranting, 1),
+    (Mutant::UnlocksBeforeWriting, 3),
+    (Mutant::UnlocksAfterRefusing, 1),
+    (Mutant::UnlocksAfterBinding, 1),
+    (Mutant::AnswersUnwritten, 2),
+    (Mutant::ListsAfterDeciding, 1),
+    (Mutant::RebuildsBeforeListing, 13),
+    (Mutant::DropsBeforeLooking, 21),
+    (Mutant::StatusAfterEffects, 2),
+    (Mutant::BindCountsWhenSent, 1),
+];
+
+#[test]
+fn a_wrong_order_of_effects_is_found() {
+    for (mutant, seed) in ORDER {
+        // Other dice move the seed.
+        let found = std::iter::once(*seed).chain(1..=40).find(|seed| {
+            let plan = Plan { mutant: Some(*mutant), ..Plan::new(*seed, PODS) };
+            System::run(plan).violation.is_some()
+        });
+        println!("{}: seed {found:?}", mutant.words());
+        assert!(found.is_some(), "not found: {}", mutant.words());
+    }
+}
+
 #[test]
 fn a_wrong_adapter_is_found() {
     // Others need more seeds: `cargo bench --bench simulation -- --mutants` has all of them.

@@ -7,8 +7,8 @@ use baton::agent::AgentTimings;
 use baton::agent::handoff::ledger_file;
 use baton::contract::PodKey;
 use baton::decide::handoff::{
-    AllocateContext, AllocateOutcome, AllocateRefusal, AllocateRule, EntryKey, Ledger, LedgerEntry, PodResources,
-    decide,
+    AllocateContext, AllocateOutcome, AllocateRefusal, AllocateRule, EntryKey, Ledger, LedgerEntry, PodListing,
+    PodResources, decide,
 };
 use baton::decide::node::publishing::PAUSE;
 use baton::decide::node::{
@@ -17,6 +17,7 @@ use baton::decide::node::{
 
 use super::daemon::{Daemon, Task};
 use super::machine::{Answer, Machine, encoded, since_boot};
+use super::store::Swap;
 use super::{Fault, Happening, Mutant, Reader, System};
 use crate::harness::wall;
 
@@ -145,7 +146,16 @@ impl System {
     /// What is reported, where that is asked for.
     fn performs(&mut self, node: usize, effect: CallEffect, of: &mut Performed) -> Option<CallReport> {
         match effect {
-            CallEffect::List { .. } => return Some(CallReport::Listed(self.listed(node))),
+            CallEffect::List { .. } => {
+                let mut listed = self.listed(node);
+                if self.is(Mutant::ListsAfterDeciding)
+                    && let Some(daemon) = &mut self.machines[node].daemon
+                {
+                    listed =
+                        daemon.listed_before.replace(listed).unwrap_or(PodResources::Listed(PodListing::default()));
+                }
+                return Some(CallReport::Listed(listed));
+            }
             CallEffect::Await { until, .. } => {
                 of.at = of.at.max(until);
                 return Some(CallReport::Waited { news: false });
@@ -162,13 +172,23 @@ impl System {
             }
             CallEffect::Build(grant) => {
                 of.key = Some(grant.entry.key());
+                if self.is(Mutant::UnlocksBeforeGranting) {
+                    self.unlocks_early(&self.machines[node].name.clone(), "a node daemon");
+                }
                 return Some(CallReport::Built(Ok(self.builds(node, &grant))));
             }
             CallEffect::Write if self.is(Mutant::AnswersBeforeWriting) => {
                 of.unwritten = true;
                 return Some(CallReport::Written(Ok(())));
             }
-            CallEffect::Write => return Some(CallReport::Written(self.writes(node, of))),
+            CallEffect::Write => {
+                if self.is(Mutant::UnlocksBeforeWriting) && self.is_served(node, of) {
+                    self.unlocks_early(&self.machines[node].name.clone(), "a node daemon");
+                }
+                let written = self.writes(node, of);
+                let is_written = self.is(Mutant::AnswersUnwritten);
+                return Some(CallReport::Written(if is_written { Ok(()) } else { written }));
+            }
             CallEffect::Answer(answer) => {
                 self.answers(node, answer.map(|answer| answer.encoded), of);
                 if std::mem::take(&mut of.unwritten) {
@@ -193,6 +213,14 @@ impl System {
             CallEffect::Outcome(_) | CallEffect::Notice(_) | CallEffect::Prefer(_) => {}
         }
         None
+    }
+
+    /// An adapter that is wrong does not wait for the answer.
+    pub fn unlocks_early(&mut self, node: &str, who: &str) {
+        let old = self.store.lock(node).raw().map(Box::from);
+        if old.is_some() {
+            self.swap(&Swap { node: node.into(), old, new: None }, false, None, || who.to_owned());
+        }
     }
 
     /// Reads pods, and the node's lock, into what its daemon has seen.
@@ -232,13 +260,19 @@ impl System {
             self.history.sometimes("the ledger cannot be written");
             return Err("no space left".to_owned());
         }
-        let machine = &self.machines[node];
-        let seen = machine.daemon.as_ref().map(|daemon| &daemon.seen);
-        let pod = of.key.as_ref().and_then(|key| seen?.pods.by_uid(&key.uid));
-        if let Some(pod) = pod.filter(|pod| ledger.fully_served(pod, &machine.inventory)) {
-            self.judges.served.insert(pod.pod.uid.clone());
+        if self.is_served(node, of) {
+            self.judges.served.extend(of.key.iter().map(|key| key.uid.clone()));
         }
         Ok(())
+    }
+
+    /// All calls of the pod that calls are in its daemon's ledger.
+    fn is_served(&self, node: usize, of: &Performed) -> bool {
+        let machine = &self.machines[node];
+        let daemon = machine.daemon.as_ref();
+        let pod = of.key.as_ref().and_then(|key| daemon?.seen.pods.by_uid(&key.uid));
+        let ledger = daemon.and_then(Daemon::ledger);
+        pod.zip(ledger).is_some_and(|(pod, ledger)| ledger.fully_served(pod, &machine.inventory))
     }
 
     fn answers(&mut self, node: usize, answer: Result<Answer, AllocateRefusal>, of: &mut Performed) {
@@ -246,6 +280,9 @@ impl System {
             self.history.sometimes(refused(refusal.rule));
             // Its pod is rejected: that may end what the lock waits for.
             self.later(node, Duration::from_millis(1), Task::Unlock);
+            if self.is(Mutant::UnlocksAfterRefusing) {
+                self.unlocks_early(&self.machines[node].name.clone(), "a node daemon");
+            }
             refusal.text
         });
         if let (Ok(answer), Some(key)) = (&answer, &of.key) {

@@ -18,6 +18,9 @@ use super::store::Change;
 use super::{Candidate, Fault, Happening, Mutant, Reader, System};
 use crate::harness::wall;
 
+/// So much later an adapter that is wrong sends what comes first.
+const LATER: Duration = Duration::from_secs(5);
+
 /// One controller.
 pub struct ControllerProcess {
     pub process: Process,
@@ -158,16 +161,21 @@ impl System {
 
     fn sends(&mut self, asked: Asked) {
         self.judge_sender(asked.to.at);
-        if let JobRequest::WriteStatus(status) = &asked.request
-            && self.is(Mutant::StatusAssumed)
-        {
-            self.reply(asked.to, stored(&asked.job, status), Duration::ZERO);
+        let mut pause = self.soon(1, 20);
+        match &asked.request {
+            JobRequest::WriteStatus(status) if self.is(Mutant::StatusAssumed) => {
+                self.reply(asked.to, stored(&asked.job, status), Duration::ZERO);
+            }
+            JobRequest::WriteStatus(status) if self.is(Mutant::StatusAfterEffects) => {
+                self.reply(asked.to, stored(&asked.job, status), Duration::ZERO);
+                pause += LATER;
+            }
+            _ => {}
         }
         let is_cut = self.faults.cannot_send(Reader::Candidate(Candidate::Controller(asked.to.at)), self.now);
         if is_cut || self.strikes(Fault::LostRequest) {
             return self.reply(asked.to, self.lost(&asked.job, &asked.request), ANSWER);
         }
-        let mut pause = self.soon(1, 20);
         if self.strikes(Fault::LateRequest) {
             pause += self.soon(500, 9000);
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use baton::agent::AgentTimings;
 use baton::agent::handoff::ledger_file;
 use baton::contract::{AgentStatus, LockRead, PodUid};
-use baton::decide::handoff::Ledger;
 use baton::decide::handoff::rebuild::rebuild;
+use baton::decide::handoff::{Ledger, PodListing, PodResources};
 use baton::decide::lock::ReleaseReason;
 use baton::decide::node::following::GATHER;
 use baton::decide::node::publishing::PAUSE;
@@ -32,6 +32,8 @@ pub struct Daemon {
     pub hand_off: Option<HandOff>,
     /// For the judges: pods whose processes have ended before this, and since when their cgroups can be seen.
     pub overdue: BTreeMap<PodUid, (Duration, Duration)>,
+    /// Of an adapter that is wrong: the list before.
+    pub listed_before: Option<PodResources>,
     /// Its comparisons with the kubelet.
     pub comparing: Comparing,
     /// Its work on the lock.
@@ -64,6 +66,7 @@ impl Daemon {
             cursor: 0,
             hand_off: None,
             overdue: BTreeMap::new(),
+            listed_before: None,
             comparing: Comparing::default(),
             unlocking: Unlocking::new(pace, now),
             backoff: Backoff::new(RETRY_MIN, pace),
@@ -183,6 +186,7 @@ impl System {
     fn open_ledger(&mut self, node: usize) {
         let now = self.now;
         let is_skipped = self.is(Mutant::RebuildSkipped);
+        let is_blind = self.is(Mutant::RebuildsBeforeListing);
         let machine = &mut self.machines[node];
         let Some(daemon) =
             machine.daemon.as_ref().filter(|daemon| daemon.hand_off.is_none() && daemon.seen.is_synced())
@@ -198,7 +202,11 @@ impl System {
             Err(_) if is_skipped => Ledger::default(),
             Err(why) => {
                 let Some(mut listing) = machine.kubelet.listing() else { return };
-                listing.answers = machine.kubelet.stored_answers();
+                let answers = machine.kubelet.stored_answers();
+                listing.answers.clone_from(&answers);
+                if is_blind {
+                    listing = PodListing::default();
+                }
                 let pods = daemon.seen.pods.clone();
                 let mut rebuilt = rebuild(&machine.name, &pods, &listing, &machine.inventory);
                 self.add_left(node, &mut rebuilt, &pods, &listing.answers);
@@ -206,13 +214,13 @@ impl System {
                 // Of a pod that has left, and of a container of it that the kubelet's checkpoint has not, nothing is known.
                 let has_left = |uid: &PodUid| pods.by_uid(uid).is_none_or(|pod| pod.phase.is_terminal());
                 let is_stored = |uid: &PodUid, container: &str| {
-                    listing.answers.keys().any(|key| key.uid == *uid && *key.container == *container)
+                    answers.keys().any(|key| key.uid == *uid && *key.container == *container)
                 };
                 for (uid, runs) in runtime.iter().filter(|(uid, _)| has_left(uid)) {
                     let lost = runs.devices.iter().filter(|(container, ..)| !is_stored(uid, container));
                     self.judges.unknown.extend(lost.map(|(container, ..)| (uid.clone(), container.clone())));
                 }
-                let lost = runtime.keys().filter(|uid| listing.answers.keys().all(|key| key.uid != **uid));
+                let lost = runtime.keys().filter(|uid| answers.keys().all(|key| key.uid != **uid));
                 let lost: Vec<PodUid> = lost.cloned().collect();
                 self.judges.in_any_order.extend(lost);
                 self.note(|| format!("n{node}: {why}: the ledger is rebuilt with {} entries", rebuilt.len()));

@@ -146,6 +146,10 @@ impl System {
                         let hand_off = hand_off.as_ref()?;
                         seen.pods.forget_gone(|uid| hand_off.ledger().holds(uid));
                     }
+                    FollowEffect::Look(uids) if self.is(Mutant::DropsBeforeLooking) => {
+                        let unseen = uids.into_iter().map(|uid| (uid, CgroupLook::Absent));
+                        report = Some(FollowReport::Looked(unseen.collect()));
+                    }
                     FollowEffect::Look(uids) => report = Some(FollowReport::Looked(self.looks(node, uids))),
                     FollowEffect::Read(keys) => {
                         self.reads(node, &keys, false);

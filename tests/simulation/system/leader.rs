@@ -308,6 +308,12 @@ impl System {
         self.serial += 1;
         self.schedulers[at].in_flight.insert(id, effect.clone());
         self.after(LIMIT, Happening::Limit { at, life, id });
+        if let Effect::Bind { ticket, .. } = &effect
+            && self.is(Mutant::BindCountsWhenSent)
+        {
+            let report = Some(EffectResult::Bind { ticket: *ticket, result: BindResult::Done });
+            self.after(Duration::ZERO, Happening::Answered { at, life, id, report: Box::new(report) });
+        }
         let mut arrives = not_before.max(self.now) + self.soon(1, 20);
         let is_cut = self.faults.cannot_send(Reader::Candidate(Candidate::Scheduler(at)), self.now);
         if is_cut || self.strikes(Fault::LostRequest) {
@@ -450,6 +456,9 @@ impl System {
                 self.note(|| format!("scheduler {at} binds {} to {node}{commit}: {result:?}", pod.key));
                 if result == BindResult::Done {
                     self.judge_bound(at, &pod.key);
+                }
+                if self.is(Mutant::UnlocksAfterBinding) {
+                    self.unlocks_early(node, "a scheduler");
                 }
                 EffectResult::Bind { ticket: *ticket, result }
             }

@@ -52,4 +52,14 @@ mutants! {
     ReleaseTriedOnce = "a release that fails is not tried again";
     NoExceptions = "the node daemon reports no exceptions";
     KubeletChooses = "the kubelet's ids are served";
+    UnlocksBeforeGranting = "the lock goes before the grant is in the ledger";
+    UnlocksBeforeWriting = "the lock goes before the grant is in the ledger's file";
+    AnswersUnwritten = "the answer follows a write that has failed";
+    ListsAfterDeciding = "the kubelet is listed after the decision";
+    RebuildsBeforeListing = "a lost ledger is rebuilt before the kubelet's list and checkpoint are read";
+    DropsBeforeLooking = "an entry goes before the cgroup of its pod is looked at";
+    StatusAfterEffects = "a status is written after what it decides";
+    BindCountsWhenSent = "a Binding counts as done once it is sent";
+    UnlocksAfterBinding = "a scheduler removes its lock once the Binding is done";
+    UnlocksAfterRefusing = "the lock goes with every call that is refused";
 }
