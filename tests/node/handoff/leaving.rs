@@ -33,7 +33,13 @@ async fn waits_for(machine: &HandoffNode, pod: &str, user: &str) {
         let note = if event["note"].is_null() { &event["message"] } else { &event["note"] };
         event["reason"] == "DevicesStillUsed" && of["name"] == pod && note.as_str().is_some_and(|of| of.contains(user))
     };
-    eventually("the wait is reported", || all().iter().any(about)).await;
+    let mut seen = serde_json::Value::Null;
+    eventually("the wait is reported, or the pod refused", || {
+        seen = machine.object(pod).unwrap_or_default()["status"].clone();
+        all().iter().any(about) || seen["phase"] == "Failed"
+    })
+    .await;
+    assert!(seen["phase"] != "Failed", "{seen}: {:#?}", all());
     let uid = machine.uid(pod).unwrap();
     assert!(machine.kubelet.processes().iter().all(|run| run.uid != uid.as_str()), "it has started");
 }
