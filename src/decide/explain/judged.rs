@@ -6,13 +6,13 @@ use crate::devices::Held;
 use crate::help::Help;
 use crate::scheduler::rules::{Outcome, Plugins, Refusal, Slots, View};
 use crate::scheduler::select::choose::{Diagnosis, NodeChoice, agreed, judge, prepare};
+use crate::scheduler::select::nearest::nearest;
 use crate::world::devices::{DeviceRoom, request_of};
 use crate::world::{Node, NodeId, Pod, Stock, Wake, World, still_used};
 use baton_contract::key;
 
 use super::advice::{advice, by_help};
 use super::answer::{DeviceDetail, NodeVerdict, PodVerdict, RuleCount};
-use super::nearest::nearest;
 
 /// What wakes a gang that is held back.
 pub(super) const GANG_CHANGES: &str = "the gang or its members change";
@@ -76,7 +76,7 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
         verdict.message = text.to_string();
     } else if fitting.is_empty() {
         let short = if short.is_empty() { small } else { short };
-        verdict.nearest = nearest(view.world, pod, short.into_iter());
+        verdict.nearest = nearest(view.world, pod, short.into_iter()).map(|found| found.to_string());
         verdict.advice = unknown(view.world, pod);
     }
     // Each reason once, whichever rule gives it.

@@ -6,7 +6,6 @@ mod answer;
 mod gang;
 mod job;
 mod judged;
-mod nearest;
 mod node;
 mod pod;
 mod queue;

@@ -12,7 +12,7 @@ use crate::world::{PodId, Wake};
 use baton_contract::gang::key;
 
 use super::Gangs;
-use super::members::{clock_of, reserved_members, wait_of, waiting_members};
+use super::members::{clock_of, reserved_members, wait_of};
 use baton_contract::EventReason;
 
 /// The timeout annotation is written again after this time while the watch does not show it.
@@ -60,12 +60,7 @@ impl Gangs {
         cx.stats.group_timeouts += 1;
         let wait = wait_of(cx, group);
         let why = format!("group {group} was not satisfied within {} s", wait.as_secs_f64());
-        let first =
-            reserved_members(cx, group).first().copied().or_else(|| waiting_members(cx, group).first().copied());
         self.release_group(cx, group, &why);
-        if let Some(first) = first {
-            cx.event(first, true, EventReason::GangTimeout, why);
-        }
         if let Some(record) = self.groups.get_mut(group) {
             let members = cx.world.gangs().listing(group).flat_map(Gang::members);
             let open = members.filter(|member| matches!(member.state, MemberState::Pending | MemberState::Gated));
