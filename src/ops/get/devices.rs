@@ -4,16 +4,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Serialize;
 
 use super::output::{Row, age};
 use super::snapshot::Snapshot;
 use super::usage::{DeviceHolder, DeviceHolders};
 use baton_contract::allocation::Entries;
-use baton_contract::inventory::{Device, DeviceInfo};
+use baton_contract::inventory::{Device, DeviceInfo, device_names};
 use baton_contract::word::word_enum;
-use baton_contract::{Cordon, Cordons, DeviceType, key};
+use baton_contract::{Cordon, Cordons, key};
 use baton_decide::explain::QueueReport;
 use baton_decide::world::still_used;
 
@@ -79,28 +78,13 @@ pub struct DeviceRow {
     labels: BTreeMap<String, String>,
 }
 
-/// The names of a node's devices, in the order of its object: `gpu-3`, `nic-0`, and `mig-3-0` for the first MIG device of GPU 3.
-pub fn names(device: &Device) -> Vec<String> {
-    let mut parts = BTreeMap::<i32, usize>::new();
-    let mut name = |info: &DeviceInfo| match &info.kind {
-        DeviceType::Gpu if info.labels.contains_key(key::PARENT) => {
-            let part = parts.entry(info.minor).or_default();
-            *part += 1;
-            format!("mig-{}-{}", info.minor, *part - 1)
-        }
-        DeviceType::Rdma => format!("nic-{}", info.minor),
-        kind => format!("{kind}-{}", info.minor),
-    };
-    device.spec.devices.iter().map(&mut name).collect()
-}
-
 /// Every device of every node, with what the scheduler says of it.
 pub fn rows(snapshot: &Snapshot, said: &QueueReport) -> Vec<DeviceRow> {
     let (usage, leaving) = (DeviceHolders::of(snapshot), snapshot.leaving());
     let of_node = |(node, device): (&String, &Device)| {
         let cordons = Cordons::of_object(device);
         let gone = snapshot.node(node).is_none();
-        let named = device.spec.devices.iter().zip(names(device));
+        let named = device.spec.devices.iter().zip(device_names(&device.spec.devices));
         let rows = named.map(|(info, name)| row(node, info, name, &usage, &cordons, snapshot.wall));
         let with_object = |mut row: DeviceRow| {
             row.labels.extend(device.metadata.labels.clone().unwrap_or_default());
@@ -129,14 +113,8 @@ fn row(
 ) -> DeviceRow {
     let label = |name: &str| info.labels.get(name).cloned();
     let cordon = cordons.of(info.id.as_str(), info.labels.get(key::PARENT).map(String::as_str), wall);
-    let condition = info.conditions.iter().find(|condition| condition.type_ == "Healthy");
-    let unhealthy = |condition: &Condition| match condition.message.as_str() {
-        "" => condition.reason.clone(),
-        message => format!("{}: {message}", condition.reason),
-    };
-    let fault = (!info.health).then(|| condition.map_or_else(|| "not healthy".to_owned(), unhealthy));
-    let reasons: Vec<String> = fault.into_iter().chain(cordon.map(Cordon::words)).collect();
-    let since = condition.map(|condition| condition.last_transition_time.0);
+    let reasons: Vec<String> = info.fault().into_iter().chain(cordon.map(Cordon::words)).collect();
+    let since = info.health_condition().map(|condition| condition.last_transition_time.0);
     let places = info.topology.as_ref();
     DeviceRow {
         node: node.to_owned(),
@@ -266,6 +244,7 @@ mod tests {
         ]);
         let object = json!({"metadata": {"name": "n"}, "spec": {"devices": devices}});
         let object = json!({"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": object["metadata"], "spec": object["spec"]});
-        assert_eq!(names(&serde_json::from_value(object).unwrap()), ["gpu-3", "mig-3-0", "mig-3-1", "nic-1"]);
+        let object: Device = serde_json::from_value(object).unwrap();
+        assert_eq!(device_names(&object.spec.devices), ["gpu-3", "mig-3-0", "mig-3-1", "nic-1"]);
     }
 }

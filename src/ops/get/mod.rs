@@ -17,8 +17,8 @@ mod snapshot;
 mod usage;
 
 pub use args::{GetArgs, GetOutput, GetTarget, Resource, RulesArgs};
+pub(super) use devices::rows as device_rows;
 pub use devices::{DeviceRow, ShownHealth};
-pub(super) use devices::{names as device_names, rows as device_rows};
 pub(super) use follow::Follower;
 pub use jobs::JobRow;
 pub(super) use jobs::rows as job_rows;

@@ -8,6 +8,7 @@ use super::output::Row;
 use super::snapshot::{Notes, Snapshot};
 use baton_cluster::node::LightNode;
 use baton_contract::allocation::Entries;
+use baton_contract::inventory::{DeviceInfo, device_names};
 use baton_contract::{AgentStatus, DeviceAllocation, DeviceEntry, LeavingPod, LockRead, PodUid, key};
 use baton_decide::lock::{Delay, HolderState};
 use baton_decide::pod::{HandoffPod, Phase};
@@ -142,7 +143,8 @@ fn row(
     let problem = otherwise.or(bad).or(failed).or(refused).or(hint);
     let held = holders.get(&pod.pod.uid);
     let problem = problem.or(lost).or(unassigned).or_else(|| held.cloned().flatten()).or_else(|| waits(pod, notes));
-    let devices = assigned.ok().flatten().map(|allocation| allocation.devices).unwrap_or_default();
+    let devices = ids(assigned.ok().flatten().map(|allocation| allocation.devices).unwrap_or_default());
+    let problem = problem.or_else(|| faults(pod, &devices, snapshot));
     PodRow {
         namespace: pod.pod.key.namespace.to_string(),
         name: pod.pod.key.name.to_string(),
@@ -150,11 +152,26 @@ fn row(
         node: pod.node.as_deref().map(str::to_owned),
         phase: phase(pod).to_owned(),
         wants: pod.wanted().into_iter().map(|(name, amount)| (name.into(), amount)).collect(),
-        devices: ids(devices),
+        devices,
         holds_lock: held.is_some(),
         problem,
         labels: notes.labels.clone(),
     }
+}
+
+/// Which of a pod's devices are out of service, and why.
+fn faults(pod: &HandoffPod, devices: &BTreeMap<String, Vec<String>>, snapshot: &Snapshot) -> Option<String> {
+    let listed = &snapshot.devices.get(pod.node.as_deref().filter(|_| pod.is_live())?)?.spec.devices;
+    let held = |info: &DeviceInfo| devices.values().flatten().any(|id| *id == info.id.as_str());
+    let mut faults = listed
+        .iter()
+        .enumerate()
+        .filter(|(_, info)| held(info))
+        .filter_map(|(at, info)| Some((at, info.fault()?)))
+        .peekable();
+    faults.peek()?;
+    let names = device_names(listed);
+    Some(faults.map(|(at, fault)| format!("{} is out of service: {fault}", names[at])).collect::<Vec<_>>().join("; "))
 }
 
 /// Why a pod has no node.
@@ -300,6 +317,12 @@ mod tests {
         assert!(problem(&cluster).unwrap().starts_with("stuck: not served for over 15 s"));
         cluster.wall = "2026-11-21T02:35:20Z".parse().unwrap();
         assert_eq!(problem(&cluster), None);
+        let gpu = &mut cluster.devices.get_mut("node-a").unwrap().spec.devices[0];
+        gpu.health = false;
+        gpu.conditions = serde_json::from_value(json!([{"type": "Healthy", "status": "False", "reason": "Xid",
+            "message": "XID 79: off the bus", "lastTransitionTime": "2026-11-21T02:35:00Z"}]))
+        .unwrap();
+        assert_eq!(problem(&cluster).unwrap(), "gpu-0 is out of service: Xid: XID 79: off the bus");
         cluster.pods.values_mut().next().unwrap().assignment.device_allocated = Some("{".into());
         assert!(problem(&cluster).unwrap().contains("device-allocated"));
         cluster.pods.values_mut().next().unwrap().assignment.device_allocated = None;
