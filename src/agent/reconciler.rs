@@ -530,16 +530,7 @@ impl DeviceReconciler {
         if !self.plugins.offer_in_health(each.flat_map(|(name, ids)| ids.iter().map(|id| (&**name, id)))) {
             return self.refresh();
         }
-        if self.context.published.borrow().held == self.context.holdings.held() {
-            let in_use = in_use.into_values().flatten().collect();
-            self.context.published.send_if_modified(|now| {
-                let changed = now.in_use != in_use;
-                if changed {
-                    Arc::make_mut(now).in_use = in_use;
-                }
-                changed
-            });
-        } else {
+        if self.context.published.borrow().held != self.context.holdings.held() {
             self.publish();
         }
         Ok(())
@@ -697,7 +688,6 @@ impl DeviceReconciler {
         let published = Published {
             devices: device_infos(&self.devices),
             held: self.context.holdings.held(),
-            in_use: self.context.holdings.in_use().into_values().flatten().collect(),
             conditions: self.book.node_condition().cloned().into_iter().chain(self.conditions()).collect(),
             labels: node_labels(&self.machine, self.shares.isolation),
         };

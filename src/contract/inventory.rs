@@ -24,7 +24,6 @@ use super::quantity::Quantity;
     status = "DeviceStatus",
     derive = "PartialEq",
     printcolumn = r#"{"name":"GPUs","type":"integer","jsonPath":".status.counts.gpus","description":"GPUs and MIG devices"}"#,
-    printcolumn = r#"{"name":"GPUs free","type":"integer","jsonPath":".status.counts.free","description":"GPUs and MIG devices that no pod has a part of, that are healthy and not cordoned"}"#,
     printcolumn = r#"{"name":"NICs","type":"integer","jsonPath":".status.counts.nics","description":"RDMA NICs"}"#,
     printcolumn = r#"{"name":"Unhealthy","type":"integer","jsonPath":".status.counts.unhealthy","description":"GPUs, MIG devices and NICs that take no new pods"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
@@ -193,8 +192,6 @@ impl DeviceStatus {
 pub struct DeviceCounts {
     /// GPUs and MIG devices; a GPU that is split counts for its parts.
     pub gpus: u32,
-    /// Of these, the ones that are healthy, not cordoned, and held by no pod.
-    pub free: u32,
     /// RDMA NICs.
     pub nics: u32,
     /// GPUs, MIG devices and NICs that take no new pods.
