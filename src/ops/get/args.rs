@@ -28,6 +28,9 @@ pub enum Resource {
     /// Pods that ask for devices: node, devices, lock.
     #[value(alias = "pod", alias = "po")]
     Pods,
+    /// Namespaces: GPUs and NICs that their pods hold, and what pods wait for.
+    #[value(alias = "namespace", alias = "ns")]
+    Namespaces,
     /// Node locks: holder, age, state, and what to do.
     #[value(alias = "lock")]
     Locks,
@@ -52,6 +55,19 @@ pub enum GetOutput {
     Yaml,
 }
 
+/// A state of devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ShownState {
+    /// Takes no new pods until it is healthy again.
+    Unhealthy,
+    /// A new pod can have it whole.
+    Free,
+    /// A new pod can have a part of it.
+    Partly,
+    /// People have taken it out of use.
+    Cordoned,
+}
+
 /// Arguments of `baton get`.
 #[derive(Debug, Args)]
 pub struct GetArgs {
@@ -73,6 +89,9 @@ pub struct GetArgs {
     /// Only what is on this node.
     #[arg(long, value_name = "NODE", add = complete::nodes())]
     pub node: Option<String>,
+    /// Of devices, only those in this state.
+    #[arg(long, value_enum)]
+    pub state: Option<ShownState>,
     /// Order of the rows: a column (`AGE`), or the path of a field of -o json (`.gpu.free`).
     #[arg(long, value_name = "COLUMN")]
     pub sort_by: Option<String>,

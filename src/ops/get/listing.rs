@@ -153,7 +153,7 @@ impl<'a> Printer<'a> {
             Some(GetOutput::Json) => serde_json::to_string_pretty(&items())? + "\n",
             Some(GetOutput::Yaml) => print_yaml(&items())?,
             None | Some(GetOutput::Wide) if listing.lines.is_empty() => {
-                let filtered = self.args.node.is_some() || self.args.selector.is_some();
+                let filtered = self.args.node.is_some() || self.args.selector.is_some() || self.args.state.is_some();
                 let none = match listing.none.split_once(';') {
                     _ if filtered => format!("No {} is selected", listing.what),
                     Some((none, _)) if self.args.all_namespaces => none.to_owned(),

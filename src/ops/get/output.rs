@@ -45,8 +45,19 @@ pub trait Row: Serialize {
 }
 
 /// Columns of free text: where a terminal is narrow, their cells take several lines.
-const TEXT: [&str; 9] =
-    ["WHAT TO DO", "PROBLEM", "MESSAGE", "WHY", "HOLDERS", "REASON", "WANTS", "WAKES WHEN", "HELD BY"];
+const TEXT: [&str; 11] = [
+    "NOTES",
+    "WAITS FOR",
+    "WHAT TO DO",
+    "PROBLEM",
+    "MESSAGE",
+    "WHY",
+    "HOLDERS",
+    "REASON",
+    "WANTS",
+    "WAKES WHEN",
+    "HELD BY",
+];
 /// Columns whose words are coloured.
 const COLOURED: [&str; 3] = ["STATE", "HEALTH", "DAEMON"];
 /// A column of text is at least this wide.

@@ -39,6 +39,9 @@ pub struct PodRow {
     pub devices: BTreeMap<String, Vec<String>>,
     /// The lock of its node names it.
     pub holds_lock: bool,
+    /// What a container asks for is not valid.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub refused: bool,
     /// What is wrong: an assignment, a request or a hint that cannot be used, what its scheduler says while it waits, how it
     /// failed.
     pub problem: Option<String>,
@@ -91,6 +94,7 @@ fn leaving(snapshot: &Snapshot, namespace: Option<&str>) -> impl Iterator<Item =
             wants: BTreeMap::new(),
             devices: ids(held),
             holds_lock: false,
+            refused: false,
             problem: Some(format!("its devices are {}", still_used(&pod))),
             labels: BTreeMap::new(),
         })
@@ -154,6 +158,7 @@ fn row(
         wants: pod.wanted().into_iter().map(|(name, amount)| (name.into(), amount)).collect(),
         devices,
         holds_lock: held.is_some(),
+        refused: pod.containers.iter().any(|container| container.request.is_err()),
         problem,
         labels: notes.labels.clone(),
     }
@@ -219,7 +224,9 @@ impl Row for PodRow {
         Some(&self.labels)
     }
     fn cells(&self) -> Vec<String> {
-        let wants: Vec<String> = self.wants.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
+        let bare = |name: &str| name.strip_prefix("koordinator.sh/").unwrap_or(name).to_owned();
+        let wants = self.wants.iter().map(|(name, amount)| format!("{}={amount}", bare(name)));
+        let wants: Vec<String> = wants.chain(self.refused.then(|| "not valid".to_owned())).collect();
         let counts: Vec<String> = self.devices.iter().map(|(kind, ids)| format!("{} {kind}", ids.len())).collect();
         let ids: Vec<String> = self.devices.values().flatten().cloned().collect();
         vec![
@@ -287,6 +294,24 @@ mod tests {
         assert_eq!(failed.problem.as_deref(), Some("UnexpectedAdmissionError: no room\nat all"));
         assert_eq!(failed.cells()[7], "UnexpectedAdmissionError: no room at all");
         assert_eq!(short(&"x".repeat(500)).chars().count(), SHORT + 1);
+    }
+
+    #[test]
+    fn a_pod_that_asks_always_says_what_it_wants() {
+        let wants = |limits: serde_json::Value| {
+            let pod: LightPod =
+                serde_json::from_value(json!({"metadata": {"name": "a", "namespace": "ml", "uid": "u"},
+                "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}))
+                .unwrap();
+            let pod = pod.handoff();
+            let cluster = Snapshot { pods: [(pod.pod.key.clone(), pod)].into(), ..cluster() };
+            rows(&cluster, None, key::NODE_LOCK)[0].cells()[4].clone()
+        };
+        assert_eq!(
+            wants(json!({"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "40"})),
+            "gpu-core=50,gpu-memory-ratio=40"
+        );
+        assert_eq!(wants(json!({"koordinator.sh/gpu-core": "50"})), "not valid");
     }
 
     #[test]
