@@ -4,6 +4,7 @@ use std::fmt;
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// The state of a pod on its way to a node.
@@ -115,6 +116,12 @@ pub struct Explanation {
     /// The devices that it holds: `ID (minor N)`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub devices: Vec<String>,
+    /// When a bound pod had its devices and gave back the node's lock, where the scheduler saw it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub served_at: Option<Timestamp>,
+    /// For how many milliseconds the lock stood for it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lock_held_millis: Option<u64>,
     /// Seconds since it was queued.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub queued_seconds: Option<u64>,
@@ -180,8 +187,14 @@ pub struct DeviceDetail {
     /// The cordon on it, in words: a cordoned device is given to no new pod.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cordon: Option<String>,
-    /// Its free amounts: `100% core and 81920Mi memory`.
+    /// What a new pod may have of it: `100% core and 81920Mi memory`; `nothing` of a device that is out of use.
     pub free: String,
+    /// Why it is not healthy, as the Device object has it. Told by who has read that.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
+    /// Since when.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub since: Option<Timestamp>,
     /// Pods that hold it or a part of it.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub held_by: Vec<String>,

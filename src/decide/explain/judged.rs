@@ -197,6 +197,8 @@ pub(super) fn devices_of(world: &World, node: &Node) -> Vec<DeviceDetail> {
         healthy: room.healthy,
         cordon: room.cordon,
         free: room.free,
+        reason: None,
+        since: None,
     };
     stock.describe().into_iter().map(detail).collect()
 }

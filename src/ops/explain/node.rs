@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use clap::Args;
 
+use super::devices;
 use super::output::Common;
 use super::verdict::device_table;
 use crate::complete;
@@ -22,7 +23,12 @@ pub struct NodeArgs {
 pub(super) async fn run(args: &NodeArgs, common: &Common) -> anyhow::Result<String> {
     check_subdomain("name", &args.node).map_err(|bad| UsageError(format!("{:?} is no node: {bad}", args.node)))?;
     let leader = common.leader().await?;
-    let explanation: NodeExplanation = leader.get(&format!("/nodes/{}", args.node)).await?;
+    let mut explanation: NodeExplanation = leader.get(&format!("/nodes/{}", args.node)).await?;
+    if explanation.devices.iter().any(|device| !device.healthy)
+        && let Some(snapshot) = devices::of_node(common, &args.node).await
+    {
+        devices::add_reasons(&mut explanation.devices, &snapshot);
+    }
     common.print(&explanation, text)
 }
 

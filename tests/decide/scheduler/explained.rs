@@ -425,3 +425,32 @@ fn a_node_is_explained_by_what_is_free_or_by_what_keeps_pods_away() {
     assert!(message(&cluster).1.contains("daemon is gone, the kubelet offers 0 of 2 GPUs"), "{:?}", message(&cluster));
     assert!(cluster.scheduler.explain_node("nowhere", cluster.moment()).is_none());
 }
+
+#[test]
+fn a_served_pod_says_when_and_how_long_the_lock_stood_for_it() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("p", FOUR);
+    cluster.settle();
+    assert_eq!(cluster.explain(&PodKey::new("ml", "p")).unwrap().served_at, None);
+    cluster.wait(3);
+    cluster.agent_releases("n");
+    let before = cluster.moment().wall;
+    cluster.wait(2);
+    let answer = cluster.explain(&PodKey::new("ml", "p")).unwrap();
+    assert_eq!((answer.served_at, answer.lock_held_millis), (Some(before), Some(3000)));
+    let said = explain(&mut cluster, "p", false);
+    assert!(said.contains("; the lock of n was held for 3000 ms\n"), "{said}");
+}
+
+#[test]
+fn nothing_is_free_of_a_device_that_is_out_of_use() {
+    let mut cluster = TestScheduler::new();
+    let mut device = gpu_device("n", 2);
+    device.spec.devices[1].health = false;
+    cluster.node("n", 2);
+    cluster.event(WorldEvent::Devices(Box::new(device)));
+    let answer = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
+    let free: Vec<&str> = answer.devices.iter().map(|device| &*device.free).collect();
+    assert!(free[0].starts_with("100% core") && free[1] == "nothing", "{free:?}");
+}
