@@ -203,6 +203,13 @@ pub struct DeviceDetail {
     pub still_used: Vec<String>,
 }
 
+impl DeviceDetail {
+    /// `gpu-3`, `nic-0`.
+    pub fn name(&self) -> String {
+        format!("{}-{}", if self.kind == "rdma" { "nic" } else { &self.kind }, self.minor)
+    }
+}
+
 /// The answer for one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -246,6 +253,9 @@ pub struct NodeExplanation {
 pub struct WhatIf {
     /// `namespace/name`.
     pub pod: String,
+    /// What would become of it: `would start now on n1`, `would evict ml/a from node n1 to make room`, `would wait: …`.
+    #[serde(default)]
+    pub headline: String,
     /// A node would be chosen at once.
     pub fits: bool,
     /// That node.
@@ -271,6 +281,35 @@ pub struct WhatIf {
     pub verdict: PodVerdict,
     /// Generation of the world that was judged.
     pub generation: u64,
+}
+
+/// What would be decided for several pods that do not exist, one after the other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WhatIfObjects {
+    /// In the order in which they were given; the pods of a gang are one.
+    pub objects: Vec<WhatIfObject>,
+    /// Generation of the world that was judged.
+    pub generation: u64,
+}
+
+/// One object of several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WhatIfObject {
+    /// `Deployment default/web`, `gang ml/train`.
+    pub object: String,
+    /// What would become of it.
+    pub headline: String,
+    /// How many pods it has.
+    pub pods: usize,
+    /// How many of them must start together; 0 where each starts by itself.
+    pub together: usize,
+    /// Pods that would start now, by node.
+    pub starts: BTreeMap<String, usize>,
+    /// What this answer does not take into account.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub notes: Vec<String>,
 }
 
 /// A node that fits, and its rating.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use baton::contract::PodKey;
 use baton::contract::key;
-use baton::decide::explain::{PodState, QueueItem};
+use baton::decide::explain::{PodState, QueueItem, Unadmitted, UnadmittedObject};
 use baton::decide::world::spec::{PodTerm, Taint, TaintEffect, VolumeUse};
 use baton::decide::world::{ClaimFacts, NodeId, PodFacts, WorldEvent};
 use baton::ops::explain::{pod_text, what_if_text};
@@ -453,4 +453,65 @@ fn nothing_is_free_of_a_device_that_is_out_of_use() {
     let answer = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
     let free: Vec<&str> = answer.devices.iter().map(|device| &*device.free).collect();
     assert!(free[0].starts_with("100% core") && free[1] == "nothing", "{free:?}");
+}
+
+#[test]
+fn what_is_said_of_several_objects_is_what_is_then_decided() {
+    let mut seen = [0; 3];
+    for seed in 0..60 {
+        let mut dice = crate::dice::Dice(seed);
+        let mut cluster = TestScheduler::new();
+        (0..1 + dice.below(3)).for_each(|n| cluster.node(&format!("n{n}"), 8));
+        let mut objects = Vec::new();
+        for at in 0..1 + dice.below(3) {
+            let (count, gpus, gang) = (1 + dice.below(5), (1 + dice.below(8)).to_string(), dice.below(2) == 0);
+            let pods: Vec<PodFacts> = (0..count)
+                .map(|n| {
+                    let mut facts = pod(&format!("o{at}-{n}"), &[(key::NVIDIA_GPU, &gpus)], cluster.now);
+                    let keys = crate::harness::gangs::gang(&format!("o{at}"), &count.to_string(), &[]);
+                    facts.spec.gang = gang.then(|| crate::harness::gangs::declared("ml", &keys)).flatten();
+                    facts
+                })
+                .collect();
+            objects.push((format!("Deployment ml/o{at}"), pods));
+        }
+        let unadmitted = |(name, pods): &(String, Vec<PodFacts>)| UnadmittedObject {
+            name: name.clone(),
+            pods: pods
+                .iter()
+                .map(|facts| Unadmitted { facts: facts.clone(), class: None, priority: None, never_preempts: None })
+                .collect(),
+            together: 0,
+        };
+        let (before, now) = (accounts(&cluster), cluster.moment());
+        let answer = cluster.scheduler.what_if_objects(objects.iter().map(unadmitted).collect(), now).unwrap();
+        assert_eq!(accounts(&cluster), before, "nothing is taken");
+        // One object after the other, as a person would create them.
+        for ((_, pods), said) in objects.iter().zip(&answer.objects) {
+            for facts in pods {
+                cluster.submit(facts.clone());
+            }
+            for _ in 0..40 {
+                cluster.settle();
+                cluster.locks.keys().cloned().collect::<Vec<_>>().iter().for_each(|node| cluster.agent_releases(node));
+            }
+            let bound = pods.iter().filter(|facts| {
+                let world = cluster.world();
+                world.pod_by_key(&facts.handoff.pod.key).is_some_and(|pod| pod.node().is_some())
+            });
+            let (bound, starts) = (bound.count(), said.starts.values().sum::<usize>());
+            assert_eq!(bound, starts, "{seed}: {said:?}");
+            let is = said.headline.as_str();
+            assert_eq!(is.starts_with("would wait: "), starts == 0, "{is}");
+            assert_eq!(is.starts_with("would start now on "), starts == pods.len(), "{is}");
+            seen[if starts == 0 {
+                0
+            } else if starts < pods.len() {
+                1
+            } else {
+                2
+            }] += 1;
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 5), "{seen:?}");
 }
