@@ -96,11 +96,15 @@ impl HeldDevices {
         }
         let cells = |row: &HeldRow| {
             let memory = row.memory_bytes.map(|bytes| format!("{}Mi", bytes >> 20)).unwrap_or_default();
-            let (model, problem) = (row.model.clone().unwrap_or_default(), row.problem.clone().unwrap_or_default());
-            vec![row.device.clone(), model, format!("{}%", row.percent), memory, row.id.clone(), problem]
+            let model = row.model.clone().unwrap_or_default();
+            vec![row.device.clone(), model, format!("{}%", row.percent), memory, row.id.clone()]
         };
-        let table = plain(&["DEVICE", "MODEL", "SHARE", "MEMORY", "ID", "PROBLEM"], self.held.iter().map(cells));
+        let table = plain(&["DEVICE", "MODEL", "SHARE", "MEMORY", "ID"], self.held.iter().map(cells));
         let _ = write!(out, "\n{table}");
+        for row in &self.held {
+            let Some(problem) = &row.problem else { continue };
+            let _ = writeln!(out, "{} is out of service: {problem}", row.device);
+        }
         if let Some(linked) = &self.linked_by {
             let _ = writeln!(out, "Its GPUs are connected by {linked}.");
         }

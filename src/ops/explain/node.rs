@@ -48,6 +48,11 @@ pub fn text(explanation: &NodeExplanation, _wide: bool) -> String {
     line("reserved for pods that are not bound yet:", &explanation.reserved_for);
     if !explanation.devices.is_empty() {
         let _ = write!(out, "\n{}", device_table(&explanation.devices));
+        for device in &explanation.devices {
+            let Some(reason) = &device.reason else { continue };
+            let since = device.since.map(|since| format!(" since {since:.0}")).unwrap_or_default();
+            let _ = writeln!(out, "{} is out of service{since}: {reason}", device.name());
+        }
     }
     if let Some(advice) = &explanation.advice {
         let _ = writeln!(out, "\nWhat helps:\n- {advice}.");

@@ -39,14 +39,9 @@ pub(super) fn advice(out: &mut String, verdict: &PodVerdict) {
 
 fn device_row(device: &DeviceDetail) -> Vec<String> {
     let health = if device.healthy { "healthy" } else { "unhealthy" };
-    let since = device.since.map(|since| format!(" since {since:.0}")).unwrap_or_default();
-    let reason = device.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    let health = format!("{health}{since}{reason}");
-    // The reason has the cordon's words too.
-    let cordon = device.cordon.as_ref().filter(|_| device.reason.is_none());
-    let cordon = cordon.map(|cordon| format!(", {cordon}")).unwrap_or_default();
+    let cordon = device.cordon.as_ref().map(|cordon| format!(", {cordon}")).unwrap_or_default();
     vec![
-        format!("{}-{}", if device.kind == "rdma" { "nic" } else { &device.kind }, device.minor),
+        device.name(),
         device.id.clone(),
         format!("{health}{cordon}"),
         device.free.clone(),

@@ -58,6 +58,8 @@ const TEXT: [&str; 11] = [
     "WAKES WHEN",
     "HELD BY",
 ];
+/// Columns that say what a row is about, and what is wrong with it.
+const KEPT: [&str; 6] = ["NAME", "DEVICE", "NOTES", "PROBLEM", "REASON", "WHAT TO DO"];
 /// Columns whose words are coloured.
 const COLOURED: [&str; 3] = ["STATE", "HEALTH", "DAEMON"];
 /// A column of text is at least this wide.
@@ -119,9 +121,10 @@ pub fn fitted(
         kept.iter().map(|at| of(*at) + GAP).sum::<usize>().saturating_sub(GAP)
     };
     let empty = |at: usize| rows.iter().all(|row| row.get(at).is_none_or(|cell| matches!(cell.as_str(), "-" | "0")));
-    let matters = |at: usize| is_text(at) || COLOURED.contains(&headers[at]);
-    // What says nothing goes first, then the last columns, those of text and of states last of all.
-    for may_go in [&empty as &dyn Fn(usize) -> bool, &|at| !matters(at), &|_| true] {
+    let tells = |at: usize| KEPT.contains(&headers[at]);
+    let matters = |at: usize| tells(at) || is_text(at) || COLOURED.contains(&headers[at]);
+    // What says nothing goes first, then the last columns, those of text and of states later, names and bad news last of all.
+    for may_go in [&empty as &dyn Fn(usize) -> bool, &|at| !matters(at), &|at| !tells(at), &|_| true] {
         while sum(&kept, &least) > room
             && let Some(at) = kept.iter().skip(1).rposition(|at| may_go(*at))
         {
@@ -253,6 +256,15 @@ mod tests {
         let look = Look { width: Some(20), ..Look::PLAIN };
         let left_out = |holder| fitted(&["NODE", "HOLDER", "LOCK AGE"], vec![row(holder)], look, &mut Vec::new()).1;
         assert_eq!((left_out(""), left_out("ml/a")), (vec!["HOLDER".to_owned()], vec!["LOCK AGE".to_owned()]));
+    }
+
+    #[test]
+    fn a_name_and_bad_news_are_the_last_to_go() {
+        let row = ["default", "train", "Running", "nvidia.com/gpu=8,rdma=400", "gpu-0 is out of service"];
+        let rows = vec![row.map(str::to_owned).to_vec()];
+        let look = Look { width: Some(48), ..Look::PLAIN };
+        let left_out = fitted(&["NAMESPACE", "NAME", "PHASE", "WANTS", "PROBLEM"], rows, look, &mut Vec::new()).1;
+        assert_eq!(left_out, ["PHASE", "WANTS"]);
     }
 
     #[test]

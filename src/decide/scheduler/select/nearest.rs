@@ -143,21 +143,17 @@ impl<'a> Nearest<'a> {
 
     /// `node-0 lacks 2, held by default/a`.
     pub fn lack(&self) -> String {
-        let mut text = match self.text.contains('%') {
-            true => format!("{} {}", self.node.name, self.text),
-            false => format!("{} lacks {}", self.node.name, self.wanted - self.free),
-        };
-        let mut names: Vec<&str> = self.holders.iter().map(|(pod, _)| &**pod).collect();
-        let more = names.len().saturating_sub(NAMED);
-        names.truncate(NAMED);
-        if !names.is_empty() {
-            text += &format!(", held by {}", names.join(", "));
-        }
-        text += &match more {
+        let name = &self.node.name;
+        let lack =
+            if self.text.contains('%') { self.text.clone() } else { format!("lacks {}", self.wanted - self.free) };
+        let names: Vec<&str> = self.holders.iter().take(NAMED).map(|(pod, _)| &**pod).collect();
+        let held = if names.is_empty() { String::new() } else { format!(", held by {}", names.join(", ")) };
+        let more = match self.holders.len().saturating_sub(NAMED) {
             0 => String::new(),
             1 => " and another pod".to_owned(),
             more => format!(" and {more} more pods"),
         };
+        let text = format!("{name} {lack}{held}{more}");
         self.others.iter().fold(text, |text, other| format!("{text}, {other}"))
     }
 }
