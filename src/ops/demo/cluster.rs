@@ -374,7 +374,8 @@ impl DemoCluster {
              explain pod default/one-gpu\n  baton explain --what-if -f {examples}/gpu-rdma.yaml\n  baton explain node node-1\n  baton \
              cordon node-1/gpu-3 --reason fan-fails --until 2h\n  baton drain node-1/gpu-3\n  baton uncordon node-1/gpu-3\n  kill -9 $(cat \
              {logs}/node-1.pid)    # its daemon dies, and starts again after 10 s: baton get nodes\n  baton demo fault \
-             node-1/gpu-3 xid 79    # or: lose, find; NODE/nic-0 down; NODE daemon|kubelet stop; NODE lock\n  baton audit\n  baton get queue\n  baton get \
+             node-1/gpu-3 xid 79
+  baton audit\n  baton get queue\n  baton get \
              locks\n  kubectl get pods -w\n",
             logs = self.path().display(),
             kubeconfig = self.kubeconfig.display(),

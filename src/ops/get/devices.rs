@@ -199,8 +199,9 @@ impl Row for DeviceRow {
     const WHAT: &'static str = "device";
     const PLURAL: &'static str = "devices";
     const NONE: &'static str = "No node has published a device.";
-    const HEADERS: &'static str = "NODE,DEVICE,MODEL,HEALTH,FREE,HOLDERS,REASON,SINCE,PCI,INDEX,PCIE,NUMA,NVLINK,ID";
-    const NARROW: usize = 6;
+    const HEADERS: &'static str =
+        "NODE,DEVICE,MODEL,HEALTH,USED,FREE,HOLDERS,REASON,SINCE,PCI,INDEX,PCIE,NUMA,NVLINK,ID";
+    const NARROW: usize = 7;
     fn name(&self) -> &str {
         &self.path
     }
@@ -227,6 +228,7 @@ impl Row for DeviceRow {
                 (ShownHealth::Unhealthy, Some(_)) => "unhealthy,cordoned".to_owned(),
                 (health, _) => health.to_string(),
             },
+            format!("{}%", self.used),
             format!("{}%", self.free),
             self.holders.iter().map(holder).chain(reserved).collect::<Vec<_>>().join(", "),
             self.reason.clone().unwrap_or_default(),
@@ -255,8 +257,8 @@ mod tests {
         device.metadata.annotations = Some([(key::CORDONED.to_owned(), text.to_owned())].into());
         let rows = rows(&cluster, &QueueReport::default());
         let cells: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
-        assert_eq!(cells[0][..6], ["node-a", "gpu-0", "", "healthy", "0%", "ml/train"]);
-        assert_eq!(cells[1][..7], ["node-a", "gpu-1", "", "cordoned", "0%", "", "cordoned by ada: fan fails"]);
+        assert_eq!(cells[0][..7], ["node-a", "gpu-0", "", "healthy", "100%", "0%", "ml/train"]);
+        assert_eq!(cells[1][..8], ["node-a", "gpu-1", "", "cordoned", "0%", "0%", "", "cordoned by ada: fan fails"]);
         assert_eq!(cells[2][..4], ["node-b", "gpu-0", "", "unhealthy"]);
         assert!(rows[1].is("node-a/gpu-1") && rows[1].is("GPU-a1") && !rows[1].is("gpu-1"));
     }
@@ -269,7 +271,7 @@ mod tests {
         let row = rows(&cluster, &QueueReport::default()).remove(0);
         let words =
             "still used by processes of ml/train, which was deleted or written as ended at 2026-11-21T02:35:30Z";
-        assert_eq!(row.cells()[..7], ["node-a", "gpu-0", "", "healthy", "0%", "ml/train", words]);
+        assert_eq!(row.cells()[..8], ["node-a", "gpu-0", "", "healthy", "100%", "0%", "ml/train", words]);
     }
 
     #[test]

@@ -58,12 +58,14 @@ const TEXT: [&str; 11] = [
     "WAKES WHEN",
     "HELD BY",
 ];
-/// Columns that say what a row is about, and what is wrong with it.
-const KEPT: [&str; 6] = ["NAME", "DEVICE", "NOTES", "PROBLEM", "REASON", "WHAT TO DO"];
+/// Columns that say what a row is about, what is free there, and what is wrong with it.
+const KEPT: [&str; 7] = ["NAME", "DEVICE", "GPUS FREE", "NOTES", "PROBLEM", "REASON", "WHAT TO DO"];
 /// Columns whose words are coloured.
 const COLOURED: [&str; 3] = ["STATE", "HEALTH", "DAEMON"];
 /// A column of text is at least this wide.
 const TEXT_WIDTH: usize = 20;
+/// Notes are short.
+const NOTES_WIDTH: usize = 14;
 /// Blanks between columns.
 const GAP: usize = 3;
 
@@ -114,7 +116,8 @@ pub fn fitted(
         *width = (*width).max(cells.unwrap_or(0)).max(headers[at].len());
     }
     let is_text = |at: usize| TEXT.contains(&headers[at]);
-    let least = |at: usize| if is_text(at) { widths[at].min(TEXT_WIDTH.max(headers[at].len())) } else { widths[at] };
+    let least_text = |at: usize| if headers[at] == "NOTES" { NOTES_WIDTH } else { TEXT_WIDTH.max(headers[at].len()) };
+    let least = |at: usize| if is_text(at) { widths[at].min(least_text(at)) } else { widths[at] };
     let mut kept: Vec<usize> = (0..headers.len()).collect();
     let room = look.width.unwrap_or(usize::MAX);
     let sum = |kept: &[usize], of: &dyn Fn(usize) -> usize| {
