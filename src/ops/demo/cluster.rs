@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::args::{DemoArgs, ProgressOutput};
-use super::fault::{Fault, SOCKET, What};
+use super::fault::{DemoFault, FaultKind, SOCKET};
 use super::install::install;
 use super::pods::Needs;
 use super::process::Daemon;
@@ -300,7 +300,7 @@ impl DemoCluster {
     async fn answer_fault(&mut self, mut client: UnixStream, progress: ProgressOutput) -> anyhow::Result<()> {
         let mut line = String::new();
         (&mut client).take(MAX_LINE).read_to_string(&mut line).await?;
-        let fault = Fault::parse(&line.split_whitespace().collect::<Vec<_>>()).map_err(anyhow::Error::from);
+        let fault = DemoFault::parse(&line.split_whitespace().collect::<Vec<_>>()).map_err(anyhow::Error::from);
         let made = match fault {
             Ok(fault) => self.make_fault(&fault).await.map(|()| fault),
             Err(bad) => Err(bad),
@@ -316,7 +316,7 @@ impl DemoCluster {
         Ok(())
     }
 
-    async fn make_fault(&mut self, fault: &Fault) -> anyhow::Result<()> {
+    async fn make_fault(&mut self, fault: &DemoFault) -> anyhow::Result<()> {
         let names: Vec<&str> = self.nodes.iter().map(|node| &*node.name).collect();
         let no_node = || format!("there is no node {:?}; there are {}", fault.node, names.join(", "));
         let at = self.nodes.iter().position(|node| node.name == fault.node).with_context(no_node)?;
@@ -327,21 +327,21 @@ impl DemoCluster {
         };
         let gpu = |gpu: usize| within(gpu, node.machine.gpu_uuids().len(), "gpu");
         match fault.what {
-            What::Xid(of, xid) => node.machine.xid(gpu(of)?, xid)?,
-            What::Lost(of, true) => node.machine.lose(gpu(of)?)?,
-            What::Lost(of, false) => node.machine.find(gpu(of)?)?,
-            What::Down(nic, down) => {
+            FaultKind::Xid(of, xid) => node.machine.xid(gpu(of)?, xid)?,
+            FaultKind::Lost(of, true) => node.machine.lose(gpu(of)?)?,
+            FaultKind::Lost(of, false) => node.machine.find(gpu(of)?)?,
+            FaultKind::Down(nic, down) => {
                 node.machine.set_port(within(nic, node.machine.nic_addresses().len(), "nic")?, !down)?;
             }
-            What::Daemon(true) => {
+            FaultKind::Daemon(true) => {
                 daemon.stays_away = true;
                 daemon.stop().await;
             }
-            What::Daemon(false) if std::mem::take(&mut daemon.stays_away) => daemon.restart()?,
-            What::Daemon(false) => bail!("the node daemon of {} was not stopped", fault.node),
-            What::Kubelet(true) => node.kubelet.stop().await,
-            What::Kubelet(false) => node.kubelet.start_again().await?,
-            What::Lock => {
+            FaultKind::Daemon(false) if std::mem::take(&mut daemon.stays_away) => daemon.restart()?,
+            FaultKind::Daemon(false) => bail!("the node daemon of {} was not stopped", fault.node),
+            FaultKind::Kubelet(true) => node.kubelet.stop().await,
+            FaultKind::Kubelet(false) => node.kubelet.start_again().await?,
+            FaultKind::Lock => {
                 let holder = Holder { pod: PodKey::new("default", "gone"), uid: Some(PodUid::new("gone")) };
                 let lock = LockValue { time: clock::wall(), holder: Some(holder) }.print(LockFormat::Uid);
                 let locked = json!({"metadata": {"annotations": {key::NODE_LOCK: lock}}});

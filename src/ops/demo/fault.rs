@@ -32,16 +32,16 @@ pub struct FaultArgs {
 
 /// A fault of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct DemoFault {
     /// The node.
     pub node: String,
     /// What happens there.
-    pub what: What,
+    pub what: FaultKind,
 }
 
 /// What happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub enum FaultKind {
     /// The driver reports a critical error of a GPU.
     Xid(usize, u64),
     /// A GPU falls off the bus, or comes back.
@@ -56,7 +56,7 @@ pub enum What {
     Lock,
 }
 
-impl Fault {
+impl DemoFault {
     /// Reads the words of the command line.
     pub fn parse(words: &[&str]) -> Result<Self, UsageError> {
         let bad = || {
@@ -70,32 +70,32 @@ impl Fault {
         let number =
             |name: &str, kind: &str| name.strip_prefix(kind).and_then(|number| number.parse().ok()).ok_or_else(bad);
         let what = match &*rest {
-            [gpu, "xid", xid] => What::Xid(number(gpu, "gpu-")?, xid.parse().map_err(|_| bad())?),
-            [gpu, word @ ("lose" | "find")] => What::Lost(number(gpu, "gpu-")?, *word == "lose"),
-            [nic, word @ ("down" | "up")] => What::Down(number(nic, "nic-")?, *word == "down"),
-            ["daemon", word @ ("stop" | "start")] => What::Daemon(*word == "stop"),
-            ["kubelet", word @ ("stop" | "start")] => What::Kubelet(*word == "stop"),
-            ["lock"] => What::Lock,
+            [gpu, "xid", xid] => FaultKind::Xid(number(gpu, "gpu-")?, xid.parse().map_err(|_| bad())?),
+            [gpu, word @ ("lose" | "find")] => FaultKind::Lost(number(gpu, "gpu-")?, *word == "lose"),
+            [nic, word @ ("down" | "up")] => FaultKind::Down(number(nic, "nic-")?, *word == "down"),
+            ["daemon", word @ ("stop" | "start")] => FaultKind::Daemon(*word == "stop"),
+            ["kubelet", word @ ("stop" | "start")] => FaultKind::Kubelet(*word == "stop"),
+            ["lock"] => FaultKind::Lock,
             _ => return Err(bad()),
         };
         Ok(Self { node, what })
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for DemoFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let node = &self.node;
         match self.what {
-            What::Xid(gpu, xid) => write!(f, "the driver of {node} reports XID {xid} of gpu-{gpu}"),
-            What::Lost(gpu, true) => write!(f, "gpu-{gpu} of {node} falls off the bus"),
-            What::Lost(gpu, false) => write!(f, "gpu-{gpu} of {node} is back on the bus"),
-            What::Down(nic, true) => write!(f, "the port of nic-{nic} of {node} goes down"),
-            What::Down(nic, false) => write!(f, "the port of nic-{nic} of {node} comes up"),
-            What::Daemon(true) => write!(f, "the node daemon of {node} ends, and stays away"),
-            What::Daemon(false) => write!(f, "the node daemon of {node} starts"),
-            What::Kubelet(true) => write!(f, "the kubelet of {node} ends"),
-            What::Kubelet(false) => write!(f, "the kubelet of {node} starts"),
-            What::Lock => write!(f, "{node} is locked by a pod that does not exist"),
+            FaultKind::Xid(gpu, xid) => write!(f, "the driver of {node} reports XID {xid} of gpu-{gpu}"),
+            FaultKind::Lost(gpu, true) => write!(f, "gpu-{gpu} of {node} falls off the bus"),
+            FaultKind::Lost(gpu, false) => write!(f, "gpu-{gpu} of {node} is back on the bus"),
+            FaultKind::Down(nic, true) => write!(f, "the port of nic-{nic} of {node} goes down"),
+            FaultKind::Down(nic, false) => write!(f, "the port of nic-{nic} of {node} comes up"),
+            FaultKind::Daemon(true) => write!(f, "the node daemon of {node} ends, and stays away"),
+            FaultKind::Daemon(false) => write!(f, "the node daemon of {node} starts"),
+            FaultKind::Kubelet(true) => write!(f, "the kubelet of {node} ends"),
+            FaultKind::Kubelet(false) => write!(f, "the kubelet of {node} starts"),
+            FaultKind::Lock => write!(f, "{node} is locked by a pod that does not exist"),
         }
     }
 }
@@ -103,7 +103,7 @@ impl fmt::Display for Fault {
 /// Sends the words to the kept demo and prints its answer.
 pub fn run(args: &FaultArgs) -> anyhow::Result<()> {
     let words: Vec<&str> = args.words.iter().flat_map(|word| word.split_whitespace()).collect();
-    Fault::parse(&words)?;
+    DemoFault::parse(&words)?;
     let config = args.access.kubeconfig.clone().or_else(|| Some(std::env::var_os("KUBECONFIG")?.into()));
     let folder = config.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
     let socket = folder.join(SOCKET);
@@ -132,16 +132,16 @@ mod tests {
     #[test]
     fn faults_are_read_as_they_are_documented() {
         let read =
-            |line: &str| Fault::parse(&line.split(' ').collect::<Vec<_>>()).map(|fault| (fault.node, fault.what));
+            |line: &str| DemoFault::parse(&line.split(' ').collect::<Vec<_>>()).map(|fault| (fault.node, fault.what));
         for (line, what) in [
-            ("node-1/gpu-3 xid 79", What::Xid(3, 79)),
-            ("node-1/gpu-3 lose", What::Lost(3, true)),
-            ("node-1/gpu-3 find", What::Lost(3, false)),
-            ("node-1/nic-0 down", What::Down(0, true)),
-            ("node-1 nic-0 up", What::Down(0, false)),
-            ("node-1 daemon stop", What::Daemon(true)),
-            ("node-1 kubelet start", What::Kubelet(false)),
-            ("node-1 lock", What::Lock),
+            ("node-1/gpu-3 xid 79", FaultKind::Xid(3, 79)),
+            ("node-1/gpu-3 lose", FaultKind::Lost(3, true)),
+            ("node-1/gpu-3 find", FaultKind::Lost(3, false)),
+            ("node-1/nic-0 down", FaultKind::Down(0, true)),
+            ("node-1 nic-0 up", FaultKind::Down(0, false)),
+            ("node-1 daemon stop", FaultKind::Daemon(true)),
+            ("node-1 kubelet start", FaultKind::Kubelet(false)),
+            ("node-1 lock", FaultKind::Lock),
         ] {
             assert_eq!(read(line).unwrap(), ("node-1".to_owned(), what), "{line}");
         }

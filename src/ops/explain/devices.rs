@@ -34,7 +34,7 @@ pub struct HeldRow {
 /// What a pod has.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct HeldDevices {
+pub struct PodHoldings {
     /// The devices.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<HeldRow>,
@@ -52,7 +52,7 @@ pub(super) async fn of_node(common: &Common, node: &str) -> Option<Snapshot> {
 }
 
 /// The devices that the pod has by its assignment.
-pub(super) fn held(snapshot: &Snapshot, pod: &PodKey) -> HeldDevices {
+pub(super) fn held(snapshot: &Snapshot, pod: &PodKey) -> PodHoldings {
     let devices = snapshot.pods.get(pod).map(|pod| entries_of(snapshot, pod)).unwrap_or_default();
     let rows = device_rows(snapshot, &QueueReport::default());
     let row = |entry: &DeviceEntry| rows.iter().find(|row| row.id == entry.id.as_str());
@@ -72,7 +72,7 @@ pub(super) fn held(snapshot: &Snapshot, pod: &PodKey) -> HeldDevices {
         }
     };
     let gpus: Vec<&DeviceRow> = entries.iter().filter_map(|entry| row(entry)).filter(|row| !row.is_nic()).collect();
-    HeldDevices { held: entries.iter().map(shown).collect(), linked_by: linked(&gpus) }
+    PodHoldings { held: entries.iter().map(shown).collect(), linked_by: linked(&gpus) }
 }
 
 /// What several GPUs have in common.
@@ -87,7 +87,7 @@ fn linked(gpus: &[&DeviceRow]) -> Option<String> {
     Some(nvlink.or_else(switch).or_else(numa).unwrap_or_else(|| "the node alone".to_owned()))
 }
 
-impl HeldDevices {
+impl PodHoldings {
     /// The rows as a table, and what the GPUs have in common.
     pub(super) fn text(&self) -> String {
         let mut out = String::new();

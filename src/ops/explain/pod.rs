@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::devices::{self, HeldDevices};
+use super::devices::{self, PodHoldings};
 use super::output::{Common, named};
 use super::verdict::{advice, nodes, refusals};
 use super::what_if::WhatIfArgs;
@@ -34,7 +34,7 @@ pub(super) async fn run(args: &PodArgs, common: &Common) -> anyhow::Result<Strin
     let (namespace, name) = named("pod", args.pod.as_deref().unwrap_or_default(), &namespace)?;
     let leader = common.leader().await?;
     let explanation: Explanation = leader.get(&format!("/explain?pod={namespace}/{name}")).await?;
-    let mut answer = PodAnswer { explanation, devices: HeldDevices::default() };
+    let mut answer = PodAnswer { explanation, devices: PodHoldings::default() };
     let node = answer.explanation.node.clone().filter(|_| answer.explanation.state == PodState::Bound);
     if let Some(node) = node.filter(|_| !answer.explanation.devices.is_empty())
         && let Some(snapshot) = devices::of_node(common, &node).await
@@ -52,15 +52,15 @@ struct PodAnswer {
     explanation: Explanation,
     /// Those of a bound pod.
     #[serde(flatten)]
-    devices: HeldDevices,
+    devices: PodHoldings,
 }
 
 /// What `baton explain pod` prints; `wide` adds every node and device.
 pub fn text(explanation: &Explanation, wide: bool) -> String {
-    text_with(explanation, &HeldDevices::default(), wide)
+    text_with(explanation, &PodHoldings::default(), wide)
 }
 
-fn text_with(explanation: &Explanation, devices: &HeldDevices, wide: bool) -> String {
+fn text_with(explanation: &Explanation, devices: &PodHoldings, wide: bool) -> String {
     let mut out = String::new();
     let seconds = |seconds| age(Duration::from_secs(seconds));
     let Explanation { pod, state, verdict, .. } = explanation;

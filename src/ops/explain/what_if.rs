@@ -29,17 +29,17 @@ pub(super) async fn run(args: &WhatIfArgs, common: &Common) -> anyhow::Result<St
     let path = args.file.as_deref().unwrap_or(Path::new("-"));
     let manifest = read(path)?;
     let leader = common.leader().await?;
-    let answer: Answer = leader.post("/explain", manifest).await.with_context(|| path.display().to_string())?;
+    let answer: WhatIfAnswer = leader.post("/explain", manifest).await.with_context(|| path.display().to_string())?;
     match answer {
-        Answer::Pod(answer) => common.print(&*answer, text),
-        Answer::Objects(answer) => common.print(&answer, objects_text),
+        WhatIfAnswer::Pod(answer) => common.print(&*answer, text),
+        WhatIfAnswer::Objects(answer) => common.print(&answer, objects_text),
     }
 }
 
 /// Of one Pod the scheduler tells every node's verdict.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Answer {
+enum WhatIfAnswer {
     Objects(WhatIfObjects),
     Pod(Box<WhatIf>),
 }

@@ -49,10 +49,12 @@ pub enum Resource {
 pub enum GetOutput {
     /// The table with more columns.
     Wide,
-    /// One JSON object, `{"items":[…]}`; with --watch, one line `{"type":"ADDED","object":{…}}` per change.
+    /// One JSON object with `apiVersion`, `kind` and `items`; with --watch, one line `{"type":"ADDED","object":{…}}` per change.
     Json,
     /// The same as YAML.
     Yaml,
+    /// One line a row, `pod/default/train`, that `baton get` takes as an argument.
+    Name,
 }
 
 /// A state of devices.

@@ -133,6 +133,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_listed_has_a_kind_and_names_that_select_it() {
+        let json: serde_json::Value = serde_json::from_str(&printed("pods -A -o json").unwrap()).unwrap();
+        assert_eq!((&json["apiVersion"], &json["kind"]), (&"baton.io/v1alpha1".into(), &"PodList".into()));
+        assert_eq!(printed("pods -A -o name").unwrap(), "pod/ml/train\n");
+        assert!(printed("pod/ml/train").unwrap().contains("train"));
+        assert_eq!(printed("devices --node node-a -o name").unwrap(), "device/node-a/gpu-0\ndevice/node-a/gpu-1\n");
+        assert!(printed("device/node-a/gpu-0").unwrap().contains("gpu-0"));
+    }
+
+    #[test]
     fn devices_are_selected_by_their_state() {
         let names = |state: &str| -> Vec<String> {
             let table = printed(&format!("devices --no-headers --state {state}")).unwrap();
