@@ -572,7 +572,8 @@ impl DeviceReconciler {
         self.context.metrics.devices(kinds.iter().map(|(kind, id, healthy)| (kind.as_str(), id.as_str(), *healthy)));
     }
 
-    /// An event on the node, and on each pod that has the device, for every device that goes out of service or comes back, and for one that stays in service although
+    /// An event on the node, and on each pod that has the device, for every device that goes out of service or comes back, and for one
+    /// that stays in service although
     /// something of it is not known. The log says the reason of every change.
     fn report_health(&self, before: &[NodeDevice]) {
         let healthy = DeviceHealth::of(Vec::new(), Timestamp::UNIX_EPOCH);

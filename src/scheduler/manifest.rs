@@ -33,7 +33,7 @@ pub enum ManifestError {
 }
 
 /// Most pods that are judged together.
-const MOST: usize = 1024;
+const MOST: usize = 256;
 
 /// Reads the objects of a text, YAML or JSON: several documents, Lists, and what makes pods. Each pod is filled in as the API server would,
 /// but for what only the cluster knows.
@@ -279,7 +279,7 @@ mod tests {
         let names: Vec<String> = objects[3].pods.iter().map(|pod| pod.facts.handoff.pod.key.to_string()).collect();
         assert_eq!(names, ["default/t-l-0", "default/t-w-0", "default/t-w-1"]);
         let many = format!("apiVersion: batch/v1\nkind: Job\nspec: {{parallelism: 4000000000, {template}}}\n");
-        assert!(read_all(&many).unwrap_err().to_string().contains("1024 are judged at most"));
+        assert!(read_all(&many).unwrap_err().to_string().contains("256 are judged at most"));
     }
 
     const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\nspec:\n  schedulerName: baton-scheduler\n  containers:\n  - name: main\n    image: x\n    resources:\n      limits:\n        nvidia.com/gpu: 4\n        cpu: 500m\n";

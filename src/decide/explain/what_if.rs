@@ -11,6 +11,7 @@ use crate::scheduler::rules::plugins::device_fit;
 use crate::scheduler::select::choose::{NodeChoice, choose};
 use crate::scheduler::timers::Moment;
 use crate::world::{Pod, PodFacts, PodId, World, WorldEvent};
+use baton_contract::PodRef;
 
 use super::answer::{RatedNode, WhatIf, WhatIfObject, WhatIfObjects};
 use super::judged::judge_all;
@@ -57,6 +58,7 @@ struct Batch {
     name: String,
     pods: Vec<PodFacts>,
     together: usize,
+    notes: Vec<String>,
 }
 
 impl Scheduler {
@@ -79,7 +81,12 @@ impl Scheduler {
         let mut batches: Vec<Batch> = Vec::new();
         for UnadmittedObject { name, pods, together } in objects {
             for pod in pods {
-                let facts = self.admitted(pod)?;
+                let mut facts = self.admitted(pod)?;
+                let notes = self.notes(&facts);
+                // A pod of that name may exist, or come twice: in the copy each is another one, whose name no pod can have.
+                let (key, at) = (&facts.handoff.pod.key, batches.iter().map(|batch| batch.pods.len()).sum::<usize>());
+                facts.handoff.pod =
+                    PodRef::new(&key.namespace, &format!("{}~{at}", key.name), &format!("what-if~{at}"));
                 world.apply(WorldEvent::Pod(Box::new(facts.clone())), now.mono, now.wall);
                 let id = world.pod_id(&facts.handoff.pod.uid);
                 let gang = id.and_then(|id| world.gangs().gang_of(id));
@@ -87,7 +94,7 @@ impl Scheduler {
                 let (name, together) = of_gang.unwrap_or_else(|| (name.clone(), together));
                 match batches.iter_mut().find(|batch| batch.name == name) {
                     Some(batch) => batch.pods.push(facts),
-                    None => batches.push(Batch { name, pods: vec![facts], together }),
+                    None => batches.push(Batch { name, pods: vec![facts], together, notes }),
                 }
             }
         }
@@ -100,9 +107,12 @@ impl Scheduler {
     /// Places what can start now, and takes nothing where too few of those can that start together.
     fn place_batch(&self, world: &mut World, batch: Batch, now: Moment) -> WhatIfObject {
         let mut starts: BTreeMap<String, usize> = BTreeMap::new();
-        let (mut placed, mut refused) = (Vec::new(), None);
+        let (mut placed, mut refused, mut failed) = (Vec::new(), None, None);
         for facts in &batch.pods {
             let Some(pod) = world.pod_id(&facts.handoff.pod.uid).and_then(|id| world.pod(id)) else { continue };
+            if failed.and_then(|id| world.pod(id)).is_some_and(|failed| failed.is_of_template(pod)) {
+                continue;
+            }
             let (id, view) = (pod.id, View { world, now: now.mono });
             match choose(view, self.rules(), pod, None).0 {
                 NodeChoice::Node(node, slots) => {
@@ -112,7 +122,10 @@ impl Scheduler {
                     world.assume(id, node, held);
                     placed.push(id);
                 }
-                choice => drop(refused.get_or_insert_with(|| self.way_out(world, id, &choice, now))),
+                choice => {
+                    failed = Some(id);
+                    refused.get_or_insert_with(|| self.way_out(world, id, &choice, now));
+                }
             }
         }
         let (count, of) = (placed.len(), batch.pods.len());
@@ -134,9 +147,8 @@ impl Scheduler {
             let rest = if count < of { format!("; the rest {why}") } else { String::new() };
             format!("{some}would start now on {}{rest}", on.join(", "))
         };
-        let notes = batch.pods.first().map(|facts| self.notes(facts)).unwrap_or_default();
         let about_gang = |note: &String| note.starts_with("the pod names a gang");
-        let notes = notes.into_iter().filter(|note| !about_gang(note)).collect();
+        let notes = batch.notes.into_iter().filter(|note| !about_gang(note)).collect();
         WhatIfObject { object: batch.name, headline, pods: of, together: batch.together, starts, notes }
     }
 

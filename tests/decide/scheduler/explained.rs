@@ -515,3 +515,17 @@ fn what_is_said_of_several_objects_is_what_is_then_decided() {
     }
     assert!(seen.iter().all(|count| *count > 5), "{seen:?}");
 }
+
+#[test]
+fn pods_of_one_name_are_several_and_one_that_exists_keeps_its_room() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("p", FOUR);
+    cluster.settle();
+    let facts = pod("p", FOUR, cluster.now);
+    let one = || Unadmitted { facts: facts.clone(), class: None, priority: None, never_preempts: None };
+    let object = |name: &str| UnadmittedObject { name: name.to_owned(), pods: vec![one()], together: 0 };
+    let answer = cluster.scheduler.what_if_objects(vec![object("Pod ml/p"), object("Pod ml/q")], cluster.moment());
+    let said: Vec<String> = answer.unwrap().objects.into_iter().map(|object| object.headline).collect();
+    assert_eq!(said, ["would start now on n", "would wait: 0/1 nodes: 1 has fewer than 4 free GPUs"]);
+}
