@@ -12,7 +12,7 @@ use crate::world::{PodId, Wake};
 use baton_contract::gang::key;
 
 use super::Gangs;
-use super::members::{clock_of, reserved_members, wait_of};
+use super::members::{clock_of, reserved_members, wait_of, waiting_members};
 use baton_contract::EventReason;
 
 /// The timeout annotation is written again after this time while the watch does not show it.
@@ -60,7 +60,10 @@ impl Gangs {
         cx.stats.group_timeouts += 1;
         let wait = wait_of(cx, group);
         let why = format!("group {group} was not satisfied within {} s", wait.as_secs_f64());
+        let mut members = reserved_members(cx, group);
+        members.extend(waiting_members(cx, group));
         self.release_group(cx, group, &why);
+        members.into_iter().for_each(|id| cx.event(id, true, EventReason::GangTimeout, why.clone()));
         if let Some(record) = self.groups.get_mut(group) {
             let members = cx.world.gangs().listing(group).flat_map(Gang::members);
             let open = members.filter(|member| matches!(member.state, MemberState::Pending | MemberState::Gated));
