@@ -1,6 +1,13 @@
 #!/bin/sh
 # Builds what the image holds of ours into a directory: `.ci/image.sh arm64 /image`. The machine may be of either architecture: for
 # the other one the compiler and the C library come from Debian. Without the simulated cluster, and small: what ships, nothing else.
+# The base needs glibc 2.34 or newer and libgcc_s.so.1. Where no registry can be reached, Debian's packages are such a base, and buildah makes
+# the image, as root (inside a container with BUILDAH_ISOLATION=chroot STORAGE_DRIVER=vfs):
+#   .ci/image.sh amd64 files/image
+#   mmdebstrap --variant=extract --architectures=amd64 --include=base-files,libc6,libgcc-s1,ca-certificates,tzdata,netbase bookworm base.tar
+#   base=$(buildah from scratch) && buildah add $base base.tar / && buildah commit $base gcr.io/distroless/cc-debian12
+#   sed -n '/^FROM gcr/,$p' Dockerfile >Dockerfile.last       # the last stage alone: its programs come from files/image
+#   buildah bud --pull-never --arch amd64 --build-context build=files -f Dockerfile.last -t registry.example/baton:0.1.0 .
 set -eu
 arch=${1:?amd64 or arm64} out=${2:?into which directory}
 cd "$(dirname "$0")/.."

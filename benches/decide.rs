@@ -17,8 +17,8 @@ mod load;
 #[path = "../tests/harness/scheduler/values.rs"]
 mod values;
 
+use baton::decide::core::rules::plugins::Profile;
 use baton::decide::scheduler::NodeSearch;
-use baton::decide::scheduler::rules::plugins::Profile;
 use baton::runtime::clock;
 use cluster::{Ask, Cluster, Decision, MIXED};
 use expect::Expect;

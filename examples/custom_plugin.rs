@@ -11,8 +11,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use baton::decide::scheduler::rules::points::stretch;
-use baton::decide::scheduler::rules::{
+use baton::decide::core::rules::points::stretch;
+use baton::decide::core::rules::{
     Extension, Filter, NodeScore, Outcome, Permit, Plugin, Plugins, Reads, Score, Slots, View,
 };
 use baton::decide::world::{Node, NodeId, Pod, Wake};

@@ -93,7 +93,7 @@ fn where_pods_end_as_much_is_rejected_as_was() {
 fn the_page_quotes_the_published_figures() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
-    let (page, published) = (read("docs/placement.md"), read("tests/fixtures/openb/published.csv"));
+    let (page, published) = (read("benches/placement/README.md"), read("tests/fixtures/openb/published.csv"));
     let mut rows = 0;
     for row in published.lines().filter(|row| row.contains(",06-FGD,")) {
         let cells: Vec<&str> = row.split(',').collect();

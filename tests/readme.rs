@@ -1,4 +1,4 @@
-//! The README promises commands and quotes error texts; both must exist.
+//! The README promises commands, and docs/faq.md quotes error texts; both must exist.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -54,8 +54,8 @@ fn sources() -> String {
 }
 
 /// Every fixed part of the quoted texts occurs in some source; `…` stands for what varies.
-fn unknown(readme: &str, sources: &str) -> Vec<String> {
-    let section = readme.split("## Troubleshooting by error text").nth(1).unwrap().split("\n## ").next().unwrap();
+fn unknown(page: &str, sources: &str) -> Vec<String> {
+    let section = page.split("## Troubleshooting by error text").nth(1).unwrap().split("\n## ").next().unwrap();
     let texts = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let mut checked = 0;
     let mut missing = Vec::new();
@@ -73,14 +73,14 @@ fn unknown(readme: &str, sources: &str) -> Vec<String> {
 
 #[test]
 fn every_quoted_error_text_is_in_the_sources() {
-    let missing = unknown(&read("README.md"), &sources());
-    assert!(missing.is_empty(), "the README quotes texts that no source has: {missing:#?}");
+    let missing = unknown(&read("docs/faq.md"), &sources());
+    assert!(missing.is_empty(), "docs/faq.md quotes texts that no source has: {missing:#?}");
 }
 
 #[test]
 fn a_text_that_no_source_has_is_found() {
-    let readme = read("README.md").replace("no NVML library could be loaded", "no such text anywhere in the code");
-    assert!(unknown(&readme, &sources()).iter().any(|part| part.contains("no such text")));
+    let page = read("docs/faq.md").replace("no NVML library could be loaded", "no such text anywhere in the code");
+    assert!(unknown(&page, &sources()).iter().any(|part| part.contains("no such text")));
 }
 
 #[test]

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use baton::contract::gang::Committed;
 use baton::contract::{AgentStatus, Identity, PodKey, Quantity, Shared, key};
+use baton::decide::core::rules::Annotations;
+use baton::decide::core::rules::plugins::{DefaultSet, Profile, default_plugins};
 use baton::decide::lock::LockMode;
 use baton::decide::pod::AssignmentText;
-use baton::decide::scheduler::rules::Annotations;
-use baton::decide::scheduler::rules::plugins::{DefaultSet, Profile, default_plugins};
 use baton::decide::scheduler::{
     BindResult, Config, Effect, EffectResult, Effects, Moment, NodeSearch, Scheduler, Ticket,
 };

@@ -18,7 +18,7 @@ With `--long` also what stands behind each figure. It needs Python 3.9 and nothi
 
 What counts: files below `src/` without tests (`#[cfg(test)]` items and the files that they declare). A line count takes
 everything before the first `#[cfg(test)]` of the files of a folder of `src/` whose path has no `test`. The scheduler is
-src/decide/{scheduler,gang,tyjob,explain}; up to ba7fe40 it was src/decide/{cycle,framework,plugins,job,placement}.
+src/decide/{core,bind,scheduler,gang,tyjob,explain}; up to ba7fe40 it was src/decide/{cycle,framework,plugins,job,placement}.
 
 Calls are counted twice. "on self" follows `self.name(…)` to the methods of the same type. "of any function" also follows calls on
 fields, parameters and unique names and of free functions, so that no change of the receiver hides an arrow.
@@ -29,7 +29,7 @@ import pathlib
 import re
 import sys
 
-SCHEDULER = ["scheduler", "gang", "tyjob", "explain"]
+SCHEDULER = ["core", "bind", "scheduler", "gang", "tyjob", "explain"]
 FORMER_SCHEDULER = ["cycle", "framework", "plugins", "job", "placement"]
 TOKEN = re.compile(
     r"""//[^\n]*|/\*.*?\*/|b?r(?P<h>#*)".*?"(?P=h)|b?"(?:\\.|[^"\\])*"|b?'(?:\\[^u]|\\u\{\w+\}|[^\\'])'|'\w+"""
@@ -436,12 +436,12 @@ KEY = re.compile(r"\| `([a-z][\w-]*)`[^|]*\| `BATON_")
 
 
 def documents(root):
-    """(page, words, words in tables that a program prints) of docs/: those of keys and of conditions."""
+    """(page, words, words in tables that a program prints) of docs/: those of keys, of conditions and of metrics."""
     found = []
     for path in sorted((root / "docs").glob("*.md")):
         hand, printed, within = 0, 0, False
         for line in path.read_text().splitlines():
-            within = line.startswith("|") and (within or line.startswith("| condition | of |") or bool(KEY.match(line)))
+            within = line.startswith("|") and (within or line.startswith(("| condition | of |", "| metric | kind |")) or bool(KEY.match(line)))
             count = len(line.split())
             hand, printed = (hand, printed + count) if within else (hand + count, printed)
         found.append((path.relative_to(root).as_posix(), hand, printed))
@@ -461,7 +461,7 @@ def main():
     files = read(root)
     MODULES.update(file.module for file in files)
     former = (root / "src/decide/cycle").is_dir()
-    folders = tuple(f"src/decide/{name}/" for name in (FORMER_SCHEDULER if former else SCHEDULER))
+    folders = tuple(f"src/decide/{name}{end}" for name in (FORMER_SCHEDULER if former else SCHEDULER) for end in ("/", ".rs"))
     scheduler = [file for file in files if file.path.startswith(folders)]
     world = [file for file in files if file.path.startswith("src/decide/world/")]
     decide = [file for file in files if file.path.startswith("src/decide/")]

@@ -1,6 +1,6 @@
 //! The policies side by side on one trace: the scheduler with its profiles, and the published ones.
 
-use baton::decide::scheduler::rules::plugins::{DefaultSet, Profile, default_plugins};
+use baton::decide::core::rules::plugins::{DefaultSet, Profile, default_plugins};
 use baton::decide::world::MixPolicy;
 use baton::ops::simulate::cluster::OnFailure;
 use baton::ops::simulate::engine::Engine;

@@ -1,4 +1,4 @@
-//! The comparison of docs/placement.md: the scheduler with its profiles beside the policies of "Beware of Fragmentation" (Weng et al.,
+//! The comparison of README.md: the scheduler with its profiles beside the policies of "Beware of Fragmentation" (Weng et al.,
 //! USENIX ATC 2023), on the openb traces.
 //!
 //! * `cargo bench --bench placement`: the percentage of GPUs in use at 130 % of demand, of 13 traces with ten seeds. It takes about a

@@ -1,4 +1,4 @@
-//! The plots of docs/placement.md as one SVG: allocation against arrived demand, a bar for each policy, idle GPUs by cause, and what is
+//! The plots of README.md as one SVG: allocation against arrived demand, a bar for each policy, idle GPUs by cause, and what is
 //! left of each GPU.
 
 use std::path::Path;

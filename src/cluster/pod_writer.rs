@@ -86,7 +86,7 @@ impl PodWriter {
         match tokio::time::timeout(self.timeout, self.client.request::<IgnoredAny>(request)).await {
             Ok(Ok(_)) => BindResult::Done,
             Ok(Err(error)) => refusal(&error),
-            Err(_) => BindResult::Retry(format!("no answer within {:?}", self.timeout), None),
+            Err(_) => BindResult::Unknown(format!("no answer within {:?}", self.timeout), None),
         }
     }
 
@@ -169,12 +169,12 @@ impl PodWriter {
 
 /// The result of a bind that the API server refused.
 fn refusal(error: &kube::Error) -> BindResult {
-    let kube::Error::Api(status) = error else { return BindResult::Retry(error.to_string(), None) };
+    let kube::Error::Api(status) = error else { return BindResult::Unknown(error.to_string(), None) };
     let text = status.message.clone();
     match status.code {
         404 => BindResult::NotFound,
         409 => BindResult::Conflict(text),
         400 | 403 | 405 | 413 | 415 | 422 => BindResult::Refused(text),
-        _ => BindResult::Retry(text, retry_after(error)),
+        _ => BindResult::Unknown(text, retry_after(error)),
     }
 }

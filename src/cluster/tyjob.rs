@@ -14,8 +14,8 @@ use super::pod_defaults;
 use baton_contract::PodKey;
 use baton_contract::quota::PodAsk;
 use baton_contract::tyjob::{InvalidField, PodTemplate, Role, TyJob, TyJobSpec, TyJobStatus, condition, keys};
+use baton_decide::core::{JobScheduleStatus, JobWriteResult};
 use baton_decide::tyjob::placement::{JobFacts, JobIdentity, JobPart, JobSpec, ScheduledCondition};
-use baton_decide::tyjob::{JobScheduleStatus, JobWriteResult};
 
 /// A TYJob as it is on the wire, whatever it says.
 #[derive(Debug, Clone, Deserialize, Resource)]

@@ -20,8 +20,7 @@ mod deadlock;
 mod joint_preempt;
 pub mod members;
 mod pod_groups;
-pub mod policy;
-mod preempt;
+pub mod preempt;
 mod report;
 mod review;
 mod search;
@@ -40,7 +39,6 @@ use baton_contract::gang::{Committed, GangId, PodGroupStatus, TimeoutClock};
 use alike::{AntiAffinityTerms, MemberKind};
 use baton_contract::ConditionReason;
 pub use members::{is_ours, waiting};
-pub use policy::{GangPolicy, OnBindFailure};
 
 /// Every group of gangs with the results of its attempts, and its members that are being bound.
 #[derive(Debug, Clone, Default)]
@@ -238,6 +236,11 @@ struct Commit {
 }
 
 impl Commit {
+    /// It satisfies the group for the first time, and may still be cancelled.
+    fn may_be_void(&self) -> bool {
+        !self.once && !self.rest && !self.unprepared.is_empty()
+    }
+
     /// Members whose Bindings have not been requested.
     fn unrequested(&self) -> impl Iterator<Item = PodId> + '_ {
         self.members.keys().copied().filter(|id| !self.requested.contains(id))

@@ -2,7 +2,9 @@
 //! The world tells events, decisions answer with effects, adapters perform them. Time comes in as a value.
 
 pub mod audit;
+pub mod bind;
 pub mod controller;
+pub mod core;
 pub mod devices;
 pub mod explain;
 pub mod gang;

@@ -15,8 +15,7 @@
 mod allowance;
 pub(super) mod place;
 pub mod placement;
-pub(super) mod record;
-mod review;
+pub(super) mod review;
 pub(super) mod round;
 pub mod stages;
 mod start_limit;
@@ -24,12 +23,13 @@ pub(super) mod table;
 mod take;
 mod write;
 
+use crate::core::JobScheduleStatus;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::scheduler::context::Context;
+use crate::core::context::Context;
 use crate::world::PodId;
 use baton_contract::tyjob::ScheduleState;
 use baton_contract::{ConditionReason, PodKey, Shared};
@@ -38,8 +38,6 @@ use allowance::Allowance;
 use placement::{JobClass, JobFacts};
 use start_limit::Start;
 use table::JobTables;
-
-pub use record::{JobPolicy, JobScheduleStatus, JobWriteResult};
 
 /// Waiting jobs are tried one by one, in their order; pods and groups are tried between them, in theirs.
 struct JobRound {

@@ -6,7 +6,7 @@
 //! | [`Pods`] | pods by uid, name and bind time; reserved places; late deletions |
 //! | [`Placed`] | counts over the pods that have room on a node |
 //! | [`SharedParts`] | values that many pods and nodes have in common |
-//! | [`Volumes`] | volumes, claims, classes, storage, plans for claims |
+//! | [`VolumeTable`] | volumes, claims, classes, storage, plans for claims |
 //! | [`GangBook`] | gangs, groups of gangs, PodGroups |
 //! | [`Jobs`] | TYJobs and PriorityClasses |
 //! | [`Quotas`] | what namespaces may use |
@@ -63,7 +63,7 @@ pub use resources::{Rated, RequestParts, Resources, Scalars};
 pub use spec::{BudgetFacts, JobClaim, PodSpec, Qos};
 pub use suspects::Suspect;
 pub use volume::{AccessModes, ClaimFacts, ClassFacts, VolumeFacts, VolumePlan};
-pub use volumes::Volumes;
+pub use volumes::VolumeTable;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -124,7 +124,7 @@ pub struct World {
     pods: Pods,
     placed: Placed,
     shared: SharedParts,
-    volumes: Volumes,
+    volumes: VolumeTable,
     gangs: GangBook,
     jobs: Jobs,
     quotas: Quotas,
@@ -332,7 +332,7 @@ impl World {
     }
 
     /// Volumes, claims, classes and the plans for claims.
-    pub fn volumes(&self) -> &Volumes {
+    pub fn volumes(&self) -> &VolumeTable {
         &self.volumes
     }
 

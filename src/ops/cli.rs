@@ -10,7 +10,7 @@ use super::config::{self, ConfigError};
 use super::say::{UsageError, remark, say};
 use super::settings;
 use super::{audit, complete, convert, cordon, daemon, doctor, explain, get, manifests, ui};
-use baton_decide::scheduler::rules::Plugins;
+use baton_decide::core::rules::Plugins;
 use baton_runtime::words;
 
 const ABOUT: &str =
@@ -49,7 +49,7 @@ http://127.0.0.1:9413 beside `kubectl -n baton-system port-forward <leading pod>
 const UI: &str = "\
 Serves pages for a browser on this machine, with your own rights, and prints the URL to open: who holds which GPU, why a pod waits and
 what would help, gangs, locks, health; live, and without anything to install in the cluster. It writes nothing. The URL has a token,
-without which nothing is shown. docs/ui.md describes the pages.";
+without which nothing is shown. docs/commands.md describes the pages.";
 
 const CORDON: &str = "\
 Takes one device out of use: `baton cordon node-1/gpu-3 --reason 'fan fails' --until 2h`. The scheduler gives it to no new pod; pods

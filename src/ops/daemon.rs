@@ -12,7 +12,7 @@ use super::say::say;
 use super::settings::{self, DaemonSettings};
 use baton_agent as agent;
 use baton_cluster::client::server;
-use baton_decide::scheduler::rules::Plugins;
+use baton_decide::core::rules::Plugins;
 use baton_runtime::timings::Timed;
 use baton_runtime::{shutdown, telemetry};
 use baton_scheduler as scheduler;

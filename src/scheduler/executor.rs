@@ -13,8 +13,8 @@ use baton_cluster::pod_group::PodGroups;
 use baton_cluster::pod_writer::PodWriter;
 use baton_cluster::tyjob::JobStatuses;
 use baton_cluster::volume::Volumes;
+use baton_decide::core::JobWriteResult;
 use baton_decide::scheduler::{BindResult, Effect, EffectResult, LockResult};
-use baton_decide::tyjob::JobWriteResult;
 use baton_runtime::clock;
 
 use super::backpressure::Backpressure;
@@ -127,7 +127,7 @@ impl Executor {
                 let result = if may_write {
                     self.pods.bind(&pod, &node, &*annotations).await
                 } else {
-                    BindResult::Retry("this scheduler does not lead any more".to_owned(), None)
+                    BindResult::Unknown("this scheduler does not lead any more".to_owned(), None)
                 };
                 tracing::info!(pod = %pod.key, uid = %pod.uid, node = %node, ?result, "binding");
                 Some(EffectResult::Bind { ticket, result })
@@ -240,7 +240,7 @@ fn unanswered(effect: &Effect, limit: Duration) -> Option<EffectResult> {
             let result = LockResult::Failed(why(), None);
             EffectResult::Release { node: node.clone(), old: old.clone(), result }
         }
-        Effect::Bind { ticket, .. } => EffectResult::Bind { ticket: *ticket, result: BindResult::Retry(why(), None) },
+        Effect::Bind { ticket, .. } => EffectResult::Bind { ticket: *ticket, result: BindResult::Unknown(why(), None) },
         Effect::ReadPod { pod } => EffectResult::PodRead { pod: pod.clone(), result: Err(why()) },
         Effect::PodGroupStatus(write) => EffectResult::PodGroup { gang: write.gang.clone(), result: None },
         Effect::WriteJob { job, .. } => {

@@ -9,9 +9,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
+use baton_decide::core::earmarks::Earmark;
+use baton_decide::core::queue::QueueState;
 use baton_decide::scheduler::Scheduler;
-use baton_decide::scheduler::earmarks::Earmark;
-use baton_decide::scheduler::queue::QueueState;
 use baton_decide::tyjob::JobRecord;
 use baton_decide::tyjob::placement::JobClass;
 use baton_decide::world::World;

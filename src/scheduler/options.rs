@@ -8,17 +8,17 @@ use baton_cluster::leadership::LeaderOptions;
 use baton_contract::gang::{MAX_WAIT, MatchPolicy, TimeoutClock};
 use baton_contract::name::{check_annotation_key, check_daemon_namespace};
 use baton_contract::{LockFormat, LockWord, key};
-use baton_decide::gang::{GangPolicy, OnBindFailure};
-use baton_decide::lock::{LockMode, LockPolicy};
-use baton_decide::scheduler::Config;
-use baton_decide::scheduler::earmarks::EarmarkPolicy;
-use baton_decide::scheduler::queue::QueuePolicy;
-use baton_decide::scheduler::rules::RegistryError;
-use baton_decide::scheduler::rules::plugins::{
+use baton_decide::core::JobPolicy;
+use baton_decide::core::MetricWeights;
+use baton_decide::core::earmarks::EarmarkPolicy;
+use baton_decide::core::queue::QueuePolicy;
+use baton_decide::core::rules::RegistryError;
+use baton_decide::core::rules::plugins::{
     DefaultSet, NodesWithoutAgent, PluginChoice, Profile, RatioConfig, RatioError, default_plugins,
 };
-use baton_decide::tyjob::JobPolicy;
-use baton_decide::tyjob::placement::MetricWeights;
+use baton_decide::core::{GangPolicy, OnBindFailure};
+use baton_decide::lock::{LockMode, LockPolicy};
+use baton_decide::scheduler::Config;
 use baton_decide::world::WorldPolicy;
 use baton_decide::world::gangs::GangDefaults;
 use baton_runtime::admin::PortOptions;

@@ -1,4 +1,4 @@
-//! Every row of `docs/faults.md` names tests that exist.
+//! Every row of `docs/promises.md` and of `tests/faults.md` names tests that exist.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ fn rows(text: &str) -> Vec<(&str, &str, &str)> {
     let lines = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---"));
     let cells = lines.map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect::<Vec<_>>());
     cells
-        .filter(|cells| !matches!(cells[0], "fault" | "behaviour"))
+        .filter(|cells| !matches!(cells[0], "fault" | "behaviour" | "promise"))
         .map(|cells| {
             let named = cells.get(1).and_then(|cell| cell.strip_prefix('`')?.strip_suffix('`')?.split_once(": "));
             let (file, test) = named.unwrap_or_else(|| panic!("{}: no `file: test` in its second column", cells[0]));
@@ -26,13 +26,15 @@ fn has_test(source: &str, test: &str) -> bool {
 #[test]
 fn every_row_is_shown_by_a_test_that_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(root.join("docs/faults.md")).unwrap();
-    let rows = rows(&text);
-    assert!(rows.len() > 50, "{} rows", rows.len());
-    for (fault, file, test) in rows {
-        let source =
-            std::fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{fault}: {file}: {error}"));
-        assert!(has_test(&source, test), "{fault}: {file} has no test {test}");
+    for (page, least) in [("docs/promises.md", 30), ("tests/faults.md", 100)] {
+        let text = std::fs::read_to_string(root.join(page)).unwrap();
+        let rows = rows(&text);
+        assert!(rows.len() > least, "{page}: {} rows", rows.len());
+        for (fault, file, test) in rows {
+            let source =
+                std::fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{fault}: {file}: {error}"));
+            assert!(has_test(&source, test), "{page}: {fault}: {file} has no test {test}");
+        }
     }
 }
 

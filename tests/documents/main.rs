@@ -36,16 +36,52 @@ fn files(places: &[&str], ending: &str) -> Vec<PathBuf> {
     found
 }
 
+/// The anchors of the headings of a page, as they are made from their words.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let outside = text.split("\n```").step_by(2).flat_map(str::lines);
+    let headings = outside.filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let kept = |word: &char| word.is_alphanumeric() || matches!(word, ' ' | '-' | '_');
+    headings.map(|words| words.to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-")).collect()
+}
+
+/// That file below the root exists, and has a heading with that anchor.
+fn leads_somewhere(path: &Path, anchor: &str) -> bool {
+    path.exists() && (anchor.is_empty() || anchors(&read(path)).contains(anchor))
+}
+
 #[test]
-fn every_link_of_the_documents_leads_to_a_file() {
-    for page in files(&["docs"], "md") {
+fn every_link_of_the_documents_leads_to_a_heading() {
+    let pages =
+        ["docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "tests/faults.md", "benches/placement/README.md"];
+    for page in files(&pages, "md") {
         let text = read(&page);
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let file = link.split('#').next().unwrap();
-            let there = link.starts_with("http") || file.is_empty() || page.parent().unwrap().join(file).exists();
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            let there = link.starts_with("http") || leads_somewhere(&target, anchor);
             assert!(there, "{}: {link} does not exist", page.display());
         }
     }
+}
+
+#[test]
+fn every_page_that_a_program_names_exists() {
+    let mut named = 0;
+    let sources = [files(&["src", "daemonset/chart"], "rs"), files(&["daemonset/chart"], "yaml")].concat();
+    for source in sources {
+        let text = read(&source);
+        for rest in text.split("docs/").skip(1) {
+            let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || ".#-_".contains(c))).unwrap_or(rest.len());
+            let link = rest[..end].trim_end_matches('.');
+            let (page, anchor) = link.split_once('#').unwrap_or((link, ""));
+            if page.ends_with(".md") {
+                named += 1;
+                let there = leads_somewhere(&root().join("docs").join(page), anchor);
+                assert!(there, "{}: docs/{link} does not exist", source.display());
+            }
+        }
+    }
+    assert!(named > 30, "{named} pages named");
 }
 
 #[test]
@@ -92,8 +128,8 @@ fn the_documented_reasons_are_those_that_are_given() {
 #[test]
 fn the_documented_conditions_of_devices_are_the_table_of_the_decisions() {
     for table in [baton::decide::health::condition_table(), baton::decide::health::xid_table()] {
-        let is_there = read(&root().join("docs/doctor.md")).contains(&format!("\n\n{table}"));
-        assert!(is_there, "put what `baton doctor --conditions` prints into docs/doctor.md:\n{table}");
+        let is_there = read(&root().join("docs/commands.md")).contains(&format!("\n\n{table}"));
+        assert!(is_there, "put what `baton doctor --conditions` prints into docs/commands.md:\n{table}");
     }
 }
 
@@ -173,7 +209,8 @@ fn the_example_of_an_overlay_changes_what_is_there() {
 
 #[test]
 fn the_example_of_a_policy_has_the_fields_of_its_kinds() {
-    let [policy, binding] = marked("docs/operate.md", "admission").try_into().unwrap();
+    let example = read(&root().join("examples/scheduler-name.yaml"));
+    let [policy, binding] = documents(&example).try_into().unwrap();
     typed::<MutatingAdmissionPolicy>(&policy);
     typed::<MutatingAdmissionPolicyBinding>(&binding);
     assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
@@ -181,8 +218,8 @@ fn the_example_of_a_policy_has_the_fields_of_its_kinds() {
 
 #[test]
 fn what_the_scheduler_says_to_claims_and_other_drivers_is_what_the_page_quotes() {
-    let page = read(&root().join("docs/dra.md"));
-    let said = read(&root().join("src/decide/scheduler/rules/plugins/dynamic_resources.rs"));
+    let page = read(&root().join("docs/workloads.md"));
+    let said = read(&root().join("src/decide/core/rules/plugins/dynamic_resources.rs"));
     let said = said.lines().find_map(|line| line.trim().strip_prefix("let text = \"")?.strip_suffix("\";")).unwrap();
     assert!(page.contains(said), "{said}");
     let drivers = read(&root().join("src/decide/world/node.rs"));

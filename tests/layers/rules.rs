@@ -1,4 +1,4 @@
-//! Rules on one file: size, names and their length, module docs, `mod.rs` without logic, pure decisions.
+//! Rules on one file: size, names and their length, module docs, `mod.rs` without logic, pure decisions, arrows between their rooms.
 
 use proc_macro2::TokenTree;
 
@@ -14,6 +14,14 @@ const FORBIDDEN_NAMES: [&str; 8] = ["util", "utils", "common", "helper", "helper
 /// Crates that are not pure are no dependency of the package.
 const IMPURE: [&str; 7] = ["HashMap", "HashSet", "async", "await", "Mutex", "RwLock", "println"];
 const IMPURE_PATHS: [&str; 4] = ["std::env", "std::fs", "std::net", "std::thread"];
+/// Rooms of the scheduler's decisions, and those above them that they may not name.
+const ABOVE: [(&str, &[&str]); 5] = [
+    ("world", &["core", "bind", "gang", "tyjob", "scheduler", "explain"]),
+    ("core", &["bind", "gang", "tyjob", "scheduler", "explain"]),
+    ("bind", &["gang", "tyjob", "scheduler", "explain"]),
+    ("gang", &["tyjob", "scheduler", "explain"]),
+    ("tyjob", &["bind", "gang", "scheduler", "explain"]),
+];
 /// First words of an item with logic.
 const LOGIC: [&str; 10] = ["fn", "struct", "enum", "impl", "trait", "const", "static", "type", "macro_rules", "union"];
 
@@ -48,6 +56,11 @@ pub fn check(source: &Source) -> Vec<String> {
     if parts[0] == "decide" && !parts.iter().any(|part| part.ends_with("tests")) {
         for word in impure(&source.tokens) {
             violation(format!("`{word}` in a decision: it must be a pure function"));
+        }
+        let above = ABOVE.iter().find(|(room, _)| parts.get(1) == Some(room)).map_or(&[][..], |(_, above)| above);
+        let words = words(&source.tokens);
+        for room in above.iter().filter(|room| words.contains(&format!("crate::{room}"))) {
+            violation(format!("names `{room}`, which is above it"));
         }
     }
     found

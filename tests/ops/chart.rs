@@ -160,6 +160,71 @@ fn a_value_reaches_every_place_that_it_is_for() {
     places(&monitored, &[("runbook_url: https://a.b/c/runbooks.md#baton", 13), ("grafana_dashboard: \"1\"", 2)]);
 }
 
+#[test]
+fn what_platform_teams_add_to_pods_and_images_reaches_them() {
+    let Some(helm) = Helm::find() else { return };
+    let digest = format!("sha256:{}", "0a".repeat(32));
+    let values = json!({
+        "image": {"registry": "r:5", "repository": "a/baton", "digest": digest, "pullPolicy": "Always"},
+        "monitoring": {"enabled": true, "labels": {"release": "kps"}, "namespace": "mon", "interval": "15s"},
+        "devicePlugin": {"nodesWith": ["nvidia.com/gpu.present=true", "example.com/nic"], "podLabels": {"team": "gpu"},
+            "extraVolumes": [{"name": "x", "emptyDir": {}}], "extraVolumeMounts": [{"name": "x", "mountPath": "/x"}]},
+        "scheduler": {"replicas": 3, "affinity": {"nodeAffinity": {}}, "priorityClassName": "high",
+            "topologySpreadConstraints": [{"maxSkew": 1}], "podAnnotations": {"a": "b"}},
+        "controller": {"extraEnv": [{"name": "HTTPS_PROXY", "value": "p"}], "serviceAccountAnnotations": {"role": "r"}},
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("values.json");
+    std::fs::write(&file, values.to_string()).unwrap();
+    let found = objects(&helm.template("ml", &["-f", file.to_str().unwrap()]));
+    let get =
+        |kind: &str, name: &str| &found[&[kind, if name == "baton" { "mon" } else { "ml" }, name].map(str::to_owned)];
+    let pod = |kind: &str, name: &str| get(kind, name)["spec"]["template"].clone();
+    let (plugin, scheduler) = (pod("DaemonSet", "baton-device-plugin"), pod("Deployment", "baton-scheduler"));
+    let controller = pod("Deployment", "baton-controller");
+    for of in [&plugin, &scheduler, &controller] {
+        let container = &of["spec"]["containers"][0];
+        assert_eq!(container["image"], format!("r:5/a/baton@{digest}"));
+        assert_eq!(container["imagePullPolicy"], "Always");
+    }
+    let terms = &plugin["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    assert_eq!(
+        terms[0]["matchExpressions"][1],
+        json!({"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]})
+    );
+    assert_eq!(terms[1]["matchExpressions"][1], json!({"key": "example.com/nic", "operator": "Exists"}));
+    assert!([0, 1].iter().all(|at| terms[at]["matchExpressions"][0]["key"] == "baton.io/device-plugin"), "{terms}");
+    assert_eq!(
+        (&plugin["metadata"]["labels"]["team"], &plugin["spec"]["volumes"].as_array().unwrap().len()),
+        (&json!("gpu"), &10)
+    );
+    assert_eq!(get("Deployment", "baton-scheduler")["spec"]["replicas"], 3);
+    assert_eq!(scheduler["spec"]["affinity"], json!({"nodeAffinity": {}}));
+    assert_eq!(
+        (&scheduler["spec"]["priorityClassName"], &scheduler["metadata"]["annotations"]["a"]),
+        (&json!("high"), &json!("b"))
+    );
+    assert_eq!(scheduler["spec"]["topologySpreadConstraints"], json!([{"maxSkew": 1}]));
+    assert!(
+        controller["spec"]["containers"][0]["env"]
+            .as_array()
+            .unwrap()
+            .contains(&json!({"name": "HTTPS_PROXY", "value": "p"}))
+    );
+    assert_eq!(get("ServiceAccount", "baton-controller")["metadata"]["annotations"]["role"], "r");
+    for kind in ["PodMonitor", "PrometheusRule"] {
+        assert_eq!(get(kind, "baton")["metadata"]["labels"]["release"], "kps", "the label that a collector selects by");
+    }
+    let monitor = &get("PodMonitor", "baton")["spec"];
+    assert_eq!(monitor["namespaceSelector"]["matchNames"], json!(["ml"]));
+    assert_eq!(monitor["podMetricsEndpoints"][0]["interval"], "15s");
+    for (name, object) in &found {
+        if name[0] != "CustomResourceDefinition" {
+            assert_eq!(object["metadata"]["labels"]["app.kubernetes.io/version"], "0.1.0", "{name:?}");
+        }
+    }
+}
+
 /// What a cluster often needs is there without Helm too.
 #[test]
 fn each_component_of_the_kustomization_is_a_value_of_the_chart() {
@@ -259,7 +324,13 @@ fn a_wrong_value_is_refused_by_its_name() {
     for (values, names) in [
         (&["--set=imagee=x"][..], &["imagee"][..]),
         (&["--set=image=a b"], &["image", "a b"]),
-        (&["--set=image.tag=2"], &["image", "object"]),
+        (&["--set=image.tagg=2"], &["image", "tagg"]),
+        (&["--set=image.digest=0a"], &["image", "digest"]),
+        (&["--set=devicePlugin.replicas=1"], &["devicePlugin", "replicas"]),
+        (&["--set=devicePlugin.nodesWith={a b}"], &["devicePlugin", "nodesWith", "a b"]),
+        (&["--set=scheduler.replicas=two"], &["scheduler", "replicas"]),
+        (&["--set=controller.extraEnv[0].value=a"], &["controller", "extraEnv", "name"]),
+        (&["--set=monitoring.interval=often"], &["monitoring", "interval"]),
         (&["--set=crds=some"], &["crds"]),
         (&["--set=admission=maybe"], &["admission"]),
         (&["--set=adminFrom={10.0.0.0/24}"], &["adminFrom"]),

@@ -392,8 +392,8 @@ async fn the_conditions_are_printed_as_they_are_documented() {
     let output = baton.env_clear().args(["doctor", "--conditions"]).output().unwrap();
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && table.lines().count() > 20, "{table}");
-    let documented = include_str!("../../docs/doctor.md");
-    assert!(documented.contains(&format!("\n\n{table}")), "docs/doctor.md has another table");
+    let documented = include_str!("../../docs/commands.md");
+    assert!(documented.contains(&format!("\n\n{table}")), "docs/commands.md has another table");
 }
 
 #[tokio::test]

@@ -36,3 +36,64 @@
         runbook_url: {{ trimSuffix "/" . }}/runbooks.md#{{ $section }}
 {{- end }}
 {{- end }}
+
+{{/* Recommended labels of every object; its name stands beside them where it has one. */}}
+{{- define "baton.labels" -}}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/part-of: baton
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
+{{/* The image, from its name or its parts. */}}
+{{- define "baton.image" -}}
+{{- $image := .Values.image }}
+{{- if kindIs "string" $image }}{{ $image | toJson }}
+{{- else }}
+{{- $name := printf "%s%s" (ternary (printf "%s/" $image.registry) "" (ne ($image.registry | default "") "")) ($image.repository | default "baton") }}
+{{- $tag := ternary (printf "@%s" $image.digest) (printf ":%s" ($image.tag | default .Chart.AppVersion)) (ne ($image.digest | default "") "") }}
+{{- printf "%s%s" $name $tag | toJson }}
+{{- with $image.pullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* What a daemon's values say of its pods beside their containers: (list $ .Values.scheduler). */}}
+{{- define "baton.pod" -}}
+{{- $root := index . 0 }}
+{{- $daemon := index . 1 }}
+{{- range $field, $value := dict "imagePullSecrets" $root.Values.imagePullSecrets "nodeSelector" $daemon.nodeSelector "tolerations" $daemon.tolerations "topologySpreadConstraints" $daemon.topologySpreadConstraints }}
+{{- with $value }}
+{{ $field }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Labels and annotations that a daemon's values add to its pods. */}}
+{{- define "baton.podMetadata" -}}
+{{- with .podLabels }}
+{{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Two replicas on two nodes, where that can be; `affinity` of the values in its place. */}}
+{{- define "baton.affinity" -}}
+{{- $name := index . 0 }}
+{{- with (index . 1).affinity }}
+{{- toYaml . }}
+{{- else -}}
+podAntiAffinity:
+  preferredDuringSchedulingIgnoredDuringExecution:
+  - weight: 100
+    podAffinityTerm:
+      topologyKey: kubernetes.io/hostname
+      labelSelector:
+        matchLabels:
+          app.kubernetes.io/name: {{ $name }}
+{{- end }}
+{{- end }}

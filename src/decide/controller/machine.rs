@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::cache::{JobCache, JobKey};
 use super::effect::{ControllerEffect, ControllerEvent, ControllerReport, EffectId};
 use super::reconciliation::{End, Output, Reconciliation, Troubles};
-use crate::scheduler::Moment;
+use crate::core::Moment;
 
 /// Jobs that are under way at once: each waits for the API server for most of its time, and more would crowd out its other clients.
 const AT_ONCE: usize = 16;

@@ -1,7 +1,7 @@
 //! What to do about a refusal: by the help that its rule names, else by the rule.
 
+use crate::core::rules::{Refusal, plugins};
 use crate::help::Help;
-use crate::scheduler::rules::{Refusal, plugins};
 
 /// What may help; `None` where the reason itself says it.
 pub(super) fn advice(refusal: &Refusal) -> Option<&'static str> {

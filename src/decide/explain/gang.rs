@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::core::queue::{Item, QueueState};
+use crate::core::timers::Moment;
+use crate::core::{other_scheduler_text, wants_of_another};
 use crate::gang::{RootCause, is_ours};
 use crate::lock::Delay;
-use crate::scheduler::queue::{Item, QueueState};
-use crate::scheduler::timers::Moment;
-use crate::scheduler::{Scheduler, other_scheduler_text, wants_of_another};
+use crate::scheduler::Scheduler;
 use crate::world::Pod;
 use crate::world::gangs::{Gang, GroupId, Member, MemberState, NotReady, after_satisfaction, rule};
 use baton_contract::ConditionReason;

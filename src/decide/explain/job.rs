@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::answer::serialized_name;
+use crate::core::rules::{Text, View};
+use crate::core::select::choose::prepare;
+use crate::core::timers::Moment;
 use crate::scheduler::Scheduler;
-use crate::scheduler::rules::{Text, View};
-use crate::scheduler::select::choose::prepare;
-use crate::scheduler::timers::Moment;
 use crate::tyjob::JobRecord;
 use crate::tyjob::place::{JobContext, judge_other_parts, refusal_text, template_pod};
 use crate::tyjob::placement::{Folded, JobClass, JobFacts, JobSpec, Metric, Rank, Seat, dominant_share};

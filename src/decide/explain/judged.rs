@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::core::rules::{Outcome, Plugins, Refusal, Slots, View};
+use crate::core::select::choose::{Diagnosis, NodeChoice, agreed, judge, prepare};
+use crate::core::select::nearest::nearest;
 use crate::devices::Held;
 use crate::help::Help;
-use crate::scheduler::rules::{Outcome, Plugins, Refusal, Slots, View};
-use crate::scheduler::select::choose::{Diagnosis, NodeChoice, agreed, judge, prepare};
-use crate::scheduler::select::nearest::nearest;
 use crate::world::devices::{DeviceRoom, request_of};
 use crate::world::{Node, NodeId, Pod, Stock, Wake, World, still_used};
 use baton_contract::key;

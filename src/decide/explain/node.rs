@@ -1,9 +1,8 @@
 //! Explains one node: whether it takes new pods with devices, and what is on its way there.
 
+use crate::core::timers::Moment;
 use crate::help::Help;
 use crate::scheduler::Scheduler;
-use crate::scheduler::binder::BindStage;
-use crate::scheduler::timers::Moment;
 use crate::world::spec::TaintEffect;
 use crate::world::{DeviceTotals, Node, NodeFacts, Place, not_offered};
 use baton_contract::LockRead;
@@ -47,7 +46,7 @@ impl Scheduler {
         };
         let mut queue: Vec<_> = self.binder().attempts().values().filter(|attempt| attempt.node == id).collect();
         queue.sort_by_key(|attempt| (attempt.since, &attempt.pod.key));
-        let waits = queue.iter().filter(|attempt| attempt.stage == BindStage::Queued);
+        let waits = queue.iter().filter(|attempt| attempt.queued_since().is_some());
         let pods = node.pods.iter().filter_map(|pod| world.pod(*pod));
         let reserved = pods.filter(|pod| matches!(pod.place, Place::Assumed(_)));
         Some(NodeExplanation {

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
+use crate::bind::{BindAttempt, BindPhase};
+use crate::core::extend;
+use crate::core::queue::{Item, QueueState, Standing};
+use crate::core::rules::View;
+use crate::core::select::choose::rate;
+use crate::core::timers::Moment;
 use crate::devices::Held;
 use crate::gang::Route;
 use crate::lock::{self, Delay, LockDelay, LockMatch};
-use crate::scheduler::binder::{BindAttempt, BindStage};
-use crate::scheduler::queue::{Item, QueueState, Standing};
-use crate::scheduler::rules::View;
-use crate::scheduler::select::choose::rate;
-use crate::scheduler::timers::Moment;
-use crate::scheduler::{Scheduler, extend};
+use crate::scheduler::Scheduler;
 use crate::world::gangs::GroupId;
 use crate::world::{NodeId, Place, Pod, PodFacts, PodId, World};
 use baton_contract::{LockRead, PodKey};
@@ -365,11 +366,13 @@ impl Scheduler {
 
 /// The state of a pod that is being bound.
 fn attempt_state(attempt: &BindAttempt) -> PodState {
-    match attempt.stage {
-        BindStage::Preparing => PodState::Preparing,
-        BindStage::Queued => PodState::WaitingForLock,
-        BindStage::Locking(_) => PodState::Locking,
-        BindStage::Binding(_) | BindStage::BindAgain | BindStage::Reading | BindStage::ReadAgain => PodState::Binding,
+    match attempt.phase {
+        BindPhase::Volumes { .. } => PodState::Preparing,
+        BindPhase::Queue { .. } => PodState::WaitingForLock,
+        BindPhase::Lock { .. } => PodState::Locking,
+        BindPhase::Post(_) | BindPhase::PostAgain(_) | BindPhase::Confirm(_) | BindPhase::ConfirmAgain(..) => {
+            PodState::Binding
+        }
     }
 }
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
 
+use crate::core::queue::{Item, QueueState, Standing};
+use crate::core::rules::plugins::scheduling_gates;
+use crate::core::timers::Moment;
 use crate::gang::waiting;
 use crate::scheduler::Scheduler;
-use crate::scheduler::queue::{Item, QueueState, Standing};
-use crate::scheduler::rules::plugins::scheduling_gates;
-use crate::scheduler::timers::Moment;
 use crate::world::gangs::Gang;
 use crate::world::{Place, PodId};
 

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use crate::core::context::NEW_POD;
+use crate::core::preemption::{candidates, eviction_text};
+use crate::core::rules::View;
+use crate::core::rules::plugins::device_fit;
+use crate::core::select::choose::{NodeChoice, choose};
+use crate::core::timers::Moment;
 use crate::devices::Held;
 use crate::scheduler::Scheduler;
-use crate::scheduler::context::NEW_POD;
-use crate::scheduler::preemption::{candidates, eviction_text};
-use crate::scheduler::rules::View;
-use crate::scheduler::rules::plugins::device_fit;
-use crate::scheduler::select::choose::{NodeChoice, choose};
-use crate::scheduler::timers::Moment;
 use crate::world::{Pod, PodFacts, PodId, World, WorldEvent};
 use baton_contract::PodRef;
 

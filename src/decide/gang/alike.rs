@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::scheduler::rules::plugins::inter_pod_affinity;
-use crate::scheduler::select::shape::PodShape;
+use crate::core::rules::plugins::inter_pod_affinity;
+use crate::core::select::shape::PodShape;
 use crate::world::spec::{HostPort, Labels, PodTerm, Spread, VolumeUse};
 use crate::world::{Pod, PodId, World};
 

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use crate::scheduler::context::{Context, Step};
-use crate::scheduler::earmarks::Earmarks;
-use crate::scheduler::preemption::Preemption;
-use crate::scheduler::queue::Item;
-use crate::scheduler::reporter::Reporter;
-use crate::scheduler::reservations::Reservations;
-use crate::scheduler::rules::plugins::device_fit;
-use crate::scheduler::select::choose::{NodeChoice, choose};
-use crate::scheduler::timers::Timer;
+use crate::core::context::{Context, Step};
+use crate::core::earmarks::Earmarks;
+use crate::core::preemption::Preemption;
+use crate::core::queue::Item;
+use crate::core::reporter::Reporter;
+use crate::core::reservations::Reservations;
+use crate::core::rules::plugins::device_fit;
+use crate::core::select::choose::{NodeChoice, choose};
+use crate::core::timers::Timer;
 use crate::world::gangs::{Gang, GroupId, MemberState, rule};
 use crate::world::{NodeId, Pod, PodId, Wake};
 use baton_contract::gang::Committed;

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use crate::scheduler::context::Context;
-use crate::scheduler::effect::Effect;
-use crate::scheduler::reservations::Reservations;
-use crate::scheduler::timers::Timer;
+use crate::core::context::Context;
+use crate::core::effect::Effect;
+use crate::core::reservations::Reservations;
+use crate::core::timers::Timer;
 use crate::world::gangs::{Gang, GroupId, MemberState};
 use crate::world::{PodId, Wake};
 use baton_contract::gang::key;

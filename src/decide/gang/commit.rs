@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::scheduler::binder::Binder;
-use crate::scheduler::context::{Context, Step};
-use crate::scheduler::earmarks::Earmarks;
-use crate::scheduler::effect::Effect;
-use crate::scheduler::preemption::Preemption;
-use crate::scheduler::queue::Item;
-use crate::scheduler::reservations::Reservations;
-use crate::scheduler::timers::Timer;
+use crate::bind::Binder;
+use crate::core::context::{Context, Step};
+use crate::core::earmarks::Earmarks;
+use crate::core::effect::Effect;
+use crate::core::preemption::Preemption;
+use crate::core::queue::Item;
+use crate::core::reservations::Reservations;
+use crate::core::timers::Timer;
 use crate::world::gangs::{Gang, GroupId, Member, MemberState, rule};
 use crate::world::{Pod, PodId, Wake};
 use baton_contract::gang::{Committed, MatchPolicy};
 use baton_contract::key;
 
 use super::members::{by_gang, reserved_members};
-use super::policy::OnBindFailure;
 use super::{Commit, GangState, Gangs, Route};
+use crate::core::OnBindFailure;
 use baton_contract::EventReason;
 
 /// First and longest backoff of a group after a Binding that was refused.
@@ -164,6 +164,10 @@ impl Gangs {
     fn proceed(&mut self, cx: &mut Context<'_>, number: u64) {
         let Some(commit) = self.commits.get(&number) else { return };
         let (group, former) = (commit.group.clone(), commit.committed);
+        if !commit.once {
+            // The group is satisfied for good: its surplus goes on.
+            cx.steps.push(Step::AfterAttempt(group.clone()));
+        }
         let Some(record) = self.groups.get_mut(&group) else { return };
         let own: Vec<PodId> = commit.members.keys().copied().collect();
         if commit.rest {
@@ -271,6 +275,8 @@ impl Gangs {
             // Each member is queued with its present group.
             None => members.into_iter().for_each(|id| cx.enqueue(id)),
         }
+        // The surplus waits with its group again.
+        Self::enqueue_members(cx, &group);
     }
 
     /// Handles members of commits whose reservation was released.

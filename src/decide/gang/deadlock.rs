@@ -4,8 +4,8 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use crate::scheduler::context::{Context, Step};
-use crate::scheduler::reservations::Reservations;
+use crate::core::context::{Context, Step};
+use crate::core::reservations::Reservations;
 use crate::world::gangs::GroupId;
 use crate::world::{PodId, Wake};
 

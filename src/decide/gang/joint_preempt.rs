@@ -3,14 +3,14 @@
 
 use std::collections::BTreeSet;
 
-use crate::scheduler::context::Context;
-use crate::scheduler::preemption::{
+use crate::core::context::Context;
+use crate::core::preemption::{
     Preemption, Units, VictimSet, judge_budgets, lower_priority, most_important_first, split_leaving, victim_sets,
 };
-use crate::scheduler::reservations::{Reservations, Saved};
-use crate::scheduler::rules::PreemptionCandidate;
-use crate::scheduler::rules::Slots;
-use crate::scheduler::select::choose::{judge, prepare};
+use crate::core::reservations::{Reservations, Saved};
+use crate::core::rules::PreemptionCandidate;
+use crate::core::rules::Slots;
+use crate::core::select::choose::{judge, prepare};
 use crate::world::gangs::GroupId;
 use crate::world::{NodeId, Pod, PodId};
 

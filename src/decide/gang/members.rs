@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::scheduler::context::Context;
-use crate::scheduler::reservations::{Reservations, Saved};
+use crate::core::context::Context;
+use crate::core::reservations::{Reservations, Saved};
 use crate::world::gangs::{Gang, GroupId, Member, MemberState};
 use crate::world::{PodId, World};
 use baton_contract::gang::{Committed, GangId, MatchPolicy, Mode, TimeoutClock, key};

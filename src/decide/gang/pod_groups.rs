@@ -5,10 +5,10 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::scheduler::context::Context;
-use crate::scheduler::effect::{Effect, PodGroupWrite};
-use crate::scheduler::queue::Item;
-use crate::scheduler::timers::Timer;
+use crate::core::context::Context;
+use crate::core::effect::{Effect, PodGroupWrite};
+use crate::core::queue::Item;
+use crate::core::timers::Timer;
 use crate::world::gangs::{Gang, GroupAttempts, GroupId, NamedBy, is_rewording, is_same_but_times, status};
 use baton_contract::gang::{GangId, PodGroupApi, PodGroupStatus};
 

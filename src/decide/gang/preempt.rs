@@ -1,10 +1,10 @@
 //! Preemption for a whole group: no pod is evicted unless every gang's minimum fits afterwards; and for one pod, where groups of
 //! lower priority may also have to release their reservations.
 
-use crate::scheduler::context::Context;
-use crate::scheduler::preemption::{Preemption, leaving};
-use crate::scheduler::reservations::Reservations;
-use crate::scheduler::rules::PreemptionCandidate;
+use crate::core::context::Context;
+use crate::core::preemption::{Preemption, leaving};
+use crate::core::reservations::Reservations;
+use crate::core::rules::PreemptionCandidate;
 use crate::world::gangs::GroupId;
 use crate::world::{NodeId, PodId};
 

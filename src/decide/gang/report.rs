@@ -4,11 +4,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::scheduler::context::Context;
-use crate::scheduler::earmarks::Earmarks;
-use crate::scheduler::queue::Item;
-use crate::scheduler::reporter::Reporter;
-use crate::scheduler::reservations::Reservations;
+use crate::core::context::Context;
+use crate::core::earmarks::Earmarks;
+use crate::core::queue::Item;
+use crate::core::reporter::Reporter;
+use crate::core::reservations::Reservations;
 use crate::world::gangs::{Gang, GroupId, Warning, rule};
 use crate::world::{PodId, Resources, Wake};
 use baton_contract::Quantity;

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::scheduler::context::{Context, Step};
-use crate::scheduler::queue::{Item, QueueState};
-use crate::scheduler::reporter::Reporter;
-use crate::scheduler::reservations::Reservations;
-use crate::scheduler::rules::Queued;
-use crate::scheduler::timers::Timer;
+use crate::core::context::{Context, Step};
+use crate::core::queue::{Item, QueueState};
+use crate::core::reporter::Reporter;
+use crate::core::reservations::Reservations;
+use crate::core::rules::Queued;
+use crate::core::timers::Timer;
 use crate::world::gangs::{Gang, GangChange, GroupId, MemberState, NotReady, rule};
 use crate::world::{Place, Pod, PodId, World};
 use baton_contract::gang::{Committed, GangId, Mode};
@@ -38,7 +38,18 @@ impl Gangs {
         if let Some(why) = book.pod_not_ready(pod, once) {
             return Route::NotReady(self.with_marks(world, why));
         }
-        if is_free(gang, group, once) { Route::Alone } else { Route::Group(group.clone()) }
+        if !is_free(gang, group, once) {
+            Route::Group(group.clone())
+        } else if !is_free(gang, group, false) && self.may_be_void(group) {
+            Route::NotReady(NotReady::NotSure(group.clone()))
+        } else {
+            Route::Alone
+        }
+    }
+
+    /// What satisfies the group for the first time may still be cancelled: no member is bound before that is sure.
+    fn may_be_void(&self, group: &GroupId) -> bool {
+        self.commits.values().any(|commit| commit.may_be_void() && commit.group == *group)
     }
 
     /// Counts the members that are being marked as timed out with those that the watch shows with their mark.

@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::core::context::Context;
+use crate::core::preemption::Preemption;
+use crate::core::reservations::{Reservations, Saved};
+use crate::core::rules::plugins::device_fit;
+use crate::core::select::choose::{NodeChoice, choose, judge, prepare};
 use crate::devices::PodDeviceRequest;
-use crate::scheduler::context::Context;
-use crate::scheduler::preemption::Preemption;
-use crate::scheduler::reservations::{Reservations, Saved};
-use crate::scheduler::rules::plugins::device_fit;
-use crate::scheduler::select::choose::{NodeChoice, choose, judge, prepare};
 use crate::world::devices::{DeviceChoice, request_of};
 use crate::world::{NodeId, PodId, Stock};
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::scheduler::context::Context;
-use crate::scheduler::select::free::percent;
-use crate::scheduler::select::nearest::nearest_beside;
+use crate::core::context::Context;
+use crate::core::select::free::percent;
+use crate::core::select::nearest::nearest_beside;
 use crate::world::gangs::{Gang, GroupId, rule};
 use crate::world::{NodeId, Pod, PodId};
 use baton_contract::gang::{TimeoutClock, key};

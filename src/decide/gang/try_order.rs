@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 
 use jiff::Timestamp;
 
-use crate::scheduler::context::Context;
-use crate::scheduler::select::free::percent;
+use crate::core::context::Context;
+use crate::core::select::free::percent;
 use crate::world::gangs::{Gang, GroupId, MemberState, rule};
 use crate::world::{Pod, PodId, World};
 use baton_contract::gang::Committed;

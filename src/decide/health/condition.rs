@@ -1,5 +1,5 @@
 //! What is looked at in every device, what it does to the device, and what people are told: one table, [`CONDITIONS`]. The node daemon
-//! takes devices out of service by it, `baton doctor` reports by it, events quote it, and `docs/doctor.md` prints it.
+//! takes devices out of service by it, `baton doctor` reports by it, events quote it, and `docs/commands.md` prints it.
 
 use std::fmt::{self, Write as _};
 

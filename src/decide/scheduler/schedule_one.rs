@@ -6,14 +6,14 @@ use crate::gang::{Gangs, Route};
 use crate::tyjob::{PlaceRoute, TyJobs};
 use crate::world::{Place, Pod, PodId, Wake};
 
-use super::context::{Context, Step};
-use super::earmarks::Earmarks;
-use super::preemption::Preemption;
-use super::queue::Item;
-use super::reporter::Reporter;
-use super::reservations::Reservations;
-use super::rules::plugins::scheduling_gates;
-use super::select::choose::NodeChoice;
+use crate::core::context::{Context, Step};
+use crate::core::earmarks::Earmarks;
+use crate::core::preemption::Preemption;
+use crate::core::queue::Item;
+use crate::core::reporter::Reporter;
+use crate::core::reservations::Reservations;
+use crate::core::rules::plugins::scheduling_gates;
+use crate::core::select::choose::NodeChoice;
 use baton_contract::ConditionReason;
 
 /// Rule of pods that their TYJob holds back.

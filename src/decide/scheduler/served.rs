@@ -1,7 +1,7 @@
 //! Pods that run without their devices. The node's daemon says so in its Lease; the scheduler, which may write statuses of pods, says
 //! it in the pod's conditions, where its gang and its TYJob read it.
 
-use super::effect::Effect;
+use crate::core::effect::Effect;
 use crate::world::World;
 
 /// What to write about the pods of `node`, whose Lease was read. It is compared with every version of the Lease, so a write that was

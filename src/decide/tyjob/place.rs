@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use crate::scheduler::context::{Context, NEW_POD};
-use crate::scheduler::preemption::Preemption;
-use crate::scheduler::rules::plugins::device_fit;
-use crate::scheduler::rules::{Plugins, Reads, Text, View};
-use crate::scheduler::select::choose::{NodeChoice, judge, prepare};
-use crate::scheduler::select::shape::PodShape;
+use crate::core::context::{Context, NEW_POD};
+use crate::core::preemption::Preemption;
+use crate::core::rules::plugins::device_fit;
+use crate::core::rules::{Plugins, Reads, Text, View};
+use crate::core::select::choose::{NodeChoice, judge, prepare};
+use crate::core::select::shape::PodShape;
 use crate::world::{NodeId, Place, Pod, PodFacts, PodId, World};
 use baton_contract::PodKey;
 use baton_contract::tyjob::BasicPolicy;
 
 use super::TyJobs;
-use super::placement::{Guests, JobFacts, JobSpec, KnownRooms, Metric, MetricWeights, Rank, Seat, room_for};
+use crate::core::MetricWeights;
+
+use super::placement::{Guests, JobFacts, JobSpec, KnownRooms, Metric, Rank, Seat, room_for};
 use super::table::{JobTable, RankedNode, filters_read};
 
 /// What a pod's rating depends on beside the node: the policy and the other pods of its job.

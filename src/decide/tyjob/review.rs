@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use jiff::Unit;
 
+use crate::core::context::{Context, NEW_POD};
+use crate::core::queue::Item;
+use crate::core::timers::{Moment, Timer};
 use crate::pod::Phase;
-use crate::scheduler::context::{Context, NEW_POD};
-use crate::scheduler::queue::Item;
-use crate::scheduler::timers::{Moment, Timer};
 use crate::world::{Changes, Place};
 use baton_contract::tyjob::ScheduleState;
 use baton_contract::{ConditionReason, PodKey};

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::scheduler::context::Context;
-use crate::scheduler::timers::{Moment, Timer};
+use crate::core::context::Context;
+use crate::core::timers::{Moment, Timer};
 use baton_contract::PodKey;
 
 use super::place::claims;

@@ -4,12 +4,13 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use crate::scheduler::rules::{Outcome, Plugins, Reads, Slots, Text, View};
-use crate::scheduler::select::choose::judge;
-use crate::scheduler::select::concern::NodeJudge;
-use crate::scheduler::select::index;
-use crate::scheduler::select::ranks::Ranking;
-use crate::tyjob::placement::{Metric, MetricWeights, Utilisation};
+use crate::core::MetricWeights;
+use crate::core::rules::{Outcome, Plugins, Reads, Slots, Text, View};
+use crate::core::select::choose::judge;
+use crate::core::select::concern::NodeJudge;
+use crate::core::select::index;
+use crate::core::select::ranks::Ranking;
+use crate::tyjob::placement::{Metric, Utilisation};
 use crate::world::{Node, NodeId, Pod};
 
 /// A fitting node: by rating, the best first, then by name.

@@ -1,10 +1,10 @@
 //! The controller's pods take over the places of their job: the reservation passes from the place to the pod, which is then locked
 //! for and bound like any other.
 
-use crate::scheduler::context::{Context, Step};
-use crate::scheduler::preemption::Preemption;
-use crate::scheduler::reservations::Reservations;
-use crate::scheduler::select::choose::{NodeChoice, choose};
+use crate::core::context::{Context, Step};
+use crate::core::preemption::Preemption;
+use crate::core::reservations::Reservations;
+use crate::core::select::choose::{NodeChoice, choose};
 use crate::world::{Place, Pod, PodId, Wake, World};
 use baton_contract::{ConditionReason, PodKey};
 

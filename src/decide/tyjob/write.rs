@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use jiff::Unit;
 
-use crate::scheduler::context::Context;
-use crate::scheduler::effect::Effect;
-use crate::scheduler::timers::Timer;
+use crate::core::context::Context;
+use crate::core::effect::Effect;
+use crate::core::timers::Timer;
 use baton_contract::tyjob::{Allocation, ScheduleState};
 use baton_contract::{ConditionReason, EventReason, PodKey};
 
 use super::placement::{JobFacts, JobIdentity, JobSpec, ScheduledCondition};
-use super::{JobRecord, JobScheduleStatus, JobWriteResult, TyJobs};
+use super::{JobRecord, TyJobs};
+use crate::core::{JobScheduleStatus, JobWriteResult};
 
 /// Longest message of the condition, in bytes.
 const MAX_MESSAGE: usize = 1024;

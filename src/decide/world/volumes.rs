@@ -12,7 +12,7 @@ use super::volume::{ClaimFacts, ClassFacts, VolumeFacts, VolumePlan};
 
 /// What is known of storage.
 #[derive(Debug, Clone, Default)]
-pub struct Volumes {
+pub struct VolumeTable {
     all: BTreeMap<Box<str>, VolumeFacts>,
     claims: BTreeMap<PodKey, ClaimFacts>,
     classes: BTreeMap<Box<str>, ClassFacts>,
@@ -20,7 +20,7 @@ pub struct Volumes {
     plans: BTreeMap<PodId, VolumePlan>,
 }
 
-impl Volumes {
+impl VolumeTable {
     /// Folds an event of one of these kinds in. `at` finds a pod, and the name of its node.
     pub(super) fn apply<'a>(&mut self, event: WorldEvent, at: impl Fn(PodId) -> Option<(&'a Pod, &'a str)>) -> Wake {
         let changed = match event {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::converted::{Converted, Loss};
 use super::part::FilePart;
 use super::plugins::{FIT, STRATEGIES, counterpart};
-use baton_decide::scheduler::rules::plugins::points_of;
+use baton_decide::core::rules::plugins::points_of;
 
 const RATIO: &str = "RequestedToCapacityRatio";
 const IGNORED: &str = "Baton counts every resource: a pod that asks for one of these goes only to nodes that have it";

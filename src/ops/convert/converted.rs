@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::print_yaml;
 use crate::settings::{API_VERSION, KIND};
-use baton_decide::scheduler::rules::plugins::{Point, names_at};
+use baton_decide::core::rules::plugins::{Point, names_at};
 
 /// What it means that a setting is not carried over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

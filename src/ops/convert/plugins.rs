@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::converted::{Converted, Loss};
 use super::part::FilePart;
-use baton_decide::scheduler::rules::plugins::{Point, is_stock, names_at, points_of};
+use baton_decide::core::rules::plugins::{Point, is_stock, names_at, points_of};
 
 /// kube-scheduler's extension points, `multiPoint` included.
 const POINTS: &str = "multiPoint preEnqueue queueSort preFilter filter postFilter preScore score reserve permit preBind bind \

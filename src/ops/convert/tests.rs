@@ -9,7 +9,7 @@ use super::command::convert;
 use super::converted::Converted;
 use crate::config::read_yaml_value;
 use crate::settings::{KUBE_VERSIONS, options_of};
-use baton_decide::scheduler::rules::plugins::{Point, Strategy as Rating};
+use baton_decide::core::rules::plugins::{Point, Strategy as Rating};
 use baton_scheduler::SchedulerOptions;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");

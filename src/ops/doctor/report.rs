@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 use serde_json::json;
 
-/// Every check, in the order of the report. `docs/doctor.md` explains each.
+/// Every check, in the order of the report. `docs/commands.md` explains each.
 #[rustfmt::skip]
 pub const CHECKS: [&str; 25] = [
     "nvml", "gpu", "device-nodes", "driver-files", "rdma", "kubelet-dir", "kubelet-socket",
@@ -146,8 +146,8 @@ mod tests {
 
     #[test]
     fn the_documentation_explains_every_check() {
-        let text = include_str!("../../../docs/doctor.md");
+        let text = include_str!("../../../docs/commands.md");
         let missing: Vec<_> = CHECKS.iter().filter(|check| !text.contains(&format!("| `{check}` |"))).collect();
-        assert!(missing.is_empty(), "docs/doctor.md lacks {missing:?}");
+        assert!(missing.is_empty(), "docs/commands.md lacks {missing:?}");
     }
 }

@@ -10,11 +10,11 @@ use super::log::DaemonSettings;
 use super::timings::timings;
 use crate::config::{Fields, Misplaced, Section, YamlNode, removed};
 use baton_contract::key;
-use baton_decide::scheduler::rules::plugins::{
+use baton_decide::core::MetricWeights;
+use baton_decide::core::rules::plugins::{
     Disabled, Listed, PluginLists, Point, RatioConfig, Strategy, Weights, default_plugins, gpu_patience, names_at,
     points_of,
 };
-use baton_decide::tyjob::placement::MetricWeights;
 use baton_scheduler::SchedulerOptions;
 
 /// The version of the file that this Baton reads.

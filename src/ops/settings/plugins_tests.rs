@@ -4,7 +4,7 @@ use clap::Command;
 
 use super::{DaemonSettings, SCHEDULER_SECTIONS, print_plugins, scheduler};
 use crate::config::{ConfigError, Loaded, arguments, load, print};
-use baton_decide::scheduler::rules::plugins::{Point, Strategy, default_plugins};
+use baton_decide::core::rules::plugins::{Point, Strategy, default_plugins};
 use baton_scheduler::SchedulerOptions;
 
 fn read(flags: &[&str], text: &str) -> Result<Loaded<DaemonSettings<SchedulerOptions>>, ConfigError> {

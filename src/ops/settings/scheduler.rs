@@ -5,9 +5,9 @@ use super::ports::{admin, leading, ports};
 use crate::config::{Setting, Value};
 use baton_contract::gang::TimeoutClock;
 use baton_contract::gang::{MatchPolicy, key};
-use baton_decide::gang::OnBindFailure;
+use baton_decide::core::OnBindFailure;
+use baton_decide::core::rules::plugins::{NodesWithoutAgent, Profile};
 use baton_decide::lock::LockMode;
-use baton_decide::scheduler::rules::plugins::{NodesWithoutAgent, Profile};
 use baton_scheduler::SchedulerOptions;
 use baton_scheduler::extender::GangPods;
 

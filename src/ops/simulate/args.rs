@@ -7,7 +7,7 @@ use clap::{Args, Command, ValueEnum};
 
 use crate::say::{UsageError, remark, say};
 use crate::{config, daemon, settings};
-use baton_decide::scheduler::rules::plugins::{DefaultSet, Profile, default_plugins};
+use baton_decide::core::rules::plugins::{DefaultSet, Profile, default_plugins};
 use baton_runtime::shutdown;
 use baton_scheduler::SchedulerOptions;
 

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 
 use baton_contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceStatus};
 use baton_contract::{AgentStatus, ContainerRequest, DeviceId, DeviceType, Identity, PodRef, Quantity, key};
+use baton_decide::core::rules::Plugins;
 use baton_decide::lock::LockMode;
 use baton_decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
-use baton_decide::scheduler::rules::Plugins;
 use baton_decide::scheduler::{BindResult, Config, Effect, EffectResult, Effects, Moment, Scheduler};
 use baton_decide::world::mix::free;
 use baton_decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
@@ -301,7 +301,7 @@ fn template(ask: &TraceAsk) -> PodFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use baton_decide::scheduler::rules::plugins::{DefaultSet, Profile, default_plugins};
+    use baton_decide::core::rules::plugins::{DefaultSet, Profile, default_plugins};
 
     /// A cluster of these machines, given by GPUs and model.
     fn engine(machines: &[(u32, &str)], asks: &[TraceAsk], profile: Profile, on_failure: OnFailure) -> Engine {

@@ -8,9 +8,9 @@ use kube::api::PostParams;
 
 use super::verbs::JobCluster;
 
-/// Every YAML block of `docs/tyjob.md`.
+/// Every YAML block of `docs/tyjob.md` and of the jobs beside it.
 fn examples() -> Vec<TyJob> {
-    let text = include_str!("../../../docs/tyjob.md");
+    let text = [include_str!("../../../docs/tyjob.md"), include_str!("../../fixtures/tyjob-policies.md")].concat();
     let blocks = text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     blocks.map(|block| serde_saphyr::from_str(block).unwrap_or_else(|error| panic!("{error}:\n{block}"))).collect()
 }

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use baton::contract::{DeviceId, DeviceType, PodKey, Quantity, key};
+use baton::decide::core::earmarks::EarmarkPolicy;
+use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
-use baton::decide::scheduler::earmarks::EarmarkPolicy;
-use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::world::WorldEvent;
 
 use crate::dice::Dice;

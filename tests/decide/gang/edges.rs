@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use baton::contract::PodKey;
 use baton::contract::gang::GangId;
 use baton::contract::gang::key::CONDITION_SATISFIED;
-use baton::decide::gang::OnBindFailure;
+use baton::decide::core::OnBindFailure;
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
 use baton::decide::world::gangs::MemberState;

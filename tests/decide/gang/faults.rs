@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use baton::contract::{Quantity, key};
-use baton::decide::gang::{GangPolicy, OnBindFailure};
+use baton::decide::core::{GangPolicy, OnBindFailure};
 use baton::decide::scheduler::Config;
 use baton::decide::world::gangs::MemberState;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};
@@ -569,6 +569,49 @@ fn when_the_volume_of_one_member_cannot_be_made_nobody_of_the_gang_goes() {
     assert_eq!(gangs.reserved("ml/g"), 3, "it is tried again when it has rested");
     gangs.cluster.provision("c2");
     gangs.settle();
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn a_surplus_member_waits_until_the_first_commit_is_sure() {
+    for made in [true, false] {
+        let mut gangs = gang_with_claims();
+        gangs.asks("g-3", &[("cpu", "1")], &gang("g", "3", &[]));
+        gangs.wait(2);
+        assert_eq!(gangs.count("g"), 0, "the volumes of the others may still not be made");
+        assert_eq!(gangs.reason("g-3"), "GangIncomplete");
+        gangs.cluster.provision("c0");
+        gangs.cluster.provision("c1");
+        if made {
+            gangs.cluster.provision("c2");
+            gangs.settle();
+            assert_eq!(gangs.count("g"), 4);
+        } else {
+            gangs.cluster.change_claim("c2", |facts| facts.selected_node = None);
+            gangs.cluster.settle();
+            assert_eq!(gangs.count("g"), 0);
+            // It takes the place of the one whose volume cannot be made.
+            gangs.cluster.change_claim("c2", |facts| facts.selected_node = None);
+            gangs.wait(5);
+            assert_eq!(gangs.count("g") % 4, 0, "never a part of it");
+            gangs.cluster.provision("c2");
+            gangs.wait(5);
+            assert_eq!(gangs.count("g"), 4);
+        }
+    }
+}
+
+#[test]
+fn the_surplus_of_a_group_whose_first_commit_is_cancelled_is_not_forgotten() {
+    let mut gangs = gang_with_claims();
+    gangs.asks("g-3", &[("cpu", "1")], &gang("g", "3", &[]));
+    gangs.wait(1);
+    gangs.delete("g-2");
+    gangs.wait(5);
+    assert_eq!((gangs.reserved("ml/g"), gangs.count("g")), (3, 0), "with it the gang has its minimum");
+    gangs.cluster.provision("c0");
+    gangs.cluster.provision("c1");
+    gangs.wait(5);
     assert_eq!(gangs.count("g"), 3);
 }
 

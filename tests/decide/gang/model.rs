@@ -133,7 +133,7 @@ fn look(cluster: &TestScheduler) -> String {
 
 /// The stage of a flight, without the number of its request.
 fn stage(flight: &baton::decide::scheduler::BindAttempt) -> String {
-    format!("{:?}", flight.stage).chars().take_while(|c| *c != '(').collect()
+    format!("{:?}", flight.phase).chars().take_while(|c| c.is_alphanumeric()).collect()
 }
 
 fn request(effect: &Effect) -> String {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use baton::contract::gang::key;
 use baton::contract::gang::{GangId, MatchPolicy, Mode, PodGroupApi, PodGroupPhase, TimeoutClock};
-use baton::decide::gang::{GangPolicy, OnBindFailure};
+use baton::decide::core::{GangPolicy, OnBindFailure};
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
 use baton::decide::world::gangs::{

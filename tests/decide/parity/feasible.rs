@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use baton::decide::scheduler::rules::plugins::{DefaultSet, NodesWithoutAgent};
+use baton::decide::core::rules::plugins::{DefaultSet, NodesWithoutAgent};
 use baton::decide::world::WorldEvent;
 
 use super::recorded::{files, list, moment, pod, read, scheduler_of};

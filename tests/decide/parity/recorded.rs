@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton::cluster::node::LightNode;
 use baton::cluster::pod::LightPod;
 use baton::cluster::volume::{claim_facts, class_facts, volume_facts};
-use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
+use baton::decide::core::rules::plugins::{DefaultSet, default_plugins};
 use baton::decide::scheduler::{Config, Moment, Scheduler};
 use baton::decide::world::WorldEvent;
 use jiff::Timestamp;

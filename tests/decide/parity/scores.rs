@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use baton::decide::core::rules::plugins::{DefaultSet, NodesWithoutAgent, Point, names_at};
 use baton::decide::explain::RatedNode;
-use baton::decide::scheduler::rules::plugins::{DefaultSet, NodesWithoutAgent, Point, names_at};
 use baton::ops::config::{arguments, load};
 use baton::ops::settings::{SCHEDULER_SECTIONS, scheduler};
 use clap::Command;

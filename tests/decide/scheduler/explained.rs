@@ -1,4 +1,4 @@
-//! What people read: of pods that wait, of pods that do not exist, of the queue. `docs/explain.md` quotes it.
+//! What people read: of pods that wait, of pods that do not exist, of the queue. `docs/commands.md` quotes it.
 
 use std::path::Path;
 
@@ -161,30 +161,40 @@ fn what_if() -> String {
 
 #[test]
 fn the_documentation_quotes_what_is_printed() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/explain.md");
-    let mut text = std::fs::read_to_string(&path).unwrap();
-    let blocks = [
-        ("few-gpus", few_gpus()),
-        ("agent", agent()),
-        ("taint", taint()),
-        ("invalid", invalid()),
-        ("affinity", near()),
-        ("claim", claim()),
-        ("dra", dra()),
-        ("what-if", what_if()),
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let pages = [
+        ("docs/commands.md", vec![("what-if", what_if())]),
+        (
+            "tests/golden/explained.md",
+            vec![
+                ("few-gpus", few_gpus()),
+                ("agent", agent()),
+                ("taint", taint()),
+                ("invalid", invalid()),
+                ("affinity", near()),
+                ("claim", claim()),
+                ("dra", dra()),
+            ],
+        ),
     ];
     let update = std::env::var_os("UPDATE_DOCS").is_some();
-    for (mark, printed) in blocks {
-        let open = format!("<!-- {mark} -->\n```text\n");
-        let start = text.find(&open).unwrap_or_else(|| panic!("docs/explain.md has no block {mark}")) + open.len();
-        let end = start + text[start..].find("```").unwrap();
-        if update {
-            text.replace_range(start..end, &printed);
+    for (page, blocks) in pages {
+        let mut text = std::fs::read_to_string(root.join(page)).unwrap();
+        for (mark, printed) in blocks {
+            let open = format!("<!-- {mark} -->\n```text\n");
+            let start = text.find(&open).unwrap_or_else(|| panic!("{page} has no block {mark}")) + open.len();
+            let end = start + text[start..].find("```").unwrap();
+            if update {
+                text.replace_range(start..end, &printed);
+            }
+            assert!(
+                update || text[start..end] == printed,
+                "{mark}: UPDATE_DOCS=1 writes it again; printed is\n{printed}"
+            );
         }
-        assert!(update || text[start..end] == printed, "{mark}: UPDATE_DOCS=1 writes it again; printed is\n{printed}");
-    }
-    if update {
-        std::fs::write(&path, text).unwrap();
+        if update {
+            std::fs::write(root.join(page), text).unwrap();
+        }
     }
 }
 

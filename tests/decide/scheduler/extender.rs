@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use baton::contract::hint::LabelSelector;
 use baton::contract::{PodKey, PodUid, key};
+use baton::decide::core::rules::plugins::{DefaultSet, NodesWithoutAgent};
 use baton::decide::explain::PodState;
 use baton::decide::pod::Deletion;
-use baton::decide::scheduler::rules::plugins::{DefaultSet, NodesWithoutAgent};
 use baton::decide::scheduler::{BindVerdict, Config, RequestId};
 use baton::decide::world::{BudgetFacts, PodFacts, WorldEvent};
 

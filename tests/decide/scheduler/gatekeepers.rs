@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use baton::contract::key;
+use baton::decide::core::rules::{Claimed, Extension, Outcome, Permit, Plugin, Plugins, Reserve, Slots, View};
 use baton::decide::scheduler::Config;
-use baton::decide::scheduler::rules::{Claimed, Extension, Outcome, Permit, Plugin, Plugins, Reserve, Slots, View};
 use baton::decide::world::{NodeId, Pod, Wake};
 
 use crate::harness::TestScheduler;

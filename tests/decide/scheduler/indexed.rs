@@ -3,8 +3,8 @@
 use baton::contract::hint::LabelSelector;
 use baton::contract::image::ImageName;
 use baton::contract::{Identity, key};
+use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::lock::LockMode;
-use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::scheduler::{Config, NodeSearch};
 use baton::decide::world::spec::{
     HostPort, NodeOperator, NodeRequirement, NodeTerm, PodTerm, Spread, Taint, TaintEffect, Toleration,

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use baton::contract::{DeviceId, DeviceType, LockFormat, LockRead, PodKey, PodRef, Quantity, key};
 
+use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::lock::LockPolicy;
 use baton::decide::pod::PodContainer;
-use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::scheduler::{Config, Effect, EffectResult, LockResult, Scheduler};
 use baton::decide::world::{PodFacts, WorldEvent};
 

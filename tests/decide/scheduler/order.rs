@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use baton::contract::{PodKey, key};
+use baton::decide::core::queue::Item as Queued;
+use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::pod::Deletion;
 use baton::decide::scheduler::Config;
-use baton::decide::scheduler::queue::Item as Queued;
-use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::world::{Node, PodFacts};
 
 use crate::dice::Dice;

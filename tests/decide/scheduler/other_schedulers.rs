@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use baton::contract::key;
+use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::scheduler::Config;
-use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::world::PodFacts;
 
 use crate::harness::gangs::{declared, gang};

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use baton::contract::inventory::{DeviceHeld, DeviceStatus, HeldBy};
 use baton::contract::{AgentStatus, DeviceType, Identity, PodKey, key};
+use baton::decide::core::rules::plugins::{DefaultSet, NodesWithoutAgent};
 use baton::decide::explain::PodState;
 use baton::decide::scheduler::Config;
-use baton::decide::scheduler::rules::plugins::{DefaultSet, NodesWithoutAgent};
 use baton::decide::world::WorldEvent;
 use baton::decide::world::spec::{Taint, TaintEffect};
 

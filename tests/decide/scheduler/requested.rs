@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use baton::contract::{PodRef, key};
+use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::pod::{Deletion, Phase};
-use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::scheduler::{BindVerdict, Config, RequestId};
 use baton::decide::world::spec::VolumeUse;
 

@@ -5,11 +5,11 @@ use baton::contract::hint::LabelSelector;
 use baton::contract::image::ImageName;
 use baton::contract::inventory::DeviceInfo;
 use baton::contract::{Identity, PodKey, key};
-use baton::decide::scheduler::Config;
-use baton::decide::scheduler::rules::plugins::{
+use baton::decide::core::rules::plugins::{
     DefaultSet, Disabled, InterPodAffinity, Listed, Point, RatioConfig, Strategy as Scoring, Weights, default_plugins,
 };
-use baton::decide::scheduler::rules::{NodeScore, Slots, View};
+use baton::decide::core::rules::{NodeScore, Slots, View};
+use baton::decide::scheduler::Config;
 use baton::decide::world::spec::{PodTerm, Spread};
 use baton::decide::world::{PodFacts, Qos, Rated, WorldEvent};
 use proptest::prelude::*;

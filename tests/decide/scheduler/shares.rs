@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use baton::contract::inventory::DeviceStatus;
 use baton::contract::{PodKey, ShareIsolation, key};
+use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::scheduler::Config;
-use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::shares::ShareTerms;
 use baton::decide::world::{PodFacts, WorldEvent};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use baton::contract::{PodKey, key};
+use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::explain::PodState;
 use baton::decide::scheduler::Config;
-use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};
 use baton::decide::world::{AccessModes, ClaimFacts, ClassFacts, VolumeFacts, WorldEvent};
 

@@ -26,7 +26,9 @@ fn all_examples() -> Vec<Value> {
     let docs = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/docs")).unwrap();
     let paths = docs.map(|entry| entry.unwrap().path());
     let mut paths: Vec<_> = paths.filter(|path| path.extension().is_some_and(|kind| kind == "md")).collect();
-    paths.push(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md").into());
+    for page in ["/README.md", "/tests/fixtures/tyjob-policies.md"] {
+        paths.push((env!("CARGO_MANIFEST_DIR").to_owned() + page).into());
+    }
     paths.sort();
     for path in paths {
         all.extend(jobs_in(&std::fs::read_to_string(path).unwrap()));

@@ -8,7 +8,8 @@
 //! | d | 2 / 10 | 20 / 100 | 600 / 800 |
 
 use baton::contract::tyjob::{BasicPolicy, Role};
-use baton::decide::tyjob::placement::{Metric, MetricWeights, Rank, Utilisation};
+use baton::decide::core::MetricWeights;
+use baton::decide::tyjob::placement::{Metric, Rank, Utilisation};
 use baton::decide::world::Resources;
 
 use crate::harness::tyjobs::TestJobs;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use baton::contract::gang::{GangId, PodGroupApi};
 use baton::contract::{PodKey, PodRef, Quantity};
+use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::scheduler::Config;
-use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::world::gangs::{DeclarationSource, Declared, MemberState, PodGroupFacts};
 use baton::decide::world::{PodFacts, WorldEvent};
 

@@ -9,16 +9,17 @@ use baton::contract::gang::{Committed, GangId};
 use baton::contract::tyjob::ScheduleState;
 use baton::contract::{AgentStatus, DeviceAllocation, Identity, LockRead, PodKey, PodRef, Quantity, key};
 use baton::decide::audit;
+use baton::decide::core::rules::Annotations;
+use baton::decide::core::rules::Plugins;
+use baton::decide::core::rules::plugins::{DefaultSet, default_plugins};
+use baton::decide::core::{JobScheduleStatus, JobWriteResult};
 use baton::decide::explain::{Explanation, JobExplanation, PodState, QueueReport, WhatIf};
 use baton::decide::pod::{AssignmentText, Deletion, Phase};
-use baton::decide::scheduler::rules::Annotations;
-use baton::decide::scheduler::rules::Plugins;
-use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
 use baton::decide::scheduler::{
     BindResult, Config, Effect, EffectResult, Effects, LockResult, Moment, PodGroupWrite, Scheduler, Stats,
 };
+use baton::decide::tyjob::JobRecord;
 use baton::decide::tyjob::placement::{JobFacts, JobIdentity};
-use baton::decide::tyjob::{JobRecord, JobScheduleStatus, JobWriteResult};
 use baton::decide::world::gangs::{Declared, PodGroupFacts};
 use baton::decide::world::{ClaimFacts, ClassFacts, NodeFacts, PodFacts, Resources, VolumeFacts, World, WorldEvent};
 
@@ -642,7 +643,7 @@ impl TestScheduler {
         assert_eq!(annotations.len(), key::SCHEDULER_KEYS.len(), "every scheduler key is written");
         let fault = self.bind_faults.pop_front();
         match fault {
-            Some(Fault::Fails) => return BindResult::Retry("500".into(), None),
+            Some(Fault::Fails) => return BindResult::Unknown("500".into(), None),
             Some(Fault::Refused) => return BindResult::Refused("422".into()),
             _ => {}
         }
@@ -665,7 +666,7 @@ impl TestScheduler {
         }
         if fault.is_some() {
             // The watch lags as well: the scheduler must find out by itself.
-            return BindResult::Retry("timed out".into(), None);
+            return BindResult::Unknown("timed out".into(), None);
         }
         self.tell_pod(&pod.key.clone());
         BindResult::Done

@@ -1,4 +1,4 @@
-//! The pages in a real browser. With `UPDATE_DOCS=1` the pictures of `docs/ui.md` are made again.
+//! The pages in a real browser. With `UPDATE_DOCS=1` the pictures of `docs/commands.md` are made again.
 
 use std::io::Write;
 use std::path::Path;

@@ -8,11 +8,11 @@ use baton::contract::{
     DeviceAllocation, DeviceEntry, DeviceId, DeviceType, Exceptions, LockRead, PodKey, PodRef, PodUid, key,
 };
 use baton::decide::audit::{Violation as AccountError, check_scheduler};
+use baton::decide::core::queue::QueueState;
 use baton::decide::handoff::{Ledger, PodNotice};
 use baton::decide::lock::{LockMatch, LockPolicy, names};
 use baton::decide::pod::{HandoffPod, Phase};
 use baton::decide::scheduler::Moment;
-use baton::decide::scheduler::queue::QueueState;
 use baton::decide::world::{Place, Pod, PodId};
 
 use super::process::LEADS;
@@ -308,8 +308,8 @@ impl System {
         let scheduler = self.schedulers[at].scheduler();
         scheduler.world().pods().any(|pod| {
             let attempt = scheduler.binder().attempts().get(&pod.id);
-            let waits =
-                attempt.map(|attempt| !attempt.awaits_answer() && !attempt.may_be_bound && attempt.failures == 0);
+            let waits = attempt
+                .map(|attempt| attempt.phase.due().is_some() && !attempt.may_be_bound && attempt.trouble.is_none());
             let held = pod.devices.iter().flat_map(|held| held.devices());
             let on = |id| scheduler.world().node(id).is_some_and(|of| *of.name == *node);
             matches!(pod.place, Place::Assumed(id) if on(id))

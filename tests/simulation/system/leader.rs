@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton::contract::{PodUid, key};
-use baton::decide::scheduler::queue::Item;
-use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
+use baton::decide::core::JobWriteResult;
+use baton::decide::core::queue::Item;
+use baton::decide::core::rules::plugins::{DefaultSet, default_plugins};
 use baton::decide::scheduler::{BindResult, Config, Effect, EffectResult, Effects, LockResult, Moment, Scheduler};
-use baton::decide::tyjob::JobWriteResult;
 use baton::decide::world::gangs::Declared;
 use baton::decide::world::{PodId, WorldEvent};
 use jiff::SignedDuration;
@@ -535,7 +535,7 @@ fn failure(effect: &Effect, why: &str, pause: Option<Duration>) -> Option<Effect
             EffectResult::Release { node: node.clone(), old: old.clone(), result: lost() }
         }
         Effect::Bind { ticket, .. } => {
-            EffectResult::Bind { ticket: *ticket, result: BindResult::Retry(why.to_owned(), pause) }
+            EffectResult::Bind { ticket: *ticket, result: BindResult::Unknown(why.to_owned(), pause) }
         }
         Effect::ReadPod { pod } => EffectResult::PodRead { pod: pod.clone(), result: Err(why.to_owned()) },
         Effect::PodGroupStatus(write) => EffectResult::PodGroup { gang: write.gang.clone(), result: None },

@@ -15,5 +15,5 @@ pub use classify::{AttemptResult, JobClass, PlacedPods, Situation, classify, ver
 pub use folded::{Folded, GPU_PERCENT};
 pub use order::{Ranked, Share, dominant_share, order};
 pub use room::{Guests, KnownRooms, is_plain, room_for};
-pub use score::{Metric, MetricWeights, Rank, Utilisation};
+pub use score::{Metric, Rank, Utilisation};
 pub use unfit::{NodeOffer, PartDemand, unfit};

@@ -1,29 +1,11 @@
 //! How the basic policies rate a node for one pod.
 
+use crate::core::MetricWeights;
 use crate::world::{Node, Resources, World};
 use baton_contract::key;
 use baton_contract::tyjob::{BasicPolicy, Role};
 
 use super::folded::{Folded, GPU_PERCENT, gpu_percent};
-
-/// Weights of the resources in a rating.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MetricWeights {
-    /// Of CPU.
-    pub cpu: u32,
-    /// Of memory.
-    pub memory: u32,
-    /// Of GPUs.
-    pub gpu: u32,
-    /// What `LeaderFirst` puts in the place of one of them.
-    pub raised: u32,
-}
-
-impl Default for MetricWeights {
-    fn default() -> Self {
-        Self { cpu: 1, memory: 1, gpu: 1, raised: 3 }
-    }
-}
 
 /// CPU, memory and GPU of a node: what pods hold, and what there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -69,6 +69,8 @@ pub enum NotReady {
         /// What that one lists.
         others: GroupId,
     },
+    /// The volumes of the members that satisfy the group are being prepared; where that fails, they go back.
+    NotSure(GroupId),
     /// The wait was over before the group was satisfied.
     TimedOut {
         /// The group.
@@ -133,7 +135,9 @@ impl NotReady {
         match self {
             Self::BadName(_) | Self::Unusable { .. } | Self::Unequal { .. } => ConditionReason::InvalidGang,
             Self::WaitingForPodGroup(_) => ConditionReason::WaitingForPodGroup,
-            Self::NoMin(_) | Self::TooFew { .. } | Self::Missing { .. } => ConditionReason::GangIncomplete,
+            Self::NoMin(_) | Self::TooFew { .. } | Self::Missing { .. } | Self::NotSure(_) => {
+                ConditionReason::GangIncomplete
+            }
             Self::Mismatch { .. } => ConditionReason::GangGroupMismatch,
             Self::TimedOut { .. } => ConditionReason::GangTimeout,
         }
@@ -182,6 +186,12 @@ impl fmt::Display for NotReady {
                 f,
                 "gang {gang} lists the group {group} but gang {other} lists {others}: both must list the same gangs"
             ),
+            Self::NotSure(group) => {
+                write!(
+                    f,
+                    "gang {group}: the volumes of the members that start it are being prepared, this one goes after them"
+                )
+            }
             Self::TimedOut { group, marked } => {
                 let (pods, them) = if *marked == 1 { ("pod is", "it") } else { ("pods are", "them") };
                 write!(

@@ -1,0 +1,198 @@
+//! The bind attempt of one pod.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::core::effect::{Effect, Effects, Ticket};
+use crate::core::rules::Annotations;
+use crate::lock::LockClaim;
+use crate::world::{NodeId, PodId};
+use baton_contract::{PodRef, Shared};
+
+/// A PreBind request is repeated after this time.
+const REPEAT_AFTER: Duration = Duration::from_secs(5);
+
+/// A pod whose node is chosen and whose room is taken, on its way to a Binding.
+#[derive(Debug, Clone)]
+pub struct BindAttempt {
+    /// The pod.
+    pub pod: Arc<PodRef>,
+    /// The node.
+    pub node: NodeId,
+    /// Its name.
+    pub node_name: Arc<str>,
+    /// Written into the lock and into `bind-timestamp`.
+    pub time: Timestamp,
+    /// Resource names for which the kubelet will call Allocate; without any, no lock is needed.
+    pub calls: Shared<Vec<Box<str>>>,
+    /// The node lock is taken before the Binding.
+    pub locks: bool,
+    /// The Binding's annotations, all but the time.
+    pub annotations: Shared<Annotations>,
+    /// The commit of its group.
+    pub commit: Option<u64>,
+    /// Place in the node's lock queue.
+    pub turn: Turn,
+    /// Monotonic time of the decision.
+    pub since: Duration,
+    /// How far it has come.
+    pub phase: BindPhase,
+    /// A lock value of this attempt that may stand on the node.
+    pub lock_value: Option<Box<str>>,
+    /// A Binding may have been made already: one of this attempt whose answer was lost, or one of the leader before, whose lock the
+    /// attempt has taken over. Only a read of the pod shows that it was not.
+    pub may_be_bound: bool,
+    /// Failed tries.
+    pub trouble: Trouble,
+    /// Why the attempt ends as soon as the request under way is answered.
+    pub cancelled: Option<Cancel>,
+}
+
+/// Position in a lock queue: higher priority first, then the earlier attempt.
+pub type Turn = (i64, u64, PodId);
+
+/// How far a bind attempt has come, with what is valid only there. Times are monotonic.
+#[derive(Debug, Clone)]
+pub enum BindPhase {
+    /// The PreBind rules (volumes) are not satisfied; they run again at `again`, or when a volume changes.
+    Volumes {
+        /// When.
+        again: Duration,
+        /// Their requests under way: they are not repeated at once.
+        requested: Requested,
+    },
+    /// In the node's lock queue.
+    Queue {
+        /// Since when.
+        since: Duration,
+        /// Not tried before.
+        not_before: Duration,
+    },
+    /// The lock is being written.
+    Lock {
+        /// The write.
+        ticket: Ticket,
+        /// Since when the attempt waits for the lock.
+        since: Duration,
+    },
+    /// The Binding is being posted.
+    Post(Ticket),
+    /// It failed transiently, and is posted again at this time.
+    PostAgain(Duration),
+    /// The pod is being read since it is unknown whether it is bound; with what the API server refused the Binding, if it did.
+    Confirm(Option<String>),
+    /// The read failed, and is repeated at this time.
+    ConfirmAgain(Duration, Option<String>),
+}
+
+impl BindPhase {
+    /// When it goes on by itself; `None` while something is awaited.
+    pub const fn due(&self) -> Option<Duration> {
+        match self {
+            Self::Volumes { again: at, .. }
+            | Self::Queue { not_before: at, .. }
+            | Self::PostAgain(at)
+            | Self::ConfirmAgain(at, _) => Some(*at),
+            Self::Lock { .. } | Self::Post(_) | Self::Confirm(_) => None,
+        }
+    }
+
+    /// No Binding of this attempt has been posted, nor is one about to be: room or lock are awaited.
+    pub const fn is_before_post(&self) -> bool {
+        matches!(self, Self::Volumes { .. } | Self::Queue { .. } | Self::Lock { .. })
+    }
+}
+
+/// Failed tries in a row.
+#[derive(Debug, Clone, Default)]
+pub struct Trouble {
+    failures: u32,
+    /// Monotonic time of the first one.
+    since: Option<Duration>,
+}
+
+impl Trouble {
+    /// No try has failed since the last one that succeeded.
+    pub const fn is_none(&self) -> bool {
+        self.failures == 0
+    }
+
+    /// One more failure: until when to pause. `None` when failures have lasted for `limit`.
+    pub(super) fn pause(
+        &mut self,
+        now: Duration,
+        (first, longest, limit): (Duration, Duration, Duration),
+        at_least: Option<Duration>,
+    ) -> Option<Duration> {
+        if now >= *self.since.get_or_insert(now) + limit {
+            return None;
+        }
+        let wait = (first * (1 << self.failures.min(16))).min(longest).max(at_least.unwrap_or_default());
+        self.failures += 1;
+        Some(now + wait)
+    }
+
+    /// It waits regularly: earlier failures do not count towards the limit, and keep the length of the next pause.
+    pub(super) fn is_past(&mut self) {
+        self.since = None;
+    }
+}
+
+/// Why a bind attempt ends early.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cancel {
+    /// The pod is gone, ended or being deleted.
+    PodGone,
+    /// The pod goes back to the queue.
+    Requeue(String),
+}
+
+impl BindAttempt {
+    /// The claim under which the lock is acquired.
+    pub fn claim(&self) -> LockClaim {
+        LockClaim { pod: PodRef::clone(&self.pod), time: self.time }
+    }
+
+    /// Monotonic time since which it waits in the lock queue, if it does.
+    pub const fn queued_since(&self) -> Option<Duration> {
+        match self.phase {
+            BindPhase::Queue { since, .. } => Some(since),
+            _ => None,
+        }
+    }
+}
+
+/// Requests of PreBind rules under way, and their times.
+#[derive(Debug, Clone, Default)]
+pub struct Requested(Vec<(Effect, Duration)>);
+
+impl Requested {
+    /// Of these requests, the ones that are not under way; they are now. Every change of a volume runs the rules again, and no
+    /// request is sent twice for that.
+    pub(super) fn add(&mut self, mut requests: Effects, now: Duration) -> Effects {
+        self.0.retain(|(_, at)| now < *at + REPEAT_AFTER);
+        requests.retain(|effect| !self.0.iter().any(|(known, _)| known == effect));
+        self.0.extend(requests.iter().map(|effect| (effect.clone(), now)));
+        requests
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use baton_contract::PodKey;
+
+    #[test]
+    fn a_request_is_sent_again_only_after_its_time() {
+        let read = |name| Effect::ReadPod { pod: PodKey::new("ml", name) };
+        let at = |seconds| Duration::from_secs(100) + Duration::from_secs(seconds);
+        let mut requested = Requested::default();
+        assert_eq!(requested.add(vec![read("a")], at(0)), [read("a")]);
+        assert_eq!(requested.add(vec![read("a"), read("b")], at(1)), [read("b")], "another one is sent at once");
+        let again = at(0) + REPEAT_AFTER;
+        assert_eq!(requested.add(vec![read("a")], again.saturating_sub(Duration::from_millis(1))), []);
+        assert_eq!(requested.add(vec![read("a"), read("b")], again), [read("a")]);
+    }
+}

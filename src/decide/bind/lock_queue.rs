@@ -1,0 +1,132 @@
+//! Reports pods that wait for long in a node's lock queue, by conditions and events.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::core::context::Context;
+use crate::core::reporter::Reporter;
+use crate::core::timers::Timer;
+use crate::lock::{Intent, WaitReason};
+use crate::world::{Node, NodeId, PodId};
+use baton_contract::{ConditionReason, EventReason, LockRead};
+
+use super::attempt::BindAttempt;
+use super::{Binder, Outlook, ReportedLock};
+
+/// Period of the check of a lock queue. Shorter waits, and waits for a lock that changed within this time, are not reported: a queue
+/// that moves costs no write.
+const CHECK_PERIOD: Duration = Duration::from_secs(5);
+/// A longer wait is reported even if the queue moves.
+const SLOW_WAIT: Duration = Duration::from_secs(30);
+
+impl Binder {
+    /// Sets the timer for the next check of a queue in which pods wait.
+    pub(super) fn watch_queue(&mut self, cx: &mut Context<'_>, node: NodeId) {
+        let Some(queue) = self.queues.get_mut(&node).filter(|queue| queue.check_at.is_none()) else { return };
+        if queue.waiting.is_empty() {
+            return;
+        }
+        queue.check_at = Some(cx.now.mono + CHECK_PERIOD);
+        cx.timers.set(cx.now.mono + CHECK_PERIOD, Timer::LockQueue(node));
+    }
+
+    /// Reports the pods that have waited for long in the queue of a node.
+    pub fn report_waits(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
+        let due = |at: Duration| at <= cx.now.mono;
+        let Some(queue) = self.queues.get_mut(&node_id).filter(|queue| queue.check_at.is_some_and(due)) else { return };
+        queue.check_at = None;
+        let waiting: Vec<PodId> = queue.waiting.iter().map(|(.., id)| *id).collect();
+        let Some(node) = cx.world.node(node_id) else { return };
+        let stands = node.lock.read != LockRead::Free && due(node.lock.first_seen + CHECK_PERIOD);
+        let late = |id: &PodId| {
+            let after = if stands { CHECK_PERIOD } else { SLOW_WAIT };
+            // A scheduler that requested the bind reports itself.
+            let since = self.attempts.get(id).and_then(BindAttempt::queued_since);
+            since.is_some_and(|since| due(since + after)) && !self.requests.contains_key(id)
+        };
+        let late: Vec<PodId> = waiting.into_iter().filter(late).collect();
+        if let Some(attempt) = late.first().and_then(|id| self.attempts.get(id)) {
+            let text = match self.lock_report(cx, node, attempt).filter(|_| stands) {
+                Some(reported) => {
+                    let text = reported.text.clone();
+                    if let Some(queue) = self.queues.get_mut(&node_id) {
+                        queue.reported = Some(reported);
+                    }
+                    text
+                }
+                None => format!(
+                    "goes to node {} and waits for its turn there: devices are assigned to one pod after the other",
+                    node.name
+                )
+                .into(),
+            };
+            for id in late {
+                if cx.reporter.reason(id) != Some(ConditionReason::WaitingForNodeLock) {
+                    cx.event(id, false, EventReason::WaitingForNodeLock, text.as_ref().to_owned());
+                }
+                Reporter::condition(cx, id, ConditionReason::WaitingForNodeLock, &text);
+            }
+        }
+        self.watch_queue(cx, node_id);
+    }
+
+    /// A report about the present lock: its holder, since when, and how it ends.
+    fn lock_report(&self, cx: &Context<'_>, node: &Node, attempt: &BindAttempt) -> Option<ReportedLock> {
+        let raw = node.lock.read.raw()?;
+        let intent = Self::intent(cx, node, &attempt.claim());
+        let (outlook, at) = match &intent {
+            Intent::Wait { reason, recheck } => {
+                let outlook = match reason {
+                    WaitReason::Contended(_) => Outlook::Held,
+                    WaitReason::UnknownHolder => Outlook::Unknown,
+                    WaitReason::AgentNotSettled(_) => Outlook::AgentAway,
+                };
+                (outlook, *recheck)
+            }
+            Intent::Set | Intent::Own { .. } | Intent::TakeOver { .. } => (Outlook::Ending, None),
+        };
+        let last = self.queues.get(&attempt.node).and_then(|queue| queue.reported.as_ref());
+        if let Some(known) = last.filter(|known| known.of.1 == outlook && *known.of.0 == *raw) {
+            return Some(known.clone());
+        }
+        let then = at.map_or_else(String::new, |at| second(cx.now.wall + at.saturating_sub(cx.now.mono)));
+        let seen = second(cx.now.wall - cx.now.mono.saturating_sub(node.lock.first_seen));
+        let whose = match &node.lock.read {
+            LockRead::Held { value, .. } => {
+                let since = second(value.time);
+                match &value.holder {
+                    Some(holder) => format!("its lock, held by pod {} since {since}", holder.pod),
+                    None => format!("its lock of {since}, which names no pod"),
+                }
+            }
+            LockRead::Malformed { .. } => format!("its lock, which cannot be read and was seen first at {seen}"),
+            LockRead::Free => return None,
+        };
+        let end = match outlook {
+            Outlook::Held => {
+                format!("it is released when that pod has its devices; if it still stands at {then}, it is taken over")
+            }
+            Outlook::Unknown => format!("if it still stands at {then}, it is taken over"),
+            Outlook::AgentAway => {
+                "it has expired, but only the node daemon, which does not report or has just started, \
+                                   knows whether that pod was served"
+                    .to_owned()
+            }
+            Outlook::Ending => {
+                "that pod needs it no more, and the lock is about to be released or taken over".to_owned()
+            }
+        };
+        let text = format!("goes to node {} and waits for {whose}: {end}", node.name);
+        Some(ReportedLock { of: (raw.into(), outlook), text: text.into() })
+    }
+
+    /// `true` when the pod has left the lock queue: a pending report of its wait must not be written.
+    pub fn has_left_queue(&self, id: PodId) -> bool {
+        self.attempts.get(&id).is_some_and(|attempt| attempt.queued_since().is_none())
+    }
+}
+
+fn second(at: Timestamp) -> String {
+    format!("{at:.0}")
+}

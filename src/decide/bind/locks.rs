@@ -1,0 +1,237 @@
+//! What becomes of node locks beside bind attempts: they are resumed or released (docs/lock.md, from "Who may take and remove
+//! it" on).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::core::context::{Context, Step};
+use crate::core::effect::{Effect, LockResult};
+use crate::core::timers::Timer;
+use crate::lock::{BoundHolder, GoneReason, HolderState, Intent, LockClaim, LockView, ReleaseReason, acquire};
+use crate::world::{Node, NodeId, Place, Pod, PodId};
+use baton_contract::{LockRead, PodKey, PodRef, PodUid};
+
+use super::Binder;
+
+/// The read of a holder is repeated after this time.
+const REPEAT_AFTER: Duration = Duration::from_secs(10);
+
+impl Binder {
+    /// Checks the lock of a node without a bind attempt: dangling, expired and abandoned locks are released.
+    pub fn sweep(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
+        if !cx.leading {
+            return;
+        }
+        let Some(node) = cx.world.node(node_id) else { return };
+        let Some(raw) = node.lock.read.raw().map(Box::<str>::from) else { return };
+        let claimed = self.queues.get(&node_id).is_some_and(|queue| !queue.is_empty());
+        if self.locks.releases.contains_key(&(node_id, raw.clone())) {
+            return;
+        }
+        let Some(holder) = cx.world.holder(node, cx.now.wall) else { return };
+        if let HolderState::Unbound(pod) = &holder {
+            let id = cx.world.pod_id(&pod.uid);
+            if id.and_then(|id| self.attempts.get(&id)).is_some_and(|attempt| attempt.node == node_id) {
+                return;
+            }
+            let pod = id.and_then(|id| cx.world.pod(id));
+            let is_bound = |pod: &Pod| pod.place == Place::Assumed(node_id) && cx.reservations.get(pod.id).is_none();
+            if pod.is_some_and(is_bound) {
+                return; // by us: the watch is yet to show it
+            }
+            if let Some(pod) = pod.filter(|pod| cx.is_ours(pod)) {
+                return cx.steps.push(Step::HalfBound(node_id, pod.id, raw));
+            }
+            if pod.is_some_and(|pod| cx.config.asking_names.contains(&pod.facts.handoff.scheduler_name)) {
+                // Its scheduler requests the bind again, on this node or another one.
+                return self.release_abandoned(cx, node_id, &raw);
+            }
+        }
+        if claimed {
+            return;
+        }
+        let unclaimed = LockClaim { pod: PodRef::new("", "", ""), time: cx.now.wall };
+        match Self::intent(cx, node, &unclaimed) {
+            // No bind needs the lock of a pod that waits, and under it the pod's call may still be served.
+            Intent::TakeOver { reason: ReleaseReason::Unserved, .. }
+            | Intent::Wait { recheck: None, .. }
+            | Intent::Set
+            | Intent::Own { .. } => {}
+            Intent::TakeOver { old, reason } => match self.unproven(&node.lock.read, reason) {
+                Some(holder) => self.read_holder(cx, &old, holder, node_id),
+                None => self.release_lock(cx, node_id, &old, reason),
+            },
+            Intent::Wait { recheck: Some(at), .. } => {
+                cx.timers.set(at, Timer::Node(node_id));
+            }
+        }
+    }
+
+    /// Checks every lock, and sets the timer for the next check.
+    pub fn sweep_all(&mut self, cx: &mut Context<'_>) {
+        let locked: Vec<NodeId> = cx.world.locked().collect();
+        for id in &locked {
+            self.sweep(cx, *id);
+            self.advance(cx, *id);
+        }
+        let standing: BTreeSet<&str> = locked.iter().filter_map(|id| cx.world.node(*id)?.lock.read.raw()).collect();
+        self.locks.proven.retain(|raw| standing.contains(&**raw));
+        self.locks.resumed.retain(|raw| standing.contains(&**raw));
+        self.locks.reads.retain(|raw, _| standing.contains(&**raw));
+        cx.timers.set(cx.now.mono + cx.config.sweep, Timer::Sweep);
+    }
+
+    /// A half-done bind of ours is resumed once under its lock; else its lock is released once it counts as abandoned. `free`:
+    /// the pod's gang does not hold it back.
+    pub fn resume_or_release(&mut self, cx: &mut Context<'_>, node: NodeId, id: PodId, raw: &str, free: bool) {
+        if free && !self.attempts.contains_key(&id) && self.locks.resumed.insert(raw.into()) {
+            cx.stats.resumed += 1;
+            cx.reservations.pin(id, node);
+            cx.steps.push(Step::Retry(id));
+        } else if cx.reservations.pinned(id).is_none() {
+            self.release_abandoned(cx, node, raw);
+        }
+    }
+
+    fn release_abandoned(&mut self, cx: &mut Context<'_>, node_id: NodeId, raw: &str) {
+        let Some(node) = cx.world.node(node_id) else { return };
+        let at = node.lock.first_seen + cx.config.abandoned;
+        if cx.now.mono >= at {
+            self.release_lock(cx, node_id, raw, ReleaseReason::Abandoned);
+        } else {
+            cx.timers.set(at, Timer::Node(node_id));
+        }
+    }
+
+    /// What to do about the lock of a node for this claim.
+    pub(super) fn intent(cx: &Context<'_>, node: &Node, claim: &LockClaim) -> Intent {
+        let read = node.lock.read.clone();
+        let holder = cx.world.holder(node, cx.now.wall).unwrap_or(HolderState::Unknown);
+        let bound = match &holder {
+            HolderState::BoundHere(pod) => cx.world.pod_id(&pod.uid).and_then(|id| cx.world.pod(id)),
+            HolderState::Unbound(_) | HolderState::Unknown | HolderState::Gone(_) => None,
+        };
+        let of = |pod: &Pod| BoundHolder::of(&read, &pod.facts.handoff, node.agent_status());
+        let bound = bound.map(of).unwrap_or_default();
+        let view = LockView { read, first_seen: node.lock.first_seen, holder, bound };
+        acquire(&view, claim, node.liveness(), &cx.config.lock_policy, cx.now.mono, cx.now.wall)
+    }
+
+    /// The holder that has to be read before its lock is removed: one that the watch does not show may have been created a moment
+    /// ago. `None` when it is proven to be gone.
+    pub(super) fn unproven(&self, read: &LockRead, reason: ReleaseReason) -> Option<PodKey> {
+        let LockRead::Held { value, raw } = read else { return None };
+        match reason {
+            ReleaseReason::Gone(GoneReason::NotFound | GoneReason::Recreated) if !self.locks.proven.contains(raw) => {
+                value.holder.as_ref().map(|holder| holder.pod.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// The holder of a removed lock of another scheduler, and that lock, if the watch has not shown the outcome of its bind: the pod
+    /// may hold devices that seem free here, so it is read before the lock is written.
+    pub(super) fn unknown_outcome(&self, cx: &Context<'_>, node: &Node) -> Option<(PodKey, Box<str>)> {
+        let (holder, raw) = node.lock.previous.as_ref().filter(|(_, raw)| !self.locks.proven.contains(raw))?;
+        let waiting = match cx.world.pod_by_key(&holder.pod) {
+            Some(pod) => pod.place == Place::Waiting && !self.attempts.contains_key(&pod.id),
+            None => !holder.uid.as_ref().is_some_and(|uid| cx.world.was_deleted(uid)),
+        };
+        waiting.then(|| (holder.pod.clone(), raw.clone()))
+    }
+
+    pub(super) fn read_holder(&mut self, cx: &mut Context<'_>, raw: &str, holder: PodKey, node: NodeId) {
+        if self.locks.reads.get(raw).is_some_and(|at| cx.now.mono < *at + REPEAT_AFTER) {
+            return;
+        }
+        self.locks.reads.insert(raw.into(), cx.now.mono);
+        cx.timers.set(cx.now.mono + REPEAT_AFTER, Timer::Node(node));
+        cx.effects.push(Effect::ReadPod { pod: holder });
+    }
+
+    /// A live read found no pod `key`, or one with this uid: locks that name another pod of this name are proven to be dangling.
+    pub fn prove(&mut self, cx: &mut Context<'_>, key: &PodKey, uid: Option<&str>) {
+        let mut nodes = Vec::new();
+        for id in self.queues.keys() {
+            // The outcome of the removed lock's bind is known now.
+            let previous = cx.world.node(*id).and_then(|node| node.lock.previous.as_ref());
+            if let Some((_, raw)) = previous.filter(|(holder, _)| holder.pod == *key) {
+                self.locks.proven.insert(raw.clone());
+                nodes.push(*id);
+            }
+        }
+        for id in cx.world.locked() {
+            let Some(LockRead::Held { value, raw }) = cx.world.node(id).map(|node| &node.lock.read) else { continue };
+            let Some(holder) = value.holder.as_ref().filter(|holder| holder.pod == *key) else { continue };
+            // A lock without a uid is judged by its time, against the pod that was just read.
+            let other = |held: &PodUid| uid.is_none_or(|found| held.as_str() != found);
+            if holder.uid.as_ref().is_none_or(other) {
+                self.locks.proven.insert(raw.clone());
+                nodes.push(id);
+            }
+        }
+        for id in nodes {
+            self.sweep(cx, id);
+            self.advance(cx, id);
+        }
+    }
+
+    /// The watch reported deletions: locks of these pods are proven to be dangling.
+    pub fn prove_deleted(&mut self, cx: &Context<'_>) {
+        for id in cx.world.locked() {
+            let Some(LockRead::Held { value, raw }) = cx.world.node(id).map(|node| &node.lock.read) else { continue };
+            let uid = value.holder.as_ref().and_then(|holder| holder.uid.as_ref());
+            if uid.is_some_and(|uid| cx.world.was_deleted(uid)) {
+                self.locks.proven.insert(raw.clone());
+            }
+        }
+    }
+
+    /// Removes a lock value from a node; repeated until the result is known.
+    pub(super) fn release_lock(&mut self, cx: &mut Context<'_>, node: NodeId, raw: &str, reason: ReleaseReason) {
+        let Some(name) = cx.world.node(node).map(|node| node.name.clone()) else { return };
+        let earlier = self.locks.releases.insert((node, raw.into()), (reason, true));
+        if !earlier.is_some_and(|(_, under_way)| under_way) {
+            cx.effects.push(Effect::Release { node: name, old: raw.into(), reason });
+        }
+    }
+
+    /// Repeats a release that failed.
+    pub fn release_again(&mut self, cx: &mut Context<'_>, node: NodeId, raw: &str) {
+        if let Some((reason, _)) = self.locks.releases.get(&(node, raw.into())).copied() {
+            self.release_lock(cx, node, raw, reason);
+        }
+    }
+
+    /// The answer to the removal of a lock value.
+    pub fn release_answered(&mut self, cx: &mut Context<'_>, node: &str, old: &str, result: LockResult) {
+        let Some(id) = cx.world.node_id(node) else {
+            return self.locks.releases.retain(|(_, raw), _| **raw != *old);
+        };
+        let key: (NodeId, Box<str>) = (id, old.into());
+        match result {
+            LockResult::Done => {
+                self.locks.releases.remove(&key);
+                if cx.world.node(id).is_some_and(|node| node.lock.read.raw() == Some(old)) {
+                    cx.world.observe_lock(id, LockRead::Free, cx.now.mono);
+                }
+            }
+            LockResult::Contended(read) => {
+                self.locks.releases.remove(&key);
+                cx.world.observe_lock(id, read, cx.now.mono);
+            }
+            LockResult::NodeGone => {
+                self.locks.releases.remove(&key);
+            }
+            LockResult::Failed(_, at_least) => {
+                if let Some((_, under_way)) = self.locks.releases.get_mut(&key) {
+                    *under_way = false;
+                }
+                let wait = Duration::from_secs(1).max(at_least.unwrap_or_default());
+                cx.timers.set(cx.now.mono + wait, Timer::Release(id, old.into()));
+            }
+        }
+        self.sweep(cx, id);
+        self.advance(cx, id);
+    }
+}

@@ -1,0 +1,30 @@
+//! What every kind of scheduling uses, single pods, gangs and TYJobs alike: the queue, rules and the choice of a node by them, reserved
+//! room, preemption, earmarks, timers, what is reported, and the requests to the cluster. Each owner has its own file and private
+//! state; a [`Context`](context::Context) lends all of them. Nothing in here knows bind attempts, gangs or TYJobs.
+
+pub(super) mod context;
+pub mod earmarks;
+pub(super) mod effect;
+pub(super) mod extend;
+mod other_schedulers;
+mod policies;
+pub(super) mod preemption;
+pub mod queue;
+pub(super) mod reporter;
+pub(super) mod reservations;
+pub mod rules;
+pub mod select;
+mod settings;
+pub(super) mod timers;
+
+pub use effect::{
+    BindResult, Effect, EffectResult, Effects, JobScheduleStatus, JobWriteResult, LockResult, PodGroupWrite, Ticket,
+};
+pub use extend::{DeviceFits, NodeVictims};
+pub use other_schedulers::{
+    OTHER_SCHEDULER_AFTER, OtherSchedulers, controller_of, other_scheduler_text, wants_of_another,
+};
+pub use policies::{GangPolicy, JobPolicy, MetricWeights, OnBindFailure};
+pub use select::shape::PodShape;
+pub use settings::{Config, NodeSearch, Stats};
+pub use timers::Moment;

@@ -1,0 +1,39 @@
+//! `NodeUnschedulable`: a cordoned node takes only pods that tolerate that taint.
+
+use crate::core::rules::{Filter, Outcome, Plugin, Reads, Slots, View};
+use crate::world::spec::{Taint, TaintEffect};
+use crate::world::{Node, NodeId, Pod, PodSpec, Wake};
+
+/// The rule.
+pub struct NodeUnschedulable;
+
+const NAME: &str = "NodeUnschedulable";
+
+impl Plugin for NodeUnschedulable {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
+        Reads::Node
+    }
+}
+
+impl Filter for NodeUnschedulable {
+    fn filter(&self, _: View<'_>, pod: &Pod, (_, node): (NodeId, &Node), _: &mut Slots) -> Outcome {
+        let unschedulable = node.facts.as_ref().is_some_and(|facts| facts.unschedulable);
+        if !unschedulable || tolerates(&pod.facts.spec) {
+            return Outcome::Fit;
+        }
+        Outcome::never(NAME, "unschedulable", Wake::NODE_CHANGED)
+    }
+}
+
+fn tolerates(spec: &PodSpec) -> bool {
+    let taint = Taint {
+        key: "node.kubernetes.io/unschedulable".to_owned(),
+        value: String::new(),
+        effect: TaintEffect::NoSchedule,
+    };
+    spec.tolerations.iter().any(|toleration| toleration.covers(&taint))
+}

@@ -1,0 +1,125 @@
+//! Settings of the scheduler and its counters.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::core::earmarks::EarmarkPolicy;
+use crate::core::queue::QueuePolicy;
+use crate::lock::{LockMode, LockPolicy};
+use crate::world::WorldPolicy;
+use baton_contract::LockFormat;
+
+use super::policies::{GangPolicy, JobPolicy};
+
+/// How a node is searched for. Both find the same node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NodeSearch {
+    /// Verdicts are kept between pods of one shape; only nodes that changed are judged again.
+    #[default]
+    Indexed,
+    /// Every node is judged for every pod: the reference for tests.
+    Scanning,
+}
+
+/// Settings of the scheduler.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Pods with one of these scheduler names are ours.
+    pub scheduler_names: BTreeSet<Box<str>>,
+    /// Pods with one of these scheduler names are bound by us when their scheduler requests it
+    /// ([`Scheduler::request_bind`](super::Scheduler::request_bind)); a lock that such a bind leaves behind is released, not resumed.
+    pub asking_names: BTreeSet<Box<str>>,
+    /// When a bind takes the node lock.
+    pub lock_mode: LockMode,
+    /// Format of the lock value.
+    pub lock_format: LockFormat,
+    /// Times of the lock protocol.
+    pub lock_policy: LockPolicy,
+    /// Times of the queue.
+    pub queue: QueuePolicy,
+    /// Times of observation.
+    pub world: WorldPolicy,
+    /// A lock of ours without a bind attempt is released after this time without a change. 30 s.
+    pub abandoned: Duration,
+    /// Period of the check of all locks. 10 s.
+    pub sweep: Duration,
+    /// First and longest pause between tries of a bind, and the time after which it fails. 100 ms, 5 s, 60 s.
+    pub retry: (Duration, Duration, Duration),
+    /// Pause between two messages of a condition with the same reason. 10 s.
+    pub condition_pause: Duration,
+    /// Settings for gangs.
+    pub gangs: GangPolicy,
+    /// Settings for TYJobs.
+    pub jobs: JobPolicy,
+    /// When nodes are kept for what has waited long.
+    pub earmarks: EarmarkPolicy,
+    /// Items tried per [`Scheduler::run`](super::Scheduler::run).
+    pub batch: usize,
+    /// How a node is searched for.
+    pub search: NodeSearch,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Self {
+            scheduler_names: ["baton-scheduler".into()].into(),
+            asking_names: BTreeSet::new(),
+            lock_mode: LockMode::Always,
+            lock_format: LockFormat::Uid,
+            lock_policy: LockPolicy::default(),
+            queue: QueuePolicy::default(),
+            world: WorldPolicy::default(),
+            abandoned: s(30),
+            sweep: s(10),
+            retry: (Duration::from_millis(100), s(5), s(60)),
+            condition_pause: s(10),
+            gangs: GangPolicy::default(),
+            jobs: JobPolicy::default(),
+            earmarks: EarmarkPolicy::default(),
+            batch: 64,
+            search: NodeSearch::Indexed,
+        }
+    }
+}
+
+/// Counters since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Decisions.
+    pub attempts: u64,
+    /// Judged nodes.
+    pub judged: u64,
+    /// Decisions without a node.
+    pub unschedulable: u64,
+    /// Pods bound by this process.
+    pub bound: u64,
+    /// Binds that failed for good.
+    pub bind_failures: u64,
+    /// Lock writes that found another pod's lock.
+    pub contended: u64,
+    /// Half-done binds that were resumed.
+    pub resumed: u64,
+    /// Pods evicted to make room.
+    pub preempted: u64,
+    /// Attempts of groups of gangs.
+    pub group_attempts: u64,
+    /// Full reviews of a group.
+    pub group_reviews: u64,
+    /// Members that were checked for an offer.
+    pub group_offered: u64,
+    /// Groups that were satisfied.
+    pub groups_satisfied: u64,
+    /// Groups whose waiting time was over.
+    pub group_timeouts: u64,
+    /// Groups that released their reservations.
+    pub group_releases: u64,
+    /// Rounds over the waiting TYJobs.
+    pub job_rounds: u64,
+    /// Attempts that gave a TYJob places.
+    pub jobs_placed: u64,
+    /// Places that their pods took over.
+    pub job_places_taken: u64,
+    /// Places that became void.
+    pub job_places_void: u64,
+}

@@ -1,0 +1,712 @@
+//! The scheduler: one value that routes events, time and results to the owners of its state, and returns the effects that they
+//! decide. It decides nothing itself.
+//!
+//! | Owner | Owns |
+//! |---|---|
+//! | [`World`] | facts from watches, and accounts: which pod holds what on which node |
+//! | [`Queue`] | single pods, groups of gangs and the round of TYJobs that wait to be tried |
+//! | [`Index`] | verdicts on nodes, kept by pod shape |
+//! | [`Timers`] | what happens at a later time |
+//! | [`Reporter`] | conditions and events of pods that wait |
+//! | [`Reservations`] | room of pods that have a node and are not being bound yet |
+//! | [`Preemption`] | nominated pods and their victims |
+//! | [`Earmarks`] | nodes that are kept for a group or pod that has waited long |
+//! | [`OtherSchedulers`] | pods that name another scheduler and want something of ours |
+//! | [`Binder`] | bind attempts, lock queues, releases of locks, binds for other schedulers |
+//! | [`Gangs`] | progress of groups of gangs, commits |
+//! | [`TyJobs`] | records and places of TYJobs |
+//!
+//! The first nine are lent to every call in a [`Context`]. `Binder`, `Gangs` and `TyJobs` stand above them and never see each other:
+//! an owner does not call back. What one of them means for another is a [`Step`], which `Scheduler::route` performs when the owner has
+//! returned. Steps run depth first: the steps that a step leaves run before its next sibling, so that effects come in the order of
+//! the calls that steps stand for. Then come the next timer, pod or event.
+
+mod schedule_one;
+mod served;
+
+pub use crate::bind::{BindAnswer, BindAttempt, BindVerdict, RequestId};
+pub use crate::core::{
+    BindResult, Config, DeviceFits, Effect, EffectResult, Effects, LockResult, Moment, NodeSearch, NodeVictims,
+    OTHER_SCHEDULER_AFTER, PodGroupWrite, PodShape, Stats, Ticket, controller_of, other_scheduler_text,
+    wants_of_another,
+};
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::gang::{Gangs, Route};
+use crate::tyjob::TyJobs;
+use crate::world::gangs::{GangDefaults, Warning, clamp_sub_priority};
+use crate::world::{Changes, NodeId, Place, Pod, PodFacts, PodId, Wake, World, WorldEvent};
+use baton_contract::gang::{key, parse_sub_priority};
+use baton_contract::{ConditionReason, EventReason, PodRef, PodUid};
+
+use self::schedule_one::schedule_one;
+use crate::bind::{Binder, Cancel};
+use crate::core::OtherSchedulers;
+use crate::core::context::{BindEvent, Context, Sequence, Step};
+use crate::core::earmarks::Earmarks;
+use crate::core::extend;
+use crate::core::preemption::Preemption;
+use crate::core::queue::{Item, Queue};
+use crate::core::reporter::Reporter;
+use crate::core::reservations::Reservations;
+use crate::core::rules::plugins::{gpu_patience, image_locality};
+use crate::core::rules::{Plugins, Queued, View};
+use crate::core::select::index::Index;
+use crate::core::timers::{Timer, Timers};
+
+/// Agents are checked for staleness, and cordons for their end, this often: each check costs a step per node.
+const AGE: Duration = Duration::from_millis(500);
+
+/// The owners of all scheduling state. Each has its own file and private fields.
+pub struct Scheduler {
+    config: Config,
+    rules: Plugins,
+    world: World,
+    queue: Queue,
+    index: Index,
+    timers: Timers,
+    reporter: Reporter,
+    reservations: Reservations,
+    preemption: Preemption,
+    earmarks: Earmarks,
+    other_schedulers: OtherSchedulers,
+    binder: Binder,
+    gangs: Gangs,
+    tyjobs: TyJobs,
+    sequence: Sequence,
+    stats: Stats,
+    steps: Vec<Step>,
+    leading: bool,
+    /// When agents and cordons are checked next.
+    age_at: Duration,
+}
+
+impl Scheduler {
+    /// A scheduler that follows until [`Scheduler::lead`] is called.
+    pub fn new(mut config: Config, rules: Plugins) -> Self {
+        config.world.learns = rules.enabled().score.iter().any(|(rule, _)| rule.name() == gpu_patience::NAME);
+        config.world.images = rules.enabled().score.iter().any(|(rule, _)| rule.name() == image_locality::NAME);
+        Self {
+            world: World::new(config.world),
+            queue: Queue::new(config.queue),
+            rules,
+            config,
+            index: Index::default(),
+            timers: Timers::default(),
+            reporter: Reporter::default(),
+            reservations: Reservations::default(),
+            preemption: Preemption::default(),
+            earmarks: Earmarks::default(),
+            other_schedulers: OtherSchedulers::default(),
+            binder: Binder::default(),
+            gangs: Gangs::default(),
+            tyjobs: TyJobs::default(),
+            sequence: Sequence::default(),
+            stats: Stats::default(),
+            steps: Vec::new(),
+            leading: false,
+            age_at: Duration::ZERO,
+        }
+    }
+
+    /// What explanations read, as it is now: to be asked while the scheduler itself goes on. Nodes and pods are shared with it until it
+    /// changes them.
+    #[must_use]
+    pub fn snapshot(&self) -> Self {
+        Self {
+            world: self.world.clone(),
+            queue: self.queue.clone(),
+            reporter: self.reporter.clone(),
+            reservations: self.reservations.clone(),
+            preemption: self.preemption.clone(),
+            earmarks: self.earmarks.clone(),
+            binder: self.binder.clone(),
+            gangs: self.gangs.clone(),
+            tyjobs: self.tyjobs.snapshot(),
+            leading: self.leading,
+            ..Self::new(self.config.clone(), self.rules.clone())
+        }
+    }
+
+    /// Settings.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+    /// Enabled rules.
+    pub const fn rules(&self) -> &Plugins {
+        &self.rules
+    }
+    /// Facts from watches, and accounts.
+    pub const fn world(&self) -> &World {
+        &self.world
+    }
+    /// Items that wait to be tried.
+    pub const fn queue(&self) -> &Queue {
+        &self.queue
+    }
+    /// What was reported of pods that wait.
+    pub const fn reporter(&self) -> &Reporter {
+        &self.reporter
+    }
+    /// Room of pods that are not being bound yet.
+    pub const fn reservations(&self) -> &Reservations {
+        &self.reservations
+    }
+    /// Nominated pods and their victims.
+    pub const fn preemption(&self) -> &Preemption {
+        &self.preemption
+    }
+    /// Nodes that are kept for a group or pod.
+    pub const fn earmarks(&self) -> &Earmarks {
+        &self.earmarks
+    }
+    /// Pods that are being bound.
+    pub const fn binder(&self) -> &Binder {
+        &self.binder
+    }
+    /// Progress of groups of gangs.
+    pub const fn gangs(&self) -> &Gangs {
+        &self.gangs
+    }
+    /// Records of TYJobs.
+    pub const fn tyjobs(&self) -> &TyJobs {
+        &self.tyjobs
+    }
+    /// Counters.
+    pub const fn stats(&self) -> Stats {
+        self.stats
+    }
+    /// `true` while effects are produced.
+    pub const fn is_leading(&self) -> bool {
+        self.leading
+    }
+    /// Waiting times of the groups that were satisfied since the last call.
+    pub fn take_group_waits(&mut self) -> Vec<Duration> {
+        self.gangs.take_waits()
+    }
+    /// Waiting times of the pods that were bound since the last call.
+    pub fn take_pod_waits(&mut self) -> Vec<Duration> {
+        self.binder.take_pod_waits()
+    }
+    /// Waiting times of the bind attempts that got their node's lock since the last call.
+    pub fn take_lock_waits(&mut self) -> Vec<Duration> {
+        self.binder.take_lock_waits()
+    }
+
+    fn split<'a>(
+        &'a mut self,
+        now: Moment,
+        effects: &'a mut Effects,
+    ) -> (Context<'a>, &'a mut Binder, &'a mut Gangs, &'a mut TyJobs) {
+        let context = Context {
+            now,
+            leading: self.leading,
+            config: &self.config,
+            rules: &self.rules,
+            world: &mut self.world,
+            queue: &mut self.queue,
+            index: &mut self.index,
+            timers: &mut self.timers,
+            reporter: &mut self.reporter,
+            reservations: &mut self.reservations,
+            preemption: &mut self.preemption,
+            earmarks: &mut self.earmarks,
+            other_schedulers: &mut self.other_schedulers,
+            sequence: &mut self.sequence,
+            stats: &mut self.stats,
+            effects,
+            steps: &mut self.steps,
+        };
+        (context, &mut self.binder, &mut self.gangs, &mut self.tyjobs)
+    }
+
+    /// Starts or stops leading. A scheduler that leads produces effects; start only with a synced world, since "not found" counts as
+    /// proof. One that stops forgets every bind attempt; the next leader resumes them from the cluster.
+    pub fn lead(&mut self, leading: bool, now: Moment) -> Effects {
+        let mut effects = Effects::new();
+        if leading == self.leading {
+            return effects;
+        }
+        self.leading = leading;
+        let (mut cx, binder, gangs, tyjobs) = self.split(now, &mut effects);
+        binder.clear(&mut cx);
+        Reservations::clear(&mut cx);
+        gangs.clear();
+        tyjobs.clear(&mut cx);
+        Earmarks::clear(&mut cx);
+        *cx.earmarks = Earmarks::default();
+        // Items taken for bind attempts must not stay in the queue, and another leader may have written other conditions.
+        *cx.queue = Queue::new(cx.config.queue);
+        (*cx.timers, *cx.reporter, *cx.preemption, *cx.other_schedulers) = Default::default();
+        cx.steps.clear();
+        if !leading {
+            return effects;
+        }
+        cx.world.learn_again();
+        // Before jobs reserve their places again: nominated room is closed to them.
+        Preemption::adopt(&mut cx);
+        tyjobs.lead(&mut cx);
+        self.route(now, &mut effects);
+        let (mut cx, _, gangs, _) = self.split(now, &mut effects);
+        let all: Vec<PodId> = cx.world.pods().map(|pod| pod.id).collect();
+        gangs.lead(&mut cx);
+        self.route(now, &mut effects);
+        for id in all {
+            self.enqueue(id, now, &mut effects);
+            OtherSchedulers::observe(&mut self.split(now, &mut effects).0, id);
+        }
+        let (mut cx, binder, ..) = self.split(now, &mut effects);
+        binder.sweep_all(&mut cx);
+        self.route(now, &mut effects);
+        effects
+    }
+
+    /// Applies an event of a watch.
+    pub fn event(&mut self, event: WorldEvent, now: Moment) -> Effects {
+        let mut effects = Effects::new();
+        let spoke = match &event {
+            WorldEvent::Agent { node, .. } if self.leading => Some(node.clone()),
+            _ => None,
+        };
+        let changes = self.world.apply(event, now.mono, now.wall);
+        self.react(&changes, now, &mut effects);
+        effects.extend(spoke.iter().flat_map(|node| served::conditions(&self.world, node)));
+        self.reconcile(now, &mut effects);
+        effects
+    }
+
+    /// Fires due timers and tries up to [`Config::batch`] queued items.
+    pub fn run(&mut self, now: Moment) -> Effects {
+        self.step(now, self.config.batch)
+    }
+
+    /// Fires due timers only: the executor is behind with its effects.
+    pub fn pass(&mut self, now: Moment) -> Effects {
+        self.step(now, 0)
+    }
+
+    /// When [`Scheduler::run`] has something to do; zero means at once.
+    pub fn next(&self) -> Option<Duration> {
+        if !self.leading {
+            return None;
+        }
+        [self.next_timer(), self.queue.next()].into_iter().flatten().min()
+    }
+
+    /// When [`Scheduler::pass`] has something to do.
+    pub fn next_timer(&self) -> Option<Duration> {
+        self.timers.next().filter(|_| self.leading)
+    }
+
+    fn step(&mut self, now: Moment, decisions: usize) -> Effects {
+        let mut effects = Effects::new();
+        if now.mono >= self.age_at {
+            self.age_at = now.mono + AGE;
+            let changes = self.world.age(now.mono, now.wall);
+            self.react(&changes, now, &mut effects);
+        }
+        if !self.leading {
+            return effects;
+        }
+        while let Some(timer) = self.timers.pop(now.mono) {
+            self.fire(timer, now, &mut effects);
+            self.route(now, &mut effects);
+        }
+        self.queue.tick(now.mono);
+        for _ in 0..decisions {
+            // A released place is assigned again before the next decision.
+            self.reconcile_jobs(now, &mut effects);
+            let (mut cx, _, gangs, tyjobs) = self.split(now, &mut effects);
+            tyjobs.rekey_round(&mut cx);
+            match cx.queue.pop() {
+                Some(Item::Jobs) => tyjobs.round(&mut cx),
+                Some(Item::Pod(id)) => schedule_one(&mut cx, gangs, tyjobs, id),
+                Some(Item::Group(group)) => gangs.attempt_group(&mut cx, &group),
+                None => break,
+            }
+            self.route(now, &mut effects);
+            self.world.count_decision();
+        }
+        self.reconcile(now, &mut effects);
+        effects
+    }
+
+    /// Applies the result of an effect.
+    pub fn report(&mut self, report: EffectResult, now: Moment) -> Effects {
+        let mut effects = Effects::new();
+        if let EffectResult::PodRead { pod, result: Ok(Some(facts)) } = report {
+            let (uid, deleting) = (facts.handoff.pod.uid.clone(), facts.handoff.deleting.is_some());
+            let changes = self.world.apply(WorldEvent::Pod(facts), now.mono, now.wall);
+            self.react(&changes, now, &mut effects);
+            let (mut cx, binder, ..) = self.split(now, &mut effects);
+            binder.read_done(&mut cx, &pod, Some((&uid, deleting)));
+        } else {
+            self.report_to_owner(report, now, &mut effects);
+        }
+        self.route(now, &mut effects);
+        self.reconcile(now, &mut effects);
+        effects
+    }
+
+    fn report_to_owner(&mut self, report: EffectResult, now: Moment, effects: &mut Effects) {
+        let (mut cx, binder, gangs, tyjobs) = self.split(now, effects);
+        match report {
+            EffectResult::Lock { ticket, result } => binder.lock_answered(&mut cx, ticket, result),
+            EffectResult::Bind { ticket, result } => binder.bind_answered(&mut cx, ticket, result),
+            EffectResult::Release { node, old, result } => binder.release_answered(&mut cx, &node, &old, result),
+            EffectResult::PodRead { pod, result: Err(_) } => binder.read_failed(&mut cx, &pod),
+            EffectResult::PodRead { pod, .. } => binder.read_done(&mut cx, &pod, None),
+            EffectResult::JobWritten { job, result } => tyjobs.written(&mut cx, &job, result),
+            EffectResult::Tables(tables) => cx.world.rate_by(*tables),
+            EffectResult::ConditionLost { pod } => Reporter::condition_lost(&mut cx, &pod),
+            EffectResult::NominationLost { pod } => Preemption::nomination_lost(&mut cx, &pod),
+            EffectResult::PodGroup { gang, result } => {
+                gangs.pod_group_answered(&mut cx, &gang, result.map(|stored| *stored));
+            }
+        }
+    }
+
+    fn fire(&mut self, timer: Timer, now: Moment, effects: &mut Effects) {
+        let (mut cx, binder, gangs, tyjobs) = self.split(now, effects);
+        let cx = &mut cx;
+        match timer {
+            Timer::BindAttempt(id) => binder.resume(cx, id),
+            Timer::Node(id) => {
+                binder.sweep(cx, id);
+                binder.advance(cx, id);
+            }
+            Timer::LockQueue(id) => binder.report_waits(cx, id),
+            Timer::Release(node, raw) => binder.release_again(cx, node, &raw),
+            Timer::BindRequest(id) => binder.request_due(cx, id),
+            Timer::Sweep => binder.sweep_all(cx),
+            Timer::Nomination(id) => Preemption::due(cx, id),
+            Timer::WriteNomination(id) => Preemption::write_again(cx, id),
+            Timer::GroupWait(group) => gangs.wait_due(cx, &group),
+            Timer::ReportGroup(group) => gangs.report_group(cx, &group),
+            Timer::MarkTimedOut(group) => gangs.mark(cx, &group),
+            Timer::PodGroups(group) => gangs.report_pod_groups(cx, &group),
+            Timer::EvictMember(id) => gangs.evict_again(cx, id),
+            Timer::Permit(id) => cx.steps.push(Step::Permit(id)),
+            Timer::Earmark => Earmarks::check(cx),
+            Timer::OtherScheduler(id) => OtherSchedulers::due(cx, id),
+            Timer::Report(id) if binder.has_left_queue(id) => cx.reporter.forget(id),
+            Timer::Report(id) => Reporter::due(cx, id),
+            Timer::TyJob(key) => tyjobs.due(cx, &key),
+            Timer::Quotas(namespace) => tyjobs.quotas_due(cx, &namespace),
+        }
+    }
+
+    /// Performs the steps that owners left, depth first: those that a step leaves run before its next sibling.
+    fn route(&mut self, now: Moment, effects: &mut Effects) {
+        for step in std::mem::take(&mut self.steps) {
+            self.perform(step, now, effects);
+            self.route(now, effects);
+        }
+    }
+
+    fn perform(&mut self, step: Step, now: Moment, effects: &mut Effects) {
+        let (mut cx, binder, gangs, tyjobs) = self.split(now, effects);
+        let cx = &mut cx;
+        match step {
+            Step::Enqueue(id) => self.enqueue(id, now, effects),
+            Step::Retry(id) => {
+                self.enqueue(id, now, effects);
+                self.queue.activate(id);
+            }
+            Step::Fail(id) => {
+                self.enqueue(id, now, effects);
+                self.queue.fail(id, now.mono);
+            }
+            Step::Permit(id) => {
+                if Reservations::permit(cx, id) {
+                    binder.start(cx, id);
+                }
+            }
+            Step::Report(id, reason, message) => {
+                let alone = gangs.is_alone(cx, id);
+                Reporter::report(cx, id, reason, &message, alone);
+            }
+            Step::RoomFreed => tyjobs.room_changed(cx, Wake::POD_FREED),
+            Step::Recommit(pods, committed) => binder.recommit(&pods, &committed),
+            Step::Proceed(pods) => pods.into_iter().for_each(|id| binder.proceed(cx, id)),
+            Step::Withdraw(pods) => pods.into_iter().for_each(|id| _ = binder.withdraw(cx, id)),
+            Step::AfterAttempt(group) => gangs.after_attempt(cx, &group),
+            Step::BackOffGroup(id) => gangs.back_off_group_of(cx, id),
+            Step::HalfBound(node, id, raw) => {
+                let route = cx.world.pod(id).map(|pod| gangs.route(cx.world, cx.reservations, pod));
+                let free = matches!(route, Some(Route::Alone | Route::Completes(_)));
+                binder.resume_or_release(cx, node, id, &raw, free);
+            }
+            Step::Bind(BindEvent::Prepared(pod, commit)) => gangs.member_prepared(cx, commit, pod),
+            Step::Bind(BindEvent::Requested(pod, commit)) => gangs.member_requested(commit, pod),
+            Step::Bind(BindEvent::Bound(pod, commit)) => gangs.member_bound(cx, commit, pod),
+            Step::Bind(BindEvent::Ended(pod, commit)) => gangs.member_lost(cx, commit, pod),
+            Step::Bind(BindEvent::Failed { pod, commit, why, requested }) => {
+                if let Some(commit) = commit {
+                    gangs.member_failed(cx, commit, pod, &why);
+                    gangs.member_lost(cx, commit, pod);
+                    self.route(now, effects);
+                }
+                self.enqueue(pod, now, effects);
+                let (mut cx, _, gangs, _) = self.split(now, effects);
+                cx.queue.fail(pod, now.mono);
+                gangs.back_off_group_of(&mut cx, pod);
+                if !requested {
+                    cx.event(pod, true, EventReason::FailedBinding, why.clone());
+                    cx.steps.push(Step::Report(pod, ConditionReason::SchedulerError, why.into()));
+                }
+            }
+        }
+    }
+
+    /// Lets gangs and jobs react to what changed.
+    fn reconcile(&mut self, now: Moment, effects: &mut Effects) {
+        let (mut cx, _, gangs, _) = self.split(now, effects);
+        gangs.settle_lost(&mut cx);
+        self.route(now, effects);
+        let (mut cx, _, gangs, _) = self.split(now, effects);
+        gangs.reconcile(&mut cx);
+        self.route(now, effects);
+        self.reconcile_jobs(now, effects);
+        if self.leading {
+            effects.extend(self.world.take_sample().map(|sample| Effect::RateMix(Box::new(sample))));
+        }
+    }
+
+    fn reconcile_jobs(&mut self, now: Moment, effects: &mut Effects) {
+        let (mut cx, _, _, tyjobs) = self.split(now, effects);
+        tyjobs.reconcile(&mut cx);
+        self.route(now, effects);
+    }
+
+    fn react(&mut self, changes: &Changes, now: Moment, effects: &mut Effects) {
+        let (mut cx, binder, ..) = self.split(now, effects);
+        if !changes.gone.is_empty() {
+            binder.prove_deleted(&cx);
+        }
+        for uid in &changes.left {
+            Preemption::victim_gone(&mut cx, uid);
+        }
+        for id in &changes.gone {
+            cx.queue.remove(*id);
+            cx.reporter.forget(*id);
+            cx.other_schedulers.gone(*id);
+            cx.reservations.unpin(*id);
+            Preemption::gone(&mut cx, *id);
+            Reservations::release(&mut cx, *id);
+            binder.cancel(&mut cx, *id, Cancel::PodGone);
+        }
+        self.route(now, effects);
+        for id in &changes.pods {
+            self.pod_changed(*id, now, effects);
+            self.route(now, effects);
+        }
+        if !self.leading {
+            return;
+        }
+        let (mut cx, binder, _, tyjobs) = self.split(now, effects);
+        tyjobs.observe(&mut cx, changes);
+        cx.queue.wake(changes.wake);
+        if changes.wake.meets(Wake::VOLUME) {
+            binder.prepare_all(&mut cx);
+        }
+        let mut nodes: BTreeSet<NodeId> = changes.nodes.iter().copied().collect();
+        // A pod that ended or is gone may have held a lock; a bound one may show the outcome of another scheduler's bind.
+        if !changes.gone.is_empty() {
+            nodes.extend(cx.world.locked());
+        }
+        for pod in changes.pods.iter().filter_map(|id| cx.world.pod(*id)).filter(|pod| pod.place != Place::Waiting) {
+            nodes.extend(cx.world.locked_for(pod.key()));
+        }
+        self.route(now, effects);
+        for id in nodes {
+            self.fire(Timer::Node(id), now, effects);
+            self.route(now, effects);
+        }
+    }
+
+    fn pod_changed(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        let (mut cx, binder, gangs, _) = self.split(now, effects);
+        let cx = &mut cx;
+        OtherSchedulers::observe(cx, id);
+        let Some(pod) = cx.world.pod(id) else { return };
+        let deleting = pod.facts.handoff.deleting.is_some();
+        match pod.place {
+            Place::Ended => {
+                cx.queue.remove(id);
+                Reservations::release(cx, id);
+                binder.cancel(cx, id, Cancel::PodGone);
+                gangs.member_refused(cx, binder, id);
+            }
+            Place::Bound(node) => {
+                cx.queue.remove(id);
+                cx.reporter.forget(id);
+                Preemption::forget(cx, id);
+                Reservations::release(cx, id);
+                binder.seen_bound(cx, id);
+                if cx.leading && cx.world.contested_device(id).is_some() {
+                    // Another leader has bound it, or this one before. Pods that wait here for a lock, or for others, cannot have its devices.
+                    Reservations::release_contested(cx, node);
+                    binder.requeue_outdated(cx, node);
+                }
+            }
+            Place::Waiting | Place::Assumed(_) if deleting => {
+                cx.queue.remove(id);
+                Preemption::forget(cx, id);
+                Reservations::release(cx, id);
+                binder.cancel(cx, id, Cancel::PodGone);
+            }
+            Place::Waiting => {
+                self.enqueue(id, now, effects);
+                let (mut cx, _, gangs, _) = self.split(now, effects);
+                gangs.member_changed(&mut cx, id);
+            }
+            Place::Assumed(_) => gangs.member_moved(cx, id),
+        }
+    }
+
+    /// Queues a pod that is ours and waits: by itself, or with its group.
+    fn enqueue(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        let (mut cx, binder, gangs, _) = self.split(now, effects);
+        let Some(pod) = cx.world.pod(id).filter(|pod| pod.place == Place::Waiting) else { return };
+        let handoff = &pod.facts.handoff;
+        if !cx.leading || handoff.deleting.is_some() || binder.attempts().contains_key(&id) || !cx.is_ours(pod) {
+            return;
+        }
+        let (sub_priority, mut warnings) = sub_priority_of(pod, cx.world.gangs().defaults());
+        warnings.extend(pod.facts.spec.unsupported.clone().map(Warning::NotSupported));
+        let queued = Queued {
+            priority: pod.facts.spec.priority,
+            sub_priority,
+            created: handoff.created,
+            class: pod.facts.spec.qos as u8,
+            id: handoff.pod.key.to_string().into(),
+        };
+        let route = gangs.route(cx.world, cx.reservations, pod);
+        warnings.into_iter().for_each(|warning| Reporter::warn_once(&mut cx, id, warning));
+        match route {
+            Route::Alone => cx.queue.add(id, &queued, cx.rules.queue_sort(), now.mono),
+            Route::Group(_) | Route::Completes(_) => cx.queue.remove(id),
+            Route::NotReady(why) => {
+                // Only a change of its own or of its gang helps.
+                cx.queue.add(id, &queued, cx.rules.queue_sort(), now.mono);
+                cx.queue.park(id, Wake::NONE, now.mono);
+                Reporter::report(&mut cx, id, why.reason(), &why.to_string().into(), false);
+            }
+        }
+    }
+
+    /// Judges the devices of each of `nodes` for a pod that another scheduler places.
+    pub fn fit_devices(&mut self, facts: &PodFacts, nodes: &[String], now: Moment) -> DeviceFits {
+        let mut effects = Effects::new();
+        let (mut cx, binder, ..) = self.split(now, &mut effects);
+        let id = cx.world.pod_id(&facts.handoff.pod.uid);
+        let going = id.and_then(|id| binder.attempts().get(&id)).map(|attempt| &*attempt.node_name);
+        extend::with_all_nominated(&mut cx, facts, |cx| extend::fit_devices(cx, facts, nodes, going))
+    }
+
+    /// Rates each of `nodes`, 0..=100, by what kube-scheduler does not see; see `extend::rate_devices`.
+    pub fn rate_devices(&self, facts: &PodFacts, nodes: &[String], now: Moment) -> Vec<(String, i64)> {
+        extend::rate_devices(View { world: &self.world, now: now.mono }, &self.rules, facts, nodes)
+    }
+
+    /// Which victims make room for the pod's devices on each node; see `extend::make_room`.
+    pub fn make_room(
+        &mut self,
+        facts: &PodFacts,
+        proposed: &BTreeMap<String, Vec<PodUid>>,
+        now: Moment,
+    ) -> BTreeMap<String, NodeVictims> {
+        let mut effects = Effects::new();
+        let (mut cx, ..) = self.split(now, &mut effects);
+        extend::with_all_nominated(&mut cx, facts, |cx| extend::make_room(cx.view(), cx.rules, facts, proposed))
+    }
+
+    /// Binds `pod` to `node` for another scheduler; see `Binder::request_bind`.
+    pub fn request_bind(&mut self, id: RequestId, pod: &PodRef, node: &str, wait: Duration, now: Moment) -> Effects {
+        let mut effects = Effects::new();
+        let (mut cx, binder, ..) = self.split(now, &mut effects);
+        binder.request_bind(&mut cx, id, pod, node, wait);
+        self.route(now, &mut effects);
+        effects
+    }
+
+    /// The scheduler that requested a bind has left; see `Binder::cancel_request`.
+    pub fn cancel_request(&mut self, id: RequestId, now: Moment) -> Effects {
+        let mut effects = Effects::new();
+        let (mut cx, binder, ..) = self.split(now, &mut effects);
+        binder.cancel_request(&mut cx, id);
+        self.route(now, &mut effects);
+        effects
+    }
+
+    /// Answers to bind requests since the last call.
+    pub fn take_answers(&mut self) -> Vec<BindAnswer> {
+        self.binder.take_answers()
+    }
+}
+
+/// The pod's order within its priority, of a gang member that of its gang; and what is wrong with that of a pod of no gang.
+fn sub_priority_of(pod: &Pod, allowed: &GangDefaults) -> (i64, Vec<Warning>) {
+    if let Some(declared) = &pod.facts.spec.gang {
+        return (declared.sub_priority, Vec::new());
+    }
+    match parse_sub_priority(pod.facts.spec.labels.get(key::SUB_PRIORITY).map(String::as_str)) {
+        Ok(mut value) => {
+            let warning = clamp_sub_priority(&mut value, allowed);
+            (value, warning.into_iter().collect())
+        }
+        Err(bad) => (0, vec![Warning::Value(bad)]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::effect::Effect;
+    use crate::pod::{AssignmentText, HandoffPod, Phase};
+    use crate::world::spec::PodSpec;
+    use baton_contract::{PodKey, Shared};
+
+    const NOW: Moment = Moment { mono: Duration::from_secs(1), wall: jiff::Timestamp::UNIX_EPOCH };
+
+    fn add_pod(scheduler: &mut Scheduler, name: &str) -> PodId {
+        let handoff = HandoffPod {
+            pod: PodRef::new("ml", name, name),
+            node: None,
+            scheduler_name: "baton-scheduler".into(),
+            phase: Phase::Pending,
+            deleting: None,
+            grace_seconds: 30,
+            scheduled_condition: false,
+            created: NOW.wall,
+            containers: Shared::default(),
+            assignment: AssignmentText::default(),
+        };
+        scheduler.event(WorldEvent::Pod(Box::new(PodFacts { handoff, spec: PodSpec::default().into() })), NOW);
+        scheduler.world.pod_by_key(&PodKey::new("ml", name)).unwrap().id
+    }
+
+    #[test]
+    fn the_steps_that_a_step_leaves_run_before_its_next_sibling() {
+        let mut scheduler = Scheduler::new(Config::default(), Plugins::default());
+        let [first, second] = ["first", "second"].map(|name| add_pod(&mut scheduler, name));
+        // A failed bind leaves a report of its pod.
+        let failed = BindEvent::Failed { pod: first, commit: None, why: "refused".to_owned(), requested: false };
+        scheduler.steps =
+            vec![Step::Bind(failed), Step::Report(second, ConditionReason::Unschedulable, "no room".into())];
+        let mut effects = Effects::new();
+        scheduler.route(NOW, &mut effects);
+        let conditions = effects.iter().filter_map(|effect| match effect {
+            Effect::Condition { pod, reason, .. } => Some((&*pod.key.name, *reason)),
+            _ => None,
+        });
+        assert_eq!(
+            conditions.collect::<Vec<_>>(),
+            [("first", ConditionReason::SchedulerError), ("second", ConditionReason::Unschedulable)]
+        );
+        assert!(scheduler.steps.is_empty());
+    }
+}
