@@ -44,6 +44,8 @@ pub trait HeldDevices: Send + Sync {
     fn held(&self) -> Vec<DeviceHeld>;
     /// Which container has how much of which GPU or MIG device.
     fn pod_shares(&self) -> Vec<PodShare>;
+    /// Pods that hold a device or a part of it.
+    fn holders(&self, device: &DeviceId) -> BTreeSet<PodRef>;
 }
 
 /// Identifies callers, serves them, remembers what it served, and releases the node lock.
@@ -403,6 +405,12 @@ impl HeldDevices for NodeHandoff {
 
     fn pod_shares(&self) -> Vec<PodShare> {
         pod_shares(&self.entries.load())
+    }
+
+    fn holders(&self, device: &DeviceId) -> BTreeSet<PodRef> {
+        let entries = self.entries.load();
+        let held = entries.iter().filter(|entry| entry.devices().any(|held| held == device));
+        held.map(|entry| entry.pod.clone()).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reconciles everything that is made of the hardware with the hardware: scans it, judges its health, and on every change renews
 //! answers, CDI files, lists, the hand-off's inventory and what is published.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ use super::shares::ShareGuard;
 use super::which_nics::WhichNics;
 use baton_cluster::inventory::Published;
 use baton_cluster::notice::{Notice, Notices, Subject};
-use baton_contract::inventory::DeviceStatus;
+use baton_contract::inventory::{DeviceStatus, device_names};
 use baton_contract::{ConditionReason, DeviceId, EventReason, ShareIsolation, key};
 use baton_decide::health::ServeOutcome;
 use baton_decide::shares::ShareOffer;
@@ -530,16 +530,7 @@ impl DeviceReconciler {
         if !self.plugins.offer_in_health(each.flat_map(|(name, ids)| ids.iter().map(|id| (&**name, id)))) {
             return self.refresh();
         }
-        if self.context.published.borrow().held == self.context.holdings.held() {
-            let in_use = in_use.into_values().flatten().collect();
-            self.context.published.send_if_modified(|now| {
-                let changed = now.in_use != in_use;
-                if changed {
-                    Arc::make_mut(now).in_use = in_use;
-                }
-                changed
-            });
-        } else {
+        if self.context.published.borrow().held != self.context.holdings.held() {
             self.publish();
         }
         Ok(())
@@ -581,10 +572,14 @@ impl DeviceReconciler {
         self.context.metrics.devices(kinds.iter().map(|(kind, id, healthy)| (kind.as_str(), id.as_str(), *healthy)));
     }
 
-    /// An event on the node for every device that goes out of service or comes back, and for one that stays in service although
+    /// An event on the node, and on each pod that has the device, for every device that goes out of service or comes back, and for one
+    /// that stays in service although
     /// something of it is not known. The log says the reason of every change.
     fn report_health(&self, before: &[NodeDevice]) {
         let healthy = DeviceHealth::of(Vec::new(), Timestamp::UNIX_EPOCH);
+        let infos = device_infos(&self.devices);
+        let names: BTreeMap<&DeviceId, String> = infos.iter().map(|info| &info.id).zip(device_names(&infos)).collect();
+        let node = &self.context.options.node_name;
         for device in &self.devices {
             let (kind, id, health) = (device.kind(), &device.id, &device.health);
             // A device that is seen for the first time and is well is no news.
@@ -613,13 +608,18 @@ impl DeviceReconciler {
                 }
                 _ => continue,
             };
-            self.context.notices.post(Notice {
-                subject: Subject::Node(self.context.options.node_name.as_str().into()),
-                warning: reason != EventReason::DeviceHealthy,
-                reason,
-                action: "Health",
-                message: format!("{kind} {id} {message}"),
-            });
+            let name = names.get(id).cloned().unwrap_or_else(|| kind.to_string());
+            let id_is_address = device.bdf.is_none_or(|bdf| bdf.to_string() == id.as_str());
+            let address = device.bdf.filter(|_| !id_is_address).map(|bdf| format!(", {bdf}")).unwrap_or_default();
+            let name = format!("{name} ({id}{address})");
+            let post = |subject, message| {
+                let warning = reason != EventReason::DeviceHealthy;
+                self.context.notices.post(Notice { subject, warning, reason, action: "Health", message });
+            };
+            for pod in self.context.holdings.holders(id) {
+                post(Subject::Pod(pod), format!("{name} of node {node}, which this pod has, {message}"));
+            }
+            post(Subject::Node(node.as_str().into()), format!("{name} {message}"));
         }
     }
 
@@ -689,7 +689,6 @@ impl DeviceReconciler {
         let published = Published {
             devices: device_infos(&self.devices),
             held: self.context.holdings.held(),
-            in_use: self.context.holdings.in_use().into_values().flatten().collect(),
             conditions: self.book.node_condition().cloned().into_iter().chain(self.conditions()).collect(),
             labels: node_labels(&self.machine, self.shares.isolation),
         };

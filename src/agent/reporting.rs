@@ -14,22 +14,18 @@ use baton_contract::{AgentStatus, Identity, LockWord};
 use baton_decide::node::HandoffStatus;
 use baton_runtime::{Backoff, clock, words};
 
-/// Changes of what is in use that come within this time are published together.
-const TOGETHER: Duration = Duration::from_secs(2);
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
 
 /// Publishes the inventory: now, on every change, and when another writer changed it (compared every `period`, on the tick that
 /// all of this period share).
 pub async fn inventory(mut writer: InventoryWriter, mut now: watch::Receiver<Arc<Published>>, period: Duration) {
     let mut backoff = BACKOFF;
-    let mut written_at = Duration::ZERO;
     loop {
         let wanted = now.borrow_and_update().clone();
-        let mut pause = match writer.publish(&wanted).await {
+        let pause = match writer.publish(&wanted).await {
             Ok(written) => {
                 backoff.succeed();
                 if written.device || written.labels {
-                    written_at = clock::mono();
                     tracing::info!(devices = wanted.devices.len(), ?written, "inventory published");
                 }
                 clock::until_tick(period)
@@ -40,17 +36,8 @@ pub async fn inventory(mut writer: InventoryWriter, mut now: watch::Receiver<Arc
                 pause
             }
         };
-        let due = clock::mono() + pause;
-        while let Ok(changed) = tokio::time::timeout(pause, now.changed()).await {
-            if changed.is_err() {
-                return;
-            }
-            if now.borrow_and_update().is_urgent_after(&wanted) {
-                break;
-            }
-            // For people, who look at nodes where little happens: soon, and at most once per period.
-            let soon = (clock::mono() + TOGETHER).max(written_at + period).min(due);
-            pause = soon.saturating_sub(clock::mono());
+        if let Ok(Err(_)) = tokio::time::timeout(pause, now.changed()).await {
+            return;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Writes the inventory of a node: its Device object by server-side apply, and the node's labels. Only differences are written,
 //! and nothing is ever deleted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference};
@@ -10,8 +10,7 @@ use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use baton_contract::inventory::{Device, DeviceCounts, DeviceHeld, DeviceInfo, DeviceSpec, DeviceStatus};
-use baton_contract::{Cordons, DeviceId, DeviceType, key};
-use baton_runtime::clock;
+use baton_contract::{DeviceType, key};
 
 /// Labels of the node; `None` takes one away.
 pub type NodeLabels = BTreeMap<&'static str, Option<String>>;
@@ -23,8 +22,6 @@ pub struct Published {
     pub devices: Vec<DeviceInfo>,
     /// Devices that pods hold without an assignment of the scheduler.
     pub held: Vec<DeviceHeld>,
-    /// Devices of which a pod has a part. A change of these alone is written with the next comparison: they are for people.
-    pub in_use: BTreeSet<DeviceId>,
     /// What is to be said of the node itself.
     pub conditions: Vec<Condition>,
     /// Labels of the node. Those that have a value stand on the Device object too, but for the driver's version; how GPU shares are
@@ -33,22 +30,13 @@ pub struct Published {
 }
 
 impl Published {
-    /// It says more than that other devices are in use.
-    pub fn is_urgent_after(&self, before: &Self) -> bool {
-        (&self.devices, &self.held, &self.conditions, &self.labels)
-            != (&before.devices, &before.held, &before.conditions, &before.labels)
-    }
-
-    fn counts(&self, cordons: &Cordons) -> DeviceCounts {
+    fn counts(&self) -> DeviceCounts {
         let mut counts = DeviceCounts::default();
-        let wall = clock::wall();
         // A GPU that is split has no resources of its own.
         for info in self.devices.iter().filter(|info| !info.resources.is_empty()) {
-            let cordoned = cordons.of(info.id.as_str(), info.labels.get(key::PARENT).map(String::as_str), wall);
-            let free = info.health && cordoned.is_none() && !self.in_use.contains(&info.id);
             counts.unhealthy += u32::from(!info.health);
             match info.kind {
-                DeviceType::Gpu => (counts.gpus, counts.free) = (counts.gpus + 1, counts.free + u32::from(free)),
+                DeviceType::Gpu => counts.gpus += 1,
                 _ => counts.nics += 1,
             }
         }
@@ -76,8 +64,6 @@ struct Last {
     published: Published,
     /// The object as it stands there.
     stored: Device,
-    counts: DeviceCounts,
-    cordons: Cordons,
 }
 
 /// Writes of one pass.
@@ -116,21 +102,16 @@ impl InventoryWriter {
     /// Makes the API show `now`. Nothing is written when it does already; a change or deletion by another client is undone.
     pub async fn publish(&mut self, now: &Published) -> Result<Written, kube::Error> {
         // A change of health is one request: the state before it is known.
-        if let Some(last) =
-            self.last.take_if(|last| now.is_urgent_after(&last.published) && last.published.labels == now.labels)
-        {
-            let wanted = self.object(now, last.node_uid.as_deref(), &last.cordons, Some(&last.stored));
-            self.apply(wanted, now, last.node_uid, &last.cordons).await?;
+        if let Some(last) = self.last.take_if(|last| *now != last.published && last.published.labels == now.labels) {
+            let wanted = self.object(now, last.node_uid.as_deref(), Some(&last.stored));
+            self.apply(wanted, now, last.node_uid).await?;
             return Ok(Written { device: true, labels: false });
         }
         let seen = self.devices.get_metadata_opt(&self.node).await?;
-        let cordons = seen.as_ref().map(|device| Cordons::of_metadata(&device.metadata)).unwrap_or_default();
         let seen = seen.and_then(|device| device.resource_version());
         if let Some(last) = &self.last
             && seen.as_ref() == Some(&last.version)
-            && !now.is_urgent_after(&last.published)
-            && last.published.labels == now.labels
-            && last.counts == now.counts(&cordons)
+            && *now == last.published
         {
             return Ok(Written::default());
         }
@@ -140,12 +121,12 @@ impl InventoryWriter {
             Some(_) => self.devices.get_opt(&self.node).await?,
             None => None,
         };
-        let wanted = self.object(now, node.uid().as_deref(), &cordons, current.as_ref());
+        let wanted = self.object(now, node.uid().as_deref(), current.as_ref());
         if let Some(current) = current.filter(|current| matches(current, &wanted)) {
-            self.keep(now, current, node.uid(), &cordons);
+            self.keep(now, current, node.uid());
             return Ok(Written { device: false, labels });
         }
-        self.apply(wanted, now, node.uid(), &cordons).await?;
+        self.apply(wanted, now, node.uid()).await?;
         Ok(Written { device: true, labels })
     }
 
@@ -154,7 +135,6 @@ impl InventoryWriter {
         mut wanted: Device,
         now: &Published,
         node_uid: Option<String>,
-        cordons: &Cordons,
     ) -> Result<(), kube::Error> {
         let params = PatchParams::apply(&self.manager).force();
         let mut written = self.devices.patch(&self.node, &params, &Patch::Apply(&wanted)).await;
@@ -164,21 +144,20 @@ impl InventoryWriter {
         {
             tracing::warn!(%refused, "the cluster's kind Device is another one: counts and conditions are left out");
             self.plain = true;
-            wanted.status = Some(self.status(now, cordons));
+            wanted.status = Some(self.status(now));
             written = self.devices.patch(&self.node, &params, &Patch::Apply(&wanted)).await;
         }
         let written = written?;
-        self.keep(now, written, node_uid, cordons);
+        self.keep(now, written, node_uid);
         Ok(())
     }
 
-    fn keep(&mut self, now: &Published, stored: Device, node_uid: Option<String>, cordons: &Cordons) {
-        let (published, counts, cordons) = (now.clone(), now.counts(cordons), cordons.clone());
-        self.last =
-            stored.resource_version().map(|version| Last { version, node_uid, published, stored, counts, cordons });
+    fn keep(&mut self, now: &Published, stored: Device, node_uid: Option<String>) {
+        let published = now.clone();
+        self.last = stored.resource_version().map(|version| Last { version, node_uid, published, stored });
     }
 
-    fn object(&self, now: &Published, node_uid: Option<&str>, cordons: &Cordons, stored: Option<&Device>) -> Device {
+    fn object(&self, now: &Published, node_uid: Option<&str>, stored: Option<&Device>) -> Device {
         let mut device = Device::new(&self.node, DeviceSpec { devices: now.devices.clone() });
         for info in &mut device.spec.devices {
             let before = stored.and_then(|stored| stored.spec.devices.iter().find(|before| before.id == info.id));
@@ -197,18 +176,18 @@ impl InventoryWriter {
                 ..OwnerReference::default()
             }]
         });
-        let mut status = self.status(now, cordons);
+        let mut status = self.status(now);
         keep_times(&mut status.conditions, stored.and_then(|stored| Some(&*stored.status.as_ref()?.conditions)));
         device.status = Some(status);
         device
     }
 
-    fn status(&self, now: &Published, cordons: &Cordons) -> DeviceStatus {
+    fn status(&self, now: &Published) -> DeviceStatus {
         let held = DeviceStatus { allocations: now.held.clone(), ..DeviceStatus::default() };
         if self.plain {
             return held;
         }
-        DeviceStatus { counts: Some(now.counts(cordons)), conditions: now.conditions.clone(), ..held }
+        DeviceStatus { counts: Some(now.counts()), conditions: now.conditions.clone(), ..held }
     }
 
     async fn write_labels(&self, seen: &BTreeMap<String, String>, wanted: &NodeLabels) -> Result<bool, kube::Error> {

@@ -1,5 +1,7 @@
 //! Events on pods and nodes, for `kubectl describe`. Written off the hot path; a lost event is only logged.
 
+use std::collections::HashMap;
+
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
@@ -8,10 +10,10 @@ use tokio::sync::mpsc;
 use baton_contract::{EventReason, PodRef, tyjob};
 
 /// Events that may wait to be written; further ones are dropped.
-const BACKLOG: usize = 256;
+const BACKLOG: usize = 1024;
 
 /// What an event is about.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// A pod.
     Pod(PodRef),
@@ -65,19 +67,30 @@ impl Notices {
         // An event with a longer one is refused.
         let instance = &instance[..instance.floor_char_boundary(MAX_INSTANCE)];
         let reporter = Reporter { controller: component.to_owned(), instance: Some(instance.to_owned()) };
-        let recorder = Recorder::new(client, reporter);
+        // A recorder counts repetitions of an event and keeps its first words. Other words are another event.
+        let mut recorders: HashMap<(Subject, EventReason), (String, Recorder)> = HashMap::new();
         let (sender, mut receiver) = mpsc::channel::<Notice>(BACKLOG);
         let writer = tokio::spawn(async move {
             while let Some(notice) = receiver.recv().await {
                 calm().await;
                 let subject = reference(&notice.subject);
+                let words = cut(notice.message);
                 let event = Event {
                     type_: if notice.warning { EventType::Warning } else { EventType::Normal },
                     reason: notice.reason.word().to_owned(),
-                    note: Some(cut(notice.message)),
+                    note: Some(words.clone()),
                     action: notice.action.to_owned(),
                     secondary: None,
                 };
+                let key = (notice.subject, notice.reason);
+                if recorders.len() > BACKLOG {
+                    recorders.clear();
+                }
+                let fresh = || (words.clone(), Recorder::new(client.clone(), reporter.clone()));
+                let (said, recorder) = recorders.entry(key).or_insert_with(fresh);
+                if *said != words {
+                    (*said, *recorder) = fresh();
+                }
                 if let Err(error) = recorder.publish(&event, &subject).await {
                     tracing::debug!(reason = notice.reason.word(), %error, "event not written");
                 }

@@ -10,6 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::id::{DeviceId, DeviceType};
+use super::key;
 use super::quantity::Quantity;
 
 /// The devices of one node. The object is named after its node and owned by it.
@@ -23,7 +24,6 @@ use super::quantity::Quantity;
     status = "DeviceStatus",
     derive = "PartialEq",
     printcolumn = r#"{"name":"GPUs","type":"integer","jsonPath":".status.counts.gpus","description":"GPUs and MIG devices"}"#,
-    printcolumn = r#"{"name":"GPUs free","type":"integer","jsonPath":".status.counts.free","description":"GPUs and MIG devices that no pod has a part of, that are healthy and not cordoned"}"#,
     printcolumn = r#"{"name":"NICs","type":"integer","jsonPath":".status.counts.nics","description":"RDMA NICs"}"#,
     printcolumn = r#"{"name":"Unhealthy","type":"integer","jsonPath":".status.counts.unhealthy","description":"GPUs, MIG devices and NICs that take no new pods"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
@@ -68,6 +68,43 @@ pub struct DeviceInfo {
     /// `Healthy`, with reason and message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// The names of a node's devices, in their order: `gpu-3`, `nic-0`, and `mig-3-0` for the first MIG device of GPU 3.
+pub fn device_names(devices: &[DeviceInfo]) -> Vec<String> {
+    let mut parts = BTreeMap::<i32, usize>::new();
+    let mut name = |info: &DeviceInfo| match &info.kind {
+        DeviceType::Gpu if info.labels.contains_key(key::PARENT) => {
+            let part = parts.entry(info.minor).or_default();
+            *part += 1;
+            format!("mig-{}-{}", info.minor, *part - 1)
+        }
+        DeviceType::Rdma => format!("nic-{}", info.minor),
+        kind => format!("{kind}-{}", info.minor),
+    };
+    devices.iter().map(&mut name).collect()
+}
+
+impl DeviceInfo {
+    /// Why it takes no new pods: the reason of its condition and its message. `None` for a healthy one.
+    pub fn fault(&self) -> Option<String> {
+        let of = |condition: &Condition| match condition.message.as_str() {
+            "" => condition.reason.clone(),
+            message => format!("{}: {message}", condition.reason),
+        };
+        let unhealthy = || self.health_condition().map_or_else(|| "not healthy".to_owned(), of);
+        (!self.health).then(unhealthy)
+    }
+
+    /// Its condition `Healthy`.
+    pub fn health_condition(&self) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.type_ == "Healthy")
+    }
+
+    /// Its PCI address, where it is known.
+    pub fn bus_id(&self) -> Option<&str> {
+        self.topology.as_ref()?.bus_id.as_deref()
+    }
 }
 
 /// The place of a device in the machine.
@@ -155,8 +192,6 @@ impl DeviceStatus {
 pub struct DeviceCounts {
     /// GPUs and MIG devices; a GPU that is split counts for its parts.
     pub gpus: u32,
-    /// Of these, the ones that are healthy, not cordoned, and held by no pod.
-    pub free: u32,
     /// RDMA NICs.
     pub nics: u32,
     /// GPUs, MIG devices and NICs that take no new pods.

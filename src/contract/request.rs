@@ -44,6 +44,35 @@ pub enum RequestError {
     Uneven(i64, &'static str, i64),
 }
 
+/// Amounts of devices in words: `2 GPUs, 1 NIC`, `50% of a GPU`; nothing for names that are no devices'.
+pub fn words<'a>(amounts: impl Iterator<Item = (&'a str, i64)>) -> String {
+    let (mut percent, mut shares, mut memory, mut parts) = (0, 0, 0, Vec::new());
+    let count = |count: i64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let of_devices = |percent: i64, what: &str| match percent % WHOLE {
+        0 => count(percent / WHOLE, what),
+        _ => format!("{percent}% of a {what}"),
+    };
+    for (name, amount) in amounts.filter(|(_, amount)| *amount > 0) {
+        match name {
+            key::NVIDIA_GPU => percent = percent.max(amount.saturating_mul(WHOLE)),
+            key::GPU | key::GPU_CORE | key::GPU_MEMORY_RATIO => percent = percent.max(amount),
+            key::GPU_SHARED => shares = amount,
+            key::GPU_MEMORY => memory = amount,
+            key::RDMA => parts.push(of_devices(amount, "NIC")),
+            _ => parts.extend(name.strip_prefix(key::MIG_PREFIX).map(|profile| format!("{amount} MIG {profile}"))),
+        }
+    }
+    let gpus = match (shares, percent, memory) {
+        (0, 0, _) => None,
+        (0, percent, _) => Some(of_devices(percent, "GPU")),
+        (1, 0, memory) => Some(format!("{} of memory of a GPU", Quantity::bytes(memory))),
+        (1, percent, _) => Some(format!("{percent}% of a GPU")),
+        (shares, ..) => Some(count(shares, "GPU share")),
+    };
+    parts.splice(0..0, gpus);
+    parts.join(", ")
+}
+
 /// GPUs of one container.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GpuRequest {

@@ -24,6 +24,7 @@ pub mod preempt;
 mod report;
 mod review;
 mod search;
+mod shortage;
 mod try_order;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +33,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::world::gangs::{Gang, GangConfig, GangProgress, GroupId, NotReady, Warning, rule};
-use crate::world::{PodId, Resources, Wake, World};
+use crate::world::{NodeId, PodId, Resources, Wake, World};
 use baton_contract::gang::{Committed, GangId, PodGroupStatus, TimeoutClock};
 
 use alike::{AntiAffinityTerms, MemberKind};
@@ -100,13 +101,13 @@ pub struct GroupRecord {
     held_since: Option<Duration>,
     /// Monotonic time of the first failed attempt.
     failed_since: Option<Duration>,
-    /// Reason of the last event about why the group waits.
-    reported: Option<ConditionReason>,
     /// Kinds of members that failed since the last useful event; they are tried last.
     failed: Vec<MemberKind>,
     /// The gangs at the last attempt that failed.
     tried: Option<Vec<GangState>>,
-    /// Percent of GPUs that were missing at the last attempt, at least; `None` where the group has changed since.
+    /// Monotonic time of the last attempt: what is reported of the group is as old.
+    tried_at: Duration,
+    /// Percent of GPUs that were missing then, at least; `None` where the group has changed since.
     least: Option<i64>,
     /// The member that fitted no node at the last attempt.
     pub root_cause: Option<RootCause>,
@@ -271,13 +272,25 @@ struct UnfitMember {
     reason: ConditionReason,
     /// Events after which it may fit.
     wake: Wake,
-    /// By gang: members that had a reservation before this one failed, and released it.
-    found: BTreeMap<GangId, u32>,
+    /// Every node was judged.
+    judged: bool,
+    /// Members that had a reservation on a node before this one failed, and released it.
+    found: Vec<(PodId, NodeId)>,
+    /// Members that the group needed for its minimum, itself among them.
+    needed: Vec<PodId>,
 }
 
 impl UnfitMember {
     const fn of(pod: PodId, text: String, wake: Wake) -> Self {
-        Self { pod, text, reason: ConditionReason::Unschedulable, wake, found: BTreeMap::new() }
+        Self {
+            pod,
+            text,
+            reason: ConditionReason::Unschedulable,
+            wake,
+            judged: false,
+            found: Vec::new(),
+            needed: Vec::new(),
+        }
     }
 
     /// The group has no member that could be tried.

@@ -384,7 +384,7 @@ impl Scheduler {
             Timer::Nomination(id) => Preemption::due(cx, id),
             Timer::WriteNomination(id) => Preemption::write_again(cx, id),
             Timer::GroupWait(group) => gangs.wait_due(cx, &group),
-            Timer::ReportGroup(group) => gangs.report_not_ready(cx, &group),
+            Timer::ReportGroup(group) => gangs.report_group(cx, &group),
             Timer::MarkTimedOut(group) => gangs.mark(cx, &group),
             Timer::PodGroups(group) => gangs.report_pod_groups(cx, &group),
             Timer::EvictMember(id) => gangs.evict_again(cx, id),

@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use super::config::{self, ConfigError};
-use super::say::{UsageError, remark};
+use super::say::{UsageError, remark, say};
 use super::settings;
 use super::{audit, complete, convert, cordon, daemon, doctor, explain, get, manifests, ui};
 use baton_decide::core::rules::Plugins;
@@ -160,7 +160,11 @@ pub fn command() -> Command {
     let crds = manifests::CrdsArgs::augment_args(Command::new("crds")).about("Print the CustomResourceDefinitions");
     let config =
         convert::ConfigArgs::augment_args(Command::new("config")).about("Convert kube-scheduler's configuration");
+    let version = Command::new("version")
+        .about("Print the version of this program")
+        .long_about("Prints the version of this program. `baton get nodes -o wide` shows that of each node daemon.");
     let doctor = Command::new("doctor").about("Check this node and show what to do").long_about(DOCTOR);
+    let command = command.subcommand(version);
     command
         .subcommand(doctor::arguments(doctor))
         .subcommand(get.long_about(GET))
@@ -272,6 +276,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Some(("crds", matches)) => {
             manifests::print_crds(&manifests::CrdsArgs::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS)
         }
+        Some(("version", _)) => say(format!("baton {}\n", env!("CARGO_PKG_VERSION"))).map(|()| ExitCode::SUCCESS),
         other => anyhow::bail!("no such command: {:?}", other.map(|(name, _)| name)),
     }
 }

@@ -11,11 +11,10 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
-use super::get::device_names;
 use super::leader::{LeaderArgs, LeaderClient};
 use super::live::Access;
 use super::say::{UsageError, say};
-use baton_contract::inventory::Device;
+use baton_contract::inventory::{Device, device_names};
 use baton_decide::explain::GangView;
 
 /// The variable by which the script asks.
@@ -66,7 +65,7 @@ pub fn devices() -> ArgValueCompleter {
             None => Ok(node_names(&client).await?.into_iter().map(|node| node + "/").collect()),
             Some((node, _)) => {
                 let device: Device = Api::all(client).get(node).await?;
-                Ok(device_names(&device).into_iter().map(|name| format!("{node}/{name}")).collect())
+                Ok(device_names(&device.spec.devices).into_iter().map(|name| format!("{node}/{name}")).collect())
             }
         })
     })

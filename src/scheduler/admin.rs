@@ -125,18 +125,24 @@ async fn what_if(State(questions): State<Questions>, manifest: Result<String, St
         Ok(manifest) => manifest,
         Err(rejection) => return (rejection.status(), rejection.body_text() + "\n").into_response(),
     };
-    let pod = match manifest::read(&manifest) {
-        Ok(pod) => Box::new(pod),
+    let mut objects = match manifest::read_all(&manifest) {
+        Ok(objects) => objects,
         Err(error) => {
             return (StatusCode::BAD_REQUEST, format!("the manifest cannot be used: {error}\n")).into_response();
         }
     };
     let refused = |why| (StatusCode::BAD_REQUEST, format!("the API server would refuse the pod: {why}\n"));
-    reply(
-        ask(&questions, move |scheduler, now| scheduler.what_if_admitted(*pod, now))
-            .await
-            .map(|answer| answer.map_err(refused)),
-    )
+    // One Pod is judged with every node's verdict.
+    if objects.len() == 1
+        && objects[0].name.starts_with("Pod ")
+        && let Some(pod) = objects.pop().and_then(|mut object| object.pods.pop())
+    {
+        let pod = Box::new(pod);
+        let answer = ask(&questions, move |scheduler, now| scheduler.what_if_admitted(*pod, now)).await;
+        return reply(answer.map(|answer| answer.map_err(refused)));
+    }
+    let answer = ask(&questions, move |scheduler, now| scheduler.what_if_objects(objects, now)).await;
+    reply(answer.map(|answer| answer.map_err(refused)))
 }
 
 async fn queue(State(questions): State<Questions>) -> Response {

@@ -1,11 +1,12 @@
-//! A pod's manifest as people write it, read as the API server would store it: for "what if".
+//! Manifests as people write them, read as the API server would store it: for "what if".
 
 use serde_json::{Map, Value, json};
 
 use baton_cluster::pod::LightPod;
 use baton_cluster::pod_defaults;
 use baton_contract::Quantity;
-use baton_decide::explain::Unadmitted;
+use baton_contract::tyjob::keys;
+use baton_decide::explain::{Unadmitted, UnadmittedObject};
 use baton_runtime::yaml_words;
 
 /// A manifest that is no pod. The text says where and what was expected.
@@ -23,7 +24,7 @@ pub enum ManifestError {
     },
     /// Another kind of object.
     #[error(
-        "kind is {0:?}: what-if judges one Pod; of a Deployment or Job give spec.template as a Pod (kind: Pod, apiVersion: v1)"
+        "kind is {0:?}: what-if judges Pods (apiVersion: v1), Jobs, Deployments, ReplicaSets, StatefulSets, TYJobs and Lists of them"
     )]
     Kind(String),
     /// A field that a pod cannot have like this.
@@ -31,26 +32,109 @@ pub enum ManifestError {
     Field(String),
 }
 
-/// Reads one Pod from YAML or JSON and fills in what the API server would, but for what only the cluster knows.
-pub fn read(text: &str) -> Result<Unadmitted, ManifestError> {
-    let mut pod: Value = serde_saphyr::from_str(text).map_err(|error| {
-        let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
-        let full = error.without_snippet().to_string();
-        let problem = full.lines().next().unwrap_or_default();
-        let problem = problem.split(" at line ").next().unwrap_or(problem).trim_start_matches("error: ");
-        let problem = yaml_words(problem);
-        ManifestError::Yaml { line, column, problem }
-    })?;
-    if pod.is_null() || pod == "" {
-        return Err(ManifestError::Field(
-            "the manifest is empty: it is to be one Pod (kind: Pod, apiVersion: v1)".to_owned(),
-        ));
+/// Most pods that are judged together.
+const MOST: usize = 256;
+
+/// Reads the objects of a text, YAML or JSON: several documents, Lists, and what makes pods. Each pod is filled in as the API server would,
+/// but for what only the cluster knows.
+pub fn read_all(text: &str) -> Result<Vec<UnadmittedObject>, ManifestError> {
+    let documents: Vec<Value> = serde_saphyr::from_str_multiple(text).map_err(|error| yaml(&error))?;
+    let mut objects = Vec::new();
+    for document in documents.into_iter().filter(|document| !document.is_null() && *document != "") {
+        let items = match document {
+            Value::Object(mut list)
+                if list.get("kind").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("List")) =>
+            {
+                list.remove("items").and_then(|items| items.as_array().cloned()).unwrap_or_default()
+            }
+            other => vec![other],
+        };
+        for item in items {
+            // What gangs, templates and other objects refer to is known from the cluster.
+            if let Some(object) = pods_of(item)? {
+                objects.push(object);
+            }
+        }
     }
-    let kind = pod["kind"].as_str().unwrap_or_default();
-    if kind != "Pod" || pod["apiVersion"] != "v1" {
-        let version = pod["apiVersion"].as_str().unwrap_or_default();
-        return Err(ManifestError::Kind(if kind == "Pod" { format!("{version}/Pod") } else { kind.to_owned() }));
+    let pods: usize = objects.iter().map(|object| object.pods.len()).sum();
+    if objects.is_empty() {
+        let text = "the manifest is empty: it is to have a Pod (kind: Pod, apiVersion: v1), or what makes pods";
+        return Err(ManifestError::Field(text.to_owned()));
     }
+    if pods > MOST {
+        return Err(ManifestError::Field(format!("the objects have {pods} pods: {MOST} are judged at most")));
+    }
+    Ok(objects)
+}
+
+/// The pods that an object would have; `None` for what a gang or a template refers to.
+fn pods_of(object: Value) -> Result<Option<UnadmittedObject>, ManifestError> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (kind, version) = (text(&object["kind"]), text(&object["apiVersion"]));
+    let (namespace, name) = (text(&object["metadata"]["namespace"]), text(&object["metadata"]["name"]));
+    let namespace = if namespace.is_empty() { "default".to_owned() } else { namespace };
+    let spec = &object["spec"];
+    let count = |field: &str| spec[field].as_u64().unwrap_or(1).min(MOST as u64 + 1) as usize;
+    let (templates, together) = match (&*kind, &*version) {
+        ("Pod", "v1") => {
+            let pod = admit(object)?;
+            let name = format!("Pod {}", pod.facts.handoff.pod.key);
+            return Ok(Some(UnadmittedObject { name, pods: vec![pod], together: 0 }));
+        }
+        (
+            "PodGroup" | "ConfigMap" | "Service" | "Secret" | "ServiceAccount" | "Namespace" | "PersistentVolumeClaim",
+            _,
+        ) => {
+            return Ok(None);
+        }
+        ("Job", "batch/v1") => (vec![(String::new(), &spec["template"], count("parallelism"))], 0),
+        ("Deployment" | "ReplicaSet" | "StatefulSet", "apps/v1") | ("ReplicationController", "v1") => {
+            (vec![(String::new(), &spec["template"], count("replicas"))], 0)
+        }
+        (keys::KIND, _) => {
+            let leader = &spec["leader"];
+            let mut templates = vec![(format!("{}-", text(&leader["name"])), &leader["template"], 1)];
+            for set in spec["workerSets"].as_array().into_iter().flatten() {
+                let counts = set["counts"].as_u64().unwrap_or(1).min(MOST as u64 + 1) as usize;
+                templates.push((format!("{}-", text(&set["name"])), &set["template"], counts));
+            }
+            (templates, 1 + count("minWorkersNum"))
+        }
+        _ if kind == "Pod" => return Err(ManifestError::Kind(format!("{version}/Pod"))),
+        _ => return Err(ManifestError::Kind(kind)),
+    };
+    let mut pods = Vec::new();
+    for (part, template, count) in templates {
+        for at in 0..count.min(MOST + 1) {
+            let mut pod =
+                json!({"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"]});
+            if pod["metadata"].is_null() {
+                pod["metadata"] = json!({});
+            }
+            let named = format!("{name}-{part}{at}");
+            pod["metadata"]["namespace"] = json!(namespace);
+            pod["metadata"]["uid"] = json!(format!("what-if-{kind}-{namespace}-{named}"));
+            pod["metadata"]["name"] = json!(named);
+            if kind == keys::KIND {
+                // As the controller does, unless it was told another one.
+                pod["spec"]["schedulerName"] = json!("baton-scheduler");
+            }
+            pods.push(admit(pod)?);
+        }
+    }
+    Ok(Some(UnadmittedObject { name: format!("{kind} {namespace}/{name}"), pods, together }))
+}
+
+fn yaml(error: &serde_saphyr::Error) -> ManifestError {
+    let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
+    let full = error.without_snippet().to_string();
+    let problem = full.lines().next().unwrap_or_default();
+    let problem = problem.split(" at line ").next().unwrap_or(problem).trim_start_matches("error: ");
+    ManifestError::Yaml { line, column, problem: yaml_words(problem) }
+}
+
+/// A pod as the API server would store it.
+fn admit(mut pod: Value) -> Result<Unadmitted, ManifestError> {
     if let Some(problem) = without_containers(&pod["spec"]) {
         return Err(ManifestError::Field(problem));
     }
@@ -171,6 +255,33 @@ fn without_containers(spec: &Value) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// The one pod of a text.
+    fn read(text: &str) -> Result<Unadmitted, ManifestError> {
+        read_all(text).map(|mut objects| objects.remove(0).pods.remove(0))
+    }
+
+    #[test]
+    fn every_object_that_makes_pods_is_read() {
+        let template = "template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c}]}}";
+        let text = format!(
+            "{POD}---\napiVersion: batch/v1\nkind: Job\nmetadata: {{name: j}}\nspec: {{parallelism: 3, {template}}}\n---\n\
+             apiVersion: v1\nkind: List\nitems:\n- {{apiVersion: apps/v1, kind: Deployment, metadata: {{name: d, namespace: ml}}, \
+             spec: {{replicas: 2, {template}}}}}\n- {{apiVersion: v1, kind: Service, metadata: {{name: s}}}}\n---\n\
+             apiVersion: arranger.taichu.io/v1alpha1\nkind: TYJob\nmetadata: {{name: t}}\nspec: {{leader: {{name: l, {template}}}, \
+             workerSets: [{{name: w, counts: 2, {template}}}]}}\n"
+        );
+        let objects = read_all(&text).unwrap();
+        let found: Vec<(&str, usize, usize)> =
+            objects.iter().map(|object| (&*object.name, object.pods.len(), object.together)).collect();
+        let wanted =
+            [("Pod default/a", 1, 0), ("Job default/j", 3, 0), ("Deployment ml/d", 2, 0), ("TYJob default/t", 3, 2)];
+        assert_eq!(found, wanted);
+        let names: Vec<String> = objects[3].pods.iter().map(|pod| pod.facts.handoff.pod.key.to_string()).collect();
+        assert_eq!(names, ["default/t-l-0", "default/t-w-0", "default/t-w-1"]);
+        let many = format!("apiVersion: batch/v1\nkind: Job\nspec: {{parallelism: 4000000000, {template}}}\n");
+        assert!(read_all(&many).unwrap_err().to_string().contains("256 are judged at most"));
+    }
+
     const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\nspec:\n  schedulerName: baton-scheduler\n  containers:\n  - name: main\n    image: x\n    resources:\n      limits:\n        nvidia.com/gpu: 4\n        cpu: 500m\n";
 
     #[test]
@@ -204,7 +315,7 @@ mod tests {
         assert!(line.starts_with("line 7,"), "{line}");
         let line = error(&POD.replace("  name: a", "\tname: a"));
         assert!(line.starts_with("line 4,"), "{line}");
-        assert!(error(&POD.replace("kind: Pod", "kind: Deployment")).contains("\"Deployment\""));
+        assert!(error(&POD.replace("kind: Pod", "kind: CronJob")).contains("\"CronJob\""));
         assert!(error(&POD.replace("500m", "many")).contains("spec.containers[0].resources.limits.cpu"));
         assert!(error("apiVersion: v1\nkind: Pod\n").contains("spec.containers"));
         assert!(error("just words").contains("kind"));
@@ -216,7 +327,6 @@ mod tests {
                 .contains("spec.containers[0] is \"main\"")
         );
         assert!(error("").contains("kind"));
-        assert!(error(&format!("{POD}---\n{POD}")).contains("line"), "two documents");
     }
 
     #[test]

@@ -127,9 +127,10 @@ fn the_documented_reasons_are_those_that_are_given() {
 
 #[test]
 fn the_documented_conditions_of_devices_are_the_table_of_the_decisions() {
-    let table = baton::decide::health::condition_table();
-    let is_there = read(&root().join("docs/commands.md")).contains(&format!("\n\n{table}"));
-    assert!(is_there, "put what `baton doctor --conditions` prints into docs/commands.md:\n{table}");
+    for table in [baton::decide::health::condition_table(), baton::decide::health::xid_table()] {
+        let is_there = read(&root().join("docs/commands.md")).contains(&format!("\n\n{table}"));
+        assert!(is_there, "put what `baton doctor --conditions` prints into docs/commands.md:\n{table}");
+    }
 }
 
 #[test]

@@ -46,8 +46,8 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Reports why a pod waits: a new reason at once, another message of the same reason at most once per pause. `alone`: no gang
-    /// reports for the pod, so a new reason is an event as well.
+    /// Reports why a pod waits: a new reason at once, and as an event; another message of the same reason at most once per pause. `alone`:
+    /// it waits for itself.
     pub fn report(cx: &mut Context<'_>, id: PodId, reason: ConditionReason, message: &Arc<str>, alone: bool) {
         let Some(found) = cx.world.pod(id) else { return };
         if cx.reporter.reason(id) != Some(reason) {
@@ -64,12 +64,26 @@ impl Reporter {
             }
             if invalid || alone {
                 cx.event(id, true, event, message.as_ref().to_owned());
+                return Self::condition(cx, id, reason, message);
             }
+        }
+        if alone { Self::condition(cx, id, reason, message) } else { Self::member(cx, id, reason, message) }
+    }
+
+    /// The condition of a member that waits with its gang, and an event where the state of the gang has changed, not the words alone.
+    fn member(cx: &mut Context<'_>, id: PodId, reason: ConditionReason, message: &Arc<str>) {
+        let news = |before: &Reported| {
+            before.reason != Some(reason) || before.at.is_none() && before.message != *message && !before.lost
+        };
+        // The timeout was told when it came, before the marks could be written.
+        let told = reason == ConditionReason::GangTimeout;
+        if !told && cx.reporter.reported.get(&id).is_none_or(news) {
+            cx.event(id, true, event_of(reason), message.as_ref().to_owned());
         }
         Self::condition(cx, id, reason, message);
     }
 
-    /// Writes only the condition: the pod's gang writes the event.
+    /// Writes only the condition.
     pub fn condition(cx: &mut Context<'_>, id: PodId, reason: ConditionReason, message: &Arc<str>) {
         let Some(found) = cx.world.pod(id) else { return };
         let member = found.facts.spec.gang.is_some();
@@ -119,7 +133,7 @@ impl Reporter {
         cx.effects.push(Effect::Condition { pod, reason, message: Arc::clone(message), first });
     }
 
-    /// [`Reporter::condition`] for members of one gang, with one message.
+    /// Reports to the members of one gang that wait with it, with one message.
     pub fn conditions(
         cx: &mut Context<'_>,
         members: Vec<PodId>,
@@ -127,7 +141,7 @@ impl Reporter {
         message: impl Into<Arc<str>>,
     ) {
         let message = message.into();
-        members.into_iter().for_each(|id| Self::condition(cx, id, reason, &message));
+        members.into_iter().for_each(|id| Self::member(cx, id, reason, &message));
     }
 
     /// What is reported next of the pod is written at once: what is written says something wrong.
@@ -208,5 +222,16 @@ impl Reporter {
         let pause = REWRITE.0.saturating_mul(1 << reported.failures.min(6)).min(REWRITE.1);
         reported.failures += 1;
         cx.timers.set(cx.now.mono + pause, Timer::Report(id));
+    }
+}
+
+/// The event that goes with the condition of a gang's member.
+const fn event_of(reason: ConditionReason) -> EventReason {
+    match reason {
+        ConditionReason::GangIncomplete => EventReason::GangIncomplete,
+        ConditionReason::GangGroupMismatch => EventReason::GangGroupMismatch,
+        ConditionReason::WaitingForPodGroup => EventReason::WaitingForPodGroup,
+        ConditionReason::InvalidGang => EventReason::InvalidGang,
+        _ => EventReason::Unschedulable,
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// The state of a pod on its way to a node.
@@ -115,6 +116,12 @@ pub struct Explanation {
     /// The devices that it holds: `ID (minor N)`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub devices: Vec<String>,
+    /// When a bound pod had its devices and gave back the node's lock, where the scheduler saw it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub served_at: Option<Timestamp>,
+    /// For how many milliseconds the lock stood for it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lock_held_millis: Option<u64>,
     /// Seconds since it was queued.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub queued_seconds: Option<u64>,
@@ -180,14 +187,27 @@ pub struct DeviceDetail {
     /// The cordon on it, in words: a cordoned device is given to no new pod.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cordon: Option<String>,
-    /// Its free amounts: `100% core and 81920Mi memory`.
+    /// What a new pod may have of it: `100% core and 81920Mi memory`; `nothing` of a device that is out of use.
     pub free: String,
+    /// Why it is not healthy, as the Device object has it. Told by who has read that.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
+    /// Since when.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub since: Option<Timestamp>,
     /// Pods that hold it or a part of it.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub held_by: Vec<String>,
     /// By which pods that have left the API server it is used still.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub still_used: Vec<String>,
+}
+
+impl DeviceDetail {
+    /// `gpu-3`, `nic-0`.
+    pub fn name(&self) -> String {
+        format!("{}-{}", if self.kind == "rdma" { "nic" } else { &self.kind }, self.minor)
+    }
 }
 
 /// The answer for one node.
@@ -233,6 +253,9 @@ pub struct NodeExplanation {
 pub struct WhatIf {
     /// `namespace/name`.
     pub pod: String,
+    /// What would become of it: `would start now on n1`, `would evict ml/a from node n1 to make room`, `would wait: …`.
+    #[serde(default)]
+    pub headline: String,
     /// A node would be chosen at once.
     pub fits: bool,
     /// That node.
@@ -258,6 +281,35 @@ pub struct WhatIf {
     pub verdict: PodVerdict,
     /// Generation of the world that was judged.
     pub generation: u64,
+}
+
+/// What would be decided for several pods that do not exist, one after the other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WhatIfObjects {
+    /// In the order in which they were given; the pods of a gang are one.
+    pub objects: Vec<WhatIfObject>,
+    /// Generation of the world that was judged.
+    pub generation: u64,
+}
+
+/// One object of several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WhatIfObject {
+    /// `Deployment default/web`, `gang ml/train`.
+    pub object: String,
+    /// What would become of it.
+    pub headline: String,
+    /// How many pods it has.
+    pub pods: usize,
+    /// How many of them must start together; 0 where each starts by itself.
+    pub together: usize,
+    /// Pods that would start now, by node.
+    pub starts: BTreeMap<String, usize>,
+    /// What this answer does not take into account.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub notes: Vec<String>,
 }
 
 /// A node that fits, and its rating.

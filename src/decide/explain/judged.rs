@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::rules::{Outcome, Plugins, Refusal, Slots, View};
 use crate::core::select::choose::{Diagnosis, NodeChoice, agreed, judge, prepare};
+use crate::core::select::nearest::nearest;
 use crate::devices::Held;
 use crate::help::Help;
 use crate::world::devices::{DeviceRoom, request_of};
@@ -12,7 +13,6 @@ use baton_contract::key;
 
 use super::advice::{advice, by_help};
 use super::answer::{DeviceDetail, NodeVerdict, PodVerdict, RuleCount};
-use super::nearest::nearest;
 
 /// What wakes a gang that is held back.
 pub(super) const GANG_CHANGES: &str = "the gang or its members change";
@@ -76,7 +76,7 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
         verdict.message = text.to_string();
     } else if fitting.is_empty() {
         let short = if short.is_empty() { small } else { short };
-        verdict.nearest = nearest(view.world, pod, short.into_iter());
+        verdict.nearest = nearest(view.world, pod, short.into_iter()).map(|found| found.to_string());
         verdict.advice = unknown(view.world, pod);
     }
     // Each reason once, whichever rule gives it.
@@ -197,6 +197,8 @@ pub(super) fn devices_of(world: &World, node: &Node) -> Vec<DeviceDetail> {
         healthy: room.healthy,
         cordon: room.cordon,
         free: room.free,
+        reason: None,
+        since: None,
     };
     stock.describe().into_iter().map(detail).collect()
 }

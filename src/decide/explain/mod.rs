@@ -6,7 +6,6 @@ mod answer;
 mod gang;
 mod job;
 mod judged;
-mod nearest;
 mod node;
 mod pod;
 mod queue;
@@ -15,9 +14,9 @@ mod what_if;
 pub use gang::{GangExplanation, GangStanding, GangView, MemberView};
 pub use job::{JobExplanation, NodeRating, SeatExplanation};
 pub use judged::on_nodes;
-pub use what_if::Unadmitted;
+pub use what_if::{Unadmitted, UnadmittedObject};
 
 pub use answer::{
     DeviceDetail, Explanation, KeptNode, NodeExplanation, NodeVerdict, PodState, PodVerdict, QueueItem, QueueReport,
-    RatedNode, Rating, ReservedDevices, RuleCount, WhatIf,
+    RatedNode, Rating, ReservedDevices, RuleCount, WhatIf, WhatIfObject, WhatIfObjects,
 };

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use jiff::SignedDuration;
+
 use crate::bind::{BindAttempt, BindPhase};
 use crate::core::extend;
 use crate::core::queue::{Item, QueueState, Standing};
@@ -50,6 +52,10 @@ impl Scheduler {
             },
             node: self.node_name(pod.node()),
             devices: devices.map(|device| format!("{} (minor {})", device.id, device.minor)).collect(),
+            served_at: pod.served.and_then(|served| {
+                now.wall.checked_sub(SignedDuration::try_from(now.mono.saturating_sub(served.at)).ok()?).ok()
+            }),
+            lock_held_millis: pod.served.and_then(|served| served.held.as_millis().try_into().ok()),
             queued_seconds: standing.map(|standing| now.mono.saturating_sub(standing.since).as_secs()),
             attempts: standing.map_or(0, |standing| standing.attempts),
             next_try_seconds: standing.and_then(next_try).map(seconds),

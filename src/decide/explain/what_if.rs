@@ -1,15 +1,19 @@
 //! What would be decided for a pod that does not exist: the rules of a real decision judge the present world, nothing is reserved.
 
+use std::collections::BTreeMap;
+
 use crate::core::context::NEW_POD;
 use crate::core::preemption::{candidates, eviction_text};
 use crate::core::rules::View;
 use crate::core::rules::plugins::device_fit;
+use crate::core::select::choose::{NodeChoice, choose};
 use crate::core::timers::Moment;
 use crate::devices::Held;
 use crate::scheduler::Scheduler;
-use crate::world::{Pod, PodFacts};
+use crate::world::{Pod, PodFacts, PodId, World, WorldEvent};
+use baton_contract::PodRef;
 
-use super::answer::{RatedNode, WhatIf};
+use super::answer::{RatedNode, WhatIf, WhatIfObject, WhatIfObjects};
 use super::judged::judge_all;
 
 /// A pod as in its manifest, before admission has set its priority.
@@ -25,14 +29,157 @@ pub struct Unadmitted {
     pub never_preempts: Option<bool>,
 }
 
+/// An object as in its manifest, with the pods that its controller would make.
+#[derive(Debug, Clone)]
+pub struct UnadmittedObject {
+    /// `Deployment default/web`.
+    pub name: String,
+    /// Its pods, no two of one name.
+    pub pods: Vec<Unadmitted>,
+    /// How many of them must start together; 0 where each starts by itself.
+    pub together: usize,
+}
+
+/// Victims that a headline names.
+const NAMED: usize = 3;
+
+/// How room would be made.
+struct WayOut {
+    /// Pods that would be evicted; none where it is enough to wait for those that leave.
+    victims: Vec<String>,
+    /// In words.
+    way: String,
+    /// The same in short, where pods would be evicted.
+    headline: Option<String>,
+}
+
+/// Objects whose pods start together, or one of them.
+struct Batch {
+    name: String,
+    pods: Vec<PodFacts>,
+    together: usize,
+    notes: Vec<String>,
+}
+
 impl Scheduler {
-    /// [`Scheduler::what_if`] for a pod that gets its priority from the cluster's PriorityClasses. The error is why the API server
-    /// would reject it.
-    pub fn what_if_admitted(&self, pod: Unadmitted, now: Moment) -> Result<WhatIf, String> {
+    fn admitted(&self, pod: Unadmitted) -> Result<PodFacts, String> {
         let Unadmitted { mut facts, class, priority, never_preempts } = pod;
         let (priority, never) = self.world().admit_priority(class.as_deref(), priority, never_preempts)?;
         (facts.spec.priority, facts.spec.never_preempts) = (priority, never);
-        Ok(self.what_if(facts, now))
+        Ok(facts)
+    }
+
+    /// [`Scheduler::what_if`] for a pod that gets its priority from the cluster's PriorityClasses. The error is why the API server
+    /// would reject it.
+    pub fn what_if_admitted(&self, pod: Unadmitted, now: Moment) -> Result<WhatIf, String> {
+        Ok(self.what_if(self.admitted(pod)?, now))
+    }
+
+    /// Places the pods of several objects one after the other, each beside those before it. Pods of one gang are placed together.
+    pub fn what_if_objects(&self, objects: Vec<UnadmittedObject>, now: Moment) -> Result<WhatIfObjects, String> {
+        let mut world = self.world().clone();
+        let mut batches: Vec<Batch> = Vec::new();
+        for UnadmittedObject { name, pods, together } in objects {
+            for pod in pods {
+                let mut facts = self.admitted(pod)?;
+                let notes = self.notes(&facts);
+                // A pod of that name may exist, or come twice: in the copy each is another one, whose name no pod can have.
+                let (key, at) = (&facts.handoff.pod.key, batches.iter().map(|batch| batch.pods.len()).sum::<usize>());
+                facts.handoff.pod =
+                    PodRef::new(&key.namespace, &format!("{}~{at}", key.name), &format!("what-if~{at}"));
+                world.apply(WorldEvent::Pod(Box::new(facts.clone())), now.mono, now.wall);
+                let id = world.pod_id(&facts.handoff.pod.uid);
+                let gang = id.and_then(|id| world.gangs().gang_of(id));
+                let of_gang = gang.map(|gang| (format!("gang {}", gang.id()), gang.config().min.unwrap_or(1) as usize));
+                let (name, together) = of_gang.unwrap_or_else(|| (name.clone(), together));
+                match batches.iter_mut().find(|batch| batch.name == name) {
+                    Some(batch) => batch.pods.push(facts),
+                    None => batches.push(Batch { name, pods: vec![facts], together, notes }),
+                }
+            }
+        }
+        let priority = batches.iter().flat_map(|batch| &batch.pods).map(|pod| pod.spec.priority).min().unwrap_or(0);
+        self.preemption().enter_nominated(&mut world, self.rules(), now.mono, (priority, NEW_POD));
+        let objects = batches.into_iter().map(|batch| self.place_batch(&mut world, batch, now)).collect();
+        Ok(WhatIfObjects { objects, generation: self.world().generation() })
+    }
+
+    /// Places what can start now, and takes nothing where too few of those can that start together.
+    fn place_batch(&self, world: &mut World, batch: Batch, now: Moment) -> WhatIfObject {
+        let mut starts: BTreeMap<String, usize> = BTreeMap::new();
+        let (mut placed, mut refused, mut failed) = (Vec::new(), None, None);
+        for facts in &batch.pods {
+            let Some(pod) = world.pod_id(&facts.handoff.pod.uid).and_then(|id| world.pod(id)) else { continue };
+            if failed.and_then(|id| world.pod(id)).is_some_and(|failed| failed.is_of_template(pod)) {
+                continue;
+            }
+            let (id, view) = (pod.id, View { world, now: now.mono });
+            match choose(view, self.rules(), pod, None).0 {
+                NodeChoice::Node(node, slots) => {
+                    let plan = view.world.node(node).and_then(|found| device_fit::plan(&slots, (node, found)));
+                    let held = plan.map(|plan| plan.held());
+                    *starts.entry(self.node_name(Some(node)).unwrap_or_default()).or_default() += 1;
+                    world.assume(id, node, held);
+                    placed.push(id);
+                }
+                choice => {
+                    failed = Some(id);
+                    refused.get_or_insert_with(|| self.way_out(world, id, &choice, now));
+                }
+            }
+        }
+        let (count, of) = (placed.len(), batch.pods.len());
+        let why = refused.unwrap_or_default();
+        let headline = if count < batch.together {
+            placed.into_iter().for_each(|id| _ = world.forget(id));
+            starts.clear();
+            let (evict, why) = (why.starts_with("would evict"), why.trim_start_matches("would wait: ").to_owned());
+            let way = if evict { format!("{why} for one more") } else { why };
+            format!("would wait: room for {count} of the {} that start together; {way}", batch.together)
+        } else if count == 0 {
+            why
+        } else {
+            let on: Vec<String> = match &*starts.iter().collect::<Vec<_>>() {
+                [(node, _)] => vec![(*node).clone()],
+                all => all.iter().map(|(node, count)| format!("{node} ({count})")).collect(),
+            };
+            let some = if count < of { format!("{count} of {of} ") } else { String::new() };
+            let rest = if count < of { format!("; the rest {why}") } else { String::new() };
+            format!("{some}would start now on {}{rest}", on.join(", "))
+        };
+        let about_gang = |note: &String| note.starts_with("the pod names a gang");
+        let notes = batch.notes.into_iter().filter(|note| !about_gang(note)).collect();
+        WhatIfObject { object: batch.name, headline, pods: of, together: batch.together, starts, notes }
+    }
+
+    /// What a pod that fits no node would do: evict others, or wait, and why.
+    fn way_out(&self, world: &World, id: PodId, choice: &NodeChoice, now: Moment) -> String {
+        let why = match choice {
+            NodeChoice::Nowhere(diagnosis) => diagnosis.message(),
+            NodeChoice::WaitUntil(_, refusal) => refusal.text.to_string(),
+            NodeChoice::Fault(text) => text.to_string(),
+            NodeChoice::Node(..) => String::new(),
+        };
+        let pod = world.pod(id).filter(|pod| !pod.facts.spec.never_preempts);
+        let way = pod.and_then(|pod| self.eviction(world.clone(), pod, now)).and_then(|found| found.headline);
+        way.unwrap_or_else(|| format!("would wait: {why}"))
+    }
+
+    /// How room would be made for a pod.
+    fn eviction(&self, mut world: World, pod: &Pod, now: Moment) -> Option<WayOut> {
+        let gone = self.preemption().chosen_victims(self.world());
+        let found = candidates(&mut world, self.rules(), pod, &gone, now.mono);
+        let picked = self.rules().enabled().post_filter().iter().find_map(|plugin| plugin.pick(&found))?;
+        let victims = picked.victims.iter().filter_map(|victim| self.world().pod(victim.pod));
+        let victims: Vec<String> = victims.map(|pod| pod.key().to_string()).collect();
+        let node = self.node_name(Some(picked.node)).unwrap_or_default();
+        let way = match eviction_text(self.world(), picked) {
+            None => format!("would wait for pods that are leaving node {node}"),
+            Some(eviction) => format!("would evict {eviction}"),
+        };
+        let whom = if victims.len() > NAMED { format!("{} pods", victims.len()) } else { victims.join(", ") };
+        let headline = (!victims.is_empty()).then(|| format!("would evict {whom} of {node} and start there"));
+        Some(WayOut { victims, way, headline })
     }
 
     /// Judges a pod as if it were created now and its turn had come.
@@ -52,27 +199,23 @@ impl Scheduler {
         let node = self.node_name(chosen);
         let mut verdict = judged.verdict;
         let (mut would_evict, mut preemption) = (Vec::new(), None);
+        let mut headline = format!("would wait: {}", verdict.message);
         if let Some(node) = &node {
+            headline = format!("would start now on {node}");
             verdict.message = format!("would go to node {node}");
             (verdict.wakes, verdict.advice) = (Vec::new(), Vec::new());
         } else if !verdict.nodes.is_empty() && !pod.facts.spec.never_preempts {
-            let gone = self.preemption().chosen_victims(self.world());
-            let found = candidates(&mut world.into_owned(), self.rules(), &pod, &gone, now.mono);
-            let picked = self.rules().enabled().post_filter().iter().find_map(|plugin| plugin.pick(&found));
-            if let Some(picked) = picked {
-                let victims = picked.victims.iter().filter_map(|victim| self.world().pod(victim.pod));
-                would_evict = victims.map(|pod| pod.key().to_string()).collect();
-                let node = self.node_name(Some(picked.node)).unwrap_or_default();
-                let way = match eviction_text(self.world(), picked) {
-                    None => format!("would wait for pods that are leaving node {node}"),
-                    Some(eviction) => format!("would evict {eviction}"),
-                };
+            let way = self.eviction(world.into_owned(), &pod, now);
+            if let Some(WayOut { victims, way, headline: evicts }) = way {
+                would_evict = victims;
+                headline = evicts.unwrap_or(headline);
                 verdict.message = format!("{}; {way}", verdict.message);
                 preemption = Some(way);
             }
         }
         WhatIf {
             pod: pod.key().to_string(),
+            headline,
             fits: node.is_some(),
             node,
             devices,

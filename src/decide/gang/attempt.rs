@@ -1,6 +1,5 @@
 //! One attempt of a group: a transaction on the world.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::core::context::{Context, Step};
@@ -11,12 +10,13 @@ use crate::core::reporter::Reporter;
 use crate::core::reservations::Reservations;
 use crate::core::rules::plugins::device_fit;
 use crate::core::select::choose::{NodeChoice, choose};
+use crate::core::timers::Timer;
 use crate::world::gangs::{Gang, GroupId, MemberState, rule};
-use crate::world::{Pod, PodId, Wake};
-use baton_contract::gang::{Committed, GangId};
+use crate::world::{NodeId, Pod, PodId, Wake};
+use baton_contract::gang::Committed;
 
 use super::alike::{MemberKind, looks_at_others};
-use super::members::{SavedGroup, by_gang, is_strict, priority_of, reserved_members};
+use super::members::{SavedGroup, is_strict, priority_of, reserved_members};
 use super::report::missing_resources;
 use super::search::{MEMBERS, search};
 use super::try_order::Aim;
@@ -48,10 +48,13 @@ struct Failures {
 impl Gangs {
     /// Tries a group that was popped from the queue.
     pub fn attempt_group(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        if self.is_out_of_reach(cx, group)
+        let stale = self.groups.get(group).map(|record| record.tried_at + cx.config.gangs.condition_pause);
+        if let Some(stale) = stale.filter(|stale| cx.now.mono < *stale)
+            && self.is_out_of_reach(cx, group)
             && cx.queue.park_again(&Item::Group(group.clone()), device_fit::ROOM.or(Wake::NODE_ROOM), cx.now.mono)
         {
-            return;
+            // The numbers that were reported have changed all the same.
+            return cx.timers.set(stale, Timer::ReportGroup(group.clone()));
         }
         let priority = priority_of(cx, group);
         Earmarks::open_for(cx, &Item::Group(group.clone()), priority, None);
@@ -96,6 +99,7 @@ impl Gangs {
         self.drop_outdated(cx, group);
         if let Some(record) = self.groups.get_mut(group) {
             record.progress.attempts += 1;
+            record.tried_at = cx.now.mono;
             if cx.queue.failures(item) == 0 {
                 // A useful event has come since.
                 record.failed.clear();
@@ -196,7 +200,7 @@ impl Gangs {
         let mut failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
         let mut reported: Option<UnfitMember> = None;
         let (mut uniform, mut members) = (false, 0);
-        let mut most: BTreeMap<GangId, u32> = BTreeMap::new();
+        let mut most: Vec<(PodId, NodeId)> = Vec::new();
         for _ in 0..CYCLES {
             let order = TryOrder::of(cx, group, &failed, aim);
             (uniform, members) = (order.is_uniform(), order.len());
@@ -216,18 +220,18 @@ impl Gangs {
                 }
                 return Attempt::Satisfied(held);
             };
-            let found = by_gang(cx, &held);
-            if found.values().sum::<u32>() > most.values().sum::<u32>() {
-                most = found;
+            if held.len() > most.len() {
+                most = held.iter().filter_map(|id| Some((*id, cx.reservations.node_of(*id)?))).collect();
             }
             Reservations::undo(cx, &held);
+            let needed = order.needed().collect();
             let blocking = cx.world.pod(unfit.pod);
             // A pod with affinity may fit when it comes after the pods that it wants to be near to.
             let other_order = blocking.is_some_and(|pod| looks_at_others(pod) && !order.is_any(cx.world, &failed, pod));
             failed.extend(blocking.map(|pod| order.kind(cx.world, pod)));
             // The last one is reported: without it the others do not suffice. An event that may help any of them wakes the group.
             let wake = reported.map_or(unfit.wake, |before: UnfitMember| before.wake.or(unfit.wake));
-            reported = Some(UnfitMember { wake, ..unfit });
+            reported = Some(UnfitMember { wake, needed, ..unfit });
             if !other_order && !order.suffices_without(cx.world, &failed) {
                 break;
             }
@@ -318,7 +322,8 @@ impl Gangs {
         if let Some(record) = self.groups.get_mut(group) {
             record.failed = failures.kinds;
         }
-        Attempt::Unfit(failures.first.unwrap_or_else(UnfitMember::none))
+        let needed = order.needed().collect();
+        Attempt::Unfit(UnfitMember { needed, ..failures.first.unwrap_or_else(UnfitMember::none) })
     }
 
     /// Members beyond the minimum of a satisfied group: those that fit are bound with it, the others wait.
@@ -402,7 +407,7 @@ impl Gangs {
             }
             NodeChoice::Nowhere(diagnosis) => {
                 let reason = diagnosis.reason();
-                Err(UnfitMember { reason, ..UnfitMember::of(id, diagnosis.message(), diagnosis.wake) })
+                Err(UnfitMember { reason, judged: true, ..UnfitMember::of(id, diagnosis.message(), diagnosis.wake) })
             }
             NodeChoice::WaitUntil(_, refusal) => unfit(refusal.text.into_owned(), Wake::ANY),
             NodeChoice::Fault(text) => unfit(text.into_owned(), Wake::ANY),

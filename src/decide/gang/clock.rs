@@ -60,12 +60,10 @@ impl Gangs {
         cx.stats.group_timeouts += 1;
         let wait = wait_of(cx, group);
         let why = format!("group {group} was not satisfied within {} s", wait.as_secs_f64());
-        let first =
-            reserved_members(cx, group).first().copied().or_else(|| waiting_members(cx, group).first().copied());
+        let mut members = reserved_members(cx, group);
+        members.extend(waiting_members(cx, group));
         self.release_group(cx, group, &why);
-        if let Some(first) = first {
-            cx.event(first, true, EventReason::GangTimeout, why);
-        }
+        members.into_iter().for_each(|id| cx.event(id, true, EventReason::GangTimeout, why.clone()));
         if let Some(record) = self.groups.get_mut(group) {
             let members = cx.world.gangs().listing(group).flat_map(Gang::members);
             let open = members.filter(|member| matches!(member.state, MemberState::Pending | MemberState::Gated));

@@ -70,7 +70,7 @@ impl Gangs {
             record.stop_waiting();
         }
         (record.progress.last_failure, record.progress.next_try) = (None, None);
-        (record.reported, record.root_cause) = (None, None);
+        record.root_cause = None;
         record.failed.clear();
         record.tried = Some(GangState::of_group(cx.world, group));
         if held.is_empty() {

@@ -1,6 +1,6 @@
 //! What is reported about a group: why its members fit no node, why it is not ready, what is wrong with its declarations. A group
 //! without room is also parked here, and its waiting time is started ([`Gangs::report_short`]). An
-//! event comes once per change of state, on the oldest waiting member.
+//! event comes once per change of state, on each member that waits ([`Reporter::conditions`]).
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use crate::core::reporter::Reporter;
 use crate::core::reservations::Reservations;
 use crate::world::gangs::{Gang, GroupId, Warning, rule};
 use crate::world::{PodId, Resources, Wake};
-use baton_contract::gang::{GangId, MatchPolicy, TimeoutClock, key};
-use baton_contract::{ConditionReason, EventReason, Quantity};
+use baton_contract::Quantity;
+use baton_contract::gang::{GangId, MatchPolicy};
 
-use super::members::{clock_of, is_ours, is_strict, pending_members, reserved_members, wait_of, waiting};
+use super::members::{is_ours, pending_members, reserved_members};
 use super::try_order::Aim;
 use super::{GangState, Gangs, RootCause, Route, TryOrder, UnfitMember};
 
@@ -35,8 +35,7 @@ impl Gangs {
         if lasts && let Some(way) = self.preempt_for_pod(cx, first) {
             unfit.text = format!("{}; {way}", unfit.text);
         }
-        let message = self.note_failure(cx, group, &unfit);
-        self.notice_waiting(cx, group, unfit.reason, &message);
+        let message = self.note_failure(cx, group, &mut unfit);
         Reporter::conditions(cx, waiting, unfit.reason, message);
     }
 
@@ -63,9 +62,8 @@ impl Gangs {
                 unfit.text = format!("{}; {kept}", unfit.text);
             }
         }
-        let message = self.note_failure(cx, group, &unfit);
+        let message = self.note_failure(cx, group, &mut unfit);
         self.run_clock(cx, group, !held.is_empty());
-        self.notice_waiting(cx, group, unfit.reason, &message);
         // Members with a reservation wait as well, for the same reason.
         let mut waiting = held;
         waiting.extend(pending_members(cx, group));
@@ -82,39 +80,14 @@ impl Gangs {
     }
 
     /// Records the last failure and its root cause. Returns the message.
-    fn note_failure(&mut self, cx: &Context<'_>, group: &GroupId, unfit: &UnfitMember) -> String {
-        let message = shortage(cx, group, unfit);
+    fn note_failure(&mut self, cx: &Context<'_>, group: &GroupId, unfit: &mut UnfitMember) -> String {
+        let message = Self::shortage(cx, group, unfit);
         if let Some(record) = self.groups.get_mut(group) {
             record.progress.last_failure = Some(message.clone());
             let blocking = cx.world.pod(unfit.pod).map(|pod| pod.key().to_string());
-            record.root_cause = blocking.map(|pod| RootCause { pod, summary: unfit.text.clone() });
+            record.root_cause = blocking.map(|pod| RootCause { pod, summary: std::mem::take(&mut unfit.text) });
         }
         message
-    }
-
-    /// Reports why a group is not ready.
-    pub(super) fn notice_not_ready(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        let Some((reason, message)) = self.groups.get(group).and_then(|record| record.not_ready.clone()) else {
-            return;
-        };
-        // The timeout was reported when it came.
-        if reason == ConditionReason::GangTimeout {
-            if let Some(record) = self.groups.get_mut(group) {
-                record.reported = Some(reason);
-            }
-            return;
-        }
-        self.notice_waiting(cx, group, reason, &message);
-    }
-
-    /// Reports why a group waits, once for as long as the reason stays.
-    fn notice_waiting(&mut self, cx: &mut Context<'_>, group: &GroupId, reason: ConditionReason, message: &str) {
-        let Some(first) = waiting(cx.world, &cx.config.scheduler_names, group).next().map(|member| member.pod) else {
-            return;
-        };
-        let Some(record) = self.groups.get_mut(group).filter(|record| record.reported != Some(reason)) else { return };
-        record.reported = Some(reason);
-        cx.event(first, true, event_of(reason), message.to_owned());
     }
 
     /// Reports what is wrong with the declarations of a group, each warning once for as long as it lasts.
@@ -140,48 +113,6 @@ impl Gangs {
             cx.event(pod, true, warning.reason(), warning.to_string());
         }
     }
-}
-
-/// The event that goes with the condition of a group that waits.
-const fn event_of(reason: ConditionReason) -> EventReason {
-    match reason {
-        ConditionReason::GangIncomplete => EventReason::GangIncomplete,
-        ConditionReason::GangGroupMismatch => EventReason::GangGroupMismatch,
-        ConditionReason::WaitingForPodGroup => EventReason::WaitingForPodGroup,
-        ConditionReason::InvalidGang => EventReason::InvalidGang,
-        ConditionReason::GangTimeout => EventReason::GangTimeout,
-        _ => EventReason::Unschedulable,
-    }
-}
-
-/// `gang ml/a: 0 of 5 placed (3 found room); pod ml/a-3: 0/4 nodes: 4 have fewer than 2 free GPUs`: a Strict group binds
-/// no member before all of it fits, so the number in parentheses says how far the attempt came. Several gangs are reported with
-/// their group.
-fn shortage(cx: &Context<'_>, group: &GroupId, unfit: &UnfitMember) -> String {
-    let counts = |gang: &Gang| {
-        let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
-        let placed = rule::weight(policy, gang.counts());
-        let found = unfit.found.get(gang.id()).map(|found| format!(" ({found} found room)")).unwrap_or_default();
-        format!("gang {}: {placed} of {min} placed{found}", gang.id())
-    };
-    let gangs: Vec<String> = cx.world.gangs().of_group(group).take(8).map(counts).collect();
-    let of_group = if group.is_alone() { String::new() } else { format!("group {group}; ") };
-    let blocking = cx.world.pod(unfit.pod).map(|pod| format!("pod {}: ", pod.key())).unwrap_or_default();
-    format!("{of_group}{}; {blocking}{}{}", gangs.join(", "), unfit.text, no_deadline(cx, group).unwrap_or_default())
-}
-
-/// What a Strict group that states a waiting time has to know: that time does not begin while the group holds nothing.
-fn no_deadline(cx: &Context<'_>, group: &GroupId) -> Option<String> {
-    let stated = cx.world.gangs().of_group(group).any(|gang| gang.config().wait_stated);
-    (stated && is_strict(cx, group) && clock_of(cx, group) == TimeoutClock::Holding).then(|| {
-        format!(
-            "; the gang has no deadline: a Strict gang that waits holds nothing, so its waiting time of {} s does not begin; \
-             annotate it with {}: {}",
-            wait_of(cx, group).as_secs(),
-            key::TIMEOUT_CLOCK,
-            TimeoutClock::Pending
-        )
-    })
 }
 
 /// The member that a warning is about, where it is about one.

@@ -179,7 +179,6 @@ impl Gangs {
             || record.held_since.is_some()
             || record.failed_since.is_some()
             || record.not_ready.is_some()
-            || record.reported.is_some()
             || !record.marking.is_empty()
             || cx.queue.state(Item::Group(group.clone())).is_some()
         {
@@ -281,7 +280,7 @@ impl Gangs {
             self.enqueue_free(cx, group);
         }
         if !waits && let Some(record) = self.groups.get_mut(group) {
-            (record.not_ready, record.reported) = (None, None);
+            record.not_ready = None;
         }
         self.arm(cx, group);
         self.warn(cx, group);
@@ -348,7 +347,6 @@ impl Gangs {
         record.progress.last_failure = Some(message.clone());
         (record.not_ready, record.reasons) = (Some((reason, message)), reasons);
         if news {
-            self.notice_not_ready(cx, group);
             self.report_not_ready(cx, group);
         } else if changed {
             // Pods that come together change the number together.
@@ -357,8 +355,16 @@ impl Gangs {
         }
     }
 
+    /// Brings what is reported of a group up to date: a group that lacked room is tried again for it.
+    pub fn report_group(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+        if matches!(cx.queue.state(Item::Group(group.clone())), Some(QueueState::Parked(..))) {
+            self.queue_group(cx, group);
+        }
+        self.report_not_ready(cx, group);
+    }
+
     /// Reports on every waiting member why its group is not ready.
-    pub fn report_not_ready(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+    fn report_not_ready(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         let Some(record) = self.groups.get_mut(group).filter(|record| record.not_ready.is_some()) else { return };
         let steps: Vec<u32> = record.reasons.iter().map(NotReady::step).collect();
         let stepped = std::mem::replace(&mut record.steps, steps) != record.steps;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::xid::{XidAction, XidPolicy};
+use super::xid::{XidAction, XidPolicy, xid_words};
 use baton_contract::HealthReason;
 
 /// XID that comes with a double-bit ECC error; the bare event is judged as it.
@@ -102,9 +102,11 @@ impl FaultCause {
 impl fmt::Display for FaultCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Xid { xid, action: XidAction::NeedsReset } => write!(f, "XID {xid}: the GPU needs a reset"),
-            Self::Xid { xid, action: XidAction::NeedsReboot } => write!(f, "XID {xid}: the node needs a reboot"),
-            Self::Xid { xid, .. } => write!(f, "XID {xid}"),
+            Self::Xid { xid, action: XidAction::NeedsReset } => write!(f, "{}; the GPU needs a reset", xid_words(*xid)),
+            Self::Xid { xid, action: XidAction::NeedsReboot } => {
+                write!(f, "{}; the node needs a reboot", xid_words(*xid))
+            }
+            Self::Xid { xid, .. } => f.write_str(&xid_words(*xid)),
             Self::Probe { message, .. } => f.write_str(message),
         }
     }

@@ -24,4 +24,4 @@ pub use gpu::{
 };
 pub use nic::{LinkFault, NicHealth, PortPolicy};
 pub use suspect::{Blame, Outage, ServeOutcome, SuspectRule, Suspicion};
-pub use xid::{XidAction, XidPolicy};
+pub use xid::{XIDS, XidAction, XidOrigin, XidPolicy, XidRule, xid_table, xid_words};

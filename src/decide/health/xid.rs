@@ -1,4 +1,4 @@
-//! What each XID means. Defaults as NVIDIA's device plugin has them, changed by a table and by its two variables.
+//! What each XID means, and what it leads to. Defaults as NVIDIA's device plugin has them, changed by a table and by its two variables.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,6 +73,79 @@ impl XidPolicy {
         let default = if APPLICATION_ERRORS.contains(&xid) { XidAction::Ignore } else { XidAction::Unhealthy };
         written.unwrap_or(default)
     }
+}
+
+word_enum! {
+    /// What is mostly to blame for an XID.
+    XidOrigin {
+        /// The program that used the GPU.
+        Application = "application",
+        /// The GPU, its memory, firmware or links.
+        Hardware = "hardware",
+    }
+}
+
+/// An XID in words.
+#[derive(Clone, Copy, Debug)]
+pub struct XidRule {
+    /// Its number.
+    pub xid: u64,
+    /// What is mostly to blame.
+    pub origin: XidOrigin,
+    /// What it is.
+    pub words: &'static str,
+    /// What to do.
+    pub remedy: &'static str,
+}
+
+const fn row(xid: u64, origin: XidOrigin, words: &'static str, remedy: &'static str) -> XidRule {
+    XidRule { xid, origin, words, remedy }
+}
+
+use XidOrigin::{Application, Hardware};
+
+/// The XIDs that matter, after NVIDIA's catalogue: <https://docs.nvidia.com/deploy/xid-errors/>.
+#[rustfmt::skip]
+pub const XIDS: &[XidRule] = &[
+    row(13, Application, "graphics engine exception", "the program used a wrong address or instruction: look at it with compute-sanitizer"),
+    row(31, Application, "GPU memory page fault", "the program read or wrote where it has no memory: look at it with compute-sanitizer"),
+    row(32, Hardware, "invalid or corrupted push buffer stream", "look at the PCIe link and the system memory of the node"),
+    row(43, Application, "GPU stopped processing", "start the program again"),
+    row(45, Application, "preemptive cleanup, due to previous errors", "look at the error before it"),
+    row(48, Hardware, "double bit ECC error", "reset the GPU; if it returns, have the GPU replaced"),
+    row(61, Hardware, "internal micro-controller breakpoint or warning", "reset the GPU, and update its driver"),
+    row(62, Hardware, "internal micro-controller halt", "reset the GPU, and update its driver"),
+    row(63, Hardware, "ECC page retirement or row remapping", "reset the GPU when it is idle, so that the row is remapped"),
+    row(64, Hardware, "ECC page retirement or row remapping failed", "reset the GPU; if it returns, have the GPU replaced"),
+    row(68, Application, "video processor exception", "start the program again, and update the driver"),
+    row(69, Application, "graphics engine class error", "the program used the GPU wrongly: look at it with compute-sanitizer"),
+    row(74, Hardware, "NVLink error", "reset the GPUs of the link; if it returns, look at bridge, board and switch"),
+    row(79, Hardware, "GPU has fallen off the bus", "reboot the node; if it returns, look at power, temperature and slot"),
+    row(92, Hardware, "high rate of single bit ECC errors", "watch the GPU; if it goes on, have the GPU replaced"),
+    row(94, Hardware, "contained memory error", "start the program again, and reset the GPU when it is idle"),
+    row(95, Hardware, "uncontained memory error", "reset the GPU; if it returns, have the GPU replaced"),
+    row(109, Application, "context switch timeout", "start the program again, and update the driver"),
+    row(119, Hardware, "GSP RPC timeout", "reset the GPU, and update its driver; if that fails, reboot the node"),
+    row(120, Hardware, "GSP error", "reset the GPU, and update its driver; if that fails, reboot the node"),
+    row(121, Hardware, "corrected error of the C2C link", "reset the GPU when it is idle"),
+    row(137, Application, "NVLink access without permission", "the program used memory of another GPU wrongly: start it again"),
+    row(140, Hardware, "unrecovered ECC error", "reset the GPU; if it returns, have the GPU replaced"),
+    row(143, Hardware, "initialization of the GPU failed", "reset the GPU; if it returns, reboot the node"),
+    row(154, Hardware, "the GPU asks for a recovery action", "do what nvidia-smi -q names as its recovery action"),
+];
+
+/// `XID 79: GPU has fallen off the bus (hardware): reboot the node; …`, and the number alone of an XID that the table lacks.
+pub fn xid_words(xid: u64) -> String {
+    let rule = XIDS.iter().find(|rule| rule.xid == xid);
+    let words = rule.map(|XidRule { origin, words, remedy, .. }| format!(": {words} ({origin}): {remedy}"));
+    format!("XID {xid}{}", words.unwrap_or_default())
+}
+
+/// The table in Markdown.
+pub fn xid_table() -> String {
+    let head = "| XID | what it is | mostly | what to do |\n| --- | --- | --- | --- |\n".to_owned();
+    let line = |rule: &XidRule| format!("| {} | {} | {} | {} |\n", rule.xid, rule.words, rule.origin, rule.remedy);
+    XIDS.iter().map(line).fold(head, |table, line| table + &line)
 }
 
 #[cfg(test)]
@@ -185,6 +258,17 @@ mod tests {
         assert_eq!(policy(None, Some("all")).action(31), XidAction::Unhealthy);
         let table = BTreeMap::from([(48, XidAction::NeedsReset)]);
         assert_eq!(XidPolicy::new(table, Some("all"), Some("48")).action(48), XidAction::NeedsReset);
+    }
+
+    #[test]
+    fn an_xid_that_is_ignored_is_an_applications_and_each_is_told_in_words() {
+        assert_eq!(XIDS.len(), 25);
+        assert!(XIDS.is_sorted_by(|a, b| a.xid < b.xid));
+        for xid in APPLICATION_ERRORS {
+            assert!(XIDS.iter().any(|rule| rule.xid == xid && rule.origin == Application), "{xid}");
+        }
+        assert!(xid_words(79).starts_with("XID 79: GPU has fallen off the bus (hardware): reboot the node"));
+        assert_eq!(xid_words(7_000), "XID 7000");
     }
 
     #[test]

@@ -511,6 +511,8 @@ impl Stock {
                     ("rdma", devices.nics[usize::from(at)].healthy, format!("{}%", self.pool.nic_room(at)))
                 }
             };
+            // What is out of use has room for no new pod.
+            let free = if healthy && cordon.is_none() { free } else { "nothing".to_owned() };
             DeviceRoom { kind, minor: devices.minor(slot), id, healthy, cordon: cordon.map(Cordon::words), free }
         };
         devices.slots().map(describe).collect()

@@ -13,7 +13,7 @@ use super::devices::{exclusive_of, may_hold};
 use super::event::{Changes, Wake, WorldEvent};
 use super::gangs::{Gang, GangBook};
 use super::node::{Node, NodeFacts, SliceFacts};
-use super::pod::{Place, Pod, PodFacts};
+use super::pod::{Place, Pod, PodFacts, Served};
 use super::spec::PodSpec;
 use super::{NodeId, PodId, World};
 use crate::devices::{Exclusive, Held};
@@ -156,8 +156,10 @@ impl World {
 
     /// Records what a writer found in a node's lock, ahead of the watch. `true` when it is news.
     pub fn observe_lock(&mut self, id: NodeId, read: LockRead, now: Duration) -> bool {
+        let before = self.lock_holder(id);
         let Some(node) = self.nodes.get_mut(id) else { return false };
         let news = node.see_lock(read, now);
+        self.note_served(id, before, now);
         self.nodes.note_lock(id);
         self.generation += u64::from(news);
         news
@@ -193,8 +195,30 @@ impl World {
             facts.images = Box::default();
         }
         self.mix.classify(id, &facts);
+        let before = self.lock_holder(id);
         if self.nodes.set_object(id, facts, now, changes) {
             self.recount_devices(id);
+        }
+        self.note_served(id, before, now);
+    }
+
+    /// The pod that a node's lock names, and since when.
+    fn lock_holder(&self, id: NodeId) -> Option<(PodId, Duration)> {
+        let lock = &self.nodes.get(id)?.lock;
+        let LockRead::Held { value, .. } = &lock.read else { return None };
+        let pod = self.pod_id(value.holder.as_ref()?.uid.as_ref()?)?;
+        Some((pod, lock.first_seen))
+    }
+
+    /// A lock that goes while its holder is bound there: the holder has its devices.
+    fn note_served(&mut self, id: NodeId, before: Option<(PodId, Duration)>, now: Duration) {
+        let Some((holder, since)) =
+            before.filter(|before| self.lock_holder(id).is_none_or(|after| after.0 != before.0))
+        else {
+            return;
+        };
+        if let Some(pod) = self.pods.get_mut(holder).filter(|pod| pod.place == Place::Bound(id)) {
+            pod.served = Some(Served { at: now, held: now.saturating_sub(since) });
         }
     }
 
@@ -243,6 +267,7 @@ impl World {
         }
         let (old_place, old_devices) = old.map_or((Place::Waiting, None), |old| (old.place, old.devices.clone()));
         let old_exclusive = old.map(|old| old.exclusive).unwrap_or_default();
+        let served = old.and_then(|old| old.served);
         // One that is being deleted is not counted any more by spread constraints.
         let recounted = old.is_some_and(|old| {
             let is_leaving = |of: &PodFacts| of.handoff.deleting.is_some();
@@ -290,7 +315,7 @@ impl World {
         if facts.handoff.has_ended() {
             self.has_stopped(&facts.handoff, changes);
         }
-        self.pods.insert(Pod { id, facts, place, devices, exclusive });
+        self.pods.insert(Pod { id, facts, place, devices, exclusive, served });
         if known.is_none() && !ended {
             self.learn(id);
         }

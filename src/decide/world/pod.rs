@@ -8,6 +8,8 @@
 //!      └──────forget────────┘              (deleted or terminal from anywhere) ────┘
 //! ```
 
+use std::time::Duration;
+
 use crate::devices::{Exclusive, Held};
 use crate::pod::HandoffPod;
 use baton_contract::Shared;
@@ -37,6 +39,17 @@ pub struct Pod {
     pub devices: Option<Held>,
     /// Which other pods may be near these devices, as the pod asked when it was placed; later edits change nothing.
     pub exclusive: Exclusive,
+    /// When it had its devices and its lock went; `None` where this process did not see it.
+    pub served: Option<Served>,
+}
+
+/// The end of a hand-off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Served {
+    /// Monotonic.
+    pub at: Duration,
+    /// How long the lock was seen to stand.
+    pub held: Duration,
 }
 
 /// Where a pod stands. Every pod is exactly one of these.
@@ -80,7 +93,7 @@ impl Pod {
 
     /// A pod that is in no world: to be judged, not kept.
     pub fn unplaced(id: PodId, facts: PodFacts) -> Self {
-        Self { id, facts, place: Place::Waiting, devices: None, exclusive: Exclusive::default() }
+        Self { id, facts, place: Place::Waiting, devices: None, exclusive: Exclusive::default(), served: None }
     }
 
     /// The node whose room this pod takes.

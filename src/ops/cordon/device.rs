@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt};
 
-use crate::get::{DeviceHolder, DeviceHolders, Snapshot, device_names};
+use crate::get::{DeviceHolder, DeviceHolders, Snapshot};
 use crate::live;
 use crate::say::UsageError;
 use baton_cluster::agent_lease::LightLease;
@@ -17,7 +17,7 @@ use baton_cluster::client::{said, status_code};
 use baton_cluster::cordon::{CordonWrite, write_cordons};
 use baton_cluster::notice::{Notice, Notices, Subject};
 use baton_cluster::pod::LightPod;
-use baton_contract::inventory::{Device, DeviceInfo};
+use baton_contract::inventory::{Device, DeviceInfo, device_names};
 use baton_contract::{AgentStatus, Cordon, Cordons, DeviceId, EventReason, PodRef, key};
 use baton_runtime::clock;
 
@@ -78,7 +78,7 @@ impl CordonTarget {
             let more = if nodes.items.len() > names.len() { ", …" } else { "" };
             bail!("there is no node {node:?}; there are {}{more}", names.join(", "));
         };
-        let names = device_names(&object);
+        let names = device_names(&object.spec.devices);
         let wanted = given.device.strip_prefix("rdma-").map_or_else(|| given.device.clone(), |at| format!("nic-{at}"));
         let mut listed = names.iter().zip(&object.spec.devices);
         let found = listed.find(|(name, info)| **name == wanted || info.id.as_str() == wanted);

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
+use super::fault::FaultArgs;
 use crate::say::{remark, say};
 
 /// How to print the outcome.
@@ -15,7 +16,11 @@ pub enum DemoOutput {
 
 /// Arguments of `baton demo`.
 #[derive(Debug, Clone, Default, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct DemoArgs {
+    /// What is done to a demo that was kept.
+    #[command(subcommand)]
+    pub command: Option<DemoCommand>,
     /// Another format than text.
     #[arg(short, long, value_enum)]
     pub output: Option<DemoOutput>,
@@ -37,6 +42,13 @@ pub struct DemoArgs {
     /// Where the device nodes of real devices are.
     #[arg(long, value_name = "DIR")]
     pub dev_root: Option<PathBuf>,
+}
+
+/// What is done to a kept demo.
+#[derive(Debug, Clone, Subcommand)]
+pub enum DemoCommand {
+    /// Break something in the kept demo: a GPU, a NIC, a node daemon, a kubelet, a lock.
+    Fault(FaultArgs),
 }
 
 impl DemoArgs {

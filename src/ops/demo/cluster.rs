@@ -9,11 +9,14 @@ use anyhow::{Context, bail};
 use clap::{Args, FromArgMatches};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Client;
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
 
 use super::args::{DemoArgs, ProgressOutput};
+use super::fault::{DemoFault, FaultKind, SOCKET};
 use super::install::install;
 use super::pods::Needs;
 use super::process::Daemon;
@@ -23,13 +26,15 @@ use crate::say::amount;
 use crate::ui::UiArgs;
 use baton_cluster::client::connect;
 use baton_contract::inventory::Device;
-use baton_contract::{DeviceType, key};
-use baton_runtime::clock;
+use baton_contract::{DeviceType, Holder, LockFormat, LockValue, PodKey, PodUid, key};
+use baton_runtime::{clock, words};
 use baton_sim::apiserver::{ApiServer, Options as ServerOptions};
 use baton_sim::hardware::{NodeSpec, Shape, VirtualNode};
 use baton_sim::kubelet::{Kubelet, KubeletOptions};
 
 const NODES: usize = 3;
+/// Longest words of a fault.
+const MAX_LINE: u64 = 1024;
 /// Namespace of the daemons.
 pub(super) const SYSTEM: &str = "baton-system";
 /// Everything has started, or something is wrong.
@@ -50,7 +55,7 @@ pub struct DemoNode {
     /// Its kubelet.
     pub kubelet: Kubelet,
     /// The virtual machine, or what is left of it beside real hardware.
-    _machine: VirtualNode,
+    machine: VirtualNode,
 }
 
 /// The running demo.
@@ -164,7 +169,7 @@ impl DemoCluster {
         }
         let daemon = Daemon::start(&name, line, self.path(), args.verbose)?;
         self.pod_of(("baton-device-plugin", None), &name, admin).await?;
-        Ok((DemoNode { name, kubelet, _machine: machine }, daemon))
+        Ok((DemoNode { name, kubelet, machine }, daemon))
     }
 
     /// A daemon that the cluster has one of. No kubelet probes it.
@@ -260,13 +265,19 @@ impl DemoCluster {
         }
     }
 
-    /// Starts daemons again that have ended, as a DaemonSet does, and says so; until it is dropped.
-    pub async fn keep_daemons(&mut self, progress: ProgressOutput) -> anyhow::Result<()> {
+    /// Starts daemons again that have ended, as a DaemonSet does, and makes the faults that are asked for, and says so; until it is
+    /// dropped.
+    pub async fn keep(&mut self, progress: ProgressOutput) -> anyhow::Result<()> {
+        let asked = UnixListener::bind(self.path().join(SOCKET)).context("cannot listen for faults")?;
         loop {
-            tokio::time::sleep(LOOK).await;
+            if let Ok(found) = tokio::time::timeout(LOOK, asked.accept()).await {
+                // A client that has left is no concern of the demo.
+                let _ = self.answer_fault(found?.0, progress).await;
+            }
             let at = clock::mono().saturating_sub(self.start);
             for daemon in &mut self.daemons {
                 let said = match daemon.again {
+                    None if daemon.stays_away => None,
                     None => daemon.status().map(|status| {
                         daemon.again = Some(clock::mono() + AGAIN);
                         let pause = AGAIN.as_secs();
@@ -284,6 +295,61 @@ impl DemoCluster {
                 }
             }
         }
+    }
+
+    async fn answer_fault(&mut self, mut client: UnixStream, progress: ProgressOutput) -> anyhow::Result<()> {
+        let mut line = String::new();
+        (&mut client).take(MAX_LINE).read_to_string(&mut line).await?;
+        let fault = DemoFault::parse(&line.split_whitespace().collect::<Vec<_>>()).map_err(anyhow::Error::from);
+        let made = match fault {
+            Ok(fault) => self.make_fault(&fault).await.map(|()| fault),
+            Err(bad) => Err(bad),
+        };
+        let answer = match made {
+            Ok(fault) => {
+                self.say(progress, &fault.node, &fault.to_string());
+                fault.to_string()
+            }
+            Err(error) => format!("error: {}", words(error.as_ref())),
+        };
+        client.write_all(answer.as_bytes()).await?;
+        Ok(())
+    }
+
+    async fn make_fault(&mut self, fault: &DemoFault) -> anyhow::Result<()> {
+        let names: Vec<&str> = self.nodes.iter().map(|node| &*node.name).collect();
+        let no_node = || format!("there is no node {:?}; there are {}", fault.node, names.join(", "));
+        let at = self.nodes.iter().position(|node| node.name == fault.node).with_context(no_node)?;
+        let (node, daemon) = (&self.nodes[at], &mut self.daemons[at]);
+        let within = |device: usize, all: usize, kind: &str| {
+            anyhow::ensure!(device < all, "{} has no {kind}-{device}, it has {all}", fault.node);
+            anyhow::Ok(device)
+        };
+        let gpu = |gpu: usize| within(gpu, node.machine.gpu_uuids().len(), "gpu");
+        match fault.what {
+            FaultKind::Xid(of, xid) => node.machine.xid(gpu(of)?, xid)?,
+            FaultKind::Lost(of, true) => node.machine.lose(gpu(of)?)?,
+            FaultKind::Lost(of, false) => node.machine.find(gpu(of)?)?,
+            FaultKind::Down(nic, down) => {
+                node.machine.set_port(within(nic, node.machine.nic_addresses().len(), "nic")?, !down)?;
+            }
+            FaultKind::Daemon(true) => {
+                daemon.stays_away = true;
+                daemon.stop().await;
+            }
+            FaultKind::Daemon(false) if std::mem::take(&mut daemon.stays_away) => daemon.restart()?,
+            FaultKind::Daemon(false) => bail!("the node daemon of {} was not stopped", fault.node),
+            FaultKind::Kubelet(true) => node.kubelet.stop().await,
+            FaultKind::Kubelet(false) => node.kubelet.start_again().await?,
+            FaultKind::Lock => {
+                let holder = Holder { pod: PodKey::new("default", "gone"), uid: Some(PodUid::new("gone")) };
+                let lock = LockValue { time: clock::wall(), holder: Some(holder) }.print(LockFormat::Uid);
+                let locked = json!({"metadata": {"annotations": {key::NODE_LOCK: lock}}});
+                let nodes = Api::<Node>::all(self.client.clone());
+                nodes.patch(&fault.node, &PatchParams::default(), &Patch::Merge(locked)).await?;
+            }
+        }
+        Ok(())
     }
 
     /// The end of every daemon's log, for a story that did not end well.
@@ -307,7 +373,9 @@ impl DemoCluster {
              {examples}/tyjob.yaml\n  kubectl get tyj\n  baton get nodes\n  baton get devices\n  baton get pods\n  baton get jobs\n  baton \
              explain pod default/one-gpu\n  baton explain --what-if -f {examples}/gpu-rdma.yaml\n  baton explain node node-1\n  baton \
              cordon node-1/gpu-3 --reason fan-fails --until 2h\n  baton drain node-1/gpu-3\n  baton uncordon node-1/gpu-3\n  kill -9 $(cat \
-             {logs}/node-1.pid)    # its daemon dies, and starts again after 10 s: baton get nodes\n  baton audit\n  baton get queue\n  baton get \
+             {logs}/node-1.pid)    # its daemon dies, and starts again after 10 s: baton get nodes\n  baton demo fault \
+             node-1/gpu-3 xid 79
+  baton audit\n  baton get queue\n  baton get \
              locks\n  kubectl get pods -w\n",
             logs = self.path().display(),
             kubeconfig = self.kubeconfig.display(),

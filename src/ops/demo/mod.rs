@@ -6,6 +6,7 @@
 
 mod args;
 mod cluster;
+mod fault;
 mod gangs;
 mod install;
 mod jobs;

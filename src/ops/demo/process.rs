@@ -20,6 +20,8 @@ pub struct Daemon {
     pub name: String,
     /// Monotonic time when it starts again.
     pub again: Option<Duration>,
+    /// It was stopped on purpose and is not started again.
+    pub stays_away: bool,
     args: Vec<String>,
     folder: PathBuf,
     verbose: bool,
@@ -33,7 +35,16 @@ impl Daemon {
     pub fn start(name: &str, args: Vec<String>, folder: &Path, verbose: bool) -> anyhow::Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let child = spawn(name, &args, folder, verbose)?;
-        Ok(Self { name: name.to_owned(), again: None, args, folder: folder.to_owned(), verbose, log, child })
+        Ok(Self {
+            name: name.to_owned(),
+            again: None,
+            stays_away: false,
+            args,
+            folder: folder.to_owned(),
+            verbose,
+            log,
+            child,
+        })
     }
 
     /// Starts it again after it has ended.

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use super::args::{DemoArgs, DemoOutput, ProgressOutput};
+use super::args::{DemoArgs, DemoCommand, DemoOutput, ProgressOutput};
 use super::cluster::DemoCluster;
-use super::{gangs, jobs, story, table};
+use super::{fault, gangs, jobs, story, table};
 use crate::say::say;
 use crate::{get, ui};
 use baton_runtime::{shutdown, words};
@@ -25,6 +25,10 @@ async fn play(cluster: &mut DemoCluster, progress: ProgressOutput) -> anyhow::Re
 
 /// Starts the cluster, plays the story, prints the verdict. A signal ends the daemons and the demo at any point.
 pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
+    if let Some(DemoCommand::Fault(fault)) = &args.command {
+        fault::run(fault)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let stop = shutdown::on_signals()?;
     let json = args.output == Some(DemoOutput::Json);
     let progress = ProgressOutput { to_stderr: json, verbose: args.verbose };
@@ -62,7 +66,7 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
             if args.keep || args.ui {
                 progress.line(cluster.invitation()?);
                 tokio::select! {
-                    kept = cluster.keep_daemons(progress) => kept?,
+                    kept = cluster.keep(progress) => kept?,
                     () = stop.cancelled() => {}
                 }
             }

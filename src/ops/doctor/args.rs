@@ -11,7 +11,7 @@ use crate::config::{self, print_yaml};
 use crate::say::say;
 use crate::settings;
 use baton_agent::AgentOptions;
-use baton_decide::health::condition_table;
+use baton_decide::health::{condition_table, xid_table};
 
 const OUTPUT: &str = "output";
 const HOST_ROOT: &str = "host-root";
@@ -41,7 +41,7 @@ pub fn arguments(command: Command) -> Command {
 /// Checks and prints. The exit code is 1 when a check failed.
 pub async fn run(mut options: AgentOptions, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     if matches.get_flag(CONDITIONS) {
-        say(condition_table())?;
+        say(format!("{}\n{}", condition_table(), xid_table()))?;
         return Ok(ExitCode::SUCCESS);
     }
     if options.node_name.is_empty() {

@@ -2,6 +2,7 @@
 //! for a pod that does not exist. Each subject has its own file.
 
 mod args;
+mod devices;
 mod gang;
 mod job;
 mod node;

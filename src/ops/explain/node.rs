@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use clap::Args;
 
+use super::devices;
 use super::output::Common;
 use super::verdict::device_table;
 use crate::complete;
@@ -22,7 +23,12 @@ pub struct NodeArgs {
 pub(super) async fn run(args: &NodeArgs, common: &Common) -> anyhow::Result<String> {
     check_subdomain("name", &args.node).map_err(|bad| UsageError(format!("{:?} is no node: {bad}", args.node)))?;
     let leader = common.leader().await?;
-    let explanation: NodeExplanation = leader.get(&format!("/nodes/{}", args.node)).await?;
+    let mut explanation: NodeExplanation = leader.get(&format!("/nodes/{}", args.node)).await?;
+    if explanation.devices.iter().any(|device| !device.healthy)
+        && let Some(snapshot) = devices::of_node(common, &args.node).await
+    {
+        devices::add_reasons(&mut explanation.devices, &snapshot);
+    }
     common.print(&explanation, text)
 }
 
@@ -42,6 +48,11 @@ pub fn text(explanation: &NodeExplanation, _wide: bool) -> String {
     line("reserved for pods that are not bound yet:", &explanation.reserved_for);
     if !explanation.devices.is_empty() {
         let _ = write!(out, "\n{}", device_table(&explanation.devices));
+        for device in &explanation.devices {
+            let Some(reason) = &device.reason else { continue };
+            let since = device.since.map(|since| format!(" since {since:.0}")).unwrap_or_default();
+            let _ = writeln!(out, "{} is out of service{since}: {reason}", device.name());
+        }
     }
     if let Some(advice) = &explanation.advice {
         let _ = writeln!(out, "\nWhat helps:\n- {advice}.");

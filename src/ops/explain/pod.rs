@@ -4,12 +4,15 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use clap::Args;
+use serde::Serialize;
 
+use super::devices::{self, PodHoldings};
 use super::output::{Common, named};
 use super::verdict::{advice, nodes, refusals};
 use super::what_if::WhatIfArgs;
 use crate::complete;
 use crate::get::age;
+use baton_contract::PodKey;
 use baton_decide::explain::{Explanation, PodState};
 
 /// Arguments of `baton explain pod`.
@@ -31,11 +34,33 @@ pub(super) async fn run(args: &PodArgs, common: &Common) -> anyhow::Result<Strin
     let (namespace, name) = named("pod", args.pod.as_deref().unwrap_or_default(), &namespace)?;
     let leader = common.leader().await?;
     let explanation: Explanation = leader.get(&format!("/explain?pod={namespace}/{name}")).await?;
-    common.print(&explanation, text)
+    let mut answer = PodAnswer { explanation, devices: PodHoldings::default() };
+    let node = answer.explanation.node.clone().filter(|_| answer.explanation.state == PodState::Bound);
+    if let Some(node) = node.filter(|_| !answer.explanation.devices.is_empty())
+        && let Some(snapshot) = devices::of_node(common, &node).await
+    {
+        answer.devices = devices::held(&snapshot, &PodKey::new(namespace, name));
+    }
+    common.print(&answer, |answer, wide| text_with(&answer.explanation, &answer.devices, wide))
+}
+
+/// The scheduler's answer, and what the objects of its node show of its devices.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PodAnswer {
+    #[serde(flatten)]
+    explanation: Explanation,
+    /// Those of a bound pod.
+    #[serde(flatten)]
+    devices: PodHoldings,
 }
 
 /// What `baton explain pod` prints; `wide` adds every node and device.
 pub fn text(explanation: &Explanation, wide: bool) -> String {
+    text_with(explanation, &PodHoldings::default(), wide)
+}
+
+fn text_with(explanation: &Explanation, devices: &PodHoldings, wide: bool) -> String {
     let mut out = String::new();
     let seconds = |seconds| age(Duration::from_secs(seconds));
     let Explanation { pod, state, verdict, .. } = explanation;
@@ -53,9 +78,14 @@ pub fn text(explanation: &Explanation, wide: bool) -> String {
     if !verdict.message.is_empty() && !listed_below {
         let _ = writeln!(out, "  {}", verdict.message);
     }
-    if !explanation.devices.is_empty() {
+    if let (Some(at), Some(held)) = (explanation.served_at, explanation.lock_held_millis) {
+        let node = explanation.node.as_deref().unwrap_or_default();
+        let _ = writeln!(out, "  served at {at:.0}; the lock of {node} was held for {held} ms");
+    }
+    if devices.held.is_empty() && !explanation.devices.is_empty() {
         let _ = writeln!(out, "  devices: {}", explanation.devices.join(", "));
     }
+    out.push_str(&devices.text());
     refusals(&mut out, verdict);
     let next = explanation.next_try_seconds;
     match state {

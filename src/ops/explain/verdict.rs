@@ -41,7 +41,7 @@ fn device_row(device: &DeviceDetail) -> Vec<String> {
     let health = if device.healthy { "healthy" } else { "unhealthy" };
     let cordon = device.cordon.as_ref().map(|cordon| format!(", {cordon}")).unwrap_or_default();
     vec![
-        format!("{}-{}", if device.kind == "rdma" { "nic" } else { &device.kind }, device.minor),
+        device.name(),
         device.id.clone(),
         format!("{health}{cordon}"),
         device.free.clone(),

@@ -6,20 +6,21 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use serde::Deserialize;
 
 use super::output::Common;
 use super::verdict::{advice, nodes, refusals};
 use crate::get::plain;
 use baton_contract::key::MAX_OBJECT;
-use baton_decide::explain::WhatIf;
+use baton_decide::explain::{WhatIf, WhatIfObjects};
 
 /// A pod that does not exist.
 #[derive(Debug, Args)]
 pub struct WhatIfArgs {
-    /// Show what would be decided for the pod of a manifest in the live cluster; nothing is written.
+    /// Show what would be decided for the objects of a manifest in the live cluster; nothing is written.
     #[arg(long, requires = "file")]
     pub what_if: bool,
-    /// The manifest: YAML or JSON of one Pod; - reads standard input.
+    /// The manifest, YAML or JSON: Pods, Jobs, Deployments, TYJobs, gangs, one or several documents; - reads standard input.
     #[arg(short = 'f', long = "filename", value_name = "FILE", requires = "what_if")]
     pub file: Option<PathBuf>,
 }
@@ -28,8 +29,31 @@ pub(super) async fn run(args: &WhatIfArgs, common: &Common) -> anyhow::Result<St
     let path = args.file.as_deref().unwrap_or(Path::new("-"));
     let manifest = read(path)?;
     let leader = common.leader().await?;
-    let answer: WhatIf = leader.post("/explain", manifest).await.with_context(|| path.display().to_string())?;
-    common.print(&answer, text)
+    let answer: WhatIfAnswer = leader.post("/explain", manifest).await.with_context(|| path.display().to_string())?;
+    match answer {
+        WhatIfAnswer::Pod(answer) => common.print(&*answer, text),
+        WhatIfAnswer::Objects(answer) => common.print(&answer, objects_text),
+    }
+}
+
+/// Of one Pod the scheduler tells every node's verdict.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WhatIfAnswer {
+    Objects(WhatIfObjects),
+    Pod(Box<WhatIf>),
+}
+
+/// What is printed of several objects.
+fn objects_text(answer: &WhatIfObjects, _wide: bool) -> String {
+    let mut out = String::new();
+    for object in &answer.objects {
+        let _ = writeln!(out, "{} {}.", object.object, object.headline);
+        for note in &object.notes {
+            let _ = writeln!(out, "  note: {note}");
+        }
+    }
+    out
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
@@ -50,13 +74,11 @@ fn read(path: &Path) -> anyhow::Result<String> {
 pub fn text(answer: &WhatIf, wide: bool) -> String {
     let mut out = String::new();
     let WhatIf { pod, fits, verdict, .. } = answer;
-    let outcome = if *fits { "would be placed at once" } else { "would wait" };
-    let _ = writeln!(out, "Pod {pod} {outcome}.");
-    let listed_below = !fits && verdict.rules.iter().any(|rule| rule.count > 0);
-    if !listed_below {
+    let _ = writeln!(out, "Pod {pod} {}.", answer.headline);
+    if !fits && !answer.headline.contains(&verdict.message) && verdict.rules.iter().all(|rule| rule.count == 0) {
         let _ = writeln!(out, "  {}", verdict.message);
     }
-    if let Some(way) = answer.preemption.as_ref().filter(|_| listed_below) {
+    if let Some(way) = answer.preemption.as_ref().filter(|way| !answer.headline.contains(&**way)) {
         let _ = writeln!(out, "  {way}");
     }
     if !answer.devices.is_empty() {

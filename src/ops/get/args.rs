@@ -28,6 +28,9 @@ pub enum Resource {
     /// Pods that ask for devices: node, devices, lock.
     #[value(alias = "pod", alias = "po")]
     Pods,
+    /// Namespaces: GPUs and NICs that their pods hold, and what pods wait for.
+    #[value(alias = "namespace", alias = "ns")]
+    Namespaces,
     /// Node locks: holder, age, state, and what to do.
     #[value(alias = "lock")]
     Locks,
@@ -46,10 +49,25 @@ pub enum Resource {
 pub enum GetOutput {
     /// The table with more columns.
     Wide,
-    /// One JSON object, `{"items":[…]}`; with --watch, one line `{"type":"ADDED","object":{…}}` per change.
+    /// One JSON object with `apiVersion`, `kind` and `items`; with --watch, one line `{"type":"ADDED","object":{…}}` per change.
     Json,
     /// The same as YAML.
     Yaml,
+    /// One line a row, `pod/default/train`, that `baton get` takes as an argument.
+    Name,
+}
+
+/// A state of devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ShownState {
+    /// Takes no new pods until it is healthy again.
+    Unhealthy,
+    /// A new pod can have it whole.
+    Free,
+    /// A new pod can have a part of it.
+    Partly,
+    /// People have taken it out of use.
+    Cordoned,
 }
 
 /// Arguments of `baton get`.
@@ -73,6 +91,9 @@ pub struct GetArgs {
     /// Only what is on this node.
     #[arg(long, value_name = "NODE", add = complete::nodes())]
     pub node: Option<String>,
+    /// Of devices, only those in this state.
+    #[arg(long, value_enum)]
+    pub state: Option<ShownState>,
     /// Order of the rows: a column (`AGE`), or the path of a field of -o json (`.gpu.free`).
     #[arg(long, value_name = "COLUMN")]
     pub sort_by: Option<String>,

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Serialize;
 
+use super::args::ShownState;
 use super::output::{Row, age};
 use super::snapshot::Snapshot;
 use super::usage::{DeviceHolder, DeviceHolders};
 use baton_contract::allocation::Entries;
-use baton_contract::inventory::{Device, DeviceInfo};
+use baton_contract::inventory::{Device, DeviceInfo, device_names};
 use baton_contract::word::word_enum;
-use baton_contract::{Cordon, Cordons, DeviceType, key};
+use baton_contract::{AgentStatus, Cordon, Cordons, DeviceType, HealthReason, key};
 use baton_decide::explain::QueueReport;
-use baton_decide::world::still_used;
+use baton_decide::world::{WorldPolicy, still_used};
 
 word_enum! {
     /// Whether a device takes new pods, as far as it is up to the device.
@@ -47,6 +47,8 @@ pub struct DeviceRow {
     pub health: ShownHealth,
     /// Percent that pods hold.
     pub used: i64,
+    /// Percent that a new pod may have: nothing of a device that is out of use, or whose node daemon does not report.
+    pub free: i64,
     /// The pods.
     pub holders: Vec<DeviceHolder>,
     /// Jobs, gangs and pods that are not bound yet and for which the scheduler has reserved a part of it.
@@ -64,6 +66,12 @@ pub struct DeviceRow {
     /// The cordon in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cordon: Option<Cordon>,
+    /// PCI address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pci: Option<String>,
+    /// Number of a GPU in the order of nvidia-smi, which is that of the PCI addresses of the GPUs that NVML lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub index: Option<usize>,
     /// PCIe switch, or root complex where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcie: Option<String>,
@@ -79,33 +87,27 @@ pub struct DeviceRow {
     labels: BTreeMap<String, String>,
 }
 
-/// The names of a node's devices, in the order of its object: `gpu-3`, `nic-0`, and `mig-3-0` for the first MIG device of GPU 3.
-pub fn names(device: &Device) -> Vec<String> {
-    let mut parts = BTreeMap::<i32, usize>::new();
-    let mut name = |info: &DeviceInfo| match &info.kind {
-        DeviceType::Gpu if info.labels.contains_key(key::PARENT) => {
-            let part = parts.entry(info.minor).or_default();
-            *part += 1;
-            format!("mig-{}-{}", info.minor, *part - 1)
-        }
-        DeviceType::Rdma => format!("nic-{}", info.minor),
-        kind => format!("{kind}-{}", info.minor),
-    };
-    device.spec.devices.iter().map(&mut name).collect()
-}
-
 /// Every device of every node, with what the scheduler says of it.
 pub fn rows(snapshot: &Snapshot, said: &QueueReport) -> Vec<DeviceRow> {
     let (usage, leaving) = (DeviceHolders::of(snapshot), snapshot.leaving());
     let of_node = |(node, device): (&String, &Device)| {
         let cordons = Cordons::of_object(device);
         let gone = snapshot.node(node).is_none();
-        let named = device.spec.devices.iter().zip(names(device));
+        let lease = snapshot.leases.get(&AgentStatus::lease_name(node));
+        let stale = WorldPolicy::default().agent_stale;
+        let serves = !gone && lease.is_some_and(|lease| super::nodes::agent(lease, snapshot.wall, stale).fresh);
+        let indexes = indexes(&device.spec.devices);
+        let named = device.spec.devices.iter().zip(device_names(&device.spec.devices));
         let rows = named.map(|(info, name)| row(node, info, name, &usage, &cordons, snapshot.wall));
         let with_object = |mut row: DeviceRow| {
             row.labels.extend(device.metadata.labels.clone().unwrap_or_default());
             let of_it = said.reserved.iter().filter(|of| of.node == *node && of.devices.contains_key(&row.id));
-            row.reserved_for = of_it.map(|reserved| reserved.reserved_for.clone()).collect();
+            row.reserved_for = of_it.clone().map(|reserved| reserved.reserved_for.clone()).collect();
+            let reserved: i64 = of_it.map(|of| of.devices[&row.id]).sum();
+            if serves && row.health == ShownHealth::Healthy {
+                row.free = (key::WHOLE - row.used - reserved).max(0);
+            }
+            row.index = indexes.get(&*row.id).copied();
             let uses = |held: &Entries| held.values().flatten().any(|entry| entry.id.as_str() == row.id);
             let leaving = leaving.iter().filter(|(at, _, _, held)| at == node && uses(held));
             let reasons: Vec<String> =
@@ -119,6 +121,17 @@ pub fn rows(snapshot: &Snapshot, said: &QueueReport) -> Vec<DeviceRow> {
     snapshot.devices.iter().flat_map(of_node).collect()
 }
 
+/// Numbers of the GPUs that NVML lists, by their ids.
+fn indexes(devices: &[DeviceInfo]) -> BTreeMap<&str, usize> {
+    let unlisted = [HealthReason::Gone, HealthReason::Unlisted].map(|reason| reason.to_string());
+    let is_listed = |info: &&DeviceInfo| info.health_condition().is_none_or(|of| !unlisted.contains(&of.reason));
+    let is_gpu = |info: &&DeviceInfo| info.kind == DeviceType::Gpu && !info.labels.contains_key(key::PARENT);
+    let gpus = devices.iter().filter(is_gpu).filter(is_listed);
+    let mut known: Vec<(&str, &str)> = gpus.filter_map(|gpu| Some((gpu.bus_id()?, gpu.id.as_str()))).collect();
+    known.sort_unstable();
+    known.into_iter().enumerate().map(|(at, (_, id))| (id, at)).collect()
+}
+
 fn row(
     node: &str,
     info: &DeviceInfo,
@@ -129,14 +142,8 @@ fn row(
 ) -> DeviceRow {
     let label = |name: &str| info.labels.get(name).cloned();
     let cordon = cordons.of(info.id.as_str(), info.labels.get(key::PARENT).map(String::as_str), wall);
-    let condition = info.conditions.iter().find(|condition| condition.type_ == "Healthy");
-    let unhealthy = |condition: &Condition| match condition.message.as_str() {
-        "" => condition.reason.clone(),
-        message => format!("{}: {message}", condition.reason),
-    };
-    let fault = (!info.health).then(|| condition.map_or_else(|| "not healthy".to_owned(), unhealthy));
-    let reasons: Vec<String> = fault.into_iter().chain(cordon.map(Cordon::words)).collect();
-    let since = condition.map(|condition| condition.last_transition_time.0);
+    let reasons: Vec<String> = info.fault().into_iter().chain(cordon.map(Cordon::words)).collect();
+    let since = info.health_condition().map(|condition| condition.last_transition_time.0);
     let places = info.topology.as_ref();
     DeviceRow {
         node: node.to_owned(),
@@ -150,6 +157,7 @@ fn row(
             (true, None) => ShownHealth::Healthy,
         },
         used: usage.percent(node, info.id.as_str()),
+        free: 0,
         holders: usage.holders(node, info.id.as_str()).to_vec(),
         reserved_for: Vec::new(),
         reason: (!reasons.is_empty()).then(|| reasons.join("; ")),
@@ -157,6 +165,8 @@ fn row(
         since_seconds: since.map(|since| Duration::try_from(wall.duration_since(since)).unwrap_or_default().as_secs()),
         cordon: cordon.cloned(),
         pcie: label(key::PCIE_SWITCH).or_else(|| places.map(|place| place.pcie_id.clone())).filter(|id| !id.is_empty()),
+        pci: info.bus_id().map(str::to_owned),
+        index: None,
         numa: places.map(|place| place.node_id).filter(|node| *node >= 0),
         nvlink: label(key::NVLINK_DOMAIN),
         labels: info.labels.clone(),
@@ -164,6 +174,21 @@ fn row(
 }
 
 impl DeviceRow {
+    /// Whether it is in this state.
+    pub(super) fn is_in(&self, state: ShownState) -> bool {
+        match state {
+            ShownState::Unhealthy => self.health == ShownHealth::Unhealthy,
+            ShownState::Cordoned => self.cordon.is_some(),
+            ShownState::Free => self.free == key::WHOLE,
+            ShownState::Partly => (1..key::WHOLE).contains(&self.free),
+        }
+    }
+
+    /// It is a NIC.
+    pub fn is_nic(&self) -> bool {
+        self.device.starts_with("nic-")
+    }
+
     /// A label of the device, or of its Device object.
     pub fn label(&self, key: &str) -> Option<&str> {
         self.labels.get(key).map(String::as_str)
@@ -174,8 +199,9 @@ impl Row for DeviceRow {
     const WHAT: &'static str = "device";
     const PLURAL: &'static str = "devices";
     const NONE: &'static str = "No node has published a device.";
-    const HEADERS: &'static str = "NODE,DEVICE,MODEL,HEALTH,USED,HOLDERS,REASON,SINCE,PCIE,NUMA,NVLINK,ID";
-    const NARROW: usize = 6;
+    const HEADERS: &'static str =
+        "NODE,DEVICE,MODEL,HEALTH,USED,FREE,HOLDERS,REASON,SINCE,PCI,INDEX,PCIE,NUMA,NVLINK,ID";
+    const NARROW: usize = 7;
     fn name(&self) -> &str {
         &self.path
     }
@@ -203,9 +229,12 @@ impl Row for DeviceRow {
                 (health, _) => health.to_string(),
             },
             format!("{}%", self.used),
+            format!("{}%", self.free),
             self.holders.iter().map(holder).chain(reserved).collect::<Vec<_>>().join(", "),
             self.reason.clone().unwrap_or_default(),
             self.since_seconds.map(|seconds| age(Duration::from_secs(seconds))).unwrap_or_default(),
+            self.pci.clone().unwrap_or_default(),
+            self.index.map(|index| index.to_string()).unwrap_or_default(),
             self.pcie.clone().unwrap_or_default(),
             self.numa.map(|numa| numa.to_string()).unwrap_or_default(),
             self.nvlink.clone().unwrap_or_default(),
@@ -228,8 +257,8 @@ mod tests {
         device.metadata.annotations = Some([(key::CORDONED.to_owned(), text.to_owned())].into());
         let rows = rows(&cluster, &QueueReport::default());
         let cells: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
-        assert_eq!(cells[0][..6], ["node-a", "gpu-0", "", "healthy", "100%", "ml/train"]);
-        assert_eq!(cells[1][..7], ["node-a", "gpu-1", "", "cordoned", "0%", "", "cordoned by ada: fan fails"]);
+        assert_eq!(cells[0][..7], ["node-a", "gpu-0", "", "healthy", "100%", "0%", "ml/train"]);
+        assert_eq!(cells[1][..8], ["node-a", "gpu-1", "", "cordoned", "0%", "0%", "", "cordoned by ada: fan fails"]);
         assert_eq!(cells[2][..4], ["node-b", "gpu-0", "", "unhealthy"]);
         assert!(rows[1].is("node-a/gpu-1") && rows[1].is("GPU-a1") && !rows[1].is("gpu-1"));
     }
@@ -242,7 +271,7 @@ mod tests {
         let row = rows(&cluster, &QueueReport::default()).remove(0);
         let words =
             "still used by processes of ml/train, which was deleted or written as ended at 2026-11-21T02:35:30Z";
-        assert_eq!(row.cells()[..7], ["node-a", "gpu-0", "", "healthy", "100%", "ml/train", words]);
+        assert_eq!(row.cells()[..8], ["node-a", "gpu-0", "", "healthy", "100%", "0%", "ml/train", words]);
     }
 
     #[test]
@@ -266,6 +295,7 @@ mod tests {
         ]);
         let object = json!({"metadata": {"name": "n"}, "spec": {"devices": devices}});
         let object = json!({"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": object["metadata"], "spec": object["spec"]});
-        assert_eq!(names(&serde_json::from_value(object).unwrap()), ["gpu-3", "mig-3-0", "mig-3-1", "nic-1"]);
+        let object: Device = serde_json::from_value(object).unwrap();
+        assert_eq!(device_names(&object.spec.devices), ["gpu-3", "mig-3-0", "mig-3-1", "nic-1"]);
     }
 }

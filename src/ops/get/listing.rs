@@ -68,6 +68,16 @@ impl Listing {
         Ok(listing)
     }
 
+    /// `node`, `pod`, `queue`.
+    fn singular(&self) -> &'static str {
+        self.plural.strip_suffix('s').unwrap_or(self.plural)
+    }
+
+    /// `pod/default/train`, as a line.
+    fn named(&self, line: &ListingLine) -> String {
+        format!("{}/{}\n", self.singular(), line.key)
+    }
+
     /// By a column, or by the path of a field of `-o json` (`.gpu.free`).
     fn sort(&mut self, by: &str) -> anyhow::Result<()> {
         let path = by.trim_start_matches('{').trim_end_matches('}');
@@ -148,12 +158,18 @@ impl<'a> Printer<'a> {
     }
 
     fn whole(&mut self, listing: &Listing) -> anyhow::Result<String> {
-        let items = || json!({ "items": listing.lines.iter().map(|line| &line.item).collect::<Vec<_>>() });
+        let items = || {
+            let items: Vec<&Value> = listing.lines.iter().map(|line| &line.item).collect();
+            let mut kind = listing.singular().to_owned();
+            kind[..1].make_ascii_uppercase();
+            json!({ "apiVersion": "baton.io/v1alpha1", "kind": format!("{kind}List"), "items": items })
+        };
         Ok(match self.args.output {
             Some(GetOutput::Json) => serde_json::to_string_pretty(&items())? + "\n",
             Some(GetOutput::Yaml) => print_yaml(&items())?,
+            Some(GetOutput::Name) => listing.lines.iter().map(|line| listing.named(line)).collect(),
             None | Some(GetOutput::Wide) if listing.lines.is_empty() => {
-                let filtered = self.args.node.is_some() || self.args.selector.is_some();
+                let filtered = self.args.node.is_some() || self.args.selector.is_some() || self.args.state.is_some();
                 let none = match listing.none.split_once(';') {
                     _ if filtered => format!("No {} is selected", listing.what),
                     Some((none, _)) if self.args.all_namespaces => none.to_owned(),
@@ -199,6 +215,9 @@ impl<'a> Printer<'a> {
             return events.map(print).collect();
         }
         let mut text = String::new();
+        if self.args.output == Some(GetOutput::Name) {
+            return Ok(changed.into_iter().map(|line| listing.named(line)).collect());
+        }
         if !changed.is_empty() {
             text = self.table(listing, changed.into_iter().map(|line| line.cells.clone()).collect());
         }

@@ -8,6 +8,7 @@ mod gangs;
 mod jobs;
 mod listing;
 mod locks;
+mod namespaces;
 mod nodes;
 mod output;
 mod pods;
@@ -17,13 +18,14 @@ mod snapshot;
 mod usage;
 
 pub use args::{GetArgs, GetOutput, GetTarget, Resource, RulesArgs};
+pub(super) use devices::rows as device_rows;
 pub use devices::{DeviceRow, ShownHealth};
-pub(super) use devices::{names as device_names, rows as device_rows};
 pub(super) use follow::Follower;
 pub use jobs::JobRow;
 pub(super) use jobs::rows as job_rows;
 pub(super) use locks::rows as lock_rows;
 pub use locks::{LockRow, LockState};
+pub use namespaces::NamespaceRow;
 pub use nodes::{AgentRow, DeviceCount, NodeRow};
 pub(super) use nodes::{agent as agent_row, rows as node_rows};
 #[cfg(feature = "sim")]
@@ -34,8 +36,9 @@ pub use run::run;
 pub use snapshot::Snapshot;
 #[cfg(feature = "sim")]
 pub(super) use snapshot::read as read_snapshot;
+pub(super) use snapshot::read_node;
 #[cfg(test)]
 pub(super) use snapshot::tests as snapshot_tests;
 pub(super) use snapshot::{Rules, name_of};
 pub use usage::DeviceHolder;
-pub(super) use usage::DeviceHolders;
+pub(super) use usage::{DeviceHolders, entries_of, percent};

@@ -6,10 +6,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::LockRow;
 use super::output::{Row, age};
 use super::snapshot::{Rules, Snapshot};
 use super::usage::DeviceHolders;
+use super::{LockRow, LockState};
+use crate::say::amount;
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::node::LightNode;
 use baton_contract::inventory::DeviceStatus;
@@ -182,25 +183,41 @@ impl DeviceCount {
 }
 
 impl NodeRow {
-    /// `0`, or `1 GPU, 2 NICs`.
-    fn devices(&self, of: impl Fn(&DeviceCount) -> usize) -> String {
-        let word = |count: usize, one: &str| match count {
-            0 => None,
-            1 => Some(format!("1 {one}")),
-            many => Some(format!("{many} {one}s")),
-        };
-        let words = [word(of(&self.gpu), "GPU"), word(of(&self.rdma), "NIC")].into_iter().flatten();
-        Some(words.collect::<Vec<_>>().join(", ")).filter(|words| !words.is_empty()).unwrap_or_else(|| "0".to_owned())
+    /// `1 GPU and 2 NICs`; nothing where there is none.
+    fn devices(&self, of: impl Fn(&DeviceCount) -> usize) -> Option<String> {
+        let counts = [(of(&self.gpu), "GPU"), (of(&self.rdma), "NIC")].into_iter().filter(|(count, _)| *count > 0);
+        let words: Vec<String> = counts.map(|(count, what)| amount(count, what)).collect();
+        (!words.is_empty()).then(|| words.join(" and "))
     }
 
-    /// How many devices are reserved, and for which one, or for how many.
-    fn reserved_cell(&self) -> String {
-        let devices = self.devices(|count| count.reserved);
-        match (self.reserved_for.len(), self.reserved_for.first()) {
-            (1, Some(one)) => format!("{devices} for {one}"),
-            (0, _) => devices,
-            (many, _) => format!("{devices} for {many} jobs or pods"),
+    /// What is not as on any other node: `2 unhealthy, 1 cordoned, locked by ml/a for 3s`.
+    fn notes(&self) -> String {
+        let mut notes = Vec::new();
+        if let Some(why) = &self.suspect {
+            notes.push(format!("suspect: {why}"));
         }
+        for (of, word) in [
+            ((|count| count.unhealthy) as fn(&DeviceCount) -> usize, "unhealthy"),
+            (|count| count.cordoned, "cordoned"),
+        ] {
+            notes.extend(self.devices(of).map(|devices| format!("{devices} {word}")));
+        }
+        if let Some(devices) = self.devices(|count| count.reserved) {
+            let many = format!("{} jobs or pods", self.reserved_for.len());
+            let one = self.reserved_for.first().filter(|_| self.reserved_for.len() == 1);
+            notes.push(format!("reserved: {devices} for {}", one.unwrap_or(&many)));
+        }
+        if let Some(lock) = &self.lock {
+            let age = lock.age_seconds.map(|seconds| format!(" for {}", age(Duration::from_secs(seconds))));
+            let holder = lock.holder.as_deref().unwrap_or("no pod that it names");
+            let state = match lock.state {
+                LockState::Held => String::new(),
+                state => format!(" ({state})"),
+            };
+            notes.push(format!("locked by {holder}{}{state}", age.unwrap_or_default()));
+        }
+        notes.extend(self.kept_for.iter().map(|kept_for| format!("kept for {kept_for}")));
+        notes.join(", ")
     }
 }
 
@@ -224,8 +241,9 @@ impl Row for NodeRow {
     const WHAT: &'static str = "node";
     const PLURAL: &'static str = "nodes";
     const NONE: &'static str = "The cluster has no nodes.";
-    const HEADERS: &'static str = "NAME,STATUS,GPUS FREE,PARTLY FREE,RESERVED,UNHEALTHY,CORDONED,NICS FREE,DAEMON,LOCK HOLDER,LOCK AGE,KEPT FOR,VERSION,IDENTITY,REGISTERED";
-    const NARROW: usize = 12;
+    const HEADERS: &'static str =
+        "NAME,STATUS,GPUS FREE,PARTLY FREE,NICS FREE,DAEMON,NOTES,VERSION,IDENTITY,REGISTERED";
+    const NARROW: usize = 7;
     fn name(&self) -> &str {
         &self.name
     }
@@ -238,7 +256,6 @@ impl Row for NodeRow {
     fn cells(&self) -> Vec<String> {
         let seconds = |seconds: u64| age(Duration::from_secs(seconds));
         let agent = self.agent.as_ref();
-        let lock = self.lock.as_ref();
         let renewed = agent.and_then(|agent| agent.renewed_seconds).map(seconds).unwrap_or_default();
         let daemon = match &self.daemon_gone {
             Some(offers) => format!("daemon gone ({offers})"),
@@ -253,14 +270,9 @@ impl Row for NodeRow {
             if self.suspect.is_some() { format!("{},NodeSuspect", self.status) } else { self.status.clone() },
             self.gpu.cell(),
             self.gpu.partly.to_string(),
-            self.reserved_cell(),
-            self.devices(|count| count.unhealthy),
-            self.devices(|count| count.cordoned),
             self.rdma.cell(),
             daemon,
-            lock.map(|lock| lock.holder.clone().unwrap_or_else(|| lock.state.word().to_owned())).unwrap_or_default(),
-            lock.and_then(|lock| lock.age_seconds).map(seconds).unwrap_or_default(),
-            self.kept_for.clone().unwrap_or_default(),
+            self.notes(),
             agent.and_then(|agent| agent.version.clone()).unwrap_or_default(),
             identity.unwrap_or_default().to_owned(),
             agent.map(|agent| agent.registered.join(",")).unwrap_or_default(),
@@ -292,16 +304,19 @@ mod tests {
     }
 
     #[test]
-    fn devices_out_of_service_are_counted_by_their_kind() {
+    fn one_column_has_all_that_is_wrong_and_nothing_else() {
         let mut cluster = cluster();
-        let unhealthy = |cluster: &Snapshot| rows(cluster, &rules(), &QueueReport::default())[1].cells()[5].clone();
-        assert_eq!(unhealthy(&cluster), "1 GPU");
+        let notes =
+            |cluster: &Snapshot, at: usize| rows(cluster, &rules(), &QueueReport::default())[at].cells()[6].clone();
+        assert_eq!(notes(&cluster, 0), "locked by ml/train for 47s");
+        assert_eq!(notes(&cluster, 1), "1 GPU unhealthy, locked by ml/gone for 47s (dangling)");
         let devices = &mut cluster.devices.get_mut("node-b").unwrap().spec.devices;
         let nic = baton_contract::inventory::DeviceInfo { kind: DeviceType::Rdma, ..devices[0].clone() };
         devices.extend([nic.clone(), nic]);
-        assert_eq!(unhealthy(&cluster), "1 GPU, 2 NICs");
+        assert!(notes(&cluster, 1).starts_with("1 GPU and 2 NICs unhealthy, locked"), "{}", notes(&cluster, 1));
         cluster.devices.get_mut("node-b").unwrap().spec.devices.clear();
-        assert_eq!(unhealthy(&cluster), "0");
+        cluster.nodes.get_mut("node-b").unwrap().metadata.annotations = None;
+        assert_eq!(notes(&cluster, 1), "");
     }
 
     #[test]
@@ -319,7 +334,7 @@ mod tests {
     #[test]
     fn a_daemon_that_died_is_said_at_once_and_nothing_of_its_node_is_free() {
         let mut cluster = cluster();
-        let agent = |cluster: &Snapshot| rows(cluster, &rules(), &QueueReport::default())[0].cells()[8].clone();
+        let agent = |cluster: &Snapshot| rows(cluster, &rules(), &QueueReport::default())[0].cells()[5].clone();
         assert!(agent(&cluster).starts_with("fresh"), "{}", agent(&cluster));
         // The kubelet has seen the socket go; the Lease is still fresh.
         let none =

@@ -45,12 +45,27 @@ pub trait Row: Serialize {
 }
 
 /// Columns of free text: where a terminal is narrow, their cells take several lines.
-const TEXT: [&str; 9] =
-    ["WHAT TO DO", "PROBLEM", "MESSAGE", "WHY", "HOLDERS", "REASON", "WANTS", "WAKES WHEN", "HELD BY"];
+const TEXT: [&str; 11] = [
+    "NOTES",
+    "WAITS FOR",
+    "WHAT TO DO",
+    "PROBLEM",
+    "MESSAGE",
+    "WHY",
+    "HOLDERS",
+    "REASON",
+    "WANTS",
+    "WAKES WHEN",
+    "HELD BY",
+];
+/// Columns that say what a row is about, what is free there, and what is wrong with it.
+const KEPT: [&str; 7] = ["NAME", "DEVICE", "GPUS FREE", "NOTES", "PROBLEM", "REASON", "WHAT TO DO"];
 /// Columns whose words are coloured.
 const COLOURED: [&str; 3] = ["STATE", "HEALTH", "DAEMON"];
 /// A column of text is at least this wide.
 const TEXT_WIDTH: usize = 20;
+/// Notes are short.
+const NOTES_WIDTH: usize = 14;
 /// Blanks between columns.
 const GAP: usize = 3;
 
@@ -101,16 +116,18 @@ pub fn fitted(
         *width = (*width).max(cells.unwrap_or(0)).max(headers[at].len());
     }
     let is_text = |at: usize| TEXT.contains(&headers[at]);
-    let least = |at: usize| if is_text(at) { widths[at].min(TEXT_WIDTH.max(headers[at].len())) } else { widths[at] };
+    let least_text = |at: usize| if headers[at] == "NOTES" { NOTES_WIDTH } else { TEXT_WIDTH.max(headers[at].len()) };
+    let least = |at: usize| if is_text(at) { widths[at].min(least_text(at)) } else { widths[at] };
     let mut kept: Vec<usize> = (0..headers.len()).collect();
     let room = look.width.unwrap_or(usize::MAX);
     let sum = |kept: &[usize], of: &dyn Fn(usize) -> usize| {
         kept.iter().map(|at| of(*at) + GAP).sum::<usize>().saturating_sub(GAP)
     };
     let empty = |at: usize| rows.iter().all(|row| row.get(at).is_none_or(|cell| matches!(cell.as_str(), "-" | "0")));
-    let matters = |at: usize| is_text(at) || COLOURED.contains(&headers[at]);
-    // What says nothing goes first, then the last columns, those of text and of states last of all.
-    for may_go in [&empty as &dyn Fn(usize) -> bool, &|at| !matters(at), &|_| true] {
+    let tells = |at: usize| KEPT.contains(&headers[at]);
+    let matters = |at: usize| tells(at) || is_text(at) || COLOURED.contains(&headers[at]);
+    // What says nothing goes first, then the last columns, those of text and of states later, names and bad news last of all.
+    for may_go in [&empty as &dyn Fn(usize) -> bool, &|at| !matters(at), &|at| !tells(at), &|_| true] {
         while sum(&kept, &least) > room
             && let Some(at) = kept.iter().skip(1).rposition(|at| may_go(*at))
         {
@@ -242,6 +259,15 @@ mod tests {
         let look = Look { width: Some(20), ..Look::PLAIN };
         let left_out = |holder| fitted(&["NODE", "HOLDER", "LOCK AGE"], vec![row(holder)], look, &mut Vec::new()).1;
         assert_eq!((left_out(""), left_out("ml/a")), (vec!["HOLDER".to_owned()], vec!["LOCK AGE".to_owned()]));
+    }
+
+    #[test]
+    fn a_name_and_bad_news_are_the_last_to_go() {
+        let row = ["default", "train", "Running", "nvidia.com/gpu=8,rdma=400", "gpu-0 is out of service"];
+        let rows = vec![row.map(str::to_owned).to_vec()];
+        let look = Look { width: Some(48), ..Look::PLAIN };
+        let left_out = fitted(&["NAMESPACE", "NAME", "PHASE", "WANTS", "PROBLEM"], rows, look, &mut Vec::new()).1;
+        assert_eq!(left_out, ["PHASE", "WANTS"]);
     }
 
     #[test]

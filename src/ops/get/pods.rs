@@ -8,6 +8,7 @@ use super::output::Row;
 use super::snapshot::{Notes, Snapshot};
 use baton_cluster::node::LightNode;
 use baton_contract::allocation::Entries;
+use baton_contract::inventory::{DeviceInfo, device_names};
 use baton_contract::{AgentStatus, DeviceAllocation, DeviceEntry, LeavingPod, LockRead, PodUid, key};
 use baton_decide::lock::{Delay, HolderState};
 use baton_decide::pod::{HandoffPod, Phase};
@@ -38,6 +39,9 @@ pub struct PodRow {
     pub devices: BTreeMap<String, Vec<String>>,
     /// The lock of its node names it.
     pub holds_lock: bool,
+    /// What a container asks for is not valid.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub refused: bool,
     /// What is wrong: an assignment, a request or a hint that cannot be used, what its scheduler says while it waits, how it
     /// failed.
     pub problem: Option<String>,
@@ -90,6 +94,7 @@ fn leaving(snapshot: &Snapshot, namespace: Option<&str>) -> impl Iterator<Item =
             wants: BTreeMap::new(),
             devices: ids(held),
             holds_lock: false,
+            refused: false,
             problem: Some(format!("its devices are {}", still_used(&pod))),
             labels: BTreeMap::new(),
         })
@@ -142,7 +147,8 @@ fn row(
     let problem = otherwise.or(bad).or(failed).or(refused).or(hint);
     let held = holders.get(&pod.pod.uid);
     let problem = problem.or(lost).or(unassigned).or_else(|| held.cloned().flatten()).or_else(|| waits(pod, notes));
-    let devices = assigned.ok().flatten().map(|allocation| allocation.devices).unwrap_or_default();
+    let devices = ids(assigned.ok().flatten().map(|allocation| allocation.devices).unwrap_or_default());
+    let problem = problem.or_else(|| faults(pod, &devices, snapshot));
     PodRow {
         namespace: pod.pod.key.namespace.to_string(),
         name: pod.pod.key.name.to_string(),
@@ -150,11 +156,27 @@ fn row(
         node: pod.node.as_deref().map(str::to_owned),
         phase: phase(pod).to_owned(),
         wants: pod.wanted().into_iter().map(|(name, amount)| (name.into(), amount)).collect(),
-        devices: ids(devices),
+        devices,
         holds_lock: held.is_some(),
+        refused: pod.containers.iter().any(|container| container.request.is_err()),
         problem,
         labels: notes.labels.clone(),
     }
+}
+
+/// Which of a pod's devices are out of service, and why.
+fn faults(pod: &HandoffPod, devices: &BTreeMap<String, Vec<String>>, snapshot: &Snapshot) -> Option<String> {
+    let listed = &snapshot.devices.get(pod.node.as_deref().filter(|_| pod.is_live())?)?.spec.devices;
+    let held = |info: &DeviceInfo| devices.values().flatten().any(|id| *id == info.id.as_str());
+    let mut faults = listed
+        .iter()
+        .enumerate()
+        .filter(|(_, info)| held(info))
+        .filter_map(|(at, info)| Some((at, info.fault()?)))
+        .peekable();
+    faults.peek()?;
+    let names = device_names(listed);
+    Some(faults.map(|(at, fault)| format!("{} is out of service: {fault}", names[at])).collect::<Vec<_>>().join("; "))
 }
 
 /// Why a pod has no node.
@@ -202,7 +224,9 @@ impl Row for PodRow {
         Some(&self.labels)
     }
     fn cells(&self) -> Vec<String> {
-        let wants: Vec<String> = self.wants.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
+        let bare = |name: &str| name.strip_prefix("koordinator.sh/").unwrap_or(name).to_owned();
+        let wants = self.wants.iter().map(|(name, amount)| format!("{}={amount}", bare(name)));
+        let wants: Vec<String> = wants.chain(self.refused.then(|| "not valid".to_owned())).collect();
         let counts: Vec<String> = self.devices.iter().map(|(kind, ids)| format!("{} {kind}", ids.len())).collect();
         let ids: Vec<String> = self.devices.values().flatten().cloned().collect();
         vec![
@@ -273,6 +297,24 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_asks_always_says_what_it_wants() {
+        let wants = |limits: serde_json::Value| {
+            let pod: LightPod =
+                serde_json::from_value(json!({"metadata": {"name": "a", "namespace": "ml", "uid": "u"},
+                "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}))
+                .unwrap();
+            let pod = pod.handoff();
+            let cluster = Snapshot { pods: [(pod.pod.key.clone(), pod)].into(), ..cluster() };
+            rows(&cluster, None, key::NODE_LOCK)[0].cells()[4].clone()
+        };
+        assert_eq!(
+            wants(json!({"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "40"})),
+            "gpu-core=50,gpu-memory-ratio=40"
+        );
+        assert_eq!(wants(json!({"koordinator.sh/gpu-core": "50"})), "not valid");
+    }
+
+    #[test]
     fn a_pod_that_has_left_has_a_row_while_its_processes_use_its_devices() {
         let mut cluster = cluster();
         leave(&mut cluster, "u1", "train");
@@ -300,6 +342,12 @@ mod tests {
         assert!(problem(&cluster).unwrap().starts_with("stuck: not served for over 15 s"));
         cluster.wall = "2026-11-21T02:35:20Z".parse().unwrap();
         assert_eq!(problem(&cluster), None);
+        let gpu = &mut cluster.devices.get_mut("node-a").unwrap().spec.devices[0];
+        gpu.health = false;
+        gpu.conditions = serde_json::from_value(json!([{"type": "Healthy", "status": "False", "reason": "Xid",
+            "message": "XID 79: off the bus", "lastTransitionTime": "2026-11-21T02:35:00Z"}]))
+        .unwrap();
+        assert_eq!(problem(&cluster).unwrap(), "gpu-0 is out of service: Xid: XID 79: off the bus");
         cluster.pods.values_mut().next().unwrap().assignment.device_allocated = Some("{".into());
         assert!(problem(&cluster).unwrap().contains("device-allocated"));
         cluster.pods.values_mut().next().unwrap().assignment.device_allocated = None;

@@ -7,9 +7,9 @@ use super::follow::Follower;
 use super::listing::{Listing, Printer};
 use super::output::Look;
 use super::snapshot::{self, Snapshot};
-use super::{devices, gangs, jobs, locks, nodes, pods, queue};
+use super::{devices, gangs, jobs, locks, namespaces, nodes, pods, queue};
 use crate::leader::LeaderClient;
-use crate::say::{remark, say_to_reader};
+use crate::say::{UsageError, remark, say_to_reader};
 use baton_decide::explain::QueueReport;
 use baton_runtime::clock;
 
@@ -22,8 +22,16 @@ impl GetArgs {
     /// What `baton get` lists of `snapshot`.
     fn list(&self, snapshot: &Snapshot, said: &QueueReport) -> anyhow::Result<Listing> {
         match self.resource() {
+            resource if self.state.is_some() && resource != Resource::Devices => {
+                Err(UsageError("--state selects devices: `baton get devices`".to_owned()).into())
+            }
             Resource::Nodes => Listing::of(nodes::rows(snapshot, &self.daemons.rules(), said), self),
-            Resource::Devices => Listing::of(devices::rows(snapshot, said), self),
+            Resource::Devices => {
+                let mut rows = devices::rows(snapshot, said);
+                rows.retain(|row| self.state.is_none_or(|state| row.is_in(state)));
+                Listing::of(rows, self)
+            }
+            Resource::Namespaces => Listing::of(namespaces::rows(snapshot), self),
             Resource::Pods => Listing::of(pods::rows(snapshot, self.within(), &self.daemons.node_lock_key), self),
             Resource::Jobs => Listing::of(jobs::rows(snapshot, self.within()), self),
             _ => Listing::of(locks::rows(snapshot, &self.daemons.rules()), self),
@@ -122,6 +130,30 @@ mod tests {
         );
         let node_b = table.lines().find(|line| line.starts_with("node-b")).unwrap();
         assert!(node_b.contains("stale") && node_b.contains("gang ml/big"), "{table}");
+    }
+
+    #[test]
+    fn what_is_listed_has_a_kind_and_names_that_select_it() {
+        let json: serde_json::Value = serde_json::from_str(&printed("pods -A -o json").unwrap()).unwrap();
+        assert_eq!((&json["apiVersion"], &json["kind"]), (&"baton.io/v1alpha1".into(), &"PodList".into()));
+        assert_eq!(printed("pods -A -o name").unwrap(), "pod/ml/train\n");
+        assert!(printed("pod/ml/train").unwrap().contains("train"));
+        assert_eq!(printed("devices --node node-a -o name").unwrap(), "device/node-a/gpu-0\ndevice/node-a/gpu-1\n");
+        assert!(printed("device/node-a/gpu-0").unwrap().contains("gpu-0"));
+    }
+
+    #[test]
+    fn devices_are_selected_by_their_state() {
+        let names = |state: &str| -> Vec<String> {
+            let table = printed(&format!("devices --no-headers --state {state}")).unwrap();
+            table.lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join("/")).collect()
+        };
+        assert_eq!(names("unhealthy"), ["node-b/gpu-0"]);
+        assert_eq!(names("cordoned"), ["No/device"]);
+        assert_eq!(names("free"), ["No/device"], "GPU-a1 is reserved");
+        assert!(printed("nodes --state free").unwrap_err().to_string().contains("baton get devices"));
+        let wide = printed("devices node-a/gpu-0 -o wide").unwrap();
+        assert!(wide.contains("PCI") && wide.contains("INDEX"), "{wide}");
     }
 
     #[test]

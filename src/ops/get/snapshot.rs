@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
-use kube::api::Api;
+use kube::api::{Api, ListParams};
 
 use crate::live::{self, all};
 use baton_cluster::agent_lease::LightLease;
@@ -222,6 +222,21 @@ pub async fn read(client: Client, namespace: &str) -> anyhow::Result<Snapshot> {
     snapshot.devices = devices.into_iter().map(|device| (named(device.metadata.name.clone()), device)).collect();
     pods.into_iter().for_each(|pod| snapshot.put_pod(pod));
     snapshot.leases = leases;
+    Ok(snapshot)
+}
+
+/// Reads what is of one node: its objects and its pods.
+pub async fn read_node(client: Client, namespace: &str, name: &str) -> anyhow::Result<Snapshot> {
+    let mut snapshot = Snapshot { wall: clock::wall(), ..Snapshot::default() };
+    let node = Api::<LightNode>::all(client.clone()).get_opt(name).await?;
+    snapshot.nodes = node.into_iter().map(|node| (name.to_owned(), node)).collect();
+    let device = Api::<Device>::all(client.clone()).get_opt(name).await?;
+    snapshot.devices = device.into_iter().map(|device| (name.to_owned(), device)).collect();
+    let lease = AgentStatus::lease_name(name);
+    let leases = Api::<LightLease>::namespaced(client.clone(), &AgentStatus::lease_namespace(namespace));
+    snapshot.leases = leases.get_opt(&lease).await?.into_iter().map(|found| (lease.clone(), found)).collect();
+    let here = ListParams::default().fields(&format!("spec.nodeName={name}"));
+    Api::<LightPod>::all(client).list(&here).await?.items.into_iter().for_each(|pod| snapshot.put_pod(pod));
     Ok(snapshot)
 }
 

@@ -6,8 +6,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::snapshot::Snapshot;
+use baton_cluster::agent_lease::LightLease;
+use baton_contract::allocation::Entries;
 use baton_contract::inventory::Device;
 use baton_contract::{AgentStatus, DeviceEntry, DeviceType, PodKey, PodUid, key};
+use baton_decide::pod::HandoffPod;
 
 /// A pod that holds a device or a part of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -34,11 +37,7 @@ impl DeviceHolders {
         for (key, pod) in &snapshot.pods {
             let Some(node) = pod.node.as_deref().filter(|_| pod.is_live()) else { continue };
             let otherwise = exceptions.entry(node).or_insert_with(|| status(node)?.exceptions);
-            let devices = match otherwise.as_ref().and_then(|pods| pods.get(&pod.pod.uid)) {
-                Some(held) => held.clone(),
-                None => pod.promise().map(|promise| promise.devices).unwrap_or_default(),
-            };
-            for entry in devices.values().flatten() {
+            for entry in held_by(pod, otherwise.as_ref()).values().flatten() {
                 usage.put(node, entry.id.as_str(), key, &pod.pod.uid, percent(entry));
             }
         }
@@ -83,8 +82,20 @@ impl DeviceHolders {
     }
 }
 
+/// What a bound pod has: what its node's daemon says of it, else what its assignment promises.
+fn held_by(pod: &HandoffPod, exceptions: Option<&BTreeMap<PodUid, Entries>>) -> Entries {
+    let otherwise = exceptions.and_then(|pods| pods.get(&pod.pod.uid)).cloned();
+    otherwise.or_else(|| Some(pod.promise()?.devices)).unwrap_or_default()
+}
+
+/// The same of one pod.
+pub fn entries_of(snapshot: &Snapshot, pod: &HandoffPod) -> Entries {
+    let lease = pod.node.as_deref().and_then(|node| snapshot.leases.get(&AgentStatus::lease_name(node)));
+    held_by(pod, lease.and_then(LightLease::status).and_then(|status| status.exceptions).as_ref())
+}
+
 /// An entry without a known amount (MIG) is the whole device.
-fn percent(entry: &DeviceEntry) -> i64 {
+pub fn percent(entry: &DeviceEntry) -> i64 {
     let amounts = [key::GPU_CORE, key::GPU_MEMORY_RATIO, key::RDMA].map(|name| entry.amount(name));
     amounts.into_iter().max().filter(|most| *most > 0).unwrap_or(key::WHOLE)
 }

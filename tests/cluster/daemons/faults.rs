@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton::cluster::node_lock::{LockWrite, NodeLocks};
-use baton::contract::key;
+use baton::contract::{DeviceType, key};
 use baton::runtime::clock;
 use baton::sim::apiserver::{Blackout, Effect, FaultRule};
 use baton::sim::kubelet::PodResourcesMode;
@@ -335,4 +335,40 @@ async fn a_throttled_or_absent_pod_resources_costs_no_pod_its_devices() {
         cluster.until_unlocked(LOCK_GONE).await;
     }
     cluster.check_no_device_twice().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_fails_under_pods_is_told_on_each_holder_and_on_the_node() {
+    let cluster = TestCluster::start(1).await;
+    let half: &[(&str, &str)] = &[(key::GPU_CORE, "50"), (key::GPU_MEMORY_RATIO, "50")];
+    for (name, asks) in [("a", half), ("b", half), ("whole", ONE)] {
+        cluster.create(&pod(name).app("main", asks)).await;
+        served_exactly(&cluster, name).await;
+    }
+    let at = |id: &str| cluster.nodes[0].hardware.gpu_uuids().iter().position(|uuid| uuid == id).unwrap();
+    let gpu_of = async |name: &str| cluster.assigned(name).await[&DeviceType::Gpu].iter().next().unwrap().to_string();
+    let (shared, whole) = (gpu_of("a").await, gpu_of("whole").await);
+    assert_eq!(shared, gpu_of("b").await);
+    let address = |id: &str| cluster.nodes[0].hardware.gpu_addresses()[at(id)].to_string();
+    cluster.nodes[0].hardware.xid(at(&shared), 79).unwrap();
+    for (id, pods) in [(&shared, &["a", "b"][..]), (&whole, &["whole"])] {
+        for name in pods {
+            let said = until_event(&cluster, "DeviceUnhealthy", name).await;
+            let begins =
+                format!("gpu-{} ({id}, {}) of node node-0, which this pod has, takes no new pods", at(id), address(id));
+            assert!(
+                said.starts_with(&begins) && said.contains("GPU has fallen off the bus (hardware): reboot"),
+                "{said}"
+            );
+        }
+        // Of two devices the node has two events, each with the words of its own.
+        until("the node has the event", SOON, async || {
+            let events: Api<Event> = Api::namespaced(cluster.client.clone(), "default");
+            let events = events.list(&Default::default()).await.ok()?.items;
+            let mut of_node = events.iter().filter(|event| event.involved_object.kind.as_deref() == Some("Node"));
+            of_node.any(|event| event.message.as_ref().is_some_and(|text| text.contains(&**id))).then_some(())
+        })
+        .await;
+        cluster.nodes[0].hardware.xid(at(&whole), 79).unwrap();
+    }
 }

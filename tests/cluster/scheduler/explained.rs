@@ -70,7 +70,7 @@ async fn what_if_answers_from_the_live_world_and_writes_nothing() {
     let fits = file("fits.yaml", POD);
     until("the scheduler knows the node", || async {
         let (_, text, _) = baton(&scheduler, &["explain", "--what-if", "-f", &fits]).await;
-        text.contains("would be placed at once").then_some(())
+        text.contains("would start now on").then_some(())
     })
     .await;
     cluster.server().counts().reset();

@@ -334,23 +334,33 @@ fn a_commit_that_lost_a_member_is_completed_by_the_others_after_a_restart() {
 }
 
 #[test]
-fn one_event_tells_of_a_gang_and_another_only_of_another_reason() {
+fn each_member_has_one_event_of_each_state_of_its_gang() {
     let mut gangs = TestGangs::new(2);
+    let reported = |gangs: &TestGangs, reason: &str| {
+        let of_reason = gangs.cluster.notices.iter().filter(|(_, found)| *found == reason);
+        of_reason.map(|(pod, _)| pod.clone()).collect::<Vec<_>>()
+    };
     gangs.members("g", 5, &gang("g", "5", &[]));
     gangs.wait(5);
-    assert_eq!(
-        (gangs.reported("Unschedulable"), gangs.reported("FailedScheduling")),
-        (1, 0),
-        "{:?}",
-        gangs.cluster.notices
-    );
-    assert_eq!(gangs.reported("GangIncomplete"), 1, "while it was being created");
+    assert_eq!(reported(&gangs, "Unschedulable"), ["g-0", "g-1", "g-2", "g-3", "g-4"]);
+    assert_eq!(gangs.reported("FailedScheduling"), 0);
+    gangs.wait(300);
+    assert_eq!(gangs.reported("Unschedulable"), 5, "nothing has changed");
     gangs.delete("g-0");
     gangs.wait(2);
-    assert_eq!((gangs.reported("Unschedulable"), gangs.reported("GangIncomplete")), (1, 2));
+    assert_eq!(
+        reported(&gangs, "GangIncomplete")[4..],
+        ["g-1", "g-2", "g-3", "g-4"],
+        "the first four: while it was made"
+    );
     gangs.member("g-5", &gang("g", "5", &[]));
     gangs.wait(2);
-    assert_eq!(gangs.reported("Unschedulable"), 2);
+    assert_eq!(reported(&gangs, "Unschedulable")[5..], ["g-1", "g-2", "g-3", "g-4", "g-5"]);
+    // What an event says is what the condition says.
+    let last = |pod: &str| gangs.cluster.messages.iter().rfind(|(of, ..)| of == pod).map(|(.., text)| text.clone());
+    for n in 1..6 {
+        assert_eq!(last(&format!("g-{n}")).as_deref(), Some(gangs.condition(&format!("g-{n}"))));
+    }
 }
 
 #[test]

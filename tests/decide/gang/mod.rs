@@ -13,6 +13,7 @@ mod packing;
 mod phases;
 mod queue_order;
 mod random;
+mod shortage;
 mod victims;
 mod whole;
 mod words;

@@ -46,7 +46,7 @@ fn row_2_a_gang_of_five_that_does_not_fit_binds_nobody_and_all_say_why() {
     for name in ["ps", "worker-0", "worker-1", "worker-2", "worker-3"] {
         assert_eq!(gangs.reason(name), "Unschedulable", "{name}");
         let said = gangs.condition(name);
-        assert!(said.contains("gang ml/train: 0 of 5 placed (2 found room); pod ml/worker-"), "{name}: {said}");
+        assert!(said.contains("gang ml/train: 0 of 5 placed, 3 missing; needs 4 × 2 GPUs; room for 2 (a: 2 free, b: 2 free); pod ml/worker-"), "{name}: {said}");
         assert!(said.contains("0/2 nodes: 2 have fewer than 2 free GPUs"), "{name}: {said}");
     }
 }
@@ -176,7 +176,7 @@ fn row_10_a_group_of_gangs_starts_together_or_not_at_all() {
     let four = pair(4);
     assert_eq!(four.bound(), Vec::<String>::new());
     let said =
-        "group ml/a, ml/b; gang ml/a: 0 of 2 placed (2 found room), gang ml/b: 0 of 3 placed (2 found room); pod ml/b-";
+        "group ml/a, ml/b; gang ml/a: 0 of 2 placed, gang ml/b: 0 of 3 placed, 1 missing; room for 4 (n); pod ml/b-";
     assert!(four.condition("a-0").starts_with(said), "{}", four.condition("a-0"));
 }
 
@@ -279,7 +279,7 @@ fn row_17_a_non_strict_gang_whose_wait_is_over_is_released_and_marked() {
         assert_eq!(gangs.state(&format!("g-{n}")), MemberState::TimedOut);
         assert_eq!(gangs.reason(&format!("g-{n}")), "GangTimeout");
     }
-    assert_eq!(gangs.reported("GangTimeout"), 1, "once for the gang");
+    assert_eq!(gangs.reported("GangTimeout"), 3, "once for each member");
     gangs.node("more", 4);
     gangs.wait(10);
     assert_eq!(gangs.count("g"), 0);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use baton::contract::PodKey;
 use baton::contract::key;
-use baton::decide::explain::{PodState, QueueItem};
+use baton::decide::explain::{PodState, QueueItem, Unadmitted, UnadmittedObject};
 use baton::decide::world::spec::{PodTerm, Taint, TaintEffect, VolumeUse};
 use baton::decide::world::{ClaimFacts, NodeId, PodFacts, WorldEvent};
 use baton::ops::explain::{pod_text, what_if_text};
@@ -434,4 +434,108 @@ fn a_node_is_explained_by_what_is_free_or_by_what_keeps_pods_away() {
     });
     assert!(message(&cluster).1.contains("daemon is gone, the kubelet offers 0 of 2 GPUs"), "{:?}", message(&cluster));
     assert!(cluster.scheduler.explain_node("nowhere", cluster.moment()).is_none());
+}
+
+#[test]
+fn a_served_pod_says_when_and_how_long_the_lock_stood_for_it() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("p", FOUR);
+    cluster.settle();
+    assert_eq!(cluster.explain(&PodKey::new("ml", "p")).unwrap().served_at, None);
+    cluster.wait(3);
+    cluster.agent_releases("n");
+    let before = cluster.moment().wall;
+    cluster.wait(2);
+    let answer = cluster.explain(&PodKey::new("ml", "p")).unwrap();
+    assert_eq!((answer.served_at, answer.lock_held_millis), (Some(before), Some(3000)));
+    let said = explain(&mut cluster, "p", false);
+    assert!(said.contains("; the lock of n was held for 3000 ms\n"), "{said}");
+}
+
+#[test]
+fn nothing_is_free_of_a_device_that_is_out_of_use() {
+    let mut cluster = TestScheduler::new();
+    let mut device = gpu_device("n", 2);
+    device.spec.devices[1].health = false;
+    cluster.node("n", 2);
+    cluster.event(WorldEvent::Devices(Box::new(device)));
+    let answer = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
+    let free: Vec<&str> = answer.devices.iter().map(|device| &*device.free).collect();
+    assert!(free[0].starts_with("100% core") && free[1] == "nothing", "{free:?}");
+}
+
+#[test]
+fn what_is_said_of_several_objects_is_what_is_then_decided() {
+    let mut seen = [0; 3];
+    for seed in 0..60 {
+        let mut dice = crate::dice::Dice(seed);
+        let mut cluster = TestScheduler::new();
+        (0..1 + dice.below(3)).for_each(|n| cluster.node(&format!("n{n}"), 8));
+        let mut objects = Vec::new();
+        for at in 0..1 + dice.below(3) {
+            let (count, gpus, gang) = (1 + dice.below(5), (1 + dice.below(8)).to_string(), dice.below(2) == 0);
+            let pods: Vec<PodFacts> = (0..count)
+                .map(|n| {
+                    let mut facts = pod(&format!("o{at}-{n}"), &[(key::NVIDIA_GPU, &gpus)], cluster.now);
+                    let keys = crate::harness::gangs::gang(&format!("o{at}"), &count.to_string(), &[]);
+                    facts.spec.gang = gang.then(|| crate::harness::gangs::declared("ml", &keys)).flatten();
+                    facts
+                })
+                .collect();
+            objects.push((format!("Deployment ml/o{at}"), pods));
+        }
+        let unadmitted = |(name, pods): &(String, Vec<PodFacts>)| UnadmittedObject {
+            name: name.clone(),
+            pods: pods
+                .iter()
+                .map(|facts| Unadmitted { facts: facts.clone(), class: None, priority: None, never_preempts: None })
+                .collect(),
+            together: 0,
+        };
+        let (before, now) = (accounts(&cluster), cluster.moment());
+        let answer = cluster.scheduler.what_if_objects(objects.iter().map(unadmitted).collect(), now).unwrap();
+        assert_eq!(accounts(&cluster), before, "nothing is taken");
+        // One object after the other, as a person would create them.
+        for ((_, pods), said) in objects.iter().zip(&answer.objects) {
+            for facts in pods {
+                cluster.submit(facts.clone());
+            }
+            for _ in 0..40 {
+                cluster.settle();
+                cluster.locks.keys().cloned().collect::<Vec<_>>().iter().for_each(|node| cluster.agent_releases(node));
+            }
+            let bound = pods.iter().filter(|facts| {
+                let world = cluster.world();
+                world.pod_by_key(&facts.handoff.pod.key).is_some_and(|pod| pod.node().is_some())
+            });
+            let (bound, starts) = (bound.count(), said.starts.values().sum::<usize>());
+            assert_eq!(bound, starts, "{seed}: {said:?}");
+            let is = said.headline.as_str();
+            assert_eq!(is.starts_with("would wait: "), starts == 0, "{is}");
+            assert_eq!(is.starts_with("would start now on "), starts == pods.len(), "{is}");
+            seen[if starts == 0 {
+                0
+            } else if starts < pods.len() {
+                1
+            } else {
+                2
+            }] += 1;
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 5), "{seen:?}");
+}
+
+#[test]
+fn pods_of_one_name_are_several_and_one_that_exists_keeps_its_room() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("p", FOUR);
+    cluster.settle();
+    let facts = pod("p", FOUR, cluster.now);
+    let one = || Unadmitted { facts: facts.clone(), class: None, priority: None, never_preempts: None };
+    let object = |name: &str| UnadmittedObject { name: name.to_owned(), pods: vec![one()], together: 0 };
+    let answer = cluster.scheduler.what_if_objects(vec![object("Pod ml/p"), object("Pod ml/q")], cluster.moment());
+    let said: Vec<String> = answer.unwrap().objects.into_iter().map(|object| object.headline).collect();
+    assert_eq!(said, ["would start now on n", "would wait: 0/1 nodes: 1 has fewer than 4 free GPUs"]);
 }

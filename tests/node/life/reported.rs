@@ -189,7 +189,11 @@ async fn an_unhealthy_gpu_reaches_the_scheduler_within_a_tenth_of_a_second_and_c
         device["spec"]["devices"].as_array().unwrap().iter().find(|device| device["id"] == uuid.as_str()).cloned();
     let condition = sick.unwrap()["conditions"][0].clone();
     let message = condition["message"].as_str().unwrap();
-    assert!(condition["status"] == "False" && message.starts_with("XID 79; "), "{condition}");
+    assert!(
+        condition["status"] == "False"
+            && message.starts_with("XID 79: GPU has fallen off the bus (hardware): reboot the node; "),
+        "{condition}"
+    );
     until("an event on the node tells it", || {
         let events = cluster
             .server()

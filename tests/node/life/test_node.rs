@@ -291,6 +291,9 @@ impl HeldDevices for Chosen {
     fn pod_shares(&self) -> Vec<PodShare> {
         Vec::new()
     }
+    fn holders(&self, _: &DeviceId) -> BTreeSet<PodRef> {
+        BTreeSet::new()
+    }
 }
 
 impl Handoff for Chosen {

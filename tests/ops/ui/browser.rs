@@ -178,7 +178,7 @@ fn the_demo_is_shown_live_by_mouse_and_by_keyboard() {
     browser.press("{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"asked\"},\"spec\":{\"schedulerName\":\"baton-scheduler\",\"containers\":[{\"name\":\"a\",\"image\":\"x\",\"resources\":{\"limits\":{\"nvidia.com/gpu\":1}}}]}}");
     browser.press(TAB);
     browser.press(ENTER);
-    browser.shows("Pod default/asked would be placed at once, on node-");
+    browser.shows("Pod default/asked would start now on node-");
     reach("Gangs");
     browser.press(ENTER);
     browser.shows("3 pending, 1 missing");

@@ -7,5 +7,6 @@ pub mod choose;
 pub mod concern;
 pub mod free;
 pub mod index;
+pub mod nearest;
 pub mod ranks;
 pub mod shape;

@@ -141,7 +141,7 @@ function whatIf() {
   const text = h('textarea', { rows: '8', spellcheck: 'false', placeholder: 'apiVersion: v1\nkind: Pod\n…' });
   const answer = h('div', { class: 'answer', role: 'status' });
   const submit = h('button', { type: 'submit' }, 'What would happen?');
-  const form = h('form', {}, h('label', {}, 'Manifest of a pod, YAML or JSON; nothing is created ', text), submit, answer);
+  const form = h('form', {}, h('label', {}, 'Manifest of pods or of what makes them, YAML or JSON; nothing is created ', text), submit, answer);
   form.onsubmit = async (event) => {
     event.preventDefault();
     setText(answer, 'The scheduler is asked …');
@@ -156,14 +156,16 @@ function whatIf() {
 }
 
 function outcome(said) {
+  if (said.objects) {
+    return said.objects.map((of) => h('p', { class: 'first' }, `${of.object} ${of.headline}.`));
+  }
   const best = (said.best ?? []).map((node) =>
     h('li', {}, h('a', { href: `#/node/${node.node}` }, node.node), ` ${node.score} = `,
       node.ratings.map((part) => `${part.rule} ${part.score}×${part.weight}`).join(' + ')));
   return [
-    h('p', { class: 'first' }, `Pod ${said.pod} would ${said.fits ? `be placed at once, on ${said.node}` : 'wait'}.`),
+    h('p', { class: 'first' }, `Pod ${said.pod} ${said.headline}.`),
     said.devices?.length ? h('p', {}, `Devices: ${said.devices.join(', ')}`) : '',
-    said.preemption ? h('p', {}, said.preemption) : '',
-    said.wouldEvict?.length ? h('p', {}, `It would evict ${said.wouldEvict.join(', ')}.`) : '',
+    said.preemption && !said.headline.includes(said.preemption) ? h('p', {}, said.preemption) : '',
     ...items('Notes', said.notes),
     best.length ? h('details', {}, h('summary', {}, 'Scores'), h('ul', {}, best)) : '',
     ...verdict(said),

@@ -1,0 +1,175 @@
+//! The node that lacks least of what a pod asks for, and who holds what is missing there.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::core::rules::{Outcome, Plugins, View};
+use crate::devices::{Held, Reason, pick};
+use crate::help::Help;
+use crate::world::devices::request_of;
+use crate::world::{Node, NodeId, Pod, Stock, World, has_left};
+use baton_contract::{DeviceType, key};
+
+use super::choose::{judge, prepare};
+use super::free::percent;
+
+/// Holders that are named.
+const NAMED: usize = 3;
+/// Nodes that are judged until one lacks nothing but devices.
+const JUDGED: usize = 64;
+
+/// A node with fewer free devices than a pod asks for. Displayed as `node-1 with 4 of 8 (ml/a holds 3, 1 is cordoned)`.
+pub struct Nearest<'a> {
+    node: &'a Node,
+    stock: &'a Stock,
+    /// `gpu` or `rdma`.
+    kind: DeviceType,
+    wanted: i64,
+    free: i64,
+    /// What the empty node has, where that is less than what is wanted.
+    total: Option<u32>,
+    /// `with 4 of 8`.
+    text: String,
+    /// Pods and how many devices they hold, most first.
+    holders: Vec<(String, usize)>,
+    /// `1 is cordoned`.
+    others: Vec<String>,
+}
+
+/// Of nodes that were refused for their devices alone. `None` where no number says which node is nearest.
+pub fn nearest<'a>(world: &World, pod: &Pod, refused: impl Iterator<Item = &'a Node>) -> Option<Nearest<'a>> {
+    let request = request_of(pod).ok()?;
+    let short = |node: &'a Node| Nearest::of(pick(node.stock.as_ref()?.pool(), &request).err()?, node);
+    refused.filter_map(short).min_by_key(Nearest::distance).map(|found| found.blamed(world))
+}
+
+/// Of all nodes, while `taken` whole GPUs of a node are as good as held. A node of which something is taken comes after all others, and
+/// only where others hold devices too.
+pub fn nearest_beside<'a>(
+    view: View<'a>,
+    rules: &Plugins,
+    pod: &Pod,
+    taken: &BTreeMap<NodeId, i64>,
+) -> Option<Nearest<'a>> {
+    let request = request_of(pod).ok()?;
+    let wanted = percent(&pod.facts.spec.requests) / key::WHOLE;
+    let short = |(id, node): (NodeId, &'a Node)| {
+        let (pool, taken) = (node.stock.as_ref()?.pool(), taken.get(&id).copied().unwrap_or(0));
+        let found = match pick(pool, &request) {
+            Err(reason) => Nearest::of(reason, node)?,
+            Ok(_) if taken > 0 && wanted > 0 => {
+                let (free, total) = (pool.summary().free_gpus.count_ones(), pool.summary().gpus);
+                Nearest::of(Reason::FewGpus { wanted: wanted as u32, free, total }, node)?
+            }
+            Ok(_) => return None,
+        };
+        let found = Nearest { free: found.free - taken, ..found };
+        (found.free < found.wanted).then_some((taken > 0, id, found))
+    };
+    let mut found: Vec<_> = view.world.nodes().filter_map(short).collect();
+    found.sort_by(|a, b| (a.0, a.2.distance()).cmp(&(b.0, b.2.distance())));
+    let mut slots = prepare(view, rules, pod).ok()?;
+    let mut for_room =
+        |(taken, id, found): &(bool, NodeId, Nearest<'_>)| match judge(view, rules, pod, (*id, found.node), &mut slots)
+        {
+            Outcome::Unfit(no) => matches!(no.help, Help::Room | Help::LargerNode),
+            outcome => *taken && outcome.is_fit(),
+        };
+    let (taken, _, found) = found.into_iter().take(JUDGED).find(|found| for_room(found))?;
+    // What nobody else holds there is free for those who take it.
+    Some(found.blamed(view.world)).filter(|found| !taken || !found.holders.is_empty())
+}
+
+impl<'a> Nearest<'a> {
+    fn of(reason: Reason, node: &'a Node) -> Option<Self> {
+        let stock = node.stock.as_ref()?;
+        let of = |kind, wanted: i64, free: i64, text| {
+            Some(Self { node, stock, kind, wanted, free, total: None, text, holders: Vec::new(), others: Vec::new() })
+        };
+        let counted = |kind, wanted: u32, free: u32, total: u32| {
+            let short = of(kind, wanted.into(), free.into(), format!("with {free} of {wanted}"))?;
+            Some(Self { total: (wanted > total).then_some(total), ..short })
+        };
+        match reason {
+            Reason::FewGpus { wanted, free, total } | Reason::FewMigs { wanted, free, total, .. } => {
+                counted(DeviceType::Gpu, wanted, free, total)
+            }
+            Reason::FewNics { wanted, free, total } => counted(DeviceType::Rdma, wanted, free, total),
+            Reason::NoShareRoom { shares: 1, .. } => {
+                let most = stock.gpu_rooms().into_iter().max().unwrap_or(0);
+                of(DeviceType::Gpu, 100, most, format!("with {most}% left on its emptiest GPU"))
+            }
+            Reason::NoNicRoom { percent, most } => {
+                of(DeviceType::Rdma, percent.into(), most.into(), format!("with {most}% left on its emptiest NIC"))
+            }
+            _ => None,
+        }
+    }
+
+    fn distance(&self) -> (i64, Reverse<i64>, &'a str) {
+        (self.wanted - self.free, Reverse(self.free), &self.node.name)
+    }
+
+    /// With who holds the devices, and which are out of use.
+    fn blamed(mut self, world: &World) -> Self {
+        let mut holders: BTreeMap<String, usize> = BTreeMap::new();
+        let pods = self.node.pods.iter().filter_map(|id| world.pod(*id));
+        let held = pods.filter_map(|pod| Some((pod.key().to_string(), self.node.holding(pod)?)));
+        let leaving = self.node.leaving().map(|(pod, held)| (format!("{},", has_left(pod)), held));
+        for (holder, held) in held.chain(leaving) {
+            let held = Held::of_kind(held, &self.kind).len();
+            if held > 0 {
+                *holders.entry(holder).or_default() += held;
+            }
+        }
+        self.holders = holders.into_iter().collect();
+        self.holders.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        let rooms = self.stock.describe();
+        let of_kind = rooms.iter().filter(|room| (room.kind == "rdma") == (self.kind == DeviceType::Rdma));
+        let out = |healthy: bool| {
+            of_kind.clone().filter(|room| room.healthy == healthy && (!healthy || room.cordon.is_some())).count()
+        };
+        for (count, word) in [(out(true), "cordoned"), (out(false), "unhealthy")] {
+            match count {
+                0 => {}
+                1 => self.others.push(format!("1 is {word}")),
+                count => self.others.push(format!("{count} are {word}")),
+            }
+        }
+        self.others.extend(self.total.map(|total| format!("the node has {total}")));
+        self
+    }
+
+    /// `node-0 lacks 2, held by default/a`.
+    pub fn lack(&self) -> String {
+        let name = &self.node.name;
+        let lack =
+            if self.text.contains('%') { self.text.clone() } else { format!("lacks {}", self.wanted - self.free) };
+        let names: Vec<&str> = self.holders.iter().take(NAMED).map(|(pod, _)| &**pod).collect();
+        let held = if names.is_empty() { String::new() } else { format!(", held by {}", names.join(", ")) };
+        let more = match self.holders.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            1 => " and another pod".to_owned(),
+            more => format!(" and {more} more pods"),
+        };
+        let text = format!("{name} {lack}{held}{more}");
+        self.others.iter().fold(text, |text, other| format!("{text}, {other}"))
+    }
+}
+
+impl fmt::Display for Nearest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.node.name, self.text)?;
+        let mut parts: Vec<String> =
+            self.holders.iter().take(NAMED).map(|(pod, held)| format!("{pod} holds {held}")).collect();
+        let rest: usize = self.holders.iter().skip(NAMED).map(|(_, held)| held).sum();
+        match self.holders.len().saturating_sub(NAMED) {
+            0 => {}
+            1 => parts.push(format!("another pod holds {rest}")),
+            others => parts.push(format!("{others} more hold {rest}")),
+        }
+        parts.extend(self.others.iter().cloned());
+        if parts.is_empty() { Ok(()) } else { write!(f, " ({})", parts.join(", ")) }
+    }
+}

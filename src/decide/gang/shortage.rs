@@ -1,0 +1,123 @@
+//! What a group lacks, in one sentence.
+
+use std::collections::BTreeMap;
+
+use crate::core::context::Context;
+use crate::core::select::free::percent;
+use crate::core::select::nearest::nearest_beside;
+use crate::world::gangs::{Gang, GroupId, rule};
+use crate::world::{NodeId, Pod, PodId};
+use baton_contract::gang::{TimeoutClock, key};
+use baton_contract::{key as device_key, request};
+
+use super::members::{clock_of, is_strict, wait_of};
+use super::{Gangs, UnfitMember};
+
+/// Kinds of members, and nodes with room, that are named.
+const NAMED: usize = 3;
+/// Gangs of a group that are named.
+const GANGS: usize = 8;
+
+impl Gangs {
+    /// `gang ml/a: 0 of 4 placed, 2 missing; needs 4 × 2 GPUs; room for 2 (node-1: 5 free); nearest for the rest: node-0 lacks 2, held by
+    /// ml/b; pod ml/a-2 beside those: 0/2 nodes: 2 have fewer than 2 free GPUs`. A Strict group gives its room back before anything else is
+    /// decided, so the free devices are those that everybody sees. Several gangs are reported with their group. What the member lacks
+    /// stands in `unfit` afterwards as it stands in the sentence.
+    pub(super) fn shortage(cx: &Context<'_>, group: &GroupId, unfit: &mut UnfitMember) -> String {
+        let counts = |gang: &Gang| {
+            let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
+            let placed = rule::weight(policy, gang.counts());
+            let of_gang = |id: &PodId| cx.world.gangs().gang_of(*id).is_some_and(|of| of.id() == gang.id());
+            let found = unfit.found.iter().filter(|(id, _)| of_gang(id)).count();
+            let missing = min.saturating_sub(placed).saturating_sub(found as u32);
+            let missing = if missing > 0 { format!(", {missing} missing") } else { String::new() };
+            format!("gang {}: {placed} of {min} placed{missing}", gang.id())
+        };
+        let gangs: Vec<String> = cx.world.gangs().of_group(group).take(GANGS).map(counts).collect();
+        let mut parts = Vec::new();
+        if !group.is_alone() {
+            parts.push(format!("group {group}"));
+        }
+        parts.push(gangs.join(", "));
+        let pod = cx.world.pod(unfit.pod);
+        if unfit.judged {
+            parts.extend(needs(unfit.needed.iter().filter_map(|id| cx.world.pod(*id))));
+        }
+        let beside = if unfit.found.is_empty() { "" } else { " beside those" };
+        if !unfit.found.is_empty() {
+            parts.push(room(cx, &unfit.found));
+        }
+        if let Some(pod) = pod.filter(|_| unfit.judged) {
+            let mut taken: BTreeMap<NodeId, i64> = BTreeMap::new();
+            for (id, node) in &unfit.found {
+                let gpus = cx.world.pod(*id).map_or(0, |pod| percent(&pod.facts.spec.requests) / device_key::WHOLE);
+                *taken.entry(*node).or_default() += gpus;
+            }
+            let nearest = nearest_beside(cx.view(), cx.rules, pod, &taken);
+            let rest = if unfit.found.is_empty() { "nearest" } else { "nearest for the rest" };
+            parts.extend(nearest.map(|nearest| format!("{rest}: {}", nearest.lack())));
+        }
+        parts.push(match pod {
+            Some(pod) => format!("pod {}{beside}: {}", pod.key(), unfit.text),
+            None => unfit.text.clone(),
+        });
+        if !beside.is_empty() {
+            unfit.text = format!("beside the {} that found room: {}", unfit.found.len(), unfit.text);
+        }
+        parts.join("; ") + &no_deadline(cx, group).unwrap_or_default()
+    }
+}
+
+/// `needs 4 × 2 GPUs`; nothing where no member asks for devices.
+fn needs<'a>(members: impl Iterator<Item = &'a Pod>) -> Option<String> {
+    let mut kinds: Vec<(String, usize)> = Vec::new();
+    for pod in members {
+        let asks = request::words(pod.facts.spec.requests.scalar.iter());
+        match kinds.iter_mut().find(|(kind, _)| *kind == asks) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((asks, 1)),
+        }
+    }
+    kinds.retain(|(kind, _)| !kind.is_empty());
+    kinds.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let words: Vec<String> = kinds.iter().take(NAMED).map(|(kind, count)| format!("{count} × {kind}")).collect();
+    (!words.is_empty()).then(|| format!("needs {}", words.join(" and ")))
+}
+
+/// `room for 2 (node-1: 5 free)`: where, and how many whole devices are free there in all.
+fn room(cx: &Context<'_>, found: &[(PodId, NodeId)]) -> String {
+    let mut nodes: BTreeMap<NodeId, bool> = BTreeMap::new();
+    for (id, node) in found {
+        let asks = cx.world.pod(*id).is_some_and(Pod::asks_for_devices);
+        *nodes.entry(*node).or_default() |= asks;
+    }
+    let named = nodes.iter().filter_map(|(id, asks)| {
+        let node = cx.world.node(*id)?;
+        let free = node.stock.as_ref().map(|stock| stock.pool().summary()).filter(|_| *asks);
+        Some(match free {
+            Some(free) if free.gpus > 0 => format!("{}: {} free", node.name, free.free_gpus.count_ones()),
+            _ => node.name.to_string(),
+        })
+    });
+    let mut named: Vec<String> = named.collect();
+    let more = named.len().saturating_sub(NAMED);
+    named.truncate(NAMED);
+    if more > 0 {
+        named.push(format!("{more} more nodes"));
+    }
+    format!("room for {} ({})", found.len(), named.join(", "))
+}
+
+/// What a Strict group that states a waiting time has to know: that time does not begin while the group holds nothing.
+fn no_deadline(cx: &Context<'_>, group: &GroupId) -> Option<String> {
+    let stated = cx.world.gangs().of_group(group).any(|gang| gang.config().wait_stated);
+    (stated && is_strict(cx, group) && clock_of(cx, group) == TimeoutClock::Holding).then(|| {
+        format!(
+            "; the gang has no deadline: a Strict gang that waits holds nothing, so its waiting time of {} s does not begin; \
+             annotate it with {}: {}",
+            wait_of(cx, group).as_secs(),
+            key::TIMEOUT_CLOCK,
+            TimeoutClock::Pending
+        )
+    })
+}

@@ -1,0 +1,152 @@
+//! What the objects of a node say of the devices that an explanation is about: the rows of `baton get devices`.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::output::Common;
+use crate::get::{DeviceRow, ShownHealth, Snapshot, device_rows, entries_of, percent, plain, read_node};
+use crate::say::remark;
+use baton_contract::{DeviceEntry, PodKey, key};
+use baton_decide::explain::{DeviceDetail, QueueReport};
+use baton_runtime::words;
+
+/// A device that a pod has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HeldRow {
+    /// Its name on the node.
+    pub device: String,
+    /// Its id.
+    pub id: String,
+    /// Its model.
+    pub model: Option<String>,
+    /// How many percent of it.
+    pub percent: i64,
+    /// How much of its memory, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<i64>,
+    /// What is wrong with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// What a pod has.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodHoldings {
+    /// The devices.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub held: Vec<HeldRow>,
+    /// What its GPUs have in common, the nearest first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub linked_by: Option<String>,
+}
+
+/// The objects of `node`; `None` where they cannot be read, which is told.
+pub(super) async fn of_node(common: &Common, node: &str) -> Option<Snapshot> {
+    let read = async { read_node(common.access.connect().await?, &common.scheduler.scheduler_namespace, node).await };
+    let told =
+        |error: anyhow::Error| remark(format_args!("the objects of {node} cannot be read: {}", words(error.as_ref())));
+    read.await.map_err(told).ok()
+}
+
+/// The devices that the pod has by its assignment.
+pub(super) fn held(snapshot: &Snapshot, pod: &PodKey) -> PodHoldings {
+    let devices = snapshot.pods.get(pod).map(|pod| entries_of(snapshot, pod)).unwrap_or_default();
+    let rows = device_rows(snapshot, &QueueReport::default());
+    let row = |entry: &DeviceEntry| rows.iter().find(|row| row.id == entry.id.as_str());
+    let entries: Vec<&DeviceEntry> = devices.values().flatten().collect();
+    let shown = |entry: &&DeviceEntry| {
+        let row = row(entry);
+        HeldRow {
+            device: row.map_or_else(|| "not listed".to_owned(), |row| row.device.clone()),
+            id: entry.id.to_string(),
+            model: row.and_then(|row| row.model.clone()),
+            percent: percent(entry),
+            memory_bytes: Some(entry.amount(key::GPU_MEMORY)).filter(|bytes| *bytes > 0),
+            problem: match row {
+                None => Some("the node does not list it".to_owned()),
+                Some(row) => row.reason.clone().filter(|_| row.health != ShownHealth::Healthy),
+            },
+        }
+    };
+    let gpus: Vec<&DeviceRow> = entries.iter().filter_map(|entry| row(entry)).filter(|row| !row.is_nic()).collect();
+    PodHoldings { held: entries.iter().map(shown).collect(), linked_by: linked(&gpus) }
+}
+
+/// What several GPUs have in common.
+fn linked(gpus: &[&DeviceRow]) -> Option<String> {
+    let (first, others) = gpus.split_first().filter(|(_, others)| !others.is_empty())?;
+    let common = |of: fn(&DeviceRow) -> Option<String>| {
+        of(first).filter(|first| others.iter().all(|other| of(other).as_ref() == Some(first)))
+    };
+    let nvlink = common(|row| row.nvlink.clone()).map(|domain| format!("NVLink (domain {domain})"));
+    let switch = || common(|row| row.pcie.clone()).map(|switch| format!("one PCIe switch ({switch})"));
+    let numa = || common(|row| row.numa.map(|numa| numa.to_string())).map(|numa| format!("NUMA node {numa}"));
+    Some(nvlink.or_else(switch).or_else(numa).unwrap_or_else(|| "the node alone".to_owned()))
+}
+
+impl PodHoldings {
+    /// The rows as a table, and what the GPUs have in common.
+    pub(super) fn text(&self) -> String {
+        let mut out = String::new();
+        if self.held.is_empty() {
+            return out;
+        }
+        let cells = |row: &HeldRow| {
+            let memory = row.memory_bytes.map(|bytes| format!("{}Mi", bytes >> 20)).unwrap_or_default();
+            let model = row.model.clone().unwrap_or_default();
+            vec![row.device.clone(), model, format!("{}%", row.percent), memory, row.id.clone()]
+        };
+        let table = plain(&["DEVICE", "MODEL", "SHARE", "MEMORY", "ID"], self.held.iter().map(cells));
+        let _ = write!(out, "\n{table}");
+        for row in &self.held {
+            let Some(problem) = &row.problem else { continue };
+            let _ = writeln!(out, "{} is out of service: {problem}", row.device);
+        }
+        if let Some(linked) = &self.linked_by {
+            let _ = writeln!(out, "Its GPUs are connected by {linked}.");
+        }
+        out
+    }
+}
+
+/// Adds why and since when devices are out of service.
+pub(super) fn add_reasons(devices: &mut [DeviceDetail], snapshot: &Snapshot) {
+    let rows = device_rows(snapshot, &QueueReport::default());
+    for device in devices.iter_mut().filter(|device| !device.healthy) {
+        let row = rows.iter().find(|row| row.id == device.id);
+        (device.reason, device.since) = row.map(|row| (row.reason.clone(), row.since)).unwrap_or_default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::get::snapshot_tests::cluster;
+    use baton_cluster::pod::LightPod;
+    use serde_json::json;
+
+    #[test]
+    fn a_pods_devices_have_their_names_shares_and_faults() {
+        let mut cluster = cluster();
+        let both = r#"{"gpu":[{"minor":0,"id":"GPU-a0","resources":{"koordinator.sh/gpu-core":"50","koordinator.sh/gpu-memory":"10Gi"}},{"minor":1,"id":"GPU-a1","resources":{"koordinator.sh/gpu-core":"50"}}]}"#;
+        let asks = json!({"koordinator.sh/gpu.shared": "2", "koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"});
+        let train: LightPod = serde_json::from_value(json!({
+            "metadata": {"name": "train", "namespace": "ml", "uid": "u1", "annotations": {key::DEVICE_ALLOCATED: both}},
+            "spec": {"nodeName": "node-a", "containers": [{"name": "main", "resources": {"limits": asks}}]},
+        }))
+        .unwrap();
+        let key = PodKey::new("ml", "train");
+        cluster.pods = [(key.clone(), train.handoff())].into();
+        let devices = &mut cluster.devices.get_mut("node-a").unwrap().spec.devices;
+        devices.iter_mut().for_each(|info| drop(info.labels.insert(key::NVLINK_DOMAIN.into(), "0".into())));
+        devices[1].health = false;
+        let shown = held(&cluster, &key);
+        let row =
+            |at: usize| (shown.held[at].device.as_str(), shown.held[at].percent, shown.held[at].problem.as_deref());
+        assert_eq!([row(0), row(1)], [("gpu-0", 50, None), ("gpu-1", 50, Some("not healthy"))]);
+        assert!(shown.text().ends_with("Its GPUs are connected by NVLink (domain 0).\n"), "{}", shown.text());
+    }
+}

@@ -1,0 +1,138 @@
+//! The sentence of a gang that waits: its numbers are those that anybody can count.
+
+use baton::contract::key;
+use baton::decide::world::gangs::MemberState;
+
+use crate::dice::Dice;
+use crate::harness::TestScheduler;
+use crate::harness::gangs::{TestGangs, gang};
+
+fn gangs() -> TestGangs {
+    let mut gangs = TestGangs::new(0);
+    gangs.cluster = TestScheduler::new();
+    gangs
+}
+
+fn fill(gangs: &mut TestGangs, node: &str, name: &str, gpus: usize) {
+    let mut facts = gangs.facts(name, &[(key::NVIDIA_GPU, &gpus.to_string())], &[]);
+    facts.spec.node_selector.insert("on".to_owned(), node.to_owned());
+    gangs.cluster.submit(facts);
+    gangs.settle();
+}
+
+fn node(gangs: &mut TestGangs, name: &str, gpus: u32) {
+    gangs.cluster.node(name, gpus);
+    gangs.cluster.change_node(name, |facts| drop(facts.labels.insert("on".to_owned(), name.to_owned())));
+}
+
+fn free(gangs: &TestGangs, node: &str) -> u32 {
+    let world = gangs.cluster.world();
+    let node = world.node_id(node).and_then(|id| world.node(id)).unwrap();
+    node.stock.as_ref().unwrap().pool().summary().free_gpus.count_ones()
+}
+
+fn waits(gangs: &mut TestGangs, count: usize, each: usize) {
+    let keys = gang("big", &count.to_string(), &[]);
+    (0..count).for_each(|n| gangs.asks(&format!("big-{n}"), &[(key::NVIDIA_GPU, &each.to_string())], &keys));
+    gangs.wait(2);
+}
+
+#[test]
+fn it_counts_what_found_room_and_names_the_nearest_node_and_its_holder() {
+    let mut gangs = gangs();
+    node(&mut gangs, "node-0", 8);
+    node(&mut gangs, "node-1", 8);
+    fill(&mut gangs, "node-0", "default/a", 8);
+    fill(&mut gangs, "node-1", "default/b", 3);
+    waits(&mut gangs, 4, 2);
+    let said = "gang ml/big: 0 of 4 placed, 2 missing; needs 4 × 2 GPUs; room for 2 (node-1: 5 free); \
+                nearest for the rest: node-0 lacks 2, held by default/a; \
+                pod ml/big-2 beside those: 0/2 nodes: 2 have fewer than 2 free GPUs";
+    for n in 0..4 {
+        assert_eq!(gangs.condition(&format!("big-{n}")), said);
+    }
+}
+
+#[test]
+fn on_the_only_node_the_rest_lacks_what_others_hold() {
+    let mut gangs = gangs();
+    node(&mut gangs, "n", 8);
+    fill(&mut gangs, "n", "other", 3);
+    waits(&mut gangs, 3, 2);
+    let said = gangs.condition("big-0");
+    assert!(said.contains("room for 2 (n: 5 free); nearest for the rest: n lacks 1, held by ml/other; "), "{said}");
+}
+
+#[test]
+fn room_that_comes_and_does_not_suffice_is_told_too() {
+    let mut gangs = gangs();
+    node(&mut gangs, "n", 8);
+    ["a", "b", "c", "d"].iter().for_each(|name| fill(&mut gangs, "n", name, 2));
+    waits(&mut gangs, 4, 2);
+    assert!(
+        gangs
+            .condition("big-0")
+            .contains("4 missing; needs 4 × 2 GPUs; nearest: n lacks 2, held by ml/a, ml/b, ml/c and another pod;")
+    );
+    gangs.cluster.finish("a");
+    gangs.wait(200);
+    let said = gangs.condition("big-3");
+    assert!(
+        said.contains("3 missing; needs 4 × 2 GPUs; room for 1 (n: 2 free); nearest for the rest: n lacks 2"),
+        "{said}"
+    );
+}
+
+/// Numbers after a word.
+fn number(said: &str, after: &str) -> Option<u32> {
+    let rest = said.split_once(after)?.1;
+    rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+}
+
+#[test]
+fn its_numbers_never_contradict_the_free_counts() {
+    let mut seen = [0; 3];
+    for seed in 0..150 {
+        let mut dice = Dice(seed);
+        let mut gangs = gangs();
+        let nodes: Vec<String> = (0..1 + dice.below(4)).map(|n| format!("node-{n}")).collect();
+        for name in &nodes {
+            node(&mut gangs, name, 8);
+            (0..dice.below(4)).for_each(|n| {
+                let gpus = 1 + dice.below(4) as usize;
+                fill(&mut gangs, name, &format!("{name}-{n}"), gpus);
+            });
+        }
+        let (count, each) = (2 + dice.below(6) as usize, 1 + dice.below(8) as usize);
+        waits(&mut gangs, count, each);
+        if gangs.state("big-0") != MemberState::Pending {
+            continue;
+        }
+        let said = gangs.condition("big-0").to_owned();
+        let found = number(&said, "room for ").unwrap_or(0);
+        assert_eq!(number(&said, "placed, ").unwrap() + found, count as u32, "{said}");
+        let most: u32 = nodes.iter().map(|name| free(&gangs, name) / each as u32).sum();
+        assert_eq!(found, most, "{seed}: {said}");
+        for name in &nodes {
+            if let Some(shown) = number(&said, &format!("{name}: ")) {
+                assert_eq!(shown, free(&gangs, name), "{said}");
+                seen[0] += 1;
+            }
+        }
+        let Some((_, nearest)) = said.split_once("nearest") else { continue };
+        let nearest = nearest.split_once("; ").unwrap().0;
+        let name = nodes.iter().find(|name| nearest.contains(&***name)).unwrap();
+        let left =
+            if said.contains(&format!("{name}: ")) { free(&gangs, name) % each as u32 } else { free(&gangs, name) };
+        assert_eq!(number(nearest, "lacks "), Some(each as u32 - left), "{said}");
+        seen[1] += 1;
+        if let Some((_, holders)) = nearest.split_once("held by ") {
+            let holder = holders.split([',', ' ']).next().unwrap();
+            let world = gangs.cluster.world();
+            let pod = world.pod_by_key(&TestGangs::key(holder)).unwrap();
+            assert_eq!(pod.node().and_then(|id| world.node(id)).map(|node| &*node.name), Some(name.as_str()), "{said}");
+            seen[2] += 1;
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 20), "{seen:?}");
+}
