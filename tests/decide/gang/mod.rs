@@ -15,6 +15,7 @@ mod queue_order;
 mod random;
 mod shortage;
 mod victims;
+mod volumes;
 mod whole;
 mod words;
 mod work;

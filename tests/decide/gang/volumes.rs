@@ -1,0 +1,105 @@
+//! Gangs whose members wait for volumes: no member is bound before it is sure that all are.
+
+use baton::decide::scheduler::Config;
+use baton::decide::world::spec::VolumeUse;
+use baton::decide::world::{ClassFacts, WorldEvent};
+
+use super::faults::zone;
+use crate::harness::gangs::{TestGangs, gang};
+
+/// A gang of three, each with a claim that waits for it.
+fn gang_with_claims() -> TestGangs {
+    let mut gangs = TestGangs::with(Config::default());
+    gangs.accumulating = true;
+    gangs.plain_node("a", 8, "x");
+    zone(&mut gangs, "a");
+    gangs.cluster.event(WorldEvent::Class(
+        "local".into(),
+        ClassFacts { waits: true, provisions: true, ..ClassFacts::default() },
+    ));
+    for n in 0..3 {
+        gangs.cluster.claim(&format!("c{n}"), 10, |_| ());
+        let mut facts = gangs.facts(&format!("g-{n}"), &[("cpu", "1")], &gang("g", "3", &[]));
+        facts.spec.volumes = vec![VolumeUse::Claim(format!("c{n}").as_str().into())];
+        gangs.cluster.submit(facts);
+    }
+    gangs.cluster.settle();
+    assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (0, 3));
+    gangs
+}
+
+#[test]
+fn when_the_volume_of_one_member_cannot_be_made_nobody_of_the_gang_goes() {
+    let mut gangs = gang_with_claims();
+    gangs.cluster.provision("c0");
+    gangs.cluster.provision("c1");
+    gangs.cluster.change_claim("c2", |facts| facts.selected_node = None);
+    gangs.cluster.settle();
+    assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (0, 0), "no lock is taken yet: all of it goes back");
+    assert_eq!((gangs.reported("GangBindFailed"), gangs.reported("GangHoldReleased")), (1, 1));
+    gangs.cluster.now += std::time::Duration::from_secs(2);
+    gangs.cluster.settle();
+    assert_eq!(gangs.reserved("ml/g"), 3, "it is tried again when it has rested");
+    gangs.cluster.provision("c2");
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn a_surplus_member_waits_until_the_first_commit_is_sure() {
+    for made in [true, false] {
+        let mut gangs = gang_with_claims();
+        gangs.asks("g-3", &[("cpu", "1")], &gang("g", "3", &[]));
+        gangs.wait(2);
+        assert_eq!(gangs.count("g"), 0, "the volumes of the others may still not be made");
+        assert_eq!(gangs.reason("g-3"), "GangIncomplete");
+        gangs.cluster.provision("c0");
+        gangs.cluster.provision("c1");
+        if made {
+            gangs.cluster.provision("c2");
+            gangs.settle();
+            assert_eq!(gangs.count("g"), 4);
+        } else {
+            gangs.cluster.change_claim("c2", |facts| facts.selected_node = None);
+            gangs.cluster.settle();
+            assert_eq!(gangs.count("g"), 0);
+            // It takes the place of the one whose volume cannot be made.
+            gangs.cluster.change_claim("c2", |facts| facts.selected_node = None);
+            gangs.wait(5);
+            assert_eq!(gangs.count("g") % 4, 0, "never a part of it");
+            gangs.cluster.provision("c2");
+            gangs.wait(5);
+            assert_eq!(gangs.count("g"), 4);
+        }
+    }
+}
+
+#[test]
+fn the_surplus_of_a_group_whose_first_commit_is_cancelled_is_not_forgotten() {
+    let mut gangs = gang_with_claims();
+    gangs.asks("g-3", &[("cpu", "1")], &gang("g", "3", &[]));
+    gangs.wait(1);
+    gangs.delete("g-2");
+    gangs.wait(5);
+    assert_eq!((gangs.reserved("ml/g"), gangs.count("g")), (3, 0), "with it the gang has its minimum");
+    gangs.cluster.provision("c0");
+    gangs.cluster.provision("c1");
+    gangs.wait(5);
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn a_member_that_is_deleted_before_the_first_lock_takes_the_others_back() {
+    let mut gangs = gang_with_claims();
+    gangs.delete("g-2");
+    gangs.settle();
+    assert_eq!(gangs.reserved("ml/g"), 0);
+    ["c0", "c1"].iter().for_each(|claim| gangs.cluster.provision(claim));
+    gangs.wait(3);
+    assert_eq!((gangs.count("g"), gangs.reason("g-0")), (0, "GangIncomplete"));
+    let mut facts = gangs.facts("g-2", &[("cpu", "1")], &gang("g", "3", &[]));
+    facts.spec.volumes = vec![];
+    gangs.cluster.submit(facts);
+    gangs.wait(3);
+    assert_eq!(gangs.count("g"), 3);
+}
