@@ -1,6 +1,6 @@
 //! The binding cycle: from a reserved pod to its Binding, and the answer to each request.
 //!
-//! | [`BindPhase`] | waits for | then |
+//! | `BindPhase` | waits for | then |
 //! |---|---|---|
 //! | `Volumes` | the PreBind rules; of a gang, those of all members | `Queue`, or `Post` where no lock is needed |
 //! | `Queue` | its turn, and the node's lock free or its own | `Lock`; `Post` under a lock that is its own already |

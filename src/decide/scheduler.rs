@@ -3,21 +3,21 @@
 //!
 //! | Owner | Owns |
 //! |---|---|
-//! | [`World`] | facts from watches, and accounts: which pod holds what on which node |
-//! | [`Queue`] | single pods, groups of gangs and the round of TYJobs that wait to be tried |
-//! | [`Index`] | verdicts on nodes, kept by pod shape |
-//! | [`Timers`] | what happens at a later time |
-//! | [`Reporter`] | conditions and events of pods that wait |
-//! | [`Reservations`] | room of pods that have a node and are not being bound yet |
-//! | [`Preemption`] | nominated pods and their victims |
-//! | [`Earmarks`] | nodes that are kept for a group or pod that has waited long |
-//! | [`OtherSchedulers`] | pods that name another scheduler and want something of ours |
-//! | [`Binder`] | bind attempts, lock queues, releases of locks, binds for other schedulers |
-//! | [`Gangs`] | progress of groups of gangs, commits |
-//! | [`TyJobs`] | records and places of TYJobs |
+//! | `World` | facts from watches, and accounts: which pod holds what on which node |
+//! | `Queue` | single pods, groups of gangs and the round of TYJobs that wait to be tried |
+//! | `Index` | verdicts on nodes, kept by pod shape |
+//! | `Timers` | what happens at a later time |
+//! | `Reporter` | conditions and events of pods that wait |
+//! | `Reservations` | room of pods that have a node and are not being bound yet |
+//! | `Preemption` | nominated pods and their victims |
+//! | `Earmarks` | nodes that are kept for a group or pod that has waited long |
+//! | `OtherSchedulers` | pods that name another scheduler and want something of ours |
+//! | `Binder` | bind attempts, lock queues, releases of locks, binds for other schedulers |
+//! | `Gangs` | progress of groups of gangs, commits |
+//! | `TyJobs` | records and places of TYJobs |
 //!
-//! The first nine are lent to every call in a [`Context`]. `Binder`, `Gangs` and `TyJobs` stand above them and never see each other:
-//! an owner does not call back. What one of them means for another is a [`Step`], which `Scheduler::route` performs when the owner has
+//! The first nine are lent to every call in a `Context`. `Binder`, `Gangs` and `TyJobs` stand above them and never see each other:
+//! an owner does not call back. What one of them means for another is a `Step`, which `Scheduler::route` performs when the owner has
 //! returned. Steps run depth first: the steps that a step leaves run before its next sibling, so that effects come in the order of
 //! the calls that steps stand for. Then come the next timer, pod or event.
 

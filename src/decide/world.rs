@@ -2,21 +2,21 @@
 //!
 //! | Owner | Owns |
 //! |---|---|
-//! | [`Nodes`] | nodes by name, with their locks, agents, Device objects, images and slices; which of them changed |
-//! | [`Pods`] | pods by uid, name and bind time; reserved places; late deletions |
-//! | [`Placed`] | counts over the pods that have room on a node |
-//! | [`SharedParts`] | values that many pods and nodes have in common |
-//! | [`VolumeTable`] | volumes, claims, classes, storage, plans for claims |
-//! | [`GangBook`] | gangs, groups of gangs, PodGroups |
-//! | [`Jobs`] | TYJobs and PriorityClasses |
-//! | [`Quotas`] | what namespaces may use |
-//! | [`Mix`] | which pods usually come |
+//! | `Nodes` | nodes by name, with their locks, agents, Device objects, images and slices; which of them changed |
+//! | `Pods` | pods by uid, name and bind time; reserved places; late deletions |
+//! | `Placed` | counts over the pods that have room on a node |
+//! | `SharedParts` | values that many pods and nodes have in common |
+//! | `VolumeTable` | volumes, claims, classes, storage, plans for claims |
+//! | `GangBook` | gangs, groups of gangs, PodGroups |
+//! | `Jobs` | TYJobs and PriorityClasses |
+//! | `Quotas` | what namespaces may use |
+//! | `Mix` | which pods usually come |
 //!
-//! What concerns several of them is a function of [`World`]: folding events in (`feed`), a node's accounts (`reserve`), what pods
+//! What concerns several of them is a function of `World`: folding events in (`feed`), a node's accounts (`reserve`), what pods
 //! leave behind (`leaving`).
 //!
 //! The annotation `device-allocated` of bound pods is a promise, whichever scheduler bound them; where the node's daemon has handed out
-//! something else, its word counts ([`holders`]). Every change raises the generation, so a
+//! something else, its word counts (`holders`). Every change raises the generation, so a
 //! decision names the world that it was made on.
 
 pub mod agent;

@@ -1,6 +1,6 @@
 //! What every kind of scheduling uses, single pods, gangs and TYJobs alike: the queue, rules and the choice of a node by them, reserved
 //! room, preemption, earmarks, timers, what is reported, and the requests to the cluster. Each owner has its own file and private
-//! state; a [`Context`](context::Context) lends all of them. Nothing in here knows bind attempts, gangs or TYJobs.
+//! state; a `Context` lends all of them. Nothing in here knows bind attempts, gangs or TYJobs.
 
 pub(super) mod context;
 pub mod earmarks;

@@ -27,7 +27,7 @@ pub struct Config {
     /// Pods with one of these scheduler names are ours.
     pub scheduler_names: BTreeSet<Box<str>>,
     /// Pods with one of these scheduler names are bound by us when their scheduler requests it
-    /// ([`Scheduler::request_bind`](super::Scheduler::request_bind)); a lock that such a bind leaves behind is released, not resumed.
+    /// ([`Scheduler::request_bind`](crate::scheduler::Scheduler::request_bind)); a lock that such a bind leaves behind is released, not resumed.
     pub asking_names: BTreeSet<Box<str>>,
     /// When a bind takes the node lock.
     pub lock_mode: LockMode,
@@ -53,7 +53,7 @@ pub struct Config {
     pub jobs: JobPolicy,
     /// When nodes are kept for what has waited long.
     pub earmarks: EarmarkPolicy,
-    /// Items tried per [`Scheduler::run`](super::Scheduler::run).
+    /// Items tried per [`Scheduler::run`](crate::scheduler::Scheduler::run).
     pub batch: usize,
     /// How a node is searched for.
     pub search: NodeSearch,
