@@ -19,8 +19,9 @@ use super::pods::PodSpec;
 use crate::harness::TestServer;
 
 pub const NODE: &str = "node-a";
+/// A condition that does not hold within this time fails.
 /// Everything here takes milliseconds; a busy machine may take longer.
-const DEADLINE: Duration = Duration::from_secs(30);
+pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// API server, kubelet and agent.
 pub struct HandoffNode {
