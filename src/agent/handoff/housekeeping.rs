@@ -1,6 +1,6 @@
 //! Opens the ledger at start; then settles it, drops what ended, and compares it with what the kubelet says.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::service::{HandoffService, HandoffState};
 use baton_contract::{PodKey, PodUid};
 use baton_decide::handoff::leaving::add_leaving;
 use baton_decide::handoff::rebuild::rebuild;
-use baton_decide::handoff::{CgroupLook, EntryKey, LastSeen, Leaving, Ledger, PodListing, PodResources, StoredAnswer};
+use baton_decide::handoff::{CgroupLook, LastSeen, Leaving, Ledger, PodListing, PodResources};
 use baton_decide::node::following::{GATHER, LOOK_SELDOM};
 use baton_decide::node::{CompareEffect, Comparing, FollowEffect, FollowReport, Following, HandOff};
 use baton_runtime::{Backoff, clock};
@@ -32,9 +32,6 @@ impl HandoffService {
                 "the cgroups of pods are not seen: a pod that is deleted by force keeps its devices for a minute beyond its grace period"
             ),
         }
-        // Before anything is asked of the kubelet: a list makes it forget the pods that have gone, and the next thing that it hears of
-        // this daemon makes it write its checkpoint without them, although their processes may run on.
-        let mut answers = stored_answers(&self.settings.kubelet_dir);
         let mut file = LedgerFile::new(state, boot_id);
         let ledger = match file.load() {
             LoadedLedger::Ledger(ledger) => {
@@ -43,7 +40,7 @@ impl HandoffService {
             }
             LoadedLedger::Lost(why) => {
                 tracing::info!(why, "the ledger is rebuilt from PodResources and the pods' annotations");
-                let rebuilt = self.rebuild(&mut answers).await;
+                let rebuilt = self.rebuild().await;
                 tracing::info!(entries = rebuilt.len(), "ledger rebuilt");
                 if let Err(error) = file.save(&rebuilt) {
                     tracing::warn!(%error, "the rebuilt ledger could not be written");
@@ -56,7 +53,10 @@ impl HandoffService {
 
     /// Waits for the pods and for the kubelet's PodResources. A kubelet without PodResources shows when it calls: then the pods'
     /// annotations alone must do.
-    async fn rebuild(&self, answers: &mut BTreeMap<EntryKey, StoredAnswer>) -> Ledger {
+    async fn rebuild(&self) -> Ledger {
+        // Before anything is asked of the kubelet: a list makes it forget the pods that have gone, and the next thing that it hears of
+        // this daemon makes it write its checkpoint without them, although their processes may run on.
+        let mut answers = stored_answers(&self.settings.kubelet_dir);
         self.context.view.synced_before(Duration::MAX).await;
         let mut backoff = Backoff::new(KUBELET_AGAIN, LIST_BUDGET);
         let mut has_called = false;
@@ -79,8 +79,9 @@ impl HandoffService {
                 () = tokio::time::sleep(backoff.fail_randomly()) => {}
             }
         };
+        // The kubelet may have started later.
         answers.extend(stored_answers(&self.settings.kubelet_dir));
-        listing.answers = std::mem::take(answers);
+        listing.answers = answers;
         let inventory = self.context.inventory.load();
         let mut ledger = rebuild(&self.settings.node, &pods, &listing, &inventory);
         let now = clock::now();

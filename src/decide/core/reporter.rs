@@ -75,9 +75,9 @@ impl Reporter {
         let news = |before: &Reported| {
             before.reason != Some(reason) || before.at.is_none() && before.message != *message && !before.lost
         };
-        // The timeout was told when it came, before the marks could be written.
-        let told = reason == ConditionReason::GangTimeout;
-        if !told && cx.reporter.reported.get(&id).is_none_or(news) {
+        // The timeout was reported when it came, before the marks could be written.
+        let reported = reason == ConditionReason::GangTimeout;
+        if !reported && cx.reporter.reported.get(&id).is_none_or(news) {
             cx.event(id, true, event_of(reason), message.as_ref().to_owned());
         }
         Self::condition(cx, id, reason, message);

@@ -53,6 +53,14 @@ struct WayOut {
     headline: Option<String>,
 }
 
+/// What a pod that fits no node would do.
+enum Instead {
+    /// `would evict ml/a of node-1 and start there`.
+    Evict(String),
+    /// Why it waits.
+    Wait(String),
+}
+
 /// Objects whose pods start together, or one of them.
 struct Batch {
     name: String,
@@ -129,31 +137,30 @@ impl Scheduler {
             }
         }
         let (count, of) = (placed.len(), batch.pods.len());
-        let why = refused.unwrap_or_default();
+        let (way, alone) = match refused {
+            Some(Instead::Evict(way)) => (format!("{way} for one more"), way),
+            Some(Instead::Wait(why)) => (why.clone(), format!("would wait: {why}")),
+            None => Default::default(),
+        };
         let headline = if count < batch.together {
             placed.into_iter().for_each(|id| _ = world.forget(id));
             starts.clear();
-            let (evict, why) = (why.starts_with("would evict"), why.trim_start_matches("would wait: ").to_owned());
-            let way = if evict { format!("{why} for one more") } else { why };
             format!("would wait: room for {count} of the {} that start together; {way}", batch.together)
         } else if count == 0 {
-            why
+            alone
         } else {
             let on: Vec<String> = match &*starts.iter().collect::<Vec<_>>() {
                 [(node, _)] => vec![(*node).clone()],
                 all => all.iter().map(|(node, count)| format!("{node} ({count})")).collect(),
             };
             let some = if count < of { format!("{count} of {of} ") } else { String::new() };
-            let rest = if count < of { format!("; the rest {why}") } else { String::new() };
+            let rest = if count < of { format!("; the rest {alone}") } else { String::new() };
             format!("{some}would start now on {}{rest}", on.join(", "))
         };
-        let about_gang = |note: &String| note.starts_with("the pod names a gang");
-        let notes = batch.notes.into_iter().filter(|note| !about_gang(note)).collect();
-        WhatIfObject { object: batch.name, headline, pods: of, together: batch.together, starts, notes }
+        WhatIfObject { object: batch.name, headline, pods: of, together: batch.together, starts, notes: batch.notes }
     }
 
-    /// What a pod that fits no node would do: evict others, or wait, and why.
-    fn way_out(&self, world: &World, id: PodId, choice: &NodeChoice, now: Moment) -> String {
+    fn way_out(&self, world: &World, id: PodId, choice: &NodeChoice, now: Moment) -> Instead {
         let why = match choice {
             NodeChoice::Nowhere(diagnosis) => diagnosis.message(),
             NodeChoice::WaitUntil(_, refusal) => refusal.text.to_string(),
@@ -162,7 +169,7 @@ impl Scheduler {
         };
         let pod = world.pod(id).filter(|pod| !pod.facts.spec.never_preempts);
         let way = pod.and_then(|pod| self.eviction(world.clone(), pod, now)).and_then(|found| found.headline);
-        way.unwrap_or_else(|| format!("would wait: {why}"))
+        way.map_or(Instead::Wait(why), Instead::Evict)
     }
 
     /// How room would be made for a pod.
@@ -184,7 +191,10 @@ impl Scheduler {
 
     /// Judges a pod as if it were created now and its turn had come.
     pub fn what_if(&self, facts: PodFacts, now: Moment) -> WhatIf {
-        let notes = self.notes(&facts);
+        let mut notes = self.notes(&facts);
+        if facts.spec.gang.is_some() {
+            notes.push("the pod names a gang: here it is judged by itself, its gang decides when it starts".to_owned());
+        }
         let pod = Pod::unplaced(NEW_POD, facts);
         let priority = pod.facts.spec.priority;
         let world = self.beside_nominated(priority, NEW_POD, None, now);
@@ -252,9 +262,6 @@ impl Scheduler {
         }
         if self.world().pod_by_key(&handoff.pod.key).is_some() {
             notes.push("a pod of this name exists; it is counted beside this one".to_owned());
-        }
-        if facts.spec.gang.is_some() {
-            notes.push("the pod names a gang: here it is judged by itself, its gang decides when it starts".to_owned());
         }
         let ahead = self.queue().standings().filter(|(_, standing)| standing.priority >= facts.spec.priority).count();
         if ahead > 0 {

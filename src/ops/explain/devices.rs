@@ -43,7 +43,7 @@ pub struct PodHoldings {
     pub linked_by: Option<String>,
 }
 
-/// The objects of `node`; `None` where they cannot be read, which is told.
+/// The objects of `node`; `None` where they cannot be read, which is said.
 pub(super) async fn of_node(common: &Common, node: &str) -> Option<Snapshot> {
     let read = async { read_node(common.access.connect().await?, &common.scheduler.scheduler_namespace, node).await };
     let told =

@@ -36,7 +36,7 @@ pub(super) async fn run(args: &WhatIfArgs, common: &Common) -> anyhow::Result<St
     }
 }
 
-/// Of one Pod the scheduler tells every node's verdict.
+/// Of one Pod the scheduler shows every node's verdict.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum WhatIfAnswer {

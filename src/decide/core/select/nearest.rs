@@ -27,6 +27,8 @@ pub struct Nearest<'a> {
     kind: DeviceType,
     wanted: i64,
     free: i64,
+    /// These are devices, not percents of one.
+    counted: bool,
     /// What the empty node has, where that is less than what is wanted.
     total: Option<u32>,
     /// `with 4 of 8`.
@@ -77,7 +79,7 @@ pub fn nearest_beside<'a>(
             outcome => *taken && outcome.is_fit(),
         };
     let (taken, _, found) = found.into_iter().take(JUDGED).find(|found| for_room(found))?;
-    // What nobody else holds there is free for those who take it.
+    // What no other pod holds there is free for those that take it.
     Some(found.blamed(view.world)).filter(|found| !taken || !found.holders.is_empty())
 }
 
@@ -85,11 +87,22 @@ impl<'a> Nearest<'a> {
     fn of(reason: Reason, node: &'a Node) -> Option<Self> {
         let stock = node.stock.as_ref()?;
         let of = |kind, wanted: i64, free: i64, text| {
-            Some(Self { node, stock, kind, wanted, free, total: None, text, holders: Vec::new(), others: Vec::new() })
+            Some(Self {
+                node,
+                stock,
+                kind,
+                wanted,
+                free,
+                counted: false,
+                total: None,
+                text,
+                holders: Vec::new(),
+                others: Vec::new(),
+            })
         };
         let counted = |kind, wanted: u32, free: u32, total: u32| {
             let short = of(kind, wanted.into(), free.into(), format!("with {free} of {wanted}"))?;
-            Some(Self { total: (wanted > total).then_some(total), ..short })
+            Some(Self { counted: true, total: (wanted > total).then_some(total), ..short })
         };
         match reason {
             Reason::FewGpus { wanted, free, total } | Reason::FewMigs { wanted, free, total, .. } => {
@@ -144,8 +157,7 @@ impl<'a> Nearest<'a> {
     /// `node-0 lacks 2, held by default/a`.
     pub fn lack(&self) -> String {
         let name = &self.node.name;
-        let lack =
-            if self.text.contains('%') { self.text.clone() } else { format!("lacks {}", self.wanted - self.free) };
+        let lack = if self.counted { format!("lacks {}", self.wanted - self.free) } else { self.text.clone() };
         let names: Vec<&str> = self.holders.iter().take(NAMED).map(|(pod, _)| &**pod).collect();
         let held = if names.is_empty() { String::new() } else { format!(", held by {}", names.join(", ")) };
         let more = match self.holders.len().saturating_sub(NAMED) {
