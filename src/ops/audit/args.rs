@@ -4,33 +4,23 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use kube::Client;
 use serde_json::{Value, json};
 
 use super::read::{self, AuditReport, AuditRules, OtherScheduler};
 use crate::admission::InstalledPolicies;
-use crate::config::print_yaml;
 use crate::live::Access;
-use crate::say::{amount, say};
+use crate::say::{Format, amount, say};
 use crate::values;
 use baton_contract::key;
-
-/// How to print.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum AuditOutput {
-    /// One JSON object: `{"nodes":3,"devices":3,"pods":12,"violations":[{"kind":"DeviceTwice","text":"…",…}],"otherScheduler":[],"admission":{"state":"inForce"}}`.
-    Json,
-    /// The same as YAML.
-    Yaml,
-}
 
 /// Arguments of `baton audit`.
 #[derive(Debug, Args)]
 pub struct AuditArgs {
-    /// Another format than lines.
+    /// Another format than lines: `{"nodes":3,"devices":3,"pods":12,"violations":[{"kind":"DeviceTwice","text":"…",…}],"otherScheduler":[],"admission":{"state":"inForce"}}`.
     #[arg(short, long, value_enum)]
-    pub output: Option<AuditOutput>,
+    pub output: Option<Format>,
     /// Which cluster.
     #[command(flatten)]
     pub access: Access,
@@ -84,15 +74,11 @@ pub(crate) fn json(report: &AuditReport, policies: &InstalledPolicies) -> Value 
     printed
 }
 
-fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<AuditOutput>) -> anyhow::Result<String> {
+fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Format>) -> anyhow::Result<String> {
     let AuditReport { nodes, devices, pods, violations, leaving, other_scheduler, leases_unread, slices_unread } =
         report;
     if let Some(output) = output {
-        let printed = self::json(report, policies);
-        return Ok(match output {
-            AuditOutput::Json => serde_json::to_string_pretty(&printed)? + "\n",
-            AuditOutput::Yaml => print_yaml(&printed)?,
-        });
+        return output.print(&self::json(report, policies));
     }
     let mut text = String::new();
     for violation in violations {

@@ -2,28 +2,18 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
 
 use super::device::{CordonTarget, DeviceName, HolderPod, notice, until, user};
 use crate::complete;
-use crate::config::print_yaml;
 use crate::live::Access;
-use crate::say::{UsageError, say};
+use crate::say::{Format, UsageError, say};
 use crate::values;
 use baton_contract::{Cordon, EventReason};
 
 /// Longest reason.
 const REASON: usize = 256;
-
-/// How to print.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum CordonOutput {
-    /// One JSON object: the device, its cordon and the pods that hold it.
-    Json,
-    /// The same as YAML.
-    Yaml,
-}
 
 /// What the three commands share.
 #[derive(Debug, Args)]
@@ -33,7 +23,7 @@ pub struct CommonArgs {
     pub device: DeviceName,
     /// Another format than text.
     #[arg(short, long, value_enum)]
-    pub output: Option<CordonOutput>,
+    pub output: Option<Format>,
     /// Which cluster.
     #[command(flatten)]
     pub access: Access,
@@ -174,10 +164,7 @@ impl CommonArgs {
             |holder: &HolderPod| json!({"pod": holder.pod.key, "uid": holder.pod.uid.as_str(), "owner": holder.owner});
         let pods: Vec<_> = holders.iter().map(pod).collect();
         let printed = json!({"node": node, "device": device, "id": id, "cordon": cordon, "pods": pods});
-        say(match output {
-            CordonOutput::Json => serde_json::to_string_pretty(&printed)? + "\n",
-            CordonOutput::Yaml => print_yaml(&printed)?,
-        })?;
+        say(output.print(&printed)?)?;
         Ok(true)
     }
 }

@@ -9,9 +9,9 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt};
 
-use crate::get::{DeviceHolder, DeviceHolders, Snapshot};
 use crate::live;
 use crate::say::UsageError;
+use crate::view::{DeviceHolder, DeviceHolders, Snapshot};
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::client::{said, status_code};
 use baton_cluster::cordon::{CordonWrite, write_cordons};

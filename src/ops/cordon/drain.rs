@@ -8,8 +8,8 @@ use anyhow::{anyhow, bail};
 
 use super::args::{DrainArgs, list};
 use super::device::{CordonTarget, HolderPod, notice, until, user};
-use crate::get::plain;
 use crate::say::{remark, say};
+use crate::view::plain;
 use baton_cluster::client::said;
 use baton_cluster::cordon::{Eviction, evict};
 use baton_contract::{Cordon, EventReason, PodUid};

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::output::Common;
-use crate::get::{DeviceRow, ShownHealth, Snapshot, device_rows, entries_of, percent, plain, read_node};
 use crate::say::remark;
+use crate::view::{DeviceRow, Rules, ShownHealth, Snapshot, View, entries_of, percent, plain, read_node};
 use baton_contract::{DeviceEntry, PodKey, key};
 use baton_decide::explain::{DeviceDetail, QueueReport};
 use baton_runtime::words;
@@ -54,7 +54,7 @@ pub(super) async fn of_node(common: &Common, node: &str) -> Option<Snapshot> {
 /// The devices that the pod has by its assignment.
 pub(super) fn held(snapshot: &Snapshot, pod: &PodKey) -> PodHoldings {
     let devices = snapshot.pods.get(pod).map(|pod| entries_of(snapshot, pod)).unwrap_or_default();
-    let rows = device_rows(snapshot, &QueueReport::default());
+    let rows = View::of(snapshot, &Rules::default(), &QueueReport::default()).devices;
     let row = |entry: &DeviceEntry| rows.iter().find(|row| row.id == entry.id.as_str());
     let entries: Vec<&DeviceEntry> = devices.values().flatten().collect();
     let shown = |entry: &&DeviceEntry| {
@@ -114,7 +114,7 @@ impl PodHoldings {
 
 /// Adds why and since when devices are out of service.
 pub(super) fn add_reasons(devices: &mut [DeviceDetail], snapshot: &Snapshot) {
-    let rows = device_rows(snapshot, &QueueReport::default());
+    let rows = View::of(snapshot, &Rules::default(), &QueueReport::default()).devices;
     for device in devices.iter_mut().filter(|device| !device.healthy) {
         let row = rows.iter().find(|row| row.id == device.id);
         (device.reason, device.since) = row.map(|row| (row.reason.clone(), row.since)).unwrap_or_default();
@@ -124,7 +124,7 @@ pub(super) fn add_reasons(devices: &mut [DeviceDetail], snapshot: &Snapshot) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::get::snapshot_tests::cluster;
+    use crate::view::snapshot_tests::cluster;
     use baton_cluster::pod::LightPod;
     use serde_json::json;
 

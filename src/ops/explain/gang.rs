@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::output::{Common, named};
 use crate::complete;
-use crate::get::plain;
+use crate::view::plain;
 use baton_decide::explain::GangExplanation;
 
 /// Arguments of `baton explain gang`.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use clap::Args;
 
 use super::output::{Common, named};
-use crate::get::plain;
+use crate::view::plain;
 use baton_decide::explain::{JobExplanation, NodeRating, SeatExplanation};
 
 /// Nodes that are shown of each kind of pod; the wide output shows all.

@@ -3,10 +3,9 @@
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::config::print_yaml;
 use crate::leader::{LeaderArgs, LeaderClient};
 use crate::live::Access;
-use crate::say::UsageError;
+use crate::say::{Format, UsageError};
 use baton_contract::name::{check_label_name, check_subdomain};
 
 /// How to print.
@@ -51,8 +50,8 @@ impl Common {
     /// The answer in the requested format; `text` gets whether that is the wide one.
     pub fn print<T: Serialize>(&self, answer: &T, text: impl FnOnce(&T, bool) -> String) -> anyhow::Result<String> {
         Ok(match self.output {
-            Some(ExplainOutput::Json) => serde_json::to_string_pretty(answer)? + "\n",
-            Some(ExplainOutput::Yaml) => print_yaml(answer)?,
+            Some(ExplainOutput::Json) => Format::Json.print(answer)?,
+            Some(ExplainOutput::Yaml) => Format::Yaml.print(answer)?,
             wide => text(answer, wide == Some(ExplainOutput::Wide)),
         })
     }

@@ -20,11 +20,12 @@ use super::feed::RowFeed;
 use super::model::Model;
 use super::server::{STREAMS, Ui, router};
 use crate::audit::AuditRules;
-use crate::get::{Follower, RulesArgs};
+use crate::get::RulesArgs;
 use crate::leader::LeaderArgs;
 use crate::live::Access;
 use crate::say::{UsageError, remark, say};
 use crate::values;
+use crate::view::Follower;
 use baton_runtime::http::{HttpServer, Limits};
 use baton_runtime::shutdown;
 

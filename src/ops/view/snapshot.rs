@@ -47,15 +47,19 @@ pub struct Snapshot {
     pub(crate) unread: BTreeMap<String, String>,
 }
 
-/// Settings of this cluster's daemons, as far as they decide what a lock or an agent is.
+/// Settings of this cluster's daemons, as far as they decide what a lock is.
 #[derive(Debug, Clone)]
 pub struct Rules {
     /// Node annotation of the lock.
     pub lock_key: String,
     /// A lock of this age is expired.
     pub expiry: Duration,
-    /// An agent that was silent for this long is stale.
-    pub stale: Duration,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { lock_key: key::NODE_LOCK.to_owned(), expiry: Duration::from_secs(300) }
+    }
 }
 
 impl Lookup for Snapshot {
@@ -247,12 +251,6 @@ pub(crate) mod tests {
 
     fn gpu(id: &str, minor: i32, health: bool) -> Value {
         json!({"type": "gpu", "id": id, "minor": minor, "health": health, "resources": {"koordinator.sh/gpu-core": "100"}})
-    }
-
-    /// The daemons' defaults.
-    pub fn rules() -> Rules {
-        let (lock_key, expiry) = (baton_contract::key::NODE_LOCK.to_owned(), Duration::from_secs(300));
-        Rules { lock_key, expiry, stale: Duration::from_secs(90) }
     }
 
     /// Processes of a pod that has left use GPU-a0, says the daemon of node-a.
