@@ -167,6 +167,11 @@ enum OperatorCommand {
     Simulate(super::simulate::SimulateArgs),
 }
 
+/// Paragraphs that are as wide as the terminal.
+fn flowing(text: &str) -> String {
+    text.split("\n\n").map(|paragraph| paragraph.replace('\n', " ")).collect::<Vec<_>>().join("\n\n")
+}
+
 /// What stands below the options of a command.
 fn examples(lines: &[&str]) -> String {
     lines.iter().fold("Examples:".to_owned(), |text, line| format!("{text}\n  baton {line}"))
@@ -176,10 +181,11 @@ fn examples(lines: &[&str]) -> String {
 pub fn command() -> Command {
     let scheduler = Command::new("scheduler")
         .about("Central scheduler: places pods and chooses their devices")
-        .long_about(SCHEDULER);
-    let controller =
-        Command::new("controller").about("TYJob controller: runs leaders with sets of workers").long_about(CONTROLLER);
-    let doctor = Command::new("doctor").about("Check this node and show what to do").long_about(DOCTOR);
+        .long_about(flowing(SCHEDULER));
+    let controller = Command::new("controller")
+        .about("TYJob controller: runs leaders with sets of workers")
+        .long_about(flowing(CONTROLLER));
+    let doctor = Command::new("doctor").about("Check this node and show what to do").long_about(flowing(DOCTOR));
     let command = Command::new("baton")
         .version(env!("CARGO_PKG_VERSION"))
         .after_help(EXIT_CODES)
@@ -205,7 +211,7 @@ pub fn command() -> Command {
 /// The command line of the node daemon, as `baton device-plugin` and as a program of its own.
 pub fn node_daemon(name: &'static str) -> Command {
     let about = "Node daemon: kubelet device plugin for GPUs and RDMA NICs";
-    config::arguments(Command::new(name).about(about).long_about(DEVICE_PLUGIN), &settings::agent())
+    config::arguments(Command::new(name).about(about).long_about(flowing(DEVICE_PLUGIN)), &settings::agent())
 }
 
 fn print_config() -> Arg {

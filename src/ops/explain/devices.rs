@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::output::Common;
 use crate::say::remark;
 use crate::view::{DeviceRow, Rules, ShownHealth, Snapshot, View, entries_of, percent, plain, read_node};
-use baton_contract::{DeviceEntry, PodKey, key};
+use baton_contract::{DeviceEntry, DeviceType, PodKey, ShareIsolation, key};
 use baton_decide::explain::{DeviceDetail, QueueReport};
 use baton_runtime::words;
 
@@ -41,6 +41,9 @@ pub struct PodHoldings {
     /// What its GPUs have in common, the nearest first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linked_by: Option<String>,
+    /// It has shares of GPUs, which nothing holds to their limits here.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub counted_only: bool,
 }
 
 /// The objects of `node`; `None` where they cannot be read, which is said.
@@ -72,7 +75,15 @@ pub(super) fn held(snapshot: &Snapshot, pod: &PodKey) -> PodHoldings {
         }
     };
     let gpus: Vec<&DeviceRow> = entries.iter().filter_map(|entry| row(entry)).filter(|row| !row.is_nic()).collect();
-    PodHoldings { held: entries.iter().map(shown).collect(), linked_by: linked(&gpus) }
+    let node = snapshot.pods.get(pod).and_then(|pod| pod.node.as_deref()).unwrap_or_default();
+    let limits =
+        snapshot.labels_of(node).get(key::GPU_ISOLATION_PROVIDER).and_then(|of| ShareIsolation::of_provider(of));
+    let shares = devices.get(&DeviceType::Gpu).is_some_and(|gpus| gpus.iter().any(|gpu| percent(gpu) < key::WHOLE));
+    PodHoldings {
+        held: entries.iter().map(shown).collect(),
+        linked_by: linked(&gpus),
+        counted_only: shares && limits.is_none_or(|limits| limits == ShareIsolation::None),
+    }
 }
 
 /// What several GPUs have in common.
@@ -107,6 +118,11 @@ impl PodHoldings {
         }
         if let Some(linked) = &self.linked_by {
             let _ = writeln!(out, "Its GPUs are connected by {linked}.");
+        }
+        if self.counted_only {
+            out.push_str(
+                "Its shares are counted, not limited on this node: each can take the whole GPU (docs/share.md).\n",
+            );
         }
         out
     }
@@ -147,6 +163,11 @@ mod tests {
         let row =
             |at: usize| (shown.held[at].device.as_str(), shown.held[at].percent, shown.held[at].problem.as_deref());
         assert_eq!([row(0), row(1)], [("gpu-0", 50, None), ("gpu-1", 50, Some("not healthy"))]);
-        assert!(shown.text().ends_with("Its GPUs are connected by NVLink (domain 0).\n"), "{}", shown.text());
+        let text = shown.text();
+        assert!(text.contains("Its GPUs are connected by NVLink (domain 0).\n"), "{text}");
+        assert!(text.contains("counted, not limited on this node"), "{text}");
+        let node = cluster.nodes.get_mut("node-a").unwrap();
+        node.metadata.labels = Some([(key::GPU_ISOLATION_PROVIDER.to_owned(), "hami-core".to_owned())].into());
+        assert!(!held(&cluster, &key).counted_only);
     }
 }
