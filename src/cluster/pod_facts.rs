@@ -128,7 +128,7 @@ impl LightPod {
     }
 
     /// The owner that controls the pod.
-    pub(super) fn controller(&self) -> Option<&OwnerReference> {
+    pub fn controller(&self) -> Option<&OwnerReference> {
         self.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
     }
 

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton_contract::inventory::Device;
+use baton_contract::key::EVICT_ON_FAULT;
 use baton_contract::{DeviceId, HealthReason, PodRef, PodUid};
 
 use super::xid::{XIDS, XidOrigin};
@@ -215,14 +216,16 @@ impl FaultEvictions {
             };
             let spare = match &pod.facts.spec.on_fault {
                 FaultVictims::Pod | FaultVictims::Gang => None,
-                FaultVictims::Nobody => Some("it has no controller that makes it again".to_owned()),
-                FaultVictims::Unknown(word) => Some(format!("{} is {word:?}", baton_contract::key::EVICT_ON_FAULT)),
+                FaultVictims::Nobody => {
+                    Some(format!("it has no controller that makes it again, and no annotation {EVICT_ON_FAULT}"))
+                }
+                FaultVictims::Unknown(word) => Some(format!("{EVICT_ON_FAULT} is {word:?}: expected pod or gang")),
             };
             match spare {
                 None => found.push((pod, why)),
                 Some(_) if self.spared.contains(&handoff.pod.uid) => {}
                 Some(reason) => {
-                    let text = format!("{why}; it is not evicted, because {reason}: expected pod or gang");
+                    let text = format!("{why}; it is not evicted, because {reason}");
                     steps.push(FaultStep::Spare(handoff.pod.clone(), text));
                 }
             }

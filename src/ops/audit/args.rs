@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::read::{self, AuditReport, AuditRules, OtherScheduler};
 use crate::admission::InstalledPolicies;
-use crate::live::Access;
+use crate::live::{Access, Home};
 use crate::say::{Format, amount, say};
 use crate::values;
 use baton_contract::key;
@@ -24,9 +24,9 @@ pub struct AuditArgs {
     /// Which cluster.
     #[command(flatten)]
     pub access: Access,
-    /// Namespace of Baton's daemons.
-    #[arg(long, env = "BATON_NAMESPACE", default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::daemon_namespace)]
-    pub agent_namespace: String,
+    /// Where the daemons are.
+    #[command(flatten)]
+    pub home: Home,
     /// Node annotation of the lock.
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY", value_parser = values::annotation_key)]
     pub node_lock_key: String,
@@ -47,7 +47,7 @@ pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
         lock_ends: args.lock_ends,
         schedulers: args.scheduler_names,
     };
-    let (report, policies) = found(client, &args.agent_namespace, &rules).await?;
+    let (report, policies) = found(client, &args.home.namespace, &rules).await?;
     say(print(&report, &policies, args.output)?)?;
     let holds = report.violations.is_empty() && !matches!(policies, InstalledPolicies::Broken(_));
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::from(1) })

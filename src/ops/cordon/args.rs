@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::device::{CordonTarget, DeviceName, HolderPod, notice, until, user};
 use crate::complete;
-use crate::live::Access;
+use crate::live::{Access, Home};
 use crate::say::{Format, UsageError, say};
 use crate::values;
 use baton_contract::{Cordon, EventReason};
@@ -27,9 +27,9 @@ pub struct CommonArgs {
     /// Which cluster.
     #[command(flatten)]
     pub access: Access,
-    /// Namespace of Baton's daemons.
-    #[arg(long, env = "BATON_NAMESPACE", default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::daemon_namespace)]
-    pub agent_namespace: String,
+    /// Where the daemons are.
+    #[command(flatten)]
+    pub home: Home,
 }
 
 /// Arguments of `baton cordon`.
@@ -95,7 +95,7 @@ pub async fn cordon(args: CordonArgs) -> anyhow::Result<()> {
     let cordon = Cordon { reason, until: end, by: user(&client).await };
     let before = target.cordon(&cordon).await?;
     notice(&client, &target, EventReason::DeviceCordoned, target.sentence(&cordon.words())).await;
-    let holders = target.holders(&common.agent_namespace).await?;
+    let holders = target.holders(&common.home.namespace).await?;
     if common.print(&target, Some(&cordon), &holders)? {
         return Ok(());
     }
@@ -141,7 +141,7 @@ pub async fn uncordon(args: UncordonArgs) -> anyhow::Result<()> {
         ))
         .into());
     }
-    if common.print(&target, None, &target.holders(&common.agent_namespace).await?)? {
+    if common.print(&target, None, &target.holders(&common.home.namespace).await?)? {
         return Ok(());
     }
     say(match lifted {

@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use super::output::Common;
 use crate::say::remark;
-use crate::view::{DeviceRow, Rules, ShownHealth, Snapshot, View, entries_of, percent, plain, read_node};
+use crate::view::{DeviceRow, Row, Rules, ShownHealth, Snapshot, View, entries_of, percent, plain, read_node};
 use baton_contract::{DeviceEntry, DeviceType, PodKey, ShareIsolation, key};
-use baton_decide::explain::{DeviceDetail, QueueReport};
+use baton_decide::explain::QueueReport;
 use baton_runtime::words;
 
 /// A device that a pod has.
@@ -48,7 +48,7 @@ pub struct PodHoldings {
 
 /// The objects of `node`; `None` where they cannot be read, which is said.
 pub(super) async fn of_node(common: &Common, node: &str) -> Option<Snapshot> {
-    let read = async { read_node(common.access.connect().await?, &common.scheduler.scheduler_namespace, node).await };
+    let read = async { read_node(common.access.connect().await?, &common.scheduler.home.namespace, node).await };
     let told =
         |error: anyhow::Error| remark(format_args!("the objects of {node} cannot be read: {}", words(error.as_ref())));
     read.await.map_err(told).ok()
@@ -128,13 +128,24 @@ impl PodHoldings {
     }
 }
 
-/// Adds why and since when devices are out of service.
-pub(super) fn add_reasons(devices: &mut [DeviceDetail], snapshot: &Snapshot) {
-    let rows = View::of(snapshot, &Rules::default(), &QueueReport::default()).devices;
-    for device in devices.iter_mut().filter(|device| !device.healthy) {
-        let row = rows.iter().find(|row| row.id == device.id);
-        (device.reason, device.since) = row.map(|row| (row.reason.clone(), row.since)).unwrap_or_default();
+/// The devices of a node as `baton get devices` has them.
+pub(super) fn table(rows: &[DeviceRow]) -> String {
+    let headers = ["DEVICE", "HEALTH", "USED", "FREE", "HOLDERS", "ID"];
+    let all: Vec<&str> = DeviceRow::HEADERS.split(',').collect();
+    let cells = |row: &DeviceRow| {
+        let cells = row.cells();
+        headers.iter().filter_map(|header| cells.get(all.iter().position(|of| of == header)?).cloned()).collect()
+    };
+    let mut out = plain(&headers, rows.iter().map(cells));
+    for row in rows {
+        let Some(reason) = &row.reason else { continue };
+        let since = row.since.map(|since| format!(" since {since:.0}")).unwrap_or_default();
+        let _ = match row.health {
+            ShownHealth::Unhealthy => writeln!(out, "{} is out of service{since}: {reason}", row.device),
+            _ => writeln!(out, "{}: {reason}", row.device),
+        };
     }
+    out
 }
 
 #[cfg(test)]

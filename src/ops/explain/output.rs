@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::leader::{LeaderArgs, LeaderClient};
 use crate::live::Access;
@@ -54,6 +55,33 @@ impl Common {
             Some(ExplainOutput::Yaml) => Format::Yaml.print(answer)?,
             wide => text(answer, wide == Some(ExplainOutput::Wide)),
         })
+    }
+}
+
+/// An object that is named.
+#[derive(Debug, Args)]
+pub struct Named {
+    /// `namespace/name`, or a name in --namespace.
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub object: String,
+    /// Namespace of what is given by its name alone; else that of the kubeconfig's context.
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+}
+
+impl Common {
+    /// The scheduler's answer about an object below `path`, printed.
+    pub(super) async fn answer<T: Serialize + DeserializeOwned>(
+        &self,
+        kind: &str,
+        of: &Named,
+        path: &str,
+        text: impl FnOnce(&T, bool) -> String,
+    ) -> anyhow::Result<String> {
+        let namespace = self.namespace(of.namespace.as_deref()).await;
+        let (namespace, name) = named(kind, &of.object, &namespace)?;
+        let answer: T = self.leader().await?.get(&format!("{path}/{namespace}/{name}")).await?;
+        self.print(&answer, text)
     }
 }
 

@@ -97,7 +97,7 @@ pub struct GetArgs {
     /// How the daemons are set.
     #[command(flatten)]
     pub daemons: RulesArgs,
-    /// Where the scheduler is, for gangs and the queue.
+    /// Where the daemons are; the scheduler is asked for gangs and the queue.
     #[command(flatten)]
     pub scheduler: LeaderArgs,
 }
@@ -105,9 +105,6 @@ pub struct GetArgs {
 /// Settings of this cluster's daemons.
 #[derive(Debug, Clone, Args)]
 pub struct RulesArgs {
-    /// Namespace of Baton's daemons.
-    #[arg(long, env = "BATON_NAMESPACE", default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::daemon_namespace)]
-    pub agent_namespace: String,
     /// Node annotation of the lock.
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY", value_parser = values::annotation_key)]
     pub node_lock_key: String,

@@ -71,15 +71,18 @@ pub async fn run(mut args: GetArgs) -> anyhow::Result<()> {
     let mut snapshot = if of_jobs {
         view::read_jobs(client.clone()).await?
     } else {
-        view::read_snapshot(client.clone(), &args.daemons.agent_namespace).await?
+        view::read_snapshot(client.clone(), &args.scheduler.home.namespace).await?
     };
     let mut leader = None;
     let mut said = async || match args.resource() {
         Resource::Nodes | Resource::Devices => view::report_soon(&mut leader, &args.scheduler, &args.access).await,
         _ => QueueReport::default(),
     };
-    let mut follower =
-        if of_jobs { Follower::of_jobs(&client) } else { Follower::of_cluster(&client, &args.daemons.agent_namespace) };
+    let mut follower = if of_jobs {
+        Follower::of_jobs(&client)
+    } else {
+        Follower::of_cluster(&client, &args.scheduler.home.namespace)
+    };
     while say_to_reader(printer.print(&args.list(&snapshot, &said().await)?)?)? && args.watch {
         // Some things change with time alone: a cordon ends, a daemon grows stale.
         let _ = tokio::time::timeout(LOOK_AGAIN, follower.advance(&mut snapshot)).await;

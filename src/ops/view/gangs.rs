@@ -8,14 +8,16 @@ use super::table::{Row, RowId};
 use crate::leader::LeaderClient;
 use baton_decide::explain::GangView;
 
+/// What the scheduler answers at `/gangs`.
 #[derive(Deserialize)]
-struct Items {
-    items: Vec<GangView>,
+pub(crate) struct GangItems {
+    /// By namespace and name.
+    pub items: Vec<GangView>,
 }
 
 /// The gangs of `namespace` (all when `None`), by namespace and name.
 pub async fn gangs(leader: &LeaderClient, namespace: Option<&str>) -> anyhow::Result<Vec<GangView>> {
-    let Items { items } = leader.get("/gangs").await?;
+    let GangItems { items } = leader.get("/gangs").await?;
     let here = |gang: &GangView| namespace.is_none_or(|namespace| gang.namespace == namespace);
     Ok(items.into_iter().filter(here).collect())
 }

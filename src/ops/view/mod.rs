@@ -16,7 +16,7 @@ mod usage;
 
 pub use devices::{DeviceRow, DeviceState, ShownHealth};
 pub(super) use follow::Follower;
-pub(super) use gangs::gangs;
+pub(super) use gangs::{GangItems, gangs};
 pub use jobs::JobRow;
 pub(super) use jobs::{read as read_jobs, rows as job_rows};
 pub(super) use locks::rows as lock_rows;

@@ -188,10 +188,10 @@ impl NodeRow {
         self.is_open() && count.offered > 0
     }
 
-    /// New pods with devices can come, if the kubelet offers some: it and the node daemon report, nobody keeps pods away, and the
-    /// scheduler keeps it for nothing.
+    /// New pods with devices can come, if the kubelet offers some: it and its registered node daemon report, nobody keeps pods away,
+    /// and the scheduler keeps it for nothing.
     pub fn is_open(&self) -> bool {
-        let reports = self.agent.as_ref().is_some_and(|agent| agent.fresh);
+        let reports = self.agent.as_ref().is_some_and(|agent| agent.fresh && !agent.registered.is_empty());
         reports && self.takes_pods && self.kept_for.is_none() && self.suspect.is_none()
     }
 

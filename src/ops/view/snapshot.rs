@@ -32,7 +32,7 @@ pub struct Snapshot {
     /// Pods of every namespace.
     pub pods: BTreeMap<PodKey, HandoffPod>,
     /// What else people read of them.
-    pub(super) notes: BTreeMap<PodKey, Notes>,
+    pub(crate) notes: BTreeMap<PodKey, Notes>,
     /// The agents' Leases by name.
     pub leases: BTreeMap<String, LightLease>,
     /// TYJobs by namespace and name.
@@ -96,7 +96,7 @@ impl Snapshot {
     }
 
     /// Puts a pod in the place of its earlier state.
-    pub(super) fn put_pod(&mut self, pod: LightPod) {
+    pub(crate) fn put_pod(&mut self, pod: LightPod) {
         let (notes, pod) = (Notes::of(&pod), pod.handoff());
         let key = pod.pod.key.clone();
         let before = self.pods.insert(key.clone(), pod);
@@ -190,6 +190,8 @@ pub struct Notes {
     pub hint: Option<String>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
+    /// `Job train`, which makes another pod; `None` for a pod that nothing makes again.
+    pub owner: Option<Box<str>>,
 }
 
 impl Notes {
@@ -204,6 +206,7 @@ impl Notes {
             tried: scheduled.is_some(),
             failed: pod.failure(),
             labels: pod.metadata.labels.clone().unwrap_or_default(),
+            owner: pod.controller().map(|owner| format!("{} {}", owner.kind, owner.name).into()),
             hint: hint.and_then(|hint| parse_hints(hint).err()).map(|bad| bad.to_string()),
         }
     }

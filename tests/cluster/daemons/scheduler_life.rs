@@ -83,7 +83,8 @@ async fn with_the_option_a_failed_gpu_costs_its_pods_and_no_others() {
         cluster.nodes[0].hardware.xid(at, xid).unwrap();
     }
     until("the pod is evicted", SOON, async || cluster.pod("fails").await.is_none_or(is_going).then_some(())).await;
-    let events: kube::Api<k8s_openapi::api::events::v1::Event> = kube::Api::namespaced(cluster.client.clone(), "default");
+    let events: kube::Api<k8s_openapi::api::events::v1::Event> =
+        kube::Api::namespaced(cluster.client.clone(), "default");
     let told = until("the other pod's owner is told", SOON, async || {
         let all = events.list(&kube::api::ListParams::default()).await.ok()?.items;
         all.into_iter().find_map(|event| event.note.filter(|note| note.contains("it has no controller")))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use baton::contract::inventory::Device;
 use baton::contract::{AgentStatus, PodUid, key};
 use baton::decide::health::{FaultAnswer, FaultEvictions, FaultStep, XIDS, XidOrigin};
-use baton::decide::pod::Phase;
+use baton::decide::pod::{Deletion, Phase};
 use baton::decide::world::WorldEvent;
 use baton::decide::world::spec::FaultVictims;
 
@@ -150,7 +150,7 @@ fn one_node_is_emptied_before_the_next_one() {
     while let Some(pod) = faulty.asked() {
         faulty.answer(&pod, &FaultAnswer::Done);
         let now = wall(faulty.cluster.now);
-        faulty.cluster.change_pod(&pod, |facts| facts.handoff.deleting = Some(now));
+        faulty.cluster.change_pod(&pod, |facts| facts.handoff.deleting = Some(Deletion { at: now, grace_seconds: 30 }));
         order.push(pod);
     }
     assert_eq!(order, ["a-0", "a-1"], "node b waits until the pods of a are gone");
