@@ -53,7 +53,7 @@ struct FailedDevice {
 
 /// The node whose pods are evicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Turn {
+struct FaultTurn {
     node: Box<str>,
     since: Duration,
 }
@@ -66,7 +66,7 @@ pub struct FaultEvictions {
     failed: BTreeMap<Box<str>, BTreeMap<DeviceId, FailedDevice>>,
     /// Pods that run without their devices, since when.
     bare: BTreeMap<PodUid, Duration>,
-    turn: Option<Turn>,
+    turn: Option<FaultTurn>,
     /// The node that had its turn last.
     last: Box<str>,
     /// When each pod was asked for last.
@@ -157,7 +157,7 @@ impl FaultEvictions {
         }
         if self.turn.is_none() {
             let next = due.keys().find(|node| ***node > *self.last).or_else(|| due.keys().next());
-            self.turn = next.map(|node| Turn { node: (*node).into(), since: now });
+            self.turn = next.map(|node| FaultTurn { node: (*node).into(), since: now });
         }
         let Some(turn) = &self.turn else { return steps };
         let may = |pod: &Pod| {

@@ -144,7 +144,7 @@ pub fn overfull(devices: &[DeviceRow]) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::{Rules, Snapshot, View};
+    use crate::view::{NodesView, Rules, Snapshot};
     use baton_contract::PodRef;
     use baton_decide::explain::QueueReport;
 
@@ -191,7 +191,7 @@ mod tests {
     fn a_device_given_twice_is_a_violation() {
         let mut cluster = crate::view::snapshot_tests::cluster();
         let found = |cluster: &Snapshot| {
-            overfull(&View::of(cluster, &Rules::default(), &QueueReport::default()).devices)
+            overfull(&NodesView::of(cluster, &Rules::default(), &QueueReport::default()).devices)
                 .collect::<Vec<_>>()
                 .join("; ")
         };

@@ -20,7 +20,7 @@ use super::timeline::{StoryLine, StoryStep, Timeline};
 use crate::leader::LeaderClient;
 use crate::manifests::Values;
 use crate::say::amount;
-use crate::view::{DeviceRow, Rules, View, read_snapshot};
+use crate::view::{DeviceRow, NodesView, Rules, read_snapshot};
 use baton_cluster::pod::LightPod;
 use baton_contract::{PodKey, key};
 use baton_decide::explain::QueueReport;
@@ -367,7 +367,7 @@ impl StoryRecords {
         }
         // On one machine pods come one after the other: only those of this stage are there together.
         let snapshot = read_snapshot(cluster.client.clone(), &Values::default().namespace).await?;
-        self.devices = View::of(&snapshot, &Rules::default(), &QueueReport::default()).devices;
+        self.devices = NodesView::of(&snapshot, &Rules::default(), &QueueReport::default()).devices;
         self.violations.extend(overfull(&self.devices));
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::{Args, Subcommand};
 
 use super::node::{self, NodeArgs};
-use super::output::{Common, Named};
+use super::output::{Common, NamedObject};
 use super::pod::{self, PodArgs};
 use super::what_if::{self, WhatIfArgs};
 use super::{gang, job};
@@ -20,13 +20,13 @@ pub enum ExplainSubject {
     Pod(PodArgs),
     /// A gang: its group, how many are placed of how many needed, the root cause, what to do.
     #[command(visible_alias = "gangs", mut_arg("object", |arg| arg.add(complete::gangs())))]
-    Gang(Named),
+    Gang(NamedObject),
     /// A node: whether it takes new pods with devices, what is free, its lock, each device and its holders.
     #[command(visible_alias = "no", alias = "nodes")]
     Node(NodeArgs),
     /// A TYJob: its turn, its share of the cluster, its places, and the rating of each node for the pods without one.
     #[command(visible_alias = "jobs", alias = "tyjob", alias = "tyj")]
-    Job(Named),
+    Job(NamedObject),
 }
 
 /// Arguments of `baton explain`.

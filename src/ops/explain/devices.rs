@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::output::Common;
 use crate::say::remark;
-use crate::view::{DeviceRow, Row, Rules, ShownHealth, Snapshot, View, entries_of, percent, plain, read_node};
+use crate::view::{DeviceRow, NodesView, Row, Rules, ShownHealth, Snapshot, entries_of, percent, plain, read_node};
 use baton_contract::{DeviceEntry, DeviceType, PodKey, ShareIsolation, key};
 use baton_decide::explain::QueueReport;
 use baton_runtime::words;
@@ -57,7 +57,7 @@ pub(super) async fn of_node(common: &Common, node: &str) -> Option<Snapshot> {
 /// The devices that the pod has by its assignment.
 pub(super) fn held(snapshot: &Snapshot, pod: &PodKey) -> PodHoldings {
     let devices = snapshot.pods.get(pod).map(|pod| entries_of(snapshot, pod)).unwrap_or_default();
-    let rows = View::of(snapshot, &Rules::default(), &QueueReport::default()).devices;
+    let rows = NodesView::of(snapshot, &Rules::default(), &QueueReport::default()).devices;
     let row = |entry: &DeviceEntry| rows.iter().find(|row| row.id == entry.id.as_str());
     let entries: Vec<&DeviceEntry> = devices.values().flatten().collect();
     let shown = |entry: &&DeviceEntry| {

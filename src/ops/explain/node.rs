@@ -9,7 +9,7 @@ use super::output::Common;
 use super::verdict::device_table;
 use crate::complete;
 use crate::say::UsageError;
-use crate::view::{Rules, View};
+use crate::view::{NodesView, Rules};
 use baton_contract::name::check_subdomain;
 use baton_decide::explain::{NodeExplanation, QueueReport};
 
@@ -30,7 +30,7 @@ pub(super) async fn run(args: &NodeArgs, common: &Common) -> anyhow::Result<Stri
     // The rows of `baton get devices` in the place of the scheduler's own, where the node's objects can be read.
     if let Some(snapshot) = devices::of_node(common, &args.node).await {
         let said: QueueReport = leader.get("/queue").await.unwrap_or_default();
-        rows = View::of(&snapshot, &Rules::default(), &said).devices;
+        rows = NodesView::of(&snapshot, &Rules::default(), &said).devices;
         printed["devices"] = serde_json::to_value(&rows)?;
     }
     let table = (!rows.is_empty()).then(|| devices::table(&rows));

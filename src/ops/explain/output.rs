@@ -60,7 +60,7 @@ impl Common {
 
 /// An object that is named.
 #[derive(Debug, Args)]
-pub struct Named {
+pub struct NamedObject {
     /// `namespace/name`, or a name in --namespace.
     #[arg(value_name = "NAMESPACE/NAME")]
     pub object: String,
@@ -74,7 +74,7 @@ impl Common {
     pub(super) async fn answer<T: Serialize + DeserializeOwned>(
         &self,
         kind: &str,
-        of: &Named,
+        of: &NamedObject,
         path: &str,
         text: impl FnOnce(&T, bool) -> String,
     ) -> anyhow::Result<String> {

@@ -6,7 +6,7 @@ use super::args::{GetArgs, Resource};
 use super::listing::{Listing, Printer};
 use crate::leader::LeaderClient;
 use crate::say::{UsageError, remark, say_to_reader};
-use crate::view::{self, Follower, Look, Snapshot, View};
+use crate::view::{self, Follower, Look, NodesView, Snapshot};
 use baton_decide::explain::QueueReport;
 use baton_runtime::clock;
 
@@ -23,9 +23,9 @@ impl GetArgs {
             resource if self.state.is_some() && resource != Resource::Devices => {
                 Err(UsageError("--state selects devices: `baton get devices`".to_owned()).into())
             }
-            Resource::Nodes => Listing::of(View::of(snapshot, &rules, said).nodes, self),
+            Resource::Nodes => Listing::of(NodesView::of(snapshot, &rules, said).nodes, self),
             Resource::Devices => {
-                let mut rows = View::of(snapshot, &rules, said).devices;
+                let mut rows = NodesView::of(snapshot, &rules, said).devices;
                 rows.retain(|row| self.state.is_none_or(|state| row.is_in(state)));
                 Listing::of(rows, self)
             }

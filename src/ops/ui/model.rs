@@ -12,7 +12,7 @@ use tokio::time::MissedTickBehavior;
 use super::ask::Report;
 use super::feed::RowFeed;
 use super::rows;
-use crate::view::{Follower, JobRow, Rules, Snapshot, View, job_rows, name_of};
+use crate::view::{Follower, JobRow, NodesView, Rules, Snapshot, job_rows, name_of};
 use baton_cluster::node::LightNode;
 use baton_contract::LockRead;
 use baton_decide::explain::{GangView, QueueReport};
@@ -168,7 +168,7 @@ impl Model {
         }
         let part = self.snapshot.part(&changed, &self.rules.lock_key);
         let said = self.said(&changed);
-        let view = View::of(&part, &self.rules, &said);
+        let view = NodesView::of(&part, &self.rules, &said);
         let mut gone = changed;
         for row in &view.nodes {
             self.feed.put("nodes", &row.name, Some(rows::node(row, view.devices_of(&row.name), part.wall)));

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::ask::AgentRecords;
 use super::model::Model;
 use super::rows::row;
-use crate::view::View;
+use crate::view::NodesView;
 use baton_agent::node_handoff::{LedgerLine, ListedLine};
 use baton_cluster::agent_lease::LightLease;
 use baton_contract::allocation::Entries;
@@ -27,7 +27,7 @@ const EVENTS: usize = 50;
 pub fn detail(model: &Model, name: &str, records: &AgentRecords) -> Option<Value> {
     let nodes = [name.to_owned()].into();
     let (part, said) = (model.snapshot.part(&nodes, &model.rules.lock_key), model.said(&nodes));
-    let View { nodes, devices } = View::of(&part, &model.rules, &said);
+    let NodesView { nodes, devices } = NodesView::of(&part, &model.rules, &said);
     let node = nodes.into_iter().next()?;
     let infos = part.devices.get(name).into_iter().flat_map(|device| &device.spec.devices);
     let devices = devices.into_iter().zip(infos).map(|(device, info)| {

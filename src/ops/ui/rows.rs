@@ -99,13 +99,13 @@ pub fn queue(items: &[QueueItem], snapshot: &Snapshot) -> BTreeMap<String, Value
 mod tests {
     use super::*;
     use crate::view::snapshot_tests::cluster;
-    use crate::view::{Rules, View};
+    use crate::view::{NodesView, Rules};
     use baton_decide::explain::QueueReport;
 
     #[test]
     fn a_node_says_who_holds_which_device_and_nothing_about_free_ones() {
         let cluster = cluster();
-        let view = View::of(&cluster, &Rules::default(), &QueueReport::default());
+        let view = NodesView::of(&cluster, &Rules::default(), &QueueReport::default());
         let of = |name: &str| {
             let row = view.nodes.iter().find(|row| row.name == name).unwrap();
             node(row, view.devices_of(name), cluster.wall)

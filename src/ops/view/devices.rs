@@ -256,12 +256,12 @@ impl Row for DeviceRow {
 mod tests {
     use super::*;
     use crate::view::snapshot_tests::{cluster, leave};
-    use crate::view::{Rules, Snapshot, View};
+    use crate::view::{NodesView, Rules, Snapshot};
     use baton_decide::explain::QueueReport;
     use serde_json::json;
 
     fn rows(cluster: &Snapshot) -> Vec<DeviceRow> {
-        View::of(cluster, &Rules::default(), &QueueReport::default()).devices
+        NodesView::of(cluster, &Rules::default(), &QueueReport::default()).devices
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub use locks::{LockRow, LockState};
 pub use namespaces::NamespaceRow;
 pub(super) use namespaces::rows as namespace_rows;
 pub(super) use nodes::agent as agent_row;
-pub use nodes::{AgentRow, DeviceCount, NodeRow, View};
+pub use nodes::{AgentRow, DeviceCount, NodeRow, NodesView};
 pub use pods::PodRow;
 pub(super) use pods::rows as pod_rows;
 pub(super) use queue::{queued, report_soon};

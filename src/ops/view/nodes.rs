@@ -92,14 +92,14 @@ pub struct AgentRow {
 
 /// The nodes of a snapshot and the devices on them, with what the scheduler says of them. Free counts are made here alone.
 #[derive(Debug, Default)]
-pub struct View {
+pub struct NodesView {
     /// By name.
     pub nodes: Vec<NodeRow>,
     /// By node; also those of Device objects without a node.
     pub devices: Vec<DeviceRow>,
 }
 
-impl View {
+impl NodesView {
     /// Of this snapshot.
     pub fn of(snapshot: &Snapshot, rules: &Rules, said: &QueueReport) -> Self {
         let usage = DeviceHolders::of(snapshot);
@@ -259,8 +259,8 @@ impl NodeRow {
             _ if self.daemon_gone.is_some() => "gone",
             None => "none",
             Some(agent) if !agent.fresh => "stale",
-            Some(agent) if silent(agent) => "unregistered",
             Some(agent) if agent.renewed_seconds.is_some_and(|ago| ago > LATE.as_secs()) => "late",
+            Some(agent) if silent(agent) => "unregistered",
             Some(_) => "fresh",
         }
     }
@@ -309,8 +309,8 @@ mod tests {
     use crate::view::snapshot_tests::cluster;
     use baton_decide::explain::KeptNode;
 
-    fn view(cluster: &Snapshot) -> View {
-        View::of(cluster, &Rules::default(), &QueueReport::default())
+    fn view(cluster: &Snapshot) -> NodesView {
+        NodesView::of(cluster, &Rules::default(), &QueueReport::default())
     }
 
     /// Total, free, shared, unhealthy.
@@ -408,7 +408,7 @@ mod tests {
             (changed(&|cluster| drop(cluster.nodes.remove("node-a"))), QueueReport::default(), 0),
         ];
         for (at, (cluster, said, free)) in cases.into_iter().enumerate() {
-            let view = View::of(&cluster, &Rules::default(), &said);
+            let view = NodesView::of(&cluster, &Rules::default(), &said);
             let counted = view.nodes.iter().find(|row| row.name == "node-a").map_or(0, |row| row.gpu.free);
             let whole = view.devices_of("node-a").iter().filter(|device| device.free == key::WHOLE).count();
             let word = view.devices_of("node-a").iter().filter(|device| device.state == DeviceState::Free).count();
