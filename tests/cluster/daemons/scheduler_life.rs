@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::api::PostParams;
+use serde_json::json;
+
 use baton::contract::key;
 use baton::sim::apiserver::{Effect, FaultRule};
 
@@ -70,6 +74,15 @@ async fn lost_answers_of_lock_and_bind_are_recognised_as_done() {
 async fn with_the_option_a_failed_gpu_costs_its_pods_and_no_others() {
     let quick = timings("fault_grace: 1s");
     let cluster = TestCluster::with_args(1, &[], &["--evict-on-fault", &quick]).await;
+    // As the chart grants it with the option.
+    let rule = json!({"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]});
+    let role: ClusterRole = serde_json::from_value(json!({"metadata": {"name": "evicts"}, "rules": [rule]})).unwrap();
+    let subject = json!({"kind": "ServiceAccount", "name": "baton-scheduler", "namespace": "default"});
+    let of = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "evicts"});
+    let binding = json!({"metadata": {"name": "evicts"}, "roleRef": of, "subjects": [subject]});
+    let binding: ClusterRoleBinding = serde_json::from_value(binding).unwrap();
+    kube::Api::all(cluster.client.clone()).create(&PostParams::default(), &role).await.unwrap();
+    kube::Api::all(cluster.client.clone()).create(&PostParams::default(), &binding).await.unwrap();
     for name in ["fails", "bare", "runs"] {
         let pod = pod(name).app("main", &[("nvidia.com/gpu", "1")]);
         let asks = if name == "fails" { pod.annotation("baton.io/evict-on-fault", "pod") } else { pod };
