@@ -241,7 +241,7 @@ fn the_demo_is_shown_live_by_mouse_and_by_keyboard() {
                 }
                 if (name, scheme, width) == ("cluster", "light", 1440) {
                     // For the README, without the room for more nodes.
-                    browser.look(1200, 350, scheme);
+                    browser.look(1440, 340, scheme);
                     is_documented(&browser, "cluster-readme", &browser.picture());
                     browser.look(width, height, scheme);
                 }
