@@ -132,10 +132,8 @@ impl LeaderClient {
                 Err(error) => silent.push(format!("{error:#}")),
             }
         }
-        let elsewhere = match silent.is_empty() {
-            true => Api::<Pod>::all(client).list_metadata(&params).await.ok(),
-            false => None,
-        };
+        let elsewhere =
+            if silent.is_empty() { Api::<Pod>::all(client).list_metadata(&params).await.ok() } else { None };
         let there = elsewhere.and_then(|pods| pods.items.first()?.namespace());
         let found = match there {
             Some(there) => format!("there is one in {there}"),

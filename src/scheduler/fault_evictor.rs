@@ -67,11 +67,10 @@ impl FaultEvictor {
         let (client, out, executor) = (self.client.clone(), self.out.clone(), executor.clone());
         tokio::spawn(async move {
             // A leader that loses its Lease stops writing before the Lease ends.
-            let answered = match executor.leadership.leads(clock::mono()) {
-                true => tokio::time::timeout(executor.limit, evict(&client, &pod)).await,
-                false => return drop(out.send((pod.uid, FaultAnswer::PutOff))),
-            };
-            let answer = match answered {
+            if !executor.leadership.leads(clock::mono()) {
+                return drop(out.send((pod.uid, FaultAnswer::PutOff)));
+            }
+            let answer = match tokio::time::timeout(executor.limit, evict(&client, &pod)).await {
                 Ok(Ok(Eviction::Done)) => {
                     tracing::warn!(pod = %pod.key, uid = %pod.uid, why, "evicted");
                     tell(&executor, pod.clone(), format!("evicted: {why}"));

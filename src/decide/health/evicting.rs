@@ -15,7 +15,9 @@ use baton_contract::key::EVICT_ON_FAULT;
 use baton_contract::{DeviceId, HealthReason, PodRef, PodUid};
 
 use super::xid::{XIDS, XidOrigin};
+use crate::devices::Held;
 use crate::pod::Phase;
+use crate::world::gangs::Gang;
 use crate::world::spec::FaultVictims;
 use crate::world::{Node, Place, Pod, World};
 
@@ -206,7 +208,7 @@ impl FaultEvictions {
             if handoff.phase.is_terminal() || handoff.deleting.is_some() || !matches!(pod.place, Place::Bound(_)) {
                 continue;
             }
-            let held = node.holding(pod).into_iter().flat_map(|held| held.devices());
+            let held = node.holding(pod).into_iter().flat_map(Held::devices);
             let of_device = held.filter_map(|device| failed?.get(&device.id)).find(|failed| due(&failed.since));
             let is_bare = handoff.phase == Phase::Running && self.bare.get(&handoff.pod.uid).is_some_and(due);
             let why = match of_device {
@@ -237,7 +239,7 @@ impl FaultEvictions {
 /// The pod, and the members of its gang where it says so.
 fn victims<'a>(world: &'a World, pod: &'a Pod) -> Vec<&'a Pod> {
     let gang = world.gangs().gang_of(pod.id).filter(|_| pod.facts.spec.on_fault == FaultVictims::Gang);
-    let others = gang.into_iter().flat_map(|gang| gang.members()).filter_map(|member| world.pod(member.pod));
+    let others = gang.into_iter().flat_map(Gang::members).filter_map(|member| world.pod(member.pod));
     [pod].into_iter().chain(others.filter(|other| other.id != pod.id)).collect()
 }
 

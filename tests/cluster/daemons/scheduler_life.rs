@@ -95,7 +95,10 @@ async fn with_the_option_a_failed_gpu_costs_its_pods_and_no_others() {
         let at = gpus.iter().position(|gpu| ids.iter().any(|id| id.as_str() == gpu)).unwrap();
         cluster.nodes[0].hardware.xid(at, xid).unwrap();
     }
-    until("the pod is evicted", SOON, async || cluster.pod("fails").await.is_none_or(is_going).then_some(())).await;
+    until("the pod is evicted", SOON, async || {
+        cluster.pod("fails").await.is_none_or(|pod| is_going(&pod)).then_some(())
+    })
+    .await;
     let events: kube::Api<k8s_openapi::api::events::v1::Event> =
         kube::Api::namespaced(cluster.client.clone(), "default");
     let told = until("the other pod's owner is told", SOON, async || {
@@ -105,11 +108,11 @@ async fn with_the_option_a_failed_gpu_costs_its_pods_and_no_others() {
     .await;
     assert!(told.contains("XID 79"), "{told}");
     for name in ["bare", "runs"] {
-        assert!(cluster.pod(name).await.is_some_and(|pod| !is_going(pod)), "{name}");
+        assert!(cluster.pod(name).await.is_some_and(|pod| !is_going(&pod)), "{name}");
     }
 }
 
-fn is_going(pod: k8s_openapi::api::core::v1::Pod) -> bool {
+fn is_going(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
