@@ -22,6 +22,7 @@ mod manifests;
 #[path = "../harness/kubectl.rs"]
 mod program;
 #[cfg(feature = "simulate")]
+mod release;
 mod simulate;
 #[path = "../harness/skip.rs"]
 mod skip;
