@@ -26,7 +26,7 @@ pub fn look(options: &AgentOptions, host_root: &Path, node: Option<&Node>) -> Fi
         return if host_root.join("etc").is_dir() {
             Finding::ok(CHECK, "no configuration of a container runtime: NVIDIA's runtime is not used")
         } else {
-            let advice = "give --host-root, to have the runtime's and the NVIDIA toolkit's configuration read";
+            let advice = "run it on the node itself, or give --host-root: the runtime's and the NVIDIA toolkit's configuration are read there";
             Finding::warn(
                 CHECK,
                 "whether pods reach GPUs past the ledger cannot be seen: no configuration of a container runtime",
