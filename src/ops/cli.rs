@@ -114,6 +114,12 @@ profile hands out. The cluster comes as JSON or YAML, or as a CSV file of pods w
 Pods come in random order, all of the cluster first, then drawn from them until the demand reaches --load. With --departures they
 come and end as they did. Columns, output and what it is good for: docs/placement.md.";
 
+/// With the revision of the sources in what `.ci/compile.sh` builds.
+pub(super) const VERSION: &str = match option_env!("BATON_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// The whole command line.
 pub fn command() -> Command {
     let scheduler = Command::new("scheduler")
@@ -123,7 +129,7 @@ pub fn command() -> Command {
         Command::new("controller").about("TYJob controller: runs leaders with sets of workers").long_about(CONTROLLER);
     let command = Command::new("baton")
         .about(ABOUT)
-        .version(env!("CARGO_PKG_VERSION"))
+        .version(VERSION)
         .after_help(EXIT_CODES)
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -162,7 +168,7 @@ pub fn command() -> Command {
         convert::ConfigArgs::augment_args(Command::new("config")).about("Convert kube-scheduler's configuration");
     let version = Command::new("version")
         .about("Print the version of this program")
-        .long_about("Prints the version of this program. `baton get nodes -o wide` shows that of each node daemon.");
+        .long_about("Prints the version of this program, and of a released one the revision of its sources. `baton get nodes -o wide` shows that of each node daemon.");
     let doctor = Command::new("doctor").about("Check this node and show what to do").long_about(DOCTOR);
     let command = command.subcommand(version);
     command
@@ -199,7 +205,7 @@ pub fn main() -> ExitCode {
 
 /// Runs the process as the node daemon and nothing else, so that the linker leaves the rest out.
 pub fn device_plugin() -> ExitCode {
-    let command = node_daemon("baton-device-plugin").version(env!("CARGO_PKG_VERSION")).after_help(EXIT_CODES);
+    let command = node_daemon("baton-device-plugin").version(VERSION).after_help(EXIT_CODES);
     exit(parse(command, std::env::args_os()).and_then(|matches| daemon::device_plugin(&matches)))
 }
 
@@ -276,7 +282,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Some(("crds", matches)) => {
             manifests::print_crds(&manifests::CrdsArgs::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS)
         }
-        Some(("version", _)) => say(format!("baton {}\n", env!("CARGO_PKG_VERSION"))).map(|()| ExitCode::SUCCESS),
+        Some(("version", _)) => say(format!("baton {VERSION}\n")).map(|()| ExitCode::SUCCESS),
         other => anyhow::bail!("no such command: {:?}", other.map(|(name, _)| name)),
     }
 }

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use kube::Client;
 use serde_json::{Value, json};
 
-use super::read::{self, AuditReport, AuditRules, OtherScheduler};
+use super::read::{self, AuditReport, AuditRules, NotedPods};
 use crate::admission::InstalledPolicies;
 use crate::config::print_yaml;
 use crate::live::Access;
@@ -19,7 +19,7 @@ use baton_contract::key;
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum AuditOutput {
-    /// One JSON object: `{"nodes":3,"devices":3,"pods":12,"violations":[{"kind":"DeviceTwice","text":"…",…}],"otherScheduler":[],"admission":{"state":"inForce"}}`.
+    /// One JSON object: `{"nodes":3,"devices":3,"pods":12,"violations":[{"kind":"DeviceTwice","text":"…",…}],"otherScheduler":[],"visibleDevices":[],"admission":{"state":"inForce"}}`.
     Json,
     /// The same as YAML.
     Yaml,
@@ -85,8 +85,17 @@ pub(crate) fn json(report: &AuditReport, policies: &InstalledPolicies) -> Value 
 }
 
 fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<AuditOutput>) -> anyhow::Result<String> {
-    let AuditReport { nodes, devices, pods, violations, leaving, other_scheduler, leases_unread, slices_unread } =
-        report;
+    let AuditReport {
+        nodes,
+        devices,
+        pods,
+        violations,
+        leaving,
+        other_scheduler,
+        visible_devices,
+        leases_unread,
+        slices_unread,
+    } = report;
     if let Some(output) = output {
         let printed = self::json(report, policies);
         return Ok(match output {
@@ -118,7 +127,7 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Audi
     for words in policy_words {
         writeln!(text, "{}{words}", if broken == 0 { "note: " } else { "" })?;
     }
-    for OtherScheduler { pods, text: why } in other_scheduler {
+    for NotedPods { pods, text: why } in other_scheduler.iter().chain(visible_devices) {
         let more = if pods.len() > 1 { format!(" and {} more", pods.len() - 1) } else { String::new() };
         writeln!(text, "note: pod {}{more}: {why}", pods.first().map_or("", String::as_str))?;
     }
