@@ -192,10 +192,11 @@ impl Binder {
     /// Starts the bind attempt of a reserved pod, which takes over its reservation.
     pub fn start(&mut self, cx: &mut Context<'_>, id: PodId) {
         let Some(reservation) = cx.reservations.take(id) else { return };
-        let (time, number) = (cx.sequence.stamp(cx.now.wall), cx.sequence.number());
+        let (time, number) = (cx.agenda.sequence.stamp(cx.terms.now.wall), cx.agenda.sequence.number());
         let (Some(pod), Some(node)) = (cx.world.pod(id), cx.world.node(reservation.node)) else { return };
         let calls = expected_names(pod, node, reservation.wanted.as_deref());
-        let exact = cx.config.lock_mode == LockMode::Auto && node.needs_no_lock(&pod.facts.handoff.scheduler_name);
+        let exact =
+            cx.terms.config.lock_mode == LockMode::Auto && node.needs_no_lock(&pod.facts.handoff.scheduler_name);
         let resumed = cx.reservations.unpin(id) == Some(reservation.node);
         // The leader before may still bind the pod under its lock: that Binding is then known as this one.
         let time = match &node.lock.read {
@@ -215,7 +216,7 @@ impl Binder {
             lock_value: resumed.then(|| node.lock.read.raw().map(Into::into)).flatten(),
             // Members of a commit go before other pods of their priority.
             turn: (-2 * i64::from(pod.facts.spec.priority) - i64::from(reservation.commit.is_some()), number, id),
-            since: cx.now.mono,
+            since: cx.terms.now.mono,
             may_be_bound: resumed,
             trouble: Trouble::default(),
             cancelled: None,
@@ -230,11 +231,11 @@ impl Binder {
         let is_here = |attempt: &&BindAttempt| matches!(attempt.phase, BindPhase::Volumes { .. });
         let Some(attempt) = self.attempts.get(&id).filter(is_here) else { return };
         let Some(pod) = cx.world.pod(id) else { return };
-        let (node, since, now) = (attempt.node, attempt.since, cx.now.mono);
+        let (node, since, now) = (attempt.node, attempt.since, cx.terms.now.mono);
         let mut wait: Option<Duration> = None;
         let mut requested = Effects::new();
-        for rule in cx.rules.enabled().pre_bind() {
-            match rule.pre_bind(cx.view(), pod, node, since, &mut requested) {
+        for rule in cx.terms.rules.enabled().pre_bind() {
+            match rule.pre_bind(cx.terms.view(cx.world), pod, node, since, &mut requested) {
                 Outcome::Fit => {}
                 Outcome::WaitUntil(at, _) => wait = Some(wait.map_or(at, |wait| wait.min(at))),
                 Outcome::Unfit(no) | Outcome::Never(no) => return self.give_up(cx, id, no.text.into_owned()),
@@ -243,11 +244,11 @@ impl Binder {
         }
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let BindPhase::Volumes { again, requested: under_way } = &mut attempt.phase else { return };
-        cx.effects.extend(under_way.add(requested, now));
+        cx.agenda.effects.extend(under_way.add(requested, now));
         if let Some(at) = wait {
             // At least a millisecond has to pass, so that the rules do not run in a loop.
             *again = at.max(now + Duration::from_millis(1));
-            cx.timers.set(*again, Timer::BindAttempt(id));
+            cx.agenda.timers.set(*again, Timer::BindAttempt(id));
             self.preparing.insert(id);
             return;
         }
@@ -255,7 +256,7 @@ impl Binder {
         match attempt.commit {
             None => self.proceed(cx, id),
             // No member of a commit is locked for before the volumes of all are ready.
-            Some(commit) => cx.steps.push(Step::Bind(BindEvent::Prepared(id, commit))),
+            Some(commit) => cx.agenda.steps.push(Step::Bind(BindEvent::Prepared(id, commit))),
         }
     }
 
@@ -270,7 +271,7 @@ impl Binder {
     pub fn proceed(&mut self, cx: &mut Context<'_>, id: PodId) {
         let is_here = |attempt: &&mut BindAttempt| matches!(attempt.phase, BindPhase::Volumes { .. });
         let Some(attempt) = self.attempts.get_mut(&id).filter(is_here) else { return };
-        attempt.phase = BindPhase::Queue { since: cx.now.mono, not_before: Duration::ZERO };
+        attempt.phase = BindPhase::Queue { since: cx.terms.now.mono, not_before: Duration::ZERO };
         let (node, locks, turn) = (attempt.node, attempt.locks, attempt.turn);
         if locks {
             self.queues.entry(node).or_default().waiting.insert(turn);
@@ -282,21 +283,21 @@ impl Binder {
     }
 
     fn ticket(&mut self, cx: &mut Context<'_>, id: PodId) -> Ticket {
-        let ticket = Ticket(cx.sequence.number());
+        let ticket = Ticket(cx.agenda.sequence.number());
         self.tickets.insert(ticket, id);
         ticket
     }
 
     /// Lets the first pod of a node's lock queue take the lock, if it may.
     pub fn advance(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
-        while cx.leading {
+        while cx.terms.leading {
             let Some(id) = self.next_in_queue(cx, node_id) else { return };
             let Some(attempt) = self.attempts.get(&id) else { return };
             if let Some(why) = Self::outdated(cx, attempt) {
                 self.cancel(cx, id, Cancel::Requeue(why));
                 continue;
             }
-            if attempt.phase.due().is_none_or(|at| at > cx.now.mono) {
+            if attempt.phase.due().is_none_or(|at| at > cx.terms.now.mono) {
                 return;
             }
             let Some(node) = cx.world.node(node_id) else { return };
@@ -336,7 +337,7 @@ impl Binder {
                         attempt.trouble.is_past();
                     }
                     if let Some(at) = recheck {
-                        cx.timers.set(at, Timer::Node(node_id));
+                        cx.agenda.timers.set(at, Timer::Node(node_id));
                     }
                 }
             }
@@ -355,7 +356,7 @@ impl Binder {
         {
             return Some(*writer);
         }
-        let holder = match cx.world.holder(cx.world.node(node_id)?, cx.now.wall) {
+        let holder = match cx.world.holder(cx.world.node(node_id)?, cx.terms.now.wall) {
             Some(HolderState::Unbound(pod)) => cx.world.pod_id(&pod.uid),
             _ => None,
         };
@@ -374,12 +375,12 @@ impl Binder {
     fn lock(&mut self, cx: &mut Context<'_>, id: PodId, old: Option<Box<str>>) {
         self.make_head(id);
         let ticket = self.ticket(cx, id);
-        let format = cx.config.lock_format;
+        let format = cx.terms.config.lock_format;
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let new: Box<str> = attempt.claim().value(format).into();
-        attempt.phase = BindPhase::Lock { ticket, since: attempt.queued_since().unwrap_or(cx.now.mono) };
+        attempt.phase = BindPhase::Lock { ticket, since: attempt.queued_since().unwrap_or(cx.terms.now.mono) };
         attempt.lock_value = Some(new.clone());
-        cx.effects.push(Effect::Lock { ticket, node: (*attempt.node_name).into(), old, new });
+        cx.agenda.effects.push(Effect::Lock { ticket, node: (*attempt.node_name).into(), old, new });
     }
 
     /// Names a commit of the group in Bindings that are still to come.
@@ -397,10 +398,10 @@ impl Binder {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.phase = BindPhase::Post(ticket);
         if let Some(commit) = attempt.commit {
-            cx.steps.push(Step::Bind(BindEvent::Requested(id, commit)));
+            cx.agenda.steps.push(Step::Bind(BindEvent::Requested(id, commit)));
         }
         attempt.annotations.set(key::BIND_TIMESTAMP, print_bind_timestamp(attempt.time));
-        cx.effects.push(Effect::Bind {
+        cx.agenda.effects.push(Effect::Bind {
             ticket,
             pod: attempt.pod.clone(),
             node: attempt.node_name.clone(),
@@ -427,31 +428,31 @@ impl Binder {
         let Some(attempt) = self.forget(id) else { return };
         cx.reporter.forget(id);
         if let Some(commit) = attempt.commit {
-            cx.steps.push(Step::Bind(BindEvent::Bound(id, commit)));
+            cx.agenda.steps.push(Step::Bind(BindEvent::Bound(id, commit)));
         }
-        cx.stats.bound += 1;
-        cx.queue.remove(id);
+        cx.agenda.stats.bound += 1;
+        cx.agenda.queue.remove(id);
         // The scheduler that requested the bind writes the event itself.
         if !self.answer(id, BindVerdict::Bound) {
             let message = format!("Successfully assigned {} to {}", attempt.pod.key, attempt.node_name);
-            cx.event(id, false, EventReason::Scheduled, message);
+            cx.agenda.event(cx.world, id, false, EventReason::Scheduled, message);
         }
         if let Some(pod) = cx.world.pod(id) {
-            let waited = cx.now.wall.duration_since(pod.facts.handoff.created);
+            let waited = cx.terms.now.wall.duration_since(pod.facts.handoff.created);
             self.pod_waits.push(Duration::try_from(waited).unwrap_or_default());
         }
         if let Some(raw) = attempt.lock_value.filter(|_| !attempt.locks) {
             // The kubelet calls for no device of this pod, so the node daemon does not release the lock.
             self.release_lock(cx, attempt.node, &raw, ReleaseReason::NoCall);
         }
-        cx.wake(Wake::POD_PLACED);
+        cx.agenda.wake(Wake::POD_PLACED);
         self.advance(cx, attempt.node);
     }
 
     /// Ends an attempt whose pod cannot be bound by us any more, and releases its lock and its room.
     fn end(&mut self, cx: &mut Context<'_>, id: PodId) {
         if let Some(commit) = self.end_quietly(cx, id) {
-            cx.steps.push(Step::Bind(BindEvent::Ended(id, commit)));
+            cx.agenda.steps.push(Step::Bind(BindEvent::Ended(id, commit)));
         }
     }
 
@@ -476,10 +477,10 @@ impl Binder {
 
     /// Ends an attempt after a final failure; the pod is queued again.
     fn give_up(&mut self, cx: &mut Context<'_>, id: PodId, why: String) {
-        cx.stats.bind_failures += 1;
+        cx.agenda.stats.bind_failures += 1;
         let requested = self.fail_request(id, &why);
         let commit = self.end_quietly(cx, id);
-        cx.steps.push(Step::Bind(BindEvent::Failed { pod: id, commit, why, requested }));
+        cx.agenda.steps.push(Step::Bind(BindEvent::Failed { pod: id, commit, why, requested }));
     }
 
     /// Ends an attempt as soon as no request is under way for it.
@@ -498,7 +499,7 @@ impl Binder {
                 self.fail_request(id, &why);
                 // The pod is not the cause: it is tried at once.
                 self.end(cx, id);
-                cx.steps.push(Step::Retry(id));
+                cx.agenda.steps.push(Step::Retry(id));
             }
         }
     }
@@ -529,9 +530,11 @@ impl Binder {
         phase: impl FnOnce(Duration) -> BindPhase,
     ) -> bool {
         let Some(attempt) = self.attempts.get_mut(&id) else { return false };
-        let Some(until) = attempt.trouble.pause(cx.now.mono, cx.config.retry, at_least) else { return false };
+        let Some(until) = attempt.trouble.pause(cx.terms.now.mono, cx.terms.config.retry, at_least) else {
+            return false;
+        };
         attempt.phase = phase(until);
-        cx.timers.set(until, Timer::BindAttempt(id));
+        cx.agenda.timers.set(until, Timer::BindAttempt(id));
         true
     }
 
@@ -545,7 +548,7 @@ impl Binder {
 
     /// Continues a paused attempt.
     pub fn resume(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let now = cx.now.mono;
+        let now = cx.terms.now.mono;
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         if attempt.phase.due().is_none_or(|at| at > now) {
             return;
@@ -621,8 +624,8 @@ impl Binder {
             LockResult::Done => {
                 let value = attempt.lock_value.clone();
                 attempt.trouble = Trouble::default();
-                self.lock_waits.push(cx.now.mono.saturating_sub(since));
-                cx.world.observe_lock(node, LockRead::parse(value.as_deref()), cx.now.mono);
+                self.lock_waits.push(cx.terms.now.mono.saturating_sub(since));
+                cx.world.observe_lock(node, LockRead::parse(value.as_deref()), cx.terms.now.mono);
                 // The write may have been late: locks of another leader may have come and gone since it was decided.
                 if let Some(attempt) = self.attempts.get_mut(&id)
                     && let Some(why) = Self::outdated(cx, attempt)
@@ -634,12 +637,12 @@ impl Binder {
                 }
             }
             LockResult::Contended(read) => {
-                cx.stats.contended += 1;
+                cx.agenda.stats.contended += 1;
                 if read.raw() != attempt.lock_value.as_deref() {
                     attempt.lock_value = None;
                 }
                 let free = read == LockRead::Free;
-                cx.world.observe_lock(node, read, cx.now.mono);
+                cx.world.observe_lock(node, read, cx.terms.now.mono);
                 if self.ended_by_cancel(cx, id) {
                     return;
                 }
@@ -679,7 +682,7 @@ impl Binder {
             BindResult::NotFound => {
                 self.end(cx, id);
                 // Usually the deletion is on its way; if the watch still shows the pod later, it is tried again.
-                cx.steps.push(Step::Fail(id));
+                cx.agenda.steps.push(Step::Fail(id));
             }
             BindResult::Conflict(_) => self.read(cx, id, None),
             BindResult::Refused(why) if attempt.may_be_bound => self.read(cx, id, Some(why)),
@@ -703,7 +706,7 @@ impl Binder {
     fn read(&mut self, cx: &mut Context<'_>, id: PodId, refused: Option<String>) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.phase = BindPhase::Confirm(refused);
-        cx.effects.push(Effect::ReadPod { pod: attempt.pod.key.clone() });
+        cx.agenda.effects.push(Effect::ReadPod { pod: attempt.pod.key.clone() });
     }
 
     fn reading(&self, key: &PodKey) -> Option<PodId> {
@@ -719,9 +722,9 @@ impl Binder {
         if let Some(attempt) = self.attempts.get_mut(&id)
             && let BindPhase::Confirm(refused) = &mut attempt.phase
         {
-            let again = cx.now.mono + Duration::from_secs(1);
+            let again = cx.terms.now.mono + Duration::from_secs(1);
             attempt.phase = BindPhase::ConfirmAgain(again, refused.take());
-            cx.timers.set(again, Timer::BindAttempt(id));
+            cx.agenda.timers.set(again, Timer::BindAttempt(id));
         }
     }
 

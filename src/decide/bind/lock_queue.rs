@@ -27,13 +27,13 @@ impl Binder {
         if queue.waiting.is_empty() {
             return;
         }
-        queue.check_at = Some(cx.now.mono + CHECK_PERIOD);
-        cx.timers.set(cx.now.mono + CHECK_PERIOD, Timer::LockQueue(node));
+        queue.check_at = Some(cx.terms.now.mono + CHECK_PERIOD);
+        cx.agenda.timers.set(cx.terms.now.mono + CHECK_PERIOD, Timer::LockQueue(node));
     }
 
     /// Reports the pods that have waited for long in the queue of a node.
     pub fn report_waits(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
-        let due = |at: Duration| at <= cx.now.mono;
+        let due = |at: Duration| at <= cx.terms.now.mono;
         let Some(queue) = self.queues.get_mut(&node_id).filter(|queue| queue.check_at.is_some_and(due)) else { return };
         queue.check_at = None;
         let waiting: Vec<PodId> = queue.waiting.iter().map(|(.., id)| *id).collect();
@@ -63,7 +63,7 @@ impl Binder {
             };
             for id in late {
                 if cx.reporter.reason(id) != Some(ConditionReason::WaitingForNodeLock) {
-                    cx.event(id, false, EventReason::WaitingForNodeLock, text.as_ref().to_owned());
+                    cx.agenda.event(cx.world, id, false, EventReason::WaitingForNodeLock, text.as_ref().to_owned());
                 }
                 Reporter::condition(cx, id, ConditionReason::WaitingForNodeLock, &text);
             }
@@ -90,8 +90,8 @@ impl Binder {
         if let Some(known) = last.filter(|known| known.of.1 == outlook && *known.of.0 == *raw) {
             return Some(known.clone());
         }
-        let then = at.map_or_else(String::new, |at| second(cx.now.wall + at.saturating_sub(cx.now.mono)));
-        let seen = second(cx.now.wall - cx.now.mono.saturating_sub(node.lock.first_seen));
+        let then = at.map_or_else(String::new, |at| second(cx.terms.now.wall + at.saturating_sub(cx.terms.now.mono)));
+        let seen = second(cx.terms.now.wall - cx.terms.now.mono.saturating_sub(node.lock.first_seen));
         let whose = match &node.lock.read {
             LockRead::Held { value, .. } => {
                 let since = second(value.time);

@@ -19,7 +19,7 @@ const REPEAT_AFTER: Duration = Duration::from_secs(10);
 impl Binder {
     /// Checks the lock of a node without a bind attempt: dangling, expired and abandoned locks are released.
     pub fn sweep(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
-        if !cx.leading {
+        if !cx.terms.leading {
             return;
         }
         let Some(node) = cx.world.node(node_id) else { return };
@@ -28,7 +28,7 @@ impl Binder {
         if self.locks.releases.contains_key(&(node_id, raw.clone())) {
             return;
         }
-        let Some(holder) = cx.world.holder(node, cx.now.wall) else { return };
+        let Some(holder) = cx.world.holder(node, cx.terms.now.wall) else { return };
         if let HolderState::Unbound(pod) = &holder {
             let id = cx.world.pod_id(&pod.uid);
             if id.and_then(|id| self.attempts.get(&id)).is_some_and(|attempt| attempt.node == node_id) {
@@ -39,10 +39,10 @@ impl Binder {
             if pod.is_some_and(is_bound) {
                 return; // by us: the watch is yet to show it
             }
-            if let Some(pod) = pod.filter(|pod| cx.is_ours(pod)) {
-                return cx.steps.push(Step::HalfBound(node_id, pod.id, raw));
+            if let Some(pod) = pod.filter(|pod| cx.terms.is_ours(pod)) {
+                return cx.agenda.steps.push(Step::HalfBound(node_id, pod.id, raw));
             }
-            if pod.is_some_and(|pod| cx.config.asking_names.contains(&pod.facts.handoff.scheduler_name)) {
+            if pod.is_some_and(|pod| cx.terms.config.asking_names.contains(&pod.facts.handoff.scheduler_name)) {
                 // Its scheduler requests the bind again, on this node or another one.
                 return self.release_abandoned(cx, node_id, &raw);
             }
@@ -50,7 +50,7 @@ impl Binder {
         if claimed {
             return;
         }
-        let unclaimed = LockClaim { pod: PodRef::new("", "", ""), time: cx.now.wall };
+        let unclaimed = LockClaim { pod: PodRef::new("", "", ""), time: cx.terms.now.wall };
         match Self::intent(cx, node, &unclaimed) {
             // No bind needs the lock of a pod that waits, and under it the pod's call may still be served.
             Intent::TakeOver { reason: ReleaseReason::Unserved, .. }
@@ -62,7 +62,7 @@ impl Binder {
                 None => self.release_lock(cx, node_id, &old, reason),
             },
             Intent::Wait { recheck: Some(at), .. } => {
-                cx.timers.set(at, Timer::Node(node_id));
+                cx.agenda.timers.set(at, Timer::Node(node_id));
             }
         }
     }
@@ -78,16 +78,16 @@ impl Binder {
         self.locks.proven.retain(|raw| standing.contains(&**raw));
         self.locks.resumed.retain(|raw| standing.contains(&**raw));
         self.locks.reads.retain(|raw, _| standing.contains(&**raw));
-        cx.timers.set(cx.now.mono + cx.config.sweep, Timer::Sweep);
+        cx.agenda.timers.set(cx.terms.now.mono + cx.terms.config.sweep, Timer::Sweep);
     }
 
     /// A half-done bind of ours is resumed once under its lock; else its lock is released once it counts as abandoned. `free`:
     /// the pod's gang does not hold it back.
     pub fn resume_or_release(&mut self, cx: &mut Context<'_>, node: NodeId, id: PodId, raw: &str, free: bool) {
         if free && !self.attempts.contains_key(&id) && self.locks.resumed.insert(raw.into()) {
-            cx.stats.resumed += 1;
+            cx.agenda.stats.resumed += 1;
             cx.reservations.pin(id, node);
-            cx.steps.push(Step::Retry(id));
+            cx.agenda.steps.push(Step::Retry(id));
         } else if cx.reservations.pinned(id).is_none() {
             self.release_abandoned(cx, node, raw);
         }
@@ -95,18 +95,18 @@ impl Binder {
 
     fn release_abandoned(&mut self, cx: &mut Context<'_>, node_id: NodeId, raw: &str) {
         let Some(node) = cx.world.node(node_id) else { return };
-        let at = node.lock.first_seen + cx.config.abandoned;
-        if cx.now.mono >= at {
+        let at = node.lock.first_seen + cx.terms.config.abandoned;
+        if cx.terms.now.mono >= at {
             self.release_lock(cx, node_id, raw, ReleaseReason::Abandoned);
         } else {
-            cx.timers.set(at, Timer::Node(node_id));
+            cx.agenda.timers.set(at, Timer::Node(node_id));
         }
     }
 
     /// What to do about the lock of a node for this claim.
     pub(super) fn intent(cx: &Context<'_>, node: &Node, claim: &LockClaim) -> Intent {
         let read = node.lock.read.clone();
-        let holder = cx.world.holder(node, cx.now.wall).unwrap_or(HolderState::Unknown);
+        let holder = cx.world.holder(node, cx.terms.now.wall).unwrap_or(HolderState::Unknown);
         let bound = match &holder {
             HolderState::BoundHere(pod) => cx.world.pod_id(&pod.uid).and_then(|id| cx.world.pod(id)),
             HolderState::Unbound(_) | HolderState::Unknown | HolderState::Gone(_) => None,
@@ -114,7 +114,7 @@ impl Binder {
         let of = |pod: &Pod| BoundHolder::of(&read, &pod.facts.handoff, node.agent_status());
         let bound = bound.map(of).unwrap_or_default();
         let view = LockView { read, first_seen: node.lock.first_seen, holder, bound };
-        acquire(&view, claim, node.liveness(), &cx.config.lock_policy, cx.now.mono, cx.now.wall)
+        acquire(&view, claim, node.liveness(), &cx.terms.config.lock_policy, cx.terms.now.mono, cx.terms.now.wall)
     }
 
     /// The holder that has to be read before its lock is removed: one that the watch does not show may have been created a moment
@@ -141,12 +141,12 @@ impl Binder {
     }
 
     pub(super) fn read_holder(&mut self, cx: &mut Context<'_>, raw: &str, holder: PodKey, node: NodeId) {
-        if self.locks.reads.get(raw).is_some_and(|at| cx.now.mono < *at + REPEAT_AFTER) {
+        if self.locks.reads.get(raw).is_some_and(|at| cx.terms.now.mono < *at + REPEAT_AFTER) {
             return;
         }
-        self.locks.reads.insert(raw.into(), cx.now.mono);
-        cx.timers.set(cx.now.mono + REPEAT_AFTER, Timer::Node(node));
-        cx.effects.push(Effect::ReadPod { pod: holder });
+        self.locks.reads.insert(raw.into(), cx.terms.now.mono);
+        cx.agenda.timers.set(cx.terms.now.mono + REPEAT_AFTER, Timer::Node(node));
+        cx.agenda.effects.push(Effect::ReadPod { pod: holder });
     }
 
     /// A live read found no pod `key`, or one with this uid: locks that name another pod of this name are proven to be dangling.
@@ -192,7 +192,7 @@ impl Binder {
         let Some(name) = cx.world.node(node).map(|node| node.name.clone()) else { return };
         let earlier = self.locks.releases.insert((node, raw.into()), (reason, true));
         if !earlier.is_some_and(|(_, under_way)| under_way) {
-            cx.effects.push(Effect::Release { node: name, old: raw.into(), reason });
+            cx.agenda.effects.push(Effect::Release { node: name, old: raw.into(), reason });
         }
     }
 
@@ -213,12 +213,12 @@ impl Binder {
             LockResult::Done => {
                 self.locks.releases.remove(&key);
                 if cx.world.node(id).is_some_and(|node| node.lock.read.raw() == Some(old)) {
-                    cx.world.observe_lock(id, LockRead::Free, cx.now.mono);
+                    cx.world.observe_lock(id, LockRead::Free, cx.terms.now.mono);
                 }
             }
             LockResult::Contended(read) => {
                 self.locks.releases.remove(&key);
-                cx.world.observe_lock(id, read, cx.now.mono);
+                cx.world.observe_lock(id, read, cx.terms.now.mono);
             }
             LockResult::NodeGone => {
                 self.locks.releases.remove(&key);
@@ -228,7 +228,7 @@ impl Binder {
                     *under_way = false;
                 }
                 let wait = Duration::from_secs(1).max(at_least.unwrap_or_default());
-                cx.timers.set(cx.now.mono + wait, Timer::Release(id, old.into()));
+                cx.agenda.timers.set(cx.terms.now.mono + wait, Timer::Release(id, old.into()));
             }
         }
         self.sweep(cx, id);

@@ -19,7 +19,7 @@ impl Binder {
     /// Binds `pod` to `node` with devices chosen now; its attempt is queued behind those that wait for the same node.
     /// [`Binder::take_answers`] returns the answer soon after `wait` at the latest, unless a Binding is under way then.
     pub fn request_bind(&mut self, cx: &mut Context<'_>, id: RequestId, pod: &PodRef, node: &str, wait: Duration) {
-        let request = BindRequest { id, deadline: cx.now.mono + wait, wait, trouble: None };
+        let request = BindRequest { id, deadline: cx.terms.now.mono + wait, wait, trouble: None };
         if let Err(verdict) = self.start_request(cx, request, pod, node) {
             self.answers.push(BindAnswer { request: id, verdict });
         }
@@ -52,7 +52,7 @@ impl Binder {
         node_name: &str,
     ) -> Result<(), BindVerdict> {
         let failed = |why: String| Err(BindVerdict::Failed(why));
-        if !cx.leading {
+        if !cx.terms.leading {
             return failed(
                 "this scheduler does not lead, or does not know the whole cluster yet: try again".to_owned(),
             );
@@ -88,8 +88,8 @@ impl Binder {
         let judged = extend::with_all_nominated(cx, &facts, |cx| {
             let gone = || "the pod or the node is gone".to_owned();
             let (pod, node) = (cx.world.pod(id).ok_or_else(gone)?, cx.world.node(target).ok_or_else(gone)?);
-            let mut slots = extend::prepare_ours(cx.view(), cx.rules, pod)?;
-            let outcome = extend::judge_ours(cx.view(), cx.rules, pod, (target, node), &mut slots);
+            let mut slots = extend::prepare_ours(cx.terms.view(cx.world), cx.terms.rules, pod)?;
+            let outcome = extend::judge_ours(cx.terms.view(cx.world), cx.terms.rules, pod, (target, node), &mut slots);
             Ok((slots, outcome))
         });
         let (slots, outcome) = judged.map_err(BindVerdict::Failed)?;
@@ -100,7 +100,7 @@ impl Binder {
             }
             Outcome::Fault(text) => return failed(format!("node {node_name}: {text}")),
         }
-        cx.queue.remove(id);
+        cx.agenda.queue.remove(id);
         self.wait_for(cx, id, request);
         if Reservations::reserve(cx, id, target, slots) {
             // The other scheduler has run its own Permit plugins.
@@ -108,19 +108,21 @@ impl Binder {
             Ok(())
         } else {
             self.requests.remove(&id);
-            cx.enqueue(id);
+            cx.agenda.enqueue(id);
             failed(format!("node {node_name}: a reservation was refused"))
         }
     }
 
     fn wait_for(&mut self, cx: &mut Context<'_>, id: PodId, request: BindRequest) {
-        cx.timers.set(request.deadline, Timer::BindRequest(id));
+        cx.agenda.timers.set(request.deadline, Timer::BindRequest(id));
         self.requests.insert(id, request);
     }
 
     /// The deadline of a bind request has passed.
     pub fn request_due(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let Some(request) = self.requests.get(&id).filter(|request| request.deadline <= cx.now.mono) else { return };
+        let Some(request) = self.requests.get(&id).filter(|request| request.deadline <= cx.terms.now.mono) else {
+            return;
+        };
         let Some(attempt) = self.attempts.get(&id) else { return };
         let (node, wait) = (&attempt.node_name, request.wait);
         let mut why = match attempt.phase {

@@ -10,7 +10,6 @@ use crate::world::{NodeId, Pod, PodId, Wake, World};
 
 use super::earmarks::Earmarks;
 use super::effect::{Effect, Effects};
-use super::other_schedulers::OtherSchedulers;
 use super::preemption::Preemption;
 use super::queue::Queue;
 use super::reporter::Reporter;
@@ -25,10 +24,9 @@ use baton_contract::{ConditionReason, EventReason};
 /// Id of a pod that is judged and does not exist yet.
 pub const NEW_POD: PodId = PodId(u64::MAX);
 
-/// The context of one call into the scheduler, lent to the owner that is called. An owner may use what is in here directly.
-/// [`Binder`](crate::bind::Binder), [`Gangs`](crate::gang::Gangs) and [`TyJobs`](crate::tyjob::TyJobs) are not in here: they
-/// cannot be called by other owners, which leave a [`Step`] for them instead. Nothing in here calls up to those three.
-pub struct Context<'a> {
+/// What holds during one call into the scheduler.
+#[derive(Clone, Copy)]
+pub struct Terms<'a> {
     /// The time of the call.
     pub now: Moment,
     /// `true` while this process leads.
@@ -37,32 +35,84 @@ pub struct Context<'a> {
     pub config: &'a Config,
     /// Enabled rules.
     pub rules: &'a Plugins,
+}
+
+impl<'a> Terms<'a> {
+    /// What rules read.
+    pub fn view(self, world: &'a World) -> View<'a> {
+        View { world, now: self.now.mono }
+    }
+
+    /// `true` when the pod's scheduler name is one of ours.
+    pub fn is_ours(self, pod: &Pod) -> bool {
+        self.config.scheduler_names.contains(&pod.facts.handoff.scheduler_name)
+    }
+}
+
+/// What is to be done: by the scheduler, now or later, and by adapters. Every owner adds to it; only the scheduler takes from it.
+#[derive(Default)]
+pub struct Agenda {
+    /// Items that wait to be tried.
+    pub queue: Queue,
+    /// What happens at a later time.
+    pub timers: Timers,
+    /// Consequences for other owners, in order.
+    pub steps: Vec<Step>,
+    /// Requests to the cluster that this call returns.
+    pub effects: Effects,
+    /// Counters.
+    pub stats: Stats,
+    /// Numbers and bind times that are used once.
+    pub sequence: Sequence,
+}
+
+impl Agenda {
+    /// Queues a waiting pod as soon as the present owner has returned.
+    pub fn enqueue(&mut self, id: PodId) {
+        self.steps.push(Step::Enqueue(id));
+    }
+
+    /// Wakes parked items of the queue that wait for such a change, and jobs after the present call where room is free.
+    pub fn wake(&mut self, wake: Wake) {
+        self.queue.wake(wake);
+        if wake.meets(Wake::POD_FREED) {
+            self.steps.push(Step::RoomFreed);
+        }
+    }
+
+    /// Room is free.
+    pub fn room_freed(&mut self) {
+        self.wake(Wake::POD_FREED);
+    }
+
+    /// Writes an event about a pod.
+    pub fn event(&mut self, world: &World, id: PodId, warning: bool, reason: EventReason, message: String) {
+        if let Some(pod) = world.pod(id) {
+            self.effects.push(Effect::Notice { pod: pod.facts.handoff.pod.clone(), warning, reason, message });
+        }
+    }
+}
+
+/// All that one call may change, lent to the owner that is called. An owner lends of it to others only what they need.
+/// [`Binder`](crate::bind::Binder), [`Gangs`](crate::gang::Gangs) and [`TyJobs`](crate::tyjob::TyJobs) are not in here: they
+/// cannot be called by other owners, which leave a [`Step`] for them instead. Nothing in here calls up to those three.
+pub struct Context<'a> {
+    /// Time, settings and rules.
+    pub terms: Terms<'a>,
     /// Facts from watches, and accounts.
     pub world: &'a mut World,
-    /// Items that wait to be tried.
-    pub queue: &'a mut Queue,
     /// Verdicts on nodes by pod shape.
     pub index: &'a mut Index,
-    /// What happens at a later time.
-    pub timers: &'a mut Timers,
-    /// What was reported of pods that wait.
-    pub reporter: &'a mut Reporter,
     /// Room of pods that are not being bound yet.
     pub reservations: &'a mut Reservations,
     /// Nominated pods and their victims.
     pub preemption: &'a mut Preemption,
     /// Nodes that are kept for a group or pod.
     pub earmarks: &'a mut Earmarks,
-    /// Pods that wait for another scheduler and want something of ours.
-    pub other_schedulers: &'a mut OtherSchedulers,
-    /// Numbers and bind times that are used once.
-    pub sequence: &'a mut Sequence,
-    /// Counters.
-    pub stats: &'a mut Stats,
-    /// Requests to the cluster that this call returns.
-    pub effects: &'a mut Effects,
-    /// Consequences for other owners, in order.
-    pub steps: &'a mut Vec<Step>,
+    /// What was reported of pods that wait.
+    pub reporter: &'a mut Reporter,
+    /// What is to be done.
+    pub agenda: &'a mut Agenda,
 }
 
 /// A consequence of what one owner did, for another one. Steps exist because owners do not call each other: the scheduler performs
@@ -122,49 +172,14 @@ pub enum BindEvent {
 }
 
 impl Context<'_> {
-    /// What rules read.
-    pub fn view(&self) -> View<'_> {
-        View { world: self.world, now: self.now.mono }
-    }
-
     /// Chooses a node for a pod of the world, or judges `only` that node; also returns the number of judged nodes.
     pub fn choose(&mut self, id: PodId, only: Option<NodeId>) -> Option<(NodeChoice, u64)> {
         let pod = self.world.pod(id)?;
-        let view = View { world: self.world, now: self.now.mono };
-        Some(match self.config.search {
-            NodeSearch::Indexed => self.index.choose(view, self.rules, pod, only),
-            NodeSearch::Scanning => choose(view, self.rules, pod, only),
+        let view = self.terms.view(self.world);
+        Some(match self.terms.config.search {
+            NodeSearch::Indexed => self.index.choose(view, self.terms.rules, pod, only),
+            NodeSearch::Scanning => choose(view, self.terms.rules, pod, only),
         })
-    }
-
-    /// Queues a waiting pod as soon as the present owner has returned.
-    pub fn enqueue(&mut self, id: PodId) {
-        self.steps.push(Step::Enqueue(id));
-    }
-
-    /// Wakes parked items of the queue that wait for such a change, and jobs after the present call where room is free.
-    pub fn wake(&mut self, wake: Wake) {
-        self.queue.wake(wake);
-        if wake.meets(Wake::POD_FREED) {
-            self.steps.push(Step::RoomFreed);
-        }
-    }
-
-    /// Room is free.
-    pub fn room_freed(&mut self) {
-        self.wake(Wake::POD_FREED);
-    }
-
-    /// Writes an event about a pod.
-    pub fn event(&mut self, id: PodId, warning: bool, reason: EventReason, message: String) {
-        if let Some(pod) = self.world.pod(id) {
-            self.effects.push(Effect::Notice { pod: pod.facts.handoff.pod.clone(), warning, reason, message });
-        }
-    }
-
-    /// `true` when the pod's scheduler name is one of ours.
-    pub fn is_ours(&self, pod: &Pod) -> bool {
-        self.config.scheduler_names.contains(&pod.facts.handoff.scheduler_name)
     }
 }
 

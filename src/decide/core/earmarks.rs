@@ -139,7 +139,7 @@ impl Earmarks {
             earmark.members = members;
             return Some(earmark.text(cx.world));
         }
-        let passed = cx.earmarks.passed.get(item).is_some_and(|until| cx.now.mono < *until);
+        let passed = cx.earmarks.passed.get(item).is_some_and(|until| cx.terms.now.mono < *until);
         let taken = cx.earmarks.all.iter().any(|earmark| earmark.wanted == wanted);
         if passed || !Self::is_aged(cx, item, since) || taken {
             return None;
@@ -148,7 +148,7 @@ impl Earmarks {
         if let Some(text) = Self::too_large(cx, &nodes, wanted) {
             return Some(text);
         }
-        let since = cx.now.mono;
+        let since = cx.terms.now.mono;
         let earmark = Earmark { item: item.clone(), wanted, name: name.into(), priority, nodes, members, since };
         let text = earmark.announce(cx);
         earmark.keep(cx.world);
@@ -163,7 +163,7 @@ impl Earmarks {
         let beside = cx.earmarks.all.iter().flat_map(|earmark| &earmark.nodes);
         [EarmarkKind::Gpus, wanted].into_iter().find_map(|of| {
             let all: i64 = cx.world.nodes().map(|(id, _)| of.of_node(cx.world, id)).sum();
-            let most = all * i64::from(cx.config.earmarks.share) / 100;
+            let most = all * i64::from(cx.terms.config.earmarks.share) / 100;
             let kept: i64 = nodes.iter().chain(beside.clone()).map(|id| of.of_node(cx.world, *id)).sum();
             let name = of.name();
             (kept > most).then(|| {
@@ -176,11 +176,11 @@ impl Earmarks {
 
     /// `true` when a parked item that is as old as this may have the earmark; a younger one is tried again when it may.
     pub fn is_aged(cx: &mut Context<'_>, item: &Item, since: Timestamp) -> bool {
-        let after = cx.config.earmarks.after;
-        let age = Duration::try_from(cx.now.wall.duration_since(since)).unwrap_or_default();
+        let after = cx.terms.config.earmarks.after;
+        let age = Duration::try_from(cx.terms.now.wall.duration_since(since)).unwrap_or_default();
         let left = after.saturating_sub(age);
         if !left.is_zero() {
-            cx.queue.hurry(item.clone(), cx.now.mono + left);
+            cx.agenda.queue.hurry(item.clone(), cx.terms.now.mono + left);
         }
         !after.is_zero() && left.is_zero()
     }
@@ -188,7 +188,7 @@ impl Earmarks {
     /// Opens the nodes that are kept for `item` or for one of lower priority, and those on which a pod with this deadline ends
     /// before another one that is there; [`Earmarks::close`] must follow.
     pub fn open_for(cx: &mut Context<'_>, item: &Item, priority: i32, deadline: Option<u32>) {
-        let end = deadline.and_then(|seconds| cx.now.wall.checked_add(Duration::from_secs(seconds.into())).ok());
+        let end = deadline.and_then(|seconds| cx.terms.now.wall.checked_add(Duration::from_secs(seconds.into())).ok());
         let ends = |node| end.is_some_and(|end| last_known_end(cx.world, node).is_some_and(|last| end < last));
         let mut open = Vec::new();
         for earmark in &cx.earmarks.all {
@@ -225,23 +225,23 @@ impl Earmarks {
             earmark.nodes.iter().for_each(|node| cx.world.keep(*node, None));
         }
         if !ended.is_empty() {
-            cx.room_freed();
+            cx.agenda.room_freed();
         }
     }
 
     /// Ends each earmark that has been there for too long, whose pods do not wait any more, or that has lost a node: then nodes are
     /// chosen again after the next attempt.
     pub fn check(cx: &mut Context<'_>) {
-        if cx.now.mono < cx.earmarks.next_check {
+        if cx.terms.now.mono < cx.earmarks.next_check {
             return;
         }
-        let oldest = cx.now.mono.saturating_sub(cx.config.earmarks.limit);
+        let oldest = cx.terms.now.mono.saturating_sub(cx.terms.config.earmarks.limit);
         let lost = |id: &NodeId| {
             let facts = cx.world.node(*id).and_then(|node| node.facts.as_ref());
             facts.is_none_or(|facts| facts.unschedulable)
         };
         let over = |earmark: &&Earmark| {
-            let waits = cx.queue.state(earmark.item.clone()).is_some();
+            let waits = cx.agenda.queue.state(earmark.item.clone()).is_some();
             earmark.since <= oldest || !waits || earmark.nodes.iter().any(lost)
         };
         let over: Vec<(Item, bool)> = cx
@@ -254,7 +254,7 @@ impl Earmarks {
         for (item, too_long) in over {
             Self::end(cx, &item);
             if too_long {
-                cx.earmarks.passed.insert(item, cx.now.mono + cx.config.earmarks.limit);
+                cx.earmarks.passed.insert(item, cx.terms.now.mono + cx.terms.config.earmarks.limit);
             }
         }
         for earmark in std::mem::take(&mut cx.earmarks.all) {
@@ -265,9 +265,9 @@ impl Earmarks {
     }
 
     fn check_later(cx: &mut Context<'_>) {
-        if !cx.earmarks.all.is_empty() && cx.earmarks.next_check <= cx.now.mono {
-            cx.earmarks.next_check = cx.now.mono + CHECK;
-            cx.timers.set(cx.earmarks.next_check, Timer::Earmark);
+        if !cx.earmarks.all.is_empty() && cx.earmarks.next_check <= cx.terms.now.mono {
+            cx.earmarks.next_check = cx.terms.now.mono + CHECK;
+            cx.agenda.timers.set(cx.earmarks.next_check, Timer::Earmark);
         }
     }
 }
@@ -295,7 +295,7 @@ impl Earmark {
         self.keep(cx.world);
         if changed {
             self.announce(cx);
-            cx.room_freed();
+            cx.agenda.room_freed();
         }
         self
     }
@@ -303,7 +303,7 @@ impl Earmark {
     fn announce(&self, cx: &mut Context<'_>) -> String {
         let text = self.text(cx.world);
         if let Some(first) = self.members.first() {
-            cx.event(*first, false, EventReason::Earmarked, text.clone());
+            cx.agenda.event(cx.world, *first, false, EventReason::Earmarked, text.clone());
         }
         text
     }
@@ -385,9 +385,9 @@ fn choose_nodes(
 /// Reserves room for a member on one node, for a dry run.
 fn place(cx: &mut Context<'_>, id: PodId, at: NodeId) -> bool {
     let (Some(pod), Some(node)) = (cx.world.pod(id), cx.world.node(at)) else { return false };
-    let view = View { world: cx.world, now: cx.now.mono };
-    let Ok(mut slots) = prepare(view, cx.rules, pod) else { return false };
-    if !judge(view, cx.rules, pod, (at, node), &mut slots).is_fit() {
+    let view = View { world: cx.world, now: cx.terms.now.mono };
+    let Ok(mut slots) = prepare(view, cx.terms.rules, pod) else { return false };
+    if !judge(view, cx.terms.rules, pod, (at, node), &mut slots).is_fit() {
         return false;
     }
     let devices = device_fit::plan(&slots, (at, node)).map(|plan| plan.held());

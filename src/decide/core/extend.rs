@@ -37,7 +37,7 @@ pub struct NodeVictims {
 pub fn fit_devices(cx: &Context<'_>, facts: &PodFacts, nodes: &[String], going: Option<&str>) -> DeviceFits {
     let pod = unplaced(facts);
     let mut fits = DeviceFits::default();
-    let mut slots = match prepare_ours(cx.view(), cx.rules, &pod) {
+    let mut slots = match prepare_ours(cx.terms.view(cx.world), cx.terms.rules, &pod) {
         Ok(slots) => slots,
         Err(why) => {
             fits.never = nodes.iter().map(|node| (node.clone(), why.clone())).collect();
@@ -54,7 +54,7 @@ pub fn fit_devices(cx: &Context<'_>, facts: &PodFacts, nodes: &[String], going: 
                 let text = format!("a bind to node {going} is under way");
                 Outcome::unfit(device_fit::NAME, text, Wake::POD_FREED)
             }
-            (Some(node), None) => judge_ours(cx.view(), cx.rules, &pod, node, &mut slots),
+            (Some(node), None) => judge_ours(cx.terms.view(cx.world), cx.terms.rules, &pod, node, &mut slots),
             (None, None) if !pod.asks_for_devices() => Outcome::Fit,
             (None, None) => {
                 Outcome::unfit(device_fit::NAME, "node is not known to the device scheduler yet", Wake::POD_FREED)
@@ -207,7 +207,7 @@ fn enough(world: &World, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option<
 pub fn with_all_nominated<T>(cx: &mut Context<'_>, facts: &PodFacts, decide: impl FnOnce(&mut Context<'_>) -> T) -> T {
     let except = cx.world.pod_id(&facts.handoff.pod.uid).unwrap_or(NEW_POD);
     Preemption::with_nominated(cx, facts.spec.priority, except, |cx| {
-        let entered = enter_asking(cx.world, cx.rules, cx.now.mono, facts, &cx.config.asking_names);
+        let entered = enter_asking(cx.world, cx.terms.rules, cx.terms.now.mono, facts, &cx.terms.config.asking_names);
         let decided = decide(cx);
         entered.into_iter().rev().for_each(|id| _ = cx.world.forget(id));
         decided

@@ -88,7 +88,7 @@ impl Preemption {
             // Pods of one template are prepared once.
             let slots = match last.take() {
                 Some((before, slots)) if before.is_of_template(pod) => slots,
-                _ => prepare(cx.view(), cx.rules, pod).ok(),
+                _ => prepare(cx.terms.view(cx.world), cx.terms.rules, pod).ok(),
             };
             let (_, slots) = last.insert((pod, slots));
             slots.as_mut().is_some_and(|slots| Self::refuses_for_good(cx, pod, id, slots))
@@ -98,9 +98,9 @@ impl Preemption {
     /// The node refuses the pod even when it is empty.
     pub fn refuses_for_good(cx: &Context<'_>, pod: &Pod, id: NodeId, slots: &mut Slots) -> bool {
         let Some(node) = cx.world.node(id) else { return true };
-        cx.rules.enabled().filter.iter().any(|rule| {
+        cx.terms.rules.enabled().filter.iter().any(|rule| {
             rule.reads(pod, slots) <= Reads::Node
-                && matches!(rule.filter(cx.view(), pod, (id, node), slots), Outcome::Never(_))
+                && matches!(rule.filter(cx.terms.view(cx.world), pod, (id, node), slots), Outcome::Never(_))
         })
     }
 
@@ -114,9 +114,9 @@ impl Preemption {
     /// that are victims already.
     pub fn pick(cx: &mut Context<'_>, pod: &Pod, gone: &BTreeSet<PodId>) -> Option<PreemptionCandidate> {
         let found = Self::with_nominated(cx, pod.facts.spec.priority, pod.id, |cx| {
-            candidates(cx.world, cx.rules, pod, gone, cx.now.mono)
+            candidates(cx.world, cx.terms.rules, pod, gone, cx.terms.now.mono)
         });
-        cx.rules.enabled().post_filter().iter().find_map(|rule| rule.pick(&found)).cloned()
+        cx.terms.rules.enabled().post_filter().iter().find_map(|rule| rule.pick(&found)).cloned()
     }
 
     /// Evicts the victims and closes the room on the node to pods of the same or a lower priority. Returns what to report.
@@ -132,19 +132,19 @@ impl Preemption {
             if let Some(at) = other.node().filter(|at| *at != picked.node).and_then(|at| cx.world.node(at)) {
                 message = format!("{message}: leaves node {} with the other members of its gang", at.name);
             }
-            cx.effects.push(Effect::Notice {
+            cx.agenda.effects.push(Effect::Notice {
                 pod: reference.clone(),
                 warning: false,
                 reason: EventReason::Preempted,
                 message: message.clone(),
             });
-            cx.effects.push(Effect::Evict { pod: reference, message });
-            cx.stats.preempted += 1;
+            cx.agenda.effects.push(Effect::Evict { pod: reference, message });
+            cx.agenda.stats.preempted += 1;
         }
         let eviction = eviction_text(cx.world, picked);
         Self::enter(cx, id, picked.node, victims, group.cloned());
         cx.preemption.unwritten.remove(&id);
-        cx.effects.push(Effect::Nominate { pod: by, node: Some(node_name.clone()) });
+        cx.agenda.effects.push(Effect::Nominate { pod: by, node: Some(node_name.clone()) });
         match eviction {
             None => format!("waits for pods that are leaving node {node_name}"),
             Some(eviction) => format!("evicting {eviction}"),
@@ -152,12 +152,12 @@ impl Preemption {
     }
 
     fn enter(cx: &mut Context<'_>, id: PodId, node: NodeId, victims: BTreeSet<PodUid>, group: Option<GroupId>) {
-        let until = (victims.is_empty() && group.is_none()).then(|| cx.now.mono + KEPT);
-        cx.timers.set(until.unwrap_or(cx.now.mono + EVICT_AGAIN), Timer::Nomination(id));
-        let nomination = Nomination { node, since: cx.now.mono, victims, until, group };
+        let until = (victims.is_empty() && group.is_none()).then(|| cx.terms.now.mono + KEPT);
+        cx.agenda.timers.set(until.unwrap_or(cx.terms.now.mono + EVICT_AGAIN), Timer::Nomination(id));
+        let nomination = Nomination { node, since: cx.terms.now.mono, victims, until, group };
         let before = cx.preemption.nominations.insert(id, nomination);
         if before.is_some_and(|before| before.node != node) {
-            cx.room_freed();
+            cx.agenda.room_freed();
         }
     }
 
@@ -177,7 +177,7 @@ impl Preemption {
     /// The last victim of this pod has left: its room is kept from now on for a limited time; that of a group, when this is so for
     /// all its members.
     fn last_victim_gone(cx: &mut Context<'_>, id: PodId, group: Option<&GroupId>) {
-        let until = cx.now.mono + KEPT;
+        let until = cx.terms.now.mono + KEPT;
         let together = |other: PodId, nomination: &Nomination| match group {
             None => other == id,
             Some(group) => nomination.group.as_ref() == Some(group),
@@ -189,7 +189,7 @@ impl Preemption {
         for (other, nomination) in nominations {
             if together(*other, nomination) && nomination.until.is_none() {
                 nomination.until = Some(until);
-                cx.timers.set(until, Timer::Nomination(*other));
+                cx.agenda.timers.set(until, Timer::Nomination(*other));
             }
         }
     }
@@ -198,15 +198,15 @@ impl Preemption {
     pub fn due(cx: &mut Context<'_>, id: PodId) {
         let Some(nomination) = cx.preemption.nominations.get(&id) else { return };
         match nomination.until {
-            Some(until) if until <= cx.now.mono => {
+            Some(until) if until <= cx.terms.now.mono => {
                 Self::withdraw(cx, id);
-                cx.room_freed();
+                cx.agenda.room_freed();
             }
             Some(_) => {}
             None if nomination.victims.is_empty() => {
                 // The last member of its group with victims may have been deleted.
                 let group = nomination.group.clone();
-                cx.timers.set(cx.now.mono + EVICT_AGAIN, Timer::Nomination(id));
+                cx.agenda.timers.set(cx.terms.now.mono + EVICT_AGAIN, Timer::Nomination(id));
                 Self::last_victim_gone(cx, id, group.as_ref());
             }
             None if cx.world.pod(id).is_some_and(|pod| Self::is_hopeless(cx, [(pod, nomination.node)])) => {
@@ -219,17 +219,17 @@ impl Preemption {
                 } else {
                     Item::Pod(id)
                 };
-                cx.queue.activate(item);
-                cx.room_freed();
+                cx.agenda.queue.activate(item);
+                cx.agenda.room_freed();
             }
             None => {
                 // An eviction may have failed; the watch shows one that succeeded.
                 let victims = nomination.victims.iter().filter_map(|uid| cx.world.pod(cx.world.pod_id(uid)?));
                 for victim in victims.filter(|victim| victim.facts.handoff.deleting.is_none()) {
                     let pod = victim.facts.handoff.pod.clone();
-                    cx.effects.push(Effect::Evict { pod, message: "preempted, asked again".to_owned() });
+                    cx.agenda.effects.push(Effect::Evict { pod, message: "preempted, asked again".to_owned() });
                 }
-                cx.timers.set(cx.now.mono + EVICT_AGAIN, Timer::Nomination(id));
+                cx.agenda.timers.set(cx.terms.now.mono + EVICT_AGAIN, Timer::Nomination(id));
             }
         }
     }
@@ -237,7 +237,7 @@ impl Preemption {
     /// The pod needs no room any more: the room that was kept for it opens.
     pub fn forget(cx: &mut Context<'_>, id: PodId) {
         if cx.preemption.nominations.remove(&id).is_some() {
-            cx.room_freed();
+            cx.agenda.room_freed();
         }
     }
 
@@ -253,7 +253,7 @@ impl Preemption {
             && let Some(pod) = cx.world.pod(id).filter(|pod| pod.place == Place::Waiting)
             && pod.facts.handoff.deleting.is_none()
         {
-            cx.effects.push(Effect::Nominate { pod: pod.facts.handoff.pod.clone(), node: None });
+            cx.agenda.effects.push(Effect::Nominate { pod: pod.facts.handoff.pod.clone(), node: None });
             cx.preemption.unwritten.remove(&id);
         }
     }
@@ -268,16 +268,16 @@ impl Preemption {
         }
         nominated.into_iter().for_each(|id| Self::withdraw(cx, id));
         // The group may have other nodes, and the room that was kept for it fits other pods.
-        cx.room_freed();
+        cx.agenda.room_freed();
     }
 
     /// The write or removal of a nomination failed: it is retried with a growing pause for as long as the pod waits.
     pub fn nomination_lost(cx: &mut Context<'_>, pod: &PodUid) {
-        let Some(id) = cx.world.pod_id(pod).filter(|_| cx.leading) else { return };
+        let Some(id) = cx.world.pod_id(pod).filter(|_| cx.terms.leading) else { return };
         let failures = cx.preemption.unwritten.entry(id).or_default();
         let pause = REWRITE.0.saturating_mul(1 << (*failures).min(6)).min(REWRITE.1);
         *failures += 1;
-        cx.timers.set(cx.now.mono + pause, Timer::WriteNomination(id));
+        cx.agenda.timers.set(cx.terms.now.mono + pause, Timer::WriteNomination(id));
     }
 
     /// Writes the present nomination, unless the pod's status has it already.
@@ -290,7 +290,7 @@ impl Preemption {
         let waits = |pod: &&Pod| pod.place == Place::Waiting && pod.facts.handoff.deleting.is_none();
         match cx.world.pod(id).filter(waits) {
             Some(pod) if pod.facts.spec.nominated != wanted => {
-                cx.effects.push(Effect::Nominate { pod: pod.facts.handoff.pod.clone(), node: wanted });
+                cx.agenda.effects.push(Effect::Nominate { pod: pod.facts.handoff.pod.clone(), node: wanted });
             }
             _ => {
                 cx.preemption.unwritten.remove(&id);
@@ -300,7 +300,8 @@ impl Preemption {
 
     /// Takes over the nominations of an earlier leader: the pod's status names the node, and pods that are leaving it are its victims.
     pub fn adopt(cx: &mut Context<'_>) {
-        let nominated: Vec<PodId> = cx.world.nominated().filter(|pod| cx.is_ours(pod)).map(|pod| pod.id).collect();
+        let nominated: Vec<PodId> =
+            cx.world.nominated().filter(|pod| cx.terms.is_ours(pod)).map(|pod| pod.id).collect();
         for id in nominated {
             let Some(pod) = cx.world.pod(id) else { continue };
             let Some(at) = pod.facts.spec.nominated.as_deref().and_then(|name| cx.world.node_id(name)) else {
@@ -321,7 +322,7 @@ impl Preemption {
         except: PodId,
         decide: impl FnOnce(&mut Context<'_>) -> T,
     ) -> T {
-        let entered = cx.preemption.enter_nominated(cx.world, cx.rules, cx.now.mono, (priority, except));
+        let entered = cx.preemption.enter_nominated(cx.world, cx.terms.rules, cx.terms.now.mono, (priority, except));
         let decided = decide(cx);
         entered.into_iter().rev().for_each(|id| _ = cx.world.forget(id));
         decided
@@ -335,7 +336,7 @@ impl Preemption {
         except: PodId,
         decide: impl FnOnce(&mut Context<'_>) -> T,
     ) -> T {
-        let entered = cx.preemption.enter_nominated(cx.world, cx.rules, cx.now.mono, (priority, except));
+        let entered = cx.preemption.enter_nominated(cx.world, cx.terms.rules, cx.terms.now.mono, (priority, except));
         let waits = |pod: &Pod| pod.asks_for_devices() && pod.devices.is_none();
         let (waiting, placed): (Vec<PodId>, Vec<PodId>) =
             entered.into_iter().partition(|id| cx.world.pod(*id).is_some_and(waits));

@@ -60,10 +60,10 @@ impl Reporter {
             let names = declared.filter(|warning| matches!(&**warning, Warning::TwoNames { .. }));
             let warnings: Vec<Warning> = names.map(std::borrow::Cow::into_owned).collect();
             for warning in warnings {
-                cx.event(id, true, warning.reason(), warning.to_string());
+                cx.agenda.event(cx.world, id, true, warning.reason(), warning.to_string());
             }
             if invalid || alone {
-                cx.event(id, true, event, message.as_ref().to_owned());
+                cx.agenda.event(cx.world, id, true, event, message.as_ref().to_owned());
                 return Self::condition(cx, id, reason, message);
             }
         }
@@ -78,7 +78,7 @@ impl Reporter {
         // The timeout was reported when it came, before the marks could be written.
         let reported = reason == ConditionReason::GangTimeout;
         if !reported && cx.reporter.reported.get(&id).is_none_or(news) {
-            cx.event(id, true, event_of(reason), message.as_ref().to_owned());
+            cx.agenda.event(cx.world, id, true, event_of(reason), message.as_ref().to_owned());
         }
         Self::condition(cx, id, reason, message);
     }
@@ -87,9 +87,9 @@ impl Reporter {
     pub fn condition(cx: &mut Context<'_>, id: PodId, reason: ConditionReason, message: &Arc<str>) {
         let Some(found) = cx.world.pod(id) else { return };
         let member = found.facts.spec.gang.is_some();
-        let pause = if member { cx.config.gangs.condition_pause } else { cx.config.condition_pause };
+        let pause = if member { cx.terms.config.gangs.condition_pause } else { cx.terms.config.condition_pause };
         let pod = found.facts.handoff.pod.clone();
-        let now = cx.now.mono;
+        let now = cx.terms.now.mono;
         let first = match cx.reporter.reported.entry(id) {
             Entry::Vacant(entry) => {
                 entry.insert(Reported {
@@ -119,7 +119,7 @@ impl Reporter {
                     reported.at.map(|at| at + pause).filter(|open| reported.reason == Some(reason) && now < *open);
                 if let Some(open) = open {
                     reported.pending = Some(Arc::clone(message));
-                    cx.timers.set(open, Timer::Report(id));
+                    cx.agenda.timers.set(open, Timer::Report(id));
                     return;
                 }
                 (reported.reason, reported.message, reported.at, reported.pending) =
@@ -130,7 +130,7 @@ impl Reporter {
                 reported.first
             }
         };
-        cx.effects.push(Effect::Condition { pod, reason, message: Arc::clone(message), first });
+        cx.agenda.effects.push(Effect::Condition { pod, reason, message: Arc::clone(message), first });
     }
 
     /// Reports to the members of one gang that wait with it, with one message.
@@ -190,7 +190,7 @@ impl Reporter {
     pub fn warn_once(cx: &mut Context<'_>, id: PodId, warning: Warning) {
         let (reason, text) = (warning.reason(), warning.to_string());
         if cx.reporter.warned.entry(id).or_default().insert(warning) {
-            cx.event(id, true, reason, text);
+            cx.agenda.event(cx.world, id, true, reason, text);
         }
     }
 
@@ -199,12 +199,12 @@ impl Reporter {
         let Some(reported) = cx.reporter.reported.get_mut(&id) else { return };
         let (Some(reason), Some(message)) = (reported.reason, reported.pending.take()) else { return };
         if !reported.lost {
-            return cx.steps.push(Step::Report(id, reason, message));
+            return cx.agenda.steps.push(Step::Report(id, reason, message));
         }
-        (reported.message, reported.at, reported.lost) = (Arc::clone(&message), Some(cx.now.mono), false);
+        (reported.message, reported.at, reported.lost) = (Arc::clone(&message), Some(cx.terms.now.mono), false);
         let first = reported.first;
         if let Some(pod) = cx.world.pod(id) {
-            cx.effects.push(Effect::Condition { pod: pod.facts.handoff.pod.clone(), reason, message, first });
+            cx.agenda.effects.push(Effect::Condition { pod: pod.facts.handoff.pod.clone(), reason, message, first });
         }
     }
 
@@ -221,7 +221,7 @@ impl Reporter {
         }
         let pause = REWRITE.0.saturating_mul(1 << reported.failures.min(6)).min(REWRITE.1);
         reported.failures += 1;
-        cx.timers.set(cx.now.mono + pause, Timer::Report(id));
+        cx.agenda.timers.set(cx.terms.now.mono + pause, Timer::Report(id));
     }
 }
 

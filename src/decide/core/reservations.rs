@@ -88,9 +88,9 @@ impl Reservations {
     pub fn reserve(cx: &mut Context<'_>, id: PodId, node: NodeId, mut slots: Slots) -> bool {
         let Some(pod) = cx.world.pod(id) else { return false };
         let mut claimed = Claimed::default();
-        let rules = &cx.rules.enabled().reserve;
+        let rules = &cx.terms.rules.enabled().reserve;
         for (done, rule) in rules.iter().enumerate() {
-            if !matches!(rule.reserve(cx.view(), pod, node, &mut slots, &mut claimed), Outcome::Fit) {
+            if !matches!(rule.reserve(cx.terms.view(cx.world), pod, node, &mut slots, &mut claimed), Outcome::Fit) {
                 rules[..done].iter().rev().for_each(|rule| rule.unreserve(pod, node));
                 return false;
             }
@@ -102,7 +102,7 @@ impl Reservations {
         {
             cx.world.plan_volumes(id, plan);
         }
-        let (annotations, since) = (annotations.into(), cx.now.mono);
+        let (annotations, since) = (annotations.into(), cx.terms.now.mono);
         cx.reservations.held.insert(id, Reservation { node, annotations, wanted, since, group, commit: None });
         true
     }
@@ -134,7 +134,7 @@ impl Reservations {
         let here = |(_, reservation): &(&PodId, &Reservation)| reservation.node == node;
         for id in cx.reservations.held.iter().filter(here).map(|(id, _)| *id).collect::<Vec<_>>() {
             if cx.world.contested_device(id).is_some() && Self::release(cx, id) {
-                cx.steps.push(Step::Retry(id));
+                cx.agenda.steps.push(Step::Retry(id));
             }
         }
     }
@@ -143,14 +143,14 @@ impl Reservations {
     /// room. Nothing happens if the API shows the pod bound.
     pub fn free(cx: &mut Context<'_>, id: PodId, node: NodeId) {
         if Self::give_back(cx, id, node) {
-            cx.wake(Wake::POD_FREED);
+            cx.agenda.wake(Wake::POD_FREED);
         }
     }
 
     /// The same without waking: used where no decision has seen the room taken.
     fn give_back(cx: &mut Context<'_>, id: PodId, node: NodeId) -> bool {
         if let Some(pod) = cx.world.pod(id) {
-            cx.rules.enabled().reserve.iter().rev().for_each(|rule| rule.unreserve(pod, node));
+            cx.terms.rules.enabled().reserve.iter().rev().for_each(|rule| rule.unreserve(pod, node));
         }
         let freed = cx.world.forget(id);
         if freed
@@ -200,25 +200,31 @@ impl Reservations {
     pub fn permit(cx: &mut Context<'_>, id: PodId) -> bool {
         let (Some(node), Some(pod)) = (cx.reservations.node_of(id), cx.world.pod(id)) else { return false };
         let mut slots = Slots::default();
-        let verdicts = cx.rules.enabled().permit.iter().map(|rule| rule.permit(cx.view(), pod, node, &mut slots));
+        let verdicts = cx
+            .terms
+            .rules
+            .enabled()
+            .permit
+            .iter()
+            .map(|rule| rule.permit(cx.terms.view(cx.world), pod, node, &mut slots));
         let (reason, text) = match verdicts.into_iter().find(|verdict| !verdict.is_fit()) {
             None | Some(Outcome::Fit) => return true,
             Some(Outcome::WaitUntil(at, _)) => {
-                cx.timers.set(at.max(cx.now.mono + Duration::from_millis(1)), Timer::Permit(id));
+                cx.agenda.timers.set(at.max(cx.terms.now.mono + Duration::from_millis(1)), Timer::Permit(id));
                 return false;
             }
             Some(Outcome::Unfit(no) | Outcome::Never(no)) => {
                 Self::release(cx, id);
-                cx.queue.park(id, no.wake, cx.now.mono);
+                cx.agenda.queue.park(id, no.wake, cx.terms.now.mono);
                 (ConditionReason::Unschedulable, no.text)
             }
             Some(Outcome::Fault(text)) => {
                 Self::release(cx, id);
-                cx.queue.fail(id, cx.now.mono);
+                cx.agenda.queue.fail(id, cx.terms.now.mono);
                 (ConditionReason::SchedulerError, text)
             }
         };
-        cx.steps.push(Step::Report(id, reason, text.into_owned().into()));
+        cx.agenda.steps.push(Step::Report(id, reason, text.into_owned().into()));
         false
     }
 

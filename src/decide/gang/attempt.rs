@@ -48,19 +48,23 @@ struct Failures {
 impl Gangs {
     /// Tries a group that was popped from the queue.
     pub fn attempt_group(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        let stale = self.groups.get(group).map(|record| record.tried_at + cx.config.gangs.condition_pause);
-        if let Some(stale) = stale.filter(|stale| cx.now.mono < *stale)
+        let stale = self.groups.get(group).map(|record| record.tried_at + cx.terms.config.gangs.condition_pause);
+        if let Some(stale) = stale.filter(|stale| cx.terms.now.mono < *stale)
             && self.is_out_of_reach(cx, group)
-            && cx.queue.park_again(&Item::Group(group.clone()), device_fit::ROOM.or(Wake::NODE_ROOM), cx.now.mono)
+            && cx.agenda.queue.park_again(
+                &Item::Group(group.clone()),
+                device_fit::ROOM.or(Wake::NODE_ROOM),
+                cx.terms.now.mono,
+            )
         {
             // The numbers that were reported have changed all the same.
-            return cx.timers.set(stale, Timer::ReportGroup(group.clone()));
+            return cx.agenda.timers.set(stale, Timer::ReportGroup(group.clone()));
         }
         let priority = priority_of(cx, group);
         Earmarks::open_for(cx, &Item::Group(group.clone()), priority, None);
         self.try_group(cx, group, true);
         Earmarks::close(cx);
-        cx.steps.push(Step::AfterAttempt(group.clone()));
+        cx.agenda.steps.push(Step::AfterAttempt(group.clone()));
     }
 
     /// Tries a group. `resolve`: groups of lower rank may have to release their reservations for it.
@@ -79,10 +83,10 @@ impl Gangs {
         let unmarked = self.groups.get(group).is_some_and(|record| record.marking.is_empty());
         if not_ready || over || !unmarked {
             if completing.is_empty() {
-                cx.queue.remove(item);
+                cx.agenda.queue.remove(item);
                 return;
             }
-            cx.queue.park(item, Wake::ANY, cx.now.mono);
+            cx.agenda.queue.park(item, Wake::ANY, cx.terms.now.mono);
             if let Some(record) = self.groups.get_mut(group) {
                 record.tried = Some(GangState::of_group(cx.world, group));
             }
@@ -93,14 +97,14 @@ impl Gangs {
             // It still counts as bound. The watch shows its deletion soon, and the group is tried with the right count.
             let text = "it is being preempted, the group waits until it is gone".to_owned();
             self.report_short(cx, group, UnfitMember::of(pod, text, Wake::ANY));
-            return cx.queue.hurry(item, until);
+            return cx.agenda.queue.hurry(item, until);
         }
-        cx.stats.group_attempts += 1;
+        cx.agenda.stats.group_attempts += 1;
         self.drop_outdated(cx, group);
         if let Some(record) = self.groups.get_mut(group) {
             record.progress.attempts += 1;
-            record.tried_at = cx.now.mono;
-            if cx.queue.failures(item) == 0 {
+            record.tried_at = cx.terms.now.mono;
+            if cx.agenda.queue.failures(item) == 0 {
                 // A useful event has come since.
                 record.failed.clear();
             }
@@ -385,7 +389,7 @@ impl Gangs {
         let Some(priority) = cx.world.pod(id).map(|pod| pod.facts.spec.priority) else {
             return unfit("the pod is gone".to_owned(), Wake::NONE);
         };
-        cx.stats.attempts += 1;
+        cx.agenda.stats.attempts += 1;
         let pinned = cx.reservations.pinned(id);
         let (found, unpinned) = Preemption::with_nominated(cx, priority, id, |cx| {
             // First the node whose lock the pod holds: on another node, that lock would stand until it expires.
@@ -399,7 +403,7 @@ impl Gangs {
             cx.reservations.unpin(id);
         }
         let Some((choice, judged)) = found else { return unfit("the pod is gone".to_owned(), Wake::NONE) };
-        cx.stats.judged += judged;
+        cx.agenda.stats.judged += judged;
         match choice {
             NodeChoice::Node(node, slots) => {
                 let reserved = Reservations::reserve(cx, id, node, *slots);
@@ -422,11 +426,12 @@ impl Gangs {
                 continue;
             }
             let Some(saved) = Reservations::save(cx, id) else { continue };
-            let choice = cx.world.pod(id).map(|pod| choose(cx.view(), cx.rules, pod, Some(saved.node())).0);
+            let choice =
+                cx.world.pod(id).map(|pod| choose(cx.terms.view(cx.world), cx.terms.rules, pod, Some(saved.node())).0);
             if matches!(choice, Some(NodeChoice::Node(..))) {
                 Reservations::restore(cx, saved);
             } else {
-                cx.wake(Wake::POD_FREED);
+                cx.agenda.wake(Wake::POD_FREED);
             }
         }
         let none = reserved_members(cx, group).is_empty();
@@ -456,7 +461,7 @@ impl Gangs {
 /// group is tried without waiting for it from the returned time on.
 fn leaving_member(cx: &Context<'_>, group: &GroupId) -> Option<(PodId, Duration)> {
     let young = cx.preemption.all().values().map(|nomination| (nomination, nomination.since + LEAVING));
-    let young = young.filter(|(_, until)| cx.now.mono < *until);
+    let young = young.filter(|(_, until)| cx.terms.now.mono < *until);
     let victims = young.flat_map(|(nomination, until)| nomination.victims.iter().map(move |uid| (uid, until)));
     let bound = |id: &PodId| {
         let pod = cx.world.pod(*id).filter(|pod| MemberState::of(pod).is_bound());

@@ -22,11 +22,11 @@ impl Gangs {
     /// After a failed attempt: starts the waiting time where it does not run. `holds_room`: members have reservations.
     pub(super) fn run_clock(&mut self, cx: &mut Context<'_>, group: &GroupId, holds_room: bool) {
         let Some(record) = self.groups.get_mut(group) else { return };
-        record.failed_since.get_or_insert(cx.now.mono);
+        record.failed_since.get_or_insert(cx.terms.now.mono);
         let starts = holds_room && record.held_since.is_none();
         if holds_room {
-            record.held_since.get_or_insert(cx.now.mono);
-            record.progress.holding_since.get_or_insert(cx.now.wall);
+            record.held_since.get_or_insert(cx.terms.now.mono);
+            record.progress.holding_since.get_or_insert(cx.terms.now.wall);
         } else {
             record.held_since = None;
             record.progress.holding_since = None;
@@ -35,7 +35,7 @@ impl Gangs {
         let held = if starts { reserved_members(cx, group) } else { Vec::new() };
         if let Some(first) = held.first() {
             let message = format!("group {group} holds room for {} pods and waits for more", held.len());
-            cx.event(*first, false, EventReason::GangHold, message);
+            cx.agenda.event(cx.world, *first, false, EventReason::GangHold, message);
         }
     }
 
@@ -48,22 +48,22 @@ impl Gangs {
     pub(super) fn arm(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         let Some(since) = self.waits_since(cx, group) else { return };
         let due = since.saturating_add(wait_of(cx, group));
-        cx.timers.set(due.max(cx.now.mono), Timer::GroupWait(group.clone()));
+        cx.agenda.timers.set(due.max(cx.terms.now.mono), Timer::GroupWait(group.clone()));
     }
 
     /// The timer of the waiting time fired.
     pub fn wait_due(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         let Some(since) = self.waits_since(cx, group) else { return };
-        if since.saturating_add(wait_of(cx, group)) > cx.now.mono {
+        if since.saturating_add(wait_of(cx, group)) > cx.terms.now.mono {
             return self.arm(cx, group);
         }
-        cx.stats.group_timeouts += 1;
+        cx.agenda.stats.group_timeouts += 1;
         let wait = wait_of(cx, group);
         let why = format!("group {group} was not satisfied within {} s", wait.as_secs_f64());
         let mut members = reserved_members(cx, group);
         members.extend(waiting_members(cx, group));
         self.release_group(cx, group, &why);
-        members.into_iter().for_each(|id| cx.event(id, true, EventReason::GangTimeout, why.clone()));
+        members.into_iter().for_each(|id| cx.agenda.event(cx.world, id, true, EventReason::GangTimeout, why.clone()));
         if let Some(record) = self.groups.get_mut(group) {
             let members = cx.world.gangs().listing(group).flat_map(Gang::members);
             let open = members.filter(|member| matches!(member.state, MemberState::Pending | MemberState::Gated));
@@ -77,10 +77,10 @@ impl Gangs {
         let Some(record) = self.groups.get(group).filter(|record| !record.marking.is_empty()) else { return };
         for id in &record.marking {
             if let Some(pod) = cx.world.pod(*id) {
-                cx.effects.push(Effect::MarkTimedOut { pod: pod.facts.handoff.pod.clone(), key: key::TIMEOUT });
+                cx.agenda.effects.push(Effect::MarkTimedOut { pod: pod.facts.handoff.pod.clone(), key: key::TIMEOUT });
             }
         }
-        cx.timers.set(cx.now.mono + MARK_AGAIN, Timer::MarkTimedOut(group.clone()));
+        cx.agenda.timers.set(cx.terms.now.mono + MARK_AGAIN, Timer::MarkTimedOut(group.clone()));
     }
 
     /// Releases the reservations with which a group waits. Members that are being bound keep theirs.
@@ -92,14 +92,14 @@ impl Gangs {
         if held.is_empty() {
             return;
         }
-        cx.stats.group_releases += 1;
+        cx.agenda.stats.group_releases += 1;
         let message = format!("room of {} pods given back: {why}", held.len());
         for id in &held {
             Reservations::release(cx, *id);
         }
         if let Some(first) = held.first() {
-            cx.event(*first, true, EventReason::GangHoldReleased, message);
+            cx.agenda.event(cx.world, *first, true, EventReason::GangHoldReleased, message);
         }
-        cx.wake(Wake::POD_FREED);
+        cx.agenda.wake(Wake::POD_FREED);
     }
 }

@@ -40,7 +40,7 @@ impl Gangs {
     ) {
         let attempt = self.attempt_stamp(cx, group);
         let committed = rest.unwrap_or_else(|| group.commit(attempt, u32::try_from(held.len()).unwrap_or(u32::MAX)));
-        let number = cx.sequence.number();
+        let number = cx.agenda.sequence.number();
         let text = committed.to_string();
         for id in &held {
             cx.reservations.commit(*id, Some(number), text.clone());
@@ -74,21 +74,21 @@ impl Gangs {
         record.failed.clear();
         record.tried = Some(GangState::of_group(cx.world, group));
         if held.is_empty() {
-            cx.queue.park(item, Wake::ANY, cx.now.mono);
+            cx.agenda.queue.park(item, Wake::ANY, cx.terms.now.mono);
             return self.enqueue_free(cx, group);
         }
-        cx.queue.remove(item);
+        cx.agenda.queue.remove(item);
         if news {
             let created = cx.world.gangs().of_group(group).filter_map(Gang::created).min();
-            let waited =
-                created.map(|created| cx.now.wall.duration_since(created).max(SignedDuration::ZERO).unsigned_abs());
+            let waited = created
+                .map(|created| cx.terms.now.wall.duration_since(created).max(SignedDuration::ZERO).unsigned_abs());
             self.waits.extend(waited);
         }
         Preemption::withdraw_group(cx, group);
-        cx.stats.groups_satisfied += u64::from(quorum);
+        cx.agenda.stats.groups_satisfied += u64::from(quorum);
         if quorum && let Some(first) = held.first() {
             let message = format!("group {group} has room for {} pods: binding", held.len());
-            cx.event(*first, false, EventReason::GangSatisfied, message);
+            cx.agenda.event(cx.world, *first, false, EventReason::GangSatisfied, message);
         }
         let members = held.iter().map(|id| (*id, committed)).collect();
         let unprepared = held.iter().copied().collect();
@@ -97,7 +97,7 @@ impl Gangs {
         let commit = Commit { group: group.clone(), members, requested, unprepared, once, rest, committed };
         self.commits.insert(number, commit);
         for id in held {
-            cx.steps.push(Step::Permit(id));
+            cx.agenda.steps.push(Step::Permit(id));
         }
         self.enqueue_free(cx, group);
     }
@@ -105,7 +105,7 @@ impl Gangs {
     /// The time of a commit: later than the creation of every member and than every earlier commit of the group, however the clocks
     /// of API server and scheduler differ.
     fn attempt_stamp(&self, cx: &mut Context<'_>, group: &GroupId) -> Timestamp {
-        let stamp = cx.sequence.stamp(cx.now.wall);
+        let stamp = cx.agenda.sequence.stamp(cx.terms.now.wall);
         let gangs = || cx.world.gangs().of_group(group);
         let newest = gangs().filter_map(Gang::newest_live).max();
         let seen = gangs().filter_map(|gang| gang.landed().last_key_value()).map(|(commit, _)| commit.attempt);
@@ -152,7 +152,9 @@ impl Gangs {
 
     /// A member's volumes are prepared: when those of all members are, all take their locks.
     pub fn member_prepared(&mut self, cx: &mut Context<'_>, commit: u64, id: PodId) {
-        let Some(prepared) = self.commits.get_mut(&commit) else { return cx.steps.push(Step::Proceed(vec![id])) };
+        let Some(prepared) = self.commits.get_mut(&commit) else {
+            return cx.agenda.steps.push(Step::Proceed(vec![id]));
+        };
         if prepared.unprepared.remove(&id) && prepared.unprepared.is_empty() {
             self.proceed(cx, commit);
         }
@@ -166,14 +168,14 @@ impl Gangs {
         let (group, former) = (commit.group.clone(), commit.committed);
         if !commit.once {
             // The group is satisfied for good: its surplus goes on.
-            cx.steps.push(Step::AfterAttempt(group.clone()));
+            cx.agenda.steps.push(Step::AfterAttempt(group.clone()));
         }
         let Some(record) = self.groups.get_mut(&group) else { return };
         let own: Vec<PodId> = commit.members.keys().copied().collect();
         if commit.rest {
             let unbound = record.unbound_of(cx.world, &group, former);
             record.unbound.insert(former, unbound);
-            return cx.steps.push(Step::Proceed(own));
+            return cx.agenda.steps.push(Step::Proceed(own));
         }
         let is_earlier = |other: &&mut Commit| {
             other.group == group && other.unprepared.is_empty() && other.committed.attempt <= former.attempt
@@ -198,9 +200,9 @@ impl Gangs {
         record.last = record.last.max(Some(committed));
         record.unbound.insert(committed, committed.members);
         if !renamed.is_empty() {
-            cx.steps.push(Step::Recommit(renamed, committed.to_string()));
+            cx.agenda.steps.push(Step::Recommit(renamed, committed.to_string()));
         }
-        cx.steps.push(Step::Proceed(own));
+        cx.agenda.steps.push(Step::Proceed(own));
     }
 
     /// A member's bind attempt has ended: members that waited only for it take their locks.
@@ -222,7 +224,7 @@ impl Gangs {
             }
             if cx.world.gangs().of_group(&group).any(|gang| gang.counts().unplaced() > 0) {
                 // While it was under way, the others of the group were queued by another rule.
-                cx.steps.push(Step::AfterAttempt(group));
+                cx.agenda.steps.push(Step::AfterAttempt(group));
             }
         }
     }
@@ -261,19 +263,19 @@ impl Gangs {
                 Reservations::free(cx, *id, reservation.node);
             }
         }
-        cx.steps.push(Step::Withdraw(members.clone()));
-        cx.stats.group_releases += 1;
+        cx.agenda.steps.push(Step::Withdraw(members.clone()));
+        cx.agenda.stats.group_releases += 1;
         if let Some(record) = self.groups.get_mut(&group) {
             (record.progress.satisfied_once, record.outlived) = (once, true);
         }
         if let Some(first) = members.first() {
             let message = format!("room of {} pods given back: {why}", members.len());
-            cx.event(*first, true, EventReason::GangHoldReleased, message);
+            cx.agenda.event(cx.world, *first, true, EventReason::GangHoldReleased, message);
         }
         match lost {
-            Some(lost) => cx.steps.push(Step::BackOffGroup(lost)),
+            Some(lost) => cx.agenda.steps.push(Step::BackOffGroup(lost)),
             // Each member is queued with its present group.
-            None => members.into_iter().for_each(|id| cx.enqueue(id)),
+            None => members.into_iter().for_each(|id| cx.agenda.enqueue(id)),
         }
         // The surplus waits with its group again.
         Self::enqueue_members(cx, &group);
@@ -282,13 +284,13 @@ impl Gangs {
     /// Handles members of commits whose reservation was released.
     pub fn settle_lost(&mut self, cx: &mut Context<'_>) {
         for (commit, id) in cx.reservations.take_lost() {
-            if !cx.leading {
+            if !cx.terms.leading {
                 continue;
             }
             self.member_lost(cx, commit, id);
             if cx.world.pod(id).is_some_and(|pod| MemberState::of(pod) == MemberState::Pending) {
                 // A member that Permit refused is not tried again at once.
-                cx.steps.push(Step::BackOffGroup(id));
+                cx.agenda.steps.push(Step::BackOffGroup(id));
             }
         }
     }
@@ -298,10 +300,10 @@ impl Gangs {
         let Some(Route::Completes(group) | Route::Group(group)) = self.route_of(cx, id) else { return };
         let Some(record) = self.groups.get_mut(&group) else { return };
         // Members that fail together are one failure.
-        if record.backoff_until.is_none_or(|until| until <= cx.now.mono) {
+        if record.backoff_until.is_none_or(|until| until <= cx.terms.now.mono) {
             let pause = BACKOFF.0.saturating_mul(1 << record.bind_failures.min(6)).min(BACKOFF.1);
             record.bind_failures += 1;
-            record.backoff_until = Some(cx.now.mono + pause);
+            record.backoff_until = Some(cx.terms.now.mono + pause);
         }
         self.queue_group(cx, &group);
     }
@@ -337,7 +339,7 @@ impl Gangs {
         let Some(pod) = cx.world.pod(id).filter(|pod| pod.facts.spec.refused) else { return };
         let commit = pod.facts.handoff.assignment.committed;
         let (Some(commit), Some(gang)) = (commit, cx.world.gangs().gang_of(id)) else { return };
-        if !cx.leading || cx.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
+        if !cx.terms.leading || cx.terms.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
             return;
         }
         let (group, text) = (gang.group(), commit.to_string());
@@ -360,8 +362,8 @@ impl Gangs {
     /// A member could finally not be bound: `evictGang` evicts the others.
     pub fn member_failed(&mut self, cx: &mut Context<'_>, commit: u64, id: PodId, why: &str) {
         let Some(group) = self.commits.get(&commit).map(|commit| commit.group.clone()) else { return };
-        cx.event(id, true, EventReason::GangBindFailed, why.to_owned());
-        if cx.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
+        cx.agenda.event(cx.world, id, true, EventReason::GangBindFailed, why.to_owned());
+        if cx.terms.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
             return;
         }
         let members = cx.world.gangs().of_group(&group).flat_map(Gang::members);
@@ -374,9 +376,9 @@ impl Gangs {
     /// Evicts a pod, again and again until the watch shows its deletion.
     fn evict(&mut self, cx: &mut Context<'_>, id: PodId, message: String) {
         let Some(pod) = cx.world.pod(id).map(|pod| pod.facts.handoff.pod.clone()) else { return };
-        cx.effects.push(Effect::Evict { pod, message: message.clone() });
+        cx.agenda.effects.push(Effect::Evict { pod, message: message.clone() });
         self.evicted.insert(id, message);
-        cx.timers.set(cx.now.mono + EVICT_AGAIN, Timer::EvictMember(id));
+        cx.agenda.timers.set(cx.terms.now.mono + EVICT_AGAIN, Timer::EvictMember(id));
     }
 
     /// The timer of an eviction fired: the request may have been lost.

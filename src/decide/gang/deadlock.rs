@@ -96,7 +96,7 @@ impl Gangs {
         let Some(((), released)) = self.give_way(cx, &below, attempt, restore) else { return false };
         self.report_released(cx, &released, &format!("pod {key} goes first"));
         self.commit_alone(cx, id);
-        cx.steps.push(Step::Permit(id));
+        cx.agenda.steps.push(Step::Permit(id));
         for last in released.iter().rev() {
             self.try_group(cx, last, false);
         }
@@ -168,16 +168,16 @@ impl Gangs {
 
     /// Reports that these groups released their reservations.
     pub(super) fn report_released(&mut self, cx: &mut Context<'_>, released: &[GroupId], why: &str) {
-        cx.wake(Wake::POD_FREED);
+        cx.agenda.wake(Wake::POD_FREED);
         for group in released {
-            cx.stats.group_releases += 1;
+            cx.agenda.stats.group_releases += 1;
             if let Some(record) = self.groups.get_mut(group) {
                 record.stop_waiting();
             }
-            let first = waiting(cx.world, &cx.config.scheduler_names, group).next().map(|member| member.pod);
+            let first = waiting(cx.world, &cx.terms.config.scheduler_names, group).next().map(|member| member.pod);
             if let Some(first) = first {
                 let message = format!("group {group} gave its room back: {why}");
-                cx.event(first, true, EventReason::GangHoldReleased, message);
+                cx.agenda.event(cx.world, first, true, EventReason::GangHoldReleased, message);
             }
         }
     }

@@ -76,10 +76,10 @@ fn lower_where_it_helps(cx: &mut Context<'_>, kinds: &[Pod]) -> Vec<PodId> {
     let (mut found, mut helpful, mut looked_at) = (Vec::new(), 0, 0);
     // A pod with affinity may fit any node once the pods that it wants to be near to are there.
     let look_around = kinds.iter().any(looks_at_others);
-    let view = cx.view();
+    let view = cx.terms.view(cx.world);
     let prepared = kinds.iter().filter(|_| !look_around);
     let mut prepared: Vec<(&Pod, Slots)> =
-        prepared.filter_map(|pod| Some((pod, prepare(view, cx.rules, pod).ok()?))).collect();
+        prepared.filter_map(|pod| Some((pod, prepare(view, cx.terms.rules, pod).ok()?))).collect();
     for node in nodes {
         if helpful == NODES || looked_at == LOOKED_AT {
             break;
@@ -92,12 +92,12 @@ fn lower_where_it_helps(cx: &mut Context<'_>, kinds: &[Pod]) -> Vec<PodId> {
         }
         looked_at += 1;
         lower.iter().for_each(|id| cx.world.remove_for_dry_run(*id));
-        let view = cx.view();
+        let view = cx.terms.view(cx.world);
         let fits = |pod: &Pod| {
-            let (Some(there), Ok(mut slots)) = (cx.world.node(node), prepare(view, cx.rules, pod)) else {
+            let (Some(there), Ok(mut slots)) = (cx.world.node(node), prepare(view, cx.terms.rules, pod)) else {
                 return false;
             };
-            judge(view, cx.rules, pod, (node, there), &mut slots).is_fit()
+            judge(view, cx.terms.rules, pod, (node, there), &mut slots).is_fit()
         };
         let helps = look_around || kinds.iter().any(fits);
         lower.iter().for_each(|id| cx.world.restore_after_dry_run(*id));

@@ -25,7 +25,7 @@ pub fn waiting<'a>(
 
 /// Ids of [`waiting`] members.
 pub(super) fn waiting_members(cx: &Context<'_>, group: &GroupId) -> Vec<PodId> {
-    waiting(cx.world, &cx.config.scheduler_names, group).map(|member| member.pod).collect()
+    waiting(cx.world, &cx.terms.config.scheduler_names, group).map(|member| member.pod).collect()
 }
 
 /// The ones of these without a scheduling gate: a gated pod has a condition of its own, and no room is made for it.
@@ -34,7 +34,7 @@ pub(super) fn pending_members(cx: &Context<'_>, group: &GroupId) -> Vec<PodId> {
         MemberState::Pending => false,
         _ => cx.world.pod(member.pod).is_none_or(|pod| !pod.facts.spec.gates.is_empty()),
     };
-    let waiting = waiting(cx.world, &cx.config.scheduler_names, group);
+    let waiting = waiting(cx.world, &cx.terms.config.scheduler_names, group);
     waiting.filter(|member| !gated(member)).map(|member| member.pod).collect()
 }
 
@@ -85,7 +85,7 @@ pub(super) fn wait_of(cx: &Context<'_>, group: &GroupId) -> Duration {
 /// What begins the waiting time of a group: [`TimeoutClock::Pending`], the greater one, if any of its gangs states it.
 pub(super) fn clock_of(cx: &Context<'_>, group: &GroupId) -> TimeoutClock {
     let stated = cx.world.gangs().of_group(group).filter_map(|gang| gang.config().clock);
-    stated.max().unwrap_or(cx.config.gangs.clock)
+    stated.max().unwrap_or(cx.terms.config.gangs.clock)
 }
 
 /// The latest commit of several members of the group, and how many of its members were bound. One that has ended since counts: a

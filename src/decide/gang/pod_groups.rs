@@ -43,11 +43,11 @@ impl Gangs {
         {
             let (uid, version) = (object.uid.clone(), object.version.clone());
             if self.may_ask_again(cx, group, id) {
-                cx.effects.push(Effect::RemovePodGroup { gang: id.clone(), uid, version });
+                cx.agenda.effects.push(Effect::RemovePodGroup { gang: id.clone(), uid, version });
             }
             return;
         }
-        let ours = gang.members().any(|member| cx.config.scheduler_names.contains(&member.scheduler));
+        let ours = gang.members().any(|member| cx.terms.config.scheduler_names.contains(&member.scheduler));
         if !ours && written.is_none() {
             return;
         }
@@ -60,7 +60,7 @@ impl Gangs {
         let not_ready = record.not_ready.as_ref().map(|(reason, message)| (*reason, message.as_str()));
         let attempts = GroupAttempts {
             progress: &record.progress,
-            next_try: cx.queue.next_try(Item::Group(group.clone()), cx.now),
+            next_try: cx.agenda.queue.next_try(Item::Group(group.clone()), cx.terms.now),
             not_ready,
         };
         let mut before = Cow::Borrowed(&object.status);
@@ -68,7 +68,7 @@ impl Gangs {
             // An API server that does not store conditions: those of the last write count.
             before.to_mut().conditions.clone_from(&written.wanted.conditions);
         }
-        let wanted = status(gang, attempts, &before, cx.now.wall);
+        let wanted = status(gang, attempts, &before, cx.terms.now.wall);
         if wanted == object.status {
             return;
         }
@@ -81,13 +81,13 @@ impl Gangs {
                 Some(stored) if *stored == object.status && is_same_but_times(&written.wanted, &wanted) => return,
                 // The watch will show the last write.
                 Some(_) if written.version == object.version => written.at + LOST,
-                Some(_) if is_rewording(&object.status, &wanted) => written.at + cx.config.gangs.condition_pause,
+                Some(_) if is_rewording(&object.status, &wanted) => written.at + cx.terms.config.gangs.condition_pause,
                 Some(_) => written.at + GATHER,
             },
         };
         let failures = written.map_or(0, |written| written.failures);
-        if cx.now.mono < due {
-            cx.timers.set(due, Timer::PodGroups(group.clone()));
+        if cx.terms.now.mono < due {
+            cx.agenda.timers.set(due, Timer::PodGroups(group.clone()));
             return;
         }
         let write = PodGroupWrite {
@@ -100,14 +100,14 @@ impl Gangs {
         let written = StatusWrite {
             wanted,
             version: object.version.clone(),
-            at: cx.now.mono,
+            at: cx.terms.now.mono,
             stored: None,
-            not_before: cx.now.mono,
+            not_before: cx.terms.now.mono,
             under_way: true,
             failures,
         };
-        cx.effects.push(Effect::PodGroupStatus(Box::new(write)));
-        cx.timers.set(cx.now.mono + LOST, Timer::PodGroups(group.clone()));
+        cx.agenda.effects.push(Effect::PodGroupStatus(Box::new(write)));
+        cx.agenda.timers.set(cx.terms.now.mono + LOST, Timer::PodGroups(group.clone()));
         if let Some(record) = self.groups.get_mut(group) {
             record.written.insert(id.clone(), written);
         }
@@ -124,14 +124,14 @@ impl Gangs {
         } else {
             let pause = RETRY.0.saturating_mul(1 << written.failures.min(6)).min(RETRY.1);
             written.failures += 1;
-            written.not_before = cx.now.mono + pause;
+            written.not_before = cx.terms.now.mono + pause;
         }
         self.report_pod_groups(cx, &group);
     }
 
     /// Creates the PodGroup of a gang that is named by `pod-group.scheduling.sigs.k8s.io/name`, if the configuration says so.
     fn make_pod_group(&mut self, cx: &mut Context<'_>, group: &GroupId, id: &GangId) {
-        if !cx.config.gangs.create_pod_groups {
+        if !cx.terms.config.gangs.create_pod_groups {
             return;
         }
         let flag = cx.world.gangs().defaults().scheduling_groups;
@@ -143,17 +143,17 @@ impl Gangs {
         }
         let owners = gang.owners().cloned().collect();
         if self.may_ask_again(cx, group, id) {
-            cx.effects.push(Effect::MakePodGroup { gang: id.clone(), min, owners });
+            cx.agenda.effects.push(Effect::MakePodGroup { gang: id.clone(), min, owners });
         }
     }
 
     /// No answer to a creation or deletion is awaited: the watch shows it, or it is requested again after [`LOST`].
     fn may_ask_again(&mut self, cx: &mut Context<'_>, group: &GroupId, id: &GangId) -> bool {
         let Some(record) = self.groups.get_mut(group) else { return false };
-        let waits = record.asked.get(id).copied().filter(|again| cx.now.mono < *again);
-        let again = waits.unwrap_or(cx.now.mono + LOST);
+        let waits = record.asked.get(id).copied().filter(|again| cx.terms.now.mono < *again);
+        let again = waits.unwrap_or(cx.terms.now.mono + LOST);
         record.asked.insert(id.clone(), again);
-        cx.timers.set(again, Timer::PodGroups(group.clone()));
+        cx.agenda.timers.set(again, Timer::PodGroups(group.clone()));
         waits.is_none()
     }
 }

@@ -24,12 +24,12 @@ impl Gangs {
     /// Looks for victims for a pod that fits no node, evicts them and nominates the pod. Returns what to report about it.
     pub fn preempt_for_pod(&mut self, cx: &mut Context<'_>, id: PodId) -> Option<String> {
         let pod = cx.world.pod(id)?.clone();
-        if pod.facts.spec.never_preempts || cx.rules.enabled().post_filter().is_empty() {
+        if pod.facts.spec.never_preempts || cx.terms.rules.enabled().post_filter().is_empty() {
             return None;
         }
         if cx.preemption.get(id).is_some_and(|nomination| Preemption::is_hopeless(cx, [(&pod, nomination.node)])) {
             Preemption::withdraw(cx, id);
-            cx.room_freed();
+            cx.agenda.room_freed();
         }
         if let Some(nomination) = cx.preemption.get(id).filter(|nomination| !nomination.victims.is_empty()) {
             let node = cx.world.node(nomination.node).map_or("", |node| &node.name);
@@ -52,7 +52,7 @@ impl Gangs {
     /// Looks for victims for all members that the group needs. Evicts them and nominates the members, or changes nothing. `true`
     /// when the group waits for victims.
     pub(super) fn preempt_for_group(&mut self, cx: &mut Context<'_>, group: &GroupId) -> bool {
-        if cx.rules.enabled().post_filter().is_empty() {
+        if cx.terms.rules.enabled().post_filter().is_empty() {
             return false;
         }
         let once = self.satisfied_once(group);

@@ -41,10 +41,10 @@ impl Gangs {
 
     /// Parks a group that lacks room, starts its waiting time and reports why. Reservations of a NonStrict group stay.
     pub(super) fn report_short(&mut self, cx: &mut Context<'_>, group: &GroupId, mut unfit: UnfitMember) {
-        cx.stats.unschedulable += 1;
+        cx.agenda.stats.unschedulable += 1;
         let held = reserved_members(cx, group);
         let wake = unfit.wake.or(Wake::NODE_ADDED);
-        cx.queue.park(Item::Group(group.clone()), wake, cx.now.mono);
+        cx.agenda.queue.park(Item::Group(group.clone()), wake, cx.terms.now.mono);
         let states = GangState::of_group(cx.world, group);
         let mut restated = false;
         if let Some(record) = self.groups.get_mut(group) {
@@ -97,7 +97,7 @@ impl Gangs {
         let mut found: BTreeSet<(GangId, Warning)> = BTreeSet::new();
         let mut news: Vec<(PodId, Warning)> = Vec::new();
         let known = self.groups.get(group).map(|record| &record.warned);
-        for gang in gangs.filter(|gang| is_ours(&cx.config.scheduler_names, gang)) {
+        for gang in gangs.filter(|gang| is_ours(&cx.terms.config.scheduler_names, gang)) {
             let Some(oldest) = gang.members().next().filter(|member| member.state.is_live()) else { continue };
             for warning in gang.warnings() {
                 let key = (gang.id().clone(), warning);
@@ -110,7 +110,7 @@ impl Gangs {
         let Some(record) = self.groups.get_mut(group).filter(|record| record.warned != found) else { return };
         record.warned = found;
         for (pod, warning) in news {
-            cx.event(pod, true, warning.reason(), warning.to_string());
+            cx.agenda.event(cx.world, pod, true, warning.reason(), warning.to_string());
         }
     }
 }

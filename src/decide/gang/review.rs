@@ -129,11 +129,11 @@ impl Gangs {
     /// Reviews the groups of every gang that changed.
     pub fn reconcile(&mut self, cx: &mut Context<'_>) {
         let changed = cx.world.take_changed_gangs();
-        if changed.is_empty() || !cx.leading {
+        if changed.is_empty() || !cx.terms.leading {
             return;
         }
         let mut groups: BTreeMap<GroupId, GangChange> = BTreeMap::new();
-        let steps = cx.steps.len();
+        let steps = cx.agenda.steps.len();
         for (id, change) in changed {
             let group = cx.world.gangs().gang(&id).map(|gang| gang.group().clone());
             let before = match &group {
@@ -157,11 +157,11 @@ impl Gangs {
                 *known = change.max(*known);
             }
         }
-        let cancelled = cx.steps.len() > steps;
+        let cancelled = cx.agenda.steps.len() > steps;
         for (group, change) in groups {
             if cancelled {
                 // Its members are free only when the steps before are done.
-                cx.steps.push(Step::AfterAttempt(group));
+                cx.agenda.steps.push(Step::AfterAttempt(group));
             } else if change == GangChange::Moved && self.is_at_rest(cx, &group) {
                 self.note_whole(cx, &group);
                 self.report_pod_groups(cx, &group);
@@ -180,7 +180,7 @@ impl Gangs {
             || record.failed_since.is_some()
             || record.not_ready.is_some()
             || !record.marking.is_empty()
-            || cx.queue.state(Item::Group(group.clone())).is_some()
+            || cx.agenda.queue.state(Item::Group(group.clone())).is_some()
         {
             return false;
         }
@@ -204,14 +204,14 @@ impl Gangs {
 
     /// Decides from the state of its gangs whether a group is queued, not ready, or forgotten.
     pub(super) fn review(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        cx.stats.group_reviews += 1;
+        cx.agenda.stats.group_reviews += 1;
         if Self::has_left(cx, group) {
             self.release_group(cx, group, "one of its gangs belongs to another group now");
         }
         let gangs: Vec<&Gang> = cx.world.gangs().listing(group).collect();
         if gangs.is_empty() {
             self.release_group(cx, group, "the group does not exist any more");
-            cx.queue.remove(Item::Group(group.clone()));
+            cx.agenda.queue.remove(Item::Group(group.clone()));
             self.groups.remove(group);
             return;
         }
@@ -231,7 +231,7 @@ impl Gangs {
         self.note_whole(cx, group);
         if self.bind_holders(cx, group) {
             // The group is reviewed once they are being bound.
-            return cx.steps.push(Step::AfterAttempt(group.clone()));
+            return cx.agenda.steps.push(Step::AfterAttempt(group.clone()));
         }
         let Some(record) = self.groups.get_mut(group) else { return };
         record.marking.retain(|id| cx.world.pod(*id).is_some_and(is_unmarked));
@@ -251,7 +251,7 @@ impl Gangs {
         }
         let item = Item::Group(group.clone());
         let Some(record) = self.groups.get_mut(group) else { return };
-        let changed = record.tried.as_ref() != Some(&states) || cx.queue.state(item.clone()).is_none();
+        let changed = record.tried.as_ref() != Some(&states) || cx.agenda.queue.state(item.clone()).is_none();
         if completing {
             record.not_ready = None;
             if changed || reserved {
@@ -262,16 +262,16 @@ impl Gangs {
         } else if !being_marked {
             let became_ready = record.not_ready.take().is_some();
             if !ruled {
-                cx.queue.remove(item);
+                cx.agenda.queue.remove(item);
             } else if became_ready || changed {
                 if became_ready {
                     // While the group was not ready, each of them was parked as a single pod.
-                    waiting_members(cx, group).into_iter().for_each(|id| cx.queue.remove(id));
+                    waiting_members(cx, group).into_iter().for_each(|id| cx.agenda.queue.remove(id));
                 }
                 self.queue_group(cx, group);
             } else {
                 let queued = self.queued(cx, group);
-                cx.queue.restate(&item, &queued, cx.rules.queue_sort());
+                cx.agenda.queue.restate(&item, &queued, cx.terms.rules.queue_sort());
             }
         }
         if released {
@@ -318,7 +318,7 @@ impl Gangs {
         let held = reserved_members(cx, group);
         let free = !held.is_empty();
         if held.is_empty() {
-            cx.queue.remove(Item::Group(group.clone()));
+            cx.agenda.queue.remove(Item::Group(group.clone()));
             if let Some(record) = self.groups.get_mut(group) {
                 record.stop_waiting();
             }
@@ -328,7 +328,7 @@ impl Gangs {
         for id in before {
             // Its reservation was outdated.
             if cx.world.pod(id).is_some_and(|pod| pod.place == Place::Waiting) {
-                cx.enqueue(id);
+                cx.agenda.enqueue(id);
             }
         }
         free
@@ -338,7 +338,7 @@ impl Gangs {
     fn set_not_ready(&mut self, cx: &mut Context<'_>, group: &GroupId, reasons: Vec<NotReady>) {
         let Some((reason, message)) = reasons.first().map(|why| (why.reason(), why.to_string())) else { return };
         self.release_group(cx, group, &message);
-        cx.queue.remove(Item::Group(group.clone()));
+        cx.agenda.queue.remove(Item::Group(group.clone()));
         let Some(record) = self.groups.get_mut(group) else { return };
         let news = record.not_ready.is_none()
             || !record.reasons.iter().map(NotReady::reason).eq(reasons.iter().map(NotReady::reason));
@@ -350,14 +350,14 @@ impl Gangs {
             self.report_not_ready(cx, group);
         } else if changed {
             // Pods that come together change the number together.
-            let pause = if stepped { TOGETHER } else { cx.config.gangs.condition_pause };
-            cx.timers.set(cx.now.mono + pause, Timer::ReportGroup(group.clone()));
+            let pause = if stepped { TOGETHER } else { cx.terms.config.gangs.condition_pause };
+            cx.agenda.timers.set(cx.terms.now.mono + pause, Timer::ReportGroup(group.clone()));
         }
     }
 
     /// Brings what is reported of a group up to date: a group that lacked room is tried again for it.
     pub fn report_group(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        if matches!(cx.queue.state(Item::Group(group.clone())), Some(QueueState::Parked(..))) {
+        if matches!(cx.agenda.queue.state(Item::Group(group.clone())), Some(QueueState::Parked(..))) {
             self.queue_group(cx, group);
         }
         self.report_not_ready(cx, group);
@@ -382,7 +382,7 @@ impl Gangs {
     /// Queues every waiting member by its present route.
     pub(super) fn enqueue_members(cx: &mut Context<'_>, group: &GroupId) {
         for id in waiting_members(cx, group) {
-            cx.enqueue(id);
+            cx.agenda.enqueue(id);
         }
     }
 
@@ -395,21 +395,21 @@ impl Gangs {
         };
         let pending = book.listing(group).filter(free).flat_map(Gang::members);
         let pending = pending.filter(|member| member.state == MemberState::Pending).map(|member| member.pod);
-        let lost = |id: &PodId| match cx.queue.state(*id) {
+        let lost = |id: &PodId| match cx.agenda.queue.state(*id) {
             None => true,
             Some(QueueState::Parked(wake, _)) => wake.is_none(),
             Some(_) => false,
         };
         let lost: Vec<PodId> = pending.filter(lost).collect();
         for id in lost {
-            cx.enqueue(id);
+            cx.agenda.enqueue(id);
         }
     }
 
     /// The spec of a waiting member has changed: its group is tried again.
     pub fn member_changed(&mut self, cx: &mut Context<'_>, id: PodId) {
         let Some(Route::Group(group) | Route::Completes(group)) = self.route_of(cx, id) else { return };
-        if cx.queue.state(Item::Group(group.clone())).is_some() {
+        if cx.agenda.queue.state(Item::Group(group.clone())).is_some() {
             self.queue_group(cx, &group);
         }
     }
@@ -424,7 +424,7 @@ impl Gangs {
             self.cancel_unlocked(cx, &former, &why);
         } else if cx.reservations.get(id).is_some_and(|held| held.group.as_ref() != group) {
             Reservations::release(cx, id);
-            cx.enqueue(id);
+            cx.agenda.enqueue(id);
         }
     }
 
@@ -443,7 +443,7 @@ impl Gangs {
                 || oldest.map_or(0, |gang| gang.sub_priority()),
                 |commit| i64::MAX / 2 + commit.attempt.as_second(),
             ),
-            created: oldest.and_then(|gang| gang.created()).unwrap_or(cx.now.wall),
+            created: oldest.and_then(|gang| gang.created()).unwrap_or(cx.terms.now.wall),
             class: gangs.iter().filter_map(|gang| gang.class()).max().unwrap_or(0),
             id: group.gangs().iter().map(GangId::to_string).collect::<Vec<_>>().join(",").into(),
         }
@@ -452,7 +452,7 @@ impl Gangs {
     /// Adds a group to the queue, or activates it there.
     pub(super) fn queue_group(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         let mut gangs = cx.world.gangs().of_group(group);
-        if !cx.leading || !gangs.any(|gang| is_ours(&cx.config.scheduler_names, gang)) {
+        if !cx.terms.leading || !gangs.any(|gang| is_ours(&cx.terms.config.scheduler_names, gang)) {
             return;
         }
         let queued = self.queued(cx, group);
@@ -460,14 +460,14 @@ impl Gangs {
             record.least = None;
         }
         let item = Item::Group(group.clone());
-        match cx.queue.state(item.clone()) {
-            None => cx.queue.add(item.clone(), &queued, cx.rules.queue_sort(), cx.now.mono),
+        match cx.agenda.queue.state(item.clone()) {
+            None => cx.agenda.queue.add(item.clone(), &queued, cx.terms.rules.queue_sort(), cx.terms.now.mono),
             Some(QueueState::Taken) => return,
-            Some(_) => cx.queue.offer(item.clone(), &queued, cx.rules.queue_sort(), cx.now.mono),
+            Some(_) => cx.agenda.queue.offer(item.clone(), &queued, cx.terms.rules.queue_sort(), cx.terms.now.mono),
         }
         let backoff = self.groups.get(group).and_then(|record| record.backoff_until);
-        if let Some(until) = backoff.filter(|until| cx.now.mono < *until) {
-            cx.queue.wait_until(item, until);
+        if let Some(until) = backoff.filter(|until| cx.terms.now.mono < *until) {
+            cx.agenda.queue.wait_until(item, until);
         }
     }
 }

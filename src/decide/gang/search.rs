@@ -216,10 +216,10 @@ fn search_over(
 /// Nodes on which the pod may fit, first those on which it fits before any member of its group is placed.
 fn nodes_for(cx: &Context<'_>, id: PodId) -> Vec<NodeId> {
     let Some(pod) = cx.world.pod(id) else { return Vec::new() };
-    let view = cx.view();
-    let Ok(mut slots) = prepare(view, cx.rules, pod) else { return Vec::new() };
+    let view = cx.terms.view(cx.world);
+    let Ok(mut slots) = prepare(view, cx.terms.rules, pod) else { return Vec::new() };
     let all = cx.world.nodes();
-    let fits = all.filter(|node| judge(view, cx.rules, pod, *node, &mut slots).is_fit());
+    let fits = all.filter(|node| judge(view, cx.terms.rules, pod, *node, &mut slots).is_fit());
     let mut nodes: Vec<NodeId> = fits.map(|(id, _)| id).take(NODES).collect();
     if looks_at_others(pod) && nodes.len() < NODES {
         // A member that is placed before it may be the pod that it wants to be near to.
@@ -361,8 +361,8 @@ fn put_back_as(cx: &mut Context<'_>, before: Vec<Saved>) {
 
 fn reserve_on(cx: &mut Context<'_>, id: PodId, node: NodeId, devices: Option<DeviceChoice>) -> bool {
     let Some(pod) = cx.world.pod(id) else { return false };
-    let view = cx.view();
-    let NodeChoice::Node(node, mut slots) = choose(view, cx.rules, pod, Some(node)).0 else { return false };
+    let view = cx.terms.view(cx.world);
+    let NodeChoice::Node(node, mut slots) = choose(view, cx.terms.rules, pod, Some(node)).0 else { return false };
     if let Some(choice) = devices {
         device_fit::choose_instead(&mut slots, node, choice);
     }

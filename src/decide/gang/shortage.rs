@@ -53,7 +53,7 @@ impl Gangs {
                 let gpus = cx.world.pod(*id).map_or(0, |pod| percent(&pod.facts.spec.requests) / device_key::WHOLE);
                 *taken.entry(*node).or_default() += gpus;
             }
-            let nearest = nearest_beside(cx.view(), cx.rules, pod, &taken);
+            let nearest = nearest_beside(cx.terms.view(cx.world), cx.terms.rules, pod, &taken);
             let rest = if unfit.found.is_empty() { "nearest" } else { "nearest for the rest" };
             parts.extend(nearest.map(|nearest| format!("{rest}: {}", nearest.lack())));
         }

@@ -42,7 +42,7 @@ impl TryOrder {
         let failed = |pod: &Pod| !failed.is_empty() && anti_affinity.is_any(world, failed, pod);
         let gangs = gangs.into_iter().map(|(gang, pods)| of_gang(gang, pods, &failed, aim)).collect();
         let order = Self { gangs, anti_affinity };
-        cx.stats.group_offered += order.len() as u64;
+        cx.agenda.stats.group_offered += order.len() as u64;
         order
     }
 

@@ -21,26 +21,26 @@ const JOB: &str = "TYJob";
 
 /// Schedules one pod that was popped from the queue.
 pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs, id: PodId) {
-    let now = cx.now.mono;
+    let now = cx.terms.now.mono;
     let pinned = cx.reservations.pinned(id);
     let Some(pod) = cx.world.pod(id).filter(|pod| pod.place == Place::Waiting) else {
-        return cx.queue.remove(id);
+        return cx.agenda.queue.remove(id);
     };
     match tyjobs.route(cx.world, pod) {
         PlaceRoute::None => {}
         PlaceRoute::Place(job) => return tyjobs.take_place(cx, id, &job),
         PlaceRoute::Waits(why) => {
             // The job wakes it.
-            cx.queue.park(id, Wake::NONE, now);
+            cx.agenda.queue.park(id, Wake::NONE, now);
             Reporter::report(cx, id, ConditionReason::Unschedulable, &why.into(), gangs.is_alone(cx, id));
             return cx.reporter.note_rules(id, [JOB]);
         }
     }
     if gangs.route(cx.world, cx.reservations, pod) != Route::Alone {
         // It has become a gang member meanwhile.
-        return cx.enqueue(id);
+        return cx.agenda.enqueue(id);
     }
-    cx.stats.attempts += 1;
+    cx.agenda.stats.attempts += 1;
     let priority = pod.facts.spec.priority;
     let item = Item::Pod(id);
     let deadline = cx.world.pod(id).and_then(|pod| pod.facts.spec.deadline);
@@ -48,29 +48,29 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
     let found = Preemption::with_nominated(cx, priority, id, |cx| cx.choose(id, pinned));
     Earmarks::close(cx);
     let Some((choice, judged)) = found else { return };
-    cx.stats.judged += judged;
+    cx.agenda.stats.judged += judged;
     if pinned.is_some() && !matches!(choice, NodeChoice::Node(..)) {
         // Its bind cannot be resumed under its lock: it may go anywhere, and the lock is released after a while.
         cx.reservations.unpin(id);
-        return cx.queue.activate(id);
+        return cx.agenda.queue.activate(id);
     }
     match choice {
         NodeChoice::Node(node, slots) => {
             if Reservations::reserve(cx, id, node, *slots) {
-                cx.queue.placed(&item);
+                cx.agenda.queue.placed(&item);
                 Earmarks::end(cx, &item);
                 gangs.commit_alone(cx, id);
-                cx.steps.push(Step::Permit(id));
+                cx.agenda.steps.push(Step::Permit(id));
             } else {
-                cx.queue.fail(id, now);
+                cx.agenda.queue.fail(id, now);
             }
         }
         NodeChoice::Nowhere(diagnosis) => {
             if diagnosis.pod.as_ref().is_some_and(|refusal| refusal.rule == scheduling_gates::NAME) {
                 // The API server writes the gate into the condition; an autoscaler that reads ConditionReason::Unschedulable would add nodes.
-                return cx.queue.park(id, diagnosis.wake, now);
+                return cx.agenda.queue.park(id, diagnosis.wake, now);
             }
-            cx.stats.unschedulable += 1;
+            cx.agenda.stats.unschedulable += 1;
             if !diagnosis.is_final() && gangs.resolve_for_pod(cx, id) {
                 return;
             }
@@ -82,8 +82,8 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
             }
             // One for which room is made sees more of it than others.
             match cx.world.pod(id).filter(|_| cx.preemption.get(id).is_none()).map(Pod::alike) {
-                Some(alike) => cx.queue.park_in_line(id, diagnosis.wake, alike, now),
-                None => cx.queue.park(id, diagnosis.wake, now),
+                Some(alike) => cx.agenda.queue.park_in_line(id, diagnosis.wake, alike, now),
+                None => cx.agenda.queue.park(id, diagnosis.wake, now),
             }
             let name = cx.world.pod(id).map(|pod| format!("pod {}", pod.key())).unwrap_or_default();
             if !diagnosis.is_final()
@@ -93,18 +93,18 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
             }
             if cx.earmarks.all().iter().any(|earmark| *earmark.item() == item) {
                 // So does one for which nodes are kept, since now or before.
-                cx.queue.park(id, diagnosis.wake, now);
+                cx.agenda.queue.park(id, diagnosis.wake, now);
             }
             Reporter::report(cx, id, reason, &Arc::from(message), true);
             cx.reporter.note_rules(id, diagnosis.rules());
         }
         NodeChoice::WaitUntil(at, refusal) => {
-            cx.queue.wait_until(id, at);
+            cx.agenda.queue.wait_until(id, at);
             Reporter::report(cx, id, ConditionReason::Unschedulable, &refusal.text.into_owned().into(), true);
             cx.reporter.note_rules(id, [refusal.rule]);
         }
         NodeChoice::Fault(text) => {
-            cx.queue.fail(id, now);
+            cx.agenda.queue.fail(id, now);
             Reporter::report(cx, id, ConditionReason::SchedulerError, &text.into_owned().into(), true);
         }
     }

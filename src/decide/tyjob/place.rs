@@ -157,24 +157,24 @@ impl TyJobs {
         let Some(part) = spec.parts.get(seat.part) else { return Err("the job has no such part".to_owned()) };
         let facts = pod_to_place(cx.world, job, spec, seat).unwrap_or_else(|| part.pod_of(&job.job, seat));
         let pod = template_pod(facts);
-        let view = View { world: &*cx.world, now: cx.now.mono };
-        cx.stats.attempts += 1;
-        let mut slots = prepare(view, cx.rules, &pod).map_err(refusal_text)?;
+        let view = View { world: &*cx.world, now: cx.terms.now.mono };
+        cx.agenda.stats.attempts += 1;
+        let mut slots = prepare(view, cx.terms.rules, &pod).map_err(refusal_text)?;
         let metric = Metric::of(spec.basic, part.role);
-        let kept = filters_read(cx.rules, &pod, &slots) <= Reads::Node;
-        let (tables, weights) = (&mut self.tables, &cx.config.jobs.weights);
+        let kept = filters_read(cx.terms.rules, &pod, &slots) <= Reads::Node;
+        let (tables, weights) = (&mut self.tables, &cx.terms.config.jobs.weights);
         let mut take = |pod: &Pod, metric, kept: bool| {
             let known = if kept { tables.take(pod, &metric) } else { None };
             known.unwrap_or_else(|| JobTable::new(pod, metric))
         };
-        let settings = (cx.rules, weights);
+        let settings = (cx.terms.rules, weights);
         let others = judge_other_parts(view, settings, (job, spec), (seat, &pod), context.missing, &mut take);
         let context =
             JobContext { policy: context.policy, here: context.here, missing: context.missing, others: &others };
         let mut table = take(&pod, metric, kept);
-        let judged = table.catch_up(view, cx.rules, &pod, &mut slots, weights);
+        let judged = table.catch_up(view, cx.terms.rules, &pod, &mut slots, weights);
         let found = judged.map_err(Text::into_owned).and_then(|judged| {
-            cx.stats.judged += judged.len() as u64;
+            cx.agenda.stats.judged += judged.len() as u64;
             let best = context.best(cx.world, &table);
             best.map(|id| (id, judged.binary_search(&id).is_ok())).ok_or_else(|| table.diagnosis().message())
         });
@@ -188,7 +188,7 @@ impl TyJobs {
         let Some(node) = cx.world.node(id) else { return Err("the node is gone".to_owned()) };
         if !fresh {
             // The verdict is known; filters run again to fill the slots for the chosen node.
-            judge(view, cx.rules, &pod, (id, node), &mut slots);
+            judge(view, cx.terms.rules, &pod, (id, node), &mut slots);
         }
         let devices = device_fit::plan(&slots, (id, node)).map(|plan| plan.held());
         let facts = pod.facts;
@@ -238,9 +238,9 @@ pub(super) fn reserve_at(
     let pod = template_pod(facts);
     let priority = pod.facts.spec.priority;
     let judge = |cx: &mut Context<'_>| {
-        let mut slots = prepare(cx.view(), cx.rules, &pod).ok()?;
+        let mut slots = prepare(cx.terms.view(cx.world), cx.terms.rules, &pod).ok()?;
         let node = cx.world.node(id).filter(|node| node.facts.is_some())?;
-        let fits = judge(cx.view(), cx.rules, &pod, (id, node), &mut slots).is_fit();
+        let fits = judge(cx.terms.view(cx.world), cx.terms.rules, &pod, (id, node), &mut slots).is_fit();
         fits.then(|| device_fit::plan(&slots, (id, node)).map(|plan| plan.held()))
     };
     let devices = if adopted {

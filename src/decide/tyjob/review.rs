@@ -50,7 +50,7 @@ impl TyJobs {
     /// Reviews every job that changed.
     pub fn reconcile(&mut self, cx: &mut Context<'_>) {
         self.changed.extend(cx.reservations.take_freed_jobs());
-        if !cx.leading {
+        if !cx.terms.leading {
             self.changed.clear();
             self.quotas_changed.clear();
             return;
@@ -59,16 +59,16 @@ impl TyJobs {
             self.review_job(cx, &key);
         }
         while let Some(namespace) = self.quotas_changed.pop_first() {
-            if !self.beyond_quota(cx.world, &namespace, cx.now.wall).is_empty() {
+            if !self.beyond_quota(cx.world, &namespace, cx.terms.now.wall).is_empty() {
                 // A quota is often seen to be used a moment before the pod that uses it.
-                cx.timers.set(cx.now.mono + QUOTA_PATIENCE, Timer::Quotas(namespace));
+                cx.agenda.timers.set(cx.terms.now.mono + QUOTA_PATIENCE, Timer::Quotas(namespace));
             }
         }
     }
 
     /// Gives the places back that a namespace may not have any more.
     pub fn quotas_due(&mut self, cx: &mut Context<'_>, namespace: &str) {
-        for (key, why) in self.beyond_quota(cx.world, namespace, cx.now.wall) {
+        for (key, why) in self.beyond_quota(cx.world, namespace, cx.terms.now.wall) {
             self.release_places(cx, &key);
             let text = format!("its places are given back: {why}");
             self.report(cx, &key, ScheduleState::Unscheduled, ConditionReason::QuotaLowered, text);
@@ -85,7 +85,7 @@ impl TyJobs {
         if adopted {
             let former = known.filter(|record| record.uid == job.job.uid).cloned();
             self.forget_job(cx, key);
-            let mut record = record_of(&job, cx.now);
+            let mut record = record_of(&job, cx.terms.now);
             if let Some(former) = former {
                 record.start = former.start.of_next_attempt();
                 // The answer to a write under way is still to come.
@@ -112,7 +112,7 @@ impl TyJobs {
             if !job.has_address {
                 record.address_since = None;
             } else if record.address_since.is_none() {
-                record.address_since = Some(cx.now.mono);
+                record.address_since = Some(cx.terms.now.mono);
                 // What its workers waited for is there.
                 record.start.end_rest();
             }
@@ -140,7 +140,7 @@ impl TyJobs {
         let Ok(spec) = &job.spec else { return };
         let Some(mut record) = self.records.remove(key) else { return };
         adopt_bound(cx, &mut record, job);
-        let timeout = cx.config.jobs.reservation_timeout;
+        let timeout = cx.terms.config.jobs.reservation_timeout;
         let mut freed = false;
         let mut void = 0;
         let mut due: Option<Duration> = None;
@@ -161,7 +161,7 @@ impl TyJobs {
             record.start.note(
                 &pod,
                 progress,
-                (if adopted { adopted_since(job, cx.now) } else { cx.now.mono }, cx.now.mono),
+                (if adopted { adopted_since(job, cx.terms.now) } else { cx.terms.now.mono }, cx.terms.now.mono),
             );
             if seat.is_none() || ended || matches!(found, PlacePod::Settled) {
                 freed |= free_place(cx, place);
@@ -177,7 +177,7 @@ impl TyJobs {
             let leader = seat.as_ref().is_some_and(Seat::is_leader);
             // The controller can create the pod only from now on: until now its name was taken, or this scheduler did not lead.
             if matches!(found, PlacePod::NameTaken) || place.reservation.is_none() {
-                place.since = cx.now.mono;
+                place.since = cx.terms.now.mono;
             }
             let usable = match (record.start.made(&pod), record.address_since) {
                 // It can take its place over now, whatever else its job waits for.
@@ -186,7 +186,7 @@ impl TyJobs {
                 (None, address) => address.map(|address| address.max(place.since)),
             };
             let deadline = usable.map(|usable| usable + timeout);
-            let expired = deadline.is_some_and(|deadline| deadline <= cx.now.mono);
+            let expired = deadline.is_some_and(|deadline| deadline <= cx.terms.now.mono);
             let kept = node.filter(|_| !expired).is_some_and(|node| {
                 place.reservation.is_some() || {
                     let facts = seat.as_ref().and_then(|seat| pod_to_place(cx.world, job, spec, seat));
@@ -203,13 +203,13 @@ impl TyJobs {
             void += 1;
         }
         if let Some(at) = due {
-            cx.timers.set(at.max(cx.now.mono + Duration::from_millis(1)), Timer::TyJob(key.clone()));
+            cx.agenda.timers.set(at.max(cx.terms.now.mono + Duration::from_millis(1)), Timer::TyJob(key.clone()));
         }
         self.placeable_changed |= void > 0;
-        cx.stats.job_places_void += void;
+        cx.agenda.stats.job_places_void += void;
         self.records.insert(key.clone(), record);
         if freed {
-            cx.room_freed();
+            cx.agenda.room_freed();
         }
     }
 
@@ -263,7 +263,7 @@ impl TyJobs {
         if self.records.values().any(|record| record.class == JobClass::Waiting) {
             self.schedule_round(cx);
         } else {
-            cx.queue.remove(Item::Jobs);
+            cx.agenda.queue.remove(Item::Jobs);
         }
     }
 
@@ -327,7 +327,7 @@ pub(super) fn free_places(cx: &mut Context<'_>, places: impl IntoIterator<Item =
         freed = true;
     }
     if freed {
-        cx.room_freed();
+        cx.agenda.room_freed();
     }
 }
 
@@ -341,7 +341,7 @@ fn adopt_bound(cx: &Context<'_>, record: &mut JobRecord, job: &JobFacts) {
         let ours = pod.filter(|pod| claims(pod, &record.uid, record.attempt));
         let Some(pod) = ours.filter(|pod| pod.facts.handoff.deleting.is_none()) else { continue };
         if let Some(node) = pod.node().and_then(|id| cx.world.node(id)).filter(|node| node.facts.is_some()) {
-            let place = JobPlace { node: node.name.clone(), reservation: None, since: cx.now.mono };
+            let place = JobPlace { node: node.name.clone(), reservation: None, since: cx.terms.now.mono };
             record.places.insert(seat.pod, place);
         }
     }

@@ -47,7 +47,7 @@ impl TyJobs {
                 .collect();
             self.changed.extend(unfit);
         }
-        if cx.queue.state(Item::Jobs).is_some() {
+        if cx.agenda.queue.state(Item::Jobs).is_some() {
             self.schedule_round(cx);
         }
     }
@@ -55,15 +55,15 @@ impl TyJobs {
     /// A round begins, or begins again: a job that was tried already may fit now, and goes before the others.
     pub(super) fn schedule_round(&mut self, cx: &mut Context<'_>) {
         self.round = None;
-        if !matches!(cx.queue.state(Item::Jobs), Some(QueueState::Active | QueueState::Taken)) {
-            self.queue_next(cx, cx.now.mono);
+        if !matches!(cx.agenda.queue.state(Item::Jobs), Some(QueueState::Active | QueueState::Taken)) {
+            self.queue_next(cx, cx.terms.now.mono);
         }
     }
 
     /// Gives a queued round that begins the place of its first job.
     pub fn rekey_round(&mut self, cx: &mut Context<'_>) {
-        if self.round.is_none() && cx.queue.state(Item::Jobs) == Some(&QueueState::Active) {
-            self.queue_next(cx, cx.now.mono);
+        if self.round.is_none() && cx.agenda.queue.state(Item::Jobs) == Some(&QueueState::Active) {
+            self.queue_next(cx, cx.terms.now.mono);
         }
     }
 
@@ -72,7 +72,7 @@ impl TyJobs {
     fn queue_next(&mut self, cx: &mut Context<'_>, at: Duration) {
         let round = self.next_round(cx.world);
         let Some((key, job)) = round.rest.front().and_then(|key| Some((key, cx.world.job(key)?))) else {
-            return cx.queue.remove(Item::Jobs);
+            return cx.agenda.queue.remove(Item::Jobs);
         };
         let queued = Queued {
             priority: job.spec.as_ref().map_or(0, JobSpec::pod_priority),
@@ -82,9 +82,9 @@ impl TyJobs {
             id: key.to_string().into(),
         };
         self.round = Some(round);
-        cx.queue.add(Item::Jobs, &queued, cx.rules.queue_sort(), cx.now.mono);
-        if at > cx.now.mono {
-            cx.queue.wait_until(Item::Jobs, at);
+        cx.agenda.queue.add(Item::Jobs, &queued, cx.terms.rules.queue_sort(), cx.terms.now.mono);
+        if at > cx.terms.now.mono {
+            cx.agenda.queue.wait_until(Item::Jobs, at);
         }
     }
 
@@ -96,12 +96,12 @@ impl TyJobs {
     /// Tries the next waiting job. A round tries every one once, if something has changed since the last round.
     pub fn round(&mut self, cx: &mut Context<'_>) {
         self.reconcile(cx);
-        cx.queue.remove(Item::Jobs);
+        cx.agenda.queue.remove(Item::Jobs);
         let mut round = self.next_round(cx.world);
         if !round.begun {
             round.begun = true;
             if self.placeable_changed || self.journal_mark != Some(cx.world.journal().mark()) {
-                cx.stats.job_rounds += 1;
+                cx.agenda.stats.job_rounds += 1;
             } else {
                 round.rest.clear();
             }
@@ -119,11 +119,11 @@ impl TyJobs {
         }
         if !round.rest.is_empty() {
             self.round = Some(round);
-            return self.queue_next(cx, cx.now.mono);
+            return self.queue_next(cx, cx.terms.now.mono);
         }
         self.fail_unfit(cx);
         self.journal_mark = Some(cx.world.journal().mark());
-        self.queue_next(cx, cx.now.mono + cx.config.jobs.period);
+        self.queue_next(cx, cx.terms.now.mono + cx.terms.config.jobs.period);
     }
 
     /// Waiting jobs in the order in which they are tried: by the priority of their pods, as pods and groups go, then in their own.
@@ -183,7 +183,7 @@ impl TyJobs {
         let mut over = false;
         let namespace = &key.namespace;
         let known = self.allowances.get(namespace).cloned();
-        let mut allowance = known.unwrap_or_else(|| self.allowance(cx.world, namespace, cx.now.wall));
+        let mut allowance = known.unwrap_or_else(|| self.allowance(cx.world, namespace, cx.terms.now.wall));
         let charges: Vec<_> = spec.parts.iter().map(|part| allowance.charge(cx.world, namespace, part)).collect();
         // Nominated room is closed to pods of the same or a lower priority: pods of one priority are placed together.
         let priority = |seat: &Seat| spec.parts.get(seat.part).map(|part| part.pod.spec.priority);
@@ -193,7 +193,8 @@ impl TyJobs {
                 for seat in seats {
                     let Some(whole) = charges.get(seat.part) else { continue };
                     // Quotas count what a pod that is there already asks for.
-                    let beside = present(cx.world, &job, &seat.pod, cx.now.wall).map(|present| whole.beside(present));
+                    let beside =
+                        present(cx.world, &job, &seat.pod, cx.terms.now.wall).map(|present| whole.beside(present));
                     if failed.contains(&seat.part) || beside.is_none() && beyond.contains(&seat.part) {
                         continue;
                     }
@@ -265,8 +266,8 @@ impl TyJobs {
             record.unfit = None;
             for (pod, node, reservation) in taken {
                 let node = cx.world.node(node).map(|node| node.name.clone()).unwrap_or_default();
-                record.start.note(&pod, PodProgress::Awaited, (cx.now.mono, cx.now.mono));
-                record.places.insert(pod, JobPlace { node, reservation: Some(reservation), since: cx.now.mono });
+                record.start.note(&pod, PodProgress::Awaited, (cx.terms.now.mono, cx.terms.now.mono));
+                record.places.insert(pod, JobPlace { node, reservation: Some(reservation), since: cx.terms.now.mono });
             }
             let places = &record.places;
             record.start.keep(|pod| places.contains_key(pod));
@@ -284,9 +285,11 @@ impl TyJobs {
                 ),
             };
             if news {
-                cx.stats.jobs_placed += 1;
+                cx.agenda.stats.jobs_placed += 1;
                 // Places found on the same nodes change no status, so no event would bring a review: a timer does.
-                cx.timers.set(cx.now.mono + cx.config.jobs.reservation_timeout, Timer::TyJob(key.clone()));
+                cx.agenda
+                    .timers
+                    .set(cx.terms.now.mono + cx.terms.config.jobs.reservation_timeout, Timer::TyJob(key.clone()));
                 self.enqueue_pods(cx, key);
             }
             self.report(cx, key, judged.state, reason, text);
@@ -307,17 +310,17 @@ impl TyJobs {
         self.release_places(cx, key);
         let why = never_fits(cx, spec, job, needed);
         let Some(record) = self.records.get_mut(key) else { return false };
-        record.unfit = why.map(|why| (record.unfit.as_ref().map_or(cx.now.mono, |(since, _)| *since), why));
+        record.unfit = why.map(|why| (record.unfit.as_ref().map_or(cx.terms.now.mono, |(since, _)| *since), why));
         self.report(cx, key, ScheduleState::Unscheduled, ConditionReason::Unschedulable, text);
         false
     }
 
     /// Fails the jobs that fitted nowhere for the whole grace period.
     fn fail_unfit(&mut self, cx: &mut Context<'_>) {
-        let grace = cx.config.jobs.unfit_grace;
+        let grace = cx.terms.config.jobs.unfit_grace;
         let due = self.records.iter().filter_map(|(key, record)| {
             let (since, why) = record.unfit.as_ref().filter(|_| record.class == JobClass::Waiting)?;
-            (cx.now.mono >= *since + grace).then(|| (key.clone(), why.clone()))
+            (cx.terms.now.mono >= *since + grace).then(|| (key.clone(), why.clone()))
         });
         for (key, why) in due.collect::<Vec<_>>() {
             if let Some(record) = self.records.get_mut(&key) {

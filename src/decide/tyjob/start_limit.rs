@@ -114,9 +114,9 @@ impl TyJobs {
     pub(super) fn check_start(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) -> bool {
         let Some(record) = self.records.get_mut(key) else { return false };
         let before = record.start.fresh.len();
-        record.start.fresh.retain(|_, seen| cx.now.mono < *seen + FRESH);
+        record.start.fresh.retain(|_, seen| cx.terms.now.mono < *seen + FRESH);
         if let Some(seen) = record.start.fresh.values().min() {
-            cx.timers.set(*seen + FRESH, Timer::TyJob(key.clone()));
+            cx.agenda.timers.set(*seen + FRESH, Timer::TyJob(key.clone()));
         }
         let counted = record.start.fresh.len() < before;
         self.check_limit(cx, key, job);
@@ -124,33 +124,33 @@ impl TyJobs {
     }
 
     fn check_limit(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) {
-        let limit = cx.config.jobs.start_limit;
+        let limit = cx.terms.config.jobs.start_limit;
         let Some(record) = self.records.get_mut(key) else { return };
-        record.start.rest.take_if(|(until, _)| *until <= cx.now.mono);
+        record.start.rest.take_if(|(until, _)| *until <= cx.terms.now.mono);
         if let Some((until, _)) = &record.start.rest {
-            return cx.timers.set(*until, Timer::TyJob(key.clone()));
+            return cx.agenda.timers.set(*until, Timer::TyJob(key.clone()));
         }
         if record.start.waits.is_empty() && has_what_it_needs(record, job) {
             record.start.given_back = 0;
         }
         match record.start.late_at(limit) {
-            Some(at) if at <= cx.now.mono => {}
-            Some(at) => return cx.timers.set(at, Timer::TyJob(key.clone())),
+            Some(at) if at <= cx.terms.now.mono => {}
+            Some(at) => return cx.agenda.timers.set(at, Timer::TyJob(key.clone())),
             None => return,
         }
         let waits = std::mem::take(&mut record.start.waits);
         let late: BTreeSet<&str> =
-            waits.iter().filter(|(_, wait)| wait.since + limit <= cx.now.mono).map(|(pod, _)| &**pod).collect();
+            waits.iter().filter(|(_, wait)| wait.since + limit <= cx.terms.now.mono).map(|(pod, _)| &**pod).collect();
         let mut given = Vec::new();
         for pod in waits.keys() {
             given.extend(record.places.remove(pod));
         }
         let pause = PAUSE.0.saturating_mul(1 << record.start.given_back.min(16)).min(PAUSE.1);
         record.start.given_back += 1;
-        let until = cx.now.mono + pause;
+        let until = cx.terms.now.mono + pause;
         let why = explain(cx, job, &late, (waits.len(), pause));
         record.start.rest = Some((until, why));
-        cx.timers.set(until, Timer::TyJob(key.clone()));
+        cx.agenda.timers.set(until, Timer::TyJob(key.clone()));
         free_places(cx, given);
     }
 }
@@ -192,8 +192,8 @@ fn explain(cx: &Context<'_>, job: &JobFacts, late: &BTreeSet<&str>, (given, paus
         let more = if late.len() > 1 { format!(" and {} more", late.len() - 1) } else { String::new() };
         format!("pod {first}{more} {}", missed(first))
     };
-    let again = cx.now.wall.checked_add(pause).unwrap_or(cx.now.wall);
-    let limit = minutes(cx.config.jobs.start_limit);
+    let again = cx.terms.now.wall.checked_add(pause).unwrap_or(cx.terms.now.wall);
+    let limit = minutes(cx.terms.config.jobs.start_limit);
     format!(
         "{cause} within {limit} of its place: {given} places without pods are given back; tried again in {} ({})",
         minutes(pause),

@@ -58,16 +58,19 @@ impl TyJobs {
         if let Some(reservation) = reservation {
             cx.world.cancel_place(reservation);
         }
-        cx.stats.attempts += 1;
+        cx.agenda.stats.attempts += 1;
         let found = Preemption::with_nominated(cx, priority, id, |cx| {
-            cx.world.pod(id).zip(node).map(|(pod, node)| choose(cx.view(), cx.rules, pod, Some(node)))
+            cx.world
+                .pod(id)
+                .zip(node)
+                .map(|(pod, node)| choose(cx.terms.view(cx.world), cx.terms.rules, pod, Some(node)))
         });
         let (text, wake) = match found {
             Some((NodeChoice::Node(node, slots), judged)) => {
-                cx.stats.judged += judged;
+                cx.agenda.stats.judged += judged;
                 if Reservations::reserve(cx, id, node, *slots) {
-                    cx.stats.job_places_taken += 1;
-                    return cx.steps.push(Step::Permit(id));
+                    cx.agenda.stats.job_places_taken += 1;
+                    return cx.agenda.steps.push(Step::Permit(id));
                 }
                 ("a reservation was refused".to_owned(), Wake::ANY)
             }
@@ -78,8 +81,8 @@ impl TyJobs {
         };
         // The room stays reserved until the place is void: no other pod gets it meanwhile.
         self.reserve_again(cx, id, key);
-        cx.queue.park(id, wake, cx.now.mono);
-        cx.steps.push(Step::Report(
+        cx.agenda.queue.park(id, wake, cx.terms.now.mono);
+        cx.agenda.steps.push(Step::Report(
             id,
             ConditionReason::Unschedulable,
             format!("does not fit into its place of TYJob {key}: {text}").into(),
@@ -110,10 +113,10 @@ impl TyJobs {
         if let Some(record) = self.records.get_mut(key)
             && record.places.remove(name).is_some()
         {
-            cx.stats.job_places_void += 1;
+            cx.agenda.stats.job_places_void += 1;
             self.placeable_changed = true;
             self.changed.insert(key.clone());
-            cx.room_freed();
+            cx.agenda.room_freed();
         }
     }
 
@@ -124,7 +127,7 @@ impl TyJobs {
         let waiting = names.filter_map(|name| cx.world.pod_by_key(&name));
         let waiting: Vec<PodId> = waiting.filter(|pod| pod.place == Place::Waiting).map(|pod| pod.id).collect();
         for id in waiting {
-            cx.enqueue(id);
+            cx.agenda.enqueue(id);
         }
     }
 }

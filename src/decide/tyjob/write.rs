@@ -31,26 +31,30 @@ impl TyJobs {
         reason: ConditionReason,
         mut text: String,
     ) {
-        let pause = cx.config.condition_pause;
+        let pause = cx.terms.config.condition_pause;
         let Some(record) = self.records.get_mut(key) else { return };
         text.truncate(text.floor_char_boundary(MAX_MESSAGE));
         let turned = record.state != Some(state);
         record.pending = None;
-        match record.reported.as_ref().filter(|(said, _, at)| !turned && *said == reason && cx.now.mono < *at + pause) {
+        match record
+            .reported
+            .as_ref()
+            .filter(|(said, _, at)| !turned && *said == reason && cx.terms.now.mono < *at + pause)
+        {
             Some((_, said, at)) if *said != text => {
                 record.pending = Some((reason, text.clone()));
-                cx.timers.set(*at + pause, Timer::TyJob(key.clone()));
+                cx.agenda.timers.set(*at + pause, Timer::TyJob(key.clone()));
             }
             Some(_) => {}
             // An unchanged message keeps the time of its first report.
             None if !turned
                 && record.reported.as_ref().is_some_and(|(said, old, _)| *said == reason && *old == text) => {}
-            None => record.reported = Some((reason, text.clone(), cx.now.mono)),
+            None => record.reported = Some((reason, text.clone(), cx.terms.now.mono)),
         }
         let holds = matches!(state, ScheduleState::ScheduledSucceed | ScheduleState::ScheduledPartly);
         if record.condition_since.is_none_or(|(held, _)| held != holds) {
             // Whole seconds, as the object stores them.
-            record.condition_since = Some((holds, cx.now.wall.round(Unit::Second).unwrap_or(cx.now.wall)));
+            record.condition_since = Some((holds, cx.terms.now.wall.round(Unit::Second).unwrap_or(cx.terms.now.wall)));
         }
         record.state = Some(state);
         if turned {
@@ -61,7 +65,7 @@ impl TyJobs {
                 ScheduleState::ScheduledFailed => (true, EventReason::Unfit),
             };
             let job = JobIdentity { key: key.clone(), uid: record.uid.clone() };
-            cx.effects.push(Effect::JobNotice { job, warning, reason, message: text });
+            cx.agenda.effects.push(Effect::JobNotice { job, warning, reason, message: text });
         }
         self.write_job(cx, key);
     }
@@ -75,11 +79,11 @@ impl TyJobs {
 
     /// Reports the pending message when the pause is over.
     pub(super) fn report_pending(&mut self, cx: &mut Context<'_>, key: &PodKey) {
-        let pause = cx.config.condition_pause;
+        let pause = cx.terms.config.condition_pause;
         let Some(record) = self.records.get_mut(key) else { return };
-        let due = record.reported.as_ref().is_none_or(|(_, _, at)| cx.now.mono >= *at + pause);
+        let due = record.reported.as_ref().is_none_or(|(_, _, at)| cx.terms.now.mono >= *at + pause);
         if let Some((reason, text)) = record.pending.take_if(|_| due) {
-            record.reported = Some((reason, text, cx.now.mono));
+            record.reported = Some((reason, text, cx.terms.now.mono));
         }
     }
 
@@ -102,8 +106,8 @@ impl TyJobs {
         let state = job.state.unwrap_or(ScheduleState::Unscheduled);
         let text = "the job is being deleted: its places are released".to_owned();
         record.state = Some(state);
-        record.reported = Some((ConditionReason::Deleted, text, cx.now.mono));
-        record.condition_since = Some((false, cx.now.wall.round(Unit::Second).unwrap_or(cx.now.wall)));
+        record.reported = Some((ConditionReason::Deleted, text, cx.terms.now.mono));
+        record.condition_since = Some((false, cx.terms.now.wall.round(Unit::Second).unwrap_or(cx.terms.now.wall)));
         self.write_job(cx, key);
     }
 
@@ -123,23 +127,23 @@ impl TyJobs {
         }
         // A version that is not a number cannot be a precondition.
         let version = if record.written_version == u64::MAX { 0 } else { job.version.max(record.written_version) };
-        if version > 0 && version <= record.stale_version && cx.now.mono < record.stale_until {
+        if version > 0 && version <= record.stale_version && cx.terms.now.mono < record.stale_until {
             // The watch shows the newer object; if there is none, the conflict had another cause and may be over then.
-            cx.timers.set(record.stale_until, Timer::TyJob(key.clone()));
+            cx.agenda.timers.set(record.stale_until, Timer::TyJob(key.clone()));
             return;
         }
-        if cx.now.mono < record.not_before {
-            cx.timers.set(record.not_before, Timer::TyJob(key.clone()));
+        if cx.terms.now.mono < record.not_before {
+            cx.agenda.timers.set(record.not_before, Timer::TyJob(key.clone()));
             return;
         }
         (record.writing, record.attempted_version) = (true, version);
         record.last_written = Some(status.clone());
-        cx.effects.push(Effect::WriteJob { job: job.job.clone(), version, status: Box::new(status) });
+        cx.agenda.effects.push(Effect::WriteJob { job: job.job.clone(), version, status: Box::new(status) });
     }
 
     /// The answer to a write.
     pub fn written(&mut self, cx: &mut Context<'_>, job: &JobIdentity, result: JobWriteResult) {
-        let (first, longest, _) = cx.config.retry;
+        let (first, longest, _) = cx.terms.config.retry;
         let Some(record) = self.records.get_mut(&job.key).filter(|record| record.uid == job.uid) else { return };
         record.writing = false;
         match result {
@@ -153,7 +157,7 @@ impl TyJobs {
             JobWriteResult::Stale => {
                 let wait: Duration = (CONFLICT_WAIT * (1 << record.failures.min(16))).min(longest);
                 record.failures += 1;
-                record.stale_until = cx.now.mono + wait;
+                record.stale_until = cx.terms.now.mono + wait;
                 record.last_written = None;
                 record.stale_version = record.attempted_version;
             }
@@ -161,7 +165,7 @@ impl TyJobs {
                 let wait: Duration = (first * (1 << record.failures.min(16))).min(longest);
                 record.failures += 1;
                 record.last_written = None;
-                record.not_before = cx.now.mono + wait;
+                record.not_before = cx.terms.now.mono + wait;
             }
         }
         self.write_job(cx, &job.key);
