@@ -13,6 +13,7 @@
 //! A watch that shows the pod bound ends an attempt in every phase. A pod that is gone ends it as soon as no request is under way.
 
 mod attempt;
+mod intent;
 mod lock_queue;
 mod locks;
 mod requests;
@@ -22,10 +23,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::lock::{HolderState, Intent, LockMode, ReleaseReason};
-use crate::world::{NodeId, PodId, Wake};
+use crate::world::{NodeId, PodId, Wake, World};
 use baton_contract::{EventReason, LockRead, PodKey, PodUid, key, print_bind_timestamp};
 
-use crate::core::context::{BindEvent, Context, Step};
+use crate::core::agenda::{Agenda, BindEvent, Scene, Step, Terms};
+use crate::core::context::Context;
 use crate::core::effect::{BindResult, Effect, Effects, LockResult, Ticket};
 use crate::core::reservations::{Reservations, expected_names};
 use crate::core::rules::Outcome;
@@ -33,6 +35,7 @@ use crate::core::timers::Timer;
 
 pub use attempt::{BindAttempt, BindPhase, Cancel};
 use attempt::{Requested, Trouble, Turn};
+use intent::intent;
 
 /// Bind attempts, the lock queues of nodes, and the locks that are released.
 #[derive(Debug, Clone, Default)]
@@ -172,11 +175,11 @@ impl Binder {
 
     /// Ends every attempt: this process starts or stops leading. The next leader resumes them from the cluster. Proofs about holders and
     /// answers not yet taken stay.
-    pub fn clear(&mut self, cx: &mut Context<'_>) {
+    pub fn clear(&mut self, terms: Terms<'_>, world: &mut World, reservations: &mut Reservations, agenda: &mut Agenda) {
         self.fail_requests();
         for id in self.attempts.keys().copied().collect::<Vec<_>>() {
             if let Some(attempt) = self.forget(id) {
-                Reservations::free(cx, id, attempt.node);
+                reservations.free(terms, world, agenda, id, attempt.node);
             }
         }
         self.locks.clear();
@@ -276,14 +279,14 @@ impl Binder {
         if locks {
             self.queues.entry(node).or_default().waiting.insert(turn);
             self.advance(cx, node);
-            self.watch_queue(cx, node);
+            self.watch_queue(cx.terms, cx.agenda, node);
         } else {
-            self.bind(cx, id);
+            self.bind(cx.agenda, id);
         }
     }
 
-    fn ticket(&mut self, cx: &mut Context<'_>, id: PodId) -> Ticket {
-        let ticket = Ticket(cx.agenda.sequence.number());
+    fn ticket(&mut self, agenda: &mut Agenda, id: PodId) -> Ticket {
+        let ticket = Ticket(agenda.sequence.number());
         self.tickets.insert(ticket, id);
         ticket
     }
@@ -291,9 +294,9 @@ impl Binder {
     /// Lets the first pod of a node's lock queue take the lock, if it may.
     pub fn advance(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
         while cx.terms.leading {
-            let Some(id) = self.next_in_queue(cx, node_id) else { return };
+            let Some(id) = self.next_in_queue(cx.terms.scene(cx.world), node_id) else { return };
             let Some(attempt) = self.attempts.get(&id) else { return };
-            if let Some(why) = Self::outdated(cx, attempt) {
+            if let Some(why) = attempt.outdated(cx.world) {
                 self.cancel(cx, id, Cancel::Requeue(why));
                 continue;
             }
@@ -304,17 +307,21 @@ impl Binder {
             if node.lock.read.raw().is_some_and(|raw| self.locks.releases.contains_key(&(node_id, raw.into()))) {
                 return;
             }
-            if let Some((holder, raw)) = self.unknown_outcome(cx, node) {
-                self.read_holder(cx, &raw, holder, node_id);
+            if let Some((holder, raw)) = self.unknown_outcome(cx.world, node) {
+                self.read_holder(cx.terms, cx.agenda, &raw, holder, node_id);
                 return;
             }
             let claim = attempt.claim();
             let written = node.lock.read.raw().is_some_and(|raw| attempt.lock_value.as_deref() == Some(raw));
             // A value that this attempt wrote may name no holder, and the answer to the write may be lost. A value that names the pod
             // may be older than the attempt: the bind then uses the time of that lock.
-            let intent = if written { Intent::Own { time: attempt.time } } else { Self::intent(cx, node, &claim) };
+            let intent = if written {
+                Intent::Own { time: attempt.time }
+            } else {
+                intent(cx.terms.scene(cx.world), node, &claim)
+            };
             match intent {
-                Intent::Set => self.lock(cx, id, None),
+                Intent::Set => self.lock(cx.terms, cx.agenda, id, None),
                 Intent::Own { time } => {
                     let raw = node.lock.read.raw().map(Into::into);
                     self.make_head(id);
@@ -323,14 +330,14 @@ impl Binder {
                         attempt.lock_value = raw;
                         attempt.may_be_bound = true;
                     }
-                    self.bind(cx, id);
+                    self.bind(cx.agenda, id);
                 }
                 Intent::TakeOver { old, reason } => {
                     if let Some(holder) = self.unproven(&node.lock.read, reason) {
-                        self.read_holder(cx, &old, holder, node_id);
+                        self.read_holder(cx.terms, cx.agenda, &old, holder, node_id);
                         return;
                     }
-                    self.lock(cx, id, Some(old));
+                    self.lock(cx.terms, cx.agenda, id, Some(old));
                 }
                 Intent::Wait { recheck, .. } => {
                     if let Some(attempt) = self.attempts.get_mut(&id) {
@@ -346,18 +353,18 @@ impl Binder {
     }
 
     /// The next attempt of a node's queue: one that already holds the lock (a bind that is resumed), else the first one.
-    fn next_in_queue(&self, cx: &Context<'_>, node_id: NodeId) -> Option<PodId> {
+    fn next_in_queue(&self, scene: Scene<'_>, node_id: NodeId) -> Option<PodId> {
         let queue = self.queues.get(&node_id).filter(|queue| queue.head.is_none())?;
         let &(_, _, first) = queue.waiting.first()?;
-        let raw = cx.world.node(node_id)?.lock.read.raw();
+        let raw = scene.world.node(node_id)?.lock.read.raw();
         let wrote = |id: &PodId| self.attempts.get(id).is_some_and(|attempt| attempt.lock_value.as_deref() == raw);
         if raw.is_some()
             && let Some((.., writer)) = queue.waiting.iter().find(|(.., id)| wrote(id))
         {
             return Some(*writer);
         }
-        let holder = match cx.world.holder(cx.world.node(node_id)?, cx.terms.now.wall) {
-            Some(HolderState::Unbound(pod)) => cx.world.pod_id(&pod.uid),
+        let holder = match scene.world.holder(scene.world.node(node_id)?, scene.terms.now.wall) {
+            Some(HolderState::Unbound(pod)) => scene.world.pod_id(&pod.uid),
             _ => None,
         };
         let waits = |id: &PodId| self.attempts.get(id).is_some_and(|attempt| queue.waiting.contains(&attempt.turn));
@@ -372,15 +379,15 @@ impl Binder {
         }
     }
 
-    fn lock(&mut self, cx: &mut Context<'_>, id: PodId, old: Option<Box<str>>) {
+    fn lock(&mut self, terms: Terms<'_>, agenda: &mut Agenda, id: PodId, old: Option<Box<str>>) {
         self.make_head(id);
-        let ticket = self.ticket(cx, id);
-        let format = cx.terms.config.lock_format;
+        let ticket = self.ticket(agenda, id);
+        let format = terms.config.lock_format;
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let new: Box<str> = attempt.claim().value(format).into();
-        attempt.phase = BindPhase::Lock { ticket, since: attempt.queued_since().unwrap_or(cx.terms.now.mono) };
+        attempt.phase = BindPhase::Lock { ticket, since: attempt.queued_since().unwrap_or(terms.now.mono) };
         attempt.lock_value = Some(new.clone());
-        cx.agenda.effects.push(Effect::Lock { ticket, node: (*attempt.node_name).into(), old, new });
+        agenda.effects.push(Effect::Lock { ticket, node: (*attempt.node_name).into(), old, new });
     }
 
     /// Names a commit of the group in Bindings that are still to come.
@@ -393,15 +400,15 @@ impl Binder {
     }
 
     /// Posts the Binding.
-    fn bind(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let ticket = self.ticket(cx, id);
+    fn bind(&mut self, agenda: &mut Agenda, id: PodId) {
+        let ticket = self.ticket(agenda, id);
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.phase = BindPhase::Post(ticket);
         if let Some(commit) = attempt.commit {
-            cx.agenda.steps.push(Step::Bind(BindEvent::Requested(id, commit)));
+            agenda.steps.push(Step::Bind(BindEvent::Requested(id, commit)));
         }
         attempt.annotations.set(key::BIND_TIMESTAMP, print_bind_timestamp(attempt.time));
-        cx.agenda.effects.push(Effect::Bind {
+        agenda.effects.push(Effect::Bind {
             ticket,
             pod: attempt.pod.clone(),
             node: attempt.node_name.clone(),
@@ -443,7 +450,7 @@ impl Binder {
         }
         if let Some(raw) = attempt.lock_value.filter(|_| !attempt.locks) {
             // The kubelet calls for no device of this pod, so the node daemon does not release the lock.
-            self.release_lock(cx, attempt.node, &raw, ReleaseReason::NoCall);
+            self.release_lock(cx.world, cx.agenda, attempt.node, &raw, ReleaseReason::NoCall);
         }
         cx.agenda.wake(Wake::POD_PLACED);
         self.advance(cx, attempt.node);
@@ -460,18 +467,25 @@ impl Binder {
     fn end_quietly(&mut self, cx: &mut Context<'_>, id: PodId) -> Option<u64> {
         let node = self.attempts.get(&id)?.node;
         self.fail_request(id, "the pod is gone or changed while it was being bound");
-        let commit = self.withdraw(cx, id);
+        let commit = self.withdraw(cx.terms, cx.world, cx.reservations, cx.agenda, id);
         self.advance(cx, node);
         commit
     }
 
     /// Removes an attempt and releases its lock and its room; returns the pod's commit.
-    pub fn withdraw(&mut self, cx: &mut Context<'_>, id: PodId) -> Option<u64> {
+    pub fn withdraw(
+        &mut self,
+        terms: Terms<'_>,
+        world: &mut World,
+        reservations: &mut Reservations,
+        agenda: &mut Agenda,
+        id: PodId,
+    ) -> Option<u64> {
         let attempt = self.forget(id)?;
         if let Some(raw) = attempt.lock_value {
-            self.release_lock(cx, attempt.node, &raw, ReleaseReason::BindFailed);
+            self.release_lock(world, agenda, attempt.node, &raw, ReleaseReason::BindFailed);
         }
-        Reservations::free(cx, id, attempt.node);
+        reservations.free(terms, world, agenda, id, attempt.node);
         attempt.commit
     }
 
@@ -524,26 +538,27 @@ impl Binder {
     /// Pauses an attempt after a transient failure, in this phase. `false` when failures have lasted too long.
     fn pause(
         &mut self,
-        cx: &mut Context<'_>,
+        terms: Terms<'_>,
+        agenda: &mut Agenda,
         id: PodId,
         at_least: Option<Duration>,
         phase: impl FnOnce(Duration) -> BindPhase,
     ) -> bool {
         let Some(attempt) = self.attempts.get_mut(&id) else { return false };
-        let Some(until) = attempt.trouble.pause(cx.terms.now.mono, cx.terms.config.retry, at_least) else {
+        let Some(until) = attempt.trouble.pause(terms.now.mono, terms.config.retry, at_least) else {
             return false;
         };
         attempt.phase = phase(until);
-        cx.agenda.timers.set(until, Timer::BindAttempt(id));
+        agenda.timers.set(until, Timer::BindAttempt(id));
         true
     }
 
-    fn queue_again(&mut self, cx: &mut Context<'_>, id: PodId) {
+    fn queue_again(&mut self, terms: Terms<'_>, agenda: &mut Agenda, id: PodId) {
         let Some(attempt) = self.attempts.get(&id) else { return };
         let queue = self.queues.entry(attempt.node).or_default();
         queue.head = None;
         queue.waiting.insert(attempt.turn);
-        self.watch_queue(cx, attempt.node);
+        self.watch_queue(terms, agenda, attempt.node);
     }
 
     /// Continues a paused attempt.
@@ -559,10 +574,10 @@ impl Binder {
                 let node = attempt.node;
                 self.advance(cx, node);
             }
-            BindPhase::PostAgain(_) => self.bind(cx, id),
+            BindPhase::PostAgain(_) => self.bind(cx.agenda, id),
             BindPhase::ConfirmAgain(_, refused) => {
                 let refused = refused.take();
-                self.read(cx, id, refused);
+                self.read(cx.agenda, id, refused);
             }
             BindPhase::Lock { .. } | BindPhase::Post(_) | BindPhase::Confirm(_) => {}
         }
@@ -579,36 +594,11 @@ impl Binder {
         turns.sort_unstable();
         for (.., id) in turns.into_iter().rev() {
             if let Some(attempt) = self.attempts.get(&id).filter(|attempt| waits(attempt))
-                && let Some(why) = Self::outdated(cx, attempt)
+                && let Some(why) = attempt.outdated(cx.world)
             {
                 self.cancel(cx, id, Cancel::Requeue(why));
             }
         }
-    }
-
-    /// Why the decision behind an attempt is void; `None` while it holds.
-    fn outdated(cx: &Context<'_>, attempt: &BindAttempt) -> Option<String> {
-        let Some(node) = cx.world.node(attempt.node).filter(|node| node.facts.is_some()) else {
-            return Some(format!("node {} is gone", attempt.node_name));
-        };
-        if let Some(name) = attempt.calls.iter().find(|name| !node.serves(name)) {
-            return Some(format!("the node daemon of {} does not serve {name} any more", attempt.node_name));
-        }
-        let id = cx.world.pod_id(&attempt.pod.uid)?;
-        let pod = cx.world.pod(id)?;
-        let devices = pod.devices.as_ref()?;
-        if let Some(device) = cx.world.contested_device(id) {
-            return Some(format!("device {device} of node {} is assigned to another pod", attempt.node_name));
-        }
-        if let Some((suspect, true)) = node.suspect() {
-            return Some(format!("node {} is suspect: {}", attempt.node_name, suspect.message));
-        }
-        let stock = node.stock.as_ref()?;
-        if let Some(refusal) = stock.refusal_of_shares(pod) {
-            return Some(format!("node {} serves no GPU shares to the pod: {refusal}", attempt.node_name));
-        }
-        let (device, why) = stock.out_of_use(devices)?;
-        Some(format!("device {device} of node {} {why}", attempt.node_name))
     }
 
     /// The answer to a write of a lock.
@@ -628,12 +618,12 @@ impl Binder {
                 cx.world.observe_lock(node, LockRead::parse(value.as_deref()), cx.terms.now.mono);
                 // The write may have been late: locks of another leader may have come and gone since it was decided.
                 if let Some(attempt) = self.attempts.get_mut(&id)
-                    && let Some(why) = Self::outdated(cx, attempt)
+                    && let Some(why) = attempt.outdated(cx.world)
                 {
                     attempt.cancelled.get_or_insert(Cancel::Requeue(why));
                 }
                 if !self.ended_by_cancel(cx, id) {
-                    self.bind(cx, id);
+                    self.bind(cx.agenda, id);
                 }
             }
             LockResult::Contended(read) => {
@@ -647,8 +637,8 @@ impl Binder {
                     return;
                 }
                 // The other lock is gone already: a pause avoids a loop of conflicts.
-                let paused = free && self.pause(cx, id, None, again);
-                self.queue_again(cx, id);
+                let paused = free && self.pause(cx.terms, cx.agenda, id, None, again);
+                self.queue_again(cx.terms, cx.agenda, id);
                 if !paused {
                     self.advance(cx, node);
                 }
@@ -664,8 +654,8 @@ impl Binder {
                 if self.ended_by_cancel(cx, id) {
                     return;
                 }
-                if self.pause(cx, id, after, again) {
-                    self.queue_again(cx, id);
+                if self.pause(cx.terms, cx.agenda, id, after, again) {
+                    self.queue_again(cx.terms, cx.agenda, id);
                 } else {
                     self.give_up(cx, id, why);
                 }
@@ -684,8 +674,8 @@ impl Binder {
                 // Usually the deletion is on its way; if the watch still shows the pod later, it is tried again.
                 cx.agenda.steps.push(Step::Fail(id));
             }
-            BindResult::Conflict(_) => self.read(cx, id, None),
-            BindResult::Refused(why) if attempt.may_be_bound => self.read(cx, id, Some(why)),
+            BindResult::Conflict(_) => self.read(cx.agenda, id, None),
+            BindResult::Refused(why) if attempt.may_be_bound => self.read(cx.agenda, id, Some(why)),
             BindResult::Refused(why) => {
                 if !self.ended_by_cancel(cx, id) {
                     self.give_up(cx, id, why);
@@ -696,17 +686,17 @@ impl Binder {
                 attempt.may_be_bound = true;
                 self.note_trouble(id, &why);
                 // The pod may be bound although the answer is lost: posting again cannot bind it twice, and a read shows it in the end.
-                if gone || !self.pause(cx, id, after, BindPhase::PostAgain) {
-                    self.read(cx, id, None);
+                if gone || !self.pause(cx.terms, cx.agenda, id, after, BindPhase::PostAgain) {
+                    self.read(cx.agenda, id, None);
                 }
             }
         }
     }
 
-    fn read(&mut self, cx: &mut Context<'_>, id: PodId, refused: Option<String>) {
+    fn read(&mut self, agenda: &mut Agenda, id: PodId, refused: Option<String>) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.phase = BindPhase::Confirm(refused);
-        cx.agenda.effects.push(Effect::ReadPod { pod: attempt.pod.key.clone() });
+        agenda.effects.push(Effect::ReadPod { pod: attempt.pod.key.clone() });
     }
 
     fn reading(&self, key: &PodKey) -> Option<PodId> {
@@ -717,14 +707,14 @@ impl Binder {
     }
 
     /// A pod could not be read: it may be bound, so neither lock nor room is released.
-    pub fn read_failed(&mut self, cx: &mut Context<'_>, key: &PodKey) {
+    pub fn read_failed(&mut self, terms: Terms<'_>, agenda: &mut Agenda, key: &PodKey) {
         let Some(id) = self.reading(key) else { return };
         if let Some(attempt) = self.attempts.get_mut(&id)
             && let BindPhase::Confirm(refused) = &mut attempt.phase
         {
-            let again = cx.terms.now.mono + Duration::from_secs(1);
+            let again = terms.now.mono + Duration::from_secs(1);
             attempt.phase = BindPhase::ConfirmAgain(again, refused.take());
-            cx.agenda.timers.set(again, Timer::BindAttempt(id));
+            agenda.timers.set(again, Timer::BindAttempt(id));
         }
     }
 
@@ -743,7 +733,7 @@ impl Binder {
         }
         if let Some(why) = refused {
             self.give_up(cx, id, why);
-        } else if !self.pause(cx, id, None, BindPhase::PostAgain) {
+        } else if !self.pause(cx.terms, cx.agenda, id, None, BindPhase::PostAgain) {
             self.give_up(cx, id, "the Binding was not made in time".to_owned());
         }
     }

@@ -26,6 +26,7 @@ mod review;
 mod search;
 mod shortage;
 mod try_order;
+mod trying;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -43,10 +43,9 @@ use baton_contract::{ConditionReason, EventReason, PodRef, PodUid};
 
 use self::schedule_one::schedule_one;
 use crate::bind::{Binder, Cancel};
-use crate::core::OtherSchedulers;
-use crate::core::context::{Agenda, BindEvent, Context, Step, Terms};
+use crate::core::agenda::{Agenda, BindEvent, Step, Terms};
+use crate::core::context::Context;
 use crate::core::earmarks::Earmarks;
-use crate::core::extend;
 use crate::core::preemption::Preemption;
 use crate::core::queue::{Item, Queue};
 use crate::core::reporter::Reporter;
@@ -55,6 +54,7 @@ use crate::core::rules::plugins::{gpu_patience, image_locality};
 use crate::core::rules::{Plugins, Queued, View};
 use crate::core::select::index::Index;
 use crate::core::timers::Timer;
+use crate::core::{OtherSchedulers, extend};
 
 /// Agents are checked for staleness, and cordons for their end, this often: each check costs a step per node.
 const AGE: Duration = Duration::from_millis(500);
@@ -214,11 +214,11 @@ impl Scheduler {
         }
         self.leading = leading;
         let (mut cx, binder, gangs, tyjobs, others) = self.split(now);
-        binder.clear(&mut cx);
-        Reservations::clear(&mut cx);
+        binder.clear(cx.terms, cx.world, cx.reservations, cx.agenda);
+        cx.reservations.clear(cx.terms, cx.world, cx.agenda);
         gangs.clear();
-        tyjobs.clear(&mut cx);
-        Earmarks::clear(&mut cx);
+        tyjobs.clear(cx.world, cx.reservations, cx.agenda);
+        cx.earmarks.clear(cx.world, cx.agenda);
         *cx.earmarks = Earmarks::default();
         // Items taken for bind attempts must not stay in the queue, and another leader may have written other conditions.
         cx.agenda.queue = Queue::new(cx.terms.config.queue);
@@ -229,7 +229,7 @@ impl Scheduler {
         }
         cx.world.learn_again();
         // Before jobs reserve their places again: nominated room is closed to them.
-        Preemption::adopt(&mut cx);
+        cx.preemption.adopt(cx.terms.scene(cx.world), cx.agenda);
         tyjobs.lead(&mut cx);
         self.route(now);
         let (mut cx, _, gangs, ..) = self.split(now);
@@ -301,7 +301,7 @@ impl Scheduler {
             // A released place is assigned again before the next decision.
             self.reconcile_jobs(now);
             let (mut cx, _, gangs, tyjobs, _) = self.split(now);
-            tyjobs.rekey_round(&mut cx);
+            tyjobs.rekey_round(cx.terms.scene(cx.world), cx.agenda);
             match cx.agenda.queue.pop() {
                 Some(Item::Jobs) => tyjobs.round(&mut cx),
                 Some(Item::Pod(id)) => schedule_one(&mut cx, gangs, tyjobs, id),
@@ -337,14 +337,20 @@ impl Scheduler {
             EffectResult::Lock { ticket, result } => binder.lock_answered(&mut cx, ticket, result),
             EffectResult::Bind { ticket, result } => binder.bind_answered(&mut cx, ticket, result),
             EffectResult::Release { node, old, result } => binder.release_answered(&mut cx, &node, &old, result),
-            EffectResult::PodRead { pod, result: Err(_) } => binder.read_failed(&mut cx, &pod),
+            EffectResult::PodRead { pod, result: Err(_) } => binder.read_failed(cx.terms, cx.agenda, &pod),
             EffectResult::PodRead { pod, .. } => binder.read_done(&mut cx, &pod, None),
-            EffectResult::JobWritten { job, result } => tyjobs.written(&mut cx, &job, result),
+            EffectResult::JobWritten { job, result } => {
+                tyjobs.written(cx.terms.scene(cx.world), cx.agenda, &job, result);
+            }
             EffectResult::Tables(tables) => cx.world.rate_by(*tables),
-            EffectResult::ConditionLost { pod } => Reporter::condition_lost(&mut cx, &pod),
-            EffectResult::NominationLost { pod } => Preemption::nomination_lost(&mut cx, &pod),
+            EffectResult::ConditionLost { pod } => {
+                cx.reporter.condition_lost(cx.terms.scene(cx.world), cx.agenda, &pod);
+            }
+            EffectResult::NominationLost { pod } => {
+                cx.preemption.nomination_lost(cx.terms.scene(cx.world), cx.agenda, &pod);
+            }
             EffectResult::PodGroup { gang, result } => {
-                gangs.pod_group_answered(&mut cx, &gang, result.map(|stored| *stored));
+                gangs.pod_group_answered(cx.terms.scene(cx.world), cx.agenda, &gang, result.map(|stored| *stored));
             }
         }
     }
@@ -355,25 +361,27 @@ impl Scheduler {
         match timer {
             Timer::BindAttempt(id) => binder.resume(cx, id),
             Timer::Node(id) => {
-                binder.sweep(cx, id);
+                binder.sweep(cx.terms.scene(cx.world), cx.reservations, cx.agenda, id);
                 binder.advance(cx, id);
             }
-            Timer::LockQueue(id) => binder.report_waits(cx, id),
-            Timer::Release(node, raw) => binder.release_again(cx, node, &raw),
+            Timer::LockQueue(id) => binder.report_waits(cx.terms.scene(cx.world), cx.reporter, cx.agenda, id),
+            Timer::Release(node, raw) => binder.release_again(cx.world, cx.agenda, node, &raw),
             Timer::BindRequest(id) => binder.request_due(cx, id),
             Timer::Sweep => binder.sweep_all(cx),
-            Timer::Nomination(id) => Preemption::due(cx, id),
-            Timer::WriteNomination(id) => Preemption::write_again(cx, id),
-            Timer::GroupWait(group) => gangs.wait_due(cx, &group),
-            Timer::ReportGroup(group) => gangs.report_group(cx, &group),
-            Timer::MarkTimedOut(group) => gangs.mark(cx, &group),
-            Timer::PodGroups(group) => gangs.report_pod_groups(cx, &group),
-            Timer::EvictMember(id) => gangs.evict_again(cx, id),
+            Timer::Nomination(id) => cx.preemption.due(cx.terms.scene(cx.world), cx.agenda, id),
+            Timer::WriteNomination(id) => cx.preemption.write_again(cx.world, cx.agenda, id),
+            Timer::GroupWait(group) => gangs.wait_due(cx.terms, cx.world, cx.reservations, cx.agenda, &group),
+            Timer::ReportGroup(group) => {
+                gangs.report_group(cx.terms.scene(cx.world), cx.reservations, cx.reporter, cx.agenda, &group);
+            }
+            Timer::MarkTimedOut(group) => gangs.mark(cx.terms.scene(cx.world), cx.agenda, &group),
+            Timer::PodGroups(group) => gangs.report_pod_groups(cx.terms.scene(cx.world), cx.agenda, &group),
+            Timer::EvictMember(id) => gangs.evict_again(cx.terms.scene(cx.world), cx.agenda, id),
             Timer::Permit(id) => cx.agenda.steps.push(Step::Permit(id)),
-            Timer::Earmark => Earmarks::check(cx),
+            Timer::Earmark => cx.earmarks.check(cx.terms, cx.world, cx.agenda),
             Timer::OtherScheduler(id) => others.due(cx.terms, cx.world, cx.agenda, id),
             Timer::Report(id) if binder.has_left_queue(id) => cx.reporter.forget(id),
-            Timer::Report(id) => Reporter::due(cx, id),
+            Timer::Report(id) => cx.reporter.due(cx.terms.scene(cx.world), cx.agenda, id),
             Timer::TyJob(key) => tyjobs.due(cx, &key),
             Timer::Quotas(namespace) => tyjobs.quotas_due(cx, &namespace),
         }
@@ -401,39 +409,43 @@ impl Scheduler {
                 self.agenda.queue.fail(id, now.mono);
             }
             Step::Permit(id) => {
-                if Reservations::permit(cx, id) {
+                if cx.reservations.permit(cx.terms, cx.world, cx.agenda, id) {
                     binder.start(cx, id);
                 }
             }
             Step::Report(id, reason, message) => {
-                let alone = gangs.is_alone(cx, id);
-                Reporter::report(cx, id, reason, &message, alone);
+                let alone = gangs.is_alone(cx.world, cx.reservations, id);
+                cx.reporter.report(cx.terms.scene(cx.world), cx.agenda, id, reason, &message, alone);
             }
-            Step::RoomFreed => tyjobs.room_changed(cx, Wake::POD_FREED),
+            Step::RoomFreed => tyjobs.room_changed(cx.terms.scene(cx.world), cx.agenda, Wake::POD_FREED),
             Step::Recommit(pods, committed) => binder.recommit(&pods, &committed),
             Step::Proceed(pods) => pods.into_iter().for_each(|id| binder.proceed(cx, id)),
-            Step::Withdraw(pods) => pods.into_iter().for_each(|id| _ = binder.withdraw(cx, id)),
+            Step::Withdraw(pods) => {
+                pods.into_iter().for_each(|id| _ = binder.withdraw(cx.terms, cx.world, cx.reservations, cx.agenda, id));
+            }
             Step::AfterAttempt(group) => gangs.after_attempt(cx, &group),
-            Step::BackOffGroup(id) => gangs.back_off_group_of(cx, id),
+            Step::BackOffGroup(id) => gangs.back_off_group_of(cx.terms.scene(cx.world), cx.reservations, cx.agenda, id),
             Step::HalfBound(node, id, raw) => {
                 let route = cx.world.pod(id).map(|pod| gangs.route(cx.world, cx.reservations, pod));
                 let free = matches!(route, Some(Route::Alone | Route::Completes(_)));
-                binder.resume_or_release(cx, node, id, &raw, free);
+                binder.resume_or_release(cx.terms.scene(cx.world), cx.reservations, cx.agenda, (node, &raw), id, free);
             }
-            Step::Bind(BindEvent::Prepared(pod, commit)) => gangs.member_prepared(cx, commit, pod),
+            Step::Bind(BindEvent::Prepared(pod, commit)) => gangs.member_prepared(cx.world, cx.agenda, commit, pod),
             Step::Bind(BindEvent::Requested(pod, commit)) => gangs.member_requested(commit, pod),
-            Step::Bind(BindEvent::Bound(pod, commit)) => gangs.member_bound(cx, commit, pod),
-            Step::Bind(BindEvent::Ended(pod, commit)) => gangs.member_lost(cx, commit, pod),
+            Step::Bind(BindEvent::Bound(pod, commit)) => gangs.member_bound(cx.world, cx.agenda, commit, pod),
+            Step::Bind(BindEvent::Ended(pod, commit)) => {
+                gangs.member_lost(cx.terms, cx.world, cx.reservations, cx.agenda, commit, pod);
+            }
             Step::Bind(BindEvent::Failed { pod, commit, why, requested }) => {
                 if let Some(commit) = commit {
-                    gangs.member_failed(cx, commit, pod, &why);
-                    gangs.member_lost(cx, commit, pod);
+                    gangs.member_failed(cx.terms.scene(cx.world), cx.agenda, commit, pod, &why);
+                    gangs.member_lost(cx.terms, cx.world, cx.reservations, cx.agenda, commit, pod);
                     self.route(now);
                 }
                 self.enqueue(pod, now);
-                let (mut cx, _, gangs, ..) = self.split(now);
+                let (cx, _, gangs, ..) = self.split(now);
                 cx.agenda.queue.fail(pod, now.mono);
-                gangs.back_off_group_of(&mut cx, pod);
+                gangs.back_off_group_of(cx.terms.scene(cx.world), cx.reservations, cx.agenda, pod);
                 if !requested {
                     cx.agenda.event(cx.world, pod, true, EventReason::FailedBinding, why.clone());
                     cx.agenda.steps.push(Step::Report(pod, ConditionReason::SchedulerError, why.into()));
@@ -444,8 +456,8 @@ impl Scheduler {
 
     /// Lets gangs and jobs react to what changed.
     fn reconcile(&mut self, now: Moment) {
-        let (mut cx, _, gangs, ..) = self.split(now);
-        gangs.settle_lost(&mut cx);
+        let (cx, _, gangs, ..) = self.split(now);
+        gangs.settle_lost(cx.terms, cx.world, cx.reservations, cx.agenda);
         self.route(now);
         let (mut cx, _, gangs, ..) = self.split(now);
         gangs.reconcile(&mut cx);
@@ -465,18 +477,18 @@ impl Scheduler {
     fn react(&mut self, changes: &Changes, now: Moment) {
         let (mut cx, binder, .., others) = self.split(now);
         if !changes.gone.is_empty() {
-            binder.prove_deleted(&cx);
+            binder.prove_deleted(cx.world);
         }
         for uid in &changes.left {
-            Preemption::victim_gone(&mut cx, uid);
+            cx.preemption.victim_gone(cx.terms, cx.agenda, uid);
         }
         for id in &changes.gone {
             cx.agenda.queue.remove(*id);
             cx.reporter.forget(*id);
             others.gone(*id);
             cx.reservations.unpin(*id);
-            Preemption::gone(&mut cx, *id);
-            Reservations::release(&mut cx, *id);
+            cx.preemption.gone(cx.agenda, *id);
+            cx.reservations.release(cx.terms, cx.world, cx.agenda, *id);
             binder.cancel(&mut cx, *id, Cancel::PodGone);
         }
         self.route(now);
@@ -488,7 +500,7 @@ impl Scheduler {
             return;
         }
         let (mut cx, binder, _, tyjobs, _) = self.split(now);
-        tyjobs.observe(&mut cx, changes);
+        tyjobs.observe(cx.terms.scene(cx.world), cx.agenda, changes);
         cx.agenda.queue.wake(changes.wake);
         if changes.wake.meets(Wake::VOLUME) {
             binder.prepare_all(&mut cx);
@@ -517,40 +529,40 @@ impl Scheduler {
         match pod.place {
             Place::Ended => {
                 cx.agenda.queue.remove(id);
-                Reservations::release(cx, id);
+                cx.reservations.release(cx.terms, cx.world, cx.agenda, id);
                 binder.cancel(cx, id, Cancel::PodGone);
-                gangs.member_refused(cx, binder, id);
+                gangs.member_refused(cx.terms.scene(cx.world), cx.agenda, binder, id);
             }
             Place::Bound(node) => {
                 cx.agenda.queue.remove(id);
                 cx.reporter.forget(id);
-                Preemption::forget(cx, id);
-                Reservations::release(cx, id);
+                cx.preemption.forget(cx.agenda, id);
+                cx.reservations.release(cx.terms, cx.world, cx.agenda, id);
                 binder.seen_bound(cx, id);
                 if cx.terms.leading && cx.world.contested_device(id).is_some() {
                     // Another leader has bound it, or this one before. Pods that wait here for a lock, or for others, cannot have its devices.
-                    Reservations::release_contested(cx, node);
+                    cx.reservations.release_contested(cx.terms, cx.world, cx.agenda, node);
                     binder.requeue_outdated(cx, node);
                 }
             }
             Place::Waiting | Place::Assumed(_) if deleting => {
                 cx.agenda.queue.remove(id);
-                Preemption::forget(cx, id);
-                Reservations::release(cx, id);
+                cx.preemption.forget(cx.agenda, id);
+                cx.reservations.release(cx.terms, cx.world, cx.agenda, id);
                 binder.cancel(cx, id, Cancel::PodGone);
             }
             Place::Waiting => {
                 self.enqueue(id, now);
-                let (mut cx, _, gangs, ..) = self.split(now);
-                gangs.member_changed(&mut cx, id);
+                let (cx, _, gangs, ..) = self.split(now);
+                gangs.member_changed(cx.terms.scene(cx.world), cx.reservations, cx.agenda, id);
             }
-            Place::Assumed(_) => gangs.member_moved(cx, id),
+            Place::Assumed(_) => gangs.member_moved(cx.terms, cx.world, cx.reservations, cx.agenda, id),
         }
     }
 
     /// Queues a pod that is ours and waits: by itself, or with its group.
     fn enqueue(&mut self, id: PodId, now: Moment) {
-        let (mut cx, binder, gangs, ..) = self.split(now);
+        let (cx, binder, gangs, ..) = self.split(now);
         let Some(pod) = cx.world.pod(id).filter(|pod| pod.place == Place::Waiting) else { return };
         let handoff = &pod.facts.handoff;
         if !cx.terms.leading
@@ -570,7 +582,7 @@ impl Scheduler {
             id: handoff.pod.key.to_string().into(),
         };
         let route = gangs.route(cx.world, cx.reservations, pod);
-        warnings.into_iter().for_each(|warning| Reporter::warn_once(&mut cx, id, warning));
+        warnings.into_iter().for_each(|warning| cx.reporter.warn_once(cx.world, cx.agenda, id, warning));
         match route {
             Route::Alone => cx.agenda.queue.add(id, &queued, cx.terms.rules.queue_sort(), now.mono),
             Route::Group(_) | Route::Completes(_) => cx.agenda.queue.remove(id),
@@ -578,7 +590,14 @@ impl Scheduler {
                 // Only a change of its own or of its gang helps.
                 cx.agenda.queue.add(id, &queued, cx.terms.rules.queue_sort(), now.mono);
                 cx.agenda.queue.park(id, Wake::NONE, now.mono);
-                Reporter::report(&mut cx, id, why.reason(), &why.to_string().into(), false);
+                cx.reporter.report(
+                    cx.terms.scene(cx.world),
+                    cx.agenda,
+                    id,
+                    why.reason(),
+                    &why.to_string().into(),
+                    false,
+                );
             }
         }
     }
@@ -588,7 +607,9 @@ impl Scheduler {
         let (mut cx, binder, ..) = self.split(now);
         let id = cx.world.pod_id(&facts.handoff.pod.uid);
         let going = id.and_then(|id| binder.attempts().get(&id)).map(|attempt| &*attempt.node_name);
-        extend::with_all_nominated(&mut cx, facts, |cx| extend::fit_devices(cx, facts, nodes, going))
+        extend::with_all_nominated(&mut cx.placing(), facts, |placing| {
+            extend::fit_devices(placing.terms.scene(placing.world), facts, nodes, going)
+        })
     }
 
     /// Rates each of `nodes`, 0..=100, by what kube-scheduler does not see; see `extend::rate_devices`.
@@ -604,8 +625,8 @@ impl Scheduler {
         now: Moment,
     ) -> BTreeMap<String, NodeVictims> {
         let (mut cx, ..) = self.split(now);
-        extend::with_all_nominated(&mut cx, facts, |cx| {
-            extend::make_room(cx.terms.view(cx.world), cx.terms.rules, facts, proposed)
+        extend::with_all_nominated(&mut cx.placing(), facts, |placing| {
+            extend::make_room(placing.view(), placing.terms.rules, facts, proposed)
         })
     }
 

@@ -23,14 +23,16 @@ pub(super) mod table;
 mod take;
 mod write;
 
-use crate::core::JobScheduleStatus;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::core::JobScheduleStatus;
+use crate::core::agenda::Agenda;
 use crate::core::context::Context;
-use crate::world::PodId;
+use crate::core::reservations::Reservations;
+use crate::world::{PodId, World};
 use baton_contract::tyjob::ScheduleState;
 use baton_contract::{ConditionReason, PodKey, Shared};
 
@@ -79,11 +81,11 @@ impl TyJobs {
     }
 
     /// Releases every place and forgets the jobs: this process starts or stops leading.
-    pub fn clear(&mut self, cx: &mut Context<'_>) {
+    pub fn clear(&mut self, world: &mut World, reservations: &mut Reservations, agenda: &mut Agenda) {
         for key in self.records.keys().cloned().collect::<Vec<_>>() {
-            self.release_places(cx, &key);
+            self.release_places(world, agenda, &key);
         }
-        cx.reservations.take_freed_jobs();
+        reservations.take_freed_jobs();
         *self = Self { tables: std::mem::take(&mut self.tables), placeable_changed: true, ..Self::default() };
     }
 

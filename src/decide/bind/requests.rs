@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use crate::core::agenda::Agenda;
 use crate::core::context::Context;
 use crate::core::extend;
-use crate::core::reservations::Reservations;
 use crate::core::rules::Outcome;
 use crate::core::select::choose::refused_by;
 use crate::core::timers::Timer;
@@ -76,7 +76,7 @@ impl Binder {
                     return failed(format!("a bind of pod {} to node {} is under way", pod.key, name_of(at)));
                 }
                 self.answer(id, BindVerdict::Failed("the same bind was requested again".to_owned()));
-                self.wait_for(cx, id, request);
+                self.wait_for(cx.agenda, id, request);
                 return Ok(());
             }
             Place::Waiting => {}
@@ -85,11 +85,11 @@ impl Binder {
             return failed(format!("pod {} is being deleted", pod.key));
         }
         let facts = known.facts.clone();
-        let judged = extend::with_all_nominated(cx, &facts, |cx| {
+        let judged = extend::with_all_nominated(&mut cx.placing(), &facts, |placing| {
             let gone = || "the pod or the node is gone".to_owned();
-            let (pod, node) = (cx.world.pod(id).ok_or_else(gone)?, cx.world.node(target).ok_or_else(gone)?);
-            let mut slots = extend::prepare_ours(cx.terms.view(cx.world), cx.terms.rules, pod)?;
-            let outcome = extend::judge_ours(cx.terms.view(cx.world), cx.terms.rules, pod, (target, node), &mut slots);
+            let (pod, node) = (placing.world.pod(id).ok_or_else(gone)?, placing.world.node(target).ok_or_else(gone)?);
+            let mut slots = extend::prepare_ours(placing.view(), placing.terms.rules, pod)?;
+            let outcome = extend::judge_ours(placing.view(), placing.terms.rules, pod, (target, node), &mut slots);
             Ok((slots, outcome))
         });
         let (slots, outcome) = judged.map_err(BindVerdict::Failed)?;
@@ -101,8 +101,8 @@ impl Binder {
             Outcome::Fault(text) => return failed(format!("node {node_name}: {text}")),
         }
         cx.agenda.queue.remove(id);
-        self.wait_for(cx, id, request);
-        if Reservations::reserve(cx, id, target, slots) {
+        self.wait_for(cx.agenda, id, request);
+        if cx.reservations.reserve(cx.terms, cx.world, id, target, slots) {
             // The other scheduler has run its own Permit plugins.
             self.start(cx, id);
             Ok(())
@@ -113,8 +113,8 @@ impl Binder {
         }
     }
 
-    fn wait_for(&mut self, cx: &mut Context<'_>, id: PodId, request: BindRequest) {
-        cx.agenda.timers.set(request.deadline, Timer::BindRequest(id));
+    fn wait_for(&mut self, agenda: &mut Agenda, id: PodId, request: BindRequest) {
+        agenda.timers.set(request.deadline, Timer::BindRequest(id));
         self.requests.insert(id, request);
     }
 
@@ -150,7 +150,7 @@ impl Binder {
             // A Binding was posted and its outcome is unknown.
             BindPhase::PostAgain(_) => {
                 attempt.cancelled = Some(Cancel::Requeue(why));
-                self.read(cx, id, None);
+                self.read(cx.agenda, id, None);
             }
             BindPhase::ConfirmAgain(..) => attempt.cancelled = Some(Cancel::Requeue(why)),
             _ => self.cancel(cx, id, Cancel::Requeue(why)),

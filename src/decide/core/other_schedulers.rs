@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::world::gangs::NamedBy;
 use crate::world::{Place, Pod, PodId, World};
 
-use super::context::{Agenda, Terms};
+use super::agenda::{Agenda, Terms};
 use super::timers::Timer;
 use baton_contract::EventReason;
 

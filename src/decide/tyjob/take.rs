@@ -1,9 +1,8 @@
 //! The controller's pods take over the places of their job: the reservation passes from the place to the pod, which is then locked
 //! for and bound like any other.
 
-use crate::core::context::{Context, Step};
-use crate::core::preemption::Preemption;
-use crate::core::reservations::Reservations;
+use crate::core::agenda::{Agenda, Step};
+use crate::core::context::Context;
 use crate::core::select::choose::{NodeChoice, choose};
 use crate::world::{Place, Pod, PodId, Wake, World};
 use baton_contract::{ConditionReason, PodKey};
@@ -59,16 +58,17 @@ impl TyJobs {
             cx.world.cancel_place(reservation);
         }
         cx.agenda.stats.attempts += 1;
-        let found = Preemption::with_nominated(cx, priority, id, |cx| {
-            cx.world
+        let found = cx.placing().with_nominated(priority, id, |placing| {
+            placing
+                .world
                 .pod(id)
                 .zip(node)
-                .map(|(pod, node)| choose(cx.terms.view(cx.world), cx.terms.rules, pod, Some(node)))
+                .map(|(pod, node)| choose(placing.view(), placing.terms.rules, pod, Some(node)))
         });
         let (text, wake) = match found {
             Some((NodeChoice::Node(node, slots), judged)) => {
                 cx.agenda.stats.judged += judged;
-                if Reservations::reserve(cx, id, node, *slots) {
+                if cx.reservations.reserve(cx.terms, cx.world, id, node, *slots) {
                     cx.agenda.stats.job_places_taken += 1;
                     return cx.agenda.steps.push(Step::Permit(id));
                 }
@@ -100,34 +100,35 @@ impl TyJobs {
             let seat = spec.seat(&key.name, &name)?;
             pod_to_place(cx.world, &job, spec, &seat)
         });
-        let reservation = node.zip(facts).and_then(|(node, facts)| reserve_at(cx, facts, node, (id, false)));
+        let reservation =
+            node.zip(facts).and_then(|(node, facts)| reserve_at(&mut cx.placing(), facts, node, (id, false)));
         let place = self.records.get_mut(key).and_then(|record| record.places.get_mut(&name));
         match (place, reservation) {
             (Some(place), Some(reservation)) => place.reservation = Some(reservation),
             // The template does not fit any more either: the place is void.
-            _ => self.void_place(cx, key, &name),
+            _ => self.void_place(cx.agenda, key, &name),
         }
     }
 
-    fn void_place(&mut self, cx: &mut Context<'_>, key: &PodKey, name: &str) {
+    fn void_place(&mut self, agenda: &mut Agenda, key: &PodKey, name: &str) {
         if let Some(record) = self.records.get_mut(key)
             && record.places.remove(name).is_some()
         {
-            cx.agenda.stats.job_places_void += 1;
+            agenda.stats.job_places_void += 1;
             self.placeable_changed = true;
             self.changed.insert(key.clone());
-            cx.agenda.room_freed();
+            agenda.room_freed();
         }
     }
 
     /// Queues the created pods of a job that has got places.
-    pub(super) fn enqueue_pods(&mut self, cx: &mut Context<'_>, key: &PodKey) {
+    pub(super) fn enqueue_pods(&mut self, world: &World, agenda: &mut Agenda, key: &PodKey) {
         let Some(record) = self.records.get(key) else { return };
         let names = record.places.keys().map(|name| PodKey::new(&key.namespace, name));
-        let waiting = names.filter_map(|name| cx.world.pod_by_key(&name));
+        let waiting = names.filter_map(|name| world.pod_by_key(&name));
         let waiting: Vec<PodId> = waiting.filter(|pod| pod.place == Place::Waiting).map(|pod| pod.id).collect();
         for id in waiting {
-            cx.agenda.enqueue(id);
+            agenda.enqueue(id);
         }
     }
 }
