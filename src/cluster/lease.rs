@@ -59,7 +59,7 @@ pub enum LeaseState {
     Leading,
     /// Another process holds it.
     Following {
-        /// Its identity.
+        /// Its identity; empty where there is no Lease, and its holder may still lead.
         leader: String,
     },
 }
@@ -83,7 +83,7 @@ pub enum LeaseMove {
     Replace(Box<Lease>),
     /// Nothing: it is another's, or was a moment ago.
     Follow {
-        /// Its holder.
+        /// Its holder; empty where no Lease has been seen.
         leader: String,
     },
 }
@@ -105,7 +105,7 @@ struct Observed {
 #[derive(Debug, Clone)]
 pub struct LeaseJudge {
     config: LeaseConfig,
-    /// `None` before the first read that finds one: a candidate that finds none at its start creates it at once.
+    /// `None` before the first read, and after one that found no holder.
     observed: Option<Observed>,
     /// When this process last renewed; while set, it leads.
     renewed: Option<Duration>,
@@ -131,8 +131,12 @@ impl LeaseJudge {
     pub fn judge(&mut self, read: Option<Lease>, now: Duration, wall: Timestamp) -> LeaseMove {
         let leads = self.leads(now);
         let Some(mut lease) = read else {
-            // Its holder may still lead, and makes it again: that it is gone is news, and has to stand as long as any other.
-            if let Some(of) = self.observed.as_mut().filter(|_| !leads) {
+            // Its holder may still lead, and makes it again: that it is gone is news, and has to stand as long as any other. The
+            // manifests have a Lease without a holder, so that the first leader of a cluster does not wait.
+            if !leads {
+                let duration = self.config.timings.lease_duration;
+                let missing = Observed { version: None, since: now, holder: String::new(), duration };
+                let of = self.observed.get_or_insert(missing);
                 if of.version.take().is_some() {
                     of.since = now;
                 }
@@ -279,7 +283,7 @@ mod tests {
             LeaseMove::Follow { leader } => panic!("{leader} leads"),
         };
         let (mut first, mut second_one) = (judge("a"), judge("b"));
-        let lease = written(first.judge(None, second(0), wall), "1");
+        let lease = written(first.judge(Some(Lease::default()), second(0), wall), "1");
         first.won(Some("1".to_owned()), second(0));
         assert!(first.leads(second(9)) && !first.leads(second(10)), "until the renew deadline");
         let follows = LeaseMove::Follow { leader: "a".to_owned() };
@@ -298,7 +302,8 @@ mod tests {
         let (wall, second) = (Timestamp::UNIX_EPOCH, Duration::from_secs);
         let judge = |identity| LeaseJudge::new(LeaseConfig::new("ns", "leader", identity));
         let (mut first, mut follower) = (judge("a"), judge("b"));
-        let LeaseMove::Create(mut lease) = first.judge(None, second(0), wall) else { panic!("there is none") };
+        let free = Some(Lease::default());
+        let LeaseMove::Replace(mut lease) = first.judge(free, second(0), wall) else { panic!("it has no holder") };
         lease.metadata.resource_version = Some("1".to_owned());
         first.won(Some("1".to_owned()), second(0));
         let follows = LeaseMove::Follow { leader: "a".to_owned() };
@@ -310,9 +315,15 @@ mod tests {
         assert!(matches!(first.judge(None, second(100), wall), LeaseMove::Create(_)), "it leads");
         assert_eq!(first.judge(None, second(120), wall), follows, "it leads no more");
         assert!(matches!(follower.judge(None, second(115), wall), LeaseMove::Create(_)), "its holder is gone");
+        // One that starts now has not seen who may still lead.
+        let mut new = judge("c");
+        let nameless = LeaseMove::Follow { leader: String::new() };
+        assert_eq!(new.judge(None, second(101), wall), nameless);
+        assert_eq!(new.judge(None, second(115), wall), nameless);
+        assert!(matches!(new.judge(None, second(116), wall), LeaseMove::Create(_)));
         // A Lease that was given away has no holder to wait for.
         lease.spec.get_or_insert_default().holder_identity = Some(String::new());
         assert!(matches!(follower.judge(Some(*lease), second(117), wall), LeaseMove::Replace(_)));
-        assert!(matches!(follower.judge(None, second(118), wall), LeaseMove::Create(_)));
+        assert_eq!(follower.judge(None, second(118), wall), nameless, "another may have taken it meanwhile");
     }
 }

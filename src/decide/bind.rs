@@ -220,7 +220,7 @@ impl Binder {
             // Members of a commit go before other pods of their priority.
             turn: (-2 * i64::from(pod.facts.spec.priority) - i64::from(reservation.commit.is_some()), number, id),
             since: cx.terms.now.mono,
-            may_be_bound: resumed,
+            may_arrive: resumed.then(|| cx.terms.now.mono + cx.terms.config.abandoned),
             trouble: Trouble::default(),
             cancelled: None,
         };
@@ -328,7 +328,7 @@ impl Binder {
                     if let Some(attempt) = self.attempts.get_mut(&id) {
                         attempt.time = time;
                         attempt.lock_value = raw;
-                        attempt.may_be_bound = true;
+                        attempt.may_arrive = Some(cx.terms.now.mono + cx.terms.config.abandoned);
                     }
                     self.bind(cx.agenda, id);
                 }
@@ -489,8 +489,11 @@ impl Binder {
         attempt.commit
     }
 
-    /// Ends an attempt after a final failure; the pod is queued again.
+    /// Ends an attempt after a final failure, once no Binding of it can still be made; the pod is queued again.
     fn give_up(&mut self, cx: &mut Context<'_>, id: PodId, why: String) {
+        if self.stays(cx.terms, cx.agenda, id, Some(&why)) {
+            return;
+        }
         cx.agenda.stats.bind_failures += 1;
         let requested = self.fail_request(id, &why);
         let commit = self.end_quietly(cx, id);
@@ -511,11 +514,32 @@ impl Binder {
             Cancel::PodGone => self.end(cx, id),
             Cancel::Requeue(why) => {
                 self.fail_request(id, &why);
+                if self.stays(cx.terms, cx.agenda, id, None) {
+                    if let Some(attempt) = self.attempts.get_mut(&id) {
+                        attempt.cancelled = Some(Cancel::Requeue(why));
+                    }
+                    return;
+                }
                 // The pod is not the cause: it is tried at once.
                 self.end(cx, id);
                 cx.agenda.steps.push(Step::Retry(id));
             }
         }
+    }
+
+    /// `true` while a Binding that was posted may still be made: the attempt keeps lock and room, and the pod is read again.
+    fn stays(&mut self, terms: Terms<'_>, agenda: &mut Agenda, id: PodId, refused: Option<&str>) -> bool {
+        let now = terms.now.mono;
+        let Some(attempt) = self.attempts.get_mut(&id).filter(|attempt| attempt.may_arrive(now)) else { return false };
+        let again = attempt.may_arrive.map_or(now, |until| until.min(now + terms.config.retry.1));
+        if let Some(queue) = self.queues.get_mut(&attempt.node)
+            && queue.waiting.remove(&attempt.turn)
+        {
+            queue.head = queue.head.or(Some(id));
+        }
+        attempt.phase = BindPhase::ConfirmAgain(again, refused.map(str::to_owned));
+        agenda.timers.set(again, Timer::BindAttempt(id));
+        true
     }
 
     /// Removes an attempt from every table; its room stays taken in the world.
@@ -586,8 +610,9 @@ impl Binder {
     /// Queues the pods again that wait on a node for their volumes or its lock after a decision that is void now, the last in line first:
     /// those before it may have its devices then. A Binding that was posted may still arrive: its pod keeps its lock and its devices.
     pub fn requeue_outdated(&mut self, cx: &mut Context<'_>, node: NodeId) {
+        let now = cx.terms.now.mono;
         let waits = |attempt: &BindAttempt| {
-            matches!(attempt.phase, BindPhase::Volumes { .. } | BindPhase::Queue { .. }) && !attempt.may_be_bound
+            matches!(attempt.phase, BindPhase::Volumes { .. } | BindPhase::Queue { .. }) && !attempt.may_arrive(now)
         };
         let here = self.attempts.values().filter(|attempt| attempt.node == node && waits(attempt));
         let mut turns: Vec<Turn> = here.map(|attempt| attempt.turn).collect();
@@ -675,7 +700,7 @@ impl Binder {
                 cx.agenda.steps.push(Step::Fail(id));
             }
             BindResult::Conflict(_) => self.read(cx.agenda, id, None),
-            BindResult::Refused(why) if attempt.may_be_bound => self.read(cx.agenda, id, Some(why)),
+            BindResult::Refused(why) if attempt.may_arrive(cx.terms.now.mono) => self.read(cx.agenda, id, Some(why)),
             BindResult::Refused(why) => {
                 if !self.ended_by_cancel(cx, id) {
                     self.give_up(cx, id, why);
@@ -683,7 +708,7 @@ impl Binder {
             }
             BindResult::Unknown(why, after) => {
                 let gone = attempt.cancelled.is_some();
-                attempt.may_be_bound = true;
+                attempt.may_arrive = Some(cx.terms.now.mono + cx.terms.config.abandoned);
                 self.note_trouble(id, &why);
                 // The pod may be bound although the answer is lost: posting again cannot bind it twice, and a read shows it in the end.
                 if gone || !self.pause(cx.terms, cx.agenda, id, after, BindPhase::PostAgain) {

@@ -83,8 +83,7 @@ timings! {
         agent_stale: WorldPolicy::default().agent_stale,
         /// An expired lock is acted on only when the node's daemon has been live for this long: it releases what it serves first.
         agent_settled: LockPolicy::default().agent_settled,
-        /// A lock of the scheduler's own that no bind uses is released when it stood unchanged for this long: longer than a bind that
-        /// another leader began can still be on its way.
+        /// A Binding that was posted, by this leader or the one before, may be made for this long.
         lock_abandoned: Config::default().abandoned,
         /// All node locks are checked: often enough that each of the times above is kept to a third.
         lock_sweep: Config::default().sweep,

@@ -41,9 +41,9 @@ pub struct BindAttempt {
     pub phase: BindPhase,
     /// A lock value of this attempt that may stand on the node.
     pub lock_value: Option<Box<str>>,
-    /// A Binding may have been made already: one of this attempt whose answer was lost, or one of the leader before, whose lock the
-    /// attempt has taken over. Only a read of the pod shows that it was not.
-    pub may_be_bound: bool,
+    /// Monotonic time until which a Binding may still be made that is not answered: one of this attempt whose answer was lost, or one of
+    /// the leader before, whose lock the attempt has taken over. Until then the attempt ends only with its pod.
+    pub may_arrive: Option<Duration>,
     /// Failed tries.
     pub trouble: Trouble,
     /// Why the attempt ends as soon as the request under way is answered.
@@ -150,6 +150,11 @@ pub enum Cancel {
 }
 
 impl BindAttempt {
+    /// A Binding that was posted may still be made.
+    pub fn may_arrive(&self, now: Duration) -> bool {
+        self.may_arrive.is_some_and(|until| now < until)
+    }
+
     /// The claim under which the lock is acquired.
     pub fn claim(&self) -> LockClaim {
         LockClaim { pod: PodRef::clone(&self.pod), time: self.time }

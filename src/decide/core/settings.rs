@@ -38,7 +38,8 @@ pub struct Config {
     pub queue: QueuePolicy,
     /// Times of observation.
     pub world: WorldPolicy,
-    /// A lock of ours without a bind attempt is released after this time without a change. 30 s.
+    /// A Binding that was posted may be made for this long: its bind keeps lock and devices, and a lock of ours without a bind is released
+    /// when it has not changed for as long. 60 s: an API server answers or drops a request within a minute (`--request-timeout`).
     pub abandoned: Duration,
     /// Period of the check of all locks. 10 s.
     pub sweep: Duration,
@@ -69,7 +70,7 @@ impl Default for Config {
             lock_policy: LockPolicy::default(),
             queue: QueuePolicy::default(),
             world: WorldPolicy::default(),
-            abandoned: s(30),
+            abandoned: s(60),
             sweep: s(10),
             retry: (Duration::from_millis(100), s(5), s(60)),
             condition_pause: s(10),

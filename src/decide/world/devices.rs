@@ -443,15 +443,14 @@ impl Stock {
     }
 
     /// Percent of compute or memory, whichever is less, that is free on each open GPU.
-    pub fn gpu_rooms(&self) -> Vec<i64> {
+    pub fn gpu_rooms(&self) -> impl Iterator<Item = i64> {
         let devices = self.pool.devices();
         let open = self.pool.summary().open_gpus;
-        let rooms = (0u8..).zip(&devices.gpus).filter(|(at, _)| open & (1 << at) != 0).map(|(at, gpu)| {
+        (0u8..).zip(&devices.gpus).filter(move |(at, _)| open & (1 << at) != 0).map(|(at, gpu)| {
             let (core, memory) = self.pool.gpu_room(at);
             let memory = if gpu.memory > 0 { memory.saturating_mul(key::WHOLE) / gpu.memory } else { key::WHOLE };
             i64::from(core).min(memory)
-        });
-        rooms.collect()
+        })
     }
 
     /// Percent of compute that is free on all open GPUs. A free MIG device, which may be offered as a GPU, counts as one.

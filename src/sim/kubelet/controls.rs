@@ -20,6 +20,8 @@ pub enum PodResourcesMode {
     Slow(Duration),
     /// Each call is rejected by the rate limit.
     Throttled,
+    /// After each list the checkpoint is written, as where a plugin registers just then: pods that the list dropped are in it no more.
+    Written,
 }
 
 /// Behaviour forced from outside. It outlives kubelet restarts.
@@ -59,7 +61,7 @@ impl Controls {
         };
     }
 
-    /// Makes PodResources absent, slow or throttled.
+    /// Makes PodResources absent, slow, throttled, or followed by a write.
     pub fn set_pod_resources(&self, mode: PodResourcesMode) {
         self.pod_resources.send_replace(mode);
     }

@@ -99,7 +99,7 @@ impl PodResourcesService {
         match mode {
             PodResourcesMode::Throttled => return Err(rejected()),
             PodResourcesMode::Slow(by) => tokio::time::sleep(by).await,
-            PodResourcesMode::Normal | PodResourcesMode::Absent => {}
+            PodResourcesMode::Normal | PodResourcesMode::Absent | PodResourcesMode::Written => {}
         }
         if locked(&self.bucket).take(clock::mono()) { Ok(machine) } else { Err(rejected()) }
     }
@@ -109,11 +109,16 @@ impl PodResourcesService {
 impl PodResourcesLister for PodResourcesService {
     async fn list(&self, _: Request<ListPodResourcesRequest>) -> Result<Response<ListPodResourcesResponse>, Status> {
         let machine = self.admit().await?;
-        let mut state = locked(&machine.state);
-        let mut pods: Vec<Arc<Pod>> = state.active().map(|pod| pod.pod()).collect();
-        state.free_inactive();
-        machine.random(|rng| rng.shuffle(&mut pods));
-        let pod_resources = pods.iter().map(|pod| resources(&state, pod)).collect();
+        let pod_resources = {
+            let mut state = locked(&machine.state);
+            let mut pods: Vec<Arc<Pod>> = state.active().map(|pod| pod.pod()).collect();
+            state.free_inactive();
+            machine.random(|rng| rng.shuffle(&mut pods));
+            pods.iter().map(|pod| resources(&state, pod)).collect()
+        };
+        if *machine.controls.pod_resources().borrow() == PodResourcesMode::Written {
+            machine.write_checkpoint().map_err(|error| Status::internal(error.to_string()))?;
+        }
         Ok(Response::new(ListPodResourcesResponse { pod_resources }))
     }
 

@@ -9,6 +9,7 @@ use baton::runtime::clock;
 use baton::sim::apiserver::{Effect, FaultRule};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
+use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 
@@ -119,9 +120,16 @@ async fn a_write_to_another_annotation_does_not_disturb_the_lock() {
     assert_eq!(node.annotation("a").await.as_deref(), Some("c"));
 }
 
+/// The Lease of the manifests.
+async fn free_lease(client: &Client) {
+    let lease = serde_json::from_value(json!({"metadata": {"name": "baton"}})).unwrap();
+    Api::<Lease>::namespaced(client.clone(), "default").create(&PostParams::default(), &lease).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_silent_leader_is_replaced_after_its_lease_on_the_followers_clock() {
     let node = node(json!(null)).await;
+    free_lease(&node.server.client).await;
     let candidate =
         |name: &str| LeaseCandidate::new(node.server.client.clone(), LeaseConfig::new("default", "baton", name));
     let (mut a, mut b) = (candidate("a"), candidate("b"));
@@ -162,6 +170,7 @@ async fn a_lease_that_says_it_lasts_for_ever_holds_its_followers_up_for_a_minute
 #[tokio::test]
 async fn two_candidates_that_race_for_a_free_lease_do_not_both_lead() {
     let node = node(json!(null)).await;
+    free_lease(&node.server.client).await;
     let wall = clock::wall();
     let mut candidates: Vec<LeaseCandidate> = (0..8)
         .map(|n| {

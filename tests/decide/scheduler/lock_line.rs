@@ -268,11 +268,13 @@ fn a_binding_that_is_refused_after_one_without_an_answer_may_have_been_made() {
     assert_eq!((cluster.binds, cluster.node_of("p")), (2, Some("n")));
     assert_eq!(cluster.holder("n"), Some("p"), "its node daemon removes the lock");
     assert_eq!(cluster.bind_attempts(), 0);
-    // Where none was made, it is tried again from the beginning.
+    // Where none was made, it is tried again from the beginning once none can be made any more.
     cluster.agent_releases("n");
     cluster.bind_faults.extend([Fault::Fails, Fault::Refused]);
     cluster.pod("q", ONE);
-    cluster.wait(30);
+    cluster.wait(59);
+    assert_eq!((cluster.node_of("q"), cluster.bind_attempts()), (None, 1));
+    cluster.wait(5);
     assert_eq!((cluster.node_of("q"), cluster.holder("n")), (Some("n"), Some("q")));
 }
 
@@ -293,6 +295,34 @@ fn a_resumed_bind_that_is_refused_may_have_been_made_by_the_leader_before() {
     assert_eq!((cluster.binds, cluster.node_of("p"), cluster.bind_attempts()), (2, Some("n"), 0));
     assert_eq!(cluster.holder("n"), Some("p"), "its node daemon removes the lock");
     assert_eq!(cluster.stats().bind_failures, 0);
+}
+
+#[test]
+fn a_resumed_bind_whose_device_fails_waits_for_the_binding_of_the_leader_before() {
+    for arrives in [true, false] {
+        let mut cluster = TestScheduler::new();
+        cluster.node("n", 1);
+        cluster.bind_faults.push_back(Fault::Late);
+        cluster.pod("p", ONE);
+        cluster.settle();
+        cluster.step_down();
+        cluster.hold = true;
+        cluster.lead();
+        let mut device = gpu_device("n", 1);
+        device.spec.devices[0].health = false;
+        cluster.event(WorldEvent::Devices(Box::new(device)));
+        cluster.hold = false;
+        cluster.deliver();
+        cluster.wait(50);
+        assert_eq!((cluster.holder("n"), cluster.node_of("p")), (Some("p"), None), "{arrives}");
+        if arrives {
+            cluster.arrive();
+            assert_eq!((cluster.node_of("p"), cluster.holder("n")), (Some("n"), Some("p")));
+        } else {
+            cluster.wait(20);
+            assert_eq!((cluster.node_of("p"), cluster.holder("n")), (None, None));
+        }
+    }
 }
 
 #[test]

@@ -154,6 +154,31 @@ fn a_write_without_an_answer_is_waited_for_also_after_the_time() {
 }
 
 #[test]
+fn a_posted_binding_keeps_lock_and_devices_for_as_long_as_it_may_arrive() {
+    for arrives_after in [None, Some(1), Some(50)] {
+        let mut cluster = cluster();
+        cluster.node("m", 8);
+        cluster.bind_faults.extend([Fault::Late].into_iter().chain(std::iter::repeat_n(Fault::Fails, 30)));
+        request(&mut cluster, 1, &reference("a"), "n");
+        cluster.wait(12);
+        assert_eq!(answer(&mut cluster, 1), "the Binding to node n was not made within 10s: 500");
+        request(&mut cluster, 2, &reference("a"), "m");
+        assert_eq!(answer(&mut cluster, 2), "a bind of pod ml/a to node n is under way");
+        cluster.wait(arrives_after.unwrap_or(48));
+        assert_eq!((cluster.holder("n"), cluster.bind_attempts()), (Some("a"), 1), "{arrives_after:?}");
+        cluster.bind_faults.clear();
+        if arrives_after.is_some() {
+            cluster.arrive();
+            assert_eq!((cluster.node_of("a"), cluster.holder("n")), (Some("n"), Some("a")));
+        } else {
+            cluster.wait(10);
+            assert_eq!((cluster.node_of("a"), cluster.holder("n")), (None, None));
+        }
+        assert_eq!((cluster.bind_attempts(), cluster.reservations(), cluster.stats().bind_failures), (0, 0, 0));
+    }
+}
+
+#[test]
 fn the_same_bind_has_one_caller_and_another_node_none() {
     let mut cluster = cluster();
     cluster.node("m", 8);

@@ -40,6 +40,8 @@ pub enum Fault {
     Refused,
     /// Done and answered, before the watch shows it.
     Unseen,
+    /// Not answered, and done when [`TestScheduler::arrive`] is called.
+    Late,
 }
 
 /// The scheduler, and the cluster that it sees. Times are those of [`TestScheduler::now`].
@@ -61,6 +63,7 @@ pub struct TestScheduler {
     /// Nothing but rules parks pods: no Permit plugin refuses any.
     parks_for_rules: bool,
     pub bind_faults: VecDeque<Fault>,
+    late: Vec<(PodRef, Box<str>, Annotations)>,
     pub lock_faults: VecDeque<Fault>,
     pub release_faults: VecDeque<Fault>,
     /// Requests that stay unanswered until [`TestScheduler::deliver`].
@@ -128,6 +131,7 @@ impl TestScheduler {
             watchful: true,
             parks_for_rules: false,
             bind_faults: VecDeque::new(),
+            late: Vec::new(),
             lock_faults: VecDeque::new(),
             release_faults: VecDeque::new(),
             hold: false,
@@ -639,12 +643,24 @@ impl TestScheduler {
         LockResult::Done
     }
 
+    /// The Bindings that were not answered reach the API server.
+    pub fn arrive(&mut self) {
+        for (pod, node, annotations) in std::mem::take(&mut self.late) {
+            self.bind(&pod, &node, &annotations);
+        }
+        self.settle();
+    }
+
     fn bind(&mut self, pod: &PodRef, node: &str, annotations: &Annotations) -> BindResult {
         assert_eq!(annotations.len(), key::SCHEDULER_KEYS.len(), "every scheduler key is written");
         let fault = self.bind_faults.pop_front();
         match fault {
             Some(Fault::Fails) => return BindResult::Unknown("500".into(), None),
             Some(Fault::Refused) => return BindResult::Refused("422".into()),
+            Some(Fault::Late) => {
+                self.late.push((pod.clone(), node.into(), annotations.clone()));
+                return BindResult::Unknown("timed out".into(), None);
+            }
             _ => {}
         }
         let Some(facts) = self.pods.get_mut(&pod.key) else { return BindResult::NotFound };

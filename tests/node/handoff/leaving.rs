@@ -4,6 +4,7 @@
 use baton::contract::{PodUid, key};
 use baton::decide::handoff::AllocatePolicy;
 use baton::runtime::clock;
+use baton::sim::kubelet::PodResourcesMode;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 use std::time::Duration;
@@ -129,13 +130,17 @@ async fn a_phase_that_another_client_writes_frees_no_device() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_daemon_that_starts_again_knows_which_processes_run_on() {
-    for ledger_lost in [false, true] {
+    for (ledger_lost, list_is_written) in [(false, false), (true, false), (true, true)] {
         let mut machine = start().await;
         let (a, b) = (gpus("a", &["GPU-0"]), gpus("b", &["GPU-0"]));
         let uid = leaves(&machine, &a).await;
         machine.stop_agent().await;
         if ledger_lost {
             machine.lose_ledger();
+        }
+        if list_is_written {
+            // The list that the daemon asks for makes the kubelet forget the pod, also in its checkpoint.
+            machine.kubelet.controls().set_pod_resources(PodResourcesMode::Written);
         }
         machine.start_agent().await;
         machine.schedule(&b).await;

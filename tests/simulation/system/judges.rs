@@ -308,8 +308,9 @@ impl System {
         let scheduler = self.schedulers[at].scheduler();
         scheduler.world().pods().any(|pod| {
             let attempt = scheduler.binder().attempts().get(&pod.id);
-            let waits = attempt
-                .map(|attempt| attempt.phase.due().is_some() && !attempt.may_be_bound && attempt.trouble.is_none());
+            let waits = attempt.map(|attempt| {
+                attempt.phase.due().is_some() && attempt.may_arrive.is_none() && attempt.trouble.is_none()
+            });
             let held = pod.devices.iter().flat_map(|held| held.devices());
             let on = |id| scheduler.world().node(id).is_some_and(|of| *of.name == *node);
             matches!(pod.place, Place::Assumed(id) if on(id))

@@ -1,7 +1,7 @@
 //! The node that lacks least of what a pod asks for, and who holds what is missing there.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 
 use crate::core::rules::{Outcome, Plugins, View};
@@ -18,6 +18,8 @@ use super::free::percent;
 const NAMED: usize = 3;
 /// Nodes that are judged until one lacks nothing but devices.
 const JUDGED: usize = 64;
+/// Nodes on which devices are chosen for it.
+const PICKED: usize = 256;
 
 /// A node with fewer free devices than a pod asks for. Displayed as `node-1 with 4 of 8 (ml/a holds 3, 1 is cordoned)`.
 pub struct Nearest<'a> {
@@ -47,7 +49,8 @@ pub fn nearest<'a>(world: &World, pod: &Pod, refused: impl Iterator<Item = &'a N
 }
 
 /// Of all nodes, while `taken` whole GPUs of a node are as good as held. A node of which something is taken comes after all others, and
-/// only where others hold devices too.
+/// only where others hold devices too. A gang that waits asks at each attempt, so that devices are chosen only on the nodes that their free
+/// counts put first.
 pub fn nearest_beside<'a>(
     view: View<'a>,
     rules: &Plugins,
@@ -55,9 +58,10 @@ pub fn nearest_beside<'a>(
     taken: &BTreeMap<NodeId, i64>,
 ) -> Option<Nearest<'a>> {
     let request = request_of(pod).ok()?;
-    let wanted = percent(&pod.facts.spec.requests) / key::WHOLE;
-    let short = |(id, node): (NodeId, &'a Node)| {
-        let (pool, taken) = (node.stock.as_ref()?.pool(), taken.get(&id).copied().unwrap_or(0));
+    let asked = percent(&pod.facts.spec.requests);
+    let wanted = asked / key::WHOLE;
+    let short = |node: &'a Node, taken: i64| {
+        let pool = node.stock.as_ref()?.pool();
         let found = match pick(pool, &request) {
             Err(reason) => Nearest::of(reason, node)?,
             Ok(_) if taken > 0 && wanted > 0 => {
@@ -67,20 +71,52 @@ pub fn nearest_beside<'a>(
             Ok(_) => return None,
         };
         let found = Nearest { free: found.free - taken, ..found };
-        (found.free < found.wanted).then_some((taken > 0, id, found))
+        (found.free < found.wanted).then_some(found)
     };
-    let mut found: Vec<_> = view.world.nodes().filter_map(short).collect();
-    found.sort_by(|a, b| (a.0, a.2.distance()).cmp(&(b.0, b.2.distance())));
-    let mut slots = prepare(view, rules, pod).ok()?;
-    let mut for_room =
-        |(taken, id, found): &(bool, NodeId, Nearest<'_>)| match judge(view, rules, pod, (*id, found.node), &mut slots)
-        {
-            Outcome::Unfit(no) => matches!(no.help, Help::Room | Help::LargerNode),
-            outcome => *taken && outcome.is_fit(),
+    // No node lacks less than its free counts leave missing. What they do not count is chosen on any node.
+    let at_least = |(id, node): (NodeId, &'a Node)| {
+        let (stock, taken) = (node.stock.as_ref()?, taken.get(&id).copied().unwrap_or(0));
+        let (lack, free) = match (wanted, asked) {
+            (1.., _) => {
+                let free = i64::from(stock.pool().summary().free_gpus.count_ones()) - taken;
+                (wanted - free, free)
+            }
+            (_, 1..) => {
+                let most = stock.gpu_rooms().max().unwrap_or(0);
+                (key::WHOLE - most, most)
+            }
+            _ => (i64::MIN, i64::MAX),
         };
-    let (taken, _, found) = found.into_iter().take(JUDGED).find(|found| for_room(found))?;
-    // What no other pod holds there is free for those that take it.
-    Some(found.blamed(view.world)).filter(|found| !taken || !found.holders.is_empty())
+        Some(Reverse((taken > 0, (lack, Reverse(free), &*node.name), id)))
+    };
+    let mut next: BinaryHeap<_> = view.world.nodes().filter_map(at_least).collect();
+    let mut chosen: BTreeMap<NodeId, Nearest<'a>> = BTreeMap::new();
+    let mut slots = prepare(view, rules, pod).ok()?;
+    let (mut picks, mut judged) = (0, 0);
+    while let Some(Reverse((is_taken, _, id))) = next.pop() {
+        let Some(found) = chosen.remove(&id) else {
+            picks += 1;
+            let Some(node) = view.world.node(id).filter(|_| picks <= PICKED) else { continue };
+            let Some(found) = short(node, taken.get(&id).copied().unwrap_or(0)) else { continue };
+            next.push(Reverse((is_taken, found.distance(), id)));
+            chosen.insert(id, found);
+            continue;
+        };
+        judged += 1;
+        let outcome = judge(view, rules, pod, (id, found.node), &mut slots);
+        let for_room = match &outcome {
+            Outcome::Unfit(no) => matches!(no.help, Help::Room | Help::LargerNode),
+            outcome => is_taken && outcome.is_fit(),
+        };
+        if for_room {
+            // What no other pod holds there is free for those that take it.
+            return Some(found.blamed(view.world)).filter(|found| !is_taken || !found.holders.is_empty());
+        }
+        if judged == JUDGED {
+            break;
+        }
+    }
+    None
 }
 
 impl<'a> Nearest<'a> {
@@ -110,7 +146,7 @@ impl<'a> Nearest<'a> {
             }
             Reason::FewNics { wanted, free, total } => counted(DeviceType::Rdma, wanted, free, total),
             Reason::NoShareRoom { shares: 1, .. } => {
-                let most = stock.gpu_rooms().into_iter().max().unwrap_or(0);
+                let most = stock.gpu_rooms().max().unwrap_or(0);
                 of(DeviceType::Gpu, 100, most, format!("with {most}% left on its emptiest GPU"))
             }
             Reason::NoNicRoom { percent, most } => {

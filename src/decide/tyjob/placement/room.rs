@@ -188,7 +188,7 @@ impl<'a> NodeRemainder<'a> {
         free.sub(&node.used);
         let stock = node.stock.as_ref();
         let pods = facts.max_pods - node.pods.len() as i64;
-        Some(Self { free, pods, gpus: stock.map(Stock::gpu_rooms), stock, pool: None })
+        Some(Self { free, pods, gpus: stock.map(|stock| stock.gpu_rooms().collect()), stock, pool: None })
     }
 
     fn take(&mut self, guest: &Guests) -> bool {
