@@ -43,7 +43,7 @@ pub(super) enum Attempt {
 impl Gangs {
     /// Tries a group that was popped from the queue.
     pub fn attempt_group(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        let stale = self.groups.get(group).map(|record| record.tried_at + cx.terms.config.gangs.condition_pause);
+        let stale = self.groups.get(group).map(|record| record.attempt.at + cx.terms.config.gangs.condition_pause);
         if let Some(stale) = stale.filter(|stale| cx.terms.now.mono < *stale)
             && self.is_out_of_reach(cx, group)
             && cx.agenda.queue.park_again(
@@ -83,7 +83,7 @@ impl Gangs {
             }
             cx.agenda.queue.park(item, Wake::ANY, cx.terms.now.mono);
             if let Some(record) = self.groups.get_mut(group) {
-                record.tried = Some(GangState::of_group(cx.world, group));
+                record.attempt.gangs = Some(GangState::of_group(cx.world, group));
             }
             self.make_room_for_completing(cx, group, completing);
             return;
@@ -98,10 +98,10 @@ impl Gangs {
         self.drop_outdated(cx.terms, cx.world, cx.reservations, cx.agenda, group);
         if let Some(record) = self.groups.get_mut(group) {
             record.progress.attempts += 1;
-            record.tried_at = cx.terms.now.mono;
+            record.attempt.at = cx.terms.now.mono;
             if cx.agenda.queue.failures(item) == 0 {
                 // A useful event has come since.
-                record.failed.clear();
+                record.attempt.failed.clear();
             }
         }
         match self.attempt_once(&mut cx.placing(), group) {
@@ -138,7 +138,7 @@ impl Gangs {
     /// Fewer GPUs are free in all than the members need that were missing at the last attempt, nothing gives way to this group, and no
     /// node can be kept for it now.
     fn is_out_of_reach(&self, cx: &mut Context<'_>, group: &GroupId) -> bool {
-        let Some(least) = self.groups.get(group).and_then(|record| record.least) else { return false };
+        let Some(least) = self.groups.get(group).and_then(|record| record.attempt.least) else { return false };
         let outranks = cx.world.lowest_priority().is_some_and(|lowest| lowest < priority_of(cx.world, group));
         let created = cx.world.gangs().of_group(group).filter_map(Gang::created).min();
         let is_aged = created
@@ -151,7 +151,7 @@ impl Gangs {
     /// members that fit. `false` when there are none.
     fn complete_commit(&mut self, cx: &mut Context<'_>, group: &GroupId, commit: Committed) -> bool {
         let Some(record) = self.groups.get(group) else { return false };
-        let rest = record.unbound_of(cx.world, group, commit) as usize;
+        let rest = record.commits.unbound_of(cx.world, group, commit) as usize;
         self.drop_outdated(cx.terms, cx.world, cx.reservations, cx.agenda, group);
         let was_there = |id: &PodId| cx.world.pod(*id).is_some_and(|pod| pod.facts.handoff.created < commit.attempt);
         let mut held: Vec<PodId> =
@@ -211,7 +211,7 @@ impl Gangs {
     }
 
     fn attempt_strict(&mut self, placing: &mut Placing<'_>, group: &GroupId, aim: Aim) -> Attempt {
-        let mut failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
+        let mut failed = self.groups.get(group).map(|record| record.attempt.failed.clone()).unwrap_or_default();
         let mut reported: Option<UnfitMember> = None;
         let (mut uniform, mut members) = (false, 0);
         let mut most: Vec<(PodId, NodeId)> = Vec::new();
@@ -219,7 +219,7 @@ impl Gangs {
             let order = TryOrder::of(placing.world, placing.stats, group, &failed, aim);
             (uniform, members) = (order.is_uniform(), order.len());
             if let Some(record) = self.groups.get_mut(group).filter(|_| matches!(aim, Aim::Minimum { .. })) {
-                record.least = Some(order.least(placing.world));
+                record.attempt.least = Some(order.least(placing.world));
             }
             let (mut held, unfit) = try_until_unfit(placing, order.needed());
             if unfit.is_some()
@@ -258,7 +258,7 @@ impl Gangs {
             return Attempt::Satisfied(held);
         }
         if let Some(record) = self.groups.get_mut(group) {
-            record.failed = failed;
+            record.attempt.failed = failed;
         }
         Attempt::Unfit(UnfitMember { found: most, ..reported.unwrap_or_else(UnfitMember::none) })
     }
@@ -283,7 +283,7 @@ impl Gangs {
     }
 
     fn attempt_accumulating(&mut self, placing: &mut Placing<'_>, group: &GroupId, aim: Aim) -> Attempt {
-        let failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
+        let failed = self.groups.get(group).map(|record| record.attempt.failed.clone()).unwrap_or_default();
         let order = TryOrder::of(placing.world, placing.stats, group, &failed, aim);
         let mut failures = Failures::default();
         for gang in &order.gangs {
@@ -303,7 +303,7 @@ impl Gangs {
         }
         saved.put(placing);
         if let Some(record) = self.groups.get_mut(group) {
-            record.failed = failures.kinds;
+            record.attempt.failed = failures.kinds;
         }
         let needed = order.needed().collect();
         Attempt::Unfit(UnfitMember { needed, ..failures.first.unwrap_or_else(UnfitMember::none) })
@@ -332,9 +332,9 @@ impl Gangs {
             }
         }
         let none = reserved_members(world, reservations, group).is_empty();
-        if let Some(record) = self.groups.get_mut(group).filter(|record| none && record.held_since.is_some()) {
+        if let Some(record) = self.groups.get_mut(group).filter(|record| none && record.waits.held.is_some()) {
             // The waiting time begins again with the next reservation.
-            record.held_since = None;
+            record.waits.held = None;
             record.progress.holding_since = None;
         }
     }

@@ -29,13 +29,13 @@ impl Gangs {
         holds_room: bool,
     ) {
         let Some(record) = self.groups.get_mut(group) else { return };
-        record.failed_since.get_or_insert(scene.terms.now.mono);
-        let starts = holds_room && record.held_since.is_none();
+        record.waits.failed.get_or_insert(scene.terms.now.mono);
+        let starts = holds_room && record.waits.held.is_none();
         if holds_room {
-            record.held_since.get_or_insert(scene.terms.now.mono);
+            record.waits.held.get_or_insert(scene.terms.now.mono);
             record.progress.holding_since.get_or_insert(scene.terms.now.wall);
         } else {
-            record.held_since = None;
+            record.waits.held = None;
             record.progress.holding_since = None;
         }
         self.arm(scene, agenda, group);
@@ -48,7 +48,7 @@ impl Gangs {
 
     /// When the waiting time of a group began, by what its gangs state now.
     fn waits_since(&self, scene: Scene<'_>, group: &GroupId) -> Option<Duration> {
-        self.groups.get(group)?.waits_since(clock_of(scene, group))
+        self.groups.get(group)?.waits.since(clock_of(scene, group))
     }
 
     /// Sets the timer of the waiting time.

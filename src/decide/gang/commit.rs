@@ -22,9 +22,6 @@ use super::{Commit, GangState, Gangs, Route};
 use crate::core::OnBindFailure;
 use baton_contract::{EventReason, key};
 
-/// First and longest backoff of a group after a Binding that was refused.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-
 /// A pod that is evicted with its gang is evicted again after this time, while it is still there.
 const EVICT_AGAIN: Duration = Duration::from_secs(10);
 
@@ -61,17 +58,17 @@ impl Gangs {
         let Some(record) = self.groups.get_mut(group) else { return };
         let news = !record.progress.satisfied_once;
         let quorum = news || quorum;
-        (record.progress.satisfied_once, record.outlived) = (true, false);
+        (record.progress.satisfied_once, record.commits.outlived) = (true, false);
         if !held.is_empty() {
-            record.last = Some(committed);
+            record.commits.last = Some(committed);
         }
         if !waits {
             record.stop_waiting();
         }
         (record.progress.last_failure, record.progress.next_try) = (None, None);
         record.root_cause = None;
-        record.failed.clear();
-        record.tried = Some(GangState::of_group(cx.world, group));
+        record.attempt.failed.clear();
+        record.attempt.gangs = Some(GangState::of_group(cx.world, group));
         if held.is_empty() {
             cx.agenda.queue.park(item, Wake::ANY, cx.terms.now.mono);
             return self.enqueue_free(cx.world, cx.agenda, group);
@@ -108,7 +105,11 @@ impl Gangs {
         let gangs = || scene.world.gangs().of_group(group);
         let newest = gangs().filter_map(Gang::newest_live).max();
         let seen = gangs().filter_map(|gang| gang.landed().last_key_value()).map(|(commit, _)| commit.attempt);
-        let last = self.groups.get(group).and_then(|record| record.last.max(record.whole)).map(|commit| commit.attempt);
+        let last = self
+            .groups
+            .get(group)
+            .and_then(|record| record.commits.last.max(record.commits.whole))
+            .map(|commit| commit.attempt);
         let earlier = seen.chain(last).max();
         let later = SignedDuration::from_micros(1);
         let attempt = [newest, earlier].into_iter().flatten().fold(stamp, Timestamp::max);
@@ -127,9 +128,7 @@ impl Gangs {
             let older = |pod: &Pod| pod.facts.handoff.created < commit.attempt;
             commit.members > 1 && scene.world.pod(id).is_some_and(older)
         };
-        let record = self.groups.get(&group);
-        let broken =
-            record.and_then(|record| record.last.filter(|last| record.whole.is_none_or(|whole| whole < *last)));
+        let broken = self.groups.get(&group).and_then(|record| record.commits.broken());
         let committed = match broken.filter(is_of) {
             Some(broken) => broken,
             None => group.commit(self.attempt_stamp(scene, agenda, &group), 1),
@@ -172,8 +171,8 @@ impl Gangs {
         let Some(record) = self.groups.get_mut(&group) else { return };
         let own: Vec<PodId> = commit.members.keys().copied().collect();
         if commit.rest {
-            let unbound = record.unbound_of(world, &group, former);
-            record.unbound.insert(former, unbound);
+            let unbound = record.commits.unbound_of(world, &group, former);
+            record.commits.unbound.insert(former, unbound);
             return agenda.steps.push(Step::Proceed(own));
         }
         let is_earlier = |other: &&mut Commit| {
@@ -195,8 +194,8 @@ impl Gangs {
         if let Some(commit) = self.commits.get_mut(&number) {
             commit.committed = committed;
         }
-        record.last = record.last.max(Some(committed));
-        record.unbound.insert(committed, committed.members);
+        record.commits.last = record.commits.last.max(Some(committed));
+        record.commits.unbound.insert(committed, committed.members);
         if !renamed.is_empty() {
             agenda.steps.push(Step::Recommit(renamed, committed.to_string()));
         }
@@ -218,7 +217,7 @@ impl Gangs {
                 && !self.commits.values().any(|commit| commit.group == group)
             {
                 // The last one may have broken off.
-                record.unbound.retain(|commit, _| record.last == Some(*commit));
+                record.commits.unbound.retain(|commit, _| record.commits.last == Some(*commit));
             }
             if world.gangs().of_group(&group).any(|gang| gang.counts().unplaced() > 0) {
                 // While it was under way, the others of the group were queued by another rule.
@@ -288,7 +287,7 @@ impl Gangs {
         agenda.steps.push(Step::Withdraw(members.clone()));
         agenda.stats.group_releases += 1;
         if let Some(record) = self.groups.get_mut(&group) {
-            (record.progress.satisfied_once, record.outlived) = (once, true);
+            (record.progress.satisfied_once, record.commits.outlived) = (once, true);
         }
         if let Some(first) = members.first() {
             let message = format!("room of {} pods given back: {why}", members.len());
@@ -329,12 +328,7 @@ impl Gangs {
             return;
         };
         let Some(record) = self.groups.get_mut(&group) else { return };
-        // Members that fail together are one failure.
-        if record.backoff_until.is_none_or(|until| until <= scene.terms.now.mono) {
-            let pause = BACKOFF.0.saturating_mul(1 << record.bind_failures.min(6)).min(BACKOFF.1);
-            record.bind_failures += 1;
-            record.backoff_until = Some(scene.terms.now.mono + pause);
-        }
+        record.backoff.failed(scene.terms.now.mono);
         self.queue_group(scene, reservations, agenda, &group);
     }
 
@@ -343,15 +337,9 @@ impl Gangs {
         if let Some(commit) = self.commits.get_mut(&number)
             && let Some(record) = self.groups.get_mut(&commit.group)
         {
-            record.bind_failures = 0;
-            if let Some(name) = commit.members.get(&id)
-                && let Some(unbound) = record.unbound.get_mut(name)
-            {
-                *unbound = unbound.saturating_sub(1);
-                if *unbound == 0 {
-                    // All members were bound, even those that have ended by now: the commit did not break off.
-                    record.whole = record.whole.max(Some(*name));
-                }
+            record.backoff.failures = 0;
+            if let Some(name) = commit.members.get(&id) {
+                record.commits.bound(*name);
             }
         }
         self.member_left(world, agenda, number, id);

@@ -37,7 +37,7 @@ impl Trial {
         SavedGroup::take(placing, self.own.group());
         self.own.clone().put(placing);
         if let Some(record) = gangs.groups.get_mut(self.own.group()) {
-            record.failed.clone_from(&self.failed);
+            record.attempt.failed.clone_from(&self.failed);
         }
     }
 }
@@ -166,7 +166,7 @@ impl Gangs {
     }
 
     fn trial(&self, world: &World, reservations: &Reservations, group: &GroupId) -> Trial {
-        let failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
+        let failed = self.groups.get(group).map(|record| record.attempt.failed.clone()).unwrap_or_default();
         Trial { own: SavedGroup::copy(world, reservations, group), failed }
     }
 
@@ -190,7 +190,7 @@ impl Gangs {
     /// Unsatisfied groups with reservations, in rank order.
     fn holders(&self, world: &World) -> Vec<HolderRank> {
         let rank = |(group, record): (&GroupId, &GroupRecord)| {
-            let since = record.held_since?;
+            let since = record.waits.held?;
             Some((Reverse(priority_of(world, group)), since, group.clone()))
         };
         let mut ranks: Vec<HolderRank> = self.groups.iter().filter_map(rank).collect();

@@ -35,9 +35,9 @@ impl Gangs {
         let (Some(gang), Some(record)) = (scene.world.gangs().gang(id), self.groups.get_mut(group)) else { return };
         if gang.pod_group().is_some() && gang.counts().all() > 0 {
             // Its creation was answered.
-            record.asked.remove(id);
+            record.pod_groups.asked.remove(id);
         }
-        let written = record.written.get(id);
+        let written = record.pod_groups.written.get(id);
         if gang.counts().all() == 0
             && let Some(object) = gang.pod_group().filter(|object| object.ours && object.status.phase.is_some())
         {
@@ -111,7 +111,7 @@ impl Gangs {
         agenda.effects.push(Effect::PodGroupStatus(Box::new(write)));
         agenda.timers.set(scene.terms.now.mono + LOST, Timer::PodGroups(group.clone()));
         if let Some(record) = self.groups.get_mut(group) {
-            record.written.insert(id.clone(), written);
+            record.pod_groups.written.insert(id.clone(), written);
         }
     }
 
@@ -124,7 +124,9 @@ impl Gangs {
         result: Option<PodGroupStatus>,
     ) {
         let Some(group) = scene.world.gangs().gang(id).map(|gang| gang.group().clone()) else { return };
-        let Some(written) = self.groups.get_mut(&group).and_then(|record| record.written.get_mut(id)) else { return };
+        let Some(written) = self.groups.get_mut(&group).and_then(|record| record.pod_groups.written.get_mut(id)) else {
+            return;
+        };
         written.under_way = false;
         if let Some(stored) = result {
             written.failures = 0;
@@ -158,9 +160,9 @@ impl Gangs {
     /// No answer to a creation or deletion is awaited: the watch shows it, or it is requested again after [`LOST`].
     fn may_ask_again(&mut self, terms: Terms<'_>, agenda: &mut Agenda, group: &GroupId, id: &GangId) -> bool {
         let Some(record) = self.groups.get_mut(group) else { return false };
-        let waits = record.asked.get(id).copied().filter(|again| terms.now.mono < *again);
+        let waits = record.pod_groups.asked.get(id).copied().filter(|again| terms.now.mono < *again);
         let again = waits.unwrap_or(terms.now.mono + LOST);
-        record.asked.insert(id.clone(), again);
+        record.pod_groups.asked.insert(id.clone(), again);
         agenda.timers.set(again, Timer::PodGroups(group.clone()));
         waits.is_none()
     }

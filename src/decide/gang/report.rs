@@ -52,8 +52,8 @@ impl Gangs {
         if let Some(record) = self.groups.get_mut(group) {
             let same =
                 |before: &Vec<GangState>| before.iter().zip(&states).all(|(old, new)| old.declares_the_same(new));
-            restated = record.tried.as_ref().is_some_and(|before| !same(before));
-            record.tried = Some(states);
+            restated = record.attempt.gangs.as_ref().is_some_and(|before| !same(before));
+            record.attempt.gangs = Some(states);
         }
         let item = Item::Group(group.clone());
         let created = cx.world.gangs().of_group(group).filter_map(Gang::created).min();
@@ -76,7 +76,7 @@ impl Gangs {
         };
         let steps: Vec<u32> = cx.world.gangs().of_group(group).map(step).collect();
         if let Some(record) = self.groups.get_mut(group)
-            && (std::mem::replace(&mut record.steps, steps) != record.steps || restated)
+            && (std::mem::replace(&mut record.reports.steps, steps) != record.reports.steps || restated)
         {
             waiting.iter().for_each(|id| cx.reporter.end_pause(*id));
         }
@@ -100,7 +100,7 @@ impl Gangs {
         let gangs = scene.world.gangs().listing(group);
         let mut found: BTreeSet<(GangId, Warning)> = BTreeSet::new();
         let mut news: Vec<(PodId, Warning)> = Vec::new();
-        let known = self.groups.get(group).map(|record| &record.warned);
+        let known = self.groups.get(group).map(|record| &record.reports.warned);
         for gang in gangs.filter(|gang| is_ours(&scene.terms.config.scheduler_names, gang)) {
             let Some(oldest) = gang.members().next().filter(|member| member.state.is_live()) else { continue };
             for warning in gang.warnings() {
@@ -111,8 +111,8 @@ impl Gangs {
                 found.insert(key);
             }
         }
-        let Some(record) = self.groups.get_mut(group).filter(|record| record.warned != found) else { return };
-        record.warned = found;
+        let Some(record) = self.groups.get_mut(group).filter(|record| record.reports.warned != found) else { return };
+        record.reports.warned = found;
         for (pod, warning) in news {
             agenda.event(scene.world, pod, true, warning.reason(), warning.to_string());
         }

@@ -87,7 +87,8 @@ impl Gangs {
             return None;
         }
         let (commit, bound) = latest_commit(world, group)?;
-        let whole = self.groups.get(group).is_some_and(|record| record.whole.is_some_and(|whole| whole >= commit));
+        let whole =
+            self.groups.get(group).is_some_and(|record| record.commits.whole.is_some_and(|whole| whole >= commit));
         if whole || bound >= commit.members {
             return None;
         }
@@ -177,8 +178,8 @@ impl Gangs {
     fn is_at_rest(&self, world: &World, queue: &Queue, group: &GroupId) -> bool {
         let Some(record) = self.groups.get(group) else { return false };
         if !record.progress.satisfied_once
-            || record.held_since.is_some()
-            || record.failed_since.is_some()
+            || record.waits.held.is_some()
+            || record.waits.failed.is_some()
             || record.not_ready.is_some()
             || !record.marking.is_empty()
             || queue.state(Item::Group(group.clone())).is_some()
@@ -199,7 +200,7 @@ impl Gangs {
             && bound >= commit.members
             && let Some(record) = self.groups.get_mut(group)
         {
-            record.whole = record.whole.max(Some(commit));
+            record.commits.whole = record.commits.whole.max(Some(commit));
         }
     }
 
@@ -231,17 +232,17 @@ impl Gangs {
             return;
         }
         let live = gangs.iter().any(|gang| gang.counts().children() > 0);
-        let said = self.groups.get(group).is_none_or(|record| !record.outlived);
+        let said = self.groups.get(group).is_none_or(|record| !record.commits.outlived);
         let before = was_satisfied_before(group, &gangs, said);
         let unplaced = gangs.iter().any(|gang| gang.counts().unplaced() > 0);
         let strict = gangs.iter().any(|gang| gang.config().mode == Mode::Strict);
         let states = GangState::of_group(cx.world, group);
         let record = self.groups.entry(group.clone()).or_default();
-        let waits = unplaced || record.held_since.is_some();
+        let waits = unplaced || record.waits.held.is_some();
         let was_once = record.progress.satisfied_once;
         // Without a live member, the next pods of this name are a new generation.
         record.progress.satisfied_once = live && (was_once || before);
-        record.outlived |= !live;
+        record.commits.outlived |= !live;
         let once = record.progress.satisfied_once;
         self.note_whole(cx.world, group);
         if self.bind_holders(cx, group) {
@@ -252,7 +253,7 @@ impl Gangs {
         record.marking.retain(|id| cx.world.pod(*id).is_some_and(is_unmarked));
         let being_marked = !record.marking.is_empty();
         // Another scheduler may have bound the members that a group with reservations lacked.
-        let holding = record.held_since.is_some();
+        let holding = record.waits.held.is_some();
         let ruled = |gang: &Gang| gang.counts().pending > 0 && !is_free(gang, group, once);
         let ruled = holding || cx.world.gangs().listing(group).any(ruled);
         let reasons: Vec<NotReady> = if waits { self.not_ready(cx.world, group).collect() } else { Vec::new() };
@@ -266,7 +267,7 @@ impl Gangs {
         }
         let item = Item::Group(group.clone());
         let Some(record) = self.groups.get_mut(group) else { return };
-        let changed = record.tried.as_ref() != Some(&states) || cx.agenda.queue.state(item.clone()).is_none();
+        let changed = record.attempt.gangs.as_ref() != Some(&states) || cx.agenda.queue.state(item.clone()).is_none();
         if completing {
             record.not_ready = None;
             if changed || reserved {
@@ -317,7 +318,7 @@ impl Gangs {
     fn bind_holders(&mut self, cx: &mut Context<'_>, group: &GroupId) -> bool {
         let once = self.satisfied_once(group);
         let ruled = |gang: &Gang| !rule::is_over(gang.config().policy, once);
-        if self.groups.get(group).is_none_or(|record| record.held_since.is_none())
+        if self.groups.get(group).is_none_or(|record| record.waits.held.is_none())
             || cx.world.gangs().listing(group).any(ruled)
         {
             return false;
@@ -350,11 +351,11 @@ impl Gangs {
         cx.agenda.queue.remove(Item::Group(group.clone()));
         let Some(record) = self.groups.get_mut(group) else { return };
         let news = record.not_ready.is_none()
-            || !record.reasons.iter().map(NotReady::reason).eq(reasons.iter().map(NotReady::reason));
-        let changed = record.reasons != reasons;
-        let stepped = !reasons.iter().map(NotReady::step).eq(record.steps.iter().copied());
+            || !record.reports.reasons.iter().map(NotReady::reason).eq(reasons.iter().map(NotReady::reason));
+        let changed = record.reports.reasons != reasons;
+        let stepped = !reasons.iter().map(NotReady::step).eq(record.reports.steps.iter().copied());
         record.progress.last_failure = Some(message.clone());
-        (record.not_ready, record.reasons) = (Some((reason, message)), reasons);
+        (record.not_ready, record.reports.reasons) = (Some((reason, message)), reasons);
         if news {
             self.report_not_ready(cx.terms.scene(cx.world), cx.reservations, cx.reporter, cx.agenda, group);
         } else if changed {
@@ -389,8 +390,8 @@ impl Gangs {
         group: &GroupId,
     ) {
         let Some(record) = self.groups.get_mut(group).filter(|record| record.not_ready.is_some()) else { return };
-        let steps: Vec<u32> = record.reasons.iter().map(NotReady::step).collect();
-        let stepped = std::mem::replace(&mut record.steps, steps) != record.steps;
+        let steps: Vec<u32> = record.reports.reasons.iter().map(NotReady::step).collect();
+        let stepped = std::mem::replace(&mut record.reports.steps, steps) != record.reports.steps;
         for id in waiting_members(scene, group) {
             // Each gang of a group may have a reason of its own.
             if let Some(Route::NotReady(why)) = self.route_of(scene.world, reservations, id) {
@@ -488,7 +489,7 @@ impl Gangs {
         }
         let queued = self.queued(scene, reservations, group);
         if let Some(record) = self.groups.get_mut(group) {
-            record.least = None;
+            record.attempt.least = None;
         }
         let item = Item::Group(group.clone());
         match agenda.queue.state(item.clone()) {
@@ -496,7 +497,7 @@ impl Gangs {
             Some(QueueState::Taken) => return,
             Some(_) => agenda.queue.offer(item.clone(), &queued, scene.terms.rules.queue_sort(), scene.terms.now.mono),
         }
-        let backoff = self.groups.get(group).and_then(|record| record.backoff_until);
+        let backoff = self.groups.get(group).and_then(|record| record.backoff.until);
         if let Some(until) = backoff.filter(|until| scene.terms.now.mono < *until) {
             agenda.queue.wait_until(item, until);
         }

@@ -96,10 +96,7 @@ impl TyJobs {
             let mut record = record_of(&job, cx.terms.now);
             if let Some(former) = former {
                 record.start = former.start.of_next_attempt();
-                // The answer to a write under way is still to come.
-                (record.writing, record.written_version) = (former.writing, former.written_version);
-                (record.attempted_version, record.stale_version, record.stale_until) =
-                    (former.attempted_version, former.stale_version, former.stale_until);
+                record.writes = former.writes.of_next_attempt();
             }
             self.records.insert(key.clone(), record);
             (self.placeable_changed, self.round) = (true, None);
@@ -234,9 +231,9 @@ impl TyJobs {
         let Some(record) = self.records.get(key) else { return };
         let missing = job.open_seats().iter().any(|seat| !record.places.contains_key(&seat.pod));
         let resting = record.start.resting().map(str::to_owned);
-        let situation = Situation { missing, nodes_changed: record.nodes_changed, resting: resting.is_some() };
+        let situation = Situation { missing, nodes_changed: record.judged.nodes_changed, resting: resting.is_some() };
         let class = classify(job, record.state, situation);
-        let fresh = class == JobClass::Waiting && record.class != JobClass::Waiting || record.state.is_none();
+        let fresh = class == JobClass::Waiting && record.judged.class != JobClass::Waiting || record.state.is_none();
         self.set_class(key, class);
         match class {
             JobClass::Waiting => {
@@ -256,17 +253,17 @@ impl TyJobs {
 
     fn set_class(&mut self, key: &PodKey, class: JobClass) {
         let Some(record) = self.records.get_mut(key) else { return };
-        if (record.class == JobClass::Waiting) != (class == JobClass::Waiting) {
+        if (record.judged.class == JobClass::Waiting) != (class == JobClass::Waiting) {
             self.round = None;
         }
-        record.class = class;
+        record.judged.class = class;
     }
 
     /// `true` when the places that are left do not match the reported state: the next round reports their state.
     pub(super) fn report_is_outdated(&self, world: &World, key: &PodKey) -> bool {
         let (Some(job), Some(record)) = (world.job(key), self.records.get(key)) else { return false };
         let placed = matches!(record.state, Some(ScheduleState::ScheduledSucceed | ScheduleState::ScheduledPartly));
-        let Some(spec) = job.spec.as_ref().ok().filter(|_| placed && record.class == JobClass::Waiting) else {
+        let Some(spec) = job.spec.as_ref().ok().filter(|_| placed && record.judged.class == JobClass::Waiting) else {
             return false;
         };
         let tally = tally(job, spec, |seat| record.places.contains_key(&seat.pod));
@@ -276,7 +273,7 @@ impl TyJobs {
 
     /// Queues a round while some job waits.
     fn schedule_round_if_waiting(&mut self, scene: Scene<'_>, agenda: &mut Agenda) {
-        if self.records.values().any(|record| record.class == JobClass::Waiting) {
+        if self.records.values().any(|record| record.judged.class == JobClass::Waiting) {
             self.schedule_round(scene, agenda);
         } else {
             agenda.queue.remove(Item::Jobs);
@@ -306,7 +303,7 @@ impl TyJobs {
 /// The record of a job as its status shows it, with the places of the present attempt.
 fn record_of(job: &JobFacts, now: Moment) -> JobRecord {
     let mut record = JobRecord { uid: job.job.uid.clone(), attempt: job.attempt, ..JobRecord::default() };
-    record.condition_since = job.scheduled.as_ref().map(|condition| (condition.holds, condition.since));
+    record.report.since = job.scheduled.as_ref().map(|condition| (condition.holds, condition.since));
     let present = job.allocations.iter().filter(|place| place.attempt == job.attempt);
     let places = present.map(|place| {
         let node = place.node.as_str().into();
@@ -318,12 +315,12 @@ fn record_of(job: &JobFacts, now: Moment) -> JobRecord {
     if void {
         // Reported at once, whether or not there is room for the present attempt.
         record.state = Some(ScheduleState::Unscheduled);
-        record.reported = Some((
+        record.report.last = Some((
             ConditionReason::NewAttempt,
             format!("the places of attempt {} are to be found", job.attempt),
             now.mono,
         ));
-        record.condition_since = Some((false, now.wall.round(Unit::Second).unwrap_or(now.wall)));
+        record.report.since = Some((false, now.wall.round(Unit::Second).unwrap_or(now.wall)));
     }
     record
 }

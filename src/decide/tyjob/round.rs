@@ -39,10 +39,10 @@ impl TyJobs {
         }
         self.placeable_changed = true;
         if wake.meets(NODES) {
-            let unfit = self.records.iter_mut().filter(|(_, record)| record.class == JobClass::Unfit);
+            let unfit = self.records.iter_mut().filter(|(_, record)| record.judged.class == JobClass::Unfit);
             let unfit: Vec<PodKey> = unfit
                 .map(|(key, record)| {
-                    record.nodes_changed = true;
+                    record.judged.nodes_changed = true;
                     key.clone()
                 })
                 .collect();
@@ -138,7 +138,7 @@ impl TyJobs {
     /// Waiting jobs with what their order depends on.
     fn ranked(&self, world: &World) -> Vec<Ranked> {
         let waiting = || {
-            let waiting = self.records.iter().filter(|(_, record)| record.class == JobClass::Waiting);
+            let waiting = self.records.iter().filter(|(_, record)| record.judged.class == JobClass::Waiting);
             waiting.filter_map(|(key, _)| world.job(key).map(|job| (key, job)))
         };
         let fair = |job: &JobFacts| job.spec.as_ref().is_ok_and(|spec| spec.queue == JobQueuePolicy::Drf);
@@ -158,7 +158,7 @@ impl TyJobs {
         let (Some(job), Some(record)) = (world.job(key), self.records.get(key)) else { return false };
         let Ok(spec) = &job.spec else { return false };
         let is_known = record.state == Some(ScheduleState::Unscheduled) && record.places.is_empty();
-        if !is_known || record.unfit.is_some() || leader_created(world, job) {
+        if !is_known || record.judged.unfit.is_some() || leader_created(world, job) {
             return false;
         }
         let of = |part: &JobPart| percent(&part.pod.spec.requests);
@@ -264,7 +264,7 @@ impl TyJobs {
         let total = spec.workers();
         let refusal = refusal.map(|refusal| format!("; {refusal}")).unwrap_or_default();
         if judged.keep {
-            record.unfit = None;
+            record.judged.unfit = None;
             for (pod, node, reservation) in taken {
                 let node = cx.world.node(node).map(|node| node.name.clone()).unwrap_or_default();
                 record.start.note(&pod, PodProgress::Awaited, (cx.terms.now.mono, cx.terms.now.mono));
@@ -311,7 +311,8 @@ impl TyJobs {
         self.release_places(cx.world, cx.agenda, key);
         let why = never_fits(cx.world, spec, job, needed);
         let Some(record) = self.records.get_mut(key) else { return false };
-        record.unfit = why.map(|why| (record.unfit.as_ref().map_or(cx.terms.now.mono, |(since, _)| *since), why));
+        record.judged.unfit =
+            why.map(|why| (record.judged.unfit.as_ref().map_or(cx.terms.now.mono, |(since, _)| *since), why));
         self.report(
             cx.terms.scene(cx.world),
             cx.agenda,
@@ -327,13 +328,13 @@ impl TyJobs {
     fn fail_unfit(&mut self, scene: Scene<'_>, agenda: &mut Agenda) {
         let grace = scene.terms.config.jobs.unfit_grace;
         let due = self.records.iter().filter_map(|(key, record)| {
-            let (since, why) = record.unfit.as_ref().filter(|_| record.class == JobClass::Waiting)?;
+            let (since, why) = record.judged.unfit.as_ref().filter(|_| record.judged.class == JobClass::Waiting)?;
             (scene.terms.now.mono >= *since + grace).then(|| (key.clone(), why.clone()))
         });
         for (key, why) in due.collect::<Vec<_>>() {
             if let Some(record) = self.records.get_mut(&key) {
-                (record.unfit, record.nodes_changed) = (None, false);
-                record.class = JobClass::Unfit;
+                (record.judged.unfit, record.judged.nodes_changed) = (None, false);
+                record.judged.class = JobClass::Unfit;
             }
             self.report(scene, agenda, &key, ScheduleState::ScheduledFailed, ConditionReason::Unfit, why);
         }

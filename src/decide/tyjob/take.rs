@@ -29,7 +29,7 @@ impl TyJobs {
             // Created when the job asked for more pods: the controller deletes it, and its place is already released.
             return PlaceRoute::Waits(format!("TYJob {job} asks for no pod of this name"));
         }
-        match record.class {
+        match record.judged.class {
             JobClass::Over | JobClass::Invalid => return PlaceRoute::Waits(format!("TYJob {job} has ended")),
             _ if claim.attempt != Some(record.attempt) => {
                 return PlaceRoute::Waits(format!(
