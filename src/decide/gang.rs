@@ -299,16 +299,19 @@ struct Commit {
     unprepared: BTreeSet<PodId>,
     /// The group had been satisfied before.
     once: bool,
-    /// It completes one that broke off: each member that fits is bound.
-    rest: bool,
-    /// What it is called.
+    /// What it is called. Members that complete a commit that broke off join that one.
     committed: Committed,
 }
 
 impl Commit {
-    /// It satisfies the group for the first time, and may still be cancelled.
-    fn may_be_void(&self) -> bool {
-        !self.once && !self.rest && !self.unprepared.is_empty()
+    /// Bindings that name it were made before: it broke off, and each member that fits is bound.
+    fn stands(&self, world: &World) -> bool {
+        world.gangs().listing(&self.group).any(|gang| gang.landed().contains_key(&self.committed))
+    }
+
+    /// No member takes its lock yet, and it is cancelled if it loses one that a gang needs.
+    fn may_be_void(&self, world: &World) -> bool {
+        !self.unprepared.is_empty() && !self.stands(world)
     }
 
     /// Members whose Bindings have not been requested.

@@ -54,7 +54,7 @@ impl Gangs {
         let quorum = rest.is_none() && gangs().any(needs);
         cx.earmarks.end(cx.world, cx.agenda, &item);
         // A younger member may hold room while the rest of a commit goes: it still waits for others.
-        let waits = rest.is_some() && !reserved_members(cx.world, cx.reservations, group).is_empty();
+        let waits = !reserved_members(cx.world, cx.reservations, group).is_empty();
         let Some(record) = self.groups.get_mut(group) else { return };
         let news = !record.progress.satisfied_once;
         let quorum = news || quorum;
@@ -88,9 +88,9 @@ impl Gangs {
         }
         let members = held.iter().map(|id| (*id, committed)).collect();
         let unprepared = held.iter().copied().collect();
-        let (once, rest) = (!news, rest.is_some());
+        let once = !news;
         let requested = BTreeSet::new();
-        let commit = Commit { group: group.clone(), members, requested, unprepared, once, rest, committed };
+        let commit = Commit { group: group.clone(), members, requested, unprepared, once, committed };
         self.commits.insert(number, commit);
         for id in held {
             cx.agenda.steps.push(Step::Permit(id));
@@ -170,7 +170,7 @@ impl Gangs {
         }
         let Some(record) = self.groups.get_mut(&group) else { return };
         let own: Vec<PodId> = commit.members.keys().copied().collect();
-        if commit.rest {
+        if commit.stands(world) {
             let unbound = record.commits.unbound_of(world, &group, former);
             record.commits.unbound.insert(former, unbound);
             return agenda.steps.push(Step::Proceed(own));
@@ -238,7 +238,7 @@ impl Gangs {
         id: PodId,
     ) {
         let Some(commit) = self.commits.get(&number) else { return };
-        let waits = !commit.unprepared.is_empty() && commit.members.contains_key(&id) && !commit.rest;
+        let waits = commit.members.contains_key(&id) && commit.may_be_void(world);
         let lacks = |gang: &Gang| {
             let config = gang.config();
             rule::needed(config.policy, config.min.unwrap_or(0), gang.counts(), commit.once) > 0
