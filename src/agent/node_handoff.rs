@@ -29,7 +29,7 @@ use baton_contract::{DeviceEntry, DeviceId, DeviceType, Identity, PodRef, Shared
 use baton_decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory, PodListing, functions_in_use};
 use baton_decide::health::ServeOutcome;
 use baton_decide::node::publishing::{LEAVING_AGAIN, PAUSE};
-use baton_decide::node::{Facts, HandoffStatus, Starts};
+use baton_decide::node::{Facts, HandoffStatus, NotKnown, Starts};
 use baton_runtime::clock;
 
 /// What pods hold, and what they may be given.
@@ -258,6 +258,7 @@ impl NodeHandoff {
         let (mut pods, mut handed_out) = (self.view.changes(), self.handed_out.subscribe());
         let mut unreleased = self.service.unreleased();
         let mut starts = Starts::default();
+        let mut unknown = None;
         loop {
             if *handed_out.borrow_and_update() > 0 && self.view.is_synced() {
                 pods.mark_unchanged();
@@ -268,16 +269,20 @@ impl NodeHandoff {
                 let of = |facts: &Facts<'_>| HandoffStatus::of(entries.iter(), &unserved, lock.as_ref(), facts);
                 let found = self.service.with_facts(of);
                 self.status.send_if_modified(|known| {
-                    let news = *known != found;
+                    let news = *known != found.as_ref().ok().cloned();
                     match &found {
-                        Some(found) if news && found.exceptions.len() > found.leaving.len() => {
+                        Ok(found) if news && found.exceptions.len() > found.leaving.len() => {
                             let pods = found.exceptions.len() - found.leaving.len();
                             tracing::warn!(pods, "pods hold other devices than their annotations say");
                         }
-                        None if news => tracing::warn!("what a pod without an assignment holds is not known"),
+                        Err(NotKnown::Pod(pod)) if unknown.as_ref() != Some(pod) => {
+                            tracing::warn!(%pod, "nothing tells what the pod has: the node takes no pods with devices until it has ended");
+                            unknown = Some(pod.clone());
+                        }
                         _ => {}
                     }
-                    *known = found;
+                    unknown = unknown.take().filter(|_| found.is_err());
+                    *known = found.ok();
                     news
                 });
             }

@@ -117,7 +117,7 @@ impl Handoff {
                 let (left, unserved) = (BTreeMap::new(), BTreeSet::new());
                 exceptions(NODE_NAMES[node], &pods, ledger.iter(), &left, &unserved, &self.setup.table.inventory[node])
             });
-            let said = said.flatten().unwrap_or_default();
+            let said = said.and_then(Result::ok).unwrap_or_default();
             std::array::from_fn(|pod| {
                 let is = &state.pods[pod];
                 let Some(bound) = is.bound.filter(|_| here(pod) && is.exists() && !is.ended()) else { return 0 };

@@ -106,7 +106,7 @@ impl Binder {
 
     fn release_abandoned(&mut self, scene: Scene<'_>, agenda: &mut Agenda, node_id: NodeId, raw: &str) {
         let Some(node) = scene.world.node(node_id) else { return };
-        let at = node.lock.first_seen + scene.terms.config.abandoned;
+        let at = node.lock.first_seen.max(self.since) + scene.terms.config.abandoned;
         if scene.terms.now.mono >= at {
             self.release_lock(scene.world, agenda, node_id, raw, ReleaseReason::Abandoned);
         } else {

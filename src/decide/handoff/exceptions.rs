@@ -13,11 +13,13 @@ use super::rebuild::unknown_uid;
 use super::room;
 use crate::pod::HandoffPod;
 use baton_contract::allocation::Entries;
-use baton_contract::{DeviceAllocation, DeviceEntry, DeviceType, Exceptions, LeavingPod, PodUid, Quantity, key};
+use baton_contract::{
+    DeviceAllocation, DeviceEntry, DeviceType, Exceptions, LeavingPod, PodKey, PodUid, Quantity, key,
+};
 
 /// The exceptions of `node`: `pods` as the API server has them, `entries` of the ledger, `left` the pods of it that have left and use
-/// their devices still, `unserved` the pods that are proven to run without having been served. `None` while it is not known what some
-/// pod holds.
+/// their devices still, `unserved` the pods that are proven to run without having been served. A pod of which it is not known what it
+/// holds is the error.
 pub fn exceptions<'a>(
     node: &str,
     pods: &NodePods,
@@ -25,7 +27,7 @@ pub fn exceptions<'a>(
     left: &BTreeMap<PodUid, LeavingPod>,
     unserved: &BTreeSet<PodUid>,
     inventory: &NodeInventory,
-) -> Option<Exceptions> {
+) -> Result<Exceptions, PodKey> {
     let mut served: BTreeMap<&PodUid, Vec<&LedgerEntry>> = BTreeMap::new();
     for entry in entries {
         served.entry(&entry.pod.uid).or_default().push(entry);
@@ -35,7 +37,7 @@ pub fn exceptions<'a>(
         let uid = &pod.pod.uid;
         match served.remove(uid) {
             // Rebuilt for a pod without an assignment, before the kubelet has listed what it holds.
-            Some(own) if own.iter().any(|entry| is_unknown(pod, entry, inventory)) => return None,
+            Some(own) if own.iter().any(|entry| is_unknown(pod, entry, inventory)) => return Err(pod.pod.key.clone()),
             Some(own) => found.extend(differs(pods, pod, &own, inventory).map(|held| (uid.clone(), held))),
             None if unserved.contains(uid) => drop(found.insert(uid.clone(), Entries::new())),
             // Not served yet, and edited since the bind: it will get what its first version says.
@@ -48,7 +50,7 @@ pub fn exceptions<'a>(
         left.contains_key(*uid) || own.iter().any(|entry| unknown_uid(&entry.pod.key) == entry.pod.uid)
     });
     found.extend(orphans.map(|(uid, own)| (uid.clone(), merged(own.iter().map(|of| (of.slot, &*of.served))))));
-    Some(found)
+    Ok(found)
 }
 
 /// What the entry's container holds is not known yet. A container that has ended holds nothing, and one that is never listed, an init
@@ -293,7 +295,10 @@ mod tests {
         let all = pods(&[&pod]);
         let ledger =
             super::super::rebuild::rebuild(NODE, &all, &super::super::listing::PodListing::default(), &inventory(4));
-        assert_eq!(exceptions(NODE, &all, ledger.iter(), &BTreeMap::new(), &BTreeSet::new(), &inventory(4)), None);
+        assert_eq!(
+            exceptions(NODE, &all, ledger.iter(), &BTreeMap::new(), &BTreeSet::new(), &inventory(4)),
+            Err(pod.pod.key.clone())
+        );
         let entry = ledger.iter().next().unwrap().clone();
         let listed =
             LedgerEntry { ids: vec!["GPU-2".into()], served: vec![(DeviceType::Gpu, whole("GPU-2"))], ..entry };
@@ -318,8 +323,8 @@ mod tests {
                 &BTreeSet::new(),
                 &inventory(4),
             ) {
-                None => delivering += 1,
-                Some(found) => {
+                Err(_) => delivering += 1,
+                Ok(found) => {
                     assert_eq!(found, Exceptions::new());
                     accompanying += 1;
                 }

@@ -348,7 +348,10 @@ mod tests {
             unassigned.phase = Phase::Running;
             let all = pods(&[&unassigned]);
             let ledger = rebuild(NODE, &all, &listing, &inventory(4));
-            assert_eq!(exceptions(NODE, &all, ledger.iter(), &[].into(), &[].into(), &inventory(4)), None);
+            assert_eq!(
+                exceptions(NODE, &all, ledger.iter(), &[].into(), &[].into(), &inventory(4)),
+                Err(unassigned.pod.key.clone())
+            );
             assert!(!ledger.has_served(&unassigned.pod.uid), "what it is answered is decided then");
         }
     }

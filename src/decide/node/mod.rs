@@ -39,7 +39,7 @@ pub use effect::{BuildAnswer, CallAnswer, CallEffect, CallEffects, CallReport, S
 pub use following::{FollowEffect, FollowReport, Following};
 pub use hand_off::{CallEvent, HandOff};
 pub use preferring::{Preferring, Wish};
-pub use publishing::HandoffStatus;
+pub use publishing::{HandoffStatus, NotKnown};
 pub use reads::ReadFailure;
 pub use seen::{Facts, NodeSeen};
 pub use starting::{StartEffect, Starting};

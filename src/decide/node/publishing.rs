@@ -8,7 +8,7 @@ use super::unlocking::ServedLock;
 use crate::handoff::LedgerEntry;
 use crate::handoff::exceptions::exceptions;
 use crate::handoff::leaving::leaving;
-use baton_contract::{Exceptions, LeavingPod, PodUid, Shared};
+use baton_contract::{Exceptions, LeavingPod, PodKey, PodUid, Shared};
 
 /// Between two looks: what comes in a burst is looked at once.
 pub const PAUSE: Duration = Duration::from_millis(50);
@@ -26,23 +26,30 @@ pub struct HandoffStatus {
     pub unreleased: Option<Box<str>>,
 }
 
+/// Why schedulers are not told: the node takes no pods with devices meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotKnown {
+    /// Pods or lock have not been read since the start.
+    Yet,
+    /// Nothing tells what this pod has: no ledger, annotation, answer or listed id. It passes when the pod has ended.
+    Pod(PodKey),
+}
+
 impl HandoffStatus {
-    /// By the ledger's `entries`, the pods that are proven to run `unserved`, and what was said of the `lock` of a served holder. `None`
-    /// until all of it is known, the pods included.
+    /// By the ledger's `entries`, the pods that are proven to run `unserved`, and what was said of the `lock` of a served holder.
     pub fn of<'a>(
         entries: impl Iterator<Item = &'a Shared<LedgerEntry>> + Clone,
         unserved: &BTreeSet<PodUid>,
         lock: Option<&ServedLock>,
         facts: &Facts<'_>,
-    ) -> Option<Self> {
-        if !facts.seen.is_synced() {
-            return None;
-        }
+    ) -> Result<Self, NotKnown> {
+        let lock = lock.filter(|_| facts.seen.is_synced()).ok_or(NotKnown::Yet)?;
         let entries = entries.map(|entry| &**entry);
         let mut left = leaving(entries.clone(), facts.mono);
-        let exceptions = exceptions(facts.node, &facts.seen.pods, entries, &left, unserved, facts.inventory)?;
+        let exceptions = exceptions(facts.node, &facts.seen.pods, entries, &left, unserved, facts.inventory)
+            .map_err(NotKnown::Pod)?;
         // One that the API server shows running again is no exception.
         left.retain(|uid, _| exceptions.contains_key(uid));
-        Some(Self { exceptions, leaving: left, unreleased: lock?.clone().raw() })
+        Ok(Self { exceptions, leaving: left, unreleased: lock.clone().raw() })
     }
 }

@@ -54,6 +54,14 @@ fn agent_lease(options: &AgentOptions, agent: Option<&AgentRow>, runs: bool) -> 
     if !agent.fresh {
         return Finding::bad(runs, "agent", format!("{name} is stale: renewed {age}"), advice);
     }
+    if agent.version.is_some() && !agent.knows_pods {
+        let advice = "while nothing tells what a running pod has (no ledger, annotation, answer of the kubelet or listed id), the scheduler sends no pod with devices here; the daemon's log names the pod: delete it, or wait until it ends";
+        return Finding::warn(
+            "agent",
+            format!("{name}: the daemon does not know what a pod of this node holds"),
+            advice,
+        );
+    }
     if let (Some(version), Some(identity)) = (&agent.version, agent.identity) {
         let identity = format!("{identity:?}").to_ascii_lowercase();
         Finding::ok("agent", format!("{name} renewed {age}, version {version}, identity {identity}"))

@@ -81,6 +81,8 @@ pub struct AgentRow {
     pub registered: Vec<String>,
     /// How it identifies the calling pod.
     pub identity: Option<Identity>,
+    /// It knows what every pod of its node holds.
+    pub knows_pods: bool,
     /// Since the last renewal, by this machine's clock.
     pub renewed_seconds: Option<u64>,
     /// Renewed within the time after which the scheduler holds it for stale.
@@ -128,6 +130,7 @@ pub fn agent(lease: &LightLease, wall: Timestamp, stale: Duration) -> AgentRow {
     AgentRow {
         version: status.as_ref().map(|status| status.version.clone()),
         identity: status.as_ref().map(|status| status.identity),
+        knows_pods: status.as_ref().is_some_and(|status| status.exceptions.is_some()),
         registered: status.map(|status| status.registered).unwrap_or_default(),
         renewed_seconds: renewed.map(|renewed| renewed.as_secs()),
         fresh: renewed.is_some_and(|renewed| renewed <= stale),

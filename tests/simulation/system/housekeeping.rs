@@ -274,7 +274,7 @@ impl System {
         let Some(daemon) = &self.machines[node].daemon else { return };
         let (lock, unserved) = (daemon.unlocking.said().cloned(), daemon.comparing.unserved().clone());
         let found = self.with_hand_off(node, self.now, |of, facts| {
-            HandoffStatus::of(of.ledger().stored().values(), &unserved, lock.as_ref(), facts)
+            HandoffStatus::of(of.ledger().stored().values(), &unserved, lock.as_ref(), facts).ok()
         });
         let machine = &self.machines[node];
         let found = found.flatten();
