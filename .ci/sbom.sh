@@ -1,9 +1,11 @@
 #!/bin/sh
 # Prints the crates in the image as a CycloneDX bill of materials: `.ci/sbom.sh aarch64-unknown-linux-gnu`, or of this machine.
+# Further words are features beside those of the image.
 # Nothing in it depends on the time or the place of the build. The base image brings its own packages' data.
 set -eu
+triple=${1:-} more=${2:-}
 cd "$(dirname "$0")/.."
-cargo tree --locked -p baton ${1:+--target "$1"} --edges normal --no-default-features --prefix none --format '{p}|{l}' |
+cargo tree --locked -p baton ${triple:+--target "$triple"} --edges normal --no-default-features ${more:+"$more"} --prefix none --format '{p}|{l}' |
   sed 's/ (\*)$//; s/ ([^|]*|/|/' | sort -u | awk -F '[ |]' '
     BEGIN {
       while ((getline line <"Cargo.lock") > 0) {

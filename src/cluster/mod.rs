@@ -31,4 +31,5 @@ pub mod rewatch;
 pub mod selected_labels;
 mod spec_part;
 pub mod tyjob;
+pub mod visible_devices;
 pub mod volume;

@@ -5,7 +5,7 @@ use kube::api::{Api, DynamicObject};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde::Serialize;
 
-use super::manifests::{NODE_LOCKS, PINNED_PODS, POLICIES, Values, altered};
+use super::manifests::{NODE_LOCKS, PINNED_PODS, POLICIES, VISIBLE_DEVICES, Values, altered};
 use baton_cluster::client::status_code;
 
 /// The policies of one installation, as the API server has them.
@@ -31,12 +31,12 @@ impl InstalledPolicies {
     pub async fn read(client: &Client, namespace: &str, lock_key: &str) -> Result<Self, kube::Error> {
         let values = Values { namespace: namespace.to_owned(), ..Values::default() };
         let (mut found, mut problems) = (0, Vec::new());
-        for policy in POLICIES {
+        for policy in POLICIES.into_iter().chain([VISIBLE_DEVICES]) {
             let name = values.cluster_name(policy);
             match get(client, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", &name).await? {
                 Got::NoSuchKind => return Ok(Self::Unsupported),
-                // Left out where pods without an assignment are served.
-                Got::Missing if policy == PINNED_PODS => {}
+                // Left out where pods without an assignment are served, and there by choice.
+                Got::Missing if [PINNED_PODS, VISIBLE_DEVICES].contains(&policy) => {}
                 Got::Missing => problems.push(format!("{name} is missing")),
                 Got::Object(object) => {
                     found += 1;

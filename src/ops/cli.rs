@@ -144,7 +144,7 @@ enum OperatorCommand {
     Completion(complete::CompletionArgs),
     /// Print the version of this program
     ///
-    /// Prints the version of this program. `baton get nodes -o wide` shows that of each node daemon.
+    /// Prints the version of this program, and of a released one the revision of its sources. `baton get nodes -o wide` shows that of each node daemon.
     Version,
     /// Show the whole hand-off on this machine
     ///
@@ -177,6 +177,12 @@ fn examples(lines: &[&str]) -> String {
     lines.iter().fold("Examples:".to_owned(), |text, line| format!("{text}\n  baton {line}"))
 }
 
+/// With the revision of the sources in what `.ci/compile.sh` builds.
+pub(super) const VERSION: &str = match option_env!("BATON_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// The whole command line.
 pub fn command() -> Command {
     let scheduler = Command::new("scheduler")
@@ -187,7 +193,7 @@ pub fn command() -> Command {
         .long_about(flowing(CONTROLLER));
     let doctor = Command::new("doctor").about("Check this node and show what to do").long_about(flowing(DOCTOR));
     let command = Command::new("baton")
-        .version(env!("CARGO_PKG_VERSION"))
+        .version(VERSION)
         .after_help(EXIT_CODES)
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -227,7 +233,7 @@ pub fn main() -> ExitCode {
 
 /// Runs the process as the node daemon and nothing else, so that the linker leaves the rest out.
 pub fn device_plugin() -> ExitCode {
-    let command = node_daemon("baton-device-plugin").version(env!("CARGO_PKG_VERSION")).after_help(EXIT_CODES);
+    let command = node_daemon("baton-device-plugin").version(VERSION).after_help(EXIT_CODES);
     exit(parse(command, std::env::args_os()).and_then(|matches| daemon::device_plugin(&matches)))
 }
 
@@ -301,7 +307,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         OperatorCommand::Crds(args) => manifests::print_crds(&args)?,
         OperatorCommand::Config(args) => return convert::run(&args),
         OperatorCommand::Completion(args) => complete::run(&args)?,
-        OperatorCommand::Version => say(format!("baton {}\n", env!("CARGO_PKG_VERSION")))?,
+        OperatorCommand::Version => say(format!("baton {VERSION}\n"))?,
         #[cfg(feature = "sim")]
         OperatorCommand::Demo(args) => {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

@@ -162,7 +162,7 @@ fn report<O>(command: &str, settings: &[Setting<DaemonSettings<O>>], loaded: &Lo
         .collect();
     tracing::info!(
         command,
-        version = env!("CARGO_PKG_VERSION"),
+        version = super::cli::VERSION,
         config = effective.join(", "),
         "effective configuration, each value with its source"
     );

@@ -8,9 +8,9 @@ use baton_cluster::leadership::LeaderOptions;
 use baton_contract::gang::{MAX_WAIT, MatchPolicy, TimeoutClock};
 use baton_contract::name::{check_annotation_key, check_daemon_namespace};
 use baton_contract::{LockFormat, LockWord, key};
+use baton_decide::core::EarmarkPolicy;
 use baton_decide::core::JobPolicy;
 use baton_decide::core::MetricWeights;
-use baton_decide::core::earmarks::EarmarkPolicy;
 use baton_decide::core::queue::QueuePolicy;
 use baton_decide::core::rules::RegistryError;
 use baton_decide::core::rules::plugins::{

@@ -136,16 +136,16 @@ async fn our_daemons_do_their_work() {
     let scheduler = world.scheduler().await;
     world.admin(Call::create(PODS, pod("bound", json!({"nvidia.com/gpu": "1"})))).await;
     let binding = json!({"metadata": {"name": "bound", "annotations": assignment()}, "target": {"kind": "Node", "name": "node-a"}});
+    // The manifests bring the leader's Lease; one that is gone is made again.
+    let of_leaders = format!("/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases");
+    world.admin(Call::delete(format!("{of_leaders}/baton-scheduler"))).await;
     world
         .allowed(
             &scheduler,
             &[
                 Call::patch(NODE, annotate(key::NODE_LOCK, lock())),
                 Call::create(format!("{PODS}/bound/binding"), binding),
-                Call::create(
-                    format!("/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases"),
-                    json!({"metadata": {"name": "baton-scheduler"}}),
-                ),
+                Call::create(of_leaders, json!({"metadata": {"name": "baton-scheduler"}})),
             ],
         )
         .await;

@@ -15,4 +15,5 @@ mod skip;
 mod standing;
 mod tenant;
 mod upgrade;
+mod visible;
 mod world;

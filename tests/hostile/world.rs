@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton::contract::inventory::Device;
 use baton::contract::key;
-use baton::ops::manifests::{POLICIES, Values};
+use baton::ops::manifests::{POLICIES, VISIBLE_DEVICES, Values};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, DynamicObject};
@@ -179,7 +179,7 @@ impl World {
     }
 
     pub async fn remove_policies(&self) {
-        for policy in POLICIES {
+        for policy in POLICIES.into_iter().chain([VISIBLE_DEVICES]) {
             self.remove_policy(policy).await;
         }
     }

@@ -89,11 +89,14 @@ fn the_checked_in_manifests_are_what_the_chart_gives() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset");
     let mut files = rendered(&helm, &[]);
     assert_eq!(files.len(), 8, "{:?}", files.keys());
-    let mut chosen = rendered(&helm, &["--set=monitoring.enabled=true,extender=true"]);
+    let mut chosen = rendered(&helm, &["--set=monitoring.enabled=true,extender=true,visibleDevices.deny=true"]);
     assert!(!chosen.contains_key("scheduler.yaml"), "the extender is the scheduler then");
-    for (folder, file) in
-        [("components/monitoring", "monitoring.yaml"), ("extender", "extender.yaml"), ("extender", "gangs.yaml")]
-    {
+    for (folder, file) in [
+        ("components/monitoring", "monitoring.yaml"),
+        ("components/visible-devices", "visible-devices.yaml"),
+        ("extender", "extender.yaml"),
+        ("extender", "gangs.yaml"),
+    ] {
         files.insert(format!("{folder}/{file}"), chosen.remove(file).unwrap());
     }
     for (file, mut given) in files {
@@ -142,6 +145,14 @@ fn a_value_reaches_every_place_that_it_is_for() {
         ],
     );
     places(&["--set=pinnedNamespaces={gpu-operator,monitoring}"], &[("in ['gpu-operator', 'monitoring'])", 1)]);
+    places(
+        &["--set=visibleDevices.deny=true,visibleDevices.namespaces={gpu-operator}"],
+        &[
+            ("in ['gpu-operator'])", 1),
+            ("name: baton-visible-devices-ml\n", 2),
+            ("kind: ValidatingAdmissionPolicy\n", 9),
+        ],
+    );
     let from = "--set-json=monitoring.from=[{\"ipBlock\":{\"cidr\":\"10.0.0.0/24\"}},{\"namespaceSelector\":{\"matchLabels\":{\"a\":\"b\"}}}]";
     places(
         &[from],
@@ -248,6 +259,7 @@ fn each_component_of_the_kustomization_is_a_value_of_the_chart() {
         ("gpu-taint", "TOLERATION"),
         ("keep-kinds", "crds=own"),
         ("monitoring", "monitoring.enabled=true"),
+        ("visible-devices", "visibleDevices.deny=true"),
         ("without-policies", "admission=false"),
     ]);
     let folders = std::fs::read_dir(dir.path().join("base/components")).unwrap();

@@ -23,6 +23,7 @@ mod picture;
 #[path = "../harness/kubectl.rs"]
 mod program;
 #[cfg(feature = "simulate")]
+mod release;
 mod simulate;
 #[path = "../harness/skip.rs"]
 mod skip;

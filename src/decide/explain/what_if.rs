@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::core::context::NEW_POD;
+use crate::core::agenda::NEW_POD;
 use crate::core::preemption::{candidates, eviction_text};
 use crate::core::rules::View;
 use crate::core::rules::plugins::device_fit;

@@ -8,7 +8,7 @@ use clap::Args;
 use kube::Client;
 use serde_json::{Value, json};
 
-use super::read::{self, AuditReport, AuditRules, OtherScheduler};
+use super::read::{self, AuditReport, AuditRules, NotedPods};
 use crate::admission::InstalledPolicies;
 use crate::live::{Access, Home};
 use crate::say::{Format, amount, say};
@@ -75,8 +75,17 @@ pub(crate) fn json(report: &AuditReport, policies: &InstalledPolicies) -> Value 
 }
 
 fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Format>) -> anyhow::Result<String> {
-    let AuditReport { nodes, devices, pods, violations, leaving, other_scheduler, leases_unread, slices_unread } =
-        report;
+    let AuditReport {
+        nodes,
+        devices,
+        pods,
+        violations,
+        leaving,
+        other_scheduler,
+        visible_devices,
+        leases_unread,
+        slices_unread,
+    } = report;
     if let Some(output) = output {
         return output.print(&self::json(report, policies));
     }
@@ -104,7 +113,7 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Form
     for words in policy_words {
         writeln!(text, "{}{words}", if broken == 0 { "note: " } else { "" })?;
     }
-    for OtherScheduler { pods, text: why } in other_scheduler {
+    for NotedPods { pods, text: why } in other_scheduler.iter().chain(visible_devices) {
         let more = if pods.len() > 1 { format!(" and {} more", pods.len() - 1) } else { String::new() };
         writeln!(text, "note: pod {}{more}: {why}", pods.first().map_or("", String::as_str))?;
     }

@@ -5,4 +5,4 @@ mod read;
 
 pub use args::{AuditArgs, run};
 pub(super) use args::{found, json};
-pub use read::{AuditReport, AuditRules, ClusterObjects, OtherScheduler, read, report};
+pub use read::{AuditReport, AuditRules, ClusterObjects, NotedPods, read, report};

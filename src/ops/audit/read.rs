@@ -13,6 +13,7 @@ use baton_cluster::client::status_code;
 use baton_cluster::node::LightNode;
 use baton_cluster::pod::LightPod;
 use baton_cluster::resource_slice::LightSlice;
+use baton_cluster::visible_devices::NamingPod;
 use baton_contract::inventory::Device;
 use baton_contract::key;
 use baton_decide::audit::{Violation, check_cluster, leaving};
@@ -42,12 +43,14 @@ pub struct AuditReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub leaving: Vec<String>,
     /// Pods that wait for a scheduler that is not Baton, by controller.
-    pub other_scheduler: Vec<OtherScheduler>,
+    pub other_scheduler: Vec<NotedPods>,
+    /// Pods that name GPUs in their environment and ask for none, by controller.
+    pub visible_devices: Vec<NotedPods>,
 }
 
-/// Pods of one controller that carry a gang key or ask for devices and name a scheduler that is not Baton.
+/// Pods of one controller of which the same is said.
 #[derive(Debug, Clone, Serialize)]
-pub struct OtherScheduler {
+pub struct NotedPods {
     /// `namespace/name`.
     pub pods: Vec<String>,
     /// What is wrong, and what to do.
@@ -68,9 +71,12 @@ pub async fn read(client: Client, namespace: &str, rules: &AuditRules) -> anyhow
         Err(error) if error.downcast_ref::<kube::Error>().and_then(status_code) == Some(404) => (Vec::new(), None),
         Err(error) => (Vec::new(), Some(format!("{error:#}"))),
     };
+    let naming = all(Api::<NamingPod>::all(client.clone()), "pods").await?;
+    let visible_devices = visible_devices(&naming);
+    drop(naming);
     let pods = all(Api::<LightPod>::all(client), "pods").await?;
     let read = ClusterObjects { nodes, devices, leases: leases.into_values().collect(), slices, pods };
-    Ok(AuditReport { leases_unread, slices_unread, ..report(read, rules, clock::wall()) })
+    Ok(AuditReport { leases_unread, slices_unread, visible_devices, ..report(read, rules, clock::wall()) })
 }
 
 /// Settings of this cluster's daemons, as far as they decide what is in order.
@@ -133,13 +139,30 @@ pub fn report(read: ClusterObjects, rules: &AuditRules, wall: Timestamp) -> Audi
         violations,
         leaving: leaving(&world),
         other_scheduler: other_scheduler(&world, rules, wall),
+        visible_devices: Vec::new(),
         leases_unread: None,
         slices_unread: None,
     }
 }
 
-fn other_scheduler(world: &World, rules: &AuditRules, wall: Timestamp) -> Vec<OtherScheduler> {
-    let mut found: BTreeMap<&str, OtherScheduler> = BTreeMap::new();
+fn visible_devices(pods: &[NamingPod]) -> Vec<NotedPods> {
+    let mut found: BTreeMap<String, NotedPods> = BTreeMap::new();
+    for pod in pods {
+        let (Some(named), meta) = (pod.names_unasked(), &pod.metadata) else { continue };
+        let controller = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+        let uid = controller.map_or_else(|| meta.uid.clone().unwrap_or_default(), |owner| owner.uid.clone());
+        let noted = found.entry(uid).or_insert_with(|| NotedPods {
+            pods: Vec::new(),
+            text: format!("{named} and asks for no GPU: where the node's runtime honours that, it uses GPUs past the ledger (the line runtime-bypass of `baton doctor` says so, docs/security.md who refuses it)"),
+        });
+        let part = |part: &Option<String>| part.clone().unwrap_or_default();
+        noted.pods.push(format!("{}/{}", part(&meta.namespace), part(&meta.name)));
+    }
+    found.into_values().collect()
+}
+
+fn other_scheduler(world: &World, rules: &AuditRules, wall: Timestamp) -> Vec<NotedPods> {
+    let mut found: BTreeMap<&str, NotedPods> = BTreeMap::new();
     let served = |name: &str| rules.schedulers.iter().any(|ours| ours == name);
     for pod in world.pods() {
         let handoff = &pod.facts.handoff;
@@ -147,7 +170,7 @@ fn other_scheduler(world: &World, rules: &AuditRules, wall: Timestamp) -> Vec<Ot
             Duration::try_from(wall.duration_since(handoff.created)).is_ok_and(|age| age >= OTHER_SCHEDULER_AFTER);
         let Some(want) = wants_of_another(world, pod, served).filter(|_| old) else { continue };
         let ours = rules.schedulers.first().map_or("", String::as_str);
-        let of_controller = found.entry(controller_of(pod)).or_insert_with(|| OtherScheduler {
+        let of_controller = found.entry(controller_of(pod)).or_insert_with(|| NotedPods {
             pods: Vec::new(),
             text: other_scheduler_text(want, &handoff.scheduler_name, ours),
         });
@@ -240,6 +263,31 @@ mod tests {
             "{said}"
         );
         assert!(report.violations.is_empty(), "it is no fault of Baton's");
+    }
+
+    #[test]
+    fn pods_that_name_gpus_and_ask_for_none_are_listed_by_controller() {
+        let pod = |name: &str, value: &str, owner: Option<&str>| -> NamingPod {
+            let owner = owner.map(
+                |uid| json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": uid, "controller": true}]),
+            );
+            from_value(json!({
+                "metadata": {"name": name, "namespace": "ml", "uid": name, "ownerReferences": owner},
+                "spec": {"containers": [{"name": "main", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]}]},
+                "status": {"phase": "Running"},
+            }))
+            .unwrap()
+        };
+        let pods =
+            [pod("r-0", "all", Some("u")), pod("r-1", "all", Some("u")), pod("a", "0", None), pod("b", "void", None)];
+        let found = super::visible_devices(&pods);
+        let pods: Vec<Vec<String>> = found.iter().map(|of| of.pods.clone()).collect();
+        assert_eq!(pods, [vec!["ml/a"], vec!["ml/r-0", "ml/r-1"]]);
+        assert!(
+            found[1].text.starts_with("container main sets NVIDIA_VISIBLE_DEVICES=all and asks for no GPU"),
+            "{}",
+            found[1].text
+        );
     }
 
     fn of_pods(pods: Vec<LightPod>) -> Vec<String> {

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::EnumValueParser};
 
 use super::report::DoctorReport;
-use super::{access, admission, agreement, cdi, containerd, kubelet, machine, objects, offered, shares, slices, state};
+use super::{
+    access, admission, agreement, bypass, cdi, containerd, kubelet, machine, objects, offered, shares, slices, state,
+};
 use crate::config;
 use crate::say::{Format, say};
 use crate::settings;
@@ -90,6 +92,7 @@ async fn examine(options: AgentOptions, host_root: PathBuf) -> anyhow::Result<Do
         findings.push(slices::look(client, &options.node_name).await);
     }
     findings.push(containerd::look(&options, &host_root, cluster.node.as_ref()));
+    findings.push(bypass::look(&options, &host_root, cluster.node.as_ref()));
     findings.extend(offered::look(&options, &seen, &cluster, state.agent_runs()));
     Ok(DoctorReport::new(&options.node_name, findings))
 }

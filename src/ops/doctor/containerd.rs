@@ -6,29 +6,9 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::api::core::v1::Node;
 
 use super::report::Finding;
+use super::runtime_files::{self, RuntimeFiles};
 use baton_agent::AgentOptions;
 use baton_agent::options::DeviceListStrategy;
-
-/// Where distributions keep containerd's configuration, below the host's root.
-const CONFIGS: [&str; 5] = [
-    "etc/containerd/config.toml",
-    "var/lib/rancher/k3s/agent/etc/containerd/config.toml",
-    "var/lib/rancher/rke2/agent/etc/containerd/config.toml",
-    "etc/k0s/containerd.toml",
-    "var/snap/microk8s/current/args/containerd.toml",
-];
-/// The section by version of the file: 3, 2, 1.
-const SECTIONS: [&str; 3] = ["io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri"];
-/// Largest file that is read.
-const MAX_FILE: u64 = 1 << 20;
-
-/// Part of containerd's configuration.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct ContainerdConfig {
-    path: PathBuf,
-    enable_cdi: Option<bool>,
-    spec_dirs: Option<Vec<String>>,
-}
 
 pub fn look(options: &AgentOptions, host_root: &Path, node: Option<&Node>) -> Finding {
     if !options.by_cdi() {
@@ -41,7 +21,8 @@ pub fn look(options: &AgentOptions, host_root: &Path, node: Option<&Node>) -> Fi
         return finding;
     }
     let runtime = info.map(|info| info.container_runtime_version.as_str()).filter(|version| !version.is_empty());
-    let config = CONFIGS.iter().find_map(|path| read(host_root, Path::new(path)));
+    let config = runtime_files::read(host_root, runtime)
+        .filter(|files| files.runtime == "containerd" && files.unread.is_empty());
     judge(runtime, config.as_ref(), &options.paths.cdi_root)
 }
 
@@ -55,7 +36,7 @@ fn kubelet(options: &AgentOptions, version: &str) -> Option<Finding> {
     })
 }
 
-fn judge(runtime: Option<&str>, config: Option<&ContainerdConfig>, cdi_root: &Path) -> Finding {
+fn judge(runtime: Option<&str>, config: Option<&RuntimeFiles>, cdi_root: &Path) -> Finding {
     let shown = runtime.unwrap_or("a runtime of unknown version");
     let place = config.map(|config| format!(", {}", config.path.display())).unwrap_or_default();
     let (name, version) = runtime.and_then(|text| text.split_once("://")).unwrap_or_default();
@@ -89,7 +70,7 @@ fn judge(runtime: Option<&str>, config: Option<&ContainerdConfig>, cdi_root: &Pa
         return Finding::fail("runtime", format!("{shown}{place}: CDI is off"), on);
     }
     let same = |directory: &String| plain(Path::new(directory)) == plain(cdi_root);
-    match config.and_then(|config| config.spec_dirs.as_ref()) {
+    match config.and_then(|config| config.cdi_spec_dirs.as_ref()) {
         Some(directories) if !directories.iter().any(same) => {
             let advice = format!("add {} to cdi_spec_dirs, or set --cdi-root to one of them", cdi_root.display());
             let found = format!("{shown}{place}: cdi_spec_dirs is {}", directories.join(", "));
@@ -110,53 +91,6 @@ fn numbers(version: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// The configuration with the files that it imports, which win over it.
-fn read(host_root: &Path, path: &Path) -> Option<ContainerdConfig> {
-    let root = table(&host_root.join(path))?;
-    let mut config = ContainerdConfig { path: Path::new("/").join(path), ..ContainerdConfig::default() };
-    take(&mut config, &root);
-    let imports = root.get("imports").and_then(toml::Value::as_array).into_iter().flatten();
-    for pattern in imports.filter_map(toml::Value::as_str) {
-        for file in matching(host_root, pattern) {
-            table(&file).iter().for_each(|more| take(&mut config, more));
-        }
-    }
-    Some(config)
-}
-
-fn table(path: &Path) -> Option<toml::Table> {
-    std::fs::metadata(path).ok().filter(|meta| meta.is_file() && meta.len() <= MAX_FILE)?;
-    std::fs::read_to_string(path).ok()?.parse().ok()
-}
-
-fn take(config: &mut ContainerdConfig, root: &toml::Table) {
-    let Some(plugins) = root.get("plugins").and_then(toml::Value::as_table) else { return };
-    for section in SECTIONS.iter().filter_map(|name| plugins.get(*name)) {
-        if let Some(enabled) = section.get("enable_cdi").and_then(toml::Value::as_bool) {
-            config.enable_cdi = Some(enabled);
-        }
-        if let Some(directories) = section.get("cdi_spec_dirs").and_then(toml::Value::as_array) {
-            let directories = directories.iter().filter_map(toml::Value::as_str).map(str::to_owned);
-            config.spec_dirs = Some(directories.collect());
-        }
-    }
-}
-
-/// Files of an absolute pattern with one `*` in its last part, as containerd's own documentation writes them.
-fn matching(host_root: &Path, pattern: &str) -> Vec<PathBuf> {
-    let pattern = Path::new(pattern.trim_start_matches('/'));
-    let (Some(directory), Some(name)) = (pattern.parent(), pattern.file_name().and_then(|name| name.to_str())) else {
-        return Vec::new();
-    };
-    let Some((head, tail)) = name.split_once('*') else { return vec![host_root.join(pattern)] };
-    let fits = |name: &str| name.len() >= head.len() + tail.len() && name.starts_with(head) && name.ends_with(tail);
-    let entries = std::fs::read_dir(host_root.join(directory)).into_iter().flatten().flatten();
-    let mut files: Vec<PathBuf> =
-        entries.filter(|entry| entry.file_name().to_str().is_some_and(fits)).map(|entry| entry.path()).collect();
-    files.sort();
-    files
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::report::CheckLevel;
@@ -174,7 +108,7 @@ mod tests {
 
     fn judged(runtime: Option<&str>, files: &[(&str, &str)]) -> (CheckLevel, String) {
         let root = host(files);
-        let config = CONFIGS.iter().find_map(|path| read(root.path(), Path::new(path)));
+        let config = runtime_files::read(root.path(), runtime);
         let finding = judge(runtime, config.as_ref(), Path::new("/var/run/cdi"));
         assert_eq!(finding.level == CheckLevel::Ok, finding.advice.is_none());
         (finding.level, finding.found)

@@ -7,10 +7,10 @@ use serde_json::json;
 
 /// Every check, in the order of the report. `docs/commands.md` explains each.
 #[rustfmt::skip]
-pub const CHECKS: [&str; 25] = [
+pub const CHECKS: [&str; 26] = [
     "nvml", "gpu", "device-nodes", "driver-files", "rdma", "kubelet-dir", "kubelet-socket",
     "other-plugin", "pod-resources", "pod-cgroups", "cdi-root", "cdi-spec", "share-isolation", "state-dir", "ledger", "agent",
-    "api-server", "permission", "admission", "node", "runtime", "device-object", "resource",
+    "api-server", "permission", "admission", "node", "runtime", "runtime-bypass", "device-object", "resource",
     "node-lock", "other-gpu-driver",
 ];
 

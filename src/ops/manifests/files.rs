@@ -64,13 +64,15 @@ pub(super) const EXTENDER_GANGS: &str = "extender/gangs.yaml";
 /// How kube-scheduler finds it.
 pub(super) const KUBE_SCHEDULER: &str = "extender/kube-scheduler.yaml";
 
-const OTHERS: [(&str, &str); 15] = checked_in! {
+const OTHERS: [(&str, &str); 17] = checked_in! {
     "kustomization.yaml"
     "components/driver-container/kustomization.yaml"
     "components/gpu-taint/kustomization.yaml"
     "components/keep-kinds/kustomization.yaml"
     "components/monitoring/kustomization.yaml"
     "components/monitoring/monitoring.yaml"
+    "components/visible-devices/kustomization.yaml"
+    "components/visible-devices/visible-devices.yaml"
     "components/without-policies/kustomization.yaml"
     "examples/one-gpu.yaml"
     "examples/gpu-share.yaml"

@@ -24,6 +24,9 @@ pub const NODE_LOCKS: &str = "baton-node-locks";
 /// The policy that is left out where pods without an assignment are served.
 pub const PINNED_PODS: &str = "baton-pinned-pods";
 
+/// The policy that is installed by choice (the chart's `visibleDevices.deny`).
+pub const VISIBLE_DEVICES: &str = "baton-visible-devices";
+
 /// A document with the digest of what it says now, where it has one.
 pub(super) fn with_digest(document: String) -> String {
     let key = format!("{DIGEST}: \"");
@@ -76,8 +79,10 @@ mod tests {
     use crate::manifests::{Values, files};
 
     fn documents(values: &Values) -> Vec<Value> {
-        let file = files(values).into_iter().find(|file| file.path == "admission.yaml").unwrap();
-        serde_saphyr::from_str_multiple(&file.text).unwrap()
+        let files = files(values)
+            .into_iter()
+            .filter(|file| ["admission.yaml", "components/visible-devices/visible-devices.yaml"].contains(&file.path));
+        files.flat_map(|file| serde_saphyr::from_str_multiple::<Value, Vec<Value>>(&file.text).unwrap()).collect()
     }
 
     fn of_kind<'a>(documents: &'a [Value], kind: &str) -> Vec<&'a Value> {
@@ -96,7 +101,8 @@ mod tests {
         let (policies, bindings) =
             (of_kind(&documents, "ValidatingAdmissionPolicy"), of_kind(&documents, "ValidatingAdmissionPolicyBinding"));
         let names: Vec<_> = policies.iter().map(|policy| policy["metadata"]["name"].as_str().unwrap()).collect();
-        assert_eq!(names, POLICIES.map(|name| values.cluster_name(name)));
+        let all: Vec<_> = POLICIES.into_iter().chain([VISIBLE_DEVICES]).map(|name| values.cluster_name(name)).collect();
+        assert_eq!(names, all);
         for (policy, binding) in policies.iter().zip(&bindings) {
             assert_eq!(altered(policy, Some(binding)), None);
             let mut edited = (*policy).clone();
