@@ -281,6 +281,7 @@ impl NodeHandoff {
                         }
                         _ => {}
                     }
+                    unknown = unknown.take().filter(|_| found.is_err());
                     *known = found.ok();
                     news
                 });

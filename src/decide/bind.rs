@@ -37,6 +37,8 @@ use attempt::{Requested, Trouble, Turn};
 /// Bind attempts, the lock queues of nodes, and the locks that are released.
 #[derive(Debug, Clone, Default)]
 pub struct Binder {
+    /// When this process began or ceased to lead: the leader before may have posted Bindings until then.
+    since: Duration,
     attempts: BTreeMap<PodId, BindAttempt>,
     /// Attempts that wait for their PreBind rules (volumes).
     preparing: BTreeSet<PodId>,
@@ -125,7 +127,7 @@ pub enum BindVerdict {
     Bound,
     /// No watch has shown a pod of this uid: apply the result of a live read to the world and request again.
     Unknown,
-    /// The bind failed; it leaves no lock.
+    /// The bind failed. It leaves no lock, but where a Binding was posted that may still be made.
     Failed(String),
 }
 
@@ -181,6 +183,7 @@ impl Binder {
         }
         self.locks.clear();
         *self = Self {
+            since: cx.now.mono,
             locks: std::mem::take(&mut self.locks),
             answers: std::mem::take(&mut self.answers),
             pod_waits: std::mem::take(&mut self.pod_waits),
@@ -474,10 +477,22 @@ impl Binder {
         attempt.commit
     }
 
+    /// Ends an attempt whose commit is void; its gang queues the pod again. One whose Binding may still be made goes on by itself.
+    pub fn take_back(&mut self, cx: &mut Context<'_>, id: PodId) {
+        let now = cx.now.mono;
+        match self.attempts.get_mut(&id).filter(|attempt| attempt.may_arrive(now)) {
+            Some(attempt) => {
+                attempt.commit = None;
+                self.cancel(cx, id, Cancel::Requeue("its gang is decided again".to_owned()));
+            }
+            None => _ = self.withdraw(cx, id),
+        }
+    }
+
     /// Ends an attempt after a final failure, once no Binding of it can still be made; the pod is queued again.
     fn give_up(&mut self, cx: &mut Context<'_>, id: PodId, why: String) {
         if self.stays(cx, id, Some(&why)) {
-            return;
+            return self.note_trouble(id, &why);
         }
         cx.stats.bind_failures += 1;
         let requested = self.fail_request(id, &why);
@@ -592,9 +607,8 @@ impl Binder {
     /// Queues the pods again that wait on a node for their volumes or its lock after a decision that is void now, the last in line first:
     /// those before it may have its devices then. A Binding that was posted may still arrive: its pod keeps its lock and its devices.
     pub fn requeue_outdated(&mut self, cx: &mut Context<'_>, node: NodeId) {
-        let now = cx.now.mono;
         let waits = |attempt: &BindAttempt| {
-            matches!(attempt.phase, BindPhase::Volumes { .. } | BindPhase::Queue { .. }) && !attempt.may_arrive(now)
+            matches!(attempt.phase, BindPhase::Volumes { .. } | BindPhase::Queue { .. }) && attempt.may_arrive.is_none()
         };
         let here = self.attempts.values().filter(|attempt| attempt.node == node && waits(attempt));
         let mut turns: Vec<Turn> = here.map(|attempt| attempt.turn).collect();
@@ -707,7 +721,7 @@ impl Binder {
                 cx.steps.push(Step::Fail(id));
             }
             BindResult::Conflict(_) => self.read(cx, id, None),
-            BindResult::Refused(why) if attempt.may_arrive(cx.now.mono) => self.read(cx, id, Some(why)),
+            BindResult::Refused(why) if attempt.may_arrive.is_some() => self.read(cx, id, Some(why)),
             BindResult::Refused(why) => {
                 if !self.ended_by_cancel(cx, id) {
                     self.give_up(cx, id, why);

@@ -431,7 +431,7 @@ impl Scheduler {
             Step::RoomFreed => tyjobs.room_changed(cx, Wake::POD_FREED),
             Step::Recommit(pods, committed) => binder.recommit(&pods, &committed),
             Step::Proceed(pods) => pods.into_iter().for_each(|id| binder.proceed(cx, id)),
-            Step::Withdraw(pods) => pods.into_iter().for_each(|id| _ = binder.withdraw(cx, id)),
+            Step::Withdraw(pods) => pods.into_iter().for_each(|id| binder.take_back(cx, id)),
             Step::AfterAttempt(group) => gangs.after_attempt(cx, &group),
             Step::BackOffGroup(id) => gangs.back_off_group_of(cx, id),
             Step::HalfBound(node, id, raw) => {

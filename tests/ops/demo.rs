@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::{demo_kubectl, program};
+use crate::{demo_kubectl, picture, program};
 
 /// A daemon that ended is started again within seconds.
 const SOON: Duration = Duration::from_secs(60);
@@ -196,5 +196,6 @@ fn the_demo_ends_well_and_its_records_agree() {
     for line in ["lock set on", "bound to", "Allocate answered", "released after"].into_iter().chain(chapter) {
         assert!(err.contains(line), "progress lacks {line:?}:\n{err}");
     }
+    picture::is_of(&err);
     println!("{} pods; lock held {:?} ms", pods.len(), pods.iter().map(|pod| &pod["lockHeldMs"]).collect::<Vec<_>>());
 }

@@ -19,6 +19,7 @@ mod harness;
 #[path = "../harness/helm.rs"]
 mod helm;
 mod manifests;
+mod picture;
 #[path = "../harness/kubectl.rs"]
 mod program;
 #[cfg(feature = "simulate")]

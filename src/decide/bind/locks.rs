@@ -95,7 +95,7 @@ impl Binder {
 
     fn release_abandoned(&mut self, cx: &mut Context<'_>, node_id: NodeId, raw: &str) {
         let Some(node) = cx.world.node(node_id) else { return };
-        let at = node.lock.first_seen + cx.config.abandoned;
+        let at = node.lock.first_seen.max(self.since) + cx.config.abandoned;
         if cx.now.mono >= at {
             self.release_lock(cx, node_id, raw, ReleaseReason::Abandoned);
         } else {

@@ -168,19 +168,26 @@ async fn a_lease_that_says_it_lasts_for_ever_holds_its_followers_up_for_a_minute
 }
 
 #[tokio::test]
-async fn two_candidates_that_race_for_a_free_lease_do_not_both_lead() {
-    let node = node(json!(null)).await;
-    free_lease(&node.server.client).await;
-    let wall = clock::wall();
-    let mut candidates: Vec<LeaseCandidate> = (0..8)
-        .map(|n| {
-            LeaseCandidate::new(node.server.client.clone(), LeaseConfig::new("default", "baton", &format!("c{n}")))
-        })
-        .collect();
-    let steps = candidates.iter_mut().map(|candidate| candidate.step(Duration::ZERO, wall));
-    let standings = futures::future::join_all(steps).await;
-    let leading = standings.iter().filter(|standing| matches!(standing, Ok(LeaseState::Leading))).count();
-    assert_eq!(leading, 1, "{standings:?}");
+async fn two_candidates_that_race_for_a_free_or_missing_lease_do_not_both_lead() {
+    for is_free in [true, false] {
+        let node = node(json!(null)).await;
+        if is_free {
+            free_lease(&node.server.client).await;
+        }
+        let wall = clock::wall();
+        let mut candidates: Vec<LeaseCandidate> = (0..8)
+            .map(|n| {
+                LeaseCandidate::new(node.server.client.clone(), LeaseConfig::new("default", "baton", &format!("c{n}")))
+            })
+            .collect();
+        let mut standings = Vec::new();
+        for at in if is_free { &[0][..] } else { &[0, 15] } {
+            let steps = candidates.iter_mut().map(|candidate| candidate.step(Duration::from_secs(*at), wall));
+            standings = futures::future::join_all(steps).await;
+        }
+        let leading = standings.iter().filter(|standing| matches!(standing, Ok(LeaseState::Leading))).count();
+        assert_eq!(leading, 1, "{standings:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -396,3 +396,20 @@ fn a_node_that_is_deleted_under_a_bind_is_forgotten() {
     cluster.settle();
     assert_eq!((cluster.bind_attempts(), cluster.world().node_id("n")), (0, None));
 }
+
+#[test]
+fn a_new_leader_keeps_an_old_lock_for_as_long_as_a_binding_under_it_may_arrive() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    cluster.pod("big", &[(key::NVIDIA_GPU, "2")]);
+    cluster.settle();
+    cluster.step_down();
+    cluster.set_lock("n", &format!("{T},ml,big,uid-big"));
+    cluster.wait(100);
+    // The leader before posts under one lock for a minute and more.
+    cluster.lead();
+    cluster.wait(55);
+    assert_eq!(cluster.holder("n"), Some("big"));
+    cluster.wait(10);
+    assert_eq!(cluster.holder("n"), None);
+}

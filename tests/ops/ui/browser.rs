@@ -1,4 +1,5 @@
-//! The pages in a real browser. With `UPDATE_DOCS=1` the pictures of `docs/commands.md` are made again.
+//! The pages in a real browser. With `UPDATE_DOCS=1` the pictures of the README and of
+//! `docs/commands.md` are taken again.
 
 use std::io::Write;
 use std::path::Path;
@@ -31,6 +32,8 @@ const PAGES: [(&str, &str); 6] = [
 ];
 /// Most elements of a page, whatever the cluster.
 const ELEMENTS: u64 = 3000;
+/// More than that between a picture in the documentation and its page: the page has changed.
+const UNLIKE: f64 = 1.0;
 const TAB: &str = "\u{e004}";
 const ENTER: &str = "\u{e007}";
 
@@ -63,6 +66,17 @@ fn accessible(browser: &Browser, what: &str) {
     browser.until("window.found");
     let serious = browser.run("return window.found.filter((of) => ['serious', 'critical'].includes(of.impact)).map((of) => `${of.id}: ${of.nodes.map((node) => node.html).join(' ')}`)");
     assert_eq!(serious, json!([]), "{what}");
+}
+
+/// The picture in the documentation still shows what the page shows. `UPDATE_DOCS=1` takes it again.
+fn is_documented(browser: &Browser, name: &str, picture: &[u8]) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("docs/ui/{name}.webp"));
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, picture).unwrap();
+    }
+    let unlike = browser.unlike(&std::fs::read(&path).unwrap(), picture);
+    println!("{name} differs from its picture by {unlike:.2}");
+    assert!(unlike < UNLIKE, "{} differs by {unlike:.2}: UPDATE_DOCS=1 takes it again", path.display());
 }
 
 /// Pods that wait: one that is too large for every node, a gang that lacks a member, and one whose room is kept while its clock runs.
@@ -222,10 +236,14 @@ fn the_demo_is_shown_live_by_mouse_and_by_keyboard() {
                 let picture = browser.picture();
                 println!("{name}, {scheme}, {width}: {elements} elements, picture of {} bytes", picture.len());
                 let size = if width == 360 { "-narrow" } else { "" };
-                if std::env::var_os("UPDATE_DOCS").is_some() && (size.is_empty() || scheme == "light") {
-                    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/ui");
-                    std::fs::create_dir_all(&folder).unwrap();
-                    std::fs::write(folder.join(format!("{name}-{scheme}{size}.webp")), picture).unwrap();
+                if size.is_empty() || scheme == "light" {
+                    is_documented(&browser, &format!("{name}-{scheme}{size}"), &picture);
+                }
+                if (name, scheme, width) == ("cluster", "light", 1440) {
+                    // For the README, without the room for more nodes.
+                    browser.look(1440, 340, scheme);
+                    is_documented(&browser, "cluster-readme", &browser.picture());
+                    browser.look(width, height, scheme);
                 }
             }
         }

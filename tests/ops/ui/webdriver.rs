@@ -100,6 +100,23 @@ impl Browser {
         STANDARD.decode(shot["data"].as_str().unwrap()).unwrap()
     }
 
+    /// How unlike two pictures are, 0 to 255 in the mean, when fonts and words no longer count.
+    pub fn unlike(&self, one: &[u8], other: &[u8]) -> f64 {
+        let grid = "const grid = async (text) => {
+            const blob = new Blob([Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0))]);
+            const image = await createImageBitmap(blob, { resizeWidth: 48, resizeHeight: 30, resizeQuality: 'high' });
+            const canvas = new OffscreenCanvas(48, 30).getContext('2d');
+            canvas.drawImage(image, 0, 0);
+            return canvas.getImageData(0, 0, 48, 30).data;
+        };";
+        let (one, other) = (STANDARD.encode(one), STANDARD.encode(other));
+        let mean = "one.reduce((sum, value, at) => sum + Math.abs(value - other[at]), 0) / one.length";
+        let script = format!(
+            "{grid} return (async () => {{ const [one, other] = [await grid('{one}'), await grid('{other}')]; return {mean}; }})()"
+        );
+        self.run(&script).as_f64().unwrap()
+    }
+
     /// Counters of the page: `Nodes`, `JSEventListeners`, `TaskDuration` in seconds, and more.
     pub fn metric(&self, name: &str) -> f64 {
         let all = self.devtools("Performance.getMetrics", &json!({}));

@@ -78,7 +78,9 @@ pub fn nearest_beside<'a>(
         let (stock, taken) = (node.stock.as_ref()?, taken.get(&id).copied().unwrap_or(0));
         let (lack, free) = match (wanted, asked) {
             (1.., _) => {
-                let free = i64::from(stock.pool().summary().free_gpus.count_ones()) - taken;
+                let free = stock.pool().summary();
+                let free = if free.gpus > 0 { free.free_gpus } else { free.free_migs };
+                let free = i64::from(free.count_ones()) - taken;
                 (wanted - free, free)
             }
             (_, 1..) => {
@@ -87,16 +89,19 @@ pub fn nearest_beside<'a>(
             }
             _ => (i64::MIN, i64::MAX),
         };
-        Some(Reverse((taken > 0, (lack, Reverse(free), &*node.name), id)))
+        // One with enough that is free is refused for more than its devices, or not at all.
+        let last = taken > 0 || asked > 0 && lack <= 0;
+        Some(Reverse((last, (lack, Reverse(free), &*node.name), id)))
     };
     let mut next: BinaryHeap<_> = view.world.nodes().filter_map(at_least).collect();
     let mut chosen: BTreeMap<NodeId, Nearest<'a>> = BTreeMap::new();
     let mut slots = prepare(view, rules, pod).ok()?;
     let (mut picks, mut judged) = (0, 0);
-    while let Some(Reverse((is_taken, _, id))) = next.pop() {
+    while let Some(Reverse((_, _, id))) = next.pop() {
+        let is_taken = taken.get(&id).is_some_and(|taken| *taken > 0);
         let Some(found) = chosen.remove(&id) else {
             picks += 1;
-            let Some(node) = view.world.node(id).filter(|_| picks <= PICKED) else { continue };
+            let Some(node) = view.world.node(id).filter(|_| asked == 0 || picks <= PICKED) else { continue };
             let Some(found) = short(node, taken.get(&id).copied().unwrap_or(0)) else { continue };
             next.push(Reverse((is_taken, found.distance(), id)));
             chosen.insert(id, found);
