@@ -35,12 +35,14 @@ impl RawDevice {
         };
         let mut devices: Vec<DeviceInfo> = Vec::with_capacity(listed.len());
         for (at, mut entry) in listed.into_iter().enumerate() {
-            if let Some(fields) = entry.as_object_mut() {
-                // For people: no decision reads them.
-                fields.remove("conditions");
-            }
-            match serde_json::from_value(entry) {
-                Ok(device) => devices.push(device),
+            // Only why a device is unhealthy is of use, and words that cannot be read cost no device.
+            let conditions = entry.as_object_mut().and_then(|fields| fields.remove("conditions"));
+            let conditions = conditions.filter(|_| entry["health"] == Value::Bool(false));
+            match serde_json::from_value::<DeviceInfo>(entry) {
+                Ok(device) => {
+                    let conditions = conditions.and_then(|of| serde_json::from_value(of).ok()).unwrap_or_default();
+                    devices.push(DeviceInfo { conditions, ..device });
+                }
                 Err(error) => skipped.push(format!("spec.devices[{at}]: {error}")),
             }
         }
@@ -89,6 +91,17 @@ mod tests {
         assert!(!found.spec.devices[0].health && found.status.is_none());
         assert_eq!(skipped.len(), 4, "{skipped:?}");
         assert!(skipped[1].starts_with("spec.devices[2]"), "{skipped:?}");
+    }
+
+    #[test]
+    fn why_a_device_is_unhealthy_is_read_and_words_that_cannot_be_read_cost_none() {
+        let condition = json!({"type": "Healthy", "status": "False", "reason": "Xid", "message": "XID 79",
+            "lastTransitionTime": "2026-11-21T02:36:00Z"});
+        for (conditions, expected) in [(json!([condition]), 1), (json!([{"type": 7}]), 0), (json!("odd"), 0)] {
+            let gpu = json!({"type": "gpu", "id": "GPU-1", "minor": 0, "health": false, "conditions": conditions});
+            let (found, skipped) = read(json!({"metadata": {"name": "n"}, "spec": {"devices": [gpu]}}));
+            assert_eq!((found.spec.devices[0].conditions.len(), skipped.len()), (expected, 0), "{conditions}");
+        }
     }
 
     #[test]

@@ -104,6 +104,11 @@ impl LightNode {
         self.ready().is_none_or(|ready| &*ready.status == "True")
     }
 
+    /// Its kubelet reports, and people let new pods come.
+    pub fn takes_pods(&self) -> bool {
+        self.kubelet_ready() && !self.spec.unschedulable
+    }
+
     /// As `kubectl` shows it: `Ready` or `NotReady`, with `SchedulingDisabled` behind a comma on a cordoned node.
     pub fn status_words(&self) -> String {
         let ready = if self.ready().is_some_and(|found| &*found.status == "True") { "Ready" } else { "NotReady" };

@@ -11,7 +11,7 @@ use baton_contract::image::ImageName;
 use baton_contract::{Quantity, key};
 use baton_decide::pod::ContainerKind;
 use baton_decide::world::gangs::{DeclarationSource, Declared, Owner, unsupported};
-use baton_decide::world::spec::{DeviceWishes, HostPort, Spread, VolumeUse};
+use baton_decide::world::spec::{DeviceWishes, FaultVictims, HostPort, Spread, VolumeUse};
 use baton_decide::world::{JobClaim, PodFacts, PodSpec, Qos, Rated, RequestParts, Resources};
 
 impl LightResources {
@@ -85,6 +85,7 @@ impl LightPod {
             nominated: self.status.nominated_node_name.clone().filter(|name| !name.is_empty()),
             refused: self.status.refused(),
             unserved: self.status.unserved(),
+            on_fault: FaultVictims::read(self.annotation(key::EVICT_ON_FAULT), self.controller().is_some()),
             qos: self.qos(),
             requests: asked.total(),
             rated: Rated::from(&rated.total()),
@@ -127,7 +128,7 @@ impl LightPod {
     }
 
     /// The owner that controls the pod.
-    pub(super) fn controller(&self) -> Option<&OwnerReference> {
+    pub fn controller(&self) -> Option<&OwnerReference> {
         self.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
     }
 

@@ -86,6 +86,8 @@ pub const SCHEDULER: &str = "baton.io/scheduler";
 pub const PCIE_SWITCH: &str = "baton.io/pcie-switch";
 /// Device label: GPUs with the same value reach each other over NVLink.
 pub const NVLINK_DOMAIN: &str = "baton.io/nvlink-domain";
+/// Annotation of a pod: whether its gang is evicted with it when its device fails, under `--evict-on-fault`.
+pub const EVICT_ON_FAULT: &str = "baton.io/evict-on-fault";
 /// Condition of a pod: `False` while it runs without its devices.
 pub const DEVICES_SERVED: &str = "baton.io/DevicesServed";
 /// Device label: model name.

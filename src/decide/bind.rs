@@ -13,6 +13,7 @@
 //! A watch that shows the pod bound ends an attempt in every phase. A pod that is gone ends it as soon as no request is under way.
 
 mod attempt;
+mod intent;
 mod lock_queue;
 mod locks;
 mod requests;
@@ -22,10 +23,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::lock::{HolderState, Intent, LockMode, ReleaseReason};
-use crate::world::{NodeId, PodId, Wake};
+use crate::world::{NodeId, PodId, Wake, World};
 use baton_contract::{EventReason, LockRead, PodKey, PodUid, key, print_bind_timestamp};
 
-use crate::core::context::{BindEvent, Context, Step};
+use crate::core::agenda::{Agenda, BindEvent, Scene, Step, Terms};
+use crate::core::context::Context;
 use crate::core::effect::{BindResult, Effect, Effects, LockResult, Ticket};
 use crate::core::reservations::{Reservations, expected_names};
 use crate::core::rules::Outcome;
@@ -33,6 +35,7 @@ use crate::core::timers::Timer;
 
 pub use attempt::{BindAttempt, BindPhase, Cancel};
 use attempt::{Requested, Trouble, Turn};
+use intent::intent;
 
 /// Bind attempts, the lock queues of nodes, and the locks that are released.
 #[derive(Debug, Clone, Default)]
@@ -174,16 +177,16 @@ impl Binder {
 
     /// Ends every attempt: this process starts or stops leading. The next leader resumes them from the cluster. Proofs about holders and
     /// answers not yet taken stay.
-    pub fn clear(&mut self, cx: &mut Context<'_>) {
+    pub fn clear(&mut self, terms: Terms<'_>, world: &mut World, reservations: &mut Reservations, agenda: &mut Agenda) {
         self.fail_requests();
         for id in self.attempts.keys().copied().collect::<Vec<_>>() {
             if let Some(attempt) = self.forget(id) {
-                Reservations::free(cx, id, attempt.node);
+                reservations.free(terms, world, agenda, id, attempt.node);
             }
         }
         self.locks.clear();
         *self = Self {
-            since: cx.now.mono,
+            since: terms.now.mono,
             locks: std::mem::take(&mut self.locks),
             answers: std::mem::take(&mut self.answers),
             pod_waits: std::mem::take(&mut self.pod_waits),
@@ -195,10 +198,11 @@ impl Binder {
     /// Starts the bind attempt of a reserved pod, which takes over its reservation.
     pub fn start(&mut self, cx: &mut Context<'_>, id: PodId) {
         let Some(reservation) = cx.reservations.take(id) else { return };
-        let (time, number) = (cx.sequence.stamp(cx.now.wall), cx.sequence.number());
+        let (time, number) = (cx.agenda.sequence.stamp(cx.terms.now.wall), cx.agenda.sequence.number());
         let (Some(pod), Some(node)) = (cx.world.pod(id), cx.world.node(reservation.node)) else { return };
         let calls = expected_names(pod, node, reservation.wanted.as_deref());
-        let exact = cx.config.lock_mode == LockMode::Auto && node.needs_no_lock(&pod.facts.handoff.scheduler_name);
+        let exact =
+            cx.terms.config.lock_mode == LockMode::Auto && node.needs_no_lock(&pod.facts.handoff.scheduler_name);
         let resumed = cx.reservations.unpin(id) == Some(reservation.node);
         // The leader before may still bind the pod under its lock: that Binding is then known as this one.
         let time = match &node.lock.read {
@@ -218,8 +222,8 @@ impl Binder {
             lock_value: resumed.then(|| node.lock.read.raw().map(Into::into)).flatten(),
             // Members of a commit go before other pods of their priority.
             turn: (-2 * i64::from(pod.facts.spec.priority) - i64::from(reservation.commit.is_some()), number, id),
-            since: cx.now.mono,
-            may_arrive: resumed.then(|| cx.now.mono + cx.config.abandoned),
+            since: cx.terms.now.mono,
+            may_arrive: resumed.then(|| cx.terms.now.mono + cx.terms.config.abandoned),
             trouble: Trouble::default(),
             cancelled: None,
         };
@@ -233,11 +237,11 @@ impl Binder {
         let is_here = |attempt: &&BindAttempt| matches!(attempt.phase, BindPhase::Volumes { .. });
         let Some(attempt) = self.attempts.get(&id).filter(is_here) else { return };
         let Some(pod) = cx.world.pod(id) else { return };
-        let (node, since, now) = (attempt.node, attempt.since, cx.now.mono);
+        let (node, since, now) = (attempt.node, attempt.since, cx.terms.now.mono);
         let mut wait: Option<Duration> = None;
         let mut requested = Effects::new();
-        for rule in cx.rules.enabled().pre_bind() {
-            match rule.pre_bind(cx.view(), pod, node, since, &mut requested) {
+        for rule in cx.terms.rules.enabled().pre_bind() {
+            match rule.pre_bind(cx.terms.view(cx.world), pod, node, since, &mut requested) {
                 Outcome::Fit => {}
                 Outcome::WaitUntil(at, _) => wait = Some(wait.map_or(at, |wait| wait.min(at))),
                 Outcome::Unfit(no) | Outcome::Never(no) => return self.give_up(cx, id, no.text.into_owned()),
@@ -246,11 +250,11 @@ impl Binder {
         }
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let BindPhase::Volumes { again, requested: under_way } = &mut attempt.phase else { return };
-        cx.effects.extend(under_way.add(requested, now));
+        cx.agenda.effects.extend(under_way.add(requested, now));
         if let Some(at) = wait {
             // At least a millisecond has to pass, so that the rules do not run in a loop.
             *again = at.max(now + Duration::from_millis(1));
-            cx.timers.set(*again, Timer::BindAttempt(id));
+            cx.agenda.timers.set(*again, Timer::BindAttempt(id));
             self.preparing.insert(id);
             return;
         }
@@ -258,7 +262,7 @@ impl Binder {
         match attempt.commit {
             None => self.proceed(cx, id),
             // No member of a commit is locked for before the volumes of all are ready.
-            Some(commit) => cx.steps.push(Step::Bind(BindEvent::Prepared(id, commit))),
+            Some(commit) => cx.agenda.steps.push(Step::Bind(BindEvent::Prepared(id, commit))),
         }
     }
 
@@ -273,73 +277,77 @@ impl Binder {
     pub fn proceed(&mut self, cx: &mut Context<'_>, id: PodId) {
         let is_here = |attempt: &&mut BindAttempt| matches!(attempt.phase, BindPhase::Volumes { .. });
         let Some(attempt) = self.attempts.get_mut(&id).filter(is_here) else { return };
-        attempt.phase = BindPhase::Queue { since: cx.now.mono, not_before: Duration::ZERO };
+        attempt.phase = BindPhase::Queue { since: cx.terms.now.mono, not_before: Duration::ZERO };
         let (node, locks, turn) = (attempt.node, attempt.locks, attempt.turn);
         if locks {
             self.queues.entry(node).or_default().waiting.insert(turn);
             self.advance(cx, node);
-            self.watch_queue(cx, node);
+            self.watch_queue(cx.terms, cx.agenda, node);
         } else {
-            self.bind(cx, id);
+            self.bind(cx.agenda, id);
         }
     }
 
-    fn ticket(&mut self, cx: &mut Context<'_>, id: PodId) -> Ticket {
-        let ticket = Ticket(cx.sequence.number());
+    fn ticket(&mut self, agenda: &mut Agenda, id: PodId) -> Ticket {
+        let ticket = Ticket(agenda.sequence.number());
         self.tickets.insert(ticket, id);
         ticket
     }
 
     /// Lets the first pod of a node's lock queue take the lock, if it may.
     pub fn advance(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
-        while cx.leading {
-            let Some(id) = self.next_in_queue(cx, node_id) else { return };
+        while cx.terms.leading {
+            let Some(id) = self.next_in_queue(cx.terms.scene(cx.world), node_id) else { return };
             let Some(attempt) = self.attempts.get(&id) else { return };
-            if let Some(why) = Self::outdated(cx, attempt) {
+            if let Some(why) = attempt.outdated(cx.world) {
                 self.cancel(cx, id, Cancel::Requeue(why));
                 continue;
             }
-            if attempt.phase.due().is_none_or(|at| at > cx.now.mono) {
+            if attempt.phase.due().is_none_or(|at| at > cx.terms.now.mono) {
                 return;
             }
             let Some(node) = cx.world.node(node_id) else { return };
             if node.lock.read.raw().is_some_and(|raw| self.locks.releases.contains_key(&(node_id, raw.into()))) {
                 return;
             }
-            if let Some((holder, raw)) = self.unknown_outcome(cx, node) {
-                self.read_holder(cx, &raw, holder, node_id);
+            if let Some((holder, raw)) = self.unknown_outcome(cx.world, node) {
+                self.read_holder(cx.terms, cx.agenda, &raw, holder, node_id);
                 return;
             }
             let claim = attempt.claim();
             let written = node.lock.read.raw().is_some_and(|raw| attempt.lock_value.as_deref() == Some(raw));
             // A value that this attempt wrote may name no holder, and the answer to the write may be lost. A value that names the pod
             // may be older than the attempt: the bind then uses the time of that lock.
-            let intent = if written { Intent::Own { time: attempt.time } } else { Self::intent(cx, node, &claim) };
+            let intent = if written {
+                Intent::Own { time: attempt.time }
+            } else {
+                intent(cx.terms.scene(cx.world), node, &claim)
+            };
             match intent {
-                Intent::Set => self.lock(cx, id, None),
+                Intent::Set => self.lock(cx.terms, cx.agenda, id, None),
                 Intent::Own { time } => {
                     let raw = node.lock.read.raw().map(Into::into);
                     self.make_head(id);
                     if let Some(attempt) = self.attempts.get_mut(&id) {
                         attempt.time = time;
                         attempt.lock_value = raw;
-                        attempt.may_arrive = Some(cx.now.mono + cx.config.abandoned);
+                        attempt.may_arrive = Some(cx.terms.now.mono + cx.terms.config.abandoned);
                     }
-                    self.bind(cx, id);
+                    self.bind(cx.agenda, id);
                 }
                 Intent::TakeOver { old, reason } => {
                     if let Some(holder) = self.unproven(&node.lock.read, reason) {
-                        self.read_holder(cx, &old, holder, node_id);
+                        self.read_holder(cx.terms, cx.agenda, &old, holder, node_id);
                         return;
                     }
-                    self.lock(cx, id, Some(old));
+                    self.lock(cx.terms, cx.agenda, id, Some(old));
                 }
                 Intent::Wait { recheck, .. } => {
                     if let Some(attempt) = self.attempts.get_mut(&id) {
                         attempt.trouble.is_past();
                     }
                     if let Some(at) = recheck {
-                        cx.timers.set(at, Timer::Node(node_id));
+                        cx.agenda.timers.set(at, Timer::Node(node_id));
                     }
                 }
             }
@@ -348,18 +356,18 @@ impl Binder {
     }
 
     /// The next attempt of a node's queue: one that already holds the lock (a bind that is resumed), else the first one.
-    fn next_in_queue(&self, cx: &Context<'_>, node_id: NodeId) -> Option<PodId> {
+    fn next_in_queue(&self, scene: Scene<'_>, node_id: NodeId) -> Option<PodId> {
         let queue = self.queues.get(&node_id).filter(|queue| queue.head.is_none())?;
         let &(_, _, first) = queue.waiting.first()?;
-        let raw = cx.world.node(node_id)?.lock.read.raw();
+        let raw = scene.world.node(node_id)?.lock.read.raw();
         let wrote = |id: &PodId| self.attempts.get(id).is_some_and(|attempt| attempt.lock_value.as_deref() == raw);
         if raw.is_some()
             && let Some((.., writer)) = queue.waiting.iter().find(|(.., id)| wrote(id))
         {
             return Some(*writer);
         }
-        let holder = match cx.world.holder(cx.world.node(node_id)?, cx.now.wall) {
-            Some(HolderState::Unbound(pod)) => cx.world.pod_id(&pod.uid),
+        let holder = match scene.world.holder(scene.world.node(node_id)?, scene.terms.now.wall) {
+            Some(HolderState::Unbound(pod)) => scene.world.pod_id(&pod.uid),
             _ => None,
         };
         let waits = |id: &PodId| self.attempts.get(id).is_some_and(|attempt| queue.waiting.contains(&attempt.turn));
@@ -374,15 +382,15 @@ impl Binder {
         }
     }
 
-    fn lock(&mut self, cx: &mut Context<'_>, id: PodId, old: Option<Box<str>>) {
+    fn lock(&mut self, terms: Terms<'_>, agenda: &mut Agenda, id: PodId, old: Option<Box<str>>) {
         self.make_head(id);
-        let ticket = self.ticket(cx, id);
-        let format = cx.config.lock_format;
+        let ticket = self.ticket(agenda, id);
+        let format = terms.config.lock_format;
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let new: Box<str> = attempt.claim().value(format).into();
-        attempt.phase = BindPhase::Lock { ticket, since: attempt.queued_since().unwrap_or(cx.now.mono) };
+        attempt.phase = BindPhase::Lock { ticket, since: attempt.queued_since().unwrap_or(terms.now.mono) };
         attempt.lock_value = Some(new.clone());
-        cx.effects.push(Effect::Lock { ticket, node: (*attempt.node_name).into(), old, new });
+        agenda.effects.push(Effect::Lock { ticket, node: (*attempt.node_name).into(), old, new });
     }
 
     /// Names a commit of the group in Bindings that are still to come.
@@ -395,15 +403,15 @@ impl Binder {
     }
 
     /// Posts the Binding.
-    fn bind(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let ticket = self.ticket(cx, id);
+    fn bind(&mut self, agenda: &mut Agenda, id: PodId) {
+        let ticket = self.ticket(agenda, id);
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.phase = BindPhase::Post(ticket);
         if let Some(commit) = attempt.commit {
-            cx.steps.push(Step::Bind(BindEvent::Requested(id, commit)));
+            agenda.steps.push(Step::Bind(BindEvent::Requested(id, commit)));
         }
         attempt.annotations.set(key::BIND_TIMESTAMP, print_bind_timestamp(attempt.time));
-        cx.effects.push(Effect::Bind {
+        agenda.effects.push(Effect::Bind {
             ticket,
             pod: attempt.pod.clone(),
             node: attempt.node_name.clone(),
@@ -430,31 +438,31 @@ impl Binder {
         let Some(attempt) = self.forget(id) else { return };
         cx.reporter.forget(id);
         if let Some(commit) = attempt.commit {
-            cx.steps.push(Step::Bind(BindEvent::Bound(id, commit)));
+            cx.agenda.steps.push(Step::Bind(BindEvent::Bound(id, commit)));
         }
-        cx.stats.bound += 1;
-        cx.queue.remove(id);
+        cx.agenda.stats.bound += 1;
+        cx.agenda.queue.remove(id);
         // The scheduler that requested the bind writes the event itself.
         if !self.answer(id, BindVerdict::Bound) {
             let message = format!("Successfully assigned {} to {}", attempt.pod.key, attempt.node_name);
-            cx.event(id, false, EventReason::Scheduled, message);
+            cx.agenda.event(cx.world, id, false, EventReason::Scheduled, message);
         }
         if let Some(pod) = cx.world.pod(id) {
-            let waited = cx.now.wall.duration_since(pod.facts.handoff.created);
+            let waited = cx.terms.now.wall.duration_since(pod.facts.handoff.created);
             self.pod_waits.push(Duration::try_from(waited).unwrap_or_default());
         }
         if let Some(raw) = attempt.lock_value.filter(|_| !attempt.locks) {
             // The kubelet calls for no device of this pod, so the node daemon does not release the lock.
-            self.release_lock(cx, attempt.node, &raw, ReleaseReason::NoCall);
+            self.release_lock(cx.world, cx.agenda, attempt.node, &raw, ReleaseReason::NoCall);
         }
-        cx.wake(Wake::POD_PLACED);
+        cx.agenda.wake(Wake::POD_PLACED);
         self.advance(cx, attempt.node);
     }
 
     /// Ends an attempt whose pod cannot be bound by us any more, and releases its lock and its room.
     fn end(&mut self, cx: &mut Context<'_>, id: PodId) {
         if let Some(commit) = self.end_quietly(cx, id) {
-            cx.steps.push(Step::Bind(BindEvent::Ended(id, commit)));
+            cx.agenda.steps.push(Step::Bind(BindEvent::Ended(id, commit)));
         }
     }
 
@@ -462,42 +470,49 @@ impl Binder {
     fn end_quietly(&mut self, cx: &mut Context<'_>, id: PodId) -> Option<u64> {
         let node = self.attempts.get(&id)?.node;
         self.fail_request(id, "the pod is gone or changed while it was being bound");
-        let commit = self.withdraw(cx, id);
+        let commit = self.withdraw(cx.terms, cx.world, cx.reservations, cx.agenda, id);
         self.advance(cx, node);
         commit
     }
 
     /// Removes an attempt and releases its lock and its room; returns the pod's commit.
-    pub fn withdraw(&mut self, cx: &mut Context<'_>, id: PodId) -> Option<u64> {
+    pub fn withdraw(
+        &mut self,
+        terms: Terms<'_>,
+        world: &mut World,
+        reservations: &mut Reservations,
+        agenda: &mut Agenda,
+        id: PodId,
+    ) -> Option<u64> {
         let attempt = self.forget(id)?;
         if let Some(raw) = attempt.lock_value {
-            self.release_lock(cx, attempt.node, &raw, ReleaseReason::BindFailed);
+            self.release_lock(world, agenda, attempt.node, &raw, ReleaseReason::BindFailed);
         }
-        Reservations::free(cx, id, attempt.node);
+        reservations.free(terms, world, agenda, id, attempt.node);
         attempt.commit
     }
 
     /// Ends an attempt whose commit is void; its gang queues the pod again. One whose Binding may still be made goes on by itself.
     pub fn take_back(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let now = cx.now.mono;
+        let now = cx.terms.now.mono;
         match self.attempts.get_mut(&id).filter(|attempt| attempt.may_arrive(now)) {
             Some(attempt) => {
                 attempt.commit = None;
                 self.cancel(cx, id, Cancel::Requeue("its gang is decided again".to_owned()));
             }
-            None => _ = self.withdraw(cx, id),
+            None => _ = self.withdraw(cx.terms, cx.world, cx.reservations, cx.agenda, id),
         }
     }
 
     /// Ends an attempt after a final failure, once no Binding of it can still be made; the pod is queued again.
     fn give_up(&mut self, cx: &mut Context<'_>, id: PodId, why: String) {
-        if self.stays(cx, id, Some(&why)) {
+        if self.stays(cx.terms, cx.agenda, id, Some(&why)) {
             return self.note_trouble(id, &why);
         }
-        cx.stats.bind_failures += 1;
+        cx.agenda.stats.bind_failures += 1;
         let requested = self.fail_request(id, &why);
         let commit = self.end_quietly(cx, id);
-        cx.steps.push(Step::Bind(BindEvent::Failed { pod: id, commit, why, requested }));
+        cx.agenda.steps.push(Step::Bind(BindEvent::Failed { pod: id, commit, why, requested }));
     }
 
     /// Ends an attempt as soon as no request is under way for it.
@@ -514,7 +529,7 @@ impl Binder {
             Cancel::PodGone => self.end(cx, id),
             Cancel::Requeue(why) => {
                 self.fail_request(id, &why);
-                if self.stays(cx, id, None) {
+                if self.stays(cx.terms, cx.agenda, id, None) {
                     if let Some(attempt) = self.attempts.get_mut(&id) {
                         attempt.cancelled = Some(Cancel::Requeue(why));
                     }
@@ -522,23 +537,23 @@ impl Binder {
                 }
                 // The pod is not the cause: it is tried at once.
                 self.end(cx, id);
-                cx.steps.push(Step::Retry(id));
+                cx.agenda.steps.push(Step::Retry(id));
             }
         }
     }
 
     /// `true` while a Binding that was posted may still be made: the attempt keeps lock and room, and the pod is read again.
-    fn stays(&mut self, cx: &mut Context<'_>, id: PodId, refused: Option<&str>) -> bool {
-        let now = cx.now.mono;
+    fn stays(&mut self, terms: Terms<'_>, agenda: &mut Agenda, id: PodId, refused: Option<&str>) -> bool {
+        let now = terms.now.mono;
         let Some(attempt) = self.attempts.get_mut(&id).filter(|attempt| attempt.may_arrive(now)) else { return false };
-        let again = attempt.may_arrive.map_or(now, |until| until.min(now + cx.config.retry.1));
+        let again = attempt.may_arrive.map_or(now, |until| until.min(now + terms.config.retry.1));
         if let Some(queue) = self.queues.get_mut(&attempt.node)
             && queue.waiting.remove(&attempt.turn)
         {
             queue.head = queue.head.or(Some(id));
         }
         attempt.phase = BindPhase::ConfirmAgain(again, refused.map(str::to_owned));
-        cx.timers.set(again, Timer::BindAttempt(id));
+        agenda.timers.set(again, Timer::BindAttempt(id));
         true
     }
 
@@ -562,29 +577,32 @@ impl Binder {
     /// Pauses an attempt after a transient failure, in this phase. `false` when failures have lasted too long.
     fn pause(
         &mut self,
-        cx: &mut Context<'_>,
+        terms: Terms<'_>,
+        agenda: &mut Agenda,
         id: PodId,
         at_least: Option<Duration>,
         phase: impl FnOnce(Duration) -> BindPhase,
     ) -> bool {
         let Some(attempt) = self.attempts.get_mut(&id) else { return false };
-        let Some(until) = attempt.trouble.pause(cx.now.mono, cx.config.retry, at_least) else { return false };
+        let Some(until) = attempt.trouble.pause(terms.now.mono, terms.config.retry, at_least) else {
+            return false;
+        };
         attempt.phase = phase(until);
-        cx.timers.set(until, Timer::BindAttempt(id));
+        agenda.timers.set(until, Timer::BindAttempt(id));
         true
     }
 
-    fn queue_again(&mut self, cx: &mut Context<'_>, id: PodId) {
+    fn queue_again(&mut self, terms: Terms<'_>, agenda: &mut Agenda, id: PodId) {
         let Some(attempt) = self.attempts.get(&id) else { return };
         let queue = self.queues.entry(attempt.node).or_default();
         queue.head = None;
         queue.waiting.insert(attempt.turn);
-        self.watch_queue(cx, attempt.node);
+        self.watch_queue(terms, agenda, attempt.node);
     }
 
     /// Continues a paused attempt.
     pub fn resume(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let now = cx.now.mono;
+        let now = cx.terms.now.mono;
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         if attempt.phase.due().is_none_or(|at| at > now) {
             return;
@@ -595,10 +613,10 @@ impl Binder {
                 let node = attempt.node;
                 self.advance(cx, node);
             }
-            BindPhase::PostAgain(_) => self.bind(cx, id),
+            BindPhase::PostAgain(_) => self.bind(cx.agenda, id),
             BindPhase::ConfirmAgain(_, refused) => {
                 let refused = refused.take();
-                self.read(cx, id, refused);
+                self.read(cx.agenda, id, refused);
             }
             BindPhase::Lock { .. } | BindPhase::Post(_) | BindPhase::Confirm(_) => {}
         }
@@ -615,36 +633,11 @@ impl Binder {
         turns.sort_unstable();
         for (.., id) in turns.into_iter().rev() {
             if let Some(attempt) = self.attempts.get(&id).filter(|attempt| waits(attempt))
-                && let Some(why) = Self::outdated(cx, attempt)
+                && let Some(why) = attempt.outdated(cx.world)
             {
                 self.cancel(cx, id, Cancel::Requeue(why));
             }
         }
-    }
-
-    /// Why the decision behind an attempt is void; `None` while it holds.
-    fn outdated(cx: &Context<'_>, attempt: &BindAttempt) -> Option<String> {
-        let Some(node) = cx.world.node(attempt.node).filter(|node| node.facts.is_some()) else {
-            return Some(format!("node {} is gone", attempt.node_name));
-        };
-        if let Some(name) = attempt.calls.iter().find(|name| !node.serves(name)) {
-            return Some(format!("the node daemon of {} does not serve {name} any more", attempt.node_name));
-        }
-        let id = cx.world.pod_id(&attempt.pod.uid)?;
-        let pod = cx.world.pod(id)?;
-        let devices = pod.devices.as_ref()?;
-        if let Some(device) = cx.world.contested_device(id) {
-            return Some(format!("device {device} of node {} is assigned to another pod", attempt.node_name));
-        }
-        if let Some((suspect, true)) = node.suspect() {
-            return Some(format!("node {} is suspect: {}", attempt.node_name, suspect.message));
-        }
-        let stock = node.stock.as_ref()?;
-        if let Some(refusal) = stock.refusal_of_shares(pod) {
-            return Some(format!("node {} serves no GPU shares to the pod: {refusal}", attempt.node_name));
-        }
-        let (device, why) = stock.out_of_use(devices)?;
-        Some(format!("device {device} of node {} {why}", attempt.node_name))
     }
 
     /// The answer to a write of a lock.
@@ -660,31 +653,31 @@ impl Binder {
             LockResult::Done => {
                 let value = attempt.lock_value.clone();
                 attempt.trouble = Trouble::default();
-                self.lock_waits.push(cx.now.mono.saturating_sub(since));
-                cx.world.observe_lock(node, LockRead::parse(value.as_deref()), cx.now.mono);
+                self.lock_waits.push(cx.terms.now.mono.saturating_sub(since));
+                cx.world.observe_lock(node, LockRead::parse(value.as_deref()), cx.terms.now.mono);
                 // The write may have been late: locks of another leader may have come and gone since it was decided.
                 if let Some(attempt) = self.attempts.get_mut(&id)
-                    && let Some(why) = Self::outdated(cx, attempt)
+                    && let Some(why) = attempt.outdated(cx.world)
                 {
                     attempt.cancelled.get_or_insert(Cancel::Requeue(why));
                 }
                 if !self.ended_by_cancel(cx, id) {
-                    self.bind(cx, id);
+                    self.bind(cx.agenda, id);
                 }
             }
             LockResult::Contended(read) => {
-                cx.stats.contended += 1;
+                cx.agenda.stats.contended += 1;
                 if read.raw() != attempt.lock_value.as_deref() {
                     attempt.lock_value = None;
                 }
                 let free = read == LockRead::Free;
-                cx.world.observe_lock(node, read, cx.now.mono);
+                cx.world.observe_lock(node, read, cx.terms.now.mono);
                 if self.ended_by_cancel(cx, id) {
                     return;
                 }
                 // The other lock is gone already: a pause avoids a loop of conflicts.
-                let paused = free && self.pause(cx, id, None, again);
-                self.queue_again(cx, id);
+                let paused = free && self.pause(cx.terms, cx.agenda, id, None, again);
+                self.queue_again(cx.terms, cx.agenda, id);
                 if !paused {
                     self.advance(cx, node);
                 }
@@ -700,8 +693,8 @@ impl Binder {
                 if self.ended_by_cancel(cx, id) {
                     return;
                 }
-                if self.pause(cx, id, after, again) {
-                    self.queue_again(cx, id);
+                if self.pause(cx.terms, cx.agenda, id, after, again) {
+                    self.queue_again(cx.terms, cx.agenda, id);
                 } else {
                     self.give_up(cx, id, why);
                 }
@@ -718,10 +711,10 @@ impl Binder {
             BindResult::NotFound => {
                 self.end(cx, id);
                 // Usually the deletion is on its way; if the watch still shows the pod later, it is tried again.
-                cx.steps.push(Step::Fail(id));
+                cx.agenda.steps.push(Step::Fail(id));
             }
-            BindResult::Conflict(_) => self.read(cx, id, None),
-            BindResult::Refused(why) if attempt.may_arrive.is_some() => self.read(cx, id, Some(why)),
+            BindResult::Conflict(_) => self.read(cx.agenda, id, None),
+            BindResult::Refused(why) if attempt.may_arrive.is_some() => self.read(cx.agenda, id, Some(why)),
             BindResult::Refused(why) => {
                 if !self.ended_by_cancel(cx, id) {
                     self.give_up(cx, id, why);
@@ -729,20 +722,20 @@ impl Binder {
             }
             BindResult::Unknown(why, after) => {
                 let gone = attempt.cancelled.is_some();
-                attempt.may_arrive = Some(cx.now.mono + cx.config.abandoned);
+                attempt.may_arrive = Some(cx.terms.now.mono + cx.terms.config.abandoned);
                 self.note_trouble(id, &why);
                 // The pod may be bound although the answer is lost: posting again cannot bind it twice, and a read shows it in the end.
-                if gone || !self.pause(cx, id, after, BindPhase::PostAgain) {
-                    self.read(cx, id, None);
+                if gone || !self.pause(cx.terms, cx.agenda, id, after, BindPhase::PostAgain) {
+                    self.read(cx.agenda, id, None);
                 }
             }
         }
     }
 
-    fn read(&mut self, cx: &mut Context<'_>, id: PodId, refused: Option<String>) {
+    fn read(&mut self, agenda: &mut Agenda, id: PodId, refused: Option<String>) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.phase = BindPhase::Confirm(refused);
-        cx.effects.push(Effect::ReadPod { pod: attempt.pod.key.clone() });
+        agenda.effects.push(Effect::ReadPod { pod: attempt.pod.key.clone() });
     }
 
     fn reading(&self, key: &PodKey) -> Option<PodId> {
@@ -753,14 +746,14 @@ impl Binder {
     }
 
     /// A pod could not be read: it may be bound, so neither lock nor room is released.
-    pub fn read_failed(&mut self, cx: &mut Context<'_>, key: &PodKey) {
+    pub fn read_failed(&mut self, terms: Terms<'_>, agenda: &mut Agenda, key: &PodKey) {
         let Some(id) = self.reading(key) else { return };
         if let Some(attempt) = self.attempts.get_mut(&id)
             && let BindPhase::Confirm(refused) = &mut attempt.phase
         {
-            let again = cx.now.mono + Duration::from_secs(1);
+            let again = terms.now.mono + Duration::from_secs(1);
             attempt.phase = BindPhase::ConfirmAgain(again, refused.take());
-            cx.timers.set(again, Timer::BindAttempt(id));
+            agenda.timers.set(again, Timer::BindAttempt(id));
         }
     }
 
@@ -779,7 +772,7 @@ impl Binder {
         }
         if let Some(why) = refused {
             self.give_up(cx, id, why);
-        } else if !self.pause(cx, id, None, BindPhase::PostAgain) {
+        } else if !self.pause(cx.terms, cx.agenda, id, None, BindPhase::PostAgain) {
             self.give_up(cx, id, "the Binding was not made in time".to_owned());
         }
     }

@@ -26,6 +26,7 @@ mod review;
 mod search;
 mod shortage;
 mod try_order;
+mod trying;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -39,6 +40,9 @@ use baton_contract::gang::{Committed, GangId, PodGroupStatus, TimeoutClock};
 use alike::{AntiAffinityTerms, MemberKind};
 use baton_contract::ConditionReason;
 pub use members::{is_ours, waiting};
+
+/// First and longest pause of a group after a Binding that was refused.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// Every group of gangs with the results of its attempts, and its members that are being bound.
 #[derive(Debug, Clone, Default)]
@@ -93,48 +97,73 @@ pub struct GroupRecord {
     pub progress: GangProgress,
     /// Why it was not ready at the last review: reason and message.
     pub not_ready: Option<(ConditionReason, String)>,
-    /// Why each of its gangs was not ready.
-    reasons: Vec<NotReady>,
-    /// How far each of its gangs had come when that was reported, see [`NotReady::step`].
-    steps: Vec<u32>,
-    /// Monotonic time of the first reservation that waits for others.
-    held_since: Option<Duration>,
-    /// Monotonic time of the first failed attempt.
-    failed_since: Option<Duration>,
-    /// Kinds of members that failed since the last useful event; they are tried last.
-    failed: Vec<MemberKind>,
-    /// The gangs at the last attempt that failed.
-    tried: Option<Vec<GangState>>,
-    /// Monotonic time of the last attempt: what is reported of the group is as old.
-    tried_at: Duration,
-    /// Percent of GPUs that were missing then, at least; `None` where the group has changed since.
-    least: Option<i64>,
     /// The member that fitted no node at the last attempt.
     pub root_cause: Option<RootCause>,
-    /// What was last written to the PodGroups.
-    written: BTreeMap<GangId, StatusWrite>,
-    /// Monotonic time when a PodGroup is created or removed again, should the watch not show it.
-    asked: BTreeMap<GangId, Duration>,
-    /// Warnings about the declarations that were reported.
-    warned: BTreeSet<(GangId, Warning)>,
-    /// The latest commit that this process decided.
-    last: Option<Committed>,
-    /// The latest commit of which every member was seen bound: members that end later do not break it.
-    whole: Option<Committed>,
-    /// Commits under way and the latest one, and how many Bindings that name them are still to be made.
-    unbound: BTreeMap<Committed, u32>,
-    /// Its latest commit was cancelled, or none of its members lives any more. A `Satisfied` condition of its PodGroups is then of
-    /// an earlier generation; its time has whole seconds only and cannot tell.
-    outlived: bool,
     /// Members that are to be marked as timed out; the watch does not show the mark yet.
     pub marking: BTreeSet<PodId>,
-    /// Consecutive Bindings of its members that were refused.
-    bind_failures: u32,
-    /// Monotonic time before which it is not tried, after a Binding that was refused.
-    backoff_until: Option<Duration>,
+    waits: GroupWait,
+    attempt: LastAttempt,
+    commits: GroupCommits,
+    backoff: GroupBackoff,
+    reports: GroupReports,
+    pod_groups: PodGroupWrites,
 }
 
 impl GroupRecord {
+    /// The group holds no room any more, and its waiting time ends.
+    fn stop_waiting(&mut self) {
+        self.waits = GroupWait::default();
+        self.progress.holding_since = None;
+    }
+}
+
+/// Since when a group waits; monotonic.
+#[derive(Debug, Clone, Default)]
+struct GroupWait {
+    /// The first reservation that waits for others.
+    held: Option<Duration>,
+    /// The first failed attempt.
+    failed: Option<Duration>,
+}
+
+impl GroupWait {
+    /// When the waiting time began.
+    const fn since(&self, clock: TimeoutClock) -> Option<Duration> {
+        match clock {
+            TimeoutClock::Holding => self.held,
+            TimeoutClock::Pending => self.failed,
+        }
+    }
+}
+
+/// What attempts have left.
+#[derive(Debug, Clone, Default)]
+struct LastAttempt {
+    /// Monotonic time of the last one: what is reported of the group is as old.
+    at: Duration,
+    /// The gangs at the last one that failed.
+    gangs: Option<Vec<GangState>>,
+    /// Kinds of members that failed since the last useful event; they are tried last.
+    failed: Vec<MemberKind>,
+    /// Percent of GPUs that were missing then, at least; `None` where the group has changed since.
+    least: Option<i64>,
+}
+
+/// Commits of a group, those of earlier leaders as far as its members show them.
+#[derive(Debug, Clone, Default)]
+struct GroupCommits {
+    /// The latest one that this process decided.
+    last: Option<Committed>,
+    /// The latest one of which every member was seen bound: members that end later do not break it.
+    whole: Option<Committed>,
+    /// Those under way and the latest one, and how many Bindings that name them are still to be made.
+    unbound: BTreeMap<Committed, u32>,
+    /// The latest one was cancelled, or none of its members lives any more. A `Satisfied` condition of the PodGroups is then of
+    /// an earlier generation; its time has whole seconds only and cannot tell.
+    outlived: bool,
+}
+
+impl GroupCommits {
     /// How many Bindings of a commit are still to be made: as this process has counted them, or else as its members show. A member that
     /// is gone shows nothing.
     fn unbound_of(&self, world: &World, group: &GroupId, commit: Committed) -> u32 {
@@ -144,19 +173,60 @@ impl GroupRecord {
         })
     }
 
-    /// When the waiting time began.
-    const fn waits_since(&self, clock: TimeoutClock) -> Option<Duration> {
-        match clock {
-            TimeoutClock::Holding => self.held_since,
-            TimeoutClock::Pending => self.failed_since,
-        }
+    /// The last one that this process decided, unless all its members were bound.
+    fn broken(&self) -> Option<Committed> {
+        self.last.filter(|last| self.whole.is_none_or(|whole| whole < *last))
     }
 
-    /// The group holds no room any more, and its waiting time ends.
-    fn stop_waiting(&mut self) {
-        (self.held_since, self.failed_since) = (None, None);
-        self.progress.holding_since = None;
+    /// A Binding that names this commit was made. All members were bound with the last, even those that have ended by now: the commit
+    /// did not break off.
+    fn bound(&mut self, commit: Committed) {
+        let Some(unbound) = self.unbound.get_mut(&commit) else { return };
+        *unbound = unbound.saturating_sub(1);
+        if *unbound == 0 {
+            self.whole = self.whole.max(Some(commit));
+        }
     }
+}
+
+/// The pause of a group after Bindings that were refused.
+#[derive(Debug, Clone, Default)]
+struct GroupBackoff {
+    /// Those in a row.
+    failures: u32,
+    /// Monotonic time before which the group is not tried.
+    until: Option<Duration>,
+}
+
+impl GroupBackoff {
+    /// A Binding was refused. Members that fail together are one failure.
+    fn failed(&mut self, now: Duration) {
+        if self.until.is_none_or(|until| until <= now) {
+            let pause = BACKOFF.0.saturating_mul(1 << self.failures.min(6)).min(BACKOFF.1);
+            self.failures += 1;
+            self.until = Some(now + pause);
+        }
+    }
+}
+
+/// What was reported of a group.
+#[derive(Debug, Clone, Default)]
+struct GroupReports {
+    /// Why each of its gangs was not ready.
+    reasons: Vec<NotReady>,
+    /// How far each of its gangs had come then, see [`NotReady::step`].
+    steps: Vec<u32>,
+    /// Warnings about the declarations.
+    warned: BTreeSet<(GangId, Warning)>,
+}
+
+/// Writes of the PodGroups of a group.
+#[derive(Debug, Clone, Default)]
+struct PodGroupWrites {
+    /// The last status that was written.
+    written: BTreeMap<GangId, StatusWrite>,
+    /// Monotonic time when one is created or removed again, should the watch not show it.
+    asked: BTreeMap<GangId, Duration>,
 }
 
 /// What an attempt and its report depend on: a group is tried again when this differs for one of its gangs.
@@ -229,16 +299,19 @@ struct Commit {
     unprepared: BTreeSet<PodId>,
     /// The group had been satisfied before.
     once: bool,
-    /// It completes one that broke off: each member that fits is bound.
-    rest: bool,
-    /// What it is called.
+    /// What it is called. Members that complete a commit that broke off join that one.
     committed: Committed,
 }
 
 impl Commit {
-    /// It satisfies the group for the first time, and may still be cancelled.
-    fn may_be_void(&self) -> bool {
-        !self.once && !self.rest && !self.unprepared.is_empty()
+    /// Bindings that name it were made before: it broke off, and each member that fits is bound.
+    fn stands(&self, world: &World) -> bool {
+        world.gangs().listing(&self.group).any(|gang| gang.landed().contains_key(&self.committed))
+    }
+
+    /// No member takes its lock yet, and it is cancelled if it loses one that a gang needs.
+    fn may_be_void(&self, world: &World) -> bool {
+        !self.unprepared.is_empty() && !self.stands(world)
     }
 
     /// Members whose Bindings have not been requested.

@@ -16,9 +16,9 @@
 //! | `Gangs` | progress of groups of gangs, commits |
 //! | `TyJobs` | records and places of TYJobs |
 //!
-//! The first nine are lent to every call in a `Context`. `Binder`, `Gangs` and `TyJobs` stand above them and never see each other:
-//! an owner does not call back. What one of them means for another is a `Step`, which `Scheduler::route` performs when the owner has
-//! returned. Steps run depth first: the steps that a step leaves run before its next sibling, so that effects come in the order of
+//! The first eight are lent to every call in a `Context`; queue and timers are part of its `Agenda`. `Binder`, `Gangs` and `TyJobs`
+//! stand above them and never see each other: an owner does not call back. What one of them means for another is a `Step`, which
+//! `Scheduler::route` performs when the owner has returned. Steps run depth first: the steps that a step leaves run before its next sibling, so that effects come in the order of
 //! the calls that steps stand for. Then come the next timer, pod or event.
 
 mod schedule_one;
@@ -43,10 +43,9 @@ use baton_contract::{ConditionReason, EventReason, PodRef, PodUid};
 
 use self::schedule_one::schedule_one;
 use crate::bind::{Binder, Cancel};
-use crate::core::OtherSchedulers;
-use crate::core::context::{BindEvent, Context, Sequence, Step};
+use crate::core::agenda::{Agenda, BindEvent, Step, Terms};
+use crate::core::context::Context;
 use crate::core::earmarks::Earmarks;
-use crate::core::extend;
 use crate::core::preemption::Preemption;
 use crate::core::queue::{Item, Queue};
 use crate::core::reporter::Reporter;
@@ -54,7 +53,8 @@ use crate::core::reservations::Reservations;
 use crate::core::rules::plugins::{gpu_patience, image_locality};
 use crate::core::rules::{Plugins, Queued, View};
 use crate::core::select::index::Index;
-use crate::core::timers::{Timer, Timers};
+use crate::core::timers::Timer;
+use crate::core::{OtherSchedulers, extend};
 
 /// Agents are checked for staleness, and cordons for their end, this often: each check costs a step per node.
 const AGE: Duration = Duration::from_millis(500);
@@ -64,20 +64,16 @@ pub struct Scheduler {
     config: Config,
     rules: Plugins,
     world: World,
-    queue: Queue,
     index: Index,
-    timers: Timers,
-    reporter: Reporter,
     reservations: Reservations,
     preemption: Preemption,
     earmarks: Earmarks,
+    reporter: Reporter,
+    agenda: Agenda,
     other_schedulers: OtherSchedulers,
     binder: Binder,
     gangs: Gangs,
     tyjobs: TyJobs,
-    sequence: Sequence,
-    stats: Stats,
-    steps: Vec<Step>,
     leading: bool,
     /// When agents and cordons are checked next.
     age_at: Duration,
@@ -90,22 +86,18 @@ impl Scheduler {
         config.world.images = rules.enabled().score.iter().any(|(rule, _)| rule.name() == image_locality::NAME);
         Self {
             world: World::new(config.world),
-            queue: Queue::new(config.queue),
+            agenda: Agenda { queue: Queue::new(config.queue), ..Agenda::default() },
             rules,
             config,
             index: Index::default(),
-            timers: Timers::default(),
-            reporter: Reporter::default(),
             reservations: Reservations::default(),
             preemption: Preemption::default(),
             earmarks: Earmarks::default(),
+            reporter: Reporter::default(),
             other_schedulers: OtherSchedulers::default(),
             binder: Binder::default(),
             gangs: Gangs::default(),
             tyjobs: TyJobs::default(),
-            sequence: Sequence::default(),
-            stats: Stats::default(),
-            steps: Vec::new(),
             leading: false,
             age_at: Duration::ZERO,
         }
@@ -117,7 +109,7 @@ impl Scheduler {
     pub fn snapshot(&self) -> Self {
         Self {
             world: self.world.clone(),
-            queue: self.queue.clone(),
+            agenda: Agenda { queue: self.agenda.queue.clone(), ..Agenda::default() },
             reporter: self.reporter.clone(),
             reservations: self.reservations.clone(),
             preemption: self.preemption.clone(),
@@ -144,7 +136,7 @@ impl Scheduler {
     }
     /// Items that wait to be tried.
     pub const fn queue(&self) -> &Queue {
-        &self.queue
+        &self.agenda.queue
     }
     /// What was reported of pods that wait.
     pub const fn reporter(&self) -> &Reporter {
@@ -176,7 +168,7 @@ impl Scheduler {
     }
     /// Counters.
     pub const fn stats(&self) -> Stats {
-        self.stats
+        self.agenda.stats
     }
     /// `true` while effects are produced.
     pub const fn is_leading(&self) -> bool {
@@ -195,86 +187,77 @@ impl Scheduler {
         self.binder.take_lock_waits()
     }
 
-    fn split<'a>(
-        &'a mut self,
-        now: Moment,
-        effects: &'a mut Effects,
-    ) -> (Context<'a>, &'a mut Binder, &'a mut Gangs, &'a mut TyJobs) {
+    fn split(&mut self, now: Moment) -> (Context<'_>, &mut Binder, &mut Gangs, &mut TyJobs, &mut OtherSchedulers) {
         let context = Context {
-            now,
-            leading: self.leading,
-            config: &self.config,
-            rules: &self.rules,
+            terms: Terms { now, leading: self.leading, config: &self.config, rules: &self.rules },
             world: &mut self.world,
-            queue: &mut self.queue,
             index: &mut self.index,
-            timers: &mut self.timers,
-            reporter: &mut self.reporter,
             reservations: &mut self.reservations,
             preemption: &mut self.preemption,
             earmarks: &mut self.earmarks,
-            other_schedulers: &mut self.other_schedulers,
-            sequence: &mut self.sequence,
-            stats: &mut self.stats,
-            effects,
-            steps: &mut self.steps,
+            reporter: &mut self.reporter,
+            agenda: &mut self.agenda,
         };
-        (context, &mut self.binder, &mut self.gangs, &mut self.tyjobs)
+        (context, &mut self.binder, &mut self.gangs, &mut self.tyjobs, &mut self.other_schedulers)
+    }
+
+    /// The requests to the cluster that a call has added.
+    fn effects(&mut self) -> Effects {
+        std::mem::take(&mut self.agenda.effects)
     }
 
     /// Starts or stops leading. A scheduler that leads produces effects; start only with a synced world, since "not found" counts as
     /// proof. One that stops forgets every bind attempt; the next leader resumes them from the cluster.
     pub fn lead(&mut self, leading: bool, now: Moment) -> Effects {
-        let mut effects = Effects::new();
         if leading == self.leading {
-            return effects;
+            return Effects::new();
         }
         self.leading = leading;
-        let (mut cx, binder, gangs, tyjobs) = self.split(now, &mut effects);
-        binder.clear(&mut cx);
-        Reservations::clear(&mut cx);
+        let (mut cx, binder, gangs, tyjobs, others) = self.split(now);
+        binder.clear(cx.terms, cx.world, cx.reservations, cx.agenda);
+        cx.reservations.clear(cx.terms, cx.world, cx.agenda);
         gangs.clear();
-        tyjobs.clear(&mut cx);
-        Earmarks::clear(&mut cx);
+        tyjobs.clear(cx.world, cx.reservations, cx.agenda);
+        cx.earmarks.clear(cx.world, cx.agenda);
         *cx.earmarks = Earmarks::default();
         // Items taken for bind attempts must not stay in the queue, and another leader may have written other conditions.
-        *cx.queue = Queue::new(cx.config.queue);
-        (*cx.timers, *cx.reporter, *cx.preemption, *cx.other_schedulers) = Default::default();
-        cx.steps.clear();
+        cx.agenda.queue = Queue::new(cx.terms.config.queue);
+        (cx.agenda.timers, *cx.reporter, *cx.preemption, *others) = Default::default();
+        cx.agenda.steps.clear();
         if !leading {
-            return effects;
+            return self.effects();
         }
         cx.world.learn_again();
         // Before jobs reserve their places again: nominated room is closed to them.
-        Preemption::adopt(&mut cx);
+        cx.preemption.adopt(cx.terms.scene(cx.world), cx.agenda);
         tyjobs.lead(&mut cx);
-        self.route(now, &mut effects);
-        let (mut cx, _, gangs, _) = self.split(now, &mut effects);
+        self.route(now);
+        let (mut cx, _, gangs, ..) = self.split(now);
         let all: Vec<PodId> = cx.world.pods().map(|pod| pod.id).collect();
         gangs.lead(&mut cx);
-        self.route(now, &mut effects);
+        self.route(now);
         for id in all {
-            self.enqueue(id, now, &mut effects);
-            OtherSchedulers::observe(&mut self.split(now, &mut effects).0, id);
+            self.enqueue(id, now);
+            let (cx, .., others) = self.split(now);
+            others.observe(cx.terms, cx.world, cx.agenda, id);
         }
-        let (mut cx, binder, ..) = self.split(now, &mut effects);
+        let (mut cx, binder, ..) = self.split(now);
         binder.sweep_all(&mut cx);
-        self.route(now, &mut effects);
-        effects
+        self.route(now);
+        self.effects()
     }
 
     /// Applies an event of a watch.
     pub fn event(&mut self, event: WorldEvent, now: Moment) -> Effects {
-        let mut effects = Effects::new();
         let spoke = match &event {
             WorldEvent::Agent { node, .. } if self.leading => Some(node.clone()),
             _ => None,
         };
         let changes = self.world.apply(event, now.mono, now.wall);
-        self.react(&changes, now, &mut effects);
-        effects.extend(spoke.iter().flat_map(|node| served::conditions(&self.world, node)));
-        self.reconcile(now, &mut effects);
-        effects
+        self.react(&changes, now);
+        self.agenda.effects.extend(spoke.iter().flat_map(|node| served::conditions(&self.world, node)));
+        self.reconcile(now);
+        self.effects()
     }
 
     /// Fires due timers and tries up to [`Config::batch`] queued items.
@@ -292,223 +275,231 @@ impl Scheduler {
         if !self.leading {
             return None;
         }
-        [self.next_timer(), self.queue.next()].into_iter().flatten().min()
+        [self.next_timer(), self.agenda.queue.next()].into_iter().flatten().min()
     }
 
     /// When [`Scheduler::pass`] has something to do.
     pub fn next_timer(&self) -> Option<Duration> {
-        self.timers.next().filter(|_| self.leading)
+        self.agenda.timers.next().filter(|_| self.leading)
     }
 
     fn step(&mut self, now: Moment, decisions: usize) -> Effects {
-        let mut effects = Effects::new();
         if now.mono >= self.age_at {
             self.age_at = now.mono + AGE;
             let changes = self.world.age(now.mono, now.wall);
-            self.react(&changes, now, &mut effects);
+            self.react(&changes, now);
         }
         if !self.leading {
-            return effects;
+            return self.effects();
         }
-        while let Some(timer) = self.timers.pop(now.mono) {
-            self.fire(timer, now, &mut effects);
-            self.route(now, &mut effects);
+        while let Some(timer) = self.agenda.timers.pop(now.mono) {
+            self.fire(timer, now);
+            self.route(now);
         }
-        self.queue.tick(now.mono);
+        self.agenda.queue.tick(now.mono);
         for _ in 0..decisions {
             // A released place is assigned again before the next decision.
-            self.reconcile_jobs(now, &mut effects);
-            let (mut cx, _, gangs, tyjobs) = self.split(now, &mut effects);
-            tyjobs.rekey_round(&mut cx);
-            match cx.queue.pop() {
+            self.reconcile_jobs(now);
+            let (mut cx, _, gangs, tyjobs, _) = self.split(now);
+            tyjobs.rekey_round(cx.terms.scene(cx.world), cx.agenda);
+            match cx.agenda.queue.pop() {
                 Some(Item::Jobs) => tyjobs.round(&mut cx),
                 Some(Item::Pod(id)) => schedule_one(&mut cx, gangs, tyjobs, id),
                 Some(Item::Group(group)) => gangs.attempt_group(&mut cx, &group),
                 None => break,
             }
-            self.route(now, &mut effects);
+            self.route(now);
             self.world.count_decision();
         }
-        self.reconcile(now, &mut effects);
-        effects
+        self.reconcile(now);
+        self.effects()
     }
 
     /// Applies the result of an effect.
     pub fn report(&mut self, report: EffectResult, now: Moment) -> Effects {
-        let mut effects = Effects::new();
         if let EffectResult::PodRead { pod, result: Ok(Some(facts)) } = report {
             let (uid, deleting) = (facts.handoff.pod.uid.clone(), facts.handoff.deleting.is_some());
             let changes = self.world.apply(WorldEvent::Pod(facts), now.mono, now.wall);
-            self.react(&changes, now, &mut effects);
-            let (mut cx, binder, ..) = self.split(now, &mut effects);
+            self.react(&changes, now);
+            let (mut cx, binder, ..) = self.split(now);
             binder.read_done(&mut cx, &pod, Some((&uid, deleting)));
         } else {
-            self.report_to_owner(report, now, &mut effects);
+            self.report_to_owner(report, now);
         }
-        self.route(now, &mut effects);
-        self.reconcile(now, &mut effects);
-        effects
+        self.route(now);
+        self.reconcile(now);
+        self.effects()
     }
 
-    fn report_to_owner(&mut self, report: EffectResult, now: Moment, effects: &mut Effects) {
-        let (mut cx, binder, gangs, tyjobs) = self.split(now, effects);
+    fn report_to_owner(&mut self, report: EffectResult, now: Moment) {
+        let (mut cx, binder, gangs, tyjobs, _) = self.split(now);
         match report {
             EffectResult::Lock { ticket, result } => binder.lock_answered(&mut cx, ticket, result),
             EffectResult::Bind { ticket, result } => binder.bind_answered(&mut cx, ticket, result),
             EffectResult::Release { node, old, result } => binder.release_answered(&mut cx, &node, &old, result),
-            EffectResult::PodRead { pod, result: Err(_) } => binder.read_failed(&mut cx, &pod),
+            EffectResult::PodRead { pod, result: Err(_) } => binder.read_failed(cx.terms, cx.agenda, &pod),
             EffectResult::PodRead { pod, .. } => binder.read_done(&mut cx, &pod, None),
-            EffectResult::JobWritten { job, result } => tyjobs.written(&mut cx, &job, result),
+            EffectResult::JobWritten { job, result } => {
+                tyjobs.written(cx.terms.scene(cx.world), cx.agenda, &job, result);
+            }
             EffectResult::Tables(tables) => cx.world.rate_by(*tables),
-            EffectResult::ConditionLost { pod } => Reporter::condition_lost(&mut cx, &pod),
-            EffectResult::NominationLost { pod } => Preemption::nomination_lost(&mut cx, &pod),
+            EffectResult::ConditionLost { pod } => {
+                cx.reporter.condition_lost(cx.terms.scene(cx.world), cx.agenda, &pod);
+            }
+            EffectResult::NominationLost { pod } => {
+                cx.preemption.nomination_lost(cx.terms.scene(cx.world), cx.agenda, &pod);
+            }
             EffectResult::PodGroup { gang, result } => {
-                gangs.pod_group_answered(&mut cx, &gang, result.map(|stored| *stored));
+                gangs.pod_group_answered(cx.terms.scene(cx.world), cx.agenda, &gang, result.map(|stored| *stored));
             }
         }
     }
 
-    fn fire(&mut self, timer: Timer, now: Moment, effects: &mut Effects) {
-        let (mut cx, binder, gangs, tyjobs) = self.split(now, effects);
+    fn fire(&mut self, timer: Timer, now: Moment) {
+        let (mut cx, binder, gangs, tyjobs, others) = self.split(now);
         let cx = &mut cx;
         match timer {
             Timer::BindAttempt(id) => binder.resume(cx, id),
             Timer::Node(id) => {
-                binder.sweep(cx, id);
+                binder.sweep(cx.terms.scene(cx.world), cx.reservations, cx.agenda, id);
                 binder.advance(cx, id);
             }
-            Timer::LockQueue(id) => binder.report_waits(cx, id),
-            Timer::Release(node, raw) => binder.release_again(cx, node, &raw),
+            Timer::LockQueue(id) => binder.report_waits(cx.terms.scene(cx.world), cx.reporter, cx.agenda, id),
+            Timer::Release(node, raw) => binder.release_again(cx.world, cx.agenda, node, &raw),
             Timer::BindRequest(id) => binder.request_due(cx, id),
             Timer::Sweep => binder.sweep_all(cx),
-            Timer::Nomination(id) => Preemption::due(cx, id),
-            Timer::WriteNomination(id) => Preemption::write_again(cx, id),
-            Timer::GroupWait(group) => gangs.wait_due(cx, &group),
-            Timer::ReportGroup(group) => gangs.report_group(cx, &group),
-            Timer::MarkTimedOut(group) => gangs.mark(cx, &group),
-            Timer::PodGroups(group) => gangs.report_pod_groups(cx, &group),
-            Timer::EvictMember(id) => gangs.evict_again(cx, id),
-            Timer::Permit(id) => cx.steps.push(Step::Permit(id)),
-            Timer::Earmark => Earmarks::check(cx),
-            Timer::OtherScheduler(id) => OtherSchedulers::due(cx, id),
+            Timer::Nomination(id) => cx.preemption.due(cx.terms.scene(cx.world), cx.agenda, id),
+            Timer::WriteNomination(id) => cx.preemption.write_again(cx.world, cx.agenda, id),
+            Timer::GroupWait(group) => gangs.wait_due(cx.terms, cx.world, cx.reservations, cx.agenda, &group),
+            Timer::ReportGroup(group) => {
+                gangs.report_group(cx.terms.scene(cx.world), cx.reservations, cx.reporter, cx.agenda, &group);
+            }
+            Timer::MarkTimedOut(group) => gangs.mark(cx.terms.scene(cx.world), cx.agenda, &group),
+            Timer::PodGroups(group) => gangs.report_pod_groups(cx.terms.scene(cx.world), cx.agenda, &group),
+            Timer::EvictMember(id) => gangs.evict_again(cx.terms.scene(cx.world), cx.agenda, id),
+            Timer::Permit(id) => cx.agenda.steps.push(Step::Permit(id)),
+            Timer::Earmark => cx.earmarks.check(cx.terms, cx.world, cx.agenda),
+            Timer::OtherScheduler(id) => others.due(cx.terms, cx.world, cx.agenda, id),
             Timer::Report(id) if binder.has_left_queue(id) => cx.reporter.forget(id),
-            Timer::Report(id) => Reporter::due(cx, id),
+            Timer::Report(id) => cx.reporter.due(cx.terms.scene(cx.world), cx.agenda, id),
             Timer::TyJob(key) => tyjobs.due(cx, &key),
             Timer::Quotas(namespace) => tyjobs.quotas_due(cx, &namespace),
         }
     }
 
     /// Performs the steps that owners left, depth first: those that a step leaves run before its next sibling.
-    fn route(&mut self, now: Moment, effects: &mut Effects) {
-        for step in std::mem::take(&mut self.steps) {
-            self.perform(step, now, effects);
-            self.route(now, effects);
+    fn route(&mut self, now: Moment) {
+        for step in std::mem::take(&mut self.agenda.steps) {
+            self.perform(step, now);
+            self.route(now);
         }
     }
 
-    fn perform(&mut self, step: Step, now: Moment, effects: &mut Effects) {
-        let (mut cx, binder, gangs, tyjobs) = self.split(now, effects);
+    fn perform(&mut self, step: Step, now: Moment) {
+        let (mut cx, binder, gangs, tyjobs, _) = self.split(now);
         let cx = &mut cx;
         match step {
-            Step::Enqueue(id) => self.enqueue(id, now, effects),
+            Step::Enqueue(id) => self.enqueue(id, now),
             Step::Retry(id) => {
-                self.enqueue(id, now, effects);
-                self.queue.activate(id);
+                self.enqueue(id, now);
+                self.agenda.queue.activate(id);
             }
             Step::Fail(id) => {
-                self.enqueue(id, now, effects);
-                self.queue.fail(id, now.mono);
+                self.enqueue(id, now);
+                self.agenda.queue.fail(id, now.mono);
             }
             Step::Permit(id) => {
-                if Reservations::permit(cx, id) {
+                if cx.reservations.permit(cx.terms, cx.world, cx.agenda, id) {
                     binder.start(cx, id);
                 }
             }
             Step::Report(id, reason, message) => {
-                let alone = gangs.is_alone(cx, id);
-                Reporter::report(cx, id, reason, &message, alone);
+                let alone = gangs.is_alone(cx.world, cx.reservations, id);
+                cx.reporter.report(cx.terms.scene(cx.world), cx.agenda, id, reason, &message, alone);
             }
-            Step::RoomFreed => tyjobs.room_changed(cx, Wake::POD_FREED),
+            Step::RoomFreed => tyjobs.room_changed(cx.terms.scene(cx.world), cx.agenda, Wake::POD_FREED),
             Step::Recommit(pods, committed) => binder.recommit(&pods, &committed),
             Step::Proceed(pods) => pods.into_iter().for_each(|id| binder.proceed(cx, id)),
             Step::Withdraw(pods) => pods.into_iter().for_each(|id| binder.take_back(cx, id)),
             Step::AfterAttempt(group) => gangs.after_attempt(cx, &group),
-            Step::BackOffGroup(id) => gangs.back_off_group_of(cx, id),
+            Step::BackOffGroup(id) => gangs.back_off_group_of(cx.terms.scene(cx.world), cx.reservations, cx.agenda, id),
             Step::HalfBound(node, id, raw) => {
                 let route = cx.world.pod(id).map(|pod| gangs.route(cx.world, cx.reservations, pod));
                 let free = matches!(route, Some(Route::Alone | Route::Completes(_)));
-                binder.resume_or_release(cx, node, id, &raw, free);
+                binder.resume_or_release(cx.terms.scene(cx.world), cx.reservations, cx.agenda, (node, &raw), id, free);
             }
-            Step::Bind(BindEvent::Prepared(pod, commit)) => gangs.member_prepared(cx, commit, pod),
+            Step::Bind(BindEvent::Prepared(pod, commit)) => gangs.member_prepared(cx.world, cx.agenda, commit, pod),
             Step::Bind(BindEvent::Requested(pod, commit)) => gangs.member_requested(commit, pod),
-            Step::Bind(BindEvent::Bound(pod, commit)) => gangs.member_bound(cx, commit, pod),
-            Step::Bind(BindEvent::Ended(pod, commit)) => gangs.member_lost(cx, commit, pod),
+            Step::Bind(BindEvent::Bound(pod, commit)) => gangs.member_bound(cx.world, cx.agenda, commit, pod),
+            Step::Bind(BindEvent::Ended(pod, commit)) => {
+                gangs.member_lost(cx.terms, cx.world, cx.reservations, cx.agenda, commit, pod);
+            }
             Step::Bind(BindEvent::Failed { pod, commit, why, requested }) => {
                 if let Some(commit) = commit {
-                    gangs.member_failed(cx, commit, pod, &why);
-                    gangs.member_lost(cx, commit, pod);
-                    self.route(now, effects);
+                    gangs.member_failed(cx.terms.scene(cx.world), cx.agenda, commit, pod, &why);
+                    gangs.member_lost(cx.terms, cx.world, cx.reservations, cx.agenda, commit, pod);
+                    self.route(now);
                 }
-                self.enqueue(pod, now, effects);
-                let (mut cx, _, gangs, _) = self.split(now, effects);
-                cx.queue.fail(pod, now.mono);
-                gangs.back_off_group_of(&mut cx, pod);
+                self.enqueue(pod, now);
+                let (cx, _, gangs, ..) = self.split(now);
+                cx.agenda.queue.fail(pod, now.mono);
+                gangs.back_off_group_of(cx.terms.scene(cx.world), cx.reservations, cx.agenda, pod);
                 if !requested {
-                    cx.event(pod, true, EventReason::FailedBinding, why.clone());
-                    cx.steps.push(Step::Report(pod, ConditionReason::SchedulerError, why.into()));
+                    cx.agenda.event(cx.world, pod, true, EventReason::FailedBinding, why.clone());
+                    cx.agenda.steps.push(Step::Report(pod, ConditionReason::SchedulerError, why.into()));
                 }
             }
         }
     }
 
     /// Lets gangs and jobs react to what changed.
-    fn reconcile(&mut self, now: Moment, effects: &mut Effects) {
-        let (mut cx, _, gangs, _) = self.split(now, effects);
-        gangs.settle_lost(&mut cx);
-        self.route(now, effects);
-        let (mut cx, _, gangs, _) = self.split(now, effects);
+    fn reconcile(&mut self, now: Moment) {
+        let (cx, _, gangs, ..) = self.split(now);
+        gangs.settle_lost(cx.terms, cx.world, cx.reservations, cx.agenda);
+        self.route(now);
+        let (mut cx, _, gangs, ..) = self.split(now);
         gangs.reconcile(&mut cx);
-        self.route(now, effects);
-        self.reconcile_jobs(now, effects);
+        self.route(now);
+        self.reconcile_jobs(now);
         if self.leading {
-            effects.extend(self.world.take_sample().map(|sample| Effect::RateMix(Box::new(sample))));
+            self.agenda.effects.extend(self.world.take_sample().map(|sample| Effect::RateMix(Box::new(sample))));
         }
     }
 
-    fn reconcile_jobs(&mut self, now: Moment, effects: &mut Effects) {
-        let (mut cx, _, _, tyjobs) = self.split(now, effects);
+    fn reconcile_jobs(&mut self, now: Moment) {
+        let (mut cx, _, _, tyjobs, _) = self.split(now);
         tyjobs.reconcile(&mut cx);
-        self.route(now, effects);
+        self.route(now);
     }
 
-    fn react(&mut self, changes: &Changes, now: Moment, effects: &mut Effects) {
-        let (mut cx, binder, ..) = self.split(now, effects);
+    fn react(&mut self, changes: &Changes, now: Moment) {
+        let (mut cx, binder, .., others) = self.split(now);
         if !changes.gone.is_empty() {
-            binder.prove_deleted(&cx);
+            binder.prove_deleted(cx.world);
         }
         for uid in &changes.left {
-            Preemption::victim_gone(&mut cx, uid);
+            cx.preemption.victim_gone(cx.terms, cx.agenda, uid);
         }
         for id in &changes.gone {
-            cx.queue.remove(*id);
+            cx.agenda.queue.remove(*id);
             cx.reporter.forget(*id);
-            cx.other_schedulers.gone(*id);
+            others.gone(*id);
             cx.reservations.unpin(*id);
-            Preemption::gone(&mut cx, *id);
-            Reservations::release(&mut cx, *id);
+            cx.preemption.gone(cx.agenda, *id);
+            cx.reservations.release(cx.terms, cx.world, cx.agenda, *id);
             binder.cancel(&mut cx, *id, Cancel::PodGone);
         }
-        self.route(now, effects);
+        self.route(now);
         for id in &changes.pods {
-            self.pod_changed(*id, now, effects);
-            self.route(now, effects);
+            self.pod_changed(*id, now);
+            self.route(now);
         }
         if !self.leading {
             return;
         }
-        let (mut cx, binder, _, tyjobs) = self.split(now, effects);
-        tyjobs.observe(&mut cx, changes);
-        cx.queue.wake(changes.wake);
+        let (mut cx, binder, _, tyjobs, _) = self.split(now);
+        tyjobs.observe(cx.terms.scene(cx.world), cx.agenda, changes);
+        cx.agenda.queue.wake(changes.wake);
         if changes.wake.meets(Wake::VOLUME) {
             binder.prepare_all(&mut cx);
         }
@@ -520,59 +511,63 @@ impl Scheduler {
         for pod in changes.pods.iter().filter_map(|id| cx.world.pod(*id)).filter(|pod| pod.place != Place::Waiting) {
             nodes.extend(cx.world.locked_for(pod.key()));
         }
-        self.route(now, effects);
+        self.route(now);
         for id in nodes {
-            self.fire(Timer::Node(id), now, effects);
-            self.route(now, effects);
+            self.fire(Timer::Node(id), now);
+            self.route(now);
         }
     }
 
-    fn pod_changed(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
-        let (mut cx, binder, gangs, _) = self.split(now, effects);
+    fn pod_changed(&mut self, id: PodId, now: Moment) {
+        let (mut cx, binder, gangs, _, others) = self.split(now);
         let cx = &mut cx;
-        OtherSchedulers::observe(cx, id);
+        others.observe(cx.terms, cx.world, cx.agenda, id);
         let Some(pod) = cx.world.pod(id) else { return };
         let deleting = pod.facts.handoff.deleting.is_some();
         match pod.place {
             Place::Ended => {
-                cx.queue.remove(id);
-                Reservations::release(cx, id);
+                cx.agenda.queue.remove(id);
+                cx.reservations.release(cx.terms, cx.world, cx.agenda, id);
                 binder.cancel(cx, id, Cancel::PodGone);
-                gangs.member_refused(cx, binder, id);
+                gangs.member_refused(cx.terms.scene(cx.world), cx.agenda, binder, id);
             }
             Place::Bound(node) => {
-                cx.queue.remove(id);
+                cx.agenda.queue.remove(id);
                 cx.reporter.forget(id);
-                Preemption::forget(cx, id);
-                Reservations::release(cx, id);
+                cx.preemption.forget(cx.agenda, id);
+                cx.reservations.release(cx.terms, cx.world, cx.agenda, id);
                 binder.seen_bound(cx, id);
-                if cx.leading && cx.world.contested_device(id).is_some() {
+                if cx.terms.leading && cx.world.contested_device(id).is_some() {
                     // Another leader has bound it, or this one before. Pods that wait here for a lock, or for others, cannot have its devices.
-                    Reservations::release_contested(cx, node);
+                    cx.reservations.release_contested(cx.terms, cx.world, cx.agenda, node);
                     binder.requeue_outdated(cx, node);
                 }
             }
             Place::Waiting | Place::Assumed(_) if deleting => {
-                cx.queue.remove(id);
-                Preemption::forget(cx, id);
-                Reservations::release(cx, id);
+                cx.agenda.queue.remove(id);
+                cx.preemption.forget(cx.agenda, id);
+                cx.reservations.release(cx.terms, cx.world, cx.agenda, id);
                 binder.cancel(cx, id, Cancel::PodGone);
             }
             Place::Waiting => {
-                self.enqueue(id, now, effects);
-                let (mut cx, _, gangs, _) = self.split(now, effects);
-                gangs.member_changed(&mut cx, id);
+                self.enqueue(id, now);
+                let (cx, _, gangs, ..) = self.split(now);
+                gangs.member_changed(cx.terms.scene(cx.world), cx.reservations, cx.agenda, id);
             }
-            Place::Assumed(_) => gangs.member_moved(cx, id),
+            Place::Assumed(_) => gangs.member_moved(cx.terms, cx.world, cx.reservations, cx.agenda, id),
         }
     }
 
     /// Queues a pod that is ours and waits: by itself, or with its group.
-    fn enqueue(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
-        let (mut cx, binder, gangs, _) = self.split(now, effects);
+    fn enqueue(&mut self, id: PodId, now: Moment) {
+        let (cx, binder, gangs, ..) = self.split(now);
         let Some(pod) = cx.world.pod(id).filter(|pod| pod.place == Place::Waiting) else { return };
         let handoff = &pod.facts.handoff;
-        if !cx.leading || handoff.deleting.is_some() || binder.attempts().contains_key(&id) || !cx.is_ours(pod) {
+        if !cx.terms.leading
+            || handoff.deleting.is_some()
+            || binder.attempts().contains_key(&id)
+            || !cx.terms.is_ours(pod)
+        {
             return;
         }
         let (sub_priority, mut warnings) = sub_priority_of(pod, cx.world.gangs().defaults());
@@ -585,26 +580,34 @@ impl Scheduler {
             id: handoff.pod.key.to_string().into(),
         };
         let route = gangs.route(cx.world, cx.reservations, pod);
-        warnings.into_iter().for_each(|warning| Reporter::warn_once(&mut cx, id, warning));
+        warnings.into_iter().for_each(|warning| cx.reporter.warn_once(cx.world, cx.agenda, id, warning));
         match route {
-            Route::Alone => cx.queue.add(id, &queued, cx.rules.queue_sort(), now.mono),
-            Route::Group(_) | Route::Completes(_) => cx.queue.remove(id),
+            Route::Alone => cx.agenda.queue.add(id, &queued, cx.terms.rules.queue_sort(), now.mono),
+            Route::Group(_) | Route::Completes(_) => cx.agenda.queue.remove(id),
             Route::NotReady(why) => {
                 // Only a change of its own or of its gang helps.
-                cx.queue.add(id, &queued, cx.rules.queue_sort(), now.mono);
-                cx.queue.park(id, Wake::NONE, now.mono);
-                Reporter::report(&mut cx, id, why.reason(), &why.to_string().into(), false);
+                cx.agenda.queue.add(id, &queued, cx.terms.rules.queue_sort(), now.mono);
+                cx.agenda.queue.park(id, Wake::NONE, now.mono);
+                cx.reporter.report(
+                    cx.terms.scene(cx.world),
+                    cx.agenda,
+                    id,
+                    why.reason(),
+                    &why.to_string().into(),
+                    false,
+                );
             }
         }
     }
 
     /// Judges the devices of each of `nodes` for a pod that another scheduler places.
     pub fn fit_devices(&mut self, facts: &PodFacts, nodes: &[String], now: Moment) -> DeviceFits {
-        let mut effects = Effects::new();
-        let (mut cx, binder, ..) = self.split(now, &mut effects);
+        let (mut cx, binder, ..) = self.split(now);
         let id = cx.world.pod_id(&facts.handoff.pod.uid);
         let going = id.and_then(|id| binder.attempts().get(&id)).map(|attempt| &*attempt.node_name);
-        extend::with_all_nominated(&mut cx, facts, |cx| extend::fit_devices(cx, facts, nodes, going))
+        extend::with_all_nominated(&mut cx.placing(), facts, |placing| {
+            extend::fit_devices(placing.terms.scene(placing.world), facts, nodes, going)
+        })
     }
 
     /// Rates each of `nodes`, 0..=100, by what kube-scheduler does not see; see `extend::rate_devices`.
@@ -619,27 +622,26 @@ impl Scheduler {
         proposed: &BTreeMap<String, Vec<PodUid>>,
         now: Moment,
     ) -> BTreeMap<String, NodeVictims> {
-        let mut effects = Effects::new();
-        let (mut cx, ..) = self.split(now, &mut effects);
-        extend::with_all_nominated(&mut cx, facts, |cx| extend::make_room(cx.view(), cx.rules, facts, proposed))
+        let (mut cx, ..) = self.split(now);
+        extend::with_all_nominated(&mut cx.placing(), facts, |placing| {
+            extend::make_room(placing.view(), placing.terms.rules, facts, proposed)
+        })
     }
 
     /// Binds `pod` to `node` for another scheduler; see `Binder::request_bind`.
     pub fn request_bind(&mut self, id: RequestId, pod: &PodRef, node: &str, wait: Duration, now: Moment) -> Effects {
-        let mut effects = Effects::new();
-        let (mut cx, binder, ..) = self.split(now, &mut effects);
+        let (mut cx, binder, ..) = self.split(now);
         binder.request_bind(&mut cx, id, pod, node, wait);
-        self.route(now, &mut effects);
-        effects
+        self.route(now);
+        self.effects()
     }
 
     /// The scheduler that requested a bind has left; see `Binder::cancel_request`.
     pub fn cancel_request(&mut self, id: RequestId, now: Moment) -> Effects {
-        let mut effects = Effects::new();
-        let (mut cx, binder, ..) = self.split(now, &mut effects);
+        let (mut cx, binder, ..) = self.split(now);
         binder.cancel_request(&mut cx, id);
-        self.route(now, &mut effects);
-        effects
+        self.route(now);
+        self.effects()
     }
 
     /// Answers to bind requests since the last call.
@@ -695,10 +697,10 @@ mod tests {
         let [first, second] = ["first", "second"].map(|name| add_pod(&mut scheduler, name));
         // A failed bind leaves a report of its pod.
         let failed = BindEvent::Failed { pod: first, commit: None, why: "refused".to_owned(), requested: false };
-        scheduler.steps =
+        scheduler.agenda.steps =
             vec![Step::Bind(failed), Step::Report(second, ConditionReason::Unschedulable, "no room".into())];
-        let mut effects = Effects::new();
-        scheduler.route(NOW, &mut effects);
+        scheduler.route(NOW);
+        let effects = scheduler.effects();
         let conditions = effects.iter().filter_map(|effect| match effect {
             Effect::Condition { pod, reason, .. } => Some((&*pod.key.name, *reason)),
             _ => None,
@@ -707,6 +709,6 @@ mod tests {
             conditions.collect::<Vec<_>>(),
             [("first", ConditionReason::SchedulerError), ("second", ConditionReason::Unschedulable)]
         );
-        assert!(scheduler.steps.is_empty());
+        assert!(scheduler.agenda.steps.is_empty());
     }
 }

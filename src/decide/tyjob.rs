@@ -23,14 +23,16 @@ pub(super) mod table;
 mod take;
 mod write;
 
-use crate::core::JobScheduleStatus;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::core::JobScheduleStatus;
+use crate::core::agenda::Agenda;
 use crate::core::context::Context;
-use crate::world::PodId;
+use crate::core::reservations::Reservations;
+use crate::world::{PodId, World};
 use baton_contract::tyjob::ScheduleState;
 use baton_contract::{ConditionReason, PodKey, Shared};
 
@@ -79,11 +81,11 @@ impl TyJobs {
     }
 
     /// Releases every place and forgets the jobs: this process starts or stops leading.
-    pub fn clear(&mut self, cx: &mut Context<'_>) {
+    pub fn clear(&mut self, world: &mut World, reservations: &mut Reservations, agenda: &mut Agenda) {
         for key in self.records.keys().cloned().collect::<Vec<_>>() {
-            self.release_places(cx, &key);
+            self.release_places(world, agenda, &key);
         }
-        cx.reservations.take_freed_jobs();
+        reservations.take_freed_jobs();
         *self = Self { tables: std::mem::take(&mut self.tables), placeable_changed: true, ..Self::default() };
     }
 
@@ -128,40 +130,67 @@ pub struct JobRecord {
     pub places: BTreeMap<Box<str>, JobPlace>,
     /// The last decision.
     pub state: Option<ScheduleState>,
-    /// Reason and message of condition `Scheduled`, and the monotonic time of their report.
-    pub reported: Option<(ConditionReason, String, Duration)>,
-    /// Reason and message that are reported when the pause after the present ones is over.
-    pending: Option<(ConditionReason, String)>,
-    /// The last classification.
-    pub class: JobClass,
+    /// What was reported of it.
+    pub report: ScheduledReport,
+    /// What it waits for, as it was judged last.
+    pub judged: JobJudgement,
     /// The job at the last review.
     last_seen: Option<Shared<JobFacts>>,
     /// Monotonic time since which the leader has an address.
     address_since: Option<Duration>,
+    /// How its start goes: pods that are waited for, and the rest after they did not come.
+    pub start: Start,
+    writes: JobWrites,
+}
+
+/// The condition `Scheduled` of a job.
+#[derive(Debug, Clone, Default)]
+pub struct ScheduledReport {
+    /// Its reason and message, and the monotonic time of their report.
+    pub last: Option<(ConditionReason, String, Duration)>,
+    /// Reason and message that are reported when the pause after the present ones is over.
+    pending: Option<(ConditionReason, String)>,
+    /// Its status, and the time of the last change of it.
+    since: Option<(bool, Timestamp)>,
+}
+
+/// What a job waits for.
+#[derive(Debug, Clone, Default)]
+pub struct JobJudgement {
+    /// The last classification.
+    pub class: JobClass,
     /// Monotonic time since which the job is known not to fit, and why.
     pub unfit: Option<(Duration, String)>,
     /// Nodes or the job's requests have changed since it was judged not to fit.
     nodes_changed: bool,
-    /// How its start goes: pods that are waited for, and the rest after they did not come.
-    pub start: Start,
-    /// A status write is under way.
-    writing: bool,
-    /// Content of the last write, unless it failed.
-    last_written: Option<JobScheduleStatus>,
-    /// The object's version after that write; 0 before the first write.
-    written_version: u64,
-    /// The version of the object on which the last write was decided.
-    attempted_version: u64,
+}
+
+/// Writes of the status of a job.
+#[derive(Debug, Clone, Default)]
+struct JobWrites {
+    /// One is under way.
+    under_way: bool,
+    /// Content of the last one, unless it failed.
+    last: Option<JobScheduleStatus>,
+    /// The object's version after that; 0 before the first one.
+    version: u64,
+    /// The version of the object on which the last one was decided.
+    attempted: u64,
     /// The newest version that is known to be out of date: the next write waits for a newer one.
-    stale_version: u64,
+    stale: u64,
     /// The monotonic end of that wait.
     stale_until: Duration,
-    /// Status of the condition, and the time of its last change.
-    condition_since: Option<(bool, Timestamp)>,
-    /// Failed writes in a row.
+    /// Failed ones in a row.
     failures: u32,
-    /// No write before this monotonic time.
+    /// None before this monotonic time.
     not_before: Duration,
+}
+
+impl JobWrites {
+    /// A new attempt of the job: the answer to a write under way is still to come.
+    fn of_next_attempt(self) -> Self {
+        Self { last: None, failures: 0, not_before: Duration::ZERO, ..self }
+    }
 }
 
 impl JobRecord {
@@ -171,8 +200,8 @@ impl JobRecord {
         let former = self.last_seen.replace(job.clone())?;
         let changed = !former.is_same(job) && (&former.spec, &former.ended) != (&job.spec, &job.ended);
         if changed {
-            self.unfit = None;
-            self.nodes_changed = true;
+            self.judged.unfit = None;
+            self.judged.nodes_changed = true;
             self.start.end_rest();
         }
         changed.then_some(former)

@@ -12,10 +12,10 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
 use super::leader::{LeaderArgs, LeaderClient};
-use super::live::Access;
+use super::live::{Access, Home};
 use super::say::{UsageError, say};
+use super::view::gangs as gangs_of;
 use baton_contract::inventory::{Device, device_names};
-use baton_decide::explain::GangView;
 
 /// The variable by which the script asks.
 const VARIABLE: &str = "BATON_COMPLETE";
@@ -106,13 +106,9 @@ async fn pod_names(client: &Client, given: &str) -> anyhow::Result<Vec<String>> 
 }
 
 async fn gang_names() -> anyhow::Result<Vec<String>> {
-    #[derive(serde::Deserialize)]
-    struct Items {
-        items: Vec<GangView>,
-    }
-    let args = LeaderArgs { admin_url: None, scheduler_namespace: "baton-system".to_owned() };
-    let Items { items } = LeaderClient::find(&args, &Access::default()).await?.get("/gangs").await?;
-    Ok(items.iter().map(|gang| format!("{}/{}", gang.namespace, gang.name)).collect())
+    let args = LeaderArgs { admin_url: None, home: Home { namespace: "baton-system".to_owned() } };
+    let leader = LeaderClient::find(&args, &Access::default()).await?;
+    Ok(gangs_of(&leader, None).await?.iter().map(|gang| format!("{}/{}", gang.namespace, gang.name)).collect())
 }
 
 /// What the cluster answers in time; nothing where it does not: a shell that completes is no place for errors.

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
-use super::live::{self, Access};
+use super::live::{self, Access, Home};
 use super::say::UsageError;
 use baton_cluster::forward::{self, EndReason, ForwardError};
 
@@ -44,9 +44,9 @@ pub struct LeaderArgs {
     /// found and reached through the API server.
     #[arg(long, value_name = "URL", global = true)]
     pub admin_url: Option<Uri>,
-    /// Namespace of the scheduler's pods.
-    #[arg(long, env = "BATON_NAMESPACE", default_value = "baton-system", value_name = "NAMESPACE", global = true)]
-    pub scheduler_namespace: String,
+    /// Where its pods are.
+    #[command(flatten)]
+    pub home: Home,
 }
 
 /// An empty variable counts as unset.
@@ -103,11 +103,11 @@ impl LeaderClient {
                 let text = format!("--admin-url {url}: expected a URL like http://127.0.0.1:9413");
                 return Err(UsageError(text).into());
             }
-            return Ok(Self::at(SCHEDULER, url, &args.scheduler_namespace));
+            return Ok(Self::at(SCHEDULER, url, &args.home.namespace));
         }
         let how = "cannot look for the scheduler; --admin-url URL names it directly";
         let client = access.connect().await.context(how)?;
-        let namespace = &args.scheduler_namespace;
+        let namespace = &args.home.namespace;
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
         let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
         let params = ListParams::default().labels(LABELS);
@@ -132,8 +132,17 @@ impl LeaderClient {
                 Err(error) => silent.push(format!("{error:#}")),
             }
         }
-        let found = if silent.is_empty() { format!("no pod there has the labels {LABELS}") } else { silent.join(", ") };
-        Err(anyhow!("no scheduler leads in namespace {namespace}: {found}; give --scheduler-namespace or --admin-url"))
+        let elsewhere = match silent.is_empty() {
+            true => Api::<Pod>::all(client).list_metadata(&params).await.ok(),
+            false => None,
+        };
+        let there = elsewhere.and_then(|pods| pods.items.first()?.namespace());
+        let found = match there {
+            Some(there) => format!("there is one in {there}"),
+            None if silent.is_empty() => format!("no pod there has the labels {LABELS}"),
+            None => silent.join(", "),
+        };
+        Err(anyhow!("no scheduler leads in namespace {namespace}: {found}; give --baton-namespace or --admin-url"))
     }
 
     /// The node daemon on `node`, which is asked in the same way: at `url`, or in its pod in `namespace`.
@@ -305,7 +314,7 @@ mod tests {
     }
 
     fn args(url: Option<String>) -> LeaderArgs {
-        LeaderArgs { admin_url: url.map(|url| url.parse().unwrap()), scheduler_namespace: "empty".into() }
+        LeaderArgs { admin_url: url.map(|url| url.parse().unwrap()), home: Home { namespace: "empty".into() } }
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ use kube::Client;
 use kube::api::{Api, ListParams, ObjectMeta};
 
 use super::say::remark;
+use super::values;
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::client::{self, status_code};
 use baton_contract::inventory::Device;
@@ -25,6 +26,18 @@ pub struct Access {
     /// Context of the kubeconfig; else its current one.
     #[arg(long, value_name = "NAME", global = true)]
     pub context: Option<String>,
+}
+
+/// Where Baton is in the cluster.
+#[derive(Debug, Clone, Args)]
+pub struct Home {
+    /// Namespace of Baton's daemons.
+    #[arg(
+        long = "baton-namespace", aliases = ["agent-namespace", "scheduler-namespace"], env = "BATON_NAMESPACE",
+        default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::daemon_namespace, global = true,
+        overrides_with = "baton_namespace", id = "baton_namespace"
+    )]
+    pub namespace: String,
 }
 
 impl Access {
@@ -81,7 +94,7 @@ fn daemons_elsewhere<'a>(namespace: &str, leases: impl Iterator<Item = &'a Objec
     let there = there.join(", ");
     (!found.is_empty()).then(|| {
         format!(
-            "no node daemon in namespace {namespace}; there {are} {there}: give --agent-namespace or BATON_NAMESPACE"
+            "no node daemon in namespace {namespace}; there {are} {there}: give --baton-namespace or BATON_NAMESPACE"
         )
     })
 }

@@ -23,5 +23,6 @@ pub mod settings;
 pub mod simulate;
 mod ui;
 mod values;
+pub mod view;
 
 pub use cli::{device_plugin, main, scheduler};

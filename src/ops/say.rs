@@ -4,6 +4,10 @@ use std::fmt::Display;
 use std::io::{ErrorKind, Write, stderr, stdout};
 
 use anyhow::Context;
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::config::print_yaml;
 
 /// Prints `text` on standard output. A reader that has left (`| head`) is no error.
 pub fn say(text: impl Display) -> anyhow::Result<()> {
@@ -27,6 +31,25 @@ pub fn remark(line: impl Display) {
 /// `1 GPU`, `8 GPUs`.
 pub fn amount(count: usize, of: &str) -> String {
     format!("{count} {of}{}", if count == 1 { "" } else { "s" })
+}
+
+/// How a program reads what a command prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// One JSON object.
+    Json,
+    /// The same as YAML.
+    Yaml,
+}
+
+impl Format {
+    /// `value` in this format.
+    pub fn print(self, value: &impl Serialize) -> anyhow::Result<String> {
+        Ok(match self {
+            Self::Json => serde_json::to_string_pretty(value)? + "\n",
+            Self::Yaml => print_yaml(value)?,
+        })
+    }
 }
 
 /// A command line that cannot be used. Ends the process with exit code 2.

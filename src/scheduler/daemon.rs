@@ -17,6 +17,7 @@ use super::admin::{self, LoopState, Question};
 use super::backpressure::Backpressure;
 use super::executor::Executor;
 use super::extender::{self, ExtenderError, ExtenderRequest, Front, PendingRequests};
+use super::fault_evictor::FaultEvictor;
 use super::metrics::SchedulerMetrics;
 use super::options::{OptionsError, SchedulerOptions};
 use super::write_order::WriteOrder;
@@ -157,7 +158,7 @@ impl SchedulerDaemon {
             volumes: Volumes::new(client.clone()),
             jobs: JobStatuses::new(client.clone()),
             notices,
-            pod_groups: PodGroups::new(client),
+            pod_groups: PodGroups::new(client.clone()),
             leadership: leadership.clone(),
             permits: Arc::new(Semaphore::new(options.concurrency)),
             status_permits: Arc::new(Semaphore::new(options.concurrency.div_ceil(STATUS_SHARE))),
@@ -167,8 +168,17 @@ impl SchedulerDaemon {
             reports: report_out,
         });
         let pending = PendingRequests::new(options.timings.bind_wait);
-        let mut event_loop =
-            EventLoop { scheduler, executor, leadership, metrics, missing, pending, metrics_updated: Duration::ZERO };
+        let evictor = options.evict_on_fault.then(|| FaultEvictor::new(client, options.timings.fault_grace));
+        let mut event_loop = EventLoop {
+            scheduler,
+            executor,
+            leadership,
+            metrics,
+            missing,
+            pending,
+            evictor,
+            metrics_updated: Duration::ZERO,
+        };
         let changed = campaign.changed.clone();
         let result = tokio::select! {
             ended = event_loop.run(feed_in, report_in, question_in, requests, changed, &stop) => ended,
@@ -194,6 +204,8 @@ struct EventLoop {
     missing: BTreeSet<&'static str>,
     /// Binds of kube-scheduler that wait for their answer.
     pending: PendingRequests,
+    /// With `--evict-on-fault`.
+    evictor: Option<FaultEvictor>,
     metrics_updated: Duration,
 }
 
@@ -215,6 +227,9 @@ impl EventLoop {
             let effects = if room { self.scheduler.run(moment()) } else { self.scheduler.pass(moment()) };
             self.perform(effects);
             self.pending.deliver(&mut self.scheduler);
+            if let Some(evictor) = &mut self.evictor {
+                evictor.look(&self.scheduler, &self.executor);
+            }
             if clock::mono() >= self.metrics_updated + METRICS_PERIOD {
                 self.metrics_updated = clock::mono();
                 self.metrics.update(&mut self.scheduler);
@@ -251,6 +266,7 @@ impl EventLoop {
     fn apply(&mut self, message: FeedMessage<WorldEvent>) {
         match message {
             FeedMessage::Event(event) => {
+                self.evictor.iter_mut().for_each(|evictor| evictor.see(&event));
                 let effects = self.scheduler.event(event, moment());
                 self.perform(effects);
             }

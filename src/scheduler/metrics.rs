@@ -128,7 +128,7 @@ impl SchedulerMetrics {
             }
         }
         let records = scheduler.tyjobs().records().values();
-        let waiting_jobs = records.clone().filter(|record| record.class == JobClass::Waiting).count();
+        let waiting_jobs = records.clone().filter(|record| record.judged.class == JobClass::Waiting).count();
         let reservations: usize = records.map(JobRecord::reservations).sum();
         let values = [
             i64::from(scheduler.is_leading()),

@@ -5,6 +5,7 @@ mod backpressure;
 mod daemon;
 mod executor;
 pub mod extender;
+mod fault_evictor;
 mod manifest;
 mod metrics;
 pub mod options;

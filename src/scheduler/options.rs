@@ -8,9 +8,9 @@ use baton_cluster::leadership::LeaderOptions;
 use baton_contract::gang::{MAX_WAIT, MatchPolicy, TimeoutClock};
 use baton_contract::name::{check_annotation_key, check_daemon_namespace};
 use baton_contract::{LockFormat, LockWord, key};
+use baton_decide::core::EarmarkPolicy;
 use baton_decide::core::JobPolicy;
 use baton_decide::core::MetricWeights;
-use baton_decide::core::earmarks::EarmarkPolicy;
 use baton_decide::core::queue::QueuePolicy;
 use baton_decide::core::rules::RegistryError;
 use baton_decide::core::rules::plugins::{
@@ -65,6 +65,8 @@ pub struct SchedulerOptions {
     pub job_weights: MetricWeights,
     /// When nodes are kept for what has waited long.
     pub earmarks: EarmarkPolicy,
+    /// Pods of a device that the hardware has failed, and pods that run without their devices, are evicted.
+    pub evict_on_fault: bool,
     /// kube-scheduler's calls.
     pub extender: ExtenderOptions,
 
@@ -105,6 +107,9 @@ timings! {
         reservation_timeout: JobPolicy::default().reservation_timeout,
         /// Places of a TYJob whose pods are not made within this time are given back.
         start_limit: JobPolicy::default().start_limit,
+        /// A device that the hardware has failed has this long to come back before its pods are evicted: three clean probes over a
+        /// minute, and a reset by hand.
+        fault_grace: s(300),
         /// Longest wait of kube-scheduler's bind for the node's lock: below the httpTimeout that its configuration gives the extender.
         bind_wait: s(10),
     }
@@ -139,6 +144,7 @@ impl Default for SchedulerOptions {
             unfit_grace: JobPolicy::default().unfit_grace,
             job_weights: MetricWeights::default(),
             earmarks: EarmarkPolicy::default(),
+            evict_on_fault: false,
             extender: ExtenderOptions::default(),
             leader: LeaderOptions::of_lease("baton-scheduler"),
             timings: SchedulerTimings::default(),

@@ -185,7 +185,7 @@ impl Reached {
 /// Runs `baton args…` with these credentials: whether it succeeded, and what it said.
 async fn baton(kubeconfig: &Path, args: &[&str]) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
-    command.args(args).args(["--scheduler-namespace", NAMESPACE]).env("KUBECONFIG", kubeconfig);
+    command.args(args).args(["--baton-namespace", NAMESPACE]).env("KUBECONFIG", kubeconfig);
     let output = tokio::task::spawn_blocking(move || command.output().expect("baton runs")).await.expect("it ends");
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8(text).expect("UTF-8"))
@@ -223,7 +223,7 @@ async fn a_command_that_watches_goes_on_when_the_pod_has_started_again() {
     let mut reached = Reached::start().await;
     let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
     command
-        .args(["get", "queue", "--watch", "--scheduler-namespace", NAMESPACE])
+        .args(["get", "queue", "--watch", "--baton-namespace", NAMESPACE])
         .env("KUBECONFIG", &reached.api.kubeconfig);
     let file = std::fs::File::create(reached.api.path("watched.log")).expect("a file");
     let err = file.try_clone().expect("a file");

@@ -55,7 +55,7 @@ async fn start_without_ledger(cluster: &mut TestCluster, held: &[&DeviceId]) {
     cluster.nodes[0].agent.restart();
     cluster.until_agent_is_ready().await;
     until("the daemon says what the pod holds", SOON, async || {
-        let (_, out, _) = cluster.baton(&["audit", "--agent-namespace", NAMESPACE]).await;
+        let (_, out, _) = cluster.baton(&["audit", "--baton-namespace", NAMESPACE]).await;
         (out.contains("default/edited") && held.iter().all(|id| out.contains(id.as_str()))).then_some(())
     })
     .await;
@@ -137,7 +137,7 @@ async fn an_edited_annotation_frees_no_device_not_even_after_a_fail_over() {
     // A scheduler that has only ever seen the edited version.
     cluster.scheduler.restart();
     until("the daemon says what the pod holds", SOON, async || {
-        let (code, out, _) = cluster.baton(&["audit", "--agent-namespace", NAMESPACE]).await;
+        let (code, out, _) = cluster.baton(&["audit", "--baton-namespace", NAMESPACE]).await;
         (code == Some(1) && out.contains(held.as_str()) && out.contains("default/edited")).then_some(())
     })
     .await;
@@ -180,7 +180,7 @@ async fn a_shortened_annotation_and_a_lost_ledger_free_no_answered_device() {
     let edited = json!({key::DEVICE_ALLOCATED: allocated.to_string(), key::CONTAINER_DEVICES: split.to_string()});
     patch(&cluster, "/api/v1/namespaces/default/pods/edited", edited).await;
     start_without_ledger(&mut cluster, &[second]).await;
-    let (_, out, _) = cluster.baton(&["get", "pods", "--agent-namespace", NAMESPACE]).await;
+    let (_, out, _) = cluster.baton(&["get", "pods", "--baton-namespace", NAMESPACE]).await;
     assert!(out.contains("which its annotation does not say"), "{out}");
     fill(&cluster, 7, 6, second).await;
 }
@@ -260,7 +260,7 @@ async fn a_pod_that_a_dead_leader_has_bound_counts_before_its_daemon_has_heard_o
     cluster.scheduler.restart();
     create(&cluster, 8).await;
     until("the new leader has tried all pods", SOON, async || {
-        let (_, out, _) = cluster.baton(&["get", "pods", "--agent-namespace", NAMESPACE]).await;
+        let (_, out, _) = cluster.baton(&["get", "pods", "--baton-namespace", NAMESPACE]).await;
         out.contains("free GPU").then_some(())
     })
     .await;

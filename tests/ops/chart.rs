@@ -236,6 +236,18 @@ fn what_platform_teams_add_to_pods_and_images_reaches_them() {
     }
 }
 
+#[test]
+fn the_scheduler_may_evict_only_with_its_option() {
+    let Some(helm) = Helm::find() else { return };
+    let evicts = |arguments: &[&str]| {
+        let found = objects(&helm.template("baton-system", arguments));
+        let bound = |kind: &str| found.keys().any(|[of, .., name]| of == kind && name == "baton-scheduler-evicts");
+        bound("ClusterRole") && bound("ClusterRoleBinding")
+    };
+    let with = |value: &str| evicts(&["--set", &format!("scheduler.flags.evict-on-fault={value}")]);
+    assert!(with("true") && with("on") && !with("false") && !with("0") && !evicts(&[]));
+}
+
 /// What a cluster often needs is there without Helm too.
 #[test]
 fn each_component_of_the_kustomization_is_a_value_of_the_chart() {

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::core::effect::{Effect, Effects, Ticket};
 use crate::core::rules::Annotations;
 use crate::lock::LockClaim;
-use crate::world::{NodeId, PodId};
+use crate::world::{NodeId, PodId, World};
 use baton_contract::{PodRef, Shared};
 
 /// A PreBind request is repeated after this time.
@@ -158,6 +158,31 @@ impl BindAttempt {
     /// The claim under which the lock is acquired.
     pub fn claim(&self) -> LockClaim {
         LockClaim { pod: PodRef::clone(&self.pod), time: self.time }
+    }
+
+    /// Why the decision behind it is void; `None` while it holds.
+    pub(super) fn outdated(&self, world: &World) -> Option<String> {
+        let Some(node) = world.node(self.node).filter(|node| node.facts.is_some()) else {
+            return Some(format!("node {} is gone", self.node_name));
+        };
+        if let Some(name) = self.calls.iter().find(|name| !node.serves(name)) {
+            return Some(format!("the node daemon of {} does not serve {name} any more", self.node_name));
+        }
+        let id = world.pod_id(&self.pod.uid)?;
+        let pod = world.pod(id)?;
+        let devices = pod.devices.as_ref()?;
+        if let Some(device) = world.contested_device(id) {
+            return Some(format!("device {device} of node {} is assigned to another pod", self.node_name));
+        }
+        if let Some((suspect, true)) = node.suspect() {
+            return Some(format!("node {} is suspect: {}", self.node_name, suspect.message));
+        }
+        let stock = node.stock.as_ref()?;
+        if let Some(refusal) = stock.refusal_of_shares(pod) {
+            return Some(format!("node {} serves no GPU shares to the pod: {refusal}", self.node_name));
+        }
+        let (device, why) = stock.out_of_use(devices)?;
+        Some(format!("device {device} of node {} {why}", self.node_name))
     }
 
     /// Monotonic time since which it waits in the lock queue, if it does.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::core::context::Context;
+use crate::core::agenda::{Agenda, Scene, Terms};
 use crate::core::reporter::Reporter;
 use crate::core::timers::Timer;
 use crate::lock::{Intent, WaitReason};
@@ -12,6 +12,7 @@ use crate::world::{Node, NodeId, PodId};
 use baton_contract::{ConditionReason, EventReason, LockRead};
 
 use super::attempt::BindAttempt;
+use super::intent::intent;
 use super::{Binder, Outlook, ReportedLock};
 
 /// Period of the check of a lock queue. Shorter waits, and waits for a lock that changed within this time, are not reported: a queue
@@ -22,22 +23,22 @@ const SLOW_WAIT: Duration = Duration::from_secs(30);
 
 impl Binder {
     /// Sets the timer for the next check of a queue in which pods wait.
-    pub(super) fn watch_queue(&mut self, cx: &mut Context<'_>, node: NodeId) {
+    pub(super) fn watch_queue(&mut self, terms: Terms<'_>, agenda: &mut Agenda, node: NodeId) {
         let Some(queue) = self.queues.get_mut(&node).filter(|queue| queue.check_at.is_none()) else { return };
         if queue.waiting.is_empty() {
             return;
         }
-        queue.check_at = Some(cx.now.mono + CHECK_PERIOD);
-        cx.timers.set(cx.now.mono + CHECK_PERIOD, Timer::LockQueue(node));
+        queue.check_at = Some(terms.now.mono + CHECK_PERIOD);
+        agenda.timers.set(terms.now.mono + CHECK_PERIOD, Timer::LockQueue(node));
     }
 
     /// Reports the pods that have waited for long in the queue of a node.
-    pub fn report_waits(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
-        let due = |at: Duration| at <= cx.now.mono;
+    pub fn report_waits(&mut self, scene: Scene<'_>, reporter: &mut Reporter, agenda: &mut Agenda, node_id: NodeId) {
+        let due = |at: Duration| at <= scene.terms.now.mono;
         let Some(queue) = self.queues.get_mut(&node_id).filter(|queue| queue.check_at.is_some_and(due)) else { return };
         queue.check_at = None;
         let waiting: Vec<PodId> = queue.waiting.iter().map(|(.., id)| *id).collect();
-        let Some(node) = cx.world.node(node_id) else { return };
+        let Some(node) = scene.world.node(node_id) else { return };
         let stands = node.lock.read != LockRead::Free && due(node.lock.first_seen + CHECK_PERIOD);
         let late = |id: &PodId| {
             let after = if stands { CHECK_PERIOD } else { SLOW_WAIT };
@@ -47,7 +48,7 @@ impl Binder {
         };
         let late: Vec<PodId> = waiting.into_iter().filter(late).collect();
         if let Some(attempt) = late.first().and_then(|id| self.attempts.get(id)) {
-            let text = match self.lock_report(cx, node, attempt).filter(|_| stands) {
+            let text = match self.lock_report(scene, node, attempt).filter(|_| stands) {
                 Some(reported) => {
                     let text = reported.text.clone();
                     if let Some(queue) = self.queues.get_mut(&node_id) {
@@ -62,20 +63,20 @@ impl Binder {
                 .into(),
             };
             for id in late {
-                if cx.reporter.reason(id) != Some(ConditionReason::WaitingForNodeLock) {
-                    cx.event(id, false, EventReason::WaitingForNodeLock, text.as_ref().to_owned());
+                if reporter.reason(id) != Some(ConditionReason::WaitingForNodeLock) {
+                    agenda.event(scene.world, id, false, EventReason::WaitingForNodeLock, text.as_ref().to_owned());
                 }
-                Reporter::condition(cx, id, ConditionReason::WaitingForNodeLock, &text);
+                reporter.condition(scene, agenda, id, ConditionReason::WaitingForNodeLock, &text);
             }
         }
-        self.watch_queue(cx, node_id);
+        self.watch_queue(scene.terms, agenda, node_id);
     }
 
     /// A report about the present lock: its holder, since when, and how it ends.
-    fn lock_report(&self, cx: &Context<'_>, node: &Node, attempt: &BindAttempt) -> Option<ReportedLock> {
+    fn lock_report(&self, scene: Scene<'_>, node: &Node, attempt: &BindAttempt) -> Option<ReportedLock> {
         let raw = node.lock.read.raw()?;
-        let intent = Self::intent(cx, node, &attempt.claim());
-        let (outlook, at) = match &intent {
+        let intended = intent(scene, node, &attempt.claim());
+        let (outlook, at) = match &intended {
             Intent::Wait { reason, recheck } => {
                 let outlook = match reason {
                     WaitReason::Contended(_) => Outlook::Held,
@@ -90,8 +91,9 @@ impl Binder {
         if let Some(known) = last.filter(|known| known.of.1 == outlook && *known.of.0 == *raw) {
             return Some(known.clone());
         }
-        let then = at.map_or_else(String::new, |at| second(cx.now.wall + at.saturating_sub(cx.now.mono)));
-        let seen = second(cx.now.wall - cx.now.mono.saturating_sub(node.lock.first_seen));
+        let then =
+            at.map_or_else(String::new, |at| second(scene.terms.now.wall + at.saturating_sub(scene.terms.now.mono)));
+        let seen = second(scene.terms.now.wall - scene.terms.now.mono.saturating_sub(node.lock.first_seen));
         let whose = match &node.lock.read {
             LockRead::Held { value, .. } => {
                 let since = second(value.time);

@@ -4,65 +4,68 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::core::context::{Context, Step};
+use crate::core::agenda::{Agenda, Scene, Step, Terms};
+use crate::core::context::Context;
 use crate::core::effect::{Effect, LockResult};
+use crate::core::reservations::Reservations;
 use crate::core::timers::Timer;
-use crate::lock::{BoundHolder, GoneReason, HolderState, Intent, LockClaim, LockView, ReleaseReason, acquire};
-use crate::world::{Node, NodeId, Place, Pod, PodId};
+use crate::lock::{GoneReason, HolderState, Intent, LockClaim, ReleaseReason};
+use crate::world::{Node, NodeId, Place, Pod, PodId, World};
 use baton_contract::{LockRead, PodKey, PodRef, PodUid};
 
 use super::Binder;
+use super::intent::intent;
 
 /// The read of a holder is repeated after this time.
 const REPEAT_AFTER: Duration = Duration::from_secs(10);
 
 impl Binder {
     /// Checks the lock of a node without a bind attempt: dangling, expired and abandoned locks are released.
-    pub fn sweep(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
-        if !cx.leading {
+    pub fn sweep(&mut self, scene: Scene<'_>, reservations: &Reservations, agenda: &mut Agenda, node_id: NodeId) {
+        if !scene.terms.leading {
             return;
         }
-        let Some(node) = cx.world.node(node_id) else { return };
+        let Some(node) = scene.world.node(node_id) else { return };
         let Some(raw) = node.lock.read.raw().map(Box::<str>::from) else { return };
         let claimed = self.queues.get(&node_id).is_some_and(|queue| !queue.is_empty());
         if self.locks.releases.contains_key(&(node_id, raw.clone())) {
             return;
         }
-        let Some(holder) = cx.world.holder(node, cx.now.wall) else { return };
+        let Some(holder) = scene.world.holder(node, scene.terms.now.wall) else { return };
         if let HolderState::Unbound(pod) = &holder {
-            let id = cx.world.pod_id(&pod.uid);
+            let id = scene.world.pod_id(&pod.uid);
             if id.and_then(|id| self.attempts.get(&id)).is_some_and(|attempt| attempt.node == node_id) {
                 return;
             }
-            let pod = id.and_then(|id| cx.world.pod(id));
-            let is_bound = |pod: &Pod| pod.place == Place::Assumed(node_id) && cx.reservations.get(pod.id).is_none();
+            let pod = id.and_then(|id| scene.world.pod(id));
+            let is_bound = |pod: &Pod| pod.place == Place::Assumed(node_id) && reservations.get(pod.id).is_none();
             if pod.is_some_and(is_bound) {
                 return; // by us: the watch is yet to show it
             }
-            if let Some(pod) = pod.filter(|pod| cx.is_ours(pod)) {
-                return cx.steps.push(Step::HalfBound(node_id, pod.id, raw));
+            if let Some(pod) = pod.filter(|pod| scene.terms.is_ours(pod)) {
+                return agenda.steps.push(Step::HalfBound(node_id, pod.id, raw));
             }
-            if pod.is_some_and(|pod| cx.config.asking_names.contains(&pod.facts.handoff.scheduler_name)) {
+            if pod.is_some_and(|pod| scene.terms.config.asking_names.contains(&pod.facts.handoff.scheduler_name)) {
                 // Its scheduler requests the bind again, on this node or another one.
-                return self.release_abandoned(cx, node_id, &raw);
+                return self.release_abandoned(scene, agenda, node_id, &raw);
             }
         }
         if claimed {
             return;
         }
-        let unclaimed = LockClaim { pod: PodRef::new("", "", ""), time: cx.now.wall };
-        match Self::intent(cx, node, &unclaimed) {
+        let unclaimed = LockClaim { pod: PodRef::new("", "", ""), time: scene.terms.now.wall };
+        match intent(scene, node, &unclaimed) {
             // No bind needs the lock of a pod that waits, and under it the pod's call may still be served.
             Intent::TakeOver { reason: ReleaseReason::Unserved, .. }
             | Intent::Wait { recheck: None, .. }
             | Intent::Set
             | Intent::Own { .. } => {}
             Intent::TakeOver { old, reason } => match self.unproven(&node.lock.read, reason) {
-                Some(holder) => self.read_holder(cx, &old, holder, node_id),
-                None => self.release_lock(cx, node_id, &old, reason),
+                Some(holder) => self.read_holder(scene.terms, agenda, &old, holder, node_id),
+                None => self.release_lock(scene.world, agenda, node_id, &old, reason),
             },
             Intent::Wait { recheck: Some(at), .. } => {
-                cx.timers.set(at, Timer::Node(node_id));
+                agenda.timers.set(at, Timer::Node(node_id));
             }
         }
     }
@@ -71,50 +74,44 @@ impl Binder {
     pub fn sweep_all(&mut self, cx: &mut Context<'_>) {
         let locked: Vec<NodeId> = cx.world.locked().collect();
         for id in &locked {
-            self.sweep(cx, *id);
+            self.sweep(cx.terms.scene(cx.world), cx.reservations, cx.agenda, *id);
             self.advance(cx, *id);
         }
         let standing: BTreeSet<&str> = locked.iter().filter_map(|id| cx.world.node(*id)?.lock.read.raw()).collect();
         self.locks.proven.retain(|raw| standing.contains(&**raw));
         self.locks.resumed.retain(|raw| standing.contains(&**raw));
         self.locks.reads.retain(|raw, _| standing.contains(&**raw));
-        cx.timers.set(cx.now.mono + cx.config.sweep, Timer::Sweep);
+        cx.agenda.timers.set(cx.terms.now.mono + cx.terms.config.sweep, Timer::Sweep);
     }
 
     /// A half-done bind of ours is resumed once under its lock; else its lock is released once it counts as abandoned. `free`:
     /// the pod's gang does not hold it back.
-    pub fn resume_or_release(&mut self, cx: &mut Context<'_>, node: NodeId, id: PodId, raw: &str, free: bool) {
+    pub fn resume_or_release(
+        &mut self,
+        scene: Scene<'_>,
+        reservations: &mut Reservations,
+        agenda: &mut Agenda,
+        (node, raw): (NodeId, &str),
+        id: PodId,
+        free: bool,
+    ) {
         if free && !self.attempts.contains_key(&id) && self.locks.resumed.insert(raw.into()) {
-            cx.stats.resumed += 1;
-            cx.reservations.pin(id, node);
-            cx.steps.push(Step::Retry(id));
-        } else if cx.reservations.pinned(id).is_none() {
-            self.release_abandoned(cx, node, raw);
+            agenda.stats.resumed += 1;
+            reservations.pin(id, node);
+            agenda.steps.push(Step::Retry(id));
+        } else if reservations.pinned(id).is_none() {
+            self.release_abandoned(scene, agenda, node, raw);
         }
     }
 
-    fn release_abandoned(&mut self, cx: &mut Context<'_>, node_id: NodeId, raw: &str) {
-        let Some(node) = cx.world.node(node_id) else { return };
-        let at = node.lock.first_seen.max(self.since) + cx.config.abandoned;
-        if cx.now.mono >= at {
-            self.release_lock(cx, node_id, raw, ReleaseReason::Abandoned);
+    fn release_abandoned(&mut self, scene: Scene<'_>, agenda: &mut Agenda, node_id: NodeId, raw: &str) {
+        let Some(node) = scene.world.node(node_id) else { return };
+        let at = node.lock.first_seen.max(self.since) + scene.terms.config.abandoned;
+        if scene.terms.now.mono >= at {
+            self.release_lock(scene.world, agenda, node_id, raw, ReleaseReason::Abandoned);
         } else {
-            cx.timers.set(at, Timer::Node(node_id));
+            agenda.timers.set(at, Timer::Node(node_id));
         }
-    }
-
-    /// What to do about the lock of a node for this claim.
-    pub(super) fn intent(cx: &Context<'_>, node: &Node, claim: &LockClaim) -> Intent {
-        let read = node.lock.read.clone();
-        let holder = cx.world.holder(node, cx.now.wall).unwrap_or(HolderState::Unknown);
-        let bound = match &holder {
-            HolderState::BoundHere(pod) => cx.world.pod_id(&pod.uid).and_then(|id| cx.world.pod(id)),
-            HolderState::Unbound(_) | HolderState::Unknown | HolderState::Gone(_) => None,
-        };
-        let of = |pod: &Pod| BoundHolder::of(&read, &pod.facts.handoff, node.agent_status());
-        let bound = bound.map(of).unwrap_or_default();
-        let view = LockView { read, first_seen: node.lock.first_seen, holder, bound };
-        acquire(&view, claim, node.liveness(), &cx.config.lock_policy, cx.now.mono, cx.now.wall)
     }
 
     /// The holder that has to be read before its lock is removed: one that the watch does not show may have been created a moment
@@ -131,22 +128,29 @@ impl Binder {
 
     /// The holder of a removed lock of another scheduler, and that lock, if the watch has not shown the outcome of its bind: the pod
     /// may hold devices that seem free here, so it is read before the lock is written.
-    pub(super) fn unknown_outcome(&self, cx: &Context<'_>, node: &Node) -> Option<(PodKey, Box<str>)> {
+    pub(super) fn unknown_outcome(&self, world: &World, node: &Node) -> Option<(PodKey, Box<str>)> {
         let (holder, raw) = node.lock.previous.as_ref().filter(|(_, raw)| !self.locks.proven.contains(raw))?;
-        let waiting = match cx.world.pod_by_key(&holder.pod) {
+        let waiting = match world.pod_by_key(&holder.pod) {
             Some(pod) => pod.place == Place::Waiting && !self.attempts.contains_key(&pod.id),
-            None => !holder.uid.as_ref().is_some_and(|uid| cx.world.was_deleted(uid)),
+            None => !holder.uid.as_ref().is_some_and(|uid| world.was_deleted(uid)),
         };
         waiting.then(|| (holder.pod.clone(), raw.clone()))
     }
 
-    pub(super) fn read_holder(&mut self, cx: &mut Context<'_>, raw: &str, holder: PodKey, node: NodeId) {
-        if self.locks.reads.get(raw).is_some_and(|at| cx.now.mono < *at + REPEAT_AFTER) {
+    pub(super) fn read_holder(
+        &mut self,
+        terms: Terms<'_>,
+        agenda: &mut Agenda,
+        raw: &str,
+        holder: PodKey,
+        node: NodeId,
+    ) {
+        if self.locks.reads.get(raw).is_some_and(|at| terms.now.mono < *at + REPEAT_AFTER) {
             return;
         }
-        self.locks.reads.insert(raw.into(), cx.now.mono);
-        cx.timers.set(cx.now.mono + REPEAT_AFTER, Timer::Node(node));
-        cx.effects.push(Effect::ReadPod { pod: holder });
+        self.locks.reads.insert(raw.into(), terms.now.mono);
+        agenda.timers.set(terms.now.mono + REPEAT_AFTER, Timer::Node(node));
+        agenda.effects.push(Effect::ReadPod { pod: holder });
     }
 
     /// A live read found no pod `key`, or one with this uid: locks that name another pod of this name are proven to be dangling.
@@ -171,35 +175,42 @@ impl Binder {
             }
         }
         for id in nodes {
-            self.sweep(cx, id);
+            self.sweep(cx.terms.scene(cx.world), cx.reservations, cx.agenda, id);
             self.advance(cx, id);
         }
     }
 
     /// The watch reported deletions: locks of these pods are proven to be dangling.
-    pub fn prove_deleted(&mut self, cx: &Context<'_>) {
-        for id in cx.world.locked() {
-            let Some(LockRead::Held { value, raw }) = cx.world.node(id).map(|node| &node.lock.read) else { continue };
+    pub fn prove_deleted(&mut self, world: &World) {
+        for id in world.locked() {
+            let Some(LockRead::Held { value, raw }) = world.node(id).map(|node| &node.lock.read) else { continue };
             let uid = value.holder.as_ref().and_then(|holder| holder.uid.as_ref());
-            if uid.is_some_and(|uid| cx.world.was_deleted(uid)) {
+            if uid.is_some_and(|uid| world.was_deleted(uid)) {
                 self.locks.proven.insert(raw.clone());
             }
         }
     }
 
     /// Removes a lock value from a node; repeated until the result is known.
-    pub(super) fn release_lock(&mut self, cx: &mut Context<'_>, node: NodeId, raw: &str, reason: ReleaseReason) {
-        let Some(name) = cx.world.node(node).map(|node| node.name.clone()) else { return };
+    pub(super) fn release_lock(
+        &mut self,
+        world: &World,
+        agenda: &mut Agenda,
+        node: NodeId,
+        raw: &str,
+        reason: ReleaseReason,
+    ) {
+        let Some(name) = world.node(node).map(|node| node.name.clone()) else { return };
         let earlier = self.locks.releases.insert((node, raw.into()), (reason, true));
         if !earlier.is_some_and(|(_, under_way)| under_way) {
-            cx.effects.push(Effect::Release { node: name, old: raw.into(), reason });
+            agenda.effects.push(Effect::Release { node: name, old: raw.into(), reason });
         }
     }
 
     /// Repeats a release that failed.
-    pub fn release_again(&mut self, cx: &mut Context<'_>, node: NodeId, raw: &str) {
+    pub fn release_again(&mut self, world: &World, agenda: &mut Agenda, node: NodeId, raw: &str) {
         if let Some((reason, _)) = self.locks.releases.get(&(node, raw.into())).copied() {
-            self.release_lock(cx, node, raw, reason);
+            self.release_lock(world, agenda, node, raw, reason);
         }
     }
 
@@ -213,12 +224,12 @@ impl Binder {
             LockResult::Done => {
                 self.locks.releases.remove(&key);
                 if cx.world.node(id).is_some_and(|node| node.lock.read.raw() == Some(old)) {
-                    cx.world.observe_lock(id, LockRead::Free, cx.now.mono);
+                    cx.world.observe_lock(id, LockRead::Free, cx.terms.now.mono);
                 }
             }
             LockResult::Contended(read) => {
                 self.locks.releases.remove(&key);
-                cx.world.observe_lock(id, read, cx.now.mono);
+                cx.world.observe_lock(id, read, cx.terms.now.mono);
             }
             LockResult::NodeGone => {
                 self.locks.releases.remove(&key);
@@ -228,10 +239,10 @@ impl Binder {
                     *under_way = false;
                 }
                 let wait = Duration::from_secs(1).max(at_least.unwrap_or_default());
-                cx.timers.set(cx.now.mono + wait, Timer::Release(id, old.into()));
+                cx.agenda.timers.set(cx.terms.now.mono + wait, Timer::Release(id, old.into()));
             }
         }
-        self.sweep(cx, id);
+        self.sweep(cx.terms.scene(cx.world), cx.reservations, cx.agenda, id);
         self.advance(cx, id);
     }
 }

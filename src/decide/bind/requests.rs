@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use crate::core::agenda::Agenda;
 use crate::core::context::Context;
 use crate::core::extend;
-use crate::core::reservations::Reservations;
 use crate::core::rules::Outcome;
 use crate::core::select::choose::refused_by;
 use crate::core::timers::Timer;
@@ -19,7 +19,7 @@ impl Binder {
     /// Binds `pod` to `node` with devices chosen now; its attempt is queued behind those that wait for the same node.
     /// [`Binder::take_answers`] returns the answer soon after `wait` at the latest, unless a Binding is under way then.
     pub fn request_bind(&mut self, cx: &mut Context<'_>, id: RequestId, pod: &PodRef, node: &str, wait: Duration) {
-        let request = BindRequest { id, deadline: cx.now.mono + wait, wait, trouble: None };
+        let request = BindRequest { id, deadline: cx.terms.now.mono + wait, wait, trouble: None };
         if let Err(verdict) = self.start_request(cx, request, pod, node) {
             self.answers.push(BindAnswer { request: id, verdict });
         }
@@ -52,7 +52,7 @@ impl Binder {
         node_name: &str,
     ) -> Result<(), BindVerdict> {
         let failed = |why: String| Err(BindVerdict::Failed(why));
-        if !cx.leading {
+        if !cx.terms.leading {
             return failed(
                 "this scheduler does not lead, or does not know the whole cluster yet: try again".to_owned(),
             );
@@ -76,7 +76,7 @@ impl Binder {
                     return failed(format!("a bind of pod {} to node {} is under way", pod.key, name_of(at)));
                 }
                 self.answer(id, BindVerdict::Failed("the same bind was requested again".to_owned()));
-                self.wait_for(cx, id, request);
+                self.wait_for(cx.agenda, id, request);
                 return Ok(());
             }
             Place::Waiting => {}
@@ -85,11 +85,11 @@ impl Binder {
             return failed(format!("pod {} is being deleted", pod.key));
         }
         let facts = known.facts.clone();
-        let judged = extend::with_all_nominated(cx, &facts, |cx| {
+        let judged = extend::with_all_nominated(&mut cx.placing(), &facts, |placing| {
             let gone = || "the pod or the node is gone".to_owned();
-            let (pod, node) = (cx.world.pod(id).ok_or_else(gone)?, cx.world.node(target).ok_or_else(gone)?);
-            let mut slots = extend::prepare_ours(cx.view(), cx.rules, pod)?;
-            let outcome = extend::judge_ours(cx.view(), cx.rules, pod, (target, node), &mut slots);
+            let (pod, node) = (placing.world.pod(id).ok_or_else(gone)?, placing.world.node(target).ok_or_else(gone)?);
+            let mut slots = extend::prepare_ours(placing.view(), placing.terms.rules, pod)?;
+            let outcome = extend::judge_ours(placing.view(), placing.terms.rules, pod, (target, node), &mut slots);
             Ok((slots, outcome))
         });
         let (slots, outcome) = judged.map_err(BindVerdict::Failed)?;
@@ -100,27 +100,29 @@ impl Binder {
             }
             Outcome::Fault(text) => return failed(format!("node {node_name}: {text}")),
         }
-        cx.queue.remove(id);
-        self.wait_for(cx, id, request);
-        if Reservations::reserve(cx, id, target, slots) {
+        cx.agenda.queue.remove(id);
+        self.wait_for(cx.agenda, id, request);
+        if cx.reservations.reserve(cx.terms, cx.world, id, target, slots) {
             // The other scheduler has run its own Permit plugins.
             self.start(cx, id);
             Ok(())
         } else {
             self.requests.remove(&id);
-            cx.enqueue(id);
+            cx.agenda.enqueue(id);
             failed(format!("node {node_name}: a reservation was refused"))
         }
     }
 
-    fn wait_for(&mut self, cx: &mut Context<'_>, id: PodId, request: BindRequest) {
-        cx.timers.set(request.deadline, Timer::BindRequest(id));
+    fn wait_for(&mut self, agenda: &mut Agenda, id: PodId, request: BindRequest) {
+        agenda.timers.set(request.deadline, Timer::BindRequest(id));
         self.requests.insert(id, request);
     }
 
     /// The deadline of a bind request has passed.
     pub fn request_due(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let Some(request) = self.requests.get(&id).filter(|request| request.deadline <= cx.now.mono) else { return };
+        let Some(request) = self.requests.get(&id).filter(|request| request.deadline <= cx.terms.now.mono) else {
+            return;
+        };
         let Some(attempt) = self.attempts.get(&id) else { return };
         let (node, wait) = (&attempt.node_name, request.wait);
         let mut why = match attempt.phase {
@@ -148,7 +150,7 @@ impl Binder {
             // A Binding was posted and its outcome is unknown.
             BindPhase::PostAgain(_) => {
                 attempt.cancelled = Some(Cancel::Requeue(why));
-                self.read(cx, id, None);
+                self.read(cx.agenda, id, None);
             }
             BindPhase::ConfirmAgain(..) => attempt.cancelled = Some(Cancel::Requeue(why)),
             _ => self.cancel(cx, id, Cancel::Requeue(why)),

@@ -1,191 +1,59 @@
-//! What a call into the scheduler lends to an owner: facts, lower owners, effects, and steps for other owners.
+//! All that one call may change, and who may change what of it.
+//!
+//! | lent | of it an owner may change |
+//! |---|---|
+//! | `Terms` | nothing: time, settings and rules of the call |
+//! | `Scene` | nothing: the world beside the terms |
+//! | `&World` | nothing |
+//! | `Agenda` | adds what is to be done: queue, timers, steps, effects |
+//! | `Placing` | takes and gives back room; queues, wakes, reports and requests nothing |
+//! | `&mut World`, `&mut Reservations` | the accounts of one pod or node |
+//! | `Context` | all of it: attempts, reviews, binds |
+//!
+//! `Reservations`, `Preemption`, `Earmarks` and `Reporter` change only themselves and what they are lent.
 
-use std::sync::Arc;
-use std::time::Duration;
+use crate::world::World;
 
-use jiff::Timestamp;
-
-use crate::world::gangs::GroupId;
-use crate::world::{NodeId, Pod, PodId, Wake, World};
-
+use super::agenda::{Agenda, Terms};
 use super::earmarks::Earmarks;
-use super::effect::{Effect, Effects};
-use super::other_schedulers::OtherSchedulers;
+use super::placing::Placing;
 use super::preemption::Preemption;
-use super::queue::Queue;
 use super::reporter::Reporter;
 use super::reservations::Reservations;
-use super::rules::{Plugins, View};
-use super::select::choose::{NodeChoice, choose};
 use super::select::index::Index;
-use super::settings::{Config, NodeSearch, Stats};
-use super::timers::{Moment, Timers};
-use baton_contract::{ConditionReason, EventReason};
 
-/// Id of a pod that is judged and does not exist yet.
-pub const NEW_POD: PodId = PodId(u64::MAX);
-
-/// The context of one call into the scheduler, lent to the owner that is called. An owner may use what is in here directly.
+/// All that one call may change, lent to the owner that is called. An owner lends of it to others only what they need.
 /// [`Binder`](crate::bind::Binder), [`Gangs`](crate::gang::Gangs) and [`TyJobs`](crate::tyjob::TyJobs) are not in here: they
 /// cannot be called by other owners, which leave a [`Step`] for them instead. Nothing in here calls up to those three.
 pub struct Context<'a> {
-    /// The time of the call.
-    pub now: Moment,
-    /// `true` while this process leads.
-    pub leading: bool,
-    /// Settings.
-    pub config: &'a Config,
-    /// Enabled rules.
-    pub rules: &'a Plugins,
+    /// Time, settings and rules.
+    pub terms: Terms<'a>,
     /// Facts from watches, and accounts.
     pub world: &'a mut World,
-    /// Items that wait to be tried.
-    pub queue: &'a mut Queue,
     /// Verdicts on nodes by pod shape.
     pub index: &'a mut Index,
-    /// What happens at a later time.
-    pub timers: &'a mut Timers,
-    /// What was reported of pods that wait.
-    pub reporter: &'a mut Reporter,
     /// Room of pods that are not being bound yet.
     pub reservations: &'a mut Reservations,
     /// Nominated pods and their victims.
     pub preemption: &'a mut Preemption,
     /// Nodes that are kept for a group or pod.
     pub earmarks: &'a mut Earmarks,
-    /// Pods that wait for another scheduler and want something of ours.
-    pub other_schedulers: &'a mut OtherSchedulers,
-    /// Numbers and bind times that are used once.
-    pub sequence: &'a mut Sequence,
-    /// Counters.
-    pub stats: &'a mut Stats,
-    /// Requests to the cluster that this call returns.
-    pub effects: &'a mut Effects,
-    /// Consequences for other owners, in order.
-    pub steps: &'a mut Vec<Step>,
-}
-
-/// A consequence of what one owner did, for another one. Steps exist because owners do not call each other: the scheduler performs
-/// them in order, depth first, as soon as the owner has returned and before the next decision.
-#[derive(Debug)]
-pub enum Step {
-    /// Queue a waiting pod, by itself or with its group.
-    Enqueue(PodId),
-    /// The same, and try it at once.
-    Retry(PodId),
-    /// The same, and try it again after a pause.
-    Fail(PodId),
-    /// Run the Permit rules for a reserved pod, and start its bind attempt if they allow it.
-    Permit(PodId),
-    /// Report why a pod waits: by its condition, and by an event unless its gang reports for it.
-    Report(PodId, ConditionReason, Arc<str>),
-    /// Try jobs that wait for room: some is free.
-    RoomFreed,
-    /// Name a commit in the Bindings of members whose bind attempts are under way.
-    Recommit(Vec<PodId>, String),
-    /// Queue the prepared members of a commit for their locks.
-    Proceed(Vec<PodId>),
-    /// End the bind attempts of a commit that is rolled back.
-    Withdraw(Vec<PodId>),
-    /// Evaluate the last attempt of a group.
-    AfterAttempt(GroupId),
-    /// Back off the group of a member that could not be bound.
-    BackOffGroup(PodId),
-    /// A node has the lock of a pod of ours without a bind attempt: resume the bind, or release the lock value.
-    HalfBound(NodeId, PodId, Box<str>),
-    /// A bind attempt has changed.
-    Bind(BindEvent),
-}
-
-/// A change of a bind attempt that its gang has to know.
-#[derive(Debug)]
-pub enum BindEvent {
-    /// The volumes of this member of this commit are ready.
-    Prepared(PodId, u64),
-    /// The Binding of this member of this commit is requested: what it says of its commit is final.
-    Requested(PodId, u64),
-    /// This member of this commit is bound by us.
-    Bound(PodId, u64),
-    /// The attempt of this member of this commit ended without a Binding of ours, and its room was released.
-    Ended(PodId, u64),
-    /// The attempt failed for good, and its room was released.
-    Failed {
-        /// The pod.
-        pod: PodId,
-        /// Its commit, if any.
-        commit: Option<u64>,
-        /// Why.
-        why: String,
-        /// Another scheduler requested the bind and reports the failure itself.
-        requested: bool,
-    },
+    /// What was reported of pods that wait.
+    pub reporter: &'a mut Reporter,
+    /// What is to be done.
+    pub agenda: &'a mut Agenda,
 }
 
 impl Context<'_> {
-    /// What rules read.
-    pub fn view(&self) -> View<'_> {
-        View { world: self.world, now: self.now.mono }
-    }
-
-    /// Chooses a node for a pod of the world, or judges `only` that node; also returns the number of judged nodes.
-    pub fn choose(&mut self, id: PodId, only: Option<NodeId>) -> Option<(NodeChoice, u64)> {
-        let pod = self.world.pod(id)?;
-        let view = View { world: self.world, now: self.now.mono };
-        Some(match self.config.search {
-            NodeSearch::Indexed => self.index.choose(view, self.rules, pod, only),
-            NodeSearch::Scanning => choose(view, self.rules, pod, only),
-        })
-    }
-
-    /// Queues a waiting pod as soon as the present owner has returned.
-    pub fn enqueue(&mut self, id: PodId) {
-        self.steps.push(Step::Enqueue(id));
-    }
-
-    /// Wakes parked items of the queue that wait for such a change, and jobs after the present call where room is free.
-    pub fn wake(&mut self, wake: Wake) {
-        self.queue.wake(wake);
-        if wake.meets(Wake::POD_FREED) {
-            self.steps.push(Step::RoomFreed);
+    /// The part that placing pods may change.
+    pub fn placing(&mut self) -> Placing<'_> {
+        Placing {
+            terms: self.terms,
+            world: self.world,
+            index: self.index,
+            reservations: self.reservations,
+            preemption: self.preemption,
+            stats: &mut self.agenda.stats,
         }
-    }
-
-    /// Room is free.
-    pub fn room_freed(&mut self) {
-        self.wake(Wake::POD_FREED);
-    }
-
-    /// Writes an event about a pod.
-    pub fn event(&mut self, id: PodId, warning: bool, reason: EventReason, message: String) {
-        if let Some(pod) = self.world.pod(id) {
-            self.effects.push(Effect::Notice { pod: pod.facts.handoff.pod.clone(), warning, reason, message });
-        }
-    }
-
-    /// `true` when the pod's scheduler name is one of ours.
-    pub fn is_ours(&self, pod: &Pod) -> bool {
-        self.config.scheduler_names.contains(&pod.facts.handoff.scheduler_name)
-    }
-}
-
-/// Numbers and bind times of this process; each is used once.
-#[derive(Debug, Default)]
-pub struct Sequence {
-    number: u64,
-    stamp: Timestamp,
-}
-
-impl Sequence {
-    /// The next number.
-    pub fn number(&mut self) -> u64 {
-        self.number += 1;
-        self.number
-    }
-
-    /// A wall time that no earlier bind of this process has used: `now`, or a nanosecond after the last one.
-    pub fn stamp(&mut self, now: Timestamp) -> Timestamp {
-        let after = self.stamp.checked_add(Duration::from_nanos(1)).unwrap_or(now);
-        self.stamp = now.max(after);
-        self.stamp
     }
 }

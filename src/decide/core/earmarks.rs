@@ -9,33 +9,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::core::queue::Queue;
 use crate::world::{NodeId, Pod, PodId, World};
-use baton_contract::key;
 
-use super::context::Context;
+use super::agenda::{Agenda, Scene, Terms};
 use super::queue::Item;
-use super::rules::View;
 use super::rules::plugins::device_fit;
 use super::select::choose::{judge, prepare};
 use super::timers::Timer;
-use baton_contract::EventReason;
-
-/// When and how much is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EarmarkPolicy {
-    /// From this age on; zero means never. 10 min.
-    pub after: Duration,
-    /// Percent of all GPUs that may be kept, and of all NICs for those that wait for NICs alone. 50.
-    pub share: u32,
-    /// An earmark ends after this time, and the next one has its turn. 6 h.
-    pub limit: Duration,
-}
-
-impl Default for EarmarkPolicy {
-    fn default() -> Self {
-        Self { after: Duration::from_mins(10), share: 50, limit: Duration::from_hours(6) }
-    }
-}
+use baton_contract::{EventReason, key};
 
 /// An earmark is checked this often.
 const CHECK: Duration = Duration::from_secs(10);
@@ -128,146 +110,138 @@ impl Earmarks {
 
     /// `members` of `item`, those that need devices included, fit no nodes. Gives it an earmark if it has waited for long enough.
     /// Returns what to report about it.
-    pub fn consider(cx: &mut Context<'_>, item: &Item, name: &str, members: &[PodId]) -> Option<String> {
-        let waiting = || members.iter().filter_map(|id| cx.world.pod(*id)).filter(|pod| pod.asks_for_devices());
+    pub fn consider(
+        &mut self,
+        terms: Terms<'_>,
+        world: &mut World,
+        agenda: &mut Agenda,
+        item: &Item,
+        name: &str,
+        members: &[PodId],
+    ) -> Option<String> {
+        let waiting = || members.iter().filter_map(|id| world.pod(*id)).filter(|pod| pod.asks_for_devices());
         let since = waiting().map(|pod| pod.facts.handoff.created).max()?;
         let priority = waiting().map(|pod| pod.facts.spec.priority).max()?;
         let nics_alone = |pod: &Pod| EarmarkKind::Gpus.of_pod(pod) == 0 && EarmarkKind::Nics.of_pod(pod) > 0;
         let wanted = if waiting().all(nics_alone) { EarmarkKind::Nics } else { EarmarkKind::Gpus };
         let members: Vec<PodId> = waiting().map(|pod| pod.id).collect();
-        if let Some(earmark) = cx.earmarks.all.iter_mut().find(|earmark| earmark.item == *item) {
+        if let Some(earmark) = self.all.iter_mut().find(|earmark| earmark.item == *item) {
             earmark.members = members;
-            return Some(earmark.text(cx.world));
+            return Some(earmark.text(world));
         }
-        let passed = cx.earmarks.passed.get(item).is_some_and(|until| cx.now.mono < *until);
-        let taken = cx.earmarks.all.iter().any(|earmark| earmark.wanted == wanted);
-        if passed || !Self::is_aged(cx, item, since) || taken {
+        let passed = self.passed.get(item).is_some_and(|until| terms.now.mono < *until);
+        let taken = self.all.iter().any(|earmark| earmark.wanted == wanted);
+        if passed || !is_aged(terms, &mut agenda.queue, item, since) || taken {
             return None;
         }
-        let nodes = choose_nodes(cx, &members, priority, wanted)?;
-        if let Some(text) = Self::too_large(cx, &nodes, wanted) {
+        let nodes = choose_nodes(terms, world, &members, priority, wanted)?;
+        if let Some(text) = self.too_large(terms.scene(world), &nodes, wanted) {
             return Some(text);
         }
-        let since = cx.now.mono;
+        let since = terms.now.mono;
         let earmark = Earmark { item: item.clone(), wanted, name: name.into(), priority, nodes, members, since };
-        let text = earmark.announce(cx);
-        earmark.keep(cx.world);
-        cx.earmarks.all.push(earmark);
-        Self::check_later(cx);
+        let text = earmark.announce(world, agenda);
+        earmark.keep(world);
+        self.all.push(earmark);
+        self.check_later(terms, agenda);
         Some(text)
     }
 
     /// What is said of nodes that are more than may be kept: all earmarks together keep no more than the share of the GPUs, and one
     /// for NICs no more than that of the NICs.
-    fn too_large(cx: &Context<'_>, nodes: &BTreeSet<NodeId>, wanted: EarmarkKind) -> Option<String> {
-        let beside = cx.earmarks.all.iter().flat_map(|earmark| &earmark.nodes);
+    fn too_large(&self, scene: Scene<'_>, nodes: &BTreeSet<NodeId>, wanted: EarmarkKind) -> Option<String> {
+        let beside = self.all.iter().flat_map(|earmark| &earmark.nodes);
         [EarmarkKind::Gpus, wanted].into_iter().find_map(|of| {
-            let all: i64 = cx.world.nodes().map(|(id, _)| of.of_node(cx.world, id)).sum();
-            let most = all * i64::from(cx.config.earmarks.share) / 100;
-            let kept: i64 = nodes.iter().chain(beside.clone()).map(|id| of.of_node(cx.world, *id)).sum();
+            let all: i64 = scene.world.nodes().map(|(id, _)| of.of_node(scene.world, id)).sum();
+            let most = all * i64::from(scene.terms.config.earmarks.share) / 100;
+            let kept: i64 = nodes.iter().chain(beside.clone()).map(|id| of.of_node(scene.world, *id)).sum();
             let name = of.name();
             (kept > most).then(|| {
-                let own: i64 = nodes.iter().map(|id| of.of_node(cx.world, *id)).sum();
+                let own: i64 = nodes.iter().map(|id| of.of_node(scene.world, *id)).sum();
                 let others = if own < kept { format!(", {} are kept for others", kept - own) } else { String::new() };
                 format!("it needs nodes with {own} {name}{others}, and no more than {most} may be kept (--age-share)")
             })
         })
     }
 
-    /// `true` when a parked item that is as old as this may have the earmark; a younger one is tried again when it may.
-    pub fn is_aged(cx: &mut Context<'_>, item: &Item, since: Timestamp) -> bool {
-        let after = cx.config.earmarks.after;
-        let age = Duration::try_from(cx.now.wall.duration_since(since)).unwrap_or_default();
-        let left = after.saturating_sub(age);
-        if !left.is_zero() {
-            cx.queue.hurry(item.clone(), cx.now.mono + left);
-        }
-        !after.is_zero() && left.is_zero()
-    }
-
     /// Opens the nodes that are kept for `item` or for one of lower priority, and those on which a pod with this deadline ends
     /// before another one that is there; [`Earmarks::close`] must follow.
-    pub fn open_for(cx: &mut Context<'_>, item: &Item, priority: i32, deadline: Option<u32>) {
-        let end = deadline.and_then(|seconds| cx.now.wall.checked_add(Duration::from_secs(seconds.into())).ok());
-        let ends = |node| end.is_some_and(|end| last_known_end(cx.world, node).is_some_and(|last| end < last));
+    pub fn open_for(&mut self, terms: Terms<'_>, world: &mut World, item: &Item, priority: i32, deadline: Option<u32>) {
+        let end = deadline.and_then(|seconds| terms.now.wall.checked_add(Duration::from_secs(seconds.into())).ok());
+        let ends = |node| end.is_some_and(|end| last_known_end(world, node).is_some_and(|last| end < last));
         let mut open = Vec::new();
-        for earmark in &cx.earmarks.all {
+        for earmark in &self.all {
             let all = earmark.item == *item || priority > earmark.priority;
             open.extend(earmark.nodes.iter().copied().filter(|node| all || ends(*node)));
         }
-        open.iter().for_each(|node| cx.world.keep(*node, None));
-        cx.earmarks.opened = open;
+        open.iter().for_each(|node| world.keep(*node, None));
+        self.opened = open;
     }
 
     /// Closes the nodes that were opened, and no others: each change of a node has it judged again.
-    pub fn close(cx: &mut Context<'_>) {
-        for node in std::mem::take(&mut cx.earmarks.opened) {
-            let earmark = cx.earmarks.all.iter().find(|earmark| earmark.nodes.contains(&node));
+    pub fn close(&mut self, world: &mut World) {
+        for node in std::mem::take(&mut self.opened) {
+            let earmark = self.all.iter().find(|earmark| earmark.nodes.contains(&node));
             // An earmark that has ended meanwhile keeps none.
             let name = earmark.map(|earmark| Arc::clone(&earmark.name));
-            cx.world.keep(node, name);
+            world.keep(node, name);
         }
     }
 
     /// `item` has its nodes, or does not wait any more.
-    pub fn end(cx: &mut Context<'_>, item: &Item) {
-        Self::end_where(cx, |earmark| earmark.item == *item);
+    pub fn end(&mut self, world: &mut World, agenda: &mut Agenda, item: &Item) {
+        self.end_where(world, agenda, |earmark| earmark.item == *item);
     }
 
     /// Ends all.
-    pub fn clear(cx: &mut Context<'_>) {
-        Self::end_where(cx, |_| true);
+    pub fn clear(&mut self, world: &mut World, agenda: &mut Agenda) {
+        self.end_where(world, agenda, |_| true);
     }
 
-    fn end_where(cx: &mut Context<'_>, ends: impl Fn(&Earmark) -> bool) {
-        let ended: Vec<Earmark> = cx.earmarks.all.extract_if(.., |earmark| ends(earmark)).collect();
+    fn end_where(&mut self, world: &mut World, agenda: &mut Agenda, ends: impl Fn(&Earmark) -> bool) {
+        let ended: Vec<Earmark> = self.all.extract_if(.., |earmark| ends(earmark)).collect();
         for earmark in &ended {
-            earmark.nodes.iter().for_each(|node| cx.world.keep(*node, None));
+            earmark.nodes.iter().for_each(|node| world.keep(*node, None));
         }
         if !ended.is_empty() {
-            cx.room_freed();
+            agenda.room_freed();
         }
     }
 
     /// Ends each earmark that has been there for too long, whose pods do not wait any more, or that has lost a node: then nodes are
     /// chosen again after the next attempt.
-    pub fn check(cx: &mut Context<'_>) {
-        if cx.now.mono < cx.earmarks.next_check {
+    pub fn check(&mut self, terms: Terms<'_>, world: &mut World, agenda: &mut Agenda) {
+        if terms.now.mono < self.next_check {
             return;
         }
-        let oldest = cx.now.mono.saturating_sub(cx.config.earmarks.limit);
+        let oldest = terms.now.mono.saturating_sub(terms.config.earmarks.limit);
         let lost = |id: &NodeId| {
-            let facts = cx.world.node(*id).and_then(|node| node.facts.as_ref());
+            let facts = world.node(*id).and_then(|node| node.facts.as_ref());
             facts.is_none_or(|facts| facts.unschedulable)
         };
         let over = |earmark: &&Earmark| {
-            let waits = cx.queue.state(earmark.item.clone()).is_some();
+            let waits = agenda.queue.state(earmark.item.clone()).is_some();
             earmark.since <= oldest || !waits || earmark.nodes.iter().any(lost)
         };
-        let over: Vec<(Item, bool)> = cx
-            .earmarks
-            .all
-            .iter()
-            .filter(over)
-            .map(|earmark| (earmark.item.clone(), earmark.since <= oldest))
-            .collect();
+        let over: Vec<(Item, bool)> =
+            self.all.iter().filter(over).map(|earmark| (earmark.item.clone(), earmark.since <= oldest)).collect();
         for (item, too_long) in over {
-            Self::end(cx, &item);
+            self.end(world, agenda, &item);
             if too_long {
-                cx.earmarks.passed.insert(item, cx.now.mono + cx.config.earmarks.limit);
+                self.passed.insert(item, terms.now.mono + terms.config.earmarks.limit);
             }
         }
-        for earmark in std::mem::take(&mut cx.earmarks.all) {
-            let earmark = earmark.improved(cx);
-            cx.earmarks.all.push(earmark);
+        for earmark in std::mem::take(&mut self.all) {
+            let earmark = earmark.improved(terms, world, agenda);
+            self.all.push(earmark);
         }
-        Self::check_later(cx);
+        self.check_later(terms, agenda);
     }
 
-    fn check_later(cx: &mut Context<'_>) {
-        if !cx.earmarks.all.is_empty() && cx.earmarks.next_check <= cx.now.mono {
-            cx.earmarks.next_check = cx.now.mono + CHECK;
-            cx.timers.set(cx.earmarks.next_check, Timer::Earmark);
+    fn check_later(&mut self, terms: Terms<'_>, agenda: &mut Agenda) {
+        if !self.all.is_empty() && self.next_check <= terms.now.mono {
+            self.next_check = terms.now.mono + CHECK;
+            agenda.timers.set(self.next_check, Timer::Earmark);
         }
     }
 }
@@ -278,32 +252,32 @@ impl Earmark {
     }
 
     /// Keeps other nodes instead where a fifth fewer devices have to come free.
-    fn improved(mut self, cx: &mut Context<'_>) -> Self {
-        self.nodes.iter().for_each(|node| cx.world.keep(*node, None));
+    fn improved(mut self, terms: Terms<'_>, world: &mut World, agenda: &mut Agenda) -> Self {
+        self.nodes.iter().for_each(|node| world.keep(*node, None));
         let busy = |world: &World, nodes: &BTreeSet<NodeId>| -> i64 {
             let ends = |pod: &Pod| pod.facts.spec.priority <= self.priority;
             nodes.iter().map(|id| self.wanted.busy_on(world, *id, ends)).sum()
         };
-        let other = choose_nodes(cx, &self.members, self.priority, self.wanted);
-        let now = busy(cx.world, &self.nodes);
+        let other = choose_nodes(terms, world, &self.members, self.priority, self.wanted);
+        let now = busy(world, &self.nodes);
         let better = other.filter(|other| {
-            let busy = busy(cx.world, other);
+            let busy = busy(world, other);
             busy < now && busy * 10 <= now * 8
         });
         let changed = better.is_some();
         self.nodes = better.unwrap_or(self.nodes);
-        self.keep(cx.world);
+        self.keep(world);
         if changed {
-            self.announce(cx);
-            cx.room_freed();
+            self.announce(world, agenda);
+            agenda.room_freed();
         }
         self
     }
 
-    fn announce(&self, cx: &mut Context<'_>) -> String {
-        let text = self.text(cx.world);
+    fn announce(&self, world: &World, agenda: &mut Agenda) -> String {
+        let text = self.text(world);
         if let Some(first) = self.members.first() {
-            cx.event(*first, false, EventReason::Earmarked, text.clone());
+            agenda.event(world, *first, false, EventReason::Earmarked, text.clone());
         }
         text
     }
@@ -340,21 +314,21 @@ fn known_end(pod: &Pod) -> Option<Timestamp> {
 /// Nodes on which all `members` fit if the pods there of not higher priority end: those with the fewest busy devices, then with
 /// the most pods whose end is known and the oldest ones.
 fn choose_nodes(
-    cx: &mut Context<'_>,
+    terms: Terms<'_>,
+    world: &mut World,
     members: &[PodId],
     priority: i32,
     wanted: EarmarkKind,
 ) -> Option<BTreeSet<NodeId>> {
     let ends = |pod: &Pod| pod.facts.spec.priority <= priority;
-    let mut candidates: Vec<_> = cx
-        .world
+    let mut candidates: Vec<_> = world
         .nodes()
         .filter(|(_, node)| node.stock.is_some())
         .map(|(id, node)| {
-            let pods = node.pods.iter().filter_map(|pod| cx.world.pod(*pod)).filter(|pod| ends(pod));
+            let pods = node.pods.iter().filter_map(|pod| world.pod(*pod)).filter(|pod| ends(pod));
             let unknown = pods.clone().filter(|pod| known_end(pod).is_none()).count();
             let newest = pods.map(|pod| pod.facts.handoff.created).max();
-            (wanted.busy_on(cx.world, id, ends), unknown, newest, id)
+            (wanted.busy_on(world, id, ends), unknown, newest, id)
         })
         .collect();
     candidates.sort_unstable();
@@ -364,32 +338,43 @@ fn choose_nodes(
         if left.peek().is_none() {
             break;
         }
-        let pods = cx.world.node(at).map(|node| node.pods.clone()).unwrap_or_default();
+        let pods = world.node(at).map(|node| node.pods.clone()).unwrap_or_default();
         for pod in pods {
-            if !placed.contains(&pod) && cx.world.pod(pod).is_some_and(ends) {
-                cx.world.remove_for_dry_run(pod);
+            if !placed.contains(&pod) && world.pod(pod).is_some_and(ends) {
+                world.remove_for_dry_run(pod);
                 removed.push(pod);
             }
         }
-        while let Some(member) = left.next_if(|member| place(cx, *member, at)) {
+        while let Some(member) = left.next_if(|member| place(terms, world, *member, at)) {
             placed.push(member);
             nodes.insert(at);
         }
     }
     let all = left.peek().is_none();
-    placed.into_iter().rev().for_each(|pod| _ = cx.world.forget(pod));
-    removed.into_iter().rev().for_each(|pod| cx.world.restore_after_dry_run(pod));
+    placed.into_iter().rev().for_each(|pod| _ = world.forget(pod));
+    removed.into_iter().rev().for_each(|pod| world.restore_after_dry_run(pod));
     all.then_some(nodes)
 }
 
 /// Reserves room for a member on one node, for a dry run.
-fn place(cx: &mut Context<'_>, id: PodId, at: NodeId) -> bool {
-    let (Some(pod), Some(node)) = (cx.world.pod(id), cx.world.node(at)) else { return false };
-    let view = View { world: cx.world, now: cx.now.mono };
-    let Ok(mut slots) = prepare(view, cx.rules, pod) else { return false };
-    if !judge(view, cx.rules, pod, (at, node), &mut slots).is_fit() {
+fn place(terms: Terms<'_>, world: &mut World, id: PodId, at: NodeId) -> bool {
+    let (Some(pod), Some(node)) = (world.pod(id), world.node(at)) else { return false };
+    let view = terms.view(world);
+    let Ok(mut slots) = prepare(view, terms.rules, pod) else { return false };
+    if !judge(view, terms.rules, pod, (at, node), &mut slots).is_fit() {
         return false;
     }
     let devices = device_fit::plan(&slots, (at, node)).map(|plan| plan.held());
-    cx.world.assume(id, at, devices)
+    world.assume(id, at, devices)
+}
+
+/// `true` when a parked item that is as old as this may have the earmark; a younger one is tried again when it may.
+pub fn is_aged(terms: Terms<'_>, queue: &mut Queue, item: &Item, since: Timestamp) -> bool {
+    let after = terms.config.earmarks.after;
+    let age = Duration::try_from(terms.now.wall.duration_since(since)).unwrap_or_default();
+    let left = after.saturating_sub(age);
+    if !left.is_zero() {
+        queue.hurry(item.clone(), terms.now.mono + left);
+    }
+    !after.is_zero() && left.is_zero()
 }

@@ -8,8 +8,9 @@ use crate::world::devices::{Charge, Stock, kinds_of, request_of};
 use crate::world::{KnownChoices, Node, NodeId, Place, Pod, PodFacts, PodId, Wake, World};
 use baton_contract::PodUid;
 
-use super::context::{Context, NEW_POD};
-use super::preemption::{Preemption, judge_budgets};
+use super::agenda::{NEW_POD, Scene};
+use super::placing::Placing;
+use super::preemption::judge_budgets;
 use super::rules::plugins::{device_fit, is_stock};
 use super::rules::{Outcome, Plugins, Refusal, Slots, Victim, View};
 
@@ -34,10 +35,10 @@ pub struct NodeVictims {
 }
 
 /// Judges the devices of each of `nodes` for a pod that another scheduler places; `going`: the node to which a bind of it is under way.
-pub fn fit_devices(cx: &Context<'_>, facts: &PodFacts, nodes: &[String], going: Option<&str>) -> DeviceFits {
+pub fn fit_devices(scene: Scene<'_>, facts: &PodFacts, nodes: &[String], going: Option<&str>) -> DeviceFits {
     let pod = unplaced(facts);
     let mut fits = DeviceFits::default();
-    let mut slots = match prepare_ours(cx.view(), cx.rules, &pod) {
+    let mut slots = match prepare_ours(scene.view(), scene.terms.rules, &pod) {
         Ok(slots) => slots,
         Err(why) => {
             fits.never = nodes.iter().map(|node| (node.clone(), why.clone())).collect();
@@ -46,7 +47,7 @@ pub fn fit_devices(cx: &Context<'_>, facts: &PodFacts, nodes: &[String], going: 
     };
     let (request, mut emptied) = (request_of(&pod).ok(), KnownChoices::default());
     for name in nodes {
-        let known = known_node(cx.world, name);
+        let known = known_node(scene.world, name);
         let outcome = match (known, going) {
             // Its devices are assigned on this node, and only there.
             (_, Some(going)) if *going == **name => Outcome::Fit,
@@ -54,7 +55,7 @@ pub fn fit_devices(cx: &Context<'_>, facts: &PodFacts, nodes: &[String], going: 
                 let text = format!("a bind to node {going} is under way");
                 Outcome::unfit(device_fit::NAME, text, Wake::POD_FREED)
             }
-            (Some(node), None) => judge_ours(cx.view(), cx.rules, &pod, node, &mut slots),
+            (Some(node), None) => judge_ours(scene.view(), scene.terms.rules, &pod, node, &mut slots),
             (None, None) if !pod.asks_for_devices() => Outcome::Fit,
             (None, None) => {
                 Outcome::unfit(device_fit::NAME, "node is not known to the device scheduler yet", Wake::POD_FREED)
@@ -204,12 +205,22 @@ fn enough(world: &World, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option<
 
 /// Decides with the room of nominated pods of the same or a higher priority closed. Of pods of schedulers that ask here only the
 /// devices count: kube-scheduler keeps their other room itself.
-pub fn with_all_nominated<T>(cx: &mut Context<'_>, facts: &PodFacts, decide: impl FnOnce(&mut Context<'_>) -> T) -> T {
-    let except = cx.world.pod_id(&facts.handoff.pod.uid).unwrap_or(NEW_POD);
-    Preemption::with_nominated(cx, facts.spec.priority, except, |cx| {
-        let entered = enter_asking(cx.world, cx.rules, cx.now.mono, facts, &cx.config.asking_names);
-        let decided = decide(cx);
-        entered.into_iter().rev().for_each(|id| _ = cx.world.forget(id));
+pub fn with_all_nominated<T>(
+    placing: &mut Placing<'_>,
+    facts: &PodFacts,
+    decide: impl FnOnce(&mut Placing<'_>) -> T,
+) -> T {
+    let except = placing.world.pod_id(&facts.handoff.pod.uid).unwrap_or(NEW_POD);
+    placing.with_nominated(facts.spec.priority, except, |placing| {
+        let entered = enter_asking(
+            placing.world,
+            placing.terms.rules,
+            placing.terms.now.mono,
+            facts,
+            &placing.terms.config.asking_names,
+        );
+        let decided = decide(placing);
+        entered.into_iter().rev().for_each(|id| _ = placing.world.forget(id));
         decided
     })
 }

@@ -1,12 +1,14 @@
 //! What every kind of scheduling uses, single pods, gangs and TYJobs alike: the queue, rules and the choice of a node by them, reserved
 //! room, preemption, earmarks, timers, what is reported, and the requests to the cluster. Each owner has its own file and private
-//! state; a `Context` lends all of them. Nothing in here knows bind attempts, gangs or TYJobs.
+//! state; a `Context` lends all of them (`context.rs` has the table). Nothing in here knows bind attempts, gangs or TYJobs.
 
+pub(super) mod agenda;
 pub(super) mod context;
 pub mod earmarks;
 pub(super) mod effect;
 pub(super) mod extend;
 mod other_schedulers;
+pub(super) mod placing;
 mod policies;
 pub(super) mod preemption;
 pub mod queue;
@@ -24,7 +26,7 @@ pub use extend::{DeviceFits, NodeVictims};
 pub use other_schedulers::{
     OTHER_SCHEDULER_AFTER, OtherSchedulers, controller_of, other_scheduler_text, wants_of_another,
 };
-pub use policies::{GangPolicy, JobPolicy, MetricWeights, OnBindFailure};
+pub use policies::{EarmarkPolicy, GangPolicy, JobPolicy, MetricWeights, OnBindFailure};
 pub use select::shape::PodShape;
 pub use settings::{Config, NodeSearch, Stats};
 pub use timers::Moment;

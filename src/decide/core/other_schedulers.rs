@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::world::gangs::NamedBy;
 use crate::world::{Place, Pod, PodId, World};
 
-use super::context::Context;
+use super::agenda::{Agenda, Terms};
 use super::timers::Timer;
 use baton_contract::EventReason;
 
@@ -71,39 +71,39 @@ pub struct OtherSchedulers {
 
 impl OtherSchedulers {
     /// A pod has come or changed.
-    pub fn observe(cx: &mut Context<'_>, id: PodId) {
-        Self::observe_member(cx, id);
-        let known = cx.other_schedulers.controller_of.contains_key(&id);
-        match cx.world.pod(id).filter(|pod| cx.leading && want(cx, pod).is_some()) {
-            None => cx.other_schedulers.forget(id),
+    pub fn observe(&mut self, terms: Terms<'_>, world: &World, agenda: &mut Agenda, id: PodId) {
+        self.observe_member(terms, world, agenda, id);
+        let known = self.controller_of.contains_key(&id);
+        match world.pod(id).filter(|pod| terms.leading && want(terms, world, pod).is_some()) {
+            None => self.forget(id),
             Some(_) if known => {}
             Some(pod) => {
                 let key: Box<str> = controller_of(pod).into();
-                cx.other_schedulers.controllers.entry(Box::clone(&key)).or_default().pods.insert(id);
-                cx.other_schedulers.controller_of.insert(id, key);
-                cx.timers.set(cx.now.mono + OTHER_SCHEDULER_AFTER, Timer::OtherScheduler(id));
+                self.controllers.entry(Box::clone(&key)).or_default().pods.insert(id);
+                self.controller_of.insert(id, key);
+                agenda.timers.set(terms.now.mono + OTHER_SCHEDULER_AFTER, Timer::OtherScheduler(id));
             }
         }
     }
 
     /// Reports a member of a gang that was seen without a node and has one now that Baton did not choose.
-    fn observe_member(cx: &mut Context<'_>, id: PodId) {
-        let Some(pod) = cx.world.pod(id).filter(|_| cx.leading) else { return };
+    fn observe_member(&mut self, terms: Terms<'_>, world: &World, agenda: &mut Agenda, id: PodId) {
+        let Some(pod) = world.pod(id).filter(|_| terms.leading) else { return };
         // kube-scheduler itself holds the gangs of `spec.schedulingGroup` together.
-        let book = cx.world.gangs();
+        let book = world.gangs();
         let named = pod.facts.spec.gang.as_ref().and_then(|said| said.named(book.defaults().scheduling_groups));
         let Some(named) = named.filter(|named| named.by != NamedBy::SchedulingGroup) else { return };
         if pod.place == Place::Waiting {
-            cx.other_schedulers.members.insert(id);
+            self.members.insert(id);
             return;
         }
-        if !cx.other_schedulers.members.remove(&id) || !matches!(pod.place, Place::Bound(_)) {
+        if !self.members.remove(&id) || !matches!(pod.place, Place::Bound(_)) {
             return;
         }
         let handoff = &pod.facts.handoff;
-        let (ours, name) = (cx.is_ours(pod), &handoff.scheduler_name);
+        let (ours, name) = (terms.is_ours(pod), &handoff.scheduler_name);
         let with = named.gang.as_ref().map_or_else(|_| "a gang".to_owned(), |gang| format!("gang {gang}"));
-        let set = cx.config.scheduler_names.first().map_or("", |name| name);
+        let set = terms.config.scheduler_names.first().map_or("", |name| name);
         let text = match (ours, handoff.assignment.bind_timestamp.is_some()) {
             (true, true) => return,
             (true, false) => format!("the pod was bound by another client than Baton, and not together with {with}"),
@@ -112,18 +112,18 @@ impl OtherSchedulers {
                  in the pod template"
             ),
         };
-        cx.event(id, true, EventReason::NotScheduledByBaton, text);
+        agenda.event(world, id, true, EventReason::NotScheduledByBaton, text);
     }
 
     /// A pod has waited for [`OTHER_SCHEDULER_AFTER`].
-    pub fn due(cx: &mut Context<'_>, id: PodId) {
-        let Some((pod, want)) = cx.world.pod(id).and_then(|pod| Some((pod, want(cx, pod)?))) else { return };
-        let ours = cx.config.scheduler_names.first().map_or("", |name| name);
+    pub fn due(&mut self, terms: Terms<'_>, world: &World, agenda: &mut Agenda, id: PodId) {
+        let Some((pod, want)) = world.pod(id).and_then(|pod| Some((pod, want(terms, world, pod)?))) else { return };
+        let ours = terms.config.scheduler_names.first().map_or("", |name| name);
         let text = other_scheduler_text(want, &pod.facts.handoff.scheduler_name, ours);
-        let Some(key) = cx.other_schedulers.controller_of.get(&id) else { return };
-        let Some(controller) = cx.other_schedulers.controllers.get_mut(key) else { return };
+        let Some(key) = self.controller_of.get(&id) else { return };
+        let Some(controller) = self.controllers.get_mut(key) else { return };
         if !std::mem::replace(&mut controller.reported, true) {
-            cx.event(id, true, EventReason::NotScheduledByBaton, text);
+            agenda.event(world, id, true, EventReason::NotScheduledByBaton, text);
         }
     }
 
@@ -144,7 +144,7 @@ impl OtherSchedulers {
     }
 }
 
-fn want(cx: &Context<'_>, pod: &Pod) -> Option<UnservedWant> {
-    let config = cx.config;
-    wants_of_another(cx.world, pod, |name| config.scheduler_names.contains(name) || config.asking_names.contains(name))
+fn want(terms: Terms<'_>, world: &World, pod: &Pod) -> Option<UnservedWant> {
+    let config = terms.config;
+    wants_of_another(world, pod, |name| config.scheduler_names.contains(name) || config.asking_names.contains(name))
 }

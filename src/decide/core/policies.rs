@@ -1,4 +1,4 @@
-//! How groups of gangs and TYJobs are treated.
+//! How groups of gangs and TYJobs are treated, and what is kept for those that have waited long.
 
 use std::time::Duration;
 
@@ -84,5 +84,22 @@ pub struct MetricWeights {
 impl Default for MetricWeights {
     fn default() -> Self {
         Self { cpu: 1, memory: 1, gpu: 1, raised: 3 }
+    }
+}
+
+/// When nodes are kept for what has waited long, and how many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EarmarkPolicy {
+    /// From this age on; zero means never. 10 min.
+    pub after: Duration,
+    /// Percent of all GPUs that may be kept, and of all NICs for those that wait for NICs alone. 50.
+    pub share: u32,
+    /// An earmark ends after this time, and the next one has its turn. 6 h.
+    pub limit: Duration,
+}
+
+impl Default for EarmarkPolicy {
+    fn default() -> Self {
+        Self { after: Duration::from_mins(10), share: 50, limit: Duration::from_hours(6) }
     }
 }

@@ -21,7 +21,7 @@ use crate::world::gangs::{Gang, GroupId};
 use crate::world::{NodeId, Place, Pod, PodId, World};
 use baton_contract::{EventReason, PodUid};
 
-use super::context::Context;
+use super::agenda::{Agenda, Scene, Terms};
 use super::effect::Effect;
 use super::queue::Item;
 use super::rules::plugins::device_fit;
@@ -75,277 +75,224 @@ impl Preemption {
         &self.nominations
     }
 
-    /// Waiting for victims is of no use: one of these nodes is lost, or refuses its nominated pod even when it is empty. Only rules
-    /// that read nothing but the node count: members of a group with affinity to each other all wait, and none of them would find
-    /// the others.
-    pub fn is_hopeless<'p>(cx: &Context<'_>, nominated: impl IntoIterator<Item = (&'p Pod, NodeId)>) -> bool {
-        let mut last: Option<(&Pod, Option<Slots>)> = None;
-        nominated.into_iter().any(|(pod, id)| {
-            let Some(node) = cx.world.node(id).filter(|node| node.facts.is_some()) else { return true };
-            if pod.asks_for_devices() && node.stock.is_some() && node.live_agent().is_none() {
-                return true;
-            }
-            // Pods of one template are prepared once.
-            let slots = match last.take() {
-                Some((before, slots)) if before.is_of_template(pod) => slots,
-                _ => prepare(cx.view(), cx.rules, pod).ok(),
-            };
-            let (_, slots) = last.insert((pod, slots));
-            slots.as_mut().is_some_and(|slots| Self::refuses_for_good(cx, pod, id, slots))
-        })
-    }
-
-    /// The node refuses the pod even when it is empty.
-    pub fn refuses_for_good(cx: &Context<'_>, pod: &Pod, id: NodeId, slots: &mut Slots) -> bool {
-        let Some(node) = cx.world.node(id) else { return true };
-        cx.rules.enabled().filter.iter().any(|rule| {
-            rule.reads(pod, slots) <= Reads::Node
-                && matches!(rule.filter(cx.view(), pod, (id, node), slots), Outcome::Never(_))
-        })
-    }
-
     /// Every victim that has not left yet.
     pub fn chosen_victims(&self, world: &World) -> BTreeSet<PodId> {
         let victims = self.nominations.values().flat_map(|nomination| &nomination.victims);
         victims.filter_map(|uid| world.pod_id(uid)).collect()
     }
 
-    /// The victims for a pod that fits no node, as the PostFilter rules choose them. `None` when no victims make room. `gone`: pods
-    /// that are victims already.
-    pub fn pick(cx: &mut Context<'_>, pod: &Pod, gone: &BTreeSet<PodId>) -> Option<PreemptionCandidate> {
-        let found = Self::with_nominated(cx, pod.facts.spec.priority, pod.id, |cx| {
-            candidates(cx.world, cx.rules, pod, gone, cx.now.mono)
-        });
-        cx.rules.enabled().post_filter().iter().find_map(|rule| rule.pick(&found)).cloned()
-    }
-
     /// Evicts the victims and closes the room on the node to pods of the same or a lower priority. Returns what to report.
-    pub fn nominate(cx: &mut Context<'_>, id: PodId, picked: &PreemptionCandidate, group: Option<&GroupId>) -> String {
-        let (Some(pod), Some(node)) = (cx.world.pod(id), cx.world.node(picked.node)) else { return String::new() };
+    pub fn nominate(
+        &mut self,
+        scene: Scene<'_>,
+        agenda: &mut Agenda,
+        id: PodId,
+        picked: &PreemptionCandidate,
+        group: Option<&GroupId>,
+    ) -> String {
+        let (Some(pod), Some(node)) = (scene.world.pod(id), scene.world.node(picked.node)) else {
+            return String::new();
+        };
         let (by, node_name) = (pod.facts.handoff.pod.clone(), node.name.clone());
-        let mut victims = leaving_uids(cx.world, picked.node, pod);
+        let mut victims = leaving_uids(scene.world, picked.node, pod);
         for victim in &picked.victims {
-            let Some(other) = cx.world.pod(victim.pod) else { continue };
+            let Some(other) = scene.world.pod(victim.pod) else { continue };
             let reference = other.facts.handoff.pod.clone();
             victims.insert(reference.uid.clone());
             let mut message = format!("preempted by pod {} ({}) on node {node_name}", by.key, by.uid);
-            if let Some(at) = other.node().filter(|at| *at != picked.node).and_then(|at| cx.world.node(at)) {
+            if let Some(at) = other.node().filter(|at| *at != picked.node).and_then(|at| scene.world.node(at)) {
                 message = format!("{message}: leaves node {} with the other members of its gang", at.name);
             }
-            cx.effects.push(Effect::Notice {
+            agenda.effects.push(Effect::Notice {
                 pod: reference.clone(),
                 warning: false,
                 reason: EventReason::Preempted,
                 message: message.clone(),
             });
-            cx.effects.push(Effect::Evict { pod: reference, message });
-            cx.stats.preempted += 1;
+            agenda.effects.push(Effect::Evict { pod: reference, message });
+            agenda.stats.preempted += 1;
         }
-        let eviction = eviction_text(cx.world, picked);
-        Self::enter(cx, id, picked.node, victims, group.cloned());
-        cx.preemption.unwritten.remove(&id);
-        cx.effects.push(Effect::Nominate { pod: by, node: Some(node_name.clone()) });
+        let eviction = eviction_text(scene.world, picked);
+        self.enter(scene.terms, agenda, id, picked.node, victims, group.cloned());
+        self.unwritten.remove(&id);
+        agenda.effects.push(Effect::Nominate { pod: by, node: Some(node_name.clone()) });
         match eviction {
             None => format!("waits for pods that are leaving node {node_name}"),
             Some(eviction) => format!("evicting {eviction}"),
         }
     }
 
-    fn enter(cx: &mut Context<'_>, id: PodId, node: NodeId, victims: BTreeSet<PodUid>, group: Option<GroupId>) {
-        let until = (victims.is_empty() && group.is_none()).then(|| cx.now.mono + KEPT);
-        cx.timers.set(until.unwrap_or(cx.now.mono + EVICT_AGAIN), Timer::Nomination(id));
-        let nomination = Nomination { node, since: cx.now.mono, victims, until, group };
-        let before = cx.preemption.nominations.insert(id, nomination);
+    fn enter(
+        &mut self,
+        terms: Terms<'_>,
+        agenda: &mut Agenda,
+        id: PodId,
+        node: NodeId,
+        victims: BTreeSet<PodUid>,
+        group: Option<GroupId>,
+    ) {
+        let until = (victims.is_empty() && group.is_none()).then(|| terms.now.mono + KEPT);
+        agenda.timers.set(until.unwrap_or(terms.now.mono + EVICT_AGAIN), Timer::Nomination(id));
+        let nomination = Nomination { node, since: terms.now.mono, victims, until, group };
+        let before = self.nominations.insert(id, nomination);
         if before.is_some_and(|before| before.node != node) {
-            cx.room_freed();
+            agenda.room_freed();
         }
     }
 
     /// A pod is gone or has ended: it may have been the last victim of a nomination.
-    pub fn victim_gone(cx: &mut Context<'_>, uid: &PodUid) {
+    pub fn victim_gone(&mut self, terms: Terms<'_>, agenda: &mut Agenda, uid: &PodUid) {
         let mut freed: Vec<(PodId, Option<GroupId>)> = Vec::new();
-        for (id, nomination) in &mut cx.preemption.nominations {
+        for (id, nomination) in &mut self.nominations {
             if nomination.victims.remove(uid) && nomination.victims.is_empty() {
                 freed.push((*id, nomination.group.clone()));
             }
         }
         for (id, group) in freed {
-            Self::last_victim_gone(cx, id, group.as_ref());
+            self.last_victim_gone(terms, agenda, id, group.as_ref());
         }
     }
 
     /// The last victim of this pod has left: its room is kept from now on for a limited time; that of a group, when this is so for
     /// all its members.
-    fn last_victim_gone(cx: &mut Context<'_>, id: PodId, group: Option<&GroupId>) {
-        let until = cx.now.mono + KEPT;
+    fn last_victim_gone(&mut self, terms: Terms<'_>, agenda: &mut Agenda, id: PodId, group: Option<&GroupId>) {
+        let until = terms.now.mono + KEPT;
         let together = |other: PodId, nomination: &Nomination| match group {
             None => other == id,
             Some(group) => nomination.group.as_ref() == Some(group),
         };
-        let nominations = &mut cx.preemption.nominations;
+        let nominations = &mut self.nominations;
         if nominations.iter().any(|(other, found)| together(*other, found) && !found.victims.is_empty()) {
             return;
         }
         for (other, nomination) in nominations {
             if together(*other, nomination) && nomination.until.is_none() {
                 nomination.until = Some(until);
-                cx.timers.set(until, Timer::Nomination(*other));
+                agenda.timers.set(until, Timer::Nomination(*other));
             }
         }
     }
 
     /// The timer of a nomination fired: its time is over, or its victims are evicted again.
-    pub fn due(cx: &mut Context<'_>, id: PodId) {
-        let Some(nomination) = cx.preemption.nominations.get(&id) else { return };
+    pub fn due(&mut self, scene: Scene<'_>, agenda: &mut Agenda, id: PodId) {
+        let Some(nomination) = self.nominations.get(&id) else { return };
         match nomination.until {
-            Some(until) if until <= cx.now.mono => {
-                Self::withdraw(cx, id);
-                cx.room_freed();
+            Some(until) if until <= scene.terms.now.mono => {
+                self.withdraw(scene.world, agenda, id);
+                agenda.room_freed();
             }
             Some(_) => {}
             None if nomination.victims.is_empty() => {
                 // The last member of its group with victims may have been deleted.
                 let group = nomination.group.clone();
-                cx.timers.set(cx.now.mono + EVICT_AGAIN, Timer::Nomination(id));
-                Self::last_victim_gone(cx, id, group.as_ref());
+                agenda.timers.set(scene.terms.now.mono + EVICT_AGAIN, Timer::Nomination(id));
+                self.last_victim_gone(scene.terms, agenda, id, group.as_ref());
             }
-            None if cx.world.pod(id).is_some_and(|pod| Self::is_hopeless(cx, [(pod, nomination.node)])) => {
+            None if scene.world.pod(id).is_some_and(|pod| is_hopeless(scene, [(pod, nomination.node)])) => {
                 let group = nomination.group.clone();
-                Self::withdraw(cx, id);
+                self.withdraw(scene.world, agenda, id);
                 let item = if let Some(group) = group {
                     // The plan for the whole group is void.
-                    Self::withdraw_group(cx, &group);
+                    self.withdraw_group(scene.world, agenda, &group);
                     Item::Group(group)
                 } else {
                     Item::Pod(id)
                 };
-                cx.queue.activate(item);
-                cx.room_freed();
+                agenda.queue.activate(item);
+                agenda.room_freed();
             }
             None => {
                 // An eviction may have failed; the watch shows one that succeeded.
-                let victims = nomination.victims.iter().filter_map(|uid| cx.world.pod(cx.world.pod_id(uid)?));
+                let victims = nomination.victims.iter().filter_map(|uid| scene.world.pod(scene.world.pod_id(uid)?));
                 for victim in victims.filter(|victim| victim.facts.handoff.deleting.is_none()) {
                     let pod = victim.facts.handoff.pod.clone();
-                    cx.effects.push(Effect::Evict { pod, message: "preempted, asked again".to_owned() });
+                    agenda.effects.push(Effect::Evict { pod, message: "preempted, asked again".to_owned() });
                 }
-                cx.timers.set(cx.now.mono + EVICT_AGAIN, Timer::Nomination(id));
+                agenda.timers.set(scene.terms.now.mono + EVICT_AGAIN, Timer::Nomination(id));
             }
         }
     }
 
     /// The pod needs no room any more: the room that was kept for it opens.
-    pub fn forget(cx: &mut Context<'_>, id: PodId) {
-        if cx.preemption.nominations.remove(&id).is_some() {
-            cx.room_freed();
+    pub fn forget(&mut self, agenda: &mut Agenda, id: PodId) {
+        if self.nominations.remove(&id).is_some() {
+            agenda.room_freed();
         }
     }
 
     /// The pod is gone: its nomination ends, and is not written any more.
-    pub fn gone(cx: &mut Context<'_>, id: PodId) {
-        cx.preemption.unwritten.remove(&id);
-        Self::forget(cx, id);
+    pub fn gone(&mut self, agenda: &mut Agenda, id: PodId) {
+        self.unwritten.remove(&id);
+        self.forget(agenda, id);
     }
 
     /// Opens the room again. The pod's status is cleared only while the pod waits.
-    pub fn withdraw(cx: &mut Context<'_>, id: PodId) {
-        if cx.preemption.nominations.remove(&id).is_some()
-            && let Some(pod) = cx.world.pod(id).filter(|pod| pod.place == Place::Waiting)
+    pub fn withdraw(&mut self, world: &World, agenda: &mut Agenda, id: PodId) {
+        if self.nominations.remove(&id).is_some()
+            && let Some(pod) = world.pod(id).filter(|pod| pod.place == Place::Waiting)
             && pod.facts.handoff.deleting.is_none()
         {
-            cx.effects.push(Effect::Nominate { pod: pod.facts.handoff.pod.clone(), node: None });
-            cx.preemption.unwritten.remove(&id);
+            agenda.effects.push(Effect::Nominate { pod: pod.facts.handoff.pod.clone(), node: None });
+            self.unwritten.remove(&id);
         }
     }
 
     /// Opens the room that was kept for any member of a group, which has its places now.
-    pub fn withdraw_group(cx: &mut Context<'_>, group: &GroupId) {
-        let gangs = cx.world.gangs();
+    pub fn withdraw_group(&mut self, world: &World, agenda: &mut Agenda, group: &GroupId) {
+        let gangs = world.gangs();
         let of_group = |id: &PodId| gangs.gang_of(*id).is_some_and(|gang| gang.group() == group);
-        let nominated: Vec<PodId> = cx.preemption.nominations.keys().copied().filter(of_group).collect();
+        let nominated: Vec<PodId> = self.nominations.keys().copied().filter(of_group).collect();
         if nominated.is_empty() {
             return;
         }
-        nominated.into_iter().for_each(|id| Self::withdraw(cx, id));
+        nominated.into_iter().for_each(|id| self.withdraw(world, agenda, id));
         // The group may have other nodes, and the room that was kept for it fits other pods.
-        cx.room_freed();
+        agenda.room_freed();
     }
 
     /// The write or removal of a nomination failed: it is retried with a growing pause for as long as the pod waits.
-    pub fn nomination_lost(cx: &mut Context<'_>, pod: &PodUid) {
-        let Some(id) = cx.world.pod_id(pod).filter(|_| cx.leading) else { return };
-        let failures = cx.preemption.unwritten.entry(id).or_default();
+    pub fn nomination_lost(&mut self, scene: Scene<'_>, agenda: &mut Agenda, pod: &PodUid) {
+        let Some(id) = scene.world.pod_id(pod).filter(|_| scene.terms.leading) else { return };
+        let failures = self.unwritten.entry(id).or_default();
         let pause = REWRITE.0.saturating_mul(1 << (*failures).min(6)).min(REWRITE.1);
         *failures += 1;
-        cx.timers.set(cx.now.mono + pause, Timer::WriteNomination(id));
+        agenda.timers.set(scene.terms.now.mono + pause, Timer::WriteNomination(id));
     }
 
     /// Writes the present nomination, unless the pod's status has it already.
-    pub fn write_again(cx: &mut Context<'_>, id: PodId) {
-        if !cx.preemption.unwritten.contains_key(&id) {
+    pub fn write_again(&mut self, world: &World, agenda: &mut Agenda, id: PodId) {
+        if !self.unwritten.contains_key(&id) {
             return;
         }
-        let wanted = cx.preemption.nominations.get(&id).and_then(|nomination| cx.world.node(nomination.node));
+        let wanted = self.nominations.get(&id).and_then(|nomination| world.node(nomination.node));
         let wanted = wanted.map(|node| node.name.clone());
         let waits = |pod: &&Pod| pod.place == Place::Waiting && pod.facts.handoff.deleting.is_none();
-        match cx.world.pod(id).filter(waits) {
+        match world.pod(id).filter(waits) {
             Some(pod) if pod.facts.spec.nominated != wanted => {
-                cx.effects.push(Effect::Nominate { pod: pod.facts.handoff.pod.clone(), node: wanted });
+                agenda.effects.push(Effect::Nominate { pod: pod.facts.handoff.pod.clone(), node: wanted });
             }
             _ => {
-                cx.preemption.unwritten.remove(&id);
+                self.unwritten.remove(&id);
             }
         }
     }
 
     /// Takes over the nominations of an earlier leader: the pod's status names the node, and pods that are leaving it are its victims.
-    pub fn adopt(cx: &mut Context<'_>) {
-        let nominated: Vec<PodId> = cx.world.nominated().filter(|pod| cx.is_ours(pod)).map(|pod| pod.id).collect();
+    pub fn adopt(&mut self, scene: Scene<'_>, agenda: &mut Agenda) {
+        let nominated: Vec<PodId> =
+            scene.world.nominated().filter(|pod| scene.terms.is_ours(pod)).map(|pod| pod.id).collect();
         for id in nominated {
-            let Some(pod) = cx.world.pod(id) else { continue };
-            let Some(at) = pod.facts.spec.nominated.as_deref().and_then(|name| cx.world.node_id(name)) else {
+            let Some(pod) = scene.world.pod(id) else { continue };
+            let Some(at) = pod.facts.spec.nominated.as_deref().and_then(|name| scene.world.node_id(name)) else {
                 continue;
             };
-            let victims = leaving_uids(cx.world, at, pod);
-            let group = cx.world.gangs().gang_of(id).map(|gang| gang.group().clone());
-            Self::enter(cx, id, at, victims, group);
+            let victims = leaving_uids(scene.world, at, pod);
+            let group = scene.world.gangs().gang_of(id).map(|gang| gang.group().clone());
+            self.enter(scene.terms, agenda, id, at, victims, group);
         }
     }
 
-    /// Runs `decide` for `except`, a pod of this priority, while nominated pods of equal or higher priority count as reserved on
-    /// their nodes: a node must fit with them and, where rules read other pods, also without any of them. Room that is made for
-    /// the group of `except` is open to it. Where devices of a nominated pod are not free yet, the node is closed for such devices.
-    pub fn with_nominated<T>(
-        cx: &mut Context<'_>,
-        priority: i32,
-        except: PodId,
-        decide: impl FnOnce(&mut Context<'_>) -> T,
-    ) -> T {
-        let entered = cx.preemption.enter_nominated(cx.world, cx.rules, cx.now.mono, (priority, except));
-        let decided = decide(cx);
-        entered.into_iter().rev().for_each(|id| _ = cx.world.forget(id));
-        decided
-    }
-
-    /// [`Preemption::with_nominated`] without pods whose devices are not free yet: these close the node to new pods, not to a
-    /// reservation that an earlier leader made.
-    pub fn with_nominated_placed<T>(
-        cx: &mut Context<'_>,
-        priority: i32,
-        except: PodId,
-        decide: impl FnOnce(&mut Context<'_>) -> T,
-    ) -> T {
-        let entered = cx.preemption.enter_nominated(cx.world, cx.rules, cx.now.mono, (priority, except));
-        let waits = |pod: &Pod| pod.asks_for_devices() && pod.devices.is_none();
-        let (waiting, placed): (Vec<PodId>, Vec<PodId>) =
-            entered.into_iter().partition(|id| cx.world.pod(*id).is_some_and(waits));
-        waiting.into_iter().rev().for_each(|id| _ = cx.world.forget(id));
-        let decided = decide(cx);
-        placed.into_iter().rev().for_each(|id| _ = cx.world.forget(id));
-        decided
-    }
-
-    /// Enters nominated pods into the accounts of their nodes, for [`Preemption::with_nominated`] or in a copy of the world. Returns
+    /// Enters nominated pods into the accounts of their nodes, for [`Placing::with_nominated`] or in a copy of the world. Returns
     /// the entered pods.
     pub fn enter_nominated(
         &self,
@@ -406,4 +353,33 @@ pub fn leaving<'w>(world: &'w World, node: NodeId, pod: &Pod) -> impl Iterator<I
 
 fn leaving_uids(world: &World, node: NodeId, pod: &Pod) -> BTreeSet<PodUid> {
     leaving(world, node, pod).map(|other| other.facts.handoff.pod.uid.clone()).collect()
+}
+
+/// Waiting for victims is of no use: one of these nodes is lost, or refuses its nominated pod even when it is empty. Only rules
+/// that read nothing but the node count: members of a group with affinity to each other all wait, and none of them would find
+/// the others.
+pub fn is_hopeless<'p>(scene: Scene<'_>, nominated: impl IntoIterator<Item = (&'p Pod, NodeId)>) -> bool {
+    let mut last: Option<(&Pod, Option<Slots>)> = None;
+    nominated.into_iter().any(|(pod, id)| {
+        let Some(node) = scene.world.node(id).filter(|node| node.facts.is_some()) else { return true };
+        if pod.asks_for_devices() && node.stock.is_some() && node.live_agent().is_none() {
+            return true;
+        }
+        // Pods of one template are prepared once.
+        let slots = match last.take() {
+            Some((before, slots)) if before.is_of_template(pod) => slots,
+            _ => prepare(scene.view(), scene.terms.rules, pod).ok(),
+        };
+        let (_, slots) = last.insert((pod, slots));
+        slots.as_mut().is_some_and(|slots| refuses_for_good(scene, pod, id, slots))
+    })
+}
+
+/// The node refuses the pod even when it is empty.
+pub fn refuses_for_good(scene: Scene<'_>, pod: &Pod, id: NodeId, slots: &mut Slots) -> bool {
+    let Some(node) = scene.world.node(id) else { return true };
+    scene.terms.rules.enabled().filter.iter().any(|rule| {
+        rule.reads(pod, slots) <= Reads::Node
+            && matches!(rule.filter(scene.view(), pod, (id, node), slots), Outcome::Never(_))
+    })
 }

@@ -1,16 +1,15 @@
 //! Reports why a pod waits: its condition carries the changing detail, an event only the change of the reason.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::world::PodId;
 use crate::world::gangs::Warning;
+use crate::world::{PodId, World};
 use baton_contract::{ConditionReason, EventReason, PodUid};
 
-use super::context::{Context, Step};
+use super::agenda::{Agenda, Scene, Step};
 use super::effect::Effect;
 use super::timers::Timer;
 
@@ -48,49 +47,75 @@ pub struct Reporter {
 impl Reporter {
     /// Reports why a pod waits: a new reason at once, and as an event; another message of the same reason at most once per pause. `alone`:
     /// it waits for itself.
-    pub fn report(cx: &mut Context<'_>, id: PodId, reason: ConditionReason, message: &Arc<str>, alone: bool) {
-        let Some(found) = cx.world.pod(id) else { return };
-        if cx.reporter.reason(id) != Some(reason) {
+    pub fn report(
+        &mut self,
+        scene: Scene<'_>,
+        agenda: &mut Agenda,
+        id: PodId,
+        reason: ConditionReason,
+        message: &Arc<str>,
+        alone: bool,
+    ) {
+        let Some(found) = scene.world.pod(id) else { return };
+        if self.reason(id) != Some(reason) {
             let member = found.facts.spec.gang.is_some();
             // A pod with a bad name is a member of no gang, so no gang reports for it.
-            let invalid = member && reason == ConditionReason::InvalidGang && cx.world.gangs().gang_of(id).is_none();
+            let invalid = member && reason == ConditionReason::InvalidGang && scene.world.gangs().gang_of(id).is_none();
             let event = if invalid { EventReason::InvalidGang } else { EventReason::FailedScheduling };
-            let flag = cx.world.gangs().defaults().scheduling_groups;
+            let flag = scene.world.gangs().defaults().scheduling_groups;
             let declared = found.facts.spec.gang.iter().filter(|_| invalid).flat_map(|gang| gang.all_warnings(flag));
             let names = declared.filter(|warning| matches!(&**warning, Warning::TwoNames { .. }));
             let warnings: Vec<Warning> = names.map(std::borrow::Cow::into_owned).collect();
             for warning in warnings {
-                cx.event(id, true, warning.reason(), warning.to_string());
+                agenda.event(scene.world, id, true, warning.reason(), warning.to_string());
             }
             if invalid || alone {
-                cx.event(id, true, event, message.as_ref().to_owned());
-                return Self::condition(cx, id, reason, message);
+                agenda.event(scene.world, id, true, event, message.as_ref().to_owned());
+                return self.condition(scene, agenda, id, reason, message);
             }
         }
-        if alone { Self::condition(cx, id, reason, message) } else { Self::member(cx, id, reason, message) }
+        if alone {
+            self.condition(scene, agenda, id, reason, message);
+        } else {
+            self.member(scene, agenda, id, reason, message);
+        }
     }
 
     /// The condition of a member that waits with its gang, and an event where the state of the gang has changed, not the words alone.
-    fn member(cx: &mut Context<'_>, id: PodId, reason: ConditionReason, message: &Arc<str>) {
+    fn member(
+        &mut self,
+        scene: Scene<'_>,
+        agenda: &mut Agenda,
+        id: PodId,
+        reason: ConditionReason,
+        message: &Arc<str>,
+    ) {
         let news = |before: &Reported| {
             before.reason != Some(reason) || before.at.is_none() && before.message != *message && !before.lost
         };
         // The timeout was reported when it came, before the marks could be written.
         let reported = reason == ConditionReason::GangTimeout;
-        if !reported && cx.reporter.reported.get(&id).is_none_or(news) {
-            cx.event(id, true, event_of(reason), message.as_ref().to_owned());
+        if !reported && self.reported.get(&id).is_none_or(news) {
+            agenda.event(scene.world, id, true, event_of(reason), message.as_ref().to_owned());
         }
-        Self::condition(cx, id, reason, message);
+        self.condition(scene, agenda, id, reason, message);
     }
 
     /// Writes only the condition.
-    pub fn condition(cx: &mut Context<'_>, id: PodId, reason: ConditionReason, message: &Arc<str>) {
-        let Some(found) = cx.world.pod(id) else { return };
+    pub fn condition(
+        &mut self,
+        scene: Scene<'_>,
+        agenda: &mut Agenda,
+        id: PodId,
+        reason: ConditionReason,
+        message: &Arc<str>,
+    ) {
+        let Some(found) = scene.world.pod(id) else { return };
         let member = found.facts.spec.gang.is_some();
-        let pause = if member { cx.config.gangs.condition_pause } else { cx.config.condition_pause };
+        let pause = if member { scene.terms.config.gangs.condition_pause } else { scene.terms.config.condition_pause };
         let pod = found.facts.handoff.pod.clone();
-        let now = cx.now.mono;
-        let first = match cx.reporter.reported.entry(id) {
+        let now = scene.terms.now.mono;
+        let first = match self.reported.entry(id) {
             Entry::Vacant(entry) => {
                 entry.insert(Reported {
                     reason: Some(reason),
@@ -119,7 +144,7 @@ impl Reporter {
                     reported.at.map(|at| at + pause).filter(|open| reported.reason == Some(reason) && now < *open);
                 if let Some(open) = open {
                     reported.pending = Some(Arc::clone(message));
-                    cx.timers.set(open, Timer::Report(id));
+                    agenda.timers.set(open, Timer::Report(id));
                     return;
                 }
                 (reported.reason, reported.message, reported.at, reported.pending) =
@@ -130,18 +155,20 @@ impl Reporter {
                 reported.first
             }
         };
-        cx.effects.push(Effect::Condition { pod, reason, message: Arc::clone(message), first });
+        agenda.effects.push(Effect::Condition { pod, reason, message: Arc::clone(message), first });
     }
 
     /// Reports to the members of one gang that wait with it, with one message.
     pub fn conditions(
-        cx: &mut Context<'_>,
+        &mut self,
+        scene: Scene<'_>,
+        agenda: &mut Agenda,
         members: Vec<PodId>,
         reason: ConditionReason,
         message: impl Into<Arc<str>>,
     ) {
         let message = message.into();
-        members.into_iter().for_each(|id| Self::member(cx, id, reason, &message));
+        members.into_iter().for_each(|id| self.member(scene, agenda, id, reason, &message));
     }
 
     /// What is reported next of the pod is written at once: what is written says something wrong.
@@ -187,33 +214,33 @@ impl Reporter {
     }
 
     /// Says once what is wrong with what a waiting pod says of itself, where no gang reports for it.
-    pub fn warn_once(cx: &mut Context<'_>, id: PodId, warning: Warning) {
+    pub fn warn_once(&mut self, world: &World, agenda: &mut Agenda, id: PodId, warning: Warning) {
         let (reason, text) = (warning.reason(), warning.to_string());
-        if cx.reporter.warned.entry(id).or_default().insert(warning) {
-            cx.event(id, true, reason, text);
+        if self.warned.entry(id).or_default().insert(warning) {
+            agenda.event(world, id, true, reason, text);
         }
     }
 
     /// Writes the pending message.
-    pub fn due(cx: &mut Context<'_>, id: PodId) {
-        let Some(reported) = cx.reporter.reported.get_mut(&id) else { return };
+    pub fn due(&mut self, scene: Scene<'_>, agenda: &mut Agenda, id: PodId) {
+        let Some(reported) = self.reported.get_mut(&id) else { return };
         let (Some(reason), Some(message)) = (reported.reason, reported.pending.take()) else { return };
         if !reported.lost {
-            return cx.steps.push(Step::Report(id, reason, message));
+            return agenda.steps.push(Step::Report(id, reason, message));
         }
-        (reported.message, reported.at, reported.lost) = (Arc::clone(&message), Some(cx.now.mono), false);
+        (reported.message, reported.at, reported.lost) = (Arc::clone(&message), Some(scene.terms.now.mono), false);
         let first = reported.first;
-        if let Some(pod) = cx.world.pod(id) {
-            cx.effects.push(Effect::Condition { pod: pod.facts.handoff.pod.clone(), reason, message, first });
+        if let Some(pod) = scene.world.pod(id) {
+            agenda.effects.push(Effect::Condition { pod: pod.facts.handoff.pod.clone(), reason, message, first });
         }
     }
 
     /// The write of a condition failed: it is repeated at growing intervals while the pod waits.
-    pub fn condition_lost(cx: &mut Context<'_>, pod: &PodUid) {
-        let Some(id) = cx.world.pod_id(pod) else { return };
-        let Some(reported) = cx.reporter.reported.get_mut(&id) else { return };
+    pub fn condition_lost(&mut self, scene: Scene<'_>, agenda: &mut Agenda, pod: &PodUid) {
+        let Some(id) = scene.world.pod_id(pod) else { return };
+        let Some(reported) = self.reported.get_mut(&id) else { return };
         if reported.reason.is_none() {
-            return cx.reporter.forget(id);
+            return self.forget(id);
         }
         reported.lost = true;
         if reported.pending.is_none() {
@@ -221,7 +248,7 @@ impl Reporter {
         }
         let pause = REWRITE.0.saturating_mul(1 << reported.failures.min(6)).min(REWRITE.1);
         reported.failures += 1;
-        cx.timers.set(cx.now.mono + pause, Timer::Report(id));
+        agenda.timers.set(scene.terms.now.mono + pause, Timer::Report(id));
     }
 }
 

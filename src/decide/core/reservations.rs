@@ -11,7 +11,7 @@ use crate::world::volume::VolumePlan;
 use crate::world::{Node, NodeId, Pod, PodId, Wake, World};
 use baton_contract::{ConditionReason, PodKey, Shared, key};
 
-use super::context::{Context, Step};
+use super::agenda::{Agenda, Step, Terms};
 use super::rules::points::ClaimedParts;
 use super::rules::{Annotations, Claimed, KnownRequest, Outcome, Slots};
 use super::timers::Timer;
@@ -85,25 +85,25 @@ impl Reservations {
     }
 
     /// Runs the Reserve rules and reserves the pod's room on `node`. `false` when a rule refuses; then nothing is reserved.
-    pub fn reserve(cx: &mut Context<'_>, id: PodId, node: NodeId, mut slots: Slots) -> bool {
-        let Some(pod) = cx.world.pod(id) else { return false };
+    pub fn reserve(&mut self, terms: Terms<'_>, world: &mut World, id: PodId, node: NodeId, mut slots: Slots) -> bool {
+        let Some(pod) = world.pod(id) else { return false };
         let mut claimed = Claimed::default();
-        let rules = &cx.rules.enabled().reserve;
+        let rules = &terms.rules.enabled().reserve;
         for (done, rule) in rules.iter().enumerate() {
-            if !matches!(rule.reserve(cx.view(), pod, node, &mut slots, &mut claimed), Outcome::Fit) {
+            if !matches!(rule.reserve(terms.view(world), pod, node, &mut slots, &mut claimed), Outcome::Fit) {
                 rules[..done].iter().rev().for_each(|rule| rule.unreserve(pod, node));
                 return false;
             }
         }
-        let group = cx.world.gangs().gang_of(id).map(|gang| gang.group().clone());
+        let group = world.gangs().gang_of(id).map(|gang| gang.group().clone());
         let ClaimedParts(annotations, wanted, devices, choice, volumes) = claimed.into_parts();
-        if cx.world.assume_chosen(id, node, devices, choice.as_deref())
+        if world.assume_chosen(id, node, devices, choice.as_deref())
             && let Some(plan) = volumes
         {
-            cx.world.plan_volumes(id, plan);
+            world.plan_volumes(id, plan);
         }
-        let (annotations, since) = (annotations.into(), cx.now.mono);
-        cx.reservations.held.insert(id, Reservation { node, annotations, wanted, since, group, commit: None });
+        let (annotations, since) = (annotations.into(), terms.now.mono);
+        self.held.insert(id, Reservation { node, annotations, wanted, since, group, commit: None });
         true
     }
 
@@ -122,51 +122,51 @@ impl Reservations {
 
     /// Releases a reservation and wakes what waits for room; the pod waits again, or is in the state that the API shows. `false` when
     /// it had none.
-    pub fn release(cx: &mut Context<'_>, id: PodId) -> bool {
-        let Some(reservation) = cx.reservations.held.remove(&id) else { return false };
-        Self::free(cx, id, reservation.node);
-        cx.reservations.lost.extend(reservation.commit.map(|commit| (commit, id)));
+    pub fn release(&mut self, terms: Terms<'_>, world: &mut World, agenda: &mut Agenda, id: PodId) -> bool {
+        let Some(reservation) = self.held.remove(&id) else { return false };
+        self.free(terms, world, agenda, id, reservation.node);
+        self.lost.extend(reservation.commit.map(|commit| (commit, id)));
         true
     }
 
     /// Releases the reservations on a node with devices that are held beyond their capacity; their pods are queued again.
-    pub fn release_contested(cx: &mut Context<'_>, node: NodeId) {
+    pub fn release_contested(&mut self, terms: Terms<'_>, world: &mut World, agenda: &mut Agenda, node: NodeId) {
         let here = |(_, reservation): &(&PodId, &Reservation)| reservation.node == node;
-        for id in cx.reservations.held.iter().filter(here).map(|(id, _)| *id).collect::<Vec<_>>() {
-            if cx.world.contested_device(id).is_some() && Self::release(cx, id) {
-                cx.steps.push(Step::Retry(id));
+        for id in self.held.iter().filter(here).map(|(id, _)| *id).collect::<Vec<_>>() {
+            if world.contested_device(id).is_some() && self.release(terms, world, agenda, id) {
+                agenda.steps.push(Step::Retry(id));
             }
         }
     }
 
     /// Releases the room of a pod, reserved or taken over by a bind attempt, with devices, ports and volumes, and wakes what waits for
     /// room. Nothing happens if the API shows the pod bound.
-    pub fn free(cx: &mut Context<'_>, id: PodId, node: NodeId) {
-        if Self::give_back(cx, id, node) {
-            cx.wake(Wake::POD_FREED);
+    pub fn free(&mut self, terms: Terms<'_>, world: &mut World, agenda: &mut Agenda, id: PodId, node: NodeId) {
+        if self.give_back(terms, world, id, node) {
+            agenda.wake(Wake::POD_FREED);
         }
     }
 
     /// The same without waking: used where no decision has seen the room taken.
-    fn give_back(cx: &mut Context<'_>, id: PodId, node: NodeId) -> bool {
-        if let Some(pod) = cx.world.pod(id) {
-            cx.rules.enabled().reserve.iter().rev().for_each(|rule| rule.unreserve(pod, node));
+    fn give_back(&mut self, terms: Terms<'_>, world: &mut World, id: PodId, node: NodeId) -> bool {
+        if let Some(pod) = world.pod(id) {
+            terms.rules.enabled().reserve.iter().rev().for_each(|rule| rule.unreserve(pod, node));
         }
-        let freed = cx.world.forget(id);
+        let freed = world.forget(id);
         if freed
-            && let Some(pod) = cx.world.pod(id)
+            && let Some(pod) = world.pod(id)
             && let Some(claim) = &pod.facts.spec.job
         {
-            cx.reservations.freed_jobs.push(PodKey::new(&pod.key().namespace, &claim.name));
+            self.freed_jobs.push(PodKey::new(&pod.key().namespace, &claim.name));
         }
         freed
     }
 
     /// Undoes the reservations of a failed attempt, the latest first.
-    pub fn undo(cx: &mut Context<'_>, pods: &[PodId]) {
+    pub fn undo(&mut self, terms: Terms<'_>, world: &mut World, pods: &[PodId]) {
         for id in pods.iter().rev() {
-            if let Some(reservation) = cx.reservations.held.remove(id) {
-                Self::give_back(cx, *id, reservation.node);
+            if let Some(reservation) = self.held.remove(id) {
+                self.give_back(terms, world, *id, reservation.node);
             }
         }
     }
@@ -179,46 +179,47 @@ impl Reservations {
     }
 
     /// Undoes a reservation so that it can be restored.
-    pub fn save(cx: &mut Context<'_>, id: PodId) -> Option<Saved> {
-        let saved = cx.reservations.copy(cx.world, id)?;
-        Self::undo(cx, &[id]);
+    pub fn save(&mut self, terms: Terms<'_>, world: &mut World, id: PodId) -> Option<Saved> {
+        let saved = self.copy(world, id)?;
+        self.undo(terms, world, &[id]);
         Some(saved)
     }
 
     /// Restores a saved reservation.
-    pub fn restore(cx: &mut Context<'_>, saved: Saved) {
+    pub fn restore(&mut self, world: &mut World, saved: Saved) {
         let Saved { pod, reservation, devices, volumes } = saved;
-        if cx.world.assume(pod, reservation.node, devices) {
+        if world.assume(pod, reservation.node, devices) {
             if let Some(plan) = volumes {
-                cx.world.plan_volumes(pod, plan);
+                world.plan_volumes(pod, plan);
             }
-            cx.reservations.held.insert(pod, reservation);
+            self.held.insert(pod, reservation);
         }
     }
 
     /// Runs the Permit rules for a reserved pod. `true` when it may be bound now; else it waits, or is queued again.
-    pub fn permit(cx: &mut Context<'_>, id: PodId) -> bool {
-        let (Some(node), Some(pod)) = (cx.reservations.node_of(id), cx.world.pod(id)) else { return false };
+    pub fn permit(&mut self, terms: Terms<'_>, world: &mut World, agenda: &mut Agenda, id: PodId) -> bool {
+        let (Some(node), Some(pod)) = (self.node_of(id), world.pod(id)) else { return false };
         let mut slots = Slots::default();
-        let verdicts = cx.rules.enabled().permit.iter().map(|rule| rule.permit(cx.view(), pod, node, &mut slots));
+        let verdicts =
+            terms.rules.enabled().permit.iter().map(|rule| rule.permit(terms.view(world), pod, node, &mut slots));
         let (reason, text) = match verdicts.into_iter().find(|verdict| !verdict.is_fit()) {
             None | Some(Outcome::Fit) => return true,
             Some(Outcome::WaitUntil(at, _)) => {
-                cx.timers.set(at.max(cx.now.mono + Duration::from_millis(1)), Timer::Permit(id));
+                agenda.timers.set(at.max(terms.now.mono + Duration::from_millis(1)), Timer::Permit(id));
                 return false;
             }
             Some(Outcome::Unfit(no) | Outcome::Never(no)) => {
-                Self::release(cx, id);
-                cx.queue.park(id, no.wake, cx.now.mono);
+                self.release(terms, world, agenda, id);
+                agenda.queue.park(id, no.wake, terms.now.mono);
                 (ConditionReason::Unschedulable, no.text)
             }
             Some(Outcome::Fault(text)) => {
-                Self::release(cx, id);
-                cx.queue.fail(id, cx.now.mono);
+                self.release(terms, world, agenda, id);
+                agenda.queue.fail(id, terms.now.mono);
                 (ConditionReason::SchedulerError, text)
             }
         };
-        cx.steps.push(Step::Report(id, reason, text.into_owned().into()));
+        agenda.steps.push(Step::Report(id, reason, text.into_owned().into()));
         false
     }
 
@@ -263,11 +264,11 @@ impl Reservations {
     }
 
     /// Releases everything: this process starts or stops leading.
-    pub fn clear(cx: &mut Context<'_>) {
-        for id in cx.reservations.held.keys().copied().collect::<Vec<_>>() {
-            Self::release(cx, id);
+    pub fn clear(&mut self, terms: Terms<'_>, world: &mut World, agenda: &mut Agenda) {
+        for id in self.held.keys().copied().collect::<Vec<_>>() {
+            self.release(terms, world, agenda, id);
         }
-        *cx.reservations = Self::default();
+        *self = Self::default();
     }
 }
 

@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::core::earmarks::EarmarkPolicy;
 use crate::core::queue::QueuePolicy;
 use crate::lock::{LockMode, LockPolicy};
 use crate::world::WorldPolicy;
 use baton_contract::LockFormat;
 
-use super::policies::{GangPolicy, JobPolicy};
+use super::policies::{EarmarkPolicy, GangPolicy, JobPolicy};
 
 /// How a node is searched for. Both find the same node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

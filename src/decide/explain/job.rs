@@ -90,8 +90,8 @@ impl Scheduler {
     pub fn explain_job(&self, key: &PodKey, now: Moment) -> Option<JobExplanation> {
         let job = self.world().job(key)?;
         let record = self.tyjobs().records().get(key);
-        let class = record.map_or(JobClass::Waiting, |record| record.class);
-        let reported = record.and_then(|record| record.reported.as_ref()).map(|(_, message, _)| message.clone());
+        let class = record.map_or(JobClass::Waiting, |record| record.judged.class);
+        let reported = record.and_then(|record| record.report.last.as_ref()).map(|(_, message, _)| message.clone());
         let reported = reported.or_else(|| job.scheduled.as_ref().map(|condition| condition.message.to_string()));
         let order = self.tyjobs().in_order(self.world());
         let turn = order.iter().position(|other| other == key).map(|at| (at + 1, order.len()));

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::core::context::NEW_POD;
+use crate::core::agenda::NEW_POD;
 use crate::core::preemption::{candidates, eviction_text};
 use crate::core::rules::View;
 use crate::core::rules::plugins::device_fit;
 use crate::core::select::choose::{NodeChoice, choose};
 use crate::core::timers::Moment;
-use crate::devices::Held;
+use crate::devices::{Held, HeldDevice};
 use crate::scheduler::Scheduler;
 use crate::world::{Pod, PodFacts, PodId, World, WorldEvent};
-use baton_contract::PodRef;
+use baton_contract::{PodRef, ShareIsolation, key};
 
 use super::answer::{RatedNode, WhatIf, WhatIfObject, WhatIfObjects};
 use super::judged::judge_all;
@@ -205,6 +205,12 @@ impl Scheduler {
         let plan = chosen.and_then(|id| device_fit::plan(&judged.slots, (id, self.world().node(id)?)));
         let held = plan.map(|plan| plan.held());
         let devices = held.iter().flat_map(Held::devices);
+        let stock = chosen.and_then(|id| self.world().node(id)?.stock.as_ref());
+        let unlimited = stock.is_some_and(|stock| stock.shares().isolation == ShareIsolation::None);
+        let is_share = |of: &HeldDevice| of.amount(key::GPU_MEMORY_RATIO) > 0 && of.percent() < key::WHOLE;
+        if unlimited && devices.clone().any(is_share) {
+            notes.push("its shares are counted, not limited on this node: each can take the whole GPU".to_owned());
+        }
         let devices = devices.map(|device| format!("{} (minor {})", device.id, device.minor)).collect();
         let node = self.node_name(chosen);
         let mut verdict = judged.verdict;

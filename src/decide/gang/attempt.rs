@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use crate::core::context::{Context, Step};
-use crate::core::earmarks::Earmarks;
+use crate::core::agenda::{Agenda, Scene, Step, Terms};
+use crate::core::context::Context;
+use crate::core::earmarks::is_aged;
+use crate::core::placing::Placing;
 use crate::core::preemption::Preemption;
 use crate::core::queue::Item;
-use crate::core::reporter::Reporter;
 use crate::core::reservations::Reservations;
 use crate::core::rules::plugins::device_fit;
 use crate::core::select::choose::{NodeChoice, choose};
 use crate::core::timers::Timer;
 use crate::world::gangs::{Gang, GroupId, MemberState, rule};
-use crate::world::{NodeId, Pod, PodId, Wake};
+use crate::world::{NodeId, Pod, PodId, Wake, World};
 use baton_contract::gang::Committed;
 
 use super::alike::{MemberKind, looks_at_others};
@@ -20,6 +21,7 @@ use super::members::{SavedGroup, is_strict, priority_of, reserved_members};
 use super::report::missing_resources;
 use super::search::{MEMBERS, search};
 use super::try_order::Aim;
+use super::trying::{Failures, try_each, try_member, try_until_unfit};
 use super::{GangState, Gangs, TryOrder, UnfitMember};
 use baton_contract::ConditionReason;
 
@@ -38,35 +40,32 @@ pub(super) enum Attempt {
     Unfit(UnfitMember),
 }
 
-/// The first member that fits no node, and the kinds that fit none.
-#[derive(Default)]
-struct Failures {
-    first: Option<UnfitMember>,
-    kinds: Vec<MemberKind>,
-}
-
 impl Gangs {
     /// Tries a group that was popped from the queue.
     pub fn attempt_group(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        let stale = self.groups.get(group).map(|record| record.tried_at + cx.config.gangs.condition_pause);
-        if let Some(stale) = stale.filter(|stale| cx.now.mono < *stale)
+        let stale = self.groups.get(group).map(|record| record.attempt.at + cx.terms.config.gangs.condition_pause);
+        if let Some(stale) = stale.filter(|stale| cx.terms.now.mono < *stale)
             && self.is_out_of_reach(cx, group)
-            && cx.queue.park_again(&Item::Group(group.clone()), device_fit::ROOM.or(Wake::NODE_ROOM), cx.now.mono)
+            && cx.agenda.queue.park_again(
+                &Item::Group(group.clone()),
+                device_fit::ROOM.or(Wake::NODE_ROOM),
+                cx.terms.now.mono,
+            )
         {
             // The numbers that were reported have changed all the same.
-            return cx.timers.set(stale, Timer::ReportGroup(group.clone()));
+            return cx.agenda.timers.set(stale, Timer::ReportGroup(group.clone()));
         }
-        let priority = priority_of(cx, group);
-        Earmarks::open_for(cx, &Item::Group(group.clone()), priority, None);
+        let priority = priority_of(cx.world, group);
+        cx.earmarks.open_for(cx.terms, cx.world, &Item::Group(group.clone()), priority, None);
         self.try_group(cx, group, true);
-        Earmarks::close(cx);
-        cx.steps.push(Step::AfterAttempt(group.clone()));
+        cx.earmarks.close(cx.world);
+        cx.agenda.steps.push(Step::AfterAttempt(group.clone()));
     }
 
     /// Tries a group. `resolve`: groups of lower rank may have to release their reservations for it.
     pub(super) fn try_group(&mut self, cx: &mut Context<'_>, group: &GroupId, resolve: bool) {
         let item = Item::Group(group.clone());
-        let completing = self.completing_members(cx, group);
+        let completing = self.completing_members(cx.world, cx.reservations, group);
         if !completing.is_empty()
             && let Some(commit) = self.broken_commit(cx.world, cx.reservations, group)
             && self.complete_commit(cx, group, commit)
@@ -74,38 +73,38 @@ impl Gangs {
             return;
         }
         let once = self.satisfied_once(group);
-        let not_ready = self.not_ready(cx, group).next().is_some();
+        let not_ready = self.not_ready(cx.world, group).next().is_some();
         let over = cx.world.gangs().listing(group).all(|gang| rule::is_over(gang.config().policy, once));
         let unmarked = self.groups.get(group).is_some_and(|record| record.marking.is_empty());
         if not_ready || over || !unmarked {
             if completing.is_empty() {
-                cx.queue.remove(item);
+                cx.agenda.queue.remove(item);
                 return;
             }
-            cx.queue.park(item, Wake::ANY, cx.now.mono);
+            cx.agenda.queue.park(item, Wake::ANY, cx.terms.now.mono);
             if let Some(record) = self.groups.get_mut(group) {
-                record.tried = Some(GangState::of_group(cx.world, group));
+                record.attempt.gangs = Some(GangState::of_group(cx.world, group));
             }
             self.make_room_for_completing(cx, group, completing);
             return;
         }
-        if let Some((pod, until)) = leaving_member(cx, group) {
+        if let Some((pod, until)) = leaving_member(cx.terms.scene(cx.world), cx.preemption, group) {
             // It still counts as bound. The watch shows its deletion soon, and the group is tried with the right count.
             let text = "it is being preempted, the group waits until it is gone".to_owned();
             self.report_short(cx, group, UnfitMember::of(pod, text, Wake::ANY));
-            return cx.queue.hurry(item, until);
+            return cx.agenda.queue.hurry(item, until);
         }
-        cx.stats.group_attempts += 1;
-        self.drop_outdated(cx, group);
+        cx.agenda.stats.group_attempts += 1;
+        self.drop_outdated(cx.terms, cx.world, cx.reservations, cx.agenda, group);
         if let Some(record) = self.groups.get_mut(group) {
             record.progress.attempts += 1;
-            record.tried_at = cx.now.mono;
-            if cx.queue.failures(item) == 0 {
+            record.attempt.at = cx.terms.now.mono;
+            if cx.agenda.queue.failures(item) == 0 {
                 // A useful event has come since.
-                record.failed.clear();
+                record.attempt.failed.clear();
             }
         }
-        match self.attempt_once(cx, group) {
+        match self.attempt_once(&mut cx.placing(), group) {
             Attempt::Satisfied(held) => {
                 let none = held.is_empty();
                 self.commit_group(cx, group, held, None);
@@ -124,25 +123,26 @@ impl Gangs {
     }
 
     /// One attempt in the group's mode. Changes nothing but reservations of the group.
-    pub(super) fn attempt_once(&mut self, cx: &mut Context<'_>, group: &GroupId) -> Attempt {
-        if let Some(unfit) = missing_resources(cx, group) {
+    pub(super) fn attempt_once(&mut self, placing: &mut Placing<'_>, group: &GroupId) -> Attempt {
+        if let Some(unfit) = missing_resources(placing.world, group) {
             return Attempt::Unfit(unfit);
         }
         let aim = Aim::Minimum { once: self.satisfied_once(group) };
-        if is_strict(cx, group) {
-            self.attempt_strict(cx, group, aim)
+        if is_strict(placing.world, group) {
+            self.attempt_strict(placing, group, aim)
         } else {
-            self.attempt_accumulating(cx, group, aim)
+            self.attempt_accumulating(placing, group, aim)
         }
     }
 
     /// Fewer GPUs are free in all than the members need that were missing at the last attempt, nothing gives way to this group, and no
     /// node can be kept for it now.
     fn is_out_of_reach(&self, cx: &mut Context<'_>, group: &GroupId) -> bool {
-        let Some(least) = self.groups.get(group).and_then(|record| record.least) else { return false };
-        let outranks = cx.world.lowest_priority().is_some_and(|lowest| lowest < priority_of(cx, group));
+        let Some(least) = self.groups.get(group).and_then(|record| record.attempt.least) else { return false };
+        let outranks = cx.world.lowest_priority().is_some_and(|lowest| lowest < priority_of(cx.world, group));
         let created = cx.world.gangs().of_group(group).filter_map(Gang::created).min();
-        let is_aged = created.is_some_and(|created| Earmarks::is_aged(cx, &Item::Group(group.clone()), created));
+        let is_aged = created
+            .is_some_and(|created| is_aged(cx.terms, &mut cx.agenda.queue, &Item::Group(group.clone()), created));
         let has_turn = is_aged && cx.earmarks.all().is_empty();
         !outranks && !has_turn && cx.preemption.all().is_empty() && cx.index.free_gpus(cx.world) < least
     }
@@ -151,21 +151,22 @@ impl Gangs {
     /// members that fit. `false` when there are none.
     fn complete_commit(&mut self, cx: &mut Context<'_>, group: &GroupId, commit: Committed) -> bool {
         let Some(record) = self.groups.get(group) else { return false };
-        let rest = record.unbound_of(cx.world, group, commit) as usize;
-        self.drop_outdated(cx, group);
+        let rest = record.commits.unbound_of(cx.world, group, commit) as usize;
+        self.drop_outdated(cx.terms, cx.world, cx.reservations, cx.agenda, group);
         let was_there = |id: &PodId| cx.world.pod(*id).is_some_and(|pod| pod.facts.handoff.created < commit.attempt);
-        let mut held: Vec<PodId> = reserved_members(cx, group).into_iter().filter(was_there).take(rest).collect();
+        let mut held: Vec<PodId> =
+            reserved_members(cx.world, cx.reservations, group).into_iter().filter(was_there).take(rest).collect();
         if held.len() < rest {
-            let mut placed = match self.attempt_strict(cx, group, Aim::Rest(commit)) {
+            let mut placed = match self.attempt_strict(&mut cx.placing(), group, Aim::Rest(commit)) {
                 Attempt::Satisfied(placed) => placed,
                 Attempt::Unfit(_) => {
-                    let order = TryOrder::of(cx, group, &[], Aim::Rest(commit));
-                    order.needed().filter(|id| Self::try_member(cx, *id).is_ok()).collect()
+                    let order = TryOrder::of(cx.world, &mut cx.agenda.stats, group, &[], Aim::Rest(commit));
+                    order.needed().filter(|id| try_member(&mut cx.placing(), *id).is_ok()).collect()
                 }
             };
             // The best come first: members beyond the number that was decided wait.
             let more = placed.split_off(placed.len().min(rest - held.len()));
-            Reservations::undo(cx, &more);
+            cx.reservations.undo(cx.terms, cx.world, &more);
             held.append(&mut placed);
         }
         if held.is_empty() {
@@ -181,11 +182,18 @@ impl Gangs {
         let mut message = format!("there is no room yet for the rest of group {group}, a part of which is bound");
         let commit = self.broken_commit(cx.world, cx.reservations, group);
         if let Some((first, commit)) = completing.first().copied().zip(commit) {
-            let below = self.holders_below(cx, priority_of(cx, group));
-            let attempt = |_: &mut Self, cx: &mut Context<'_>| Self::try_member(cx, first).ok();
-            let undo = |_: &mut Self, cx: &mut Context<'_>| Reservations::undo(cx, &[first]);
-            if let Some(((), released)) = self.give_way(cx, &below, attempt, undo) {
-                self.report_released(cx, &released, &format!("the rest of group {group} goes first"));
+            let below = self.holders_below(cx.world, priority_of(cx.world, group));
+            let attempt = |_: &mut Self, placing: &mut Placing<'_>| try_member(placing, first).ok();
+            let undo = |_: &mut Self, placing: &mut Placing<'_>| {
+                placing.reservations.undo(placing.terms, placing.world, &[first]);
+            };
+            if let Some(((), released)) = self.give_way(&mut cx.placing(), &below, attempt, undo) {
+                self.report_released(
+                    cx.terms.scene(cx.world),
+                    cx.agenda,
+                    &released,
+                    &format!("the rest of group {group} goes first"),
+                );
                 self.commit_group(cx, group, vec![first], Some(commit));
                 return released.iter().rev().for_each(|last| self.try_group(cx, last, false));
             }
@@ -193,57 +201,64 @@ impl Gangs {
                 message = format!("{message}; {way}");
             }
         }
-        Reporter::conditions(cx, completing, ConditionReason::Unschedulable, message);
+        cx.reporter.conditions(
+            cx.terms.scene(cx.world),
+            cx.agenda,
+            completing,
+            ConditionReason::Unschedulable,
+            message,
+        );
     }
 
-    fn attempt_strict(&mut self, cx: &mut Context<'_>, group: &GroupId, aim: Aim) -> Attempt {
-        let mut failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
+    fn attempt_strict(&mut self, placing: &mut Placing<'_>, group: &GroupId, aim: Aim) -> Attempt {
+        let mut failed = self.groups.get(group).map(|record| record.attempt.failed.clone()).unwrap_or_default();
         let mut reported: Option<UnfitMember> = None;
         let (mut uniform, mut members) = (false, 0);
         let mut most: Vec<(PodId, NodeId)> = Vec::new();
         for _ in 0..CYCLES {
-            let order = TryOrder::of(cx, group, &failed, aim);
+            let order = TryOrder::of(placing.world, placing.stats, group, &failed, aim);
             (uniform, members) = (order.is_uniform(), order.len());
             if let Some(record) = self.groups.get_mut(group).filter(|_| matches!(aim, Aim::Minimum { .. })) {
-                record.least = Some(order.least(cx.world));
+                record.attempt.least = Some(order.least(placing.world));
             }
-            let (mut held, unfit) = Self::try_until_unfit(cx, order.needed());
+            let (mut held, unfit) = try_until_unfit(placing, order.needed());
             if unfit.is_some()
                 && let Some(record) = self.groups.get_mut(group)
             {
                 record.progress.cycle_valid = false;
             }
-            self.note_cycle(cx, group, &order);
+            self.note_cycle(placing.world, group, &order);
             let Some(unfit) = unfit else {
                 if held.len() < order.len() {
-                    Self::place_surplus(cx, group, aim, &mut held);
+                    place_surplus(placing, group, aim, &mut held);
                 }
                 return Attempt::Satisfied(held);
             };
             if held.len() > most.len() {
-                most = held.iter().filter_map(|id| Some((*id, cx.reservations.node_of(*id)?))).collect();
+                most = held.iter().filter_map(|id| Some((*id, placing.reservations.node_of(*id)?))).collect();
             }
-            Reservations::undo(cx, &held);
+            placing.reservations.undo(placing.terms, placing.world, &held);
             let needed = order.needed().collect();
-            let blocking = cx.world.pod(unfit.pod);
+            let blocking = placing.world.pod(unfit.pod);
             // A pod with affinity may fit when it comes after the pods that it wants to be near to.
-            let other_order = blocking.is_some_and(|pod| looks_at_others(pod) && !order.is_any(cx.world, &failed, pod));
-            failed.extend(blocking.map(|pod| order.kind(cx.world, pod)));
+            let other_order =
+                blocking.is_some_and(|pod| looks_at_others(pod) && !order.is_any(placing.world, &failed, pod));
+            failed.extend(blocking.map(|pod| order.kind(placing.world, pod)));
             // The last one is reported: without it the others do not suffice. An event that may help any of them wakes the group.
             let wake = reported.map_or(unfit.wake, |before: UnfitMember| before.wake.or(unfit.wake));
             reported = Some(UnfitMember { wake, needed, ..unfit });
-            if !other_order && !order.suffices_without(cx.world, &failed) {
+            if !other_order && !order.suffices_without(placing.world, &failed) {
                 break;
             }
         }
         // The order of many identical members does not matter.
         let hopeless = uniform && members > MEMBERS;
-        if !hopeless && let Some(mut held) = self.try_other_orders(cx, group, aim, uniform) {
-            Self::place_surplus(cx, group, aim, &mut held);
+        if !hopeless && let Some(mut held) = self.try_other_orders(placing, group, aim, uniform) {
+            place_surplus(placing, group, aim, &mut held);
             return Attempt::Satisfied(held);
         }
         if let Some(record) = self.groups.get_mut(group) {
-            record.failed = failed;
+            record.attempt.failed = failed;
         }
         Attempt::Unfit(UnfitMember { found: most, ..reported.unwrap_or_else(UnfitMember::none) })
     }
@@ -252,200 +267,87 @@ impl Gangs {
     /// waiting members are of one kind, and their order does not matter.
     fn try_other_orders(
         &mut self,
-        cx: &mut Context<'_>,
+        placing: &mut Placing<'_>,
         group: &GroupId,
         aim: Aim,
         uniform: bool,
     ) -> Option<Vec<PodId>> {
-        let order = TryOrder::of(cx, group, &[], aim);
-        let found = search(cx, &order);
-        let found = if uniform { found } else { found.or_else(|| Self::hardest_first(cx, &order)) };
+        let order = TryOrder::of(placing.world, placing.stats, group, &[], aim);
+        let found = search(placing, &order);
+        let found = if uniform { found } else { found.or_else(|| hardest_first(placing, &order)) };
         if found.is_some() {
             // Each other order that is tried is a further cycle.
-            self.note_cycle(cx, group, &order);
+            self.note_cycle(placing.world, group, &order);
         }
         found
     }
 
-    /// Tries kinds that fitted no node before all others, the latest first: a kind that fits few nodes takes them before the
-    /// others do. `None` leaves no reservation.
-    fn hardest_first(cx: &mut Context<'_>, order: &TryOrder) -> Option<Vec<PodId>> {
-        let all: Vec<PodId> = order.needed().collect();
-        let one = cx.world.pod(*all.first()?)?;
-        let (first, kinds) = (order.kind(cx.world, one), &order.anti_affinity);
-        let like_first = |pod: &Pod| one.is_of_template(pod) || kinds.is(cx.world, &first, pod);
-        if all.iter().all(|id| cx.world.pod(*id).is_none_or(like_first)) {
-            return None;
-        }
-        let mut hardest: Vec<MemberKind> = Vec::new();
-        for _ in 0..HARDEST_FIRST {
-            let rank = |id: &PodId| {
-                let pod = cx.world.pod(*id);
-                let at = pod.and_then(|pod| hardest.iter().rposition(|kind| kinds.is(cx.world, kind, pod)));
-                std::cmp::Reverse(at.map_or(0, |at| at + 1))
-            };
-            let mut members = all.clone();
-            members.sort_by_key(rank);
-            let (held, unfit) = Self::try_until_unfit(cx, members);
-            let Some(unfit) = unfit else { return Some(held) };
-            Reservations::undo(cx, &held);
-            let kind = order.kind(cx.world, cx.world.pod(unfit.pod)?);
-            if held.is_empty() || hardest.last() == Some(&kind) {
-                return None;
-            }
-            hardest.retain(|known| *known != kind);
-            hardest.push(kind);
-        }
-        None
-    }
-
-    fn attempt_accumulating(&mut self, cx: &mut Context<'_>, group: &GroupId, aim: Aim) -> Attempt {
-        let failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
-        let order = TryOrder::of(cx, group, &failed, aim);
+    fn attempt_accumulating(&mut self, placing: &mut Placing<'_>, group: &GroupId, aim: Aim) -> Attempt {
+        let failed = self.groups.get(group).map(|record| record.attempt.failed.clone()).unwrap_or_default();
+        let order = TryOrder::of(placing.world, placing.stats, group, &failed, aim);
         let mut failures = Failures::default();
         for gang in &order.gangs {
-            Self::try_each(cx, &order, gang.pending.iter().copied(), gang.needed, &mut failures);
+            try_each(placing, &order, gang.pending.iter().copied(), gang.needed, &mut failures);
         }
-        self.note_cycle(cx, group, &order);
-        if TryOrder::of(cx, group, &[], aim).is_satisfied() {
-            let mut held = reserved_members(cx, group);
-            Self::place_surplus(cx, group, aim, &mut held);
+        self.note_cycle(placing.world, group, &order);
+        if TryOrder::of(placing.world, placing.stats, group, &[], aim).is_satisfied() {
+            let mut held = reserved_members(placing.world, placing.reservations, group);
+            place_surplus(placing, group, aim, &mut held);
             return Attempt::Satisfied(held);
         }
         // Reserved members may block the others: the whole group is placed from the beginning.
-        let saved = SavedGroup::take(cx, group);
-        if let Some(mut held) = self.try_other_orders(cx, group, aim, false) {
-            Self::place_surplus(cx, group, aim, &mut held);
+        let saved = SavedGroup::take(placing, group);
+        if let Some(mut held) = self.try_other_orders(placing, group, aim, false) {
+            place_surplus(placing, group, aim, &mut held);
             return Attempt::Satisfied(held);
         }
-        saved.put(cx);
+        saved.put(placing);
         if let Some(record) = self.groups.get_mut(group) {
-            record.failed = failures.kinds;
+            record.attempt.failed = failures.kinds;
         }
         let needed = order.needed().collect();
         Attempt::Unfit(UnfitMember { needed, ..failures.first.unwrap_or_else(UnfitMember::none) })
     }
 
-    /// Members beyond the minimum of a satisfied group: those that fit are bound with it, the others wait.
-    fn place_surplus(cx: &mut Context<'_>, group: &GroupId, aim: Aim, held: &mut Vec<PodId>) {
-        let aim = if matches!(aim, Aim::Rest(_)) { aim } else { Aim::Surplus };
-        let order = TryOrder::of(cx, group, &[], aim);
-        held.extend(Self::try_each(cx, &order, order.all(), usize::MAX, &mut Failures::default()));
-    }
-
-    /// Reserves room for members in this order, up to the first that fits no node. Returns the reserved ones and that one.
-    fn try_until_unfit(
-        cx: &mut Context<'_>,
-        members: impl IntoIterator<Item = PodId>,
-    ) -> (Vec<PodId>, Option<UnfitMember>) {
-        let mut held = Vec::new();
-        for id in members {
-            match Self::try_member(cx, id) {
-                Ok(()) => held.push(id),
-                Err(unfit) => return (held, Some(unfit)),
-            }
-        }
-        (held, None)
-    }
-
-    /// Reserves room for up to `limit` of these members. Members of a kind that has failed are skipped.
-    fn try_each(
-        cx: &mut Context<'_>,
-        order: &TryOrder,
-        members: impl IntoIterator<Item = PodId>,
-        limit: usize,
-        failures: &mut Failures,
-    ) -> Vec<PodId> {
-        let mut held = Vec::new();
-        for id in members {
-            if held.len() == limit {
-                break;
-            }
-            if cx.world.pod(id).is_none_or(|pod| order.is_any(cx.world, &failures.kinds, pod)) {
-                continue;
-            }
-            match Self::try_member(cx, id) {
-                Ok(()) => held.push(id),
-                Err(unfit) => {
-                    failures.kinds.extend(cx.world.pod(id).map(|pod| order.kind(cx.world, pod)));
-                    match &mut failures.first {
-                        // An event that may help any of them wakes the group.
-                        Some(first) => first.wake = first.wake.or(unfit.wake),
-                        None => failures.first = Some(unfit),
-                    }
-                }
-            }
-        }
-        held
-    }
-
-    /// Chooses a node for one member and reserves its room.
-    pub(super) fn try_member(cx: &mut Context<'_>, id: PodId) -> Result<(), UnfitMember> {
-        let unfit = |text: String, wake: Wake| Err(UnfitMember::of(id, text, wake));
-        let Some(priority) = cx.world.pod(id).map(|pod| pod.facts.spec.priority) else {
-            return unfit("the pod is gone".to_owned(), Wake::NONE);
-        };
-        cx.stats.attempts += 1;
-        let pinned = cx.reservations.pinned(id);
-        let (found, unpinned) = Preemption::with_nominated(cx, priority, id, |cx| {
-            // First the node whose lock the pod holds: on another node, that lock would stand until it expires.
-            let there = pinned.and_then(|_| cx.choose(id, pinned));
-            let there = there.filter(|(choice, _)| matches!(choice, NodeChoice::Node(..)));
-            let unpinned = pinned.is_some() && there.is_none();
-            (there.or_else(|| cx.choose(id, None)), unpinned)
-        });
-        if unpinned {
-            // The bind cannot be resumed on that node: its lock is released when it has stood for a while.
-            cx.reservations.unpin(id);
-        }
-        let Some((choice, judged)) = found else { return unfit("the pod is gone".to_owned(), Wake::NONE) };
-        cx.stats.judged += judged;
-        match choice {
-            NodeChoice::Node(node, slots) => {
-                let reserved = Reservations::reserve(cx, id, node, *slots);
-                if reserved { Ok(()) } else { unfit("a reservation was refused".to_owned(), Wake::ANY) }
-            }
-            NodeChoice::Nowhere(diagnosis) => {
-                let reason = diagnosis.reason();
-                Err(UnfitMember { reason, judged: true, ..UnfitMember::of(id, diagnosis.message(), diagnosis.wake) })
-            }
-            NodeChoice::WaitUntil(_, refusal) => unfit(refusal.text.into_owned(), Wake::ANY),
-            NodeChoice::Fault(text) => unfit(text.into_owned(), Wake::ANY),
-        }
-    }
-
     /// Releases members whose node or devices have changed, or whose node would not accept them any more.
-    pub(super) fn drop_outdated(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        for id in reserved_members(cx, group) {
-            if cx.reservations.is_outdated(cx.world, id) {
-                Reservations::release(cx, id);
+    pub(super) fn drop_outdated(
+        &mut self,
+        terms: Terms<'_>,
+        world: &mut World,
+        reservations: &mut Reservations,
+        agenda: &mut Agenda,
+        group: &GroupId,
+    ) {
+        for id in reserved_members(world, reservations, group) {
+            if reservations.is_outdated(world, id) {
+                reservations.release(terms, world, agenda, id);
                 continue;
             }
-            let Some(saved) = Reservations::save(cx, id) else { continue };
-            let choice = cx.world.pod(id).map(|pod| choose(cx.view(), cx.rules, pod, Some(saved.node())).0);
+            let Some(saved) = reservations.save(terms, world, id) else { continue };
+            let choice = world.pod(id).map(|pod| choose(terms.view(world), terms.rules, pod, Some(saved.node())).0);
             if matches!(choice, Some(NodeChoice::Node(..))) {
-                Reservations::restore(cx, saved);
+                reservations.restore(world, saved);
             } else {
-                cx.wake(Wake::POD_FREED);
+                agenda.wake(Wake::POD_FREED);
             }
         }
-        let none = reserved_members(cx, group).is_empty();
-        if let Some(record) = self.groups.get_mut(group).filter(|record| none && record.held_since.is_some()) {
+        let none = reserved_members(world, reservations, group).is_empty();
+        if let Some(record) = self.groups.get_mut(group).filter(|record| none && record.waits.held.is_some()) {
             // The waiting time begins again with the next reservation.
-            record.held_since = None;
+            record.waits.held = None;
             record.progress.holding_since = None;
         }
     }
 
     /// Every member was tried in this cycle: the next one begins, and no member has failed in it.
-    fn note_cycle(&mut self, cx: &mut Context<'_>, group: &GroupId, order: &TryOrder) {
+    fn note_cycle(&mut self, world: &World, group: &GroupId, order: &TryOrder) {
         let Some(record) = self.groups.get_mut(group) else { return };
         let progress = &mut record.progress;
         let cycle = progress.cycle;
         progress.rounds.extend(order.all().map(|id| (id, cycle)));
-        let members: u32 = cx.world.gangs().of_group(group).map(|gang| gang.counts().all()).sum();
+        let members: u32 = world.gangs().of_group(group).map(|gang| gang.counts().all()).sum();
         if progress.rounds.len() > members as usize {
-            progress.rounds.retain(|id, _| cx.world.pod(*id).is_some());
+            progress.rounds.retain(|id, _| world.pod(*id).is_some());
         }
         progress.cycle += 1;
         progress.cycle_valid = true;
@@ -454,14 +356,53 @@ impl Gangs {
 
 /// A bound member that was preempted and whose deletion the watch does not show yet. When the deletion does not come about, the
 /// group is tried without waiting for it from the returned time on.
-fn leaving_member(cx: &Context<'_>, group: &GroupId) -> Option<(PodId, Duration)> {
-    let young = cx.preemption.all().values().map(|nomination| (nomination, nomination.since + LEAVING));
-    let young = young.filter(|(_, until)| cx.now.mono < *until);
+fn leaving_member(scene: Scene<'_>, preemption: &Preemption, group: &GroupId) -> Option<(PodId, Duration)> {
+    let young = preemption.all().values().map(|nomination| (nomination, nomination.since + LEAVING));
+    let young = young.filter(|(_, until)| scene.terms.now.mono < *until);
     let victims = young.flat_map(|(nomination, until)| nomination.victims.iter().map(move |uid| (uid, until)));
     let bound = |id: &PodId| {
-        let pod = cx.world.pod(*id).filter(|pod| MemberState::of(pod).is_bound());
-        pod.is_some() && cx.world.gangs().gang_of(*id).is_some_and(|gang| gang.group() == group)
+        let pod = scene.world.pod(*id).filter(|pod| MemberState::of(pod).is_bound());
+        pod.is_some() && scene.world.gangs().gang_of(*id).is_some_and(|gang| gang.group() == group)
     };
-    let leaving = victims.filter_map(|(uid, until)| Some((cx.world.pod_id(uid).filter(bound)?, until)));
+    let leaving = victims.filter_map(|(uid, until)| Some((scene.world.pod_id(uid).filter(bound)?, until)));
     leaving.max_by_key(|(_, until)| *until)
+}
+
+/// Tries kinds that fitted no node before all others, the latest first: a kind that fits few nodes takes them before the
+/// others do. `None` leaves no reservation.
+fn hardest_first(placing: &mut Placing<'_>, order: &TryOrder) -> Option<Vec<PodId>> {
+    let all: Vec<PodId> = order.needed().collect();
+    let one = placing.world.pod(*all.first()?)?;
+    let (first, kinds) = (order.kind(placing.world, one), &order.anti_affinity);
+    let like_first = |pod: &Pod| one.is_of_template(pod) || kinds.is(placing.world, &first, pod);
+    if all.iter().all(|id| placing.world.pod(*id).is_none_or(like_first)) {
+        return None;
+    }
+    let mut hardest: Vec<MemberKind> = Vec::new();
+    for _ in 0..HARDEST_FIRST {
+        let rank = |id: &PodId| {
+            let pod = placing.world.pod(*id);
+            let at = pod.and_then(|pod| hardest.iter().rposition(|kind| kinds.is(placing.world, kind, pod)));
+            std::cmp::Reverse(at.map_or(0, |at| at + 1))
+        };
+        let mut members = all.clone();
+        members.sort_by_key(rank);
+        let (held, unfit) = try_until_unfit(placing, members);
+        let Some(unfit) = unfit else { return Some(held) };
+        placing.reservations.undo(placing.terms, placing.world, &held);
+        let kind = order.kind(placing.world, placing.world.pod(unfit.pod)?);
+        if held.is_empty() || hardest.last() == Some(&kind) {
+            return None;
+        }
+        hardest.retain(|known| *known != kind);
+        hardest.push(kind);
+    }
+    None
+}
+
+/// Members beyond the minimum of a satisfied group: those that fit are bound with it, the others wait.
+fn place_surplus(placing: &mut Placing<'_>, group: &GroupId, aim: Aim, held: &mut Vec<PodId>) {
+    let aim = if matches!(aim, Aim::Rest(_)) { aim } else { Aim::Surplus };
+    let order = TryOrder::of(placing.world, placing.stats, group, &[], aim);
+    held.extend(try_each(placing, &order, order.all(), usize::MAX, &mut Failures::default()));
 }

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use crate::core::context::Context;
+use crate::core::agenda::{Agenda, Scene, Terms};
 use crate::core::effect::Effect;
 use crate::core::reservations::Reservations;
 use crate::core::timers::Timer;
 use crate::world::gangs::{Gang, GroupId, MemberState};
-use crate::world::{PodId, Wake};
+use crate::world::{PodId, Wake, World};
 use baton_contract::gang::key;
 
 use super::Gangs;
@@ -20,86 +20,108 @@ const MARK_AGAIN: Duration = Duration::from_secs(5);
 
 impl Gangs {
     /// After a failed attempt: starts the waiting time where it does not run. `holds_room`: members have reservations.
-    pub(super) fn run_clock(&mut self, cx: &mut Context<'_>, group: &GroupId, holds_room: bool) {
+    pub(super) fn run_clock(
+        &mut self,
+        scene: Scene<'_>,
+        reservations: &Reservations,
+        agenda: &mut Agenda,
+        group: &GroupId,
+        holds_room: bool,
+    ) {
         let Some(record) = self.groups.get_mut(group) else { return };
-        record.failed_since.get_or_insert(cx.now.mono);
-        let starts = holds_room && record.held_since.is_none();
+        record.waits.failed.get_or_insert(scene.terms.now.mono);
+        let starts = holds_room && record.waits.held.is_none();
         if holds_room {
-            record.held_since.get_or_insert(cx.now.mono);
-            record.progress.holding_since.get_or_insert(cx.now.wall);
+            record.waits.held.get_or_insert(scene.terms.now.mono);
+            record.progress.holding_since.get_or_insert(scene.terms.now.wall);
         } else {
-            record.held_since = None;
+            record.waits.held = None;
             record.progress.holding_since = None;
         }
-        self.arm(cx, group);
-        let held = if starts { reserved_members(cx, group) } else { Vec::new() };
+        self.arm(scene, agenda, group);
+        let held = if starts { reserved_members(scene.world, reservations, group) } else { Vec::new() };
         if let Some(first) = held.first() {
             let message = format!("group {group} holds room for {} pods and waits for more", held.len());
-            cx.event(*first, false, EventReason::GangHold, message);
+            agenda.event(scene.world, *first, false, EventReason::GangHold, message);
         }
     }
 
     /// When the waiting time of a group began, by what its gangs state now.
-    fn waits_since(&self, cx: &Context<'_>, group: &GroupId) -> Option<Duration> {
-        self.groups.get(group)?.waits_since(clock_of(cx, group))
+    fn waits_since(&self, scene: Scene<'_>, group: &GroupId) -> Option<Duration> {
+        self.groups.get(group)?.waits.since(clock_of(scene, group))
     }
 
     /// Sets the timer of the waiting time.
-    pub(super) fn arm(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        let Some(since) = self.waits_since(cx, group) else { return };
-        let due = since.saturating_add(wait_of(cx, group));
-        cx.timers.set(due.max(cx.now.mono), Timer::GroupWait(group.clone()));
+    pub(super) fn arm(&mut self, scene: Scene<'_>, agenda: &mut Agenda, group: &GroupId) {
+        let Some(since) = self.waits_since(scene, group) else { return };
+        let due = since.saturating_add(wait_of(scene.world, group));
+        agenda.timers.set(due.max(scene.terms.now.mono), Timer::GroupWait(group.clone()));
     }
 
     /// The timer of the waiting time fired.
-    pub fn wait_due(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        let Some(since) = self.waits_since(cx, group) else { return };
-        if since.saturating_add(wait_of(cx, group)) > cx.now.mono {
-            return self.arm(cx, group);
+    pub fn wait_due(
+        &mut self,
+        terms: Terms<'_>,
+        world: &mut World,
+        reservations: &mut Reservations,
+        agenda: &mut Agenda,
+        group: &GroupId,
+    ) {
+        let Some(since) = self.waits_since(terms.scene(world), group) else { return };
+        if since.saturating_add(wait_of(world, group)) > terms.now.mono {
+            return self.arm(terms.scene(world), agenda, group);
         }
-        cx.stats.group_timeouts += 1;
-        let wait = wait_of(cx, group);
+        agenda.stats.group_timeouts += 1;
+        let wait = wait_of(world, group);
         let why = format!("group {group} was not satisfied within {} s", wait.as_secs_f64());
-        let mut members = reserved_members(cx, group);
-        members.extend(waiting_members(cx, group));
-        self.release_group(cx, group, &why);
-        members.into_iter().for_each(|id| cx.event(id, true, EventReason::GangTimeout, why.clone()));
+        let mut members = reserved_members(world, reservations, group);
+        members.extend(waiting_members(terms.scene(world), group));
+        self.release_group(terms, world, reservations, agenda, group, &why);
+        members.into_iter().for_each(|id| agenda.event(world, id, true, EventReason::GangTimeout, why.clone()));
         if let Some(record) = self.groups.get_mut(group) {
-            let members = cx.world.gangs().listing(group).flat_map(Gang::members);
+            let members = world.gangs().listing(group).flat_map(Gang::members);
             let open = members.filter(|member| matches!(member.state, MemberState::Pending | MemberState::Gated));
             record.marking = open.map(|member| member.pod).collect();
         }
-        self.mark(cx, group);
+        self.mark(terms.scene(world), agenda, group);
     }
 
     /// Writes the timeout annotation to members that lack it, until the watch shows it on all of them.
-    pub fn mark(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+    pub fn mark(&mut self, scene: Scene<'_>, agenda: &mut Agenda, group: &GroupId) {
         let Some(record) = self.groups.get(group).filter(|record| !record.marking.is_empty()) else { return };
         for id in &record.marking {
-            if let Some(pod) = cx.world.pod(*id) {
-                cx.effects.push(Effect::MarkTimedOut { pod: pod.facts.handoff.pod.clone(), key: key::TIMEOUT });
+            if let Some(pod) = scene.world.pod(*id) {
+                agenda.effects.push(Effect::MarkTimedOut { pod: pod.facts.handoff.pod.clone(), key: key::TIMEOUT });
             }
         }
-        cx.timers.set(cx.now.mono + MARK_AGAIN, Timer::MarkTimedOut(group.clone()));
+        agenda.timers.set(scene.terms.now.mono + MARK_AGAIN, Timer::MarkTimedOut(group.clone()));
     }
 
     /// Releases the reservations with which a group waits. Members that are being bound keep theirs.
-    pub(super) fn release_group(&mut self, cx: &mut Context<'_>, group: &GroupId, why: &str) {
-        let held: Vec<PodId> = cx.reservations.of_group(group).collect();
+    pub(super) fn release_group(
+        &mut self,
+        terms: Terms<'_>,
+        world: &mut World,
+        reservations: &mut Reservations,
+        agenda: &mut Agenda,
+        group: &GroupId,
+        why: &str,
+    ) {
+        let held: Vec<PodId> = reservations.of_group(group).collect();
         if let Some(record) = self.groups.get_mut(group) {
             record.stop_waiting();
         }
         if held.is_empty() {
             return;
         }
-        cx.stats.group_releases += 1;
+        agenda.stats.group_releases += 1;
         let message = format!("room of {} pods given back: {why}", held.len());
         for id in &held {
-            Reservations::release(cx, *id);
+            reservations.release(terms, world, agenda, *id);
         }
         if let Some(first) = held.first() {
-            cx.event(*first, true, EventReason::GangHoldReleased, message);
+            agenda.event(world, *first, true, EventReason::GangHoldReleased, message);
         }
-        cx.wake(Wake::POD_FREED);
+        agenda.wake(Wake::POD_FREED);
     }
 }

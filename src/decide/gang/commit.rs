@@ -5,26 +5,22 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::review::enqueue_members;
 use crate::bind::Binder;
-use crate::core::context::{Context, Step};
-use crate::core::earmarks::Earmarks;
+use crate::core::agenda::{Agenda, Scene, Step, Terms};
+use crate::core::context::Context;
 use crate::core::effect::Effect;
-use crate::core::preemption::Preemption;
 use crate::core::queue::Item;
 use crate::core::reservations::Reservations;
 use crate::core::timers::Timer;
 use crate::world::gangs::{Gang, GroupId, Member, MemberState, rule};
-use crate::world::{Pod, PodId, Wake};
+use crate::world::{Pod, PodId, Wake, World};
 use baton_contract::gang::{Committed, MatchPolicy};
-use baton_contract::key;
 
 use super::members::{by_gang, reserved_members};
 use super::{Commit, GangState, Gangs, Route};
 use crate::core::OnBindFailure;
-use baton_contract::EventReason;
-
-/// First and longest backoff of a group after a Binding that was refused.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+use baton_contract::{EventReason, key};
 
 /// A pod that is evicted with its gang is evicted again after this time, while it is still there.
 const EVICT_AGAIN: Duration = Duration::from_secs(10);
@@ -38,9 +34,9 @@ impl Gangs {
         held: Vec<PodId>,
         rest: Option<Committed>,
     ) {
-        let attempt = self.attempt_stamp(cx, group);
+        let attempt = self.attempt_stamp(cx.terms.scene(cx.world), cx.agenda, group);
         let committed = rest.unwrap_or_else(|| group.commit(attempt, u32::try_from(held.len()).unwrap_or(u32::MAX)));
-        let number = cx.sequence.number();
+        let number = cx.agenda.sequence.number();
         let text = committed.to_string();
         for id in &held {
             cx.reservations.commit(*id, Some(number), text.clone());
@@ -49,67 +45,71 @@ impl Gangs {
         let item = Item::Group(group.clone());
         // A policy that still counts after the first time is satisfied again by each commit without which a gang lacks members.
         let stays = |gang: &Gang| gang.config().policy != MatchPolicy::OnceSatisfied;
-        let with_them = if gangs().any(stays) { by_gang(cx, &held) } else { BTreeMap::new() };
+        let with_them = if gangs().any(stays) { by_gang(cx.world, &held) } else { BTreeMap::new() };
         let needs = |gang: &Gang| {
             let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
             let own = with_them.get(gang.id()).copied().unwrap_or(0);
             stays(gang) && rule::weight(policy, gang.counts()).saturating_sub(own) < min
         };
         let quorum = rest.is_none() && gangs().any(needs);
-        Earmarks::end(cx, &item);
+        cx.earmarks.end(cx.world, cx.agenda, &item);
         // A younger member may hold room while the rest of a commit goes: it still waits for others.
-        let waits = rest.is_some() && !reserved_members(cx, group).is_empty();
+        let waits = !reserved_members(cx.world, cx.reservations, group).is_empty();
         let Some(record) = self.groups.get_mut(group) else { return };
         let news = !record.progress.satisfied_once;
         let quorum = news || quorum;
-        (record.progress.satisfied_once, record.outlived) = (true, false);
+        (record.progress.satisfied_once, record.commits.outlived) = (true, false);
         if !held.is_empty() {
-            record.last = Some(committed);
+            record.commits.last = Some(committed);
         }
         if !waits {
             record.stop_waiting();
         }
         (record.progress.last_failure, record.progress.next_try) = (None, None);
         record.root_cause = None;
-        record.failed.clear();
-        record.tried = Some(GangState::of_group(cx.world, group));
+        record.attempt.failed.clear();
+        record.attempt.gangs = Some(GangState::of_group(cx.world, group));
         if held.is_empty() {
-            cx.queue.park(item, Wake::ANY, cx.now.mono);
-            return self.enqueue_free(cx, group);
+            cx.agenda.queue.park(item, Wake::ANY, cx.terms.now.mono);
+            return self.enqueue_free(cx.world, cx.agenda, group);
         }
-        cx.queue.remove(item);
+        cx.agenda.queue.remove(item);
         if news {
             let created = cx.world.gangs().of_group(group).filter_map(Gang::created).min();
-            let waited =
-                created.map(|created| cx.now.wall.duration_since(created).max(SignedDuration::ZERO).unsigned_abs());
+            let waited = created
+                .map(|created| cx.terms.now.wall.duration_since(created).max(SignedDuration::ZERO).unsigned_abs());
             self.waits.extend(waited);
         }
-        Preemption::withdraw_group(cx, group);
-        cx.stats.groups_satisfied += u64::from(quorum);
+        cx.preemption.withdraw_group(cx.world, cx.agenda, group);
+        cx.agenda.stats.groups_satisfied += u64::from(quorum);
         if quorum && let Some(first) = held.first() {
             let message = format!("group {group} has room for {} pods: binding", held.len());
-            cx.event(*first, false, EventReason::GangSatisfied, message);
+            cx.agenda.event(cx.world, *first, false, EventReason::GangSatisfied, message);
         }
         let members = held.iter().map(|id| (*id, committed)).collect();
         let unprepared = held.iter().copied().collect();
-        let (once, rest) = (!news, rest.is_some());
+        let once = !news;
         let requested = BTreeSet::new();
-        let commit = Commit { group: group.clone(), members, requested, unprepared, once, rest, committed };
+        let commit = Commit { group: group.clone(), members, requested, unprepared, once, committed };
         self.commits.insert(number, commit);
         for id in held {
-            cx.steps.push(Step::Permit(id));
+            cx.agenda.steps.push(Step::Permit(id));
         }
-        self.enqueue_free(cx, group);
+        self.enqueue_free(cx.world, cx.agenda, group);
     }
 
     /// The time of a commit: later than the creation of every member and than every earlier commit of the group, however the clocks
     /// of API server and scheduler differ.
-    fn attempt_stamp(&self, cx: &mut Context<'_>, group: &GroupId) -> Timestamp {
-        let stamp = cx.sequence.stamp(cx.now.wall);
-        let gangs = || cx.world.gangs().of_group(group);
+    fn attempt_stamp(&self, scene: Scene<'_>, agenda: &mut Agenda, group: &GroupId) -> Timestamp {
+        let stamp = agenda.sequence.stamp(scene.terms.now.wall);
+        let gangs = || scene.world.gangs().of_group(group);
         let newest = gangs().filter_map(Gang::newest_live).max();
         let seen = gangs().filter_map(|gang| gang.landed().last_key_value()).map(|(commit, _)| commit.attempt);
-        let last = self.groups.get(group).and_then(|record| record.last.max(record.whole)).map(|commit| commit.attempt);
+        let last = self
+            .groups
+            .get(group)
+            .and_then(|record| record.commits.last.max(record.commits.whole))
+            .map(|commit| commit.attempt);
         let earlier = seen.chain(last).max();
         let later = SignedDuration::from_micros(1);
         let attempt = [newest, earlier].into_iter().flatten().fold(stamp, Timestamp::max);
@@ -118,24 +118,22 @@ impl Gangs {
 
     /// A member whose group is satisfied for good is a commit of its own: its Binding, too, proves that the group was satisfied. One
     /// that comes back from a commit of which others are still to be bound stays of that commit.
-    pub fn commit_alone(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let Some(gang) = cx.world.gangs().gang_of(id) else { return };
+    pub fn commit_alone(&mut self, scene: Scene<'_>, reservations: &mut Reservations, agenda: &mut Agenda, id: PodId) {
+        let Some(gang) = scene.world.gangs().gang_of(id) else { return };
         let group = gang.group().clone();
         if !rule::is_over(gang.config().policy, self.satisfied_once(&group)) {
             return;
         }
         let is_of = |commit: &Committed| {
             let older = |pod: &Pod| pod.facts.handoff.created < commit.attempt;
-            commit.members > 1 && cx.world.pod(id).is_some_and(older)
+            commit.members > 1 && scene.world.pod(id).is_some_and(older)
         };
-        let record = self.groups.get(&group);
-        let broken =
-            record.and_then(|record| record.last.filter(|last| record.whole.is_none_or(|whole| whole < *last)));
+        let broken = self.groups.get(&group).and_then(|record| record.commits.broken());
         let committed = match broken.filter(is_of) {
             Some(broken) => broken,
-            None => group.commit(self.attempt_stamp(cx, &group), 1),
+            None => group.commit(self.attempt_stamp(scene, agenda, &group), 1),
         };
-        cx.reservations.commit(id, None, committed.to_string());
+        reservations.commit(id, None, committed.to_string());
     }
 
     /// Reviews a group after its attempt: members of a group that is satisfied for good are queued as single pods.
@@ -146,40 +144,41 @@ impl Gangs {
         let once = self.satisfied_once(group);
         let over = |gang: &Gang| rule::is_over(gang.config().policy, once) && gang.counts().unplaced() > 0;
         if cx.world.gangs().of_group(group).any(over) {
-            Self::enqueue_members(cx, group);
+            enqueue_members(cx.terms.scene(cx.world), cx.agenda, group);
         }
     }
 
     /// A member's volumes are prepared: when those of all members are, all take their locks.
-    pub fn member_prepared(&mut self, cx: &mut Context<'_>, commit: u64, id: PodId) {
-        let Some(prepared) = self.commits.get_mut(&commit) else { return cx.steps.push(Step::Proceed(vec![id])) };
+    pub fn member_prepared(&mut self, world: &World, agenda: &mut Agenda, commit: u64, id: PodId) {
+        let Some(prepared) = self.commits.get_mut(&commit) else {
+            return agenda.steps.push(Step::Proceed(vec![id]));
+        };
         if prepared.unprepared.remove(&id) && prepared.unprepared.is_empty() {
-            self.proceed(cx, commit);
+            self.proceed(world, agenda, commit);
         }
     }
 
     /// All members of a commit are prepared and take their locks: it cannot be cancelled any more. Only now it is known how many
     /// members it has. Those that earlier commits are still binding have counted for it, and its Bindings count them; a Binding that has
     /// been requested states what it states.
-    fn proceed(&mut self, cx: &mut Context<'_>, number: u64) {
+    fn proceed(&mut self, world: &World, agenda: &mut Agenda, number: u64) {
         let Some(commit) = self.commits.get(&number) else { return };
         let (group, former) = (commit.group.clone(), commit.committed);
         if !commit.once {
             // The group is satisfied for good: its surplus goes on.
-            cx.steps.push(Step::AfterAttempt(group.clone()));
+            agenda.steps.push(Step::AfterAttempt(group.clone()));
         }
         let Some(record) = self.groups.get_mut(&group) else { return };
         let own: Vec<PodId> = commit.members.keys().copied().collect();
-        if commit.rest {
-            let unbound = record.unbound_of(cx.world, &group, former);
-            record.unbound.insert(former, unbound);
-            return cx.steps.push(Step::Proceed(own));
+        if commit.stands(world) {
+            let unbound = record.commits.unbound_of(world, &group, former);
+            record.commits.unbound.insert(former, unbound);
+            return agenda.steps.push(Step::Proceed(own));
         }
         let is_earlier = |other: &&mut Commit| {
             other.group == group && other.unprepared.is_empty() && other.committed.attempt <= former.attempt
         };
-        let is_reserved =
-            |id: &PodId| cx.world.pod(*id).is_some_and(|pod| MemberState::of(pod) == MemberState::Reserved);
+        let is_reserved = |id: &PodId| world.pod(*id).is_some_and(|pod| MemberState::of(pod) == MemberState::Reserved);
         let earlier: Vec<&mut Commit> = self.commits.values_mut().filter(is_earlier).collect();
         let to_come = |commit: &&mut Commit| commit.unrequested().filter(is_reserved).count();
         let members = earlier.iter().map(to_come).sum::<usize>();
@@ -195,134 +194,155 @@ impl Gangs {
         if let Some(commit) = self.commits.get_mut(&number) {
             commit.committed = committed;
         }
-        record.last = record.last.max(Some(committed));
-        record.unbound.insert(committed, committed.members);
+        record.commits.last = record.commits.last.max(Some(committed));
+        record.commits.unbound.insert(committed, committed.members);
         if !renamed.is_empty() {
-            cx.steps.push(Step::Recommit(renamed, committed.to_string()));
+            agenda.steps.push(Step::Recommit(renamed, committed.to_string()));
         }
-        cx.steps.push(Step::Proceed(own));
+        agenda.steps.push(Step::Proceed(own));
     }
 
     /// A member's bind attempt has ended: members that waited only for it take their locks.
-    fn member_left(&mut self, cx: &mut Context<'_>, number: u64, id: PodId) {
+    fn member_left(&mut self, world: &World, agenda: &mut Agenda, number: u64, id: PodId) {
         let Some(commit) = self.commits.get_mut(&number) else { return };
         commit.members.remove(&id);
         commit.requested.remove(&id);
         let (prepared, is_empty) =
             (commit.unprepared.remove(&id) && commit.unprepared.is_empty(), commit.members.is_empty());
         if prepared && !is_empty {
-            self.proceed(cx, number);
+            self.proceed(world, agenda, number);
         }
         if is_empty && let Some(Commit { group, .. }) = self.commits.remove(&number) {
             if let Some(record) = self.groups.get_mut(&group)
                 && !self.commits.values().any(|commit| commit.group == group)
             {
                 // The last one may have broken off.
-                record.unbound.retain(|commit, _| record.last == Some(*commit));
+                record.commits.unbound.retain(|commit, _| record.commits.last == Some(*commit));
             }
-            if cx.world.gangs().of_group(&group).any(|gang| gang.counts().unplaced() > 0) {
+            if world.gangs().of_group(&group).any(|gang| gang.counts().unplaced() > 0) {
                 // While it was under way, the others of the group were queued by another rule.
-                cx.steps.push(Step::AfterAttempt(group));
+                agenda.steps.push(Step::AfterAttempt(group));
             }
         }
     }
 
     /// A member of a commit is not being bound any more and has released its room. When some gang lacks members without it, and no
     /// member of the commit takes its lock yet, the whole commit is cancelled.
-    pub fn member_lost(&mut self, cx: &mut Context<'_>, number: u64, id: PodId) {
+    pub fn member_lost(
+        &mut self,
+        terms: Terms<'_>,
+        world: &mut World,
+        reservations: &mut Reservations,
+        agenda: &mut Agenda,
+        number: u64,
+        id: PodId,
+    ) {
         let Some(commit) = self.commits.get(&number) else { return };
-        let waits = !commit.unprepared.is_empty() && commit.members.contains_key(&id) && !commit.rest;
+        let waits = commit.members.contains_key(&id) && commit.may_be_void(world);
         let lacks = |gang: &Gang| {
             let config = gang.config();
             rule::needed(config.policy, config.min.unwrap_or(0), gang.counts(), commit.once) > 0
         };
-        if waits && cx.world.gangs().of_group(&commit.group).any(lacks) {
+        if waits && world.gangs().of_group(&commit.group).any(lacks) {
             let why = format!("a member of group {} was lost while it was being bound", commit.group);
-            return self.cancel(cx, number, Some(id), &why);
+            return self.cancel(terms, world, reservations, agenda, (number, Some(id)), &why);
         }
-        self.member_left(cx, number, id);
+        self.member_left(world, agenda, number, id);
     }
 
     /// Cancels the commits of a group whose gangs have changed, as long as none of their members takes its lock.
-    pub(super) fn cancel_unlocked(&mut self, cx: &mut Context<'_>, group: &GroupId, why: &str) {
+    pub(super) fn cancel_unlocked(
+        &mut self,
+        terms: Terms<'_>,
+        world: &mut World,
+        reservations: &mut Reservations,
+        agenda: &mut Agenda,
+        group: &GroupId,
+        why: &str,
+    ) {
         let unlocked = |commit: &Commit| commit.group == *group && !commit.unprepared.is_empty();
         let unlocked = self.commits.iter().filter(|(_, commit)| unlocked(commit)).map(|(number, _)| *number);
         for number in unlocked.collect::<Vec<_>>() {
-            self.cancel(cx, number, None, why);
+            self.cancel(terms, world, reservations, agenda, (number, None), why);
         }
     }
 
     /// Cancels a commit. `lost`: a member that has released its room already.
-    fn cancel(&mut self, cx: &mut Context<'_>, number: u64, lost: Option<PodId>, why: &str) {
+    fn cancel(
+        &mut self,
+        terms: Terms<'_>,
+        world: &mut World,
+        reservations: &mut Reservations,
+        agenda: &mut Agenda,
+        (number, lost): (u64, Option<PodId>),
+        why: &str,
+    ) {
         let Some(Commit { group, members, once, .. }) = self.commits.remove(&number) else { return };
         let members: Vec<PodId> = members.into_keys().filter(|id| Some(*id) != lost).collect();
         for id in &members {
-            if let Some(reservation) = cx.reservations.take(*id) {
-                Reservations::free(cx, *id, reservation.node);
+            if let Some(reservation) = reservations.take(*id) {
+                reservations.free(terms, world, agenda, *id, reservation.node);
             }
         }
-        cx.steps.push(Step::Withdraw(members.clone()));
-        cx.stats.group_releases += 1;
+        agenda.steps.push(Step::Withdraw(members.clone()));
+        agenda.stats.group_releases += 1;
         if let Some(record) = self.groups.get_mut(&group) {
-            (record.progress.satisfied_once, record.outlived) = (once, true);
+            (record.progress.satisfied_once, record.commits.outlived) = (once, true);
         }
         if let Some(first) = members.first() {
             let message = format!("room of {} pods given back: {why}", members.len());
-            cx.event(*first, true, EventReason::GangHoldReleased, message);
+            agenda.event(world, *first, true, EventReason::GangHoldReleased, message);
         }
         match lost {
-            Some(lost) => cx.steps.push(Step::BackOffGroup(lost)),
+            Some(lost) => agenda.steps.push(Step::BackOffGroup(lost)),
             // Each member is queued with its present group.
-            None => members.into_iter().for_each(|id| cx.enqueue(id)),
+            None => members.into_iter().for_each(|id| agenda.enqueue(id)),
         }
         // The surplus waits with its group again.
-        Self::enqueue_members(cx, &group);
+        enqueue_members(terms.scene(world), agenda, &group);
     }
 
     /// Handles members of commits whose reservation was released.
-    pub fn settle_lost(&mut self, cx: &mut Context<'_>) {
-        for (commit, id) in cx.reservations.take_lost() {
-            if !cx.leading {
+    pub fn settle_lost(
+        &mut self,
+        terms: Terms<'_>,
+        world: &mut World,
+        reservations: &mut Reservations,
+        agenda: &mut Agenda,
+    ) {
+        for (commit, id) in reservations.take_lost() {
+            if !terms.leading {
                 continue;
             }
-            self.member_lost(cx, commit, id);
-            if cx.world.pod(id).is_some_and(|pod| MemberState::of(pod) == MemberState::Pending) {
+            self.member_lost(terms, world, reservations, agenda, commit, id);
+            if world.pod(id).is_some_and(|pod| MemberState::of(pod) == MemberState::Pending) {
                 // A member that Permit refused is not tried again at once.
-                cx.steps.push(Step::BackOffGroup(id));
+                agenda.steps.push(Step::BackOffGroup(id));
             }
         }
     }
 
     /// A member could not be bound: its group, where it is still queued with one, is tried again after a growing backoff.
-    pub fn back_off_group_of(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let Some(Route::Completes(group) | Route::Group(group)) = self.route_of(cx, id) else { return };
+    pub fn back_off_group_of(&mut self, scene: Scene<'_>, reservations: &Reservations, agenda: &mut Agenda, id: PodId) {
+        let Some(Route::Completes(group) | Route::Group(group)) = self.route_of(scene.world, reservations, id) else {
+            return;
+        };
         let Some(record) = self.groups.get_mut(&group) else { return };
-        // Members that fail together are one failure.
-        if record.backoff_until.is_none_or(|until| until <= cx.now.mono) {
-            let pause = BACKOFF.0.saturating_mul(1 << record.bind_failures.min(6)).min(BACKOFF.1);
-            record.bind_failures += 1;
-            record.backoff_until = Some(cx.now.mono + pause);
-        }
-        self.queue_group(cx, &group);
+        record.backoff.failed(scene.terms.now.mono);
+        self.queue_group(scene, reservations, agenda, &group);
     }
 
     /// A member is bound: the backoff of its group begins at its shortest again.
-    pub fn member_bound(&mut self, cx: &mut Context<'_>, number: u64, id: PodId) {
+    pub fn member_bound(&mut self, world: &World, agenda: &mut Agenda, number: u64, id: PodId) {
         if let Some(commit) = self.commits.get_mut(&number)
             && let Some(record) = self.groups.get_mut(&commit.group)
         {
-            record.bind_failures = 0;
-            if let Some(name) = commit.members.get(&id)
-                && let Some(unbound) = record.unbound.get_mut(name)
-            {
-                *unbound = unbound.saturating_sub(1);
-                if *unbound == 0 {
-                    // All members were bound, even those that have ended by now: the commit did not break off.
-                    record.whole = record.whole.max(Some(*name));
-                }
+            record.backoff.failures = 0;
+            if let Some(name) = commit.members.get(&id) {
+                record.commits.bound(*name);
             }
         }
-        self.member_left(cx, number, id);
+        self.member_left(world, agenda, number, id);
     }
 
     /// The Binding of a member is requested.
@@ -333,11 +353,11 @@ impl Gangs {
     }
 
     /// When the kubelet refused a member, `evictGang` evicts those that were bound with it.
-    pub fn member_refused(&mut self, cx: &mut Context<'_>, binder: &Binder, id: PodId) {
-        let Some(pod) = cx.world.pod(id).filter(|pod| pod.facts.spec.refused) else { return };
+    pub fn member_refused(&mut self, scene: Scene<'_>, agenda: &mut Agenda, binder: &Binder, id: PodId) {
+        let Some(pod) = scene.world.pod(id).filter(|pod| pod.facts.spec.refused) else { return };
         let commit = pod.facts.handoff.assignment.committed;
-        let (Some(commit), Some(gang)) = (commit, cx.world.gangs().gang_of(id)) else { return };
-        if !cx.leading || cx.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
+        let (Some(commit), Some(gang)) = (commit, scene.world.gangs().gang_of(id)) else { return };
+        if !scene.terms.leading || scene.terms.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
             return;
         }
         let (group, text) = (gang.group(), commit.to_string());
@@ -351,39 +371,39 @@ impl Gangs {
             let going = attempt.and_then(|attempt| attempt.annotations.get(key::GANG_COMMITTED)) == Some(text.as_str());
             going || (member.state.is_bound() && member.committed == Some(commit))
         };
-        let members = cx.world.gangs().of_group(group).flat_map(Gang::members).filter(with_it);
+        let members = scene.world.gangs().of_group(group).flat_map(Gang::members).filter(with_it);
         let members: Vec<PodId> = members.map(|member| member.pod).collect();
         let message = format!("pod {} of group {group} was refused by its node's kubelet", pod.key());
-        members.into_iter().for_each(|id| self.evict(cx, id, message.clone()));
+        members.into_iter().for_each(|id| self.evict(scene, agenda, id, message.clone()));
     }
 
     /// A member could finally not be bound: `evictGang` evicts the others.
-    pub fn member_failed(&mut self, cx: &mut Context<'_>, commit: u64, id: PodId, why: &str) {
+    pub fn member_failed(&mut self, scene: Scene<'_>, agenda: &mut Agenda, commit: u64, id: PodId, why: &str) {
         let Some(group) = self.commits.get(&commit).map(|commit| commit.group.clone()) else { return };
-        cx.event(id, true, EventReason::GangBindFailed, why.to_owned());
-        if cx.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
+        agenda.event(scene.world, id, true, EventReason::GangBindFailed, why.to_owned());
+        if scene.terms.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
             return;
         }
-        let members = cx.world.gangs().of_group(&group).flat_map(Gang::members);
+        let members = scene.world.gangs().of_group(&group).flat_map(Gang::members);
         let others = members.filter(|member| member.state.has_node() && member.pod != id);
         let others: Vec<PodId> = others.map(|member| member.pod).collect();
         let message = format!("a member of group {group} could not be bound: {why}");
-        others.into_iter().for_each(|id| self.evict(cx, id, message.clone()));
+        others.into_iter().for_each(|id| self.evict(scene, agenda, id, message.clone()));
     }
 
     /// Evicts a pod, again and again until the watch shows its deletion.
-    fn evict(&mut self, cx: &mut Context<'_>, id: PodId, message: String) {
-        let Some(pod) = cx.world.pod(id).map(|pod| pod.facts.handoff.pod.clone()) else { return };
-        cx.effects.push(Effect::Evict { pod, message: message.clone() });
+    fn evict(&mut self, scene: Scene<'_>, agenda: &mut Agenda, id: PodId, message: String) {
+        let Some(pod) = scene.world.pod(id).map(|pod| pod.facts.handoff.pod.clone()) else { return };
+        agenda.effects.push(Effect::Evict { pod, message: message.clone() });
         self.evicted.insert(id, message);
-        cx.timers.set(cx.now.mono + EVICT_AGAIN, Timer::EvictMember(id));
+        agenda.timers.set(scene.terms.now.mono + EVICT_AGAIN, Timer::EvictMember(id));
     }
 
     /// The timer of an eviction fired: the request may have been lost.
-    pub fn evict_again(&mut self, cx: &mut Context<'_>, id: PodId) {
+    pub fn evict_again(&mut self, scene: Scene<'_>, agenda: &mut Agenda, id: PodId) {
         let Some(message) = self.evicted.remove(&id) else { return };
-        if cx.world.pod(id).is_some_and(|pod| MemberState::of(pod).is_live()) {
-            self.evict(cx, id, message);
+        if scene.world.pod(id).is_some_and(|pod| MemberState::of(pod).is_live()) {
+            self.evict(scene, agenda, id, message);
         }
     }
 }

@@ -4,10 +4,13 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use crate::core::context::{Context, Step};
+use super::trying::try_member;
+use crate::core::agenda::{Agenda, Scene, Step};
+use crate::core::context::Context;
+use crate::core::placing::Placing;
 use crate::core::reservations::Reservations;
 use crate::world::gangs::GroupId;
-use crate::world::{PodId, Wake};
+use crate::world::{PodId, Wake, World};
 
 use super::alike::MemberKind;
 use super::attempt::Attempt;
@@ -25,16 +28,16 @@ struct Trial {
 }
 
 impl Trial {
-    fn attempt(&self, gangs: &mut Gangs, cx: &mut Context<'_>) -> Option<Vec<PodId>> {
-        let Attempt::Satisfied(held) = gangs.attempt_once(cx, self.own.group()) else { return None };
+    fn attempt(&self, gangs: &mut Gangs, placing: &mut Placing<'_>) -> Option<Vec<PodId>> {
+        let Attempt::Satisfied(held) = gangs.attempt_once(placing, self.own.group()) else { return None };
         Some(held)
     }
 
-    fn restore(&self, gangs: &mut Gangs, cx: &mut Context<'_>) {
-        SavedGroup::take(cx, self.own.group());
-        self.own.clone().put(cx);
+    fn restore(&self, gangs: &mut Gangs, placing: &mut Placing<'_>) {
+        SavedGroup::take(placing, self.own.group());
+        self.own.clone().put(placing);
         if let Some(record) = gangs.groups.get_mut(self.own.group()) {
-            record.failed.clone_from(&self.failed);
+            record.attempt.failed.clone_from(&self.failed);
         }
     }
 }
@@ -43,17 +46,17 @@ impl Gangs {
     /// A group could not be satisfied. When reservations of unsatisfied groups of lower rank are the reason, these groups release
     /// them, the lowest first, and all of these groups are tried again in rank order. `true` when the group is satisfied.
     pub(super) fn resolve_holders(&mut self, cx: &mut Context<'_>, group: &GroupId) -> bool {
-        let holders = self.holders(cx);
+        let holders = self.holders(cx.world);
         let own = holders.iter().find(|(_, _, id)| id == group).cloned();
         let above = holders.iter().take_while(|rank| own.is_some() && Some(*rank) != own.as_ref());
         for (at, (.., upper)) in above.enumerate() {
             let below: Vec<GroupId> = holders[at + 1..].iter().map(|(.., id)| id.clone()).collect();
-            if self.would_help(cx, upper, &below) {
+            if self.would_help(&mut cx.placing(), upper, &below) {
                 // A group of higher rank that can be satisfied this way goes first.
                 return false;
             }
         }
-        let priority = priority_of(cx, group);
+        let priority = priority_of(cx.world, group);
         let below: Vec<GroupId> = holders
             .iter()
             .filter(|rank| match &own {
@@ -66,11 +69,11 @@ impl Gangs {
         if below.is_empty() {
             return false;
         }
-        let trial = self.trial(cx, group);
-        let attempt = |gangs: &mut Self, cx: &mut Context<'_>| trial.attempt(gangs, cx);
-        let restore = |gangs: &mut Self, cx: &mut Context<'_>| trial.restore(gangs, cx);
-        let Some((held, released)) = self.give_way(cx, &below, attempt, restore) else { return false };
-        self.report_released(cx, &released, &format!("group {group} goes first"));
+        let trial = self.trial(cx.world, cx.reservations, group);
+        let attempt = |gangs: &mut Self, placing: &mut Placing<'_>| trial.attempt(gangs, placing);
+        let restore = |gangs: &mut Self, placing: &mut Placing<'_>| trial.restore(gangs, placing);
+        let Some((held, released)) = self.give_way(&mut cx.placing(), &below, attempt, restore) else { return false };
+        self.report_released(cx.terms.scene(cx.world), cx.agenda, &released, &format!("group {group} goes first"));
         self.commit_group(cx, group, held, None);
         for next in &below {
             if !released.contains(next) {
@@ -90,13 +93,14 @@ impl Gangs {
         }
         let Some(pod) = cx.world.pod(id) else { return false };
         let (priority, key) = (pod.facts.spec.priority, pod.key().clone());
-        let below = self.holders_below(cx, priority);
-        let attempt = |_: &mut Self, cx: &mut Context<'_>| Self::try_member(cx, id).ok();
-        let restore = |_: &mut Self, cx: &mut Context<'_>| Reservations::undo(cx, &[id]);
-        let Some(((), released)) = self.give_way(cx, &below, attempt, restore) else { return false };
-        self.report_released(cx, &released, &format!("pod {key} goes first"));
-        self.commit_alone(cx, id);
-        cx.steps.push(Step::Permit(id));
+        let below = self.holders_below(cx.world, priority);
+        let attempt = |_: &mut Self, placing: &mut Placing<'_>| try_member(placing, id).ok();
+        let restore =
+            |_: &mut Self, placing: &mut Placing<'_>| placing.reservations.undo(placing.terms, placing.world, &[id]);
+        let Some(((), released)) = self.give_way(&mut cx.placing(), &below, attempt, restore) else { return false };
+        self.report_released(cx.terms.scene(cx.world), cx.agenda, &released, &format!("pod {key} goes first"));
+        self.commit_alone(cx.terms.scene(cx.world), cx.reservations, cx.agenda, id);
+        cx.agenda.steps.push(Step::Permit(id));
         for last in released.iter().rev() {
             self.try_group(cx, last, false);
         }
@@ -108,24 +112,24 @@ impl Gangs {
     /// attempt, and the groups that gave way.
     pub(super) fn give_way<T>(
         &mut self,
-        cx: &mut Context<'_>,
+        placing: &mut Placing<'_>,
         below: &[GroupId],
-        mut attempt: impl FnMut(&mut Self, &mut Context<'_>) -> Option<T>,
-        mut restore: impl FnMut(&mut Self, &mut Context<'_>),
+        mut attempt: impl FnMut(&mut Self, &mut Placing<'_>) -> Option<T>,
+        mut restore: impl FnMut(&mut Self, &mut Placing<'_>),
     ) -> Option<(T, Vec<GroupId>)> {
-        if below.is_empty() || !self.helps(cx, below, &mut attempt, &mut restore) {
+        if below.is_empty() || !self.helps(placing, below, &mut attempt, &mut restore) {
             return None;
         }
         let mut taken = Vec::new();
         for group in below.iter().rev() {
-            taken.push(SavedGroup::take(cx, group));
-            if let Some(done) = attempt(self, cx) {
+            taken.push(SavedGroup::take(placing, group));
+            if let Some(done) = attempt(self, placing) {
                 return Some((done, taken.into_iter().map(|holdings| holdings.group().clone()).collect()));
             }
-            restore(self, cx);
+            restore(self, placing);
         }
         for holdings in taken.into_iter().rev() {
-            holdings.put(cx);
+            holdings.put(placing);
         }
         None
     }
@@ -133,27 +137,27 @@ impl Gangs {
     /// `true` when `attempt` succeeds once all of `below` give way. Nothing changes.
     fn helps<T>(
         &mut self,
-        cx: &mut Context<'_>,
+        placing: &mut Placing<'_>,
         below: &[GroupId],
-        attempt: &mut impl FnMut(&mut Self, &mut Context<'_>) -> Option<T>,
-        restore: &mut impl FnMut(&mut Self, &mut Context<'_>),
+        attempt: &mut impl FnMut(&mut Self, &mut Placing<'_>) -> Option<T>,
+        restore: &mut impl FnMut(&mut Self, &mut Placing<'_>),
     ) -> bool {
-        let all: Vec<SavedGroup> = below.iter().map(|group| SavedGroup::take(cx, group)).collect();
-        let helps = attempt(self, cx).is_some();
-        restore(self, cx);
+        let all: Vec<SavedGroup> = below.iter().map(|group| SavedGroup::take(placing, group)).collect();
+        let helps = attempt(self, placing).is_some();
+        restore(self, placing);
         for holdings in all {
-            holdings.put(cx);
+            holdings.put(placing);
         }
         helps
     }
 
     /// `true` when a group would be satisfied if all of `below` gave way.
-    fn would_help(&mut self, cx: &mut Context<'_>, group: &GroupId, below: &[GroupId]) -> bool {
+    fn would_help(&mut self, placing: &mut Placing<'_>, group: &GroupId, below: &[GroupId]) -> bool {
         let shown = self.groups.get(group).map(|record| record.progress.clone());
-        let trial = self.trial(cx, group);
-        let mut attempt = |gangs: &mut Self, cx: &mut Context<'_>| trial.attempt(gangs, cx);
-        let mut restore = |gangs: &mut Self, cx: &mut Context<'_>| trial.restore(gangs, cx);
-        let helps = self.helps(cx, below, &mut attempt, &mut restore);
+        let trial = self.trial(placing.world, placing.reservations, group);
+        let mut attempt = |gangs: &mut Self, placing: &mut Placing<'_>| trial.attempt(gangs, placing);
+        let mut restore = |gangs: &mut Self, placing: &mut Placing<'_>| trial.restore(gangs, placing);
+        let helps = self.helps(placing, below, &mut attempt, &mut restore);
         // This does not count as an attempt: the group was not popped from the queue.
         if let (Some(record), Some(shown)) = (self.groups.get_mut(group), shown) {
             record.progress = shown;
@@ -161,32 +165,33 @@ impl Gangs {
         helps
     }
 
-    fn trial(&self, cx: &Context<'_>, group: &GroupId) -> Trial {
-        let failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
-        Trial { own: SavedGroup::copy(cx, group), failed }
+    fn trial(&self, world: &World, reservations: &Reservations, group: &GroupId) -> Trial {
+        let failed = self.groups.get(group).map(|record| record.attempt.failed.clone()).unwrap_or_default();
+        Trial { own: SavedGroup::copy(world, reservations, group), failed }
     }
 
     /// Reports that these groups released their reservations.
-    pub(super) fn report_released(&mut self, cx: &mut Context<'_>, released: &[GroupId], why: &str) {
-        cx.wake(Wake::POD_FREED);
+    pub(super) fn report_released(&mut self, scene: Scene<'_>, agenda: &mut Agenda, released: &[GroupId], why: &str) {
+        agenda.wake(Wake::POD_FREED);
         for group in released {
-            cx.stats.group_releases += 1;
+            agenda.stats.group_releases += 1;
             if let Some(record) = self.groups.get_mut(group) {
                 record.stop_waiting();
             }
-            let first = waiting(cx.world, &cx.config.scheduler_names, group).next().map(|member| member.pod);
+            let first =
+                waiting(scene.world, &scene.terms.config.scheduler_names, group).next().map(|member| member.pod);
             if let Some(first) = first {
                 let message = format!("group {group} gave its room back: {why}");
-                cx.event(first, true, EventReason::GangHoldReleased, message);
+                agenda.event(scene.world, first, true, EventReason::GangHoldReleased, message);
             }
         }
     }
 
     /// Unsatisfied groups with reservations, in rank order.
-    fn holders(&self, cx: &Context<'_>) -> Vec<HolderRank> {
+    fn holders(&self, world: &World) -> Vec<HolderRank> {
         let rank = |(group, record): (&GroupId, &GroupRecord)| {
-            let since = record.held_since?;
-            Some((Reverse(priority_of(cx, group)), since, group.clone()))
+            let since = record.waits.held?;
+            Some((Reverse(priority_of(world, group)), since, group.clone()))
         };
         let mut ranks: Vec<HolderRank> = self.groups.iter().filter_map(rank).collect();
         ranks.sort();
@@ -194,7 +199,7 @@ impl Gangs {
     }
 
     /// Unsatisfied groups of strictly lower priority with reservations, in rank order.
-    pub(super) fn holders_below(&self, cx: &Context<'_>, priority: i32) -> Vec<GroupId> {
-        self.holders(cx).into_iter().filter(|rank| rank.0.0 < priority).map(|(.., id)| id).collect()
+    pub(super) fn holders_below(&self, world: &World, priority: i32) -> Vec<GroupId> {
+        self.holders(world).into_iter().filter(|rank| rank.0.0 < priority).map(|(.., id)| id).collect()
     }
 }

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::core::context::Context;
+use crate::core::agenda::Scene;
+use crate::core::placing::Placing;
 use crate::core::reservations::{Reservations, Saved};
 use crate::world::gangs::{Gang, GroupId, Member, MemberState};
 use crate::world::{PodId, World};
@@ -24,35 +25,35 @@ pub fn waiting<'a>(
 }
 
 /// Ids of [`waiting`] members.
-pub(super) fn waiting_members(cx: &Context<'_>, group: &GroupId) -> Vec<PodId> {
-    waiting(cx.world, &cx.config.scheduler_names, group).map(|member| member.pod).collect()
+pub(super) fn waiting_members(scene: Scene<'_>, group: &GroupId) -> Vec<PodId> {
+    waiting(scene.world, &scene.terms.config.scheduler_names, group).map(|member| member.pod).collect()
 }
 
 /// The ones of these without a scheduling gate: a gated pod has a condition of its own, and no room is made for it.
-pub(super) fn pending_members(cx: &Context<'_>, group: &GroupId) -> Vec<PodId> {
+pub(super) fn pending_members(scene: Scene<'_>, group: &GroupId) -> Vec<PodId> {
     let gated = |member: &Member| match member.state {
         MemberState::Pending => false,
-        _ => cx.world.pod(member.pod).is_none_or(|pod| !pod.facts.spec.gates.is_empty()),
+        _ => scene.world.pod(member.pod).is_none_or(|pod| !pod.facts.spec.gates.is_empty()),
     };
-    let waiting = waiting(cx.world, &cx.config.scheduler_names, group);
+    let waiting = waiting(scene.world, &scene.terms.config.scheduler_names, group);
     waiting.filter(|member| !gated(member)).map(|member| member.pod).collect()
 }
 
 /// Members of this group that have a reservation and are in no commit: a committed member is about to be bound, and no attempt
 /// counts it again.
-pub(super) fn reserved_members(cx: &Context<'_>, group: &GroupId) -> Vec<PodId> {
-    let gangs = cx.world.gangs().of_group(group).filter(|gang| gang.counts().reserved > 0);
+pub(super) fn reserved_members(world: &World, reservations: &Reservations, group: &GroupId) -> Vec<PodId> {
+    let gangs = world.gangs().of_group(group).filter(|gang| gang.counts().reserved > 0);
     let reserved = gangs.flat_map(Gang::members).filter(|member| member.state == MemberState::Reserved);
     let ours = |id: &PodId| {
-        cx.reservations.get(*id).is_some_and(|found| found.commit.is_none() && found.group.as_ref() == Some(group))
+        reservations.get(*id).is_some_and(|found| found.commit.is_none() && found.group.as_ref() == Some(group))
     };
     reserved.map(|member| member.pod).filter(ours).collect()
 }
 
 /// How many of these pods each gang has.
-pub(super) fn by_gang(cx: &Context<'_>, pods: &[PodId]) -> BTreeMap<GangId, u32> {
+pub(super) fn by_gang(world: &World, pods: &[PodId]) -> BTreeMap<GangId, u32> {
     let mut counts = BTreeMap::new();
-    for gang in pods.iter().filter_map(|id| cx.world.gangs().gang_of(*id)) {
+    for gang in pods.iter().filter_map(|id| world.gangs().gang_of(*id)) {
         match counts.get_mut(gang.id()) {
             Some(count) => *count += 1,
             None => drop(counts.insert(gang.id().clone(), 1)),
@@ -67,25 +68,25 @@ pub fn is_ours(ours: &BTreeSet<Box<str>>, gang: &Gang) -> bool {
 }
 
 /// Strict if any of its gangs is.
-pub(super) fn is_strict(cx: &Context<'_>, group: &GroupId) -> bool {
-    cx.world.gangs().of_group(group).any(|gang| gang.config().mode == Mode::Strict)
+pub(super) fn is_strict(world: &World, group: &GroupId) -> bool {
+    world.gangs().of_group(group).any(|gang| gang.config().mode == Mode::Strict)
 }
 
 /// The highest priority of a member.
-pub(super) fn priority_of(cx: &Context<'_>, group: &GroupId) -> i32 {
-    cx.world.gangs().of_group(group).flat_map(Gang::priorities).max().unwrap_or(0)
+pub(super) fn priority_of(world: &World, group: &GroupId) -> i32 {
+    world.gangs().of_group(group).flat_map(Gang::priorities).max().unwrap_or(0)
 }
 
 /// The shortest waiting time of a group's gangs.
-pub(super) fn wait_of(cx: &Context<'_>, group: &GroupId) -> Duration {
-    let waits = cx.world.gangs().of_group(group).map(|gang| gang.config().wait);
+pub(super) fn wait_of(world: &World, group: &GroupId) -> Duration {
+    let waits = world.gangs().of_group(group).map(|gang| gang.config().wait);
     waits.min().unwrap_or_default()
 }
 
 /// What begins the waiting time of a group: [`TimeoutClock::Pending`], the greater one, if any of its gangs states it.
-pub(super) fn clock_of(cx: &Context<'_>, group: &GroupId) -> TimeoutClock {
-    let stated = cx.world.gangs().of_group(group).filter_map(|gang| gang.config().clock);
-    stated.max().unwrap_or(cx.config.gangs.clock)
+pub(super) fn clock_of(scene: Scene<'_>, group: &GroupId) -> TimeoutClock {
+    let stated = scene.world.gangs().of_group(group).filter_map(|gang| gang.config().clock);
+    stated.max().unwrap_or(scene.terms.config.gangs.clock)
 }
 
 /// The latest commit of several members of the group, and how many of its members were bound. One that has ended since counts: a
@@ -151,18 +152,24 @@ impl SavedGroup {
     }
 
     /// Releases the reservations so that they can be restored.
-    pub(super) fn take(cx: &mut Context<'_>, group: &GroupId) -> Self {
-        let pods = reserved_members(cx, group).into_iter().filter_map(|id| Reservations::save(cx, id)).collect();
+    pub(super) fn take(placing: &mut Placing<'_>, group: &GroupId) -> Self {
+        let pods = reserved_members(placing.world, placing.reservations, group)
+            .into_iter()
+            .filter_map(|id| placing.reservations.save(placing.terms, placing.world, id))
+            .collect();
         Self { group: group.clone(), pods }
     }
 
     /// Copies the reservations, which stay.
-    pub(super) fn copy(cx: &Context<'_>, group: &GroupId) -> Self {
-        let copy = |id: PodId| cx.reservations.copy(cx.world, id);
-        Self { group: group.clone(), pods: reserved_members(cx, group).into_iter().filter_map(copy).collect() }
+    pub(super) fn copy(world: &World, reservations: &Reservations, group: &GroupId) -> Self {
+        let copy = |id: PodId| reservations.copy(world, id);
+        Self {
+            group: group.clone(),
+            pods: reserved_members(world, reservations, group).into_iter().filter_map(copy).collect(),
+        }
     }
 
-    pub(super) fn put(self, cx: &mut Context<'_>) {
-        self.pods.into_iter().for_each(|saved| Reservations::restore(cx, saved));
+    pub(super) fn put(self, placing: &mut Placing<'_>) {
+        self.pods.into_iter().for_each(|saved| placing.reservations.restore(placing.world, saved));
     }
 }

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::core::context::Context;
+use crate::core::agenda::{Agenda, Scene, Terms};
 use crate::core::effect::{Effect, PodGroupWrite};
 use crate::core::queue::Item;
 use crate::core::timers::Timer;
@@ -23,36 +23,36 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 
 impl Gangs {
     /// Writes the status of every PodGroup of a group that is out of date.
-    pub fn report_pod_groups(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+    pub fn report_pod_groups(&mut self, scene: Scene<'_>, agenda: &mut Agenda, group: &GroupId) {
         for id in group.gangs() {
-            if cx.world.gangs().gang(id).is_some_and(|gang| gang.group() == group) {
-                self.report_pod_group(cx, group, id);
+            if scene.world.gangs().gang(id).is_some_and(|gang| gang.group() == group) {
+                self.report_pod_group(scene, agenda, group, id);
             }
         }
     }
 
-    fn report_pod_group(&mut self, cx: &mut Context<'_>, group: &GroupId, id: &GangId) {
-        let (Some(gang), Some(record)) = (cx.world.gangs().gang(id), self.groups.get_mut(group)) else { return };
+    fn report_pod_group(&mut self, scene: Scene<'_>, agenda: &mut Agenda, group: &GroupId, id: &GangId) {
+        let (Some(gang), Some(record)) = (scene.world.gangs().gang(id), self.groups.get_mut(group)) else { return };
         if gang.pod_group().is_some() && gang.counts().all() > 0 {
             // Its creation was answered.
-            record.asked.remove(id);
+            record.pod_groups.asked.remove(id);
         }
-        let written = record.written.get(id);
+        let written = record.pod_groups.written.get(id);
         if gang.counts().all() == 0
             && let Some(object) = gang.pod_group().filter(|object| object.ours && object.status.phase.is_some())
         {
             let (uid, version) = (object.uid.clone(), object.version.clone());
-            if self.may_ask_again(cx, group, id) {
-                cx.effects.push(Effect::RemovePodGroup { gang: id.clone(), uid, version });
+            if self.may_ask_again(scene.terms, agenda, group, id) {
+                agenda.effects.push(Effect::RemovePodGroup { gang: id.clone(), uid, version });
             }
             return;
         }
-        let ours = gang.members().any(|member| cx.config.scheduler_names.contains(&member.scheduler));
+        let ours = gang.members().any(|member| scene.terms.config.scheduler_names.contains(&member.scheduler));
         if !ours && written.is_none() {
             return;
         }
         let Some(object) = gang.pod_group() else {
-            return self.make_pod_group(cx, group, id);
+            return self.make_pod_group(scene, agenda, group, id);
         };
         if object.api == PodGroupApi::Kubernetes || object.uid.is_empty() {
             return;
@@ -60,7 +60,7 @@ impl Gangs {
         let not_ready = record.not_ready.as_ref().map(|(reason, message)| (*reason, message.as_str()));
         let attempts = GroupAttempts {
             progress: &record.progress,
-            next_try: cx.queue.next_try(Item::Group(group.clone()), cx.now),
+            next_try: agenda.queue.next_try(Item::Group(group.clone()), scene.terms.now),
             not_ready,
         };
         let mut before = Cow::Borrowed(&object.status);
@@ -68,7 +68,7 @@ impl Gangs {
             // An API server that does not store conditions: those of the last write count.
             before.to_mut().conditions.clone_from(&written.wanted.conditions);
         }
-        let wanted = status(gang, attempts, &before, cx.now.wall);
+        let wanted = status(gang, attempts, &before, scene.terms.now.wall);
         if wanted == object.status {
             return;
         }
@@ -81,13 +81,15 @@ impl Gangs {
                 Some(stored) if *stored == object.status && is_same_but_times(&written.wanted, &wanted) => return,
                 // The watch will show the last write.
                 Some(_) if written.version == object.version => written.at + LOST,
-                Some(_) if is_rewording(&object.status, &wanted) => written.at + cx.config.gangs.condition_pause,
+                Some(_) if is_rewording(&object.status, &wanted) => {
+                    written.at + scene.terms.config.gangs.condition_pause
+                }
                 Some(_) => written.at + GATHER,
             },
         };
         let failures = written.map_or(0, |written| written.failures);
-        if cx.now.mono < due {
-            cx.timers.set(due, Timer::PodGroups(group.clone()));
+        if scene.terms.now.mono < due {
+            agenda.timers.set(due, Timer::PodGroups(group.clone()));
             return;
         }
         let write = PodGroupWrite {
@@ -100,23 +102,31 @@ impl Gangs {
         let written = StatusWrite {
             wanted,
             version: object.version.clone(),
-            at: cx.now.mono,
+            at: scene.terms.now.mono,
             stored: None,
-            not_before: cx.now.mono,
+            not_before: scene.terms.now.mono,
             under_way: true,
             failures,
         };
-        cx.effects.push(Effect::PodGroupStatus(Box::new(write)));
-        cx.timers.set(cx.now.mono + LOST, Timer::PodGroups(group.clone()));
+        agenda.effects.push(Effect::PodGroupStatus(Box::new(write)));
+        agenda.timers.set(scene.terms.now.mono + LOST, Timer::PodGroups(group.clone()));
         if let Some(record) = self.groups.get_mut(group) {
-            record.written.insert(id.clone(), written);
+            record.pod_groups.written.insert(id.clone(), written);
         }
     }
 
     /// The answer to a write: the status as it is stored, or `None` after a failure.
-    pub fn pod_group_answered(&mut self, cx: &mut Context<'_>, id: &GangId, result: Option<PodGroupStatus>) {
-        let Some(group) = cx.world.gangs().gang(id).map(|gang| gang.group().clone()) else { return };
-        let Some(written) = self.groups.get_mut(&group).and_then(|record| record.written.get_mut(id)) else { return };
+    pub fn pod_group_answered(
+        &mut self,
+        scene: Scene<'_>,
+        agenda: &mut Agenda,
+        id: &GangId,
+        result: Option<PodGroupStatus>,
+    ) {
+        let Some(group) = scene.world.gangs().gang(id).map(|gang| gang.group().clone()) else { return };
+        let Some(written) = self.groups.get_mut(&group).and_then(|record| record.pod_groups.written.get_mut(id)) else {
+            return;
+        };
         written.under_way = false;
         if let Some(stored) = result {
             written.failures = 0;
@@ -124,36 +134,36 @@ impl Gangs {
         } else {
             let pause = RETRY.0.saturating_mul(1 << written.failures.min(6)).min(RETRY.1);
             written.failures += 1;
-            written.not_before = cx.now.mono + pause;
+            written.not_before = scene.terms.now.mono + pause;
         }
-        self.report_pod_groups(cx, &group);
+        self.report_pod_groups(scene, agenda, &group);
     }
 
     /// Creates the PodGroup of a gang that is named by `pod-group.scheduling.sigs.k8s.io/name`, if the configuration says so.
-    fn make_pod_group(&mut self, cx: &mut Context<'_>, group: &GroupId, id: &GangId) {
-        if !cx.config.gangs.create_pod_groups {
+    fn make_pod_group(&mut self, scene: Scene<'_>, agenda: &mut Agenda, group: &GroupId, id: &GangId) {
+        if !scene.terms.config.gangs.create_pod_groups {
             return;
         }
-        let flag = cx.world.gangs().defaults().scheduling_groups;
-        let Some(gang) = cx.world.gangs().gang(id) else { return };
+        let flag = scene.world.gangs().defaults().scheduling_groups;
+        let Some(gang) = scene.world.gangs().gang(id) else { return };
         let named = |gang: &Gang| gang.members().next()?.declared.named(flag).map(|named| named.by);
         let Some(min) = gang.config().min.filter(|_| named(gang) == Some(NamedBy::PodGroupName)) else { return };
         if gang.counts().live() == 0 {
             return;
         }
         let owners = gang.owners().cloned().collect();
-        if self.may_ask_again(cx, group, id) {
-            cx.effects.push(Effect::MakePodGroup { gang: id.clone(), min, owners });
+        if self.may_ask_again(scene.terms, agenda, group, id) {
+            agenda.effects.push(Effect::MakePodGroup { gang: id.clone(), min, owners });
         }
     }
 
     /// No answer to a creation or deletion is awaited: the watch shows it, or it is requested again after [`LOST`].
-    fn may_ask_again(&mut self, cx: &mut Context<'_>, group: &GroupId, id: &GangId) -> bool {
+    fn may_ask_again(&mut self, terms: Terms<'_>, agenda: &mut Agenda, group: &GroupId, id: &GangId) -> bool {
         let Some(record) = self.groups.get_mut(group) else { return false };
-        let waits = record.asked.get(id).copied().filter(|again| cx.now.mono < *again);
-        let again = waits.unwrap_or(cx.now.mono + LOST);
-        record.asked.insert(id.clone(), again);
-        cx.timers.set(again, Timer::PodGroups(group.clone()));
+        let waits = record.pod_groups.asked.get(id).copied().filter(|again| terms.now.mono < *again);
+        let again = waits.unwrap_or(terms.now.mono + LOST);
+        record.pod_groups.asked.insert(id.clone(), again);
+        agenda.timers.set(again, Timer::PodGroups(group.clone()));
         waits.is_none()
     }
 }

@@ -4,13 +4,14 @@
 
 use std::collections::BTreeSet;
 
+use super::shortage::shortage;
+use super::trying::try_member;
+use crate::core::agenda::{Agenda, Scene};
 use crate::core::context::Context;
-use crate::core::earmarks::Earmarks;
+use crate::core::earmarks::is_aged;
 use crate::core::queue::Item;
-use crate::core::reporter::Reporter;
-use crate::core::reservations::Reservations;
 use crate::world::gangs::{Gang, GroupId, Warning, rule};
-use crate::world::{PodId, Resources, Wake};
+use crate::world::{PodId, Resources, Wake, World};
 use baton_contract::Quantity;
 use baton_contract::gang::{GangId, MatchPolicy};
 
@@ -21,13 +22,14 @@ use super::{GangState, Gangs, RootCause, Route, TryOrder, UnfitMember};
 impl Gangs {
     /// Members beyond the minimum of a satisfied group fit no node: they wait, and their conditions say why.
     pub(super) fn report_surplus(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        let with_group = |id: &PodId| matches!(self.route_of(cx, *id), Some(Route::Group(_)));
-        let waiting: Vec<PodId> = pending_members(cx, group).into_iter().filter(with_group).collect();
+        let with_group = |id: &PodId| matches!(self.route_of(cx.world, cx.reservations, *id), Some(Route::Group(_)));
+        let waiting: Vec<PodId> =
+            pending_members(cx.terms.scene(cx.world), group).into_iter().filter(with_group).collect();
         let Some(first) = waiting.first().copied() else { return };
-        let Err(mut unfit) = Self::try_member(cx, first) else {
+        let Err(mut unfit) = try_member(&mut cx.placing(), first) else {
             // It fits after all: the next attempt binds it.
-            Reservations::undo(cx, &[first]);
-            return self.queue_group(cx, group);
+            cx.reservations.undo(cx.terms, cx.world, &[first]);
+            return self.queue_group(cx.terms.scene(cx.world), cx.reservations, cx.agenda, group);
         };
         // Under only-waiting it does not count any more when the victims have left.
         let gang = cx.world.gangs().gang_of(first);
@@ -35,69 +37,71 @@ impl Gangs {
         if lasts && let Some(way) = self.preempt_for_pod(cx, first) {
             unfit.text = format!("{}; {way}", unfit.text);
         }
-        let message = self.note_failure(cx, group, &mut unfit);
-        Reporter::conditions(cx, waiting, unfit.reason, message);
+        let message = self.note_failure(cx.terms.scene(cx.world), group, &mut unfit);
+        cx.reporter.conditions(cx.terms.scene(cx.world), cx.agenda, waiting, unfit.reason, message);
     }
 
     /// Parks a group that lacks room, starts its waiting time and reports why. Reservations of a NonStrict group stay.
     pub(super) fn report_short(&mut self, cx: &mut Context<'_>, group: &GroupId, mut unfit: UnfitMember) {
-        cx.stats.unschedulable += 1;
-        let held = reserved_members(cx, group);
+        cx.agenda.stats.unschedulable += 1;
+        let held = reserved_members(cx.world, cx.reservations, group);
         let wake = unfit.wake.or(Wake::NODE_ADDED);
-        cx.queue.park(Item::Group(group.clone()), wake, cx.now.mono);
+        cx.agenda.queue.park(Item::Group(group.clone()), wake, cx.terms.now.mono);
         let states = GangState::of_group(cx.world, group);
         let mut restated = false;
         if let Some(record) = self.groups.get_mut(group) {
             let same =
                 |before: &Vec<GangState>| before.iter().zip(&states).all(|(old, new)| old.declares_the_same(new));
-            restated = record.tried.as_ref().is_some_and(|before| !same(before));
-            record.tried = Some(states);
+            restated = record.attempt.gangs.as_ref().is_some_and(|before| !same(before));
+            record.attempt.gangs = Some(states);
         }
         let item = Item::Group(group.clone());
         let created = cx.world.gangs().of_group(group).filter_map(Gang::created).min();
-        if created.is_some_and(|created| Earmarks::is_aged(cx, &item, created)) {
+        if created.is_some_and(|created| is_aged(cx.terms, &mut cx.agenda.queue, &item, created)) {
             let aim = Aim::Minimum { once: self.satisfied_once(group) };
-            let needed: Vec<PodId> = TryOrder::of(cx, group, &[], aim).needed().collect();
-            if let Some(kept) = Earmarks::consider(cx, &item, &format!("gang {group}"), &needed) {
+            let needed: Vec<PodId> = TryOrder::of(cx.world, &mut cx.agenda.stats, group, &[], aim).needed().collect();
+            if let Some(kept) =
+                cx.earmarks.consider(cx.terms, cx.world, cx.agenda, &item, &format!("gang {group}"), &needed)
+            {
                 unfit.text = format!("{}; {kept}", unfit.text);
             }
         }
-        let message = self.note_failure(cx, group, &mut unfit);
-        self.run_clock(cx, group, !held.is_empty());
+        let message = self.note_failure(cx.terms.scene(cx.world), group, &mut unfit);
+        self.run_clock(cx.terms.scene(cx.world), cx.reservations, cx.agenda, group, !held.is_empty());
         // Members with a reservation wait as well, for the same reason.
         let mut waiting = held;
-        waiting.extend(pending_members(cx, group));
+        waiting.extend(pending_members(cx.terms.scene(cx.world), group));
         let step = |gang: &Gang| {
             rule::weight(gang.config().policy, gang.counts()) / (gang.config().min.unwrap_or(0) / 10).max(1)
         };
         let steps: Vec<u32> = cx.world.gangs().of_group(group).map(step).collect();
         if let Some(record) = self.groups.get_mut(group)
-            && (std::mem::replace(&mut record.steps, steps) != record.steps || restated)
+            && (std::mem::replace(&mut record.reports.steps, steps) != record.reports.steps || restated)
         {
             waiting.iter().for_each(|id| cx.reporter.end_pause(*id));
         }
-        Reporter::conditions(cx, waiting, unfit.reason, message);
+        cx.reporter.conditions(cx.terms.scene(cx.world), cx.agenda, waiting, unfit.reason, message);
     }
 
     /// Records the last failure and its root cause. Returns the message.
-    fn note_failure(&mut self, cx: &Context<'_>, group: &GroupId, unfit: &mut UnfitMember) -> String {
-        let message = Self::shortage(cx, group, unfit);
+    fn note_failure(&mut self, scene: Scene<'_>, group: &GroupId, unfit: &mut UnfitMember) -> String {
+        let message = shortage(scene, group, unfit);
         if let Some(record) = self.groups.get_mut(group) {
             record.progress.last_failure = Some(message.clone());
-            let blocking = cx.world.pod(unfit.pod).map(|pod| pod.key().to_string());
+            let blocking = scene.world.pod(unfit.pod).map(|pod| pod.key().to_string());
             record.root_cause = blocking.map(|pod| RootCause { pod, summary: std::mem::take(&mut unfit.text) });
         }
         message
     }
 
     /// Reports what is wrong with the declarations of a group, each warning once for as long as it lasts.
-    pub(super) fn warn(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        let flag = cx.world.gangs().defaults().scheduling_groups;
-        let gangs = cx.world.gangs().listing(group);
+    pub(super) fn warn(&mut self, scene: Scene<'_>, agenda: &mut Agenda, group: &GroupId) {
+        let flag = scene.world.gangs().defaults().scheduling_groups;
+        let gangs = scene.world.gangs().listing(group);
         let mut found: BTreeSet<(GangId, Warning)> = BTreeSet::new();
         let mut news: Vec<(PodId, Warning)> = Vec::new();
-        let known = self.groups.get(group).map(|record| &record.warned);
-        for gang in gangs.filter(|gang| is_ours(&cx.config.scheduler_names, gang)) {
+        let known = self.groups.get(group).map(|record| &record.reports.warned);
+        for gang in gangs.filter(|gang| is_ours(&scene.terms.config.scheduler_names, gang)) {
             let Some(oldest) = gang.members().next().filter(|member| member.state.is_live()) else { continue };
             for warning in gang.warnings() {
                 let key = (gang.id().clone(), warning);
@@ -107,10 +111,10 @@ impl Gangs {
                 found.insert(key);
             }
         }
-        let Some(record) = self.groups.get_mut(group).filter(|record| record.warned != found) else { return };
-        record.warned = found;
+        let Some(record) = self.groups.get_mut(group).filter(|record| record.reports.warned != found) else { return };
+        record.reports.warned = found;
         for (pod, warning) in news {
-            cx.event(pod, true, warning.reason(), warning.to_string());
+            agenda.event(scene.world, pod, true, warning.reason(), warning.to_string());
         }
     }
 }
@@ -122,14 +126,14 @@ fn subject(gang: &Gang, warning: &Warning, flag: bool) -> Option<PodId> {
 }
 
 /// Compares `minResources` of the PodGroups with what is free, before any member is tried.
-pub(super) fn missing_resources(cx: &Context<'_>, group: &GroupId) -> Option<UnfitMember> {
-    for gang in cx.world.gangs().of_group(group) {
+pub(super) fn missing_resources(world: &World, group: &GroupId) -> Option<UnfitMember> {
+    for gang in world.gangs().of_group(group) {
         let Some(object) = gang.pod_group().filter(|object| !object.min_resources.is_zero()) else { continue };
         let mut wanted = object.min_resources.clone();
         let placed = gang.members().filter(|member| member.state.has_node());
-        placed.filter_map(|member| cx.world.pod(member.pod)).for_each(|pod| wanted.sub(&pod.facts.spec.requests));
+        placed.filter_map(|member| world.pod(member.pod)).for_each(|pod| wanted.sub(&pod.facts.spec.requests));
         let mut free = Resources::default();
-        for (_, node) in cx.world.nodes() {
+        for (_, node) in world.nodes() {
             let Some(facts) = node.facts.as_ref().filter(|facts| !facts.unschedulable) else { continue };
             let mut left = facts.allocatable.clone();
             left.sub(&node.used);

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::core::context::{Context, Step};
-use crate::core::queue::{Item, QueueState};
+use crate::core::agenda::{Agenda, Scene, Step, Terms};
+use crate::core::context::Context;
+use crate::core::queue::{Item, Queue, QueueState};
 use crate::core::reporter::Reporter;
 use crate::core::reservations::Reservations;
 use crate::core::rules::Queued;
@@ -14,7 +15,7 @@ use crate::world::{Place, Pod, PodId, World};
 use baton_contract::gang::{Committed, GangId, Mode};
 
 use super::members::{is_ours, latest_commit, reserved_members, waiting_members, was_satisfied_before};
-use super::{GangState, Gangs, Route};
+use super::{Commit, GangState, Gangs, Route};
 
 /// Changes of a number that come within this time are reported together.
 const TOGETHER: Duration = Duration::from_secs(1);
@@ -40,7 +41,7 @@ impl Gangs {
         }
         if !is_free(gang, group, once) {
             Route::Group(group.clone())
-        } else if !is_free(gang, group, false) && self.may_be_void(group) {
+        } else if !is_free(gang, group, false) && self.may_be_void(world, group) {
             Route::NotReady(NotReady::NotSure(group.clone()))
         } else {
             Route::Alone
@@ -48,8 +49,9 @@ impl Gangs {
     }
 
     /// What satisfies the group for the first time may still be cancelled: no member is bound before that is sure.
-    fn may_be_void(&self, group: &GroupId) -> bool {
-        self.commits.values().any(|commit| commit.may_be_void() && commit.group == *group)
+    fn may_be_void(&self, world: &World, group: &GroupId) -> bool {
+        let first = |commit: &Commit| commit.group == *group && !commit.once && commit.may_be_void(world);
+        self.commits.values().any(first)
     }
 
     /// Counts the members that are being marked as timed out with those that the watch shows with their mark.
@@ -65,8 +67,8 @@ impl Gangs {
     }
 
     /// [`Gangs::route`] of a pod by its id.
-    pub(super) fn route_of(&self, cx: &Context<'_>, id: PodId) -> Option<Route> {
-        cx.world.pod(id).map(|pod| self.route(cx.world, cx.reservations, pod))
+    pub(super) fn route_of(&self, world: &World, reservations: &Reservations, id: PodId) -> Option<Route> {
+        world.pod(id).map(|pod| self.route(world, reservations, pod))
     }
 
     /// A commit of its group broke off, and this pod is older than the commit.
@@ -86,7 +88,8 @@ impl Gangs {
             return None;
         }
         let (commit, bound) = latest_commit(world, group)?;
-        let whole = self.groups.get(group).is_some_and(|record| record.whole.is_some_and(|whole| whole >= commit));
+        let whole =
+            self.groups.get(group).is_some_and(|record| record.commits.whole.is_some_and(|whole| whole >= commit));
         if whole || bound >= commit.members {
             return None;
         }
@@ -98,21 +101,21 @@ impl Gangs {
 
     /// Members that complete a commit that broke off. They are tried before all other members of the group. Some may have a
     /// reservation already, which an attempt made while others of them were being bound.
-    pub(super) fn completing_members(&self, cx: &Context<'_>, group: &GroupId) -> Vec<PodId> {
+    pub(super) fn completing_members(&self, world: &World, reservations: &Reservations, group: &GroupId) -> Vec<PodId> {
         // This runs after every change of every gang; most often no member waits.
-        if cx.world.gangs().of_group(group).all(|gang| gang.counts().pending + gang.counts().reserved == 0) {
+        if world.gangs().of_group(group).all(|gang| gang.counts().pending + gang.counts().reserved == 0) {
             return Vec::new();
         }
-        let Some(commit) = self.broken_commit(cx.world, cx.reservations, group) else { return Vec::new() };
-        let members = cx.world.gangs().listing(group).flat_map(Gang::members);
+        let Some(commit) = self.broken_commit(world, reservations, group) else { return Vec::new() };
+        let members = world.gangs().listing(group).flat_map(Gang::members);
         let open = members.filter(|member| matches!(member.state, MemberState::Pending | MemberState::Reserved));
-        let pods = open.filter_map(|member| cx.world.pod(member.pod));
+        let pods = open.filter_map(|member| world.pod(member.pod));
         pods.filter(|pod| pod.facts.handoff.created < commit.attempt).map(|pod| pod.id).collect()
     }
 
     /// `true` when the pod is queued as a single pod.
-    pub fn is_alone(&self, cx: &Context<'_>, id: PodId) -> bool {
-        self.route_of(cx, id) == Some(Route::Alone)
+    pub fn is_alone(&self, world: &World, reservations: &Reservations, id: PodId) -> bool {
+        self.route_of(world, reservations, id) == Some(Route::Alone)
     }
 
     /// Starts with the gangs of the world when this process begins to lead.
@@ -129,11 +132,11 @@ impl Gangs {
     /// Reviews the groups of every gang that changed.
     pub fn reconcile(&mut self, cx: &mut Context<'_>) {
         let changed = cx.world.take_changed_gangs();
-        if changed.is_empty() || !cx.leading {
+        if changed.is_empty() || !cx.terms.leading {
             return;
         }
         let mut groups: BTreeMap<GroupId, GangChange> = BTreeMap::new();
-        let steps = cx.steps.len();
+        let steps = cx.agenda.steps.len();
         for (id, change) in changed {
             let group = cx.world.gangs().gang(&id).map(|gang| gang.group().clone());
             let before = match &group {
@@ -150,21 +153,21 @@ impl Gangs {
             }
             if let Some(former) = before.as_ref().filter(|_| group.is_some()) {
                 let why = format!("gang {id} belongs to another group now");
-                self.cancel_unlocked(cx, former, &why);
+                self.cancel_unlocked(cx.terms, cx.world, cx.reservations, cx.agenda, former, &why);
             }
             for group in before.into_iter().chain(group) {
                 let known = groups.entry(group).or_insert(change);
                 *known = change.max(*known);
             }
         }
-        let cancelled = cx.steps.len() > steps;
+        let cancelled = cx.agenda.steps.len() > steps;
         for (group, change) in groups {
             if cancelled {
                 // Its members are free only when the steps before are done.
-                cx.steps.push(Step::AfterAttempt(group));
-            } else if change == GangChange::Moved && self.is_at_rest(cx, &group) {
-                self.note_whole(cx, &group);
-                self.report_pod_groups(cx, &group);
+                cx.agenda.steps.push(Step::AfterAttempt(group));
+            } else if change == GangChange::Moved && self.is_at_rest(cx.world, &cx.agenda.queue, &group) {
+                self.note_whole(cx.world, &group);
+                self.report_pod_groups(cx.terms.scene(cx.world), cx.agenda, &group);
             } else {
                 self.review(cx, &group);
             }
@@ -173,18 +176,18 @@ impl Gangs {
 
     /// No member of a satisfied group waits or has a reservation: a change of a member's state, as when its Binding is seen, changes
     /// no result of a review.
-    fn is_at_rest(&self, cx: &Context<'_>, group: &GroupId) -> bool {
+    fn is_at_rest(&self, world: &World, queue: &Queue, group: &GroupId) -> bool {
         let Some(record) = self.groups.get(group) else { return false };
         if !record.progress.satisfied_once
-            || record.held_since.is_some()
-            || record.failed_since.is_some()
+            || record.waits.held.is_some()
+            || record.waits.failed.is_some()
             || record.not_ready.is_some()
             || !record.marking.is_empty()
-            || cx.queue.state(Item::Group(group.clone())).is_some()
+            || queue.state(Item::Group(group.clone())).is_some()
         {
             return false;
         }
-        let book = cx.world.gangs();
+        let book = world.gangs();
         let at_rest = |id: &GangId| {
             let gang = book.gang(id).filter(|gang| gang.group() == group);
             gang.is_some_and(|gang| gang.counts().unplaced() == 0 && gang.counts().children() > 0)
@@ -193,132 +196,140 @@ impl Gangs {
     }
 
     /// Remembers the latest commit once all its members are seen bound.
-    fn note_whole(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        if let Some((commit, bound)) = latest_commit(cx.world, group)
+    fn note_whole(&mut self, world: &World, group: &GroupId) {
+        if let Some((commit, bound)) = latest_commit(world, group)
             && bound >= commit.members
             && let Some(record) = self.groups.get_mut(group)
         {
-            record.whole = record.whole.max(Some(commit));
+            record.commits.whole = record.commits.whole.max(Some(commit));
         }
     }
 
     /// Decides from the state of its gangs whether a group is queued, not ready, or forgotten.
     pub(super) fn review(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        cx.stats.group_reviews += 1;
-        if Self::has_left(cx, group) {
-            self.release_group(cx, group, "one of its gangs belongs to another group now");
+        cx.agenda.stats.group_reviews += 1;
+        if has_left(cx.world, cx.reservations, group) {
+            self.release_group(
+                cx.terms,
+                cx.world,
+                cx.reservations,
+                cx.agenda,
+                group,
+                "one of its gangs belongs to another group now",
+            );
         }
         let gangs: Vec<&Gang> = cx.world.gangs().listing(group).collect();
         if gangs.is_empty() {
-            self.release_group(cx, group, "the group does not exist any more");
-            cx.queue.remove(Item::Group(group.clone()));
+            self.release_group(
+                cx.terms,
+                cx.world,
+                cx.reservations,
+                cx.agenda,
+                group,
+                "the group does not exist any more",
+            );
+            cx.agenda.queue.remove(Item::Group(group.clone()));
             self.groups.remove(group);
             return;
         }
         let live = gangs.iter().any(|gang| gang.counts().children() > 0);
-        let said = self.groups.get(group).is_none_or(|record| !record.outlived);
+        let said = self.groups.get(group).is_none_or(|record| !record.commits.outlived);
         let before = was_satisfied_before(group, &gangs, said);
         let unplaced = gangs.iter().any(|gang| gang.counts().unplaced() > 0);
         let strict = gangs.iter().any(|gang| gang.config().mode == Mode::Strict);
         let states = GangState::of_group(cx.world, group);
         let record = self.groups.entry(group.clone()).or_default();
-        let waits = unplaced || record.held_since.is_some();
+        let waits = unplaced || record.waits.held.is_some();
         let was_once = record.progress.satisfied_once;
         // Without a live member, the next pods of this name are a new generation.
         record.progress.satisfied_once = live && (was_once || before);
-        record.outlived |= !live;
+        record.commits.outlived |= !live;
         let once = record.progress.satisfied_once;
-        self.note_whole(cx, group);
+        self.note_whole(cx.world, group);
         if self.bind_holders(cx, group) {
             // The group is reviewed once they are being bound.
-            return cx.steps.push(Step::AfterAttempt(group.clone()));
+            return cx.agenda.steps.push(Step::AfterAttempt(group.clone()));
         }
         let Some(record) = self.groups.get_mut(group) else { return };
         record.marking.retain(|id| cx.world.pod(*id).is_some_and(is_unmarked));
         let being_marked = !record.marking.is_empty();
         // Another scheduler may have bound the members that a group with reservations lacked.
-        let holding = record.held_since.is_some();
+        let holding = record.waits.held.is_some();
         let ruled = |gang: &Gang| gang.counts().pending > 0 && !is_free(gang, group, once);
         let ruled = holding || cx.world.gangs().listing(group).any(ruled);
-        let reasons: Vec<NotReady> = if waits { self.not_ready(cx, group).collect() } else { Vec::new() };
-        let completing = self.completing_members(cx, group);
+        let reasons: Vec<NotReady> = if waits { self.not_ready(cx.world, group).collect() } else { Vec::new() };
+        let completing = self.completing_members(cx.world, cx.reservations, group);
         // The next attempt binds these, or they lose their room.
         let reserved = completing.iter().any(|id| cx.reservations.get(*id).is_some());
         let completing = !completing.is_empty();
         let released = once && !was_once || completing;
         if strict && holding {
-            self.release_group(cx, group, "its mode is Strict now");
+            self.release_group(cx.terms, cx.world, cx.reservations, cx.agenda, group, "its mode is Strict now");
         }
         let item = Item::Group(group.clone());
         let Some(record) = self.groups.get_mut(group) else { return };
-        let changed = record.tried.as_ref() != Some(&states) || cx.queue.state(item.clone()).is_none();
+        let changed = record.attempt.gangs.as_ref() != Some(&states) || cx.agenda.queue.state(item.clone()).is_none();
         if completing {
             record.not_ready = None;
             if changed || reserved {
-                self.queue_group(cx, group);
+                self.queue_group(cx.terms.scene(cx.world), cx.reservations, cx.agenda, group);
             }
         } else if !reasons.is_empty() {
             self.set_not_ready(cx, group, reasons);
         } else if !being_marked {
             let became_ready = record.not_ready.take().is_some();
             if !ruled {
-                cx.queue.remove(item);
+                cx.agenda.queue.remove(item);
             } else if became_ready || changed {
                 if became_ready {
                     // While the group was not ready, each of them was parked as a single pod.
-                    waiting_members(cx, group).into_iter().for_each(|id| cx.queue.remove(id));
+                    waiting_members(cx.terms.scene(cx.world), group)
+                        .into_iter()
+                        .for_each(|id| cx.agenda.queue.remove(id));
                 }
-                self.queue_group(cx, group);
+                self.queue_group(cx.terms.scene(cx.world), cx.reservations, cx.agenda, group);
             } else {
-                let queued = self.queued(cx, group);
-                cx.queue.restate(&item, &queued, cx.rules.queue_sort());
+                let queued = self.queued(cx.terms.scene(cx.world), cx.reservations, group);
+                cx.agenda.queue.restate(&item, &queued, cx.terms.rules.queue_sort());
             }
         }
         if released {
-            Self::enqueue_members(cx, group);
+            enqueue_members(cx.terms.scene(cx.world), cx.agenda, group);
         } else {
-            self.enqueue_free(cx, group);
+            self.enqueue_free(cx.world, cx.agenda, group);
         }
         if !waits && let Some(record) = self.groups.get_mut(group) {
             record.not_ready = None;
         }
-        self.arm(cx, group);
-        self.warn(cx, group);
-        self.report_pod_groups(cx, group);
-    }
-
-    /// Members of a gang that lists another group now still have reservations of this group.
-    fn has_left(cx: &Context<'_>, group: &GroupId) -> bool {
-        let others = cx.world.gangs().of_group(group).filter(|gang| gang.group() != group);
-        let reserved = others.filter(|gang| gang.counts().reserved > 0).flat_map(Gang::members);
-        let mut held = reserved.filter_map(|member| cx.reservations.get(member.pod));
-        held.any(|found| found.group.as_ref() == Some(group))
+        self.arm(cx.terms.scene(cx.world), cx.agenda, group);
+        self.warn(cx.terms.scene(cx.world), cx.agenda, group);
+        self.report_pod_groups(cx.terms.scene(cx.world), cx.agenda, group);
     }
 
     /// Why each gang of the group that has waiting members is not ready.
-    pub(super) fn not_ready<'a>(&'a self, cx: &'a Context<'_>, group: &'a GroupId) -> impl Iterator<Item = NotReady> {
-        let (book, once) = (cx.world.gangs(), self.satisfied_once(group));
+    pub(super) fn not_ready<'a>(&'a self, world: &'a World, group: &'a GroupId) -> impl Iterator<Item = NotReady> {
+        let (book, once) = (world.gangs(), self.satisfied_once(group));
         let asks = |gang: &&Gang| gang.counts().unplaced() + gang.counts().reserved > 0;
         book.listing(group)
             .filter(asks)
-            .filter_map(move |gang| Some(self.with_marks(cx.world, book.not_ready(gang, once)?)))
+            .filter_map(move |gang| Some(self.with_marks(world, book.not_ready(gang, once)?)))
     }
 
     /// Another scheduler has satisfied the group for good: its members with reservations are bound. `true` when there are any.
     fn bind_holders(&mut self, cx: &mut Context<'_>, group: &GroupId) -> bool {
         let once = self.satisfied_once(group);
         let ruled = |gang: &Gang| !rule::is_over(gang.config().policy, once);
-        if self.groups.get(group).is_none_or(|record| record.held_since.is_none())
+        if self.groups.get(group).is_none_or(|record| record.waits.held.is_none())
             || cx.world.gangs().listing(group).any(ruled)
         {
             return false;
         }
-        let before = reserved_members(cx, group);
-        self.drop_outdated(cx, group);
-        let held = reserved_members(cx, group);
+        let before = reserved_members(cx.world, cx.reservations, group);
+        self.drop_outdated(cx.terms, cx.world, cx.reservations, cx.agenda, group);
+        let held = reserved_members(cx.world, cx.reservations, group);
         let free = !held.is_empty();
         if held.is_empty() {
-            cx.queue.remove(Item::Group(group.clone()));
+            cx.agenda.queue.remove(Item::Group(group.clone()));
             if let Some(record) = self.groups.get_mut(group) {
                 record.stop_waiting();
             }
@@ -328,7 +339,7 @@ impl Gangs {
         for id in before {
             // Its reservation was outdated.
             if cx.world.pod(id).is_some_and(|pod| pod.place == Place::Waiting) {
-                cx.enqueue(id);
+                cx.agenda.enqueue(id);
             }
         }
         free
@@ -337,104 +348,120 @@ impl Gangs {
     /// Takes a group out of the queue. Every waiting member reports why when the reason of one of its gangs is new.
     fn set_not_ready(&mut self, cx: &mut Context<'_>, group: &GroupId, reasons: Vec<NotReady>) {
         let Some((reason, message)) = reasons.first().map(|why| (why.reason(), why.to_string())) else { return };
-        self.release_group(cx, group, &message);
-        cx.queue.remove(Item::Group(group.clone()));
+        self.release_group(cx.terms, cx.world, cx.reservations, cx.agenda, group, &message);
+        cx.agenda.queue.remove(Item::Group(group.clone()));
         let Some(record) = self.groups.get_mut(group) else { return };
         let news = record.not_ready.is_none()
-            || !record.reasons.iter().map(NotReady::reason).eq(reasons.iter().map(NotReady::reason));
-        let changed = record.reasons != reasons;
-        let stepped = !reasons.iter().map(NotReady::step).eq(record.steps.iter().copied());
+            || !record.reports.reasons.iter().map(NotReady::reason).eq(reasons.iter().map(NotReady::reason));
+        let changed = record.reports.reasons != reasons;
+        let stepped = !reasons.iter().map(NotReady::step).eq(record.reports.steps.iter().copied());
         record.progress.last_failure = Some(message.clone());
-        (record.not_ready, record.reasons) = (Some((reason, message)), reasons);
+        (record.not_ready, record.reports.reasons) = (Some((reason, message)), reasons);
         if news {
-            self.report_not_ready(cx, group);
+            self.report_not_ready(cx.terms.scene(cx.world), cx.reservations, cx.reporter, cx.agenda, group);
         } else if changed {
             // Pods that come together change the number together.
-            let pause = if stepped { TOGETHER } else { cx.config.gangs.condition_pause };
-            cx.timers.set(cx.now.mono + pause, Timer::ReportGroup(group.clone()));
+            let pause = if stepped { TOGETHER } else { cx.terms.config.gangs.condition_pause };
+            cx.agenda.timers.set(cx.terms.now.mono + pause, Timer::ReportGroup(group.clone()));
         }
     }
 
     /// Brings what is reported of a group up to date: a group that lacked room is tried again for it.
-    pub fn report_group(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        if matches!(cx.queue.state(Item::Group(group.clone())), Some(QueueState::Parked(..))) {
-            self.queue_group(cx, group);
+    pub fn report_group(
+        &mut self,
+        scene: Scene<'_>,
+        reservations: &Reservations,
+        reporter: &mut Reporter,
+        agenda: &mut Agenda,
+        group: &GroupId,
+    ) {
+        if matches!(agenda.queue.state(Item::Group(group.clone())), Some(QueueState::Parked(..))) {
+            self.queue_group(scene, reservations, agenda, group);
         }
-        self.report_not_ready(cx, group);
+        self.report_not_ready(scene, reservations, reporter, agenda, group);
     }
 
     /// Reports on every waiting member why its group is not ready.
-    fn report_not_ready(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+    fn report_not_ready(
+        &mut self,
+        scene: Scene<'_>,
+        reservations: &Reservations,
+        reporter: &mut Reporter,
+        agenda: &mut Agenda,
+        group: &GroupId,
+    ) {
         let Some(record) = self.groups.get_mut(group).filter(|record| record.not_ready.is_some()) else { return };
-        let steps: Vec<u32> = record.reasons.iter().map(NotReady::step).collect();
-        let stepped = std::mem::replace(&mut record.steps, steps) != record.steps;
-        for id in waiting_members(cx, group) {
+        let steps: Vec<u32> = record.reports.reasons.iter().map(NotReady::step).collect();
+        let stepped = std::mem::replace(&mut record.reports.steps, steps) != record.reports.steps;
+        for id in waiting_members(scene, group) {
             // Each gang of a group may have a reason of its own.
-            if let Some(Route::NotReady(why)) = self.route_of(cx, id) {
+            if let Some(Route::NotReady(why)) = self.route_of(scene.world, reservations, id) {
                 if stepped {
-                    cx.reporter.end_pause(id);
+                    reporter.end_pause(id);
                 }
-                Reporter::report(cx, id, why.reason(), &why.to_string().into(), false);
+                reporter.report(scene, agenda, id, why.reason(), &why.to_string().into(), false);
             }
         }
     }
 
-    /// Queues every waiting member by its present route.
-    pub(super) fn enqueue_members(cx: &mut Context<'_>, group: &GroupId) {
-        for id in waiting_members(cx, group) {
-            cx.enqueue(id);
-        }
-    }
-
     /// Queues members as single pods whose gang has no rule, or is satisfied for good, and that are not queued yet.
-    pub(super) fn enqueue_free(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+    pub(super) fn enqueue_free(&mut self, world: &World, agenda: &mut Agenda, group: &GroupId) {
         let once = self.satisfied_once(group);
-        let book = cx.world.gangs();
+        let book = world.gangs();
         let free = |gang: &&Gang| {
             gang.counts().pending > 0 && is_free(gang, group, once) && book.not_ready(gang, once).is_none()
         };
         let pending = book.listing(group).filter(free).flat_map(Gang::members);
         let pending = pending.filter(|member| member.state == MemberState::Pending).map(|member| member.pod);
-        let lost = |id: &PodId| match cx.queue.state(*id) {
+        let lost = |id: &PodId| match agenda.queue.state(*id) {
             None => true,
             Some(QueueState::Parked(wake, _)) => wake.is_none(),
             Some(_) => false,
         };
         let lost: Vec<PodId> = pending.filter(lost).collect();
         for id in lost {
-            cx.enqueue(id);
+            agenda.enqueue(id);
         }
     }
 
     /// The spec of a waiting member has changed: its group is tried again.
-    pub fn member_changed(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let Some(Route::Group(group) | Route::Completes(group)) = self.route_of(cx, id) else { return };
-        if cx.queue.state(Item::Group(group.clone())).is_some() {
-            self.queue_group(cx, &group);
+    pub fn member_changed(&mut self, scene: Scene<'_>, reservations: &Reservations, agenda: &mut Agenda, id: PodId) {
+        let Some(Route::Group(group) | Route::Completes(group)) = self.route_of(scene.world, reservations, id) else {
+            return;
+        };
+        if agenda.queue.state(Item::Group(group.clone())).is_some() {
+            self.queue_group(scene, reservations, agenda, &group);
         }
     }
 
     /// A pod that has moved to another group loses its reservation.
-    pub fn member_moved(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let group = cx.world.gangs().gang_of(id).map(Gang::group);
-        let in_binding = cx.reservations.get(id).is_none();
+    pub fn member_moved(
+        &mut self,
+        terms: Terms<'_>,
+        world: &mut World,
+        reservations: &mut Reservations,
+        agenda: &mut Agenda,
+        id: PodId,
+    ) {
+        let group = world.gangs().gang_of(id).map(Gang::group);
+        let in_binding = reservations.get(id).is_none();
         let commit = self.commits.values().find(|commit| in_binding && commit.members.contains_key(&id));
         if let Some(former) = commit.map(|commit| commit.group.clone()).filter(|former| Some(former) != group) {
             let why = format!("a member of group {former} belongs to another gang now");
-            self.cancel_unlocked(cx, &former, &why);
-        } else if cx.reservations.get(id).is_some_and(|held| held.group.as_ref() != group) {
-            Reservations::release(cx, id);
-            cx.enqueue(id);
+            self.cancel_unlocked(terms, world, reservations, agenda, &former, &why);
+        } else if reservations.get(id).is_some_and(|held| held.group.as_ref() != group) {
+            reservations.release(terms, world, agenda, id);
+            agenda.enqueue(id);
         }
     }
 
     /// Where the group stands in the queue.
-    fn queued(&self, cx: &Context<'_>, group: &GroupId) -> Queued {
-        let gangs: Vec<&Gang> = cx.world.gangs().listing(group).collect();
+    fn queued(&self, scene: Scene<'_>, reservations: &Reservations, group: &GroupId) -> Queued {
+        let gangs: Vec<&Gang> = scene.world.gangs().listing(group).collect();
         let oldest = gangs.iter().min_by_key(|gang| (gang.created(), gang.id()));
         let completing = self
-            .broken_commit(cx.world, cx.reservations, group)
-            .filter(|_| !self.completing_members(cx, group).is_empty());
+            .broken_commit(scene.world, reservations, group)
+            .filter(|_| !self.completing_members(scene.world, reservations, group).is_empty());
         Queued {
             priority: gangs.iter().flat_map(|gang| gang.priorities()).max().unwrap_or(0),
             // A group that completes a commit goes before others of its priority, the latest commit first: its room was kept when
@@ -443,31 +470,37 @@ impl Gangs {
                 || oldest.map_or(0, |gang| gang.sub_priority()),
                 |commit| i64::MAX / 2 + commit.attempt.as_second(),
             ),
-            created: oldest.and_then(|gang| gang.created()).unwrap_or(cx.now.wall),
+            created: oldest.and_then(|gang| gang.created()).unwrap_or(scene.terms.now.wall),
             class: gangs.iter().filter_map(|gang| gang.class()).max().unwrap_or(0),
             id: group.gangs().iter().map(GangId::to_string).collect::<Vec<_>>().join(",").into(),
         }
     }
 
     /// Adds a group to the queue, or activates it there.
-    pub(super) fn queue_group(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        let mut gangs = cx.world.gangs().of_group(group);
-        if !cx.leading || !gangs.any(|gang| is_ours(&cx.config.scheduler_names, gang)) {
+    pub(super) fn queue_group(
+        &mut self,
+        scene: Scene<'_>,
+        reservations: &Reservations,
+        agenda: &mut Agenda,
+        group: &GroupId,
+    ) {
+        let mut gangs = scene.world.gangs().of_group(group);
+        if !scene.terms.leading || !gangs.any(|gang| is_ours(&scene.terms.config.scheduler_names, gang)) {
             return;
         }
-        let queued = self.queued(cx, group);
+        let queued = self.queued(scene, reservations, group);
         if let Some(record) = self.groups.get_mut(group) {
-            record.least = None;
+            record.attempt.least = None;
         }
         let item = Item::Group(group.clone());
-        match cx.queue.state(item.clone()) {
-            None => cx.queue.add(item.clone(), &queued, cx.rules.queue_sort(), cx.now.mono),
+        match agenda.queue.state(item.clone()) {
+            None => agenda.queue.add(item.clone(), &queued, scene.terms.rules.queue_sort(), scene.terms.now.mono),
             Some(QueueState::Taken) => return,
-            Some(_) => cx.queue.offer(item.clone(), &queued, cx.rules.queue_sort(), cx.now.mono),
+            Some(_) => agenda.queue.offer(item.clone(), &queued, scene.terms.rules.queue_sort(), scene.terms.now.mono),
         }
-        let backoff = self.groups.get(group).and_then(|record| record.backoff_until);
-        if let Some(until) = backoff.filter(|until| cx.now.mono < *until) {
-            cx.queue.wait_until(item, until);
+        let backoff = self.groups.get(group).and_then(|record| record.backoff.until);
+        if let Some(until) = backoff.filter(|until| scene.terms.now.mono < *until) {
+            agenda.queue.wait_until(item, until);
         }
     }
 }
@@ -481,4 +514,19 @@ fn is_unmarked(pod: &Pod) -> bool {
 fn is_free(gang: &Gang, group: &GroupId, once: bool) -> bool {
     let config = gang.config();
     (config.min == Some(0) && group.is_alone()) || rule::is_over(config.policy, once)
+}
+
+/// Members of a gang that lists another group now still have reservations of this group.
+fn has_left(world: &World, reservations: &Reservations, group: &GroupId) -> bool {
+    let others = world.gangs().of_group(group).filter(|gang| gang.group() != group);
+    let reserved = others.filter(|gang| gang.counts().reserved > 0).flat_map(Gang::members);
+    let mut held = reserved.filter_map(|member| reservations.get(member.pod));
+    held.any(|found| found.group.as_ref() == Some(group))
+}
+
+/// Queues every waiting member by its present route.
+pub(super) fn enqueue_members(scene: Scene<'_>, agenda: &mut Agenda, group: &GroupId) {
+    for id in waiting_members(scene, group) {
+        agenda.enqueue(id);
+    }
 }

@@ -6,14 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::core::context::Context;
-use crate::core::preemption::Preemption;
-use crate::core::reservations::{Reservations, Saved};
+use crate::core::agenda::Scene;
+use crate::core::placing::Placing;
+use crate::core::reservations::Saved;
 use crate::core::rules::plugins::device_fit;
 use crate::core::select::choose::{NodeChoice, choose, judge, prepare};
 use crate::devices::PodDeviceRequest;
 use crate::world::devices::{DeviceChoice, request_of};
-use crate::world::{NodeId, PodId, Stock};
+use crate::world::{NodeId, PodId, Stock, World};
 
 use super::TryOrder;
 use super::alike::{MemberKind, looks_at_others};
@@ -79,8 +79,8 @@ struct SearchMember {
 }
 
 impl SearchMember {
-    fn looks_at_others(&self, cx: &Context<'_>) -> bool {
-        cx.world.pod(self.pod).is_some_and(looks_at_others)
+    fn looks_at_others(&self, world: &World) -> bool {
+        world.pod(self.pod).is_some_and(looks_at_others)
     }
 }
 
@@ -128,31 +128,31 @@ impl ExactSearch {
 
 /// Reserves room for as many members as the group needs, whichever members, nodes and devices these are. `None` leaves no
 /// reservation.
-pub(super) fn search(cx: &mut Context<'_>, order: &TryOrder) -> Option<Vec<PodId>> {
-    search_within(cx, order, &mut Budget::of_one())
+pub(super) fn search(placing: &mut Placing<'_>, order: &TryOrder) -> Option<Vec<PodId>> {
+    search_within(placing, order, &mut Budget::of_one())
 }
 
 /// [`search`] within what is left of a budget.
-pub(super) fn search_within(cx: &mut Context<'_>, order: &TryOrder, budget: &mut Budget) -> Option<Vec<PodId>> {
-    let (members, kinds) = searchable(cx, order)?;
-    if !budget.begin(cx.world.nodes().count() * kinds / LOOKS) {
+pub(super) fn search_within(placing: &mut Placing<'_>, order: &TryOrder, budget: &mut Budget) -> Option<Vec<PodId>> {
+    let (members, kinds) = searchable(placing.world, order)?;
+    if !budget.begin(placing.world.nodes().count() * kinds / LOOKS) {
         return None;
     }
     let first = members.first()?.pod;
     // Priority is equal over the group: the same nominated reservations count for all members.
-    let priority = cx.world.pod(first)?.facts.spec.priority;
-    Preemption::with_nominated(cx, priority, first, |cx| search_over(cx, order, members, kinds, budget))
+    let priority = placing.world.pod(first)?.facts.spec.priority;
+    placing.with_nominated(priority, first, |placing| search_over(placing, order, members, kinds, budget))
 }
 
 /// One member of each kind; `None` where a search finds no more than trying one member after the other.
-pub(super) fn one_of_each_kind(cx: &Context<'_>, order: &TryOrder) -> Option<Vec<PodId>> {
-    let (members, kinds) = searchable(cx, order)?;
+pub(super) fn one_of_each_kind(world: &World, order: &TryOrder) -> Option<Vec<PodId>> {
+    let (members, kinds) = searchable(world, order)?;
     let first = |kind| members.iter().find(|member| member.kind == kind).map(|member| member.pod);
     (0..kinds).map(first).collect()
 }
 
 /// The members that a search would place, and how many kinds they are of; `None` where a search is of no use.
-fn searchable(cx: &Context<'_>, order: &TryOrder) -> Option<(Vec<SearchMember>, usize)> {
+fn searchable(world: &World, order: &TryOrder) -> Option<(Vec<SearchMember>, usize)> {
     if order.len() == 0 || order.len() > MEMBERS {
         return None;
     }
@@ -160,24 +160,24 @@ fn searchable(cx: &Context<'_>, order: &TryOrder) -> Option<(Vec<SearchMember>, 
     let mut members = Vec::new();
     for (at, gang) in order.gangs.iter().enumerate() {
         for id in &gang.pending {
-            let pod = cx.world.pod(*id)?;
-            let known = kinds.iter().position(|kind| order.anti_affinity.is(cx.world, kind, pod));
+            let pod = world.pod(*id)?;
+            let known = kinds.iter().position(|kind| order.anti_affinity.is(world, kind, pod));
             let kind = known.unwrap_or_else(|| {
-                kinds.push(order.kind(cx.world, pod));
+                kinds.push(order.kind(world, pod));
                 kinds.len() - 1
             });
             let request = request_of(pod).ok().filter(|request| !request.is_empty());
             members.push(SearchMember { pod: *id, gang: at, kind, nodes: Vec::new(), request });
         }
     }
-    let look_around = kinds.len() == 1 && members.first()?.looks_at_others(cx);
+    let look_around = kinds.len() == 1 && members.first()?.looks_at_others(world);
     let simple = |member: &SearchMember| member.request.as_ref().is_none_or(is_simple);
     let vain = kinds.len() > KINDS || kinds.len() < 2 && !look_around && members.iter().all(simple);
     (!vain).then_some((members, kinds.len()))
 }
 
 fn search_over(
-    cx: &mut Context<'_>,
+    placing: &mut Placing<'_>,
     order: &TryOrder,
     mut members: Vec<SearchMember>,
     kinds: usize,
@@ -185,11 +185,11 @@ fn search_over(
 ) -> Option<Vec<PodId>> {
     let mut fits: Vec<Option<Vec<NodeId>>> = vec![None; kinds];
     for member in &mut members {
-        let nodes = fits[member.kind].get_or_insert_with(|| nodes_for(cx, member.pod));
+        let nodes = fits[member.kind].get_or_insert_with(|| nodes_for(placing.terms.scene(placing.world), member.pod));
         member.nodes.clone_from(nodes);
     }
     // Members with the fewest nodes first, equal members side by side, members that look at others last.
-    members.sort_by_key(|member| (member.looks_at_others(cx), member.nodes.len(), member.kind, member.gang));
+    members.sort_by_key(|member| (member.looks_at_others(placing.world), member.nodes.len(), member.kind, member.gang));
     let mut left: Vec<usize> = vec![0; order.gangs.len()];
     members.iter().filter(|member| !member.nodes.is_empty()).for_each(|member| left[member.gang] += 1);
     if order.gangs.iter().zip(&left).any(|(gang, left)| gang.needed > *left) {
@@ -199,7 +199,7 @@ fn search_over(
     let steps = budget.steps.min(steps_for(members.len()));
     let mut search = ExactSearch {
         steps,
-        classes: classes_of(cx, &members),
+        classes: classes_of(placing.world, &members),
         needed: order.gangs.iter().map(|gang| gang.needed).collect(),
         left,
         members,
@@ -207,23 +207,23 @@ fn search_over(
         dead: BTreeSet::new(),
         choices: budget.choices,
     };
-    let found = place_rest(cx, &mut search, 0);
+    let found = place_rest(placing, &mut search, 0);
     budget.steps -= steps - search.steps;
     budget.choices = search.choices;
     found.then(|| search.placed.iter().map(|(at, _)| search.members[*at].pod).collect())
 }
 
 /// Nodes on which the pod may fit, first those on which it fits before any member of its group is placed.
-fn nodes_for(cx: &Context<'_>, id: PodId) -> Vec<NodeId> {
-    let Some(pod) = cx.world.pod(id) else { return Vec::new() };
-    let view = cx.view();
-    let Ok(mut slots) = prepare(view, cx.rules, pod) else { return Vec::new() };
-    let all = cx.world.nodes();
-    let fits = all.filter(|node| judge(view, cx.rules, pod, *node, &mut slots).is_fit());
+fn nodes_for(scene: Scene<'_>, id: PodId) -> Vec<NodeId> {
+    let Some(pod) = scene.world.pod(id) else { return Vec::new() };
+    let view = scene.view();
+    let Ok(mut slots) = prepare(view, scene.terms.rules, pod) else { return Vec::new() };
+    let all = scene.world.nodes();
+    let fits = all.filter(|node| judge(view, scene.terms.rules, pod, *node, &mut slots).is_fit());
     let mut nodes: Vec<NodeId> = fits.map(|(id, _)| id).take(NODES).collect();
     if looks_at_others(pod) && nodes.len() < NODES {
         // A member that is placed before it may be the pod that it wants to be near to.
-        let others = cx.world.nodes().map(|(id, _)| id).filter(|id| !nodes.contains(id));
+        let others = scene.world.nodes().map(|(id, _)| id).filter(|id| !nodes.contains(id));
         let others: Vec<NodeId> = others.take(NODES - nodes.len()).collect();
         nodes.extend(others);
     }
@@ -231,19 +231,19 @@ fn nodes_for(cx: &Context<'_>, id: PodId) -> Vec<NodeId> {
 }
 
 /// Classes of nodes that are equal in everything that decides about placement, apart from their names.
-fn classes_of(cx: &Context<'_>, members: &[SearchMember]) -> BTreeMap<NodeId, usize> {
+fn classes_of(world: &World, members: &[SearchMember]) -> BTreeMap<NodeId, usize> {
     let plain = |request: &PodDeviceRequest| request.shape().wishes.is_plain();
     let places = !members.iter().all(|member| member.request.as_ref().is_none_or(plain));
     let named =
         |member: &SearchMember| member.request.as_ref().is_some_and(|request| request.shape().wishes.names_devices());
-    let by_name = members.iter().any(|member| member.looks_at_others(cx) || named(member));
+    let by_name = members.iter().any(|member| member.looks_at_others(world) || named(member));
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     let mut classes = BTreeMap::new();
     for id in members.iter().flat_map(|member| &member.nodes) {
         if classes.contains_key(id) {
             continue;
         }
-        let Some(node) = cx.world.node(*id) else { continue };
+        let Some(node) = world.node(*id) else { continue };
         let Some(facts) = &node.facts else { continue };
         let labels: Vec<_> = facts.labels.iter().filter(|(key, _)| *key != "kubernetes.io/hostname").collect();
         let wanted: Vec<bool> = members.iter().map(|other| other.nodes.contains(id)).collect();
@@ -258,7 +258,7 @@ fn classes_of(cx: &Context<'_>, members: &[SearchMember]) -> BTreeMap<NodeId, us
 }
 
 /// Places the members from `next` on, or none of them. `true` when the group has what it needs.
-fn place_rest(cx: &mut Context<'_>, search: &mut ExactSearch, next: usize) -> bool {
+fn place_rest(placing: &mut Placing<'_>, search: &mut ExactSearch, next: usize) -> bool {
     if search.needed.iter().all(|needed| *needed == 0) {
         return true;
     }
@@ -282,16 +282,16 @@ fn place_rest(cx: &mut Context<'_>, search: &mut ExactSearch, next: usize) -> bo
                 continue;
             }
             search.steps = search.steps.saturating_sub(1);
-            let Some(before) = place_on(cx, search, next, node) else { continue };
+            let Some(before) = place_on(placing, search, next, node) else { continue };
             search.placed.push((next, node));
             search.needed[gang] -= 1;
-            if place_rest(cx, search, next + 1) {
+            if place_rest(placing, search, next + 1) {
                 return true;
             }
             search.needed[gang] += 1;
             search.placed.pop();
-            Reservations::undo(cx, &[pod]);
-            put_back_as(cx, before);
+            placing.reservations.undo(placing.terms, placing.world, &[pod]);
+            put_back_as(placing, before);
             if search.steps == 0 {
                 break;
             }
@@ -301,7 +301,7 @@ fn place_rest(cx: &mut Context<'_>, search: &mut ExactSearch, next: usize) -> bo
     let same = |other: &SearchMember| other.kind == kind && other.gang == gang;
     let run = search.members[next + 1..].iter().take_while(|other| same(other)).count();
     search.left[gang] -= run;
-    let without = place_rest(cx, search, next + 1 + run);
+    let without = place_rest(placing, search, next + 1 + run);
     search.left[gang] += run + 1;
     if !without {
         search.dead.insert(state);
@@ -311,9 +311,9 @@ fn place_rest(cx: &mut Context<'_>, search: &mut ExactSearch, next: usize) -> bo
 
 /// Reserves a member on a node, if necessary by changing the devices of members that are there already. Returns the former
 /// reservations of these; `None` when there is no room, and then nothing has changed.
-fn place_on(cx: &mut Context<'_>, search: &mut ExactSearch, next: usize, node: NodeId) -> Option<Vec<Saved>> {
+fn place_on(placing: &mut Placing<'_>, search: &mut ExactSearch, next: usize, node: NodeId) -> Option<Vec<Saved>> {
     let id = search.members[next].pod;
-    if reserve_on(cx, id, node, None) {
+    if reserve_on(placing, id, node, None) {
         return Some(Vec::new());
     }
     search.members[next].request.as_ref()?;
@@ -323,28 +323,29 @@ fn place_on(cx: &mut Context<'_>, search: &mut ExactSearch, next: usize, node: N
         return None;
     }
     let ids: Vec<PodId> = with_devices.iter().map(|at| search.members[*at].pod).collect();
-    let before: Vec<Saved> = ids.iter().filter_map(|id| Reservations::save(cx, *id)).collect();
+    let before: Vec<Saved> =
+        ids.iter().filter_map(|id| placing.reservations.save(placing.terms, placing.world, *id)).collect();
     let requests: Vec<&PodDeviceRequest> =
         with_devices.iter().filter_map(|at| search.members[*at].request.as_ref()).collect();
-    let stock = cx.world.node(node).and_then(|node| node.stock.as_ref());
+    let stock = placing.world.node(node).and_then(|node| node.stock.as_ref());
     let chosen = stock.and_then(|stock| stock.choose_together(&requests, &mut search.choices));
     let placed = chosen.map(|chosen| ids.iter().zip(chosen).map(|(id, choice)| (*id, node, Some(choice))));
-    if placed.is_some_and(|placed| reserve_all(cx, placed)) {
+    if placed.is_some_and(|placed| reserve_all(placing, placed)) {
         return Some(before);
     }
-    put_back_as(cx, before);
+    put_back_as(placing, before);
     None
 }
 
 /// Reserves all of these or none.
 pub(super) fn reserve_all(
-    cx: &mut Context<'_>,
+    placing: &mut Placing<'_>,
     pods: impl IntoIterator<Item = (PodId, NodeId, Option<DeviceChoice>)>,
 ) -> bool {
     let mut held = Vec::new();
     for (id, node, devices) in pods {
-        if !reserve_on(cx, id, node, devices) {
-            Reservations::undo(cx, &held);
+        if !reserve_on(placing, id, node, devices) {
+            placing.reservations.undo(placing.terms, placing.world, &held);
             return false;
         }
         held.push(id);
@@ -353,20 +354,20 @@ pub(super) fn reserve_all(
 }
 
 /// Restores the reservations that a search has changed.
-fn put_back_as(cx: &mut Context<'_>, before: Vec<Saved>) {
+fn put_back_as(placing: &mut Placing<'_>, before: Vec<Saved>) {
     let ids: Vec<PodId> = before.iter().map(|saved| saved.pod).collect();
-    Reservations::undo(cx, &ids);
-    before.into_iter().for_each(|saved| Reservations::restore(cx, saved));
+    placing.reservations.undo(placing.terms, placing.world, &ids);
+    before.into_iter().for_each(|saved| placing.reservations.restore(placing.world, saved));
 }
 
-fn reserve_on(cx: &mut Context<'_>, id: PodId, node: NodeId, devices: Option<DeviceChoice>) -> bool {
-    let Some(pod) = cx.world.pod(id) else { return false };
-    let view = cx.view();
-    let NodeChoice::Node(node, mut slots) = choose(view, cx.rules, pod, Some(node)).0 else { return false };
+fn reserve_on(placing: &mut Placing<'_>, id: PodId, node: NodeId, devices: Option<DeviceChoice>) -> bool {
+    let Some(pod) = placing.world.pod(id) else { return false };
+    let view = placing.view();
+    let NodeChoice::Node(node, mut slots) = choose(view, placing.terms.rules, pod, Some(node)).0 else { return false };
     if let Some(choice) = devices {
         device_fit::choose_instead(&mut slots, node, choice);
     }
-    Reservations::reserve(cx, id, node, *slots)
+    placing.reservations.reserve(placing.terms, placing.world, id, node, *slots)
 }
 
 /// Every device that fits such a request is as good as another: choosing other devices makes no room for more of them.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::core::context::Context;
+use crate::core::agenda::Scene;
 use crate::core::select::free::percent;
 use crate::core::select::nearest::nearest_beside;
 use crate::world::gangs::{Gang, GroupId, rule};
-use crate::world::{NodeId, Pod, PodId};
+use crate::world::{NodeId, Pod, PodId, World};
 use baton_contract::gang::{TimeoutClock, key};
 use baton_contract::{key as device_key, request};
 
@@ -18,55 +18,7 @@ const NAMED: usize = 3;
 /// Gangs of a group that are named.
 const GANGS: usize = 8;
 
-impl Gangs {
-    /// `gang ml/a: 0 of 4 placed, 2 missing; needs 4 × 2 GPUs; room for 2 (node-1: 5 free); nearest for the rest: node-0 lacks 2, held by
-    /// ml/b; pod ml/a-2 beside those: 0/2 nodes: 2 have fewer than 2 free GPUs`. A Strict group gives its room back before anything else is
-    /// decided, so the free devices are those that everybody sees. Several gangs are reported with their group. What the member lacks
-    /// stands in `unfit` afterwards as it stands in the sentence.
-    pub(super) fn shortage(cx: &Context<'_>, group: &GroupId, unfit: &mut UnfitMember) -> String {
-        let counts = |gang: &Gang| {
-            let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
-            let placed = rule::weight(policy, gang.counts());
-            let of_gang = |id: &PodId| cx.world.gangs().gang_of(*id).is_some_and(|of| of.id() == gang.id());
-            let found = unfit.found.iter().filter(|(id, _)| of_gang(id)).count();
-            let missing = min.saturating_sub(placed).saturating_sub(found as u32);
-            let missing = if missing > 0 { format!(", {missing} missing") } else { String::new() };
-            format!("gang {}: {placed} of {min} placed{missing}", gang.id())
-        };
-        let gangs: Vec<String> = cx.world.gangs().of_group(group).take(GANGS).map(counts).collect();
-        let mut parts = Vec::new();
-        if !group.is_alone() {
-            parts.push(format!("group {group}"));
-        }
-        parts.push(gangs.join(", "));
-        let pod = cx.world.pod(unfit.pod);
-        if unfit.judged {
-            parts.extend(needs(unfit.needed.iter().filter_map(|id| cx.world.pod(*id))));
-        }
-        let beside = if unfit.found.is_empty() { "" } else { " beside those" };
-        if !unfit.found.is_empty() {
-            parts.push(room(cx, &unfit.found));
-        }
-        if let Some(pod) = pod.filter(|_| unfit.judged) {
-            let mut taken: BTreeMap<NodeId, i64> = BTreeMap::new();
-            for (id, node) in &unfit.found {
-                let gpus = cx.world.pod(*id).map_or(0, |pod| percent(&pod.facts.spec.requests) / device_key::WHOLE);
-                *taken.entry(*node).or_default() += gpus;
-            }
-            let nearest = nearest_beside(cx.view(), cx.rules, pod, &taken);
-            let rest = if unfit.found.is_empty() { "nearest" } else { "nearest for the rest" };
-            parts.extend(nearest.map(|nearest| format!("{rest}: {}", nearest.lack())));
-        }
-        parts.push(match pod {
-            Some(pod) => format!("pod {}{beside}: {}", pod.key(), unfit.text),
-            None => unfit.text.clone(),
-        });
-        if !beside.is_empty() {
-            unfit.text = format!("beside the {} that found room: {}", unfit.found.len(), unfit.text);
-        }
-        parts.join("; ") + &no_deadline(cx, group).unwrap_or_default()
-    }
-}
+impl Gangs {}
 
 /// `needs 4 × 2 GPUs`; nothing where no member asks for devices.
 fn needs<'a>(members: impl Iterator<Item = &'a Pod>) -> Option<String> {
@@ -85,14 +37,14 @@ fn needs<'a>(members: impl Iterator<Item = &'a Pod>) -> Option<String> {
 }
 
 /// `room for 2 (node-1: 5 free)`: where, and how many whole devices are free there in all.
-fn room(cx: &Context<'_>, found: &[(PodId, NodeId)]) -> String {
+fn room(world: &World, found: &[(PodId, NodeId)]) -> String {
     let mut nodes: BTreeMap<NodeId, bool> = BTreeMap::new();
     for (id, node) in found {
-        let asks = cx.world.pod(*id).is_some_and(Pod::asks_for_devices);
+        let asks = world.pod(*id).is_some_and(Pod::asks_for_devices);
         *nodes.entry(*node).or_default() |= asks;
     }
     let named = nodes.iter().filter_map(|(id, asks)| {
-        let node = cx.world.node(*id)?;
+        let node = world.node(*id)?;
         let free = node.stock.as_ref().map(|stock| stock.pool().summary()).filter(|_| *asks);
         Some(match free {
             Some(free) if free.gpus > 0 => format!("{}: {} free", node.name, free.free_gpus.count_ones()),
@@ -109,15 +61,63 @@ fn room(cx: &Context<'_>, found: &[(PodId, NodeId)]) -> String {
 }
 
 /// What a Strict group that states a waiting time has to know: that time does not begin while the group holds nothing.
-fn no_deadline(cx: &Context<'_>, group: &GroupId) -> Option<String> {
-    let stated = cx.world.gangs().of_group(group).any(|gang| gang.config().wait_stated);
-    (stated && is_strict(cx, group) && clock_of(cx, group) == TimeoutClock::Holding).then(|| {
+fn no_deadline(scene: Scene<'_>, group: &GroupId) -> Option<String> {
+    let stated = scene.world.gangs().of_group(group).any(|gang| gang.config().wait_stated);
+    (stated && is_strict(scene.world, group) && clock_of(scene, group) == TimeoutClock::Holding).then(|| {
         format!(
             "; the gang has no deadline: a Strict gang that waits holds nothing, so its waiting time of {} s does not begin; \
              annotate it with {}: {}",
-            wait_of(cx, group).as_secs(),
+            wait_of(scene.world, group).as_secs(),
             key::TIMEOUT_CLOCK,
             TimeoutClock::Pending
         )
     })
+}
+
+/// `gang ml/a: 0 of 4 placed, 2 missing; needs 4 × 2 GPUs; room for 2 (node-1: 5 free); nearest for the rest: node-0 lacks 2, held by
+/// ml/b; pod ml/a-2 beside those: 0/2 nodes: 2 have fewer than 2 free GPUs`. A Strict group gives its room back before anything else is
+/// decided, so the free devices are those that everybody sees. Several gangs are reported with their group. What the member lacks
+/// stands in `unfit` afterwards as it stands in the sentence.
+pub(super) fn shortage(scene: Scene<'_>, group: &GroupId, unfit: &mut UnfitMember) -> String {
+    let counts = |gang: &Gang| {
+        let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
+        let placed = rule::weight(policy, gang.counts());
+        let of_gang = |id: &PodId| scene.world.gangs().gang_of(*id).is_some_and(|of| of.id() == gang.id());
+        let found = unfit.found.iter().filter(|(id, _)| of_gang(id)).count();
+        let missing = min.saturating_sub(placed).saturating_sub(found as u32);
+        let missing = if missing > 0 { format!(", {missing} missing") } else { String::new() };
+        format!("gang {}: {placed} of {min} placed{missing}", gang.id())
+    };
+    let gangs: Vec<String> = scene.world.gangs().of_group(group).take(GANGS).map(counts).collect();
+    let mut parts = Vec::new();
+    if !group.is_alone() {
+        parts.push(format!("group {group}"));
+    }
+    parts.push(gangs.join(", "));
+    let pod = scene.world.pod(unfit.pod);
+    if unfit.judged {
+        parts.extend(needs(unfit.needed.iter().filter_map(|id| scene.world.pod(*id))));
+    }
+    let beside = if unfit.found.is_empty() { "" } else { " beside those" };
+    if !unfit.found.is_empty() {
+        parts.push(room(scene.world, &unfit.found));
+    }
+    if let Some(pod) = pod.filter(|_| unfit.judged) {
+        let mut taken: BTreeMap<NodeId, i64> = BTreeMap::new();
+        for (id, node) in &unfit.found {
+            let gpus = scene.world.pod(*id).map_or(0, |pod| percent(&pod.facts.spec.requests) / device_key::WHOLE);
+            *taken.entry(*node).or_default() += gpus;
+        }
+        let nearest = nearest_beside(scene.view(), scene.terms.rules, pod, &taken);
+        let rest = if unfit.found.is_empty() { "nearest" } else { "nearest for the rest" };
+        parts.extend(nearest.map(|nearest| format!("{rest}: {}", nearest.lack())));
+    }
+    parts.push(match pod {
+        Some(pod) => format!("pod {}{beside}: {}", pod.key(), unfit.text),
+        None => unfit.text.clone(),
+    });
+    if !beside.is_empty() {
+        unfit.text = format!("beside the {} that found room: {}", unfit.found.len(), unfit.text);
+    }
+    parts.join("; ") + &no_deadline(scene, group).unwrap_or_default()
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use jiff::Timestamp;
 
-use crate::core::context::Context;
+use crate::core::Stats;
 use crate::core::select::free::percent;
 use crate::world::gangs::{Gang, GroupId, MemberState, rule};
 use crate::world::{Pod, PodId, World};
@@ -26,8 +26,7 @@ pub(super) enum Aim {
 }
 
 impl TryOrder {
-    pub(super) fn of(cx: &mut Context<'_>, group: &GroupId, failed: &[MemberKind], aim: Aim) -> Self {
-        let world = &*cx.world;
+    pub(super) fn of(world: &World, stats: &mut Stats, group: &GroupId, failed: &[MemberKind], aim: Aim) -> Self {
         let was_there = |pod: &&Pod| match aim {
             Aim::Rest(commit) => pod.facts.handoff.created < commit.attempt,
             Aim::Minimum { .. } | Aim::Surplus => true,
@@ -42,7 +41,7 @@ impl TryOrder {
         let failed = |pod: &Pod| !failed.is_empty() && anti_affinity.is_any(world, failed, pod);
         let gangs = gangs.into_iter().map(|(gang, pods)| of_gang(gang, pods, &failed, aim)).collect();
         let order = Self { gangs, anti_affinity };
-        cx.stats.group_offered += order.len() as u64;
+        stats.group_offered += order.len() as u64;
         order
     }
 

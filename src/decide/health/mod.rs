@@ -10,6 +10,7 @@
 //! ```
 
 mod condition;
+mod evicting;
 mod gpu;
 mod nic;
 mod suspect;
@@ -19,6 +20,7 @@ pub use condition::{
     CONDITIONS, ConditionEffect, ConditionRule, DeviceClass, DeviceCondition, DeviceFacts, MigStrategy, NodeSplit,
     condition_table,
 };
+pub use evicting::{FaultAnswer, FaultEvictions, FaultStep};
 pub use gpu::{
     Ailment, DriverError, EventJudgement, FaultCause, GpuHealth, GpuStatus, HealthChange, Observation, RecoveryRule,
 };

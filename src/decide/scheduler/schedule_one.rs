@@ -6,14 +6,11 @@ use crate::gang::{Gangs, Route};
 use crate::tyjob::{PlaceRoute, TyJobs};
 use crate::world::{Place, Pod, PodId, Wake};
 
-use crate::core::context::{Context, Step};
-use crate::core::earmarks::Earmarks;
-use crate::core::preemption::Preemption;
+use crate::core::agenda::Step;
+use crate::core::context::Context;
 use crate::core::queue::Item;
-use crate::core::reporter::Reporter;
-use crate::core::reservations::Reservations;
 use crate::core::rules::plugins::scheduling_gates;
-use crate::core::select::choose::NodeChoice;
+use crate::core::select::choose::{Diagnosis, NodeChoice};
 use baton_contract::ConditionReason;
 
 /// Rule of pods that their TYJob holds back.
@@ -21,91 +18,116 @@ const JOB: &str = "TYJob";
 
 /// Schedules one pod that was popped from the queue.
 pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs, id: PodId) {
-    let now = cx.now.mono;
+    let now = cx.terms.now.mono;
     let pinned = cx.reservations.pinned(id);
     let Some(pod) = cx.world.pod(id).filter(|pod| pod.place == Place::Waiting) else {
-        return cx.queue.remove(id);
+        return cx.agenda.queue.remove(id);
     };
     match tyjobs.route(cx.world, pod) {
         PlaceRoute::None => {}
         PlaceRoute::Place(job) => return tyjobs.take_place(cx, id, &job),
         PlaceRoute::Waits(why) => {
             // The job wakes it.
-            cx.queue.park(id, Wake::NONE, now);
-            Reporter::report(cx, id, ConditionReason::Unschedulable, &why.into(), gangs.is_alone(cx, id));
+            cx.agenda.queue.park(id, Wake::NONE, now);
+            cx.reporter.report(
+                cx.terms.scene(cx.world),
+                cx.agenda,
+                id,
+                ConditionReason::Unschedulable,
+                &why.into(),
+                gangs.is_alone(cx.world, cx.reservations, id),
+            );
             return cx.reporter.note_rules(id, [JOB]);
         }
     }
     if gangs.route(cx.world, cx.reservations, pod) != Route::Alone {
         // It has become a gang member meanwhile.
-        return cx.enqueue(id);
+        return cx.agenda.enqueue(id);
     }
-    cx.stats.attempts += 1;
+    cx.agenda.stats.attempts += 1;
     let priority = pod.facts.spec.priority;
     let item = Item::Pod(id);
     let deadline = cx.world.pod(id).and_then(|pod| pod.facts.spec.deadline);
-    Earmarks::open_for(cx, &item, priority, deadline);
-    let found = Preemption::with_nominated(cx, priority, id, |cx| cx.choose(id, pinned));
-    Earmarks::close(cx);
+    cx.earmarks.open_for(cx.terms, cx.world, &item, priority, deadline);
+    let found = cx.placing().with_nominated(priority, id, |placing| placing.choose(id, pinned));
+    cx.earmarks.close(cx.world);
     let Some((choice, judged)) = found else { return };
-    cx.stats.judged += judged;
+    cx.agenda.stats.judged += judged;
     if pinned.is_some() && !matches!(choice, NodeChoice::Node(..)) {
         // Its bind cannot be resumed under its lock: it may go anywhere, and the lock is released after a while.
         cx.reservations.unpin(id);
-        return cx.queue.activate(id);
+        return cx.agenda.queue.activate(id);
     }
     match choice {
         NodeChoice::Node(node, slots) => {
-            if Reservations::reserve(cx, id, node, *slots) {
-                cx.queue.placed(&item);
-                Earmarks::end(cx, &item);
-                gangs.commit_alone(cx, id);
-                cx.steps.push(Step::Permit(id));
+            if cx.reservations.reserve(cx.terms, cx.world, id, node, *slots) {
+                cx.agenda.queue.placed(&item);
+                cx.earmarks.end(cx.world, cx.agenda, &item);
+                gangs.commit_alone(cx.terms.scene(cx.world), cx.reservations, cx.agenda, id);
+                cx.agenda.steps.push(Step::Permit(id));
             } else {
-                cx.queue.fail(id, now);
+                cx.agenda.queue.fail(id, now);
             }
         }
-        NodeChoice::Nowhere(diagnosis) => {
-            if diagnosis.pod.as_ref().is_some_and(|refusal| refusal.rule == scheduling_gates::NAME) {
-                // The API server writes the gate into the condition; an autoscaler that reads ConditionReason::Unschedulable would add nodes.
-                return cx.queue.park(id, diagnosis.wake, now);
-            }
-            cx.stats.unschedulable += 1;
-            if !diagnosis.is_final() && gangs.resolve_for_pod(cx, id) {
-                return;
-            }
-            let (reason, mut message) = (diagnosis.reason(), diagnosis.message());
-            if !diagnosis.is_final()
-                && let Some(way) = gangs.preempt_for_pod(cx, id)
-            {
-                message = format!("{message}; {way}");
-            }
-            // One for which room is made sees more of it than others.
-            match cx.world.pod(id).filter(|_| cx.preemption.get(id).is_none()).map(Pod::alike) {
-                Some(alike) => cx.queue.park_in_line(id, diagnosis.wake, alike, now),
-                None => cx.queue.park(id, diagnosis.wake, now),
-            }
-            let name = cx.world.pod(id).map(|pod| format!("pod {}", pod.key())).unwrap_or_default();
-            if !diagnosis.is_final()
-                && let Some(kept) = Earmarks::consider(cx, &item, &name, &[id])
-            {
-                message = format!("{message}; {kept}");
-            }
-            if cx.earmarks.all().iter().any(|earmark| *earmark.item() == item) {
-                // So does one for which nodes are kept, since now or before.
-                cx.queue.park(id, diagnosis.wake, now);
-            }
-            Reporter::report(cx, id, reason, &Arc::from(message), true);
-            cx.reporter.note_rules(id, diagnosis.rules());
-        }
+        NodeChoice::Nowhere(diagnosis) => fits_nowhere(cx, gangs, id, &diagnosis),
         NodeChoice::WaitUntil(at, refusal) => {
-            cx.queue.wait_until(id, at);
-            Reporter::report(cx, id, ConditionReason::Unschedulable, &refusal.text.into_owned().into(), true);
+            cx.agenda.queue.wait_until(id, at);
+            cx.reporter.report(
+                cx.terms.scene(cx.world),
+                cx.agenda,
+                id,
+                ConditionReason::Unschedulable,
+                &refusal.text.into_owned().into(),
+                true,
+            );
             cx.reporter.note_rules(id, [refusal.rule]);
         }
         NodeChoice::Fault(text) => {
-            cx.queue.fail(id, now);
-            Reporter::report(cx, id, ConditionReason::SchedulerError, &text.into_owned().into(), true);
+            cx.agenda.queue.fail(id, now);
+            cx.reporter.report(
+                cx.terms.scene(cx.world),
+                cx.agenda,
+                id,
+                ConditionReason::SchedulerError,
+                &text.into_owned().into(),
+                true,
+            );
         }
     }
+}
+
+/// No node fits a pod: others give way, victims are found, or it waits for the changes that may help it.
+fn fits_nowhere(cx: &mut Context<'_>, gangs: &mut Gangs, id: PodId, diagnosis: &Diagnosis) {
+    let (now, item) = (cx.terms.now.mono, Item::Pod(id));
+    if diagnosis.pod.as_ref().is_some_and(|refusal| refusal.rule == scheduling_gates::NAME) {
+        // The API server writes the gate into the condition; an autoscaler that reads ConditionReason::Unschedulable would add nodes.
+        return cx.agenda.queue.park(id, diagnosis.wake, now);
+    }
+    cx.agenda.stats.unschedulable += 1;
+    if !diagnosis.is_final() && gangs.resolve_for_pod(cx, id) {
+        return;
+    }
+    let (reason, mut message) = (diagnosis.reason(), diagnosis.message());
+    if !diagnosis.is_final()
+        && let Some(way) = gangs.preempt_for_pod(cx, id)
+    {
+        message = format!("{message}; {way}");
+    }
+    // One for which room is made sees more of it than others.
+    match cx.world.pod(id).filter(|_| cx.preemption.get(id).is_none()).map(Pod::alike) {
+        Some(alike) => cx.agenda.queue.park_in_line(id, diagnosis.wake, alike, now),
+        None => cx.agenda.queue.park(id, diagnosis.wake, now),
+    }
+    let name = cx.world.pod(id).map(|pod| format!("pod {}", pod.key())).unwrap_or_default();
+    if !diagnosis.is_final()
+        && let Some(kept) = cx.earmarks.consider(cx.terms, cx.world, cx.agenda, &item, &name, &[id])
+    {
+        message = format!("{message}; {kept}");
+    }
+    if cx.earmarks.all().iter().any(|earmark| *earmark.item() == item) {
+        // So does one for which nodes are kept, since now or before.
+        cx.agenda.queue.park(id, diagnosis.wake, now);
+    }
+    cx.reporter.report(cx.terms.scene(cx.world), cx.agenda, id, reason, &Arc::from(message), true);
+    cx.reporter.note_rules(id, diagnosis.rules());
 }

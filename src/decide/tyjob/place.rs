@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::core::context::{Context, NEW_POD};
-use crate::core::preemption::Preemption;
+use crate::core::agenda::NEW_POD;
+use crate::core::placing::Placing;
 use crate::core::rules::plugins::device_fit;
 use crate::core::rules::{Plugins, Reads, Text, View};
 use crate::core::select::choose::{NodeChoice, judge, prepare};
@@ -148,34 +148,34 @@ impl TyJobs {
     /// Finds the node that the policy prefers for a seat and reserves its room there. The error says why there is none.
     pub(super) fn place_seat(
         &mut self,
-        cx: &mut Context<'_>,
+        placing: &mut Placing<'_>,
         job: &JobFacts,
         spec: &JobSpec,
         seat: &Seat,
         context: &JobContext<'_>,
     ) -> Result<(NodeId, PodId), String> {
         let Some(part) = spec.parts.get(seat.part) else { return Err("the job has no such part".to_owned()) };
-        let facts = pod_to_place(cx.world, job, spec, seat).unwrap_or_else(|| part.pod_of(&job.job, seat));
+        let facts = pod_to_place(placing.world, job, spec, seat).unwrap_or_else(|| part.pod_of(&job.job, seat));
         let pod = template_pod(facts);
-        let view = View { world: &*cx.world, now: cx.now.mono };
-        cx.stats.attempts += 1;
-        let mut slots = prepare(view, cx.rules, &pod).map_err(refusal_text)?;
+        let view = View { world: &*placing.world, now: placing.terms.now.mono };
+        placing.stats.attempts += 1;
+        let mut slots = prepare(view, placing.terms.rules, &pod).map_err(refusal_text)?;
         let metric = Metric::of(spec.basic, part.role);
-        let kept = filters_read(cx.rules, &pod, &slots) <= Reads::Node;
-        let (tables, weights) = (&mut self.tables, &cx.config.jobs.weights);
+        let kept = filters_read(placing.terms.rules, &pod, &slots) <= Reads::Node;
+        let (tables, weights) = (&mut self.tables, &placing.terms.config.jobs.weights);
         let mut take = |pod: &Pod, metric, kept: bool| {
             let known = if kept { tables.take(pod, &metric) } else { None };
             known.unwrap_or_else(|| JobTable::new(pod, metric))
         };
-        let settings = (cx.rules, weights);
+        let settings = (placing.terms.rules, weights);
         let others = judge_other_parts(view, settings, (job, spec), (seat, &pod), context.missing, &mut take);
         let context =
             JobContext { policy: context.policy, here: context.here, missing: context.missing, others: &others };
         let mut table = take(&pod, metric, kept);
-        let judged = table.catch_up(view, cx.rules, &pod, &mut slots, weights);
+        let judged = table.catch_up(view, placing.terms.rules, &pod, &mut slots, weights);
         let found = judged.map_err(Text::into_owned).and_then(|judged| {
-            cx.stats.judged += judged.len() as u64;
-            let best = context.best(cx.world, &table);
+            placing.stats.judged += judged.len() as u64;
+            let best = context.best(placing.world, &table);
             best.map(|id| (id, judged.binary_search(&id).is_ok())).ok_or_else(|| table.diagnosis().message())
         });
         for other in others.into_iter().filter(|other| other.kept) {
@@ -185,14 +185,14 @@ impl TyJobs {
             self.tables.keep(table);
         }
         let (id, fresh) = found?;
-        let Some(node) = cx.world.node(id) else { return Err("the node is gone".to_owned()) };
+        let Some(node) = placing.world.node(id) else { return Err("the node is gone".to_owned()) };
         if !fresh {
             // The verdict is known; filters run again to fill the slots for the chosen node.
-            judge(view, cx.rules, &pod, (id, node), &mut slots);
+            judge(view, placing.terms.rules, &pod, (id, node), &mut slots);
         }
         let devices = device_fit::plan(&slots, (id, node)).map(|plan| plan.held());
         let facts = pod.facts;
-        Ok((id, cx.world.reserve_place(facts, id, devices)))
+        Ok((id, placing.world.reserve_place(facts, id, devices)))
     }
 }
 
@@ -230,23 +230,23 @@ pub(super) fn pod_to_place(world: &World, job: &JobFacts, spec: &JobSpec, seat: 
 /// nominated for other pods; `except` is the seat's own pod. `adopted`: an earlier leader reserved it, so nominated pods whose devices
 /// are still in use do not count.
 pub(super) fn reserve_at(
-    cx: &mut Context<'_>,
+    placing: &mut Placing<'_>,
     facts: PodFacts,
     id: NodeId,
     (except, adopted): (PodId, bool),
 ) -> Option<PodId> {
     let pod = template_pod(facts);
     let priority = pod.facts.spec.priority;
-    let judge = |cx: &mut Context<'_>| {
-        let mut slots = prepare(cx.view(), cx.rules, &pod).ok()?;
-        let node = cx.world.node(id).filter(|node| node.facts.is_some())?;
-        let fits = judge(cx.view(), cx.rules, &pod, (id, node), &mut slots).is_fit();
+    let judge = |placing: &mut Placing<'_>| {
+        let mut slots = prepare(placing.view(), placing.terms.rules, &pod).ok()?;
+        let node = placing.world.node(id).filter(|node| node.facts.is_some())?;
+        let fits = judge(placing.view(), placing.terms.rules, &pod, (id, node), &mut slots).is_fit();
         fits.then(|| device_fit::plan(&slots, (id, node)).map(|plan| plan.held()))
     };
     let devices = if adopted {
-        Preemption::with_nominated_placed(cx, priority, except, judge)
+        placing.with_nominated_placed(priority, except, judge)
     } else {
-        Preemption::with_nominated(cx, priority, except, judge)
+        placing.with_nominated(priority, except, judge)
     }?;
-    Some(cx.world.reserve_place(pod.facts, id, devices))
+    Some(placing.world.reserve_place(pod.facts, id, devices))
 }

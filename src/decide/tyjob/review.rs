@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use jiff::Unit;
 
-use crate::core::context::{Context, NEW_POD};
+use crate::core::agenda::{Agenda, NEW_POD, Scene};
+use crate::core::context::Context;
 use crate::core::queue::Item;
 use crate::core::timers::{Moment, Timer};
 use crate::pod::Phase;
-use crate::world::{Changes, Place};
+use crate::world::{Changes, Place, World};
 use baton_contract::tyjob::ScheduleState;
 use baton_contract::{ConditionReason, PodKey};
 
@@ -35,22 +36,22 @@ enum PlacePod {
 
 impl TyJobs {
     /// Marks the jobs that an event concerns for review.
-    pub fn observe(&mut self, cx: &mut Context<'_>, changes: &Changes) {
+    pub fn observe(&mut self, scene: Scene<'_>, agenda: &mut Agenda, changes: &Changes) {
         self.changed.extend(changes.jobs.iter().cloned());
-        let gone = |id| cx.world.node(id).is_none_or(|node| node.facts.is_none());
+        let gone = |id| scene.world.node(id).is_none_or(|node| node.facts.is_none());
         if changes.nodes.iter().any(|id| gone(*id)) {
             // A node is gone: the places on it are void.
             let placed = self.records.iter().filter(|(_, record)| !record.places.is_empty());
             self.changed.extend(placed.map(|(key, _)| key.clone()));
         }
         self.quotas_changed.extend(changes.quotas.clone());
-        self.room_changed(cx, changes.wake);
+        self.room_changed(scene, agenda, changes.wake);
     }
 
     /// Reviews every job that changed.
     pub fn reconcile(&mut self, cx: &mut Context<'_>) {
         self.changed.extend(cx.reservations.take_freed_jobs());
-        if !cx.leading {
+        if !cx.terms.leading {
             self.changed.clear();
             self.quotas_changed.clear();
             return;
@@ -59,39 +60,43 @@ impl TyJobs {
             self.review_job(cx, &key);
         }
         while let Some(namespace) = self.quotas_changed.pop_first() {
-            if !self.beyond_quota(cx.world, &namespace, cx.now.wall).is_empty() {
+            if !self.beyond_quota(cx.world, &namespace, cx.terms.now.wall).is_empty() {
                 // A quota is often seen to be used a moment before the pod that uses it.
-                cx.timers.set(cx.now.mono + QUOTA_PATIENCE, Timer::Quotas(namespace));
+                cx.agenda.timers.set(cx.terms.now.mono + QUOTA_PATIENCE, Timer::Quotas(namespace));
             }
         }
     }
 
     /// Gives the places back that a namespace may not have any more.
     pub fn quotas_due(&mut self, cx: &mut Context<'_>, namespace: &str) {
-        for (key, why) in self.beyond_quota(cx.world, namespace, cx.now.wall) {
-            self.release_places(cx, &key);
+        for (key, why) in self.beyond_quota(cx.world, namespace, cx.terms.now.wall) {
+            self.release_places(cx.world, cx.agenda, &key);
             let text = format!("its places are given back: {why}");
-            self.report(cx, &key, ScheduleState::Unscheduled, ConditionReason::QuotaLowered, text);
+            self.report(
+                cx.terms.scene(cx.world),
+                cx.agenda,
+                &key,
+                ScheduleState::Unscheduled,
+                ConditionReason::QuotaLowered,
+                text,
+            );
             self.changed.insert(key);
         }
         self.reconcile(cx);
     }
 
     fn review_job(&mut self, cx: &mut Context<'_>, key: &PodKey) {
-        let Some(job) = cx.world.job(key).cloned() else { return self.forget_job(cx, key) };
+        let Some(job) = cx.world.job(key).cloned() else { return self.forget_job(cx.world, cx.agenda, key) };
         let same = |record: &JobRecord| record.uid == job.job.uid && record.attempt == job.attempt;
         let known = self.records.get(key);
         let adopted = known.is_none_or(|record| !same(record));
         if adopted {
             let former = known.filter(|record| record.uid == job.job.uid).cloned();
-            self.forget_job(cx, key);
-            let mut record = record_of(&job, cx.now);
+            self.forget_job(cx.world, cx.agenda, key);
+            let mut record = record_of(&job, cx.terms.now);
             if let Some(former) = former {
                 record.start = former.start.of_next_attempt();
-                // The answer to a write under way is still to come.
-                (record.writing, record.written_version) = (former.writing, former.written_version);
-                (record.attempted_version, record.stale_version, record.stale_until) =
-                    (former.attempted_version, former.stale_version, former.stale_until);
+                record.writes = former.writes.of_next_attempt();
             }
             self.records.insert(key.clone(), record);
             (self.placeable_changed, self.round) = (true, None);
@@ -99,39 +104,46 @@ impl TyJobs {
         if let Some(former) = self.records.get_mut(key).and_then(|record| record.observe(&job)) {
             self.placeable_changed = true;
             self.round = None;
-            self.release_changed_templates(cx, key, &former, &job);
+            self.release_changed_templates(cx.world, cx.agenda, key, &former, &job);
         }
         if job.is_over() || job.spec.is_err() {
-            self.release_places(cx, key);
+            self.release_places(cx.world, cx.agenda, key);
             self.set_class(key, if job.is_over() { JobClass::Over } else { JobClass::Invalid });
-            self.schedule_round_if_waiting(cx);
-            self.report_invalid_template(cx, key, &job);
-            return self.clear_status(cx, key, &job);
+            self.schedule_round_if_waiting(cx.terms.scene(cx.world), cx.agenda);
+            self.report_invalid_template(cx.terms.scene(cx.world), cx.agenda, key, &job);
+            return self.clear_status(cx.terms.scene(cx.world), cx.agenda, key, &job);
         }
         if let Some(record) = self.records.get_mut(key) {
             if !job.has_address {
                 record.address_since = None;
             } else if record.address_since.is_none() {
-                record.address_since = Some(cx.now.mono);
+                record.address_since = Some(cx.terms.now.mono);
                 // What its workers waited for is there.
                 record.start.end_rest();
             }
         }
         self.review_places(cx, (key, &job), adopted);
-        self.placeable_changed |= self.check_start(cx, key, &job);
-        self.update_class(cx, key, &job);
+        self.placeable_changed |= self.check_start(cx.terms, cx.world, cx.agenda, key, &job);
+        self.update_class(cx.terms.scene(cx.world), cx.agenda, key, &job);
     }
 
     /// Releases the places of pods whose template has changed, which is allowed until the leader pod is created: room that was
     /// reserved by the old template may not fit the new one.
-    fn release_changed_templates(&mut self, cx: &mut Context<'_>, key: &PodKey, former: &JobFacts, job: &JobFacts) {
-        if leader_created(cx, job) {
+    fn release_changed_templates(
+        &mut self,
+        world: &mut World,
+        agenda: &mut Agenda,
+        key: &PodKey,
+        former: &JobFacts,
+        job: &JobFacts,
+    ) {
+        if leader_created(world, job) {
             return;
         }
         let Some(record) = self.records.get_mut(key) else { return };
         let pods = record.changed_templates(former, job);
         let places: Vec<JobPlace> = pods.iter().filter_map(|pod| record.places.remove(pod)).collect();
-        free_places(cx, places);
+        free_places(world, agenda, places);
     }
 
     /// Reviews the places of a job: makes and releases their reservations and drops void places. `adopted`: the places come from the
@@ -139,8 +151,8 @@ impl TyJobs {
     fn review_places(&mut self, cx: &mut Context<'_>, (key, job): (&PodKey, &JobFacts), adopted: bool) {
         let Ok(spec) = &job.spec else { return };
         let Some(mut record) = self.records.remove(key) else { return };
-        adopt_bound(cx, &mut record, job);
-        let timeout = cx.config.jobs.reservation_timeout;
+        adopt_bound(cx.terms.scene(cx.world), &mut record, job);
+        let timeout = cx.terms.config.jobs.reservation_timeout;
         let mut freed = false;
         let mut void = 0;
         let mut due: Option<Duration> = None;
@@ -148,7 +160,7 @@ impl TyJobs {
         for pod in pods {
             let seat = spec.seat(&job.job.key.name, &pod);
             let ended = job.ended.contains_key(&pod);
-            let found = place_pod(cx, key, &record, &pod);
+            let found = place_pod(cx.world, key, &record, &pod);
             let Some(place) = record.places.get_mut(&pod) else { continue };
             let node = cx.world.node_id(&place.node);
             let node = node.filter(|id| cx.world.node(*id).is_some_and(|node| node.facts.is_some()));
@@ -161,11 +173,11 @@ impl TyJobs {
             record.start.note(
                 &pod,
                 progress,
-                (if adopted { adopted_since(job, cx.now) } else { cx.now.mono }, cx.now.mono),
+                (if adopted { adopted_since(job, cx.terms.now) } else { cx.terms.now.mono }, cx.terms.now.mono),
             );
             if seat.is_none() || ended || matches!(found, PlacePod::Settled) {
-                freed |= free_place(cx, place);
-                if let Some(node) = node_of_pod(cx, key, &pod).filter(|_| matches!(found, PlacePod::Settled)) {
+                freed |= free_place(cx.world, place);
+                if let Some(node) = node_of_pod(cx.world, key, &pod).filter(|_| matches!(found, PlacePod::Settled)) {
                     place.node = node;
                 }
                 if seat.is_none() {
@@ -177,7 +189,7 @@ impl TyJobs {
             let leader = seat.as_ref().is_some_and(Seat::is_leader);
             // The controller can create the pod only from now on: until now its name was taken, or this scheduler did not lead.
             if matches!(found, PlacePod::NameTaken) || place.reservation.is_none() {
-                place.since = cx.now.mono;
+                place.since = cx.terms.now.mono;
             }
             let usable = match (record.start.made(&pod), record.address_since) {
                 // It can take its place over now, whatever else its job waits for.
@@ -186,11 +198,12 @@ impl TyJobs {
                 (None, address) => address.map(|address| address.max(place.since)),
             };
             let deadline = usable.map(|usable| usable + timeout);
-            let expired = deadline.is_some_and(|deadline| deadline <= cx.now.mono);
+            let expired = deadline.is_some_and(|deadline| deadline <= cx.terms.now.mono);
             let kept = node.filter(|_| !expired).is_some_and(|node| {
                 place.reservation.is_some() || {
                     let facts = seat.as_ref().and_then(|seat| pod_to_place(cx.world, job, spec, seat));
-                    place.reservation = facts.and_then(|facts| reserve_at(cx, facts, node, (NEW_POD, adopted)));
+                    place.reservation =
+                        facts.and_then(|facts| reserve_at(&mut cx.placing(), facts, node, (NEW_POD, adopted)));
                     place.reservation.is_some()
                 }
             });
@@ -198,99 +211,99 @@ impl TyJobs {
                 due = [due, deadline].into_iter().flatten().min();
                 continue;
             }
-            freed |= free_place(cx, place);
+            freed |= free_place(cx.world, place);
             record.places.remove(&pod);
             void += 1;
         }
         if let Some(at) = due {
-            cx.timers.set(at.max(cx.now.mono + Duration::from_millis(1)), Timer::TyJob(key.clone()));
+            cx.agenda.timers.set(at.max(cx.terms.now.mono + Duration::from_millis(1)), Timer::TyJob(key.clone()));
         }
         self.placeable_changed |= void > 0;
-        cx.stats.job_places_void += void;
+        cx.agenda.stats.job_places_void += void;
         self.records.insert(key.clone(), record);
         if freed {
-            cx.room_freed();
+            cx.agenda.room_freed();
         }
     }
 
     /// Classifies the job by its places: it waits for more or not.
-    fn update_class(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) {
+    fn update_class(&mut self, scene: Scene<'_>, agenda: &mut Agenda, key: &PodKey, job: &JobFacts) {
         let Some(record) = self.records.get(key) else { return };
         let missing = job.open_seats().iter().any(|seat| !record.places.contains_key(&seat.pod));
         let resting = record.start.resting().map(str::to_owned);
-        let situation = Situation { missing, nodes_changed: record.nodes_changed, resting: resting.is_some() };
+        let situation = Situation { missing, nodes_changed: record.judged.nodes_changed, resting: resting.is_some() };
         let class = classify(job, record.state, situation);
-        let fresh = class == JobClass::Waiting && record.class != JobClass::Waiting || record.state.is_none();
+        let fresh = class == JobClass::Waiting && record.judged.class != JobClass::Waiting || record.state.is_none();
         self.set_class(key, class);
         match class {
             JobClass::Waiting => {
-                self.placeable_changed |= fresh || self.report_is_outdated(cx, key);
-                self.schedule_round(cx);
+                self.placeable_changed |= fresh || self.report_is_outdated(scene.world, key);
+                self.schedule_round(scene, agenda);
             }
-            JobClass::Placed => self.report_placed(cx, key, job),
+            JobClass::Placed => self.report_placed(scene, agenda, key, job),
             JobClass::Resting => {
-                let placed = leader_created(cx, job);
+                let placed = leader_created(scene.world, job);
                 let state = if placed { ScheduleState::ScheduledPartly } else { ScheduleState::Unscheduled };
-                self.report(cx, key, state, ConditionReason::StartLimit, resting.unwrap_or_default());
+                self.report(scene, agenda, key, state, ConditionReason::StartLimit, resting.unwrap_or_default());
             }
             JobClass::Over | JobClass::Invalid | JobClass::Unfit => {}
         }
-        self.write_job(cx, key);
+        self.write_job(scene, agenda, key);
     }
 
     fn set_class(&mut self, key: &PodKey, class: JobClass) {
         let Some(record) = self.records.get_mut(key) else { return };
-        if (record.class == JobClass::Waiting) != (class == JobClass::Waiting) {
+        if (record.judged.class == JobClass::Waiting) != (class == JobClass::Waiting) {
             self.round = None;
         }
-        record.class = class;
+        record.judged.class = class;
     }
 
     /// `true` when the places that are left do not match the reported state: the next round reports their state.
-    pub(super) fn report_is_outdated(&self, cx: &Context<'_>, key: &PodKey) -> bool {
-        let (Some(job), Some(record)) = (cx.world.job(key), self.records.get(key)) else { return false };
+    pub(super) fn report_is_outdated(&self, world: &World, key: &PodKey) -> bool {
+        let (Some(job), Some(record)) = (world.job(key), self.records.get(key)) else { return false };
         let placed = matches!(record.state, Some(ScheduleState::ScheduledSucceed | ScheduleState::ScheduledPartly));
-        let Some(spec) = job.spec.as_ref().ok().filter(|_| placed && record.class == JobClass::Waiting) else {
+        let Some(spec) = job.spec.as_ref().ok().filter(|_| placed && record.judged.class == JobClass::Waiting) else {
             return false;
         };
         let tally = tally(job, spec, |seat| record.places.contains_key(&seat.pod));
-        let judged = verdict(spec.basic, spec.min_workers, leader_created(cx, job), tally);
+        let judged = verdict(spec.basic, spec.min_workers, leader_created(world, job), tally);
         record.state != Some(judged.state)
     }
 
     /// Queues a round while some job waits.
-    fn schedule_round_if_waiting(&mut self, cx: &mut Context<'_>) {
-        if self.records.values().any(|record| record.class == JobClass::Waiting) {
-            self.schedule_round(cx);
+    fn schedule_round_if_waiting(&mut self, scene: Scene<'_>, agenda: &mut Agenda) {
+        if self.records.values().any(|record| record.judged.class == JobClass::Waiting) {
+            self.schedule_round(scene, agenda);
         } else {
-            cx.queue.remove(Item::Jobs);
+            agenda.queue.remove(Item::Jobs);
         }
     }
 
     /// A timer of a job is due.
     pub fn due(&mut self, cx: &mut Context<'_>, key: &PodKey) {
-        self.report_pending(cx, key);
+        self.report_pending(cx.terms, key);
         self.review_job(cx, key);
     }
 
-    fn forget_job(&mut self, cx: &mut Context<'_>, key: &PodKey) {
-        self.release_places(cx, key);
+    fn forget_job(&mut self, world: &mut World, agenda: &mut Agenda, key: &PodKey) {
+        self.release_places(world, agenda, key);
         self.records.remove(key);
         self.round = None;
     }
 
     /// Releases every place of a job.
-    pub(super) fn release_places(&mut self, cx: &mut Context<'_>, key: &PodKey) {
+    pub(super) fn release_places(&mut self, world: &mut World, agenda: &mut Agenda, key: &PodKey) {
         let Some(record) = self.records.get_mut(key) else { return };
         record.start.keep(|_| false);
-        free_places(cx, std::mem::take(&mut record.places).into_values());
+        free_places(world, agenda, std::mem::take(&mut record.places).into_values());
     }
 }
 
 /// The record of a job as its status shows it, with the places of the present attempt.
 fn record_of(job: &JobFacts, now: Moment) -> JobRecord {
     let mut record = JobRecord { uid: job.job.uid.clone(), attempt: job.attempt, ..JobRecord::default() };
-    record.condition_since = job.scheduled.as_ref().map(|condition| (condition.holds, condition.since));
+    record.report.since = job.scheduled.as_ref().map(|condition| (condition.holds, condition.since));
     let present = job.allocations.iter().filter(|place| place.attempt == job.attempt);
     let places = present.map(|place| {
         let node = place.node.as_str().into();
@@ -302,59 +315,59 @@ fn record_of(job: &JobFacts, now: Moment) -> JobRecord {
     if void {
         // Reported at once, whether or not there is room for the present attempt.
         record.state = Some(ScheduleState::Unscheduled);
-        record.reported = Some((
+        record.report.last = Some((
             ConditionReason::NewAttempt,
             format!("the places of attempt {} are to be found", job.attempt),
             now.mono,
         ));
-        record.condition_since = Some((false, now.wall.round(Unit::Second).unwrap_or(now.wall)));
+        record.report.since = Some((false, now.wall.round(Unit::Second).unwrap_or(now.wall)));
     }
     record
 }
 
 /// Releases the room of one place; `true` when some was reserved.
-fn free_place(cx: &mut Context<'_>, place: &mut JobPlace) -> bool {
+fn free_place(world: &mut World, place: &mut JobPlace) -> bool {
     let Some(id) = place.reservation.take() else { return false };
-    cx.world.cancel_place(id);
+    world.cancel_place(id);
     true
 }
 
 /// Releases the room of these places and wakes what waits for room.
-pub(super) fn free_places(cx: &mut Context<'_>, places: impl IntoIterator<Item = JobPlace>) {
+pub(super) fn free_places(world: &mut World, agenda: &mut Agenda, places: impl IntoIterator<Item = JobPlace>) {
     let mut freed = false;
     for id in places.into_iter().filter_map(|place| place.reservation) {
-        cx.world.cancel_place(id);
+        world.cancel_place(id);
         freed = true;
     }
     if freed {
-        cx.room_freed();
+        agenda.room_freed();
     }
 }
 
 /// Adds a place for every bound pod of the job: the pod's node counts, not the status.
-fn adopt_bound(cx: &Context<'_>, record: &mut JobRecord, job: &JobFacts) {
+fn adopt_bound(scene: Scene<'_>, record: &mut JobRecord, job: &JobFacts) {
     for seat in job.open_seats() {
         if record.places.contains_key(&seat.pod) {
             continue;
         }
-        let pod = cx.world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod));
+        let pod = scene.world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod));
         let ours = pod.filter(|pod| claims(pod, &record.uid, record.attempt));
         let Some(pod) = ours.filter(|pod| pod.facts.handoff.deleting.is_none()) else { continue };
-        if let Some(node) = pod.node().and_then(|id| cx.world.node(id)).filter(|node| node.facts.is_some()) {
-            let place = JobPlace { node: node.name.clone(), reservation: None, since: cx.now.mono };
+        if let Some(node) = pod.node().and_then(|id| scene.world.node(id)).filter(|node| node.facts.is_some()) {
+            let place = JobPlace { node: node.name.clone(), reservation: None, since: scene.terms.now.mono };
             record.places.insert(seat.pod, place);
         }
     }
 }
 
 /// The node of a pod of the job.
-fn node_of_pod(cx: &Context<'_>, key: &PodKey, pod: &str) -> Option<Box<str>> {
-    let node = cx.world.pod_by_key(&PodKey::new(&key.namespace, pod))?.node()?;
-    Some(cx.world.node(node)?.name.clone())
+fn node_of_pod(world: &World, key: &PodKey, pod: &str) -> Option<Box<str>> {
+    let node = world.pod_by_key(&PodKey::new(&key.namespace, pod))?.node()?;
+    Some(world.node(node)?.name.clone())
 }
 
-fn place_pod(cx: &Context<'_>, key: &PodKey, record: &JobRecord, pod: &str) -> PlacePod {
-    let Some(pod) = cx.world.pod_by_key(&PodKey::new(&key.namespace, pod)) else { return PlacePod::Awaited };
+fn place_pod(world: &World, key: &PodKey, record: &JobRecord, pod: &str) -> PlacePod {
+    let Some(pod) = world.pod_by_key(&PodKey::new(&key.namespace, pod)) else { return PlacePod::Awaited };
     let (handoff, succeeded) = (&pod.facts.handoff, pod.facts.handoff.phase == Phase::Succeeded);
     match pod.place {
         _ if !claims(pod, &record.uid, record.attempt) => PlacePod::NameTaken,

@@ -4,12 +4,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::core::context::{Context, NEW_POD};
-use crate::core::preemption::Preemption;
+use crate::core::agenda::{Agenda, NEW_POD, Scene};
+use crate::core::context::Context;
 use crate::core::queue::{Item, QueueState};
 use crate::core::rules::Queued;
 use crate::core::rules::plugins::inter_pod_affinity::keep_apart;
 use crate::core::select::free::percent;
+use crate::core::select::index::Index;
 use crate::core::timers::Timer;
 use crate::devices::PodDeviceRequest;
 use crate::world::devices::request_of;
@@ -32,47 +33,47 @@ const NODES: Wake = Wake::NODE_ADDED.or(Wake::NODE_CHANGED).or(Wake::NODE_ROOM).
 
 impl TyJobs {
     /// A change of the cluster may let a refused job fit.
-    pub fn room_changed(&mut self, cx: &mut Context<'_>, wake: Wake) {
+    pub fn room_changed(&mut self, scene: Scene<'_>, agenda: &mut Agenda, wake: Wake) {
         if wake.is_none() || self.records.is_empty() {
             return;
         }
         self.placeable_changed = true;
         if wake.meets(NODES) {
-            let unfit = self.records.iter_mut().filter(|(_, record)| record.class == JobClass::Unfit);
+            let unfit = self.records.iter_mut().filter(|(_, record)| record.judged.class == JobClass::Unfit);
             let unfit: Vec<PodKey> = unfit
                 .map(|(key, record)| {
-                    record.nodes_changed = true;
+                    record.judged.nodes_changed = true;
                     key.clone()
                 })
                 .collect();
             self.changed.extend(unfit);
         }
-        if cx.queue.state(Item::Jobs).is_some() {
-            self.schedule_round(cx);
+        if agenda.queue.state(Item::Jobs).is_some() {
+            self.schedule_round(scene, agenda);
         }
     }
 
     /// A round begins, or begins again: a job that was tried already may fit now, and goes before the others.
-    pub(super) fn schedule_round(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn schedule_round(&mut self, scene: Scene<'_>, agenda: &mut Agenda) {
         self.round = None;
-        if !matches!(cx.queue.state(Item::Jobs), Some(QueueState::Active | QueueState::Taken)) {
-            self.queue_next(cx, cx.now.mono);
+        if !matches!(agenda.queue.state(Item::Jobs), Some(QueueState::Active | QueueState::Taken)) {
+            self.queue_next(scene, agenda, scene.terms.now.mono);
         }
     }
 
     /// Gives a queued round that begins the place of its first job.
-    pub fn rekey_round(&mut self, cx: &mut Context<'_>) {
-        if self.round.is_none() && cx.queue.state(Item::Jobs) == Some(&QueueState::Active) {
-            self.queue_next(cx, cx.now.mono);
+    pub fn rekey_round(&mut self, scene: Scene<'_>, agenda: &mut Agenda) {
+        if self.round.is_none() && agenda.queue.state(Item::Jobs) == Some(&QueueState::Active) {
+            self.queue_next(scene, agenda, scene.terms.now.mono);
         }
     }
 
     /// Queues the round for the time `at`, in the place of the job that is tried next: it goes before and behind pods and groups as a pod
     /// of its priority and age does.
-    fn queue_next(&mut self, cx: &mut Context<'_>, at: Duration) {
-        let round = self.next_round(cx.world);
-        let Some((key, job)) = round.rest.front().and_then(|key| Some((key, cx.world.job(key)?))) else {
-            return cx.queue.remove(Item::Jobs);
+    fn queue_next(&mut self, scene: Scene<'_>, agenda: &mut Agenda, at: Duration) {
+        let round = self.next_round(scene.world);
+        let Some((key, job)) = round.rest.front().and_then(|key| Some((key, scene.world.job(key)?))) else {
+            return agenda.queue.remove(Item::Jobs);
         };
         let queued = Queued {
             priority: job.spec.as_ref().map_or(0, JobSpec::pod_priority),
@@ -82,9 +83,9 @@ impl TyJobs {
             id: key.to_string().into(),
         };
         self.round = Some(round);
-        cx.queue.add(Item::Jobs, &queued, cx.rules.queue_sort(), cx.now.mono);
-        if at > cx.now.mono {
-            cx.queue.wait_until(Item::Jobs, at);
+        agenda.queue.add(Item::Jobs, &queued, scene.terms.rules.queue_sort(), scene.terms.now.mono);
+        if at > scene.terms.now.mono {
+            agenda.queue.wait_until(Item::Jobs, at);
         }
     }
 
@@ -96,12 +97,12 @@ impl TyJobs {
     /// Tries the next waiting job. A round tries every one once, if something has changed since the last round.
     pub fn round(&mut self, cx: &mut Context<'_>) {
         self.reconcile(cx);
-        cx.queue.remove(Item::Jobs);
+        cx.agenda.queue.remove(Item::Jobs);
         let mut round = self.next_round(cx.world);
         if !round.begun {
             round.begun = true;
             if self.placeable_changed || self.journal_mark != Some(cx.world.journal().mark()) {
-                cx.stats.job_rounds += 1;
+                cx.agenda.stats.job_rounds += 1;
             } else {
                 round.rest.clear();
             }
@@ -109,21 +110,21 @@ impl TyJobs {
             self.placeable_changed = false;
         }
         match round.rest.pop_front() {
-            Some(key) if !self.is_out_of_reach(cx, &key) => self.try_job(cx, &key),
+            Some(key) if !self.is_out_of_reach(cx.world, cx.index, &key) => self.try_job(cx, &key),
             // The next one that is in reach may stand behind other pods and groups.
-            _ => while round.rest.pop_front_if(|key| self.is_out_of_reach(cx, key)).is_some() {},
+            _ => while round.rest.pop_front_if(|key| self.is_out_of_reach(cx.world, cx.index, key)).is_some() {},
         }
         if self.placeable_changed {
             // A job has released places: jobs that were tried before it may fit there.
-            return self.schedule_round(cx);
+            return self.schedule_round(cx.terms.scene(cx.world), cx.agenda);
         }
         if !round.rest.is_empty() {
             self.round = Some(round);
-            return self.queue_next(cx, cx.now.mono);
+            return self.queue_next(cx.terms.scene(cx.world), cx.agenda, cx.terms.now.mono);
         }
-        self.fail_unfit(cx);
+        self.fail_unfit(cx.terms.scene(cx.world), cx.agenda);
         self.journal_mark = Some(cx.world.journal().mark());
-        self.queue_next(cx, cx.now.mono + cx.config.jobs.period);
+        self.queue_next(cx.terms.scene(cx.world), cx.agenda, cx.terms.now.mono + cx.terms.config.jobs.period);
     }
 
     /// Waiting jobs in the order in which they are tried: by the priority of their pods, as pods and groups go, then in their own.
@@ -137,7 +138,7 @@ impl TyJobs {
     /// Waiting jobs with what their order depends on.
     fn ranked(&self, world: &World) -> Vec<Ranked> {
         let waiting = || {
-            let waiting = self.records.iter().filter(|(_, record)| record.class == JobClass::Waiting);
+            let waiting = self.records.iter().filter(|(_, record)| record.judged.class == JobClass::Waiting);
             waiting.filter_map(|(key, _)| world.job(key).map(|job| (key, job)))
         };
         let fair = |job: &JobFacts| job.spec.as_ref().is_ok_and(|spec| spec.queue == JobQueuePolicy::Drf);
@@ -153,25 +154,25 @@ impl TyJobs {
     }
 
     /// Fewer GPUs are free in all than a job needs at least that has found no place before.
-    fn is_out_of_reach(&self, cx: &mut Context<'_>, key: &PodKey) -> bool {
-        let (Some(job), Some(record)) = (cx.world.job(key), self.records.get(key)) else { return false };
+    fn is_out_of_reach(&self, world: &World, index: &mut Index, key: &PodKey) -> bool {
+        let (Some(job), Some(record)) = (world.job(key), self.records.get(key)) else { return false };
         let Ok(spec) = &job.spec else { return false };
         let is_known = record.state == Some(ScheduleState::Unscheduled) && record.places.is_empty();
-        if !is_known || record.unfit.is_some() || leader_created(cx, job) {
+        if !is_known || record.judged.unfit.is_some() || leader_created(world, job) {
             return false;
         }
         let of = |part: &JobPart| percent(&part.pod.spec.requests);
         let needed = if spec.basic == BasicPolicy::Gang { spec.workers() } else { spec.min_workers };
         let worker = spec.parts.iter().skip(1).map(of).min().unwrap_or(0);
         let least = spec.parts.first().map_or(0, of).saturating_add(needed.max(0).saturating_mul(worker));
-        cx.index.free_gpus(cx.world) < least
+        index.free_gpus(world) < least
     }
 
     /// Places the pods of a job that have no place, and judges whether the result is kept.
     fn try_job(&mut self, cx: &mut Context<'_>, key: &PodKey) {
         let Some(job) = cx.world.job(key).cloned() else { return };
         let (Ok(spec), Some(record)) = (&job.spec, self.records.get(key)) else { return };
-        let started = leader_created(cx, &job);
+        let started = leader_created(cx.world, &job);
         let open = job.open_seats();
         let missing: Vec<Seat> = open.iter().filter(|seat| !record.places.contains_key(&seat.pod)).cloned().collect();
         let mut here = pods_by_node(cx.world, &job, Some(record));
@@ -183,22 +184,23 @@ impl TyJobs {
         let mut over = false;
         let namespace = &key.namespace;
         let known = self.allowances.get(namespace).cloned();
-        let mut allowance = known.unwrap_or_else(|| self.allowance(cx.world, namespace, cx.now.wall));
+        let mut allowance = known.unwrap_or_else(|| self.allowance(cx.world, namespace, cx.terms.now.wall));
         let charges: Vec<_> = spec.parts.iter().map(|part| allowance.charge(cx.world, namespace, part)).collect();
         // Nominated room is closed to pods of the same or a lower priority: pods of one priority are placed together.
         let priority = |seat: &Seat| spec.parts.get(seat.part).map(|part| part.pod.spec.priority);
         for seats in missing.chunk_by(|one, other| priority(one) == priority(other)) {
             let Some(priority) = seats.first().and_then(priority).filter(|_| !over) else { continue };
-            Preemption::with_nominated(cx, priority, NEW_POD, |cx| {
+            cx.placing().with_nominated(priority, NEW_POD, |placing| {
                 for seat in seats {
                     let Some(whole) = charges.get(seat.part) else { continue };
                     // Quotas count what a pod that is there already asks for.
-                    let beside = present(cx.world, &job, &seat.pod, cx.now.wall).map(|present| whole.beside(present));
+                    let beside = present(placing.world, &job, &seat.pod, placing.terms.now.wall)
+                        .map(|present| whole.beside(present));
                     if failed.contains(&seat.part) || beside.is_none() && beyond.contains(&seat.part) {
                         continue;
                     }
                     let unplaced = if spec.basic == BasicPolicy::JobAffinity {
-                        unplaced_guests(cx.world, (&job, spec), seat.part, &counts)
+                        unplaced_guests(placing.world, (&job, spec), seat.part, &counts)
                     } else {
                         Vec::new()
                     };
@@ -211,7 +213,7 @@ impl TyJobs {
                             }
                             Err(excess)
                         }
-                        None => self.place_seat(cx, &job, spec, seat, &context).inspect_err(|_| {
+                        None => self.place_seat(placing, &job, spec, seat, &context).inspect_err(|_| {
                             failed.insert(seat.part);
                         }),
                     };
@@ -252,7 +254,7 @@ impl TyJobs {
         taken: Vec<(Box<str>, NodeId, PodId)>,
         refusal: Option<String>,
     ) -> bool {
-        let started = leader_created(cx, job);
+        let started = leader_created(cx.world, job);
         let (Ok(spec), Some(record)) = (&job.spec, self.records.get_mut(key)) else { return false };
         let news = !taken.is_empty();
         let found: BTreeSet<&str> = taken.iter().map(|(pod, ..)| &**pod).collect();
@@ -262,11 +264,11 @@ impl TyJobs {
         let total = spec.workers();
         let refusal = refusal.map(|refusal| format!("; {refusal}")).unwrap_or_default();
         if judged.keep {
-            record.unfit = None;
+            record.judged.unfit = None;
             for (pod, node, reservation) in taken {
                 let node = cx.world.node(node).map(|node| node.name.clone()).unwrap_or_default();
-                record.start.note(&pod, PodProgress::Awaited, (cx.now.mono, cx.now.mono));
-                record.places.insert(pod, JobPlace { node, reservation: Some(reservation), since: cx.now.mono });
+                record.start.note(&pod, PodProgress::Awaited, (cx.terms.now.mono, cx.terms.now.mono));
+                record.places.insert(pod, JobPlace { node, reservation: Some(reservation), since: cx.terms.now.mono });
             }
             let places = &record.places;
             record.start.keep(|pod| places.contains_key(pod));
@@ -284,12 +286,14 @@ impl TyJobs {
                 ),
             };
             if news {
-                cx.stats.jobs_placed += 1;
+                cx.agenda.stats.jobs_placed += 1;
                 // Places found on the same nodes change no status, so no event would bring a review: a timer does.
-                cx.timers.set(cx.now.mono + cx.config.jobs.reservation_timeout, Timer::TyJob(key.clone()));
-                self.enqueue_pods(cx, key);
+                cx.agenda
+                    .timers
+                    .set(cx.terms.now.mono + cx.terms.config.jobs.reservation_timeout, Timer::TyJob(key.clone()));
+                self.enqueue_pods(cx.world, cx.agenda, key);
             }
-            self.report(cx, key, judged.state, reason, text);
+            self.report(cx.terms.scene(cx.world), cx.agenda, key, judged.state, reason, text);
             return true;
         }
         let needed = if spec.basic == BasicPolicy::Gang { total } else { spec.min_workers };
@@ -304,27 +308,35 @@ impl TyJobs {
         };
         // What this attempt reserved was never visible and wakes nothing; releasing earlier places does.
         taken.into_iter().for_each(|(.., reservation)| cx.world.cancel_place(reservation));
-        self.release_places(cx, key);
-        let why = never_fits(cx, spec, job, needed);
+        self.release_places(cx.world, cx.agenda, key);
+        let why = never_fits(cx.world, spec, job, needed);
         let Some(record) = self.records.get_mut(key) else { return false };
-        record.unfit = why.map(|why| (record.unfit.as_ref().map_or(cx.now.mono, |(since, _)| *since), why));
-        self.report(cx, key, ScheduleState::Unscheduled, ConditionReason::Unschedulable, text);
+        record.judged.unfit =
+            why.map(|why| (record.judged.unfit.as_ref().map_or(cx.terms.now.mono, |(since, _)| *since), why));
+        self.report(
+            cx.terms.scene(cx.world),
+            cx.agenda,
+            key,
+            ScheduleState::Unscheduled,
+            ConditionReason::Unschedulable,
+            text,
+        );
         false
     }
 
     /// Fails the jobs that fitted nowhere for the whole grace period.
-    fn fail_unfit(&mut self, cx: &mut Context<'_>) {
-        let grace = cx.config.jobs.unfit_grace;
+    fn fail_unfit(&mut self, scene: Scene<'_>, agenda: &mut Agenda) {
+        let grace = scene.terms.config.jobs.unfit_grace;
         let due = self.records.iter().filter_map(|(key, record)| {
-            let (since, why) = record.unfit.as_ref().filter(|_| record.class == JobClass::Waiting)?;
-            (cx.now.mono >= *since + grace).then(|| (key.clone(), why.clone()))
+            let (since, why) = record.judged.unfit.as_ref().filter(|_| record.judged.class == JobClass::Waiting)?;
+            (scene.terms.now.mono >= *since + grace).then(|| (key.clone(), why.clone()))
         });
         for (key, why) in due.collect::<Vec<_>>() {
             if let Some(record) = self.records.get_mut(&key) {
-                (record.unfit, record.nodes_changed) = (None, false);
-                record.class = JobClass::Unfit;
+                (record.judged.unfit, record.judged.nodes_changed) = (None, false);
+                record.judged.class = JobClass::Unfit;
             }
-            self.report(cx, &key, ScheduleState::ScheduledFailed, ConditionReason::Unfit, why);
+            self.report(scene, agenda, &key, ScheduleState::ScheduledFailed, ConditionReason::Unfit, why);
         }
     }
 }
@@ -415,15 +427,15 @@ fn ports_clash(ours: &[HostPort], theirs: &[HostPort]) -> bool {
 
 /// `true` once the leader pod of the present attempt is created, ended or not: from then on places are kept, even if the status
 /// does not show it yet.
-pub(super) fn leader_created(cx: &Context<'_>, job: &JobFacts) -> bool {
+pub(super) fn leader_created(world: &World, job: &JobFacts) -> bool {
     let leader = job.spec.as_ref().ok().and_then(|spec| spec.seats(&job.job.key.name).next());
-    let pod = leader.and_then(|seat| cx.world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod)));
+    let pod = leader.and_then(|seat| world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod)));
     let pod = pod.filter(|pod| pod.facts.handoff.deleting.is_none());
     job.leads() || pod.is_some_and(|pod| claims(pod, &job.job.uid, job.attempt))
 }
 
 /// Why the job cannot be placed even on empty nodes.
-fn never_fits(cx: &Context<'_>, spec: &JobSpec, job: &JobFacts, needed: i64) -> Option<String> {
+fn never_fits(world: &World, spec: &JobSpec, job: &JobFacts, needed: i64) -> Option<String> {
     let done = done_workers(job);
     let demand = |at: usize| {
         let part = spec.parts.get(at)?;
@@ -431,13 +443,7 @@ fn never_fits(cx: &Context<'_>, spec: &JobSpec, job: &JobFacts, needed: i64) -> 
         Some(PartDemand { name: part.name.clone(), amounts, counts: i64::from(part.counts) })
     };
     let workers: Vec<PartDemand> = (1..spec.parts.len()).filter_map(demand).collect();
-    unfit(
-        &demand(0)?,
-        &workers,
-        (needed - done).max(0),
-        spec.basic == BasicPolicy::Gang && done == 0,
-        &offers(cx.world),
-    )
+    unfit(&demand(0)?, &workers, (needed - done).max(0), spec.basic == BasicPolicy::Gang && done == 0, &offers(world))
 }
 
 /// What all known nodes offer, cordoned and NotReady ones included. A listed device counts even while its node daemon is away.

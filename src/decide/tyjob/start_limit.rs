@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::core::context::Context;
+use crate::core::agenda::{Agenda, Scene, Terms};
 use crate::core::timers::{Moment, Timer};
+use crate::world::World;
 use baton_contract::PodKey;
 
 use super::place::claims;
@@ -111,47 +112,54 @@ impl Start {
 impl TyJobs {
     /// Gives places without pods back when one of them has waited for too long, or ends the rest after that. `true` when quotas count
     /// less for the job than before.
-    pub(super) fn check_start(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) -> bool {
+    pub(super) fn check_start(
+        &mut self,
+        terms: Terms<'_>,
+        world: &mut World,
+        agenda: &mut Agenda,
+        key: &PodKey,
+        job: &JobFacts,
+    ) -> bool {
         let Some(record) = self.records.get_mut(key) else { return false };
         let before = record.start.fresh.len();
-        record.start.fresh.retain(|_, seen| cx.now.mono < *seen + FRESH);
+        record.start.fresh.retain(|_, seen| terms.now.mono < *seen + FRESH);
         if let Some(seen) = record.start.fresh.values().min() {
-            cx.timers.set(*seen + FRESH, Timer::TyJob(key.clone()));
+            agenda.timers.set(*seen + FRESH, Timer::TyJob(key.clone()));
         }
         let counted = record.start.fresh.len() < before;
-        self.check_limit(cx, key, job);
+        self.check_limit(terms, world, agenda, key, job);
         counted
     }
 
-    fn check_limit(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) {
-        let limit = cx.config.jobs.start_limit;
+    fn check_limit(&mut self, terms: Terms<'_>, world: &mut World, agenda: &mut Agenda, key: &PodKey, job: &JobFacts) {
+        let limit = terms.config.jobs.start_limit;
         let Some(record) = self.records.get_mut(key) else { return };
-        record.start.rest.take_if(|(until, _)| *until <= cx.now.mono);
+        record.start.rest.take_if(|(until, _)| *until <= terms.now.mono);
         if let Some((until, _)) = &record.start.rest {
-            return cx.timers.set(*until, Timer::TyJob(key.clone()));
+            return agenda.timers.set(*until, Timer::TyJob(key.clone()));
         }
         if record.start.waits.is_empty() && has_what_it_needs(record, job) {
             record.start.given_back = 0;
         }
         match record.start.late_at(limit) {
-            Some(at) if at <= cx.now.mono => {}
-            Some(at) => return cx.timers.set(at, Timer::TyJob(key.clone())),
+            Some(at) if at <= terms.now.mono => {}
+            Some(at) => return agenda.timers.set(at, Timer::TyJob(key.clone())),
             None => return,
         }
         let waits = std::mem::take(&mut record.start.waits);
         let late: BTreeSet<&str> =
-            waits.iter().filter(|(_, wait)| wait.since + limit <= cx.now.mono).map(|(pod, _)| &**pod).collect();
+            waits.iter().filter(|(_, wait)| wait.since + limit <= terms.now.mono).map(|(pod, _)| &**pod).collect();
         let mut given = Vec::new();
         for pod in waits.keys() {
             given.extend(record.places.remove(pod));
         }
         let pause = PAUSE.0.saturating_mul(1 << record.start.given_back.min(16)).min(PAUSE.1);
         record.start.given_back += 1;
-        let until = cx.now.mono + pause;
-        let why = explain(cx, job, &late, (waits.len(), pause));
+        let until = terms.now.mono + pause;
+        let why = explain(terms.scene(world), job, &late, (waits.len(), pause));
         record.start.rest = Some((until, why));
-        cx.timers.set(until, Timer::TyJob(key.clone()));
-        free_places(cx, given);
+        agenda.timers.set(until, Timer::TyJob(key.clone()));
+        free_places(world, agenda, given);
     }
 }
 
@@ -171,7 +179,7 @@ pub(super) fn adopted_since(job: &JobFacts, now: Moment) -> Duration {
 }
 
 /// What was waited for, what becomes of the places and when the next try is.
-fn explain(cx: &Context<'_>, job: &JobFacts, late: &BTreeSet<&str>, (given, pause): (usize, Duration)) -> String {
+fn explain(scene: Scene<'_>, job: &JobFacts, late: &BTreeSet<&str>, (given, pause): (usize, Duration)) -> String {
     let leader = job.spec.as_ref().ok().and_then(|spec| spec.seats(&job.job.key.name).next());
     let leader = leader.map(|seat| seat.pod).unwrap_or_default();
     let minutes = |time: Duration| match time.as_secs() {
@@ -180,20 +188,20 @@ fn explain(cx: &Context<'_>, job: &JobFacts, late: &BTreeSet<&str>, (given, paus
     };
     let first = late.first().copied().unwrap_or_default();
     let there = |pod: &str| {
-        let pod = cx.world.pod_by_key(&PodKey::new(&job.job.key.namespace, pod));
+        let pod = scene.world.pod_by_key(&PodKey::new(&job.job.key.namespace, pod));
         pod.is_some_and(|pod| claims(pod, &job.job.uid, job.attempt))
     };
     let missed = |pod: &str| if there(pod) { "was not bound" } else { "was not made" };
     let cause = if late.contains(&*leader) {
         format!("pod {leader} {}", missed(&leader))
-    } else if !job.has_address && leader_created(cx, job) {
+    } else if !job.has_address && leader_created(scene.world, job) {
         format!("leader {leader} has no address, so no workers were made")
     } else {
         let more = if late.len() > 1 { format!(" and {} more", late.len() - 1) } else { String::new() };
         format!("pod {first}{more} {}", missed(first))
     };
-    let again = cx.now.wall.checked_add(pause).unwrap_or(cx.now.wall);
-    let limit = minutes(cx.config.jobs.start_limit);
+    let again = scene.terms.now.wall.checked_add(pause).unwrap_or(scene.terms.now.wall);
+    let limit = minutes(scene.terms.config.jobs.start_limit);
     format!(
         "{cause} within {limit} of its place: {given} places without pods are given back; tried again in {} ({})",
         minutes(pause),

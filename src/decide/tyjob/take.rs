@@ -1,9 +1,8 @@
 //! The controller's pods take over the places of their job: the reservation passes from the place to the pod, which is then locked
 //! for and bound like any other.
 
-use crate::core::context::{Context, Step};
-use crate::core::preemption::Preemption;
-use crate::core::reservations::Reservations;
+use crate::core::agenda::{Agenda, Step};
+use crate::core::context::Context;
 use crate::core::select::choose::{NodeChoice, choose};
 use crate::world::{Place, Pod, PodId, Wake, World};
 use baton_contract::{ConditionReason, PodKey};
@@ -30,7 +29,7 @@ impl TyJobs {
             // Created when the job asked for more pods: the controller deletes it, and its place is already released.
             return PlaceRoute::Waits(format!("TYJob {job} asks for no pod of this name"));
         }
-        match record.class {
+        match record.judged.class {
             JobClass::Over | JobClass::Invalid => return PlaceRoute::Waits(format!("TYJob {job} has ended")),
             _ if claim.attempt != Some(record.attempt) => {
                 return PlaceRoute::Waits(format!(
@@ -58,16 +57,20 @@ impl TyJobs {
         if let Some(reservation) = reservation {
             cx.world.cancel_place(reservation);
         }
-        cx.stats.attempts += 1;
-        let found = Preemption::with_nominated(cx, priority, id, |cx| {
-            cx.world.pod(id).zip(node).map(|(pod, node)| choose(cx.view(), cx.rules, pod, Some(node)))
+        cx.agenda.stats.attempts += 1;
+        let found = cx.placing().with_nominated(priority, id, |placing| {
+            placing
+                .world
+                .pod(id)
+                .zip(node)
+                .map(|(pod, node)| choose(placing.view(), placing.terms.rules, pod, Some(node)))
         });
         let (text, wake) = match found {
             Some((NodeChoice::Node(node, slots), judged)) => {
-                cx.stats.judged += judged;
-                if Reservations::reserve(cx, id, node, *slots) {
-                    cx.stats.job_places_taken += 1;
-                    return cx.steps.push(Step::Permit(id));
+                cx.agenda.stats.judged += judged;
+                if cx.reservations.reserve(cx.terms, cx.world, id, node, *slots) {
+                    cx.agenda.stats.job_places_taken += 1;
+                    return cx.agenda.steps.push(Step::Permit(id));
                 }
                 ("a reservation was refused".to_owned(), Wake::ANY)
             }
@@ -78,8 +81,8 @@ impl TyJobs {
         };
         // The room stays reserved until the place is void: no other pod gets it meanwhile.
         self.reserve_again(cx, id, key);
-        cx.queue.park(id, wake, cx.now.mono);
-        cx.steps.push(Step::Report(
+        cx.agenda.queue.park(id, wake, cx.terms.now.mono);
+        cx.agenda.steps.push(Step::Report(
             id,
             ConditionReason::Unschedulable,
             format!("does not fit into its place of TYJob {key}: {text}").into(),
@@ -97,34 +100,35 @@ impl TyJobs {
             let seat = spec.seat(&key.name, &name)?;
             pod_to_place(cx.world, &job, spec, &seat)
         });
-        let reservation = node.zip(facts).and_then(|(node, facts)| reserve_at(cx, facts, node, (id, false)));
+        let reservation =
+            node.zip(facts).and_then(|(node, facts)| reserve_at(&mut cx.placing(), facts, node, (id, false)));
         let place = self.records.get_mut(key).and_then(|record| record.places.get_mut(&name));
         match (place, reservation) {
             (Some(place), Some(reservation)) => place.reservation = Some(reservation),
             // The template does not fit any more either: the place is void.
-            _ => self.void_place(cx, key, &name),
+            _ => self.void_place(cx.agenda, key, &name),
         }
     }
 
-    fn void_place(&mut self, cx: &mut Context<'_>, key: &PodKey, name: &str) {
+    fn void_place(&mut self, agenda: &mut Agenda, key: &PodKey, name: &str) {
         if let Some(record) = self.records.get_mut(key)
             && record.places.remove(name).is_some()
         {
-            cx.stats.job_places_void += 1;
+            agenda.stats.job_places_void += 1;
             self.placeable_changed = true;
             self.changed.insert(key.clone());
-            cx.room_freed();
+            agenda.room_freed();
         }
     }
 
     /// Queues the created pods of a job that has got places.
-    pub(super) fn enqueue_pods(&mut self, cx: &mut Context<'_>, key: &PodKey) {
+    pub(super) fn enqueue_pods(&mut self, world: &World, agenda: &mut Agenda, key: &PodKey) {
         let Some(record) = self.records.get(key) else { return };
         let names = record.places.keys().map(|name| PodKey::new(&key.namespace, name));
-        let waiting = names.filter_map(|name| cx.world.pod_by_key(&name));
+        let waiting = names.filter_map(|name| world.pod_by_key(&name));
         let waiting: Vec<PodId> = waiting.filter(|pod| pod.place == Place::Waiting).map(|pod| pod.id).collect();
         for id in waiting {
-            cx.enqueue(id);
+            agenda.enqueue(id);
         }
     }
 }

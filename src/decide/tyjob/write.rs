@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Unit;
 
-use crate::core::context::Context;
+use crate::core::agenda::{Agenda, Scene, Terms};
 use crate::core::effect::Effect;
 use crate::core::timers::Timer;
 use baton_contract::tyjob::{Allocation, ScheduleState};
@@ -25,32 +25,39 @@ impl TyJobs {
     /// Reports a decision about a job: a new state or reason at once, another message of the same reason once per pause.
     pub(super) fn report(
         &mut self,
-        cx: &mut Context<'_>,
+        scene: Scene<'_>,
+        agenda: &mut Agenda,
         key: &PodKey,
         state: ScheduleState,
         reason: ConditionReason,
         mut text: String,
     ) {
-        let pause = cx.config.condition_pause;
+        let pause = scene.terms.config.condition_pause;
         let Some(record) = self.records.get_mut(key) else { return };
         text.truncate(text.floor_char_boundary(MAX_MESSAGE));
         let turned = record.state != Some(state);
-        record.pending = None;
-        match record.reported.as_ref().filter(|(said, _, at)| !turned && *said == reason && cx.now.mono < *at + pause) {
+        record.report.pending = None;
+        match record
+            .report
+            .last
+            .as_ref()
+            .filter(|(said, _, at)| !turned && *said == reason && scene.terms.now.mono < *at + pause)
+        {
             Some((_, said, at)) if *said != text => {
-                record.pending = Some((reason, text.clone()));
-                cx.timers.set(*at + pause, Timer::TyJob(key.clone()));
+                record.report.pending = Some((reason, text.clone()));
+                agenda.timers.set(*at + pause, Timer::TyJob(key.clone()));
             }
             Some(_) => {}
             // An unchanged message keeps the time of its first report.
             None if !turned
-                && record.reported.as_ref().is_some_and(|(said, old, _)| *said == reason && *old == text) => {}
-            None => record.reported = Some((reason, text.clone(), cx.now.mono)),
+                && record.report.last.as_ref().is_some_and(|(said, old, _)| *said == reason && *old == text) => {}
+            None => record.report.last = Some((reason, text.clone(), scene.terms.now.mono)),
         }
         let holds = matches!(state, ScheduleState::ScheduledSucceed | ScheduleState::ScheduledPartly);
-        if record.condition_since.is_none_or(|(held, _)| held != holds) {
+        if record.report.since.is_none_or(|(held, _)| held != holds) {
             // Whole seconds, as the object stores them.
-            record.condition_since = Some((holds, cx.now.wall.round(Unit::Second).unwrap_or(cx.now.wall)));
+            record.report.since =
+                Some((holds, scene.terms.now.wall.round(Unit::Second).unwrap_or(scene.terms.now.wall)));
         }
         record.state = Some(state);
         if turned {
@@ -61,40 +68,53 @@ impl TyJobs {
                 ScheduleState::ScheduledFailed => (true, EventReason::Unfit),
             };
             let job = JobIdentity { key: key.clone(), uid: record.uid.clone() };
-            cx.effects.push(Effect::JobNotice { job, warning, reason, message: text });
+            agenda.effects.push(Effect::JobNotice { job, warning, reason, message: text });
         }
-        self.write_job(cx, key);
+        self.write_job(scene, agenda, key);
     }
 
     /// Reports that every pod of the job has a place.
-    pub(super) fn report_placed(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) {
+    pub(super) fn report_placed(&mut self, scene: Scene<'_>, agenda: &mut Agenda, key: &PodKey, job: &JobFacts) {
         let workers = job.spec.as_ref().map_or(0, JobSpec::workers);
         let text = format!("the leader and {workers} workers have a place");
-        self.report(cx, key, ScheduleState::ScheduledSucceed, ConditionReason::Placed, text);
+        self.report(scene, agenda, key, ScheduleState::ScheduledSucceed, ConditionReason::Placed, text);
     }
 
     /// Reports the pending message when the pause is over.
-    pub(super) fn report_pending(&mut self, cx: &mut Context<'_>, key: &PodKey) {
-        let pause = cx.config.condition_pause;
+    pub(super) fn report_pending(&mut self, terms: Terms<'_>, key: &PodKey) {
+        let pause = terms.config.condition_pause;
         let Some(record) = self.records.get_mut(key) else { return };
-        let due = record.reported.as_ref().is_none_or(|(_, _, at)| cx.now.mono >= *at + pause);
-        if let Some((reason, text)) = record.pending.take_if(|_| due) {
-            record.reported = Some((reason, text, cx.now.mono));
+        let due = record.report.last.as_ref().is_none_or(|(_, _, at)| terms.now.mono >= *at + pause);
+        if let Some((reason, text)) = record.report.pending.take_if(|_| due) {
+            record.report.last = Some((reason, text, terms.now.mono));
         }
     }
 
     /// Reports a template of which no pod can be made although the controller has accepted the job: only its owner can correct it.
-    pub(super) fn report_invalid_template(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) {
+    pub(super) fn report_invalid_template(
+        &mut self,
+        scene: Scene<'_>,
+        agenda: &mut Agenda,
+        key: &PodKey,
+        job: &JobFacts,
+    ) {
         if let Err(why) = &job.spec
             && job.stage.is_some()
             && !job.is_over()
         {
-            self.report(cx, key, ScheduleState::Unscheduled, ConditionReason::InvalidTemplate, why.to_string());
+            self.report(
+                scene,
+                agenda,
+                key,
+                ScheduleState::Unscheduled,
+                ConditionReason::InvalidTemplate,
+                why.to_string(),
+            );
         }
     }
 
     /// Empties the allocations of a job that is being deleted, so that its finalizer can be removed.
-    pub(super) fn clear_status(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) {
+    pub(super) fn clear_status(&mut self, scene: Scene<'_>, agenda: &mut Agenda, key: &PodKey, job: &JobFacts) {
         if !job.deleting || job.allocations.is_empty() {
             return;
         }
@@ -102,69 +122,69 @@ impl TyJobs {
         let state = job.state.unwrap_or(ScheduleState::Unscheduled);
         let text = "the job is being deleted: its places are released".to_owned();
         record.state = Some(state);
-        record.reported = Some((ConditionReason::Deleted, text, cx.now.mono));
-        record.condition_since = Some((false, cx.now.wall.round(Unit::Second).unwrap_or(cx.now.wall)));
-        self.write_job(cx, key);
+        record.report.last = Some((ConditionReason::Deleted, text, scene.terms.now.mono));
+        record.report.since = Some((false, scene.terms.now.wall.round(Unit::Second).unwrap_or(scene.terms.now.wall)));
+        self.write_job(scene, agenda, key);
     }
 
     /// Writes the status when the object shows another one; one write at a time.
-    pub(super) fn write_job(&mut self, cx: &mut Context<'_>, key: &PodKey) {
-        let outdated = self.report_is_outdated(cx, key);
-        let (Some(job), Some(record)) = (cx.world.job(key), self.records.get_mut(key)) else { return };
+    pub(super) fn write_job(&mut self, scene: Scene<'_>, agenda: &mut Agenda, key: &PodKey) {
+        let outdated = self.report_is_outdated(scene.world, key);
+        let (Some(job), Some(record)) = (scene.world.job(key), self.records.get_mut(key)) else { return };
         let unaccepted = job.spec.is_err() && job.stage.is_none();
-        if record.writing || (job.is_over() || unaccepted) && !job.deleting || outdated {
+        if record.writes.under_way || (job.is_over() || unaccepted) && !job.deleting || outdated {
             return;
         }
         let Some(status) = status_of(job, record) else { return };
         // The watch may not have shown the last write yet.
-        let late = record.last_written.as_ref() == Some(&status) && job.version < record.written_version;
+        let late = record.writes.last.as_ref() == Some(&status) && job.version < record.writes.version;
         if late || is_shown(job, &status) {
             return;
         }
         // A version that is not a number cannot be a precondition.
-        let version = if record.written_version == u64::MAX { 0 } else { job.version.max(record.written_version) };
-        if version > 0 && version <= record.stale_version && cx.now.mono < record.stale_until {
+        let version = if record.writes.version == u64::MAX { 0 } else { job.version.max(record.writes.version) };
+        if version > 0 && version <= record.writes.stale && scene.terms.now.mono < record.writes.stale_until {
             // The watch shows the newer object; if there is none, the conflict had another cause and may be over then.
-            cx.timers.set(record.stale_until, Timer::TyJob(key.clone()));
+            agenda.timers.set(record.writes.stale_until, Timer::TyJob(key.clone()));
             return;
         }
-        if cx.now.mono < record.not_before {
-            cx.timers.set(record.not_before, Timer::TyJob(key.clone()));
+        if scene.terms.now.mono < record.writes.not_before {
+            agenda.timers.set(record.writes.not_before, Timer::TyJob(key.clone()));
             return;
         }
-        (record.writing, record.attempted_version) = (true, version);
-        record.last_written = Some(status.clone());
-        cx.effects.push(Effect::WriteJob { job: job.job.clone(), version, status: Box::new(status) });
+        (record.writes.under_way, record.writes.attempted) = (true, version);
+        record.writes.last = Some(status.clone());
+        agenda.effects.push(Effect::WriteJob { job: job.job.clone(), version, status: Box::new(status) });
     }
 
     /// The answer to a write.
-    pub fn written(&mut self, cx: &mut Context<'_>, job: &JobIdentity, result: JobWriteResult) {
-        let (first, longest, _) = cx.config.retry;
+    pub fn written(&mut self, scene: Scene<'_>, agenda: &mut Agenda, job: &JobIdentity, result: JobWriteResult) {
+        let (first, longest, _) = scene.terms.config.retry;
         let Some(record) = self.records.get_mut(&job.key).filter(|record| record.uid == job.uid) else { return };
-        record.writing = false;
+        record.writes.under_way = false;
         match result {
             JobWriteResult::Done(version) => {
-                record.failures = 0;
+                record.writes.failures = 0;
                 // Without comparable versions the next change of the job is waited for.
-                record.written_version = if version == 0 { u64::MAX } else { version };
+                record.writes.version = if version == 0 { u64::MAX } else { version };
             }
             // The watch reports the deletion.
             JobWriteResult::Gone => return,
             JobWriteResult::Stale => {
-                let wait: Duration = (CONFLICT_WAIT * (1 << record.failures.min(16))).min(longest);
-                record.failures += 1;
-                record.stale_until = cx.now.mono + wait;
-                record.last_written = None;
-                record.stale_version = record.attempted_version;
+                let wait: Duration = (CONFLICT_WAIT * (1 << record.writes.failures.min(16))).min(longest);
+                record.writes.failures += 1;
+                record.writes.stale_until = scene.terms.now.mono + wait;
+                record.writes.last = None;
+                record.writes.stale = record.writes.attempted;
             }
             JobWriteResult::Failed(_) => {
-                let wait: Duration = (first * (1 << record.failures.min(16))).min(longest);
-                record.failures += 1;
-                record.last_written = None;
-                record.not_before = cx.now.mono + wait;
+                let wait: Duration = (first * (1 << record.writes.failures.min(16))).min(longest);
+                record.writes.failures += 1;
+                record.writes.last = None;
+                record.writes.not_before = scene.terms.now.mono + wait;
             }
         }
-        self.write_job(cx, &job.key);
+        self.write_job(scene, agenda, &job.key);
     }
 }
 
@@ -177,8 +197,8 @@ fn status_of(job: &JobFacts, record: &JobRecord) -> Option<JobScheduleStatus> {
         let placed = seats.filter_map(|seat| Some((record.places.get(&seat.pod)?, seat)));
         allocations.extend(placed.map(|(place, seat)| job.allocation(&seat, &place.node)));
     }
-    let (holds, since) = record.condition_since.unwrap_or((false, job.created));
-    let condition = match (&record.reported, &job.scheduled) {
+    let (holds, since) = record.report.since.unwrap_or((false, job.created));
+    let condition = match (&record.report.last, &job.scheduled) {
         (Some((reason, message, _)), _) => {
             ScheduledCondition { holds, reason: reason.word().into(), message: message.as_str().into(), since }
         }

@@ -32,6 +32,8 @@ pub struct PodSpec {
     pub refused: bool,
     /// It runs without its devices, by its condition `baton.io/DevicesServed`: it counts as not started.
     pub unserved: bool,
+    /// Who is evicted when its device fails.
+    pub on_fault: FaultVictims,
     /// Class of service by CPU and memory.
     pub qos: Qos,
     /// What the pod takes from a node's allocatable.
@@ -74,6 +76,33 @@ pub struct PodSpec {
     pub controller: Option<Box<str>>,
     /// The TYJob that controls the pod, where the pod says which node is reserved for it.
     pub job: Option<Arc<JobClaim>>,
+}
+
+/// Who is evicted when a device of a pod fails, by the annotation `baton.io/evict-on-fault`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum FaultVictims {
+    /// The pod.
+    #[default]
+    Pod,
+    /// The pod and all members of its gang.
+    Gang,
+    /// Nobody: nothing makes the pod again, and it does not ask for it.
+    Nobody,
+    /// Nobody: this value means nothing.
+    Unknown(Box<str>),
+}
+
+impl FaultVictims {
+    /// What the annotation says of a pod, which has a controller or none.
+    pub fn read(annotation: Option<&str>, controlled: bool) -> Self {
+        match annotation {
+            Some("pod") => Self::Pod,
+            Some("gang") => Self::Gang,
+            Some(other) => Self::Unknown(other.chars().take(40).collect()),
+            None if controlled => Self::Pod,
+            None => Self::Nobody,
+        }
+    }
 }
 
 /// What a pod states about the TYJob that controls it. It counts only where the TYJob agrees.

@@ -4,39 +4,29 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use kube::Client;
 use serde_json::{Value, json};
 
 use super::read::{self, AuditReport, AuditRules, NotedPods};
 use crate::admission::InstalledPolicies;
-use crate::config::print_yaml;
-use crate::live::Access;
-use crate::say::{amount, say};
+use crate::live::{Access, Home};
+use crate::say::{Format, amount, say};
 use crate::values;
 use baton_contract::key;
-
-/// How to print.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum AuditOutput {
-    /// One JSON object: `{"nodes":3,"devices":3,"pods":12,"violations":[{"kind":"DeviceTwice","text":"…",…}],"otherScheduler":[],"visibleDevices":[],"admission":{"state":"inForce"}}`.
-    Json,
-    /// The same as YAML.
-    Yaml,
-}
 
 /// Arguments of `baton audit`.
 #[derive(Debug, Args)]
 pub struct AuditArgs {
-    /// Another format than lines.
+    /// Another format than lines: `{"nodes":3,"devices":3,"pods":12,"violations":[{"kind":"DeviceTwice","text":"…",…}],"otherScheduler":[],"admission":{"state":"inForce"}}`.
     #[arg(short, long, value_enum)]
-    pub output: Option<AuditOutput>,
+    pub output: Option<Format>,
     /// Which cluster.
     #[command(flatten)]
     pub access: Access,
-    /// Namespace of Baton's daemons.
-    #[arg(long, env = "BATON_NAMESPACE", default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::daemon_namespace)]
-    pub agent_namespace: String,
+    /// Where the daemons are.
+    #[command(flatten)]
+    pub home: Home,
     /// Node annotation of the lock.
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY", value_parser = values::annotation_key)]
     pub node_lock_key: String,
@@ -57,7 +47,7 @@ pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
         lock_ends: args.lock_ends,
         schedulers: args.scheduler_names,
     };
-    let (report, policies) = found(client, &args.agent_namespace, &rules).await?;
+    let (report, policies) = found(client, &args.home.namespace, &rules).await?;
     say(print(&report, &policies, args.output)?)?;
     let holds = report.violations.is_empty() && !matches!(policies, InstalledPolicies::Broken(_));
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::from(1) })
@@ -84,7 +74,7 @@ pub(crate) fn json(report: &AuditReport, policies: &InstalledPolicies) -> Value 
     printed
 }
 
-fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<AuditOutput>) -> anyhow::Result<String> {
+fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Format>) -> anyhow::Result<String> {
     let AuditReport {
         nodes,
         devices,
@@ -97,11 +87,7 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Audi
         slices_unread,
     } = report;
     if let Some(output) = output {
-        let printed = self::json(report, policies);
-        return Ok(match output {
-            AuditOutput::Json => serde_json::to_string_pretty(&printed)? + "\n",
-            AuditOutput::Yaml => print_yaml(&printed)?,
-        });
+        return output.print(&self::json(report, policies));
     }
     let mut text = String::new();
     for violation in violations {

@@ -2,28 +2,18 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
 
 use super::device::{CordonTarget, DeviceName, HolderPod, notice, until, user};
 use crate::complete;
-use crate::config::print_yaml;
-use crate::live::Access;
-use crate::say::{UsageError, say};
+use crate::live::{Access, Home};
+use crate::say::{Format, UsageError, say};
 use crate::values;
 use baton_contract::{Cordon, EventReason};
 
 /// Longest reason.
 const REASON: usize = 256;
-
-/// How to print.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum CordonOutput {
-    /// One JSON object: the device, its cordon and the pods that hold it.
-    Json,
-    /// The same as YAML.
-    Yaml,
-}
 
 /// What the three commands share.
 #[derive(Debug, Args)]
@@ -33,13 +23,13 @@ pub struct CommonArgs {
     pub device: DeviceName,
     /// Another format than text.
     #[arg(short, long, value_enum)]
-    pub output: Option<CordonOutput>,
+    pub output: Option<Format>,
     /// Which cluster.
     #[command(flatten)]
     pub access: Access,
-    /// Namespace of Baton's daemons.
-    #[arg(long, env = "BATON_NAMESPACE", default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::daemon_namespace)]
-    pub agent_namespace: String,
+    /// Where the daemons are.
+    #[command(flatten)]
+    pub home: Home,
 }
 
 /// Arguments of `baton cordon`.
@@ -105,7 +95,7 @@ pub async fn cordon(args: CordonArgs) -> anyhow::Result<()> {
     let cordon = Cordon { reason, until: end, by: user(&client).await };
     let before = target.cordon(&cordon).await?;
     notice(&client, &target, EventReason::DeviceCordoned, target.sentence(&cordon.words())).await;
-    let holders = target.holders(&common.agent_namespace).await?;
+    let holders = target.holders(&common.home.namespace).await?;
     if common.print(&target, Some(&cordon), &holders)? {
         return Ok(());
     }
@@ -151,7 +141,7 @@ pub async fn uncordon(args: UncordonArgs) -> anyhow::Result<()> {
         ))
         .into());
     }
-    if common.print(&target, None, &target.holders(&common.agent_namespace).await?)? {
+    if common.print(&target, None, &target.holders(&common.home.namespace).await?)? {
         return Ok(());
     }
     say(match lifted {
@@ -174,10 +164,7 @@ impl CommonArgs {
             |holder: &HolderPod| json!({"pod": holder.pod.key, "uid": holder.pod.uid.as_str(), "owner": holder.owner});
         let pods: Vec<_> = holders.iter().map(pod).collect();
         let printed = json!({"node": node, "device": device, "id": id, "cordon": cordon, "pods": pods});
-        say(match output {
-            CordonOutput::Json => serde_json::to_string_pretty(&printed)? + "\n",
-            CordonOutput::Yaml => print_yaml(&printed)?,
-        })?;
+        say(output.print(&printed)?)?;
         Ok(true)
     }
 }

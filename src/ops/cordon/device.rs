@@ -9,9 +9,9 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt};
 
-use crate::get::{DeviceHolder, DeviceHolders, Snapshot};
 use crate::live;
 use crate::say::UsageError;
+use crate::view::{DeviceHolder, DeviceHolders, Snapshot};
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::client::{said, status_code};
 use baton_cluster::cordon::{CordonWrite, write_cordons};
@@ -186,15 +186,8 @@ impl CordonTarget {
         let leases: Api<LightLease> =
             Api::namespaced(self.client.clone(), &AgentStatus::lease_namespace(agent_namespace));
         let lease = leases.get_opt(&AgentStatus::lease_name(&self.node)).await.ok().flatten();
-        let mut owners = BTreeMap::new();
         let mut snapshot = Snapshot::default();
-        for pod in pods.items {
-            let owner = pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
-            let owner = owner.map(|owner| format!("{} {}", owner.kind, owner.name));
-            let pod = pod.handoff();
-            owners.insert(pod.pod.uid.clone(), (owner, pod.deleting.is_some(), pod.pod.clone()));
-            snapshot.pods.insert(pod.pod.key.clone(), pod);
-        }
+        pods.items.into_iter().for_each(|pod| snapshot.put_pod(pod));
         snapshot.leases.extend(lease.map(|lease| (AgentStatus::lease_name(&self.node), lease)));
         snapshot.devices.insert(self.node.clone(), self.object.clone());
         let usage = DeviceHolders::of(&snapshot);
@@ -204,10 +197,12 @@ impl CordonTarget {
         let mut found = BTreeMap::new();
         for holder in parts.flat_map(|info| usage.holders(&self.node, info.id.as_str())) {
             let DeviceHolder { pod, uid, .. } = holder;
-            let known = owners.get(uid).cloned();
-            let (owner, deleting, pod) =
-                known.unwrap_or_else(|| (None, false, PodRef { key: pod.clone(), uid: uid.clone() }));
-            found.insert(uid.clone(), HolderPod { pod, owner, deleting });
+            let known = snapshot.pods.get(pod).filter(|known| known.pod.uid == *uid);
+            let notes = known.and_then(|_| snapshot.notes.get(pod));
+            let owner = notes.and_then(|notes| notes.owner.as_deref().map(str::to_owned));
+            let deleting = known.is_some_and(|known| known.deleting.is_some());
+            found
+                .insert(uid.clone(), HolderPod { pod: PodRef { key: pod.clone(), uid: uid.clone() }, owner, deleting });
         }
         Ok(found.into_values().collect())
     }

@@ -8,8 +8,8 @@ use anyhow::{anyhow, bail};
 
 use super::args::{DrainArgs, list};
 use super::device::{CordonTarget, HolderPod, notice, until, user};
-use crate::get::plain;
 use crate::say::{remark, say};
+use crate::view::plain;
 use baton_cluster::client::said;
 use baton_cluster::cordon::{Eviction, evict};
 use baton_contract::{Cordon, EventReason, PodUid};
@@ -27,7 +27,7 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
     target.check_node().await?;
     let path = target.path();
     if !yes {
-        let holders = target.holders(&common.agent_namespace).await?;
+        let holders = target.holders(&common.home.namespace).await?;
         if common.print(&target, None, &holders)? {
             return Ok(ExitCode::SUCCESS);
         }
@@ -55,7 +55,7 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
     let mut shown = BTreeSet::<PodUid>::new();
     let mut late = BTreeMap::<PodUid, String>::new();
     loop {
-        let holders = target.holders(&common.agent_namespace).await?;
+        let holders = target.holders(&common.home.namespace).await?;
         if common.output.is_none() {
             let fresh: Vec<HolderPod> =
                 holders.iter().filter(|holder| shown.insert(holder.pod.uid.clone())).cloned().collect();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::get::DeviceRow;
+use crate::view::DeviceRow;
 use baton_contract::{DeviceAllocation, DeviceId, DeviceType, key};
 
 /// Ids by type, sorted; units of a share count as their device.
@@ -144,7 +144,7 @@ pub fn overfull(devices: &[DeviceRow]) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::get::{Snapshot, device_rows};
+    use crate::view::{NodesView, Rules, Snapshot};
     use baton_contract::PodRef;
     use baton_decide::explain::QueueReport;
 
@@ -189,9 +189,11 @@ mod tests {
 
     #[test]
     fn a_device_given_twice_is_a_violation() {
-        let mut cluster = crate::get::snapshot_tests::cluster();
+        let mut cluster = crate::view::snapshot_tests::cluster();
         let found = |cluster: &Snapshot| {
-            overfull(&device_rows(cluster, &QueueReport::default())).collect::<Vec<_>>().join("; ")
+            overfull(&NodesView::of(cluster, &Rules::default(), &QueueReport::default()).devices)
+                .collect::<Vec<_>>()
+                .join("; ")
         };
         assert_eq!(found(&cluster), "");
         let (key, mut other) =

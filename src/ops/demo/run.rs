@@ -6,7 +6,7 @@ use super::args::{DemoArgs, DemoCommand, DemoOutput, ProgressOutput};
 use super::cluster::DemoCluster;
 use super::{fault, gangs, jobs, story, table};
 use crate::say::say;
-use crate::{get, ui};
+use crate::{ui, view};
 use baton_runtime::{shutdown, words};
 
 /// Exit code of a process that was ended by SIGINT, as shells have it.
@@ -59,7 +59,7 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
                 say(serde_json::to_string(&outcome.report)? + "\n")?;
             } else {
                 progress.heading("Who holds what");
-                progress.line(get::table(&outcome.devices));
+                progress.line(view::table(&outcome.devices));
                 progress.line(table::pods(&outcome.report, args.verbose));
                 progress.line(table::verdict(&outcome.report));
             }

@@ -17,10 +17,10 @@ use super::cluster::{DemoCluster, SYSTEM};
 use super::pods::{self, DemoPod, NAMESPACE, Needs};
 use super::report::{DemoReport, DeviceIds, PodReport, overfull};
 use super::timeline::{StoryLine, StoryStep, Timeline};
-use crate::get::{DeviceRow, device_rows, read_snapshot};
 use crate::leader::LeaderClient;
 use crate::manifests::Values;
 use crate::say::amount;
+use crate::view::{DeviceRow, NodesView, Rules, read_snapshot};
 use baton_cluster::pod::LightPod;
 use baton_contract::{PodKey, key};
 use baton_decide::explain::QueueReport;
@@ -367,7 +367,7 @@ impl StoryRecords {
         }
         // On one machine pods come one after the other: only those of this stage are there together.
         let snapshot = read_snapshot(cluster.client.clone(), &Values::default().namespace).await?;
-        self.devices = device_rows(&snapshot, &QueueReport::default());
+        self.devices = NodesView::of(&snapshot, &Rules::default(), &QueueReport::default()).devices;
         self.violations.extend(overfull(&self.devices));
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::pods::of_burst;
 use super::report::{DemoReport, PodReport, list};
-use crate::get::plain;
+use crate::view::plain;
 
 /// Pod → node, lock, agreement. Those of the burst that agree are shown with `verbose` only.
 pub fn pods(report: &DemoReport, verbose: bool) -> String {

@@ -1,24 +1,21 @@
 //! Each permission of the node daemon's role, by the answer of the API server.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::Client;
 use kube::api::{Api, PostParams};
 
+use super::objects::within;
 use super::report::Finding;
 use crate::manifests::{Permission, agent_permissions};
-
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One line for each resource.
 pub async fn look(client: &Client, namespace: &str) -> Vec<Finding> {
     let asked = join_all(agent_permissions(namespace).into_iter().map(|permission| async {
-        let answer = tokio::time::timeout(PATIENCE, ask(client.clone(), &permission)).await;
-        let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())));
-        (permission, answer)
+        let answer = within(ask(client.clone(), &permission)).await;
+        (permission, answer.map_err(|error| error.text))
     }))
     .await;
     let mut resources: BTreeMap<String, Vec<Asked>> = BTreeMap::new();
@@ -50,7 +47,7 @@ fn line(title: &str, asked: &[Asked]) -> Finding {
     Finding::fail("permission", format!("{title}: may not {}", denied.join(", ")), advice)
 }
 
-async fn ask(client: Client, permission: &Permission) -> Result<bool, String> {
+async fn ask(client: Client, permission: &Permission) -> Result<bool, kube::Error> {
     let (resource, subresource) = match permission.resource.split_once('/') {
         Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
         None => (permission.resource.as_str(), None),
@@ -71,5 +68,5 @@ async fn ask(client: Client, permission: &Permission) -> Result<bool, String> {
         ..SelfSubjectAccessReview::default()
     };
     let answer = Api::<SelfSubjectAccessReview>::all(client).create(&PostParams::default(), &review).await;
-    answer.map(|review| review.status.is_some_and(|status| status.allowed)).map_err(|error| error.to_string())
+    answer.map(|review| review.status.is_some_and(|status| status.allowed))
 }

@@ -1,21 +1,17 @@
 //! Whether the leading scheduler and this node's daemon lock the node alike, and which side to change.
 
-use std::time::Duration;
-
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::Api;
 use kube::{Client, ResourceExt};
 
-use super::objects::FoundObject;
+use super::objects::{FoundObject, within};
 use super::report::Finding;
 use crate::admission::InstalledPolicies;
 use baton_agent::AgentOptions;
 use baton_cluster::agent_lease::LightLease;
 use baton_contract::{LockWord, key};
-use baton_runtime::words;
 
 const CHECK: &str = "node-lock";
-const PATIENCE: Duration = Duration::from_secs(5);
 /// The scheduler's Lease, as it is named by default.
 const LEASE: &str = "baton-scheduler";
 
@@ -33,16 +29,15 @@ pub async fn look(client: &Client, options: &AgentOptions, lease: Option<&FoundO
             "compare it with the scheduler's configuration: both must have the same",
         )
     };
-    let leader = match tokio::time::timeout(PATIENCE, leases.get_opt(LEASE)).await {
-        Ok(Ok(Some(leader))) => leader,
-        Ok(Ok(None)) => {
+    let leader = match within(leases.get_opt(LEASE)).await {
+        Ok(Some(leader)) => leader,
+        Ok(None) => {
             return Finding::ok(
                 CHECK,
                 format!("this node is locked by {ours}; no scheduler leads by {name} to compare it with"),
             );
         }
-        Ok(Err(error)) => return unknown(format!("{name} cannot be read: {}", words(&error))),
-        Err(_) => return unknown(format!("{name} cannot be read: no answer within {} s", PATIENCE.as_secs())),
+        Err(error) => return unknown(format!("{name} cannot be read: {}", error.text)),
     };
     let Some(theirs) = leader.annotations().get(key::SCHEDULER).and_then(|text| LockWord::read(text)) else {
         return Finding::ok(
@@ -61,9 +56,8 @@ pub async fn look(client: &Client, options: &AgentOptions, lease: Option<&FoundO
         );
     }
     // The policies were installed with one of the keys.
-    let protects = InstalledPolicies::read(client, &options.namespace, &ours.key);
-    let protects = tokio::time::timeout(PATIENCE, protects).await;
-    let daemon_is_right = matches!(protects, Ok(Ok(InstalledPolicies::InForce)));
+    let protects = within(InstalledPolicies::read(client, &options.namespace, &ours.key)).await;
+    let daemon_is_right = matches!(protects, Ok(InstalledPolicies::InForce));
     let advice = if daemon_is_right {
         format!("change the scheduler: the admission policies protect the daemon's key. Start it with {ours}")
     } else {

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Arg, ArgAction, ArgMatches, Command, builder::PossibleValuesParser};
+use clap::{Arg, ArgAction, ArgMatches, Command, builder::EnumValueParser};
 
 use super::report::DoctorReport;
 use super::{
     access, admission, agreement, bypass, cdi, containerd, kubelet, machine, objects, offered, shares, slices, state,
 };
-use crate::config::{self, print_yaml};
-use crate::say::say;
+use crate::config;
+use crate::say::{Format, say};
 use crate::settings;
 use baton_agent::AgentOptions;
 use baton_decide::health::{condition_table, xid_table};
@@ -25,7 +25,7 @@ pub fn arguments(command: Command) -> Command {
         .short('o')
         .long(OUTPUT)
         .value_name("json|yaml")
-        .value_parser(PossibleValuesParser::new(["json", "yaml"]))
+        .value_parser(EnumValueParser::<Format>::new())
         .help("Another format than text");
     let root = Arg::new(HOST_ROOT)
         .long(HOST_ROOT)
@@ -54,12 +54,10 @@ pub async fn run(mut options: AgentOptions, matches: &ArgMatches) -> anyhow::Res
     }
     let host_root = matches.get_one::<String>(HOST_ROOT).map_or_else(|| host_root(&options), PathBuf::from);
     let report = examine(options, host_root).await?;
-    let text = match matches.get_one::<String>(OUTPUT).map(String::as_str) {
-        Some("json") => serde_json::to_string_pretty(&report.json())? + "\n",
-        Some(_) => print_yaml(&report.json())?,
+    say(match matches.get_one::<Format>(OUTPUT) {
+        Some(format) => format.print(&report.json())?,
         None => report.text(),
-    };
-    say(text)?;
+    })?;
     Ok(if report.is_well() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 

@@ -84,12 +84,15 @@ pub async fn read(options: &AgentOptions) -> InspectedCluster {
 }
 
 /// A request without a usable answer.
-struct Unread {
-    text: String,
-    code: Option<u16>,
+pub struct Unread {
+    /// Why.
+    pub text: String,
+    /// Code of the answer.
+    pub code: Option<u16>,
 }
 
-async fn within<T>(ask: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Unread> {
+/// The answer, if it comes soon.
+pub async fn within<T>(ask: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Unread> {
     match tokio::time::timeout(PATIENCE, ask).await {
         Ok(answer) => answer.map_err(|error| Unread { code: status_code(&error), text: words(&error) }),
         Err(_) => Err(Unread { text: format!("no answer within {} s", PATIENCE.as_secs()), code: None }),

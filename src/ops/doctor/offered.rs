@@ -7,14 +7,13 @@ use k8s_openapi::api::core::v1::Node;
 use super::machine::MachineView;
 use super::objects::{FoundObject, InspectedCluster};
 use super::report::Finding;
-use crate::get::{AgentRow, agent_row};
 use crate::say::amount;
+use crate::view::{AgentRow, agent_row};
 use baton_agent::AgentOptions;
 use baton_agent::inventory::device_infos;
 use baton_agent::offer::{InUse, Unseen, offers};
 use baton_contract::inventory::Device;
 use baton_contract::{AgentStatus, key};
-use baton_decide::world::WorldPolicy;
 use baton_runtime::clock;
 
 pub fn look(
@@ -27,7 +26,7 @@ pub fn look(
     let mut findings = Vec::new();
     let mut agent = None;
     if let Some(FoundObject(lease)) = &cluster.lease {
-        agent = lease.as_ref().map(|lease| agent_row(lease, clock::wall(), WorldPolicy::default().agent_stale));
+        agent = lease.as_ref().map(|lease| agent_row(lease, clock::wall()));
         findings.push(agent_lease(options, agent.as_ref(), runs));
     }
     if let Some(FoundObject(device)) = &cluster.device {

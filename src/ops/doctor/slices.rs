@@ -1,19 +1,16 @@
 //! Whether a driver of dynamic resource allocation hands out this node's GPUs too.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use kube::Client;
 use kube::api::{Api, ListParams};
 
+use super::objects::{Unread, within};
 use super::report::Finding;
-use baton_cluster::client::status_code;
 use baton_cluster::resource_slice::LightSlice;
 use baton_decide::world::SliceFacts;
-use baton_runtime::words;
 
 const CHECK: &str = "other-gpu-driver";
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One line.
 pub async fn look(client: &Client, node: &str) -> Finding {
@@ -22,13 +19,12 @@ pub async fn look(client: &Client, node: &str) -> Finding {
         Finding::warn(CHECK, format!("the ResourceSlices cannot be read: {why}"), "see the lines permission")
     };
     let slices = Api::<LightSlice>::all(client.clone());
-    let slices = match tokio::time::timeout(PATIENCE, slices.list(&of_node)).await {
-        Ok(Ok(slices)) => slices.items,
-        Ok(Err(error)) if status_code(&error) == Some(404) => {
+    let slices = match within(slices.list(&of_node)).await {
+        Ok(slices) => slices.items,
+        Err(Unread { code: Some(404), .. }) => {
             return Finding::ok(CHECK, "this API server serves no ResourceSlices (Kubernetes 1.34 and later do)");
         }
-        Ok(Err(error)) => return unread(words(&error)),
-        Err(_) => return unread(format!("no answer within {} s", PATIENCE.as_secs())),
+        Err(error) => return unread(error.text),
     };
     let here = slices.iter().filter_map(LightSlice::facts).filter(|slice| *slice.node == *node);
     let drivers: BTreeSet<_> =

@@ -4,12 +4,12 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
-use super::gang::{self, GangArgs};
-use super::job::{self, JobArgs};
 use super::node::{self, NodeArgs};
-use super::output::Common;
+use super::output::{Common, NamedObject};
 use super::pod::{self, PodArgs};
 use super::what_if::{self, WhatIfArgs};
+use super::{gang, job};
+use crate::complete;
 use crate::say::{UsageError, say};
 
 /// What is to be explained.
@@ -19,14 +19,14 @@ pub enum ExplainSubject {
     #[command(visible_alias = "po", alias = "pods")]
     Pod(PodArgs),
     /// A gang: its group, how many are placed of how many needed, the root cause, what to do.
-    #[command(visible_alias = "gangs")]
-    Gang(GangArgs),
+    #[command(visible_alias = "gangs", mut_arg("object", |arg| arg.add(complete::gangs())))]
+    Gang(NamedObject),
     /// A node: whether it takes new pods with devices, what is free, its lock, each device and its holders.
     #[command(visible_alias = "no", alias = "nodes")]
     Node(NodeArgs),
     /// A TYJob: its turn, its share of the cluster, its places, and the rating of each node for the pods without one.
     #[command(visible_alias = "jobs", alias = "tyjob", alias = "tyj")]
-    Job(JobArgs),
+    Job(NamedObject),
 }
 
 /// Arguments of `baton explain`.
@@ -63,17 +63,18 @@ pub fn split_names(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
 
 /// Requests the answer and prints it.
 pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
+    let common = &args.common;
     let printed = match &args.subject {
         Some(_) if args.what_if.what_if => {
             let text = "--what-if judges the pod of the file: name no other object";
             return Err(UsageError(text.to_owned()).into());
         }
-        _ if args.what_if.what_if => what_if::run(&args.what_if, &args.common).await?,
-        Some(ExplainSubject::Pod(pod)) if pod.what_if.what_if => what_if::run(&pod.what_if, &args.common).await?,
-        Some(ExplainSubject::Pod(pod)) => pod::run(pod, &args.common).await?,
-        Some(ExplainSubject::Gang(gang)) => gang::run(gang, &args.common).await?,
-        Some(ExplainSubject::Node(node)) => node::run(node, &args.common).await?,
-        Some(ExplainSubject::Job(job)) => job::run(job, &args.common).await?,
+        _ if args.what_if.what_if => what_if::run(&args.what_if, common).await?,
+        Some(ExplainSubject::Pod(pod)) if pod.what_if.what_if => what_if::run(&pod.what_if, common).await?,
+        Some(ExplainSubject::Pod(pod)) => pod::run(pod, common).await?,
+        Some(ExplainSubject::Gang(gang)) => common.answer("gang", gang, "/gangs", gang::text).await?,
+        Some(ExplainSubject::Node(node)) => node::run(node, common).await?,
+        Some(ExplainSubject::Job(job)) => common.answer("job", job, "/jobs", job::text).await?,
         None => {
             let text = "nothing to explain: `baton explain pod namespace/name`, `baton explain gang namespace/name`, \
                         `baton explain job namespace/name`, `baton explain node name`, or `baton explain --what-if -f pod.yaml`";

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::output::Common;
-use crate::get::{DeviceRow, ShownHealth, Snapshot, device_rows, entries_of, percent, plain, read_node};
 use crate::say::remark;
-use baton_contract::{DeviceEntry, PodKey, key};
-use baton_decide::explain::{DeviceDetail, QueueReport};
+use crate::view::{DeviceRow, NodesView, Row, Rules, ShownHealth, Snapshot, entries_of, percent, plain, read_node};
+use baton_contract::{DeviceEntry, DeviceType, PodKey, ShareIsolation, key};
+use baton_decide::explain::QueueReport;
 use baton_runtime::words;
 
 /// A device that a pod has.
@@ -41,11 +41,14 @@ pub struct PodHoldings {
     /// What its GPUs have in common, the nearest first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linked_by: Option<String>,
+    /// It has shares of GPUs, which nothing holds to their limits here.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub counted_only: bool,
 }
 
 /// The objects of `node`; `None` where they cannot be read, which is said.
 pub(super) async fn of_node(common: &Common, node: &str) -> Option<Snapshot> {
-    let read = async { read_node(common.access.connect().await?, &common.scheduler.scheduler_namespace, node).await };
+    let read = async { read_node(common.access.connect().await?, &common.scheduler.home.namespace, node).await };
     let told =
         |error: anyhow::Error| remark(format_args!("the objects of {node} cannot be read: {}", words(error.as_ref())));
     read.await.map_err(told).ok()
@@ -54,7 +57,7 @@ pub(super) async fn of_node(common: &Common, node: &str) -> Option<Snapshot> {
 /// The devices that the pod has by its assignment.
 pub(super) fn held(snapshot: &Snapshot, pod: &PodKey) -> PodHoldings {
     let devices = snapshot.pods.get(pod).map(|pod| entries_of(snapshot, pod)).unwrap_or_default();
-    let rows = device_rows(snapshot, &QueueReport::default());
+    let rows = NodesView::of(snapshot, &Rules::default(), &QueueReport::default()).devices;
     let row = |entry: &DeviceEntry| rows.iter().find(|row| row.id == entry.id.as_str());
     let entries: Vec<&DeviceEntry> = devices.values().flatten().collect();
     let shown = |entry: &&DeviceEntry| {
@@ -72,7 +75,15 @@ pub(super) fn held(snapshot: &Snapshot, pod: &PodKey) -> PodHoldings {
         }
     };
     let gpus: Vec<&DeviceRow> = entries.iter().filter_map(|entry| row(entry)).filter(|row| !row.is_nic()).collect();
-    PodHoldings { held: entries.iter().map(shown).collect(), linked_by: linked(&gpus) }
+    let node = snapshot.pods.get(pod).and_then(|pod| pod.node.as_deref()).unwrap_or_default();
+    let limits =
+        snapshot.labels_of(node).get(key::GPU_ISOLATION_PROVIDER).and_then(|of| ShareIsolation::of_provider(of));
+    let shares = devices.get(&DeviceType::Gpu).is_some_and(|gpus| gpus.iter().any(|gpu| percent(gpu) < key::WHOLE));
+    PodHoldings {
+        held: entries.iter().map(shown).collect(),
+        linked_by: linked(&gpus),
+        counted_only: shares && limits.is_none_or(|limits| limits == ShareIsolation::None),
+    }
 }
 
 /// What several GPUs have in common.
@@ -108,23 +119,39 @@ impl PodHoldings {
         if let Some(linked) = &self.linked_by {
             let _ = writeln!(out, "Its GPUs are connected by {linked}.");
         }
+        if self.counted_only {
+            out.push_str(
+                "Its shares are counted, not limited on this node: each can take the whole GPU (docs/share.md).\n",
+            );
+        }
         out
     }
 }
 
-/// Adds why and since when devices are out of service.
-pub(super) fn add_reasons(devices: &mut [DeviceDetail], snapshot: &Snapshot) {
-    let rows = device_rows(snapshot, &QueueReport::default());
-    for device in devices.iter_mut().filter(|device| !device.healthy) {
-        let row = rows.iter().find(|row| row.id == device.id);
-        (device.reason, device.since) = row.map(|row| (row.reason.clone(), row.since)).unwrap_or_default();
+/// The devices of a node as `baton get devices` has them.
+pub(super) fn table(rows: &[DeviceRow]) -> String {
+    let headers = ["DEVICE", "HEALTH", "USED", "FREE", "HOLDERS", "ID"];
+    let all: Vec<&str> = DeviceRow::HEADERS.split(',').collect();
+    let cells = |row: &DeviceRow| {
+        let cells = row.cells();
+        headers.iter().filter_map(|header| cells.get(all.iter().position(|of| of == header)?).cloned()).collect()
+    };
+    let mut out = plain(&headers, rows.iter().map(cells));
+    for row in rows {
+        let Some(reason) = &row.reason else { continue };
+        let since = row.since.map(|since| format!(" since {since:.0}")).unwrap_or_default();
+        let _ = match row.health {
+            ShownHealth::Unhealthy => writeln!(out, "{} is out of service{since}: {reason}", row.device),
+            _ => writeln!(out, "{}: {reason}", row.device),
+        };
     }
+    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::get::snapshot_tests::cluster;
+    use crate::view::snapshot_tests::cluster;
     use baton_cluster::pod::LightPod;
     use serde_json::json;
 
@@ -147,6 +174,11 @@ mod tests {
         let row =
             |at: usize| (shown.held[at].device.as_str(), shown.held[at].percent, shown.held[at].problem.as_deref());
         assert_eq!([row(0), row(1)], [("gpu-0", 50, None), ("gpu-1", 50, Some("not healthy"))]);
-        assert!(shown.text().ends_with("Its GPUs are connected by NVLink (domain 0).\n"), "{}", shown.text());
+        let text = shown.text();
+        assert!(text.contains("Its GPUs are connected by NVLink (domain 0).\n"), "{text}");
+        assert!(text.contains("counted, not limited on this node"), "{text}");
+        let node = cluster.nodes.get_mut("node-a").unwrap();
+        node.metadata.labels = Some([(key::GPU_ISOLATION_PROVIDER.to_owned(), "hami-core".to_owned())].into());
+        assert!(!held(&cluster, &key).counted_only);
     }
 }

@@ -2,31 +2,8 @@
 
 use std::fmt::Write;
 
-use clap::Args;
-
-use super::output::{Common, named};
-use crate::complete;
-use crate::get::plain;
+use crate::view::plain;
 use baton_decide::explain::GangExplanation;
-
-/// Arguments of `baton explain gang`.
-#[derive(Debug, Args)]
-pub struct GangArgs {
-    /// `namespace/name`, or a name in --namespace.
-    #[arg(value_name = "NAMESPACE/NAME", add = complete::gangs())]
-    pub gang: String,
-    /// Namespace of a gang that is given by its name alone; else that of the kubeconfig's context.
-    #[arg(short, long)]
-    pub namespace: Option<String>,
-}
-
-pub(super) async fn run(args: &GangArgs, common: &Common) -> anyhow::Result<String> {
-    let namespace = common.namespace(args.namespace.as_deref()).await;
-    let (namespace, name) = named("gang", &args.gang, &namespace)?;
-    let leader = common.leader().await?;
-    let explanation: GangExplanation = leader.get(&format!("/gangs/{namespace}/{name}")).await?;
-    common.print(&explanation, text)
-}
 
 /// What `baton explain gang` prints; `wide` adds every member.
 pub fn text(explanation: &GangExplanation, wide: bool) -> String {

@@ -2,35 +2,13 @@
 
 use std::fmt::Write;
 
-use clap::Args;
-
-use super::output::{Common, named};
-use crate::get::plain;
+use crate::view::plain;
 use baton_decide::explain::{JobExplanation, NodeRating, SeatExplanation};
 
 /// Nodes that are shown of each kind of pod; the wide output shows all.
 const SHOWN: usize = 5;
 /// Metrics are kept in billionths.
 const UNIT: f64 = 1e9;
-
-/// A TYJob.
-#[derive(Debug, Args)]
-pub struct JobArgs {
-    /// `namespace/name`, or a name in --namespace.
-    #[arg(value_name = "NAMESPACE/NAME")]
-    pub job: String,
-    /// Namespace of a job that is given by its name alone; else that of the kubeconfig's context.
-    #[arg(short, long)]
-    pub namespace: Option<String>,
-}
-
-pub(super) async fn run(args: &JobArgs, common: &Common) -> anyhow::Result<String> {
-    let namespace = common.namespace(args.namespace.as_deref()).await;
-    let (namespace, name) = named("job", &args.job, &namespace)?;
-    let leader = common.leader().await?;
-    let answer: JobExplanation = leader.get(&format!("/jobs/{namespace}/{name}")).await?;
-    common.print(&answer, text)
-}
 
 /// What `baton explain job` prints; `wide` shows every node.
 pub fn text(answer: &JobExplanation, wide: bool) -> String {

@@ -9,8 +9,9 @@ use super::output::Common;
 use super::verdict::device_table;
 use crate::complete;
 use crate::say::UsageError;
+use crate::view::{NodesView, Rules};
 use baton_contract::name::check_subdomain;
-use baton_decide::explain::NodeExplanation;
+use baton_decide::explain::{NodeExplanation, QueueReport};
 
 /// Arguments of `baton explain node`.
 #[derive(Debug, Args)]
@@ -23,17 +24,25 @@ pub struct NodeArgs {
 pub(super) async fn run(args: &NodeArgs, common: &Common) -> anyhow::Result<String> {
     check_subdomain("name", &args.node).map_err(|bad| UsageError(format!("{:?} is no node: {bad}", args.node)))?;
     let leader = common.leader().await?;
-    let mut explanation: NodeExplanation = leader.get(&format!("/nodes/{}", args.node)).await?;
-    if explanation.devices.iter().any(|device| !device.healthy)
-        && let Some(snapshot) = devices::of_node(common, &args.node).await
-    {
-        devices::add_reasons(&mut explanation.devices, &snapshot);
+    let explanation: NodeExplanation = leader.get(&format!("/nodes/{}", args.node)).await?;
+    let mut printed = serde_json::to_value(&explanation)?;
+    let mut rows = Vec::new();
+    // The rows of `baton get devices` in the place of the scheduler's own, where the node's objects can be read.
+    if let Some(snapshot) = devices::of_node(common, &args.node).await {
+        let said: QueueReport = leader.get("/queue").await.unwrap_or_default();
+        rows = NodesView::of(&snapshot, &Rules::default(), &said).devices;
+        printed["devices"] = serde_json::to_value(&rows)?;
     }
-    common.print(&explanation, text)
+    let table = (!rows.is_empty()).then(|| devices::table(&rows));
+    common.print(&printed, |_, wide| text_with(&explanation, table, wide))
 }
 
 /// What `baton explain node` prints.
-pub fn text(explanation: &NodeExplanation, _wide: bool) -> String {
+pub fn text(explanation: &NodeExplanation, wide: bool) -> String {
+    text_with(explanation, None, wide)
+}
+
+fn text_with(explanation: &NodeExplanation, rows: Option<String>, _wide: bool) -> String {
     let mut out = format!("Node {} {}.\n", explanation.node, explanation.message);
     let mut line = |what: &str, parts: &[String]| {
         if !parts.is_empty() {
@@ -46,13 +55,9 @@ pub fn text(explanation: &NodeExplanation, _wide: bool) -> String {
     line("lock:", explanation.lock.as_slice());
     line("in the queue for the lock:", &explanation.waits_for_lock);
     line("reserved for pods that are not bound yet:", &explanation.reserved_for);
-    if !explanation.devices.is_empty() {
-        let _ = write!(out, "\n{}", device_table(&explanation.devices));
-        for device in &explanation.devices {
-            let Some(reason) = &device.reason else { continue };
-            let since = device.since.map(|since| format!(" since {since:.0}")).unwrap_or_default();
-            let _ = writeln!(out, "{} is out of service{since}: {reason}", device.name());
-        }
+    let own = || (!explanation.devices.is_empty()).then(|| device_table(&explanation.devices));
+    if let Some(table) = rows.or_else(own) {
+        let _ = write!(out, "\n{table}");
     }
     if let Some(advice) = &explanation.advice {
         let _ = writeln!(out, "\nWhat helps:\n- {advice}.");

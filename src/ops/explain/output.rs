@@ -2,11 +2,11 @@
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use crate::config::print_yaml;
 use crate::leader::{LeaderArgs, LeaderClient};
 use crate::live::Access;
-use crate::say::UsageError;
+use crate::say::{Format, UsageError};
 use baton_contract::name::{check_label_name, check_subdomain};
 
 /// How to print.
@@ -51,10 +51,37 @@ impl Common {
     /// The answer in the requested format; `text` gets whether that is the wide one.
     pub fn print<T: Serialize>(&self, answer: &T, text: impl FnOnce(&T, bool) -> String) -> anyhow::Result<String> {
         Ok(match self.output {
-            Some(ExplainOutput::Json) => serde_json::to_string_pretty(answer)? + "\n",
-            Some(ExplainOutput::Yaml) => print_yaml(answer)?,
+            Some(ExplainOutput::Json) => Format::Json.print(answer)?,
+            Some(ExplainOutput::Yaml) => Format::Yaml.print(answer)?,
             wide => text(answer, wide == Some(ExplainOutput::Wide)),
         })
+    }
+}
+
+/// An object that is named.
+#[derive(Debug, Args)]
+pub struct NamedObject {
+    /// `namespace/name`, or a name in --namespace.
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub object: String,
+    /// Namespace of what is given by its name alone; else that of the kubeconfig's context.
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+}
+
+impl Common {
+    /// The scheduler's answer about an object below `path`, printed.
+    pub(super) async fn answer<T: Serialize + DeserializeOwned>(
+        &self,
+        kind: &str,
+        of: &NamedObject,
+        path: &str,
+        text: impl FnOnce(&T, bool) -> String,
+    ) -> anyhow::Result<String> {
+        let namespace = self.namespace(of.namespace.as_deref()).await;
+        let (namespace, name) = named(kind, &of.object, &namespace)?;
+        let answer: T = self.leader().await?.get(&format!("{path}/{namespace}/{name}")).await?;
+        self.print(&answer, text)
     }
 }
 

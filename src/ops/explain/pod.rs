@@ -11,7 +11,7 @@ use super::output::{Common, named};
 use super::verdict::{advice, nodes, refusals};
 use super::what_if::WhatIfArgs;
 use crate::complete;
-use crate::get::age;
+use crate::view::age;
 use baton_contract::PodKey;
 use baton_decide::explain::{Explanation, PodState};
 

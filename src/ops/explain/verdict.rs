@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::get::plain;
+use crate::view::plain;
 use baton_decide::explain::{DeviceDetail, PodVerdict, on_nodes};
 
 /// Each reason once, with its rule and nodes, and the node that is nearest.

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::output::Common;
 use super::verdict::{advice, nodes, refusals};
-use crate::get::plain;
+use crate::view::plain;
 use baton_contract::key::MAX_OBJECT;
 use baton_decide::explain::{WhatIf, WhatIfObjects};
 

@@ -3,18 +3,16 @@
 use std::ffi::OsStr;
 use std::time::Duration;
 
-use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::builder::{EnumValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, Args, Command, ValueEnum};
 
-use super::output::Row;
-use super::snapshot::Rules;
 use crate::complete;
 use crate::leader::LeaderArgs;
 use crate::live::Access;
 use crate::values;
+use crate::view::{DeviceState, Row, Rules};
 use baton_contract::hint::LabelSelector;
 use baton_contract::key;
-use baton_decide::world::WorldPolicy;
 
 /// What to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -57,19 +55,6 @@ pub enum GetOutput {
     Name,
 }
 
-/// A state of devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ShownState {
-    /// Takes no new pods until it is healthy again.
-    Unhealthy,
-    /// A new pod can have it whole.
-    Free,
-    /// A new pod can have a part of it.
-    Partly,
-    /// People have taken it out of use.
-    Cordoned,
-}
-
 /// Arguments of `baton get`.
 #[derive(Debug, Args)]
 pub struct GetArgs {
@@ -92,8 +77,8 @@ pub struct GetArgs {
     #[arg(long, value_name = "NODE", add = complete::nodes())]
     pub node: Option<String>,
     /// Of devices, only those in this state.
-    #[arg(long, value_enum)]
-    pub state: Option<ShownState>,
+    #[arg(long, value_parser = states())]
+    pub state: Option<DeviceState>,
     /// Order of the rows: a column (`AGE`), or the path of a field of -o json (`.gpu.free`).
     #[arg(long, value_name = "COLUMN")]
     pub sort_by: Option<String>,
@@ -112,7 +97,7 @@ pub struct GetArgs {
     /// How the daemons are set.
     #[command(flatten)]
     pub daemons: RulesArgs,
-    /// Where the scheduler is, for gangs and the queue.
+    /// Where the daemons are; the scheduler is asked for gangs and the queue.
     #[command(flatten)]
     pub scheduler: LeaderArgs,
 }
@@ -120,9 +105,6 @@ pub struct GetArgs {
 /// Settings of this cluster's daemons.
 #[derive(Debug, Clone, Args)]
 pub struct RulesArgs {
-    /// Namespace of Baton's daemons.
-    #[arg(long, env = "BATON_NAMESPACE", default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::daemon_namespace)]
-    pub agent_namespace: String,
     /// Node annotation of the lock.
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY", value_parser = values::annotation_key)]
     pub node_lock_key: String,
@@ -134,9 +116,12 @@ pub struct RulesArgs {
 impl RulesArgs {
     /// What they decide.
     pub(crate) fn rules(&self) -> Rules {
-        let stale = WorldPolicy::default().agent_stale;
-        Rules { lock_key: self.node_lock_key.clone(), expiry: self.node_lock_expiry, stale }
+        Rules { lock_key: self.node_lock_key.clone(), expiry: self.node_lock_expiry }
     }
+}
+
+fn states() -> impl TypedValueParser<Value = DeviceState> {
+    PossibleValuesParser::new(DeviceState::ALL.iter().map(|state| state.word())).try_map(|word| word.parse())
 }
 
 /// `pods`, or `pod/NAME`.
@@ -194,7 +179,8 @@ impl GetArgs {
 
     /// A name without namespace is one of the namespace that is listed.
     pub(super) fn means(&self, row: &impl Row, given: &str) -> bool {
-        let elsewhere = row.namespace().is_some_and(|namespace| !self.all_namespaces && namespace != self.namespace());
+        let elsewhere =
+            row.id().namespace.is_some_and(|namespace| !self.all_namespaces && namespace != self.namespace());
         row.is(given) && (given.contains('/') || !elsewhere || self.resource() == Resource::Queue)
     }
 }

@@ -7,9 +7,8 @@ use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::args::{GetArgs, GetOutput};
-use super::output::{Look, Row, fitted, say_left_out};
-use crate::config::print_yaml;
-use crate::say::UsageError;
+use crate::say::{Format, UsageError};
+use crate::view::{Look, Row, RowId, fitted, say_left_out};
 use baton_contract::hint::LabelSelector;
 
 /// Rows of one resource.
@@ -41,12 +40,13 @@ impl Listing {
             let no = |flag: &str, what: &str| {
                 UsageError(format!("{flag} selects by {what}, which {} do not have", R::PLURAL))
             };
-            let labelled = match (&args.selector, row.labels()) {
+            let id = row.id();
+            let labelled = match (&args.selector, id.labels) {
                 (None, _) => true,
                 (Some(LabelSelector { .. }), None) => return Err(no("--selector", "labels").into()),
                 (Some(selector), Some(labels)) => selector.matches(labels),
             };
-            let here = args.node.as_deref().is_none_or(|node| row.node() == Some(node));
+            let here = args.node.as_deref().is_none_or(|node| id.node == Some(node));
             Ok(labelled && here && (names.is_empty() || names.iter().any(|name| args.means(row, name))))
         };
         let as_items =
@@ -54,8 +54,8 @@ impl Listing {
         let mut lines = Vec::with_capacity(rows.len());
         for row in rows {
             if selects(&row)? {
-                let key =
-                    row.namespace().map_or_else(|| row.name().to_owned(), |space| format!("{space}/{}", row.name()));
+                let RowId { name, namespace, .. } = row.id();
+                let key = namespace.map_or_else(|| name.to_owned(), |space| format!("{space}/{name}"));
                 let item = if as_items { serde_json::to_value(&row)? } else { Value::Null };
                 lines.push(ListingLine { key, cells: row.cells(), item });
             }
@@ -165,8 +165,8 @@ impl<'a> Printer<'a> {
             json!({ "apiVersion": "baton.io/v1alpha1", "kind": format!("{kind}List"), "items": items })
         };
         Ok(match self.args.output {
-            Some(GetOutput::Json) => serde_json::to_string_pretty(&items())? + "\n",
-            Some(GetOutput::Yaml) => print_yaml(&items())?,
+            Some(GetOutput::Json) => Format::Json.print(&items())?,
+            Some(GetOutput::Yaml) => Format::Yaml.print(&items())?,
             Some(GetOutput::Name) => listing.lines.iter().map(|line| listing.named(line)).collect(),
             None | Some(GetOutput::Wide) if listing.lines.is_empty() => {
                 let filtered = self.args.node.is_some() || self.args.selector.is_some() || self.args.state.is_some();
@@ -209,7 +209,7 @@ impl<'a> Printer<'a> {
             let present = changed.into_iter().map(|line| json!({"type": known(line), "object": line.item}));
             let events = present.chain(gone.map(|(_, item)| json!({"type": "DELETED", "object": item})));
             let print = |event: Value| match output {
-                GetOutput::Yaml => Ok(format!("---\n{}", print_yaml(&event)?)),
+                GetOutput::Yaml => Ok(format!("---\n{}", Format::Yaml.print(&event)?)),
                 _ => Ok(serde_json::to_string(&event)? + "\n"),
             };
             return events.map(print).collect();

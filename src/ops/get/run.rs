@@ -3,13 +3,10 @@
 use std::time::Duration;
 
 use super::args::{GetArgs, Resource};
-use super::follow::Follower;
 use super::listing::{Listing, Printer};
-use super::output::Look;
-use super::snapshot::{self, Snapshot};
-use super::{devices, gangs, jobs, locks, namespaces, nodes, pods, queue};
 use crate::leader::LeaderClient;
 use crate::say::{UsageError, remark, say_to_reader};
+use crate::view::{self, Follower, Look, NodesView, Snapshot};
 use baton_decide::explain::QueueReport;
 use baton_runtime::clock;
 
@@ -21,28 +18,29 @@ const LOOK_AGAIN: Duration = Duration::from_secs(10);
 impl GetArgs {
     /// What `baton get` lists of `snapshot`.
     fn list(&self, snapshot: &Snapshot, said: &QueueReport) -> anyhow::Result<Listing> {
+        let rules = self.daemons.rules();
         match self.resource() {
             resource if self.state.is_some() && resource != Resource::Devices => {
                 Err(UsageError("--state selects devices: `baton get devices`".to_owned()).into())
             }
-            Resource::Nodes => Listing::of(nodes::rows(snapshot, &self.daemons.rules(), said), self),
+            Resource::Nodes => Listing::of(NodesView::of(snapshot, &rules, said).nodes, self),
             Resource::Devices => {
-                let mut rows = devices::rows(snapshot, said);
+                let mut rows = NodesView::of(snapshot, &rules, said).devices;
                 rows.retain(|row| self.state.is_none_or(|state| row.is_in(state)));
                 Listing::of(rows, self)
             }
-            Resource::Namespaces => Listing::of(namespaces::rows(snapshot), self),
-            Resource::Pods => Listing::of(pods::rows(snapshot, self.within(), &self.daemons.node_lock_key), self),
-            Resource::Jobs => Listing::of(jobs::rows(snapshot, self.within()), self),
-            _ => Listing::of(locks::rows(snapshot, &self.daemons.rules()), self),
+            Resource::Namespaces => Listing::of(view::namespace_rows(snapshot), self),
+            Resource::Pods => Listing::of(view::pod_rows(snapshot, self.within(), &rules), self),
+            Resource::Jobs => Listing::of(view::job_rows(snapshot, self.within()), self),
+            _ => Listing::of(view::lock_rows(snapshot, &rules), self),
         }
     }
 
     /// What the leading scheduler lists.
     async fn ask(&self, leader: &LeaderClient) -> anyhow::Result<Listing> {
         match self.resource() {
-            Resource::Queue => Listing::of(queue::rows(leader).await?, self),
-            _ => Listing::of(gangs::rows(leader, self.within()).await?, self),
+            Resource::Queue => Listing::of(view::queued(leader).await?, self),
+            _ => Listing::of(view::gangs(leader, self.within()).await?, self),
         }
     }
 }
@@ -71,17 +69,20 @@ pub async fn run(mut args: GetArgs) -> anyhow::Result<()> {
     let client = args.access.connect().await?;
     let of_jobs = args.resource() == Resource::Jobs;
     let mut snapshot = if of_jobs {
-        Snapshot { jobs: jobs::read(client.clone()).await?, wall: clock::wall(), ..Snapshot::default() }
+        view::read_jobs(client.clone()).await?
     } else {
-        snapshot::read(client.clone(), &args.daemons.agent_namespace).await?
+        view::read_snapshot(client.clone(), &args.scheduler.home.namespace).await?
     };
     let mut leader = None;
     let mut said = async || match args.resource() {
-        Resource::Nodes | Resource::Devices => queue::report_soon(&mut leader, &args.scheduler, &args.access).await,
+        Resource::Nodes | Resource::Devices => view::report_soon(&mut leader, &args.scheduler, &args.access).await,
         _ => QueueReport::default(),
     };
-    let mut follower =
-        if of_jobs { Follower::of_jobs(&client) } else { Follower::of_cluster(&client, &args.daemons.agent_namespace) };
+    let mut follower = if of_jobs {
+        Follower::of_jobs(&client)
+    } else {
+        Follower::of_cluster(&client, &args.scheduler.home.namespace)
+    };
     while say_to_reader(printer.print(&args.list(&snapshot, &said().await)?)?)? && args.watch {
         // Some things change with time alone: a cordon ends, a daemon grows stale.
         let _ = tokio::time::timeout(LOOK_AGAIN, follower.advance(&mut snapshot)).await;
@@ -93,7 +94,7 @@ pub async fn run(mut args: GetArgs) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::get::snapshot::tests::cluster;
+    use crate::view::snapshot_tests::cluster;
     use baton_decide::explain::{KeptNode, ReservedDevices};
     use clap::Parser;
 

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::files::{EXTENDER, EXTENDER_GANGS, File, KUBE_SCHEDULER, SCHEDULER, Values, crds, files};
 use crate::config::print_yaml;
-use crate::say::say;
+use crate::say::{Format, say};
 use crate::values;
 use baton_contract::gang::pod_group::community_crd;
 
@@ -71,15 +71,6 @@ fn write(dir: &Path, files: &[File]) -> anyhow::Result<()> {
         say(format_args!("{}\n", path.display()))?;
     }
     Ok(())
-}
-
-/// How `baton crds` prints.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// YAML documents.
-    Yaml,
-    /// One JSON List.
-    Json,
 }
 
 /// Arguments of `baton crds`.

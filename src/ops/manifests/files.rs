@@ -138,7 +138,7 @@ fn with_cluster_names(mut document: String, values: &Values) -> String {
 mod tests {
     use super::*;
     use baton_contract::key;
-    use k8s_openapi::api::{admissionregistration as admission, apps, core, networking, policy, rbac};
+    use k8s_openapi::api::{admissionregistration as admission, apps, coordination, core, networking, policy, rbac};
     use serde_json::Value;
     use std::time::Duration;
 
@@ -185,6 +185,7 @@ mod tests {
                 match kind.as_str() {
                     "Namespace" => typed::<core::v1::Namespace>(&document, &place),
                     "ServiceAccount" => typed::<core::v1::ServiceAccount>(&document, &place),
+                    "Lease" => typed::<coordination::v1::Lease>(&document, &place),
                     "Pod" => typed::<core::v1::Pod>(&document, &place),
                     "DaemonSet" => typed::<apps::v1::DaemonSet>(&document, &place),
                     "Deployment" => typed::<apps::v1::Deployment>(&document, &place),

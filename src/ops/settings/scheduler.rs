@@ -32,6 +32,7 @@ pub fn scheduler() -> Vec<Setting<DaemonSettings<SchedulerOptions>>> {
         placing(),
         gangs(),
         earmarks(),
+        faults(),
         tyjobs(),
         extender(),
         leading!(),
@@ -99,6 +100,13 @@ fn earmarks() -> SchedulerSettings {
         "age-after" "DURATION" options.earmarks.after
             "A gang or pod that has waited this long for devices has nodes kept for it; 0s means never";
         "age-share" "PERCENT" options.earmarks.share "At most this part of all GPUs (and of NICs) is kept";
+    }
+}
+
+fn faults() -> SchedulerSettings {
+    settings! {
+        "evict-on-fault" "BOOL" options.evict_on_fault
+            "Evict pods of a GPU with an XID that the hardware causes, and pods that run without their devices, after five minutes, with budgets, one node at a time";
     }
 }
 

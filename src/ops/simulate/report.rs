@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::get::plain;
+use crate::view::plain;
 
 use super::summary::{MeanOfRuns, PolicySummary, SimulationSummary};
 

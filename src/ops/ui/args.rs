@@ -20,11 +20,12 @@ use super::feed::RowFeed;
 use super::model::Model;
 use super::server::{STREAMS, Ui, router};
 use crate::audit::AuditRules;
-use crate::get::{Follower, RulesArgs};
+use crate::get::RulesArgs;
 use crate::leader::LeaderArgs;
 use crate::live::Access;
 use crate::say::{UsageError, remark, say};
 use crate::values;
+use crate::view::Follower;
 use baton_runtime::http::{HttpServer, Limits};
 use baton_runtime::shutdown;
 
@@ -92,6 +93,7 @@ pub async fn serve(
         return Err(UsageError(text).into());
     }
     let client = args.access.connect().await?;
+    let namespace = args.scheduler.home.namespace.clone();
     let listener = TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
     let address = listener.local_addr()?;
     let door = Arc::new(Door::new(address)?);
@@ -102,16 +104,12 @@ pub async fn serve(
     let ui = Arc::new(Ui {
         client: client.clone(),
         scheduler: scheduler.clone(),
-        daemons: NodeDaemons::new(
-            client.clone(),
-            args.daemons.agent_namespace.clone(),
-            args.node_url.into_iter().collect(),
-        ),
+        daemons: NodeDaemons::new(client.clone(), namespace.clone(), args.node_url.into_iter().collect()),
         feed: feed.clone(),
         questions,
         namespace: args.namespace,
         audit: (
-            args.daemons.agent_namespace.clone(),
+            namespace.clone(),
             AuditRules { lock_key: args.daemons.node_lock_key.clone(), ..AuditRules::default() },
         ),
         auditing: Mutex::new(()),
@@ -119,7 +117,7 @@ pub async fn serve(
         epoch: door::random()?,
         stop: stop.clone(),
     });
-    let follower = Follower::of_everything(&client, &args.daemons.agent_namespace);
+    let follower = Follower::of_everything(&client, &namespace);
     let model = Model::new(args.daemons.rules(), feed.clone());
     let url = format!("http://{address}{}", door.path());
     announce(&url)?;

@@ -13,6 +13,7 @@ use tokio::sync::{Mutex, watch};
 use super::feed::RowFeed;
 use crate::leader::{LeaderArgs, LeaderClient};
 use crate::live::Access;
+use crate::view::GangItems;
 use baton_agent::node_handoff::{LedgerLine, ListedLine};
 use baton_decide::explain::{GangView, QueueReport};
 use baton_runtime::{clock, words};
@@ -139,15 +140,11 @@ impl LeadingScheduler {
     }
 
     async fn heard(&self, leader: &LeaderClient) -> anyhow::Result<(QueueReport, Vec<GangView>)> {
-        #[derive(serde::Deserialize)]
-        struct Items {
-            items: Vec<GangView>,
-        }
         let queue: QueueReport = self.ask("/queue", None).await?;
         if !queue.leading {
             bail!("the scheduler at {} follows and has no queue", leader.place());
         }
-        let Items { items } = self.ask("/gangs", None).await?;
+        let GangItems { items } = self.ask("/gangs", None).await?;
         Ok((queue, items))
     }
 

@@ -12,7 +12,7 @@ use tokio::time::MissedTickBehavior;
 use super::ask::Report;
 use super::feed::RowFeed;
 use super::rows;
-use crate::get::{DeviceRow, Follower, JobRow, Rules, Snapshot, device_rows, job_rows, lock_rows, name_of, node_rows};
+use crate::view::{Follower, JobRow, NodesView, Rules, Snapshot, job_rows, name_of};
 use baton_cluster::node::LightNode;
 use baton_contract::LockRead;
 use baton_decide::explain::{GangView, QueueReport};
@@ -168,19 +168,12 @@ impl Model {
         }
         let part = self.snapshot.part(&changed, &self.rules.lock_key);
         let said = self.said(&changed);
-        let devices = device_rows(&part, &said);
+        let view = NodesView::of(&part, &self.rules, &said);
         let mut gone = changed;
-        for row in node_rows(&part, &self.rules, &said) {
-            let first = devices.partition_point(|device| device.node < row.name);
-            let own: Vec<&DeviceRow> = devices[first..].iter().take_while(|device| device.node == row.name).collect();
-            self.feed.put("nodes", &row.name, Some(rows::node(&row, &own, part.wall)));
-            if row.lock.is_none() {
-                self.feed.put("locks", &row.name, None);
-            }
+        for row in &view.nodes {
+            self.feed.put("nodes", &row.name, Some(rows::node(row, view.devices_of(&row.name), part.wall)));
+            self.feed.put("locks", &row.name, row.lock.as_ref().map(|lock| rows::row(lock, part.wall)));
             gone.remove(&row.name);
-        }
-        for lock in lock_rows(&part, &self.rules) {
-            self.feed.put("locks", &lock.node, Some(rows::row(&lock, part.wall)));
         }
         for node in gone {
             self.feed.put("nodes", &node, None);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::ask::AgentRecords;
 use super::model::Model;
 use super::rows::row;
-use crate::get::{device_rows, lock_rows, node_rows};
+use crate::view::NodesView;
 use baton_agent::node_handoff::{LedgerLine, ListedLine};
 use baton_cluster::agent_lease::LightLease;
 use baton_contract::allocation::Entries;
@@ -27,10 +27,10 @@ const EVENTS: usize = 50;
 pub fn detail(model: &Model, name: &str, records: &AgentRecords) -> Option<Value> {
     let nodes = [name.to_owned()].into();
     let (part, said) = (model.snapshot.part(&nodes, &model.rules.lock_key), model.said(&nodes));
-    let node = node_rows(&part, &model.rules, &said).into_iter().next()?;
-    let lock = lock_rows(&part, &model.rules).into_iter().next();
+    let NodesView { nodes, devices } = NodesView::of(&part, &model.rules, &said);
+    let node = nodes.into_iter().next()?;
     let infos = part.devices.get(name).into_iter().flat_map(|device| &device.spec.devices);
-    let devices = device_rows(&part, &said).into_iter().zip(infos).map(|(device, info)| {
+    let devices = devices.into_iter().zip(infos).map(|(device, info)| {
         let mut shown = row(&device, part.wall);
         shown["socket"] = info.topology.as_ref().map_or(-1, |place| place.socket_id).into();
         shown["memory"] = info.resources.get(key::GPU_MEMORY).map_or(0, |amount| amount.value()).into();
@@ -42,7 +42,7 @@ pub fn detail(model: &Model, name: &str, records: &AgentRecords) -> Option<Value
     let known = part.devices.get(name).into_iter().flat_map(|device| &device.spec.devices);
     let known = known.map(|info| info.id.as_str()).collect();
     Some(json!({
-        "node": row(&node, part.wall), "lock": lock.map(|lock| row(&lock, part.wall)), "devices": devices,
+        "node": row(&node, part.wall), "devices": devices,
         "pods": pods(&here.collect::<Vec<_>>(), status.as_ref(), records, &known),
         "records": {"ledger": records.ledger.as_ref().err(), "kubelet": records.listed.as_ref().err()},
     }))
@@ -266,7 +266,7 @@ pub fn labels(model: &Model, key: Option<&str>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::get::snapshot_tests::cluster;
+    use crate::view::snapshot_tests::cluster;
 
     const NONE: &str = "no answer";
 

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::get::{DeviceRow, NodeRow, ShownHealth, Snapshot};
+use crate::view::{DeviceRow, DeviceState, NodeRow, ShownHealth, Snapshot};
 use baton_contract::{PodKey, key};
 use baton_decide::explain::QueueItem;
 
@@ -36,11 +36,11 @@ fn timed(value: Value, now: i64) -> Option<Value> {
 
 /// A node with its devices, as small as it gets: `{"status":"Ready","daemon":"fresh","version":"0.1.0","model":"H100","devices":{"gpu-0":
 /// {"p":0,"h":{"ml/train":100}}}}`. Of a device `p` numbers the PCIe switches of the node, `h` has the percent of each holder, `r` those
-/// for which it is reserved; `s` says that it is unhealthy or cordoned, `why` and `sinceAt` why and since when; `m` is a model that differs
+/// for which it is reserved; `s` is its state where it is not free, `why` and `sinceAt` why it is out of service and since when; `m` is a model that differs
 /// from that of the node, and `g` the profile of a MIG device.
-pub fn node(node: &NodeRow, devices: &[&DeviceRow], wall: Timestamp) -> Value {
-    let gpu_model = |device: &DeviceRow| device.model.clone().filter(|_| !device.device.starts_with("nic-"));
-    let model = devices.iter().find_map(|device| gpu_model(device));
+pub fn node(node: &NodeRow, devices: &[DeviceRow], wall: Timestamp) -> Value {
+    let gpu_model = |device: &DeviceRow| device.model.clone().filter(|_| !device.is_nic());
+    let model = devices.iter().find_map(gpu_model);
     let mut switches: Vec<Option<&str>> = Vec::new();
     let mut cells = Map::new();
     for device in devices {
@@ -56,8 +56,10 @@ pub fn node(node: &NodeRow, devices: &[&DeviceRow], wall: Timestamp) -> Value {
         if !device.reserved_for.is_empty() {
             cell["r"] = json!(device.reserved_for);
         }
+        if device.state != DeviceState::Free {
+            cell["s"] = json!(device.state);
+        }
         if device.health != ShownHealth::Healthy {
-            cell["s"] = json!(device.health);
             device.reason.iter().for_each(|reason| cell["why"] = json!(reason));
             let since = device.since.filter(|_| device.health == ShownHealth::Unhealthy);
             since.iter().for_each(|since| cell["sinceAt"] = json!(since.as_second()));
@@ -70,6 +72,7 @@ pub fn node(node: &NodeRow, devices: &[&DeviceRow], wall: Timestamp) -> Value {
     let shown = json!({
         "status": node.status,
         "daemon": node.daemon_word(),
+        "open": node.is_open().then_some(true),
         "offers": node.daemon_gone,
         "suspect": node.suspect,
         "version": agent.and_then(|agent| agent.version.as_ref()),
@@ -95,20 +98,19 @@ pub fn queue(items: &[QueueItem], snapshot: &Snapshot) -> BTreeMap<String, Value
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::get::snapshot_tests::{cluster, rules};
-    use crate::get::{device_rows, node_rows};
+    use crate::view::snapshot_tests::cluster;
+    use crate::view::{NodesView, Rules};
     use baton_decide::explain::QueueReport;
 
     #[test]
     fn a_node_says_who_holds_which_device_and_nothing_about_free_ones() {
-        let (cluster, said) = (cluster(), QueueReport::default());
-        let devices = device_rows(&cluster, &said);
+        let cluster = cluster();
+        let view = NodesView::of(&cluster, &Rules::default(), &QueueReport::default());
         let of = |name: &str| {
-            let row = node_rows(&cluster, &rules(), &said).into_iter().find(|row| row.name == name).unwrap();
-            let devices: Vec<&DeviceRow> = devices.iter().filter(|device| device.node == name).collect();
-            node(&row, &devices, cluster.wall)
+            let row = view.nodes.iter().find(|row| row.name == name).unwrap();
+            node(row, view.devices_of(name), cluster.wall)
         };
-        let expected = json!({"gpu-0": {"p": 0, "h": {"ml/train": 100}}, "gpu-1": {"p": 0}});
+        let expected = json!({"gpu-0": {"p": 0, "h": {"ml/train": 100}, "s": "held"}, "gpu-1": {"p": 0}});
         assert_eq!((of("node-a")["devices"].clone(), of("node-a")["daemon"].clone()), (expected, json!("fresh")));
         assert_eq!(of("node-b")["devices"]["gpu-0"], json!({"p": 0, "s": "unhealthy", "why": "not healthy"}));
         assert_eq!(of("node-c"), json!({"status": "NotReady", "daemon": "none", "devices": {}}));

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::api::PostParams;
+use serde_json::json;
+
 use baton::contract::key;
 use baton::sim::apiserver::{Effect, FaultRule};
 
 use crate::harness::pods::pod;
 use crate::harness::wait::until;
-use crate::harness::{LOCK_GONE, SOON, TestCluster};
+use crate::harness::{LOCK_GONE, SOON, TestCluster, timings};
 use crate::skip::skipped;
 
 /// A leader that was killed still holds its Lease for this long, and the next one needs a moment.
@@ -64,6 +68,49 @@ async fn lost_answers_of_lock_and_bind_are_recognised_as_done() {
     assert_eq!(lost.map(|id| server.faults().fired(id)), [1, 1], "an answer that was to be lost was given");
     assert_eq!(cluster.assigned("p").await, cluster.in_kubelet("node-0", "p"));
     cluster.until_unlocked(LOCK_GONE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_the_option_a_failed_gpu_costs_its_pods_and_no_others() {
+    let quick = timings("fault_grace: 1s");
+    let cluster = TestCluster::with_args(1, &[], &["--evict-on-fault", &quick]).await;
+    // As the chart grants it with the option.
+    let rule = json!({"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]});
+    let role: ClusterRole = serde_json::from_value(json!({"metadata": {"name": "evicts"}, "rules": [rule]})).unwrap();
+    let subject = json!({"kind": "ServiceAccount", "name": "baton-scheduler", "namespace": "default"});
+    let of = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "evicts"});
+    let binding = json!({"metadata": {"name": "evicts"}, "roleRef": of, "subjects": [subject]});
+    let binding: ClusterRoleBinding = serde_json::from_value(binding).unwrap();
+    kube::Api::all(cluster.client.clone()).create(&PostParams::default(), &role).await.unwrap();
+    kube::Api::all(cluster.client.clone()).create(&PostParams::default(), &binding).await.unwrap();
+    for name in ["fails", "bare", "runs"] {
+        let pod = pod(name).app("main", &[("nvidia.com/gpu", "1")]);
+        let asks = if name == "fails" { pod.annotation("baton.io/evict-on-fault", "pod") } else { pod };
+        cluster.create(&asks).await;
+        cluster.until_running(name).await;
+    }
+    for (name, xid) in [("fails", 79), ("bare", 79), ("runs", 31)] {
+        let ids = cluster.assigned(name).await[&baton::contract::DeviceType::Gpu].clone();
+        let gpus = cluster.nodes[0].hardware.gpu_uuids();
+        let at = gpus.iter().position(|gpu| ids.iter().any(|id| id.as_str() == gpu)).unwrap();
+        cluster.nodes[0].hardware.xid(at, xid).unwrap();
+    }
+    until("the pod is evicted", SOON, async || cluster.pod("fails").await.is_none_or(is_going).then_some(())).await;
+    let events: kube::Api<k8s_openapi::api::events::v1::Event> =
+        kube::Api::namespaced(cluster.client.clone(), "default");
+    let told = until("the other pod's owner is told", SOON, async || {
+        let all = events.list(&kube::api::ListParams::default()).await.ok()?.items;
+        all.into_iter().find_map(|event| event.note.filter(|note| note.contains("it has no controller")))
+    })
+    .await;
+    assert!(told.contains("XID 79"), "{told}");
+    for name in ["bare", "runs"] {
+        assert!(cluster.pod(name).await.is_some_and(|pod| !is_going(pod)), "{name}");
+    }
+}
+
+fn is_going(pod: k8s_openapi::api::core::v1::Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
 }
 
 #[tokio::test(flavor = "multi_thread")]

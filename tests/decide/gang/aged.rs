@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use baton::contract::{DeviceId, DeviceType, PodKey, Quantity, key};
-use baton::decide::core::earmarks::EarmarkPolicy;
+use baton::decide::core::EarmarkPolicy;
 use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;

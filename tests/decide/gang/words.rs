@@ -720,3 +720,22 @@ fn every_marked_member_counts_when_the_wait_is_over() {
         assert!(said.contains("5 pods are marked"), "{name}: {said}");
     }
 }
+
+#[test]
+fn a_gang_of_a_thousand_that_waits_is_told_with_bounded_writes() {
+    let mut gangs = TestGangs::with(Config { batch: 1_000_000, ..Config::default() });
+    gangs.cluster.watchful = false;
+    gangs.plain_node("n", 900, "x");
+    gangs.members("g", 1000, &gang("g", "1000", &[]));
+    let counts = |gangs: &TestGangs| (gangs.cluster.condition_writes, gangs.cluster.notices.len());
+    gangs.wait(1);
+    let first = counts(&gangs);
+    // The room changes every ten seconds, for ten minutes.
+    for minute in 0..60 {
+        gangs.plain_node("n", 900 + minute % 7, "x");
+        gangs.wait(10);
+    }
+    let (conditions, events) = counts(&gangs);
+    println!("first: {first:?}, after ten minutes: {conditions} conditions, {events} events");
+    assert!(conditions <= 1000 * 12 && events <= 1000 * 3, "{conditions} conditions, {events} events");
+}

@@ -4,6 +4,7 @@ mod agreement;
 mod cordons;
 mod explained;
 mod extender;
+mod faults;
 mod gatekeepers;
 mod holders;
 mod indexed;

@@ -384,7 +384,7 @@ minute            beyond            unmade             image  free GPUs
 fn a_job_rests_longer_each_time_and_starts_afresh_once_it_runs() {
     let mut jobs = cluster();
     jobs.run("rl", GPU, (3, GPU), |_| {});
-    let class = |jobs: &TestJobs| jobs.cluster.job_records()[&key("rl")].class;
+    let class = |jobs: &TestJobs| jobs.cluster.job_records()[&key("rl")].judged.class;
     for pause in [1, 2, 4, 8, 16, 16] {
         jobs.cluster.wait(10 * 60 - 1);
         assert_eq!(jobs.holds("rl"), (0, 4), "before the limit");

@@ -33,7 +33,7 @@ async fn three_records_and_the_next_leader_are_read_and_nothing_is_written() {
     cluster.until_running("whole").await;
     cluster.until_running("half").await;
     let kubeconfig = operator(&cluster).await;
-    let ui = Ui::start(&kubeconfig, &["--agent-namespace", NAMESPACE, "--scheduler-namespace", NAMESPACE]);
+    let ui = Ui::start(&kubeconfig, &["--baton-namespace", NAMESPACE]);
     let records = async |what: &str, holds: &dyn Fn(&Value) -> bool| {
         until(what, SOON, async || {
             let answer = ui.get("/api/node/node-0");

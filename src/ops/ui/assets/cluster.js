@@ -2,7 +2,7 @@
 
 import { about, table } from './store.js';
 import { age, ask, h, keep, setAge, setText } from './dom.js';
-import { cells, isNic, leaves, sentence, serves, state, states, used } from './devices.js';
+import { cells, isNic, leaves, sentence, state, states, used } from './devices.js';
 
 const LINE = 46; // pixels of a line of nodes, as style.css has it
 const WIDTH = 300; // least pixels of a node
@@ -13,7 +13,7 @@ function summary(node) {
   const count = { gpu: {}, nic: {}, whole: 0, text: null };
   for (const [name, device] of leaves(node)) {
     const kind = isNic(name) ? count.nic : count.gpu;
-    const word = state(node, device);
+    const word = state(device);
     kind[word] = (kind[word] ?? 0) + 1;
     if (word === 'free' && name.startsWith('gpu-')) count.whole += 1;
   }
@@ -152,8 +152,8 @@ export default function make(root) {
     const kept = node.keptFor ? ` · kept for ${node.keptFor}` : '';
     const bad = node.suspect ? ' · suspect' : node.daemon === 'fresh' && node.status === 'Ready' ? '' : ` · ${node.status}, daemon ${node.daemon}`;
     setText(element.children[1], node.tooLarge ? 'too large to show' : `${count?.gpu.free ?? 0} free${kept}${bad}`);
-    element.classList.toggle('silent', !serves(node));
-    element.cells.setAttribute('aria-label', all.map((cell) => sentence(node, cell.name, cell.device)).join('; '));
+    element.classList.toggle('silent', !node.open);
+    element.cells.setAttribute('aria-label', all.map((cell) => sentence(cell.name, cell.device)).join('; '));
     let before = all[0]?.device.p;
     keep(
       element.cells,
@@ -162,14 +162,14 @@ export default function make(root) {
       (cell, key) => {
         const { device, parts } = byName.get(key);
         const dim = word && !name.includes(word) && !Object.keys(device.h ?? {}).some((pod) => pod.includes(word));
-        const look = parts.length ? 'split' : state(node, device);
+        const look = parts.length ? 'split' : state(device);
         cell.className = `cell ${look}${isNic(key) ? ' nic' : ''}${device.p !== before ? ' gap' : ''}${dim ? ' dim' : ''}`;
         before = device.p;
         cell.dataset.device = key;
         cell.style.setProperty('--used', `${Math.min(100, used(device))}%`);
         if (!parts.length && !cell.firstChild) return;
         keep(cell, parts.map((part) => part.name), () => h('i', {}), (child, part) => {
-          child.className = `cell ${state(node, node.devices[part])}`;
+          child.className = `cell ${state(node.devices[part])}`;
           // `3g.40gb` is three of the GPU's seven slices.
           child.style.flexGrow = parseInt(node.devices[part].g, 10) || 1;
           child.dataset.device = part;
@@ -187,7 +187,7 @@ export default function make(root) {
     if (!node) return;
     const key = event.type === 'focusin' ? null : event.target.dataset.device;
     const named = key ? [[key, node.devices[key]]] : Object.entries(node.devices ?? {});
-    const texts = named.filter(([, device]) => device).map(([device, value]) => sentence(node, device, value));
+    const texts = named.filter(([, device]) => device).map(([device, value]) => sentence(device, value));
     const head = `${name} · ${node.status} · daemon ${node.daemon}${node.model ? ` · ${node.model}` : ''}`;
     tip.replaceChildren(h('strong', {}, head), ...texts.slice(0, 24).map((text) => h('div', {}, text)));
     const place = element.getBoundingClientRect();

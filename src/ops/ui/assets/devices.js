@@ -3,37 +3,27 @@
 /** The states of a device, from free to out of service. A pattern as well as a colour: see style.css. */
 export const states = {
   free: 'free',
-  part: 'partly held',
+  partly: 'partly held',
   held: 'held',
   reserved: 'reserved',
   off: 'not offered',
   cordoned: 'cordoned',
-  bad: 'unhealthy',
+  unhealthy: 'unhealthy',
 };
 
 export const isNic = (name) => name.startsWith('nic-');
-
-/** New pods with devices may come here. */
-export const serves = (node) => node.daemon === 'fresh' && node.status === 'Ready' && !node.keptFor && !node.suspect;
 
 export function used(device) {
   return Object.values(device.h ?? {}).reduce((sum, percent) => sum + percent, 0);
 }
 
-export function state(node, device) {
-  if (device.s === 'unhealthy') return 'bad';
-  if (device.s === 'cordoned') return 'cordoned';
-  const percent = used(device);
-  if (percent >= 100) return 'held';
-  if (device.r) return 'reserved';
-  if (percent > 0) return 'part';
-  return serves(node) ? 'free' : 'off';
-}
+/** As the server has it. */
+export const state = (device) => device.s ?? 'free';
 
 /** One sentence about a device. */
-export function sentence(node, name, device) {
+export function sentence(name, device) {
   const holders = Object.entries(device.h ?? {}).map(([pod, percent]) => (percent === 100 ? pod : `${pod} ${percent} %`));
-  const word = states[state(node, device)];
+  const word = states[state(device)] ?? device.s;
   const parts = [`${name}${device.g ? ` (MIG ${device.g})` : ''}: ${word}`];
   if (holders.length) parts.push(`by ${holders.join(', ')}`);
   if (device.r) parts.push(`reserved for ${device.r.join(', ')}`);
@@ -59,10 +49,4 @@ export function cells(node) {
 }
 
 /** What new pods can be given, in no order: `[name, device]` of those that are not split, and of the parts of those that are. */
-export function leaves(node) {
-  const all = Object.entries(node.devices ?? {});
-  const parts = all.filter(([name]) => name.startsWith('mig-'));
-  if (!parts.length) return all;
-  const split = new Set(parts.map(([name]) => `gpu-${name.split('-')[1]}`));
-  return all.filter(([name]) => !split.has(name));
-}
+export const leaves = (node) => Object.entries(node.devices ?? {}).filter(([, device]) => device.s !== 'split');

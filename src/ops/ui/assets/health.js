@@ -57,7 +57,7 @@ export default function make(root) {
       if (daemons[node.daemon]) rows.set(name, { node: name, device: 'node daemon', state: node.daemon, why: `the node ${daemons[node.daemon]}${node.offers ? ` (${node.offers})` : ''}` });
       if (node.suspect) rows.set(`${name} suspect`, { node: name, device: 'node', state: 'suspect', why: node.suspect });
       for (const [device, { s, why, sinceAt }] of Object.entries(node.devices ?? {})) {
-        if (s) rows.set(`${name}/${device}`, { node: name, device, state: s, why, sinceAt });
+        if (s === 'unhealthy' || s === 'cordoned') rows.set(`${name}/${device}`, { node: name, device, state: s, why, sinceAt });
       }
     }
     return rows;

@@ -45,7 +45,8 @@ export default function make(root, name) {
 
   function draw(detail) {
     shown = detail;
-    const { node, lock, devices, pods, events, scheduler } = detail;
+    const { node, devices, pods, events, scheduler } = detail;
+    const { lock } = node;
     const agent = node.agent ?? {};
     const word = table('nodes')[name]?.daemon ?? 'none';
     const facts = [
@@ -75,12 +76,12 @@ export default function make(root, name) {
     const box = (device) => {
       const row = table('nodes')[name] ?? {};
       const cell = row.devices?.[device.device] ?? {};
-      const look = state(row, cell);
+      const look = state(cell);
       const link = device.nvlink ? ` link${domains.indexOf(device.nvlink) % 4}` : '';
       const mark = h('i', { class: `cell ${look}${isNic(device.device) ? ' nic' : ''}` });
       mark.style.setProperty('--used', `${Math.min(100, used(cell))}%`);
-      const title = sentence(row, device.device, cell);
-      return h('li', { class: `device${link}`, title }, mark, h('b', {}, device.device, cell.g ? ` ${cell.g}` : ''), h('span', {}, states[look]),
+      const title = sentence(device.device, cell);
+      return h('li', { class: `device${link}`, title }, mark, h('b', {}, device.device, cell.g ? ` ${cell.g}` : ''), h('span', {}, states[look] ?? look),
         h('span', { class: 'dim' }, device.holders.map((holder) => `${holder.pod.namespace}/${holder.pod.name} ${holder.percent} %`).join(', ')));
     };
     const socket = (device) => (device.socket >= 0 ? `Socket ${device.socket}` : `NUMA node ${device.numa ?? '?'}`);

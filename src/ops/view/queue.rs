@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 
-use super::output::{Row, age};
+use super::table::{Row, RowId, age};
 use crate::leader::{LeaderArgs, LeaderClient};
 use crate::live::Access;
 use baton_decide::explain::{QueueItem, QueueReport};
@@ -29,7 +29,7 @@ pub async fn report_soon(known: &mut Option<LeaderClient>, scheduler: &LeaderArg
 }
 
 /// Everything queued.
-pub async fn rows(leader: &LeaderClient) -> anyhow::Result<Vec<QueueItem>> {
+pub async fn queued(leader: &LeaderClient) -> anyhow::Result<Vec<QueueItem>> {
     let report: QueueReport = leader.get("/queue").await?;
     if !report.leading {
         bail!("that scheduler follows and has no queue: use the one that leads");
@@ -44,14 +44,9 @@ impl Row for QueueItem {
     const HEADERS: &'static str =
         "NAME,KIND,PRIORITY,STATE,QUEUED,ATTEMPTS,NEXT TRY,REFUSED BY,NODE,WAKES WHEN,MESSAGE";
     const NARROW: usize = 8;
-    fn name(&self) -> &str {
-        &self.name
-    }
-    fn namespace(&self) -> Option<&str> {
-        self.name.split_once('/').map(|(namespace, _)| namespace)
-    }
-    fn node(&self) -> Option<&str> {
-        self.node.as_deref()
+    fn id(&self) -> RowId<'_> {
+        let namespace = self.name.split_once('/').map(|(namespace, _)| namespace);
+        RowId { name: &self.name, namespace, node: self.node.as_deref(), labels: None }
     }
     fn cells(&self) -> Vec<String> {
         let seconds = |seconds| age(std::time::Duration::from_secs(seconds));

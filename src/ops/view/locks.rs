@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::output::{Row, age};
 use super::snapshot::{Rules, Snapshot, name_of};
+use super::table::{Row, RowId, age};
 use baton_cluster::agent_lease::LightLease;
+use baton_cluster::node::LightNode;
 use baton_contract::word::word_enum;
 use baton_contract::{AgentStatus, LockRead, PodRef};
 use baton_decide::lock::{BoundHolder, Delay, HolderState};
@@ -51,18 +52,22 @@ pub struct LockRow {
     pub advice: String,
     /// The annotation's value.
     pub value: String,
+    /// What does not answer, where the holder waits for longer than others.
+    #[serde(skip)]
+    pub(super) stuck: Option<String>,
     #[serde(skip)]
     labels: BTreeMap<String, String>,
 }
 
 /// Every lock, by node.
 pub fn rows(snapshot: &Snapshot, rules: &Rules) -> Vec<LockRow> {
-    let locked = snapshot.nodes.values().filter_map(|node| Some((node, snapshot.lock(node, &rules.lock_key)?)));
-    locked.map(|(node, (read, holder))| row(snapshot, name_of(node), rules, &read, &holder)).collect()
+    snapshot.nodes.values().filter_map(|node| of_node(snapshot, rules, node)).collect()
 }
 
-fn row(snapshot: &Snapshot, node: &str, rules: &Rules, read: &LockRead, holder: &HolderState) -> LockRow {
-    let key = &rules.lock_key;
+/// The lock of a node.
+pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> Option<LockRow> {
+    let (read, holder) = snapshot.lock(node, &rules.lock_key)?;
+    let (read, holder, key, object, node) = (&read, &holder, &rules.lock_key, node, name_of(node));
     let value = match read {
         LockRead::Held { value, .. } => Some(value),
         LockRead::Free | LockRead::Malformed { .. } => None,
@@ -84,11 +89,13 @@ fn row(snapshot: &Snapshot, node: &str, rules: &Rules, read: &LockRead, holder: 
     };
     let agent = snapshot.leases.get(&AgentStatus::lease_name(node));
     let status = agent.and_then(LightLease::status);
-    let fresh = agent.is_some_and(|lease| super::nodes::agent(lease, snapshot.wall, rules.stale).fresh);
+    let fresh = agent.is_some_and(|lease| super::nodes::agent(lease, snapshot.wall).fresh);
     let bound = live
         .and_then(|pod| snapshot.pods.get(&pod.key))
         .map(|pod| BoundHolder::of(read, pod, status.as_ref()))
         .unwrap_or_default();
+    let since = value.map_or(snapshot.wall, |value| value.time);
+    let delay = live.filter(|_| state == LockState::Held).map(|pod| snapshot.lock_delay(object, &pod.key, since));
     let advice = match (state, holder) {
         (LockState::Binding, _) if expired => {
             "its scheduler left it unbound: is `baton scheduler` running? It resumes or releases it within a minute"
@@ -100,14 +107,12 @@ fn row(snapshot: &Snapshot, node: &str, rules: &Rules, read: &LockRead, holder: 
                 .to_owned()
         }
         (LockState::Held, _) => {
-            let (pod, since) = (live.map(|pod| &pod.key), value.map_or(snapshot.wall, |value| value.time));
-            let found = snapshot.node(node).zip(pod).map(|(node, pod)| snapshot.lock_delay(node, pod, since));
             let then = match (expired, fresh) {
                 (true, true) => "the next bind takes it over once the scheduler has watched it for as long; ",
                 (true, false) => "it stays: only the node daemon knows whether its holder was served; ",
                 (false, _) => "",
             };
-            let words = found.map(|delay| match delay.judge() {
+            let words = delay.as_ref().map(|delay| match delay.judge() {
                 Delay::Usual => delay.to_string(),
                 Delay::Slow | Delay::Stuck => format!("{delay}; {then}look: {}", delay.look()),
             });
@@ -126,9 +131,10 @@ fn row(snapshot: &Snapshot, node: &str, rules: &Rules, read: &LockRead, holder: 
             remove(node, key)
         ),
     };
-    LockRow {
+    Some(LockRow {
         node: node.to_owned(),
         state,
+        stuck: delay.filter(|delay| delay.judge() == Delay::Stuck).map(|delay| delay.to_string()),
         holder: live.map(|pod| pod.key.to_string()).or_else(|| named.map(|named| named.pod.to_string())),
         holder_uid: live
             .map(|pod| pod.uid.to_string())
@@ -137,7 +143,7 @@ fn row(snapshot: &Snapshot, node: &str, rules: &Rules, read: &LockRead, holder: 
         advice,
         value: read.raw().unwrap_or_default().to_owned(),
         labels: snapshot.labels_of(node),
-    }
+    })
 }
 
 /// The command that takes the annotation away by hand.
@@ -150,20 +156,21 @@ fn runs(snapshot: &Snapshot, pod: &PodRef) -> bool {
     snapshot.pods.get(&pod.key).is_some_and(HandoffPod::has_started)
 }
 
+impl LockRow {
+    /// Its holder exists and may be served.
+    pub(super) fn is_live(&self) -> bool {
+        matches!(self.state, LockState::Binding | LockState::Held | LockState::Served)
+    }
+}
+
 impl Row for LockRow {
     const WHAT: &'static str = "lock of node";
     const PLURAL: &'static str = "locks";
     const NONE: &'static str = "No node is locked.";
     const HEADERS: &'static str = "NODE,STATE,HOLDER,AGE,WHAT TO DO,UID,VALUE";
     const NARROW: usize = 5;
-    fn name(&self) -> &str {
-        &self.node
-    }
-    fn node(&self) -> Option<&str> {
-        Some(&self.node)
-    }
-    fn labels(&self) -> Option<&BTreeMap<String, String>> {
-        Some(&self.labels)
+    fn id(&self) -> RowId<'_> {
+        RowId { name: &self.node, node: Some(&self.node), labels: Some(&self.labels), ..RowId::default() }
     }
     fn cells(&self) -> Vec<String> {
         vec![
@@ -181,13 +188,14 @@ impl Row for LockRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::get::snapshot::tests::{cluster, rules};
+    use crate::view::snapshot_tests::cluster;
     use baton_contract::key;
 
     #[test]
     fn each_state_of_a_lock_has_its_word() {
         let mut cluster = cluster();
-        let states = |cluster: &Snapshot| rows(cluster, &rules()).iter().map(|row| row.state).collect::<Vec<_>>();
+        let states =
+            |cluster: &Snapshot| rows(cluster, &Rules::default()).iter().map(|row| row.state).collect::<Vec<_>>();
         assert_eq!(states(&cluster), [LockState::Held, LockState::Dangling, LockState::Malformed]);
         let train = cluster.pods.values_mut().next().unwrap();
         train.containers[0].running = true;
@@ -204,16 +212,19 @@ mod tests {
     #[test]
     fn an_expired_lock_gets_another_advice() {
         let mut cluster = cluster();
-        let normal = rows(&cluster, &rules()).remove(0);
+        let normal = rows(&cluster, &Rules::default()).remove(0);
         assert_eq!(normal.age_seconds, Some(47));
         assert!(normal.advice.starts_with("stuck: not served for over 15 s; the kubelet has not asked"), "{normal:?}");
         cluster.wall = "2026-11-21T02:45:00Z".parse().unwrap();
-        let away = rows(&cluster, &rules()).remove(0);
+        let away = rows(&cluster, &Rules::default()).remove(0);
         assert!(away.advice.contains("has not been heard for") && away.advice.contains("it stays"), "{away:?}");
-        let reporting = Rules { stale: Duration::from_secs(3600), ..rules() };
-        let expired = rows(&cluster, &reporting).remove(0);
+        let lease = cluster.leases.values_mut().next().unwrap();
+        let renewed =
+            serde_json::json!({"metadata": lease.metadata, "spec": {"renewTime": "2026-11-21T02:44:50.000000Z"}});
+        *lease = serde_json::from_value(renewed).unwrap();
+        let expired = rows(&cluster, &Rules::default()).remove(0);
         assert!(expired.advice.contains("the next bind takes it over"), "{expired:?}");
-        let longer = rows(&cluster, &Rules { expiry: Duration::from_secs(3600), ..rules() });
+        let longer = rows(&cluster, &Rules { expiry: Duration::from_secs(3600), ..Rules::default() });
         assert!(
             !longer[0].advice.contains("takes it over"),
             "not expired where the cluster waits for an hour: {longer:?}"
@@ -222,7 +233,7 @@ mod tests {
         let lease = cluster.leases.values_mut().next().unwrap();
         let status = AgentStatus { unreleased: Some(expired.value.as_str().into()), ..lease.status().unwrap() };
         lease.metadata.annotations = Some([(key::AGENT.to_owned(), status.print())].into());
-        let served = rows(&cluster, &reporting).remove(0);
+        let served = rows(&cluster, &Rules::default()).remove(0);
         assert!(served.advice.contains("cannot remove it"), "{served:?}");
     }
 }

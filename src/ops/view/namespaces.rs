@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::output::Row;
 use super::snapshot::Snapshot;
+use super::table::{Row, RowId};
 use super::usage::{entries_of, percent};
 use baton_contract::{DeviceType, key, request};
 
@@ -57,8 +57,8 @@ impl Row for NamespaceRow {
     const NONE: &'static str = "No pod has devices or waits for some.";
     const HEADERS: &'static str = "NAME,PODS,GPUS HELD,NICS HELD,WAITING,WAITS FOR";
     const NARROW: usize = 6;
-    fn name(&self) -> &str {
-        &self.name
+    fn id(&self) -> RowId<'_> {
+        RowId { name: &self.name, ..RowId::default() }
     }
     fn cells(&self) -> Vec<String> {
         let devices = |percent: i64| match percent % key::WHOLE {
@@ -79,7 +79,7 @@ impl Row for NamespaceRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::get::snapshot::tests::cluster;
+    use crate::view::snapshot_tests::cluster;
 
     #[test]
     fn a_namespace_holds_and_waits() {

@@ -6,18 +6,19 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::output::{Row, age};
+use super::devices::{self, DeviceRow, DeviceState, DeviceSurroundings, ShownHealth};
+use super::locks::{self, LockRow, LockState};
 use super::snapshot::{Rules, Snapshot};
+use super::table::{Row, RowId, age};
 use super::usage::DeviceHolders;
-use super::{LockRow, LockState};
 use crate::say::amount;
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::node::LightNode;
 use baton_contract::inventory::DeviceStatus;
-use baton_contract::{AgentStatus, Cordons, DeviceType, Identity, key};
+use baton_contract::{AgentStatus, DeviceType, Identity, key};
 use baton_decide::explain::{QueueReport, ReservedDevices};
 use baton_decide::lock::LATE;
-use baton_decide::world::offered;
+use baton_decide::world::{WorldPolicy, offered};
 
 /// One node.
 #[derive(Debug, Clone, Serialize)]
@@ -27,6 +28,9 @@ pub struct NodeRow {
     pub name: String,
     /// As kubectl shows it: `Ready` or `NotReady`, with `SchedulingDisabled` behind a comma on a cordoned node.
     pub status: String,
+    /// The kubelet reports, and people let new pods come.
+    #[serde(skip)]
+    takes_pods: bool,
     /// Why its daemon holds the machine to blame for pods that failed, and until when it takes no new ones with devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspect: Option<String>,
@@ -56,12 +60,11 @@ pub struct NodeRow {
 pub struct DeviceCount {
     /// All.
     pub total: usize,
-    /// A new pod can have it whole: it is healthy, not cordoned and not reserved, no live pod has any part of it, the node daemon
-    /// reports and the kubelet offers its resource.
+    /// A new pod can have it whole.
     pub free: usize,
     /// Healthy, and the scheduler has reserved a part of it for pods that are not bound yet.
     pub reserved: usize,
-    /// The same of a part.
+    /// A new pod can have a part of it.
     pub partly: usize,
     /// Take no new pods.
     pub unhealthy: usize,
@@ -89,41 +92,76 @@ pub struct AgentRow {
     pub fresh: bool,
 }
 
-/// Every node, with what the scheduler says of it.
-pub fn rows(snapshot: &Snapshot, rules: &Rules, said: &QueueReport) -> Vec<NodeRow> {
-    let usage = DeviceHolders::of(snapshot);
-    let locks = super::locks::rows(snapshot, rules);
-    let locks: BTreeMap<&str, &LockRow> = locks.iter().map(|lock| (lock.node.as_str(), lock)).collect();
-    let kept: BTreeMap<&str, &str> =
-        said.kept.iter().map(|kept| (kept.node.as_str(), kept.kept_for.as_str())).collect();
-    let row = |node: &LightNode, name: &str| {
-        let agent = snapshot.leases.get(&AgentStatus::lease_name(name)).map(|of| agent(of, snapshot.wall, rules.stale));
-        let serves = agent.as_ref().is_some_and(|agent| agent.fresh);
-        let reserved: Vec<&ReservedDevices> = said.reserved.iter().filter(|reserved| reserved.node == name).collect();
-        let count = |kind: &DeviceType| count(snapshot, &usage, (name, node), kind, &reserved, serves);
-        let (gpu, rdma) = (count(&DeviceType::Gpu), count(&DeviceType::Rdma));
-        let registered = agent.as_ref().is_some_and(|agent| !agent.registered.is_empty());
-        let gone = [&gpu, &rdma].into_iter().find(|count| registered && count.is_not_offered());
-        let status = snapshot.devices.get(name).and_then(|device| device.status.as_ref());
-        NodeRow {
-            name: name.to_owned(),
-            status: node.status_words(),
-            suspect: status.and_then(DeviceStatus::suspect).map(|condition| condition.message.clone()),
-            daemon_gone: gone.map(|count| format!("kubelet offers 0 of {}", count.healthy())),
-            gpu,
-            rdma,
-            agent,
-            lock: locks.get(name).map(|lock| (*lock).clone()),
-            kept_for: kept.get(name).map(|kept_for| (*kept_for).to_owned()),
-            reserved_for: reserved.iter().map(|reserved| reserved.reserved_for.clone()).collect(),
-            labels: snapshot.labels_of(name),
+/// The nodes of a snapshot and the devices on them, with what the scheduler says of them. Free counts are made here alone.
+#[derive(Debug, Default)]
+pub struct NodesView {
+    /// By name.
+    pub nodes: Vec<NodeRow>,
+    /// By node; also those of Device objects without a node.
+    pub devices: Vec<DeviceRow>,
+}
+
+impl NodesView {
+    /// Of this snapshot.
+    pub fn of(snapshot: &Snapshot, rules: &Rules, said: &QueueReport) -> Self {
+        let usage = DeviceHolders::of(snapshot);
+        let mut reserved = BTreeMap::<&str, Vec<&ReservedDevices>>::new();
+        said.reserved.iter().for_each(|of| reserved.entry(&of.node).or_default().push(of));
+        let kept: BTreeMap<&str, &String> = said.kept.iter().map(|kept| (&*kept.node, &kept.kept_for)).collect();
+        let reserved_on = |name: &str| reserved.get(name).map_or(&[][..], Vec::as_slice);
+        let mut view = Self::default();
+        for (name, node) in &snapshot.nodes {
+            let mut row = row(snapshot, rules, name, node);
+            row.kept_for = kept.get(&**name).map(|kept_for| (*kept_for).clone());
+            row.reserved_for = reserved_on(name).iter().map(|of| of.reserved_for.clone()).collect();
+            view.nodes.push(row);
         }
-    };
-    snapshot.nodes.iter().map(|(name, node)| row(node, name)).collect()
+        for (name, object) in &snapshot.devices {
+            let node = view.nodes.binary_search_by(|row| row.name.cmp(name)).ok().map(|at| &mut view.nodes[at]);
+            let open = node.as_ref().map(|row| [row.takes(&row.gpu), row.takes(&row.rdma)]);
+            let takes =
+                |kind: &DeviceType| open.is_some_and(|[gpu, nic]| if *kind == DeviceType::Rdma { nic } else { gpu });
+            let takes = open.is_some().then_some(&takes as &dyn Fn(&DeviceType) -> bool);
+            let around = DeviceSurroundings { usage: &usage, reserved: reserved_on(name), takes, wall: snapshot.wall };
+            let devices = devices::of_node(name, object, &around);
+            if let Some(row) = node {
+                devices.iter().for_each(|device| row.count(device));
+            }
+            view.devices.extend(devices);
+        }
+        view
+    }
+
+    /// The devices of one node.
+    pub fn devices_of(&self, node: &str) -> &[DeviceRow] {
+        let from = self.devices.partition_point(|device| *device.node < *node);
+        &self.devices[from..][..self.devices[from..].partition_point(|device| *device.node == *node)]
+    }
+}
+
+/// Without its devices, and without what the scheduler says.
+fn row(snapshot: &Snapshot, rules: &Rules, name: &str, node: &LightNode) -> NodeRow {
+    let lease = snapshot.leases.get(&AgentStatus::lease_name(name));
+    let status = snapshot.devices.get(name).and_then(|device| device.status.as_ref());
+    let count = |kind| DeviceCount { offered: offered(node.allocatable(), &kind), ..DeviceCount::default() };
+    NodeRow {
+        name: name.to_owned(),
+        status: node.status_words(),
+        takes_pods: node.takes_pods(),
+        suspect: status.and_then(DeviceStatus::suspect).map(|condition| condition.message.clone()),
+        gpu: count(DeviceType::Gpu),
+        rdma: count(DeviceType::Rdma),
+        agent: lease.map(|lease| agent(lease, snapshot.wall)),
+        daemon_gone: None,
+        lock: locks::of_node(snapshot, rules, node),
+        kept_for: None,
+        reserved_for: BTreeSet::new(),
+        labels: snapshot.labels_of(name),
+    }
 }
 
 /// The status in a Lease.
-pub fn agent(lease: &LightLease, wall: Timestamp, stale: Duration) -> AgentRow {
+pub(crate) fn agent(lease: &LightLease, wall: Timestamp) -> AgentRow {
     let status = lease.status();
     // A renewal from the future comes from a clock that is ahead: just renewed.
     let renewed = lease.renewed().map(|time| Duration::try_from(wall.duration_since(time)).unwrap_or_default());
@@ -133,51 +171,13 @@ pub fn agent(lease: &LightLease, wall: Timestamp, stale: Duration) -> AgentRow {
         knows_pods: status.as_ref().is_some_and(|status| status.exceptions.is_some()),
         registered: status.map(|status| status.registered).unwrap_or_default(),
         renewed_seconds: renewed.map(|renewed| renewed.as_secs()),
-        fresh: renewed.is_some_and(|renewed| renewed <= stale),
+        fresh: renewed.is_some_and(|renewed| renewed <= WorldPolicy::default().agent_stale),
     }
-}
-
-/// `serves`: the node daemon reports.
-fn count(
-    snapshot: &Snapshot,
-    usage: &DeviceHolders,
-    (name, node): (&str, &LightNode),
-    kind: &DeviceType,
-    reserved: &[&ReservedDevices],
-    serves: bool,
-) -> DeviceCount {
-    let mut count = DeviceCount { offered: offered(node.allocatable(), kind), ..DeviceCount::default() };
-    let Some(device) = snapshot.devices.get(name) else { return count };
-    let cordons = Cordons::of_object(device);
-    // A GPU that is split into MIG devices has no resources of its own.
-    for info in device.spec.devices.iter().filter(|info| info.kind == *kind && !info.resources.is_empty()) {
-        let cordoned = cordons.of(info.id.as_str(), info.labels.get(key::PARENT).map(String::as_str), snapshot.wall);
-        count.total += 1;
-        let of_id = |reserved: &&ReservedDevices| reserved.devices.get(info.id.as_str()).copied();
-        let reserved: i64 = reserved.iter().filter_map(of_id).sum();
-        count.reserved += usize::from(info.health && reserved > 0);
-        match usage.percent(name, info.id.as_str()) + reserved {
-            _ if !info.health => count.unhealthy += 1,
-            _ if cordoned.is_some() => count.cordoned += 1,
-            0 => count.free += 1,
-            part if part < key::WHOLE => count.partly += 1,
-            _ => {}
-        }
-    }
-    if !serves || count.is_not_offered() {
-        (count.free, count.partly) = (0, 0);
-    }
-    count
 }
 
 impl DeviceCount {
     fn healthy(&self) -> usize {
         self.total - self.unhealthy
-    }
-
-    /// There are some, and the kubelet offers none: the device plugin's socket is gone.
-    fn is_not_offered(&self) -> bool {
-        self.offered == 0 && self.healthy() > 0
     }
 
     fn cell(&self) -> String {
@@ -186,6 +186,35 @@ impl DeviceCount {
 }
 
 impl NodeRow {
+    /// New pods with devices of this kind can come.
+    fn takes(&self, count: &DeviceCount) -> bool {
+        self.is_open() && count.offered > 0
+    }
+
+    /// New pods with devices can come, if the kubelet offers some: it and its registered node daemon report, nobody keeps pods away,
+    /// and the scheduler keeps it for nothing.
+    pub fn is_open(&self) -> bool {
+        let reports = self.agent.as_ref().is_some_and(|agent| agent.fresh && !agent.registered.is_empty());
+        reports && self.takes_pods && self.kept_for.is_none() && self.suspect.is_none()
+    }
+
+    /// Counts a device of it.
+    fn count(&mut self, device: &DeviceRow) {
+        let count = if device.is_nic() { &mut self.rdma } else { &mut self.gpu };
+        if device.state == DeviceState::Split {
+            return;
+        }
+        count.total += 1;
+        count.free += usize::from(device.free == key::WHOLE);
+        count.partly += usize::from((1..key::WHOLE).contains(&device.free));
+        count.reserved += usize::from(!device.reserved_for.is_empty() && device.health != ShownHealth::Unhealthy);
+        count.unhealthy += usize::from(device.state == DeviceState::Unhealthy);
+        count.cordoned += usize::from(device.state == DeviceState::Cordoned);
+        let registered = self.agent.as_ref().is_some_and(|agent| !agent.registered.is_empty());
+        let none = [&self.gpu, &self.rdma].into_iter().find(|count| count.offered == 0 && count.healthy() > 0);
+        self.daemon_gone = none.filter(|_| registered).map(|count| format!("kubelet offers 0 of {}", count.healthy()));
+    }
+
     /// `1 GPU and 2 NICs`; nothing where there is none.
     fn devices(&self, of: impl Fn(&DeviceCount) -> usize) -> Option<String> {
         let counts = [(of(&self.gpu), "GPU"), (of(&self.rdma), "NIC")].into_iter().filter(|(count, _)| *count > 0);
@@ -233,8 +262,8 @@ impl NodeRow {
             _ if self.daemon_gone.is_some() => "gone",
             None => "none",
             Some(agent) if !agent.fresh => "stale",
-            Some(agent) if silent(agent) => "unregistered",
             Some(agent) if agent.renewed_seconds.is_some_and(|ago| ago > LATE.as_secs()) => "late",
+            Some(agent) if silent(agent) => "unregistered",
             Some(_) => "fresh",
         }
     }
@@ -247,14 +276,8 @@ impl Row for NodeRow {
     const HEADERS: &'static str =
         "NAME,STATUS,GPUS FREE,PARTLY FREE,NICS FREE,DAEMON,NOTES,VERSION,IDENTITY,REGISTERED";
     const NARROW: usize = 7;
-    fn name(&self) -> &str {
-        &self.name
-    }
-    fn node(&self) -> Option<&str> {
-        Some(&self.name)
-    }
-    fn labels(&self) -> Option<&BTreeMap<String, String>> {
-        Some(&self.labels)
+    fn id(&self) -> RowId<'_> {
+        RowId { name: &self.name, node: Some(&self.name), labels: Some(&self.labels), ..RowId::default() }
     }
     fn cells(&self) -> Vec<String> {
         let seconds = |seconds: u64| age(Duration::from_secs(seconds));
@@ -286,11 +309,16 @@ impl Row for NodeRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::get::snapshot::tests::{cluster, rules};
+    use crate::view::snapshot_tests::cluster;
+    use baton_decide::explain::KeptNode;
+
+    fn view(cluster: &Snapshot) -> NodesView {
+        NodesView::of(cluster, &Rules::default(), &QueueReport::default())
+    }
 
     /// Total, free, shared, unhealthy.
     fn counts(cluster: &Snapshot, at: usize) -> (usize, usize, usize, usize) {
-        let gpu = rows(cluster, &rules(), &QueueReport::default())[at].gpu.clone();
+        let gpu = view(cluster).nodes[at].gpu.clone();
         (gpu.total, gpu.free, gpu.partly, gpu.unhealthy)
     }
 
@@ -309,8 +337,7 @@ mod tests {
     #[test]
     fn one_column_has_all_that_is_wrong_and_nothing_else() {
         let mut cluster = cluster();
-        let notes =
-            |cluster: &Snapshot, at: usize| rows(cluster, &rules(), &QueueReport::default())[at].cells()[6].clone();
+        let notes = |cluster: &Snapshot, at: usize| view(cluster).nodes[at].cells()[6].clone();
         assert_eq!(notes(&cluster, 0), "locked by ml/train for 47s");
         assert_eq!(notes(&cluster, 1), "1 GPU unhealthy, locked by ml/gone for 47s (dangling)");
         let devices = &mut cluster.devices.get_mut("node-b").unwrap().spec.devices;
@@ -325,7 +352,7 @@ mod tests {
     #[test]
     fn a_cordoned_device_is_counted_apart_until_the_cordon_ends() {
         let mut cluster = cluster();
-        let cordoned = |cluster: &Snapshot| rows(cluster, &rules(), &QueueReport::default())[0].gpu.cordoned;
+        let cordoned = |cluster: &Snapshot| view(cluster).nodes[0].gpu.cordoned;
         let text = r#"{"GPU-a1":{"until":"2026-11-21T02:36:10Z"}}"#;
         let device = cluster.devices.get_mut("node-a").unwrap();
         device.metadata.annotations = Some([(key::CORDONED.to_owned(), text.to_owned())].into());
@@ -337,7 +364,7 @@ mod tests {
     #[test]
     fn a_daemon_that_died_is_said_at_once_and_nothing_of_its_node_is_free() {
         let mut cluster = cluster();
-        let agent = |cluster: &Snapshot| rows(cluster, &rules(), &QueueReport::default())[0].cells()[5].clone();
+        let agent = |cluster: &Snapshot| view(cluster).nodes[0].cells()[5].clone();
         assert!(agent(&cluster).starts_with("fresh"), "{}", agent(&cluster));
         // The kubelet has seen the socket go; the Lease is still fresh.
         let none =
@@ -348,14 +375,58 @@ mod tests {
     }
 
     #[test]
+    fn where_no_pod_can_go_nothing_is_free_in_any_row() {
+        let said = |node: &str| {
+            let kept = vec![KeptNode { node: node.to_owned(), kept_for: "gang ml/big".to_owned() }];
+            QueueReport { kept, ..QueueReport::default() }
+        };
+        let node = |change: fn(&mut serde_json::Value)| {
+            let mut node =
+                serde_json::json!({"metadata": {"name": "node-a"}, "status": {"allocatable": {"nvidia.com/gpu": "2"}}});
+            change(&mut node);
+            serde_json::from_value::<LightNode>(node).unwrap()
+        };
+        let changed = |change: &dyn Fn(&mut Snapshot)| {
+            let mut cluster = cluster();
+            change(&mut cluster);
+            cluster
+        };
+        let with = |node: LightNode| changed(&|cluster| drop(cluster.nodes.insert("node-a".to_owned(), node.clone())));
+        let conditions = serde_json::json!([{"type": "Ready", "status": "False"}]);
+        let cases = [
+            (cluster(), said("node-b"), 1),
+            (cluster(), said("node-a"), 0),
+            (with(node(|node| node["spec"]["unschedulable"] = true.into())), QueueReport::default(), 0),
+            (with(node(|node| node["status"]["allocatable"] = serde_json::json!({}))), QueueReport::default(), 0),
+            (
+                with(
+                    serde_json::from_value(serde_json::json!({"metadata": {"name": "node-a"},
+                "status": {"allocatable": {"nvidia.com/gpu": "2"}, "conditions": conditions}}))
+                    .unwrap(),
+                ),
+                QueueReport::default(),
+                0,
+            ),
+            (changed(&|cluster| cluster.leases.clear()), QueueReport::default(), 0),
+            (changed(&|cluster| drop(cluster.nodes.remove("node-a"))), QueueReport::default(), 0),
+        ];
+        for (at, (cluster, said, free)) in cases.into_iter().enumerate() {
+            let view = NodesView::of(&cluster, &Rules::default(), &said);
+            let counted = view.nodes.iter().find(|row| row.name == "node-a").map_or(0, |row| row.gpu.free);
+            let whole = view.devices_of("node-a").iter().filter(|device| device.free == key::WHOLE).count();
+            let word = view.devices_of("node-a").iter().filter(|device| device.state == DeviceState::Free).count();
+            assert_eq!((counted, whole, word), (free, free, free), "case {at}");
+        }
+    }
+
+    #[test]
     fn an_agent_is_stale_after_ninety_seconds() {
         let mut cluster = cluster();
-        let fresh =
-            |cluster: &Snapshot| rows(cluster, &rules(), &QueueReport::default())[0].agent.clone().unwrap().fresh;
+        let fresh = |cluster: &Snapshot| view(cluster).nodes[0].agent.clone().unwrap().fresh;
         assert!(fresh(&cluster));
         cluster.wall = "2026-11-21T02:37:21Z".parse().unwrap();
         assert!(!fresh(&cluster));
         assert_eq!(counts(&cluster, 0), (2, 0, 0, 0), "its GPUs are given to no new pod");
-        assert!(rows(&cluster, &rules(), &QueueReport::default())[2].agent.is_none());
+        assert!(view(&cluster).nodes[2].agent.is_none());
     }
 }

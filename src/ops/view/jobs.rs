@@ -8,12 +8,13 @@ use kube::Client;
 use kube::api::Api;
 use serde::Serialize;
 
-use super::output::{Row, age};
 use super::snapshot::Snapshot;
+use super::table::{Row, RowId, age};
 use crate::live::all;
 use baton_cluster::client::status_code;
 use baton_cluster::tyjob::RawTyJob;
 use baton_contract::tyjob::{Allocation, ScheduleState, Stage, TyJob};
+use baton_runtime::clock;
 
 /// One job.
 #[derive(Debug, Clone, Serialize)]
@@ -52,13 +53,16 @@ pub struct JobRow {
 }
 
 /// Every job of the cluster.
-pub async fn read(client: Client) -> anyhow::Result<BTreeMap<(String, String), RawTyJob>> {
+pub async fn read(client: Client) -> anyhow::Result<Snapshot> {
     let key = |job: &RawTyJob| {
         let meta = job.metadata.clone();
         (meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default())
     };
     match all(Api::<RawTyJob>::all(client), "tyjobs").await {
-        Ok(jobs) => Ok(jobs.into_iter().map(|job| (key(&job), job)).collect()),
+        Ok(jobs) => {
+            let jobs = jobs.into_iter().map(|job| (key(&job), job)).collect();
+            Ok(Snapshot { jobs, wall: clock::wall(), ..Snapshot::default() })
+        }
         Err(error) if error.downcast_ref::<kube::Error>().and_then(status_code) == Some(404) => Err(anyhow!(
             "the cluster does not know tyjobs.arranger.taichu.io: install the CRD with `baton crds | kubectl apply --server-side -f -`"
         )),
@@ -107,14 +111,9 @@ impl Row for JobRow {
     const NONE: &'static str = "No TYJob here; -A lists every namespace.";
     const HEADERS: &'static str = "NAMESPACE,NAME,STAGE,SCHEDULED,READY,RESTARTS,PRIORITY,AGE,LEADER,NODES,MESSAGE";
     const NARROW: usize = 8;
-    fn name(&self) -> &str {
-        &self.name
-    }
-    fn namespace(&self) -> Option<&str> {
-        Some(&self.namespace)
-    }
-    fn labels(&self) -> Option<&BTreeMap<String, String>> {
-        Some(&self.labels)
+    fn id(&self) -> RowId<'_> {
+        let (namespace, labels) = (Some(&*self.namespace), Some(&self.labels));
+        RowId { name: &self.name, namespace, labels, node: None }
     }
     fn cells(&self) -> Vec<String> {
         let state = self.schedule_state.map(|state| format!("{state:?}"));

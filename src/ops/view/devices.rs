@@ -1,4 +1,4 @@
-//! Every device: its health, whether people have taken it out of use, and which pods hold it.
+//! Every device: its health, what a new pod can have of it, whether people have taken it out of use, and which pods hold it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,16 +6,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::args::ShownState;
-use super::output::{Row, age};
-use super::snapshot::Snapshot;
+use super::table::{Row, RowId, age};
 use super::usage::{DeviceHolder, DeviceHolders};
-use baton_contract::allocation::Entries;
 use baton_contract::inventory::{Device, DeviceInfo, device_names};
 use baton_contract::word::word_enum;
-use baton_contract::{AgentStatus, Cordon, Cordons, DeviceType, HealthReason, key};
-use baton_decide::explain::QueueReport;
-use baton_decide::world::{WorldPolicy, still_used};
+use baton_contract::{Cordon, Cordons, DeviceType, HealthReason, key};
+use baton_decide::explain::ReservedDevices;
 
 word_enum! {
     /// Whether a device takes new pods, as far as it is up to the device.
@@ -28,6 +24,30 @@ word_enum! {
         Unhealthy = "unhealthy",
         /// It is healthy, and people have taken it out of use.
         Cordoned = "cordoned",
+    }
+}
+
+word_enum! {
+    /// What a device is to new pods. The first that is true of it counts, from the last to the first.
+    #[derive(Serialize)]
+    #[serde(rename_all = "lowercase")]
+    DeviceState {
+        /// A new pod can have it whole.
+        Free = "free",
+        /// No pod holds it, and its node takes no new pods with devices.
+        Off = "off",
+        /// Pods hold a part of it.
+        Partly = "partly",
+        /// The scheduler has reserved a part of it for pods that are not bound yet.
+        Reserved = "reserved",
+        /// Pods hold all of it.
+        Held = "held",
+        /// Its MIG devices are handed out in its place.
+        Split = "split",
+        /// People have taken it out of use.
+        Cordoned = "cordoned",
+        /// It takes no new pods until it is healthy again.
+        Unhealthy = "unhealthy",
     }
 }
 
@@ -45,9 +65,11 @@ pub struct DeviceRow {
     pub model: Option<String>,
     /// Healthy or not, cordoned or not.
     pub health: ShownHealth,
+    /// What it is to new pods.
+    pub state: DeviceState,
     /// Percent that pods hold.
     pub used: i64,
-    /// Percent that a new pod may have: nothing of a device that is out of use, or whose node daemon does not report.
+    /// Percent that a new pod may have: nothing of a device that is out of use, or whose node takes no new pods with devices.
     pub free: i64,
     /// The pods.
     pub holders: Vec<DeviceHolder>,
@@ -87,38 +109,25 @@ pub struct DeviceRow {
     labels: BTreeMap<String, String>,
 }
 
-/// Every device of every node, with what the scheduler says of it.
-pub fn rows(snapshot: &Snapshot, said: &QueueReport) -> Vec<DeviceRow> {
-    let (usage, leaving) = (DeviceHolders::of(snapshot), snapshot.leaving());
-    let of_node = |(node, device): (&String, &Device)| {
-        let cordons = Cordons::of_object(device);
-        let gone = snapshot.node(node).is_none();
-        let lease = snapshot.leases.get(&AgentStatus::lease_name(node));
-        let stale = WorldPolicy::default().agent_stale;
-        let serves = !gone && lease.is_some_and(|lease| super::nodes::agent(lease, snapshot.wall, stale).fresh);
-        let indexes = indexes(&device.spec.devices);
-        let named = device.spec.devices.iter().zip(device_names(&device.spec.devices));
-        let rows = named.map(|(info, name)| row(node, info, name, &usage, &cordons, snapshot.wall));
-        let with_object = |mut row: DeviceRow| {
-            row.labels.extend(device.metadata.labels.clone().unwrap_or_default());
-            let of_it = said.reserved.iter().filter(|of| of.node == *node && of.devices.contains_key(&row.id));
-            row.reserved_for = of_it.clone().map(|reserved| reserved.reserved_for.clone()).collect();
-            let reserved: i64 = of_it.map(|of| of.devices[&row.id]).sum();
-            if serves && row.health == ShownHealth::Healthy {
-                row.free = (key::WHOLE - row.used - reserved).max(0);
-            }
-            row.index = indexes.get(&*row.id).copied();
-            let uses = |held: &Entries| held.values().flatten().any(|entry| entry.id.as_str() == row.id);
-            let leaving = leaving.iter().filter(|(at, _, _, held)| at == node && uses(held));
-            let reasons: Vec<String> =
-                row.reason.take().into_iter().chain(leaving.map(|(_, _, pod, _)| still_used(pod))).collect();
-            let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
-            row.reason = gone.then(|| format!("node {node} does not exist")).or(reason);
-            row
-        };
-        rows.map(with_object).collect::<Vec<_>>()
+/// What is known of a node beside its Device object.
+pub(super) struct DeviceSurroundings<'a> {
+    pub usage: &'a DeviceHolders,
+    pub reserved: &'a [&'a ReservedDevices],
+    /// The node takes new pods with devices of this type; `None` where there is no such node.
+    pub takes: Option<&'a dyn Fn(&DeviceType) -> bool>,
+    pub wall: Timestamp,
+}
+
+/// The devices of one node.
+pub(super) fn of_node(node: &str, object: &Device, around: &DeviceSurroundings<'_>) -> Vec<DeviceRow> {
+    let (cordons, indexes) = (Cordons::of_object(object), indexes(&object.spec.devices));
+    let row = |(info, name): (&DeviceInfo, String)| {
+        let mut row = row(node, info, name, &cordons, around);
+        row.index = indexes.get(info.id.as_str()).copied();
+        row.labels.extend(object.metadata.labels.clone().unwrap_or_default());
+        row
     };
-    snapshot.devices.iter().flat_map(of_node).collect()
+    object.spec.devices.iter().zip(device_names(&object.spec.devices)).map(row).collect()
 }
 
 /// Numbers of the GPUs that NVML lists, by their ids.
@@ -132,35 +141,46 @@ fn indexes(devices: &[DeviceInfo]) -> BTreeMap<&str, usize> {
     known.into_iter().enumerate().map(|(at, (_, id))| (id, at)).collect()
 }
 
-fn row(
-    node: &str,
-    info: &DeviceInfo,
-    device: String,
-    usage: &DeviceHolders,
-    cordons: &Cordons,
-    wall: Timestamp,
-) -> DeviceRow {
+fn row(node: &str, info: &DeviceInfo, device: String, cordons: &Cordons, around: &DeviceSurroundings<'_>) -> DeviceRow {
+    let (usage, wall, id) = (around.usage, around.wall, info.id.as_str());
     let label = |name: &str| info.labels.get(name).cloned();
-    let cordon = cordons.of(info.id.as_str(), info.labels.get(key::PARENT).map(String::as_str), wall);
-    let reasons: Vec<String> = info.fault().into_iter().chain(cordon.map(Cordon::words)).collect();
+    let cordon = cordons.of(id, info.labels.get(key::PARENT).map(String::as_str), wall);
+    let reserved: Vec<&&ReservedDevices> = around.reserved.iter().filter(|of| of.devices.contains_key(id)).collect();
+    let (used, kept) = (usage.percent(node, id), reserved.iter().map(|of| of.devices[id]).sum::<i64>());
+    let takes = around.takes.is_some_and(|takes| takes(&info.kind));
+    let state = match used {
+        _ if !info.health => DeviceState::Unhealthy,
+        _ if cordon.is_some() => DeviceState::Cordoned,
+        _ if info.resources.is_empty() => DeviceState::Split,
+        key::WHOLE.. => DeviceState::Held,
+        _ if kept > 0 => DeviceState::Reserved,
+        1.. => DeviceState::Partly,
+        _ if takes => DeviceState::Free,
+        _ => DeviceState::Off,
+    };
+    let usable = matches!(state, DeviceState::Free | DeviceState::Partly | DeviceState::Reserved);
+    let gone = around.takes.is_none().then(|| format!("node {node} does not exist"));
+    let left = usage.leaving(node, id).map(str::to_owned);
+    let reasons: Vec<String> = info.fault().into_iter().chain(cordon.map(Cordon::words)).chain(left).collect();
     let since = info.health_condition().map(|condition| condition.last_transition_time.0);
     let places = info.topology.as_ref();
     DeviceRow {
         node: node.to_owned(),
         path: format!("{node}/{device}"),
         device,
-        id: info.id.to_string(),
+        id: id.to_owned(),
         model: label(key::MODEL),
         health: match (info.health, cordon) {
             (false, _) => ShownHealth::Unhealthy,
             (true, Some(_)) => ShownHealth::Cordoned,
             (true, None) => ShownHealth::Healthy,
         },
-        used: usage.percent(node, info.id.as_str()),
-        free: 0,
-        holders: usage.holders(node, info.id.as_str()).to_vec(),
-        reserved_for: Vec::new(),
-        reason: (!reasons.is_empty()).then(|| reasons.join("; ")),
+        state,
+        used,
+        free: if takes && usable { (key::WHOLE - used - kept).max(0) } else { 0 },
+        holders: usage.holders(node, id).to_vec(),
+        reserved_for: reserved.iter().map(|of| of.reserved_for.clone()).collect(),
+        reason: gone.or((!reasons.is_empty()).then(|| reasons.join("; "))),
         since,
         since_seconds: since.map(|since| Duration::try_from(wall.duration_since(since)).unwrap_or_default().as_secs()),
         cordon: cordon.cloned(),
@@ -174,14 +194,9 @@ fn row(
 }
 
 impl DeviceRow {
-    /// Whether it is in this state.
-    pub(super) fn is_in(&self, state: ShownState) -> bool {
-        match state {
-            ShownState::Unhealthy => self.health == ShownHealth::Unhealthy,
-            ShownState::Cordoned => self.cordon.is_some(),
-            ShownState::Free => self.free == key::WHOLE,
-            ShownState::Partly => (1..key::WHOLE).contains(&self.free),
-        }
+    /// Whether it is in this state. People may take an unhealthy device out of use, too.
+    pub(crate) fn is_in(&self, state: DeviceState) -> bool {
+        self.state == state || state == DeviceState::Cordoned && self.cordon.is_some()
     }
 
     /// It is a NIC.
@@ -202,14 +217,8 @@ impl Row for DeviceRow {
     const HEADERS: &'static str =
         "NODE,DEVICE,MODEL,HEALTH,USED,FREE,HOLDERS,REASON,SINCE,PCI,INDEX,PCIE,NUMA,NVLINK,ID";
     const NARROW: usize = 7;
-    fn name(&self) -> &str {
-        &self.path
-    }
-    fn node(&self) -> Option<&str> {
-        Some(&self.node)
-    }
-    fn labels(&self) -> Option<&BTreeMap<String, String>> {
-        Some(&self.labels)
+    fn id(&self) -> RowId<'_> {
+        RowId { name: &self.path, node: Some(&self.node), labels: Some(&self.labels), ..RowId::default() }
     }
     fn is(&self, given: &str) -> bool {
         self.path == given || self.id == given
@@ -246,8 +255,14 @@ impl Row for DeviceRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::get::snapshot::tests::{cluster, leave};
+    use crate::view::snapshot_tests::{cluster, leave};
+    use crate::view::{NodesView, Rules, Snapshot};
+    use baton_decide::explain::QueueReport;
     use serde_json::json;
+
+    fn rows(cluster: &Snapshot) -> Vec<DeviceRow> {
+        NodesView::of(cluster, &Rules::default(), &QueueReport::default()).devices
+    }
 
     #[test]
     fn a_device_says_who_holds_it_whether_it_is_well_and_who_has_cordoned_it() {
@@ -255,7 +270,7 @@ mod tests {
         let device = cluster.devices.get_mut("node-a").unwrap();
         let text = r#"{"GPU-a1":{"reason":"fan fails","by":"ada"}}"#;
         device.metadata.annotations = Some([(key::CORDONED.to_owned(), text.to_owned())].into());
-        let rows = rows(&cluster, &QueueReport::default());
+        let rows = rows(&cluster);
         let cells: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
         assert_eq!(cells[0][..7], ["node-a", "gpu-0", "", "healthy", "100%", "0%", "ml/train"]);
         assert_eq!(cells[1][..8], ["node-a", "gpu-1", "", "cordoned", "0%", "0%", "", "cordoned by ada: fan fails"]);
@@ -268,7 +283,7 @@ mod tests {
         let mut cluster = cluster();
         leave(&mut cluster, "u1", "train");
         cluster.pods.clear();
-        let row = rows(&cluster, &QueueReport::default()).remove(0);
+        let row = rows(&cluster).remove(0);
         let words =
             "still used by processes of ml/train, which was deleted or written as ended at 2026-11-21T02:35:30Z";
         assert_eq!(row.cells()[..8], ["node-a", "gpu-0", "", "healthy", "100%", "0%", "ml/train", words]);
@@ -278,9 +293,7 @@ mod tests {
     fn devices_of_a_node_that_is_gone_say_so() {
         let mut cluster = cluster();
         cluster.nodes.clear();
-        assert!(
-            rows(&cluster, &QueueReport::default())[0].reason.as_ref().unwrap().contains("node node-a does not exist")
-        );
+        assert!(rows(&cluster)[0].reason.as_ref().unwrap().contains("node node-a does not exist"));
     }
 
     #[test]

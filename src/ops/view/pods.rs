@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::output::Row;
-use super::snapshot::{Notes, Snapshot};
-use baton_cluster::node::LightNode;
+use super::locks::{self, LockRow};
+use super::snapshot::{Notes, Rules, Snapshot};
+use super::table::{Row, RowId};
 use baton_contract::allocation::Entries;
 use baton_contract::inventory::{DeviceInfo, device_names};
-use baton_contract::{AgentStatus, DeviceAllocation, DeviceEntry, LeavingPod, LockRead, PodUid, key};
-use baton_decide::lock::{Delay, HolderState};
+use baton_contract::{AgentStatus, DeviceAllocation, DeviceEntry, LeavingPod, PodUid, key};
 use baton_decide::pod::{HandoffPod, Phase};
 use baton_decide::world::still_used;
 
@@ -50,9 +49,11 @@ pub struct PodRow {
 }
 
 /// Every pod of `namespace` (all when `None`) that asks for devices or has some.
-pub fn rows(snapshot: &Snapshot, namespace: Option<&str>, lock_key: &str) -> Vec<PodRow> {
-    let holders: BTreeMap<PodUid, Option<String>> =
-        snapshot.nodes.values().filter_map(|node| holder(snapshot, node, lock_key)).collect();
+pub fn rows(snapshot: &Snapshot, namespace: Option<&str>, rules: &Rules) -> Vec<PodRow> {
+    let locks = locks::rows(snapshot, rules).into_iter();
+    // Uid, and what does not answer.
+    let holders: BTreeMap<String, Option<String>> =
+        locks.filter(LockRow::is_live).filter_map(|lock| Some((lock.holder_uid?, lock.stuck))).collect();
     let of_namespace = |pod: &&HandoffPod| namespace.is_none_or(|namespace| *pod.pod.key.namespace == *namespace);
     let pods = snapshot.pods.values().filter(of_namespace);
     let pods = pods.filter(|pod| pod.asks_for_devices() || pod.assignment.device_allocated.is_some());
@@ -63,21 +64,6 @@ pub fn rows(snapshot: &Snapshot, namespace: Option<&str>, lock_key: &str) -> Vec
     })
     .chain(leaving(snapshot, namespace))
     .collect()
-}
-
-/// The pod that the node's lock names, and what does not answer where it is bound and waits for longer than others.
-fn holder(snapshot: &Snapshot, node: &LightNode, lock_key: &str) -> Option<(PodUid, Option<String>)> {
-    let (read, holder) = snapshot.lock(node, lock_key)?;
-    match (holder, read) {
-        (HolderState::BoundHere(pod), LockRead::Held { value, .. }) => {
-            let delay = snapshot.lock_delay(node, &pod.key, value.time);
-            let waits = snapshot.pods.get(&pod.key).is_some_and(|pod| !pod.has_started());
-            let stuck = (waits && delay.judge() == Delay::Stuck).then(|| delay.to_string());
-            Some((pod.uid, stuck))
-        }
-        (HolderState::Unbound(pod) | HolderState::BoundHere(pod), _) => Some((pod.uid, None)),
-        (HolderState::Unknown | HolderState::Gone(_), _) => None,
-    }
 }
 
 /// Pods that the API server does not have any more and whose processes use devices still.
@@ -130,7 +116,7 @@ fn row(
     pod: &HandoffPod,
     notes: &Notes,
     otherwise: Option<String>,
-    holders: &BTreeMap<PodUid, Option<String>>,
+    holders: &BTreeMap<String, Option<String>>,
     snapshot: &Snapshot,
 ) -> PodRow {
     let assigned = pod.assignment.device_allocated.as_deref().map(DeviceAllocation::parse).transpose();
@@ -145,7 +131,7 @@ fn row(
     let failed = notes.failed.clone();
     let bad = assigned.as_ref().err().map(ToString::to_string);
     let problem = otherwise.or(bad).or(failed).or(refused).or(hint);
-    let held = holders.get(&pod.pod.uid);
+    let held = holders.get(pod.pod.uid.as_str());
     let problem = problem.or(lost).or(unassigned).or_else(|| held.cloned().flatten()).or_else(|| waits(pod, notes));
     let devices = ids(assigned.ok().flatten().map(|allocation| allocation.devices).unwrap_or_default());
     let problem = problem.or_else(|| faults(pod, &devices, snapshot));
@@ -211,17 +197,9 @@ impl Row for PodRow {
     const NONE: &'static str = "No pod here asks for devices; -A lists every namespace.";
     const HEADERS: &'static str = "NAMESPACE,NAME,PHASE,NODE,WANTS,DEVICES,LOCK,PROBLEM,IDS,UID";
     const NARROW: usize = 8;
-    fn name(&self) -> &str {
-        &self.name
-    }
-    fn namespace(&self) -> Option<&str> {
-        Some(&self.namespace)
-    }
-    fn node(&self) -> Option<&str> {
-        self.node.as_deref()
-    }
-    fn labels(&self) -> Option<&BTreeMap<String, String>> {
-        Some(&self.labels)
+    fn id(&self) -> RowId<'_> {
+        let (namespace, node) = (Some(&*self.namespace), self.node.as_deref());
+        RowId { name: &self.name, namespace, node, labels: Some(&self.labels) }
     }
     fn cells(&self) -> Vec<String> {
         let bare = |name: &str| name.strip_prefix("koordinator.sh/").unwrap_or(name).to_owned();
@@ -256,7 +234,7 @@ fn short(problem: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::get::snapshot::tests::{cluster, leave};
+    use crate::view::snapshot_tests::{cluster, leave};
     use baton_cluster::pod::LightPod;
     use serde_json::json;
 
@@ -276,7 +254,7 @@ mod tests {
             let (mut cluster, notes, pod) = (cluster(), Notes::of(&pod), pod.handoff());
             cluster.pods = [(pod.pod.key.clone(), pod.clone())].into();
             cluster.notes = [(pod.pod.key, notes)].into();
-            rows(&cluster, None, key::NODE_LOCK).remove(0)
+            rows(&cluster, None, &Rules::default()).remove(0)
         };
         let as_is = |_: &mut serde_json::Value| {};
         let refused = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
@@ -305,7 +283,7 @@ mod tests {
                 .unwrap();
             let pod = pod.handoff();
             let cluster = Snapshot { pods: [(pod.pod.key.clone(), pod)].into(), ..cluster() };
-            rows(&cluster, None, key::NODE_LOCK)[0].cells()[4].clone()
+            rows(&cluster, None, &Rules::default())[0].cells()[4].clone()
         };
         assert_eq!(
             wants(json!({"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "40"})),
@@ -320,7 +298,7 @@ mod tests {
         leave(&mut cluster, "u1", "train");
         let words = "its devices are still used by processes of ml/train, which was deleted or written as ended at 2026-11-21T02:35:30Z";
         let row = |cluster: &Snapshot| {
-            let mut rows = rows(cluster, Some("ml"), key::NODE_LOCK);
+            let mut rows = rows(cluster, Some("ml"), &Rules::default());
             assert_eq!(rows.len(), 1);
             let row = rows.remove(0);
             (row.phase, row.node.unwrap(), row.devices["gpu"].clone(), row.problem)
@@ -332,13 +310,13 @@ mod tests {
         assert_eq!(row(&cluster), of("Failed", Some(words)), "another client says so");
         cluster.pods.clear();
         assert_eq!(row(&cluster), of("Leaving", Some(words)));
-        assert!(rows(&cluster, Some("other"), key::NODE_LOCK).is_empty());
+        assert!(rows(&cluster, Some("other"), &Rules::default()).is_empty());
     }
 
     #[test]
     fn what_is_wrong_with_a_pod_is_said() {
         let mut cluster = cluster();
-        let problem = |cluster: &Snapshot| rows(cluster, None, key::NODE_LOCK)[0].problem.clone();
+        let problem = |cluster: &Snapshot| rows(cluster, None, &Rules::default())[0].problem.clone();
         assert!(problem(&cluster).unwrap().starts_with("stuck: not served for over 15 s"));
         cluster.wall = "2026-11-21T02:35:20Z".parse().unwrap();
         assert_eq!(problem(&cluster), None);

@@ -21,27 +21,28 @@ pub trait Row: Serialize {
     const HEADERS: &'static str;
     /// How many columns the plain table has.
     const NARROW: usize;
-    /// The name that the command line may select.
-    fn name(&self) -> &str;
-    /// Its namespace, where it has one.
-    fn namespace(&self) -> Option<&str> {
-        None
-    }
-    /// The node that `--node` selects it by.
-    fn node(&self) -> Option<&str> {
-        None
-    }
-    /// The labels that `-l` selects it by.
-    fn labels(&self) -> Option<&BTreeMap<String, String>> {
-        None
-    }
+    /// By what the command line selects it.
+    fn id(&self) -> RowId<'_>;
     /// Whether the command line names this row: by its name, or by `namespace/name`.
     fn is(&self, given: &str) -> bool {
-        self.name() == given
-            || given.split_once('/').is_some_and(|(space, name)| self.namespace() == Some(space) && self.name() == name)
+        let RowId { name, namespace, .. } = self.id();
+        name == given || given.split_once('/').is_some_and(|(space, own)| namespace == Some(space) && name == own)
     }
     /// One cell for each header.
     fn cells(&self) -> Vec<String>;
+}
+
+/// What selects a row.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RowId<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its namespace, where it has one.
+    pub namespace: Option<&'a str>,
+    /// The node that `--node` selects it by.
+    pub node: Option<&'a str>,
+    /// The labels that `-l` selects it by.
+    pub labels: Option<&'a BTreeMap<String, String>>,
 }
 
 /// Columns of free text: where a terminal is narrow, their cells take several lines.

@@ -32,7 +32,7 @@ pub struct Snapshot {
     /// Pods of every namespace.
     pub pods: BTreeMap<PodKey, HandoffPod>,
     /// What else people read of them.
-    pub(super) notes: BTreeMap<PodKey, Notes>,
+    pub(crate) notes: BTreeMap<PodKey, Notes>,
     /// The agents' Leases by name.
     pub leases: BTreeMap<String, LightLease>,
     /// TYJobs by namespace and name.
@@ -47,15 +47,19 @@ pub struct Snapshot {
     pub(crate) unread: BTreeMap<String, String>,
 }
 
-/// Settings of this cluster's daemons, as far as they decide what a lock or an agent is.
+/// Settings of this cluster's daemons, as far as they decide what a lock is.
 #[derive(Debug, Clone)]
 pub struct Rules {
     /// Node annotation of the lock.
     pub lock_key: String,
     /// A lock of this age is expired.
     pub expiry: Duration,
-    /// An agent that was silent for this long is stale.
-    pub stale: Duration,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { lock_key: key::NODE_LOCK.to_owned(), expiry: Duration::from_secs(300) }
+    }
 }
 
 impl Lookup for Snapshot {
@@ -92,7 +96,7 @@ impl Snapshot {
     }
 
     /// Puts a pod in the place of its earlier state.
-    pub(super) fn put_pod(&mut self, pod: LightPod) {
+    pub(crate) fn put_pod(&mut self, pod: LightPod) {
         let (notes, pod) = (Notes::of(&pod), pod.handoff());
         let key = pod.pod.key.clone();
         let before = self.pods.insert(key.clone(), pod);
@@ -186,6 +190,8 @@ pub struct Notes {
     pub hint: Option<String>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
+    /// `Job train`, which makes another pod; `None` for a pod that nothing makes again.
+    pub owner: Option<Box<str>>,
 }
 
 impl Notes {
@@ -200,6 +206,7 @@ impl Notes {
             tried: scheduled.is_some(),
             failed: pod.failure(),
             labels: pod.metadata.labels.clone().unwrap_or_default(),
+            owner: pod.controller().map(|owner| format!("{} {}", owner.kind, owner.name).into()),
             hint: hint.and_then(|hint| parse_hints(hint).err()).map(|bad| bad.to_string()),
         }
     }
@@ -247,12 +254,6 @@ pub(crate) mod tests {
 
     fn gpu(id: &str, minor: i32, health: bool) -> Value {
         json!({"type": "gpu", "id": id, "minor": minor, "health": health, "resources": {"koordinator.sh/gpu-core": "100"}})
-    }
-
-    /// The daemons' defaults.
-    pub fn rules() -> Rules {
-        let (lock_key, expiry) = (baton_contract::key::NODE_LOCK.to_owned(), Duration::from_secs(300));
-        Rules { lock_key, expiry, stale: Duration::from_secs(90) }
     }
 
     /// Processes of a pod that has left use GPU-a0, says the daemon of node-a.

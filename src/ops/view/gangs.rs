@@ -4,18 +4,20 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::output::Row;
+use super::table::{Row, RowId};
 use crate::leader::LeaderClient;
 use baton_decide::explain::GangView;
 
+/// What the scheduler answers at `/gangs`.
 #[derive(Deserialize)]
-struct Items {
-    items: Vec<GangView>,
+pub(crate) struct GangItems {
+    /// By namespace and name.
+    pub items: Vec<GangView>,
 }
 
 /// The gangs of `namespace` (all when `None`), by namespace and name.
-pub async fn rows(leader: &LeaderClient, namespace: Option<&str>) -> anyhow::Result<Vec<GangView>> {
-    let Items { items } = leader.get("/gangs").await?;
+pub async fn gangs(leader: &LeaderClient, namespace: Option<&str>) -> anyhow::Result<Vec<GangView>> {
+    let GangItems { items } = leader.get("/gangs").await?;
     let here = |gang: &GangView| namespace.is_none_or(|namespace| gang.namespace == namespace);
     Ok(items.into_iter().filter(here).collect())
 }
@@ -26,11 +28,8 @@ impl Row for GangView {
     const NONE: &'static str = "No gang here; -A lists every namespace.";
     const HEADERS: &'static str = "NAMESPACE,NAME,MIN,CHILDREN,RESERVED,BOUND,SATISFIED,ATTEMPTS,MODE,POLICY,WAIT,CYCLE,ROUNDS,PENDING,TOTAL,CREATED,HOLDING SINCE,GROUP,NEXT TRY,WHY";
     const NARROW: usize = 8;
-    fn name(&self) -> &str {
-        &self.name
-    }
-    fn namespace(&self) -> Option<&str> {
-        Some(&self.namespace)
+    fn id(&self) -> RowId<'_> {
+        RowId { name: &self.name, namespace: Some(&self.namespace), ..RowId::default() }
     }
     fn cells(&self) -> Vec<String> {
         vec![

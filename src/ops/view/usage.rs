@@ -11,6 +11,7 @@ use baton_contract::allocation::Entries;
 use baton_contract::inventory::Device;
 use baton_contract::{AgentStatus, DeviceEntry, DeviceType, PodKey, PodUid, key};
 use baton_decide::pod::HandoffPod;
+use baton_decide::world::still_used;
 
 /// A pod that holds a device or a part of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -22,9 +23,12 @@ pub struct DeviceHolder {
     /// Uid.
     #[serde(skip)]
     pub uid: PodUid,
+    /// It has left the API server and uses the device still: in words.
+    #[serde(skip)]
+    pub leaving: Option<String>,
 }
 
-/// The holders of every device.
+/// The holders of every device, by node and id.
 #[derive(Debug, Default)]
 pub struct DeviceHolders(BTreeMap<Box<str>, BTreeMap<Box<str>, Vec<DeviceHolder>>>);
 
@@ -44,7 +48,8 @@ impl DeviceHolders {
         for (node, uid, pod, held) in snapshot.leaving() {
             let key = PodKey::new(&pod.namespace, &pod.name);
             for entry in held.values().flatten() {
-                usage.put(&node, entry.id.as_str(), &key, &uid, percent(entry));
+                let held = usage.put(&node, entry.id.as_str(), &key, &uid, percent(entry));
+                held.leaving = Some(still_used(&pod));
             }
         }
         snapshot.devices.iter().for_each(|(node, device)| usage.published(node, device));
@@ -63,17 +68,24 @@ impl DeviceHolders {
         }
     }
 
-    fn put(&mut self, node: &str, id: &str, pod: &PodKey, uid: &PodUid, percent: i64) {
+    fn put(&mut self, node: &str, id: &str, pod: &PodKey, uid: &PodUid, percent: i64) -> &mut DeviceHolder {
         let holders = self.0.entry(node.into()).or_default().entry(id.into()).or_default();
-        match holders.iter_mut().find(|holder| holder.uid == *uid) {
-            Some(known) => known.percent = known.percent.max(percent),
-            None => holders.push(DeviceHolder { pod: pod.clone(), percent, uid: uid.clone() }),
+        let at = holders.iter().position(|holder| holder.uid == *uid).unwrap_or(holders.len());
+        if at == holders.len() {
+            holders.push(DeviceHolder { pod: pod.clone(), percent, uid: uid.clone(), leaving: None });
         }
+        holders[at].percent = holders[at].percent.max(percent);
+        &mut holders[at]
     }
 
     /// Who holds the device.
     pub fn holders(&self, node: &str, id: &str) -> &[DeviceHolder] {
         self.0.get(node).and_then(|devices| devices.get(id)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The pods that have left the API server and use the device still, in words.
+    pub fn leaving(&self, node: &str, id: &str) -> impl Iterator<Item = &str> {
+        self.holders(node, id).iter().filter_map(|holder| holder.leaving.as_deref())
     }
 
     /// Percent of the device that is held.

@@ -1,0 +1,83 @@
+//! What placing pods may change, and nothing else.
+
+use std::collections::BTreeSet;
+
+use crate::world::{NodeId, Pod, PodId, World};
+
+use super::agenda::Terms;
+use super::preemption::{Preemption, candidates};
+use super::reservations::Reservations;
+use super::rules::{PreemptionCandidate, View};
+use super::select::choose::{NodeChoice, choose};
+use super::select::index::Index;
+use super::settings::{NodeSearch, Stats};
+
+/// What placing pods may change: rooms are taken and given back in the world, and nothing is queued, woken, reported or asked of the
+/// cluster. What is tried in here can be undone.
+pub struct Placing<'a> {
+    /// Time, settings and rules.
+    pub terms: Terms<'a>,
+    /// Facts from watches, and accounts.
+    pub world: &'a mut World,
+    /// Verdicts on nodes by pod shape.
+    pub index: &'a mut Index,
+    /// Room of pods that are not being bound yet.
+    pub reservations: &'a mut Reservations,
+    /// Nominated pods and their victims.
+    pub preemption: &'a Preemption,
+    /// Counters.
+    pub stats: &'a mut Stats,
+}
+
+impl Placing<'_> {
+    /// What rules read.
+    pub fn view(&self) -> View<'_> {
+        self.terms.view(self.world)
+    }
+
+    /// Chooses a node for a pod of the world, or judges `only` that node; also returns the number of judged nodes.
+    pub fn choose(&mut self, id: PodId, only: Option<NodeId>) -> Option<(NodeChoice, u64)> {
+        let pod = self.world.pod(id)?;
+        let view = self.terms.view(self.world);
+        Some(match self.terms.config.search {
+            NodeSearch::Indexed => self.index.choose(view, self.terms.rules, pod, only),
+            NodeSearch::Scanning => choose(view, self.terms.rules, pod, only),
+        })
+    }
+
+    /// Runs `decide` for `except`, a pod of this priority, while nominated pods of equal or higher priority count as reserved on
+    /// their nodes: a node must fit with them and, where rules read other pods, also without any of them. Room that is made for
+    /// the group of `except` is open to it. Where devices of a nominated pod are not free yet, the node is closed for such devices.
+    pub fn with_nominated<T>(&mut self, priority: i32, except: PodId, decide: impl FnOnce(&mut Self) -> T) -> T {
+        let entered = self.enter_nominated(priority, except);
+        let decided = decide(self);
+        entered.into_iter().rev().for_each(|id| _ = self.world.forget(id));
+        decided
+    }
+
+    /// [`Placing::with_nominated`] without pods whose devices are not free yet: these close the node to new pods, not to a
+    /// reservation that an earlier leader made.
+    pub fn with_nominated_placed<T>(&mut self, priority: i32, except: PodId, decide: impl FnOnce(&mut Self) -> T) -> T {
+        let entered = self.enter_nominated(priority, except);
+        let waits = |pod: &Pod| pod.asks_for_devices() && pod.devices.is_none();
+        let (waiting, placed): (Vec<PodId>, Vec<PodId>) =
+            entered.into_iter().partition(|id| self.world.pod(*id).is_some_and(waits));
+        waiting.into_iter().rev().for_each(|id| _ = self.world.forget(id));
+        let decided = decide(self);
+        placed.into_iter().rev().for_each(|id| _ = self.world.forget(id));
+        decided
+    }
+
+    fn enter_nominated(&mut self, priority: i32, except: PodId) -> Vec<PodId> {
+        self.preemption.enter_nominated(self.world, self.terms.rules, self.terms.now.mono, (priority, except))
+    }
+}
+
+/// The victims for a pod that fits no node, as the PostFilter rules choose them. `None` when no victims make room. `gone`: pods
+/// that are victims already.
+pub fn pick(placing: &mut Placing<'_>, pod: &Pod, gone: &BTreeSet<PodId>) -> Option<PreemptionCandidate> {
+    let found = placing.with_nominated(pod.facts.spec.priority, pod.id, |placing| {
+        candidates(placing.world, placing.terms.rules, pod, gone, placing.terms.now.mono)
+    });
+    placing.terms.rules.enabled().post_filter().iter().find_map(|rule| rule.pick(&found)).cloned()
+}
