@@ -28,5 +28,5 @@ flags="$flags$separator--remap-path-prefix=$CARGO_TARGET_DIR=/baton/target$separ
 for sources in "$home"/registry/src/*; do
   flags="$flags$separator--remap-path-prefix=$sources=/cargo"
 done
-export CARGO_ENCODED_RUSTFLAGS="$flags" CFLAGS="-ffile-prefix-map=$PWD=/baton -ffile-prefix-map=$home=/cargo -ffile-prefix-map=$CARGO_TARGET_DIR=/baton/target"
+export BATON_REMAP="$flags" RUSTC_WRAPPER="$PWD/.ci/rustc.sh" CFLAGS="-ffile-prefix-map=$PWD=/baton -ffile-prefix-map=$home=/cargo -ffile-prefix-map=$CARGO_TARGET_DIR=/baton/target"
 exec cargo build --locked -p baton --profile image --bins --target "$triple" "$@"
