@@ -243,7 +243,10 @@ impl System {
         let has = &self.machines[node].inventory.devices;
         let mut served = entry.served.iter().map(|(_, entry)| &entry.id);
         let unhealthy = served.find(|id| has.get(*id).is_none_or(|of| !of.healthy)).map(ToString::to_string);
-        if let Some(id) = unhealthy.filter(|_| entry.asked == 1 && entry.seq == 0) {
+        // A container that starts again keeps what it has, also by a ledger that is rebuilt.
+        let ledger = self.machines[node].daemon.as_ref().and_then(Daemon::ledger);
+        let again = ledger.and_then(|ledger| ledger.get(&entry.key())).is_some_and(LedgerEntry::was_asked);
+        if let Some(id) = unhealthy.filter(|_| !again) {
             self.violates("no device that has failed is served", format!("n{node}: {id} for {}", entry.pod.uid));
         }
         if self.is(Mutant::KubeletChooses) && !entry.served.is_empty() {
