@@ -183,9 +183,11 @@ fn policies_name_the_keys_and_resources_of_the_contract() {
 fn rules() -> Vec<(String, Value)> {
     let text = read("chart/templates/rbac.yaml").replace("{{ include \"baton.suffix\" . }}", "");
     let text = text.replace("{{- include \"baton.labels\" $ | nindent 4 }}", "");
-    // Only the accounts have values of their own.
-    let is_account = |document: &&str| document.contains("\nkind: ServiceAccount\n");
-    let text = text.split("\n---\n").filter(|of| !is_account(of)).collect::<Vec<_>>().join("\n---\n");
+    // Accounts have values of their own, and Leases depend on what is there.
+    let is_chosen = |document: &&str| {
+        ["ServiceAccount", "Lease"].iter().any(|kind| document.contains(&format!("\nkind: {kind}\n")))
+    };
+    let text = text.split("\n---\n").filter(|of| !is_chosen(of)).collect::<Vec<_>>().join("\n---\n");
     let text = text.replace("{{ .Release.Namespace }}", &Values::default().namespace);
     assert!(!text.contains("{{"), "more than names is chosen in rbac.yaml");
     let mut rules = Vec::new();
