@@ -167,7 +167,8 @@ async fn the_lease_of_another_node_is_neither_renewed_nor_made() {
 async fn the_leaders_lease_is_out_of_reach_by_rights_and_by_policy() {
     let world = World::start().await;
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases");
-    let leader = world.admin(Call::create(&path, lease("baton-scheduler", "the-leader", 15))).await;
+    let leader =
+        world.admin(Call::patch(format!("{path}/baton-scheduler"), lease("baton-scheduler", "the-leader", 15))).await;
     let thief = world.node_daemon("node-a").await;
     let take = Call::replace(format!("{path}/baton-scheduler"), held_by_the_thief(leader, 2_000_000_000));
     let why = take.send(&thief).await.unwrap_err();

@@ -24,7 +24,7 @@ use super::select::index::Index;
 
 /// All that one call may change, lent to the owner that is called. An owner lends of it to others only what they need.
 /// [`Binder`](crate::bind::Binder), [`Gangs`](crate::gang::Gangs) and [`TyJobs`](crate::tyjob::TyJobs) are not in here: they
-/// cannot be called by other owners, which leave a [`Step`] for them instead. Nothing in here calls up to those three.
+/// cannot be called by other owners, which leave a [step](super::agenda::Step) for them instead. Nothing in here calls up to those three.
 pub struct Context<'a> {
     /// Time, settings and rules.
     pub terms: Terms<'a>,

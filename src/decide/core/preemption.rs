@@ -292,7 +292,7 @@ impl Preemption {
         }
     }
 
-    /// Enters nominated pods into the accounts of their nodes, for [`Placing::with_nominated`] or in a copy of the world. Returns
+    /// Enters nominated pods into the accounts of their nodes, for [`super::placing::Placing::with_nominated`] or in a copy of the world. Returns
     /// the entered pods.
     pub fn enter_nominated(
         &self,

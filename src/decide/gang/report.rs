@@ -1,6 +1,6 @@
 //! What is reported about a group: why its members fit no node, why it is not ready, what is wrong with its declarations. A group
 //! without room is also parked here, and its waiting time is started ([`Gangs::report_short`]). An
-//! event comes once per change of state, on each member that waits ([`Reporter::conditions`]).
+//! event comes once per change of state, on each member that waits ([`crate::core::reporter::Reporter::conditions`]).
 
 use std::collections::BTreeSet;
 
