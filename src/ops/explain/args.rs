@@ -50,8 +50,9 @@ pub fn split_names(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     if words.get(1).is_none_or(|word| word != "explain") {
         return words;
     }
-    // The first word that is a kind, with its name or without.
-    let subject = words.iter().enumerate().find_map(|(at, word)| {
+    // The first word that is a kind, with its name or without. A file may lie in a folder of such a name.
+    let is_file = |at: usize| words[at - 1].to_str().is_some_and(|before| ["-f", "--filename"].contains(&before));
+    let subject = words.iter().enumerate().skip(2).filter(|(at, _)| !is_file(*at)).find_map(|(at, word)| {
         let (kind, name) = word.to_str().map(|text| text.split_once('/').unwrap_or((text, "")))?;
         KINDS.contains(&kind).then(|| (at, [OsString::from(kind), OsString::from(name)]))
     });
@@ -82,4 +83,23 @@ pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
         }
     };
     say(printed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_with_a_name_is_two_words_and_a_file_of_such_a_folder_is_one() {
+        let split = |line: &str| split_names(line.split(' ').map(OsString::from)).join(OsString::from(" ").as_os_str());
+        for (line, words) in [
+            ("baton explain pod/ml/a", "baton explain pod ml/a"),
+            ("baton explain -n ml no/n1", "baton explain -n ml no n1"),
+            ("baton explain --what-if -f node/pods/a.yaml", "baton explain --what-if -f node/pods/a.yaml"),
+            ("baton explain --what-if --filename pod/a.yaml", "baton explain --what-if --filename pod/a.yaml"),
+            ("baton get pod/a", "baton get pod/a"),
+        ] {
+            assert_eq!(split(line), words);
+        }
+    }
 }
