@@ -258,7 +258,7 @@ impl NodeHandoff {
         let (mut pods, mut handed_out) = (self.view.changes(), self.handed_out.subscribe());
         let mut unreleased = self.service.unreleased();
         let mut starts = Starts::default();
-        let mut unknown = None;
+        let mut before = Err(NotKnown::Yet);
         loop {
             if *handed_out.borrow_and_update() > 0 && self.view.is_synced() {
                 pods.mark_unchanged();
@@ -268,23 +268,20 @@ impl NodeHandoff {
                 let (lock, unserved) = (unreleased.borrow_and_update().clone(), self.service.unserved());
                 let of = |facts: &Facts<'_>| HandoffStatus::of(entries.iter(), &unserved, lock.as_ref(), facts);
                 let found = self.service.with_facts(of);
-                self.status.send_if_modified(|known| {
-                    let news = *known != found.as_ref().ok().cloned();
+                if found != before {
                     match &found {
-                        Ok(found) if news && found.exceptions.len() > found.leaving.len() => {
+                        Ok(found) if found.exceptions.len() > found.leaving.len() => {
                             let pods = found.exceptions.len() - found.leaving.len();
                             tracing::warn!(pods, "pods hold other devices than their annotations say");
                         }
-                        Err(NotKnown::Pod(pod)) if unknown.as_ref() != Some(pod) => {
+                        Err(NotKnown::Pod(pod)) => {
                             tracing::warn!(%pod, "nothing tells what the pod has: the node takes no pods with devices until it has ended");
-                            unknown = Some(pod.clone());
                         }
                         _ => {}
                     }
-                    unknown = unknown.take().filter(|_| found.is_err());
-                    *known = found.ok();
-                    news
-                });
+                    self.status.send_replace(found.clone().ok());
+                    before = found;
+                }
             }
             // What comes in a burst is looked at once.
             tokio::time::sleep(PAUSE).await;

@@ -86,7 +86,7 @@ async fn campaign(
     stop: CancellationToken,
 ) -> Result<(), Restored> {
     let LeaseTimings { lease_retry: retry, lease_renew_deadline: deadline, .. } = candidate.config().timings;
-    let (mut led, mut told) = (false, false);
+    let (mut led, mut waits) = (false, false);
     loop {
         let before = clock::now();
         let step = tokio::time::timeout(deadline, candidate.step(before.mono, before.wall)).await;
@@ -101,7 +101,7 @@ async fn campaign(
             }
             Ok(Ok(LeaseState::Following { leader })) => {
                 leadership.set(Duration::ZERO);
-                if leader.is_empty() && !std::mem::replace(&mut told, true) {
+                if leader.is_none() && !std::mem::replace(&mut waits, true) {
                     let LeaseConfig { namespace, name, timings, .. } = candidate.config();
                     let wait = timings.lease_duration;
                     tracing::info!(

@@ -59,8 +59,8 @@ pub enum LeaseState {
     Leading,
     /// Another process holds it.
     Following {
-        /// Its identity; empty where there is no Lease, and its holder may still lead.
-        leader: String,
+        /// Its identity. `None`: there is no Lease, and a holder that has not been seen may still lead.
+        leader: Option<String>,
     },
 }
 
@@ -83,8 +83,8 @@ pub enum LeaseMove {
     Replace(Box<Lease>),
     /// Nothing: it is another's, or was a moment ago.
     Follow {
-        /// Its holder; empty where no Lease has been seen.
-        leader: String,
+        /// Its holder. `None`: there is no Lease, and a holder that has not been seen may still lead.
+        leader: Option<String>,
     },
 }
 
@@ -96,7 +96,7 @@ struct Observed {
     /// When it was first seen so.
     since: Duration,
     /// Of the last one that was there.
-    holder: String,
+    holder: Option<String>,
     duration: Duration,
 }
 
@@ -135,7 +135,7 @@ impl LeaseJudge {
             // manifests have a Lease without a holder, so that the first leader of a cluster does not wait.
             if !leads {
                 let duration = self.config.timings.lease_duration;
-                let missing = Observed { version: None, since: now, holder: String::new(), duration };
+                let missing = Observed { version: None, since: now, holder: None, duration };
                 let of = self.observed.get_or_insert(missing);
                 if of.version.take().is_some() {
                     of.since = now;
@@ -158,9 +158,9 @@ impl LeaseJudge {
         self.renewed = None;
         let duration = believed(spec.lease_duration_seconds, self.config.timings.lease_duration);
         let since = self.observed.as_ref().filter(|of| of.version == version).map_or(now, |of| of.since);
-        let leader = holder.clone();
-        self.observed = (!holder.is_empty()).then_some(Observed { version, since, holder, duration });
-        if leader.is_empty() || now >= since + duration {
+        let leader = Some(holder).filter(|holder| !holder.is_empty());
+        self.observed = leader.clone().map(|holder| Observed { version, since, holder: Some(holder), duration });
+        if leader.is_none() || now >= since + duration {
             let spec = self.spec(wall, wall, spec.lease_transitions.unwrap_or(0).saturating_add(1));
             return LeaseMove::Replace(self.filled(lease, spec));
         }
@@ -169,7 +169,7 @@ impl LeaseJudge {
 
     /// The write was stored as `version`. `now` is a time before it was sent.
     pub fn won(&mut self, version: Option<String>, now: Duration) {
-        let (holder, duration) = (self.config.identity.clone(), self.config.timings.lease_duration);
+        let (holder, duration) = (Some(self.config.identity.clone()), self.config.timings.lease_duration);
         self.observed = Some(Observed { version, since: now, holder, duration });
         self.renewed = Some(now);
     }
@@ -280,20 +280,20 @@ mod tests {
                 lease.metadata.resource_version = Some(version.to_owned());
                 *lease
             }
-            LeaseMove::Follow { leader } => panic!("{leader} leads"),
+            LeaseMove::Follow { leader } => panic!("{leader:?} leads"),
         };
         let (mut first, mut second_one) = (judge("a"), judge("b"));
         let lease = written(first.judge(Some(Lease::default()), second(0), wall), "1");
         first.won(Some("1".to_owned()), second(0));
         assert!(first.leads(second(9)) && !first.leads(second(10)), "until the renew deadline");
-        let follows = LeaseMove::Follow { leader: "a".to_owned() };
+        let follows = LeaseMove::Follow { leader: Some("a".to_owned()) };
         assert_eq!(second_one.judge(Some(lease.clone()), second(1), wall), follows);
         assert_eq!(second_one.judge(Some(lease.clone()), second(15), wall), follows);
         let renewed = written(first.judge(Some(lease), second(15), wall), "2");
         assert_eq!(second_one.judge(Some(renewed.clone()), second(17), wall), follows, "another version");
         let taken = written(second_one.judge(Some(renewed), second(32), wall), "3");
         second_one.won(Some("3".to_owned()), second(32));
-        assert_eq!(first.judge(Some(taken), second(33), wall), LeaseMove::Follow { leader: "b".to_owned() });
+        assert_eq!(first.judge(Some(taken), second(33), wall), LeaseMove::Follow { leader: Some("b".to_owned()) });
         assert!(!first.leads(second(33)) && second_one.leads(second(33)));
     }
 
@@ -306,7 +306,7 @@ mod tests {
         let LeaseMove::Replace(mut lease) = first.judge(free, second(0), wall) else { panic!("it has no holder") };
         lease.metadata.resource_version = Some("1".to_owned());
         first.won(Some("1".to_owned()), second(0));
-        let follows = LeaseMove::Follow { leader: "a".to_owned() };
+        let follows = LeaseMove::Follow { leader: Some("a".to_owned()) };
         assert_eq!(follower.judge(Some(*lease.clone()), second(1), wall), follows);
         // The follower was cut off meanwhile.
         assert_eq!(follower.judge(None, second(100), wall), follows);
@@ -317,7 +317,7 @@ mod tests {
         assert!(matches!(follower.judge(None, second(115), wall), LeaseMove::Create(_)), "its holder is gone");
         // One that starts now has not seen who may still lead.
         let mut new = judge("c");
-        let nameless = LeaseMove::Follow { leader: String::new() };
+        let nameless = LeaseMove::Follow { leader: None };
         assert_eq!(new.judge(None, second(101), wall), nameless);
         assert_eq!(new.judge(None, second(115), wall), nameless);
         assert!(matches!(new.judge(None, second(116), wall), LeaseMove::Create(_)));

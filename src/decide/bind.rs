@@ -23,13 +23,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::lock::{HolderState, Intent, LockMode, ReleaseReason};
-use crate::world::{NodeId, PodId, Wake, World};
+use crate::world::{NodeId, PodId, Wake};
 use baton_contract::{EventReason, LockRead, PodKey, PodUid, key, print_bind_timestamp};
 
 use crate::core::agenda::{Agenda, BindEvent, Scene, Step, Terms};
 use crate::core::context::Context;
 use crate::core::effect::{BindResult, Effect, Effects, LockResult, Ticket};
-use crate::core::reservations::{Reservations, expected_names};
+use crate::core::placing::Rooms;
+use crate::core::reservations::expected_names;
 use crate::core::rules::Outcome;
 use crate::core::timers::Timer;
 
@@ -177,11 +178,12 @@ impl Binder {
 
     /// Ends every attempt: this process starts or stops leading. The next leader resumes them from the cluster. Proofs about holders and
     /// answers not yet taken stay.
-    pub fn clear(&mut self, terms: Terms<'_>, world: &mut World, reservations: &mut Reservations, agenda: &mut Agenda) {
+    pub fn clear(&mut self, rooms: &mut Rooms<'_>) {
+        let Rooms { terms, world, reservations, agenda } = rooms;
         self.fail_requests();
         for id in self.attempts.keys().copied().collect::<Vec<_>>() {
             if let Some(attempt) = self.forget(id) {
-                reservations.free(terms, world, agenda, id, attempt.node);
+                reservations.free(*terms, world, agenda, id, attempt.node);
             }
         }
         self.locks.clear();
@@ -470,25 +472,19 @@ impl Binder {
     fn end_quietly(&mut self, cx: &mut Context<'_>, id: PodId) -> Option<u64> {
         let node = self.attempts.get(&id)?.node;
         self.fail_request(id, "the pod is gone or changed while it was being bound");
-        let commit = self.withdraw(cx.terms, cx.world, cx.reservations, cx.agenda, id);
+        let commit = self.withdraw(&mut cx.rooms(), id);
         self.advance(cx, node);
         commit
     }
 
     /// Removes an attempt and releases its lock and its room; returns the pod's commit.
-    pub fn withdraw(
-        &mut self,
-        terms: Terms<'_>,
-        world: &mut World,
-        reservations: &mut Reservations,
-        agenda: &mut Agenda,
-        id: PodId,
-    ) -> Option<u64> {
+    pub fn withdraw(&mut self, rooms: &mut Rooms<'_>, id: PodId) -> Option<u64> {
+        let Rooms { terms, world, reservations, agenda } = rooms;
         let attempt = self.forget(id)?;
         if let Some(raw) = attempt.lock_value {
             self.release_lock(world, agenda, attempt.node, &raw, ReleaseReason::BindFailed);
         }
-        reservations.free(terms, world, agenda, id, attempt.node);
+        reservations.free(*terms, world, agenda, id, attempt.node);
         attempt.commit
     }
 
@@ -500,7 +496,7 @@ impl Binder {
                 attempt.commit = None;
                 self.cancel(cx, id, Cancel::Requeue("its gang is decided again".to_owned()));
             }
-            None => _ = self.withdraw(cx.terms, cx.world, cx.reservations, cx.agenda, id),
+            None => _ = self.withdraw(&mut cx.rooms(), id),
         }
     }
 

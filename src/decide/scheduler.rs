@@ -214,7 +214,7 @@ impl Scheduler {
         }
         self.leading = leading;
         let (mut cx, binder, gangs, tyjobs, others) = self.split(now);
-        binder.clear(cx.terms, cx.world, cx.reservations, cx.agenda);
+        binder.clear(&mut cx.rooms());
         cx.reservations.clear(cx.terms, cx.world, cx.agenda);
         gangs.clear();
         tyjobs.clear(cx.world, cx.reservations, cx.agenda);
@@ -370,7 +370,7 @@ impl Scheduler {
             Timer::Sweep => binder.sweep_all(cx),
             Timer::Nomination(id) => cx.preemption.due(cx.terms.scene(cx.world), cx.agenda, id),
             Timer::WriteNomination(id) => cx.preemption.write_again(cx.world, cx.agenda, id),
-            Timer::GroupWait(group) => gangs.wait_due(cx.terms, cx.world, cx.reservations, cx.agenda, &group),
+            Timer::GroupWait(group) => gangs.wait_due(&mut cx.rooms(), &group),
             Timer::ReportGroup(group) => {
                 gangs.report_group(cx.terms.scene(cx.world), cx.reservations, cx.reporter, cx.agenda, &group);
             }
@@ -432,12 +432,12 @@ impl Scheduler {
             Step::Bind(BindEvent::Requested(pod, commit)) => gangs.member_requested(commit, pod),
             Step::Bind(BindEvent::Bound(pod, commit)) => gangs.member_bound(cx.world, cx.agenda, commit, pod),
             Step::Bind(BindEvent::Ended(pod, commit)) => {
-                gangs.member_lost(cx.terms, cx.world, cx.reservations, cx.agenda, commit, pod);
+                gangs.member_lost(&mut cx.rooms(), commit, pod);
             }
             Step::Bind(BindEvent::Failed { pod, commit, why, requested }) => {
                 if let Some(commit) = commit {
                     gangs.member_failed(cx.terms.scene(cx.world), cx.agenda, commit, pod, &why);
-                    gangs.member_lost(cx.terms, cx.world, cx.reservations, cx.agenda, commit, pod);
+                    gangs.member_lost(&mut cx.rooms(), commit, pod);
                     self.route(now);
                 }
                 self.enqueue(pod, now);
@@ -454,8 +454,8 @@ impl Scheduler {
 
     /// Lets gangs and jobs react to what changed.
     fn reconcile(&mut self, now: Moment) {
-        let (cx, _, gangs, ..) = self.split(now);
-        gangs.settle_lost(cx.terms, cx.world, cx.reservations, cx.agenda);
+        let (mut cx, _, gangs, ..) = self.split(now);
+        gangs.settle_lost(&mut cx.rooms());
         self.route(now);
         let (mut cx, _, gangs, ..) = self.split(now);
         gangs.reconcile(&mut cx);
@@ -554,7 +554,7 @@ impl Scheduler {
                 let (cx, _, gangs, ..) = self.split(now);
                 gangs.member_changed(cx.terms.scene(cx.world), cx.reservations, cx.agenda, id);
             }
-            Place::Assumed(_) => gangs.member_moved(cx.terms, cx.world, cx.reservations, cx.agenda, id),
+            Place::Assumed(_) => gangs.member_moved(&mut cx.rooms(), id),
         }
     }
 

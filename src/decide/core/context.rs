@@ -7,6 +7,7 @@
 //! | `&World` | nothing |
 //! | `Agenda` | adds what is to be done: queue, timers, steps, effects |
 //! | `Placing` | takes and gives back room; queues, wakes, reports and requests nothing |
+//! | `Rooms` | gives back room, and adds what follows from it |
 //! | `&mut World`, `&mut Reservations` | the accounts of one pod or node |
 //! | `Context` | all of it: attempts, reviews, binds |
 //!
@@ -16,7 +17,7 @@ use crate::world::World;
 
 use super::agenda::{Agenda, Terms};
 use super::earmarks::Earmarks;
-use super::placing::Placing;
+use super::placing::{Placing, Rooms};
 use super::preemption::Preemption;
 use super::reporter::Reporter;
 use super::reservations::Reservations;
@@ -45,6 +46,11 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// The part that giving room back changes.
+    pub fn rooms(&mut self) -> Rooms<'_> {
+        Rooms { terms: self.terms, world: self.world, reservations: self.reservations, agenda: self.agenda }
+    }
+
     /// The part that placing pods may change.
     pub fn placing(&mut self) -> Placing<'_> {
         Placing {

@@ -1,16 +1,28 @@
-//! What placing pods may change, and nothing else.
+//! What placing pods and giving room back may change, and nothing else.
 
 use std::collections::BTreeSet;
 
 use crate::world::{NodeId, Pod, PodId, World};
 
-use super::agenda::Terms;
+use super::agenda::{Agenda, Terms};
 use super::preemption::{Preemption, candidates};
 use super::reservations::Reservations;
 use super::rules::{PreemptionCandidate, View};
 use super::select::choose::{NodeChoice, choose};
 use super::select::index::Index;
 use super::settings::{NodeSearch, Stats};
+
+/// What giving room back changes: the accounts, and what follows from it.
+pub struct Rooms<'a> {
+    /// Time, settings and rules.
+    pub terms: Terms<'a>,
+    /// Facts from watches, and accounts.
+    pub world: &'a mut World,
+    /// Room of pods that are not being bound yet.
+    pub reservations: &'a mut Reservations,
+    /// What is to be done.
+    pub agenda: &'a mut Agenda,
+}
 
 /// What placing pods may change: rooms are taken and given back in the world, and nothing is queued, woken, reported or asked of the
 /// cluster. What is tried in here can be undone.

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use crate::core::agenda::{Agenda, Scene, Step, Terms};
+use crate::core::agenda::{Scene, Step};
 use crate::core::context::Context;
 use crate::core::earmarks::is_aged;
-use crate::core::placing::Placing;
+use crate::core::placing::{Placing, Rooms};
 use crate::core::preemption::Preemption;
 use crate::core::queue::Item;
-use crate::core::reservations::Reservations;
 use crate::core::rules::plugins::device_fit;
 use crate::core::select::choose::{NodeChoice, choose};
 use crate::core::timers::Timer;
@@ -95,7 +94,7 @@ impl Gangs {
             return cx.agenda.queue.hurry(item, until);
         }
         cx.agenda.stats.group_attempts += 1;
-        self.drop_outdated(cx.terms, cx.world, cx.reservations, cx.agenda, group);
+        self.drop_outdated(&mut cx.rooms(), group);
         if let Some(record) = self.groups.get_mut(group) {
             record.progress.attempts += 1;
             record.attempt.at = cx.terms.now.mono;
@@ -152,7 +151,7 @@ impl Gangs {
     fn complete_commit(&mut self, cx: &mut Context<'_>, group: &GroupId, commit: Committed) -> bool {
         let Some(record) = self.groups.get(group) else { return false };
         let rest = record.commits.unbound_of(cx.world, group, commit) as usize;
-        self.drop_outdated(cx.terms, cx.world, cx.reservations, cx.agenda, group);
+        self.drop_outdated(&mut cx.rooms(), group);
         let was_there = |id: &PodId| cx.world.pod(*id).is_some_and(|pod| pod.facts.handoff.created < commit.attempt);
         let mut held: Vec<PodId> =
             reserved_members(cx.world, cx.reservations, group).into_iter().filter(was_there).take(rest).collect();
@@ -310,20 +309,14 @@ impl Gangs {
     }
 
     /// Releases members whose node or devices have changed, or whose node would not accept them any more.
-    pub(super) fn drop_outdated(
-        &mut self,
-        terms: Terms<'_>,
-        world: &mut World,
-        reservations: &mut Reservations,
-        agenda: &mut Agenda,
-        group: &GroupId,
-    ) {
+    pub(super) fn drop_outdated(&mut self, rooms: &mut Rooms<'_>, group: &GroupId) {
+        let Rooms { terms, world, reservations, agenda } = rooms;
         for id in reserved_members(world, reservations, group) {
             if reservations.is_outdated(world, id) {
-                reservations.release(terms, world, agenda, id);
+                reservations.release(*terms, world, agenda, id);
                 continue;
             }
-            let Some(saved) = reservations.save(terms, world, id) else { continue };
+            let Some(saved) = reservations.save(*terms, world, id) else { continue };
             let choice = world.pod(id).map(|pod| choose(terms.view(world), terms.rules, pod, Some(saved.node())).0);
             if matches!(choice, Some(NodeChoice::Node(..))) {
                 reservations.restore(world, saved);

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use crate::core::agenda::{Agenda, Scene, Terms};
+use crate::core::agenda::{Agenda, Scene};
 use crate::core::effect::Effect;
+use crate::core::placing::Rooms;
 use crate::core::reservations::Reservations;
 use crate::core::timers::Timer;
 use crate::world::gangs::{Gang, GroupId, MemberState};
-use crate::world::{PodId, Wake, World};
+use crate::world::{PodId, Wake};
 use baton_contract::gang::key;
 
 use super::Gangs;
@@ -59,14 +60,8 @@ impl Gangs {
     }
 
     /// The timer of the waiting time fired.
-    pub fn wait_due(
-        &mut self,
-        terms: Terms<'_>,
-        world: &mut World,
-        reservations: &mut Reservations,
-        agenda: &mut Agenda,
-        group: &GroupId,
-    ) {
+    pub fn wait_due(&mut self, rooms: &mut Rooms<'_>, group: &GroupId) {
+        let Rooms { terms, world, reservations, agenda } = rooms;
         let Some(since) = self.waits_since(terms.scene(world), group) else { return };
         if since.saturating_add(wait_of(world, group)) > terms.now.mono {
             return self.arm(terms.scene(world), agenda, group);
@@ -76,7 +71,8 @@ impl Gangs {
         let why = format!("group {group} was not satisfied within {} s", wait.as_secs_f64());
         let mut members = reserved_members(world, reservations, group);
         members.extend(waiting_members(terms.scene(world), group));
-        self.release_group(terms, world, reservations, agenda, group, &why);
+        self.release_group(rooms, group, &why);
+        let Rooms { terms, world, agenda, .. } = rooms;
         members.into_iter().for_each(|id| agenda.event(world, id, true, EventReason::GangTimeout, why.clone()));
         if let Some(record) = self.groups.get_mut(group) {
             let members = world.gangs().listing(group).flat_map(Gang::members);
@@ -98,15 +94,8 @@ impl Gangs {
     }
 
     /// Releases the reservations with which a group waits. Members that are being bound keep theirs.
-    pub(super) fn release_group(
-        &mut self,
-        terms: Terms<'_>,
-        world: &mut World,
-        reservations: &mut Reservations,
-        agenda: &mut Agenda,
-        group: &GroupId,
-        why: &str,
-    ) {
+    pub(super) fn release_group(&mut self, rooms: &mut Rooms<'_>, group: &GroupId, why: &str) {
+        let Rooms { terms, world, reservations, agenda } = rooms;
         let held: Vec<PodId> = reservations.of_group(group).collect();
         if let Some(record) = self.groups.get_mut(group) {
             record.stop_waiting();
@@ -117,7 +106,7 @@ impl Gangs {
         agenda.stats.group_releases += 1;
         let message = format!("room of {} pods given back: {why}", held.len());
         for id in &held {
-            reservations.release(terms, world, agenda, *id);
+            reservations.release(*terms, world, agenda, *id);
         }
         if let Some(first) = held.first() {
             agenda.event(world, *first, true, EventReason::GangHoldReleased, message);

@@ -7,9 +7,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::review::enqueue_members;
 use crate::bind::Binder;
-use crate::core::agenda::{Agenda, Scene, Step, Terms};
+use crate::core::agenda::{Agenda, Scene, Step};
 use crate::core::context::Context;
 use crate::core::effect::Effect;
+use crate::core::placing::Rooms;
 use crate::core::queue::Item;
 use crate::core::reservations::Reservations;
 use crate::core::timers::Timer;
@@ -228,15 +229,8 @@ impl Gangs {
 
     /// A member of a commit is not being bound any more and has released its room. When some gang lacks members without it, and no
     /// member of the commit takes its lock yet, the whole commit is cancelled.
-    pub fn member_lost(
-        &mut self,
-        terms: Terms<'_>,
-        world: &mut World,
-        reservations: &mut Reservations,
-        agenda: &mut Agenda,
-        number: u64,
-        id: PodId,
-    ) {
+    pub fn member_lost(&mut self, rooms: &mut Rooms<'_>, number: u64, id: PodId) {
+        let Rooms { world, agenda, .. } = rooms;
         let Some(commit) = self.commits.get(&number) else { return };
         let waits = commit.members.contains_key(&id) && commit.may_be_void(world);
         let lacks = |gang: &Gang| {
@@ -245,43 +239,28 @@ impl Gangs {
         };
         if waits && world.gangs().of_group(&commit.group).any(lacks) {
             let why = format!("a member of group {} was lost while it was being bound", commit.group);
-            return self.cancel(terms, world, reservations, agenda, (number, Some(id)), &why);
+            return self.cancel(rooms, (number, Some(id)), &why);
         }
         self.member_left(world, agenda, number, id);
     }
 
     /// Cancels the commits of a group whose gangs have changed, as long as none of their members takes its lock.
-    pub(super) fn cancel_unlocked(
-        &mut self,
-        terms: Terms<'_>,
-        world: &mut World,
-        reservations: &mut Reservations,
-        agenda: &mut Agenda,
-        group: &GroupId,
-        why: &str,
-    ) {
+    pub(super) fn cancel_unlocked(&mut self, rooms: &mut Rooms<'_>, group: &GroupId, why: &str) {
         let unlocked = |commit: &Commit| commit.group == *group && !commit.unprepared.is_empty();
         let unlocked = self.commits.iter().filter(|(_, commit)| unlocked(commit)).map(|(number, _)| *number);
         for number in unlocked.collect::<Vec<_>>() {
-            self.cancel(terms, world, reservations, agenda, (number, None), why);
+            self.cancel(rooms, (number, None), why);
         }
     }
 
     /// Cancels a commit. `lost`: a member that has released its room already.
-    fn cancel(
-        &mut self,
-        terms: Terms<'_>,
-        world: &mut World,
-        reservations: &mut Reservations,
-        agenda: &mut Agenda,
-        (number, lost): (u64, Option<PodId>),
-        why: &str,
-    ) {
+    fn cancel(&mut self, rooms: &mut Rooms<'_>, (number, lost): (u64, Option<PodId>), why: &str) {
+        let Rooms { terms, world, reservations, agenda } = rooms;
         let Some(Commit { group, members, once, .. }) = self.commits.remove(&number) else { return };
         let members: Vec<PodId> = members.into_keys().filter(|id| Some(*id) != lost).collect();
         for id in &members {
             if let Some(reservation) = reservations.take(*id) {
-                reservations.free(terms, world, agenda, *id, reservation.node);
+                reservations.free(*terms, world, agenda, *id, reservation.node);
             }
         }
         agenda.steps.push(Step::Withdraw(members.clone()));
@@ -303,21 +282,15 @@ impl Gangs {
     }
 
     /// Handles members of commits whose reservation was released.
-    pub fn settle_lost(
-        &mut self,
-        terms: Terms<'_>,
-        world: &mut World,
-        reservations: &mut Reservations,
-        agenda: &mut Agenda,
-    ) {
-        for (commit, id) in reservations.take_lost() {
-            if !terms.leading {
+    pub fn settle_lost(&mut self, rooms: &mut Rooms<'_>) {
+        for (commit, id) in rooms.reservations.take_lost() {
+            if !rooms.terms.leading {
                 continue;
             }
-            self.member_lost(terms, world, reservations, agenda, commit, id);
-            if world.pod(id).is_some_and(|pod| MemberState::of(pod) == MemberState::Pending) {
+            self.member_lost(rooms, commit, id);
+            if rooms.world.pod(id).is_some_and(|pod| MemberState::of(pod) == MemberState::Pending) {
                 // A member that Permit refused is not tried again at once.
-                agenda.steps.push(Step::BackOffGroup(id));
+                rooms.agenda.steps.push(Step::BackOffGroup(id));
             }
         }
     }

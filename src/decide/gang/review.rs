@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::core::agenda::{Agenda, Scene, Step, Terms};
+use crate::core::agenda::{Agenda, Scene, Step};
 use crate::core::context::Context;
+use crate::core::placing::Rooms;
 use crate::core::queue::{Item, Queue, QueueState};
 use crate::core::reporter::Reporter;
 use crate::core::reservations::Reservations;
@@ -153,7 +154,7 @@ impl Gangs {
             }
             if let Some(former) = before.as_ref().filter(|_| group.is_some()) {
                 let why = format!("gang {id} belongs to another group now");
-                self.cancel_unlocked(cx.terms, cx.world, cx.reservations, cx.agenda, former, &why);
+                self.cancel_unlocked(&mut cx.rooms(), former, &why);
             }
             for group in before.into_iter().chain(group) {
                 let known = groups.entry(group).or_insert(change);
@@ -209,25 +210,11 @@ impl Gangs {
     pub(super) fn review(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         cx.agenda.stats.group_reviews += 1;
         if has_left(cx.world, cx.reservations, group) {
-            self.release_group(
-                cx.terms,
-                cx.world,
-                cx.reservations,
-                cx.agenda,
-                group,
-                "one of its gangs belongs to another group now",
-            );
+            self.release_group(&mut cx.rooms(), group, "one of its gangs belongs to another group now");
         }
         let gangs: Vec<&Gang> = cx.world.gangs().listing(group).collect();
         if gangs.is_empty() {
-            self.release_group(
-                cx.terms,
-                cx.world,
-                cx.reservations,
-                cx.agenda,
-                group,
-                "the group does not exist any more",
-            );
+            self.release_group(&mut cx.rooms(), group, "the group does not exist any more");
             cx.agenda.queue.remove(Item::Group(group.clone()));
             self.groups.remove(group);
             return;
@@ -264,7 +251,7 @@ impl Gangs {
         let completing = !completing.is_empty();
         let released = once && !was_once || completing;
         if strict && holding {
-            self.release_group(cx.terms, cx.world, cx.reservations, cx.agenda, group, "its mode is Strict now");
+            self.release_group(&mut cx.rooms(), group, "its mode is Strict now");
         }
         let item = Item::Group(group.clone());
         let Some(record) = self.groups.get_mut(group) else { return };
@@ -325,7 +312,7 @@ impl Gangs {
             return false;
         }
         let before = reserved_members(cx.world, cx.reservations, group);
-        self.drop_outdated(cx.terms, cx.world, cx.reservations, cx.agenda, group);
+        self.drop_outdated(&mut cx.rooms(), group);
         let held = reserved_members(cx.world, cx.reservations, group);
         let free = !held.is_empty();
         if held.is_empty() {
@@ -348,7 +335,7 @@ impl Gangs {
     /// Takes a group out of the queue. Every waiting member reports why when the reason of one of its gangs is new.
     fn set_not_ready(&mut self, cx: &mut Context<'_>, group: &GroupId, reasons: Vec<NotReady>) {
         let Some((reason, message)) = reasons.first().map(|why| (why.reason(), why.to_string())) else { return };
-        self.release_group(cx.terms, cx.world, cx.reservations, cx.agenda, group, &message);
+        self.release_group(&mut cx.rooms(), group, &message);
         cx.agenda.queue.remove(Item::Group(group.clone()));
         let Some(record) = self.groups.get_mut(group) else { return };
         let news = record.not_ready.is_none()
@@ -435,22 +422,16 @@ impl Gangs {
     }
 
     /// A pod that has moved to another group loses its reservation.
-    pub fn member_moved(
-        &mut self,
-        terms: Terms<'_>,
-        world: &mut World,
-        reservations: &mut Reservations,
-        agenda: &mut Agenda,
-        id: PodId,
-    ) {
+    pub fn member_moved(&mut self, rooms: &mut Rooms<'_>, id: PodId) {
+        let Rooms { terms, world, reservations, agenda } = rooms;
         let group = world.gangs().gang_of(id).map(Gang::group);
         let in_binding = reservations.get(id).is_none();
         let commit = self.commits.values().find(|commit| in_binding && commit.members.contains_key(&id));
         if let Some(former) = commit.map(|commit| commit.group.clone()).filter(|former| Some(former) != group) {
             let why = format!("a member of group {former} belongs to another gang now");
-            self.cancel_unlocked(terms, world, reservations, agenda, &former, &why);
+            self.cancel_unlocked(rooms, &former, &why);
         } else if reservations.get(id).is_some_and(|held| held.group.as_ref() != group) {
-            reservations.release(terms, world, agenda, id);
+            reservations.release(*terms, world, agenda, id);
             agenda.enqueue(id);
         }
     }

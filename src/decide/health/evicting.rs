@@ -75,7 +75,7 @@ pub struct FaultEvictions {
     asked: BTreeMap<PodUid, Duration>,
     /// The eviction that has no answer yet.
     open: Option<PodUid>,
-    /// Pods that were told why they are left alone.
+    /// Pods of which it was reported why they are left alone.
     spared: BTreeSet<PodUid>,
 }
 
@@ -218,7 +218,7 @@ impl FaultEvictions {
             };
             let spare = match &pod.facts.spec.on_fault {
                 FaultVictims::Pod | FaultVictims::Gang => None,
-                FaultVictims::Nobody => {
+                FaultVictims::Spared => {
                     Some(format!("it has no controller that makes it again, and no annotation {EVICT_ON_FAULT}"))
                 }
                 FaultVictims::Unknown(word) => Some(format!("{EVICT_ON_FAULT} is {word:?}: expected pod or gang")),

@@ -26,7 +26,7 @@ pub struct HandoffStatus {
     pub unreleased: Option<Box<str>>,
 }
 
-/// Why schedulers are not told: the node takes no pods with devices meanwhile.
+/// Why the Lease names no exceptions: the node takes no pods with devices meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotKnown {
     /// Pods or lock have not been read since the start.

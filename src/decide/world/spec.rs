@@ -86,9 +86,9 @@ pub enum FaultVictims {
     Pod,
     /// The pod and all members of its gang.
     Gang,
-    /// Nobody: nothing makes the pod again, and it does not ask for it.
-    Nobody,
-    /// Nobody: this value means nothing.
+    /// None: nothing makes the pod again, and it does not ask for it.
+    Spared,
+    /// None: this value means nothing.
     Unknown(Box<str>),
 }
 
@@ -100,7 +100,7 @@ impl FaultVictims {
             Some("gang") => Self::Gang,
             Some(other) => Self::Unknown(other.chars().take(40).collect()),
             None if controlled => Self::Pod,
-            None => Self::Nobody,
+            None => Self::Spared,
         }
     }
 }

@@ -22,7 +22,7 @@ pub fn look(options: &AgentOptions, host_root: &Path, node: Option<&Node>) -> Fi
     let version = node.and_then(|node| node.status.as_ref()?.node_info.as_ref());
     let version = version.map(|info| info.container_runtime_version.as_str()).filter(|version| !version.is_empty());
     let Some(files) = runtime_files::read(host_root, version) else {
-        // Without a file each runtime runs runc or crun; but the host's files must be in sight.
+        // Without a file each runtime runs runc or crun; but then the host's files can be seen.
         return if host_root.join("etc").is_dir() {
             Finding::ok(CHECK, "no configuration of a container runtime: NVIDIA's runtime is not used")
         } else {

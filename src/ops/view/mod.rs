@@ -1,4 +1,4 @@
-//! What people are told of a cluster: one snapshot of its objects, and one set of rows made of them, which tables, JSON, the page,
+//! What people read of a cluster: one snapshot of its objects, and one set of rows made of them, which tables, JSON, the page,
 //! explanations and the demo print. What is free, who holds it and what is wrong is decided here and nowhere else.
 
 mod devices;

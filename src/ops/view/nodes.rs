@@ -191,7 +191,7 @@ impl NodeRow {
         self.is_open() && count.offered > 0
     }
 
-    /// New pods with devices can come, if the kubelet offers some: it and its registered node daemon report, nobody keeps pods away,
+    /// New pods with devices can come, if the kubelet offers some: it and its registered node daemon report, no one has cordoned it,
     /// and the scheduler keeps it for nothing.
     pub fn is_open(&self) -> bool {
         let reports = self.agent.as_ref().is_some_and(|agent| agent.fresh && !agent.registered.is_empty());

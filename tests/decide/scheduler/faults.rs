@@ -208,10 +208,10 @@ fn a_pod_says_who_goes_with_it_and_one_that_nothing_makes_again_is_left_alone() 
         evicted.push(pod);
     }
     evicted.sort_unstable();
-    assert_eq!(evicted, ["a-0", "b-0", "b-1"], "the gang, on whichever node; and each is told once");
+    assert_eq!(evicted, ["a-0", "b-0", "b-1"], "the gang, on whichever node; and each once");
     for (said, controlled, expected) in [
         (None, true, FaultVictims::Pod),
-        (None, false, FaultVictims::Nobody),
+        (None, false, FaultVictims::Spared),
         (Some("pod"), false, FaultVictims::Pod),
         (Some("gang"), true, FaultVictims::Gang),
         (Some(""), true, FaultVictims::Unknown("".into())),

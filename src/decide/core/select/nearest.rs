@@ -73,27 +73,14 @@ pub fn nearest_beside<'a>(
         let found = Nearest { free: found.free - taken, ..found };
         (found.free < found.wanted).then_some(found)
     };
-    // No node lacks less than its free counts leave missing. What they do not count is chosen on any node.
-    let at_least = |(id, node): (NodeId, &'a Node)| {
-        let (stock, taken) = (node.stock.as_ref()?, taken.get(&id).copied().unwrap_or(0));
-        let (lack, free) = match (wanted, asked) {
-            (1.., _) => {
-                let free = stock.pool().summary();
-                let free = if free.gpus > 0 { free.free_gpus } else { free.free_migs };
-                let free = i64::from(free.count_ones()) - taken;
-                (wanted - free, free)
-            }
-            (_, 1..) => {
-                let most = stock.gpu_rooms().max().unwrap_or(0);
-                (key::WHOLE - most, most)
-            }
-            _ => (i64::MIN, i64::MAX),
-        };
+    let first = |(id, node): (NodeId, &'a Node)| {
+        let taken = taken.get(&id).copied().unwrap_or(0);
+        let (lack, free) = least_lack(node.stock.as_ref()?, asked, taken);
         // One with enough that is free is refused for more than its devices, or not at all.
         let last = taken > 0 || asked > 0 && lack <= 0;
         Some(Reverse((last, (lack, Reverse(free), &*node.name), id)))
     };
-    let mut next: BinaryHeap<_> = view.world.nodes().filter_map(at_least).collect();
+    let mut next: BinaryHeap<_> = view.world.nodes().filter_map(first).collect();
     let mut chosen: BTreeMap<NodeId, Nearest<'a>> = BTreeMap::new();
     let mut slots = prepare(view, rules, pod).ok()?;
     let (mut picks, mut judged) = (0, 0);
@@ -122,6 +109,25 @@ pub fn nearest_beside<'a>(
         }
     }
     None
+}
+
+/// How many devices, or percents of one, a node lacks at least by its free counts, and how many are free. What these do not count may
+/// be near on any node.
+fn least_lack(stock: &Stock, asked: i64, taken: i64) -> (i64, i64) {
+    match (asked / key::WHOLE, asked) {
+        (wanted @ 1.., _) => {
+            let sum = stock.pool().summary();
+            // With the strategy `single` MIG devices are offered as GPUs.
+            let free = if sum.gpus > 0 { sum.free_gpus } else { sum.free_migs };
+            let free = i64::from(free.count_ones()) - taken;
+            (wanted - free, free)
+        }
+        (_, 1..) => {
+            let most = stock.gpu_rooms().max().unwrap_or(0);
+            (key::WHOLE - most, most)
+        }
+        _ => (i64::MIN, i64::MAX),
+    }
 }
 
 impl<'a> Nearest<'a> {
