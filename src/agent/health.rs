@@ -93,7 +93,7 @@ impl HealthBook {
         let rule = RecoveryRule { probes: PROBES, span: options.periods.recovery_window };
         Ok(Self {
             gpus: GpuHealth::new(policy, rule),
-            nics: NicHealth::new(options.periods.link_down),
+            nics: NicHealth::new(options.timings.link_down),
             shown: BTreeMap::new(),
             ports: options.rdma_port_policy,
             split: options.mig_strategy != MigStrategy::None,

@@ -158,8 +158,6 @@ pub struct XidOptions {
 /// Windows of the judgement of devices, which depend on the hardware and its use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentPeriods {
-    /// A NIC's link that was up counts as down when it has stayed so for this long.
-    pub link_down: Duration,
     /// Clean probes must span at least this before an unhealthy GPU is healthy again.
     pub recovery_window: Duration,
     /// It takes no new pods for so long; twice as long each time.
@@ -171,8 +169,10 @@ timings! {
     AgentTimings {
         /// The whole machine is scanned: hot-plug, MIG re-partition and driver reload are rare, and no event reports them.
         rescan: s(60),
-        /// GPUs without events and NIC ports are polled: twice while a link must be down for, by default.
+        /// GPUs without events and NIC ports are polled: twice while a link must be down for.
         health_poll: s(5),
+        /// A link that was up counts as down when it has stayed so for this long: a cable that is moved, a port that is trained again.
+        link_down: s(10),
         /// An unhealthy GPU is probed: three clean probes fill the default window.
         recovery_probe: s(20),
         /// Three pods that the machine fails within this make the device or the node suspect: pods that start one after the other.
@@ -271,7 +271,7 @@ impl Default for AgentPaths {
 
 impl Default for AgentPeriods {
     fn default() -> Self {
-        Self { link_down: s(10), recovery_window: s(60), suspect_min: s(60) }
+        Self { recovery_window: s(60), suspect_min: s(60) }
     }
 }
 

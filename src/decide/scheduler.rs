@@ -36,9 +36,9 @@ use std::time::Duration;
 
 use crate::gang::{Gangs, Route};
 use crate::tyjob::TyJobs;
-use crate::world::gangs::{GangDefaults, Warning, clamp_sub_priority};
+use crate::world::gangs::{Warning, read_sub_priority};
 use crate::world::{Changes, NodeId, Place, Pod, PodFacts, PodId, Wake, World, WorldEvent};
-use baton_contract::gang::{key, parse_sub_priority};
+use baton_contract::gang::key;
 use baton_contract::{ConditionReason, EventReason, PodRef, PodUid};
 
 use self::schedule_one::schedule_one;
@@ -570,8 +570,8 @@ impl Scheduler {
         {
             return;
         }
-        let (sub_priority, mut warnings) = sub_priority_of(pod, cx.world.gangs().defaults());
-        warnings.extend(pod.facts.spec.unsupported.clone().map(Warning::NotSupported));
+        let (sub_priority, beyond) = sub_priority_of(pod);
+        let unsupported = pod.facts.spec.unsupported.clone().map(Warning::NotSupported);
         let queued = Queued {
             priority: pod.facts.spec.priority,
             sub_priority,
@@ -580,7 +580,10 @@ impl Scheduler {
             id: handoff.pod.key.to_string().into(),
         };
         let route = gangs.route(cx.world, cx.reservations, pod);
-        warnings.into_iter().for_each(|warning| cx.reporter.warn_once(cx.world, cx.agenda, id, warning));
+        beyond
+            .into_iter()
+            .chain(unsupported)
+            .for_each(|warning| cx.reporter.warn_once(cx.world, cx.agenda, id, warning));
         match route {
             Route::Alone => cx.agenda.queue.add(id, &queued, cx.terms.rules.queue_sort(), now.mono),
             Route::Group(_) | Route::Completes(_) => cx.agenda.queue.remove(id),
@@ -651,16 +654,10 @@ impl Scheduler {
 }
 
 /// The pod's order within its priority, of a gang member that of its gang; and what is wrong with that of a pod of no gang.
-fn sub_priority_of(pod: &Pod, allowed: &GangDefaults) -> (i64, Vec<Warning>) {
-    if let Some(declared) = &pod.facts.spec.gang {
-        return (declared.sub_priority, Vec::new());
-    }
-    match parse_sub_priority(pod.facts.spec.labels.get(key::SUB_PRIORITY).map(String::as_str)) {
-        Ok(mut value) => {
-            let warning = clamp_sub_priority(&mut value, allowed);
-            (value, warning.into_iter().collect())
-        }
-        Err(bad) => (0, vec![Warning::Value(bad)]),
+fn sub_priority_of(pod: &Pod) -> (i64, Option<Warning>) {
+    match &pod.facts.spec.gang {
+        Some(declared) => (declared.sub_priority, None),
+        None => read_sub_priority(pod.facts.spec.labels.get(key::SUB_PRIORITY).map(String::as_str)),
     }
 }
 

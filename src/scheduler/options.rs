@@ -160,8 +160,6 @@ pub struct GangOptions {
     pub waiting_time: Duration,
     /// A longer waiting time of a gang counts as this.
     pub max_waiting_time: Duration,
-    /// A higher sub-priority of a pod or gang counts as this.
-    pub max_sub_priority: u32,
     /// Which members count.
     pub match_policy: MatchPolicy,
     /// When the wait begins.
@@ -180,7 +178,6 @@ impl Default for GangOptions {
         Self {
             waiting_time: defaults.wait,
             max_waiting_time: defaults.max_wait,
-            max_sub_priority: defaults.max_sub_priority,
             match_policy: defaults.policy,
             timeout_clock: policy.clock,
             on_bind_failure: policy.on_bind_failure,
@@ -210,7 +207,6 @@ impl GangOptions {
             policy: self.match_policy,
             scheduling_groups: self.scheduling_group,
             max_wait: self.max_waiting_time,
-            max_sub_priority: self.max_sub_priority,
         }
     }
 

@@ -93,6 +93,9 @@ pub fn parse_members(key: &'static str, text: &str) -> Result<u32, BadValue> {
     }
 }
 
+/// A higher sub-priority counts as this: its author may put a pod before others of its priority, but the order stays one that people read.
+pub const MAX_SUB_PRIORITY: i64 = 1000;
+
 /// Reads a sub-priority; an empty one is 0.
 pub fn parse_sub_priority(text: Option<&str>) -> Result<i64, BadValue> {
     match text.map(str::trim) {

@@ -100,7 +100,7 @@ fn closed(node: &Node) -> Option<(String, Help)> {
     }
     let registered = node.agent_status().map(|status| status.registered.clone()).unwrap_or_default();
     if registered.is_empty() {
-        return say("the kubelet has not registered its node daemon", Help::Registration);
+        return say("its node daemon has ended, or the kubelet has not registered it yet", Help::Registration);
     }
     if let Some((healthy, what)) = not_offered(node) {
         return Some((format!("its node daemon is gone, the kubelet offers 0 of {healthy} {what}"), Help::Daemon));

@@ -289,7 +289,7 @@ pub const CONDITIONS: &[ConditionRule] = &[
         "nothing: it leaves the Device object when the pod that has it has ended"],
         |facts, _| facts.unselected.clone()),
     row(Is::LinkDown, NICS, SetAside, ["the ports of the NIC in sysfs, and those of its physical function; under `--rdma-vf-resource` a function's own do not count",
-        "the ports do not carry traffic (`--rdma-port-policy` says which count, `--link-down-after` for how long), or the NIC has functions and none can be handed out",
+        "the ports do not carry traffic (`--rdma-port-policy` says which count; a link that was up is down after 10 s), or the NIC has functions and none can be handed out",
         "look at cable, switch port and subnet manager; an Ethernet function has a link when its interface is up"], link_down),
     row(Is::NotSplit, GPU, SetAside, ["`--mig-strategy`, the split of all GPUs",
         "`--mig-strategy=single` offers MIG devices only, and this GPU is not split while others are",

@@ -141,7 +141,6 @@ fn health() -> AgentSettings {
 
 fn periods() -> AgentSettings {
     settings! {
-        "link-down-after" "DURATION" options.periods.link_down "A NIC's link that was up counts as down when it has stayed so for this long";
         "recovery-window" "DURATION" options.periods.recovery_window
             "Clean probes must span this long before an unhealthy GPU is healthy again";
         "suspect-min" "DURATION" options.periods.suspect_min

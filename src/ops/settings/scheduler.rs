@@ -80,8 +80,6 @@ fn gangs() -> SchedulerSettings {
             "How long reserved members of a gang wait for the others, where the gang does not say; up to 7 days";
         "max-waiting-time" "DURATION" options.gangs.max_waiting_time
             "A longer waiting time that a gang states counts as this; up to 7 days";
-        "max-sub-priority" "COUNT" options.gangs.max_sub_priority
-            "A higher koordinator.sh/priority of a pod or gang counts as this";
         "gang-match-policy" "POLICY" options.gangs.match_policy
             "Which members count for a gang that does not say: only-waiting, waiting-and-running, waiting-running-succeed or once-satisfied";
         "timeout-clock" "holding|pending" options.gangs.timeout_clock

@@ -97,9 +97,9 @@ fn an_invalid_value_warns_once_and_falls_back() {
     assert_eq!(config(&says(&[(&format!("{G}waiting-time"), "168h")]), "ml/g").wait, Duration::from_secs(604_800));
 }
 
-/// Gangs of a scheduler that allows an hour of waiting and a sub-priority of 5, in a world without room.
+/// Gangs of a scheduler that allows an hour of waiting, in a world without room.
 fn narrow() -> TestGangs {
-    let defaults = GangDefaults { max_wait: Duration::from_secs(3600), max_sub_priority: 5, ..GangDefaults::default() };
+    let defaults = GangDefaults { max_wait: Duration::from_secs(3600), ..GangDefaults::default() };
     let world = WorldPolicy { gangs: defaults, ..WorldPolicy::default() };
     TestGangs::with(Config { world, ..Config::default() })
 }
@@ -108,7 +108,7 @@ fn narrow() -> TestGangs {
 fn values_beyond_what_the_installation_allows_count_as_that_and_are_reported_once() {
     let mut gangs = narrow();
     let (wait, priority) = (format!("{G}waiting-time"), "label:koordinator.sh/priority");
-    for (name, value, sub_priority) in [("g", "90m", "6"), ("h", "1h", "5")] {
+    for (name, value, sub_priority) in [("g", "90m", "1001"), ("h", "1h", "1000")] {
         gangs.members(name, 2, &gang(name, "2", &[("waiting-time", value)]));
         for n in 0..2 {
             let mut keys = gang(name, "2", &[("waiting-time", value)]);
@@ -117,12 +117,12 @@ fn values_beyond_what_the_installation_allows_count_as_that_and_are_reported_onc
         }
     }
     gangs.wait(2);
-    assert_eq!((config(&gangs, "ml/g").wait, of(&gangs, "ml/g").sub_priority()), (Duration::from_secs(3600), 5));
+    assert_eq!((config(&gangs, "ml/g").wait, of(&gangs, "ml/g").sub_priority()), (Duration::from_secs(3600), 1000));
     assert_eq!(
         warnings(&gangs, "ml/g"),
         [
             format!("GangInvalidValue: {wait}: 90m is longer than max-waiting-time: 1h counts"),
-            "GangInvalidValue: koordinator.sh/priority: 6 is higher than max-sub-priority: 5 counts".to_owned(),
+            "GangInvalidValue: koordinator.sh/priority: 1001 is higher than 1000, which counts".to_owned(),
         ]
     );
     assert_eq!((warnings(&gangs, "ml/h"), gangs.reported("GangInvalidValue")), (vec![], 2));

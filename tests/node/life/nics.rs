@@ -177,7 +177,7 @@ async fn a_nic_that_a_pod_holds_stays_in_the_accounts_until_the_pod_ends() {
 #[tokio::test]
 async fn where_the_default_route_is_not_known_every_nic_is_served() {
     let (mut node, tree) = node_with("no-routes", "!mlx5_vmd");
-    node.options.periods.link_down = Duration::from_secs(3600);
+    node.options.timings.link_down = Duration::from_secs(3600);
     std::fs::remove_file(tree.path("proc/1/net/route")).unwrap();
     std::fs::remove_file(tree.path("proc/1/net/ipv6_route")).unwrap();
     let cluster = cluster(&mut node).await;

@@ -68,7 +68,7 @@ impl TestNode {
         paths.nvml_library = Some(machine.nvml_library().to_owned());
         paths.cdi_root = at("cdi");
         paths.state_dir = at("state");
-        options.periods.link_down = Duration::from_millis(100);
+        options.timings.link_down = Duration::from_millis(100);
         // Long enough to be seen on a busy machine before it is over.
         options.periods.recovery_window = Duration::from_millis(1500);
         let timings = &mut options.timings;

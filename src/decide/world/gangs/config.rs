@@ -20,8 +20,6 @@ pub struct GangDefaults {
     pub scheduling_groups: bool,
     /// A longer waiting time counts as this. 7 days, and never more.
     pub max_wait: Duration,
-    /// A higher `koordinator.sh/priority` counts as this. 1,000.
-    pub max_sub_priority: u32,
 }
 
 impl Default for GangDefaults {
@@ -31,7 +29,6 @@ impl Default for GangDefaults {
             policy: MatchPolicy::default(),
             scheduling_groups: true,
             max_wait: MAX_WAIT,
-            max_sub_priority: 1000,
         }
     }
 }

@@ -10,8 +10,8 @@ use jiff::Timestamp;
 
 use crate::world::Resources;
 use baton_contract::gang::{
-    BadName, BadValue, GangId, MatchPolicy, Mode, PodGroupApi, PodGroupStatus, TimeoutClock, key, parse_groups,
-    parse_members, parse_sub_priority, parse_wait,
+    BadName, BadValue, GangId, MAX_SUB_PRIORITY, MatchPolicy, Mode, PodGroupApi, PodGroupStatus, TimeoutClock, key,
+    parse_groups, parse_members, parse_sub_priority, parse_wait,
 };
 
 use super::config::GangDefaults;
@@ -322,10 +322,8 @@ impl Declared {
         let mut pod_group = DeclaredFields::pod_group(from, &mut warnings);
         pod_group.min = first(from.either(key::POD_GROUP_MIN_AVAILABLE), &mut warnings, some(parse_members));
         koordinator.contradict(&pod_group, from, &mut warnings);
-        let sub_priority = parse_sub_priority(from.label(key::SUB_PRIORITY)).unwrap_or_else(|bad| {
-            warnings.push(Warning::Value(bad));
-            0
-        });
+        let (sub_priority, beyond) = read_sub_priority(from.label(key::SUB_PRIORITY));
+        warnings.extend(beyond);
         Some(Self {
             named: by_keys,
             scheduling_group: scheduling_group.map(|name| named((NamedBy::SchedulingGroup, name))),
@@ -338,16 +336,14 @@ impl Declared {
         })
     }
 
-    /// Brings its values down to what is allowed, with a warning for each that is beyond.
+    /// Brings its waiting time down to what is allowed, with a warning where it is longer.
     pub fn clamp(&mut self, allowed: &GangDefaults) {
         self.warnings.extend(clamp_wait(&mut self.koordinator.wait, key::WAITING_TIME, allowed));
-        self.warnings.extend(clamp_sub_priority(&mut self.sub_priority, allowed));
     }
 
     /// `true` when [`Declared::clamp`] would change it.
     pub fn exceeds(&self, allowed: &GangDefaults) -> bool {
         self.koordinator.wait.is_some_and(|wait| wait > allowed.max_wait)
-            || self.sub_priority > i64::from(allowed.max_sub_priority)
     }
 
     /// The gang that counts; `scheduling_groups` says whether `spec.schedulingGroup` is read.
@@ -384,13 +380,13 @@ fn clamp_wait(wait: &mut Option<Duration>, key: &'static str, allowed: &GangDefa
     })
 }
 
-/// Brings a sub-priority down to what is allowed.
-pub fn clamp_sub_priority(value: &mut i64, allowed: &GangDefaults) -> Option<Warning> {
-    let (stated, most) = (*value, i64::from(allowed.max_sub_priority));
-    (stated > most).then(|| {
-        *value = most;
-        Warning::HighSubPriority { stated, most }
-    })
+/// The label [`key::SUB_PRIORITY`] as it counts, and what is wrong with it.
+pub fn read_sub_priority(text: Option<&str>) -> (i64, Option<Warning>) {
+    match parse_sub_priority(text) {
+        Ok(stated) if stated > MAX_SUB_PRIORITY => (MAX_SUB_PRIORITY, Some(Warning::HighSubPriority { stated })),
+        Ok(stated) => (stated, None),
+        Err(bad) => (0, Some(Warning::Value(bad))),
+    }
 }
 
 /// The labels and annotations that ask for something that is not built, in words; `None` where there are none. An empty one asks for
@@ -504,12 +500,10 @@ pub enum Warning {
         /// What counts.
         most: Duration,
     },
-    /// A sub-priority above the highest allowed one, which counts.
+    /// A sub-priority above [`MAX_SUB_PRIORITY`], which counts.
     HighSubPriority {
         /// As written.
         stated: i64,
-        /// What counts.
-        most: i64,
     },
     /// A pod names two gangs; the first counts.
     TwoNames {
@@ -583,8 +577,8 @@ impl fmt::Display for Warning {
                 let (stated, most) = (written(*stated), written(*most));
                 write!(f, "{key}: {stated} is longer than max-waiting-time: {most} counts")
             }
-            Self::HighSubPriority { stated, most } => {
-                write!(f, "{}: {stated} is higher than max-sub-priority: {most} counts", key::SUB_PRIORITY)
+            Self::HighSubPriority { stated } => {
+                write!(f, "{}: {stated} is higher than {MAX_SUB_PRIORITY}, which counts", key::SUB_PRIORITY)
             }
             Self::TwoNames { used, ignored } => write!(
                 f,

@@ -19,7 +19,7 @@ mod votes;
 pub use book::{GangBook, GangChange, Resolved};
 pub use config::{GangConfig, GangDefaults, GroupId};
 pub use declared::{
-    DeclarationSource, Declared, DeclaredFields, GangName, NamedBy, Owner, PodGroupFacts, Warning, clamp_sub_priority,
+    DeclarationSource, Declared, DeclaredFields, GangName, NamedBy, Owner, PodGroupFacts, Warning, read_sub_priority,
     unsupported,
 };
 pub use gang::Gang;
