@@ -82,9 +82,9 @@ pub struct Feed<K, E> {
     pub apis: Vec<Api<K>>,
     /// Which.
     pub config: Config,
-    /// A missing API or permission counts as an empty list instead of holding the start up.
+    /// A missing API counts as an empty list. Objects that may not be read hold the start up, but for `on_access`.
     pub optional: bool,
-    /// Makes an event of whether these objects may be read, where it matters that there are none only because they may not.
+    /// Makes an event of whether these objects may be read, where work goes on without them.
     pub on_access: Option<fn(bool) -> E>,
     /// For new and changed objects.
     pub on_apply: OnApply<K, E>,
@@ -100,6 +100,7 @@ where
     /// (streaming lists), else from a list in pages. Lists again after an expired version, with back-off after errors, and
     /// reports the objects that are gone since. An optional API that is not installed is requested again until it is.
     pub async fn run(self, out: mpsc::Sender<FeedMessage<E>>) {
+        // Every object that the receiver has been shown and that is not gone for it.
         let mut known = BTreeSet::new();
         let mut streaming = true;
         let mut absent = Backoff::new(ABSENT.0, ABSENT.1);
@@ -146,34 +147,36 @@ where
         out: &mpsc::Sender<FeedMessage<E>>,
     ) -> FeedEnd {
         let mut stream = std::pin::pin!(stream);
-        let mut fresh: BTreeSet<WatchedObject> = BTreeSet::new();
-        let mut listing = false;
+        // Of what the receiver knows, what the list under way has not shown; and whether that list has shown anything.
+        let (mut unseen, mut shown) = (BTreeSet::new(), false);
         while let Some(next) = stream.next().await {
             let mut events = Vec::new();
             let mut synced = false;
             match next {
                 // A server without streaming lists shows every object and never marks the end of the list.
-                Ok(Event::Init) if streaming && listing && !fresh.is_empty() => return FeedEnd::NoStreamingLists,
-                Ok(Event::Init) => {
-                    listing = true;
-                    fresh.clear();
-                }
+                Ok(Event::Init) if streaming && shown => return FeedEnd::NoStreamingLists,
+                Ok(Event::Init) => (unseen, shown) = (known.clone(), false),
                 Ok(Event::InitApply(object)) => {
                     let identity = WatchedObject::of(object.meta());
                     if let Some(former) = identity.former(known) {
                         // It was deleted and created again between two watches: the former one goes first.
                         events.extend((self.on_delete)(&former));
                         known.remove(&former);
+                        unseen.remove(&former);
                     }
-                    fresh.insert(identity);
+                    unseen.remove(&identity);
+                    known.insert(identity);
+                    shown = true;
                     events.extend((self.on_apply)(object));
                 }
                 Ok(Event::InitDone) => {
-                    events.extend(known.difference(&fresh).filter_map(|object| (self.on_delete)(object)));
+                    for gone in std::mem::take(&mut unseen) {
+                        known.remove(&gone);
+                        events.extend((self.on_delete)(&gone));
+                    }
                     events.extend(self.on_access.map(|event| event(true)));
-                    *known = std::mem::take(&mut fresh);
                     absent.succeed();
-                    (listing, synced) = (false, true);
+                    (shown, synced) = (false, true);
                 }
                 Ok(Event::Apply(object)) => {
                     known.insert(WatchedObject::of(object.meta()));
@@ -188,8 +191,12 @@ where
                 Err(error) if self.optional && answered(&error) == Some(404) => return FeedEnd::Absent,
                 Err(error) => {
                     tracing::warn!(feed = self.name, error = words(&error), "watch failed, trying again");
-                    synced = self.optional && answered(&error) == Some(403);
-                    events.extend(self.on_access.filter(|_| synced).map(|event| event(false)));
+                    // A list that breaks off is begun again, which says nothing of the server's way of listing.
+                    shown = false;
+                    // An API server that has just started refuses for a while what it allows: only a feed that says so goes on.
+                    let refused = self.on_access.filter(|_| answered(&error) == Some(403));
+                    synced = refused.is_some();
+                    events.extend(refused.map(|event| event(false)));
                 }
             }
             for event in events {
@@ -238,4 +245,162 @@ const WATCH_SECONDS: u32 = 120;
 /// The configuration of every feed's watch.
 pub(super) fn watch_config() -> Config {
     Config::default().timeout(WATCH_SECONDS)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    use super::*;
+
+    /// Objects by name, with their uid, as the API server has them; what kube's watcher shows of them; and what the receiver knows.
+    struct Scene {
+        dice: fastrand::Rng,
+        objects: std::collections::BTreeMap<u8, u32>,
+        known: BTreeSet<WatchedObject>,
+        received: BTreeSet<(String, String)>,
+        created: u32,
+    }
+
+    impl Scene {
+        fn object(name: u8, uid: u32) -> ConfigMap {
+            let metadata =
+                ObjectMeta { name: Some(name.to_string()), uid: Some(uid.to_string()), ..ObjectMeta::default() };
+            ConfigMap { metadata, ..ConfigMap::default() }
+        }
+
+        fn list(&self) -> Vec<Event<ConfigMap>> {
+            self.objects.iter().map(|(name, uid)| Event::InitApply(Self::object(*name, *uid))).collect()
+        }
+
+        /// One write, as a watch shows it.
+        fn write(&mut self) -> Event<ConfigMap> {
+            let name = self.dice.u8(0..6);
+            if let Some(uid) = self.objects.remove(&name) {
+                return Event::Delete(Self::object(name, uid));
+            }
+            self.created += 1;
+            self.objects.insert(name, self.created);
+            Event::Apply(Self::object(name, self.created))
+        }
+
+        /// Writes that no watch shows.
+        fn writes(&mut self) {
+            (0..self.dice.usize(0..4)).for_each(|_| drop(self.write()));
+        }
+
+        /// A list, which breaks off a few times, with or without an error; writes that the watch shows; and its end.
+        fn watch(&mut self) -> Vec<watcher::Result<Event<ConfigMap>>> {
+            let mut shown = Vec::new();
+            while self.dice.bool() {
+                shown.push(Ok(Event::Init));
+                let list = self.list();
+                let part = self.dice.usize(0..=list.len());
+                shown.extend(list.into_iter().take(part).map(Ok));
+                shown.extend(self.dice.bool().then_some(Err(watcher::Error::NoResourceVersion)));
+                self.writes();
+            }
+            shown.push(Ok(Event::Init));
+            shown.extend(self.list().into_iter().map(Ok));
+            shown.push(Ok(Event::InitDone));
+            for _ in 0..self.dice.usize(0..4) {
+                shown.push(Ok(self.write()));
+            }
+            shown
+        }
+
+        /// Shows all of it to the feed, which gives up streaming at most once.
+        async fn follow(&mut self, shown: Vec<watcher::Result<Event<ConfigMap>>>, streaming: &mut bool) {
+            let named = |of: &WatchedObject| (of.name().to_owned(), of.uid().to_owned());
+            let feed: Feed<ConfigMap, (bool, (String, String))> = Feed {
+                name: "objects",
+                apis: Vec::new(),
+                config: watch_config(),
+                optional: false,
+                on_access: None,
+                on_apply: Box::new(move |object: ConfigMap| Some((true, named(&WatchedObject::of(&object.metadata))))),
+                on_delete: Box::new(move |gone| Some((false, named(gone)))),
+            };
+            let (out, mut messages) = mpsc::channel(1024);
+            let mut shown = stream::iter(shown);
+            let mut absent = Backoff::new(ABSENT.0, ABSENT.1);
+            while feed.follow(&mut shown, *streaming, &mut self.known, &mut absent, &out).await
+                == FeedEnd::NoStreamingLists
+            {
+                assert!(std::mem::take(streaming), "it lists in pages already");
+                // The watch that begins instead shows all objects.
+                shown = stream::iter(
+                    std::iter::once(Ok(Event::Init)).chain(shown.collect::<Vec<_>>().await).collect::<Vec<_>>(),
+                );
+            }
+            drop(out);
+            while let Some(message) = messages.recv().await {
+                match message {
+                    FeedMessage::Event((true, object)) => _ = self.received.insert(object),
+                    FeedMessage::Event((false, object)) => _ = self.received.remove(&object),
+                    FeedMessage::Synced(_) => {}
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_receiver_knows_what_there_is_after_lists_that_broke_off() {
+        for seed in 0..2_000 {
+            let (dice, objects) = (fastrand::Rng::with_seed(seed), std::collections::BTreeMap::new());
+            let mut scene = Scene { dice, objects, known: BTreeSet::new(), received: BTreeSet::new(), created: 0 };
+            let mut streaming = true;
+            for _ in 0..4 {
+                scene.writes();
+                let shown = scene.watch();
+                scene.follow(shown, &mut streaming).await;
+                let there: BTreeSet<_> =
+                    scene.objects.iter().map(|(name, uid)| (name.to_string(), uid.to_string())).collect();
+                assert_eq!(scene.received, there, "seed {seed}");
+            }
+        }
+    }
+
+    /// What feeds say of objects that may not be read, for a while after the API server has started or for good.
+    #[tokio::test]
+    async fn objects_that_may_not_be_read_do_not_count_as_absent() {
+        for (code, on_access, synced) in [(403, false, false), (403, true, true), (500, true, false)] {
+            let on_access: Option<fn(bool) -> bool> = on_access.then_some(|readable| readable);
+            let (name, apis, config) = ("objects", Vec::<Api<ConfigMap>>::new(), watch_config());
+            let (on_apply, on_delete): (OnApply<_, _>, OnDelete<_>) = (Box::new(|_| None), Box::new(|_| None));
+            let feed = Feed { name, apis, config, optional: true, on_access, on_apply, on_delete };
+            let (out, mut messages) = mpsc::channel(8);
+            let refused = kube::core::Status::failure("no", "Forbidden").with_code(code).boxed();
+            let refused = watcher::Error::InitialListFailed(kube::Error::Api(refused));
+            let (mut known, mut absent) = (BTreeSet::new(), Backoff::new(ABSENT.0, ABSENT.1));
+            let end = feed.follow(stream::iter([Err(refused)]), true, &mut known, &mut absent, &out).await;
+            assert_eq!(end, FeedEnd::ReceiverDropped);
+            drop(out);
+            let mut said = Vec::new();
+            while let Some(message) = messages.recv().await {
+                said.push(format!("{message:?}"));
+            }
+            let expected: &[&str] = if synced { &["Event(false)", "Synced(\"objects\")"] } else { &[] };
+            assert_eq!(said, expected, "{code}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_streaming_list_that_breaks_off_is_asked_for_again() {
+        let mut scene = Scene {
+            dice: fastrand::Rng::with_seed(1),
+            objects: [(1, 1), (2, 2)].into(),
+            known: BTreeSet::new(),
+            received: BTreeSet::new(),
+            created: 2,
+        };
+        let whole = || [Ok(Event::Init), Ok(Event::InitApply(Scene::object(1, 1)))];
+        let mut streaming = true;
+        let broken = whole().into_iter().chain([Err(watcher::Error::NoResourceVersion)]).chain(whole());
+        scene.follow(broken.collect(), &mut streaming).await;
+        assert!(streaming, "the connection broke, not the server's list");
+        scene.follow(whole().into_iter().chain(whole()).collect(), &mut streaming).await;
+        assert!(!streaming, "a list without an end");
+    }
 }
