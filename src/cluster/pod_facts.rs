@@ -114,11 +114,18 @@ impl LightPod {
             },
             gang: self.gang().map(Arc::new),
             unsupported: unsupported(self.metadata.labels.as_ref(), self.metadata.annotations.as_ref()),
+            annotation_bytes: self.annotation_bytes(),
             own_priority: None,
             job: self.job().map(Arc::new),
             controller: None,
             labels: BTreeMap::new(),
         }
+    }
+
+    fn annotation_bytes(&self) -> u32 {
+        let annotations = self.metadata.annotations.iter().flatten();
+        let bytes: usize = annotations.map(|(key, value)| key.len() + value.len()).sum();
+        if bytes > key::MAX_ANNOTATIONS / 2 { bytes as u32 } else { 0 }
     }
 
     fn spread(&self) -> Vec<Spread> {

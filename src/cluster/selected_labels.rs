@@ -126,7 +126,7 @@ impl SelectedLabels {
                 let pods: Api<LightPod> = Api::namespaced(client.clone(), &key.namespace);
                 match pods.get_opt(&key.name).await {
                     Ok(Some(pod)) => {
-                        let event = WorldEvent::PodReadAgain(Box::new(self.facts(pod)));
+                        let event = WorldEvent::PodRead(Box::new(self.facts(pod)));
                         if out.send(FeedMessage::Event(event)).await.is_err() {
                             return;
                         }

@@ -4,6 +4,9 @@ use crate::gang;
 
 /// Largest value that is read from one annotation, in bytes. A larger value is refused whole.
 pub const MAX_ANNOTATION: usize = 64 * 1024;
+/// Largest annotations of an object, keys and values together, in bytes: a Binding may exceed it, and after that no write of the
+/// pod's status is accepted.
+pub const MAX_ANNOTATIONS: usize = 256 * 1024;
 /// Largest object, in bytes: what etcd stores of one.
 pub const MAX_OBJECT: usize = 3 << 19;
 

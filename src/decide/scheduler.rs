@@ -319,7 +319,7 @@ impl Scheduler {
     pub fn report(&mut self, report: EffectResult, now: Moment) -> Effects {
         if let EffectResult::PodRead { pod, result: Ok(Some(facts)) } = report {
             let (uid, deleting) = (facts.handoff.pod.uid.clone(), facts.handoff.deleting.is_some());
-            let changes = self.world.apply(WorldEvent::Pod(facts), now.mono, now.wall);
+            let changes = self.world.apply(WorldEvent::PodRead(facts), now.mono, now.wall);
             self.react(&changes, now);
             let (mut cx, binder, ..) = self.split(now);
             binder.read_done(&mut cx, &pod, Some((&uid, deleting)));

@@ -27,8 +27,8 @@ pub enum WorldEvent {
     NodeGone(Box<str>),
     /// A pod, new or changed; ended pods too.
     Pod(Box<PodFacts>),
-    /// A pod as a live read beside the watch has found it: the watch may have shown since that it is gone.
-    PodReadAgain(Box<PodFacts>),
+    /// A pod as a live read beside the watch has found it. One whose deletion the watch has shown since does not come back.
+    PodRead(Box<PodFacts>),
     /// A pod is gone.
     PodGone(PodKey, PodUid),
     /// The Device object of a node; it is named after the node.

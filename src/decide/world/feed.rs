@@ -35,8 +35,8 @@ impl World {
                 });
             }
             WorldEvent::Pod(facts) => self.pod_set(*facts, (now, wall), &mut changes),
-            WorldEvent::PodReadAgain(facts) => {
-                if self.pod_id(&facts.handoff.pod.uid).is_some() {
+            WorldEvent::PodRead(facts) => {
+                if !self.was_deleted(&facts.handoff.pod.uid) {
                     self.pod_set(*facts, (now, wall), &mut changes);
                 }
             }

@@ -70,6 +70,8 @@ pub struct PodSpec {
     pub wishes: DeviceWishes,
     /// Its labels and annotations that ask for something that is not built, in words.
     pub unsupported: Option<Box<str>>,
+    /// Bytes of its annotations, keys and values; 0 for up to half of what Kubernetes allows, beside which any assignment has room.
+    pub annotation_bytes: u32,
     /// Its own priority and whether it never preempts, where its PodGroup states others, which then stand in the fields above.
     pub own_priority: Option<(i32, bool)>,
     /// Uid of the controller of a pod that waits and asks for devices without a gang; `None` for all others.

@@ -146,7 +146,7 @@ impl PendingRequests {
                 drop(answer.send(room));
             }
             ExtenderRequest::Bind { ask, pod, node, found, answer } => {
-                let mut effects = found.map_or_else(Effects::new, |pod| scheduler.event(WorldEvent::Pod(pod), now));
+                let mut effects = found.map_or_else(Effects::new, |pod| scheduler.event(WorldEvent::PodRead(pod), now));
                 self.binds.insert(ask, answer);
                 effects.extend(scheduler.request_bind(ask, &pod, &node, self.wait, now));
                 return effects;

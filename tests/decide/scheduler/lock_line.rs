@@ -647,6 +647,22 @@ fn an_assignment_is_never_larger_than_what_is_read_of_it() {
     }
 }
 
+/// A Binding is not checked against the limit of all annotations, but every later write of the pod's status is.
+#[test]
+fn a_pod_whose_annotations_leave_no_room_for_an_assignment_is_not_bound() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    for (name, bytes) in [("full", 261_500), ("large", 200_000)] {
+        let mut facts = pod(name, ONE, cluster.now);
+        facts.spec.annotation_bytes = bytes;
+        cluster.submit(facts);
+    }
+    cluster.settle();
+    assert_eq!((cluster.node_of("full"), cluster.node_of("large")), (None, Some("n")));
+    let said = &cluster.conditions["full"];
+    assert!(said.contains("have 261500 of 262144 bytes") && said.contains("shorten them"), "{said}");
+}
+
 /// For an hour the API server answers no write but with 429 or 500.
 #[test]
 fn an_hour_of_refused_writes_costs_few_of_them_and_no_pod() {

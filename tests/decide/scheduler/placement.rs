@@ -406,7 +406,7 @@ fn a_live_read_that_comes_after_the_deletion_brings_no_pod_back() {
     cluster.settle();
     let read = cluster.pods.values().next().unwrap().clone();
     cluster.delete("gone");
-    cluster.event(WorldEvent::PodReadAgain(Box::new(read)));
+    cluster.event(WorldEvent::PodRead(Box::new(read)));
     cluster.pod("other", ONE);
     cluster.settle();
     assert_eq!(cluster.node_of("other"), Some("n"));

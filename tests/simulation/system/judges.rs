@@ -13,7 +13,7 @@ use baton::decide::handoff::{Ledger, PodNotice};
 use baton::decide::lock::{LockMatch, LockPolicy, names};
 use baton::decide::pod::{HandoffPod, Phase};
 use baton::decide::scheduler::Moment;
-use baton::decide::world::{Place, Pod, PodId};
+use baton::decide::world::{Place, Pod, PodFacts, PodId};
 
 use super::process::LEADS;
 use super::store::Swap;
@@ -520,6 +520,7 @@ impl System {
             if scheduler.is_leading() && !held.is_empty() {
                 self.violates("nothing is held at rest", format!("scheduler {at} keeps room for {}", held.join(", ")));
             }
+            self.judge_known(at);
             self.audit(at);
         }
         for node in 0..self.machines.len() {
@@ -529,6 +530,17 @@ impl System {
             if let Some(left) = left.map(|entry| entry.pod.key.to_string()) {
                 self.violates("a ledger holds nothing of pods that have ended", format!("n{node}: {left}"));
             }
+        }
+    }
+
+    /// At rest a leader knows the pods that there are, and no others.
+    fn judge_known(&mut self, at: usize) {
+        let scheduler = self.schedulers[at].scheduler();
+        let uid = |facts: &PodFacts| facts.handoff.pod.uid.clone();
+        let known: BTreeSet<PodUid> = scheduler.world().pods().map(|pod| uid(&pod.facts)).collect();
+        let differ: Vec<PodUid> = known.symmetric_difference(&self.store.pods().map(uid).collect()).cloned().collect();
+        if scheduler.is_leading() && !differ.is_empty() {
+            self.violates("a leader knows the pods that there are", format!("scheduler {at}: {differ:?}"));
         }
     }
 

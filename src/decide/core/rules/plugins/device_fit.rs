@@ -156,7 +156,8 @@ impl PreFilter for DeviceFit {
             return Outcome::Fit;
         }
         let known = slots.kept::<Option<Arc<KnownRequest>>>().clone();
-        if let Some(known) = known.filter(|known| known.is_of(pod)) {
+        let beside = pod.facts.spec.annotation_bytes as usize;
+        if let Some(known) = known.filter(|known| beside == 0 && known.is_of(pod)) {
             debug_assert_eq!(Ok(known.request()), request_of(pod).as_ref(), "pods of one shape want the same devices");
             slots.put(known);
             return Outcome::Fit;
@@ -168,6 +169,15 @@ impl PreFilter for DeviceFit {
                 let text = format!(
                     "the devices of {containers} containers may take {bytes} bytes of an assignment, which has room for {} bytes and {MAX_CONTAINERS} containers: split the pod",
                     key::MAX_ANNOTATION
+                );
+                Outcome::never(NAME, text, Wake::NONE)
+            }
+            // The assignment is written in two forms, with a few short annotations.
+            Ok(request) if beside + 2 * most_bytes(&request) > key::MAX_ANNOTATIONS => {
+                let text = format!(
+                    "the pod's annotations have {beside} of {} bytes, and its assignment may take {}: shorten them",
+                    key::MAX_ANNOTATIONS,
+                    2 * most_bytes(&request)
                 );
                 Outcome::never(NAME, text, Wake::NONE)
             }
