@@ -106,6 +106,7 @@ pub fn prepare(view: View<'_>, plugins: &Plugins, pod: &Pod) -> Result<Slots, No
 
 /// The same in slots that are there already.
 pub fn prepare_in(view: View<'_>, plugins: &Plugins, pod: &Pod, slots: &mut Slots) -> Result<(), NodeChoice> {
+    slots.confine(view.world.confinement_of(pod));
     for plugin in &plugins.enabled().pre_filter {
         match plugin.pre_filter(view, pod, slots) {
             Outcome::Fit => {}
@@ -126,8 +127,10 @@ pub fn scan(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>, 
     let mut refusals: BTreeMap<Arc<Refusal>, usize> = BTreeMap::new();
     let mut fitting: Vec<NodeId> = Vec::new();
     let pinned = only.and_then(|id| Some((id, view.world.node(id).filter(|node| node.facts.is_some())?)));
-    let all = only.is_none().then(|| view.world.nodes()).into_iter().flatten();
-    for (id, node) in pinned.into_iter().chain(all) {
+    let within = slots.within().filter(|_| only.is_none()).cloned();
+    let all = (only.is_none() && within.is_none()).then(|| view.world.nodes()).into_iter().flatten();
+    let inside = within.iter().flat_map(|within| within.nodes(view.world));
+    for (id, node) in pinned.into_iter().chain(all).chain(inside) {
         nodes += 1;
         match judge(view, plugins, pod, (id, node), &mut slots) {
             Outcome::Fit => fitting.push(id),
@@ -137,16 +140,28 @@ pub fn scan(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>, 
             Outcome::Fault(text) => return (NodeChoice::Fault(text), nodes as u64),
         }
     }
+    let judged = nodes as u64;
+    let outside = within.map_or(0, |_| view.world.node_objects().saturating_sub(nodes));
+    if outside > 0
+        && fitting.is_empty()
+        && let Some(Outcome::Never(refusal)) = slots.outside_all()
+    {
+        refusals.insert(Arc::new(refusal), outside);
+        nodes += outside;
+    }
     let choice = match best(view, plugins, pod, &fitting, &mut slots) {
         Ok(Some(node)) => NodeChoice::Node(node, Box::new(slots)),
         Ok(None) => NodeChoice::Nowhere(Diagnosis::of(nodes, refusals)),
         Err(text) => NodeChoice::Fault(text),
     };
-    (choice, nodes as u64)
+    (choice, judged)
 }
 
 /// The first filter that does not say fit.
 pub fn judge(view: View<'_>, plugins: &Plugins, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> Outcome {
+    if let Some(outside) = slots.outside(node.1) {
+        return outside;
+    }
     let verdicts = plugins.enabled().filter.iter().map(|plugin| plugin.filter(view, pod, node, slots));
     verdicts.into_iter().find(|outcome| !outcome.is_fit()).unwrap_or_default()
 }

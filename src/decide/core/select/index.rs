@@ -40,7 +40,7 @@ impl Index {
         let mut slots = Slots::with(known.as_mut().map(|table| std::mem::take(&mut table.kept)).unwrap_or_default());
         let prepared = prepare_in(view, plugins, pod, &mut slots);
         let rules = Concern::of(view, plugins, pod, &slots);
-        if prepared.is_err() || only.is_some() || rules.reads == Reads::World {
+        if prepared.is_err() || only.is_some() || rules.reads == Reads::World || slots.within().is_some() {
             if let Some(mut table) = known {
                 table.kept = slots.take_kept();
                 self.tables.keep(table);

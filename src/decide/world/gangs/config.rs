@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use baton_contract::gang::{Committed, GangId, MAX_WAIT, MatchPolicy, Mode, TimeoutClock};
+use baton_contract::gang::{Committed, GangId, MAX_WAIT, MatchPolicy, Mode, TimeoutClock, TopologyLayer};
 
 /// The installation's defaults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GangDefaults {
     /// Waiting time of a gang that states none. 600 s.
     pub wait: Duration,
@@ -22,6 +22,8 @@ pub struct GangDefaults {
     pub max_wait: Duration,
     /// A higher `koordinator.sh/priority` counts as this. 1,000.
     pub max_sub_priority: u32,
+    /// Layers of the cluster, outermost first. Zone and NVLink domain.
+    pub layers: Arc<[TopologyLayer]>,
 }
 
 impl Default for GangDefaults {
@@ -32,6 +34,7 @@ impl Default for GangDefaults {
             scheduling_groups: true,
             max_wait: MAX_WAIT,
             max_sub_priority: 1000,
+            layers: TopologyLayer::defaults().into(),
         }
     }
 }
