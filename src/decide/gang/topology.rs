@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::core::placing::Placing;
 use crate::core::select::free::{free_on, percent};
 use crate::world::gangs::GroupId;
-use crate::world::{Confinement, GroupTopology, Node, Pod, Wake, World};
+use crate::world::{Confinement, GroupTopology, Node, Pod, Stock, Wake, World};
 
 use super::attempt::{Attempt, Search};
 use super::members::{SavedGroup, is_strict};
@@ -21,13 +21,13 @@ const SEARCHED: usize = 16;
 const PODS: i64 = 10_000;
 
 /// What the members that a group needs take at least, as domains are measured.
-struct Need {
+struct RoomNeed {
     /// A member of those, where all are alike: room is counted in such members. Otherwise in percents of GPUs.
     one: Option<Pod>,
     least: i64,
 }
 
-impl Need {
+impl RoomNeed {
     fn of(world: &World, order: &TryOrder) -> Self {
         let first = order.needed().next().and_then(|id| world.pod(id)).filter(|_| order.is_uniform());
         match first {
@@ -40,7 +40,7 @@ impl Need {
     fn room(&self, node: &Node) -> (i64, i64) {
         let Some(facts) = &node.facts else { return (0, 0) };
         let free = free_on(node);
-        let all = percent(&facts.allocatable).max(node.stock.as_ref().map_or(0, |stock| stock.listed_percent()));
+        let all = percent(&facts.allocatable).max(node.stock.as_ref().map_or(0, Stock::listed_percent));
         let Some(one) = &self.one else { return (free, all) };
         let wants = &one.facts.spec.requests;
         let fits = |free: i64, wanted: i64| if wanted > 0 { free.max(0) / wanted } else { PODS };
@@ -68,14 +68,14 @@ impl Need {
 struct Domain {
     at: Arc<Confinement>,
     nodes: usize,
-    /// At most so much is free, see [`Need`].
+    /// At most so much is free, see [`RoomNeed`].
     free: i64,
     /// The same without any pod there.
     all: i64,
 }
 
 impl Domain {
-    fn all_of(world: &World, group: &GroupId, labels: &[Box<str>], need: &Need) -> Vec<Self> {
+    fn all_of(world: &World, group: &GroupId, labels: &[Box<str>], need: &RoomNeed) -> Vec<Self> {
         let measured = |at: Confinement| {
             let (mut nodes, mut free, mut all) = (0, 0, 0);
             for (_, node) in at.nodes(world) {
@@ -100,7 +100,7 @@ impl Gangs {
         let own = SavedGroup::take(placing, group);
         let aim = Aim::Minimum { once: self.satisfied_once(group) };
         let order = TryOrder::of(placing.world, placing.stats, group, &[], aim);
-        let need = Need::of(placing.world, &order);
+        let need = RoomNeed::of(placing.world, &order);
         let failed = self.groups.get(group).map(|record| record.attempt.failed.clone()).unwrap_or_default();
         let mut nearest: Option<(usize, UnfitMember)> = None;
         for labels in topology.levels() {
@@ -169,7 +169,7 @@ impl Gangs {
         let Some(topology) = topology else { return plan(self, placing) };
         let aim = Aim::Minimum { once: self.satisfied_once(group) };
         let order = TryOrder::of(placing.world, placing.stats, group, &[], aim);
-        let need = Need::of(placing.world, &order);
+        let need = RoomNeed::of(placing.world, &order);
         let mut domains = Domain::all_of(placing.world, group, &topology.required, &need);
         domains.retain(|domain| domain.all >= need.least);
         domains.sort_by_key(|domain| (-domain.free, domain.nodes));
@@ -186,7 +186,7 @@ impl Gangs {
 }
 
 /// Not even an empty domain has room for the group.
-fn too_large(domains: &[Domain], need: &Need, labels: &[Box<str>], order: &TryOrder) -> Option<UnfitMember> {
+fn too_large(domains: &[Domain], need: &RoomNeed, labels: &[Box<str>], order: &TryOrder) -> Option<UnfitMember> {
     let first = order.needed().next()?;
     let text = match domains.iter().max_by_key(|domain| domain.all) {
         None => format!("no node has the label {}", labels.join(" and ")),

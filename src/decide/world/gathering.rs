@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::gangs::{GangBook, GroupId};
+use super::gangs::{Gang, GangBook, GroupId};
 use super::node::Node;
 use super::{NodeId, Pod, PodId, World};
 
@@ -89,11 +89,11 @@ impl GangBook {
                 }
             }
             // A label that is no layer of the cluster counts as an inner one, a node as the innermost.
-            let depth = |label: &Box<str>| {
-                let at = layers.iter().position(|known| known.label == *label);
-                (**label == *NODE_LAYER.1, at.unwrap_or(usize::MAX), label.clone())
+            let depth = |label: &str| {
+                let at = layers.iter().position(|known| *known.label == *label);
+                (label == NODE_LAYER.1, at.unwrap_or(usize::MAX))
             };
-            list.sort_by_key(depth);
+            list.sort_by(|a, b| depth(a).cmp(&depth(b)).then_with(|| a.cmp(b)));
             list.dedup();
         }
         asked.preferred.retain(|label| !asked.required.contains(label));
@@ -139,7 +139,7 @@ impl World {
     fn domain_of_placed(&self, group: &GroupId, labels: &[Box<str>], except: Option<PodId>) -> Option<Vec<Box<str>>> {
         let mut counts: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
         let gangs = self.gangs().listing(group).filter(|gang| gang.counts().placed() + gang.counts().reserved > 0);
-        let members = gangs.flat_map(|gang| gang.members()).filter(|member| member.state.has_node());
+        let members = gangs.flat_map(Gang::members).filter(|member| member.state.has_node());
         for member in members.filter(|member| Some(member.pod) != except && !self.is_nominated_reservation(member.pod))
         {
             let node = self.pod(member.pod).and_then(Pod::node).and_then(|id| self.node(id));
@@ -163,7 +163,7 @@ impl World {
 
     /// The nodes that this pod may use; `None` for all. Running members fix them for late and replaced ones.
     pub fn confinement_of(&self, pod: &Pod) -> Option<Arc<Confinement>> {
-        if !self.gangs.gathers() {
+        if !self.gangs.gathers() || pod.facts.spec.gang.is_none() {
             return None;
         }
         let group = self.gangs.gang_of(pod.id)?.group();

@@ -577,11 +577,19 @@ fn random_gangs_are_gathered_whenever_that_is_possible_and_never_apart() {
     );
 }
 
+/// A node as the judge sees it.
+#[derive(Debug)]
+struct JudgedNode {
+    rack: Option<String>,
+    zone: Option<String>,
+    room: Room,
+}
+
 fn random_case(seed: u64) -> (bool, bool) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut gangs = cluster();
     gangs.cluster.watchful = false;
-    let mut rooms: Vec<(Option<String>, Option<String>, Room)> = Vec::new();
+    let mut rooms: Vec<JudgedNode> = Vec::new();
     for n in 0..rng.usize(1..=8) {
         let (cpus, pool) = (rng.u32(1..=5), *rng.choice(&["x", "y"]).unwrap());
         let rack = (rng.u8(..8) > 0).then(|| format!("r{}", rng.u8(..3)));
@@ -590,7 +598,7 @@ fn random_case(seed: u64) -> (bool, bool) {
         rack.iter().for_each(|rack| text += &format!(" rack={rack}"));
         zone.iter().for_each(|zone| text += &format!(" zone={zone}"));
         node(&mut gangs, &text);
-        rooms.push((rack, zone, Room { pool: Some(pool), free: i64::from(cpus) }));
+        rooms.push(JudgedNode { rack, zone, room: Room { pool: Some(pool), free: i64::from(cpus) } });
     }
     let members = rng.usize(1..=6);
     let asks: Vec<Ask> = (0..members)
@@ -617,12 +625,15 @@ fn random_case(seed: u64) -> (bool, bool) {
     gangs.wait(2);
     let (by_rack, by_zone) =
         (layers.iter().any(|(layer, _)| *layer != ZONE), layers.iter().any(|(layer, _)| *layer == ZONE));
-    let domain = |(rack, zone, _): &(Option<String>, Option<String>, Room)| {
-        Some((if by_rack { rack.clone()? } else { String::new() }, if by_zone { zone.clone()? } else { String::new() }))
+    let domain = |node: &JudgedNode| {
+        Some((
+            if by_rack { node.rack.clone()? } else { String::new() },
+            if by_zone { node.zone.clone()? } else { String::new() },
+        ))
     };
     let needs = [Needs { least, asks }];
-    let fits_in = |wanted: &dyn Fn(&(Option<String>, Option<String>, Room)) -> bool| {
-        let rooms: Vec<Room> = rooms.iter().filter(|entry| wanted(entry)).map(|(.., room)| *room).collect();
+    let fits_in = |wanted: &dyn Fn(&JudgedNode) -> bool| {
+        let rooms: Vec<Room> = rooms.iter().filter(|node| wanted(node)).map(|node| node.room).collect();
         fits(&needs, &rooms)
     };
     let domains: BTreeSet<(String, String)> = rooms.iter().filter_map(domain).collect();

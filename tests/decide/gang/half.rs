@@ -226,7 +226,7 @@ fn native_member(gangs: &mut TestGangs, name: &str, group: &str, change: impl Fn
 #[test]
 fn a_native_pod_group_with_a_field_that_is_not_honoured_is_refused_by_its_name() {
     for (field, value) in [
-        ("schedulingConstraints", json!({"topology": [{"key": "rack"}]})),
+        ("schedulingConstraints", json!({"topology": [{"key": "rack", "mode": "spread"}]})),
         ("resourceClaims", json!([{"name": "c", "resourceClaimName": "x"}])),
         ("disruptionMode", json!({"all": {}})),
         ("parentCompositePodGroupName", json!("p")),

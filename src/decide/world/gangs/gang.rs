@@ -249,8 +249,8 @@ impl Gang {
         disagree(key::TIMEOUT_CLOCK, dispute(&k.clock, living, TimeoutClock::to_string));
         disagree(key::MATCH_POLICY, dispute(&k.policy, living, MatchPolicy::to_string));
         disagree(key::GROUPS, dispute(&k.groups, living, |listed| GroupId::listed(&self.id, listed).to_string()));
-        disagree(key::NETWORK_TOPOLOGY_SPEC, dispute(&k.topology, living, |stated| stated.to_string()));
-        disagree(key::REQUIRED_TOPOLOGY, dispute(&k.own_topology, living, |stated| stated.to_string()));
+        disagree(key::NETWORK_TOPOLOGY_SPEC, dispute(&k.topology, living, ToString::to_string));
+        disagree(key::REQUIRED_TOPOLOGY, dispute(&k.own_topology, living, ToString::to_string));
         // What the second level states does not matter where the first decides.
         if k.min.decided(living).is_none() {
             disagree(key::POD_GROUP_MIN_AVAILABLE, dispute(&p.min, living, u32::to_string));
