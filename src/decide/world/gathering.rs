@@ -58,6 +58,11 @@ impl Confinement {
         known.chain(all).filter(|(_, node)| self.has(node))
     }
 
+    /// Its nodes were looked up once: it is one of a group in hand.
+    pub fn is_looked_up(&self) -> bool {
+        !self.nodes.is_empty()
+    }
+
     /// `example.com/rack=r7`.
     pub fn name(&self) -> String {
         let Some(values) = &self.values else { return format!("the nodes with {}", self.labels.join(" and ")) };

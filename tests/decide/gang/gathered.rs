@@ -653,3 +653,23 @@ fn random_case(seed: u64) -> (bool, bool) {
     assert!(!(one && whole && apart), "it could be gathered: {}", story());
     (bound > 0, must)
 }
+
+#[test]
+fn explain_gang_names_the_nearest_domain_and_what_is_missing_there() {
+    let mut gangs = cluster();
+    nodes(&mut gangs, &["a 2 rack=r1", "b 4 rack=r2 pool=y", "c 1 rack=r2"]);
+    in_pool(&mut gangs, "busy-0", "y", &[]);
+    in_pool(&mut gangs, "busy-1", "y", &[]);
+    gangs.settle();
+    gangs.members("g", 4, &must("g", "4"));
+    gangs.wait(1);
+    let of = baton::contract::gang::GangId::parse("ml/g").unwrap();
+    let now = gangs.cluster.moment();
+    let explained = gangs.cluster.scheduler.explain_gang(&of, now).unwrap();
+    assert_eq!(explained.state, "waiting");
+    assert_eq!(
+        explained.message,
+        "gang ml/g: 0 of 4 placed, 1 missing; in example.com/rack=r2, the nearest of 2; room for 3 (b, c); pod ml/g-3 beside those: \
+         0/3 nodes: 2 insufficient cpu, 1 outside example.com/rack=r2"
+    );
+}

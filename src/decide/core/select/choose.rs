@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::core::rules::{NodeScore, Outcome, Plugins, Reads, Refusal, Slots, Text, View};
-use crate::world::{Node, NodeId, Pod, Wake};
+use crate::world::{Node, NodeId, Pod, Wake, World};
 use baton_contract::ConditionReason;
 
 /// The answer.
@@ -38,6 +38,18 @@ impl Diagnosis {
     pub fn of(nodes: usize, refusals: BTreeMap<Arc<Refusal>, usize>) -> Self {
         let wake = refusals.keys().fold(Wake::NODE_ADDED, |wake, refusal| wake.or(refusal.wake));
         Self { nodes, pod: None, refusals, wake }
+    }
+
+    /// The same with the nodes that the pod may not use: they were not looked at.
+    #[must_use]
+    pub(super) fn with_outside(mut self, world: &World, slots: &Slots) -> Self {
+        let outside = world.node_objects().saturating_sub(self.nodes);
+        if let Some(Outcome::Never(refusal)) = slots.outside_all().filter(|_| outside > 0) {
+            self.nodes += outside;
+            self.wake = self.wake.or(refusal.wake);
+            self.refusals.insert(Arc::new(refusal), outside);
+        }
+        self
     }
 
     /// `0/12 nodes: 7 have fewer than 4 free GPUs, 3 agent not ready, 2 taint gpu=reserved`.
@@ -141,17 +153,10 @@ pub fn scan(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>, 
         }
     }
     let judged = nodes as u64;
-    let outside = within.map_or(0, |_| view.world.node_objects().saturating_sub(nodes));
-    if outside > 0
-        && fitting.is_empty()
-        && let Some(Outcome::Never(refusal)) = slots.outside_all()
-    {
-        refusals.insert(Arc::new(refusal), outside);
-        nodes += outside;
-    }
     let choice = match best(view, plugins, pod, &fitting, &mut slots) {
         Ok(Some(node)) => NodeChoice::Node(node, Box::new(slots)),
-        Ok(None) => NodeChoice::Nowhere(Diagnosis::of(nodes, refusals)),
+        Ok(None) if only.is_some() => NodeChoice::Nowhere(Diagnosis::of(nodes, refusals)),
+        Ok(None) => NodeChoice::Nowhere(Diagnosis::of(nodes, refusals).with_outside(view.world, &slots)),
         Err(text) => NodeChoice::Fault(text),
     };
     (choice, judged)
