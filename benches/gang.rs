@@ -23,11 +23,15 @@ use baton::decide::world::{PodFacts, WorldEvent};
 use baton::runtime::clock;
 use cluster::Cluster;
 use expect::Expect;
-use gangs::members;
+use gangs::{gathered, members};
 use values::wall;
 
 const NODES: usize = 5000;
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1"), ("cpu", "1")];
+/// A whole node.
+const EIGHT: &[(&str, &str)] = &[(key::NVIDIA_GPU, "8"), ("cpu", "8")];
+const RACK: &str = "example.com/rack";
+const SPINE: &str = "example.com/spine";
 /// More GPUs than any node has.
 const NEVER: &[(&str, &str)] = &[(key::NVIDIA_GPU, "64"), ("cpu", "1")];
 
@@ -87,6 +91,38 @@ fn decision(size: usize) -> f64 {
     best
 }
 
+/// One decision of a gang of whole nodes that is gathered so, on empty nodes in 320 racks and 20 spines: the median of 20, in
+/// milliseconds.
+fn gathering(size: usize, more: &[(&str, &str)]) -> f64 {
+    let mut cluster = Cluster::new(NODES, NodeSearch::Indexed);
+    let mut nodes: Vec<_> = cluster.engine.world().nodes().filter_map(|(_, node)| node.facts.clone()).collect();
+    for (at, facts) in nodes.iter_mut().enumerate() {
+        facts.labels.insert(RACK.to_owned(), format!("r{:03}", at * 320 / NODES));
+        facts.labels.insert(SPINE.to_owned(), format!("s{:02}", at * 20 / NODES));
+    }
+    nodes.into_iter().for_each(|facts| cluster.apply(WorldEvent::Node(facts)));
+    cluster.lead();
+    let mut took = Vec::new();
+    for round in 0..21 {
+        let pods = gathered(&format!("gang{round:02}"), size, EIGHT, more);
+        submit(&mut cluster, &pods);
+        let now = cluster.moment();
+        let began = clock::now().mono;
+        let effects = cluster.engine.run(now);
+        took.push(clock::now().mono.saturating_sub(began));
+        let binds = effects.iter().filter(|effect| matches!(effect, Effect::Bind { .. })).count();
+        assert_eq!(binds, size, "the whole gang is on its way");
+        for facts in &pods {
+            let key = facts.handoff.pod.key.clone();
+            cluster.apply(WorldEvent::PodGone(key, facts.handoff.pod.uid.clone()));
+        }
+    }
+    // The first judges every node.
+    let mut took = took.split_off(1);
+    took.sort_unstable();
+    took[took.len() / 2].as_secs_f64() * 1000.0
+}
+
 /// 500 × 20 pods, as gangs or by themselves: pods per second.
 fn rate(keys: bool) -> f64 {
     let mut cluster = world();
@@ -117,6 +153,13 @@ fn main() {
     for size in [8, 100, 1000] {
         expect.at_most(&format!("decision_{size}_ms"), decision(size));
     }
+    let rule = |layer: &str, strategy: &str| format!(r#"{{"layer":"{layer}","strategy":"{strategy}"}}"#);
+    let must = format!(r#"{{"gatherStrategy":[{},{}]}}"#, rule(SPINE, "MustGather"), rule(RACK, "PreferGather"));
+    let spec = "gang.scheduling.koordinator.sh/network-topology-spec";
+    println!("one decision of a gang of whole nodes, in 320 racks of 20 spines");
+    expect.at_most("anywhere_64x8_ms", gathering(64, &[]));
+    expect.at_most("in_one_spine_64x8_ms", gathering(64, &[(spec, &must)]));
+    expect.at_most("in_one_rack_15x8_ms", gathering(15, &[("baton.io/required-topology", RACK)]));
     println!("500 x 20 pods");
     let (gangs, alone) = (rate(true), rate(false));
     println!("  {gangs:.0} pods/s as gangs, {alone:.0} pods/s by themselves");

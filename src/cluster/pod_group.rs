@@ -70,7 +70,9 @@ impl RawPodGroup {
                 wait: seconds("spec.scheduleTimeoutSeconds", &spec["scheduleTimeoutSeconds"], &mut warnings),
                 ..DeclaredFields::default()
             },
-            PodGroupApi::Kubernetes => DeclaredFields { min: native.min, ..DeclaredFields::default() },
+            PodGroupApi::Kubernetes => {
+                DeclaredFields { min: native.min, topology: native.topology.map(Arc::new), ..DeclaredFields::default() }
+            }
         };
         let min_resources = match api {
             PodGroupApi::Sigs | PodGroupApi::Community => amounts(&spec["minResources"], &mut warnings),
@@ -357,11 +359,13 @@ mod tests {
                 format!("GangInvalidValue: {key}: \"2\" is read on pods only; the value is ignored")
             );
         }
-        let unsupported = said("gang.scheduling.koordinator.sh/network-topology-spec", r#"{"gatherStrategy":[{}]}"#);
+        let unsupported = said("gang.scheduling.koordinator.sh/network-topology-index", "0");
         assert!(
-            unsupported.starts_with("NotSupported: gang.scheduling.koordinator.sh/network-topology-spec"),
+            unsupported.starts_with("NotSupported: gang.scheduling.koordinator.sh/network-topology-index"),
             "{unsupported}"
         );
+        let unusable = said(key::NETWORK_TOPOLOGY_SPEC, r#"{"gatherStrategy":[{}]}"#);
+        assert_eq!(unusable, format!("InvalidGang: {}: \"{{}}\" names no layer", key::NETWORK_TOPOLOGY_SPEC));
         assert_eq!(said(key::MODE, "Strict"), "");
     }
 

@@ -53,10 +53,12 @@ pub fn is_unsupported(key: &str) -> bool {
 }
 
 /// Every key of Baton's own, which Koordinator does not have.
-pub const OWN: [&str; 16] = [
+pub const OWN: [&str; 18] = [
     CONTAINER_DEVICES,
     GANG_COMMITTED,
     gang::key::TIMEOUT_CLOCK,
+    gang::key::REQUIRED_TOPOLOGY,
+    gang::key::PREFERRED_TOPOLOGY,
     AGENT,
     SCHEDULER,
     CORDONED,

@@ -25,16 +25,18 @@ mod report;
 mod review;
 mod search;
 mod shortage;
+mod topology;
 mod try_order;
 mod trying;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::world::gangs::{Gang, GangConfig, GangProgress, GroupId, NotReady, Warning, rule};
-use crate::world::{NodeId, PodId, Resources, Wake, World};
+use crate::world::{Confinement, NodeId, PodId, Resources, Wake, World};
 use baton_contract::gang::{Committed, GangId, PodGroupStatus, TimeoutClock};
 
 use alike::{AntiAffinityTerms, MemberKind};
@@ -351,6 +353,8 @@ struct UnfitMember {
     found: Vec<(PodId, NodeId)>,
     /// Members that the group needed for its minimum, itself among them.
     needed: Vec<PodId>,
+    /// The domain where the group was tried, of so many, and where the most of it fits.
+    near: Option<(Arc<Confinement>, usize)>,
 }
 
 impl UnfitMember {
@@ -363,6 +367,7 @@ impl UnfitMember {
             judged: false,
             found: Vec::new(),
             needed: Vec::new(),
+            near: None,
         }
     }
 

@@ -85,7 +85,7 @@ impl Scheduler {
         config.world.learns = rules.enabled().score.iter().any(|(rule, _)| rule.name() == gpu_patience::NAME);
         config.world.images = rules.enabled().score.iter().any(|(rule, _)| rule.name() == image_locality::NAME);
         Self {
-            world: World::new(config.world),
+            world: World::new(config.world.clone()),
             agenda: Agenda { queue: Queue::new(config.queue), ..Agenda::default() },
             rules,
             config,

@@ -27,6 +27,7 @@ pub mod event;
 mod feed;
 mod finder;
 pub mod gangs;
+mod gathering;
 pub mod holders;
 pub mod journal;
 mod leaving;
@@ -53,6 +54,7 @@ pub use capacity::CapacityFacts;
 pub use dense::{Dense, DenseId, NodeId, PodId};
 pub use devices::{DeviceTotals, KnownChoices, Stock};
 pub use event::{Changes, Wake, WorldEvent};
+pub use gathering::{Confinement, GroupTopology};
 pub use journal::Journal;
 pub use leaving::{has_left, still_used};
 pub use mix::{Mix, MixPolicy};
@@ -86,7 +88,7 @@ use self::tyjob_facts::JobFacts;
 use self::tyjobs::Jobs;
 
 /// Windows of observation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorldPolicy {
     /// An agent's Lease unchanged for this long is stale. 90 s.
     pub agent_stale: Duration,
@@ -136,7 +138,8 @@ pub struct World {
 impl World {
     /// An empty world.
     pub fn new(policy: WorldPolicy) -> Self {
-        Self { policy, gangs: GangBook::new(policy.gangs), mix: Mix::new(policy.mix), ..Self::default() }
+        let (gangs, mix) = (GangBook::new(policy.gangs.clone()), Mix::new(policy.mix));
+        Self { policy, gangs, mix, ..Self::default() }
     }
 
     /// Rises with every change.

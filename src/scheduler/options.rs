@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::extender::ExtenderOptions;
 use baton_cluster::leadership::LeaderOptions;
-use baton_contract::gang::{MAX_WAIT, MatchPolicy, TimeoutClock};
+use baton_contract::gang::{MAX_WAIT, MatchPolicy, TimeoutClock, TopologyLayer};
 use baton_contract::name::{check_annotation_key, check_daemon_namespace};
 use baton_contract::{LockFormat, LockWord, key};
 use baton_decide::core::EarmarkPolicy;
@@ -170,6 +170,8 @@ pub struct GangOptions {
     pub auto_create_pod_group: bool,
     /// `spec.schedulingGroup` names gangs, and PodGroups of `scheduling.k8s.io` are read.
     pub scheduling_group: bool,
+    /// Layers in which gangs can be gathered, outermost first.
+    pub topology_layers: Vec<TopologyLayer>,
 }
 
 impl Default for GangOptions {
@@ -183,6 +185,7 @@ impl Default for GangOptions {
             on_bind_failure: policy.on_bind_failure,
             auto_create_pod_group: policy.create_pod_groups,
             scheduling_group: defaults.scheduling_groups,
+            topology_layers: TopologyLayer::defaults(),
         }
     }
 }
@@ -207,6 +210,7 @@ impl GangOptions {
             policy: self.match_policy,
             scheduling_groups: self.scheduling_group,
             max_wait: self.max_waiting_time,
+            layers: self.topology_layers.clone().into(),
         }
     }
 

@@ -43,7 +43,13 @@ const KNOWN: [(&str, &[&str]); 9] = [
             "scheduling.koordinator.sh/bind-gang-member-count",
         ],
     ),
-    ("network_topology.go", &["gang.scheduling.koordinator.sh/network-topology-spec"]),
+    (
+        "network_topology.go",
+        &[
+            "gang.scheduling.koordinator.sh/network-topology-spec",
+            "gang.scheduling.koordinator.sh/network-topology-index",
+        ],
+    ),
     (
         "numa_aware.go",
         &[

@@ -18,6 +18,12 @@ pub const GROUPS: &str = "gang.scheduling.koordinator.sh/groups";
 pub const GANG_GROUPS: &str = "gang.scheduling.koordinator.sh/gang-groups";
 /// Pod or PodGroup annotation: which members count for satisfaction.
 pub const MATCH_POLICY: &str = "gang.scheduling.koordinator.sh/match-policy";
+/// Pod or PodGroup annotation: in which layers the members are gathered, JSON with a `gatherStrategy`.
+pub const NETWORK_TOPOLOGY_SPEC: &str = "gang.scheduling.koordinator.sh/network-topology-spec";
+/// Pod or PodGroup annotation: all members run in one domain of this layer or label.
+pub const REQUIRED_TOPOLOGY: &str = "baton.io/required-topology";
+/// Pod or PodGroup annotation: all members run in one domain of this layer or label where that is possible.
+pub const PREFERRED_TOPOLOGY: &str = "baton.io/preferred-topology";
 /// Pod annotation, by the scheduler: `"true"` once the gang's wait is over; such a pod is never scheduled.
 pub const TIMEOUT: &str = "gang.scheduling.koordinator.sh/timeout";
 
@@ -52,7 +58,7 @@ const fn at(key: &'static str, label: bool, annotation: bool) -> PodKeyPlace {
 }
 
 /// Every key with which a pod declares something of its gang.
-pub const POD_KEYS: [PodKeyPlace; 15] = [
+pub const POD_KEYS: [PodKeyPlace; 18] = [
     at(NAME, false, true),
     at(MIN_AVAILABLE, false, true),
     at(WAITING_TIME, false, true),
@@ -62,6 +68,9 @@ pub const POD_KEYS: [PodKeyPlace; 15] = [
     at(GROUPS, false, true),
     at(GANG_GROUPS, false, true),
     at(MATCH_POLICY, false, true),
+    at(NETWORK_TOPOLOGY_SPEC, false, true),
+    at(REQUIRED_TOPOLOGY, false, true),
+    at(PREFERRED_TOPOLOGY, false, true),
     at(POD_GROUP, true, true),
     at(COMMUNITY_POD_GROUP, true, false),
     at(POD_GROUP_NAME, true, true),

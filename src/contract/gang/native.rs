@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use super::topology::TopologySpec;
 use super::value::BadValue;
 
 /// What the spec of a PodGroup of `scheduling.k8s.io` states.
@@ -14,6 +15,8 @@ pub struct NativeSpec {
     pub priority: Option<i32>,
     /// `preemptionPolicy` is `Never`; `None` where it states none.
     pub never_preempts: Option<bool>,
+    /// `schedulingConstraints.topology`.
+    pub topology: Option<TopologySpec>,
     /// The first field that is not honoured.
     pub refused: Option<BadValue>,
 }
@@ -38,7 +41,10 @@ impl NativeSpec {
                     read.refuse_unless(value.is_null() || known, "spec.preemptionPolicy", value);
                 }
                 "disruptionMode" => read.refuse_unless(is_one_by_one(value), "spec.disruptionMode", value),
-                "schedulingConstraints" => read.refuse_unless(!asks(value), "spec.schedulingConstraints", value),
+                "schedulingConstraints" => match TopologySpec::native(value) {
+                    Ok(topology) => read.topology = topology,
+                    Err(part) => read.refuse_unless(!asks(part), "spec.schedulingConstraints", part),
+                },
                 "resourceClaims" => read.refuse_unless(!asks(value), "spec.resourceClaims", value),
                 "parentCompositePodGroupName" => {
                     read.refuse_unless(!asks(value), "spec.parentCompositePodGroupName", value);
@@ -120,6 +126,7 @@ mod tests {
             json!({"schedulingPolicy": {"basic": {}}, "disruptionMode": {"single": {}}}),
             json!({"disruptionMode": "Pod", "podGroupTemplateRef": {"workload": {"workloadName": "w"}}}),
             json!({"workloadRef": {"workloadName": "w", "templateName": "t"}, "schedulingConstraints": {"topology": []}}),
+            json!({"schedulingConstraints": {"topology": [{"key": "topology.kubernetes.io/rack"}]}}),
             json!({"priority": -5, "priorityClassName": "low", "preemptionPolicy": "PreemptLowerPriority"}),
             json!({"resourceClaims": [], "parentCompositePodGroupName": null, "later": {}, "priorityClassName": ""}),
         ];
@@ -127,7 +134,8 @@ mod tests {
             assert_eq!(NativeSpec::read(&spec).refused, None, "{spec}");
         }
         for (spec, named) in [
-            (json!({"schedulingConstraints": {"topology": [{"key": "rack"}]}}), "spec.schedulingConstraints"),
+            (json!({"schedulingConstraints": {"topology": [{"key": "a", "mode": "x"}]}}), "spec.schedulingConstraints"),
+            (json!({"schedulingConstraints": {"spread": [{"key": "a"}]}}), "spec.schedulingConstraints"),
             (json!({"resourceClaims": [{"name": "c"}]}), "spec.resourceClaims"),
             (json!({"parentCompositePodGroupName": "p"}), "spec.parentCompositePodGroupName: \"p\""),
             (json!({"disruptionMode": {"all": {}}}), "spec.disruptionMode"),

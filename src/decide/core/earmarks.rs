@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::core::queue::Queue;
-use crate::world::{NodeId, Pod, PodId, World};
+use crate::world::{Confinement, NodeId, Pod, PodId, World};
 
 use super::agenda::{Agenda, Scene, Terms};
 use super::queue::Item;
@@ -221,7 +221,7 @@ impl Earmarks {
         };
         let over = |earmark: &&Earmark| {
             let waits = agenda.queue.state(earmark.item.clone()).is_some();
-            earmark.since <= oldest || !waits || earmark.nodes.iter().any(lost)
+            earmark.since <= oldest || !waits || earmark.nodes.iter().any(lost) || earmark.is_apart(world)
         };
         let over: Vec<(Item, bool)> =
             self.all.iter().filter(over).map(|earmark| (earmark.item.clone(), earmark.since <= oldest)).collect();
@@ -249,6 +249,13 @@ impl Earmarks {
 impl Earmark {
     fn keep(&self, world: &mut World) {
         self.nodes.iter().for_each(|node| world.keep(*node, Some(Arc::clone(&self.name))));
+    }
+
+    /// Its pods must be gathered, and a label of its nodes has changed since.
+    fn is_apart(&self, world: &World) -> bool {
+        let domains = self.members.first().and_then(|id| world.required_domains(*id));
+        let nodes = self.nodes.iter().filter_map(|id| world.node(*id));
+        domains.is_some_and(|(_, all)| !all.iter().any(|domain| nodes.clone().all(|node| domain.has(node))))
     }
 
     /// Keeps other nodes instead where a fifth fewer devices have to come free.
@@ -311,8 +318,8 @@ fn known_end(pod: &Pod) -> Option<Timestamp> {
     bound.checked_add(Duration::from_secs(pod.facts.spec.deadline?.into())).ok()
 }
 
-/// Nodes on which all `members` fit if the pods there of not higher priority end: those with the fewest busy devices, then with
-/// the most pods whose end is known and the oldest ones.
+/// Nodes on which all `members` fit if the pods there of not higher priority end. Members that must be gathered get them in the domain with
+/// the fewest busy devices on them.
 fn choose_nodes(
     terms: Terms<'_>,
     world: &mut World,
@@ -320,10 +327,43 @@ fn choose_nodes(
     priority: i32,
     wanted: EarmarkKind,
 ) -> Option<BTreeSet<NodeId>> {
+    let domains = members.first().and_then(|id| world.required_domains(*id));
+    let Some((group, domains)) = domains else { return choose_among(terms, world, members, priority, wanted, None) };
+    let needed: i64 = members.iter().filter_map(|id| world.pod(*id)).map(|pod| wanted.of_pod(pod)).sum();
+    let mut best: Option<(i64, BTreeSet<NodeId>)> = None;
+    for domain in domains {
+        let all: i64 = domain.nodes(world).map(|(id, _)| wanted.of_node(world, id) * key::WHOLE).sum();
+        if all < needed {
+            continue;
+        }
+        let domain = Arc::new(domain);
+        world.confine(&group, Arc::clone(&domain));
+        let found = choose_among(terms, world, members, priority, wanted, Some(&domain));
+        world.unconfine();
+        let Some(nodes) = found else { continue };
+        let ends = |pod: &Pod| pod.facts.spec.priority <= priority;
+        let busy = nodes.iter().map(|id| wanted.busy_on(world, *id, ends)).sum();
+        if best.as_ref().is_none_or(|(least, _)| busy < *least) {
+            best = Some((busy, nodes));
+        }
+    }
+    best.map(|(_, nodes)| nodes)
+}
+
+/// The same among all nodes, or those of one domain: those with the fewest busy devices, then with the most pods whose end is known and
+/// the oldest ones.
+fn choose_among(
+    terms: Terms<'_>,
+    world: &mut World,
+    members: &[PodId],
+    priority: i32,
+    wanted: EarmarkKind,
+    within: Option<&Confinement>,
+) -> Option<BTreeSet<NodeId>> {
     let ends = |pod: &Pod| pod.facts.spec.priority <= priority;
     let mut candidates: Vec<_> = world
         .nodes()
-        .filter(|(_, node)| node.stock.is_some())
+        .filter(|(_, node)| node.stock.is_some() && within.is_none_or(|within| within.has(node)))
         .map(|(id, node)| {
             let pods = node.pods.iter().filter_map(|pod| world.pod(*pod)).filter(|pod| ends(pod));
             let unknown = pods.clone().filter(|pod| known_end(pod).is_none()).count();

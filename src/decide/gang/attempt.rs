@@ -31,6 +31,15 @@ const CYCLES: usize = 128;
 /// How long an attempt waits for the deletion of a member that was preempted.
 const LEAVING: Duration = Duration::from_secs(60);
 
+/// How much is tried where one member after the other does not fit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Search {
+    /// All of them jointly.
+    Joint,
+    /// Nothing.
+    None,
+}
+
 /// The result of an attempt.
 pub(super) enum Attempt {
     /// Every gang of the group has what it needs; these members have reservations.
@@ -123,14 +132,35 @@ impl Gangs {
 
     /// One attempt in the group's mode. Changes nothing but reservations of the group.
     pub(super) fn attempt_once(&mut self, placing: &mut Placing<'_>, group: &GroupId) -> Attempt {
-        if let Some(unfit) = missing_resources(placing.world, group) {
-            return Attempt::Unfit(unfit);
+        match placing.world.gangs().topology_of(group) {
+            None => self.attempt_anywhere(placing, group),
+            Some(topology) => self.attempt_gathered(placing, group, &topology),
         }
+    }
+
+    /// The same on all nodes that the group may use.
+    pub(super) fn attempt_anywhere(&mut self, placing: &mut Placing<'_>, group: &GroupId) -> Attempt {
         let aim = Aim::Minimum { once: self.satisfied_once(group) };
         if is_strict(placing.world, group) {
-            self.attempt_strict(placing, group, aim)
-        } else {
-            self.attempt_accumulating(placing, group, aim)
+            return self.attempt_in_hand(placing, group, aim, Search::Joint);
+        }
+        match missing_resources(placing.world, group) {
+            Some(unfit) => Attempt::Unfit(unfit),
+            None => self.attempt_accumulating(placing, group, aim),
+        }
+    }
+
+    /// All of the group at once, in either mode.
+    pub(super) fn attempt_in_hand(
+        &mut self,
+        placing: &mut Placing<'_>,
+        group: &GroupId,
+        aim: Aim,
+        search: Search,
+    ) -> Attempt {
+        match missing_resources(placing.world, group) {
+            Some(unfit) => Attempt::Unfit(unfit),
+            None => self.attempt_strict(placing, group, aim, search),
         }
     }
 
@@ -156,7 +186,7 @@ impl Gangs {
         let mut held: Vec<PodId> =
             reserved_members(cx.world, cx.reservations, group).into_iter().filter(was_there).take(rest).collect();
         if held.len() < rest {
-            let mut placed = match self.attempt_strict(&mut cx.placing(), group, Aim::Rest(commit)) {
+            let mut placed = match self.attempt_strict(&mut cx.placing(), group, Aim::Rest(commit), Search::Joint) {
                 Attempt::Satisfied(placed) => placed,
                 Attempt::Unfit(_) => {
                     let order = TryOrder::of(cx.world, &mut cx.agenda.stats, group, &[], Aim::Rest(commit));
@@ -209,7 +239,7 @@ impl Gangs {
         );
     }
 
-    fn attempt_strict(&mut self, placing: &mut Placing<'_>, group: &GroupId, aim: Aim) -> Attempt {
+    fn attempt_strict(&mut self, placing: &mut Placing<'_>, group: &GroupId, aim: Aim, search: Search) -> Attempt {
         let mut failed = self.groups.get(group).map(|record| record.attempt.failed.clone()).unwrap_or_default();
         let mut reported: Option<UnfitMember> = None;
         let (mut uniform, mut members) = (false, 0);
@@ -251,7 +281,7 @@ impl Gangs {
             }
         }
         // The order of many identical members does not matter.
-        let hopeless = uniform && members > MEMBERS;
+        let hopeless = search == Search::None || uniform && members > MEMBERS;
         if !hopeless && let Some(mut held) = self.try_other_orders(placing, group, aim, uniform) {
             place_surplus(placing, group, aim, &mut held);
             return Attempt::Satisfied(held);

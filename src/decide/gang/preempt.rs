@@ -95,8 +95,10 @@ impl Gangs {
         let below = self.holders_below(cx.world, priority_of(cx.world, group));
         // First for one member after the other; for different members that may fail.
         let plan = |gangs: &mut Self, placing: &mut Placing<'_>| {
-            let one_by_one = gangs.plan_victims(placing, group);
-            one_by_one.or_else(|| gangs.plan_victims_jointly(placing, group))
+            gangs.in_each_domain(placing, group, |gangs, placing| {
+                let one_by_one = gangs.plan_victims(placing, group);
+                one_by_one.or_else(|| gangs.plan_victims_jointly(placing, group))
+            })
         };
         let planned = plan(self, &mut cx.placing()).map(|plan| (plan, Vec::new()));
         let planned = planned.or_else(|| self.give_way(&mut cx.placing(), &below, plan, |_, _| {}));

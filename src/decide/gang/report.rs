@@ -3,6 +3,7 @@
 //! event comes once per change of state, on each member that waits ([`crate::core::reporter::Reporter::conditions`]).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::shortage::shortage;
 use super::trying::try_member;
@@ -66,7 +67,11 @@ impl Gangs {
                 unfit.text = format!("{}; {kept}", unfit.text);
             }
         }
+        if let Some((at, _)) = &unfit.near {
+            cx.world.confine(group, Arc::clone(at));
+        }
         let message = self.note_failure(cx.terms.scene(cx.world), group, &mut unfit);
+        cx.world.unconfine();
         self.run_clock(cx.terms.scene(cx.world), cx.reservations, cx.agenda, group, !held.is_empty());
         // Members with a reservation wait as well, for the same reason.
         let mut waiting = held;
@@ -133,7 +138,8 @@ pub(super) fn missing_resources(world: &World, group: &GroupId) -> Option<UnfitM
         let placed = gang.members().filter(|member| member.state.has_node());
         placed.filter_map(|member| world.pod(member.pod)).for_each(|pod| wanted.sub(&pod.facts.spec.requests));
         let mut free = Resources::default();
-        for (_, node) in world.nodes() {
+        let within = world.gangs().confined(group);
+        for (_, node) in world.nodes().filter(|(_, node)| within.is_none_or(|within| within.has(node))) {
             let Some(facts) = node.facts.as_ref().filter(|facts| !facts.unschedulable) else { continue };
             let mut left = facts.allocatable.clone();
             left.sub(&node.used);
@@ -148,8 +154,9 @@ pub(super) fn missing_resources(world: &World, group: &GroupId) -> Option<UnfitM
         let scalars = wanted.scalar.iter().map(|(name, wanted)| (name, Quantity::units(wanted), units(name)));
         let short = amounts.into_iter().chain(scalars).find(|(_, wanted, free)| wanted > free);
         if let Some((name, wanted, free)) = short {
+            let place = within.map_or_else(|| "all".to_owned(), |within| within.name());
             let text = format!(
-                "gang {} asks for at least {wanted} {name} beyond what its members have, {free} are free in all",
+                "gang {} asks for at least {wanted} {name} beyond what its members have, {free} are free in {place}",
                 gang.id()
             );
             let pod = gang.members().next().map_or(PodId(u64::MAX), |member| member.pod);

@@ -223,7 +223,8 @@ fn nodes_for(scene: Scene<'_>, id: PodId) -> Vec<NodeId> {
     let mut nodes: Vec<NodeId> = fits.map(|(id, _)| id).take(NODES).collect();
     if looks_at_others(pod) && nodes.len() < NODES {
         // A member that is placed before it may be the pod that it wants to be near to.
-        let others = scene.world.nodes().map(|(id, _)| id).filter(|id| !nodes.contains(id));
+        let others = scene.world.nodes().filter(|(_, node)| slots.outside(node).is_none());
+        let others = others.map(|(id, _)| id).filter(|id| !nodes.contains(id));
         let others: Vec<NodeId> = others.take(NODES - nodes.len()).collect();
         nodes.extend(others);
     }

@@ -95,6 +95,12 @@ pub(super) fn shortage(scene: Scene<'_>, group: &GroupId, unfit: &mut UnfitMembe
     }
     parts.push(gangs.join(", "));
     let pod = scene.world.pod(unfit.pod);
+    if let Some((near, all)) = &unfit.near {
+        parts.push(match all {
+            1 => format!("in {}", near.name()),
+            all => format!("in {}, the nearest of {all}", near.name()),
+        });
+    }
     if unfit.judged {
         parts.extend(needs(unfit.needed.iter().filter_map(|id| scene.world.pod(*id))));
     }

@@ -72,7 +72,7 @@ impl JobTable {
     ) -> Result<Vec<NodeId>, Text> {
         slots.keep(std::mem::take(&mut self.kept));
         let judge = MetricJudge { view, plugins, pod, metric: *self.by(), weights };
-        let judged = self.update(view.world, &judge, slots, ());
+        let judged = self.update(view.world, &judge, slots, (), None);
         self.kept = slots.take_kept();
         judged
     }

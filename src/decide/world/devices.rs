@@ -461,6 +461,12 @@ impl Stock {
         whole + i64::from(summary.free_migs.count_ones()) * key::WHOLE
     }
 
+    /// The same of all devices that are listed, free or not.
+    pub fn listed_percent(&self) -> i64 {
+        let devices = self.pool.devices();
+        (devices.gpus.len() + devices.migs.len()) as i64 * key::WHOLE
+    }
+
     /// The first of `devices` that no new pod may have, and why: it is not listed as healthy, or cordoned.
     pub fn out_of_use<'a>(&self, devices: &'a Held) -> Option<(&'a DeviceId, &'static str)> {
         let listed = self.empty.devices();

@@ -3,15 +3,15 @@
 use super::log::{DaemonSettings, by_from_str, log, settings};
 use super::ports::{admin, leading, ports};
 use crate::config::{Setting, Value};
-use baton_contract::gang::TimeoutClock;
 use baton_contract::gang::{MatchPolicy, key};
+use baton_contract::gang::{TimeoutClock, TopologyLayer};
 use baton_decide::core::OnBindFailure;
 use baton_decide::core::rules::plugins::{NodesWithoutAgent, Profile};
 use baton_decide::lock::LockMode;
 use baton_scheduler::SchedulerOptions;
 use baton_scheduler::extender::GangPods;
 
-by_from_str!(LockMode, NodesWithoutAgent, Profile, GangPods, TimeoutClock, OnBindFailure);
+by_from_str!(LockMode, NodesWithoutAgent, Profile, GangPods, TimeoutClock, OnBindFailure, TopologyLayer);
 
 impl Value for MatchPolicy {
     fn read(text: &str) -> Result<Self, String> {
@@ -90,6 +90,8 @@ fn gangs() -> SchedulerSettings {
             "Make the PodGroup of a gang that is named by pod-group.scheduling.sigs.k8s.io/name";
         "scheduling-group" "BOOL" options.gangs.scheduling_group
             "Read spec.schedulingGroup of pods and the PodGroups of scheduling.k8s.io";
+        "topology-layers" "LIST" options.gangs.topology_layers
+            "Node labels in whose domains gangs can be gathered, outermost first; NAME=LABEL gives a layer a name";
     }
 }
 

@@ -80,6 +80,18 @@ const POD_KEYS: &[Row<'_>] = &[
     (key::SCHEDULING_GROUP, Some("g"), "0 bound, 0 held, WaitingForPodGroup"),
     (key::SUB_PRIORITY, None, "first: older"),
     (key::SUB_PRIORITY, Some("10"), "first: younger"),
+    (key::NETWORK_TOPOLOGY_SPEC, None, "2 bound, 0 held in r1 r2"),
+    (
+        key::NETWORK_TOPOLOGY_SPEC,
+        Some(r#"{"gatherStrategy":[{"layer":"rack","strategy":"MustGather"}]}"#),
+        "2 bound, 0 held in r2",
+    ),
+    (key::REQUIRED_TOPOLOGY, None, "2 bound, 0 held in r1 r2"),
+    (key::REQUIRED_TOPOLOGY, Some("rack"), "2 bound, 0 held in r2"),
+    (key::REQUIRED_TOPOLOGY, Some("row"), "0 bound, 0 held, Unschedulable in "),
+    (key::PREFERRED_TOPOLOGY, None, "2 bound, 0 held in r1 r2"),
+    (key::PREFERRED_TOPOLOGY, Some("rack"), "2 bound, 0 held in r2"),
+    (key::PREFERRED_TOPOLOGY, Some("row"), "2 bound, 0 held in r1 r2"),
 ];
 
 const POD_GROUP_KEYS: &[Row<'_>] = &[
@@ -122,6 +134,18 @@ const POD_GROUP_KEYS: &[Row<'_>] = &[
         Some("waiting-running-succeed"),
         "one more goes; of 3, 2 succeeded: goes, 2 deleted: waits",
     ),
+    (key::NETWORK_TOPOLOGY_SPEC, None, "2 bound, 0 held in r1 r2"),
+    (
+        key::NETWORK_TOPOLOGY_SPEC,
+        Some(r#"{"gatherStrategy":[{"layer":"rack","strategy":"MustGather"}]}"#),
+        "2 bound, 0 held in r2",
+    ),
+    (key::REQUIRED_TOPOLOGY, None, "2 bound, 0 held in r1 r2"),
+    (key::REQUIRED_TOPOLOGY, Some("rack"), "2 bound, 0 held in r2"),
+    (key::REQUIRED_TOPOLOGY, Some("row"), "0 bound, 0 held, Unschedulable in "),
+    (key::PREFERRED_TOPOLOGY, None, "2 bound, 0 held in r1 r2"),
+    (key::PREFERRED_TOPOLOGY, Some("rack"), "2 bound, 0 held in r2"),
+    (key::PREFERRED_TOPOLOGY, Some("row"), "2 bound, 0 held in r1 r2"),
 ];
 
 const NATIVE_FIELDS: &[Row<'_>] = &[
@@ -129,6 +153,9 @@ const NATIVE_FIELDS: &[Row<'_>] = &[
     ("schedulingPolicy", Some(r#"{"gang":{"minCount":2}}"#), "2 bound, 0 held"),
     ("schedulingPolicy", Some(r#"{"gang":{"minCount":3}}"#), "0 bound, 0 held, GangIncomplete"),
     ("schedulingPolicy", Some(r#"{"basic":{}}"#), "2 bound, 0 held"),
+    ("schedulingConstraints", None, "2 bound, 0 held in r1 r2"),
+    ("schedulingConstraints", Some(r#"{"topology":[{"key":"rack"}]}"#), "2 bound, 0 held in r2"),
+    ("schedulingConstraints", Some(r#"{"topology":[{"key":"row"}]}"#), "0 bound, 0 held, Unschedulable in "),
 ];
 
 /// Every key that the module of keys has.
@@ -164,7 +191,7 @@ fn each_field_and_key_of_a_pod_group_is_seen_in_what_is_decided() {
     for api in [PodGroupApi::Sigs, PodGroupApi::Community] {
         judge("field or key of a PodGroup", POD_GROUP_KEYS, &known, |name, value| look(On::PodGroup, api, name, value));
     }
-    let native = BTreeSet::from(["schedulingPolicy".to_owned()]);
+    let native = BTreeSet::from(["schedulingPolicy".to_owned(), "schedulingConstraints".to_owned()]);
     judge("field of a native PodGroup", NATIVE_FIELDS, &native, |name, value| {
         look(On::PodGroup, PodGroupApi::Kubernetes, name, value)
     });
@@ -241,6 +268,20 @@ fn told(gangs: &TestGangs) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
+/// Two members on nodes of one CPU, the first in one rack and the others in another: what is told, and the racks.
+fn gathered(says: &Says) -> String {
+    let mut gangs = says.gangs(0);
+    for (name, rack) in [("a", "r1"), ("b", "r2"), ("c", "r2")] {
+        gangs.plain_node(name, 1, "x");
+        gangs.cluster.change_node(name, |facts| drop(facts.labels.insert("rack".to_owned(), rack.to_owned())));
+    }
+    (0..2).for_each(|number| says.member(&mut gangs, &format!("g-{number}")));
+    gangs.wait(2);
+    let rack = |name: String| if gangs.cluster.node_of(&name) == Some("a") { "r1" } else { "r2" };
+    let racks: BTreeSet<&str> = gangs.bound().into_iter().map(rack).collect();
+    format!("{} in {}", told(&gangs), racks.into_iter().collect::<Vec<_>>().join(" "))
+}
+
 fn look(on: On, api: PodGroupApi, name: &str, value: Option<&str>) -> String {
     let named = |min: &str| {
         let (pods, spec) = match (on, api) {
@@ -271,6 +312,13 @@ fn look(on: On, api: PodGroupApi, name: &str, value: Option<&str>) -> String {
             told(&says.run(8, 2, 2))
         }
         "minResources" => told(&says("2").run(8, 2, 2)),
+        key::NETWORK_TOPOLOGY_SPEC | key::REQUIRED_TOPOLOGY | key::PREFERRED_TOPOLOGY | "schedulingConstraints" => {
+            let mut says = says("2");
+            if api == PodGroupApi::Kubernetes {
+                says.spec["schedulingPolicy"] = json!({"gang": {"minCount": 2}});
+            }
+            gathered(&says)
+        }
         key::WAITING_TIME | "scheduleTimeoutSeconds" => {
             let says = says("3");
             let mode = (key::MODE.to_owned(), "NonStrict".to_owned());

@@ -154,7 +154,8 @@ fn what_is_not_built_is_named_once_a_pod() {
         ("scheduling.koordinator.sh/numa-topology-spec", true),
         ("scheduling.koordinator.sh/resource-spec", true),
         ("scheduling.koordinator.sh/reservation-affinity", true),
-        ("gang.scheduling.koordinator.sh/network-topology-spec", true),
+        ("gang.scheduling.koordinator.sh/network-topology-spec", false),
+        ("gang.scheduling.koordinator.sh/network-topology-index", true),
         ("gang.scheduling.koordinator.sh/min-Available", true),
         ("quota.scheduling.koordinator.sh/name", true),
         ("pod-group.scheduling.sigs.k8s.io/minAvailable", true),
@@ -225,7 +226,7 @@ fn native_member(gangs: &mut TestGangs, name: &str, group: &str, change: impl Fn
 #[test]
 fn a_native_pod_group_with_a_field_that_is_not_honoured_is_refused_by_its_name() {
     for (field, value) in [
-        ("schedulingConstraints", json!({"topology": [{"key": "rack"}]})),
+        ("schedulingConstraints", json!({"topology": [{"key": "rack", "mode": "spread"}]})),
         ("resourceClaims", json!([{"name": "c", "resourceClaimName": "x"}])),
         ("disruptionMode", json!({"all": {}})),
         ("parentCompositePodGroupName", json!("p")),

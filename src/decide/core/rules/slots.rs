@@ -1,6 +1,11 @@
 //! What plugins keep from one extension point to the next within one cycle of one pod, and from one pod to the next.
 
 use std::any::{Any, TypeId};
+use std::sync::Arc;
+
+use crate::world::{Confinement, Node, Wake};
+
+use super::outcome::Outcome;
 
 /// One value per type. There are a handful of them, so they are looked for one by one.
 #[derive(Default)]
@@ -41,12 +46,33 @@ pub struct KeptSlots(TypedValues);
 pub struct Slots {
     values: TypedValues,
     kept: KeptSlots,
+    within: Option<Arc<Confinement>>,
 }
 
 impl Slots {
     /// Slots of a pod whose shape was seen before.
     pub fn with(kept: KeptSlots) -> Self {
         Self { kept, ..Self::default() }
+    }
+
+    /// The pod may use no other nodes.
+    pub(crate) fn confine(&mut self, to: Option<Arc<Confinement>>) {
+        self.within = to;
+    }
+
+    /// The nodes that the pod may use; `None` for all.
+    pub(crate) fn within(&self) -> Option<&Arc<Confinement>> {
+        self.within.as_ref()
+    }
+
+    /// Refuses a node that the pod may not use.
+    pub(crate) fn outside(&self, node: &Node) -> Option<Outcome> {
+        self.within.as_ref().filter(|within| !within.has(node)).map(|within| outside(within))
+    }
+
+    /// What all nodes say that the pod may not use.
+    pub(crate) fn outside_all(&self) -> Option<Outcome> {
+        self.within.as_ref().map(|within| outside(within))
     }
 
     /// Stores a value in place of an earlier one of its type.
@@ -83,4 +109,9 @@ impl Slots {
     pub fn take_kept(&mut self) -> KeptSlots {
         std::mem::take(&mut self.kept)
     }
+}
+
+/// What a node says that is outside. It may get another label, and members elsewhere that fix the domain may leave.
+fn outside(within: &Confinement) -> Outcome {
+    Outcome::never("GangTopology", format!("outside {}", within.name()), Wake::NODE_CHANGED.or(Wake::POD_FREED))
 }

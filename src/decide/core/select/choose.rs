@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::core::rules::{NodeScore, Outcome, Plugins, Reads, Refusal, Slots, Text, View};
-use crate::world::{Node, NodeId, Pod, Wake};
+use crate::world::{Node, NodeId, Pod, Wake, World};
 use baton_contract::ConditionReason;
 
 /// The answer.
@@ -38,6 +38,18 @@ impl Diagnosis {
     pub fn of(nodes: usize, refusals: BTreeMap<Arc<Refusal>, usize>) -> Self {
         let wake = refusals.keys().fold(Wake::NODE_ADDED, |wake, refusal| wake.or(refusal.wake));
         Self { nodes, pod: None, refusals, wake }
+    }
+
+    /// The same with the nodes that the pod may not use: they were not looked at.
+    #[must_use]
+    pub(super) fn with_outside(mut self, world: &World, slots: &Slots) -> Self {
+        let outside = world.node_objects().saturating_sub(self.nodes);
+        if let Some(Outcome::Never(refusal)) = slots.outside_all().filter(|_| outside > 0) {
+            self.nodes += outside;
+            self.wake = self.wake.or(refusal.wake);
+            self.refusals.insert(Arc::new(refusal), outside);
+        }
+        self
     }
 
     /// `0/12 nodes: 7 have fewer than 4 free GPUs, 3 agent not ready, 2 taint gpu=reserved`.
@@ -106,6 +118,7 @@ pub fn prepare(view: View<'_>, plugins: &Plugins, pod: &Pod) -> Result<Slots, No
 
 /// The same in slots that are there already.
 pub fn prepare_in(view: View<'_>, plugins: &Plugins, pod: &Pod, slots: &mut Slots) -> Result<(), NodeChoice> {
+    slots.confine(view.world.confinement_of(pod));
     for plugin in &plugins.enabled().pre_filter {
         match plugin.pre_filter(view, pod, slots) {
             Outcome::Fit => {}
@@ -126,8 +139,10 @@ pub fn scan(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>, 
     let mut refusals: BTreeMap<Arc<Refusal>, usize> = BTreeMap::new();
     let mut fitting: Vec<NodeId> = Vec::new();
     let pinned = only.and_then(|id| Some((id, view.world.node(id).filter(|node| node.facts.is_some())?)));
-    let all = only.is_none().then(|| view.world.nodes()).into_iter().flatten();
-    for (id, node) in pinned.into_iter().chain(all) {
+    let within = slots.within().filter(|_| only.is_none()).cloned();
+    let all = (only.is_none() && within.is_none()).then(|| view.world.nodes()).into_iter().flatten();
+    let inside = within.iter().flat_map(|within| within.nodes(view.world));
+    for (id, node) in pinned.into_iter().chain(all).chain(inside) {
         nodes += 1;
         match judge(view, plugins, pod, (id, node), &mut slots) {
             Outcome::Fit => fitting.push(id),
@@ -137,16 +152,21 @@ pub fn scan(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>, 
             Outcome::Fault(text) => return (NodeChoice::Fault(text), nodes as u64),
         }
     }
+    let judged = nodes as u64;
     let choice = match best(view, plugins, pod, &fitting, &mut slots) {
         Ok(Some(node)) => NodeChoice::Node(node, Box::new(slots)),
-        Ok(None) => NodeChoice::Nowhere(Diagnosis::of(nodes, refusals)),
+        Ok(None) if only.is_some() => NodeChoice::Nowhere(Diagnosis::of(nodes, refusals)),
+        Ok(None) => NodeChoice::Nowhere(Diagnosis::of(nodes, refusals).with_outside(view.world, &slots)),
         Err(text) => NodeChoice::Fault(text),
     };
-    (choice, nodes as u64)
+    (choice, judged)
 }
 
 /// The first filter that does not say fit.
 pub fn judge(view: View<'_>, plugins: &Plugins, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> Outcome {
+    if let Some(outside) = slots.outside(node.1) {
+        return outside;
+    }
     let verdicts = plugins.enabled().filter.iter().map(|plugin| plugin.filter(view, pod, node, slots));
     verdicts.into_iter().find(|outcome| !outcome.is_fit()).unwrap_or_default()
 }

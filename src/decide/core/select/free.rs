@@ -33,7 +33,7 @@ impl FreeGpus {
 }
 
 /// By the devices that its daemon lists, or by what the kubelet counts: which of them rules go by depends on the daemon.
-fn free_on(node: &Node) -> i64 {
+pub fn free_on(node: &Node) -> i64 {
     let listed = node.stock.as_ref().map_or(0, Stock::free_percent);
     let counted = node.facts.as_ref().map_or(0, |facts| percent(&facts.allocatable) - percent(&node.used));
     listed.max(counted)

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::core::rules::{KeptSlots, Outcome, Plugins, Reads, Refusal, Slots, Text, View};
 use crate::pod::PodContainer;
-use crate::world::{Dense, Node, NodeId, Pod, PodSpec, World};
+use crate::world::{Confinement, Dense, Node, NodeId, Pod, PodSpec, World};
 use baton_contract::Shared;
 
 use super::choose::{Diagnosis, NodeChoice, prepare_in, scan};
@@ -25,6 +25,8 @@ use super::shape::PodShape;
 #[derive(Default)]
 pub struct Index {
     tables: Tables<Ranks, ()>,
+    /// The same of the nodes to which a gang in hand is confined.
+    confined: Option<(Arc<Confinement>, Tables<Ranks, ()>)>,
     free: FreeGpus,
 }
 
@@ -40,7 +42,9 @@ impl Index {
         let mut slots = Slots::with(known.as_mut().map(|table| std::mem::take(&mut table.kept)).unwrap_or_default());
         let prepared = prepare_in(view, plugins, pod, &mut slots);
         let rules = Concern::of(view, plugins, pod, &slots);
-        if prepared.is_err() || only.is_some() || rules.reads == Reads::World {
+        let within = slots.within().cloned();
+        let narrow = within.as_ref().is_some_and(|within| !within.is_looked_up());
+        if prepared.is_err() || only.is_some() || rules.reads == Reads::World || narrow {
             if let Some(mut table) = known {
                 table.kept = slots.take_kept();
                 self.tables.keep(table);
@@ -51,14 +55,28 @@ impl Index {
             };
         }
         let epoch = (rules.reads == Reads::Mix).then(|| view.world.mix().epoch());
+        if let Some(within) = &within {
+            if let Some(mut table) = known.take() {
+                table.kept = slots.take_kept();
+                self.tables.keep(table);
+            }
+            if self.confined.as_ref().is_none_or(|(of, _)| !Arc::ptr_eq(of, within)) {
+                self.confined = Some((Arc::clone(within), Tables::default()));
+            }
+            known = self.confined.as_mut().and_then(|(_, tables)| tables.take(pod, &()));
+            if let Some(table) = &mut known {
+                slots.keep(std::mem::take(&mut table.kept));
+            }
+        }
         let mut table = known.unwrap_or_else(|| Table::new(pod, ()));
-        let Ok(asked) = table.update(view.world, &rules, &mut slots, (epoch, rules.scores)) else {
+        let basis = (epoch, rules.scores);
+        let Ok(asked) = table.update(view.world, &rules, &mut slots, basis, within.as_deref()) else {
             // A rule failed: the scan finds which fault comes first.
             return scan(view, plugins, pod, only, slots);
         };
         let mut judged = asked.len() as u64;
         let chosen = table.ranking().best(&rules);
-        let diagnosis = chosen.is_none().then(|| table.diagnosis());
+        let diagnosis = chosen.is_none().then(|| table.diagnosis().with_outside(view.world, &slots));
         if let Some((id, node)) =
             chosen.filter(|id| asked.binary_search(id).is_err()).and_then(|id| Some((id, view.world.node(id)?)))
         {
@@ -67,7 +85,10 @@ impl Index {
             rules.judge((id, node), &mut slots);
         }
         table.kept = slots.take_kept();
-        self.tables.keep(table);
+        match self.confined.as_mut().filter(|_| within.is_some()) {
+            Some((_, tables)) => tables.keep(table),
+            None => self.tables.keep(table),
+        }
         let Some(id) = chosen else { return (NodeChoice::Nowhere(diagnosis.unwrap_or_default()), judged) };
         (NodeChoice::Node(id, Box::new(slots)), judged)
     }
@@ -152,7 +173,7 @@ impl<R: Ranking, B: PartialEq> Table<R, B> {
         Diagnosis::of(self.answers.len(), self.refusals.counted())
     }
 
-    /// Judges the nodes that have changed since the last call, or all nodes on another basis. Returns them in order. After a
+    /// Judges the nodes that have changed since the last call, or all nodes on another basis, or those `within`. Returns them in order. After a
     /// fault of a rule, the next call judges all nodes.
     pub fn update(
         &mut self,
@@ -160,14 +181,19 @@ impl<R: Ranking, B: PartialEq> Table<R, B> {
         judge: &impl NodeJudge,
         slots: &mut Slots,
         basis: R::Basis,
+        within: Option<&Confinement>,
     ) -> Result<Vec<NodeId>, Text> {
         let journal = world.journal();
         let mark = self.mark.take().filter(|_| self.basis == basis);
-        let changed: Option<Vec<NodeId>> = mark.and_then(|mark| Some(journal.since(mark)?.collect()));
+        let inside = |id: &NodeId| within.is_none_or(|within| world.node(*id).is_some_and(|node| within.has(node)));
+        let changed: Option<Vec<NodeId>> = mark.and_then(|mark| Some(journal.since(mark)?.filter(inside).collect()));
         let mut stale = changed.unwrap_or_else(|| {
             (self.answers, self.ranking, self.refusals) = (Dense::default(), R::default(), Refusals::default());
             self.basis = basis;
-            world.nodes().map(|(id, _)| id).collect()
+            match within {
+                Some(within) => within.nodes(world).map(|(id, _)| id).collect(),
+                None => world.nodes().map(|(id, _)| id).collect(),
+            }
         });
         stale.sort_unstable();
         stale.dedup();

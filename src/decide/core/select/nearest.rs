@@ -80,9 +80,10 @@ pub fn nearest_beside<'a>(
         let last = taken > 0 || asked > 0 && lack <= 0;
         Some(Reverse((last, (lack, Reverse(free), &*node.name), id)))
     };
-    let mut next: BinaryHeap<_> = view.world.nodes().filter_map(first).collect();
-    let mut chosen: BTreeMap<NodeId, Nearest<'a>> = BTreeMap::new();
     let mut slots = prepare(view, rules, pod).ok()?;
+    let inside = view.world.nodes().filter(|(_, node)| slots.outside(node).is_none());
+    let mut next: BinaryHeap<_> = inside.filter_map(first).collect();
+    let mut chosen: BTreeMap<NodeId, Nearest<'a>> = BTreeMap::new();
     let (mut picks, mut judged) = (0, 0);
     while let Some(Reverse((_, _, id))) = next.pop() {
         let is_taken = taken.get(&id).is_some_and(|taken| *taken > 0);

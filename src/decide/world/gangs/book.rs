@@ -8,7 +8,7 @@ use super::declared::{Declared, PodGroupFacts};
 use super::gang::Gang;
 use super::member::{Member, MemberState};
 use super::votes::MemberAge;
-use crate::world::{Pod, PodId};
+use crate::world::{Confinement, Pod, PodId};
 use baton_contract::gang::{BadName, GangId, PodGroupApi};
 
 /// Where a pod was entered.
@@ -28,6 +28,10 @@ pub struct GangBook {
     groups: BTreeMap<GroupId, BTreeSet<GangId>>,
     /// By gang: sets of several gangs that name it.
     named: BTreeMap<GangId, BTreeSet<GroupId>>,
+    /// Gangs that state where their members are gathered.
+    gathered: BTreeSet<GangId>,
+    /// A group in hand, and the nodes that its pods may use meanwhile.
+    confined: Option<(GroupId, Arc<Confinement>)>,
     /// Gangs that changed since [`GangBook::take_changed`].
     changed: BTreeMap<GangId, GangChange>,
 }
@@ -61,6 +65,20 @@ impl GangBook {
     /// What holds where neither pods nor PodGroups state anything.
     pub fn defaults(&self) -> &GangDefaults {
         &self.defaults
+    }
+
+    /// Some gang states where its members are gathered.
+    pub fn gathers(&self) -> bool {
+        !self.gathered.is_empty()
+    }
+
+    /// The nodes that pods of this group may use, while it is in hand.
+    pub fn confined(&self, group: &GroupId) -> Option<&Arc<Confinement>> {
+        self.confined.as_ref().filter(|(of, _)| of == group).map(|(_, to)| to)
+    }
+
+    pub(in crate::world) fn set_confined(&mut self, confined: Option<(GroupId, Arc<Confinement>)>) {
+        self.confined = confined;
     }
 
     /// One gang.
@@ -214,6 +232,11 @@ impl GangBook {
         let Some(gang) = self.gangs.get_mut(id) else { return };
         let (before, silent) = (gang.group().clone(), gang.is_silent());
         gang.settle(&self.defaults);
+        if gang.topology().is_some() && !gang.is_empty() {
+            self.gathered.insert(id.clone());
+        } else if !self.gathered.is_empty() {
+            self.gathered.remove(id);
+        }
         let (empty, now, spoke) = (gang.is_empty(), gang.group().clone(), gang.is_silent() != silent);
         let entered = self.groups.get(&before).is_some_and(|listing| listing.contains(id));
         self.changed.insert(id.clone(), GangChange::Restated);

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use baton_contract::gang::{Committed, GangId, MAX_WAIT, MatchPolicy, Mode, TimeoutClock};
+use baton_contract::gang::{Committed, GangId, MAX_WAIT, MatchPolicy, Mode, TimeoutClock, TopologyLayer};
 
 /// The installation's defaults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GangDefaults {
     /// Waiting time of a gang that states none. 600 s.
     pub wait: Duration,
@@ -20,6 +20,8 @@ pub struct GangDefaults {
     pub scheduling_groups: bool,
     /// A longer waiting time counts as this. 7 days, and never more.
     pub max_wait: Duration,
+    /// Layers of the cluster, outermost first. Zone and NVLink domain.
+    pub layers: Arc<[TopologyLayer]>,
 }
 
 impl Default for GangDefaults {
@@ -29,6 +31,7 @@ impl Default for GangDefaults {
             policy: MatchPolicy::default(),
             scheduling_groups: true,
             max_wait: MAX_WAIT,
+            layers: TopologyLayer::defaults().into(),
         }
     }
 }

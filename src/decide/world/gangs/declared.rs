@@ -10,8 +10,8 @@ use jiff::Timestamp;
 
 use crate::world::Resources;
 use baton_contract::gang::{
-    BadName, BadValue, GangId, MAX_SUB_PRIORITY, MatchPolicy, Mode, PodGroupApi, PodGroupStatus, TimeoutClock, key,
-    parse_groups, parse_members, parse_sub_priority, parse_wait,
+    BadName, BadValue, GangId, MAX_SUB_PRIORITY, MatchPolicy, Mode, PodGroupApi, PodGroupStatus, TimeoutClock,
+    TopologySpec, key, parse_groups, parse_members, parse_sub_priority, parse_wait,
 };
 
 use super::config::GangDefaults;
@@ -44,6 +44,10 @@ pub struct DeclaredFields {
     pub policy: Option<MatchPolicy>,
     /// Gangs that start together, as listed; empty means alone.
     pub groups: Option<Arc<BTreeSet<GangId>>>,
+    /// Where the members are gathered, by Koordinator's annotation; of a spec, by its constraints.
+    pub topology: Option<Arc<TopologySpec>>,
+    /// The same by Baton's own keys.
+    pub own_topology: Option<Arc<TopologySpec>>,
 }
 
 /// The key that named the gang. The order is the precedence.
@@ -181,7 +185,8 @@ impl<'a> DeclarationSource<'a> {
         let of_gang = |key: &str| {
             key.starts_with(GANG_DOMAIN)
                 || key.starts_with(key::POD_GROUP)
-                || [key::COMMUNITY_POD_GROUP, key::TIMEOUT_CLOCK].contains(&key)
+                || [key::COMMUNITY_POD_GROUP, key::TIMEOUT_CLOCK, key::REQUIRED_TOPOLOGY, key::PREFERRED_TOPOLOGY]
+                    .contains(&key)
         };
         keys.map(String::as_str).any(of_gang)
     }
@@ -234,6 +239,15 @@ fn listed(key: &'static str, text: &str) -> Result<Arc<BTreeSet<GangId>>, BadVal
     parse_groups(key, text).map(Arc::new)
 }
 
+/// Without a topology that cannot be read the members would run elsewhere than asked for: it holds them.
+fn topology(read: Result<Option<TopologySpec>, BadValue>, warnings: &mut Vec<Warning>) -> Option<Arc<TopologySpec>> {
+    read.unwrap_or_else(|bad| {
+        warnings.push(Warning::NotHonoured(bad));
+        None
+    })
+    .map(Arc::new)
+}
+
 impl DeclaredFields {
     /// Annotations that both pods and PodGroups carry.
     fn koordinator(from: &DeclarationSource<'_>, warnings: &mut Vec<Warning>) -> Self {
@@ -246,6 +260,15 @@ impl DeclaredFields {
             clock: first(at(key::TIMEOUT_CLOCK), warnings, some(TimeoutClock::parse)),
             policy: first(at(key::MATCH_POLICY), warnings, some(MatchPolicy::parse)),
             groups: first(at(key::GROUPS).chain(at(key::GANG_GROUPS)), warnings, some(listed)),
+            topology: topology(
+                from.annotation(key::NETWORK_TOPOLOGY_SPEC)
+                    .map_or(Ok(None), |text| TopologySpec::parse(key::NETWORK_TOPOLOGY_SPEC, text)),
+                warnings,
+            ),
+            own_topology: topology(
+                TopologySpec::short(from.annotation(key::REQUIRED_TOPOLOGY), from.annotation(key::PREFERRED_TOPOLOGY)),
+                warnings,
+            ),
         }
     }
 
@@ -480,7 +503,7 @@ impl PodGroupFacts {
 pub enum Warning {
     /// A value that cannot be used; the next level, another member or the default holds.
     Value(BadValue),
-    /// A field of a PodGroup of `scheduling.k8s.io` that is not honoured.
+    /// A field of a PodGroup of `scheduling.k8s.io`, or a part of a topology, that is not honoured.
     NotHonoured(BadValue),
     /// Keys that ask for something that is not built.
     NotSupported(Box<str>),

@@ -9,7 +9,9 @@ use super::config::{GangConfig, GangDefaults, GroupId};
 use super::declared::{Declared, DeclaredFields, Owner, PodGroupFacts, Warning};
 use super::member::{Member, MemberCounts, MemberState};
 use super::votes::{MemberAge, Votes, count_in, count_out};
-use baton_contract::gang::{BadValue, Committed, GangId, MatchPolicy, Mode, PodGroupApi, TimeoutClock, key};
+use baton_contract::gang::{
+    BadValue, Committed, GangId, MatchPolicy, Mode, PodGroupApi, TimeoutClock, TopologySpec, key,
+};
 
 /// What members of one level state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -21,6 +23,8 @@ struct Ballots {
     clock: Votes<TimeoutClock>,
     policy: Votes<MatchPolicy>,
     groups: Votes<Arc<BTreeSet<GangId>>>,
+    topology: Votes<Arc<TopologySpec>>,
+    own_topology: Votes<Arc<TopologySpec>>,
 }
 
 impl Ballots {
@@ -32,6 +36,8 @@ impl Ballots {
         self.clock.cast(rank, fields.clock.as_ref());
         self.policy.cast(rank, fields.policy.as_ref());
         self.groups.cast(rank, fields.groups.as_ref());
+        self.topology.cast(rank, fields.topology.as_ref());
+        self.own_topology.cast(rank, fields.own_topology.as_ref());
     }
 
     fn withdraw(&mut self, rank: &MemberAge, fields: &DeclaredFields) {
@@ -42,6 +48,8 @@ impl Ballots {
         self.clock.withdraw(rank, fields.clock.as_ref());
         self.policy.withdraw(rank, fields.policy.as_ref());
         self.groups.withdraw(rank, fields.groups.as_ref());
+        self.topology.withdraw(rank, fields.topology.as_ref());
+        self.own_topology.withdraw(rank, fields.own_topology.as_ref());
     }
 }
 
@@ -73,6 +81,7 @@ pub struct Gang {
     objects: [Option<Arc<PodGroupFacts>>; 3],
     config: GangConfig,
     group: GroupId,
+    topology: Option<Arc<TopologySpec>>,
     /// No member at all, and nothing states which gangs it starts with.
     silent: bool,
 }
@@ -106,6 +115,7 @@ impl Gang {
             objects: [None, None, None],
             config,
             group,
+            topology: None,
             silent: true,
         }
     }
@@ -121,6 +131,10 @@ impl Gang {
     /// The gangs that it wants to start with; whether they agree is [`super::GangBook::resolve`]'s answer.
     pub fn group(&self) -> &GroupId {
         &self.group
+    }
+    /// Where its members are to be gathered.
+    pub fn topology(&self) -> Option<&Arc<TopologySpec>> {
+        self.topology.as_ref()
     }
     /// Members by state.
     pub fn counts(&self) -> &MemberCounts {
@@ -235,6 +249,8 @@ impl Gang {
         disagree(key::TIMEOUT_CLOCK, dispute(&k.clock, living, TimeoutClock::to_string));
         disagree(key::MATCH_POLICY, dispute(&k.policy, living, MatchPolicy::to_string));
         disagree(key::GROUPS, dispute(&k.groups, living, |listed| GroupId::listed(&self.id, listed).to_string()));
+        disagree(key::NETWORK_TOPOLOGY_SPEC, dispute(&k.topology, living, ToString::to_string));
+        disagree(key::REQUIRED_TOPOLOGY, dispute(&k.own_topology, living, ToString::to_string));
         // What the second level states does not matter where the first decides.
         if k.min.decided(living).is_none() {
             disagree(key::POD_GROUP_MIN_AVAILABLE, dispute(&p.min, living, u32::to_string));
@@ -245,6 +261,13 @@ impl Gang {
         if k.groups.decided(living).is_none() {
             let text = |listed: &Arc<BTreeSet<GangId>>| GroupId::listed(&self.id, listed).to_string();
             disagree(key::POD_GROUP_GROUPS, dispute(&p.groups, living, text));
+        }
+        let mut topologies = self.stated_topologies().into_iter().flatten();
+        if let Some((used, first)) = topologies.next() {
+            let other = |(key, stated): (&'static str, &Arc<TopologySpec>)| {
+                BadValue::new(key, &stated.to_string(), format!("differs from {used}, which {first}"))
+            };
+            warnings.extend(topologies.filter(|(_, stated)| *stated != first).map(other).map(Warning::Value));
         }
         if let (Some(min), Some(total)) = (self.config.min, self.stated_total())
             && total < min
@@ -379,7 +402,27 @@ impl Gang {
             self.group = group;
         }
         self.config = config;
+        let topology = self.stated_topologies().into_iter().flatten().map(|(_, stated)| stated.clone()).next();
+        self.topology = topology;
         self.silent = self.members.is_empty() && self.group.is_alone();
+    }
+
+    /// By precedence: Koordinator's annotation, Kubernetes' constraints, Baton's keys, each with its key.
+    fn stated_topologies(&self) -> [Option<(&'static str, &Arc<TopologySpec>)>; 3] {
+        let (k, living) = (&self.koordinator, self.counts.live() > 0);
+        let object = self.pod_group();
+        let annotated = object.map(|object| &object.annotated);
+        let koordinator = k.topology.decided(living).or_else(|| annotated?.topology.as_ref());
+        let native = object.and_then(|object| object.spec.topology.as_ref());
+        let own = k.own_topology.decided(living).or_else(|| annotated?.own_topology.as_ref());
+        let own_key = |stated: &Arc<TopologySpec>| {
+            if stated.required.is_empty() { key::PREFERRED_TOPOLOGY } else { key::REQUIRED_TOPOLOGY }
+        };
+        [
+            koordinator.map(|stated| (key::NETWORK_TOPOLOGY_SPEC, stated)),
+            native.map(|stated| ("spec.schedulingConstraints.topology", stated)),
+            own.map(|stated| (own_key(stated), stated)),
+        ]
     }
 
     fn stated_total(&self) -> Option<u32> {

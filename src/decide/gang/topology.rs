@@ -1,0 +1,203 @@
+//! Gangs that are gathered: one domain after the other is tried, as if the cluster had no other nodes.
+//!
+//! What is preferred is given up layer by layer, the innermost first; what is required never is. Of the domains with room for the group,
+//! that goes first in which the least is left over.
+
+use std::sync::Arc;
+
+use crate::core::placing::Placing;
+use crate::core::select::free::{free_on, percent};
+use crate::world::gangs::GroupId;
+use crate::world::{Confinement, GroupTopology, Node, Pod, Stock, Wake, World};
+
+use super::attempt::{Attempt, Search};
+use super::members::{SavedGroup, is_strict};
+use super::try_order::Aim;
+use super::{Gangs, TryOrder, UnfitMember};
+
+/// Domains of one layer that are searched for all members jointly; in others one member comes after the other.
+const SEARCHED: usize = 16;
+/// More than any node takes.
+const PODS: i64 = 10_000;
+
+/// What the members that a group needs take at least, as domains are measured.
+struct RoomNeed {
+    /// A member of those, where all are alike: room is counted in such members. Otherwise in percents of GPUs.
+    one: Option<Pod>,
+    least: i64,
+}
+
+impl RoomNeed {
+    fn of(world: &World, order: &TryOrder) -> Self {
+        let first = order.needed().next().and_then(|id| world.pod(id)).filter(|_| order.is_uniform());
+        match first {
+            Some(one) => Self { one: Some(one.clone()), least: order.needed().count() as i64 },
+            None => Self { one: None, least: order.least(world) },
+        }
+    }
+
+    /// At most so much is free on a node, and would be without any pod there.
+    fn room(&self, node: &Node) -> (i64, i64) {
+        let Some(facts) = &node.facts else { return (0, 0) };
+        let free = free_on(node);
+        let all = percent(&facts.allocatable).max(node.stock.as_ref().map_or(0, Stock::listed_percent));
+        let Some(one) = &self.one else { return (free, all) };
+        let wants = &one.facts.spec.requests;
+        let fits = |free: i64, wanted: i64| if wanted > 0 { free.max(0) / wanted } else { PODS };
+        let (has, used) = (&facts.allocatable, &node.used);
+        let now = [
+            fits(free, percent(wants)),
+            fits(has.milli_cpu - used.milli_cpu, wants.milli_cpu),
+            fits(has.memory - used.memory, wants.memory),
+        ];
+        let ever = [fits(all, percent(wants)), fits(has.milli_cpu, wants.milli_cpu), fits(has.memory, wants.memory)];
+        (now.into_iter().min().unwrap_or(0), ever.into_iter().min().unwrap_or(0))
+    }
+
+    /// `4 members`, or `16 GPUs`.
+    fn text(&self, amount: i64) -> String {
+        match (&self.one, amount) {
+            (Some(_), 1) => "1 member".to_owned(),
+            (Some(_), _) => format!("{amount} members"),
+            (None, _) => format!("{} GPUs", amount / baton_contract::key::WHOLE),
+        }
+    }
+}
+
+/// A domain where a group may be gathered.
+struct Domain {
+    at: Arc<Confinement>,
+    nodes: usize,
+    /// At most so much is free, see [`RoomNeed`].
+    free: i64,
+    /// The same without any pod there.
+    all: i64,
+}
+
+impl Domain {
+    fn all_of(world: &World, group: &GroupId, labels: &[Box<str>], need: &RoomNeed) -> Vec<Self> {
+        let measured = |at: Confinement| {
+            let (mut nodes, mut free, mut all) = (0, 0, 0);
+            for (_, node) in at.nodes(world) {
+                let (now, ever) = need.room(node);
+                (nodes, free, all) = (nodes + 1, free + now, all + ever);
+            }
+            Self { at: Arc::new(at), nodes, free, all }
+        };
+        world.domains_for(group, labels).into_iter().map(measured).collect()
+    }
+}
+
+impl Gangs {
+    /// One attempt of a group that is gathered.
+    pub(super) fn attempt_gathered(
+        &mut self,
+        placing: &mut Placing<'_>,
+        group: &GroupId,
+        topology: &GroupTopology,
+    ) -> Attempt {
+        // What a NonStrict group holds does not say where it is gathered: another domain may have room for all of it.
+        let own = SavedGroup::take(placing, group);
+        let aim = Aim::Minimum { once: self.satisfied_once(group) };
+        let order = TryOrder::of(placing.world, placing.stats, group, &[], aim);
+        let need = RoomNeed::of(placing.world, &order);
+        let failed = self.groups.get(group).map(|record| record.attempt.failed.clone()).unwrap_or_default();
+        let mut nearest: Option<(usize, UnfitMember)> = None;
+        for labels in topology.levels() {
+            let required = labels.len() == topology.required.len();
+            let mut domains = Domain::all_of(placing.world, group, &labels, &need);
+            domains.sort_by_key(|domain| (domain.free < need.least, domain.free, domain.nodes));
+            let large = domains.partition_point(|domain| domain.free >= need.least);
+            if required && let Some(refused) = too_large(&domains, &need, &labels, &order) {
+                own.put(placing);
+                return Attempt::Unfit(refused);
+            }
+            // Of the domains that are too full, the one with the most room is tried to say what is missing there.
+            if required && large == 0 {
+                domains.reverse();
+            }
+            let tried = if required { large.max(1) } else { large };
+            let all = domains.len();
+            for (at, domain) in domains.into_iter().take(tried).enumerate() {
+                if let Some(record) = self.groups.get_mut(group) {
+                    record.attempt.failed.clone_from(&failed);
+                }
+                placing.world.confine(group, Arc::clone(&domain.at));
+                let search = if at < SEARCHED { Search::Joint } else { Search::None };
+                let attempt = self.attempt_in_hand(placing, group, aim, search);
+                placing.world.unconfine();
+                let Attempt::Unfit(unfit) = attempt else { return attempt };
+                let found = unfit.found.len();
+                if required && nearest.as_ref().is_none_or(|(most, _)| found >= *most) {
+                    let near = Some((domain.at, all));
+                    nearest = Some((found, UnfitMember { near, wake: Wake::ANY, ..unfit }));
+                }
+            }
+        }
+        own.put(placing);
+        let Some((_, unfit)) = nearest else { return self.attempt_anywhere(placing, group) };
+        if is_strict(placing.world, group) {
+            return Attempt::Unfit(unfit);
+        }
+        // Where it holds room already, that is where it goes on; else where the most of it fits.
+        let held = topology.required.clone();
+        let held = placing.world.domains_for(group, &held);
+        let at = match &held[..] {
+            [one] => Some(Arc::new(one.clone())),
+            _ => unfit.near.as_ref().map(|(at, _)| Arc::clone(at)),
+        };
+        if let Some(at) = at {
+            placing.world.confine(group, at);
+        }
+        let attempt = self.attempt_anywhere(placing, group);
+        placing.world.unconfine();
+        match attempt {
+            Attempt::Unfit(other) => Attempt::Unfit(UnfitMember { near: unfit.near, wake: Wake::ANY, ..other }),
+            satisfied @ Attempt::Satisfied(_) => satisfied,
+        }
+    }
+
+    /// Runs `plan` with the group confined to one domain after the other, those with the most room first, until it finds something. A
+    /// group that need not be gathered is not confined.
+    pub(super) fn in_each_domain<T>(
+        &mut self,
+        placing: &mut Placing<'_>,
+        group: &GroupId,
+        mut plan: impl FnMut(&mut Self, &mut Placing<'_>) -> Option<T>,
+    ) -> Option<T> {
+        let topology = placing.world.gangs().topology_of(group).filter(|topology| !topology.required.is_empty());
+        let Some(topology) = topology else { return plan(self, placing) };
+        let aim = Aim::Minimum { once: self.satisfied_once(group) };
+        let order = TryOrder::of(placing.world, placing.stats, group, &[], aim);
+        let need = RoomNeed::of(placing.world, &order);
+        let mut domains = Domain::all_of(placing.world, group, &topology.required, &need);
+        domains.retain(|domain| domain.all >= need.least);
+        domains.sort_by_key(|domain| (-domain.free, domain.nodes));
+        for domain in domains.into_iter().take(SEARCHED) {
+            placing.world.confine(group, domain.at);
+            let found = plan(self, placing);
+            placing.world.unconfine();
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+}
+
+/// Not even an empty domain has room for the group.
+fn too_large(domains: &[Domain], need: &RoomNeed, labels: &[Box<str>], order: &TryOrder) -> Option<UnfitMember> {
+    let first = order.needed().next()?;
+    let text = match domains.iter().max_by_key(|domain| domain.all) {
+        None => format!("no node has the label {}", labels.join(" and ")),
+        Some(largest) if largest.all < need.least => format!(
+            "it must be gathered in one {} and needs room for {}; the largest, {}, has room for {} when it is empty",
+            labels.join(" and "),
+            need.text(need.least),
+            largest.at.name(),
+            need.text(largest.all),
+        ),
+        Some(_) => return None,
+    };
+    Some(UnfitMember::of(first, text, Wake::ANY))
+}

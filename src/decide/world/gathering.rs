@@ -1,0 +1,190 @@
+//! Where the members of a gang are gathered: the layers that it asks for, and the nodes that its pods may use.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::gangs::{Gang, GangBook, GroupId};
+use super::node::Node;
+use super::{NodeId, Pod, PodId, World};
+
+/// Koordinator's name of the layer whose domains are single nodes, and the label that stands for it.
+const NODE_LAYER: (&str, &str) = ("NodeTopologyLayer", "kubernetes.io/hostname");
+/// Koordinator's name of the layer that is the whole cluster.
+const CLUSTER_LAYER: &str = "ClusterTopologyLayer";
+
+/// The labels of the layers in which a group is gathered, outermost first.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GroupTopology {
+    /// All members are in one domain of each.
+    pub required: Vec<Box<str>>,
+    /// The same where it is possible; without those that are required.
+    pub preferred: Vec<Box<str>>,
+}
+
+impl GroupTopology {
+    /// The labels to gather in, the most that is asked for first; what is preferred is given up from the innermost layer on.
+    pub fn levels(&self) -> impl Iterator<Item = Vec<Box<str>>> + '_ {
+        let level = |kept: usize| [&self.required[..], &self.preferred[..kept]].concat();
+        (0..=self.preferred.len()).rev().map(level).filter(|labels| !labels.is_empty())
+    }
+}
+
+/// The nodes that the pods of a group may use: those with certain labels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Confinement {
+    labels: Vec<Box<str>>,
+    /// Those of one domain; `None` for any.
+    values: Option<Vec<Box<str>>>,
+    /// The nodes, where they were looked up; their labels decide all the same.
+    nodes: Vec<NodeId>,
+}
+
+impl Confinement {
+    /// A node that the pods may use.
+    pub fn has(&self, node: &Node) -> bool {
+        let value = |label: &str| node.facts.as_ref().and_then(|facts| facts.labels.get(label));
+        match &self.values {
+            Some(values) => {
+                self.labels.iter().zip(values).all(|(label, wanted)| value(label).is_some_and(|is| **is == **wanted))
+            }
+            None => self.labels.iter().all(|label| value(label).is_some()),
+        }
+    }
+
+    /// Those nodes, in order.
+    pub fn nodes<'a>(&'a self, world: &'a World) -> impl Iterator<Item = (NodeId, &'a Node)> {
+        let known = self.nodes.iter().filter_map(|id| Some((*id, world.node(*id)?)));
+        let all = self.nodes.is_empty().then(|| world.nodes()).into_iter().flatten();
+        known.chain(all).filter(|(_, node)| self.has(node))
+    }
+
+    /// Its nodes were looked up once: it is one of a group in hand.
+    pub fn is_looked_up(&self) -> bool {
+        !self.nodes.is_empty()
+    }
+
+    /// `example.com/rack=r7`.
+    pub fn name(&self) -> String {
+        let Some(values) = &self.values else { return format!("the nodes with {}", self.labels.join(" and ")) };
+        let pairs = self.labels.iter().zip(values).map(|(label, value)| format!("{label}={value}"));
+        pairs.collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl GangBook {
+    /// What the gangs of a group ask for together; `None` for most.
+    pub fn topology_of(&self, group: &GroupId) -> Option<GroupTopology> {
+        if !self.gathers() {
+            return None;
+        }
+        let mut asked = GroupTopology::default();
+        for spec in self.listing(group).filter_map(|gang| gang.topology()) {
+            asked.required.extend(spec.required.iter().cloned());
+            asked.preferred.extend(spec.preferred.iter().cloned());
+        }
+        let layers = &self.defaults().layers;
+        for list in [&mut asked.required, &mut asked.preferred] {
+            list.retain(|layer| **layer != *CLUSTER_LAYER);
+            for layer in &mut *list {
+                let known = layers.iter().find(|known| known.name == *layer);
+                match known {
+                    Some(known) => layer.clone_from(&known.label),
+                    None if **layer == *NODE_LAYER.0 => *layer = NODE_LAYER.1.into(),
+                    None => {}
+                }
+            }
+            // A label that is no layer of the cluster counts as an inner one, a node as the innermost.
+            let depth = |label: &str| {
+                let at = layers.iter().position(|known| *known.label == *label);
+                (label == NODE_LAYER.1, at.unwrap_or(usize::MAX))
+            };
+            list.sort_by(|a, b| depth(a).cmp(&depth(b)).then_with(|| a.cmp(b)));
+            list.dedup();
+        }
+        asked.preferred.retain(|label| !asked.required.contains(label));
+        (!asked.required.is_empty() || !asked.preferred.is_empty()).then_some(asked)
+    }
+}
+
+impl World {
+    /// Every domain of these labels.
+    pub fn domains(&self, labels: &[Box<str>]) -> Vec<Confinement> {
+        let mut found: BTreeMap<Vec<&str>, Vec<NodeId>> = BTreeMap::new();
+        for (id, node) in self.nodes() {
+            if let Some(values) = values_of(node, labels) {
+                found.entry(values).or_default().push(id);
+            }
+        }
+        let domain = |(values, nodes): (Vec<&str>, Vec<NodeId>)| Confinement {
+            labels: labels.to_vec(),
+            values: Some(values.into_iter().map(Box::from).collect()),
+            nodes,
+        };
+        found.into_iter().map(domain).collect()
+    }
+
+    /// The domains where a group may be gathered: that of its members with a node, or else every one. Where a label has changed since and
+    /// they are in several, that of the most.
+    pub fn domains_for(&self, group: &GroupId, labels: &[Box<str>]) -> Vec<Confinement> {
+        let mut all = self.domains(labels);
+        if let Some(values) = self.domain_of_placed(group, labels, None) {
+            all.retain(|domain| domain.values.as_ref() == Some(&values));
+        }
+        all
+    }
+
+    /// The domains in one of which all pods of this one's group must be, and the group; `None` where they may be anywhere.
+    pub fn required_domains(&self, id: PodId) -> Option<(GroupId, Vec<Confinement>)> {
+        let group = self.gangs.gang_of(id)?.group();
+        let labels = self.gangs.topology_of(group)?.required;
+        (!labels.is_empty()).then(|| (group.clone(), self.domains_for(group, &labels)))
+    }
+
+    /// The values of `labels` where members of a group have a node already, `except` this one.
+    fn domain_of_placed(&self, group: &GroupId, labels: &[Box<str>], except: Option<PodId>) -> Option<Vec<Box<str>>> {
+        let mut counts: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
+        let gangs = self.gangs().listing(group).filter(|gang| gang.counts().placed() + gang.counts().reserved > 0);
+        let members = gangs.flat_map(Gang::members).filter(|member| member.state.has_node());
+        for member in members.filter(|member| Some(member.pod) != except && !self.is_nominated_reservation(member.pod))
+        {
+            let node = self.pod(member.pod).and_then(Pod::node).and_then(|id| self.node(id));
+            if let Some(values) = node.and_then(|node| values_of(node, labels)) {
+                *counts.entry(values).or_default() += 1;
+            }
+        }
+        let most = counts.into_iter().rev().max_by_key(|(_, count)| *count);
+        most.map(|(values, _)| values.into_iter().map(Box::from).collect())
+    }
+
+    /// Pods of this group use no other nodes until [`World::unconfine`].
+    pub fn confine(&mut self, group: &GroupId, to: Arc<Confinement>) {
+        self.gangs.set_confined(Some((group.clone(), to)));
+    }
+
+    /// Pods of the group that was confined use the nodes again that its running members leave to it.
+    pub fn unconfine(&mut self) {
+        self.gangs.set_confined(None);
+    }
+
+    /// The nodes that this pod may use; `None` for all. Running members fix them for late and replaced ones.
+    pub fn confinement_of(&self, pod: &Pod) -> Option<Arc<Confinement>> {
+        if !self.gangs.gathers() || pod.facts.spec.gang.is_none() {
+            return None;
+        }
+        let group = self.gangs.gang_of(pod.id)?.group();
+        if let Some(to) = self.gangs.confined(group) {
+            return Some(Arc::clone(to));
+        }
+        let labels = self.gangs.topology_of(group)?.required;
+        if labels.is_empty() {
+            return None;
+        }
+        let values = self.domain_of_placed(group, &labels, Some(pod.id));
+        Some(Arc::new(Confinement { labels, values, nodes: Vec::new() }))
+    }
+}
+
+fn values_of<'a>(node: &'a Node, labels: &[Box<str>]) -> Option<Vec<&'a str>> {
+    let facts = node.facts.as_ref()?;
+    labels.iter().map(|label| facts.labels.get(&**label).map(|value| &**value)).collect()
+}

@@ -1,0 +1,675 @@
+//! Gangs in one rack: which domain is taken, when what is preferred is given up, what members wait for that must be gathered. At every
+//! rest no gang that must be gathered is bound in two domains.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton::contract::gang::{TopologyLayer, TopologySpec, key};
+use baton::contract::{Quantity, key as device_key};
+use baton::decide::core::EarmarkPolicy;
+use baton::decide::core::rules::plugins::DefaultSet;
+use baton::decide::scheduler::Config;
+use baton::decide::world::Resources;
+use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
+
+use super::packing::{Ask, Needs, Room, fits};
+use crate::harness::TestScheduler;
+use crate::harness::gangs::{TestGangs, gang};
+
+const RACK: &str = "example.com/rack";
+const ZONE: &str = "topology.kubernetes.io/zone";
+const SPEC: &str = key::NETWORK_TOPOLOGY_SPEC;
+const REQUIRED: &str = key::REQUIRED_TOPOLOGY;
+const PREFERRED: &str = key::PREFERRED_TOPOLOGY;
+
+type Keys<'a> = &'a [(&'a str, &'a str)];
+
+/// A scheduler whose layers are zones, and racks by the name of Koordinator's documents.
+fn cluster() -> TestGangs {
+    let mut config = Config::default();
+    let layers = [ZONE, "RackLayer=example.com/rack"].map(|text| text.parse::<TopologyLayer>().unwrap());
+    config.world.gangs.layers = layers.into();
+    TestGangs::with(config)
+}
+
+/// A node by `name cpus rack=… zone=… pool=…`.
+fn node(gangs: &mut TestGangs, text: &str) {
+    let mut words = text.split(' ');
+    let (name, cpus) = (words.next().unwrap(), words.next().unwrap().parse().unwrap());
+    gangs.plain_node(name, cpus, "x");
+    words.for_each(|word| label(gangs, name, word));
+}
+
+/// Sets a label, or takes it away.
+fn label(gangs: &mut TestGangs, node: &str, text: &str) {
+    let (key, value) = text.split_once('=').unwrap();
+    let key = match key {
+        "rack" => RACK,
+        "zone" => ZONE,
+        other => other,
+    };
+    gangs.cluster.change_node(node, |facts| match value {
+        "" => drop(facts.labels.remove(key)),
+        value => drop(facts.labels.insert(key.to_owned(), value.to_owned())),
+    });
+}
+
+fn nodes(gangs: &mut TestGangs, texts: &[&str]) {
+    texts.iter().for_each(|text| node(gangs, text));
+}
+
+/// Values of a label over the nodes of bound pods with this prefix; `-` where a node has none.
+fn places(gangs: &TestGangs, prefix: &str, label: &str) -> BTreeSet<String> {
+    let bound = gangs.bound().into_iter().filter(|name| name.starts_with(prefix));
+    let world = gangs.cluster.world();
+    let place = |name: String| {
+        let node = world.node(world.node_id(gangs.cluster.node_of(&name)?)?)?;
+        Some(node.facts.as_ref()?.labels.get(label).map_or("-".to_owned(), |value| value.clone()))
+    };
+    bound.filter_map(place).collect()
+}
+
+fn rule(rules: &[(&str, &str)]) -> String {
+    let rules: Vec<String> =
+        rules.iter().map(|(layer, strategy)| format!(r#"{{"layer":"{layer}","strategy":"{strategy}"}}"#)).collect();
+    format!(r#"{{"gatherStrategy":[{}]}}"#, rules.join(","))
+}
+
+struct Row {
+    name: &'static str,
+    nodes: &'static [&'static str],
+    members: usize,
+    keys: Vec<(&'static str, String)>,
+    /// Racks of the bound members, or what a member says that waits.
+    expected: Result<&'static [&'static str], &'static str>,
+}
+
+fn row(
+    name: &'static str,
+    nodes: &'static [&'static str],
+    members: usize,
+    keys: &[(&'static str, &str)],
+    expected: Result<&'static [&'static str], &'static str>,
+) -> Row {
+    let keys = keys.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
+    Row { name, nodes, members, keys, expected }
+}
+
+fn rows() -> Vec<Row> {
+    let must = rule(&[("RackLayer", "MustGather")]);
+    let layered = rule(&[("RackLayer", "PreferGather"), (ZONE, "PreferGather")]);
+    let mixed = rule(&[("RackLayer", "PreferGather"), (ZONE, "MustGather")]);
+    let crossing = rule(&[("RackLayer", "MustGather"), (ZONE, "MustGather")]);
+    let on_a_node = rule(&[("NodeTopologyLayer", "MustGather")]);
+    let anywhere = rule(&[("ClusterTopologyLayer", "MustGather")]);
+    vec![
+        row(
+            "the rack with the least left over",
+            &["a 4 rack=r1", "b 2 rack=r2", "c 1 rack=r2"],
+            2,
+            &[(REQUIRED, RACK)],
+            Ok(&["r2"]),
+        ),
+        row(
+            "one rack of several nodes",
+            &["a 3 rack=r1", "b 2 rack=r2", "c 2 rack=r2"],
+            4,
+            &[(REQUIRED, RACK)],
+            Ok(&["r2"]),
+        ),
+        row("by the name of a layer", &["a 3 rack=r1", "b 2 rack=r2", "c 2 rack=r2"], 4, &[(SPEC, &must)], Ok(&["r2"])),
+        row(
+            "larger than any rack",
+            &["a 2 rack=r1", "b 2 rack=r2", "c 1 rack=r2"],
+            4,
+            &[(REQUIRED, RACK)],
+            Err(
+                "it must be gathered in one example.com/rack and needs room for 4 members; the largest, example.com/rack=r2, has room for 3 members when it is empty",
+            ),
+        ),
+        row(
+            "no node has the label",
+            &["a 9 zone=z"],
+            2,
+            &[(REQUIRED, RACK)],
+            Err("no node has the label example.com/rack"),
+        ),
+        row("nodes without the label do not count", &["a 9", "b 2 rack=r1"], 2, &[(REQUIRED, RACK)], Ok(&["r1"])),
+        row(
+            "nodes without the label are not used",
+            &["a 9", "b 1 rack=r1"],
+            2,
+            &[(REQUIRED, RACK)],
+            Err("has room for 1 member when it is empty"),
+        ),
+        row(
+            "what is preferred is given up",
+            &["a 2 rack=r1", "b 1 rack=r2"],
+            3,
+            &[(PREFERRED, RACK)],
+            Ok(&["r1", "r2"]),
+        ),
+        row(
+            "what is preferred is kept where it fits",
+            &["a 2 rack=r1", "b 3 rack=r2"],
+            3,
+            &[(PREFERRED, RACK)],
+            Ok(&["r2"]),
+        ),
+        row(
+            "layer by layer, the innermost first",
+            &["a 3 rack=r1 zone=z1", "b 2 rack=r2 zone=z2", "c 2 rack=r3 zone=z2"],
+            4,
+            &[(SPEC, &layered)],
+            Ok(&["r2", "r3"]),
+        ),
+        row(
+            "a required layer beside a preferred one",
+            &["a 3 rack=r1 zone=z1", "b 2 rack=r2 zone=z2", "c 2 rack=r3 zone=z2"],
+            4,
+            &[(SPEC, &mixed)],
+            Ok(&["r2", "r3"]),
+        ),
+        row(
+            "the required layer of two is never given up",
+            &["a 2 rack=r1 zone=z1", "b 1 rack=r2 zone=z2", "c 1 rack=r3 zone=z2"],
+            3,
+            &[(SPEC, &mixed)],
+            Err("and needs room for 3 members; the largest, topology.kubernetes.io/zone=z"),
+        ),
+        row(
+            "a rack that lies in two zones is two domains where both are required",
+            &["a 2 rack=r1 zone=z1", "b 2 rack=r1 zone=z2", "c 3 rack=r2 zone=z2"],
+            3,
+            &[(SPEC, &crossing)],
+            Ok(&["r2"]),
+        ),
+        row("all on one node", &["a 2 rack=r1", "b 3 rack=r2"], 3, &[(SPEC, &on_a_node)], Ok(&["r2"])),
+        row("anywhere in the cluster", &["a 2 rack=r1", "b 1"], 3, &[(SPEC, &anywhere)], Ok(&["-", "r1"])),
+        row("an empty wish", &["a 2 rack=r1", "b 1"], 3, &[(SPEC, "{}")], Ok(&["-", "r1"])),
+        row(
+            "Koordinator's annotation counts before Baton's key",
+            &["a 2 rack=r1 zone=z", "b 1 rack=r2 zone=z"],
+            3,
+            &[(SPEC, &rule(&[(ZONE, "MustGather")])), (REQUIRED, RACK)],
+            Ok(&["r1", "r2"]),
+        ),
+        row(
+            "a strategy that is none holds the gang",
+            &["a 9 rack=r1"],
+            2,
+            &[(SPEC, r#"{"gatherStrategy":[{"layer":"RackLayer","strategy":"Gather"}]}"#)],
+            Err("has no strategy; expected MustGather or PreferGather"),
+        ),
+        row(
+            "a multiple of pods is not honoured and holds the gang",
+            &["a 9 rack=r1"],
+            2,
+            &[(SPEC, r#"{"gatherStrategy":[{"layer":"RackLayer","strategy":"PreferGather","podCountMultiple":2}]}"#)],
+            Err("\"podCountMultiple: 2\" is not honoured"),
+        ),
+        row(
+            "what is no layer holds the gang",
+            &["a 9 rack=r1"],
+            2,
+            &[(REQUIRED, "one rack")],
+            Err("\"one rack\" is neither a layer nor a label"),
+        ),
+    ]
+}
+
+#[test]
+fn each_row_of_the_table_is_placed_or_says_why_not() {
+    for row in rows() {
+        for mode in ["Strict", "NonStrict"] {
+            let mut gangs = cluster();
+            gangs.accumulating = mode == "NonStrict";
+            nodes(&mut gangs, row.nodes);
+            let mut keys: Vec<(&str, &str)> = row.keys.iter().map(|(key, value)| (*key, &**value)).collect();
+            keys.push(("mode", mode));
+            gangs.members("g", row.members, &gang("g", &row.members.to_string(), &keys));
+            gangs.wait(2);
+            let name = format!("{} ({mode})", row.name);
+            match row.expected {
+                Ok(racks) => {
+                    assert_eq!(gangs.count("g"), row.members, "{name}: {}", gangs.condition("g-0"));
+                    let racks: BTreeSet<String> = racks.iter().map(|rack| (*rack).to_owned()).collect();
+                    assert_eq!(places(&gangs, "g", RACK), racks, "{name}");
+                }
+                Err(said) => {
+                    assert_eq!(gangs.count("g"), 0, "{name}");
+                    assert!(gangs.condition("g-0").contains(said), "{name}: {}", gangs.condition("g-0"));
+                }
+            }
+        }
+    }
+}
+
+fn must(name: &str, min: &str) -> Vec<(String, String)> {
+    gang(name, min, &[(REQUIRED, RACK)])
+}
+
+fn racks(gangs: &TestGangs, prefix: &str) -> Vec<String> {
+    places(gangs, prefix, RACK).into_iter().collect()
+}
+
+#[test]
+fn two_dialects_that_differ_are_named() {
+    let mut gangs = cluster();
+    nodes(&mut gangs, &["a 4 rack=r1 zone=z"]);
+    let both: Keys<'_> = &[(SPEC, &rule(&[(ZONE, "MustGather")])), (REQUIRED, RACK)];
+    gangs.members("g", 2, &gang("g", "2", both));
+    gangs.wait(1);
+    assert_eq!((gangs.count("g"), gangs.reported("GangInvalidValue")), (2, 1));
+    let world = gangs.cluster.world();
+    let of = baton::contract::gang::GangId::parse("ml/g").unwrap();
+    let said: Vec<String> = world.gangs().gang(&of).unwrap().warnings().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said,
+        [format!(
+            "{REQUIRED}: \"must gather in one {RACK}\" differs from {SPEC}, which must gather in one {ZONE}; the value is ignored"
+        )]
+    );
+}
+
+#[test]
+fn kubernetes_constraints_count_before_batons_keys() {
+    let mut gangs = cluster();
+    nodes(&mut gangs, &["a 2 rack=r1 zone=z", "b 2 rack=r2 zone=z"]);
+    let spec = TopologySpec { required: [Box::from(ZONE)].into(), preferred: BTreeSet::new() };
+    gangs.pod_group("ml/g", |object| {
+        object.spec.min = Some(3);
+        object.spec.topology = Some(Arc::new(spec));
+    });
+    let keys = [("pod-group.scheduling.sigs.k8s.io", "g"), (REQUIRED, RACK)];
+    let keys: Vec<(String, String)> = keys.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    gangs.members("g", 3, &keys);
+    gangs.wait(1);
+    assert_eq!((gangs.count("g"), gangs.reported("GangInvalidValue")), (3, 1), "{}", gangs.condition("g-0"));
+}
+
+#[test]
+fn a_group_takes_the_innermost_layer_of_its_gangs() {
+    let mut gangs = cluster();
+    nodes(&mut gangs, &["a 3 rack=r1 zone=z", "b 4 rack=r2 zone=z"]);
+    let group = ("groups", r#"["ml/ga","ml/gb"]"#);
+    gangs.members("ga", 2, &gang("ga", "2", &[group, (REQUIRED, ZONE)]));
+    gangs.members("gb", 2, &gang("gb", "2", &[group, (REQUIRED, RACK)]));
+    gangs.wait(1);
+    assert_eq!((gangs.count("g"), racks(&gangs, "g")), (4, vec!["r2".to_owned()]));
+}
+
+#[test]
+fn late_and_replaced_members_go_where_the_others_run_or_wait() {
+    for policy in ["once-satisfied", "waiting-and-running"] {
+        let mut gangs = cluster();
+        nodes(&mut gangs, &["a 2 rack=r1", "b 1 rack=r1", "c 9 rack=r2"]);
+        let keys = gang("g", "2", &[(REQUIRED, RACK), ("match-policy", policy)]);
+        gangs.member("g-0", &keys);
+        gangs.member("g-1", &keys);
+        gangs.wait(1);
+        assert_eq!(racks(&gangs, "g"), ["r1"], "{policy}");
+        gangs.member("g-2", &keys);
+        gangs.wait(1);
+        assert_eq!((gangs.count("g"), racks(&gangs, "g")), (3, vec!["r1".to_owned()]), "{policy}");
+        gangs.member("g-3", &keys);
+        gangs.wait(2);
+        assert_eq!(gangs.count("g"), 3, "{policy}: it waits");
+        let said = gangs.condition("g-3");
+        assert!(said.contains("example.com/rack=r1"), "{policy}: {said}");
+        gangs.cluster.restart();
+        gangs.wait(2);
+        assert_eq!(gangs.count("g"), 3, "{policy}: also after a restart");
+        gangs.delete("g-0");
+        gangs.wait(2);
+        assert_eq!(
+            (gangs.count("g"), racks(&gangs, "g")),
+            (3, vec!["r1".to_owned()]),
+            "{policy}: {}",
+            gangs.condition("g-3")
+        );
+    }
+}
+
+#[test]
+fn a_gang_whose_members_have_all_ended_may_be_gathered_elsewhere() {
+    let mut gangs = cluster();
+    nodes(&mut gangs, &["a 2 rack=r1", "b 3 rack=r2"]);
+    gangs.members("g", 2, &must("g", "2"));
+    gangs.wait(1);
+    assert_eq!(racks(&gangs, "g"), ["r1"]);
+    (0..2).for_each(|n| gangs.delete(&format!("g-{n}")));
+    gangs.member("blocks", &[]);
+    gangs.wait(1);
+    gangs.cluster.change_node("a", |facts| facts.unschedulable = true);
+    gangs.members("g", 2, &must("g", "2"));
+    gangs.wait(1);
+    assert_eq!(racks(&gangs, "g"), ["r2"]);
+}
+
+#[test]
+fn a_label_that_changes_while_the_gang_waits_is_seen_at_once() {
+    let mut gangs = cluster();
+    nodes(&mut gangs, &["a 2 rack=r1", "b 1 rack=r2"]);
+    gangs.members("g", 3, &must("g", "3"));
+    gangs.wait(1);
+    assert_eq!(gangs.count("g"), 0);
+    label(&mut gangs, "b", "rack=r1");
+    gangs.wait(1);
+    assert_eq!((gangs.count("g"), racks(&gangs, "g")), (3, vec!["r1".to_owned()]), "{}", gangs.condition("g-0"));
+}
+
+#[test]
+fn where_a_label_changed_under_running_members_late_ones_follow_the_most() {
+    let mut gangs = cluster();
+    nodes(&mut gangs, &["a 1 rack=r1", "b 1 rack=r1", "c 1 rack=r1", "d 1 rack=r1", "e 9 rack=r2"]);
+    gangs.members("g", 3, &must("g", "3"));
+    gangs.wait(1);
+    assert_eq!((gangs.count("g"), gangs.cluster.node_of("g-0").map(str::len)), (3, Some(1)));
+    let moved = gangs.cluster.node_of("g-0").unwrap().to_owned();
+    label(&mut gangs, &moved, "rack=r2");
+    gangs.member("g-3", &must("g", "3"));
+    gangs.wait(1);
+    let at = gangs.cluster.node_of("g-3").map(str::to_owned);
+    assert!(at.as_deref().is_some_and(|at| "abcd".contains(at)), "{at:?}");
+}
+
+#[test]
+fn a_gang_that_holds_room_moves_to_the_rack_that_has_room_for_all_of_it() {
+    let mut gangs = cluster();
+    gangs.accumulating = true;
+    nodes(&mut gangs, &["a 2 rack=r1", "b 3 rack=r2"]);
+    gangs.member("busy-0", &[]);
+    gangs.member("busy-1", &[]);
+    gangs.member("busy-2", &[]);
+    gangs.wait(1);
+    let on_b = (0..3).filter(|n| gangs.cluster.node_of(&format!("busy-{n}")) == Some("b")).count();
+    let keys = gang("g", "3", &[(REQUIRED, RACK), ("mode", "NonStrict")]);
+    gangs.members("g", 3, &keys);
+    gangs.wait(1);
+    let held = gangs.reserved("ml/g");
+    assert!(held <= 2, "it holds {held} in one rack beside {on_b}");
+    (0..3).for_each(|n| gangs.cluster.finish(&format!("busy-{n}")));
+    gangs.wait(2);
+    assert_eq!((gangs.count("g"), racks(&gangs, "g")), (3, vec!["r2".to_owned()]), "{}", gangs.condition("g-0"));
+}
+
+/// Pods of low priority on nodes of one CPU, one each.
+fn low(gangs: &mut TestGangs, count: usize) {
+    for n in 0..count {
+        let mut facts = gangs.facts(&format!("low-{n}"), &[("cpu", "1")], &[]);
+        facts.spec.priority = 1;
+        gangs.cluster.submit(facts);
+    }
+    gangs.wait(1);
+    assert_eq!(gangs.count("low"), count);
+}
+
+fn urgent(gangs: &mut TestGangs, count: usize, keys: &[(String, String)]) {
+    for n in 0..count {
+        let mut facts = gangs.facts(&format!("g-{n}"), &[("cpu", "1")], keys);
+        facts.spec.priority = 9;
+        gangs.cluster.submit(facts);
+    }
+    gangs.settle();
+}
+
+#[test]
+fn victims_leave_in_one_rack_and_only_where_all_of_the_gang_then_fits() {
+    for (min, victims) in [("2", 2), ("3", 3), ("4", 0)] {
+        let mut gangs = cluster();
+        nodes(&mut gangs, &["a 1 rack=r1", "b 1 rack=r1", "c 1 rack=r1", "d 1 rack=r2", "e 1 rack=r2"]);
+        low(&mut gangs, 5);
+        urgent(&mut gangs, min.parse().unwrap(), &must("g", min));
+        assert_eq!(gangs.cluster.evicted.len(), victims, "{min}");
+        let leaving: Vec<String> = gangs.cluster.evicted.iter().map(|pod| pod.to_string()).collect();
+        leaving.iter().for_each(|pod| gangs.delete(pod));
+        gangs.wait(2);
+        assert_eq!((gangs.count("g"), racks(&gangs, "g").len()), (victims, victims.min(1)), "{min}");
+    }
+}
+
+#[test]
+fn min_resources_are_free_in_the_rack_or_nothing_is_tried() {
+    let mut gangs = cluster();
+    nodes(&mut gangs, &["a 3 rack=r1", "b 4 rack=r2"]);
+    let min_resources = |cpus| {
+        let mut resources = Resources::default();
+        resources.set("cpu", Quantity::units(cpus));
+        resources
+    };
+    for (cpus, placed) in [(5, 0), (4, 2)] {
+        gangs.pod_group("ml/g", |object| {
+            object.spec.min = Some(2);
+            object.min_resources = min_resources(cpus);
+        });
+        if gangs.cluster.pods.is_empty() {
+            let keys = [("pod-group.scheduling.sigs.k8s.io", "g"), (REQUIRED, RACK)];
+            let keys: Vec<(String, String)> = keys.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+            gangs.members("g", 2, &keys);
+        }
+        gangs.wait(2);
+        assert_eq!(gangs.count("g"), placed, "{cpus}: {}", gangs.condition("g-0"));
+        if placed == 0 {
+            let said = gangs.condition("g-0");
+            assert!(
+                said.contains(
+                    "asks for at least 5 cpu beyond what its members have, 4 are free in example.com/rack=r2"
+                ),
+                "{said}"
+            );
+        }
+    }
+    assert_eq!(racks(&gangs, "g"), ["r2"]);
+}
+
+fn in_pool(gangs: &mut TestGangs, name: &str, pool: &str, keys: &[(String, String)]) {
+    let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
+    let expression = NodeRequirement { key: "pool".into(), operator: NodeOperator::In, values: vec![pool.to_owned()] };
+    facts.spec.node_required = Some(vec![NodeTerm { expressions: vec![expression], fields: vec![] }]);
+    gangs.cluster.submit(facts);
+}
+
+#[test]
+fn members_whose_selectors_exclude_each_other_find_the_rack_that_has_both_kinds() {
+    for (second, placed) in [("pool=y", 2), ("pool=x", 0)] {
+        let mut gangs = cluster();
+        nodes(
+            &mut gangs,
+            &["a 4 rack=r1 pool=x", "b 1 rack=r2 pool=x", &format!("c 5 rack=r2 {second}"), "d 9 rack=r3 pool=y"],
+        );
+        in_pool(&mut gangs, "g-0", "x", &must("g", "2"));
+        in_pool(&mut gangs, "g-1", "y", &must("g", "2"));
+        gangs.wait(1);
+        assert_eq!(gangs.count("g"), placed, "{}", gangs.condition("g-0"));
+        if placed == 0 {
+            let said = gangs.condition("g-0");
+            assert!(said.contains("the nearest of 3") && said.contains("outside example.com/rack="), "{said}");
+        }
+    }
+}
+
+#[test]
+fn among_a_thousand_domains_of_five_nodes_the_only_one_with_room_is_found() {
+    let mut gangs = cluster();
+    gangs.cluster.watchful = false;
+    for rack in 0..1000 {
+        (0..5).for_each(|n| node(&mut gangs, &format!("n{rack}-{n} {} rack=r{rack}", if rack == 777 { 2 } else { 1 })));
+    }
+    gangs.members("g", 10, &must("g", "10"));
+    gangs.settle();
+    assert_eq!((gangs.count("g"), racks(&gangs, "g")), (10, vec!["r777".to_owned()]), "{}", gangs.condition("g-0"));
+}
+
+#[test]
+fn an_earmark_keeps_nodes_of_one_rack_and_ends_when_a_node_leaves_it() {
+    let earmarks = EarmarkPolicy { after: Duration::from_secs(60), share: 100, ..EarmarkPolicy::default() };
+    let mut cluster = TestScheduler::with(Config { earmarks, ..Config::default() }, DefaultSet::default());
+    for (name, rack) in [("a", "r1"), ("b", "r2"), ("c", "r2"), ("d", "r1")] {
+        cluster.node(name, 2);
+        cluster.change_node(name, |facts| drop(facts.labels.insert(RACK.to_owned(), rack.to_owned())));
+    }
+    let mut gangs = TestGangs { cluster, accumulating: false };
+    // One busy GPU on each node of the first rack, two on one node of the second: over the racks, two nodes with one each are the least.
+    for (name, at, gpus) in [("p", "a", "1"), ("q", "d", "1"), ("r", "b", "2")] {
+        let mut facts = gangs.facts(name, &[(device_key::NVIDIA_GPU, gpus)], &[]);
+        let expression = NodeRequirement {
+            key: "kubernetes.io/hostname".into(),
+            operator: NodeOperator::In,
+            values: vec![at.to_owned()],
+        };
+        facts.spec.node_required = Some(vec![NodeTerm { expressions: vec![expression], fields: vec![] }]);
+        gangs
+            .cluster
+            .change_node(at, |facts| drop(facts.labels.insert("kubernetes.io/hostname".to_owned(), at.to_owned())));
+        gangs.cluster.submit(facts);
+        gangs.settle();
+        assert_eq!(gangs.cluster.node_of(name), Some(at));
+    }
+    (0..2).for_each(|n| gangs.asks(&format!("g-{n}"), &[(device_key::NVIDIA_GPU, "2")], &must("g", "2")));
+    gangs.wait(90);
+    let kept = |gangs: &TestGangs| -> BTreeSet<String> {
+        let world = gangs.cluster.world();
+        world.nodes().filter(|(_, node)| node.kept_for.is_some()).map(|(_, node)| node.name.to_string()).collect()
+    };
+    let first = kept(&gangs);
+    let one_rack = [BTreeSet::from(["a".to_owned(), "d".to_owned()]), BTreeSet::from(["b".to_owned(), "c".to_owned()])];
+    assert!(one_rack.contains(&first), "{first:?}: {}", gangs.condition("g-0"));
+    let leaves = first.first().unwrap().clone();
+    label(&mut gangs, &leaves, "rack=r9");
+    gangs.wait(30);
+    let second = kept(&gangs);
+    assert!(one_rack.contains(&second) && second != first, "{second:?}: {}", gangs.condition("g-0"));
+    (["p", "q", "r"]).iter().for_each(|pod| gangs.cluster.finish(pod));
+    gangs.wait(5);
+    assert_eq!((gangs.count("g"), racks(&gangs, "g").len()), (2, 1), "{}", gangs.condition("g-0"));
+}
+
+#[test]
+fn a_gang_without_topology_beside_one_with_it_uses_every_rack() {
+    let mut gangs = cluster();
+    nodes(&mut gangs, &["a 2 rack=r1", "b 3 rack=r2", "c 1"]);
+    gangs.members("g", 3, &must("g", "3"));
+    gangs.members("free", 3, &gang("free", "3", &[]));
+    gangs.wait(1);
+    assert_eq!(
+        (racks(&gangs, "g"), racks(&gangs, "free")),
+        (vec!["r2".to_owned()], vec!["-".to_owned(), "r1".to_owned()])
+    );
+}
+
+/// Random worlds of up to eight nodes. A gang that must be gathered is bound exactly where the judge finds a domain for it, and in one; one
+/// that prefers it is bound wherever it fits at all, and in one domain where that is possible.
+#[test]
+fn random_gangs_are_gathered_whenever_that_is_possible_and_never_apart() {
+    let cases: u64 = std::env::var("GATHER_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(400);
+    let one: Option<u64> = std::env::var("GATHER_SEED").ok().and_then(|text| text.parse().ok());
+    let (mut gathered, mut refused) = (0, 0);
+    for seed in one.map_or(0..cases, |seed| seed..seed + 1) {
+        let (placed, must) = random_case(seed);
+        gathered += u32::from(placed && must);
+        refused += u32::from(!placed && must);
+    }
+    assert!(
+        one.is_some() || cases < 100 || gathered > 20 && refused > 20,
+        "{gathered} {refused}: the worlds say little"
+    );
+}
+
+/// A node as the judge sees it.
+#[derive(Debug)]
+struct JudgedNode {
+    rack: Option<String>,
+    zone: Option<String>,
+    room: Room,
+}
+
+fn random_case(seed: u64) -> (bool, bool) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut gangs = cluster();
+    gangs.cluster.watchful = false;
+    let mut rooms: Vec<JudgedNode> = Vec::new();
+    for n in 0..rng.usize(1..=8) {
+        let (cpus, pool) = (rng.u32(1..=5), *rng.choice(&["x", "y"]).unwrap());
+        let rack = (rng.u8(..8) > 0).then(|| format!("r{}", rng.u8(..3)));
+        let zone = (rng.u8(..8) > 0).then(|| format!("z{}", rng.u8(..2)));
+        let mut text = format!("n{n} {cpus} pool={pool}");
+        rack.iter().for_each(|rack| text += &format!(" rack={rack}"));
+        zone.iter().for_each(|zone| text += &format!(" zone={zone}"));
+        node(&mut gangs, &text);
+        rooms.push(JudgedNode { rack, zone, room: Room { pool: Some(pool), free: i64::from(cpus) } });
+    }
+    let members = rng.usize(1..=6);
+    let asks: Vec<Ask> = (0..members)
+        .map(|_| Ask { cpus: rng.i64(1..=3), pool: (rng.u8(..3) == 0).then(|| *rng.choice(&["x", "y"]).unwrap()) })
+        .collect();
+    let least = rng.usize(1..=members);
+    let must = rng.u8(..3) > 0;
+    let layers: Keys<'_> =
+        *rng.choice(&[&[("RackLayer", "")][..], &[(ZONE, "")], &[("RackLayer", ""), (ZONE, "")]]).unwrap();
+    let strategy = if must { "MustGather" } else { "PreferGather" };
+    let rules: Vec<(&str, &str)> = layers.iter().map(|(layer, _)| (*layer, strategy)).collect();
+    let mode = *rng.choice(&["Strict", "NonStrict"]).unwrap();
+    gangs.accumulating = mode == "NonStrict";
+    let keys = gang("g", &least.to_string(), &[(SPEC, &rule(&rules)), ("mode", mode)]);
+    for (n, ask) in asks.iter().enumerate() {
+        let mut facts = gangs.facts(&format!("g-{n}"), &[("cpu", &ask.cpus.to_string())], &keys);
+        if let Some(pool) = ask.pool {
+            let expression =
+                NodeRequirement { key: "pool".into(), operator: NodeOperator::In, values: vec![pool.to_owned()] };
+            facts.spec.node_required = Some(vec![NodeTerm { expressions: vec![expression], fields: vec![] }]);
+        }
+        gangs.cluster.submit(facts);
+    }
+    gangs.wait(2);
+    let (by_rack, by_zone) =
+        (layers.iter().any(|(layer, _)| *layer != ZONE), layers.iter().any(|(layer, _)| *layer == ZONE));
+    let domain = |node: &JudgedNode| {
+        Some((
+            if by_rack { node.rack.clone()? } else { String::new() },
+            if by_zone { node.zone.clone()? } else { String::new() },
+        ))
+    };
+    let needs = [Needs { least, asks }];
+    let fits_in = |wanted: &dyn Fn(&JudgedNode) -> bool| {
+        let rooms: Vec<Room> = rooms.iter().filter(|node| wanted(node)).map(|node| node.room).collect();
+        fits(&needs, &rooms)
+    };
+    let domains: BTreeSet<(String, String)> = rooms.iter().filter_map(domain).collect();
+    let one = domains.iter().any(|wanted| fits_in(&|entry| domain(entry).as_ref() == Some(wanted)));
+    let anywhere = fits_in(&|_| true);
+    let bound = gangs.count("g");
+    let story =
+        || format!("seed {seed}: {rooms:?} {needs:?} {rules:?} {mode}; {bound} bound; {}", gangs.condition("g-0"));
+    let expected = if must { one } else { anywhere };
+    assert_eq!(bound >= least && bound > 0, expected, "{}", story());
+    let label = |name: &str| places(&gangs, "g", name);
+    let apart = by_rack && label(RACK).len() > 1 || by_zone && label(ZONE).len() > 1;
+    let unlabelled = by_rack && label(RACK).contains("-") || by_zone && label(ZONE).contains("-");
+    // Members beyond the minimum of a gang that prefers to be gathered go where there is room.
+    let whole = least == members;
+    assert!(!(must && (apart || unlabelled)), "gathered apart: {}", story());
+    assert!(!(one && whole && apart), "it could be gathered: {}", story());
+    (bound > 0, must)
+}
+
+#[test]
+fn explain_gang_names_the_nearest_domain_and_what_is_missing_there() {
+    let mut gangs = cluster();
+    nodes(&mut gangs, &["a 2 rack=r1", "b 4 rack=r2 pool=y", "c 1 rack=r2"]);
+    in_pool(&mut gangs, "busy-0", "y", &[]);
+    in_pool(&mut gangs, "busy-1", "y", &[]);
+    gangs.settle();
+    gangs.members("g", 4, &must("g", "4"));
+    gangs.wait(1);
+    let of = baton::contract::gang::GangId::parse("ml/g").unwrap();
+    let now = gangs.cluster.moment();
+    let explained = gangs.cluster.scheduler.explain_gang(&of, now).unwrap();
+    assert_eq!(explained.state, "waiting");
+    assert_eq!(
+        explained.message,
+        "gang ml/g: 0 of 4 placed, 1 missing; in example.com/rack=r2, the nearest of 2; room for 3 (b, c); pod ml/g-3 beside those: \
+         0/3 nodes: 2 insufficient cpu, 1 outside example.com/rack=r2"
+    );
+}
