@@ -5,6 +5,7 @@ mod commits;
 mod devices;
 mod edges;
 mod faults;
+mod generations;
 mod groups;
 mod half;
 mod model;
