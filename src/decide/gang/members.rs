@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::core::agenda::Scene;
 use crate::core::placing::Placing;
 use crate::core::reservations::{Reservations, Saved};
-use crate::world::gangs::{Gang, GroupId, Member, MemberState};
+use crate::world::gangs::{Gang, GroupId, Member, MemberState, Owner};
 use crate::world::{PodId, World};
 use baton_contract::gang::{Committed, GangId, MatchPolicy, Mode, TimeoutClock, key};
 
@@ -109,20 +109,40 @@ pub(super) fn was_satisfied_before(group: &GroupId, gangs: &[&Gang], said: bool)
     let alone = gangs.iter().all(|gang| gang.config().policy == MatchPolicy::OnceSatisfied);
     let enough =
         |commit: &Committed| group.made(commit) && (commit.members >= all.max(1) || alone && commit.members == 1);
-    // Members of that commit may all have ended: it counts while a live member is older than it.
+    // Members of that commit may all have ended: it counts while a live member is older than it, or one of its Jobs goes on.
     let oldest = gangs.iter().filter_map(|gang| gang.oldest_live()).min();
     let outlived = |commit: &Committed| said && oldest.is_some_and(|oldest| oldest < commit.attempt);
+    let continued = continued(gangs);
+    let present = |gang: &Gang, counts: &dyn Fn(&Committed) -> bool| {
+        let ended = || gang.landed().keys().filter(|commit| continued.contains(commit));
+        gang.commits().keys().chain(ended()).any(counts)
+    };
     let of_all = |gang: &&Gang| {
-        gang.commits().keys().any(enough) || gang.landed().keys().any(|commit| enough(commit) && outlived(commit))
+        present(gang, &enough) || gang.landed().keys().any(|commit| enough(commit) && outlived(commit))
     };
     let of_each = |gang: &&Gang| {
         let min = gang.config().min.unwrap_or(0);
-        let committed = gang.commits().keys().any(|commit| group.made(commit));
+        let committed = present(gang, &|commit| group.made(commit));
         // A gang that was satisfied with others was satisfied alone; about a larger group that says nothing.
         let said = said && (group.is_alone() || !was_bound_elsewhere(gang, group));
         committed || said && was_satisfied(gang) || min > 0 && gang.counts().placed() >= min
     };
     gangs.iter().any(of_all) || missing == 0 && gangs.iter().all(of_each)
+}
+
+/// Commits whose generation goes on though their members may all have ended: one of these has succeeded, and a controller of these
+/// has made a member that lives. A run of a new Job has a controller of its own.
+fn continued(gangs: &[&Gang]) -> BTreeSet<Committed> {
+    if gangs.iter().all(|gang| gang.counts().succeeded == 0) {
+        return BTreeSet::new();
+    }
+    let members = || gangs.iter().flat_map(|gang| gang.members());
+    let living = members().filter(|member| member.state.is_live());
+    let live: BTreeSet<&Owner> = living.filter_map(|member| member.declared.owner.as_ref()).collect();
+    let is_of = |member: &&Member| member.declared.owner.as_ref().is_some_and(|owner| live.contains(owner));
+    let made: BTreeSet<Committed> = members().filter(is_of).filter_map(|member| member.committed).collect();
+    let succeeded = members().filter(|member| member.state == MemberState::Succeeded);
+    succeeded.filter_map(|member| member.committed).filter(|commit| made.contains(commit)).collect()
 }
 
 /// Live members were bound for another group of the gang, and none for this one.

@@ -221,17 +221,16 @@ impl Gangs {
         }
         let live = gangs.iter().any(|gang| gang.counts().children() > 0);
         let said = self.groups.get(group).is_none_or(|record| !record.commits.outlived);
-        let before = was_satisfied_before(group, &gangs, said);
+        let was_once = self.satisfied_once(group);
+        // Without a live member, the next pods of this name are a new generation, unless they and what has succeeded prove otherwise.
+        let once = live && (was_once || was_satisfied_before(group, &gangs, said));
         let unplaced = gangs.iter().any(|gang| gang.counts().unplaced() > 0);
         let strict = gangs.iter().any(|gang| gang.config().mode == Mode::Strict);
         let states = GangState::of_group(cx.world, group);
         let record = self.groups.entry(group.clone()).or_default();
         let waits = unplaced || record.waits.held.is_some();
-        let was_once = record.progress.satisfied_once;
-        // Without a live member, the next pods of this name are a new generation.
-        record.progress.satisfied_once = live && (was_once || before);
+        record.progress.satisfied_once = once;
         record.commits.outlived |= !live;
-        let once = record.progress.satisfied_once;
         self.note_whole(cx.world, group);
         if self.bind_holders(cx, group) {
             // The group is reviewed once they are being bound.

@@ -8,12 +8,12 @@ use baton::contract::gang::{GangId, NativeSpec, PodGroupApi};
 use baton::contract::key;
 use baton::decide::pod::Phase;
 use baton::decide::world::gangs::{
-    DeclarationSource, Declared, DeclaredFields, MemberState, Owner, PodGroupFacts, Warning, unsupported,
+    DeclarationSource, Declared, DeclaredFields, MemberState, PodGroupFacts, Warning, unsupported,
 };
 use baton::decide::world::{PodFacts, WorldEvent};
 use serde_json::{Value, json};
 
-use crate::harness::gangs::{G, P, TestGangs, declared, gang};
+use crate::harness::gangs::{G, P, TestGangs, declared, gang, owned_by};
 
 fn keys(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     let written = |key: &str| key.replace("G/", G).replace("P/", &format!("{P}/"));
@@ -339,13 +339,6 @@ fn clock_and_waiting_time_that_are_changed_take_effect_at_once() {
     assert!(gangs.condition("g-0").contains("no deadline"), "{}", gangs.condition("g-0"));
 }
 
-fn owned_by(facts: &mut PodFacts, kind: &str, api_version: &str) {
-    let said = facts.spec.gang.clone().unwrap();
-    let (name, uid) = ("web".into(), "web".into());
-    let owner = Some(Owner { api_version: api_version.into(), kind: kind.into(), name, uid });
-    facts.spec.gang = Some(Arc::new(Declared { owner, ..(*said).clone() }));
-}
-
 #[test]
 fn a_stateful_set_that_makes_pods_one_by_one_is_told_to_make_them_together() {
     for (kind, api, count, hints) in [
@@ -359,7 +352,7 @@ fn a_stateful_set_that_makes_pods_one_by_one_is_told_to_make_them_together() {
             for n in 0..count {
                 let name = format!("web-{n}");
                 let mut facts = gangs.facts(&name, &[("cpu", "1")], &gang("g", "3", &[("match-policy", policy)]));
-                owned_by(&mut facts, kind, api);
+                owned_by(&mut facts, kind, api, "web");
                 gangs.cluster.submit(facts);
             }
             gangs.wait(3);

@@ -6,6 +6,7 @@ mod devices;
 mod edges;
 mod faults;
 mod gathered;
+mod generations;
 mod groups;
 mod half;
 mod model;

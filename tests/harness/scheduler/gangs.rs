@@ -7,8 +7,9 @@ use std::time::Duration;
 use baton::contract::gang::{GangId, PodGroupApi};
 use baton::contract::{PodKey, PodRef, Quantity};
 use baton::decide::core::rules::plugins::DefaultSet;
+use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
-use baton::decide::world::gangs::{DeclarationSource, Declared, MemberState, PodGroupFacts};
+use baton::decide::world::gangs::{DeclarationSource, Declared, MemberState, Owner, PodGroupFacts};
 use baton::decide::world::{PodFacts, WorldEvent};
 
 use super::{TestScheduler, pod, wall};
@@ -82,6 +83,18 @@ impl TestGangs {
     /// A member that asks for one CPU.
     pub fn member(&mut self, name: &str, keys: &[(String, String)]) {
         self.asks(name, &[("cpu", "1")], keys);
+    }
+
+    /// A member that the Job of this uid has made.
+    pub fn job_member(&mut self, name: &str, job: &str, keys: &[(String, String)]) {
+        let mut facts = self.facts(name, &[("cpu", "1")], keys);
+        owned_by(&mut facts, "Job", "batch/v1", job);
+        self.cluster.submit(facts);
+    }
+
+    /// The containers of a pod end badly.
+    pub fn fail(&mut self, name: &str) {
+        self.change(name, |facts| facts.handoff.phase = Phase::Failed);
     }
 
     /// Members `<gang>-0` …
@@ -179,6 +192,13 @@ impl TestGangs {
     pub fn reported(&self, reason: &str) -> usize {
         self.cluster.notices.iter().filter(|(_, found)| *found == reason).count()
     }
+}
+
+/// The controller of this uid has made the pod.
+pub fn owned_by(facts: &mut PodFacts, kind: &str, api_version: &str, uid: &str) {
+    let Some(said) = facts.spec.gang.clone() else { return };
+    let owner = Owner { api_version: api_version.into(), kind: kind.into(), name: "web".into(), uid: uid.into() };
+    facts.spec.gang = Some(Arc::new(Declared { owner: Some(owner), ..(*said).clone() }));
 }
 
 /// What a pod with these annotations says. Keys that start with `label:` are labels.
