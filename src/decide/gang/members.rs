@@ -117,9 +117,8 @@ pub(super) fn was_satisfied_before(group: &GroupId, gangs: &[&Gang], said: bool)
         let ended = || gang.landed().keys().filter(|commit| continued.contains(commit));
         gang.commits().keys().chain(ended()).any(counts)
     };
-    let of_all = |gang: &&Gang| {
-        present(gang, &enough) || gang.landed().keys().any(|commit| enough(commit) && outlived(commit))
-    };
+    let of_all =
+        |gang: &&Gang| present(gang, &enough) || gang.landed().keys().any(|commit| enough(commit) && outlived(commit));
     let of_each = |gang: &&Gang| {
         let min = gang.config().min.unwrap_or(0);
         let committed = present(gang, &|commit| group.made(commit));
