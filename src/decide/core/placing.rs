@@ -89,7 +89,7 @@ impl Placing<'_> {
 /// that are victims already.
 pub fn pick(placing: &mut Placing<'_>, pod: &Pod, gone: &BTreeSet<PodId>) -> Option<PreemptionCandidate> {
     let found = placing.with_nominated(pod.facts.spec.priority, pod.id, |placing| {
-        candidates(placing.world, placing.terms.rules, pod, gone, placing.terms.now.mono)
+        candidates(placing.world, placing.terms.rules, pod, gone, placing.terms.now)
     });
     placing.terms.rules.enabled().post_filter().iter().find_map(|rule| rule.pick(&found)).cloned()
 }

@@ -17,6 +17,7 @@ mod units;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::pod::Deletion;
 use crate::world::gangs::{Gang, GroupId};
 use crate::world::{NodeId, Place, Pod, PodId, World};
 use baton_contract::{EventReason, PodUid};
@@ -27,7 +28,7 @@ use super::queue::Item;
 use super::rules::plugins::device_fit;
 use super::rules::{Outcome, Plugins, PreemptionCandidate, Reads, Slots, View};
 use super::select::choose::{judge, prepare};
-use super::timers::Timer;
+use super::timers::{Moment, Timer};
 
 pub use dry_run::{
     VictimSet, candidates, judge_budgets, lower_priority, most_important_first, split_leaving, victim_sets,
@@ -40,6 +41,10 @@ const KEPT: Duration = Duration::from_secs(60);
 const REWRITE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// A victim that has not left is evicted again after this time.
 const EVICT_AGAIN: Duration = Duration::from_secs(10);
+/// How long after its grace period a pod may still be there.
+const LATE: Duration = Duration::from_secs(60);
+/// A pod that leaves later than this by itself is not waited for: another node may make room sooner.
+const SOON: Duration = Duration::from_secs(600);
 
 /// Room that is kept for a pod, or being made for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,8 +55,8 @@ pub struct Nomination {
     pub since: Duration,
     /// Victims that have not left yet.
     pub victims: BTreeSet<PodUid>,
-    /// Monotonic time until which the room stays closed; set when the last victim has left, of a group the last of all victims.
-    pub until: Option<Duration>,
+    /// Monotonic time until which the room stays closed. While victims are there, of a group any, they leave by then, or others have to.
+    pub until: Duration,
     /// The group, where room is made for all of it.
     pub group: Option<GroupId>,
 }
@@ -94,7 +99,7 @@ impl Preemption {
             return String::new();
         };
         let (by, node_name) = (pod.facts.handoff.pod.clone(), node.name.clone());
-        let mut victims = leaving_uids(scene.world, picked.node, pod);
+        let mut victims = leaving_uids(scene.world, picked.node, pod, (scene.terms.now, SOON));
         for victim in &picked.victims {
             let Some(other) = scene.world.pod(victim.pod) else { continue };
             let reference = other.facts.handoff.pod.clone();
@@ -113,7 +118,7 @@ impl Preemption {
             agenda.stats.preempted += 1;
         }
         let eviction = eviction_text(scene.world, picked);
-        self.enter(scene.terms, agenda, id, picked.node, victims, group.cloned());
+        self.enter(scene, agenda, id, picked.node, victims, group.cloned());
         self.unwritten.remove(&id);
         agenda.effects.push(Effect::Nominate { pod: by, node: Some(node_name.clone()) });
         match eviction {
@@ -124,16 +129,17 @@ impl Preemption {
 
     fn enter(
         &mut self,
-        terms: Terms<'_>,
+        scene: Scene<'_>,
         agenda: &mut Agenda,
         id: PodId,
         node: NodeId,
         victims: BTreeSet<PodUid>,
         group: Option<GroupId>,
     ) {
-        let until = (victims.is_empty() && group.is_none()).then(|| terms.now.mono + KEPT);
-        agenda.timers.set(until.unwrap_or(terms.now.mono + EVICT_AGAIN), Timer::Nomination(id));
-        let nomination = Nomination { node, since: terms.now.mono, victims, until, group };
+        let now = scene.terms.now;
+        let mut nomination = Nomination { node, since: now.mono, victims, until: now.mono + KEPT, group };
+        nomination.until = nomination.gone_by(scene.world, now).unwrap_or(nomination.until);
+        agenda.timers.set(nomination.until.min(now.mono + EVICT_AGAIN), Timer::Nomination(id));
         let before = self.nominations.insert(id, nomination);
         if before.is_some_and(|before| before.node != node) {
             agenda.room_freed();
@@ -142,74 +148,80 @@ impl Preemption {
 
     /// A pod is gone or has ended: it may have been the last victim of a nomination.
     pub fn victim_gone(&mut self, terms: Terms<'_>, agenda: &mut Agenda, uid: &PodUid) {
-        let mut freed: Vec<(PodId, Option<GroupId>)> = Vec::new();
+        let mut freed: Vec<PodId> = Vec::new();
         for (id, nomination) in &mut self.nominations {
             if nomination.victims.remove(uid) && nomination.victims.is_empty() {
-                freed.push((*id, nomination.group.clone()));
+                freed.push(*id);
             }
         }
-        for (id, group) in freed {
-            self.last_victim_gone(terms, agenda, id, group.as_ref());
+        for id in freed {
+            // The room of a group is kept for a limited time from when this is so for all its members.
+            let unit = self.unit(id);
+            if unit.iter().any(|other| !self.nominations[other].victims.is_empty()) {
+                continue;
+            }
+            let until = terms.now.mono + KEPT;
+            for other in unit {
+                if let Some(nomination) = self.nominations.get_mut(&other) {
+                    nomination.until = until;
+                    agenda.timers.set(until, Timer::Nomination(other));
+                }
+            }
         }
     }
 
-    /// The last victim of this pod has left: its room is kept from now on for a limited time; that of a group, when this is so for
-    /// all its members.
-    fn last_victim_gone(&mut self, terms: Terms<'_>, agenda: &mut Agenda, id: PodId, group: Option<&GroupId>) {
-        let until = terms.now.mono + KEPT;
-        let together = |other: PodId, nomination: &Nomination| match group {
-            None => other == id,
-            Some(group) => nomination.group.as_ref() == Some(group),
+    /// The pods for which room is made together with this one: the members of its group, or the pod alone.
+    fn unit(&self, id: PodId) -> Vec<PodId> {
+        let Some(nomination) = self.nominations.get(&id) else { return Vec::new() };
+        let Some(group) = &nomination.group else { return vec![id] };
+        let of_group = |(_, other): &(&PodId, &Nomination)| other.group.as_ref() == Some(group);
+        self.nominations.iter().filter(of_group).map(|(id, _)| *id).collect()
+    }
+
+    /// Waiting for the victims of these pods is of no use: one does not leave, or the room would not help.
+    pub fn is_hopeless(&self, scene: Scene<'_>, ids: &[PodId]) -> bool {
+        let nominated = || ids.iter().filter_map(|id| Some((scene.world.pod(*id)?, self.nominations.get(id)?)));
+        let stays = |nomination: &Nomination| {
+            let gone_by = nomination.gone_by(scene.world, scene.terms.now);
+            gone_by.is_some_and(|by| by <= scene.terms.now.mono)
         };
-        let nominations = &mut self.nominations;
-        if nominations.iter().any(|(other, found)| together(*other, found) && !found.victims.is_empty()) {
-            return;
-        }
-        for (other, nomination) in nominations {
-            if together(*other, nomination) && nomination.until.is_none() {
-                nomination.until = Some(until);
-                agenda.timers.set(until, Timer::Nomination(*other));
-            }
-        }
+        nominated().any(|(_, nomination)| stays(nomination))
+            || is_useless(scene, nominated().map(|(pod, nomination)| (pod, nomination.node)))
     }
 
     /// The timer of a nomination fired: its time is over, or its victims are evicted again.
     pub fn due(&mut self, scene: Scene<'_>, agenda: &mut Agenda, id: PodId) {
-        let Some(nomination) = self.nominations.get(&id) else { return };
-        match nomination.until {
-            Some(until) if until <= scene.terms.now.mono => {
-                self.withdraw(scene.world, agenda, id);
-                agenda.room_freed();
+        let now = scene.terms.now;
+        let unit = self.unit(id);
+        let gone_by = unit.iter().filter_map(|id| self.nominations.get(id)?.gone_by(scene.world, now)).max();
+        let hopeless = gone_by.is_some() && self.is_hopeless(scene, &unit);
+        let Some(nomination) = self.nominations.get_mut(&id) else { return };
+        if hopeless {
+            let group = nomination.group.clone();
+            self.withdraw(scene.world, agenda, id);
+            let item = if let Some(group) = group {
+                // The plan for the whole group is void.
+                self.withdraw_group(scene.world, agenda, &group);
+                Item::Group(group)
+            } else {
+                Item::Pod(id)
+            };
+            agenda.queue.activate(item);
+            agenda.room_freed();
+        } else if let Some(by) = gone_by {
+            nomination.until = by;
+            // An eviction may have failed; the watch shows one that succeeded.
+            let victims = nomination.victims.iter().filter_map(|uid| scene.world.pod(scene.world.pod_id(uid)?));
+            for victim in victims.filter(|victim| victim.facts.handoff.deleting.is_none()) {
+                let pod = victim.facts.handoff.pod.clone();
+                agenda.effects.push(Effect::Evict { pod, message: "preempted, asked again".to_owned() });
             }
-            Some(_) => {}
-            None if nomination.victims.is_empty() => {
-                // The last member of its group with victims may have been deleted.
-                let group = nomination.group.clone();
-                agenda.timers.set(scene.terms.now.mono + EVICT_AGAIN, Timer::Nomination(id));
-                self.last_victim_gone(scene.terms, agenda, id, group.as_ref());
-            }
-            None if scene.world.pod(id).is_some_and(|pod| is_hopeless(scene, [(pod, nomination.node)])) => {
-                let group = nomination.group.clone();
-                self.withdraw(scene.world, agenda, id);
-                let item = if let Some(group) = group {
-                    // The plan for the whole group is void.
-                    self.withdraw_group(scene.world, agenda, &group);
-                    Item::Group(group)
-                } else {
-                    Item::Pod(id)
-                };
-                agenda.queue.activate(item);
-                agenda.room_freed();
-            }
-            None => {
-                // An eviction may have failed; the watch shows one that succeeded.
-                let victims = nomination.victims.iter().filter_map(|uid| scene.world.pod(scene.world.pod_id(uid)?));
-                for victim in victims.filter(|victim| victim.facts.handoff.deleting.is_none()) {
-                    let pod = victim.facts.handoff.pod.clone();
-                    agenda.effects.push(Effect::Evict { pod, message: "preempted, asked again".to_owned() });
-                }
-                agenda.timers.set(scene.terms.now.mono + EVICT_AGAIN, Timer::Nomination(id));
-            }
+            agenda.timers.set(by.min(now.mono + EVICT_AGAIN), Timer::Nomination(id));
+        } else if nomination.until <= now.mono {
+            self.withdraw(scene.world, agenda, id);
+            agenda.room_freed();
+        } else {
+            agenda.timers.set(nomination.until, Timer::Nomination(id));
         }
     }
 
@@ -286,9 +298,9 @@ impl Preemption {
             let Some(at) = pod.facts.spec.nominated.as_deref().and_then(|name| scene.world.node_id(name)) else {
                 continue;
             };
-            let victims = leaving_uids(scene.world, at, pod);
+            let victims = leaving_uids(scene.world, at, pod, (scene.terms.now, Duration::MAX));
             let group = scene.world.gangs().gang_of(id).map(|gang| gang.group().clone());
-            self.enter(scene.terms, agenda, id, at, victims, group);
+            self.enter(scene, agenda, id, at, victims, group);
         }
     }
 
@@ -344,21 +356,57 @@ pub fn eviction_text(world: &World, picked: &PreemptionCandidate) -> Option<Stri
     (!by_node.is_empty()).then(|| format!("{all} to make room{}", node.unwrap_or_default()))
 }
 
-/// Terminating pods of a node with a lower priority than `pod`.
-pub fn leaving<'w>(world: &'w World, node: NodeId, pod: &Pod) -> impl Iterator<Item = &'w Pod> + use<'w> {
-    let below = pod.facts.spec.priority;
-    let pods = world.node(node).into_iter().flat_map(|node| node.pods.iter()).filter_map(|id| world.pod(*id));
-    pods.filter(move |other| other.facts.handoff.deleting.is_some() && other.facts.spec.priority < below)
+impl Nomination {
+    /// Monotonic time by which its victims have left, those that leave at all; `None` where it has none. One whose deletion does not come
+    /// about, or whose processes outlast it, has the same time as one that leaves by itself.
+    fn gone_by(&self, world: &World, now: Moment) -> Option<Duration> {
+        let by = |uid: &PodUid| {
+            let pod = world.pod_id(uid).and_then(|id| world.pod(id));
+            let deleted = pod.and_then(|pod| pod.facts.handoff.deleting);
+            deleted.map_or_else(|| self.until.max(self.since + SOON), |deletion| gone_by(deletion, now))
+        };
+        self.victims.iter().map(by).max()
+    }
 }
 
-fn leaving_uids(world: &World, node: NodeId, pod: &Pod) -> BTreeSet<PodUid> {
-    leaving(world, node, pod).map(|other| other.facts.handoff.pod.uid.clone()).collect()
+/// Monotonic time by which a pod that is being deleted has left, if it ever leaves.
+fn gone_by(deletion: Deletion, now: Moment) -> Duration {
+    let ahead = deletion.at.duration_since(now.wall);
+    let grace = ahead.unsigned_abs();
+    let ends = if ahead.is_negative() { now.mono.saturating_sub(grace) } else { now.mono.saturating_add(grace) };
+    ends.saturating_add(LATE)
+}
+
+/// The pod is being deleted, and leaves within this time.
+fn leaves_within(pod: &Pod, (now, time): (Moment, Duration)) -> bool {
+    let gone_by = pod.facts.handoff.deleting.map(|deletion| gone_by(deletion, now));
+    gone_by.is_some_and(|by| now.mono < by && by <= now.mono.saturating_add(time))
+}
+
+/// Terminating pods of a node that leave soon, with a lower priority than `pod`.
+pub fn leaving<'w>(world: &'w World, node: NodeId, pod: &Pod, now: Moment) -> impl Iterator<Item = &'w Pod> + use<'w> {
+    leaving_within(world, node, pod, (now, SOON))
+}
+
+fn leaving_within<'w>(
+    world: &'w World,
+    node: NodeId,
+    pod: &Pod,
+    within: (Moment, Duration),
+) -> impl Iterator<Item = &'w Pod> + use<'w> {
+    let below = pod.facts.spec.priority;
+    let pods = world.node(node).into_iter().flat_map(|node| node.pods.iter()).filter_map(|id| world.pod(*id));
+    pods.filter(move |other| leaves_within(other, within) && other.facts.spec.priority < below)
+}
+
+fn leaving_uids(world: &World, node: NodeId, pod: &Pod, within: (Moment, Duration)) -> BTreeSet<PodUid> {
+    leaving_within(world, node, pod, within).map(|other| other.facts.handoff.pod.uid.clone()).collect()
 }
 
 /// Waiting for victims is of no use: one of these nodes is lost, or refuses its nominated pod even when it is empty. Only rules
 /// that read nothing but the node count: members of a group with affinity to each other all wait, and none of them would find
 /// the others.
-pub fn is_hopeless<'p>(scene: Scene<'_>, nominated: impl IntoIterator<Item = (&'p Pod, NodeId)>) -> bool {
+fn is_useless<'p>(scene: Scene<'_>, nominated: impl IntoIterator<Item = (&'p Pod, NodeId)>) -> bool {
     let mut last: Option<(&Pod, Option<Slots>)> = None;
     nominated.into_iter().any(|(pod, id)| {
         let Some(node) = scene.world.node(id).filter(|node| node.facts.is_some()) else { return true };

@@ -85,6 +85,9 @@ pub struct PodVerdict {
     /// The node that lacks the fewest devices, and who holds them: `node-1 with 4 of 8 (ml/a holds 4)`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub nearest: Option<String>,
+    /// The node where room is made for the pod, which pods leave it, and until when.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub room: Option<String>,
     /// Changes that wake the pod.
     pub wakes: Vec<String>,
     /// What to do.

@@ -1,12 +1,14 @@
 //! Explains one pod: its state, which rule refused which nodes, what would wake it, what to do.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use jiff::SignedDuration;
 
 use crate::bind::{BindAttempt, BindPhase};
 use crate::core::extend;
+use crate::core::preemption::Nomination;
 use crate::core::queue::{Item, QueueState, Standing};
 use crate::core::rules::View;
 use crate::core::select::choose::rate;
@@ -25,6 +27,10 @@ use super::judged::{NodeJudgements, judge_all, wakes};
 /// For pods that wait for a node's lock.
 const LOCK_ADVICE: &str = "Usually nothing: the lock is free again when the pod that holds it has its devices. `baton get locks` shows the holder, \
                            whether that is as it should be, and what to do if not";
+/// For pods for which others leave a node.
+const LEAVING_ADVICE: &str = "Usually nothing: it starts when they have left; if one is still there by then, room is made on another node, where there is one";
+/// Pods that leave a node, by name.
+const NAMED: usize = 3;
 /// Best nodes that are named.
 const BEST: usize = 5;
 
@@ -116,12 +122,32 @@ impl Scheduler {
             },
         };
         if let Some(nomination) = self.preemption().get(id) {
-            let node = self.node_name(Some(nomination.node)).unwrap_or_default();
-            let left = nomination.victims.len();
-            let text = format!("; room is being made on node {node}, {left} pods have yet to leave");
-            explanation.verdict.message.push_str(&text);
+            let verdict = &mut explanation.verdict;
+            if !nomination.victims.is_empty() {
+                verdict.advice = vec![LEAVING_ADVICE.to_owned()];
+            }
+            let text = self.room(nomination, now);
+            let _ = write!(verdict.message, "; {text}");
+            verdict.room = Some(text);
         }
         Some(explanation)
+    }
+
+    /// The node where room is made or kept, which pods have yet to leave it, and until when.
+    fn room(&self, nomination: &Nomination, now: Moment) -> String {
+        let node = self.node_name(Some(nomination.node)).unwrap_or_default();
+        let left = SignedDuration::try_from(nomination.until.saturating_sub(now.mono)).unwrap_or(SignedDuration::MAX);
+        let until = now.wall.saturating_add(left).unwrap_or(now.wall);
+        let victim = |uid| Some(self.world().pod(self.world().pod_id(uid)?)?.key().to_string());
+        let victims: Vec<String> = nomination.victims.iter().filter_map(victim).collect();
+        let more = victims.len().saturating_sub(NAMED);
+        let named = victims.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+        match (victims.len(), more) {
+            (0, _) => format!("room is kept on node {node} until {until:.0}"),
+            (1, _) => format!("room is made on node {node}: {named} leaves by {until:.0}"),
+            (_, 0) => format!("room is made on node {node}: {named} leave by {until:.0}"),
+            _ => format!("room is made on node {node}: {named} and {more} more leave by {until:.0}"),
+        }
     }
 
     /// The verdict on a member: what its gang lacks comes first, since the member starts with it or not at all; then the nodes'

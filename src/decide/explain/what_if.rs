@@ -175,7 +175,7 @@ impl Scheduler {
     /// How room would be made for a pod.
     fn eviction(&self, mut world: World, pod: &Pod, now: Moment) -> Option<WayOut> {
         let gone = self.preemption().chosen_victims(self.world());
-        let found = candidates(&mut world, self.rules(), pod, &gone, now.mono);
+        let found = candidates(&mut world, self.rules(), pod, &gone, now);
         let picked = self.rules().enabled().post_filter().iter().find_map(|plugin| plugin.pick(&found))?;
         let victims = picked.victims.iter().filter_map(|victim| self.world().pod(victim.pod));
         let victims: Vec<String> = victims.map(|pod| pod.key().to_string()).collect();

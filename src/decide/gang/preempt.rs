@@ -5,7 +5,7 @@ use super::trying::try_member;
 use crate::core::context::Context;
 use crate::core::placing::Placing;
 use crate::core::placing::pick;
-use crate::core::preemption::{is_hopeless, leaving};
+use crate::core::preemption::leaving;
 use crate::core::rules::PreemptionCandidate;
 use crate::world::gangs::GroupId;
 use crate::world::{NodeId, PodId};
@@ -29,11 +29,7 @@ impl Gangs {
         if pod.facts.spec.never_preempts || cx.terms.rules.enabled().post_filter().is_empty() {
             return None;
         }
-        if cx
-            .preemption
-            .get(id)
-            .is_some_and(|nomination| is_hopeless(cx.terms.scene(cx.world), [(&pod, nomination.node)]))
-        {
+        if cx.preemption.is_hopeless(cx.terms.scene(cx.world), &[id]) {
             cx.preemption.withdraw(cx.world, cx.agenda, id);
             cx.agenda.room_freed();
         }
@@ -75,9 +71,8 @@ impl Gangs {
         }
         let needed: Vec<PodId> =
             TryOrder::of(cx.world, &mut cx.agenda.stats, group, &[], Aim::Minimum { once }).needed().collect();
-        // When the node of one member is lost, the plan for all of them is void.
-        let nominated = needed.iter().filter_map(|id| Some((cx.world.pod(*id)?, cx.preemption.get(*id)?.node)));
-        if is_hopeless(cx.terms.scene(cx.world), nominated) {
+        // When the node of one member is lost, or a victim does not leave, the plan for all of them is void.
+        if cx.preemption.is_hopeless(cx.terms.scene(cx.world), &needed) {
             cx.preemption.withdraw_group(cx.world, cx.agenda, group);
         }
         let waits = |id: &PodId| cx.preemption.get(*id).is_some_and(|nomination| !nomination.victims.is_empty());
@@ -157,7 +152,8 @@ fn plan_in_order(placing: &mut Placing<'_>, group: &GroupId, needed: &[PodId]) -
             break;
         };
         // The group waits for pods that are leaving that node already as well.
-        let leaving: Vec<PodId> = leaving(placing.world, picked.node, &pod).map(|pod| pod.id).collect();
+        let leaving: Vec<PodId> =
+            leaving(placing.world, picked.node, &pod, placing.terms.now).map(|pod| pod.id).collect();
         for victim in picked.victims.iter().map(|victim| victim.pod).chain(leaving) {
             if placing.world.pod(victim).is_some_and(|pod| pod.node().is_some()) && !out.contains(&victim) {
                 placing.world.remove_for_dry_run(victim);

@@ -87,6 +87,9 @@ fn text_with(explanation: &Explanation, devices: &PodHoldings, wide: bool) -> St
     }
     out.push_str(&devices.text());
     refusals(&mut out, verdict);
+    if let Some(room) = verdict.room.as_ref().filter(|_| listed_below) {
+        let _ = writeln!(out, "  {room}");
+    }
     let next = explanation.next_try_seconds;
     match state {
         PodState::Parked if verdict.wakes.is_empty() && explanation.group.is_none() => {

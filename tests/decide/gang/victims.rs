@@ -142,7 +142,8 @@ fn the_room_of_a_preempting_gang_stays_closed_while_one_victim_is_there() {
     gangs.wait(2);
     assert_eq!((gangs.cluster.evicted.len(), gangs.cluster.nominations()), (2, 3));
     urgent(&mut gangs, "rival", &[]);
-    gangs.wait(90);
+    // As long as the victims may take.
+    gangs.wait(86);
     assert_eq!(gangs.count("rival"), 0, "the free node is kept for the third member as long as the others wait");
     leave(&mut gangs);
     assert_eq!(gangs.count("high"), 3);
@@ -337,6 +338,37 @@ fn members_with_affinity_to_each_other_keep_their_room_until_the_victims_left() 
     gangs.delete(&victims[1]);
     gangs.wait(3);
     assert_eq!((gangs.count("high"), gangs.count("late")), (2, 0));
+}
+
+#[test]
+fn a_gang_does_not_wait_for_a_pod_that_does_not_leave() {
+    for (grace, waits) in [(100_000, 0), (30, 90)] {
+        let mut gangs = TestGangs::with(Default::default());
+        for n in 0..3 {
+            gangs.plain_node(&format!("n{n}"), 1, "x");
+            let mut facts = gangs.facts(&format!("low-{n}"), &[("cpu", "1")], &[]);
+            facts.spec.priority = 1;
+            gangs.cluster.submit(facts);
+        }
+        gangs.wait(100);
+        let at = crate::harness::wall(gangs.cluster.now + std::time::Duration::from_secs(grace));
+        gangs.change("low-0", |facts| {
+            facts.handoff.deleting = Some(baton::decide::pod::Deletion { at, grace_seconds: grace as i64 });
+        });
+        for n in 0..2 {
+            urgent(&mut gangs, &format!("high-{n}"), &gang("high", "2", &[]));
+        }
+        // Pods that were asked leave at once; only `low-0` stays.
+        gangs.cluster.evicted.clone().iter().for_each(|name| gangs.delete(name));
+        gangs.wait(waits + 2);
+        let mut asked = gangs.cluster.evicted.clone();
+        (asked.sort(), asked.dedup());
+        assert_eq!(asked, ["low-1", "low-2"], "{grace}: {}", gangs.condition("high-0"));
+        let left: Vec<String> = gangs.bound().into_iter().filter(|name| asked.contains(name)).collect();
+        left.iter().for_each(|name| gangs.delete(name));
+        gangs.wait(3);
+        assert_eq!(gangs.count("high"), 2, "{grace}: {}", gangs.condition("high-0"));
+    }
 }
 
 #[test]

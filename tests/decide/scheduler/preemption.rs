@@ -1,11 +1,12 @@
 //! Room at the cost of pods of lower priority: who leaves, who may not take the room, and that no pod leaves in vain.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use baton::contract::hint::LabelSelector;
 use baton::contract::{PodKey, key};
 use baton::decide::audit::check;
-use baton::decide::pod::Phase;
+use baton::decide::pod::{Deletion, Phase};
 use baton::decide::world::spec::{Taint, TaintEffect};
 use baton::decide::world::{BudgetFacts, PodId, World, WorldEvent};
 
@@ -165,6 +166,99 @@ fn a_victim_whose_eviction_was_lost_is_evicted_again() {
     cluster.change_pod("low", |facts| facts.handoff.deleting = None);
     cluster.wait(11);
     assert_eq!(cluster.evicted, ["low", "low"]);
+}
+
+/// Three full nodes; the deletion of `low-0` has begun, and its grace period is that long.
+fn one_leaves(grace: u64) -> TestScheduler {
+    let mut cluster = TestScheduler::new();
+    for n in 0..3 {
+        cluster.node(&format!("n{n}"), 1);
+        submit(&mut cluster, &format!("low-{n}"), ONE, 1);
+    }
+    cluster.wait(100);
+    leaves(&mut cluster, "low-0", grace);
+    cluster
+}
+
+fn leaves(cluster: &mut TestScheduler, name: &str, grace: u64) {
+    let at = wall(cluster.now + Duration::from_secs(grace));
+    cluster.change_pod(name, |facts| facts.handoff.deleting = Some(Deletion { at, grace_seconds: grace as i64 }));
+}
+
+#[test]
+fn a_pod_that_leaves_soon_is_waited_for_and_no_other_is_evicted() {
+    let mut cluster = one_leaves(300);
+    submit(&mut cluster, "high", ONE, 9);
+    cluster.wait(299);
+    assert_eq!((cluster.evicted.len(), cluster.nominations()), (0, 1));
+    let explained = cluster.explain(&PodKey::new("ml", "high")).unwrap().verdict;
+    let room = explained.room.unwrap();
+    let until = wall(cluster.now + Duration::from_secs(61));
+    let node = cluster.node_of("low-0").unwrap();
+    assert_eq!(room, format!("room is made on node {node}: ml/low-0 leaves by {until:.0}"));
+    assert!(explained.message.contains(&room), "{}", explained.message);
+    assert!(!explained.advice.iter().any(|advice| advice.contains("ask for less")), "{:?}", explained.advice);
+    cluster.delete("low-0");
+    cluster.settle();
+    assert!(cluster.node_of("high").is_some());
+}
+
+#[test]
+fn a_pod_that_leaves_late_is_not_waited_for_where_another_makes_room() {
+    let mut cluster = one_leaves(100_000);
+    submit(&mut cluster, "high", ONE, 9);
+    assert_eq!(cluster.evicted.len(), 1, "{}", cluster.conditions["high"]);
+    assert_ne!(cluster.evicted[0], "low-0");
+    let victim = cluster.evicted[0].clone();
+    cluster.delete(&victim);
+    cluster.settle();
+    assert!(cluster.node_of("high").is_some());
+}
+
+#[test]
+fn a_pod_that_stays_past_its_grace_period_holds_no_other_up() {
+    for restart in [false, true] {
+        let mut cluster = one_leaves(30);
+        submit(&mut cluster, "high", ONE, 9);
+        cluster.wait(88);
+        assert_eq!((cluster.evicted.len(), cluster.nominations()), (0, 1));
+        if restart {
+            cluster.restart();
+        }
+        // A scheduler that begins to lead later finds it overdue.
+        cluster.wait(if restart { 70 } else { 3 });
+        assert_eq!(cluster.evicted.len(), 1, "{restart}: {}", cluster.conditions["high"]);
+        assert_ne!(cluster.evicted[0], "low-0");
+        // The victim does not leave either: the last node makes room, and nobody is evicted twice.
+        cluster.wait(300);
+        assert_eq!(cluster.evicted.len(), 2, "{:?}", cluster.evicted);
+        assert_ne!(cluster.evicted[0], cluster.evicted[1]);
+        assert_eq!(cluster.nominations(), 0, "no node can make room any more");
+        cluster.delete("low-0");
+        cluster.settle();
+        assert!(cluster.node_of("high").is_some(), "it did leave");
+    }
+}
+
+#[test]
+fn a_victim_whose_eviction_never_comes_about_keeps_no_room_for_ever() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    submit(&mut cluster, "low", ONE, 1);
+    cluster.lost_evictions = usize::MAX;
+    submit(&mut cluster, "high", ONE, 9);
+    let until = |cluster: &TestScheduler| {
+        let all = cluster.scheduler.preemption().all();
+        all.values().next().map(|nomination| nomination.until)
+    };
+    let first = until(&cluster).unwrap();
+    cluster.wait(599);
+    assert_eq!(until(&cluster), Some(first), "it does not move on");
+    cluster.wait(2);
+    assert!(until(&cluster).is_some_and(|until| until > first), "other nodes would have been tried");
+    cluster.lost_evictions = 0;
+    cluster.wait(11);
+    assert_eq!(cluster.evicted, ["low"]);
 }
 
 #[test]

@@ -529,8 +529,9 @@ impl TestScheduler {
             Effect::Evict { .. } if self.lost_evictions > 0 => self.lost_evictions -= 1,
             Effect::Evict { pod, .. } => {
                 self.evicted.push(pod.key.name.to_string());
+                let at = wall(self.now + Duration::from_secs(30));
                 self.change_pod(&pod.key.name.clone(), |facts| {
-                    facts.handoff.deleting = Some(Deletion { at: facts.handoff.created, grace_seconds: 30 });
+                    facts.handoff.deleting = Some(Deletion { at, grace_seconds: 30 });
                 });
             }
             Effect::MarkTimedOut { pod, .. } => {

@@ -36,6 +36,7 @@ pub const RAREST: &[&str] = &[
     "an old lock that names a running pod is forged",
     "devices are freed unseen",
     "devices in use are learned from the kubelet",
+    "the last member of a gang is made again when the others have succeeded",
     "the leader of a job is there, which its controller has not been shown",
     "the waiting time of a gang is over",
 ];

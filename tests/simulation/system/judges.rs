@@ -171,11 +171,16 @@ impl System {
         if !scheduler.is_leading() {
             return; // what it has sent may still arrive
         }
-        // While a member lives, the group is the one that was satisfied; pods that come later are of a new generation.
+        // While a member lives, or has succeeded and its Job makes one pod after the other, the group is the one that was satisfied; pods
+        // that come later are of a new generation.
         let lives = |group: &String| {
-            let gangs = group.split(' ').filter_map(|name| GangId::parse(&format!("ml/{name}")).ok());
-            let mut gangs = gangs.filter_map(|id| scheduler.world().gangs().gang(&id));
-            gangs.any(|gang| gang.counts().live() > 0)
+            let mut gangs = group.split(' ').filter_map(|name| {
+                let id = GangId::parse(&format!("ml/{name}")).ok()?;
+                Some((scheduler.world().gangs().gang(&id)?, self.jobs.gangs.get(name)?))
+            });
+            gangs.any(|(gang, plan)| {
+                gang.counts().live() > 0 || plan.is_made_one_by_one() && gang.counts().succeeded > 0
+            })
         };
         self.judges.satisfied.retain(lives);
         self.judges.under_way.retain(|(of, _), _| *of != at);

@@ -18,7 +18,7 @@ use super::faults::Mend;
 use super::leader::SchedulerProcess;
 use super::machine::MIG;
 use super::{Happening, START, System};
-use crate::harness::gangs::{G, P, declared};
+use crate::harness::gangs::{G, P, declared, owned_by};
 use crate::harness::{pod, wall};
 
 /// All have come by then.
@@ -79,10 +79,11 @@ pub struct GangPlan {
     pub group: Vec<String>,
     pub is_strict: bool,
     pub policy: &'static str,
+    /// Jobs that have made its pods one after the other: another one makes them where the whole group is made again.
+    jobs: u32,
 }
 
-/// The policy by which a member that is made again counts with those that run or have succeeded. By any other the owner of a gang
-/// makes all of its group again where a member fails.
+/// The policy by which a member that is made again counts with those that run or have succeeded.
 pub const ONE_BY_ONE: &str = "waiting-running-succeed";
 pub const ONCE: &str = "once-satisfied";
 
@@ -182,7 +183,7 @@ fn quantities(limits: Limits) -> Vec<(&'static str, Quantity)> {
     limits.iter().map(|(name, amount)| (*name, amount.parse().unwrap())).collect()
 }
 
-fn facts(job: &Job, keys: Option<&[(String, String)]>, now: Duration) -> PodFacts {
+fn facts(job: &Job, plan: Option<&GangPlan>, now: Duration) -> PodFacts {
     let mut facts = pod(&job.pod.key.name, &[], now);
     let containers = job.shape.0.iter().enumerate().map(|(at, (kind, limits))| PodContainer {
         name: format!("c{at}").into(),
@@ -198,9 +199,12 @@ fn facts(job: &Job, keys: Option<&[(String, String)]>, now: Duration) -> PodFact
     facts.handoff.created = wall(now);
     let parts = job.shape.0.iter().map(|(kind, limits)| (*kind, Resources::of(quantities(limits))));
     let requests = RequestParts { containers: parts.collect(), ..RequestParts::default() };
-    let gang = keys.and_then(|keys| declared("ml", keys));
+    let gang = plan.and_then(|plan| declared("ml", &plan.keys));
     let spec = PodSpec { requests: requests.total(), priority: job.priority, gang, ..PodSpec::default() };
     facts.spec = spec.into();
+    if let (Some(plan), Some(gang)) = (plan, &job.gang) {
+        owned_by(&mut facts, "Job", "batch/v1", &format!("uid-{gang}-{}", plan.jobs));
+    }
     facts
 }
 
@@ -227,7 +231,13 @@ impl GangPlan {
             keys.push((format!("{G}waiting-time"), "90s".to_owned()));
         }
         let is_strict = mode == "Strict" || matches!(dialect, Dialect::Ack);
-        Self { min, keys, group: group.to_vec(), is_strict, policy }
+        Self { min, keys, group: group.to_vec(), is_strict, policy, jobs: 1 }
+    }
+
+    /// A member that fails is made again by itself, and goes with those that live or have succeeded. By any other policy the owner of a
+    /// gang makes all of its group again, and so do the owners of a group of gangs together.
+    pub fn is_made_one_by_one(&self) -> bool {
+        self.policy == ONE_BY_ONE || self.policy == ONCE && self.group.len() == 1
     }
 }
 
@@ -307,12 +317,15 @@ impl System {
             let min = members - u32::from(policy == ONE_BY_ONE && self.work.below(3) == 0);
             let shape = SHAPES[self.work.pick(&[0, 2, 4, 9])];
             let plan = GangPlan::new(dialect, name, min, (policy, mode), &group);
+            let ends_apart = plan.policy == ONCE && plan.is_made_one_by_one();
             self.jobs.gangs.insert(name.clone(), plan);
             if matches!(dialect, Dialect::Community) {
                 let late = Duration::from_millis(u64::from(self.work.below(8000)));
                 self.after(late, Happening::PodGroup { name: name.clone(), min });
             }
-            for _ in 0..members {
+            for at in 0..members {
+                // The last one may fail when the others have succeeded.
+                let lasts = if ends_apart { lasts * (1 + at) } else { lasts };
                 self.submit(shape, priority, Some(name.clone()), lasts);
             }
         }
@@ -400,7 +413,7 @@ impl System {
         let Some(job) = self.jobs.jobs.get_mut(name) else { return };
         (job.pod, job.leaves) = (pod, false);
         let gang = job.gang.as_ref().and_then(|gang| self.jobs.gangs.get(gang));
-        let made = facts(job, gang.map(|gang| &gang.keys[..]), self.now);
+        let made = facts(job, gang, self.now);
         let gang = job.gang.clone();
         self.note(|| format!("{name} is made{}", gang.map_or(String::new(), |gang| format!(" for gang {gang}"))));
         self.store.put(made);
@@ -413,7 +426,8 @@ impl System {
         for name in names {
             let job = &self.jobs.jobs[&name];
             let (pod, leaves) = (job.pod.clone(), job.leaves);
-            let counts_alone = job.gang.is_none() || leaves || self.policy_of(job) == Some(ONE_BY_ONE);
+            let plan = job.gang.as_ref().and_then(|gang| self.jobs.gangs.get(gang));
+            let counts_alone = leaves || plan.is_none_or(GangPlan::is_made_one_by_one);
             let found = self.store.of(&pod);
             let is_marked = found.is_some_and(|facts| {
                 facts.handoff.node.is_none() && facts.spec.gang.as_ref().is_some_and(|gang| gang.timed_out)
@@ -423,6 +437,7 @@ impl System {
                 Some(Phase::Succeeded) if !leaves => self.jobs.jobs.get_mut(&name).unwrap().is_over = true,
                 Some(Phase::Failed | Phase::Succeeded) => {
                     self.history.sometimes(FAILED);
+                    self.note_last_again(&name);
                     self.store.remove(&pod);
                     self.make_next(&name, !counts_alone);
                 }
@@ -441,7 +456,10 @@ impl System {
                     self.store.remove(&pod);
                     self.make_next(&name, true);
                 }
-                None if self.store.pod(&pod.key).is_none() => self.make_next(&name, !counts_alone),
+                None if self.store.pod(&pod.key).is_none() => {
+                    self.note_last_again(&name);
+                    self.make_next(&name, !counts_alone);
+                }
                 _ => {}
             }
         }
@@ -451,8 +469,16 @@ impl System {
         ended.iter().for_each(|pod| self.store.remove(pod));
     }
 
-    fn policy_of(&self, job: &Job) -> Option<&'static str> {
-        Some(self.jobs.gangs.get(job.gang.as_ref()?)?.policy)
+    /// Notes where the last live member of a gang is made again beside those that have succeeded.
+    fn note_last_again(&mut self, name: &str) {
+        let Some(gang) = self.jobs.jobs[name].gang.as_ref() else { return };
+        let is_once = self.jobs.gangs.get(gang).is_some_and(|plan| plan.policy == ONCE && plan.is_made_one_by_one());
+        let mut others =
+            self.jobs.jobs.iter().filter(|(other, of)| *other != name && of.gang.as_ref() == Some(gang)).peekable();
+        let has_succeeded = |of: &Job| of.is_over && self.store.of(&of.pod).is_some();
+        if is_once && others.peek().is_some() && others.all(|(_, of)| has_succeeded(of)) {
+            self.history.sometimes("the last member of a gang is made again when the others have succeeded");
+        }
     }
 
     /// The pod of a job has no node, and members of its group that had ended have gone with their node: fewer are left than a gang
@@ -489,7 +515,10 @@ impl System {
             leader.leads_since.is_some_and(|since| wall(since) > pod.created && self.now > since + SETTLED)
                 && shown.is_some_and(|gang| !leader.scheduler().gangs().satisfied_once(gang.group()))
         };
-        plan.policy == ONCE && others.all(|(_, of)| has_ended(of)) && self.schedulers.iter().any(cannot_know)
+        // One that has succeeded beside it proves that its Job goes on.
+        let is_proof = |(_, of): (&String, &Job)| plan.is_made_one_by_one() && self.store.of(&of.pod).is_some();
+        let all_ended = others.clone().all(|(_, of)| has_ended(of)) && !others.any(is_proof);
+        plan.policy == ONCE && all_ended && self.schedulers.iter().any(cannot_know)
     }
 
     /// The next pod of a job; where `whole`, all others of its gang's group too.
@@ -500,6 +529,7 @@ impl System {
         if let Some(group) = group.map(|plan| plan.group.clone()) {
             self.note(|| format!("group {} is made again", group.join(" ")));
             self.judges.group_again(&group);
+            self.jobs.gangs.iter_mut().filter(|(gang, _)| group.contains(gang)).for_each(|(_, plan)| plan.jobs += 1);
             let is_of = |job: &Job| job.gang.as_ref().is_some_and(|gang| group.contains(gang));
             let mut pods = Vec::new();
             for (_, job) in self.jobs.jobs.iter_mut().filter(|(other, job)| *other != name && is_of(job)) {

@@ -8,6 +8,8 @@ use crate::core::select::choose::{judge, prepare};
 use crate::world::{NodeId, Place, Pod, PodId, World};
 
 use super::units::Units;
+use super::{SOON, leaves_within};
+use crate::core::timers::Moment;
 
 /// Fewest candidates after which the search ends; a tenth of all nodes where that is more.
 const LEAST_LOOKED_AT: usize = 100;
@@ -19,7 +21,7 @@ pub fn candidates(
     plugins: &Plugins,
     pod: &Pod,
     gone: &BTreeSet<PodId>,
-    now: Duration,
+    now: Moment,
 ) -> Vec<PreemptionCandidate> {
     if world.lowest_priority().is_none_or(|lowest| lowest >= pod.facts.spec.priority) {
         return Vec::new();
@@ -52,27 +54,31 @@ fn on_node(
     pod: &Pod,
     node: NodeId,
     units: &mut Units<'_>,
-    now: Duration,
+    now: Moment,
 ) -> Option<PreemptionCandidate> {
     let lower = lower_priority(world, pod, node);
-    if lower.is_empty() || matches!(verdict(world, plugins, pod, node, now), Outcome::Never(_)) {
+    if lower.is_empty() || matches!(verdict(world, plugins, pod, node, now.mono), Outcome::Never(_)) {
         return None;
     }
-    let (leaving, staying) = split_leaving(world, lower);
+    let (leaving, staying) = split_leaving(world, lower, now);
     let sets = victim_sets(world, &staying, units);
     let out: Vec<PodId> = leaving.iter().copied().chain(sets.iter().flat_map(|set| &set.pods).map(|v| v.pod)).collect();
     for id in &out {
         world.remove_for_dry_run(*id);
     }
-    let fits = !out.is_empty() && verdict(world, plugins, pod, node, now).is_fit();
-    let victims = if fits { reprieve(world, plugins, pod, node, sets, now) } else { Vec::new() };
+    let fits = !out.is_empty() && verdict(world, plugins, pod, node, now.mono).is_fit();
+    let victims = if fits { reprieve(world, plugins, pod, node, sets, now.mono) } else { Vec::new() };
     out.into_iter().for_each(|id| world.restore_after_dry_run(id));
     fits.then_some(PreemptionCandidate { node, victims })
 }
 
-/// Terminating pods, and the others. Terminating pods stay out of the accounts: waiting for them evicts no pod.
-pub fn split_leaving(world: &World, pods: Vec<PodId>) -> (Vec<PodId>, Vec<PodId>) {
-    pods.into_iter().partition(|id| world.pod(*id).is_some_and(|pod| pod.facts.handoff.deleting.is_some()))
+/// Pods that leave soon, and pods that are not being deleted. The first stay out of the accounts: waiting for them evicts no pod. A pod
+/// that leaves late, or should have left, is neither: it stays in them, and no pod is evicted for it.
+pub fn split_leaving(world: &World, pods: Vec<PodId>, now: Moment) -> (Vec<PodId>, Vec<PodId>) {
+    let is_leaving = |id: &PodId| world.pod(*id).is_some_and(|pod| pod.facts.handoff.deleting.is_some());
+    let (mut leaving, staying): (Vec<PodId>, Vec<PodId>) = pods.into_iter().partition(is_leaving);
+    leaving.retain(|id| world.pod(*id).is_some_and(|pod| leaves_within(pod, (now, SOON))));
+    (leaving, staying)
 }
 
 /// Pods that can leave: each by itself, or together the members of a gang that it cannot do without. Pods that may not leave are
