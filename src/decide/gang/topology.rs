@@ -6,12 +6,14 @@
 use std::sync::Arc;
 
 use crate::core::placing::Placing;
+use crate::core::reservations::Saved;
 use crate::core::select::free::{free_on, percent};
 use crate::world::gangs::GroupId;
-use crate::world::{Confinement, GroupTopology, Node, Pod, Stock, Wake, World};
+use crate::world::{Confinement, GroupTopology, Node, Pod, PodId, Stock, Wake, World};
 
 use super::attempt::{Attempt, Search};
 use super::members::{SavedGroup, is_strict};
+use super::search::reserve_all;
 use super::try_order::Aim;
 use super::{Gangs, TryOrder, UnfitMember};
 
@@ -125,6 +127,9 @@ impl Gangs {
                 placing.world.confine(group, Arc::clone(&domain.at));
                 let search = if at < SEARCHED { Search::Joint } else { Search::None };
                 let attempt = self.attempt_in_hand(placing, group, aim, search);
+                if let Attempt::Satisfied(held) = &attempt {
+                    order_by_rank(placing, held);
+                }
                 placing.world.unconfine();
                 let Attempt::Unfit(unfit) = attempt else { return attempt };
                 let found = unfit.found.len();
@@ -182,6 +187,35 @@ impl Gangs {
             }
         }
         None
+    }
+}
+
+/// Members of one kind change places so that their ranks follow the layers of the nodes, and nodes of one domain their names.
+fn order_by_rank(placing: &mut Placing<'_>, held: &[PodId]) {
+    let world = &*placing.world;
+    let mut ranked: Vec<(u32, PodId)> = held.iter().filter_map(|id| Some((world.pod(*id)?.facts.rank?, *id))).collect();
+    ranked.sort_unstable();
+    let Some(first) = ranked.first().and_then(|(_, id)| world.pod(*id)) else { return };
+    ranked.retain(|(_, id)| world.pod(*id).is_some_and(|pod| pod.is_of_template(first)));
+    let place = |id: &PodId| {
+        let at = placing.reservations.node_of(*id)?;
+        let node = world.node(at)?;
+        let labels = &node.facts.as_ref()?.labels;
+        let layers = world.gangs().defaults().layers.iter().map(|layer| labels.get(&*layer.label).cloned());
+        Some((layers.collect::<Vec<_>>(), node.name.clone(), at))
+    };
+    let now: Vec<_> = ranked.iter().filter_map(|(_, id)| place(id)).collect();
+    if now.is_sorted() || now.len() < ranked.len() {
+        return;
+    }
+    let mut wanted = now;
+    wanted.sort_unstable();
+    let (priority, first) = (first.facts.spec.priority, first.id);
+    let before: Vec<Saved> =
+        ranked.iter().filter_map(|(_, id)| placing.reservations.save(placing.terms, placing.world, *id)).collect();
+    let moves = ranked.iter().zip(wanted).map(|((_, id), (.., at))| (*id, at, None));
+    if !placing.with_nominated(priority, first, |placing| reserve_all(placing, moves)) {
+        before.into_iter().for_each(|saved| placing.reservations.restore(placing.world, saved));
     }
 }
 

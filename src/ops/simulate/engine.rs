@@ -295,6 +295,7 @@ fn template(ask: &TraceAsk) -> PodFacts {
             assignment: AssignmentText::default(),
         },
         spec: PodSpec { requests: requests.total(), node_required, ..PodSpec::default() }.into(),
+        rank: None,
     }
 }
 
