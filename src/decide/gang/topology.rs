@@ -19,6 +19,9 @@ use super::{Gangs, TryOrder, UnfitMember};
 
 /// Domains of one layer that are searched for all members jointly; in others one member comes after the other.
 const SEARCHED: usize = 16;
+/// Changes after which a domain may have room that had none when it was measured.
+const ROOM: Wake =
+    Wake::NODE_ADDED.or(Wake::NODE_CHANGED).or(Wake::NODE_ROOM).or(Wake::POD_FREED).or(Wake::AGENT).or(Wake::DEVICES);
 /// More than any node takes.
 const PODS: i64 = 10_000;
 
@@ -105,6 +108,7 @@ impl Gangs {
         let need = RoomNeed::of(placing.world, &order);
         let failed = self.groups.get(group).map(|record| record.attempt.failed.clone()).unwrap_or_default();
         let mut nearest: Option<(usize, UnfitMember)> = None;
+        let mut wake = ROOM;
         for labels in topology.levels() {
             let required = labels.len() == topology.required.len();
             let mut domains = Domain::all_of(placing.world, group, &labels, &need);
@@ -130,12 +134,19 @@ impl Gangs {
                 if let Attempt::Satisfied(held) = &attempt {
                     order_by_rank(placing, held);
                 }
+                // Members beyond the minimum that find no room where they prefer to be go elsewhere.
+                let none = matches!(&attempt, Attempt::Satisfied(held) if held.is_empty());
+                if none && !required {
+                    placing.world.unconfine();
+                    break;
+                }
                 placing.world.unconfine();
                 let Attempt::Unfit(unfit) = attempt else { return attempt };
                 let found = unfit.found.len();
+                wake = wake.or(unfit.wake);
                 if required && nearest.as_ref().is_none_or(|(most, _)| found >= *most) {
                     let near = Some((domain.at, all));
-                    nearest = Some((found, UnfitMember { near, wake: Wake::ANY, ..unfit }));
+                    nearest = Some((found, UnfitMember { near, wake, ..unfit }));
                 }
             }
         }
@@ -157,7 +168,9 @@ impl Gangs {
         let attempt = self.attempt_anywhere(placing, group);
         placing.world.unconfine();
         match attempt {
-            Attempt::Unfit(other) => Attempt::Unfit(UnfitMember { near: unfit.near, wake: Wake::ANY, ..other }),
+            Attempt::Unfit(other) => {
+                Attempt::Unfit(UnfitMember { near: unfit.near, wake: wake.or(other.wake), ..other })
+            }
             satisfied @ Attempt::Satisfied(_) => satisfied,
         }
     }
@@ -233,5 +246,5 @@ fn too_large(domains: &[Domain], need: &RoomNeed, labels: &[Box<str>], order: &T
         ),
         Some(_) => return None,
     };
-    Some(UnfitMember::of(first, text, Wake::ANY))
+    Some(UnfitMember::of(first, text, ROOM))
 }

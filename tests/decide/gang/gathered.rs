@@ -707,3 +707,31 @@ fn a_late_member_of_a_gang_that_prefers_one_rack_goes_there_while_there_is_room(
     gangs.wait(1);
     assert_eq!(racks(&gangs, "g"), ["r1", "r9"], "there is no room left beside the others");
 }
+
+#[test]
+fn members_beyond_the_minimum_go_elsewhere_when_the_preferred_rack_is_full() {
+    for policy in ["once-satisfied", "waiting-and-running", "only-waiting"] {
+        let mut gangs = cluster();
+        nodes(&mut gangs, &["a 2 rack=r1", "b 9 rack=r2"]);
+        let keys = gang("g", "2", &[(PREFERRED, RACK), ("match-policy", policy)]);
+        gangs.members("g", 3, &keys);
+        gangs.wait(3);
+        assert_eq!((gangs.count("g"), racks(&gangs, "g").len()), (3, 2), "{policy}: {}", gangs.condition("g-2"));
+    }
+}
+
+#[test]
+fn a_wish_that_is_changed_while_the_gang_waits_counts_at_once() {
+    let mut gangs = cluster();
+    nodes(&mut gangs, &["a 2 rack=r1 zone=z", "b 2 rack=r2 zone=z"]);
+    gangs.members("g", 3, &must("g", "3"));
+    gangs.wait(1);
+    assert_eq!(gangs.count("g"), 0);
+    for n in 0..3 {
+        gangs.change(&format!("g-{n}"), |facts| {
+            facts.spec.gang = crate::harness::gangs::declared("ml", &gang("g", "3", &[(REQUIRED, ZONE)]));
+        });
+    }
+    gangs.wait(1);
+    assert_eq!(gangs.count("g"), 3, "{}", gangs.condition("g-0"));
+}
