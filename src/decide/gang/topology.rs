@@ -146,12 +146,13 @@ impl Gangs {
                 wake = wake.or(unfit.wake);
                 if required && nearest.as_ref().is_none_or(|(most, _)| found >= *most) {
                     let near = Some((domain.at, all));
-                    nearest = Some((found, UnfitMember { near, wake, ..unfit }));
+                    nearest = Some((found, UnfitMember { near, ..unfit }));
                 }
             }
         }
         own.put(placing);
         let Some((_, unfit)) = nearest else { return self.attempt_anywhere(placing, group) };
+        let unfit = UnfitMember { wake, ..unfit };
         if is_strict(placing.world, group) {
             return Attempt::Unfit(unfit);
         }
@@ -169,7 +170,7 @@ impl Gangs {
         placing.world.unconfine();
         match attempt {
             Attempt::Unfit(other) => {
-                Attempt::Unfit(UnfitMember { near: unfit.near, wake: wake.or(other.wake), ..other })
+                Attempt::Unfit(UnfitMember { wake: wake.or(other.wake), near: unfit.near, ..other })
             }
             satisfied @ Attempt::Satisfied(_) => satisfied,
         }
