@@ -60,7 +60,7 @@ fn pod(cpu: &str, memory: &str) -> PodFacts {
         containers: vec![container].into(),
         assignment: AssignmentText::default(),
     };
-    PodFacts { handoff, spec: PodSpec { requests: requests.total(), ..PodSpec::default() }.into() }
+    PodFacts { handoff, spec: PodSpec { requests: requests.total(), ..PodSpec::default() }.into(), rank: None }
 }
 
 fn job(number: usize) -> JobFacts {

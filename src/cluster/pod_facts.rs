@@ -43,6 +43,10 @@ impl LightPod {
     /// The scheduler's record.
     pub fn facts(mut self) -> PodFacts {
         let mut spec = self.placement();
+        let rank = self.annotation(baton_contract::gang::key::NETWORK_TOPOLOGY_INDEX);
+        let rank = rank.and_then(|text| {
+            baton_contract::gang::parse_rank(baton_contract::gang::key::NETWORK_TOPOLOGY_INDEX, text).ok()
+        });
         // Moved, not copied: this is done for every event of every pod.
         let labels = self.metadata.labels.take().unwrap_or_default();
         spec.node_selector = std::mem::take(&mut self.spec.node_selector);
@@ -64,7 +68,7 @@ impl LightPod {
         } else {
             PodSpec { labels, ..spec }
         };
-        PodFacts { handoff, spec: spec.into() }
+        PodFacts { handoff, spec: spec.into(), rank }
     }
 
     /// All but labels and node selector.

@@ -353,17 +353,14 @@ mod tests {
             let warnings = read(PodGroupApi::Sigs, json!({"metadata": meta})).warnings;
             warnings.iter().map(|warning| format!("{}: {warning}", warning.reason())).collect::<Vec<_>>().join("|")
         };
-        for key in [key::MIN_AVAILABLE, key::WAITING_TIME, key::POD_GROUP_MIN_AVAILABLE] {
+        for key in [key::MIN_AVAILABLE, key::WAITING_TIME, key::POD_GROUP_MIN_AVAILABLE, key::NETWORK_TOPOLOGY_INDEX] {
             assert_eq!(
                 said(key, "2"),
                 format!("GangInvalidValue: {key}: \"2\" is read on pods only; the value is ignored")
             );
         }
-        let unsupported = said("gang.scheduling.koordinator.sh/network-topology-index", "0");
-        assert!(
-            unsupported.starts_with("NotSupported: gang.scheduling.koordinator.sh/network-topology-index"),
-            "{unsupported}"
-        );
+        let unsupported = said("scheduling.koordinator.sh/numa-topology-spec", "0");
+        assert!(unsupported.starts_with("NotSupported: scheduling.koordinator.sh/numa-topology-spec"), "{unsupported}");
         let unusable = said(key::NETWORK_TOPOLOGY_SPEC, r#"{"gatherStrategy":[{}]}"#);
         assert_eq!(unusable, format!("InvalidGang: {}: \"{{}}\" names no layer", key::NETWORK_TOPOLOGY_SPEC));
         assert_eq!(said(key::MODE, "Strict"), "");

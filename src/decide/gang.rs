@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::world::gangs::{Gang, GangConfig, GangProgress, GroupId, NotReady, Warning, rule};
 use crate::world::{Confinement, NodeId, PodId, Resources, Wake, World};
-use baton_contract::gang::{Committed, GangId, PodGroupStatus, TimeoutClock};
+use baton_contract::gang::{Committed, GangId, PodGroupStatus, TimeoutClock, TopologySpec};
 
 use alike::{AntiAffinityTerms, MemberKind};
 use baton_contract::ConditionReason;
@@ -237,6 +237,8 @@ pub struct GangState {
     config: GangConfig,
     /// `minResources` of its PodGroup.
     resources: Option<Resources>,
+    /// Where it is gathered.
+    topology: Option<Arc<TopologySpec>>,
     pending: u32,
     /// Members that count towards the minimum without being tried.
     counted: u32,
@@ -250,7 +252,7 @@ impl GangState {
 
     /// What the gang declares is the same.
     fn declares_the_same(&self, other: &Self) -> bool {
-        self.config == other.config && self.resources == other.resources
+        (&self.config, &self.resources, &self.topology) == (&other.config, &other.resources, &other.topology)
     }
 
     fn of(gang: &Gang) -> Self {
@@ -259,6 +261,7 @@ impl GangState {
         Self {
             config: *config,
             resources: resources.map(|object| object.min_resources.clone()),
+            topology: gang.topology().cloned(),
             pending: counts.pending,
             counted: rule::weight(config.policy, counts),
         }

@@ -685,7 +685,8 @@ mod tests {
             containers: Shared::default(),
             assignment: AssignmentText::default(),
         };
-        scheduler.event(WorldEvent::Pod(Box::new(PodFacts { handoff, spec: PodSpec::default().into() })), NOW);
+        scheduler
+            .event(WorldEvent::Pod(Box::new(PodFacts { handoff, spec: PodSpec::default().into(), rank: None })), NOW);
         scheduler.world.pod_by_key(&PodKey::new("ml", name)).unwrap().id
     }
 

@@ -49,7 +49,7 @@ impl Handoff {
             let mut merged = DeviceAllocation::default();
             merged.devices.insert(DeviceType::Gpu, devices.into_iter().map(entry).collect());
             handoff.assignment.device_allocated = Some(merged.print().into());
-            tell(WorldEvent::Pod(Box::new(PodFacts { handoff, spec: PodSpec::default().into() })));
+            tell(WorldEvent::Pod(Box::new(PodFacts { handoff, spec: PodSpec::default().into(), rank: None })));
         }
         world
     }

@@ -20,6 +20,8 @@ pub const GANG_GROUPS: &str = "gang.scheduling.koordinator.sh/gang-groups";
 pub const MATCH_POLICY: &str = "gang.scheduling.koordinator.sh/match-policy";
 /// Pod or PodGroup annotation: in which layers the members are gathered, JSON with a `gatherStrategy`.
 pub const NETWORK_TOPOLOGY_SPEC: &str = "gang.scheduling.koordinator.sh/network-topology-spec";
+/// Pod annotation: its rank among the members, an integer; members that are gathered get nodes in this order.
+pub const NETWORK_TOPOLOGY_INDEX: &str = "gang.scheduling.koordinator.sh/network-topology-index";
 /// Pod or PodGroup annotation: all members run in one domain of this layer or label.
 pub const REQUIRED_TOPOLOGY: &str = "baton.io/required-topology";
 /// Pod or PodGroup annotation: all members run in one domain of this layer or label where that is possible.
@@ -58,7 +60,7 @@ const fn at(key: &'static str, label: bool, annotation: bool) -> PodKeyPlace {
 }
 
 /// Every key with which a pod declares something of its gang.
-pub const POD_KEYS: [PodKeyPlace; 18] = [
+pub const POD_KEYS: [PodKeyPlace; 19] = [
     at(NAME, false, true),
     at(MIN_AVAILABLE, false, true),
     at(WAITING_TIME, false, true),
@@ -69,6 +71,7 @@ pub const POD_KEYS: [PodKeyPlace; 18] = [
     at(GANG_GROUPS, false, true),
     at(MATCH_POLICY, false, true),
     at(NETWORK_TOPOLOGY_SPEC, false, true),
+    at(NETWORK_TOPOLOGY_INDEX, false, true),
     at(REQUIRED_TOPOLOGY, false, true),
     at(PREFERRED_TOPOLOGY, false, true),
     at(POD_GROUP, true, true),

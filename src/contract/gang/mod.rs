@@ -18,5 +18,5 @@ pub use duration::{MAX_WAIT, parse_go_duration, parse_wait};
 pub use name::{GangId, MAX_GROUP, parse_groups};
 pub use native::NativeSpec;
 pub use pod_group::{PodGroup, PodGroupApi, PodGroupPhase, PodGroupSpec, PodGroupStatus};
-pub use topology::{TopologyLayer, TopologySpec};
+pub use topology::{TopologyLayer, TopologySpec, parse_rank};
 pub use value::{BadValue, MAX_SUB_PRIORITY, MatchPolicy, Mode, TimeoutClock, parse_members, parse_sub_priority};

@@ -126,6 +126,11 @@ impl fmt::Display for TopologySpec {
     }
 }
 
+/// Reads a member's rank.
+pub fn parse_rank(key: &'static str, text: &str) -> Result<u32, BadValue> {
+    text.trim().parse().map_err(|_| BadValue::new(key, text, "is no rank; expected an integer of 0 or more"))
+}
+
 /// As long as a label's key may be, and of its characters; names of layers are such words too.
 fn is_layer(text: &str) -> bool {
     (1..=317).contains(&text.len())

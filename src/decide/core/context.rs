@@ -8,7 +8,7 @@
 //! | `Agenda` | adds what is to be done: queue, timers, steps, effects |
 //! | `Placing` | takes and gives back room; queues, wakes, reports and requests nothing |
 //! | `Rooms` | gives back room, and adds what follows from it |
-//! | `&mut World`, `&mut Reservations` | the accounts of one pod or node |
+//! | `&mut World`, `&mut Reservations` | the accounts of one pod or node, and the nodes to which a group in hand is confined |
 //! | `Context` | all of it: attempts, reviews, binds |
 //!
 //! `Reservations`, `Preemption`, `Earmarks` and `Reporter` change only themselves and what they are lent.

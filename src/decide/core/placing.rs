@@ -1,6 +1,7 @@
 //! What placing pods and giving room back may change, and nothing else.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::world::{NodeId, Pod, PodId, World};
 
@@ -55,6 +56,19 @@ impl Placing<'_> {
             NodeSearch::Indexed => self.index.choose(view, self.terms.rules, pod, only),
             NodeSearch::Scanning => choose(view, self.terms.rules, pod, only),
         })
+    }
+
+    /// The same, and first beside other members of the pod's gang where it prefers that.
+    pub fn choose_gathered(&mut self, id: PodId, only: Option<NodeId>) -> Option<(NodeChoice, u64)> {
+        for (group, place) in self.world.preferred_places(id) {
+            self.world.confine(&group, Arc::new(place));
+            let found = self.choose(id, only);
+            self.world.unconfine();
+            if found.as_ref().is_some_and(|(choice, _)| matches!(choice, NodeChoice::Node(..))) {
+                return found;
+            }
+        }
+        self.choose(id, only)
     }
 
     /// Runs `decide` for `except`, a pod of this priority, while nominated pods of equal or higher priority count as reserved on

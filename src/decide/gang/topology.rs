@@ -6,17 +6,22 @@
 use std::sync::Arc;
 
 use crate::core::placing::Placing;
+use crate::core::reservations::Saved;
 use crate::core::select::free::{free_on, percent};
 use crate::world::gangs::GroupId;
-use crate::world::{Confinement, GroupTopology, Node, Pod, Stock, Wake, World};
+use crate::world::{Confinement, GroupTopology, Node, Pod, PodId, Stock, Wake, World};
 
 use super::attempt::{Attempt, Search};
 use super::members::{SavedGroup, is_strict};
+use super::search::reserve_all;
 use super::try_order::Aim;
 use super::{Gangs, TryOrder, UnfitMember};
 
 /// Domains of one layer that are searched for all members jointly; in others one member comes after the other.
 const SEARCHED: usize = 16;
+/// Changes after which a domain may have room that had none when it was measured.
+const ROOM: Wake =
+    Wake::NODE_ADDED.or(Wake::NODE_CHANGED).or(Wake::NODE_ROOM).or(Wake::POD_FREED).or(Wake::AGENT).or(Wake::DEVICES);
 /// More than any node takes.
 const PODS: i64 = 10_000;
 
@@ -103,6 +108,7 @@ impl Gangs {
         let need = RoomNeed::of(placing.world, &order);
         let failed = self.groups.get(group).map(|record| record.attempt.failed.clone()).unwrap_or_default();
         let mut nearest: Option<(usize, UnfitMember)> = None;
+        let mut wake = ROOM;
         for labels in topology.levels() {
             let required = labels.len() == topology.required.len();
             let mut domains = Domain::all_of(placing.world, group, &labels, &need);
@@ -125,17 +131,28 @@ impl Gangs {
                 placing.world.confine(group, Arc::clone(&domain.at));
                 let search = if at < SEARCHED { Search::Joint } else { Search::None };
                 let attempt = self.attempt_in_hand(placing, group, aim, search);
+                if let Attempt::Satisfied(held) = &attempt {
+                    order_by_rank(placing, held);
+                }
+                // Members beyond the minimum that find no room where they prefer to be go elsewhere.
+                let none = matches!(&attempt, Attempt::Satisfied(held) if held.is_empty());
+                if none && !required {
+                    placing.world.unconfine();
+                    break;
+                }
                 placing.world.unconfine();
                 let Attempt::Unfit(unfit) = attempt else { return attempt };
                 let found = unfit.found.len();
+                wake = wake.or(unfit.wake);
                 if required && nearest.as_ref().is_none_or(|(most, _)| found >= *most) {
                     let near = Some((domain.at, all));
-                    nearest = Some((found, UnfitMember { near, wake: Wake::ANY, ..unfit }));
+                    nearest = Some((found, UnfitMember { near, ..unfit }));
                 }
             }
         }
         own.put(placing);
         let Some((_, unfit)) = nearest else { return self.attempt_anywhere(placing, group) };
+        let unfit = UnfitMember { wake, ..unfit };
         if is_strict(placing.world, group) {
             return Attempt::Unfit(unfit);
         }
@@ -152,7 +169,9 @@ impl Gangs {
         let attempt = self.attempt_anywhere(placing, group);
         placing.world.unconfine();
         match attempt {
-            Attempt::Unfit(other) => Attempt::Unfit(UnfitMember { near: unfit.near, wake: Wake::ANY, ..other }),
+            Attempt::Unfit(other) => {
+                Attempt::Unfit(UnfitMember { wake: wake.or(other.wake), near: unfit.near, ..other })
+            }
             satisfied @ Attempt::Satisfied(_) => satisfied,
         }
     }
@@ -185,6 +204,35 @@ impl Gangs {
     }
 }
 
+/// Members of one kind change places so that their ranks follow the layers of the nodes, and nodes of one domain their names.
+fn order_by_rank(placing: &mut Placing<'_>, held: &[PodId]) {
+    let world = &*placing.world;
+    let mut ranked: Vec<(u32, PodId)> = held.iter().filter_map(|id| Some((world.pod(*id)?.facts.rank?, *id))).collect();
+    ranked.sort_unstable();
+    let Some(first) = ranked.first().and_then(|(_, id)| world.pod(*id)) else { return };
+    ranked.retain(|(_, id)| world.pod(*id).is_some_and(|pod| pod.is_of_template(first)));
+    let place = |id: &PodId| {
+        let at = placing.reservations.node_of(*id)?;
+        let node = world.node(at)?;
+        let labels = &node.facts.as_ref()?.labels;
+        let layers = world.gangs().defaults().layers.iter().map(|layer| labels.get(&*layer.label).cloned());
+        Some((layers.collect::<Vec<_>>(), node.name.clone(), at))
+    };
+    let now: Vec<_> = ranked.iter().filter_map(|(_, id)| place(id)).collect();
+    if now.is_sorted() || now.len() < ranked.len() {
+        return;
+    }
+    let mut wanted = now;
+    wanted.sort_unstable();
+    let (priority, first) = (first.facts.spec.priority, first.id);
+    let before: Vec<Saved> =
+        ranked.iter().filter_map(|(_, id)| placing.reservations.save(placing.terms, placing.world, *id)).collect();
+    let moves = ranked.iter().zip(wanted).map(|((_, id), (.., at))| (*id, at, None));
+    if !placing.with_nominated(priority, first, |placing| reserve_all(placing, moves)) {
+        before.into_iter().for_each(|saved| placing.reservations.restore(placing.world, saved));
+    }
+}
+
 /// Not even an empty domain has room for the group.
 fn too_large(domains: &[Domain], need: &RoomNeed, labels: &[Box<str>], order: &TryOrder) -> Option<UnfitMember> {
     let first = order.needed().next()?;
@@ -199,5 +247,5 @@ fn too_large(domains: &[Domain], need: &RoomNeed, labels: &[Box<str>], order: &T
         ),
         Some(_) => return None,
     };
-    Some(UnfitMember::of(first, text, Wake::ANY))
+    Some(UnfitMember::of(first, text, ROOM))
 }

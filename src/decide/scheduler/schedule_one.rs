@@ -49,7 +49,7 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
     let item = Item::Pod(id);
     let deadline = cx.world.pod(id).and_then(|pod| pod.facts.spec.deadline);
     cx.earmarks.open_for(cx.terms, cx.world, &item, priority, deadline);
-    let found = cx.placing().with_nominated(priority, id, |placing| placing.choose(id, pinned));
+    let found = cx.placing().with_nominated(priority, id, |placing| placing.choose_gathered(id, pinned));
     cx.earmarks.close(cx.world);
     let Some((choice, judged)) = found else { return };
     cx.agenda.stats.judged += judged;

@@ -140,6 +140,20 @@ impl World {
         (!labels.is_empty()).then(|| (group.clone(), self.domains_for(group, &labels)))
     }
 
+    /// Where a late member of a group that prefers to be gathered goes if there is room: beside the others, in the innermost layer first.
+    pub fn preferred_places(&self, id: PodId) -> Vec<(GroupId, Confinement)> {
+        let Some(group) = self.gangs.gang_of(id).filter(|_| self.gangs.gathers()).map(Gang::group) else {
+            return Vec::new();
+        };
+        let topology = self.gangs.topology_of(group).filter(|topology| !topology.preferred.is_empty());
+        let levels = topology.iter().flat_map(GroupTopology::levels);
+        let place = |labels: Vec<Box<str>>| {
+            let values = self.domain_of_placed(group, &labels, Some(id))?;
+            Some((group.clone(), Confinement { labels, values: Some(values), nodes: Vec::new() }))
+        };
+        levels.filter_map(place).collect()
+    }
+
     /// The values of `labels` where members of a group have a node already, `except` this one.
     fn domain_of_placed(&self, group: &GroupId, labels: &[Box<str>], except: Option<PodId>) -> Option<Vec<Box<str>>> {
         let mut counts: BTreeMap<Vec<&str>, usize> = BTreeMap::new();

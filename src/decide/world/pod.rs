@@ -24,6 +24,8 @@ pub struct PodFacts {
     pub handoff: HandoffPod,
     /// What placement reads.
     pub spec: Shared<PodSpec>,
+    /// Its rank among the members of its gang: pods of one template differ in it.
+    pub rank: Option<u32>,
 }
 
 /// A pod.

@@ -296,6 +296,7 @@ fn template(ask: &TraceAsk) -> PodFacts {
             assignment: AssignmentText::default(),
         },
         spec: PodSpec { requests: requests.total(), node_required, ..PodSpec::default() }.into(),
+        rank: None,
     }
 }
 

@@ -86,6 +86,9 @@ const POD_KEYS: &[Row<'_>] = &[
         Some(r#"{"gatherStrategy":[{"layer":"rack","strategy":"MustGather"}]}"#),
         "2 bound, 0 held in r2",
     ),
+    (key::NETWORK_TOPOLOGY_INDEX, None, "first on b"),
+    (key::NETWORK_TOPOLOGY_INDEX, Some("0"), "first on b"),
+    (key::NETWORK_TOPOLOGY_INDEX, Some("7"), "first on c"),
     (key::REQUIRED_TOPOLOGY, None, "2 bound, 0 held in r1 r2"),
     (key::REQUIRED_TOPOLOGY, Some("rack"), "2 bound, 0 held in r2"),
     (key::REQUIRED_TOPOLOGY, Some("row"), "0 bound, 0 held, Unschedulable in "),
@@ -180,6 +183,7 @@ fn each_field_and_key_of_a_pod_group_is_seen_in_what_is_decided() {
         key::MIN_AVAILABLE,
         key::WAITING_TIME,
         key::TIMEOUT,
+        key::NETWORK_TOPOLOGY_INDEX,
         key::POD_GROUP,
         key::COMMUNITY_POD_GROUP,
         key::POD_GROUP_NAME,
@@ -312,6 +316,20 @@ fn look(on: On, api: PodGroupApi, name: &str, value: Option<&str>) -> String {
             told(&says.run(8, 2, 2))
         }
         "minResources" => told(&says("2").run(8, 2, 2)),
+        key::NETWORK_TOPOLOGY_INDEX => {
+            let keys = |rank: Option<&str>| {
+                let mut keys = named("2").pods;
+                keys.push((key::REQUIRED_TOPOLOGY.to_owned(), "pool".to_owned()));
+                keys.extend(rank.map(|rank| (name.to_owned(), rank.to_owned())));
+                keys
+            };
+            let mut gangs = TestGangs::with(Default::default());
+            ["b", "c"].iter().for_each(|node| gangs.plain_node(node, 1, "x"));
+            gangs.member("g-0", &keys(value));
+            gangs.member("g-1", &keys(Some("5")));
+            gangs.wait(2);
+            format!("first on {}", gangs.cluster.node_of("g-0").unwrap_or("no node"))
+        }
         key::NETWORK_TOPOLOGY_SPEC | key::REQUIRED_TOPOLOGY | key::PREFERRED_TOPOLOGY | "schedulingConstraints" => {
             let mut says = says("2");
             if api == PodGroupApi::Kubernetes {

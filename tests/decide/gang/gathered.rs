@@ -673,3 +673,65 @@ fn explain_gang_names_the_nearest_domain_and_what_is_missing_there() {
          0/3 nodes: 2 insufficient cpu, 1 outside example.com/rack=r2"
     );
 }
+
+#[test]
+fn ranks_follow_the_racks_and_the_nodes_of_a_gang_that_is_gathered() {
+    let mut gangs = cluster();
+    nodes(&mut gangs, &["a 1 rack=r1 zone=z", "b 1 rack=r2 zone=z", "c 1 rack=r1 zone=z", "d 1 rack=r2 zone=z"]);
+    for (n, rank) in [2, 0, 3, 1].into_iter().enumerate() {
+        let rank = rank.to_string();
+        let keys = gang("g", "4", &[(REQUIRED, ZONE), ("network-topology-index", &rank)]);
+        gangs.member(&format!("g-{n}"), &keys);
+    }
+    gangs.wait(1);
+    let by_rank = ["g-1", "g-3", "g-0", "g-2"].map(|name| gangs.cluster.node_of(name).unwrap_or("").to_owned());
+    assert_eq!(by_rank, ["a", "c", "b", "d"]);
+    assert_eq!(gangs.reported("NotSupported"), 0);
+}
+
+#[test]
+fn a_late_member_of_a_gang_that_prefers_one_rack_goes_there_while_there_is_room() {
+    let mut gangs = cluster();
+    nodes(&mut gangs, &["z 9 rack=r9", "a 1 rack=r1", "b 1 rack=r1", "c 1 rack=r1"]);
+    gangs.cluster.change_node("z", |facts| facts.unschedulable = true);
+    let keys = gang("g", "2", &[(PREFERRED, RACK)]);
+    gangs.members("g", 2, &keys);
+    gangs.wait(1);
+    gangs.cluster.change_node("z", |facts| facts.unschedulable = false);
+    gangs.wait(1);
+    assert_eq!(racks(&gangs, "g"), ["r1"]);
+    gangs.member("g-2", &keys);
+    gangs.wait(1);
+    assert_eq!((gangs.count("g"), racks(&gangs, "g")), (3, vec!["r1".to_owned()]));
+    gangs.member("g-3", &keys);
+    gangs.wait(1);
+    assert_eq!(racks(&gangs, "g"), ["r1", "r9"], "there is no room left beside the others");
+}
+
+#[test]
+fn members_beyond_the_minimum_go_elsewhere_when_the_preferred_rack_is_full() {
+    for policy in ["once-satisfied", "waiting-and-running", "only-waiting"] {
+        let mut gangs = cluster();
+        nodes(&mut gangs, &["a 2 rack=r1", "b 9 rack=r2"]);
+        let keys = gang("g", "2", &[(PREFERRED, RACK), ("match-policy", policy)]);
+        gangs.members("g", 3, &keys);
+        gangs.wait(3);
+        assert_eq!((gangs.count("g"), racks(&gangs, "g").len()), (3, 2), "{policy}: {}", gangs.condition("g-2"));
+    }
+}
+
+#[test]
+fn a_wish_that_is_changed_while_the_gang_waits_counts_at_once() {
+    let mut gangs = cluster();
+    nodes(&mut gangs, &["a 2 rack=r1 zone=z", "b 2 rack=r2 zone=z"]);
+    gangs.members("g", 3, &must("g", "3"));
+    gangs.wait(1);
+    assert_eq!(gangs.count("g"), 0);
+    for n in 0..3 {
+        gangs.change(&format!("g-{n}"), |facts| {
+            facts.spec.gang = crate::harness::gangs::declared("ml", &gang("g", "3", &[(REQUIRED, ZONE)]));
+        });
+    }
+    gangs.wait(1);
+    assert_eq!(gangs.count("g"), 3, "{}", gangs.condition("g-0"));
+}

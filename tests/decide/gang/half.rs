@@ -155,7 +155,7 @@ fn what_is_not_built_is_named_once_a_pod() {
         ("scheduling.koordinator.sh/resource-spec", true),
         ("scheduling.koordinator.sh/reservation-affinity", true),
         ("gang.scheduling.koordinator.sh/network-topology-spec", false),
-        ("gang.scheduling.koordinator.sh/network-topology-index", true),
+        ("gang.scheduling.koordinator.sh/network-topology-index", false),
         ("gang.scheduling.koordinator.sh/min-Available", true),
         ("quota.scheduling.koordinator.sh/name", true),
         ("pod-group.scheduling.sigs.k8s.io/minAvailable", true),

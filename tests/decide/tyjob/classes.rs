@@ -26,7 +26,7 @@ fn template() -> PodFacts {
         containers: vec![].into(),
         assignment: AssignmentText::default(),
     };
-    PodFacts { handoff, spec: PodSpec::default().into() }
+    PodFacts { handoff, spec: PodSpec::default().into(), rank: None }
 }
 
 fn job() -> JobFacts {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton::contract::gang::key::NETWORK_TOPOLOGY_INDEX;
 use baton::contract::gang::{GangId, PodGroupApi};
 use baton::contract::{PodKey, PodRef, Quantity};
 use baton::decide::core::rules::plugins::DefaultSet;
@@ -77,6 +78,8 @@ impl TestGangs {
         facts.handoff.pod =
             PodRef::new(&key.namespace, &key.name, &format!("uid-{key}-{}", self.cluster.now.as_nanos()));
         facts.spec.gang = declared(&key.namespace, keys);
+        let rank = keys.iter().find(|(key, _)| key == NETWORK_TOPOLOGY_INDEX);
+        facts.rank = rank.and_then(|(_, text)| text.parse().ok());
         facts
     }
 

@@ -47,6 +47,7 @@ pub fn pod(name: &str, limits: &[(&str, &str)], now: Duration) -> PodFacts {
             assignment: AssignmentText::default(),
         },
         spec: PodSpec { requests: requests.total(), ..PodSpec::default() }.into(),
+        rank: None,
     }
 }
 

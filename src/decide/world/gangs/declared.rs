@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use crate::world::Resources;
 use baton_contract::gang::{
     BadName, BadValue, GangId, MAX_SUB_PRIORITY, MatchPolicy, Mode, PodGroupApi, PodGroupStatus, TimeoutClock,
-    TopologySpec, key, parse_groups, parse_members, parse_sub_priority, parse_wait,
+    TopologySpec, key, parse_groups, parse_members, parse_rank, parse_sub_priority, parse_wait,
 };
 
 use super::config::GangDefaults;
@@ -307,7 +307,7 @@ impl DeclaredFields {
         fields.contradict(&second, &from, &mut warnings);
         fields.policy = fields.policy.or(second.policy);
         fields.groups = fields.groups.or(second.groups);
-        for key in [key::MIN_AVAILABLE, key::WAITING_TIME, key::POD_GROUP_MIN_AVAILABLE] {
+        for key in [key::MIN_AVAILABLE, key::WAITING_TIME, key::POD_GROUP_MIN_AVAILABLE, key::NETWORK_TOPOLOGY_INDEX] {
             let stated = from.either(key).map(|(_, text)| BadValue::new(key, text, "is read on pods only"));
             warnings.extend(stated.map(Warning::Value));
         }
@@ -345,6 +345,8 @@ impl Declared {
         let mut pod_group = DeclaredFields::pod_group(from, &mut warnings);
         pod_group.min = first(from.either(key::POD_GROUP_MIN_AVAILABLE), &mut warnings, some(parse_members));
         koordinator.contradict(&pod_group, from, &mut warnings);
+        // The rank itself is no part of this: pods of one template share all the rest.
+        first(at(key::NETWORK_TOPOLOGY_INDEX), &mut warnings, some(parse_rank));
         let (sub_priority, beyond) = read_sub_priority(from.label(key::SUB_PRIORITY));
         warnings.extend(beyond);
         Some(Self {
