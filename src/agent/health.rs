@@ -18,7 +18,7 @@ use baton_decide::health::{
     PortPolicy, RecoveryRule, ServeOutcome, SuspectRule, Suspicion, XidAction, XidPolicy,
 };
 use baton_hardware::gpu::{Fault, MigMode};
-use baton_hardware::nic::{Port, PortState};
+use baton_hardware::nic::{PciFunction, Port, PortState};
 use baton_hardware::provider::Recovery;
 use baton_hardware::{Bdf, EventKind, GpuEvent, Machine, NicInfo, NvmlError, Probe};
 use baton_runtime::clock::Now;
@@ -147,11 +147,20 @@ impl HealthBook {
         let present: BTreeSet<String> = machine.nics.iter().map(|nic| nic.bdf.to_string()).collect();
         self.nics.retain(|id| present.contains(id));
         self.shown.retain(|bdf, _| present.contains(&bdf.to_string()));
-        // One that was lent before it was ever seen has no ports that could be judged.
-        // What is known of the ports of one that hangs is old.
-        let hangs = |nic: &NicInfo| machine.nic_faults.iter().any(|fault| fault.hangs && fault.bdf == Some(nic.bdf));
-        for nic in machine.nics.iter().filter(|nic| !nic.ports.is_empty() && !hangs(nic)) {
-            self.polled_ports(nic.bdf, Ok(&nic.ports), now);
+        let faulty = |nic: &NicInfo| machine.nic_faults.iter().any(|fault| fault.bdf == Some(nic.bdf));
+        // A function is its pod's alone: nothing of it is left to give.
+        let is_part = |nic: &NicInfo| match nic.function {
+            PciFunction::Virtual { pf } => present.contains(&pf.to_string()),
+            PciFunction::Physical { .. } => false,
+        };
+        for nic in machine.nics.iter().filter(|nic| !faulty(nic)) {
+            if !nic.ports.is_empty() {
+                self.polled_ports(nic.bdf, Ok(&nic.ports), now);
+            } else if !is_part(nic) {
+                let message = "another network namespace has the NIC".to_owned();
+                let away = LinkFault { reason: HealthReason::NicAway, message };
+                self.nics.poll(&nic.bdf.to_string(), Err(away), now.mono);
+            }
         }
         for fault in &machine.nic_faults {
             if let Some(bdf) = fault.bdf {
@@ -419,7 +428,7 @@ mod tests {
     use super::*;
     use baton_hardware::NicFault;
     use baton_hardware::gpu::{GpuInfo, GpuScan, MigState, NvLinks};
-    use baton_hardware::nic::{CharDevices, PciFunction};
+    use baton_hardware::nic::CharDevices;
 
     fn gpu(uuid: &str, index: u32) -> GpuInfo {
         GpuInfo {

@@ -36,7 +36,6 @@ use baton_contract::{ConditionReason, DeviceId, EventReason, ShareIsolation, key
 use baton_decide::health::ServeOutcome;
 use baton_decide::shares::ShareOffer;
 use baton_hardware::driver::DriverFile;
-use baton_hardware::nic::PciFunction;
 use baton_hardware::{Bdf, EventSink, GpuEvent, GpuProvider, Machine, NicInfo, Roots, pci, rdma};
 use baton_runtime::clock;
 
@@ -414,19 +413,7 @@ impl DeviceReconciler {
         }
         machine.keep_silent(&self.machine);
         let used = self.used(&self.context.holdings.in_use());
-        let faulty: BTreeSet<_> = machine.nic_faults.iter().filter_map(|fault| fault.bdf).collect();
-        // A pod may have it: who got which function is known to the kubelet alone.
-        let apart = !self.context.options.rdma_vf_resource.is_empty();
-        let sysfs = self.context.roots.sysfs_tree().ok().filter(|_| apart);
-        machine.keep_lent(&self.machine, |nic| {
-            let is_function = matches!(nic.function, PciFunction::Virtual { .. });
-            if is_function && sysfs.as_ref().is_some_and(|sysfs| pci::is_present(sysfs, nic.bdf)) {
-                return true;
-            }
-            let lent = DeviceId::parse(&nic.bdf.to_string()).is_ok_and(|id| used.contains(&id));
-            lent || faulty.contains(&nic.bdf)
-        });
-        machine.add_lent(self.lent(&machine, &used));
+        machine.add_unseen(&self.machine, self.unseen(&machine, &used));
         self.book.scanned(&machine, scan.nvml.as_ref(), now);
         self.book.settle(&mut machine);
         self.machine = machine;
@@ -453,24 +440,28 @@ impl DeviceReconciler {
         }
     }
 
-    /// NICs that pods hold and that were out of view already when this daemon started, and those that hung already then. Of functions
-    /// that are a resource of their own the kubelet alone knows the holders: those that the daemon before this one offered count.
-    fn lent(&self, machine: &Machine, used: &BTreeSet<DeviceId>) -> Vec<NicInfo> {
+    /// NICs that are in the machine and not in view: those that cannot be read, and those that pods may have in network namespaces of
+    /// their own. Of functions that are a resource of their own the kubelet alone knows the holders: all that were known count.
+    fn unseen(&self, machine: &Machine, used: &BTreeSet<DeviceId>) -> Vec<NicInfo> {
         let seen: BTreeSet<Bdf> = machine.nics.iter().map(|nic| nic.bdf).collect();
+        let before: BTreeSet<Bdf> = self.machine.nics.iter().map(|nic| nic.bdf).collect();
+        let faults = machine.nic_faults.iter().filter_map(|fault| Some((fault.bdf?, fault.hangs)));
+        let faulty: BTreeSet<Bdf> =
+            faults.filter(|(bdf, hangs)| *hangs || before.contains(bdf)).map(|(bdf, _)| bdf).collect();
+        let held: BTreeSet<Bdf> = used.iter().filter_map(|id| id.as_str().parse().ok()).collect();
         let apart = !self.context.options.rdma_vf_resource.is_empty();
-        let known = self.cdi.nics().filter(|_| apart).filter_map(|name| name.parse().ok());
-        let known: BTreeSet<Bdf> = known.collect();
-        let addresses = used.iter().filter_map(|id| id.as_str().parse::<Bdf>().ok());
-        let held: BTreeSet<Bdf> = addresses.collect();
-        let hung = machine.nic_faults.iter().filter(|fault| fault.hangs).filter_map(|fault| fault.bdf);
-        let sure: BTreeSet<Bdf> = held.into_iter().chain(hung).collect();
-        let missing: BTreeSet<Bdf> = sure.union(&known).copied().filter(|bdf| !seen.contains(bdf)).collect();
+        let offered = self.cdi.nics().filter_map(|name| name.parse().ok());
+        let known: BTreeSet<Bdf> = before.into_iter().chain(offered).filter(|_| apart).collect();
+        let all: BTreeSet<Bdf> = faulty.iter().chain(&held).chain(&known).copied().collect();
+        let missing: Vec<Bdf> = all.into_iter().filter(|bdf| !seen.contains(bdf)).collect();
         let Some(sysfs) = self.context.roots.sysfs_tree().ok().filter(|_| !missing.is_empty()) else {
             return Vec::new();
         };
         let dev = self.context.roots.dev_tree().ok();
-        let lent = missing.into_iter().filter_map(|bdf| rdma::lent(&sysfs, dev.as_ref(), bdf));
-        lent.filter(|nic| sure.contains(&nic.bdf) || matches!(nic.function, PciFunction::Virtual { .. })).collect()
+        let unseen = missing.into_iter().filter_map(|bdf| rdma::by_function(&sysfs, dev.as_ref(), bdf));
+        // Where the RDMA device has died, the NIC goes the way of a GPU that has left.
+        let may_be_lent = |nic: &NicInfo| nic.chars.uverbs.is_some() && (held.contains(&nic.bdf) || nic.is_vf());
+        unseen.filter(|nic| faulty.contains(&nic.bdf) || may_be_lent(nic)).collect()
     }
 
     /// Looks the device nodes up again and writes the CDI files: needed when the machine may have changed, not when only the health

@@ -57,7 +57,7 @@ reasons! {
     /// `decide::health`.
     HealthReason {
         Healthy, Xid, XidNeedsReset, XidNeedsReboot, RecoveryActionPending, Gone, Lost, ResetRequired, NvmlTimeout,
-        Unlisted, FabricNotReady, NvmlError, NvmlUnavailable, NotSplit, MigNotUniform, LinkDown, NicTimeout,
+        Unlisted, FabricNotReady, NvmlError, NvmlUnavailable, NotSplit, MigNotUniform, LinkDown, NicTimeout, NicAway,
         DeviceSuspect, HeldAsPart, NotSelected, DeviceNodesMissing, MigUnknown, MigEnabled, DriverFilesMissing, MinorUnknown,
         PlaceUnknown, LinksUnknown, ModelUnknown, MemoryUnknown, MigDevicesUnknown, StateUnknown,
     }

@@ -153,28 +153,20 @@ impl Machine {
         kept
     }
 
-    /// Puts NICs among the others that this daemon never saw, because containers had them already when it started.
-    pub fn add_lent(&mut self, lent: impl IntoIterator<Item = NicInfo>) {
-        for nic in lent {
-            if self.nics.iter().all(|seen| seen.bdf != nic.bdf) {
-                self.nics.push(nic);
+    /// Puts NICs among the others that are known by their PCI functions alone, with what an `earlier` snapshot knew of them beside: names
+    /// stay, while ports and device nodes are those of now.
+    pub fn add_unseen(&mut self, earlier: &Machine, unseen: impl IntoIterator<Item = NicInfo>) {
+        for now in unseen {
+            if self.nics.iter().all(|seen| seen.bdf != now.bdf) {
+                let known = earlier.nics.iter().find(|known| known.bdf == now.bdf);
+                self.nics.push(match known {
+                    Some(known) => {
+                        NicInfo { ports: now.ports, chars: now.chars, function: now.function, ..known.clone() }
+                    }
+                    None => now,
+                });
             }
         }
-        self.rank();
-    }
-
-    /// Puts a NIC of an `earlier` snapshot back that left this view because a container has it exclusively (its network
-    /// namespace took it along); the ranks stay as they were then.
-    pub fn keep_lent(&mut self, earlier: &Machine, is_lent: impl Fn(&NicInfo) -> bool) {
-        for nic in earlier.nics.iter().filter(|nic| is_lent(nic)) {
-            if self.nics.iter().all(|seen| seen.bdf != nic.bdf) {
-                self.nics.push(nic.clone());
-            }
-        }
-        self.rank();
-    }
-
-    fn rank(&mut self) {
         super::nic::rank(&mut self.nics);
     }
 }

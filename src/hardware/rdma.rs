@@ -117,9 +117,10 @@ fn place(sysfs: &Tree, bdf: Bdf, device: &Path) -> PciPlace {
     by_bus.filter(|place| place.root_complex.is_some()).unwrap_or_else(|| pci::place_at(sysfs, device))
 }
 
-/// What is known of a NIC that is not in view: its PCI function stays when a container's network namespace has taken the
-/// rest along. It has no ports, because they cannot be read. `None` when the function is not there either.
-pub fn lent(sysfs: &Tree, dev: Option<&Tree>, bdf: Bdf) -> Option<NicInfo> {
+/// What is known of a NIC by its PCI function alone. That stays when another network namespace has taken the RDMA device along, and so do
+/// its character devices, whose classes no namespace hides; where the RDMA device has died, they went with it. It has no ports, because
+/// they cannot be read. `None` when the function is not there either.
+pub fn by_function(sysfs: &Tree, dev: Option<&Tree>, bdf: Bdf) -> Option<NicInfo> {
     let device = sysfs.resolve(format!("bus/pci/devices/{bdf}")).ok()?;
     let mut chars = CharDevices::default();
     for class in CLASSES {

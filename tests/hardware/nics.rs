@@ -145,10 +145,23 @@ fn a_nic_lent_to_a_container_stays_in_the_inventory() {
     let mut now = bench.machine();
     assert_eq!(now.nics.len(), 3);
     let lent = bench.nic_bdf(1);
-    now.keep_lent(&earlier, |nic| nic.bdf == lent);
-    assert_eq!(now.nics, earlier.nics);
+    let function =
+        rdma::by_function(&bench.roots().sysfs_tree().unwrap(), bench.roots().dev_tree().ok().as_ref(), lent);
+    now.add_unseen(&earlier, function);
+    let known =
+        |machine: &Machine| machine.nics.iter().map(|nic| (nic.ibdev.clone(), nic.minor, nic.chars.clone())).collect();
+    let names: [Vec<_>; 2] = [known(&now), known(&earlier)];
+    assert_eq!((&names[0], now.nics[1].ports.len()), (&names[1], 0), "what cannot be seen now is not known");
     bench.node.return_nic(1).unwrap();
     assert_eq!(bench.machine().nics, earlier.nics);
+    // One that has died has no device nodes, whichever NIC has its number now.
+    bench.node.unregister_nic(0).unwrap();
+    bench.node.unregister_nic(1).unwrap();
+    bench.node.register_nic(1).unwrap();
+    let (sysfs, dev) = (bench.roots().sysfs_tree().unwrap(), bench.roots().dev_tree().ok());
+    let dead = rdma::by_function(&sysfs, dev.as_ref(), bench.nic_bdf(0)).unwrap();
+    let next = bench.machine().nics.into_iter().find(|nic| nic.bdf == lent).unwrap();
+    assert_eq!((dead.chars.uverbs, next.chars.uverbs), (None, earlier.nics[0].chars.uverbs.clone()));
 }
 
 #[test]
@@ -160,7 +173,7 @@ fn a_nic_that_was_lent_before_it_was_ever_seen_is_known_by_its_pci_function() {
         let before = &seen.nics[lent];
         bench.node.lend_nic(lent).unwrap();
         let sysfs = bench.roots().sysfs_tree().unwrap();
-        let function = rdma::lent(&sysfs, bench.roots().dev_tree().ok().as_ref(), before.bdf).unwrap();
+        let function = rdma::by_function(&sysfs, bench.roots().dev_tree().ok().as_ref(), before.bdf).unwrap();
         assert_eq!(
             (function.bdf, &function.function, &function.place),
             (before.bdf, &before.function, &before.place),
@@ -169,12 +182,12 @@ fn a_nic_that_was_lent_before_it_was_ever_seen_is_known_by_its_pci_function() {
         assert_eq!((&function.chars, function.pci_id), (&before.chars, before.pci_id), "{of}");
         assert!(function.ports.is_empty());
         let mut now = bench.machine();
-        now.add_lent([function]);
+        now.add_unseen(&Machine::default(), [function]);
         let ranks = |machine: &Machine| machine.nics.iter().map(|nic| (nic.bdf, nic.minor)).collect::<Vec<_>>();
         assert_eq!(ranks(&now), ranks(&seen), "{of}");
         bench.node.return_nic(lent).unwrap();
     }
-    assert!(rdma::lent(&bench.roots().sysfs_tree().unwrap(), None, "0000:ff:1f.7".parse().unwrap()).is_none());
+    assert!(rdma::by_function(&bench.roots().sysfs_tree().unwrap(), None, "0000:ff:1f.7".parse().unwrap()).is_none());
 }
 
 #[test]

@@ -4,12 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::devices::{DeviceBody, NodeDevice};
-use baton_contract::{DeviceId, DeviceType};
+use baton_contract::{DeviceId, DeviceType, HealthReason};
 use baton_hardware::driver::DriverFile;
 use baton_hardware::{Bdf, Tree, nodes};
 
 /// Why a GPU whose minor is not known has no node.
 const UNNAMED: &str = "the number of its device node is not known";
+/// Why a device that has left has none.
+const TAKEN: &str = "its device node is another device's now";
+/// The node that every NIC has.
+pub(super) const SHARED: &str = "rdma_cm";
 
 /// Everything an answer may name. All of it comes from this machine, nothing from a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -42,11 +46,12 @@ pub struct DeviceNodes {
 }
 
 impl DeviceTable {
-    /// Looks the nodes of `devices` up below `dev`. A device whose nodes are absent has none.
+    /// Looks the nodes of `devices` up below `dev`. A device whose nodes are absent has none, and one that has left is not in the table.
     pub fn build(devices: &[NodeDevice], dev: Option<&Tree>, driver: Vec<DriverFile>) -> Self {
         let below = || dev.ok_or_else(|| "the dev root cannot be read".to_owned());
         let minor = |known: Option<u32>| known.ok_or_else(|| UNNAMED.to_owned());
-        let parts = devices.iter().map(|device| {
+        let seen = devices.iter().filter(|device| device.health.reason != HealthReason::Gone);
+        let parts = seen.map(|device| {
             let (index, found) = match &device.body {
                 DeviceBody::Gpu { gpu, .. } => {
                     let node = below().and_then(|dev| nodes::gpu(dev, minor(gpu.minor)?));
@@ -101,13 +106,24 @@ impl DeviceTable {
         self.devices.iter().filter(move |(_, parts)| parts.kind == *kind)
     }
 
+    /// The nodes that have an owner.
+    pub fn owned(&self) -> BTreeSet<PathBuf> {
+        let nodes = self.devices.values().flat_map(|parts| &parts.nodes);
+        nodes.filter(|node| !node.ends_with(SHARED)).cloned().collect()
+    }
+
     /// Adds what `earlier` knew of devices that are in use and not here any more, or whose nodes cannot be named now, so that what was
-    /// answered stays valid.
+    /// answered stays valid. The kernel gives a number that is free to the next device: a node has one owner, the device that is seen.
     pub fn keep_used(&mut self, earlier: &Self, in_use: &BTreeSet<DeviceId>) {
+        let owned = self.owned();
         for (id, parts) in earlier.devices.iter().filter(|(id, _)| in_use.contains(*id)) {
-            let now = self.devices.entry(id.clone()).or_insert_with(|| parts.clone());
+            let mut kept = parts.clone();
+            if kept.nodes.iter().any(|node| owned.contains(node)) {
+                kept = DeviceNodes { nodes: Vec::new(), missing: Some(TAKEN.to_owned()), ..kept };
+            }
+            let now = self.devices.entry(id.clone()).or_insert_with(|| kept.clone());
             if now.missing.as_deref() == Some(UNNAMED) {
-                now.nodes.clone_from(&parts.nodes);
+                now.nodes = kept.nodes;
             }
         }
     }
@@ -138,5 +154,34 @@ mod tests {
             [kept(UNNAMED, &used), kept(UNNAMED, &BTreeSet::new()), kept("/dev/nvidia0 is missing", &used)],
             [1, 0, 0]
         );
+    }
+
+    #[test]
+    fn a_node_that_another_device_has_now_is_not_named_for_one_that_left() {
+        let table = |parts: &[(&str, DeviceType, &[&str])]| {
+            let of = |(id, kind, nodes): &(&str, DeviceType, &[&str])| {
+                let nodes = nodes.iter().map(PathBuf::from).collect();
+                let parts = DeviceNodes { kind: kind.clone(), index: String::new(), bdf: None, nodes, missing: None };
+                (DeviceId::parse(id).unwrap(), parts)
+            };
+            DeviceTable { devices: parts.iter().map(of).collect(), ..DeviceTable::default() }
+        };
+        let (first, next, cm) = ("/dev/infiniband/uverbs0", "/dev/infiniband/uverbs1", "/dev/infiniband/rdma_cm");
+        let (a, b) = ("0000:27:00.0", "0000:28:00.0");
+        let earlier = table(&[
+            (a, DeviceType::Rdma, &[first, cm]),
+            (b, DeviceType::Rdma, &[next, cm]),
+            ("GPU-0", DeviceType::Gpu, &["/dev/nvidia0"]),
+        ]);
+        let used: BTreeSet<DeviceId> = earlier.devices.keys().cloned().collect();
+        let kept = |seen: &[(&str, DeviceType, &[&str])], id: &str| {
+            let mut now = table(seen);
+            now.keep_used(&earlier, &used);
+            now.devices[&DeviceId::parse(id).unwrap()].nodes.len()
+        };
+        assert_eq!(kept(&[(b, DeviceType::Rdma, &[next, cm])], a), 2, "the node that all share says nothing");
+        assert_eq!(kept(&[(b, DeviceType::Rdma, &[first, cm])], a), 0);
+        assert_eq!(kept(&[("GPU-1", DeviceType::Gpu, &["/dev/nvidia0"])], "GPU-0"), 0);
+        assert_eq!(kept(&[("GPU-1", DeviceType::Gpu, &["/dev/nvidia1"])], "GPU-0"), 1);
     }
 }

@@ -58,7 +58,8 @@ impl CdiFiles {
     }
 
     /// Writes the files of `table` where they differ from what is there. Names of devices in use stay, even when the device
-    /// has left: a container that restarts asks for the same name again. Returns which files could not be written.
+    /// has left: a container that restarts asks for the same name again. Where another device has its node now, the name goes: better
+    /// that container does not start. Returns which files could not be written.
     pub fn write(&mut self, table: &DeviceTable, in_use: &BTreeSet<DeviceId>) -> BTreeMap<DeviceType, CdiError> {
         let mut failed = BTreeMap::new();
         for (kind, of) in &self.kinds {
@@ -164,9 +165,11 @@ fn spec(
     }
     let with_nodes = table.of(of).filter(|(_, parts)| !parts.nodes.is_empty());
     let mut devices: Vec<Device> = with_nodes.map(|(id, parts)| device(id, parts, table)).collect();
+    let owned = table.owned();
     let kept = before.into_iter().flat_map(|spec| &spec.devices).filter(|old| {
         let used = DeviceId::parse(&old.name).is_ok_and(|id| in_use.contains(&id));
-        used && devices.iter().all(|new| new.name != old.name)
+        let is_free = old.container_edits.device_nodes.iter().all(|node| !owned.contains(&node.path));
+        used && is_free && devices.iter().all(|new| new.name != old.name)
     });
     let kept: Vec<Device> = kept.cloned().collect();
     devices.extend(kept);

@@ -297,6 +297,26 @@ impl VirtualNode {
         self.nics()[nic].restore_class(&self.sysfs)
     }
 
+    /// The RDMA device of a NIC dies; its PCI function stays.
+    pub fn unregister_nic(&self, nic: usize) -> io::Result<()> {
+        self.nics()[nic].unregister(&self.sysfs, &self.dev_root())
+    }
+
+    /// Brings it back, with the lowest number that is free, as the kernel gives it.
+    pub fn register_nic(&self, nic: usize) -> io::Result<()> {
+        let nodes = self.dev_root().join("infiniband");
+        let mut nics = self.nics();
+        nics[nic].number = (0..256).find(|number| !nodes.join(format!("uverbs{number}")).exists()).unwrap_or_default();
+        nics[nic].write(&self.sysfs, &self.dev_root())
+    }
+
+    /// Takes the PCI function of a NIC, whose RDMA device has died, out of the machine.
+    pub fn unplug_nic(&self, nic: usize) -> io::Result<()> {
+        let RdmaFunction { at, directory, .. } = self.nics()[nic].clone();
+        fs::remove_file(self.sysfs_root().join(format!("bus/pci/devices/{at}")))?;
+        fs::remove_dir_all(self.sysfs_root().join(directory))
+    }
+
     /// A new boot id. Returns it.
     pub fn reboot(&self) -> io::Result<String> {
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);

@@ -24,12 +24,7 @@ impl RdmaFunction {
     /// Writes the device, its port (up), its character devices.
     pub fn write(&self, sysfs: &Sysfs, dev: &Path) -> io::Result<()> {
         self.write_class(sysfs)?;
-        let number = self.number;
-        for (class, name, port) in [
-            ("infiniband_verbs", format!("uverbs{number}"), false),
-            ("infiniband_mad", format!("umad{number}"), true),
-            ("infiniband_mad", format!("issm{number}"), true),
-        ] {
+        for (class, name, port) in self.chars() {
             let entry = format!("{}/{class}/{name}", self.directory);
             sysfs.write(&format!("{entry}/ibdev"), &format!("{}\n", self.ibdev))?;
             if port {
@@ -39,6 +34,27 @@ impl RdmaFunction {
             fs::write(dev.join("infiniband").join(&name), "")?;
         }
         sysfs.directory(&format!("{}/net/{}", self.directory, self.interface()))
+    }
+
+    /// Its character devices: class, name, and whether it is a port's.
+    fn chars(&self) -> [(&'static str, String, bool); 3] {
+        let number = self.number;
+        [
+            ("infiniband_verbs", format!("uverbs{number}"), false),
+            ("infiniband_mad", format!("umad{number}"), true),
+            ("infiniband_mad", format!("issm{number}"), true),
+        ]
+    }
+
+    /// The RDMA device dies, as by a reset that fails: its class entries and device nodes go, the PCI function stays.
+    pub fn unregister(&self, sysfs: &Sysfs, dev: &Path) -> io::Result<()> {
+        self.remove_class(sysfs)?;
+        for (class, name, _) in self.chars() {
+            fs::remove_file(sysfs.root().join("class").join(class).join(&name))?;
+            fs::remove_dir_all(sysfs.root().join(&self.directory).join(class).join(&name))?;
+            fs::remove_file(dev.join("infiniband").join(&name))?;
+        }
+        Ok(())
     }
 
     /// Its network interface.

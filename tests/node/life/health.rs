@@ -1,5 +1,6 @@
 //! Devices that go out of service and come back, as the kubelet sees it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton::agent::kubelet::register::dial;
@@ -280,9 +281,9 @@ async fn a_nic_and_a_virtual_function_that_pods_have_in_their_own_namespace_stay
     let _kubelet = node.kubelet().await;
     let daemon = node.daemon();
     let functions = ids.len() / 3;
-    node.until(RDMA, functions * 100).await;
-    let known = |id: &DeviceId| node.handoff.inventory.lock().unwrap().devices.get(id).is_some_and(|d| d.healthy);
-    assert!(known(&ids[pf]), "lent, not out of order");
+    node.until(RDMA, (functions - 1) * 100).await;
+    let why = node.handoff.inventory.lock().unwrap().devices[&ids[pf]].reason.clone();
+    assert!(why.as_ref().is_some_and(|why| why.contains("another network namespace")), "{why:?}");
     let cdi = || std::fs::read_to_string(node.path("cdi/koordinator.sh-rdma.json")).unwrap();
     assert!(cdi().contains(ids[vf].as_str()));
     node.machine.lend_nic(vf).unwrap();
@@ -290,7 +291,60 @@ async fn a_nic_and_a_virtual_function_that_pods_have_in_their_own_namespace_stay
     node.machine.remove(0).unwrap();
     node.until(NVIDIA_GPU, 7).await;
     assert!(cdi().contains(ids[vf].as_str()), "a container that restarts asks for this name again");
-    assert_eq!(node.count(RDMA).await, functions * 100);
+    assert_eq!(node.count(RDMA).await, (functions - 1) * 100, "the function is its pod's alone");
+    node.machine.return_nic(pf).unwrap();
+    node.until(RDMA, functions * 100).await;
+    daemon.stop().await;
+}
+
+/// Which device node is named for which NICs in the CDI file; the one that all share is left out.
+fn owners(node: &TestNode) -> BTreeMap<String, BTreeSet<String>> {
+    let file = std::fs::read_to_string(node.path("cdi/koordinator.sh-rdma.json")).unwrap();
+    let spec: serde_json::Value = serde_json::from_str(&file).unwrap();
+    let mut owners: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for device in spec["devices"].as_array().unwrap() {
+        for path in device["containerEdits"]["deviceNodes"].as_array().unwrap().iter().map(|node| &node["path"]) {
+            let path = path.as_str().unwrap().to_owned();
+            owners.entry(path).or_default().insert(device["name"].as_str().unwrap().to_owned());
+        }
+    }
+    owners.remove("/dev/infiniband/rdma_cm");
+    owners
+}
+
+#[tokio::test]
+async fn a_held_nic_that_dies_takes_no_pod_and_loses_its_node_to_the_next_that_has_it() {
+    let mut node = TestNode::new(NodeSpec::new("dies"));
+    node.options.timings.rescan = Duration::from_millis(100);
+    let ids: Vec<DeviceId> =
+        node.machine.nic_addresses().iter().map(|at| DeviceId::parse(&at.to_string()).unwrap()).collect();
+    node.handoff.in_use.lock().unwrap().insert(RDMA.into(), ids[..3].iter().cloned().collect());
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(RDMA, 400).await;
+    let of = |number: u32| owners(&node).remove(&format!("/dev/infiniband/uverbs{number}")).unwrap_or_default();
+    let one = |nic: usize| BTreeSet::from([ids[nic].to_string()]);
+    assert_eq!([of(0), of(1)], [one(0), one(1)]);
+    // As its reset does: both unregister, and only the second comes back, under the first one's number.
+    node.machine.unregister_nic(0).unwrap();
+    node.machine.unregister_nic(1).unwrap();
+    node.until(RDMA, 200).await;
+    node.machine.register_nic(1).unwrap();
+    node.until(RDMA, 300).await;
+    super::test_node::until("one device node has one owner", || of(0) == one(1)).await;
+    let why = || node.handoff.inventory.lock().unwrap().devices[&ids[0]].reason.clone();
+    assert!(why().is_some_and(|why| why.contains("left the machine")), "{:?}", why());
+    // The whole function goes, and a daemon that starts now knows it from the CDI file and from its pod alone.
+    node.machine.unplug_nic(0).unwrap();
+    node.machine.unregister_nic(2).unwrap();
+    node.until(RDMA, 200).await;
+    daemon.stop().await;
+    let daemon = node.daemon();
+    node.until(RDMA, 200).await;
+    assert!(owners(&node).values().all(|owners| owners.len() == 1), "{:?}", owners(&node));
+    node.machine.register_nic(2).unwrap();
+    node.until(RDMA, 300).await;
+    assert_eq!([of(0), of(1)], [one(1), one(2)]);
     daemon.stop().await;
 }
 
