@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::Mutex;
 
-use super::table::{DeviceNodes, DeviceTable};
+use super::table::{DeviceNodes, DeviceTable, SHARED};
 use crate::options::AgentOptions;
 use crate::options::{DeviceIdStrategy, DeviceListStrategy};
 use crate::{removal, shares};
@@ -36,6 +36,15 @@ pub trait Answerer: Send + Sync {
     /// The answer for one container. The kubelet replays it on every restart of the container, so whatever it names must
     /// stay valid for the pod's life.
     fn answer(&self, grant: &ContainerGrant) -> Result<ContainerAllocateResponse, AnswerError>;
+
+    /// Why a container with these devices may not start with an answer that the kubelet has `stored`.
+    fn still_names(
+        &self,
+        _stored: &ContainerAllocateResponse,
+        _entries: &[(DeviceType, DeviceEntry)],
+    ) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Why a container with a share, by pod uid and name, may not start now although it was served.
     fn may_start_with_share(&self, _uid: &str, _container: &str) -> Result<(), String> {
@@ -107,16 +116,49 @@ impl Answerer for AllocateAnswers {
             }
         }
         if !nics.is_empty() {
-            // A NIC that is given as virtual functions is not given itself.
-            let ids = nics.iter().flat_map(|entry| match entry.vfs() {
-                [] => vec![&entry.id],
-                vfs => vfs.iter().map(|vf| &vf.bus_id).collect(),
-            });
+            let ids = nics.iter().flat_map(|entry| given(entry));
             let parts = ids.map(|id| find(&table, id, &DeviceType::Rdma, true));
             let apart = *grant.resource == *self.options.rdma_vf_resource;
             add_nics(&mut answer, (&parts.collect::<Result<Vec<_>, _>>()?, apart), &table, &self.options);
         }
         Ok(answer)
+    }
+
+    /// An answer names devices by numbers where it names device nodes or indexes, and a reboot may give a number to another
+    /// device. What the answer names beside, such as control nodes, is no device's own.
+    fn still_names(
+        &self,
+        stored: &ContainerAllocateResponse,
+        entries: &[(DeviceType, DeviceEntry)],
+    ) -> Result<(), String> {
+        let table = self.table.load();
+        let paths: BTreeSet<&str> = stored.devices.iter().map(|spec| &*spec.host_path).collect();
+        let indexes: BTreeSet<&str> = words(stored).filter(|word| is_index(word)).collect();
+        let moved = |id: &DeviceId| {
+            format!(
+                "{id} does not have the number any more by which the kubelet gives it to this container, as after a reboot; the container is \
+                 not started. Delete the pod, so that a new one is given its devices"
+            )
+        };
+        let ids: Vec<&DeviceId> = entries.iter().flat_map(|(_, entry)| given(entry)).collect();
+        let mut own = BTreeSet::new();
+        for id in &ids {
+            let parts = table.devices.get(*id);
+            let nodes: BTreeSet<String> =
+                parts.into_iter().flat_map(|parts| &parts.nodes).map(|node| text(&table.on_host(node))).collect();
+            let has_index = |parts: &DeviceNodes| indexes.contains(&*parts.index);
+            let is_named = |node: &String| !node.ends_with(SHARED) && paths.contains(&**node);
+            let by_node = paths.is_empty() || nodes.iter().any(is_named);
+            if !by_node || !indexes.is_empty() && !parts.is_some_and(has_index) {
+                return Err(moved(id));
+            }
+            own.extend(nodes);
+        }
+        let others = table.devices.iter().filter(|(id, _)| !ids.contains(id));
+        let mut of_others = others.flat_map(|(_, parts)| &parts.nodes).map(|node| text(&table.on_host(node)));
+        let foreign = of_others.find(|node| paths.contains(&**node) && !own.contains(node));
+        let id = ids.first().filter(|_| foreign.is_some() || !indexes.is_empty() && indexes.len() != ids.len());
+        id.map_or(Ok(()), |id| Err(moved(id)))
     }
 
     fn may_start_with_share(&self, uid: &str, container: &str) -> Result<(), String> {
@@ -141,6 +183,14 @@ impl Answerer for AllocateAnswers {
 fn remove(directory: &Path) {
     if let Err(error) = removal::remove(directory) {
         tracing::warn!(directory = %directory.display(), %error, "what an ended container left cannot be removed");
+    }
+}
+
+/// The devices that a container gets of an entry: a NIC that is given as virtual functions is not given itself.
+fn given(entry: &DeviceEntry) -> Vec<&DeviceId> {
+    match entry.vfs() {
+        [] => vec![&entry.id],
+        vfs => vfs.iter().map(|vf| &vf.bus_id).collect(),
     }
 }
 
@@ -282,15 +332,25 @@ pub fn named(answer: &ContainerAllocateResponse) -> BTreeSet<DeviceId> {
     let cdi = answer.cdi_devices.iter().map(|device| &*device.name).chain(lists.flat_map(|list| list.split(',')));
     let cdi = cdi.filter(|name| !name.starts_with(shares::SHARE_KIND));
     let of_cdi = cdi.filter_map(|name| name.split_once('=').map(|(_, id)| id));
-    let variables = [VISIBLE, ADDRESSES].into_iter().filter_map(|key| answer.envs.get(key));
-    let mounts = answer.mounts.iter().filter_map(|mount| mount.container_path.strip_prefix(MOUNTED)?.strip_prefix('/'));
-    let words = of_cdi.chain(variables.flat_map(|list| list.split(','))).chain(mounts);
-    // `/var/run/nvidia-container-devices` stands for the mounts.
-    let ids = words.filter(|word| !word.is_empty() && !word.starts_with('/')).map(|word| {
+    let ids = of_cdi.chain(words(answer)).map(|word| {
         let is_id = word.starts_with("GPU-") || word.starts_with("MIG-") || word.parse::<Bdf>().is_ok();
         DeviceId::parse(word).ok().filter(|_| is_id)
     });
     ids.collect::<Option<_>>().unwrap_or_default()
+}
+
+/// What an answer names beside CDI names: ids, or indexes.
+fn words(answer: &ContainerAllocateResponse) -> impl Iterator<Item = &str> {
+    let variables = [VISIBLE, ADDRESSES].into_iter().filter_map(|key| answer.envs.get(key));
+    let mounts = answer.mounts.iter().filter_map(|mount| mount.container_path.strip_prefix(MOUNTED)?.strip_prefix('/'));
+    // `/var/run/nvidia-container-devices` stands for the mounts.
+    let words = variables.flat_map(|list| list.split(',')).chain(mounts);
+    words.filter(|word| !word.is_empty() && !word.starts_with('/'))
+}
+
+/// `3`, or `3:0` for a MIG device.
+fn is_index(word: &str) -> bool {
+    word.split(':').all(|number| number.parse::<u32>().is_ok()) && word.split(':').count() < 3
 }
 
 const MIB: i64 = 1 << 20;

@@ -253,3 +253,48 @@ async fn what_ended_containers_left_goes_also_when_shares_are_not_limited_any_mo
     };
     tokio::time::timeout(std::time::Duration::from_secs(20), gone).await.expect("it goes");
 }
+
+#[test]
+fn a_stored_answer_by_numbers_that_are_other_devices_now_is_not_started_with() {
+    let by_node = |options: &mut AgentOptions| {
+        options.device_list_strategy = vec![DeviceListStrategy::Envvar];
+        options.pass_device_specs = true;
+    };
+    let by_index = |options: &mut AgentOptions| {
+        options.device_list_strategy = vec![DeviceListStrategy::VolumeMounts, DeviceListStrategy::Envvar];
+        options.device_id_strategy = DeviceIdStrategy::Index;
+    };
+    // After the boot: the first GPU and NIC have left, and the others have moved up.
+    let after = |answers: &AllocateAnswers| {
+        let mut table = DeviceTable::clone(&answers.table.load());
+        for (gone, moved) in [(GPU, "GPU-b"), (NIC, VF)] {
+            let parts = table.devices.remove(&DeviceId::parse(gone).unwrap()).unwrap();
+            table.devices.insert(DeviceId::parse(moved).unwrap(), parts);
+        }
+        // Another module has been loaded since.
+        table.control.push("/dev/nvidia-modeset".into());
+        answers.replace(Arc::new(table));
+    };
+    let ways: [fn(&mut AgentOptions); 3] = [|_| {}, by_node, by_index];
+    let kinds = [(DeviceType::Gpu, [GPU, "GPU-b"]), (DeviceType::Rdma, [NIC, VF])];
+    let cases = ways.into_iter().zip([true, false, false]);
+    for ((change, by_name), (kind, ids)) in cases.flat_map(|way| kinds.clone().map(|kind| (way, kind))) {
+        let answers = answers(change);
+        let stored = ids.map(|id| {
+            let grant = grant(kind.clone(), id, false);
+            (answers.answer(&grant).unwrap(), grant.entries)
+        });
+        let may = |(stored, entries): &(_, Vec<_>)| answers.still_names(stored, entries);
+        assert_eq!(stored.each_ref().map(may), [Ok(()), Ok(())], "nothing has changed");
+        after(&answers);
+        for ((_, entries), outcome) in stored.iter().zip(stored.each_ref().map(may)) {
+            assert_eq!(outcome.is_ok(), by_name, "{entries:?}");
+            assert!(outcome.err().is_none_or(|why| why.contains(entries[0].1.id.as_str())));
+        }
+    }
+    // One that has its own number still, beside one whose number has another device.
+    let answers = answers(by_node);
+    let [mut both, other] = [GPU, "GPU-b"].map(|id| answers.answer(&grant(DeviceType::Gpu, id, false)).unwrap());
+    both.devices.extend(other.devices);
+    assert!(answers.still_names(&both, &grant(DeviceType::Gpu, GPU, false).entries).is_err());
+}

@@ -3,16 +3,18 @@
 
 use std::time::Duration;
 
+use prost::Message as _;
 use tonic::Status;
 
+use super::checkpoint::stored_answers;
 use super::service::{Asks, HandoffService};
 use baton_contract::deviceplugin::{
-    ContainerPreferredAllocationResponse, PreStartContainerRequest, PreferredAllocationRequest,
-    PreferredAllocationResponse,
+    ContainerAllocateResponse, ContainerPreferredAllocationResponse, PreStartContainerRequest,
+    PreferredAllocationRequest, PreferredAllocationResponse,
 };
 use baton_contract::{PodUid, ShareIsolation};
 use baton_decide::handoff::CgroupLook;
-use baton_decide::handoff::verify::{may_start, share_to_start};
+use baton_decide::handoff::verify::{may_start, share_to_start, to_start};
 use baton_decide::node::{CallEffect, Preferring, StartEffect, Starting, Time, Wish};
 use baton_runtime::clock;
 
@@ -92,6 +94,28 @@ impl HandoffService {
         }
     }
 
+    /// Refuses a start where what the kubelet has stored names devices by numbers that are other devices' now: it asks once for each
+    /// container, and gives that answer each time that the container starts.
+    async fn answer_still_names(&self, resource: &str, ids: &[String]) -> Result<(), Status> {
+        let state = self.state.lock().await;
+        let Some(state) = state.as_ref() else { return Ok(()) };
+        let entries = to_start(resource, ids, state.hand_off.ledger()).filter(|entry| entry.leaving().is_none());
+        let judged = entries.map(|entry| {
+            // A rebuilt entry has no answer where that does not name its devices by their ids.
+            let kept = || stored_answers(&self.settings.kubelet_dir).remove(&entry.key()).map(|stored| stored.encoded);
+            let stored = entry.answer.clone().or_else(kept).unwrap_or_default();
+            let stored = ContainerAllocateResponse::decode(&*stored).unwrap_or_default();
+            let given: Vec<_> = entry.to_answer().cloned().collect();
+            self.context.answerer.still_names(&stored, &given)
+        });
+        let judged: Vec<Result<(), String>> = judged.collect();
+        // One of them is the container's.
+        match judged.into_iter().reduce(Result::or) {
+            Some(Err(why)) => Err(Status::failed_precondition(format!("{resource}: {why}"))),
+            _ => Ok(()),
+        }
+    }
+
     /// What the cgroups of these pods show.
     pub(super) fn looks(&self, uids: Vec<PodUid>) -> Vec<(PodUid, CgroupLook)> {
         uids.into_iter().map(|uid| (uid.clone(), self.context.cgroups.look(&uid))).collect()
@@ -101,6 +125,7 @@ impl HandoffService {
     /// are not the assignment; the kubelet tries again.
     pub(super) async fn verify_start(&self, resource: &str, request: PreStartContainerRequest) -> Result<(), Status> {
         self.devices_vacated(resource, &request.devices_ids).await?;
+        self.answer_still_names(resource, &request.devices_ids).await?;
         let offer = self.context.inventory.load().shares.clone();
         let limits_shares = offer.isolation != ShareIsolation::None;
         if !self.settings.verify_before_start && !limits_shares {

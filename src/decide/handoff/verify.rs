@@ -157,9 +157,9 @@ pub fn may_start(resource: &str, ids: &[String], ledger: &Ledger, pods: &NodePod
     }
 }
 
-/// The container with a GPU share that the kubelet is about to start: by its ids, or by its devices where the ledger was rebuilt before
-/// the kubelet listed them.
-pub fn share_to_start<'a>(resource: &str, ids: &[String], ledger: &'a Ledger) -> Option<&'a LedgerEntry> {
+/// What the container was given that the kubelet is about to start: by its ids, or by its devices where the ledger was rebuilt before the
+/// kubelet listed them. Several have the same ids where containers of a pod follow each other.
+pub fn to_start<'a>(resource: &str, ids: &[String], ledger: &'a Ledger) -> impl Iterator<Item = &'a LedgerEntry> {
     let asked: BTreeSet<&str> = ids.iter().map(String::as_str).collect();
     let chosen: BTreeSet<DeviceId> = ids.iter().filter_map(|id| DeviceId::of_kubelet_id(id).ok()).collect();
     let is_asked_for = |entry: &&LedgerEntry| {
@@ -169,8 +169,14 @@ pub fn share_to_start<'a>(resource: &str, ids: &[String], ledger: &'a Ledger) ->
             entry.ids.iter().map(|id| &**id).collect::<BTreeSet<_>>() == asked
         }
     };
-    let shares = ledger.iter().filter(|entry| &*entry.resource == resource && is_share(entry));
-    shares.filter(is_asked_for).max_by_key(|entry| !entry.ids.is_empty())
+    let found: Vec<_> = ledger.iter().filter(|entry| &*entry.resource == resource).filter(is_asked_for).collect();
+    let is_exact = found.iter().any(|entry| !entry.ids.is_empty());
+    found.into_iter().filter(move |entry| !is_exact || !entry.ids.is_empty())
+}
+
+/// The container with a GPU share that the kubelet is about to start.
+pub fn share_to_start<'a>(resource: &str, ids: &[String], ledger: &'a Ledger) -> Option<&'a LedgerEntry> {
+    to_start(resource, ids, ledger).find(|entry| is_share(entry))
 }
 
 /// The kubelet never lists plain init containers, so that entries which were rebuilt for them have no ids. The kubelet takes

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use baton::contract::key::NVIDIA_GPU;
+use baton::agent::options::DeviceListStrategy;
+use baton::contract::key::{NVIDIA_GPU, RDMA};
 use baton::runtime::admin::AdminListen;
 use baton::sim::apiserver::{Effect, FaultRule};
 use baton::sim::hardware::{NodeSpec, NvmlReturn};
@@ -89,6 +90,78 @@ async fn a_running_pod_keeps_its_devices_through_faults_and_restarts() {
     node.machine.fault(gpu, NvmlReturn::Success).unwrap();
     node.until(NVIDIA_GPU, 8).await;
     assert_eq!(running(&cluster, "p").await, before);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn after_a_reboot_no_container_starts_with_the_number_of_another_pods_nic() {
+    let mut node = TestNode::new(NodeSpec::new("renumbered"));
+    node.options.gpu_sharing = false;
+    node.options.device_list_strategy = vec![DeviceListStrategy::Envvar];
+    let cluster = cluster(&mut node).await;
+    let daemon = node.shipped();
+    let until_offered = || {
+        until("the node offers its NICs", || {
+            cluster.server().objects("", "nodes")[0]["status"]["allocatable"][RDMA] == "400"
+        })
+    };
+    until_offered().await;
+    let create = async |name: &str| {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"nodeName": "node-a", "terminationGracePeriodSeconds": 0, "containers": [{
+                "name": "main", "image": "i", "command": ["sleep", "3600"], "resources": {"limits": {RDMA: "100"}}}]}
+        }))
+        .unwrap();
+        pods(&cluster).create(&PostParams::default(), &pod).await.unwrap();
+    };
+    // Its NIC, by the number that the machine lists it with, and the device node that its container has.
+    let given = async |name: &str| {
+        running(&cluster, name).await;
+        let given = cluster.kubelet.view()[&format!("default/{name}")].containers["main"].injected.clone().unwrap();
+        let address = &given.envs["PCIDEVICE_KOORDINATOR_SH_RDMA"];
+        let nic = node.machine.nic_addresses().iter().position(|nic| nic.to_string() == *address).unwrap();
+        let uverbs = given.device_nodes.keys().find(|path| path.contains("uverbs")).unwrap().clone();
+        (nic, uverbs)
+    };
+    create("a").await;
+    let (a, node_a) = given("a").await;
+    create("b").await;
+    let (b, node_b) = given("b").await;
+    assert!(a != b && node_a != node_b);
+    cluster.kubelet.power_off().await.unwrap();
+    daemon.stop().await;
+    // The other way round this time.
+    let (low, high) = (a.min(b), a.max(b));
+    node.machine.unregister_nic(low).unwrap();
+    node.machine.unregister_nic(high).unwrap();
+    node.machine.register_nic(high).unwrap();
+    node.machine.register_nic(low).unwrap();
+    node.machine.reboot().unwrap();
+    let daemon = node.shipped();
+    cluster.kubelet.power_on().await.unwrap();
+    for name in ["a", "b"] {
+        until("its start is refused in words", || {
+            let all = cluster.server().objects("", "pods");
+            let pod = all.iter().find(|pod| pod["metadata"]["name"] == name).unwrap();
+            let why = &pod["status"]["containerStatuses"][0]["state"]["waiting"]["message"];
+            why.as_str().is_some_and(|why| why.contains("does not have the number any more"))
+        })
+        .await;
+        let pods = cluster.kubelet.view();
+        assert!(!pods[&format!("default/{name}")].containers["main"].running, "{name} runs with another pod's NIC");
+    }
+    for name in ["a", "b"] {
+        pods(&cluster).delete(name, &DeleteParams::default()).await.unwrap();
+        until("it is gone", || !cluster.kubelet.view().contains_key(&format!("default/{name}"))).await;
+    }
+    until_offered().await;
+    create("c").await;
+    create("d").await;
+    for (nic, has) in [given("c").await, given("d").await] {
+        let expected = if nic == a { &node_b } else { &node_a };
+        assert!(nic != a && nic != b || has == *expected, "NIC {nic} has {has}");
+    }
     daemon.stop().await;
 }
 
