@@ -109,6 +109,7 @@ impl Node {
             deleting: None,
             grace_seconds: 30,
             scheduled_condition: true,
+            refusal: None,
             created: jiff::Timestamp::UNIX_EPOCH,
             containers: wanted.into(),
             assignment: AssignmentText {
