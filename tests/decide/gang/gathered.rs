@@ -10,8 +10,9 @@ use baton::contract::{Quantity, key as device_key};
 use baton::decide::core::EarmarkPolicy;
 use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::scheduler::Config;
-use baton::decide::world::Resources;
+use baton::decide::world::gangs::MemberState;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
+use baton::decide::world::{Pod, Resources};
 
 use super::packing::{Ask, Needs, Room, fits};
 use crate::harness::TestScheduler;
@@ -651,7 +652,53 @@ fn random_case(seed: u64) -> (bool, bool) {
     let whole = least == members;
     assert!(!(must && (apart || unlabelled)), "gathered apart: {}", story());
     assert!(!(one && whole && apart), "it could be gathered: {}", story());
+    if must {
+        change_at_random(&mut gangs, &mut rng, &keys, (by_rack, by_zone), seed);
+    }
     (bound > 0, must)
+}
+
+/// Members end, are deleted and replaced, the scheduler restarts: those that run are in one domain whatever comes.
+fn change_at_random(
+    gangs: &mut TestGangs,
+    rng: &mut fastrand::Rng,
+    keys: &[(String, String)],
+    (by_rack, by_zone): (bool, bool),
+    seed: u64,
+) {
+    let mut story = Vec::new();
+    for step in 0..6 {
+        let names: Vec<String> = gangs.cluster.pods.keys().map(|key| key.name.to_string()).collect();
+        match (rng.u8(..6), rng.choice(&names).cloned()) {
+            (0 | 1, Some(name)) => {
+                gangs.delete(&name);
+                story.push(format!("{name} is deleted"));
+            }
+            (2, Some(name)) if gangs.cluster.node_of(&name).is_some() => {
+                gangs.cluster.finish(&name);
+                story.push(format!("{name} ends"));
+            }
+            (3, _) => {
+                gangs.cluster.restart();
+                story.push("restart".to_owned());
+            }
+            _ => {
+                gangs.member(&format!("g-late-{step}"), keys);
+                story.push(format!("g-late-{step} comes"));
+            }
+        }
+        gangs.wait(2);
+        let live = |label: &str| -> BTreeSet<String> {
+            let world = gangs.cluster.world();
+            let live = world.pods().filter(|pod| MemberState::of(pod).is_bound()).filter_map(Pod::node);
+            let labels = live.filter_map(|id| world.node(id)?.facts.as_ref()).map(|facts| facts.labels.get(label));
+            labels.map(|value| value.map_or("-", |value| &**value).to_owned()).collect()
+        };
+        let (racks, zones) = (live(RACK), live(ZONE));
+        let apart =
+            by_rack && (racks.len() > 1 || racks.contains("-")) || by_zone && (zones.len() > 1 || zones.contains("-"));
+        assert!(!apart, "seed {seed}: {story:?}: {racks:?} {zones:?}");
+    }
 }
 
 #[test]
