@@ -25,6 +25,8 @@ use crate::harness::{pod, wall};
 const COMING: Duration = Duration::from_secs(400);
 /// Pods of a Node that is gone for as long are removed.
 const ORPHANED: Duration = Duration::from_secs(40);
+/// A Job makes a pod again after so long.
+const JOB_BACK_OFF: Duration = Duration::from_secs(10);
 /// A scheduler that began to lead has judged all gangs.
 const SETTLED: Duration = Duration::from_secs(10);
 
@@ -434,10 +436,10 @@ impl System {
             });
             match found.map(|facts| facts.handoff.phase) {
                 Some(Phase::Failed) if self.jobs.kept.get(&pod.uid).is_some_and(|until| self.now < *until) => {}
+                Some(Phase::Failed) | None if !leaves && self.backs_off(&name) => {}
                 Some(Phase::Succeeded) if !leaves => self.jobs.jobs.get_mut(&name).unwrap().is_over = true,
                 Some(Phase::Failed | Phase::Succeeded) => {
                     self.history.sometimes(FAILED);
-                    self.note_last_again(&name);
                     self.store.remove(&pod);
                     self.make_next(&name, !counts_alone);
                 }
@@ -456,10 +458,7 @@ impl System {
                     self.store.remove(&pod);
                     self.make_next(&name, true);
                 }
-                None if self.store.pod(&pod.key).is_none() => {
-                    self.note_last_again(&name);
-                    self.make_next(&name, !counts_alone);
-                }
+                None if self.store.pod(&pod.key).is_none() => self.make_next(&name, !counts_alone),
                 _ => {}
             }
         }
@@ -469,16 +468,21 @@ impl System {
         ended.iter().for_each(|pod| self.store.remove(pod));
     }
 
-    /// Notes where the last live member of a gang is made again beside those that have succeeded.
-    fn note_last_again(&mut self, name: &str) {
-        let Some(gang) = self.jobs.jobs[name].gang.as_ref() else { return };
+    /// A Job waits before it makes a pod again: for a while no member of its gang lives where the others have succeeded.
+    fn backs_off(&mut self, name: &str) -> bool {
+        let job = &self.jobs.jobs[name];
+        let Some(gang) = job.gang.as_ref() else { return false };
+        let uid = job.pod.uid.clone();
         let is_once = self.jobs.gangs.get(gang).is_some_and(|plan| plan.policy == ONCE && plan.is_made_one_by_one());
         let mut others =
             self.jobs.jobs.iter().filter(|(other, of)| *other != name && of.gang.as_ref() == Some(gang)).peekable();
         let has_succeeded = |of: &Job| of.is_over && self.store.of(&of.pod).is_some();
-        if is_once && others.peek().is_some() && others.all(|(_, of)| has_succeeded(of)) {
-            self.history.sometimes("the last member of a gang is made again when the others have succeeded");
+        if !is_once || others.peek().is_none() || !others.all(|(_, of)| has_succeeded(of)) {
+            return false;
         }
+        self.history.sometimes("the last member of a gang is made again when the others have succeeded");
+        let until = *self.jobs.kept.entry(uid).or_insert(self.now + JOB_BACK_OFF);
+        self.now < until
     }
 
     /// The pod of a job has no node, and members of its group that had ended have gone with their node: fewer are left than a gang
