@@ -21,6 +21,7 @@
 
 pub mod agent;
 pub mod capacity;
+mod confinement;
 mod dense;
 pub mod devices;
 pub mod event;
@@ -51,10 +52,11 @@ mod volumes;
 
 pub use agent::Agent;
 pub use capacity::CapacityFacts;
+pub use confinement::Confinement;
 pub use dense::{Dense, DenseId, NodeId, PodId};
 pub use devices::{DeviceTotals, KnownChoices, Stock};
 pub use event::{Changes, Wake, WorldEvent};
-pub use gathering::{Confinement, GroupTopology};
+pub use gathering::GroupTopology;
 pub use journal::Journal;
 pub use leaving::{has_left, still_used};
 pub use mix::{Mix, MixPolicy};

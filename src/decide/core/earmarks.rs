@@ -332,7 +332,7 @@ fn choose_nodes(
     let needed: i64 = members.iter().filter_map(|id| world.pod(*id)).map(|pod| wanted.of_pod(pod)).sum();
     let mut best: Option<(i64, BTreeSet<NodeId>)> = None;
     for domain in domains {
-        let all: i64 = domain.nodes(world).map(|(id, _)| wanted.of_node(world, id) * key::WHOLE).sum();
+        let all: i64 = world.nodes_in(&domain).map(|(id, _)| wanted.of_node(world, id) * key::WHOLE).sum();
         if all < needed {
             continue;
         }

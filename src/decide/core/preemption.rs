@@ -12,12 +12,12 @@
 //! A dry run takes pods out of the world's accounts, runs the rules that decide placement, and puts everything back.
 
 mod dry_run;
+mod leaving;
 mod units;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::pod::Deletion;
 use crate::world::gangs::{Gang, GroupId};
 use crate::world::{NodeId, Place, Pod, PodId, World};
 use baton_contract::{EventReason, PodUid};
@@ -33,6 +33,8 @@ use super::timers::{Moment, Timer};
 pub use dry_run::{
     VictimSet, candidates, judge_budgets, lower_priority, most_important_first, split_leaving, victim_sets,
 };
+pub use leaving::leaving;
+use leaving::{SOON, gone_by, leaving_uids};
 pub use units::Units;
 
 /// How long the room stays closed after the last victim has left.
@@ -41,10 +43,6 @@ const KEPT: Duration = Duration::from_secs(60);
 const REWRITE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// A victim that has not left is evicted again after this time.
 const EVICT_AGAIN: Duration = Duration::from_secs(10);
-/// How long after its grace period a pod may still be there.
-const LATE: Duration = Duration::from_secs(60);
-/// A pod that leaves later than this by itself is not waited for: another node may make room sooner.
-const SOON: Duration = Duration::from_secs(600);
 
 /// Room that is kept for a pod, or being made for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -367,40 +365,6 @@ impl Nomination {
         };
         self.victims.iter().map(by).max()
     }
-}
-
-/// Monotonic time by which a pod that is being deleted has left, if it ever leaves.
-fn gone_by(deletion: Deletion, now: Moment) -> Duration {
-    let ahead = deletion.at.duration_since(now.wall);
-    let grace = ahead.unsigned_abs();
-    let ends = if ahead.is_negative() { now.mono.saturating_sub(grace) } else { now.mono.saturating_add(grace) };
-    ends.saturating_add(LATE)
-}
-
-/// The pod is being deleted, and leaves within this time.
-fn leaves_within(pod: &Pod, (now, time): (Moment, Duration)) -> bool {
-    let gone_by = pod.facts.handoff.deleting.map(|deletion| gone_by(deletion, now));
-    gone_by.is_some_and(|by| now.mono < by && by <= now.mono.saturating_add(time))
-}
-
-/// Terminating pods of a node that leave soon, with a lower priority than `pod`.
-pub fn leaving<'w>(world: &'w World, node: NodeId, pod: &Pod, now: Moment) -> impl Iterator<Item = &'w Pod> + use<'w> {
-    leaving_within(world, node, pod, (now, SOON))
-}
-
-fn leaving_within<'w>(
-    world: &'w World,
-    node: NodeId,
-    pod: &Pod,
-    within: (Moment, Duration),
-) -> impl Iterator<Item = &'w Pod> + use<'w> {
-    let below = pod.facts.spec.priority;
-    let pods = world.node(node).into_iter().flat_map(|node| node.pods.iter()).filter_map(|id| world.pod(*id));
-    pods.filter(move |other| leaves_within(other, within) && other.facts.spec.priority < below)
-}
-
-fn leaving_uids(world: &World, node: NodeId, pod: &Pod, within: (Moment, Duration)) -> BTreeSet<PodUid> {
-    leaving_within(world, node, pod, within).map(|other| other.facts.handoff.pod.uid.clone()).collect()
 }
 
 /// Waiting for victims is of no use: one of these nodes is lost, or refuses its nominated pod even when it is empty. Only rules

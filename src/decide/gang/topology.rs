@@ -83,7 +83,7 @@ impl Domain {
     fn all_of(world: &World, group: &GroupId, labels: &[Box<str>], need: &RoomNeed) -> Vec<Self> {
         let measured = |at: Confinement| {
             let (mut nodes, mut free, mut all) = (0, 0, 0);
-            for (_, node) in at.nodes(world) {
+            for (_, node) in world.nodes_in(&at) {
                 let (now, ever) = need.room(node);
                 (nodes, free, all) = (nodes + 1, free + now, all + ever);
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::confinement::Confinement;
 use super::gangs::{Gang, GangBook, GroupId};
 use super::node::Node;
 use super::{NodeId, Pod, PodId, World};
@@ -26,48 +27,6 @@ impl GroupTopology {
     pub fn levels(&self) -> impl Iterator<Item = Vec<Box<str>>> + '_ {
         let level = |kept: usize| [&self.required[..], &self.preferred[..kept]].concat();
         (0..=self.preferred.len()).rev().map(level).filter(|labels| !labels.is_empty())
-    }
-}
-
-/// The nodes that the pods of a group may use: those with certain labels.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Confinement {
-    labels: Vec<Box<str>>,
-    /// Those of one domain; `None` for any.
-    values: Option<Vec<Box<str>>>,
-    /// The nodes, where they were looked up; their labels decide all the same.
-    nodes: Vec<NodeId>,
-}
-
-impl Confinement {
-    /// A node that the pods may use.
-    pub fn has(&self, node: &Node) -> bool {
-        let value = |label: &str| node.facts.as_ref().and_then(|facts| facts.labels.get(label));
-        match &self.values {
-            Some(values) => {
-                self.labels.iter().zip(values).all(|(label, wanted)| value(label).is_some_and(|is| **is == **wanted))
-            }
-            None => self.labels.iter().all(|label| value(label).is_some()),
-        }
-    }
-
-    /// Those nodes, in order.
-    pub fn nodes<'a>(&'a self, world: &'a World) -> impl Iterator<Item = (NodeId, &'a Node)> {
-        let known = self.nodes.iter().filter_map(|id| Some((*id, world.node(*id)?)));
-        let all = self.nodes.is_empty().then(|| world.nodes()).into_iter().flatten();
-        known.chain(all).filter(|(_, node)| self.has(node))
-    }
-
-    /// Its nodes were looked up once: it is one of a group in hand.
-    pub fn is_looked_up(&self) -> bool {
-        !self.nodes.is_empty()
-    }
-
-    /// `example.com/rack=r7`.
-    pub fn name(&self) -> String {
-        let Some(values) = &self.values else { return format!("the nodes with {}", self.labels.join(" and ")) };
-        let pairs = self.labels.iter().zip(values).map(|(label, value)| format!("{label}={value}"));
-        pairs.collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -121,6 +80,13 @@ impl World {
             nodes,
         };
         found.into_iter().map(domain).collect()
+    }
+
+    /// The nodes that pods confined to `at` may use, in order.
+    pub fn nodes_in<'a>(&'a self, at: &'a Confinement) -> impl Iterator<Item = (NodeId, &'a Node)> {
+        let known = at.nodes.iter().filter_map(|id| Some((*id, self.node(*id)?)));
+        let all = at.nodes.is_empty().then(|| self.nodes()).into_iter().flatten();
+        known.chain(all).filter(|(_, node)| at.has(node))
     }
 
     /// The domains where a group may be gathered: that of its members with a node, or else every one. Where a label has changed since and

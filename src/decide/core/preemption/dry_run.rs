@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use crate::core::rules::{Outcome, Plugins, PreemptionCandidate, Victim, View};
 use crate::core::select::choose::{judge, prepare};
+use crate::core::timers::Moment;
 use crate::world::{NodeId, Place, Pod, PodId, World};
 
+use super::leaving::{SOON, leaves_within};
 use super::units::Units;
-use super::{SOON, leaves_within};
-use crate::core::timers::Moment;
 
 /// Fewest candidates after which the search ends; a tenth of all nodes where that is more.
 const LEAST_LOOKED_AT: usize = 100;

@@ -191,7 +191,7 @@ impl<R: Ranking, B: PartialEq> Table<R, B> {
             (self.answers, self.ranking, self.refusals) = (Dense::default(), R::default(), Refusals::default());
             self.basis = basis;
             match within {
-                Some(within) => within.nodes(world).map(|(id, _)| id).collect(),
+                Some(within) => world.nodes_in(within).map(|(id, _)| id).collect(),
                 None => world.nodes().map(|(id, _)| id).collect(),
             }
         });

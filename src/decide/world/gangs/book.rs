@@ -8,7 +8,8 @@ use super::declared::{Declared, PodGroupFacts};
 use super::gang::Gang;
 use super::member::{Member, MemberState};
 use super::votes::MemberAge;
-use crate::world::{Confinement, Pod, PodId};
+use crate::world::confinement::Confinement;
+use crate::world::{Pod, PodId};
 use baton_contract::gang::{BadName, GangId, PodGroupApi};
 
 /// Where a pod was entered.
