@@ -29,6 +29,8 @@ const PODS: i64 = 10_000;
 struct RoomNeed {
     /// A member of those, where all are alike: room is counted in such members. Otherwise in percents of GPUs.
     one: Option<Pod>,
+    /// Percent of GPUs that it asks for.
+    asked: i64,
     least: i64,
 }
 
@@ -36,8 +38,11 @@ impl RoomNeed {
     fn of(world: &World, order: &TryOrder) -> Self {
         let first = order.needed().next().and_then(|id| world.pod(id)).filter(|_| order.is_uniform());
         match first {
-            Some(one) => Self { one: Some(one.clone()), least: order.needed().count() as i64 },
-            None => Self { one: None, least: order.least(world) },
+            Some(one) => {
+                let asked = percent(&one.facts.spec.requests);
+                Self { one: Some(one.clone()), asked, least: order.needed().count() as i64 }
+            }
+            None => Self { one: None, asked: 0, least: order.least(world) },
         }
     }
 
@@ -51,11 +56,11 @@ impl RoomNeed {
         let fits = |free: i64, wanted: i64| if wanted > 0 { free.max(0) / wanted } else { PODS };
         let (has, used) = (&facts.allocatable, &node.used);
         let now = [
-            fits(free, percent(wants)),
+            fits(free, self.asked),
             fits(has.milli_cpu - used.milli_cpu, wants.milli_cpu),
             fits(has.memory - used.memory, wants.memory),
         ];
-        let ever = [fits(all, percent(wants)), fits(has.milli_cpu, wants.milli_cpu), fits(has.memory, wants.memory)];
+        let ever = [fits(all, self.asked), fits(has.milli_cpu, wants.milli_cpu), fits(has.memory, wants.memory)];
         (now.into_iter().min().unwrap_or(0), ever.into_iter().min().unwrap_or(0))
     }
 

@@ -782,3 +782,12 @@ fn a_wish_that_is_changed_while_the_gang_waits_counts_at_once() {
     gangs.wait(1);
     assert_eq!(gangs.count("g"), 3, "{}", gangs.condition("g-0"));
 }
+
+#[test]
+fn pods_without_a_gang_rule_follow_the_first_of_them() {
+    let mut gangs = cluster();
+    nodes(&mut gangs, &["a 2 rack=r1", "b 1 rack=r2", "c 9"]);
+    gangs.members("g", 4, &must("g", "0"));
+    gangs.wait(2);
+    assert_eq!((gangs.count("g"), racks(&gangs, "g").len()), (if racks(&gangs, "g") == ["r1"] { 2 } else { 1 }, 1));
+}
