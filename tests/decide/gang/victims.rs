@@ -362,7 +362,8 @@ fn a_gang_does_not_wait_for_a_pod_that_does_not_leave() {
         gangs.cluster.evicted.clone().iter().for_each(|name| gangs.delete(name));
         gangs.wait(waits + 2);
         let mut asked = gangs.cluster.evicted.clone();
-        (asked.sort(), asked.dedup());
+        asked.sort();
+        asked.dedup();
         assert_eq!(asked, ["low-1", "low-2"], "{grace}: {}", gangs.condition("high-0"));
         let left: Vec<String> = gangs.bound().into_iter().filter(|name| asked.contains(name)).collect();
         left.iter().for_each(|name| gangs.delete(name));
