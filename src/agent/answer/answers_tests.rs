@@ -275,15 +275,10 @@ fn a_stored_answer_by_numbers_that_are_other_devices_now_is_not_started_with() {
         table.control.push("/dev/nvidia-modeset".into());
         answers.replace(Arc::new(table));
     };
-    let cases: [(DeviceType, [&str; 2], &dyn Fn(&mut AgentOptions), bool); 6] = [
-        (DeviceType::Gpu, [GPU, "GPU-b"], &|_| {}, true),
-        (DeviceType::Gpu, [GPU, "GPU-b"], &by_node, false),
-        (DeviceType::Gpu, [GPU, "GPU-b"], &by_index, false),
-        (DeviceType::Rdma, [NIC, VF], &|_| {}, true),
-        (DeviceType::Rdma, [NIC, VF], &by_node, false),
-        (DeviceType::Rdma, [NIC, VF], &by_index, false),
-    ];
-    for (kind, ids, change, by_name) in cases {
+    let ways: [fn(&mut AgentOptions); 3] = [|_| {}, by_node, by_index];
+    let kinds = [(DeviceType::Gpu, [GPU, "GPU-b"]), (DeviceType::Rdma, [NIC, VF])];
+    let cases = ways.into_iter().zip([true, false, false]);
+    for ((change, by_name), (kind, ids)) in cases.flat_map(|way| kinds.clone().map(|kind| (way, kind))) {
         let answers = answers(change);
         let stored = ids.map(|id| {
             let grant = grant(kind.clone(), id, false);

@@ -232,7 +232,7 @@ pub const CONDITIONS: &[ConditionRule] = &[
     row(Is::Xid, GPUS, OutOfService, ["the driver's events",
         "the driver reported a critical XID; the message has its number",
         "the GPU comes back after clean probes; if the XID returns, look for it in the kernel log and in NVIDIA's list of XIDs"], stated),
-    row(Is::Gone, ALL, OutOfService, ["NVML, the list of devices before",
+    row(Is::Gone, ALL, OutOfService, ["NVML, sysfs, the list of devices before",
         "the device is no longer in the machine",
         "a pod that holds it keeps it until it ends; look for the device in lspci and in the kernel log"], stated),
     row(Is::Lost, GPUS, OutOfService, ["every answer of NVML",

@@ -306,7 +306,7 @@ impl VirtualNode {
     pub fn register_nic(&self, nic: usize) -> io::Result<()> {
         let nodes = self.dev_root().join("infiniband");
         let mut nics = self.nics();
-        nics[nic].number = (0..).find(|number| !nodes.join(format!("uverbs{number}")).exists()).unwrap_or_default();
+        nics[nic].number = (0..256).find(|number| !nodes.join(format!("uverbs{number}")).exists()).unwrap_or_default();
         nics[nic].write(&self.sysfs, &self.dev_root())
     }
 

@@ -153,7 +153,7 @@ async fn after_a_reboot_no_container_starts_with_the_number_of_another_pods_nic(
     }
     for name in ["a", "b"] {
         pods(&cluster).delete(name, &DeleteParams::default()).await.unwrap();
-        until("it is gone", || cluster.kubelet.view().get(&format!("default/{name}")).is_none()).await;
+        until("it is gone", || !cluster.kubelet.view().contains_key(&format!("default/{name}"))).await;
     }
     until_offered().await;
     create("c").await;
