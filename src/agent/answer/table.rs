@@ -20,6 +20,8 @@ pub(super) const SHARED: &str = "rdma_cm";
 pub struct DeviceTable {
     /// Devices by identity.
     pub devices: BTreeMap<DeviceId, DeviceNodes>,
+    /// Nodes of split GPUs: they open nothing without the nodes of a part.
+    pub divided: BTreeSet<PathBuf>,
     /// Nodes that every GPU container needs.
     pub control: Vec<PathBuf>,
     /// The driver's user-space files.
@@ -51,10 +53,12 @@ impl DeviceTable {
         let below = || dev.ok_or_else(|| "the dev root cannot be read".to_owned());
         let minor = |known: Option<u32>| known.ok_or_else(|| UNNAMED.to_owned());
         let seen = devices.iter().filter(|device| device.health.reason != HealthReason::Gone);
+        let mut divided = BTreeSet::new();
         let parts = seen.map(|device| {
             let (index, found) = match &device.body {
-                DeviceBody::Gpu { gpu, .. } => {
+                DeviceBody::Gpu { gpu, split, .. } => {
                     let node = below().and_then(|dev| nodes::gpu(dev, minor(gpu.minor)?));
+                    divided.extend(node.iter().filter(|_| *split).cloned());
                     (gpu.index.to_string(), node.map(|node| vec![node]))
                 }
                 DeviceBody::Mig { parent_index, parent_minor, slot, instance, .. } => {
@@ -70,7 +74,7 @@ impl DeviceTable {
         });
         let dev_root = dev.map(|dev| dev.root().to_owned()).filter(|root| root != Path::new("/dev"));
         let control = dev.map(nodes::control).unwrap_or_default();
-        Self { devices: parts.collect(), control, driver, dev_root, unwritten: BTreeMap::new() }
+        Self { devices: parts.collect(), divided, control, driver, dev_root, unwritten: BTreeMap::new() }
     }
 
     /// Where the node with this path in the container lies on the host.
@@ -106,10 +110,10 @@ impl DeviceTable {
         self.devices.iter().filter(move |(_, parts)| parts.kind == *kind)
     }
 
-    /// The nodes that have an owner.
+    /// The nodes that one device has alone.
     pub fn owned(&self) -> BTreeSet<PathBuf> {
         let nodes = self.devices.values().flat_map(|parts| &parts.nodes);
-        nodes.filter(|node| !node.ends_with(SHARED)).cloned().collect()
+        nodes.filter(|node| !node.ends_with(SHARED) && !self.divided.contains(*node)).cloned().collect()
     }
 
     /// Adds what `earlier` knew of devices that are in use and not here any more, or whose nodes cannot be named now, so that what was
@@ -172,6 +176,7 @@ mod tests {
             (a, DeviceType::Rdma, &[first, cm]),
             (b, DeviceType::Rdma, &[next, cm]),
             ("GPU-0", DeviceType::Gpu, &["/dev/nvidia0"]),
+            ("MIG-a", DeviceType::Gpu, &["/dev/nvidia3", "/dev/nvidia-caps/nvidia-cap12"]),
         ]);
         let used: BTreeSet<DeviceId> = earlier.devices.keys().cloned().collect();
         let kept = |seen: &[(&str, DeviceType, &[&str])], id: &str| {
@@ -183,5 +188,16 @@ mod tests {
         assert_eq!(kept(&[(b, DeviceType::Rdma, &[first, cm])], a), 0);
         assert_eq!(kept(&[("GPU-1", DeviceType::Gpu, &["/dev/nvidia0"])], "GPU-0"), 0);
         assert_eq!(kept(&[("GPU-1", DeviceType::Gpu, &["/dev/nvidia1"])], "GPU-0"), 1);
+        let whole: (&str, DeviceType, &[&str]) = ("GPU-3", DeviceType::Gpu, &["/dev/nvidia3"]);
+        assert_eq!(kept(&[whole.clone()], "MIG-a"), 0, "its node opens the whole GPU now");
+        let split = |parts: &[(&str, DeviceType, &[&str])]| {
+            let mut now = table(parts);
+            now.divided.insert("/dev/nvidia3".into());
+            now.keep_used(&earlier, &used);
+            now.devices[&DeviceId::parse("MIG-a").unwrap()].nodes.len()
+        };
+        let part = |cap| split(&[whole.clone(), ("MIG-b", DeviceType::Gpu, &["/dev/nvidia3", cap])]);
+        let caps = ["/dev/nvidia-caps/nvidia-cap7", "/dev/nvidia-caps/nvidia-cap12"];
+        assert_eq!((split(&[whole.clone()]), caps.map(part)), (2, [2, 0]));
     }
 }
