@@ -6,14 +6,29 @@ use super::node::Node;
 /// The nodes that the pods of a group may use: those with certain labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Confinement {
-    pub(super) labels: Vec<Box<str>>,
+    labels: Vec<Box<str>>,
     /// Those of one domain; `None` for any.
-    pub(super) values: Option<Vec<Box<str>>>,
+    values: Option<Vec<Box<str>>>,
     /// The nodes, where they were looked up; their labels decide all the same.
-    pub(super) nodes: Vec<NodeId>,
+    nodes: Vec<NodeId>,
 }
 
 impl Confinement {
+    /// To nodes that have all `labels`: with these values, if any, and among `nodes` where they were looked up.
+    pub fn new(labels: Vec<Box<str>>, values: Option<Vec<Box<str>>>, nodes: Vec<NodeId>) -> Self {
+        Self { labels, values, nodes }
+    }
+
+    /// The values of its labels; `None` for any.
+    pub fn values(&self) -> Option<&Vec<Box<str>>> {
+        self.values.as_ref()
+    }
+
+    /// The nodes, where they were looked up.
+    pub fn looked_up(&self) -> &[NodeId] {
+        &self.nodes
+    }
+
     /// A node that the pods may use.
     pub fn has(&self, node: &Node) -> bool {
         let value = |label: &str| node.facts.as_ref().and_then(|facts| facts.labels.get(label));
@@ -23,11 +38,6 @@ impl Confinement {
             }
             None => self.labels.iter().all(|label| value(label).is_some()),
         }
-    }
-
-    /// Its nodes were looked up once: it is one of a group in hand.
-    pub fn is_looked_up(&self) -> bool {
-        !self.nodes.is_empty()
     }
 
     /// `example.com/rack=r7`.

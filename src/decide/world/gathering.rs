@@ -74,18 +74,16 @@ impl World {
                 found.entry(values).or_default().push(id);
             }
         }
-        let domain = |(values, nodes): (Vec<&str>, Vec<NodeId>)| Confinement {
-            labels: labels.to_vec(),
-            values: Some(values.into_iter().map(Box::from).collect()),
-            nodes,
+        let domain = |(values, nodes): (Vec<&str>, Vec<NodeId>)| {
+            Confinement::new(labels.to_vec(), Some(values.into_iter().map(Box::from).collect()), nodes)
         };
         found.into_iter().map(domain).collect()
     }
 
     /// The nodes that pods confined to `at` may use, in order.
     pub fn nodes_in<'a>(&'a self, at: &'a Confinement) -> impl Iterator<Item = (NodeId, &'a Node)> {
-        let known = at.nodes.iter().filter_map(|id| Some((*id, self.node(*id)?)));
-        let all = at.nodes.is_empty().then(|| self.nodes()).into_iter().flatten();
+        let known = at.looked_up().iter().filter_map(|id| Some((*id, self.node(*id)?)));
+        let all = at.looked_up().is_empty().then(|| self.nodes()).into_iter().flatten();
         known.chain(all).filter(|(_, node)| at.has(node))
     }
 
@@ -94,7 +92,7 @@ impl World {
     pub fn domains_for(&self, group: &GroupId, labels: &[Box<str>]) -> Vec<Confinement> {
         let mut all = self.domains(labels);
         if let Some(values) = self.domain_of_placed(group, labels, None) {
-            all.retain(|domain| domain.values.as_ref() == Some(&values));
+            all.retain(|domain| domain.values() == Some(&values));
         }
         all
     }
@@ -115,7 +113,7 @@ impl World {
         let levels = topology.iter().flat_map(GroupTopology::levels);
         let place = |labels: Vec<Box<str>>| {
             let values = self.domain_of_placed(group, &labels, Some(id))?;
-            Some((group.clone(), Confinement { labels, values: Some(values), nodes: Vec::new() }))
+            Some((group.clone(), Confinement::new(labels, Some(values), Vec::new())))
         };
         levels.filter_map(place).collect()
     }
@@ -160,7 +158,7 @@ impl World {
             return None;
         }
         let values = self.domain_of_placed(group, &labels, Some(pod.id));
-        Some(Arc::new(Confinement { labels, values, nodes: Vec::new() }))
+        Some(Arc::new(Confinement::new(labels, values, Vec::new())))
     }
 }
 

@@ -43,7 +43,7 @@ impl Index {
         let prepared = prepare_in(view, plugins, pod, &mut slots);
         let rules = Concern::of(view, plugins, pod, &slots);
         let within = slots.within().cloned();
-        let narrow = within.as_ref().is_some_and(|within| !within.is_looked_up());
+        let narrow = within.as_ref().is_some_and(|within| within.looked_up().is_empty());
         if prepared.is_err() || only.is_some() || rules.reads == Reads::World || narrow {
             if let Some(mut table) = known {
                 table.kept = slots.take_kept();
