@@ -55,7 +55,6 @@ fn pod(cpu: &str, memory: &str) -> PodFacts {
         deleting: None,
         grace_seconds: 30,
         scheduled_condition: false,
-        refusal: None,
         created: Timestamp::UNIX_EPOCH,
         containers: vec![container].into(),
         assignment: AssignmentText::default(),

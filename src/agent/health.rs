@@ -18,7 +18,7 @@ use baton_decide::health::{
     PortPolicy, RecoveryRule, ServeOutcome, SuspectRule, Suspicion, XidAction, XidPolicy,
 };
 use baton_hardware::gpu::{Fault, MigMode};
-use baton_hardware::nic::{PciFunction, Port, PortState};
+use baton_hardware::nic::{NicFault, PciFunction, Port, PortState};
 use baton_hardware::provider::Recovery;
 use baton_hardware::{Bdf, EventKind, GpuEvent, Machine, NicInfo, NvmlError, Probe};
 use baton_runtime::clock::Now;
@@ -147,13 +147,16 @@ impl HealthBook {
         let present: BTreeSet<String> = machine.nics.iter().map(|nic| nic.bdf.to_string()).collect();
         self.nics.retain(|id| present.contains(id));
         self.shown.retain(|bdf, _| present.contains(&bdf.to_string()));
-        let faulty = |nic: &NicInfo| machine.nic_faults.iter().any(|fault| fault.bdf == Some(nic.bdf));
+        let blind = |nic: &NicInfo| {
+            let of_it = |fault: &NicFault| fault.bdf == Some(nic.bdf) && (fault.hangs || nic.ports.is_empty());
+            machine.nic_faults.iter().any(of_it)
+        };
         // A function is its pod's alone: nothing of it is left to give.
         let is_part = |nic: &NicInfo| match nic.function {
             PciFunction::Virtual { pf } => present.contains(&pf.to_string()),
             PciFunction::Physical { .. } => false,
         };
-        for nic in machine.nics.iter().filter(|nic| !faulty(nic)) {
+        for nic in machine.nics.iter().filter(|nic| !blind(nic)) {
             if !nic.ports.is_empty() {
                 self.polled_ports(nic.bdf, Ok(&nic.ports), now);
             } else if !is_part(nic) {

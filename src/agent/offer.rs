@@ -57,7 +57,9 @@ pub fn offers(
         for name in names_of(device, options) {
             let list = lists.entry(name.as_str().into()).or_insert_with(|| Advertised::none(units(&name)));
             let numa = device.place.numa_node.filter(|_| options.numa_hints);
-            list.devices.push(AdvertisedDevice { id: device.id.clone(), healthy: device.health.healthy, numa });
+            // Of a NIC that its pod has in its own namespace the kubelet keeps counting the ids: they are that pod's.
+            let healthy = device.health.healthy || device.health.reason == HealthReason::NicAway;
+            list.devices.push(AdvertisedDevice { id: device.id.clone(), healthy, numa });
         }
     }
     for (name, held) in in_use.iter().filter(|(name, _)| key::is_device_resource(name)) {

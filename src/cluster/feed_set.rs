@@ -66,7 +66,7 @@ impl Starter<'_> {
         self.start(Feed { name, apis, config, optional: false, on_access: None, on_apply, on_delete });
     }
 
-    /// Starts the feed of an API that may be missing, or forbidden: it counts as empty then. `api`: its versions.
+    /// Starts the feed of an API that may be missing: it counts as empty then. `api`: its versions.
     fn optional<K>(
         &mut self,
         name: &'static str,

@@ -269,15 +269,6 @@ impl LightPodStatus {
         self.phase.as_deref() == Some("Failed") && self.reason.is_some() && self.all_containers().next().is_none()
     }
 
-    /// Why the kubelet refused the pod by itself: its device manager found no device, and made no call. What a call is answered stands
-    /// there as a gRPC error. Nothing that a pod asks for leads here: the kubelet compares that with what it offers before.
-    fn refusal(&self) -> Option<Box<str>> {
-        let message = self.message.as_deref().filter(|_| self.refused())?;
-        // Of CPUs and memory it says so, too, and not "device".
-        let is_alone = message.contains("Allocate failed due to") && message.contains("device");
-        (is_alone && !message.contains("rpc error")).then(|| message.into())
-    }
-
     /// The scheduler has found that the pod runs without its devices.
     pub fn unserved(&self) -> bool {
         self.conditions.iter().any(|found| &*found.kind == key::DEVICES_SERVED && &*found.status == "False")
@@ -372,7 +363,6 @@ impl LightPod {
                 .termination_grace_period_seconds
                 .map_or(GRACE, |of| u32::try_from(of).unwrap_or(0)),
             scheduled_condition: self.condition("PodScheduled").is_some_and(|found| &*found.status == "True"),
-            refusal: status.refusal(),
             created: meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |at| at.0),
             containers: containers.collect(),
             assignment: AssignmentText {
@@ -451,28 +441,8 @@ mod tests {
         assert!(record.is_live() && record.scheduled_condition);
         assert_eq!(record.deleting.unwrap().grace_seconds, 30);
         assert_eq!(record.assignment.bind_timestamp.as_deref(), Some("1"));
-        assert_eq!(record.refusal, None);
         let reported = serde_json::to_value(pod.reported()).unwrap();
         assert_eq!(reported, serde_json::json!({"main": {"koordinator.sh/gpu-core": ["GPU-a::1", "GPU-a::2"]}}));
         assert_eq!(record.expected_calls(|_| true).count(), 0, "DRA-backed and invalid requests make no call");
-    }
-
-    #[test]
-    fn a_refusal_by_the_kubelet_itself_is_no_answer_and_no_large_request() {
-        let refusal = |reason: &str, message: &str, statuses: serde_json::Value| {
-            let status = serde_json::json!({"phase": "Failed", "reason": reason, "message": message, "containerStatuses": statuses});
-            let pod = serde_json::json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}, "status": status});
-            serde_json::from_value::<LightPod>(pod).unwrap().handoff().refusal
-        };
-        let none = "Pod was rejected: Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. \
-                    Requested: 1, Available: 0, which is unexpected";
-        let ours = "Pod was rejected: Allocate failed due to rpc error: code = Aborted desc = device gone, which is unexpected";
-        let more =
-            "Pod was rejected: Node didn't have enough resource: nvidia.com/gpu, requested: 9, used: 0, capacity: 8";
-        assert_eq!(refusal("UnexpectedAdmissionError", none, serde_json::json!([])).as_deref(), Some(none));
-        assert_eq!(refusal("UnexpectedAdmissionError", ours, serde_json::json!([])), None);
-        assert_eq!(refusal("OutOfnvidia.com/gpu", more, serde_json::json!([])), None);
-        let ran = serde_json::json!([{"name": "main"}]);
-        assert_eq!(refusal("UnexpectedAdmissionError", none, ran), None, "one that was admitted again after a reboot");
     }
 }

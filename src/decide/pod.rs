@@ -24,8 +24,6 @@ pub struct HandoffPod {
     pub grace_seconds: u32,
     /// Condition `PodScheduled` is True.
     pub scheduled_condition: bool,
-    /// Why its kubelet refused it by itself, without a call to the device plugin: it counts none of the devices as free.
-    pub refusal: Option<Box<str>>,
     /// `metadata.creationTimestamp`.
     pub created: jiff::Timestamp,
     /// Init containers and sidecars in spec order, then app containers in spec order.

@@ -680,7 +680,6 @@ mod tests {
             deleting: None,
             grace_seconds: 30,
             scheduled_condition: false,
-            refusal: None,
             created: NOW.wall,
             containers: Shared::default(),
             assignment: AssignmentText::default(),

@@ -248,7 +248,6 @@ fn template(pod: usize, shape: Shape) -> HandoffPod {
         deleting: None,
         grace_seconds: 30,
         scheduled_condition: shape != Shape::Foreign,
-        refusal: None,
         created: Timestamp::UNIX_EPOCH + std::time::Duration::from_secs(pod as u64),
         containers: containers.collect(),
         assignment: AssignmentText::default(),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::devices::{DeviceBody, NodeDevice};
 use baton_contract::{DeviceId, DeviceType, HealthReason};
 use baton_hardware::driver::DriverFile;
+use baton_hardware::gpu::MigMode;
 use baton_hardware::{Bdf, Tree, nodes};
 
 /// Why a GPU whose minor is not known has no node.
@@ -58,7 +59,9 @@ impl DeviceTable {
             let (index, found) = match &device.body {
                 DeviceBody::Gpu { gpu, split, .. } => {
                     let node = below().and_then(|dev| nodes::gpu(dev, minor(gpu.minor)?));
-                    divided.extend(node.iter().filter(|_| *split).cloned());
+                    // One whose mode is not known for a moment may be divided.
+                    let parts = *split || gpu.mig.mode == MigMode::Unknown;
+                    divided.extend(node.iter().filter(|_| parts).cloned());
                     (gpu.index.to_string(), node.map(|node| vec![node]))
                 }
                 DeviceBody::Mig { parent_index, parent_minor, slot, instance, .. } => {

@@ -91,7 +91,7 @@ impl NativeSpec {
 }
 
 /// The field has content: an empty one asks for nothing.
-fn asks(value: &Value) -> bool {
+pub(super) fn asks(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
         Value::String(text) => !text.is_empty(),
@@ -126,7 +126,7 @@ mod tests {
             json!({"schedulingPolicy": {"basic": {}}, "disruptionMode": {"single": {}}}),
             json!({"disruptionMode": "Pod", "podGroupTemplateRef": {"workload": {"workloadName": "w"}}}),
             json!({"workloadRef": {"workloadName": "w", "templateName": "t"}, "schedulingConstraints": {"topology": []}}),
-            json!({"schedulingConstraints": {"topology": [{"key": "topology.kubernetes.io/rack"}]}}),
+            json!({"schedulingConstraints": {"topology": [{"key": "topology.kubernetes.io/rack"}], "later": {}}}),
             json!({"priority": -5, "priorityClassName": "low", "preemptionPolicy": "PreemptLowerPriority"}),
             json!({"resourceClaims": [], "parentCompositePodGroupName": null, "later": {}, "priorityClassName": ""}),
         ];

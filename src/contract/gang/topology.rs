@@ -9,6 +9,7 @@ use std::str::FromStr;
 use serde_json::Value;
 
 use super::key;
+use super::native::asks;
 use super::value::BadValue;
 
 /// Most layers of one gang, and of a cluster.
@@ -102,7 +103,7 @@ impl TopologySpec {
         let mut spec = Self::default();
         for (field, value) in constraints.as_object().into_iter().flatten() {
             match (&**field, value) {
-                (_, Value::Null) => {}
+                (_, empty) if !asks(empty) => {}
                 ("topology", Value::Array(list)) if list.len() <= MOST => {
                     for entry in list {
                         let alone = entry.as_object().is_some_and(|fields| fields.len() == 1);

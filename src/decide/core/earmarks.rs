@@ -332,7 +332,7 @@ fn choose_nodes(
     let needed: i64 = members.iter().filter_map(|id| world.pod(*id)).map(|pod| wanted.of_pod(pod)).sum();
     let mut best: Option<(i64, BTreeSet<NodeId>)> = None;
     for domain in domains {
-        let all: i64 = world.nodes_in(&domain).map(|(id, _)| wanted.of_node(world, id) * key::WHOLE).sum();
+        let all: i64 = world.nodes_in(Some(&domain)).map(|(id, _)| wanted.of_node(world, id) * key::WHOLE).sum();
         if all < needed {
             continue;
         }
@@ -362,8 +362,8 @@ fn choose_among(
 ) -> Option<BTreeSet<NodeId>> {
     let ends = |pod: &Pod| pod.facts.spec.priority <= priority;
     let mut candidates: Vec<_> = world
-        .nodes()
-        .filter(|(_, node)| node.stock.is_some() && within.is_none_or(|within| within.has(node)))
+        .nodes_in(within)
+        .filter(|(_, node)| node.stock.is_some())
         .map(|(id, node)| {
             let pods = node.pods.iter().filter_map(|pod| world.pod(*pod)).filter(|pod| ends(pod));
             let unknown = pods.clone().filter(|pod| known_end(pod).is_none()).count();

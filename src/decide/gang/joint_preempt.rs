@@ -73,8 +73,7 @@ impl Gangs {
 /// Pods of lower priority on nodes where a pod of `kinds` would fit without them.
 fn lower_where_it_helps(terms: Terms<'_>, world: &mut World, kinds: &[Pod]) -> Vec<PodId> {
     let within = world.pod(kinds[0].id).and_then(|pod| world.confinement_of(pod));
-    let open = world.nodes().filter(|(_, node)| within.as_ref().is_none_or(|within| within.has(node)));
-    let nodes: Vec<NodeId> = open.map(|(id, _)| id).collect();
+    let nodes: Vec<NodeId> = world.nodes_in(within.as_deref()).map(|(id, _)| id).collect();
     let (mut found, mut helpful, mut looked_at) = (Vec::new(), 0, 0);
     // A pod with affinity may fit any node once the pods that it wants to be near to are there.
     let look_around = kinds.iter().any(looks_at_others);

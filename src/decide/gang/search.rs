@@ -218,13 +218,15 @@ fn nodes_for(scene: Scene<'_>, id: PodId) -> Vec<NodeId> {
     let Some(pod) = scene.world.pod(id) else { return Vec::new() };
     let view = scene.view();
     let Ok(mut slots) = prepare(view, scene.terms.rules, pod) else { return Vec::new() };
-    let all = scene.world.nodes();
-    let fits = all.filter(|node| judge(view, scene.terms.rules, pod, *node, &mut slots).is_fit());
+    let within = slots.within().cloned();
+    let fits = scene
+        .world
+        .nodes_in(within.as_deref())
+        .filter(|node| judge(view, scene.terms.rules, pod, *node, &mut slots).is_fit());
     let mut nodes: Vec<NodeId> = fits.map(|(id, _)| id).take(NODES).collect();
     if looks_at_others(pod) && nodes.len() < NODES {
         // A member that is placed before it may be the pod that it wants to be near to.
-        let others = scene.world.nodes().filter(|(_, node)| slots.outside(node).is_none());
-        let others = others.map(|(id, _)| id).filter(|id| !nodes.contains(id));
+        let others = scene.world.nodes_in(within.as_deref()).map(|(id, _)| id).filter(|id| !nodes.contains(id));
         let others: Vec<NodeId> = others.take(NODES - nodes.len()).collect();
         nodes.extend(others);
     }

@@ -59,8 +59,14 @@ impl RoomNeed {
             fits(free, self.asked),
             fits(has.milli_cpu - used.milli_cpu, wants.milli_cpu),
             fits(has.memory - used.memory, wants.memory),
+            facts.max_pods - node.pods.len() as i64,
         ];
-        let ever = [fits(all, self.asked), fits(has.milli_cpu, wants.milli_cpu), fits(has.memory, wants.memory)];
+        let ever = [
+            fits(all, self.asked),
+            fits(has.milli_cpu, wants.milli_cpu),
+            fits(has.memory, wants.memory),
+            facts.max_pods,
+        ];
         (now.into_iter().min().unwrap_or(0), ever.into_iter().min().unwrap_or(0))
     }
 
@@ -88,7 +94,7 @@ impl Domain {
     fn all_of(world: &World, group: &GroupId, labels: &[Box<str>], need: &RoomNeed) -> Vec<Self> {
         let measured = |at: Confinement| {
             let (mut nodes, mut free, mut all) = (0, 0, 0);
-            for (_, node) in world.nodes_in(&at) {
+            for (_, node) in world.nodes_in(Some(&at)) {
                 let (now, ever) = need.room(node);
                 (nodes, free, all) = (nodes + 1, free + now, all + ever);
             }
@@ -195,7 +201,11 @@ impl Gangs {
         let order = TryOrder::of(placing.world, placing.stats, group, &[], aim);
         let need = RoomNeed::of(placing.world, &order);
         let mut domains = Domain::all_of(placing.world, group, &topology.required, &need);
-        domains.retain(|domain| domain.all >= need.least);
+        let least = order.least(placing.world);
+        let first = order.needed().next().and_then(|id| placing.world.pod(id));
+        let below = first.map_or(i32::MIN, |pod| pod.facts.spec.priority);
+        let may_be = |domain: &Domain| may_be_free(placing.world, &domain.at, below) >= least;
+        domains.retain(|domain| domain.all >= need.least && may_be(domain));
         domains.sort_by_key(|domain| (-domain.free, domain.nodes));
         for domain in domains.into_iter().take(SEARCHED) {
             placing.world.confine(group, domain.at);
@@ -236,6 +246,13 @@ fn order_by_rank(placing: &mut Placing<'_>, held: &[PodId]) {
     if !placing.with_nominated(priority, first, |placing| reserve_all(placing, moves)) {
         before.into_iter().for_each(|saved| placing.reservations.restore(placing.world, saved));
     }
+}
+
+/// Percent of GPUs that is free in a domain, with that of the pods below this priority.
+fn may_be_free(world: &World, at: &Confinement, below: i32) -> i64 {
+    let of_pod = |pod: &Pod| if pod.facts.spec.priority < below { percent(&pod.facts.spec.requests) } else { 0 };
+    let of_pods = |node: &Node| node.pods.iter().filter_map(|id| world.pod(*id)).map(of_pod).sum::<i64>();
+    world.nodes_in(Some(at)).map(|(_, node)| free_on(node).max(0) + of_pods(node)).sum()
 }
 
 /// Not even an empty domain has room for the group.

@@ -65,7 +65,6 @@ pub fn pod(name: &str, containers: Vec<PodContainer>) -> HandoffPod {
         deleting: None,
         grace_seconds: 30,
         scheduled_condition: true,
-        refusal: None,
         created: jiff::Timestamp::UNIX_EPOCH,
         containers: containers.into(),
         assignment: AssignmentText::default(),

@@ -243,7 +243,6 @@ mod tests {
             deleting: None,
             grace_seconds: 30,
             scheduled_condition: node.is_some(),
-            refusal: None,
             created: at(T0),
             containers: vec![].into(),
             assignment: AssignmentText::default(),

@@ -80,11 +80,12 @@ impl World {
         found.into_iter().map(domain).collect()
     }
 
-    /// The nodes that pods confined to `at` may use, in order.
-    pub fn nodes_in<'a>(&'a self, at: &'a Confinement) -> impl Iterator<Item = (NodeId, &'a Node)> {
-        let known = at.looked_up().iter().filter_map(|id| Some((*id, self.node(*id)?)));
-        let all = at.looked_up().is_empty().then(|| self.nodes()).into_iter().flatten();
-        known.chain(all).filter(|(_, node)| at.has(node))
+    /// The nodes that pods confined to `at` may use, in order; all where they are not confined.
+    pub fn nodes_in<'a>(&'a self, at: Option<&'a Confinement>) -> impl Iterator<Item = (NodeId, &'a Node)> {
+        let looked_up = at.map(Confinement::looked_up).unwrap_or_default();
+        let known = looked_up.iter().filter_map(|id| Some((*id, self.node(*id)?)));
+        let all = looked_up.is_empty().then(|| self.nodes()).into_iter().flatten();
+        known.chain(all).filter(move |(_, node)| at.is_none_or(|at| at.has(node)))
     }
 
     /// The domains where a group may be gathered: that of its members with a node, or else every one. Where a label has changed since and

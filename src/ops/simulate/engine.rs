@@ -290,7 +290,6 @@ fn template(ask: &TraceAsk) -> PodFacts {
             deleting: None,
             grace_seconds: 30,
             scheduled_condition: false,
-            refusal: None,
             created: Timestamp::UNIX_EPOCH,
             containers: vec![container].into(),
             assignment: AssignmentText::default(),

@@ -109,7 +109,6 @@ impl Node {
             deleting: None,
             grace_seconds: 30,
             scheduled_condition: true,
-            refusal: None,
             created: jiff::Timestamp::UNIX_EPOCH,
             containers: wanted.into(),
             assignment: AssignmentText {

@@ -272,7 +272,7 @@ fn told(gangs: &TestGangs) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
-/// Two members on nodes of one CPU, the first in one rack and the others in another: what is told, and the racks.
+/// Two members on nodes of one CPU, the first in one rack and the others in another: what is reported, and the racks.
 fn gathered(says: &Says) -> String {
     let mut gangs = says.gangs(0);
     for (name, rack) in [("a", "r1"), ("b", "r2"), ("c", "r2")] {

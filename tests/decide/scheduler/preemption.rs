@@ -229,7 +229,7 @@ fn a_pod_that_stays_past_its_grace_period_holds_no_other_up() {
         cluster.wait(if restart { 70 } else { 3 });
         assert_eq!(cluster.evicted.len(), 1, "{restart}: {}", cluster.conditions["high"]);
         assert_ne!(cluster.evicted[0], "low-0");
-        // The victim does not leave either: the last node makes room, and nobody is evicted twice.
+        // The victim does not leave either: the last node makes room, and no pod is evicted twice.
         cluster.wait(300);
         assert_eq!(cluster.evicted.len(), 2, "{:?}", cluster.evicted);
         assert_ne!(cluster.evicted[0], cluster.evicted[1]);

@@ -21,7 +21,6 @@ fn template() -> PodFacts {
         deleting: None,
         grace_seconds: 30,
         scheduled_condition: false,
-        refusal: None,
         created: Timestamp::UNIX_EPOCH,
         containers: vec![].into(),
         assignment: AssignmentText::default(),

@@ -41,7 +41,6 @@ pub fn pod(name: &str, limits: &[(&str, &str)], now: Duration) -> PodFacts {
             deleting: None,
             grace_seconds: 30,
             scheduled_condition: false,
-            refusal: None,
             created: wall(now),
             containers: vec![container].into(),
             assignment: AssignmentText::default(),

@@ -281,7 +281,7 @@ async fn a_nic_and_a_virtual_function_that_pods_have_in_their_own_namespace_stay
     let _kubelet = node.kubelet().await;
     let daemon = node.daemon();
     let functions = ids.len() / 3;
-    node.until(RDMA, (functions - 1) * 100).await;
+    node.until(RDMA, functions * 100).await;
     let why = node.handoff.inventory.lock().unwrap().devices[&ids[pf]].reason.clone();
     assert!(why.as_ref().is_some_and(|why| why.contains("another network namespace")), "{why:?}");
     let cdi = || std::fs::read_to_string(node.path("cdi/koordinator.sh-rdma.json")).unwrap();
@@ -291,7 +291,11 @@ async fn a_nic_and_a_virtual_function_that_pods_have_in_their_own_namespace_stay
     node.machine.remove(0).unwrap();
     node.until(NVIDIA_GPU, 7).await;
     assert!(cdi().contains(ids[vf].as_str()), "a container that restarts asks for this name again");
-    assert_eq!(node.count(RDMA).await, (functions - 1) * 100, "the function is its pod's alone");
+    assert_eq!(
+        node.count(RDMA).await,
+        functions * 100,
+        "the kubelet counts the ids as those of the pods that have them"
+    );
     node.machine.return_nic(pf).unwrap();
     node.until(RDMA, functions * 100).await;
     daemon.stop().await;

@@ -141,7 +141,7 @@ pub fn scan(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>, 
     let pinned = only.and_then(|id| Some((id, view.world.node(id).filter(|node| node.facts.is_some())?)));
     let within = slots.within().filter(|_| only.is_none()).cloned();
     let all = (only.is_none() && within.is_none()).then(|| view.world.nodes()).into_iter().flatten();
-    let inside = within.iter().flat_map(|within| view.world.nodes_in(within));
+    let inside = within.iter().flat_map(|within| view.world.nodes_in(Some(within)));
     for (id, node) in pinned.into_iter().chain(all).chain(inside) {
         nodes += 1;
         match judge(view, plugins, pod, (id, node), &mut slots) {

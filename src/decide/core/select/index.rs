@@ -173,8 +173,8 @@ impl<R: Ranking, B: PartialEq> Table<R, B> {
         Diagnosis::of(self.answers.len(), self.refusals.counted())
     }
 
-    /// Judges the nodes that have changed since the last call, or all nodes on another basis, or those `within`. Returns them in order. After a
-    /// fault of a rule, the next call judges all nodes.
+    /// Judges the nodes that have changed since the last call, or all nodes on another basis, or those `within`. Returns them in order.
+    /// After a fault of a rule, the next call judges all nodes.
     pub fn update(
         &mut self,
         world: &World,
@@ -191,7 +191,7 @@ impl<R: Ranking, B: PartialEq> Table<R, B> {
             (self.answers, self.ranking, self.refusals) = (Dense::default(), R::default(), Refusals::default());
             self.basis = basis;
             match within {
-                Some(within) => world.nodes_in(within).map(|(id, _)| id).collect(),
+                Some(within) => world.nodes_in(Some(within)).map(|(id, _)| id).collect(),
                 None => world.nodes().map(|(id, _)| id).collect(),
             }
         });
