@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(kept(&[("GPU-1", DeviceType::Gpu, &["/dev/nvidia0"])], "GPU-0"), 0);
         assert_eq!(kept(&[("GPU-1", DeviceType::Gpu, &["/dev/nvidia1"])], "GPU-0"), 1);
         let whole: (&str, DeviceType, &[&str]) = ("GPU-3", DeviceType::Gpu, &["/dev/nvidia3"]);
-        assert_eq!(kept(&[whole.clone()], "MIG-a"), 0, "its node opens the whole GPU now");
+        assert_eq!(kept(std::slice::from_ref(&whole), "MIG-a"), 0, "its node opens the whole GPU now");
         let split = |parts: &[(&str, DeviceType, &[&str])]| {
             let mut now = table(parts);
             now.divided.insert("/dev/nvidia3".into());
@@ -201,6 +201,6 @@ mod tests {
         };
         let part = |cap| split(&[whole.clone(), ("MIG-b", DeviceType::Gpu, &["/dev/nvidia3", cap])]);
         let caps = ["/dev/nvidia-caps/nvidia-cap7", "/dev/nvidia-caps/nvidia-cap12"];
-        assert_eq!((split(&[whole.clone()]), caps.map(part)), (2, [2, 0]));
+        assert_eq!((split(std::slice::from_ref(&whole)), caps.map(part)), (2, [2, 0]));
     }
 }

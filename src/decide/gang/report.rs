@@ -138,7 +138,8 @@ pub(super) fn missing_resources(world: &World, group: &GroupId) -> Option<UnfitM
         let placed = gang.members().filter(|member| member.state.has_node());
         placed.filter_map(|member| world.pod(member.pod)).for_each(|pod| wanted.sub(&pod.facts.spec.requests));
         let mut free = Resources::default();
-        for (_, node) in world.nodes_in(world.gangs().confined(group).map(AsRef::as_ref)) {
+        let within = world.gangs().confined(group);
+        for (_, node) in world.nodes_in(within.map(AsRef::as_ref)) {
             let Some(facts) = node.facts.as_ref().filter(|facts| !facts.unschedulable) else { continue };
             let mut left = facts.allocatable.clone();
             left.sub(&node.used);

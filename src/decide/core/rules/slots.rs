@@ -3,7 +3,7 @@
 use std::any::{Any, TypeId};
 use std::sync::Arc;
 
-use crate::world::{Confinement, Wake};
+use crate::world::{Confinement, Node, Wake};
 
 use super::outcome::Outcome;
 
@@ -63,6 +63,11 @@ impl Slots {
     /// The nodes that the pod may use; `None` for all.
     pub(crate) fn within(&self) -> Option<&Arc<Confinement>> {
         self.within.as_ref()
+    }
+
+    /// Refuses a node that the pod may not use.
+    pub(crate) fn outside(&self, node: &Node) -> Option<Outcome> {
+        self.within.as_ref().filter(|within| !within.has(node)).map(|within| outside(within))
     }
 
     /// What all nodes say that the pod may not use.

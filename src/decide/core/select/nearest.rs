@@ -81,7 +81,8 @@ pub fn nearest_beside<'a>(
         Some(Reverse((last, (lack, Reverse(free), &*node.name), id)))
     };
     let mut slots = prepare(view, rules, pod).ok()?;
-    let mut next: BinaryHeap<_> = view.world.nodes_in(slots.within().map(AsRef::as_ref)).filter_map(first).collect();
+    let inside = view.world.nodes().filter(|(_, node)| slots.outside(node).is_none());
+    let mut next: BinaryHeap<_> = inside.filter_map(first).collect();
     let mut chosen: BTreeMap<NodeId, Nearest<'a>> = BTreeMap::new();
     let (mut picks, mut judged) = (0, 0);
     while let Some(Reverse((_, _, id))) = next.pop() {
