@@ -18,7 +18,6 @@ mod units;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::pod::Deletion;
 use crate::world::gangs::{Gang, GroupId};
 use crate::world::{NodeId, Place, Pod, PodId, World};
 use baton_contract::{EventReason, PodUid};
@@ -35,7 +34,7 @@ pub use dry_run::{
     VictimSet, candidates, judge_budgets, lower_priority, most_important_first, split_leaving, victim_sets,
 };
 pub use leaving::leaving;
-use leaving::{LATE, SOON, gone_by, leaving_uids};
+use leaving::{SOON, gone_by, leaving_uids};
 pub use units::Units;
 
 /// How long the room stays closed after the last victim has left.
@@ -362,12 +361,7 @@ impl Nomination {
         let by = |uid: &PodUid| {
             let pod = world.pod_id(uid).and_then(|id| world.pod(id));
             let deleted = pod.and_then(|pod| pod.facts.handoff.deleting);
-            // By this process' own clock, too: the API server's may be behind.
-            let own = |deletion: Deletion| {
-                self.since + Duration::from_secs(deletion.grace_seconds.max(0).cast_unsigned()) + LATE
-            };
-            deleted
-                .map_or_else(|| self.until.max(self.since + SOON), |deletion| gone_by(deletion, now).max(own(deletion)))
+            deleted.map_or_else(|| self.until.max(self.since + SOON), |deletion| gone_by(deletion, now))
         };
         self.victims.iter().map(by).max()
     }

@@ -9,7 +9,7 @@ use crate::world::{NodeId, Pod, World};
 use baton_contract::PodUid;
 
 /// How long after its grace period a pod may still be there.
-pub const LATE: Duration = Duration::from_secs(60);
+const LATE: Duration = Duration::from_secs(60);
 /// A pod that leaves later than this by itself is not waited for: another node may make room sooner.
 pub const SOON: Duration = Duration::from_secs(600);
 
