@@ -43,7 +43,7 @@ impl NativeSpec {
                 "disruptionMode" => read.refuse_unless(is_one_by_one(value), "spec.disruptionMode", value),
                 "schedulingConstraints" => match TopologySpec::native(value) {
                     Ok(topology) => read.topology = topology,
-                    Err(part) => read.refuse_unless(!asks(part), "spec.schedulingConstraints", part),
+                    Err(part) => read.refuse_unless(false, "spec.schedulingConstraints", part),
                 },
                 "resourceClaims" => read.refuse_unless(!asks(value), "spec.resourceClaims", value),
                 "parentCompositePodGroupName" => {
@@ -135,6 +135,7 @@ mod tests {
         }
         for (spec, named) in [
             (json!({"schedulingConstraints": {"topology": [{"key": "a", "mode": "x"}]}}), "spec.schedulingConstraints"),
+            (json!({"schedulingConstraints": {"topology": [{"key": ""}]}}), "spec.schedulingConstraints"),
             (json!({"schedulingConstraints": {"spread": [{"key": "a"}]}}), "spec.schedulingConstraints"),
             (json!({"resourceClaims": [{"name": "c"}]}), "spec.resourceClaims"),
             (json!({"parentCompositePodGroupName": "p"}), "spec.parentCompositePodGroupName: \"p\""),

@@ -103,7 +103,7 @@ impl TopologySpec {
         let mut spec = Self::default();
         for (field, value) in constraints.as_object().into_iter().flatten() {
             match (&**field, value) {
-                (_, empty) if !asks(empty) => {}
+                (_, Value::Null) => {}
                 ("topology", Value::Array(list)) if list.len() <= MOST => {
                     for entry in list {
                         let alone = entry.as_object().is_some_and(|fields| fields.len() == 1);
@@ -111,6 +111,7 @@ impl TopologySpec {
                         spec.required.insert(key.ok_or(entry)?.into());
                     }
                 }
+                (_, empty) if !asks(empty) => {}
                 _ => return Err(value),
             }
         }
