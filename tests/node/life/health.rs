@@ -282,8 +282,9 @@ async fn a_nic_and_a_virtual_function_that_pods_have_in_their_own_namespace_stay
     let daemon = node.daemon();
     let functions = ids.len() / 3;
     node.until(RDMA, functions * 100).await;
-    let why = node.handoff.inventory.lock().unwrap().devices[&ids[pf]].reason.clone();
-    assert!(why.as_ref().is_some_and(|why| why.contains("another network namespace")), "{why:?}");
+    let why = || node.handoff.inventory.lock().unwrap().devices[&ids[pf]].reason.clone();
+    let is_away = || why().is_some_and(|why| why.contains("another network namespace"));
+    super::test_node::until("Allocate and the scheduler give the NIC to no other pod", is_away).await;
     let cdi = || std::fs::read_to_string(node.path("cdi/koordinator.sh-rdma.json")).unwrap();
     assert!(cdi().contains(ids[vf].as_str()));
     node.machine.lend_nic(vf).unwrap();
@@ -297,7 +298,8 @@ async fn a_nic_and_a_virtual_function_that_pods_have_in_their_own_namespace_stay
         "the kubelet counts the ids as those of the pods that have them"
     );
     node.machine.return_nic(pf).unwrap();
-    node.until(RDMA, functions * 100).await;
+    super::test_node::until("the NIC takes pods again", || why().is_none()).await;
+    assert_eq!(node.count(RDMA).await, functions * 100);
     daemon.stop().await;
 }
 
