@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::feed::{Feed, FeedMessage, watch_config};
 use super::node::LightNode;
-use super::pod::{LightCondition, LightContainerStatus, LightPod, LightPodStatus};
+use super::pod::{LightContainerStatus, LightPod, LightPodStatus};
 use super::tyjob::RawTyJob;
 use baton_contract::tyjob::keys;
 use baton_decide::controller::{ControllerEvent, OwnedPod, ShownJob};
@@ -60,8 +60,6 @@ impl LightPod {
             Some((rank, ImageWait { reason: waiting.reason.to_string(), message: waiting.message.to_string() }))
         });
         let image = waits.min_by_key(|(rank, _)| *rank).map(|(_, image)| image);
-        let phase =
-            Some(Phase::of(status.phase.as_deref())).filter(|phase| *phase != Phase::Unknown).unwrap_or_default();
         // The time of deletion is the end of the grace period; the deletion was requested that much earlier.
         let grace = SignedDuration::from_secs(meta.deletion_grace_period_seconds.unwrap_or(0));
         let requested = meta.deletion_timestamp.as_ref().and_then(|end| end.0.checked_sub(grace).ok());
@@ -69,6 +67,16 @@ impl LightPod {
             let ends = status.container_statuses.iter().filter_map(|container| container.state.terminated.as_ref());
             ends.filter_map(|ended| ended.finished_at).max().is_none_or(|last| last >= requested)
         });
+        let mut targets = status.conditions.iter().filter(|found| &*found.kind == "DisruptionTarget");
+        let target = targets.find(|found| &*found.status == "True").map(|found| &*found.reason);
+        let phase = match Phase::of(status.phase.as_deref()) {
+            // With its node, or for what it used: containers that end well when they are asked to make a pod that has succeeded.
+            Phase::Succeeded if stopped || target == Some("TerminationByKubelet") => Phase::Failed,
+            Phase::Unknown => Phase::default(),
+            phase => phase,
+        };
+        // A pod that fills its node would be made again for ever.
+        let evicted = status.reason.as_deref() == Some("Evicted");
         let plain_init = |name: &str| spec.init_containers.iter().any(|init| *init.name == *name && !init.is_sidecar());
         let lasting = || status.all_containers().filter(|container| !plain_init(&container.name));
         let waits_again = |container: &LightContainerStatus| {
@@ -80,8 +88,7 @@ impl LightPod {
                 .map(|container| (container.name.to_string(), container.restart_count.max(0)))
                 .collect(),
             crash_loops: lasting().any(waits_again),
-            stopped,
-            disrupted: phase == Phase::Failed && disrupted(&status),
+            disrupted: phase == Phase::Failed && target.is_some() && !evicted,
             attempt: label(keys::ATTEMPT).and_then(|attempt| attempt.parse().ok()),
             phase,
             // A pod without its devices is not ready for its job, whatever its own probes say.
@@ -101,14 +108,6 @@ impl LightPod {
     }
 }
 
-/// The pod was ended for other pods' or its node's sake: preempted, drained, garbage-collected after its node, or stopped with
-/// it. A pod that the kubelet evicts for what it uses does not count, although its condition says so too: a pod that fills its
-/// node would be made again for ever.
-fn disrupted(status: &LightPodStatus) -> bool {
-    let target = |found: &LightCondition| &*found.kind == "DisruptionTarget" && &*found.status == "True";
-    status.conditions.iter().any(target) && status.reason.as_deref() != Some("Evicted")
-}
-
 /// Why a pod failed: what its status says, or else how its containers ended.
 fn failure(status: &LightPodStatus) -> String {
     if let Some(explanation) = status.explanation() {
@@ -119,7 +118,11 @@ fn failure(status: &LightPodStatus) -> String {
         Some(format!("{} exited with {} ({})", container.name, ended.exit_code, ended.reason))
     });
     let text = ends.collect::<Vec<_>>().join(", ");
-    if text.is_empty() { "no reason given".to_owned() } else { text }
+    match Phase::of(status.phase.as_deref()) {
+        Phase::Succeeded => "it was asked to end".to_owned(),
+        _ if text.is_empty() => "no reason given".to_owned(),
+        _ => text,
+    }
 }
 
 /// Starts the watches of the controller; they end when `tasks` or the receiver is dropped. Returns the names whose
@@ -257,6 +260,29 @@ mod tests {
         assert!(!pod(json!({ "phase": "Failed" })).disrupted);
     }
 
+    /// kubernetes#118310: a kubelet that stops its node sends no deletion, and takes the phase from the exit codes.
+    #[test]
+    fn a_pod_that_ends_well_because_its_kubelet_ended_it_has_failed() {
+        let state =
+            json!({ "terminated": { "exitCode": 0, "reason": "Completed", "finishedAt": "2025-12-31T23:59:59Z" } });
+        for (kind, holds, by, reason, ended, disrupted) in [
+            ("DisruptionTarget", "True", "TerminationByKubelet", json!("Terminated"), Phase::Failed, true),
+            ("DisruptionTarget", "True", "TerminationByKubelet", Value::Null, Phase::Failed, true),
+            ("DisruptionTarget", "True", "TerminationByKubelet", json!("Evicted"), Phase::Failed, false),
+            ("DisruptionTarget", "False", "TerminationByKubelet", Value::Null, Phase::Succeeded, false),
+            ("DisruptionTarget", "True", "EvictionByEvictionAPI", Value::Null, Phase::Succeeded, false),
+            ("Ready", "True", "TerminationByKubelet", Value::Null, Phase::Succeeded, false),
+        ] {
+            let view = pod(json!({
+                "phase": "Succeeded", "reason": reason, "containerStatuses": [{ "name": "c", "state": state }],
+                "conditions": [{ "type": kind, "status": holds, "reason": by }],
+            }));
+            assert_eq!((view.phase, view.disrupted), (ended, disrupted), "{kind} {holds} {by} {reason}");
+            let failed = (ended == Phase::Failed).then(|| reason.as_str().unwrap_or("it was asked to end").to_owned());
+            assert_eq!(view.failure, failed);
+        }
+    }
+
     #[test]
     fn a_failure_is_described_by_the_pod_or_by_its_containers() {
         let failure_of = |status: Value| pod(status).failure.unwrap();
@@ -276,11 +302,11 @@ mod tests {
     fn a_pod_that_ended_before_its_deletion_was_asked_for_was_not_stopped() {
         let ended = |at: &str| {
             let state = json!({ "terminated": { "exitCode": 0, "reason": "Completed", "finishedAt": at } });
-            pod(json!({ "phase": "Succeeded", "containerStatuses": [{ "name": "c", "state": state }] })).stopped
+            pod(json!({ "phase": "Succeeded", "containerStatuses": [{ "name": "c", "state": state }] })).phase
         };
         // Thirty seconds of grace end at 00:00:30.
-        assert!(!ended("2025-12-31T23:59:59Z"));
-        assert!(ended("2026-01-01T00:00:00Z") && ended("2026-01-01T00:00:10Z"));
+        assert_eq!(ended("2025-12-31T23:59:59Z"), Phase::Succeeded);
+        assert_eq!(["2026-01-01T00:00:00Z", "2026-01-01T00:00:10Z"].map(ended), [Phase::Failed; 2]);
     }
 
     #[test]

@@ -97,9 +97,11 @@ impl JobWriter {
         };
         match status_code(&error) {
             Some(409) => self.holder(job, name, body).await,
-            Some(422) if is_policy(&error) => Ok(ControllerReport::NotMade(CreateFailure::Refused(said(&error)))),
-            Some(400 | 422) => Ok(ControllerReport::NotMade(CreateFailure::Invalid(said(&error)))),
-            Some(403 | 404) => Ok(ControllerReport::NotMade(CreateFailure::Refused(said(&error)))),
+            Some(400 | 422) if !is_policy(&error) => {
+                Ok(ControllerReport::NotMade(CreateFailure::Invalid(said(&error))))
+            }
+            // From 500 on: a webhook does not answer, or the server could not store it. A pod that is there after all is found by its name.
+            Some(400 | 403 | 404 | 422 | 500..) => Ok(ControllerReport::NotMade(CreateFailure::Refused(said(&error)))),
             _ => Err(error),
         }
     }
@@ -165,10 +167,11 @@ impl JobWriter {
     }
 }
 
-/// An admission policy has refused the object, with the code of an invalid one. A policy may be changed: it says "is forbidden",
-/// while the API server itself says "is invalid" of an object that can never be.
+/// An admission policy or webhook has refused the object, with the code of an invalid one. Both may be changed: the API server says "is
+/// forbidden" for the one and "denied the request" for the other, and "is invalid" of an object that can never be.
 fn is_policy(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.message.contains(" is forbidden: "))
+    let words = [" is forbidden: ", " denied the request"];
+    matches!(error, kube::Error::Api(status) if words.iter().any(|words| status.message.contains(words)))
 }
 
 /// A conflict is an answer, not a failure.
@@ -204,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_refuses_with_the_code_of_an_invalid_object_and_other_words() {
+    fn a_policy_or_webhook_refuses_with_the_code_of_an_invalid_object_and_other_words() {
         let said = |message: &str| {
             let status: kube::core::Status = serde_json::from_value(
                 json!({ "status": "Failure", "code": 422, "reason": "Invalid", "message": message }),
@@ -215,6 +218,9 @@ mod tests {
         assert!(said(
             "pods \"rl-learner\" is forbidden: ValidatingAdmissionPolicy 'images' with binding 'all' denied request: no tag"
         ));
+        // A webhook that gives no code denies with 400, one that gives no reason adds nothing (kubernetes#77022).
+        assert!(said("admission webhook \"validate.policies.example\" denied the request: images need a digest"));
+        assert!(said("admission webhook \"validate.policies.example\" denied the request without explanation"));
         assert!(!said("Pod \"rl-learner\" is invalid: spec.containers[0].image: Required value"));
     }
 }

@@ -50,9 +50,13 @@ fn shape(schema: &mut Value) {
     sets["maxItems"] = MAX_WORKER_SETS.into();
     sets["x-kubernetes-list-type"] = "map".into();
     sets["x-kubernetes-list-map-keys"] = json!(["name"]);
-    // The scheduler writes the list whole.
-    schema["properties"]["status"]["properties"]["allocations"]["x-kubernetes-list-type"] = "atomic".into();
-    schema["properties"]["status"]["properties"]["replacing"]["x-kubernetes-list-type"] = "atomic".into();
+    // Each is written whole by one writer; the owners of thousands of entries would make the object half as large again.
+    let status = &mut schema["properties"]["status"]["properties"];
+    for (name, of) in
+        [("allocations", "list"), ("replacing", "list"), ("countedRestarts", "map"), ("endedWorkers", "map")]
+    {
+        status[name][format!("x-kubernetes-{of}-type")] = "atomic".into();
+    }
     without_defaults(&mut schema["properties"]["status"]);
 }
 

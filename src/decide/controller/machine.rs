@@ -218,8 +218,9 @@ mod tests {
 
     use super::super::effect::{JobRequest, OwnedPod, ShownJob};
     use super::*;
-    use crate::tyjob::stages::{PodEffect, PodView};
-    use baton_contract::tyjob::TyJob;
+    use crate::pod::Phase;
+    use crate::tyjob::stages::{CreateFailure, NodeReachability, PodEffect, PodView};
+    use baton_contract::tyjob::{TyJob, keys};
 
     /// A term that knows so many jobs.
     fn term(jobs: usize, edit: impl Fn(&mut Value)) -> JobController {
@@ -285,6 +286,48 @@ mod tests {
         term.report(first[0].0, ControllerReport::Deleted);
         term.report(first[1].0, ControllerReport::Failed { invalid: false });
         assert_eq!(step(&mut term, 2).0.len(), 2, "none depends on another");
+    }
+
+    #[test]
+    fn a_refused_pod_stops_the_creations_of_its_set_and_of_no_other() {
+        let sets = [("actor", 12), ("judge", 4)];
+        let mut term = term(1, |job| {
+            job["metadata"]["finalizers"] = json!([keys::FINALIZER]);
+            let template = job["spec"]["leader"]["template"].clone();
+            let worker_set =
+                |(name, counts): (&str, u32)| json!({ "name": name, "counts": counts, "template": template });
+            job["spec"]["workerSets"] = sets.map(worker_set).to_vec().into();
+            let place = |pod: String, role: &str, index: u32| json!({ "pod": pod, "role": role, "index": index, "node": "n", "attempt": 0 });
+            let workers = sets.into_iter().flat_map(|(set, counts)| (0..counts).map(move |index| (set, index)));
+            let workers = workers.map(|(set, index)| place(format!("rl0-{set}-{index}"), "worker", index));
+            let leader = place("rl0-learner".to_owned(), "leader", 0);
+            let places: Vec<Value> = std::iter::once(leader).chain(workers).collect();
+            job["status"] = json!({
+                "stage": "Starting", "leaderAddress": "10.0.0.1", "allocations": places,
+                "scheduleState": "ScheduledSucceed",
+            });
+        });
+        term.event(ControllerEvent::Node("n".to_owned(), NodeReachability::There));
+        let view = PodView {
+            name: "rl0-learner".to_owned(),
+            attempt: Some(0),
+            phase: Phase::Running,
+            node: Some("n".to_owned()),
+            ip: Some("10.0.0.1".to_owned()),
+            ..PodView::default()
+        };
+        term.event(ControllerEvent::Pod(Box::new(OwnedPod { job_uid: Some("0".to_owned()), view })));
+        let (status, _) = step(&mut term, 1);
+        let [(id, JobRequest::WriteStatus(written))] = &*status else { panic!("{status:?}") };
+        let mut job = term.cache.jobs().next().unwrap().1.job.clone();
+        job.status = Some((**written).clone());
+        term.report(*id, ControllerReport::Written(Box::new(ShownJob { job, unreadable: None })));
+        let (first, _) = step(&mut term, 1);
+        assert_eq!(first.len(), 8);
+        term.report(first[0].0, ControllerReport::NotMade(CreateFailure::Refused("quota".to_owned())));
+        let (next, _) = step(&mut term, 1);
+        let names: Vec<_> = next.iter().map(|(_, request)| request.subject().unwrap().as_str()).collect();
+        assert_eq!(names, ["rl0-judge-0"]);
     }
 
     #[test]

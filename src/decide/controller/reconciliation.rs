@@ -202,6 +202,18 @@ impl Reconciliation {
             }
             ControllerReport::Held(pod) => return vec![ControllerEvent::Pod(pod)],
             ControllerReport::NotMade(why) => {
+                if let (CreateFailure::Refused(_), Some(name)) = (&why, &name) {
+                    // What refuses one pod of a set refuses the others: they are tried when it is tried again.
+                    let set = |pod: &str| pod.rsplit_once('-').map(|(set, _)| set.to_owned());
+                    let of_set = |pod: &String| set(pod) == set(name);
+                    self.waiting.retain(|request| !request.subject().is_some_and(of_set));
+                }
+                // Admission comes before the name: a refusal does not say that the name is free.
+                let known = name.as_ref().and_then(|name| self.former.as_ref()?.get(name));
+                let why = match (known, why) {
+                    (Some(taken @ CreateFailure::Foreign(_)), CreateFailure::Refused(_)) => taken.clone(),
+                    (_, why) => why,
+                };
                 self.end.troubles.get_or_insert_default().extend(name.map(|name| (name, why)));
             }
             ControllerReport::Deleted => counts.pods_deleted += 1,

@@ -183,3 +183,21 @@ async fn a_conflict_is_not_called_resolved_because_a_request_fails_otherwise() {
     assert_eq!(conflict().await, first);
     assert!(first.unwrap().0);
 }
+
+/// A webhook that is down gives 500.
+#[tokio::test]
+async fn an_error_of_the_api_server_is_shown_until_the_pod_is_made() {
+    let cluster = JobCluster::start().await;
+    let _controller = cluster.controller(&["--leader-elect=false"]);
+    let mut rule = FaultRule::on("create", "pods");
+    CONTROLLER.clone_into(&mut rule.user);
+    let rule = cluster.server().faults().add(rule, Effect::Answer(500, None));
+    cluster.submit("rl", |_| ()).await;
+    let refused = async || cluster.status("rl").await.condition(condition::POD_REFUSED).cloned();
+    cluster.play_until("the error is shown", "rl", async || refused().await.is_some()).await;
+    let shown = refused().await.unwrap();
+    assert!(shown.status == "True" && shown.message.starts_with("rl-learner: "), "{shown:?}");
+    cluster.server().faults().remove(rule);
+    cluster.play_until("the job runs", "rl", async || cluster.status("rl").await.stage == Some(Stage::Running)).await;
+    assert_eq!(refused().await.unwrap().status, "False");
+}

@@ -2,15 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use jiff::{SignedDuration, Timestamp};
-
 use super::draft::Draft;
 use super::effect::{JobEffect, PodEffect};
-use super::view::{NodeReachability, PodView};
+use super::view::PodView;
 use baton_contract::tyjob::{CleanPodPolicy, keys};
-
-/// A terminating pod of a node that is silent for longer than this counts as dead.
-const SILENCE: SignedDuration = SignedDuration::from_secs(5 * 60);
 
 impl Draft<'_> {
     /// While the job lives: pods of another attempt and workers beyond their count go.
@@ -39,19 +34,20 @@ impl Draft<'_> {
         }
     }
 
-    /// Deletes the pods that match and are not being deleted, and by force every terminating one that no kubelet will confirm.
+    /// Deletes the pods that match and are not being deleted, and by force every terminating one that no kubelet will confirm. Wakes the
+    /// job when the node of a pod has been silent for too long.
     fn remove(&mut self, unwanted: impl Fn(&PodView) -> bool) {
         for pod in self.pods {
             let delete =
                 |force| JobEffect::Pod(PodEffect::Delete { name: pod.name.clone(), uid: pod.uid.clone(), force });
-            match pod.deleting {
-                None if unwanted(pod) => self.delete_once(delete(false)),
-                None => {}
-                Some(deadline) => match dead_at(pod, deadline) {
-                    Some(at) if at <= self.now => self.delete_once(delete(true)),
-                    Some(at) => self.effects.push(JobEffect::Wake { at }),
-                    None => {}
-                },
+            let dead_at = pod.reachability.gone_at().map(|at| at.max(pod.deleting.unwrap_or(at)));
+            match dead_at {
+                Some(at) if at > self.now => self.effects.push(JobEffect::Wake { at }),
+                Some(_) if pod.deleting.is_some() => self.delete_once(delete(true)),
+                _ => {}
+            }
+            if pod.deleting.is_none() && unwanted(pod) {
+                self.delete_once(delete(false));
             }
         }
     }
@@ -59,19 +55,6 @@ impl Draft<'_> {
     fn delete_once(&mut self, effect: JobEffect) {
         if !self.effects.contains(&effect) {
             self.effects.push(effect);
-        }
-    }
-}
-
-/// When a terminating pod counts as dead although its kubelet is silent; `None` while the node reports.
-fn dead_at(pod: &PodView, deadline: Timestamp) -> Option<Timestamp> {
-    match pod.reachability {
-        NodeReachability::There => None,
-        NodeReachability::Gone => Some(deadline),
-        NodeReachability::UnreachableSince(since) => {
-            let silent = since.saturating_add(SILENCE).unwrap_or(Timestamp::MAX);
-            // One second later: "over" is more than.
-            Some(deadline.max(silent.saturating_add(SignedDuration::from_secs(1)).unwrap_or(silent)))
         }
     }
 }

@@ -58,6 +58,11 @@ impl<'a> Draft<'a> {
         self.status.allocations.iter().find(|place| place.pod == pod && place.attempt == attempt)
     }
 
+    /// The pod's node is gone, or silent for so long that it counts as gone.
+    pub fn is_cut_off(&self, pod: &PodView) -> bool {
+        pod.reachability.gone_at().is_some_and(|at| at <= self.now)
+    }
+
     pub fn event(&mut self, warning: bool, reason: EventReason, message: String) {
         self.effects.push(JobEffect::Event { warning, reason, message });
     }
@@ -84,10 +89,13 @@ impl<'a> Draft<'a> {
         let shown = shown.join(",");
         let text = if more > 0 { format!("{shown} +{more}") } else { shown };
         status.nodes = (!text.is_empty()).then_some(text);
+        if let Some(message) = &mut status.message {
+            message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+        }
     }
 }
 
-/// Longest message of a condition, in bytes.
+/// Longest message of a condition or a status, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
 /// Sets a condition. The time of transition is kept unless the status changes. Returns whether the status changed.

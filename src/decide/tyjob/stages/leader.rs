@@ -7,7 +7,7 @@ use super::draft::{Draft, clear, set};
 use super::effect::{JobEffect, PodEffect};
 use super::pod::{overridden_env, pod_of};
 use super::restarts::is_spent;
-use super::view::{CreateFailure, ImageWait, NodeReachability, PodView};
+use super::view::{CreateFailure, ImageWait, PodView};
 use crate::pod::Phase;
 use baton_contract::tyjob::{ScheduleState, Stage, TyJob, TyJobSpec, condition};
 use baton_contract::{ConditionReason, EventReason};
@@ -34,7 +34,7 @@ impl Draft<'_> {
         let state = self.status.schedule_state;
         // Made before and not written as started: the pod's own state counts, whether its place still stands or not.
         let made = self.pods_by_name().get(leader.as_str()).copied();
-        if let Some(pod) = made.filter(|pod| pod.phase == Phase::Succeeded && !pod.stopped) {
+        if let Some(pod) = made.filter(|pod| pod.phase == Phase::Succeeded) {
             return self.start(pod);
         }
         if state == Some(ScheduleState::ScheduledFailed) {
@@ -91,7 +91,7 @@ impl Draft<'_> {
     pub(super) fn work(&mut self) {
         let name = self.spec.leader_pod(self.name);
         let leader = self.pods_by_name().get(name.as_str()).copied();
-        if leader.is_some_and(|pod| pod.phase == Phase::Succeeded && !pod.stopped) {
+        if leader.is_some_and(|pod| pod.phase == Phase::Succeeded) {
             self.count_workers();
             return self.end(Stage::Succeeded, format!("the leader {name} succeeded"));
         }
@@ -101,8 +101,13 @@ impl Draft<'_> {
                 Some(format!("failed: {}", pod.failure.as_deref().unwrap_or("no reason given")))
             }
             Some(pod) if pod.deleting.is_some() => Some("is being deleted".to_owned()),
-            Some(pod) if pod.reachability == NodeReachability::Gone => {
+            Some(pod) if self.is_cut_off(pod) => {
                 Some(format!("has lost its node {}", pod.node.as_deref().unwrap_or_default()))
+            }
+            Some(PodView { ip: Some(ip), .. })
+                if self.status.leader_address.as_ref().is_some_and(|known| known != ip) =>
+            {
+                Some(format!("has the address {ip} now, which its workers do not know"))
             }
             Some(pod) if is_spent(&self.restarted, pod, self.status.restarts, self.spec.restart_limit) => {
                 Some("has a container that ends again and again".to_owned())
@@ -140,7 +145,8 @@ impl Draft<'_> {
         if self.status.stage == Some(Stage::Starting) && self.image_hopeless(leader) {
             return;
         }
-        if leader.ip.is_some() {
+        // A kubelet gives the address before init containers run, when nothing answers there.
+        if leader.phase == Phase::Running && leader.ip.is_some() {
             self.status.leader_address.clone_from(&leader.ip);
         }
         let moved = self.tend(leader, self.allocation(&leader.name));

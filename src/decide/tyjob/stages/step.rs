@@ -8,6 +8,9 @@ use super::view::{CreateFailure, JobView, PodView};
 use baton_contract::tyjob::{InvalidField, Stage, TyJobStatus, condition, keys};
 use baton_contract::{ConditionReason, EventReason};
 
+/// Pods that could not be made are named up to this number; the rest are counted.
+const TROUBLES_NAMED: usize = 3;
+
 /// What a job's status must be, and what is to be done after it is written. `pods` are those that the job controls.
 ///
 /// | from | when | to |
@@ -21,8 +24,8 @@ use baton_contract::{ConditionReason, EventReason};
 /// | Starting, Running | too few workers can still run | Failed |
 /// | all of these | leader succeeded, or `spec.terminating` | Succeeded |
 ///
-/// Succeeded and Failed are never left; only pods are cleaned up there. A job that is being deleted loses its pods, then its
-/// finalizer.
+/// Succeeded and Failed are never left; only pods are cleaned up there, and `observedGeneration` follows
+/// the object. A job that is being deleted loses its pods, then its finalizer.
 pub fn step(view: &JobView<'_>, pods: &[PodView], now: Timestamp) -> (TyJobStatus, Vec<JobEffect>) {
     // Whole seconds, as the object stores them: what is read back equals what was meant.
     let mut draft = Draft::new(view, pods, now.round(Unit::Second).unwrap_or(now));
@@ -34,6 +37,8 @@ pub fn step(view: &JobView<'_>, pods: &[PodView], now: Timestamp) -> (TyJobStatu
     let effective = view.job.effective(view.unreadable);
     if before.is_some_and(Stage::is_terminal) {
         draft.spec = effective.map_or_else(|_| draft.spec.clone(), |effective| effective.spec);
+        // `cleanPodPolicy` may be edited after the end, and what waits for a generation to be seen would wait for ever.
+        draft.status.observed_generation = draft.view.job.metadata.generation;
         draft.clean();
         return (draft.status, draft.effects);
     }
@@ -123,8 +128,10 @@ impl Draft<'_> {
     fn troubles(&mut self) {
         let Some(trouble) = self.view.trouble else { return };
         let list_of = |wanted: fn(&CreateFailure) -> Option<&String>| {
-            let found = trouble.iter().filter_map(|(pod, trouble)| Some(format!("{pod}: {}", wanted(trouble)?)));
-            found.collect::<Vec<_>>().join("; ")
+            let mut found = trouble.iter().filter_map(|(pod, trouble)| Some((pod, wanted(trouble)?)));
+            let named: Vec<_> = found.by_ref().take(TROUBLES_NAMED).map(|(pod, why)| format!("{pod}: {why}")).collect();
+            let more = found.count();
+            named.join("; ") + &if more > 0 { format!("; and {more} more") } else { String::new() }
         };
         let foreign = list_of(|trouble| if let CreateFailure::Foreign(whose) = trouble { Some(whose) } else { None });
         if foreign.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::pod::Phase;
 use baton_contract::tyjob::{InvalidField, TyJob};
@@ -41,10 +41,8 @@ pub struct PodView {
     pub uid: String,
     /// Attempt that it was made for; none when the label is gone or unreadable.
     pub attempt: Option<i32>,
-    /// Phase.
+    /// Phase: `Failed` too where it ended well because it was asked to end, and its work is not done.
     pub phase: Phase,
-    /// It ended only after its deletion was asked for: its success does not mean that its work is done.
-    pub stopped: bool,
     /// Its status says that it failed by preemption, eviction or the end of its node, not by itself.
     pub disrupted: bool,
     /// Condition `Ready`.
@@ -90,4 +88,21 @@ pub enum NodeReachability {
     UnreachableSince(Timestamp),
     /// The node object is gone.
     Gone,
+}
+
+/// A node that is silent for longer than this counts as gone.
+const SILENCE: SignedDuration = SignedDuration::from_secs(5 * 60);
+
+impl NodeReachability {
+    /// When the node is gone for its pods; `None` while it reports.
+    pub(super) fn gone_at(self) -> Option<Timestamp> {
+        match self {
+            Self::There => None,
+            Self::Gone => Some(Timestamp::MIN),
+            // One second later: "longer" is more than.
+            Self::UnreachableSince(since) => {
+                Some(since.saturating_add(SILENCE + SignedDuration::from_secs(1)).unwrap_or(Timestamp::MAX))
+            }
+        }
+    }
 }

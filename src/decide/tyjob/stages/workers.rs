@@ -6,7 +6,7 @@ use super::draft::Draft;
 use super::effect::{JobEffect, PodEffect};
 use super::pod::pod_of;
 use super::restarts::is_spent;
-use super::view::{NodeReachability, PodView};
+use super::view::PodView;
 use crate::pod::Phase;
 use baton_contract::EventReason;
 use baton_contract::tyjob::{Allocation, Stage, WorkerEnd};
@@ -80,7 +80,7 @@ impl Draft<'_> {
             let replaced = status.replacing.contains(&pod.uid);
             let restarts = status.worker_set_restarts.get(set).copied().unwrap_or(0);
             match pod.phase {
-                Phase::Succeeded if !pod.stopped => {
+                Phase::Succeeded => {
                     tally.good += 1;
                     status.ended_workers.insert(member.name, WorkerEnd::Succeeded);
                 }
@@ -170,7 +170,7 @@ impl Draft<'_> {
         if pod.deleting.is_some() {
             return None;
         }
-        if self.status.replacing.contains(&pod.uid) || pod.reachability == NodeReachability::Gone {
+        if self.status.replacing.contains(&pod.uid) || self.is_cut_off(pod) {
             return delete(pod);
         }
         let place = place.filter(|place| pod.node.is_none() && pod.allocation.as_deref() != Some(&place.node))?;

@@ -1,10 +1,11 @@
 //! Workers, edits, clean-up and deletion.
 
+use jiff::SignedDuration;
 use serde_json::json;
 
 use super::test_job::{TestJob, spec};
 use crate::pod::Phase;
-use crate::tyjob::stages::{CreateFailure, NodeReachability};
+use crate::tyjob::stages::{CreateFailure, JobEffect, NodeReachability};
 use baton_contract::tyjob::{CleanPodPolicy, ScheduleState, Stage, condition};
 
 #[test]
@@ -103,7 +104,7 @@ fn a_template_edited_after_the_leader_was_made_counts_as_an_edit_after_the_start
     // The leader is made, and its controller dies before it writes Starting.
     test.step();
     assert_eq!((test.stage(), test.names()), (Stage::Pending, vec!["rl-learner"]));
-    test.bind("rl-learner");
+    test.runs("rl-learner");
     for set in &mut test.job.spec.worker_sets {
         set.template.0["spec"]["hostNetwork"] = true.into();
     }
@@ -167,8 +168,7 @@ fn worker_sets_of_a_started_job_may_change_their_order_come_and_go() {
 fn a_worker_that_ends_well_because_it_was_asked_to_go_is_made_again() {
     let mut test = TestJob::running(1);
     test.evict("rl-actor-0");
-    test.ends("rl-actor-0", Phase::Succeeded);
-    test.pod("rl-actor-0").stopped = true;
+    test.ends("rl-actor-0", Phase::Failed);
     test.settle();
     test.bury();
     test.settle();
@@ -213,7 +213,7 @@ fn a_worker_without_a_node_is_told_of_its_new_place() {
     test.settle();
     test.place_all();
     test.settle();
-    test.bind("rl-learner");
+    test.runs("rl-learner");
     test.settle();
     test.job.status.as_mut().unwrap().allocations[1].node = "other".to_owned();
     test.settle();
@@ -396,16 +396,96 @@ fn a_terminating_pod_is_waited_for_unless_its_node_is_gone_or_long_silent() {
     assert_eq!(test.calls, ["!rl-actor-0", "+rl-actor-0"]);
 }
 
+/// A pod that tolerates every taint is not deleted by anything else.
 #[test]
-fn a_worker_of_a_vanished_node_is_removed_and_made_again() {
+fn a_pod_of_a_vanished_or_long_silent_node_is_removed_and_made_again() {
+    for (silent_since, seconds) in [(None, 0), (Some(0), 301)] {
+        let mut test = TestJob::running(1);
+        let reachability = silent_since.map_or(NodeReachability::Gone, |ago| {
+            NodeReachability::UnreachableSince(test.now - SignedDuration::from_secs(ago))
+        });
+        test.pod("rl-actor-0").reachability = reachability;
+        if seconds > 0 {
+            test.pass(seconds - 1);
+            let (_, effects) = test.look();
+            let due = test.now + SignedDuration::from_secs(1);
+            assert!(effects.contains(&JobEffect::Wake { at: due }), "{effects:?}");
+            test.pass(1);
+        }
+        test.settle();
+        assert_eq!(test.calls, ["-rl-actor-0"]);
+        test.pass(31);
+        test.settle();
+        assert_eq!(test.calls, ["-rl-actor-0", "!rl-actor-0", "+rl-actor-0"]);
+        assert!(test.status().worker_set_restarts.is_empty());
+
+        let mut test = TestJob::running(1);
+        test.pod("rl-learner").reachability = reachability;
+        test.pass(seconds);
+        test.settle();
+        assert_eq!((test.stage(), test.status().restarts), (Stage::Rescheduling, 1));
+    }
+}
+
+#[test]
+fn a_leader_that_gets_another_address_is_lost_with_its_workers() {
+    let mut test = TestJob::running(2);
+    let known = test.status().leader_address.unwrap();
+    test.pod("rl-learner").ip = None;
+    test.settle();
+    assert_eq!((test.calls.len(), test.stage()), (0, Stage::Running), "a kubelet may not know it for a moment");
+    test.pod("rl-learner").ip = Some("10.0.7.7".to_owned());
+    test.settle();
+    assert_eq!((test.stage(), test.status().restarts), (Stage::Rescheduling, 1));
+    assert_eq!(test.calls, ["-rl-actor-0", "-rl-actor-1", "-rl-learner"]);
+    test.bury();
+    test.place_all();
+    test.settle();
+    test.ready_all();
+    assert_eq!((test.stage(), test.status().leader_address.as_ref() == Some(&known)), (Stage::Running, false));
+}
+
+/// An init container may load data for hours, and the kubelet gives the address before it.
+#[test]
+fn workers_are_made_when_the_leader_runs_not_when_it_has_an_address() {
+    let mut test = TestJob::new(spec(1));
+    test.settle();
+    test.place_all();
+    test.settle();
+    test.bind("rl-learner");
+    test.settle();
+    assert_eq!((test.calls.as_slice(), test.status().leader_address), (&["+rl-learner".to_owned()][..], None));
+    test.pod("rl-learner").phase = Phase::Running;
+    test.settle();
+    assert_eq!(test.calls, ["+rl-learner", "+rl-actor-0"]);
+}
+
+#[test]
+fn refusals_of_thousands_of_workers_make_a_short_status() {
+    let of = |count: i32, why: CreateFailure| {
+        let mut test = TestJob::running(1);
+        test.trouble = Some((0..count).map(|index| (format!("rl-actor-{index}"), why.clone())).collect());
+        test.step();
+        test
+    };
+    let status = of(5000, CreateFailure::Invalid("x".repeat(1500))).status();
+    assert_eq!((status.stage, status.message.unwrap().len()), (Some(Stage::Failed), 1024));
+    let test = of(5, CreateFailure::Refused("quota".to_owned()));
+    let refused = test.status().condition(condition::POD_REFUSED).unwrap().message.clone();
+    assert_eq!(refused, "rl-actor-0: quota; rl-actor-1: quota; rl-actor-2: quota; and 2 more");
+}
+
+#[test]
+fn an_ended_job_has_seen_the_generation_that_it_is_cleaned_by() {
     let mut test = TestJob::running(1);
-    test.pod("rl-actor-0").reachability = NodeReachability::Gone;
+    test.job.spec.clean_pod_policy = CleanPodPolicy::None;
+    test.ends("rl-learner", Phase::Succeeded);
     test.settle();
-    assert_eq!(test.calls, ["-rl-actor-0"]);
-    test.pass(31);
+    assert_eq!(test.pods.len(), 2);
+    test.job.spec.clean_pod_policy = CleanPodPolicy::All;
+    test.job.metadata.generation = Some(7);
     test.settle();
-    assert_eq!(test.calls, ["-rl-actor-0", "!rl-actor-0", "+rl-actor-0"]);
-    assert!(test.status().worker_set_restarts.is_empty());
+    assert_eq!((test.calls.len(), test.status().observed_generation), (2, Some(7)));
 }
 
 #[test]
