@@ -107,7 +107,10 @@ impl Binder {
         };
         let end = match outlook {
             Outlook::Held => {
-                format!("it is released when that pod has its devices; if it still stands at {then}, it is taken over")
+                format!(
+                    "it is released when that pod has its devices; if it still stands at {then} and the node daemon \
+                     reports, it is taken over"
+                )
             }
             Outlook::Unknown => format!("if it still stands at {then}, it is taken over"),
             Outlook::AgentAway => {

@@ -152,7 +152,8 @@ impl Scheduler {
             QueueState::Taken => (0, None, at),
             QueueState::Active => (1, Some(standing.key.clone()), at),
             QueueState::BackOff(_) => (2, None, at),
-            QueueState::Parked(..) => (3, None, at),
+            // What frees room wakes them all, and they are tried by their rank.
+            QueueState::Parked(..) => (3, Some(standing.key.clone()), at),
         };
         let report = QueueItem {
             kind: kind.to_owned(),

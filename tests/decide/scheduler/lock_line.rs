@@ -499,7 +499,7 @@ fn who_waits_for_a_lock_that_stands_is_told_whose_it_is_since_when_and_what_ends
     assert_eq!(waits(&cluster, "second"), None, "most locks go within moments");
     cluster.wait(2);
     let text = "goes to node n and waits for its lock, held by pod ml/first since 2026-11-21T02:16:40Z: it is released when that pod has \
-                its devices; if it still stands at 2026-11-21T02:21:40Z, it is taken over";
+                its devices; if it still stands at 2026-11-21T02:21:40Z and the node daemon reports, it is taken over";
     assert_eq!(waits(&cluster, "second"), Some(("WaitingForNodeLock", text.to_owned())));
     cluster.wait(200);
     assert_eq!(cluster.condition_writes, 1, "nothing new is to be said while the lock stands");
