@@ -14,7 +14,7 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 use serde_json::json;
 
-use crate::control_plane::ControlPlane;
+use crate::control_plane::{ControlPlane, NewerFlags};
 use crate::wait::until;
 
 const SERVE: &str = "BATON_BENCH_SERVE";
@@ -33,7 +33,7 @@ pub fn serve() {
     let dir = PathBuf::from(std::env::var_os(SERVE).unwrap());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let control_plane = ControlPlane::start(&dir).await;
+        let control_plane = ControlPlane::start(&dir, &NewerFlags::NONE).await;
         let kubeconfig = control_plane.kubeconfig(&dir);
         println!("{}", kubeconfig.display());
         std::io::stdout().flush().unwrap();

@@ -14,14 +14,14 @@ use hyper_util::rt::TokioIo;
 use tonic::transport::Endpoint;
 
 use crate::harness::SOON;
-use crate::harness::control_plane::ControlPlane;
+use crate::harness::control_plane::{ControlPlane, NewerFlags};
 use crate::harness::daemon::Daemon;
 use crate::harness::wait::until;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_kubelet_takes_every_registration_and_lists_every_device() {
     let dir = tempfile::Builder::new().prefix("bt").tempdir_in("/tmp").unwrap();
-    let control_plane = ControlPlane::start(dir.path()).await;
+    let control_plane = ControlPlane::start(dir.path(), &NewerFlags::NONE).await;
     let kubeconfig = control_plane.kubeconfig(dir.path());
     let client = baton::cluster::client::connect(Some(&kubeconfig)).await.unwrap();
     let hardware = VirtualNode::create(dir.path().join("hw"), NodeSpec::new("node")).unwrap();

@@ -3,6 +3,7 @@
 
 mod auto;
 mod faults;
+mod gathered;
 mod kill;
 mod kubelet_dir;
 mod machine;

@@ -20,10 +20,10 @@ pub enum ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts whichever the environment asks for, with its files below `dir`.
-    pub async fn start(dir: &Path) -> Self {
+    /// Starts whichever the environment asks for, with its files below `dir`; a real one with these flags, if it has them.
+    pub async fn start(dir: &Path, flags: &NewerFlags) -> Self {
         match std::env::var_os("KUBEBUILDER_ASSETS") {
-            Some(assets) => Self::Real(RealControlPlane::start(Path::new(&assets), dir).await),
+            Some(assets) => Self::Real(RealControlPlane::start(Path::new(&assets), dir, flags).await),
             None => Self::Simulated(
                 ApiServer::start(baton::sim::apiserver::Options::default()).await.expect("simulated API server starts"),
             ),
@@ -50,18 +50,32 @@ impl ControlPlane {
     }
 }
 
+/// Flags of kube-apiserver that have a meaning since this minor version.
+pub struct NewerFlags {
+    pub since: u32,
+    pub flags: &'static [&'static str],
+}
+
+impl NewerFlags {
+    /// No flags.
+    pub const NONE: Self = Self { since: 0, flags: &[] };
+}
+
 /// A real etcd and kube-apiserver without controllers, as envtest runs them.
 pub struct RealControlPlane {
     etcd: Child,
     apiserver: Child,
     port: u16,
     ca: String,
+    /// It runs with the flags that were asked for.
+    pub flagged: bool,
 }
 
 const TOKEN: &str = "baton-test-token";
 
 impl RealControlPlane {
-    async fn start(assets: &Path, dir: &Path) -> Self {
+    async fn start(assets: &Path, dir: &Path, flags: &NewerFlags) -> Self {
+        let flagged = minor_version(assets) >= flags.since;
         let [etcd_client, etcd_peer, port] = free_ports();
         let data = dir.join("etcd");
         let etcd = spawn(
@@ -99,7 +113,8 @@ impl RealControlPlane {
                 .arg("--service-cluster-ip-range=10.0.0.0/24")
                 .arg("--allow-privileged=true")
                 // No controllers run here that make service account tokens or lift the not-ready taint.
-                .arg("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"),
+                .arg("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition")
+                .args(flags.flags.iter().filter(|_| flagged)),
         );
         let ca_file = certs.join("apiserver.crt");
         // It writes its own certificate and then that of the CA which signed it.
@@ -108,7 +123,7 @@ impl RealControlPlane {
             (text.matches("END CERTIFICATE").count() == 2).then_some(text)
         })
         .await;
-        let this = Self { etcd, apiserver, port, ca };
+        let this = Self { etcd, apiserver, port, ca, flagged };
         let path = dir.join("admin.kubeconfig");
         std::fs::write(&path, this.kubeconfig()).expect("kubeconfig");
         let client: Client = baton::cluster::client::connect(Some(&path)).await.expect("client");
@@ -140,6 +155,13 @@ impl Drop for RealControlPlane {
             let _ = child.wait();
         }
     }
+}
+
+/// `37` of `Kubernetes v1.37.2`.
+fn minor_version(assets: &Path) -> u32 {
+    let output = Command::new(assets.join("kube-apiserver")).arg("--version").output().expect("kube-apiserver runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or_else(|| panic!("no version: {text:?}"))
 }
 
 fn spawn(dir: &Path, name: &str, command: &mut Command) -> Child {

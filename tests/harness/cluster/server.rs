@@ -15,7 +15,7 @@ use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 use super::SOON;
-use super::control_plane::ControlPlane;
+use super::control_plane::{ControlPlane, NewerFlags};
 use super::daemon::Daemon;
 use super::wait::until;
 
@@ -34,8 +34,13 @@ pub struct TestServer {
 impl TestServer {
     /// The simulated server or, with `KUBEBUILDER_ASSETS`, a real one.
     pub async fn start() -> Self {
+        Self::with_flags(&NewerFlags::NONE).await
+    }
+
+    /// The same; a real one with these flags, if it has them.
+    pub async fn with_flags(flags: &NewerFlags) -> Self {
         let dir = directory();
-        let control_plane = ControlPlane::start(dir.path()).await;
+        let control_plane = ControlPlane::start(dir.path(), flags).await;
         let kubeconfig = control_plane.kubeconfig(dir.path());
         Self::of(control_plane, kubeconfig, dir).await
     }

@@ -215,9 +215,10 @@ fn one(
     });
 }
 
-/// A value as a rule sees it: the fields that the schema declares, and of these, those whose name stands in a rule.
+/// A value as a rule sees it: the fields that the schema declares, and of these, those whose name stands in a rule; all where a rule
+/// compares the value as a whole.
 fn spelled(schema: &Value, value: &Value, is_root: bool, rules: &[&str]) -> cel::Value {
-    let meant = |name: &str| rules.iter().any(|rule| rule.contains(name));
+    let meant = |name: &str| rules.iter().any(|rule| rule.contains(name) || rule.contains("== oldSelf"));
     match value {
         Value::Null => cel::Value::Null,
         Value::Bool(value) => cel::Value::Bool(*value),
