@@ -98,6 +98,7 @@ fn job(number: usize) -> JobFacts {
             queue,
             basic: POLICIES[number % POLICIES.len()],
             min_workers: 1,
+            topology: Ok(None),
             terminating: false,
             parts: vec![leader, worker],
         }),

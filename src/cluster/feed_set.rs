@@ -7,7 +7,8 @@ use k8s_openapi::api::core::v1::{LimitRange, Namespace, PersistentVolume, Persis
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
-use kube::api::{Api, ObjectMeta};
+use kube::api::{Api, DynamicObject, ObjectMeta};
+use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
@@ -25,7 +26,7 @@ use super::selected_labels::SelectedLabels;
 use super::spec_part::selector;
 use super::tyjob::{RawTyJob, job_facts};
 use super::volume::{capacity_facts, claim_facts, class_facts, driver_counts, volume_facts};
-use baton_contract::gang::{GangId, PodGroupApi};
+use baton_contract::gang::{GangId, NETWORK_TOPOLOGY, PodGroupApi, layers_of};
 use baton_contract::quota::{LimitRangeRules, QuotaRules};
 use baton_contract::{AgentStatus, PodKey, PodUid};
 use baton_decide::devices::NodePool;
@@ -283,6 +284,17 @@ pub fn start_feeds(
             move |gone| Some(WorldEvent::PodGroupGone(api, GangId::new(gone.namespace(), gone.name()).ok()?)),
         );
     }
+    let topologies = ApiResource::from_gvk(&GroupVersionKind::gvk(
+        "scheduling.koordinator.sh",
+        "v1alpha1",
+        "ClusterNetworkTopology",
+    ));
+    feeds.optional(
+        "network topologies",
+        [Api::all_with(client.clone(), &topologies)],
+        |object: DynamicObject| network_topology_event(&object),
+        |gone| (gone.name() == NETWORK_TOPOLOGY).then_some(WorldEvent::Layers(None)),
+    );
     feeds.tasks.spawn(labels.clone().read_again(client.clone(), out.clone()));
     feeds.names
 }
@@ -293,6 +305,25 @@ fn key(object: &WatchedObject) -> PodKey {
 
 fn key_of(meta: &ObjectMeta) -> PodKey {
     PodKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+}
+
+fn network_topology_event(object: &DynamicObject) -> Option<WorldEvent> {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    if name != NETWORK_TOPOLOGY {
+        tracing::warn!(name, "this ClusterNetworkTopology is not read; only {NETWORK_TOPOLOGY} is");
+        return None;
+    }
+    match layers_of(&object.data["spec"]) {
+        Ok(layers) => {
+            let names: Vec<String> = layers.iter().map(ToString::to_string).collect();
+            tracing::info!(layers = names.join(" "), "the ClusterNetworkTopology states the layers");
+            Some(WorldEvent::Layers(Some(layers.into())))
+        }
+        Err(problem) => {
+            tracing::error!(%problem, "the ClusterNetworkTopology cannot be used: the layers stay as they are");
+            None
+        }
+    }
 }
 
 fn tyjob_event(job: RawTyJob, labels: &SelectedLabels) -> Option<WorldEvent> {

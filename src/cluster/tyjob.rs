@@ -1,6 +1,7 @@
 //! TYJobs at the border: the wire type, the scheduler's record of one, and the write of the scheduler's half of the status.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{Api, ObjectMeta, Patch, PatchParams};
@@ -12,6 +13,7 @@ use super::client::{said, status_code};
 use super::pod::LightPod;
 use super::pod_defaults;
 use baton_contract::PodKey;
+use baton_contract::gang::{self, BadValue, TopologySpec};
 use baton_contract::quota::PodAsk;
 use baton_contract::tyjob::{InvalidField, PodTemplate, Role, TyJob, TyJobSpec, TyJobStatus, condition, keys};
 use baton_decide::core::{JobScheduleStatus, JobWriteResult};
@@ -52,7 +54,8 @@ pub fn job_facts(raw: RawTyJob) -> Result<JobFacts, InvalidField> {
         since: found.last_transition_time.0,
     });
     let spec = match job.effective(unreadable.as_ref()) {
-        Ok(effective) => job_spec(&key, &status, &effective.spec),
+        Ok(effective) => job_spec(&key, &status, &effective.spec)
+            .map(|spec| JobSpec { topology: topology(meta.annotations.as_ref()), ..spec }),
         Err(fields) => {
             let text: Vec<String> = fields.iter().map(InvalidField::to_string).collect();
             Err(text.join("; ").into())
@@ -96,9 +99,21 @@ fn job_spec(key: &PodKey, status: &TyJobStatus, spec: &TyJobSpec) -> Result<JobS
         queue: spec.scheduler_policy.job_queue_policy,
         basic: spec.scheduler_policy.basic_policy,
         min_workers: i64::from(spec.min_workers_num),
+        topology: Ok(None),
         terminating: spec.terminating,
         parts,
     })
+}
+
+/// Where the pods of a job are gathered: by Koordinator's annotation, or else by Baton's keys.
+fn topology(annotations: Option<&BTreeMap<String, String>>) -> Result<Option<Arc<TopologySpec>>, BadValue> {
+    let text = |key: &str| annotations.and_then(|all| all.get(key)).map(String::as_str);
+    let koordinator = TopologySpec::parse(
+        gang::key::NETWORK_TOPOLOGY_SPEC,
+        text(gang::key::NETWORK_TOPOLOGY_SPEC).unwrap_or_default(),
+    )?;
+    let own = TopologySpec::short(text(gang::key::REQUIRED_TOPOLOGY), text(gang::key::PREFERRED_TOPOLOGY))?;
+    Ok(koordinator.or(own).map(Arc::new))
 }
 
 /// The pod that the controller would make of a template, as far as the scheduler reads it.

@@ -13,6 +13,7 @@
 //! statuses alone.
 
 mod allowance;
+mod gather;
 pub(super) mod place;
 pub mod placement;
 pub(super) mod review;

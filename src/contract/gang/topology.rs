@@ -13,7 +13,12 @@ use super::native::asks;
 use super::value::BadValue;
 
 /// Most layers of one gang, and of a cluster.
-const MOST: usize = 16;
+pub(super) const MOST: usize = 16;
+
+/// Koordinator's name of the layer whose domains are single nodes.
+pub const NODE_LAYER: &str = "NodeTopologyLayer";
+/// Koordinator's name of the layer that is the whole cluster.
+pub const CLUSTER_LAYER: &str = "ClusterTopologyLayer";
 
 /// What a gang asks for: each entry is the name of a layer or a label of nodes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -134,7 +139,7 @@ pub fn parse_rank(key: &'static str, text: &str) -> Result<u32, BadValue> {
 }
 
 /// As long as a label's key may be, and of its characters; names of layers are such words too.
-fn is_layer(text: &str) -> bool {
+pub(super) fn is_layer(text: &str) -> bool {
     (1..=317).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/".contains(&byte))
         && text.matches('/').count() <= 1
@@ -145,7 +150,7 @@ fn is_layer(text: &str) -> bool {
 pub struct TopologyLayer {
     /// As a gang may call it; the label where it has no other name.
     pub name: Box<str>,
-    /// The label of nodes.
+    /// The label of nodes; several with commas between them, of which the first that a node has counts.
     pub label: Box<str>,
 }
 

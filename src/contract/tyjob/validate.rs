@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::keys;
 use super::spec::{MAX_PODS, MAX_WORKER_SETS, TyJob, TyJobSpec, worker_pod};
 use super::template::PodTemplate;
+use crate::gang::key::{PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY};
 use crate::quota::PodAsk;
 
 /// One field that cannot be as it is, and why.
@@ -166,7 +167,9 @@ impl Findings {
         }
         for map in ["labels", "annotations"] {
             for (key, _) in template.metadata(map) {
-                if keys::is_gang_key(key) {
+                if [REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY].contains(&key) {
+                    self.add(format!("{at}.metadata.{map}[{key}]"), "is an annotation of the TYJob: move it there");
+                } else if keys::is_gang_key(key) {
                     let message = "a job is scheduled as a job, not as a gang: leave it out";
                     self.add(format!("{at}.metadata.{map}[{key}]"), message);
                 } else if key.starts_with(keys::PREFIX) {

@@ -203,7 +203,7 @@ impl Scheduler {
         let others = judge_other_parts(view, settings, (job, spec), (seat, &pod), &unplaced, |pod, metric, _| {
             JobTable::new(pod, metric)
         });
-        let context = JobContext { policy: spec.basic, here: &here, missing: &unplaced, others: &others };
+        let context = JobContext { policy: spec.basic, here: &here, missing: &unplaced, within: None, others: &others };
         let mut nodes: Vec<NodeRating> = Vec::new();
         for (id, node) in self.world().nodes() {
             let rank = table.rank(id).map(|(metric, _, _)| context.rank(self.world(), id, metric.0));

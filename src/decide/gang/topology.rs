@@ -229,8 +229,8 @@ fn order_by_rank(placing: &mut Placing<'_>, held: &[PodId]) {
     let place = |id: &PodId| {
         let at = placing.reservations.node_of(*id)?;
         let node = world.node(at)?;
-        let labels = &node.facts.as_ref()?.labels;
-        let layers = world.gangs().defaults().layers.iter().map(|layer| labels.get(&*layer.label).cloned());
+        let facts = node.facts.as_ref()?;
+        let layers = world.gangs().defaults().layers.iter().map(|layer| facts.domain(&layer.label).map(str::to_owned));
         Some((layers.collect::<Vec<_>>(), node.name.clone(), at))
     };
     let now: Vec<_> = ranked.iter().filter_map(|(_, id)| place(id)).collect();

@@ -8,7 +8,7 @@ use crate::core::rules::plugins::device_fit;
 use crate::core::rules::{Plugins, Reads, Text, View};
 use crate::core::select::choose::{NodeChoice, judge, prepare};
 use crate::core::select::shape::PodShape;
-use crate::world::{NodeId, Place, Pod, PodFacts, PodId, World};
+use crate::world::{Confinement, NodeId, Place, Pod, PodFacts, PodId, World};
 use baton_contract::PodKey;
 use baton_contract::tyjob::BasicPolicy;
 
@@ -26,6 +26,8 @@ pub struct JobContext<'a> {
     pub here: &'a BTreeMap<NodeId, i64>,
     /// Pods without a place, the one to be placed included.
     pub missing: &'a [Guests],
+    /// The nodes that the pods of the job may use; `None` for all.
+    pub within: Option<&'a Confinement>,
     /// Tables of the parts to which the pod to be placed does not belong.
     pub others: &'a [PartTable],
 }
@@ -96,20 +98,43 @@ impl JobContext<'_> {
         other.is_none_or(|other| other.table.rank(id).is_some())
     }
 
+    /// The job's pods may use the node.
+    fn is_inside(&self, world: &World, id: NodeId) -> bool {
+        self.within.is_none_or(|within| world.node(id).is_some_and(|node| within.has(node)))
+    }
+
+    /// Fitting nodes that the job's pods may use, the best first.
+    fn fitting<'t>(&'t self, world: &'t World, table: &'t JobTable) -> impl Iterator<Item = &'t RankedNode> {
+        table.fitting().filter(|(_, _, id)| self.is_inside(world, *id))
+    }
+
+    /// Why no node is left for the pod.
+    fn refusal(&self, table: &JobTable) -> String {
+        let text = table.diagnosis().message();
+        match (self.within, table.fitting().count()) {
+            (Some(within), outside @ 1..) => {
+                let comma = if text.contains(':') { "," } else { ":" };
+                format!("{text}{comma} {outside} outside {}", within.name())
+            }
+            _ => text,
+        }
+    }
+
     /// The fitting node with the highest rank, the first by name among equals.
     pub fn best(&self, world: &World, table: &JobTable) -> Option<NodeId> {
         match self.policy {
             BasicPolicy::JobAffinity => {
-                let used = self.here.iter().filter(|(_, count)| **count > 0).filter_map(|(id, _)| table.rank(*id));
+                let here = self.here.iter().filter(|(id, count)| **count > 0 && self.is_inside(world, **id));
+                let used = here.filter_map(|(id, _)| table.rank(*id));
                 let best = self.first(world, used);
                 best.or_else(|| self.with_most_room(world, table))
             }
             BasicPolicy::JobAntiAffinity => {
                 let here = |id: &NodeId| self.here.get(id).copied().unwrap_or(0);
-                let empty = table.fitting().find(|(_, _, id)| here(id) == 0);
-                empty.map(|(_, _, id)| *id).or_else(|| self.first(world, table.fitting()))
+                let empty = self.fitting(world, table).find(|(_, _, id)| here(id) == 0);
+                empty.map(|(_, _, id)| *id).or_else(|| self.first(world, self.fitting(world, table)))
             }
-            _ => table.fitting().next().map(|(_, _, id)| *id),
+            _ => self.fitting(world, table).next().map(|(_, _, id)| *id),
         }
     }
 
@@ -125,7 +150,7 @@ impl JobContext<'_> {
         let all: i64 = self.missing.iter().map(|guests| guests.count).sum();
         let mut rooms = KnownRooms::new(self.missing);
         let mut best: Option<(i64, NodeId)> = None;
-        for (_, _, id) in table.fitting() {
+        for (_, _, id) in self.fitting(world, table) {
             let Some(node) = world.node(*id) else { continue };
             let Some(room) = rooms.room(node, |guests| self.admits(guests, *id)) else { continue };
             if best.is_none_or(|(most, _)| room > most) {
@@ -169,14 +194,19 @@ impl TyJobs {
         };
         let settings = (placing.terms.rules, weights);
         let others = judge_other_parts(view, settings, (job, spec), (seat, &pod), context.missing, &mut take);
-        let context =
-            JobContext { policy: context.policy, here: context.here, missing: context.missing, others: &others };
+        let context = JobContext {
+            policy: context.policy,
+            here: context.here,
+            missing: context.missing,
+            within: context.within,
+            others: &others,
+        };
         let mut table = take(&pod, metric, kept);
         let judged = table.catch_up(view, placing.terms.rules, &pod, &mut slots, weights);
         let found = judged.map_err(Text::into_owned).and_then(|judged| {
             placing.stats.judged += judged.len() as u64;
             let best = context.best(placing.world, &table);
-            best.map(|id| (id, judged.binary_search(&id).is_ok())).ok_or_else(|| table.diagnosis().message())
+            best.map(|id| (id, judged.binary_search(&id).is_ok())).ok_or_else(|| context.refusal(&table))
         });
         for other in others.into_iter().filter(|other| other.kept) {
             self.tables.keep(other.table);

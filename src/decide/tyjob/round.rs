@@ -15,11 +15,12 @@ use crate::core::timers::Timer;
 use crate::devices::PodDeviceRequest;
 use crate::world::devices::request_of;
 use crate::world::spec::HostPort;
-use crate::world::{DeviceTotals, NodeId, Pod, PodId, Resources, Stock, Wake, World};
+use crate::world::{Confinement, DeviceTotals, Node, NodeId, Pod, PodId, Resources, Stock, Wake, World};
 use baton_contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, WorkerEnd};
 use baton_contract::{ConditionReason, PodKey, key};
 
 use super::allowance::present;
+use super::gather::{JobAsk, JobAttempt, asked, no_domain};
 use super::place::{JobContext, claims, template_pod};
 use super::placement::{
     Folded, GPU_PERCENT, Guests, JobClass, JobFacts, JobPart, JobSpec, NodeOffer, PartDemand, PlacedPods, Ranked, Seat,
@@ -172,19 +173,38 @@ impl TyJobs {
     fn try_job(&mut self, cx: &mut Context<'_>, key: &PodKey) {
         let Some(job) = cx.world.job(key).cloned() else { return };
         let (Ok(spec), Some(record)) = (&job.spec, self.records.get(key)) else { return };
-        let started = leader_created(cx.world, &job);
         let open = job.open_seats();
         let missing: Vec<Seat> = open.iter().filter(|seat| !record.places.contains_key(&seat.pod)).cloned().collect();
-        let mut here = pods_by_node(cx.world, &job, Some(record));
-        let mut counts = missing_by_part(spec, &missing);
+        let here = pods_by_node(cx.world, &job, Some(record));
+        let namespace = &key.namespace;
+        let known = self.allowances.get(namespace).cloned();
+        let allowance = known.unwrap_or_else(|| self.allowance(cx.world, namespace, cx.terms.now.wall));
+        let ask = JobAsk { job: &job, spec, missing: &missing, here: &here, allowance: &allowance };
+        let found = self.place_gathered(cx, &ask);
+        if self.settle_job(cx, key, &job, found.taken, found.refusal) {
+            self.allowances.insert(namespace.clone(), found.allowance);
+        } else {
+            // The places that the job had before are given back, too.
+            self.allowances.remove(namespace);
+        }
+    }
+
+    /// Reserves places for the missing pods of a job, as many as it finds.
+    pub(super) fn place_missing(
+        &mut self,
+        cx: &mut Context<'_>,
+        ask: &JobAsk<'_>,
+        within: Option<&Confinement>,
+    ) -> JobAttempt {
+        let JobAsk { job, spec, missing, .. } = *ask;
+        let (mut here, mut allowance) = (ask.here.clone(), ask.allowance.clone());
+        let (started, namespace) = (leader_created(cx.world, job), &job.job.key.namespace);
+        let mut counts = missing_by_part(spec, missing);
         let mut taken: Vec<(Box<str>, NodeId, PodId)> = Vec::new();
         // Parts for whose pods no node has room, and parts for whose pods that are not there yet the quotas leave none.
         let (mut failed, mut beyond): (BTreeSet<usize>, BTreeSet<usize>) = Default::default();
         let mut refusal: Option<String> = None;
         let mut over = false;
-        let namespace = &key.namespace;
-        let known = self.allowances.get(namespace).cloned();
-        let mut allowance = known.unwrap_or_else(|| self.allowance(cx.world, namespace, cx.terms.now.wall));
         let charges: Vec<_> = spec.parts.iter().map(|part| allowance.charge(cx.world, namespace, part)).collect();
         // Nominated room is closed to pods of the same or a lower priority: pods of one priority are placed together.
         let priority = |seat: &Seat| spec.parts.get(seat.part).map(|part| part.pod.spec.priority);
@@ -194,17 +214,18 @@ impl TyJobs {
                 for seat in seats {
                     let Some(whole) = charges.get(seat.part) else { continue };
                     // Quotas count what a pod that is there already asks for.
-                    let beside = present(placing.world, &job, &seat.pod, placing.terms.now.wall)
+                    let beside = present(placing.world, job, &seat.pod, placing.terms.now.wall)
                         .map(|present| whole.beside(present));
                     if failed.contains(&seat.part) || beside.is_none() && beyond.contains(&seat.part) {
                         continue;
                     }
                     let unplaced = if spec.basic == BasicPolicy::JobAffinity {
-                        unplaced_guests(placing.world, (&job, spec), seat.part, &counts)
+                        unplaced_guests(placing.world, (job, spec), seat.part, &counts)
                     } else {
                         Vec::new()
                     };
-                    let context = JobContext { policy: spec.basic, here: &here, missing: &unplaced, others: &[] };
+                    let context =
+                        JobContext { policy: spec.basic, here: &here, missing: &unplaced, within, others: &[] };
                     let charge = beside.as_ref().unwrap_or(whole);
                     let found = match allowance.excess(charge) {
                         Some(excess) => {
@@ -213,7 +234,7 @@ impl TyJobs {
                             }
                             Err(excess)
                         }
-                        None => self.place_seat(placing, &job, spec, seat, &context).inspect_err(|_| {
+                        None => self.place_seat(placing, job, spec, seat, &context).inspect_err(|_| {
                             failed.insert(seat.part);
                         }),
                     };
@@ -237,12 +258,7 @@ impl TyJobs {
                 }
             });
         }
-        if self.settle_job(cx, key, &job, taken, refusal) {
-            self.allowances.insert(namespace.clone(), allowance);
-        } else {
-            // The places that the job had before are given back, too.
-            self.allowances.remove(namespace);
-        }
+        JobAttempt { taken, refusal, allowance }
     }
 
     /// Keeps the places that an attempt found or releases all places of the job, and reports the result. `true` when they are kept.
@@ -434,7 +450,7 @@ pub(super) fn leader_created(world: &World, job: &JobFacts) -> bool {
     job.leads() || pod.is_some_and(|pod| claims(pod, &job.job.uid, job.attempt))
 }
 
-/// Why the job cannot be placed even on empty nodes.
+/// Why the job cannot be placed even on empty nodes, of one domain where it must be gathered.
 fn never_fits(world: &World, spec: &JobSpec, job: &JobFacts, needed: i64) -> Option<String> {
     let done = done_workers(job);
     let demand = |at: usize| {
@@ -443,13 +459,23 @@ fn never_fits(world: &World, spec: &JobSpec, job: &JobFacts, needed: i64) -> Opt
         Some(PartDemand { name: part.name.clone(), amounts, counts: i64::from(part.counts) })
     };
     let workers: Vec<PartDemand> = (1..spec.parts.len()).filter_map(demand).collect();
-    unfit(&demand(0)?, &workers, (needed - done).max(0), spec.basic == BasicPolicy::Gang && done == 0, &offers(world))
+    let (leader, needed, all) = (demand(0)?, (needed - done).max(0), spec.basic == BasicPolicy::Gang && done == 0);
+    let on = |within: Option<&Confinement>| {
+        unfit(&leader, &workers, needed, all, &offers(world.nodes_in(within).map(|(_, node)| node)))
+    };
+    let labels = asked(world, spec).map(|topology| topology.required).unwrap_or_default();
+    if labels.is_empty() {
+        return on(None);
+    }
+    let refused: Option<Vec<String>> = world.domains(&labels).iter().map(|domain| on(Some(domain))).collect();
+    let why = refused?.into_iter().next().unwrap_or_else(|| no_domain(&labels));
+    Some(format!("the job must be gathered in one {}: {why}", labels.join(" and ")))
 }
 
-/// What all known nodes offer, cordoned and NotReady ones included. A listed device counts even while its node daemon is away.
-fn offers(world: &World) -> Vec<NodeOffer> {
+/// What these nodes offer, cordoned and NotReady ones included. A listed device counts even while its node daemon is away.
+fn offers<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<NodeOffer> {
     let mut kinds: BTreeMap<(&Resources, i64, Option<DeviceTotals>), i64> = BTreeMap::new();
-    for (_, node) in world.nodes() {
+    for node in nodes {
         let Some(facts) = &node.facts else { continue };
         let listed = node.stock.as_ref().map(Stock::listed);
         *kinds.entry((&*facts.allocatable, facts.max_pods, listed)).or_insert(0) += 1;

@@ -31,10 +31,10 @@ impl Confinement {
 
     /// A node that the pods may use.
     pub fn has(&self, node: &Node) -> bool {
-        let value = |label: &str| node.facts.as_ref().and_then(|facts| facts.labels.get(label));
+        let value = |label: &str| node.facts.as_ref().and_then(|facts| facts.domain(label));
         match &self.values {
             Some(values) => {
-                self.labels.iter().zip(values).all(|(label, wanted)| value(label).is_some_and(|is| **is == **wanted))
+                self.labels.iter().zip(values).all(|(label, wanted)| value(label).is_some_and(|is| *is == **wanted))
             }
             None => self.labels.iter().all(|label| value(label).is_some()),
         }

@@ -1,5 +1,7 @@
 //! What watches report to the world, and what kind of change that is for pods that wait.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 use baton_contract::inventory::Device;
@@ -7,7 +9,7 @@ use baton_contract::quota::{LimitRangeRules, QuotaRules};
 use baton_contract::{AgentStatus, PodKey, PodUid};
 
 use crate::world::gangs::PodGroupFacts;
-use baton_contract::gang::{GangId, PodGroupApi};
+use baton_contract::gang::{GangId, PodGroupApi, TopologyLayer};
 
 use crate::world::tyjob_facts::{JobFacts, JobIdentity, PriorityClassFacts};
 
@@ -74,6 +76,8 @@ pub enum WorldEvent {
     PodGroup(Box<PodGroupFacts>),
     /// A PodGroup is gone, or its whole API.
     PodGroupGone(PodGroupApi, GangId),
+    /// The layers that an object states; `None` where it is gone.
+    Layers(Option<Arc<[TopologyLayer]>>),
     /// A TYJob, new or changed.
     Job(Box<JobFacts>),
     /// A TYJob is gone.

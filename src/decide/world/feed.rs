@@ -126,6 +126,12 @@ impl World {
                 let change = |gangs: &mut GangBook| gangs.pod_group_gone(api, &gang);
                 self.pod_group_changed(&gang, change, (now, wall), &mut changes);
             }
+            WorldEvent::Layers(layers) => {
+                if self.gangs.set_layers(layers) {
+                    // What is gathered may fit elsewhere, as if the nodes' labels had changed.
+                    changes.wake = Wake::NODE_CHANGED;
+                }
+            }
             WorldEvent::Budget(key, facts) => {
                 self.budgets.insert(key, facts);
             }

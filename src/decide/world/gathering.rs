@@ -7,11 +7,10 @@ use super::confinement::Confinement;
 use super::gangs::{Gang, GangBook, GroupId};
 use super::node::Node;
 use super::{NodeId, Pod, PodId, World};
+use baton_contract::gang::{CLUSTER_LAYER, NODE_LAYER, TopologyLayer, TopologySpec};
 
-/// Koordinator's name of the layer whose domains are single nodes, and the label that stands for it.
-const NODE_LAYER: (&str, &str) = ("NodeTopologyLayer", "kubernetes.io/hostname");
-/// Koordinator's name of the layer that is the whole cluster.
-const CLUSTER_LAYER: &str = "ClusterTopologyLayer";
+/// The label of which each node has its own value.
+const NODE_LABEL: &str = "kubernetes.io/hostname";
 
 /// The labels of the layers in which a group is gathered, outermost first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -36,8 +35,13 @@ impl GangBook {
         if !self.gathers() {
             return None;
         }
+        self.layers_asked(self.listing(group).filter_map(|gang| gang.topology()).map(|spec| &**spec))
+    }
+
+    /// What these ask for together, as labels.
+    pub fn layers_asked<'a>(&self, specs: impl IntoIterator<Item = &'a TopologySpec>) -> Option<GroupTopology> {
         let mut asked = GroupTopology::default();
-        for spec in self.listing(group).filter_map(|gang| gang.topology()) {
+        for spec in specs {
             asked.required.extend(spec.required.iter().cloned());
             asked.preferred.extend(spec.preferred.iter().cloned());
         }
@@ -45,17 +49,18 @@ impl GangBook {
         for list in [&mut asked.required, &mut asked.preferred] {
             list.retain(|layer| **layer != *CLUSTER_LAYER);
             for layer in &mut *list {
-                let known = layers.iter().find(|known| known.name == *layer);
+                let is_label = |known: &TopologyLayer| known.label.split(',').any(|label| *label == **layer);
+                let known = layers.iter().find(|known| known.name == *layer || is_label(known));
                 match known {
                     Some(known) => layer.clone_from(&known.label),
-                    None if **layer == *NODE_LAYER.0 => *layer = NODE_LAYER.1.into(),
+                    None if **layer == *NODE_LAYER => *layer = NODE_LABEL.into(),
                     None => {}
                 }
             }
             // A label that is no layer of the cluster counts as an inner one, a node as the innermost.
             let depth = |label: &str| {
                 let at = layers.iter().position(|known| *known.label == *label);
-                (label == NODE_LAYER.1, at.unwrap_or(usize::MAX))
+                (label == NODE_LABEL, at.unwrap_or(usize::MAX))
             };
             list.sort_by(|a, b| depth(a).cmp(&depth(b)).then_with(|| a.cmp(b)));
             list.dedup();
@@ -121,15 +126,17 @@ impl World {
 
     /// The values of `labels` where members of a group have a node already, `except` this one.
     fn domain_of_placed(&self, group: &GroupId, labels: &[Box<str>], except: Option<PodId>) -> Option<Vec<Box<str>>> {
-        let mut counts: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
         let gangs = self.gangs().listing(group).filter(|gang| gang.counts().placed() + gang.counts().reserved > 0);
         let members = gangs.flat_map(Gang::members).filter(|member| member.state.has_node());
-        for member in members.filter(|member| Some(member.pod) != except && !self.is_nominated_reservation(member.pod))
-        {
-            let node = self.pod(member.pod).and_then(Pod::node).and_then(|id| self.node(id));
-            if let Some(values) = node.and_then(|node| values_of(node, labels)) {
-                *counts.entry(values).or_default() += 1;
-            }
+        let members = members.filter(|member| Some(member.pod) != except && !self.is_nominated_reservation(member.pod));
+        self.domain_of_most(members.filter_map(|member| self.pod(member.pod).and_then(Pod::node)), labels)
+    }
+
+    /// The values of `labels` that most of these nodes have.
+    pub fn domain_of_most(&self, nodes: impl Iterator<Item = NodeId>, labels: &[Box<str>]) -> Option<Vec<Box<str>>> {
+        let mut counts: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
+        for values in nodes.filter_map(|id| values_of(self.node(id)?, labels)) {
+            *counts.entry(values).or_default() += 1;
         }
         let most = counts.into_iter().rev().max_by_key(|(_, count)| *count);
         most.map(|(values, _)| values.into_iter().map(Box::from).collect())
@@ -165,5 +172,5 @@ impl World {
 
 fn values_of<'a>(node: &'a Node, labels: &[Box<str>]) -> Option<Vec<&'a str>> {
     let facts = node.facts.as_ref()?;
-    labels.iter().map(|label| facts.labels.get(&**label).map(|value| &**value)).collect()
+    labels.iter().map(|label| facts.domain(label)).collect()
 }

@@ -50,6 +50,13 @@ pub struct NodeFacts {
     pub images: Box<[(ImageName, i64)]>,
 }
 
+impl NodeFacts {
+    /// The node's domain in a layer of this label, or of the first of these that it has.
+    pub fn domain(&self, labels: &str) -> Option<&str> {
+        labels.split(',').find_map(|label| self.labels.get(label)).map(|value| &**value)
+    }
+}
+
 /// What a ResourceSlice of one node says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SliceFacts {

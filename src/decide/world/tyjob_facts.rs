@@ -1,10 +1,12 @@
 //! A TYJob as the scheduler keeps it: what placement reads of the object, and what a pod of each template would ask for.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use crate::world::PodFacts;
+use baton_contract::gang::{BadValue, TopologySpec};
 use baton_contract::quota::PodAsk;
 use baton_contract::tyjob::{Allocation, BasicPolicy, JobQueuePolicy, Role, ScheduleState, Stage, WorkerEnd, keys};
 use baton_contract::{PodKey, PodRef};
@@ -71,6 +73,8 @@ pub struct JobSpec {
     pub basic: BasicPolicy,
     /// Workers that the job needs.
     pub min_workers: i64,
+    /// Where its pods are gathered; the error is a wish that cannot be read, and keeps the job waiting.
+    pub topology: Result<Option<Arc<TopologySpec>>, BadValue>,
     /// The user has ended the job.
     pub terminating: bool,
     /// The leader, then the worker sets.

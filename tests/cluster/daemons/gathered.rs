@@ -263,6 +263,8 @@ spec: {{minMember: 3}}
     racks.waits("twice-0", "InvalidGang", "\"RackLayer\" is both a MustGather and a PreferGather").await;
     racks.cluster.delete("twice-0").await;
 
+    network_topology(&racks).await;
+
     // Without room it waits as a whole; a label that changes is seen.
     for n in 0..3 {
         racks.member(&format!("wide-{n}"), 8, &Group::Alone(("wide", "3"), &ours)).await;
@@ -286,6 +288,65 @@ spec: {{minMember: 3}}
     racks.cluster.until_running("late-2").await;
     assert_eq!(racks.cluster.until_bound("late-2").await, "node-0");
     racks.cluster.check_no_device_twice().await;
+}
+
+/// Koordinator's object states the layers: in the form of its own tests, with one layer of two labels.
+async fn network_topology(racks: &Racks) {
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let schema = json!({"openAPIV3Schema": {"type": "object", "properties": {"spec": open}}});
+    let names = json!({"kind": "ClusterNetworkTopology", "listKind": "ClusterNetworkTopologyList",
+        "plural": "clusternetworktopologies", "singular": "clusternetworktopology"});
+    let version = json!({"name": "v1alpha1", "served": true, "storage": true, "schema": schema});
+    let definition = json!({"metadata": {"name": "clusternetworktopologies.scheduling.koordinator.sh"},
+        "spec": {"group": "scheduling.koordinator.sh", "names": names, "scope": "Cluster", "versions": [version]}});
+    racks.cluster.create_crds([serde_json::from_value(definition).unwrap()]).await;
+    let kind = GroupVersionKind::gvk("scheduling.koordinator.sh", "v1alpha1", "ClusterNetworkTopology");
+    let resource = ApiResource::from_gvk(&kind);
+    let api: Api<DynamicObject> = Api::all_with(racks.cluster.client.clone(), &resource);
+    let published = |parent: &str| {
+        let text = format!(
+            "apiVersion: scheduling.koordinator.sh/v1alpha1
+kind: ClusterNetworkTopology
+metadata: {{name: default}}
+spec:
+  networkTopologySpec:
+  - labelKey: [{ZONE}]
+    topologyLayer: SpineLayer
+    parentTopologyLayer: {parent}
+  - labelKey: [example.com/old-rack, {RACK}]
+    parentTopologyLayer: SpineLayer
+    topologyLayer: BlockLayer
+  - parentTopologyLayer: BlockLayer
+    topologyLayer: NodeTopologyLayer
+"
+        );
+        serde_saphyr::from_str::<DynamicObject>(&text).unwrap()
+    };
+    until("the type is served", SOON, async || {
+        api.create(&PostParams::default(), &published("ClusterTopologyLayer")).await.ok()
+    })
+    .await;
+    let log = async |text: &str| {
+        until(text, SOON, async || racks.cluster.scheduler.output().contains(text).then_some(())).await;
+    };
+    log("SpineLayer=topology.kubernetes.io/zone BlockLayer=example.com/old-rack,example.com/rack").await;
+    let (r2, zone) = (nodes(&["node-1", "node-2"]), nodes(&["node-0", "node-1"]));
+    let by = |layer: &str| [(SPEC, gathered(layer, "MustGather"))];
+    for (layer, expected) in [("BlockLayer", &r2), ("SpineLayer", &zone)] {
+        let spec = by(layer);
+        let keys = [(spec[0].0, &*spec[0].1)];
+        assert_eq!(racks.run("layer", 2, 8, &Group::Alone(("layer", "2"), &keys)).await, *expected, "{layer}");
+    }
+    // What is no chain of layers is logged with its name, and the layers stay.
+    let bad = Patch::Merge(json!({"spec": published("BlockLayer").data["spec"]}));
+    api.patch("default", &PatchParams::default(), &bad).await.unwrap();
+    log("is among its own parents").await;
+    let keys = [(REQUIRED, "BlockLayer")];
+    assert_eq!(racks.run("stays", 2, 8, &Group::Alone(("stays", "2"), &keys)).await, r2, "the layers stay");
+    api.delete("default", &Default::default()).await.unwrap();
+    racks.member("gone-0", 1, &Group::Alone(("gone", "1"), &keys)).await;
+    racks.waits("gone-0", "Unschedulable", "no node has the label BlockLayer").await;
+    racks.cluster.delete("gone-0").await;
 }
 
 /// The rows of Kubernetes' own PodGroups.

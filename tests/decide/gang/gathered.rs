@@ -18,16 +18,16 @@ use super::packing::{Ask, Needs, Room, fits};
 use crate::harness::TestScheduler;
 use crate::harness::gangs::{TestGangs, gang};
 
-const RACK: &str = "example.com/rack";
-const ZONE: &str = "topology.kubernetes.io/zone";
-const SPEC: &str = key::NETWORK_TOPOLOGY_SPEC;
-const REQUIRED: &str = key::REQUIRED_TOPOLOGY;
+pub(super) const RACK: &str = "example.com/rack";
+pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
+pub(super) const SPEC: &str = key::NETWORK_TOPOLOGY_SPEC;
+pub(super) const REQUIRED: &str = key::REQUIRED_TOPOLOGY;
 const PREFERRED: &str = key::PREFERRED_TOPOLOGY;
 
 type Keys<'a> = &'a [(&'a str, &'a str)];
 
 /// A scheduler whose layers are zones, and racks by the name of Koordinator's documents.
-fn cluster() -> TestGangs {
+pub(super) fn cluster() -> TestGangs {
     let mut config = Config::default();
     let layers = [ZONE, "RackLayer=example.com/rack"].map(|text| text.parse::<TopologyLayer>().unwrap());
     config.world.gangs.layers = layers.into();
@@ -43,7 +43,7 @@ fn node(gangs: &mut TestGangs, text: &str) {
 }
 
 /// Sets a label, or takes it away.
-fn label(gangs: &mut TestGangs, node: &str, text: &str) {
+pub(super) fn label(gangs: &mut TestGangs, node: &str, text: &str) {
     let (key, value) = text.split_once('=').unwrap();
     let key = match key {
         "rack" => RACK,
@@ -56,12 +56,12 @@ fn label(gangs: &mut TestGangs, node: &str, text: &str) {
     });
 }
 
-fn nodes(gangs: &mut TestGangs, texts: &[&str]) {
+pub(super) fn nodes(gangs: &mut TestGangs, texts: &[&str]) {
     texts.iter().for_each(|text| node(gangs, text));
 }
 
 /// Values of a label over the nodes of bound pods with this prefix; `-` where a node has none.
-fn places(gangs: &TestGangs, prefix: &str, label: &str) -> BTreeSet<String> {
+pub(super) fn places(gangs: &TestGangs, prefix: &str, label: &str) -> BTreeSet<String> {
     let bound = gangs.bound().into_iter().filter(|name| name.starts_with(prefix));
     let world = gangs.cluster.world();
     let place = |name: String| {
@@ -71,7 +71,7 @@ fn places(gangs: &TestGangs, prefix: &str, label: &str) -> BTreeSet<String> {
     bound.filter_map(place).collect()
 }
 
-fn rule(rules: &[(&str, &str)]) -> String {
+pub(super) fn rule(rules: &[(&str, &str)]) -> String {
     let rules: Vec<String> =
         rules.iter().map(|(layer, strategy)| format!(r#"{{"layer":"{layer}","strategy":"{strategy}"}}"#)).collect();
     format!(r#"{{"gatherStrategy":[{}]}}"#, rules.join(","))

@@ -9,6 +9,7 @@ mod gathered;
 mod generations;
 mod groups;
 mod half;
+mod layers;
 mod model;
 mod moves;
 mod packing;

@@ -170,6 +170,7 @@ fn job() -> TestGangs {
             queue: JobQueuePolicy::Priority,
             basic: BasicPolicy::BinPack,
             min_workers: 1,
+            topology: Ok(None),
             terminating: true,
             parts: vec![],
         }),

@@ -43,6 +43,7 @@ fn job() -> JobFacts {
         queue: JobQueuePolicy::Priority,
         basic: BasicPolicy::BinPack,
         min_workers: 1,
+        topology: Ok(None),
         terminating: false,
         parts,
     };

@@ -5,6 +5,7 @@ mod docs;
 mod edits;
 mod faults;
 mod fit;
+mod gathered;
 mod order;
 mod placing;
 mod quotas;

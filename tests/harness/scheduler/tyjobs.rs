@@ -71,6 +71,7 @@ impl TestJobs {
                 queue: JobQueuePolicy::Priority,
                 basic: BasicPolicy::BinPack,
                 min_workers: 1,
+                topology: Ok(None),
                 terminating: false,
                 parts: vec![part(Role::Leader, "learner", 1, leader), part(Role::Worker, "actor", workers, worker)],
             }),

@@ -10,7 +10,7 @@ use super::member::{Member, MemberState};
 use super::votes::MemberAge;
 use crate::world::confinement::Confinement;
 use crate::world::{Pod, PodId};
-use baton_contract::gang::{BadName, GangId, PodGroupApi};
+use baton_contract::gang::{BadName, GangId, PodGroupApi, TopologyLayer};
 
 /// Where a pod was entered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,8 @@ struct PodEntry {
 #[derive(Debug, Clone, Default)]
 pub struct GangBook {
     defaults: GangDefaults,
+    /// The layers that hold where no object states them.
+    configured: Arc<[TopologyLayer]>,
     gangs: BTreeMap<GangId, Gang>,
     pods: BTreeMap<PodId, PodEntry>,
     /// By the set that they list: the gangs that list it.
@@ -60,12 +62,23 @@ pub enum Resolved {
 impl GangBook {
     /// A registry without gangs.
     pub fn new(defaults: GangDefaults) -> Self {
-        Self { defaults, ..Self::default() }
+        Self { configured: Arc::clone(&defaults.layers), defaults, ..Self::default() }
     }
 
     /// What holds where neither pods nor PodGroups state anything.
     pub fn defaults(&self) -> &GangDefaults {
         &self.defaults
+    }
+
+    /// The layers of the cluster are these, or those of the configuration; `true` where they were others.
+    pub(in crate::world) fn set_layers(&mut self, layers: Option<Arc<[TopologyLayer]>>) -> bool {
+        let layers = layers.unwrap_or_else(|| Arc::clone(&self.configured));
+        let changed = self.defaults.layers != layers;
+        if changed {
+            self.defaults.layers = layers;
+            self.changed.extend(self.gathered.iter().map(|gang| (gang.clone(), GangChange::Restated)));
+        }
+        changed
     }
 
     /// Some gang states where its members are gathered.

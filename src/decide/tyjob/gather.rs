@@ -1,0 +1,118 @@
+//! TYJobs whose pods are gathered: one domain after the other is tried for all pods without a place, as gangs do. Pods with a place fix
+//! the domain.
+//!
+//! What is preferred is given up, the innermost layer first, where it has no room for every pod. What is required is not: of the domains
+//! without room for all, that with the most places counts.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use crate::core::context::Context;
+use crate::core::select::free::{free_on, percent};
+use crate::world::{Confinement, GroupTopology, Node, NodeId, PodId, World};
+
+use super::TyJobs;
+use super::allowance::Allowance;
+use super::placement::{JobFacts, JobSpec, Seat};
+
+/// A job and its pods without a place.
+pub struct JobAsk<'a> {
+    pub job: &'a JobFacts,
+    pub spec: &'a JobSpec,
+    pub missing: &'a [Seat],
+    /// Number of its pods with a place, by node.
+    pub here: &'a BTreeMap<NodeId, i64>,
+    /// What its namespace may still use.
+    pub allowance: &'a Allowance,
+}
+
+/// What an attempt has reserved for a job.
+pub struct JobAttempt {
+    /// Pod, node and reservation.
+    pub taken: Vec<(Box<str>, NodeId, PodId)>,
+    /// Why the first pod without a place has none.
+    pub refusal: Option<String>,
+    /// What the namespace may use beside.
+    pub allowance: Allowance,
+}
+
+impl JobAttempt {
+    fn refused(ask: &JobAsk<'_>, why: String) -> Self {
+        Self { taken: Vec::new(), refusal: Some(why), allowance: ask.allowance.clone() }
+    }
+}
+
+/// A domain, and whether as much is free there as the missing pods ask for.
+struct JobDomain {
+    at: Confinement,
+    has_room: bool,
+}
+
+impl TyJobs {
+    /// Reserves places for the missing pods of a job: in one domain where it asks for that.
+    pub(super) fn place_gathered(&mut self, cx: &mut Context<'_>, ask: &JobAsk<'_>) -> JobAttempt {
+        if let Err(bad) = &ask.spec.topology {
+            return JobAttempt::refused(ask, bad.to_string());
+        }
+        let Some(topology) = asked(cx.world, ask.spec) else { return self.place_missing(cx, ask, None) };
+        for labels in topology.levels() {
+            let required = labels.len() == topology.required.len();
+            let mut most: Option<(usize, Confinement)> = None;
+            let domains = domains(cx.world, ask, &labels);
+            for domain in domains.into_iter().filter(|domain| required || domain.has_room) {
+                let attempt = self.place_missing(cx, ask, Some(&domain.at));
+                if attempt.taken.len() == ask.missing.len() {
+                    return attempt;
+                }
+                let found = attempt.taken.len();
+                attempt.taken.into_iter().for_each(|(.., reservation)| cx.world.cancel_place(reservation));
+                if most.as_ref().is_none_or(|(most, _)| found > *most) {
+                    most = Some((found, domain.at));
+                }
+            }
+            if required {
+                return match most {
+                    Some((_, at)) => self.place_missing(cx, ask, Some(&at)),
+                    None => JobAttempt::refused(ask, no_domain(&labels)),
+                };
+            }
+        }
+        self.place_missing(cx, ask, None)
+    }
+}
+
+/// The labels of the layers that a job asks for.
+pub fn asked(world: &World, spec: &JobSpec) -> Option<GroupTopology> {
+    world.gangs().layers_asked(spec.topology.as_ref().ok()?.as_deref())
+}
+
+/// Why there is no domain.
+pub fn no_domain(labels: &[Box<str>]) -> String {
+    format!("no node has the label {}", labels.join(" and "))
+}
+
+/// The domains where the missing pods may go: first those with room, the least left over first, then the others, the roomiest first.
+fn domains(world: &World, ask: &JobAsk<'_>, labels: &[Box<str>]) -> Vec<JobDomain> {
+    let sum = |one: (i64, i64), other: (i64, i64)| (one.0.saturating_add(other.0), one.1.saturating_add(other.1));
+    let parts = ask.missing.iter().filter_map(|seat| ask.spec.parts.get(seat.part));
+    let wanted = parts.map(|part| &part.pod.spec.requests).map(|wants| (percent(wants), wants.milli_cpu));
+    let wanted = wanted.fold((0, 0), sum);
+    let of_node = |node: &Node| {
+        let cpu = node.facts.as_ref().map_or(0, |facts| facts.allocatable.milli_cpu - node.used.milli_cpu);
+        (free_on(node).max(0), cpu.max(0))
+    };
+    let mut all = world.domains(labels);
+    if let Some(values) = world.domain_of_most(ask.here.keys().copied(), labels) {
+        all.retain(|domain| domain.values() == Some(&values));
+    }
+    let measured = all.into_iter().map(|at| {
+        let free = world.nodes_in(Some(&at)).map(|(_, node)| of_node(node)).fold((0, 0), sum);
+        (free, JobDomain { at, has_room: free.0 >= wanted.0 && free.1 >= wanted.1 })
+    });
+    let mut measured: Vec<((i64, i64), JobDomain)> = measured.collect();
+    measured.sort_by_key(|(free, domain)| match domain.has_room {
+        true => (false, *free, Reverse((0, 0))),
+        false => (true, (0, 0), Reverse(*free)),
+    });
+    measured.into_iter().map(|(_, domain)| domain).collect()
+}
