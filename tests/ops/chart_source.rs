@@ -230,7 +230,10 @@ fn no_role_grants_everything_none_reads_secrets_and_each_says_why() {
 
 #[test]
 fn roles_name_kinds_and_leases_that_there_are_and_reach_pods_of_the_namespace_alone() {
-    let kinds: BTreeSet<[String; 2]> = crds().into_iter().map(|crd| [crd.spec.group, crd.spec.names.plural]).collect();
+    let mut kinds: BTreeSet<[String; 2]> =
+        crds().into_iter().map(|crd| [crd.spec.group, crd.spec.names.plural]).collect();
+    // Koordinator's own, where it is installed.
+    kinds.insert(["scheduling.koordinator.sh", "clusternetworktopologies"].map(str::to_owned));
     let groups: BTreeSet<&str> = kinds.iter().map(|[group, _]| group.as_str()).collect();
     let leases = [SchedulerOptions::default().leader.lease_name, ControllerOptions::default().leader.lease_name];
     for (role, rule) in rules() {
