@@ -17,8 +17,11 @@ use super::placement::{JobFacts, JobSpec, Seat};
 
 /// A job and its pods without a place.
 pub struct JobAsk<'a> {
+    /// The job.
     pub job: &'a JobFacts,
+    /// Its spec.
     pub spec: &'a JobSpec,
+    /// The seats of those pods.
     pub missing: &'a [Seat],
     /// Number of its pods with a place, by node.
     pub here: &'a BTreeMap<NodeId, i64>,
@@ -110,9 +113,9 @@ fn domains(world: &World, ask: &JobAsk<'_>, labels: &[Box<str>]) -> Vec<JobDomai
         (free, JobDomain { at, has_room: free.0 >= wanted.0 && free.1 >= wanted.1 })
     });
     let mut measured: Vec<((i64, i64), JobDomain)> = measured.collect();
-    measured.sort_by_key(|(free, domain)| match domain.has_room {
-        true => (false, *free, Reverse((0, 0))),
-        false => (true, (0, 0), Reverse(*free)),
+    measured.sort_by_key(|(free, domain)| {
+        let (least, roomiest) = if domain.has_room { (*free, (0, 0)) } else { ((0, 0), *free) };
+        (!domain.has_room, least, Reverse(roomiest))
     });
     measured.into_iter().map(|(_, domain)| domain).collect()
 }
