@@ -1,7 +1,7 @@
 //! The policies side by side on one trace: the scheduler with its profiles, and the published ones.
 
 use baton::decide::core::rules::plugins::{DefaultSet, Profile, default_plugins};
-use baton::decide::world::MixPolicy;
+use baton::decide::world::WorldPolicy;
 use baton::ops::simulate::cluster::OnFailure;
 use baton::ops::simulate::engine::Engine;
 use baton::ops::simulate::experiment::RunFigures;
@@ -47,8 +47,9 @@ impl PolicyName {
             let mut set = DefaultSet::default();
             set.choice.lists = set.choice.lists.of_profile(profile);
             let plugins = default_plugins(&set).expect("the profiles are whole");
-            let mix = MixPolicy::default();
-            Box::new(move |order, _| Box::new(Engine::new(trace, order, plugins.clone(), mix, on_failure)))
+            Box::new(move |order, _| {
+                Box::new(Engine::new(trace, order, plugins.clone(), WorldPolicy::default(), on_failure))
+            })
         };
         let published = |policy| -> Decider<'_> {
             Box::new(move |order, random| Box::new(PublishedPolicy::new(policy, trace, order, on_failure, random)))

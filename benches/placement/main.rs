@@ -7,6 +7,7 @@
 //!   several GPUs.
 //! * `-- gpuspec33 --policy fgd,gpu-packing --seeds 1 -o table --plot FILE.svg`: one trace, all that is measured, and plots.
 //! * `-- FILE.csv --nodes FILE.csv`: a trace of one's own in a form of openb's.
+//! * `-- --gangs`: gangs in one rack, on 32 racks of eight nodes with eight GPUs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_precision_loss, missing_docs)] // a bench is a test
 #![cfg_attr(test, allow(dead_code, unused_imports))] // the tests of its modules run in tests/placement.rs
 
@@ -14,6 +15,7 @@ mod comparison;
 #[path = "../expect.rs"]
 #[allow(dead_code)] // other benches use more of it
 mod expect;
+mod gathered;
 mod openb;
 mod plot;
 mod published;
@@ -45,6 +47,9 @@ struct Arguments {
     /// Write plots of the last trace to this SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// The same jobs with gangs anywhere, preferably in one rack, and in one rack only.
+    #[arg(long)]
+    gangs: bool,
     /// Cargo gives it.
     #[arg(long, hide = true)]
     bench: bool,
@@ -105,8 +110,24 @@ fn gain(summary: &SimulationSummary, published: Option<f64>) -> Option<f64> {
     Some(own.allocation.at_load.mean? - published?)
 }
 
+fn gangs(racks: usize, seeds: u64) {
+    let summary = gathered::compare(racks, seeds);
+    let mut expect = Expect::load("placement");
+    for policy in &summary.policies {
+        let [domains, wait, used] = gathered::figures(policy);
+        expect.at_most(&format!("{}_domains", policy.name), domains);
+        expect.at_most(&format!("{}_wait_seconds", policy.name), wait);
+        expect.at_least(&format!("{}_in_use", policy.name), used);
+    }
+    expect.finish();
+}
+
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
+    if arguments.gangs {
+        gangs(32, arguments.comparison.seeds);
+        return Ok(());
+    }
     let comparison = &arguments.comparison;
     let nodes = arguments.nodes.clone().unwrap_or_else(|| openb().join("nodes.csv"));
     let as_published = !comparison.departures && comparison.load.is_none() && arguments.nodes.is_none();

@@ -47,6 +47,7 @@ fn ask(row: TraceRow<'_>) -> Result<TraceAsk, InputError> {
         gpus,
         milli,
         models: row.words("gpu_spec"),
+        gang: None,
     })
 }
 
@@ -84,6 +85,7 @@ mod tests {
             gpus: 1,
             milli: 500,
             models: vec!["P100".into(), "T4".into()],
+            gang: None,
         };
         assert_eq!(counted.asks, [ask]);
         let timed = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n\

@@ -359,8 +359,14 @@ mod tests {
 
     /// Two machines of two GPUs and these pods, which come in this order.
     fn run(policy: Policy, asks: &[TraceAsk]) -> Vec<Vec<i64>> {
-        let machine =
-            |name: &str| TraceMachine { name: name.into(), milli_cpu: 64_000, memory: 0, gpus: 2, model: "T4".into() };
+        let machine = |name: &str| TraceMachine {
+            name: name.into(),
+            milli_cpu: 64_000,
+            memory: 0,
+            gpus: 2,
+            model: "T4".into(),
+            ..TraceMachine::default()
+        };
         let mut trace = Trace::of(String::new(), vec![machine("a"), machine("b")]);
         asks.iter().for_each(|ask| trace.add(ask.clone(), None, 1));
         let mut cluster = PublishedPolicy::new(policy, &trace, &[0, 1], OnFailure::Drop, fastrand::Rng::with_seed(1));
@@ -388,7 +394,7 @@ mod tests {
 
     #[test]
     fn what_ends_gives_back_what_it_took_and_lets_others_in() {
-        let machine = TraceMachine { name: "a".into(), milli_cpu: 8000, memory: 0, gpus: 1, model: String::new() };
+        let machine = TraceMachine { name: "a".into(), milli_cpu: 8000, memory: 0, gpus: 1, ..TraceMachine::default() };
         let mut trace = Trace::of(String::new(), vec![machine]);
         trace.add(ask(1, 1000, 8000), None, 3);
         let mut cluster =

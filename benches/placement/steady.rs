@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn in_steady_state_as_much_is_asked_for_as_the_load_says() {
-        let machine = TraceMachine { name: "a".into(), milli_cpu: 1, memory: 1, gpus: 10, model: String::new() };
+        let machine = TraceMachine { name: "a".into(), milli_cpu: 1, memory: 1, gpus: 10, ..TraceMachine::default() };
         let mut trace = Trace::of(String::new(), vec![machine]);
         trace.add(TraceAsk { gpus: 1, milli: 500, ..TraceAsk::default() }, None, 2);
         trace.add(TraceAsk::default(), None, 1);

@@ -56,7 +56,7 @@ pub use confinement::Confinement;
 pub use dense::{Dense, DenseId, NodeId, PodId};
 pub use devices::{DeviceTotals, KnownChoices, Stock};
 pub use event::{Changes, Wake, WorldEvent};
-pub use gathering::GroupTopology;
+pub use gathering::{GroupTopology, MeasuredDomain};
 pub use journal::Journal;
 pub use leaving::{has_left, still_used};
 pub use mix::{Mix, MixPolicy};

@@ -9,7 +9,7 @@ use crate::core::placing::Placing;
 use crate::core::reservations::Saved;
 use crate::core::select::free::{free_on, percent};
 use crate::world::gangs::GroupId;
-use crate::world::{Confinement, GroupTopology, Node, Pod, PodId, Stock, Wake, World};
+use crate::world::{Confinement, GroupTopology, MeasuredDomain, Node, Pod, PodId, Stock, Wake, World};
 
 use super::attempt::{Attempt, Search};
 use super::members::{SavedGroup, is_strict};
@@ -91,16 +91,16 @@ struct Domain {
 }
 
 impl Domain {
-    fn all_of(world: &World, group: &GroupId, labels: &[Box<str>], need: &RoomNeed) -> Vec<Self> {
-        let measured = |at: Confinement| {
-            let (mut nodes, mut free, mut all) = (0, 0, 0);
-            for (_, node) in world.nodes_in(Some(&at)) {
-                let (now, ever) = need.room(node);
-                (nodes, free, all) = (nodes + 1, free + now, all + ever);
-            }
-            Self { at: Arc::new(at), nodes, free, all }
+    /// Those of each of these lists of labels, of which each is the beginning of the one before it.
+    fn all_of(world: &World, group: &GroupId, levels: &[Vec<Box<str>>], need: &RoomNeed) -> Vec<Vec<Self>> {
+        let of_level = |(labels, domains): (&Vec<Box<str>>, Vec<MeasuredDomain>)| {
+            let placed = world.domain_of_placed(group, labels, None);
+            let domains = domains.into_iter().filter(|(at, _)| placed.is_none() || at.values() == placed.as_ref());
+            let domain =
+                |(at, (free, all)): (Confinement, _)| Self { nodes: at.looked_up().len(), at: Arc::new(at), free, all };
+            domains.map(domain).collect()
         };
-        world.domains_for(group, labels).into_iter().map(measured).collect()
+        levels.iter().zip(world.domains(levels, |node| need.room(node))).map(of_level).collect()
     }
 }
 
@@ -120,12 +120,12 @@ impl Gangs {
         let failed = self.groups.get(group).map(|record| record.attempt.failed.clone()).unwrap_or_default();
         let mut nearest: Option<(usize, UnfitMember)> = None;
         let mut wake = ROOM;
-        for labels in topology.levels() {
+        let levels: Vec<_> = topology.levels().collect();
+        for (labels, mut domains) in levels.iter().zip(Domain::all_of(placing.world, group, &levels, &need)) {
             let required = labels.len() == topology.required.len();
-            let mut domains = Domain::all_of(placing.world, group, &labels, &need);
             domains.sort_by_key(|domain| (domain.free < need.least, domain.free, domain.nodes));
             let large = domains.partition_point(|domain| domain.free >= need.least);
-            if required && let Some(refused) = too_large(&domains, &need, &labels, &order) {
+            if required && let Some(refused) = too_large(&domains, &need, labels, &order) {
                 own.put(placing);
                 return Attempt::Unfit(refused);
             }
@@ -200,7 +200,8 @@ impl Gangs {
         let aim = Aim::Minimum { once: self.satisfied_once(group) };
         let order = TryOrder::of(placing.world, placing.stats, group, &[], aim);
         let need = RoomNeed::of(placing.world, &order);
-        let mut domains = Domain::all_of(placing.world, group, &topology.required, &need);
+        let all = Domain::all_of(placing.world, group, std::slice::from_ref(&topology.required), &need);
+        let mut domains: Vec<Domain> = all.into_iter().flatten().collect();
         let least = order.least(placing.world);
         let first = order.needed().next().and_then(|id| placing.world.pod(id));
         let below = first.map_or(i32::MIN, |pod| pod.facts.spec.priority);

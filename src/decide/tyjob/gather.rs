@@ -104,14 +104,12 @@ fn domains(world: &World, ask: &JobAsk<'_>, labels: &[Box<str>]) -> Vec<JobDomai
         let cpu = node.facts.as_ref().map_or(0, |facts| facts.allocatable.milli_cpu - node.used.milli_cpu);
         (free_on(node).max(0), cpu.max(0))
     };
-    let mut all = world.domains(labels);
+    let mut all: Vec<_> = world.domains(&[labels.to_vec()], of_node).into_iter().flatten().collect();
     if let Some(values) = world.domain_of_most(ask.here.keys().copied(), labels) {
-        all.retain(|domain| domain.values() == Some(&values));
+        all.retain(|(domain, _)| domain.values() == Some(&values));
     }
-    let measured = all.into_iter().map(|at| {
-        let free = world.nodes_in(Some(&at)).map(|(_, node)| of_node(node)).fold((0, 0), sum);
-        (free, JobDomain { at, has_room: free.0 >= wanted.0 && free.1 >= wanted.1 })
-    });
+    let has_room = |free: (i64, i64)| free.0 >= wanted.0 && free.1 >= wanted.1;
+    let measured = all.into_iter().map(|(at, free)| (free, JobDomain { at, has_room: has_room(free) }));
     let mut measured: Vec<((i64, i64), JobDomain)> = measured.collect();
     measured.sort_by_key(|(free, domain)| {
         let (least, roomiest) = if domain.has_room { (*free, (0, 0)) } else { ((0, 0), *free) };

@@ -467,7 +467,8 @@ fn never_fits(world: &World, spec: &JobSpec, job: &JobFacts, needed: i64) -> Opt
     if labels.is_empty() {
         return on(None);
     }
-    let refused: Option<Vec<String>> = world.domains(&labels).iter().map(|domain| on(Some(domain))).collect();
+    let domains = world.domains(std::slice::from_ref(&labels), |_| (0, 0));
+    let refused: Option<Vec<String>> = domains.iter().flatten().map(|(domain, _)| on(Some(domain))).collect();
     let why = refused?.into_iter().next().unwrap_or_else(|| no_domain(&labels));
     Some(format!("the job must be gathered in one {}: {why}", labels.join(" and ")))
 }

@@ -70,19 +70,33 @@ impl GangBook {
     }
 }
 
+/// A domain, and two sums over its nodes.
+pub type MeasuredDomain = (Confinement, (i64, i64));
+
 impl World {
-    /// Every domain of these labels.
-    pub fn domains(&self, labels: &[Box<str>]) -> Vec<Confinement> {
-        let mut found: BTreeMap<Vec<&str>, Vec<NodeId>> = BTreeMap::new();
+    /// Every domain of each of these lists of labels, in one walk over the nodes. Each list is the beginning of the one before it. Of what
+    /// `measure` says of the nodes, each domain has the sums.
+    pub fn domains(&self, levels: &[Vec<Box<str>>], measure: impl Fn(&Node) -> (i64, i64)) -> Vec<Vec<MeasuredDomain>> {
+        let mut walks: Vec<LevelWalk<'_>> = levels.iter().map(|labels| LevelWalk::of(labels)).collect();
+        let longest = levels.first().map_or(&[][..], Vec::as_slice);
+        let least = levels.last().map_or(0, Vec::len);
+        let (mut values, mut before): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
         for (id, node) in self.nodes() {
-            if let Some(values) = values_of(node, labels) {
-                found.entry(values).or_default().push(id);
+            let Some(facts) = &node.facts else { continue };
+            values.clear();
+            values.extend(longest.iter().map_while(|label| facts.domain(label)));
+            if values.len() < least {
+                continue;
             }
+            let amounts = measure(node);
+            // Nodes of one domain mostly come one after the other.
+            let same = values.iter().zip(&before).take_while(|(value, before)| value == before).count();
+            for walk in walks.iter_mut().filter(|walk| walk.labels.len() <= values.len()) {
+                walk.enter(id, &values, same, amounts);
+            }
+            std::mem::swap(&mut values, &mut before);
         }
-        let domain = |(values, nodes): (Vec<&str>, Vec<NodeId>)| {
-            Confinement::new(labels.to_vec(), Some(values.into_iter().map(Box::from).collect()), nodes)
-        };
-        found.into_iter().map(domain).collect()
+        walks.into_iter().map(LevelWalk::domains).collect()
     }
 
     /// The nodes that pods confined to `at` may use, in order; all where they are not confined.
@@ -96,11 +110,10 @@ impl World {
     /// The domains where a group may be gathered: that of its members with a node, or else every one. Where a label has changed since and
     /// they are in several, that of the most.
     pub fn domains_for(&self, group: &GroupId, labels: &[Box<str>]) -> Vec<Confinement> {
-        let mut all = self.domains(labels);
-        if let Some(values) = self.domain_of_placed(group, labels, None) {
-            all.retain(|domain| domain.values() == Some(&values));
-        }
-        all
+        let all = self.domains(&[labels.to_vec()], |_| (0, 0));
+        let placed = self.domain_of_placed(group, labels, None);
+        let all = all.into_iter().flatten().map(|(domain, _)| domain);
+        all.filter(|domain| placed.as_ref().is_none_or(|values| domain.values() == Some(values))).collect()
     }
 
     /// The domains in one of which all pods of this one's group must be, and the group; `None` where they may be anywhere.
@@ -125,7 +138,12 @@ impl World {
     }
 
     /// The values of `labels` where members of a group have a node already, `except` this one.
-    fn domain_of_placed(&self, group: &GroupId, labels: &[Box<str>], except: Option<PodId>) -> Option<Vec<Box<str>>> {
+    pub fn domain_of_placed(
+        &self,
+        group: &GroupId,
+        labels: &[Box<str>],
+        except: Option<PodId>,
+    ) -> Option<Vec<Box<str>>> {
         let gangs = self.gangs().listing(group).filter(|gang| gang.counts().placed() + gang.counts().reserved > 0);
         let members = gangs.flat_map(Gang::members).filter(|member| member.state.has_node());
         let members = members.filter(|member| Some(member.pod) != except && !self.is_nominated_reservation(member.pod));
@@ -173,4 +191,45 @@ impl World {
 fn values_of<'a>(node: &'a Node, labels: &[Box<str>]) -> Option<Vec<&'a str>> {
     let facts = node.facts.as_ref()?;
     labels.iter().map(|label| facts.domain(label)).collect()
+}
+
+/// The domains of one list of labels, while the nodes are walked.
+struct LevelWalk<'a> {
+    labels: &'a [Box<str>],
+    /// Places in `found` by the labels' values.
+    places: BTreeMap<Vec<&'a str>, usize>,
+    found: Vec<(Vec<NodeId>, (i64, i64))>,
+    last: Option<usize>,
+}
+
+impl<'a> LevelWalk<'a> {
+    fn of(labels: &'a [Box<str>]) -> Self {
+        Self { labels, places: BTreeMap::new(), found: Vec::new(), last: None }
+    }
+
+    /// A node that begins with these values, the first `same` of them those of the node before it.
+    fn enter(&mut self, id: NodeId, values: &[&'a str], same: usize, amounts: (i64, i64)) {
+        let values = &values[..self.labels.len()];
+        let last = self.last.filter(|_| same >= values.len());
+        let known = last.or_else(|| self.places.get(values).copied());
+        let place = known.unwrap_or_else(|| {
+            self.places.insert(values.to_vec(), self.found.len());
+            self.found.push((Vec::new(), (0, 0)));
+            self.found.len() - 1
+        });
+        let (nodes, sums) = &mut self.found[place];
+        nodes.push(id);
+        *sums = (sums.0.saturating_add(amounts.0), sums.1.saturating_add(amounts.1));
+        self.last = Some(place);
+    }
+
+    /// In the order of the values.
+    fn domains(mut self) -> Vec<MeasuredDomain> {
+        let domain = |(values, place): (Vec<&str>, usize)| {
+            let (nodes, sums) = std::mem::take(&mut self.found[place]);
+            let values = values.into_iter().map(Box::from).collect();
+            (Confinement::new(self.labels.to_vec(), Some(values), nodes), sums)
+        };
+        self.places.into_iter().map(domain).collect()
+    }
 }

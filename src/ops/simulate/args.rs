@@ -8,6 +8,7 @@ use clap::{Args, Command, ValueEnum};
 use crate::say::{UsageError, remark, say};
 use crate::{config, daemon, settings};
 use baton_decide::core::rules::plugins::{DefaultSet, Profile, default_plugins};
+use baton_decide::world::WorldPolicy;
 use baton_runtime::shutdown;
 use baton_scheduler::SchedulerOptions;
 
@@ -45,8 +46,10 @@ impl ComparedProfile {
                 set
             }
         };
-        let (plugins, mix, on_failure) = (default_plugins(&set)?, options.plugins.patience, args.on_failure);
-        Ok(Box::new(move |order, _| Box::new(Engine::new(trace, order, plugins.clone(), mix, on_failure))))
+        let (plugins, on_failure) = (default_plugins(&set)?, args.on_failure);
+        let gangs = options.gangs.defaults();
+        let world = WorldPolicy { mix: options.plugins.patience, gangs, ..WorldPolicy::default() };
+        Ok(Box::new(move |order, _| Box::new(Engine::new(trace, order, plugins.clone(), world.clone(), on_failure))))
     }
 }
 

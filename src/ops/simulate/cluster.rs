@@ -1,5 +1,6 @@
 //! What takes pods: the scheduler itself, or a model with a published policy.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The number of a pod within one run.
@@ -16,6 +17,15 @@ pub struct Rest {
     pub memory: i64,
     /// Thousandths of each GPU.
     pub gpus: Vec<i64>,
+}
+
+/// Domains of one layer, summed over gangs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GangDomains {
+    /// Gangs that got their places.
+    pub gangs: u64,
+    /// Domains in which their members run, those of each gang counted by themselves.
+    pub domains: u64,
 }
 
 /// A cluster of one run. Times are virtual, in seconds.
@@ -37,6 +47,11 @@ pub trait SimulatedCluster {
 
     /// How long each decision took.
     fn decisions(&self) -> &[Duration];
+
+    /// In how many domains of each layer gangs got their places.
+    fn domains(&self) -> BTreeMap<Box<str>, GangDomains> {
+        BTreeMap::new()
+    }
 }
 
 /// What becomes of a pod for which there is no room.

@@ -3,7 +3,7 @@
 //! Where a node has no Device object, `allocatable` counts what its plugin offers. That may be each GPU several times, so the labels of
 //! GPU feature discovery say how many GPUs there are.
 //!
-//! Pods that ask for GPUs are replayed, whichever scheduler placed them, and Baton's pods without GPUs. What Baton cannot replay stays
+//! Pods that ask for GPUs are replayed, whichever scheduler placed them, and Baton's pods without GPUs; equal pods of one gang together. What Baton cannot replay stays
 //! on its node and takes its CPU and memory; each such case is a note.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use baton_cluster::node::LightNode;
 use baton_cluster::pod::LightPod;
+use baton_contract::gang::{GangId, TopologySpec};
 use baton_contract::inventory::Device;
 use baton_contract::{DeviceType, GpuRequest, key};
 use baton_decide::pod::Phase;
@@ -22,7 +23,7 @@ use baton_decide::world::{NodeFacts, PodFacts};
 use crate::config::read_documents;
 
 use super::input::InputError;
-use super::trace::{Span, Trace, TraceAsk, TraceMachine, WHOLE};
+use super::trace::{Span, Trace, TraceAsk, TraceGang, TraceMachine, WHOLE};
 
 /// Labels that name the model of a node's GPUs, the first that is there counts.
 const MODELS: [&str; 3] = ["nvidia.com/gpu.product", key::NODE_GPU_MODEL, key::MODEL];
@@ -111,6 +112,7 @@ pub fn read(path: &Path, name: String) -> Result<Trace, InputError> {
         ));
     }
     let (mut replayed, mut parted) = (Vec::new(), LeftOut::default());
+    let mut gangs: BTreeMap<GangId, Vec<(TraceAsk, Span)>> = BTreeMap::new();
     for (pod, end, parts) in pods {
         let facts = pod.facts();
         match request(&facts, &found) {
@@ -128,13 +130,29 @@ pub fn read(path: &Path, name: String) -> Result<Trace, InputError> {
                     .map(|deletion| deletion.at)
                     .or(end)
                     .map(|end| seconds(end).max(arrive));
-                replayed.push((ask, Span { arrive, end }));
+                let span = Span { arrive, end };
+                match gang(&facts) {
+                    Some((id, topology)) => {
+                        let gang = Some(TraceGang { members: 1, topology });
+                        gangs.entry(id).or_default().push((TraceAsk { gang, ..ask }, span));
+                    }
+                    None => replayed.push((ask, span)),
+                }
             }
             Ok(None) => stay(&facts, &mut found),
             Err(why) => {
                 left_out.note(why, &facts);
                 stay(&facts, &mut found);
             }
+        }
+    }
+    for (id, members) in gangs {
+        if let Some(gang) = together(&members) {
+            replayed.push(gang);
+        } else {
+            let why = "its pods differ, or one had ended when another came";
+            trace.notes.push(format!("gang {id} is replayed pod by pod: {why}"));
+            replayed.extend(members.into_iter().map(|(ask, span)| (TraceAsk { gang: None, ..ask }, span)));
         }
     }
     replayed.sort_by(|a, b| a.1.arrive.total_cmp(&b.1.arrive));
@@ -247,6 +265,7 @@ fn machine(node: LightNode, devices: &BTreeMap<String, Device>, hami: &BTreeSet<
         memory: facts.allocatable.memory,
         gpus: count.clamp(0, 128) as u32,
         model,
+        labels: facts.labels.clone(),
     };
     Ok(DumpNode { machine, facts, gpu_bytes: bytes.max(1), replicas })
 }
@@ -264,6 +283,26 @@ fn stay(pod: &PodFacts, nodes: &mut [DumpNode]) {
         found.machine.milli_cpu = (found.machine.milli_cpu - pod.spec.requests.milli_cpu).max(0);
         found.machine.memory = (found.machine.memory - pod.spec.requests.memory).max(0);
     }
+}
+
+/// The gang that a pod names, and where it says that it is gathered. `None` where no other pod has to start with it.
+fn gang(pod: &PodFacts) -> Option<(GangId, TopologySpec)> {
+    let declared = pod.spec.gang.as_ref()?;
+    let id = declared.scheduling_group.as_ref().or(declared.named.as_ref())?.gang.as_ref().ok()?;
+    let of = &declared.koordinator;
+    let topology = of.topology.as_ref().or(of.own_topology.as_ref()).map(|topology| (**topology).clone());
+    of.min.or(declared.pod_group.min).is_none_or(|min| min > 1).then(|| (id.clone(), topology.unwrap_or_default()))
+}
+
+/// The members of a gang as one: equal pods, all of which were there at one time.
+fn together(members: &[(TraceAsk, Span)]) -> Option<(TraceAsk, Span)> {
+    let (first, _) = members.first()?;
+    let arrive = members.iter().map(|(_, span)| span.arrive).fold(f64::MIN, f64::max);
+    let ends = || members.iter().map(|(_, span)| span.end.unwrap_or(f64::MAX));
+    let end = ends().fold(f64::MIN, f64::max);
+    let whole = members.iter().all(|(ask, _)| ask == first) && ends().all(|end| end >= arrive);
+    let gang = first.gang.clone().map(|gang| TraceGang { members: members.len() as u32, ..gang });
+    whole.then(|| (TraceAsk { gang, ..first.clone() }, Span { arrive, end: (end < f64::MAX).then_some(end) }))
 }
 
 /// What a pod asks for; `None` for a pod that is no concern of Baton's, an error for one that cannot be replayed.
@@ -316,7 +355,8 @@ fn request(pod: &PodFacts, nodes: &[DumpNode]) -> Result<Option<TraceAsk>, &'sta
         models => models.into_iter().map(str::to_owned).collect(),
     };
     let requests = &pod.spec.requests;
-    Ok(Some(TraceAsk { milli_cpu: requests.milli_cpu.max(0), memory: requests.memory.max(0), gpus, milli, models }))
+    let (milli_cpu, memory) = (requests.milli_cpu.max(0), requests.memory.max(0));
+    Ok(Some(TraceAsk { milli_cpu, memory, gpus, milli, models, gang: None }))
 }
 
 #[cfg(test)]
@@ -386,6 +426,31 @@ mod tests {
         ] {
             assert!(notes.contains(said), "{notes}");
         }
+    }
+
+    #[test]
+    fn the_pods_of_a_gang_are_replayed_together_where_they_are_alike() {
+        let of = |gang: &str, min: &str| {
+            let domain = "gang.scheduling.koordinator.sh";
+            json!({"annotations": {format!("{domain}/name"): gang, format!("{domain}/min-available"): min,
+                "baton.io/required-topology": "rack"}})
+        };
+        let small = json!({"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]});
+        let mut a = node("a", "H100");
+        a["metadata"]["labels"]["rack"] = "r1".into();
+        let names = ["train-0", "train-1", "train-2"];
+        let mut items: Vec<Value> = names.map(|name| pod(name, json!({}), of("train", "3"))).into();
+        items.push(pod("mixed-0", json!({}), of("mixed", "2")));
+        items.push(pod("mixed-1", small, of("mixed", "2")));
+        items.push(pod("alone", json!({}), of("alone", "1")));
+        items.push(a);
+        let trace = dump(items).unwrap();
+        assert_eq!(trace.machines[0].labels.get("rack").map(String::as_str), Some("r1"));
+        let sizes: Vec<String> = trace.pods.iter().map(|pod| trace.asks[pod.ask].size()).collect();
+        let gangs: Vec<_> = trace.asks.iter().filter_map(|ask| ask.gang.clone()).collect();
+        assert_eq!((sizes.len(), gangs.len(), gangs[0].members), (4, 1, 3), "{sizes:?}");
+        assert!(gangs[0].topology.required.contains("rack"));
+        assert!(trace.notes.join(";").contains("gang ml/mixed is replayed pod by pod"), "{:?}", trace.notes);
     }
 
     #[test]

@@ -1,23 +1,26 @@
 //! The scheduler as it ships, in virtual time, with an API that accepts each Binding at once and a watch that reports it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+use baton_contract::gang::{self, Committed, TopologyLayer};
 use baton_contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceStatus};
-use baton_contract::{AgentStatus, ContainerRequest, DeviceId, DeviceType, Identity, PodRef, Quantity, key};
+use baton_contract::{AgentStatus, ContainerRequest, DeviceId, DeviceType, Identity, PodRef, Quantity, Shared, key};
 use baton_decide::core::rules::Plugins;
 use baton_decide::lock::LockMode;
 use baton_decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
 use baton_decide::scheduler::{BindResult, Config, Effect, EffectResult, Effects, Moment, Scheduler};
+use baton_decide::world::gangs::{DeclarationSource, Declared};
 use baton_decide::world::mix::free;
 use baton_decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
-use baton_decide::world::{MixPolicy, NodeFacts, PodFacts, PodSpec, RequestParts, Resources, WorldEvent, WorldPolicy};
+use baton_decide::world::{NodeFacts, PodFacts, PodSpec, RequestParts, Resources, WorldEvent, WorldPolicy};
 use baton_runtime::clock;
 
-use super::cluster::{OnFailure, PodNumber, Rest, SimulatedCluster};
-use super::trace::{Trace, TraceAsk, TraceMachine, WHOLE};
+use super::cluster::{GangDomains, OnFailure, PodNumber, Rest, SimulatedCluster};
+use super::trace::{Trace, TraceAsk, TraceGang, TraceMachine, WHOLE};
 
 /// Node label of the GPUs' model, as GPU feature discovery names it.
 const MODEL: &str = "nvidia.com/gpu.product";
@@ -35,24 +38,28 @@ pub struct Engine {
     now: Duration,
     /// Places of the machines in the trace, by node name.
     machines: BTreeMap<Box<str>, usize>,
-    /// A pod of each request, without a name.
-    templates: Vec<PodFacts>,
-    live: BTreeMap<PodNumber, PodFacts>,
+    /// A pod of each request, without a name, and the gang of which it is one.
+    templates: Vec<(PodFacts, Option<TraceGang>)>,
+    /// Members of gangs in order; a single pod is alone.
+    live: BTreeMap<PodNumber, Vec<PodFacts>>,
+    domains: BTreeMap<Box<str>, GangDomains>,
     on_failure: OnFailure,
     decisions: Vec<Duration>,
 }
 
 impl Engine {
     /// Empty machines, made known in this order, and a scheduler with these rules that leads.
-    pub fn new(trace: &Trace, order: &[usize], plugins: Plugins, mix: MixPolicy, on_failure: OnFailure) -> Self {
-        let world = WorldPolicy { agent_stale: FOR_EVER, mix, ..WorldPolicy::default() };
+    pub fn new(trace: &Trace, order: &[usize], plugins: Plugins, world: WorldPolicy, on_failure: OnFailure) -> Self {
+        let domains = gathered_in(trace, &world.gangs.layers);
+        let world = WorldPolicy { agent_stale: FOR_EVER, ..world };
         let config = Config { lock_mode: LockMode::Auto, batch: 1, world, ..Config::default() };
         let mut engine = Self {
             scheduler: Scheduler::new(config, plugins),
             now: BEGIN,
             machines: BTreeMap::new(),
-            templates: trace.asks.iter().map(template).collect(),
+            templates: trace.asks.iter().map(|ask| (template(ask), ask.gang.clone())).collect(),
             live: BTreeMap::new(),
+            domains,
             on_failure,
             decisions: Vec::new(),
         };
@@ -74,7 +81,8 @@ impl Engine {
             let each = if resource == key::NVIDIA_GPU { 1 } else { key::WHOLE };
             allocatable.set(resource, Quantity::units(i64::from(machine.gpus) * each));
         }
-        let labels = [(MODEL.to_owned(), machine.model.clone())].into();
+        let mut labels = machine.labels.clone();
+        labels.insert(MODEL.to_owned(), machine.model.clone());
         let node = NodeFacts {
             name: name.clone(),
             labels,
@@ -137,19 +145,24 @@ impl Engine {
             match effect {
                 Effect::Bind { ticket, pod, node, annotations } => {
                     let Some(number) = number(&pod) else { continue };
-                    let Some(facts) = self.live.get_mut(&number) else { continue };
+                    let Some(members) = self.live.get_mut(&number) else { continue };
+                    let Some(facts) = members.iter_mut().find(|member| member.handoff.pod == *pod) else { continue };
                     let text = |key: &str| annotations.get(key).map(Into::into);
                     facts.handoff.node = Some((*node).into());
                     facts.handoff.assignment = AssignmentText {
                         device_allocated: text(key::DEVICE_ALLOCATED),
                         container_devices: text(key::CONTAINER_DEVICES),
                         bind_timestamp: text(key::BIND_TIMESTAMP),
+                        committed: annotations.get(key::GANG_COMMITTED).and_then(|text| Committed::parse(text).ok()),
                         ..AssignmentText::default()
                     };
                     let event = WorldEvent::Pod(Box::new(facts.clone()));
+                    if members.iter().all(|member| member.handoff.node.is_some()) {
+                        bound.push(number);
+                        self.note_domains(number);
+                    }
                     let more =
                         self.scheduler.report(EffectResult::Bind { ticket, result: BindResult::Done }, self.moment());
-                    bound.push(number);
                     bound.extend(self.perform(more));
                     bound.extend(self.apply(event));
                 }
@@ -166,20 +179,52 @@ impl Engine {
     }
 
     fn forget(&mut self, pod: PodNumber) -> Vec<PodNumber> {
-        let Some(facts) = self.live.remove(&pod) else { return Vec::new() };
-        let PodRef { key, uid } = facts.handoff.pod;
-        self.apply(WorldEvent::PodGone(key, uid))
+        let mut bound = Vec::new();
+        for facts in self.live.remove(&pod).into_iter().flatten() {
+            let PodRef { key, uid } = facts.handoff.pod;
+            bound.extend(self.apply(WorldEvent::PodGone(key, uid)));
+        }
+        bound
+    }
+
+    /// The members of a gang, or a single pod.
+    fn pods(&self, pod: PodNumber, ask: usize) -> Vec<PodFacts> {
+        let (template, gang) = &self.templates[ask];
+        let member = |name: String| {
+            let mut facts = template.clone();
+            facts.handoff.pod = PodRef::new("trace", &format!("p{name}"), &format!("u{name}"));
+            facts.handoff.created = self.moment().wall;
+            facts
+        };
+        let Some(gang) = gang else { return vec![member(pod.to_string())] };
+        let declared = declared(&format!("g{pod}"), gang).map(Arc::new);
+        let spec: Shared<PodSpec> = PodSpec { gang: declared, ..(*template.spec).clone() }.into();
+        let member = |n: u32| PodFacts { spec: spec.clone(), ..member(format!("{pod}-{n}")) };
+        (0..gang.members).map(member).collect()
+    }
+
+    /// Counts the domains in which the members of a gang run.
+    fn note_domains(&mut self, pod: PodNumber) {
+        let members = self.live.get(&pod).filter(|members| members.iter().all(|member| member.spec.gang.is_some()));
+        let world = self.scheduler.world();
+        let node = |member: &PodFacts| world.node(world.node_id(member.handoff.node.as_deref()?)?)?.facts.as_ref();
+        let Some(nodes) = members.map(|members| members.iter().filter_map(node).collect::<Vec<_>>()) else { return };
+        for (label, domains) in &mut self.domains {
+            let values: BTreeSet<_> = nodes.iter().map(|facts| facts.labels.get(&**label)).collect();
+            domains.gangs += 1;
+            domains.domains += values.len() as u64;
+        }
     }
 }
 
 impl SimulatedCluster for Engine {
     fn arrive(&mut self, now: f64, pod: PodNumber, ask: usize) -> bool {
         self.pass(now);
-        let mut facts = self.templates[ask].clone();
-        facts.handoff.pod = PodRef::new("trace", &format!("p{pod}"), &format!("u{pod}"));
-        facts.handoff.created = self.moment().wall;
-        self.live.insert(pod, facts.clone());
-        self.apply(WorldEvent::Pod(Box::new(facts)));
+        let pods = self.pods(pod, ask);
+        self.live.insert(pod, pods.clone());
+        for facts in pods {
+            self.apply(WorldEvent::Pod(Box::new(facts)));
+        }
         let placed = self.run().contains(&pod);
         if !placed && self.on_failure == OnFailure::Drop {
             self.forget(pod);
@@ -223,10 +268,36 @@ impl SimulatedCluster for Engine {
     fn decisions(&self) -> &[Duration] {
         &self.decisions
     }
+
+    fn domains(&self) -> BTreeMap<Box<str>, GangDomains> {
+        self.domains.clone()
+    }
 }
 
 fn number(pod: &PodRef) -> Option<PodNumber> {
-    pod.key.name.strip_prefix('p')?.parse().ok()
+    pod.key.name.strip_prefix('p')?.split('-').next()?.parse().ok()
+}
+
+/// The labels of nodes that are layers or that a gang names, each of which some node has.
+fn gathered_in(trace: &Trace, layers: &[TopologyLayer]) -> BTreeMap<Box<str>, GangDomains> {
+    let label = |name: &str| layers.iter().find(|layer| *layer.name == *name).map_or(name, |layer| &layer.label).into();
+    let gangs = || trace.asks.iter().filter_map(|ask| ask.gang.as_ref());
+    let named = gangs().flat_map(|gang| gang.topology.required.iter().chain(&gang.topology.preferred));
+    let mut labels: BTreeSet<Box<str>> = named.map(|name| label(name)).collect();
+    labels.extend(layers.iter().filter(|_| gangs().next().is_some()).map(|layer| layer.label.clone()));
+    labels.retain(|label| trace.machines.iter().any(|machine| machine.labels.contains_key(&**label)));
+    labels.into_iter().map(|label| (label, GangDomains::default())).collect()
+}
+
+/// What a member says of its gang.
+fn declared(name: &str, gang: &TraceGang) -> Option<Declared> {
+    let stated = [(gang::key::NAME, name.to_owned()), (gang::key::MIN_AVAILABLE, gang.members.to_string())];
+    let annotations = stated.map(|(key, value)| (key.to_owned(), value)).into();
+    let annotations = Some(&annotations);
+    let source = DeclarationSource { namespace: "trace", labels: None, annotations, scheduling_group: None };
+    let mut declared = Declared::read(&source, || None)?;
+    declared.koordinator.topology = Some(Arc::new(gang.topology.clone())).filter(|topology| !topology.is_empty());
+    Some(declared)
 }
 
 fn gpu(at: usize, minor: u32) -> Option<DeviceInfo> {
@@ -302,6 +373,7 @@ fn template(ask: &TraceAsk) -> PodFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use baton_contract::gang::TopologySpec;
     use baton_decide::core::rules::plugins::{DefaultSet, Profile, default_plugins};
 
     /// A cluster of these machines, given by GPUs and model.
@@ -312,18 +384,19 @@ mod tests {
             memory: 1 << 38,
             gpus: *gpus,
             model: (*model).to_owned(),
+            labels: [("rack".to_owned(), format!("r{}", at / 2))].into(),
         };
         let mut trace = Trace::of(String::new(), machines.iter().enumerate().map(machine).collect());
         asks.iter().for_each(|ask| trace.add(ask.clone(), None, 1));
         let mut set = DefaultSet::default();
         set.choice.lists = set.choice.lists.of_profile(profile);
         let order: Vec<usize> = (0..machines.len()).collect();
-        Engine::new(&trace, &order, default_plugins(&set).unwrap(), MixPolicy::default(), on_failure)
+        Engine::new(&trace, &order, default_plugins(&set).unwrap(), WorldPolicy::default(), on_failure)
     }
 
     fn ask(gpus: u32, milli: i64, models: &[&str]) -> TraceAsk {
         let models = models.iter().map(|model| (*model).to_owned()).collect();
-        TraceAsk { milli_cpu: 1000, memory: 1 << 30, gpus, milli, models }
+        TraceAsk { milli_cpu: 1000, memory: 1 << 30, gpus, milli, models, gang: None }
     }
 
     fn gpus(engine: &Engine) -> Vec<Vec<i64>> {
@@ -349,6 +422,22 @@ mod tests {
             assert_eq!(gpus(&engine), [vec![1000; 2], vec![1000; 4]], "{profile:?}");
             assert_eq!(engine.decisions().len(), asks.len());
         }
+    }
+
+    #[test]
+    fn a_gang_starts_as_a_whole_in_one_rack_or_where_there_is_room() {
+        let gang = |required: Option<&str>, preferred: Option<&str>| {
+            let topology = TopologySpec::short(required, preferred).unwrap().unwrap_or_default();
+            TraceAsk { gang: Some(TraceGang { members: 2, topology }), ..ask(2, 1000, &[]) }
+        };
+        let asks = [ask(1, 1000, &[]), gang(None, Some("rack")), gang(Some("rack"), None)];
+        let mut engine = engine(&[(2, "T4"); 4], &asks, Profile::Binpack, OnFailure::Queue);
+        let placed: Vec<bool> = [0, 1, 2].map(|at| engine.arrive(0.0, at, at)).into();
+        assert_eq!(placed, [true, true, false], "a rack is left for the first gang, half a rack for the second");
+        assert_eq!(engine.end(60.0, 0), [2]);
+        assert_eq!(engine.domains()["rack"], GangDomains { gangs: 2, domains: 2 });
+        assert!(engine.end(120.0, 1).is_empty() && engine.end(180.0, 2).is_empty());
+        assert_eq!(gpus(&engine), vec![vec![1000; 2]; 4]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::cluster::{OnFailure, PodNumber, Rest, SimulatedCluster};
+use super::cluster::{GangDomains, OnFailure, PodNumber, Rest, SimulatedCluster};
 use super::stream::{Arrival, Ends};
 use super::trace::{Trace, WHOLE};
 
@@ -31,6 +31,8 @@ pub struct RunFigures {
     pub rests: Vec<Rest>,
     /// Time of each decision.
     pub decisions: Vec<Duration>,
+    /// In how many domains gangs got their places, by label.
+    pub domains: BTreeMap<Box<str>, GangDomains>,
 }
 
 /// What is measured where pods end, in steady state.
@@ -115,6 +117,7 @@ pub fn run(
     run.rests = cluster.rests();
     run.idle = idle(trace, arrivals, &run.rests);
     run.decisions = cluster.decisions().to_vec();
+    run.domains = cluster.domains();
     if measured_from.is_some() {
         run.steady = Some(steady.allocation());
         run.departures = Some(steady.departures(on_failure, late.wait / steady.placed(late.count)));

@@ -79,6 +79,9 @@ fn table(summary: &SimulationSummary) -> String {
     let mut grid = |title: &str, of: &dyn Fn(&PolicySummary) -> Vec<(String, f64)>| {
         let Some(first) = policies.first() else { return };
         let names: Vec<String> = of(first).into_iter().map(|(name, _)| name).collect();
+        if names.is_empty() {
+            return;
+        }
         let head: Vec<&str> = std::iter::once("POLICY").chain(names.iter().map(String::as_str)).collect();
         let row = |policy: &PolicySummary| {
             let values = of(policy).into_iter().map(|(_, value)| format!("{value:.2}"));
@@ -93,6 +96,10 @@ fn table(summary: &SimulationSummary) -> String {
     };
     grid("Rejected pods, percent of their size", &|policy| {
         policy.rejected.iter().map(|(name, value)| (size(name), *value)).collect()
+    });
+    grid("Domains per gang, by label", &|policy| {
+        let means = policy.domains_per_gang.iter();
+        means.map(|(label, value)| (label.to_uppercase(), value.mean.unwrap_or_default())).collect()
     });
     grid("Idle GPUs at the end, percent of all, by what keeps the pods of the trace from them", &|policy| {
         policy.idle.iter().map(|(cause, value)| ((*cause).to_owned(), *value)).collect()

@@ -77,7 +77,7 @@ mod tests {
     use crate::simulate::trace::{TraceAsk, TraceMachine};
 
     fn trace(pods: usize) -> Trace {
-        let machine = TraceMachine { name: "a".into(), milli_cpu: 1, memory: 1, gpus: 10, model: String::new() };
+        let machine = TraceMachine { name: "a".into(), milli_cpu: 1, memory: 1, gpus: 10, ..TraceMachine::default() };
         let mut trace = Trace::of(String::new(), vec![machine]);
         trace.add(TraceAsk { gpus: 1, milli: 500, ..TraceAsk::default() }, None, pods);
         trace.add(TraceAsk::default(), None, 1);

@@ -92,6 +92,8 @@ pub struct PolicySummary {
     pub decision_micros: Percentiles,
     /// Where pods end.
     pub departures: Option<DeparturesSummary>,
+    /// In how many domains a gang runs, by label.
+    pub domains_per_gang: BTreeMap<Box<str>, MeanOfRuns>,
 }
 
 /// Percent of all GPUs in use.
@@ -167,6 +169,7 @@ impl PolicySummary {
             rejected: rejected.collect(),
             idle: idle.collect(),
             decision_micros: Percentiles { p50: percentile(0.5), p99: percentile(0.99) },
+            domains_per_gang: domains_per_gang(runs),
             departures: ends.then(|| DeparturesSummary {
                 rejected_share: spread(|run| run.departures.map(|departures| departures.rejected)),
                 rejected_multi_gpu_share: spread(|run| run.departures.map(|departures| departures.rejected_multi)),
@@ -175,6 +178,15 @@ impl PolicySummary {
             }),
         }
     }
+}
+
+fn domains_per_gang(runs: &[RunFigures]) -> BTreeMap<Box<str>, MeanOfRuns> {
+    let labels: BTreeSet<&Box<str>> = runs.iter().flat_map(|run| run.domains.keys()).collect();
+    let of = |run: &RunFigures, label: &str| {
+        let found = run.domains.get(label).filter(|found| found.gangs > 0)?;
+        Some(found.domains as f64 / found.gangs as f64)
+    };
+    labels.into_iter().map(|label| (label.clone(), MeanOfRuns::of(runs.iter().map(|run| of(run, label))))).collect()
 }
 
 #[cfg(test)]

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use baton_contract::gang::TopologySpec;
+
 /// A machine, empty.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TraceMachine {
     /// Unique.
     pub name: String,
@@ -15,9 +17,11 @@ pub struct TraceMachine {
     pub gpus: u32,
     /// Their model; empty where none is known.
     pub model: String,
+    /// Labels, of which those of layers count.
+    pub labels: BTreeMap<String, String>,
 }
 
-/// What a pod asks for.
+/// What a pod asks for, or each pod of a gang.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct TraceAsk {
     /// Thousandths of a CPU.
@@ -30,12 +34,28 @@ pub struct TraceAsk {
     pub milli: i64,
     /// Models that will do; empty for any.
     pub models: Vec<String>,
+    /// A gang of such pods; `None` for a single one.
+    pub gang: Option<TraceGang>,
+}
+
+/// Pods that start together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TraceGang {
+    /// How many.
+    pub members: u32,
+    /// Where they are gathered.
+    pub topology: TopologySpec,
 }
 
 impl TraceAsk {
+    /// Pods that start together.
+    pub fn members(&self) -> u32 {
+        self.gang.as_ref().map_or(1, |gang| gang.members)
+    }
+
     /// Thousandths of GPUs in all.
     pub fn demand(&self) -> i64 {
-        i64::from(self.gpus) * self.milli
+        i64::from(self.members()) * i64::from(self.gpus) * self.milli
     }
 
     /// Whether GPUs of this model will do.
@@ -43,9 +63,10 @@ impl TraceAsk {
         self.models.is_empty() || self.models.iter().any(|accepted| accepted == model)
     }
 
-    /// How results call its size: `share`, or the number of GPUs.
+    /// How results call its size: `share`, or the number of GPUs; of a gang with its members, as `4x8`.
     pub fn size(&self) -> String {
-        if self.gpus == 1 && self.milli < WHOLE { "share".to_owned() } else { self.gpus.to_string() }
+        let each = if self.gpus == 1 && self.milli < WHOLE { "share".to_owned() } else { self.gpus.to_string() };
+        self.gang.as_ref().map_or(each.clone(), |gang| format!("{}x{each}", gang.members))
     }
 }
 
@@ -61,7 +82,7 @@ pub struct Span {
     pub end: Option<f64>,
 }
 
-/// A pod of the trace.
+/// A pod or a gang of the trace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TracePod {
     /// Its place in [`Trace::asks`].
