@@ -12,6 +12,7 @@ use crate::answer::{DeviceNodes, DeviceTable};
 use crate::options::{AgentOptions, OWN_GPU_KIND};
 use crate::shares::{self, SHARE_KIND};
 use baton_contract::{DeviceId, DeviceType, ShareIsolation};
+use baton_hardware::driver::NAMED_DIRECTORY;
 
 /// Largest spec file of ours that is read back.
 const MAX_FILE: u64 = 8 << 20;
@@ -188,10 +189,12 @@ fn node(path: &Path, table: &DeviceTable) -> DeviceNode {
     DeviceNode { path: path.to_owned(), host_path, permissions: "rw".to_owned() }
 }
 
-/// What every GPU container gets. `void` keeps an NVIDIA runtime hook from adding all GPUs on top.
+/// What every GPU container gets. `void` keeps an NVIDIA runtime hook from adding all GPUs on top. Triton asks the loader's cache, which
+/// nothing renews here, for the directory of `libcuda`, unless the variable names one.
 fn common(table: &DeviceTable) -> Edits {
+    let triton = table.has_driver().then(|| format!("TRITON_LIBCUDA_PATH={NAMED_DIRECTORY}"));
     Edits {
-        env: vec!["NVIDIA_VISIBLE_DEVICES=void".to_owned()],
+        env: ["NVIDIA_VISIBLE_DEVICES=void".to_owned()].into_iter().chain(triton).collect(),
         device_nodes: table.control.iter().map(|path| node(path, table)).collect(),
         mounts: table
             .driver
