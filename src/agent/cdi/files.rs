@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::rules;
 use super::spec::{Device, DeviceNode, Edits, Mount, Spec, VERSION};
 use crate::answer::RDMA_KIND;
 use crate::answer::{DeviceNodes, DeviceTable};
+use crate::directory_watch::is_removed;
 use crate::options::{AgentOptions, OWN_GPU_KIND};
 use crate::shares::{self, SHARE_KIND};
 use baton_contract::{DeviceId, DeviceType, ShareIsolation};
@@ -26,11 +27,9 @@ pub struct CdiError {
 }
 
 impl CdiError {
-    /// The directory was removed on the node, and this process, in a container, has the removed one mounted: whatever is made under its
-    /// name, this process sees no more of it. Its next start mounts what is there then.
+    /// Only a new start of this process can write there.
     pub fn is_of_removed_directory(&self) -> bool {
-        let directory = self.path.parent().and_then(|directory| std::fs::metadata(directory).ok());
-        directory.is_some_and(|directory| directory.nlink() == 0)
+        self.path.parent().is_some_and(is_removed)
     }
 }
 
