@@ -18,6 +18,12 @@ fn there(directory: &Path) -> Option<DirectoryId> {
     std::fs::metadata(directory).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
+/// The directory was removed on the node, and this process, in a container, has the removed one mounted: whatever is made under its
+/// name, this process sees no more of it. Its next start mounts what is there then.
+pub fn is_removed(directory: &Path) -> bool {
+    std::fs::metadata(directory).is_ok_and(|directory| directory.nlink() == 0)
+}
+
 /// One inotify instance for all of the directories: an instance is scarce, root has 128 of them on a whole node.
 pub struct DirectoryWatch {
     directories: Vec<PathBuf>,

@@ -1,5 +1,7 @@
 //! Why the daemon ends.
 
+use std::path::PathBuf;
+
 use super::cdi::CdiError;
 use super::handoff::StateError;
 use super::kubelet::TooMany;
@@ -49,6 +51,13 @@ pub enum AgentError {
     /// The CDI directory.
     #[error(transparent)]
     Cdi(#[from] CdiError),
+    /// The kubelet's directory was removed under its mount.
+    #[error(
+        "the kubelet's directory {} was removed on the node, and this process still has the removed one: it ends, and its next start has \
+         the directory that is there then",
+        .0.display()
+    )]
+    KubeletDirectory(PathBuf),
     /// More ids than the kubelet takes.
     #[error(transparent)]
     TooMany(#[from] TooMany),

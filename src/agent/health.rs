@@ -197,7 +197,7 @@ impl HealthBook {
                 let probe = machine.gpus.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
                 return EventOutcome { probe, ..EventOutcome::default() };
             }
-            EventKind::Unsupported(why) => {
+            EventKind::Silent(why) => {
                 tracing::info!(gpu = uuid, why, "this GPU delivers no events; it is polled");
                 self.polled.extend(event.uuid.clone());
                 return EventOutcome::default();

@@ -206,7 +206,7 @@ impl DeviceReconciler {
                 Some(outcome) = self.context.outcomes.recv() => self.reconcile_outcome(outcome),
                 () = sleep_until(suspect_until.unwrap_or_else(Instant::now)), if suspect_until.is_some() => self.reconcile_suspicion(),
                 () = self.nodes.happening(is_device_node) => self.reconcile_nodes(),
-                panicked = self.plugins.failed() => Err(AgentError::Panicked(panicked)),
+                error = self.plugins.failed() => Err(error),
                 changed = self.context.handed_out.changed() => match changed {
                     Ok(()) => self.reconcile_held(),
                     Err(_) => Err(AgentError::Panicked("the hand-off ended".to_owned())),

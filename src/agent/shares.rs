@@ -244,6 +244,19 @@ pub fn mps_answers(options: &AgentOptions) -> Result<(), String> {
             "the MPS control daemon does not answer at {}: {error}; start it for nvidia.com/gpu, or look at its log",
             shown.display()
         )
+    })?;
+    passable(&shown, options)
+}
+
+/// The server of a pod's user, and its processes, come to `pipe` as that user.
+fn passable(pipe: &Path, options: &AgentOptions) -> Result<(), String> {
+    let is_closed = |directory: &&Path| {
+        let seen = std::fs::metadata(options.paths.of_host(directory));
+        seen.is_ok_and(|seen| seen.permissions().mode() & 0o001 == 0)
+    };
+    pipe.ancestors().skip(1).find(is_closed).map_or(Ok(()), |directory| {
+        let shown = directory.display();
+        Err(format!("{shown} lets no other user pass, so MPS serves only root's processes: chmod o+x {shown}"))
     })
 }
 

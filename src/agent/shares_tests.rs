@@ -29,6 +29,7 @@ impl Install {
             ..AgentOptions::default()
         };
         change(&mut options);
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
         std::fs::create_dir(dir.path().join("hami")).unwrap();
         let guard = ShareGuard::new(Arc::new(options.clone()));
         let this = Self { dir, options, guard };
@@ -134,6 +135,22 @@ fn an_mps_daemon_that_is_silent_takes_shares_out_of_service_until_it_is_back() {
     std::fs::remove_file(&control).unwrap();
     let _listener = UnixListener::bind(&control).unwrap();
     assert_eq!(install.why(), None);
+}
+
+#[test]
+fn a_directory_above_the_mps_pipe_that_other_users_cannot_pass_is_named() {
+    let mut install = Install::of(ShareIsolation::Mps, |_| {});
+    let root = install.dir.path().to_owned();
+    let (mps, pipe) = (root.join("mps"), root.join("mps/nvidia.com/gpu/pipe"));
+    std::fs::create_dir_all(&pipe).unwrap();
+    let _listener = UnixListener::bind(pipe.join("control")).unwrap();
+    for directory in [&root, &mps, &pipe] {
+        std::fs::set_permissions(directory, Permissions::from_mode(0o750)).unwrap();
+        let why = install.why().unwrap();
+        assert!(why.contains(&format!("chmod o+x {}", directory.display())), "{why}");
+        std::fs::set_permissions(directory, Permissions::from_mode(0o711)).unwrap();
+        assert_eq!(install.why(), None);
+    }
 }
 
 #[test]

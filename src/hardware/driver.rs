@@ -1,6 +1,6 @@
 //! The driver's user-space files below the driver root: where NVML may be, and what a container needs mounted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::tree::Tree;
@@ -23,29 +23,18 @@ const BINARY_DIRECTORIES: [&str; 3] = ["usr/bin", "bin", "usr/local/nvidia/bin"]
 /// Where a container has the libraries: the loaders of Fedora, RHEL and SUSE search the first by themselves, those of Debian and
 /// Ubuntu the second. The image of a pod is often of another distribution than its node, and without a hook there is no `ldconfig`
 /// that would add a directory to the loader's cache.
-const IN_CONTAINERS: [&str; 2] = [
+const IN_CONTAINERS: [&str; 3] = [
     "/usr/lib64",
     if cfg!(target_arch = "aarch64") { "/usr/lib/aarch64-linux-gnu" } else { "/usr/lib/x86_64-linux-gnu" },
+    NAMED_DIRECTORY,
 ];
 
-/// Libraries that compute containers load; matched by the part before `.so`.
-const LIBRARIES: [&str; 15] = [
-    "libcuda",
-    "libcudadebugger",
-    "libnvcuvid",
-    "libnvidia-allocator",
-    "libnvidia-cfg",
-    "libnvidia-encode",
-    "libnvidia-gpucomp",
-    "libnvidia-ml",
-    "libnvidia-nvvm",
-    "libnvidia-nvvm70",
-    "libnvidia-opencl",
-    "libnvidia-opticalflow",
-    "libnvidia-pkcs11",
-    "libnvidia-pkcs11-openssl3",
-    "libnvidia-ptxjitcompiler",
-];
+/// Images of CUDA have this directory in `LD_LIBRARY_PATH`, which the loader searches before its cache: a cache that was made with the
+/// image may name a `libcuda` of the image's own. It is the same in every image, so a variable can name it.
+pub const NAMED_DIRECTORY: &str = "/usr/local/nvidia/lib64";
+
+/// Libraries of a driver whose file names do not end in its version, by the part before `.so`; those of a driver without versions.
+const UNVERSIONED: [&str; 4] = ["libcuda", "libnvidia-ml", "libnvidia-nvvm70", "libnvidia-ptxjitcompiler"];
 
 const BINARIES: [&str; 5] =
     ["nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
@@ -62,7 +51,7 @@ pub struct DriverFile {
 /// The driver's libraries and programs below `root`, by container path. A name found in several directories counts once,
 /// in the first. Links are followed as in the root's own system: absolute ones, as Debian's alternatives are, stay below it.
 pub fn files(root: &Tree) -> Vec<DriverFile> {
-    let libraries = named(root, &LIBRARY_DIRECTORIES, is_library).into_iter().flat_map(|(name, host)| {
+    let libraries = libraries(root).into_iter().flat_map(|(name, host)| {
         IN_CONTAINERS.map(|directory| DriverFile { host: host.clone(), container: Path::new(directory).join(&name) })
     });
     let binaries = named(root, &BINARY_DIRECTORIES, is_binary)
@@ -73,8 +62,36 @@ pub fn files(root: &Tree) -> Vec<DriverFile> {
     files
 }
 
+/// Every library that has a file of the driver's version, by all names that loaders ask for: a driver newer than this program has
+/// libraries that it does not know. Those for graphics come along, since OptiX needs them and a mount copies nothing; the files that
+/// announce them to Vulkan and EGL are the image's.
+fn libraries(root: &Tree) -> BTreeMap<String, PathBuf> {
+    let ending = version(root).map(|version| format!(".so.{version}"));
+    let names = LIBRARY_DIRECTORIES.iter().flat_map(|directory| root.names(directory).unwrap_or_default());
+    let versioned = names.filter_map(|name| Some(name.strip_suffix(ending.as_deref()?)?.to_owned()));
+    let stems: BTreeSet<String> = versioned.chain(UNVERSIONED.map(str::to_owned)).collect();
+    let is_library = |name: &str| name.split_once(".so.").is_some_and(|(stem, _)| stems.contains(stem));
+    let mut found = named(root, &LIBRARY_DIRECTORIES, is_library);
+    // The one library that programs also load by the name for linking.
+    if let Some(cuda) = found.get("libcuda.so.1").cloned() {
+        found.insert("libcuda.so".to_owned(), cuda);
+    }
+    found
+}
+
+/// The driver's version: `570.133.20` of the file that `libcuda.so.1` is a link to.
+fn version(root: &Tree) -> Option<String> {
+    LIBRARY_DIRECTORIES.iter().find_map(|directory| {
+        let file = root.resolve_as_root(Path::new(directory).join("libcuda.so.1")).ok()?;
+        let version = file.file_name()?.to_str()?.strip_prefix("libcuda.so.")?;
+        // `1` and `1.1` are versions of other libraries too.
+        let is_drivers = version.split_once('.').is_some_and(|(major, _)| major.len() > 2);
+        is_drivers.then(|| version.to_owned())
+    })
+}
+
 /// Files with a wanted name: where each is, without links. An empty one counts only where there is no other.
-fn named(root: &Tree, directories: &[&str], wanted: fn(&str) -> bool) -> BTreeMap<String, PathBuf> {
+fn named(root: &Tree, directories: &[&str], wanted: impl Fn(&str) -> bool) -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
     for directory in directories {
         for name in root.names(directory).unwrap_or_default().into_iter().filter(|name| wanted(name)) {
@@ -92,11 +109,6 @@ fn named(root: &Tree, directories: &[&str], wanted: fn(&str) -> bool) -> BTreeMa
 /// A file that is not empty. Container runtimes make empty ones, or directories, where a mount has no place or no source.
 pub(crate) fn holds_something(path: &Path) -> bool {
     path.metadata().is_ok_and(|file| file.is_file() && file.len() > 0)
-}
-
-/// `libcuda.so.1` and `libcuda.so.570.133.20`, not the link for linking (`libcuda.so`).
-fn is_library(name: &str) -> bool {
-    name.split_once(".so.").is_some_and(|(stem, version)| LIBRARIES.contains(&stem) && !version.is_empty())
 }
 
 fn is_binary(name: &str) -> bool {

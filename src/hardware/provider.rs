@@ -83,8 +83,8 @@ pub enum EventKind {
     DoubleBitEcc,
     /// The wait for events itself reported a GPU off the bus: probe them all.
     Lost,
-    /// This GPU cannot deliver events; it must be polled.
-    Unsupported(String),
+    /// This GPU delivers no events, as long as it is not said to listen; it must be polled.
+    Silent(String),
     /// The GPU delivers events from here on.
     Listening,
 }

@@ -119,12 +119,27 @@ fn a_library_that_only_promises_events_has_its_gpus_polled() {
     bench.node.promise_events_only().unwrap();
     bench.scan();
     let mut silent: Vec<_> =
-        (0..4).map(|_| bench.event(|event| matches!(event.kind, EventKind::Unsupported(_))).uuid.unwrap()).collect();
+        (0..4).map(|_| bench.event(|event| matches!(event.kind, EventKind::Silent(_))).uuid.unwrap()).collect();
     silent.sort_unstable();
     let mut all: Vec<String> = (0..4).map(|gpu| bench.uuid(gpu)).collect();
     all.sort_unstable();
     assert_eq!(silent, all);
     assert!(bench.events.try_recv().is_err(), "nothing was lost");
+}
+
+#[test]
+fn a_set_of_events_that_fails_once_is_asked_for_again_and_gpus_polled_till_then() {
+    let bench = Bench::new(Shape::Pairs);
+    bench.node.make_no_event_set().unwrap();
+    bench.scan();
+    let polled = bench.events.try_iter().filter(|event| matches!(event.kind, EventKind::Silent(_))).count();
+    assert_eq!((polled, bench.provider.listening().len()), (4, 0));
+    bench.node.support_events(true).unwrap();
+    bench.scan();
+    assert_eq!(bench.provider.listening().len(), 4);
+    assert_eq!(bench.events.try_iter().filter(|event| event.kind == EventKind::Listening).count(), 4);
+    bench.node.xid(2, 79).unwrap();
+    assert_eq!(bench.event(|event| is_xid(&event.kind)).uuid, Some(bench.uuid(2)));
 }
 
 #[test]

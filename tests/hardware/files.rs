@@ -1,6 +1,7 @@
 //! Device nodes, driver files, and input that tries to lead elsewhere.
 
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 
 use baton::hardware::tree::{MAX_FILE, Tree, TreeError, is_name};
@@ -55,32 +56,60 @@ fn driver_libraries_are_listed_with_their_links_as_files_of_their_own() {
     assert!(files.is_sorted_by(|a, b| a.container < b.container));
 }
 
-/// An image is not of its node's distribution: a container of Debian does not search `/usr/lib64`, one of Fedora nothing else.
+/// An image is not of its node's distribution: a container of Debian does not search `/usr/lib64`, one of Fedora nothing else. Images
+/// of CUDA name the third directory in `LD_LIBRARY_PATH`, which the loader searches before a cache that names their own `libcuda`.
 #[test]
-fn driver_files_are_where_loaders_of_both_families_of_images_look() {
+fn driver_files_are_where_the_loaders_of_images_look() {
     let bench = Bench::new(Shape::Single);
     let root = bench.node.driver_root();
     for directory in ["usr/lib/x86_64-linux-gnu", "usr/local/nvidia/lib64", "usr/local/nvidia/bin"] {
         std::fs::create_dir_all(root.join(directory)).unwrap();
     }
-    for file in ["x86_64-linux-gnu/libnvidia-cfg.so.7", "../local/nvidia/lib64/libnvidia-opencl.so.7"] {
-        std::fs::write(root.join("usr/lib").join(file), "7").unwrap();
-    }
+    let [gbm, opencl] = ["libnvidia-egl-gbm.so.570.133.20", "libnvidia-opencl.so.570.133.20"];
+    std::fs::write(root.join("usr/lib/x86_64-linux-gnu").join(gbm), "7").unwrap();
+    std::fs::write(root.join("usr/local/nvidia/lib64").join(opencl), "7").unwrap();
     std::fs::write(root.join("usr/local/nvidia/bin/nvidia-cuda-mps-control"), "7").unwrap();
     // An empty file is the place of a mount, and hides no library in a later directory.
-    std::fs::write(root.join("usr/lib64/libnvidia-opencl.so.7"), "").unwrap();
+    std::fs::write(root.join("usr/lib64").join(opencl), "").unwrap();
     let files = driver::files(&Tree::open(&root).unwrap());
     let places = |name: &str| {
         let named = files.iter().filter(|file| file.container.ends_with(name));
         named.map(|file| file.container.parent().unwrap().to_str().unwrap()).collect::<Vec<_>>()
     };
     let debian = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
-    for library in ["libcuda.so.1", "libnvidia-cfg.so.7", "libnvidia-opencl.so.7"] {
-        assert_eq!(places(library), [debian.as_str(), "/usr/lib64"], "{library}");
+    for library in ["libcuda.so.1", "libcuda.so", gbm, opencl] {
+        assert_eq!(places(library), [debian.as_str(), "/usr/lib64", "/usr/local/nvidia/lib64"], "{library}");
     }
-    let hosts = files.iter().filter(|file| file.container.ends_with("libnvidia-opencl.so.7")).map(|file| &file.host);
-    assert!(hosts.clone().all(|host| host.ends_with("usr/local/nvidia/lib64/libnvidia-opencl.so.7")), "{hosts:?}");
+    let hosts = files.iter().filter(|file| file.container.ends_with(opencl)).map(|file| &file.host);
+    assert!(hosts.clone().all(|host| host.ends_with(Path::new("usr/local/nvidia/lib64").join(opencl))), "{hosts:?}");
     assert_eq!((places("nvidia-cuda-mps-control"), places("nvidia-smi")), (vec!["/usr/bin"], vec!["/usr/bin"]));
+}
+
+#[test]
+fn every_library_of_the_drivers_version_comes_with_its_other_names() {
+    let bench = Bench::new(Shape::Single);
+    let root = bench.node.driver_root();
+    let at = |name: &str| root.join("usr/lib64").join(name);
+    for name in ["libnvidia-future.so.570.133.20", "libnvidia-nvvm70.so.4", "libother.so.1", "libnvidia-past.so.550.1"]
+    {
+        std::fs::write(at(name), "7").unwrap();
+    }
+    symlink("libnvidia-future.so.570.133.20", at("libnvidia-future.so.1")).unwrap();
+    symlink("libnvidia-future.so.1", at("libnvidia-future.so")).unwrap();
+    let has = |files: &[driver::DriverFile], name: &str| files.iter().any(|file| file.container.ends_with(name));
+    let files = driver::files(&Tree::open(&root).unwrap());
+    for name in ["libnvidia-future.so.570.133.20", "libnvidia-future.so.1", "libnvidia-nvvm70.so.4"] {
+        assert!(has(&files, name), "{name}");
+    }
+    for name in ["libother.so.1", "libnvidia-past.so.550.1", "libnvidia-future.so"] {
+        assert!(!has(&files, name), "{name} is no library of this driver, or only for linking");
+    }
+    // Where libcuda's own name has no version, none of the machine's other libraries are taken for the driver's.
+    std::fs::remove_file(at("libcuda.so.1")).unwrap();
+    std::fs::write(at("libcuda.so.1"), "7").unwrap();
+    let files = driver::files(&Tree::open(&root).unwrap());
+    assert!(has(&files, "libcuda.so.1") && has(&files, "libnvidia-ml.so.1"));
+    assert!(!has(&files, "libother.so.1") && !has(&files, "libnvidia-future.so.1"));
 }
 
 #[test]
@@ -92,14 +121,17 @@ fn driver_links_are_followed_as_in_the_drivers_own_system() {
     for directory in ["usr/lib/x86_64-linux-gnu/nvidia/current", "etc/alternatives"] {
         std::fs::create_dir_all(at(directory)).unwrap();
     }
-    for name in ["libnvidia-opencl.so.99", "libnvidia-gpucomp.so.570.1"] {
+    let [opencl, gpucomp] = ["libnvidia-opencl.so.570.133.20", "libnvidia-gpucomp.so.570.133.20"];
+    let [outside, circle] = ["libnvidia-pkcs11.so.570.133.20", "libnvidia-tls.so.570.133.20"];
+    for name in [opencl, gpucomp] {
         std::fs::write(at("usr/lib/x86_64-linux-gnu/nvidia/current").join(name), "9").unwrap();
     }
-    symlink("/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-opencl.so.99", at("etc/alternatives/opencl")).unwrap();
-    symlink("/etc/alternatives/opencl", at("usr/lib/x86_64-linux-gnu/libnvidia-opencl.so.99")).unwrap();
+    let current = "usr/lib/x86_64-linux-gnu/nvidia/current";
+    symlink(Path::new("/").join(current).join(opencl), at("etc/alternatives/opencl")).unwrap();
+    symlink("/etc/alternatives/opencl", at("usr/lib/x86_64-linux-gnu/libnvidia-opencl.so.1")).unwrap();
     // Nothing leads out: more steps up than there are end at the driver's root.
-    symlink("../../../../../../../../etc/passwd", at("usr/lib64/libnvidia-pkcs11.so.99")).unwrap();
-    symlink("libnvidia-cfg.so.99", at("usr/lib64/libnvidia-cfg.so.99")).unwrap();
+    symlink("../../../../../../../../etc/passwd", at("usr/lib64").join(outside)).unwrap();
+    symlink(circle, at("usr/lib64").join(circle)).unwrap();
     let files = driver::files(&Tree::open(&root).unwrap());
     let of = |name: &str| {
         let file = files.iter().find(|file| file.container.ends_with(name))?;
@@ -107,17 +139,11 @@ fn driver_links_are_followed_as_in_the_drivers_own_system() {
         Some((file.container.display().to_string(), host.display().to_string()))
     };
     let pair = |container: &str, host: &str| Some((container.to_owned(), host.to_owned()));
-    let current = "usr/lib/x86_64-linux-gnu/nvidia/current";
-    assert_eq!(
-        of("libnvidia-opencl.so.99"),
-        pair("/usr/lib/x86_64-linux-gnu/libnvidia-opencl.so.99", &format!("{current}/libnvidia-opencl.so.99"))
-    );
-    assert_eq!(
-        of("libnvidia-gpucomp.so.570.1"),
-        pair("/usr/lib/x86_64-linux-gnu/libnvidia-gpucomp.so.570.1", &format!("{current}/libnvidia-gpucomp.so.570.1")),
-        "where loaders look"
-    );
-    assert_eq!((of("libnvidia-pkcs11.so.99"), of("libnvidia-cfg.so.99")), (None, None), "absent there, and a circle");
+    let debian = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+    for (name, file) in [("libnvidia-opencl.so.1", opencl), (gpucomp, gpucomp)] {
+        assert_eq!(of(name), pair(&format!("{debian}/{name}"), &format!("{current}/{file}")), "where loaders look");
+    }
+    assert_eq!((of(outside), of(circle)), (None, None), "absent there, and a circle");
 }
 
 #[test]

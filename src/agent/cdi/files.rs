@@ -2,16 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::rules;
 use super::spec::{Device, DeviceNode, Edits, Mount, Spec, VERSION};
 use crate::answer::RDMA_KIND;
 use crate::answer::{DeviceNodes, DeviceTable};
+use crate::directory_watch::is_removed;
 use crate::options::{AgentOptions, OWN_GPU_KIND};
 use crate::shares::{self, SHARE_KIND};
 use baton_contract::{DeviceId, DeviceType, ShareIsolation};
+use baton_hardware::driver::NAMED_DIRECTORY;
 
 /// Largest spec file of ours that is read back.
 const MAX_FILE: u64 = 8 << 20;
@@ -25,11 +27,9 @@ pub struct CdiError {
 }
 
 impl CdiError {
-    /// The directory was removed on the node, and this process, in a container, has the removed one mounted: whatever is made under its
-    /// name, this process sees no more of it. Its next start mounts what is there then.
+    /// Only a new start of this process can write there.
     pub fn is_of_removed_directory(&self) -> bool {
-        let directory = self.path.parent().and_then(|directory| std::fs::metadata(directory).ok());
-        directory.is_some_and(|directory| directory.nlink() == 0)
+        self.path.parent().is_some_and(is_removed)
     }
 }
 
@@ -188,10 +188,12 @@ fn node(path: &Path, table: &DeviceTable) -> DeviceNode {
     DeviceNode { path: path.to_owned(), host_path, permissions: "rw".to_owned() }
 }
 
-/// What every GPU container gets. `void` keeps an NVIDIA runtime hook from adding all GPUs on top.
+/// What every GPU container gets. `void` keeps an NVIDIA runtime hook from adding all GPUs on top. Triton asks the loader's cache, which
+/// nothing renews here, for the directory of `libcuda`, unless the variable names one.
 fn common(table: &DeviceTable) -> Edits {
+    let triton = table.has_driver().then(|| format!("TRITON_LIBCUDA_PATH={NAMED_DIRECTORY}"));
     Edits {
-        env: vec!["NVIDIA_VISIBLE_DEVICES=void".to_owned()],
+        env: ["NVIDIA_VISIBLE_DEVICES=void".to_owned()].into_iter().chain(triton).collect(),
         device_nodes: table.control.iter().map(|path| node(path, table)).collect(),
         mounts: table
             .driver

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::directory_watch::DirectoryWatch;
+use crate::directory_watch::{DirectoryWatch, is_removed};
 use baton_runtime::{clock, vital};
 
 /// File name of the kubelet's registration socket.
@@ -29,6 +29,8 @@ pub struct SocketIdentity {
 pub struct DirectoryState {
     /// The kubelet's socket; links are followed.
     pub kubelet: Option<SocketIdentity>,
+    /// The directory was removed under its mount: no kubelet comes to it any more.
+    pub removed: bool,
     /// Counts what happened in the directory, so that owners of other files look after them.
     pub happenings: u64,
 }
@@ -72,7 +74,7 @@ async fn run(directory: &Path, period: Duration, sender: &watch::Sender<Director
 }
 
 fn look(directory: &Path, happenings: u64) -> DirectoryState {
-    DirectoryState { kubelet: identity(&directory.join(KUBELET_SOCKET)), happenings }
+    DirectoryState { kubelet: identity(&directory.join(KUBELET_SOCKET)), removed: is_removed(directory), happenings }
 }
 
 #[cfg(test)]
@@ -104,6 +106,23 @@ mod tests {
         changed(&mut seen, |s| s.kubelet.is_some() && s.kubelet != first.kubelet).await;
         std::fs::remove_file(dir.join(KUBELET_SOCKET)).unwrap();
         changed(&mut seen, |s| s.kubelet.is_none()).await;
+        stop.cancel();
+    }
+
+    #[tokio::test]
+    async fn a_directory_removed_under_its_mount_and_made_again_is_noticed() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("device-plugins");
+        std::fs::create_dir(&directory).unwrap();
+        // As a mount in a container does, this names the directory and not its path.
+        let held = std::fs::File::open(&directory).unwrap();
+        let mounted = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&held)));
+        let stop = CancellationToken::new();
+        let mut seen = watch(mounted, Duration::from_millis(50), stop.clone());
+        assert!(!seen.borrow().removed);
+        std::fs::remove_dir(&directory).unwrap();
+        std::fs::create_dir(&directory).unwrap();
+        changed(&mut seen, |s| s.removed).await;
         stop.cancel();
     }
 

@@ -14,6 +14,7 @@ use super::directory::{self, DirectoryState};
 use super::plugin::{OnLost, PluginState, PluginStates, ResourcePlugin, StateReporter};
 use super::service::{DeviceCalls, PluginService, Streams};
 use super::socket;
+use crate::error::AgentError;
 use baton_contract::DeviceId;
 use baton_runtime::{Backoff, clock};
 
@@ -143,13 +144,21 @@ impl ResourcePlugins {
         self.lists.values().all(is_well) && wanted.all(has)
     }
 
-    /// Resolves with an error's text when a plugin's task ended by a panic.
-    pub async fn failed(&mut self) -> String {
-        loop {
-            match self.tasks.join_next().await {
-                Some(Err(error)) if error.is_panic() => return error.to_string(),
-                Some(_) => {}
-                None => std::future::pending().await,
+    /// Resolves when a plugin's task ended by a panic, or the kubelet's directory is not the one that is mounted here.
+    pub async fn failed(&mut self) -> AgentError {
+        let panicked = async {
+            loop {
+                match self.tasks.join_next().await {
+                    Some(Err(error)) if error.is_panic() => return error.to_string(),
+                    Some(_) => {}
+                    None => std::future::pending().await,
+                }
+            }
+        };
+        tokio::select! {
+            text = panicked => AgentError::Panicked(text),
+            Ok(_) = self.seen.wait_for(|directory| directory.removed) => {
+                AgentError::KubeletDirectory(self.config.directory.clone())
             }
         }
     }

@@ -227,7 +227,7 @@ pub const CONDITIONS: &[ConditionRule] = &[
         "a critical XID that `--xid-actions` maps to `needs-reboot`; the message has its number",
         "reboot the node"], stated),
     row(Is::XidNeedsReset, GPUS, OutOfService, ["the driver's events",
-        "a critical XID that `--xid-actions` maps to `needs-reset`; the message has its number",
+        "a critical XID that only a reset mends, by the table below or by `--xid-actions`; the message has its number",
         "reset the GPU with the node daemon switched off (nvidia-smi --gpu-reset)"], stated),
     row(Is::Xid, GPUS, OutOfService, ["the driver's events",
         "the driver reported a critical XID; the message has its number",

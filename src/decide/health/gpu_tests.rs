@@ -102,7 +102,7 @@ fn a_bad_probe_or_another_xid_starts_the_count_again() {
         health.observe("GPU-a", &CLEAN, s(10));
         health.observe("GPU-a", &CLEAN, s(40));
         if again {
-            assert_eq!(xid(&mut health, "GPU-a", 62, 50).changes, [], "it is out already");
+            assert_eq!(xid(&mut health, "GPU-a", 74, 50).changes, [], "it is out already");
         } else {
             assert_eq!(health.observe("GPU-a", &lost(), s(50)), []);
         }
@@ -142,6 +142,22 @@ fn a_needed_reset_ends_only_when_the_driver_states_that_nothing_is_pending() {
         assert_eq!(health.observe("GPU-a", &silent, s(at)), []);
     }
     assert_eq!(health.observe("GPU-a", &CLEAN, s(151)).len(), 1);
+}
+
+#[test]
+fn an_xid_that_a_reset_mends_needs_one_although_the_gpu_answers_probes() {
+    let silent = Observation::Clean { stated: false };
+    for (code, comes_back) in [(48, false), (62, false), (119, false), (63, true), (74, true), (94, true)] {
+        let mut health = node(&[]);
+        xid(&mut health, "GPU-a", code, 0);
+        [0, 50, 100, 150].map(|at| health.observe("GPU-a", &silent, s(at)));
+        assert_eq!(health.status("GPU-a", None).is_healthy(), comes_back, "XID {code}");
+        // A reset needs the daemon to be off: the next one asks again.
+        let mut next = node(&[]);
+        next.recall(&health.ailments(), s(200));
+        [200, 230, 260].map(|at| next.observe("GPU-a", &silent, s(at)));
+        assert!(next.status("GPU-a", None).is_healthy(), "XID {code}");
+    }
 }
 
 #[test]

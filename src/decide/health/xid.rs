@@ -1,6 +1,7 @@
 //! What each XID means, and what it leads to. Defaults as NVIDIA's device plugin has them, changed by a table and by its two variables.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use baton_contract::word::word_enum;
 
@@ -63,15 +64,24 @@ impl XidPolicy {
 
     /// What `xid` leads to.
     pub fn action(&self, xid: u64) -> XidAction {
-        let written = self.table.get(&xid).copied();
+        let action = self.table.get(&xid).copied().unwrap_or_else(|| by_default(xid));
         if self.enabled.all || self.enabled.xids.contains(&xid) {
-            return written.filter(|action| *action != XidAction::Ignore).unwrap_or(XidAction::Unhealthy);
+            return if action == XidAction::Ignore { XidAction::Unhealthy } else { action };
         }
         if self.disabled.all || self.disabled.xids.contains(&xid) {
             return XidAction::Ignore;
         }
-        let default = if APPLICATION_ERRORS.contains(&xid) { XidAction::Ignore } else { XidAction::Unhealthy };
-        written.unwrap_or(default)
+        action
+    }
+}
+
+/// What mends the GPU decides: one that answers probes again without the reset that it needs is not mended.
+fn by_default(xid: u64) -> XidAction {
+    let needs_reset = XIDS.iter().any(|rule| rule.xid == xid && matches!(rule.remedy, XidRemedy::Reset(_)));
+    match xid {
+        _ if needs_reset => XidAction::NeedsReset,
+        _ if APPLICATION_ERRORS.contains(&xid) => XidAction::Ignore,
+        _ => XidAction::Unhealthy,
     }
 }
 
@@ -85,6 +95,24 @@ word_enum! {
     }
 }
 
+/// What to do about an XID.
+#[derive(Clone, Copy, Debug)]
+pub enum XidRemedy {
+    /// Reset the GPU, for nothing less mends it; the text goes on from there.
+    Reset(&'static str),
+    /// What the text says. NVIDIA asks for no reset, or only where something else fails too.
+    Other(&'static str),
+}
+
+impl fmt::Display for XidRemedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reset(more) => write!(f, "reset the GPU{more}"),
+            Self::Other(text) => f.write_str(text),
+        }
+    }
+}
+
 /// An XID in words.
 #[derive(Clone, Copy, Debug)]
 pub struct XidRule {
@@ -95,43 +123,51 @@ pub struct XidRule {
     /// What it is.
     pub words: &'static str,
     /// What to do.
-    pub remedy: &'static str,
+    pub remedy: XidRemedy,
 }
 
-const fn row(xid: u64, origin: XidOrigin, words: &'static str, remedy: &'static str) -> XidRule {
+const fn row(xid: u64, origin: XidOrigin, words: &'static str, remedy: XidRemedy) -> XidRule {
     XidRule { xid, origin, words, remedy }
 }
 
 use XidOrigin::{Application, Hardware};
+use XidRemedy::{Other, Reset};
 
 /// The XIDs that matter, after NVIDIA's catalogue: <https://docs.nvidia.com/deploy/xid-errors/>.
 #[rustfmt::skip]
 pub const XIDS: &[XidRule] = &[
-    row(13, Application, "graphics engine exception", "the program used a wrong address or instruction: look at it with compute-sanitizer"),
-    row(31, Application, "GPU memory page fault", "the program read or wrote where it has no memory: look at it with compute-sanitizer"),
-    row(32, Hardware, "invalid or corrupted push buffer stream", "look at the PCIe link and the system memory of the node"),
-    row(43, Application, "GPU stopped processing", "start the program again"),
-    row(45, Application, "preemptive cleanup, due to previous errors", "look at the error before it"),
-    row(48, Hardware, "double bit ECC error", "reset the GPU; if it returns, have the GPU replaced"),
-    row(61, Hardware, "internal micro-controller breakpoint or warning", "reset the GPU, and update its driver"),
-    row(62, Hardware, "internal micro-controller halt", "reset the GPU, and update its driver"),
-    row(63, Hardware, "ECC page retirement or row remapping", "reset the GPU when it is idle, so that the row is remapped"),
-    row(64, Hardware, "ECC page retirement or row remapping failed", "reset the GPU; if it returns, have the GPU replaced"),
-    row(68, Application, "video processor exception", "start the program again, and update the driver"),
-    row(69, Application, "graphics engine class error", "the program used the GPU wrongly: look at it with compute-sanitizer"),
-    row(74, Hardware, "NVLink error", "reset the GPUs of the link; if it returns, look at bridge, board and switch"),
-    row(79, Hardware, "GPU has fallen off the bus", "reboot the node; if it returns, look at power, temperature and slot"),
-    row(92, Hardware, "high rate of single bit ECC errors", "watch the GPU; if it goes on, have the GPU replaced"),
-    row(94, Hardware, "contained memory error", "start the program again, and reset the GPU when it is idle"),
-    row(95, Hardware, "uncontained memory error", "reset the GPU; if it returns, have the GPU replaced"),
-    row(109, Application, "context switch timeout", "start the program again, and update the driver"),
-    row(119, Hardware, "GSP RPC timeout", "reset the GPU, and update its driver; if that fails, reboot the node"),
-    row(120, Hardware, "GSP error", "reset the GPU, and update its driver; if that fails, reboot the node"),
-    row(121, Hardware, "corrected error of the C2C link", "reset the GPU when it is idle"),
-    row(137, Application, "NVLink access without permission", "the program used memory of another GPU wrongly: start it again"),
-    row(140, Hardware, "unrecovered ECC error", "reset the GPU; if it returns, have the GPU replaced"),
-    row(143, Hardware, "initialization of the GPU failed", "reset the GPU; if it returns, reboot the node"),
-    row(154, Hardware, "the GPU asks for a recovery action", "do what nvidia-smi -q names as its recovery action"),
+    row(13, Application, "graphics engine exception",
+        Other("the program used a wrong address or instruction: look at it with compute-sanitizer")),
+    row(31, Application, "GPU memory page fault",
+        Other("the program read or wrote where it has no memory: look at it with compute-sanitizer")),
+    row(32, Hardware, "invalid or corrupted push buffer stream", Other("look at the PCIe link and the system memory of the node")),
+    row(43, Application, "GPU stopped processing", Other("start the program again")),
+    row(45, Application, "preemptive cleanup, due to previous errors", Other("look at the error before it")),
+    row(46, Hardware, "GPU stopped processing, beyond the program's own channel", Reset("; if it returns, have the GPU replaced")),
+    row(48, Hardware, "double bit ECC error", Reset("; if it returns, have the GPU replaced")),
+    row(61, Hardware, "internal micro-controller breakpoint or warning", Reset(", and update its driver")),
+    row(62, Hardware, "internal micro-controller halt", Reset(", and update its driver")),
+    row(63, Hardware, "ECC page retirement or row remapping", Other("reset the GPU when it is idle, so that the row is remapped")),
+    row(64, Hardware, "ECC page retirement or row remapping failed", Reset("; if it returns, have the GPU replaced")),
+    row(68, Application, "video processor exception", Other("start the program again, and update the driver")),
+    row(69, Application, "graphics engine class error", Other("the program used the GPU wrongly: look at it with compute-sanitizer")),
+    row(74, Hardware, "NVLink error",
+        Other("where programs fail on the link, reset its GPUs; if it returns, look at bridge, board and switch")),
+    row(79, Hardware, "GPU has fallen off the bus", Other("reboot the node; if it returns, look at power, temperature and slot")),
+    row(92, Hardware, "high rate of single bit ECC errors", Other("watch the GPU; if it goes on, have the GPU replaced")),
+    row(94, Hardware, "contained memory error", Other("start the program again, and reset the GPU when it is idle")),
+    row(95, Hardware, "uncontained memory error", Reset("; if it returns, have the GPU replaced")),
+    row(109, Application, "context switch timeout", Other("start the program again, and update the driver")),
+    row(110, Hardware, "security fault", Reset("; if it returns, update its driver")),
+    row(119, Hardware, "GSP RPC timeout", Reset(", and update its driver; if that fails, reboot the node")),
+    row(120, Hardware, "GSP error", Reset(", and update its driver; if that fails, reboot the node")),
+    row(121, Hardware, "corrected error of the C2C link", Other("reset the GPU when it is idle")),
+    row(136, Hardware, "training of an NVLink failed", Reset("; if it returns, look at bridge, board and switch")),
+    row(137, Application, "NVLink access without permission", Other("the program used memory of another GPU wrongly: start it again")),
+    row(140, Hardware, "unrecovered ECC error", Reset("; if it returns, have the GPU replaced")),
+    row(143, Hardware, "initialization of the GPU failed", Reset("; if it returns, reboot the node")),
+    row(154, Hardware, "the GPU asks for a recovery action", Other("do what nvidia-smi -q names as its recovery action")),
+    row(158, Hardware, "fatal timeout of the GPU", Reset("; if it returns, have the GPU replaced")),
 ];
 
 /// `XID 79: GPU has fallen off the bus (hardware): reboot the node; …`, and the number alone of an XID that the table lacks.
@@ -224,8 +260,11 @@ mod tests {
     fn application_errors_are_ignored_and_all_others_take_the_gpu_out() {
         let policy = XidPolicy::default();
         for xid in 0..200 {
-            let ignored = [13, 31, 43, 45, 68, 109].contains(&xid);
-            let expected = if ignored { XidAction::Ignore } else { XidAction::Unhealthy };
+            let expected = match xid {
+                13 | 31 | 43 | 45 | 68 | 109 => XidAction::Ignore,
+                46 | 48 | 61 | 62 | 64 | 95 | 110 | 119 | 120 | 136 | 140 | 143 | 158 => XidAction::NeedsReset,
+                _ => XidAction::Unhealthy,
+            };
             assert_eq!(policy.action(xid), expected, "XID {xid}");
         }
     }
@@ -235,13 +274,13 @@ mod tests {
         let table = BTreeMap::from([(13, XidAction::Warn), (79, XidAction::NeedsReboot), (94, XidAction::Ignore)]);
         let policy = XidPolicy::new(table, None, None);
         let actions = [13, 79, 94, 48].map(|xid| policy.action(xid));
-        assert_eq!(actions, [XidAction::Warn, XidAction::NeedsReboot, XidAction::Ignore, XidAction::Unhealthy]);
+        assert_eq!(actions, [XidAction::Warn, XidAction::NeedsReboot, XidAction::Ignore, XidAction::NeedsReset]);
     }
 
     #[test]
     fn disable_takes_a_list_or_all_or_xids_in_any_case() {
         assert_eq!(policy(Some("48, 79"), None).action(79), XidAction::Ignore);
-        assert_eq!(policy(Some("48, 79"), None).action(62), XidAction::Unhealthy);
+        assert_eq!(policy(Some("48, 79"), None).action(74), XidAction::Unhealthy);
         for all in ["all", "ALL", "xids", "48,xids"] {
             assert_eq!(policy(Some(all), None).action(62), XidAction::Ignore, "{all}");
         }
@@ -254,7 +293,7 @@ mod tests {
         assert_eq!(policy(Some("all"), Some("79")).action(79), XidAction::Unhealthy);
         assert_eq!(policy(Some("all"), Some("79")).action(48), XidAction::Ignore);
         assert_eq!(policy(None, Some("13")).action(13), XidAction::Unhealthy);
-        assert_eq!(policy(Some("48"), Some("all")).action(48), XidAction::Unhealthy);
+        assert_eq!(policy(Some("48"), Some("all")).action(48), XidAction::NeedsReset);
         assert_eq!(policy(None, Some("all")).action(31), XidAction::Unhealthy);
         let table = BTreeMap::from([(48, XidAction::NeedsReset)]);
         assert_eq!(XidPolicy::new(table, Some("all"), Some("48")).action(48), XidAction::NeedsReset);
@@ -262,7 +301,7 @@ mod tests {
 
     #[test]
     fn an_xid_that_is_ignored_is_an_applications_and_each_is_told_in_words() {
-        assert_eq!(XIDS.len(), 25);
+        assert_eq!(XIDS.len(), 29);
         assert!(XIDS.is_sorted_by(|a, b| a.xid < b.xid));
         for xid in APPLICATION_ERRORS {
             assert!(XIDS.iter().any(|rule| rule.xid == xid && rule.origin == Application), "{xid}");

@@ -50,8 +50,8 @@ impl EventThread {
 pub(super) enum Deaf {
     /// It can deliver none.
     Unsupported(String),
-    /// It is at fault now; worth another try later.
-    Faulty,
+    /// Something is at fault now; worth another try later.
+    Faulty(String),
 }
 
 /// Asks for the events that the GPU at `index` supports. Runs on the query thread, before the set is waited on.
@@ -67,12 +67,13 @@ pub(super) fn register(nvml: &Nvml, index: u32, events: &Events) -> Result<Regis
     Ok((raw::handle_id(&device), uuid))
 }
 
-fn deaf(error: Wrapped) -> Deaf {
+/// Which of the two `error` is, whichever call it comes from.
+pub(super) fn deaf(error: Wrapped) -> Deaf {
     match error {
         Wrapped::NotSupported | Wrapped::FailedToLoadSymbol(_) | Wrapped::FunctionNotFound => {
             Deaf::Unsupported(error.to_string())
         }
-        _ => Deaf::Faulty,
+        _ => Deaf::Faulty(error.to_string()),
     }
 }
 
@@ -131,18 +132,18 @@ fn run(events: &Events, registered: &[RegisteredGpu], sink: &EventSink, waiting:
             Ok(None) if early => thread::park_timeout(PAUSE),
             Ok(None) => lost = 0,
             Ok(Some(event)) => translate(&event, registered, events).into_iter().for_each(|event| sink(event)),
-            // It let events be asked for and has no way to deliver them.
-            Err(error @ (Wrapped::NotSupported | Wrapped::FailedToLoadSymbol(_) | Wrapped::FunctionNotFound)) => {
-                return all(&EventKind::Unsupported(error.to_string()));
-            }
-            // The probes find out which.
-            Err(_) => {
-                if lost % repeats == 0 && !stop.load(Ordering::Acquire) {
-                    sink(GpuEvent { uuid: None, mig: None, kind: EventKind::Lost });
+            Err(error) => match deaf(error) {
+                // It let events be asked for and has no way to deliver them.
+                Deaf::Unsupported(why) => return all(&EventKind::Silent(why)),
+                // The probes find out which.
+                Deaf::Faulty(_) => {
+                    if lost % repeats == 0 && !stop.load(Ordering::Acquire) {
+                        sink(GpuEvent { uuid: None, mig: None, kind: EventKind::Lost });
+                    }
+                    lost += 1;
+                    thread::park_timeout(PAUSE);
                 }
-                lost += 1;
-                thread::park_timeout(PAUSE);
-            }
+            },
         }
     }
 }

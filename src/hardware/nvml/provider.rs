@@ -299,10 +299,12 @@ impl NvmlState {
         }
         self.listening = None;
         while !wanted.is_empty() {
-            let Ok(Ok(events)) = self.ask(options, About::Machine, |nvml| Events::new(nvml.clone()).map(Arc::new))
-            else {
-                wanted.drain(..).for_each(|(_, uuid)| self.deaf(sink, uuid, "NVML makes no event set"));
-                return Ok(());
+            let events = match self.event_set(options)? {
+                Ok(events) => events,
+                Err(why) => {
+                    wanted.iter().for_each(|(_, uuid)| self.silent(sink, uuid, &why));
+                    return Ok(());
+                }
             };
             let mut registered = Vec::new();
             let mut hangs = None;
@@ -311,9 +313,9 @@ impl NvmlState {
                 let (index, set) = (*index, events.clone());
                 match self.ask(options, about, move |nvml| events::register(nvml, index, &set)) {
                     Ok(Ok(gpu)) => registered.push(gpu),
-                    Ok(Err(Deaf::Unsupported(why))) => self.deaf(sink, uuid.clone(), &why),
-                    Ok(Err(Deaf::Faulty)) => {}
+                    Ok(Err(why)) => self.silent(sink, uuid, &why),
                     Err(Silence::Hangs) => {
+                        self.silent(sink, uuid, &Deaf::Faulty("NVML hangs when asked for its events".to_owned()));
                         hangs = Some(uuid.clone());
                         break;
                     }
@@ -342,10 +344,28 @@ impl NvmlState {
         Ok(())
     }
 
-    fn deaf(&mut self, sink: &EventSink, uuid: String, why: &str) {
-        self.unsupported.insert(uuid.clone());
-        if self.reported.insert(uuid.clone(), false) != Some(false) {
-            sink(GpuEvent { uuid: Some(uuid), mig: None, kind: EventKind::Unsupported(why.to_owned()) });
+    /// A new set of events, or why there is none.
+    fn event_set(&mut self, options: &NvmlOptions) -> Result<Result<Arc<Events>, Deaf>, NvmlError> {
+        let hangs = || Err(Deaf::Faulty("NVML hangs when asked for a set of events".to_owned()));
+        // One more call would be one more that hangs, until the process has to go.
+        if self.hung.iter().any(|hung| hung.about == About::Machine) {
+            return Ok(hangs());
+        }
+        match self.ask(options, About::Machine, |nvml| Events::new(nvml.clone()).map(Arc::new)) {
+            Ok(made) => Ok(made.map_err(events::deaf)),
+            Err(Silence::Hangs) => Ok(hangs()),
+            Err(Silence::Whole(error)) => Err(error),
+        }
+    }
+
+    /// The GPU is polled from here on: while NVML runs where it can deliver no events, otherwise until a later scan's try succeeds.
+    fn silent(&mut self, sink: &EventSink, uuid: &str, deaf: &Deaf) {
+        let (Deaf::Unsupported(why) | Deaf::Faulty(why)) = deaf;
+        if matches!(deaf, Deaf::Unsupported(_)) {
+            self.unsupported.insert(uuid.to_owned());
+        }
+        if self.reported.insert(uuid.to_owned(), false) != Some(false) {
+            sink(GpuEvent { uuid: Some(uuid.to_owned()), mig: None, kind: EventKind::Silent(why.clone()) });
         }
     }
 

@@ -219,6 +219,11 @@ impl VirtualNode {
         self.library.u32(layout::EVENTS_UNSUPPORTED, 3)
     }
 
+    /// A library that fails to make a set of events.
+    pub fn make_no_event_set(&self) -> io::Result<()> {
+        self.library.u32(layout::EVENTS_UNSUPPORTED, 5)
+    }
+
     /// A wait for events says at once that a GPU is lost, unless there is an event.
     pub fn lost_instead_of_waiting(&self) -> io::Result<()> {
         self.library.u32(layout::EVENTS_UNSUPPORTED, 4)

@@ -211,6 +211,7 @@ async fn shares_wait_for_the_mps_daemon_and_whole_gpus_do_not() {
     let root = tempfile::tempdir().unwrap();
     let pipe = root.path().join("nvidia.com/gpu/pipe");
     std::fs::create_dir_all(&pipe).unwrap();
+    std::fs::set_permissions(root.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let dir = format!("--mps-root={}", root.path().display());
     let cluster = TestCluster::with_agent_args(1, &["--share-isolation=mps", &dir, &timings(QUICK)]).await;
     let why = until("shares are out of service", SOON, async || unavailable(&cluster, "node-0").await).await;

@@ -161,6 +161,10 @@ async fn preempt_keeps_nodes_where_victims_free_enough_and_adds_missing_victims(
     let expected = json!({"n1": {"Pods": [{"UID": b}, {"UID": a}], "NumPDBViolations": 1},
         "n2": {"Pods": [{"UID": c}], "NumPDBViolations": 0}, "n3": {"Pods": [], "NumPDBViolations": 0}});
     assert_eq!(result["NodeNameToMetaVictims"], expected);
+    // As from kubernetes#135486 on: kube-scheduler lacks nothing on the full node, and names it all the same.
+    let victims = json!({"n2": {"Pods": []}});
+    let result = extender.call("/preempt", &json!({"Pod": pod, "NodeNameToMetaVictims": victims})).await;
+    assert_eq!(result["NodeNameToMetaVictims"], json!({"n2": {"Pods": [{"UID": c}], "NumPDBViolations": 0}}));
     // Of the same priority no pod is added; whole pods are read as well as uids.
     pod["spec"]["priority"] = json!(0);
     let victims = json!({"n1": {"Pods": [{"metadata": {"uid": b}}], "NumPDBViolations": 0}, "n2": {"Pods": [{"metadata": {"uid": c}}]}});

@@ -32,7 +32,10 @@ async fn both_files_keep_the_rules_of_the_format_and_name_every_device() {
     uuids.sort();
     assert_eq!(names(&gpu), uuids);
     assert_eq!(names(&rdma).len(), 4);
-    assert_eq!(gpu["containerEdits"]["env"], serde_json::json!(["NVIDIA_VISIBLE_DEVICES=void"]));
+    assert_eq!(
+        gpu["containerEdits"]["env"],
+        serde_json::json!(["NVIDIA_VISIBLE_DEVICES=void", "TRITON_LIBCUDA_PATH=/usr/local/nvidia/lib64"])
+    );
     daemon.stop().await;
 }
 

@@ -1,6 +1,7 @@
 //! Devices that go out of service and come back, as the kubelet sees it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use baton::agent::kubelet::register::dial;
@@ -172,6 +173,23 @@ async fn gpus_without_the_nodes_or_the_library_that_all_need_wait_for_them() {
     std::fs::rename(&away, libraries.join("libcuda.so.570.133.20")).unwrap();
     node.until(NVIDIA_GPU, 8).await;
     daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_kubelets_directory_removed_under_its_mount_ends_the_daemon() {
+    let mut node = TestNode::new(NodeSpec::new("removed"));
+    let directory = node.options.paths.kubelet_dir.clone();
+    std::fs::create_dir_all(&directory).unwrap();
+    // As a mount in a container does, this names the directory and not its path.
+    let held = std::fs::File::open(&directory).unwrap();
+    node.options.paths.kubelet_dir = format!("/proc/self/fd/{}", held.as_raw_fd()).into();
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 8).await;
+    std::fs::remove_dir_all(&directory).unwrap();
+    std::fs::create_dir_all(&directory).unwrap();
+    let error = daemon.error().await;
+    assert!(error.contains("was removed on the node"), "{error}");
 }
 
 #[tokio::test]

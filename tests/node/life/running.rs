@@ -193,7 +193,10 @@ async fn what_a_pod_writes_into_its_own_environment_gives_it_no_device() {
     // The spec's own edit comes after the pod's: a runtime hook that reads the variable finds no device to add.
     let cdi = std::fs::read_to_string(node.path("cdi/koordinator.sh-gpu.json")).unwrap();
     let spec: Value = serde_json::from_str(&cdi).unwrap();
-    assert_eq!(spec["containerEdits"]["env"], json!(["NVIDIA_VISIBLE_DEVICES=void"]));
+    assert_eq!(
+        spec["containerEdits"]["env"],
+        json!(["NVIDIA_VISIBLE_DEVICES=void", "TRITON_LIBCUDA_PATH=/usr/local/nvidia/lib64"])
+    );
     daemon.stop().await;
 }
 

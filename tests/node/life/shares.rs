@@ -1,5 +1,6 @@
 //! GPU shares with limits, where a limit has nothing to be set by.
 
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 
 use baton::contract::ShareIsolation;
@@ -16,6 +17,7 @@ async fn a_node_with_a_gpu_of_unknown_memory_serves_no_shares_where_they_have_li
     node.options.mps_root = node.path("mps");
     let pipe = node.path("mps/nvidia.com/gpu/pipe");
     std::fs::create_dir_all(&pipe).unwrap();
+    std::fs::set_permissions(node.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
     let _listener = UnixListener::bind(pipe.join("control")).unwrap();
     let cluster = cluster(&mut node).await;
     let daemon = node.shipped();

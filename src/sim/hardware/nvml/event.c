@@ -24,6 +24,7 @@ typedef struct event_set {
 
 EXPORT nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set) {
     LIBRARY();
+    if (nvml_state->events_unsupported == 5) return NVML_ERROR_UNKNOWN;
     struct event_set *made = calloc(1, sizeof(*made));
     if (!made) return NVML_ERROR_UNKNOWN;
     made->wake = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
