@@ -150,12 +150,16 @@ fn an_xid_that_a_reset_mends_needs_one_although_the_gpu_answers_probes() {
     for (code, comes_back) in [(48, false), (62, false), (119, false), (63, true), (74, true), (94, true)] {
         let mut health = node(&[]);
         xid(&mut health, "GPU-a", code, 0);
-        [0, 50, 100, 150].map(|at| health.observe("GPU-a", &silent, s(at)));
+        for at in [0, 50, 100, 150] {
+            health.observe("GPU-a", &silent, s(at));
+        }
         assert_eq!(health.status("GPU-a", None).is_healthy(), comes_back, "XID {code}");
         // A reset needs the daemon to be off: the next one asks again.
         let mut next = node(&[]);
         next.recall(&health.ailments(), s(200));
-        [200, 230, 260].map(|at| next.observe("GPU-a", &silent, s(at)));
+        for at in [200, 230, 260] {
+            next.observe("GPU-a", &silent, s(at));
+        }
         assert!(next.status("GPU-a", None).is_healthy(), "XID {code}");
     }
 }
