@@ -4,7 +4,9 @@ use serde_json::{Map, Value, json};
 
 use baton_cluster::pod::LightPod;
 use baton_cluster::pod_defaults;
+use baton_cluster::pod_group::RawPodGroup;
 use baton_contract::Quantity;
+use baton_contract::gang::PodGroupApi;
 use baton_contract::tyjob::keys;
 use baton_decide::explain::{Unadmitted, UnadmittedObject};
 use baton_runtime::yaml_words;
@@ -50,14 +52,14 @@ pub fn read_all(text: &str) -> Result<Vec<UnadmittedObject>, ManifestError> {
             other => vec![other],
         };
         for item in items {
-            // What gangs, templates and other objects refer to is known from the cluster.
+            // What templates refer to is known from the cluster.
             if let Some(object) = pods_of(item)? {
                 objects.push(object);
             }
         }
     }
     let pods: usize = objects.iter().map(|object| object.pods.len()).sum();
-    if objects.is_empty() {
+    if pods == 0 {
         let text = "the manifest is empty: it is to have a Pod (kind: Pod, apiVersion: v1), or what makes pods";
         return Err(ManifestError::Field(text.to_owned()));
     }
@@ -67,7 +69,7 @@ pub fn read_all(text: &str) -> Result<Vec<UnadmittedObject>, ManifestError> {
     Ok(objects)
 }
 
-/// The pods that an object would have; `None` for what a gang or a template refers to.
+/// The pods that an object would have, or the gang that it declares; `None` for what a template refers to.
 fn pods_of(object: Value) -> Result<Option<UnadmittedObject>, ManifestError> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (kind, version) = (text(&object["kind"]), text(&object["apiVersion"]));
@@ -79,12 +81,20 @@ fn pods_of(object: Value) -> Result<Option<UnadmittedObject>, ManifestError> {
         ("Pod", "v1") => {
             let pod = admit(object)?;
             let name = format!("Pod {}", pod.facts.handoff.pod.key);
-            return Ok(Some(UnadmittedObject { name, pods: vec![pod], together: 0 }));
+            return Ok(Some(UnadmittedObject { name, pods: vec![pod], ..UnadmittedObject::default() }));
         }
-        (
-            "PodGroup" | "ConfigMap" | "Service" | "Secret" | "ServiceAccount" | "Namespace" | "PersistentVolumeClaim",
-            _,
-        ) => {
+        ("PodGroup", _) => {
+            let api = PodGroupApi::ALL.into_iter().find(|api| version.starts_with(&format!("{}/", api.group())));
+            let mut object = object;
+            if let Some(metadata) = object["metadata"].as_object_mut() {
+                metadata.insert("namespace".to_owned(), json!(namespace));
+            }
+            let raw = serde_json::from_value::<RawPodGroup>(object);
+            let raw = raw.map_err(|error| ManifestError::Field(format!("PodGroup {namespace}/{name}: {error}")))?;
+            let pod_group = api.and_then(|api| raw.facts(api)).map(Box::new);
+            return Ok(Some(UnadmittedObject { pod_group, ..UnadmittedObject::default() }));
+        }
+        ("ConfigMap" | "Service" | "Secret" | "ServiceAccount" | "Namespace" | "PersistentVolumeClaim", _) => {
             return Ok(None);
         }
         ("Job", "batch/v1") => (vec![(String::new(), &spec["template"], count("parallelism"))], 0),
@@ -108,7 +118,7 @@ fn pods_of(object: Value) -> Result<Option<UnadmittedObject>, ManifestError> {
         for at in 0..count.min(MOST + 1) {
             let mut pod =
                 json!({"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"]});
-            if pod["metadata"].is_null() {
+            if !pod["metadata"].is_object() {
                 pod["metadata"] = json!({});
             }
             let named = format!("{name}-{part}{at}");
@@ -122,7 +132,7 @@ fn pods_of(object: Value) -> Result<Option<UnadmittedObject>, ManifestError> {
             pods.push(admit(pod)?);
         }
     }
-    Ok(Some(UnadmittedObject { name: format!("{kind} {namespace}/{name}"), pods, together }))
+    Ok(Some(UnadmittedObject { name: format!("{kind} {namespace}/{name}"), pods, together, pod_group: None }))
 }
 
 fn yaml(error: &serde_saphyr::Error) -> ManifestError {
@@ -278,8 +288,28 @@ mod tests {
         assert_eq!(found, wanted);
         let names: Vec<String> = objects[3].pods.iter().map(|pod| pod.facts.handoff.pod.key.to_string()).collect();
         assert_eq!(names, ["default/t-l-0", "default/t-w-0", "default/t-w-1"]);
+        let odd = "apiVersion: batch/v1\nkind: Job\nspec: {template: {metadata: x, spec: {containers: [{name: c}]}}}\n";
+        assert_eq!(read_all(odd).unwrap()[0].pods.len(), 1);
         let many = format!("apiVersion: batch/v1\nkind: Job\nspec: {{parallelism: 4000000000, {template}}}\n");
         assert!(read_all(&many).unwrap_err().to_string().contains("256 are judged at most"));
+    }
+
+    #[test]
+    fn a_pod_group_of_each_api_declares_a_gang_and_others_nothing() {
+        for (version, spec, min) in [
+            ("scheduling.sigs.k8s.io/v1alpha1", "{minMember: 3}", Some(Some(3))),
+            ("scheduling.x-k8s.io/v1alpha1", "{minMember: 3}", Some(Some(3))),
+            ("scheduling.k8s.io/v1beta1", "{schedulingPolicy: {gang: {minCount: 3}}}", Some(Some(3))),
+            ("scheduling.volcano.sh/v1beta1", "{minMember: 3}", None),
+        ] {
+            let text =
+                format!("apiVersion: {version}\nkind: PodGroup\nmetadata: {{name: g}}\nspec: {spec}\n---\n{POD}");
+            let objects = read_all(&text).unwrap();
+            let declared = objects[0].pod_group.as_ref().map(|group| group.spec.min);
+            assert_eq!((objects.len(), declared), (2, min), "{version}");
+        }
+        let bad = format!("apiVersion: scheduling.x-k8s.io/v1alpha1\nkind: PodGroup\nmetadata: [g]\n---\n{POD}");
+        assert!(read_all(&bad).unwrap_err().to_string().contains("PodGroup"));
     }
 
     const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\nspec:\n  schedulerName: baton-scheduler\n  containers:\n  - name: main\n    image: x\n    resources:\n      limits:\n        nvidia.com/gpu: 4\n        cpu: 500m\n";

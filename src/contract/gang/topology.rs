@@ -92,7 +92,7 @@ impl TopologySpec {
     /// Reads the two keys of Baton: a layer or a label each.
     pub fn short(required: Option<&str>, preferred: Option<&str>) -> Result<Option<Self>, BadValue> {
         let read = |key: &'static str, text: Option<&str>| match text.map(str::trim) {
-            None | Some("") => Ok(None),
+            None => Ok(None),
             Some(layer) if is_layer(layer) => Ok(Some(Box::from(layer))),
             Some(other) => Err(BadValue::new(key, other, "is neither a layer nor a label of nodes")),
         };
@@ -257,7 +257,9 @@ mod tests {
         }
         assert_eq!(TopologySpec::short(Some("rack"), Some("clique")), Ok(Some(spec(&["rack"], &["clique"]))));
         assert_eq!(TopologySpec::short(Some("rack"), Some("rack")), Ok(Some(spec(&["rack"], &[]))));
-        assert_eq!(TopologySpec::short(Some(" "), None), Ok(None));
+        assert_eq!(TopologySpec::short(None, None), Ok(None));
+        let said = TopologySpec::short(Some(" "), None).unwrap_err().to_string();
+        assert_eq!(said, "baton.io/required-topology: \"\" is neither a layer nor a label of nodes");
         let said = TopologySpec::short(None, Some("a rack")).unwrap_err().to_string();
         assert_eq!(said, "baton.io/preferred-topology: \"a rack\" is neither a layer nor a label of nodes");
     }

@@ -1,6 +1,6 @@
 //! The items of `/gangs`, and the explanation of one gang.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -249,10 +249,27 @@ impl Scheduler {
         })
     }
 
+    /// Where the members of a gang that asks for a topology are: ` in example.com/rack=r1`, ` in 2 of example.com/rack`.
+    fn gathered(&self, gang: &Gang) -> String {
+        let nodes = gang.members().filter_map(|member| self.world().node(self.world().pod(member.pod)?.node()?));
+        let facts: Vec<_> = nodes.filter_map(|node| node.facts.as_ref()).collect();
+        let asked = self.world().gangs().topology_of(gang.group()).unwrap_or_default();
+        let at = |label: &Box<str>| {
+            let domains: BTreeSet<_> = facts.iter().map(|facts| facts.domain(label)).collect();
+            match domains.first() {
+                Some(Some(one)) if domains.len() == 1 => format!(" in {label}={one}"),
+                _ => format!(" in {} of {label}", domains.len()),
+            }
+        };
+        let all: Vec<String> = asked.required.iter().chain(&asked.preferred).map(at).collect();
+        all.join(",")
+    }
+
     /// How many members of a bound gang have started, and what the first of the others waits for when that takes long.
     fn started(&self, gang: &Gang, now: Moment) -> String {
         let counts = gang.counts();
-        let bound = format!("{} of {} bound members have started", counts.running, counts.placed());
+        let at = self.gathered(gang);
+        let bound = format!("{} of {} bound members have started{at}", counts.running, counts.placed());
         let pods = gang.members().filter_map(|member| self.world().pod(member.pod));
         let mut delays = pods.filter_map(|pod| self.lock_delay(pod, now));
         match delays.find(|delay| delay.judge() > Delay::Usual) {
@@ -328,12 +345,12 @@ fn advice(state: &str, reason: Option<ConditionReason>) -> &'static str {
             "create the missing pods or gangs, remove scheduling gates, or lower the minimum; the gang is tried at once then"
         }
         (_, Some(ConditionReason::InvalidGang)) => {
-            "correct name, groups, priority or schedulerName: they must be valid, the last two equal over the whole group"
+            "correct name, groups, topology, priority or schedulerName: they must be valid, the last two equal over the whole group"
         }
         (_, Some(ConditionReason::GangGroupMismatch)) => "let every gang of the group list the same gangs",
         ("waiting" | "holding", _) => {
-            "free or add what the root cause asks for, or lower the minimum; nothing else needs to be done, the gang is tried again \
-             by itself"
+            "free or add what the root cause asks for, or lower the minimum, or correct or widen the topology that is asked for; \
+             nothing else needs to be done, the gang is tried again by itself"
         }
         _ => "nothing",
     }

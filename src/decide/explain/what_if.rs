@@ -1,16 +1,19 @@
 //! What would be decided for a pod that does not exist: the rules of a real decision judge the present world, nothing is reserved.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::core::agenda::NEW_POD;
 use crate::core::preemption::{candidates, eviction_text};
 use crate::core::rules::View;
 use crate::core::rules::plugins::device_fit;
 use crate::core::select::choose::{NodeChoice, choose};
+use crate::core::select::free::free_on;
 use crate::core::timers::Moment;
 use crate::devices::{Held, HeldDevice};
 use crate::scheduler::Scheduler;
-use crate::world::{Pod, PodFacts, PodId, World, WorldEvent};
+use crate::world::gangs::{GroupId, PodGroupFacts};
+use crate::world::{Confinement, Pod, PodFacts, PodId, World, WorldEvent};
 use baton_contract::{PodRef, ShareIsolation, key};
 
 use super::answer::{RatedNode, WhatIf, WhatIfObject, WhatIfObjects};
@@ -30,7 +33,7 @@ pub struct Unadmitted {
 }
 
 /// An object as in its manifest, with the pods that its controller would make.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct UnadmittedObject {
     /// `Deployment default/web`.
     pub name: String,
@@ -38,6 +41,8 @@ pub struct UnadmittedObject {
     pub pods: Vec<Unadmitted>,
     /// How many of them must start together; 0 where each starts by itself.
     pub together: usize,
+    /// The gang that it declares, where it is a PodGroup.
+    pub pod_group: Option<Box<PodGroupFacts>>,
 }
 
 /// Victims that a headline names.
@@ -64,9 +69,21 @@ enum Instead {
 /// Objects whose pods start together, or one of them.
 struct Batch {
     name: String,
+    /// Where they are of a gang.
+    group: Option<GroupId>,
     pods: Vec<PodFacts>,
     together: usize,
     notes: Vec<String>,
+}
+
+/// What [`Scheduler::start_batch`] has found.
+type Started = (Vec<PodId>, BTreeMap<String, usize>, Option<(PodId, NodeChoice)>);
+
+fn confine(world: &mut World, batch: &Batch, to: Option<&Arc<Confinement>>) {
+    match (&batch.group, to) {
+        (Some(group), Some(to)) => world.confine(group, Arc::clone(to)),
+        _ => world.unconfine(),
+    }
 }
 
 impl Scheduler {
@@ -84,10 +101,13 @@ impl Scheduler {
     }
 
     /// Places the pods of several objects one after the other, each beside those before it. Pods of one gang are placed together.
-    pub fn what_if_objects(&self, objects: Vec<UnadmittedObject>, now: Moment) -> Result<WhatIfObjects, String> {
+    pub fn what_if_objects(&self, mut objects: Vec<UnadmittedObject>, now: Moment) -> Result<WhatIfObjects, String> {
         let mut world = self.world().clone();
+        for group in objects.iter_mut().filter_map(|object| object.pod_group.take()) {
+            world.apply(WorldEvent::PodGroup(group), now.mono, now.wall);
+        }
         let mut batches: Vec<Batch> = Vec::new();
-        for UnadmittedObject { name, pods, together } in objects {
+        for UnadmittedObject { name, pods, together, .. } in objects {
             for pod in pods {
                 let mut facts = self.admitted(pod)?;
                 let notes = self.notes(&facts);
@@ -100,9 +120,10 @@ impl Scheduler {
                 let gang = id.and_then(|id| world.gangs().gang_of(id));
                 let of_gang = gang.map(|gang| (format!("gang {}", gang.id()), gang.config().min.unwrap_or(1) as usize));
                 let (name, together) = of_gang.unwrap_or_else(|| (name.clone(), together));
+                let group = gang.map(|gang| gang.group().clone());
                 match batches.iter_mut().find(|batch| batch.name == name) {
                     Some(batch) => batch.pods.push(facts),
-                    None => batches.push(Batch { name, pods: vec![facts], together, notes }),
+                    None => batches.push(Batch { name, group, pods: vec![facts], together, notes }),
                 }
             }
         }
@@ -112,13 +133,27 @@ impl Scheduler {
         Ok(WhatIfObjects { objects, generation: self.world().generation() })
     }
 
-    /// Places what can start now, and takes nothing where too few of those can that start together.
-    fn place_batch(&self, world: &mut World, batch: Batch, now: Moment) -> WhatIfObject {
-        let mut starts: BTreeMap<String, usize> = BTreeMap::new();
-        let (mut placed, mut refused, mut failed) = (Vec::new(), None, None);
+    /// Where the pods of a batch may go: what is asked for most first, the domain with the least left over first.
+    fn ranges(world: &World, group: Option<&GroupId>) -> Vec<Option<Arc<Confinement>>> {
+        let topology = group.and_then(|group| Some((group, world.gangs().topology_of(group)?)));
+        let Some((group, topology)) = topology else { return Vec::new() };
+        let of_level = |labels: Vec<Box<str>>| {
+            let mut domains = world.domains_for(group, &labels);
+            domains
+                .sort_by_cached_key(|at| world.nodes_in(Some(at)).map(|(_, node)| free_on(node).max(0)).sum::<i64>());
+            domains.into_iter().map(|at| Some(Arc::new(at)))
+        };
+        let anywhere = topology.required.is_empty().then_some(None);
+        topology.levels().flat_map(of_level).chain(anywhere).collect()
+    }
+
+    /// Places what can start now on the nodes that the pods may use; with the first pod that fits none.
+    fn start_batch(&self, world: &mut World, batch: &Batch, now: Moment) -> Started {
+        let (mut placed, mut starts, mut failed) = (Vec::new(), BTreeMap::new(), None);
         for facts in &batch.pods {
             let Some(pod) = world.pod_id(&facts.handoff.pod.uid).and_then(|id| world.pod(id)) else { continue };
-            if failed.and_then(|id| world.pod(id)).is_some_and(|failed| failed.is_of_template(pod)) {
+            let like = |(id, _): &(PodId, NodeChoice)| world.pod(*id).is_some_and(|failed| failed.is_of_template(pod));
+            if failed.as_ref().is_some_and(like) {
                 continue;
             }
             let (id, view) = (pod.id, View { world, now: now.mono });
@@ -130,22 +165,42 @@ impl Scheduler {
                     world.assume(id, node, held);
                     placed.push(id);
                 }
-                choice => {
-                    failed = Some(id);
-                    refused.get_or_insert_with(|| self.way_out(world, id, &choice, now));
-                }
+                choice => _ = failed.get_or_insert((id, choice)),
             }
         }
-        let (count, of) = (placed.len(), batch.pods.len());
-        let (way, alone) = match refused {
+        (placed, starts, failed)
+    }
+
+    /// Places what can start now, and takes nothing where too few of those can that start together. A gang that is gathered goes to the
+    /// first domain that has room for as many as start together, or else stays where the most of it has room.
+    fn place_batch(&self, world: &mut World, batch: Batch, now: Moment) -> WhatIfObject {
+        let mut best: (usize, Option<Arc<Confinement>>) = (0, None);
+        for range in Self::ranges(world, batch.group.as_ref()) {
+            confine(world, &batch, range.as_ref());
+            let (placed, ..) = self.start_batch(world, &batch, now);
+            placed.iter().for_each(|id| _ = world.forget(*id));
+            if best.1.is_none() || placed.len() > best.0 {
+                best = (placed.len(), range);
+            }
+            if placed.len() >= batch.together.max(1) {
+                break;
+            }
+        }
+        let range = best.1;
+        confine(world, &batch, range.as_ref());
+        let (placed, mut starts, failed) = self.start_batch(world, &batch, now);
+        let (way, alone) = match failed.map(|(id, choice)| self.way_out(world, id, &choice, now)) {
             Some(Instead::Evict(way)) => (format!("{way} for one more"), way),
             Some(Instead::Wait(why)) => (why.clone(), format!("would wait: {why}")),
             None => Default::default(),
         };
+        world.unconfine();
+        let (count, of) = (placed.len(), batch.pods.len());
         let headline = if count < batch.together {
             placed.into_iter().for_each(|id| _ = world.forget(id));
             starts.clear();
-            format!("would wait: room for {count} of the {} that start together; {way}", batch.together)
+            let at = range.map(|range| format!(" in {}", range.name())).unwrap_or_default();
+            format!("would wait: room{at} for {count} of the {} that start together; {way}", batch.together)
         } else if count == 0 {
             alone
         } else {

@@ -1,10 +1,12 @@
 //! What people read: of pods that wait, of pods that do not exist, of the queue. `docs/commands.md` quotes it.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use baton::contract::PodKey;
-use baton::contract::key;
+use baton::contract::gang::{GangId, PodGroupApi, TopologySpec, key as gang_key};
+use baton::contract::{PodKey, key};
 use baton::decide::explain::{PodState, QueueItem, Unadmitted, UnadmittedObject};
+use baton::decide::world::gangs::PodGroupFacts;
 use baton::decide::world::spec::{PodTerm, Taint, TaintEffect, VolumeUse};
 use baton::decide::world::{ClaimFacts, NodeId, PodFacts, WorldEvent};
 use baton::ops::explain::{pod_text, what_if_text};
@@ -467,18 +469,26 @@ fn nothing_is_free_of_a_device_that_is_out_of_use() {
 
 #[test]
 fn what_is_said_of_several_objects_is_what_is_then_decided() {
-    let mut seen = [0; 3];
+    let (mut seen, mut gathered_waits) = ([0; 3], 0);
     for seed in 0..60 {
         let mut dice = crate::dice::Dice(seed);
         let mut cluster = TestScheduler::new();
-        (0..1 + dice.below(3)).for_each(|n| cluster.node(&format!("n{n}"), 8));
+        for n in 0..1 + dice.below(3) {
+            cluster.node(&format!("n{n}"), 8);
+            cluster.change_node(&format!("n{n}"), |facts| {
+                facts.labels.insert("rack".to_owned(), format!("r{}", n % 2));
+            });
+        }
         let mut objects = Vec::new();
         for at in 0..1 + dice.below(3) {
             let (count, gpus, gang) = (1 + dice.below(5), (1 + dice.below(8)).to_string(), dice.below(2) == 0);
+            let gathered =
+                [&[][..], &[(gang_key::REQUIRED_TOPOLOGY, "rack")], &[(gang_key::PREFERRED_TOPOLOGY, "rack")]]
+                    [dice.below(3) as usize];
             let pods: Vec<PodFacts> = (0..count)
                 .map(|n| {
                     let mut facts = pod(&format!("o{at}-{n}"), &[(key::NVIDIA_GPU, &gpus)], cluster.now);
-                    let keys = crate::harness::gangs::gang(&format!("o{at}"), &count.to_string(), &[]);
+                    let keys = crate::harness::gangs::gang(&format!("o{at}"), &count.to_string(), gathered);
                     facts.spec.gang = gang.then(|| crate::harness::gangs::declared("ml", &keys)).flatten();
                     facts
                 })
@@ -491,7 +501,7 @@ fn what_is_said_of_several_objects_is_what_is_then_decided() {
                 .iter()
                 .map(|facts| Unadmitted { facts: facts.clone(), class: None, priority: None, never_preempts: None })
                 .collect(),
-            together: 0,
+            ..UnadmittedObject::default()
         };
         let (before, now) = (accounts(&cluster), cluster.moment());
         let answer = cluster.scheduler.what_if_objects(objects.iter().map(unadmitted).collect(), now).unwrap();
@@ -512,6 +522,7 @@ fn what_is_said_of_several_objects_is_what_is_then_decided() {
             let (bound, starts) = (bound.count(), said.starts.values().sum::<usize>());
             assert_eq!(bound, starts, "{seed}: {said:?}");
             let is = said.headline.as_str();
+            gathered_waits += u64::from(is.contains(" in rack=r"));
             assert_eq!(is.starts_with("would wait: "), starts == 0, "{is}");
             assert_eq!(is.starts_with("would start now on "), starts == pods.len(), "{is}");
             seen[if starts == 0 {
@@ -523,7 +534,34 @@ fn what_is_said_of_several_objects_is_what_is_then_decided() {
             }] += 1;
         }
     }
-    assert!(seen.iter().all(|count| *count > 5), "{seen:?}");
+    assert!(seen.iter().all(|count| *count > 5) && gathered_waits > 2, "{seen:?} {gathered_waits}");
+}
+
+#[test]
+fn a_gang_of_the_file_is_one_and_is_gathered() {
+    let mut cluster = TestScheduler::new();
+    for (name, gpus, rack) in [("a", 1, "r1"), ("b", 4, "r2"), ("c", 1, "r3")] {
+        cluster.node(name, gpus);
+        cluster.change_node(name, |facts| drop(facts.labels.insert("rack".to_owned(), rack.to_owned())));
+    }
+    let ask = |min: u32, pods: usize| {
+        let mut group = PodGroupFacts::new(PodGroupApi::Sigs, GangId::new("ml", "g").unwrap());
+        group.spec.min = Some(min);
+        group.spec.topology = TopologySpec::short(Some("rack"), None).unwrap().map(Arc::new);
+        let pod = |n: usize| {
+            let mut facts = pod(&format!("p{n}"), &[(key::NVIDIA_GPU, "1")], cluster.now);
+            facts.spec.gang =
+                crate::harness::gangs::declared("ml", &[(gang_key::POD_GROUP.to_owned(), "g".to_owned())]);
+            Unadmitted { facts, class: None, priority: None, never_preempts: None }
+        };
+        let pods = UnadmittedObject { pods: (0..pods).map(pod).collect(), ..UnadmittedObject::default() };
+        let declared = UnadmittedObject { pod_group: Some(Box::new(group)), ..UnadmittedObject::default() };
+        let answer = cluster.scheduler.what_if_objects(vec![pods, declared], cluster.moment()).unwrap();
+        answer.objects.into_iter().map(|object| object.headline).collect::<Vec<_>>()
+    };
+    assert_eq!(ask(4, 4), ["would start now on b"]);
+    let [waits] = &*ask(5, 5) else { panic!("one gang") };
+    assert!(waits.starts_with("would wait: room in rack=r2 for 4 of the 5 that start together; "), "{waits}");
 }
 
 #[test]
@@ -534,7 +572,8 @@ fn pods_of_one_name_are_several_and_one_that_exists_keeps_its_room() {
     cluster.settle();
     let facts = pod("p", FOUR, cluster.now);
     let one = || Unadmitted { facts: facts.clone(), class: None, priority: None, never_preempts: None };
-    let object = |name: &str| UnadmittedObject { name: name.to_owned(), pods: vec![one()], together: 0 };
+    let object =
+        |name: &str| UnadmittedObject { name: name.to_owned(), pods: vec![one()], ..UnadmittedObject::default() };
     let answer = cluster.scheduler.what_if_objects(vec![object("Pod ml/p"), object("Pod ml/q")], cluster.moment());
     let said: Vec<String> = answer.unwrap().objects.into_iter().map(|object| object.headline).collect();
     assert_eq!(said, ["would start now on n", "would wait: 0/1 nodes: 1 has fewer than 4 free GPUs"]);
