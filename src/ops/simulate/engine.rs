@@ -210,7 +210,7 @@ impl Engine {
         let node = |member: &PodFacts| world.node(world.node_id(member.handoff.node.as_deref()?)?)?.facts.as_ref();
         let Some(nodes) = members.map(|members| members.iter().filter_map(node).collect::<Vec<_>>()) else { return };
         for (label, domains) in &mut self.domains {
-            let values: BTreeSet<_> = nodes.iter().map(|facts| facts.labels.get(&**label)).collect();
+            let values: BTreeSet<_> = nodes.iter().map(|facts| facts.domain(label)).collect();
             domains.gangs += 1;
             domains.domains += values.len() as u64;
         }
@@ -285,7 +285,8 @@ fn gathered_in(trace: &Trace, layers: &[TopologyLayer]) -> BTreeMap<Box<str>, Ga
     let named = gangs().flat_map(|gang| gang.topology.required.iter().chain(&gang.topology.preferred));
     let mut labels: BTreeSet<Box<str>> = named.map(|name| label(name)).collect();
     labels.extend(layers.iter().filter(|_| gangs().next().is_some()).map(|layer| layer.label.clone()));
-    labels.retain(|label| trace.machines.iter().any(|machine| machine.labels.contains_key(&**label)));
+    let has = |machine: &TraceMachine, label: &str| label.split(',').any(|one| machine.labels.contains_key(one));
+    labels.retain(|label| trace.machines.iter().any(|machine| has(machine, label)));
     labels.into_iter().map(|label| (label, GangDomains::default())).collect()
 }
 
