@@ -269,7 +269,9 @@ fn hint(word: &str) -> Option<String> {
     let resource = get::Resource::from_str(word.split('/').next()?, true).ok();
     let near = config::nearest(word, GROUPS.iter().flat_map(|(_, names)| names.iter().copied())).map(str::to_owned);
     if near.as_deref() == Some(word) {
-        return Some(format!("`baton {word}` is not in this build: images leave it out, the tarball of a release has it"));
+        return Some(format!(
+            "`baton {word}` is not in this build: images leave it out, the tarball of a release has it"
+        ));
     }
     let verb = VERBS.iter().find(|(words, _)| words.contains(&word)).map(|(_, verb)| (*verb).to_owned());
     let meant = resource.map(|_| format!("get {word}")).or(verb).or(near)?;

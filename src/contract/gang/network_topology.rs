@@ -22,9 +22,10 @@ pub fn layers_of(spec: &Value) -> Result<Vec<TopologyLayer>, BadValue> {
         let name = name.ok_or_else(|| bad(&entry.to_string(), "names no topologyLayer".to_owned()))?;
         let labels: Vec<&str> = entry["labelKey"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let builtin = [CLUSTER_LAYER, NODE_LAYER].contains(&name);
-        if !builtin && (labels.is_empty() || !labels.iter().all(|label| is_layer(label))) {
-            let text = &entry["labelKey"];
-            return Err(bad(name, format!("has the labelKey {text}; expected labels of nodes")));
+        if !builtin && (!(1..=MOST).contains(&labels.len()) || !labels.iter().all(|label| is_layer(label))) {
+            let text = entry["labelKey"].to_string();
+            let text = &text[..text.floor_char_boundary(200)];
+            return Err(bad(name, format!("has the labelKey {text}; expected labels of nodes, {MOST} at most")));
         }
         let parent = entry["parentTopologyLayer"].as_str().filter(|parent| *parent != CLUSTER_LAYER);
         if name != CLUSTER_LAYER && stated.insert(name, (parent.unwrap_or_default(), labels.join(","))).is_some() {
@@ -106,7 +107,7 @@ mod tests {
             (vec![layer("A", "A", &["a"])], "\"A\" is among its own parents"),
             (vec![a.clone(), layer("B", "C", &["b"]), layer("C", "B", &["c"])], "\"B\" is among its own parents"),
             (vec![node(NODE_LAYER)], "\"NodeTopologyLayer\" is among its own parents"),
-            (vec![layer("A", "", &[])], "\"A\" has the labelKey []; expected labels of nodes"),
+            (vec![layer("A", "", &[])], "\"A\" has the labelKey []; expected labels of nodes, 16 at most"),
             (vec![layer("A", "", &["a b"])], "\"A\" has the labelKey [\"a b\"]"),
             (vec![json!({"topologyLayer": "A"})], "\"A\" has the labelKey null"),
             (vec![json!({"labelKey": ["a"]})], "names no topologyLayer"),

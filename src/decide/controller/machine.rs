@@ -185,7 +185,7 @@ impl JobController {
             self.under_way.insert(key, job);
             return;
         }
-        let End { troubles, is_news, wake, again, failed } = job.end();
+        let End { troubles, is_news, wake, again, failed, made } = job.end();
         self.counts.failures += u64::from(failed);
         let has_trouble = troubles.as_ref().is_some_and(|troubles| !troubles.is_empty());
         let memory = self.memory.entry(key.clone()).or_default();
@@ -195,6 +195,7 @@ impl JobController {
             return;
         }
         let wake = wake.map(|at| Duration::try_from(at.duration_since(now.wall)).unwrap_or_default() + LATER);
+        memory.failures = if made { 0 } else { memory.failures };
         let pause = (again || has_trouble).then(|| pause(&self.settings, &key, memory.failures));
         memory.failures = if pause.is_some() { memory.failures.saturating_add(1) } else { 0 };
         if let Some(pause) = pause.into_iter().chain(wake).min() {

@@ -1,7 +1,6 @@
 //! One reconciliation of one job: what is read, the step, its status, and what follows once that is stored.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::mem::Discriminant;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -58,6 +57,8 @@ pub(super) struct End {
     pub again: bool,
     /// A request has failed.
     pub failed: bool,
+    /// A pod was made: a pause that follows is no longer than the first.
+    pub made: bool,
 }
 
 /// What an advance adds to.
@@ -198,14 +199,14 @@ impl Reconciliation {
             }
             ControllerReport::Made(pod) => {
                 counts.pods_made += 1;
+                self.end.made = true;
                 return vec![ControllerEvent::Pod(pod)];
             }
             ControllerReport::Held(pod) => return vec![ControllerEvent::Pod(pod)],
             ControllerReport::NotMade(why) => {
                 if let (CreateFailure::Refused(_), Some(name)) = (&why, &name) {
                     // What refuses one pod of a set refuses the others: they are tried when it is tried again.
-                    let set = |pod: &str| pod.rsplit_once('-').map(|(set, _)| set.to_owned());
-                    let of_set = |pod: &String| set(pod) == set(name);
+                    let of_set = |pod: &String| set_of(pod) == set_of(name);
                     self.waiting.retain(|request| !request.subject().is_some_and(of_set));
                 }
                 // Admission comes before the name: a refusal does not say that the name is free.
@@ -267,7 +268,17 @@ impl Reconciliation {
     }
 }
 
-/// The pods in trouble, each with the kind of its trouble.
-fn kinds(troubles: &Troubles) -> Vec<(&str, Discriminant<CreateFailure>)> {
-    troubles.iter().map(|(pod, trouble)| (pod.as_str(), std::mem::discriminant(trouble))).collect()
+/// The pods in trouble, each with the kind of its trouble; of those that are refused only the set: which of its pods are tried is chance.
+fn kinds(troubles: &Troubles) -> BTreeSet<(&str, u8)> {
+    let named = troubles.iter().map(|(pod, trouble)| match trouble {
+        CreateFailure::Refused(_) => (set_of(pod), 0),
+        CreateFailure::Foreign(_) => (pod.as_str(), 1),
+        CreateFailure::Invalid(_) => (pod.as_str(), 2),
+    });
+    named.collect()
+}
+
+/// The part of a worker's name that its set has in common.
+fn set_of(pod: &str) -> &str {
+    pod.rsplit_once('-').map_or(pod, |(set, _)| set)
 }

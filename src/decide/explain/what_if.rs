@@ -77,7 +77,7 @@ struct Batch {
 }
 
 /// What [`Scheduler::start_batch`] has found.
-type Started = (Vec<PodId>, BTreeMap<String, usize>, Option<(PodId, NodeChoice)>);
+type BatchStart = (Vec<PodId>, BTreeMap<String, usize>, Option<(PodId, NodeChoice)>);
 
 fn confine(world: &mut World, batch: &Batch, to: Option<&Arc<Confinement>>) {
     match (&batch.group, to) {
@@ -148,7 +148,7 @@ impl Scheduler {
     }
 
     /// Places what can start now on the nodes that the pods may use; with the first pod that fits none.
-    fn start_batch(&self, world: &mut World, batch: &Batch, now: Moment) -> Started {
+    fn start_batch(&self, world: &mut World, batch: &Batch, now: Moment) -> BatchStart {
         let (mut placed, mut starts, mut failed) = (Vec::new(), BTreeMap::new(), None);
         for facts in &batch.pods {
             let Some(pod) = world.pod_id(&facts.handoff.pod.uid).and_then(|id| world.pod(id)) else { continue };

@@ -15,6 +15,9 @@ use super::TyJobs;
 use super::allowance::Allowance;
 use super::placement::{JobFacts, JobSpec, Seat};
 
+/// Domains that are tried although not everything fits there.
+const SEARCHED: usize = 16;
+
 /// A job and its pods without a place.
 pub struct JobAsk<'a> {
     /// The job.
@@ -62,7 +65,9 @@ impl TyJobs {
             let required = labels.len() == topology.required.len();
             let mut most: Option<(usize, Confinement)> = None;
             let domains = domains(cx.world, ask, &labels);
-            for domain in domains.into_iter().filter(|domain| required || domain.has_room) {
+            // Where none has room for all pods, those with the most room may hold as many as the job needs.
+            let few = |(at, domain): &(usize, JobDomain)| domain.has_room || required && *at < SEARCHED;
+            for (_, domain) in domains.into_iter().enumerate().filter(few) {
                 let attempt = self.place_missing(cx, ask, Some(&domain.at));
                 if attempt.taken.len() == ask.missing.len() {
                     return attempt;

@@ -105,13 +105,18 @@ impl JobContext<'_> {
 
     /// Fitting nodes that the job's pods may use, the best first.
     fn fitting<'t>(&'t self, world: &'t World, table: &'t JobTable) -> impl Iterator<Item = &'t RankedNode> {
-        table.fitting().filter(|(_, _, id)| self.is_inside(world, *id))
+        // A domain is mostly far smaller than the cluster.
+        let near = self.within.map(Confinement::looked_up).filter(|nodes| !nodes.is_empty());
+        let mut near: Option<Vec<_>> = near.map(|nodes| nodes.iter().filter_map(|id| table.rank(*id)).collect());
+        near.iter_mut().for_each(|ranked| ranked.sort_unstable());
+        let all = near.is_none().then(|| table.fitting()).into_iter().flatten();
+        near.into_iter().flatten().chain(all).filter(|(_, _, id)| self.is_inside(world, *id))
     }
 
     /// Why no node is left for the pod.
     fn refusal(&self, table: &JobTable) -> String {
         let text = table.diagnosis().message();
-        match (self.within, table.fitting().count()) {
+        match (self.within, table.fitting().len()) {
             (Some(within), outside @ 1..) => {
                 let comma = if text.contains(':') { "," } else { ":" };
                 format!("{text}{comma} {outside} outside {}", within.name())

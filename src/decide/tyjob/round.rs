@@ -20,7 +20,7 @@ use baton_contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, WorkerEn
 use baton_contract::{ConditionReason, PodKey, key};
 
 use super::allowance::present;
-use super::gather::{JobAsk, JobAttempt, asked, no_domain};
+use super::gather::{JobAsk, JobAttempt, asked};
 use super::place::{JobContext, claims, template_pod};
 use super::placement::{
     Folded, GPU_PERCENT, Guests, JobClass, JobFacts, JobPart, JobSpec, NodeOffer, PartDemand, PlacedPods, Ranked, Seat,
@@ -469,7 +469,8 @@ fn never_fits(world: &World, spec: &JobSpec, job: &JobFacts, needed: i64) -> Opt
     }
     let domains = world.domains(std::slice::from_ref(&labels), |_| (0, 0));
     let refused: Option<Vec<String>> = domains.iter().flatten().map(|(domain, _)| on(Some(domain))).collect();
-    let why = refused?.into_iter().next().unwrap_or_else(|| no_domain(&labels));
+    // A label may be set later: without a domain the job waits.
+    let why = refused?.into_iter().next()?;
     Some(format!("the job must be gathered in one {}: {why}", labels.join(" and ")))
 }
 

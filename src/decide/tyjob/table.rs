@@ -78,7 +78,7 @@ impl JobTable {
     }
 
     /// Fitting nodes, the best first.
-    pub fn fitting(&self) -> impl Iterator<Item = &RankedNode> {
+    pub fn fitting(&self) -> impl ExactSizeIterator<Item = &RankedNode> {
         self.ranking().0.iter()
     }
 }

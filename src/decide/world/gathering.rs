@@ -12,6 +12,9 @@ use baton_contract::gang::{CLUSTER_LAYER, NODE_LAYER, TopologyLayer, TopologySpe
 /// The label of which each node has its own value.
 const NODE_LABEL: &str = "kubernetes.io/hostname";
 
+/// Labels that a group prefers; further ones, the inner ones, do not count.
+const MOST_PREFERRED: usize = 16;
+
 /// The labels of the layers in which a group is gathered, outermost first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GroupTopology {
@@ -66,6 +69,8 @@ impl GangBook {
             list.dedup();
         }
         asked.preferred.retain(|label| !asked.required.contains(label));
+        // Each is one more level that is tried, and a group may have many gangs.
+        asked.preferred.truncate(MOST_PREFERRED);
         (!asked.required.is_empty() || !asked.preferred.is_empty()).then_some(asked)
     }
 }

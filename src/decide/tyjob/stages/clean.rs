@@ -34,20 +34,21 @@ impl Draft<'_> {
         }
     }
 
-    /// Deletes the pods that match and are not being deleted, and by force every terminating one that no kubelet will confirm. Wakes the
-    /// job when the node of a pod has been silent for too long.
+    /// Deletes the pods that match and are not being deleted, and by force every terminating one that no kubelet will confirm.
     fn remove(&mut self, unwanted: impl Fn(&PodView) -> bool) {
         for pod in self.pods {
             let delete =
                 |force| JobEffect::Pod(PodEffect::Delete { name: pod.name.clone(), uid: pod.uid.clone(), force });
-            let dead_at = pod.reachability.gone_at().map(|at| at.max(pod.deleting.unwrap_or(at)));
-            match dead_at {
-                Some(at) if at > self.now => self.effects.push(JobEffect::Wake { at }),
-                Some(_) if pod.deleting.is_some() => self.delete_once(delete(true)),
-                _ => {}
-            }
-            if pod.deleting.is_none() && unwanted(pod) {
-                self.delete_once(delete(false));
+            let Some(deadline) = pod.deleting else {
+                if unwanted(pod) {
+                    self.delete_once(delete(false));
+                }
+                continue;
+            };
+            match pod.reachability.gone_at().map(|at| at.max(deadline)) {
+                Some(at) if at <= self.now => self.delete_once(delete(true)),
+                Some(at) => self.effects.push(JobEffect::Wake { at }),
+                None => {}
             }
         }
     }

@@ -58,11 +58,6 @@ impl<'a> Draft<'a> {
         self.status.allocations.iter().find(|place| place.pod == pod && place.attempt == attempt)
     }
 
-    /// The pod's node is gone, or silent for so long that it counts as gone.
-    pub fn is_cut_off(&self, pod: &PodView) -> bool {
-        pod.reachability.gone_at().is_some_and(|at| at <= self.now)
-    }
-
     pub fn event(&mut self, warning: bool, reason: EventReason, message: String) {
         self.effects.push(JobEffect::Event { warning, reason, message });
     }

@@ -7,7 +7,7 @@ use super::draft::{Draft, clear, set};
 use super::effect::{JobEffect, PodEffect};
 use super::pod::{overridden_env, pod_of};
 use super::restarts::is_spent;
-use super::view::{CreateFailure, ImageWait, PodView};
+use super::view::{CreateFailure, ImageWait, NodeReachability, PodView};
 use crate::pod::Phase;
 use baton_contract::tyjob::{ScheduleState, Stage, TyJob, TyJobSpec, condition};
 use baton_contract::{ConditionReason, EventReason};
@@ -95,49 +95,52 @@ impl Draft<'_> {
             self.count_workers();
             return self.end(Stage::Succeeded, format!("the leader {name} succeeded"));
         }
+        let known = self.status.leader_address.as_deref();
+        let moved = leader.and_then(|pod| pod.ip.as_deref()).filter(|ip| known.is_some_and(|known| known != *ip));
         let lost = match leader {
             None => Some("is gone".to_owned()),
             Some(pod) if pod.phase == Phase::Failed => {
                 Some(format!("failed: {}", pod.failure.as_deref().unwrap_or("no reason given")))
             }
             Some(pod) if pod.deleting.is_some() => Some("is being deleted".to_owned()),
-            Some(pod) if self.is_cut_off(pod) => {
+            Some(pod) if pod.reachability == NodeReachability::Gone => {
                 Some(format!("has lost its node {}", pod.node.as_deref().unwrap_or_default()))
             }
-            Some(PodView { ip: Some(ip), .. })
-                if self.status.leader_address.as_ref().is_some_and(|known| known != ip) =>
-            {
-                Some(format!("has the address {ip} now, which its workers do not know"))
+            Some(_) if moved.is_some() => {
+                Some(format!("has the address {} now, which its workers do not know", moved.unwrap_or_default()))
             }
             Some(pod) if is_spent(&self.restarted, pod, self.status.restarts, self.spec.restart_limit) => {
                 Some("has a container that ends again and again".to_owned())
             }
             Some(_) => None,
         };
+        // An address changes with the sandbox, and the restart of its containers may be counted already.
+        let counted = if moved.is_some() { self.status.attempt } else { self.status.restarts };
+        let restarts = self.status.restarts.max(counted.saturating_add(1));
         match (lost, leader) {
             (None, Some(pod)) => self.follow(pod),
-            (why, _) => self.lose_leader(&format!("the leader {name} {}", why.unwrap_or_default())),
+            (why, _) => self.lose_leader(&format!("the leader {name} {}", why.unwrap_or_default()), restarts),
         }
     }
 
-    /// The attempt is over. Its pods go with the next sweep, as pods of another attempt than the present one.
-    fn lose_leader(&mut self, why: &str) {
+    /// The attempt is over, and the next one has this number of restarts. Its pods go with the next sweep, as pods of another attempt
+    /// than the present one.
+    fn lose_leader(&mut self, why: &str, restarts: i32) {
         let status = &mut self.status;
-        let restarts = status.restarts;
         let limit = self.spec.restart_limit;
         status.ready_workers = 0;
-        if restarts >= limit {
-            let message = format!("{why}, and was restarted {restarts} times: restartLimit is {limit}");
+        if restarts > limit {
+            let message = format!("{why}, and was restarted {} times: restartLimit is {limit}", status.restarts);
             return self.end(Stage::Failed, message);
         }
-        status.restarts = restarts + 1;
+        status.restarts = restarts;
         status.attempt = status.restarts;
         status.stage = Some(Stage::Rescheduling);
         status.leader_address = None;
         status.replacing.clear();
         status.ended_workers.clear();
         clear(status, condition::IMAGE_PULL, ConditionReason::LeaderLost, "the leader is made again", self.now);
-        status.message = Some(format!("{why}: restart {} of {limit}", restarts + 1));
+        status.message = Some(format!("{why}: restart {restarts} of {limit}"));
     }
 
     /// A leader that lives.
@@ -145,8 +148,7 @@ impl Draft<'_> {
         if self.status.stage == Some(Stage::Starting) && self.image_hopeless(leader) {
             return;
         }
-        // A kubelet gives the address before init containers run, when nothing answers there.
-        if leader.phase == Phase::Running && leader.ip.is_some() {
+        if leader.ip.is_some() {
             self.status.leader_address.clone_from(&leader.ip);
         }
         let moved = self.tend(leader, self.allocation(&leader.name));

@@ -90,11 +90,12 @@ pub enum NodeReachability {
     Gone,
 }
 
-/// A node that is silent for longer than this counts as gone.
+/// A terminating pod of a node that is silent for longer than this counts as dead.
 const SILENCE: SignedDuration = SignedDuration::from_secs(5 * 60);
 
 impl NodeReachability {
-    /// When the node is gone for its pods; `None` while it reports.
+    /// When a terminating pod counts as dead although its kubelet is silent; `None` while the node reports. Other pods of a silent node
+    /// stay: their tolerations say for how long, and the node may only be cut off.
     pub(super) fn gone_at(self) -> Option<Timestamp> {
         match self {
             Self::There => None,

@@ -6,7 +6,7 @@ use super::draft::Draft;
 use super::effect::{JobEffect, PodEffect};
 use super::pod::pod_of;
 use super::restarts::is_spent;
-use super::view::PodView;
+use super::view::{NodeReachability, PodView};
 use crate::pod::Phase;
 use baton_contract::EventReason;
 use baton_contract::tyjob::{Allocation, Stage, WorkerEnd};
@@ -170,7 +170,7 @@ impl Draft<'_> {
         if pod.deleting.is_some() {
             return None;
         }
-        if self.status.replacing.contains(&pod.uid) || self.is_cut_off(pod) {
+        if self.status.replacing.contains(&pod.uid) || pod.reachability == NodeReachability::Gone {
             return delete(pod);
         }
         let place = place.filter(|place| pod.node.is_none() && pod.allocation.as_deref() != Some(&place.node))?;

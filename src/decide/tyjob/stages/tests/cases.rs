@@ -1,11 +1,10 @@
 //! Workers, edits, clean-up and deletion.
 
-use jiff::SignedDuration;
 use serde_json::json;
 
 use super::test_job::{TestJob, spec};
 use crate::pod::Phase;
-use crate::tyjob::stages::{CreateFailure, JobEffect, NodeReachability};
+use crate::tyjob::stages::{CreateFailure, NodeReachability};
 use baton_contract::tyjob::{CleanPodPolicy, ScheduleState, Stage, condition};
 
 #[test]
@@ -104,7 +103,7 @@ fn a_template_edited_after_the_leader_was_made_counts_as_an_edit_after_the_start
     // The leader is made, and its controller dies before it writes Starting.
     test.step();
     assert_eq!((test.stage(), test.names()), (Stage::Pending, vec!["rl-learner"]));
-    test.runs("rl-learner");
+    test.bind("rl-learner");
     for set in &mut test.job.spec.worker_sets {
         set.template.0["spec"]["hostNetwork"] = true.into();
     }
@@ -213,7 +212,7 @@ fn a_worker_without_a_node_is_told_of_its_new_place() {
     test.settle();
     test.place_all();
     test.settle();
-    test.runs("rl-learner");
+    test.bind("rl-learner");
     test.settle();
     test.job.status.as_mut().unwrap().allocations[1].node = "other".to_owned();
     test.settle();
@@ -396,35 +395,28 @@ fn a_terminating_pod_is_waited_for_unless_its_node_is_gone_or_long_silent() {
     assert_eq!(test.calls, ["!rl-actor-0", "+rl-actor-0"]);
 }
 
-/// A pod that tolerates every taint is not deleted by anything else.
 #[test]
-fn a_pod_of_a_vanished_or_long_silent_node_is_removed_and_made_again() {
-    for (silent_since, seconds) in [(None, 0), (Some(0), 301)] {
-        let mut test = TestJob::running(1);
-        let reachability = silent_since.map_or(NodeReachability::Gone, |ago| {
-            NodeReachability::UnreachableSince(test.now - SignedDuration::from_secs(ago))
-        });
-        test.pod("rl-actor-0").reachability = reachability;
-        if seconds > 0 {
-            test.pass(seconds - 1);
-            let (_, effects) = test.look();
-            let due = test.now + SignedDuration::from_secs(1);
-            assert!(effects.contains(&JobEffect::Wake { at: due }), "{effects:?}");
-            test.pass(1);
-        }
-        test.settle();
-        assert_eq!(test.calls, ["-rl-actor-0"]);
-        test.pass(31);
-        test.settle();
-        assert_eq!(test.calls, ["-rl-actor-0", "!rl-actor-0", "+rl-actor-0"]);
-        assert!(test.status().worker_set_restarts.is_empty());
+fn a_worker_of_a_vanished_node_is_removed_and_made_again() {
+    let mut test = TestJob::running(1);
+    test.pod("rl-actor-0").reachability = NodeReachability::Gone;
+    test.settle();
+    assert_eq!(test.calls, ["-rl-actor-0"]);
+    test.pass(31);
+    test.settle();
+    assert_eq!(test.calls, ["-rl-actor-0", "!rl-actor-0", "+rl-actor-0"]);
+    assert!(test.status().worker_set_restarts.is_empty());
+}
 
-        let mut test = TestJob::running(1);
-        test.pod("rl-learner").reachability = reachability;
-        test.pass(seconds);
-        test.settle();
-        assert_eq!((test.stage(), test.status().restarts), (Stage::Rescheduling, 1));
+/// Its tolerations say for how long: a node that is cut off may run it on.
+#[test]
+fn a_pod_of_a_silent_node_that_nothing_deletes_stays() {
+    let mut test = TestJob::running(1);
+    for pod in ["rl-actor-0", "rl-learner"] {
+        test.pod(pod).reachability = NodeReachability::UnreachableSince(test.now);
     }
+    test.pass(3600);
+    test.settle();
+    assert_eq!((test.calls.len(), test.stage()), (0, Stage::Running));
 }
 
 #[test]
@@ -443,21 +435,13 @@ fn a_leader_that_gets_another_address_is_lost_with_its_workers() {
     test.settle();
     test.ready_all();
     assert_eq!((test.stage(), test.status().leader_address.as_ref() == Some(&known)), (Stage::Running, false));
-}
-
-/// An init container may load data for hours, and the kubelet gives the address before it.
-#[test]
-fn workers_are_made_when_the_leader_runs_not_when_it_has_an_address() {
-    let mut test = TestJob::new(spec(1));
+    // The kubelet has restarted its container in the new sandbox: one event, one restart.
+    let mut test = TestJob::running(1);
+    test.job.spec.restart_limit = 1;
+    test.restarts("rl-learner", "main", 1);
+    test.pod("rl-learner").ip = Some("10.0.7.7".to_owned());
     test.settle();
-    test.place_all();
-    test.settle();
-    test.bind("rl-learner");
-    test.settle();
-    assert_eq!((test.calls.as_slice(), test.status().leader_address), (&["+rl-learner".to_owned()][..], None));
-    test.pod("rl-learner").phase = Phase::Running;
-    test.settle();
-    assert_eq!(test.calls, ["+rl-learner", "+rl-actor-0"]);
+    assert_eq!((test.stage(), test.status().restarts, test.status().attempt), (Stage::Rescheduling, 1, 1));
 }
 
 #[test]

@@ -254,14 +254,10 @@ impl TestJob {
         pod.ip.get_or_insert(ip);
     }
 
-    pub fn runs(&mut self, name: &str) {
-        self.bind(name);
-        self.pod(name).phase = Phase::Running;
-    }
-
     pub fn ready(&mut self, name: &str) {
-        self.runs(name);
-        self.pod(name).ready = true;
+        self.bind(name);
+        let pod = self.pod(name);
+        (pod.phase, pod.ready) = (Phase::Running, true);
     }
 
     /// Every pod that can be ready is, and those that come of it.

@@ -71,7 +71,7 @@ fn workers_follow_the_leaders_address_and_the_job_runs_when_enough_are_ready() {
     test.place_all();
     test.settle();
     assert_eq!(test.names(), ["rl-learner"]);
-    test.runs("rl-learner");
+    test.bind("rl-learner");
     test.settle();
     assert_eq!(test.names(), ["rl-actor-0", "rl-actor-1", "rl-actor-2", "rl-learner"]);
     assert_eq!(test.status().leader_address.as_deref(), Some("10.0.0.1"));
@@ -96,7 +96,7 @@ fn a_succeeded_worker_counts_towards_the_minimum_and_is_not_made_again() {
     test.settle();
     test.place_all();
     test.settle();
-    test.runs("rl-learner");
+    test.bind("rl-learner");
     test.settle();
     test.ends("rl-actor-0", Phase::Succeeded);
     test.settle();
