@@ -110,7 +110,13 @@ pub fn job(k: &Kubectl) {
     let _ = watch.kill();
     let _ = watch.wait();
     assert_eq!(columns, ["NAME", "STAGE", "SCHEDULED", "READY", "RESTARTS", "PRIORITY", "AGE"]);
-    assert_eq!(stages, ["Pending", "Starting", "Running", "Succeeded"]);
+    // kubectl may begin to watch when the job has left its first stage.
+    assert!(
+        ["Pending", "Starting", "Running", "Succeeded"]
+            .ends_with(&stages.iter().map(String::as_str).collect::<Vec<_>>()),
+        "{stages:?}"
+    );
+    assert!(stages.len() >= 3, "{stages:?}");
     let running = running.expect("all workers were ready");
     let cells: Vec<&str> = running.split_whitespace().collect();
     assert_eq!(cells[..6], ["pong", "Running", "ScheduledSucceed", "2/2", "0", "5"]);
