@@ -254,14 +254,14 @@ impl Scheduler {
         let nodes = gang.members().filter_map(|member| self.world().node(self.world().pod(member.pod)?.node()?));
         let facts: Vec<_> = nodes.filter_map(|node| node.facts.as_ref()).collect();
         let asked = self.world().gangs().topology_of(gang.group()).unwrap_or_default();
-        let at = |label: &Box<str>| {
+        let at = |label: &str| {
             let domains: BTreeSet<_> = facts.iter().map(|facts| facts.domain(label)).collect();
             match domains.first() {
                 Some(Some(one)) if domains.len() == 1 => format!(" in {label}={one}"),
                 _ => format!(" in {} of {label}", domains.len()),
             }
         };
-        let all: Vec<String> = asked.required.iter().chain(&asked.preferred).map(at).collect();
+        let all: Vec<String> = asked.required.iter().chain(&asked.preferred).map(|label| at(label)).collect();
         all.join(",")
     }
 
