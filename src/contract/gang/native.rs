@@ -43,7 +43,7 @@ impl NativeSpec {
                 "disruptionMode" => read.refuse_unless(is_one_by_one(value), "spec.disruptionMode", value),
                 "schedulingConstraints" => match TopologySpec::native(value) {
                     Ok(topology) => read.topology = topology,
-                    Err(part) => read.refuse_unless(false, "spec.schedulingConstraints", part),
+                    Err(part) => read.refuse("spec.schedulingConstraints", part),
                 },
                 "resourceClaims" => read.refuse_unless(!asks(value), "spec.resourceClaims", value),
                 "parentCompositePodGroupName" => {
@@ -83,10 +83,14 @@ impl NativeSpec {
     }
 
     fn refuse_unless(&mut self, honoured: bool, key: &'static str, value: &Value) {
-        if !honoured && self.refused.is_none() {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            self.refused = Some(BadValue::new(key, &text, "is not honoured"));
+        if !honoured {
+            self.refuse(key, value);
         }
+    }
+
+    fn refuse(&mut self, key: &'static str, value: &Value) {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        self.refused.get_or_insert_with(|| BadValue::new(key, &text, "is not honoured"));
     }
 }
 

@@ -151,7 +151,8 @@ impl Scheduler {
     fn start_batch(&self, world: &mut World, batch: &Batch, now: Moment) -> BatchStart {
         let (mut placed, mut starts, mut failed) = (Vec::new(), BTreeMap::new(), None);
         for facts in &batch.pods {
-            let Some(pod) = world.pod_id(&facts.handoff.pod.uid).and_then(|id| world.pod(id)) else { continue };
+            let pod = world.pod_id(&facts.handoff.pod.uid).and_then(|id| world.pod(id));
+            let Some(pod) = pod.filter(|pod| pod.node().is_none()) else { continue };
             let like = |(id, _): &(PodId, NodeChoice)| world.pod(*id).is_some_and(|failed| failed.is_of_template(pod));
             if failed.as_ref().is_some_and(like) {
                 continue;
@@ -188,7 +189,15 @@ impl Scheduler {
         }
         let range = best.1;
         confine(world, &batch, range.as_ref());
-        let (placed, mut starts, failed) = self.start_batch(world, &batch, now);
+        let (mut placed, mut starts, mut failed) = self.start_batch(world, &batch, now);
+        if failed.is_some() && placed.len() >= batch.together.max(1) {
+            // Members beyond the minimum go elsewhere where the domain is only preferred.
+            world.unconfine();
+            let (more, nodes, still) = self.start_batch(world, &batch, now);
+            placed.extend(more);
+            nodes.into_iter().for_each(|(node, count)| *starts.entry(node).or_default() += count);
+            failed = still;
+        }
         let (way, alone) = match failed.map(|(id, choice)| self.way_out(world, id, &choice, now)) {
             Some(Instead::Evict(way)) => (format!("{way} for one more"), way),
             Some(Instead::Wait(why)) => (why.clone(), format!("would wait: {why}")),

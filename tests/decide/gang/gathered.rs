@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton::contract::gang::{TopologyLayer, TopologySpec, key};
+use baton::contract::gang::{GangId, TopologyLayer, TopologySpec, key};
 use baton::contract::{Quantity, key as device_key};
 use baton::decide::core::EarmarkPolicy;
 use baton::decide::core::rules::plugins::DefaultSet;
+use baton::decide::explain::GangExplanation;
 use baton::decide::scheduler::Config;
 use baton::decide::world::gangs::MemberState;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
@@ -701,6 +702,11 @@ fn change_at_random(
     }
 }
 
+fn explained(gangs: &mut TestGangs, name: &str) -> GangExplanation {
+    let now = gangs.cluster.moment();
+    gangs.cluster.scheduler.explain_gang(&GangId::new("ml", name).unwrap(), now).unwrap()
+}
+
 #[test]
 fn explain_gang_names_the_nearest_domain_and_what_is_missing_there() {
     let mut gangs = cluster();
@@ -710,9 +716,7 @@ fn explain_gang_names_the_nearest_domain_and_what_is_missing_there() {
     gangs.settle();
     gangs.members("g", 4, &must("g", "4"));
     gangs.wait(1);
-    let of = baton::contract::gang::GangId::parse("ml/g").unwrap();
-    let now = gangs.cluster.moment();
-    let explained = gangs.cluster.scheduler.explain_gang(&of, now).unwrap();
+    let explained = explained(&mut gangs, "g");
     assert_eq!(explained.state, "waiting");
     assert_eq!(
         explained.message,
@@ -764,6 +768,10 @@ fn members_beyond_the_minimum_go_elsewhere_when_the_preferred_rack_is_full() {
         gangs.members("g", 3, &keys);
         gangs.wait(3);
         assert_eq!((gangs.count("g"), racks(&gangs, "g").len()), (3, 2), "{policy}: {}", gangs.condition("g-2"));
+        assert!(explained(&mut gangs, "g").message.ends_with(" started in 2 of example.com/rack"));
+        gangs.members("h", 2, &must("h", "2"));
+        gangs.wait(3);
+        assert!(explained(&mut gangs, "h").message.ends_with(" started in example.com/rack=r2"));
     }
 }
 

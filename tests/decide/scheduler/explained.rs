@@ -482,13 +482,14 @@ fn what_is_said_of_several_objects_is_what_is_then_decided() {
         let mut objects = Vec::new();
         for at in 0..1 + dice.below(3) {
             let (count, gpus, gang) = (1 + dice.below(5), (1 + dice.below(8)).to_string(), dice.below(2) == 0);
+            let min = (1 + dice.below(count)).to_string();
             let gathered =
                 [&[][..], &[(gang_key::REQUIRED_TOPOLOGY, "rack")], &[(gang_key::PREFERRED_TOPOLOGY, "rack")]]
                     [dice.below(3) as usize];
             let pods: Vec<PodFacts> = (0..count)
                 .map(|n| {
                     let mut facts = pod(&format!("o{at}-{n}"), &[(key::NVIDIA_GPU, &gpus)], cluster.now);
-                    let keys = crate::harness::gangs::gang(&format!("o{at}"), &count.to_string(), gathered);
+                    let keys = crate::harness::gangs::gang(&format!("o{at}"), &min, gathered);
                     facts.spec.gang = gang.then(|| crate::harness::gangs::declared("ml", &keys)).flatten();
                     facts
                 })

@@ -2,10 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use jiff::{SignedDuration, Timestamp};
+
 use super::draft::Draft;
 use super::effect::{JobEffect, PodEffect};
-use super::view::PodView;
+use super::view::{NodeReachability, PodView};
 use baton_contract::tyjob::{CleanPodPolicy, keys};
+
+/// A terminating pod of a node that is silent for longer than this counts as dead.
+const SILENCE: SignedDuration = SignedDuration::from_secs(5 * 60);
 
 impl Draft<'_> {
     /// While the job lives: pods of another attempt and workers beyond their count go.
@@ -39,16 +44,14 @@ impl Draft<'_> {
         for pod in self.pods {
             let delete =
                 |force| JobEffect::Pod(PodEffect::Delete { name: pod.name.clone(), uid: pod.uid.clone(), force });
-            let Some(deadline) = pod.deleting else {
-                if unwanted(pod) {
-                    self.delete_once(delete(false));
-                }
-                continue;
-            };
-            match pod.reachability.gone_at().map(|at| at.max(deadline)) {
-                Some(at) if at <= self.now => self.delete_once(delete(true)),
-                Some(at) => self.effects.push(JobEffect::Wake { at }),
+            match pod.deleting {
+                None if unwanted(pod) => self.delete_once(delete(false)),
                 None => {}
+                Some(deadline) => match dead_at(pod, deadline) {
+                    Some(at) if at <= self.now => self.delete_once(delete(true)),
+                    Some(at) => self.effects.push(JobEffect::Wake { at }),
+                    None => {}
+                },
             }
         }
     }
@@ -56,6 +59,19 @@ impl Draft<'_> {
     fn delete_once(&mut self, effect: JobEffect) {
         if !self.effects.contains(&effect) {
             self.effects.push(effect);
+        }
+    }
+}
+
+/// When a terminating pod counts as dead although its kubelet is silent; `None` while the node reports.
+fn dead_at(pod: &PodView, deadline: Timestamp) -> Option<Timestamp> {
+    match pod.reachability {
+        NodeReachability::There => None,
+        NodeReachability::Gone => Some(deadline),
+        NodeReachability::UnreachableSince(since) => {
+            let silent = since.saturating_add(SILENCE).unwrap_or(Timestamp::MAX);
+            // One second later: "over" is more than.
+            Some(deadline.max(silent.saturating_add(SignedDuration::from_secs(1)).unwrap_or(silent)))
         }
     }
 }

@@ -96,7 +96,8 @@ impl Draft<'_> {
             return self.end(Stage::Succeeded, format!("the leader {name} succeeded"));
         }
         let known = self.status.leader_address.as_deref();
-        let moved = leader.and_then(|pod| pod.ip.as_deref()).filter(|ip| known.is_some_and(|known| known != *ip));
+        let alive = leader.filter(|pod| !pod.phase.is_terminal());
+        let moved = alive.and_then(|pod| pod.ip.as_deref()).filter(|ip| known.is_some_and(|known| known != *ip));
         let lost = match leader {
             None => Some("is gone".to_owned()),
             Some(pod) if pod.phase == Phase::Failed => {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use crate::pod::Phase;
 use baton_contract::tyjob::{InvalidField, TyJob};
@@ -88,22 +88,4 @@ pub enum NodeReachability {
     UnreachableSince(Timestamp),
     /// The node object is gone.
     Gone,
-}
-
-/// A terminating pod of a node that is silent for longer than this counts as dead.
-const SILENCE: SignedDuration = SignedDuration::from_secs(5 * 60);
-
-impl NodeReachability {
-    /// When a terminating pod counts as dead although its kubelet is silent; `None` while the node reports. Other pods of a silent node
-    /// stay: their tolerations say for how long, and the node may only be cut off.
-    pub(super) fn gone_at(self) -> Option<Timestamp> {
-        match self {
-            Self::There => None,
-            Self::Gone => Some(Timestamp::MIN),
-            // One second later: "longer" is more than.
-            Self::UnreachableSince(since) => {
-                Some(since.saturating_add(SILENCE + SignedDuration::from_secs(1)).unwrap_or(Timestamp::MAX))
-            }
-        }
-    }
 }
