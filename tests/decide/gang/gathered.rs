@@ -703,8 +703,7 @@ fn change_at_random(
 }
 
 fn explained(gangs: &mut TestGangs, name: &str) -> GangExplanation {
-    let now = gangs.cluster.moment();
-    gangs.cluster.scheduler.explain_gang(&GangId::new("ml", name).unwrap(), now).unwrap()
+    gangs.cluster.scheduler.explain_gang(&GangId::new("ml", name).unwrap(), gangs.cluster.moment()).unwrap()
 }
 
 #[test]
@@ -716,10 +715,10 @@ fn explain_gang_names_the_nearest_domain_and_what_is_missing_there() {
     gangs.settle();
     gangs.members("g", 4, &must("g", "4"));
     gangs.wait(1);
-    let explained = explained(&mut gangs, "g");
-    assert_eq!(explained.state, "waiting");
+    let GangExplanation { state, message, .. } = explained(&mut gangs, "g");
+    assert_eq!(state, "waiting");
     assert_eq!(
-        explained.message,
+        message,
         "gang ml/g: 0 of 4 placed, 1 missing; in example.com/rack=r2, the nearest of 2; room for 3 (b, c); pod ml/g-3 beside those: \
          0/3 nodes: 2 insufficient cpu, 1 outside example.com/rack=r2"
     );
