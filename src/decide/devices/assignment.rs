@@ -142,7 +142,7 @@ impl Assignment {
             let portion = match &last {
                 Some((like, portion)) if is_alike(pool, *like, *part) => portion.clone(),
                 _ => {
-                    let (mut amounts, mut text) = (HeldAmounts::default(), String::new());
+                    let (mut amounts, mut text) = (HeldAmounts::default(), String::with_capacity(ENTRY));
                     PartAmounts::of(pool, *part).each(|all| {
                         amounts = all.iter().map(|(name, amount)| ((*name).into(), amount.value())).collect();
                         push_amounts(&mut text, all);

@@ -35,11 +35,7 @@ pub async fn look(options: &AgentOptions) -> Vec<Finding> {
 /// Whether it is seen when processes of a pod have ended.
 fn pod_cgroups(options: &AgentOptions) -> Finding {
     match cgroups(options).seen_at() {
-        Ok(own) => {
-            let untried =
-                if own.join("cgroup.events").exists() { " (version 2: not tried with a kubelet yet)" } else { "" };
-            Finding::ok("pod-cgroups", format!("the cgroups of pods are seen: {}{untried}", own.display()))
-        }
+        Ok(own) => Finding::ok("pod-cgroups", format!("the cgroups of pods are seen: {}", own.display())),
         Err(why) => {
             let advice = "run this in the daemon's container, and mount the host's /sys/fs/cgroup there at /run/cgroup, as the manifests do; without it a pod that is deleted by force keeps its devices for a minute beyond its grace period";
             Finding::warn("pod-cgroups", why, advice)
