@@ -15,7 +15,7 @@ use super::pod::LightPod;
 use super::selected_labels::SelectedLabels;
 use baton_contract::{ConditionReason, PodKey, PodRef, key};
 use baton_decide::scheduler::BindResult;
-use baton_decide::world::PodFacts;
+use baton_decide::world::{PodFacts, without_devices};
 use baton_runtime::clock;
 
 /// How long an eviction waits until its reason is written: a small part of what it may take in all.
@@ -147,7 +147,7 @@ impl PodWriter {
         let (status, reason, message) = if served {
             ("True", ConditionReason::Served, format!("the node daemon of {node} has served its devices"))
         } else {
-            let message = format!("the kubelet of {node} started the pod and did not call the node daemon; delete it");
+            let message = format!("the pod {}", without_devices(node));
             ("False", ConditionReason::AdmittedWithoutDevices, message)
         };
         let condition = json!({

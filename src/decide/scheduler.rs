@@ -43,7 +43,7 @@ use baton_contract::{ConditionReason, EventReason, PodRef, PodUid};
 
 use self::schedule_one::schedule_one;
 use crate::bind::{Binder, Cancel};
-use crate::core::agenda::{Agenda, BindEvent, Step, Terms};
+use crate::core::agenda::{Agenda, BindEvent, Scene, Step, Terms};
 use crate::core::context::Context;
 use crate::core::earmarks::Earmarks;
 use crate::core::preemption::Preemption;
@@ -185,6 +185,11 @@ impl Scheduler {
     /// Waiting times of the bind attempts that got their node's lock since the last call.
     pub fn take_lock_waits(&mut self) -> Vec<Duration> {
         self.binder.take_lock_waits()
+    }
+
+    /// What a decision would read.
+    pub(crate) fn scene(&self, now: Moment) -> Scene<'_> {
+        Terms { now, leading: self.leading, config: &self.config, rules: &self.rules }.scene(&self.world)
     }
 
     fn split(&mut self, now: Moment) -> (Context<'_>, &mut Binder, &mut Gangs, &mut TyJobs, &mut OtherSchedulers) {

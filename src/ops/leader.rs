@@ -114,7 +114,8 @@ impl LeaderClient {
         let looking = async { tokio::join!(pods.list(&params), leases.get_opt(LEASE)) };
         let looking = live::patiently(looking, || format!("looking for the scheduler in namespace {namespace}"));
         let (pods, lease) = looking.await;
-        let mut pods = pods.context(how)?.items;
+        let list = format!("list pods in namespace {namespace}");
+        let mut pods = pods.map_err(|error| live::cannot(&list, error)).context(how)?.items;
         // Without the Lease every pod may be the one.
         let holder = lease.ok().flatten().and_then(|lease| lease.spec?.holder_identity).unwrap_or_default();
         pods.sort_by_key(|pod| !holds(pod, &holder));

@@ -110,7 +110,7 @@ where
         let mut next = None;
         loop {
             let page = ListParams { limit: Some(500), continue_token: next, ..ListParams::default() };
-            let list = api.list(&page).await.map_err(|error| cannot_list(what, error))?;
+            let list = api.list(&page).await.map_err(|error| cannot(&format!("list {what}"), error))?;
             items.extend(list.items);
             read.store(items.len(), Ordering::Relaxed);
             next = list.metadata.continue_.filter(|token| !token.is_empty());
@@ -123,14 +123,14 @@ where
 }
 
 /// After a refusal the user needs rights; without an answer the server has to be found.
-fn cannot_list(what: &str, error: kube::Error) -> anyhow::Error {
+pub fn cannot(what: &str, error: kube::Error) -> anyhow::Error {
     let hint = match status_code(&error) {
         Some(401) => "the API server does not accept these credentials",
         Some(403) => "this user may not; docs/operate.md lists the rights that the command needs",
         Some(_) => "the API server refuses",
         None => "is the API server reachable?",
     };
-    anyhow::Error::from(error).context(format!("cannot list {what}; {hint}"))
+    anyhow::Error::from(error).context(format!("cannot {what}; {hint}"))
 }
 
 /// Waits for `work`, and says on standard error what it waits for when that takes longer than a person expects.

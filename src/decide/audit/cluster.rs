@@ -9,8 +9,9 @@ use super::violation::Violation;
 use super::world::check;
 use crate::devices::Held;
 use crate::handoff::assignment::{delivers, kind_of};
+use crate::lock::DaemonState;
 use crate::pod::HandoffPod;
-use crate::world::{Node, Place, Stock, World, not_offered, still_used};
+use crate::world::{Node, Place, Stock, World, still_used};
 use baton_contract::{ContainerDevices, DeviceAllocation, DeviceId, LockRead};
 
 /// Checks a world that was just read from a cluster: [`check`]; bound pods' assignments are complete; every lock says
@@ -52,7 +53,7 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
         if let Some(driver) = node.gpu_driver().filter(|_| served) {
             found.push(Violation::AnotherGpuDriver { node: node.name.clone(), driver: driver.into() });
         }
-        if let Some((healthy, what)) = not_offered(node) {
+        if let DaemonState::Gone(healthy, what) = node.daemon(wall) {
             found.push(Violation::DaemonGone { node: node.name.clone(), what, healthy });
         }
         if let Some(why) = node.stock.as_ref().and_then(Stock::unreadable_cordons) {
@@ -68,8 +69,15 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
             LockRead::Held { value, raw } => {
                 let age = Duration::try_from(wall.duration_since(value.time)).unwrap_or_default();
                 if age > lock_ends {
-                    let seconds = age.as_secs();
-                    found.push(Violation::Lock { node: node.name.clone(), value: raw.clone(), seconds });
+                    let holder = value.holder.as_ref().and_then(|holder| world.pod_by_key(&holder.pod));
+                    let here = holder.filter(|pod| pod.facts.handoff.node.as_deref() == Some(&*node.name));
+                    let delay = here.and_then(|pod| node.lock_delay(&pod.facts.handoff, wall));
+                    found.push(Violation::Lock {
+                        node: node.name.clone(),
+                        value: raw.clone(),
+                        seconds: age.as_secs(),
+                        why: delay.map(|delay| format!("pod {} is {delay}; look: {}", delay.holder, delay.look())),
+                    });
                 }
             }
         }

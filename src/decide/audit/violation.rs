@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::lock::DaemonState;
+use crate::world::without_devices;
 use baton_contract::{DeviceId, key};
 
 /// Something that must not be.
@@ -117,6 +119,8 @@ pub enum Violation {
         value: Box<str>,
         /// By the time in the value.
         seconds: u64,
+        /// What does not answer, and the command that shows more; of a holder that is bound and not served.
+        why: Option<String>,
     },
 }
 
@@ -133,8 +137,9 @@ impl std::fmt::Display for Violation {
             }
             Self::DaemonGone { node, what, healthy } => write!(
                 f,
-                "node {node}: its daemon is gone, the kubelet offers 0 of {healthy} healthy {what}, and no new pod gets one; look at \
-                 the daemon's pod there (`kubectl -n baton-system get pods -o wide`), or run `baton doctor` on the node"
+                "{}, and no new pod gets one; look: {}, or run `baton doctor` on the node",
+                DaemonState::Gone(*healthy, what).fault(node).unwrap_or_default(),
+                DaemonState::look(node)
             ),
             Self::Cordons { node, why } => write!(
                 f,
@@ -156,7 +161,7 @@ impl std::fmt::Display for Violation {
                 write!(f, "pod {pod} on node {node}: {why}; delete and re-create it")
             }
             Self::HeldOtherwise { pod, node, devices } if devices.is_empty() => {
-                write!(f, "pod {pod} on node {node} runs without its devices; delete and re-create it")
+                write!(f, "pod {pod} {}", without_devices(node))
             }
             Self::HeldOtherwise { pod, node, devices } => {
                 let held = devices.iter().map(DeviceId::as_str).collect::<Vec<_>>().join(" ");
@@ -173,8 +178,9 @@ impl std::fmt::Display for Violation {
             Self::MalformedLock { node, value } => {
                 write!(f, "node {node} is locked by {value:?}, which names no pod; `baton get locks` says what to do")
             }
-            Self::Lock { node, value, seconds } => {
-                write!(f, "node {node} has been locked for {seconds} s by {value}; `baton get locks` says what to do")
+            Self::Lock { node, value, seconds, why } => {
+                let why = why.as_deref().unwrap_or("`baton get locks` says what to do");
+                write!(f, "node {node} has been locked for {seconds} s by {value}; {why}")
             }
         }
     }

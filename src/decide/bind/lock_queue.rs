@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::core::agenda::{Agenda, Scene, Terms};
 use crate::core::reporter::Reporter;
 use crate::core::timers::Timer;
-use crate::lock::{Intent, WaitReason};
+use crate::lock::{Delay, Intent, WaitReason};
 use crate::world::{Node, NodeId, PodId};
 use baton_contract::{ConditionReason, EventReason, LockRead};
 
@@ -56,11 +56,7 @@ impl Binder {
                     }
                     text
                 }
-                None => format!(
-                    "goes to node {} and waits for its turn there: devices are assigned to one pod after the other",
-                    node.name
-                )
-                .into(),
+                None => waits_for_turn(node).into(),
             };
             for id in late {
                 if reporter.reason(id) != Some(ConditionReason::WaitingForNodeLock) {
@@ -70,6 +66,23 @@ impl Binder {
             }
         }
         self.watch_queue(scene.terms, agenda, node_id);
+    }
+
+    /// Why a bind waits in its node's queue, in the words of its condition, and what keeps the lock's holder.
+    pub fn lock_wait(&self, scene: Scene<'_>, attempt: &BindAttempt) -> Option<String> {
+        let node = scene.world.node(attempt.node)?;
+        let Some(report) = self.lock_report(scene, node, attempt) else { return Some(waits_for_turn(node)) };
+        let holder = match &node.lock.read {
+            LockRead::Held { value, .. } => {
+                value.holder.as_ref().and_then(|holder| scene.world.pod_by_key(&holder.pod))
+            }
+            _ => None,
+        };
+        let delay = holder.and_then(|pod| node.lock_delay(&pod.facts.handoff, scene.terms.now.wall));
+        Some(match delay.filter(|delay| delay.judge() > Delay::Usual) {
+            Some(delay) => format!("{}; {}: {delay}", report.text, delay.holder),
+            None => report.text.to_string(),
+        })
     }
 
     /// A report about the present lock: its holder, since when, and how it ends.
@@ -130,6 +143,10 @@ impl Binder {
     pub fn has_left_queue(&self, id: PodId) -> bool {
         self.attempts.get(&id).is_some_and(|attempt| attempt.queued_since().is_none())
     }
+}
+
+fn waits_for_turn(node: &Node) -> String {
+    format!("goes to node {} and waits for its turn there: devices are assigned to one pod after the other", node.name)
 }
 
 fn second(at: Timestamp) -> String {

@@ -13,7 +13,7 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
     Some(match help {
         Help::Rule => return None,
         Help::Daemon => {
-            "The node daemon is missing or does not report: look at its pod on that node (`kubectl -n baton-system get pods -o wide`), \
+            "The node daemon is missing or does not report: look at its pod on that node (`kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin`), \
              and run `baton doctor` there"
         }
         Help::AgentConfig => {

@@ -148,7 +148,7 @@ fn counted(rule: &str, reason: &str, mut names: Vec<String>) -> RuleCount {
     RuleCount { rule: rule.to_owned(), reason: reason.to_owned(), count, examples: names }
 }
 
-/// `3 nodes have no free GPU`, `1 node has no free GPU`, `1 node: agent not ready`.
+/// `3 nodes have no free GPU`, `1 node has no free GPU`, `1 node: taint gpu=reserved`.
 pub fn on_nodes(count: usize, reason: &str) -> String {
     let nodes = if count == 1 { "node" } else { "nodes" };
     let between = if reason.starts_with("have ") { "" } else { ":" };

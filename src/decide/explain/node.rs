@@ -1,10 +1,13 @@
 //! Explains one node: whether it takes new pods with devices, and what is on its way there.
 
+use jiff::Timestamp;
+
 use crate::core::timers::Moment;
 use crate::help::Help;
+use crate::lock::{DaemonState, not_ready};
 use crate::scheduler::Scheduler;
 use crate::world::spec::TaintEffect;
-use crate::world::{DeviceTotals, Node, NodeFacts, Place, not_offered};
+use crate::world::{Node, NodeFacts, Place};
 use baton_contract::LockRead;
 
 use super::advice::by_help;
@@ -17,7 +20,7 @@ impl Scheduler {
         let world = self.world();
         let id = world.node_id(name)?;
         let node = world.node(id)?;
-        let refusal = closed(node);
+        let refusal = closed(node, now.wall);
         let taints = node.facts.as_ref().map(taints).unwrap_or_default();
         let summary = node.stock.as_ref().map(|stock| *stock.pool().summary()).unwrap_or_default();
         let migs = node.stock.as_ref().map_or(0, |stock| stock.pool().devices().migs.len());
@@ -39,7 +42,7 @@ impl Scheduler {
             LockRead::Free => None,
             LockRead::Malformed { raw } => Some(format!("a value that names no pod: {raw}")),
             LockRead::Held { value, .. } => {
-                let age = now.mono.saturating_sub(node.lock.first_seen).as_secs();
+                let age = now.wall.duration_since(value.time).as_secs().max(0);
                 let holder = value.holder.as_ref().map_or("no pod that it names".to_owned(), |of| of.pod.to_string());
                 Some(format!("held by {holder} for {age} s"))
             }
@@ -76,16 +79,16 @@ fn are(parts: &[String]) -> String {
 }
 
 /// Why it takes no pod with devices, whatever the pod asks for.
-fn closed(node: &Node) -> Option<(String, Help)> {
+fn closed(node: &Node, wall: Timestamp) -> Option<(String, Help)> {
+    let daemon = node.daemon(wall);
+    let help = if daemon == DaemonState::Unregistered { Help::Registration } else { Help::Daemon };
+    let fault = || daemon.fault(&node.name).filter(|_| !daemon.serves()).map(|fault| (fault, help));
     let say = |text: &str, help| Some((text.to_owned(), help));
     let Some(facts) = &node.facts else {
         return say("there is no Node object of this name; what is left of it is deleted with it", Help::Rule);
     };
     let Some(stock) = &node.stock else {
-        return node.agent.as_ref().map_or_else(
-            || say("no node daemon has ever reported", Help::Daemon),
-            |_| say("the node daemon has published no devices", Help::Inventory),
-        );
+        return fault().or_else(|| say("the node daemon has published no devices", Help::Inventory));
     };
     if let Some(why) = stock.unreadable_cordons() {
         return Some((why.to_owned(), Help::Rule));
@@ -93,17 +96,14 @@ fn closed(node: &Node) -> Option<(String, Help)> {
     if let Some((suspect, true)) = node.suspect() {
         return Some((format!("it is suspect: {}", suspect.message), Help::NodeSuspect));
     }
-    let DeviceTotals { gpu_percent, nic_percent, .. } = stock.listed();
-    if node.live_agent().is_none() {
-        let what = if node.agent.is_some() { "its node daemon does not report" } else { "it has no node daemon" };
-        return (gpu_percent + nic_percent > 0).then(|| (what.to_owned(), Help::Daemon));
+    if !stock.lists_devices() {
+        return None;
     }
-    let registered = node.agent_status().map(|status| status.registered.clone()).unwrap_or_default();
-    if registered.is_empty() {
-        return say("its node daemon has ended, or the kubelet has not registered it yet", Help::Registration);
+    if let Some(fault) = fault() {
+        return Some(fault);
     }
-    if let Some((healthy, what)) = not_offered(node) {
-        return Some((format!("its node daemon is gone, the kubelet offers 0 of {healthy} {what}"), Help::Daemon));
+    if facts.not_ready {
+        return Some((not_ready(&node.name), Help::Rule));
     }
     if facts.unschedulable {
         return say("it is cordoned (`kubectl uncordon`)", Help::Rule);

@@ -15,11 +15,11 @@ use crate::core::select::choose::rate;
 use crate::core::timers::Moment;
 use crate::devices::Held;
 use crate::gang::Route;
-use crate::lock::{self, Delay, LockDelay, LockMatch};
+use crate::lock::{Delay, LockDelay};
 use crate::scheduler::Scheduler;
 use crate::world::gangs::GroupId;
-use crate::world::{NodeId, Place, Pod, PodFacts, PodId, World};
-use baton_contract::{LockRead, PodKey};
+use crate::world::{NodeId, Place, Pod, PodFacts, PodId, World, without_devices};
+use baton_contract::PodKey;
 
 use super::answer::{Explanation, PodState, PodVerdict, RatedNode, Rating};
 use super::judged::{NodeJudgements, judge_all, wakes};
@@ -335,16 +335,7 @@ impl Scheduler {
     /// A bound pod that waits for its devices under its node's lock.
     pub(super) fn lock_delay<'a>(&'a self, pod: &'a Pod, now: Moment) -> Option<LockDelay<'a>> {
         let Place::Bound(node) = pod.place else { return None };
-        let node = self.world().node(node)?;
-        let LockRead::Held { value, .. } = &node.lock.read else { return None };
-        let handoff = &pod.facts.handoff;
-        (lock::names(value, handoff) != LockMatch::No && !handoff.has_started()).then(|| LockDelay {
-            node: &node.name,
-            holder: &handoff.pod.key,
-            age: Duration::try_from(now.wall.duration_since(value.time)).unwrap_or_default(),
-            daemon: node.agent.as_ref().map(|agent| now.mono.saturating_sub(agent.changed)),
-            kubelet_ready: node.facts.as_ref().is_some_and(|facts| !facts.not_ready),
-        })
+        self.world().node(node)?.lock_delay(&pod.facts.handoff, now.wall)
     }
 
     /// The message for a pod whose state matters more than the rules; empty for a pod that waits.
@@ -357,9 +348,9 @@ impl Scheduler {
                 let (theirs, ours) = (&handoff.scheduler_name, ours.join(", "));
                 format!("spec.schedulerName is {theirs}; this scheduler places pods of {ours}")
             }
-            PodState::Bound if self.runs_without_devices(pod) => format!(
-                "bound to node {node}, and runs without its devices: its kubelet started it and did not call the node daemon for it"
-            ),
+            PodState::Bound if self.runs_without_devices(pod) => {
+                format!("bound to node {node}, and {}", without_devices(&node))
+            }
             PodState::Bound => match self.lock_delay(pod, now) {
                 Some(delay) => format!("bound to node {node}; {delay}"),
                 None => format!("bound to node {node}"),
@@ -369,19 +360,9 @@ impl Scheduler {
             PodState::Held => format!("holds its room on node {node} until its gang can start"),
             PodState::Preparing => format!("goes to node {node}; waits for its volumes"),
             PodState::WaitingForLock => {
-                let lock = pod.node().and_then(|id| self.world().node(id)).map(|node| &node.lock);
-                let age = lock.map_or(0, |lock| now.mono.saturating_sub(lock.first_seen).as_secs());
-                match lock.map(|lock| &lock.read) {
-                    Some(LockRead::Held { value, .. }) => {
-                        let holder =
-                            value.holder.as_ref().map_or("no pod that it names".to_owned(), |h| h.pod.to_string());
-                        format!("goes to node {node}; waits for its lock, held by {holder} for {age} s")
-                    }
-                    Some(LockRead::Malformed { .. }) => {
-                        format!("goes to node {node}; waits for its lock, which names no pod and is {age} s old")
-                    }
-                    Some(LockRead::Free) | None => format!("goes to node {node}; waits for its turn"),
-                }
+                let attempt = self.binder().attempts().values().find(|attempt| attempt.pod.key == *pod.key());
+                let wait = attempt.and_then(|attempt| self.binder().lock_wait(self.scene(now), attempt));
+                wait.unwrap_or_else(|| format!("goes to node {node}"))
             }
             PodState::Locking => format!("goes to node {node}; its lock is being written"),
             PodState::Binding => format!("goes to node {node}; the Binding is being posted"),

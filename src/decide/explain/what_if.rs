@@ -13,7 +13,7 @@ use crate::core::timers::Moment;
 use crate::devices::{Held, HeldDevice};
 use crate::scheduler::Scheduler;
 use crate::world::gangs::{GroupId, PodGroupFacts};
-use crate::world::{Confinement, Pod, PodFacts, PodId, World, WorldEvent};
+use crate::world::{Confinement, Pod, PodFacts, PodId, Stock, World, WorldEvent};
 use baton_contract::{PodRef, ShareIsolation, key};
 
 use super::answer::{RatedNode, WhatIf, WhatIfObject, WhatIfObjects};
@@ -84,6 +84,15 @@ fn confine(world: &mut World, batch: &Batch, to: Option<&Arc<Confinement>>) {
         (Some(group), Some(to)) => world.confine(group, Arc::clone(to)),
         _ => world.unconfine(),
     }
+}
+
+/// Where nothing limits the processes of a share.
+const COUNTED_ONLY: &str = "its shares are counted, not limited on this node: each can take the whole GPU";
+
+/// Among these devices of a node are parts of GPUs, and nothing there limits what a process takes.
+fn are_counted_only(stock: Option<&Stock>, held: &Held) -> bool {
+    let is_share = |of: &HeldDevice| of.amount(key::GPU_MEMORY_RATIO) > 0 && of.percent() < key::WHOLE;
+    stock.is_some_and(|stock| stock.shares().isolation == ShareIsolation::None) && held.devices().iter().any(is_share)
 }
 
 impl Scheduler {
@@ -204,6 +213,12 @@ impl Scheduler {
             None => Default::default(),
         };
         world.unconfine();
+        let counted = placed.iter().filter_map(|id| world.pod(*id)).any(|pod| {
+            let node = pod.node().and_then(|node| world.node(node));
+            node.is_some_and(|node| node.holding(pod).is_some_and(|held| are_counted_only(node.stock.as_ref(), held)))
+        });
+        let mut notes = batch.notes;
+        notes.extend(counted.then(|| COUNTED_ONLY.to_owned()));
         let (count, of) = (placed.len(), batch.pods.len());
         let headline = if count < batch.together {
             placed.into_iter().for_each(|id| _ = world.forget(id));
@@ -221,7 +236,7 @@ impl Scheduler {
             let rest = if count < of { format!("; the rest {alone}") } else { String::new() };
             format!("{some}would start now on {}{rest}", on.join(", "))
         };
-        WhatIfObject { object: batch.name, headline, pods: of, together: batch.together, starts, notes: batch.notes }
+        WhatIfObject { object: batch.name, headline, pods: of, together: batch.together, starts, notes }
     }
 
     fn way_out(&self, world: &World, id: PodId, choice: &NodeChoice, now: Moment) -> Instead {
@@ -270,10 +285,8 @@ impl Scheduler {
         let held = plan.map(|plan| plan.held());
         let devices = held.iter().flat_map(Held::devices);
         let stock = chosen.and_then(|id| self.world().node(id)?.stock.as_ref());
-        let unlimited = stock.is_some_and(|stock| stock.shares().isolation == ShareIsolation::None);
-        let is_share = |of: &HeldDevice| of.amount(key::GPU_MEMORY_RATIO) > 0 && of.percent() < key::WHOLE;
-        if unlimited && devices.clone().any(is_share) {
-            notes.push("its shares are counted, not limited on this node: each can take the whole GPU".to_owned());
+        if held.as_ref().is_some_and(|held| are_counted_only(stock, held)) {
+            notes.push(COUNTED_ONLY.to_owned());
         }
         let devices = devices.map(|device| format!("{} (minor {})", device.id, device.minor)).collect();
         let node = self.node_name(chosen);

@@ -4,14 +4,13 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::daemon::{DaemonState, rough};
 use baton_contract::PodKey;
 
 /// Where all answer, a hand-off takes less.
 pub const USUAL: Duration = Duration::from_secs(2);
 /// For longer than this no kubelet is merely busy: it asks for a pod's devices before it pulls an image.
 pub const SLOW: Duration = Duration::from_secs(15);
-/// A node daemon renews its Lease every 30 s. One that has missed two renewals is late.
-pub const LATE: Duration = Duration::from_secs(60);
 
 /// What is known of such a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,8 +21,8 @@ pub struct LockDelay<'a> {
     pub holder: &'a PodKey,
     /// How long the lock has been standing.
     pub age: Duration,
-    /// How long ago the node's daemon renewed its Lease; `None` where there is none.
-    pub daemon: Option<Duration>,
+    /// The node's daemon.
+    pub daemon: DaemonState,
     /// The Node is Ready: its kubelet reports.
     pub kubelet_ready: bool,
 }
@@ -52,10 +51,8 @@ impl LockDelay<'_> {
     /// The command that shows more of what does not answer.
     pub fn look(&self) -> String {
         let LockDelay { node, holder, .. } = self;
-        if self.daemon.is_none_or(|daemon| daemon > LATE) {
-            format!(
-                "kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin --field-selector spec.nodeName={node}"
-            )
+        if self.daemon != DaemonState::Fresh {
+            DaemonState::look(node)
         } else if self.kubelet_ready {
             format!("kubectl -n {} describe pod {}", holder.namespace, holder.name)
         } else {
@@ -74,20 +71,17 @@ impl fmt::Display for LockDelay<'_> {
             Delay::Slow => write!(f, "slow: not served yet, usual are less than {} s; ", USUAL.as_secs())?,
             Delay::Stuck => write!(f, "stuck: not served for over {}; ", rough(self.age))?,
         }
-        match self.daemon {
-            None => write!(f, "no node daemon has reported from {node}"),
-            Some(silent) if silent > LATE => {
-                write!(f, "the node daemon of {node} has not been heard for over {}", rough(silent))
-            }
-            Some(_) if !self.kubelet_ready => write!(f, "the kubelet of {node} does not report: the Node is not Ready"),
-            Some(_) => f.write_str("the kubelet has not asked for all of its devices"),
+        match self.daemon.fault(node) {
+            Some(fault) => f.write_str(&fault),
+            None if !self.kubelet_ready => f.write_str(&not_ready(node)),
+            None => f.write_str("the kubelet has not asked for all of its devices"),
         }
     }
 }
 
-fn rough(duration: Duration) -> &'static str {
-    let steps = [(86_400, "a day"), (3600, "an hour"), (900, "15 min"), (300, "5 min"), (60, "a minute")];
-    steps.into_iter().find(|(step, _)| duration.as_secs() >= *step).map_or("15 s", |(_, words)| words)
+/// A kubelet that does not report, in the words of every surface.
+pub fn not_ready(node: &str) -> String {
+    format!("the kubelet of {node} does not report: the Node is not Ready")
 }
 
 #[cfg(test)]
@@ -97,25 +91,32 @@ mod tests {
     #[test]
     fn a_lock_is_judged_by_its_age_and_names_what_does_not_answer() {
         let holder = PodKey::new("ml", "a");
-        let delay = |age, daemon: Option<u64>, kubelet_ready| {
-            let daemon = daemon.map(Duration::from_secs);
+        let delay = |age, daemon, kubelet_ready| {
             let delay = LockDelay { node: "n", holder: &holder, age: Duration::from_secs(age), daemon, kubelet_ready };
             (delay.judge(), delay.to_string(), delay.look())
         };
-        assert_eq!(delay(2, None, false).1, "normal: the kubelet is admitting the pod");
+        assert_eq!(delay(2, DaemonState::Missing, false).1, "normal: the kubelet is admitting the pod");
         for (age, daemon, ready, judged, words, look) in [
-            (15, Some(3), true, Delay::Slow, "slow: not served yet", "describe pod a"),
-            (16, Some(3), true, Delay::Stuck, "the kubelet has not asked for all of its devices", "-n ml describe pod"),
+            (15, DaemonState::Fresh, true, Delay::Slow, "slow: not served yet", "describe pod a"),
+            (
+                16,
+                DaemonState::Fresh,
+                true,
+                Delay::Stuck,
+                "the kubelet has not asked for all of its devices",
+                "-n ml describe pod",
+            ),
             (
                 84,
-                Some(84),
+                DaemonState::Late(Duration::from_secs(84)),
                 true,
                 Delay::Stuck,
                 "stuck: not served for over a minute; the node daemon of n has not been heard for over a minute",
                 "spec.nodeName=n",
             ),
-            (84, None, true, Delay::Stuck, "no node daemon has reported from n", "spec.nodeName=n"),
-            (84, Some(60), false, Delay::Stuck, "the kubelet of n does not report", "describe node n"),
+            (84, DaemonState::Missing, true, Delay::Stuck, "no node daemon has reported from n", "spec.nodeName=n"),
+            (84, DaemonState::Unregistered, true, Delay::Stuck, "of n has ended, or", "spec.nodeName=n"),
+            (84, DaemonState::Fresh, false, Delay::Stuck, "the kubelet of n does not report", "describe node n"),
         ] {
             let (is, said, by) = delay(age, daemon, ready);
             assert!(is == judged && said.contains(words) && by.contains(look), "{is:?} {said} {by}");

@@ -10,13 +10,15 @@
 //! ```
 
 mod acquire;
+mod daemon;
 mod delay;
 mod holder;
 mod owner;
 mod release;
 
 pub use acquire::{AgentLiveness, BoundHolder, Intent, LockClaim, LockMode, LockPolicy, LockView, WaitReason, acquire};
-pub use delay::{Delay, LATE, LockDelay};
+pub use daemon::{DaemonState, Heard};
+pub use delay::{Delay, LockDelay, not_ready};
 pub use holder::{GoneReason, HolderState, Lookup, judge_holder, judge_pod};
 pub use owner::{LockMatch, names};
 pub use release::{HolderProgress, LiveHolder, ReleaseIntent, ReleaseReason, judge_release};

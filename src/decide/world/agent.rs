@@ -24,6 +24,8 @@ pub struct Agent {
     pub status: Option<Shared<AgentStatus>>,
     /// Version of the Lease that was last seen.
     pub version: Box<str>,
+    /// Its `spec.renewTime`, by the daemon's clock: for words, no judgement.
+    pub renewed: Option<Timestamp>,
     /// Monotonic time at which that version was first seen.
     pub changed: Duration,
     /// Monotonic time since which it has been live without a gap; `None` while stale.

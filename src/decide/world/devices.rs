@@ -442,6 +442,12 @@ impl Stock {
         }
     }
 
+    /// There is something that a node daemon could offer.
+    pub fn lists_devices(&self) -> bool {
+        let devices = self.empty.devices();
+        !(devices.gpus.is_empty() && devices.migs.is_empty() && devices.nics.is_empty())
+    }
+
     /// Percent of compute or memory, whichever is less, that is free on each open GPU.
     pub fn gpu_rooms(&self) -> impl Iterator<Item = i64> {
         let devices = self.pool.devices();

@@ -7,7 +7,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::devices::Held;
-use crate::lock::AgentLiveness;
+use crate::lock::{self, AgentLiveness, DaemonState, Heard, LockDelay, LockMatch};
+use crate::pod::HandoffPod;
 use baton_contract::image::ImageName;
 use baton_contract::{AgentStatus, Holder, LockRead, Shared};
 
@@ -16,6 +17,7 @@ use super::agent::{Agent, LeaseSeen};
 use super::devices::Stock;
 use super::event::Changes;
 use super::holders::{Holders, NodeExceptions};
+use super::offered::not_offered;
 use super::pod::Pod;
 use super::resources::{Rated, Resources};
 use super::spec::{Labels, Taint};
@@ -173,6 +175,30 @@ impl Node {
         agent.status.as_ref()
     }
 
+    /// Its daemon, in the words of every surface.
+    pub fn daemon(&self, wall: Timestamp) -> DaemonState {
+        let since = |renewed: Timestamp| Duration::try_from(wall.duration_since(renewed)).unwrap_or_default();
+        let has_devices = self.stock.as_ref().is_some_and(Stock::lists_devices);
+        DaemonState::of(Heard {
+            renewed: self.agent.as_ref().map(|agent| agent.renewed.map(since).unwrap_or_default()),
+            is_live: self.agent.as_ref().is_some_and(|agent| agent.live_since.is_some()),
+            is_registered: !has_devices || self.agent_status().is_some_and(|status| !status.registered.is_empty()),
+            not_offered: not_offered(self),
+        })
+    }
+
+    /// The wait of a pod that is bound here and whose devices are not handed out, under its lock.
+    pub fn lock_delay<'a>(&'a self, pod: &'a HandoffPod, wall: Timestamp) -> Option<LockDelay<'a>> {
+        let LockRead::Held { value, .. } = &self.lock.read else { return None };
+        (lock::names(value, pod) != LockMatch::No && !pod.has_started()).then(|| LockDelay {
+            node: &self.name,
+            holder: &pod.pod.key,
+            age: Duration::try_from(wall.duration_since(value.time)).unwrap_or_default(),
+            daemon: self.daemon(wall),
+            kubelet_ready: self.facts.as_ref().is_some_and(|facts| !facts.not_ready),
+        })
+    }
+
     /// For the lock's decisions.
     pub fn liveness(&self) -> AgentLiveness {
         match self.agent.as_ref().and_then(|agent| agent.live_since) {
@@ -258,7 +284,7 @@ impl Node {
             self.exceptions.hear(status.as_deref(), changes);
         }
         let is_news = self.agent.as_ref().is_none_or(|of| of.status != status || of.live_since != live_since);
-        self.agent = Some(Agent { status, version, changed: mono, live_since });
+        self.agent = Some(Agent { status, version, renewed, changed: mono, live_since });
         is_news
     }
 

@@ -23,7 +23,7 @@ pub fn offered<'a>(allocatable: impl Iterator<Item = (&'a str, i64)>, kind: &Dev
 
 /// Healthy devices of which the kubelet offers none although the node daemon says that it is registered: it has died. One that ends by
 /// itself takes its names back from its Lease first.
-pub fn not_offered(node: &Node) -> Option<(usize, &'static str)> {
+pub(super) fn not_offered(node: &Node) -> Option<(usize, &'static str)> {
     let (facts, stock) = (node.facts.as_ref()?, node.stock.as_ref()?);
     node.agent_status().filter(|status| !status.registered.is_empty())?;
     let devices = stock.pool().devices();

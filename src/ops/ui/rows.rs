@@ -71,9 +71,9 @@ pub fn node(node: &NodeRow, devices: &[DeviceRow], wall: Timestamp) -> Value {
     let agent = node.agent.as_ref();
     let shown = json!({
         "status": node.status,
-        "daemon": node.daemon_word(),
+        "daemon": node.daemon.word(),
         "open": node.is_open().then_some(true),
-        "offers": node.daemon_gone,
+        "fault": node.daemon_fault,
         "suspect": node.suspect,
         "version": agent.and_then(|agent| agent.version.as_ref()),
         "keptFor": node.kept_for,

@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Serialize;
 
+use super::daemons;
 use super::snapshot::{Rules, Snapshot, name_of};
 use super::table::{Row, RowId, age};
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::node::LightNode;
 use baton_contract::word::word_enum;
-use baton_contract::{AgentStatus, LockRead, PodRef};
-use baton_decide::lock::{BoundHolder, Delay, HolderState};
+use baton_contract::{AgentStatus, LockRead, PodKey, PodRef};
+use baton_decide::lock::{BoundHolder, Delay, HolderState, LockDelay};
 use baton_decide::pod::HandoffPod;
 
 word_enum! {
@@ -89,13 +91,13 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
     };
     let agent = snapshot.leases.get(&AgentStatus::lease_name(node));
     let status = agent.and_then(LightLease::status);
-    let fresh = agent.is_some_and(|lease| super::nodes::agent(lease, snapshot.wall).fresh);
+    let fresh = agent.is_some_and(|lease| daemons::agent(lease, snapshot.wall).fresh);
     let bound = live
         .and_then(|pod| snapshot.pods.get(&pod.key))
         .map(|pod| BoundHolder::of(read, pod, status.as_ref()))
         .unwrap_or_default();
     let since = value.map_or(snapshot.wall, |value| value.time);
-    let delay = live.filter(|_| state == LockState::Held).map(|pod| snapshot.lock_delay(object, &pod.key, since));
+    let delay = live.filter(|_| state == LockState::Held).map(|pod| delay(snapshot, object, &pod.key, since));
     let advice = match (state, holder) {
         (LockState::Binding, _) if expired => {
             "its scheduler left it unbound: is `baton scheduler` running? It resumes or releases it within a minute"
@@ -144,6 +146,17 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
         value: read.raw().unwrap_or_default().to_owned(),
         labels: snapshot.labels_of(node),
     })
+}
+
+/// The lock of `node`, set at `since`, whose `holder` is bound there and not served.
+fn delay<'a>(snapshot: &Snapshot, node: &'a LightNode, holder: &'a PodKey, since: Timestamp) -> LockDelay<'a> {
+    LockDelay {
+        node: name_of(node),
+        holder,
+        age: Duration::try_from(snapshot.wall.duration_since(since)).unwrap_or_default(),
+        daemon: daemons::state(snapshot, node),
+        kubelet_ready: node.kubelet_ready(),
+    }
 }
 
 /// The command that takes the annotation away by hand.

@@ -1,6 +1,7 @@
 //! What people read of a cluster: one snapshot of its objects, and one set of rows made of them, which tables, JSON, the page,
 //! explanations and the demo print. What is free, who holds it and what is wrong is decided here and nowhere else.
 
+mod daemons;
 mod devices;
 mod follow;
 mod gangs;
@@ -14,6 +15,8 @@ mod snapshot;
 mod table;
 mod usage;
 
+pub use daemons::AgentRow;
+pub(super) use daemons::agent as agent_row;
 pub use devices::{DeviceRow, DeviceState, ShownHealth};
 pub(super) use follow::Follower;
 pub(super) use gangs::{GangItems, gangs};
@@ -23,8 +26,7 @@ pub(super) use locks::rows as lock_rows;
 pub use locks::{LockRow, LockState};
 pub use namespaces::NamespaceRow;
 pub(super) use namespaces::rows as namespace_rows;
-pub(super) use nodes::agent as agent_row;
-pub use nodes::{AgentRow, DeviceCount, NodeRow, NodesView};
+pub use nodes::{DeviceCount, NodeRow, NodesView};
 pub use pods::PodRow;
 pub(super) use pods::rows as pod_rows;
 pub(super) use queue::{queued, report_soon};

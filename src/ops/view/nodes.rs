@@ -3,22 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
+use super::daemons::{self, AgentRow};
 use super::devices::{self, DeviceRow, DeviceState, DeviceSurroundings, ShownHealth};
 use super::locks::{self, LockRow, LockState};
 use super::snapshot::{Rules, Snapshot};
 use super::table::{Row, RowId, age};
 use super::usage::DeviceHolders;
 use crate::say::amount;
-use baton_cluster::agent_lease::LightLease;
 use baton_cluster::node::LightNode;
 use baton_contract::inventory::DeviceStatus;
 use baton_contract::{AgentStatus, DeviceType, Identity, key};
 use baton_decide::explain::{QueueReport, ReservedDevices};
-use baton_decide::lock::LATE;
-use baton_decide::world::{WorldPolicy, offered};
+use baton_decide::lock::DaemonState;
+use baton_decide::world::offered;
 
 /// One node.
 #[derive(Debug, Clone, Serialize)]
@@ -40,9 +39,12 @@ pub struct NodeRow {
     pub rdma: DeviceCount,
     /// The node daemon; absent when it never wrote a Lease.
     pub agent: Option<AgentRow>,
-    /// The node daemon has died: how many devices the kubelet offers, of how many that are healthy.
+    /// Whether its daemon serves.
+    #[serde(serialize_with = "word")]
+    pub daemon: DaemonState,
+    /// What is wrong with its daemon.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub daemon_gone: Option<String>,
+    pub daemon_fault: Option<String>,
     /// The lock, if the node is locked.
     pub lock: Option<LockRow>,
     /// The gang or pod that it is kept for, where the scheduler could be asked.
@@ -72,24 +74,6 @@ pub struct DeviceCount {
     pub cordoned: usize,
     /// What the kubelet offers.
     pub offered: i64,
-}
-
-/// Status of a node daemon, from its Lease.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct AgentRow {
-    /// Version; absent when the Lease carries no status.
-    pub version: Option<String>,
-    /// Resource names that the kubelet has registered.
-    pub registered: Vec<String>,
-    /// How it identifies the calling pod.
-    pub identity: Option<Identity>,
-    /// It knows what every pod of its node holds.
-    pub knows_pods: bool,
-    /// Since the last renewal, by this machine's clock.
-    pub renewed_seconds: Option<u64>,
-    /// Renewed within the time after which the scheduler holds it for stale.
-    pub fresh: bool,
 }
 
 /// The nodes of a snapshot and the devices on them, with what the scheduler says of them. Free counts are made here alone.
@@ -143,6 +127,7 @@ impl NodesView {
 fn row(snapshot: &Snapshot, rules: &Rules, name: &str, node: &LightNode) -> NodeRow {
     let lease = snapshot.leases.get(&AgentStatus::lease_name(name));
     let status = snapshot.devices.get(name).and_then(|device| device.status.as_ref());
+    let daemon = daemons::state(snapshot, node);
     let count = |kind| DeviceCount { offered: offered(node.allocatable(), &kind), ..DeviceCount::default() };
     NodeRow {
         name: name.to_owned(),
@@ -151,8 +136,12 @@ fn row(snapshot: &Snapshot, rules: &Rules, name: &str, node: &LightNode) -> Node
         suspect: status.and_then(DeviceStatus::suspect).map(|condition| condition.message.clone()),
         gpu: count(DeviceType::Gpu),
         rdma: count(DeviceType::Rdma),
-        agent: lease.map(|lease| agent(lease, snapshot.wall)),
-        daemon_gone: None,
+        agent: lease.map(|lease| daemons::agent(lease, snapshot.wall)),
+        // A node without devices needs none.
+        daemon_fault: daemon
+            .fault(name)
+            .filter(|_| daemon != DaemonState::Missing || snapshot.devices.contains_key(name)),
+        daemon,
         lock: locks::of_node(snapshot, rules, node),
         kept_for: None,
         reserved_for: BTreeSet::new(),
@@ -160,26 +149,7 @@ fn row(snapshot: &Snapshot, rules: &Rules, name: &str, node: &LightNode) -> Node
     }
 }
 
-/// The status in a Lease.
-pub(crate) fn agent(lease: &LightLease, wall: Timestamp) -> AgentRow {
-    let status = lease.status();
-    // A renewal from the future comes from a clock that is ahead: just renewed.
-    let renewed = lease.renewed().map(|time| Duration::try_from(wall.duration_since(time)).unwrap_or_default());
-    AgentRow {
-        version: status.as_ref().map(|status| status.version.clone()),
-        identity: status.as_ref().map(|status| status.identity),
-        knows_pods: status.as_ref().is_some_and(|status| status.exceptions.is_some()),
-        registered: status.map(|status| status.registered).unwrap_or_default(),
-        renewed_seconds: renewed.map(|renewed| renewed.as_secs()),
-        fresh: renewed.is_some_and(|renewed| renewed <= WorldPolicy::default().agent_stale),
-    }
-}
-
 impl DeviceCount {
-    fn healthy(&self) -> usize {
-        self.total - self.unhealthy
-    }
-
     fn cell(&self) -> String {
         if self.total == 0 { String::new() } else { format!("{}/{}", self.free, self.total) }
     }
@@ -194,8 +164,7 @@ impl NodeRow {
     /// New pods with devices can come, if the kubelet offers some: it and its registered node daemon report, no one has cordoned it,
     /// and the scheduler keeps it for nothing.
     pub fn is_open(&self) -> bool {
-        let reports = self.agent.as_ref().is_some_and(|agent| agent.fresh && !agent.registered.is_empty());
-        reports && self.takes_pods && self.kept_for.is_none() && self.suspect.is_none()
+        self.daemon.serves() && self.takes_pods && self.kept_for.is_none() && self.suspect.is_none()
     }
 
     /// Counts a device of it.
@@ -210,9 +179,6 @@ impl NodeRow {
         count.reserved += usize::from(!device.reserved_for.is_empty() && device.health != ShownHealth::Unhealthy);
         count.unhealthy += usize::from(device.state == DeviceState::Unhealthy);
         count.cordoned += usize::from(device.state == DeviceState::Cordoned);
-        let registered = self.agent.as_ref().is_some_and(|agent| !agent.registered.is_empty());
-        let none = [&self.gpu, &self.rdma].into_iter().find(|count| count.offered == 0 && count.healthy() > 0);
-        self.daemon_gone = none.filter(|_| registered).map(|count| format!("kubelet offers 0 of {}", count.healthy()));
     }
 
     /// `1 GPU and 2 NICs`; nothing where there is none.
@@ -253,20 +219,8 @@ impl NodeRow {
     }
 }
 
-impl NodeRow {
-    /// `gone` (the kubelet has lost it), `fresh`, `late` (two renewals are missing), `stale`, `unregistered` (it has just ended, or the kubelet has not registered it yet)
-    /// or `none`.
-    pub fn daemon_word(&self) -> &'static str {
-        let silent = |agent: &AgentRow| agent.registered.is_empty() && self.gpu.total + self.rdma.total > 0;
-        match &self.agent {
-            _ if self.daemon_gone.is_some() => "gone",
-            None => "none",
-            Some(agent) if !agent.fresh => "stale",
-            Some(agent) if agent.renewed_seconds.is_some_and(|ago| ago > LATE.as_secs()) => "late",
-            Some(agent) if silent(agent) => "unregistered",
-            Some(_) => "fresh",
-        }
-    }
+fn word<S: Serializer>(daemon: &DaemonState, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(daemon.word())
 }
 
 impl Row for NodeRow {
@@ -283,9 +237,9 @@ impl Row for NodeRow {
         let seconds = |seconds: u64| age(Duration::from_secs(seconds));
         let agent = self.agent.as_ref();
         let renewed = agent.and_then(|agent| agent.renewed_seconds).map(seconds).unwrap_or_default();
-        let daemon = match &self.daemon_gone {
-            Some(offers) => format!("daemon gone ({offers})"),
-            None => format!("{} {renewed}", self.daemon_word()).trim_end().to_owned(),
+        let daemon = match self.daemon {
+            DaemonState::Gone(healthy, _) => format!("daemon gone (kubelet offers 0 of {healthy})"),
+            state => format!("{} {renewed}", state.word()).trim_end().to_owned(),
         };
         let identity = agent.and_then(|agent| agent.identity).map(|identity| match identity {
             Identity::Exact => "exact",

@@ -11,7 +11,7 @@ use baton_contract::allocation::Entries;
 use baton_contract::inventory::{DeviceInfo, device_names};
 use baton_contract::{AgentStatus, DeviceAllocation, DeviceEntry, LeavingPod, PodUid, key};
 use baton_decide::pod::{HandoffPod, Phase};
-use baton_decide::world::still_used;
+use baton_decide::world::{still_used, without_devices};
 
 /// Name of the scheduler, unless it was given another one.
 const DEFAULT_NAME: &str = "baton-scheduler";
@@ -104,7 +104,7 @@ fn held_otherwise(snapshot: &Snapshot, pod: &HandoffPod) -> Option<String> {
     let held = status.exceptions?.remove(&pod.pod.uid)?;
     let ids: Vec<&str> = held.values().flatten().map(|entry| entry.id.as_str()).collect();
     Some(if ids.is_empty() {
-        "it runs without its devices: the kubelet never called the node daemon for it; delete it".to_owned()
+        format!("it {}", without_devices(pod.node.as_deref()?))
     } else if pod.assignment.device_allocated.is_none() {
         format!("without an assignment it holds {}", ids.join(", "))
     } else {

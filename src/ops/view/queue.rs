@@ -88,7 +88,7 @@ mod tests {
             wakes: vec!["a pod leaves its node".into()],
             rules: vec!["DeviceFit".into()],
             node: None,
-            message: "0/1 nodes: 1 agent not ready".into(),
+            message: "0/1 nodes: 1 has no live node daemon".into(),
         };
         assert_eq!(
             item.cells()[..QueueItem::NARROW],

@@ -16,7 +16,7 @@ use baton_contract::allocation::Entries;
 use baton_contract::hint::parse_hints;
 use baton_contract::inventory::Device;
 use baton_contract::{AgentStatus, LEASE_PREFIX, LeavingPod, LockRead, PodKey, PodUid, key};
-use baton_decide::lock::{HolderState, LockDelay, Lookup};
+use baton_decide::lock::{HolderState, Lookup};
 use baton_decide::pod::HandoffPod;
 use baton_runtime::clock;
 
@@ -155,19 +155,6 @@ impl Snapshot {
         part
     }
 
-    /// The lock of `node`, set at `since`, whose `holder` is bound there and not served.
-    pub(super) fn lock_delay<'a>(&self, node: &'a LightNode, holder: &'a PodKey, since: Timestamp) -> LockDelay<'a> {
-        let ago = |at: Timestamp| Duration::try_from(self.wall.duration_since(at)).unwrap_or_default();
-        let lease = self.leases.get(&AgentStatus::lease_name(name_of(node)));
-        LockDelay {
-            node: name_of(node),
-            holder,
-            age: ago(since),
-            daemon: lease.and_then(LightLease::renewed).map(ago),
-            kubelet_ready: node.kubelet_ready(),
-        }
-    }
-
     /// The lock annotation of `node` and its holder; `None` when the node is not locked.
     pub fn lock(&self, node: &LightNode, key: &str) -> Option<(LockRead, HolderState)> {
         let raw = node.metadata.annotations.as_ref()?.get(key)?;
@@ -235,15 +222,18 @@ pub async fn read(client: Client, namespace: &str) -> anyhow::Result<Snapshot> {
 /// Reads what is of one node: its objects and its pods.
 pub async fn read_node(client: Client, namespace: &str, name: &str) -> anyhow::Result<Snapshot> {
     let mut snapshot = Snapshot { wall: clock::wall(), ..Snapshot::default() };
-    let node = Api::<LightNode>::all(client.clone()).get_opt(name).await?;
+    let cannot = |what| move |error| live::cannot(&format!("read the {what} of {name}"), error);
+    let node = Api::<LightNode>::all(client.clone()).get_opt(name).await.map_err(cannot("node"))?;
     snapshot.nodes = node.into_iter().map(|node| (name.to_owned(), node)).collect();
-    let device = Api::<Device>::all(client.clone()).get_opt(name).await?;
+    let device = Api::<Device>::all(client.clone()).get_opt(name).await.map_err(cannot("Device object"))?;
     snapshot.devices = device.into_iter().map(|device| (name.to_owned(), device)).collect();
     let lease = AgentStatus::lease_name(name);
     let leases = Api::<LightLease>::namespaced(client.clone(), &AgentStatus::lease_namespace(namespace));
-    snapshot.leases = leases.get_opt(&lease).await?.into_iter().map(|found| (lease.clone(), found)).collect();
+    let found = leases.get_opt(&lease).await.map_err(cannot("daemon's Lease"))?;
+    snapshot.leases = found.into_iter().map(|found| (lease.clone(), found)).collect();
     let here = ListParams::default().fields(&format!("spec.nodeName={name}"));
-    Api::<LightPod>::all(client).list(&here).await?.items.into_iter().for_each(|pod| snapshot.put_pod(pod));
+    let pods = Api::<LightPod>::all(client).list(&here).await.map_err(|error| live::cannot("list pods", error))?;
+    pods.items.into_iter().for_each(|pod| snapshot.put_pod(pod));
     Ok(snapshot)
 }
 

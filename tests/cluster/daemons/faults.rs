@@ -34,7 +34,7 @@ pub(super) async fn waits_for_a_silent_daemon(cluster: &TestCluster, name: &str)
     cluster.create(&pod(name).app("main", ONE)).await;
     until("the pod says why it waits", SOON, async || {
         let conditions = cluster.pod(name).await?.status?.conditions?;
-        let says = |text: &String| text.contains("agent not ready");
+        let says = |text: &String| text.contains("no live node daemon");
         conditions.iter().any(|of| of.message.as_ref().is_some_and(says)).then_some(())
     })
     .await;

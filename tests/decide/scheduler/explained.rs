@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use baton::contract::gang::{GangId, PodGroupApi, TopologySpec, key as gang_key};
 use baton::contract::{PodKey, key};
-use baton::decide::explain::{PodState, QueueItem, Unadmitted, UnadmittedObject};
+use baton::decide::explain::{PodState, QueueItem, RuleCount, Unadmitted, UnadmittedObject};
 use baton::decide::world::gangs::PodGroupFacts;
 use baton::decide::world::spec::{PodTerm, Taint, TaintEffect, VolumeUse};
 use baton::decide::world::{ClaimFacts, NodeId, PodFacts, WorldEvent};
@@ -236,7 +236,11 @@ fn what_if_says_what_is_then_decided_and_takes_nothing() {
             assert_eq!(answer.devices, given, "{gpus} GPUs");
         } else {
             // The condition counts the same reasons, without the node that is nearest.
-            let reasons = answer.verdict.rules.iter().map(|rule| format!("{} {}", rule.count, rule.reason));
+            let has = |rule: &RuleCount| match rule.count {
+                1 => rule.reason.replacen("have ", "has ", 1),
+                _ => rule.reason.clone(),
+            };
+            let reasons = answer.verdict.rules.iter().map(|rule| format!("{} {}", rule.count, has(rule)));
             let counted = format!("0/5 nodes: {}", reasons.collect::<Vec<_>>().join(", "));
             assert_eq!(counted, cluster.conditions["next"], "{gpus} GPUs");
             let said = &answer.verdict.message;
@@ -278,7 +282,7 @@ fn the_state_of_a_pod_is_explained_in_every_stage() {
     assert_eq!(state("first"), (PodState::Bound, normal.to_owned()));
     let (second, message) = state("second");
     assert_eq!(second, PodState::WaitingForLock);
-    assert!(message.contains("held by ml/first"), "{message}");
+    assert!(message.contains("held by pod ml/first"), "{message}");
     assert!(explain(&mut cluster, "second", false).contains("baton get locks"));
     cluster
         .submit(changed("theirs", ONE, cluster.now, |facts| facts.handoff.scheduler_name = "default-scheduler".into()));
@@ -426,15 +430,20 @@ fn a_node_is_explained_by_what_is_free_or_by_what_keeps_pods_away() {
     assert_eq!(answer.devices[0].held_by, ["ml/a"]);
     cluster.change_node("n", |facts| facts.unschedulable = true);
     assert!(!message(&cluster).0 && message(&cluster).1.contains("cordoned"), "{:?}", message(&cluster));
+    cluster.change_node("n", |facts| (facts.unschedulable, facts.not_ready) = (false, true));
+    assert_eq!(
+        message(&cluster).1,
+        "takes no new pods with devices: the kubelet of n does not report: the Node is not Ready"
+    );
     cluster.change_node("n", |facts| {
-        facts.unschedulable = false;
+        facts.not_ready = false;
         let mut left = (*facts.allocatable).clone();
         for name in [key::NVIDIA_GPU, key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO] {
             left.set(name, "0".parse().unwrap());
         }
         facts.allocatable = left.into();
     });
-    assert!(message(&cluster).1.contains("daemon is gone, the kubelet offers 0 of 2 GPUs"), "{:?}", message(&cluster));
+    assert!(message(&cluster).1.contains("of n is gone: the kubelet offers 0 of 2 GPUs"), "{:?}", message(&cluster));
     assert!(cluster.scheduler.explain_node("nowhere", cluster.moment()).is_none());
 }
 

@@ -459,7 +459,7 @@ fn waiting_pods_are_chosen_anew_when_the_agent_goes_stale() {
     cluster.now += std::time::Duration::from_secs(90);
     cluster.settle();
     assert_eq!(cluster.bind_attempts(), 0);
-    assert_eq!(cluster.conditions["second"], "0/1 nodes: 1 agent not ready");
+    assert_eq!(cluster.conditions["second"], "0/1 nodes: 1 has no live node daemon");
 }
 
 #[test]
@@ -576,7 +576,7 @@ fn a_wait_past_the_expiry_names_the_missing_agent_and_a_requeued_pod_says_why() 
     assert_eq!(cluster.condition_writes, 2);
     cluster.now += std::time::Duration::from_secs(90);
     cluster.settle();
-    assert_eq!(waits(&cluster, "second"), Some(("Unschedulable", "0/1 nodes: 1 agent not ready".to_owned())));
+    assert_eq!(waits(&cluster, "second"), Some(("Unschedulable", "0/1 nodes: 1 has no live node daemon".to_owned())));
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn gpus_that_the_kubelet_offers_no_more_are_told_as_their_agents_trouble() {
     cluster.settle();
     cluster.pod("b", ONE);
     cluster.settle();
-    assert_eq!(cluster.conditions["b"], format!("0/2 nodes: 1 agent not ready, {few}"));
+    assert_eq!(cluster.conditions["b"], format!("0/2 nodes: {few}, 1 has no live node daemon"));
     cluster.node("n", 8);
     cluster.settle();
     assert_eq!(cluster.node_of("a"), Some("n"));
@@ -133,7 +133,7 @@ fn the_condition_counts_nodes_by_reason() {
     cluster.settle();
     assert_eq!(
         cluster.conditions["big"],
-        "0/4 nodes: 2 have fewer than 4 free GPUs, 1 agent not ready, 1 taint gpu=reserved"
+        "0/4 nodes: 2 have fewer than 4 free GPUs, 1 has no live node daemon, 1 taint gpu=reserved"
     );
     assert!(cluster.notices.contains(&("big".into(), "FailedScheduling")));
     let explained = cluster.explain(&PodKey::new("ml", "big")).unwrap();
@@ -167,7 +167,7 @@ fn a_stale_agent_takes_no_device_pods_until_it_is_back() {
     cluster.now += Duration::from_secs(90);
     cluster.pod("a", ONE);
     cluster.settle();
-    assert_eq!(cluster.conditions["a"], "0/1 nodes: 1 agent not ready");
+    assert_eq!(cluster.conditions["a"], "0/1 nodes: 1 has no live node daemon");
     cluster.beat("n", Identity::Lock, &[key::NVIDIA_GPU]);
     cluster.settle();
     assert_eq!(cluster.node_of("a"), Some("n"));

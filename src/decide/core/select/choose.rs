@@ -52,7 +52,7 @@ impl Diagnosis {
         self
     }
 
-    /// `0/12 nodes: 7 have fewer than 4 free GPUs, 3 agent not ready, 2 taint gpu=reserved`.
+    /// `0/12 nodes: 7 have fewer than 4 free GPUs, 3 have no live node daemon, 2 taint gpu=reserved`.
     pub fn message(&self) -> String {
         if let Some(refusal) = &self.pod {
             return refusal.text.clone().into_owned();
@@ -95,7 +95,7 @@ pub fn agreed(count: usize, reason: &str) -> Cow<'_, str> {
     }
 }
 
-/// A reason of one node, by its name: `node a has no free GPU`, `node a: agent not ready`.
+/// A reason of one node, by its name: `node a has no free GPU`, `node a: taint gpu=reserved`.
 pub fn refused_by(node: &str, reason: &str) -> String {
     let between = if reason.starts_with("have ") { "" } else { ":" };
     format!("node {node}{between} {}", agreed(1, reason))

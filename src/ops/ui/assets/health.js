@@ -52,9 +52,8 @@ export default function make(root) {
 
   function out() {
     const rows = new Map();
-    const daemons = { gone: 'has lost its daemon', stale: 'hears nothing of its daemon', unregistered: 'has a daemon that the kubelet does not know', late: 'has not heard of its daemon for a minute' };
     for (const [name, node] of Object.entries(table('nodes'))) {
-      if (daemons[node.daemon]) rows.set(name, { node: name, device: 'node daemon', state: node.daemon, why: `the node ${daemons[node.daemon]}${node.offers ? ` (${node.offers})` : ''}` });
+      if (node.fault && node.daemon !== 'none') rows.set(name, { node: name, device: 'node daemon', state: node.daemon, why: node.fault });
       if (node.suspect) rows.set(`${name} suspect`, { node: name, device: 'node', state: 'suspect', why: node.suspect });
       for (const [device, { s, why, sinceAt }] of Object.entries(node.devices ?? {})) {
         if (s === 'unhealthy' || s === 'cordoned') rows.set(`${name}/${device}`, { node: name, device, state: s, why, sinceAt });

@@ -51,7 +51,7 @@ export default function make(root, name) {
     const word = table('nodes')[name]?.daemon ?? 'none';
     const facts = [
       ['Node', node.status],
-      ['Node daemon', `${word}${agent.version ? `, version ${agent.version}` : ''}${node.daemonGone ? `: ${node.daemonGone}` : ''}`],
+      ['Node daemon', `${word}${agent.version ? `, version ${agent.version}` : ''}${node.daemonFault ? `: ${node.daemonFault}` : ''}`],
       ['Registered names', (agent.registered ?? []).join(', ') || 'none'],
       ['Lock', lock ? [`${lock.holder ?? 'an unknown pod'} holds it`, lock.ageAt ? ' for ' : '', lock.ageAt ? age(lock.ageAt) : '', `: ${lock.state}`] : 'none'],
       ['Suspect', node.suspect],

@@ -223,7 +223,9 @@ impl Filter for DeviceFit {
                 let (text, help) = shortage.explain(slots);
                 return Outcome::unfit(NAME, text, wake.or(ROOM)).helped_by(help);
             }
-            (Service::NoAgent, _) => return Outcome::unfit(NAME, "agent not ready", wake).helped_by(Help::Daemon),
+            (Service::NoAgent, _) => {
+                return Outcome::unfit(NAME, "have no live node daemon", wake).helped_by(Help::Daemon);
+            }
             // Registered by its own word: the kubelet sets a resource to 0 as soon as the socket is gone.
             (Service::Not(name), _) if node.is_not_offered(name) => {
                 let text = format!("node daemon gone: the kubelet offers no {name}");

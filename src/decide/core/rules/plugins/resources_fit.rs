@@ -143,7 +143,7 @@ fn scalar_shortage<'a>(request: &'a Resources, node: &Node, counts: impl Fn(&str
     // The kubelet offers none of what is there and healthy: no agent serves it now.
     if most == 0 && has_healthy(node, name) {
         return Some(match node.live_agent() {
-            None => Shortage::Plain("agent not ready", Help::Daemon),
+            None => Shortage::Plain("have no live node daemon", Help::Daemon),
             Some(_) if node.is_not_offered(name) => Shortage::NotOffered(name),
             Some(_) => Shortage::Unserved(name),
         });

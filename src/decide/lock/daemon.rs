@@ -1,0 +1,131 @@
+//! What is heard of a node's daemon. Every surface has its word, its sentence and the command that shows more from here.
+
+use std::time::Duration;
+
+/// A node daemon renews its Lease every 30 s. One that has missed two renewals is late.
+const LATE: Duration = Duration::from_secs(60);
+
+/// What a daemon's state is judged by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// How long ago its Lease was renewed; `None` without a Lease.
+    pub renewed: Option<Duration>,
+    /// Schedulers believe the Lease.
+    pub is_live: bool,
+    /// The kubelet has registered it, by its own word, or there is nothing to register.
+    pub is_registered: bool,
+    /// Healthy devices of which the kubelet offers none.
+    pub not_offered: Option<(usize, &'static str)>,
+}
+
+/// The state of a node's daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DaemonState {
+    /// It has never reported.
+    Missing,
+    /// It has died: the kubelet offers none of so many healthy GPUs or NICs, for which the daemon was registered.
+    Gone(usize, &'static str),
+    /// Its Lease has not been renewed for so long that schedulers do not believe it.
+    Stale(Duration),
+    /// It has missed two renewals.
+    Late(Duration),
+    /// It has ended, or the kubelet has not registered it yet.
+    Unregistered,
+    /// It reports.
+    Fresh,
+}
+
+impl DaemonState {
+    /// Judges a daemon. One that ends by itself takes its registrations back from its Lease first: that of one that has died names some.
+    pub fn of(heard: Heard) -> Self {
+        let Some(renewed) = heard.renewed else { return Self::Missing };
+        match heard.not_offered {
+            Some((healthy, what)) if heard.is_registered => Self::Gone(healthy, what),
+            _ if !heard.is_live => Self::Stale(renewed),
+            _ if renewed > LATE => Self::Late(renewed),
+            _ if !heard.is_registered => Self::Unregistered,
+            _ => Self::Fresh,
+        }
+    }
+
+    /// New pods with devices can come.
+    pub fn serves(self) -> bool {
+        matches!(self, Self::Late(_) | Self::Fresh)
+    }
+
+    /// One word, for tables and programs.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Missing => "none",
+            Self::Gone(..) => "gone",
+            Self::Stale(_) => "stale",
+            Self::Late(_) => "late",
+            Self::Unregistered => "unregistered",
+            Self::Fresh => "fresh",
+        }
+    }
+
+    /// What is wrong with the daemon of `node`. Durations are rough, so that a text which is followed does not change every second.
+    pub fn fault(self, node: &str) -> Option<String> {
+        Some(match self {
+            Self::Missing => format!("no node daemon has reported from {node}"),
+            Self::Gone(healthy, what) => {
+                format!("the node daemon of {node} is gone: the kubelet offers 0 of {healthy} {what}")
+            }
+            Self::Stale(silent) | Self::Late(silent) => {
+                format!("the node daemon of {node} has not been heard for over {}", rough(silent))
+            }
+            Self::Unregistered => {
+                format!("the node daemon of {node} has ended, or the kubelet has not registered it yet")
+            }
+            Self::Fresh => return None,
+        })
+    }
+
+    /// The command that shows the daemon's pod on `node`.
+    pub fn look(node: &str) -> String {
+        format!(
+            "kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin --field-selector spec.nodeName={node}"
+        )
+    }
+}
+
+/// The greatest of a few steps that has passed.
+pub(super) fn rough(duration: Duration) -> &'static str {
+    let steps = [(86_400, "a day"), (3600, "an hour"), (900, "15 min"), (300, "5 min"), (60, "a minute")];
+    steps.into_iter().find(|(step, _)| duration.as_secs() >= *step).map_or("15 s", |(_, words)| words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_is_judged_by_what_is_heard_and_offered() {
+        let heard = |renewed: Option<u64>, is_live, is_registered, not_offered| {
+            let renewed = renewed.map(Duration::from_secs);
+            let state = DaemonState::of(Heard { renewed, is_live, is_registered, not_offered });
+            (state.word(), state.serves(), state.fault("n").unwrap_or_default())
+        };
+        let gone = Some((8, "GPUs"));
+        for (said, word, serves, fault) in [
+            (heard(None, false, false, None), "none", false, "no node daemon has reported from n"),
+            (heard(Some(3), true, true, None), "fresh", true, ""),
+            (heard(Some(61), true, true, None), "late", true, "of n has not been heard for over a minute"),
+            (heard(Some(400), false, true, None), "stale", false, "of n has not been heard for over 5 min"),
+            (
+                heard(Some(3), true, false, None),
+                "unregistered",
+                false,
+                "has ended, or the kubelet has not registered it",
+            ),
+            // Its kubelet offers nothing because it has ended: that is no death.
+            (heard(Some(3), true, false, gone), "unregistered", false, "has ended"),
+            (heard(Some(3), true, true, gone), "gone", false, "of n is gone: the kubelet offers 0 of 8 GPUs"),
+            (heard(Some(400), false, true, gone), "gone", false, "is gone"),
+        ] {
+            assert!(said.0 == word && said.1 == serves && said.2.contains(fault), "{said:?} {word} {fault}");
+            assert_eq!(said.2.is_empty(), fault.is_empty(), "{said:?}");
+        }
+    }
+}
