@@ -9,7 +9,7 @@ use super::refusal::{AllocateRefusal, AllocateRule};
 use crate::lock::{LockMatch, names};
 use crate::pod::{ContainerKind, HandoffPod, PodContainer};
 use baton_contract::word::word_enum;
-use baton_contract::{LockRead, LockValue, PodKey, PodRef};
+use baton_contract::{LockRead, LockValue, PodKey, PodRef, PodUid};
 
 word_enum! {
     /// How a pod was identified; for metrics.
@@ -122,23 +122,25 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
         }
     }
     let mut left = likeliest(waiting, context);
-    // Beside a pod under admission, a container may start again whose devices the kubelet has lost. And a call that seems to be such a
-    // container's may be that of the successor of a pod that has ended.
+    // Whatever pod is under admission, a container starts again by itself whose devices the kubelet has lost, or may have lost. And a call
+    // that seems to be such a container's may be that of the successor of a pod that has ended.
     let is_first = left.first().is_some_and(|candidate| candidate.asked == 0);
     let key_of = |candidate: &CallCandidate<'_>| candidate.pod.pod.key.clone();
-    let doubtful = if is_first { again.iter().chain(&late).map(key_of).collect() } else { ended };
+    let doubtful = if is_first { again.iter().chain(&late).chain(&behind).map(key_of).collect() } else { ended };
     if let Some(missing) = LiveReads::pods(unknown.iter().cloned().chain(doubtful)).missing(context.live_reads) {
         return Identified::NeedLive(missing);
     }
+    let own: BTreeSet<&PodUid> = left.iter().map(|candidate| &candidate.pod.pod.uid).collect();
+    let restarts = |of: &CallCandidate<'_>| !of.container.running && !own.contains(&of.pod.pod.uid);
     if is_first {
-        let other = left[0].pod.pod.uid.clone();
-        let restarts = |of: &CallCandidate<'_>| !of.container.running && of.pod.pod.uid != other;
-        left.extend(again.into_iter().chain(late).filter(restarts));
+        left.extend(again.into_iter().chain(late).chain(behind).filter(restarts));
     } else {
         // A container that a status shows waiting hides those behind it: the status may be old, and the admission over.
         if left.is_empty() && !(again.is_empty() && behind.is_empty()) {
             left = likeliest(again, context);
             left.extend(unlisted_holder(context, call, listing));
+        } else {
+            left.extend(again.into_iter().filter(restarts));
         }
         left.extend(behind);
         let asks_late = |pod: &HandoffPod| {

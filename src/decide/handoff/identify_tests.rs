@@ -379,6 +379,43 @@ fn served_containers_that_wait_for_their_start_cannot_be_told_apart() {
 }
 
 #[test]
+fn a_served_container_that_waits_is_not_hidden_by_one_before_it() {
+    // The kubelet has lost its checkpoint and admitted both without a call. It starts each container by itself.
+    let single = one("single", "GPU-0");
+    let pair = running(pair("pair", ["GPU-1", "GPU-2"], [2, 1]), &[false, false]);
+    let listed: &[(&str, &str, &str, &[&str])] =
+        &[("single", "main", GPU, &[]), ("pair", "a", GPU, &[]), ("pair", "b", GPU, &[])];
+    let mut node = TestNode::new(&[&single, &pair]).listed(listed);
+    grant(&mut node.ledger, &single, &[("main", &["GPU-0"])]);
+    grant(&mut node.ledger, &pair, &[("a", &["GPU-1"]), ("b", &["GPU-2"])]);
+    node.ledger.kubelet_starts();
+    let refusal = node.gpu(&["GPU-0"]);
+    assert_eq!((refused(&refusal).rule, refused(&refusal).pods.len()), (AllocateRule::Ambiguous, 2), "{refusal:?}");
+    node.live = vec![single, running(pair, &[false, true])];
+    assert_eq!(repeated(&node.gpu(&["GPU-0"])), "main", "the other one runs");
+}
+
+#[test]
+fn what_a_rebuilt_ledger_holds_may_be_asked_for_beside_a_pod_under_admission() {
+    let (was, new) = (one("was", "GPU-3"), one("new", "GPU-4"));
+    let behind = pair("was", ["GPU-2", "GPU-3"], [2, 1]);
+    let behind = HandoffPod { phase: Phase::Pending, ..behind };
+    for was in [was, behind] {
+        for is_over in [false, true] {
+            let mut node = TestNode::new(&[&was, &new]).lock(&new);
+            let rows: Vec<_> = was.containers.iter().map(|of| ("was", &*of.name, GPU, &[][..])).collect();
+            node = node.listed(&[&rows[..], &[("new", "main", GPU, &[])]].concat());
+            node.ledger = rebuild::rebuild(testing::NODE, &node.pods, &PodListing::default(), &node.inventory);
+            node.ledger.forget(&EntryKey::new(&new.pod.uid, "main", GPU));
+            if is_over {
+                node.ledger.ends([was.pod.uid.clone()], Admission::Refused);
+            }
+            assert_eq!(refused(&node.gpu(&["GPU-3"])).rule, AllocateRule::Ambiguous, "{is_over}");
+        }
+    }
+}
+
+#[test]
 fn a_lock_holder_that_the_kubelet_lists_with_its_devices_is_not_calling() {
     let a = one("a", "GPU-0");
     let mut node = TestNode::new(&[&a]).lock(&a).listed(&[("a", "main", GPU, &["GPU-0"])]);
