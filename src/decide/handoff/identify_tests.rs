@@ -379,6 +379,43 @@ fn served_containers_that_wait_for_their_start_cannot_be_told_apart() {
 }
 
 #[test]
+fn a_served_container_that_waits_is_not_hidden_by_one_before_it() {
+    // The kubelet has lost its checkpoint and admitted both without a call. It starts each container by itself.
+    let single = one("single", "GPU-0");
+    let pair = running(pair("pair", ["GPU-1", "GPU-2"], [2, 1]), &[false, false]);
+    let listed: &[(&str, &str, &str, &[&str])] =
+        &[("single", "main", GPU, &[]), ("pair", "a", GPU, &[]), ("pair", "b", GPU, &[])];
+    let mut node = TestNode::new(&[&single, &pair]).listed(listed);
+    grant(&mut node.ledger, &single, &[("main", &["GPU-0"])]);
+    grant(&mut node.ledger, &pair, &[("a", &["GPU-1"]), ("b", &["GPU-2"])]);
+    node.ledger.kubelet_starts();
+    let refusal = node.gpu(&["GPU-0"]);
+    assert_eq!((refused(&refusal).rule, refused(&refusal).pods.len()), (AllocateRule::Ambiguous, 2), "{refusal:?}");
+    node.live = vec![single, running(pair, &[false, true])];
+    assert_eq!(repeated(&node.gpu(&["GPU-0"])), "main", "the other one runs");
+}
+
+#[test]
+fn what_a_rebuilt_ledger_holds_may_be_asked_for_beside_a_pod_under_admission() {
+    let (was, new) = (one("was", "GPU-3"), one("new", "GPU-4"));
+    let behind = pair("was", ["GPU-2", "GPU-3"], [2, 1]);
+    let behind = HandoffPod { phase: Phase::Pending, ..behind };
+    for was in [was, behind] {
+        for is_over in [false, true] {
+            let mut node = TestNode::new(&[&was, &new]).lock(&new);
+            let rows: Vec<_> = was.containers.iter().map(|of| ("was", &*of.name, GPU, &[][..])).collect();
+            node = node.listed(&[&rows[..], &[("new", "main", GPU, &[])]].concat());
+            node.ledger = rebuild::rebuild(testing::NODE, &node.pods, &PodListing::default(), &node.inventory);
+            node.ledger.forget(&EntryKey::new(&new.pod.uid, "main", GPU));
+            if is_over {
+                node.ledger.ends([was.pod.uid.clone()], Admission::Refused);
+            }
+            assert_eq!(refused(&node.gpu(&["GPU-3"])).rule, AllocateRule::Ambiguous, "{is_over}");
+        }
+    }
+}
+
+#[test]
 fn a_lock_holder_that_the_kubelet_lists_with_its_devices_is_not_calling() {
     let a = one("a", "GPU-0");
     let mut node = TestNode::new(&[&a]).lock(&a).listed(&[("a", "main", GPU, &["GPU-0"])]);
@@ -551,6 +588,30 @@ fn a_pod_whose_deletion_its_kubelet_has_not_read_may_be_the_one_that_asks_again(
     };
     assert_eq!(refused(&call(&late)).rule, AllocateRule::Ambiguous);
     assert_eq!(served(&call(&running(late, &[true]))).0, "new", "its container runs: only the new pod can be calling");
+}
+
+#[test]
+fn a_pod_that_has_left_may_ask_again_by_the_name_of_its_successor() {
+    // The kubelet has lost its checkpoint, and has not read that the pod was deleted by force and made again.
+    let (waits, old) = (one("waits", "GPU-0"), running(pair("b", ["GPU-1", "GPU-2"], [2, 1]), &[false, false]));
+    let mut new = HandoffPod { phase: Phase::Pending, ..old.clone() };
+    new.pod.uid = PodUid::new("second");
+    let rows: &[(&str, &str, &str, &[&str])] =
+        &[("waits", "main", GPU, &[]), ("b", "a", GPU, &[]), ("b", "b", GPU, &[])];
+    for was_here in [true, false] {
+        let mut node = TestNode::new(&[&waits, &new]).lock(&new).listed(rows);
+        grant(&mut node.ledger, &waits, &[("main", &["GPU-0"])]);
+        if was_here {
+            grant(&mut node.ledger, &old, &[("a", &["GPU-1"]), ("b", &["GPU-2"])]);
+        }
+        node.ledger.kubelet_starts();
+        let outcome = node.gpu(&["GPU-5"]);
+        if was_here {
+            assert_eq!(refused(&outcome).rule, AllocateRule::Ambiguous);
+        } else {
+            assert_eq!(repeated(&outcome), "main");
+        }
+    }
 }
 
 #[test]

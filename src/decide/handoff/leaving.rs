@@ -106,7 +106,8 @@ impl Processes {
     pub fn hold(&self, entry: &LedgerEntry, now: Duration) -> Hold {
         let Some(seen) = self.0.get(&entry.pod.uid) else { return Hold::Held };
         let leaving = entry.leaving();
-        let vacant = now.saturating_sub(seen.vacant);
+        // The time since the last look proves nothing.
+        let vacant = seen.at.saturating_sub(seen.vacant);
         let grace = Duration::from_secs(u64::from(entry.grace_seconds)) + MARGIN;
         let is_proven = match (seen.look, seen.is_there) {
             (CgroupLook::Occupied, _) => return Hold::Held,

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use super::*;
-use crate::handoff::testing::{LOCKED, NODE, gpu_pod, granted, inventory, listing, lock_of, pods, with_assignment};
+use crate::handoff::testing::{
+    LOCKED, NODE, gpu_pod, grant, granted, inventory, listing, lock_of, pods, with_assignment,
+};
 use crate::handoff::{
-    AllocateCall, AllocateContext, AllocateOutcome, AllocatePolicy, EntryKey, Ledger, LiveReads, NodeInventory,
-    PodResources,
+    AllocateCall, AllocateContext, AllocateOutcome, AllocatePolicy, CgroupLook, EntryKey, Ledger, LiveReads,
+    NodeInventory, PodResources,
 };
 use crate::lock::ReleaseReason;
 use crate::pod::HandoffPod;
@@ -270,4 +272,23 @@ fn a_lock_that_no_watch_brings_is_read_at_the_pace_of_looks() {
     assert_eq!(world.unlock(&mut unlocking), [UnlockEffect::ReadLock]);
     let read = world.step(|of, facts| unlocking.report(UnlockReport::LockRead { read: true }, Some(of), facts));
     assert_eq!(read, [UnlockEffect::Rest(5 * SECOND)]);
+}
+
+#[test]
+fn a_start_rests_on_no_look_of_a_time_before_it() {
+    let (before, next) = (assigned(), with_assignment(gpu_pod("b", 1), &[("main", &["GPU-0"])]));
+    let uid = before.pod.uid.clone();
+    let mut ledger = granted(&before, &[("main", &["GPU-0"])]);
+    grant(&mut ledger, &next, &[("main", &["GPU-0"])]);
+    let mut world = World::new(&[&next], ledger);
+    // Its cgroup is not made yet. Then the node is cut off; the pod starts, and is deleted by force meanwhile.
+    for _ in 0..20 {
+        world.now += SECOND;
+        world.step(|of, facts| of.processes.saw(&uid, CgroupLook::Absent, false, facts.mono));
+    }
+    let mut start = Starting::new(key::NVIDIA_GPU, vec!["GPU-0".to_owned()], world.now);
+    assert_eq!(world.step(|of, facts| start.look(Some(of), facts)), [StartEffect::Look(vec![uid.clone()])]);
+    let looks = [(uid, CgroupLook::Occupied)];
+    let effects = world.step(|of, facts| start.looked(&looks, of, facts));
+    assert!(matches!(effects.as_slice(), [StartEffect::Wait(_)]), "{effects:?}");
 }

@@ -84,10 +84,13 @@ impl Starting {
         self.judge(of, facts)
     }
 
-    /// In the usual case no cgroup has to be looked at. Each look shows pods that are gone, until one is not or none is left.
+    /// In the usual case no cgroup has to be looked at. Each look shows pods that are gone, until one is not or none is left. Looks of a
+    /// time before this one prove nothing: the pod may have started since.
     fn judge(&mut self, of: &HandOff, facts: &Facts<'_>) -> Vec<StartEffect> {
         let (ledger, processes) = (&of.ledger, &of.processes);
-        let gone = |entry: &LedgerEntry| processes.hold(entry, facts.mono) != Hold::Held;
+        let gone = |entry: &LedgerEntry| {
+            self.looked.contains(&entry.pod.uid) && processes.hold(entry, facts.mono) != Hold::Held
+        };
         let is_found = |uid: &PodUid| processes.is_found(uid);
         let held = held_start(&self.resource, &self.ids, ledger, facts.inventory, gone, is_found);
         let Some(held) = held else { return vec![StartEffect::Start] };
