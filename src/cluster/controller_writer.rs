@@ -33,7 +33,10 @@ impl JobWriter {
             JobRequest::ListPods => Ok(ControllerReport::PodsListed(self.own_pods(job).await?)),
             JobRequest::RemoveFinalizer => self.finalizer(job, false).await,
             JobRequest::Pod(PodEffect::Create { name, body }) => self.create(job, name, body).await,
-            JobRequest::Pod(PodEffect::Delete { name, uid, force }) => self.delete(job, name, uid, *force).await,
+            JobRequest::Pod(PodEffect::Delete { name, uid, version, force }) => {
+                let resource_version = (*version > 0).then(|| version.to_string());
+                self.delete(job, name, Preconditions { uid: Some(uid.clone()), resource_version }, *force).await
+            }
             JobRequest::Pod(PodEffect::Reserve { name, uid, node }) => self.reserve(job, name, uid, node).await,
         }
     }
@@ -122,9 +125,14 @@ impl JobWriter {
         Ok(if same { ControllerReport::Made(Box::new(facts)) } else { ControllerReport::Held(Box::new(facts)) })
     }
 
-    /// Deletes the pod of this uid; one that is gone or replaced is left alone.
-    async fn delete(&self, job: &TyJob, name: &str, uid: &str, force: bool) -> Result<ControllerReport, kube::Error> {
-        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+    /// Deletes a pod; one that is gone, replaced or changed is left alone.
+    async fn delete(
+        &self,
+        job: &TyJob,
+        name: &str,
+        preconditions: Preconditions,
+        force: bool,
+    ) -> Result<ControllerReport, kube::Error> {
         let params = DeleteParams {
             preconditions: Some(preconditions),
             grace_period_seconds: force.then_some(0),
@@ -189,8 +197,8 @@ fn written(result: Result<RawTyJob, kube::Error>) -> Result<ControllerReport, ku
     }
 }
 
-/// `done`: the object is as wished or gone. After a conflict mostly another object has the name, and the watch shows it; a conflict of
-/// another cause is followed by no event, so the caller looks again.
+/// `done`: the object is as wished or gone. After a conflict mostly the object has changed or another one has its name, and the watch
+/// shows it; a conflict of another cause is followed by no event, so the caller looks again.
 fn harmless(result: Result<(), kube::Error>, done: ControllerReport) -> Result<ControllerReport, kube::Error> {
     match result {
         Ok(()) => Ok(done),

@@ -164,7 +164,7 @@ async fn answer(writer: &JobWriter, job: &Arc<TyJob>, request: &JobRequest) -> C
         (JobRequest::Pod(PodEffect::Create { name: pod, .. }), ControllerReport::Made(_)) => {
             tracing::info!(job = name, pod, "the pod is made");
         }
-        (JobRequest::Pod(PodEffect::Delete { name: pod, uid, force }), ControllerReport::Deleted) => {
+        (JobRequest::Pod(PodEffect::Delete { name: pod, uid, force, .. }), ControllerReport::Deleted) => {
             tracing::info!(job = name, pod, uid, force, "the pod is deleted");
         }
         _ => {}

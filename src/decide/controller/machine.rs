@@ -343,4 +343,50 @@ mod tests {
         assert_eq!(step(&mut term, 2).0.len(), 1);
         assert_eq!(term.take_counts(), ControllerCounts { steps: 2, failures: 1, ..ControllerCounts::default() });
     }
+
+    /// A job that has started, with an actor whose first failure is counted, and a watch that shows a former pod of one name.
+    fn behind(former: PodView) -> (JobController, TyJob) {
+        let mut term = term(1, |job| {
+            job["metadata"]["finalizers"] = json!([keys::FINALIZER]);
+            job["status"] =
+                json!({ "stage": "Running", "leaderAddress": "10.0.0.1", "workerSetRestarts": { "actor": 1 } });
+        });
+        for name in ["rl0-learner", "rl0-actor-0"] {
+            let view = if name == former.name { former.clone() } else { alive(name) };
+            term.event(ControllerEvent::Pod(Box::new(OwnedPod { job_uid: Some("0".to_owned()), view })));
+        }
+        let job = term.cache.jobs().next().unwrap().1.job.clone();
+        (term, job)
+    }
+
+    fn alive(name: &str) -> PodView {
+        let (uid, attempt, ip) = (format!("uid-{name}"), Some(0), Some("10.0.0.1".to_owned()));
+        PodView { name: name.to_owned(), uid, attempt, phase: Phase::Running, ready: true, ip, ..PodView::default() }
+    }
+
+    #[test]
+    fn what_ends_a_pod_counts_when_the_api_server_says_it_of_the_present_one() {
+        let former = |name: &str| PodView { uid: "former".to_owned(), ..alive(name) };
+        let moved = Some("10.0.0.9".to_owned());
+        for former in [
+            PodView { deleting: Some(moment(0).wall), ..former("rl0-learner") },
+            PodView { phase: Phase::Failed, ..former("rl0-learner") },
+            PodView { ip: moved, ..former("rl0-learner") },
+            PodView { attempt: Some(1), ..former("rl0-learner") },
+            PodView { phase: Phase::Failed, ..former("rl0-actor-0") },
+        ] {
+            let (mut term, job) = behind(former.clone());
+            let (reads, _) = step(&mut term, 1);
+            let [(id, JobRequest::ReadPod(name))] = &*reads else { panic!("{former:?}: {reads:?}") };
+            assert_eq!(*name, former.name);
+            let present = OwnedPod { job_uid: Some("0".to_owned()), view: alive(name) };
+            term.report(*id, ControllerReport::PodRead(Some(Box::new(present))));
+            let (status, _) = step(&mut term, 1);
+            let [(_, JobRequest::WriteStatus(written))] = &*status else { panic!("{former:?}: {status:?}") };
+            let (written, before) = (&**written, job.status.unwrap());
+            assert_eq!((written.stage, written.attempt), (before.stage, before.attempt), "{former:?}");
+            assert_eq!(written.worker_set_restarts, before.worker_set_restarts, "{former:?}");
+            assert_eq!(written.leader_address, before.leader_address, "{former:?}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::effect::{ControllerEffect, ControllerEvent, ControllerReport, EffectId, JobRequest, ShownJob};
 use super::machine::ControllerCounts;
-use crate::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodView, missing_leader, step};
+use crate::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodView, rests_on, step};
 use baton_contract::tyjob::{InvalidField, TyJob, condition};
 
 /// Requests of one job that are under way at once.
@@ -33,7 +33,8 @@ pub(super) struct Reconciliation {
 
 /// What the requests under way are for; see the table of this folder.
 enum Progress {
-    Reading,
+    /// The pods that were read.
+    Reading(BTreeSet<String>),
     /// The effects of the step.
     Writing(Vec<JobEffect>),
     /// Warnings of a step whose status the API server rejects.
@@ -71,17 +72,16 @@ pub(super) struct Output<'a> {
 }
 
 impl Reconciliation {
-    /// Of a job and its pods as the watches have shown them. A node counts as gone, and a leader as missing, only when the API server
-    /// says so: one watch may be behind another.
+    /// Of a job and its pods as the watches have shown them. A node counts as gone only when the API server says so: one watch may be
+    /// behind another.
     pub fn new(shown: ShownJob, pods: Vec<PodView>, former: Option<Troubles>) -> Self {
         let ShownJob { job, unreadable } = shown;
         let gone = pods.iter().filter(|pod| pod.reachability == NodeReachability::Gone);
         let nodes: BTreeSet<&String> = gone.filter_map(|pod| pod.node.as_ref()).collect();
-        let reads = nodes.into_iter().cloned().map(JobRequest::ReadNode);
-        let waiting = reads.chain(missing_leader(&job, &pods).map(JobRequest::ReadPod)).collect();
+        let waiting = nodes.into_iter().cloned().map(JobRequest::ReadNode).collect();
         let end = End { troubles: former.clone(), ..End::default() };
-        let job = Arc::new(job);
-        Self { job, unreadable, pods, progress: Progress::Reading, waiting, sent: BTreeMap::new(), former, end }
+        let (job, progress) = (Arc::new(job), Progress::Reading(BTreeSet::new()));
+        Self { job, unreadable, pods, progress, waiting, sent: BTreeMap::new(), former, end }
     }
 
     pub fn is_asked(&self, id: EffectId) -> bool {
@@ -103,7 +103,7 @@ impl Reconciliation {
                 return false;
             }
             self.progress = match std::mem::replace(&mut self.progress, Progress::Over) {
-                Progress::Reading => Progress::Writing(self.decide(out)),
+                Progress::Reading(read) => self.decide(read, out),
                 Progress::Writing(effects) => Progress::Finalizing(self.follow(effects, out)),
                 Progress::Rejected(warnings) => {
                     self.follow(warnings, out);
@@ -119,20 +119,26 @@ impl Reconciliation {
         }
     }
 
-    /// The step. Its status is to be written where it says something new.
-    fn decide(&mut self, out: &mut Output<'_>) -> Vec<JobEffect> {
+    /// The step. Its status is to be written where it says something new, once all the pods that it rests on are read.
+    fn decide(&mut self, mut read: BTreeSet<String>, out: &mut Output<'_>) -> Progress {
         let view = JobView {
             job: &self.job,
             unreadable: self.unreadable.as_ref(),
             scheduler_name: out.scheduler_name,
             trouble: self.former.as_ref(),
         };
-        out.counts.steps += 1;
         let (status, effects) = step(&view, &self.pods, out.wall);
+        let rests_on = rests_on(&self.job, &status, &self.pods);
+        self.waiting.extend(rests_on.difference(&read).cloned().map(JobRequest::ReadPod));
+        if !self.waiting.is_empty() {
+            read.extend(rests_on);
+            return Progress::Reading(read);
+        }
+        out.counts.steps += 1;
         if self.job.status.as_ref() != Some(&status) {
             self.waiting.push_back(JobRequest::WriteStatus(Box::new(status)));
         }
-        effects
+        Progress::Writing(effects)
     }
 
     /// What follows a status that is stored: events and the finalizer. Answers the requests for pods, which come after them.
@@ -169,9 +175,11 @@ impl Reconciliation {
                 }
             }
             ControllerReport::PodRead(found) => {
-                // One of the name that the watch still shows is of an earlier attempt, and gone.
+                // What the watch knows of its node stands. Another one of the name is gone.
+                let known = self.pods.iter().find(|known| found.as_ref().is_some_and(|pod| pod.view.uid == known.uid));
+                let reachability = known.map_or_else(NodeReachability::default, |known| known.reachability);
                 self.pods.retain(|known| Some(&known.name) != name.as_ref());
-                self.pods.extend(found.iter().map(|pod| pod.view.clone()));
+                self.pods.extend(found.iter().map(|pod| PodView { reachability, ..pod.view.clone() }));
                 return found.map(ControllerEvent::Pod).into_iter().collect();
             }
             ControllerReport::PodsListed(left) if left.is_empty() => {

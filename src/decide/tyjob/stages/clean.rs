@@ -42,8 +42,7 @@ impl Draft<'_> {
     /// Deletes the pods that match and are not being deleted, and by force every terminating one that no kubelet will confirm.
     fn remove(&mut self, unwanted: impl Fn(&PodView) -> bool) {
         for pod in self.pods {
-            let delete =
-                |force| JobEffect::Pod(PodEffect::Delete { name: pod.name.clone(), uid: pod.uid.clone(), force });
+            let delete = |force| JobEffect::Pod(PodEffect::delete(pod, force));
             match pod.deleting {
                 None if unwanted(pod) => self.delete_once(delete(false)),
                 None => {}

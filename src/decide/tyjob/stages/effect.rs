@@ -4,6 +4,8 @@ use baton_contract::EventReason;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::view::PodView;
+
 /// One thing to do for a job. Each is harmless when repeated.
 #[derive(Debug, Clone, PartialEq)]
 pub enum JobEffect {
@@ -39,12 +41,14 @@ pub enum PodEffect {
         /// The whole object.
         body: Value,
     },
-    /// Delete a pod of this uid and no other.
+    /// Delete a pod as it was seen, and no other: what has happened to it since may decide otherwise.
     Delete {
         /// Name.
         name: String,
         /// Uid, the precondition.
         uid: String,
+        /// Its `resourceVersion`, a precondition too; 0 where that is no number.
+        version: i64,
         /// Without grace: its kubelet will never confirm.
         force: bool,
     },
@@ -57,4 +61,11 @@ pub enum PodEffect {
         /// The node.
         node: String,
     },
+}
+
+impl PodEffect {
+    /// The deletion of a pod.
+    pub(super) fn delete(pod: &PodView, force: bool) -> Self {
+        Self::Delete { name: pod.name.clone(), uid: pod.uid.clone(), version: pod.version, force }
+    }
 }

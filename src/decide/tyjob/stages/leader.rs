@@ -9,23 +9,11 @@ use super::pod::{overridden_env, pod_of};
 use super::restarts::is_spent;
 use super::view::{CreateFailure, ImageWait, NodeReachability, PodView};
 use crate::pod::Phase;
-use baton_contract::tyjob::{ScheduleState, Stage, TyJob, TyJobSpec, condition};
+use baton_contract::tyjob::{ScheduleState, Stage, TyJobSpec, condition};
 use baton_contract::{ConditionReason, EventReason};
 
 /// An image that cannot be pulled is tried for this long.
 const IMAGE_PATIENCE: SignedDuration = SignedDuration::from_secs(5 * 60);
-
-/// The name of the leader's pod, where the job has one by its stage and `pods` have none of its present attempt: the watch of pods may
-/// be behind the watch of TYJobs, so that it counts as gone only when the API server says so.
-pub fn missing_leader(job: &TyJob, pods: &[PodView]) -> Option<String> {
-    let status = job.status.as_ref()?;
-    if !matches!(status.stage, Some(Stage::Starting | Stage::Running)) || job.metadata.deletion_timestamp.is_some() {
-        return None;
-    }
-    let name = job.effective(None).ok()?.spec.leader_pod(job.metadata.name.as_deref().unwrap_or_default());
-    let is_there = pods.iter().any(|pod| pod.name == name && pod.attempt == Some(status.attempt));
-    (!is_there).then_some(name)
-}
 
 impl Draft<'_> {
     /// Pending or Rescheduling: makes the leader where the scheduler placed it.

@@ -17,8 +17,7 @@ mod view;
 mod workers;
 
 pub use effect::{JobEffect, PodEffect};
-pub use leader::missing_leader;
 pub use pod::{overridden_env, pod_of};
 pub use restarts::older;
-pub use step::step;
+pub use step::{rests_on, step};
 pub use view::{CreateFailure, ImageWait, JobView, NodeReachability, PodView};

@@ -1,11 +1,13 @@
 //! One step of a job: which stage it is in now, and what that asks for.
 
+use std::collections::BTreeSet;
+
 use jiff::{Timestamp, Unit};
 
 use super::draft::{Draft, clear, set};
 use super::effect::JobEffect;
 use super::view::{CreateFailure, JobView, PodView};
-use baton_contract::tyjob::{InvalidField, Stage, TyJobStatus, condition, keys};
+use baton_contract::tyjob::{InvalidField, Stage, TyJob, TyJobStatus, WorkerEnd, condition, keys};
 use baton_contract::{ConditionReason, EventReason};
 
 /// Pods that could not be made are named up to this number; the rest are counted.
@@ -58,6 +60,21 @@ pub fn step(view: &JobView<'_>, pods: &[PodView], now: Timestamp) -> (TyJobStatu
     }
     draft.narrate(before);
     (draft.status, draft.effects)
+}
+
+/// Names of the pods whose records a new status takes for good: a leader that is lost or has another address than before, and workers that
+/// have failed. The watch of pods may be behind that of TYJobs and show a former pod of the name, or none: such a pod counts as the API
+/// server shows it.
+pub fn rests_on(job: &TyJob, status: &TyJobStatus, pods: &[PodView]) -> BTreeSet<String> {
+    let Some(before) = &job.status else { return BTreeSet::new() };
+    let ends = status.attempt != before.attempt || status.stage != before.stage && status.stage.is_some_and(Stage::is_terminal);
+    let leader = (ends || status.leader_address != before.leader_address).then(|| job.effective(None).ok()).flatten();
+    let leader = leader.map(|found| found.spec.leader_pod(job.metadata.name.as_deref().unwrap_or_default()));
+    let has_failed = |status: &TyJobStatus, pod: &PodView| {
+        status.replacing.contains(&pod.uid) || status.ended_workers.get(&pod.name) == Some(&WorkerEnd::Failed)
+    };
+    let failed = pods.iter().filter(|pod| has_failed(status, pod) && !has_failed(before, pod));
+    failed.map(|pod| pod.name.clone()).chain(leader).collect()
 }
 
 impl Draft<'_> {

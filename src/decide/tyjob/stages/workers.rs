@@ -184,6 +184,5 @@ impl Draft<'_> {
 
 /// Deletes a pod, unless it is being deleted.
 fn delete(pod: &PodView) -> Option<JobEffect> {
-    let delete = JobEffect::Pod(PodEffect::Delete { name: pod.name.clone(), uid: pod.uid.clone(), force: false });
-    pod.deleting.is_none().then_some(delete)
+    pod.deleting.is_none().then(|| JobEffect::Pod(PodEffect::delete(pod, false)))
 }

@@ -409,6 +409,26 @@ fn a_worker_of_a_vanished_node_is_removed_and_made_again() {
 
 /// Its tolerations say for how long: a node that is cut off may run it on.
 #[test]
+fn a_pod_that_has_ended_since_it_was_seen_is_not_deleted() {
+    for is_over in [true, false] {
+        let mut test = TestJob::running(1);
+        test.job.spec.clean_pod_policy = CleanPodPolicy::Running;
+        if is_over {
+            test.ends("rl-learner", Phase::Succeeded);
+        } else {
+            test.pod("rl-actor-0").reachability = NodeReachability::Gone;
+        }
+        let (status, effects) = test.look();
+        test.ends("rl-actor-0", Phase::Succeeded);
+        test.write(status);
+        effects.into_iter().for_each(|effect| drop(test.perform(effect)));
+        test.settle();
+        assert_eq!(test.calls, [""; 0], "its logs stay, and its work is done");
+        assert!(is_over || test.status().ended_workers.contains_key("rl-actor-0"));
+    }
+}
+
+#[test]
 fn a_pod_of_a_silent_node_that_nothing_deletes_stays() {
     let mut test = TestJob::running(1);
     for pod in ["rl-actor-0", "rl-learner"] {

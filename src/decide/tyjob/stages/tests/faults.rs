@@ -2,7 +2,7 @@
 
 use super::test_job::{TestJob, spec};
 use crate::pod::Phase;
-use crate::tyjob::stages::{JobEffect, missing_leader};
+use crate::tyjob::stages::{JobEffect, rests_on};
 use baton_contract::tyjob::{Stage, TyJobStatus};
 
 /// What a run comes to: status without times, pods without uids.
@@ -99,11 +99,15 @@ fn a_crash_after_any_call_changes_nothing_in_the_end() {
 #[test]
 fn a_pod_of_another_attempt_is_not_the_leader_that_is_there() {
     let mut test = TestJob::running(1);
-    let pods = |test: &TestJob| test.pods.values().cloned().collect::<Vec<_>>();
-    assert_eq!(missing_leader(&test.job, &pods(&test)), None);
+    let read = |test: &TestJob| {
+        let pods: Vec<_> = test.pods.values().cloned().collect();
+        Vec::from_iter(rests_on(&test.job, &test.look().0, &pods))
+    };
+    assert_eq!(read(&test), [""; 0]);
     // The watch of pods is an attempt behind.
     test.job.status.as_mut().unwrap().attempt = 1;
-    assert_eq!(missing_leader(&test.job, &pods(&test)).as_deref(), Some("rl-learner"));
-    test.job.status.as_mut().unwrap().stage = Some(Stage::Rescheduling);
-    assert_eq!(missing_leader(&test.job, &pods(&test)), None, "it is still to be made");
+    assert_eq!(read(&test), ["rl-learner"]);
+    let status = test.job.status.as_mut().unwrap();
+    (status.stage, status.leader_address) = (Some(Stage::Rescheduling), None);
+    assert_eq!(read(&test), [""; 0], "it is still to be made");
 }

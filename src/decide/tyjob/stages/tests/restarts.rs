@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::test_job::{TestJob, spec};
 use crate::pod::Phase;
-use crate::tyjob::stages::{PodView, missing_leader};
+use crate::tyjob::stages::{PodView, rests_on};
 use baton_contract::tyjob::{CleanPodPolicy, Stage, WorkerEnd};
 
 const LEADER: &str = "rl-learner";
@@ -230,20 +230,23 @@ impl Ledger {
 
     fn late_look(&mut self, back: usize) {
         let Some(at) = self.earlier.len().checked_sub(1 + back) else { return };
-        let mut shown = self.earlier[at].clone();
-        // A leader that is not shown is asked for, see `missing_leader`.
-        let pods: Vec<PodView> = shown.values().cloned().collect();
-        if let Some(leader) = missing_leader(&self.test.job, &pods) {
-            shown.remove(&leader);
-            let there = self.test.pods.get(&leader).filter(|pod| {
+        let shown = self.earlier[at].clone();
+        let now = std::mem::replace(&mut self.test.pods, shown);
+        let (mut status, _) = self.test.look();
+        let pods: Vec<PodView> = self.test.pods.values().cloned().collect();
+        for name in rests_on(&self.test.job, &status, &pods) {
+            self.test.pods.remove(&name);
+            let there = now.get(&name).filter(|pod| {
                 let seen = self.shown.get(&(pod.name.clone(), pod.uid.clone()));
                 self.happened.get(&pod.uid) == seen
             });
-            let Some(there) = there else { return };
-            shown.insert(leader, there.clone());
+            let Some(there) = there else {
+                self.test.pods = now;
+                return;
+            };
+            self.test.pods.insert(name, there.clone());
+            status = self.test.look().0;
         }
-        let now = std::mem::replace(&mut self.test.pods, shown);
-        let (status, _) = self.test.look();
         self.note_attempt(status.attempt);
         self.test.write(status);
         self.test.pods = now;

@@ -161,9 +161,10 @@ impl TestJob {
                 self.bodies.insert(name.clone(), body);
                 self.pods.insert(name, pod);
             }
-            JobEffect::Pod(PodEffect::Delete { name, uid, force }) => {
+            JobEffect::Pod(PodEffect::Delete { name, uid, version, force }) => {
                 let now = self.now;
-                let Some(pod) = self.pods.get_mut(&name).filter(|pod| pod.uid == uid) else { return false };
+                let found = self.pods.get_mut(&name);
+                let Some(pod) = found.filter(|pod| pod.uid == uid && pod.version == version) else { return false };
                 self.calls.push(format!("{}{name}", if force { "!" } else { "-" }));
                 if force || pod.node.is_none() {
                     self.pods.remove(&name);
