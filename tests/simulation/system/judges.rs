@@ -227,7 +227,7 @@ impl System {
     }
 
     /// A pod is not placed while an older one of its template waits for room. One whose bind is resumed has its room already, and
-    /// one for which a node is kept has it first: `before`.
+    /// one for which a node is kept has it first: `before`. Pods for which room is made each wait for their own.
     pub fn judge_order(&mut self, at: usize, before: &BTreeSet<PodId>) {
         let scheduler = self.schedulers[at].scheduler();
         let (world, queue) = (scheduler.world(), scheduler.queue());
@@ -235,7 +235,7 @@ impl System {
         let new = attempts.filter(|(id, attempt)| !before.contains(id) && attempt.lock_value.is_none());
         let single = |pod: &&Pod| {
             let spec = &pod.facts.spec;
-            spec.gang.is_none() && spec.job.is_none() && spec.nominated.is_none()
+            spec.gang.is_none() && spec.job.is_none() && scheduler.preemption().get(pod.id).is_none()
         };
         let created = |pod: &Pod| self.store.of(&pod.facts.handoff.pod).map(|facts| facts.handoff.created);
         let found = new.filter_map(|(id, _)| world.pod(*id)).filter(single).find_map(|placed| {
