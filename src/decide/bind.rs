@@ -129,7 +129,7 @@ pub struct RequestId(pub u64);
 pub enum BindVerdict {
     /// The pod is bound to the node with its devices.
     Bound,
-    /// No watch has shown a pod of this uid: apply the result of a live read to the world and request again.
+    /// No watch has shown a pod of this uid: request again once it has.
     Unknown,
     /// The bind failed. It leaves no lock, but where a Binding was posted that may still be made.
     Failed(String),
@@ -753,10 +753,11 @@ impl Binder {
         }
     }
 
-    /// A live read of `key` found no pod, or one with this uid, `true` when it is being deleted. The world is already up to date.
+    /// A live read of `key` found no pod, or one with this uid, `true` when it is being deleted. The world has it as read, where the
+    /// watch shows it.
     pub fn read_done(&mut self, cx: &mut Context<'_>, key: &PodKey, found: Option<(&PodUid, bool)>) {
         let reading = self.reading(key);
-        self.prove(cx, key, found.map(|(uid, _)| uid.as_str()));
+        self.prove(cx, key, found.map(|(uid, _)| uid));
         let Some((id, attempt)) = reading.and_then(|id| Some((id, self.attempts.get_mut(&id)?))) else { return };
         let BindPhase::Confirm(refused) = &mut attempt.phase else { return };
         let refused = refused.take();

@@ -11,7 +11,7 @@ use crate::core::reservations::Reservations;
 use crate::core::timers::Timer;
 use crate::lock::{GoneReason, HolderState, Intent, LockClaim, ReleaseReason};
 use crate::world::{Node, NodeId, Place, Pod, PodId, World};
-use baton_contract::{LockRead, PodKey, PodRef, PodUid};
+use baton_contract::{Holder, LockRead, PodKey, PodRef, PodUid};
 
 use super::Binder;
 use super::intent::intent;
@@ -153,22 +153,26 @@ impl Binder {
         agenda.effects.push(Effect::ReadPod { pod: holder });
     }
 
-    /// A live read found no pod `key`, or one with this uid: locks that name another pod of this name are proven to be dangling.
-    pub fn prove(&mut self, cx: &mut Context<'_>, key: &PodKey, uid: Option<&str>) {
+    /// A live read found no pod `key`, or one with this uid: locks that name another pod of this name are proven to be dangling. One that
+    /// the watch is yet to show proves nothing about itself: what it holds is not known.
+    pub fn prove(&mut self, cx: &mut Context<'_>, key: &PodKey, uid: Option<&PodUid>) {
         let mut nodes = Vec::new();
+        let unseen = uid.filter(|uid| cx.world.pod_id(uid).is_none());
+        let may_be = |holder: &Holder, found| holder.uid.as_ref().is_none_or(|held| held == found);
+        let says = |holder: &Holder| holder.pod == *key && !unseen.is_some_and(|found| may_be(holder, found));
         for id in self.queues.keys() {
             // The outcome of the removed lock's bind is known now.
             let previous = cx.world.node(*id).and_then(|node| node.lock.previous.as_ref());
-            if let Some((_, raw)) = previous.filter(|(holder, _)| holder.pod == *key) {
+            if let Some((_, raw)) = previous.filter(|(holder, _)| says(holder)) {
                 self.locks.proven.insert(raw.clone());
                 nodes.push(*id);
             }
         }
         for id in cx.world.locked() {
             let Some(LockRead::Held { value, raw }) = cx.world.node(id).map(|node| &node.lock.read) else { continue };
-            let Some(holder) = value.holder.as_ref().filter(|holder| holder.pod == *key) else { continue };
+            let Some(holder) = value.holder.as_ref().filter(|holder| says(holder)) else { continue };
             // A lock without a uid is judged by its time, against the pod that was just read.
-            let other = |held: &PodUid| uid.is_none_or(|found| held.as_str() != found);
+            let other = |held: &PodUid| uid.is_none_or(|found| held != found);
             if holder.uid.as_ref().is_none_or(other) {
                 self.locks.proven.insert(raw.clone());
                 nodes.push(id);

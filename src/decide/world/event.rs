@@ -29,7 +29,8 @@ pub enum WorldEvent {
     NodeGone(Box<str>),
     /// A pod, new or changed; ended pods too.
     Pod(Box<PodFacts>),
-    /// A pod as a live read beside the watch has found it. One whose deletion the watch has shown since does not come back.
+    /// A pod as a live read beside the watch has found it. One that the watch does not show is not taken in: it may be gone before any
+    /// watch or list has shown it, and then nothing ever says so.
     PodRead(Box<PodFacts>),
     /// A pod is gone.
     PodGone(PodKey, PodUid),

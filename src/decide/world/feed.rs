@@ -36,7 +36,7 @@ impl World {
             }
             WorldEvent::Pod(facts) => self.pod_set(*facts, (now, wall), &mut changes),
             WorldEvent::PodRead(facts) => {
-                if !self.was_deleted(&facts.handoff.pod.uid) {
+                if self.pod_id(&facts.handoff.pod.uid).is_some() {
                     self.pod_set(*facts, (now, wall), &mut changes);
                 }
             }
@@ -233,15 +233,6 @@ impl World {
             facts.spec.images = Box::default();
         }
         let known = self.pod_id(&facts.handoff.pod.uid);
-        // A live read may be ahead of the watch, which then reports once more the pod that had the name before.
-        let later = |pod: &Pod| pod.facts.handoff.created > facts.handoff.created;
-        if known.is_none()
-            && self
-                .pod_by_key(&facts.handoff.pod.key)
-                .is_some_and(|pod| later(pod) || self.was_deleted(&facts.handoff.pod.uid))
-        {
-            return;
-        }
         let namesake = self.pod_by_key(&facts.handoff.pod.key).map(|pod| pod.id);
         if let Some(old) = namesake.filter(|old| known != Some(*old)) {
             // The name was given to a new pod and the deletion of the old one was not seen.

@@ -12,7 +12,7 @@ use super::options::GangPods;
 use baton_cluster::pod_writer::PodWriter;
 use baton_contract::{PodRef, PodUid};
 use baton_decide::scheduler::{BindVerdict, DeviceFits, Effects, Moment, NodeVictims, RequestId, Scheduler};
-use baton_decide::world::{PodFacts, WorldEvent};
+use baton_decide::world::PodFacts;
 
 /// Why there is no answer: the process starts, ends, or does not lead.
 pub type Unavailable = String;
@@ -35,8 +35,6 @@ pub enum ExtenderRequest {
         pod: PodRef,
         /// Node.
         node: String,
-        /// The pod as a live read shows it; given when no watch has shown it.
-        found: Option<Box<PodFacts>>,
         /// For the answer.
         answer: oneshot::Sender<BindVerdict>,
     },
@@ -55,6 +53,9 @@ pub struct Front {
 }
 
 const ENDED: &str = "the scheduler is shutting down";
+/// A pod that exists, and that the watch is yet to show, is asked for so often, with this pause between.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Cancels a bind when its handler is dropped, which happens when the client leaves.
 struct CancelOnDrop {
@@ -85,29 +86,28 @@ impl Front {
 
     /// Binds a pod; the error says why not. Dropping the future takes the bind back when it is not posted yet.
     pub async fn bind(&self, pod: PodRef, node: &str) -> Result<(), String> {
-        match self.bind_once(&pod, node, None).await? {
-            BindVerdict::Bound => return Ok(()),
-            BindVerdict::Failed(why) => return Err(why),
-            BindVerdict::Unknown => {}
+        for _ in 0..TRIES {
+            match self.bind_once(&pod, node).await? {
+                BindVerdict::Bound => return Ok(()),
+                BindVerdict::Failed(why) => return Err(why),
+                BindVerdict::Unknown => {}
+            }
+            let read = self.pods.read(&pod.key).await;
+            let found = read.map_err(|error| format!("pod {} could not be read: {error}", pod.key))?;
+            let Some(found) = found else { return Err(format!("pod {} does not exist", pod.key)) };
+            let uid = &found.handoff.pod.uid;
+            if *uid != pod.uid {
+                return Err(format!("pod {} has uid {uid}, not {}: it was created again", pod.key, pod.uid));
+            }
+            tokio::time::sleep(PAUSE).await;
         }
-        let read = self.pods.read(&pod.key).await;
-        let found = read.map_err(|error| format!("pod {} could not be read: {error}", pod.key))?;
-        let Some(found) = found else { return Err(format!("pod {} does not exist", pod.key)) };
-        let uid = &found.handoff.pod.uid;
-        if *uid != pod.uid {
-            return Err(format!("pod {} has uid {uid}, not {}: it was created again", pod.key, pod.uid));
-        }
-        match self.bind_once(&pod, node, Some(Box::new(found))).await? {
-            BindVerdict::Bound => Ok(()),
-            BindVerdict::Failed(why) => Err(why),
-            BindVerdict::Unknown => Err(format!("pod {} is gone", pod.key)),
-        }
+        Err(format!("the watch does not show pod {} yet: ask again", pod.key))
     }
 
-    async fn bind_once(&self, pod: &PodRef, node: &str, found: Option<Box<PodFacts>>) -> Result<BindVerdict, String> {
+    async fn bind_once(&self, pod: &PodRef, node: &str) -> Result<BindVerdict, String> {
         let ask = RequestId(self.serial.fetch_add(1, Ordering::Relaxed));
         let (answer, answered) = oneshot::channel();
-        let request = ExtenderRequest::Bind { ask, pod: pod.clone(), node: node.to_owned(), found, answer };
+        let request = ExtenderRequest::Bind { ask, pod: pod.clone(), node: node.to_owned(), answer };
         self.requests.send(request).map_err(|_| ENDED.to_owned())?;
         let _cancel = CancelOnDrop { ask, requests: self.requests.clone() };
         answered.await.map_err(|_| ENDED.to_owned())
@@ -145,11 +145,9 @@ impl PendingRequests {
                 let room = if leads { Ok(scheduler.make_room(&pod, &victims, now)) } else { Err(NOT_YET.to_owned()) };
                 drop(answer.send(room));
             }
-            ExtenderRequest::Bind { ask, pod, node, found, answer } => {
-                let mut effects = found.map_or_else(Effects::new, |pod| scheduler.event(WorldEvent::PodRead(pod), now));
+            ExtenderRequest::Bind { ask, pod, node, answer } => {
                 self.binds.insert(ask, answer);
-                effects.extend(scheduler.request_bind(ask, &pod, &node, self.wait, now));
-                return effects;
+                return scheduler.request_bind(ask, &pod, &node, self.wait, now);
             }
             ExtenderRequest::Cancel(ask) => {
                 if self.binds.remove(&ask).is_some() {

@@ -299,6 +299,30 @@ fn the_holder_of_a_removed_lock_is_read_where_no_outcome_is_seen() {
 }
 
 #[test]
+fn a_bound_holder_that_the_watch_is_yet_to_show_is_waited_for() {
+    for removed in [true, false] {
+        let mut cluster = TestScheduler::new();
+        cluster.node("n", 8);
+        let mut theirs = pod("theirs", &[], cluster.now);
+        theirs.handoff.scheduler_name = "theirs".into();
+        theirs.handoff.node = Some("n".into());
+        let key = theirs.handoff.pod.key.clone();
+        cluster.pods.insert(key.clone(), theirs);
+        locked_by_theirs(&mut cluster);
+        if removed {
+            cluster.agent_releases("n");
+        }
+        cluster.pod("mine", ONE);
+        cluster.settle();
+        cluster.wait(11);
+        assert_eq!((cluster.reads, cluster.node_of("mine")), (2, None), "removed: {removed}");
+        cluster.tell_pod(&key);
+        cluster.wait(11);
+        assert_eq!((cluster.reads, cluster.node_of("mine")), (2, removed.then_some("n")), "removed: {removed}");
+    }
+}
+
+#[test]
 fn a_holder_that_cannot_be_read_is_read_again_after_ten_seconds() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 8);

@@ -36,8 +36,9 @@ pub struct Judges {
     strange_locks: BTreeSet<Box<str>>,
     /// By scheduler and group: the members that it was binding when it last decided something.
     under_way: BTreeMap<(usize, String), BTreeMap<PodUid, Option<Committed>>>,
-    /// By scheduler and commit: the members of other commits that were being bound when it was decided. They have counted for it.
-    counted: BTreeMap<(usize, Committed), BTreeSet<PodUid>>,
+    /// By commit: the members of other commits that were being bound when it was decided. They have counted for it, whatever becomes of
+    /// them.
+    counted: BTreeMap<Committed, BTreeSet<PodUid>>,
     /// Groups that were satisfied at once.
     satisfied: BTreeSet<String>,
     /// Pods that ran when ledger and checkpoint were both lost, and those that waited for a start when the checkpoint was: which of their
@@ -156,8 +157,9 @@ impl System {
         // Members beyond the minimum have a commit of their own, and may be bound before those of the first.
         let under_way = self.judges.under_way.get(&(at, group)).into_iter().flatten();
         let beside = under_way.filter(|(_, other)| other.is_some_and(|other| other != *commit)).map(|(uid, _)| uid);
-        let beside = beside.chain(self.judges.counted.get(&(at, *commit)).into_iter().flatten());
-        let others: BTreeSet<_> = before.chain(beside).filter(|uid| !own.contains(*uid)).collect();
+        // The number that a commit states is without them, even where they join it later.
+        let counted = self.judges.counted.get(commit).into_iter().flatten();
+        let others: BTreeSet<_> = before.chain(beside).filter(|uid| !own.contains(*uid)).chain(counted).collect();
         let others = others.len() as u32;
         if commit.members + others < wanted {
             let what = format!("{}: {} members and {others} others, of {wanted}", pod.pod.key, commit.members);
@@ -200,12 +202,11 @@ impl System {
                 self.judges.satisfied.insert(group);
             }
         }
-        self.judges.counted.retain(|(of, commit), _| *of != at || decided.contains_key(commit));
         for (commit, group) in decided {
             let members = self.judges.under_way.get(&(at, group)).into_iter().flatten();
             let others = members.filter(|(_, other)| other.is_some_and(|other| other != commit));
             let others = || others.map(|(uid, _)| uid.clone()).collect();
-            self.judges.counted.entry((at, commit)).or_insert_with(others);
+            self.judges.counted.entry(commit).or_insert_with(others);
         }
     }
 
@@ -226,7 +227,7 @@ impl System {
     }
 
     /// A pod is not placed while an older one of its template waits for room. One whose bind is resumed has its room already, and
-    /// one for which a node is kept has it first: `before`.
+    /// one for which a node is kept has it first: `before`. Pods for which room is made each wait for their own.
     pub fn judge_order(&mut self, at: usize, before: &BTreeSet<PodId>) {
         let scheduler = self.schedulers[at].scheduler();
         let (world, queue) = (scheduler.world(), scheduler.queue());
@@ -234,7 +235,7 @@ impl System {
         let new = attempts.filter(|(id, attempt)| !before.contains(id) && attempt.lock_value.is_none());
         let single = |pod: &&Pod| {
             let spec = &pod.facts.spec;
-            spec.gang.is_none() && spec.job.is_none() && spec.nominated.is_none()
+            spec.gang.is_none() && spec.job.is_none() && scheduler.preemption().get(pod.id).is_none()
         };
         let created = |pod: &Pod| self.store.of(&pod.facts.handoff.pod).map(|facts| facts.handoff.created);
         let found = new.filter_map(|(id, _)| world.pod(*id)).filter(single).find_map(|placed| {
