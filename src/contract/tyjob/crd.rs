@@ -53,7 +53,7 @@ fn shape(schema: &mut Value) {
     // Each is written whole by one writer; the owners of thousands of entries would make the object half as large again.
     let status = &mut schema["properties"]["status"]["properties"];
     for (name, of) in
-        [("allocations", "list"), ("replacing", "list"), ("countedRestarts", "map"), ("endedWorkers", "map")]
+        [("allocations", "list"), ("replaced", "map"), ("countedRestarts", "map"), ("endedWorkers", "map")]
     {
         status[name][format!("x-kubernetes-{of}-type")] = "atomic".into();
     }

@@ -162,9 +162,9 @@ pub struct TyJobStatus {
     /// The restarts of containers that the sums count already, by pod.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub counted_restarts: BTreeMap<String, CountedRestarts>,
-    /// Uids of failed workers that `workerSetRestarts` counts already and that are being deleted.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub replacing: Vec<String>,
+    /// Uids of the pods of the present attempt that failed last, by pod: their failures are counted, and they are made again.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub replaced: BTreeMap<String, String>,
     /// Workers of the present attempt that have ended and are not made again, by pod.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ended_workers: BTreeMap<String, WorkerEnd>,
@@ -197,6 +197,11 @@ pub struct TyJobStatus {
 const OF_SCHEDULER: [&str; 2] = ["scheduleState", "allocations"];
 
 impl TyJobStatus {
+    /// The failure of this pod is counted, and another one takes its place.
+    pub fn replaces(&self, pod: &str, uid: &str) -> bool {
+        self.replaced.get(pod).is_some_and(|replaced| replaced == uid)
+    }
+
     /// All restarts, of the leader and of every worker set.
     pub fn sum_of_restarts(&self) -> i32 {
         self.worker_set_restarts.values().fold(self.restarts, |sum, more| sum.saturating_add(*more))

@@ -126,7 +126,7 @@ impl Draft<'_> {
         status.attempt = status.restarts;
         status.stage = Some(Stage::Rescheduling);
         status.leader_address = None;
-        status.replacing.clear();
+        status.replaced.clear();
         status.ended_workers.clear();
         clear(status, condition::IMAGE_PULL, ConditionReason::LeaderLost, "the leader is made again", self.now);
         status.message = Some(format!("{why}: restart {restarts} of {limit}"));

@@ -71,7 +71,7 @@ pub fn rests_on(job: &TyJob, status: &TyJobStatus, pods: &[PodView]) -> BTreeSet
     let leader = (ends || status.leader_address != before.leader_address).then(|| job.effective(None).ok()).flatten();
     let leader = leader.map(|found| found.spec.leader_pod(job.metadata.name.as_deref().unwrap_or_default()));
     let has_failed = |status: &TyJobStatus, pod: &PodView| {
-        status.replacing.contains(&pod.uid) || status.ended_workers.get(&pod.name) == Some(&WorkerEnd::Failed)
+        status.replaces(&pod.name, &pod.uid) || status.ended_workers.get(&pod.name) == Some(&WorkerEnd::Failed)
     };
     let failed = pods.iter().filter(|pod| has_failed(status, pod) && !has_failed(before, pod));
     failed.map(|pod| pod.name.clone()).chain(leader).collect()

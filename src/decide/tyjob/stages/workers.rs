@@ -57,8 +57,6 @@ impl Draft<'_> {
         let mut events = Vec::new();
         let mut wanted = BTreeSet::new();
         let status = &mut self.status;
-        let here: BTreeSet<&str> = pods.values().map(|pod| pod.uid.as_str()).collect();
-        status.replacing.retain(|uid| here.contains(uid.as_str()));
         for member in self.spec.members(self.name).skip(1) {
             wanted.insert(member.name.clone());
             let set = member.worker_set.unwrap_or_default();
@@ -77,7 +75,7 @@ impl Draft<'_> {
                 None => {}
             }
             let Some(pod) = pods.get(member.name.as_str()) else { continue };
-            let replaced = status.replacing.contains(&pod.uid);
+            let replaced = status.replaces(&pod.name, &pod.uid);
             let restarts = status.worker_set_restarts.get(set).copied().unwrap_or(0);
             match pod.phase {
                 Phase::Succeeded => {
@@ -98,7 +96,7 @@ impl Draft<'_> {
                 Phase::Failed if !replaced && pod.deleting.is_none() => {
                     let why = pod.failure.as_deref().unwrap_or("no reason given");
                     if pod.disrupted {
-                        status.replacing.push(pod.uid.clone());
+                        status.replaced.insert(pod.name.clone(), pod.uid.clone());
                         events.push((
                             EventReason::WorkerDisrupted,
                             format!("{} was ended from outside: {why}", member.name),
@@ -108,7 +106,7 @@ impl Draft<'_> {
                     let restarts = status.worker_set_restarts.entry(set.to_owned()).or_default();
                     if *restarts < limit {
                         *restarts += 1;
-                        status.replacing.push(pod.uid.clone());
+                        status.replaced.insert(pod.name.clone(), pod.uid.clone());
                         let text = format!("{} failed: {why}; restart {restarts} of {limit} of {set}", member.name);
                         events.push((EventReason::WorkerRestarted, text));
                     } else {
@@ -123,6 +121,7 @@ impl Draft<'_> {
             }
         }
         status.ended_workers.retain(|name, _| wanted.contains(name));
+        status.replaced.retain(|name, _| wanted.contains(name));
         status.ready_workers = i32::try_from(tally.good).unwrap_or(i32::MAX);
         for (reason, text) in events {
             self.event(true, reason, text);
@@ -170,7 +169,7 @@ impl Draft<'_> {
         if pod.deleting.is_some() {
             return None;
         }
-        if self.status.replacing.contains(&pod.uid) || pod.reachability == NodeReachability::Gone {
+        if self.status.replaces(&pod.name, &pod.uid) || pod.reachability == NodeReachability::Gone {
             return delete(pod);
         }
         let place = place.filter(|place| pod.node.is_none() && pod.allocation.as_deref() != Some(&place.node))?;

@@ -25,7 +25,7 @@ fn a_failed_worker_is_made_again_with_its_index_as_often_as_the_limit_says() {
     test.ends("rl-actor-1", Phase::Failed);
     test.settle();
     assert_eq!((test.calls.len(), test.status().worker_set_restarts["actor"]), (0, 2));
-    assert!(test.was_reported("WorkerFailed") && test.status().replacing.is_empty());
+    assert!(test.was_reported("WorkerFailed"));
     // Gone for good, also when its ended pods are deleted; until the limit is raised.
     test.pods.remove("rl-actor-1");
     test.settle();
@@ -48,12 +48,27 @@ fn a_failure_is_counted_once_however_often_it_is_seen() {
 }
 
 #[test]
+fn a_failure_is_counted_once_also_when_a_late_watch_has_not_shown_the_pod_meanwhile() {
+    let mut test = TestJob::running(1);
+    test.ends("rl-actor-0", Phase::Failed);
+    let counted = test.look().0;
+    test.write(counted);
+    let failed = test.pods.remove("rl-actor-0").unwrap();
+    let late = test.look().0;
+    test.write(late);
+    test.pods.insert("rl-actor-0".to_owned(), failed);
+    test.settle();
+    assert_eq!(test.status().worker_set_restarts["actor"], 1);
+    assert_eq!(test.calls, ["-rl-actor-0"]);
+}
+
+#[test]
 fn a_failure_is_counted_before_the_pod_is_deleted() {
     let mut test = TestJob::running(1);
     test.ends("rl-actor-0", Phase::Failed);
     let (status, effects) = test.look();
     assert_eq!(status.worker_set_restarts["actor"], 1);
-    assert_eq!(status.replacing.len(), 1);
+    assert_eq!(status.replaced.len(), 1);
     // The write goes through, then the controller dies; the next one deletes and does not count again.
     test.write(status);
     drop(effects);
@@ -421,7 +436,9 @@ fn a_pod_that_has_ended_since_it_was_seen_is_not_deleted() {
         let (status, effects) = test.look();
         test.ends("rl-actor-0", Phase::Succeeded);
         test.write(status);
-        effects.into_iter().for_each(|effect| drop(test.perform(effect)));
+        for effect in effects {
+            test.perform(effect);
+        }
         test.settle();
         assert_eq!(test.calls, [""; 0], "its logs stay, and its work is done");
         assert!(is_over || test.status().ended_workers.contains_key("rl-actor-0"));

@@ -105,8 +105,6 @@ fn with(test: &mut TestJob, at: usize, act: impl FnOnce(&mut TestJob, &str)) {
 /// What no moment may break. Terminal stages and counters are watched where the status is written, names where pods are made.
 fn invariants(test: &TestJob) {
     let status = test.status();
-    let distinct: std::collections::BTreeSet<&String> = status.replacing.iter().collect();
-    assert_eq!(distinct.len(), status.replacing.len(), "a failure is counted once");
     assert!(status.ready_workers <= status.total_workers.max(4), "{status:?}");
 }
 
