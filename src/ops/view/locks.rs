@@ -213,6 +213,7 @@ mod tests {
         let mut cluster = cluster();
         let normal = rows(&cluster, &Rules::default()).remove(0);
         assert_eq!((normal.age_seconds, normal.delay), (Some(47), Some(Delay::Stuck)));
+        assert_eq!(serde_json::to_value(&normal).unwrap()["delay"], "stuck");
         assert!(normal.advice.starts_with("stuck: not served for over 15 s; the kubelet has not asked"), "{normal:?}");
         cluster.wall = "2026-11-21T02:45:00Z".parse().unwrap();
         let away = rows(&cluster, &Rules::default()).remove(0);
