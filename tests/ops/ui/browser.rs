@@ -496,15 +496,17 @@ async fn a_screen_of_5000_nodes_stays_quick_and_does_not_grow_with_2000_deltas()
         "{per_delta:.1} ms of the main thread per delta of 100 nodes, {script:.1} of them script; nodes {} then {}, listeners {} then {}",
         before[0], after[0], before[1], after[1]
     );
-    let heap = [before[4], after[4]].map(|bytes| bytes / f64::from(1 << 20));
-    println!("{:.0} then {:.0} MB of JavaScript", heap[0], heap[1]);
-    assert!(heap[0] < 150.0 && heap[1] < heap[0] * 1.5 + 10.0, "{heap:?}");
     assert!(after[0] <= before[0] * 1.1 + 50.0 && after[1] <= before[1] + 5.0, "it grows: {before:?} {after:?}");
     browser.run("const field = document.getElementById('colour'); field.value = 'namespace'; field.dispatchEvent(new Event('change'))");
     browser.shows("team-1: ");
     let coloured = measure();
     play(400 + DELTAS);
-    println!("{:.1} ms per delta, coloured by namespace", (measure()[2] - coloured[2]) * 1000.0 / 300.0);
+    let end = measure();
+    println!("{:.1} ms per delta, coloured by namespace", (end[2] - coloured[2]) * 1000.0 / 300.0);
+    // Rows that have changed take more than those of a snapshot: each is changed before the second figure.
+    let heap = [before[4], after[4], end[4]].map(|bytes| bytes / f64::from(1 << 20));
+    println!("{:.0}, {:.0}, then {:.0} MB of JavaScript", heap[0], heap[1], heap[2]);
+    assert!(heap[1] < 100.0 && heap[2] < heap[1] * 1.3 + 10.0, "{heap:?}");
     // Frames while the map is scrolled and deltas come.
     go.store(u64::MAX, Ordering::Relaxed);
     browser.run("window.frames_ = 0; const map = document.querySelector('.map'); const end = performance.now() + 3000; const step = () => { map.scrollTop += 40; frames_ += 1; if (performance.now() < end) requestAnimationFrame(step); else window.ended = true; }; step();");
