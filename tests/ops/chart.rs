@@ -161,6 +161,9 @@ fn a_value_reaches_every_place_that_it_is_for() {
             ("PodMonitor", 0),
         ],
     );
+    let admits = "from:\n    - namespaceSelector:\n        matchLabels:\n          kubernetes.io/metadata.name: mon\n";
+    places(&["--set=monitoring.namespace=mon"], &[(admits, 1)]);
+    places(&["--set=monitoring.namespace=mon", from], &[(admits, 0), ("- ipBlock:\n", 1)]);
     places(
         &["--set=nodeLockKey=hami.io/mutex.lock"],
         &[("- --node-lock-key=hami.io/mutex.lock\n", 2), ("scheduling.koordinator.sh/node-lock", 0)],

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::daemon::{DaemonState, rough};
 use baton_contract::PodKey;
+use serde::Serialize;
 
 /// Where all answer, a hand-off takes less.
 pub const USUAL: Duration = Duration::from_secs(2);
@@ -27,8 +28,9 @@ pub struct LockDelay<'a> {
     pub kubelet_ready: bool,
 }
 
-/// How such a lock is judged, by its age.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// How a lock is judged, by its age.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Delay {
     /// Most locks are as old.
     Usual,
@@ -38,14 +40,21 @@ pub enum Delay {
     Stuck,
 }
 
+impl Delay {
+    /// Of a lock of this age.
+    pub fn of(age: Duration) -> Self {
+        match age {
+            age if age <= USUAL => Self::Usual,
+            age if age <= SLOW => Self::Slow,
+            _ => Self::Stuck,
+        }
+    }
+}
+
 impl LockDelay<'_> {
     /// How it is judged.
     pub fn judge(&self) -> Delay {
-        match self.age {
-            age if age <= USUAL => Delay::Usual,
-            age if age <= SLOW => Delay::Slow,
-            _ => Delay::Stuck,
-        }
+        Delay::of(self.age)
     }
 
     /// The command that shows more of what does not answer.

@@ -5,6 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
@@ -15,7 +16,7 @@ use super::rows;
 use crate::view::{Follower, JobRow, NodesView, Rules, Snapshot, job_rows, name_of};
 use baton_cluster::node::LightNode;
 use baton_contract::LockRead;
-use baton_decide::explain::{GangView, QueueReport};
+use baton_decide::explain::QueueReport;
 use baton_runtime::clock;
 
 /// Changes are published together.
@@ -42,6 +43,10 @@ pub struct Model {
     /// For how many milliseconds each of the last locks stood that were released.
     held: VecDeque<u64>,
     ticks: usize,
+    /// Nodes that are locked: their rows change with time, and every tick makes them again.
+    locked: BTreeSet<String>,
+    /// When the scheduler answered last.
+    heard: Option<Timestamp>,
     /// The node that was looked at last for the time alone.
     last: String,
 }
@@ -52,7 +57,17 @@ impl Model {
         let mut snapshot = Snapshot::default();
         let kinds = ["nodes", "devices", "pods", "leases", "tyjobs"];
         snapshot.unread.extend(kinds.map(|kind| (kind.to_owned(), READING.to_owned())));
-        Self { snapshot, rules, report: Arc::default(), feed, held: VecDeque::new(), ticks: 0, last: String::new() }
+        Self {
+            snapshot,
+            rules,
+            report: Arc::default(),
+            feed,
+            held: VecDeque::new(),
+            ticks: 0,
+            locked: BTreeSet::new(),
+            heard: None,
+            last: String::new(),
+        }
     }
 
     /// Follows the cluster, publishes rows and answers questions, for ever.
@@ -91,19 +106,20 @@ impl Model {
             self.snapshot.changed.extend(of(&before.queue).into_iter().chain(of(&report.queue)));
         }
         if report.problem.is_none() {
-            self.feed.put_table("queue", rows::queue(&report.queue.items, &self.snapshot));
-            let gang =
-                |gang: &GangView| (format!("{}/{}", gang.namespace, gang.name), rows::row(gang, self.snapshot.wall));
-            self.feed.put_table("gangs", report.gangs.iter().map(gang));
+            self.heard = Some(self.snapshot.wall);
+            self.feed.put_table("queue", rows::queue(&report.queue.items, &report.gangs, &self.snapshot));
+            self.feed.put_table("gangs", report.gangs.iter().map(|gang| rows::gang(gang, &self.snapshot)));
         }
     }
 
-    /// What is wrong, by kind of object.
+    /// What is wrong, by kind of object; of the scheduler also since when nothing is heard.
     fn problems(&self) -> Vec<(String, Value)> {
-        let unread = self.snapshot.unread.iter().map(|(kind, why)| (kind.clone(), why.clone()));
-        let server = self.report.no_server.iter().map(|why| ("API server".to_owned(), why.clone()));
-        let scheduler = self.report.problem.iter().map(|why| ("scheduler".to_owned(), why.clone()));
-        unread.chain(server).chain(scheduler).map(|(what, why)| (what, json!({ "why": why }))).collect()
+        let unread = self.snapshot.unread.iter().map(|(kind, why)| (kind.clone(), json!({ "why": why })));
+        let server = self.report.no_server.iter().map(|why| ("API server".to_owned(), json!({ "why": why })));
+        let heard = self.heard.map(Timestamp::as_second);
+        let silent = |why| rows::row(&json!({"why": why, "heardAt": heard}), self.snapshot.wall);
+        let scheduler = self.report.problem.iter().map(|why| ("scheduler".to_owned(), silent(why)));
+        unread.chain(server).chain(scheduler).collect()
     }
 
     /// Makes rows of what changed, and publishes them.
@@ -163,6 +179,7 @@ impl Model {
         let turn: Vec<String> = self.snapshot.nodes.range(after).take(turn).map(|(name, _)| name.clone()).collect();
         self.last = turn.last().cloned().unwrap_or_default();
         changed.extend(turn);
+        changed.append(&mut self.locked);
         if changed.is_empty() {
             return;
         }
@@ -173,6 +190,7 @@ impl Model {
         for row in &view.nodes {
             self.feed.put("nodes", &row.name, Some(rows::node(row, view.devices_of(&row.name), part.wall)));
             self.feed.put("locks", &row.name, row.lock.as_ref().map(|lock| rows::row(lock, part.wall)));
+            self.locked.extend(row.lock.as_ref().map(|lock| lock.node.clone()));
             gone.remove(&row.name);
         }
         for node in gone {

@@ -7,8 +7,9 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::view::{DeviceRow, DeviceState, NodeRow, ShownHealth, Snapshot};
-use baton_contract::{PodKey, key};
-use baton_decide::explain::QueueItem;
+use baton_contract::{PodKey, key, request};
+use baton_decide::explain::{GangView, QueueItem};
+use baton_decide::pod::HandoffPod;
 
 /// The row as JSON: `null` and empty fields are left out, and `queuedSeconds` becomes `queuedAt`, in seconds since 1970. What lies in the
 /// future (`next…`) is that many seconds ahead.
@@ -83,16 +84,41 @@ pub fn node(node: &NodeRow, devices: &[DeviceRow], wall: Timestamp) -> Value {
     row(&shown, wall)
 }
 
-/// The queue by kind and name, each item with its place in the order and what it wants by resource name.
-pub fn queue(items: &[QueueItem], snapshot: &Snapshot) -> BTreeMap<String, Value> {
+/// The queue by kind and name, each item with its place in the order and what it wants in words.
+pub fn queue(items: &[QueueItem], gangs: &[GangView], snapshot: &Snapshot) -> BTreeMap<String, Value> {
+    // The gangs of a group all name the first of it.
+    let of_group = |name: &str| {
+        let first = name.split([',', ' ']).next();
+        let gangs = gangs.iter().filter(|gang| gang.gang_group.first().map(String::as_str) == first);
+        let waiting = gangs.flat_map(|gang| gang.pending_children.iter().chain(&gang.waiting_for_bind_children));
+        waiting.map(String::as_str).collect()
+    };
     let numbered = items.iter().enumerate().map(|(place, item)| {
         let mut shown = row(item, snapshot.wall);
         shown["place"] = place.into();
-        let pod = item.name.split_once('/').and_then(|(space, name)| snapshot.pods.get(&PodKey::new(space, name)));
-        pod.into_iter().for_each(|pod| shown["wants"] = json!(pod.wanted()));
+        let pods = if item.kind == "group" { of_group(&item.name) } else { vec![item.name.as_str()] };
+        let mut wanted = BTreeMap::<Box<str>, i64>::new();
+        for (name, amount) in pods.into_iter().filter_map(|name| pod(snapshot, name)).flat_map(HandoffPod::wanted) {
+            *wanted.entry(name).or_default() += amount;
+        }
+        shown["wants"] = request::words(wanted.iter().map(|(name, amount)| (&**name, *amount))).into();
         (format!("{} {}", item.kind, item.name), shown)
     });
     numbered.collect()
+}
+
+/// A gang by its name, with how many of its bound members have started.
+pub fn gang(gang: &GangView, snapshot: &Snapshot) -> (String, Value) {
+    let bound = gang.bound_children.iter().filter_map(|name| pod(snapshot, name));
+    let mut shown = row(gang, snapshot.wall);
+    shown["started"] = bound.filter(|pod| pod.has_started()).count().into();
+    (format!("{}/{}", gang.namespace, gang.name), shown)
+}
+
+/// The pod of that `namespace/name`.
+fn pod<'a>(snapshot: &'a Snapshot, name: &str) -> Option<&'a HandoffPod> {
+    let (space, name) = name.split_once('/')?;
+    snapshot.pods.get(&PodKey::new(space, name))
 }
 
 #[cfg(test)]
@@ -114,6 +140,34 @@ mod tests {
         assert_eq!((of("node-a")["devices"].clone(), of("node-a")["daemon"].clone()), (expected, json!("fresh")));
         assert_eq!(of("node-b")["devices"]["gpu-0"], json!({"p": 0, "s": "unhealthy", "why": "not healthy"}));
         assert_eq!(of("node-c"), json!({"status": "NotReady", "daemon": "none", "devices": {}}));
+    }
+
+    #[test]
+    fn the_queue_says_in_words_what_a_pod_and_a_group_want() {
+        let mut cluster = cluster();
+        let items: Vec<QueueItem> = [("pod", "ml/train"), ("pod", "ml/unknown"), ("group", "ml/g, ml/h")]
+            .iter()
+            .map(|(kind, name)| {
+                serde_json::from_value(
+                    json!({"kind": kind, "name": name, "priority": 0, "state": "parked", "attempts": 1,
+                "queuedSeconds": 5}),
+                )
+                .unwrap()
+            })
+            .collect();
+        let gang: GangView = serde_json::from_value(json!({"name": "h", "namespace": "ml", "minRequiredNumber": 2,
+            "totalChildrenNum": 2, "mode": "Strict", "matchPolicy": "once-satisfied", "waitTime": "1m0s",
+            "gangGroup": ["ml/g", "ml/h"], "children": ["ml/train"], "pendingChildren": ["ml/train"],
+            "waitingForBindChildren": [], "boundChildren": ["ml/train", "ml/unknown"], "scheduleCycle": 1,
+            "scheduleCycleValid": true, "childrenScheduleRoundMap": {}, "resourceSatisfied": false, "attempts": 1}))
+        .unwrap();
+        let queue = queue(&items, std::slice::from_ref(&gang), &cluster);
+        let wants: Vec<&Value> = queue.values().map(|item| &item["wants"]).collect();
+        assert_eq!(wants, ["1 GPU", "1 GPU", ""], "by kind and name: the group first");
+        let started = |cluster: &Snapshot| super::gang(&gang, cluster).1["started"].clone();
+        assert_eq!(started(&cluster), 0);
+        cluster.pods.values_mut().next().unwrap().containers[0].running = true;
+        assert_eq!(started(&cluster), 1);
     }
 
     #[test]

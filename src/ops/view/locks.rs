@@ -54,9 +54,8 @@ pub struct LockRow {
     pub advice: String,
     /// The annotation's value.
     pub value: String,
-    /// What does not answer, where the holder waits for longer than others.
-    #[serde(skip)]
-    pub(super) stuck: Option<String>,
+    /// Whether it stands for as long as others do.
+    pub delay: Option<Delay>,
     #[serde(skip)]
     labels: BTreeMap<String, String>,
 }
@@ -136,7 +135,7 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
     Some(LockRow {
         node: node.to_owned(),
         state,
-        stuck: delay.filter(|delay| delay.judge() == Delay::Stuck).map(|delay| delay.to_string()),
+        delay: age.map(Delay::of),
         holder: live.map(|pod| pod.key.to_string()).or_else(|| named.map(|named| named.pod.to_string())),
         holder_uid: live
             .map(|pod| pod.uid.to_string())
@@ -226,7 +225,8 @@ mod tests {
     fn an_expired_lock_gets_another_advice() {
         let mut cluster = cluster();
         let normal = rows(&cluster, &Rules::default()).remove(0);
-        assert_eq!(normal.age_seconds, Some(47));
+        assert_eq!((normal.age_seconds, normal.delay), (Some(47), Some(Delay::Stuck)));
+        assert_eq!(serde_json::to_value(&normal).unwrap()["delay"], "stuck");
         assert!(normal.advice.starts_with("stuck: not served for over 15 s; the kubelet has not asked"), "{normal:?}");
         cluster.wall = "2026-11-21T02:45:00Z".parse().unwrap();
         let away = rows(&cluster, &Rules::default()).remove(0);

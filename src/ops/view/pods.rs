@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::locks::{self, LockRow};
+use super::locks::{self, LockRow, LockState};
 use super::snapshot::{Notes, Rules, Snapshot};
 use super::table::{Row, RowId};
 use baton_contract::allocation::Entries;
 use baton_contract::inventory::{DeviceInfo, device_names};
 use baton_contract::{AgentStatus, DeviceAllocation, DeviceEntry, LeavingPod, PodUid, key};
+use baton_decide::lock::Delay;
 use baton_decide::pod::{HandoffPod, Phase};
 use baton_decide::world::{still_used, without_devices};
 
@@ -51,9 +52,10 @@ pub struct PodRow {
 /// Every pod of `namespace` (all when `None`) that asks for devices or has some.
 pub fn rows(snapshot: &Snapshot, namespace: Option<&str>, rules: &Rules) -> Vec<PodRow> {
     let locks = locks::rows(snapshot, rules).into_iter();
+    let stuck = |lock: &LockRow| lock.state == LockState::Held && lock.delay == Some(Delay::Stuck);
     // Uid, and what does not answer.
-    let holders: BTreeMap<String, Option<String>> =
-        locks.filter(LockRow::is_live).filter_map(|lock| Some((lock.holder_uid?, lock.stuck))).collect();
+    let holder = |lock: LockRow| Some((lock.holder_uid.clone()?, stuck(&lock).then_some(lock.advice)));
+    let holders: BTreeMap<String, Option<String>> = locks.filter(LockRow::is_live).filter_map(holder).collect();
     let of_namespace = |pod: &&HandoffPod| namespace.is_none_or(|namespace| *pod.pod.key.namespace == *namespace);
     let pods = snapshot.pods.values().filter(of_namespace);
     let pods = pods.filter(|pod| pod.asks_for_devices() || pod.assignment.device_allocated.is_some());

@@ -5,5 +5,6 @@ mod http;
 mod load;
 mod proxy;
 mod real;
+mod screens;
 mod server;
 mod webdriver;

@@ -20,12 +20,22 @@ export function used(device) {
 /** As the server has it. */
 export const state = (device) => device.s ?? 'free';
 
+/** The pods that hold it, with their parts. */
+const holders = (device) => Object.entries(device.h ?? {}).map(([pod, percent]) => (percent === 100 ? pod : `${pod} ${percent} %`));
+
+/** Who holds a device, or what it is else. */
+export function brief(device) {
+  const [word, parts] = [state(device), holders(device)];
+  if (device.r) parts.push(`for ${device.r.join(', ')}`);
+  if (!parts.length || word === 'unhealthy' || word === 'cordoned') parts.unshift(states[word] ?? word);
+  return parts.join(', ');
+}
+
 /** One sentence about a device. */
 export function sentence(name, device) {
-  const holders = Object.entries(device.h ?? {}).map(([pod, percent]) => (percent === 100 ? pod : `${pod} ${percent} %`));
   const word = states[state(device)] ?? device.s;
   const parts = [`${name}${device.g ? ` (MIG ${device.g})` : ''}: ${word}`];
-  if (holders.length) parts.push(`by ${holders.join(', ')}`);
+  if (device.h) parts.push(`by ${holders(device).join(', ')}`);
   if (device.r) parts.push(`reserved for ${device.r.join(', ')}`);
   if (device.why) parts.push(device.why);
   if (device.m) parts.push(device.m);
@@ -50,3 +60,21 @@ export function cells(node) {
 
 /** What new pods can be given, in no order: `[name, device]` of those that are not split, and of the parts of those that are. */
 export const leaves = (node) => Object.entries(node.devices ?? {}).filter(([, device]) => device.s !== 'split');
+
+/** The severest first: what stops pods that run, what takes no new ones, what will. */
+const severity = ['held', 'gone', 'stale', 'none', 'suspect', 'unhealthy', 'unregistered', 'late', 'cordoned'];
+
+/** What is out of service on a node, the severest first: `[{part, state, rank, why, sinceAt}]`. */
+export function faults(node) {
+  const found = [];
+  const put = (part, state, why, sinceAt, word = state) => found.push({ part, state, rank: severity.indexOf(word), why, sinceAt });
+  if (node.fault) put('node daemon', node.daemon, node.fault);
+  if (node.suspect) put('node', 'suspect', node.suspect);
+  for (const name in node.devices) {
+    const device = node.devices[name];
+    if (device.s !== 'unhealthy' && device.s !== 'cordoned') continue;
+    const by = device.h ? `held by ${holders(device).join(', ')}` : '';
+    put(name, device.s, [device.why, by].filter(Boolean).join(' · '), device.sinceAt, device.s === 'unhealthy' && by ? 'held' : device.s);
+  }
+  return found.sort((a, b) => a.rank - b.rank);
+}

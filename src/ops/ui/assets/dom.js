@@ -1,6 +1,6 @@
 // Elements. Texts of the cluster become text nodes and never markup.
 
-import { now } from './store.js';
+import { now, table } from './store.js';
 
 /** Said aloud also where style.css lays a table out as cards, which it is no table for a screen reader in. */
 const roles = { table: 'table', thead: 'rowgroup', tbody: 'rowgroup', tr: 'row', th: 'columnheader', td: 'cell' };
@@ -83,6 +83,32 @@ export function withCommands(text) {
     };
     return h('span', { class: 'command' }, h('code', {}, part), copy);
   });
+}
+
+/** A row of a table with a cell of each class. A narrow screen shows those that are `brief` in one line, `why` in the next. */
+export function line(classes) {
+  const cells = classes.map((name) => h('td', { class: name }));
+  return Object.assign(h('tr', {}, cells), { cells_: cells });
+}
+
+/** Opens the rest of its row, which only a narrow screen leaves out. */
+export function more(name) {
+  const button = h('button', { class: 'open more', type: 'button', 'aria-expanded': 'false', 'aria-label': `More of ${name}` });
+  button.onclick = () => button.setAttribute('aria-expanded', button.getAttribute('aria-expanded') === 'false');
+  return button;
+}
+
+/** A note on how old it is what the scheduler said, shown while none answers, and what keeps it; `of` is grey then. */
+export function aged(of) {
+  const [words, time] = [h('span'), age()];
+  const note = h('p', { class: 'first', hidden: true }, words, time);
+  return [note, () => {
+    const silent = table('problems').scheduler;
+    note.hidden = !silent;
+    of.classList.toggle('old', Boolean(silent));
+    setText(words, silent?.heardAt ? 'No scheduler has answered for ' : 'No scheduler has answered yet.');
+    setAge(time, silent?.heardAt);
+  }];
 }
 
 /** A table with a caption for screen readers; `columns` are its headers, which a narrow screen shows in each cell. */

@@ -1,7 +1,7 @@
-// Gangs: how many members are bound, reserved, pending or missing, and what holds a gang back.
+// Gangs: how many members are bound, reserved, pending or not created, and what holds a gang back.
 
 import { about, table } from './store.js';
-import { age, ask, grid, h, keep, setAge, setText, withCommands } from './dom.js';
+import { age, aged, ask, grid, h, keep, line, setAge, setText, withCommands } from './dom.js';
 
 const MOST = 500;
 
@@ -30,10 +30,12 @@ export default function make(root) {
   const { element, body } = grid('Gangs', columns);
   const empty = h('p', { class: 'empty' }, 'No gang has members.');
   const open = new Map();
-  root.append(h('h1', {}, 'Gangs'), legend(), element, empty);
+  const [note, keepAged] = aged(element);
+  root.append(h('h1', {}, 'Gangs'), legend(), note, element, empty);
 
   function row(key) {
-    const cells = ['name', 'members', 'minimum', 'next', 'mode', 'group', 'why'].map((name) => h('td', { class: name }));
+    const element = line(['name brief', 'members brief', 'minimum', 'next brief', 'mode', 'group', 'why']);
+    const cells = element.cells_;
     const button = h('button', { class: 'open', type: 'button', 'aria-expanded': 'false' });
     cells[0].append(button);
     const bar = h('div', { class: 'bar', role: 'img' });
@@ -41,8 +43,6 @@ export default function make(root) {
     cells[3].append(age());
     cells[3].firstChild.ahead = true;
     button.onclick = () => toggle(key, button);
-    const element = h('tr', {}, cells);
-    element.cells_ = cells;
     return element;
   }
 
@@ -60,15 +60,16 @@ export default function make(root) {
 
   function fill(element, gang) {
     const [name, members, minimum, timeout, mode, group, why] = element.cells_;
-    const { bound, reserved, pending } = gang;
-    const missing = Math.max(0, gang.min - bound - reserved - pending);
-    const parts = Object.entries({ bound, reserved, pending, missing }).filter(([, count]) => count > 0);
-    const text = parts.map(([word, count]) => `${count} ${word}`).join(', ') || 'no members';
+    const { bound, started, reserved, pending } = gang;
+    const counts = { bound, reserved, pending, absent: Math.max(0, gang.min - bound - reserved - pending) };
+    const parts = Object.entries(counts).filter(([, count]) => count > 0);
+    const say = { absent: 'not created', bound: `bound, ${started} started` };
+    const text = parts.map(([word, count]) => `${count} ${say[word] ?? word}`).join(', ') || 'no members';
     setText(name.firstChild, gang.name);
     const [bar, words] = members.children;
     bar.setAttribute('aria-label', text);
     keep(bar, parts.map(([word]) => word), (word) => h('i', { class: `cell ${word}` }), (part, word) => {
-      part.style.flexGrow = { bound, reserved, pending, missing }[word];
+      part.style.flexGrow = counts[word];
     });
     setText(words, text);
     setText(minimum, gang.min);
@@ -83,7 +84,7 @@ export default function make(root) {
     const time = (text) => Date.parse(text) / 1000;
     for (const [key, gang] of Object.entries(table('gangs'))) {
       rows[key] = {
-        name: key, min: gang.minRequiredNumber, bound: gang.boundChildren?.length ?? 0, reserved: gang.waitingForBindChildren?.length ?? 0,
+        name: key, min: gang.minRequiredNumber, bound: gang.boundChildren?.length ?? 0, started: gang.started, reserved: gang.waitingForBindChildren?.length ?? 0,
         pending: gang.pendingChildren?.length ?? 0, mode: gang.mode, group: (gang.gangGroup ?? []).filter((other) => other !== key),
         until: gang.holdingSince ? time(gang.holdingSince) + seconds(gang.waitTime) : undefined, why: gang.lastFailure,
       };
@@ -91,13 +92,14 @@ export default function make(root) {
     for (const [key, job] of Object.entries(table('jobs'))) {
       const [ready, total] = (job.ready ?? '0/0').split('/').map(Number);
       rows[`TYJob ${key}`] = {
-        name: key, min: total, bound: ready, reserved: 0, pending: total - ready, mode: 'TYJob', group: [], why: job.message ?? job.stage,
+        name: key, min: total, bound: ready, started: ready, reserved: 0, pending: total - ready, mode: 'TYJob', group: [], why: job.message ?? job.stage,
       };
     }
     return rows;
   }
 
   function draw() {
+    keepAged();
     const gangs = all();
     const space = about.hello?.namespace ? `${about.hello.namespace}/` : '';
     const waits = (gang) => gang.bound < gang.min;
@@ -114,10 +116,10 @@ export default function make(root) {
     empty.hidden = keys.length > 0;
   }
 
-  return { update: (changed) => (!changed || changed.gangs || changed.jobs) && draw() };
+  return { update: (changed) => (!changed || changed.gangs || changed.jobs || changed.problems) && draw() };
 }
 
 function legend() {
-  const words = { bound: 'have a node', reserved: 'have room', pending: 'wait for room', missing: 'do not exist yet' };
-  return h('ul', { class: 'legend' }, Object.entries(words).map(([word, text]) => h('li', {}, h('i', { class: `cell ${word}` }), ` ${word}: ${text}`)));
+  const words = { bound: 'bound: have a node', reserved: 'reserved: have room', pending: 'pending: wait for room', absent: 'not created' };
+  return h('ul', { class: 'legend' }, Object.entries(words).map(([word, text]) => h('li', {}, h('i', { class: `cell ${word}` }), ` ${text}`)));
 }

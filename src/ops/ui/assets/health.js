@@ -1,15 +1,15 @@
 // What is out of service, what does not hold, and who runs which version.
 
-import { table } from './store.js';
-import { age, ask, grid, h, keep, setAge, setText, withCommands } from './dom.js';
+import { out, table } from './store.js';
+import { age, ask, grid, h, keep, line, more, setAge, setText, withCommands } from './dom.js';
 
 const MOST = 500;
 /** What to do, by the state. */
-function todo({ node, device, state }) {
-  if (state === 'cordoned') return [`\`baton uncordon ${node}/${device}\` returns it; `, runbook('Taking one GPU out of use')];
-  if (state === 'unhealthy') return [`\`baton drain ${node}/${device}\` evicts its pods; `, runbook('Resetting a GPU')];
+function todo(node, { part, state }) {
+  if (state === 'cordoned') return [`\`baton uncordon ${node}/${part}\` returns it; `, runbook('Taking one GPU out of use')];
+  if (state === 'unhealthy') return [`\`baton drain ${node}/${part}\` evicts its pods; `, runbook('Resetting a GPU')];
   if (state === 'suspect') return [`\`baton explain node ${node}\` says which pods failed; `, runbook('A node that fails pods')];
-  return [`\`kubectl get pods -A -o wide --field-selector spec.nodeName=${node}\` shows its daemon; `, runbook('The node daemon off a node, and on again')];
+  return [`\`kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin --field-selector spec.nodeName=${node}\` shows its daemon; `, runbook('The node daemon off a node, and on again')];
 }
 
 /** A chapter of docs/runbooks.md, which this page brings along: the browser scrolls to its title. */
@@ -18,14 +18,14 @@ function runbook(chapter) {
 }
 
 export default function make(root) {
-  const { element, body } = grid('Out of service', ['Node', 'Device', 'State', 'Since', 'Why', 'What to do']);
+  const { element, body } = grid('Out of service', ['Node', 'State', 'Since', 'What is wrong', 'What to do']);
   const empty = h('p', { class: 'empty' }, 'Every device and every node daemon is in service.');
-  const more = h('p', { class: 'dim' });
+  const left = h('p', { class: 'dim' });
   const findings = h('div', { class: 'answer', role: 'status' }, 'The cluster is being checked …');
   const check = h('button', { type: 'button' }, 'Check again');
   const versions = h('ul', {});
   root.append(
-    h('h1', {}, 'Health'), element, empty, more,
+    h('h1', {}, 'Health'), element, empty, left,
     h('section', {}, h('h2', {}, 'What must always hold'), findings, check),
     h('section', {}, h('h2', {}, 'Versions'), versions),
   );
@@ -50,48 +50,37 @@ export default function make(root) {
   check.onclick = audit;
   audit();
 
-  function out() {
-    const rows = new Map();
-    for (const [name, node] of Object.entries(table('nodes'))) {
-      if (node.fault && node.daemon !== 'none') rows.set(name, { node: name, device: 'node daemon', state: node.daemon, why: node.fault });
-      if (node.suspect) rows.set(`${name} suspect`, { node: name, device: 'node', state: 'suspect', why: node.suspect });
-      for (const [device, { s, why, sinceAt }] of Object.entries(node.devices ?? {})) {
-        if (s === 'unhealthy' || s === 'cordoned') rows.set(`${name}/${device}`, { node: name, device, state: s, why, sinceAt });
-      }
-    }
-    return rows;
-  }
-
-  function row() {
-    const cells = ['name', 'gpu', 'state', 'since', 'why', 'advice'].map((name) => h('td', { class: name }));
-    cells[0].append(h('a', {}));
-    cells[3].append(age());
-    const element = h('tr', {}, cells);
-    element.cells_ = cells;
+  function row(node) {
+    const element = line(['name brief', 'state brief', 'since brief', 'why', 'advice']);
+    element.cells_[0].append(more(node), h('a', { href: `#/node/${node}` }, node));
+    element.cells_[2].append(age());
     return element;
   }
 
+  function fill(element, node) {
+    const found = out.get(node);
+    const text = JSON.stringify(found);
+    if (element.text === text) return;
+    element.text = text;
+    const [, state, since, why, advice] = element.cells_;
+    const [{ state: worst, sinceAt }] = found;
+    setText(state, worst);
+    state.className = `brief state ${worst}`;
+    setAge(since.firstChild, sinceAt);
+    const fault = (of) => h('li', {}, h('b', {}, of.part), of.state === worst ? '' : h('span', { class: `state ${of.state}` }, ` ${of.state}`), of.why ? `: ${of.why}` : '');
+    why.replaceChildren(h('ul', {}, found.map(fault)));
+    // Of each state the first: what helps one helps the others.
+    const each = new Map(found.toReversed().map((of) => [of.state, of]));
+    const help = (of) => { const [words, link] = todo(node, of); return h('li', {}, withCommands(words), link); };
+    advice.replaceChildren(h('ul', {}, [...each.values()].toReversed().map(help)));
+  }
+
   function draw() {
-    const rows = out();
-    keep(body, [...rows.keys()].slice(0, MOST), row, (element, key) => {
-      const { node, device, state, why, sinceAt } = rows.get(key);
-      const [name, part, word, since, reason, advice] = element.cells_;
-      name.firstChild.href = `#/node/${node}`;
-      setText(name.firstChild, node);
-      setText(part, device);
-      setText(word, state);
-      word.className = `state ${state}`;
-      setAge(since.firstChild, sinceAt);
-      setText(reason, why ?? '');
-      const advised = `${state} ${node}/${device}`;
-      if (element.advised === advised) return;
-      element.advised = advised;
-      const [text, link] = todo(rows.get(key));
-      advice.replaceChildren(...withCommands(text), link);
-    });
-    element.hidden = rows.size === 0;
-    empty.hidden = rows.size > 0;
-    setText(more, rows.size > MOST ? `the first ${MOST} of ${rows.size}` : '');
+    const nodes = [...out.keys()].sort((a, b) => out.get(a)[0].rank - out.get(b)[0].rank || out.get(b).length - out.get(a).length || a.localeCompare(b));
+    keep(body, nodes.slice(0, MOST), row, fill);
+    element.hidden = nodes.length === 0;
+    empty.hidden = nodes.length > 0;
+    setText(left, nodes.length > MOST ? `the severest ${MOST} of ${nodes.length}` : '');
     const count = new Map();
     for (const { version, daemon } of Object.values(table('nodes'))) {
       const key = version ?? (daemon === 'none' ? 'none' : 'unknown');

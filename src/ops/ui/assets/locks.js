@@ -1,7 +1,7 @@
 // Standing locks: who holds them, for how long, and what to do.
 
 import { table } from './store.js';
-import { age, grid, h, keep, lockCommand, setAge, setText, withCommands } from './dom.js';
+import { age, grid, h, keep, line, lockCommand, more, setAge, setText, withCommands } from './dom.js';
 
 export default function make(root) {
   const { element, body } = grid('Locks', ['Node', 'State', 'Holder', 'Age', 'Queue behind it', 'What to do']);
@@ -10,19 +10,17 @@ export default function make(root) {
   root.append(h('h1', {}, 'Locks'), held, element, empty);
 
   function row(node) {
-    const cells = ['name', 'state', 'holder', 'since', 'behind', 'advice'].map((name) => h('td', { class: name }));
-    cells[0].append(h('a', { href: `#/node/${node}` }, node));
-    cells[3].append(age());
-    const element = h('tr', {}, cells);
-    element.cells_ = cells;
+    const element = line(['name brief', 'state brief', 'holder', 'since brief', 'behind', 'advice why']);
+    element.cells_[0].append(more(node), h('a', { href: `#/node/${node}` }, node));
+    element.cells_[3].append(age());
     return element;
   }
 
   function fill(element, node) {
     const lock = table('locks')[node];
     const [, state, holder, since, behind, advice] = element.cells_;
-    setText(state, lock.state);
-    state.className = `state ${lock.state}`;
+    setText(state, lock.delay && lock.delay !== 'usual' ? `${lock.state}, ${lock.delay}` : lock.state);
+    state.className = `brief state ${lock.state} ${lock.delay ?? ''}`;
     setText(holder, lock.holder ?? '');
     setAge(since.firstChild, lock.ageAt);
     const waits = Object.values(table('queue')).filter((item) => item.node === node && item.state === 'waitingForLock');

@@ -20,9 +20,24 @@ let gone = 'not connected yet';
 let painted = true;
 let pending = {};
 
+/** What the navigation counts. */
+const counters = {
+  queue: ['waiting', () => Object.keys(store.waiting()).length],
+  locks: ['locked nodes', () => Object.keys(store.table('locks')).length],
+  health: ['nodes with something out of service', () => store.out.size],
+};
 nav.append(
-  ...Object.entries(pages).filter(([name]) => name !== 'node').map(([name, [title]]) => h('a', { href: `#/${name}` }, title)),
+  ...Object.entries(pages).filter(([name]) => name !== 'node').map(([name, [title]]) => h('a', { href: `#/${name}` }, title, h('b'))),
 );
+
+function count() {
+  for (const link of nav.children) {
+    const [words, of] = counters[link.hash.slice(2)] ?? [];
+    const number = of?.();
+    setText(link.lastChild, number ? ` ${number}` : '');
+    link.title = number ? `${number} ${words}` : '';
+  }
+}
 
 async function go() {
   const [name, ...rest] = (location.hash.replace(/^#\//, '') || 'cluster').split('/');
@@ -49,6 +64,7 @@ function paint(changed) {
     const changed = pending;
     pending = {};
     page?.update(changed);
+    count();
     problems();
   };
   // A hidden page gets no frames.

@@ -1,7 +1,7 @@
 // One node: its devices where they are in the machine, and what its records say of them.
 
 import { table } from './store.js';
-import { age, ask, grid, h, lockCommand, setText, withCommands } from './dom.js';
+import { age, ask, grid, h, line, lockCommand, more, setText, withCommands } from './dom.js';
 import { isNic, sentence, state, states, used } from './devices.js';
 
 const by = (items, key) => {
@@ -123,7 +123,10 @@ export default function make(root, name) {
     for (const device of devices) {
       const since = device.since ? age(Date.parse(device.since) / 1000) : '';
       const cells = [device.device, device.health, since, device.reason, device.model, device.memory ? gib(device.memory) : '', device.pcie, device.numa, device.nvlink, device.id];
-      body.append(h('tr', {}, cells.map((text, at) => h('td', { class: at === 0 ? 'name' : at === 1 ? `state ${device.health}` : undefined }, text === undefined ? '' : text))));
+      const row = line(['name brief', `brief state ${device.health}`, 'brief', 'why', '', '', '', '', '', '']);
+      row.cells_.forEach((cell, at) => cell.append(cells[at] ?? ''));
+      row.firstChild.prepend(more(device.device));
+      body.append(row);
     }
     return element;
   }
@@ -133,7 +136,9 @@ export default function make(root, name) {
     if (!events.items.length) return h('p', { class: 'empty' }, 'No events.');
     const { element, body } = grid('Events', ['When', 'Type', 'Reason', 'Message']);
     for (const { at, type, reason, message } of events.items) {
-      body.append(h('tr', {}, h('td', {}, at ? age(at) : ''), h('td', {}, type ?? ''), h('td', {}, reason ?? ''), h('td', {}, message ?? '')));
+      const row = line(['brief', 'brief', 'brief', 'why']);
+      [at ? age(at) : '', type, reason, message].forEach((text, cell) => row.cells_[cell].append(text ?? ''));
+      body.append(row);
     }
     return element;
   }

@@ -1,7 +1,7 @@
 // The queue in its order. A row opens: why it waits, which node is nearest, what would help.
 
-import { about, table } from './store.js';
-import { age, ask, grid, h, keep, setAge, setText, withCommands } from './dom.js';
+import { about, waiting } from './store.js';
+import { age, aged, ask, grid, h, keep, line, setAge, setText, withCommands } from './dom.js';
 import { gangAnswer } from './gangs.js';
 
 const MOST = 500; // rows in the document
@@ -57,26 +57,26 @@ async function explain(kind, name) {
 }
 
 export default function make(root) {
-  const filter = h('input', { type: 'search', placeholder: 'namespace/name or rule', autocomplete: 'off' });
+  const filter = h('input', { type: 'search', placeholder: 'namespace/name or why', autocomplete: 'off' });
   filter.value = about.hello?.namespace ? `${about.hello.namespace}/` : '';
   const shown = h('output', {});
   const tools = h('form', { class: 'tools' }, h('label', {}, 'Filter ', filter), shown);
   tools.onsubmit = (event) => event.preventDefault();
-  const { element, body } = grid('Queue', ['#', 'Name', 'Kind', 'Wants', 'Waits', 'Tries', 'Next try', 'State', 'Rule']);
+  const { element, body } = grid('Queue', ['#', 'Name', 'Kind', 'Wants', 'Waits', 'Tries', 'Next try', 'State', 'Why']);
   const open = new Map(); // answers of open rows
   const empty = h('p', { class: 'empty' }, 'Nothing waits.');
-  root.append(h('h1', {}, 'Queue'), tools, element, empty, whatIf());
+  const [note, keepAged] = aged(element);
+  root.append(h('h1', {}, 'Queue'), tools, note, element, empty, whatIf());
 
   function row(key) {
-    const cells = ['place', 'name', 'kind', 'wants', 'since', 'tries', 'next', 'state', 'rule'].map((name) => h('td', { class: name }));
+    const element = line(['place', 'name brief', 'kind', 'wants', 'since brief', 'tries', 'next', 'state brief', 'why']);
+    const cells = element.cells_;
     const button = h('button', { class: 'open', type: 'button', 'aria-expanded': 'false' });
     cells[1].append(button);
     cells[4].append(age());
     cells[6].append(age());
     cells[6].firstChild.ahead = true;
     button.onclick = () => toggle(key, button);
-    const element = h('tr', {}, cells);
-    element.cells_ = cells;
     return element;
   }
 
@@ -96,27 +96,26 @@ export default function make(root) {
     }
   }
 
+  const because = (item) => item.message || (item.rules ?? []).join(', ');
+
   function fill(element, item) {
-    const [place, name, kind, wants, since, tries, next, state, rule] = element.cells_;
+    const [place, name, kind, wants, since, tries, next, state, why] = element.cells_;
     setText(place, item.place === undefined ? '' : item.place + 1);
     setText(name.firstChild, item.name);
     setText(kind, item.kind);
-    setText(wants, Object.entries(item.wants ?? {}).map(([resource, amount]) => `${resource}=${amount}`).join(', '));
+    setText(wants, item.wants ?? '');
     setAge(since.firstChild, item.queuedAt);
     setText(tries, item.attempts ?? '');
     setAge(next.firstChild, item.nextTryAt);
     setText(state, words[item.state] ?? item.state ?? '');
-    setText(rule, (item.rules ?? []).join(', ') || item.message || '');
+    setText(why, because(item));
   }
 
   function draw() {
+    keepAged();
     const word = filter.value.trim().toLowerCase();
-    const all = { ...table('queue') };
-    for (const [name, job] of Object.entries(table('jobs'))) {
-      if (job.stage && job.stage !== 'Pending') continue;
-      all[`TYJob ${name}`] = { kind: 'TYJob', name, queuedAt: job.ageAt, state: job.scheduleState, message: job.message };
-    }
-    const fits = (item) => !word || `${item.name} ${(item.rules ?? []).join(' ')}`.toLowerCase().includes(word);
+    const all = waiting();
+    const fits = (item) => !word || `${item.name} ${because(item)}`.toLowerCase().includes(word);
     const keys = Object.keys(all).filter((key) => fits(all[key]));
     keys.sort((a, b) => (all[a].place ?? Infinity) - (all[b].place ?? Infinity) || a.localeCompare(b));
     for (const key of open.keys()) if (!all[key]) open.delete(key);
@@ -133,7 +132,7 @@ export default function make(root) {
   }
 
   filter.oninput = draw;
-  return { update: (changed) => (!changed || changed.queue || changed.jobs) && draw() };
+  return { update: (changed) => (!changed || changed.queue || changed.jobs || changed.problems) && draw() };
 }
 
 /** What would be decided for a pod that does not exist. */

@@ -1,5 +1,7 @@
 // The rows of every table, as the server published them, and the time by its clock.
 
+import { faults } from './devices.js';
+
 export const rows = {};
 export const about = { at: 0, skew: 0, hello: null };
 
@@ -18,12 +20,35 @@ export function merge(target, patch) {
 /** The rows of a table, by key. */
 export const table = (name) => rows[name] ?? {};
 
+/** Nodes on which something is out of service, and what. It is kept by changes: no frame looks at every node. */
+export const out = new Map();
+
+function look(names) {
+  for (const name of names) {
+    const found = faults(table('nodes')[name] ?? {});
+    if (found.length) out.set(name, found);
+    else out.delete(name);
+  }
+}
+
+/** What waits: the queue, and TYJobs that have no place. */
+export function waiting() {
+  const all = { ...table('queue') };
+  for (const [name, job] of Object.entries(table('jobs'))) {
+    if (job.stage && job.stage !== 'Pending') continue;
+    all[`TYJob ${name}`] = { kind: 'TYJob', name, queuedAt: job.ageAt, state: job.scheduleState, message: job.message };
+  }
+  return all;
+}
+
 /** Takes a snapshot or a delta; says which keys of which tables may have changed, `null` for all. */
 export function apply(message) {
   setTime(message.at);
   if (message.kind === 'snapshot') {
     for (const name of Object.keys(rows)) delete rows[name];
     Object.assign(rows, message.rows);
+    out.clear();
+    look(Object.keys(table('nodes')));
     return null;
   }
   const changed = {};
@@ -31,6 +56,7 @@ export function apply(message) {
     rows[name] = merge(rows[name], patch);
     changed[name] = Object.keys(patch);
   }
+  look(changed.nodes ?? []);
   return changed;
 }
 
