@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | idle | a watch or an answer shows a change of it, of one of its pods or of their nodes; or all jobs are due | due |
 //! | due | its time has come, it is not under way, and few enough jobs are | reading |
-//! | reading | the API server has confirmed what the watches do not show: nodes that are gone, a leader that is missing | writing |
+//! | reading | the API server has shown what the next status rests on: nodes that are gone, pods that have ended | writing |
 //! | | a request fails | due after a pause |
 //! | writing | the status that [`step`](crate::tyjob::stages::step()) decides is stored, or stands there already | finalizing |
 //! | | the status is out of date, or the request fails; events tell the warnings of one that is rejected | due after a pause |

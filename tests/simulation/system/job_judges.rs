@@ -15,13 +15,15 @@ use super::store::job_key;
 pub struct JobRecords {
     /// How those that have ended did.
     ended: BTreeMap<PodKey, Stage>,
+    /// Workers whose failure a status counts, by uid.
+    counted: BTreeSet<String>,
     /// Pods whose Bindings were sent for a place that their scheduler kept.
     placed: BTreeSet<PodUid>,
 }
 
 impl System {
-    /// A controller has written a status: a stage that ends a job is never left, attempts only grow, and one ends only when its
-    /// leader is lost.
+    /// A controller has written a status: a stage that ends a job is never left, a worker's failure is counted once, attempts
+    /// only grow, and one ends only when its leader is lost.
     pub fn judge_stage(&mut self, key: &PodKey, before: Option<&TyJobStatus>) {
         let Some(job) = self.store.job(key) else { return };
         let now = job.status.clone().unwrap_or_default();
@@ -31,6 +33,11 @@ impl System {
         if let Some(ended) = self.judges.jobs.ended.get(key).filter(|ended| now.stage != Some(**ended)) {
             let what = format!("{key} was {ended:?} and is {:?}", now.stage);
             return self.violates("the end of a TYJob is final", what);
+        }
+        let is_known = |pod: &str, uid: &str| before.is_some_and(|status| status.replaces(pod, uid));
+        let mut counted = now.replaced.iter().filter(|(pod, uid)| !is_known(pod, uid)).map(|(_, uid)| uid.clone());
+        if let Some(again) = counted.find(|uid| !self.judges.jobs.counted.insert(uid.clone())) {
+            return self.violates("a failure of a worker is counted once", again);
         }
         let former = before.map_or(0, |status| status.attempt);
         if now.attempt < former {
@@ -170,7 +177,7 @@ impl System {
         let status = job.status.clone().unwrap_or_default();
         let is_present = found.spec.job.as_ref().is_some_and(|claim| claim.attempt == Some(status.attempt));
         let is_leader = job.metadata.name.as_deref().is_some_and(|name| job.spec.leader_pod(name) == *key.name);
-        let is_counted = status.replacing.contains(&uid.to_string()) || status.ended_workers.contains_key(&*key.name);
+        let is_counted = status.replaces(&key.name, uid.as_str()) || status.ended_workers.contains_key(&*key.name);
         let is_over = status.stage.is_some_and(Stage::is_terminal) || is_counted && !is_leader;
         let matters = is_leader || found.handoff.phase == Phase::Failed;
         if is_meant && is_present && matters && !is_over && found.handoff.deleting.is_none() {

@@ -76,7 +76,9 @@ impl System {
             JobRequest::ReadPod(name) => {
                 let found = self.store.versioned(&PodKey::new(&key.namespace, name)).map(owned);
                 let ours = found.filter(|pod| pod.job_uid.is_some() && pod.job_uid == job.metadata.uid);
-                if ours.is_some() {
+                let known = job.status.as_ref().and_then(|status| status.leader_address.as_ref());
+                let lives = |of: &PodView| of.deleting.is_none() && !of.phase.is_terminal() && of.ip.as_ref() == known;
+                if ours.as_ref().is_some_and(|pod| lives(&pod.view)) {
                     self.history.sometimes("the leader of a job is there, which its controller has not been shown");
                 }
                 ControllerReport::PodRead(ours.map(Box::new))
@@ -107,9 +109,16 @@ impl System {
                 self.note(|| format!("controller {at} makes {name}: {}", words(&made)));
                 made
             }
-            JobRequest::Pod(PodEffect::Delete { name, uid, force }) => {
+            JobRequest::Pod(PodEffect::Delete { name, uid, version, force }) => {
                 let (key, uid) = (PodKey::new(&key.namespace, name), PodUid::new(uid));
                 let of = (!self.is(Mutant::JobDeletesWithoutUid)).then_some(&uid);
+                let found = self.store.versioned(&key);
+                let is_meant = |(pod, now): (&PodFacts, u64)| {
+                    pod.handoff.pod.uid == uid && (now == *version as u64 || self.is(Mutant::JobDeletesBlindly))
+                };
+                if of.is_some() && !found.is_none_or(is_meant) {
+                    return ControllerReport::Conflict;
+                }
                 self.note(|| format!("controller {at} deletes {name}"));
                 self.judge_deletion(job, &key, &uid, of.is_some());
                 if *force && let Some(pod) = self.store.pod(&key).filter(|pod| pod.handoff.pod.uid == uid) {

@@ -547,8 +547,18 @@ impl System {
         self.make(name);
     }
 
-    /// Pods of a Node that is gone go too.
+    /// Pods of a Node that is gone go too, and those that a late request made for a TYJob that is gone.
     fn collect_garbage(&mut self) {
+        let is_owned = |pod: &&PodFacts| {
+            let key = |name: &str| PodKey::new(&pod.handoff.pod.key.namespace, name);
+            pod.spec.job.as_ref().is_none_or(|claim| self.store.job(&key(&claim.name)).is_some())
+        };
+        let left = self.store.pods().filter(|pod| !is_owned(pod) && pod.handoff.deleting.is_none());
+        for pod in left.map(|pod| pod.handoff.pod.clone()).collect::<Vec<_>>() {
+            self.note(|| format!("{} goes after its TYJob", pod.key));
+            self.history.sometimes("a late pod of a TYJob that is gone is collected");
+            self.store.delete(&pod.key, Some(&pod.uid), wall(self.now));
+        }
         let long_lost = |machine: &&super::machine::Machine| machine.lost.is_some_and(|at| self.now >= at + ORPHANED);
         let lost: BTreeSet<&str> = self.machines.iter().filter(long_lost).map(|machine| &*machine.name).collect();
         let of_lost = |pod: &&PodFacts| pod.handoff.node.as_deref().is_some_and(|node| lost.contains(node));

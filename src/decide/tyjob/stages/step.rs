@@ -67,7 +67,8 @@ pub fn step(view: &JobView<'_>, pods: &[PodView], now: Timestamp) -> (TyJobStatu
 /// server shows it.
 pub fn rests_on(job: &TyJob, status: &TyJobStatus, pods: &[PodView]) -> BTreeSet<String> {
     let Some(before) = &job.status else { return BTreeSet::new() };
-    let ends = status.attempt != before.attempt || status.stage != before.stage && status.stage.is_some_and(Stage::is_terminal);
+    let ends = status.attempt != before.attempt
+        || status.stage != before.stage && status.stage.is_some_and(Stage::is_terminal);
     let leader = (ends || status.leader_address != before.leader_address).then(|| job.effective(None).ok()).flatten();
     let leader = leader.map(|found| found.spec.leader_pod(job.metadata.name.as_deref().unwrap_or_default()));
     let has_failed = |status: &TyJobStatus, pod: &PodView| {
