@@ -43,7 +43,9 @@ fn node(at: u64, now: i64) -> Value {
         22 => "stale",
         _ => "fresh",
     };
-    json!({"status": "Ready", "daemon": daemon, "open": daemon != "stale", "version": "0.1.0", "model": "NVIDIA-H100", "devices": devices})
+    let fault =
+        (daemon != "fresh").then(|| format!("the node daemon of node-{at:04} has not been heard for over a minute"));
+    json!({"status": "Ready", "daemon": daemon, "fault": fault, "open": daemon != "stale", "version": "0.1.0", "model": "NVIDIA-H100", "devices": devices})
 }
 
 /// What a cluster of so many nodes says, whose scheduler is silent.
