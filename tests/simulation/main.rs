@@ -126,7 +126,7 @@ const ORDER: &[(Mutant, u64)] = &[
     (Mutant::UnlocksAfterBinding, 1),
     (Mutant::AnswersUnwritten, 2),
     (Mutant::ListsAfterDeciding, 1),
-    (Mutant::RebuildsBeforeListing, 13),
+    (Mutant::RebuildsBeforeListing, 111),
     (Mutant::DropsBeforeLooking, 21),
     (Mutant::StatusAfterEffects, 2),
     (Mutant::BindCountsWhenSent, 1),
