@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::context::{AllocateCall, AllocateContext, LiveReads};
-use super::ledger::{Ledger, LedgerEntry};
+use super::ledger::Ledger;
 use super::listing::{ListedPod, PodListing, PodResources};
 use super::refusal::{AllocateRefusal, AllocateRule};
 use crate::lock::{LockMatch, names};
@@ -95,15 +95,13 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
     let (mut unknown, mut ended): (Vec<PodKey>, Vec<PodKey>) = (Vec::new(), Vec::new());
     for listed in &listing.pods {
         let (mut known, mut may_call, mut is_asking) = (false, false, false);
-        // The kubelet may list one of this name that has left, whose admission is over.
-        let was_here = calls_of_left(context, call).any(|entry| entry.pod.key == listed.key);
         for pod in context.pods.of_key(&listed.key) {
             // An ended pod stays ended; only its successor could be calling, and the watch brings that.
             known |= context.is_here(pod) && (pod.deleting.is_none() || pod.phase.is_terminal());
             is_asking |= pod.containers.iter().any(|container| asks(pod, container, call.resource).is_some());
             if context.may_call(pod) {
                 may_call = true;
-                let is_over = was_here || context.ledger.is_over(&pod.pod.uid);
+                let is_over = context.ledger.is_over(&pod.pod.uid);
                 waiting.extend(candidates(pod, (listed, is_over), call, context.ledger));
             }
             // It may have been served before the ledger was lost: then its admission is over.
@@ -267,7 +265,12 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
     let waiting: Vec<CallCandidate<'a>> = here.flat_map(|pod| may_ask(pod, call, context)).collect();
     let holder = lock_holder(context).filter(|pod| context.may_call(pod));
     let is_holders = |of: &CallCandidate<'_>| holder.is_some_and(|holder| holder.pod.uid == of.pod.pod.uid);
-    let left: BTreeSet<&PodRef> = calls_of_left(context, call).map(|entry| &entry.pod).collect();
+    // Cut off from the API server, a kubelet that has started again starts containers of pods that have left.
+    let left = context.ledger.iter().filter(|entry| {
+        let uid = &entry.pod.uid;
+        *entry.resource == *call.resource && context.ledger.may_repeat(uid) && context.pods.has_left(uid)
+    });
+    let left: BTreeSet<&PodRef> = left.map(|entry| &entry.pod).collect();
     let first = waiting.iter().find(|of| is_holders(of) && of.asked == 0);
     match first {
         Some(first) if left.is_empty() && waiting.iter().all(|of| is_holders(of) && of.asked == 0) => {
@@ -290,20 +293,6 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
             Identified::Refuse(AllocateRefusal { pods: named, ..refusal }, LiveReads::pods_and_node(rests_on))
         }
     }
-}
-
-/// What pods had that have left. Cut off from the API server, a kubelet that has started again starts their containers.
-fn calls_of_left<'a>(
-    context: &AllocateContext<'a>,
-    call: &AllocateCall<'a>,
-) -> impl Iterator<Item = &'a LedgerEntry> + use<'a> {
-    let AllocateContext { ledger, pods, .. } = *context;
-    let resource = call.resource;
-    let is_left = move |entry: &&LedgerEntry| {
-        let uid = &entry.pod.uid;
-        *entry.resource == *resource && ledger.may_repeat(uid) && pods.has_left(uid)
-    };
-    ledger.iter().filter(is_left)
 }
 
 /// Containers of the pod for which the kubelet may make this call: before any of them starts, and once more after it has started again

@@ -591,30 +591,6 @@ fn a_pod_whose_deletion_its_kubelet_has_not_read_may_be_the_one_that_asks_again(
 }
 
 #[test]
-fn a_pod_that_has_left_may_ask_again_by_the_name_of_its_successor() {
-    // The kubelet has lost its checkpoint, and has not read that the pod was deleted by force and made again.
-    let (waits, old) = (one("waits", "GPU-0"), running(pair("b", ["GPU-1", "GPU-2"], [2, 1]), &[false, false]));
-    let mut new = HandoffPod { phase: Phase::Pending, ..old.clone() };
-    new.pod.uid = PodUid::new("second");
-    let rows: &[(&str, &str, &str, &[&str])] =
-        &[("waits", "main", GPU, &[]), ("b", "a", GPU, &[]), ("b", "b", GPU, &[])];
-    for was_here in [true, false] {
-        let mut node = TestNode::new(&[&waits, &new]).lock(&new).listed(rows);
-        grant(&mut node.ledger, &waits, &[("main", &["GPU-0"])]);
-        if was_here {
-            grant(&mut node.ledger, &old, &[("a", &["GPU-1"]), ("b", &["GPU-2"])]);
-        }
-        node.ledger.kubelet_starts();
-        let outcome = node.gpu(&["GPU-5"]);
-        if was_here {
-            assert_eq!(refused(&outcome).rule, AllocateRule::Ambiguous);
-        } else {
-            assert_eq!(repeated(&outcome), "main");
-        }
-    }
-}
-
-#[test]
 fn containers_that_all_seem_to_run_are_read_live_and_refused_rather_than_guessed() {
     let p = running(pair("p", ["GPU-0", "GPU-1"], [1, 1]), &[true, true]);
     let mut node = TestNode::new(&[&p]).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
