@@ -360,7 +360,7 @@ impl Scheduler {
             PodState::Held => format!("holds its room on node {node} until its gang can start"),
             PodState::Preparing => format!("goes to node {node}; waits for its volumes"),
             PodState::WaitingForLock => {
-                let attempt = self.binder().attempts().values().find(|attempt| attempt.pod.key == *pod.key());
+                let attempt = self.binder().attempts().get(&pod.id);
                 let wait = attempt.and_then(|attempt| self.binder().lock_wait(self.scene(now), attempt));
                 wait.unwrap_or_else(|| format!("goes to node {node}"))
             }

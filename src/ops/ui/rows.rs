@@ -87,16 +87,17 @@ pub fn node(node: &NodeRow, devices: &[DeviceRow], wall: Timestamp) -> Value {
 /// The queue by kind and name, each item with its place in the order and what it wants in words.
 pub fn queue(items: &[QueueItem], gangs: &[GangView], snapshot: &Snapshot) -> BTreeMap<String, Value> {
     // The gangs of a group all name the first of it.
-    let of_group = |name: &str| {
-        let first = name.split([',', ' ']).next();
-        let gangs = gangs.iter().filter(|gang| gang.gang_group.first().map(String::as_str) == first);
-        let waiting = gangs.flat_map(|gang| gang.pending_children.iter().chain(&gang.waiting_for_bind_children));
-        waiting.map(String::as_str).collect()
-    };
+    let mut groups = BTreeMap::<&str, Vec<&str>>::new();
+    for gang in gangs {
+        let waiting = gang.pending_children.iter().chain(&gang.waiting_for_bind_children).map(String::as_str);
+        gang.gang_group.first().into_iter().for_each(|first| groups.entry(first).or_default().extend(waiting.clone()));
+    }
+    let of_group = |name: &str| name.split([',', ' ']).next().and_then(|first| groups.get(first)).cloned();
     let numbered = items.iter().enumerate().map(|(place, item)| {
         let mut shown = row(item, snapshot.wall);
         shown["place"] = place.into();
-        let pods = if item.kind == "group" { of_group(&item.name) } else { vec![item.name.as_str()] };
+        let pods =
+            if item.kind == "group" { of_group(&item.name).unwrap_or_default() } else { vec![item.name.as_str()] };
         let mut wanted = BTreeMap::<Box<str>, i64>::new();
         for (name, amount) in pods.into_iter().filter_map(|name| pod(snapshot, name)).flat_map(HandoffPod::wanted) {
             *wanted.entry(name).or_default() += amount;

@@ -46,20 +46,24 @@ pub(crate) fn agent(lease: &LightLease, wall: Timestamp) -> AgentRow {
     }
 }
 
-/// The daemon of `node`.
-pub(super) fn state(snapshot: &Snapshot, node: &LightNode) -> DaemonState {
-    let lease = snapshot.leases.get(&AgentStatus::lease_name(name_of(node)));
-    let agent = lease.map(|lease| agent(lease, snapshot.wall));
+/// The status of the daemon of `node`; `None` where it never wrote a Lease.
+pub(super) fn of_node(snapshot: &Snapshot, node: &LightNode) -> Option<AgentRow> {
+    let lease = snapshot.leases.get(&AgentStatus::lease_name(name_of(node)))?;
+    Some(agent(lease, snapshot.wall))
+}
+
+/// The daemon of `node`, which has this status.
+pub(super) fn state(snapshot: &Snapshot, node: &LightNode, agent: Option<&AgentRow>) -> DaemonState {
     let listed = snapshot.devices.get(name_of(node)).map(|device| &*device.spec.devices).unwrap_or_default();
-    let is_registered = agent.as_ref().is_some_and(|agent| !agent.registered.is_empty());
+    let is_registered = agent.is_some_and(|agent| !agent.registered.is_empty());
     let none = |(kind, what)| {
         let healthy = |info: &&DeviceInfo| info.kind == kind && info.health && !info.resources.is_empty();
         let healthy = listed.iter().filter(healthy).count();
         (healthy > 0 && offered(node.allocatable(), &kind) == 0).then_some((healthy, what))
     };
     DaemonState::of(Heard {
-        renewed: agent.as_ref().map(|agent| Duration::from_secs(agent.renewed_seconds.unwrap_or_default())),
-        is_live: agent.as_ref().is_some_and(|agent| agent.fresh),
+        renewed: agent.map(|agent| Duration::from_secs(agent.renewed_seconds.unwrap_or_default())),
+        is_live: agent.is_some_and(|agent| agent.fresh),
         is_registered: is_registered || listed.is_empty(),
         not_offered: [(DeviceType::Gpu, "GPUs"), (DeviceType::Rdma, "NICs")].into_iter().find_map(none),
     })

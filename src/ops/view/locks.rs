@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::SignedDuration;
 use serde::Serialize;
 
 use super::daemons;
@@ -13,7 +13,7 @@ use baton_cluster::agent_lease::LightLease;
 use baton_cluster::node::LightNode;
 use baton_contract::word::word_enum;
 use baton_contract::{AgentStatus, LockRead, PodKey, PodRef};
-use baton_decide::lock::{BoundHolder, Delay, HolderState, LockDelay};
+use baton_decide::lock::{BoundHolder, DaemonState, Delay, HolderState, LockDelay};
 use baton_decide::pod::HandoffPod;
 
 word_enum! {
@@ -88,15 +88,17 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
         HolderState::Unknown if value.is_none() => LockState::Malformed,
         HolderState::Unknown => LockState::Unknown,
     };
-    let agent = snapshot.leases.get(&AgentStatus::lease_name(node));
-    let status = agent.and_then(LightLease::status);
-    let fresh = agent.is_some_and(|lease| daemons::agent(lease, snapshot.wall).fresh);
+    let status = snapshot.leases.get(&AgentStatus::lease_name(node)).and_then(LightLease::status);
+    let agent = daemons::of_node(snapshot, object);
+    let fresh = agent.as_ref().is_some_and(|agent| agent.fresh);
     let bound = live
         .and_then(|pod| snapshot.pods.get(&pod.key))
         .map(|pod| BoundHolder::of(read, pod, status.as_ref()))
         .unwrap_or_default();
     let since = value.map_or(snapshot.wall, |value| value.time);
-    let delay = live.filter(|_| state == LockState::Held).map(|pod| delay(snapshot, object, &pod.key, since));
+    let daemon = daemons::state(snapshot, object, agent.as_ref());
+    let waits = live.filter(|_| state == LockState::Held);
+    let delay = waits.map(|pod| delay(object, &pod.key, snapshot.wall.duration_since(since), daemon));
     let advice = match (state, holder) {
         (LockState::Binding, _) if expired => {
             "its scheduler left it unbound: is `baton scheduler` running? It resumes or releases it within a minute"
@@ -147,15 +149,10 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
     })
 }
 
-/// The lock of `node`, set at `since`, whose `holder` is bound there and not served.
-fn delay<'a>(snapshot: &Snapshot, node: &'a LightNode, holder: &'a PodKey, since: Timestamp) -> LockDelay<'a> {
-    LockDelay {
-        node: name_of(node),
-        holder,
-        age: Duration::try_from(snapshot.wall.duration_since(since)).unwrap_or_default(),
-        daemon: daemons::state(snapshot, node),
-        kubelet_ready: node.kubelet_ready(),
-    }
+/// The lock of `node` whose `holder` is bound there and not served.
+fn delay<'a>(node: &'a LightNode, holder: &'a PodKey, age: SignedDuration, daemon: DaemonState) -> LockDelay<'a> {
+    let age = Duration::try_from(age).unwrap_or_default();
+    LockDelay { node: name_of(node), holder, age, daemon, kubelet_ready: node.kubelet_ready() }
 }
 
 /// The command that takes the annotation away by hand.

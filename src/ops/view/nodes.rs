@@ -14,7 +14,7 @@ use super::usage::DeviceHolders;
 use crate::say::amount;
 use baton_cluster::node::LightNode;
 use baton_contract::inventory::DeviceStatus;
-use baton_contract::{AgentStatus, DeviceType, Identity, key};
+use baton_contract::{DeviceType, Identity, key};
 use baton_decide::explain::{QueueReport, ReservedDevices};
 use baton_decide::lock::DaemonState;
 use baton_decide::world::offered;
@@ -125,9 +125,9 @@ impl NodesView {
 
 /// Without its devices, and without what the scheduler says.
 fn row(snapshot: &Snapshot, rules: &Rules, name: &str, node: &LightNode) -> NodeRow {
-    let lease = snapshot.leases.get(&AgentStatus::lease_name(name));
     let status = snapshot.devices.get(name).and_then(|device| device.status.as_ref());
-    let daemon = daemons::state(snapshot, node);
+    let agent = daemons::of_node(snapshot, node);
+    let daemon = daemons::state(snapshot, node, agent.as_ref());
     let count = |kind| DeviceCount { offered: offered(node.allocatable(), &kind), ..DeviceCount::default() };
     NodeRow {
         name: name.to_owned(),
@@ -136,7 +136,7 @@ fn row(snapshot: &Snapshot, rules: &Rules, name: &str, node: &LightNode) -> Node
         suspect: status.and_then(DeviceStatus::suspect).map(|condition| condition.message.clone()),
         gpu: count(DeviceType::Gpu),
         rdma: count(DeviceType::Rdma),
-        agent: lease.map(|lease| daemons::agent(lease, snapshot.wall)),
+        agent,
         // A node without devices needs none.
         daemon_fault: daemon
             .fault(name)
