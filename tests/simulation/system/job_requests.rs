@@ -113,9 +113,7 @@ impl System {
                 let (key, uid) = (PodKey::new(&key.namespace, name), PodUid::new(uid));
                 let of = (!self.is(Mutant::JobDeletesWithoutUid)).then_some(&uid);
                 let found = self.store.versioned(&key);
-                let is_meant = |(pod, now): (&PodFacts, u64)| {
-                    pod.handoff.pod.uid == uid && (now == *version as u64 || self.is(Mutant::JobDeletesBlindly))
-                };
+                let is_meant = |(pod, now): (&PodFacts, u64)| pod.handoff.pod.uid == uid && now == *version as u64;
                 if of.is_some() && !found.is_none_or(is_meant) {
                     return ControllerReport::Conflict;
                 }

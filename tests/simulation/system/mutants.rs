@@ -37,7 +37,6 @@ mutants! {
     LostStatusCounts = "a status that is not stored counts as stored";
     StaleControllerWrites = "a controller writes although it leads no more";
     JobDeletesWithoutUid = "a controller deletes pods without their uid";
-    JobDeletesBlindly = "a controller deletes pods whatever they have come to";
     FinalizerByWatch = "a controller lets a TYJob go by what its watch shows";
     LeaderGoneByWatch = "a controller takes a leader for lost by what its watch shows";
     RebuildSkipped = "a lost ledger is not rebuilt";
