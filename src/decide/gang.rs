@@ -42,6 +42,7 @@ use baton_contract::gang::{Committed, GangId, PodGroupStatus, TimeoutClock, Topo
 use alike::{AntiAffinityTerms, MemberKind};
 use baton_contract::ConditionReason;
 pub use members::{is_ours, waiting};
+use shortage::LastNearest;
 
 /// First and longest pause of a group after a Binding that was refused.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -58,6 +59,7 @@ pub struct Gangs {
     evicted: BTreeMap<PodId, String>,
     /// From creation to satisfaction, of groups since the last report.
     waits: Vec<Duration>,
+    nearest: LastNearest,
 }
 
 impl Gangs {

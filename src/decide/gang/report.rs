@@ -90,7 +90,7 @@ impl Gangs {
 
     /// Records the last failure and its root cause. Returns the message.
     fn note_failure(&mut self, scene: Scene<'_>, group: &GroupId, unfit: &mut UnfitMember) -> String {
-        let message = shortage(scene, group, unfit);
+        let message = shortage(scene, group, unfit, &mut self.nearest);
         if let Some(record) = self.groups.get_mut(group) {
             record.progress.last_failure = Some(message.clone());
             let blocking = scene.world.pod(unfit.pod).map(|pod| pod.key().to_string());

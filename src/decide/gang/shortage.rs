@@ -10,15 +10,30 @@ use crate::world::{NodeId, Pod, PodId, World};
 use baton_contract::gang::{TimeoutClock, key};
 use baton_contract::{key as device_key, request};
 
+use super::UnfitMember;
+use super::alike::{AntiAffinityTerms, MemberKind};
 use super::members::{clock_of, is_strict, wait_of};
-use super::{Gangs, UnfitMember};
 
 /// Kinds of members, and nodes with room, that are named.
 const NAMED: usize = 3;
 /// Gangs of a group that are named.
 const GANGS: usize = 8;
 
-impl Gangs {}
+/// The node that lacks least for members of a kind, as long as no node changes: gangs that are alike fail one after the other.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LastNearest(Option<(MemberKind, u64, Option<String>)>);
+
+impl LastNearest {
+    /// For a pod that may go anywhere, while no other member has found room.
+    fn lack(&mut self, scene: Scene<'_>, pod: &Pod) -> Option<String> {
+        let terms = AntiAffinityTerms::of(scene.world, [].into_iter());
+        let mark = scene.world.journal().mark();
+        let known = self.0.take_if(|(kind, at, _)| *at == mark && terms.is(scene.world, kind, pod));
+        let found = || Some(nearest_beside(scene.view(), scene.terms.rules, pod, &BTreeMap::new())?.lack());
+        let last = known.unwrap_or_else(|| (terms.kind(scene.world, pod), mark, found()));
+        self.0.insert(last).2.clone()
+    }
+}
 
 /// `needs 4 × 2 GPUs`; nothing where no member asks for devices.
 fn needs<'a>(members: impl Iterator<Item = &'a Pod>) -> Option<String> {
@@ -78,7 +93,7 @@ fn no_deadline(scene: Scene<'_>, group: &GroupId) -> Option<String> {
 /// ml/b; pod ml/a-2 beside those: 0/2 nodes: 2 have fewer than 2 free GPUs`. A Strict group gives its room back before anything else is
 /// decided, so the free devices are those that everybody sees. Several gangs are reported with their group. What the member lacks
 /// stands in `unfit` afterwards as it stands in the sentence.
-pub(super) fn shortage(scene: Scene<'_>, group: &GroupId, unfit: &mut UnfitMember) -> String {
+pub(super) fn shortage(scene: Scene<'_>, group: &GroupId, unfit: &mut UnfitMember, last: &mut LastNearest) -> String {
     let counts = |gang: &Gang| {
         let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
         let placed = rule::weight(policy, gang.counts());
@@ -114,9 +129,12 @@ pub(super) fn shortage(scene: Scene<'_>, group: &GroupId, unfit: &mut UnfitMembe
             let gpus = scene.world.pod(*id).map_or(0, |pod| percent(&pod.facts.spec.requests) / device_key::WHOLE);
             *taken.entry(*node).or_default() += gpus;
         }
-        let nearest = nearest_beside(scene.view(), scene.terms.rules, pod, &taken);
+        let lack = match taken.is_empty() && unfit.near.is_none() {
+            true => last.lack(scene, pod),
+            false => nearest_beside(scene.view(), scene.terms.rules, pod, &taken).map(|nearest| nearest.lack()),
+        };
         let rest = if unfit.found.is_empty() { "nearest" } else { "nearest for the rest" };
-        parts.extend(nearest.map(|nearest| format!("{rest}: {}", nearest.lack())));
+        parts.extend(lack.map(|lack| format!("{rest}: {lack}")));
     }
     parts.push(match pod {
         Some(pod) => format!("pod {}{beside}: {}", pod.key(), unfit.text),

@@ -83,6 +83,35 @@ fn room_that_comes_and_does_not_suffice_is_told_too() {
     );
 }
 
+#[test]
+fn gangs_that_are_alike_name_one_node_until_a_node_changes() {
+    let mut gangs = gangs();
+    node(&mut gangs, "node-0", 8);
+    node(&mut gangs, "node-1", 8);
+    [("node-0", "a", 4), ("node-0", "c", 2), ("node-1", "b", 5)].iter().for_each(|(at, pod, gpus)| {
+        fill(&mut gangs, at, pod, *gpus);
+    });
+    let names = ["x-0", "x-1", "y-0", "y-1", "pinned-0", "pinned-1"];
+    for name in names {
+        let keys = gang(name.split_once('-').unwrap().0, "2", &[]);
+        let mut facts = gangs.facts(name, &[(key::NVIDIA_GPU, "5")], &keys);
+        if name.starts_with("pinned") {
+            facts.spec.node_selector.insert("on".to_owned(), "node-0".to_owned());
+        }
+        gangs.cluster.submit(facts);
+    }
+    let lacks = |gangs: &TestGangs| {
+        let said = names.map(|name| gangs.condition(name).split_once("nearest: ").unwrap().1.to_owned());
+        said.map(|said| said.split_once(',').unwrap().0.to_owned())
+    };
+    gangs.wait(2);
+    let [near, far] = ["node-1 lacks 2", "node-0 lacks 3"];
+    assert_eq!(lacks(&gangs), [near, near, near, near, far, far]);
+    gangs.cluster.finish("c");
+    gangs.wait(200);
+    assert_eq!(lacks(&gangs), ["node-0 lacks 1"; 6]);
+}
+
 /// Numbers after a word.
 fn number(said: &str, after: &str) -> Option<u32> {
     let rest = said.split_once(after)?.1;
