@@ -97,6 +97,26 @@ fn session(k: &Kubectl) {
     assert!(k.refused("apply -f typo").contains("strict decoding error: unknown field \"spec.containers[0].imagee\""));
     assert!(k.run("explain pod.spec.nodeName").contains("FIELD: nodeName <string>"));
 
+    // These send protobuf.
+    for create in [
+        "namespace team",
+        "serviceaccount bot -n team",
+        "quota limit -n team --hard=pods=3",
+        "deployment web -n team --image=busybox --replicas=0 --port=80",
+        "job once -n team --image=busybox",
+        "pdb half -n team --selector=a=b --min-available=50%",
+        "role see -n team --verb=get --resource=pods",
+        "rolebinding see -n team --role=see --serviceaccount=team:bot",
+    ] {
+        assert!(k.run(&format!("create {create}")).contains("created"), "{create}");
+    }
+    assert!(k.run("get deployment web -n team -o yaml").contains("containerPort: 80"));
+    assert!(k.run("get quota limit -n team -o jsonpath={.spec.hard.pods}").ends_with('3'));
+    assert_eq!(k.run("create token bot -n team").trim().split('.').count(), 3);
+    assert_eq!(k.run("auth can-i get pods -n team --as=system:serviceaccount:team:bot").trim(), "yes");
+    assert!(k.refused("auth can-i delete pods -n team --as=system:serviceaccount:team:bot").contains("no"));
+    k.run("delete namespace team");
+
     k.run("apply --server-side -f crd");
     k.run("apply -f device");
     assert!(k.run("apply -f device").contains("unchanged"));

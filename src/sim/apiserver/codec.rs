@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::failure::Failure;
 use super::object::typed;
+use super::protobuf;
 use super::registry::Resource;
 use super::request::Request;
 
@@ -93,10 +94,11 @@ pub fn partial(value: &Value) -> Value {
     })
 }
 
-/// Reads a body that is JSON or YAML.
+/// Reads a body that is JSON, YAML or, of some kinds, protobuf.
 pub fn read(request: &Request, body: &Bytes) -> Result<Value, Failure> {
     match request.content_type.as_str() {
         "" | "application/json" | "application/apply-patch+yaml" | "application/yaml" => {}
+        protobuf::MEDIA => return protobuf::read(body),
         _ => {
             return Err(Failure::unsupported_media(&["application/json", "application/yaml"]));
         }

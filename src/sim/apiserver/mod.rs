@@ -9,8 +9,7 @@
 //! common to all kinds is in `store`. Writes are judged by `policies` before they are stored. `tidy` is what controllers do behind the API.
 //!
 //! Left out, and why:
-//! * protobuf and CBOR bodies: every client that is used here speaks JSON; others get 415 (`kubectl create namespace`
-//!   and `kubectl drain` send protobuf, `kubectl apply` does not);
+//! * CBOR, answers in protobuf, and bodies in protobuf of kinds that `proto/objects.proto` does not have (415): clients take JSON;
 //! * the token volume of a pod's service account, since no container here talks to the API;
 //! * logs, exec, proxies, and scale: there is nothing behind them (501); port-forward over SPDY, which kubectl speaks;
 //! * admission webhooks, quotas, limit ranges, service addresses, conversion between versions;
@@ -40,6 +39,7 @@ mod object;
 mod openapi;
 mod patch;
 mod policies;
+mod protobuf;
 mod quotas;
 mod read;
 mod registry;

@@ -1,7 +1,11 @@
 //! Builds the C files beside it as one shared object with NVML's C ABI, `$OUT_DIR/libnvidia-ml.so.1`: the daemons `dlopen` it
-//! exactly as they do the driver's.
+//! exactly as they do the driver's. Compiles the API objects of `proto/`, `$OUT_DIR/objects.bin`.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let proto = "../../proto/objects.proto";
+    println!("cargo::rerun-if-changed={proto}");
+    let objects = protox::Compiler::new(["../../proto"])?.open_file(proto)?.encode_file_descriptor_set();
+    std::fs::write(std::path::PathBuf::from(std::env::var("OUT_DIR")?).join("objects.bin"), objects)?;
     let sources = "hardware/nvml";
     println!("cargo::rerun-if-changed={sources}");
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?).join("libnvidia-ml.so.1");
