@@ -48,6 +48,12 @@ impl Saved {
     pub const fn node(&self) -> NodeId {
         self.reservation.node
     }
+
+    /// The pod has the same room, still or again.
+    pub fn stands(&self, world: &World) -> bool {
+        let at = Some(self.reservation.node);
+        world.pod(self.pod).is_some_and(|pod| pod.node() == at && pod.devices == self.devices)
+    }
 }
 
 /// All reservations. They are made, released and restored only here.

@@ -112,8 +112,12 @@ impl Gangs {
                 record.attempt.failed.clear();
             }
         }
+        let before = SavedGroup::copy(cx.world, cx.reservations, group);
         match self.attempt_once(&mut cx.placing(), group) {
             Attempt::Satisfied(held) => {
+                if before.has_moved(cx.world) {
+                    cx.agenda.room_freed();
+                }
                 let none = held.is_empty();
                 self.commit_group(cx, group, held, None);
                 if none {

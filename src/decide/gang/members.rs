@@ -188,6 +188,11 @@ impl SavedGroup {
         }
     }
 
+    /// A reservation is on another node now, or has other devices.
+    pub(super) fn has_moved(&self, world: &World) -> bool {
+        self.pods.iter().any(|saved| !saved.stands(world))
+    }
+
     pub(super) fn put(self, placing: &mut Placing<'_>) {
         self.pods.into_iter().for_each(|saved| placing.reservations.restore(placing.world, saved));
     }

@@ -73,7 +73,7 @@ impl TyJobs {
                     return attempt;
                 }
                 let found = attempt.taken.len();
-                attempt.taken.into_iter().for_each(|(.., reservation)| cx.world.cancel_place(reservation));
+                attempt.taken.into_iter().for_each(|(.., reservation)| _ = cx.world.cancel_place(reservation));
                 if most.as_ref().is_none_or(|(most, _)| found > *most) {
                     most = Some((found, domain.at));
                 }

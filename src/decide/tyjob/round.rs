@@ -323,7 +323,7 @@ impl TyJobs {
             }
         };
         // What this attempt reserved was never visible and wakes nothing; releasing earlier places does.
-        taken.into_iter().for_each(|(.., reservation)| cx.world.cancel_place(reservation));
+        taken.into_iter().for_each(|(.., reservation)| _ = cx.world.cancel_place(reservation));
         self.release_places(cx.world, cx.agenda, key);
         let why = never_fits(cx.world, spec, job, needed);
         let Some(record) = self.records.get_mut(key) else { return false };

@@ -54,9 +54,7 @@ impl TyJobs {
         let place = self.records.get_mut(key).and_then(|record| record.places.get_mut(&name));
         let Some(place) = place else { return };
         let (node, reservation) = (cx.world.node_id(&place.node), place.reservation.take());
-        if let Some(reservation) = reservation {
-            cx.world.cancel_place(reservation);
-        }
+        let held = reservation.and_then(|reservation| cx.world.cancel_place(reservation));
         cx.agenda.stats.attempts += 1;
         let found = cx.placing().with_nominated(priority, id, |placing| {
             placing
@@ -70,6 +68,7 @@ impl TyJobs {
                 cx.agenda.stats.judged += judged;
                 if cx.reservations.reserve(cx.terms, cx.world, id, node, *slots) {
                     cx.agenda.stats.job_places_taken += 1;
+                    wake_for_rest(cx, held.as_deref(), id);
                     return cx.agenda.steps.push(Step::Permit(id));
                 }
                 ("a reservation was refused".to_owned(), Wake::ANY)
@@ -80,7 +79,9 @@ impl TyJobs {
             None => ("the node of its place is gone".to_owned(), Wake::ANY),
         };
         // The room stays reserved until the place is void: no other pod gets it meanwhile.
-        self.reserve_again(cx, id, key);
+        if let Some(reservation) = self.reserve_again(cx, id, key) {
+            wake_for_rest(cx, held.as_deref(), reservation);
+        }
         cx.agenda.queue.park(id, wake, cx.terms.now.mono);
         cx.agenda.steps.push(Step::Report(
             id,
@@ -90,10 +91,9 @@ impl TyJobs {
     }
 
     /// Reserves the room of a place that its pod could not take over.
-    fn reserve_again(&mut self, cx: &mut Context<'_>, id: PodId, key: &PodKey) {
-        let Some(pod) = cx.world.pod(id) else { return };
-        let name = pod.key().name.clone();
-        let Some(job) = cx.world.job(key).cloned() else { return };
+    fn reserve_again(&mut self, cx: &mut Context<'_>, id: PodId, key: &PodKey) -> Option<PodId> {
+        let name = cx.world.pod(id)?.key().name.clone();
+        let job = cx.world.job(key).cloned()?;
         let place = self.records.get(key).and_then(|record| record.places.get(&name));
         let node = place.and_then(|place| cx.world.node_id(&place.node));
         let facts = job.spec.as_ref().ok().and_then(|spec| {
@@ -108,6 +108,7 @@ impl TyJobs {
             // The template does not fit any more either: the place is void.
             _ => self.void_place(cx.agenda, key, &name),
         }
+        reservation
     }
 
     fn void_place(&mut self, agenda: &mut Agenda, key: &PodKey, name: &str) {
@@ -130,5 +131,12 @@ impl TyJobs {
         for id in waiting {
             agenda.enqueue(id);
         }
+    }
+}
+
+/// Devices are chosen again when a place is taken over, and its pod may ask for less than the template: what is left is other pods'.
+fn wake_for_rest(cx: &mut Context<'_>, held: Option<&Pod>, now: PodId) {
+    if held.zip(cx.world.pod(now)).is_some_and(|(held, now)| held.leaves_room(now)) {
+        cx.agenda.room_freed();
     }
 }

@@ -270,8 +270,6 @@ impl World {
             let is_leaving = |of: &PodFacts| of.handoff.deleting.is_some();
             old.facts.spec.labels != facts.spec.labels || is_leaving(&old.facts) != is_leaving(&facts)
         });
-        // A pod that is resized leaves room to other pods; one that is being deleted holds its own until it has gone.
-        let resized = old.is_some_and(|old| old.facts.spec.requests != facts.spec.requests);
         // Our own choice, confirmed: the node's accounts stay as they are, and the node need not be judged again.
         let confirmed = old.is_some_and(|old| {
             let here = facts.handoff.node.as_deref().and_then(|name| self.node_id(name));
@@ -312,7 +310,7 @@ impl World {
         if facts.handoff.has_ended() {
             self.has_stopped(&facts.handoff, changes);
         }
-        self.pods.insert(Pod { id, facts, place, devices, exclusive, served });
+        let before = self.pods.insert(Pod { id, facts, place, devices, exclusive, served });
         if known.is_none() && !ended {
             self.learn(id);
         }
@@ -320,7 +318,6 @@ impl World {
             self.charge(id);
         }
         self.enter_gang(id);
-        let had_room = old_place.node().is_some();
         if let (Place::Ended, Some(at)) = (place, old_place.node())
             && let Some(pod) = self.pods.get(id)
         {
@@ -329,8 +326,9 @@ impl World {
         if matches!(place, Place::Bound(_)) && (old_place != place || recounted) {
             changes.wake = changes.wake.or(Wake::POD_PLACED);
         }
-        // Where it was assumed, and another scheduler bound it elsewhere, it leaves room too.
-        if had_room && (place.node() != old_place.node() || resized) {
+        // Also where it was assumed and another leader gave it another node or other devices. One that is being deleted holds its room
+        // until it has gone.
+        if before.zip(self.pods.get(id)).is_some_and(|(before, now)| before.leaves_room(now)) {
             changes.wake = changes.wake.or(Wake::POD_FREED);
         }
         self.note_job(id, changes);

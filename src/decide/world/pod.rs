@@ -98,6 +98,12 @@ impl Pod {
         Self { id, facts, place: Place::Waiting, devices: None, exclusive: Exclusive::default(), served: None }
     }
 
+    /// This record takes room that the later record `now` does not take: other pods may have it.
+    pub fn leaves_room(&self, now: &Self) -> bool {
+        let resized = self.facts.spec.requests != now.facts.spec.requests;
+        self.node().is_some() && (self.node() != now.node() || resized || self.devices != now.devices)
+    }
+
     /// The node whose room this pod takes.
     pub fn node(&self) -> Option<NodeId> {
         self.place.node()

@@ -72,7 +72,7 @@ impl Pods {
     }
 
     /// Enters a pod in the place of its former record.
-    pub fn insert(&mut self, pod: Pod) {
+    pub fn insert(&mut self, pod: Pod) -> Option<Box<Pod>> {
         let (id, handoff) = (pod.id, &pod.facts.handoff);
         let old = self.all.get(id);
         if old.is_none() {
@@ -92,7 +92,7 @@ impl Pods {
         } else {
             self.nominated.remove(&id);
         }
-        self.all.insert(id, Box::new(pod));
+        self.all.insert(id, Box::new(pod))
     }
 
     /// Enters a reserved place: no uid, name or time finds it.

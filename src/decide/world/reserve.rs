@@ -76,14 +76,15 @@ impl World {
         id
     }
 
-    /// Gives back what [`World::reserve_place`] reserved.
-    pub fn cancel_place(&mut self, id: PodId) {
+    /// Gives back what [`World::reserve_place`] reserved. Returns the place.
+    pub fn cancel_place(&mut self, id: PodId) -> Option<Box<Pod>> {
         self.discharge(id);
-        let Some(pod) = self.pods.remove(id) else { return };
+        let pod = self.pods.remove(id)?;
         self.generation += 1;
         if let Some(node) = pod.node() {
             self.nodes.note_left(node);
         }
+        Some(pod)
     }
 
     /// Keeps a node for a group or pod, or for none.

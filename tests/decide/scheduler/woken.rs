@@ -1,15 +1,18 @@
 //! Whatever opens room wakes what waits for it: no time passes in these tests.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use baton::contract::{Quantity, key};
+use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::pod::{ContainerKind, Deletion};
 use baton::decide::scheduler::Config;
 use baton::decide::world::PodFacts;
 use baton::decide::world::spec::Spread;
 
 use super::holders::says;
-use crate::harness::gangs::{TestGangs, gang};
+use crate::harness::gangs::{TestGangs, declared, gang};
+use crate::harness::tyjobs::TestJobs;
 use crate::harness::{TestScheduler, pod, wall};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
@@ -18,6 +21,18 @@ const FOUR: &[(&str, &str)] = &[(key::NVIDIA_GPU, "4")];
 fn on(cluster: &TestScheduler, name: &str, host: &str, limits: &[(&str, &str)]) -> PodFacts {
     let mut facts = pod(name, limits, cluster.now);
     facts.spec.node_selector = [("host".to_owned(), host.to_owned())].into();
+    facts
+}
+
+/// A pod with this share of the GPU of this minor, as another leader binds it.
+fn shares(cluster: &TestScheduler, name: &str, node: &str, (minor, percent): (i64, u32)) -> PodFacts {
+    let mut facts = pod(name, &[(key::GPU, &percent.to_string())], cluster.now);
+    facts.handoff.node = Some(node.into());
+    let memory = percent * 80 / 100;
+    let [core, size, ratio] = [key::GPU_CORE, key::GPU_MEMORY, key::GPU_MEMORY_RATIO];
+    let share = format!(r#"{{"{core}":"{percent}","{size}":"{memory}Gi","{ratio}":"{percent}"}}"#);
+    let text = format!(r#"{{"gpu":[{{"minor":{minor},"id":"GPU-{node}-{minor}","resources":{share}}}]}}"#);
+    facts.handoff.assignment.device_allocated = Some(text.into());
     facts
 }
 
@@ -163,4 +178,150 @@ fn a_pod_starts_when_room_that_was_kept_for_another_is_made_elsewhere() {
     cluster.settle();
     assert_eq!(cluster.evicted, ["victim", "full"]);
     assert_eq!(cluster.node_of("waits"), Some("one"));
+}
+
+/// Two GPUs, of which pods of others hold 60 and 30 percent of the first, and a TYJob's place a half of the second. The first pod leaves:
+/// the rest of the first GPU is the better place for the half, and no whole GPU is free.
+fn a_place_that_could_move() -> TestJobs {
+    let mut jobs = TestJobs::new();
+    jobs.node("n", 64, 2);
+    for (name, percent) in [("most", 60), ("rest", 30)] {
+        let facts = shares(&jobs.cluster, name, "n", (0, percent));
+        jobs.cluster.submit(facts);
+    }
+    jobs.run("rl", &[(key::GPU, "50")], (1, &[("cpu", "1")]), |_| {});
+    jobs.cluster.pod("waits", ONE);
+    jobs.cluster.settle();
+    jobs.cluster.finish("most");
+    jobs.cluster.settle();
+    assert_eq!((jobs.places("rl").len(), jobs.cluster.node_of("waits")), (2, None));
+    jobs
+}
+
+#[test]
+fn a_pod_starts_on_the_gpu_that_a_tyjobs_pod_leaves_as_it_takes_its_place() {
+    let mut jobs = a_place_that_could_move();
+    jobs.controller("rl");
+    assert_eq!(jobs.cluster.node_of("rl-learner"), Some("n"));
+    assert_eq!(jobs.cluster.node_of("waits"), Some("n"));
+}
+
+#[test]
+fn a_pod_starts_on_what_the_pod_of_a_place_does_not_ask_for() {
+    let mut jobs = TestJobs::new();
+    jobs.node("n", 64, 2);
+    jobs.run("rl", &[(key::NVIDIA_GPU, "2")], (1, &[("cpu", "1")]), |_| {});
+    jobs.cluster.pod("waits", ONE);
+    jobs.cluster.settle();
+    // Admission changes the pod of the place.
+    let mut made = jobs.pod_of("rl", "rl-learner");
+    let less = pod("less", ONE, jobs.cluster.now);
+    made.handoff.containers = less.handoff.containers.clone();
+    let mut spec = (*made.spec).clone();
+    spec.requests = less.spec.requests.clone();
+    made.spec = spec.into();
+    jobs.cluster.submit(made);
+    jobs.cluster.settle();
+    jobs.serve();
+    assert_eq!(jobs.cluster.node_of("rl-learner"), Some("n"));
+    assert_eq!(jobs.cluster.node_of("waits"), Some("n"));
+}
+
+#[test]
+fn a_pod_starts_in_the_place_of_a_pod_that_a_tyjob_asks_for_no_more() {
+    let mut jobs = TestJobs::new();
+    jobs.node("n", 64, 2);
+    jobs.run("rl", ONE, (1, ONE), |_| {});
+    jobs.cluster.pod("waits", ONE);
+    jobs.cluster.settle();
+    assert_eq!(jobs.cluster.node_of("waits"), None);
+    jobs.change("rl", |facts| {
+        let spec = facts.spec.as_mut().unwrap();
+        (spec.parts[1].counts, spec.min_workers) = (0, 0);
+    });
+    assert_eq!(jobs.cluster.node_of("waits"), Some("n"));
+}
+
+#[test]
+fn a_pod_starts_where_a_member_that_waited_for_others_has_moved_from() {
+    let mut gangs = TestGangs { accumulating: true, ..TestGangs::with(Config::default()) };
+    for name in ["one", "two"] {
+        gangs.cluster.node(name, 2);
+        gangs.cluster.change_node(name, |facts| facts.labels = [("host".to_owned(), name.to_owned())].into());
+    }
+    (0..2).for_each(|minor| gangs.cluster.bound_by_another(&format!("held-{minor}"), "two", minor));
+    // It stands before the gang, and its gate goes when a member of the gang has all of the node.
+    let mut waits = on(&gangs.cluster, "waits", "one", ONE);
+    waits.spec.gates.push("quota".into());
+    gangs.cluster.submit(waits);
+    gangs.cluster.now += Duration::from_secs(1);
+    let keys = gang("g", "2", &[("mode", "NonStrict")]);
+    let large = pod("g-large", &[(key::NVIDIA_GPU, "2")], gangs.cluster.now);
+    let small = on(&gangs.cluster, "g-small", "one", ONE);
+    for mut facts in [large, small] {
+        facts.spec.gang = declared("ml", &keys);
+        gangs.cluster.submit(facts);
+        gangs.settle();
+    }
+    gangs.cluster.change_pod("waits", |facts| facts.spec.gates.clear());
+    gangs.settle();
+    assert_eq!((gangs.reserved("ml/g"), gangs.bound().len(), gangs.cluster.node_of("waits")), (1, 2, None));
+    (0..2).for_each(|minor| gangs.cluster.finish(&format!("held-{minor}")));
+    gangs.settle();
+    assert_eq!(gangs.cluster.node_of("g-large"), Some("two"));
+    assert_eq!((gangs.cluster.node_of("g-small"), gangs.cluster.node_of("waits")), (Some("one"), Some("one")));
+}
+
+#[test]
+fn a_pod_starts_on_the_gpu_that_another_leader_did_not_give_as_was_chosen_here() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    for (name, percent) in [("most", 60), ("rest", 30)] {
+        let facts = shares(&cluster, name, "n", (0, percent));
+        cluster.submit(facts);
+    }
+    cluster.hold = true;
+    cluster.pod("moved", &[(key::GPU, "50")]);
+    cluster.settle();
+    cluster.finish("most");
+    cluster.pod("waits", ONE);
+    cluster.settle();
+    assert_eq!((cluster.held.len(), cluster.node_of("waits")), (1, None), "the lock is under way");
+    cluster.hold = false;
+    cluster.held.clear();
+    let bound = shares(&cluster, "moved", "n", (0, 50));
+    cluster.change_pod("moved", |facts| {
+        facts.handoff.node = Some("n".into());
+        facts.handoff.assignment = bound.handoff.assignment;
+    });
+    cluster.settle();
+    assert_eq!(cluster.node_of("waits"), Some("n"));
+}
+
+#[test]
+fn a_pod_starts_where_a_pod_that_is_deleted_had_room_kept_or_made() {
+    for is_kept in [true, false] {
+        let mut config = Config::default();
+        config.earmarks.share = 100;
+        if is_kept {
+            config.earmarks.after = Duration::from_secs(5);
+        }
+        let mut cluster = TestScheduler::with(config, DefaultSet::default());
+        cluster.node("n", 2);
+        cluster.bound_by_another("held", "n", 0);
+        let mut large = pod("large", &[(key::NVIDIA_GPU, "2")], cluster.now);
+        large.spec.priority = i32::from(!is_kept);
+        cluster.submit(large);
+        cluster.wait(10);
+        let owners = (cluster.scheduler.earmarks().all().len(), cluster.nominations());
+        assert_eq!(owners, if is_kept { (1, 0) } else { (0, 1) });
+        cluster.pod("waits", ONE);
+        cluster.settle();
+        assert_eq!(cluster.node_of("waits"), None);
+        cluster.delete("large");
+        // What nothing tells of is seen at the next look.
+        cluster.wait(if is_kept { 10 } else { 0 });
+        cluster.settle();
+        assert_eq!(cluster.node_of("waits"), Some("n"), "{is_kept}");
+    }
 }

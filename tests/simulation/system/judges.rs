@@ -13,7 +13,7 @@ use baton::decide::handoff::{Ledger, PodNotice};
 use baton::decide::lock::{LockMatch, LockPolicy, names};
 use baton::decide::pod::{HandoffPod, Phase};
 use baton::decide::scheduler::Moment;
-use baton::decide::world::{Place, Pod, PodFacts, PodId};
+use baton::decide::world::{Place, Pod, PodFacts, PodId, Wake};
 
 use super::process::LEADS;
 use super::store::Swap;
@@ -252,6 +252,33 @@ impl System {
         }
     }
 
+    /// A single pod that is parked for lack of room fits nowhere once its scheduler has nothing to try: room that comes free wakes what it
+    /// may help. Of pods of one template the first is judged.
+    pub fn judge_parked(&mut self, at: usize) {
+        let moment = self.moment(at);
+        let scheduler = self.schedulers[at].scheduler();
+        let (world, queue) = (scheduler.world(), scheduler.queue());
+        if queue.next() == Some(Duration::ZERO) {
+            return;
+        }
+        let parked = |pod: &&Pod| matches!(queue.state(pod.id), Some(QueueState::Parked(wake, _)) if wake.meets(Wake::POD_FREED));
+        let single = |pod: &&Pod| {
+            let spec = &pod.facts.spec;
+            spec.gang.is_none() && spec.job.is_none() && scheduler.preemption().get(pod.id).is_none()
+        };
+        let mut judged: Vec<&Pod> = Vec::new();
+        for pod in world.pods().filter(parked).filter(single) {
+            if judged.iter().all(|other| !pod.is_of_template(other)) {
+                judged.push(pod);
+            }
+        }
+        let would = judged.iter().map(|pod| scheduler.what_if(pod.facts.clone(), moment)).find(|found| found.fits);
+        if let Some(found) = would {
+            let what = format!("scheduler {at}: {} {} {:?}", found.pod, found.headline, found.devices);
+            self.violates("a parked pod fits nowhere", what);
+        }
+    }
+
     /// No member of a Strict gang waits with a reservation for the others once a scheduler has nothing to do.
     fn judge_strict(&mut self, at: usize) {
         let scheduler = self.schedulers[at].scheduler();
@@ -300,6 +327,7 @@ impl System {
         if self.schedulers[at].scheduler().is_leading() {
             self.judge_strict(at);
             self.judge_places(at);
+            self.judge_parked(at);
         }
     }
 

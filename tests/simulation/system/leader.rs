@@ -133,7 +133,7 @@ impl System {
         self.begins(who);
     }
 
-    fn moment(&self, at: usize) -> Moment {
+    pub fn moment(&self, at: usize) -> Moment {
         // Two clocks never agree to the microsecond, so that two leaders do not write the same lock.
         let apart = SignedDuration::from_micros(7 * at as i64);
         Moment { mono: self.now, wall: wall(self.now) + self.schedulers[at].process.skew + apart }
