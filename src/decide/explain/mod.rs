@@ -18,5 +18,5 @@ pub use what_if::{Unadmitted, UnadmittedObject};
 
 pub use answer::{
     DeviceDetail, Explanation, KeptNode, NodeExplanation, NodeVerdict, PodState, PodVerdict, QueueItem, QueueReport,
-    RatedNode, Rating, ReservedDevices, RuleCount, WhatIf, WhatIfObject, WhatIfObjects,
+    RatedNode, Rating, ReservedDevices, RuleCount, WhatIf, WhatIfObject, WhatIfObjects, WhyNode,
 };
