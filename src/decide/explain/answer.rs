@@ -85,6 +85,9 @@ pub struct PodVerdict {
     /// The node that lacks the fewest devices, and who holds them: `node-1 with 4 of 8 (ml/a holds 4)`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub nearest: Option<String>,
+    /// A move of another pod after which it would start, or its gang.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub one_move: Option<OneMove>,
     /// The node where room is made for the pod, which pods leave it, and until when.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub room: Option<String>,
@@ -167,6 +170,31 @@ impl fmt::Display for WhyNode {
         match score == beside {
             true => write!(f, "score {score}; next was {second} with the same"),
             false => write!(f, "score {score}; next was {second} with {beside}"),
+        }
+    }
+}
+
+/// A running pod that could leave its node for another one, so that one that waits starts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OneMove {
+    /// `namespace/name`.
+    pub pod: String,
+    /// Its node.
+    pub from: String,
+    /// The node that has room for it.
+    pub to: String,
+    /// A disruption budget of it that allows no eviction now.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub budget: Option<String>,
+}
+
+impl fmt::Display for OneMove {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "one move would help: {} from {} to {}", self.pod, self.from, self.to)?;
+        match &self.budget {
+            None => Ok(()),
+            Some(budget) => write!(f, ", which the disruption budget {budget} does not allow now"),
         }
     }
 }

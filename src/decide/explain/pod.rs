@@ -122,7 +122,16 @@ impl Scheduler {
                 ..PodVerdict::default()
             },
         };
-        if let Some(nomination) = self.preemption().get(id) {
+        let group = match &route {
+            Route::Group(group) | Route::Completes(group) => Some(group),
+            Route::Alone | Route::NotReady(_) => None,
+        };
+        let nomination = self.preemption().get(id);
+        let fits = explanation.verdict.nodes.iter().any(|node| node.fits);
+        if nomination.is_none() && !matches!(route, Route::NotReady(_)) && (group.is_some() || !fits) {
+            explanation.verdict.one_move = self.move_beside_nominated(id, group, now);
+        }
+        if let Some(nomination) = nomination {
             let verdict = &mut explanation.verdict;
             if !nomination.victims.is_empty() {
                 verdict.advice = vec![LEAVING_ADVICE.to_owned()];
@@ -172,7 +181,7 @@ impl Scheduler {
     /// What to do about the gang of a pod, and which command shows more.
     fn gang_advice(&self, id: PodId, now: Moment) -> Option<String> {
         let gang = self.world().gangs().gang_of(id)?.id().clone();
-        let advice = self.explain_gang(&gang, now)?.advice;
+        let advice = self.gang_state(&gang, now)?.advice;
         let mut letters = advice.chars();
         let first = letters.next()?.to_uppercase();
         Some(format!("{first}{}; `baton explain gang {gang}` shows all members", letters.as_str()))
@@ -255,11 +264,9 @@ impl Scheduler {
     fn why_node(&self, lead: Lead) -> WhyNode {
         match lead {
             Lead::Alone => WhyNode { score: None, runner_up: None, runner_up_score: None },
-            Lead::Over { score, second, beside } => WhyNode {
-                score: Some(score),
-                runner_up: self.node_name(Some(second)),
-                runner_up_score: Some(beside),
-            },
+            Lead::Over { score, second, beside } => {
+                WhyNode { score: Some(score), runner_up: self.node_name(Some(second)), runner_up_score: Some(beside) }
+            }
         }
     }
 

@@ -113,7 +113,15 @@ impl Pod {
 
     /// A pod that is in no world: to be judged, not kept.
     pub fn unplaced(id: PodId, facts: PodFacts) -> Self {
-        Self { id, facts, place: Place::Waiting, devices: None, exclusive: Exclusive::default(), served: None, lead: None }
+        Self {
+            id,
+            facts,
+            place: Place::Waiting,
+            devices: None,
+            exclusive: Exclusive::default(),
+            served: None,
+            lead: None,
+        }
     }
 
     /// The node whose room this pod takes.

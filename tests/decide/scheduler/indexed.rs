@@ -188,7 +188,10 @@ fn digest(cluster: &TestScheduler) -> String {
     let pods: Vec<_> =
         cluster.pods.iter().map(|(key, pod)| (key, &pod.handoff.node, &pod.handoff.assignment)).collect();
     let leads: Vec<_> = cluster.pods.values().map(|pod| lead_of(cluster, pod)).collect();
-    format!("{pods:?} {leads:?} {:?} {:?} {} {}", cluster.conditions, cluster.notices, cluster.binds, cluster.lock_writes)
+    format!(
+        "{pods:?} {leads:?} {:?} {:?} {} {}",
+        cluster.conditions, cluster.notices, cluster.binds, cluster.lock_writes
+    )
 }
 
 proptest! {
