@@ -167,10 +167,10 @@ impl fmt::Display for WhyNode {
             return f.write_str("no other node fitted");
         };
         let second = self.runner_up.as_deref().unwrap_or("a node that is gone");
-        match score == beside {
-            true => write!(f, "score {score}; next was {second} with the same"),
-            false => write!(f, "score {score}; next was {second} with {beside}"),
+        if score == beside {
+            return write!(f, "score {score}; next was {second} with the same");
         }
+        write!(f, "score {score}; next was {second} with {beside}")
     }
 }
 

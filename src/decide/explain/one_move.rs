@@ -8,7 +8,7 @@ use crate::core::rules::{Outcome, View};
 use crate::core::select::choose::{NodeChoice, choose, judge, prepare};
 use crate::core::select::nearest::nearest_first;
 use crate::core::timers::Moment;
-use crate::devices::Held;
+use crate::devices::{Held, HeldDevice};
 use crate::help::Help;
 use crate::scheduler::Scheduler;
 use crate::world::gangs::{GroupId, Member, MemberState};
@@ -140,9 +140,7 @@ impl Scheduler {
         };
         let pods = world.node(node).into_iter().flat_map(|node| node.pods.iter()).filter_map(|id| world.pod(*id));
         let mut pods: Vec<&Pod> = pods.filter(may_move).collect();
-        let percents = |pod: &Pod| -> i64 {
-            pod.devices.iter().flat_map(Held::devices).map(|device| i64::from(device.percent())).sum()
-        };
+        let percents = |pod: &Pod| -> i64 { pod.devices.iter().flat_map(Held::devices).map(HeldDevice::percent).sum() };
         pods.sort_by_cached_key(|pod| (percents(pod), pod.key().clone()));
         pods.into_iter().map(|pod| pod.id).collect()
     }

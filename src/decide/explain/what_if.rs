@@ -316,7 +316,7 @@ impl Scheduler {
         if node.is_none() {
             verdict.one_move = self.move_for_new(world.clone().into_owned(), &pod, now);
         }
-        let found = verdict.one_move.iter().map(|found| format!("; {found}")).collect::<String>();
+        let found = verdict.one_move.as_ref().map(|found| format!("; {found}")).unwrap_or_default();
         let mut headline = format!("would wait: {}{found}", verdict.message);
         if let Some(node) = &node {
             headline = format!("would start now on {node}");
