@@ -25,7 +25,7 @@ with the kubelet, answers each Allocate with the devices that the scheduler assi
 lock when the pod is served.
 
 Every flag is also an environment variable and a key of the YAML file given by --config-file: flag wins over environment,
-environment over file. The effective configuration and where each value came from is logged at start.";
+environment over file. Each value that is not the default is logged at start, with where it came from.";
 
 /// What the help lists together.
 const GROUPS: [(&str, &[&str]); 5] = [

@@ -114,8 +114,8 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Reads the configuration of `baton <command>`, starts logging and logs the effective configuration with the source of each
-/// value.
+/// Reads the configuration of `baton <command>`, starts logging and logs what it differs in from the default, with the source of
+/// each value.
 fn configure<O: Default + Timed + 'static>(
     command: &'static str,
     settings: &[Setting<DaemonSettings<O>>],
@@ -154,17 +154,18 @@ pub(super) fn scheduler_options(matches: &ArgMatches) -> anyhow::Result<schedule
     Ok(loaded.options.options)
 }
 
-/// Logs every key, its value and the value's source in one line.
+/// Logs in one line what is not the default, with its source.
 fn report<O>(command: &str, settings: &[Setting<DaemonSettings<O>>], loaded: &Loaded<DaemonSettings<O>>) {
     let values = settings.iter().map(|setting| (setting, &loaded.sources[setting.name]));
     let effective: Vec<String> = values
+        .filter(|(_, source)| **source != Source::Default)
         .map(|(setting, source)| format!("{}={:?} ({source})", setting.name, (setting.show)(&loaded.options)))
         .collect();
     tracing::info!(
         command,
         version = super::cli::VERSION,
         config = effective.join(", "),
-        "effective configuration, each value with its source"
+        "configuration: what differs from the default, each value with its source"
     );
     if let Some(source) = loaded.sources.get(settings::TIMINGS) {
         tracing::warn!(%source, "fixed times are shortened, for tests");

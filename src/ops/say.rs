@@ -9,6 +9,9 @@ use serde::Serialize;
 
 use super::config::print_yaml;
 
+/// Version of what commands print for programs.
+pub const API_VERSION: &str = "baton.io/v1alpha1";
+
 /// Prints `text` on standard output. A reader that has left (`| head`) is no error.
 pub fn say(text: impl Display) -> anyhow::Result<()> {
     say_to_reader(text).map(drop)
@@ -43,6 +46,11 @@ pub enum Format {
 }
 
 impl Format {
+    /// `answer` in this format, with `apiVersion` and `kind`.
+    pub fn print_as(self, kind: &'static str, answer: &impl Serialize) -> anyhow::Result<String> {
+        self.print(&VersionedAnswer { api_version: API_VERSION, kind, answer })
+    }
+
     /// `value` in this format.
     pub fn print(self, value: &impl Serialize) -> anyhow::Result<String> {
         Ok(match self {
@@ -50,6 +58,16 @@ impl Format {
             Self::Yaml => print_yaml(value)?,
         })
     }
+}
+
+/// An answer with its version and kind, as objects of Kubernetes have them.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct VersionedAnswer<'a, T> {
+    api_version: &'static str,
+    kind: &'static str,
+    #[serde(flatten)]
+    answer: &'a T,
 }
 
 /// A command line that cannot be used. Ends the process with exit code 2.

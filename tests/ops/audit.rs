@@ -58,6 +58,7 @@ async fn a_sound_cluster_passes_and_a_device_of_two_pods_is_named_with_exit_code
     let (code, said) = audit(&server, &["-o", "json"]).await;
     assert_eq!(code, Some(1), "{said}");
     let printed: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&printed["apiVersion"], &printed["kind"]), (&"baton.io/v1alpha1".into(), &"AuditReport".into()));
     let first = &printed["violations"][0];
     assert_eq!(
         (&first["kind"], &first["device"], &first["held"]),

@@ -53,8 +53,9 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
         if let Some(driver) = node.gpu_driver().filter(|_| served) {
             found.push(Violation::AnotherGpuDriver { node: node.name.clone(), driver: driver.into() });
         }
-        if let DaemonState::Gone(healthy, what) = node.daemon(wall) {
-            found.push(Violation::DaemonGone { node: node.name.clone(), what, healthy });
+        let daemon = node.daemon(wall);
+        if let Some(why) = daemon.fault(&node.name).filter(|_| matches!(daemon, DaemonState::Gone(..))) {
+            found.push(Violation::DaemonGone { node: node.name.clone(), why });
         }
         if let Some(why) = node.stock.as_ref().and_then(Stock::unreadable_cordons) {
             found.push(Violation::Cordons { node: node.name.clone(), why: why.to_owned() });

@@ -92,10 +92,8 @@ pub enum Violation {
     DaemonGone {
         /// Node.
         node: Box<str>,
-        /// `GPUs` or `NICs`.
-        what: &'static str,
-        /// Healthy ones.
-        healthy: usize,
+        /// In the words of every surface.
+        why: String,
     },
     /// The annotation that says which devices are cordoned cannot be read: no device of the node is given to new pods.
     Cordons {
@@ -135,10 +133,9 @@ impl std::fmt::Display for Violation {
             Self::Pool { node, device, free, expected } => {
                 write!(f, "device {device} of node {node}: {free} counted as free, {expected} are")
             }
-            Self::DaemonGone { node, what, healthy } => write!(
+            Self::DaemonGone { node, why } => write!(
                 f,
-                "{}, and no new pod gets one; look: {}, or run `baton doctor` on the node",
-                DaemonState::Gone(*healthy, what).fault(node).unwrap_or_default(),
+                "{why}, and no new pod gets one; look: {}, or run `baton doctor` on the node",
                 DaemonState::look(node)
             ),
             Self::Cordons { node, why } => write!(

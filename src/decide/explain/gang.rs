@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::answer::OneMove;
 use crate::core::queue::{Item, QueueState};
 use crate::core::timers::Moment;
 use crate::core::{other_scheduler_text, wants_of_another};
@@ -84,6 +85,9 @@ pub struct GangExplanation {
     pub group: Vec<GangStanding>,
     /// The member that found no place, and every node's verdict on it.
     pub root_cause: Option<RootCause>,
+    /// A move of another pod after which its members would start.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub one_move: Option<OneMove>,
     /// Attempts of the group.
     pub attempts: u64,
     /// When it is tried again, if only time has to pass.
@@ -185,6 +189,15 @@ impl Scheduler {
 
     /// Explains the gang of that name; `None` when there is none.
     pub fn explain_gang(&self, id: &GangId, now: Moment) -> Option<GangExplanation> {
+        let mut found = self.gang_state(id, now)?;
+        let group = self.world().gangs().gang(id)?.group();
+        let first = self.lacking(group).first().copied().filter(|_| found.root_cause.is_some());
+        found.one_move = first.and_then(|first| self.move_beside_nominated(first, Some(group), now));
+        Some(found)
+    }
+
+    /// The same without what would help.
+    pub(super) fn gang_state(&self, id: &GangId, now: Moment) -> Option<GangExplanation> {
         let gang = self.world().gangs().gang(id)?;
         let group = gang.group();
         let record = self.gangs().record(group);
@@ -240,6 +253,7 @@ impl Scheduler {
             advice: advice(state, reason).to_owned(),
             group: self.world().gangs().of_group(group).map(|gang| standing(gang, progress.satisfied_once)).collect(),
             root_cause: record.and_then(|record| record.root_cause.clone()).filter(|_| waits),
+            one_move: None,
             attempts: progress.attempts,
             next_try: self.queue().next_try(Item::Group(group.clone()), now),
             tried_again: tried_again.to_owned(),
@@ -314,7 +328,7 @@ fn members(gang: &Gang, wanted: fn(MemberState) -> bool) -> impl Iterator<Item =
     gang.members().filter(move |member| wanted(member.state))
 }
 
-fn standing(gang: &Gang, once: bool) -> GangStanding {
+pub(super) fn standing(gang: &Gang, once: bool) -> GangStanding {
     let (config, counts) = (gang.config(), gang.counts());
     let placed = match config.policy {
         // Once the gang was satisfied, bound members are what matters.

@@ -93,13 +93,8 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
     verdict.rules = rules.collect();
     verdict.rules.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.reason.cmp(&b.reason)));
     if faults.is_empty() && fitting.is_empty() {
-        let reasons: Vec<String> = verdict.rules.iter().map(|rule| on_nodes(rule.count, &rule.reason)).collect();
         let nearest = verdict.nearest.iter().map(|nearest| format!("; nearest: {nearest}"));
-        verdict.message = if reasons.is_empty() {
-            "there is no node".to_owned()
-        } else {
-            reasons.join(", ") + &nearest.collect::<String>()
-        };
+        verdict.message = diagnosis.message() + &nearest.collect::<String>();
     }
     let mut refusals: Vec<&Refusal> = counts.keys().collect();
     if fitting.is_empty() && is_hopeless(view.world, pod) {

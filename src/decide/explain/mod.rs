@@ -7,6 +7,7 @@ mod gang;
 mod job;
 mod judged;
 mod node;
+mod one_move;
 mod pod;
 mod queue;
 mod what_if;
@@ -17,6 +18,6 @@ pub use judged::on_nodes;
 pub use what_if::{Unadmitted, UnadmittedObject};
 
 pub use answer::{
-    DeviceDetail, Explanation, KeptNode, NodeExplanation, NodeVerdict, PodState, PodVerdict, QueueItem, QueueReport,
-    RatedNode, Rating, ReservedDevices, RuleCount, WhatIf, WhatIfObject, WhatIfObjects,
+    DeviceDetail, Explanation, KeptNode, NodeExplanation, NodeVerdict, OneMove, PodState, PodVerdict, QueueItem,
+    QueueReport, RatedNode, Rating, ReservedDevices, RuleCount, WhatIf, WhatIfObject, WhatIfObjects, WhyNode,
 };

@@ -18,10 +18,10 @@ use crate::gang::Route;
 use crate::lock::{Delay, LockDelay};
 use crate::scheduler::Scheduler;
 use crate::world::gangs::GroupId;
-use crate::world::{NodeId, Place, Pod, PodFacts, PodId, World, without_devices};
+use crate::world::{Lead, NodeId, Place, Pod, PodFacts, PodId, World, without_devices};
 use baton_contract::PodKey;
 
-use super::answer::{Explanation, PodState, PodVerdict, RatedNode, Rating};
+use super::answer::{Explanation, PodState, PodVerdict, RatedNode, Rating, WhyNode};
 use super::judged::{NodeJudgements, judge_all, wakes};
 
 /// For pods that wait for a node's lock.
@@ -58,6 +58,7 @@ impl Scheduler {
             },
             node: self.node_name(pod.node()),
             devices: devices.map(|device| format!("{} (minor {})", device.id, device.minor)).collect(),
+            why: pod.node().and(pod.lead).map(|lead| self.why_node(lead)),
             served_at: pod.served.and_then(|served| {
                 now.wall.checked_sub(SignedDuration::try_from(now.mono.saturating_sub(served.at)).ok()?).ok()
             }),
@@ -121,7 +122,16 @@ impl Scheduler {
                 ..PodVerdict::default()
             },
         };
-        if let Some(nomination) = self.preemption().get(id) {
+        let group = match &route {
+            Route::Group(group) | Route::Completes(group) => Some(group),
+            Route::Alone | Route::NotReady(_) => None,
+        };
+        let nomination = self.preemption().get(id);
+        let fits = explanation.verdict.nodes.iter().any(|node| node.fits);
+        if nomination.is_none() && !matches!(route, Route::NotReady(_)) && (group.is_some() || !fits) {
+            explanation.verdict.one_move = self.move_beside_nominated(id, group, now);
+        }
+        if let Some(nomination) = nomination {
             let verdict = &mut explanation.verdict;
             if !nomination.victims.is_empty() {
                 verdict.advice = vec![LEAVING_ADVICE.to_owned()];
@@ -171,7 +181,7 @@ impl Scheduler {
     /// What to do about the gang of a pod, and which command shows more.
     fn gang_advice(&self, id: PodId, now: Moment) -> Option<String> {
         let gang = self.world().gangs().gang_of(id)?.id().clone();
-        let advice = self.explain_gang(&gang, now)?.advice;
+        let advice = self.gang_state(&gang, now)?.advice;
         let mut letters = advice.chars();
         let first = letters.next()?.to_uppercase();
         Some(format!("{first}{}; `baton explain gang {gang}` shows all members", letters.as_str()))
@@ -249,6 +259,15 @@ impl Scheduler {
 
     pub(super) fn node_name(&self, id: Option<NodeId>) -> Option<String> {
         self.world().node(id?).map(|node| node.name.to_string())
+    }
+
+    fn why_node(&self, lead: Lead) -> WhyNode {
+        match lead {
+            Lead::Alone => WhyNode { score: None, runner_up: None, runner_up_score: None },
+            Lead::Over { score, second, beside } => {
+                WhyNode { score: Some(score), runner_up: self.node_name(Some(second)), runner_up_score: Some(beside) }
+            }
+        }
     }
 
     /// Whether a waiting pod is queued by itself or with its group.

@@ -16,7 +16,7 @@ use crate::world::gangs::{GroupId, PodGroupFacts};
 use crate::world::{Confinement, Pod, PodFacts, PodId, Stock, World, WorldEvent};
 use baton_contract::{PodRef, ShareIsolation, key};
 
-use super::answer::{RatedNode, WhatIf, WhatIfObject, WhatIfObjects};
+use super::answer::{OneMove, RatedNode, WhatIf, WhatIfObject, WhatIfObjects};
 use super::judged::judge_all;
 
 /// A pod as in its manifest, before admission has set its priority.
@@ -207,7 +207,13 @@ impl Scheduler {
             nodes.into_iter().for_each(|(node, count)| *starts.entry(node).or_default() += count);
             failed = still;
         }
-        let (way, alone) = match failed.map(|(id, choice)| self.way_out(world, id, &choice, now)) {
+        let (way, alone) = match failed.map(|(id, choice)| {
+            let of = |facts: &PodFacts| world.pod_id(&facts.handoff.pod.uid);
+            let rest = batch.pods.iter().filter_map(of).filter(|other| *other != id && !placed.contains(other));
+            let more = batch.together.saturating_sub(placed.len() + 1);
+            let together: Vec<PodId> = [id].into_iter().chain(rest.take(more)).collect();
+            self.way_out(world, &together, &choice, now)
+        }) {
             Some(Instead::Evict(way)) => (format!("{way} for one more"), way),
             Some(Instead::Wait(why)) => (why.clone(), format!("would wait: {why}")),
             None => Default::default(),
@@ -239,16 +245,21 @@ impl Scheduler {
         WhatIfObject { object: batch.name, headline, pods: of, together: batch.together, starts, notes }
     }
 
-    fn way_out(&self, world: &World, id: PodId, choice: &NodeChoice, now: Moment) -> Instead {
+    /// What becomes of the first of these pods, which was not placed, and of those that start with it.
+    fn way_out(&self, world: &World, ids: &[PodId], choice: &NodeChoice, now: Moment) -> Instead {
         let why = match choice {
             NodeChoice::Nowhere(diagnosis) => diagnosis.message(),
             NodeChoice::WaitUntil(_, refusal) => refusal.text.to_string(),
             NodeChoice::Fault(text) => text.to_string(),
             NodeChoice::Node(..) => String::new(),
         };
-        let pod = world.pod(id).filter(|pod| !pod.facts.spec.never_preempts);
+        let pod = ids.first().and_then(|id| world.pod(*id)).filter(|pod| !pod.facts.spec.never_preempts);
         let way = pod.and_then(|pod| self.eviction(world.clone(), pod, now)).and_then(|found| found.headline);
-        way.map_or(Instead::Wait(why), Instead::Evict)
+        if let Some(way) = way {
+            return Instead::Evict(way);
+        }
+        let found = self.one_move(&mut world.clone(), ids, now);
+        Instead::Wait(found.map_or(why.clone(), |found| format!("{why}; {found}")))
     }
 
     /// How room would be made for a pod.
@@ -266,6 +277,16 @@ impl Scheduler {
         let whom = if victims.len() > NAMED { format!("{} pods", victims.len()) } else { victims.join(", ") };
         let headline = (!victims.is_empty()).then(|| format!("would evict {whom} of {node} and start there"));
         Some(WayOut { victims, way, headline })
+    }
+
+    fn move_for_new(&self, mut world: World, pod: &Pod, now: Moment) -> Option<OneMove> {
+        let mut facts = pod.facts.clone();
+        let key = pod.key();
+        facts.handoff.pod = PodRef::new(&key.namespace, &format!("{}~", key.name), "what-if~");
+        let uid = facts.handoff.pod.uid.clone();
+        world.apply(WorldEvent::Pod(Box::new(facts)), now.mono, now.wall);
+        let id = world.pod_id(&uid)?;
+        self.one_move(&mut world, &[id], now)
     }
 
     /// Judges a pod as if it were created now and its turn had come.
@@ -292,7 +313,11 @@ impl Scheduler {
         let node = self.node_name(chosen);
         let mut verdict = judged.verdict;
         let (mut would_evict, mut preemption) = (Vec::new(), None);
-        let mut headline = format!("would wait: {}", verdict.message);
+        if node.is_none() {
+            verdict.one_move = self.move_for_new(world.clone().into_owned(), &pod, now);
+        }
+        let found = verdict.one_move.as_ref().map(|found| format!("; {found}")).unwrap_or_default();
+        let mut headline = format!("would wait: {}{found}", verdict.message);
         if let Some(node) = &node {
             headline = format!("would start now on {node}");
             verdict.message = format!("would go to node {node}");

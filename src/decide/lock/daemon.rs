@@ -5,6 +5,9 @@ use std::time::Duration;
 /// A node daemon renews its Lease every 30 s. One that has missed two renewals is late.
 const LATE: Duration = Duration::from_secs(60);
 
+/// Of one that has died.
+const GONE: &str = "is gone: the kubelet offers";
+
 /// What a daemon's state is judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heard {
@@ -70,7 +73,7 @@ impl DaemonState {
         Some(match self {
             Self::Missing => format!("no node daemon has reported from {node}"),
             Self::Gone(healthy, what) => {
-                format!("the node daemon of {node} is gone: the kubelet offers 0 of {healthy} {what}")
+                format!("the node daemon of {node} {GONE} 0 of {healthy} {what}")
             }
             Self::Stale(silent) | Self::Late(silent) => {
                 format!("the node daemon of {node} has not been heard for over {}", rough(silent))
@@ -80,6 +83,11 @@ impl DaemonState {
             }
             Self::Fresh => return None,
         })
+    }
+
+    /// The same of a daemon that has died, for a rule that counts nodes.
+    pub fn gone_with(name: &str) -> String {
+        format!("have a node daemon that {GONE} no {name}")
     }
 
     /// The command that shows the daemon's pod on `node`.

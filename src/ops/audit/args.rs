@@ -81,13 +81,14 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Form
         pods,
         violations,
         leaving,
+        unhealthy,
         other_scheduler,
         visible_devices,
         leases_unread,
         slices_unread,
     } = report;
     if let Some(output) = output {
-        return output.print(&self::json(report, policies));
+        return output.print_as("AuditReport", &self::json(report, policies));
     }
     let mut text = String::new();
     for violation in violations {
@@ -105,7 +106,7 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Form
             "note: {why}; so another driver that hands out GPUs is not found: grant `list` on resourceslices"
         )?;
     }
-    for words in leaving {
+    for words in leaving.iter().chain(unhealthy) {
         writeln!(text, "note: {words}")?;
     }
     let policy_words = policies.words();

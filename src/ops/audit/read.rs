@@ -14,9 +14,10 @@ use baton_cluster::node::LightNode;
 use baton_cluster::pod::LightPod;
 use baton_cluster::resource_slice::LightSlice;
 use baton_cluster::visible_devices::NamingPod;
-use baton_contract::inventory::Device;
+use baton_contract::inventory::{Device, DeviceInfo, device_names};
 use baton_contract::key;
 use baton_decide::audit::{Violation, check_cluster, leaving};
+use baton_decide::devices::Held;
 use baton_decide::scheduler::{OTHER_SCHEDULER_AFTER, controller_of, other_scheduler_text, wants_of_another};
 use baton_decide::world::{World, WorldEvent, WorldPolicy};
 use baton_runtime::clock;
@@ -42,6 +43,9 @@ pub struct AuditReport {
     /// Devices that pods use which have left the API server.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub leaving: Vec<String>,
+    /// Devices that are out of service while pods hold them, as `baton get devices` has them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unhealthy: Vec<String>,
     /// Pods that wait for a scheduler that is not Baton, by controller.
     pub other_scheduler: Vec<NotedPods>,
     /// Pods that name GPUs in their environment and ask for none, by controller.
@@ -119,7 +123,11 @@ pub struct ClusterObjects {
 pub fn report(read: ClusterObjects, rules: &AuditRules, wall: Timestamp) -> AuditReport {
     let ClusterObjects { nodes, devices, leases, slices, pods } = read;
     let counts = (nodes.len(), devices.len(), pods.len());
-    let mut world = World::new(WorldPolicy { keep_assignments: true, ..WorldPolicy::default() });
+    let policy = WorldPolicy::default();
+    // A Lease that is read once counts as live for twice this time: that is the time of `baton get`.
+    let agent_stale = policy.agent_stale / 2;
+    let mut world = World::new(WorldPolicy { keep_assignments: true, agent_stale, ..policy });
+    let faults = faults(&devices);
     let nodes = nodes.into_iter().map(|node| WorldEvent::Node(node.facts(&rules.lock_key)));
     let devices = devices.into_iter().map(|device| WorldEvent::Devices(Box::new(device)));
     let leases = leases.into_iter().filter_map(LightLease::event);
@@ -138,11 +146,39 @@ pub fn report(read: ClusterObjects, rules: &AuditRules, wall: Timestamp) -> Audi
         pods: counts.2,
         violations,
         leaving: leaving(&world),
+        unhealthy: held(&world, faults),
         other_scheduler: other_scheduler(&world, rules, wall),
         visible_devices: Vec::new(),
         leases_unread: None,
         slices_unread: None,
     }
+}
+
+/// What is wrong with devices, by node and id.
+fn faults(objects: &[Device]) -> BTreeMap<(String, String), String> {
+    let of_node = |object: &Device| -> Vec<((String, String), String)> {
+        let (node, devices) = (object.metadata.name.clone().unwrap_or_default(), &object.spec.devices);
+        let fault = |(info, name): (&DeviceInfo, String)| {
+            let since = info.health_condition().map(|of| format!(" since {:.0}", of.last_transition_time.0));
+            let words = format!("{name} is out of service{}: {}", since.unwrap_or_default(), info.fault()?);
+            Some(((node.clone(), info.id.to_string()), words))
+        };
+        devices.iter().zip(device_names(devices)).filter_map(fault).collect()
+    };
+    objects.iter().flat_map(of_node).collect()
+}
+
+/// Those of them that pods hold, with the pods.
+fn held(world: &World, faults: BTreeMap<(String, String), String>) -> Vec<String> {
+    let of = |((node, id), fault): ((String, String), String)| {
+        let found = world.node(world.node_id(&node)?)?;
+        let pods = found.pods.iter().filter_map(|pod| world.pod(*pod));
+        let holds = |held: &Held| held.devices().iter().any(|device| device.id.as_str() == id);
+        let pods = pods.filter(|pod| found.holding(pod).is_some_and(holds)).map(|pod| pod.key().to_string());
+        let pods: Vec<String> = pods.collect();
+        (!pods.is_empty()).then(|| format!("node {node}: {fault}; held by {}", pods.join(", ")))
+    };
+    faults.into_iter().filter_map(of).collect()
 }
 
 fn visible_devices(pods: &[NamingPod]) -> Vec<NotedPods> {
@@ -299,6 +335,24 @@ mod tests {
         let pods =
             vec![pod("a", "node-a", Some("GPU-0"), Some("GPU-0")), pod("b", "node-a", Some("GPU-1"), Some("GPU-1"))];
         assert_eq!(of_pods(pods), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_device_that_fails_under_a_pod_is_noted_with_its_fault_and_the_pod() {
+        let mut devices = device("node-a", &["GPU-0", "GPU-1"]);
+        for info in &mut devices.spec.devices {
+            info.health = false;
+            info.conditions = from_value(json!([{"type": "Healthy", "status": "False", "reason": "Xid79",
+                "message": "GPU has fallen off the bus", "lastTransitionTime": "2026-11-21T02:30:00Z"}]))
+            .unwrap();
+        }
+        let pods = vec![pod("a", "node-a", Some("GPU-0"), Some("GPU-0"))];
+        let wall = "2026-11-21T02:36:00Z".parse().unwrap();
+        let read =
+            ClusterObjects { nodes: vec![node("node-a", None)], devices: vec![devices], pods, ..Default::default() };
+        let report = report(read, &AuditRules::default(), wall);
+        let words = "node node-a: gpu-0 is out of service since 2026-11-21T02:30:00Z: Xid79: GPU has fallen off the bus; held by ml/a";
+        assert_eq!((report.unhealthy, report.violations.len()), (vec![words.to_owned()], 0));
     }
 
     #[test]

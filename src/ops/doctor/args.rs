@@ -55,7 +55,7 @@ pub async fn run(mut options: AgentOptions, matches: &ArgMatches) -> anyhow::Res
     let host_root = matches.get_one::<String>(HOST_ROOT).map_or_else(|| host_root(&options), PathBuf::from);
     let report = examine(options, host_root).await?;
     say(match matches.get_one::<Format>(OUTPUT) {
-        Some(format) => format.print(&report.json())?,
+        Some(format) => format.print_as("DoctorReport", &report.json())?,
         None => report.text(),
     })?;
     Ok(if report.is_well() { ExitCode::SUCCESS } else { ExitCode::from(1) })

@@ -73,9 +73,11 @@ pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
         _ if args.what_if.what_if => what_if::run(&args.what_if, common).await?,
         Some(ExplainSubject::Pod(pod)) if pod.what_if.what_if => what_if::run(&pod.what_if, common).await?,
         Some(ExplainSubject::Pod(pod)) => pod::run(pod, common).await?,
-        Some(ExplainSubject::Gang(gang)) => common.answer("gang", gang, "/gangs", gang::text).await?,
+        Some(ExplainSubject::Gang(gang)) => {
+            common.answer(("gang", "GangExplanation"), gang, "/gangs", gang::text).await?
+        }
         Some(ExplainSubject::Node(node)) => node::run(node, common).await?,
-        Some(ExplainSubject::Job(job)) => common.answer("job", job, "/jobs", job::text).await?,
+        Some(ExplainSubject::Job(job)) => common.answer(("job", "JobExplanation"), job, "/jobs", job::text).await?,
         None => {
             let text = "nothing to explain: `baton explain pod namespace/name`, `baton explain gang namespace/name`, \
                         `baton explain job namespace/name`, `baton explain node name`, or `baton explain --what-if -f pod.yaml`";

@@ -5,10 +5,16 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::output::Common;
+use crate::leader::LeaderClient;
 use crate::say::remark;
-use crate::view::{DeviceRow, NodesView, Row, Rules, ShownHealth, Snapshot, entries_of, percent, plain, read_node};
+use crate::view::{
+    DeviceRow, LockState, NodesView, Row, Rules, ShownHealth, Snapshot, entries_of, percent, plain, read_node,
+};
+use baton_agent::node_handoff::LedgerLine;
 use baton_contract::{DeviceEntry, DeviceType, PodKey, ShareIsolation, key};
 use baton_decide::explain::QueueReport;
+use baton_decide::lock::Delay;
+use baton_decide::pod::{ExpectedCall, HandoffPod};
 use baton_runtime::words;
 
 /// A device that a pod has.
@@ -41,9 +47,49 @@ pub struct PodHoldings {
     /// What its GPUs have in common, the nearest first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linked_by: Option<String>,
+    /// Of one that waits for its devices longer than usual.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls: Option<CallsMade>,
     /// It has shares of GPUs, which nothing holds to their limits here.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub counted_only: bool,
+}
+
+/// The kubelet's calls for the devices of a pod, one per container and resource name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct CallsMade {
+    /// Those that the node daemon has served.
+    pub made: usize,
+    /// All of them.
+    pub of: usize,
+}
+
+impl CallsMade {
+    /// By the ledger of the node's daemon, which has registered for these names.
+    fn count(pod: &HandoffPod, registered: &[String], ledger: &[LedgerLine]) -> Self {
+        let calls: Vec<ExpectedCall<'_>> =
+            pod.expected_calls(|name| registered.is_empty() || registered.iter().any(|of| of == name)).collect();
+        let is_made = |call: &&ExpectedCall<'_>| {
+            let wanted = (pod.pod.uid.as_str(), &*call.container.name, call.resource);
+            ledger.iter().any(|line| (&*line.uid, &*line.container, &*line.resource) == wanted)
+        };
+        Self { made: calls.iter().filter(is_made).count(), of: calls.len() }
+    }
+}
+
+/// How far the hand-off of a pod is whose lock stands longer than usual, as the node's daemon knows it.
+pub(super) async fn calls_made(common: &Common, snapshot: &Snapshot, node: &str, pod: &PodKey) -> Option<CallsMade> {
+    let row = NodesView::of(snapshot, &Rules::default(), &QueueReport::default()).nodes.into_iter().next()?;
+    let lock = row.lock.filter(|lock| lock.delay > Some(Delay::Usual) && lock.state == LockState::Held)?;
+    let pod = snapshot.pods.get(pod).filter(|pod| lock.holder == Some(pod.pod.key.to_string()))?;
+    let read = async {
+        let client = common.access.connect().await?;
+        let daemon = LeaderClient::of_node(client, &common.scheduler.home.namespace, node, None).await?;
+        daemon.get::<Vec<LedgerLine>>("/ledger").await
+    };
+    // One that does not answer is named already.
+    let ledger = read.await.ok()?;
+    Some(CallsMade::count(pod, &row.agent.map(|agent| agent.registered).unwrap_or_default(), &ledger))
 }
 
 /// The objects of `node`; `None` where they cannot be read, which is said.
@@ -82,6 +128,7 @@ pub(super) fn held(snapshot: &Snapshot, pod: &PodKey) -> PodHoldings {
     PodHoldings {
         held: entries.iter().map(shown).collect(),
         linked_by: linked(&gpus),
+        calls: None,
         counted_only: shares && limits.is_none_or(|limits| limits == ShareIsolation::None),
     }
 }
@@ -102,6 +149,9 @@ impl PodHoldings {
     /// The rows as a table, and what the GPUs have in common.
     pub(super) fn text(&self) -> String {
         let mut out = String::new();
+        if let Some(CallsMade { made, of }) = self.calls {
+            let _ = writeln!(out, "  the kubelet has made {made} of {of} calls for its devices");
+        }
         if self.held.is_empty() {
             return out;
         }
@@ -177,6 +227,16 @@ mod tests {
         let text = shown.text();
         assert!(text.contains("Its GPUs are connected by NVLink (domain 0).\n"), "{text}");
         assert!(text.contains("counted, not limited on this node"), "{text}");
+        let pod = &cluster.pods[&key];
+        let names: Vec<String> = pod.expected_calls(|_| true).map(|call| call.resource.to_owned()).collect();
+        let line = |uid: &str| -> LedgerLine {
+            serde_json::from_value(json!({"namespace": "ml", "pod": "train", "uid": uid, "container": "main",
+                "resource": names[0], "init": false, "ids": [], "served": {}, "devices": []}))
+            .unwrap()
+        };
+        let counted = |ledger: &[LedgerLine]| CallsMade::count(pod, &[], ledger);
+        assert_eq!(counted(&[line("u1"), line("u0")]), CallsMade { made: 1, of: names.len() });
+        assert_eq!(counted(&[line("u0")]).made, 0, "that was an earlier pod of the name");
         let node = cluster.nodes.get_mut("node-a").unwrap();
         node.metadata.labels = Some([(key::GPU_ISOLATION_PROVIDER.to_owned(), "hami-core".to_owned())].into());
         assert!(!held(&cluster, &key).counted_only);

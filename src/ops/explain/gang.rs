@@ -32,6 +32,9 @@ pub fn text(explanation: &GangExplanation, wide: bool) -> String {
     if let Some(cause) = &explanation.root_cause {
         let _ = write!(out, "\nThe first pod without a place is {}:\n  {}\n", cause.pod, cause.summary);
     }
+    if let Some(found) = &explanation.one_move {
+        let _ = writeln!(out, "  {found}");
+    }
     if explanation.attempts > 0 {
         let next = explanation.next_try.map(|at| format!(" ({at:.0})")).unwrap_or_default();
         let _ = writeln!(out, "\nAttempts: {}. Tried again: {}{next}.", explanation.attempts, explanation.tried_again);

@@ -34,7 +34,7 @@ pub(super) async fn run(args: &NodeArgs, common: &Common) -> anyhow::Result<Stri
         printed["devices"] = serde_json::to_value(&rows)?;
     }
     let table = (!rows.is_empty()).then(|| devices::table(&rows));
-    common.print(&printed, |_, wide| text_with(&explanation, table, wide))
+    common.print("NodeExplanation", &printed, |_, wide| text_with(&explanation, table, wide))
 }
 
 /// What `baton explain node` prints.

@@ -48,11 +48,16 @@ impl Common {
         }
     }
 
-    /// The answer in the requested format; `text` gets whether that is the wide one.
-    pub fn print<T: Serialize>(&self, answer: &T, text: impl FnOnce(&T, bool) -> String) -> anyhow::Result<String> {
+    /// The answer, which is of this kind, in the requested format; `text` gets whether that is the wide one.
+    pub fn print<T: Serialize>(
+        &self,
+        kind: &'static str,
+        answer: &T,
+        text: impl FnOnce(&T, bool) -> String,
+    ) -> anyhow::Result<String> {
         Ok(match self.output {
-            Some(ExplainOutput::Json) => Format::Json.print(answer)?,
-            Some(ExplainOutput::Yaml) => Format::Yaml.print(answer)?,
+            Some(ExplainOutput::Json) => Format::Json.print_as(kind, answer)?,
+            Some(ExplainOutput::Yaml) => Format::Yaml.print_as(kind, answer)?,
             wide => text(answer, wide == Some(ExplainOutput::Wide)),
         })
     }
@@ -73,7 +78,7 @@ impl Common {
     /// The scheduler's answer about an object below `path`, printed.
     pub(super) async fn answer<T: Serialize + DeserializeOwned>(
         &self,
-        kind: &str,
+        (kind, printed): (&str, &'static str),
         of: &NamedObject,
         path: &str,
         text: impl FnOnce(&T, bool) -> String,
@@ -81,7 +86,7 @@ impl Common {
         let namespace = self.namespace(of.namespace.as_deref()).await;
         let (namespace, name) = named(kind, &of.object, &namespace)?;
         let answer: T = self.leader().await?.get(&format!("{path}/{namespace}/{name}")).await?;
-        self.print(&answer, text)
+        self.print(printed, &answer, text)
     }
 }
 

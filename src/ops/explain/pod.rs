@@ -39,9 +39,11 @@ pub(super) async fn run(args: &PodArgs, common: &Common) -> anyhow::Result<Strin
     if let Some(node) = node.filter(|_| !answer.explanation.devices.is_empty())
         && let Some(snapshot) = devices::of_node(common, &node).await
     {
-        answer.devices = devices::held(&snapshot, &PodKey::new(namespace, name));
+        let key = PodKey::new(namespace, name);
+        answer.devices = devices::held(&snapshot, &key);
+        answer.devices.calls = devices::calls_made(common, &snapshot, &node, &key).await;
     }
-    common.print(&answer, |answer, wide| text_with(&answer.explanation, &answer.devices, wide))
+    common.print("PodExplanation", &answer, |answer, wide| text_with(&answer.explanation, &answer.devices, wide))
 }
 
 /// The scheduler's answer, and what the objects of its node show of its devices.
@@ -77,6 +79,9 @@ fn text_with(explanation: &Explanation, devices: &PodHoldings, wide: bool) -> St
     let listed_below = verdict.rules.iter().any(|rule| rule.count > 0) && explanation.group.is_none();
     if !verdict.message.is_empty() && !listed_below {
         let _ = writeln!(out, "  {}", verdict.message);
+    }
+    if let (Some(why), Some(node)) = (&explanation.why, &explanation.node) {
+        let _ = writeln!(out, "  why {node}: {why}");
     }
     if let (Some(at), Some(held)) = (explanation.served_at, explanation.lock_held_millis) {
         let node = explanation.node.as_deref().unwrap_or_default();

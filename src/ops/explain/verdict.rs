@@ -24,6 +24,9 @@ pub(super) fn refusals(out: &mut String, verdict: &PodVerdict) {
     if let Some(nearest) = &verdict.nearest {
         let _ = writeln!(out, "  Nearest: {nearest}.");
     }
+    if let Some(found) = &verdict.one_move {
+        let _ = writeln!(out, "  O{}.", &found.to_string()[1..]);
+    }
 }
 
 /// What to do.

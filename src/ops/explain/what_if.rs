@@ -31,8 +31,8 @@ pub(super) async fn run(args: &WhatIfArgs, common: &Common) -> anyhow::Result<St
     let leader = common.leader().await?;
     let answer: WhatIfAnswer = leader.post("/explain", manifest).await.with_context(|| path.display().to_string())?;
     match answer {
-        WhatIfAnswer::Pod(answer) => common.print(&*answer, text),
-        WhatIfAnswer::Objects(answer) => common.print(&answer, objects_text),
+        WhatIfAnswer::Pod(answer) => common.print("WhatIf", &*answer, text),
+        WhatIfAnswer::Objects(answer) => common.print("WhatIfList", &answer, objects_text),
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::args::{GetArgs, GetOutput};
-use crate::say::{Format, UsageError};
+use crate::say::{API_VERSION, Format, UsageError};
 use crate::view::{Look, Row, RowId, fitted, say_left_out};
 use baton_contract::hint::LabelSelector;
 
@@ -162,7 +162,7 @@ impl<'a> Printer<'a> {
             let items: Vec<&Value> = listing.lines.iter().map(|line| &line.item).collect();
             let mut kind = listing.singular().to_owned();
             kind[..1].make_ascii_uppercase();
-            json!({ "apiVersion": "baton.io/v1alpha1", "kind": format!("{kind}List"), "items": items })
+            json!({ "apiVersion": API_VERSION, "kind": format!("{kind}List"), "items": items })
         };
         Ok(match self.args.output {
             Some(GetOutput::Json) => Format::Json.print(&items())?,

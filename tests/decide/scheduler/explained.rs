@@ -244,7 +244,7 @@ fn what_if_says_what_is_then_decided_and_takes_nothing() {
             let counted = format!("0/5 nodes: {}", reasons.collect::<Vec<_>>().join(", "));
             assert_eq!(counted, cluster.conditions["next"], "{gpus} GPUs");
             let said = &answer.verdict.message;
-            assert!(said.contains(" nodes have fewer than") && said.contains("nearest: big with 4 of"), "{said}");
+            assert!(said.starts_with(&counted) && said.contains("; nearest: big with 4 of"), "{said}");
         }
     }
 }
@@ -386,7 +386,7 @@ fn a_waiting_pod_is_told_the_nearest_node_and_who_holds_what_it_lacks() {
     cluster.settle();
     let verdict = cluster.explain(&PodKey::new("ml", "big")).unwrap().verdict;
     let nearest = "near with 3 of 8 (ml/default-holds holds 4, 1 is cordoned)";
-    assert_eq!(verdict.message, format!("2 nodes have fewer than 8 free GPUs; nearest: {nearest}"));
+    assert_eq!(verdict.message, format!("0/2 nodes: 2 have fewer than 8 free GPUs; nearest: {nearest}"));
     assert_eq!(verdict.nearest.as_deref(), Some(nearest));
     let cordoned = verdict.nodes[0].devices.iter().filter(|device| device.cordon.is_some()).count();
     assert_eq!(cordoned, 1);
@@ -402,7 +402,7 @@ fn a_pod_that_is_larger_than_every_node_is_not_told_to_wait() {
         cluster.explain(&PodKey::new("ml", pod)).unwrap().verdict
     };
     let verdict = explained(&mut cluster, "nine", "9");
-    assert_eq!(verdict.message, "1 node has fewer than 9 free GPUs; nearest: n with 8 of 9 (the node has 8)");
+    assert_eq!(verdict.message, "0/1 nodes: 1 has fewer than 9 free GPUs; nearest: n with 8 of 9 (the node has 8)");
     assert!(verdict.advice[0].contains("too small for it even when they are empty"), "{:?}", verdict.advice);
     // Autoscalers add nodes for Unschedulable.
     assert_eq!(cluster.reasons["nine"], "Unschedulable", "autoscalers judge by themselves which kind of node helps");
@@ -410,7 +410,7 @@ fn a_pod_that_is_larger_than_every_node_is_not_told_to_wait() {
     cluster.settle();
     let verdict = explained(&mut cluster, "eight", "8");
     assert_eq!(cluster.reasons["eight"], "Unschedulable");
-    assert_eq!(verdict.message, "1 node has fewer than 8 free GPUs; nearest: n with 7 of 8 (ml/one holds 1)");
+    assert_eq!(verdict.message, "0/1 nodes: 1 has fewer than 8 free GPUs; nearest: n with 7 of 8 (ml/one holds 1)");
     assert!(verdict.advice[0].starts_with("Wait for pods"), "{:?}", verdict.advice);
 }
 
@@ -462,6 +462,40 @@ fn a_served_pod_says_when_and_how_long_the_lock_stood_for_it() {
     assert_eq!((answer.served_at, answer.lock_held_millis), (Some(before), Some(3000)));
     let said = explain(&mut cluster, "p", false);
     assert!(said.contains("; the lock of n was held for 3000 ms\n"), "{said}");
+}
+
+#[test]
+fn a_bound_pod_has_the_scores_of_its_node_and_of_the_next_best() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("a", 8);
+    cluster.node("b", 8);
+    cluster.pod("first", FOUR);
+    cluster.settle();
+    cluster.agent_releases("a");
+    let now = cluster.moment();
+    let rated = cluster.scheduler.ratings(pod("p", ONE, cluster.now), now);
+    cluster.pod("p", ONE);
+    cluster.settle();
+    let [best, next] = &rated[..] else { panic!("{rated:?}") };
+    let why = cluster.explain(&PodKey::new("ml", "p")).unwrap().why.unwrap();
+    assert_eq!(cluster.node_of("p"), Some(&*best.node));
+    assert_eq!((why.score, why.runner_up_score), (Some(best.score), Some(next.score)));
+    assert_eq!(why.runner_up.as_deref(), Some(&*next.node));
+    let said = explain(&mut cluster, "p", false);
+    let (chosen, score) = (&best.node, best.score);
+    let line = format!("  why {chosen}: score {score}; next was {} with {}\n", next.node, next.score);
+    assert!(said.contains(&line), "{said}");
+    cluster.node("c", 16);
+    cluster.pod("q", &[(key::NVIDIA_GPU, "16")]);
+    cluster.settle();
+    assert!(explain(&mut cluster, "q", false).contains("  why c: no other node fitted\n"));
+    // What chose before is not known to a scheduler that was restarted.
+    let bound = cluster.pods[&PodKey::new("ml", "p")].clone();
+    let mut restarted = TestScheduler::new();
+    restarted.node(chosen, 8);
+    restarted.submit(bound);
+    restarted.settle();
+    assert_eq!(restarted.explain(&PodKey::new("ml", "p")).unwrap().why, None);
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn a_pod_of_kube_scheduler_is_explained_by_its_extender_calls_and_bind() {
     cluster.submit(waiting.clone());
     let key = PodKey::new("ml", "waiting");
     let reported = cluster.explain(&key).unwrap().verdict;
-    assert!(reported.message.contains(THEIRS) && reported.message.contains("1 node has no free GPU"), "{reported:?}");
+    assert!(reported.message.contains(THEIRS) && reported.message.contains("1 has no free GPU"), "{reported:?}");
     assert!(!reported.rules.is_empty() && reported.nodes.len() == 1, "{reported:?}");
     cluster.delete("first");
     let reported = cluster.explain(&key).unwrap().verdict;

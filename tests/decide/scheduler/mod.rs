@@ -10,6 +10,7 @@ mod holders;
 mod indexed;
 mod leaving;
 mod lock_line;
+mod one_move;
 mod order;
 mod other_schedulers;
 mod placement;

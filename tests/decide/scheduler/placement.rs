@@ -107,7 +107,7 @@ fn gpus_that_the_kubelet_offers_no_more_are_told_as_their_agents_trouble() {
     let few = "1 has no free GPU";
     assert_eq!(
         cluster.conditions["a"],
-        format!("0/2 nodes: {few}, 1 node daemon gone: the kubelet offers no nvidia.com/gpu")
+        format!("0/2 nodes: 1 has a node daemon that is gone: the kubelet offers no nvidia.com/gpu, {few}")
     );
     cluster.now += Duration::from_secs(120);
     cluster.settle();
@@ -184,7 +184,10 @@ fn a_name_that_the_agent_does_not_serve_or_the_kubelet_has_zeroed_is_named() {
     cluster.change_node("n", |facts| facts.allocatable.set(key::NVIDIA_GPU, baton::contract::Quantity::units(0)));
     cluster.pod("b", ONE);
     cluster.settle();
-    assert_eq!(cluster.conditions["b"], "0/1 nodes: 1 node daemon gone: the kubelet offers no nvidia.com/gpu");
+    assert_eq!(
+        cluster.conditions["b"],
+        "0/1 nodes: 1 has a node daemon that is gone: the kubelet offers no nvidia.com/gpu"
+    );
 }
 
 #[test]

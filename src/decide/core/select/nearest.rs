@@ -48,6 +48,21 @@ pub fn nearest<'a>(world: &World, pod: &Pod, refused: impl Iterator<Item = &'a N
     refused.filter_map(short).min_by_key(Nearest::distance).map(|found| found.blamed(world))
 }
 
+/// The first of these nodes by what they lack of the pod's devices; those of which no number says that come last.
+pub fn nearest_first<'a>(pod: &Pod, mut nodes: Vec<(NodeId, &'a Node)>, most: usize) -> Vec<NodeId> {
+    let request = request_of(pod).ok();
+    let distance = |node: &'a Node| {
+        let reason = request.as_ref().and_then(|request| pick(node.stock.as_ref()?.pool(), request).err())?;
+        Nearest::of(reason, node).map(|found| (found.wanted - found.free, Reverse(found.free)))
+    };
+    nodes.sort_by_cached_key(|(_, node)| {
+        let distance = distance(node);
+        (distance.is_none(), distance, &node.name)
+    });
+    nodes.truncate(most);
+    nodes.into_iter().map(|(id, _)| id).collect()
+}
+
 /// Of all nodes, while `taken` whole GPUs of a node are as good as held. A node of which something is taken comes after all others, and
 /// only where others hold devices too. A gang that waits asks at each attempt, so that devices are chosen only on the nodes that their free
 /// counts put first.

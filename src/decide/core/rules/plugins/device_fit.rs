@@ -7,6 +7,7 @@ use crate::core::rules::known_request::KnownRequest;
 use crate::core::rules::{Claimed, Filter, Outcome, Plugin, PreFilter, Reads, Reserve, Slots, View};
 use crate::devices::PodDeviceRequest;
 use crate::help::Help;
+use crate::lock::DaemonState;
 use crate::shares::ShareRefusal;
 use crate::world::devices::{DeviceChoice, DevicePlan, request_of};
 use crate::world::{KnownChoices, Node, NodeId, Pod, Resources, Wake};
@@ -228,7 +229,7 @@ impl Filter for DeviceFit {
             }
             // Registered by its own word: the kubelet sets a resource to 0 as soon as the socket is gone.
             (Service::Not(name), _) if node.is_not_offered(name) => {
-                let text = format!("node daemon gone: the kubelet offers no {name}");
+                let text = DaemonState::gone_with(name);
                 return Outcome::unfit(NAME, text, wake).helped_by(Help::Daemon);
             }
             (Service::Not(name), _) => {

@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 
 use crate::core::rules::{Filter, Outcome, Plugin, Reads, Score, Slots, Text, View};
 use crate::help::Help;
+use crate::lock::DaemonState;
 use crate::world::{Node, NodeId, Pod, Resources, Wake};
 use baton_contract::key;
 
@@ -65,7 +66,7 @@ impl Shortage<'_> {
         match self {
             Self::Plain(text, help) => (text.into(), help),
             Self::Unserved(name) => (format!("agent does not serve {name}").into(), Help::Registration),
-            Self::NotOffered(name) => (format!("node daemon gone: the kubelet offers no {name}").into(), Help::Daemon),
+            Self::NotOffered(name) => (DaemonState::gone_with(name).into(), Help::Daemon),
             Self::Extended(name, wanted, most) => {
                 let help = match key::is_device_resource(name) {
                     true if most > 0 && wanted > most => Help::LargerNode,
