@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use super::node::closed;
 use crate::core::timers::Moment;
+use crate::devices::HeldDevice;
 use crate::lock::{DaemonState, Delay};
 use crate::pod::{ContainerKind, PodContainer};
 use crate::world::{DeviceState, Node, Place, Pod, World};
@@ -82,21 +83,20 @@ pub fn namespaces(
     let (mut uses, mut waits) = (BTreeMap::<&str, NamespaceUse>::new(), Vec::new());
     for pod in world.pods().filter(|pod| pod.place != Place::Ended && pod.asks_for_devices()) {
         let of = uses.entry(&pod.key().namespace).or_default();
-        match pod.node().and_then(|node| world.node(node)) {
-            Some(node) => of.held += held(node, pod),
-            None => {
-                of.waiting += wanted(&pod.facts.handoff.containers);
-                let waited = Duration::try_from(wall.duration_since(pod.facts.handoff.created)).unwrap_or_default();
-                waits.extend((waited > least).then(|| (waited, pod.key())));
-            }
+        if let Some(node) = pod.node().and_then(|node| world.node(node)) {
+            of.held += held(node, pod);
+            continue;
         }
+        of.waiting += wanted(&pod.facts.handoff.containers);
+        let waited = Duration::try_from(wall.duration_since(pod.facts.handoff.created)).unwrap_or_default();
+        waits.extend((waited > least).then(|| (waited, pod.key())));
     }
     (uses, waits)
 }
 
 fn held(node: &Node, pod: &Pod) -> i64 {
     let held = node.holders().of(pod).map(|held| held.of_kind(&DeviceType::Gpu)).unwrap_or_default();
-    held.iter().map(|device| device.percent()).sum()
+    held.iter().map(HeldDevice::percent).sum()
 }
 
 /// Most that the containers ask for at once, in percent of GPUs; of shares that are asked for in bytes, what they ask of compute.
