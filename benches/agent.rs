@@ -48,7 +48,7 @@ async fn main() {
     allocate(&cluster, "warm-up").await;
     let process = Process(node.agent.pid().unwrap());
     size(&mut expect, process);
-    if let Some(ready) = metric(&cluster, "baton_ready_after_nvml_seconds").await {
+    if let Some(ready) = metric(&cluster, "baton_node_ready_after_nvml_seconds").await {
         expect.at_most("ready_ms_after_nvml_init", ready * 1000.0);
     }
     // Until then each call reads its pod live, once after a start.
@@ -86,7 +86,7 @@ async fn allocations(expect: &mut Expect, cluster: &harness::TestCluster, proces
     let node = &cluster.nodes[0];
     node.kubelet.controls().take_allocate_times();
     let nvml_before = nvml_calls(cluster);
-    let names = ["baton_allocate_seconds_sum", "baton_allocate_seconds_count", "baton_live_reads_total"];
+    let names = ["baton_node_allocate_seconds_sum", "baton_node_allocate_seconds_count", "baton_node_live_reads_total"];
     let before = metrics(cluster, &names).await;
     let cpu_before = process.cpu_seconds();
     for number in 0..PODS {
@@ -96,7 +96,7 @@ async fn allocations(expect: &mut Expect, cluster: &harness::TestCluster, proces
     let nvml_after = nvml_calls(cluster);
     let after = metrics(cluster, &names).await;
     let grown = |name: &str| after[name] - before[name];
-    let (seconds, count) = (grown("baton_allocate_seconds_sum"), grown("baton_allocate_seconds_count"));
+    let (seconds, count) = (grown("baton_node_allocate_seconds_sum"), grown("baton_node_allocate_seconds_count"));
     let calls = histogram(&node.kubelet.controls().take_allocate_times());
     let listing = histogram(&pod_resources_times(cluster).await);
     let us = |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64;

@@ -41,6 +41,7 @@ use baton_decide::handoff::NodeInventory;
 use baton_decide::health::ServeOutcome;
 use baton_hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots, nodes};
 use baton_runtime::admin::OpenPorts;
+use baton_runtime::metrics::RequestMetrics;
 use baton_runtime::{Backoff, clock};
 
 /// Hardware events that may wait. The reconciler takes each within microseconds; a full channel is a storm of repetitions.
@@ -73,12 +74,13 @@ pub async fn run_with(options: AgentOptions, shutdown: CancellationToken, open: 
     options.validate()?;
     HealthBook::new(&options)?;
     let options = Arc::new(options);
-    let metrics = Arc::new(AgentMetrics::default());
+    let requests = RequestMetrics::default();
+    let metrics = Arc::new(AgentMetrics::new(&requests));
     let admin_state = Arc::new(AdminState::default());
     let mut tasks = JoinSet::new();
     // Ends what the calls in hand still need, after they have ended.
     let ending = CancellationToken::new();
-    let started = start(options, metrics, admin_state, &mut tasks, open, &ending);
+    let started = start(options, (metrics, requests), admin_state, &mut tasks, open, &ending);
     let mut reconciler = tokio::select! {
         started = started => started?,
         () = shutdown.cancelled() => return Ok(()),
@@ -109,13 +111,14 @@ pub async fn run_with(options: AgentOptions, shutdown: CancellationToken, open: 
 
 async fn start(
     options: Arc<AgentOptions>,
-    metrics: Arc<AgentMetrics>,
+    (metrics, requests): (Arc<AgentMetrics>, RequestMetrics),
     admin_state: Arc<AdminState>,
     tasks: &mut JoinSet<EndedTask>,
     open: OpenHandoff,
     ending: &CancellationToken,
 ) -> Result<DeviceReconciler, AgentError> {
-    let (client, resumed) = client::connect_with_resumed("baton-device-plugin", options.kubeconfig.as_deref()).await?;
+    let kubeconfig = options.kubeconfig.as_deref();
+    let (client, resumed) = client::connect_counted("baton-device-plugin", kubeconfig, &requests).await?;
     let state = lock_and_listen(&options, &metrics, &admin_state, tasks).await?;
     let writer = InventoryWriter::new(client.clone(), &options.node_name);
     // Where the API server does not answer, no scheduler sends a pod either.
@@ -184,7 +187,8 @@ async fn start(
     let heartbeat = options.timings.heartbeat;
     let lease = AgentLease::new(client, &AgentStatus::lease_namespace(&options.namespace), &options.node_name);
     tasks.spawn(named("inventory", reporting::inventory(writer, publication, heartbeat)));
-    let own = (options.lockless(), LockWord::new(&options.node_lock_key, options.node_lock_format));
+    let lock = LockWord::new(&options.node_lock_key, options.node_lock_format);
+    let own = (options.lockless(), lock, options.pod_metrics);
     let renewing = reporting::lease(lease, states.clone(), handoff.identity(), handoff.status(), own, heartbeat);
     tasks.spawn(async { EndedTask { name: LEASE, why: renewing.await } });
     tasks.spawn(named("registration metrics", count_registered(states, metrics, looked)));

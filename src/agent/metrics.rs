@@ -5,9 +5,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
 use super::handoff::HandoffMetrics;
-use baton_runtime::metrics::{FloatGauge, MetricSet};
-
-type LabelPairs = Vec<(&'static str, String)>;
+use baton_contract::DeviceType;
+use baton_contract::inventory::{DeviceInfo, device_names};
+use baton_runtime::metrics::{FloatGauge, LabelPairs, MetricSet, PassingGauge, RequestMetrics, labels};
 
 /// All of it. Methods never block and never fail.
 pub struct AgentMetrics {
@@ -16,10 +16,11 @@ pub struct AgentMetrics {
     registrations_lost: Family<LabelPairs, Counter>,
     registered: Family<LabelPairs, Gauge>,
     xids: Family<LabelPairs, Counter>,
-    device_healthy: Family<LabelPairs, Gauge>,
+    unhealthy: PassingGauge,
+    gpus: PassingGauge,
     offered: Family<LabelPairs, Gauge>,
     ready: FloatGauge,
-    pod_shares: Family<LabelPairs, FloatGauge>,
+    pod_shares: PassingGauge,
     suspect: Gauge,
     shares_unavailable: Gauge,
 }
@@ -42,9 +43,11 @@ pub struct PodShare {
     pub share: f64,
 }
 
-impl Default for AgentMetrics {
-    fn default() -> Self {
-        let mut set = MetricSet::new("baton");
+impl AgentMetrics {
+    /// All at zero, beside what the client of the API server counts.
+    pub fn new(requests: &RequestMetrics) -> Self {
+        let mut set = MetricSet::new("baton_node");
+        set.requests(requests);
         let lost = "Registrations with the kubelet lost, by resource and reason";
         let suspect = "1 while the node takes no new pods because its machine failed some";
         let unavailable = "1 while the node serves no GPU shares because their limits cannot be enforced";
@@ -55,22 +58,21 @@ impl Default for AgentMetrics {
             registrations_lost: set.add("registrations_lost", lost),
             registered: set.add("registered", "1 while the kubelet has the resource"),
             xids: set.add("xid_events", "XID events by code and action"),
-            device_healthy: set.add("device_healthy", "1 while the device takes new pods"),
+            unhealthy: PassingGauge::of(
+                &mut set,
+                "device_unhealthy",
+                "1 while the device takes no new pods; no series of the others",
+            ),
+            gpus: PassingGauge::of(&mut set, "gpus", "GPUs and MIG devices by what pods have of them, by the ledger"),
             offered: set.add("ids_offered", "Ids in the kubelet's list by resource and health"),
-            suspect: set.add("node_suspect", suspect),
+            suspect: set.add("suspect", suspect),
             shares_unavailable: set.add("gpu_shares_unavailable", unavailable),
-            pod_shares: set.add("pod_device_share", share),
+            pod_shares: PassingGauge::of(&mut set, "pod_device_share", share),
             ready: set.seconds("ready_after_nvml", ready, FloatGauge::default()),
             set,
         }
     }
-}
 
-fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> LabelPairs {
-    pairs.map(|(key, value)| (key, value.to_owned())).into()
-}
-
-impl AgentMetrics {
     /// The kubelet has every resource for the first time, so long after the hardware was known.
     pub fn ready_after(&self, hardware_known: std::time::Duration) {
         self.ready.set(hardware_known.as_secs_f64());
@@ -107,22 +109,36 @@ impl AgentMetrics {
         self.xids.get_or_create(&labels([("xid", &xid.to_string()), ("action", action)])).inc();
     }
 
-    /// How the devices are; devices that are not among them any more are forgotten.
-    pub fn devices<'a>(&self, devices: impl Iterator<Item = (&'a str, &'a str, bool)>) {
-        self.device_healthy.clear();
-        for (kind, id, healthy) in devices {
-            self.device_healthy.get_or_create(&labels([("type", kind), ("id", id)])).set(i64::from(healthy));
+    /// How the devices are, with their names on the node, and what pods have of the GPUs among them.
+    pub fn devices(&self, devices: &[DeviceInfo], shares: &[PodShare]) {
+        let bad = device_names(devices).into_iter().zip(devices).filter(|(_, of)| !of.health);
+        let named = |(name, of): (String, &DeviceInfo)| {
+            (labels([("type", of.kind.as_str()), ("device", &name), ("id", of.id.as_str())]), 1.0)
+        };
+        self.unhealthy.show(bad.map(named));
+        let mut states = [("free", 0.0), ("partly", 0.0), ("held", 0.0), ("unhealthy", 0.0)];
+        for of in devices.iter().filter(|of| of.kind == DeviceType::Gpu && !of.resources.is_empty()) {
+            let held: f64 = shares.iter().filter(|share| *share.uuid == *of.id.as_str()).map(|share| share.share).sum();
+            let state = match held {
+                _ if !of.health => 3,
+                0.99.. => 2,
+                0.001.. => 1,
+                _ => 0,
+            };
+            states[state].1 += 1.0;
         }
+        self.gpus.show(states.map(|(state, count)| (labels([("state", state)]), count)));
     }
 
     /// Which container has how much of which device; what is not among these any more is forgotten.
     pub fn pod_shares(&self, node: &str, shares: &[PodShare]) {
-        self.pod_shares.clear();
-        for PodShare { namespace, pod, container, uuid, share } in shares.iter().take(MOST_SHARES) {
-            let named =
-                [("node", node), ("namespace", namespace), ("pod", pod), ("container", container), ("uuid", uuid)];
-            self.pod_shares.get_or_create(&labels(named)).set(*share);
-        }
+        self.pod_shares.show(shares.iter().take(MOST_SHARES).map(
+            |PodShare { namespace, pod, container, uuid, share }| {
+                let named =
+                    [("node", node), ("namespace", namespace), ("pod", pod), ("container", container), ("uuid", uuid)];
+                (labels(named), *share)
+            },
+        ));
     }
 
     /// What one resource name offers: healthy ids and all.
@@ -150,28 +166,39 @@ mod tests {
 
     #[test]
     fn what_was_counted_is_printed_with_its_labels() {
-        let metrics = AgentMetrics::default();
+        let metrics = AgentMetrics::new(&RequestMetrics::default());
         metrics.handoff().count_call("nvidia.com/gpu", "no-room", 0.0003);
         metrics.xid(48, "unhealthy");
-        metrics.devices([("gpu", "GPU-a", false)].into_iter());
-        metrics.devices([("gpu", "GPU-b", true)].into_iter());
+        metrics.devices(&[gpu("GPU-a", false)], &[]);
+        metrics.devices(
+            &[gpu("GPU-b", false), gpu("GPU-c", true), gpu("GPU-d", true)],
+            &[PodShare { uuid: "GPU-c".into(), ..half() }],
+        );
         metrics.offered("nvidia.com/gpu", 3, 4);
         metrics.registered("nvidia.com/gpu.shared", true);
         let text = metrics.print();
         for line in [
-            r#"baton_allocate_refused_total{resource="nvidia.com/gpu"} 1"#,
-            r#"baton_allocate_refused_total{resource="nvidia.com/gpu.shared"} 0"#,
-            r#"baton_divergence_total{reason="DeviceDivergence"} 0"#,
-            r#"baton_allocate_total{resource="nvidia.com/gpu",result="no-room"} 1"#,
-            r#"baton_xid_events_total{xid="48",action="unhealthy"} 1"#,
-            r#"baton_device_healthy{type="gpu",id="GPU-b"} 1"#,
-            r#"baton_ids_offered{resource="nvidia.com/gpu",health="unhealthy"} 1"#,
+            r#"baton_node_allocate_refused_total{resource="nvidia.com/gpu"} 1"#,
+            r#"baton_node_allocate_refused_total{resource="nvidia.com/gpu.shared"} 0"#,
+            r#"baton_node_divergence_total{reason="DeviceDivergence"} 0"#,
+            r#"baton_node_allocate_total{resource="nvidia.com/gpu",result="no-room"} 1"#,
+            r#"baton_node_xid_events_total{xid="48",action="unhealthy"} 1"#,
+            r#"baton_node_device_unhealthy{type="gpu",device="gpu-0",id="GPU-b"} 1.0"#,
+            r#"baton_node_gpus{state="free"} 1.0"#,
+            r#"baton_node_gpus{state="partly"} 1.0"#,
+            r#"baton_node_ids_offered{resource="nvidia.com/gpu",health="unhealthy"} 1"#,
             // `AgentTimings::rpc_budget` is 2 s: what waits for all of it is distinct from what waits for longer.
-            r#"baton_watch_wait_seconds_bucket{le="3.2768"} 0"#,
+            r#"baton_node_watch_wait_seconds_bucket{le="3.2768"} 0"#,
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");
         }
         assert!(!text.contains("GPU-a"), "a device that left is forgotten");
+    }
+
+    fn gpu(id: &str, health: bool) -> DeviceInfo {
+        let amounts = serde_json::json!({"koordinator.sh/gpu-core": "100"});
+        let text = serde_json::json!({"type": "gpu", "id": id, "minor": 0, "health": health, "resources": amounts});
+        serde_json::from_value(text).unwrap()
     }
 
     fn half() -> PodShare {
@@ -181,21 +208,20 @@ mod tests {
 
     #[test]
     fn shares_of_pods_are_shown_by_uuid_forgotten_with_the_pod_and_bounded() {
-        let metrics = AgentMetrics::default();
+        let metrics = AgentMetrics::new(&RequestMetrics::default());
         metrics.pod_shares("node-a", &[half()]);
-        let line =
-            r#"baton_pod_device_share{node="node-a",namespace="ml",pod="train-0",container="main",uuid="GPU-a"} 0.5"#;
+        let line = r#"baton_node_pod_device_share{node="node-a",namespace="ml",pod="train-0",container="main",uuid="GPU-a"} 0.5"#;
         assert!(metrics.print().contains(line), "{}", metrics.print());
         metrics.pod_shares("node-a", &[]);
         assert!(!metrics.print().contains("train-0"));
         let many: Vec<PodShare> = (0..5000).map(|n| PodShare { pod: format!("p-{n}").into(), ..half() }).collect();
         metrics.pod_shares("node-a", &many);
-        assert_eq!(metrics.print().matches("baton_pod_device_share{").count(), MOST_SHARES);
+        assert_eq!(metrics.print().matches("baton_node_pod_device_share{").count(), MOST_SHARES);
     }
 
     #[test]
     fn every_metric_is_documented() {
-        let metrics = AgentMetrics::default();
+        let metrics = AgentMetrics::new(&super::documented::requests());
         let handoff = metrics.handoff();
         handoff.count_call("nvidia.com/gpu", "served", 0.0003);
         handoff.live_reads.get_or_create(&[("call", "Allocate")]).inc();
@@ -205,7 +231,7 @@ mod tests {
         metrics.registration_lost("nvidia.com/gpu", "socket");
         metrics.registered("nvidia.com/gpu", true);
         metrics.xid(48, "unhealthy");
-        metrics.devices([("gpu", "GPU-a", true)].into_iter());
+        metrics.devices(&[gpu("GPU-a", false)], &[]);
         metrics.offered("nvidia.com/gpu", 1, 1);
         metrics.pod_shares("node-a", &[half()]);
         super::documented::check(&metrics.print(), "baton device-plugin");

@@ -559,8 +559,6 @@ impl DeviceReconciler {
         self.report_suspicion();
         let lacks = self.refusal.clone().filter(|_| self.devices.is_empty());
         self.lacks.send_if_modified(|now| std::mem::replace(now, lacks.clone()) != lacks);
-        let kinds: Vec<_> = self.devices.iter().map(|d| (d.kind(), &d.id, d.health.healthy)).collect();
-        self.context.metrics.devices(kinds.iter().map(|(kind, id, healthy)| (kind.as_str(), id.as_str(), *healthy)));
     }
 
     /// An event on the node, and on each pod that has the device, for every device that goes out of service or comes back, and for one
@@ -671,8 +669,10 @@ impl DeviceReconciler {
     }
 
     fn show_shares(&self) {
+        let (metrics, shares) = (&self.context.metrics, self.context.holdings.pod_shares());
+        metrics.devices(&device_infos(&self.devices), &shares);
         if self.context.options.pod_metrics {
-            self.context.metrics.pod_shares(&self.context.options.node_name, &self.context.holdings.pod_shares());
+            metrics.pod_shares(&self.context.options.node_name, &shares);
         }
     }
 

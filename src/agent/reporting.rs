@@ -49,11 +49,11 @@ pub async fn lease(
     mut states: watch::Receiver<PluginStates>,
     mut identity: watch::Receiver<Identity>,
     mut handoff: watch::Receiver<Option<HandoffStatus>>,
-    (lockless, lock): (Vec<String>, LockWord),
+    (lockless, lock, pod_metrics): (Vec<String>, LockWord, bool),
     period: Duration,
 ) -> Result<(), Restored> {
     let mut backoff = BACKOFF;
-    let own = (&*lockless, &lock);
+    let own = (&*lockless, &lock, pod_metrics);
     loop {
         let held = handoff.borrow_and_update().clone();
         let status = status(&states.borrow_and_update(), *identity.borrow_and_update(), own, held);
@@ -108,7 +108,7 @@ fn log(error: &kube::Error, failures: u32, what: &str) {
 pub fn status(
     states: &PluginStates,
     identity: Identity,
-    (lockless, lock): (&[String], &LockWord),
+    (lockless, lock, pod_metrics): (&[String], &LockWord, bool),
     handoff: Option<HandoffStatus>,
 ) -> AgentStatus {
     // As long as it is not known what pods hold, the node takes no device pods.
@@ -121,6 +121,7 @@ pub fn status(
         lockless: Some(lockless.to_vec()),
         lock: Some(lock.clone()),
         too_many_exceptions: false,
+        pod_metrics,
         unreleased: handoff.as_ref().and_then(|of| of.unreleased.clone()),
         leaving: handoff.as_ref().map(|of| of.leaving.clone()).unwrap_or_default(),
         exceptions: handoff.map(|of| of.exceptions),

@@ -12,6 +12,7 @@ use serde_json::json;
 use tower::util::MapResponseLayer;
 
 use super::requests::{ANSWER, Requests, Resumed};
+use baton_runtime::metrics::RequestMetrics;
 use baton_runtime::words;
 
 /// Why there is no client.
@@ -56,7 +57,7 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
 
 /// The same for a context of the kubeconfig that is not its current one.
 pub async fn connect_to(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Client, ConnectError> {
-    Ok(client_of("baton", configuration(kubeconfig, context).await?)?.0)
+    Ok(client_of("baton", configuration(kubeconfig, context).await?, &RequestMetrics::default())?.0)
 }
 
 /// A client for the cluster that `kubeconfig` names, or else the in-cluster configuration or `KUBECONFIG`. Its requests say
@@ -65,18 +66,23 @@ pub async fn connect_to(kubeconfig: Option<&Path>, context: Option<&str>) -> Res
 /// The library's blind retry of 429, 503 and 504 is off: whether a Binding or an eviction is sent again is the caller's
 /// decision. Callers back off themselves.
 pub async fn connect_as(program: &'static str, kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
-    Ok(connect_with_resumed(program, kubeconfig).await?.0)
+    Ok(connect_counted(program, kubeconfig, &RequestMetrics::default()).await?.0)
 }
 
-/// [`connect_as`], with the watches that resume.
-pub async fn connect_with_resumed(
+/// [`connect_as`], with the watches that resume; what is sent and heard is counted.
+pub async fn connect_counted(
     program: &'static str,
     kubeconfig: Option<&Path>,
+    requests: &RequestMetrics,
 ) -> Result<(Client, Resumed), ConnectError> {
-    client_of(program, configuration(kubeconfig, None).await?)
+    client_of(program, configuration(kubeconfig, None).await?, requests)
 }
 
-fn client_of(program: &'static str, mut config: Config) -> Result<(Client, Resumed), ConnectError> {
+fn client_of(
+    program: &'static str,
+    mut config: Config,
+    requests: &RequestMetrics,
+) -> Result<(Client, Resumed), ConnectError> {
     let agent = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
     config.headers.extend(HeaderValue::from_str(&agent).ok().map(|agent| (header::USER_AGENT, agent)));
     config.default_retry = false;
@@ -86,7 +92,7 @@ fn client_of(program: &'static str, mut config: Config) -> Result<(Client, Resum
     let builder = ClientBuilder::try_from(config).map_err(|source| ConnectError::Client { source })?;
     let resumed = Resumed::new();
     let client = builder
-        .with_layer(&Requests { resumed: resumed.clone(), answer: ANSWER })
+        .with_layer(&Requests { resumed: resumed.clone(), answer: ANSWER, metrics: requests.clone() })
         .with_layer(&MapResponseLayer::new(overload_as_status))
         .build();
     Ok((client, resumed))

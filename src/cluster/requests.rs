@@ -6,12 +6,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
-use http::{Request, Response, Uri};
+use http::{Method, Request, Response, StatusCode, Uri};
+use http_body_util::BodyExt as _;
 use tokio::sync::broadcast;
 use tower::{BoxError, Layer, Service};
 use tower_http::timeout::TimeoutBody;
 
 use baton_runtime::clock;
+use baton_runtime::metrics::RequestMetrics;
 
 /// Time for the answer to a request that is no watch, and for each further part of a long answer. An overloaded API server
 /// refuses after 15 s in its queue, and admission webhooks have 10 s by default: a later answer got lost on its way, which
@@ -45,6 +47,7 @@ impl Resumed {
 pub(super) struct Requests {
     pub resumed: Resumed,
     pub answer: Duration,
+    pub metrics: RequestMetrics,
 }
 
 impl<S> Layer<S> for Requests {
@@ -87,13 +90,27 @@ where
         let head = if kind == RequestKind::Other { self.by.answer } else { WATCH_HEAD };
         let what = format!("{} {}", request.method(), request.uri().path());
         let path: Box<str> = request.uri().path().into();
-        let (sent, each, resumed) = (self.inner.call(request), self.by.answer, self.by.resumed.clone());
+        let verb = verb(kind, request.method());
+        let (sent, Requests { resumed, answer: each, metrics }) = (self.inner.call(request), self.by.clone());
         Box::pin(async move {
-            let late = |_| format!("the API server did not answer {what} within {} s", head.as_secs());
-            let response = tokio::time::timeout(head, sent).await.map_err(late)??;
+            let late = |_| BoxError::from(format!("the API server did not answer {what} within {} s", head.as_secs()));
+            let response = tokio::time::timeout(head, sent).await.map_err(late).flatten();
+            metrics.answered(verb, response.as_ref().ok().map(|response| response.status().as_u16()));
+            let response = response?;
             if kind == RequestKind::Other {
                 return Ok(response.map(|body| Body::new(TimeoutBody::new(each, body))));
             }
+            let resource = path.rsplit('/').next().unwrap_or(&path);
+            if response.status() == StatusCode::NOT_FOUND {
+                metrics.absent(resource);
+            }
+            let heard = response.status().is_success().then(|| metrics.watched(resource));
+            let response = response.map(|body| {
+                body.map_frame(move |frame| {
+                    heard.iter().for_each(|heard| heard());
+                    frame
+                })
+            });
             if kind == RequestKind::Resumption && response.status().is_success() {
                 // Without a receiver the report is not needed.
                 let _ = resumed.0.send((path, clock::mono()));
@@ -122,6 +139,19 @@ impl RequestKind {
             (true, true) => Self::List,
             (true, false) => Self::Resumption,
         }
+    }
+}
+
+/// The API's verb; a list is a GET.
+fn verb(kind: RequestKind, method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" if kind != RequestKind::Other => "watch",
+        "GET" => "get",
+        "POST" => "create",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        "DELETE" => "delete",
+        _ => "other",
     }
 }
 
@@ -164,7 +194,7 @@ mod tests {
             let answer = server(request.uri().clone());
             async move { Ok::<_, BoxError>(answer.await) }
         });
-        Requests { resumed, answer: SOON }.layer(served)
+        Requests { resumed, answer: SOON, metrics: RequestMetrics::default() }.layer(served)
     }
 
     async fn get(

@@ -53,6 +53,9 @@ pub struct AgentStatus {
     /// Value of the node lock that the daemon could not remove although it has served the lock's holder. Absent in normal operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreleased: Option<Box<str>>,
+    /// It names pods in its metrics: schedulers may name namespaces in theirs.
+    #[serde(default, rename = "podMetrics", skip_serializing_if = "std::ops::Not::not")]
+    pub pod_metrics: bool,
 }
 
 /// The lock's word; `None` for one of a later version that says it otherwise: the rest of the status still counts.

@@ -21,7 +21,7 @@ use super::fault_evictor::FaultEvictor;
 use super::metrics::SchedulerMetrics;
 use super::options::{OptionsError, SchedulerOptions};
 use super::write_order::WriteOrder;
-use baton_cluster::client::{ConnectError, connect_as};
+use baton_cluster::client::{ConnectError, connect_counted};
 use baton_cluster::feed::FeedMessage;
 use baton_cluster::feed_set::{FeedSettings, start_feeds};
 use baton_cluster::leadership::{Campaign, Leadership, identity};
@@ -44,6 +44,7 @@ use baton_decide::world::{WorldEvent, WorldPolicy};
 use baton_runtime::admin::{OpenPorts, PortError};
 use baton_runtime::clock;
 use baton_runtime::http::HttpServer;
+use baton_runtime::metrics::RequestMetrics;
 
 /// Messages that feeds may be ahead of the loop. Each may be a Device object as it was read, 20 kB: while the cluster is listed,
 /// feeds are faster than the loop, and memory that a full queue once took stays with the process.
@@ -96,6 +97,7 @@ pub async fn run(options: SchedulerOptions, plugins: &Plugins, stop: Cancellatio
 pub struct SchedulerDaemon {
     options: SchedulerOptions,
     client: Client,
+    metrics: SchedulerMetrics,
     ports: OpenPorts,
     extender: Option<HttpServer>,
     scheduler: Scheduler,
@@ -111,11 +113,12 @@ impl SchedulerDaemon {
     pub async fn with_plugins(options: SchedulerOptions, plugins: &Plugins) -> Result<Self, SchedulerError> {
         options.validate()?;
         let plugins = plugins.configured(&options.plugin_set()?)?;
-        let client = connect_as("baton-scheduler", options.kubeconfig.as_deref()).await?;
+        let requests = RequestMetrics::default();
+        let (client, _) = connect_counted("baton-scheduler", options.kubeconfig.as_deref(), &requests).await?;
         let scheduler = Scheduler::new(scheduler_config(&options), plugins);
         let ports = OpenPorts::open(&options.ports)?;
         let extender = options.extender.open()?;
-        Ok(Self { options, client, ports, extender, scheduler })
+        Ok(Self { options, client, metrics: SchedulerMetrics::new(&requests), ports, extender, scheduler })
     }
 
     /// The admin address.
@@ -125,7 +128,7 @@ impl SchedulerDaemon {
 
     /// Runs until `stop`, then finishes what is under way and gives the Lease away.
     pub async fn run(self, stop: CancellationToken) -> Result<(), SchedulerError> {
-        let Self { options, client, ports, extender, scheduler } = self;
+        let Self { options, client, metrics, ports, extender, scheduler } = self;
         let (feed_out, feed_in) = mpsc::channel(BACKLOG);
         let (report_out, report_in) = mpsc::unbounded_channel();
         let (question_out, question_in) = mpsc::channel(16);
@@ -139,7 +142,6 @@ impl SchedulerDaemon {
         let labels = SelectedLabels::default();
         let missing = start_feeds(&client, &settings, &locks, &labels, &feed_out, &mut tasks);
         drop(feed_out);
-        let metrics = SchedulerMetrics::new();
         tokio::spawn(ports.serve(admin::answers(question_out.clone(), metrics.clone()), stop.clone()));
         let pods = PodWriter::new(client.clone(), options.timings.bind_timeout, labels);
         let (front, requests) = Front::new(pods.clone(), options.extender.gang);
@@ -232,7 +234,7 @@ impl EventLoop {
             }
             if clock::mono() >= self.metrics_updated + METRICS_PERIOD {
                 self.metrics_updated = clock::mono();
-                self.metrics.update(&mut self.scheduler);
+                self.metrics.update(&mut self.scheduler, moment());
             }
             let wake = self.wake(room);
             tokio::select! {

@@ -9,17 +9,21 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
+use baton_contract::{PodKey, key};
 use baton_decide::core::earmarks::Earmark;
 use baton_decide::core::queue::QueueState;
-use baton_decide::scheduler::Scheduler;
+use baton_decide::explain::{Fleet, namespaces};
+use baton_decide::scheduler::{Moment, Scheduler};
 use baton_decide::tyjob::JobRecord;
 use baton_decide::tyjob::placement::JobClass;
-use baton_decide::world::World;
+use baton_decide::world::{DeviceState, World};
 use baton_runtime::clock;
-use baton_runtime::metrics::{FloatGauge, MetricSet};
+use baton_runtime::metrics::{FloatGauge, MetricSet, PassingGauge, RequestMetrics, labels};
 
-/// Nodes by `state`.
-type Agents = Family<[(&'static str, &'static str); 1], Gauge>;
+/// Pods that wait for less are not named.
+const LONG_WAIT: Duration = Duration::from_secs(3600);
+/// Pods that are named, those that have waited longest: each is a series of its own.
+const MOST_PODS: usize = 100;
 
 /// Counters and gauges; cheap to share.
 #[derive(Clone)]
@@ -27,7 +31,13 @@ pub struct SchedulerMetrics {
     set: Arc<MetricSet>,
     counters: [Counter; COUNTERS.len()],
     gauges: [Gauge; GAUGES.len()],
-    agents: Agents,
+    daemons: Family<[(&'static str, &'static str); 1], Gauge>,
+    devices: PassingGauge,
+    largest_free: PassingGauge,
+    faults: PassingGauge,
+    stuck: PassingGauge,
+    namespaces: PassingGauge,
+    waits: PassingGauge,
     oldest_lock: FloatGauge,
     earmark: FloatGauge,
     pod_waits: Histogram,
@@ -53,29 +63,38 @@ const COUNTERS: [(&str, &str); 16] = [
     ("job_places_taken", "Places of TYJobs that their pods have taken over"),
     ("job_places_void", "Places of TYJobs that became void"),
 ];
-const GAUGES: [(&str, &str); 10] = [
+const GAUGES: [(&str, &str); 9] = [
     ("leading", "1 while this process leads"),
     ("queue_active", "Pods to be tried"),
     ("queue_backoff", "Pods backing off"),
     ("queue_parked", "Pods waiting for an event"),
     ("in_flight", "Pods with a node that are not bound yet"),
     ("nodes", "Nodes known"),
-    ("devices_cordoned", "Devices that people have taken out of use"),
     ("gangs_waiting", "Groups of gangs that wait for a place"),
     ("jobs_waiting", "TYJobs that wait for places"),
     ("job_reservations", "Places of TYJobs that no pod has taken yet"),
 ];
 
 impl SchedulerMetrics {
-    /// All at zero.
-    pub fn new() -> Self {
+    /// All at zero, beside what the client of the API server counts.
+    pub fn new(requests: &RequestMetrics) -> Self {
         let mut set = MetricSet::new("baton_scheduler");
         let counters = COUNTERS.map(|(name, help)| set.add(name, help));
         let gauges = GAUGES.map(|(name, help)| set.add(name, help));
-        let agents: Agents = set.add("agents", "Nodes known, by the state of their node daemon's Lease");
-        for (state, count) in agents_by_lease(&World::default()) {
-            agents.get_or_create(&[("state", state)]).set(count);
-        }
+        set.requests(requests);
+        let daemons = set.add("daemons", "Nodes known, by the state of their node daemon");
+        let help = "Devices by node pool, type and state; reserved ones are held, and free ones off where their node takes no new pods";
+        let devices = PassingGauge::of(&mut set, "devices", help);
+        let largest_free =
+            PassingGauge::of(&mut set, "largest_free_gpus", "Most GPUs that are free on one node of the pool");
+        let help = "1 while the daemon of a node with devices does not serve; no series of the other nodes";
+        let faults = PassingGauge::of(&mut set, "daemon_fault", help);
+        let help = "How long the lock of a node stands, beyond 15 s; no series of the other nodes";
+        let stuck = PassingGauge::of_seconds(&mut set, "lock_stuck", help);
+        let help = "GPUs that pods of a namespace hold or wait for; shown while a node daemon has --pod-metrics";
+        let namespaces = PassingGauge::of(&mut set, "namespace_gpus", help);
+        let help = "How long a pod has waited for a node, beyond an hour, the 100 oldest; shown while a node daemon has --pod-metrics";
+        let waits_long = PassingGauge::of_seconds(&mut set, "pod_waits", help);
         let help = "How long the oldest lock of a node has not changed; 0 without a lock";
         let oldest_lock = set.seconds("oldest_lock", help, FloatGauge::default());
         let help = "How long nodes have been kept for the gang or pod that waits for them; 0 without one";
@@ -91,11 +110,27 @@ impl SchedulerMetrics {
         // 0.1 s to 27 minutes.
         let gang_waits = waits("gang_wait", "From the creation of a group of gangs to its satisfaction", 0.1, 15);
         let set = Arc::new(set);
-        Self { set, counters, gauges, agents, oldest_lock, earmark, pod_waits, lock_waits, gang_waits }
+        Self {
+            set,
+            counters,
+            gauges,
+            daemons,
+            devices,
+            largest_free,
+            faults,
+            stuck,
+            namespaces,
+            waits: waits_long,
+            oldest_lock,
+            earmark,
+            pod_waits,
+            lock_waits,
+            gang_waits,
+        }
     }
 
-    /// Takes over what the scheduler counted.
-    pub fn update(&self, scheduler: &mut Scheduler) {
+    /// Takes over what the scheduler counted, and what its world holds.
+    pub fn update(&self, scheduler: &mut Scheduler, now: Moment) {
         let stats = scheduler.stats();
         let counts = [
             stats.attempts,
@@ -137,7 +172,6 @@ impl SchedulerMetrics {
             parked,
             scheduler.binder().attempts().len() as i64,
             scheduler.world().nodes().count() as i64,
-            scheduler.world().nodes().filter_map(|(_, node)| Some(node.stock.as_ref()?.cordoned() as i64)).sum(),
             scheduler.waiting_groups() as i64,
             waiting_jobs as i64,
             reservations as i64,
@@ -145,9 +179,7 @@ impl SchedulerMetrics {
         for (gauge, value) in self.gauges.iter().zip(values) {
             gauge.set(value);
         }
-        for (state, count) in agents_by_lease(scheduler.world()) {
-            self.agents.get_or_create(&[("state", state)]).set(count);
-        }
+        self.show(scheduler.world(), now);
         let oldest = scheduler.earmarks().all().iter().map(Earmark::since).min();
         let age = oldest.map(|since| clock::mono().saturating_sub(since));
         self.earmark.set(age.unwrap_or_default().as_secs_f64());
@@ -157,30 +189,37 @@ impl SchedulerMetrics {
         scheduler.take_group_waits().into_iter().for_each(|wait| self.gang_waits.observe(wait.as_secs_f64()));
     }
 
+    fn show(&self, world: &World, now: Moment) {
+        let Fleet { devices, largest_free, daemons, faults, stuck } = Fleet::of(world, now);
+        for (state, count) in daemons {
+            self.daemons.get_or_create(&[("state", state)]).set(count.into());
+        }
+        let device = |((pool, kind, state), count): (_, u32)| {
+            let state: DeviceState = state;
+            (labels([("pool", pool), ("type", kind), ("state", state.word())]), count.into())
+        };
+        self.devices.show(devices.into_iter().map(device));
+        self.largest_free.show(largest_free.into_iter().map(|(pool, free)| (labels([("pool", pool)]), free.into())));
+        self.faults.show(faults.into_iter().map(|(node, state)| (labels([("node", node), ("state", state)]), 1.0)));
+        self.stuck.show(stuck.into_iter().map(|(node, age)| (labels([("node", node)]), age.as_secs_f64())));
+        let named = world.nodes().any(|(_, node)| node.agent_status().is_some_and(|status| status.pod_metrics));
+        let (uses, mut waits) = if named { namespaces(world, LONG_WAIT, now.wall) } else { Default::default() };
+        let gpus = |percent: i64| percent as f64 / key::WHOLE as f64;
+        self.namespaces.show(uses.into_iter().flat_map(|(namespace, of)| {
+            let states = [("held", of.held), ("waiting", of.waiting)];
+            states.map(|(state, percent)| (labels([("namespace", namespace), ("state", state)]), gpus(percent)))
+        }));
+        waits.sort_unstable_by(|a, b| b.cmp(a));
+        let pod = |(waited, pod): (Duration, &PodKey)| {
+            (labels([("namespace", &*pod.namespace), ("pod", &*pod.name)]), waited.as_secs_f64())
+        };
+        self.waits.show(waits.into_iter().take(MOST_PODS).map(pod));
+    }
+
     /// The text.
     pub fn print(&self) -> String {
         self.set.print()
     }
-}
-
-impl Default for SchedulerMetrics {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// Nodes by their node daemon: alive, silent, never seen.
-fn agents_by_lease(world: &World) -> [(&'static str, i64); 3] {
-    let mut states = [("fresh", 0), ("stale", 0), ("none", 0)];
-    for (_, node) in world.nodes() {
-        let state = match &node.agent {
-            Some(agent) if agent.live_since.is_some() => 0,
-            Some(_) => 1,
-            None => 2,
-        };
-        states[state].1 += 1;
-    }
-    states
 }
 
 /// How long the lock that was seen first has stood.
@@ -200,25 +239,42 @@ mod tests {
 
     #[test]
     fn every_metric_is_documented() {
-        super::documented::check(&SchedulerMetrics::new().print(), "baton scheduler");
+        let metrics = SchedulerMetrics::new(&super::documented::requests());
+        let (mut world, now) = (World::default(), Moment { mono: Duration::ZERO, wall: jiff::Timestamp::UNIX_EPOCH });
+        world.apply(WorldEvent::Node(NodeFacts { name: "a".into(), ..NodeFacts::default() }), now.mono, now.wall);
+        metrics.show(&world, now);
+        let one = |pairs: &[(&'static str, &str)]| {
+            [(pairs.iter().map(|(key, value)| (*key, (*value).to_owned())).collect::<Vec<_>>(), 1.0)]
+        };
+        metrics.devices.show(one(&[("pool", "a"), ("type", "gpu"), ("state", "free")]));
+        metrics.largest_free.show(one(&[("pool", "a")]));
+        metrics.faults.show(one(&[("node", "a"), ("state", "stale")]));
+        metrics.stuck.show(one(&[("node", "a")]));
+        metrics.namespaces.show(one(&[("namespace", "ml"), ("state", "held")]));
+        metrics.waits.show(one(&[("namespace", "ml"), ("pod", "a")]));
+        super::documented::check(&metrics.print(), "baton scheduler");
     }
 
     #[test]
-    fn nodes_are_counted_by_their_daemons_and_the_oldest_lock_is_shown() {
+    fn the_oldest_lock_is_shown_and_a_stuck_one_with_its_node() {
         let at = |seconds| Duration::from_secs(seconds);
         let wall = jiff::Timestamp::UNIX_EPOCH;
+        let metrics = SchedulerMetrics::new(&RequestMetrics::default());
         let mut world = World::default();
-        for (name, lock) in [("a", None), ("b", Some("locked")), ("c", None)] {
-            let facts = NodeFacts { name: name.into(), lock: lock.map(Into::into), ..NodeFacts::default() };
-            world.apply(WorldEvent::Node(facts), at(3), wall);
-        }
-        for (node, renewed) in [("a", wall), ("b", wall - jiff::SignedDuration::from_hours(1))] {
-            let (status, version) = (None, "1".into());
-            world.apply(WorldEvent::Agent { node: node.into(), status, version, renewed: Some(renewed) }, at(3), wall);
-        }
-        assert_eq!(agents_by_lease(&world), [("fresh", 1), ("stale", 1), ("none", 1)]);
+        let facts =
+            |lock: Option<&str>| NodeFacts { name: "b".into(), lock: lock.map(Into::into), ..NodeFacts::default() };
+        world.apply(WorldEvent::Node(facts(Some("locked"))), at(3), wall);
         assert_eq!(oldest_lock(&world, at(10)), at(7));
-        world.apply(WorldEvent::Node(NodeFacts { name: "b".into(), ..NodeFacts::default() }), at(11), wall);
-        assert_eq!(oldest_lock(&world, at(12)), Duration::ZERO);
+        let stuck = r#"baton_scheduler_lock_stuck_seconds{node="b"} 17.0"#;
+        for (now, shown) in [(18, false), (20, true)] {
+            metrics.show(&world, Moment { mono: at(now), wall });
+            assert_eq!(metrics.print().contains(stuck), shown, "{now}\n{}", metrics.print());
+        }
+        world.apply(WorldEvent::Node(facts(None)), at(21), wall);
+        assert_eq!(oldest_lock(&world, at(22)), Duration::ZERO);
+        metrics.show(&world, Moment { mono: at(22), wall });
+        let printed = metrics.print();
+        assert!(!printed.contains("node=\"b\""), "{printed}");
+        assert!(printed.contains(r#"baton_scheduler_daemons{state="none"} 1"#), "{printed}");
     }
 }

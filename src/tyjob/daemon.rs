@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::event_loop::{Performer, Term, TermEnd};
 use super::metrics::ControllerMetrics;
 use super::options::ControllerOptions;
-use baton_cluster::client::{ConnectError, connect_as};
+use baton_cluster::client::{ConnectError, connect_counted};
 use baton_cluster::controller_feed::start_controller_feeds;
 use baton_cluster::controller_writer::JobWriter;
 use baton_cluster::leadership::{Campaign, identity};
@@ -22,6 +22,7 @@ use baton_cluster::restored::Restored;
 use baton_decide::controller::ControllerPolicy;
 use baton_runtime::admin::{Answers, OpenPorts, PortError};
 use baton_runtime::clock;
+use baton_runtime::metrics::RequestMetrics;
 use baton_runtime::options::OptionError;
 
 /// Messages that the watches may be ahead of the loop.
@@ -55,6 +56,7 @@ pub enum ControllerError {
 pub struct Controller {
     options: ControllerOptions,
     client: Client,
+    metrics: ControllerMetrics,
     ports: OpenPorts,
 }
 
@@ -62,15 +64,15 @@ impl Controller {
     /// Checks the options, opens the addresses. An API server that is not there yet is waited for later.
     pub async fn new(options: ControllerOptions) -> Result<Self, ControllerError> {
         options.validate()?;
-        let client = connect_as("baton-controller", options.kubeconfig.as_deref()).await?;
+        let requests = RequestMetrics::default();
+        let (client, _) = connect_counted("baton-controller", options.kubeconfig.as_deref(), &requests).await?;
         let ports = OpenPorts::open(&options.ports)?;
-        Ok(Self { options, client, ports })
+        Ok(Self { options, client, metrics: ControllerMetrics::new(&requests), ports })
     }
 
     /// Runs until `stop`, then gives the Lease away.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ControllerError> {
-        let Self { options, client, ports } = self;
-        let metrics = ControllerMetrics::new();
+        let Self { options, client, metrics, ports } = self;
         let (pulse, last_pulse) = watch::channel(clock::mono());
         tokio::spawn(ports.serve(answers(metrics.clone(), last_pulse), stop.clone()));
         let name = identity(&options.leader.identity, "controller");

@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 
 use baton_contract::tyjob::Stage;
 use baton_decide::controller::{ControllerCounts, JobController};
-use baton_runtime::metrics::MetricSet;
+use baton_runtime::metrics::{MetricSet, RequestMetrics};
 
 const COUNTERS: [(&str, &str); 6] = [
     ("steps", "Reconciliations of a TYJob"),
@@ -34,8 +34,9 @@ pub struct ControllerMetrics {
 }
 
 impl ControllerMetrics {
-    pub fn new() -> Self {
+    pub fn new(requests: &RequestMetrics) -> Self {
         let mut set = MetricSet::new("baton_controller");
+        set.requests(requests);
         Self {
             counters: COUNTERS.map(|(name, help)| set.add(name, help)),
             leading: set.add("leading", "1 while this process leads"),
@@ -95,7 +96,7 @@ mod tests {
 
     #[test]
     fn every_metric_is_documented() {
-        let metrics = ControllerMetrics::new();
+        let metrics = ControllerMetrics::new(&documented::requests());
         metrics.jobs.get_or_create(&[("stage", "Running")]).set(1);
         super::documented::check(&metrics.print(), "baton controller");
     }

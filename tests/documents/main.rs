@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // tests
 
+#[path = "../harness/promql.rs"]
+mod asked;
 mod faults;
 mod nvidia;
 mod promql;

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 
 use baton::agent::metrics::{AgentMetrics, PodShare};
+use baton::runtime::metrics::RequestMetrics;
 use promql_parser::parser::{Expr, LabelModifier, VectorMatchCardinality, parse};
 use serde_json::Value;
 
+use super::asked::asked;
 use super::{documents, read, root};
 
 /// The expressions of alerts and dashboards, and those between marks in docs/metrics.md.
@@ -25,20 +27,8 @@ fn expressions() -> Vec<String> {
     drawn.chain(marked).collect()
 }
 
-/// Every selector below an expression.
-fn selectors(expr: &Expr, found: &mut BTreeSet<String>) {
-    match expr {
-        Expr::Aggregate(aggregate) => selectors(&aggregate.expr, found),
-        Expr::Unary(unary) => selectors(&unary.expr, found),
-        Expr::Binary(binary) => [&binary.lhs, &binary.rhs].into_iter().for_each(|side| selectors(side, found)),
-        Expr::Paren(paren) => selectors(&paren.expr, found),
-        Expr::Subquery(query) => selectors(&query.expr, found),
-        Expr::VectorSelector(selector) => found.extend(selector.name.clone()),
-        Expr::MatrixSelector(matrix) => found.extend(matrix.vs.name.clone()),
-        Expr::Call(call) => call.args.args.iter().for_each(|arg| selectors(arg, found)),
-        Expr::NumberLiteral(_) | Expr::StringLiteral(_) | Expr::Extension(_) => {}
-    }
-}
+/// Labels that Prometheus adds, of whom it asks.
+const OF_TARGET: [&str; 1] = ["node"];
 
 #[test]
 fn prometheus_reads_every_expression_and_each_names_documented_metrics() {
@@ -47,13 +37,16 @@ fn prometheus_reads_every_expression_and_each_names_documented_metrics() {
     assert!(all.len() > 45, "{all:?}");
     for expression in all {
         let parsed = parse(&expression).unwrap_or_else(|why| panic!("{expression}: {why}"));
-        let mut names = BTreeSet::new();
-        selectors(&parsed, &mut names);
-        assert!(!names.is_empty(), "{expression}");
-        for name in names.iter().filter(|name| !name.starts_with("DCGM_") && *name != "up") {
+        let asked = asked(&parsed);
+        assert!(!asked.is_empty(), "{expression}");
+        for (name, labels) in asked.iter().filter(|(name, _)| !name.starts_with("DCGM_") && *name != "up") {
             let bare = ["_total", "_bucket", "_count", "_sum"].iter().find_map(|end| name.strip_suffix(end));
-            let known = |name: &str| text.contains(&format!("| `{name}` |"));
-            assert!(known(name) || bare.is_some_and(known), "{expression}: no such metric: {name}");
+            let row = |name: &str| text.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+            let row =
+                row(name).or_else(|| row(bare?)).unwrap_or_else(|| panic!("{expression}: no such metric: {name}"));
+            for label in labels.iter().filter(|label| *label != "le" && !OF_TARGET.contains(&&***label)) {
+                assert!(row.contains(&format!("`{label}`")), "{expression}: {name} has no label {label}");
+            }
         }
     }
 }
@@ -81,7 +74,7 @@ fn the_join_with_dcgm_exporter_matches_each_share_with_its_one_gpu() {
     );
     // The many side is what the daemon prints, with that label and the UUID as NVML gives it.
     let Expr::VectorSelector(many) = &*join.lhs else { panic!("{:?}", join.lhs) };
-    let metrics = AgentMetrics::default();
+    let metrics = AgentMetrics::new(&RequestMetrics::default());
     let uuid = "GPU-5f1c2a90-0000-4000-8000-000000000001";
     let [namespace, pod, container] = ["ml", "train-0", "main"].map(Into::into);
     metrics.pod_shares("node-a", &[PodShare { namespace, pod, container, uuid: uuid.into(), share: 0.5 }]);

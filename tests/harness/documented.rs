@@ -3,7 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use baton_runtime::metrics::RequestMetrics;
+
 const HEAD: &str = "| metric | kind | labels | what it counts |\n| --- | --- | --- | --- |\n";
+
+/// What a client of the API server counts, of every kind.
+pub fn requests() -> RequestMetrics {
+    let requests = RequestMetrics::default();
+    requests.answered("get", Some(200));
+    requests.watched("pods")();
+    requests
+}
 
 /// Labels of the samples of a family, but for the bounds of a histogram's buckets.
 fn labels(printed: &str, name: &str) -> String {

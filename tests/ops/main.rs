@@ -19,9 +19,12 @@ mod harness;
 #[path = "../harness/helm.rs"]
 mod helm;
 mod manifests;
+mod monitoring;
 mod picture;
 #[path = "../harness/kubectl.rs"]
 mod program;
+#[path = "../harness/promql.rs"]
+mod promql;
 #[cfg(feature = "simulate")]
 mod release;
 mod simulate;

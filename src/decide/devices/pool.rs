@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use super::accounts::{Accounts, FreeSummary, Used};
+use super::accounts::{Accounts, FreeSummary, Used, share_of};
 use super::grant::{Grant, Part};
 use super::held::HeldAmounts;
 use super::inventory::{Devices, Labels, Layout, Skipped};
 use super::place::Slot;
 use baton_contract::inventory::Device;
-use baton_contract::{DeviceId, Shared};
+use baton_contract::{DeviceId, Shared, key};
 
 /// Why a grant cannot be taken. Nothing has changed then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -180,6 +180,20 @@ impl NodePool {
     /// Free percent of a NIC.
     pub fn nic_room(&self, at: u8) -> u16 {
         self.accounts.nic_room(&self.devices, at)
+    }
+
+    /// Percent of a device that pods hold, of compute or memory, whichever is more; all of a MIG device.
+    pub fn held_percent(&self, slot: Slot) -> i64 {
+        let free = match slot {
+            _ if self.used(slot).is_none_or(|used| used.holders == 0) => return 0,
+            Slot::Gpu(at) => {
+                let (core, memory) = self.gpu_room(at);
+                core.min(share_of(memory, self.devices.gpus[usize::from(at)].memory))
+            }
+            Slot::Mig(_) => 0,
+            Slot::Nic(at) => self.nic_room(at),
+        };
+        (key::WHOLE - i64::from(free)).clamp(1, key::WHOLE)
     }
 
     /// Takes `grant`, all or nothing: never above a device's capacity, never a device that is closed.

@@ -3,6 +3,7 @@
 
 mod advice;
 mod answer;
+mod fleet;
 mod gang;
 mod job;
 mod judged;
@@ -12,6 +13,7 @@ mod pod;
 mod queue;
 mod what_if;
 
+pub use fleet::{Fleet, NamespaceUse, namespaces};
 pub use gang::{GangExplanation, GangStanding, GangView, MemberView};
 pub use job::{JobExplanation, NodeRating, SeatExplanation};
 pub use judged::on_nodes;

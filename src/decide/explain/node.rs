@@ -79,7 +79,7 @@ fn are(parts: &[String]) -> String {
 }
 
 /// Why it takes no pod with devices, whatever the pod asks for.
-fn closed(node: &Node, wall: Timestamp) -> Option<(String, Help)> {
+pub(super) fn closed(node: &Node, wall: Timestamp) -> Option<(String, Help)> {
     let daemon = node.daemon(wall);
     let help = if daemon == DaemonState::Unregistered { Help::Registration } else { Help::Daemon };
     let fault = || daemon.fault(&node.name).filter(|_| !daemon.serves()).map(|fault| (fault, help));

@@ -16,6 +16,7 @@ use crate::text::Text;
 use baton_contract::inventory::{Device, DeviceStatus};
 use baton_contract::{Cordon, Cordons, DeviceId, DeviceType, GpuRequest, PodUid, ShareIsolation, Shared, key};
 
+use super::device_state::DeviceState;
 use super::holders::Holders;
 use super::pod::{Place, Pod, PodFacts};
 use super::suspects::Suspect;
@@ -484,10 +485,27 @@ impl Stock {
         })
     }
 
-    /// Devices that are cordoned.
-    pub fn cordoned(&self) -> usize {
+    /// The listed devices, each with its type and what it is to new pods, where its node takes some.
+    pub fn states(&self) -> impl Iterator<Item = (&'static str, DeviceState)> {
         let devices = self.empty.devices();
-        if self.cordons.is_empty() { 0 } else { devices.slots().filter(|slot| devices.is_cordoned(*slot)).count() }
+        devices.slots().map(move |slot| {
+            let (kind, healthy, split) = match slot {
+                Slot::Gpu(at) => {
+                    ("gpu", devices.gpus[usize::from(at)].healthy, devices.gpus[usize::from(at)].core == 0)
+                }
+                Slot::Mig(at) => ("mig", devices.migs[usize::from(at)].healthy, false),
+                Slot::Nic(at) => ("rdma", devices.nics[usize::from(at)].healthy, false),
+            };
+            let state = match self.pool.held_percent(slot) {
+                _ if !healthy => DeviceState::Unhealthy,
+                _ if devices.is_cordoned(slot) => DeviceState::Cordoned,
+                _ if split => DeviceState::Split,
+                key::WHOLE.. => DeviceState::Held,
+                1.. => DeviceState::Partly,
+                _ => DeviceState::Free,
+            };
+            (kind, state)
+        })
     }
 
     /// Why the annotation of cordons cannot be read: every device is out of use then.

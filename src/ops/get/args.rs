@@ -10,9 +10,10 @@ use crate::complete;
 use crate::leader::LeaderArgs;
 use crate::live::Access;
 use crate::values;
-use crate::view::{DeviceState, Row, Rules};
+use crate::view::{Row, Rules};
 use baton_contract::hint::LabelSelector;
 use baton_contract::key;
+use baton_decide::world::DeviceState;
 
 /// What to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

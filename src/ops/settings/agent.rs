@@ -119,7 +119,7 @@ fn handoff() -> AgentSettings {
         "unassigned-pods" "deny|serve" options.unassigned_pods
             "Pods that no scheduler assigned devices to: refuse, or serve the kubelet's choice when it is free";
         "pod-metrics" "BOOL" options.pod_metrics
-            "Show baton_pod_device_share, one series per container and GPU that it has a part of: it joins with dcgm-exporter's";
+            "Show baton_node_pod_device_share, one series per container and GPU that it has a part of: it joins with dcgm-exporter's";
         "id-mismatch" "serve-assignment|reject" options.id_mismatch
             "When the kubelet chose other ids than the assignment: the answer follows the assignment, or is an error";
         "numa-hints" "BOOL" options.numa_hints

@@ -104,6 +104,7 @@ impl Engine {
             lock: None,
             too_many_exceptions: false,
             unreleased: None,
+            pod_metrics: false,
             leaving: [].into(),
         };
         let renewed = Some(self.moment().wall);

@@ -52,6 +52,10 @@ pub struct UiArgs {
     /// server. May be repeated.
     #[arg(long, value_name = "NODE=URL", value_parser = node_url)]
     pub node_url: Vec<(String, Uri)>,
+    /// Where the pages link a node and a GPU to: {node}, {device} (gpu-3), {gpu} (its number in nvidia-smi) and {uuid} are filled in, of
+    /// a node as a whole with $__all. As http://grafana/d/gpus?var-node={node}&var-gpu={gpu}.
+    #[arg(long, value_name = "URL", value_parser = grafana_url)]
+    pub grafana_url: Option<String>,
     /// Which cluster.
     #[command(flatten)]
     pub access: Access,
@@ -67,6 +71,25 @@ fn node_url(text: &str) -> Result<(String, Uri), String> {
     let parts = text.split_once('=').filter(|(_, url)| url.starts_with("http://"));
     let (node, url) = parts.ok_or_else(|| format!("{text:?}: expected NODE=http://ADDRESS:PORT"))?;
     Ok((node.to_owned(), url.parse().map_err(|error| format!("{url:?}: {error}"))?))
+}
+
+/// What is filled into `--grafana-url`.
+const PLACES: [&str; 4] = ["node", "device", "gpu", "uuid"];
+
+fn grafana_url(text: &str) -> Result<String, String> {
+    let filled = PLACES.iter().fold(text.to_owned(), |url, place| url.replace(&format!("{{{place}}}"), "x"));
+    if let Some(at) = filled.find(['{', '}']) {
+        let known = PLACES.map(|place| format!("{{{place}}}")).join(", ");
+        return Err(format!("{text:?}: {:?} is none of {known}", &filled[at..]));
+    }
+    let url: Uri = filled.parse().map_err(|error| format!("{text:?}: {error}"))?;
+    if !matches!(url.scheme_str(), Some("http" | "https")) {
+        return Err(format!("{text:?}: expected http://… or https://…"));
+    }
+    if !text.contains("{node}") {
+        return Err(format!("{text:?}: {{node}} is missing, so every link would be the same"));
+    }
+    Ok(text.to_owned())
 }
 
 /// Serves until Ctrl-C.
@@ -108,6 +131,7 @@ pub async fn serve(
         feed: feed.clone(),
         questions,
         namespace: args.namespace,
+        grafana: args.grafana_url,
         audit: (
             namespace.clone(),
             AuditRules { lock_key: args.daemons.node_lock_key.clone(), ..AuditRules::default() },
@@ -156,4 +180,25 @@ fn open(url: &str) -> anyhow::Result<Option<PathBuf>> {
         remark(format_args!("cannot open the browser with {program} ({error}): open the URL above"));
     }
     Ok(Some(page))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_of_links_is_a_url_with_a_node_and_no_unknown_part() {
+        let good = "https://g.example/d/x?var-node={node}&var-gpu={gpu}&u={uuid}";
+        assert_eq!(grafana_url(good).as_deref(), Ok(good));
+        for (bad, why) in [
+            ("http://g/d/x?n={nodes}", "{nodes}"),
+            ("http://g/d/x?n={node}&g={gpu", "{gpu"),
+            ("javascript:alert({node})", "javascript:alert"),
+            ("grafana/d/x?n={node}", "http://"),
+            ("http://g/d/x", "{node} is missing"),
+        ] {
+            let error = grafana_url(bad).unwrap_err();
+            assert!(error.contains(why) && error.contains(bad), "{error}");
+        }
+    }
 }

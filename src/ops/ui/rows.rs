@@ -6,10 +6,11 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::view::{DeviceRow, DeviceState, NodeRow, ShownHealth, Snapshot};
+use crate::view::{DeviceRow, NodeRow, ShownHealth, Snapshot};
 use baton_contract::{PodKey, key, request};
 use baton_decide::explain::{GangView, QueueItem};
 use baton_decide::pod::HandoffPod;
+use baton_decide::world::DeviceState;
 
 /// The row as JSON: `null` and empty fields are left out, and `queuedSeconds` becomes `queuedAt`, in seconds since 1970. What lies in the
 /// future (`next…`) is that many seconds ahead.
@@ -38,12 +39,12 @@ fn timed(value: Value, now: i64) -> Option<Value> {
 /// A node with its devices, as small as it gets: `{"status":"Ready","daemon":"fresh","version":"0.1.0","model":"H100","devices":{"gpu-0":
 /// {"p":0,"h":{"ml/train":100}}}}`. Of a device `p` numbers the PCIe switches of the node, `h` has the percent of each holder, `r` those
 /// for which it is reserved; `s` is its state where it is not free, `why` and `sinceAt` why it is out of service and since when; `m` is a model that differs
-/// from that of the node, and `g` the profile of a MIG device.
+/// from that of the node, and `g` the profile of a MIG device. `created` says of each holder when.
 pub fn node(node: &NodeRow, devices: &[DeviceRow], wall: Timestamp) -> Value {
     let gpu_model = |device: &DeviceRow| device.model.clone().filter(|_| !device.is_nic());
     let model = devices.iter().find_map(gpu_model);
     let mut switches: Vec<Option<&str>> = Vec::new();
-    let mut cells = Map::new();
+    let (mut cells, mut created) = (Map::new(), Map::new());
     for device in devices {
         let pcie = device.pcie.as_deref();
         let switch = switches.iter().position(|known| *known == pcie).unwrap_or(switches.len());
@@ -54,6 +55,11 @@ pub fn node(node: &NodeRow, devices: &[DeviceRow], wall: Timestamp) -> Value {
         if !device.holders.is_empty() {
             cell["h"] = device.holders.iter().map(|holder| (holder.pod.to_string(), json!(holder.percent))).collect();
         }
+        let known = device
+            .holders
+            .iter()
+            .filter_map(|holder| Some((holder.pod.to_string(), json!(holder.created?.as_second()))));
+        created.extend(known);
         if !device.reserved_for.is_empty() {
             cell["r"] = json!(device.reserved_for);
         }
@@ -79,6 +85,7 @@ pub fn node(node: &NodeRow, devices: &[DeviceRow], wall: Timestamp) -> Value {
         "version": agent.and_then(|agent| agent.version.as_ref()),
         "keptFor": node.kept_for,
         "model": model,
+        "created": (!created.is_empty()).then_some(created),
         "devices": cells,
     });
     row(&shown, wall)

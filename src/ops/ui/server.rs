@@ -75,6 +75,8 @@ pub struct Ui {
     pub questions: mpsc::Sender<ModelQuestion>,
     /// Namespace that pages show first.
     pub namespace: Option<String>,
+    /// Where they link nodes and GPUs to.
+    pub grafana: Option<String>,
     /// Namespace of the daemons, and what `baton audit` takes for granted.
     pub audit: (String, audit::AuditRules),
     /// One audit at a time: it reads the whole cluster.
@@ -149,7 +151,7 @@ async fn open_stream(State(ui): State<Arc<Ui>>, headers: HeaderMap) -> Response 
     let leader = ui.feed.row("about", "scheduler").and_then(|about| about.get("leader").cloned());
     let hello = json!({
         "rev": *revisions.borrow(), "leader": leader, "version": env!("CARGO_PKG_VERSION"), "at": clock::wall().as_millisecond(),
-        "namespace": ui.namespace,
+        "namespace": ui.namespace, "grafana": ui.grafana,
     });
     let full = json!({"why": format!("{STREAMS} streams are open: close a window")});
     let first = match place {

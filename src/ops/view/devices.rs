@@ -12,6 +12,7 @@ use baton_contract::inventory::{Device, DeviceInfo, device_names};
 use baton_contract::word::word_enum;
 use baton_contract::{Cordon, Cordons, DeviceType, HealthReason, key};
 use baton_decide::explain::ReservedDevices;
+use baton_decide::world::DeviceState;
 
 word_enum! {
     /// Whether a device takes new pods, as far as it is up to the device.
@@ -24,30 +25,6 @@ word_enum! {
         Unhealthy = "unhealthy",
         /// It is healthy, and people have taken it out of use.
         Cordoned = "cordoned",
-    }
-}
-
-word_enum! {
-    /// What a device is to new pods. The first that is true of it counts, from the last to the first.
-    #[derive(Serialize)]
-    #[serde(rename_all = "lowercase")]
-    DeviceState {
-        /// A new pod can have it whole.
-        Free = "free",
-        /// No pod holds it, and its node takes no new pods with devices.
-        Off = "off",
-        /// Pods hold a part of it.
-        Partly = "partly",
-        /// The scheduler has reserved a part of it for pods that are not bound yet.
-        Reserved = "reserved",
-        /// Pods hold all of it.
-        Held = "held",
-        /// Its MIG devices are handed out in its place.
-        Split = "split",
-        /// People have taken it out of use.
-        Cordoned = "cordoned",
-        /// It takes no new pods until it is healthy again.
-        Unhealthy = "unhealthy",
     }
 }
 

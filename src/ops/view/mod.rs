@@ -17,7 +17,7 @@ mod usage;
 
 pub use daemons::AgentRow;
 pub(super) use daemons::agent as agent_row;
-pub use devices::{DeviceRow, DeviceState, ShownHealth};
+pub use devices::{DeviceRow, ShownHealth};
 pub(super) use follow::Follower;
 pub(super) use gangs::{GangItems, gangs};
 pub use jobs::JobRow;

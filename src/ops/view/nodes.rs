@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::daemons::{self, AgentRow};
-use super::devices::{self, DeviceRow, DeviceState, DeviceSurroundings, ShownHealth};
+use super::devices::{self, DeviceRow, DeviceSurroundings, ShownHealth};
 use super::locks::{self, LockRow, LockState};
 use super::snapshot::{Rules, Snapshot};
 use super::table::{Row, RowId, age};
@@ -17,7 +17,7 @@ use baton_contract::inventory::DeviceStatus;
 use baton_contract::{DeviceType, Identity, key};
 use baton_decide::explain::{QueueReport, ReservedDevices};
 use baton_decide::lock::DaemonState;
-use baton_decide::world::offered;
+use baton_decide::world::{DeviceState, offered};
 
 /// One node.
 #[derive(Debug, Clone, Serialize)]

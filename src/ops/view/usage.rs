@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use serde::Serialize;
 
 use super::snapshot::Snapshot;
@@ -23,6 +24,9 @@ pub struct DeviceHolder {
     /// Uid.
     #[serde(skip)]
     pub uid: PodUid,
+    /// When it was created, as far as the API server has it.
+    #[serde(skip)]
+    pub created: Option<Timestamp>,
     /// It has left the API server and uses the device still: in words.
     #[serde(skip)]
     pub leaving: Option<String>,
@@ -42,7 +46,7 @@ impl DeviceHolders {
             let Some(node) = pod.node.as_deref().filter(|_| pod.is_live()) else { continue };
             let otherwise = exceptions.entry(node).or_insert_with(|| status(node)?.exceptions);
             for entry in held_by(pod, otherwise.as_ref()).values().flatten() {
-                usage.put(node, entry.id.as_str(), key, &pod.pod.uid, percent(entry));
+                usage.put(node, entry.id.as_str(), key, &pod.pod.uid, percent(entry)).created = Some(pod.created);
             }
         }
         for (node, uid, pod, held) in snapshot.leaving() {
@@ -72,7 +76,7 @@ impl DeviceHolders {
         let holders = self.0.entry(node.into()).or_default().entry(id.into()).or_default();
         let at = holders.iter().position(|holder| holder.uid == *uid).unwrap_or(holders.len());
         if at == holders.len() {
-            holders.push(DeviceHolder { pod: pod.clone(), percent, uid: uid.clone(), leaving: None });
+            holders.push(DeviceHolder { pod: pod.clone(), percent, uid: uid.clone(), created: None, leaving: None });
         }
         holders[at].percent = holders[at].percent.max(percent);
         &mut holders[at]

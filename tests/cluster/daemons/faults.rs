@@ -28,7 +28,7 @@ pub(super) async fn served_exactly(cluster: &TestCluster, name: &str) {
 /// The node's daemon has not been heard of for too long: a pod that is made now waits and says so.
 pub(super) async fn waits_for_a_silent_daemon(cluster: &TestCluster, name: &str) {
     until("the scheduler holds the daemon for stale", SOON, async || {
-        cluster.scheduler.get("/metrics").await?.contains(r#"state="stale"} 1"#).then_some(())
+        cluster.scheduler.get("/metrics").await?.contains("baton_scheduler_daemon_fault{").then_some(())
     })
     .await;
     cluster.create(&pod(name).app("main", ONE)).await;

@@ -111,6 +111,7 @@ async fn with_auto_and_an_exact_agent_the_binding_is_the_only_write() {
         lock: None,
         too_many_exceptions: false,
         unreleased: None,
+        pod_metrics: false,
         leaving: [].into(),
     };
     let leases: kube::Api<k8s_openapi::api::coordination::v1::Lease> =

@@ -166,6 +166,7 @@ impl SchedulerCluster {
             lock: None,
             too_many_exceptions: false,
             unreleased: None,
+            pod_metrics: false,
             leaving: [].into(),
         };
         let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",

@@ -19,6 +19,7 @@ fn status(lock: Option<LockWord>) -> AgentStatus {
         lock,
         too_many_exceptions: false,
         unreleased: None,
+        pod_metrics: false,
         leaving: [].into(),
     }
 }

@@ -47,6 +47,7 @@ pub(super) fn status() -> AgentStatus {
         lock: None,
         too_many_exceptions: false,
         unreleased: None,
+        pod_metrics: false,
         leaving: [].into(),
     }
 }

@@ -180,7 +180,8 @@ async fn watches_that_resume_without_any_news_are_known_to_run_again() {
     let machine = HandoffNode::start().await;
     let path = machine.root().join("watcher.kubeconfig");
     std::fs::write(&path, machine.server().plain_kubeconfig("admin")).unwrap();
-    let (client, resumed) = baton::cluster::client::connect_with_resumed("baton", Some(&path)).await.unwrap();
+    let requests = baton::runtime::metrics::RequestMetrics::default();
+    let (client, resumed) = baton::cluster::client::connect_counted("baton", Some(&path), &requests).await.unwrap();
     let view = Arc::new(NodeView::new());
     let mut tasks = tokio::task::JoinSet::new();
     let (watched, of) = (view.clone(), client.clone());

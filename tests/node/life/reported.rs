@@ -333,8 +333,8 @@ async fn a_pod_that_the_kubelet_chose_for_is_served_and_shown_everywhere() {
     })
     .await;
     let metrics = get(address, "/metrics").await;
-    assert!(metrics.contains(r#"baton_allocate_total{resource="nvidia.com/gpu",result="served"} 1"#), "{metrics}");
-    assert!(metrics.contains(r#"baton_registered{resource="koordinator.sh/rdma"} 1"#), "{metrics}");
+    assert!(metrics.contains(r#"baton_node_allocate_total{resource="nvidia.com/gpu",result="served"} 1"#), "{metrics}");
+    assert!(metrics.contains(r#"baton_node_registered{resource="koordinator.sh/rdma"} 1"#), "{metrics}");
     daemon.stop().await;
 }
 

@@ -45,7 +45,8 @@ fn node(at: u64, now: i64) -> Value {
     };
     let fault =
         (daemon != "fresh").then(|| format!("the node daemon of node-{at:04} has not been heard for over a minute"));
-    json!({"status": "Ready", "daemon": daemon, "fault": fault, "open": daemon != "stale", "version": "0.1.0", "model": "NVIDIA-H100", "devices": devices})
+    json!({"status": "Ready", "daemon": daemon, "fault": fault, "open": daemon != "stale", "version": "0.1.0", "model": "NVIDIA-H100", "devices": devices,
+        "created": {format!("{}/train-{at}", space(at)): now - 7200, "ml/train-0": now - 60}})
 }
 
 /// What a cluster of so many nodes says, whose scheduler is silent.
@@ -83,7 +84,13 @@ fn play(count: u64) -> Play {
     Arc::new(move |stream| {
         let at = clock::wall().as_millisecond();
         let event = |name: &str, data: &Value| format!("event: {name}\ndata: {data}\n\n");
-        stream.write_all(event("hello", &json!({"rev": 1, "at": at, "version": "0.1.0"})).as_bytes())?;
+        stream.write_all(
+            event(
+                "hello",
+                &json!({"rev": 1, "at": at, "version": "0.1.0", "grafana": "http://g/d/x?n={node}&g={gpu}"}),
+            )
+            .as_bytes(),
+        )?;
         stream.write_all(event("snapshot", &json!({"at": at, "rows": rows(count, at / 1000)})).as_bytes())?;
         // It stays open until its reader leaves.
         std::io::copy(stream, &mut std::io::sink()).map(drop)
@@ -118,6 +125,10 @@ async fn few_nodes_are_boxes_and_pages_of_all_sizes_are_sound_in_both_schemes() 
         assert_eq!(boxes, if count < 25 { count * 10 } else { 0 }, "of {count} nodes");
         enter(&browser, "colour", "namespace", "change");
         browser.until("document.querySelectorAll('.owners li').length > 4");
+        // Four digits fit beside their words.
+        let beyond =
+            "[...document.querySelectorAll('.gpus li')].filter((of) => of.scrollWidth > of.clientWidth).length";
+        assert_eq!(browser.run(&format!("return {beyond}")), 0, "of {count} nodes");
         for scheme in ["light", "dark"] {
             for (width, height) in [(1440, 900), (390, 844)] {
                 browser.look(width, height, scheme);
@@ -154,6 +165,8 @@ async fn pages_say_why_how_old_and_how_severe() {
     assert_eq!(browser.run("return document.querySelector('.tile.gpus li:nth-child(3)').textContent"), "8 held");
     enter(&browser, "colour", "gang", "change");
     browser.until("document.querySelector('.owners').textContent === ' search/run: 8 GPUs'");
+    enter(&browser, "colour", "age", "change");
+    browser.until("document.querySelector('.owners').textContent === ' under a day: 8 GPUs'");
     enter(&browser, "colour", "state", "change");
     browser.until("document.querySelector('.owners').textContent === ''");
     enter(&browser, "filter", "", "input");
@@ -179,6 +192,9 @@ async fn pages_say_why_how_old_and_how_severe() {
                     assert_eq!(first(".state"), "unhealthy", "what holds a pod comes first");
                     let why = first(".why").to_string();
                     assert!(why.contains(&format!("{XID} · held by ml/train-0")), "{why}");
+                    let graphs = browser.run("return document.querySelector('tbody a[target]').href");
+                    let graphs = graphs.to_string();
+                    assert!(graphs.contains("http://g/d/x?n=node-") && graphs.contains("g=%24__all"), "{graphs}");
                     let last = browser.run("return [...document.querySelectorAll('td.state')].at(-1).innerText");
                     assert_eq!(last, "cordoned");
                     assert_eq!(

@@ -74,10 +74,12 @@ async fn only_the_browser_that_opened_the_printed_url_is_shown_anything() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_the_cluster_is_a_small_delta_and_a_stream_resumes() {
     let server = cluster().await;
-    let ui = Ui::start(&server.kubeconfig, &["-n", "ml"]);
+    let graphs = "http://g/d/x?n={node}";
+    let ui = Ui::start(&server.kubeconfig, &["-n", "ml", "--grafana-url", graphs]);
     let mut stream = ui.stream(None);
     let hello = stream.next().unwrap();
     assert_eq!((&*hello.name, &hello.data["namespace"]), ("hello", &json!("ml")), "{hello:?}");
+    assert_eq!(hello.data["grafana"], graphs);
     assert!(hello.data["rev"].is_u64() && hello.data["version"].is_string(), "{hello:?}");
     assert_eq!(stream.next().unwrap().name, "snapshot");
     node(&server, "node-b", 3).await;

@@ -1,7 +1,7 @@
 // The cluster: tiles, and every device of every node, as boxes that name their holders where the nodes are few, else as cells. Only the
 // lines on the screen are in the document.
 
-import { about, table, waiting } from './store.js';
+import { about, now, table, waiting } from './store.js';
 import { age, aged, ask, h, keep, setAge, setText } from './dom.js';
 import { brief, cells, isNic, leaves, sentence, state, states, used } from './devices.js';
 
@@ -10,6 +10,7 @@ const WIDTH = 300; // least pixels of a node
 const FEW = 25; // fewer nodes are boxes
 const HUES = 8; // that style.css has; what is left over is "other"
 const SIZES = [1, 2, 4, 8];
+const AGES = [['under an hour', 3600], ['under a day', 86400], ['under a week', 604800], ['a week or more', Infinity]];
 const natural = new Intl.Collator('en', { numeric: true }).compare;
 
 /** Counts of a node; made once for each of its changes. */
@@ -84,7 +85,7 @@ export default function make(root) {
   filter.value = about.hello?.namespace ? `${about.hello.namespace}/` : '';
   const select = (id, ...options) => h('select', { id }, options.map((text) => h('option', {}, text)));
   const sort = select('sort', 'name', 'most free', 'least free');
-  const colour = select('colour', 'state', 'namespace', 'gang');
+  const colour = select('colour', 'state', 'namespace', 'gang', 'age');
   const group = h('select', { id: 'group' }, h('option', { value: '' }, 'nothing'));
   const shown = h('output', {});
   const field = (text, input) => h('label', {}, `${text} `, input);
@@ -100,23 +101,24 @@ export default function make(root) {
   // Colours.
   const hues = new Map(); // by what is coloured, which keeps its own
   let gangs = null; // by pod
-  function ownerOf(pod) {
+  function ownerOf(pod, { created }) {
+    if (colour.value === 'age') return AGES.find(([, most]) => now() - created?.[pod] < most)?.[0] ?? '';
     if (colour.value === 'namespace') return pod.slice(0, pod.indexOf('/'));
     gangs ??= new Map(Object.entries(table('gangs')).flatMap(([gang, { children = [] }]) => children.map((of) => [of, gang])));
     return gangs.get(pod) ?? '';
   }
   const hasHues = () => colour.value !== 'state';
   /** The hue of a device is that of its largest holder. */
-  function hue({ h: held }) {
+  function hue({ h: held }, node) {
     if (!held || !hasHues()) return '';
     const [[pod]] = Object.entries(held).sort(([, a], [, b]) => b - a);
-    return ` hue${hues.get(ownerOf(pod)) ?? ''}`;
+    return ` hue${hues.get(ownerOf(pod, node)) ?? ''}`;
   }
 
   /** GPUs, in percent, by what is coloured. */
   function shares(node) {
     const sums = new Map();
-    for (const [name, device] of leaves(node)) if (!isNic(name)) for (const pod in device.h) add(sums, ownerOf(pod), device.h[pod]);
+    for (const [name, device] of leaves(node)) if (!isNic(name)) for (const pod in device.h) add(sums, ownerOf(pod, node), device.h[pod]);
     return sums;
   }
 
@@ -135,7 +137,7 @@ export default function make(root) {
     const rest = by.filter(([owner]) => !hues.has(owner) && owner);
     const named = by.filter(([owner]) => hues.has(owner)).map(([owner, sum]) => [owner, sum, owner]);
     if (rest.length) named.push(['/other', rest.reduce((all, [, sum]) => all + sum, 0), `${rest.length} other${rest.length > 1 ? 's' : ''}`]);
-    if (sums.has('')) named.push(['', sums.get(''), 'no gang']);
+    if (sums.has('')) named.push(['', sums.get(''), `no ${colour.value}`]);
     const texts = new Map(named.map(([owner, sum, text]) => [owner, ` ${text}: ${+(sum / 100).toFixed(1)} GPU${sum === 100 ? '' : 's'}`]));
     keep(owners, [...texts.keys()], (owner) => h('li', {}, h('i', { class: `cell held hue${hues.get(owner) ?? ''}` }), h('span')), (item, owner) => {
       item.firstChild.className = `cell held hue${hues.get(owner) ?? ''}`;
@@ -238,7 +240,7 @@ export default function make(root) {
       (child, key) => {
         const { device, parts } = byName.get(key);
         const dim = word && !name.includes(word) && !Object.keys(device.h ?? {}).some((pod) => pod.includes(word));
-        const look = parts.length ? 'split' : `${state(device)}${hue(device)}`;
+        const look = parts.length ? 'split' : `${state(device)}${hue(device, node)}`;
         const cell = few ? child.firstChild : child;
         cell.className = `cell ${look}${isNic(key) ? ' nic' : ''}${!few && device.p !== before ? ' gap' : ''}${dim ? ' dim' : ''}`;
         before = device.p;
@@ -247,7 +249,7 @@ export default function make(root) {
         if (few) setText(child.lastChild, parts.length ? parts.map((part) => `${part.device.g ?? ''} ${brief(part.device)}`).join('; ') : brief(device));
         if (!parts.length && !cell.firstChild) return;
         keep(cell, parts.map((part) => part.name), () => h('i', {}), (inner, part) => {
-          inner.className = `cell ${state(node.devices[part])}${hue(node.devices[part])}`;
+          inner.className = `cell ${state(node.devices[part])}${hue(node.devices[part], node)}`;
           // `3g.40gb` is three of the GPU's seven slices.
           inner.style.flexGrow = parseInt(node.devices[part].g, 10) || 1;
           inner.dataset.device = part;
@@ -336,6 +338,7 @@ export default function make(root) {
   }
   colour.onchange = () => {
     hues.clear();
+    if (colour.value === 'age') AGES.forEach(([of], at) => hues.set(of, at));
     recolour();
     arrange();
   };
@@ -348,6 +351,8 @@ export default function make(root) {
   map.onmouseleave = () => (tip.hidden = true);
   map.addEventListener('focusin', explain);
   map.addEventListener('focusout', () => (tip.hidden = true));
+  // Pods grow older without a change of their node.
+  const older = setInterval(() => colour.value === 'age' && (recolour(), arrange()), 60_000);
   const size = new ResizeObserver(arrange);
   size.observe(map);
 
@@ -374,6 +379,7 @@ export default function make(root) {
     },
     close() {
       size.disconnect();
+      clearInterval(older);
       tip.hidden = true;
     },
   };

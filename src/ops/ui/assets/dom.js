@@ -1,6 +1,6 @@
 // Elements. Texts of the cluster become text nodes and never markup.
 
-import { now, table } from './store.js';
+import { about, now, table } from './store.js';
 
 /** Said aloud also where style.css lays a table out as cards, which it is no table for a screen reader in. */
 const roles = { table: 'table', thead: 'rowgroup', tbody: 'rowgroup', tr: 'row', th: 'columnheader', td: 'cell' };
@@ -83,6 +83,13 @@ export function withCommands(text) {
     };
     return h('span', { class: 'command' }, h('code', {}, part), copy);
   });
+}
+
+/** A link to the graphs of a node, or of one of its GPUs; the text alone without `--grafana-url`. */
+export function graphs(text, node, { device = '$__all', index = '$__all', id = '$__all' } = {}) {
+  const values = { node, device, gpu: index, uuid: id };
+  const href = about.hello?.grafana?.replace(/\{(\w+)\}/g, (_, place) => encodeURIComponent(values[place]));
+  return href ? h('a', { href, target: '_blank', rel: 'noreferrer' }, text) : text;
 }
 
 /** A row of a table with a cell of each class. A narrow screen shows those that are `brief` in one line, `why` in the next. */

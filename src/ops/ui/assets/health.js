@@ -1,7 +1,7 @@
 // What is out of service, what does not hold, and who runs which version.
 
-import { out, table } from './store.js';
-import { age, ask, grid, h, keep, line, more, setAge, setText, withCommands } from './dom.js';
+import { about, out, table } from './store.js';
+import { age, ask, graphs, grid, h, keep, line, more, setAge, setText, withCommands } from './dom.js';
 
 const MOST = 500;
 /** What to do, by the state. */
@@ -52,7 +52,7 @@ export default function make(root) {
 
   function row(node) {
     const element = line(['name brief', 'state brief', 'since brief', 'why', 'advice']);
-    element.cells_[0].append(more(node), h('a', { href: `#/node/${node}` }, node));
+    element.cells_[0].append(more(node), h('a', { href: `#/node/${node}` }, node), ...(about.hello?.grafana ? [' ', graphs('graphs', node)] : []));
     element.cells_[2].append(age());
     return element;
   }

@@ -1,7 +1,7 @@
 // One node: its devices where they are in the machine, and what its records say of them.
 
 import { table } from './store.js';
-import { age, ask, grid, h, line, lockCommand, more, setText, withCommands } from './dom.js';
+import { age, ask, graphs, grid, h, line, lockCommand, more, setText, withCommands } from './dom.js';
 import { isNic, sentence, state, states, used } from './devices.js';
 
 const by = (items, key) => {
@@ -43,8 +43,11 @@ export default function make(root, name) {
     }
   }
 
+  const linked = (device) => (isNic(device.device) ? device.device : graphs(device.device, name, device));
+
   function draw(detail) {
     shown = detail;
+    heading.replaceChildren(graphs(name, name));
     const { node, devices, pods, events, scheduler } = detail;
     const { lock } = node;
     const agent = node.agent ?? {};
@@ -81,7 +84,7 @@ export default function make(root, name) {
       const mark = h('i', { class: `cell ${look}${isNic(device.device) ? ' nic' : ''}` });
       mark.style.setProperty('--used', `${Math.min(100, used(cell))}%`);
       const title = sentence(device.device, cell);
-      return h('li', { class: `device${link}`, title }, mark, h('b', {}, device.device, cell.g ? ` ${cell.g}` : ''), h('span', {}, states[look] ?? look),
+      return h('li', { class: `device${link}`, title }, mark, h('b', {}, linked(device), cell.g ? ` ${cell.g}` : ''), h('span', {}, states[look] ?? look),
         h('span', { class: 'dim' }, device.holders.map((holder) => `${holder.pod.namespace}/${holder.pod.name} ${holder.percent} %`).join(', ')));
     };
     const socket = (device) => (device.socket >= 0 ? `Socket ${device.socket}` : `NUMA node ${device.numa ?? '?'}`);
@@ -122,7 +125,7 @@ export default function make(root, name) {
     const { element, body } = grid('Devices', ['Device', 'Health', 'Since', 'Why', 'Model', 'Memory', 'PCIe', 'NUMA', 'NVLink', 'Id']);
     for (const device of devices) {
       const since = device.since ? age(Date.parse(device.since) / 1000) : '';
-      const cells = [device.device, device.health, since, device.reason, device.model, device.memory ? gib(device.memory) : '', device.pcie, device.numa, device.nvlink, device.id];
+      const cells = [linked(device), device.health, since, device.reason, device.model, device.memory ? gib(device.memory) : '', device.pcie, device.numa, device.nvlink, device.id];
       const row = line(['name brief', `brief state ${device.health}`, 'brief', 'why', '', '', '', '', '', '']);
       row.cells_.forEach((cell, at) => cell.append(cells[at] ?? ''));
       row.firstChild.prepend(more(device.device));
