@@ -129,9 +129,10 @@ pub(super) fn shortage(scene: Scene<'_>, group: &GroupId, unfit: &mut UnfitMembe
             let gpus = scene.world.pod(*id).map_or(0, |pod| percent(&pod.facts.spec.requests) / device_key::WHOLE);
             *taken.entry(*node).or_default() += gpus;
         }
-        let lack = match taken.is_empty() && unfit.near.is_none() {
-            true => last.lack(scene, pod),
-            false => nearest_beside(scene.view(), scene.terms.rules, pod, &taken).map(|nearest| nearest.lack()),
+        let lack = if taken.is_empty() && unfit.near.is_none() {
+            last.lack(scene, pod)
+        } else {
+            nearest_beside(scene.view(), scene.terms.rules, pod, &taken).map(|nearest| nearest.lack())
         };
         let rest = if unfit.found.is_empty() { "nearest" } else { "nearest for the rest" };
         parts.extend(lack.map(|lack| format!("{rest}: {lack}")));
