@@ -75,6 +75,7 @@ fn lease(node: &str) -> Value {
         too_many_exceptions: false,
         unreleased: None,
         leaving: [].into(),
+        pod_metrics: false,
     };
     json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": AgentStatus::lease_name(node), "annotations": {key::AGENT: status.print()}},
