@@ -113,6 +113,7 @@ impl Cluster {
             too_many_exceptions: false,
             unreleased: None,
             leaving: [].into(),
+            pod_metrics: false,
         });
         let renewed = Some(wall(self.now));
         self.apply(WorldEvent::Agent { node: name, status, version: "1".into(), renewed });

@@ -102,6 +102,7 @@ impl Handoff {
             too_many_exceptions: false,
             unreleased,
             leaving: [].into(),
+            pod_metrics: false,
         }
     }
 

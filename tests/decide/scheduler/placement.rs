@@ -84,6 +84,7 @@ fn with_auto_a_lock_is_written_where_the_agent_needs_one_for_that_scheduler() {
                 too_many_exceptions: false,
                 unreleased: None,
                 leaving: [].into(),
+                pod_metrics: false,
             },
         );
         cluster.pod("a", ONE);

@@ -250,6 +250,7 @@ impl TestScheduler {
             too_many_exceptions: false,
             unreleased: None,
             leaving: [].into(),
+            pod_metrics: false,
         }
     }
 

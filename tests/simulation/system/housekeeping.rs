@@ -305,6 +305,7 @@ impl System {
             lock: Some(LockWord::new(key::NODE_LOCK, LockFormat::Uid)),
             too_many_exceptions: false,
             unreleased,
+            pod_metrics: false,
         };
         if anyway || daemon.said.as_ref() != Some(&status) {
             daemon.said = Some(status.clone());
