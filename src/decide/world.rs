@@ -64,7 +64,7 @@ pub use leaving::{has_left, still_used, without_devices};
 pub use mix::{Mix, MixPolicy};
 pub use node::{LockSeen, Node, NodeFacts, SliceFacts};
 pub use offered::offered;
-pub use pod::{Lead, Place, Pod, PodFacts};
+pub use pod::{Place, Pod, PodFacts};
 pub use resources::{Rated, RequestParts, Resources, Scalars};
 pub use spec::{BudgetFacts, JobClaim, PodSpec, Qos};
 pub use suspects::Suspect;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::devices::Held;
 use crate::world::gangs::GroupId;
 use crate::world::volume::VolumePlan;
-use crate::world::{Lead, Node, NodeId, Pod, PodId, Wake, World};
+use crate::world::{Node, NodeId, Pod, PodId, Wake, World};
 use baton_contract::{ConditionReason, PodKey, Shared, key};
 
 use super::agenda::{Agenda, Step, Terms};
@@ -41,7 +41,6 @@ pub struct Saved {
     reservation: Reservation,
     devices: Option<Held>,
     volumes: Option<VolumePlan>,
-    lead: Option<Lead>,
 }
 
 impl Saved {
@@ -103,14 +102,12 @@ impl Reservations {
             }
         }
         let group = world.gangs().gang_of(id).map(|gang| gang.group().clone());
-        let lead = slots.lead();
         let ClaimedParts(annotations, wanted, devices, choice, volumes) = claimed.into_parts();
         if world.assume_chosen(id, node, devices, choice.as_deref())
             && let Some(plan) = volumes
         {
             world.plan_volumes(id, plan);
         }
-        world.note_lead(id, lead);
         let (annotations, since) = (annotations.into(), terms.now.mono);
         self.held.insert(id, Reservation { node, annotations, wanted, since, group, commit: None });
         true
@@ -183,8 +180,8 @@ impl Reservations {
     /// A copy of a reservation with its devices and volumes.
     pub fn copy(&self, world: &World, id: PodId) -> Option<Saved> {
         let reservation = self.held.get(&id)?.clone();
-        let (devices, lead) = world.pod(id).map(|pod| (pod.devices.clone(), pod.lead)).unwrap_or_default();
-        Some(Saved { pod: id, reservation, devices, volumes: world.volumes().plan_of(id).cloned(), lead })
+        let devices = world.pod(id).and_then(|pod| pod.devices.clone());
+        Some(Saved { pod: id, reservation, devices, volumes: world.volumes().plan_of(id).cloned() })
     }
 
     /// Undoes a reservation so that it can be restored.
@@ -196,9 +193,8 @@ impl Reservations {
 
     /// Restores a saved reservation.
     pub fn restore(&mut self, world: &mut World, saved: Saved) {
-        let Saved { pod, reservation, devices, volumes, lead } = saved;
+        let Saved { pod, reservation, devices, volumes } = saved;
         if world.assume(pod, reservation.node, devices) {
-            world.note_lead(pod, lead);
             if let Some(plan) = volumes {
                 world.plan_volumes(pod, plan);
             }

@@ -122,9 +122,6 @@ pub struct Explanation {
     /// The devices that it holds: `ID (minor N)`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub devices: Vec<String>,
-    /// Why it is this node, where this process chose between nodes.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub why: Option<WhyNode>,
     /// When a bound pod had its devices and gave back the node's lock, where the scheduler saw it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub served_at: Option<Timestamp>,
@@ -144,34 +141,6 @@ pub struct Explanation {
     pub verdict: PodVerdict,
     /// Generation of the world that was judged.
     pub generation: u64,
-}
-
-/// How a pod's node was chosen, as things stood then.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct WhyNode {
-    /// The node's weighted score; none where no other node fitted.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub score: Option<i64>,
-    /// The next best node, if it is there still.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub runner_up: Option<String>,
-    /// Its score.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub runner_up_score: Option<i64>,
-}
-
-impl fmt::Display for WhyNode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Some(score), Some(beside)) = (self.score, self.runner_up_score) else {
-            return f.write_str("no other node fitted");
-        };
-        let second = self.runner_up.as_deref().unwrap_or("a node that is gone");
-        if score == beside {
-            return write!(f, "score {score}; next was {second} with the same");
-        }
-        write!(f, "score {score}; next was {second} with {beside}")
-    }
 }
 
 /// A running pod that could leave its node for another one, so that one that waits starts.

@@ -21,5 +21,5 @@ pub use what_if::{Unadmitted, UnadmittedObject};
 
 pub use answer::{
     DeviceDetail, Explanation, KeptNode, NodeExplanation, NodeVerdict, OneMove, PodState, PodVerdict, QueueItem,
-    QueueReport, RatedNode, Rating, ReservedDevices, RuleCount, WhatIf, WhatIfObject, WhatIfObjects, WhyNode,
+    QueueReport, RatedNode, Rating, ReservedDevices, RuleCount, WhatIf, WhatIfObject, WhatIfObjects,
 };

@@ -18,10 +18,10 @@ use crate::gang::Route;
 use crate::lock::{Delay, LockDelay};
 use crate::scheduler::Scheduler;
 use crate::world::gangs::GroupId;
-use crate::world::{Lead, NodeId, Place, Pod, PodFacts, PodId, World, without_devices};
+use crate::world::{NodeId, Place, Pod, PodFacts, PodId, World, without_devices};
 use baton_contract::PodKey;
 
-use super::answer::{Explanation, PodState, PodVerdict, RatedNode, Rating, WhyNode};
+use super::answer::{Explanation, PodState, PodVerdict, RatedNode, Rating};
 use super::judged::{NodeJudgements, judge_all, wakes};
 
 /// For pods that wait for a node's lock.
@@ -58,7 +58,6 @@ impl Scheduler {
             },
             node: self.node_name(pod.node()),
             devices: devices.map(|device| format!("{} (minor {})", device.id, device.minor)).collect(),
-            why: pod.node().and(pod.lead).map(|lead| self.why_node(lead)),
             served_at: pod.served.and_then(|served| {
                 now.wall.checked_sub(SignedDuration::try_from(now.mono.saturating_sub(served.at)).ok()?).ok()
             }),
@@ -259,15 +258,6 @@ impl Scheduler {
 
     pub(super) fn node_name(&self, id: Option<NodeId>) -> Option<String> {
         self.world().node(id?).map(|node| node.name.to_string())
-    }
-
-    fn why_node(&self, lead: Lead) -> WhyNode {
-        match lead {
-            Lead::Alone => WhyNode { score: None, runner_up: None, runner_up_score: None },
-            Lead::Over { score, second, beside } => {
-                WhyNode { score: Some(score), runner_up: self.node_name(Some(second)), runner_up_score: Some(beside) }
-            }
-        }
     }
 
     /// Whether a waiting pod is queued by itself or with its group.

@@ -264,7 +264,7 @@ impl World {
         }
         let (old_place, old_devices) = old.map_or((Place::Waiting, None), |old| (old.place, old.devices.clone()));
         let old_exclusive = old.map(|old| old.exclusive).unwrap_or_default();
-        let (served, old_lead) = old.map(|old| (old.served, old.lead)).unwrap_or_default();
+        let served = old.and_then(|old| old.served);
         // One that is being deleted is not counted any more by spread constraints.
         let recounted = old.is_some_and(|old| {
             let is_leaving = |of: &PodFacts| of.handoff.deleting.is_some();
@@ -310,8 +310,7 @@ impl World {
         if facts.handoff.has_ended() {
             self.has_stopped(&facts.handoff, changes);
         }
-        let lead = old_lead.filter(|_| old_place.node() == place.node());
-        let before = self.pods.insert(Pod { id, facts, place, devices, exclusive, served, lead });
+        let before = self.pods.insert(Pod { id, facts, place, devices, exclusive, served });
         if known.is_none() && !ended {
             self.learn(id);
         }

@@ -43,24 +43,6 @@ pub struct Pod {
     pub exclusive: Exclusive,
     /// When it had its devices and its lock went; `None` where this process did not see it.
     pub served: Option<Served>,
-    /// How its node was chosen; `None` where this process did not choose between nodes.
-    pub lead: Option<Lead>,
-}
-
-/// The chosen node beside the next best, at the time of the choice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lead {
-    /// No other node fitted.
-    Alone,
-    /// Another one fitted too.
-    Over {
-        /// Weighted score of the chosen node.
-        score: i64,
-        /// The next best.
-        second: NodeId,
-        /// Its score.
-        beside: i64,
-    },
 }
 
 /// The end of a hand-off.
@@ -113,15 +95,7 @@ impl Pod {
 
     /// A pod that is in no world: to be judged, not kept.
     pub fn unplaced(id: PodId, facts: PodFacts) -> Self {
-        Self {
-            id,
-            facts,
-            place: Place::Waiting,
-            devices: None,
-            exclusive: Exclusive::default(),
-            served: None,
-            lead: None,
-        }
+        Self { id, facts, place: Place::Waiting, devices: None, exclusive: Exclusive::default(), served: None }
     }
 
     /// This record takes room that the later record `now` does not take: other pods may have it.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::devices::Held;
 
 use super::devices::{Charge, DeviceChoice, Stock, exclusive_of};
-use super::pod::{Lead, Place, Pod, PodFacts};
+use super::pod::{Place, Pod, PodFacts};
 use super::resources::{Rated, Resources};
 use super::{NodeId, PodId, World};
 
@@ -37,13 +37,6 @@ impl World {
         true
     }
 
-    /// Notes how the node of a pod was chosen.
-    pub fn note_lead(&mut self, id: PodId, lead: Option<Lead>) {
-        if let Some(pod) = self.pods.get_mut(id) {
-            pod.lead = lead;
-        }
-    }
-
     /// [`World::assume`] for a pod that is nominated and not there: its room is reserved, and rules about other pods judge this node
     /// with and without it. [`World::forget`] ends it.
     pub fn assume_nominated(&mut self, id: PodId, node: NodeId, devices: Option<Held>) -> bool {
@@ -62,7 +55,7 @@ impl World {
         self.volumes.forget_plan(id);
         if let Some(pod) = self.pods.get_mut(id) {
             pod.place = Place::Waiting;
-            (pod.devices, pod.lead) = (None, None);
+            pod.devices = None;
         }
         self.generation += 1;
         self.enter_gang(id);

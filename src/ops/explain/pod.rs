@@ -80,9 +80,6 @@ fn text_with(explanation: &Explanation, devices: &PodHoldings, wide: bool) -> St
     if !verdict.message.is_empty() && !listed_below {
         let _ = writeln!(out, "  {}", verdict.message);
     }
-    if let (Some(why), Some(node)) = (&explanation.why, &explanation.node) {
-        let _ = writeln!(out, "  why {node}: {why}");
-    }
     if let (Some(at), Some(held)) = (explanation.served_at, explanation.lock_held_millis) {
         let node = explanation.node.as_deref().unwrap_or_default();
         let _ = writeln!(out, "  served at {at:.0}; the lock of {node} was held for {held} ms");

@@ -465,40 +465,6 @@ fn a_served_pod_says_when_and_how_long_the_lock_stood_for_it() {
 }
 
 #[test]
-fn a_bound_pod_has_the_scores_of_its_node_and_of_the_next_best() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("a", 8);
-    cluster.node("b", 8);
-    cluster.pod("first", FOUR);
-    cluster.settle();
-    cluster.agent_releases("a");
-    let now = cluster.moment();
-    let rated = cluster.scheduler.ratings(pod("p", ONE, cluster.now), now);
-    cluster.pod("p", ONE);
-    cluster.settle();
-    let [best, next] = &rated[..] else { panic!("{rated:?}") };
-    let why = cluster.explain(&PodKey::new("ml", "p")).unwrap().why.unwrap();
-    assert_eq!(cluster.node_of("p"), Some(&*best.node));
-    assert_eq!((why.score, why.runner_up_score), (Some(best.score), Some(next.score)));
-    assert_eq!(why.runner_up.as_deref(), Some(&*next.node));
-    let said = explain(&mut cluster, "p", false);
-    let (chosen, score) = (&best.node, best.score);
-    let line = format!("  why {chosen}: score {score}; next was {} with {}\n", next.node, next.score);
-    assert!(said.contains(&line), "{said}");
-    cluster.node("c", 16);
-    cluster.pod("q", &[(key::NVIDIA_GPU, "16")]);
-    cluster.settle();
-    assert!(explain(&mut cluster, "q", false).contains("  why c: no other node fitted\n"));
-    // What chose before is not known to a scheduler that was restarted.
-    let bound = cluster.pods[&PodKey::new("ml", "p")].clone();
-    let mut restarted = TestScheduler::new();
-    restarted.node(chosen, 8);
-    restarted.submit(bound);
-    restarted.settle();
-    assert_eq!(restarted.explain(&PodKey::new("ml", "p")).unwrap().why, None);
-}
-
-#[test]
 fn nothing_is_free_of_a_device_that_is_out_of_use() {
     let mut cluster = TestScheduler::new();
     let mut device = gpu_device("n", 2);

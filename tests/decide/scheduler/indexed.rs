@@ -9,7 +9,7 @@ use baton::decide::scheduler::{Config, NodeSearch};
 use baton::decide::world::spec::{
     HostPort, NodeOperator, NodeRequirement, NodeTerm, PodTerm, Spread, Taint, TaintEffect, Toleration,
 };
-use baton::decide::world::{Lead, PodFacts, Rated, WorldEvent};
+use baton::decide::world::{PodFacts, Rated, WorldEvent};
 use proptest::prelude::*;
 
 use super::scores::sets;
@@ -178,20 +178,11 @@ fn play_one(cluster: &mut TestScheduler, at: usize, step: &Step) {
     cluster.settle();
 }
 
-/// The scores of the node of a pod and of the next best.
-fn lead_of(cluster: &TestScheduler, pod: &PodFacts) -> Option<Lead> {
-    cluster.scheduler.world().pod_by_key(&pod.handoff.pod.key)?.lead
-}
-
-/// Everything that the cluster shows: assignments with devices and times, conditions, events; and why each node.
+/// Everything that the cluster shows: assignments with devices and times, conditions, events.
 fn digest(cluster: &TestScheduler) -> String {
     let pods: Vec<_> =
         cluster.pods.iter().map(|(key, pod)| (key, &pod.handoff.node, &pod.handoff.assignment)).collect();
-    let leads: Vec<_> = cluster.pods.values().map(|pod| lead_of(cluster, pod)).collect();
-    format!(
-        "{pods:?} {leads:?} {:?} {:?} {} {}",
-        cluster.conditions, cluster.notices, cluster.binds, cluster.lock_writes
-    )
+    format!("{pods:?} {:?} {:?} {} {}", cluster.conditions, cluster.notices, cluster.binds, cluster.lock_writes)
 }
 
 proptest! {

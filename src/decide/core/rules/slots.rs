@@ -3,7 +3,7 @@
 use std::any::{Any, TypeId};
 use std::sync::Arc;
 
-use crate::world::{Confinement, Lead, Node, Wake};
+use crate::world::{Confinement, Node, Wake};
 
 use super::outcome::Outcome;
 
@@ -47,7 +47,6 @@ pub struct Slots {
     values: TypedValues,
     kept: KeptSlots,
     within: Option<Arc<Confinement>>,
-    lead: Option<Lead>,
 }
 
 impl Slots {
@@ -74,16 +73,6 @@ impl Slots {
     /// What all nodes say that the pod may not use.
     pub(crate) fn outside_all(&self) -> Option<Outcome> {
         self.within.as_ref().map(|within| outside(within))
-    }
-
-    /// How the node was chosen.
-    pub(crate) fn lead(&self) -> Option<Lead> {
-        self.lead
-    }
-
-    /// Notes how the node was chosen.
-    pub(crate) fn led(&mut self, lead: Option<Lead>) {
-        self.lead = lead;
     }
 
     /// Stores a value in place of an earlier one of its type.

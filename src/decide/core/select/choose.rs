@@ -1,12 +1,11 @@
 //! One decision: which node for this pod, on this world.
 
 use std::borrow::Cow;
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::core::rules::{NodeScore, Outcome, Plugins, Reads, Refusal, Slots, Text, View};
-use crate::world::{Lead, Node, NodeId, Pod, Wake, World};
+use crate::world::{Node, NodeId, Pod, Wake, World};
 use baton_contract::ConditionReason;
 
 /// The answer.
@@ -155,11 +154,7 @@ pub fn scan(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>, 
     }
     let judged = nodes as u64;
     let choice = match best(view, plugins, pod, &fitting, &mut slots) {
-        Ok(Some((node, lead))) => {
-            // One that may go to this node only was not chosen between nodes here.
-            slots.led(lead.filter(|_| only.is_none()));
-            NodeChoice::Node(node, Box::new(slots))
-        }
+        Ok(Some(node)) => NodeChoice::Node(node, Box::new(slots)),
         Ok(None) if only.is_some() => NodeChoice::Nowhere(Diagnosis::of(nodes, refusals)),
         Ok(None) => NodeChoice::Nowhere(Diagnosis::of(nodes, refusals).with_outside(view.world, &slots)),
         Err(text) => NodeChoice::Fault(text),
@@ -183,33 +178,15 @@ fn best(
     pod: &Pod,
     fitting: &[NodeId],
     slots: &mut Slots,
-) -> Result<Option<(NodeId, Option<Lead>)>, Text> {
+) -> Result<Option<NodeId>, Text> {
     if fitting.len() <= 1 {
-        return Ok(fitting.first().map(|id| (*id, Some(Lead::Alone))));
+        return Ok(fitting.first().copied());
     }
     let mut totals: BTreeMap<NodeId, i64> = fitting.iter().map(|id| (*id, 0)).collect();
     rate(view, plugins, pod, fitting, slots, |id, _, score, weight| {
         *totals.entry(id).or_insert(0) += score * weight;
     })?;
-    let totals = totals.into_iter().map(|(id, total)| (total, id));
-    Ok(lead_of(totals).map(|(node, lead)| (node, Some(lead))))
-}
-
-/// The node with the highest total, the oldest among equals, and the next after it.
-pub(super) fn lead_of(totals: impl IntoIterator<Item = (i64, NodeId)>) -> Option<(NodeId, Lead)> {
-    let rank = |(total, id): &(i64, NodeId)| (*total, Reverse(*id));
-    let mut first: Option<(i64, NodeId)> = None;
-    let mut second: Option<(i64, NodeId)> = None;
-    for found in totals {
-        if first.as_ref().is_none_or(|first| rank(&found) > rank(first)) {
-            second = first.replace(found);
-        } else if second.as_ref().is_none_or(|second| rank(&found) > rank(second)) {
-            second = Some(found);
-        }
-    }
-    let (score, node) = first?;
-    let over = |(beside, second)| Lead::Over { score, second, beside };
-    Some((node, second.map_or(Lead::Alone, over)))
+    Ok(totals.into_iter().max_by(|a, b| a.1.cmp(&b.1).then(b.0.cmp(&a.0))).map(|(id, _)| id))
 }
 
 /// Runs PreScore and Score on nodes that fit; `each` hears node, rule, score 0..=100 and weight. A rule that the pod does not

@@ -75,9 +75,7 @@ impl Index {
             return scan(view, plugins, pod, only, slots);
         };
         let mut judged = asked.len() as u64;
-        let best = table.ranking().best(&rules);
-        let chosen = best.map(|(node, _)| node);
-        slots.led(best.map(|(_, lead)| lead));
+        let chosen = table.ranking().best(&rules);
         let diagnosis = chosen.is_none().then(|| table.diagnosis().with_outside(view.world, &slots));
         if let Some((id, node)) =
             chosen.filter(|id| asked.binary_search(id).is_err()).and_then(|id| Some((id, view.world.node(id)?)))

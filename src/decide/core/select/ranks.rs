@@ -1,16 +1,15 @@
 //! Fitting nodes in the order of the Score plugins: the highest sum first, the oldest node among equals.
 //!
 //! Ratings that stand by themselves are summed once per node. Ratings that are normalised over all fitting nodes cannot be:
-//! nodes with the same such ratings form a group, within which the sum alone decides, and only the groups' first two nodes are
+//! nodes with the same such ratings form a group, within which the sum alone decides, and only the groups' first nodes are
 //! compared with normalised ratings. Clusters have few groups (most often one), however many nodes there are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::core::rules::NodeScore;
-use crate::world::{Lead, Node, NodeId};
+use crate::world::{Node, NodeId};
 
-use super::choose::lead_of;
 use super::concern::{Concern, RuleSet};
 
 /// The order of fitting nodes.
@@ -63,9 +62,9 @@ impl EqualRatings {
         }
     }
 
-    /// The two best, or as many as there are.
-    fn best(&self) -> impl Iterator<Item = (i64, NodeId)> {
-        self.0.iter().rev().flat_map(|(sum, nodes)| nodes.oldest().map(|node| (*sum, node))).take(2)
+    fn best(&self) -> Option<(i64, NodeId)> {
+        let (sum, nodes) = self.0.last()?;
+        Some((*sum, nodes.first()?))
     }
 
     fn at(&self, sum: i64) -> Result<usize, usize> {
@@ -114,9 +113,13 @@ impl Ranking for Ranks {
 }
 
 impl Ranks {
-    /// The node with the highest weighted score, the oldest among equals; and the next best.
-    pub fn best(&self, rules: &Concern<'_>) -> Option<(NodeId, Lead)> {
-        let mut totals: Vec<(i64, NodeId)> = self.heads().map(|(_, sum, id)| (sum, id)).collect();
+    /// The node with the highest weighted score; the oldest among equals.
+    pub fn best(&self, rules: &Concern<'_>) -> Option<NodeId> {
+        let mut heads = self.heads();
+        let (_, sum, id) = heads.next()?;
+        let Some(second) = heads.next() else { return Some(id) };
+        let mut totals = vec![(sum, id), (second.1, second.2)];
+        totals.extend(heads.map(|(_, sum, id)| (sum, id)));
         for (at, (plugin, weight)) in rules.relative().enumerate() {
             let mut scores: Vec<NodeScore> = self.heads().map(|(ratings, _, id)| (id, ratings[at])).collect();
             plugin.normalize(rules.view, rules.pod, &mut scores);
@@ -124,12 +127,12 @@ impl Ranks {
                 *total += score.clamp(0, 100) * weight;
             }
         }
-        lead_of(totals)
+        totals.into_iter().max_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1))).map(|(_, id)| id)
     }
 
-    /// The two best nodes of each group, and the ratings that they have.
+    /// The best node of each group, and the ratings that they have.
     fn heads(&self) -> impl Iterator<Item = (&[i64], i64, NodeId)> {
-        self.0.iter().flat_map(|(ratings, group)| group.best().map(move |(sum, id)| (&**ratings, sum, id)))
+        self.0.iter().filter_map(|(ratings, group)| group.best().map(|(sum, id)| (&**ratings, sum, id)))
     }
 }
 
@@ -157,12 +160,9 @@ impl NodeSet {
         }
     }
 
-    /// The nodes, the oldest first; two of them at most.
-    fn oldest(&self) -> impl Iterator<Item = NodeId> + use<> {
-        let of = |(word, bits): &(u32, u64)| (*bits != 0).then(|| NodeId(word * u64::BITS + bits.trailing_zeros()));
-        let first = self.0.first();
-        let rest = first.and_then(|(word, bits)| of(&(*word, bits & (bits - 1))));
-        [first.and_then(of), rest.or_else(|| self.0.get(1).and_then(of))].into_iter().flatten()
+    /// The oldest node.
+    fn first(&self) -> Option<NodeId> {
+        self.0.first().map(|(word, bits)| NodeId(word * u64::BITS + bits.trailing_zeros()))
     }
 
     fn is_empty(&self) -> bool {
@@ -198,7 +198,7 @@ mod tests {
                     nodes.remove(NodeId(id));
                     ordered.remove(&NodeId(id));
                 }
-                prop_assert_eq!((nodes.oldest().collect(), nodes.is_empty()), (ordered.iter().take(2).copied().collect::<Vec<_>>(), ordered.is_empty()));
+                prop_assert_eq!((nodes.first(), nodes.is_empty()), (ordered.first().copied(), ordered.is_empty()));
             }
         }
     }
