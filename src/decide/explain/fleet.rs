@@ -54,12 +54,14 @@ impl<'a> Fleet<'a> {
         }
         let pool = node.facts.as_ref().and_then(|facts| facts.domain(POOLS)).unwrap_or("none");
         let off = closed(node, wall).is_some();
-        let mut free = 0;
-        for (kind, state) in stock.states() {
-            let state = if off && state == DeviceState::Free { DeviceState::Off } else { state };
-            free += u32::from(kind == "gpu" && state == DeviceState::Free);
-            *self.devices.entry((pool, kind, state)).or_default() += 1;
+        let seen = |state| if off && state == DeviceState::Free { DeviceState::Off } else { state };
+        let states: Vec<_> = stock.states().map(|(kind, state)| (kind, seen(state))).collect();
+        // This is done every second for all nodes: devices side by side are mostly alike.
+        for alike in states.chunk_by(PartialEq::eq) {
+            let [(kind, state), ..] = alike else { continue };
+            *self.devices.entry((pool, kind, *state)).or_default() += alike.len() as u32;
         }
+        let free = states.iter().filter(|of| **of == ("gpu", DeviceState::Free)).count() as u32;
         let largest = self.largest_free.entry(pool).or_default();
         *largest = free.max(*largest);
     }

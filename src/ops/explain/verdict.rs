@@ -25,7 +25,7 @@ pub(super) fn refusals(out: &mut String, verdict: &PodVerdict) {
         let _ = writeln!(out, "  Nearest: {nearest}.");
     }
     if let Some(found) = &verdict.one_move {
-        let _ = writeln!(out, "  O{}.", &found.to_string()[1..]);
+        let _ = writeln!(out, "  {found}");
     }
 }
 

@@ -197,7 +197,8 @@ impl<R: Ranking, B: PartialEq> Table<R, B> {
         });
         stale.sort_unstable();
         stale.dedup();
-        let mut relative = Vec::new();
+        // Few rules rate a node against the others: their ratings fit without growing.
+        let mut relative = Vec::with_capacity(4);
         for id in &stale {
             let Some(node) = world.node(*id).filter(|node| node.facts.is_some()) else {
                 self.leave(*id);
