@@ -12,11 +12,22 @@ use serde_json::Value;
 
 use crate::harness::pods::pod;
 
+/// How far the test is with a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It is the pod's own: only an end or the hour changes that.
+    Lives,
+    /// It is counted and its deletion was sent, perhaps with the answer lost: what was not answered may have been done.
+    Asked,
+    /// The API server has taken the deletion.
+    Leaves,
+}
+
 /// A pod that was created and is not gone.
 struct Out {
     /// When the test deletes it, whatever it does.
     delete_at: Option<Duration>,
-    deleting: bool,
+    stage: Stage,
 }
 
 /// The stream.
@@ -91,7 +102,8 @@ impl Load {
         let names: Vec<String> = self.out.keys().cloned().collect();
         for name in names {
             let Some(pod) = by_name.get(name.as_str()) else {
-                assert!(self.out.remove(&name).is_some_and(|out| out.deleting), "{name} was deleted by another");
+                let stage = self.out.remove(&name).map(|out| out.stage);
+                assert_ne!(stage, Some(Stage::Lives), "{name} was deleted by another");
                 continue;
             };
             let out = self.out.get_mut(&name).unwrap();
@@ -99,24 +111,24 @@ impl Load {
             let phase = status["phase"].as_str().unwrap_or_default();
             let over = matches!(phase, "Succeeded" | "Failed");
             let due = out.delete_at.is_some_and(|at| now >= at);
-            if out.deleting || !(over || due) {
-                continue;
-            }
-            if !matches!(
-                tokio::time::timeout(Duration::from_secs(2), self.api.delete(&name, &DeleteParams::default())).await,
-                Ok(Ok(_))
-            ) {
-                continue; // the API server is away: again at the next step
-            }
-            out.deleting = true;
-            match phase {
-                "Succeeded" => self.served += 1,
-                "Failed" => {
-                    let reason = status["reason"].as_str().unwrap_or("(container)").to_owned();
-                    self.messages.insert(reason.clone(), status["message"].as_str().unwrap_or_default().to_owned());
-                    *self.failed.entry(reason).or_default() += 1;
+            if out.stage == Stage::Lives && (over || due) {
+                out.stage = Stage::Asked;
+                match phase {
+                    "Succeeded" => self.served += 1,
+                    "Failed" => {
+                        let reason = status["reason"].as_str().unwrap_or("(container)").to_owned();
+                        self.messages.insert(reason.clone(), status["message"].as_str().unwrap_or_default().to_owned());
+                        *self.failed.entry(reason).or_default() += 1;
+                    }
+                    _ => self.deleted += 1,
                 }
-                _ => self.deleted += 1,
+            }
+            if out.stage == Stage::Asked {
+                let how = DeleteParams::default();
+                match tokio::time::timeout(Duration::from_secs(2), self.api.delete(&name, &how)).await {
+                    Ok(Ok(_)) => out.stage = Stage::Leaves,
+                    lost => println!("soak: deletion of {name} is sent again: {lost:?}"),
+                }
             }
         }
         while more && self.out.len() < self.at_once {
@@ -134,7 +146,7 @@ impl Load {
             let name = object.metadata.name.unwrap_or_default();
             let soon = Duration::from_millis(self.random.u64(0..1500));
             let delete_at = (self.random.u8(0..25) == 0).then_some(now + soon);
-            self.out.insert(name, Out { delete_at, deleting: false });
+            self.out.insert(name, Out { delete_at, stage: Stage::Lives });
             self.created += 1;
         }
     }
