@@ -94,9 +94,9 @@ where
         let (sent, Requests { resumed, answer: each, metrics }) = (self.inner.call(request), self.by.clone());
         Box::pin(async move {
             let late = |_| BoxError::from(format!("the API server did not answer {what} within {} s", head.as_secs()));
-            let response = tokio::time::timeout(head, sent).await.map_err(late).flatten();
-            metrics.answered(verb, response.as_ref().ok().map(|response| response.status().as_u16()));
-            let response = response?;
+            let unanswered = metrics.sent(verb);
+            let response = tokio::time::timeout(head, sent).await.map_err(late).flatten()?;
+            unanswered.answered(response.status().as_u16());
             if kind == RequestKind::Other {
                 return Ok(response.map(|body| Body::new(TimeoutBody::new(each, body))));
             }
@@ -171,6 +171,7 @@ fn newest(uri: &Uri) -> Option<Uri> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use baton_runtime::metrics::MetricSet;
     use std::convert::Infallible;
     use tokio_stream::StreamExt as _;
 
@@ -209,6 +210,29 @@ mod tests {
         let mut client = client(|_| std::future::pending(), Resumed::new());
         let error = get(&mut client, "/api/v1/nodes/a").await.unwrap_err();
         assert_eq!(error.to_string(), "the API server did not answer GET /api/v1/nodes/a within 1 s");
+    }
+
+    #[tokio::test]
+    async fn a_request_counts_once_also_when_its_sender_gives_up() {
+        let metrics = RequestMetrics::default();
+        let served = tower::service_fn(|request: Request<()>| async move {
+            if request.uri().path() == "/silent" {
+                std::future::pending().await
+            } else {
+                Ok::<_, BoxError>(Response::new(Body::empty()))
+            }
+        });
+        let mut client =
+            Requests { resumed: Resumed::new(), answer: SOON * 60, metrics: metrics.clone() }.layer(served);
+        get(&mut client, "/answered").await.unwrap();
+        assert!(tokio::time::timeout(SOON / 10, get(&mut client, "/silent")).await.is_err());
+        let mut set = MetricSet::new("test");
+        set.requests(&metrics);
+        let text = set.print();
+        for code in ["200", "none"] {
+            let line = format!(r#"test_api_requests_total{{verb="get",code="{code}"}} 1"#);
+            assert!(text.contains(&line), "{line} in {text}");
+        }
     }
 
     #[tokio::test]

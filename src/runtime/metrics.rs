@@ -68,10 +68,9 @@ pub struct RequestMetrics {
 }
 
 impl RequestMetrics {
-    /// A request was answered with this HTTP status, or was not answered.
-    pub fn answered(&self, verb: &str, status: Option<u16>) {
-        let code = status.map_or("none".to_owned(), |status| status.to_string());
-        self.sent.get_or_create(&vec![("verb", verb.to_owned()), ("code", code)]).inc();
+    /// A request is sent. It counts once: with its answer, or without one when it fails or its sender gives it up.
+    pub fn sent(&self, verb: &'static str) -> SentRequest {
+        SentRequest { sent: self.sent.clone(), verb, status: None }
     }
 
     /// There are no such objects any more: their definition is gone.
@@ -85,6 +84,28 @@ impl RequestMetrics {
         move || {
             heard.set(clock::wall().as_second() as f64);
         }
+    }
+}
+
+/// A request whose answer is awaited.
+#[derive(Debug)]
+pub struct SentRequest {
+    sent: Family<LabelPairs, Counter>,
+    verb: &'static str,
+    status: Option<u16>,
+}
+
+impl SentRequest {
+    /// It was answered with this HTTP status.
+    pub fn answered(mut self, status: u16) {
+        self.status = Some(status);
+    }
+}
+
+impl Drop for SentRequest {
+    fn drop(&mut self) {
+        let code = self.status.map_or("none".to_owned(), |status| status.to_string());
+        self.sent.get_or_create(&vec![("verb", self.verb.to_owned()), ("code", code)]).inc();
     }
 }
 
