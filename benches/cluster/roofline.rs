@@ -33,7 +33,7 @@ pub async fn post(server: &Server, bindings: &BTreeMap<String, BTreeMap<String, 
     let seen = tokio::spawn(bound::all(client.clone(), bindings.len(), None));
     // A client of its own: its connections are opened by the first requests, as the scheduler's are.
     let client = baton::cluster::client::connect(Some(&server.kubeconfig)).await.unwrap();
-    let binder = PodWriter::new(client, std::time::Duration::from_secs(30), SelectedLabels::default());
+    let binder = PodWriter::new(client, SelectedLabels::default());
     let permits = Arc::new(Semaphore::new(AT_ONCE));
     let began = clock::mono();
     for (name, annotations) in bindings {

@@ -51,15 +51,14 @@ struct EventTarget<'a> {
 #[derive(Clone)]
 pub struct PodWriter {
     client: Client,
-    timeout: Duration,
     labels: SelectedLabels,
 }
 
 impl PodWriter {
-    /// One request takes at most `timeout`. The client must not retry by itself. `labels` says which labels of a pod that is read are
-    /// needed.
-    pub fn new(client: Client, timeout: Duration, labels: SelectedLabels) -> Self {
-        Self { client, timeout, labels }
+    /// The client sends each request once; how long an answer is waited for is its caller's choice. `labels` says which labels of a pod
+    /// that is read are needed.
+    pub fn new(client: Client, labels: SelectedLabels) -> Self {
+        Self { client, labels }
     }
 
     /// `POST pods/binding` with the pod's uid as precondition: assignment and node in one atomic write.
@@ -83,10 +82,9 @@ impl PodWriter {
             Ok(request) => request,
             Err(error) => return BindResult::Refused(format!("the Binding cannot be sent: {error}")),
         };
-        match tokio::time::timeout(self.timeout, self.client.request::<IgnoredAny>(request)).await {
-            Ok(Ok(_)) => BindResult::Done,
-            Ok(Err(error)) => refusal(&error),
-            Err(_) => BindResult::Unknown(format!("no answer within {:?}", self.timeout), None),
+        match self.client.request::<IgnoredAny>(request).await {
+            Ok(_) => BindResult::Done,
+            Err(error) => refusal(&error),
         }
     }
 

@@ -143,7 +143,7 @@ impl SchedulerDaemon {
         let missing = start_feeds(&client, &settings, &locks, &labels, &feed_out, &mut tasks);
         drop(feed_out);
         tokio::spawn(ports.serve(admin::answers(question_out.clone(), metrics.clone()), stop.clone()));
-        let pods = PodWriter::new(client.clone(), options.timings.bind_timeout, labels);
+        let pods = PodWriter::new(client.clone(), labels);
         let (front, requests) = Front::new(pods.clone(), options.extender.gang);
         if let Some(server) = extender {
             tokio::spawn(server.serve(extender::router(front.clone()), stop.clone()));
