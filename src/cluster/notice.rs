@@ -1,13 +1,19 @@
 //! Events on pods and nodes, for `kubectl describe`. Written off the hot path; a lost event is only logged.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::Client;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use k8s_openapi::api::events::v1::{Event, EventSeries};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt as _};
+use serde_json::json;
 use tokio::sync::mpsc;
 
 use baton_contract::{EventReason, PodRef, tyjob};
+use baton_runtime::clock;
 
 /// Events that may wait to be written; further ones are dropped.
 const BACKLOG: usize = 1024;
@@ -51,6 +57,10 @@ pub struct Notices(mpsc::Sender<Notice>);
 
 /// Longest `reportingInstance`.
 const MAX_INSTANCE: usize = 128;
+/// Longest name of an object.
+const MAX_NAME: usize = 253;
+/// An event that comes again within this time is counted in the series of the last one.
+const SERIES: Duration = Duration::from_secs(6 * 60);
 
 impl Notices {
     /// Starts the writer. `component` shows in `kubectl describe` as the source; `instance` is the pod or node name.
@@ -66,33 +76,15 @@ impl Notices {
     {
         // An event with a longer one is refused.
         let instance = &instance[..instance.floor_char_boundary(MAX_INSTANCE)];
-        let reporter = Reporter { controller: component.to_owned(), instance: Some(instance.to_owned()) };
-        // A recorder counts repetitions of an event and keeps its first words. Other words are another event.
-        let mut recorders: HashMap<(Subject, EventReason), (String, Recorder)> = HashMap::new();
+        let (component, instance) = (component.to_owned(), instance.to_owned());
+        let mut events = Events { client, component, instance, written: HashMap::new() };
         let (sender, mut receiver) = mpsc::channel::<Notice>(BACKLOG);
         let writer = tokio::spawn(async move {
             while let Some(notice) = receiver.recv().await {
                 calm().await;
-                let subject = reference(&notice.subject);
-                let words = cut(notice.message);
-                let event = Event {
-                    type_: if notice.warning { EventType::Warning } else { EventType::Normal },
-                    reason: notice.reason.word().to_owned(),
-                    note: Some(words.clone()),
-                    action: notice.action.to_owned(),
-                    secondary: None,
-                };
-                let key = (notice.subject, notice.reason);
-                if recorders.len() > BACKLOG {
-                    recorders.clear();
-                }
-                let fresh = || (words.clone(), Recorder::new(client.clone(), reporter.clone()));
-                let (said, recorder) = recorders.entry(key).or_insert_with(fresh);
-                if *said != words {
-                    (*said, *recorder) = fresh();
-                }
-                if let Err(error) = recorder.publish(&event, &subject).await {
-                    tracing::debug!(reason = notice.reason.word(), %error, "event not written");
+                let reason = notice.reason.word();
+                if let Err(error) = events.write(notice).await {
+                    tracing::debug!(reason, %error, "event not written");
                 }
             }
         });
@@ -105,6 +97,67 @@ impl Notices {
             tracing::debug!(%error, "event dropped");
         }
     }
+}
+
+/// The events that were written last, by subject and reason.
+struct Events {
+    client: Client,
+    component: String,
+    instance: String,
+    written: HashMap<(Subject, EventReason), Event>,
+}
+
+impl Events {
+    /// Writes an event, or counts one more in the series of the last one, where that is young and has the same words.
+    async fn write(&mut self, notice: Notice) -> Result<(), kube::Error> {
+        let Notice { subject, warning, reason, action, message } = notice;
+        let (now, note, type_) = (clock::wall(), Some(cut(message)), if warning { "Warning" } else { "Normal" });
+        let regarding = reference(&subject);
+        let api: Api<Event> = Api::namespaced(self.client.clone(), regarding.namespace.as_deref().unwrap_or("default"));
+        let is_same = |event: &&mut Event| {
+            let last = event.series.as_ref().map(|series| &series.last_observed_time).or(event.event_time.as_ref());
+            let is_young = last.is_some_and(|last| now.duration_since(last.0).unsigned_abs() < SERIES);
+            is_young && event.note == note && event.type_.as_deref() == Some(type_)
+        };
+        if let Some(event) = self.written.get_mut(&(subject.clone(), reason)).filter(is_same) {
+            let count = event.series.as_ref().map_or(2, |series| series.count + 1);
+            let series = EventSeries { count, last_observed_time: MicroTime(now) };
+            let patch = Patch::Merge(json!({"series": series}));
+            api.patch(&event.name_any(), &PatchParams::default(), &patch).await?;
+            event.series = Some(series);
+            return Ok(());
+        }
+        let event = Event {
+            metadata: ObjectMeta {
+                name: Some(name(regarding.name.as_deref().unwrap_or_default(), now)),
+                namespace: regarding.namespace.clone(),
+                ..ObjectMeta::default()
+            },
+            action: Some(action.to_owned()),
+            event_time: Some(MicroTime(now)),
+            note,
+            reason: Some(reason.word().to_owned()),
+            regarding: Some(regarding),
+            reporting_controller: Some(self.component.clone()),
+            reporting_instance: Some(self.instance.clone()),
+            type_: Some(type_.to_owned()),
+            ..Event::default()
+        };
+        api.create(&PostParams::default(), &event).await?;
+        if self.written.len() > BACKLOG {
+            self.written.clear();
+        }
+        self.written.insert((subject, reason), event);
+        Ok(())
+    }
+}
+
+/// The subject's name, cut where an event's could be too long, and the time in nanoseconds.
+fn name(subject: &str, now: Timestamp) -> String {
+    let time = format!("{:x}", now.as_nanosecond());
+    let room = MAX_NAME - 1 - time.len();
+    let kept = &subject[..subject.floor_char_boundary(room)];
+    format!("{}.{time}", kept.trim_end_matches(['-', '.']))
 }
 
 fn reference(subject: &Subject) -> ObjectReference {
@@ -130,4 +183,19 @@ fn reference(subject: &Subject) -> ObjectReference {
 fn cut(mut message: String) -> String {
     message.truncate(message.floor_char_boundary(1020));
     message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_an_event_is_a_valid_one_however_long_that_of_its_pod_is() {
+        let now: Timestamp = "2026-11-28T10:00:00.123456789Z".parse().unwrap();
+        assert_eq!(name("worker-0", now), "worker-0.18ec2d27bdb10d15");
+        let long = name(&"a".repeat(253), now);
+        assert_eq!((long.len(), &long[235..]), (253, "a.18ec2d27bdb10d15"));
+        let cut = name(&format!("{}-.-{}", "a".repeat(234), "b".repeat(16)), now);
+        assert_eq!(&cut[233..], "a.18ec2d27bdb10d15");
+    }
 }
