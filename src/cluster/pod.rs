@@ -128,6 +128,10 @@ light! {
         pub conditions: Vec<LightCondition>,
         pub init_container_statuses: Vec<LightContainerStatus>,
         pub container_statuses: Vec<LightContainerStatus>,
+        /// What the pod has as a whole; differs from the spec while it is resized.
+        pub resources: Option<LightResources>,
+        /// What the node keeps for the pod as a whole.
+        pub allocated_resources: WrittenAmounts,
         pub nominated_node_name: Option<Box<str>>,
         /// Extended resources that a DRA claim serves.
         pub extended_resource_claim_status: Option<LightClaimStatus>,

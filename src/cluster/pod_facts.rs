@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use super::pod::{LightCondition, LightContainer, LightPod, LightResources, WrittenAmounts};
+use super::pod::{LightCondition, LightPod, LightResources, WrittenAmounts};
 use super::spec_part as part;
 use baton_contract::image::ImageName;
 use baton_contract::{Quantity, key};
@@ -176,47 +176,53 @@ impl LightPod {
         let overhead = spec.overhead.iter().filter_map(|(name, text)| Some((&**name, text.parse().ok()?)));
         let mut asked = RequestParts {
             containers: Vec::with_capacity(spec.init_containers.len() + spec.containers.len()),
-            pod_level: spec
-                .resources
-                .as_ref()
-                .map(|level| level.asked().map(|(name, amount)| (name.into(), amount)).collect()),
+            pod_level: spec.resources.as_ref().map(|level| {
+                let counted = self.most(level, self.status.resources.as_ref(), &self.status.allocated_resources);
+                counted.into_iter().map(|(name, amount)| (name.into(), amount)).collect()
+            }),
             overhead: Resources::of(overhead),
         };
         let mut rated = asked.clone();
         let Rated { milli_cpu, memory } = Rated::UNNAMED;
         for (container, kind) in spec.all_containers() {
             let (mut own, mut seen) = (Resources::default(), Resources { milli_cpu, memory, ..Resources::default() });
-            self.count(container, |name, amount| {
+            let mut statuses = self.status.all_containers().filter(|status| status.name == container.name);
+            let status = statuses.find(|status| status.resources.is_some());
+            let has = status.and_then(|status| status.resources.as_ref());
+            let kept = status.map_or(const { &BTreeMap::new() }, |status| &status.allocated_resources);
+            for (name, amount) in self.most(&container.resources, has, kept) {
                 own.set(name, amount);
                 if matches!(name, "cpu" | "memory") {
                     seen.set(name, amount);
                 }
-            });
+            }
             asked.containers.push((kind, own));
             rated.containers.push((kind, seen));
         }
         [asked, rated]
     }
 
-    /// What counts of a container against its node: what it asks for, or while it is resized the most of that, of what it has
-    /// and of what the node keeps for it. A resize that the node will never do does not count.
-    fn count<'a>(&'a self, container: &'a LightContainer, mut each: impl FnMut(&str, Quantity)) {
-        let mut own = self.status.all_containers().filter(|status| status.name == container.name);
-        let Some((status, has)) = own.find_map(|status| Some((status, status.resources.as_ref()?))) else {
-            return container.resources.asked().for_each(|(name, amount)| each(name, amount));
-        };
+    /// What counts of a container, or of the pod as a whole, against its node: what it asks for, or while it is resized the most of that,
+    /// of what it has and of what the node keeps for it. A resize that the node will never do does not count.
+    fn most<'a>(
+        &self,
+        asked: &'a LightResources,
+        has: Option<&'a LightResources>,
+        kept: &'a WrittenAmounts,
+    ) -> BTreeMap<&'a str, Quantity> {
         let refused =
             |condition: &LightCondition| &*condition.kind == "PodResizePending" && &*condition.reason == "Infeasible";
+        let Some(has) = has else { return asked.asked().collect() };
         let mut most: BTreeMap<&str, Quantity> = BTreeMap::new();
         if !self.status.conditions.iter().any(refused) {
-            most.extend(container.resources.asked());
+            most.extend(asked.asked());
         }
-        for (name, text) in has.requests.iter().chain(&status.allocated_resources) {
+        for (name, text) in has.requests.iter().chain(kept) {
             let Ok(amount) = text.parse::<Quantity>() else { continue };
             let known = most.entry(name).or_insert(amount);
             *known = (*known).max(amount);
         }
-        most.into_iter().for_each(|(name, amount)| each(name, amount));
+        most
     }
 
     /// By the containers, unless the pod as a whole names CPU or memory.
@@ -282,5 +288,19 @@ mod tests {
         assert_eq!(cpu("100", Some("1"), "1", infeasible), 1_000, "never done");
         assert_eq!(cpu("1", None, "6", json!([])), 1_000, "a kubelet that reports nothing of what a container has");
         assert_eq!(cpu("2", Some("2"), "2", json!([])), 2_000);
+    }
+
+    #[test]
+    fn a_pod_that_is_resized_as_a_whole_counts_by_the_same_rule() {
+        let cpu = |asked: &str, has: &str, reason: &str| {
+            let pod = json!({"metadata": {"name": "p", "namespace": "ml", "uid": "u"},
+                "spec": {"nodeName": "n", "resources": {"requests": {"cpu": asked}}, "containers": [{"name": "main"}]},
+                "status": {"phase": "Running", "resources": {"requests": {"cpu": has}}, "allocatedResources": {"cpu": has},
+                    "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}]}});
+            serde_json::from_value::<LightPod>(pod).unwrap().facts().spec.requests.milli_cpu
+        };
+        assert_eq!(cpu("1", "6", "Deferred"), 6_000, "smaller, and not done yet");
+        assert_eq!(cpu("8", "6", "Deferred"), 8_000, "larger, and not done yet");
+        assert_eq!(cpu("100", "1", "Infeasible"), 1_000, "never done");
     }
 }
