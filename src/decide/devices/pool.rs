@@ -196,6 +196,14 @@ impl NodePool {
         (key::WHOLE - i64::from(free)).clamp(1, key::WHOLE)
     }
 
+    /// A pod holds a device that is out of service.
+    pub fn holds_unhealthy(&self) -> bool {
+        let Devices { gpus, migs, nics, .. } = &*self.devices;
+        let healthy = gpus.iter().map(|gpu| gpu.healthy).chain(migs.iter().map(|mig| mig.healthy));
+        let used = [&self.accounts.gpus, &self.accounts.migs, &self.accounts.nics].into_iter().flatten();
+        healthy.chain(nics.iter().map(|nic| nic.healthy)).zip(used).any(|(healthy, used)| !healthy && used.holders > 0)
+    }
+
     /// Takes `grant`, all or nothing: never above a device's capacity, never a device that is closed.
     pub fn take(&mut self, grant: &Grant) -> Result<(), PoolError> {
         grant.parts.iter().try_for_each(|part| self.admits(*part))?;

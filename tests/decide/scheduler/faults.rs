@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton::contract::inventory::Device;
-use baton::contract::{AgentStatus, PodUid, key};
+use baton::contract::{AgentStatus, PodUid, Quantity, key};
 use baton::decide::health::{FaultAnswer, FaultEvictions, FaultStep, XIDS, XidOrigin};
 use baton::decide::pod::{Deletion, Phase};
 use baton::decide::world::WorldEvent;
@@ -11,7 +11,7 @@ use baton::decide::world::spec::FaultVictims;
 
 use super::holders::status;
 use crate::harness::gangs::declared;
-use crate::harness::{TestScheduler, gpu_device, wall};
+use crate::harness::{TestScheduler, gpu_device, pod, wall};
 
 const GRACE: Duration = Duration::from_secs(300);
 const XID_79: &str = "XID 79: GPU has fallen off the bus (hardware): reboot the node";
@@ -93,6 +93,28 @@ fn the_pods_of_a_failed_gpu_are_evicted_after_the_grace_and_no_others() {
     faulty.answer("a-1", &FaultAnswer::Done);
     faulty.cluster.delete("a-1");
     assert_eq!(faulty.asked(), None);
+}
+
+/// The kubelet takes a failed GPU from what it offers, and the request of the pod that has it still counts on the node.
+#[test]
+fn a_gpu_that_fails_under_its_pod_takes_no_free_one_with_it() {
+    for priority in [0, 100] {
+        let mut faulty = Faulty::new();
+        faulty.fails("a", &[0], "Xid", XID_79);
+        faulty.cluster.change_node("a", |facts| {
+            facts.allocatable.set(key::NVIDIA_GPU, Quantity::units(3));
+        });
+        faulty.cluster.change_node("b", |facts| facts.unschedulable = true);
+        let mut two = pod("two", &[(key::NVIDIA_GPU, "2")], faulty.cluster.now);
+        two.spec.priority = priority;
+        faulty.cluster.submit(two);
+        faulty.cluster.settle();
+        assert_eq!(faulty.cluster.node_of("two"), Some("a"), "{:?}", faulty.cluster.conditions);
+        faulty.cluster.pod("third", &[(key::NVIDIA_GPU, "1")]);
+        faulty.cluster.settle();
+        assert_eq!(faulty.cluster.node_of("third"), None, "the failed one is given to no pod");
+        assert_eq!(faulty.cluster.evicted, Vec::<String>::new(), "it needs no victim");
+    }
 }
 
 #[test]

@@ -166,9 +166,14 @@ fn has_healthy(node: &Node, name: &str) -> bool {
     }
 }
 
-/// Bytes of GPU memory are no resource of the kubelet: the device rule counts them where an agent serves shares.
+/// The device rule alone counts this name. Bytes of GPU memory are no resource of the kubelet. And a device that fails under its pod is
+/// gone from what the kubelet offers while the pod's request still counts, so that it would count twice.
 fn is_counted_by_devices(name: &str, node: &Node) -> bool {
-    name == key::GPU_MEMORY && node.live_agent().is_some() && node.stock.is_some()
+    let Some(stock) = &node.stock else { return false };
+    match name {
+        key::GPU_MEMORY => node.live_agent().is_some(),
+        _ => key::is_device_resource(name) && node.serves(name) && stock.pool().holds_unhealthy(),
+    }
 }
 
 /// How a node is rated by what it has left.
