@@ -11,10 +11,10 @@ use crate::core::agenda::{Agenda, Scene};
 use crate::core::context::Context;
 use crate::core::earmarks::is_aged;
 use crate::core::queue::Item;
-use crate::world::gangs::{Gang, GroupId, Warning, rule};
+use crate::world::gangs::{Gang, GroupId, Member, MemberState, Warning, rule};
 use crate::world::{PodId, Resources, Wake, World};
-use baton_contract::Quantity;
 use baton_contract::gang::{GangId, MatchPolicy};
+use baton_contract::{Quantity, key};
 
 use super::members::{is_ours, pending_members, reserved_members};
 use super::try_order::Aim;
@@ -135,15 +135,21 @@ pub(super) fn missing_resources(world: &World, group: &GroupId) -> Option<UnfitM
     for gang in world.gangs().of_group(group) {
         let Some(object) = gang.pod_group().filter(|object| !object.min_resources.is_zero()) else { continue };
         let mut wanted = object.min_resources.clone();
-        let placed = gang.members().filter(|member| member.state.has_node());
-        placed.filter_map(|member| world.pod(member.pod)).for_each(|pod| wanted.sub(&pod.facts.spec.requests));
+        let ended = gang.config().policy == MatchPolicy::WaitingRunningSucceed;
+        let counts =
+            |member: &&Member| member.state.has_node() || ended && member.state == MemberState::Succeeded;
+        gang.members()
+            .filter(counts)
+            .filter_map(|member| world.pod(member.pod))
+            .for_each(|pod| wanted.sub(&pod.facts.spec.requests));
         let mut free = Resources::default();
         let within = world.gangs().confined(group);
         for (_, node) in world.nodes_in(within.map(AsRef::as_ref)) {
             let Some(facts) = node.facts.as_ref().filter(|facts| !facts.unschedulable) else { continue };
-            let mut left = facts.allocatable.clone();
+            let mut left: Resources = (*facts.allocatable).clone();
             left.sub(&node.used);
-            free.add(&left);
+            // What is too much on one node takes nothing from the others.
+            free.add(&left.at_least_zero());
         }
         let amounts = [
             ("cpu", Quantity::millis(wanted.milli_cpu), Quantity::millis(free.milli_cpu)),
@@ -151,7 +157,9 @@ pub(super) fn missing_resources(world: &World, group: &GroupId) -> Option<UnfitM
             ("ephemeral-storage", Quantity::bytes(wanted.ephemeral), Quantity::bytes(free.ephemeral)),
         ];
         let units = |name: &str| Quantity::units(free.scalar(name));
-        let scalars = wanted.scalar.iter().map(|(name, wanted)| (name, Quantity::units(wanted), units(name)));
+        // No kubelet offers bytes of GPU memory.
+        let scalars = wanted.scalar.iter().filter(|(name, _)| *name != key::GPU_MEMORY);
+        let scalars = scalars.map(|(name, wanted)| (name, Quantity::units(wanted), units(name)));
         let short = amounts.into_iter().chain(scalars).find(|(_, wanted, free)| wanted > free);
         if let Some((name, wanted, free)) = short {
             let place = within.map_or_else(|| "all".to_owned(), |within| within.name());

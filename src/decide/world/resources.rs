@@ -162,6 +162,15 @@ impl Resources {
         self.scalar.0.retain(|(_, amount)| *amount != 0);
     }
 
+    /// No amount below zero.
+    #[must_use]
+    pub fn at_least_zero(mut self) -> Self {
+        let Self { milli_cpu, memory, ephemeral, scalar } = &mut self;
+        let named = scalar.0.iter_mut().map(|(_, amount)| amount);
+        [milli_cpu, memory, ephemeral].into_iter().chain(named).for_each(|amount| *amount = (*amount).max(0));
+        self
+    }
+
     /// The larger amount of each.
     pub fn raise_to(&mut self, other: &Self) {
         self.combine(other, i64::max);

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use baton::contract::PodKey;
 use baton::contract::gang::GangId;
 use baton::contract::gang::key::CONDITION_SATISFIED;
+use baton::contract::{PodKey, Quantity, key};
 use baton::decide::core::OnBindFailure;
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
+use baton::decide::world::Resources;
 use baton::decide::world::gangs::MemberState;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -285,8 +286,8 @@ fn a_shorter_wait_counts_from_the_first_reservation() {
 fn a_pod_group_that_asks_for_less_in_all_is_tried_again() {
     let mut gangs = TestGangs::new(4);
     let wanted = |cpus: i64| {
-        let mut wanted = baton::decide::world::Resources::default();
-        wanted.set("cpu", baton::contract::Quantity::units(cpus));
+        let mut wanted = Resources::default();
+        wanted.set("cpu", Quantity::units(cpus));
         wanted
     };
     gangs.pod_group("ml/g", |facts| (facts.spec.min, facts.min_resources) = (Some(2), wanted(100)));
@@ -296,6 +297,58 @@ fn a_pod_group_that_asks_for_less_in_all_is_tried_again() {
     gangs.pod_group("ml/g", |facts| (facts.spec.min, facts.min_resources) = (Some(2), wanted(2)));
     gangs.wait(2);
     assert_eq!(gangs.count("g"), 2);
+}
+
+/// A node whose daemon or device is away offers less than its pods have.
+#[test]
+fn a_node_that_offers_less_than_is_taken_there_costs_a_gang_nothing_elsewhere() {
+    let mut gangs = TestGangs::new(4);
+    gangs.node("m", 4);
+    gangs.cluster.change_node("n", |facts| facts.unschedulable = true);
+    (0..4).for_each(|n| gangs.member(&format!("other-{n}"), &[]));
+    gangs.wait(2);
+    assert_eq!(gangs.count("other"), 4);
+    gangs.cluster.change_node("m", |facts| facts.allocatable.set("cpu", Quantity::units(1)));
+    gangs.cluster.change_node("n", |facts| facts.unschedulable = false);
+    let mut wanted = Resources::default();
+    wanted.set("cpu", Quantity::units(4));
+    gangs.pod_group("ml/g", |facts| (facts.spec.min, facts.min_resources) = (Some(4), wanted));
+    gangs.members("g", 4, &named("g"));
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 4, "{}", gangs.condition("g-0"));
+}
+
+/// No kubelet offers bytes of GPU memory.
+#[test]
+fn a_pod_group_may_ask_for_bytes_of_gpu_memory() {
+    let mut gangs = TestGangs::new(4);
+    let asks = [(key::GPU_SHARED, "1"), (key::GPU_MEMORY, "8Gi")];
+    let quantity = |text: &str| text.parse::<Quantity>().unwrap();
+    let wanted = Resources::of(asks.map(|(name, text)| (name, quantity(text))));
+    gangs.pod_group("ml/g", |facts| (facts.spec.min, facts.min_resources) = (Some(1), wanted));
+    gangs.asks("g-0", &asks, &named("g"));
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 1, "{}", gangs.condition("g-0"));
+}
+
+/// Under a policy that counts what has succeeded, the rest of a gang needs room for itself alone.
+#[test]
+fn what_has_succeeded_needs_no_room_of_min_resources() {
+    let mut gangs = TestGangs::new(4);
+    let mut wanted = Resources::default();
+    wanted.set("cpu", Quantity::units(4));
+    gangs.pod_group("ml/g", |facts| (facts.spec.min, facts.min_resources) = (Some(4), wanted));
+    let keys = [named("g"), vec![(format!("{G}match-policy"), "waiting-running-succeed".to_owned())]].concat();
+    gangs.members("g", 4, &keys);
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 4);
+    (0..3).for_each(|n| gangs.cluster.finish(&format!("g-{n}")));
+    (0..3).for_each(|n| gangs.member(&format!("other-{n}"), &[]));
+    gangs.wait(2);
+    gangs.fail("g-3");
+    gangs.member("g-4", &keys);
+    gangs.wait(2);
+    assert!(gangs.bound().contains(&"g-4".to_owned()), "{}", gangs.condition("g-4"));
 }
 
 #[test]
