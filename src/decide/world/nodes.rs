@@ -139,9 +139,10 @@ impl Nodes {
         let Some(node) = self.all.get_mut(id) else { return false };
         let locked = node.see_lock(LockRead::parse(facts.lock.as_deref()), now);
         changes.wake = node.facts.as_ref().map_or(Wake::NODE_ADDED, |old| {
-            let moved =
-                old.labels != facts.labels || old.taints != facts.taints || old.unschedulable != facts.unschedulable;
-            let resized = old.allocatable != facts.allocatable || old.max_pods != facts.max_pods;
+            // A wake also voids kept verdicts, so a fact that only falls wakes too.
+            let NodeFacts { labels, taints, unschedulable, allocatable, max_pods, .. } = old;
+            let moved = *labels != facts.labels || *taints != facts.taints || *unschedulable != facts.unschedulable;
+            let resized = *allocatable != facts.allocatable || *max_pods != facts.max_pods;
             let wake = |holds: bool, wake: Wake| if holds { wake } else { Wake::NONE };
             wake(moved, Wake::NODE_CHANGED).or(wake(resized, Wake::NODE_ROOM))
         });

@@ -11,7 +11,8 @@ use crate::world::Wake;
 pub struct Refusal {
     /// Name of the rule.
     pub rule: &'static str,
-    /// Why, as it is counted over nodes: `have fewer than 4 free GPUs`.
+    /// Why, as it is counted over nodes: `have fewer than 4 free GPUs`. It begins with `have ` where it can, and names no pod and no number
+    /// that differs from node to node.
     pub text: Text,
     /// Changes that may turn it.
     pub wake: Wake,
