@@ -5,11 +5,12 @@
 //! | `Volumes` | the PreBind rules; of a gang, those of all members | `Queue`, or `Post` where no lock is needed |
 //! | `Queue` | its turn, and the node's lock free or its own | `Lock`; `Post` under a lock that is its own already |
 //! | `Lock` | the answer to the compare-and-swap | `Post`; `Queue` when another holder was faster |
-//! | `Post` | the answer to the Binding | bound; `PostAgain` when the answer is lost; `Confirm` when it contradicts |
+//! | `Post` | the answer to the Binding | bound; `PostAgain` when the answer is lost; `Confirm` when it contradicts, or is lost too late |
 //! | `PostAgain` | a pause | `Post`: the API server refuses a second Binding of a pod |
-//! | `Confirm` | a live read of the pod | bound; `PostAgain`; the end, with room and lock given back |
-//! | `ConfirmAgain` | a pause | `Confirm`: without a read neither room nor lock is given back |
+//! | `Confirm` | a live read of the pod | bound; `PostAgain`; `ConfirmAgain`; the end, with room and lock given back |
+//! | `ConfirmAgain` | a pause | `Confirm`: neither room nor lock is given back before a read shows that no Binding can arrive |
 //!
+//! A Binding whose answer is lost may be made until `BindAttempt::may_arrive`: until then its room and its lock stay.
 //! A watch that shows the pod bound ends an attempt in every phase. A pod that is gone ends it as soon as no request is under way.
 
 mod attempt;
@@ -395,8 +396,8 @@ impl Binder {
         agenda.effects.push(Effect::Lock { ticket, node: (*attempt.node_name).into(), old, new });
     }
 
-    /// Names a commit of the group in Bindings that are still to come.
-    pub fn recommit(&mut self, pods: &[PodId], committed: &str) {
+    /// Names a commit of the group in Bindings that are still to come: the gang names those whose Binding was never requested.
+    pub fn restate_commit(&mut self, pods: &[PodId], committed: &str) {
         for id in pods {
             if let Some(attempt) = self.attempts.get_mut(id) {
                 attempt.annotations.set(key::GANG_COMMITTED, committed.to_owned());

@@ -35,6 +35,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::pause::doubled;
 use crate::world::gangs::{Gang, GangConfig, GangProgress, GroupId, NotReady, Warning, rule};
 use crate::world::{Confinement, NodeId, PodId, Resources, Wake, World};
 use baton_contract::gang::{Committed, GangId, PodGroupStatus, TimeoutClock, TopologySpec};
@@ -45,7 +46,7 @@ pub use members::{is_ours, waiting};
 use shortage::LastNearest;
 
 /// First and longest pause of a group after a Binding that was refused.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+const REFUSED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// Every group of gangs with the results of its attempts, and its members that are being bound.
 #[derive(Debug, Clone, Default)]
@@ -75,7 +76,7 @@ impl Gangs {
 
     /// `true` once every gang of the group was satisfied at the same time.
     pub fn satisfied_once(&self, group: &GroupId) -> bool {
-        self.groups.get(group).is_some_and(|record| record.progress.satisfied_once)
+        self.groups.get(group).is_some_and(|record| record.progress.satisfied_once())
     }
 
     /// The members of every commit that is under way.
@@ -108,7 +109,7 @@ pub struct GroupRecord {
     waits: GroupWait,
     attempt: LastAttempt,
     commits: GroupCommits,
-    backoff: GroupBackoff,
+    refusals: BindRefusals,
     reports: GroupReports,
     pod_groups: PodGroupWrites,
 }
@@ -145,7 +146,7 @@ impl GroupWait {
 struct LastAttempt {
     /// Monotonic time of the last one: what is reported of the group is as old.
     at: Duration,
-    /// The gangs at the last one that failed.
+    /// The gangs at the last one.
     gangs: Option<Vec<GangState>>,
     /// Kinds of members that failed since the last useful event; they are tried last.
     failed: Vec<MemberKind>,
@@ -162,9 +163,6 @@ struct GroupCommits {
     whole: Option<Committed>,
     /// Those under way and the latest one, and how many Bindings that name them are still to be made.
     unbound: BTreeMap<Committed, u32>,
-    /// The latest one was cancelled, or none of its members lives any more. A `Satisfied` condition of the PodGroups is then of
-    /// an earlier generation; its time has whole seconds only and cannot tell.
-    outlived: bool,
 }
 
 impl GroupCommits {
@@ -193,22 +191,21 @@ impl GroupCommits {
     }
 }
 
-/// The pause of a group after Bindings that were refused.
+/// The pause of a group after Bindings that were refused. A group whose attempt failed has none: it is parked.
 #[derive(Debug, Clone, Default)]
-struct GroupBackoff {
+struct BindRefusals {
     /// Those in a row.
-    failures: u32,
+    in_a_row: u32,
     /// Monotonic time before which the group is not tried.
     until: Option<Duration>,
 }
 
-impl GroupBackoff {
-    /// A Binding was refused. Members that fail together are one failure.
-    fn failed(&mut self, now: Duration) {
+impl BindRefusals {
+    /// A Binding was refused. Members that are refused together count as one.
+    fn count(&mut self, now: Duration) {
         if self.until.is_none_or(|until| until <= now) {
-            let pause = BACKOFF.0.saturating_mul(1 << self.failures.min(6)).min(BACKOFF.1);
-            self.failures += 1;
-            self.until = Some(now + pause);
+            self.until = Some(now + doubled(REFUSED, self.in_a_row));
+            self.in_a_row += 1;
         }
     }
 }
@@ -304,8 +301,8 @@ struct Commit {
     requested: BTreeSet<PodId>,
     /// Of these, the ones whose volumes are not prepared. No member takes a lock before all are.
     unprepared: BTreeSet<PodId>,
-    /// The group had been satisfied before.
-    once: bool,
+    /// It satisfies the group for the first time.
+    first: bool,
     /// What it is called. Members that complete a commit that broke off join that one.
     committed: Committed,
 }

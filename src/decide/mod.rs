@@ -16,6 +16,7 @@ pub mod lock;
 pub mod nics;
 pub mod node;
 pub mod patience;
+pub mod pause;
 pub mod pod;
 pub mod scheduler;
 pub mod shares;

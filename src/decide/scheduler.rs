@@ -423,11 +423,11 @@ impl Scheduler {
                 cx.reporter.report(cx.terms.scene(cx.world), cx.agenda, id, reason, &message, alone);
             }
             Step::RoomFreed => tyjobs.room_changed(cx.terms.scene(cx.world), cx.agenda, Wake::POD_FREED),
-            Step::Recommit(pods, committed) => binder.recommit(&pods, &committed),
+            Step::RestateCommit(pods, committed) => binder.restate_commit(&pods, &committed),
             Step::Proceed(pods) => pods.into_iter().for_each(|id| binder.proceed(cx, id)),
             Step::Withdraw(pods) => pods.into_iter().for_each(|id| binder.take_back(cx, id)),
             Step::AfterAttempt(group) => gangs.after_attempt(cx, &group),
-            Step::BackOffGroup(id) => gangs.back_off_group_of(cx.terms.scene(cx.world), cx.reservations, cx.agenda, id),
+            Step::BindRefused(id) => gangs.bind_refused(cx.terms.scene(cx.world), cx.reservations, cx.agenda, id),
             Step::HalfBound(node, id, raw) => {
                 let route = cx.world.pod(id).map(|pod| gangs.route(cx.world, cx.reservations, pod));
                 let free = matches!(route, Some(Route::Alone | Route::Completes(_)));
@@ -448,7 +448,7 @@ impl Scheduler {
                 self.enqueue(pod, now);
                 let (cx, _, gangs, ..) = self.split(now);
                 cx.agenda.queue.fail(pod, now.mono);
-                gangs.back_off_group_of(cx.terms.scene(cx.world), cx.reservations, cx.agenda, pod);
+                gangs.bind_refused(cx.terms.scene(cx.world), cx.reservations, cx.agenda, pod);
                 if !requested {
                     cx.agenda.event(cx.world, pod, true, EventReason::FailedBinding, why.clone());
                     cx.agenda.steps.push(Step::Report(pod, ConditionReason::SchedulerError, why.into()));

@@ -462,15 +462,14 @@ impl FollowUp {
             CallEffect::Outcome(outcome) => self.report(outcome),
             CallEffect::Notice(notice) => self.api.report(notice),
             CallEffect::Log(served) => self.log(&served),
-            // These have a report, or are the call's own.
+            CallEffect::Prefer(_) | CallEffect::Learned => {}
+            // The call's own: each has a report, which nothing awaits after the answer.
             CallEffect::List { .. }
             | CallEffect::Await { .. }
             | CallEffect::Read(_)
             | CallEffect::Build(_)
             | CallEffect::Write
-            | CallEffect::Answer(_)
-            | CallEffect::Prefer(_)
-            | CallEffect::Learned => {}
+            | CallEffect::Answer(_) => tracing::error!(?effect, "a call asks for this after its answer: not done"),
         }
     }
 

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use crate::core::effect::{Effect, Effects, Ticket};
 use crate::core::rules::Annotations;
 use crate::lock::LockClaim;
+use crate::pause::doubled;
 use crate::world::{NodeId, PodId, World};
 use baton_contract::{PodRef, Shared};
 
@@ -83,7 +84,7 @@ pub enum BindPhase {
     PostAgain(Duration),
     /// The pod is being read since it is unknown whether it is bound; with what the API server refused the Binding, if it did.
     Confirm(Option<String>),
-    /// The read failed, and is repeated at this time.
+    /// The read failed, or a posted Binding may still be made: it is read again at this time.
     ConfirmAgain(Duration, Option<String>),
 }
 
@@ -129,7 +130,7 @@ impl Trouble {
         if now >= *self.since.get_or_insert(now) + limit {
             return None;
         }
-        let wait = (first * (1 << self.failures.min(16))).min(longest).max(at_least.unwrap_or_default());
+        let wait = doubled((first, longest), self.failures).max(at_least.unwrap_or_default());
         self.failures += 1;
         Some(now + wait)
     }

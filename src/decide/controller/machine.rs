@@ -9,6 +9,7 @@ use super::cache::{JobCache, JobKey};
 use super::effect::{ControllerEffect, ControllerEvent, ControllerReport, EffectId};
 use super::reconciliation::{End, Output, Reconciliation, Troubles};
 use crate::core::Moment;
+use crate::pause::doubled;
 
 /// Jobs that are under way at once: each waits for the API server for most of its time, and more would crowd out its other clients.
 const AT_ONCE: usize = 16;
@@ -207,7 +208,7 @@ impl JobController {
 
 /// A pause that doubles with each failure. Up to half of it is taken away, so that jobs that failed together do not come back together.
 fn pause(settings: &ControllerPolicy, key: &JobKey, failures: u32) -> Duration {
-    let pause = settings.backoff.saturating_mul(1 << failures.min(20)).min(settings.backoff_max);
+    let pause = doubled((settings.backoff, settings.backoff_max), failures);
     let mut hasher = DefaultHasher::new();
     (key, failures).hash(&mut hasher);
     pause.mul_f64(1.0 - f64::from(hasher.finish() as u16) / f64::from(u16::MAX) / 2.0)

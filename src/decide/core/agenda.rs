@@ -124,16 +124,16 @@ pub enum Step {
     Report(PodId, ConditionReason, Arc<str>),
     /// Try jobs that wait for room: some is free.
     RoomFreed,
-    /// Name a commit in the Bindings of members whose bind attempts are under way.
-    Recommit(Vec<PodId>, String),
+    /// Name a later commit in Bindings that are still to come: their members have counted for it.
+    RestateCommit(Vec<PodId>, String),
     /// Queue the prepared members of a commit for their locks.
     Proceed(Vec<PodId>),
     /// End the bind attempts of a commit that is rolled back.
     Withdraw(Vec<PodId>),
     /// Evaluate the last attempt of a group.
     AfterAttempt(GroupId),
-    /// Back off the group of a member that could not be bound.
-    BackOffGroup(PodId),
+    /// Let the group of a member that could not be bound pause.
+    BindRefused(PodId),
     /// A node has the lock of a pod of ours without a bind attempt: resume the bind, or release the lock value.
     HalfBound(NodeId, PodId, Box<str>),
     /// A bind attempt has changed.

@@ -266,7 +266,8 @@ pub enum LockResult {
     Contended(LockRead),
     /// No such node.
     NodeGone,
-    /// The outcome is unknown; the server may have said when to try again.
+    /// The outcome is unknown: no answer in time, a broken connection, 429 or 5xx, or a request that was not sent because this process
+    /// does not lead any more. The server may have said when to try again.
     Failed(String, Option<Duration>),
 }
 

@@ -24,7 +24,8 @@ pub struct GangPolicy {
     pub clock: TimeoutClock,
     /// What becomes of the others when one member cannot be bound for good.
     pub on_bind_failure: OnBindFailure,
-    /// The condition of a member whose reason stays is rewritten at most this often. 60 s.
+    /// The condition of a member whose reason stays is rewritten at most this often, and a group is not tried again within this time
+    /// while fewer GPUs are free than it lacked. 60 s.
     pub condition_pause: Duration,
     /// PodGroups are made for gangs that are named by `pod-group.scheduling.sigs.k8s.io/name`.
     pub create_pod_groups: bool,

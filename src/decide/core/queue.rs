@@ -20,6 +20,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::timers::Moment;
 use crate::core::rules::{QueueSort, Queued, SortKey};
+use crate::pause::doubled;
 use crate::world::gangs::GroupId;
 use crate::world::{PodId, Wake};
 
@@ -301,8 +302,8 @@ impl Queue {
     /// next try.
     pub fn fail(&mut self, item: impl Into<Item>, now: Duration) -> Duration {
         let item = item.into();
-        let exponent = self.entries.get(&item).map_or(0, |entry| entry.failures.min(16));
-        let at = now + (self.policy.backoff * (1 << exponent)).min(self.policy.backoff_max);
+        let failures = self.entries.get(&item).map_or(0, |entry| entry.failures);
+        let at = now + doubled((self.policy.backoff, self.policy.backoff_max), failures);
         self.wait_until(item.clone(), at);
         if let Some(entry) = self.entries.get_mut(&item) {
             entry.failures += 1;

@@ -148,7 +148,7 @@ impl Scheduler {
                 .filter(|gang| is_ours(&self.config().scheduler_names, gang) && bound_by_rule(gang) && !free(gang));
             ours.any(|gang| gang.counts().unplaced() > 0)
         };
-        self.gangs().records().iter().filter(|(group, record)| waits(group, record.progress.satisfied_once)).count()
+        self.gangs().records().iter().filter(|(group, record)| waits(group, record.progress.satisfied_once())).count()
     }
 
     fn gang_view(&self, gang: &Gang, now: Moment) -> GangView {
@@ -179,7 +179,7 @@ impl Scheduler {
             children_schedule_round_map: members(gang, MemberState::is_child)
                 .map(|member| (member.identity.key.to_string(), round(member)))
                 .collect(),
-            resource_satisfied: progress.satisfied_once,
+            resource_satisfied: progress.satisfied_once(),
             holding_since: progress.holding_since,
             attempts: progress.attempts,
             next_try: self.queue().next_try(Item::Group(group.clone()), now),
@@ -205,15 +205,15 @@ impl Scheduler {
         let counts = gang.counts();
         // Without a waiting member nothing is held back.
         let waits = counts.pending + counts.gated + counts.timed_out > 0 || progress.holding_since.is_some();
-        let held = self.world().gangs().not_ready(gang, progress.satisfied_once).filter(|_| waits);
+        let held = self.world().gangs().not_ready(gang, progress.satisfied_once()).filter(|_| waits);
         let enough = counts.placed() + counts.succeeded >= gang.config().min.unwrap_or(0).max(1);
-        let placed = enough || !waits && progress.satisfied_once;
+        let placed = enough || !waits && progress.satisfied_once();
         let state = match &held {
             Some(hold) if hold.reason() == ConditionReason::GangTimeout => "marked",
             Some(_) => "held",
             None if counts.live() == 0 => "finished",
             None if placed => "satisfied",
-            None if progress.satisfied_once && counts.reserved > 0 => "binding",
+            None if progress.satisfied_once() && counts.reserved > 0 => "binding",
             None if progress.holding_since.is_some() => "holding",
             None => "waiting",
         };
@@ -225,7 +225,7 @@ impl Scheduler {
             (None, None) => match (state, &progress.last_failure) {
                 ("waiting" | "holding", Some(failure)) => failure.clone(),
                 ("waiting" | "holding", None) => {
-                    let after = || after_satisfaction(gang, progress.satisfied_once);
+                    let after = || after_satisfaction(gang, progress.satisfied_once());
                     let other = self.of_other_scheduler(gang).or_else(after);
                     other.unwrap_or_else(|| "it was not tried yet".to_owned())
                 }
@@ -240,7 +240,7 @@ impl Scheduler {
             ("otherScheduler", _) => "never by this scheduler",
             ("held", _) => "when the gang or its members change",
             ("marked", _) => "when no pod carries the mark any more",
-            (_, Some(QueueState::BackOff(_))) => "after its pause, and after an event that may help",
+            (_, Some(QueueState::BackOff(_))) => "after its pause",
             (_, Some(QueueState::Parked(..))) => "when room, a node or a node daemon appears",
             (_, Some(QueueState::Active | QueueState::Taken)) => "now",
             (_, None) => "no attempt is needed",
@@ -251,7 +251,7 @@ impl Scheduler {
             reason: reason.or_else(|| waits.then_some(ConditionReason::Unschedulable)).map(|reason| reason.to_string()),
             message,
             advice: advice(state, reason).to_owned(),
-            group: self.world().gangs().of_group(group).map(|gang| standing(gang, progress.satisfied_once)).collect(),
+            group: self.world().gangs().of_group(group).map(|gang| standing(gang, progress.satisfied_once())).collect(),
             root_cause: record.and_then(|record| record.root_cause.clone()).filter(|_| waits),
             one_move: None,
             attempts: progress.attempts,

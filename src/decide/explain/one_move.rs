@@ -52,7 +52,7 @@ impl Scheduler {
         if self.world().gangs().topology_of(group).is_some() {
             return Vec::new();
         }
-        let once = self.gangs().record(group).is_some_and(|record| record.progress.satisfied_once);
+        let once = self.gangs().record(group).is_some_and(|record| record.progress.satisfied_once());
         let of = |gang| {
             let (standing, pending) = (standing(gang, once), |member: &&Member| member.state == MemberState::Pending);
             gang.members().filter(pending).take(standing.needed.saturating_sub(standing.placed) as usize)

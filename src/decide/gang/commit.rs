@@ -14,7 +14,7 @@ use crate::core::placing::Rooms;
 use crate::core::queue::Item;
 use crate::core::reservations::Reservations;
 use crate::core::timers::Timer;
-use crate::world::gangs::{Gang, GroupId, Member, MemberState, rule};
+use crate::world::gangs::{Gang, Generation, GroupId, Member, MemberState, rule};
 use crate::world::{Pod, PodId, Wake, World};
 use baton_contract::gang::{Committed, MatchPolicy};
 
@@ -57,16 +57,16 @@ impl Gangs {
         // A younger member may hold room while the rest of a commit goes: it still waits for others.
         let waits = !reserved_members(cx.world, cx.reservations, group).is_empty();
         let Some(record) = self.groups.get_mut(group) else { return };
-        let news = !record.progress.satisfied_once;
-        let quorum = news || quorum;
-        (record.progress.satisfied_once, record.commits.outlived) = (true, false);
+        let first = !record.progress.satisfied_once();
+        let quorum = first || quorum;
+        record.progress.generation = Generation::Satisfied;
         if !held.is_empty() {
             record.commits.last = Some(committed);
         }
         if !waits {
             record.stop_waiting();
         }
-        (record.progress.last_failure, record.progress.next_try) = (None, None);
+        record.progress.last_failure = None;
         record.root_cause = None;
         record.attempt.failed.clear();
         record.attempt.gangs = Some(GangState::of_group(cx.world, group));
@@ -75,7 +75,7 @@ impl Gangs {
             return self.enqueue_free(cx.world, cx.agenda, group);
         }
         cx.agenda.queue.remove(item);
-        if news {
+        if first {
             let created = cx.world.gangs().of_group(group).filter_map(Gang::created).min();
             let waited = created
                 .map(|created| cx.terms.now.wall.duration_since(created).max(SignedDuration::ZERO).unsigned_abs());
@@ -83,15 +83,14 @@ impl Gangs {
         }
         cx.preemption.withdraw_group(cx.world, cx.agenda, group);
         cx.agenda.stats.groups_satisfied += u64::from(quorum);
-        if quorum && let Some(first) = held.first() {
+        if quorum && let Some(id) = held.first() {
             let message = format!("group {group} has room for {} pods: binding", held.len());
-            cx.agenda.event(cx.world, *first, false, EventReason::GangSatisfied, message);
+            cx.agenda.event(cx.world, *id, false, EventReason::GangSatisfied, message);
         }
         let members = held.iter().map(|id| (*id, committed)).collect();
         let unprepared = held.iter().copied().collect();
-        let once = !news;
         let requested = BTreeSet::new();
-        let commit = Commit { group: group.clone(), members, requested, unprepared, once, committed };
+        let commit = Commit { group: group.clone(), members, requested, unprepared, first, committed };
         self.commits.insert(number, commit);
         for id in held {
             cx.agenda.steps.push(Step::Permit(id));
@@ -165,7 +164,7 @@ impl Gangs {
     fn proceed(&mut self, world: &World, agenda: &mut Agenda, number: u64) {
         let Some(commit) = self.commits.get(&number) else { return };
         let (group, former) = (commit.group.clone(), commit.committed);
-        if !commit.once {
+        if commit.first {
             // The group is satisfied for good: its surplus goes on.
             agenda.steps.push(Step::AfterAttempt(group.clone()));
         }
@@ -198,7 +197,7 @@ impl Gangs {
         record.commits.last = record.commits.last.max(Some(committed));
         record.commits.unbound.insert(committed, committed.members);
         if !renamed.is_empty() {
-            agenda.steps.push(Step::Recommit(renamed, committed.to_string()));
+            agenda.steps.push(Step::RestateCommit(renamed, committed.to_string()));
         }
         agenda.steps.push(Step::Proceed(own));
     }
@@ -235,7 +234,7 @@ impl Gangs {
         let waits = commit.members.contains_key(&id) && commit.may_be_void(world);
         let lacks = |gang: &Gang| {
             let config = gang.config();
-            rule::needed(config.policy, config.min.unwrap_or(0), gang.counts(), commit.once) > 0
+            rule::needed(config.policy, config.min.unwrap_or(0), gang.counts(), !commit.first) > 0
         };
         if waits && world.gangs().of_group(&commit.group).any(lacks) {
             let why = format!("a member of group {} was lost while it was being bound", commit.group);
@@ -256,7 +255,7 @@ impl Gangs {
     /// Cancels a commit. `lost`: a member that has released its room already.
     fn cancel(&mut self, rooms: &mut Rooms<'_>, (number, lost): (u64, Option<PodId>), why: &str) {
         let Rooms { terms, world, reservations, agenda } = rooms;
-        let Some(Commit { group, members, once, .. }) = self.commits.remove(&number) else { return };
+        let Some(Commit { group, members, first, .. }) = self.commits.remove(&number) else { return };
         let members: Vec<PodId> = members.into_keys().filter(|id| Some(*id) != lost).collect();
         for id in &members {
             if let Some(reservation) = reservations.take(*id) {
@@ -266,14 +265,14 @@ impl Gangs {
         agenda.steps.push(Step::Withdraw(members.clone()));
         agenda.stats.group_releases += 1;
         if let Some(record) = self.groups.get_mut(&group) {
-            (record.progress.satisfied_once, record.commits.outlived) = (once, true);
+            record.progress.generation = if first { Generation::New } else { Generation::Satisfied };
         }
-        if let Some(first) = members.first() {
+        if let Some(id) = members.first() {
             let message = format!("room of {} pods given back: {why}", members.len());
-            agenda.event(world, *first, true, EventReason::GangHoldReleased, message);
+            agenda.event(world, *id, true, EventReason::GangHoldReleased, message);
         }
         match lost {
-            Some(lost) => agenda.steps.push(Step::BackOffGroup(lost)),
+            Some(lost) => agenda.steps.push(Step::BindRefused(lost)),
             // Each member is queued with its present group.
             None => members.into_iter().for_each(|id| agenda.enqueue(id)),
         }
@@ -290,27 +289,27 @@ impl Gangs {
             self.member_lost(rooms, commit, id);
             if rooms.world.pod(id).is_some_and(|pod| MemberState::of(pod) == MemberState::Pending) {
                 // A member that Permit refused is not tried again at once.
-                rooms.agenda.steps.push(Step::BackOffGroup(id));
+                rooms.agenda.steps.push(Step::BindRefused(id));
             }
         }
     }
 
-    /// A member could not be bound: its group, where it is still queued with one, is tried again after a growing backoff.
-    pub fn back_off_group_of(&mut self, scene: Scene<'_>, reservations: &Reservations, agenda: &mut Agenda, id: PodId) {
+    /// A member could not be bound: its group, where it is still queued with one, is tried again after a pause that grows.
+    pub fn bind_refused(&mut self, scene: Scene<'_>, reservations: &Reservations, agenda: &mut Agenda, id: PodId) {
         let Some(Route::Completes(group) | Route::Group(group)) = self.route_of(scene.world, reservations, id) else {
             return;
         };
         let Some(record) = self.groups.get_mut(&group) else { return };
-        record.backoff.failed(scene.terms.now.mono);
+        record.refusals.count(scene.terms.now.mono);
         self.queue_group(scene, reservations, agenda, &group);
     }
 
-    /// A member is bound: the backoff of its group begins at its shortest again.
+    /// A member is bound: the pause of its group begins at its shortest again.
     pub fn member_bound(&mut self, world: &World, agenda: &mut Agenda, number: u64, id: PodId) {
         if let Some(commit) = self.commits.get_mut(&number)
             && let Some(record) = self.groups.get_mut(&commit.group)
         {
-            record.backoff.failures = 0;
+            record.refusals.in_a_row = 0;
             if let Some(name) = commit.members.get(&id) {
                 record.commits.bound(*name);
             }

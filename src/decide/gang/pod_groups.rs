@@ -9,6 +9,7 @@ use crate::core::agenda::{Agenda, Scene, Terms};
 use crate::core::effect::{Effect, PodGroupWrite};
 use crate::core::queue::Item;
 use crate::core::timers::Timer;
+use crate::pause::doubled;
 use crate::world::gangs::{Gang, GroupAttempts, GroupId, NamedBy, is_rewording, is_same_but_times, status};
 use baton_contract::gang::{GangId, PodGroupApi, PodGroupStatus};
 
@@ -132,9 +133,8 @@ impl Gangs {
             written.failures = 0;
             written.stored = Some(stored);
         } else {
-            let pause = RETRY.0.saturating_mul(1 << written.failures.min(6)).min(RETRY.1);
+            written.not_before = scene.terms.now.mono + doubled(RETRY, written.failures);
             written.failures += 1;
-            written.not_before = scene.terms.now.mono + pause;
         }
         self.report_pod_groups(scene, agenda, &group);
     }

@@ -11,7 +11,7 @@ use crate::core::reporter::Reporter;
 use crate::core::reservations::Reservations;
 use crate::core::rules::Queued;
 use crate::core::timers::Timer;
-use crate::world::gangs::{Gang, GangChange, GroupId, MemberState, NotReady, rule};
+use crate::world::gangs::{Gang, GangChange, Generation, GroupId, MemberState, NotReady, rule};
 use crate::world::{Place, Pod, PodId, World};
 use baton_contract::gang::{Committed, GangId, Mode};
 
@@ -51,7 +51,7 @@ impl Gangs {
 
     /// What satisfies the group for the first time may still be cancelled: no member is bound before that is sure.
     fn may_be_void(&self, world: &World, group: &GroupId) -> bool {
-        let first = |commit: &Commit| commit.group == *group && !commit.once && commit.may_be_void(world);
+        let first = |commit: &Commit| commit.group == *group && commit.first && commit.may_be_void(world);
         self.commits.values().any(first)
     }
 
@@ -150,7 +150,7 @@ impl Gangs {
                 && group.gangs().iter().all(|gang| former.contains(gang))
             {
                 // A gang that was satisfied together with others is satisfied alone.
-                self.groups.entry(group.clone()).or_default().progress.satisfied_once = true;
+                self.groups.entry(group.clone()).or_default().progress.generation = Generation::Satisfied;
             }
             if let Some(former) = before.as_ref().filter(|_| group.is_some()) {
                 let why = format!("gang {id} belongs to another group now");
@@ -179,7 +179,7 @@ impl Gangs {
     /// no result of a review.
     fn is_at_rest(&self, world: &World, queue: &Queue, group: &GroupId) -> bool {
         let Some(record) = self.groups.get(group) else { return false };
-        if !record.progress.satisfied_once
+        if !record.progress.satisfied_once()
             || record.waits.held.is_some()
             || record.waits.failed.is_some()
             || record.not_ready.is_some()
@@ -220,17 +220,20 @@ impl Gangs {
             return;
         }
         let live = gangs.iter().any(|gang| gang.counts().children() > 0);
-        let said = self.groups.get(group).is_none_or(|record| !record.commits.outlived);
-        let was_once = self.satisfied_once(group);
+        let before = self.groups.get(group).map(|record| record.progress.generation).unwrap_or_default();
+        let was_once = before == Generation::Satisfied;
         // Without a live member, the next pods of this name are a new generation, unless they and what has succeeded prove otherwise.
-        let once = live && (was_once || was_satisfied_before(group, &gangs, said));
+        let once = live && (was_once || was_satisfied_before(group, &gangs, before != Generation::New));
         let unplaced = gangs.iter().any(|gang| gang.counts().unplaced() > 0);
         let strict = gangs.iter().any(|gang| gang.config().mode == Mode::Strict);
         let states = GangState::of_group(cx.world, group);
         let record = self.groups.entry(group.clone()).or_default();
         let waits = unplaced || record.waits.held.is_some();
-        record.progress.satisfied_once = once;
-        record.commits.outlived |= !live;
+        record.progress.generation = match (live, once) {
+            (true, false) => before,
+            (true, true) => Generation::Satisfied,
+            (false, _) => Generation::New,
+        };
         self.note_whole(cx.world, group);
         if self.bind_holders(cx, group) {
             // The group is reviewed once they are being bound.
@@ -478,8 +481,8 @@ impl Gangs {
             Some(QueueState::Taken) => return,
             Some(_) => agenda.queue.offer(item.clone(), &queued, scene.terms.rules.queue_sort(), scene.terms.now.mono),
         }
-        let backoff = self.groups.get(group).and_then(|record| record.backoff.until);
-        if let Some(until) = backoff.filter(|until| scene.terms.now.mono < *until) {
+        let pause = self.groups.get(group).and_then(|record| record.refusals.until);
+        if let Some(until) = pause.filter(|until| scene.terms.now.mono < *until) {
             agenda.queue.wait_until(item, until);
         }
     }

@@ -20,8 +20,7 @@ use super::{Gangs, TryOrder, UnfitMember};
 /// Domains of one layer that are searched for all members jointly; in others one member comes after the other.
 const SEARCHED: usize = 16;
 /// Changes after which a domain may have room that had none when it was measured.
-const ROOM: Wake =
-    Wake::NODE_ADDED.or(Wake::NODE_CHANGED).or(Wake::NODE_ROOM).or(Wake::POD_FREED).or(Wake::AGENT).or(Wake::DEVICES);
+const ROOM: Wake = Wake::NODE.or(Wake::POD_FREED);
 /// More than any node takes.
 const PODS: i64 = 10_000;
 

@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::pause::doubled;
 use baton_contract::{DeviceId, DeviceType};
 
 /// When a device or a node is suspect, and for how long.
@@ -139,7 +140,7 @@ impl Suspicion {
         if track.failures.len() < enough || starts && namespaces.len() < 2 {
             return false;
         }
-        let lasts = rule.shortest.saturating_mul(1 << track.outages.min(16)).min(rule.longest);
+        let lasts = doubled((rule.shortest, rule.longest), track.outages);
         track.out = Some(Outage { since: now, until: now + lasts, why });
         track.outages = track.outages.saturating_add(1);
         track.failures.clear();

@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | node daemon | [`judge_release`] | Served, Gone, Deleting, Unusable |
 //! | scheduler that wants the lock, or sweeps it | [`acquire`](super::acquire()) | Gone, Expired, Started, Served; Unserved only where it wants it |
-//! | scheduler, for a lock of its own | `scheduler::binder`: `bound`, `withdraw`, `release_abandoned` | NoCall, BindFailed, Abandoned |
+//! | scheduler, for a lock of its own | `crate::bind`: `bound`, `withdraw`, `release_abandoned` | NoCall, BindFailed, Abandoned |
 //!
 //! TYJob controller and commands end no lock. Every writer goes through `cluster::node_lock`.
 

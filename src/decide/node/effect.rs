@@ -31,7 +31,7 @@ pub enum CallEffect {
     Build(Box<BuildAnswer>),
     /// Write the ledger to its file. Report: [`CallReport::Written`].
     Write,
-    /// Answer Allocate. What comes after it does not delay the answer.
+    /// Answer Allocate: the end of the call. Only effects without a report may follow, and they do not delay the answer.
     Answer(Result<CallAnswer, AllocateRefusal>),
     /// Answer GetPreferredAllocation with these ids.
     Prefer(Vec<String>),

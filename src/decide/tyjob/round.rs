@@ -29,9 +29,6 @@ use super::placement::{
 use super::start_limit::PodProgress;
 use super::{JobPlace, JobRecord, JobRound, TyJobs};
 
-/// Changes after which a job that fits nowhere is reviewed again.
-const NODES: Wake = Wake::NODE_ADDED.or(Wake::NODE_CHANGED).or(Wake::NODE_ROOM).or(Wake::AGENT).or(Wake::DEVICES);
-
 impl TyJobs {
     /// A change of the cluster may let a refused job fit.
     pub fn room_changed(&mut self, scene: Scene<'_>, agenda: &mut Agenda, wake: Wake) {
@@ -39,7 +36,7 @@ impl TyJobs {
             return;
         }
         self.placeable_changed = true;
-        if wake.meets(NODES) {
+        if wake.meets(Wake::NODE) {
             let unfit = self.records.iter_mut().filter(|(_, record)| record.judged.class == JobClass::Unfit);
             let unfit: Vec<PodKey> = unfit
                 .map(|(key, record)| {

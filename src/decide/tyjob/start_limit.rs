@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::core::agenda::{Agenda, Scene, Terms};
 use crate::core::timers::{Moment, Timer};
+use crate::pause::doubled;
 use crate::world::World;
 use baton_contract::PodKey;
 
@@ -153,7 +154,7 @@ impl TyJobs {
         for pod in waits.keys() {
             given.extend(record.places.remove(pod));
         }
-        let pause = PAUSE.0.saturating_mul(1 << record.start.given_back.min(16)).min(PAUSE.1);
+        let pause = doubled(PAUSE, record.start.given_back);
         record.start.given_back += 1;
         let until = terms.now.mono + pause;
         let why = explain(terms.scene(world), job, &late, (waits.len(), pause));

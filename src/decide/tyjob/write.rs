@@ -8,6 +8,7 @@ use jiff::Unit;
 use crate::core::agenda::{Agenda, Scene, Terms};
 use crate::core::effect::Effect;
 use crate::core::timers::Timer;
+use crate::pause::doubled;
 use baton_contract::tyjob::{Allocation, ScheduleState};
 use baton_contract::{ConditionReason, EventReason, PodKey};
 
@@ -171,14 +172,14 @@ impl TyJobs {
             // The watch reports the deletion.
             JobWriteResult::Gone => return,
             JobWriteResult::Stale => {
-                let wait: Duration = (CONFLICT_WAIT * (1 << record.writes.failures.min(16))).min(longest);
+                let wait = doubled((CONFLICT_WAIT, longest), record.writes.failures);
                 record.writes.failures += 1;
                 record.writes.stale_until = scene.terms.now.mono + wait;
                 record.writes.last = None;
                 record.writes.stale = record.writes.attempted;
             }
             JobWriteResult::Failed(_) => {
-                let wait: Duration = (first * (1 << record.writes.failures.min(16))).min(longest);
+                let wait = doubled((first, longest), record.writes.failures);
                 record.writes.failures += 1;
                 record.writes.last = None;
                 record.writes.not_before = scene.terms.now.mono + wait;

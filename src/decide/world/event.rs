@@ -108,9 +108,9 @@ impl Wake {
     pub const NONE: Self = Self(0);
     /// A node came.
     pub const NODE_ADDED: Self = Self(1);
-    /// Labels, taints or `unschedulable` of a node.
+    /// Labels, taints or `unschedulable` of a node: its words.
     pub const NODE_CHANGED: Self = Self(1 << 1);
-    /// A node offers more.
+    /// A node offers more of something that is counted.
     pub const NODE_ROOM: Self = Self(1 << 2);
     /// An agent came to life or serves other names.
     pub const AGENT: Self = Self(1 << 3);
@@ -126,6 +126,9 @@ impl Wake {
     pub const VOLUME: Self = Self(1 << 8);
     /// What the namespace of a TYJob may use.
     pub const QUOTA: Self = Self(1 << 9);
+    /// A node comes, or one that is there takes pods again or offers more.
+    pub const NODE: Self =
+        Self::NODE_ADDED.or(Self::NODE_CHANGED).or(Self::NODE_ROOM).or(Self::AGENT).or(Self::DEVICES);
     /// Number of kinds.
     pub const KINDS: usize = 10;
     /// All of them.

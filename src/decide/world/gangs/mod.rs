@@ -25,5 +25,7 @@ pub use declared::{
 pub use gang::Gang;
 pub use member::{Member, MemberCounts, MemberState};
 pub use not_ready::{NotReady, Uncounted};
-pub use status::{GangProgress, GroupAttempts, after_satisfaction, is_rewording, is_same_but_times, status};
+pub use status::{
+    GangProgress, Generation, GroupAttempts, after_satisfaction, is_rewording, is_same_but_times, status,
+};
 pub use votes::MemberAge;

@@ -24,12 +24,23 @@ pub struct GangProgress {
     pub holding_since: Option<Timestamp>,
     /// Attempts of the group so far.
     pub attempts: u64,
-    /// When the group is tried again, where only time is waited for.
-    pub next_try: Option<Timestamp>,
     /// Why the last attempt failed; `None` after a success.
     pub last_failure: Option<String>,
+    /// What is known of its present pods.
+    pub generation: Generation,
+}
+
+/// What is known of the generation of pods that a group has now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Generation {
+    /// Nothing yet: its members and PodGroups may prove that it was satisfied.
+    #[default]
+    Unknown,
     /// Every gang of the group was satisfied at once.
-    pub satisfied_once: bool,
+    Satisfied,
+    /// The latest commit was cancelled, or none of its members lives any more. A `Satisfied` condition of the PodGroups is then of an
+    /// earlier generation; its time has whole seconds only and cannot tell.
+    New,
 }
 
 impl Default for GangProgress {
@@ -40,10 +51,16 @@ impl Default for GangProgress {
             rounds: BTreeMap::new(),
             holding_since: None,
             attempts: 0,
-            next_try: None,
             last_failure: None,
-            satisfied_once: false,
+            generation: Generation::Unknown,
         }
+    }
+}
+
+impl GangProgress {
+    /// Every gang of the group was satisfied at once.
+    pub fn satisfied_once(&self) -> bool {
+        self.generation == Generation::Satisfied
     }
 }
 
@@ -60,7 +77,7 @@ pub struct GroupAttempts<'a> {
 
 impl GroupAttempts<'_> {
     fn once(&self) -> bool {
-        self.progress.satisfied_once
+        self.progress.satisfied_once()
     }
 }
 
