@@ -18,6 +18,7 @@ mod load;
 mod values;
 
 use baton::decide::core::rules::plugins::Profile;
+use baton::decide::explain::Fleet;
 use baton::decide::scheduler::NodeSearch;
 use baton::runtime::clock;
 use cluster::{Ask, Cluster, Decision, MIXED};
@@ -119,6 +120,11 @@ fn main() {
     expect.at_most("first_of_shape_ms", first.took.as_secs_f64() * 1000.0);
     let later: Vec<Decision> = (0..1000).map(|_| world.cluster.decide(&load::NEXT)).collect();
     show("1 GPU", nodes, &Figures::of(&later));
+
+    let started = clock::now().mono;
+    let counted = Fleet::of(world.cluster.engine.world(), world.cluster.moment());
+    expect.at_most("fleet_ms", clock::now().mono.saturating_sub(started).as_secs_f64() * 1000.0);
+    assert!(counted.devices.values().sum::<u32>() as usize >= load::gpus(nodes));
 
     println!("an explanation of a pod beside the loop: what the loop does for it, and the rest");
     let (cluster, before) = (&world.cluster, counting::held());

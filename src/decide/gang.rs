@@ -282,9 +282,7 @@ pub struct RootCause {
 pub enum Route {
     /// By itself.
     Alone,
-    /// With its group, to complete a commit that broke off, whatever the group's policy says.
-    Completes(GroupId),
-    /// With its group.
+    /// With its group: as its policy says, or as the rest of a commit that broke off, whatever the policy says.
     Group(GroupId),
     /// Not at all until something changes.
     NotReady(NotReady),

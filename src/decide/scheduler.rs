@@ -429,8 +429,10 @@ impl Scheduler {
             Step::AfterAttempt(group) => gangs.after_attempt(cx, &group),
             Step::BindRefused(id) => gangs.bind_refused(cx.terms.scene(cx.world), cx.reservations, cx.agenda, id),
             Step::HalfBound(node, id, raw) => {
-                let route = cx.world.pod(id).map(|pod| gangs.route(cx.world, cx.reservations, pod));
-                let free = matches!(route, Some(Route::Alone | Route::Completes(_)));
+                let free = cx.world.pod(id).is_some_and(|pod| {
+                    let route = gangs.route(cx.world, cx.reservations, pod);
+                    route == Route::Alone || gangs.is_rest(cx.world, cx.reservations, pod)
+                });
                 binder.resume_or_release(cx.terms.scene(cx.world), cx.reservations, cx.agenda, (node, &raw), id, free);
             }
             Step::Bind(BindEvent::Prepared(pod, commit)) => gangs.member_prepared(cx.world, cx.agenda, commit, pod),
@@ -591,7 +593,7 @@ impl Scheduler {
             .for_each(|warning| cx.reporter.warn_once(cx.world, cx.agenda, id, warning));
         match route {
             Route::Alone => cx.agenda.queue.add(id, &queued, cx.terms.rules.queue_sort(), now.mono),
-            Route::Group(_) | Route::Completes(_) => cx.agenda.queue.remove(id),
+            Route::Group(_) => cx.agenda.queue.remove(id),
             Route::NotReady(why) => {
                 // Only a change of its own or of its gang helps.
                 cx.agenda.queue.add(id, &queued, cx.terms.rules.queue_sort(), now.mono);

@@ -52,7 +52,7 @@ impl Scheduler {
             scheduler_name: pod.facts.handoff.scheduler_name.to_string(),
             priority,
             group: match &route {
-                Route::Group(group) | Route::Completes(group) => Some(group.to_string()),
+                Route::Group(group) => Some(group.to_string()),
                 Route::NotReady(_) => self.world().gangs().gang_of(id).map(|gang| gang.group().to_string()),
                 Route::Alone => None,
             },
@@ -112,7 +112,7 @@ impl Scheduler {
         }
         explanation.verdict = match &route {
             Route::Alone => PodVerdict { wakes: woken.unwrap_or(judged.wakes), ..judged },
-            Route::Group(group) | Route::Completes(group) => self.member_verdict(id, group, woken, judged, now),
+            Route::Group(group) => self.member_verdict(id, group, woken, judged, now),
             // The nodes' verdicts do not matter.
             Route::NotReady(why) => PodVerdict {
                 message: why.to_string(),
@@ -122,7 +122,7 @@ impl Scheduler {
             },
         };
         let group = match &route {
-            Route::Group(group) | Route::Completes(group) => Some(group),
+            Route::Group(group) => Some(group),
             Route::Alone | Route::NotReady(_) => None,
         };
         let nomination = self.preemption().get(id);
@@ -268,7 +268,7 @@ impl Scheduler {
     /// `true` when a waiting pod is in the queue, by itself or with its group, or its gang has reported why it is not ready.
     pub fn is_queued(&self, pod: &Pod) -> bool {
         match self.route_of(pod) {
-            Route::Group(group) | Route::Completes(group) => {
+            Route::Group(group) => {
                 let record = self.gangs().record(&group);
                 self.queue().state(Item::Group(group)).is_some()
                     || record.is_some_and(|record| record.not_ready.is_some() || !record.marking.is_empty())
@@ -302,7 +302,7 @@ impl Scheduler {
     fn item_of(&self, pod: &Pod, route: &Route) -> Option<Item> {
         let item = match route {
             Route::Alone | Route::NotReady(_) => Item::Pod(pod.id),
-            Route::Group(group) | Route::Completes(group) => Item::Group(group.clone()),
+            Route::Group(group) => Item::Group(group.clone()),
         };
         self.queue().state(item.clone()).map(|_| item)
     }

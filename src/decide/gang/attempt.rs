@@ -73,10 +73,10 @@ impl Gangs {
     /// Tries a group. `resolve`: groups of lower rank may have to release their reservations for it.
     pub(super) fn try_group(&mut self, cx: &mut Context<'_>, group: &GroupId, resolve: bool) {
         let item = Item::Group(group.clone());
-        let completing = self.completing_members(cx.world, cx.reservations, group);
-        if !completing.is_empty()
+        let rest = self.rest_members(cx.world, cx.reservations, group);
+        if !rest.is_empty()
             && let Some(commit) = self.broken_commit(cx.world, cx.reservations, group)
-            && self.complete_commit(cx, group, commit)
+            && self.bind_rest(cx, group, commit)
         {
             return;
         }
@@ -85,7 +85,7 @@ impl Gangs {
         let over = cx.world.gangs().listing(group).all(|gang| rule::is_over(gang.config().policy, once));
         let unmarked = self.groups.get(group).is_some_and(|record| record.marking.is_empty());
         if not_ready || over || !unmarked {
-            if completing.is_empty() {
+            if rest.is_empty() {
                 cx.agenda.queue.remove(item);
                 return;
             }
@@ -93,7 +93,7 @@ impl Gangs {
             if let Some(record) = self.groups.get_mut(group) {
                 record.attempt.gangs = Some(GangState::of_group(cx.world, group));
             }
-            self.make_room_for_completing(cx, group, completing);
+            self.make_room_for_rest(cx, group, rest);
             return;
         }
         if let Some((pod, until)) = leaving_member(cx.terms.scene(cx.world), cx.preemption, group) {
@@ -182,7 +182,7 @@ impl Gangs {
 
     /// Binds the rest of a commit that broke off: members that have room already, then all that the group still needs, or else the
     /// members that fit. `false` when there are none.
-    fn complete_commit(&mut self, cx: &mut Context<'_>, group: &GroupId, commit: Committed) -> bool {
+    fn bind_rest(&mut self, cx: &mut Context<'_>, group: &GroupId, commit: Committed) -> bool {
         let Some(record) = self.groups.get(group) else { return false };
         let rest = record.commits.unbound_of(cx.world, group, commit) as usize;
         self.drop_outdated(&mut cx.rooms(), group);
@@ -209,12 +209,12 @@ impl Gangs {
         true
     }
 
-    /// Completing members fit no node, and the group's own rule makes no room for them. As for pods without a gang, groups of
+    /// The rest of a commit fits no node, and the group's own rule makes no room for them. As for pods without a gang, groups of
     /// lower priority release their reservations, or else pods of lower priority are preempted, for one member at a time.
-    fn make_room_for_completing(&mut self, cx: &mut Context<'_>, group: &GroupId, completing: Vec<PodId>) {
+    fn make_room_for_rest(&mut self, cx: &mut Context<'_>, group: &GroupId, rest: Vec<PodId>) {
         let mut message = format!("there is no room yet for the rest of group {group}, a part of which is bound");
         let commit = self.broken_commit(cx.world, cx.reservations, group);
-        if let Some((first, commit)) = completing.first().copied().zip(commit) {
+        if let Some((first, commit)) = rest.first().copied().zip(commit) {
             let below = self.holders_below(cx.world, priority_of(cx.world, group));
             let attempt = |_: &mut Self, placing: &mut Placing<'_>| try_member(placing, first).ok();
             let undo = |_: &mut Self, placing: &mut Placing<'_>| {
@@ -234,13 +234,7 @@ impl Gangs {
                 message = format!("{message}; {way}");
             }
         }
-        cx.reporter.conditions(
-            cx.terms.scene(cx.world),
-            cx.agenda,
-            completing,
-            ConditionReason::Unschedulable,
-            message,
-        );
+        cx.reporter.conditions(cx.terms.scene(cx.world), cx.agenda, rest, ConditionReason::Unschedulable, message);
     }
 
     fn attempt_strict(&mut self, placing: &mut Placing<'_>, group: &GroupId, aim: Aim, search: Search) -> Attempt {

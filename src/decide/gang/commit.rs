@@ -296,7 +296,7 @@ impl Gangs {
 
     /// A member could not be bound: its group, where it is still queued with one, is tried again after a pause that grows.
     pub fn bind_refused(&mut self, scene: Scene<'_>, reservations: &Reservations, agenda: &mut Agenda, id: PodId) {
-        let Some(Route::Completes(group) | Route::Group(group)) = self.route_of(scene.world, reservations, id) else {
+        let Some(Route::Group(group)) = self.route_of(scene.world, reservations, id) else {
             return;
         };
         let Some(record) = self.groups.get_mut(&group) else { return };

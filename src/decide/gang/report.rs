@@ -136,8 +136,7 @@ pub(super) fn missing_resources(world: &World, group: &GroupId) -> Option<UnfitM
         let Some(object) = gang.pod_group().filter(|object| !object.min_resources.is_zero()) else { continue };
         let mut wanted = object.min_resources.clone();
         let ended = gang.config().policy == MatchPolicy::WaitingRunningSucceed;
-        let counts =
-            |member: &&Member| member.state.has_node() || ended && member.state == MemberState::Succeeded;
+        let counts = |member: &&Member| member.state.has_node() || ended && member.state == MemberState::Succeeded;
         gang.members()
             .filter(counts)
             .filter_map(|member| world.pod(member.pod))

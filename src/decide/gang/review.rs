@@ -33,8 +33,8 @@ impl Gangs {
         }
         let Some(gang) = book.gang_of(pod.id) else { return Route::Alone };
         let group = gang.group();
-        if !declared.timed_out && self.completes(world, reservations, gang, pod) {
-            return Route::Completes(group.clone());
+        if self.is_rest(world, reservations, pod) {
+            return Route::Group(group.clone());
         }
         let once = self.satisfied_once(group);
         if let Some(why) = book.pod_not_ready(pod, once) {
@@ -72,10 +72,12 @@ impl Gangs {
         world.pod(id).map(|pod| self.route(world, reservations, pod))
     }
 
-    /// A commit of its group broke off, and this pod is older than the commit.
-    fn completes(&self, world: &World, reservations: &Reservations, gang: &Gang, pod: &Pod) -> bool {
-        self.broken_commit(world, reservations, gang.group())
-            .is_some_and(|commit| pod.facts.handoff.created < commit.attempt)
+    /// A commit of its group broke off, and this pod is older than the commit: it is of the rest.
+    pub fn is_rest(&self, world: &World, reservations: &Reservations, pod: &Pod) -> bool {
+        let timed_out = pod.facts.spec.gang.as_ref().is_none_or(|declared| declared.timed_out);
+        let gang = world.gangs().gang_of(pod.id).filter(|_| !timed_out);
+        let commit = gang.and_then(|gang| self.broken_commit(world, reservations, gang.group()));
+        commit.is_some_and(|commit| pod.facts.handoff.created < commit.attempt)
     }
 
     /// The latest commit of a group, when its members were never all seen bound and none of them is being bound.
@@ -100,9 +102,9 @@ impl Gangs {
         (reserved as usize <= held).then_some(commit)
     }
 
-    /// Members that complete a commit that broke off. They are tried before all other members of the group. Some may have a
+    /// The rest of a commit that broke off. They are tried before all other members of the group. Some may have a
     /// reservation already, which an attempt made while others of them were being bound.
-    pub(super) fn completing_members(&self, world: &World, reservations: &Reservations, group: &GroupId) -> Vec<PodId> {
+    pub(super) fn rest_members(&self, world: &World, reservations: &Reservations, group: &GroupId) -> Vec<PodId> {
         // This runs after every change of every gang; most often no member waits.
         if world.gangs().of_group(group).all(|gang| gang.counts().pending + gang.counts().reserved == 0) {
             return Vec::new();
@@ -247,18 +249,18 @@ impl Gangs {
         let ruled = |gang: &Gang| gang.counts().pending > 0 && !is_free(gang, group, once);
         let ruled = holding || cx.world.gangs().listing(group).any(ruled);
         let reasons: Vec<NotReady> = if waits { self.not_ready(cx.world, group).collect() } else { Vec::new() };
-        let completing = self.completing_members(cx.world, cx.reservations, group);
+        let rest = self.rest_members(cx.world, cx.reservations, group);
         // The next attempt binds these, or they lose their room.
-        let reserved = completing.iter().any(|id| cx.reservations.get(*id).is_some());
-        let completing = !completing.is_empty();
-        let released = once && !was_once || completing;
+        let reserved = rest.iter().any(|id| cx.reservations.get(*id).is_some());
+        let has_rest = !rest.is_empty();
+        let released = once && !was_once || has_rest;
         if strict && holding {
             self.release_group(&mut cx.rooms(), group, "its mode is Strict now");
         }
         let item = Item::Group(group.clone());
         let Some(record) = self.groups.get_mut(group) else { return };
         let changed = record.attempt.gangs.as_ref() != Some(&states) || cx.agenda.queue.state(item.clone()).is_none();
-        if completing {
+        if has_rest {
             record.not_ready = None;
             if changed || reserved {
                 self.queue_group(cx.terms.scene(cx.world), cx.reservations, cx.agenda, group);
@@ -415,7 +417,7 @@ impl Gangs {
 
     /// The spec of a waiting member has changed: its group is tried again.
     pub fn member_changed(&mut self, scene: Scene<'_>, reservations: &Reservations, agenda: &mut Agenda, id: PodId) {
-        let Some(Route::Group(group) | Route::Completes(group)) = self.route_of(scene.world, reservations, id) else {
+        let Some(Route::Group(group)) = self.route_of(scene.world, reservations, id) else {
             return;
         };
         if agenda.queue.state(Item::Group(group.clone())).is_some() {
@@ -442,14 +444,14 @@ impl Gangs {
     fn queued(&self, scene: Scene<'_>, reservations: &Reservations, group: &GroupId) -> Queued {
         let gangs: Vec<&Gang> = scene.world.gangs().listing(group).collect();
         let oldest = gangs.iter().min_by_key(|gang| (gang.created(), gang.id()));
-        let completing = self
+        let rest = self
             .broken_commit(scene.world, reservations, group)
-            .filter(|_| !self.completing_members(scene.world, reservations, group).is_empty());
+            .filter(|_| !self.rest_members(scene.world, reservations, group).is_empty());
         Queued {
             priority: gangs.iter().flat_map(|gang| gang.priorities()).max().unwrap_or(0),
-            // A group that completes a commit goes before others of its priority, the latest commit first: its room was kept when
+            // A group with the rest of a commit goes before others of its priority, the latest commit first: its room was kept when
             // the scheduler stopped.
-            sub_priority: completing.map_or_else(
+            sub_priority: rest.map_or_else(
                 || oldest.map_or(0, |gang| gang.sub_priority()),
                 |commit| i64::MAX / 2 + commit.attempt.as_second(),
             ),
