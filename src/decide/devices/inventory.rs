@@ -142,6 +142,12 @@ impl Devices {
         gpus.chain(migs).chain(count(self.nics.len()).map(Slot::Nic))
     }
 
+    /// Whether each device is in service: GPUs, MIG devices, NICs.
+    pub(super) fn health(&self) -> impl Iterator<Item = bool> {
+        let (gpus, migs) = (self.gpus.iter().map(|gpu| gpu.healthy), self.migs.iter().map(|mig| mig.healthy));
+        gpus.chain(migs).chain(self.nics.iter().map(|nic| nic.healthy))
+    }
+
     /// Identity of a device.
     pub fn id(&self, slot: Slot) -> &DeviceId {
         match slot {
@@ -566,6 +572,8 @@ pub struct Layout {
     migs: Box<[MigLike]>,
     nics: Box<[NicLike]>,
     partitions: Option<PartitionTable>,
+    /// All of them are healthy.
+    pub(super) all_healthy: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -633,6 +641,7 @@ impl Layout {
             migs: devices.migs.iter().map(mig).collect(),
             nics: devices.nics.iter().map(nic).collect(),
             partitions: devices.partitions.clone(),
+            all_healthy: devices.health().all(|healthy| healthy),
         }
     }
 }

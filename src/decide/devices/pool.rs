@@ -198,10 +198,11 @@ impl NodePool {
 
     /// A pod holds a device that is out of service.
     pub fn holds_unhealthy(&self) -> bool {
-        let Devices { gpus, migs, nics, .. } = &*self.devices;
-        let healthy = gpus.iter().map(|gpu| gpu.healthy).chain(migs.iter().map(|mig| mig.healthy));
-        let used = [&self.accounts.gpus, &self.accounts.migs, &self.accounts.nics].into_iter().flatten();
-        healthy.chain(nics.iter().map(|nic| nic.healthy)).zip(used).any(|(healthy, used)| !healthy && used.holders > 0)
+        let Accounts { gpus, migs, nics, .. } = &*self.accounts;
+        let used = || [gpus, migs, nics].into_iter().flatten();
+        // Most often none is out of service.
+        !self.devices.layout().all_healthy
+            && self.devices.health().zip(used()).any(|(healthy, used)| !healthy && used.holders > 0)
     }
 
     /// Takes `grant`, all or nothing: never above a device's capacity, never a device that is closed.

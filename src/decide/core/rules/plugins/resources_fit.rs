@@ -170,10 +170,10 @@ fn has_healthy(node: &Node, name: &str) -> bool {
 /// gone from what the kubelet offers while the pod's request still counts, so that it would count twice.
 fn is_counted_by_devices(name: &str, node: &Node) -> bool {
     let Some(stock) = &node.stock else { return false };
-    match name {
-        key::GPU_MEMORY => node.live_agent().is_some(),
-        _ => key::is_device_resource(name) && node.serves(name) && stock.pool().holds_unhealthy(),
+    if name == key::GPU_MEMORY {
+        return node.live_agent().is_some();
     }
+    stock.pool().holds_unhealthy() && key::is_device_resource(name) && node.serves(name)
 }
 
 /// How a node is rated by what it has left.
