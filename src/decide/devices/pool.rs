@@ -199,10 +199,10 @@ impl NodePool {
     /// A pod holds a device that is out of service.
     pub fn holds_unhealthy(&self) -> bool {
         let Accounts { gpus, migs, nics, .. } = &*self.accounts;
-        let used = || [gpus, migs, nics].into_iter().flatten();
+        let used = [gpus, migs, nics].into_iter().flatten();
         // Most often none is out of service.
         !self.devices.layout().all_healthy
-            && self.devices.health().zip(used()).any(|(healthy, used)| !healthy && used.holders > 0)
+            && self.devices.health().zip(used).any(|(healthy, used)| !healthy && used.holders > 0)
     }
 
     /// Takes `grant`, all or nothing: never above a device's capacity, never a device that is closed.

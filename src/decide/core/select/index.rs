@@ -186,8 +186,14 @@ impl<R: Ranking, B: PartialEq> Table<R, B> {
         let journal = world.journal();
         let mark = self.mark.take().filter(|_| self.basis == basis);
         let inside = |id: &NodeId| within.is_none_or(|within| world.node(*id).is_some_and(|node| within.has(node)));
-        let changed: Option<Vec<NodeId>> = mark.and_then(|mark| Some(journal.since(mark)?.filter(inside).collect()));
-        let mut stale = changed.unwrap_or_else(|| {
+        let changed = mark.and_then(|mark| {
+            let changed = journal.since(mark)?;
+            // A filter hides how many there may be.
+            let mut all = Vec::with_capacity(changed.size_hint().0);
+            all.extend(changed.filter(inside));
+            Some(all)
+        });
+        let mut stale: Vec<NodeId> = changed.unwrap_or_else(|| {
             (self.answers, self.ranking, self.refusals) = (Dense::default(), R::default(), Refusals::default());
             self.basis = basis;
             match within {
