@@ -20,7 +20,7 @@ use baton_runtime::timings::{Timed, ms, s, timings};
 word_enum! {
     /// How devices reach a container.
     DeviceListStrategy {
-        /// CDI names in the CRI field (containerd ≥ 1.7, CRI-O ≥ 1.23).
+        /// CDI names in the CRI field (containerd ≥ 1.7.2, CRI-O ≥ 1.28).
         CdiCri = "cdi-cri",
         /// CDI names in container annotations, for older runtimes.
         CdiAnnotations = "cdi-annotations",

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The oldest version of the format that has all we use: every runtime that knows CDI reads it.
-pub const VERSION: &str = "0.6.0";
+/// The oldest version of the format that has all we use (`hostPath`, names that begin with a digit). A runtime refuses a file of a version
+/// later than its library: that of containerd 1.7.2 to 1.7.11 and of CRI-O 1.27 is 0.5.
+pub const VERSION: &str = "0.5.0";
 
 /// A CDI spec, as far as we write one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

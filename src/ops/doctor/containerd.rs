@@ -23,37 +23,54 @@ pub fn look(options: &AgentOptions, host_root: &Path, node: Option<&Node>) -> Fi
     let runtime = info.map(|info| info.container_runtime_version.as_str()).filter(|version| !version.is_empty());
     let config = runtime_files::read(host_root, runtime)
         .filter(|files| files.runtime == "containerd" && files.unread.is_empty());
-    judge(runtime, config.as_ref(), &options.paths.cdi_root)
+    judge(runtime, config.as_ref(), options)
 }
 
 /// Kubelets before 1.29 silently drop the CDI names of an answer.
 fn kubelet(options: &AgentOptions, version: &str) -> Option<Finding> {
     let by_field = options.device_list_strategy.contains(&DeviceListStrategy::CdiCri);
-    let old = numbers(version.trim_start_matches('v')).is_some_and(|version| version < (1, 29));
+    let old = numbers(version.trim_start_matches('v')).is_some_and(|version| version < (1, 29, 0));
     (old && by_field).then(|| {
         let advice = "use --device-list-strategy=cdi-annotations or envvar with this kubelet, or --pass-device-specs";
         Finding::fail("runtime", format!("kubelet {version} does not pass CDI names on (1.29 does)"), advice)
     })
 }
 
-fn judge(runtime: Option<&str>, config: Option<&RuntimeFiles>, cdi_root: &Path) -> Finding {
+/// The first versions that read the CRI field of CDI names, and the first that read the annotations.
+const CONTAINERD: [(u32, u32, u32); 2] = [(1, 7, 2), (1, 7, 0)];
+const CRI_O: [(u32, u32, u32); 2] = [(1, 28, 0), (1, 23, 0)];
+
+fn judge(runtime: Option<&str>, config: Option<&RuntimeFiles>, options: &AgentOptions) -> Finding {
+    let cdi_root = &options.paths.cdi_root;
+    let by = usize::from(!options.device_list_strategy.contains(&DeviceListStrategy::CdiCri));
     let shown = runtime.unwrap_or("a runtime of unknown version");
     let place = config.map(|config| format!(", {}", config.path.display())).unwrap_or_default();
     let (name, version) = runtime.and_then(|text| text.split_once("://")).unwrap_or_default();
     let version = numbers(version);
     let set = config.and_then(|config| config.enable_cdi);
-    if name == "cri-o" && version.is_some_and(|version| version >= (1, 23)) {
-        return Finding::ok("runtime", format!("{shown} reads CDI specs"));
+    let old = |first: (u32, u32, u32)| {
+        let (a, b, c) = first;
+        let advice = format!(
+            "{name} {a}.{b}.{c} is the first that reads the CDI names of this --device-list-strategy: update it, or use another strategy \
+             (cdi-annotations, or envvar with NVIDIA's runtime)"
+        );
+        Finding::fail(
+            "runtime",
+            format!("{shown} does not read CDI names: pods would run without their devices"),
+            advice,
+        )
+    };
+    match (name, version) {
+        ("containerd", Some(version)) if version < CONTAINERD[by] => return old(CONTAINERD[by]),
+        ("cri-o", Some(version)) if version < CRI_O[by] => return old(CRI_O[by]),
+        ("cri-o", Some(_)) => return Finding::ok("runtime", format!("{shown} reads CDI specs")),
+        _ => {}
     }
     let on = "set enable_cdi = true in the CRI section of containerd's configuration and restart containerd";
     let enabled = match (name, version, set) {
-        ("containerd", Some(version), _) if version < (1, 7) => {
-            let advice = "containerd 1.7 is the first that knows CDI: update it, or use --device-list-strategy=envvar with NVIDIA's runtime";
-            return Finding::fail("runtime", format!("{shown} does not know CDI"), advice);
-        }
         (_, _, Some(enabled)) => enabled,
         // 2.0 made it the default.
-        ("containerd", Some(version), None) if version >= (2, 0) => true,
+        ("containerd", Some(version), None) if version >= (2, 0, 0) => true,
         ("containerd", Some(_), None) if config.is_some() => false,
         ("containerd", Some(_), None) => {
             let advice = format!(
@@ -62,7 +79,7 @@ fn judge(runtime: Option<&str>, config: Option<&RuntimeFiles>, cdi_root: &Path) 
             return Finding::warn("runtime", format!("{shown}: whether CDI is on cannot be seen"), advice);
         }
         _ => {
-            let advice = "any runtime of the last years reads CDI specs: containerd 1.7 with enable_cdi, containerd 2, CRI-O 1.23";
+            let advice = "any runtime of the last years reads CDI specs: containerd 1.7.2 with enable_cdi, containerd 2, CRI-O 1.28";
             return Finding::warn("runtime", format!("{shown}: whether it knows CDI cannot be seen"), advice);
         }
     };
@@ -85,10 +102,11 @@ fn plain(path: &Path) -> PathBuf {
     path.strip_prefix("/var/run").map_or_else(|_| path.to_owned(), |rest| Path::new("/run").join(rest))
 }
 
-/// The first two numbers of `1.7.13` or `1.29.4+k3s1`.
-fn numbers(version: &str) -> Option<(u32, u32)> {
+/// The numbers of `1.7.13` or `1.29.4+k3s1`; a third that is missing is 0.
+fn numbers(version: &str) -> Option<(u32, u32, u32)> {
     let mut parts = version.trim_start_matches('v').split(|c: char| !c.is_ascii_digit());
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    let mut next = || parts.next()?.parse().ok();
+    Some((next()?, next()?, next().unwrap_or(0)))
 }
 
 #[cfg(test)]
@@ -109,7 +127,7 @@ mod tests {
     fn judged(runtime: Option<&str>, files: &[(&str, &str)]) -> (CheckLevel, String) {
         let root = host(files);
         let config = runtime_files::read(root.path(), runtime);
-        let finding = judge(runtime, config.as_ref(), Path::new("/var/run/cdi"));
+        let finding = judge(runtime, config.as_ref(), &AgentOptions::default());
         assert_eq!(finding.level == CheckLevel::Ok, finding.advice.is_none());
         (finding.level, finding.found)
     }
@@ -127,6 +145,10 @@ mod tests {
             (Some("containerd://1.7.13"), Some(V2), CheckLevel::Fail),
             (Some("containerd://1.7.13"), None, CheckLevel::Warn),
             (Some("containerd://1.6.31"), Some(on.as_str()), CheckLevel::Fail),
+            (Some("containerd://1.7.1"), Some(on.as_str()), CheckLevel::Fail),
+            (Some("containerd://1.7.2"), Some(on.as_str()), CheckLevel::Ok),
+            (Some("cri-o://1.27.0"), None, CheckLevel::Fail),
+            (Some("cri-o://1.28.0"), None, CheckLevel::Ok),
             (Some("containerd://2.0.1"), None, CheckLevel::Ok),
             (Some("containerd://2.0.1-k3s2"), Some(off.as_str()), CheckLevel::Fail),
             (Some("cri-o://1.30.0"), None, CheckLevel::Ok),
