@@ -131,7 +131,8 @@ fn own_uid(mountinfo: &Path) -> Option<String> {
     text.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(3);
         let (root, at) = (fields.next()?, fields.next()?);
-        let uid = root.strip_suffix("/etc-hosts")?.rsplit_once("/pods/")?.1;
+        // Where a file system is mounted at the pods' directory, the path begins below it.
+        let uid = root.strip_suffix("/etc-hosts")?.rsplit_once('/')?.1;
         (at == "/etc/hosts" && is_uid(uid)).then(|| uid.to_owned())
     })
 }
@@ -210,6 +211,15 @@ mod tests {
 
     fn look(cgroups: &Cgroups, uid: &str) -> CgroupLook {
         cgroups.look(&PodUid::new(uid))
+    }
+
+    #[test]
+    fn the_daemon_knows_its_pod_where_a_file_system_is_mounted_at_the_pods_directory() {
+        let node = Node::new();
+        let line = format!("1047 1012 254:0 /{OWN}/etc-hosts /etc/hosts rw,relatime - ext4 /dev/vda rw\n");
+        let file = node.0.path().join("proc/self/mountinfo");
+        fs::write(&file, line).unwrap();
+        assert_eq!(own_uid(&file).as_deref(), Some(OWN));
     }
 
     #[test]

@@ -81,7 +81,7 @@ impl ShareGuard {
 
     fn hami_core(&mut self) -> Result<(), String> {
         let path = self.options.hami_core_dir.join("libvgpu.so");
-        let meta = readable(&path)?;
+        let meta = readable(&self.options, &path)?;
         // Not that of the content's last change, which a copy may keep.
         let stamp = (meta.dev(), meta.ino(), meta.len(), meta.ctime(), meta.ctime_nsec());
         if self.judged.as_ref().is_none_or(|(of, _)| *of != stamp) {
@@ -94,7 +94,7 @@ impl ShareGuard {
         if let Some((_, Err(why))) = &self.judged {
             return Err(why.clone());
         }
-        list(&self.options.hami_core_dir.join("ld.so.preload"))?;
+        list(&self.options)?;
         let unmade = |error| format!("{} cannot be made: {error}", containers(&self.options).display());
         make(&self.options).map_err(unmade)?;
         has_room(&self.options)
@@ -108,8 +108,8 @@ pub fn may_start(options: &AgentOptions, uid: &str, container: &str) -> Result<(
         ShareIsolation::None => Ok(()),
         ShareIsolation::Mps => mps_answers(options),
         ShareIsolation::HamiCore => {
-            readable(&options.hami_core_dir.join("libvgpu.so"))?;
-            list(&options.hami_core_dir.join("ld.so.preload"))?;
+            readable(options, &options.hami_core_dir.join("libvgpu.so"))?;
+            list(options)?;
             make_own(options, uid, container).map(drop)
         }
     }
@@ -119,7 +119,7 @@ pub fn may_start(options: &AgentOptions, uid: &str, container: &str) -> Result<(
 fn library(options: &AgentOptions) -> Result<Library, String> {
     let path = options.hami_core_dir.join("libvgpu.so");
     let shown = path.display();
-    let bytes = readable(&path)?.len();
+    let bytes = readable(options, &path)?.len();
     if bytes > MAX_LIBRARY {
         return Err(format!("{shown} has {bytes} bytes, which no HAMi-core has"));
     }
@@ -148,7 +148,7 @@ fn is_of_this_machine(content: &[u8]) -> bool {
 }
 
 /// The loader skips what the process may not read, and the process runs without limits.
-fn readable(path: &Path) -> Result<Metadata, String> {
+fn readable(options: &AgentOptions, path: &Path) -> Result<Metadata, String> {
     let shown = path.display();
     let meta = std::fs::metadata(path)
         .map_err(|error| format!("{shown} cannot be found: {error}; install HAMi-core there"))?;
@@ -157,12 +157,33 @@ fn readable(path: &Path) -> Result<Metadata, String> {
             "{shown} is no file that every user can read, so processes would run without it: chmod a+r {shown}"
         ));
     }
+    labelled(options, path, &["container_file_t", "container_ro_file_t"])?;
     Ok(meta)
 }
 
-fn list(path: &Path) -> Result<(), String> {
+/// Where SELinux enforces its rules, containers reach a file of such a type alone; the runtime gives a mounted file none.
+fn labelled(options: &AgentOptions, path: &Path, types: &[&str]) -> Result<(), String> {
+    let enforces = std::fs::read_to_string(options.paths.sysfs_root.join("fs/selinux/enforce"));
+    if enforces.is_ok_and(|text| text.trim() == "1") {
+        let mut label = [0; 256];
+        let length = rustix::fs::getxattr(path, "security.selinux", &mut label).unwrap_or(0);
+        let label = String::from_utf8_lossy(&label[..length]);
+        let own = label.split(':').nth(2).unwrap_or("none");
+        if !types.contains(&own) {
+            let (shown, dir) = (path.display(), options.hami_core_dir.display());
+            return Err(format!(
+                "{shown} has the SELinux type {own}, which containers may not reach, so processes would run without limits: \
+                 chcon -R -t container_file_t {dir}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn list(options: &AgentOptions) -> Result<(), String> {
+    let path = &options.hami_core_dir.join("ld.so.preload");
     let shown = path.display();
-    let long = readable(path)?.len() > MAX_LIST;
+    let long = readable(options, path)?.len() > MAX_LIST;
     let text = if long { String::new() } else { std::fs::read_to_string(path).unwrap_or_default() };
     let libraries: Vec<&str> = text.split([' ', '\t', '\n', ':']).filter(|word| !word.is_empty()).collect();
     if libraries != [place::LIBRARY] {
@@ -179,6 +200,7 @@ fn has_room(options: &AgentOptions) -> Result<(), String> {
     let (root, dir) = (root(options), &options.hami_core_dir);
     let below = if root.exists() { &root } else { dir };
     let refused = |error: &dyn std::fmt::Display| format!("{} cannot be written: {error}", below.display());
+    labelled(options, below, &["container_file_t"])?;
     rustix::fs::access(below, rustix::fs::Access::WRITE_OK).map_err(|error| refused(&error))?;
     let disk = rustix::fs::statvfs(below).map_err(|error| refused(&error))?;
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
@@ -193,7 +215,7 @@ fn has_room(options: &AgentOptions) -> Result<(), String> {
 /// The library, where it limits shares, for people; changes nothing.
 pub fn works(options: &AgentOptions) -> Result<Library, String> {
     let library = library(options)?;
-    list(&options.hami_core_dir.join("ld.so.preload"))?;
+    list(options)?;
     has_room(options)?;
     Ok(library)
 }

@@ -54,6 +54,33 @@ impl Install {
     }
 }
 
+/// A mounted file keeps its type, and the loader skips what it may not read.
+#[test]
+fn a_library_that_selinux_keeps_from_containers_is_no_limit() {
+    let sysfs = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(sysfs.path().join("fs/selinux")).unwrap();
+    let enforce = |text: &str| std::fs::write(sysfs.path().join("fs/selinux/enforce"), text).unwrap();
+    let mut install = Install::of(ShareIsolation::HamiCore, |options| options.paths.sysfs_root = sysfs.path().into());
+    let label = |file: &Path, kind: &str| {
+        let text = format!("system_u:object_r:{kind}:s0\0");
+        rustix::fs::setxattr(file, "security.selinux", text.as_bytes(), rustix::fs::XattrFlags::empty())
+    };
+    enforce("1");
+    assert!(install.why().unwrap().contains("has the SELinux type"));
+    let (library, list, dir) =
+        (install.file("libvgpu.so"), install.file("ld.so.preload"), install.options.hami_core_dir.clone());
+    if label(&library, "var_lib_t").is_ok() {
+        assert!(install.why().unwrap().contains("libvgpu.so has the SELinux type var_lib_t"));
+        label(&library, "container_ro_file_t").unwrap();
+        label(&list, "container_file_t").unwrap();
+        assert!(install.why().unwrap().contains("has the SELinux type"), "containers write below the directory");
+        label(&dir, "container_file_t").unwrap();
+        assert_eq!(install.why(), None);
+    }
+    enforce("0");
+    assert_eq!(install.why(), None);
+}
+
 #[test]
 fn what_is_wrong_with_the_library_or_its_list_is_named_and_over_when_mended() {
     let mut install = Install::of(ShareIsolation::HamiCore, |_| {});
