@@ -42,6 +42,8 @@ pub enum Recovery {
     DrainP2p,
     /// Let running work end, then reset.
     DrainAndReset,
+    /// Recover the IMEX domain that the GPU is part of.
+    ImexDomain,
     /// A value of a newer driver.
     Unknown(u64),
 }
@@ -55,6 +57,7 @@ impl Recovery {
             Self::Reboot => Some("the driver asks for a reboot of the node".to_owned()),
             Self::DrainP2p => Some("the driver asks to stop peer-to-peer traffic, then to reset the GPU".to_owned()),
             Self::DrainAndReset => Some("the driver asks to let running work end, then to reset the GPU".to_owned()),
+            Self::ImexDomain => Some("the driver asks to recover the IMEX domain (nvidia-imex-ctl)".to_owned()),
             Self::Unknown(action) => {
                 Some(format!("the driver asks for recovery action {action}, which is not known here"))
             }

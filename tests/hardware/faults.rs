@@ -66,6 +66,8 @@ fn a_gpu_that_needs_a_reset_says_so() {
     let probe = bench.probe(1);
     assert_eq!(probe.outcome, Ok(Recovery::Reset));
     assert!(!probe.is_clean());
+    bench.node.recovery(1, Some(5)).unwrap();
+    assert_eq!(bench.probe(1).outcome, Ok(Recovery::ImexDomain));
     bench.node.recovery(1, None).unwrap();
     assert_eq!(bench.probe(1).outcome, Ok(Recovery::NotReported));
     assert!(bench.probe(1).is_clean());

@@ -15,7 +15,10 @@ use crate::provider::Recovery;
 use crate::question::{FailedQuestion, Question};
 
 /// NVLinks of one GPU: the most that any architecture has so far.
-const MAX_LINKS: u32 = 18;
+const MAX_LINKS: u32 = 36;
+/// Codes of `nvml.h` that the library has no names for: a driver knows another version of the question, or does not answer it any more.
+const ARGUMENT_VERSION_MISMATCH: u32 = 25;
+const DEPRECATED: u32 = 26;
 /// The last minor of a GPU: the driver has its control devices above.
 const LAST_MINOR: u32 = 247;
 /// GPUs that a driver can have: one for each minor.
@@ -105,7 +108,11 @@ impl Asking {
 fn is_refusal(error: &Wrapped) -> bool {
     matches!(
         error,
-        Wrapped::NotSupported | Wrapped::FailedToLoadSymbol(_) | Wrapped::FunctionNotFound | Wrapped::InvalidArg
+        Wrapped::NotSupported
+            | Wrapped::FailedToLoadSymbol(_)
+            | Wrapped::FunctionNotFound
+            | Wrapped::InvalidArg
+            | Wrapped::UnexpectedVariant(ARGUMENT_VERSION_MISMATCH | DEPRECATED)
     )
 }
 
@@ -214,7 +221,8 @@ fn mig(device: &Device<'_>, parent_memory: Option<u64>, asking: &mut Asking) -> 
             },
         };
         match part {
-            Some(part) if is_uuid(&part.uuid) => instances.push(part),
+            // Old drivers name a part by its GPU's UUID and two numbers, with slashes; no device id has any.
+            Some(part) if is_uuid(&part.uuid) && !part.uuid.contains('/') => instances.push(part),
             Some(part) => asking.note(Question::MigUuid, format!("it answers {:?}, which is no UUID", part.uuid)),
             None => {}
         }
@@ -381,6 +389,7 @@ fn recovery(device: &Device<'_>, asking: &mut Asking) -> Result<Recovery, Fault>
         Some(2) => Recovery::Reboot,
         Some(3) => Recovery::DrainP2p,
         Some(4) => Recovery::DrainAndReset,
+        Some(5) => Recovery::ImexDomain,
         Some(other) => Recovery::Unknown(other),
     })
 }
