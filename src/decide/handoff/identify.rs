@@ -281,7 +281,7 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
             let names: Vec<String> = pods.iter().take(4).map(|pod| pod.key.to_string()).collect();
             let why = format!(
                 "the kubelet has no PodResources API, and the lock of node {} alone does not tell which pod calls for {} of it ({}); \
-                 mount /var/lib/kubelet/pod-resources into the node daemon (--pod-resources-socket), every kubelet since 1.28 has it",
+                 mount pod-resources of the kubelet's --root-dir into the node daemon (--pod-resources-socket), every kubelet since 1.28 has it",
                 context.node,
                 call.count,
                 if names.is_empty() { "none waits for that".to_owned() } else { names.join(" or ") }

@@ -46,7 +46,7 @@ fn pod_cgroups(options: &AgentOptions) -> Finding {
 fn place(directory: &Path) -> Finding {
     let shown = directory.display();
     if !directory.is_dir() {
-        let advice = "the kubelet makes it when it starts: is this a node, and is its --root-dir /var/lib/kubelet? else give --kubelet-dir (in a container, mount it there)";
+        let advice = "every kubelet makes it when it starts, whatever its --root-dir: is this a node? in a container, mount it there";
         return Finding::fail("kubelet-dir", format!("{shown} is no directory"), advice);
     }
     match rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK) {
@@ -111,7 +111,7 @@ async fn pod_resources(options: &AgentOptions) -> Finding {
             Finding::warn("pod-resources", format!("{shown} lists no pods now"), advice)
         }
         PodResources::Missing => {
-            let advice = "mount the directory /var/lib/kubelet/pod-resources into the daemon, or give --pod-resources-socket; without it a pod gets its devices only if it holds the node lock (--node-lock=always) and no other pod on the node can be asking for as many";
+            let advice = "mount the directory pod-resources of the kubelet's --root-dir (/var/lib/kubelet, on k0s /var/lib/k0s/kubelet) into the daemon, and give --pod-resources-socket where it is elsewhere; without it a pod gets its devices only if it holds the node lock (--node-lock=always) and no other pod on the node can be asking for as many";
             Finding::bad(options.node_lock == LockMode::Auto, "pod-resources", format!("{shown} is not there"), advice)
         }
     }
