@@ -615,9 +615,12 @@ impl Scheduler {
         let (mut cx, binder, ..) = self.split(now);
         let id = cx.world.pod_id(&facts.handoff.pod.uid);
         let going = id.and_then(|id| binder.attempts().get(&id)).map(|attempt| &*attempt.node_name);
-        extend::with_all_nominated(&mut cx.placing(), facts, |placing| {
+        cx.open_for(id, facts);
+        let fits = extend::with_all_nominated(&mut cx.placing(), facts, |placing| {
             extend::fit_devices(placing.terms.scene(placing.world), facts, nodes, going)
-        })
+        });
+        cx.earmarks.close(cx.world);
+        fits
     }
 
     /// Rates each of `nodes`, 0..=100, by what kube-scheduler does not see; see `extend::rate_devices`.
@@ -633,9 +636,12 @@ impl Scheduler {
         now: Moment,
     ) -> BTreeMap<String, NodeVictims> {
         let (mut cx, ..) = self.split(now);
-        extend::with_all_nominated(&mut cx.placing(), facts, |placing| {
+        cx.open_for(None, facts);
+        let room = extend::with_all_nominated(&mut cx.placing(), facts, |placing| {
             extend::make_room(placing.view(), placing.terms.rules, facts, proposed)
-        })
+        });
+        cx.earmarks.close(cx.world);
+        room
     }
 
     /// Binds `pod` to `node` for another scheduler; see `Binder::request_bind`.

@@ -85,6 +85,7 @@ impl Binder {
             return failed(format!("pod {} is being deleted", pod.key));
         }
         let facts = known.facts.clone();
+        cx.open_for(Some(id), &facts);
         let judged = extend::with_all_nominated(&mut cx.placing(), &facts, |placing| {
             let gone = || "the pod or the node is gone".to_owned();
             let (pod, node) = (placing.world.pod(id).ok_or_else(gone)?, placing.world.node(target).ok_or_else(gone)?);
@@ -92,6 +93,7 @@ impl Binder {
             let outcome = extend::judge_ours(placing.view(), placing.terms.rules, pod, (target, node), &mut slots);
             Ok((slots, outcome))
         });
+        cx.earmarks.close(cx.world);
         let (slots, outcome) = judged.map_err(BindVerdict::Failed)?;
         match outcome {
             Outcome::Fit => {}

@@ -13,12 +13,13 @@
 //!
 //! `Reservations`, `Preemption`, `Earmarks` and `Reporter` change only themselves and what they are lent.
 
-use crate::world::World;
+use crate::world::{PodFacts, PodId, World};
 
-use super::agenda::{Agenda, Terms};
+use super::agenda::{Agenda, NEW_POD, Terms};
 use super::earmarks::Earmarks;
 use super::placing::{Placing, Rooms};
 use super::preemption::Preemption;
+use super::queue::Item;
 use super::reporter::Reporter;
 use super::reservations::Reservations;
 use super::select::index::Index;
@@ -46,6 +47,12 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Opens the nodes that are kept for less than a pod which another scheduler places; [`Earmarks::close`] must follow.
+    pub fn open_for(&mut self, id: Option<PodId>, facts: &PodFacts) {
+        let item = Item::Pod(id.unwrap_or(NEW_POD));
+        self.earmarks.open_for(self.terms, self.world, &item, facts.spec.priority, facts.spec.deadline);
+    }
+
     /// The part that giving room back changes.
     pub fn rooms(&mut self) -> Rooms<'_> {
         Rooms { terms: self.terms, world: self.world, reservations: self.reservations, agenda: self.agenda }

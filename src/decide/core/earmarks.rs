@@ -178,6 +178,14 @@ impl Earmarks {
         self.opened = open;
     }
 
+    /// Opens this node: room on it is the pod's already.
+    pub fn open_node(&mut self, world: &mut World, node: NodeId) {
+        if world.node(node).is_some_and(|node| node.kept_for.is_some()) {
+            world.keep(node, None);
+            self.opened.push(node);
+        }
+    }
+
     /// Closes the nodes that were opened, and no others: each change of a node has it judged again.
     pub fn close(&mut self, world: &mut World) {
         for node in std::mem::take(&mut self.opened) {
@@ -360,15 +368,20 @@ fn choose_among(
     wanted: EarmarkKind,
     within: Option<&Confinement>,
 ) -> Option<BTreeSet<NodeId>> {
-    let ends = |pod: &Pod| pod.facts.spec.priority <= priority;
+    // Members that hold room or run do not end before the others start.
+    let group = |world: &World, id: PodId| world.gangs().gang_of(id).map(|gang| gang.group().clone());
+    let own = members.first().and_then(|id| group(world, *id));
+    let ends = |world: &World, pod: &Pod| {
+        pod.facts.spec.priority <= priority && (own.is_none() || group(world, pod.id) != own)
+    };
     let mut candidates: Vec<_> = world
         .nodes_in(within)
         .filter(|(_, node)| node.stock.is_some())
         .map(|(id, node)| {
-            let pods = node.pods.iter().filter_map(|pod| world.pod(*pod)).filter(|pod| ends(pod));
+            let pods = node.pods.iter().filter_map(|pod| world.pod(*pod)).filter(|pod| ends(world, pod));
             let unknown = pods.clone().filter(|pod| known_end(pod).is_none()).count();
             let newest = pods.map(|pod| pod.facts.handoff.created).max();
-            (wanted.busy_on(world, id, ends), unknown, newest, id)
+            (wanted.busy_on(world, id, |pod| ends(world, pod)), unknown, newest, id)
         })
         .collect();
     candidates.sort_unstable();
@@ -380,7 +393,7 @@ fn choose_among(
         }
         let pods = world.node(at).map(|node| node.pods.clone()).unwrap_or_default();
         for pod in pods {
-            if !placed.contains(&pod) && world.pod(pod).is_some_and(ends) {
+            if !placed.contains(&pod) && world.pod(pod).is_some_and(|pod| ends(world, pod)) {
                 world.remove_for_dry_run(pod);
                 removed.push(pod);
             }

@@ -136,7 +136,9 @@ pub fn make_room(
             found.insert(name.clone(), as_proposed(victims));
             continue;
         }
-        let Some((id, node)) = known_node(view.world, name) else { continue };
+        // Whatever pods leave a node that is kept for another, this one does not get it.
+        let known = known_node(view.world, name).filter(|(_, node)| node.kept_for.is_none());
+        let Some((id, node)) = known else { continue };
         let turns = match judge_ours(view, rules, &pod, (id, node), &mut slots) {
             Outcome::Fit => {
                 found.insert(name.clone(), as_proposed(victims));
@@ -302,6 +304,9 @@ fn may_turn(
         return false;
     }
     let Some((_, node)) = node else { return true };
+    if node.kept_for.is_some() {
+        return false;
+    }
     let (Some(stock), Some(request)) = (&node.stock, request) else { return false };
     let mut stock: Stock = stock.clone();
     stock.recount(std::iter::empty());

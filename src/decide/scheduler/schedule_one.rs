@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::gang::{Gangs, Route};
 use crate::tyjob::{PlaceRoute, TyJobs};
-use crate::world::{Place, Pod, PodId, Wake};
+use crate::world::{NodeId, Place, Pod, PodId, Wake};
 
 use crate::core::agenda::Step;
 use crate::core::context::Context;
@@ -45,12 +45,16 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
         return cx.agenda.enqueue(id);
     }
     cx.agenda.stats.attempts += 1;
-    let priority = pod.facts.spec.priority;
-    let item = Item::Pod(id);
-    let deadline = cx.world.pod(id).and_then(|pod| pod.facts.spec.deadline);
-    cx.earmarks.open_for(cx.terms, cx.world, &item, priority, deadline);
-    let found = cx.placing().with_nominated(priority, id, |placing| placing.choose_gathered(id, pinned));
+    let (priority, deadline) = (pod.facts.spec.priority, pod.facts.spec.deadline);
+    cx.earmarks.open_for(cx.terms, cx.world, &Item::Pod(id), priority, deadline);
+    schedule_alone(cx, gangs, id, priority, pinned);
     cx.earmarks.close(cx.world);
+}
+
+/// Places a pod of no gang and no TYJob, or reports why it fits nowhere; nodes that are kept for others of lower priority are open.
+fn schedule_alone(cx: &mut Context<'_>, gangs: &mut Gangs, id: PodId, priority: i32, pinned: Option<NodeId>) {
+    let (now, item) = (cx.terms.now.mono, Item::Pod(id));
+    let found = cx.placing().with_nominated(priority, id, |placing| placing.choose_gathered(id, pinned));
     let Some((choice, judged)) = found else { return };
     cx.agenda.stats.judged += judged;
     if pinned.is_some() && !matches!(choice, NodeChoice::Node(..)) {
@@ -113,6 +117,7 @@ fn fits_nowhere(cx: &mut Context<'_>, gangs: &mut Gangs, id: PodId, diagnosis: &
     {
         message = format!("{message}; {way}");
     }
+    cx.earmarks.close(cx.world);
     // One for which room is made sees more of it than others.
     match cx.world.pod(id).filter(|_| cx.preemption.get(id).is_none()).map(Pod::alike) {
         Some(alike) => cx.agenda.queue.park_in_line(id, diagnosis.wake, alike, now),

@@ -207,6 +207,7 @@ impl TyJobs {
         let priority = |seat: &Seat| spec.parts.get(seat.part).map(|part| part.pod.spec.priority);
         for seats in missing.chunk_by(|one, other| priority(one) == priority(other)) {
             let Some(priority) = seats.first().and_then(priority).filter(|_| !over) else { continue };
+            cx.earmarks.open_for(cx.terms, cx.world, &Item::Jobs, priority, None);
             cx.placing().with_nominated(priority, NEW_POD, |placing| {
                 for seat in seats {
                     let Some(whole) = charges.get(seat.part) else { continue };
@@ -254,6 +255,7 @@ impl TyJobs {
                     }
                 }
             });
+            cx.earmarks.close(cx.world);
         }
         JobAttempt { taken, refusal, allowance }
     }

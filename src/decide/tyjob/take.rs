@@ -49,6 +49,17 @@ impl TyJobs {
     /// searched for.
     pub fn take_place(&mut self, cx: &mut Context<'_>, id: PodId, key: &PodKey) {
         let Some(pod) = cx.world.pod(id) else { return };
+        let place = self.records.get(key).and_then(|record| record.places.get(&pod.key().name));
+        if let Some(node) = place.and_then(|place| cx.world.node_id(&place.node)) {
+            cx.earmarks.open_node(cx.world, node);
+        }
+        self.take_open_place(cx, id, key);
+        cx.earmarks.close(cx.world);
+    }
+
+    /// The same, its node being open.
+    fn take_open_place(&mut self, cx: &mut Context<'_>, id: PodId, key: &PodKey) {
+        let Some(pod) = cx.world.pod(id) else { return };
         let name = pod.key().name.clone();
         let priority = pod.facts.spec.priority;
         let place = self.records.get_mut(key).and_then(|record| record.places.get_mut(&name));

@@ -308,6 +308,65 @@ fn an_earmark_ends_with_its_gang_limit_or_node_and_is_no_larger_than_its_share()
     assert_eq!(kept(&aged(|policy| policy.after = Duration::ZERO)), Vec::<String>::new());
 }
 
+/// The name of a pod on this node.
+fn on(gangs: &TestGangs, node: &str) -> String {
+    let here = gangs.cluster.pods.values().find(|pod| pod.handoff.node.as_deref() == Some(node));
+    here.unwrap().handoff.pod.key.name.to_string()
+}
+
+#[test]
+fn kube_scheduler_evicts_no_pod_for_a_kept_node_and_has_it_for_higher_priority() {
+    let mut gangs = aged(|_| {});
+    let nodes = kept(&gangs);
+    let mut theirs = gangs.facts("theirs", &[(key::NVIDIA_GPU, "1")], &[]);
+    theirs.handoff.scheduler_name = "default-scheduler".into();
+    let first = on(&gangs, &nodes[0]);
+    let uid = gangs.cluster.pods[&TestGangs::key(&first)].handoff.pod.uid.clone();
+    let (now, proposed) = (gangs.cluster.moment(), [(nodes[0].clone(), vec![uid])].into());
+    let fits = gangs.cluster.scheduler.fit_devices(&theirs, &nodes, now);
+    assert_eq!((fits.fitting.len(), fits.failed.len(), fits.never.len()), (0, 0, 2), "no victim would help");
+    assert!(gangs.cluster.scheduler.make_room(&theirs, &proposed, now).is_empty());
+    theirs.spec.priority = 9;
+    assert_eq!(gangs.cluster.scheduler.make_room(&theirs, &proposed, now).len(), 1);
+    gangs.delete(&first);
+    assert_eq!(gangs.cluster.scheduler.fit_devices(&theirs, &nodes, now).fitting, [nodes[0].clone()]);
+    assert_eq!(kept(&gangs), nodes, "they are kept on");
+}
+
+#[test]
+fn a_pod_of_higher_priority_evicts_pods_of_kept_nodes() {
+    let mut gangs = aged(|_| {});
+    let nodes = kept(&gangs);
+    let others = (0..32).map(|n| format!("busy-{n}"));
+    let is_kept = |gangs: &TestGangs, name: &str| nodes.iter().any(|node| gangs.cluster.node_of(name) == Some(node));
+    for name in others.filter(|name| !is_kept(&gangs, name)).collect::<Vec<_>>() {
+        gangs.change(&name, |facts| facts.spec.priority = 20);
+    }
+    let mut urgent = gangs.facts("urgent", &[(key::NVIDIA_GPU, "1")], &[]);
+    urgent.spec.priority = 9;
+    gangs.cluster.submit(urgent);
+    gangs.wait(2);
+    assert_eq!(gangs.cluster.evicted.len(), 1, "{}", gangs.condition("urgent"));
+}
+
+#[test]
+fn nodes_are_kept_beside_what_a_gang_holds_itself() {
+    let mut cluster = TestScheduler::with(Config::default(), DefaultSet::default());
+    (0..4).for_each(|n| cluster.node(&format!("n{n}"), 2));
+    let mut gangs = TestGangs { cluster, accumulating: true };
+    for n in 0..3 {
+        gangs.asks(&format!("busy-{n}"), &[(key::NVIDIA_GPU, "2")], &[]);
+        gangs.settle();
+    }
+    let keys = gang("big", "3", &[("mode", "NonStrict"), ("waiting-time", "3h")]);
+    (0..3).for_each(|n| gangs.asks(&format!("big-{n}"), &[(key::NVIDIA_GPU, "2")], &keys));
+    gangs.wait(610);
+    let busy: Vec<&str> = (0..3).filter_map(|n| gangs.cluster.node_of(&format!("busy-{n}"))).collect();
+    let kept = kept(&gangs);
+    assert_eq!(kept.len(), 2, "{}", gangs.condition("big-0"));
+    assert!(kept.iter().all(|node| busy.contains(&node.as_str())), "{kept:?} of {busy:?}");
+}
+
 #[test]
 fn a_gang_that_waits_for_nics_alone_has_an_earmark_beside_one_for_gpus() {
     let earmarks = EarmarkPolicy::default();

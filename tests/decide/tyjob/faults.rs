@@ -1,12 +1,14 @@
 //! Places that become void, attempts that end, schedulers that restart, writes that fail.
 
-use baton::contract::PodKey;
 use baton::contract::tyjob::{BasicPolicy, ScheduleState, Stage, WorkerEnd};
+use baton::contract::{PodKey, key};
 use baton::decide::pod::Phase;
+use baton::decide::tyjob::placement::PriorityClassFacts;
 use baton::decide::world::spec::Toleration;
 use baton::decide::world::{Place, WorldEvent};
 
-use crate::harness::tyjobs::{TestJobs, key};
+use crate::harness::gangs::{declared, gang};
+use crate::harness::tyjobs::{TestJobs, key as job_key};
 use crate::harness::{Fault, pod};
 
 const CPU: &[(&str, &str)] = &[("cpu", "1")];
@@ -30,6 +32,60 @@ fn a_leader_place_that_is_not_used_in_time_is_given_up_and_found_again() {
     assert_eq!(jobs.places("rl")["learner"], "b");
     assert_eq!(jobs.places("rl")["actor-0"], "a", "no pod waits for it: there is no leader's address yet");
     assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+}
+
+/// Four nodes of eight GPUs, all but the first full of small pods, and a gang that needs two nodes.
+fn beside_a_large_gang() -> TestJobs {
+    let mut jobs = TestJobs::new();
+    for name in ["n0", "n1", "n2", "n3"] {
+        jobs.node(name, 64, 8);
+    }
+    for (node, minor) in ["n1", "n2", "n3"].into_iter().flat_map(|node| (0..8).map(move |minor| (node, minor))) {
+        jobs.cluster.bound_by_another(&format!("{node}-{minor}"), node, minor);
+    }
+    for name in ["big-0", "big-1"] {
+        let mut facts = pod(name, &[(key::NVIDIA_GPU, "8")], jobs.cluster.now);
+        facts.spec.gang = declared("ml", &gang("big", "2", &[]));
+        jobs.cluster.submit(facts);
+    }
+    jobs.cluster.settle();
+    jobs
+}
+
+fn kept(jobs: &TestJobs) -> Vec<&str> {
+    jobs.cluster.world().nodes().filter(|(_, node)| node.kept_for.is_some()).map(|(_, node)| &*node.name).collect()
+}
+
+#[test]
+fn a_pod_takes_its_place_on_a_node_that_is_kept_for_a_gang_since() {
+    let mut jobs = beside_a_large_gang();
+    jobs.cluster.wait(580);
+    jobs.run("rl", CPU, (1, &[(key::NVIDIA_GPU, "8")]), |_| {});
+    assert_eq!(jobs.places("rl")["actor-0"], "n0");
+    jobs.controller("rl");
+    jobs.cluster.wait(40);
+    assert!(kept(&jobs).contains(&"n0"), "{:?}", kept(&jobs));
+    jobs.leader_up("rl");
+    jobs.controller("rl");
+    assert_eq!(jobs.cluster.node_of("rl-actor-0"), Some("n0"), "every pod that has a place keeps it");
+    assert!(kept(&jobs).contains(&"n0"), "the node is kept on");
+}
+
+#[test]
+fn a_job_of_higher_priority_gets_places_on_kept_nodes() {
+    let mut jobs = beside_a_large_gang();
+    jobs.cluster.wait(620);
+    assert!(kept(&jobs).contains(&"n0"), "{:?}", kept(&jobs));
+    let high = PriorityClassFacts { value: 9, default: false, never_preempts: false };
+    jobs.cluster.event(WorldEvent::PriorityClass("high".into(), high));
+    for (name, class, places) in [("low", None, 0), ("high", Some("high"), 2)] {
+        jobs.run(name, CPU, (1, &[(key::NVIDIA_GPU, "8")]), |spec| {
+            spec.basic = BasicPolicy::Gang;
+            spec.parts.iter_mut().for_each(|part| part.ask.class = class.map(Into::into));
+        });
+        jobs.cluster.wait(2);
+        assert_eq!(jobs.places(name).len(), places, "{name}: {}", jobs.message(name));
+    }
 }
 
 #[test]
@@ -304,7 +360,7 @@ fn a_job_of_the_same_name_is_another_job() {
     jobs.cluster.wait(1);
     assert_eq!((jobs.places("rl").len(), jobs.reserved()), (2, 2));
     assert_eq!(&*jobs.cluster.job_records()[&PodKey::new("ml", "rl")].uid, "uid-next");
-    assert_eq!(key("rl"), PodKey::new("ml", "rl"));
+    assert_eq!(job_key("rl"), PodKey::new("ml", "rl"));
 }
 
 #[test]
@@ -313,7 +369,7 @@ fn a_write_that_somebody_came_before_is_decided_again_on_what_is_there_now() {
     // The controller writes, and the watch has not shown it when the scheduler decides.
     jobs.run("rl", CPU, (1, CPU), |_| {});
     assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
-    jobs.cluster.jobs.get_mut(&key("rl")).unwrap().version += 1;
+    jobs.cluster.jobs.get_mut(&job_key("rl")).unwrap().version += 1;
     let written = jobs.cluster.job_writes;
     let lost = jobs.places("rl")["actor-0"].clone();
     jobs.cluster.nodes.remove(&*lost);
