@@ -171,7 +171,9 @@ impl Gangs {
     /// Fewer GPUs are free in all than the members need that were missing at the last attempt, nothing gives way to this group, and no
     /// node can be kept for it now.
     fn is_out_of_reach(&self, cx: &mut Context<'_>, group: &GroupId) -> bool {
-        let Some(least) = self.groups.get(group).and_then(|record| record.attempt.least) else { return false };
+        // What a group holds is given back for its next attempt, and is not free before.
+        let record = self.groups.get(group).filter(|record| record.waits.held.is_none());
+        let Some(least) = record.and_then(|record| record.attempt.least) else { return false };
         let outranks = cx.world.lowest_priority().is_some_and(|lowest| lowest < priority_of(cx.world, group));
         let created = cx.world.gangs().of_group(group).filter_map(Gang::created).min();
         let is_aged = created

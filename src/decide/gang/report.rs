@@ -11,6 +11,7 @@ use crate::core::agenda::{Agenda, Scene};
 use crate::core::context::Context;
 use crate::core::earmarks::is_aged;
 use crate::core::queue::Item;
+use crate::core::select::free::free_on;
 use crate::world::gangs::{Gang, GroupId, Member, MemberState, Warning, rule};
 use crate::world::{PodId, Resources, Wake, World};
 use baton_contract::gang::{GangId, MatchPolicy};
@@ -147,6 +148,13 @@ pub(super) fn missing_resources(world: &World, group: &GroupId) -> Option<UnfitM
             let Some(facts) = node.facts.as_ref().filter(|facts| !facts.unschedulable) else { continue };
             let mut left: Resources = (*facts.allocatable).clone();
             left.sub(&node.used);
+            if node.stock.as_ref().is_some_and(|stock| stock.pool().holds_unhealthy()) {
+                // The kubelet takes a failed device from what it offers, and its pod's request counts still.
+                let percent = free_on(node);
+                let all = [(key::NVIDIA_GPU, percent / key::WHOLE), (key::GPU, percent), (key::GPU_CORE, percent)];
+                let offered = all.into_iter().filter(|(name, _)| facts.allocatable.scalar(name) > 0);
+                left.raise_to(&Resources::of(offered.map(|(name, free)| (name, Quantity::units(free)))));
+            }
             // What is too much on one node takes nothing from the others.
             free.add(&left.at_least_zero());
         }

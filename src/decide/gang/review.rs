@@ -291,6 +291,7 @@ impl Gangs {
         }
         if !waits && let Some(record) = self.groups.get_mut(group) {
             record.not_ready = None;
+            record.stop_waiting();
         }
         self.arm(cx.terms.scene(cx.world), cx.agenda, group);
         self.warn(cx.terms.scene(cx.world), cx.agenda, group);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::core::placing::Placing;
 use crate::core::reservations::Saved;
 use crate::core::select::free::{free_on, percent};
+use crate::core::select::shape::PodShape;
 use crate::world::gangs::GroupId;
 use crate::world::{Confinement, GroupTopology, MeasuredDomain, Node, Pod, PodId, Stock, Wake, World};
 
@@ -221,11 +222,21 @@ impl Gangs {
 
 /// Members of one kind change places so that their ranks follow the layers of the nodes, and nodes of one domain their names.
 fn order_by_rank(placing: &mut Placing<'_>, held: &[PodId]) {
-    let world = &*placing.world;
-    let mut ranked: Vec<(u32, PodId)> = held.iter().filter_map(|id| Some((world.pod(*id)?.facts.rank?, *id))).collect();
+    let rank = |id: &PodId| Some((placing.world.pod(*id)?.facts.rank?, *id));
+    let mut ranked: Vec<(u32, PodId)> = held.iter().filter_map(rank).collect();
     ranked.sort_unstable();
+    // Pods of one shape fit the same nodes. Each may have labels of its own, such as its index.
+    while let Some(shape) = ranked.first().and_then(|(_, id)| placing.world.pod(*id)).map(PodShape::of) {
+        let is_like = |(_, id): &mut (u32, PodId)| placing.world.pod(*id).is_some_and(|pod| shape.is_of(pod));
+        let kind: Vec<(u32, PodId)> = ranked.extract_if(.., is_like).collect();
+        order_kind(placing, &kind);
+    }
+}
+
+/// The same of members of one shape, by rank.
+fn order_kind(placing: &mut Placing<'_>, ranked: &[(u32, PodId)]) {
+    let world = &*placing.world;
     let Some(first) = ranked.first().and_then(|(_, id)| world.pod(*id)) else { return };
-    ranked.retain(|(_, id)| world.pod(*id).is_some_and(|pod| pod.is_of_template(first)));
     let place = |id: &PodId| {
         let at = placing.reservations.node_of(*id)?;
         let node = world.node(at)?;

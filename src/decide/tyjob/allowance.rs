@@ -175,7 +175,7 @@ impl TyJobs {
             beyond.extend(refusal.clone().map(|why| (job.job.key.clone(), why)));
             refusal.is_none()
         });
-        let priority = |job: &JobFacts| job.spec.as_ref().map_or(0, |spec| spec.priority);
+        let priority = |job: &JobFacts| job.spec.as_ref().map_or((0, 0), |spec| (spec.pod_priority(), spec.priority));
         holders.sort_by_key(|job| (priority(job), std::cmp::Reverse((job.created, job.job.key.clone()))));
         for job in holders {
             let mut jobs: Vec<&PodKey> = beyond.iter().map(|(key, _)| key).collect();

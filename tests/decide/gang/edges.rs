@@ -8,13 +8,13 @@ use baton::contract::{PodKey, Quantity, key};
 use baton::decide::core::OnBindFailure;
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
-use baton::decide::world::Resources;
 use baton::decide::world::gangs::MemberState;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
+use baton::decide::world::{Resources, WorldEvent};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use crate::harness::Fault;
 use crate::harness::gangs::{G, P, TestGangs, declared, gang};
+use crate::harness::{Fault, gpu_device};
 
 fn group(keys: &[&str]) -> String {
     format!("[{}]", keys.iter().map(|key| format!("\"{key}\"")).collect::<Vec<_>>().join(","))
@@ -316,6 +316,22 @@ fn a_node_that_offers_less_than_is_taken_there_costs_a_gang_nothing_elsewhere() 
     gangs.members("g", 4, &named("g"));
     gangs.wait(2);
     assert_eq!(gangs.count("g"), 4, "{}", gangs.condition("g-0"));
+}
+
+/// The kubelet takes a failed GPU from what it offers, and the request of the pod that has it counts still.
+#[test]
+fn min_resources_count_the_free_gpu_beside_one_that_failed_under_its_pod() {
+    let mut gangs = TestGangs::new(64);
+    (0..7).for_each(|minor| gangs.cluster.bound_by_another(&format!("held-{minor}"), "n", minor));
+    let mut device = gpu_device("n", 8);
+    device.spec.devices[0].health = false;
+    gangs.cluster.event(WorldEvent::Devices(Box::new(device)));
+    gangs.cluster.change_node("n", |facts| facts.allocatable.set(key::NVIDIA_GPU, Quantity::units(7)));
+    let wanted = Resources::of([(key::NVIDIA_GPU, Quantity::units(1))]);
+    gangs.pod_group("ml/g", |facts| (facts.spec.min, facts.min_resources) = (Some(1), wanted));
+    gangs.asks("g-0", &[(key::NVIDIA_GPU, "1")], &named("g"));
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 1, "{}", gangs.condition("g-0"));
 }
 
 /// No kubelet offers bytes of GPU memory.

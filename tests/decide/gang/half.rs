@@ -527,3 +527,26 @@ fn each_gang_pod_that_another_scheduler_binds_is_told_so() {
     gangs.wait(40);
     assert_eq!((gangs.count("i"), gangs.reported("NotScheduledByBaton")), (2, 4));
 }
+
+#[test]
+fn a_pod_that_is_made_again_has_a_waiting_time_of_its_own() {
+    let clock = baton::contract::gang::key::TIMEOUT_CLOCK;
+    let more = [("match-policy", "waiting-and-running"), ("waiting-time", "600s"), (clock, "pending")];
+    let keys = gang("g", "3", &more);
+    let mut gangs = TestGangs::new(3);
+    gangs.members("g", 3, &keys);
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 3);
+    gangs.delete("g-2");
+    gangs.member("other", &[]);
+    gangs.wait(2);
+    gangs.member("g-3", &keys);
+    gangs.wait(540);
+    gangs.delete("g-3");
+    gangs.wait(1);
+    gangs.member("g-4", &keys);
+    gangs.wait(120);
+    assert_eq!(gangs.state("g-4"), MemberState::Pending, "{}", gangs.condition("g-4"));
+    gangs.wait(500);
+    assert_eq!(gangs.state("g-4"), MemberState::TimedOut);
+}

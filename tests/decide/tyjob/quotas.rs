@@ -108,6 +108,22 @@ fn a_quota_that_is_lowered_below_its_use_takes_places_of_the_last_job() {
 }
 
 #[test]
+fn places_that_a_lowered_quota_takes_are_those_of_the_job_that_comes_last() {
+    let mut jobs = cluster();
+    jobs.gpus(8, 0);
+    let high = PriorityClassFacts { value: 1000, default: false, never_preempts: false };
+    jobs.cluster.event(WorldEvent::PriorityClass("high".into(), high));
+    jobs.run("classed", GPU, (3, GPU), |spec| {
+        spec.parts.iter_mut().for_each(|part| part.ask.class = Some("high".into()));
+    });
+    jobs.run("plain", GPU, (3, GPU), |spec| (spec.priority, spec.basic) = (6, BasicPolicy::Gang));
+    assert_eq!((jobs.holds("classed"), jobs.holds("plain")), ((0, 4), (0, 4)));
+    jobs.gpus(7, 0);
+    jobs.cluster.wait(11);
+    assert_eq!((jobs.holds("classed"), jobs.holds("plain")), ((0, 4), (0, 0)), "the priority of pods comes first");
+}
+
+#[test]
 fn of_two_quotas_that_contradict_the_narrower_counts() {
     let mut jobs = cluster();
     jobs.gpus(100, 0);

@@ -9,6 +9,8 @@ use super::effect::{JobEffect, PodEffect};
 use super::view::{NodeReachability, PodView};
 use baton_contract::tyjob::{CleanPodPolicy, keys};
 
+/// The garbage collector's finalizer while it takes an owner's name from what is to live on.
+const ORPHAN: &str = "orphan";
 /// A terminating pod of a node that is silent for longer than this counts as dead.
 const SILENCE: SignedDuration = SignedDuration::from_secs(5 * 60);
 
@@ -31,9 +33,10 @@ impl Draft<'_> {
 
     /// When the job is being deleted: every pod, then the finalizer, once the scheduler has given the places back too.
     pub(super) fn leave(&mut self) {
-        self.remove(|_| true);
-        let finalizers = self.view.job.metadata.finalizers.iter().flatten();
-        let ours = finalizers.into_iter().any(|name| name == keys::FINALIZER);
+        let has = |finalizer: &str| self.view.job.metadata.finalizers.iter().flatten().any(|name| name == finalizer);
+        // `--cascade=orphan`: the garbage collector takes the job's name from its pods, which run on.
+        let (orphans, ours) = (has(ORPHAN), has(keys::FINALIZER));
+        self.remove(|_| !orphans);
         if ours && self.pods.is_empty() && self.status.allocations.is_empty() {
             self.effects.push(JobEffect::RemoveFinalizer);
         }

@@ -373,6 +373,15 @@ fn a_deleted_job_loses_its_pods_then_its_places_then_its_finalizer() {
 }
 
 #[test]
+fn the_pods_of_a_job_that_is_deleted_without_them_run_on() {
+    let mut test = TestJob::running(2);
+    test.delete_job();
+    test.job.metadata.finalizers.as_mut().unwrap().push("orphan".to_owned());
+    test.settle();
+    assert_eq!(test.calls, [""; 0], "the garbage collector has not taken the job's name from them yet");
+}
+
+#[test]
 fn a_job_deleted_in_mid_creation_makes_no_more_pods() {
     let mut test = TestJob::new(spec(2));
     test.settle();
