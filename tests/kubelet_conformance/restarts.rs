@@ -60,7 +60,12 @@ async fn a_reboot_restarts_containers_from_the_cached_answer() {
     let before = node.kubelet.view()["default/a"].clone();
     let boot_id = || std::fs::read_to_string(node.dir.path().join("proc/sys/kernel/random/boot_id")).unwrap();
     let old_boot = boot_id();
+    let status = node.cluster.pod("a").await["status"]["containerStatuses"][0].clone();
+    let started: jiff::Timestamp = status["state"]["running"]["startedAt"].as_str().unwrap().parse().unwrap();
     node.kubelet.reboot().await.unwrap();
+    let stat = std::fs::read_to_string(node.dir.path().join("proc/stat")).unwrap();
+    let booted: i64 = stat.trim().strip_prefix("btime ").unwrap().parse().unwrap();
+    assert!(started.as_second() < booted, "what the status shows running has ended with the boot");
     assert!(!node.dir.path().join("cdi/x.json").exists(), "the CDI directory is on tmpfs");
     assert_ne!(boot_id(), old_boot);
     wait("the container to run again", async || {

@@ -60,6 +60,14 @@ impl Core {
         self.policies.judge(&self.users, &self.store, asked)
     }
 
+    /// Has the objects of another core, serves what it serves, and goes on with its random numbers: no uid comes twice.
+    pub fn copy(&self, of: &Self) {
+        self.store.copy(&of.store);
+        self.registry.store(of.registry.load_full());
+        let random = of.random.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        *self.random.lock().unwrap_or_else(PoisonError::into_inner) = random;
+    }
+
     /// Now, as objects carry it: RFC 3339, seconds.
     pub fn now(&self) -> String {
         rfc3339(self.time())

@@ -134,6 +134,11 @@ impl ApiServer {
         self.core.store.restore(version);
     }
 
+    /// Has the objects and definitions of another server in place of its own, as if the same had been written to it.
+    pub fn copy(&self, of: &Self) {
+        self.core.copy(&of.core);
+    }
+
     /// Opens the same ports again after [`stop`](Self::stop), with the same objects and certificates.
     pub async fn restart(&self) -> Result<(), StartError> {
         self.stop();

@@ -283,6 +283,19 @@ impl Store {
         }
     }
 
+    /// Has the objects of another store in place of its own, without their history.
+    pub fn copy(&self, of: &Self) {
+        let of = of.lock();
+        let mut inner = self.lock();
+        inner.version = of.version;
+        for (name, from) in &of.collections {
+            let slot = inner.collections.entry(name.clone()).or_default();
+            slot.objects.clone_from(&from.objects);
+            slot.history.clear();
+            (slot.changed, slot.floor) = (from.changed, of.version);
+        }
+    }
+
     /// Collections that hold at least one object.
     pub fn collections(&self) -> Vec<String> {
         self.lock().collections.iter().filter(|(_, c)| !c.objects.is_empty()).map(|(n, _)| n.clone()).collect()

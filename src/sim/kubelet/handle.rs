@@ -14,6 +14,7 @@ use super::options::{KubeletOptions, uuid};
 use super::runtime::Runtime;
 use super::view::{KubeletView, view};
 use super::{locked, wire};
+use baton_runtime::clock;
 
 /// A running kubelet. Dropping it stops every task; its containers' state and its files stay with the directory.
 pub struct Kubelet {
@@ -110,9 +111,12 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Powers the node on again, with a new boot id, and starts the kubelet.
+    /// Powers the node on again, with a new boot id, and starts the kubelet. Times of boots and of containers have whole seconds: the
+    /// machine needs until the next one, so that what ran before has started before.
     pub async fn power_on(&self) -> Result<(), KubeletError> {
         locked(&self.running).boots += 1;
+        let part = clock::now().wall.subsec_nanosecond().unsigned_abs();
+        tokio::time::sleep(Duration::from_secs(1) - Duration::from_nanos(part.into())).await;
         self.switch_on()?;
         self.start_again().await
     }
@@ -191,7 +195,7 @@ impl Kubelet {
 
     /// What is on the machine before any pod: its boot id, and the node daemon's own pod.
     fn switch_on(&self) -> Result<(), KubeletError> {
-        self.write_boot_id()?;
+        self.write_boot()?;
         let Some(uid) = &self.options.daemon_uid else { return Ok(()) };
         self.runtime.cgroups.make(uid, "Burstable");
         self.runtime.cgroups.set_occupied(uid, true);
@@ -205,12 +209,13 @@ impl Kubelet {
         std::fs::write(&file, line).map_err(KubeletError::io("write", &file))
     }
 
-    fn write_boot_id(&self) -> Result<(), KubeletError> {
+    fn write_boot(&self) -> Result<(), KubeletError> {
         let Some(root) = &self.options.proc_root else { return Ok(()) };
+        let write = |file: PathBuf, text: String| std::fs::write(&file, text).map_err(KubeletError::io("write", &file));
         let dir = root.join("sys/kernel/random");
         std::fs::create_dir_all(&dir).map_err(KubeletError::io("create", &dir))?;
-        let file = dir.join("boot_id");
-        std::fs::write(&file, format!("{}\n", self.boot_id())).map_err(KubeletError::io("write", &file))
+        write(dir.join("boot_id"), format!("{}\n", self.boot_id()))?;
+        write(root.join("stat"), format!("btime {}\n", clock::now().wall.as_second()))
     }
 }
 

@@ -37,13 +37,19 @@ impl Drop for Program {
     }
 }
 
+/// The latest change of a file below.
+fn changed(path: &Path) -> SystemTime {
+    let inside = std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| changed(&entry.path()));
+    let own = path.metadata().and_then(|found| found.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+    inside.fold(own, SystemTime::max)
+}
+
 /// The example, built where that was not done: `cargo test` builds it, and `cargo test --test cluster` does not.
 fn example() -> PathBuf {
     let baton = Path::new(env!("CARGO_BIN_EXE_baton"));
     let example = baton.with_file_name("examples").join("custom_plugin");
-    let changed = |path: &Path| path.metadata().and_then(|found| found.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/custom_plugin.rs");
-    if changed(&example) < changed(&source).max(changed(baton)) {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    if changed(&example) < changed(&package.join("src")).max(changed(&package.join("examples/custom_plugin.rs"))) {
         let mut build = Command::new(env!("CARGO"));
         // What cargo says of this package to a test is not said to a build: some dependencies would be built again.
         let said =
@@ -51,11 +57,10 @@ fn example() -> PathBuf {
         for (name, _) in std::env::vars().filter(|(name, _)| said(name)) {
             build.env_remove(name);
         }
-        build.args(["build", "--offline", "--example", "custom_plugin", "--manifest-path"]);
-        build.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
-        if baton.parent().is_some_and(|folder| folder.ends_with("release")) {
-            build.arg("--release");
-        }
+        // Of what the tests were built of.
+        let profile = if baton.parent().is_some_and(|folder| folder.ends_with("release")) { "release" } else { "test" };
+        build.args(["build", "--offline", "--profile", profile, "--example", "custom_plugin", "--manifest-path"]);
+        build.arg(package.join("Cargo.toml"));
         assert!(build.status().unwrap().success(), "the example is built");
     }
     example

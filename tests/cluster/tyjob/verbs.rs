@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton::contract::tyjob::{Allocation, ScheduleState, Stage, TyJob, TyJobStatus, keys};
-use baton::ops::manifests::{Values, files};
+use baton::ops::manifests::Values;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::harness::TestServer;
@@ -39,32 +38,11 @@ impl std::ops::Deref for JobCluster {
 impl JobCluster {
     pub async fn start() -> Self {
         let cluster = Self { api: TestServer::simulated().await, untouched: BTreeSet::new() };
-        cluster.install().await;
+        cluster.install(&Values::default()).await;
         for number in 0..3 {
             cluster.node(&format!("node-{number}")).await;
         }
         cluster
-    }
-
-    /// Namespace, CRDs and roles, as an operator applies them.
-    async fn install(&self) {
-        for file in files(&Values::default()).iter().filter(|file| file.applied) {
-            let objects: Vec<DynamicObject> = serde_saphyr::from_str_multiple(&file.text).unwrap();
-            for object in objects {
-                let types = object.types.clone().unwrap();
-                if ["DaemonSet", "Deployment", "PodDisruptionBudget"].contains(&types.kind.as_str()) {
-                    continue;
-                }
-                let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types).unwrap());
-                let api: Api<DynamicObject> = match &object.metadata.namespace {
-                    Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
-                    None => Api::all_with(self.client.clone(), &resource),
-                };
-                let apply = PatchParams::apply("test").force();
-                api.patch(&object.name_any(), &apply, &Patch::Apply(&object)).await.unwrap();
-            }
-        }
-        until("TYJobs are served", SOON, async || self.jobs().list(&ListParams::default()).await.ok()).await;
     }
 
     pub async fn node(&self, name: &str) {

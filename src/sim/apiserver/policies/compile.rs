@@ -1,6 +1,7 @@
 //! Expressions: compiled, and checked for names that they cannot mean.
 
-use std::sync::{Arc, LazyLock};
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use cel::common::ast::{EntryExpr, Expr, IdedExpr};
 use cel::{Env, Program};
@@ -15,10 +16,16 @@ pub(super) static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     Arc::new(env)
 });
 
+/// What runs, or why nothing does.
+type Compiled = Result<Arc<Program>, String>;
+
+/// Each text is compiled once: the servers of one process have the same policies.
+static COMPILED: LazyLock<Mutex<HashMap<String, Compiled>>> = LazyLock::new(Mutex::default);
+
 /// An expression that can be run, or why it is none.
 pub(super) struct Expression {
     pub(super) text: String,
-    pub(super) program: Result<Program, String>,
+    pub(super) program: Compiled,
 }
 
 impl Expression {
@@ -144,8 +151,11 @@ impl Names<'_> {
 }
 
 /// Compiles an expression, or says why it is none.
-pub(super) fn compile(text: &str, names: Names<'_>) -> Result<Program, String> {
-    let program = ENV.compile(text).map_err(|error| error.to_string())?;
+pub(super) fn compile(text: &str, names: Names<'_>) -> Compiled {
+    let mut known = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    let new = || ENV.compile(text).map(Arc::new).map_err(|error| error.to_string());
+    let program = known.entry(text.to_owned()).or_insert_with(new).clone()?;
+    drop(known);
     check(program.expression(), names, &mut Vec::new())?;
     Ok(program)
 }
