@@ -232,4 +232,26 @@ mod tests {
         let seen = cache.job(&key()).unwrap().job.clone();
         assert_eq!(cache.pods_of(&seen)[0].reachability, NodeReachability::Gone);
     }
+    #[test]
+    fn a_pod_that_another_job_controls_now_concerns_both() {
+        let mut cache = JobCache::default();
+        let mut other = job("k", "1");
+        other.job.metadata.name = Some("other".to_owned());
+        cache.update_job(job("j", "1"));
+        cache.update_job(other.clone());
+        assert_eq!(cache.update_pod(pod("p", 1, "j", "")), [key()]);
+        assert_eq!(cache.update_pod(pod("p", 2, "j", "")), [key()]);
+        assert_eq!(cache.update_pod(pod("p", 3, "k", "")), [("a".to_owned(), "other".to_owned()), key()]);
+        assert_eq!((cache.pods_of(&job("j", "1").job).len(), cache.pods_of(&other.job).len()), (0, 1));
+    }
+
+    #[test]
+    fn what_is_gone_is_remembered_while_an_answer_may_show_it() {
+        let mut cache = JobCache::default();
+        cache.update_job(job("j", "1"));
+        cache.apply(ControllerEvent::JobGone("a".to_owned(), "rl".to_owned()));
+        assert_eq!(cache.update_job(job("j", "1")), None);
+        cache.drop_tombstones();
+        assert_eq!(cache.update_job(job("j", "1")), Some(key()), "nothing is kept for ever");
+    }
 }

@@ -221,8 +221,8 @@ mod tests {
     use super::super::effect::{JobRequest, OwnedPod, ShownJob};
     use super::*;
     use crate::pod::Phase;
-    use crate::tyjob::stages::{CreateFailure, NodeReachability, PodEffect, PodView};
-    use baton_contract::tyjob::{TyJob, keys};
+    use crate::tyjob::stages::{CreateFailure, ImageWait, NodeReachability, PodEffect, PodView};
+    use baton_contract::tyjob::{Stage, TyJob, condition, keys};
 
     /// A term that knows so many jobs.
     fn term(jobs: usize, edit: impl Fn(&mut Value)) -> JobController {
@@ -267,9 +267,12 @@ mod tests {
         let (first, events) = step(&mut term, 1);
         assert!(first.iter().all(|(_, request)| matches!(request, JobRequest::WriteStatus(_))));
         assert_eq!((first.len(), events), (AT_ONCE, 0), "events wait for the status");
+        assert_eq!((term.waiting(), term.cache().jobs().count()), (4, AT_ONCE + 4));
+        assert_eq!(term.due(), Duration::from_secs(300), "as long as no one ends");
         term.complete();
-        assert_eq!(step(&mut term, 2).0.len(), 0, "all are due again, and wait");
-        term.report(first[0].0, ControllerReport::Gone);
+        assert_eq!((step(&mut term, 2).0.len(), term.waiting()), (0, AT_ONCE + 4), "all are due again, and wait");
+        term.report(first[3].0, ControllerReport::Gone);
+        assert_eq!(term.due(), Duration::from_secs(300), "its end is not seen yet");
         assert_eq!(step(&mut term, 3).0.len(), 1);
         assert!(term.step(moment(4), Duration::from_secs(4)).is_none(), "leadership has ended");
     }
@@ -288,45 +291,201 @@ mod tests {
         term.report(first[0].0, ControllerReport::Deleted);
         term.report(first[1].0, ControllerReport::Failed { invalid: false });
         assert_eq!(step(&mut term, 2).0.len(), 2, "none depends on another");
+        assert_eq!(term.take_counts().pods_deleted, 1);
     }
 
-    #[test]
-    fn a_refused_pod_stops_the_creations_of_its_set_and_of_no_other() {
-        let sets = [("actor", 12), ("judge", 4)];
+    /// A job whose leader runs and whose workers have places, with these conditions.
+    fn placed(sets: &[(&str, u32)], conditions: &Value) -> JobController {
         let mut term = term(1, |job| {
             job["metadata"]["finalizers"] = json!([keys::FINALIZER]);
             let template = job["spec"]["leader"]["template"].clone();
             let worker_set =
-                |(name, counts): (&str, u32)| json!({ "name": name, "counts": counts, "template": template });
-            job["spec"]["workerSets"] = sets.map(worker_set).to_vec().into();
+                |(name, counts): &(&str, u32)| json!({ "name": name, "counts": counts, "template": template });
+            job["spec"]["workerSets"] = sets.iter().map(worker_set).collect();
             let place = |pod: String, role: &str, index: u32| json!({ "pod": pod, "role": role, "index": index, "node": "n", "attempt": 0 });
-            let workers = sets.into_iter().flat_map(|(set, counts)| (0..counts).map(move |index| (set, index)));
+            let workers = sets.iter().flat_map(|(set, counts)| (0..*counts).map(move |index| (set, index)));
             let workers = workers.map(|(set, index)| place(format!("rl0-{set}-{index}"), "worker", index));
             let leader = place("rl0-learner".to_owned(), "leader", 0);
             let places: Vec<Value> = std::iter::once(leader).chain(workers).collect();
             job["status"] = json!({
                 "stage": "Starting", "leaderAddress": "10.0.0.1", "allocations": places,
-                "scheduleState": "ScheduledSucceed",
+                "scheduleState": "ScheduledSucceed", "conditions": conditions,
             });
         });
         term.event(ControllerEvent::Node("n".to_owned(), NodeReachability::There));
-        let view = PodView {
-            name: "rl0-learner".to_owned(),
-            attempt: Some(0),
-            phase: Phase::Running,
-            node: Some("n".to_owned()),
-            ip: Some("10.0.0.1".to_owned()),
-            ..PodView::default()
-        };
-        term.event(ControllerEvent::Pod(Box::new(OwnedPod { job_uid: Some("0".to_owned()), view })));
-        let (status, _) = step(&mut term, 1);
-        let [(id, JobRequest::WriteStatus(written))] = &*status else { panic!("{status:?}") };
+        let leader = PodView { ready: false, node: Some("n".to_owned()), ..alive("rl0-learner") };
+        term.event(ControllerEvent::Pod(shown(leader)));
+        term
+    }
+
+    fn shown(view: PodView) -> Box<OwnedPod> {
+        Box::new(OwnedPod { job_uid: Some("0".to_owned()), view })
+    }
+
+    /// Stores the status that these requests ask for; `false` where they ask for none.
+    fn stores(term: &mut JobController, requests: &[(EffectId, JobRequest)]) -> bool {
+        let [(id, JobRequest::WriteStatus(written))] = requests else { return false };
         let mut job = term.cache.jobs().next().unwrap().1.job.clone();
         job.status = Some((**written).clone());
         term.report(*id, ControllerReport::Written(Box::new(ShownJob { job, unreadable: None })));
-        let (first, _) = step(&mut term, 1);
+        // What was written is a change that makes the job due once more. It shows nothing new here.
+        term.due.clear();
+        true
+    }
+
+    /// The requests for pods, once the status is stored.
+    fn pods(term: &mut JobController, seconds: u64) -> Vec<EffectId> {
+        let (mut requests, _) = step(term, seconds);
+        if stores(term, &requests) {
+            requests = step(term, seconds).0;
+        }
+        assert!(requests.iter().all(|(_, request)| matches!(request, JobRequest::Pod(_))), "{requests:?}");
+        requests.into_iter().map(|(id, _)| id).collect()
+    }
+
+    /// Answers the request for the job's only worker so. In how many seconds the job is due; `None` where its status says it at once.
+    fn tries(term: &mut JobController, seconds: u64, report: ControllerReport) -> Option<f64> {
+        let asked = pods(term, seconds);
+        let [id] = &*asked else { panic!("{asked:?}") };
+        term.report(*id, report);
+        let (next, _) = step(term, seconds);
+        if stores(term, &next) {
+            return None;
+        }
+        assert!(next.is_empty(), "{next:?}");
+        let due = term.due.values().min().copied().unwrap_or(term.resync);
+        Some(due.saturating_sub(moment(seconds).mono).as_secs_f64())
+    }
+
+    fn refused(why: &str) -> ControllerReport {
+        ControllerReport::NotMade(CreateFailure::Refused(why.to_owned()))
+    }
+
+    #[test]
+    fn a_pod_that_cannot_be_made_is_news_once_and_tried_again_after_pauses_that_grow() {
+        let mut term = placed(&[("actor", 1)], &json!([]));
+        assert_eq!(tries(&mut term, 1, refused("quota")), None);
+        let mut at = 1;
+        for longest in [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0] {
+            let pause = tries(&mut term, at, refused(&format!("quota, request {at}"))).unwrap();
+            assert!((longest / 2.0..=longest).contains(&pause), "{longest}: {pause}");
+            at += 100;
+        }
+        let unknown = tries(&mut term, at, ControllerReport::Failed { invalid: false });
+        assert!(unknown.is_some(), "it is not known to be free: {unknown:?}");
+        let foreign = ControllerReport::NotMade(CreateFailure::Foreign("b".to_owned()));
+        assert_eq!(tries(&mut term, at + 100, foreign), None, "another reason");
+        assert!(tries(&mut term, at + 100, refused("quota")).is_some(), "a refusal does not say that the name is free");
+        let key = |at: u32| ("a".to_owned(), at.to_string());
+        let pauses = (0..50).map(|at| pause(&term.settings, &key(at), 0).as_secs_f64());
+        assert!(pauses.into_iter().all(|pause| (0.5..=1.0).contains(&pause)));
+    }
+
+    #[test]
+    fn a_trouble_of_a_former_term_is_taken_back_once_every_pod_was_tried() {
+        let now = "2026-01-01T00:00:00Z";
+        for kind in [condition::POD_REFUSED, condition::NAME_CONFLICT] {
+            let held =
+                json!([{ "type": kind, "status": "True", "reason": "R", "message": "m", "lastTransitionTime": now }]);
+            let mut term = placed(&[("actor", 1)], &held);
+            let unknown = tries(&mut term, 1, ControllerReport::Failed { invalid: false });
+            assert!(unknown.is_some(), "{kind}: the status keeps what it says");
+            let mut term = placed(&[("actor", 1)], &held);
+            assert_eq!(tries(&mut term, 1, ControllerReport::Conflict), None, "{kind}");
+            assert!(tries(&mut term, 1, ControllerReport::Conflict).is_some(), "{kind}: it says so already");
+        }
+        let mut term = placed(&[("actor", 1)], &json!([]));
+        assert!(tries(&mut term, 1, ControllerReport::Conflict).is_some(), "nothing was said");
+    }
+
+    #[test]
+    fn a_job_without_trouble_is_due_with_all_or_when_its_step_says() {
+        let mut term = placed(&[("actor", 1)], &json!([]));
+        assert_eq!(tries(&mut term, 1, ControllerReport::Reserved), Some(299.0));
+        let mut term = placed(&[("actor", 1)], &json!([]));
+        let image = Some(ImageWait { reason: "ErrImagePull".to_owned(), message: "no".to_owned() });
+        let leader = PodView { image, phase: Phase::Pending, node: Some("n".to_owned()), ..alive("rl0-learner") };
+        term.event(ControllerEvent::Pod(shown(leader)));
+        assert_eq!(
+            tries(&mut term, 1, ControllerReport::Reserved),
+            Some(301.01),
+            "the image's patience, a second, and LATER"
+        );
+    }
+
+    #[test]
+    fn all_jobs_are_due_at_every_resync() {
+        let mut term = term(1, |_| {});
+        for seconds in [1, 300, 600] {
+            let (first, _) = step(&mut term, seconds);
+            assert_eq!(first.len(), 1, "{seconds}");
+            term.report(first[0].0, ControllerReport::Gone);
+            let (next, events) = step(&mut term, seconds);
+            assert_eq!((next.len(), events), (0, 0), "nothing follows a status of a job that is gone");
+            assert_eq!(term.due(), Duration::from_secs((seconds / 300 + 1) * 300));
+        }
+    }
+
+    #[test]
+    fn a_node_that_the_watch_lacks_is_read_and_its_leader_is_lost_when_it_is_gone() {
+        for (is_there, stage) in [(true, Stage::Starting), (false, Stage::Rescheduling)] {
+            let mut term = placed(&[("actor", 1)], &json!([]));
+            term.event(ControllerEvent::NodeGone("n".to_owned()));
+            let (reads, _) = step(&mut term, 1);
+            let [(id, JobRequest::ReadNode(name))] = &*reads else { panic!("{reads:?}") };
+            assert_eq!(name, "n");
+            term.report(*id, ControllerReport::NodeRead(is_there));
+            let (mut next, _) = step(&mut term, 1);
+            if let [(id, JobRequest::ReadPod(_))] = &*next {
+                let leader = PodView { node: Some("n".to_owned()), ..alive("rl0-learner") };
+                term.report(*id, ControllerReport::PodRead(Some(shown(leader))));
+                next = step(&mut term, 1).0;
+            }
+            let [(_, JobRequest::WriteStatus(status))] = &*next else { panic!("{next:?}") };
+            assert_eq!(status.stage, Some(stage));
+        }
+    }
+
+    #[test]
+    fn a_finalizer_goes_when_the_api_server_lists_no_pod() {
+        for left in [Vec::new(), vec![*shown(alive("rl0-actor-0"))]] {
+            let mut term = term(1, |job| {
+                job["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+                job["metadata"]["finalizers"] = json!([keys::FINALIZER]);
+            });
+            let (lists, _) = step(&mut term, 1);
+            let [(id, JobRequest::ListPods)] = &*lists else { panic!("{lists:?}") };
+            let is_free = left.is_empty();
+            term.report(*id, ControllerReport::PodsListed(left));
+            let (next, _) = step(&mut term, 1);
+            assert_eq!(is_free, matches!(&*next, [(_, JobRequest::RemoveFinalizer)]), "{next:?}");
+            assert_eq!(is_free, !matches!(&*next, [(_, JobRequest::Pod(PodEffect::Delete { .. }))]), "{next:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_done_is_counted() {
+        let mut term = placed(&[("actor", 12)], &json!([]));
+        let first = pods(&mut term, 1);
+        term.report(first[0], ControllerReport::Made(shown(alive("rl0-actor-0"))));
+        term.report(first[1], ControllerReport::Gone);
+        assert_eq!(step(&mut term, 1).0.len(), 2, "pods follow whatever became of others");
+        let made = ControllerCounts { steps: 1, status_writes: 1, pods_made: 1, ..ControllerCounts::default() };
+        assert_eq!(term.take_counts(), made);
+        assert_eq!(term.take_counts(), ControllerCounts::default());
+        let mut term = placed(&[("actor", 12)], &json!([]));
+        let (status, _) = step(&mut term, 1);
+        term.report(status[0].0, ControllerReport::Conflict);
+        assert_eq!(step(&mut term, 1).0.len(), 0);
+        assert_eq!(term.take_counts(), ControllerCounts { steps: 1, conflicts: 1, ..ControllerCounts::default() });
+    }
+
+    #[test]
+    fn a_refused_pod_stops_the_creations_of_its_set_and_of_no_other() {
+        let mut term = placed(&[("actor", 12), ("judge", 4)], &json!([]));
+        let first = pods(&mut term, 1);
         assert_eq!(first.len(), 8);
-        term.report(first[0].0, ControllerReport::NotMade(CreateFailure::Refused("quota".to_owned())));
+        term.report(first[0], refused("quota"));
         let (next, _) = step(&mut term, 1);
         let names: Vec<_> = next.iter().map(|(_, request)| request.subject().unwrap().as_str()).collect();
         assert_eq!(names, ["rl0-judge-0"]);
@@ -334,7 +493,13 @@ mod tests {
 
     #[test]
     fn a_status_that_is_rejected_is_told_and_tried_again_after_a_pause() {
-        let mut term = term(1, |job| job["spec"]["minWorkersNum"] = 9.into());
+        let invalid = |job: &mut Value| job["spec"]["minWorkersNum"] = 9.into();
+        let mut cut_off = term(1, invalid);
+        let (first, _) = step(&mut cut_off, 1);
+        cut_off.report(first[0].0, ControllerReport::Failed { invalid: false });
+        let (next, events) = step(&mut cut_off, 1);
+        assert_eq!((next.len(), events), (0, 0), "what is not known to be stored has not happened");
+        let mut term = term(1, invalid);
         let (first, _) = step(&mut term, 1);
         term.report(first[0].0, ControllerReport::Failed { invalid: true });
         let (requests, events) = step(&mut term, 1);

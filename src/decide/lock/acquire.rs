@@ -344,13 +344,15 @@ mod tests {
 
     #[test]
     fn a_lock_of_another_live_pod_is_contended_until_it_expires() {
-        let pods = Pods(vec![pod("other", Some("n"))]);
-        let Intent::Wait { reason: WaitReason::Contended(holder), recheck } =
-            intent(Some(&held_by("other")), &pods, LIVE, MIN)
-        else {
-            panic!("expected to wait")
-        };
-        assert_eq!((&*holder.key.name, recheck), ("other", Some(5 * MIN)));
+        for node in [None, Some("n")] {
+            let pods = Pods(vec![pod("other", node)]);
+            let Intent::Wait { reason: WaitReason::Contended(holder), recheck } =
+                intent(Some(&held_by("other")), &pods, LIVE, MIN)
+            else {
+                panic!("expected to wait")
+            };
+            assert_eq!((&*holder.key.name, recheck), ("other", Some(5 * MIN)), "{node:?}");
+        }
     }
 
     #[test]

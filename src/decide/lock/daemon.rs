@@ -119,6 +119,7 @@ mod tests {
         for (said, word, serves, fault) in [
             (heard(None, false, false, None), "none", false, "no node daemon has reported from n"),
             (heard(Some(3), true, true, None), "fresh", true, ""),
+            (heard(Some(60), true, true, None), "fresh", true, ""),
             (heard(Some(61), true, true, None), "late", true, "of n has not been heard for over a minute"),
             (heard(Some(400), false, true, None), "stale", false, "of n has not been heard for over 5 min"),
             (
@@ -135,5 +136,6 @@ mod tests {
             assert!(said.0 == word && said.1 == serves && said.2.contains(fault), "{said:?} {word} {fault}");
             assert_eq!(said.2.is_empty(), fault.is_empty(), "{said:?}");
         }
+        assert_eq!(DaemonState::gone_with("GPUs"), "have a node daemon that is gone: the kubelet offers no GPUs");
     }
 }

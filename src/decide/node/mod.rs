@@ -19,6 +19,8 @@
 //! contradicts is compared ([`comparing`]) and published ([`publishing`]).
 
 pub mod allocating;
+#[cfg(test)]
+mod beside_tests;
 pub mod comparing;
 pub mod effect;
 pub mod following;

@@ -14,22 +14,22 @@ use crate::lock::ReleaseReason;
 use crate::pod::HandoffPod;
 use baton_contract::{LockRead, PodKey, key};
 
-const SECOND: Duration = Duration::from_secs(1);
-const BEGAN: Duration = Duration::from_secs(100);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+pub(super) const BEGAN: Duration = Duration::from_secs(100);
 
 /// One node, and what its daemon knows.
-struct World {
-    seen: NodeSeen,
-    of: HandOff,
+pub(super) struct World {
+    pub seen: NodeSeen,
+    pub of: HandOff,
     inventory: NodeInventory,
     policy: AllocatePolicy,
     version: u64,
-    now: Duration,
+    pub now: Duration,
 }
 
 impl World {
     /// Pod `all[0]` has the lock.
-    fn new(all: &[&HandoffPod], ledger: Ledger) -> Self {
+    pub fn new(all: &[&HandoffPod], ledger: Ledger) -> Self {
         let seen = NodeSeen {
             pods: pods(all),
             lock: all.first().map_or(LockRead::Free, |pod| lock_of(pod)),
@@ -43,7 +43,7 @@ impl World {
         Self { seen, of, inventory: inventory(8), policy: AllocatePolicy::default(), version: 1, now: BEGAN }
     }
 
-    fn step<T>(&mut self, look: impl FnOnce(&mut HandOff, &Facts<'_>) -> T) -> T {
+    pub fn step<T>(&mut self, look: impl FnOnce(&mut HandOff, &Facts<'_>) -> T) -> T {
         let Self { seen, of, inventory, policy, version, now } = self;
         look(of, &Facts { node: NODE, policy, seen, version: *version, inventory, mono: *now, wall: LOCKED })
     }
@@ -61,7 +61,7 @@ impl World {
     }
 }
 
-fn words(effects: CallEffects) -> Vec<String> {
+pub(super) fn words(effects: CallEffects) -> Vec<String> {
     let word = |effect: CallEffect| match effect {
         CallEffect::List { .. } => "list".to_owned(),
         CallEffect::Await { until, .. } => format!("await {} ms", until.saturating_sub(BEGAN).as_millis()),
@@ -78,12 +78,13 @@ fn words(effects: CallEffects) -> Vec<String> {
         CallEffect::Publish => "publish".to_owned(),
         CallEffect::Log(_) => "log".to_owned(),
         CallEffect::Notice(_) => "notice".to_owned(),
-        CallEffect::Learned | CallEffect::Prefer(_) => "other".to_owned(),
+        CallEffect::Learned => "learned".to_owned(),
+        CallEffect::Prefer(ids) => format!("prefer {ids:?}"),
     };
     effects.into_iter().map(word).collect()
 }
 
-fn assigned() -> HandoffPod {
+pub(super) fn assigned() -> HandoffPod {
     with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])])
 }
 
@@ -91,7 +92,7 @@ fn call() -> Allocating {
     Allocating::new(key::NVIDIA_GPU, vec!["GPU-0".to_owned()], Time::new(BEGAN, 2 * SECOND))
 }
 
-fn lists_it() -> CallReport {
+pub(super) fn lists_it() -> CallReport {
     CallReport::Listed(PodResources::Listed(listing(&[("a", "main", key::NVIDIA_GPU, &[])])))
 }
 
@@ -164,6 +165,107 @@ fn the_watch_may_catch_up_once_then_the_api_server_is_asked_while_there_is_time(
     world.seen.pods = pods(&[&assigned()]);
     let context = world.step(|of, facts| of.context(facts, &PodResources::Missing, &LiveReads::default()).watching);
     assert!(!context, "the rejected pod is not known: for some time the watches do not suffice");
+}
+
+#[test]
+fn a_wait_ends_and_the_last_read_is_made_at_their_very_times() {
+    let mut world = World::new(&[], Ledger::default());
+    let mut call = call();
+    world.begin(&mut call);
+    assert_eq!(world.report(&mut call, lists_it()), ["await 10 ms"]);
+    world.now = BEGAN + Duration::from_millis(10);
+    let reads = ["read 1 pods, node false"];
+    assert_eq!(world.report(&mut call, CallReport::Waited { news: true }), reads, "news that are not enough");
+    world.now = BEGAN + Duration::from_millis(1800);
+    let silent = CallReport::Read(Err(ReadFailure::OutOfTime));
+    assert_eq!(world.report(&mut call, silent), ["await 1875 ms"]);
+}
+
+#[test]
+fn the_time_of_a_call_is_split_between_list_reads_and_answer() {
+    let ms = Duration::from_millis;
+    let time = Time::new(BEGAN, 2 * SECOND);
+    assert_eq!(time.deadline, BEGAN + ms(1950));
+    assert_eq!(time.half(BEGAN).deadline, BEGAN + ms(975));
+    for (now, until) in [(0, 1450), (900, 1450), (1000, 1500), (1800, 1950)] {
+        assert_eq!(time.list_until(BEGAN + ms(now)), BEGAN + ms(until), "{now} ms");
+    }
+}
+
+#[test]
+fn what_the_kubelet_lists_comes_into_the_ledger_before_the_decision() {
+    let mut other = gpu_pod("b", 1);
+    other.phase = crate::pod::Phase::Running;
+    let mut world = World::new(&[&assigned(), &other], Ledger::default());
+    let mut call = call();
+    world.begin(&mut call);
+    let rows = [("a", "main", key::NVIDIA_GPU, &[][..]), ("b", "main", key::NVIDIA_GPU, &["GPU-5"])];
+    let listed = world.report(&mut call, CallReport::Listed(PodResources::Listed(listing(&rows))));
+    assert_eq!(listed, ["learned", "publish", "build GPU-0"]);
+}
+
+#[test]
+fn a_call_whose_entry_goes_meanwhile_is_refused() {
+    let pod = assigned();
+    let mut world = World::new(&[&pod], granted(&pod, &[("main", &["GPU-0"])]));
+    let mut call = call();
+    world.begin(&mut call);
+    let mut next = world.report(&mut call, lists_it());
+    while !next[0].starts_with("build") {
+        let report =
+            if next[0].starts_with("await") { CallReport::Waited { news: false } } else { CallReport::Read(Ok(())) };
+        next = world.report(&mut call, report);
+    }
+    let key = world.of.ledger().iter().next().unwrap().key();
+    world.of.ledger.forget(&key);
+    assert_eq!(world.report(&mut call, CallReport::Built(Ok(vec![7]))), ["refuse ledger"]);
+}
+
+#[test]
+fn who_was_refused_is_remembered_and_where_that_is_not_known_the_watches_are_not_enough() {
+    use crate::handoff::{Admission, AllocateRefusal, AllocateRule};
+    let pod = assigned().pod;
+    for (rule, known, admission) in [
+        (AllocateRule::NoRoom, true, Some(Admission::Refused)),
+        (AllocateRule::BadAssignment, true, Some(Admission::Unusable)),
+        (AllocateRule::Ambiguous, true, None),
+        (AllocateRule::NoRoom, false, None),
+    ] {
+        let mut world = World::new(&[], Ledger::default());
+        let mut refusal = AllocateRefusal::of(rule, &pod, "main", key::NVIDIA_GPU, "why");
+        refusal.pods.retain(|_| known);
+        world.of.refused(&refusal, BEGAN);
+        assert_eq!(world.of.ledger().admission(&pod.uid), admission, "{rule:?} {known}");
+        let of = |of: &mut HandOff, facts: &Facts<'_>| {
+            of.context(facts, &PodResources::Missing, &LiveReads::default()).watching
+        };
+        assert_eq!(world.step(of), admission.is_some(), "{rule:?} {known}");
+    }
+}
+
+#[test]
+fn a_daemon_that_begins_has_its_ledger_and_expects_repetitions() {
+    let pod = assigned();
+    let ledger = || granted(&pod, &[("main", &["GPU-0"])]);
+    assert!(!HandOff::resume(ledger()).ledger().may_repeat(&pod.pod.uid));
+    let begun = HandOff::begin(ledger());
+    assert!(begun.ledger().holds(&pod.pod.uid) && begun.ledger().may_repeat(&pod.pod.uid));
+}
+
+#[test]
+fn a_preference_that_cannot_be_found_out_is_any_of_the_available_ids() {
+    let mut world = World::new(&[], Ledger::default());
+    world.seen.pods_watching = false;
+    let available = vec!["GPU-2".to_owned(), "GPU-1".to_owned()];
+    let wish = Wish { available, must: vec!["GPU-1".to_owned()], size: 1 };
+    let mut preferring = Preferring::new(key::NVIDIA_GPU, wish, Time::new(BEGAN, SECOND), true);
+    assert_eq!(preferring.unknown(), ["GPU-1"]);
+    let effects = world.step(|of, facts| preferring.report(lists_it(), of, facts));
+    assert!(matches!(effects.as_slice(), [CallEffect::Read(_)]), "{effects:?}");
+    world.now += SECOND;
+    let silent = CallReport::Read(Err(ReadFailure::OutOfTime));
+    let effects = world.step(|of, facts| preferring.report(silent, of, facts));
+    assert!(matches!(effects.as_slice(), [CallEffect::Prefer(ids)] if ids == &["GPU-1"]), "{effects:?}");
 }
 
 fn insatiable(context: &AllocateContext<'_>, _: &AllocateCall<'_>, _: Option<&EntryKey>) -> AllocateOutcome {
@@ -239,6 +341,12 @@ fn the_lock_of_a_served_holder_is_released_and_said_to_stand_until_then() {
     };
     let stands = UnlockEffect::Say(ServedLock::Stands(raw.clone()));
     assert_eq!(report(&mut world, false), [stands.clone(), UnlockEffect::RestAfterFailure]);
+    let tries = world.step(|of, facts| unlocking.look(Some(of), facts));
+    assert_eq!(tries, std::slice::from_ref(&release), "it is not said again");
+    assert_eq!(unlocking.said(), Some(&ServedLock::Stands(raw.clone())));
+    let mut report = |world: &mut World, known| {
+        world.step(|of, facts| unlocking.report(UnlockReport::Released(known), Some(of), facts))
+    };
     world.seen.lock_released(&raw);
     assert_eq!(report(&mut world, true), [released, UnlockEffect::Rest(60 * SECOND)]);
     // A daemon that starts may have tried before.
@@ -260,6 +368,26 @@ fn a_holder_that_the_watch_does_not_show_is_read_after_a_second() {
     assert_eq!(silent, [UnlockEffect::RestAfterFailure]);
     let gone = world.step(|of, facts| unlocking.report(UnlockReport::HolderRead(Some(None)), Some(of), facts));
     assert!(matches!(gone.as_slice(), [UnlockEffect::Release { reason: ReleaseReason::Gone(_), .. }]), "{gone:?}");
+}
+
+#[test]
+fn a_holder_that_was_read_is_read_again_after_three_seconds_and_another_one_waits_anew() {
+    let mut unbound = assigned();
+    unbound.node = None;
+    let mut world = World::new(&[&assigned()], Ledger::default());
+    world.seen.pods = pods(&[]);
+    let mut unlocking = Unlocking::new(5 * SECOND, BEGAN);
+    world.unlock(&mut unlocking);
+    world.now += SECOND;
+    let reads = [UnlockEffect::ReadHolder(unbound.pod.key.clone())];
+    assert_eq!(world.unlock(&mut unlocking), reads);
+    let read = UnlockReport::HolderRead(Some(Some(Box::new(unbound))));
+    let rests = world.step(|of, facts| unlocking.report(read, Some(of), facts));
+    assert_eq!(rests, [UnlockEffect::Rest(3 * SECOND)], "it is not bound yet");
+    world.now += 3 * SECOND;
+    assert_eq!(world.unlock(&mut unlocking), reads);
+    world.seen.lock = lock_of(&gpu_pod("b", 1));
+    assert_eq!(world.unlock(&mut unlocking), [UnlockEffect::Rest(SECOND)], "its bind may follow");
 }
 
 #[test]
