@@ -9,7 +9,7 @@ use super::pod::{LightCondition, LightPod, LightResources, WrittenAmounts};
 use super::spec_part as part;
 use baton_contract::image::ImageName;
 use baton_contract::{Quantity, key};
-use baton_decide::pod::ContainerKind;
+use baton_decide::pod::{ContainerKind, Phase};
 use baton_decide::world::gangs::{DeclarationSource, Declared, Owner, unsupported};
 use baton_decide::world::spec::{DeviceWishes, FaultVictims, HostPort, Spread, VolumeUse};
 use baton_decide::world::{JobClaim, PodFacts, PodSpec, Qos, Rated, RequestParts, Resources};
@@ -151,7 +151,7 @@ impl LightPod {
             annotations: meta.annotations.as_ref(),
             scheduling_group: self.spec.scheduling_group.as_ref().and_then(|group| group.pod_group_name.as_deref()),
         };
-        Declared::read(&source, || {
+        let owner = || {
             let owner = self.controller()?;
             Some(Owner {
                 api_version: owner.api_version.as_str().into(),
@@ -159,7 +159,11 @@ impl LightPod {
                 name: owner.name.as_str().into(),
                 uid: owner.uid.as_str().into(),
             })
-        })
+        };
+        let ends =
+            self.status.all_containers().filter_map(|container| container.state.terminated.as_ref()?.finished_at);
+        let ended = ends.max().filter(|_| Phase::of(self.status.phase.as_deref()).is_terminal());
+        Some(Declared { ended, ..Declared::read(&source, owner)? })
     }
 
     fn job(&self) -> Option<JobClaim> {
@@ -302,5 +306,23 @@ mod tests {
         assert_eq!(cpu("1", "6", "Deferred"), 6_000, "smaller, and not done yet");
         assert_eq!(cpu("8", "6", "Deferred"), 8_000, "larger, and not done yet");
         assert_eq!(cpu("100", "1", "Infeasible"), 1_000, "never done");
+    }
+
+    #[test]
+    fn a_member_has_ended_when_its_last_container_did() {
+        let ended = |phase: &str, ends: &[&str]| {
+            let of = |at: &&str| json!({"name": "c", "state": {"terminated": {"finishedAt": at}}});
+            let statuses: Vec<Value> = ends.iter().map(of).collect();
+            let keys = json!({"gang.scheduling.koordinator.sh/name": "g"});
+            let pod = json!({"metadata": {"name": "p", "namespace": "ml", "annotations": keys},
+                "status": {"phase": phase, "containerStatuses": statuses}});
+            let facts = serde_json::from_value::<LightPod>(pod).unwrap().facts();
+            facts.spec.gang.as_ref().unwrap().ended.map(|at| at.to_string())
+        };
+        let (first, last) = ("2026-11-21T02:00:00Z", "2026-11-21T02:00:09Z");
+        assert_eq!(ended("Succeeded", &[last, first]).as_deref(), Some(last));
+        assert_eq!(ended("Failed", &[first]).as_deref(), Some(first));
+        assert_eq!(ended("Running", &[first]), None, "another container runs, or this one starts again");
+        assert_eq!(ended("Failed", &[]), None, "refused, or failed by the controller of a node that is gone");
     }
 }

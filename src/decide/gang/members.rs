@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::core::agenda::Scene;
 use crate::core::placing::Placing;
 use crate::core::reservations::{Reservations, Saved};
@@ -109,9 +111,12 @@ pub(super) fn was_satisfied_before(group: &GroupId, gangs: &[&Gang], said: bool)
     let alone = gangs.iter().all(|gang| gang.config().policy == MatchPolicy::OnceSatisfied);
     let enough =
         |commit: &Committed| group.made(commit) && (commit.members >= all.max(1) || alone && commit.members == 1);
-    // Members of that commit may all have ended: it counts while a live member is older than it, or one of its Jobs goes on.
+    // Members of that commit may all have ended: it counts while a live member is older than it or than the end of one of them, or
+    // one of its Jobs goes on.
     let oldest = gangs.iter().filter_map(|gang| gang.oldest_live()).min();
-    let outlived = |commit: &Committed| said && oldest.is_some_and(|oldest| oldest < commit.attempt);
+    let outlived = |commit: &Committed| {
+        said && oldest.is_some_and(|oldest| oldest < commit.attempt || ends(gangs, commit).any(|end| oldest < end))
+    };
     let continued = continued(gangs);
     let present = |gang: &Gang, counts: &dyn Fn(&Committed) -> bool| {
         let ended = || gang.landed().keys().filter(|commit| continued.contains(commit));
@@ -127,6 +132,13 @@ pub(super) fn was_satisfied_before(group: &GroupId, gangs: &[&Gang], said: bool)
         committed || said && was_satisfied(gang) || min > 0 && gang.counts().placed() >= min
     };
     gangs.iter().any(of_all) || missing == 0 && gangs.iter().all(of_each)
+}
+
+/// When members ended that this commit has bound.
+fn ends<'a>(gangs: &'a [&Gang], commit: &'a Committed) -> impl Iterator<Item = Timestamp> + use<'a> {
+    let members = gangs.iter().flat_map(|gang| gang.members());
+    let bound = members.filter(|member| member.state.has_landed() && member.committed.as_ref() == Some(commit));
+    bound.filter_map(|member| member.declared.ended)
 }
 
 /// Commits whose generation goes on though their members may all have ended: one of these has succeeded, and a controller of these

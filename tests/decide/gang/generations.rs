@@ -1,5 +1,7 @@
 //! Where one generation of a gang ends and the next begins: members that one controller makes one after the other are of one.
 
+use std::time::Duration;
+
 use crate::harness::gangs::{P, TestGangs, gang};
 
 type Keys = Vec<(String, String)>;
@@ -104,6 +106,46 @@ fn a_gang_of_a_group_goes_on_where_all_the_others_have_succeeded() {
             let gangs = last_made_again(&members, &keys, how, restart);
             assert_eq!(gangs.count("again"), 1, "{how:?} {restart:?}: {}", gangs.condition("again"));
         }
+    }
+}
+
+/// Group `a` `b` runs, the pods of `b` are gone and made again while those of `a` run, or when these have succeeded.
+fn made_again_beside(lives: bool, restart: bool) -> TestGangs {
+    let mut gangs = TestGangs::new(8);
+    let keys = |name: &str| gang(name, "2", &[("groups", r#"["ml/a","ml/b"]"#)]);
+    let make = |gangs: &mut TestGangs, names: [&str; 2], of: &str| {
+        names.iter().for_each(|name| gangs.job_member(name, of, &keys(of)));
+    };
+    make(&mut gangs, ["a-0", "a-1"], "a");
+    make(&mut gangs, ["b-0", "b-1"], "b");
+    gangs.wait(2);
+    assert_eq!(gangs.bound().len(), 4);
+    ["b-0", "b-1"].iter().for_each(|name| gangs.delete(name));
+    if lives {
+        make(&mut gangs, ["again-0", "again-1"], "b");
+    }
+    // Nothing leads meanwhile.
+    gangs.cluster.now += Duration::from_secs(1);
+    ["a-0", "a-1"].iter().for_each(|name| gangs.cluster.finish(name));
+    gangs.cluster.now += Duration::from_secs(1);
+    if !lives {
+        make(&mut gangs, ["again-0", "again-1"], "b");
+    }
+    if restart {
+        gangs.cluster.restart();
+    }
+    gangs.wait(5);
+    gangs
+}
+
+#[test]
+fn pods_that_were_made_before_the_others_succeeded_are_of_their_generation() {
+    for restart in [false, true] {
+        let gangs = made_again_beside(true, restart);
+        assert_eq!(gangs.count("again"), 2, "{restart}: {}", gangs.condition("again-0"));
+        let gangs = made_again_beside(false, restart);
+        assert_eq!(gangs.count("again"), 0, "{restart}");
+        assert_eq!(gangs.reason("again-0"), "GangIncomplete", "{restart}");
     }
 }
 

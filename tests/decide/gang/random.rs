@@ -14,7 +14,7 @@ use baton::decide::world::{AccessModes, ClassFacts, VolumeFacts, WorldEvent};
 use fastrand::Rng;
 
 use super::packing::{Ask, Needs, Room, fits};
-use crate::harness::gangs::{G, P, TestGangs, declared, gang};
+use crate::harness::gangs::{G, P, TestGangs, declared, end, gang};
 
 const POLICIES: [&str; 4] = ["once-satisfied", "only-waiting", "waiting-and-running", "waiting-running-succeed"];
 const POOLS: [&str; 2] = ["x", "y"];
@@ -183,8 +183,8 @@ impl Case {
                 for key in members {
                     self.gangs.change(&key.name, |facts| {
                         let before = facts.spec.gang.clone().unwrap();
-                        let timed_out = before.timed_out;
-                        facts.spec.gang = Some(Declared { timed_out, ..(*stated).clone() }.into());
+                        let (timed_out, ended) = (before.timed_out, before.ended);
+                        facts.spec.gang = Some(Declared { timed_out, ended, ..(*stated).clone() }.into());
                     });
                 }
             }
@@ -347,7 +347,8 @@ impl Case {
                 if let Some(key) = bound.get(self.rng.usize(..bound.len().max(1))) {
                     let phase = if self.rng.u8(..4) == 0 { Phase::Failed } else { Phase::Succeeded };
                     self.say(format!("{} ends: {phase:?}", key.name));
-                    self.gangs.change(&key.name, |facts| facts.handoff.phase = phase);
+                    let now = self.gangs.cluster.now;
+                    self.gangs.change(&key.name, |facts| end(facts, phase, now));
                 }
             }
             9 => self.node(),
@@ -416,22 +417,24 @@ impl Case {
         }
     }
 
-    /// A member that has ended was bound with enough others, and a living one is older than that.
+    /// A member that has ended was bound with enough others, and a living one is older than that or than its end.
     fn is_proven_by_ended(&self, group: usize) -> bool {
         let of = |at: usize| self.members.iter().filter(move |(_, member)| member.gang == Some(at));
         let gangs = || self.groups[group].iter().copied();
         let there = || gangs().filter(|at| of(*at).next().is_some());
         let all: u32 = gangs().map(|at| if of(at).next().is_some() { self.plans[at].min } else { 1 }).sum();
         let alone = there().all(|at| self.plans[at].policy == "once-satisfied");
-        let handoff = |key: &PodKey| &self.gangs.cluster.pods[key].handoff;
+        let facts = |key: &PodKey| &self.gangs.cluster.pods[key];
+        let handoff = |key: &PodKey| &facts(key).handoff;
         let living = there().flat_map(of).filter(|(key, _)| self.state(key).is_live());
         let oldest = living.map(|(key, _)| handoff(key).created).min();
         let ended = there()
             .flat_map(of)
             .filter(|(key, _)| matches!(self.state(key), MemberState::Succeeded | MemberState::Failed));
-        ended.filter_map(|(key, _)| handoff(key).assignment.committed).any(|commit| {
+        ended.filter_map(|(key, _)| Some((key, handoff(key).assignment.committed?))).any(|(key, commit)| {
             let enough = commit.members >= all.max(1) || alone && commit.members == 1;
-            enough && oldest.is_some_and(|oldest| oldest < commit.attempt)
+            let last = facts(key).spec.gang.as_ref().and_then(|said| said.ended).max(Some(commit.attempt));
+            enough && oldest.is_some_and(|oldest| Some(oldest) < last)
         })
     }
 

@@ -97,7 +97,8 @@ impl TestGangs {
 
     /// The containers of a pod end badly.
     pub fn fail(&mut self, name: &str) {
-        self.change(name, |facts| facts.handoff.phase = Phase::Failed);
+        let now = self.cluster.now;
+        self.change(name, |facts| end(facts, Phase::Failed, now));
     }
 
     /// Members `<gang>-0` …
@@ -202,6 +203,14 @@ pub fn owned_by(facts: &mut PodFacts, kind: &str, api_version: &str, uid: &str) 
     let Some(said) = facts.spec.gang.clone() else { return };
     let owner = Owner { api_version: api_version.into(), kind: kind.into(), name: "web".into(), uid: uid.into() };
     facts.spec.gang = Some(Arc::new(Declared { owner: Some(owner), ..(*said).clone() }));
+}
+
+/// The containers of a pod have ended, and its kubelet says so.
+pub fn end(facts: &mut PodFacts, phase: Phase, now: Duration) {
+    facts.handoff.phase = phase;
+    if let Some(said) = &facts.spec.gang {
+        facts.spec.gang = Some(Arc::new(Declared { ended: Some(wall(now)), ..(**said).clone() }));
+    }
 }
 
 /// What a pod with these annotations says. Keys that start with `label:` are labels.

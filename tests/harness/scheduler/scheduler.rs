@@ -23,6 +23,7 @@ use baton::decide::tyjob::placement::{JobFacts, JobIdentity};
 use baton::decide::world::gangs::{Declared, PodGroupFacts};
 use baton::decide::world::{ClaimFacts, ClassFacts, NodeFacts, PodFacts, Resources, VolumeFacts, World, WorldEvent};
 
+use super::gangs::end;
 use super::{OURS, gpu_device, pod, wall};
 
 /// What a node daemon registers.
@@ -316,7 +317,8 @@ impl TestScheduler {
     }
 
     pub fn finish(&mut self, name: &str) {
-        self.change_pod(name, |facts| facts.handoff.phase = Phase::Succeeded);
+        let now = self.now;
+        self.change_pod(name, |facts| end(facts, Phase::Succeeded, now));
     }
 
     pub fn set_lock(&mut self, node: &str, value: &str) {

@@ -14,6 +14,7 @@ use super::machine::{Answer, answered};
 use super::runtime::Runs;
 use super::store::Change;
 use super::{Fault, Happening, Reader, System};
+use crate::harness::gangs::end;
 use crate::harness::wall;
 
 /// A pod's own; where its watch shows its deletion by force; and no less than that.
@@ -39,8 +40,8 @@ pub struct Kubelet {
     /// Pods that run although another client has written that they have failed, and when it writes that they run.
     parked: BTreeMap<PodUid, Duration>,
     rejected: BTreeSet<PodUid>,
-    /// Pods whose containers have ended, as the runtime knows them.
-    ended: BTreeSet<PodUid>,
+    /// Pods whose containers have ended, as the runtime knows them, and when they did.
+    ended: BTreeMap<PodUid, Duration>,
     /// Those whose end it has not looked at yet.
     exited: BTreeMap<PodUid, PodRef>,
     /// Pods that are deleted and have no process.
@@ -170,8 +171,8 @@ impl Kubelet {
     }
 
     /// The processes of a pod have ended, as the runtime knows it.
-    pub fn has_exited(&mut self, pod: &PodRef) {
-        self.ended.insert(pod.uid.clone());
+    pub fn has_exited(&mut self, pod: &PodRef, now: Duration) {
+        self.ended.insert(pod.uid.clone(), now);
         self.exited.insert(pod.uid.clone(), pod.clone());
     }
 
@@ -187,7 +188,7 @@ impl Kubelet {
             self.checkpoint.contains_key(&EntryKey::new(uid, &call.container.name, call.resource))
         };
         self.rejected.contains(uid)
-            || self.ended.contains(uid)
+            || self.ended.contains_key(uid)
             || self.runtime.contains_key(uid)
             || pod.expected_calls(|_| true).all(has)
     }
@@ -346,12 +347,16 @@ impl System {
         if is_up {
             machine.ran_before.remove(&pod.uid);
         }
+        let ended = machine.kubelet.ended.get(&pod.uid).copied().filter(|_| to == Phase::Succeeded);
         let waits: BTreeSet<Box<str>> = runs.into_iter().flat_map(|runs| runs.waits.keys().cloned()).collect();
         let to = if to == Phase::Running && is_up && !has_started { Phase::Pending } else { to };
         self.note(|| format!("n{node}: {} is {to:?}", pod.key));
         self.moved();
         self.store.change(&pod, |facts| {
-            facts.handoff.phase = to;
+            match ended {
+                Some(at) => end(facts, to, at),
+                None => facts.handoff.phase = to,
+            }
             facts.spec.refused |= to == Phase::Failed;
             for container in facts.handoff.containers.iter_mut() {
                 let is_up = !waits.contains(&container.name);
@@ -474,10 +479,10 @@ impl System {
     }
 
     fn pod_is_over(&mut self, node: usize, pod: &PodRef) {
-        let kubelet = &mut self.machines[node].kubelet;
+        let (kubelet, now) = (&mut self.machines[node].kubelet, self.now);
         kubelet.leaves(&pod.uid);
         kubelet.known.remove(&pod.uid);
-        kubelet.ended.insert(pod.uid.clone());
+        kubelet.ended.entry(pod.uid.clone()).or_insert(now);
         self.says(node, pod, None);
     }
 
@@ -493,7 +498,7 @@ impl System {
                 // It has not started, or has ended.
                 if kubelet.active.contains_key(&pod.uid) {
                     kubelet.leaves(&pod.uid);
-                    kubelet.ended.insert(pod.uid.clone());
+                    kubelet.ended.entry(pod.uid.clone()).or_insert(self.now);
                 }
                 continue;
             }
@@ -579,7 +584,7 @@ impl System {
         let waits = |pod: &&HandoffPod| {
             let uid = &pod.pod.uid;
             let over = pod.phase.is_terminal() || pod.deleting.is_some();
-            let was_here = kubelet.rejected.contains(uid) || kubelet.ended.contains(uid);
+            let was_here = kubelet.rejected.contains(uid) || kubelet.ended.contains_key(uid);
             !over && !was_here && !kubelet.active.contains_key(uid) && !kubelet.parked.contains_key(uid)
         };
         let next = kubelet.known.values().filter(waits).min_by_key(|pod| (pod.created, pod.pod.key.clone())).cloned();

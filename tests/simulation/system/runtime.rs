@@ -124,7 +124,7 @@ impl System {
             let machine = &mut self.machines[node];
             machine.cgroups.insert(pod.uid.clone(), until);
             machine.kubelet.runtime.remove(&pod.uid);
-            machine.kubelet.has_exited(&pod);
+            machine.kubelet.has_exited(&pod, self.now);
             self.note(|| format!("n{node}: processes of {} have ended", pod.uid));
             let seen = self.now + self.soon(1, 100);
             self.look_again(node, seen);

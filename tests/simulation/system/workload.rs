@@ -448,7 +448,8 @@ impl System {
                     self.make_next(&name, !counts_alone);
                 }
                 Some(Phase::Pending) if self.came_after_all(&name) => {
-                    self.history.sometimes("a member waits that came after all others: the group is made again");
+                    self.history
+                        .sometimes("a member waits that came after all others had ended: the group is made again");
                     self.store.remove(&pod);
                     self.make_next(&name, true);
                 }
@@ -499,8 +500,8 @@ impl System {
         plan.is_some_and(|plan| plan.group.iter().any(lacks))
     }
 
-    /// The pod of a job has no node and is younger than the commits of all others of its group, and these have ended. A scheduler that
-    /// began to lead after it came cannot know that it came while one of them lived (docs/gang.md).
+    /// The pod of a job has no node, and all others of its group that had one ended before it came: to a scheduler it is of a new gang
+    /// (docs/gang.md).
     fn came_after_all(&self, name: &str) -> bool {
         let job = &self.jobs.jobs[name];
         let Some(pod) = self.store.of(&job.pod).map(|facts| &facts.handoff).filter(|pod| pod.node.is_none()) else {
@@ -510,19 +511,21 @@ impl System {
         let is_of = |of: &Job| of.gang.as_ref().is_some_and(|gang| plan.group.contains(gang));
         let mut others = self.jobs.jobs.iter().filter(|(other, of)| *other != name && is_of(of));
         let has_ended = |of: &Job| {
-            let committed = self.store.of(&of.pod).map(|facts| facts.handoff.assignment.committed);
-            of.is_over && committed.is_none_or(|commit| commit.is_some_and(|commit| commit.attempt < pod.created))
+            let Some(facts) = self.store.of(&of.pod) else { return of.is_over };
+            let ended = facts.spec.gang.as_ref().and_then(|said| said.ended);
+            facts.handoff.node.is_none() || ended.is_some_and(|ended| ended <= pod.created)
         };
-        let cannot_know = |leader: &SchedulerProcess| {
+        let starts_anew = |leader: &SchedulerProcess| {
             let world = leader.scheduler().world();
             let shown = world.pod_id(&pod.pod.uid).and_then(|id| world.gangs().gang_of(id));
-            leader.leads_since.is_some_and(|since| wall(since) > pod.created && self.now > since + SETTLED)
+            leader.leads_since.is_some_and(|since| self.now > since + SETTLED)
                 && shown.is_some_and(|gang| !leader.scheduler().gangs().satisfied_once(gang.group()))
         };
         // One that has succeeded beside it proves that its Job goes on.
-        let is_proof = |(_, of): (&String, &Job)| plan.is_made_one_by_one() && self.store.of(&of.pod).is_some();
-        let all_ended = others.clone().all(|(_, of)| has_ended(of)) && !others.any(is_proof);
-        plan.policy == ONCE && all_ended && self.schedulers.iter().any(cannot_know)
+        let is_proof =
+            |(_, of): (&String, &Job)| plan.is_made_one_by_one() && of.is_over && self.store.of(&of.pod).is_some();
+        let all_ended = others.clone().all(|(_, of)| has_ended(of)) && others.clone().any(|(_, of)| of.is_over);
+        plan.policy == ONCE && all_ended && !others.any(is_proof) && self.schedulers.iter().any(starts_anew)
     }
 
     /// The next pod of a job; where `whole`, all others of its gang's group too.

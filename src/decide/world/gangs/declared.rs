@@ -135,6 +135,8 @@ pub struct Declared {
     pub timed_out: bool,
     /// The pod's controller.
     pub owner: Option<Owner>,
+    /// When the last container of a pod that has ended did, as its kubelet says.
+    pub ended: Option<Timestamp>,
     /// What is wrong with its values, and with names in annotations and labels.
     pub warnings: Vec<Warning>,
 }
@@ -357,6 +359,7 @@ impl Declared {
             sub_priority,
             timed_out: from.annotation(key::TIMEOUT) == Some("true"),
             owner: owner(),
+            ended: None,
             warnings,
         })
     }
