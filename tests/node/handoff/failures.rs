@@ -14,7 +14,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
 use super::handoff_node::{HandoffNode, NODE, eventually};
-use super::pods::Kind::App;
+use super::pods::Kind::{App, Sidecar};
 use super::pods::{container, gpus, pod};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -69,6 +69,35 @@ async fn a_pod_that_goes_while_a_lost_ledger_is_rebuilt_holds_nothing_for_long()
     machine.start_agent().await;
     deletion.await.unwrap().unwrap();
     machine.forgotten("a").await;
+}
+
+/// Its call could be taken for that of a pod under admission, while the API server still shows the container running.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_without_its_checkpoint_asks_for_no_container_that_starts_again() {
+    let machine = HandoffNode::start().await;
+    let gpu = [(NVIDIA_GPU, 1)];
+    let side = |name, device| {
+        pod(name, vec![container("side", Sidecar, &gpu, &[(device, 100)]), container("main", App, &[], &[])])
+    };
+    let uid = machine.schedule(&side("a", "GPU-5")).await;
+    machine.agrees(&side("a", "GPU-5")).await;
+    machine.kubelet.stop().await;
+    std::fs::remove_file(machine.kubelet.options().checkpoint_file()).unwrap();
+    machine.kubelet.start_again().await.unwrap();
+    // What runs is passed over, and the checkpoint has only what was asked for since.
+    machine.schedule(&side("b", "GPU-6")).await;
+    machine.agrees(&side("b", "GPU-6")).await;
+    assert!(machine.kubelet_of("a", "side").is_empty());
+    assert!(machine.kubelet.fail_container("default", "a", "side", 1));
+    // The kubelet asks the plugin first whether the container may start, and has no ids to name.
+    let waiting = || {
+        let status = machine.object("a").map(|object| object["status"]["initContainerStatuses"][0].clone());
+        status.unwrap_or_default()["state"]["waiting"]["message"].as_str().unwrap_or_default().to_owned()
+    };
+    eventually("the container does not start", || waiting().contains("no devices found allocated in local cache"))
+        .await;
+    assert_eq!(machine.kubelet.answered_at(uid.as_str(), "side", NVIDIA_GPU), None, "no call came");
+    assert_eq!(machine.agent().ledger_of("a").await, ["GPU-5"], "it stays the pod's");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
