@@ -9,8 +9,11 @@ use tokio::sync::mpsc;
 
 use baton_contract::{EventReason, PodRef, tyjob};
 
-/// Events that may wait to be written; further ones are dropped.
-const BACKLOG: usize = 1024;
+/// Events that may wait to be written; further ones are dropped. A gang of a thousand has two for each member at once: how many came,
+/// and why they wait.
+const BACKLOG: usize = 8192;
+/// Recorders that are kept.
+const RECORDERS: usize = 1024;
 
 /// What an event is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -83,7 +86,7 @@ impl Notices {
                     secondary: None,
                 };
                 let key = (notice.subject, notice.reason);
-                if recorders.len() > BACKLOG {
+                if recorders.len() > RECORDERS {
                     recorders.clear();
                 }
                 let fresh = || (words.clone(), Recorder::new(client.clone(), reporter.clone()));
