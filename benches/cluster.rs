@@ -3,7 +3,8 @@
 //! kube-scheduler was measured to do.
 //!
 //! `cargo bench --bench cluster -- --nodes 200 --pods 400` is quick; without arguments it is 5,000 of each. With `--start` it is a
-//! scheduler's start among 20,000 nodes and 200,000 pods that run, and the end of the leader by SIGKILL. With
+//! scheduler's start among 20,000 nodes and 200,000 pods that run, and the end of the leader by SIGKILL; with `--look` it is what
+//! `baton get`, `explain` and the page cost among 5,000 and 50,000. With
 //! `KUBEBUILDER_ASSETS` the API server is a real one. Nodes have Device objects and agents' Leases but no machine behind
 //! them: what an agent does about the lock is done here.
 #![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
@@ -21,6 +22,15 @@ mod control_plane;
 mod daemon;
 #[allow(dead_code)] // other benches use more of it
 mod expect;
+/// Where the tests have it.
+mod harness {
+    pub(crate) use crate::daemon;
+}
+#[path = "../tests/ops/ui/http.rs"]
+#[allow(dead_code)] // the tests use more of it
+mod http;
+#[path = "cluster/look.rs"]
+mod look;
 #[path = "cluster/nodes.rs"]
 mod nodes;
 #[path = "cluster/pods.rs"]
@@ -58,7 +68,11 @@ impl Size {
             let at = arguments.iter().position(|word| word == name)?;
             Some(arguments.get(at + 1)?.parse().unwrap_or_else(|_| panic!("{name} needs a number")))
         };
-        let (nodes, pods) = if starts() { (20_000, 200_000) } else { (5000, 5000) };
+        let (nodes, pods) = match () {
+            () if starts() => (20_000, 200_000),
+            () if looks() => (5000, 50_000),
+            () => (5000, 5000),
+        };
         Self { nodes: value("--nodes").unwrap_or(nodes), pods: value("--pods").unwrap_or(pods) }
     }
 }
@@ -66,6 +80,11 @@ impl Size {
 /// Only the start of a scheduler is measured.
 fn starts() -> bool {
     std::env::args().any(|word| word == "--start")
+}
+
+/// Only what an operator looks at is measured.
+fn looks() -> bool {
+    std::env::args().any(|word| word == "--look")
 }
 
 fn main() {
@@ -85,6 +104,9 @@ async fn measure(size: Size) {
     if starts() {
         start::measure(&server, size, &mut expect).await;
         return expect.finish();
+    }
+    if looks() {
+        return look::measure(&server, size).await;
     }
     println!("{} nodes with 8 GPUs each, {} pods with one GPU each (set up in {:.0?})", size.nodes, size.pods, took);
 

@@ -16,6 +16,8 @@ use crate::wait::until;
 #[derive(Clone, Copy)]
 pub enum Shape {
     OneGpu,
+    /// So many GPUs of one node.
+    Gpus(u32),
     /// One of eight shares of a GPU.
     Share,
     /// More GPUs than any node has.
@@ -26,6 +28,7 @@ impl Shape {
     fn limits(self) -> Value {
         match self {
             Self::OneGpu => json!({key::NVIDIA_GPU: "1", "cpu": "8", "memory": "64Gi"}),
+            Self::Gpus(gpus) => json!({key::NVIDIA_GPU: gpus.to_string()}),
             Self::Share => json!({key::GPU: "12", "cpu": "1", "memory": "8Gi"}),
             Self::Never => json!({key::NVIDIA_GPU: "64", "cpu": "1"}),
         }

@@ -20,10 +20,10 @@ use crate::server::{NAMESPACE, SYSTEM, Server};
 use crate::wait::until;
 use crate::{Size, nodes};
 
-const LONG: Duration = Duration::from_secs(600);
+pub const LONG: Duration = Duration::from_secs(600);
 
 pub async fn measure(server: &Server, size: Size, expect: &mut Expect) {
-    running(server, size).await;
+    running(server, size, |at| at.is_multiple_of(20) && at / size.nodes < 8).await;
     let limit = limit_mib();
     let began = clock::mono();
     let mut leader = scheduler(server, "leader");
@@ -42,7 +42,7 @@ pub async fn measure(server: &Server, size: Size, expect: &mut Expect) {
     expect.at_most("start_peak_to_limit", peak.max(after) / limit);
 }
 
-fn complete(scheduler: &Daemon) -> Option<()> {
+pub fn complete(scheduler: &Daemon) -> Option<()> {
     scheduler.output().contains("the world is complete").then_some(())
 }
 
@@ -55,13 +55,13 @@ async fn first_bind(server: &Server, name: &str, since: Duration, what: &str) {
     println!("  {what}: {:.1?}", clock::mono() - since);
 }
 
-/// Pods that run, of a hundred templates, with one label of their own; every twentieth has a GPU.
-async fn running(server: &Server, size: Size) {
+/// Pods that run, of a hundred templates, with one label of their own; some have a GPU.
+pub async fn running(server: &Server, size: Size, has_gpu: impl Fn(usize) -> bool) {
     let pods: Api<Pod> = Api::namespaced(server.client.clone(), NAMESPACE);
     let each = (0..size.pods).map(|at| {
         let node = nodes::name(at % size.nodes);
         let minor = at / size.nodes;
-        let gpu = at.is_multiple_of(20) && minor < 8;
+        let gpu = has_gpu(at);
         let whole = json!({key::GPU_CORE: "100", key::GPU_MEMORY: "80Gi", key::GPU_MEMORY_RATIO: "100"});
         let id = format!("GPU-{node}-{minor:04}-0000-000000000000");
         let held = json!({"gpu": [{"minor": minor, "id": id, "resources": whole}]}).to_string();
@@ -82,7 +82,7 @@ async fn running(server: &Server, size: Size) {
     futures::stream::iter(each).buffer_unordered(32).for_each(|()| std::future::ready(())).await;
 }
 
-fn scheduler(server: &Server, name: &str) -> Daemon {
+pub fn scheduler(server: &Server, name: &str) -> Daemon {
     let stale = timings("agent_stale: 1h");
     let words = ["--namespace", SYSTEM, "--listen", "127.0.0.1:0", &stale, "--node-lock", "auto"];
     let mut args: Vec<OsString> = vec!["scheduler".into(), "--kubeconfig".into()];

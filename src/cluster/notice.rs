@@ -15,8 +15,11 @@ use tokio::sync::mpsc;
 use baton_contract::{EventReason, PodRef, tyjob};
 use baton_runtime::clock;
 
-/// Events that may wait to be written; further ones are dropped.
-const BACKLOG: usize = 1024;
+/// Events that may wait to be written; further ones are dropped. A gang of a thousand has two for each member at once: how many came,
+/// and why they wait.
+const BACKLOG: usize = 8192;
+/// Events of which it is known what was written last.
+const KEPT: usize = 2048;
 
 /// What an event is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -144,7 +147,7 @@ impl Events {
             ..Event::default()
         };
         api.create(&PostParams::default(), &event).await?;
-        if self.written.len() > BACKLOG {
+        if self.written.len() >= KEPT {
             self.written.clear();
         }
         self.written.insert((subject, reason), event);

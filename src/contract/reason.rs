@@ -29,7 +29,7 @@ macro_rules! reasons {
 reasons! {
     /// Reason of an event.
     EventReason {
-        Scheduled, FailedScheduling, WaitingForNodeLock, NotScheduledByBaton, FailedBinding, Preempted, EvictOnFault,
+        Scheduled, FailedScheduling, WaitingForNodeLock, NotServed, NotScheduledByBaton, FailedBinding, Preempted, EvictOnFault,
         AllocateRefused, AmbiguousAllocate, DeviceIdMismatch, DeviceDivergence, AdmittedWithoutDevices,
         AssignmentEdited, DevicesStillUsed, DevicesFreedUnseen, DeviceUnhealthy, DeviceHealthy, DeviceLimited, NodeSuspect, NodeTrusted, SharesUnavailable, SharesAvailable,
         NoDevicesSelected, DevicesSelected,

@@ -110,6 +110,8 @@ struct Locks {
     reads: BTreeMap<Box<str>, Duration>,
     /// Values under which a bind was resumed.
     resumed: BTreeSet<Box<str>>,
+    /// What was said last on the holder of a value that stands too long.
+    said: BTreeMap<Box<str>, String>,
 }
 
 impl Locks {
@@ -118,6 +120,7 @@ impl Locks {
         self.releases.clear();
         self.reads.clear();
         self.resumed.clear();
+        self.said.clear();
     }
 }
 

@@ -74,7 +74,7 @@ pub use volumes::VolumeTable;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::lock::{HolderState, Lookup};
+use crate::lock::{HolderState, LockDelay, Lookup};
 use crate::pod::HandoffPod;
 use crate::world::gangs::{GangBook, GangChange, GangDefaults, GroupId};
 use baton_contract::gang::GangId;
@@ -285,6 +285,12 @@ impl World {
     /// What the world knows of the holder of a node's lock; `None` when it is free.
     pub fn holder(&self, node: &Node, wall: jiff::Timestamp) -> Option<HolderState> {
         HolderState::of(&node.lock.read, &node.name, self, wall)
+    }
+
+    /// The wait of the pod that is bound to the node, holds its lock and does not have its devices.
+    pub fn holder_delay<'a>(&'a self, node: &'a Node, wall: jiff::Timestamp) -> Option<LockDelay<'a>> {
+        let Some(HolderState::BoundHere(holder)) = self.holder(node, wall) else { return None };
+        node.lock_delay(&self.pod_by_key(&holder.key)?.facts.handoff, wall)
     }
 
     /// Every gang.

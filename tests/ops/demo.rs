@@ -8,7 +8,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use serde_json::Value;
+use baton::runtime::clock;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::{Value, json};
 
 use crate::{demo_kubectl, picture, program};
 
@@ -87,6 +92,13 @@ impl Kept {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "baton {arguments:?}: {said}");
         String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The same of a command that may find a fault.
+    pub fn said(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+        let output = command.args(arguments).env("KUBECONFIG", &self.config).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
     }
 
     /// Ctrl-C. Whether it ended well, and its standard output.
@@ -198,4 +210,139 @@ fn the_demo_ends_well_and_its_records_agree() {
     }
     picture::is_of(&err);
     println!("{} pods; lock held {:?} ms", pods.len(), pods.iter().map(|pod| &pod["lockHeldMs"]).collect::<Vec<_>>());
+}
+
+/// Lets an operator's client of this cluster do something.
+fn with_client<T>(config: &str, work: impl AsyncFnOnce(kube::Client) -> T) -> T {
+    let config = Kubeconfig::read_from(config).unwrap();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
+        work(kube::Client::try_from(config).unwrap()).await
+    })
+}
+
+/// Creates a pod with one GPU on this node.
+fn create_on(config: &str, node: &str, name: &str) {
+    let limits = json!({"nvidia.com/gpu": "1"});
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"schedulerName": "baton-scheduler", "nodeSelector": {"kubernetes.io/hostname": node},
+            "containers": [{"name": "main", "image": "i", "resources": {"limits": limits}}]},
+    }))
+    .unwrap();
+    with_client(config, async |client| {
+        Api::<Pod>::namespaced(client, "default").create(&PostParams::default(), &pod).await.unwrap();
+    });
+}
+
+/// `REASON: MESSAGE` of each event on this pod.
+fn events_of(config: &str, pod: &str) -> Vec<String> {
+    let params = ListParams::default().fields(&format!("involvedObject.name={pod}"));
+    let events =
+        with_client(config, async |client| Api::<Event>::namespaced(client, "default").list(&params).await.unwrap());
+    let words = |event: Event| format!("{}: {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default());
+    events.items.into_iter().map(words).collect()
+}
+
+/// Sends a signal to the node daemon of a node.
+fn signal_daemon(demo: &Kept, node: &str, signal: rustix::process::Signal) {
+    let pid = std::fs::read_to_string(Path::new(&demo.config).with_file_name(format!("{node}.pid"))).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+#[test]
+fn every_fault_of_a_kept_demo_is_shown_where_people_look() {
+    let mut demo = Kept::start(&[]);
+    let fault = |words: &str, answer: &str| {
+        let line: Vec<&str> = ["demo", "fault"].into_iter().chain(words.split(' ')).collect();
+        assert_eq!(demo.baton(&line), format!("{answer}\n"));
+    };
+    let until = |line: &str, is: &dyn Fn(&str) -> bool| {
+        let deadline = clock::now().mono + SOON;
+        loop {
+            let said = demo.said(&line.split(' ').collect::<Vec<_>>());
+            if is(&said) {
+                return said;
+            }
+            assert!(clock::now().mono < deadline, "{line}: {said}");
+            std::thread::yield_now();
+        }
+    };
+    let shows = |line: &str, parts: &[&str]| until(line, &|said| parts.iter().all(|part| said.contains(part)));
+    let items = |line: &str| serde_json::from_str::<Value>(&demo.baton(&line.split(' ').collect::<Vec<_>>())).unwrap();
+    let unhealthy = "get devices -o wide --state unhealthy --node";
+
+    let listed = items("get devices -o json");
+    let is_held = |row: &&Value| {
+        row["holders"].to_string().contains("gpu-rdma") && row["device"].as_str().unwrap().starts_with("gpu-")
+    };
+    let held = listed["items"].as_array().unwrap().iter().find(is_held).unwrap();
+    let (node, gpu) = (held["node"].as_str().unwrap(), held["device"].as_str().unwrap());
+    fault(&format!("{node}/{gpu} xid 79"), &format!("the driver of {node} reports XID 79 of {gpu}"));
+    let xid = "XID 79: GPU has fallen off the bus";
+    let out = format!("{gpu} is out of service");
+    shows(&format!("{unhealthy} {node}"), &[gpu, xid, "default/gpu-rdma"]);
+    shows("explain pod default/gpu-rdma", &[&out, xid]);
+    shows(&format!("explain node {node}"), &[&format!("{out} since "), xid]);
+    shows("get pods gpu-rdma -n default -o json", &[&out, xid]);
+    shows("audit", &[&format!("note: node {node}: {out} since "), xid, "; held by default/gpu-rdma"]);
+    let json = items("explain pod default/gpu-rdma -o json");
+    assert_eq!((&json["apiVersion"], &json["kind"]), (&"baton.io/v1alpha1".into(), &"PodExplanation".into()));
+    // Two minutes of a probe every twenty seconds is too long here: another GPU and a NIC break and mend.
+    fault("node-0/gpu-7 lose", "gpu-7 of node-0 falls off the bus");
+    fault("node-2/nic-0 down", "the port of nic-0 of node-2 goes down");
+    shows(&format!("{unhealthy} node-0"), &["gpu-7"]);
+    shows(&format!("{unhealthy} node-2"), &["nic-0"]);
+    fault("node-0/gpu-7 find", "gpu-7 of node-0 is back on the bus");
+    fault("node-2/nic-0 up", "the port of nic-0 of node-2 comes up");
+    until(&format!("{unhealthy} node-2"), &|said| !said.contains("nic-0"));
+
+    // A lock of a pod that does not exist goes by itself, at the next bind or sooner.
+    let nodes = items("get nodes -o json");
+    let roomy = nodes["items"].as_array().unwrap().iter().max_by_key(|row| row["gpu"]["free"].as_u64()).unwrap();
+    assert!(roomy["gpu"]["free"].as_u64().unwrap() >= 2, "{roomy}");
+    let roomy = roomy["name"].as_str().unwrap();
+    fault(&format!("{roomy} lock"), &format!("{roomy} is locked by a pod that does not exist"));
+    until("get locks", &|said| said.contains("No node is locked"));
+
+    // Without its daemon, or without its kubelet, the node takes no pod.
+    let ended = "node daemon that has ended, or its kubelet is away or has not registered it yet";
+    for (part, stops, starts) in [
+        ("daemon", "the node daemon of NODE ends, and stays away", "the node daemon of NODE starts"),
+        ("kubelet", "the kubelet of NODE ends", "the kubelet of NODE starts"),
+    ] {
+        fault(&format!("{roomy} {part} stop"), &stops.replace("NODE", roomy));
+        shows("get nodes", &["unregistered"]);
+        create_on(&demo.config, roomy, part);
+        shows(&format!("get pods {part} -n default -o json"), &[ended]);
+        shows(&format!("explain pod default/{part}"), &[ended, "look at its pod on that node"]);
+        let why = format!("the node daemon of {roomy} has ended, or its kubelet is away or has not registered it yet");
+        shows(&format!("explain node {roomy}"), &[&why, "look at its pod on that node"]);
+        fault(&format!("{roomy} {part} start"), &starts.replace("NODE", roomy));
+        shows(&format!("explain pod default/{part}"), &["served at ", &format!("bound to node {roomy}")]);
+        until("get nodes", &|said| !said.contains("unregistered"));
+    }
+
+    // A daemon that hangs under a bind: one sentence on every surface, and who does not answer.
+    signal_daemon(&demo, roomy, rustix::process::Signal::STOP);
+    create_on(&demo.config, roomy, "hangs");
+    let stuck = "stuck: not served for over 15 s; the kubelet has not asked for all of its devices, or the node daemon has not answered";
+    shows("get locks", &[roomy, "default/hangs", stuck]);
+    shows("get nodes", &["locked by default/hangs", "(stuck)"]);
+    shows("get pods hangs -n default -o json", &[stuck]);
+    shows(&format!("explain node {roomy}"), &["lock: held by default/hangs for ", stuck]);
+    let text = shows("explain pod default/hangs", &[&format!("bound to node {roomy}; stuck: ")]);
+    assert!(text.contains("the node daemon does not say which calls it has answered"), "{text}");
+    let noted = || {
+        events_of(&demo.config, "hangs")
+            .into_iter()
+            .any(|said| said.starts_with("NotServed: ") && said.contains("stuck: "))
+    };
+    until("get locks", &|_| noted());
+    signal_daemon(&demo, roomy, rustix::process::Signal::CONT);
+    shows("explain pod default/hangs", &["served at "]);
+    until("get locks", &|said| said.contains("No node is locked"));
+    let (success, out) = demo.end();
+    assert!(success, "{out}");
 }

@@ -70,9 +70,7 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
             LockRead::Held { value, raw } => {
                 let age = Duration::try_from(wall.duration_since(value.time)).unwrap_or_default();
                 if age > lock_ends {
-                    let holder = value.holder.as_ref().and_then(|holder| world.pod_by_key(&holder.pod));
-                    let here = holder.filter(|pod| pod.facts.handoff.node.as_deref() == Some(&*node.name));
-                    let delay = here.and_then(|pod| node.lock_delay(&pod.facts.handoff, wall));
+                    let delay = world.holder_delay(node, wall);
                     found.push(Violation::Lock {
                         node: node.name.clone(),
                         value: raw.clone(),

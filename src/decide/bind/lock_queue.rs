@@ -72,13 +72,7 @@ impl Binder {
     pub fn lock_wait(&self, scene: Scene<'_>, attempt: &BindAttempt) -> Option<String> {
         let node = scene.world.node(attempt.node)?;
         let Some(report) = self.lock_report(scene, node, attempt) else { return Some(waits_for_turn(node)) };
-        let holder = match &node.lock.read {
-            LockRead::Held { value, .. } => {
-                value.holder.as_ref().and_then(|holder| scene.world.pod_by_key(&holder.pod))
-            }
-            _ => None,
-        };
-        let delay = holder.and_then(|pod| node.lock_delay(&pod.facts.handoff, scene.terms.now.wall));
+        let delay = scene.world.holder_delay(node, scene.terms.now.wall);
         Some(match delay.filter(|delay| delay.judge() > Delay::Usual) {
             Some(delay) => format!("{}; {}: {delay}", report.text, delay.holder),
             None => report.text.to_string(),

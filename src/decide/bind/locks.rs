@@ -9,9 +9,9 @@ use crate::core::context::Context;
 use crate::core::effect::{Effect, LockResult};
 use crate::core::reservations::Reservations;
 use crate::core::timers::Timer;
-use crate::lock::{GoneReason, HolderState, Intent, LockClaim, ReleaseReason};
+use crate::lock::{Delay, GoneReason, HolderState, Intent, LockClaim, ReleaseReason};
 use crate::world::{Node, NodeId, Place, Pod, PodId, World};
-use baton_contract::{Holder, LockRead, PodKey, PodRef, PodUid};
+use baton_contract::{EventReason, Holder, LockRead, PodKey, PodRef, PodUid};
 
 use super::Binder;
 use super::intent::intent;
@@ -76,12 +76,29 @@ impl Binder {
         for id in &locked {
             self.sweep(cx.terms.scene(cx.world), cx.reservations, cx.agenda, *id);
             self.advance(cx, *id);
+            self.report_unserved(cx.terms.scene(cx.world), cx.agenda, *id);
         }
         let standing: BTreeSet<&str> = locked.iter().filter_map(|id| cx.world.node(*id)?.lock.read.raw()).collect();
         self.locks.proven.retain(|raw| standing.contains(&**raw));
         self.locks.resumed.retain(|raw| standing.contains(&**raw));
         self.locks.reads.retain(|raw, _| standing.contains(&**raw));
+        self.locks.said.retain(|raw, _| standing.contains(&**raw));
         cx.agenda.timers.set(cx.terms.now.mono + cx.terms.config.sweep, Timer::Sweep);
+    }
+
+    /// Says on the holder of a lock that it waits for longer than a kubelet is busy, and what does not answer: one event for each
+    /// sentence, which are few.
+    fn report_unserved(&mut self, scene: Scene<'_>, agenda: &mut Agenda, node: NodeId) {
+        let Some(node) = scene.world.node(node).filter(|_| scene.terms.leading) else { return };
+        let delay = scene.world.holder_delay(node, scene.terms.now.wall);
+        let Some(delay) = delay.filter(|delay| delay.judge() == Delay::Stuck) else { return };
+        let Some(id) = scene.world.pod_by_key(delay.holder).map(|pod| pod.id) else { return };
+        let Some(raw) = node.lock.read.raw() else { return };
+        let text = format!("bound to node {}; {delay}; look: {}", node.name, delay.look());
+        if self.locks.said.get(raw) != Some(&text) {
+            self.locks.said.insert(raw.into(), text.clone());
+            agenda.event(scene.world, id, true, EventReason::NotServed, text);
+        }
     }
 
     /// A half-done bind of ours is resumed once under its lock; else its lock is released once it counts as abandoned. `free`:

@@ -363,7 +363,7 @@ fn advice(state: &str, reason: Option<ConditionReason>) -> &'static str {
         }
         (_, Some(ConditionReason::GangGroupMismatch)) => "let every gang of the group list the same gangs",
         ("waiting" | "holding", _) => {
-            "free or add what the root cause asks for, or lower the minimum, or correct or widen the topology that is asked for; \
+            "free or add what the first pod without a place asks for, or lower the minimum, or correct or widen the topology that is asked for; \
              nothing else needs to be done, the gang is tried again by itself"
         }
         _ => "nothing",

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::core::timers::Moment;
 use crate::help::Help;
-use crate::lock::{DaemonState, not_ready};
+use crate::lock::not_ready;
 use crate::scheduler::Scheduler;
 use crate::world::spec::TaintEffect;
 use crate::world::{Node, NodeFacts, Place};
@@ -81,8 +81,7 @@ fn are(parts: &[String]) -> String {
 /// Why it takes no pod with devices, whatever the pod asks for.
 pub(super) fn closed(node: &Node, wall: Timestamp) -> Option<(String, Help)> {
     let daemon = node.daemon(wall);
-    let help = if daemon == DaemonState::Unregistered { Help::Registration } else { Help::Daemon };
-    let fault = || daemon.fault(&node.name).filter(|_| !daemon.serves()).map(|fault| (fault, help));
+    let fault = || daemon.fault(&node.name).filter(|_| !daemon.serves()).map(|fault| (fault, Help::Daemon));
     let say = |text: &str, help| Some((text.to_owned(), help));
     let Some(facts) = &node.facts else {
         return say("there is no Node object of this name; what is left of it is deleted with it", Help::Rule);
@@ -99,11 +98,11 @@ pub(super) fn closed(node: &Node, wall: Timestamp) -> Option<(String, Help)> {
     if !stock.lists_devices() {
         return None;
     }
-    if let Some(fault) = fault() {
-        return Some(fault);
-    }
     if facts.not_ready {
         return Some((not_ready(&node.name), Help::Rule));
+    }
+    if let Some(fault) = fault() {
+        return Some(fault);
     }
     if facts.unschedulable {
         return say("it is cordoned (`kubectl uncordon`)", Help::Rule);

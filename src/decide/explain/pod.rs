@@ -13,13 +13,14 @@ use crate::core::queue::{Item, QueueState, Standing};
 use crate::core::rules::View;
 use crate::core::select::choose::rate;
 use crate::core::timers::Moment;
+use crate::core::{other_scheduler_text, wants_of_another};
 use crate::devices::Held;
 use crate::gang::Route;
 use crate::lock::{Delay, LockDelay};
 use crate::scheduler::Scheduler;
 use crate::world::gangs::GroupId;
 use crate::world::{NodeId, Place, Pod, PodFacts, PodId, World, without_devices};
-use baton_contract::PodKey;
+use baton_contract::{LockRead, PodKey};
 
 use super::answer::{Explanation, PodState, PodVerdict, RatedNode, Rating};
 use super::judged::{NodeJudgements, judge_all, wakes};
@@ -27,6 +28,9 @@ use super::judged::{NodeJudgements, judge_all, wakes};
 /// For pods that wait for a node's lock.
 const LOCK_ADVICE: &str = "Usually nothing: the lock is free again when the pod that holds it has its devices. `baton get locks` shows the holder, \
                            whether that is as it should be, and what to do if not";
+/// The same where no pod holds it.
+const NAMELESS_ADVICE: &str =
+    "No pod holds the lock: wait until it is taken over, or remove it as `baton get locks` says";
 /// For pods for which others leave a node.
 const LEAVING_ADVICE: &str = "Usually nothing: it starts when they have left; if one is still there by then, room is made on another node, where there is one";
 /// Pods that leave a node, by name.
@@ -80,12 +84,12 @@ impl Scheduler {
             _ => false,
         };
         if state == PodState::WaitingForLock {
-            explanation.verdict.advice = vec![LOCK_ADVICE.to_owned()];
+            explanation.verdict.advice = vec![self.lock_advice(id, now)];
         }
         if state == PodState::Bound && self.runs_without_devices(pod) {
             explanation.verdict.advice = vec!["Delete it, so that its owner makes another".to_owned()];
         } else if let Some(delay) = self.lock_delay(pod, now).filter(|delay| delay.judge() > Delay::Usual) {
-            explanation.verdict.advice = vec![format!("Look at what does not answer: `{}`", delay.look())];
+            explanation.verdict.advice = vec![delay.advice()];
         }
         if state == PodState::Ended {
             let advice = format!("Its status shows how it ended, and why if it failed: `baton get pods {key}`");
@@ -347,15 +351,32 @@ impl Scheduler {
         self.world().node(node)?.lock_delay(&pod.facts.handoff, now.wall)
     }
 
+    /// What to do about the lock for which a pod waits.
+    fn lock_advice(&self, id: PodId, now: Moment) -> String {
+        let node = self.binder().attempts().get(&id).and_then(|attempt| self.world().node(attempt.node));
+        let delay = node.and_then(|node| self.world().holder_delay(node, now.wall));
+        match node.map(|node| &node.lock.read) {
+            Some(LockRead::Malformed { .. }) => NAMELESS_ADVICE.to_owned(),
+            Some(LockRead::Held { value, .. }) if value.holder.is_none() => NAMELESS_ADVICE.to_owned(),
+            _ => match delay.filter(|delay| delay.judge() == Delay::Stuck) {
+                Some(delay) => format!("Look at what keeps {} from its devices: `{}`", delay.holder, delay.look()),
+                None => LOCK_ADVICE.to_owned(),
+            },
+        }
+    }
+
     /// The message for a pod whose state matters more than the rules; empty for a pod that waits.
     pub(super) fn state_message(&self, pod: &Pod, now: Moment) -> String {
         let node = self.node_name(pod.node()).unwrap_or_default();
         let handoff = &pod.facts.handoff;
         match self.pod_state(pod) {
             PodState::Foreign => {
-                let ours: Vec<&str> = self.config().scheduler_names.iter().map(|name| &**name).collect();
-                let (theirs, ours) = (&handoff.scheduler_name, ours.join(", "));
-                format!("spec.schedulerName is {theirs}; this scheduler places pods of {ours}")
+                let (theirs, ours) = (&handoff.scheduler_name, &self.config().scheduler_names);
+                let served = |name: &str| ours.contains(name) || self.config().asking_names.contains(name);
+                match (wants_of_another(self.world(), pod, served), ours.first()) {
+                    (Some(want), Some(ours)) => other_scheduler_text(want, theirs, ours),
+                    _ => format!("spec.schedulerName is {theirs}, which is not Baton"),
+                }
             }
             PodState::Bound if self.runs_without_devices(pod) => {
                 format!("bound to node {node}, and {}", without_devices(&node))

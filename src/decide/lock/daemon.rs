@@ -7,6 +7,8 @@ const LATE: Duration = Duration::from_secs(60);
 
 /// Of one that has died.
 const GONE: &str = "is gone: the kubelet offers";
+/// Of one that no kubelet has registered.
+const ENDED: &str = "has ended, or its kubelet is away or has not registered it yet";
 
 /// What a daemon's state is judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +81,7 @@ impl DaemonState {
                 format!("the node daemon of {node} has not been heard for over {}", rough(silent))
             }
             Self::Unregistered => {
-                format!("the node daemon of {node} has ended, or the kubelet has not registered it yet")
+                format!("the node daemon of {node} {ENDED}")
             }
             Self::Fresh => return None,
         })
@@ -88,6 +90,15 @@ impl DaemonState {
     /// The same of a daemon that has died, for a rule that counts nodes.
     pub fn gone_with(name: &str) -> String {
         format!("have a node daemon that {GONE} no {name}")
+    }
+
+    /// The same of one that does not serve this resource; `nothing`: nor any other.
+    pub fn not_serving(name: &str, nothing: bool) -> String {
+        if nothing {
+            format!("have a node daemon that {ENDED}")
+        } else {
+            format!("have a node daemon that does not serve {name}")
+        }
     }
 
     /// The command that shows the daemon's pod on `node`.
@@ -126,7 +137,7 @@ mod tests {
                 heard(Some(3), true, false, None),
                 "unregistered",
                 false,
-                "has ended, or the kubelet has not registered it",
+                "has ended, or its kubelet is away or has not registered it yet",
             ),
             // Its kubelet offers nothing because it has ended: that is no death.
             (heard(Some(3), true, false, gone), "unregistered", false, "has ended"),

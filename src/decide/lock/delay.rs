@@ -57,15 +57,28 @@ impl LockDelay<'_> {
         Delay::of(self.age)
     }
 
+    /// What `explain pod` itself advises.
+    pub fn advice(&self) -> String {
+        if self.kubelet_ready && self.daemon == DaemonState::Fresh {
+            let (node, pod) = (self.node, DaemonState::look(self.node));
+            format!(
+                "Look at the log of the node daemon, which has this pod: `{pod}`; and at that of the kubelet of {node}"
+            )
+        } else {
+            format!("Look at what does not answer: `{}`", self.look())
+        }
+    }
+
     /// The command that shows more of what does not answer.
     pub fn look(&self) -> String {
         let LockDelay { node, holder, .. } = self;
-        if self.daemon != DaemonState::Fresh {
-            DaemonState::look(node)
-        } else if self.kubelet_ready {
-            format!("kubectl -n {} describe pod {}", holder.namespace, holder.name)
-        } else {
+        // Where both report, the daemon's own word of its calls is needed.
+        if !self.kubelet_ready {
             format!("kubectl describe node {node}")
+        } else if self.daemon == DaemonState::Fresh {
+            format!("baton explain pod {holder}")
+        } else {
+            DaemonState::look(node)
         }
     }
 }
@@ -80,10 +93,13 @@ impl fmt::Display for LockDelay<'_> {
             Delay::Slow => write!(f, "slow: not served yet, usual are less than {} s; ", USUAL.as_secs())?,
             Delay::Stuck => write!(f, "stuck: not served for over {}; ", rough(self.age))?,
         }
+        // A kubelet that is away is why no daemon is registered, and on a machine that is off neither reports.
         match self.daemon.fault(node) {
+            _ if !self.kubelet_ready => f.write_str(&not_ready(node)),
             Some(fault) => f.write_str(&fault),
-            None if !self.kubelet_ready => f.write_str(&not_ready(node)),
-            None => f.write_str("the kubelet has not asked for all of its devices"),
+            None => {
+                f.write_str("the kubelet has not asked for all of its devices, or the node daemon has not answered")
+            }
         }
     }
 }
@@ -106,14 +122,14 @@ mod tests {
         };
         assert_eq!(delay(2, DaemonState::Missing, false).1, "normal: the kubelet is admitting the pod");
         for (age, daemon, ready, judged, words, look) in [
-            (15, DaemonState::Fresh, true, Delay::Slow, "slow: not served yet", "describe pod a"),
+            (15, DaemonState::Fresh, true, Delay::Slow, "slow: not served yet", "baton explain pod ml/a"),
             (
                 16,
                 DaemonState::Fresh,
                 true,
                 Delay::Stuck,
-                "the kubelet has not asked for all of its devices",
-                "-n ml describe pod",
+                "the kubelet has not asked for all of its devices, or the node daemon has not answered",
+                "baton explain pod ml/a",
             ),
             (
                 84,
@@ -126,6 +142,7 @@ mod tests {
             (84, DaemonState::Missing, true, Delay::Stuck, "no node daemon has reported from n", "spec.nodeName=n"),
             (84, DaemonState::Unregistered, true, Delay::Stuck, "of n has ended, or", "spec.nodeName=n"),
             (84, DaemonState::Fresh, false, Delay::Stuck, "the kubelet of n does not report", "describe node n"),
+            (84, DaemonState::Unregistered, false, Delay::Stuck, "the kubelet of n does not report", "describe node n"),
         ] {
             let (is, said, by) = delay(age, daemon, ready);
             assert!(is == judged && said.contains(words) && by.contains(look), "{is:?} {said} {by}");

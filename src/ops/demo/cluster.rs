@@ -21,12 +21,15 @@ use super::install::install;
 use super::pods::Needs;
 use super::process::Daemon;
 use super::timeline::{StoryLine, StoryStep};
+use crate::leader::{LeaderArgs, LeaderClient};
+use crate::live::{Access, Home};
 use crate::manifests::{Values, files};
 use crate::say::amount;
 use crate::ui::UiArgs;
 use baton_cluster::client::connect;
 use baton_contract::inventory::Device;
 use baton_contract::{DeviceType, Holder, LockFormat, LockValue, PodKey, PodUid, key};
+use baton_decide::explain::NodeExplanation;
 use baton_runtime::{clock, words};
 use baton_sim::apiserver::{ApiServer, Options as ServerOptions};
 use baton_sim::hardware::{NodeSpec, Shape, VirtualNode};
@@ -38,7 +41,7 @@ const MAX_LINE: u64 = 1024;
 /// Namespace of the daemons.
 pub(super) const SYSTEM: &str = "baton-system";
 /// Everything has started, or something is wrong.
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(120);
 /// Daemons are looked at this often while the cluster is kept.
 const LOOK: Duration = Duration::from_millis(200);
 /// A daemon that ended starts again after this time: the kubelet's first pause.
@@ -108,7 +111,7 @@ impl DemoCluster {
         cluster.pod_of(("baton-scheduler", Some("scheduler")), "node-0", admin).await?;
         let controller = cluster.central("controller", CONTROLLER_USER, None, args.verbose)?;
         cluster.daemons.extend([scheduler, controller]);
-        cluster.wait_until_ready(progress).await?;
+        cluster.wait_until_ready(admin, progress).await?;
         Ok(cluster)
     }
 
@@ -200,10 +203,14 @@ impl DemoCluster {
         Ok(())
     }
 
-    /// Waits until every node's allocatable holds what its Device object says.
-    async fn wait_until_ready(&mut self, progress: ProgressOutput) -> anyhow::Result<()> {
+    /// Waits until every node's allocatable holds what its Device object says, and the scheduler at `admin` gives it to pods: those
+    /// that are created before go where they would not go after.
+    async fn wait_until_ready(&mut self, admin: SocketAddr, progress: ProgressOutput) -> anyhow::Result<()> {
         let deadline = clock::mono() + START_LIMIT;
         let mut ready = BTreeSet::new();
+        let home = Home { namespace: SYSTEM.to_owned() };
+        let scheduler = LeaderArgs { admin_url: Some(format!("http://{admin}").parse()?), home };
+        let scheduler = LeaderClient::find(&scheduler, &Access::default()).await?;
         loop {
             self.check_daemons()?;
             let inventory = self.inventory().await.unwrap_or_default();
@@ -217,7 +224,11 @@ impl DemoCluster {
                 let (gpus, nics) = (devices.gpus, devices.nics);
                 let offered =
                     of(key::NVIDIA_GPU) == gpus && of(key::RDMA) == nics * 100 && of(key::GPU_CORE) == gpus * 100;
-                if gpus + nics > 0 && offered && ready.insert(name.clone()) {
+                if gpus + nics == 0 || !offered || ready.contains(&name) {
+                    continue;
+                }
+                let judged = scheduler.get::<NodeExplanation>(&format!("/nodes/{name}")).await;
+                if judged.is_ok_and(|judged| judged.takes_devices) && ready.insert(name.clone()) {
                     self.say(
                         progress,
                         &name,

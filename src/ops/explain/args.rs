@@ -66,12 +66,12 @@ pub fn split_names(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
 pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
     let common = &args.common;
     let printed = match &args.subject {
-        Some(_) if args.what_if.what_if => {
+        Some(_) if args.what_if.is_asked() => {
             let text = "--what-if judges the pod of the file: name no other object";
             return Err(UsageError(text.to_owned()).into());
         }
-        _ if args.what_if.what_if => what_if::run(&args.what_if, common).await?,
-        Some(ExplainSubject::Pod(pod)) if pod.what_if.what_if => what_if::run(&pod.what_if, common).await?,
+        _ if args.what_if.is_asked() => what_if::run(&args.what_if, common).await?,
+        Some(ExplainSubject::Pod(pod)) if pod.what_if.is_asked() => what_if::run(&pod.what_if, common).await?,
         Some(ExplainSubject::Pod(pod)) => pod::run(pod, common).await?,
         Some(ExplainSubject::Gang(gang)) => {
             common.answer(("gang", "GangExplanation"), gang, "/gangs", gang::text).await?

@@ -1,7 +1,9 @@
 //! What the objects of a node say of the devices that an explanation is about: the rows of `baton get devices`.
 
 use std::fmt::Write;
+use std::time::Duration;
 
+use anyhow::anyhow;
 use serde::Serialize;
 
 use super::output::Common;
@@ -13,9 +15,12 @@ use crate::view::{
 use baton_agent::node_handoff::LedgerLine;
 use baton_contract::{DeviceEntry, DeviceType, PodKey, ShareIsolation, key};
 use baton_decide::explain::QueueReport;
-use baton_decide::lock::Delay;
+use baton_decide::lock::{DaemonState, Delay};
 use baton_decide::pod::{ExpectedCall, HandoffPod};
 use baton_runtime::words;
+
+/// Longest wait for a node daemon's ledger.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A device that a pod has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -50,18 +55,25 @@ pub struct PodHoldings {
     /// Of one that waits for its devices longer than usual.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calls: Option<CallsMade>,
+    /// Why these are not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls_unknown: Option<String>,
     /// It has shares of GPUs, which nothing holds to their limits here.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub counted_only: bool,
 }
 
-/// The kubelet's calls for the devices of a pod, one per container and resource name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// The answered calls of the kubelet for the devices of a pod, one per container and resource name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct CallsMade {
     /// Those that the node daemon has served.
     pub made: usize,
     /// All of them.
     pub of: usize,
+    /// The node whose daemon answers us while no kubelet has registered it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kubelet_away: Option<String>,
 }
 
 impl CallsMade {
@@ -73,12 +85,17 @@ impl CallsMade {
             let wanted = (pod.pod.uid.as_str(), &*call.container.name, call.resource);
             ledger.iter().any(|line| (&*line.uid, &*line.container, &*line.resource) == wanted)
         };
-        Self { made: calls.iter().filter(is_made).count(), of: calls.len() }
+        Self { made: calls.iter().filter(is_made).count(), of: calls.len(), kubelet_away: None }
     }
 }
 
-/// How far the hand-off of a pod is whose lock stands longer than usual, as the node's daemon knows it.
-pub(super) async fn calls_made(common: &Common, snapshot: &Snapshot, node: &str, pod: &PodKey) -> Option<CallsMade> {
+/// How far the hand-off of a pod is whose lock stands longer than usual, as the node's daemon knows it, or why it does not say.
+pub(super) async fn calls_made(
+    common: &Common,
+    snapshot: &Snapshot,
+    node: &str,
+    pod: &PodKey,
+) -> Option<Result<CallsMade, String>> {
     let row = NodesView::of(snapshot, &Rules::default(), &QueueReport::default()).nodes.into_iter().next()?;
     let lock = row.lock.filter(|lock| lock.delay > Some(Delay::Usual) && lock.state == LockState::Held)?;
     let pod = snapshot.pods.get(pod).filter(|pod| lock.holder == Some(pod.pod.key.to_string()))?;
@@ -87,9 +104,14 @@ pub(super) async fn calls_made(common: &Common, snapshot: &Snapshot, node: &str,
         let daemon = LeaderClient::of_node(client, &common.scheduler.home.namespace, node, None).await?;
         daemon.get::<Vec<LedgerLine>>("/ledger").await
     };
-    // One that does not answer is named already.
-    let ledger = read.await.ok()?;
-    Some(CallsMade::count(pod, &row.agent.map(|agent| agent.registered).unwrap_or_default(), &ledger))
+    let silent = |_| anyhow!("no answer within {} s", PATIENCE.as_secs());
+    let read = async { tokio::time::timeout(PATIENCE, read).await.map_err(silent)? };
+    let kubelet_away = (row.daemon == DaemonState::Unregistered).then(|| node.to_owned());
+    let count = |ledger: Vec<LedgerLine>| {
+        let registered = row.agent.map(|agent| agent.registered).unwrap_or_default();
+        CallsMade { kubelet_away, ..CallsMade::count(pod, &registered, &ledger) }
+    };
+    Some(read.await.map(count).map_err(|error| words(error.as_ref()).to_string()))
 }
 
 /// The objects of `node`; `None` where they cannot be read, which is said.
@@ -129,6 +151,7 @@ pub(super) fn held(snapshot: &Snapshot, pod: &PodKey) -> PodHoldings {
         held: entries.iter().map(shown).collect(),
         linked_by: linked(&gpus),
         calls: None,
+        calls_unknown: None,
         counted_only: shares && limits.is_none_or(|limits| limits == ShareIsolation::None),
     }
 }
@@ -149,8 +172,15 @@ impl PodHoldings {
     /// The rows as a table, and what the GPUs have in common.
     pub(super) fn text(&self) -> String {
         let mut out = String::new();
-        if let Some(CallsMade { made, of }) = self.calls {
-            let _ = writeln!(out, "  the kubelet has made {made} of {of} calls for its devices");
+        if let Some(CallsMade { made, of, kubelet_away }) = &self.calls {
+            let _ = write!(out, "  the node daemon runs and has answered {made} of {of} calls for its devices");
+            let _ = match kubelet_away {
+                Some(node) => writeln!(out, "; the kubelet is what is away: `kubectl describe node {node}`"),
+                None => writeln!(out),
+            };
+        }
+        if let Some(why) = &self.calls_unknown {
+            let _ = writeln!(out, "  the node daemon does not say which calls it has answered: {why}");
         }
         if self.held.is_empty() {
             return out;
@@ -235,7 +265,7 @@ mod tests {
             .unwrap()
         };
         let counted = |ledger: &[LedgerLine]| CallsMade::count(pod, &[], ledger);
-        assert_eq!(counted(&[line("u1"), line("u0")]), CallsMade { made: 1, of: names.len() });
+        assert_eq!(counted(&[line("u1"), line("u0")]), CallsMade { made: 1, of: names.len(), kubelet_away: None });
         assert_eq!(counted(&[line("u0")]).made, 0, "that was an earlier pod of the name");
         let node = cluster.nodes.get_mut("node-a").unwrap();
         node.metadata.labels = Some([(key::GPU_ISOLATION_PROVIDER.to_owned(), "hami-core".to_owned())].into());

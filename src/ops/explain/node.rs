@@ -9,7 +9,7 @@ use super::output::Common;
 use super::verdict::device_table;
 use crate::complete;
 use crate::say::UsageError;
-use crate::view::{NodesView, Rules};
+use crate::view::{LockRow, NodesView, Rules};
 use baton_contract::name::check_subdomain;
 use baton_decide::explain::{NodeExplanation, QueueReport};
 
@@ -24,13 +24,16 @@ pub struct NodeArgs {
 pub(super) async fn run(args: &NodeArgs, common: &Common) -> anyhow::Result<String> {
     check_subdomain("name", &args.node).map_err(|bad| UsageError(format!("{:?} is no node: {bad}", args.node)))?;
     let leader = common.leader().await?;
-    let explanation: NodeExplanation = leader.get(&format!("/nodes/{}", args.node)).await?;
+    let mut explanation: NodeExplanation = leader.get(&format!("/nodes/{}", args.node)).await?;
     let mut printed = serde_json::to_value(&explanation)?;
     let mut rows = Vec::new();
     // The rows of `baton get devices` in the place of the scheduler's own, where the node's objects can be read.
     if let Some(snapshot) = devices::of_node(common, &args.node).await {
         let said: QueueReport = leader.get("/queue").await.unwrap_or_default();
-        rows = NodesView::of(&snapshot, &Rules::default(), &said).devices;
+        let view = NodesView::of(&snapshot, &Rules::default(), &said);
+        explanation.lock = view.nodes.first().and_then(|node| node.lock.as_ref()).map(LockRow::sentence);
+        printed["lock"] = serde_json::to_value(&explanation.lock)?;
+        rows = view.devices;
         printed["devices"] = serde_json::to_value(&rows)?;
     }
     let table = (!rows.is_empty()).then(|| devices::table(&rows));

@@ -19,7 +19,7 @@ use baton_decide::explain::{Explanation, PodState};
 #[derive(Debug, Args)]
 pub struct PodArgs {
     /// `namespace/name`, or a name in --namespace.
-    #[arg(required_unless_present = "what_if", conflicts_with = "what_if", value_name = "NAMESPACE/NAME", add = complete::pods())]
+    #[arg(required_unless_present_any = ["what_if", "file"], conflicts_with_all = ["what_if", "file"], value_name = "NAMESPACE/NAME", add = complete::pods())]
     pub pod: Option<String>,
     /// Namespace of a pod that is given by its name alone; else that of the kubeconfig's context.
     #[arg(short, long)]
@@ -41,7 +41,9 @@ pub(super) async fn run(args: &PodArgs, common: &Common) -> anyhow::Result<Strin
     {
         let key = PodKey::new(namespace, name);
         answer.devices = devices::held(&snapshot, &key);
-        answer.devices.calls = devices::calls_made(common, &snapshot, &node, &key).await;
+        let calls = devices::calls_made(common, &snapshot, &node, &key).await.transpose();
+        answer.devices.calls_unknown = calls.as_ref().err().cloned();
+        answer.devices.calls = calls.ok().flatten();
     }
     common.print("PodExplanation", &answer, |answer, wide| text_with(&answer.explanation, &answer.devices, wide))
 }
@@ -82,7 +84,8 @@ fn text_with(explanation: &Explanation, devices: &PodHoldings, wide: bool) -> St
     }
     if let (Some(at), Some(held)) = (explanation.served_at, explanation.lock_held_millis) {
         let node = explanation.node.as_deref().unwrap_or_default();
-        let _ = writeln!(out, "  served at {at:.0}; the lock of {node} was held for {held} ms");
+        let held = if held < 10_000 { format!("{held} ms") } else { age(Duration::from_millis(held)) };
+        let _ = writeln!(out, "  served at {at:.0}; the lock of {node} was held for {held}");
     }
     if devices.held.is_empty() && !explanation.devices.is_empty() {
         let _ = writeln!(out, "  devices: {}", explanation.devices.join(", "));

@@ -21,8 +21,15 @@ pub struct WhatIfArgs {
     #[arg(long, requires = "file")]
     pub what_if: bool,
     /// The manifest, YAML or JSON: Pods, Jobs, Deployments, TYJobs, gangs, one or several documents; - reads standard input.
-    #[arg(short = 'f', long = "filename", value_name = "FILE", requires = "what_if")]
+    #[arg(short = 'f', long = "filename", value_name = "FILE")]
     pub file: Option<PathBuf>,
+}
+
+impl WhatIfArgs {
+    /// A file says enough.
+    pub fn is_asked(&self) -> bool {
+        self.what_if || self.file.is_some()
+    }
 }
 
 pub(super) async fn run(args: &WhatIfArgs, common: &Common) -> anyhow::Result<String> {
@@ -52,6 +59,9 @@ fn objects_text(answer: &WhatIfObjects, _wide: bool) -> String {
         for note in &object.notes {
             let _ = writeln!(out, "  note: {note}");
         }
+    }
+    if answer.objects.len() > 1 {
+        out.push_str("Each is judged beside those before it.\n");
     }
     out
 }

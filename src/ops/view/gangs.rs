@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::pods::short;
 use super::table::{Row, RowId};
 use crate::leader::LeaderClient;
 use baton_decide::explain::GangView;
@@ -26,8 +27,8 @@ impl Row for GangView {
     const WHAT: &'static str = "gang";
     const PLURAL: &'static str = "gangs";
     const NONE: &'static str = "No gang here; -A lists every namespace.";
-    const HEADERS: &'static str = "NAMESPACE,NAME,MIN,CHILDREN,RESERVED,BOUND,SATISFIED,ATTEMPTS,MODE,POLICY,WAIT,CYCLE,ROUNDS,PENDING,TOTAL,CREATED,HOLDING SINCE,GROUP,NEXT TRY,WHY";
-    const NARROW: usize = 8;
+    const HEADERS: &'static str = "NAMESPACE,NAME,MIN,CHILDREN,RESERVED,BOUND,SATISFIED,ATTEMPTS,WHY,MODE,POLICY,WAIT,CYCLE,ROUNDS,PENDING,TOTAL,CREATED,HOLDING SINCE,GROUP,NEXT TRY";
+    const NARROW: usize = 9;
     fn id(&self) -> RowId<'_> {
         RowId { name: &self.name, namespace: Some(&self.namespace), ..RowId::default() }
     }
@@ -41,6 +42,7 @@ impl Row for GangView {
             self.bound_children.len().to_string(),
             if self.resource_satisfied { "yes" } else { "no" }.to_owned(),
             self.attempts.to_string(),
+            self.last_failure.as_deref().map(short).unwrap_or_default(),
             self.mode.clone(),
             self.match_policy.clone(),
             self.wait_time.clone(),
@@ -52,7 +54,6 @@ impl Row for GangView {
             self.holding_since.map(|at| format!("{at:.0}")).unwrap_or_default(),
             self.gang_group.join(","),
             self.next_try.map(|at| format!("{at:.0}")).unwrap_or_default(),
-            self.last_failure.clone().unwrap_or_default(),
         ]
     }
 }

@@ -54,7 +54,7 @@ pub struct LockRow {
     pub advice: String,
     /// The annotation's value.
     pub value: String,
-    /// Whether it stands for as long as others do.
+    /// Whether it stands for as long as others do, where its holder exists.
     pub delay: Option<Delay>,
     #[serde(skip)]
     labels: BTreeMap<String, String>,
@@ -100,8 +100,8 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
     let waits = live.filter(|_| state == LockState::Held);
     let delay = waits.map(|pod| delay(object, &pod.key, snapshot.wall.duration_since(since), daemon));
     let advice = match (state, holder) {
-        (LockState::Binding, _) if expired => {
-            "its scheduler left it unbound: is `baton scheduler` running? It resumes or releases it within a minute"
+        (LockState::Binding, _) if age.map(Delay::of) == Some(Delay::Stuck) => {
+            "stuck: its scheduler left it unbound: is `baton scheduler` running? It resumes or releases it within a minute"
                 .to_owned()
         }
         (LockState::Binding, _) => "normal: its bind is in flight".to_owned(),
@@ -137,7 +137,7 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
     Some(LockRow {
         node: node.to_owned(),
         state,
-        delay: age.map(Delay::of),
+        delay: age.filter(|_| live.is_some()).map(Delay::of),
         holder: live.map(|pod| pod.key.to_string()).or_else(|| named.map(|named| named.pod.to_string())),
         holder_uid: live
             .map(|pod| pod.uid.to_string())
@@ -166,6 +166,29 @@ fn runs(snapshot: &Snapshot, pod: &PodRef) -> bool {
 }
 
 impl LockRow {
+    /// What is not as of most locks: `stuck`, `dangling`, `binding, slow`.
+    pub(super) fn mark(&self) -> Option<String> {
+        let late = match self.delay {
+            Some(Delay::Slow) => "slow",
+            Some(Delay::Stuck) => "stuck",
+            Some(Delay::Usual) | None => "",
+        };
+        match (self.state, late) {
+            (LockState::Held, "") => None,
+            (LockState::Held, late) => Some(late.to_owned()),
+            (state, "") => Some(state.to_string()),
+            (state, late) => Some(format!("{state}, {late}")),
+        }
+    }
+
+    /// What `explain node` says of it.
+    pub fn sentence(&self) -> String {
+        let age = self.age_seconds.map(|seconds| format!(" for {}", age(Duration::from_secs(seconds))));
+        let holder = self.holder.as_deref().unwrap_or("no pod that it names");
+        let mark = self.mark().filter(|_| self.state != LockState::Held).map(|mark| format!(" ({mark})"));
+        format!("held by {holder}{}{}: {}", age.unwrap_or_default(), mark.unwrap_or_default(), self.advice)
+    }
+
     /// Its holder exists and may be served.
     pub(super) fn is_live(&self) -> bool {
         matches!(self.state, LockState::Binding | LockState::Held | LockState::Served)

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::daemons::{self, AgentRow};
 use super::devices::{self, DeviceRow, DeviceSurroundings, ShownHealth};
-use super::locks::{self, LockRow, LockState};
+use super::locks::{self, LockRow};
 use super::snapshot::{Rules, Snapshot};
 use super::table::{Row, RowId, age};
 use super::usage::DeviceHolders;
@@ -208,11 +208,8 @@ impl NodeRow {
         if let Some(lock) = &self.lock {
             let age = lock.age_seconds.map(|seconds| format!(" for {}", age(Duration::from_secs(seconds))));
             let holder = lock.holder.as_deref().unwrap_or("no pod that it names");
-            let state = match lock.state {
-                LockState::Held => String::new(),
-                state => format!(" ({state})"),
-            };
-            notes.push(format!("locked by {holder}{}{state}", age.unwrap_or_default()));
+            let mark = lock.mark().map(|mark| format!(" ({mark})")).unwrap_or_default();
+            notes.push(format!("locked by {holder}{}{mark}", age.unwrap_or_default()));
         }
         notes.extend(self.kept_for.iter().map(|kept_for| format!("kept for {kept_for}")));
         notes.join(", ")
@@ -239,6 +236,8 @@ impl Row for NodeRow {
         let renewed = agent.and_then(|agent| agent.renewed_seconds).map(seconds).unwrap_or_default();
         let daemon = match self.daemon {
             DaemonState::Gone(healthy, _) => format!("daemon gone (kubelet offers 0 of {healthy})"),
+            // Not for how long: its Lease may be renewed all the while.
+            DaemonState::Unregistered => self.daemon.word().to_owned(),
             state => format!("{} {renewed}", state.word()).trim_end().to_owned(),
         };
         let identity = agent.and_then(|agent| agent.identity).map(|identity| match identity {
@@ -292,7 +291,7 @@ mod tests {
     fn one_column_has_all_that_is_wrong_and_nothing_else() {
         let mut cluster = cluster();
         let notes = |cluster: &Snapshot, at: usize| view(cluster).nodes[at].cells()[6].clone();
-        assert_eq!(notes(&cluster, 0), "locked by ml/train for 47s");
+        assert_eq!(notes(&cluster, 0), "locked by ml/train for 47s (stuck)");
         assert_eq!(notes(&cluster, 1), "1 GPU unhealthy, locked by ml/gone for 47s (dangling)");
         let devices = &mut cluster.devices.get_mut("node-b").unwrap().spec.devices;
         let nic = baton_contract::inventory::DeviceInfo { kind: DeviceType::Rdma, ..devices[0].clone() };

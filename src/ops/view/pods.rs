@@ -52,9 +52,9 @@ pub struct PodRow {
 /// Every pod of `namespace` (all when `None`) that asks for devices or has some.
 pub fn rows(snapshot: &Snapshot, namespace: Option<&str>, rules: &Rules) -> Vec<PodRow> {
     let locks = locks::rows(snapshot, rules).into_iter();
-    let stuck = |lock: &LockRow| lock.state == LockState::Held && lock.delay == Some(Delay::Stuck);
+    let late = |lock: &LockRow| lock.state == LockState::Held && lock.delay > Some(Delay::Usual);
     // Uid, and what does not answer.
-    let holder = |lock: LockRow| Some((lock.holder_uid.clone()?, stuck(&lock).then_some(lock.advice)));
+    let holder = |lock: LockRow| Some((lock.holder_uid.clone()?, late(&lock).then_some(lock.advice)));
     let holders: BTreeMap<String, Option<String>> = locks.filter(LockRow::is_live).filter_map(holder).collect();
     let of_namespace = |pod: &&HandoffPod| namespace.is_none_or(|namespace| *pod.pod.key.namespace == *namespace);
     let pods = snapshot.pods.values().filter(of_namespace);
@@ -225,7 +225,7 @@ impl Row for PodRow {
 }
 
 /// One line of a table.
-fn short(problem: &str) -> String {
+pub(super) fn short(problem: &str) -> String {
     let line = problem.replace('\n', " ");
     match line.char_indices().nth(SHORT) {
         Some((end, _)) => format!("{}…", &line[..end]),

@@ -1,6 +1,6 @@
 //! Tables as kubectl prints them: without rules, headers in capitals, no wider than the terminal.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -67,6 +67,8 @@ const COLOURED: [&str; 3] = ["STATE", "HEALTH", "DAEMON"];
 const TEXT_WIDTH: usize = 20;
 /// Notes are short.
 const NOTES_WIDTH: usize = 14;
+/// A longer name is a cloud's.
+const LONG_NAME: usize = 24;
 /// Blanks between columns.
 const GAP: usize = 3;
 
@@ -98,6 +100,18 @@ impl Look {
     }
 }
 
+/// Ends long names of nodes, as clouds give them, at their first dot, where they differ before it.
+fn cut_domains(headers: &[&str], rows: &mut [Vec<String>]) {
+    for at in (0..headers.len()).filter(|at| matches!(headers[*at], "NAME" | "NODE")) {
+        let names: BTreeSet<String> = rows.iter().filter_map(|row| row.get(at).cloned()).collect();
+        let head = |name: &str| name.split_once('.').map_or(name.to_owned(), |(head, _)| head.to_owned());
+        if names.iter().map(|name| head(name)).collect::<BTreeSet<_>>().len() == names.len() {
+            let long = rows.iter_mut().filter_map(|row| row.get_mut(at)).filter(|name| name.len() > LONG_NAME);
+            long.filter(|name| name.contains('.')).for_each(|name| *name = head(name) + "…");
+        }
+    }
+}
+
 /// The table of `cells` in as many of these columns as fit, with a newline at its end, and the names of those that do not.
 /// `widths` is what earlier lines took, kept for later ones.
 pub fn fitted(
@@ -111,6 +125,15 @@ pub fn fitted(
             cell.push('-');
         }
     });
+    let empty = |rows: &[Vec<String>], at: usize| {
+        rows.iter().all(|row| row.get(at).is_none_or(|cell| matches!(cell.as_str(), "-" | "0")))
+    };
+    let room = look.width.unwrap_or(usize::MAX);
+    let widest = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
+    let says = (0..headers.len()).filter(|at| !empty(&rows, *at));
+    if says.map(|at| widest(at).unwrap_or(0).max(headers[at].len()) + GAP).sum::<usize>() > room.saturating_add(GAP) {
+        cut_domains(headers, &mut rows);
+    }
     widths.resize(headers.len(), 0);
     for (at, width) in widths.iter_mut().enumerate() {
         let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
@@ -120,11 +143,10 @@ pub fn fitted(
     let least_text = |at: usize| if headers[at] == "NOTES" { NOTES_WIDTH } else { TEXT_WIDTH.max(headers[at].len()) };
     let least = |at: usize| if is_text(at) { widths[at].min(least_text(at)) } else { widths[at] };
     let mut kept: Vec<usize> = (0..headers.len()).collect();
-    let room = look.width.unwrap_or(usize::MAX);
     let sum = |kept: &[usize], of: &dyn Fn(usize) -> usize| {
         kept.iter().map(|at| of(*at) + GAP).sum::<usize>().saturating_sub(GAP)
     };
-    let empty = |at: usize| rows.iter().all(|row| row.get(at).is_none_or(|cell| matches!(cell.as_str(), "-" | "0")));
+    let empty = |at: usize| empty(&rows, at);
     let tells = |at: usize| KEPT.contains(&headers[at]);
     let matters = |at: usize| tells(at) || is_text(at) || COLOURED.contains(&headers[at]);
     // What says nothing goes first, then the last columns, those of text and of states later, names and bad news last of all.
@@ -269,6 +291,21 @@ mod tests {
         let look = Look { width: Some(48), ..Look::PLAIN };
         let left_out = fitted(&["NAMESPACE", "NAME", "PHASE", "WANTS", "PROBLEM"], rows, look, &mut Vec::new()).1;
         assert_eq!(left_out, ["PHASE", "WANTS"]);
+    }
+
+    #[test]
+    fn names_of_a_clouds_nodes_end_at_their_first_dot_before_bad_news_is_left_out() {
+        let row =
+            |name: &str, notes: &str| [name, "Ready", "0/8", "0", "0/4", "fresh 6s", notes].map(str::to_owned).to_vec();
+        let headers = ["NAME", "STATUS", "GPUS FREE", "PARTLY FREE", "NICS FREE", "DAEMON", "NOTES"];
+        let shown = |other: &str| {
+            let rows = vec![row("ip-10-0-131-207.eu-central-1.compute.internal", "1 GPU unhealthy"), row(other, "")];
+            fitted(&headers, rows, Look { width: Some(60), ..Look::PLAIN }, &mut Vec::new()).0
+        };
+        let text = shown("ip-10-0-131-208.eu-central-1.compute.internal");
+        assert!(text.contains("ip-10-0-131-207…") && text.contains("GPU unhealthy"), "{text}");
+        let alike = shown("ip-10-0-131-207.us-east-1.compute.internal");
+        assert!(alike.contains("ip-10-0-131-207.us-east-1"), "{alike}");
     }
 
     #[test]

@@ -85,7 +85,10 @@ async fn refusals_say_why_and_whether_preemption_may_help() {
     assert_eq!(nine["NodeNames"], json!([]), "an empty list, not null: null is no answer");
     assert_eq!(nine["FailedAndUnresolvableNodes"].as_object().unwrap().len(), 2, "{nine}");
     let unserved = extender.call("/filter", &ask(json!({"nvidia.com/mig-1g.10gb": "1"}))).await;
-    assert_eq!(unserved["FailedAndUnresolvableNodes"]["n1"], "agent does not serve nvidia.com/mig-1g.10gb");
+    assert_eq!(
+        unserved["FailedAndUnresolvableNodes"]["n1"],
+        "have a node daemon that does not serve nvidia.com/mig-1g.10gb"
+    );
     let invalid = extender.call("/filter", &ask(json!({"koordinator.sh/gpu-core": "50"}))).await;
     let why = invalid["FailedAndUnresolvableNodes"]["n2"].as_str().unwrap();
     assert!(why.contains("gpu-core alone is not a share"), "{why}");

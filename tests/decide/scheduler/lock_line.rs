@@ -516,6 +516,24 @@ fn who_waits_for_a_lock_that_stands_is_told_whose_it_is_since_when_and_what_ends
 }
 
 #[test]
+fn what_keeps_a_bound_pod_from_its_devices_is_an_event_for_each_sentence() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("first", ONE);
+    cluster.settle();
+    let events = |cluster: &TestScheduler| {
+        cluster.notices.iter().filter(|notice| **notice == ("first".to_owned(), "NotServed")).count()
+    };
+    for (seconds, all) in [(14, 0), (12, 1), (30, 1), (15, 2), (200, 2)] {
+        cluster.wait(seconds);
+        assert_eq!(events(&cluster), all, "after {seconds} s more");
+    }
+    cluster.agent_releases("n");
+    cluster.wait(600);
+    assert_eq!(events(&cluster), 2, "it is served");
+}
+
+#[test]
 fn a_lock_without_a_readable_holder_is_shown_with_the_time_of_its_takeover() {
     for (lock, whose, end) in [
         ("garbage", "its lock, which cannot be read and was seen first at 2026-11-21T02:16:40Z", "02:21:40"),

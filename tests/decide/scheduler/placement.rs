@@ -181,7 +181,10 @@ fn a_name_that_the_agent_does_not_serve_or_the_kubelet_has_zeroed_is_named() {
     cluster.beat("n", Identity::Lock, &[key::NVIDIA_GPU]);
     cluster.pod("a", &[(key::GPU_MEMORY_RATIO, "50")]);
     cluster.settle();
-    assert_eq!(cluster.conditions["a"], "0/1 nodes: 1 agent does not serve koordinator.sh/gpu-memory-ratio");
+    assert_eq!(
+        cluster.conditions["a"],
+        "0/1 nodes: 1 has a node daemon that does not serve koordinator.sh/gpu-memory-ratio"
+    );
     cluster.change_node("n", |facts| facts.allocatable.set(key::NVIDIA_GPU, baton::contract::Quantity::units(0)));
     cluster.pod("b", ONE);
     cluster.settle();

@@ -221,7 +221,7 @@ impl<'a> Nearest<'a> {
     pub fn lack(&self) -> String {
         let name = &self.node.name;
         let lack = if self.counted { format!("lacks {}", self.wanted - self.free) } else { self.text.clone() };
-        let names: Vec<&str> = self.holders.iter().take(NAMED).map(|(pod, _)| &**pod).collect();
+        let names: Vec<&str> = self.holders.iter().take(NAMED).map(|(pod, _)| pod.trim_end_matches(',')).collect();
         let held = if names.is_empty() { String::new() } else { format!(", held by {}", names.join(", ")) };
         let more = match self.holders.len().saturating_sub(NAMED) {
             0 => String::new(),

@@ -56,7 +56,7 @@ export default function make(root, name) {
       ['Node', node.status],
       ['Node daemon', `${word}${agent.version ? `, version ${agent.version}` : ''}${node.daemonFault ? `: ${node.daemonFault}` : ''}`],
       ['Registered names', (agent.registered ?? []).join(', ') || 'none'],
-      ['Lock', lock ? [`${lock.holder ?? 'an unknown pod'} holds it`, lock.ageAt ? ' for ' : '', lock.ageAt ? age(lock.ageAt) : '', `: ${lock.state}`] : 'none'],
+      ['Lock', lock ? [`${lock.holder ?? 'an unknown pod'} holds it`, lock.ageAt ? ' for ' : '', lock.ageAt ? age(lock.ageAt) : '', `: ${lock.state}${lock.delay && lock.delay !== 'usual' ? `, ${lock.delay}` : ''}`] : 'none'],
       ['Suspect', node.suspect],
       ['Kept for', node.keptFor],
       ['Reserved for', (node.reservedFor ?? []).join(', ')],

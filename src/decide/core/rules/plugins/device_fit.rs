@@ -14,7 +14,7 @@ use crate::world::{KnownChoices, Node, NodeId, Pod, Resources, Wake};
 use baton_contract::word::word_enum;
 use baton_contract::{AgentStatus, GpuRequest, LockWord, Shared, key};
 
-use super::resources_fit::device_shortage;
+use super::resources_fit::{device_shortage, not_serving};
 
 word_enum! {
     /// What becomes of device pods on nodes without a live agent.
@@ -233,8 +233,8 @@ impl Filter for DeviceFit {
                 return Outcome::unfit(NAME, text, wake).helped_by(Help::Daemon);
             }
             (Service::Not(name), _) => {
-                let text = format!("agent does not serve {name}");
-                return Outcome::unfit(NAME, text, wake).helped_by(Help::Registration);
+                let (text, help) = not_serving(node, name);
+                return Outcome::unfit(NAME, text, wake).helped_by(help);
             }
         }
         let Some(stock) = &node.stock else {

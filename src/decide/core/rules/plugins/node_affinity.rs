@@ -27,7 +27,8 @@ impl Filter for NodeAffinity {
         if fits {
             return Outcome::Fit;
         }
-        Outcome::never(NAME, "node affinity or selector", Wake::NODE_ADDED.or(Wake::NODE_CHANGED))
+        let text = "have no labels that match the pod's nodeSelector or node affinity";
+        Outcome::never(NAME, text, Wake::NODE_ADDED.or(Wake::NODE_CHANGED))
     }
 }
 

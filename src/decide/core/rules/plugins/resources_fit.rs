@@ -54,8 +54,8 @@ pub(super) enum Shortage<'a> {
     Plain(&'static str, Help),
     /// Of an extended resource, beside what is wanted of it and what the empty node has.
     Extended(&'a str, i64, i64),
-    /// The kubelet offers none of what is there and healthy, and the node daemon does not serve it.
-    Unserved(&'a str),
+    /// The kubelet offers none of what is there and healthy, and the node daemon does not serve it: [`not_serving`].
+    Unserved(String, Help),
     /// The same, though the node daemon has registered for it: its socket is gone.
     NotOffered(&'a str),
 }
@@ -65,7 +65,7 @@ impl Shortage<'_> {
     pub(super) fn explain(self, slots: &mut Slots) -> (Text, Help) {
         match self {
             Self::Plain(text, help) => (text.into(), help),
-            Self::Unserved(name) => (format!("agent does not serve {name}").into(), Help::Registration),
+            Self::Unserved(text, help) => (text.into(), help),
             Self::NotOffered(name) => (DaemonState::gone_with(name).into(), Help::Daemon),
             Self::Extended(name, wanted, most) => {
                 let help = match key::is_device_resource(name) {
@@ -146,10 +146,19 @@ fn scalar_shortage<'a>(request: &'a Resources, node: &Node, counts: impl Fn(&str
         return Some(match node.live_agent() {
             None => Shortage::Plain("have no live node daemon", Help::Daemon),
             Some(_) if node.is_not_offered(name) => Shortage::NotOffered(name),
-            Some(_) => Shortage::Unserved(name),
+            Some(_) => {
+                let (text, help) = not_serving(node, name);
+                Shortage::Unserved(text, help)
+            }
         });
     }
     Some(Shortage::Extended(name, wanted, most))
+}
+
+/// Of a node whose daemon does not serve this resource: the refusal's text, and what an operator can do.
+pub(super) fn not_serving(node: &Node, name: &str) -> (String, Help) {
+    let nothing = node.agent_status().is_some_and(|status| status.registered.is_empty());
+    (DaemonState::not_serving(name, nothing), if nothing { Help::Daemon } else { Help::Registration })
 }
 
 /// The node's inventory lists a healthy device that is handed out by this name.
