@@ -80,7 +80,7 @@ impl Notices {
         // An event with a longer one is refused.
         let instance = &instance[..instance.floor_char_boundary(MAX_INSTANCE)];
         let (component, instance) = (component.to_owned(), instance.to_owned());
-        let mut events = Events { client, component, instance, written: HashMap::new() };
+        let mut events = EventWriter { client, component, instance, written: HashMap::new() };
         let (sender, mut receiver) = mpsc::channel::<Notice>(BACKLOG);
         let writer = tokio::spawn(async move {
             while let Some(notice) = receiver.recv().await {
@@ -103,14 +103,14 @@ impl Notices {
 }
 
 /// The events that were written last, by subject and reason.
-struct Events {
+struct EventWriter {
     client: Client,
     component: String,
     instance: String,
     written: HashMap<(Subject, EventReason), Event>,
 }
 
-impl Events {
+impl EventWriter {
     /// Writes an event, or counts one more in the series of the last one, where that is young and has the same words.
     async fn write(&mut self, notice: Notice) -> Result<(), kube::Error> {
         let Notice { subject, warning, reason, action, message } = notice;

@@ -10,7 +10,7 @@ const HEAD: &str = "| metric | kind | labels | what it counts |\n| --- | --- | -
 /// What a client of the API server counts, of every kind.
 pub fn requests() -> RequestMetrics {
     let requests = RequestMetrics::default();
-    requests.answered("get", Some(200));
+    requests.sent("get").answered(200);
     requests.watched("pods")();
     requests
 }

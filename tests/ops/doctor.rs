@@ -223,7 +223,7 @@ async fn a_bare_machine_is_told_what_is_missing_and_what_to_do() {
     let said = node.doctor(&["--nvml-library=/nonexistent/libnvidia-ml.so.1"]).await;
     assert_eq!(said.code, Some(1));
     said.has("nvml", "fail", &["/nonexistent/libnvidia-ml.so.1", "--nvml-library"]);
-    said.has("kubelet-dir", "fail", &["is no directory", "--kubelet-dir"]);
+    said.has("kubelet-dir", "fail", &["is no directory", "is this a node?"]);
     said.has("pod-resources", "warn", &["is not there", "node lock"]);
     said.has("node", "fail", &["no node \"node-a\"", "--node-name"]);
     said.has("device-object", "warn", &["does not exist", "baton crds"]);
@@ -272,7 +272,7 @@ async fn broken_files_other_plugins_and_a_dead_socket_are_found() {
     drop(UnixListener::bind(plugins.join("rdma-old.sock")).unwrap());
     drop(UnixListener::bind(plugins.join("kubelet.sock")).unwrap());
     std::fs::create_dir_all(node.path("cdi")).unwrap();
-    let empty = r#"{"cdiVersion": "0.6.0", "kind": "koordinator.sh/gpu", "devices": []}"#;
+    let empty = r#"{"cdiVersion": "0.5.0", "kind": "koordinator.sh/gpu", "devices": []}"#;
     std::fs::write(node.path("cdi/koordinator.sh-gpu.json"), empty).unwrap();
     std::fs::write(node.path("cdi/koordinator.sh-rdma.json"), "{").unwrap();
     let containerd = node.path("host/etc/containerd");

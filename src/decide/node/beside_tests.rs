@@ -25,8 +25,8 @@ fn ledger() -> Ledger {
     granted(&running(), &[("main", &["GPU-0"])])
 }
 
-fn lists_nothing() -> Option<PodResources> {
-    Some(PodResources::Listed(listing(&[])))
+fn lists_nothing() -> PodResources {
+    PodResources::Listed(listing(&[]))
 }
 
 /// A node whose only pod has left.
@@ -74,24 +74,28 @@ fn a_pod_that_has_left_keeps_its_devices_until_a_listed_round_finds_no_process()
     let often = FollowEffect::Rest(Some(200 * MILLIS));
     let written = [FollowEffect::Write, FollowEffect::Publish, often.clone()];
     world.step(|of, _| of.processes.saw(&uid, Occupied, true, BEGAN));
-    assert_eq!(round(&mut world, &uid, Occupied, lists_nothing()), written, "it is marked");
-    assert_eq!(round(&mut world, &uid, Occupied, lists_nothing()), [often.clone()], "nothing is new");
-    world.now = BEGAN + 10 * SECOND - MILLIS;
-    assert_eq!(round(&mut world, &uid, Occupied, lists_nothing()), [often]);
+    assert_eq!(round(&mut world, &uid, Occupied, Some(lists_nothing())), written, "it is marked");
+    assert_eq!(
+        round(&mut world, &uid, Occupied, Some(lists_nothing())),
+        std::slice::from_ref(&often),
+        "nothing is new"
+    );
+    world.now = BEGAN + 9_999 * MILLIS;
+    assert_eq!(round(&mut world, &uid, Occupied, Some(lists_nothing())), [often]);
     world.now = BEGAN + 10 * SECOND;
     let seldom = FollowEffect::Rest(Some(SECOND));
-    assert_eq!(round(&mut world, &uid, Occupied, lists_nothing()), std::slice::from_ref(&seldom));
+    assert_eq!(round(&mut world, &uid, Occupied, Some(lists_nothing())), std::slice::from_ref(&seldom));
     assert_eq!(round(&mut world, &uid, Absent, Some(PodResources::Silent)), [seldom], "its kubelet may want it again");
     assert!(world.of.ledger().holds(&uid) && world.of.processes().is_found(&uid));
     let freed = |hold| [FollowEffect::Free(pod.clone(), hold), FollowEffect::Write, FollowEffect::Publish];
-    let end = round(&mut world, &uid, Absent, lists_nothing());
+    let end = round(&mut world, &uid, Absent, Some(lists_nothing()));
     assert_eq!(end, [&freed(Hold::Gone)[..], &[FollowEffect::Rest(None)]].concat());
     assert!(world.of.ledger().is_empty() && !world.of.processes().is_found(&uid), "nothing is remembered of it");
     // The same without any proof: its owner reads of it.
     let (mut world, uid) = left(true);
-    round(&mut world, &uid, Unknown, lists_nothing());
+    round(&mut world, &uid, Unknown, Some(lists_nothing()));
     world.now += 90 * SECOND;
-    let end = round(&mut world, &uid, Unknown, lists_nothing());
+    let end = round(&mut world, &uid, Unknown, Some(lists_nothing()));
     let [free, FollowEffect::Notice(notice), rest @ ..] = end.as_slice() else { panic!("{end:?}") };
     assert_eq!((free, notice.reason), (&freed(Hold::Unseen)[0], EventReason::DevicesFreedUnseen));
     assert_eq!(rest, [&freed(Hold::Unseen)[1..], &[FollowEffect::Rest(None)]].concat());
@@ -103,9 +107,9 @@ fn a_pod_that_waits_is_written_once_its_processes_are_found() {
     let mut world = World::new(&[&pod], granted(&pod, &[("main", &["GPU-0"])]));
     let uid = pod.pod.uid;
     world.seen.pods.remove(&uid);
-    round(&mut world, &uid, CgroupLook::Empty, lists_nothing());
-    assert!(round(&mut world, &uid, CgroupLook::Occupied, lists_nothing()).contains(&FollowEffect::Write));
-    assert!(!round(&mut world, &uid, CgroupLook::Occupied, lists_nothing()).contains(&FollowEffect::Write));
+    round(&mut world, &uid, CgroupLook::Empty, Some(lists_nothing()));
+    assert!(round(&mut world, &uid, CgroupLook::Occupied, Some(lists_nothing())).contains(&FollowEffect::Write));
+    assert!(!round(&mut world, &uid, CgroupLook::Occupied, Some(lists_nothing())).contains(&FollowEffect::Write));
 }
 
 #[test]
@@ -239,7 +243,7 @@ fn a_status_names_who_has_left_and_the_lock_that_stands_once_both_are_known() {
         let unserved = BTreeSet::new();
         world.step(|of, facts| HandoffStatus::of(of.ledger().stored().values(), &unserved, lock, facts))
     };
-    round(&mut world, &uid, CgroupLook::Occupied, lists_nothing());
+    round(&mut world, &uid, CgroupLook::Occupied, Some(lists_nothing()));
     let stands = ServedLock::Stands("raw".into());
     let known = status(&mut world, Some(&stands)).unwrap();
     assert_eq!(known.unreleased.as_deref(), Some("raw"));

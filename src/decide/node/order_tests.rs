@@ -222,7 +222,7 @@ fn a_call_whose_entry_goes_meanwhile_is_refused() {
 }
 
 #[test]
-fn who_was_refused_is_remembered_and_where_that_is_not_known_the_watches_are_not_enough() {
+fn who_was_refused_is_remembered_or_else_the_watches_are_not_enough() {
     use crate::handoff::{Admission, AllocateRefusal, AllocateRule};
     let pod = assigned().pod;
     for (rule, known, admission) in [
@@ -371,7 +371,7 @@ fn a_holder_that_the_watch_does_not_show_is_read_after_a_second() {
 }
 
 #[test]
-fn a_holder_that_was_read_is_read_again_after_three_seconds_and_another_one_waits_anew() {
+fn a_holder_that_was_read_is_read_again_after_three_seconds_and_another_one_waits() {
     let mut unbound = assigned();
     unbound.node = None;
     let mut world = World::new(&[&assigned()], Ledger::default());

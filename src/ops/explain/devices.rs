@@ -111,7 +111,7 @@ pub(super) async fn calls_made(
         let registered = row.agent.map(|agent| agent.registered).unwrap_or_default();
         CallsMade { kubelet_away, ..CallsMade::count(pod, &registered, &ledger) }
     };
-    Some(read.await.map(count).map_err(|error| words(error.as_ref()).to_string()))
+    Some(read.await.map(count).map_err(|error| words(error.as_ref())))
 }
 
 /// The objects of `node`; `None` where they cannot be read, which is said.

@@ -725,52 +725,6 @@ fn explain_gang_names_the_nearest_domain_and_what_is_missing_there() {
 }
 
 #[test]
-fn ranks_follow_the_racks_and_the_nodes_of_a_gang_that_is_gathered() {
-    // Members may have labels of their own, and the first may be of another template.
-    for (labels, first) in [(false, "1"), (true, "1"), (true, "500m")] {
-        let mut gangs = cluster();
-        nodes(&mut gangs, &["a 1 rack=r1 zone=z", "b 1 rack=r2 zone=z", "c 1 rack=r1 zone=z", "d 1 rack=r2 zone=z"]);
-        for (n, rank) in [2, 0, 3, 1].into_iter().enumerate() {
-            let text = rank.to_string();
-            let keys = gang("g", "4", &[(REQUIRED, ZONE), ("network-topology-index", &text)]);
-            let cpu = if rank == 0 { first } else { "1" };
-            let mut facts = gangs.facts(&format!("g-{n}"), &[("cpu", cpu)], &keys);
-            if labels {
-                facts.spec.labels = [("index".to_owned(), text)].into();
-            }
-            gangs.cluster.submit(facts);
-        }
-        gangs.wait(1);
-        let by_rank = ["g-1", "g-3", "g-0", "g-2"].map(|name| gangs.cluster.node_of(name).unwrap_or("").to_owned());
-        // By rack, and there by name.
-        let place = |node: &String| ["a", "c", "b", "d"].iter().position(|name| name == node);
-        assert!(by_rank[1..].is_sorted_by_key(place), "{labels} {first}: {by_rank:?}");
-        assert!(first != "1" || by_rank == ["a", "c", "b", "d"], "{labels}: {by_rank:?}");
-        assert_eq!(gangs.reported("NotSupported"), 0);
-    }
-}
-
-/// What a group holds is given back for its next attempt.
-#[test]
-fn a_gathered_gang_that_holds_room_is_not_overtaken_when_the_rest_comes_free() {
-    let mut gangs = cluster();
-    gangs.accumulating = true;
-    for name in ["a", "b"] {
-        gangs.cluster.node(name, 4);
-        label(&mut gangs, name, "rack=r1");
-    }
-    gangs.asks("filler", &[(device_key::NVIDIA_GPU, "4")], &[]);
-    gangs.wait(1);
-    let keys = gang("g", "8", &[(REQUIRED, RACK), ("mode", "NonStrict")]);
-    (0..8).for_each(|n| gangs.asks(&format!("g-{n}"), &[(device_key::NVIDIA_GPU, "1")], &keys));
-    gangs.wait(5);
-    gangs.delete("filler");
-    gangs.asks("young", &[(device_key::NVIDIA_GPU, "4")], &[]);
-    gangs.wait(3);
-    assert_eq!((gangs.count("g"), gangs.count("young")), (8, 0), "{}", gangs.condition("g-0"));
-}
-
-#[test]
 fn a_late_member_of_a_gang_that_prefers_one_rack_goes_there_while_there_is_room() {
     let mut gangs = cluster();
     nodes(&mut gangs, &["z 9 rack=r9", "a 1 rack=r1", "b 1 rack=r1", "c 1 rack=r1"]);

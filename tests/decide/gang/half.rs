@@ -13,6 +13,7 @@ use baton::decide::world::gangs::{
 use baton::decide::world::{PodFacts, WorldEvent};
 use serde_json::{Value, json};
 
+use super::gathered::{RACK, REQUIRED, cluster, label};
 use crate::harness::gangs::{G, P, TestGangs, declared, gang, owned_by};
 
 fn keys(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -549,4 +550,24 @@ fn a_pod_that_is_made_again_has_a_waiting_time_of_its_own() {
     assert_eq!(gangs.state("g-4"), MemberState::Pending, "{}", gangs.condition("g-4"));
     gangs.wait(500);
     assert_eq!(gangs.state("g-4"), MemberState::TimedOut);
+}
+
+/// What a group holds is given back for its next attempt.
+#[test]
+fn a_gathered_gang_that_holds_room_is_not_overtaken_when_the_rest_comes_free() {
+    let mut gangs = cluster();
+    gangs.accumulating = true;
+    for name in ["a", "b"] {
+        gangs.cluster.node(name, 4);
+        label(&mut gangs, name, "rack=r1");
+    }
+    gangs.asks("filler", &[(key::NVIDIA_GPU, "4")], &[]);
+    gangs.wait(1);
+    let keys = gang("g", "8", &[(REQUIRED, RACK), ("mode", "NonStrict")]);
+    (0..8).for_each(|n| gangs.asks(&format!("g-{n}"), &[(key::NVIDIA_GPU, "1")], &keys));
+    gangs.wait(5);
+    gangs.delete("filler");
+    gangs.asks("young", &[(key::NVIDIA_GPU, "4")], &[]);
+    gangs.wait(3);
+    assert_eq!((gangs.count("g"), gangs.count("young")), (8, 0), "{}", gangs.condition("g-0"));
 }

@@ -16,6 +16,7 @@ mod packing;
 mod phases;
 mod queue_order;
 mod random;
+mod ranks;
 mod shortage;
 mod victims;
 mod volumes;

@@ -288,7 +288,7 @@ fn the_state_of_a_pod_is_explained_in_every_stage() {
         .submit(changed("theirs", ONE, cluster.now, |facts| facts.handoff.scheduler_name = "default-scheduler".into()));
     cluster.finish("first");
     let reported = explain(&mut cluster, "theirs", false);
-    assert!(reported.contains("spec.schedulerName is default-scheduler"), "{reported}");
+    assert!(reported.contains("names the scheduler \"default-scheduler\""), "{reported}");
     assert!(reported.contains("What helps") && reported.contains("schedulerName: baton-scheduler"), "{reported}");
     assert!(explain(&mut cluster, "first", false).contains("has ended"));
     assert!(cluster.explain(&PodKey::new("ml", "nobody")).is_none());

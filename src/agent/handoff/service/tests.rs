@@ -17,7 +17,7 @@ use baton_cluster::node_lock::LockWrite;
 use baton_contract::deviceplugin::ContainerAllocateRequest;
 use baton_contract::{
     ContainerDevices, ContainerRequest, DeviceEntry, DeviceType, Holder, LockFormat, LockRead, LockValue, PodKey,
-    PodRef, Quantity, key,
+    PodRef, Quantity, key, print_bind_timestamp,
 };
 use baton_decide::handoff::{CallState, ContainerSlot, IdentifiedBy, InventoryDevice, PodNotice};
 use baton_decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
@@ -73,8 +73,8 @@ async fn nothing_that_follows_an_answer_comes_before_it_is_written() {
     assert_eq!((after.metrics.id_mismatches.get(), after.metrics.ledger_entries.get()), (1, 3));
 }
 
-/// A cluster of one pod that holds the lock of its node.
-struct OnePod(HandoffPod);
+/// A cluster of one pod that holds the lock of its node, set at this time.
+struct OnePod(HandoffPod, jiff::Timestamp);
 
 impl OnePod {
     fn new() -> Self {
@@ -96,7 +96,8 @@ impl OnePod {
             lacks_devices: false,
             dra_backed: Vec::new(),
         };
-        Self(HandoffPod {
+        let bound = clock::wall();
+        let pod = HandoffPod {
             pod: PodRef::new("default", "a", "a-uid"),
             node: Some(NODE.into()),
             scheduler_name: "baton-scheduler".into(),
@@ -106,8 +107,13 @@ impl OnePod {
             scheduled_condition: true,
             created: jiff::Timestamp::UNIX_EPOCH,
             containers: vec![main].into(),
-            assignment: AssignmentText { container_devices: Some(split.print().into()), ..AssignmentText::default() },
-        })
+            assignment: AssignmentText {
+                container_devices: Some(split.print().into()),
+                bind_timestamp: Some(print_bind_timestamp(bound).into()),
+                ..AssignmentText::default()
+            },
+        };
+        Self(pod, bound)
     }
 }
 
@@ -117,7 +123,7 @@ impl HandoffApi for OnePod {
     }
     fn lock(&self) -> BoxFuture<'_, Result<LockRead, HandoffApiError>> {
         let holder = Holder { pod: self.0.pod.key.clone(), uid: Some(self.0.pod.uid.clone()) };
-        let value = LockValue { time: clock::wall(), holder: Some(holder) };
+        let value = LockValue { time: self.1, holder: Some(holder) };
         Box::pin(async move { Ok(LockRead::parse(Some(&value.print(LockFormat::Uid)))) })
     }
     fn release<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<LockWrite, HandoffApiError>> {

@@ -17,15 +17,15 @@ pub(super) static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
 });
 
 /// What runs, or why nothing does.
-type Compiled = Result<Arc<Program>, String>;
+type CompiledPolicy = Result<Arc<Program>, String>;
 
 /// Each text is compiled once: the servers of one process have the same policies.
-static COMPILED: LazyLock<Mutex<HashMap<String, Compiled>>> = LazyLock::new(Mutex::default);
+static COMPILED: LazyLock<Mutex<HashMap<String, CompiledPolicy>>> = LazyLock::new(Mutex::default);
 
 /// An expression that can be run, or why it is none.
 pub(super) struct Expression {
     pub(super) text: String,
-    pub(super) program: Compiled,
+    pub(super) program: CompiledPolicy,
 }
 
 impl Expression {
@@ -151,7 +151,7 @@ impl Names<'_> {
 }
 
 /// Compiles an expression, or says why it is none.
-pub(super) fn compile(text: &str, names: Names<'_>) -> Compiled {
+pub(super) fn compile(text: &str, names: Names<'_>) -> CompiledPolicy {
     let mut known = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     let new = || ENV.compile(text).map(Arc::new).map_err(|error| error.to_string());
     let program = known.entry(text.to_owned()).or_insert_with(new).clone()?;
