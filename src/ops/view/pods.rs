@@ -321,6 +321,8 @@ mod tests {
         let problem = |cluster: &Snapshot| rows(cluster, None, &Rules::default())[0].problem.clone();
         assert!(problem(&cluster).unwrap().starts_with("stuck: not served for over 15 s"));
         cluster.wall = "2026-11-21T02:35:20Z".parse().unwrap();
+        assert!(problem(&cluster).unwrap().starts_with("slow: not served yet"));
+        cluster.wall = "2026-11-21T02:35:13Z".parse().unwrap();
         assert_eq!(problem(&cluster), None);
         let gpu = &mut cluster.devices.get_mut("node-a").unwrap().spec.devices[0];
         gpu.health = false;
