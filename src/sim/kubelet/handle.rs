@@ -111,14 +111,19 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Powers the node on again, with a new boot id, and starts the kubelet. Times of boots and of containers have whole seconds: the
-    /// machine needs until the next one, so that what ran before has started before.
+    /// Powers the node on again and starts the kubelet.
     pub async fn power_on(&self) -> Result<(), KubeletError> {
-        locked(&self.running).boots += 1;
-        let part = clock::now().wall.subsec_nanosecond().unsigned_abs();
-        tokio::time::sleep(Duration::from_secs(1) - Duration::from_nanos(part.into())).await;
-        self.switch_on()?;
+        self.boot().await?;
         self.start_again().await
+    }
+
+    /// Powers the node on again, with a new boot id and without a kubelet for now. Times of boots and of containers have whole seconds:
+    /// the machine needs until the next one, so that what ran before has started before.
+    pub async fn boot(&self) -> Result<(), KubeletError> {
+        locked(&self.running).boots += 1;
+        let part = Duration::from_nanos(clock::now().wall.subsec_nanosecond().unsigned_abs().into());
+        tokio::time::sleep(Duration::from_secs(1).saturating_sub(part)).await;
+        self.switch_on()
     }
 
     /// Reboots the node.

@@ -155,8 +155,9 @@ async fn reboot(kubelet_first: bool) {
         until("both are refused", || failed() == 2).await;
         node.shipped()
     } else {
+        cluster.kubelet.boot().await.unwrap();
         let daemon = node.shipped();
-        cluster.kubelet.power_on().await.unwrap();
+        cluster.kubelet.start_again().await.unwrap();
         daemon
     };
     for name in ["a", "b"] {
