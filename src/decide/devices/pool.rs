@@ -9,7 +9,7 @@ use super::held::HeldAmounts;
 use super::inventory::{Devices, Labels, Layout, Skipped};
 use super::place::Slot;
 use baton_contract::inventory::Device;
-use baton_contract::{DeviceId, Shared, key};
+use baton_contract::{DeviceId, DeviceType, Shared, key};
 
 /// Why a grant cannot be taken. Nothing has changed then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -196,13 +196,18 @@ impl NodePool {
         (key::WHOLE - i64::from(free)).clamp(1, key::WHOLE)
     }
 
-    /// A pod holds a device that is out of service.
-    pub fn holds_unhealthy(&self) -> bool {
+    /// A pod holds a device that is out of service: a NIC, or a GPU or its part.
+    pub fn holds_unhealthy(&self, kind: &DeviceType) -> bool {
         let Accounts { gpus, migs, nics, .. } = &*self.accounts;
-        let used = [gpus, migs, nics].into_iter().flatten();
+        let of_kind = |slot: Slot| matches!(slot, Slot::Nic(_)) == (*kind == DeviceType::Rdma);
+        let used = self.devices.health().zip([gpus, migs, nics].into_iter().flatten());
         // Most often none is out of service.
         !self.devices.layout().all_healthy
-            && self.devices.health().zip(used).any(|(healthy, used)| !healthy && used.holders > 0)
+            && self
+                .devices
+                .slots()
+                .zip(used)
+                .any(|(slot, (healthy, used))| of_kind(slot) && !healthy && used.holders > 0)
     }
 
     /// Takes `grant`, all or nothing: never above a device's capacity, never a device that is closed.

@@ -15,7 +15,7 @@ use crate::core::select::free::free_on;
 use crate::world::gangs::{Gang, GroupId, Member, MemberState, Warning, rule};
 use crate::world::{PodId, Resources, Wake, World};
 use baton_contract::gang::{GangId, MatchPolicy};
-use baton_contract::{Quantity, key};
+use baton_contract::{DeviceType, Quantity, key};
 
 use super::members::{is_ours, pending_members, reserved_members};
 use super::try_order::Aim;
@@ -148,7 +148,7 @@ pub(super) fn missing_resources(world: &World, group: &GroupId) -> Option<UnfitM
             let Some(facts) = node.facts.as_ref().filter(|facts| !facts.unschedulable) else { continue };
             let mut left: Resources = (*facts.allocatable).clone();
             left.sub(&node.used);
-            if node.stock.as_ref().is_some_and(|stock| stock.pool().holds_unhealthy()) {
+            if node.stock.as_ref().is_some_and(|stock| stock.pool().holds_unhealthy(&DeviceType::Gpu)) {
                 // The kubelet takes a failed device from what it offers, and its pod's request counts still.
                 let percent = free_on(node);
                 let all = [(key::NVIDIA_GPU, percent / key::WHOLE), (key::GPU, percent), (key::GPU_CORE, percent)];

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton::contract::inventory::Device;
-use baton::contract::{AgentStatus, PodUid, Quantity, key};
+use baton::contract::{AgentStatus, DeviceId, DeviceType, PodUid, Quantity, key};
 use baton::decide::health::{FaultAnswer, FaultEvictions, FaultStep, XIDS, XidOrigin};
 use baton::decide::pod::{Deletion, Phase};
 use baton::decide::world::WorldEvent;
@@ -115,6 +115,33 @@ fn a_gpu_that_fails_under_its_pod_takes_no_free_one_with_it() {
         assert_eq!(faulty.cluster.node_of("third"), None, "the failed one is given to no pod");
         assert_eq!(faulty.cluster.evicted, Vec::<String>::new(), "it needs no victim");
     }
+}
+
+/// Its kubelet counts the GPUs of a node as before when a NIC has failed under a pod.
+#[test]
+fn a_nic_that_fails_under_its_pod_gives_no_gpu_away() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("a", 4);
+    let mut device = gpu_device("a", 4);
+    let mut nic = device.spec.devices[0].clone();
+    (nic.kind, nic.id, nic.health) = (DeviceType::Rdma, DeviceId::parse("0000:10:00.0").unwrap(), false);
+    nic.resources = [(key::RDMA.to_owned(), Quantity::units(100))].into();
+    device.spec.devices.push(nic);
+    cluster.event(WorldEvent::Devices(Box::new(device)));
+    let mut facts = pod("nic", &[(key::RDMA, "100")], cluster.now);
+    facts.handoff.node = Some("a".into());
+    let held = r#"{"rdma":[{"minor":0,"id":"0000:10:00.0","resources":{"koordinator.sh/rdma":"100"}}]}"#;
+    facts.handoff.assignment.device_allocated = Some(held.into());
+    cluster.submit(facts);
+    cluster.change_node("a", |facts| {
+        facts.allocatable.set(key::NVIDIA_GPU, Quantity::units(1));
+    });
+    cluster.pod("two", &[(key::NVIDIA_GPU, "2")]);
+    cluster.settle();
+    assert_eq!(cluster.node_of("two"), None, "the kubelet offers one");
+    cluster.pod("one", &[(key::NVIDIA_GPU, "1")]);
+    cluster.settle();
+    assert_eq!(cluster.node_of("one"), Some("a"), "{:?}", cluster.conditions);
 }
 
 #[test]

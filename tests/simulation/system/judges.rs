@@ -272,9 +272,12 @@ impl System {
                 judged.push(pod);
             }
         }
-        let would = judged.iter().map(|pod| scheduler.what_if(pod.facts.clone(), moment)).find(|found| found.fits);
-        if let Some(found) = would {
-            let what = format!("scheduler {at}: {} {} {:?}", found.pod, found.headline, found.devices);
+        let would = judged.iter().find_map(|pod| {
+            let found = scheduler.what_if(pod.facts.clone(), moment);
+            found.fits.then(|| (queue.state(pod.id), found))
+        });
+        if let Some((state, found)) = would {
+            let what = format!("scheduler {at}: {} {} {:?}, {state:?}", found.pod, found.headline, found.devices);
             self.violates("a parked pod fits nowhere", what);
         }
     }

@@ -395,7 +395,7 @@ impl System {
             .filter(|call| *call.container.name == *container)
             .map(|call| (call.resource.to_owned(), call.count as usize))
             .collect();
-        if self.is_shown_up(&pod, container) {
+        if self.is_shown_up(node, &pod, container) {
             return false;
         }
         self.is_shown_down(node, &pod, container);
@@ -416,9 +416,11 @@ impl System {
 
     /// The API server shows a container running that has ended, because the kubelet was cut off. Where ledger and checkpoint are lost as
     /// well, its call may be taken for that of a pod under admission, which is a known limit (docs/lock.md): here its status arrives first.
-    fn is_shown_up(&self, pod: &HandoffPod, container: &str) -> bool {
-        let shown = self.store.of(&pod.pod).and_then(|facts| facts.handoff.container(container));
-        shown.is_some_and(|of| of.running) && self.judges.in_any_order.contains(&pod.pod.uid)
+    /// What ran before the last boot is shown down to the daemon.
+    fn is_shown_up(&self, node: usize, pod: &HandoffPod, container: &str) -> bool {
+        let (uid, shown) = (&pod.pod.uid, self.store.of(&pod.pod));
+        let is_running = shown.and_then(|facts| facts.handoff.container(container)).is_some_and(|of| of.running);
+        is_running && !self.machines[node].ran_before.contains(uid) && self.judges.in_any_order.contains(uid)
     }
 
     /// A container starts again while the API server shows another one of its pod down that runs, because the kubelet is cut off or its

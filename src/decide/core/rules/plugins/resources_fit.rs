@@ -10,7 +10,7 @@ use crate::core::rules::{Filter, Outcome, Plugin, Reads, Score, Slots, Text, Vie
 use crate::help::Help;
 use crate::lock::DaemonState;
 use crate::world::{Node, NodeId, Pod, Resources, Wake};
-use baton_contract::key;
+use baton_contract::{DeviceType, key};
 
 use super::requested_to_capacity_ratio::RatioConfig;
 use super::usage::{CountedRequests, ResourceUsage, Weights};
@@ -182,7 +182,8 @@ fn is_counted_by_devices(name: &str, node: &Node) -> bool {
     if name == key::GPU_MEMORY {
         return node.live_agent().is_some();
     }
-    stock.pool().holds_unhealthy() && key::is_device_resource(name) && node.serves(name)
+    let kind = if name == key::RDMA { DeviceType::Rdma } else { DeviceType::Gpu };
+    key::is_device_resource(name) && stock.pool().holds_unhealthy(&kind) && node.serves(name)
 }
 
 /// How a node is rated by what it has left.
