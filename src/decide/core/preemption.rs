@@ -28,7 +28,7 @@ use super::queue::Item;
 use super::rules::plugins::device_fit;
 use super::rules::{Outcome, Plugins, PreemptionCandidate, Reads, Slots, View};
 use super::select::choose::{judge, prepare};
-use super::timers::{Moment, Timer};
+use super::timers::Timer;
 
 pub use dry_run::{
     VictimSet, candidates, judge_budgets, lower_priority, most_important_first, split_leaving, victim_sets,
@@ -97,7 +97,7 @@ impl Preemption {
             return String::new();
         };
         let (by, node_name) = (pod.facts.handoff.pod.clone(), node.name.clone());
-        let mut victims = leaving_uids(scene.world, picked.node, pod, (scene.terms.now, SOON));
+        let mut victims = leaving_uids(scene.world, picked.node, pod, (scene.terms.now.mono, SOON));
         for victim in &picked.victims {
             let Some(other) = scene.world.pod(victim.pod) else { continue };
             let reference = other.facts.handoff.pod.clone();
@@ -136,7 +136,7 @@ impl Preemption {
     ) {
         let now = scene.terms.now;
         let mut nomination = Nomination { node, since: now.mono, victims, until: now.mono + KEPT, group };
-        nomination.until = nomination.gone_by(scene.world, now).unwrap_or(nomination.until);
+        nomination.until = nomination.gone_by(scene.world).unwrap_or(nomination.until);
         agenda.timers.set(nomination.until.min(now.mono + EVICT_AGAIN), Timer::Nomination(id));
         let before = self.nominations.insert(id, nomination);
         if before.is_some_and(|before| before.node != node) {
@@ -180,7 +180,7 @@ impl Preemption {
     pub fn is_hopeless(&self, scene: Scene<'_>, ids: &[PodId]) -> bool {
         let nominated = || ids.iter().filter_map(|id| Some((scene.world.pod(*id)?, self.nominations.get(id)?)));
         let stays = |nomination: &Nomination| {
-            let gone_by = nomination.gone_by(scene.world, scene.terms.now);
+            let gone_by = nomination.gone_by(scene.world);
             gone_by.is_some_and(|by| by <= scene.terms.now.mono)
         };
         nominated().any(|(_, nomination)| stays(nomination))
@@ -191,7 +191,7 @@ impl Preemption {
     pub fn due(&mut self, scene: Scene<'_>, agenda: &mut Agenda, id: PodId) {
         let now = scene.terms.now;
         let unit = self.unit(id);
-        let gone_by = unit.iter().filter_map(|id| self.nominations.get(id)?.gone_by(scene.world, now)).max();
+        let gone_by = unit.iter().filter_map(|id| self.nominations.get(id)?.gone_by(scene.world)).max();
         let hopeless = gone_by.is_some() && self.is_hopeless(scene, &unit);
         let Some(nomination) = self.nominations.get_mut(&id) else { return };
         if hopeless {
@@ -296,7 +296,7 @@ impl Preemption {
             let Some(at) = pod.facts.spec.nominated.as_deref().and_then(|name| scene.world.node_id(name)) else {
                 continue;
             };
-            let victims = leaving_uids(scene.world, at, pod, (scene.terms.now, Duration::MAX));
+            let victims = leaving_uids(scene.world, at, pod, (scene.terms.now.mono, Duration::MAX));
             let group = scene.world.gangs().gang_of(id).map(|gang| gang.group().clone());
             self.enter(scene, agenda, id, at, victims, group);
         }
@@ -357,11 +357,10 @@ pub fn eviction_text(world: &World, picked: &PreemptionCandidate) -> Option<Stri
 impl Nomination {
     /// Monotonic time by which its victims have left, those that leave at all; `None` where it has none. One whose deletion does not come
     /// about, or whose processes outlast it, has the same time as one that leaves by itself.
-    fn gone_by(&self, world: &World, now: Moment) -> Option<Duration> {
+    fn gone_by(&self, world: &World) -> Option<Duration> {
         let by = |uid: &PodUid| {
-            let pod = world.pod_id(uid).and_then(|id| world.pod(id));
-            let deleted = pod.and_then(|pod| pod.facts.handoff.deleting);
-            deleted.map_or_else(|| self.until.max(self.since + SOON), |deletion| gone_by(deletion, now))
+            let leaves = world.pod_id(uid).and_then(|id| world.pod(id)).and_then(gone_by);
+            leaves.unwrap_or_else(|| self.until.max(self.since + SOON))
         };
         self.victims.iter().map(by).max()
     }

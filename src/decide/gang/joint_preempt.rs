@@ -45,7 +45,7 @@ impl Gangs {
         if lower.is_empty() {
             return None;
         }
-        let (leaving, staying) = split_leaving(placing.world, lower, placing.terms.now);
+        let (leaving, staying) = split_leaving(placing.world, lower, placing.terms.now.mono);
         let mut sets = victim_sets(placing.world, &staying, &mut units);
         most_important_first(&mut sets);
         let out = sets.iter().flat_map(|set| &set.pods).map(|victim| victim.pod);

@@ -153,7 +153,7 @@ fn plan_in_order(placing: &mut Placing<'_>, group: &GroupId, needed: &[PodId]) -
         };
         // The group waits for pods that are leaving that node already as well.
         let leaving: Vec<PodId> =
-            leaving(placing.world, picked.node, &pod, placing.terms.now).map(|pod| pod.id).collect();
+            leaving(placing.world, picked.node, &pod, placing.terms.now.mono).map(|pod| pod.id).collect();
         for victim in picked.victims.iter().map(|victim| victim.pod).chain(leaving) {
             if placing.world.pod(victim).is_some_and(|pod| pod.node().is_some()) && !out.contains(&victim) {
                 placing.world.remove_for_dry_run(victim);

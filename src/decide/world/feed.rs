@@ -265,6 +265,11 @@ impl World {
         let (old_place, old_devices) = old.map_or((Place::Waiting, None), |old| (old.place, old.devices.clone()));
         let old_exclusive = old.map(|old| old.exclusive).unwrap_or_default();
         let served = old.and_then(|old| old.served);
+        let left = old.and_then(|old| old.leaves);
+        let leaves = facts.handoff.deleting.map(|deletion| {
+            let ends = now.0.saturating_add(Duration::from_secs(deletion.grace_seconds.try_into().unwrap_or(0)));
+            left.map_or(ends, |known| known.min(ends))
+        });
         // One that is being deleted is not counted any more by spread constraints.
         let recounted = old.is_some_and(|old| {
             let is_leaving = |of: &PodFacts| of.handoff.deleting.is_some();
@@ -310,7 +315,7 @@ impl World {
         if facts.handoff.has_ended() {
             self.has_stopped(&facts.handoff, changes);
         }
-        let before = self.pods.insert(Pod { id, facts, place, devices, exclusive, served });
+        let before = self.pods.insert(Pod { id, facts, place, devices, exclusive, served, leaves });
         if known.is_none() && !ended {
             self.learn(id);
         }

@@ -43,6 +43,8 @@ pub struct Pod {
     pub exclusive: Exclusive,
     /// When it had its devices and its lock went; `None` where this process did not see it.
     pub served: Option<Served>,
+    /// When the grace period of its deletion ends: monotonic, from when this process saw it first. No other clock is asked.
+    pub leaves: Option<Duration>,
 }
 
 /// The end of a hand-off.
@@ -95,7 +97,15 @@ impl Pod {
 
     /// A pod that is in no world: to be judged, not kept.
     pub fn unplaced(id: PodId, facts: PodFacts) -> Self {
-        Self { id, facts, place: Place::Waiting, devices: None, exclusive: Exclusive::default(), served: None }
+        Self {
+            id,
+            facts,
+            place: Place::Waiting,
+            devices: None,
+            exclusive: Exclusive::default(),
+            served: None,
+            leaves: None,
+        }
     }
 
     /// This record takes room that the later record `now` does not take: other pods may have it.

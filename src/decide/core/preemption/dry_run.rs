@@ -60,7 +60,7 @@ fn on_node(
     if lower.is_empty() || matches!(verdict(world, plugins, pod, node, now.mono), Outcome::Never(_)) {
         return None;
     }
-    let (leaving, staying) = split_leaving(world, lower, now);
+    let (leaving, staying) = split_leaving(world, lower, now.mono);
     let sets = victim_sets(world, &staying, units);
     let out: Vec<PodId> = leaving.iter().copied().chain(sets.iter().flat_map(|set| &set.pods).map(|v| v.pod)).collect();
     for id in &out {
@@ -74,7 +74,7 @@ fn on_node(
 
 /// Pods that leave soon, and pods that are not being deleted. The first stay out of the accounts: waiting for them evicts no pod. A pod
 /// that leaves late, or should have left, is neither: it stays in them, and no pod is evicted for it.
-pub fn split_leaving(world: &World, pods: Vec<PodId>, now: Moment) -> (Vec<PodId>, Vec<PodId>) {
+pub fn split_leaving(world: &World, pods: Vec<PodId>, now: Duration) -> (Vec<PodId>, Vec<PodId>) {
     let is_leaving = |id: &PodId| world.pod(*id).is_some_and(|pod| pod.facts.handoff.deleting.is_some());
     let (mut leaving, staying): (Vec<PodId>, Vec<PodId>) = pods.into_iter().partition(is_leaving);
     leaving.retain(|id| world.pod(*id).is_some_and(|pod| leaves_within(pod, (now, SOON))));

@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::core::timers::Moment;
-use crate::pod::Deletion;
 use crate::world::{NodeId, Pod, World};
 use baton_contract::PodUid;
 
@@ -14,21 +12,22 @@ const LATE: Duration = Duration::from_secs(60);
 pub const SOON: Duration = Duration::from_secs(600);
 
 /// Monotonic time by which a pod that is being deleted has left, if it ever leaves.
-pub fn gone_by(deletion: Deletion, now: Moment) -> Duration {
-    let ahead = deletion.at.duration_since(now.wall);
-    let grace = ahead.unsigned_abs();
-    let ends = if ahead.is_negative() { now.mono.saturating_sub(grace) } else { now.mono.saturating_add(grace) };
-    ends.saturating_add(LATE)
+pub fn gone_by(pod: &Pod) -> Option<Duration> {
+    pod.leaves.map(|ends| ends.saturating_add(LATE))
 }
 
 /// The pod is being deleted, and leaves within this time.
-pub fn leaves_within(pod: &Pod, (now, time): (Moment, Duration)) -> bool {
-    let gone_by = pod.facts.handoff.deleting.map(|deletion| gone_by(deletion, now));
-    gone_by.is_some_and(|by| now.mono < by && by <= now.mono.saturating_add(time))
+pub fn leaves_within(pod: &Pod, (now, time): (Duration, Duration)) -> bool {
+    gone_by(pod).is_some_and(|by| now < by && by <= now.saturating_add(time))
 }
 
 /// Terminating pods of a node that leave soon, with a lower priority than `pod`.
-pub fn leaving<'w>(world: &'w World, node: NodeId, pod: &Pod, now: Moment) -> impl Iterator<Item = &'w Pod> + use<'w> {
+pub fn leaving<'w>(
+    world: &'w World,
+    node: NodeId,
+    pod: &Pod,
+    now: Duration,
+) -> impl Iterator<Item = &'w Pod> + use<'w> {
     leaving_within(world, node, pod, (now, SOON))
 }
 
@@ -36,13 +35,13 @@ fn leaving_within<'w>(
     world: &'w World,
     node: NodeId,
     pod: &Pod,
-    within: (Moment, Duration),
+    within: (Duration, Duration),
 ) -> impl Iterator<Item = &'w Pod> + use<'w> {
     let below = pod.facts.spec.priority;
     let pods = world.node(node).into_iter().flat_map(|node| node.pods.iter()).filter_map(|id| world.pod(*id));
     pods.filter(move |other| leaves_within(other, within) && other.facts.spec.priority < below)
 }
 
-pub fn leaving_uids(world: &World, node: NodeId, pod: &Pod, within: (Moment, Duration)) -> BTreeSet<PodUid> {
+pub fn leaving_uids(world: &World, node: NodeId, pod: &Pod, within: (Duration, Duration)) -> BTreeSet<PodUid> {
     leaving_within(world, node, pod, within).map(|other| other.facts.handoff.pod.uid.clone()).collect()
 }
