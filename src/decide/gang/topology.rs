@@ -5,12 +5,17 @@
 
 use std::sync::Arc;
 
+use crate::core::agenda::Terms;
 use crate::core::placing::Placing;
 use crate::core::reservations::Saved;
+use crate::core::rules::View;
+use crate::core::select::eligible::{Eligibility, Eligible};
 use crate::core::select::free::{free_on, percent};
 use crate::core::select::shape::PodShape;
 use crate::world::gangs::GroupId;
-use crate::world::{Confinement, GroupTopology, MeasuredDomain, Node, Pod, PodId, Stock, Wake, World};
+use crate::world::{
+    Confinement, GroupTopology, MeasuredDomain, Node, NodeFacts, NodeId, Pod, PodId, Stock, Wake, World,
+};
 
 use super::attempt::{Attempt, Search};
 use super::members::{SavedGroup, is_strict};
@@ -26,7 +31,9 @@ const ROOM: Wake = Wake::NODE.or(Wake::POD_FREED);
 const PODS: i64 = 10_000;
 
 /// What the members that a group needs take at least, as domains are measured.
-struct RoomNeed {
+struct RoomNeed<'a> {
+    /// Nodes that take any of them.
+    eligible: Eligible<'a>,
     /// A member of those, where all are alike: room is counted in such members. Otherwise in percents of GPUs.
     one: Option<Pod>,
     /// Percent of GPUs that it asks for.
@@ -34,21 +41,31 @@ struct RoomNeed {
     least: i64,
 }
 
-impl RoomNeed {
-    fn of(world: &World, order: &TryOrder) -> Self {
-        let first = order.needed().next().and_then(|id| world.pod(id)).filter(|_| order.is_uniform());
-        match first {
+impl<'a> RoomNeed<'a> {
+    fn of(terms: Terms<'a>, world: &World, order: &TryOrder) -> Self {
+        let needed = || order.needed().filter_map(|id| world.pod(id));
+        let eligible = Eligible::of(terms.rules, needed());
+        match needed().next().filter(|_| order.is_uniform()) {
             Some(one) => {
                 let asked = percent(&one.facts.spec.requests);
-                Self { one: Some(one.clone()), asked, least: order.needed().count() as i64 }
+                Self { eligible, one: Some(one.clone()), asked, least: order.needed().count() as i64 }
             }
-            None => Self { one: None, asked: 0, least: order.least(world) },
+            None => Self { eligible, one: None, asked: 0, least: order.least(world) },
         }
     }
 
-    /// At most so much is free on a node, and would be without any pod there.
-    fn room(&self, node: &Node) -> (i64, i64) {
+    /// At most so much is free on a node, and would be without any pod, taint or cordon there.
+    fn room(&self, view: View<'_>, (id, node): (NodeId, &Node)) -> (i64, i64) {
         let Some(facts) = &node.facts else { return (0, 0) };
+        let (now, ever) = self.room_by_amounts(node, facts);
+        match self.eligible.on(view, (id, node)) {
+            Eligibility::Never => (0, 0),
+            Eligibility::NotNow => (0, ever),
+            Eligibility::Now => (now, ever),
+        }
+    }
+
+    fn room_by_amounts(&self, node: &Node, facts: &NodeFacts) -> (i64, i64) {
         let free = free_on(node);
         let all = percent(&facts.allocatable).max(node.stock.as_ref().map_or(0, Stock::listed_percent));
         let Some(one) = &self.one else { return (free, all) };
@@ -68,6 +85,14 @@ impl RoomNeed {
             facts.max_pods,
         ];
         (now.into_iter().min().unwrap_or(0), ever.into_iter().min().unwrap_or(0))
+    }
+
+    /// Percent of GPUs that is free in a domain, with that of the pods below this priority; `None` where no node takes any of them.
+    fn may_be_free(&self, view: View<'_>, at: &Confinement, below: i32) -> Option<i64> {
+        let of_pod = |pod: &Pod| if pod.facts.spec.priority < below { percent(&pod.facts.spec.requests) } else { 0 };
+        let of_pods = |node: &Node| node.pods.iter().filter_map(|id| view.world.pod(*id)).map(of_pod).sum::<i64>();
+        let nodes = view.world.nodes_in(Some(at)).filter(|node| self.eligible.on(view, *node) == Eligibility::Now);
+        nodes.map(|(_, node)| free_on(node).max(0) + of_pods(node)).reduce(|one, other| one + other)
     }
 
     /// `4 members`, or `16 GPUs`.
@@ -92,7 +117,8 @@ struct Domain {
 
 impl Domain {
     /// Those of each of these lists of labels, of which each is the beginning of the one before it.
-    fn all_of(world: &World, group: &GroupId, levels: &[Vec<Box<str>>], need: &RoomNeed) -> Vec<Vec<Self>> {
+    fn all_of(view: View<'_>, group: &GroupId, levels: &[Vec<Box<str>>], need: &RoomNeed<'_>) -> Vec<Vec<Self>> {
+        let world = view.world;
         let of_level = |(labels, domains): (&Vec<Box<str>>, Vec<MeasuredDomain>)| {
             let placed = world.domain_of_placed(group, labels, None);
             let domains = domains.into_iter().filter(|(at, _)| placed.is_none() || at.values() == placed.as_ref());
@@ -100,7 +126,7 @@ impl Domain {
                 |(at, (free, all)): (Confinement, _)| Self { nodes: at.looked_up().len(), at: Arc::new(at), free, all };
             domains.map(domain).collect()
         };
-        levels.iter().zip(world.domains(levels, |node| need.room(node))).map(of_level).collect()
+        levels.iter().zip(world.domains(levels, |node| need.room(view, node))).map(of_level).collect()
     }
 }
 
@@ -116,12 +142,12 @@ impl Gangs {
         let own = SavedGroup::take(placing, group);
         let aim = Aim::Minimum { once: self.satisfied_once(group) };
         let order = TryOrder::of(placing.world, placing.stats, group, &[], aim);
-        let need = RoomNeed::of(placing.world, &order);
+        let need = RoomNeed::of(placing.terms, placing.world, &order);
         let failed = self.groups.get(group).map(|record| record.attempt.failed.clone()).unwrap_or_default();
         let mut nearest: Option<(usize, UnfitMember)> = None;
         let mut wake = ROOM;
         let levels: Vec<_> = topology.levels().collect();
-        for (labels, mut domains) in levels.iter().zip(Domain::all_of(placing.world, group, &levels, &need)) {
+        for (labels, mut domains) in levels.iter().zip(Domain::all_of(placing.view(), group, &levels, &need)) {
             let required = labels.len() == topology.required.len();
             domains.sort_by_key(|domain| (domain.free < need.least, domain.free, domain.nodes));
             let large = domains.partition_point(|domain| domain.free >= need.least);
@@ -199,13 +225,14 @@ impl Gangs {
         let Some(topology) = topology else { return plan(self, placing) };
         let aim = Aim::Minimum { once: self.satisfied_once(group) };
         let order = TryOrder::of(placing.world, placing.stats, group, &[], aim);
-        let need = RoomNeed::of(placing.world, &order);
-        let all = Domain::all_of(placing.world, group, std::slice::from_ref(&topology.required), &need);
+        let need = RoomNeed::of(placing.terms, placing.world, &order);
+        let all = Domain::all_of(placing.view(), group, std::slice::from_ref(&topology.required), &need);
         let mut domains: Vec<Domain> = all.into_iter().flatten().collect();
         let least = order.least(placing.world);
         let first = order.needed().next().and_then(|id| placing.world.pod(id));
         let below = first.map_or(i32::MIN, |pod| pod.facts.spec.priority);
-        let may_be = |domain: &Domain| may_be_free(placing.world, &domain.at, below) >= least;
+        let view = placing.view();
+        let may_be = |domain: &Domain| need.may_be_free(view, &domain.at, below).is_some_and(|free| free >= least);
         domains.retain(|domain| domain.all >= need.least && may_be(domain));
         domains.sort_by_key(|domain| (-domain.free, domain.nodes));
         for domain in domains.into_iter().take(SEARCHED) {
@@ -259,15 +286,8 @@ fn order_kind(placing: &mut Placing<'_>, ranked: &[(u32, PodId)]) {
     }
 }
 
-/// Percent of GPUs that is free in a domain, with that of the pods below this priority.
-fn may_be_free(world: &World, at: &Confinement, below: i32) -> i64 {
-    let of_pod = |pod: &Pod| if pod.facts.spec.priority < below { percent(&pod.facts.spec.requests) } else { 0 };
-    let of_pods = |node: &Node| node.pods.iter().filter_map(|id| world.pod(*id)).map(of_pod).sum::<i64>();
-    world.nodes_in(Some(at)).map(|(_, node)| free_on(node).max(0) + of_pods(node)).sum()
-}
-
 /// Not even an empty domain has room for the group.
-fn too_large(domains: &[Domain], need: &RoomNeed, labels: &[Box<str>], order: &TryOrder) -> Option<UnfitMember> {
+fn too_large(domains: &[Domain], need: &RoomNeed<'_>, labels: &[Box<str>], order: &TryOrder) -> Option<UnfitMember> {
     let first = order.needed().next()?;
     let text = match domains.iter().max_by_key(|domain| domain.all) {
         None => format!("no node has the label {}", labels.join(" and ")),

@@ -5,14 +5,17 @@
 //! without room for all, that with the most places counts.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use crate::core::agenda::Scene;
 use crate::core::context::Context;
+use crate::core::select::eligible::{Eligibility, Eligible};
 use crate::core::select::free::{free_on, percent};
-use crate::world::{Confinement, GroupTopology, Node, NodeId, PodId, World};
+use crate::world::{Confinement, GroupTopology, Node, NodeId, Pod, PodId, World};
 
 use super::TyJobs;
 use super::allowance::Allowance;
+use super::place::template_pod;
 use super::placement::{JobFacts, JobSpec, Seat};
 
 /// Domains that are tried although not everything fits there.
@@ -64,10 +67,10 @@ impl TyJobs {
         for labels in topology.levels() {
             let required = labels.len() == topology.required.len();
             let mut most: Option<(usize, Confinement)> = None;
-            let domains = domains(cx.world, ask, &labels);
+            let domains = domains(cx.terms.scene(cx.world), ask, &labels);
             // Where none has room for all pods, those with the most room may hold as many as the job needs.
-            let few = |(at, domain): &(usize, JobDomain)| domain.has_room || required && *at < SEARCHED;
-            for (_, domain) in domains.into_iter().enumerate().filter(few) {
+            let large = domains.partition_point(|domain| domain.has_room);
+            for domain in domains.into_iter().take(large + if required { SEARCHED } else { 0 }) {
                 let attempt = self.place_missing(cx, ask, Some(&domain.at));
                 if attempt.taken.len() == ask.missing.len() {
                     return attempt;
@@ -100,12 +103,20 @@ pub fn no_domain(labels: &[Box<str>]) -> String {
 }
 
 /// The domains where the missing pods may go: first those with room, the least left over first, then the others, the roomiest first.
-fn domains(world: &World, ask: &JobAsk<'_>, labels: &[Box<str>]) -> Vec<JobDomain> {
+fn domains(scene: Scene<'_>, ask: &JobAsk<'_>, labels: &[Box<str>]) -> Vec<JobDomain> {
+    let world = scene.world;
     let sum = |one: (i64, i64), other: (i64, i64)| (one.0.saturating_add(other.0), one.1.saturating_add(other.1));
     let parts = ask.missing.iter().filter_map(|seat| ask.spec.parts.get(seat.part));
     let wanted = parts.map(|part| &part.pod.spec.requests).map(|wants| (percent(wants), wants.milli_cpu));
     let wanted = wanted.fold((0, 0), sum);
-    let of_node = |node: &Node| {
+    let parts: BTreeSet<usize> = ask.missing.iter().map(|seat| seat.part).collect();
+    let parts = parts.into_iter().filter_map(|part| ask.spec.parts.get(part));
+    let pods: Vec<Pod> = parts.map(|part| template_pod(part.pod.clone())).collect();
+    let eligible = Eligible::of(scene.terms.rules, &pods);
+    let of_node = |(id, node): (NodeId, &Node)| {
+        if eligible.on(scene.view(), (id, node)) != Eligibility::Now {
+            return (0, 0);
+        }
         let cpu = node.facts.as_ref().map_or(0, |facts| facts.allocatable.milli_cpu - node.used.milli_cpu);
         (free_on(node).max(0), cpu.max(0))
     };

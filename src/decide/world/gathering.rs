@@ -81,7 +81,11 @@ pub type MeasuredDomain = (Confinement, (i64, i64));
 impl World {
     /// Every domain of each of these lists of labels, in one walk over the nodes. Each list is the beginning of the one before it. Of what
     /// `measure` says of the nodes, each domain has the sums.
-    pub fn domains(&self, levels: &[Vec<Box<str>>], measure: impl Fn(&Node) -> (i64, i64)) -> Vec<Vec<MeasuredDomain>> {
+    pub fn domains(
+        &self,
+        levels: &[Vec<Box<str>>],
+        measure: impl Fn((NodeId, &Node)) -> (i64, i64),
+    ) -> Vec<Vec<MeasuredDomain>> {
         let mut walks: Vec<LevelWalk<'_>> = levels.iter().map(|labels| LevelWalk::of(labels)).collect();
         let longest = levels.first().map_or(&[][..], Vec::as_slice);
         let least = levels.last().map_or(0, Vec::len);
@@ -93,7 +97,7 @@ impl World {
             if values.len() < least {
                 continue;
             }
-            let amounts = measure(node);
+            let amounts = measure((id, node));
             // Nodes of one domain mostly come one after the other.
             let same = values.iter().zip(&before).take_while(|(value, before)| value == before).count();
             for walk in walks.iter_mut().filter(|walk| walk.labels.len() <= values.len()) {

@@ -97,6 +97,26 @@ fn what_is_preferred_gives_way_and_what_is_required_does_not() {
     jobs.check();
 }
 
+/// Racks where its pods may not be have room for all: they do not hide the rack that has room for some.
+#[test]
+fn a_job_finds_the_rack_of_its_pool_however_many_others_are_free() {
+    let mut jobs = cluster(&["a 3 r1"]);
+    jobs.cluster.change_node("a", |facts| drop(facts.labels.insert("pool".to_owned(), "x".to_owned())));
+    for n in 0..20 {
+        jobs.node(&format!("b{n}"), 9, 0);
+        label(&mut jobs, &format!("b{n}"), &format!("other-{n}"));
+    }
+    jobs.run("rl", CPU, (3, CPU), |spec| {
+        asks(spec, Some(RACK), None);
+        for part in &mut spec.parts {
+            let mut pod = (*part.pod.spec).clone();
+            pod.node_selector = [("pool".to_owned(), "x".to_owned())].into();
+            part.pod.spec = pod.into();
+        }
+    });
+    assert_eq!((jobs.places("rl").len(), racks(&jobs, "rl")), (3, named(&["r1"])), "{}", jobs.message("rl"));
+}
+
 #[test]
 fn pods_with_a_place_fix_the_rack_for_workers_that_are_added() {
     let mut jobs = cluster(&["a 3 r1", "b 9 r2"]);

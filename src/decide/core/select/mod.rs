@@ -5,6 +5,7 @@
 
 pub mod choose;
 pub mod concern;
+pub mod eligible;
 pub mod free;
 pub mod index;
 pub mod nearest;

@@ -7,7 +7,8 @@ use crate::world::{Node, NodeId, Pod, Wake};
 /// The rule.
 pub struct NodeAffinity;
 
-const NAME: &str = "NodeAffinity";
+/// The rule's name.
+pub const NAME: &str = "NodeAffinity";
 
 impl Plugin for NodeAffinity {
     fn name(&self) -> &'static str {

@@ -8,7 +8,8 @@ use crate::world::{Node, NodeId, Pod, Wake};
 /// The rule.
 pub struct TaintToleration;
 
-const NAME: &str = "TaintToleration";
+/// The rule's name.
+pub const NAME: &str = "TaintToleration";
 
 impl Plugin for TaintToleration {
     fn name(&self) -> &'static str {

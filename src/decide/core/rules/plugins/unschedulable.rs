@@ -7,7 +7,8 @@ use crate::world::{Node, NodeId, Pod, PodSpec, Wake};
 /// The rule.
 pub struct NodeUnschedulable;
 
-const NAME: &str = "NodeUnschedulable";
+/// The rule's name.
+pub const NAME: &str = "NodeUnschedulable";
 
 impl Plugin for NodeUnschedulable {
     fn name(&self) -> &'static str {
