@@ -51,7 +51,7 @@ use crate::core::queue::{Item, Queue};
 use crate::core::reporter::Reporter;
 use crate::core::reservations::Reservations;
 use crate::core::rules::plugins::{gpu_patience, image_locality};
-use crate::core::rules::{Plugins, Queued, View};
+use crate::core::rules::{Plugins, Queued};
 use crate::core::select::index::Index;
 use crate::core::timers::Timer;
 use crate::core::{OtherSchedulers, extend};
@@ -624,8 +624,12 @@ impl Scheduler {
     }
 
     /// Rates each of `nodes`, 0..=100, by what kube-scheduler does not see; see `extend::rate_devices`.
-    pub fn rate_devices(&self, facts: &PodFacts, nodes: &[String], now: Moment) -> Vec<(String, i64)> {
-        extend::rate_devices(View { world: &self.world, now: now.mono }, &self.rules, facts, nodes)
+    pub fn rate_devices(&mut self, facts: &PodFacts, nodes: &[String], now: Moment) -> Vec<(String, i64)> {
+        let (mut cx, ..) = self.split(now);
+        cx.open_for(None, facts);
+        let rated = extend::rate_devices(cx.terms.view(cx.world), cx.terms.rules, facts, nodes);
+        cx.earmarks.close(cx.world);
+        rated
     }
 
     /// Which victims make room for the pod's devices on each node; see `extend::make_room`.

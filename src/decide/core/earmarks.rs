@@ -134,6 +134,8 @@ impl Earmarks {
         if passed || !is_aged(terms, &mut agenda.queue, item, since) || taken {
             return None;
         }
+        // What another one keeps is kept from this one, too.
+        self.close(world);
         let nodes = choose_nodes(terms, world, &members, priority, wanted)?;
         if let Some(text) = self.too_large(terms.scene(world), &nodes, wanted) {
             return Some(text);
@@ -165,9 +167,22 @@ impl Earmarks {
     }
 
     /// Opens the nodes that are kept for `item` or for one of lower priority, and those on which a pod with this deadline ends
-    /// before another one that is there; [`Earmarks::close`] must follow.
+    /// before another one that is there, and closes all others; [`Earmarks::close`] must follow.
     pub fn open_for(&mut self, terms: Terms<'_>, world: &mut World, item: &Item, priority: i32, deadline: Option<u32>) {
-        let end = deadline.and_then(|seconds| terms.now.wall.checked_add(Duration::from_secs(seconds.into())).ok());
+        let open = self.open_in(world, (item, priority, deadline), terms.now.wall);
+        self.opened.retain(|node| !open.contains(node));
+        self.close(world);
+        self.opened = open;
+    }
+
+    /// The same in a copy of the world, for the item, its priority and its deadline. Returns the nodes.
+    pub fn open_in(
+        &self,
+        world: &mut World,
+        (item, priority, deadline): (&Item, i32, Option<u32>),
+        now: Timestamp,
+    ) -> Vec<NodeId> {
+        let end = deadline.and_then(|seconds| now.checked_add(Duration::from_secs(seconds.into())).ok());
         let ends = |node| end.is_some_and(|end| last_known_end(world, node).is_some_and(|last| end < last));
         let mut open = Vec::new();
         for earmark in &self.all {
@@ -175,7 +190,7 @@ impl Earmarks {
             open.extend(earmark.nodes.iter().copied().filter(|node| all || ends(*node)));
         }
         open.iter().for_each(|node| world.keep(*node, None));
-        self.opened = open;
+        open
     }
 
     /// Opens this node: room on it is the pod's already.

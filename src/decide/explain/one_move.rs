@@ -42,8 +42,7 @@ impl Scheduler {
     /// [`Scheduler::one_move`] for a pod, or for what its group lacks, beside nominated pods.
     pub(super) fn move_beside_nominated(&self, id: PodId, group: Option<&GroupId>, now: Moment) -> Option<OneMove> {
         let ids = group.map_or_else(|| vec![id], |group| self.lacking(group));
-        let priority = self.world().pod(id)?.facts.spec.priority;
-        let mut world = self.beside_nominated(priority, id, None, now).into_owned();
+        let mut world = self.as_found_by(self.world().pod(id)?, None, now).into_owned();
         self.one_move(&mut world, &ids, now)
     }
 

@@ -19,7 +19,7 @@ use crate::gang::Route;
 use crate::lock::{Delay, LockDelay};
 use crate::scheduler::Scheduler;
 use crate::world::gangs::GroupId;
-use crate::world::{NodeId, Place, Pod, PodFacts, PodId, World, without_devices};
+use crate::world::{NodeId, Place, Pod, PodFacts, PodId, PodSpec, World, without_devices};
 use baton_contract::{LockRead, PodKey};
 
 use super::answer::{Explanation, PodState, PodVerdict, RatedNode, Rating};
@@ -99,7 +99,7 @@ impl Scheduler {
             return Some(explanation);
         }
         let by_extender = self.asks_by_extender(id);
-        let judged = self.judge_live(id, priority, by_extender, now);
+        let judged = self.judge_live(id, by_extender, now);
         if by_extender {
             let Explanation { scheduler_name, verdict, .. } = &mut explanation;
             let message = format!("{scheduler_name} places it and asks here about devices: {}", judged.message);
@@ -199,10 +199,9 @@ impl Scheduler {
     }
 
     /// The rules' verdict on a waiting pod now, with nominated room closed. `by_extender`: another scheduler chooses its node.
-    fn judge_live(&self, id: PodId, priority: i32, by_extender: bool, now: Moment) -> PodVerdict {
-        let facts = self.world().pod(id).filter(|_| by_extender).map(|pod| &pod.facts);
-        let world = self.beside_nominated(priority, id, facts, now);
-        let verdict = world.pod(id).map(|pod| {
+    fn judge_live(&self, id: PodId, by_extender: bool, now: Moment) -> PodVerdict {
+        let verdict = self.world().pod(id).map(|pod| {
+            let world = self.as_found_by(pod, by_extender.then_some(&pod.facts), now);
             let view = View { world: &world, now: now.mono };
             let mut judged = judge_all(view, self.rules(), pod);
             if !judged.fitting.is_empty() {
@@ -282,20 +281,19 @@ impl Scheduler {
         }
     }
 
-    /// The world with the room of nominated pods closed to a pod of this priority: a copy where there are any. `asking`: the pod of
-    /// another scheduler that asks here about devices.
-    pub(super) fn beside_nominated(
-        &self,
-        priority: i32,
-        except: PodId,
-        asking: Option<&PodFacts>,
-        now: Moment,
-    ) -> Cow<'_, World> {
-        if self.preemption().all().is_empty() && (asking.is_none() || self.world().nominated().next().is_none()) {
+    /// The world as a pod finds it whose turn has come: the room of nominated pods is closed, and nodes that are kept for less are open.
+    /// A copy where there are any. `asking`: the pod of another scheduler that asks here about devices.
+    pub(super) fn as_found_by(&self, pod: &Pod, asking: Option<&PodFacts>, now: Moment) -> Cow<'_, World> {
+        let none_asks = asking.is_none() || self.world().nominated().next().is_none();
+        if self.preemption().all().is_empty() && self.earmarks().all().is_empty() && none_asks {
             return Cow::Borrowed(self.world());
         }
         let mut world = self.world().clone();
-        self.preemption().enter_nominated(&mut world, self.rules(), now.mono, (priority, except));
+        let PodSpec { priority, deadline, .. } = *pod.facts.spec;
+        let group = world.gangs().gang_of(pod.id).map(|gang| Item::Group(gang.group().clone()));
+        let item = group.unwrap_or(Item::Pod(pod.id));
+        self.earmarks().open_in(&mut world, (&item, priority, deadline), now.wall);
+        self.preemption().enter_nominated(&mut world, self.rules(), now.mono, (priority, pod.id));
         if let Some(facts) = asking {
             extend::enter_asking(&mut world, self.rules(), now.mono, facts, &self.config().asking_names);
         }

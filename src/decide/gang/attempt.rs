@@ -63,15 +63,20 @@ impl Gangs {
             // The numbers that were reported have changed all the same.
             return cx.agenda.timers.set(stale, Timer::ReportGroup(group.clone()));
         }
-        let priority = priority_of(cx.world, group);
-        cx.earmarks.open_for(cx.terms, cx.world, &Item::Group(group.clone()), priority, None);
         self.try_group(cx, group, true);
-        cx.earmarks.close(cx.world);
         cx.agenda.steps.push(Step::AfterAttempt(group.clone()));
     }
 
     /// Tries a group. `resolve`: groups of lower rank may have to release their reservations for it.
     pub(super) fn try_group(&mut self, cx: &mut Context<'_>, group: &GroupId, resolve: bool) {
+        let priority = priority_of(cx.world, group);
+        cx.earmarks.open_for(cx.terms, cx.world, &Item::Group(group.clone()), priority, None);
+        self.try_with_room(cx, group, resolve);
+        cx.earmarks.close(cx.world);
+    }
+
+    /// The same, nodes that are kept for others of lower priority being open.
+    fn try_with_room(&mut self, cx: &mut Context<'_>, group: &GroupId, resolve: bool) {
         let item = Item::Group(group.clone());
         let rest = self.rest_members(cx.world, cx.reservations, group);
         if !rest.is_empty()

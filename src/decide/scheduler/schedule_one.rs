@@ -117,7 +117,6 @@ fn fits_nowhere(cx: &mut Context<'_>, gangs: &mut Gangs, id: PodId, diagnosis: &
     {
         message = format!("{message}; {way}");
     }
-    cx.earmarks.close(cx.world);
     // One for which room is made sees more of it than others.
     match cx.world.pod(id).filter(|_| cx.preemption.get(id).is_none()).map(Pod::alike) {
         Some(alike) => cx.agenda.queue.park_in_line(id, diagnosis.wake, alike, now),

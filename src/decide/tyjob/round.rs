@@ -178,6 +178,7 @@ impl TyJobs {
         let allowance = known.unwrap_or_else(|| self.allowance(cx.world, namespace, cx.terms.now.wall));
         let ask = JobAsk { job: &job, spec, missing: &missing, here: &here, allowance: &allowance };
         let found = self.place_gathered(cx, &ask);
+        cx.earmarks.close(cx.world);
         if self.settle_job(cx, key, &job, found.taken, found.refusal) {
             self.allowances.insert(namespace.clone(), found.allowance);
         } else {
@@ -186,7 +187,7 @@ impl TyJobs {
         }
     }
 
-    /// Reserves places for the missing pods of a job, as many as it finds.
+    /// Reserves places for the missing pods of a job, as many as it finds. What is kept for less stays open.
     pub(super) fn place_missing(
         &mut self,
         cx: &mut Context<'_>,
@@ -255,7 +256,6 @@ impl TyJobs {
                     }
                 }
             });
-            cx.earmarks.close(cx.world);
         }
         JobAttempt { taken, refusal, allowance }
     }

@@ -89,7 +89,7 @@ impl World {
 
     /// Keeps a node for a group or pod, or for none.
     pub fn keep(&mut self, id: NodeId, name: Option<Arc<str>>) {
-        if let Some(node) = self.nodes.get_mut(id) {
+        if let Some(node) = self.nodes.get_mut(id).filter(|node| node.kept_for != name) {
             node.kept_for = name;
             self.generation += 1;
             self.nodes.touch(id);

@@ -333,6 +333,56 @@ fn kube_scheduler_evicts_no_pod_for_a_kept_node_and_has_it_for_higher_priority()
     assert_eq!(kept(&gangs), nodes, "they are kept on");
 }
 
+/// A group of low priority gives way to a pod of high priority, while kept nodes are open to that pod: it goes to none of them.
+#[test]
+fn a_group_that_gives_way_to_another_gets_no_kept_node() {
+    let mut gangs = aged(|_| {});
+    let nodes = kept(&gangs);
+    let others: Vec<String> = (0..4).map(|n| format!("n{n}")).filter(|node| !nodes.contains(node)).collect();
+    gangs.cluster.change_node(&others[1], |facts| facts.unschedulable = true);
+    let four_end = |gangs: &mut TestGangs, node: &str| (0..4).for_each(|_| gangs.delete(&on(gangs, node)));
+    four_end(&mut gangs, &others[0]);
+    // It holds the room for one of its two members.
+    let keys = gang("half", "2", &[("mode", "NonStrict"), ("waiting-time", "3h")]);
+    for n in 0..2 {
+        let mut facts = gangs.facts(&format!("half-{n}"), &[(key::NVIDIA_GPU, "4")], &keys);
+        facts.spec.priority = -1;
+        gangs.cluster.submit(facts);
+    }
+    gangs.wait(2);
+    assert_eq!(gangs.cluster.reservations(), 1, "{}", gangs.condition("half-0"));
+    four_end(&mut gangs, &nodes[0]);
+    gangs.wait(2);
+    let mut urgent = gangs.facts("urgent", &[(key::NVIDIA_GPU, "4")], &[]);
+    urgent.spec.priority = 9;
+    urgent.spec.node_selector = [("spot".to_owned(), "here".to_owned())].into();
+    gangs.cluster.change_node(&others[0], |facts| drop(facts.labels.insert("spot".to_owned(), "here".to_owned())));
+    gangs.cluster.submit(urgent);
+    gangs.wait(2);
+    assert_eq!(gangs.cluster.node_of("urgent"), Some(&*others[0]));
+    assert_eq!((gangs.count("half"), gangs.cluster.reservations()), (0, 0), "{}", gangs.condition("half-0"));
+}
+
+#[test]
+fn what_if_and_explain_find_the_nodes_open_that_a_pod_finds_open() {
+    let mut gangs = aged(|_| {});
+    let nodes = kept(&gangs);
+    let first = on(&gangs, &nodes[0]);
+    gangs.delete(&first);
+    let mut urgent = gangs.facts("urgent", &[(key::NVIDIA_GPU, "1")], &[]);
+    let now = gangs.cluster.moment();
+    assert!(!gangs.cluster.scheduler.what_if(urgent.clone(), now).fits);
+    urgent.spec.priority = 9;
+    let headline = gangs.cluster.scheduler.what_if(urgent.clone(), now).headline;
+    assert_eq!(headline, format!("would start now on {}", nodes[0]));
+    urgent.handoff.scheduler_name = "default-scheduler".into();
+    let rated = gangs.cluster.scheduler.rate_devices(&urgent, &nodes, now);
+    assert!(rated.iter().any(|(node, score)| *node == nodes[0] && *score > 0), "{rated:?}");
+    let own = gangs.cluster.scheduler.explain(&TestGangs::key("big-0"), now).unwrap().verdict;
+    assert!(!own.message.contains("kept for gang ml/big"), "{}", own.message);
+    assert_eq!(kept(&gangs), nodes, "they are kept on");
+}
+
 #[test]
 fn a_pod_of_higher_priority_evicts_pods_of_kept_nodes() {
     let mut gangs = aged(|_| {});
