@@ -56,7 +56,7 @@ pub struct Notice {
 
 /// The queue of notices; cheap to clone, never blocks.
 #[derive(Clone)]
-pub struct Notices(mpsc::Sender<Notice>);
+pub struct Notices(mpsc::Sender<(Timestamp, Notice)>);
 
 /// Longest `reportingInstance`.
 const MAX_INSTANCE: usize = 128;
@@ -81,12 +81,12 @@ impl Notices {
         let instance = &instance[..instance.floor_char_boundary(MAX_INSTANCE)];
         let (component, instance) = (component.to_owned(), instance.to_owned());
         let mut events = EventWriter { client, component, instance, written: HashMap::new() };
-        let (sender, mut receiver) = mpsc::channel::<Notice>(BACKLOG);
+        let (sender, mut receiver) = mpsc::channel::<(Timestamp, Notice)>(BACKLOG);
         let writer = tokio::spawn(async move {
-            while let Some(notice) = receiver.recv().await {
+            while let Some((at, notice)) = receiver.recv().await {
                 calm().await;
                 let reason = notice.reason.word();
-                if let Err(error) = events.write(notice).await {
+                if let Err(error) = events.write(notice, at).await {
                     tracing::debug!(reason, %error, "event not written");
                 }
             }
@@ -96,7 +96,7 @@ impl Notices {
 
     /// Queues a notice; drops it when too many wait.
     pub fn post(&self, notice: Notice) {
-        if let Err(error) = self.0.try_send(notice) {
+        if let Err(error) = self.0.try_send((clock::wall(), notice)) {
             tracing::debug!(%error, "event dropped");
         }
     }
@@ -111,10 +111,11 @@ struct EventWriter {
 }
 
 impl EventWriter {
-    /// Writes an event, or counts one more in the series of the last one, where that is young and has the same words.
-    async fn write(&mut self, notice: Notice) -> Result<(), kube::Error> {
+    /// Writes what happened at `now`, or counts one more in the series of the last event, where that is young, has the same words and has
+    /// not been deleted.
+    async fn write(&mut self, notice: Notice, now: Timestamp) -> Result<(), kube::Error> {
         let Notice { subject, warning, reason, action, message } = notice;
-        let (now, note, type_) = (clock::wall(), Some(cut(message)), if warning { "Warning" } else { "Normal" });
+        let (note, type_) = (Some(cut(message)), if warning { "Warning" } else { "Normal" });
         let regarding = reference(&subject);
         let api: Api<Event> = Api::namespaced(self.client.clone(), regarding.namespace.as_deref().unwrap_or("default"));
         let is_same = |event: &&mut Event| {
@@ -126,9 +127,14 @@ impl EventWriter {
             let count = event.series.as_ref().map_or(2, |series| series.count + 1);
             let series = EventSeries { count, last_observed_time: MicroTime(now) };
             let patch = Patch::Merge(json!({"series": series}));
-            api.patch(&event.name_any(), &PatchParams::default(), &patch).await?;
-            event.series = Some(series);
-            return Ok(());
+            let patched = api.patch(&event.name_any(), &PatchParams::default(), &patch).await.map(|_| series);
+            match patched {
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                patched => {
+                    event.series = Some(patched?);
+                    return Ok(());
+                }
+            }
         }
         let event = Event {
             metadata: ObjectMeta {

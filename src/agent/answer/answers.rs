@@ -132,7 +132,7 @@ impl Answerer for AllocateAnswers {
         entries: &[(DeviceType, DeviceEntry)],
     ) -> Result<(), String> {
         let table = self.table.load();
-        let paths: BTreeSet<&str> = stored.devices.iter().map(|spec| &*spec.host_path).collect();
+        let paths: BTreeSet<&str> = stored.devices.iter().map(|spec| &*spec.container_path).collect();
         let indexes: BTreeSet<&str> = words(stored).filter(|word| is_index(word)).collect();
         let moved = |id: &DeviceId| {
             format!(
@@ -145,7 +145,7 @@ impl Answerer for AllocateAnswers {
         for id in &ids {
             let parts = table.devices.get(*id);
             let nodes: BTreeSet<String> =
-                parts.into_iter().flat_map(|parts| &parts.nodes).map(|node| text(&table.on_host(node))).collect();
+                parts.into_iter().flat_map(|parts| &parts.nodes).map(|node| text(node)).collect();
             let has_index = |parts: &DeviceNodes| indexes.contains(&*parts.index);
             let is_named = |node: &String| !node.ends_with(SHARED) && paths.contains(&**node);
             let by_node = paths.is_empty() || nodes.iter().any(is_named);
@@ -155,7 +155,7 @@ impl Answerer for AllocateAnswers {
             own.extend(nodes);
         }
         let others = table.devices.iter().filter(|(id, _)| !ids.contains(id));
-        let mut of_others = others.flat_map(|(_, parts)| &parts.nodes).map(|node| text(&table.on_host(node)));
+        let mut of_others = others.flat_map(|(_, parts)| &parts.nodes).map(|node| text(node));
         let foreign = of_others.find(|node| paths.contains(&**node) && !own.contains(node));
         let id = ids.first().filter(|_| foreign.is_some() || !indexes.is_empty() && indexes.len() != ids.len());
         id.map_or(Ok(()), |id| Err(moved(id)))

@@ -28,7 +28,7 @@ pub struct Fleet<'a> {
     pub daemons: BTreeMap<&'static str, u32>,
     /// Nodes with devices whose daemon does not serve, and its state.
     pub faults: Vec<(&'a str, &'static str)>,
-    /// Nodes with a lock that stands for longer than a hand-off can take, by its own time.
+    /// Nodes with a lock that stands for longer than a hand-off can take, as long as this process has seen it.
     pub stuck: Vec<(&'a str, Duration)>,
 }
 

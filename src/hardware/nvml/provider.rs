@@ -297,7 +297,7 @@ impl NvmlState {
         if wanted.iter().all(|(_, uuid)| before.contains(uuid)) {
             return Ok(());
         }
-        self.listening = None;
+        // Those that are heard are heard on until a new set is there.
         while !wanted.is_empty() {
             let events = match self.event_set(options)? {
                 Ok(events) => events,

@@ -3,23 +3,26 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use baton::cluster::notice::{Notice, Notices, Subject};
 use baton::contract::inventory::{Device, DeviceSpec};
 use baton::contract::key::{self, AGENT, NODE_GPU_MODEL, NODE_GPU_VENDOR, NVIDIA_GPU, PCIE_SWITCH};
-use baton::contract::{AgentStatus, Identity};
+use baton::contract::{AgentStatus, EventReason, Identity};
 use baton::runtime::admin::AdminListen;
 use baton::runtime::clock;
 use baton::sim::apiserver::Rule;
 use baton::sim::hardware::{NodeSpec, NvmlReturn, Shape};
 use baton::sim::kubelet::Kubelet;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::events::v1::Event;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::test_node::{TestNode, until};
 use crate::harness::TestServer;
+use crate::harness::wait::until as waits;
 
 const USER: &str = "system:serviceaccount:baton-system:baton-device-plugin";
 const GROUP: &str = "scheduling.koordinator.sh";
@@ -433,4 +436,27 @@ async fn the_daemon_does_not_start_beside_cordons_that_are_not_read_any_more() {
     let daemon = node.shipped();
     node.until(NVIDIA_GPU, 8).await;
     daemon.stop().await;
+}
+
+/// What comes again is one more in a series; an event that a client has deleted meanwhile is written afresh.
+#[tokio::test]
+async fn a_notice_that_comes_again_is_counted_and_outlives_its_event() {
+    let server = TestServer::simulated().await;
+    let (notices, writer) = Notices::start(server.client.clone(), "baton-test", "here", async || {});
+    let events: Api<Event> = Api::namespaced(server.client.clone(), "default");
+    let post = || {
+        let (subject, reason) = (Subject::Node("node-a".into()), EventReason::DeviceCordoned);
+        notices.post(Notice { subject, warning: false, reason, action: "Cordon", message: "again".to_owned() });
+    };
+    let counts = async || {
+        let all = events.list(&ListParams::default()).await.unwrap().items;
+        all.iter().map(|event| event.series.as_ref().map_or(1, |series| series.count)).collect::<Vec<_>>()
+    };
+    (0..2).for_each(|_| post());
+    waits("two are one series", super::test_node::PATIENCE, async || (counts().await == [2]).then_some(())).await;
+    events.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();
+    post();
+    waits("it is there again", super::test_node::PATIENCE, async || (counts().await == [1]).then_some(())).await;
+    drop(notices);
+    writer.await.unwrap();
 }
