@@ -157,7 +157,7 @@ struct LastAttempt {
 /// Commits of a group, those of earlier leaders as far as its members show them.
 #[derive(Debug, Clone, Default)]
 struct GroupCommits {
-    /// The latest one that this process decided.
+    /// The latest one that this process has begun to bind.
     last: Option<Committed>,
     /// The latest one of which every member was seen bound: members that end later do not break it.
     whole: Option<Committed>,
@@ -175,7 +175,7 @@ impl GroupCommits {
         })
     }
 
-    /// The last one that this process decided, unless all its members were bound.
+    /// The last one that this process has begun to bind, unless all its members were bound.
     fn broken(&self) -> Option<Committed> {
         self.last.filter(|last| self.whole.is_none_or(|whole| whole < *last))
     }
@@ -293,19 +293,38 @@ pub enum Route {
 struct Commit {
     /// Their group.
     group: GroupId,
-    /// Members whose bind attempt has not ended, and what their Bindings state: a later commit that counts them, where there is one.
-    members: BTreeMap<PodId, Committed>,
-    /// Of these, the ones whose Bindings have been requested.
-    requested: BTreeSet<PodId>,
-    /// Of these, the ones whose volumes are not prepared. No member takes a lock before all are.
-    unprepared: BTreeSet<PodId>,
+    /// Members whose bind attempt has not ended.
+    members: BTreeMap<PodId, CommitMember>,
     /// It satisfies the group for the first time.
     first: bool,
     /// What it is called. Members that complete a commit that broke off join that one.
     committed: Committed,
 }
 
+/// A member that is being bound.
+#[derive(Debug, Clone, Copy)]
+struct CommitMember {
+    /// What its Binding states: a later commit that counts it, where there is one.
+    states: Committed,
+    step: MemberStep,
+}
+
+/// How far a member has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MemberStep {
+    /// Its volumes are not prepared. No member takes a lock before all are.
+    Prepares,
+    Prepared,
+    /// Its Binding has been requested: what it states is final.
+    Requested,
+}
+
 impl Commit {
+    /// The volumes of every member are prepared: they take their locks.
+    fn is_prepared(&self) -> bool {
+        self.members.values().all(|member| member.step != MemberStep::Prepares)
+    }
+
     /// Bindings that name it were made before: it broke off, and each member that fits is bound.
     fn stands(&self, world: &World) -> bool {
         world.gangs().listing(&self.group).any(|gang| gang.landed().contains_key(&self.committed))
@@ -313,12 +332,12 @@ impl Commit {
 
     /// No member takes its lock yet, and it is cancelled if it loses one that a gang needs.
     fn may_be_void(&self, world: &World) -> bool {
-        !self.unprepared.is_empty() && !self.stands(world)
+        !self.is_prepared() && !self.stands(world)
     }
 
     /// Members whose Bindings have not been requested.
-    fn unrequested(&self) -> impl Iterator<Item = PodId> + '_ {
-        self.members.keys().copied().filter(|id| !self.requested.contains(id))
+    fn unrequested(&mut self) -> impl Iterator<Item = (&PodId, &mut CommitMember)> {
+        self.members.iter_mut().filter(|(_, member)| member.step != MemberStep::Requested)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Binds a satisfied group: first the volumes of all members are prepared, then locks are taken and Bindings made.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -19,7 +19,7 @@ use crate::world::{Pod, PodId, Wake, World};
 use baton_contract::gang::{Committed, MatchPolicy};
 
 use super::members::{by_gang, reserved_members};
-use super::{Commit, GangState, Gangs, Route};
+use super::{Commit, CommitMember, GangState, Gangs, MemberStep, Route};
 use crate::core::OnBindFailure;
 use baton_contract::{EventReason, key};
 
@@ -60,9 +60,6 @@ impl Gangs {
         let first = !record.progress.satisfied_once();
         let quorum = first || quorum;
         record.progress.generation = Generation::Satisfied;
-        if !held.is_empty() {
-            record.commits.last = Some(committed);
-        }
         if !waits {
             record.stop_waiting();
         }
@@ -87,11 +84,9 @@ impl Gangs {
             let message = format!("group {group} has room for {} pods: binding", held.len());
             cx.agenda.event(cx.world, *id, false, EventReason::GangSatisfied, message);
         }
-        let members = held.iter().map(|id| (*id, committed)).collect();
-        let unprepared = held.iter().copied().collect();
-        let requested = BTreeSet::new();
-        let commit = Commit { group: group.clone(), members, requested, unprepared, first, committed };
-        self.commits.insert(number, commit);
+        let member = CommitMember { states: committed, step: MemberStep::Prepares };
+        let members = held.iter().map(|id| (*id, member)).collect();
+        self.commits.insert(number, Commit { group: group.clone(), members, first, committed });
         for id in held {
             cx.agenda.steps.push(Step::Permit(id));
         }
@@ -105,12 +100,9 @@ impl Gangs {
         let gangs = || scene.world.gangs().of_group(group);
         let newest = gangs().filter_map(Gang::newest_live).max();
         let seen = gangs().filter_map(|gang| gang.landed().last_key_value()).map(|(commit, _)| commit.attempt);
-        let last = self
-            .groups
-            .get(group)
-            .and_then(|record| record.commits.last.max(record.commits.whole))
-            .map(|commit| commit.attempt);
-        let earlier = seen.chain(last).max();
+        let own = self.groups.get(group).and_then(|record| record.commits.last.max(record.commits.whole));
+        let under_way = self.commits.values().filter(|commit| commit.group == *group).map(|commit| commit.committed);
+        let earlier = seen.chain(own.into_iter().chain(under_way).map(|commit| commit.attempt)).max();
         let later = SignedDuration::from_micros(1);
         let attempt = [newest, earlier].into_iter().flatten().fold(stamp, Timestamp::max);
         attempt.checked_add(later).unwrap_or(attempt)
@@ -153,7 +145,11 @@ impl Gangs {
         let Some(prepared) = self.commits.get_mut(&commit) else {
             return agenda.steps.push(Step::Proceed(vec![id]));
         };
-        if prepared.unprepared.remove(&id) && prepared.unprepared.is_empty() {
+        let Some(member) = prepared.members.get_mut(&id).filter(|member| member.step == MemberStep::Prepares) else {
+            return;
+        };
+        member.step = MemberStep::Prepared;
+        if prepared.is_prepared() {
             self.proceed(world, agenda, commit);
         }
     }
@@ -173,22 +169,21 @@ impl Gangs {
         if commit.stands(world) {
             let unbound = record.commits.unbound_of(world, &group, former);
             record.commits.unbound.insert(former, unbound);
+            record.commits.last = record.commits.last.max(Some(former));
             return agenda.steps.push(Step::Proceed(own));
         }
         let is_earlier = |other: &&mut Commit| {
-            other.group == group && other.unprepared.is_empty() && other.committed.attempt <= former.attempt
+            other.group == group && other.is_prepared() && other.committed.attempt <= former.attempt
         };
         let is_reserved = |id: &PodId| world.pod(*id).is_some_and(|pod| MemberState::of(pod) == MemberState::Reserved);
-        let earlier: Vec<&mut Commit> = self.commits.values_mut().filter(is_earlier).collect();
-        let to_come = |commit: &&mut Commit| commit.unrequested().filter(is_reserved).count();
-        let members = earlier.iter().map(to_come).sum::<usize>();
-        let committed = group.commit(former.attempt, u32::try_from(members).unwrap_or(u32::MAX).max(1));
+        let earlier = self.commits.values_mut().filter(is_earlier);
+        let to_come: Vec<(&PodId, &mut CommitMember)> =
+            earlier.flat_map(Commit::unrequested).filter(|(id, _)| is_reserved(id)).collect();
+        let committed = group.commit(former.attempt, u32::try_from(to_come.len()).unwrap_or(u32::MAX).max(1));
         let mut renamed = Vec::new();
-        for commit in earlier {
-            for id in commit.unrequested().filter(is_reserved).collect::<Vec<_>>() {
-                if commit.members.insert(id, committed) != Some(committed) {
-                    renamed.push(id);
-                }
+        for (id, member) in to_come {
+            if std::mem::replace(&mut member.states, committed) != committed {
+                renamed.push(*id);
             }
         }
         if let Some(commit) = self.commits.get_mut(&number) {
@@ -205,11 +200,9 @@ impl Gangs {
     /// A member's bind attempt has ended: members that waited only for it take their locks.
     fn member_left(&mut self, world: &World, agenda: &mut Agenda, number: u64, id: PodId) {
         let Some(commit) = self.commits.get_mut(&number) else { return };
-        commit.members.remove(&id);
-        commit.requested.remove(&id);
-        let (prepared, is_empty) =
-            (commit.unprepared.remove(&id) && commit.unprepared.is_empty(), commit.members.is_empty());
-        if prepared && !is_empty {
+        let prepared = commit.members.remove(&id).is_some_and(|member| member.step == MemberStep::Prepares);
+        let is_empty = commit.members.is_empty();
+        if prepared && commit.is_prepared() && !is_empty {
             self.proceed(world, agenda, number);
         }
         if is_empty && let Some(Commit { group, .. }) = self.commits.remove(&number) {
@@ -245,7 +238,7 @@ impl Gangs {
 
     /// Cancels the commits of a group whose gangs have changed, as long as none of their members takes its lock.
     pub(super) fn cancel_unlocked(&mut self, rooms: &mut Rooms<'_>, group: &GroupId, why: &str) {
-        let unlocked = |commit: &Commit| commit.group == *group && !commit.unprepared.is_empty();
+        let unlocked = |commit: &Commit| commit.group == *group && !commit.is_prepared();
         let unlocked = self.commits.iter().filter(|(_, commit)| unlocked(commit)).map(|(number, _)| *number);
         for number in unlocked.collect::<Vec<_>>() {
             self.cancel(rooms, (number, None), why);
@@ -310,8 +303,8 @@ impl Gangs {
             && let Some(record) = self.groups.get_mut(&commit.group)
         {
             record.refusals.in_a_row = 0;
-            if let Some(name) = commit.members.get(&id) {
-                record.commits.bound(*name);
+            if let Some(member) = commit.members.get(&id) {
+                record.commits.bound(member.states);
             }
         }
         self.member_left(world, agenda, number, id);
@@ -319,8 +312,8 @@ impl Gangs {
 
     /// The Binding of a member is requested.
     pub fn member_requested(&mut self, number: u64, id: PodId) {
-        if let Some(commit) = self.commits.get_mut(&number).filter(|commit| commit.members.contains_key(&id)) {
-            commit.requested.insert(id);
+        if let Some(member) = self.commits.get_mut(&number).and_then(|commit| commit.members.get_mut(&id)) {
+            member.step = MemberStep::Requested;
         }
     }
 
