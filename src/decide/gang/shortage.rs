@@ -51,7 +51,7 @@ fn needs<'a>(members: impl Iterator<Item = &'a Pod>) -> Option<String> {
     (!words.is_empty()).then(|| format!("needs {}", words.join(" and ")))
 }
 
-/// `it never starts here: all nodes, even empty, have room for 3 of its 4 × 6 GPUs`. A bound that holds
+/// `it never starts here: all nodes, even empty, would take 3 of its 4 × 6 GPUs`. A bound that holds
 /// however devices are chosen, by whole GPUs alone; nothing where all of these members may find room some time.
 pub fn beyond<'a>(world: &World, members: impl Iterator<Item = &'a Pod>) -> Option<String> {
     let mut asks: Vec<(i64, &Pod)> = members.map(|pod| (percent(&pod.facts.spec.requests), pod)).collect();
@@ -73,9 +73,8 @@ pub fn beyond<'a>(world: &World, members: impl Iterator<Item = &'a Pod>) -> Opti
             room >= count
         });
         let kind = request::words(pod.facts.spec.requests.scalar.iter());
-        (!enough).then(|| {
-            format!("it never starts here: all nodes, even empty, have room for {room} of its {count} × {kind}")
-        })
+        (!enough)
+            .then(|| format!("it never starts here: all nodes, even empty, would take {room} of its {count} × {kind}"))
     })
 }
 
@@ -146,8 +145,8 @@ pub(super) fn shortage(scene: Scene<'_>, group: &GroupId, unfit: &mut UnfitMembe
     }
     if unfit.judged {
         let needed = || unfit.needed.iter().filter_map(|id| scene.world.pod(*id));
-        parts.extend(needs(needed()));
         parts.extend(beyond(scene.world, needed()));
+        parts.extend(needs(needed()));
     }
     let beside = if unfit.found.is_empty() { "" } else { " beside those" };
     if !unfit.found.is_empty() {
