@@ -3,12 +3,14 @@
 read by people.
 
 `.ci/day.py BATON [CHAPTER...] > day.txt`, with kubectl on the PATH: starts `BATON demo --keep`, plays, ends it. With KUBECONFIG of a kept
-demo it plays there.
+demo it plays there. With that of another cluster it plays the chapters that need no virtual hardware: pods run IMAGE, the daemon of a node
+is stopped by its label, and ON_NODE (`docker exec NODE`, say) runs what stops a kubelet or halts a daemon.
 """
-import fcntl, json, os, pty, re, signal, struct, subprocess, sys, tempfile, termios, time, urllib.request
+import fcntl, json, os, pty, re, shlex, signal, struct, subprocess, sys, tempfile, termios, threading, time, traceback, urllib.request
 
 BATON, HOME = os.path.abspath(sys.argv[1]), tempfile.mkdtemp()
 LIMIT = float(os.environ.get("WITHIN", "180"))
+IMAGE, ON_NODE = os.environ.get("IMAGE", "i"), os.environ.get("ON_NODE")
 
 
 def ran(*words, given=None, **env):
@@ -51,11 +53,11 @@ def items(*words):
 def apply(*objects):
     said = kubectl("apply", "--validate=false", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
     if "exit code" in said:
-        sys.exit(said)
+        raise RuntimeError(said)
 
 
 def pod(name, gpus=1, node=None, scheduler="baton-scheduler", gang=None, priority=None):
-    spec = {"schedulerName": scheduler, "containers": [{"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}]}
+    spec = {"schedulerName": scheduler, "containers": [{"name": "main", "image": IMAGE, "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}]}
     if node:
         spec["nodeSelector"] = {"kubernetes.io/hostname": node}
     if priority is not None:
@@ -91,7 +93,24 @@ def gone(*names):
     until(f"{names} are gone", lambda: not {p["metadata"]["name"] for p in items("pods")} & set(names))
 
 
+def is_demo():
+    return os.path.exists(f"{os.path.dirname(os.environ['KUBECONFIG'])}/node-1.pid")
+
+
+def on_node(node, line):
+    show(f"on {node}: {line}", ran(*shlex.split(ON_NODE.replace("NODE", node)), *line.split(" ")))
+
+
 def fault(line):
+    if not is_demo():
+        node, part, *what = line.split(" ")
+        if part == "daemon":
+            label = "baton.io/device-plugin=off" if what == ["stop"] else "baton.io/device-plugin-"
+            return show(f"kubectl label node {node} {label}", kubectl("label", "node", node, label))
+        if part == "kubelet":
+            return on_node(node, f"systemctl {what[0]} kubelet")
+        value = time.strftime("%Y-%m-%dT%H:%M:%SZ,default,nobody,", time.gmtime()) + "00000000-0000-0000-0000-000000000000"
+        return show(line, kubectl("annotate", "node", node, f"scheduling.koordinator.sh/node-lock={value}"))
     show(f"baton demo fault {line}", ran(BATON, "demo", "fault", *line.split(" ")))
 
 
@@ -108,12 +127,20 @@ def roomy():
     return max(json.loads(ran(BATON, "get", "nodes", "-o", "json"))["items"], key=lambda row: row["gpu"]["free"])["name"]
 
 
+def drain(pipe):
+    """Reads what a program prints later, so that it never waits for a reader; the last of it is kept."""
+    last = []
+    threading.Thread(target=lambda: [last.append(line) or last.__delitem__(slice(0, -20)) for line in pipe], daemon=True).start()
+    return last
+
+
 class Page:
     """`baton ui`, and what its pages show."""
 
     def __init__(self):
         self.server = subprocess.Popen([BATON, "ui"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         line = next(line for line in self.server.stdout if "token=" in line)
+        drain(self.server.stdout)
         self.at, token = re.search(r"(http://[^/]*)/\?token=(\w+)", line).groups()
         self.cookie = f"baton-ui-{self.at.rsplit(':', 1)[1]}={token}"
 
@@ -144,9 +171,10 @@ class Page:
         verdict = self.ask(f"/api/pod/default/{pod}") if pod else {}
         if verdict:
             said = {key: verdict.get(key) for key in ("state", "message", "nearest", "oneMove", "room", "advice")}
+            said["faults"] = {row["device"]: row["problem"] for row in verdict.get("held", []) if row.get("problem")}
             show(f"page: explain pod {pod}", json.dumps({key: said[key] for key in said if said[key]}, indent=1))
         found = self.ask("/api/audit")
-        show("page: audit", json.dumps({key: found[key] for key in found if key in ("violations", "notes")}, indent=1))
+        show("page: audit", json.dumps({key: found[key] for key in found if key in ("violations", "stuck", "unhealthy", "outcome")}, indent=1))
 
 
 def events(kind, name):
@@ -182,6 +210,8 @@ def title(text):
 
 
 def signalled(folder, node, what):
+    if not is_demo():
+        return on_node(node, f"pkill -{what.name[3:]} baton-device")
     os.kill(int(open(f"{folder}/{node}.pid").read()), what)
 
 
@@ -352,20 +382,30 @@ def rights(page, folder):
 
 
 CHAPTERS = [calm, daemon, kubelet, lock, gang, pinned, foreign, documents, namespace, columns, rights, xid]
+ANYWHERE = [lock, gang, pinned, foreign, documents] + ([daemon, kubelet] if ON_NODE else [])
 
 
 def main():
-    demo = None
+    demo, said = None, []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("!! ended by SIGTERM"))
     if "KUBECONFIG" not in os.environ:
         demo = subprocess.Popen([BATON, "demo", "--keep"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         lines = iter(demo.stdout.readline, "")
         found = next((line for line in lines if "export KUBECONFIG=" in line), None) or sys.exit("the demo ended early")
         os.environ["KUBECONFIG"] = found.strip().split("=", 1)[1]
         next(line for line in lines if "kubectl get pods -w" in line)
+        said = drain(demo.stdout)
     page = Page()
     try:
-        for chapter in [c for c in CHAPTERS if not sys.argv[2:] or c.__name__ in sys.argv[2:]]:
-            chapter(page, os.path.dirname(os.environ["KUBECONFIG"]))
+        for chapter in [c for c in (CHAPTERS if is_demo() else ANYWHERE) if not sys.argv[2:] or c.__name__ in sys.argv[2:]]:
+            try:
+                chapter(page, os.path.dirname(os.environ["KUBECONFIG"]))
+            except Exception as error:
+                print(f"!! the chapter {chapter.__name__} ends early: {error!r}\n{traceback.format_exc()}", flush=True)
+                ended = [what for what, of in (("the page", page.server), ("the demo", demo)) if of and of.poll() is not None]
+                if ended:
+                    sys.exit(f"!! ended: {', '.join(ended)} {''.join(said)}")
+        print("-- the day is over", flush=True)
     finally:
         page.server.terminate()
         if demo:

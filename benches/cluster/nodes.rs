@@ -73,6 +73,7 @@ fn lease(node: &str) -> Value {
         exceptions: None,
         lock: None,
         too_many_exceptions: false,
+        ended: false,
         unreleased: None,
         leaving: [].into(),
         pod_metrics: false,

@@ -111,6 +111,7 @@ impl Cluster {
             exceptions: None,
             lock: None,
             too_many_exceptions: false,
+            ended: false,
             unreleased: None,
             leaving: [].into(),
             pod_metrics: false,

@@ -82,6 +82,8 @@ pub struct EventOutcome {
     pub changed: bool,
     /// UUIDs of the GPUs that have to be probed now.
     pub probe: Vec<String>,
+    /// A device that stays in service, and the XID that its pods are to know of.
+    pub noted: Option<(DeviceId, u64)>,
 }
 
 impl HealthBook {
@@ -213,7 +215,9 @@ impl HealthBook {
         }
         let changed = !seen.changes.is_empty();
         let probe = if changed { Vec::new() } else { self.due_probes(uuid, machine, now.mono) };
-        EventOutcome { xid: Some((seen.xid, seen.action)), changed, probe }
+        let about = instance.as_deref().or(uuid).filter(|_| !probe.is_empty());
+        let noted = about.and_then(|id| Some((DeviceId::parse(id).ok()?, seen.xid)));
+        EventOutcome { xid: Some((seen.xid, seen.action)), changed, probe, noted }
     }
 
     /// The GPUs to probe after an ignored event, every one where it names none: the driver puts the number of the last error on
@@ -468,6 +472,22 @@ mod tests {
         assert_eq!(probed_after(None, 45, 1000), ["GPU-a"], "b was just asked");
         assert!(probed_after(Some("GPU-c"), 45, 5000).is_empty(), "there is no such GPU");
         assert!(probed_after(Some("GPU-a"), 79, 5000).is_empty(), "what takes it out of service needs no proof");
+    }
+
+    #[test]
+    fn an_ignored_xid_is_noted_once_a_second_and_one_that_ends_service_is_not() {
+        let mut book = HealthBook::new(&AgentOptions::default()).unwrap();
+        let machine =
+            Machine { gpus: GpuScan { gpus: vec![gpu("GPU-a", 0)], ..GpuScan::default() }, ..Machine::default() };
+        book.scanned(&machine, None, Now { mono: Duration::ZERO, wall: jiff::Timestamp::UNIX_EPOCH });
+        let mut noted = |uuid: Option<&str>, xid, millis| {
+            let event = GpuEvent { uuid: uuid.map(Into::into), mig: None, kind: EventKind::Xid(xid) };
+            let now = Now { mono: Duration::from_millis(millis), wall: jiff::Timestamp::UNIX_EPOCH };
+            book.apply_event(&event, &machine, now).noted.map(|(id, xid)| (id.to_string(), xid))
+        };
+        let of = |xid| Some(("GPU-a".to_owned(), xid));
+        assert_eq!([noted(Some("GPU-a"), 31, 0), noted(Some("GPU-a"), 31, 10)], [of(31), None]);
+        assert_eq!([noted(None, 13, 2000), noted(Some("GPU-a"), 79, 4000)], [None, None]);
     }
 
     #[test]

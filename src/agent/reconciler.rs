@@ -33,7 +33,7 @@ use baton_cluster::inventory::Published;
 use baton_cluster::notice::{Notice, Notices, Subject};
 use baton_contract::inventory::{DeviceStatus, device_names};
 use baton_contract::{ConditionReason, DeviceId, EventReason, ShareIsolation, key};
-use baton_decide::health::ServeOutcome;
+use baton_decide::health::{ServeOutcome, xid_words};
 use baton_decide::shares::ShareOffer;
 use baton_hardware::driver::DriverFile;
 use baton_hardware::{Bdf, EventSink, GpuEvent, GpuProvider, Machine, NicInfo, Roots, pci, rdma};
@@ -298,6 +298,9 @@ impl DeviceReconciler {
         let outcome = self.book.apply_event(&event, &self.machine, clock::now());
         if let Some((xid, action)) = outcome.xid {
             self.context.metrics.xid(xid, &action.to_string());
+        }
+        if let Some((id, xid)) = &outcome.noted {
+            self.note_xid(id, *xid);
         }
         if !outcome.probe.is_empty() {
             self.probe(outcome.probe);
@@ -609,6 +612,20 @@ impl DeviceReconciler {
                 post(Subject::Pod(pod), format!("{name} of node {node}, which this pod has, {message}"));
             }
             post(Subject::Node(node.as_str().into()), format!("{name} {message}"));
+        }
+    }
+
+    /// An event on each pod that has a device which reported an error and stays in service: mostly the pod's own program is to blame.
+    fn note_xid(&self, id: &DeviceId, xid: u64) {
+        let infos = device_infos(&self.devices);
+        let at = infos.iter().position(|info| info.id == *id);
+        let name = at.map(|at| device_names(&infos).swap_remove(at)).unwrap_or_default();
+        let node = &self.context.options.node_name;
+        let message = format!("{name} ({id}) of node {node}, which this pod has, stays in service: {}", xid_words(xid));
+        for pod in self.context.holdings.holders(id) {
+            let (subject, message) = (Subject::Pod(pod), message.clone());
+            let reason = EventReason::DeviceError;
+            self.context.notices.post(Notice { subject, warning: true, reason, action: "Health", message });
         }
     }
 

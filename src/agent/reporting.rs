@@ -43,7 +43,7 @@ pub async fn inventory(mut writer: InventoryWriter, mut now: watch::Receiver<Arc
 }
 
 /// Renews the Lease: every `period`, and at once when a registration, the way of identification or the hand-off's status changes. When the
-/// registrations have ended, it says a last time that there is none. Ends earlier when the API server's store was restored.
+/// registrations have ended, it says a last time that there is none, and that it has ended. Ends earlier when the API server's store was restored.
 pub async fn lease(
     mut lease: AgentLease,
     mut states: watch::Receiver<PluginStates>,
@@ -88,7 +88,7 @@ pub async fn lease(
         }
     }
     let held = handoff.borrow().clone();
-    let status = status(&PluginStates::new(), *identity.borrow(), own, held);
+    let status = AgentStatus { ended: true, ..status(&PluginStates::new(), *identity.borrow(), own, held) };
     if let Err(LeaseError::Api(error)) = lease.renew(&status, clock::wall()).await {
         log(&error, 1, "the Lease still names what was registered");
     }
@@ -121,6 +121,7 @@ pub fn status(
         lockless: Some(lockless.to_vec()),
         lock: Some(lock.clone()),
         too_many_exceptions: false,
+        ended: false,
         pod_metrics,
         unreleased: handoff.as_ref().and_then(|of| of.unreleased.clone()),
         leaving: handoff.as_ref().map(|of| of.leaving.clone()).unwrap_or_default(),

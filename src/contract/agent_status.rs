@@ -50,6 +50,9 @@ pub struct AgentStatus {
     /// There are more exceptions than an annotation can hold: the node takes no device pods.
     #[serde(default, rename = "tooManyExceptions", skip_serializing_if = "std::ops::Not::not")]
     pub too_many_exceptions: bool,
+    /// It has ended by itself, and this is its last word.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ended: bool,
     /// Value of the node lock that the daemon could not remove although it has served the lock's holder. Absent in normal operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreleased: Option<Box<str>>,

@@ -29,9 +29,9 @@ macro_rules! reasons {
 reasons! {
     /// Reason of an event.
     EventReason {
-        Scheduled, FailedScheduling, WaitingForNodeLock, NotServed, NotScheduledByBaton, FailedBinding, Preempted, EvictOnFault,
+        Scheduled, FailedScheduling, WaitingForNodeLock, NotServed, ServedLate, NotScheduledByBaton, FailedBinding, Preempted, EvictOnFault,
         AllocateRefused, AmbiguousAllocate, DeviceIdMismatch, DeviceDivergence, AdmittedWithoutDevices,
-        AssignmentEdited, DevicesStillUsed, DevicesFreedUnseen, DeviceUnhealthy, DeviceHealthy, DeviceLimited, NodeSuspect, NodeTrusted, SharesUnavailable, SharesAvailable,
+        AssignmentEdited, DevicesStillUsed, DevicesFreedUnseen, DeviceUnhealthy, DeviceHealthy, DeviceError, DeviceLimited, NodeSuspect, NodeTrusted, SharesUnavailable, SharesAvailable,
         NoDevicesSelected, DevicesSelected,
         DeviceCordoned, DeviceUncordoned, GangHold, GangHoldReleased, Earmarked, GangSatisfied, Unschedulable,
         GangTimeout, GangBindFailed, GangIncomplete, GangGroupMismatch, WaitingForPodGroup, InvalidGang, GangInvalidValue,

@@ -44,6 +44,7 @@ use alike::{AntiAffinityTerms, MemberKind};
 use baton_contract::ConditionReason;
 pub use members::{is_ours, waiting};
 use shortage::LastNearest;
+pub use shortage::beyond;
 
 /// First and longest pause of a group after a Binding that was refused.
 const REFUSED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));

@@ -8,6 +8,8 @@ pub enum Help {
     Rule,
     /// The node daemon must come back.
     Daemon,
+    /// The kubelet must come back.
+    Kubelet,
     /// Scheduler and node daemon must lock nodes alike.
     AgentConfig,
     /// A GPU driver of dynamic resource allocation must leave the node, or the node daemon must.

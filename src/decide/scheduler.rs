@@ -260,6 +260,9 @@ impl Scheduler {
         };
         let changes = self.world.apply(event, now.mono, now.wall);
         self.react(&changes, now);
+        if self.leading {
+            self.agenda.report_late(&self.world, &changes.served);
+        }
         self.agenda.effects.extend(spoke.iter().flat_map(|node| served::conditions(&self.world, node)));
         self.reconcile(now);
         self.effects()

@@ -61,6 +61,11 @@ impl InstalledPolicies {
         })
     }
 
+    /// How many of them do not deny what they did.
+    pub fn broken(&self) -> usize {
+        if let Self::Broken(problems) = self { problems.len() } else { 0 }
+    }
+
     /// What is wrong and follows from it, in a sentence each; nothing where the policies are in force.
     pub fn words(&self) -> Vec<String> {
         match self {

@@ -70,16 +70,27 @@ pub async fn devices(client: Client) -> anyhow::Result<Vec<Device>> {
     })
 }
 
-/// The Leases of the node daemons by name, of daemons in `namespace`.
-pub async fn agent_leases(client: Client, namespace: &str) -> anyhow::Result<BTreeMap<String, LightLease>> {
+/// The Leases of the node daemons by name, of daemons in `namespace`; where there are none, where the daemons are.
+pub async fn agent_leases(
+    client: Client,
+    namespace: &str,
+) -> anyhow::Result<(BTreeMap<String, LightLease>, Option<String>)> {
     let api = Api::<LightLease>::namespaced(client.clone(), &AgentStatus::lease_namespace(namespace));
     let leases = all(api, "leases").await?;
-    if leases.is_empty()
-        && let Ok(elsewhere) = Api::<LightLease>::all(client).list_metadata(&ListParams::default()).await
-    {
-        daemons_elsewhere(namespace, elsewhere.iter().map(|lease| &lease.metadata)).into_iter().for_each(remark);
+    let elsewhere = if leases.is_empty() { elsewhere(client, namespace).await } else { None };
+    let named = leases.into_iter().map(|lease| (lease.metadata.name.clone().unwrap_or_default(), lease));
+    Ok((named.collect(), elsewhere))
+}
+
+/// Where the node daemons are, when there are none of `namespace`, as far as this user may look.
+pub async fn elsewhere(client: Client, namespace: &str) -> Option<String> {
+    let here = Api::<LightLease>::namespaced(client.clone(), &AgentStatus::lease_namespace(namespace));
+    let here = here.list_metadata(&ListParams::default().limit(1)).await.ok()?;
+    if !here.items.is_empty() {
+        return None;
     }
-    Ok(leases.into_iter().map(|lease| (lease.metadata.name.clone().unwrap_or_default(), lease)).collect())
+    let all = Api::<LightLease>::all(client).list_metadata(&ListParams::default()).await.ok()?;
+    daemons_elsewhere(namespace, all.iter().map(|lease| &lease.metadata))
 }
 
 /// Where the node daemons are, when there are none of `namespace`. `leases`: those of the whole cluster.

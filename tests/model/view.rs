@@ -100,6 +100,7 @@ impl Handoff {
             exceptions: None,
             lock: None,
             too_many_exceptions: false,
+            ended: false,
             unreleased,
             leaving: [].into(),
             pod_metrics: false,

@@ -307,21 +307,27 @@ fn every_fault_of_a_kept_demo_is_shown_where_people_look() {
     until("get locks", &|said| said.contains("No node is locked"));
 
     // Without its daemon, or without its kubelet, the node takes no pod.
-    let ended = "node daemon that has ended, or its kubelet is away or has not registered it yet";
-    for (part, stops, starts) in [
-        ("daemon", "the node daemon of NODE ends, and stays away", "the node daemon of NODE starts"),
-        ("kubelet", "the kubelet of NODE ends", "the kubelet of NODE starts"),
+    let away = "is away: the node daemon runs and is not registered";
+    for (part, word, why, help, stops, starts) in [
+        (
+            "daemon",
+            "ended",
+            "has ended",
+            "look at its pod on that node",
+            "the node daemon of NODE ends, and stays away",
+            "the node daemon of NODE starts",
+        ),
+        ("kubelet", "unregistered", away, "describe node", "the kubelet of NODE ends", "the kubelet of NODE starts"),
     ] {
         fault(&format!("{roomy} {part} stop"), &stops.replace("NODE", roomy));
-        shows("get nodes", &["unregistered"]);
+        shows("get nodes", &[word]);
         create_on(&demo.config, roomy, part);
-        shows(&format!("get pods {part} -n default -o json"), &[ended]);
-        shows(&format!("explain pod default/{part}"), &[ended, "look at its pod on that node"]);
-        let why = format!("the node daemon of {roomy} has ended, or its kubelet is away or has not registered it yet");
-        shows(&format!("explain node {roomy}"), &[&why, "look at its pod on that node"]);
+        shows(&format!("get pods {part} -n default -o json"), &[why]);
+        shows(&format!("explain pod default/{part}"), &[why, help]);
+        shows(&format!("explain node {roomy}"), &[&format!("{roomy} {why}"), help]);
         fault(&format!("{roomy} {part} start"), &starts.replace("NODE", roomy));
         shows(&format!("explain pod default/{part}"), &["served at ", &format!("bound to node {roomy}")]);
-        until("get nodes", &|said| !said.contains("unregistered"));
+        until("get nodes", &|said| !said.contains(word));
     }
 
     // A daemon that hangs under a bind: one sentence on every surface, and who does not answer.

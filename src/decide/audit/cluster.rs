@@ -9,7 +9,7 @@ use super::violation::Violation;
 use super::world::check;
 use crate::devices::Held;
 use crate::handoff::assignment::{delivers, kind_of};
-use crate::lock::DaemonState;
+use crate::lock::{DaemonState, Delay, LockDelay};
 use crate::pod::HandoffPod;
 use crate::world::{Node, Place, Stock, World, still_used};
 use baton_contract::{ContainerDevices, DeviceAllocation, DeviceId, LockRead};
@@ -82,6 +82,21 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
         }
     }
     found
+}
+
+/// Locks that stand for longer than a kubelet is busy, and not yet for `lock_ends`.
+pub fn stuck(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec<String> {
+    let delays = world.locked().filter_map(|id| world.holder_delay(world.node(id)?, wall));
+    let stuck = delays.filter(|delay| delay.judge() == Delay::Stuck && delay.age <= lock_ends);
+    let words = |delay: LockDelay<'_>| {
+        let LockDelay { node, holder, age, .. } = &delay;
+        format!(
+            "node {node} has been locked for {} s by {holder}, which is {delay}; look: {}",
+            age.as_secs(),
+            delay.look()
+        )
+    };
+    stuck.map(words).collect()
 }
 
 /// Devices that are not free although no pod of the API server holds them. That is no fault: they will be.

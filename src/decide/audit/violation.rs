@@ -136,7 +136,7 @@ impl std::fmt::Display for Violation {
             Self::DaemonGone { node, why } => write!(
                 f,
                 "{why}, and no new pod gets one; look: {}, or run `baton doctor` on the node",
-                DaemonState::look(node)
+                DaemonState::Missing.look(node)
             ),
             Self::Cordons { node, why } => write!(
                 f,

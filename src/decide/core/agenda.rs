@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::lock::Delay;
 use crate::world::gangs::GroupId;
 use crate::world::{NodeId, Pod, PodId, Wake, World};
 
@@ -98,6 +99,14 @@ impl Agenda {
     /// Room is free.
     pub fn room_freed(&mut self) {
         self.wake(Wake::POD_FREED);
+    }
+
+    /// Says of pods that were served late how long their node's lock stood.
+    pub fn report_late(&mut self, world: &World, served: &[(PodId, Duration)]) {
+        for (pod, held) in served.iter().filter(|(_, held)| Delay::of(*held) == Delay::Stuck) {
+            let text = format!("has its devices {} s after its node was locked for it", held.as_secs());
+            self.event(world, *pod, false, EventReason::ServedLate, text);
+        }
     }
 
     /// Writes an event about a pod.

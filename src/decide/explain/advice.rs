@@ -16,6 +16,9 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
             "The node daemon is missing or does not report: look at its pod on that node (`kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin`), \
              and run `baton doctor` there"
         }
+        Help::Kubelet => {
+            "The kubelet is away there: `kubectl describe node NODE` shows since when, and on the machine `journalctl -u kubelet` why"
+        }
         Help::AgentConfig => {
             "Give scheduler and node daemon the same --node-lock-key: `baton doctor` on that node says which side to change"
         }

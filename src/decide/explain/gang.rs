@@ -9,13 +9,16 @@ use super::answer::OneMove;
 use crate::core::queue::{Item, QueueState};
 use crate::core::timers::Moment;
 use crate::core::{other_scheduler_text, wants_of_another};
-use crate::gang::{RootCause, is_ours};
+use crate::gang::{RootCause, beyond, is_ours};
 use crate::lock::Delay;
 use crate::scheduler::Scheduler;
 use crate::world::Pod;
 use crate::world::gangs::{Gang, GroupId, Member, MemberState, NotReady, after_satisfaction, rule};
 use baton_contract::ConditionReason;
 use baton_contract::gang::{GangId, MatchPolicy, PodGroupPhase};
+
+/// What helps a gang that its cluster is too small for.
+const NEVER: &str = "add nodes, ask for less per member, or lower the minimum: no pod that ends makes room enough";
 
 /// An item of `/gangs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -236,6 +239,7 @@ impl Scheduler {
         };
         let reason = held.as_ref().map(NotReady::reason).filter(|_| state != "otherScheduler");
         let waits = matches!(state, "waiting" | "holding");
+        let never = waits && self.never_starts(group);
         let tried_again = match (state, self.queue().state(Item::Group(group.clone()))) {
             ("otherScheduler", _) => "never by this scheduler",
             ("held", _) => "when the gang or its members change",
@@ -250,7 +254,7 @@ impl Scheduler {
             state: state.to_owned(),
             reason: reason.or_else(|| waits.then_some(ConditionReason::Unschedulable)).map(|reason| reason.to_string()),
             message,
-            advice: advice(state, reason).to_owned(),
+            advice: if never { NEVER.to_owned() } else { advice(state, reason).to_owned() },
             group: self.world().gangs().of_group(group).map(|gang| standing(gang, progress.satisfied_once())).collect(),
             root_cause: record.and_then(|record| record.root_cause.clone()).filter(|_| waits),
             one_move: None,
@@ -261,6 +265,11 @@ impl Scheduler {
             wait_time: go_duration(gang.config().wait),
             members: gang.members().map(|member| self.member_view(member)).collect(),
         })
+    }
+
+    /// The nodes that there are have too few GPUs for what the group lacks, even when they are empty.
+    pub(super) fn never_starts(&self, group: &GroupId) -> bool {
+        beyond(self.world(), self.lacking(group).iter().filter_map(|id| self.world().pod(*id))).is_some()
     }
 
     /// Where the members of a gang that asks for a topology are: ` in example.com/rack=r1`, ` in 2 of example.com/rack`.

@@ -1,5 +1,6 @@
 //! All nodes judged for one pod, the refusals counted.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::rules::{Outcome, Plugins, Refusal, Slots, View};
@@ -80,18 +81,19 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
         verdict.advice = unknown(view.world, pod);
     }
     // Each reason once, whichever rule gives it.
-    let mut reasons: BTreeMap<&str, (BTreeSet<&str>, Vec<String>)> = BTreeMap::new();
+    let mut reasons: BTreeMap<(bool, &str), (BTreeSet<&str>, Vec<String>)> = BTreeMap::new();
     for (refusal, names) in &counts {
-        let (rules, nodes) = reasons.entry(&refusal.text).or_default();
+        let (rules, nodes) = reasons.entry((refusal.is_of_the_pod(), &refusal.text)).or_default();
         rules.insert(refusal.rule);
         nodes.extend(names.iter().cloned());
     }
-    let rules = reasons.into_iter().map(|(reason, (rules, nodes))| {
+    let mut reasons: Vec<_> = reasons.into_iter().collect();
+    reasons.sort_by_key(|((own, _), (_, nodes))| (*own, Reverse(nodes.len())));
+    let rules = reasons.into_iter().map(|((_, reason), (rules, nodes))| {
         let rules: Vec<&str> = rules.into_iter().collect();
         counted(&rules.join(", "), reason, nodes)
     });
     verdict.rules = rules.collect();
-    verdict.rules.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.reason.cmp(&b.reason)));
     if faults.is_empty() && fitting.is_empty() {
         let nearest = verdict.nearest.iter().map(|nearest| format!("; nearest: {nearest}"));
         verdict.message = diagnosis.message() + &nearest.collect::<String>();
@@ -104,7 +106,7 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
     if refusals.iter().any(|refusal| refusal.help == Help::Room) {
         refusals.retain(|refusal| refusal.help != Help::LargerNode);
     }
-    refusals.sort_by_key(|refusal| std::cmp::Reverse(counts[*refusal].len()));
+    refusals.sort_by_key(|refusal| (refusal.is_of_the_pod(), Reverse(counts[*refusal].len())));
     verdict.advice.extend(advised(refusals.into_iter()));
     NodeJudgements { verdict, fitting, slots }
 }

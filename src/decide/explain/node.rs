@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::core::timers::Moment;
 use crate::help::Help;
-use crate::lock::not_ready;
+use crate::lock::{Delay, not_ready};
 use crate::scheduler::Scheduler;
 use crate::world::spec::TaintEffect;
 use crate::world::{Node, NodeFacts, Place};
@@ -33,9 +33,12 @@ impl Scheduler {
         .into_iter()
         .flatten()
         .collect();
+        let stuck = world.holder_delay(node, now.wall).is_some_and(|delay| delay.judge() == Delay::Stuck)
+            || matches!(node.lock.read, LockRead::Malformed { .. });
         let message = match &refusal {
             Some((why, _)) => format!("takes no new pods with devices: {why}"),
             None if free.is_empty() => "has no devices".to_owned(),
+            None if stuck => format!("takes no new pods with devices until its lock is free: {} free", are(&free)),
             None => format!("takes new pods with devices: {} free", are(&free)),
         };
         let lock = match &node.lock.read {
@@ -54,7 +57,7 @@ impl Scheduler {
         let reserved = pods.filter(|pod| matches!(pod.place, Place::Assumed(_)));
         Some(NodeExplanation {
             node: name.to_owned(),
-            takes_devices: refusal.is_none() && !free.is_empty(),
+            takes_devices: refusal.is_none() && !stuck && !free.is_empty(),
             message,
             taints,
             advice: refusal.and_then(|(_, help)| by_help(help)).map(str::to_owned),
@@ -81,7 +84,7 @@ fn are(parts: &[String]) -> String {
 /// Why it takes no pod with devices, whatever the pod asks for.
 pub(super) fn closed(node: &Node, wall: Timestamp) -> Option<(String, Help)> {
     let daemon = node.daemon(wall);
-    let fault = || daemon.fault(&node.name).filter(|_| !daemon.serves()).map(|fault| (fault, Help::Daemon));
+    let fault = || daemon.fault(&node.name).filter(|_| !daemon.serves()).map(|fault| (fault, daemon.help()));
     let say = |text: &str, help| Some((text.to_owned(), help));
     let Some(facts) = &node.facts else {
         return say("there is no Node object of this name; what is left of it is deleted with it", Help::Rule);

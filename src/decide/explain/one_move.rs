@@ -41,16 +41,15 @@ impl Scheduler {
 
     /// [`Scheduler::one_move`] for a pod, or for what its group lacks, beside nominated pods.
     pub(super) fn move_beside_nominated(&self, id: PodId, group: Option<&GroupId>, now: Moment) -> Option<OneMove> {
-        let ids = group.map_or_else(|| vec![id], |group| self.lacking(group));
+        // Where it is gathered, a search in one domain is needed.
+        let free = group.filter(|group| self.world().gangs().topology_of(group).is_none());
+        let ids = group.map_or_else(|| vec![id], |_| free.map(|group| self.lacking(group)).unwrap_or_default());
         let mut world = self.as_found_by(self.world().pod(id)?, None, now).into_owned();
         self.one_move(&mut world, &ids, now)
     }
 
-    /// Members that a waiting group lacks; none where it is gathered, since a search in one domain is needed then.
+    /// Members that a waiting group lacks.
     pub(super) fn lacking(&self, group: &GroupId) -> Vec<PodId> {
-        if self.world().gangs().topology_of(group).is_some() {
-            return Vec::new();
-        }
         let once = self.gangs().record(group).is_some_and(|record| record.progress.satisfied_once());
         let of = |gang| {
             let (standing, pending) = (standing(gang, once), |member: &&Member| member.state == MemberState::Pending);

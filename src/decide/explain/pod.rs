@@ -177,7 +177,9 @@ impl Scheduler {
         let gang = failure.unwrap_or_else(|| format!("gang {group} was not tried yet"));
         let own = if judged.message.is_empty() { String::new() } else { format!("; by itself: {}", judged.message) };
         let mut advice: Vec<String> = self.gang_advice(id, now).into_iter().collect();
-        advice.extend(judged.advice);
+        if !self.never_starts(group) {
+            advice.extend(judged.advice);
+        }
         PodVerdict { message: gang + &own, advice, wakes: woken.unwrap_or(judged.wakes), ..judged }
     }
 

@@ -6,7 +6,7 @@ use crate::core::agenda::Scene;
 use crate::core::select::free::percent;
 use crate::core::select::nearest::nearest_beside;
 use crate::world::gangs::{Gang, GroupId, rule};
-use crate::world::{NodeId, Pod, PodId, World};
+use crate::world::{Node, NodeId, Pod, PodId, World};
 use baton_contract::gang::{TimeoutClock, key};
 use baton_contract::{key as device_key, request};
 
@@ -49,6 +49,33 @@ fn needs<'a>(members: impl Iterator<Item = &'a Pod>) -> Option<String> {
     kinds.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let words: Vec<String> = kinds.iter().take(NAMED).map(|(kind, count)| format!("{count} × {kind}")).collect();
     (!words.is_empty()).then(|| format!("needs {}", words.join(" and ")))
+}
+
+/// `it never starts here: all nodes, even empty, would take 3 of its 4 × 6 GPUs`. A bound that holds
+/// however devices are chosen, by whole GPUs alone; nothing where all of these members may find room some time.
+pub fn beyond<'a>(world: &World, members: impl Iterator<Item = &'a Pod>) -> Option<String> {
+    let mut asks: Vec<(i64, &Pod)> = members.map(|pod| (percent(&pod.facts.spec.requests), pod)).collect();
+    asks.retain(|(asked, _)| *asked > 0);
+    asks.sort_by_key(|(asked, _)| *asked);
+    let fits = |node: &Node, asked: i64| {
+        let listed = node.stock.as_ref().map_or(0, |stock| i64::from(stock.pool().summary().gpus));
+        let counted = node.facts.as_ref().map_or(0, |facts| percent(&facts.allocatable) / device_key::WHOLE);
+        let gpus = listed.max(counted);
+        if asked < device_key::WHOLE { gpus * (device_key::WHOLE / asked) } else { gpus * device_key::WHOLE / asked }
+    };
+    // Each of those from here on asks for at least as much as the first of them.
+    let first_of_kind = (0..asks.len()).filter(|at| *at == 0 || asks[at - 1].0 < asks[*at].0);
+    first_of_kind.rev().find_map(|at| {
+        let ((asked, pod), count) = (asks[at], (asks.len() - at) as i64);
+        let mut room = 0;
+        let enough = world.nodes().any(|(_, node)| {
+            room += fits(node, asked);
+            room >= count
+        });
+        let kind = request::words(pod.facts.spec.requests.scalar.iter());
+        (!enough)
+            .then(|| format!("it never starts here: all nodes, even empty, would take {room} of its {count} × {kind}"))
+    })
 }
 
 /// `room for 2 (node-1: 5 free)`: where, and how many whole devices are free there in all.
@@ -117,7 +144,9 @@ pub(super) fn shortage(scene: Scene<'_>, group: &GroupId, unfit: &mut UnfitMembe
         });
     }
     if unfit.judged {
-        parts.extend(needs(unfit.needed.iter().filter_map(|id| scene.world.pod(*id))));
+        let needed = || unfit.needed.iter().filter_map(|id| scene.world.pod(*id));
+        parts.extend(beyond(scene.world, needed()));
+        parts.extend(needs(needed()));
     }
     let beside = if unfit.found.is_empty() { "" } else { " beside those" };
     if !unfit.found.is_empty() {

@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
+use crate::help::Help;
+
 /// A node daemon renews its Lease every 30 s. One that has missed two renewals is late.
 const LATE: Duration = Duration::from_secs(60);
 
 /// Of one that has died.
 const GONE: &str = "is gone: the kubelet offers";
-/// Of one that no kubelet has registered.
-const ENDED: &str = "has ended, or its kubelet is away or has not registered it yet";
+/// Of one that has ended by itself.
+const ENDED: &str = "has ended";
+/// Of a kubelet that has not registered its daemon.
+const AWAY: &str = "is away: the node daemon runs and is not registered";
 
 /// What a daemon's state is judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +21,8 @@ pub struct Heard {
     pub renewed: Option<Duration>,
     /// Schedulers believe the Lease.
     pub is_live: bool,
+    /// It has ended by itself, by its last word.
+    pub has_ended: bool,
     /// The kubelet has registered it, by its own word, or there is nothing to register.
     pub is_registered: bool,
     /// Healthy devices of which the kubelet offers none.
@@ -34,7 +40,9 @@ pub enum DaemonState {
     Stale(Duration),
     /// It has missed two renewals.
     Late(Duration),
-    /// It has ended, or the kubelet has not registered it yet.
+    /// It has ended by itself.
+    Ended,
+    /// It reports, and no kubelet has registered it.
     Unregistered,
     /// It reports.
     Fresh,
@@ -46,9 +54,10 @@ impl DaemonState {
         let Some(renewed) = heard.renewed else { return Self::Missing };
         match heard.not_offered {
             Some((healthy, what)) if heard.is_registered => Self::Gone(healthy, what),
+            _ if heard.has_ended => Self::Ended,
             _ if !heard.is_live => Self::Stale(renewed),
-            _ if renewed > LATE => Self::Late(renewed),
             _ if !heard.is_registered => Self::Unregistered,
+            _ if renewed > LATE => Self::Late(renewed),
             _ => Self::Fresh,
         }
     }
@@ -65,6 +74,7 @@ impl DaemonState {
             Self::Gone(..) => "gone",
             Self::Stale(_) => "stale",
             Self::Late(_) => "late",
+            Self::Ended => "ended",
             Self::Unregistered => "unregistered",
             Self::Fresh => "fresh",
         }
@@ -80,9 +90,8 @@ impl DaemonState {
             Self::Stale(silent) | Self::Late(silent) => {
                 format!("the node daemon of {node} has not been heard for over {}", rough(silent))
             }
-            Self::Unregistered => {
-                format!("the node daemon of {node} {ENDED}")
-            }
+            Self::Ended => format!("the node daemon of {node} {ENDED}"),
+            Self::Unregistered => format!("the kubelet of {node} {AWAY}"),
             Self::Fresh => return None,
         })
     }
@@ -92,20 +101,28 @@ impl DaemonState {
         format!("have a node daemon that {GONE} no {name}")
     }
 
-    /// The same of one that does not serve this resource; `nothing`: nor any other.
-    pub fn not_serving(name: &str, nothing: bool) -> String {
-        if nothing {
-            format!("have a node daemon that {ENDED}")
-        } else {
-            format!("have a node daemon that does not serve {name}")
+    /// The same of one that does not serve this resource.
+    pub fn not_serving(self, name: &str) -> String {
+        match self {
+            Self::Ended => format!("have a node daemon that {ENDED}"),
+            Self::Unregistered => format!("have a kubelet that {AWAY}"),
+            _ => format!("have a node daemon that does not serve {name}"),
         }
     }
 
-    /// The command that shows the daemon's pod on `node`.
-    pub fn look(node: &str) -> String {
-        format!(
-            "kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin --field-selector spec.nodeName={node}"
-        )
+    /// What an operator can do about one that serves nothing.
+    pub fn help(self) -> Help {
+        if self == Self::Unregistered { Help::Kubelet } else { Help::Daemon }
+    }
+
+    /// The command that shows the daemon's pod on `node`, or why its kubelet is away.
+    pub fn look(self, node: &str) -> String {
+        match self {
+            Self::Unregistered => format!("kubectl describe node {node}"),
+            _ => format!(
+                "kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin --field-selector spec.nodeName={node}"
+            ),
+        }
     }
 }
 
@@ -121,11 +138,14 @@ mod tests {
 
     #[test]
     fn a_daemon_is_judged_by_what_is_heard_and_offered() {
-        let heard = |renewed: Option<u64>, is_live, is_registered, not_offered| {
+        let judged = |renewed: Option<u64>, is_live, has_ended, is_registered, not_offered| {
             let renewed = renewed.map(Duration::from_secs);
-            let state = DaemonState::of(Heard { renewed, is_live, is_registered, not_offered });
+            let state = DaemonState::of(Heard { renewed, is_live, has_ended, is_registered, not_offered });
             (state.word(), state.serves(), state.fault("n").unwrap_or_default())
         };
+        let heard = |renewed, is_live, is_registered, offers| judged(renewed, is_live, false, is_registered, offers);
+        let ended = |renewed, is_live, offers| judged(Some(renewed), is_live, true, false, offers);
+        let away = "the kubelet of n is away: the node daemon runs and is not registered";
         let gone = Some((8, "GPUs"));
         for (said, word, serves, fault) in [
             (heard(None, false, false, None), "none", false, "no node daemon has reported from n"),
@@ -133,14 +153,11 @@ mod tests {
             (heard(Some(60), true, true, None), "fresh", true, ""),
             (heard(Some(61), true, true, None), "late", true, "of n has not been heard for over a minute"),
             (heard(Some(400), false, true, None), "stale", false, "of n has not been heard for over 5 min"),
-            (
-                heard(Some(3), true, false, None),
-                "unregistered",
-                false,
-                "has ended, or its kubelet is away or has not registered it yet",
-            ),
-            // Its kubelet offers nothing because it has ended: that is no death.
-            (heard(Some(3), true, false, gone), "unregistered", false, "has ended"),
+            (heard(Some(3), true, false, None), "unregistered", false, away),
+            (heard(Some(61), true, false, None), "unregistered", false, away),
+            // The kubelet offers nothing because the daemon has ended: that is no death.
+            (ended(3, true, gone), "ended", false, "the node daemon of n has ended"),
+            (ended(400, false, None), "ended", false, "the node daemon of n has ended"),
             (heard(Some(3), true, true, gone), "gone", false, "of n is gone: the kubelet offers 0 of 8 GPUs"),
             (heard(Some(400), false, true, gone), "gone", false, "is gone"),
         ] {

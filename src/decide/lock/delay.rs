@@ -60,7 +60,7 @@ impl LockDelay<'_> {
     /// What `explain pod` itself advises.
     pub fn advice(&self) -> String {
         if self.kubelet_ready && self.daemon == DaemonState::Fresh {
-            let (node, pod) = (self.node, DaemonState::look(self.node));
+            let (node, pod) = (self.node, self.daemon.look(self.node));
             format!(
                 "Look at the log of the node daemon, which has this pod: `{pod}`; and at that of the kubelet of {node}"
             )
@@ -78,7 +78,7 @@ impl LockDelay<'_> {
         } else if self.daemon == DaemonState::Fresh {
             format!("baton explain pod {holder}")
         } else {
-            DaemonState::look(node)
+            self.daemon.look(node)
         }
     }
 }
@@ -140,7 +140,8 @@ mod tests {
                 "spec.nodeName=n",
             ),
             (84, DaemonState::Missing, true, Delay::Stuck, "no node daemon has reported from n", "spec.nodeName=n"),
-            (84, DaemonState::Unregistered, true, Delay::Stuck, "of n has ended, or", "spec.nodeName=n"),
+            (84, DaemonState::Ended, true, Delay::Stuck, "; the node daemon of n has ended", "spec.nodeName=n"),
+            (84, DaemonState::Unregistered, true, Delay::Stuck, "; the kubelet of n is away", "describe node n"),
             (84, DaemonState::Fresh, false, Delay::Stuck, "the kubelet of n does not report", "describe node n"),
             (84, DaemonState::Unregistered, false, Delay::Stuck, "the kubelet of n does not report", "describe node n"),
         ] {

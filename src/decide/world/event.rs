@@ -1,6 +1,7 @@
 //! What watches report to the world, and what kind of change that is for pods that wait.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -182,6 +183,8 @@ pub struct Changes {
     pub left: Vec<PodUid>,
     /// Nodes whose lock, agent, devices or object changed.
     pub nodes: Vec<NodeId>,
+    /// Pods whose node's lock went, since they have their devices, and how long it stood.
+    pub served: Vec<(PodId, Duration)>,
     /// TYJobs whose object or pods changed.
     pub jobs: Vec<PodKey>,
     /// Namespaces with TYJobs whose quotas or limits changed, or the classes that admission gives there.

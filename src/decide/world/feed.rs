@@ -205,7 +205,7 @@ impl World {
         if self.nodes.set_object(id, facts, now, changes) {
             self.recount_devices(id);
         }
-        self.note_served(id, before, now);
+        changes.served.extend(self.note_served(id, before, now));
     }
 
     /// The pod that a node's lock names, and since when.
@@ -216,16 +216,18 @@ impl World {
         Some((pod, lock.first_seen))
     }
 
-    /// A lock that goes while its holder is bound there: the holder has its devices.
-    fn note_served(&mut self, id: NodeId, before: Option<(PodId, Duration)>, now: Duration) {
-        let Some((holder, since)) =
-            before.filter(|before| self.lock_holder(id).is_none_or(|after| after.0 != before.0))
-        else {
-            return;
-        };
-        if let Some(pod) = self.pods.get_mut(holder).filter(|pod| pod.place == Place::Bound(id)) {
-            pod.served = Some(Served { at: now, held: now.saturating_sub(since) });
-        }
+    /// A lock that goes while its holder is bound there: the holder has its devices. Answers the holder, and how long the lock stood.
+    fn note_served(
+        &mut self,
+        id: NodeId,
+        before: Option<(PodId, Duration)>,
+        now: Duration,
+    ) -> Option<(PodId, Duration)> {
+        let (holder, since) = before.filter(|before| self.lock_holder(id).is_none_or(|after| after.0 != before.0))?;
+        let pod = self.pods.get_mut(holder).filter(|pod| pod.place == Place::Bound(id))?;
+        let held = now.saturating_sub(since);
+        pod.served = Some(Served { at: now, held });
+        Some((holder, held))
     }
 
     fn pod_set(&mut self, mut facts: PodFacts, now: (Duration, Timestamp), changes: &mut Changes) {

@@ -182,6 +182,7 @@ impl Node {
         DaemonState::of(Heard {
             renewed: self.agent.as_ref().map(|agent| agent.renewed.map(since).unwrap_or_default()),
             is_live: self.agent.as_ref().is_some_and(|agent| agent.live_since.is_some()),
+            has_ended: self.agent_status().is_some_and(|status| status.ended),
             is_registered: !has_devices || self.agent_status().is_some_and(|status| !status.registered.is_empty()),
             not_offered: not_offered(self),
         })

@@ -71,6 +71,7 @@ pub(crate) fn json(report: &AuditReport, policies: &InstalledPolicies) -> Value 
         item["text"] = json!(violation.to_string());
     }
     printed["admission"] = json!(policies);
+    printed["outcome"] = json!(report.outcome(policies.broken()));
     printed
 }
 
@@ -81,6 +82,7 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Form
         pods,
         violations,
         leaving,
+        stuck,
         unhealthy,
         other_scheduler,
         visible_devices,
@@ -95,10 +97,7 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Form
         writeln!(text, "{violation}")?;
     }
     if let Some(why) = leases_unread {
-        writeln!(
-            text,
-            "note: {why}; so a pod that holds other devices than its annotation says is not found: grant `list` on Leases there"
-        )?;
+        writeln!(text, "note: {why}; so a pod that holds other devices than its annotation says is not found")?;
     }
     if let Some(why) = slices_unread {
         writeln!(
@@ -106,11 +105,11 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Form
             "note: {why}; so another driver that hands out GPUs is not found: grant `list` on resourceslices"
         )?;
     }
-    for words in leaving.iter().chain(unhealthy) {
+    for words in leaving.iter().chain(stuck).chain(unhealthy) {
         writeln!(text, "note: {words}")?;
     }
     let policy_words = policies.words();
-    let broken = if let InstalledPolicies::Broken(problems) = policies { problems.len() } else { 0 };
+    let broken = policies.broken();
     for words in policy_words {
         writeln!(text, "{}{words}", if broken == 0 { "note: " } else { "" })?;
     }
@@ -118,12 +117,7 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Form
         let more = if pods.len() > 1 { format!(" and {} more", pods.len() - 1) } else { String::new() };
         writeln!(text, "note: pod {}{more}: {why}", pods.first().map_or("", String::as_str))?;
     }
-    let outcome = match violations.len() + broken {
-        0 => "everything holds".to_owned(),
-        1 => "1 thing does not hold".to_owned(),
-        count => format!("{count} things do not hold"),
-    };
     let counts = [(nodes, "node"), (devices, "Device object"), (pods, "pod")].map(|(count, of)| amount(*count, of));
-    writeln!(text, "{}: {outcome}", counts.join(", "))?;
+    writeln!(text, "{}: {}", counts.join(", "), report.outcome(broken))?;
     Ok(text)
 }

@@ -8,6 +8,7 @@ use kube::{Api, Client};
 use serde::Serialize;
 
 use crate::live::{self, all};
+use crate::say::amount;
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::client::status_code;
 use baton_cluster::node::LightNode;
@@ -16,7 +17,7 @@ use baton_cluster::resource_slice::LightSlice;
 use baton_cluster::visible_devices::NamingPod;
 use baton_contract::inventory::{Device, DeviceInfo, device_names};
 use baton_contract::key;
-use baton_decide::audit::{Violation, check_cluster, leaving};
+use baton_decide::audit::{Violation, check_cluster, leaving, stuck};
 use baton_decide::devices::Held;
 use baton_decide::scheduler::{OTHER_SCHEDULER_AFTER, controller_of, other_scheduler_text, wants_of_another};
 use baton_decide::world::{World, WorldEvent, WorldPolicy};
@@ -34,7 +35,7 @@ pub struct AuditReport {
     pub pods: usize,
     /// Empty when all holds.
     pub violations: Vec<Violation>,
-    /// Why the Leases of the node daemons could not be read: then pods count for what their annotations say.
+    /// Why the Leases of the node daemons were not read: then pods count for what their annotations say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leases_unread: Option<String>,
     /// Why the ResourceSlices could not be read: then no other GPU driver is found.
@@ -43,6 +44,9 @@ pub struct AuditReport {
     /// Devices that pods use which have left the API server.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub leaving: Vec<String>,
+    /// Locks that are stuck, and do not stand for as long yet as would be a violation.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stuck: Vec<String>,
     /// Devices that are out of service while pods hold them, as `baton get devices` has them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unhealthy: Vec<String>,
@@ -50,6 +54,30 @@ pub struct AuditReport {
     pub other_scheduler: Vec<NotedPods>,
     /// Pods that name GPUs in their environment and ask for none, by controller.
     pub visible_devices: Vec<NotedPods>,
+}
+
+impl AuditReport {
+    /// The conclusion, with so many `broken` policies. What is wrong and breaks no promise is said, too.
+    pub fn outcome(&self, broken: usize) -> String {
+        let words = |(count, what): (usize, &str)| {
+            let (things, verb) = (amount(count, what), if count == 1 { "is" } else { "are" });
+            (count > 0).then(|| format!("{things} {verb}"))
+        };
+        let held =
+            words((self.unhealthy.len(), "device")).map(|devices| format!("{devices} out of service under pods"));
+        let stuck = words((self.stuck.len(), "lock")).map(|locks| format!("{locks} stuck"));
+        let unread = self.leases_unread.as_ref().map(|_| "the node daemons were not heard".to_owned());
+        let wrong = [held, stuck, unread].into_iter().flatten().collect::<Vec<_>>().join(" and ");
+        match (self.violations.len() + broken, &*wrong) {
+            (0, "") => "everything holds".to_owned(),
+            (0, wrong) => format!("what must hold does, but {wrong}"),
+            (count, wrong) => {
+                let verb = if count == 1 { "does" } else { "do" };
+                let but = if wrong.is_empty() { "" } else { "; " };
+                format!("{} {verb} not hold{but}{wrong}", amount(count, "thing"))
+            }
+        }
+    }
 }
 
 /// Pods of one controller of which the same is said.
@@ -66,8 +94,8 @@ pub async fn read(client: Client, namespace: &str, rules: &AuditRules) -> anyhow
     let nodes = all(Api::<LightNode>::all(client.clone()), "nodes").await?;
     let devices = live::devices(client.clone()).await?;
     let (leases, leases_unread) = match live::agent_leases(client.clone(), namespace).await {
-        Ok(leases) => (leases, None),
-        Err(error) => (BTreeMap::new(), Some(format!("{error:#}"))),
+        Ok(found) => found,
+        Err(error) => (BTreeMap::new(), Some(format!("{error:#}: grant `list` on Leases there"))),
     };
     let (slices, slices_unread) = match all(Api::<LightSlice>::all(client.clone()), "resourceslices").await {
         Ok(slices) => (slices, None),
@@ -146,6 +174,7 @@ pub fn report(read: ClusterObjects, rules: &AuditRules, wall: Timestamp) -> Audi
         pods: counts.2,
         violations,
         leaving: leaving(&world),
+        stuck: stuck(&world, wall, rules.lock_ends),
         unhealthy: held(&world, faults),
         other_scheduler: other_scheduler(&world, rules, wall),
         visible_devices: Vec::new(),
@@ -243,6 +272,10 @@ mod tests {
 
     /// A bound pod of one container; `split` and `merged` name one device each.
     fn pod(name: &str, node: &str, split: Option<&str>, merged: Option<&str>) -> LightPod {
+        pod_in("Running", name, node, split, merged)
+    }
+
+    fn pod_in(phase: &str, name: &str, node: &str, split: Option<&str>, merged: Option<&str>) -> LightPod {
         let mut annotations = json!({key::BIND_TIMESTAMP: STAMP});
         if let Some(id) = split {
             let text =
@@ -255,7 +288,7 @@ mod tests {
         from_value(json!({
             "metadata": {"name": name, "namespace": "ml", "uid": format!("uid-{name}"), "creationTimestamp": "2026-11-21T02:00:00Z", "annotations": annotations},
             "spec": {"nodeName": node, "schedulerName": "baton-scheduler", "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
-            "status": {"phase": "Running"},
+            "status": {"phase": phase},
         }))
         .unwrap()
     }
@@ -266,6 +299,38 @@ mod tests {
         let read = ClusterObjects { nodes, devices, pods, ..ClusterObjects::default() };
         let report = report(read, &AuditRules::default(), wall);
         report.violations.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_dead_device_or_a_lock_that_stands_is_part_of_the_conclusion() {
+        let outcome = |unhealthy: &[&str], stuck: &[&str], unread: Option<&str>, broken| {
+            let own = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+            let report = report(ClusterObjects::default(), &AuditRules::default(), Timestamp::UNIX_EPOCH);
+            let (unhealthy, stuck, leases_unread) = (own(unhealthy), own(stuck), unread.map(str::to_owned));
+            AuditReport { unhealthy, stuck, leases_unread, ..report }.outcome(broken)
+        };
+        assert_eq!(outcome(&[], &[], None, 0), "everything holds");
+        assert_eq!(outcome(&["a"], &[], None, 0), "what must hold does, but 1 device is out of service under pods");
+        let both = "2 things do not hold; 2 devices are out of service under pods and 1 lock is stuck";
+        assert_eq!(outcome(&["a", "b"], &["c"], None, 2), both);
+        assert_eq!(outcome(&[], &[], Some("x"), 0), "what must hold does, but the node daemons were not heard");
+    }
+
+    #[test]
+    fn a_lock_is_noted_while_it_is_stuck_and_a_violation_afterwards() {
+        let bind = |age: &str| {
+            let lock = "2026-11-21T02:00:00Z,ml,a,uid-a";
+            let read = ClusterObjects {
+                nodes: vec![node("node-a", Some(lock))],
+                devices: vec![device("node-a", &["GPU-0"])],
+                pods: vec![pod_in("Pending", "a", "node-a", Some("GPU-0"), Some("GPU-0"))],
+                ..ClusterObjects::default()
+            };
+            let found = report(read, &AuditRules::default(), age.parse().unwrap());
+            (found.stuck.len(), found.violations.len())
+        };
+        let at = ["2026-11-21T02:00:10Z", "2026-11-21T02:00:20Z", "2026-11-21T02:01:30Z"];
+        assert_eq!(at.map(bind), [(0, 0), (1, 0), (0, 1)]);
     }
 
     #[test]

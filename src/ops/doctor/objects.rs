@@ -7,7 +7,11 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::Api;
 
+use tokio::time::timeout;
+
 use super::report::Finding;
+use crate::live;
+use crate::say::remark;
 use baton_agent::AgentOptions;
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::client::{connect, status_code};
@@ -76,7 +80,13 @@ pub async fn read(options: &AgentOptions) -> InspectedCluster {
     let leases = Api::<LightLease>::namespaced(client.clone(), &AgentStatus::lease_namespace(&options.namespace));
     let lease = AgentStatus::lease_name(name);
     match within(leases.get_opt(&lease)).await {
-        Ok(found) => cluster.lease = Some(FoundObject(found)),
+        Ok(found) => {
+            if found.is_none() {
+                let elsewhere = timeout(PATIENCE, live::elsewhere(client.clone(), &options.namespace)).await;
+                elsewhere.ok().flatten().into_iter().for_each(remark);
+            }
+            cluster.lease = Some(FoundObject(found));
+        }
         Err(error) => cluster.findings.push(unread("agent", &format!("Lease {lease}"), &error)),
     }
     cluster.client = Some(client);

@@ -15,7 +15,7 @@ use crate::view::{
 use baton_agent::node_handoff::LedgerLine;
 use baton_contract::{DeviceEntry, DeviceType, PodKey, ShareIsolation, key};
 use baton_decide::explain::QueueReport;
-use baton_decide::lock::{DaemonState, Delay};
+use baton_decide::lock::Delay;
 use baton_decide::pod::{ExpectedCall, HandoffPod};
 use baton_runtime::words;
 
@@ -71,9 +71,6 @@ pub struct CallsMade {
     pub made: usize,
     /// All of them.
     pub of: usize,
-    /// The node whose daemon answers us while no kubelet has registered it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kubelet_away: Option<String>,
 }
 
 impl CallsMade {
@@ -85,7 +82,7 @@ impl CallsMade {
             let wanted = (pod.pod.uid.as_str(), &*call.container.name, call.resource);
             ledger.iter().any(|line| (&*line.uid, &*line.container, &*line.resource) == wanted)
         };
-        Self { made: calls.iter().filter(is_made).count(), of: calls.len(), kubelet_away: None }
+        Self { made: calls.iter().filter(is_made).count(), of: calls.len() }
     }
 }
 
@@ -106,10 +103,9 @@ pub(super) async fn calls_made(
     };
     let silent = |_| anyhow!("no answer within {} s", PATIENCE.as_secs());
     let read = async { tokio::time::timeout(PATIENCE, read).await.map_err(silent)? };
-    let kubelet_away = (row.daemon == DaemonState::Unregistered).then(|| node.to_owned());
     let count = |ledger: Vec<LedgerLine>| {
         let registered = row.agent.map(|agent| agent.registered).unwrap_or_default();
-        CallsMade { kubelet_away, ..CallsMade::count(pod, &registered, &ledger) }
+        CallsMade::count(pod, &registered, &ledger)
     };
     Some(read.await.map(count).map_err(|error| words(error.as_ref())))
 }
@@ -123,7 +119,7 @@ pub(super) async fn of_node(common: &Common, node: &str) -> Option<Snapshot> {
 }
 
 /// The devices that the pod has by its assignment.
-pub(super) fn held(snapshot: &Snapshot, pod: &PodKey) -> PodHoldings {
+pub(crate) fn held(snapshot: &Snapshot, pod: &PodKey) -> PodHoldings {
     let devices = snapshot.pods.get(pod).map(|pod| entries_of(snapshot, pod)).unwrap_or_default();
     let rows = NodesView::of(snapshot, &Rules::default(), &QueueReport::default()).devices;
     let row = |entry: &DeviceEntry| rows.iter().find(|row| row.id == entry.id.as_str());
@@ -172,12 +168,8 @@ impl PodHoldings {
     /// The rows as a table, and what the GPUs have in common.
     pub(super) fn text(&self) -> String {
         let mut out = String::new();
-        if let Some(CallsMade { made, of, kubelet_away }) = &self.calls {
-            let _ = write!(out, "  the node daemon runs and has answered {made} of {of} calls for its devices");
-            let _ = match kubelet_away {
-                Some(node) => writeln!(out, "; the kubelet is what is away: `kubectl describe node {node}`"),
-                None => writeln!(out),
-            };
+        if let Some(CallsMade { made, of }) = &self.calls {
+            let _ = writeln!(out, "  the node daemon runs and has answered {made} of {of} calls for its devices");
         }
         if let Some(why) = &self.calls_unknown {
             let _ = writeln!(out, "  the node daemon does not say which calls it has answered: {why}");
@@ -265,7 +257,7 @@ mod tests {
             .unwrap()
         };
         let counted = |ledger: &[LedgerLine]| CallsMade::count(pod, &[], ledger);
-        assert_eq!(counted(&[line("u1"), line("u0")]), CallsMade { made: 1, of: names.len(), kubelet_away: None });
+        assert_eq!(counted(&[line("u1"), line("u0")]), CallsMade { made: 1, of: names.len() });
         assert_eq!(counted(&[line("u0")]).made, 0, "that was an earlier pod of the name");
         let node = cluster.nodes.get_mut("node-a").unwrap();
         node.metadata.labels = Some([(key::GPU_ISOLATION_PROVIDER.to_owned(), "hami-core".to_owned())].into());

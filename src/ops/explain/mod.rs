@@ -12,6 +12,7 @@ mod verdict;
 mod what_if;
 
 pub use args::{ExplainArgs, ExplainSubject, run, split_names};
+pub(super) use devices::held;
 pub use gang::text as gang_text;
 pub use job::text as job_text;
 pub use node::text as node_text;

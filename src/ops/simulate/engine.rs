@@ -103,6 +103,7 @@ impl Engine {
             exceptions: None,
             lock: None,
             too_many_exceptions: false,
+            ended: false,
             unreleased: None,
             pod_metrics: false,
             leaving: [].into(),

@@ -22,7 +22,7 @@ use super::server::{STREAMS, Ui, router};
 use crate::audit::AuditRules;
 use crate::get::RulesArgs;
 use crate::leader::LeaderArgs;
-use crate::live::Access;
+use crate::live::{self, Access};
 use crate::say::{UsageError, remark, say};
 use crate::values;
 use crate::view::Follower;
@@ -117,6 +117,7 @@ pub async fn serve(
     }
     let client = args.access.connect().await?;
     let namespace = args.scheduler.home.namespace.clone();
+    live::elsewhere(client.clone(), &namespace).await.into_iter().for_each(remark);
     let listener = TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
     let address = listener.local_addr()?;
     let door = Arc::new(Door::new(address)?);

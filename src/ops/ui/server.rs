@@ -25,7 +25,8 @@ use super::door::{self, Door};
 use super::feed::{Next, RowFeed};
 use super::model::{Model, ModelQuestion};
 use super::node;
-use crate::audit;
+use crate::{audit, explain};
+use baton_contract::PodKey;
 use baton_contract::key::MAX_OBJECT;
 use baton_contract::name::{check_label_name, check_subdomain};
 use baton_runtime::clock;
@@ -273,8 +274,20 @@ async fn said(ui: &Ui, (namespace, name): (String, String), path: impl Fn(&str) 
     })
 }
 
-async fn of_pod(State(ui): State<Arc<Ui>>, Path(of): Path<(String, String)>) -> Response {
-    said(&ui, of, |of| format!("/explain?pod={of}")).await
+async fn of_pod(State(ui): State<Arc<Ui>>, Path((namespace, name)): Path<(String, String)>) -> Response {
+    let explained = async {
+        checked(&namespace, &name)?;
+        let mut answer: Value = ui.scheduler.ask(&format!("/explain?pod={namespace}/{name}"), None).await?;
+        let bound = answer["node"].as_str().filter(|_| answer["state"] == "bound").map(str::to_owned);
+        if let (Some(node), Some(fields)) = (bound, answer.as_object_mut()) {
+            let key = PodKey::new(&namespace, &name);
+            let held =
+                move |model: &Model| explain::held(&model.snapshot.part(&[node].into(), &model.rules.lock_key), &key);
+            fields.extend(json!(asked(&ui, held).await?).as_object().cloned().unwrap_or_default());
+        }
+        anyhow::Ok(answer)
+    };
+    reply(explained.await)
 }
 
 async fn of_gang(State(ui): State<Arc<Ui>>, Path(of): Path<(String, String)>) -> Response {

@@ -27,6 +27,9 @@ pub struct AgentRow {
     pub knows_pods: bool,
     /// Since the last renewal, by this machine's clock.
     pub renewed_seconds: Option<u64>,
+    /// It has ended by itself.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ended: bool,
     /// Renewed within the time after which the scheduler holds it for stale.
     pub fresh: bool,
 }
@@ -40,6 +43,7 @@ pub(crate) fn agent(lease: &LightLease, wall: Timestamp) -> AgentRow {
         version: status.as_ref().map(|status| status.version.clone()),
         identity: status.as_ref().map(|status| status.identity),
         knows_pods: status.as_ref().is_some_and(|status| status.exceptions.is_some()),
+        ended: status.as_ref().is_some_and(|status| status.ended),
         registered: status.map(|status| status.registered).unwrap_or_default(),
         renewed_seconds: renewed.map(|renewed| renewed.as_secs()),
         fresh: renewed.is_some_and(|renewed| renewed <= WorldPolicy::default().agent_stale),
@@ -64,6 +68,7 @@ pub(super) fn state(snapshot: &Snapshot, node: &LightNode, agent: Option<&AgentR
     DaemonState::of(Heard {
         renewed: agent.map(|agent| Duration::from_secs(agent.renewed_seconds.unwrap_or_default())),
         is_live: agent.is_some_and(|agent| agent.fresh),
+        has_ended: agent.is_some_and(|agent| agent.ended),
         is_registered: is_registered || listed.is_empty(),
         not_offered: [(DeviceType::Gpu, "GPUs"), (DeviceType::Rdma, "NICs")].into_iter().find_map(none),
     })

@@ -191,6 +191,9 @@ impl NodeRow {
     /// What is not as on any other node: `2 unhealthy, 1 cordoned, locked by ml/a for 3s`.
     fn notes(&self) -> String {
         let mut notes = Vec::new();
+        if self.daemon == DaemonState::Unregistered {
+            notes.push("kubelet away".to_owned());
+        }
         if let Some(why) = &self.suspect {
             notes.push(format!("suspect: {why}"));
         }
@@ -237,7 +240,7 @@ impl Row for NodeRow {
         let daemon = match self.daemon {
             DaemonState::Gone(healthy, _) => format!("daemon gone (kubelet offers 0 of {healthy})"),
             // Not for how long: its Lease may be renewed all the while.
-            DaemonState::Unregistered => self.daemon.word().to_owned(),
+            DaemonState::Unregistered | DaemonState::Ended => self.daemon.word().to_owned(),
             state => format!("{} {renewed}", state.word()).trim_end().to_owned(),
         };
         let identity = agent.and_then(|agent| agent.identity).map(|identity| match identity {

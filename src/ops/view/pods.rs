@@ -214,7 +214,7 @@ impl Row for PodRow {
             self.name.clone(),
             self.phase.clone(),
             self.node.clone().unwrap_or_default(),
-            wants.join(","),
+            wants.join(", "),
             counts.join(", "),
             if self.holds_lock { "held".to_owned() } else { String::new() },
             self.problem.as_deref().map(short).unwrap_or_default(),
@@ -289,7 +289,7 @@ mod tests {
         };
         assert_eq!(
             wants(json!({"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "40"})),
-            "gpu-core=50,gpu-memory-ratio=40"
+            "gpu-core=50, gpu-memory-ratio=40"
         );
         assert_eq!(wants(json!({"koordinator.sh/gpu-core": "50"})), "not valid");
     }

@@ -8,6 +8,7 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 
 use crate::live::{self, all};
+use crate::say::remark;
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::node::LightNode;
 use baton_cluster::pod::LightPod;
@@ -209,7 +210,8 @@ pub async fn read(client: Client, namespace: &str) -> anyhow::Result<Snapshot> {
     let nodes = all(Api::<LightNode>::all(client.clone()), "nodes").await?;
     let devices = live::devices(client.clone()).await?;
     let pods = all(Api::<LightPod>::all(client.clone()), "pods").await?;
-    let leases = live::agent_leases(client, namespace).await?;
+    let (leases, elsewhere) = live::agent_leases(client, namespace).await?;
+    elsewhere.into_iter().for_each(remark);
     let named = |name: Option<String>| name.unwrap_or_default();
     let mut snapshot = Snapshot { wall: clock::wall(), ..Snapshot::default() };
     snapshot.nodes = nodes.into_iter().map(|node| (named(node.metadata.name.clone()), node)).collect();
@@ -230,6 +232,9 @@ pub async fn read_node(client: Client, namespace: &str, name: &str) -> anyhow::R
     let lease = AgentStatus::lease_name(name);
     let leases = Api::<LightLease>::namespaced(client.clone(), &AgentStatus::lease_namespace(namespace));
     let found = leases.get_opt(&lease).await.map_err(cannot("daemon's Lease"))?;
+    if found.is_none() {
+        live::elsewhere(client.clone(), namespace).await.into_iter().for_each(remark);
+    }
     snapshot.leases = found.into_iter().map(|found| (lease.clone(), found)).collect();
     let here = ListParams::default().fields(&format!("spec.nodeName={name}"));
     let pods = Api::<LightPod>::all(client).list(&here).await.map_err(|error| live::cannot("list pods", error))?;

@@ -67,6 +67,8 @@ const COLOURED: [&str; 3] = ["STATE", "HEALTH", "DAEMON"];
 const TEXT_WIDTH: usize = 20;
 /// Notes are short.
 const NOTES_WIDTH: usize = 14;
+/// A longer word of a text, a command's say, may be broken; no value is so long.
+const LONG_WORD: usize = 24;
 /// A longer name is a cloud's.
 const LONG_NAME: usize = 24;
 /// Blanks between columns.
@@ -140,8 +142,11 @@ pub fn fitted(
         *width = (*width).max(cells.unwrap_or(0)).max(headers[at].len());
     }
     let is_text = |at: usize| TEXT.contains(&headers[at]);
-    let least_text = |at: usize| if headers[at] == "NOTES" { NOTES_WIDTH } else { TEXT_WIDTH.max(headers[at].len()) };
-    let least = |at: usize| if is_text(at) { widths[at].min(least_text(at)) } else { widths[at] };
+    let words = |at: usize| rows.iter().filter_map(move |row| row.get(at)).flat_map(|cell| cell.split(' '));
+    let word = |at: usize| words(at).map(|word| word.chars().count()).max().unwrap_or(0).min(LONG_WORD);
+    let text_width = |at: usize| if headers[at] == "NOTES" { NOTES_WIDTH } else { TEXT_WIDTH.max(headers[at].len()) };
+    let least_text: Vec<usize> = (0..headers.len()).map(|at| text_width(at).max(word(at))).collect();
+    let least = |at: usize| if is_text(at) { widths[at].min(least_text[at]) } else { widths[at] };
     let mut kept: Vec<usize> = (0..headers.len()).collect();
     let sum = |kept: &[usize], of: &dyn Fn(usize) -> usize| {
         kept.iter().map(|at| of(*at) + GAP).sum::<usize>().saturating_sub(GAP)
@@ -188,6 +193,9 @@ pub fn fitted(
             column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
         } else if !is_text(*at) {
             column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width)));
+        } else {
+            let least = widths[*at].min(least_text[*at]) + GAP;
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least as u16)));
         }
     }
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
@@ -199,7 +207,7 @@ fn colour(cell: &str) -> Option<Color> {
     let word = cell.split([' ', ',']).next().unwrap_or_default();
     Some(match word {
         "healthy" | "fresh" | "held" | "served" | "bound" => Color::Green,
-        "cordoned" | "parked" | "backOff" | "unregistered" | "binding" | "late" => Color::Yellow,
+        "cordoned" | "parked" | "backOff" | "unregistered" | "ended" | "binding" | "late" => Color::Yellow,
         "unhealthy" | "daemon" | "stale" | "none" | "dangling" | "unknown" | "malformed" => Color::Red,
         _ => return None,
     })
@@ -282,6 +290,18 @@ mod tests {
         let look = Look { width: Some(20), ..Look::PLAIN };
         let left_out = |holder| fitted(&["NODE", "HOLDER", "LOCK AGE"], vec![row(holder)], look, &mut Vec::new()).1;
         assert_eq!((left_out(""), left_out("ml/a")), (vec!["HOLDER".to_owned()], vec!["LOCK AGE".to_owned()]));
+    }
+
+    #[test]
+    fn a_cell_is_broken_between_words_alone() {
+        let row = ["default", "gpu-share", "Running", "node-0", "gpu-core=50, gpu-memory-ratio=50", "a b"];
+        let headers = ["NAMESPACE", "NAME", "PHASE", "NODE", "WANTS", "PROBLEM"];
+        for width in 30..90 {
+            let look = Look { width: Some(width), ..Look::PLAIN };
+            let text = fitted(&headers, vec![row.map(str::to_owned).to_vec()], look, &mut Vec::new()).0;
+            let whole = |word: &str| row.iter().chain(&headers).any(|cell| cell.split(' ').any(|of| of == word));
+            assert!(text.split_whitespace().all(whole), "{width}:\n{text}");
+        }
     }
 
     #[test]

@@ -110,6 +110,7 @@ async fn with_auto_and_an_exact_agent_the_binding_is_the_only_write() {
         exceptions: None,
         lock: None,
         too_many_exceptions: false,
+        ended: false,
         unreleased: None,
         pod_metrics: false,
         leaving: [].into(),

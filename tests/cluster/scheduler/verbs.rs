@@ -165,6 +165,7 @@ impl SchedulerCluster {
             exceptions: None,
             lock: None,
             too_many_exceptions: false,
+            ended: false,
             unreleased: None,
             pod_metrics: false,
             leaving: [].into(),

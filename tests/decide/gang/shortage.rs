@@ -1,5 +1,6 @@
 //! The sentence of a gang that waits: its numbers are those that anybody can count.
 
+use baton::contract::gang::GangId;
 use baton::contract::key;
 use baton::decide::world::gangs::MemberState;
 
@@ -81,6 +82,28 @@ fn room_that_comes_and_does_not_suffice_is_told_too() {
         said.contains("3 missing; needs 4 × 2 GPUs; room for 1 (n: 2 free); nearest for the rest: n lacks 2"),
         "{said}"
     );
+}
+
+#[test]
+fn a_gang_that_the_empty_cluster_has_no_room_for_is_told_that_it_never_starts() {
+    let explained = |gangs: &TestGangs| {
+        let found =
+            gangs.cluster.scheduler.explain_gang(&GangId::new("ml", "big").unwrap(), gangs.cluster.moment()).unwrap();
+        (found.message, found.advice)
+    };
+    let waiting = |count: usize| {
+        let mut gangs = gangs();
+        node(&mut gangs, "n", 8);
+        node(&mut gangs, "m", 8);
+        fill(&mut gangs, "n", "a", 8);
+        waits(&mut gangs, count, 6);
+        gangs
+    };
+    let (said, advice) = explained(&waiting(3));
+    assert!(said.contains("it never starts here: all nodes, even empty, would take 2 of its 3 × 6 GPUs;"), "{said}");
+    assert!(advice.starts_with("add nodes, ask for less per member"), "{advice}");
+    let (said, advice) = explained(&waiting(2));
+    assert!(!said.contains("never") && advice.contains("nothing else needs to be done"), "{said} {advice}");
 }
 
 #[test]

@@ -18,6 +18,7 @@ fn status(lock: Option<LockWord>) -> AgentStatus {
         exceptions: None,
         lock,
         too_many_exceptions: false,
+        ended: false,
         unreleased: None,
         pod_metrics: false,
         leaving: [].into(),

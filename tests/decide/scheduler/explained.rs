@@ -4,13 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use baton::contract::gang::{GangId, PodGroupApi, TopologySpec, key as gang_key};
-use baton::contract::{PodKey, key};
+use baton::contract::{AgentStatus, PodKey, key};
 use baton::decide::explain::{PodState, QueueItem, RuleCount, Unadmitted, UnadmittedObject};
 use baton::decide::world::gangs::PodGroupFacts;
 use baton::decide::world::spec::{PodTerm, Taint, TaintEffect, VolumeUse};
 use baton::decide::world::{ClaimFacts, NodeId, PodFacts, WorldEvent};
 use baton::ops::explain::{pod_text, what_if_text};
 
+use super::holders::status;
 use crate::harness::{TestScheduler, gpu_device, pod};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
@@ -412,6 +413,35 @@ fn a_pod_that_is_larger_than_every_node_is_not_told_to_wait() {
     assert_eq!(cluster.reasons["eight"], "Unschedulable");
     assert_eq!(verdict.message, "0/1 nodes: 1 has fewer than 8 free GPUs; nearest: n with 7 of 8 (ml/one holds 1)");
     assert!(verdict.advice[0].starts_with("Wait for pods"), "{:?}", verdict.advice);
+}
+
+#[test]
+fn of_a_pinned_pod_its_node_comes_first_and_its_selector_last() {
+    let mut cluster = TestScheduler::new();
+    for node in ["n", "m", "o"] {
+        cluster.node(node, 2);
+        cluster.change_node(node, |facts| drop(facts.labels.insert("on".to_owned(), node.to_owned())));
+    }
+    let mut pinned = pod("pinned", &[(key::NVIDIA_GPU, "1")], cluster.now);
+    pinned.spec.node_selector.insert("on".to_owned(), "n".to_owned());
+    let silent = AgentStatus { registered: Vec::new(), ..status() };
+    cluster.say("n", AgentStatus { ended: true, ..silent.clone() });
+    cluster.submit(pinned);
+    cluster.settle();
+    let explained = |cluster: &TestScheduler| {
+        cluster.scheduler.explain(&PodKey::new("ml", "pinned"), cluster.moment()).unwrap().verdict
+    };
+    let verdict = explained(&cluster);
+    assert!(
+        verdict.message.starts_with("0/3 nodes: 1 has a node daemon that has ended, 2 have no labels"),
+        "{verdict:?}"
+    );
+    assert!(verdict.advice[0].starts_with("The node daemon is missing") && verdict.advice[1].contains("nodeSelector"));
+    assert_eq!(verdict.rules.iter().map(|rule| rule.count).collect::<Vec<_>>(), [1, 2]);
+    cluster.say("n", silent);
+    let verdict = explained(&cluster);
+    assert!(verdict.message.contains("1 has a kubelet that is away: the node daemon runs and is not registered"));
+    assert!(verdict.advice[0].contains("kubectl describe node"), "{verdict:?}");
 }
 
 #[test]

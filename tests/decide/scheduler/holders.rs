@@ -46,6 +46,7 @@ pub(super) fn status() -> AgentStatus {
         exceptions: Some(Exceptions::new()),
         lock: None,
         too_many_exceptions: false,
+        ended: false,
         unreleased: None,
         pod_metrics: false,
         leaving: [].into(),

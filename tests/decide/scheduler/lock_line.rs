@@ -528,9 +528,20 @@ fn what_keeps_a_bound_pod_from_its_devices_is_an_event_for_each_sentence() {
         cluster.wait(seconds);
         assert_eq!(events(&cluster), all, "after {seconds} s more");
     }
+    let late = |cluster: &TestScheduler| {
+        cluster.notices.iter().filter(|notice| **notice == ("first".to_owned(), "ServedLate")).count()
+    };
+    let says = |cluster: &TestScheduler| cluster.scheduler.explain_node("n", cluster.moment()).unwrap().message;
+    assert_eq!(says(&cluster), "takes no new pods with devices until its lock is free: 7 of 8 GPUs are free");
     cluster.agent_releases("n");
     cluster.wait(600);
-    assert_eq!(events(&cluster), 2, "it is served");
+    assert_eq!((events(&cluster), late(&cluster)), (2, 1), "it is served");
+    assert!(says(&cluster).starts_with("takes new pods with devices: "), "{}", says(&cluster));
+    cluster.pod("second", ONE);
+    cluster.settle();
+    cluster.agent_releases("n");
+    cluster.wait(600);
+    assert_eq!(cluster.notices.iter().filter(|(_, reason)| *reason == "ServedLate").count(), 1, "in time is no news");
 }
 
 #[test]

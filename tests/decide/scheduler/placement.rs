@@ -82,6 +82,7 @@ fn with_auto_a_lock_is_written_where_the_agent_needs_one_for_that_scheduler() {
                 exceptions: None,
                 lock: None,
                 too_many_exceptions: false,
+                ended: false,
                 unreleased: None,
                 leaving: [].into(),
                 pod_metrics: false,

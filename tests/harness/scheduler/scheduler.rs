@@ -249,6 +249,7 @@ impl TestScheduler {
             exceptions: Some([].into()),
             lock: None,
             too_many_exceptions: false,
+            ended: false,
             unreleased: None,
             leaving: [].into(),
             pod_metrics: false,

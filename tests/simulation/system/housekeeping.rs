@@ -304,6 +304,7 @@ impl System {
             exceptions,
             lock: Some(LockWord::new(key::NODE_LOCK, LockFormat::Uid)),
             too_many_exceptions: false,
+            ended: false,
             unreleased,
             pod_metrics: false,
         };

@@ -20,6 +20,13 @@ pub struct Refusal {
     pub help: Help,
 }
 
+impl Refusal {
+    /// The pod itself keeps away from the node: what the nodes that it would take lack matters more.
+    pub fn is_of_the_pod(&self) -> bool {
+        matches!(self.rule, "NodeAffinity" | "NodeName")
+    }
+}
+
 /// A rule's answer. It says who retries and when.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Outcome {

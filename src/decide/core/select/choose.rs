@@ -1,6 +1,7 @@
 //! One decision: which node for this pod, on this world.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -57,13 +58,13 @@ impl Diagnosis {
         if let Some(refusal) = &self.pod {
             return refusal.text.clone().into_owned();
         }
-        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
         for (refusal, count) in &self.refusals {
-            *counts.entry(&refusal.text).or_insert(0) += count;
+            *counts.entry((refusal.is_of_the_pod(), &refusal.text)).or_insert(0) += count;
         }
-        let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
-        counts.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
-        let parts = counts.into_iter().map(|(text, count)| format!("{count} {}", agreed(count, text)));
+        let mut counts: Vec<_> = counts.into_iter().collect();
+        counts.sort_by_key(|((own, text), count)| (*own, Reverse(*count), *text));
+        let parts = counts.into_iter().map(|((_, text), count)| format!("{count} {}", agreed(count, text)));
         let parts: Vec<String> = parts.collect();
         let nodes = self.nodes;
         if parts.is_empty() { format!("0/{nodes} nodes") } else { format!("0/{nodes} nodes: {}", parts.join(", ")) }

@@ -9,6 +9,7 @@ function todo(node, { part, state }) {
   if (state === 'cordoned') return [`\`baton uncordon ${node}/${part}\` returns it; `, runbook('Taking one GPU out of use')];
   if (state === 'unhealthy') return [`\`baton drain ${node}/${part}\` evicts its pods; `, runbook('Resetting a GPU')];
   if (state === 'suspect') return [`\`baton explain node ${node}\` says which pods failed; `, runbook('A node that fails pods')];
+  if (state === 'unregistered') return [`\`kubectl describe node ${node}\` shows since when its kubelet is away`];
   return [`\`kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin --field-selector spec.nodeName=${node}\` shows its daemon; `, runbook('The node daemon off a node, and on again')];
 }
 
@@ -36,10 +37,10 @@ export default function make(root) {
       const found = await ask('api/audit');
       const broken = found.admission?.state === 'broken' ? found.admission.problems ?? [] : [];
       const texts = [...found.violations.map((violation) => violation.text), ...broken.map(String)];
-      const notes = [found.leasesUnread, found.slicesUnread, ...[...found.otherScheduler, ...found.visibleDevices].map((of) => `${of.pods.join(', ')}: ${of.text}`)];
+      const notes = [found.leasesUnread, found.slicesUnread, ...found.leaving ?? [], ...found.stuck ?? [], ...found.unhealthy ?? [], ...[...found.otherScheduler, ...found.visibleDevices].map((of) => `${of.pods.join(', ')}: ${of.text}`)];
       const count = `${found.nodes} nodes, ${found.devices} Device objects and ${found.pods} pods were checked: `;
       findings.replaceChildren(
-        h('p', { class: texts.length ? 'wrong' : 'first' }, count, texts.length ? `${texts.length} thing(s) do not hold` : 'everything holds'),
+        h('p', { class: texts.length ? 'wrong' : 'first' }, count, found.outcome),
         h('ul', {}, [...texts, ...notes.filter(Boolean).map((note) => `note: ${note}`)].map((text) => h('li', {}, text))),
       );
     } catch (error) {

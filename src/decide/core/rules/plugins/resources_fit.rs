@@ -157,8 +157,9 @@ fn scalar_shortage<'a>(request: &'a Resources, node: &Node, counts: impl Fn(&str
 
 /// Of a node whose daemon does not serve this resource: the refusal's text, and what an operator can do.
 pub(super) fn not_serving(node: &Node, name: &str) -> (String, Help) {
-    let nothing = node.agent_status().is_some_and(|status| status.registered.is_empty());
-    (DaemonState::not_serving(name, nothing), if nothing { Help::Daemon } else { Help::Registration })
+    let heard = node.agent_status().filter(|status| status.registered.is_empty());
+    let daemon = heard.map(|status| if status.ended { DaemonState::Ended } else { DaemonState::Unregistered });
+    (daemon.unwrap_or(DaemonState::Fresh).not_serving(name), daemon.map_or(Help::Registration, DaemonState::help))
 }
 
 /// The node's inventory lists a healthy device that is handed out by this name.
