@@ -106,16 +106,16 @@ impl TestServer {
     /// Installs what `baton manifests` prints, the workloads aside: namespaces, CRDs, RBAC, admission policies. Returns when the
     /// API server judges by them.
     pub async fn install(&self, values: &Values) {
-        let Some(own) = self.control_plane.simulated() else { return self.install_anew(values).await };
+        let Some(own) = self.control_plane.simulated() else { return self.install_by_requests(values).await };
         let mut installed = INSTALLED.lock().await;
         match installed.iter().find(|(of, ..)| of == values) {
             Some((_, empty, like)) if own.version() == *empty => own.copy(like),
             // It has objects of its own.
-            Some(_) => self.install_anew(values).await,
+            Some(_) => self.install_by_requests(values).await,
             None => {
                 let like = ApiServer::start(Options::default()).await.expect("simulated API server starts");
                 let (empty, is_empty) = (like.version(), like.version() == own.version());
-                self.install_anew(values).await;
+                self.install_by_requests(values).await;
                 if is_empty {
                     like.copy(own);
                     like.stop();
@@ -125,7 +125,7 @@ impl TestServer {
         }
     }
 
-    async fn install_anew(&self, values: &Values) {
+    async fn install_by_requests(&self, values: &Values) {
         baton::ops::demo::install(&self.client, values).await.expect("the manifests are applied");
         self.until_established().await;
         self.until_judged(values).await;

@@ -27,6 +27,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::harness::wait;
+
 /// Longest wait for anything; a condition that holds ends it at once.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -183,10 +185,7 @@ impl Daemon {
 /// Waits for a condition.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     let start = baton::runtime::clock::mono();
-    while !holds() {
-        assert!(baton::runtime::clock::mono() - start < PATIENCE, "in time: {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    wait::until(what, PATIENCE, async || holds().then_some(())).await;
     baton::runtime::clock::mono() - start
 }
 
