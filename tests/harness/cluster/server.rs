@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::SOON;
 use super::control_plane::{ControlPlane, NewerFlags};
 use super::daemon::Daemon;
+use super::directory::directory;
 use super::wait::until;
 
 /// A server for each installation that was asked for, and the version of an empty one: to copy it takes less time than to install again.
@@ -267,9 +268,4 @@ impl TestServer {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
         (output.status.code(), text(output.stdout), text(output.stderr))
     }
-}
-
-/// Short, because socket paths are limited.
-fn directory() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("bt").tempdir_in("/tmp").expect("temporary directory")
 }

@@ -27,6 +27,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::harness::directory::directory;
 use crate::harness::wait;
 
 /// Longest wait for anything; a condition that holds ends it at once.
@@ -49,7 +50,7 @@ pub struct Daemon {
 impl TestNode {
     /// A node of `spec`; no API server is there, and nothing waits for one.
     pub fn new(spec: NodeSpec) -> Self {
-        let root = tempfile::Builder::new().prefix("bat").tempdir().unwrap();
+        let root = directory();
         let at = |name: &str| root.path().join(name);
         let machine = VirtualNode::create(at("m"), spec).unwrap();
         std::fs::write(at("kubeconfig"), KUBECONFIG).unwrap();
