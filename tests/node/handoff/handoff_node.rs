@@ -161,7 +161,7 @@ impl HandoffNode {
     }
 
     pub async fn delete(&self, pod: &str) {
-        self.pods().delete(pod, &DeleteParams::default().grace_period(0)).await.unwrap();
+        self.pods().delete(pod, &DeleteParams::default()).await.unwrap();
         eventually("the pod is gone", || self.object(pod).is_none()).await;
     }
 
