@@ -76,16 +76,6 @@ fn a_gang_whose_list_nobody_shares_does_not_owe_what_its_former_group_began() {
 }
 
 #[test]
-fn a_bound_pod_that_is_relabelled_before_its_new_gang_exists_does_not_satisfy_it() {
-    let mut gangs = TestGangs::new(4);
-    gangs.members("ra", 3, &gang("ra", "3", &[]));
-    gangs.settle();
-    restate(&mut gangs, "ra-0", &gang("rb", "3", &[]));
-    gangs.members("rb", 3, &gang("rb", "3", &[]));
-    always(&mut gangs, |gangs, when| assert_eq!(gangs.count("rb"), 0, "one place for three, {when}"));
-}
-
-#[test]
 fn a_group_that_is_made_later_does_not_owe_what_one_of_its_gangs_has_lost() {
     for policy in ["once-satisfied", "waiting-and-running"] {
         let policy = ("match-policy", policy);
