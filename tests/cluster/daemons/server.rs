@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::faults::{all_is_free, served_exactly, waits_for_a_silent_daemon};
 use crate::harness::pods::pod;
 use crate::harness::wait::until;
-use crate::harness::{LOCK_GONE, SOON, TestCluster, timings};
+use crate::harness::{LOCK_GONE, QUICK_LEASE, SOON, TestCluster, timings};
 use crate::skip::skipped;
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
@@ -87,7 +87,7 @@ async fn an_api_server_out_of_reach_for_the_daemon_alone_gives_nothing_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_restored_from_a_backup_is_noticed_and_listed_again() {
-    let mut cluster = TestCluster::with_args(1, &[&timings("heartbeat: 1s")], &[&timings("lease_retry: 500ms")]).await;
+    let mut cluster = TestCluster::with_args(1, &[&timings("heartbeat: 1s")], &[&timings(QUICK_LEASE)]).await;
     let Some(server) = cluster.control_plane.simulated() else { return skipped("its etcd is not at hand") };
     cluster.create(&pod("kept").app("main", ONE)).await;
     served_exactly(&cluster, "kept").await;
