@@ -73,28 +73,6 @@ fn late(cluster: &TestCluster, millis: Option<u64>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_killed_between_gpu_and_nic_leaves_the_pod_whole_or_not_at_all() {
-    let mut cluster = TestCluster::start(1).await;
-    slow(&cluster, Some(400));
-    cluster.create(&pod("p").app("main", &[(key::NVIDIA_GPU, "1"), (key::RDMA, "100")])).await;
-    until("one of the two was answered", SOON, async || {
-        let view = cluster.nodes[0].kubelet.view();
-        (!view.get("default/p")?.containers.get("main")?.devices.is_empty()).then_some(())
-    })
-    .await;
-    cluster.nodes[0].agent.kill();
-    slow(&cluster, None);
-    cluster.nodes[0].agent.restart();
-    if cluster.until_phase("p", &["Running", "Failed"]).await == "Running" {
-        served_exactly(&cluster, "p").await;
-        cluster.delete("p").await;
-    } else {
-        assert!(cluster.in_kubelet("node-0", "p").is_empty(), "a pod that failed holds nothing");
-    }
-    all_is_free(&cluster).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn while_the_agent_is_down_for_longer_than_the_expiry_a_served_pod_stays() {
     let scheduler = ["--node-lock-expiry=3s", &timings("agent_settled: 3s, agent_stale: 4s, lock_sweep: 1s")];
     let mut cluster = TestCluster::with_args(1, &[&timings("heartbeat: 1s")], &scheduler).await;
