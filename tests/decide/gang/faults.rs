@@ -10,6 +10,7 @@ use baton::decide::world::gangs::MemberState;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};
 use baton::decide::world::{ClassFacts, NodeFacts, PodFacts, WorldEvent};
 
+use super::whole::{share, three_gangs};
 use crate::harness::Fault;
 use crate::harness::gangs::{G, P, TestGangs, declared, gang};
 
@@ -190,32 +191,14 @@ fn a_non_strict_gang_keeps_the_volume_plans_of_what_it_holds_over_failed_attempt
 
 #[test]
 fn the_surplus_of_a_gang_satisfied_in_anothers_attempt_is_not_forgotten() {
-    let mut gangs = no_nodes();
-    for (node, cpus) in [("a", 3), ("b", 3), ("c", 4)] {
-        gangs.plain_node(node, cpus, node);
-    }
-    for (name, count) in [("a", 5), ("b", 6), ("c", 5)] {
-        for n in 0..count {
-            member_of(
-                &mut gangs,
-                &format!("{name}-{n}"),
-                "1",
-                &[name, "s"],
-                &gang(name, "5", &[("mode", "NonStrict")]),
-            );
-        }
-        gangs.wait(1);
-    }
-    for node in ["a", "b", "c"] {
-        gangs.cluster.change_node(node, |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "s".to_owned())]));
-    }
-    gangs.wait(3);
+    let mut gangs = three_gangs("NonStrict", [5, 6, 5]);
+    share(&mut gangs);
     assert_eq!((gangs.count("a"), gangs.count("b"), gangs.count("c")), (5, 5, 0));
     let left = (0..6).map(|n| format!("b-{n}")).find(|name| gangs.state(name) == MemberState::Pending).unwrap();
     assert_eq!(gangs.reason(&left), "Unschedulable");
     (0..5).for_each(|n| gangs.cluster.finish(&format!("a-{n}")));
     gangs.wait(3);
-    gangs.plain_node("more", 2, "s");
+    gangs.plain_node("more", 2, "shared");
     gangs.wait(3);
     assert_eq!((gangs.count("b"), gangs.count("c")), (6, 5));
 }
