@@ -457,15 +457,11 @@ fn row_28_a_gated_member_does_not_count() {
 fn against(low: usize, pinned: usize) -> TestGangs {
     let mut gangs = TestGangs::new(4);
     for n in 0..low + pinned {
-        let mut facts = gangs.facts(&format!("low-{n}"), &[("cpu", "1")], &none());
-        facts.spec.priority = if n < low { 1 } else { 9 };
-        gangs.cluster.submit(facts);
+        gangs.of_priority(&format!("low-{n}"), if n < low { 1 } else { 9 }, &none());
     }
     gangs.settle();
     for n in 0..4 {
-        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "4", &[]));
-        facts.spec.priority = 9;
-        gangs.cluster.submit(facts);
+        gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "4", &[]));
     }
     gangs.settle();
     gangs
