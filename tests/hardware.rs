@@ -4,6 +4,8 @@
 // The lint's own exception covers `#[test]` functions and not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "harness/directory.rs"]
+mod directory;
 #[path = "harness/nics.rs"]
 #[allow(dead_code)] // other crates of tests use more of it
 mod fixtures;

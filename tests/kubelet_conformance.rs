@@ -7,6 +7,9 @@
 // The lint's own exception covers `#[test]` functions and not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "harness/directory.rs"]
+mod directory;
+
 mod kubelet_conformance {
     mod cluster;
     mod compare;

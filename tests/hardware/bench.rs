@@ -27,7 +27,7 @@ impl Bench {
     }
 
     pub fn of(spec: NodeSpec) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::directory::directory();
         println!("seed {}", spec.seed);
         let node = VirtualNode::create(directory.path().join(&spec.name), spec).unwrap();
         let (sink, events) = mpsc::channel();

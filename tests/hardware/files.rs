@@ -180,7 +180,7 @@ fn a_root_that_cannot_be_opened_is_named_by_its_flag() {
 
 #[test]
 fn nothing_outside_a_root_is_read() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::directory::directory();
     let (root, secret) = (directory.path().join("root"), directory.path().join("secret"));
     std::fs::create_dir_all(root.join("inside")).unwrap();
     std::fs::write(&secret, "secret").unwrap();
@@ -200,7 +200,7 @@ fn nothing_outside_a_root_is_read() {
 
 #[test]
 fn huge_binary_and_special_files_are_refused_without_blocking() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::directory::directory();
     let path = |name: &str| directory.path().join(name);
     std::fs::write(path("huge"), vec![b'a'; MAX_FILE + 1]).unwrap();
     std::fs::write(path("large"), vec![b'a'; MAX_FILE]).unwrap();

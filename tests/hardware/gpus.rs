@@ -141,7 +141,7 @@ fn every_exported_function_is_counted_by_name() {
 
 #[test]
 fn three_machines_in_one_process_have_three_libraries() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::directory::directory();
     let nodes: Vec<VirtualNode> = (0..3)
         .map(|n| {
             VirtualNode::create(directory.path().join(n.to_string()), NodeSpec::new(&format!("node-{n}"))).unwrap()
@@ -158,7 +158,7 @@ fn three_machines_in_one_process_have_three_libraries() {
 
 #[test]
 fn without_a_library_every_path_tried_is_listed_with_what_to_do() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::directory::directory();
     let options = NvmlOptions { driver_root: directory.path().to_owned(), ..NvmlOptions::default() };
     let candidates = nvml::candidates(&options);
     assert_eq!(candidates.len(), 10);
@@ -182,7 +182,7 @@ fn without_a_library_every_path_tried_is_listed_with_what_to_do() {
 
 #[test]
 fn a_library_that_cannot_be_loaded_is_not_taken_for_none() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::directory::directory();
     let library = directory.path().join("libnvidia-ml.so.1");
     let options = NvmlOptions { library: Some(library.clone()), ..NvmlOptions::default() };
     let absent = provider(options.clone()).scan().unwrap_err();
@@ -234,7 +234,7 @@ fn a_library_is_found_below_the_driver_root() {
 
 #[test]
 fn a_file_that_is_no_library_is_told_apart_from_an_absent_one() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::directory::directory();
     let library = directory.path().join("libnvidia-ml.so.1");
     std::fs::write(&library, "not ELF ".repeat(64)).unwrap();
     let options = NvmlOptions { library: Some(library), ..NvmlOptions::default() };

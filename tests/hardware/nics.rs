@@ -236,7 +236,7 @@ fn nics_are_served_where_the_tree_has_the_class_but_no_pci_bus() {
 
 /// A machine with one NIC for each interface `NAME`, and the interface of the default route that goes over each.
 fn carried(lay: impl Fn(&NicTree)) -> (Vec<(String, Option<String>)>, Option<String>) {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::directory::directory();
     let tree = NicTree::as_reported(root.path());
     lay(&tree);
     let roots = Roots {
@@ -335,7 +335,7 @@ fn tables_that_cannot_be_read_or_are_of_another_namespace_are_unknown() {
 
 #[test]
 fn ports_of_an_uplink_in_switchdev_mode_are_its_own_alone_and_unknown_numa_stays_so() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::directory::directory();
     let tree = NicTree::as_reported(root.path());
     let read = || rdma::scan(&baton::hardware::Tree::open(&tree.path("sys")).unwrap(), None).0;
     let states = |name: &str| -> Vec<PortState> {

@@ -101,7 +101,7 @@ proptest! {
 
     #[test]
     fn no_contents_of_sysfs_files_stop_the_other_devices(contents in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::directory::directory();
         let root = directory.path();
         let device = root.join("devices/pci0000:3a/0000:3a:01.0/0000:3b:00.0");
         for (class, name) in [("infiniband", "mlx5_0"), ("infiniband_verbs", "uverbs0"), ("infiniband_mad", "umad0")] {

@@ -11,15 +11,14 @@ use serde_json::{Value, json};
 
 use crate::harness::pods::pod;
 use crate::harness::wait::until;
-use crate::harness::{NAMESPACE, SOON, TestCluster, TestServer, timings};
+use crate::harness::{NAMESPACE, QUICK_LEASE, SOON, TestCluster, TestServer, timings};
 use crate::world::Call;
 
 /// One node with 8 GPUs, no policies.
 async fn cluster() -> TestCluster {
     let server = TestServer::start().await;
     server.install_without_policies(&Values { namespace: NAMESPACE.to_owned(), ..Values::default() }).await;
-    TestCluster::on(server, 1, &[], &[&timings("lease_duration: 3s, lease_renew_deadline: 2s, lease_retry: 500ms")])
-        .await
+    TestCluster::on(server, 1, &[], &[&timings(QUICK_LEASE)]).await
 }
 
 async fn patch(cluster: &TestCluster, path: &str, annotations: serde_json::Value) {

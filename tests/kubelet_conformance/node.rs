@@ -27,7 +27,7 @@ impl Node {
     }
 
     pub async fn with(change: impl FnOnce(&mut KubeletOptions)) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::directory::directory();
         let cluster = Cluster::start().await;
         let mut options = KubeletOptions::new("node-a", dir.path().join("k"), cluster.client());
         options.proc_root = Some(dir.path().join("proc"));

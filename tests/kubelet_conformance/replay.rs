@@ -42,7 +42,7 @@ async fn replay(default_seed: u64) {
     let offset: u64 = std::env::var("BATON_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     let seed = default_seed + offset;
     println!("seed {seed} (BATON_SEED shifts it)");
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::directory::directory();
     let cluster = Cluster::start().await;
     let mut options = KubeletOptions::new("node-a", dir.path(), cluster.client());
     options.seed = seed;

@@ -149,7 +149,7 @@ async fn a_lost_api_server_stops_nothing_and_is_caught_up_with() {
 
 #[tokio::test]
 async fn a_dropped_kubelet_lets_go_of_its_plugins() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::directory::directory();
     let cluster = Cluster::start().await;
     let kubelet = Kubelet::start(KubeletOptions::new("node-a", dir.path(), cluster.client())).await.unwrap();
     let log = Log::default();

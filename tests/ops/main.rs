@@ -4,6 +4,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // a test may
 
 mod audit;
+// Of the slowest tests: the harness begins them in the order of their names.
+#[path = "ui/browser.rs"]
+mod browser;
 mod chart;
 mod chart_source;
 mod cli;

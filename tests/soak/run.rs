@@ -10,7 +10,7 @@ use crate::audit::Audit;
 use crate::chaos::Chaos;
 use crate::harness::daemon::Daemon;
 use crate::harness::pods::pod;
-use crate::harness::{LOCK_GONE, TestCluster, timings};
+use crate::harness::{LOCK_GONE, QUICK_LEASE, TestCluster, timings};
 use crate::load::Load;
 use crate::skip::skipped;
 use crate::vitals::Vitals;
@@ -42,7 +42,7 @@ pub struct Plan {
 }
 
 /// Waiting times short enough that what waits for them ends within the run; no rule is switched off.
-const TIMES: &str = "lease_duration: 3s, lease_renew_deadline: 2s, lease_retry: 500ms, agent_settled: 5s, lock_abandoned: 12s, lock_sweep: 2s";
+const TIMES: &str = "agent_settled: 5s, lock_abandoned: 12s, lock_sweep: 2s";
 const EXPIRY: &str = "--node-lock-expiry=15s";
 /// No lock stands longer: expiry, agent settled, the holder's end, a new leader and a blackout, one after the other.
 const LOCK_BOUND: Duration = Duration::from_secs(60);
@@ -57,7 +57,7 @@ const STUCK: Duration = Duration::from_secs(90);
 pub async fn soak(plan: Plan) {
     println!("soak: seed {} ({} pods on {} nodes)", plan.seed, plan.pods, plan.nodes);
     let mut random = fastrand::Rng::with_seed(plan.seed);
-    let scheduler = [&*timings(TIMES), EXPIRY];
+    let scheduler = [&*timings(&format!("{QUICK_LEASE}, {TIMES}")), EXPIRY];
     let mut cluster = TestCluster::with_args(plan.nodes, &[], &scheduler).await;
     if cluster.control_plane.simulated().is_none() {
         return skipped("a real API server is not taken away");

@@ -18,12 +18,10 @@ use tokio::task::JoinHandle;
 
 use crate::harness::pods::{PodSpec, every_kind, pod};
 use crate::harness::wait::until;
-use crate::harness::{LOCK_GONE, SOON, TestCluster};
+use crate::harness::{LOCK_GONE, QUICK_LEASE, SOON, TestCluster, timings};
 use crate::skip::skipped;
 
 const AUTO: &[&str] = &["--node-lock=auto"];
-/// A leader that was killed still holds its Lease for this long, and the next one needs a moment.
-const NEXT_LEADER: Duration = Duration::from_secs(60);
 /// Marks the end of what a watch of locks is asked about.
 const MARK: &str = "test/mark";
 
@@ -192,7 +190,7 @@ async fn only_the_node_whose_kubelet_does_not_tell_callers_apart_is_locked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_scheduler_killed_before_its_binding_leaves_no_lock_and_nothing_twice() {
-    let mut cluster = TestCluster::with_args(1, AUTO, AUTO).await;
+    let mut cluster = TestCluster::with_args(1, AUTO, &[AUTO, &[&*timings(QUICK_LEASE)]].concat()).await;
     until_it_says(&cluster, "node-0", Identity::Exact, &["baton-scheduler"]).await;
     let Some(server) = cluster.control_plane.simulated() else { return skipped("needs injected faults") };
     let locks = LocksSeen::from_now(&cluster).await;
@@ -205,7 +203,7 @@ async fn a_scheduler_killed_before_its_binding_leaves_no_lock_and_nothing_twice(
     cluster.control_plane.simulated().unwrap().faults().clear();
     cluster.scheduler.restart();
     for name in ["p", "q"] {
-        until("the pod is bound", NEXT_LEADER, async || cluster.pod(name).await?.spec?.node_name).await;
+        cluster.until_bound(name).await;
         cluster.until_running(name).await;
         assert_eq!(cluster.assigned(name).await, cluster.in_kubelet("node-0", name), "pod {name}");
     }

@@ -42,38 +42,29 @@ async fn killed_before_allocate() {
     settles(&cluster, "p").await;
 }
 
+/// Inside the first call, between two containers, and between the GPU and the NIC of one.
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_inside_allocate() {
-    let mut cluster = TestCluster::start(1).await;
-    cluster.nodes[0].kubelet.controls().set_pod_resources(SLOW);
-    cluster.create(&pod("p").app("main", &[("nvidia.com/gpu", "1")])).await;
-    cluster.until_bound("p").await;
-    // The kubelet is inside GetPreferredAllocation or Allocate as long as the pod is not decided.
-    until("the kubelet has the pod", SOON, async || {
-        cluster.nodes[0].kubelet.view().contains_key("default/p").then_some(())
-    })
-    .await;
-    cluster.nodes[0].agent.kill();
-    cluster.nodes[0].kubelet.controls().set_pod_resources(PodResourcesMode::Normal);
-    cluster.nodes[0].agent.restart();
-    settles(&cluster, "p").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn killed_between_two_containers() {
-    let mut cluster = TestCluster::start(1).await;
-    cluster.nodes[0].kubelet.controls().set_pod_resources(SLOW);
-    cluster.create(&pod("p").app("a", &[("nvidia.com/gpu", "1")]).app("b", &[("nvidia.com/gpu", "1")])).await;
-    until("the first container has its device", SOON, async || {
-        let view = cluster.nodes[0].kubelet.view();
-        let first = view.get("default/p")?.containers.get("a")?;
-        (!first.devices.is_empty()).then_some(())
-    })
-    .await;
-    cluster.nodes[0].agent.kill();
-    cluster.nodes[0].kubelet.controls().set_pod_resources(PodResourcesMode::Normal);
-    cluster.nodes[0].agent.restart();
-    settles(&cluster, "p").await;
+async fn killed_while_the_kubelet_asks_leaves_the_pod_whole_or_not_at_all() {
+    let one = &[(key::NVIDIA_GPU, "1")];
+    for (asks, calls) in [
+        (pod("p").app("main", one), 0),
+        (pod("p").app("main", one).app("b", one), 1),
+        (pod("p").app("main", &[(key::NVIDIA_GPU, "1"), (key::RDMA, "100")]), 1),
+    ] {
+        let mut cluster = TestCluster::start(1).await;
+        cluster.nodes[0].kubelet.controls().set_pod_resources(SLOW);
+        cluster.create(&asks).await;
+        until(&format!("{calls} calls are answered, and no more"), SOON, async || {
+            let view = cluster.nodes[0].kubelet.view();
+            let pod = view.get("default/p")?;
+            (pod.containers.values().map(|container| container.devices.len()).sum::<usize>() >= calls).then_some(())
+        })
+        .await;
+        cluster.nodes[0].agent.kill();
+        cluster.nodes[0].kubelet.controls().set_pod_resources(PodResourcesMode::Normal);
+        cluster.nodes[0].agent.restart();
+        settles(&cluster, "p").await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

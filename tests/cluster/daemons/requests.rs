@@ -76,10 +76,5 @@ async fn a_forged_assignment_is_overwritten_by_the_binding() {
 async fn an_invalid_request_stays_pending_and_says_which_rule_it_breaks() {
     let cluster = TestCluster::start(1).await;
     cluster.create(&pod("odd").app("main", &[(key::GPU_CORE, "50")])).await;
-    let message = crate::harness::wait::until("the condition says why", crate::harness::SOON, async || {
-        let conditions = cluster.pod("odd").await?.status?.conditions?;
-        conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status == "False")?.message.clone()
-    })
-    .await;
-    assert!(message.contains("gpu-core alone"), "{message}");
+    cluster.until_it_says("odd", "gpu-core alone").await;
 }

@@ -11,15 +11,17 @@ use baton::sim::apiserver::{Effect, FaultRule};
 
 use crate::harness::pods::pod;
 use crate::harness::wait::until;
-use crate::harness::{LOCK_GONE, SOON, TestCluster, timings};
+use crate::harness::{LOCK_GONE, QUICK_LEASE, SOON, TestCluster, timings};
 use crate::skip::skipped;
 
-/// A leader that was killed still holds its Lease for this long, and the next one needs a moment.
-const NEXT_LEADER: Duration = Duration::from_secs(60);
+/// One node, and a scheduler whose Lease ends soon.
+async fn cluster() -> TestCluster {
+    TestCluster::with_args(1, &[], &[&timings(QUICK_LEASE)]).await
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_between_lock_and_bind_the_next_one_binds_under_the_same_lock() {
-    let mut cluster = TestCluster::start(1).await;
+    let mut cluster = cluster().await;
     let Some(server) = cluster.control_plane.simulated() else { return skipped("needs injected faults") };
     server.faults().add(FaultRule::on("create", "pods").below("binding"), Effect::Hang);
     cluster.create(&pod("p").app("main", &[("nvidia.com/gpu", "1")])).await;
@@ -27,7 +29,7 @@ async fn killed_between_lock_and_bind_the_next_one_binds_under_the_same_lock() {
     cluster.scheduler.kill();
     cluster.control_plane.simulated().unwrap().faults().clear();
     cluster.scheduler.restart();
-    until("the pod is bound", NEXT_LEADER, async || cluster.pod("p").await?.spec?.node_name).await;
+    cluster.until_bound("p").await;
     cluster.until_running("p").await;
     let stamp = cluster.pod("p").await.unwrap().metadata.annotations.unwrap()[key::BIND_TIMESTAMP].clone();
     let time = baton::contract::LockValue::parse(&lock).unwrap().bind_timestamp();
@@ -38,14 +40,14 @@ async fn killed_between_lock_and_bind_the_next_one_binds_under_the_same_lock() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_right_after_the_bind_nothing_is_assigned_twice() {
-    let mut cluster = TestCluster::start(1).await;
+    let mut cluster = cluster().await;
     cluster.nodes[0].kubelet.controls().delay_admission(Some(Duration::from_millis(500)));
     cluster.create(&pod("p").app("main", &[("nvidia.com/gpu", "4")])).await;
     cluster.until_bound("p").await;
     cluster.scheduler.restart();
     cluster.nodes[0].kubelet.controls().delay_admission(None);
     cluster.create(&pod("q").app("main", &[("nvidia.com/gpu", "4")])).await;
-    until("the second pod is bound", NEXT_LEADER, async || cluster.pod("q").await?.spec?.node_name).await;
+    cluster.until_bound("q").await;
     for name in ["p", "q"] {
         cluster.until_running(name).await;
         assert_eq!(cluster.assigned(name).await, cluster.in_kubelet("node-0", name));
@@ -143,9 +145,5 @@ async fn a_gpu_with_a_critical_xid_takes_no_new_pod() {
     assert!(!assigned[&baton::contract::DeviceType::Gpu].iter().any(|id| id.as_str() == lost));
     assert_eq!(assigned, cluster.in_kubelet("node-0", "seven"));
     cluster.create(&pod("one-more").app("main", &[("nvidia.com/gpu", "1")])).await;
-    until("the condition says why it waits", SOON, async || {
-        let conditions = cluster.pod("one-more").await?.status?.conditions?;
-        conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status == "False")?.message.clone()
-    })
-    .await;
+    cluster.until_it_says("one-more", "GPU").await;
 }

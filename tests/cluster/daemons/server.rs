@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::faults::{all_is_free, served_exactly, waits_for_a_silent_daemon};
 use crate::harness::pods::pod;
 use crate::harness::wait::until;
-use crate::harness::{LOCK_GONE, SOON, TestCluster, timings};
+use crate::harness::{LOCK_GONE, QUICK_LEASE, SOON, TestCluster, timings};
 use crate::skip::skipped;
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
@@ -87,7 +87,7 @@ async fn an_api_server_out_of_reach_for_the_daemon_alone_gives_nothing_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_restored_from_a_backup_is_noticed_and_listed_again() {
-    let mut cluster = TestCluster::with_args(1, &[&timings("heartbeat: 1s")], &[&timings("lease_retry: 500ms")]).await;
+    let mut cluster = TestCluster::with_args(1, &[&timings("heartbeat: 1s")], &[&timings(QUICK_LEASE)]).await;
     let Some(server) = cluster.control_plane.simulated() else { return skipped("its etcd is not at hand") };
     cluster.create(&pod("kept").app("main", ONE)).await;
     served_exactly(&cluster, "kept").await;
@@ -95,12 +95,10 @@ async fn a_store_that_is_restored_from_a_backup_is_noticed_and_listed_again() {
     cluster.create(&pod("lost").app("main", ONE)).await;
     served_exactly(&cluster, "lost").await;
     let until_high = server.version() + 400;
-    until("there is much that the backup does not have", SOON, async || {
+    while server.version() <= until_high {
         let mark = json!({"metadata": {"labels": {"at": server.version().to_string()}}});
-        let _ = cluster.nodes().patch("node-0", &PatchParams::default(), &Patch::Merge(mark)).await;
-        (server.version() > until_high).then_some(())
-    })
-    .await;
+        cluster.nodes().patch("node-0", &PatchParams::default(), &Patch::Merge(mark)).await.unwrap();
+    }
     server.restore(version);
     for (daemon, name) in [(&mut cluster.scheduler, "scheduler"), (&mut cluster.nodes[0].agent, "node daemon")] {
         until(&format!("the {name} ends"), SOON, async || daemon.has_ended().then_some(())).await;

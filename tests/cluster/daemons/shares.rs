@@ -51,14 +51,6 @@ fn half(name: &str) -> PodSpec {
     pod(name).app("main", HALF)
 }
 
-async fn until_it_says(cluster: &TestCluster, name: &str, words: &str) {
-    until(&format!("pod {name} waits and says {words:?}"), SOON, async || {
-        let conditions = cluster.pod(name).await?.status?.conditions?;
-        conditions.iter().any(|of| of.message.as_ref().is_some_and(|text| text.contains(words))).then_some(())
-    })
-    .await;
-}
-
 /// `true` when its node daemon has refused the pod.
 async fn is_refused_or_says(cluster: &TestCluster, name: &str, words: &str) -> bool {
     until(&format!("pod {name} waits and says {words:?}, or is refused"), SOON, async || {
@@ -100,7 +92,7 @@ fn given(cluster: &TestCluster, at: usize, name: &str) -> (BTreeMap<String, Stri
 async fn a_share_has_its_limits_in_every_process_or_is_not_served() {
     let mut cluster = TestCluster::start(1).await;
     cluster.create(&half("limited").label(key::GPU_ISOLATION_PROVIDER, "HAMi-core")).await;
-    until_it_says(&cluster, "limited", "--share-isolation=none), the pod asks for HAMi-core").await;
+    cluster.until_it_says("limited", "--share-isolation=none), the pod asks for HAMi-core").await;
 
     let hami = cluster.path("hami");
     install(&hami);
@@ -128,9 +120,9 @@ async fn a_share_has_its_limits_in_every_process_or_is_not_served() {
 
     // What would undo the limits is not served there.
     cluster.create(&half("sly").on("node-1").volume_at(place::PRELOAD)).await;
-    until_it_says(&cluster, "sly", "container main has a volume at /etc/ld.so.preload, which undoes the limits").await;
+    cluster.until_it_says("sly", "container main has a volume at /etc/ld.so.preload, which undoes the limits").await;
     cluster.create(&half("other").on("node-1").label(key::GPU_ISOLATION_PROVIDER, "MPS")).await;
-    until_it_says(&cluster, "other", "the pod asks for MPS").await;
+    cluster.until_it_says("other", "the pod asks for MPS").await;
 
     // Without the library no share is served, and whole GPUs are.
     std::fs::rename(hami.join("libvgpu.so"), hami.join("away")).unwrap();
@@ -217,7 +209,7 @@ async fn shares_wait_for_the_mps_daemon_and_whole_gpus_do_not() {
     let why = until("shares are out of service", SOON, async || unavailable(&cluster, "node-0").await).await;
     assert!(why.contains("the MPS control daemon does not answer"), "{why}");
     cluster.create(&half("share").label(key::GPU_ISOLATION_PROVIDER, "MPS").restarting()).await;
-    until_it_says(&cluster, "share", DeviceStatus::SHARES_UNAVAILABLE).await;
+    cluster.until_it_says("share", DeviceStatus::SHARES_UNAVAILABLE).await;
     cluster.create(&pod("whole").app("main", &[(key::NVIDIA_GPU, "1")])).await;
     cluster.until_running("whole").await;
     let listener = UnixListener::bind(pipe.join("control")).unwrap();

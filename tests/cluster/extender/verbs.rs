@@ -151,6 +151,8 @@ async fn preempt_keeps_nodes_where_victims_free_enough_and_adds_missing_victims(
         let pod = extender.pod(name, json!({"nvidia.com/gpu": gpus})).await;
         assert_eq!(extender.bind(&pod, node).await, "");
         extender.cluster.set_lock(node, None).await;
+        // The watch shows it after the answer, and no pod is a victim before.
+        extender.in_state(name, "bound").await;
         uids.push(pod.uid().unwrap());
     }
     let [a, b, c] = uids.try_into().unwrap();

@@ -33,7 +33,7 @@ impl Stage {
     /// With more flags.
     async fn open_with(more: &str) -> Self {
         let cluster = SchedulerCluster::start().await;
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::harness::directory::directory();
         cluster.server().allow(USER, vec![Rule::new("*", "*", "*")]);
         std::fs::write(dir.path().join("kubeconfig"), cluster.server().plain_kubeconfig(USER)).unwrap();
         let words = "--namespace baton-system --listen 127.0.0.1:0 --leader-elect=false";

@@ -102,7 +102,7 @@ fn check(cluster: &SchedulerCluster) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_at_every_step_of_500_pods_each_is_bound_once_and_no_lock_is_left() {
     let cluster = SchedulerCluster::start().await;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::harness::directory::directory();
     cluster.server().allow(USER, vec![Rule::new("*", "*", "*")]);
     std::fs::write(dir.path().join("kubeconfig"), cluster.server().plain_kubeconfig(USER)).unwrap();
     for at in 0..NODES {

@@ -252,7 +252,14 @@ async fn losses_and_storms_end_as_an_undisturbed_run() {
     for loss in [Loss::Evicted, Loss::NodeGone] {
         assert_eq!(pair.run(loss, None).await.0, undisturbed, "{loss:?}");
     }
-    for effect in [Effect::Answer(409, None), Effect::Answer(410, None), Effect::Answer(500, None), Effect::DropAfter] {
+    for effect in [
+        Effect::Answer(409, None),
+        Effect::Answer(410, None),
+        Effect::Answer(429, Some(1)),
+        Effect::Answer(500, None),
+        Effect::DropBefore,
+        Effect::DropAfter,
+    ] {
         for victim in [Victim::Controller, Victim::Scheduler] {
             let mut rule = FaultRule::on("", "").with_probability(0.15);
             victim.user().clone_into(&mut rule.user);

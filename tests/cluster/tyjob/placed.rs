@@ -9,8 +9,8 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::verbs::{JobCluster, QUICK_LEASE, SOON};
-use crate::harness::daemon::{Daemon, timings};
+use super::verbs::{JobCluster, SOON};
+use crate::harness::daemon::{Daemon, QUICK_LEASE, timings};
 use crate::harness::wait::until;
 
 /// The user that the scheduler is.

@@ -12,13 +12,11 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::harness::TestServer;
-use crate::harness::daemon::{Daemon, timings};
+use crate::harness::daemon::{Daemon, QUICK_LEASE, timings};
 use crate::harness::wait::until;
 
 /// Longest wait for anything that should take moments.
 pub const SOON: Duration = Duration::from_secs(60);
-/// How fast a killed leader is replaced.
-pub const QUICK_LEASE: &str = "lease_duration: 3s, lease_renew_deadline: 2s, lease_retry: 100ms";
 /// The user that the controller is.
 pub const CONTROLLER: &str = "system:serviceaccount:baton-system:baton-controller";
 

@@ -43,8 +43,6 @@ const POD_KEYS: &[Row<'_>] = &[
     (key::MODE, Some("NonStrict"), "0 bound, 2 held, Unschedulable"),
     (key::GROUPS, None, "2 bound, 0 held"),
     (key::GROUPS, Some(r#"["ml/g","ml/other"]"#), "0 bound, 0 held, GangIncomplete"),
-    (key::GANG_GROUPS, None, "2 bound, 0 held"),
-    (key::GANG_GROUPS, Some(r#"["ml/g","ml/other"]"#), "0 bound, 0 held, GangIncomplete"),
     (key::MATCH_POLICY, None, "one more goes; of 3, 2 succeeded: goes, 2 deleted: goes"),
     (key::MATCH_POLICY, Some("once-satisfied"), "one more goes; of 3, 2 succeeded: goes, 2 deleted: goes"),
     (key::MATCH_POLICY, Some("only-waiting"), "one more waits; of 3, 2 succeeded: waits, 2 deleted: waits"),
@@ -61,21 +59,6 @@ const POD_KEYS: &[Row<'_>] = &[
     (key::POD_GROUP_MIN_AVAILABLE, None, "0 bound, 0 held, GangIncomplete"),
     (key::POD_GROUP_MIN_AVAILABLE, Some("2"), "2 bound, 0 held"),
     (key::POD_GROUP_MIN_AVAILABLE, Some("3"), "0 bound, 0 held, GangIncomplete"),
-    (key::POD_GROUP_GROUPS, None, "2 bound, 0 held"),
-    (key::POD_GROUP_GROUPS, Some(r#"["ml/g","ml/other"]"#), "0 bound, 0 held, GangIncomplete"),
-    (key::POD_GROUP_MATCH_POLICY, None, "one more goes; of 3, 2 succeeded: goes, 2 deleted: goes"),
-    (key::POD_GROUP_MATCH_POLICY, Some("once-satisfied"), "one more goes; of 3, 2 succeeded: goes, 2 deleted: goes"),
-    (key::POD_GROUP_MATCH_POLICY, Some("only-waiting"), "one more waits; of 3, 2 succeeded: waits, 2 deleted: waits"),
-    (
-        key::POD_GROUP_MATCH_POLICY,
-        Some("waiting-and-running"),
-        "one more goes; of 3, 2 succeeded: waits, 2 deleted: waits",
-    ),
-    (
-        key::POD_GROUP_MATCH_POLICY,
-        Some("waiting-running-succeed"),
-        "one more goes; of 3, 2 succeeded: goes, 2 deleted: waits",
-    ),
     (key::SCHEDULING_GROUP, None, "2 bound, 0 held"),
     (key::SCHEDULING_GROUP, Some("g"), "0 bound, 0 held, WaitingForPodGroup"),
     (key::SUB_PRIORITY, None, "first: older"),
@@ -97,7 +80,8 @@ const POD_KEYS: &[Row<'_>] = &[
     (key::PREFERRED_TOPOLOGY, Some("row"), "2 bound, 0 held in r1 r2"),
 ];
 
-const POD_GROUP_KEYS: &[Row<'_>] = &[
+/// Beside the keys that pods have, too.
+const POD_GROUP_FIELDS: &[Row<'_>] = &[
     ("minMember", None, "0 bound, 0 held, GangIncomplete"),
     ("minMember", Some("0"), "2 bound, 0 held"),
     ("minMember", Some("2"), "2 bound, 0 held"),
@@ -108,48 +92,22 @@ const POD_GROUP_KEYS: &[Row<'_>] = &[
     ("scheduleTimeoutSeconds", None, "0 bound, 2 held, Unschedulable"),
     ("scheduleTimeoutSeconds", Some("30"), "0 bound, 0 held, GangTimeout"),
     ("scheduleTimeoutSeconds", Some("90"), "0 bound, 2 held, Unschedulable"),
-    (key::TIMEOUT_CLOCK, None, "0 bound, 0 held, Unschedulable"),
-    (key::TIMEOUT_CLOCK, Some("holding"), "0 bound, 0 held, Unschedulable"),
-    (key::TIMEOUT_CLOCK, Some("pending"), "0 bound, 0 held, GangTimeout"),
-    (key::TOTAL_NUMBER, None, "2 bound, 0 held"),
-    (key::TOTAL_NUMBER, Some("1"), "2 bound, 0 held, GangInvalidValue"),
-    (key::MODE, None, "0 bound, 0 held, Unschedulable"),
-    (key::MODE, Some("NonStrict"), "0 bound, 2 held, Unschedulable"),
-    (key::GROUPS, None, "2 bound, 0 held"),
-    (key::GROUPS, Some(r#"["ml/g","ml/other"]"#), "0 bound, 0 held, GangIncomplete"),
-    (key::GANG_GROUPS, None, "2 bound, 0 held"),
-    (key::GANG_GROUPS, Some(r#"["ml/g","ml/other"]"#), "0 bound, 0 held, GangIncomplete"),
-    (key::MATCH_POLICY, None, "one more goes; of 3, 2 succeeded: goes, 2 deleted: goes"),
-    (key::MATCH_POLICY, Some("only-waiting"), "one more waits; of 3, 2 succeeded: waits, 2 deleted: waits"),
-    (key::MATCH_POLICY, Some("waiting-and-running"), "one more goes; of 3, 2 succeeded: waits, 2 deleted: waits"),
-    (key::MATCH_POLICY, Some("waiting-running-succeed"), "one more goes; of 3, 2 succeeded: goes, 2 deleted: waits"),
-    (key::POD_GROUP_GROUPS, None, "2 bound, 0 held"),
-    (key::POD_GROUP_GROUPS, Some(r#"["ml/g","ml/other"]"#), "0 bound, 0 held, GangIncomplete"),
-    (key::POD_GROUP_MATCH_POLICY, None, "one more goes; of 3, 2 succeeded: goes, 2 deleted: goes"),
-    (key::POD_GROUP_MATCH_POLICY, Some("only-waiting"), "one more waits; of 3, 2 succeeded: waits, 2 deleted: waits"),
-    (
-        key::POD_GROUP_MATCH_POLICY,
-        Some("waiting-and-running"),
-        "one more goes; of 3, 2 succeeded: waits, 2 deleted: waits",
-    ),
-    (
-        key::POD_GROUP_MATCH_POLICY,
-        Some("waiting-running-succeed"),
-        "one more goes; of 3, 2 succeeded: goes, 2 deleted: waits",
-    ),
-    (key::NETWORK_TOPOLOGY_SPEC, None, "2 bound, 0 held in r1 r2"),
-    (
-        key::NETWORK_TOPOLOGY_SPEC,
-        Some(r#"{"gatherStrategy":[{"layer":"rack","strategy":"MustGather"}]}"#),
-        "2 bound, 0 held in r2",
-    ),
-    (key::REQUIRED_TOPOLOGY, None, "2 bound, 0 held in r1 r2"),
-    (key::REQUIRED_TOPOLOGY, Some("rack"), "2 bound, 0 held in r2"),
-    (key::REQUIRED_TOPOLOGY, Some("row"), "0 bound, 0 held, Unschedulable in "),
-    (key::PREFERRED_TOPOLOGY, None, "2 bound, 0 held in r1 r2"),
-    (key::PREFERRED_TOPOLOGY, Some("rack"), "2 bound, 0 held in r2"),
-    (key::PREFERRED_TOPOLOGY, Some("row"), "2 bound, 0 held in r1 r2"),
 ];
+
+/// Other names of one key.
+const ALIASES: [(&str, &str); 3] = [
+    (key::GROUPS, key::GANG_GROUPS),
+    (key::GROUPS, key::POD_GROUP_GROUPS),
+    (key::MATCH_POLICY, key::POD_GROUP_MATCH_POLICY),
+];
+
+/// The rows, and those of other names.
+fn with_aliases(rows: impl Iterator<Item = &'static Row<'static>>) -> Vec<Row<'static>> {
+    let names = |name: &'static str| {
+        std::iter::once(name).chain(ALIASES.into_iter().filter(move |of| of.0 == name).map(|of| of.1))
+    };
+    rows.flat_map(|(name, value, seen)| names(name).map(move |name| (name, *value, *seen))).collect()
+}
 
 const NATIVE_FIELDS: &[Row<'_>] = &[
     ("schedulingPolicy", None, "0 bound, 0 held, GangIncomplete"),
@@ -171,7 +129,8 @@ fn keys_of_gangs() -> BTreeSet<String> {
 
 #[test]
 fn each_key_of_a_gang_on_its_pods_is_seen_in_what_is_decided() {
-    judge("key of a gang", POD_KEYS, &keys_of_gangs(), |name, value| look(On::Pods, PodGroupApi::Sigs, name, value));
+    let rows = with_aliases(POD_KEYS.iter());
+    judge("key of a gang", &rows, &keys_of_gangs(), |name, value| look(On::Pods, PodGroupApi::Sigs, name, value));
 }
 
 #[test]
@@ -192,8 +151,10 @@ fn each_field_and_key_of_a_pod_group_is_seen_in_what_is_decided() {
         key::SUB_PRIORITY,
     ];
     known.extend(keys_of_gangs().into_iter().filter(|name| !of_pods.contains(&name.as_str())));
+    let of_both = POD_KEYS.iter().filter(|(name, ..)| !of_pods.contains(name));
+    let rows = with_aliases(POD_GROUP_FIELDS.iter().chain(of_both));
     for api in [PodGroupApi::Sigs, PodGroupApi::Community] {
-        judge("field or key of a PodGroup", POD_GROUP_KEYS, &known, |name, value| look(On::PodGroup, api, name, value));
+        judge("field or key of a PodGroup", &rows, &known, |name, value| look(On::PodGroup, api, name, value));
     }
     let native = BTreeSet::from(["schedulingPolicy".to_owned(), "schedulingConstraints".to_owned()]);
     judge("field of a native PodGroup", NATIVE_FIELDS, &native, |name, value| {

@@ -8,10 +8,11 @@ use baton::decide::core::{GangPolicy, OnBindFailure};
 use baton::decide::scheduler::Config;
 use baton::decide::world::gangs::MemberState;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};
-use baton::decide::world::{ClassFacts, PodFacts, WorldEvent};
+use baton::decide::world::{ClassFacts, NodeFacts, PodFacts, WorldEvent};
 
+use super::whole::{share, three_gangs};
 use crate::harness::Fault;
-use crate::harness::gangs::{G, P, TestGangs, declared, gang};
+use crate::harness::gangs::{G, P, TestGangs, gang};
 
 fn no_nodes() -> TestGangs {
     let mut gangs = TestGangs::with(Config::default());
@@ -34,12 +35,6 @@ fn member_of(gangs: &mut TestGangs, name: &str, cpus: &str, pools: &[&str], keys
 
 fn of_pod_group(name: &str) -> Vec<(String, String)> {
     vec![(P.to_owned(), name.to_owned())]
-}
-
-fn restate(gangs: &mut TestGangs, name: &str, keys: &[(String, String)]) {
-    gangs.change(name, |facts| {
-        facts.spec.gang = declared("ml", keys);
-    });
 }
 
 #[test]
@@ -89,7 +84,7 @@ fn the_oldest_member_that_drops_the_minimum_frees_all_others() {
     gangs.wait(2);
     let oldest = gangs.cluster.world().gangs().gangs().next().unwrap().members().next().unwrap();
     let oldest = oldest.identity.key.name.to_string();
-    restate(&mut gangs, &oldest, &gang("g", "0", &[]));
+    gangs.restate(&oldest, &gang("g", "0", &[]));
     gangs.wait(2);
     assert_eq!(gangs.count("g"), 3);
 }
@@ -129,7 +124,7 @@ fn a_policy_that_is_edited_to_once_satisfied_lets_the_surplus_go_alone() {
     gangs.wait(2);
     assert_eq!(gangs.count("g"), 2);
     for n in 0..3 {
-        restate(&mut gangs, &format!("g-{n}"), &with("once-satisfied".to_owned()));
+        gangs.restate(&format!("g-{n}"), &with("once-satisfied".to_owned()));
     }
     gangs.wait(2);
     gangs.node("more", 1);
@@ -190,32 +185,14 @@ fn a_non_strict_gang_keeps_the_volume_plans_of_what_it_holds_over_failed_attempt
 
 #[test]
 fn the_surplus_of_a_gang_satisfied_in_anothers_attempt_is_not_forgotten() {
-    let mut gangs = no_nodes();
-    for (node, cpus) in [("a", 3), ("b", 3), ("c", 4)] {
-        gangs.plain_node(node, cpus, node);
-    }
-    for (name, count) in [("a", 5), ("b", 6), ("c", 5)] {
-        for n in 0..count {
-            member_of(
-                &mut gangs,
-                &format!("{name}-{n}"),
-                "1",
-                &[name, "s"],
-                &gang(name, "5", &[("mode", "NonStrict")]),
-            );
-        }
-        gangs.wait(1);
-    }
-    for node in ["a", "b", "c"] {
-        gangs.cluster.change_node(node, |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "s".to_owned())]));
-    }
-    gangs.wait(3);
+    let mut gangs = three_gangs("NonStrict", [5, 6, 5]);
+    share(&mut gangs);
     assert_eq!((gangs.count("a"), gangs.count("b"), gangs.count("c")), (5, 5, 0));
     let left = (0..6).map(|n| format!("b-{n}")).find(|name| gangs.state(name) == MemberState::Pending).unwrap();
     assert_eq!(gangs.reason(&left), "Unschedulable");
     (0..5).for_each(|n| gangs.cluster.finish(&format!("a-{n}")));
     gangs.wait(3);
-    gangs.plain_node("more", 2, "s");
+    gangs.plain_node("more", 2, "shared");
     gangs.wait(3);
     assert_eq!((gangs.count("b"), gangs.count("c")), (6, 5));
 }
@@ -227,15 +204,11 @@ fn a_search_for_unlike_members_leaves_the_room_of_a_preempting_gang_alone() {
         gangs.plain_node(node, 1, "x");
     }
     for n in 0..2 {
-        let mut facts = gangs.facts(&format!("low-{n}"), &[("cpu", "1")], &[]);
-        facts.spec.priority = 1;
-        gangs.cluster.submit(facts);
+        gangs.of_priority(&format!("low-{n}"), 1, &[]);
     }
     gangs.wait(1);
     for n in 0..3 {
-        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "3", &[]));
-        facts.spec.priority = 9;
-        gangs.cluster.submit(facts);
+        gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "3", &[]));
     }
     gangs.plain_node("free", 1, "x");
     gangs.wait(2);
@@ -247,11 +220,14 @@ fn a_search_for_unlike_members_leaves_the_room_of_a_preempting_gang_alone() {
     }
     gangs.wait(3);
     assert_eq!(gangs.count("rival"), 0);
+    (0..2).for_each(|n| gangs.delete(&format!("low-{n}")));
+    gangs.wait(2);
+    assert_eq!((gangs.count("high"), gangs.count("rival")), (3, 0));
 }
 
 #[test]
 fn one_picky_member_among_many_alike_gets_its_only_place() {
-    for (count, mode) in [(10, "Strict"), (30, "Strict"), (10, "NonStrict")] {
+    for (count, mode) in [(10, "Strict"), (60, "Strict"), (10, "NonStrict")] {
         let mut gangs = no_nodes();
         gangs.plain_node("a", 1, "small");
         gangs.plain_node("b", count - 1, "large");
@@ -284,22 +260,6 @@ fn a_group_that_was_satisfied_once_stays_free_when_one_of_its_gangs_is_cleaned_u
     gangs.member("b-8", &gang("b", "3", &[groups]));
     gangs.wait(2);
     assert_eq!(gangs.count("b-8"), 1, "after a restart too: {}", gangs.condition("b-8"));
-}
-
-#[test]
-fn a_gang_that_joins_one_that_runs_does_not_start_in_part() {
-    let mut gangs = TestGangs::new(4);
-    gangs.members("a", 2, &gang("a", "2", &[]));
-    gangs.wait(1);
-    assert_eq!(gangs.count("a"), 2);
-    let groups = ("groups", r#"["ml/a","ml/b"]"#);
-    (0..2).for_each(|n| restate(&mut gangs, &format!("a-{n}"), &gang("a", "2", &[groups])));
-    gangs.members("b", 3, &gang("b", "3", &[groups]));
-    gangs.wait(3);
-    assert_eq!(gangs.count("b"), 0, "two of three would fit");
-    gangs.cluster.restart();
-    gangs.wait(3);
-    assert_eq!(gangs.count("b"), 0, "nor after a restart");
 }
 
 #[test]
@@ -344,16 +304,12 @@ fn an_important_member_that_no_rule_needs_preempts_by_itself() {
         [("low", 1, vec![]), ("high", 9, gang("g", "2", &[("match-policy", "waiting-and-running")]))]
     {
         for n in 0..2 {
-            let mut facts = gangs.facts(&format!("{name}-{n}"), &[("cpu", "1")], &keys);
-            facts.spec.priority = priority;
-            gangs.cluster.submit(facts);
+            gangs.of_priority(&format!("{name}-{n}"), priority, &keys);
         }
     }
     gangs.wait(1);
     assert_eq!(gangs.bound().len(), 4);
-    let mut facts = gangs.facts("high-9", &[("cpu", "1")], &gang("g", "2", &[("match-policy", "waiting-and-running")]));
-    facts.spec.priority = 9;
-    gangs.cluster.submit(facts);
+    gangs.of_priority("high-9", 9, &gang("g", "2", &[("match-policy", "waiting-and-running")]));
     gangs.wait(2);
     assert_eq!(gangs.cluster.evicted.len(), 1);
     let victim = gangs.cluster.evicted[0].clone();
@@ -399,7 +355,7 @@ fn a_gang_that_turns_strict_gives_back_what_it_holds() {
     gangs.wait(1);
     assert_eq!(gangs.reserved("ml/g"), 2);
     for n in 0..3 {
-        restate(&mut gangs, &format!("g-{n}"), &gang("g", "3", &[]));
+        gangs.restate(&format!("g-{n}"), &gang("g", "3", &[]));
     }
     gangs.settle();
     assert_eq!(gangs.reserved("ml/g"), 0);
@@ -438,21 +394,27 @@ fn a_shorter_wait_and_smaller_resources_of_a_pod_group_count_at_once() {
 
 #[test]
 fn what_is_held_on_a_node_that_changes_is_judged_again() {
-    let mut gangs = no_nodes();
-    gangs.plain_node("a", 1, "x");
-    for n in 0..2 {
-        member_of(&mut gangs, &format!("g-{n}"), "1", &["x"], &gang("g", "2", &[("mode", "NonStrict")]));
+    let changes: [fn(&mut NodeFacts); 2] = [
+        |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "y".to_owned())]),
+        |facts| facts.unschedulable = true,
+    ];
+    for change in changes {
+        let mut gangs = no_nodes();
+        gangs.plain_node("a", 1, "x");
+        for n in 0..2 {
+            member_of(&mut gangs, &format!("g-{n}"), "1", &["x"], &gang("g", "2", &[("mode", "NonStrict")]));
+        }
+        gangs.wait(2);
+        assert_eq!(gangs.reserved("ml/g"), 1);
+        gangs.cluster.change_node("a", change);
+        gangs.plain_node("b", 1, "x");
+        gangs.wait(3);
+        assert_eq!(gangs.count("g"), 0, "node a does not fit any more");
+        gangs.plain_node("c", 1, "x");
+        gangs.wait(3);
+        assert_eq!(gangs.count("g"), 2);
+        assert!((0..2).all(|n| gangs.cluster.node_of(&format!("g-{n}")) != Some("a")));
     }
-    gangs.wait(2);
-    assert_eq!(gangs.reserved("ml/g"), 1);
-    gangs.cluster.change_node("a", |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "y".to_owned())]));
-    gangs.plain_node("b", 1, "x");
-    gangs.wait(3);
-    assert_eq!(gangs.count("g"), 0, "node a does not fit any more");
-    gangs.plain_node("c", 1, "x");
-    gangs.wait(3);
-    assert_eq!(gangs.count("g"), 2);
-    assert!((0..2).all(|n| gangs.cluster.node_of(&format!("g-{n}")) != Some("a")));
 }
 
 #[test]
@@ -511,22 +473,15 @@ fn the_only_order_that_places_more_than_eight_members_of_two_kinds_is_found() {
 fn holders_give_way_and_pods_leave_for_one_gang_where_neither_alone_is_enough() {
     let mut gangs = no_nodes();
     gangs.plain_node("n", 4, "x");
-    let mut facts = gangs.facts("low", &[("cpu", "1")], &[]);
-    facts.spec.priority = 1;
-    gangs.cluster.submit(facts);
+    gangs.of_priority("low", 1, &[]);
     gangs.wait(1);
     for n in 0..5 {
-        let mut facts =
-            gangs.facts(&format!("hold-{n}"), &[("cpu", "1")], &gang("hold", "5", &[("mode", "NonStrict")]));
-        facts.spec.priority = 1;
-        gangs.cluster.submit(facts);
+        gangs.of_priority(&format!("hold-{n}"), 1, &gang("hold", "5", &[("mode", "NonStrict")]));
     }
     gangs.wait(2);
     assert_eq!((gangs.reserved("ml/hold"), gangs.count("low")), (3, 1));
     for n in 0..4 {
-        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "4", &[]));
-        facts.spec.priority = 9;
-        gangs.cluster.submit(facts);
+        gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "4", &[]));
     }
     gangs.wait(2);
     assert_eq!((gangs.cluster.evicted.clone(), gangs.reserved("ml/hold")), (vec!["low".to_owned()], 0));
@@ -564,19 +519,13 @@ fn the_rest_of_a_commit_is_bound_where_its_locks_stand_after_a_crash() {
     }
 }
 
-fn of_priority(gangs: &mut TestGangs, name: &str, priority: i32, keys: &[(String, String)]) {
-    let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
-    facts.spec.priority = priority;
-    gangs.cluster.submit(facts);
-}
-
 #[test]
 fn a_member_that_owes_makes_room_for_itself_as_any_pod_of_its_priority_does() {
     let mut gangs = no_nodes();
     gangs.plain_node("n", 2, "x");
     gangs.cluster.hold = true;
-    (0..2).for_each(|n| of_priority(&mut gangs, &format!("high-{n}"), 100, &gang("high", "2", &[])));
-    of_priority(&mut gangs, "low", 0, &[]);
+    (0..2).for_each(|n| gangs.of_priority(&format!("high-{n}"), 100, &gang("high", "2", &[])));
+    gangs.of_priority("low", 0, &[]);
     gangs.cluster.settle();
     // The first one's Binding is refused before the second one is bound.
     for refused in [true, false] {
@@ -683,9 +632,7 @@ fn a_gang_satisfied_by_another_scheduler_gives_its_reservations_back() {
         gangs.change(&name, |facts| facts.handoff.node = Some("other".into()));
     }
     gangs.plain_node("free", 1, "z");
-    let mut late = gangs.facts("late", &[("cpu", "1")], &[]);
-    late.spec.priority = -1;
-    gangs.cluster.submit(late);
+    gangs.of_priority("late", -1, &[]);
     gangs.wait(3);
     assert_eq!((gangs.count("g"), gangs.count("late")), (3, 1), "{}", gangs.condition("late"));
     assert_eq!(gangs.reserved("ml/g"), 0);

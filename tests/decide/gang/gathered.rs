@@ -400,9 +400,7 @@ fn a_gang_that_holds_room_moves_to_the_rack_that_has_room_for_all_of_it() {
 /// Pods of low priority on nodes of one CPU, one each.
 fn low(gangs: &mut TestGangs, count: usize) {
     for n in 0..count {
-        let mut facts = gangs.facts(&format!("low-{n}"), &[("cpu", "1")], &[]);
-        facts.spec.priority = 1;
-        gangs.cluster.submit(facts);
+        gangs.of_priority(&format!("low-{n}"), 1, &[]);
     }
     gangs.wait(1);
     assert_eq!(gangs.count("low"), count);
@@ -410,9 +408,7 @@ fn low(gangs: &mut TestGangs, count: usize) {
 
 fn urgent(gangs: &mut TestGangs, count: usize, keys: &[(String, String)]) {
     for n in 0..count {
-        let mut facts = gangs.facts(&format!("g-{n}"), &[("cpu", "1")], keys);
-        facts.spec.priority = 9;
-        gangs.cluster.submit(facts);
+        gangs.of_priority(&format!("g-{n}"), 9, keys);
     }
     gangs.settle();
 }

@@ -12,14 +12,10 @@ use baton::decide::world::spec::VolumeUse;
 use baton::decide::world::{ClassFacts, WorldEvent};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use crate::harness::gangs::{P, TestGangs, declared, gang};
-
-fn restate(gangs: &mut TestGangs, name: &str, keys: &[(String, String)]) {
-    gangs.change(name, |facts| facts.spec.gang = declared("ml", keys));
-}
+use crate::harness::gangs::{P, TestGangs, gang};
 
 fn restate_all(gangs: &mut TestGangs, prefix: &str, count: usize, keys: &[(String, String)]) {
-    (0..count).for_each(|n| restate(gangs, &format!("{prefix}-{n}"), keys));
+    (0..count).for_each(|n| gangs.restate(&format!("{prefix}-{n}"), keys));
 }
 
 fn listed(gangs: &[&str]) -> Arc<BTreeSet<GangId>> {
@@ -73,16 +69,6 @@ fn a_gang_whose_list_nobody_shares_does_not_owe_what_its_former_group_began() {
     gangs.wait(2);
     assert_eq!((gangs.count(other), gangs.reason(&format!("{other}-0"))), (0, "GangGroupMismatch"));
     assert_eq!(gangs.count(began), 2, "alone it has room for both: {}", gangs.condition(&format!("{began}-1")));
-}
-
-#[test]
-fn a_bound_pod_that_is_relabelled_before_its_new_gang_exists_does_not_satisfy_it() {
-    let mut gangs = TestGangs::new(4);
-    gangs.members("ra", 3, &gang("ra", "3", &[]));
-    gangs.settle();
-    restate(&mut gangs, "ra-0", &gang("rb", "3", &[]));
-    gangs.members("rb", 3, &gang("rb", "3", &[]));
-    always(&mut gangs, |gangs, when| assert_eq!(gangs.count("rb"), 0, "one place for three, {when}"));
 }
 
 #[test]
@@ -180,7 +166,7 @@ fn members_of_a_gang_that_left_keep_their_reservations_when_one_pod_is_edited() 
     gangs.wait(2);
     assert_eq!((gangs.reserved("ml/a"), &*holders(&gangs)), (2, "ml/a, ml/b"));
     // The oldest pod decides for all of them.
-    restate(&mut gangs, "a-0", &gang("a", "3", &[more[0], more[1], ("groups", "")]));
+    gangs.restate("a-0", &gang("a", "3", &[more[0], more[1], ("groups", "")]));
     gangs.wait(2);
     assert_eq!((gangs.count("a"), gangs.reserved("ml/a"), &*holders(&gangs)), (0, 2, "ml/a"));
 }
@@ -244,7 +230,7 @@ fn a_group_that_changes_before_the_first_lock_takes_its_commit_back() {
             restate_all(&mut gangs, "g", 2, &gang("g", "2", &[("groups", r#"["ml/other"]"#)]));
         } else {
             // One of its pods goes to another gang.
-            restate(&mut gangs, "g-1", &gang("h", "2", &[]));
+            gangs.restate("g-1", &gang("h", "2", &[]));
         }
         gangs.settle();
         assert_eq!((gangs.cluster.bind_attempts(), gangs.count("g")), (0, 0), "{whole}");

@@ -436,17 +436,13 @@ fn a_victim_elsewhere_is_told_its_own_node_and_the_preemptor_which_nodes_are_lef
         gangs.plain_node(&format!("n{n}"), 1, "x");
     }
     for n in 0..3 {
-        let mut facts = gangs.facts(&format!("low-{n}"), &[("cpu", "1")], &gang("low", "3", &[]));
-        facts.spec.priority = 1;
-        gangs.cluster.submit(facts);
+        gangs.of_priority(&format!("low-{n}"), 1, &gang("low", "3", &[]));
     }
     gangs.settle();
     let at = |gangs: &TestGangs, name: &str| gangs.cluster.pods[&TestGangs::key(name)].handoff.node.clone().unwrap();
     let homes: Vec<(String, String)> =
         (0..3).map(|n| format!("low-{n}")).map(|name| (name.clone(), at(&gangs, &name).to_string())).collect();
-    let mut facts = gangs.facts("high", &[("cpu", "1")], &[]);
-    facts.spec.priority = 9;
-    gangs.cluster.submit(facts);
+    gangs.of_priority("high", 9, &[]);
     gangs.settle();
     assert_eq!(gangs.cluster.evicted.len(), 3);
     let chosen = gangs.cluster.pods[&TestGangs::key("high")].spec.nominated.clone().unwrap().to_string();

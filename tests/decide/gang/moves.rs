@@ -14,10 +14,6 @@ use crate::harness::gangs::{P, TestGangs, declared, gang};
 
 const AB: (&str, &str) = ("groups", r#"["ml/a","ml/b"]"#);
 
-fn restate(gangs: &mut TestGangs, name: &str, keys: &[(String, String)]) {
-    gangs.change(name, |facts| facts.spec.gang = declared("ml", keys));
-}
-
 /// No member of the gang is bound, now and after a restart.
 fn stays_out(gangs: &mut TestGangs, name: &str) {
     gangs.wait(3);
@@ -28,30 +24,23 @@ fn stays_out(gangs: &mut TestGangs, name: &str) {
 }
 
 #[test]
-fn who_lists_a_gang_completes_no_commit_of_it() {
-    let mut gangs = TestGangs::new(8);
-    gangs.members("a", 2, &gang("a", "2", &[("groups", r#"["ml/b"]"#)]));
-    gangs.members("b", 3, &gang("b", "3", &[]));
-    gangs.settle();
-    assert_eq!((gangs.count("a"), gangs.count("b"), gangs.reason("a-0")), (0, 3, "GangGroupMismatch"));
-    gangs.cluster.finish("b-0");
-    stays_out(&mut gangs, "a");
-    assert_eq!(gangs.reason("a-0"), "GangGroupMismatch");
-}
-
-#[test]
 fn a_bound_pod_that_is_given_to_another_gang_proves_nothing_of_that() {
-    let mut gangs = TestGangs::new(4);
-    gangs.members("a", 3, &gang("a", "3", &[]));
-    gangs.settle();
-    gangs.members("b", 3, &gang("b", "3", &[]));
-    gangs.wait(2);
-    assert_eq!((gangs.count("a"), gangs.count("b")), (3, 0));
-    restate(&mut gangs, "a-0", &gang("b", "3", &[]));
-    stays_out(&mut gangs, "b");
-    gangs.cluster.change_node("n", |facts| facts.allocatable.set("cpu", "6".parse().unwrap()));
-    gangs.wait(3);
-    assert_eq!(gangs.count("b"), 3, "with room for three it starts");
+    for before_it_exists in [true, false] {
+        let mut gangs = TestGangs::new(4);
+        gangs.members("a", 3, &gang("a", "3", &[]));
+        gangs.settle();
+        if before_it_exists {
+            gangs.restate("a-0", &gang("b", "3", &[]));
+        }
+        gangs.members("b", 3, &gang("b", "3", &[]));
+        gangs.wait(2);
+        assert_eq!((gangs.count("a"), gangs.count("b")), (3, 0));
+        gangs.restate("a-0", &gang("b", "3", &[]));
+        stays_out(&mut gangs, "b");
+        gangs.cluster.change_node("n", |facts| facts.allocatable.set("cpu", "6".parse().unwrap()));
+        gangs.wait(3);
+        assert_eq!(gangs.count("b"), 3, "with room for three it starts");
+    }
 }
 
 #[test]
@@ -68,34 +57,9 @@ fn a_group_that_is_made_later_starts_whole_whatever_one_of_its_gangs_did_before(
         assert_eq!((gangs.count("b"), gangs.reason("b-0")), (0, "GangGroupMismatch"));
         gangs.cluster.pod("filler", &[("cpu", if ended == 0 { "0" } else { "1" })]);
         gangs.settle();
-        (0..members).for_each(|n| restate(&mut gangs, &format!("a-{n}"), &gang("a", "2", &[AB])));
+        (0..members).for_each(|n| gangs.restate(&format!("a-{n}"), &gang("a", "2", &[AB])));
         stays_out(&mut gangs, "b");
     }
-}
-
-#[test]
-fn a_gang_that_leaves_its_group_gives_back_what_it_held_there() {
-    let mut gangs = TestGangs::new(4);
-    gangs.accumulating = true;
-    let more = |groups| [("mode", "NonStrict"), ("match-policy", "waiting-and-running"), groups];
-    gangs.members("b", 2, &gang("b", "2", &more(("groups", ""))));
-    gangs.settle();
-    assert_eq!(gangs.count("b"), 2);
-    gangs.pod_group("ml/a", |facts| {
-        facts.spec.min = Some(3);
-        facts.annotated = declared("ml", &gang("a", "3", &more(AB))).unwrap().koordinator.clone();
-    });
-    (0..2).for_each(|n| restate(&mut gangs, &format!("b-{n}"), &gang("b", "2", &more(AB))));
-    gangs.members("a", 3, &[(P.to_owned(), "a".to_owned())]);
-    gangs.wait(2);
-    assert_eq!((gangs.count("a"), gangs.reserved("ml/a")), (0, 2));
-    gangs.pod_group("ml/a", |facts| {
-        facts.spec.min = Some(3);
-        facts.annotated = declared("ml", &gang("a", "3", &more(("groups", "")))).unwrap().koordinator.clone();
-    });
-    gangs.wait(3);
-    assert_eq!((gangs.count("a"), gangs.reserved("ml/a")), (0, 2), "held for itself now");
-    assert!(gangs.cluster.scheduler.reservations().all().values().all(|hold| hold.group.as_ref().unwrap().is_alone()));
 }
 
 #[test]
@@ -124,9 +88,7 @@ fn a_member_beyond_the_minimum_without_possible_room_does_not_stop_preemption() 
     gangs.settle();
     let keys = gang("high", "33", &[]);
     for n in 0..33 {
-        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &keys);
-        facts.spec.priority = 9;
-        gangs.cluster.submit(facts);
+        gangs.of_priority(&format!("high-{n}"), 9, &keys);
     }
     let mut big = gangs.facts("high-big", &[("cpu", "2")], &keys);
     big.spec.priority = 9;

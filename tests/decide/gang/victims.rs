@@ -20,9 +20,7 @@ fn gang_on(nodes: usize, min: &str) -> TestGangs {
         gangs.plain_node(&format!("n{n}"), 1, "x");
     }
     for n in 0..nodes {
-        let mut facts = gangs.facts(&format!("low-{n}"), &[("cpu", "1")], &gang("low", min, &[]));
-        facts.spec.priority = 1;
-        gangs.cluster.submit(facts);
+        gangs.of_priority(&format!("low-{n}"), 1, &gang("low", min, &[]));
     }
     gangs.settle();
     assert_eq!(gangs.count("low"), nodes);
@@ -30,9 +28,7 @@ fn gang_on(nodes: usize, min: &str) -> TestGangs {
 }
 
 fn urgent(gangs: &mut TestGangs, name: &str, keys: &[(String, String)]) {
-    let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
-    facts.spec.priority = 9;
-    gangs.cluster.submit(facts);
+    gangs.of_priority(name, 9, keys);
     gangs.settle();
 }
 
@@ -84,9 +80,7 @@ fn a_member_that_could_stay_and_leaves_with_its_gang_is_counted_once() {
 fn a_pod_by_itself_leaves_rather_than_a_gang_that_cannot_spare_anybody() {
     let mut gangs = gang_on(3, "3");
     gangs.plain_node("alone", 1, "x");
-    let mut facts = gangs.facts("single", &[("cpu", "1")], &[]);
-    facts.spec.priority = 1;
-    gangs.cluster.submit(facts);
+    gangs.of_priority("single", 1, &[]);
     gangs.settle();
     urgent(&mut gangs, "first", &[]);
     assert_eq!(gangs.cluster.evicted, ["single"]);
@@ -105,9 +99,7 @@ fn a_gang_that_preempts_counts_the_surplus_of_its_victims_once() {
     // Two places are needed, the gang can spare one: all of it leaves, or none.
     let mut gangs = gang_on(4, "3");
     for n in 0..2 {
-        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "2", &[]));
-        facts.spec.priority = 9;
-        gangs.cluster.submit(facts);
+        gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "2", &[]));
     }
     gangs.settle();
     assert_eq!(gangs.cluster.evicted.len(), 4, "{:?}", gangs.cluster.evicted);
@@ -120,9 +112,7 @@ fn a_gang_that_preempts_counts_the_surplus_of_its_victims_once() {
 fn two_places_that_a_gang_can_spare_cost_only_these() {
     let mut gangs = gang_on(5, "3");
     for n in 0..2 {
-        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "2", &[]));
-        facts.spec.priority = 9;
-        gangs.cluster.submit(facts);
+        gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "2", &[]));
     }
     gangs.settle();
     assert_eq!(gangs.cluster.evicted.len(), 2, "{:?}", gangs.cluster.evicted);
@@ -134,9 +124,7 @@ fn two_places_that_a_gang_can_spare_cost_only_these() {
 fn the_room_of_a_preempting_gang_stays_closed_while_one_victim_is_there() {
     let mut gangs = gang_on(2, "0");
     for n in 0..3 {
-        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "3", &[]));
-        facts.spec.priority = 9;
-        gangs.cluster.submit(facts);
+        gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "3", &[]));
     }
     gangs.plain_node("free", 1, "x");
     gangs.wait(2);
@@ -261,9 +249,7 @@ fn room_that_was_kept_for_a_gang_is_open_when_the_gang_is_deleted() {
     urgent(&mut gangs, "high-0", &keys);
     urgent(&mut gangs, "high-1", &keys);
     assert_eq!(gangs.cluster.evicted.len(), 2);
-    let mut late = gangs.facts("late", &[("cpu", "1")], &[]);
-    late.spec.priority = 1;
-    gangs.cluster.submit(late);
+    gangs.of_priority("late", 1, &[]);
     gangs.delete("low-0");
     gangs.settle();
     assert_eq!(gangs.count("late"), 0, "it is kept for the gang, which waits for the other one");
@@ -347,9 +333,7 @@ fn a_gang_does_not_wait_for_a_pod_that_does_not_leave() {
         let mut gangs = TestGangs::with(Default::default());
         for n in 0..3 {
             gangs.plain_node(&format!("n{n}"), 1, "x");
-            let mut facts = gangs.facts(&format!("low-{n}"), &[("cpu", "1")], &[]);
-            facts.spec.priority = 1;
-            gangs.cluster.submit(facts);
+            gangs.of_priority(&format!("low-{n}"), 1, &[]);
         }
         gangs.wait(100);
         let at = crate::harness::wall(gangs.cluster.now + std::time::Duration::from_secs(grace));

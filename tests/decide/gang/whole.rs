@@ -64,8 +64,9 @@ fn row_3_it_binds_whole_when_the_missing_nodes_join_and_nobody_acts() {
     assert_eq!(gangs.reported("GangSatisfied"), 1);
 }
 
-/// Three NonStrict (or Strict) gangs of five on nodes of three, three and four; each gang accepts its own label or `shared`.
-fn three_gangs(mode: &str) -> TestGangs {
+/// Three NonStrict (or Strict) gangs of five, of so many members, on nodes of three, three and four; each gang accepts its own label
+/// or `shared`.
+pub fn three_gangs(mode: &str, members: [usize; 3]) -> TestGangs {
     let mut gangs = TestGangs::new(0);
     gangs.cluster = TestScheduler::new();
     gangs.accumulating = mode == "NonStrict";
@@ -73,8 +74,8 @@ fn three_gangs(mode: &str) -> TestGangs {
         gangs.node(node, cpus);
         gangs.cluster.change_node(node, |facts| facts.labels = BTreeMap::from([("pool".to_owned(), node.to_owned())]));
     }
-    for name in ["a", "b", "c"] {
-        for n in 0..5 {
+    for (name, members) in ["a", "b", "c"].into_iter().zip(members) {
+        for n in 0..members {
             let mut facts = gangs.facts(&format!("{name}-{n}"), &[("cpu", "1")], &gang(name, "5", &[("mode", mode)]));
             let values = vec![name.to_owned(), "shared".to_owned()];
             let term = NodeRequirement { key: "pool".into(), operator: NodeOperator::In, values };
@@ -86,7 +87,7 @@ fn three_gangs(mode: &str) -> TestGangs {
     gangs
 }
 
-fn share(gangs: &mut TestGangs) {
+pub fn share(gangs: &mut TestGangs) {
     for node in ["a", "b", "c"] {
         gangs
             .cluster
@@ -97,7 +98,7 @@ fn share(gangs: &mut TestGangs) {
 
 #[test]
 fn row_4_of_three_gangs_that_hold_all_room_only_the_last_gives_way() {
-    let mut gangs = three_gangs("NonStrict");
+    let mut gangs = three_gangs("NonStrict", [5; 3]);
     assert_eq!(["ml/a", "ml/b", "ml/c"].map(|name| gangs.reserved(name)), [3, 3, 4]);
     assert_eq!(gangs.bound(), Vec::<String>::new());
     share(&mut gangs);
@@ -110,7 +111,7 @@ fn row_4_of_three_gangs_that_hold_all_room_only_the_last_gives_way() {
 
 #[test]
 fn row_5_strict_gangs_never_block_each_other() {
-    let mut gangs = three_gangs("Strict");
+    let mut gangs = three_gangs("Strict", [5; 3]);
     share(&mut gangs);
     let whole = ["a", "b", "c"].map(|name| gangs.count(name));
     assert_eq!(whole.iter().sum::<usize>(), 10, "{whole:?}");
@@ -459,15 +460,11 @@ fn row_28_a_gated_member_does_not_count() {
 fn against(low: usize, pinned: usize) -> TestGangs {
     let mut gangs = TestGangs::new(4);
     for n in 0..low + pinned {
-        let mut facts = gangs.facts(&format!("low-{n}"), &[("cpu", "1")], &none());
-        facts.spec.priority = if n < low { 1 } else { 9 };
-        gangs.cluster.submit(facts);
+        gangs.of_priority(&format!("low-{n}"), if n < low { 1 } else { 9 }, &none());
     }
     gangs.settle();
     for n in 0..4 {
-        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "4", &[]));
-        facts.spec.priority = 9;
-        gangs.cluster.submit(facts);
+        gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "4", &[]));
     }
     gangs.settle();
     gangs

@@ -10,19 +10,7 @@ use crate::harness::scheduler::NAMES;
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 
 fn status(lock: Option<LockWord>) -> AgentStatus {
-    AgentStatus {
-        version: "1".into(),
-        registered: NAMES.iter().map(|name| (*name).to_owned()).collect(),
-        identity: Identity::Lock,
-        lockless: None,
-        exceptions: None,
-        lock,
-        too_many_exceptions: false,
-        ended: false,
-        unreleased: None,
-        pod_metrics: false,
-        leaving: [].into(),
-    }
+    AgentStatus { exceptions: None, lock, ..TestScheduler::status(Identity::Lock, &NAMES) }
 }
 
 #[test]

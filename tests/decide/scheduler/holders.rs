@@ -38,19 +38,7 @@ fn beat(cluster: &mut TestScheduler, exceptions: Exceptions, too_many_exceptions
 
 /// Nothing is as the annotations do not say.
 pub(super) fn status() -> AgentStatus {
-    AgentStatus {
-        version: "1".into(),
-        registered: NAMES.iter().map(|name| (*name).to_owned()).collect(),
-        identity: Identity::Lock,
-        lockless: None,
-        exceptions: Some(Exceptions::new()),
-        lock: None,
-        too_many_exceptions: false,
-        ended: false,
-        unreleased: None,
-        pod_metrics: false,
-        leaving: [].into(),
-    }
+    TestScheduler::status(Identity::Lock, &NAMES)
 }
 
 /// A cluster with one node of four GPUs and a daemon of this version.

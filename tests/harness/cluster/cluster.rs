@@ -198,6 +198,15 @@ impl TestCluster {
         until(&format!("pod {name} is bound"), SOON, async || self.pod(name).await?.spec?.node_name).await
     }
 
+    /// Waits until a condition of the pod says that.
+    pub async fn until_it_says(&self, name: &str, words: &str) {
+        until(&format!("pod {name} waits and says {words:?}"), SOON, async || {
+            let conditions = self.pod(name).await?.status?.conditions?;
+            conditions.iter().any(|of| of.message.as_ref().is_some_and(|text| text.contains(words))).then_some(())
+        })
+        .await;
+    }
+
     /// The node lock's value.
     pub async fn lock(&self, node: &str) -> Option<String> {
         self.node_annotation(node, key::NODE_LOCK).await

@@ -4,10 +4,12 @@
 pub mod cluster;
 pub mod control_plane;
 pub mod daemon;
+#[path = "../directory.rs"]
+pub mod directory;
 pub mod pods;
 pub mod server;
 pub mod wait;
 
 pub use cluster::{ClusterNode, LOCK_GONE, NAMESPACE, SOON, TestCluster};
-pub use daemon::timings;
+pub use daemon::{QUICK_LEASE, timings};
 pub use server::TestServer;

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::SOON;
 use super::control_plane::{ControlPlane, NewerFlags};
 use super::daemon::Daemon;
+use super::directory::directory;
 use super::wait::until;
 
 /// A server for each installation that was asked for, and the version of an empty one: to copy it takes less time than to install again.
@@ -106,16 +107,16 @@ impl TestServer {
     /// Installs what `baton manifests` prints, the workloads aside: namespaces, CRDs, RBAC, admission policies. Returns when the
     /// API server judges by them.
     pub async fn install(&self, values: &Values) {
-        let Some(own) = self.control_plane.simulated() else { return self.install_anew(values).await };
+        let Some(own) = self.control_plane.simulated() else { return self.install_by_requests(values).await };
         let mut installed = INSTALLED.lock().await;
         match installed.iter().find(|(of, ..)| of == values) {
             Some((_, empty, like)) if own.version() == *empty => own.copy(like),
             // It has objects of its own.
-            Some(_) => self.install_anew(values).await,
+            Some(_) => self.install_by_requests(values).await,
             None => {
                 let like = ApiServer::start(Options::default()).await.expect("simulated API server starts");
                 let (empty, is_empty) = (like.version(), like.version() == own.version());
-                self.install_anew(values).await;
+                self.install_by_requests(values).await;
                 if is_empty {
                     like.copy(own);
                     like.stop();
@@ -125,7 +126,7 @@ impl TestServer {
         }
     }
 
-    async fn install_anew(&self, values: &Values) {
+    async fn install_by_requests(&self, values: &Values) {
         baton::ops::demo::install(&self.client, values).await.expect("the manifests are applied");
         self.until_established().await;
         self.until_judged(values).await;
@@ -267,9 +268,4 @@ impl TestServer {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
         (output.status.code(), text(output.stdout), text(output.stderr))
     }
-}
-
-/// Short, because socket paths are limited.
-fn directory() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("bt").tempdir_in("/tmp").expect("temporary directory")
 }

@@ -66,6 +66,18 @@ impl TestGangs {
         PodKey::new(namespace, name)
     }
 
+    /// A member of one CPU and this priority.
+    pub fn of_priority(&mut self, name: &str, priority: i32, keys: &[(String, String)]) {
+        let mut facts = self.facts(name, &[("cpu", "1")], keys);
+        facts.spec.priority = priority;
+        self.cluster.submit(facts);
+    }
+
+    /// The pod's keys are edited.
+    pub fn restate(&mut self, name: &str, keys: &[(String, String)]) {
+        self.change(name, |facts| facts.spec.gang = declared("ml", keys));
+    }
+
     /// A member that asks for `limits`.
     pub fn asks(&mut self, name: &str, limits: &[(&str, &str)], keys: &[(String, String)]) {
         let facts = self.facts(name, limits, keys);

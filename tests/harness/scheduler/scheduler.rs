@@ -240,7 +240,7 @@ impl TestScheduler {
         self.beat_status(node, Self::status(identity, registered));
     }
 
-    fn status(identity: Identity, registered: &[&str]) -> AgentStatus {
+    pub fn status(identity: Identity, registered: &[&str]) -> AgentStatus {
         AgentStatus {
             version: "1".into(),
             registered: registered.iter().map(|name| (*name).to_owned()).collect(),

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::agent::Agent;
 use super::pods::PodSpec;
-use crate::harness::TestServer;
+use crate::harness::{TestServer, wait};
 
 pub const NODE: &str = "node-a";
 /// A condition that does not hold within this time fails.
@@ -32,14 +32,9 @@ pub struct HandoffNode {
     server: TestServer,
 }
 
-/// Waits for a condition, looking every few milliseconds.
-pub async fn eventually(what: &str, holds: impl FnMut() -> bool) {
-    let mut holds = holds;
-    let until = clock::mono() + DEADLINE;
-    while !holds() {
-        assert!(clock::mono() < until, "not within {DEADLINE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+/// Waits for a condition.
+pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    wait::until(what, DEADLINE, async || holds().then_some(())).await;
 }
 
 impl std::ops::Deref for HandoffNode {
@@ -107,11 +102,8 @@ impl HandoffNode {
 
     /// The ledger holds nothing of that pod any more.
     pub async fn forgotten(&self, pod: &str) {
-        let until = clock::mono() + DEADLINE;
-        while !self.agent().ledger_of(pod).await.is_empty() {
-            assert!(clock::mono() < until, "{pod} still holds devices");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let is_empty = async || self.agent().ledger_of(pod).await.is_empty().then_some(());
+        wait::until(&format!("{pod} holds no devices"), DEADLINE, is_empty).await;
     }
 
     pub fn agent(&self) -> &Agent {
@@ -169,7 +161,7 @@ impl HandoffNode {
     }
 
     pub async fn delete(&self, pod: &str) {
-        self.pods().delete(pod, &DeleteParams::default().grace_period(0)).await.unwrap();
+        self.pods().delete(pod, &DeleteParams::default()).await.unwrap();
         eventually("the pod is gone", || self.object(pod).is_none()).await;
     }
 

@@ -74,7 +74,7 @@ impl PodSpec {
             .collect()
         };
         let mut spec = json!({
-            "schedulerName": "baton-scheduler", "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
+            "schedulerName": "baton-scheduler", "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
             "initContainers": list(&[Kind::Init, Kind::Sidecar]), "containers": list(&[Kind::App]),
         });
         let mut metadata = json!({"name": self.name, "namespace": "default"});

@@ -27,6 +27,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::harness::directory::directory;
+use crate::harness::wait;
+
 /// Longest wait for anything; a condition that holds ends it at once.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -47,7 +50,7 @@ pub struct Daemon {
 impl TestNode {
     /// A node of `spec`; no API server is there, and nothing waits for one.
     pub fn new(spec: NodeSpec) -> Self {
-        let root = tempfile::Builder::new().prefix("bat").tempdir().unwrap();
+        let root = directory();
         let at = |name: &str| root.path().join(name);
         let machine = VirtualNode::create(at("m"), spec).unwrap();
         std::fs::write(at("kubeconfig"), KUBECONFIG).unwrap();
@@ -183,10 +186,7 @@ impl Daemon {
 /// Waits for a condition.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     let start = baton::runtime::clock::mono();
-    while !holds() {
-        assert!(baton::runtime::clock::mono() - start < PATIENCE, "in time: {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    wait::until(what, PATIENCE, async || holds().then_some(())).await;
     baton::runtime::clock::mono() - start
 }
 

@@ -1,10 +1,9 @@
 //! `baton ui`: its server over HTTP, and its pages in a real browser.
 
-mod browser;
-mod http;
+pub mod http;
 mod load;
-mod proxy;
+pub mod proxy;
 mod real;
 mod screens;
 mod server;
-mod webdriver;
+pub mod webdriver;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::http::{SOON, Ui, send};
 use crate::harness::pods::pod;
 use crate::harness::wait::until;
-use crate::harness::{NAMESPACE, TestCluster, TestServer, timings};
+use crate::harness::{NAMESPACE, QUICK_LEASE, TestCluster, TestServer, timings};
 
 /// A kubeconfig of an account with both roles `baton-operator` and nothing else.
 async fn operator(server: &TestServer) -> std::path::PathBuf {
@@ -21,7 +21,7 @@ async fn operator(server: &TestServer) -> std::path::PathBuf {
 async fn three_records_and_the_next_leader_are_read_and_nothing_is_written() {
     let server = TestServer::simulated().await;
     server.install(&baton::ops::manifests::Values { namespace: NAMESPACE.to_owned(), ..Default::default() }).await;
-    let quick = timings("lease_duration: 3s, lease_renew_deadline: 2s, lease_retry: 100ms");
+    let quick = timings(QUICK_LEASE);
     let mut cluster = TestCluster::on(server, 1, &[], &[&quick]).await;
     let central = [("app.kubernetes.io/component", "scheduler")];
     cluster.pod_of(&cluster.scheduler, "baton-scheduler-0", &central, "node-0").await;

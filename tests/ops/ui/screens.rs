@@ -10,10 +10,10 @@ use baton::ops::manifests::Values;
 use baton::runtime::clock;
 use serde_json::{Map, Value, json};
 
-use super::browser::{accessible, browser, is_sound};
 use super::http::Ui;
 use super::proxy::{self, Play};
 use super::webdriver::Browser;
+use crate::browser::{accessible, browser, is_sound};
 use crate::harness::TestServer;
 
 const SPACES: [&str; 10] = ["ml", "vision", "speech", "search", "ads", "robotics", "bio", "maps", "chat", "infra"];
