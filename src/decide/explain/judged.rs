@@ -81,7 +81,7 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
         verdict.advice = unknown(view.world, pod);
     }
     // Each reason once, whichever rule gives it.
-    let mut reasons: BTreeMap<(bool, &str), (BTreeSet<&str>, Vec<String>)> = BTreeMap::new();
+    let mut reasons: BTreeMap<(bool, &str), RulesAndNodes<'_>> = BTreeMap::new();
     for (refusal, names) in &counts {
         let (rules, nodes) = reasons.entry((refusal.is_of_the_pod(), &refusal.text)).or_default();
         rules.insert(refusal.rule);
@@ -110,6 +110,9 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
     verdict.advice.extend(advised(refusals.into_iter()));
     NodeJudgements { verdict, fitting, slots }
 }
+
+/// Rules that give one reason, and the nodes of which they give it.
+type RulesAndNodes<'a> = (BTreeSet<&'a str>, Vec<String>);
 
 /// Advice about requested resources that no node offers, mostly typing errors.
 fn unknown(world: &World, pod: &Pod) -> Vec<String> {

@@ -307,7 +307,7 @@ mod tests {
             let own = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
             let report = report(ClusterObjects::default(), &AuditRules::default(), Timestamp::UNIX_EPOCH);
             let (unhealthy, stuck, leases_unread) = (own(unhealthy), own(stuck), unread.map(str::to_owned));
-            AuditReport { unhealthy, stuck, leases_unread, ..report }.outcome(broken)
+            AuditReport { leases_unread, stuck, unhealthy, ..report }.outcome(broken)
         };
         assert_eq!(outcome(&[], &[], None, 0), "everything holds");
         assert_eq!(outcome(&["a"], &[], None, 0), "what must hold does, but 1 device is out of service under pods");
