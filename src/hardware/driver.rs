@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::tree::Tree;
 
 /// Directories below a driver root that hold the driver's libraries, in the order searched.
-pub const LIBRARY_DIRECTORIES: [&str; 9] = [
+pub const LIBRARY_DIRECTORIES: [&str; 14] = [
     "usr/lib64",
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
@@ -16,6 +16,12 @@ pub const LIBRARY_DIRECTORIES: [&str; 9] = [
     "usr/lib/x86_64-linux-gnu/nvidia/current",
     "usr/lib/aarch64-linux-gnu/nvidia/current",
     "usr/local/nvidia/lib64",
+    "usr/lib",
+    "usr/local/lib",
+    // Bottlerocket's.
+    "usr/lib/nvidia/tesla",
+    "x86_64-bottlerocket-linux-gnu/sys-root/usr/lib/nvidia/tesla",
+    "aarch64-bottlerocket-linux-gnu/sys-root/usr/lib/nvidia/tesla",
 ];
 
 const BINARY_DIRECTORIES: [&str; 3] = ["usr/bin", "bin", "usr/local/nvidia/bin"];

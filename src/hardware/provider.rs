@@ -96,10 +96,12 @@ pub enum EventKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NvmlError {
     /// No library could be loaded.
-    #[error("no NVML library could be loaded; tried:{}\n{}", list(tried), advice(tried))]
+    #[error("no NVML library could be loaded{}; tried:{}\n{}", beside(*bound), list(tried), advice(tried))]
     NoLibrary {
         /// Every path in the order tried.
         tried: Vec<LoadAttempt>,
+        /// PCI functions that NVIDIA's kernel driver has.
+        bound: usize,
     },
     /// The library (named) loaded and refused to start because the kernel driver has another version.
     #[error("{}: driver and library versions differ: the driver was updated and not reloaded; reboot the node or reload \
@@ -150,10 +152,14 @@ impl NvmlError {
         matches!(self, Self::Exhausted(_))
     }
 
-    /// Whether there is no library anywhere. Most such nodes have no GPU.
+    /// Whether there is no library anywhere, and no GPU that would need it.
     pub fn is_absence(&self) -> bool {
-        matches!(self, Self::NoLibrary { tried } if tried.iter().all(|attempt| !attempt.there))
+        matches!(self, Self::NoLibrary { tried, bound: 0 } if tried.iter().all(|attempt| !attempt.there))
     }
+}
+
+fn beside(bound: usize) -> String {
+    if bound == 0 { String::new() } else { format!(", and NVIDIA's kernel driver has {bound} PCI functions here") }
 }
 
 /// One path that was tried and what came of it.

@@ -177,7 +177,7 @@ fn without_a_library_every_path_tried_is_listed_with_what_to_do() {
         assert!(text.contains(&format!("\n  {}: ", path.display())), "{} is not in: {text}", path.display());
     }
     assert!(text.contains("--nvml-library"), "{text}");
-    assert!(matches!(error, NvmlError::NoLibrary { tried } if tried.len() == candidates.len()));
+    assert!(matches!(error, NvmlError::NoLibrary { tried, .. } if tried.len() == candidates.len()));
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn real_library_is_present() -> bool {
 #[test]
 fn an_explicit_library_is_the_only_one_tried() {
     let options = NvmlOptions { library: Some("/no/such/library.so".into()), ..NvmlOptions::default() };
-    let NvmlError::NoLibrary { tried } = provider(options).scan().unwrap_err() else { panic!("another error") };
+    let NvmlError::NoLibrary { tried, .. } = provider(options).scan().unwrap_err() else { panic!("another error") };
     assert_eq!(tried.len(), 1);
     assert!(tried[0].error.contains("No such file"), "{}", tried[0].error);
 }

@@ -82,7 +82,7 @@ pub(super) fn open(options: &NvmlOptions) -> Result<(Nvml, PathBuf), NvmlError> 
             Err(error) => return Err(refusal(&error, &path)),
         }
     }
-    Err(NvmlError::NoLibrary { tried })
+    Err(NvmlError::NoLibrary { tried, bound: 0 })
 }
 
 /// What a loaded library's refusal means for the operator.

@@ -122,7 +122,12 @@ impl NvmlState {
         if look_again || bound != self.bound {
             self.close(options);
         }
-        let frame = self.frame(options)?;
+        let frame = self.frame(options).map_err(|error| match error {
+            NvmlError::NoLibrary { tried, .. } => {
+                NvmlError::NoLibrary { tried, bound: bound.as_ref().map_or(0, BTreeSet::len) }
+            }
+            error => error,
+        })?;
         self.bound = bound;
         if frame.count > read::MOST_GPUS {
             let path = self.worker.as_ref().map(|worker| worker.library.clone()).unwrap_or_default();

@@ -52,7 +52,8 @@ pub async fn run(mut options: AgentOptions, matches: &ArgMatches) -> anyhow::Res
     if let Err(error) = options.validate() {
         return Err(config::ConfigError::Unusable { command: "doctor", problem: error.to_string() }.into());
     }
-    let host_root = matches.get_one::<String>(HOST_ROOT).map_or_else(|| host_root(&options), PathBuf::from);
+    let host_root =
+        matches.get_one::<String>(HOST_ROOT).map_or_else(|| host_root(&options), |root| (root.into(), true));
     let report = examine(options, host_root).await?;
     say(match matches.get_one::<Format>(OUTPUT) {
         Some(format) => format.print_as("DoctorReport", &report.json())?,
@@ -67,15 +68,16 @@ fn host_name(options: &AgentOptions) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|name| name.trim().to_ascii_lowercase())
 }
 
-fn host_root(options: &AgentOptions) -> PathBuf {
+/// Where the host's files are, and whether that is known: in a container that has the driver's root alone, they are not seen.
+fn host_root(options: &AgentOptions) -> (PathBuf, bool) {
     let paths = &options.paths;
     match &paths.host_driver_root {
-        Some(root) if root.as_os_str() == "/" => paths.driver_root.clone(),
-        _ => "/".into(),
+        Some(root) if root.as_os_str() == "/" => (paths.driver_root.clone(), true),
+        _ => ("/".into(), std::env::var_os("KUBERNETES_SERVICE_HOST").is_none()),
     }
 }
 
-async fn examine(options: AgentOptions, host_root: PathBuf) -> anyhow::Result<DoctorReport> {
+async fn examine(options: AgentOptions, (host_root, is_host): (PathBuf, bool)) -> anyhow::Result<DoctorReport> {
     let looked = options.clone();
     let (seen, mut findings) = tokio::task::spawn_blocking(move || machine::look(&looked)).await?;
     let state = state::look(&options, seen.boot_id());
@@ -92,7 +94,7 @@ async fn examine(options: AgentOptions, host_root: PathBuf) -> anyhow::Result<Do
         findings.push(slices::look(client, &options.node_name).await);
     }
     findings.push(containerd::look(&options, &host_root, cluster.node.as_ref()));
-    findings.push(bypass::look(&options, &host_root, cluster.node.as_ref()));
+    findings.push(bypass::look(&options, (&host_root, is_host), cluster.node.as_ref()));
     findings.extend(offered::look(&options, &seen, &cluster, state.agent_runs()));
     Ok(DoctorReport::new(&options.node_name, findings))
 }

@@ -18,12 +18,13 @@ const BESIDE: &str = ".config/nvidia-container-runtime/config.toml";
 const BY_ENVIRONMENT: &str = "accept-nvidia-visible-devices-envvar-when-unprivileged";
 const BY_MOUNTS: &str = "accept-nvidia-visible-devices-as-volume-mounts";
 
-pub fn look(options: &AgentOptions, host_root: &Path, node: Option<&Node>) -> Finding {
+/// `is_host`: what lies below `host_root` is known to be the host's, and not this container's own.
+pub fn look(options: &AgentOptions, (host_root, is_host): (&Path, bool), node: Option<&Node>) -> Finding {
     let version = node.and_then(|node| node.status.as_ref()?.node_info.as_ref());
     let version = version.map(|info| info.container_runtime_version.as_str()).filter(|version| !version.is_empty());
     let Some(files) = runtime_files::read(host_root, version) else {
         // Without a file each runtime runs runc or crun; but then the host's files can be seen.
-        return if host_root.join("etc").is_dir() {
+        return if is_host && host_root.join("etc").is_dir() {
             Finding::ok(CHECK, "no configuration of a container runtime: NVIDIA's runtime is not used")
         } else {
             let advice = "run it on the node itself, or give --host-root: the runtime's and the NVIDIA toolkit's configuration are read there";

@@ -7,6 +7,10 @@ use super::*;
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/runtime-bypass");
 
 fn looked(root: &Path, runtime: &str, served_by: DeviceListStrategy) -> Finding {
+    looked_at((root, true), runtime, served_by)
+}
+
+fn looked_at(root: (&Path, bool), runtime: &str, served_by: DeviceListStrategy) -> Finding {
     let node = serde_json::json!({"status": {"nodeInfo": {
         "containerRuntimeVersion": runtime, "kubeletVersion": "v1.36.0", "architecture": "", "bootID": "", "kernelVersion": "",
         "kubeProxyVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""}}});
@@ -152,4 +156,15 @@ fn an_import_replaces_the_section_before_containerd_2_and_is_merged_from_then_on
         default
     };
     assert_eq!((default("containerd://1.7.27"), default("containerd://2.1.0")), (None, Some("nvidia".to_owned())));
+}
+
+/// The daemon's own container has an `/etc` as the host has: that proves nothing.
+#[test]
+fn a_container_without_the_hosts_files_does_not_say_that_all_is_well() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("etc")).unwrap();
+    for (is_host, level) in [(true, Ok), (false, Warn)] {
+        let finding = looked_at((root.path(), is_host), "containerd://2.1.0", DeviceListStrategy::CdiCri);
+        assert_eq!(finding.level, level, "{finding:?}");
+    }
 }
