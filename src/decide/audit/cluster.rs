@@ -74,6 +74,7 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
                     found.push(Violation::Lock {
                         node: node.name.clone(),
                         value: raw.clone(),
+                        holder: value.holder.as_ref().map(|holder| holder.pod.to_string()),
                         seconds: age.as_secs(),
                         why: delay.map(|delay| format!("pod {} is {delay}; look: {}", delay.holder, delay.look())),
                     });
@@ -97,6 +98,19 @@ pub fn stuck(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec<String>
         )
     };
     stuck.map(words).collect()
+}
+
+/// Nodes with devices whose daemon serves none: no promise is broken, and no new pod gets one there.
+pub fn unserved(world: &World, wall: Timestamp) -> Vec<String> {
+    let words = |node: &Node| {
+        let daemon = node.daemon(wall);
+        let lists = node.facts.is_some() && node.stock.as_ref().is_some_and(Stock::lists_devices);
+        let why = daemon
+            .fault(&node.name)
+            .filter(|_| lists && !daemon.serves() && !matches!(daemon, DaemonState::Gone(..)))?;
+        Some(format!("{why}, so no new pod gets devices there; look: {}", daemon.look(&node.name)))
+    };
+    world.nodes().filter_map(|(_, node)| words(node)).collect()
 }
 
 /// Devices that are not free although no pod of the API server holds them. That is no fault: they will be.

@@ -6,7 +6,7 @@ mod scheduler;
 mod violation;
 mod world;
 
-pub use cluster::{check_cluster, leaving, stuck};
+pub use cluster::{check_cluster, leaving, stuck, unserved};
 pub use scheduler::check_scheduler;
 pub use violation::Violation;
 pub use world::check;

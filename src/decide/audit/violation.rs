@@ -115,6 +115,8 @@ pub enum Violation {
         node: Box<str>,
         /// The annotation.
         value: Box<str>,
+        /// `namespace/name` of the pod that it names.
+        holder: Option<String>,
         /// By the time in the value.
         seconds: u64,
         /// What does not answer, and the command that shows more; of a holder that is bound and not served.
@@ -175,7 +177,8 @@ impl std::fmt::Display for Violation {
             Self::MalformedLock { node, value } => {
                 write!(f, "node {node} is locked by {value:?}, which names no pod; `baton get locks` says what to do")
             }
-            Self::Lock { node, value, seconds, why } => {
+            Self::Lock { node, value, holder, seconds, why } => {
+                let value = holder.as_deref().unwrap_or(value);
                 let why = why.as_deref().unwrap_or("`baton get locks` says what to do");
                 write!(f, "node {node} has been locked for {seconds} s by {value}; {why}")
             }

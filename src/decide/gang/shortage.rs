@@ -51,7 +51,7 @@ fn needs<'a>(members: impl Iterator<Item = &'a Pod>) -> Option<String> {
     (!words.is_empty()).then(|| format!("needs {}", words.join(" and ")))
 }
 
-/// `it never starts here: all nodes, even empty, would take 3 of its 4 × 6 GPUs`. A bound that holds
+/// `it never starts here: all nodes, even empty, would take 3 of its 4 members of 6 GPUs`. A bound that holds
 /// however devices are chosen, by whole GPUs alone; nothing where all of these members may find room some time.
 pub fn beyond<'a>(world: &World, members: impl Iterator<Item = &'a Pod>) -> Option<String> {
     let mut asks: Vec<(i64, &Pod)> = members.map(|pod| (percent(&pod.facts.spec.requests), pod)).collect();
@@ -73,8 +73,9 @@ pub fn beyond<'a>(world: &World, members: impl Iterator<Item = &'a Pod>) -> Opti
             room >= count
         });
         let kind = request::words(pod.facts.spec.requests.scalar.iter());
-        (!enough)
-            .then(|| format!("it never starts here: all nodes, even empty, would take {room} of its {count} × {kind}"))
+        (!enough).then(|| {
+            format!("it never starts here: all nodes, even empty, would take {room} of its {count} members of {kind}")
+        })
     })
 }
 

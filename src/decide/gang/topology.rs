@@ -9,7 +9,7 @@ use crate::core::agenda::Terms;
 use crate::core::placing::Placing;
 use crate::core::reservations::Saved;
 use crate::core::rules::View;
-use crate::core::select::eligible::{Eligibility, Eligible};
+use crate::core::select::eligible::{Eligibility, NodeEligibility};
 use crate::core::select::free::{free_on, percent};
 use crate::core::select::shape::PodShape;
 use crate::world::gangs::GroupId;
@@ -33,7 +33,7 @@ const PODS: i64 = 10_000;
 /// What the members that a group needs take at least, as domains are measured.
 struct RoomNeed<'a> {
     /// Nodes that take any of them.
-    eligible: Eligible<'a>,
+    eligible: NodeEligibility<'a>,
     /// A member of those, where all are alike: room is counted in such members. Otherwise in percents of GPUs.
     one: Option<Pod>,
     /// Percent of GPUs that it asks for.
@@ -44,7 +44,7 @@ struct RoomNeed<'a> {
 impl<'a> RoomNeed<'a> {
     fn of(terms: Terms<'a>, world: &World, order: &TryOrder) -> Self {
         let needed = || order.needed().filter_map(|id| world.pod(id));
-        let eligible = Eligible::of(terms.rules, needed());
+        let eligible = NodeEligibility::of(terms.rules, needed());
         match needed().next().filter(|_| order.is_uniform()) {
             Some(one) => {
                 let asked = percent(&one.facts.spec.requests);

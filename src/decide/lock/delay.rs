@@ -90,7 +90,7 @@ impl fmt::Display for LockDelay<'_> {
         let node = self.node;
         match self.judge() {
             Delay::Usual => return f.write_str("normal: the kubelet is admitting the pod"),
-            Delay::Slow => write!(f, "slow: not served yet, usual are less than {} s; ", USUAL.as_secs())?,
+            Delay::Slow => write!(f, "slow: not served yet, usually within {} s; ", USUAL.as_secs())?,
             Delay::Stuck => write!(f, "stuck: not served for over {}; ", rough(self.age))?,
         }
         // A kubelet that is away is why no daemon is registered, and on a machine that is off neither reports.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::agenda::Scene;
 use crate::core::context::Context;
-use crate::core::select::eligible::{Eligibility, Eligible};
+use crate::core::select::eligible::{Eligibility, NodeEligibility};
 use crate::core::select::free::{free_on, percent};
 use crate::world::{Confinement, GroupTopology, Node, NodeId, Pod, PodId, World};
 
@@ -112,7 +112,7 @@ fn domains(scene: Scene<'_>, ask: &JobAsk<'_>, labels: &[Box<str>]) -> Vec<JobDo
     let parts: BTreeSet<usize> = ask.missing.iter().map(|seat| seat.part).collect();
     let parts = parts.into_iter().filter_map(|part| ask.spec.parts.get(part));
     let pods: Vec<Pod> = parts.map(|part| template_pod(part.pod.clone())).collect();
-    let eligible = Eligible::of(scene.terms.rules, &pods);
+    let eligible = NodeEligibility::of(scene.terms.rules, &pods);
     let of_node = |(id, node): (NodeId, &Node)| {
         if eligible.on(scene.view(), (id, node)) != Eligibility::Now {
             return (0, 0);

@@ -83,6 +83,7 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Form
         violations,
         leaving,
         stuck,
+        unserved,
         unhealthy,
         other_scheduler,
         visible_devices,
@@ -105,7 +106,7 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Form
             "note: {why}; so another driver that hands out GPUs is not found: grant `list` on resourceslices"
         )?;
     }
-    for words in leaving.iter().chain(stuck).chain(unhealthy) {
+    for words in leaving.iter().chain(stuck).chain(unserved).chain(unhealthy) {
         writeln!(text, "note: {words}")?;
     }
     let policy_words = policies.words();

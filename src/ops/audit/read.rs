@@ -17,7 +17,7 @@ use baton_cluster::resource_slice::LightSlice;
 use baton_cluster::visible_devices::NamingPod;
 use baton_contract::inventory::{Device, DeviceInfo, device_names};
 use baton_contract::key;
-use baton_decide::audit::{Violation, check_cluster, leaving, stuck};
+use baton_decide::audit::{Violation, check_cluster, leaving, stuck, unserved};
 use baton_decide::devices::Held;
 use baton_decide::scheduler::{OTHER_SCHEDULER_AFTER, controller_of, other_scheduler_text, wants_of_another};
 use baton_decide::world::{World, WorldEvent, WorldPolicy};
@@ -47,6 +47,9 @@ pub struct AuditReport {
     /// Locks that are stuck, and do not stand for as long yet as would be a violation.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stuck: Vec<String>,
+    /// Nodes with devices whose daemon serves none, where the daemons were heard.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unserved: Vec<String>,
     /// Devices that are out of service while pods hold them, as `baton get devices` has them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unhealthy: Vec<String>,
@@ -66,8 +69,10 @@ impl AuditReport {
         let held =
             words((self.unhealthy.len(), "device")).map(|devices| format!("{devices} out of service under pods"));
         let stuck = words((self.stuck.len(), "lock")).map(|locks| format!("{locks} stuck"));
+        let unserved =
+            words((self.unserved.len(), "node")).map(|nodes| format!("{nodes} without a serving node daemon"));
         let unread = self.leases_unread.as_ref().map(|_| "the node daemons were not heard".to_owned());
-        let wrong = [held, stuck, unread].into_iter().flatten().collect::<Vec<_>>().join(" and ");
+        let wrong = [held, stuck, unserved, unread].into_iter().flatten().collect::<Vec<_>>().join(" and ");
         match (self.violations.len() + broken, &*wrong) {
             (0, "") => "everything holds".to_owned(),
             (0, wrong) => format!("what must hold does, but {wrong}"),
@@ -108,7 +113,11 @@ pub async fn read(client: Client, namespace: &str, rules: &AuditRules) -> anyhow
     drop(naming);
     let pods = all(Api::<LightPod>::all(client), "pods").await?;
     let read = ClusterObjects { nodes, devices, leases: leases.into_values().collect(), slices, pods };
-    Ok(AuditReport { leases_unread, slices_unread, visible_devices, ..report(read, rules, clock::wall()) })
+    let mut report = report(read, rules, clock::wall());
+    if leases_unread.is_some() {
+        report.unserved.clear();
+    }
+    Ok(AuditReport { leases_unread, slices_unread, visible_devices, ..report })
 }
 
 /// Settings of this cluster's daemons, as far as they decide what is in order.
@@ -175,6 +184,7 @@ pub fn report(read: ClusterObjects, rules: &AuditRules, wall: Timestamp) -> Audi
         violations,
         leaving: leaving(&world),
         stuck: stuck(&world, wall, rules.lock_ends),
+        unserved: unserved(&world, wall),
         unhealthy: held(&world, faults),
         other_scheduler: other_scheduler(&world, rules, wall),
         visible_devices: Vec::new(),

@@ -181,6 +181,11 @@ impl LockRow {
         }
     }
 
+    /// It stands until something is done: no other pod with devices comes meanwhile.
+    pub(super) fn stands(&self) -> bool {
+        self.delay == Some(Delay::Stuck) || self.state == LockState::Malformed
+    }
+
     /// What `explain node` says of it.
     pub fn sentence(&self) -> String {
         let age = self.age_seconds.map(|seconds| format!(" for {}", age(Duration::from_secs(seconds))));

@@ -162,9 +162,10 @@ impl NodeRow {
     }
 
     /// New pods with devices can come, if the kubelet offers some: it and its registered node daemon report, no one has cordoned it,
-    /// and the scheduler keeps it for nothing.
+    /// its lock is no stuck one, and the scheduler keeps it for nothing.
     pub fn is_open(&self) -> bool {
-        self.daemon.serves() && self.takes_pods && self.kept_for.is_none() && self.suspect.is_none()
+        let stands = self.lock.as_ref().is_some_and(LockRow::stands);
+        self.daemon.serves() && self.takes_pods && !stands && self.kept_for.is_none() && self.suspect.is_none()
     }
 
     /// Counts a device of it.

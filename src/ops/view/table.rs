@@ -143,7 +143,8 @@ pub fn fitted(
     }
     let is_text = |at: usize| TEXT.contains(&headers[at]);
     let words = |at: usize| rows.iter().filter_map(move |row| row.get(at)).flat_map(|cell| cell.split(' '));
-    let word = |at: usize| words(at).map(|word| word.chars().count()).max().unwrap_or(0).min(LONG_WORD);
+    let lengths = |at: usize| words(at).map(|word| word.chars().count()).filter(|length| *length <= LONG_WORD);
+    let word = |at: usize| lengths(at).max().unwrap_or(0);
     let text_width = |at: usize| if headers[at] == "NOTES" { NOTES_WIDTH } else { TEXT_WIDTH.max(headers[at].len()) };
     let least_text: Vec<usize> = (0..headers.len()).map(|at| text_width(at).max(word(at))).collect();
     let least = |at: usize| if is_text(at) { widths[at].min(least_text[at]) } else { widths[at] };

@@ -12,7 +12,7 @@ use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::explain::GangExplanation;
 use baton::decide::scheduler::Config;
 use baton::decide::world::gangs::MemberState;
-use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, Taint, TaintEffect};
+use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
 use baton::decide::world::{Pod, Resources};
 
 use super::packing::{Ask, Needs, Room, fits};
@@ -36,7 +36,7 @@ pub(super) fn cluster() -> TestGangs {
 }
 
 /// A node by `name cpus rack=… zone=… pool=…`.
-fn node(gangs: &mut TestGangs, text: &str) {
+pub(super) fn node(gangs: &mut TestGangs, text: &str) {
     let mut words = text.split(' ');
     let (name, cpus) = (words.next().unwrap(), words.next().unwrap().parse().unwrap());
     gangs.plain_node(name, cpus, "x");
@@ -248,7 +248,7 @@ fn each_row_of_the_table_is_placed_or_says_why_not() {
     }
 }
 
-fn must(name: &str, min: &str) -> Vec<(String, String)> {
+pub(super) fn must(name: &str, min: &str) -> Vec<(String, String)> {
     gang(name, min, &[(REQUIRED, RACK)])
 }
 
@@ -398,7 +398,7 @@ fn a_gang_that_holds_room_moves_to_the_rack_that_has_room_for_all_of_it() {
 }
 
 /// Pods of low priority on nodes of one CPU, one each.
-fn low(gangs: &mut TestGangs, count: usize) {
+pub(super) fn low(gangs: &mut TestGangs, count: usize) {
     for n in 0..count {
         gangs.of_priority(&format!("low-{n}"), 1, &[]);
     }
@@ -425,32 +425,6 @@ fn victims_leave_in_one_rack_and_only_where_all_of_the_gang_then_fits() {
         leaving.iter().for_each(|pod| gangs.delete(pod));
         gangs.wait(2);
         assert_eq!((gangs.count("g"), racks(&gangs, "g").len()), (victims, victims.min(1)), "{min}");
-    }
-}
-
-/// Racks of another pool, or cordoned ones, are free: they are no place, and hide none.
-#[test]
-fn victims_leave_where_the_gang_may_be_however_much_is_free_elsewhere() {
-    for elsewhere in ["pool", "taint", "cordon"] {
-        let mut gangs = cluster();
-        (0..2).for_each(|n| node(&mut gangs, &format!("a{n} 1 rack=r{n} pool=x")));
-        low(&mut gangs, 2);
-        for n in 0..20 {
-            node(&mut gangs, &format!("b{n} 2 rack=other-{n} pool={}", if elsewhere == "pool" { "y" } else { "x" }));
-            gangs.cluster.change_node(&format!("b{n}"), |facts| match elsewhere {
-                "taint" => {
-                    facts.taints =
-                        [Taint { key: "other".into(), value: String::new(), effect: TaintEffect::NoSchedule }].into()
-                }
-                "cordon" => facts.unschedulable = true,
-                _ => {}
-            });
-        }
-        in_pool_with(&mut gangs, ("g-0", 9), "x", &must("g", "1"));
-        gangs.settle();
-        assert_eq!(gangs.cluster.evicted.len(), 1, "{elsewhere}: {}", gangs.condition("g-0"));
-        let said = gangs.condition("g-0");
-        assert!(elsewhere != "pool" || said.contains("in example.com/rack=r"), "{said}");
     }
 }
 
@@ -492,7 +466,12 @@ fn in_pool(gangs: &mut TestGangs, name: &str, pool: &str, keys: &[(String, Strin
     in_pool_with(gangs, (name, 0), pool, keys);
 }
 
-fn in_pool_with(gangs: &mut TestGangs, (name, priority): (&str, i32), pool: &str, keys: &[(String, String)]) {
+pub(super) fn in_pool_with(
+    gangs: &mut TestGangs,
+    (name, priority): (&str, i32),
+    pool: &str,
+    keys: &[(String, String)],
+) {
     let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
     facts.spec.priority = priority;
     let expression = NodeRequirement { key: "pool".into(), operator: NodeOperator::In, values: vec![pool.to_owned()] };

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use baton::contract::gang::layers_of;
 use baton::decide::world::WorldEvent;
+use baton::decide::world::spec::{Taint, TaintEffect};
 use serde_json::json;
 
-use super::gathered::{RACK, REQUIRED, SPEC, ZONE, cluster, label, nodes, places, rule};
+use super::gathered::{RACK, REQUIRED, SPEC, ZONE, cluster, in_pool_with, label, low, must, node, nodes, places, rule};
 use crate::harness::gangs::{TestGangs, gang};
 
 fn state(gangs: &mut TestGangs, layers: &[(&str, &[&str])]) {
@@ -54,5 +55,31 @@ fn a_layer_of_two_labels_has_the_value_of_the_first_that_a_node_has() {
         gangs.wait(1);
         let at: BTreeSet<&str> = ["g-0", "g-1"].iter().filter_map(|name| gangs.cluster.node_of(name)).collect();
         assert_eq!(at, ["a", "b"].into(), "{asked}: {}", gangs.condition("g-0"));
+    }
+}
+
+/// Racks of another pool, or cordoned ones, are free: they are no place, and hide none.
+#[test]
+fn victims_leave_where_the_gang_may_be_however_much_is_free_elsewhere() {
+    for elsewhere in ["pool", "taint", "cordon"] {
+        let mut gangs = cluster();
+        (0..2).for_each(|n| node(&mut gangs, &format!("a{n} 1 rack=r{n} pool=x")));
+        low(&mut gangs, 2);
+        for n in 0..20 {
+            node(&mut gangs, &format!("b{n} 2 rack=other-{n} pool={}", if elsewhere == "pool" { "y" } else { "x" }));
+            gangs.cluster.change_node(&format!("b{n}"), |facts| match elsewhere {
+                "taint" => {
+                    facts.taints =
+                        [Taint { key: "other".into(), value: String::new(), effect: TaintEffect::NoSchedule }].into()
+                }
+                "cordon" => facts.unschedulable = true,
+                _ => {}
+            });
+        }
+        in_pool_with(&mut gangs, ("g-0", 9), "x", &must("g", "1"));
+        gangs.settle();
+        assert_eq!(gangs.cluster.evicted.len(), 1, "{elsewhere}: {}", gangs.condition("g-0"));
+        let said = gangs.condition("g-0");
+        assert!(elsewhere != "pool" || said.contains("in example.com/rack=r"), "{said}");
     }
 }

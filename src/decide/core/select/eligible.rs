@@ -17,12 +17,12 @@ pub enum Eligibility {
 }
 
 /// The rules that decide that, and the pods: one of each shape.
-pub struct Eligible<'a> {
+pub struct NodeEligibility<'a> {
     rules: Vec<&'a dyn Filter>,
     pods: Vec<(PodShape, Pod)>,
 }
 
-impl<'a> Eligible<'a> {
+impl<'a> NodeEligibility<'a> {
     /// For these pods.
     pub fn of<'p>(rules: &'a Plugins, pods: impl IntoIterator<Item = &'p Pod>) -> Self {
         let names = [node_affinity::NAME, taints::NAME, unschedulable::NAME];
