@@ -96,7 +96,7 @@ pub enum EventKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NvmlError {
     /// No library could be loaded.
-    #[error("no NVML library could be loaded{}; tried:{}\n{}", beside(*bound), list(tried), advice(tried))]
+    #[error("no NVML library could be loaded; tried:{}{}\n{}", list(tried), beside(*bound), advice(tried))]
     NoLibrary {
         /// Every path in the order tried.
         tried: Vec<LoadAttempt>,
@@ -159,7 +159,7 @@ impl NvmlError {
 }
 
 fn beside(bound: usize) -> String {
-    if bound == 0 { String::new() } else { format!(", and NVIDIA's kernel driver has {bound} PCI functions here") }
+    if bound == 0 { String::new() } else { format!("\nNVIDIA's kernel driver has {bound} PCI functions here") }
 }
 
 /// One path that was tried and what came of it.

@@ -161,7 +161,7 @@ fn without_a_library_every_path_tried_is_listed_with_what_to_do() {
     let directory = crate::directory::directory();
     let options = NvmlOptions { driver_root: directory.path().to_owned(), ..NvmlOptions::default() };
     let candidates = nvml::candidates(&options);
-    assert_eq!(candidates.len(), 10);
+    assert_eq!(candidates.len(), 15);
     if real_library_is_present() {
         return skipped("this machine has an NVML library");
     }
@@ -178,6 +178,13 @@ fn without_a_library_every_path_tried_is_listed_with_what_to_do() {
     }
     assert!(text.contains("--nvml-library"), "{text}");
     assert!(matches!(error, NvmlError::NoLibrary { tried, .. } if tried.len() == candidates.len()));
+    // A GPU that the kernel's driver has needs the library.
+    let sysfs = directory.path().join("sys");
+    std::fs::create_dir_all(sysfs.join("bus/pci/drivers/nvidia/0000:3b:00.0")).unwrap();
+    let options =
+        NvmlOptions { driver_root: directory.path().to_owned(), sysfs: Some(sysfs), ..NvmlOptions::default() };
+    let error = provider(options).scan().unwrap_err();
+    assert!(!error.is_absence() && error.to_string().contains("driver has 1 PCI functions"), "{error}");
 }
 
 #[test]
