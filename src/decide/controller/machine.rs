@@ -492,6 +492,21 @@ mod tests {
     }
 
     #[test]
+    fn an_invalid_pod_is_tried_again_as_a_refused_one_is() {
+        let invalid = || ControllerReport::NotMade(CreateFailure::Invalid("no image".to_owned()));
+        let mut term = placed(&[("actor", 12), ("judge", 4)], &json!([]));
+        let first = pods(&mut term, 1);
+        term.report(first[0], invalid());
+        assert_eq!(step(&mut term, 1).0.len(), 1, "the other set");
+        let mut term = placed(&[("actor", 1)], &json!([]));
+        assert_eq!(tries(&mut term, 1, invalid()), None);
+        for (at, longest) in [(100, 1.0), (200, 2.0), (300, 4.0)] {
+            let pause = tries(&mut term, at, invalid()).unwrap();
+            assert!((longest / 2.0..=longest).contains(&pause), "{longest}: {pause}");
+        }
+    }
+
+    #[test]
     fn a_status_that_is_rejected_is_told_and_tried_again_after_a_pause() {
         let invalid = |job: &mut Value| job["spec"]["minWorkersNum"] = 9.into();
         let mut cut_off = term(1, invalid);

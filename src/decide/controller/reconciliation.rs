@@ -212,15 +212,18 @@ impl Reconciliation {
             }
             ControllerReport::Held(pod) => return vec![ControllerEvent::Pod(pod)],
             ControllerReport::NotMade(why) => {
-                if let (CreateFailure::Refused(_), Some(name)) = (&why, &name) {
+                if let (CreateFailure::Refused(_) | CreateFailure::Invalid(_), Some(name)) = (&why, &name) {
                     // What refuses one pod of a set refuses the others: they are tried when it is tried again.
                     let of_set = |pod: &String| set_of(pod) == set_of(name);
                     self.waiting.retain(|request| !request.subject().is_some_and(of_set));
                 }
-                // Admission comes before the name: a refusal does not say that the name is free.
+                // Admission and validation come before the name: a refusal does not say that the name is free.
                 let known = name.as_ref().and_then(|name| self.former.as_ref()?.get(name));
                 let why = match (known, why) {
-                    (Some(taken @ CreateFailure::Foreign(_)), CreateFailure::Refused(_)) => taken.clone(),
+                    (
+                        Some(taken @ CreateFailure::Foreign(_)),
+                        CreateFailure::Refused(_) | CreateFailure::Invalid(_),
+                    ) => taken.clone(),
                     (_, why) => why,
                 };
                 self.end.troubles.get_or_insert_default().extend(name.map(|name| (name, why)));
@@ -281,7 +284,7 @@ fn kinds(troubles: &Troubles) -> BTreeSet<(&str, u8)> {
     let named = troubles.iter().map(|(pod, trouble)| match trouble {
         CreateFailure::Refused(_) => (set_of(pod), 0),
         CreateFailure::Foreign(_) => (pod.as_str(), 1),
-        CreateFailure::Invalid(_) => (pod.as_str(), 2),
+        CreateFailure::Invalid(_) => (set_of(pod), 2),
     });
     named.collect()
 }
