@@ -100,6 +100,9 @@ impl JobController {
     /// A watch shows something.
     pub fn event(&mut self, event: ControllerEvent) {
         for key in self.cache.apply(event) {
+            if let Some(under_way) = self.under_way.get_mut(&key) {
+                under_way.see(&self.cache, &key);
+            }
             self.set_due(key, Duration::ZERO);
         }
     }
@@ -534,6 +537,42 @@ mod tests {
         for (at, longest) in [(100, 1.0), (200, 2.0), (300, 4.0)] {
             let pause = tries(&mut term, at, invalid()).unwrap();
             assert!((longest / 2.0..=longest).contains(&pause), "{longest}: {pause}");
+        }
+    }
+
+    #[test]
+    fn pods_that_are_out_of_date_are_not_made() {
+        type Change = fn(&mut JobController, TyJob);
+        let edited: Change = |term, mut job| {
+            job.metadata.generation = Some(7);
+            term.event(ControllerEvent::Job(Box::new(ShownJob { job, unreadable: None })));
+        };
+        let deleted: Change = |term, mut job| {
+            job.metadata.deletion_timestamp =
+                Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(moment(0).wall));
+            term.event(ControllerEvent::Job(Box::new(ShownJob { job, unreadable: None })));
+        };
+        let failed: Change = |term, _| {
+            let leader = PodView { phase: Phase::Failed, version: 9, ..alive("rl0-learner") };
+            term.event(ControllerEvent::Pod(shown(leader)));
+        };
+        let gone: Change = |term, _| term.event(ControllerEvent::PodGone("uid-rl0-learner".to_owned()));
+        let written: Change = |term, job| {
+            term.event(ControllerEvent::Job(Box::new(ShownJob { job, unreadable: None })));
+        };
+        for (name, change, more) in [
+            ("edited", edited, 0),
+            ("deleted", deleted, 0),
+            ("failed", failed, 0),
+            ("gone", gone, 0),
+            ("written", written, 1),
+        ] {
+            let mut term = placed(&[("actor", 12)], &json!([]));
+            let first = pods(&mut term, 1);
+            let job = term.cache.jobs().next().unwrap().1.job.clone();
+            change(&mut term, job);
+            term.report(first[0], ControllerReport::Made(shown(alive("rl0-actor-0"))));
+            assert_eq!(step(&mut term, 1).0.len(), more, "{name}");
         }
     }
 
