@@ -235,8 +235,12 @@ fn fixed_domain(world: &World, spec: &JobSpec, here: &BTreeMap<NodeId, i64>) -> 
     let Some(labels) = asked(world, spec).map(|topology| topology.required).filter(|labels| !labels.is_empty()) else {
         return Ok(None);
     };
-    let domains: Vec<Confinement> =
-        world.domains(&[labels.clone()], |_| (0, 0)).into_iter().flatten().map(|(domain, _)| domain).collect();
+    let domains: Vec<Confinement> = world
+        .domains(std::slice::from_ref(&labels), |_| (0, 0))
+        .into_iter()
+        .flatten()
+        .map(|(domain, _)| domain)
+        .collect();
     if domains.is_empty() {
         return Err(no_domain(&labels));
     }
