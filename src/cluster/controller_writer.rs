@@ -111,18 +111,8 @@ impl JobWriter {
 
     /// The pod that has the name.
     async fn holder(&self, job: &TyJob, name: &str, wanted: &Value) -> Result<ControllerReport, kube::Error> {
-        let Some(pod) = self.pods::<LightPod>(job).get_opt(name).await? else {
-            return Ok(ControllerReport::Conflict);
-        };
-        let facts = pod.owned();
-        if facts.job_uid.is_none() || facts.job_uid != job.metadata.uid {
-            let whose = facts.job_uid.map_or("no TYJob".to_owned(), |uid| format!("the TYJob of uid {uid}"));
-            let why = CreateFailure::Foreign(format!("a pod of this name is controlled by {whose}"));
-            return Ok(ControllerReport::NotMade(why));
-        }
-        let attempt = wanted["metadata"]["labels"][keys::ATTEMPT].as_str().and_then(|attempt| attempt.parse().ok());
-        let same = facts.view.attempt == attempt && facts.view.deleting.is_none();
-        Ok(if same { ControllerReport::Made(Box::new(facts)) } else { ControllerReport::Held(Box::new(facts)) })
+        let pod = self.pods::<LightPod>(job).get_opt(name).await?;
+        Ok(pod.map_or(ControllerReport::Conflict, |pod| held_by(job, pod, wanted)))
     }
 
     /// Deletes a pod; one that is gone, replaced or changed is left alone.
@@ -175,6 +165,26 @@ impl JobWriter {
     }
 }
 
+/// What a pod that has the name of a wanted one means for the job.
+fn held_by(job: &TyJob, pod: LightPod, wanted: &Value) -> ControllerReport {
+    let is_watched = pod.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(keys::JOB));
+    let facts = pod.owned();
+    if facts.job_uid.is_none() || facts.job_uid != job.metadata.uid {
+        let whose = facts.job_uid.map_or("no TYJob".to_owned(), |uid| format!("the TYJob of uid {uid}"));
+        let why = CreateFailure::Foreign(format!("a pod of this name is controlled by {whose}"));
+        return ControllerReport::NotMade(why);
+    }
+    if !is_watched {
+        // No watch would show its end.
+        let why =
+            format!("this job's pod of the name has lost its label {}: put it back, or delete the pod", keys::JOB);
+        return ControllerReport::NotMade(CreateFailure::Foreign(why));
+    }
+    let attempt = wanted["metadata"]["labels"][keys::ATTEMPT].as_str().and_then(|attempt| attempt.parse().ok());
+    let same = facts.view.attempt == attempt && facts.view.deleting.is_none();
+    if same { ControllerReport::Made(Box::new(facts)) } else { ControllerReport::Held(Box::new(facts)) }
+}
+
 /// An admission policy or webhook has refused the object, with the code of an invalid one. Both may be changed: the API server says "is
 /// forbidden" for the one and "denied the request" for the other, and "is invalid" of an object that can never be.
 fn is_policy(error: &kube::Error) -> bool {
@@ -213,6 +223,28 @@ fn harmless(result: Result<(), kube::Error>, done: ControllerReport) -> Result<C
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_that_no_watch_shows_is_not_called_made() {
+        let job = json!({ "metadata": { "name": "rl", "namespace": "a", "uid": "job" }, "spec": {} });
+        let (job, _) = TyJob::read(&job).unwrap();
+        let wanted = json!({ "metadata": { "labels": { keys::JOB: "rl", keys::ATTEMPT: "2" } } });
+        let answer = |labels: Value, uid: &str| {
+            let owner = json!({ "apiVersion": keys::API_VERSION, "kind": "TYJob", "name": "rl", "uid": uid, "controller": true });
+            let meta = json!({ "name": "rl-actor-0", "namespace": "a", "uid": "u", "labels": labels, "ownerReferences": [owner] });
+            let pod = json!({ "metadata": meta, "spec": { "containers": [{ "name": "c" }] }, "status": {} });
+            held_by(&job, serde_json::from_value(pod).unwrap(), &wanted)
+        };
+        let all = || json!({ keys::JOB: "rl", keys::ATTEMPT: "2" });
+        assert!(matches!(answer(all(), "job"), ControllerReport::Made(_)));
+        assert!(matches!(answer(json!({ keys::JOB: "rl", keys::ATTEMPT: "1" }), "job"), ControllerReport::Held(_)));
+        let foreign = |report| match report {
+            ControllerReport::NotMade(CreateFailure::Foreign(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        assert!(foreign(answer(json!({ keys::ATTEMPT: "2" }), "job")).contains("has lost its label"));
+        assert!(foreign(answer(all(), "other")).contains("the TYJob of uid other"));
+    }
 
     #[test]
     fn a_policy_or_webhook_refuses_with_the_code_of_an_invalid_object_and_other_words() {

@@ -15,7 +15,9 @@ use super::pod_defaults;
 use baton_contract::PodKey;
 use baton_contract::gang::{self, BadValue, TopologySpec};
 use baton_contract::quota::PodAsk;
-use baton_contract::tyjob::{InvalidField, PodTemplate, Role, TyJob, TyJobSpec, TyJobStatus, condition, keys};
+use baton_contract::tyjob::{
+    InvalidField, PodTemplate, Role, TyJob, TyJobSpec, TyJobStatus, condition, keys, validate,
+};
 use baton_decide::core::{JobScheduleStatus, JobWriteResult};
 use baton_decide::tyjob::placement::{JobFacts, JobIdentity, JobPart, JobSpec, ScheduledCondition};
 
@@ -33,9 +35,15 @@ pub struct RawTyJob {
 }
 
 impl RawTyJob {
-    /// The TYJob, and the part of its spec that does not fit the type.
+    /// The TYJob, and the part of its spec that does not fit the type. Of a job that has started, a template that the scheduler cannot
+    /// read is such a part: scheduler and controller both ignore the edit.
     pub fn read(self) -> Result<(TyJob, Option<InvalidField>), InvalidField> {
-        TyJob::of_parts(self.metadata, &self.spec, &self.status)
+        let (job, mut unreadable) = TyJob::of_parts(self.metadata, &self.spec, &self.status)?;
+        if unreadable.is_none() && job.started() && validate(&job).is_empty() {
+            let read = job_spec(&key_of(&job), &TyJobStatus::default(), &job.spec);
+            unreadable = read.err().map(|why| InvalidField { field: "spec".to_owned(), message: why.into() });
+        }
+        Ok((job, unreadable))
     }
 }
 
@@ -45,7 +53,7 @@ pub fn job_facts(raw: RawTyJob) -> Result<JobFacts, InvalidField> {
     let (job, unreadable) = raw.read()?;
     let meta = &job.metadata;
     let word = |text: &Option<String>| text.clone().unwrap_or_default();
-    let key = PodKey::new(&word(&meta.namespace), &word(&meta.name));
+    let key = key_of(&job);
     let status = job.status.clone().unwrap_or_default();
     let scheduled = status.condition(condition::SCHEDULED).map(|found| ScheduledCondition {
         holds: found.status == "True",
@@ -75,6 +83,11 @@ pub fn job_facts(raw: RawTyJob) -> Result<JobFacts, InvalidField> {
         allocations: status.allocations,
         spec,
     })
+}
+
+fn key_of(job: &TyJob) -> PodKey {
+    let meta = &job.metadata;
+    PodKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
 }
 
 fn job_spec(key: &PodKey, status: &TyJobStatus, spec: &TyJobSpec) -> Result<JobSpec, Box<str>> {
@@ -318,6 +331,29 @@ mod tests {
         }));
         let asked = facts.unwrap().spec.unwrap().parts[0].pod.spec.requests.clone();
         assert_eq!((asked.milli_cpu, Folded::wanted(&asked).get(GPU_PERCENT)), (1500, 200));
+    }
+
+    #[test]
+    fn a_template_that_cannot_be_read_is_an_invalid_edit_of_a_started_job() {
+        let edited = |stage: &'static str| {
+            raw(move |job| {
+                job["status"]["stage"] = stage.into();
+                job["status"]["acceptedSpec"] = job["spec"].clone();
+                let mut set = job["spec"]["workerSets"][0].clone();
+                set["name"] = "late".into();
+                set["template"]["spec"]["tolerations"] = json!({ "key": "gpu" });
+                job["spec"]["workerSets"].as_array_mut().unwrap().push(set);
+            })
+        };
+        let spec = job_facts(edited("Running")).unwrap().spec.unwrap();
+        assert_eq!(spec.parts.len(), 2, "the last valid spec");
+        let shown = edited("Running").shown().unwrap();
+        let effective = shown.job.effective(shown.unreadable.as_ref()).unwrap();
+        assert!(effective.refused[0].message.contains("the template of late: "), "{:?}", effective.refused);
+        assert_eq!(effective.spec.worker_sets.len(), 1);
+        // A job that has not started waits with the reason.
+        assert!(job_facts(edited("Pending")).unwrap().spec.unwrap_err().contains("the template of late: "));
+        assert!(edited("Pending").shown().unwrap().unreadable.is_none());
     }
 
     #[test]

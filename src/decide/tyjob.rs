@@ -12,8 +12,8 @@
 //! Decisions are kept in a record per job and written into the job's status; after a restart the records are rebuilt from the
 //! statuses alone.
 
-mod allowance;
-mod gather;
+pub(super) mod allowance;
+pub(super) mod gather;
 pub(super) mod place;
 pub mod placement;
 pub(super) mod review;

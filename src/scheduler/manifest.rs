@@ -109,7 +109,9 @@ fn pods_of(object: Value) -> Result<Option<UnadmittedObject>, ManifestError> {
                 let counts = set["counts"].as_u64().unwrap_or(1).min(MOST as u64 + 1) as usize;
                 templates.push((format!("{}-", text(&set["name"])), &set["template"], counts));
             }
-            (templates, 1 + count("minWorkersNum"))
+            let all = templates.iter().map(|(_, _, count)| count).sum();
+            let is_gang = spec["schedulerPolicy"]["basicPolicy"] == "Gang";
+            (templates, if is_gang { all } else { 1 + count("minWorkersNum") })
         }
         _ if kind == "Pod" => return Err(ManifestError::Kind(format!("{version}/Pod"))),
         _ => return Err(ManifestError::Kind(kind)),
@@ -133,7 +135,8 @@ fn pods_of(object: Value) -> Result<Option<UnadmittedObject>, ManifestError> {
             pods.push(admit(pod)?);
         }
     }
-    Ok(Some(UnadmittedObject { name: format!("{kind} {namespace}/{name}"), pods, together, pod_group: None }))
+    let (name, is_tyjob) = (format!("{kind} {namespace}/{name}"), kind == keys::KIND);
+    Ok(Some(UnadmittedObject { name, pods, together, is_tyjob, pod_group: None }))
 }
 
 fn yaml(error: &serde_saphyr::Error) -> ManifestError {
@@ -289,6 +292,8 @@ mod tests {
         assert_eq!(found, wanted);
         let names: Vec<String> = objects[3].pods.iter().map(|pod| pod.facts.handoff.pod.key.to_string()).collect();
         assert_eq!(names, ["default/t-l-0", "default/t-w-0", "default/t-w-1"]);
+        let gang = text.replace("spec: {leader", "spec: {schedulerPolicy: {basicPolicy: Gang}, leader");
+        assert_eq!(read_all(&gang).unwrap()[3].together, 3, "the whole job or none of it");
         let odd = "apiVersion: batch/v1\nkind: Job\nspec: {template: {metadata: x, spec: {containers: [{name: c}]}}}\n";
         assert_eq!(read_all(odd).unwrap()[0].pods.len(), 1);
         let many = format!("apiVersion: batch/v1\nkind: Job\nspec: {{parallelism: 4000000000, {template}}}\n");

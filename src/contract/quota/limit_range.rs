@@ -90,6 +90,19 @@ impl LimitRangeRules {
         if let Some(problem) = &self.problem {
             return Some(format!("{problem}: correct it"));
         }
+        // The API server calls such a pod invalid.
+        let invalid = ask.containers.iter().find_map(|container| {
+            let mut both =
+                container.requests.iter().filter_map(|(of, asked)| Some((of, asked, container.limits.get(of)?)));
+            let (of, asked, limit) = both.find(|(_, asked, limit)| asked > limit)?;
+            let name = &container.name;
+            Some(format!(
+                "{name}: its {of} request {asked} must be less than or equal to the {of} limit {limit} of a LimitRange"
+            ))
+        });
+        if invalid.is_some() {
+            return invalid;
+        }
         let refusals = self.items.iter().filter_map(|item| {
             if item.of_pod {
                 return item.refusal("Pod", &ask.total(Side::Requests), &ask.total(Side::Limits));
@@ -175,6 +188,18 @@ mod tests {
         let ratio = json!({"type": "Container", "maxLimitRequestRatio": {"cpu": "2"}});
         let asked = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2001m"}});
         assert!(verdict(ratio, asked).unwrap().contains("max limit to request ratio per Container is 2"));
+    }
+
+    #[test]
+    fn a_limit_that_a_range_gives_below_the_request_is_refused() {
+        let default = json!({"type": "Container", "default": {"memory": "512Mi"}});
+        let refused = verdict(default.clone(), json!({"requests": {"memory": "2Gi"}})).unwrap();
+        assert_eq!(
+            refused,
+            "main: its memory request 2Gi must be less than or equal to the memory limit 512Mi of a LimitRange"
+        );
+        assert_eq!(verdict(default.clone(), json!({"requests": {"memory": "512Mi"}})), None);
+        assert_eq!(verdict(default, json!({"limits": {"memory": "2Gi"}})), None, "it has a limit of its own");
     }
 
     #[test]

@@ -137,6 +137,11 @@ impl JobCache {
         self.jobs.get(key)
     }
 
+    /// The pod of a uid.
+    pub(super) fn pod(&self, uid: &str) -> Option<&PodView> {
+        self.pods.get(uid).map(|pod| &pod.view)
+    }
+
     /// All TYJobs.
     pub fn jobs(&self) -> impl Iterator<Item = (&JobKey, &ShownJob)> {
         self.jobs.iter()

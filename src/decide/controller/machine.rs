@@ -55,14 +55,23 @@ struct Memory {
     troubles: Option<Troubles>,
 }
 
+/// When a job is due.
+struct Due {
+    /// Monotonic time; zero for now.
+    at: Duration,
+    /// Of those that are due, the one that has waited longest is next: a job with many events does not hold back others.
+    turn: u64,
+}
+
 /// One term of a controller: it begins with nothing, and fresh watches.
 pub struct JobController {
     settings: ControllerPolicy,
     cache: JobCache,
     /// Every first list is complete.
     complete: bool,
-    /// Monotonic times; zero for now. A job under way may be due again.
-    due: BTreeMap<JobKey, Duration>,
+    /// A job under way may be due again.
+    due: BTreeMap<JobKey, Due>,
+    last_turn: u64,
     under_way: BTreeMap<JobKey, Reconciliation>,
     memory: BTreeMap<JobKey, Memory>,
     /// When all jobs are due.
@@ -80,6 +89,7 @@ impl JobController {
             cache: JobCache::default(),
             complete: false,
             due: BTreeMap::new(),
+            last_turn: 0,
             under_way: BTreeMap::new(),
             memory: BTreeMap::new(),
             last_id: 0,
@@ -89,8 +99,12 @@ impl JobController {
 
     /// A watch shows something.
     pub fn event(&mut self, event: ControllerEvent) {
-        let concerned = self.cache.apply(event);
-        self.due.extend(concerned.into_iter().map(|key| (key, Duration::ZERO)));
+        for key in self.cache.apply(event) {
+            if let Some(under_way) = self.under_way.get_mut(&key) {
+                under_way.see(&self.cache, &key);
+            }
+            self.set_due(key, Duration::ZERO);
+        }
     }
 
     /// The first list of every watch is complete.
@@ -144,7 +158,7 @@ impl JobController {
     pub fn due(&self) -> Duration {
         let is_full = !self.complete || self.under_way.len() >= AT_ONCE;
         let waits = self.due.iter().filter(|(key, _)| !is_full && !self.under_way.contains_key(*key));
-        waits.map(|(_, at)| *at).min().unwrap_or(self.resync).min(self.resync)
+        waits.map(|(_, due)| due.at).min().unwrap_or(self.resync).min(self.resync)
     }
 
     /// What the watches have shown.
@@ -163,14 +177,24 @@ impl JobController {
     }
 
     fn all_due(&mut self) {
-        self.due.extend(self.cache.jobs().map(|(key, _)| (key.clone(), Duration::ZERO)));
+        let all: Vec<JobKey> = self.cache.jobs().map(|(key, _)| key.clone()).collect();
+        all.into_iter().for_each(|key| self.set_due(key, Duration::ZERO));
+    }
+
+    /// At that time or earlier. A job that is due already keeps its turn.
+    fn set_due(&mut self, key: JobKey, at: Duration) {
+        self.last_turn += 1;
+        let due = self.due.entry(key).or_insert(Due { at, turn: self.last_turn });
+        due.at = due.at.min(at);
     }
 
     /// A job to begin with now. None is under way twice.
     fn next(&self, now: Duration) -> Option<JobKey> {
-        let may_begin = |(key, at): &(&JobKey, &Duration)| **at <= now && !self.under_way.contains_key(*key);
-        let next = self.due.iter().filter(|_| self.under_way.len() < AT_ONCE).find(may_begin);
-        next.map(|(key, _)| key.clone())
+        if self.under_way.len() >= AT_ONCE {
+            return None;
+        }
+        let may_begin = self.due.iter().filter(|(key, due)| due.at <= now && !self.under_way.contains_key(*key));
+        may_begin.min_by_key(|(_, due)| due.turn).map(|(key, _)| key.clone())
     }
 
     /// Sends what may be sent of a job; the end of its reconciliation says when it is due again.
@@ -192,7 +216,7 @@ impl JobController {
         let memory = self.memory.entry(key.clone()).or_default();
         memory.troubles = troubles;
         if is_news {
-            self.due.insert(key, Duration::ZERO);
+            self.set_due(key, Duration::ZERO);
             return;
         }
         let wake = wake.map(|at| Duration::try_from(at.duration_since(now.wall)).unwrap_or_default() + LATER);
@@ -200,8 +224,7 @@ impl JobController {
         let pause = (again || has_trouble).then(|| pause(&self.settings, &key, memory.failures));
         memory.failures = if pause.is_some() { memory.failures.saturating_add(1) } else { 0 };
         if let Some(pause) = pause.into_iter().chain(wake).min() {
-            let due = self.due.entry(key).or_insert(Duration::MAX);
-            *due = (now.mono + pause).min(*due);
+            self.set_due(key, now.mono + pause);
         }
     }
 }
@@ -275,6 +298,17 @@ mod tests {
         assert_eq!(term.due(), Duration::from_secs(300), "its end is not seen yet");
         assert_eq!(step(&mut term, 3).0.len(), 1);
         assert!(term.step(moment(4), Duration::from_secs(4)).is_none(), "leadership has ended");
+    }
+
+    #[test]
+    fn a_job_that_is_due_again_lets_those_that_wait_go_first() {
+        let mut term = term(AT_ONCE + 1, |_| {});
+        let (first, _) = step(&mut term, 1);
+        let last = term.due.keys().next().unwrap().clone();
+        term.complete();
+        term.report(first[0].0, ControllerReport::Gone);
+        step(&mut term, 2);
+        assert!(term.under_way.contains_key(&last), "{:?}", term.under_way.keys());
     }
 
     #[test]
@@ -353,7 +387,7 @@ mod tests {
             return None;
         }
         assert!(next.is_empty(), "{next:?}");
-        let due = term.due.values().min().copied().unwrap_or(term.resync);
+        let due = term.due.values().map(|due| due.at).min().unwrap_or(term.resync);
         Some(due.saturating_sub(moment(seconds).mono).as_secs_f64())
     }
 
@@ -489,6 +523,57 @@ mod tests {
         let (next, _) = step(&mut term, 1);
         let names: Vec<_> = next.iter().map(|(_, request)| request.subject().unwrap().as_str()).collect();
         assert_eq!(names, ["rl0-judge-0"]);
+    }
+
+    #[test]
+    fn an_invalid_pod_is_tried_again_as_a_refused_one_is() {
+        let invalid = || ControllerReport::NotMade(CreateFailure::Invalid("no image".to_owned()));
+        let mut term = placed(&[("actor", 12), ("judge", 4)], &json!([]));
+        let first = pods(&mut term, 1);
+        term.report(first[0], invalid());
+        assert_eq!(step(&mut term, 1).0.len(), 1, "the other set");
+        let mut term = placed(&[("actor", 1)], &json!([]));
+        assert_eq!(tries(&mut term, 1, invalid()), None);
+        for (at, longest) in [(100, 1.0), (200, 2.0), (300, 4.0)] {
+            let pause = tries(&mut term, at, invalid()).unwrap();
+            assert!((longest / 2.0..=longest).contains(&pause), "{longest}: {pause}");
+        }
+    }
+
+    #[test]
+    fn pods_that_are_out_of_date_are_not_made() {
+        type Change = fn(&mut JobController, TyJob);
+        let edited: Change = |term, mut job| {
+            job.metadata.generation = Some(7);
+            term.event(ControllerEvent::Job(Box::new(ShownJob { job, unreadable: None })));
+        };
+        let deleted: Change = |term, mut job| {
+            job.metadata.deletion_timestamp =
+                Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(moment(0).wall));
+            term.event(ControllerEvent::Job(Box::new(ShownJob { job, unreadable: None })));
+        };
+        let failed: Change = |term, _| {
+            let leader = PodView { phase: Phase::Failed, version: 9, ..alive("rl0-learner") };
+            term.event(ControllerEvent::Pod(shown(leader)));
+        };
+        let gone: Change = |term, _| term.event(ControllerEvent::PodGone("uid-rl0-learner".to_owned()));
+        let written: Change = |term, job| {
+            term.event(ControllerEvent::Job(Box::new(ShownJob { job, unreadable: None })));
+        };
+        for (name, change, more) in [
+            ("edited", edited, 0),
+            ("deleted", deleted, 0),
+            ("failed", failed, 0),
+            ("gone", gone, 0),
+            ("written", written, 1),
+        ] {
+            let mut term = placed(&[("actor", 12)], &json!([]));
+            let first = pods(&mut term, 1);
+            let job = term.cache.jobs().next().unwrap().1.job.clone();
+            change(&mut term, job);
+            term.report(first[0], ControllerReport::Made(shown(alive("rl0-actor-0"))));
+            assert_eq!(step(&mut term, 1).0.len(), more, "{name}");
+        }
     }
 
     #[test]

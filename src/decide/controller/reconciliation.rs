@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::cache::{JobCache, JobKey};
 use super::effect::{ControllerEffect, ControllerEvent, ControllerReport, EffectId, JobRequest, ShownJob};
 use super::machine::ControllerCounts;
-use crate::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodView, rests_on, step};
+use crate::pod::Phase;
+use crate::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodEffect, PodView, rests_on, step};
 use baton_contract::tyjob::{InvalidField, TyJob, condition};
 
 /// Requests of one job that are under way at once.
@@ -28,6 +30,10 @@ pub(super) struct Reconciliation {
     sent: BTreeMap<EffectId, Option<String>>,
     /// Pods that the last reconciliation could not make; `None` before the first one that got as far as making pods.
     former: Option<Troubles>,
+    /// Uid of the leader pod.
+    leader: Option<String>,
+    /// The job has been edited, is being deleted or has lost its leader since: pods that are not asked for yet are not made.
+    is_outdated: bool,
     end: End,
 }
 
@@ -80,8 +86,25 @@ impl Reconciliation {
         let nodes: BTreeSet<&String> = gone.filter_map(|pod| pod.node.as_ref()).collect();
         let waiting = nodes.into_iter().cloned().map(JobRequest::ReadNode).collect();
         let end = End { troubles: former.clone(), ..End::default() };
-        let (job, progress) = (Arc::new(job), Progress::Reading(BTreeSet::new()));
-        Self { job, unreadable, pods, progress, waiting, sent: BTreeMap::new(), former, end }
+        let leader = job.spec.leader_pod(job.metadata.name.as_deref().unwrap_or_default());
+        let leader = pods.iter().find(|pod| pod.name == leader).map(|pod| pod.uid.clone());
+        let (job, progress, sent) = (Arc::new(job), Progress::Reading(BTreeSet::new()), BTreeMap::new());
+        Self { job, unreadable, pods, progress, waiting, sent, former, leader, is_outdated: false, end }
+    }
+
+    /// A watch has shown something of the job.
+    pub fn see(&mut self, cache: &JobCache, key: &JobKey) {
+        let version = |job: &TyJob| {
+            let meta = &job.metadata;
+            (meta.uid.clone(), meta.generation, meta.deletion_timestamp.is_some())
+        };
+        let is_lost = |uid: &String| {
+            cache
+                .pod(uid)
+                .is_none_or(|pod| pod.deleting.is_some() || matches!(pod.phase, Phase::Failed | Phase::Succeeded))
+        };
+        let is_same = cache.job(key).is_some_and(|shown| version(&shown.job) == version(&self.job));
+        self.is_outdated |= !is_same || self.leader.as_ref().is_some_and(is_lost);
     }
 
     pub fn is_asked(&self, id: EffectId) -> bool {
@@ -94,6 +117,10 @@ impl Reconciliation {
             while self.sent.len() < AT_ONCE
                 && let Some(request) = self.waiting.pop_front()
             {
+                if self.is_outdated && matches!(request, JobRequest::Pod(PodEffect::Create { .. })) {
+                    self.keep_trouble(request.subject());
+                    continue;
+                }
                 *out.last_id += 1;
                 let id = EffectId(*out.last_id);
                 self.sent.insert(id, request.subject().cloned());
@@ -212,15 +239,18 @@ impl Reconciliation {
             }
             ControllerReport::Held(pod) => return vec![ControllerEvent::Pod(pod)],
             ControllerReport::NotMade(why) => {
-                if let (CreateFailure::Refused(_), Some(name)) = (&why, &name) {
+                if let (CreateFailure::Refused(_) | CreateFailure::Invalid(_), Some(name)) = (&why, &name) {
                     // What refuses one pod of a set refuses the others: they are tried when it is tried again.
                     let of_set = |pod: &String| set_of(pod) == set_of(name);
                     self.waiting.retain(|request| !request.subject().is_some_and(of_set));
                 }
-                // Admission comes before the name: a refusal does not say that the name is free.
+                // Admission and validation come before the name: a refusal does not say that the name is free.
                 let known = name.as_ref().and_then(|name| self.former.as_ref()?.get(name));
                 let why = match (known, why) {
-                    (Some(taken @ CreateFailure::Foreign(_)), CreateFailure::Refused(_)) => taken.clone(),
+                    (
+                        Some(taken @ CreateFailure::Foreign(_)),
+                        CreateFailure::Refused(_) | CreateFailure::Invalid(_),
+                    ) => taken.clone(),
                     (_, why) => why,
                 };
                 self.end.troubles.get_or_insert_default().extend(name.map(|name| (name, why)));
@@ -237,12 +267,7 @@ impl Reconciliation {
     /// Nothing follows a request that failed, but among requests for pods none depends on another.
     fn fail(&mut self, name: Option<String>, invalid: bool) {
         match &mut self.progress {
-            Progress::Making => {
-                // Not known to be free now: the name keeps its trouble.
-                let known = name.and_then(|name| self.former.as_ref()?.get_key_value(&name));
-                let known = known.map(|(name, trouble)| (name.clone(), trouble.clone()));
-                self.end.troubles.get_or_insert_default().extend(known);
-            }
+            Progress::Making => self.keep_trouble(name.as_ref()),
             // A TYJob that is older than the schema may break a rule that every write of it is held to. Its status cannot say so then,
             // so an event does.
             Progress::Writing(effects) if invalid => {
@@ -253,6 +278,13 @@ impl Reconciliation {
         }
     }
 
+    /// Not known to be free now: the name keeps its trouble.
+    fn keep_trouble(&mut self, name: Option<&String>) {
+        let known = name.and_then(|name| self.former.as_ref()?.get_key_value(name));
+        let known = known.map(|(name, trouble)| (name.clone(), trouble.clone()));
+        self.end.troubles.get_or_insert_default().extend(known);
+    }
+
     fn stop(&mut self) {
         self.waiting.clear();
         self.progress = Progress::Over;
@@ -260,8 +292,8 @@ impl Reconciliation {
 
     /// What it leaves.
     pub fn end(self) -> End {
-        let Self { job, former, mut end, .. } = self;
-        if former.is_none() && end.failed && end.troubles.as_ref().is_some_and(Troubles::is_empty) {
+        let Self { job, former, is_outdated, mut end, .. } = self;
+        if former.is_none() && (end.failed || is_outdated) && end.troubles.as_ref().is_some_and(Troubles::is_empty) {
             // No trouble was known and not every pod was tried: the status keeps what it says.
             end.troubles = None;
         }
@@ -281,7 +313,7 @@ fn kinds(troubles: &Troubles) -> BTreeSet<(&str, u8)> {
     let named = troubles.iter().map(|(pod, trouble)| match trouble {
         CreateFailure::Refused(_) => (set_of(pod), 0),
         CreateFailure::Foreign(_) => (pod.as_str(), 1),
-        CreateFailure::Invalid(_) => (pod.as_str(), 2),
+        CreateFailure::Invalid(_) => (set_of(pod), 2),
     });
     named.collect()
 }

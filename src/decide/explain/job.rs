@@ -10,10 +10,13 @@ use crate::core::select::choose::prepare;
 use crate::core::timers::Moment;
 use crate::scheduler::Scheduler;
 use crate::tyjob::JobRecord;
-use crate::tyjob::place::{JobContext, judge_other_parts, refusal_text, template_pod};
+use crate::tyjob::allowance::present;
+use crate::tyjob::gather::{asked, no_domain};
+use crate::tyjob::place::{JobContext, judge_other_parts, pod_to_place, refusal_text, template_pod};
 use crate::tyjob::placement::{Folded, JobClass, JobFacts, JobSpec, Metric, Rank, Seat, dominant_share};
 use crate::tyjob::round::{cluster_total, demand_of, missing_by_part, pods_by_node, unplaced_guests};
 use crate::tyjob::table::JobTable;
+use crate::world::{Confinement, NodeId, World};
 use baton_contract::PodKey;
 use baton_contract::tyjob::{BasicPolicy, ScheduleState};
 
@@ -138,7 +141,8 @@ impl Scheduler {
         let missing: Vec<Seat> =
             seats.iter().filter(|seat| placed(seat).is_none() && !job.ended.contains_key(&seat.pod)).cloned().collect();
         let mut explained: Vec<SeatExplanation> = Vec::new();
-        let mut of_part: BTreeMap<usize, usize> = BTreeMap::new();
+        // Quotas count a pod that is there already.
+        let mut of_part: BTreeMap<(usize, bool), usize> = BTreeMap::new();
         for seat in &seats {
             let place = placed(seat);
             let state = match place {
@@ -157,11 +161,12 @@ impl Scheduler {
                 refused: None,
             };
             if state == "missing" {
-                if let Some(at) = of_part.get(&seat.part) {
+                let like = (seat.part, present(self.world(), job, &seat.pod, now.wall).is_some());
+                if let Some(at) = of_part.get(&like) {
                     explained[*at].pods += 1;
                     continue;
                 }
-                of_part.insert(seat.part, explained.len());
+                of_part.insert(like, explained.len());
                 match self.rate(job, spec, seat, (&missing, record), now) {
                     Ok(nodes) => line.nodes = nodes,
                     Err(why) => line.refused = Some(why),
@@ -182,18 +187,22 @@ impl Scheduler {
         now: Moment,
     ) -> Result<Vec<NodeRating>, String> {
         let part = spec.parts.get(seat.part).ok_or("the job has no such part")?;
+        let here = pods_by_node(self.world(), job, record);
+        let within = fixed_domain(self.world(), spec, &here)?;
         let namespace = &job.job.key.namespace;
         let allowance = self.tyjobs().allowance(self.world(), namespace, now.wall);
-        if let Some(excess) = allowance.excess(&allowance.charge(self.world(), namespace, part)) {
+        let whole = allowance.charge(self.world(), namespace, part);
+        let beside = present(self.world(), job, &seat.pod, now.wall).map(|present| whole.beside(present));
+        if let Some(excess) = allowance.excess(beside.as_ref().unwrap_or(&whole)) {
             return Err(excess);
         }
-        let pod = template_pod(part.pod_of(&job.job, seat));
+        let facts = pod_to_place(self.world(), job, spec, seat);
+        let pod = template_pod(facts.unwrap_or_else(|| part.pod_of(&job.job, seat)));
         let view = View { world: self.world(), now: now.mono };
         let mut slots = prepare(view, self.rules(), &pod).map_err(refusal_text)?;
         let mut table = JobTable::new(&pod, Metric::of(spec.basic, part.role));
         let judged = table.catch_up(view, self.rules(), &pod, &mut slots, &self.config().jobs.weights);
         judged.map_err(Text::into_owned)?;
-        let here = pods_by_node(self.world(), job, record);
         let unplaced = if spec.basic == BasicPolicy::JobAffinity {
             unplaced_guests(self.world(), (job, spec), seat.part, &missing_by_part(spec, missing))
         } else {
@@ -203,16 +212,40 @@ impl Scheduler {
         let others = judge_other_parts(view, settings, (job, spec), (seat, &pod), &unplaced, |pod, metric, _| {
             JobTable::new(pod, metric)
         });
-        let context = JobContext { policy: spec.basic, here: &here, missing: &unplaced, within: None, others: &others };
+        let (policy, within) = (spec.basic, within.as_ref());
+        let context = JobContext { policy, here: &here, missing: &unplaced, within, others: &others };
         let mut nodes: Vec<NodeRating> = Vec::new();
         for (id, node) in self.world().nodes() {
-            let rank = table.rank(id).map(|(metric, _, _)| context.rank(self.world(), id, metric.0));
-            let refused = table.refusal(id).map(|refusal| refusal.text.clone().into_owned());
+            let outside = within.filter(|within| !within.has(node)).map(|within| format!("outside {}", within.name()));
+            let rank = table.rank(id).filter(|_| outside.is_none());
+            let rank = rank.map(|(metric, _, _)| context.rank(self.world(), id, metric.0));
+            let refused = table.refusal(id).map(|refusal| refusal.text.clone().into_owned()).or(outside);
             nodes.push(NodeRating { node: node.name.to_string(), rank, refused });
         }
         nodes.sort_by(|a, b| b.rank.cmp(&a.rank).then_with(|| a.node.cmp(&b.node)));
         Ok(nodes)
     }
+}
+
+/// The domain where pods without a place must go: that of the pods with a place, where the job requires one.
+fn fixed_domain(world: &World, spec: &JobSpec, here: &BTreeMap<NodeId, i64>) -> Result<Option<Confinement>, String> {
+    if let Err(bad) = &spec.topology {
+        return Err(bad.to_string());
+    }
+    let Some(labels) = asked(world, spec).map(|topology| topology.required).filter(|labels| !labels.is_empty()) else {
+        return Ok(None);
+    };
+    let domains: Vec<Confinement> = world
+        .domains(std::slice::from_ref(&labels), |_| (0, 0))
+        .into_iter()
+        .flatten()
+        .map(|(domain, _)| domain)
+        .collect();
+    if domains.is_empty() {
+        return Err(no_domain(&labels));
+    }
+    let values = world.domain_of_most(here.keys().copied(), &labels);
+    Ok(values.and_then(|values| domains.into_iter().find(|domain| domain.values() == Some(&values))))
 }
 
 fn class_name(class: JobClass) -> &'static str {

@@ -42,6 +42,8 @@ pub struct UnadmittedObject {
     pub pods: Vec<Unadmitted>,
     /// How many of them must start together; 0 where each starts by itself.
     pub together: usize,
+    /// It is a TYJob.
+    pub is_tyjob: bool,
     /// The gang that it declares, where it is a PodGroup.
     pub pod_group: Option<Box<PodGroupFacts>>,
 }
@@ -96,6 +98,10 @@ fn are_counted_only(stock: Option<&Stock>, held: &Held) -> bool {
     stock.is_some_and(|stock| stock.shares().isolation == ShareIsolation::None) && held.devices().iter().any(is_share)
 }
 
+/// What is not judged of a TYJob.
+const OF_TYJOB: &str =
+    "the TYJob's basicPolicy rates nodes in another way; quotas, LimitRanges and where it is gathered are not judged";
+
 impl Scheduler {
     fn admitted(&self, pod: Unadmitted) -> Result<PodFacts, String> {
         let Unadmitted { mut facts, class, priority, never_preempts } = pod;
@@ -117,10 +123,13 @@ impl Scheduler {
             world.apply(WorldEvent::PodGroup(group), now.mono, now.wall);
         }
         let mut batches: Vec<Batch> = Vec::new();
-        for UnadmittedObject { name, pods, together, .. } in objects {
+        for UnadmittedObject { name, pods, together, is_tyjob, .. } in objects {
             for pod in pods {
                 let mut facts = self.admitted(pod)?;
-                let notes = self.notes(&facts);
+                // Its pods are made for free places.
+                facts.spec.never_preempts |= is_tyjob;
+                let mut notes = self.notes(&facts);
+                notes.extend(is_tyjob.then(|| OF_TYJOB.to_owned()));
                 // A pod of that name may exist, or come twice: in the copy each is another one, whose name no pod can have.
                 let (key, at) = (&facts.handoff.pod.key, batches.iter().map(|batch| batch.pods.len()).sum::<usize>());
                 facts.handoff.pod =

@@ -204,7 +204,7 @@ impl TyJobs {
 }
 
 /// What the pod of the job that has this name asks for. Quotas count it until it has ended or its grace period is over.
-pub(super) fn present<'a>(world: &'a World, job: &JobFacts, pod: &str, now: Timestamp) -> Option<&'a Resources> {
+pub fn present<'a>(world: &'a World, job: &JobFacts, pod: &str, now: Timestamp) -> Option<&'a Resources> {
     let pod = world.pod_by_key(&PodKey::new(&job.job.key.namespace, pod))?;
     let ours = pod.facts.spec.job.as_ref().is_some_and(|claim| claim.uid == job.job.uid);
     // Quotas wait for the grace period once more from the deletion timestamp, which is its end already.

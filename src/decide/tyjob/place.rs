@@ -247,7 +247,7 @@ pub(super) fn claims(pod: &Pod, uid: &str, attempt: i32) -> bool {
 }
 
 /// The pod to be placed for a seat: the created pod that waits for it, since admission may have changed it, else the template's.
-pub(super) fn pod_to_place(world: &World, job: &JobFacts, spec: &JobSpec, seat: &Seat) -> Option<PodFacts> {
+pub fn pod_to_place(world: &World, job: &JobFacts, spec: &JobSpec, seat: &Seat) -> Option<PodFacts> {
     let mut facts = spec.parts.get(seat.part)?.pod_of(&job.job, seat);
     let created = world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod));
     let created = created.filter(|pod| pod.place == Place::Waiting && pod.facts.handoff.deleting.is_none());

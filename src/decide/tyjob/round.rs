@@ -1,6 +1,5 @@
 //! The round over all waiting jobs, in their order.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -127,10 +126,7 @@ impl TyJobs {
 
     /// Waiting jobs in the order in which they are tried: by the priority of their pods, as pods and groups go, then in their own.
     pub fn in_order(&self, world: &World) -> Vec<PodKey> {
-        let mut jobs: Vec<PodKey> = order(self.ranked(world)).into_iter().map(|job| job.key).collect();
-        let spec = |key: &PodKey| world.job(key)?.spec.as_ref().ok();
-        jobs.sort_by_cached_key(|key| Reverse(spec(key).map(JobSpec::pod_priority)));
-        jobs
+        order(self.ranked(world)).into_iter().map(|job| job.key).collect()
     }
 
     /// Waiting jobs with what their order depends on.
@@ -146,7 +142,8 @@ impl TyJobs {
             let spec = job.spec.as_ref().ok()?;
             let share = if fair(job) { dominant_share(&demand_of(spec), &total).0 } else { Share::NONE };
             let (priority, created, queue) = (spec.priority, job.created, spec.queue);
-            Some(Ranked { key: key.clone(), priority, created, queue, share })
+            let pod_priority = spec.pod_priority();
+            Some(Ranked { key: key.clone(), pod_priority, priority, created, queue, share })
         });
         ranked.collect()
     }

@@ -605,6 +605,25 @@ fn a_gang_of_the_file_is_one_and_is_gathered() {
 }
 
 #[test]
+fn a_tyjob_of_the_file_evicts_no_pods() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("low", FOUR);
+    cluster.pod("other", FOUR);
+    cluster.settle();
+    let said = |is_tyjob| {
+        let facts = pod("rl-learner-0", FOUR, cluster.now);
+        let pods = vec![Unadmitted { facts, class: None, priority: Some(9), never_preempts: None }];
+        let object = UnadmittedObject { pods, is_tyjob, ..UnadmittedObject::default() };
+        let mut answer = cluster.scheduler.what_if_objects(vec![object], cluster.moment()).unwrap();
+        answer.objects.remove(0)
+    };
+    assert!(said(false).headline.contains("would evict"), "{:?}", said(false));
+    assert!(said(true).headline.starts_with("would wait: 0/1 nodes"), "{:?}", said(true));
+    assert!(said(true).notes.iter().any(|note| note.contains("basicPolicy")), "{:?}", said(true));
+}
+
+#[test]
 fn pods_of_one_name_are_several_and_one_that_exists_keeps_its_room() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 8);

@@ -7,7 +7,7 @@ use baton::contract::gang::{BadValue, TopologyLayer, TopologySpec};
 use baton::contract::tyjob::{BasicPolicy, ScheduleState};
 use baton::decide::tyjob::placement::JobSpec;
 
-use crate::harness::tyjobs::TestJobs;
+use crate::harness::tyjobs::{TestJobs, key};
 
 const RACK: &str = "example.com/rack";
 const CPU: &[(&str, &str)] = &[("cpu", "1")];
@@ -90,6 +90,12 @@ fn what_is_preferred_gives_way_and_what_is_required_does_not() {
         "{}",
         jobs.message("rl")
     );
+    let explained = jobs.cluster.explain_job(&key("rl")).unwrap();
+    let missing = explained.seats.iter().find(|seat| seat.state == "missing").unwrap();
+    let outside = missing.nodes.iter().filter(|node| node.refused.as_deref() == Some("outside example.com/rack=r1"));
+    let outside: BTreeSet<&str> = outside.map(|node| node.node.as_str()).collect();
+    assert_eq!(outside, ["b", "c"].into(), "{missing:?}");
+    assert!(missing.nodes.iter().all(|node| node.rank.is_none()), "{missing:?}");
     jobs.node("d", 1, 0);
     label(&mut jobs, "d", "r1");
     jobs.cluster.settle();

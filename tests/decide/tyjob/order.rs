@@ -10,7 +10,7 @@ use baton::decide::tyjob::placement::{
 use baton::decide::world::{Resources, WorldEvent};
 use jiff::Timestamp;
 
-use crate::harness::tyjobs::TestJobs;
+use crate::harness::tyjobs::{TestJobs, key};
 use crate::harness::{pod, wall};
 
 fn amounts(list: &[(&str, &str)]) -> Resources {
@@ -25,7 +25,7 @@ fn demand(pods: &[&[(&str, &str)]]) -> Folded {
 
 fn ranked(name: &str, priority: i32, created: i64, queue: JobQueuePolicy, share: Share) -> Ranked {
     let created = Timestamp::from_second(created).unwrap();
-    Ranked { key: PodKey::new("ml", name), priority, created, queue, share }
+    Ranked { key: PodKey::new("ml", name), pod_priority: 0, priority, created, queue, share }
 }
 
 fn names(jobs: Vec<Ranked>) -> Vec<String> {
@@ -165,4 +165,24 @@ fn a_round_does_not_keep_the_priority_of_a_job_that_is_gone() {
     tell_pod(&mut jobs, 100, 0);
     jobs.remove("b");
     assert_eq!((jobs.state("a"), jobs.cluster.node_of("single")), (Some(ScheduleState::Unscheduled), Some("n")));
+}
+
+#[test]
+fn drf_jobs_share_the_places_of_their_own_pod_priority_only() {
+    let mut jobs = one_node();
+    tell_pod(&mut jobs, 2000, 0);
+    jobs.cluster.settle();
+    let mut job = |name, worker, priority, queue, edit: fn(&mut JobFacts)| {
+        tell_job(&mut jobs, name, worker, |facts| {
+            let spec = facts.spec.as_mut().unwrap();
+            (spec.priority, spec.queue) = (priority, queue);
+            edit(facts);
+        });
+    };
+    job("other-class", "3", 8, JobQueuePolicy::Drf, |_| {});
+    job("important", "1", 5, JobQueuePolicy::Priority, high);
+    job("small-share", "1", 1, JobQueuePolicy::Drf, high);
+    jobs.cluster.settle();
+    let turn = |name: &str| jobs.cluster.explain_job(&key(name)).unwrap().turn;
+    assert_eq!(["important", "small-share", "other-class"].map(turn), [Some((1, 3)), Some((2, 3)), Some((3, 3))]);
 }

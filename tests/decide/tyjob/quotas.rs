@@ -299,6 +299,27 @@ fn a_worker_that_the_quota_counts_is_placed_although_another_is_beyond_it() {
 }
 
 #[test]
+fn a_pod_that_the_quota_counts_is_not_counted_twice_by_an_explanation() {
+    let mut jobs = cluster();
+    jobs.gpus(2, 0);
+    jobs.run("rl", GPU, (1, GPU), |_| {});
+    jobs.start("rl");
+    jobs.gpus(2, 2);
+    jobs.cluster.delete("rl-actor-0");
+    jobs.cluster.settle();
+    jobs.gpus(2, 1);
+    jobs.cluster.wait(10 * 60 + 1);
+    assert_eq!(jobs.holds("rl"), (1, 0), "given back");
+    let late = jobs.pod_of("rl", "rl-actor-0");
+    jobs.cluster.submit(late);
+    jobs.cluster.settle();
+    jobs.gpus(2, 2);
+    let explained = jobs.cluster.explain_job(&key("rl")).unwrap();
+    let missing = explained.seats.iter().find(|seat| seat.state == "missing").unwrap();
+    assert_eq!((&missing.refused, missing.nodes.len()), (&None, 4), "{missing:?}");
+}
+
+#[test]
 fn no_job_gets_places_while_the_quotas_may_not_be_read() {
     let mut jobs = cluster();
     jobs.cluster.event(WorldEvent::Readable("ResourceQuotas", false));

@@ -16,6 +16,8 @@ use super::folded::Folded;
 pub struct Ranked {
     /// Which job.
     pub key: PodKey,
+    /// Priority of its pods.
+    pub pod_priority: i32,
     /// `spec.priority`.
     pub priority: i32,
     /// Creation.
@@ -27,20 +29,23 @@ pub struct Ranked {
 }
 
 impl Ranked {
-    /// Higher priority, then age, then name.
+    /// Higher priority of the pods, then of the job, then age, then name.
     fn by_priority(&self) -> impl Ord + '_ {
-        (Reverse(self.priority), self.created, &self.key.name, &self.key.namespace)
+        (Reverse((self.pod_priority, self.priority)), self.created, &self.key.name, &self.key.namespace)
     }
 }
 
-/// All jobs by priority; the places that DRF jobs have in that order are then given to them by their dominant share, smallest
-/// first.
+/// All jobs by priority; the places that DRF jobs of one pod priority have in that order are then given to them by their dominant share,
+/// smallest first.
 pub fn order(mut jobs: Vec<Ranked>) -> Vec<Ranked> {
     jobs.sort_by(|a, b| a.by_priority().cmp(&b.by_priority()));
     let fair = |job: &Ranked| job.queue == JobQueuePolicy::Drf;
     let places: Vec<usize> = (0..jobs.len()).filter(|at| fair(&jobs[*at])).collect();
     let mut drf: Vec<Ranked> = places.iter().map(|at| jobs[*at].clone()).collect();
-    drf.sort_by(|a, b| a.share.cmp(&b.share).then_with(|| a.by_priority().cmp(&b.by_priority())));
+    drf.sort_by(|a, b| {
+        let (ours, theirs) = (Reverse(a.pod_priority), Reverse(b.pod_priority));
+        ours.cmp(&theirs).then_with(|| a.share.cmp(&b.share)).then_with(|| a.by_priority().cmp(&b.by_priority()))
+    });
     for (at, job) in places.into_iter().zip(drf) {
         jobs[at] = job;
     }

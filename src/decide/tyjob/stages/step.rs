@@ -164,14 +164,23 @@ impl Draft<'_> {
         {
             self.event(true, EventReason::NameConflict, format!("left alone, and tried again: {foreign}"));
         }
-        let refused = list_of(|trouble| if let CreateFailure::Refused(why) = trouble { Some(why) } else { None });
+        let has_started = self.view.job.started();
+        let invalid = list_of(|trouble| if let CreateFailure::Invalid(why) = trouble { Some(why) } else { None });
+        // What made a pod of a started job invalid may be an edit, a LimitRange or a webhook: none of them ends what runs.
+        let refused = list_of(if has_started {
+            |trouble| match trouble {
+                CreateFailure::Refused(why) | CreateFailure::Invalid(why) => Some(why),
+                CreateFailure::Foreign(_) => None,
+            }
+        } else {
+            |trouble| if let CreateFailure::Refused(why) = trouble { Some(why) } else { None }
+        });
         if refused.is_empty() {
             clear(&mut self.status, condition::POD_REFUSED, ConditionReason::Resolved, "no pod is refused", self.now);
         } else if set(&mut self.status, condition::POD_REFUSED, true, ConditionReason::Refused, &refused, self.now) {
             self.event(true, EventReason::PodRefused, format!("tried again: {refused}"));
         }
-        let invalid = list_of(|trouble| if let CreateFailure::Invalid(why) = trouble { Some(why) } else { None });
-        if !invalid.is_empty() {
+        if !has_started && !invalid.is_empty() {
             set(&mut self.status, condition::INVALID_SPEC, true, ConditionReason::InvalidPod, &invalid, self.now);
             self.end(Stage::Failed, format!("a template makes no valid pod: {invalid}"));
             self.event(true, EventReason::InvalidSpec, invalid);

@@ -358,6 +358,31 @@ fn a_pod_that_can_never_be_fails_the_job_and_one_refused_for_now_is_reported() {
 }
 
 #[test]
+fn a_pod_that_is_invalid_ends_no_job_that_has_started() {
+    let invalid = |pod: &str| Some([(pod.to_owned(), CreateFailure::Invalid("no image".to_owned()))].into());
+    let mut test = TestJob::running(2);
+    test.ends("rl-actor-1", Phase::Failed);
+    test.trouble = invalid("rl-actor-1");
+    test.settle();
+    assert_eq!((test.stage(), test.status().condition(condition::INVALID_SPEC)), (Stage::Running, None));
+    assert_eq!(test.status().condition(condition::POD_REFUSED).unwrap().message, "rl-actor-1: no image");
+    assert!(test.was_reported(condition::POD_REFUSED));
+    // The leader of the next attempt.
+    let mut test = TestJob::running(1);
+    test.ends("rl-learner", Phase::Failed);
+    test.trouble = invalid("rl-learner");
+    test.settle();
+    assert_eq!(test.stage(), Stage::Rescheduling);
+    test.trouble = Some(Default::default());
+    test.settle();
+    test.bury();
+    test.place_all();
+    test.settle();
+    test.ready_all();
+    assert_eq!((test.stage(), test.status().holds(condition::POD_REFUSED)), (Stage::Running, false));
+}
+
+#[test]
 fn a_deleted_job_loses_its_pods_then_its_places_then_its_finalizer() {
     let mut test = TestJob::running(2);
     test.delete_job();
@@ -499,7 +524,7 @@ fn refusals_of_thousands_of_workers_make_a_short_status() {
         test
     };
     let status = of(5000, CreateFailure::Invalid("x".repeat(1500))).status();
-    assert_eq!((status.stage, status.message.unwrap().len()), (Some(Stage::Failed), 1024));
+    assert_eq!(status.condition(condition::POD_REFUSED).unwrap().message.len(), 1024);
     let test = of(5, CreateFailure::Refused("quota".to_owned()));
     let refused = test.status().condition(condition::POD_REFUSED).unwrap().message.clone();
     assert_eq!(refused, "rl-actor-0: quota; rl-actor-1: quota; rl-actor-2: quota; and 2 more");
