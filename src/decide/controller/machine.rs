@@ -533,6 +533,9 @@ mod tests {
         term.report(first[0], invalid());
         assert_eq!(step(&mut term, 1).0.len(), 1, "the other set");
         let mut term = placed(&[("actor", 1)], &json!([]));
+        let mut job = term.cache.jobs().next().unwrap().1.job.clone();
+        job.status.get_or_insert_default().stage = Some(Stage::Running);
+        term.event(ControllerEvent::Job(Box::new(ShownJob { job, unreadable: None })));
         assert_eq!(tries(&mut term, 1, invalid()), None);
         for (at, longest) in [(100, 1.0), (200, 2.0), (300, 4.0)] {
             let pause = tries(&mut term, at, invalid()).unwrap();

@@ -164,10 +164,10 @@ impl Draft<'_> {
         {
             self.event(true, EventReason::NameConflict, format!("left alone, and tried again: {foreign}"));
         }
-        let has_started = self.view.job.started();
+        let has_run = self.status.attempt > 0 || self.status.stage == Some(Stage::Running);
         let invalid = list_of(|trouble| if let CreateFailure::Invalid(why) = trouble { Some(why) } else { None });
-        // What made a pod of a started job invalid may be an edit, a LimitRange or a webhook: none of them ends what runs.
-        let refused = list_of(if has_started {
+        // What makes a pod of a job invalid that has run may be an edit, a LimitRange or a webhook: none of them ends what runs.
+        let refused = list_of(if has_run {
             |trouble| match trouble {
                 CreateFailure::Refused(why) | CreateFailure::Invalid(why) => Some(why),
                 CreateFailure::Foreign(_) => None,
@@ -180,7 +180,7 @@ impl Draft<'_> {
         } else if set(&mut self.status, condition::POD_REFUSED, true, ConditionReason::Refused, &refused, self.now) {
             self.event(true, EventReason::PodRefused, format!("tried again: {refused}"));
         }
-        if !has_started && !invalid.is_empty() {
+        if !has_run && !invalid.is_empty() {
             set(&mut self.status, condition::INVALID_SPEC, true, ConditionReason::InvalidPod, &invalid, self.now);
             self.end(Stage::Failed, format!("a template makes no valid pod: {invalid}"));
             self.event(true, EventReason::InvalidSpec, invalid);
