@@ -123,12 +123,24 @@ impl JobWriter {
         preconditions: Preconditions,
         force: bool,
     ) -> Result<ControllerReport, kube::Error> {
+        let uid = preconditions.uid.clone().unwrap_or_default();
         let params = DeleteParams {
             preconditions: Some(preconditions),
             grace_period_seconds: force.then_some(0),
             ..DeleteParams::default()
         };
-        harmless(self.pods::<Pod>(job).delete(name, &params).await.map(drop), ControllerReport::Deleted)
+        match self.pods::<Pod>(job).delete(name, &params).await {
+            Ok(_) => Ok(ControllerReport::Deleted),
+            Err(error) if matches!(status_code(&error), Some(404 | 409)) => self.gone_or_changed(job, name, uid).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the pod of this uid is there, and is another one by now than the watch has shown.
+    async fn gone_or_changed(&self, job: &TyJob, name: &str, uid: String) -> Result<ControllerReport, kube::Error> {
+        let found = self.pods::<LightPod>(job).get_opt(name).await?;
+        let is_there = found.is_some_and(|pod| pod.metadata.uid.as_ref() == Some(&uid));
+        Ok(if is_there { ControllerReport::Conflict } else { ControllerReport::PodGone(uid) })
     }
 
     /// Writes the node that is reserved for the pod of this uid.
@@ -137,9 +149,12 @@ impl JobWriter {
         let written =
             self.pods::<LightPod>(job).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop);
         match written {
-            // The server refuses to change the uid: another pod has the name by now, and the watch will show it.
-            Err(error) if status_code(&error) == Some(422) => Ok(ControllerReport::Reserved),
-            written => harmless(written, ControllerReport::Reserved),
+            Ok(()) => Ok(ControllerReport::Reserved),
+            // With 422 the server refuses to change the uid: another pod has the name by now.
+            Err(error) if matches!(status_code(&error), Some(404 | 409 | 422)) => {
+                self.gone_or_changed(job, name, uid.to_owned()).await
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -202,19 +217,6 @@ fn written(result: Result<RawTyJob, kube::Error>) -> Result<ControllerReport, ku
         Err(error) => match status_code(&error) {
             Some(409) => Ok(ControllerReport::Conflict),
             Some(404) => Ok(ControllerReport::Gone),
-            _ => Err(error),
-        },
-    }
-}
-
-/// `done`: the object is as wished or gone. After a conflict mostly the object has changed or another one has its name, and the watch
-/// shows it; a conflict of another cause is followed by no event, so the caller looks again.
-fn harmless(result: Result<(), kube::Error>, done: ControllerReport) -> Result<ControllerReport, kube::Error> {
-    match result {
-        Ok(()) => Ok(done),
-        Err(error) => match status_code(&error) {
-            Some(404) => Ok(done),
-            Some(409) => Ok(ControllerReport::Conflict),
             _ => Err(error),
         },
     }

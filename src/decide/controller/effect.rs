@@ -112,6 +112,8 @@ pub enum ControllerReport {
     Written(Box<ShownJob>),
     /// The TYJob is gone.
     Gone,
+    /// No pod has this uid any more, whatever the watch has shown: one that was made and deleted while it was broken is never shown.
+    PodGone(String),
     /// The pod is there and is the job's, made now or before.
     Made(Box<OwnedPod>),
     /// A pod of the TYJob has the name, of another attempt or being deleted: the controller waits for its end.

@@ -328,6 +328,19 @@ mod tests {
         assert_eq!(term.take_counts().pods_deleted, 1);
     }
 
+    /// It was made and deleted while the watch was broken: no watch shows its end.
+    #[test]
+    fn a_pod_that_the_api_server_does_not_have_is_forgotten() {
+        let mut term = term(1, |job| job["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
+        let view = PodView { name: "rl0-0".to_owned(), uid: "pod".to_owned(), ..PodView::default() };
+        term.event(ControllerEvent::Pod(Box::new(OwnedPod { job_uid: Some("0".to_owned()), view })));
+        let (first, _) = step(&mut term, 1);
+        term.report(first[0].0, ControllerReport::PodGone("pod".to_owned()));
+        let (next, _) = step(&mut term, 2);
+        assert!(matches!(&*next, [(_, JobRequest::ListPods)] | []), "{next:?}");
+        assert!(term.cache.pod("pod").is_none());
+    }
+
     /// A job whose leader runs and whose workers have places, with these conditions.
     fn placed(sets: &[(&str, u32)], conditions: &Value) -> JobController {
         let mut term = term(1, |job| {

@@ -224,6 +224,7 @@ impl Reconciliation {
                 return vec![ControllerEvent::Job(shown)];
             }
             ControllerReport::Gone if is_status => self.stop(),
+            ControllerReport::PodGone(uid) => return vec![ControllerEvent::PodGone(uid)],
             ControllerReport::NodeRead(false) | ControllerReport::Gone | ControllerReport::Reserved => {}
             ControllerReport::Conflict => {
                 self.end.again = true;

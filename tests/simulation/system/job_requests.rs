@@ -113,9 +113,10 @@ impl System {
                 let (key, uid) = (PodKey::new(&key.namespace, name), PodUid::new(uid));
                 let of = (!self.is(Mutant::JobDeletesWithoutUid)).then_some(&uid);
                 let found = self.store.versioned(&key);
-                let is_meant = |(pod, now): (&PodFacts, u64)| pod.handoff.pod.uid == uid && now == *version as u64;
-                if of.is_some() && !found.is_none_or(is_meant) {
-                    return ControllerReport::Conflict;
+                match found.filter(|(pod, _)| pod.handoff.pod.uid == uid || of.is_none()) {
+                    None => return ControllerReport::PodGone(uid.as_str().to_owned()),
+                    Some((_, now)) if of.is_some() && now != *version as u64 => return ControllerReport::Conflict,
+                    Some(_) => {}
                 }
                 self.note(|| format!("controller {at} deletes {name}"));
                 self.judge_deletion(job, &key, &uid, of.is_some());
