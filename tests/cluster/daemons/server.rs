@@ -226,7 +226,13 @@ async fn two_machines_under_one_name_give_no_device_twice() {
     for at in 0..4 {
         let name = format!("p{at}");
         cluster.create(&pod(&name).app("main", ONE)).await;
-        cluster.until_phase(&name, &["Running", "Failed"]).await;
+        // Where one kubelet has started the pod before without a call, its container waits on the other machine.
+        until("the pod runs, has failed, or waits for a device that is used", SOON, async || {
+            let phase = cluster.pod(&name).await?.status?.phase?;
+            let waits = cluster.nodes.iter().any(|node| node.agent.output().contains("a container's start waits"));
+            (waits || matches!(phase.as_str(), "Running" | "Failed")).then_some(())
+        })
+        .await;
     }
     for node in &cluster.nodes {
         let mut held = BTreeSet::new();

@@ -115,8 +115,9 @@ async fn a_scheduler_with_rules_of_its_own_places_pods_and_hands_devices_over_as
 
         // Only `dear` has eight GPUs left in pool a. While approval is awaited, they are kept from others and nothing is written.
         pod(&cluster, "waits", json!({"example.com/pool": "a", "example.com/approval": "wanted"}), "8").await;
-        pod(&cluster, "late", in_a(), "8").await;
-        refused(&cluster, "late", "have fewer than 8 free GPUs").await;
+        // By its name it is the later one of the same second, too.
+        pod(&cluster, "waits-too", in_a(), "8").await;
+        refused(&cluster, "waits-too", "have fewer than 8 free GPUs").await;
         let waits = cluster.get("waits").await.unwrap();
         assert_eq!((node_of(&waits), cluster.lock("dear").await), ("", None));
         let approve = json!({"metadata": {"labels": {"example.com/approval": "given"}}});
