@@ -47,8 +47,7 @@ fn row_2_a_gang_of_five_that_does_not_fit_binds_nobody_and_all_say_why() {
         assert_eq!(gangs.reason(name), "Unschedulable", "{name}");
         let said = gangs.condition(name);
         assert!(said.contains("gang ml/train: 0 of 5 placed, 3 missing; it never starts here: "), "{name}: {said}");
-        let room =
-            "would take 2 of its 4 × 2 GPUs; needs 4 × 2 GPUs; room for 2 (a: 2 free, b: 2 free); pod ml/worker-";
+        let room = "would take 2 of its 4 members of 2 GPUs; needs 4 × 2 GPUs; room for 2 (a: 2 free, b: 2 free); pod ml/worker-";
         assert!(said.contains(room), "{name}: {said}");
         assert!(said.contains("0/2 nodes: 2 have fewer than 2 free GPUs"), "{name}: {said}");
     }
