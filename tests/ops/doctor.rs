@@ -229,10 +229,10 @@ async fn a_bare_machine_is_told_what_is_missing_and_what_to_do() {
     said.has("device-object", "warn", &["does not exist", "baton crds"]);
     said.has("cdi-root", "ok", &["can be made"]);
     said.has("runtime", "warn", &["cannot be seen"]);
-    // A daemon that may wait for the driver is no failure; one that identifies by pod-resources alone cannot do without.
+    // Without GPUs a daemon may wait for the driver; here the kernel has some. One that identifies by pod-resources alone cannot do without.
     let more = ["--nvml-library=/nonexistent/a.so", "--fail-on-init-error=false", "--node-lock=auto"];
     let said = node.doctor(&more).await;
-    said.has("nvml", "warn", &["/nonexistent/a.so"]);
+    said.has("nvml", "fail", &["/nonexistent/a.so", "NVIDIA's kernel driver has 8 PCI functions here"]);
     said.has("pod-resources", "fail", &["is not there"]);
     // Nothing was made by looking.
     assert!(!node.path("state").exists() && !node.path("cdi").exists());

@@ -56,7 +56,7 @@ struct Memory {
 }
 
 /// When a job is due.
-struct Due {
+struct DueJob {
     /// Monotonic time; zero for now.
     at: Duration,
     /// Of those that are due, the one that has waited longest is next: a job with many events does not hold back others.
@@ -70,7 +70,7 @@ pub struct JobController {
     /// Every first list is complete.
     complete: bool,
     /// A job under way may be due again.
-    due: BTreeMap<JobKey, Due>,
+    due: BTreeMap<JobKey, DueJob>,
     last_turn: u64,
     under_way: BTreeMap<JobKey, Reconciliation>,
     memory: BTreeMap<JobKey, Memory>,
@@ -184,7 +184,7 @@ impl JobController {
     /// At that time or earlier. A job that is due already keeps its turn.
     fn set_due(&mut self, key: JobKey, at: Duration) {
         self.last_turn += 1;
-        let due = self.due.entry(key).or_insert(Due { at, turn: self.last_turn });
+        let due = self.due.entry(key).or_insert(DueJob { at, turn: self.last_turn });
         due.at = due.at.min(at);
     }
 

@@ -79,7 +79,7 @@ pub fn node(node: &NodeRow, devices: &[DeviceRow], wall: Timestamp) -> Value {
     let shown = json!({
         "status": node.status,
         "daemon": node.daemon.word(),
-        "open": node.is_open().then_some(true),
+        "open": node.takes_now().then_some(true),
         "fault": node.daemon_fault,
         "suspect": node.suspect,
         "version": agent.and_then(|agent| agent.version.as_ref()),

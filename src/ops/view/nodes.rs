@@ -162,10 +162,14 @@ impl NodeRow {
     }
 
     /// New pods with devices can come, if the kubelet offers some: it and its registered node daemon report, no one has cordoned it,
-    /// its lock is no stuck one, and the scheduler keeps it for nothing.
+    /// and the scheduler keeps it for nothing.
     pub fn is_open(&self) -> bool {
-        let stands = self.lock.as_ref().is_some_and(LockRow::stands);
-        self.daemon.serves() && self.takes_pods && !stands && self.kept_for.is_none() && self.suspect.is_none()
+        self.daemon.serves() && self.takes_pods && self.kept_for.is_none() && self.suspect.is_none()
+    }
+
+    /// The same now: its lock, if there is one, is no stuck one.
+    pub fn takes_now(&self) -> bool {
+        self.is_open() && !self.lock.as_ref().is_some_and(LockRow::stands)
     }
 
     /// Counts a device of it.
