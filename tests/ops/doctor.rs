@@ -229,7 +229,7 @@ async fn a_bare_machine_is_told_what_is_missing_and_what_to_do() {
     said.has("device-object", "warn", &["does not exist", "baton crds"]);
     said.has("cdi-root", "ok", &["can be made"]);
     said.has("runtime", "warn", &["cannot be seen"]);
-    // Without GPUs a daemon may wait for the driver; here the kernel has some. One that identifies by pod-resources alone cannot do without.
+    // The kernel has GPUs here: they need the library. A daemon that identifies by pod-resources alone cannot do without.
     let more = ["--nvml-library=/nonexistent/a.so", "--fail-on-init-error=false", "--node-lock=auto"];
     let said = node.doctor(&more).await;
     said.has("nvml", "fail", &["/nonexistent/a.so", "NVIDIA's kernel driver has 8 PCI functions here"]);
