@@ -203,10 +203,10 @@ fn what_platform_teams_add_to_pods_and_images_reaches_them() {
     }
     let terms = &plugin["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
     assert_eq!(
-        terms[0]["matchExpressions"][1],
+        terms[0]["matchExpressions"][3],
         json!({"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]})
     );
-    assert_eq!(terms[1]["matchExpressions"][1], json!({"key": "example.com/nic", "operator": "Exists"}));
+    assert_eq!(terms[1]["matchExpressions"][3], json!({"key": "example.com/nic", "operator": "Exists"}));
     assert!([0, 1].iter().all(|at| terms[at]["matchExpressions"][0]["key"] == "baton.io/device-plugin"), "{terms}");
     assert_eq!(
         (&plugin["metadata"]["labels"]["team"], &plugin["spec"]["volumes"].as_array().unwrap().len()),
