@@ -100,7 +100,7 @@ pub fn stuck(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec<String>
     stuck.map(words).collect()
 }
 
-/// Nodes with devices whose daemon serves none: no promise is broken, and no new pod gets one there.
+/// Nodes with devices whose daemon serves none: no promise is broken, and no new pod gets one there. One that is gone is a violation.
 pub fn unserved(world: &World, wall: Timestamp) -> Vec<String> {
     let words = |node: &Node| {
         let daemon = node.daemon(wall);

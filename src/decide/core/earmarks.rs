@@ -175,7 +175,7 @@ impl Earmarks {
         self.opened = open;
     }
 
-    /// The same in a copy of the world, for the item, its priority and its deadline. Returns the nodes.
+    /// Opens them in this world, which may be a copy, for the item, its priority and its deadline; closes none. Returns the nodes.
     pub fn open_in(
         &self,
         world: &mut World,
