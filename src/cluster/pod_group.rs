@@ -66,7 +66,11 @@ impl RawPodGroup {
         };
         let fields = match api {
             PodGroupApi::Sigs | PodGroupApi::Community => DeclaredFields {
-                min: count("spec.minMember", &spec["minMember"], &mut warnings),
+                // Go leaves 0 out.
+                min: match &spec["minMember"] {
+                    Value::Null => Some(0),
+                    stated => count("spec.minMember", stated, &mut warnings),
+                },
                 wait: seconds("spec.scheduleTimeoutSeconds", &spec["scheduleTimeoutSeconds"], &mut warnings),
                 ..DeclaredFields::default()
             },

@@ -36,14 +36,14 @@ use std::time::Duration;
 
 use crate::gang::{Gangs, Route};
 use crate::tyjob::TyJobs;
-use crate::world::gangs::{Warning, read_sub_priority};
+use crate::world::gangs::{NamedBy, Warning, read_sub_priority};
 use crate::world::{Changes, NodeId, Place, Pod, PodFacts, PodId, Wake, World, WorldEvent};
 use baton_contract::gang::key;
 use baton_contract::{ConditionReason, EventReason, PodRef, PodUid};
 
 use self::schedule_one::schedule_one;
 use crate::bind::{Binder, Cancel};
-use crate::core::agenda::{Agenda, BindEvent, Scene, Step, Terms};
+use crate::core::agenda::{Agenda, BindEvent, NEW_POD, Scene, Step, Terms};
 use crate::core::context::Context;
 use crate::core::earmarks::Earmarks;
 use crate::core::preemption::Preemption;
@@ -613,14 +613,30 @@ impl Scheduler {
         }
     }
 
+    /// The gang or TYJob without which a pod does not start, in words; `None` for a pod of its own.
+    pub fn together_with(&self, facts: &PodFacts) -> Option<String> {
+        if let Some(job) = &facts.spec.job {
+            return Some(format!("TYJob {}", job.name));
+        }
+        let book = self.world.gangs();
+        let named = facts.spec.gang.as_ref()?.named(book.defaults().scheduling_groups)?;
+        let gang = named.gang.as_ref().ok().and_then(|id| book.gang(id));
+        // A PodGroup without a gang rule leaves each pod alone.
+        let free = gang.is_some_and(|gang| gang.config().min == Some(0) && gang.group().is_alone());
+        (!free).then(|| match named.by {
+            NamedBy::Nothing => "keys of a gang, without its name".to_owned(),
+            by => format!("{}={}", by.key(), named.name()),
+        })
+    }
+
     /// Judges the devices of each of `nodes` for a pod that another scheduler places.
     pub fn fit_devices(&mut self, facts: &PodFacts, nodes: &[String], now: Moment) -> DeviceFits {
-        let (mut cx, binder, ..) = self.split(now);
+        let (mut cx, ..) = self.split(now);
         let id = cx.world.pod_id(&facts.handoff.pod.uid);
-        let going = id.and_then(|id| binder.attempts().get(&id)).map(|attempt| &*attempt.node_name);
+        let going = id.and_then(|id| cx.world.node(cx.world.pod(id)?.node()?)).map(|node| node.name.clone());
         cx.open_for(id, facts);
-        let fits = extend::with_all_nominated(&mut cx.placing(), facts, |placing| {
-            extend::fit_devices(placing.terms.scene(placing.world), facts, nodes, going)
+        let fits = cx.placing().with_nominated(facts.spec.priority, id.unwrap_or(NEW_POD), |placing| {
+            extend::fit_devices(placing.terms.scene(placing.world), facts, nodes, going.as_deref())
         });
         cx.earmarks.close(cx.world);
         fits
@@ -643,8 +659,12 @@ impl Scheduler {
         now: Moment,
     ) -> BTreeMap<String, NodeVictims> {
         let (mut cx, ..) = self.split(now);
+        let id = cx.world.pod_id(&facts.handoff.pod.uid);
+        if id.is_some_and(|id| cx.world.pod(id).is_some_and(|pod| pod.node().is_some())) {
+            return BTreeMap::new();
+        }
         cx.open_for(None, facts);
-        let room = extend::with_all_nominated(&mut cx.placing(), facts, |placing| {
+        let room = cx.placing().with_nominated(facts.spec.priority, id.unwrap_or(NEW_POD), |placing| {
             extend::make_room(placing.view(), placing.terms.rules, facts, proposed)
         });
         cx.earmarks.close(cx.world);

@@ -144,7 +144,7 @@ impl SchedulerDaemon {
         drop(feed_out);
         tokio::spawn(ports.serve(admin::answers(question_out.clone(), metrics.clone()), stop.clone()));
         let pods = PodWriter::new(client.clone(), labels);
-        let (front, requests) = Front::new(pods.clone(), options.extender.gang);
+        let (front, requests) = Front::new(pods.clone());
         if let Some(server) = extender {
             tokio::spawn(server.serve(extender::router(front.clone()), stop.clone()));
         }
@@ -169,7 +169,7 @@ impl SchedulerDaemon {
             limit: options.timings.bind_timeout,
             reports: report_out,
         });
-        let pending = PendingRequests::new(options.timings.bind_wait);
+        let pending = PendingRequests::new(options.timings.bind_wait, options.extender.gang);
         let evictor = options.evict_on_fault.then(|| FaultEvictor::new(client, options.timings.fault_grace));
         let mut event_loop = EventLoop {
             scheduler,

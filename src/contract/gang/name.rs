@@ -69,8 +69,10 @@ pub fn parse_groups(key: &'static str, text: &str) -> Result<BTreeSet<GangId>, B
     if text.len() > MAX_ANNOTATION {
         return Err(bad(format!("has {} bytes, the limit is {MAX_ANNOTATION}", text.len())));
     }
-    let listed: Vec<String> = serde_json::from_str(text)
+    // Go writes an empty list as null.
+    let listed: Option<Vec<String>> = serde_json::from_str(text)
         .map_err(|error| bad(format!("is no JSON array of \"namespace/gang\" strings: {error}")))?;
+    let listed = listed.unwrap_or_default();
     let gangs: Result<BTreeSet<GangId>, _> = listed.iter().map(|entry| GangId::parse(entry)).collect();
     let gangs = gangs.map_err(|error| bad(format!("lists what cannot be a gang: {error}")))?;
     if gangs.len() > MAX_GROUP {

@@ -86,7 +86,7 @@ impl Binder {
         }
         let facts = known.facts.clone();
         cx.open_for(Some(id), &facts);
-        let judged = extend::with_all_nominated(&mut cx.placing(), &facts, |placing| {
+        let judged = cx.placing().with_nominated(facts.spec.priority, id, |placing| {
             let gone = || "the pod or the node is gone".to_owned();
             let (pod, node) = (placing.world.pod(id).ok_or_else(gone)?, placing.world.node(target).ok_or_else(gone)?);
             let mut slots = extend::prepare_ours(placing.view(), placing.terms.rules, pod)?;

@@ -7,10 +7,10 @@ use crate::devices::PodDeviceRequest;
 use crate::world::devices::{Charge, Stock, kinds_of, request_of};
 use crate::world::{KnownChoices, Node, NodeId, Place, Pod, PodFacts, PodId, Wake, World};
 use baton_contract::PodUid;
+use baton_contract::key::is_device_resource;
 
-use super::agenda::{NEW_POD, Scene};
-use super::placing::Placing;
-use super::preemption::judge_budgets;
+use super::agenda::{NEW_POD, Scene, Terms};
+use super::preemption::{SOON, judge_budgets, leaves_within};
 use super::rules::plugins::{device_fit, is_stock};
 use super::rules::{Outcome, Plugins, Refusal, Slots, Victim, View};
 
@@ -34,7 +34,7 @@ pub struct NodeVictims {
     pub more_broken: i64,
 }
 
-/// Judges the devices of each of `nodes` for a pod that another scheduler places; `going`: the node to which a bind of it is under way.
+/// Judges the devices of each of `nodes` for a pod that another scheduler places; `going`: the node that it has, or to which a bind of it is under way.
 pub fn fit_devices(scene: Scene<'_>, facts: &PodFacts, nodes: &[String], going: Option<&str>) -> DeviceFits {
     let pod = unplaced(facts);
     let mut fits = DeviceFits::default();
@@ -53,7 +53,7 @@ pub fn fit_devices(scene: Scene<'_>, facts: &PodFacts, nodes: &[String], going: 
             (_, Some(going)) if *going == **name => Outcome::Fit,
             (_, Some(going)) => {
                 let text = format!("a bind to node {going} is under way");
-                Outcome::unfit(device_fit::NAME, text, Wake::POD_FREED)
+                Outcome::never(device_fit::NAME, text, Wake::POD_FREED)
             }
             (Some(node), None) => judge_ours(scene.view(), scene.terms.rules, &pod, node, &mut slots),
             (None, None) if !pod.asks_for_devices() => Outcome::Fit,
@@ -63,7 +63,7 @@ pub fn fit_devices(scene: Scene<'_>, facts: &PodFacts, nodes: &[String], going: 
         };
         match outcome {
             Outcome::Fit => fits.fitting.push(name.clone()),
-            Outcome::Unfit(no) if going.is_some() || may_turn(&no, &pod, known, request.as_ref(), &mut emptied) => {
+            Outcome::Unfit(no) if may_turn(&no, &pod, known, request.as_ref(), &mut emptied) => {
                 fits.failed.insert(name.clone(), no.text.into_owned());
             }
             Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => {
@@ -147,7 +147,7 @@ pub fn make_room(
             Outcome::Unfit(no) => no.wake.meets(Wake::POD_FREED),
             _ => false,
         };
-        if turns && let Some(room) = enough(view.world, &pod, node, victims) {
+        if turns && let Some(room) = enough(view, &pod, node, victims) {
             found.insert(name.clone(), room);
         }
     }
@@ -155,11 +155,12 @@ pub fn make_room(
 }
 
 /// The proposed victims and as many additions as the devices need; additions that turn out to be unnecessary are dropped.
-fn enough(world: &World, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option<NodeVictims> {
+fn enough(view: View<'_>, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option<NodeVictims> {
+    let world = view.world;
     let on_node = || node.pods.iter().filter_map(|id| world.pod(*id));
     let fits = |gone: &BTreeSet<&PodUid>| fits_without(pod, node, on_node(), gone);
-    // A terminating pod frees its devices without an eviction.
-    let leaving = on_node().filter(|other| other.facts.handoff.deleting.is_some());
+    // A pod that leaves soon frees its devices without an eviction.
+    let leaving = on_node().filter(|other| leaves_within(other, (view.now, SOON)));
     let leaving = leaving.map(|other| &other.facts.handoff.pod.uid);
     let mut gone: BTreeSet<&PodUid> = proposed.iter().chain(leaving).collect();
     if fits(&gone) {
@@ -167,8 +168,9 @@ fn enough(world: &World, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option<
     }
     let lower = |other: &&Pod| {
         other.facts.spec.priority < pod.facts.spec.priority
-            && node.holding(other).is_some()
+            && (node.holding(other).is_some() || node.stock.is_none() && other.asks_for_devices())
             && matches!(other.place, Place::Bound(_))
+            && other.facts.handoff.deleting.is_none()
             && !gone.contains(&other.facts.handoff.pod.uid)
     };
     let others: Vec<PodId> = on_node().filter(lower).map(|other| other.id).collect();
@@ -205,39 +207,16 @@ fn enough(world: &World, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option<
     None
 }
 
-/// Decides with the room of nominated pods of the same or a higher priority closed. Of pods of schedulers that ask here only the
-/// devices count: kube-scheduler keeps their other room itself.
-pub fn with_all_nominated<T>(
-    placing: &mut Placing<'_>,
-    facts: &PodFacts,
-    decide: impl FnOnce(&mut Placing<'_>) -> T,
-) -> T {
-    let except = placing.world.pod_id(&facts.handoff.pod.uid).unwrap_or(NEW_POD);
-    placing.with_nominated(facts.spec.priority, except, |placing| {
-        let entered = enter_asking(
-            placing.world,
-            placing.terms.rules,
-            placing.terms.now.mono,
-            facts,
-            &placing.terms.config.asking_names,
-        );
-        let decided = decide(placing);
-        entered.into_iter().rev().for_each(|id| _ = placing.world.forget(id));
-        decided
-    })
-}
-
-/// Enters nominated pods of schedulers that ask here into the accounts, and returns them.
-pub fn enter_asking(
-    world: &mut World,
-    rules: &Plugins,
-    now: std::time::Duration,
-    facts: &PodFacts,
-    asking_names: &BTreeSet<Box<str>>,
-) -> Vec<PodId> {
+/// Enters nominated pods of schedulers that ask here into the accounts, and returns them. Only their devices count: kube-scheduler keeps
+/// their other room itself.
+pub fn enter_asking(world: &mut World, terms: Terms<'_>, (priority, except): (i32, PodId)) -> Vec<PodId> {
+    let (rules, now, asking_names) = (terms.rules, terms.now.mono, &terms.config.asking_names);
+    if asking_names.is_empty() {
+        return Vec::new();
+    }
     let counts = |pod: &&Pod| {
-        pod.facts.spec.priority >= facts.spec.priority
-            && pod.facts.handoff.pod.uid != facts.handoff.pod.uid
+        pod.facts.spec.priority >= priority
+            && pod.id != except
             && pod.facts.handoff.deleting.is_none()
             && pod.asks_for_devices()
             && asking_names.contains(&pod.facts.handoff.scheduler_name)
@@ -307,16 +286,30 @@ fn may_turn(
     if node.kept_for.is_some() {
         return false;
     }
-    let (Some(stock), Some(request)) = (&node.stock, request) else { return false };
+    let Some(stock) = &node.stock else { return counts_suffice(pod, node, std::iter::empty()) };
+    let Some(request) = request else { return false };
     let mut stock: Stock = stock.clone();
     stock.recount(std::iter::empty());
     !kinds_of(pod).iter().any(|kind| stock.is_blocked(&kind)) && emptied.choose(&stock, request).is_ok()
 }
 
+/// `true` when a node that no node daemon serves offers enough devices beside these pods, by their number alone.
+fn counts_suffice<'a>(pod: &Pod, node: &Node, beside: impl Iterator<Item = &'a Pod>) -> bool {
+    let Some(facts) = &node.facts else { return false };
+    let mut wanted: Vec<(&str, i64)> =
+        pod.facts.spec.requests.scalar.iter().filter(|(name, _)| is_device_resource(name)).collect();
+    for other in beside {
+        wanted.iter_mut().for_each(|(name, amount)| *amount += other.facts.spec.requests.scalar(name));
+    }
+    wanted.iter().all(|(name, amount)| *amount <= facts.allocatable.scalar(name))
+}
+
 /// `true` when the devices of `node` suffice without the pods in `gone`.
 fn fits_without<'a>(pod: &Pod, node: &'a Node, on: impl Iterator<Item = &'a Pod>, gone: &BTreeSet<&PodUid>) -> bool {
-    let (Some(stock), Ok(request)) = (&node.stock, request_of(pod)) else { return false };
+    let stays = on.filter(|other| !gone.contains(&other.facts.handoff.pod.uid));
+    let Some(stock) = &node.stock else { return counts_suffice(pod, node, stays) };
+    let Ok(request) = request_of(pod) else { return false };
     let mut stock: Stock = stock.clone();
-    stock.recount(Charge::all(on.filter(|other| !gone.contains(&other.facts.handoff.pod.uid)), node.holders()));
+    stock.recount(Charge::all(stays, node.holders()));
     !kinds_of(pod).iter().any(|kind| stock.is_blocked(&kind)) && stock.choose(&request).is_ok()
 }

@@ -108,8 +108,8 @@ impl OtherSchedulers {
             (true, true) => return,
             (true, false) => format!("the pod was bound by another client than Baton, and not together with {with}"),
             (false, _) => format!(
-                "the scheduler {name:?} has bound the pod by itself, and not together with {with}: set spec.schedulerName: {set} \
-                 in the pod template"
+                "the scheduler {name:?} has bound the pod, and Baton does not see to it that {with} starts together: if that scheduler does \
+                 not either, set spec.schedulerName: {set} in the pod template and create the pod again"
             ),
         };
         agenda.event(world, id, true, EventReason::NotScheduledByBaton, text);

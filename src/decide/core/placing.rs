@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::world::{NodeId, Pod, PodId, World};
 
 use super::agenda::{Agenda, Terms};
+use super::extend;
 use super::preemption::{Preemption, candidates};
 use super::reservations::Reservations;
 use super::rules::{PreemptionCandidate, View};
@@ -95,8 +96,21 @@ impl Placing<'_> {
     }
 
     fn enter_nominated(&mut self, priority: i32, except: PodId) -> Vec<PodId> {
-        self.preemption.enter_nominated(self.world, self.terms.rules, self.terms.now.mono, (priority, except))
+        enter_nominated(self.preemption, self.world, self.terms, (priority, except))
     }
+}
+
+/// Enters nominated pods of this priority or a higher one into the accounts of their nodes, but for `except`: those that are nominated
+/// here, and those of schedulers that ask here. Returns the entered pods.
+pub fn enter_nominated(
+    preemption: &Preemption,
+    world: &mut World,
+    terms: Terms<'_>,
+    (priority, except): (i32, PodId),
+) -> Vec<PodId> {
+    let mut entered = preemption.enter_own(world, terms, (priority, except));
+    entered.extend(extend::enter_asking(world, terms, (priority, except)));
+    entered
 }
 
 /// The victims for a pod that fits no node, as the PostFilter rules choose them. `None` when no victims make room. `gone`: pods

@@ -26,15 +26,15 @@ use super::agenda::{Agenda, Scene, Terms};
 use super::effect::Effect;
 use super::queue::Item;
 use super::rules::plugins::device_fit;
-use super::rules::{Outcome, Plugins, PreemptionCandidate, Reads, Slots, View};
+use super::rules::{Outcome, PreemptionCandidate, Reads, Slots, View};
 use super::select::choose::{judge, prepare};
 use super::timers::Timer;
 
 pub use dry_run::{
     VictimSet, candidates, judge_budgets, lower_priority, most_important_first, split_leaving, victim_sets,
 };
-pub use leaving::leaving;
-use leaving::{SOON, gone_by, leaving_uids};
+pub use leaving::{SOON, leaves_within, leaving};
+use leaving::{gone_by, leaving_uids};
 pub use units::Units;
 
 /// How long the room stays closed after the last victim has left.
@@ -302,15 +302,10 @@ impl Preemption {
         }
     }
 
-    /// Enters nominated pods into the accounts of their nodes, for [`super::placing::Placing::with_nominated`] or in a copy of the world. Returns
-    /// the entered pods.
-    pub fn enter_nominated(
-        &self,
-        world: &mut World,
-        rules: &Plugins,
-        now: Duration,
-        (priority, except): (i32, PodId),
-    ) -> Vec<PodId> {
+    /// Enters pods that are nominated here into the accounts of their nodes, for [`super::placing::enter_nominated`]. Returns the entered
+    /// pods.
+    pub fn enter_own(&self, world: &mut World, terms: Terms<'_>, (priority, except): (i32, PodId)) -> Vec<PodId> {
+        let (rules, now) = (terms.rules, terms.now.mono);
         if self.nominations.is_empty() {
             return Vec::new();
         }

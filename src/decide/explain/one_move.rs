@@ -44,7 +44,7 @@ impl Scheduler {
         // Where it is gathered, a search in one domain is needed.
         let free = group.filter(|group| self.world().gangs().topology_of(group).is_none());
         let ids = group.map_or_else(|| vec![id], |_| free.map(|group| self.lacking(group)).unwrap_or_default());
-        let mut world = self.as_found_by(self.world().pod(id)?, None, now).into_owned();
+        let mut world = self.as_found_by(self.world().pod(id)?, now).into_owned();
         self.one_move(&mut world, &ids, now)
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 
 use crate::bind::{BindAttempt, BindPhase};
-use crate::core::extend;
+use crate::core::placing::enter_nominated;
 use crate::core::preemption::Nomination;
 use crate::core::queue::{Item, QueueState, Standing};
 use crate::core::rules::View;
@@ -19,7 +19,7 @@ use crate::gang::Route;
 use crate::lock::{Delay, LockDelay};
 use crate::scheduler::Scheduler;
 use crate::world::gangs::GroupId;
-use crate::world::{NodeId, Place, Pod, PodFacts, PodId, PodSpec, World, without_devices};
+use crate::world::{Node, NodeId, Place, Pod, PodId, PodSpec, World, without_devices};
 use baton_contract::{LockRead, PodKey};
 
 use super::answer::{Explanation, PodState, PodVerdict, RatedNode, Rating};
@@ -203,7 +203,7 @@ impl Scheduler {
     /// The rules' verdict on a waiting pod now, with nominated room closed. `by_extender`: another scheduler chooses its node.
     fn judge_live(&self, id: PodId, by_extender: bool, now: Moment) -> PodVerdict {
         let verdict = self.world().pod(id).map(|pod| {
-            let world = self.as_found_by(pod, by_extender.then_some(&pod.facts), now);
+            let world = self.as_found_by(pod, now);
             let view = View { world: &world, now: now.mono };
             let mut judged = judge_all(view, self.rules(), pod);
             if !judged.fitting.is_empty() {
@@ -284,9 +284,9 @@ impl Scheduler {
     }
 
     /// The world as a pod finds it whose turn has come: the room of nominated pods is closed, and nodes that are kept for less are open.
-    /// A copy where there are any. `asking`: the pod of another scheduler that asks here about devices.
-    pub(super) fn as_found_by(&self, pod: &Pod, asking: Option<&PodFacts>, now: Moment) -> Cow<'_, World> {
-        let none_asks = asking.is_none() || self.world().nominated().next().is_none();
+    /// A copy where there are any.
+    pub(super) fn as_found_by(&self, pod: &Pod, now: Moment) -> Cow<'_, World> {
+        let none_asks = self.config().asking_names.is_empty() || self.world().nominated().next().is_none();
         if self.preemption().all().is_empty() && self.earmarks().all().is_empty() && none_asks {
             return Cow::Borrowed(self.world());
         }
@@ -295,10 +295,7 @@ impl Scheduler {
         let group = world.gangs().gang_of(pod.id).map(|gang| Item::Group(gang.group().clone()));
         let item = group.unwrap_or(Item::Pod(pod.id));
         self.earmarks().open_in(&mut world, (&item, priority, deadline), now.wall);
-        self.preemption().enter_nominated(&mut world, self.rules(), now.mono, (priority, pod.id));
-        if let Some(facts) = asking {
-            extend::enter_asking(&mut world, self.rules(), now.mono, facts, &self.config().asking_names);
-        }
+        enter_nominated(self.preemption(), &mut world, self.scene(now).terms, (priority, pod.id));
         Cow::Owned(world)
     }
 

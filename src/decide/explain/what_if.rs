@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::core::agenda::NEW_POD;
+use crate::core::placing::enter_nominated;
 use crate::core::preemption::{candidates, eviction_text};
 use crate::core::queue::Item;
 use crate::core::rules::View;
@@ -147,7 +148,7 @@ impl Scheduler {
             }
         }
         let priority = batches.iter().flat_map(|batch| &batch.pods).map(|pod| pod.spec.priority).min().unwrap_or(0);
-        self.preemption().enter_nominated(&mut world, self.rules(), now.mono, (priority, NEW_POD));
+        enter_nominated(self.preemption(), &mut world, self.scene(now).terms, (priority, NEW_POD));
         self.earmarks().open_in(&mut world, (&Item::Pod(NEW_POD), priority, None), now.wall);
         let objects = batches.into_iter().map(|batch| self.place_batch(&mut world, batch, now)).collect();
         Ok(WhatIfObjects { objects, generation: self.world().generation() })
@@ -307,7 +308,7 @@ impl Scheduler {
             notes.push("the pod names a gang: here it is judged by itself, its gang decides when it starts".to_owned());
         }
         let pod = Pod::unplaced(NEW_POD, facts);
-        let world = self.as_found_by(&pod, None, now);
+        let world = self.as_found_by(&pod, now);
         let view = View { world: &world, now: now.mono };
         let mut judged = judge_all(view, self.rules(), &pod);
         let best = self.best_nodes(view, &pod, &mut judged);
@@ -360,7 +361,7 @@ impl Scheduler {
     /// compare the scores with kube-scheduler's.
     pub fn ratings(&self, facts: PodFacts, now: Moment) -> Vec<RatedNode> {
         let pod = Pod::unplaced(NEW_POD, facts);
-        let world = self.as_found_by(&pod, None, now);
+        let world = self.as_found_by(&pod, now);
         let view = View { world: &world, now: now.mono };
         let mut judged = judge_all(view, self.rules(), &pod);
         self.rated_nodes(view, &pod, &mut judged)

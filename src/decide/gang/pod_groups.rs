@@ -82,13 +82,19 @@ impl Gangs {
                 Some(stored) if *stored == object.status && is_same_but_times(&written.wanted, &wanted) => return,
                 // The watch will show the last write.
                 Some(_) if written.version == object.version => written.at + LOST,
+                // Another controller has replaced it: two that do not yield write for ever.
+                Some(stored) if *stored != object.status => written.at + doubled(RETRY, written.failures),
                 Some(_) if is_rewording(&object.status, &wanted) => {
                     written.at + scene.terms.config.gangs.condition_pause
                 }
                 Some(_) => written.at + GATHER,
             },
         };
-        let failures = written.map_or(0, |written| written.failures);
+        let failures = written.map_or(0, |written| match &written.stored {
+            Some(stored) if *stored == object.status => 0,
+            Some(_) => written.failures + 1,
+            None => written.failures,
+        });
         if scene.terms.now.mono < due {
             agenda.timers.set(due, Timer::PodGroups(group.clone()));
             return;
@@ -130,7 +136,6 @@ impl Gangs {
         };
         written.under_way = false;
         if let Some(stored) = result {
-            written.failures = 0;
             written.stored = Some(stored);
         } else {
             written.not_before = scene.terms.now.mono + doubled(RETRY, written.failures);

@@ -111,6 +111,11 @@ impl Pod {
     /// This record takes room that the later record `now` does not take: other pods may have it.
     pub fn leaves_room(&self, now: &Self) -> bool {
         let resized = self.facts.spec.requests != now.facts.spec.requests;
+        let kept = self.facts.spec.nominated.as_ref().filter(|_| self.place == Place::Waiting);
+        if kept.is_some() {
+            let still = if now.place == Place::Waiting { &now.facts.spec.nominated } else { &now.facts.handoff.node };
+            return kept != still.as_ref();
+        }
         self.node().is_some() && (self.node() != now.node() || resized || self.devices != now.devices)
     }
 

@@ -48,8 +48,6 @@ pub struct Front {
     requests: mpsc::UnboundedSender<ExtenderRequest>,
     pods: PodWriter,
     serial: Arc<AtomicU64>,
-    /// Treatment of gang pods.
-    pub gang: GangPods,
 }
 
 const ENDED: &str = "the scheduler is shutting down";
@@ -72,9 +70,9 @@ impl Drop for CancelOnDrop {
 
 impl Front {
     /// A front, and what the event loop must receive. Waiting requests are bounded by the connections that the server takes.
-    pub fn new(pods: PodWriter, gang: GangPods) -> (Self, mpsc::UnboundedReceiver<ExtenderRequest>) {
+    pub fn new(pods: PodWriter) -> (Self, mpsc::UnboundedReceiver<ExtenderRequest>) {
         let (requests, received) = mpsc::unbounded_channel();
-        (Self { requests, pods, serial: Arc::default(), gang }, received)
+        (Self { requests, pods, serial: Arc::default() }, received)
     }
 
     /// Puts a request other than a bind, which `request` makes around the channel of its answer.
@@ -117,33 +115,53 @@ impl Front {
 /// Bind requests that wait for their answer, on the event loop's side.
 pub struct PendingRequests {
     wait: Duration,
+    gang: GangPods,
     binds: BTreeMap<RequestId, oneshot::Sender<BindVerdict>>,
 }
 
 const NOT_YET: &str = "this scheduler does not lead, or does not know the whole cluster yet: ask again";
 
+/// Every node is refused to a pod of a gang.
+fn refused(gang: &str, nodes: &[String]) -> DeviceFits {
+    let why = format!(
+        "gang pod ({gang}): an extender is asked for one pod at a time; give it the schedulerName of the standalone scheduler, or run the \
+         extender with --extender-gang=ignore"
+    );
+    DeviceFits { never: nodes.iter().map(|node| (node.clone(), why.clone())).collect(), ..DeviceFits::default() }
+}
+
 impl PendingRequests {
-    /// A bind waits for its node's lock for at most `wait`.
-    pub fn new(wait: Duration) -> Self {
-        Self { wait, binds: BTreeMap::new() }
+    /// A bind waits for its node's lock for at most `wait`; `gang`: treatment of gang pods.
+    pub fn new(wait: Duration, gang: GangPods) -> Self {
+        Self { wait, gang, binds: BTreeMap::new() }
     }
 
     /// Puts one request to the scheduler. An answer whose receiver is gone is dropped: the client has left.
     pub fn handle(&mut self, request: ExtenderRequest, scheduler: &mut Scheduler, now: Moment) -> Effects {
         // Only the leader knows what is assumed: a follower would send pods to devices that are already promised.
-        let leads = scheduler.is_leading();
+        let not_yet = (!scheduler.is_leading()).then(|| NOT_YET.to_owned());
+        let gang_of = |scheduler: &Scheduler, pod: &PodFacts| {
+            scheduler.together_with(pod).filter(|_| self.gang == GangPods::Refuse)
+        };
         match request {
             ExtenderRequest::Fit(pod, nodes, answer) => {
-                let fits = if leads { Ok(scheduler.fit_devices(&pod, &nodes, now)) } else { Err(NOT_YET.to_owned()) };
-                drop(answer.send(fits));
+                let mut fits = || match gang_of(scheduler, &pod) {
+                    Some(gang) => refused(&gang, &nodes),
+                    None => scheduler.fit_devices(&pod, &nodes, now),
+                };
+                drop(answer.send(not_yet.map_or_else(|| Ok(fits()), Err)));
             }
             ExtenderRequest::Rate(pod, nodes, answer) => {
-                let rated = if leads { Ok(scheduler.rate_devices(&pod, &nodes, now)) } else { Err(NOT_YET.to_owned()) };
-                drop(answer.send(rated));
+                let mut rated = || scheduler.rate_devices(&pod, &nodes, now);
+                drop(answer.send(not_yet.map_or_else(|| Ok(rated()), Err)));
             }
             ExtenderRequest::Room(pod, victims, answer) => {
-                let room = if leads { Ok(scheduler.make_room(&pod, &victims, now)) } else { Err(NOT_YET.to_owned()) };
-                drop(answer.send(room));
+                let mut room = || match gang_of(scheduler, &pod) {
+                    // No eviction helps it.
+                    Some(_) => BTreeMap::new(),
+                    None => scheduler.make_room(&pod, &victims, now),
+                };
+                drop(answer.send(not_yet.map_or_else(|| Ok(room()), Err)));
             }
             ExtenderRequest::Bind { ask, pod, node, answer } => {
                 self.binds.insert(ask, answer);

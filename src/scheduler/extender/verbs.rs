@@ -12,14 +12,12 @@ use axum::{Json, Router};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::options::GangPods;
 use super::requests::{ExtenderRequest, Front};
 use baton_cluster::pod::LightPod;
 use baton_contract::extender::{
     ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs,
     ExtenderPreemptionResult, HostPriority, MAX_SCORE, MetaPod, MetaVictims,
 };
-use baton_contract::gang::key;
 use baton_contract::{PodRef, PodUid};
 use baton_decide::scheduler::{DeviceFits, NodeVictims};
 use baton_decide::world::PodFacts;
@@ -64,24 +62,21 @@ impl Candidates {
     }
 }
 
-async fn filter(State(front): State<Front>, request: Request) -> Result<Json<ExtenderFilterResult>, Refused> {
+async fn filter(State(front): State<Front>, request: Request) -> Result<Response, Refused> {
     let args: ExtenderArgs = read(request).await?;
-    let gang = membership(&args.pod).filter(|_| front.gang == GangPods::Refuse);
     let candidates = Candidates::of(args.node_names, args.nodes)?;
     let pod = facts(args.pod)?;
-    if let Some(gang) = gang {
-        let why = format!(
-            "gang pod ({gang}): kube-scheduler places pods one by one; give it the schedulerName of the standalone scheduler, or run the extender with --extender-gang=ignore"
-        );
-        let never = candidates.names.iter().map(|node| (node.clone(), why.clone())).collect();
-        return Ok(Json(filtered(DeviceFits { never, ..DeviceFits::default() }, candidates)));
-    }
-    Ok(Json(
-        match in_time(front.ask(|answer| ExtenderRequest::Fit(Box::new(pod), candidates.names.clone(), answer))).await {
-            Ok(fits) => filtered(fits, candidates),
-            Err(error) => ExtenderFilterResult { error, ..ExtenderFilterResult::default() },
-        },
-    ))
+    let fits = front.ask(|answer| ExtenderRequest::Fit(Box::new(pod), candidates.names.clone(), answer));
+    Ok(match in_time(fits).await {
+        Ok(fits) => Json(filtered(fits, candidates)).into_response(),
+        Err(error) => last(Json(ExtenderFilterResult { error, ..ExtenderFilterResult::default() })),
+    })
+}
+
+/// An answer after which the connection ends. Through a Service the next one leads to the process that leads then: kube-scheduler
+/// would go on with this one for as long as it has pods.
+fn last(answer: impl IntoResponse) -> Response {
+    ([(header::CONNECTION, "close")], answer).into_response()
 }
 
 fn filtered(fits: DeviceFits, candidates: Candidates) -> ExtenderFilterResult {
@@ -136,7 +131,7 @@ async fn preempt(State(front): State<Front>, request: Request) -> Result<Json<Ex
     Ok(Json(ExtenderPreemptionResult { node_name_to_meta_victims: room.into_iter().map(with_budget).collect() }))
 }
 
-async fn bind(State(front): State<Front>, request: Request) -> Result<Json<ExtenderBindingResult>, Refused> {
+async fn bind(State(front): State<Front>, request: Request) -> Result<Response, Refused> {
     let args: ExtenderBindingArgs = read(request).await?;
     let given = [
         ("PodName", &args.pod_name),
@@ -153,12 +148,12 @@ async fn bind(State(front): State<Front>, request: Request) -> Result<Json<Exten
         return Err(Refused(StatusCode::BAD_REQUEST, format!("{key} {shown:?} is not the name of an object")));
     }
     let pod = PodRef::new(&args.pod_namespace, &args.pod_name, &args.pod_uid);
-    let error = front.bind(pod, &args.node).await.err().unwrap_or_default();
-    if !error.is_empty() {
-        let (pod, namespace, node) = (&args.pod_name, &args.pod_namespace, &args.node);
-        tracing::info!(pod, namespace, node, error, "bind for kube-scheduler failed");
-    }
-    Ok(Json(ExtenderBindingResult { error }))
+    let Err(error) = front.bind(pod, &args.node).await else {
+        return Ok(Json(ExtenderBindingResult::default()).into_response());
+    };
+    let (pod, namespace, node) = (&args.pod_name, &args.pod_namespace, &args.node);
+    tracing::info!(pod, namespace, node, error, "bind for kube-scheduler failed");
+    Ok(last(Json(ExtenderBindingResult { error })))
 }
 
 fn is_name(text: &str) -> bool {
@@ -170,31 +165,6 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, String>>) -> Result<T
     tokio::time::timeout(ANSWER, answer).await.unwrap_or_else(late)
 }
 
-/// Keys that name a pod's gang, as label or annotation.
-const KEYS: [&str; 4] = [key::POD_GROUP, key::POD_GROUP_NAME, key::COMMUNITY_POD_GROUP, key::NAME];
-
-/// What makes a `v1.Pod` a member of a gang, in words; `None` for a pod of its own.
-fn membership(pod: &Value) -> Option<String> {
-    let meta = &pod["metadata"];
-    for key in KEYS {
-        let name = ["labels", "annotations"].into_iter().find_map(|map| meta[map][key].as_str());
-        if let Some(name) = name.filter(|name| !name.is_empty()) {
-            return Some(format!("{key}={name}"));
-        }
-    }
-    if let Some(group) = pod["spec"]["schedulingGroup"]["podGroupName"].as_str() {
-        return Some(format!("spec.schedulingGroup.podGroupName={group}"));
-    }
-    let stated =
-        |place: &&key::PodKeyPlace| ["labels", "annotations"].iter().any(|map| meta[map][place.key].is_string());
-    if let Some(place) = key::POD_KEYS.iter().find(stated) {
-        return Some(format!("{}, without the name of a gang", place.key));
-    }
-    let owners = meta["ownerReferences"].as_array()?;
-    let job = owners.iter().find(|owner| owner["kind"] == "TYJob")?;
-    Some(format!("TYJob {}", job["name"].as_str().unwrap_or_default()))
-}
-
 /// Time for a request's body to arrive.
 const BODY: Duration = Duration::from_secs(5);
 
@@ -204,7 +174,7 @@ struct Refused(StatusCode, String);
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         tracing::debug!(status = self.0.as_u16(), reason = self.1, "extender request refused");
-        (self.0, self.1 + "\n").into_response()
+        last((self.0, self.1 + "\n"))
     }
 }
 
@@ -251,36 +221,5 @@ fn drop_nulls(value: &mut Value) {
         }
         Value::Array(list) => list.iter_mut().for_each(drop_nulls),
         _ => {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn every_way_to_join_a_gang_is_seen_and_other_labels_are_not() {
-        for pod in [
-            json!({"metadata": {"labels": {"pod-group.scheduling.sigs.k8s.io": "g"}}}),
-            json!({"metadata": {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}}),
-            json!({"metadata": {"annotations": {"gang.scheduling.koordinator.sh/name": "g"}}}),
-            json!({"metadata": {"annotations": {"pod-group.scheduling.sigs.k8s.io/name": "g"}}}),
-            json!({"spec": {"schedulingGroup": {"podGroupName": "g"}}}),
-            json!({"metadata": {"ownerReferences": [{"kind": "TYJob", "name": "g"}]}}),
-        ] {
-            assert!(membership(&pod).unwrap().ends_with('g'), "{pod}");
-        }
-        for half in [
-            json!({"labels": {"pod-group.scheduling.sigs.k8s.io/min-available": "2"}}),
-            json!({"annotations": {"gang.scheduling.koordinator.sh/min-available": "2"}}),
-            json!({"annotations": {"gang.scheduling.koordinator.sh/name": ""}}),
-        ] {
-            let said = membership(&json!({"metadata": half})).unwrap();
-            assert!(said.ends_with("without the name of a gang"), "{said}");
-        }
-        for pod in [json!({}), json!({"metadata": {"labels": {"app": "g"}, "ownerReferences": [{"kind": "Job"}]}})] {
-            assert_eq!(membership(&pod), None, "{pod}");
-        }
     }
 }

@@ -82,7 +82,8 @@ const POD_KEYS: &[Row<'_>] = &[
 
 /// Beside the keys that pods have, too.
 const POD_GROUP_FIELDS: &[Row<'_>] = &[
-    ("minMember", None, "0 bound, 0 held, GangIncomplete"),
+    // As Go writes 0.
+    ("minMember", None, "2 bound, 0 held"),
     ("minMember", Some("0"), "2 bound, 0 held"),
     ("minMember", Some("2"), "2 bound, 0 held"),
     ("minMember", Some("3"), "0 bound, 0 held, GangIncomplete"),

@@ -508,10 +508,10 @@ fn each_gang_pod_that_another_scheduler_binds_is_told_so() {
     for (name, said) in [
         (
             "g-0",
-            "the scheduler \"default-scheduler\" has bound the pod by itself, and not together with gang ml/g: set",
+            "the scheduler \"default-scheduler\" has bound the pod, and Baton does not see to it that gang ml/g starts",
         ),
         ("g-1", "spec.schedulerName: baton-scheduler"),
-        ("half", "not together with a gang"),
+        ("half", "that a gang starts together"),
         ("ours", "the pod was bound by another client than Baton, and not together with gang ml/h"),
     ] {
         let told = events(&gangs, name, "NotScheduledByBaton");

@@ -2,6 +2,7 @@
 
 use baton::contract::gang::{GangId, PodGroupPhase, PodGroupStatus, key};
 use baton::decide::pod::Phase;
+use baton::decide::scheduler::EffectResult;
 use baton::decide::world::gangs::{GangProgress, GroupAttempts, status};
 
 use crate::harness::gangs::{P, TestGangs};
@@ -120,4 +121,34 @@ fn a_gang_without_a_minimum_is_pending() {
     let mut gangs = stand(1, (1, 0, 0, 0, 0));
     gangs.pod_group("ml/g", |_| {});
     assert_eq!(reported(&gangs, &PodGroupStatus::default()).phase, Some(Pending));
+}
+
+#[test]
+fn a_status_that_another_controller_replaces_is_written_again_ever_more_rarely() {
+    let mut gangs = TestGangs::new(8);
+    let mut version = 1;
+    let mut shown = |gangs: &mut TestGangs, status: PodGroupStatus| {
+        version += 1;
+        gangs.pod_group("ml/g", |facts| {
+            facts.uid = "u".into();
+            facts.version = version.to_string().into();
+            facts.spec.min = Some(3);
+            facts.status = status;
+        });
+    };
+    shown(&mut gangs, PodGroupStatus::default());
+    gangs.members("g", 3, &[(P.to_owned(), "g".to_owned())]);
+    let mut writes = Vec::new();
+    for second in 0..600 {
+        gangs.wait(1);
+        for write in std::mem::take(&mut gangs.cluster.pod_group_writes) {
+            writes.push(second);
+            let result = Some(Box::new(write.status.clone()));
+            gangs.cluster.report(EffectResult::PodGroup { gang: write.gang, result });
+            shown(&mut gangs, write.status);
+            shown(&mut gangs, PodGroupStatus { phase: Some(Failed), ..PodGroupStatus::default() });
+        }
+    }
+    assert!((6..20).contains(&writes.len()), "{writes:?}");
+    shown(&mut gangs, PodGroupStatus::default());
 }

@@ -10,6 +10,7 @@ use baton::decide::pod::Deletion;
 use baton::decide::scheduler::{BindVerdict, Config, RequestId};
 use baton::decide::world::{BudgetFacts, PodFacts, WorldEvent};
 
+use crate::harness::gangs::TestGangs;
 use crate::harness::{TestScheduler, pod};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
@@ -182,4 +183,92 @@ fn no_pod_leaves_beside_pods_that_are_leaving_already() {
     });
     let one = theirs(&cluster, "one", ONE, 100);
     assert_eq!(room(&mut cluster, &one, &[]), Some((vec![], 0)));
+}
+
+#[test]
+fn a_pod_that_never_leaves_is_not_waited_for_and_no_victim() {
+    let mut cluster = cluster();
+    cluster.node("n1", 2);
+    bound(&mut cluster, "stuck", ONE, 1);
+    bound(&mut cluster, "staying", ONE, 1);
+    cluster.change_pod("stuck", |facts| {
+        facts.handoff.deleting = Some(Deletion { at: facts.handoff.created, grace_seconds: 0 });
+    });
+    cluster.wait(120);
+    cluster.beat_all();
+    let one = theirs(&cluster, "one", ONE, 100);
+    assert_eq!(room(&mut cluster, &one, &[]), Some((vec!["uid-staying".to_owned()], 0)));
+    let two = theirs(&cluster, "two", TWO, 100);
+    assert_eq!(room(&mut cluster, &two, &[]), None);
+}
+
+#[test]
+fn room_of_a_pod_that_kube_scheduler_nominated_is_closed_to_our_own_pods() {
+    let mut cluster = cluster();
+    cluster.node("n1", 1);
+    bound(&mut cluster, "victim", ONE, 0);
+    let mut high = theirs(&cluster, "high", ONE, 100);
+    high.spec.nominated = Some("n1".into());
+    cluster.submit(high);
+    cluster.pod("own", ONE);
+    cluster.wait(5);
+    cluster.delete("victim");
+    cluster.wait(30);
+    assert_eq!(cluster.node_of("own"), None, "the victim left for another pod");
+    cluster.change_pod("high", |facts| facts.spec.nominated = None);
+    cluster.wait(30);
+    assert_eq!(cluster.node_of("own"), Some("n1"), "the nomination was given up");
+}
+
+#[test]
+fn no_pod_leaves_for_one_whose_bind_is_under_way() {
+    let mut cluster = cluster();
+    cluster.node("n1", 1);
+    cluster.node("n2", 1);
+    let theirs = theirs(&cluster, "theirs", ONE, 100);
+    cluster.submit(theirs.clone());
+    let (now, wait) = (cluster.moment(), std::time::Duration::from_secs(10));
+    drop(cluster.scheduler.request_bind(RequestId(1), &theirs.handoff.pod, "n2", wait, now));
+    let nodes = ["n1".to_owned(), "n2".to_owned()];
+    let fits = cluster.scheduler.fit_devices(&theirs, &nodes, now);
+    assert_eq!((fits.fitting, fits.failed.len(), fits.never.len()), (vec!["n2".to_owned()], 0, 1));
+    assert_eq!(room(&mut cluster, &theirs, &["victim"]), None);
+}
+
+#[test]
+fn on_a_node_without_an_agent_pods_leave_by_their_number() {
+    let config = Config { asking_names: [THEIRS.into()].into(), ..Config::default() };
+    let set = DefaultSet { without_agent: NodesWithoutAgent::Plain, ..DefaultSet::default() };
+    let mut cluster = TestScheduler::with(config, set);
+    cluster.plain_node("n1", 2);
+    bound(&mut cluster, "a", ONE, 0);
+    bound(&mut cluster, "b", ONE, 0);
+    let (two, three) = (theirs(&cluster, "two", TWO, 100), theirs(&cluster, "three", &[(key::NVIDIA_GPU, "3")], 100));
+    let (now, nodes) = (cluster.moment(), ["n1".to_owned()]);
+    let said = |cluster: &mut TestScheduler, facts: &PodFacts| {
+        let fits = cluster.scheduler.fit_devices(facts, &nodes, now);
+        (fits.failed.len(), fits.never.len())
+    };
+    assert_eq!((said(&mut cluster, &two), said(&mut cluster, &three)), ((1, 0), (0, 1)));
+    let (victims, _) = room(&mut cluster, &two, &["a"]).unwrap();
+    assert_eq!(victims, ["uid-a", "uid-b"]);
+    assert_eq!(room(&mut cluster, &three, &["a", "b"]), None);
+}
+
+#[test]
+fn every_way_to_join_a_gang_is_seen_and_a_pod_group_without_a_rule_is_none() {
+    let mut gangs = TestGangs::new(1);
+    gangs.pod_group("ml/none", |facts| facts.spec.min = Some(0));
+    let together = |gangs: &mut TestGangs, keys: &[(&str, &str)]| {
+        let keys: Vec<(String, String)> = keys.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        let facts = gangs.facts("p", &[("cpu", "1")], &keys);
+        gangs.cluster.scheduler.together_with(&facts)
+    };
+    for name in ["pod-group.scheduling.sigs.k8s.io", "pod-group.scheduling.sigs.k8s.io/name"] {
+        assert_eq!(together(&mut gangs, &[(name, "g")]), Some(format!("{name}=g")));
+    }
+    let half = [("gang.scheduling.koordinator.sh/min-available", "2")];
+    assert_eq!(together(&mut gangs, &half).as_deref(), Some("keys of a gang, without its name"));
+    assert_eq!(together(&mut gangs, &[("app", "g")]), None);
+    assert_eq!(together(&mut gangs, &[("pod-group.scheduling.sigs.k8s.io", "none")]), None);
 }

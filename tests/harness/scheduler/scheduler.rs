@@ -489,7 +489,7 @@ impl TestScheduler {
         }
     }
 
-    fn report(&mut self, report: EffectResult) {
+    pub fn report(&mut self, report: EffectResult) {
         let effects = self.scheduler.report(report, self.moment());
         self.perform(effects);
     }
