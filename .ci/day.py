@@ -134,6 +134,9 @@ def drain(pipe):
     return last
 
 
+PAGE_NOTES = ("leasesUnread", "slicesUnread", "leaving", "stuck", "unserved", "unhealthy", "otherScheduler", "visibleDevices")
+
+
 class Page:
     """`baton ui`, and what its pages show."""
 
@@ -174,7 +177,7 @@ class Page:
             said["faults"] = {row["device"]: row["problem"] for row in verdict.get("held", []) if row.get("problem")}
             show(f"page: explain pod {pod}", json.dumps({key: said[key] for key in said if said[key]}, indent=1))
         found = self.ask("/api/audit")
-        show("page: audit", json.dumps({key: found[key] for key in found if key in ("violations", "stuck", "unhealthy", "outcome")}, indent=1))
+        show("page: audit", json.dumps({key: found[key] for key in found if key in ("violations", "outcome") or key in PAGE_NOTES and found[key]}, indent=1))
 
 
 def events(kind, name):

@@ -615,18 +615,22 @@ impl DeviceReconciler {
         }
     }
 
-    /// An event on each pod that has a device which reported an error and stays in service: mostly the pod's own program is to blame.
+    /// Events of a device which reported an error and stays in service, on its node and on each pod that has it: mostly the pod's own
+    /// program is to blame.
     fn note_xid(&self, id: &DeviceId, xid: u64) {
         let infos = device_infos(&self.devices);
         let at = infos.iter().position(|info| info.id == *id);
         let name = at.map(|at| device_names(&infos).swap_remove(at)).unwrap_or_default();
         let node = &self.context.options.node_name;
-        let message = format!("{name} ({id}) of node {node}, which this pod has, stays in service: {}", xid_words(xid));
-        for pod in self.context.holdings.holders(id) {
-            let (subject, message) = (Subject::Pod(pod), message.clone());
+        let words = xid_words(xid);
+        let post = |subject, whose: &str| {
+            let message = format!("{name} ({id}){whose} stays in service: {words}");
             let reason = EventReason::DeviceError;
             self.context.notices.post(Notice { subject, warning: true, reason, action: "Health", message });
-        }
+        };
+        let pods = self.context.holdings.holders(id).into_iter().map(Subject::Pod);
+        pods.for_each(|pod| post(pod, &format!(" of node {node}, which this pod has,")));
+        post(Subject::Node(node.as_str().into()), "");
     }
 
     /// An event on the node when it is suspect, serves no shares or has no NIC that is selected, and when that is over.

@@ -41,6 +41,9 @@ pub struct LockValue {
     pub holder: Option<Holder>,
 }
 
+/// Characters of a value that names no pod, as people read it: no lock is longer.
+const SHOWN: usize = 64;
+
 /// Content of the lock annotation of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LockRead {
@@ -77,6 +80,16 @@ impl LockRead {
             Self::Free => None,
             Self::Held { raw, .. } | Self::Malformed { raw } => Some(raw),
         }
+    }
+
+    /// Whose it is by its value, in the words of every surface: `ml/a`, `"mine", which names no pod`. `None` for a free one.
+    pub fn whose(&self) -> Option<String> {
+        let pod = match self {
+            Self::Held { value, .. } => value.holder.as_ref().map(|holder| holder.pod.to_string()),
+            Self::Free | Self::Malformed { .. } => None,
+        };
+        let shown = |raw: &str| format!("{:?}, which names no pod", raw.chars().take(SHOWN).collect::<String>());
+        pod.or_else(|| self.raw().map(shown))
     }
 }
 

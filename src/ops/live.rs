@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use clap::Args;
 use kube::Client;
 use kube::api::{Api, ListParams, ObjectMeta};
@@ -70,16 +70,18 @@ pub async fn devices(client: Client) -> anyhow::Result<Vec<Device>> {
     })
 }
 
-/// The Leases of the node daemons by name, of daemons in `namespace`; where there are none, where the daemons are.
-pub async fn agent_leases(
-    client: Client,
-    namespace: &str,
-) -> anyhow::Result<(BTreeMap<String, LightLease>, Option<String>)> {
+/// The Leases of the node daemons by name, of daemons in `namespace`. An error where the daemons are in another one: what is free could
+/// not be said.
+pub async fn agent_leases(client: Client, namespace: &str) -> anyhow::Result<BTreeMap<String, LightLease>> {
     let api = Api::<LightLease>::namespaced(client.clone(), &AgentStatus::lease_namespace(namespace));
     let leases = all(api, "leases").await?;
-    let elsewhere = if leases.is_empty() { elsewhere(client, namespace).await } else { None };
+    if leases.is_empty()
+        && let Some(elsewhere) = elsewhere(client, namespace).await
+    {
+        bail!("{elsewhere}");
+    }
     let named = leases.into_iter().map(|lease| (lease.metadata.name.clone().unwrap_or_default(), lease));
-    Ok((named.collect(), elsewhere))
+    Ok(named.collect())
 }
 
 /// Where the node daemons are, when there are none of `namespace`, as far as this user may look.

@@ -311,8 +311,8 @@ fn every_fault_of_a_kept_demo_is_shown_where_people_look() {
     for (part, word, why, help, stops, starts) in [
         (
             "daemon",
-            "ended",
-            "has ended",
+            "stopped",
+            "was stopped",
             "look at its pod on that node",
             "the node daemon of NODE ends, and stays away",
             "the node daemon of NODE starts",

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::lock::DaemonState;
 use crate::world::without_devices;
-use baton_contract::{DeviceId, key};
+use baton_contract::{DeviceId, LockRead, key};
 
 /// Something that must not be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -175,10 +175,12 @@ impl std::fmt::Display for Violation {
                  that driver off the node, or label the node baton.io/device-plugin=off"
             ),
             Self::MalformedLock { node, value } => {
-                write!(f, "node {node} is locked by {value:?}, which names no pod; `baton get locks` says what to do")
+                let whose = LockRead::parse(Some(value)).whose().unwrap_or_default();
+                write!(f, "node {node} is locked by {whose}; `baton get locks` says what to do")
             }
             Self::Lock { node, value, holder, seconds, why } => {
-                let value = holder.as_deref().unwrap_or(value);
+                let value = holder.as_deref().map(str::to_owned).or_else(|| LockRead::parse(Some(value)).whose());
+                let value = value.unwrap_or_default();
                 let why = why.as_deref().unwrap_or("`baton get locks` says what to do");
                 write!(f, "node {node} has been locked for {seconds} s by {value}; {why}")
             }

@@ -9,7 +9,7 @@ use crate::core::reporter::Reporter;
 use crate::core::timers::Timer;
 use crate::lock::{Delay, Intent, WaitReason};
 use crate::world::{Node, NodeId, PodId};
-use baton_contract::{ConditionReason, EventReason, LockRead};
+use baton_contract::{ConditionReason, EventReason, LockRead, LockValue};
 
 use super::attempt::BindAttempt;
 use super::intent::intent;
@@ -102,15 +102,10 @@ impl Binder {
             at.map_or_else(String::new, |at| second(scene.terms.now.wall + at.saturating_sub(scene.terms.now.mono)));
         let seen = second(scene.terms.now.wall - scene.terms.now.mono.saturating_sub(node.lock.first_seen));
         let whose = match &node.lock.read {
-            LockRead::Held { value, .. } => {
-                let since = second(value.time);
-                match &value.holder {
-                    Some(holder) => format!("its lock, held by pod {} since {since}", holder.pod),
-                    None => format!("its lock of {since}, which names no pod"),
-                }
+            LockRead::Held { value: LockValue { holder: Some(of), time }, .. } => {
+                format!("its lock, held by pod {} since {}", of.pod, second(*time))
             }
-            LockRead::Malformed { .. } => format!("its lock, which cannot be read and was seen first at {seen}"),
-            LockRead::Free => return None,
+            read => format!("its lock, {}, seen first at {seen}", read.whose()?),
         };
         let end = match outlook {
             Outlook::Held => {

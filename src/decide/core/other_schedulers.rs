@@ -42,7 +42,7 @@ pub fn other_scheduler_text(want: UnservedWant, named: &str, ours: &str) -> Stri
         UnservedWant::Device => "asks for a device",
     };
     format!(
-        "the pod {want}, but names the scheduler {named:?}, which is not Baton: set spec.schedulerName: {ours} in the pod template"
+        "the pod {want}, but names the scheduler {named:?}, which is not Baton: set spec.schedulerName: {ours} in the pod template and create the pod again"
     )
 }
 

@@ -48,8 +48,8 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
              the kubelet's call; or a more important pod is nominated there and waits for pods to leave: `baton get pods -A` shows both"
         }
         Help::Room => {
-            "Wait for pods to end, ask for less per pod, or add nodes: `baton get nodes` shows what is free, this command with `-o wide` \
-             which pod holds which device"
+            "Wait for pods to end, ask for less per pod, or add nodes: `baton get nodes` shows what is free, `baton get devices` which pod \
+             holds which device"
         }
         Help::LargerNode => {
             "A pod runs on one node, and those nodes are too small for it even when they are empty: ask for less per pod, bring back devices that \

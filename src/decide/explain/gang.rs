@@ -76,7 +76,7 @@ pub struct GangView {
 pub struct GangExplanation {
     /// `namespace/name`.
     pub gang: String,
-    /// `otherScheduler`, `held`, `marked`, `waiting`, `holding`, `binding`, `satisfied` or `finished`.
+    /// `otherScheduler`, `held`, `marked`, `waiting`, `tooLarge`, `holding`, `binding`, `satisfied` or `finished`.
     pub state: String,
     /// Reason of its members' condition while they wait.
     pub reason: Option<String>,
@@ -239,12 +239,13 @@ impl Scheduler {
         };
         let reason = held.as_ref().map(NotReady::reason).filter(|_| state != "otherScheduler");
         let waits = matches!(state, "waiting" | "holding");
-        let never = waits && self.never_starts(group);
+        let state = if waits && self.never_starts(group) { "tooLarge" } else { state };
         let tried_again = match (state, self.queue().state(Item::Group(group.clone()))) {
             ("otherScheduler", _) => "never by this scheduler",
             ("held", _) => "when the gang or its members change",
             ("marked", _) => "when no pod carries the mark any more",
             (_, Some(QueueState::BackOff(_))) => "after its pause",
+            ("tooLarge", Some(QueueState::Parked(..))) => "when a node or a device is added",
             (_, Some(QueueState::Parked(..))) => "when room, a node or a node daemon appears",
             (_, Some(QueueState::Active | QueueState::Taken)) => "now",
             (_, None) => "no attempt is needed",
@@ -254,7 +255,7 @@ impl Scheduler {
             state: state.to_owned(),
             reason: reason.or_else(|| waits.then_some(ConditionReason::Unschedulable)).map(|reason| reason.to_string()),
             message,
-            advice: if never { NEVER.to_owned() } else { advice(state, reason).to_owned() },
+            advice: advice(state, reason).to_owned(),
             group: self.world().gangs().of_group(group).map(|gang| standing(gang, progress.satisfied_once())).collect(),
             root_cause: record.and_then(|record| record.root_cause.clone()).filter(|_| waits),
             one_move: None,
@@ -363,9 +364,10 @@ fn advice(state: &str, reason: Option<ConditionReason>) -> &'static str {
             "delete the marked pods so that their controller creates new ones, or remove the annotation \
              gang.scheduling.koordinator.sh/timeout from them"
         }
+        ("tooLarge", _) => NEVER,
         (_, Some(ConditionReason::WaitingForPodGroup)) => "create the PodGroup that the pods name, in their namespace",
         (_, Some(ConditionReason::GangIncomplete)) => {
-            "create the missing pods or gangs, remove scheduling gates, or lower the minimum; the gang is tried at once then"
+            "create the pods or gangs that do not exist, remove scheduling gates, or lower the minimum; the gang is tried at once then"
         }
         (_, Some(ConditionReason::InvalidGang)) => {
             "correct name, groups, topology, priority or schedulerName: they must be valid, the last two equal over the whole group"

@@ -18,6 +18,9 @@ use super::answer::{DeviceDetail, NodeVerdict, PodVerdict, RuleCount};
 /// What wakes a gang that is held back.
 pub(super) const GANG_CHANGES: &str = "the gang or its members change";
 
+/// Where an advice names the node.
+pub(super) const NODE: &str = "NODE";
+
 /// Nodes that are named per refusal.
 const EXAMPLES: usize = 3;
 
@@ -29,13 +32,22 @@ pub(super) struct NodeJudgements {
     pub fitting: Vec<NodeId>,
     /// What filters left for scoring and for the plan.
     pub slots: Slots,
+    /// No node would take it, however many pods end.
+    pub never: bool,
 }
 
 /// Judges every node by every filter.
 pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJudgements {
     let mut slots = match prepare(view, plugins, pod) {
         Ok(slots) => slots,
-        Err(end) => return NodeJudgements { verdict: refused(end), fitting: Vec::new(), slots: Slots::default() },
+        Err(end) => {
+            return NodeJudgements {
+                verdict: refused(end),
+                fitting: Vec::new(),
+                slots: Slots::default(),
+                never: false,
+            };
+        }
     };
     let mut nodes = Vec::new();
     let mut fitting = Vec::new();
@@ -99,7 +111,9 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
         verdict.message = diagnosis.message() + &nearest.collect::<String>();
     }
     let mut refusals: Vec<&Refusal> = counts.keys().collect();
-    if fitting.is_empty() && is_hopeless(view.world, pod) {
+    let never = fitting.is_empty() && is_hopeless(view.world, pod);
+    if never {
+        verdict.wakes.retain(|when| !frees(when));
         verdict.advice.extend(by_help(Help::LargerNode).map(str::to_owned));
         refusals.retain(|refusal| !matches!(refusal.help, Help::Room | Help::LargerNode));
     }
@@ -107,23 +121,33 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
         refusals.retain(|refusal| refusal.help != Help::LargerNode);
     }
     refusals.sort_by_key(|refusal| (refusal.is_of_the_pod(), Reverse(counts[*refusal].len())));
-    verdict.advice.extend(advised(refusals.into_iter()));
-    NodeJudgements { verdict, fitting, slots }
+    verdict.advice.extend(advised(refusals.into_iter().map(|refusal| (refusal, &*counts[refusal][0]))));
+    NodeJudgements { verdict, fitting, slots, never }
 }
 
 /// Rules that give one reason, and the nodes of which they give it.
 type RulesAndNodes<'a> = (BTreeSet<&'a str>, Vec<String>);
 
-/// Advice about requested resources that no node offers, mostly typing errors.
+/// Advice about labels that no node has and requested resources that none offers, mostly typing errors.
 fn unknown(world: &World, pod: &Pod) -> Vec<String> {
     let offers =
         |node: &Node, name: &str| node.facts.as_ref().is_some_and(|facts| facts.allocatable.scalar.get(name).is_some());
     let requested =
         pod.facts.spec.requests.scalar.iter().filter(|(name, wanted)| *wanted > 0 && !key::is_device_resource(name));
     let nowhere = requested.filter(|(name, _)| !world.nodes().any(|(_, node)| offers(node, name)));
-    nowhere
-        .map(|(name, _)| format!("No node offers {name}: correct the name in the pod, or install what provides it"))
-        .collect()
+    let resources = nowhere
+        .map(|(name, _)| format!("No node offers {name}: correct the name in the pod, or install what provides it"));
+    let labelled = |node: &Node, (name, value): (&str, &str)| {
+        node.facts.as_ref().is_some_and(|facts| facts.labels.get(name).is_some_and(|of| **of == *value))
+    };
+    let selected = pod.facts.spec.node_selector.iter().map(|(name, value)| (&**name, &**value));
+    let no_node = selected.filter(|label| !world.nodes().any(|(_, node)| labelled(node, *label)));
+    let labels = no_node.map(|(name, value)| {
+        format!(
+            "No node has the label {name}={value}, which the pod's nodeSelector demands: correct it, or label a node"
+        )
+    });
+    labels.chain(resources).collect()
 }
 
 /// The verdict on a pod that is refused before any node is judged.
@@ -131,7 +155,7 @@ fn refused(end: NodeChoice) -> PodVerdict {
     let of = |refusal: Refusal| {
         let rules = vec![counted(refusal.rule, &refusal.text, Vec::new())];
         let message = refusal.text.to_string();
-        let advice = advised([&refusal].into_iter());
+        let advice = advised([(&refusal, NODE)].into_iter());
         PodVerdict { message, advice, wakes: wakes(refusal.wake), rules, ..PodVerdict::default() }
     };
     match end {
@@ -155,14 +179,20 @@ pub fn on_nodes(count: usize, reason: &str) -> String {
     format!("{count} {nodes}{between} {}", agreed(count, reason))
 }
 
-fn advised<'a>(refusals: impl Iterator<Item = &'a Refusal>) -> Vec<String> {
-    let mut all = Vec::new();
-    for text in refusals.filter_map(advice) {
-        if !all.iter().any(|known| known == text) {
-            all.push(text.to_owned());
+/// What may help against refusals, each with a node that it is of.
+fn advised<'a>(refusals: impl Iterator<Item = (&'a Refusal, &'a str)>) -> Vec<String> {
+    let (mut all, mut known) = (Vec::new(), BTreeSet::new());
+    for (text, node) in refusals.filter_map(|(refusal, node)| Some((advice(refusal)?, node))) {
+        if known.insert(text) {
+            all.push(text.replace(NODE, node));
         }
     }
     all
+}
+
+/// One of these words is of a pod that makes room.
+pub(super) fn frees(when: &str) -> bool {
+    Wake::POD_FREED.words().any(|freed| freed == when)
 }
 
 /// The changes that wake a pod, in words.

@@ -12,7 +12,7 @@ use baton_contract::LockRead;
 
 use super::advice::by_help;
 use super::answer::NodeExplanation;
-use super::judged::devices_of;
+use super::judged::{NODE, devices_of};
 
 impl Scheduler {
     /// Explains the node of that name; `None` when there is none.
@@ -43,11 +43,10 @@ impl Scheduler {
         };
         let lock = match &node.lock.read {
             LockRead::Free => None,
-            LockRead::Malformed { raw } => Some(format!("a value that names no pod: {raw}")),
-            LockRead::Held { value, .. } => {
+            read @ LockRead::Malformed { .. } => read.whose(),
+            read @ LockRead::Held { value, .. } => {
                 let age = now.wall.duration_since(value.time).as_secs().max(0);
-                let holder = value.holder.as_ref().map_or("no pod that it names".to_owned(), |of| of.pod.to_string());
-                Some(format!("held by {holder} for {age} s"))
+                read.whose().map(|whose| format!("held by {whose}, for {age} s"))
             }
         };
         let mut queue: Vec<_> = self.binder().attempts().values().filter(|attempt| attempt.node == id).collect();
@@ -60,7 +59,7 @@ impl Scheduler {
             takes_devices: refusal.is_none() && !stuck && !free.is_empty(),
             message,
             taints,
-            advice: refusal.and_then(|(_, help)| by_help(help)).map(str::to_owned),
+            advice: refusal.and_then(|(_, help)| by_help(help)).map(|advice| advice.replace(NODE, &node.name)),
             kept_for: node.kept_for.as_ref().map(ToString::to_string),
             suspect: node.suspect().filter(|(_, heeded)| !heeded).map(|(suspect, _)| suspect.message.to_string()),
             lock,

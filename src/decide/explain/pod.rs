@@ -23,14 +23,12 @@ use crate::world::{Node, NodeId, Place, Pod, PodId, PodSpec, World, without_devi
 use baton_contract::{LockRead, PodKey};
 
 use super::answer::{Explanation, PodState, PodVerdict, RatedNode, Rating};
-use super::judged::{NodeJudgements, judge_all, wakes};
+use super::judged::{NodeJudgements, frees, judge_all, wakes};
 
 /// For pods that wait for a node's lock.
 const LOCK_ADVICE: &str = "Usually nothing: the lock is free again when the pod that holds it has its devices. `baton get locks` shows the holder, \
                            whether that is as it should be, and what to do if not";
 /// The same where no pod holds it.
-const NAMELESS_ADVICE: &str =
-    "No pod holds the lock: wait until it is taken over, or remove it as `baton get locks` says";
 /// For pods for which others leave a node.
 const LEAVING_ADVICE: &str = "Usually nothing: it starts when they have left; if one is still there by then, room is made on another node, where there is one";
 /// Pods that leave a node, by name.
@@ -175,12 +173,17 @@ impl Scheduler {
     ) -> PodVerdict {
         let failure = self.gangs().record(group).and_then(|record| record.progress.last_failure.clone());
         let gang = failure.unwrap_or_else(|| format!("gang {group} was not tried yet"));
-        let own = if judged.message.is_empty() { String::new() } else { format!("; by itself: {}", judged.message) };
+        // Members are alike: what the gang lacks is mostly what this one does.
+        let known = judged.message.split("; nearest: ").next().is_some_and(|own| gang.contains(own));
+        let own = if known { String::new() } else { format!("; by itself: {}", judged.message) };
         let mut advice: Vec<String> = self.gang_advice(id, now).into_iter().collect();
-        if !self.never_starts(group) {
+        let mut wakes = woken.unwrap_or(judged.wakes);
+        if self.never_starts(group) {
+            wakes.retain(|when| !frees(when));
+        } else {
             advice.extend(judged.advice);
         }
-        PodVerdict { message: gang + &own, advice, wakes: woken.unwrap_or(judged.wakes), ..judged }
+        PodVerdict { message: gang + &own, advice, wakes, ..judged }
     }
 
     /// What to do about the gang of a pod, and which command shows more.
@@ -352,10 +355,16 @@ impl Scheduler {
     fn lock_advice(&self, id: PodId, now: Moment) -> String {
         let node = self.binder().attempts().get(&id).and_then(|attempt| self.world().node(attempt.node));
         let delay = node.and_then(|node| self.world().holder_delay(node, now.wall));
-        match node.map(|node| &node.lock.read) {
-            Some(LockRead::Malformed { .. }) => NAMELESS_ADVICE.to_owned(),
-            Some(LockRead::Held { value, .. }) if value.holder.is_none() => NAMELESS_ADVICE.to_owned(),
-            _ => match delay.filter(|delay| delay.judge() == Delay::Stuck) {
+        let nameless = |node: &&Node| match &node.lock.read {
+            LockRead::Held { value, .. } => value.holder.is_none(),
+            read => read.raw().is_some(),
+        };
+        match node.filter(nameless) {
+            Some(Node { name, .. }) => format!(
+                "No pod holds the lock: wait until it is taken over, or find out what wrote it, and remove it by the command that \
+                 `baton get locks {name}` prints"
+            ),
+            None => match delay.filter(|delay| delay.judge() == Delay::Stuck) {
                 Some(delay) => format!("Look at what keeps {} from its devices: `{}`", delay.holder, delay.look()),
                 None => LOCK_ADVICE.to_owned(),
             },

@@ -13,6 +13,7 @@ use crate::core::select::choose::{NodeChoice, choose};
 use crate::core::select::free::free_on;
 use crate::core::timers::Moment;
 use crate::devices::{Held, HeldDevice};
+use crate::gang::beyond;
 use crate::scheduler::Scheduler;
 use crate::world::gangs::{GroupId, PodGroupFacts};
 use crate::world::{Confinement, Pod, PodFacts, PodId, Stock, World, WorldEvent};
@@ -242,7 +243,13 @@ impl Scheduler {
             placed.into_iter().for_each(|id| _ = world.forget(id));
             starts.clear();
             let at = range.map(|range| format!(" in {}", range.name())).unwrap_or_default();
-            format!("would wait: room{at} for {count} of the {} that start together; {way}", batch.together)
+            let pods = batch.pods.iter().filter_map(|facts| world.pod(world.pod_id(&facts.handoff.pod.uid)?));
+            match beyond(world, pods.take(batch.together)) {
+                Some(never) => never.trim_start_matches("it ").to_owned(),
+                None => {
+                    format!("would wait: room{at} for {count} of the {} that start together; {way}", batch.together)
+                }
+            }
         } else if count == 0 {
             alone
         } else {
@@ -328,7 +335,8 @@ impl Scheduler {
             verdict.one_move = self.move_for_new(world.clone().into_owned(), &pod, now);
         }
         let found = verdict.one_move.as_ref().map(|found| format!("; {found}")).unwrap_or_default();
-        let mut headline = format!("would wait: {}{found}", verdict.message);
+        let words = if judged.never { "never starts here" } else { "would wait" };
+        let mut headline = format!("{words}: {}{found}", verdict.message);
         if let Some(node) = &node {
             headline = format!("would start now on {node}");
             verdict.message = format!("would go to node {node}");
@@ -339,6 +347,7 @@ impl Scheduler {
                 would_evict = victims;
                 headline = evicts.unwrap_or(headline);
                 verdict.message = format!("{}; {way}", verdict.message);
+                verdict.advice.clear();
                 preemption = Some(way);
             }
         }

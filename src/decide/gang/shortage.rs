@@ -117,7 +117,7 @@ fn no_deadline(scene: Scene<'_>, group: &GroupId) -> Option<String> {
     })
 }
 
-/// `gang ml/a: 0 of 4 placed, 2 missing; needs 4 × 2 GPUs; room for 2 (node-1: 5 free); nearest for the rest: node-0 lacks 2, held by
+/// `gang ml/a: 0 of 4 placed, 2 without room; needs 4 × 2 GPUs; room for 2 (node-1: 5 free); nearest for the rest: node-0 lacks 2, held by
 /// ml/b; pod ml/a-2 beside those: 0/2 nodes: 2 have fewer than 2 free GPUs`. A Strict group gives its room back before anything else is
 /// decided, so the free devices are those that everybody sees. Several gangs are reported with their group. What the member lacks
 /// stands in `unfit` afterwards as it stands in the sentence.
@@ -128,7 +128,7 @@ pub(super) fn shortage(scene: Scene<'_>, group: &GroupId, unfit: &mut UnfitMembe
         let of_gang = |id: &PodId| scene.world.gangs().gang_of(*id).is_some_and(|of| of.id() == gang.id());
         let found = unfit.found.iter().filter(|(id, _)| of_gang(id)).count();
         let missing = min.saturating_sub(placed).saturating_sub(found as u32);
-        let missing = if missing > 0 { format!(", {missing} missing") } else { String::new() };
+        let missing = if missing > 0 { format!(", {missing} without room") } else { String::new() };
         format!("gang {}: {placed} of {min} placed{missing}", gang.id())
     };
     let gangs: Vec<String> = scene.world.gangs().of_group(group).take(GANGS).map(counts).collect();

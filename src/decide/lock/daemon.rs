@@ -10,7 +10,7 @@ const LATE: Duration = Duration::from_secs(60);
 /// Of one that has died.
 const GONE: &str = "is gone: the kubelet offers";
 /// Of one that has ended by itself.
-const ENDED: &str = "has ended";
+const ENDED: &str = "was stopped";
 /// Of a kubelet that has not registered its daemon.
 const AWAY: &str = "is away: the node daemon runs and is not registered";
 
@@ -74,7 +74,7 @@ impl DaemonState {
             Self::Gone(..) => "gone",
             Self::Stale(_) => "stale",
             Self::Late(_) => "late",
-            Self::Ended => "ended",
+            Self::Ended => "stopped",
             Self::Unregistered => "unregistered",
             Self::Fresh => "fresh",
         }
@@ -156,8 +156,8 @@ mod tests {
             (heard(Some(3), true, false, None), "unregistered", false, away),
             (heard(Some(61), true, false, None), "unregistered", false, away),
             // The kubelet offers nothing because the daemon has ended: that is no death.
-            (ended(3, true, gone), "ended", false, "the node daemon of n has ended"),
-            (ended(400, false, None), "ended", false, "the node daemon of n has ended"),
+            (ended(3, true, gone), "stopped", false, "the node daemon of n was stopped"),
+            (ended(400, false, None), "stopped", false, "the node daemon of n was stopped"),
             (heard(Some(3), true, true, gone), "gone", false, "of n is gone: the kubelet offers 0 of 8 GPUs"),
             (heard(Some(400), false, true, gone), "gone", false, "is gone"),
         ] {

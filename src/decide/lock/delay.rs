@@ -59,13 +59,19 @@ impl LockDelay<'_> {
 
     /// What `explain pod` itself advises.
     pub fn advice(&self) -> String {
+        let LockDelay { node, holder, .. } = self;
         if self.kubelet_ready && self.daemon == DaemonState::Fresh {
-            let (node, pod) = (self.node, self.daemon.look(self.node));
+            let pod = self.daemon.look(node);
             format!(
-                "Look at the log of the node daemon, which has this pod: `{pod}`; and at that of the kubelet of {node}"
+                "Read the logs of the kubelet of {node} and of the node daemon, whose pod is named by `{pod}`; one that hangs may be \
+                 deleted: another starts, and no pod loses devices; the lock also goes once {holder} is deleted"
             )
         } else {
-            format!("Look at what does not answer: `{}`", self.look())
+            format!(
+                "Look at what does not answer: `{}`; the pod starts and the lock goes once it answers, or the lock goes with the pod once \
+                 you delete {holder}",
+                self.look()
+            )
         }
     }
 
@@ -140,7 +146,7 @@ mod tests {
                 "spec.nodeName=n",
             ),
             (84, DaemonState::Missing, true, Delay::Stuck, "no node daemon has reported from n", "spec.nodeName=n"),
-            (84, DaemonState::Ended, true, Delay::Stuck, "; the node daemon of n has ended", "spec.nodeName=n"),
+            (84, DaemonState::Ended, true, Delay::Stuck, "; the node daemon of n was stopped", "spec.nodeName=n"),
             (84, DaemonState::Unregistered, true, Delay::Stuck, "; the kubelet of n is away", "describe node n"),
             (84, DaemonState::Fresh, false, Delay::Stuck, "the kubelet of n does not report", "describe node n"),
             (84, DaemonState::Unregistered, false, Delay::Stuck, "the kubelet of n does not report", "describe node n"),

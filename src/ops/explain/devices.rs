@@ -10,7 +10,8 @@ use super::output::Common;
 use crate::leader::LeaderClient;
 use crate::say::remark;
 use crate::view::{
-    DeviceRow, LockState, NodesView, Row, Rules, ShownHealth, Snapshot, entries_of, percent, plain, read_node,
+    DeviceHolder, DeviceRow, LockState, Look, NodesView, Row, Rules, ShownHealth, Snapshot, entries_of, fitted,
+    percent, plain, read_node, say_left_out,
 };
 use baton_agent::node_handoff::LedgerLine;
 use baton_contract::{DeviceEntry, DeviceType, PodKey, ShareIsolation, key};
@@ -165,14 +166,30 @@ fn linked(gpus: &[&DeviceRow]) -> Option<String> {
 }
 
 impl PodHoldings {
+    /// What helps a pod whose device is out of service.
+    pub fn advice(&self) -> Option<String> {
+        let broken: Vec<&str> = self.held.iter().filter(|row| row.problem.is_some()).map(|row| &*row.device).collect();
+        let them = if broken.len() == 1 { "it" } else { "them" };
+        (!broken.is_empty()).then(|| {
+            format!(
+                "{} go to no new pod; this one keeps {them} until it ends: once its work is saved, delete it, and its owner makes another that \
+                 gets healthy ones",
+                broken.join(", ")
+            )
+        })
+    }
+
     /// The rows as a table, and what the GPUs have in common.
     pub(super) fn text(&self) -> String {
         let mut out = String::new();
         if let Some(CallsMade { made, of }) = &self.calls {
-            let _ = writeln!(out, "  the node daemon runs and has answered {made} of {of} calls for its devices");
+            let _ = writeln!(
+                out,
+                "  the node daemon answers; calls of the kubelet for these devices so far: {made} of {of}"
+            );
         }
         if let Some(why) = &self.calls_unknown {
-            let _ = writeln!(out, "  the node daemon does not say which calls it has answered: {why}");
+            let _ = writeln!(out, "  the node daemon was asked which calls it has answered, and does not say: {why}");
         }
         if self.held.is_empty() {
             return out;
@@ -201,19 +218,24 @@ impl PodHoldings {
 }
 
 /// The devices of a node as `baton get devices` has them.
-pub(super) fn table(rows: &[DeviceRow]) -> String {
+pub(super) fn table(rows: &[DeviceRow], look: Look) -> String {
     let headers = ["DEVICE", "HEALTH", "USED", "FREE", "HOLDERS", "ID"];
     let all: Vec<&str> = DeviceRow::HEADERS.split(',').collect();
     let cells = |row: &DeviceRow| {
         let cells = row.cells();
         headers.iter().filter_map(|header| cells.get(all.iter().position(|of| of == header)?).cloned()).collect()
     };
-    let mut out = plain(&headers, rows.iter().map(cells));
+    let (mut out, left_out) = fitted(&headers, rows.iter().map(cells).collect(), look, &mut Vec::new());
+    say_left_out(&left_out, look);
     for row in rows {
         let Some(reason) = &row.reason else { continue };
         let since = row.since.map(|since| format!(" since {since:.0}")).unwrap_or_default();
         let _ = match row.health {
-            ShownHealth::Unhealthy => writeln!(out, "{} is out of service{since}: {reason}", row.device),
+            ShownHealth::Unhealthy => {
+                let keeps = |holder: &DeviceHolder| format!("; {} keeps it until it ends", holder.pod);
+                let kept: String = row.holders.iter().map(keeps).collect();
+                writeln!(out, "{} is out of service{since}: {reason}{kept}", row.device)
+            }
             _ => writeln!(out, "{}: {reason}", row.device),
         };
     }
@@ -245,7 +267,7 @@ mod tests {
         let shown = held(&cluster, &key);
         let row =
             |at: usize| (shown.held[at].device.as_str(), shown.held[at].percent, shown.held[at].problem.as_deref());
-        assert_eq!([row(0), row(1)], [("gpu-0", 50, None), ("gpu-1", 50, Some("not healthy"))]);
+        assert_eq!([row(0), row(1)], [("gpu-0", 50, None), ("gpu-1", 50, Some("not healthy, without a reason"))]);
         let text = shown.text();
         assert!(text.contains("Its GPUs are connected by NVLink (domain 0).\n"), "{text}");
         assert!(text.contains("counted, not limited on this node"), "{text}");

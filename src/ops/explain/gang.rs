@@ -5,6 +5,9 @@ use std::fmt::Write;
 use crate::view::plain;
 use baton_decide::explain::GangExplanation;
 
+/// Members that are listed; `wide` lists all.
+const MEMBERS: usize = 16;
+
 /// What `baton explain gang` prints; `wide` adds every member.
 pub fn text(explanation: &GangExplanation, wide: bool) -> String {
     let mut out = String::new();
@@ -13,6 +16,7 @@ pub fn text(explanation: &GangExplanation, wide: bool) -> String {
         "held" => "is not tried",
         "marked" => "was given up: its waiting time was over",
         "waiting" => "waits for room and holds nothing",
+        "tooLarge" => "is too large for these nodes, even when they are empty",
         "holding" => "holds room for some members and waits for the others",
         "binding" => "has room and is being bound",
         "satisfied" => "is bound: its members have their nodes",
@@ -39,7 +43,7 @@ pub fn text(explanation: &GangExplanation, wide: bool) -> String {
         let next = explanation.next_try.map(|at| format!(" ({at:.0})")).unwrap_or_default();
         let _ = writeln!(out, "\nAttempts: {}. Tried again: {}{next}.", explanation.attempts, explanation.tried_again);
     } else {
-        let _ = writeln!(out, "\nNot attempted. Tried: {}.", explanation.tried_again);
+        let _ = writeln!(out, "\nNot tried yet: it is tried {}.", explanation.tried_again);
     }
     if let Some(since) = explanation.holding_since {
         let _ = writeln!(out, "It holds room since {since:.0}, for at most {}.", explanation.wait_time);
@@ -47,7 +51,7 @@ pub fn text(explanation: &GangExplanation, wide: bool) -> String {
     if explanation.advice != "nothing" {
         let _ = writeln!(out, "What to do: {}.", explanation.advice);
     }
-    if wide {
+    if wide || explanation.members.len() <= MEMBERS {
         out.push('\n');
         let rows = explanation
             .members
@@ -88,6 +92,6 @@ mod tests {
         ] {
             assert!(plain.contains(part), "{part:?} is missing:\n{plain}");
         }
-        assert!(!plain.contains("Pending") && text(&explanation, true).contains("ml/train-2   Pending   -"));
+        assert!(plain.contains("ml/train-2   Pending   -") && plain == text(&explanation, true));
     }
 }

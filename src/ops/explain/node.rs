@@ -9,7 +9,7 @@ use super::output::Common;
 use super::verdict::device_table;
 use crate::complete;
 use crate::say::UsageError;
-use crate::view::{LockRow, NodesView, Rules};
+use crate::view::{LockRow, Look, NodesView, Rules};
 use baton_contract::name::check_subdomain;
 use baton_decide::explain::{NodeExplanation, QueueReport};
 
@@ -36,8 +36,10 @@ pub(super) async fn run(args: &NodeArgs, common: &Common) -> anyhow::Result<Stri
         rows = view.devices;
         printed["devices"] = serde_json::to_value(&rows)?;
     }
-    let table = (!rows.is_empty()).then(|| devices::table(&rows));
-    common.print("NodeExplanation", &printed, |_, wide| text_with(&explanation, table, wide))
+    common.print("NodeExplanation", &printed, |_, wide| {
+        let look = if wide { Look::PLAIN } else { Look { colour: false, ..Look::of_stdout(true) } };
+        text_with(&explanation, (!rows.is_empty()).then(|| devices::table(&rows, look)), wide)
+    })
 }
 
 /// What `baton explain node` prints.

@@ -41,6 +41,7 @@ pub(super) async fn run(args: &PodArgs, common: &Common) -> anyhow::Result<Strin
     {
         let key = PodKey::new(namespace, name);
         answer.devices = devices::held(&snapshot, &key);
+        answer.explanation.verdict.advice.extend(answer.devices.advice());
         let calls = devices::calls_made(common, &snapshot, &node, &key).await.transpose();
         answer.devices.calls_unknown = calls.as_ref().err().cloned();
         answer.devices.calls = calls.ok().flatten();

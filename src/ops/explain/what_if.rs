@@ -36,7 +36,7 @@ pub(super) async fn run(args: &WhatIfArgs, common: &Common) -> anyhow::Result<St
     let path = args.file.as_deref().unwrap_or(Path::new("-"));
     let manifest = read(path)?;
     let leader = common.leader().await?;
-    let answer: WhatIfAnswer = leader.post("/explain", manifest).await.with_context(|| path.display().to_string())?;
+    let answer: WhatIfAnswer = leader.post("/explain", manifest).await.with_context(|| shown(path))?;
     match answer {
         WhatIfAnswer::Pod(answer) => common.print("WhatIf", &*answer, text),
         WhatIfAnswer::Objects(answer) => common.print("WhatIfList", &answer, objects_text),
@@ -53,17 +53,20 @@ enum WhatIfAnswer {
 
 /// What is printed of several objects.
 fn objects_text(answer: &WhatIfObjects, _wide: bool) -> String {
-    let mut out = String::new();
+    let many = "Judged in this order, each beside those before it:\n";
+    let mut out = if answer.objects.len() > 1 { many.to_owned() } else { String::new() };
     for object in &answer.objects {
         let _ = writeln!(out, "{} {}.", object.object, object.headline);
         for note in &object.notes {
             let _ = writeln!(out, "  note: {note}");
         }
     }
-    if answer.objects.len() > 1 {
-        out.push_str("Each is judged beside those before it.\n");
-    }
     out
+}
+
+/// As messages name it.
+fn shown(path: &Path) -> String {
+    if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() }
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {

@@ -146,7 +146,10 @@ mod tests {
         };
         let expected = json!({"gpu-0": {"p": 0, "h": {"ml/train": 100}, "s": "held"}, "gpu-1": {"p": 0}});
         assert_eq!((of("node-a")["devices"].clone(), of("node-a")["daemon"].clone()), (expected, json!("fresh")));
-        assert_eq!(of("node-b")["devices"]["gpu-0"], json!({"p": 0, "s": "unhealthy", "why": "not healthy"}));
+        assert_eq!(
+            of("node-b")["devices"]["gpu-0"],
+            json!({"p": 0, "s": "unhealthy", "why": "not healthy, without a reason"})
+        );
         assert_eq!(of("node-c"), json!({"status": "NotReady", "daemon": "none", "devices": {}}));
     }
 

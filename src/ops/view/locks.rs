@@ -56,6 +56,9 @@ pub struct LockRow {
     pub value: String,
     /// Whether it stands for as long as others do, where its holder exists.
     pub delay: Option<Delay>,
+    /// Whose it is, in words.
+    #[serde(skip)]
+    whose: String,
     #[serde(skip)]
     labels: BTreeMap<String, String>,
 }
@@ -134,11 +137,13 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
             remove(node, key)
         ),
     };
+    let pod = live.map(|pod| &pod.key).or_else(|| named.map(|named| &named.pod)).map(ToString::to_string);
     Some(LockRow {
         node: node.to_owned(),
         state,
         delay: age.filter(|_| live.is_some()).map(Delay::of),
-        holder: live.map(|pod| pod.key.to_string()).or_else(|| named.map(|named| named.pod.to_string())),
+        whose: pod.clone().or_else(|| read.whose()).unwrap_or_default(),
+        holder: pod,
         holder_uid: live
             .map(|pod| pod.uid.to_string())
             .or_else(|| named.and_then(|named| named.uid.as_ref().map(ToString::to_string))),
@@ -188,10 +193,14 @@ impl LockRow {
 
     /// What `explain node` says of it.
     pub fn sentence(&self) -> String {
-        let age = self.age_seconds.map(|seconds| format!(" for {}", age(Duration::from_secs(seconds))));
-        let holder = self.holder.as_deref().unwrap_or("no pod that it names");
         let mark = self.mark().filter(|_| self.state != LockState::Held).map(|mark| format!(" ({mark})"));
-        format!("held by {holder}{}{}: {}", age.unwrap_or_default(), mark.unwrap_or_default(), self.advice)
+        format!("held by {}{}: {}", self.whose(), mark.unwrap_or_default(), self.advice)
+    }
+
+    /// `ml/train for 3s`, `"mine", which names no pod`.
+    pub(super) fn whose(&self) -> String {
+        let age = self.age_seconds.map(|seconds| format!(" for {}", age(Duration::from_secs(seconds))));
+        format!("{}{}", self.whose, age.unwrap_or_default())
     }
 
     /// Its holder exists and may be served.
@@ -213,7 +222,7 @@ impl Row for LockRow {
         vec![
             self.node.clone(),
             self.state.to_string(),
-            self.holder.clone().unwrap_or_default(),
+            self.whose.clone(),
             self.age_seconds.map(|seconds| age(Duration::from_secs(seconds))).unwrap_or_default(),
             self.advice.clone(),
             self.holder_uid.clone().unwrap_or_default(),

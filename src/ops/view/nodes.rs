@@ -214,10 +214,8 @@ impl NodeRow {
             notes.push(format!("reserved: {devices} for {}", one.unwrap_or(&many)));
         }
         if let Some(lock) = &self.lock {
-            let age = lock.age_seconds.map(|seconds| format!(" for {}", age(Duration::from_secs(seconds))));
-            let holder = lock.holder.as_deref().unwrap_or("no pod that it names");
             let mark = lock.mark().map(|mark| format!(" ({mark})")).unwrap_or_default();
-            notes.push(format!("locked by {holder}{}{mark}", age.unwrap_or_default()));
+            notes.push(format!("locked by {}{mark}", lock.whose()));
         }
         notes.extend(self.kept_for.iter().map(|kept_for| format!("kept for {kept_for}")));
         notes.join(", ")

@@ -227,10 +227,10 @@ impl Row for PodRow {
 /// One line of a table.
 pub(super) fn short(problem: &str) -> String {
     let line = problem.replace('\n', " ");
-    match line.char_indices().nth(SHORT) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
+    let Some((end, _)) = line.char_indices().nth(SHORT) else { return line };
+    // A command is whole or not there.
+    let end = line[..end].rfind("; ").filter(|at| *at > SHORT / 2).map_or(end, |at| at + 2);
+    format!("{}…", &line[..end])
 }
 
 #[cfg(test)]
@@ -329,7 +329,7 @@ mod tests {
         gpu.conditions = serde_json::from_value(json!([{"type": "Healthy", "status": "False", "reason": "Xid",
             "message": "XID 79: off the bus", "lastTransitionTime": "2026-11-21T02:35:00Z"}]))
         .unwrap();
-        assert_eq!(problem(&cluster).unwrap(), "gpu-0 is out of service: Xid: XID 79: off the bus");
+        assert_eq!(problem(&cluster).unwrap(), "gpu-0 is out of service: XID 79: off the bus");
         cluster.pods.values_mut().next().unwrap().assignment.device_allocated = Some("{".into());
         assert!(problem(&cluster).unwrap().contains("device-allocated"));
         cluster.pods.values_mut().next().unwrap().assignment.device_allocated = None;

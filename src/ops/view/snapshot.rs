@@ -210,8 +210,7 @@ pub async fn read(client: Client, namespace: &str) -> anyhow::Result<Snapshot> {
     let nodes = all(Api::<LightNode>::all(client.clone()), "nodes").await?;
     let devices = live::devices(client.clone()).await?;
     let pods = all(Api::<LightPod>::all(client.clone()), "pods").await?;
-    let (leases, elsewhere) = live::agent_leases(client, namespace).await?;
-    elsewhere.into_iter().for_each(remark);
+    let leases = live::agent_leases(client, namespace).await?;
     let named = |name: Option<String>| name.unwrap_or_default();
     let mut snapshot = Snapshot { wall: clock::wall(), ..Snapshot::default() };
     snapshot.nodes = nodes.into_iter().map(|node| (named(node.metadata.name.clone()), node)).collect();

@@ -725,7 +725,7 @@ fn explain_gang_names_the_nearest_domain_and_what_is_missing_there() {
     assert_eq!(state, "waiting");
     assert_eq!(
         message,
-        "gang ml/g: 0 of 4 placed, 1 missing; in example.com/rack=r2, the nearest of 2; room for 3 (b, c); pod ml/g-3 beside those: \
+        "gang ml/g: 0 of 4 placed, 1 without room; in example.com/rack=r2, the nearest of 2; room for 3 (b, c); pod ml/g-3 beside those: \
          0/3 nodes: 2 insufficient cpu, 1 outside example.com/rack=r2"
     );
 }

@@ -46,7 +46,7 @@ fn it_counts_what_found_room_and_names_the_nearest_node_and_its_holder() {
     fill(&mut gangs, "node-0", "default/a", 8);
     fill(&mut gangs, "node-1", "default/b", 3);
     waits(&mut gangs, 4, 2);
-    let said = "gang ml/big: 0 of 4 placed, 2 missing; needs 4 × 2 GPUs; room for 2 (node-1: 5 free); \
+    let said = "gang ml/big: 0 of 4 placed, 2 without room; needs 4 × 2 GPUs; room for 2 (node-1: 5 free); \
                 nearest for the rest: node-0 lacks 2, held by default/a; \
                 pod ml/big-2 beside those: 0/2 nodes: 2 have fewer than 2 free GPUs";
     for n in 0..4 {
@@ -71,15 +71,15 @@ fn room_that_comes_and_does_not_suffice_is_told_too() {
     ["a", "b", "c", "d"].iter().for_each(|name| fill(&mut gangs, "n", name, 2));
     waits(&mut gangs, 4, 2);
     assert!(
-        gangs
-            .condition("big-0")
-            .contains("4 missing; needs 4 × 2 GPUs; nearest: n lacks 2, held by ml/a, ml/b, ml/c and another pod;")
+        gangs.condition("big-0").contains(
+            "4 without room; needs 4 × 2 GPUs; nearest: n lacks 2, held by ml/a, ml/b, ml/c and another pod;"
+        )
     );
     gangs.cluster.finish("a");
     gangs.wait(200);
     let said = gangs.condition("big-3");
     assert!(
-        said.contains("3 missing; needs 4 × 2 GPUs; room for 1 (n: 2 free); nearest for the rest: n lacks 2"),
+        said.contains("3 without room; needs 4 × 2 GPUs; room for 1 (n: 2 free); nearest for the rest: n lacks 2"),
         "{said}"
     );
 }

@@ -46,7 +46,10 @@ fn row_2_a_gang_of_five_that_does_not_fit_binds_nobody_and_all_say_why() {
     for name in ["ps", "worker-0", "worker-1", "worker-2", "worker-3"] {
         assert_eq!(gangs.reason(name), "Unschedulable", "{name}");
         let said = gangs.condition(name);
-        assert!(said.contains("gang ml/train: 0 of 5 placed, 3 missing; it never starts here: "), "{name}: {said}");
+        assert!(
+            said.contains("gang ml/train: 0 of 5 placed, 3 without room; it never starts here: "),
+            "{name}: {said}"
+        );
         let room = "would take 2 of its 4 members of 2 GPUs; needs 4 × 2 GPUs; room for 2 (a: 2 free, b: 2 free); pod ml/worker-";
         assert!(said.contains(room), "{name}: {said}");
         assert!(said.contains("0/2 nodes: 2 have fewer than 2 free GPUs"), "{name}: {said}");
@@ -178,8 +181,7 @@ fn row_10_a_group_of_gangs_starts_together_or_not_at_all() {
     assert_eq!(pair(5).bound().len(), 5);
     let four = pair(4);
     assert_eq!(four.bound(), Vec::<String>::new());
-    let said =
-        "group ml/a, ml/b; gang ml/a: 0 of 2 placed, gang ml/b: 0 of 3 placed, 1 missing; room for 4 (n); pod ml/b-";
+    let said = "group ml/a, ml/b; gang ml/a: 0 of 2 placed, gang ml/b: 0 of 3 placed, 1 without room; room for 4 (n); pod ml/b-";
     assert!(four.condition("a-0").starts_with(said), "{}", four.condition("a-0"));
 }
 

@@ -75,7 +75,7 @@ fn rows(count: u64, now: i64) -> Value {
     json!({"nodes": nodes, "queue": queue,
         "locks": locks,
         "gangs": {"search/run": gang("search/run", &["search/train-3", "search/train-7"], &[], 1, ""),
-            "ml/short": gang("ml/short", &[], &["ml/a"], 0, "gang ml/short: 0 of 2 placed, 1 missing")},
+            "ml/short": gang("ml/short", &[], &["ml/a"], 0, "gang ml/short: 0 of 2 placed, 1 without room")},
         "about": {"scheduler": {"version": "0.1.0"}},
         "problems": {"scheduler": {"why": "no scheduler leads", "heardAt": now - 190}}})
 }
@@ -184,7 +184,7 @@ async fn pages_say_why_how_old_and_how_severe() {
                     assert_eq!(browser.run("return document.querySelectorAll('td.why')[1].innerText"), "DeviceFit");
                     assert_eq!(browser.run("return document.querySelector('td.wants').textContent"), "8 GPUs, 2 NICs");
                 }
-                "gangs" => ["2 bound, 1 started", "1 pending, 1 not created", "1 missing"]
+                "gangs" => ["2 bound, 1 started", "1 pending, 1 not created", "1 without room"]
                     .iter()
                     .for_each(|words| browser.shows(words)),
                 "locks" => assert_eq!(first(".state"), "held, stuck"),
