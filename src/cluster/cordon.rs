@@ -1,6 +1,7 @@
 //! Writes which devices of a node people have taken out of use, by compare-and-swap on the Device object's annotation, and asks the
 //! API server to evict pods.
 
+use super::device::RawDevice;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, EvictParams, Patch, PatchParams, Preconditions};
 use kube::{Client, ResourceExt};
@@ -21,7 +22,7 @@ pub enum CordonWrite {
 
 /// Replaces the cordons of `seen`, as it was read, by `cordons`.
 pub async fn write_cordons(
-    devices: &Api<Device>,
+    devices: &Api<RawDevice>,
     seen: &Device,
     cordons: &Cordons,
 ) -> Result<CordonWrite, kube::Error> {

@@ -21,6 +21,13 @@ pub struct RawDevice {
 }
 
 impl RawDevice {
+    /// The same without conditions of healthy devices: a scheduler has no use for them.
+    pub fn read_for_scheduler(self) -> (Device, Vec<String>) {
+        let (mut device, skipped) = self.read();
+        device.spec.devices.iter_mut().filter(|info| info.health).for_each(|info| info.conditions.clear());
+        (device, skipped)
+    }
+
     /// The object with every entry that can be read, and what is wrong with the others.
     pub fn read(self) -> (Device, Vec<String>) {
         let Self { metadata, mut spec, status } = self;
@@ -35,9 +42,8 @@ impl RawDevice {
         };
         let mut devices: Vec<DeviceInfo> = Vec::with_capacity(listed.len());
         for (at, mut entry) in listed.into_iter().enumerate() {
-            // Only why a device is unhealthy is of use, and words that cannot be read cost no device.
+            // Words that cannot be read cost no device.
             let conditions = entry.as_object_mut().and_then(|fields| fields.remove("conditions"));
-            let conditions = conditions.filter(|_| entry["health"] == Value::Bool(false));
             match serde_json::from_value::<DeviceInfo>(entry) {
                 Ok(device) => {
                     let conditions = conditions.and_then(|of| serde_json::from_value(of).ok()).unwrap_or_default();
@@ -66,7 +72,7 @@ mod tests {
     use serde_json::json;
 
     fn read(object: Value) -> (Device, Vec<String>) {
-        serde_json::from_value::<RawDevice>(object).unwrap().read()
+        serde_json::from_value::<RawDevice>(object).unwrap().read_for_scheduler()
     }
 
     #[test]

@@ -148,7 +148,7 @@ pub fn start_feeds(
         "devices",
         [feeds.all()],
         |object: RawDevice| {
-            let (device, skipped) = object.read();
+            let (device, skipped) = object.read_for_scheduler();
             let (_, unusable) = NodePool::from_device(&device);
             let unusable = unusable.iter().map(ToString::to_string);
             for problem in skipped.into_iter().chain(unusable) {

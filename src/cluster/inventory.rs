@@ -118,7 +118,11 @@ impl InventoryWriter {
         let node = self.nodes.get_metadata(&self.node).await?;
         let labels = self.write_labels(node.labels(), &now.labels).await?;
         let current = match seen {
-            Some(_) => self.devices.get_opt(&self.node).await?,
+            Some(_) => match self.devices.get_opt(&self.node).await {
+                // Another client's words that cannot be read are undone, too.
+                Err(kube::Error::SerdeError(_)) => None,
+                read => read?,
+            },
             None => None,
         };
         let wanted = self.object(now, node.uid().as_deref(), current.as_ref());

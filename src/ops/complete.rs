@@ -15,7 +15,8 @@ use super::leader::{LeaderArgs, LeaderClient};
 use super::live::{Access, Home};
 use super::say::{UsageError, say};
 use super::view::gangs as gangs_of;
-use baton_contract::inventory::{Device, device_names};
+use baton_cluster::device::RawDevice;
+use baton_contract::inventory::device_names;
 
 /// The variable by which the script asks.
 const VARIABLE: &str = "BATON_COMPLETE";
@@ -64,7 +65,7 @@ pub fn devices() -> ArgValueCompleter {
         asked(given, async |client, given| match given.split_once('/') {
             None => Ok(node_names(&client).await?.into_iter().map(|node| node + "/").collect()),
             Some((node, _)) => {
-                let device: Device = Api::all(client).get(node).await?;
+                let (device, _) = Api::<RawDevice>::all(client).get(node).await?.read();
                 Ok(device_names(&device.spec.devices).into_iter().map(|name| format!("{node}/{name}")).collect())
             }
         })

@@ -14,7 +14,7 @@ use super::say::remark;
 use super::values;
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::client::{self, status_code};
-use baton_contract::inventory::Device;
+use baton_cluster::device::RawDevice;
 use baton_contract::{AgentStatus, LEASE_PREFIX};
 
 /// Which cluster, and whose rights.
@@ -58,9 +58,9 @@ impl Access {
     }
 }
 
-/// The Device objects.
-pub async fn devices(client: Client) -> anyhow::Result<Vec<Device>> {
-    all(Api::<Device>::all(client), "devices").await.map_err(|error| {
+/// The Device objects as they are on the wire: one with words that cannot be read hides no other one.
+pub async fn devices(client: Client) -> anyhow::Result<Vec<RawDevice>> {
+    all(Api::<RawDevice>::all(client), "devices").await.map_err(|error| {
         if error.downcast_ref::<kube::Error>().and_then(status_code) == Some(404) {
             return anyhow!(
                 "the cluster does not know devices.scheduling.koordinator.sh: install the CRD with `baton crds | kubectl apply --server-side -f -`"
@@ -141,6 +141,7 @@ pub fn cannot(what: &str, error: kube::Error) -> anyhow::Error {
         Some(401) => "the API server does not accept these credentials",
         Some(403) => "this user may not; docs/operate.md lists the rights that the command needs",
         Some(_) => "the API server refuses",
+        None if matches!(error, kube::Error::SerdeError(_)) => "an object there cannot be read",
         None => "is the API server reachable?",
     };
     anyhow::Error::from(error).context(format!("cannot {what}; {hint}"))

@@ -1,5 +1,6 @@
 //! Output of commands: text that reaches its reader whole, or an error.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{ErrorKind, Write, stderr, stdout};
 
@@ -12,12 +13,25 @@ use super::config::print_yaml;
 /// Version of what commands print for programs.
 pub const API_VERSION: &str = "baton.io/v1alpha1";
 
-/// Prints `text` on standard output. A reader that has left (`| head`) is no error.
-pub fn say(text: impl Display) -> anyhow::Result<()> {
-    say_to_reader(text).map(drop)
+/// `text` with what a terminal would obey as `\u001b`: objects of the cluster have texts of all who may write them. Lines stay.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    let obeyed = |of: char| {
+        of.is_control() && !matches!(of, '\n' | '\t')
+            || matches!(of, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.chars().any(obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let shown = |of: char| if obeyed(of) { format!("\\u{:04x}", of as u32) } else { of.to_string() };
+    Cow::Owned(text.chars().map(shown).collect())
 }
 
-/// The same. `false` when the reader has left.
+/// Prints `text` on standard output. A reader that has left (`| head`) is no error.
+pub fn say(text: impl Display) -> anyhow::Result<()> {
+    say_to_reader(visible(&text.to_string())).map(drop)
+}
+
+/// The same of a table, whose cells are [`visible`] and may have colours. `false` when the reader has left.
 pub fn say_to_reader(text: impl Display) -> anyhow::Result<bool> {
     let mut out = stdout().lock();
     match out.write_all(text.to_string().as_bytes()).and_then(|()| out.flush()) {
@@ -28,7 +42,7 @@ pub fn say_to_reader(text: impl Display) -> anyhow::Result<bool> {
 
 /// Prints a line on standard error; an error there is ignored.
 pub fn remark(line: impl Display) {
-    let _ = writeln!(stderr(), "{line}");
+    let _ = writeln!(stderr(), "{}", visible(&line.to_string()));
 }
 
 /// `1 GPU`, `8 GPUs`.
@@ -74,3 +88,19 @@ struct VersionedAnswer<'a, T> {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
+
+#[cfg(test)]
+mod tests {
+    use super::visible;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown_and_all_else_stays() {
+        for (text, shown) in [
+            ("zwei Zeilen\n\tä × …", "zwei Zeilen\n\tä × …"),
+            ("\u{1b}[31mEVIL\u{7}\r", "\\u001b[31mEVIL\\u0007\\u000d"),
+            ("a\u{9b}2J\u{202e}b", "a\\u009b2J\\u202eb"),
+        ] {
+            assert_eq!(visible(text), shown);
+        }
+    }
+}

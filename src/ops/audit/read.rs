@@ -97,7 +97,13 @@ pub struct NotedPods {
 /// Reads the cluster, with the daemons in `namespace`, and checks it. Pods are read last: a device that changes hands in between is missing rather than held twice.
 pub async fn read(client: Client, namespace: &str, rules: &AuditRules) -> anyhow::Result<AuditReport> {
     let nodes = all(Api::<LightNode>::all(client.clone()), "nodes").await?;
-    let devices = live::devices(client.clone()).await?;
+    let (mut devices, mut unreadable) = (Vec::new(), Vec::new());
+    for object in live::devices(client.clone()).await? {
+        let (device, skipped) = object.read();
+        let node = device.metadata.name.clone().unwrap_or_default();
+        unreadable.extend(skipped.iter().map(|entry| format!("Device object {node}: {entry}; it is passed over")));
+        devices.push(device);
+    }
     let (leases, leases_unread) = match live::agent_leases(client.clone(), namespace).await {
         Ok(found) => (found, None),
         Err(error) => (BTreeMap::new(), Some(format!("{error:#}"))),
@@ -117,6 +123,7 @@ pub async fn read(client: Client, namespace: &str, rules: &AuditRules) -> anyhow
     if leases_unread.is_some() {
         report.unserved.clear();
     }
+    report.unhealthy.extend(unreadable);
     Ok(AuditReport { leases_unread, slices_unread, visible_devices, ..report })
 }
 

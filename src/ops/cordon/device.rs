@@ -15,6 +15,7 @@ use crate::view::{DeviceHolder, DeviceHolders, Snapshot};
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::client::{said, status_code};
 use baton_cluster::cordon::{CordonWrite, write_cordons};
+use baton_cluster::device::RawDevice;
 use baton_cluster::notice::{Notice, Notices, Subject};
 use baton_cluster::pod::LightPod;
 use baton_contract::inventory::{Device, DeviceInfo, device_names};
@@ -52,7 +53,7 @@ impl DeviceName {
 /// One device of a live cluster.
 pub struct CordonTarget {
     client: Client,
-    devices: Api<Device>,
+    devices: Api<RawDevice>,
     node: String,
     /// `gpu-3`.
     pub name: String,
@@ -64,7 +65,7 @@ pub struct CordonTarget {
 impl CordonTarget {
     /// Finds it; the error names the devices that there are.
     pub async fn find(client: Client, given: &DeviceName) -> anyhow::Result<Self> {
-        let devices: Api<Device> = Api::all(client.clone());
+        let devices: Api<RawDevice> = Api::all(client.clone());
         let node = given.node.clone();
         let cannot = |error: kube::Error| anyhow!("cannot read the Device object of node {node}: {}", said(&error));
         let Some(object) = devices.get_opt(&node).await.map_err(cannot)? else {
@@ -78,6 +79,7 @@ impl CordonTarget {
             let more = if nodes.items.len() > names.len() { ", …" } else { "" };
             bail!("there is no node {node:?}; there are {}{more}", names.join(", "));
         };
+        let (object, _) = object.read();
         let names = device_names(&object.spec.devices);
         let wanted = given.device.strip_prefix("rdma-").map_or_else(|| given.device.clone(), |at| format!("nic-{at}"));
         let mut listed = names.iter().zip(&object.spec.devices);
@@ -169,7 +171,7 @@ impl CordonTarget {
                 return Ok(outcome);
             }
             tokio::time::sleep(PAUSE).await;
-            self.object = self.devices.get(&self.node).await?;
+            self.object = self.devices.get(&self.node).await?.read().0;
         }
         bail!(
             "the Device object of node {} is being changed all the time: {TRIES} writes were in vain; try again",

@@ -15,6 +15,7 @@ use crate::say::remark;
 use baton_agent::AgentOptions;
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::client::{connect, status_code};
+use baton_cluster::device::RawDevice;
 use baton_contract::AgentStatus;
 use baton_contract::inventory::Device;
 use baton_runtime::words;
@@ -73,8 +74,8 @@ pub async fn read(options: &AgentOptions) -> InspectedCluster {
         }
         Err(error) => cluster.findings.push(unread("node", &format!("node {name}"), &error)),
     }
-    match within(Api::<Device>::all(client.clone()).get_opt(name)).await {
-        Ok(found) => cluster.device = Some(FoundObject(found)),
+    match within(Api::<RawDevice>::all(client.clone()).get_opt(name)).await {
+        Ok(found) => cluster.device = Some(FoundObject(found.map(|found| found.read().0))),
         Err(error) => cluster.findings.push(unread("device-object", &format!("Device {name}"), &error)),
     }
     let leases = Api::<LightLease>::namespaced(client.clone(), &AgentStatus::lease_namespace(&options.namespace));

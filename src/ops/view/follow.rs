@@ -13,10 +13,10 @@ use serde::de::DeserializeOwned;
 use super::snapshot::Snapshot;
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::client::status_code;
+use baton_cluster::device::RawDevice;
 use baton_cluster::node::LightNode;
 use baton_cluster::pod::LightPod;
 use baton_cluster::tyjob::RawTyJob;
-use baton_contract::inventory::Device;
 use baton_contract::{AgentStatus, LEASE_PREFIX, PodKey};
 use baton_runtime::{clock, words};
 
@@ -58,14 +58,15 @@ impl FollowedKind for LightNode {
     }
 }
 
-impl FollowedKind for Device {
+impl FollowedKind for RawDevice {
     fn put(self, snapshot: &mut Snapshot) {
         snapshot.changed.insert(self.name_any());
-        snapshot.devices.insert(self.name_any(), self);
+        snapshot.put_device(self);
     }
     fn remove(snapshot: &mut Snapshot, (_, name): &ObjectKey) {
         snapshot.changed.insert(name.clone());
         snapshot.devices.remove(name);
+        snapshot.skipped.remove(name);
     }
     fn keys(snapshot: &Snapshot) -> Vec<ObjectKey> {
         snapshot.devices.keys().map(|name| (String::new(), name.clone())).collect()
@@ -168,7 +169,7 @@ impl Follower {
         Self(
             stream::select_all([
                 changes(Api::<LightNode>::all(client.clone())),
-                changes(Api::<Device>::all(client.clone())),
+                changes(Api::<RawDevice>::all(client.clone())),
                 changes(Api::<LightPod>::all(client.clone())),
                 changes::<LightLease>(leases),
             ])

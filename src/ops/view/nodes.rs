@@ -30,6 +30,9 @@ pub struct NodeRow {
     /// The kubelet reports, and people let new pods come.
     #[serde(skip)]
     takes_pods: bool,
+    /// Entries of its Device object that cannot be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<String>,
     /// Why its daemon holds the machine to blame for pods that failed, and until when it takes no new ones with devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspect: Option<String>,
@@ -133,6 +136,7 @@ fn row(snapshot: &Snapshot, rules: &Rules, name: &str, node: &LightNode) -> Node
         name: name.to_owned(),
         status: node.status_words(),
         takes_pods: node.takes_pods(),
+        unreadable: snapshot.skipped.get(name).cloned().unwrap_or_default(),
         suspect: status.and_then(DeviceStatus::suspect).map(|condition| condition.message.clone()),
         gpu: count(DeviceType::Gpu),
         rdma: count(DeviceType::Rdma),
@@ -199,6 +203,7 @@ impl NodeRow {
         if self.daemon == DaemonState::Unregistered {
             notes.push("kubelet away".to_owned());
         }
+        notes.extend(self.unreadable.iter().map(|entry| format!("not read: {entry}")));
         if let Some(why) = &self.suspect {
             notes.push(format!("suspect: {why}"));
         }
@@ -376,6 +381,23 @@ mod tests {
             let word = view.devices_of("node-a").iter().filter(|device| device.state == DeviceState::Free).count();
             assert_eq!((counted, whole, word), (free, free, free), "case {at}");
         }
+    }
+
+    #[test]
+    fn an_entry_that_cannot_be_read_is_noted_and_hides_no_other() {
+        let mut cluster = cluster();
+        let good = serde_json::json!({"type": "gpu", "id": "GPU-a1", "minor": 1, "health": true});
+        let bad = serde_json::json!({"type": "gpu", "id": "GPU-a/b", "minor": 0, "health": true});
+        let mut put = |devices: &[&serde_json::Value]| {
+            let object = serde_json::json!({"metadata": {"name": "node-a"}, "spec": {"devices": devices}});
+            cluster.put_device(serde_json::from_value(object).unwrap());
+            let view = view(&cluster);
+            (view.devices_of("node-a").len(), view.nodes[0].notes())
+        };
+        let (count, notes) = put(&[&bad, &good]);
+        assert!(count == 1 && notes.starts_with("not read: spec.devices[0]: ") && notes.contains("GPU-a/b"), "{notes}");
+        let (count, notes) = put(&[&good]);
+        assert!(count == 1 && !notes.contains("not read"), "{notes}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use kube::api::{Api, ListParams};
 use crate::live::{self, all};
 use crate::say::remark;
 use baton_cluster::agent_lease::LightLease;
+use baton_cluster::device::RawDevice;
 use baton_cluster::node::LightNode;
 use baton_cluster::pod::LightPod;
 use baton_cluster::tyjob::RawTyJob;
@@ -30,6 +31,8 @@ pub struct Snapshot {
     pub nodes: BTreeMap<String, LightNode>,
     /// By node.
     pub devices: BTreeMap<String, Device>,
+    /// Entries of Device objects that cannot be read, by node.
+    pub(super) skipped: BTreeMap<String, Vec<String>>,
     /// Pods of every namespace.
     pub pods: BTreeMap<PodKey, HandoffPod>,
     /// What else people read of them.
@@ -134,6 +137,17 @@ impl Snapshot {
         self.placed.get(node).into_iter().flatten().filter_map(|key| self.pods.get(key))
     }
 
+    /// A Device object, with what of it can be read.
+    pub(crate) fn put_device(&mut self, device: RawDevice) {
+        let (device, skipped) = device.read();
+        let name = device.metadata.name.clone().unwrap_or_default();
+        self.skipped.remove(&name);
+        if !skipped.is_empty() {
+            self.skipped.insert(name.clone(), skipped);
+        }
+        self.devices.insert(name, device);
+    }
+
     /// What the rows of these nodes are made of: the nodes, what is on them, and the pods that their locks name.
     pub(crate) fn part(&self, nodes: &BTreeSet<String>, lock_key: &str) -> Self {
         let mut part = Self { wall: self.wall, ..Self::default() };
@@ -141,6 +155,7 @@ impl Snapshot {
             let lease = AgentStatus::lease_name(name);
             part.leases.extend(self.leases.get(&lease).map(|found| (lease, found.clone())));
             part.devices.extend(self.devices.get(name).map(|device| (name.clone(), device.clone())));
+            part.skipped.extend(self.skipped.get(name).map(|skipped| (name.clone(), skipped.clone())));
             part.pods.extend(self.pods_on(name).map(|pod| (pod.pod.key.clone(), pod.clone())));
             let Some(node) = self.nodes.get(name) else { continue };
             part.nodes.insert(name.clone(), node.clone());
@@ -214,7 +229,7 @@ pub async fn read(client: Client, namespace: &str) -> anyhow::Result<Snapshot> {
     let named = |name: Option<String>| name.unwrap_or_default();
     let mut snapshot = Snapshot { wall: clock::wall(), ..Snapshot::default() };
     snapshot.nodes = nodes.into_iter().map(|node| (named(node.metadata.name.clone()), node)).collect();
-    snapshot.devices = devices.into_iter().map(|device| (named(device.metadata.name.clone()), device)).collect();
+    devices.into_iter().for_each(|device| snapshot.put_device(device));
     pods.into_iter().for_each(|pod| snapshot.put_pod(pod));
     snapshot.leases = leases;
     Ok(snapshot)
@@ -226,8 +241,8 @@ pub async fn read_node(client: Client, namespace: &str, name: &str) -> anyhow::R
     let cannot = |what| move |error| live::cannot(&format!("read the {what} of {name}"), error);
     let node = Api::<LightNode>::all(client.clone()).get_opt(name).await.map_err(cannot("node"))?;
     snapshot.nodes = node.into_iter().map(|node| (name.to_owned(), node)).collect();
-    let device = Api::<Device>::all(client.clone()).get_opt(name).await.map_err(cannot("Device object"))?;
-    snapshot.devices = device.into_iter().map(|device| (name.to_owned(), device)).collect();
+    let device = Api::<RawDevice>::all(client.clone()).get_opt(name).await.map_err(cannot("Device object"))?;
+    device.into_iter().for_each(|device| snapshot.put_device(device));
     let lease = AgentStatus::lease_name(name);
     let leases = Api::<LightLease>::namespaced(client.clone(), &AgentStatus::lease_namespace(namespace));
     let found = leases.get_opt(&lease).await.map_err(cannot("daemon's Lease"))?;

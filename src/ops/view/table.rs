@@ -7,7 +7,7 @@ use std::time::Duration;
 use comfy_table::{Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use serde::Serialize;
 
-use crate::say::remark;
+use crate::say::{remark, visible};
 
 /// One line of a table.
 pub trait Row: Serialize {
@@ -122,11 +122,13 @@ pub fn fitted(
     look: Look,
     widths: &mut Vec<usize>,
 ) -> (String, Vec<String>) {
-    rows.iter_mut().flatten().for_each(|cell| {
+    for cell in rows.iter_mut().flatten() {
         if cell.is_empty() {
             cell.push('-');
+        } else if cell.contains(char::is_control) || !cell.is_ascii() {
+            *cell = visible(&cell.replace('\n', " ")).into_owned();
         }
-    });
+    }
     let empty = |rows: &[Vec<String>], at: usize| {
         rows.iter().all(|row| row.get(at).is_none_or(|cell| matches!(cell.as_str(), "-" | "0")))
     };
@@ -260,6 +262,12 @@ mod tests {
     fn a_table_has_no_lines_and_marks_empty_cells() {
         let text = plain(&["NODE", "LOCK"], [vec!["node-a".to_owned(), String::new()]]);
         assert_eq!(text, "NODE     LOCK\nnode-a   -\n");
+    }
+
+    #[test]
+    fn a_cell_forges_no_row_and_no_colour() {
+        let text = plain(&["NAME", "WHY"], [vec!["a".to_owned(), "\u{1b}[31mred\nnode-9   Ready".to_owned()]]);
+        assert_eq!(text, "NAME   WHY\na      \\u001b[31mred node-9   Ready\n");
     }
 
     fn locks(width: usize) -> (String, Vec<String>) {

@@ -274,6 +274,13 @@ async fn kubectl_shows_the_devices_of_a_node_in_numbers_that_change_with_hardwar
     assert!(writer.publish(&now).await.unwrap().device);
     assert_eq!(numbers(&printed(&server).await), [4, 1, 2]);
     assert!(!writer.publish(&now).await.unwrap().device, "nothing is new");
+    // The kind takes any text for an id.
+    let unread = json!([{"op": "replace", "path": "/spec/devices/0/id", "value": "GPU-a/b"}]);
+    let unread: Patch<()> = Patch::Json(serde_json::from_value(unread).unwrap());
+    devices.patch_metadata("n", &PatchParams::default(), &unread).await.unwrap();
+    let mut writer = baton::cluster::inventory::InventoryWriter::new(server.client.clone(), "n");
+    assert!(writer.publish(&now).await.unwrap().device, "words that cannot be read are undone");
+    assert_eq!(devices.get("n").await.unwrap().spec.devices[0].id.as_str(), "GPU-0");
 }
 
 #[tokio::test]
