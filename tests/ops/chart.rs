@@ -191,8 +191,9 @@ fn what_platform_teams_add_to_pods_and_images_reaches_them() {
     let file = dir.path().join("values.json");
     std::fs::write(&file, values.to_string()).unwrap();
     let found = objects(&helm.template("ml", &["-f", file.to_str().unwrap()]));
-    let get =
-        |kind: &str, name: &str| &found[&[kind, if name == "baton" { "mon" } else { "ml" }, name].map(str::to_owned)];
+    let get = |kind: &str, name: &str| {
+        &found[&[kind, if name == "baton-ml" { "mon" } else { "ml" }, name].map(str::to_owned)]
+    };
     let pod = |kind: &str, name: &str| get(kind, name)["spec"]["template"].clone();
     let (plugin, scheduler) = (pod("DaemonSet", "baton-device-plugin"), pod("Deployment", "baton-scheduler"));
     let controller = pod("Deployment", "baton-controller");
@@ -227,9 +228,13 @@ fn what_platform_teams_add_to_pods_and_images_reaches_them() {
     );
     assert_eq!(get("ServiceAccount", "baton-controller")["metadata"]["annotations"]["role"], "r");
     for kind in ["PodMonitor", "PrometheusRule"] {
-        assert_eq!(get(kind, "baton")["metadata"]["labels"]["release"], "kps", "the label that a collector selects by");
+        assert_eq!(
+            get(kind, "baton-ml")["metadata"]["labels"]["release"],
+            "kps",
+            "the label that a collector selects by"
+        );
     }
-    let monitor = &get("PodMonitor", "baton")["spec"];
+    let monitor = &get("PodMonitor", "baton-ml")["spec"];
     assert_eq!(monitor["namespaceSelector"]["matchNames"], json!(["ml"]));
     assert_eq!(monitor["podMetricsEndpoints"][0]["interval"], "15s");
     for (name, object) in &found {

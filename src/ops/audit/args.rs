@@ -33,6 +33,14 @@ pub struct AuditArgs {
     /// A lock that is older than this by its own time should have ended.
     #[arg(long, default_value = "60s", value_name = "DURATION", value_parser = values::duration)]
     pub lock_ends: std::time::Duration,
+    /// Whose pods are placed.
+    #[command(flatten)]
+    pub schedulers: SchedulersArgs,
+}
+
+/// Names of schedulers.
+#[derive(Debug, Args)]
+pub struct SchedulersArgs {
     /// As the scheduler has them, those that its extender serves included: waiting pods of other schedulers are listed that carry gang keys or
     /// ask for devices.
     #[arg(long, default_value = "baton-scheduler", value_name = "NAMES", value_delimiter = ',')]
@@ -45,7 +53,7 @@ pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
     let rules = AuditRules {
         lock_key: args.node_lock_key.clone(),
         lock_ends: args.lock_ends,
-        schedulers: args.scheduler_names,
+        schedulers: args.schedulers.scheduler_names,
     };
     let (report, policies) = found(client, &args.home.namespace, &rules).await?;
     say(print(&report, &policies, args.output)?)?;

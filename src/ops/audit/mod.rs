@@ -3,6 +3,6 @@
 mod args;
 mod read;
 
-pub use args::{AuditArgs, run};
+pub use args::{AuditArgs, SchedulersArgs, run};
 pub(super) use args::{found, json};
 pub use read::{AuditReport, AuditRules, ClusterObjects, NotedPods, read, report};

@@ -72,7 +72,8 @@ impl AuditReport {
         let unserved =
             words((self.unserved.len(), "node")).map(|nodes| format!("{nodes} without a serving node daemon"));
         let unread = self.leases_unread.as_ref().map(|_| "the node daemons were not heard".to_owned());
-        let wrong = [held, stuck, unserved, unread].into_iter().flatten().collect::<Vec<_>>().join(" and ");
+        let drivers = self.slices_unread.as_ref().map(|_| "other GPU drivers were not looked for".to_owned());
+        let wrong = [held, stuck, unserved, unread, drivers].into_iter().flatten().collect::<Vec<_>>().join(" and ");
         match (self.violations.len() + broken, &*wrong) {
             (0, "") => "everything holds".to_owned(),
             (0, wrong) => format!("everything holds, but {wrong}"),

@@ -19,7 +19,7 @@ use super::door::{self, Door};
 use super::feed::RowFeed;
 use super::model::Model;
 use super::server::{STREAMS, Ui, router};
-use crate::audit::AuditRules;
+use crate::audit::{AuditRules, SchedulersArgs};
 use crate::get::RulesArgs;
 use crate::leader::LeaderArgs;
 use crate::live::{self, Access};
@@ -62,6 +62,9 @@ pub struct UiArgs {
     /// How the daemons are set.
     #[command(flatten)]
     pub daemons: RulesArgs,
+    /// For its audit.
+    #[command(flatten)]
+    pub schedulers: SchedulersArgs,
     /// Where the scheduler is.
     #[command(flatten)]
     pub scheduler: LeaderArgs,
@@ -135,7 +138,11 @@ pub async fn serve(
         grafana: args.grafana_url,
         audit: (
             namespace.clone(),
-            AuditRules { lock_key: args.daemons.node_lock_key.clone(), ..AuditRules::default() },
+            AuditRules {
+                lock_key: args.daemons.node_lock_key.clone(),
+                schedulers: args.schedulers.scheduler_names,
+                ..AuditRules::default()
+            },
         ),
         auditing: Mutex::new(()),
         streams: Arc::new(Semaphore::new(STREAMS)),
