@@ -63,7 +63,11 @@ struct Seen {
 
 /// Where the processes of this node's pods are, by looks at their cgroups. In memory: it is learned again after a start.
 #[derive(Debug, Clone, Default)]
-pub struct Processes(BTreeMap<PodUid, Seen>);
+pub struct Processes {
+    seen: BTreeMap<PodUid, Seen>,
+    /// Cgroups could be read: while they cannot, that is a moment, and no property of the node.
+    readable: bool,
+}
 
 /// Whether an entry holds its devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +83,7 @@ pub enum Hold {
 impl Processes {
     /// Takes in a look. `runs`: the API server shows a container of the pod running.
     pub fn saw(&mut self, uid: &PodUid, look: CgroupLook, runs: bool, now: Duration) {
-        let seen = self.0.entry(uid.clone()).or_insert(Seen { look, at: now, vacant: now, is_there: None });
+        let seen = self.seen.entry(uid.clone()).or_insert(Seen { look, at: now, vacant: now, is_there: None });
         if !matches!(seen.look, CgroupLook::Empty | CgroupLook::Absent) || now.saturating_sub(seen.at) > IN_A_ROW {
             seen.vacant = now;
         }
@@ -89,29 +93,32 @@ impl Processes {
             _ => {}
         }
         (seen.look, seen.at) = (look, now);
+        self.readable |= look != CgroupLook::Unknown;
     }
 
     /// Its processes were found: what is seen of its cgroup counts.
     pub fn is_found(&self, uid: &PodUid) -> bool {
-        self.0.get(uid).is_some_and(|seen| seen.is_there == Some(true))
+        self.seen.get(uid).is_some_and(|seen| seen.is_there == Some(true))
     }
 
     /// Forgets pods that `asked_for` does not accept.
     pub fn retain(&mut self, asked_for: impl Fn(&PodUid) -> bool) {
-        self.0.retain(|uid, _| asked_for(uid));
+        self.seen.retain(|uid, _| asked_for(uid));
     }
 
     /// Whether the pod of `entry` still uses its devices, as far as was seen. A pod that has not left holds them unless its cgroup proves
     /// that nothing of it runs.
     pub fn hold(&self, entry: &LedgerEntry, now: Duration) -> Hold {
-        let Some(seen) = self.0.get(&entry.pod.uid) else { return Hold::Held };
+        let Some(seen) = self.seen.get(&entry.pod.uid) else { return Hold::Held };
         let leaving = entry.leaving();
         // The time since the last look proves nothing.
         let vacant = seen.at.saturating_sub(seen.vacant);
         let grace = Duration::from_secs(u64::from(entry.grace_seconds)) + MARGIN;
         let is_proven = match (seen.look, seen.is_there) {
             (CgroupLook::Occupied, _) => return Hold::Held,
-            // Its kubelet says that it has ended, and nothing contradicts it.
+            (CgroupLook::Unknown, _) if self.readable => false,
+            // Its kubelet says that it has ended, and nothing contradicts it. It may be the word of another client about a container that
+            // starts again, so where cgroups are read they are looked at.
             _ if leaving.is_some_and(|of| of.last == LastSeen::Ended) => true,
             (CgroupLook::Absent, Some(true)) => true,
             (CgroupLook::Empty, Some(true)) => vacant >= EMPTY,

@@ -124,6 +124,15 @@ fn a_pod_that_its_kubelet_has_ended_is_gone_unless_a_process_is_seen() {
         looks(ended(one("a")), &[(1000, look, false, Hold::Gone)]);
     }
     looks(ended(one("a")), &[(1000, Occupied, false, Hold::Held), (1200, Empty, false, Hold::Gone)]);
+    // Another client writes Failed while a container starts again: a daemon that mostly sees cgroups waits until it does.
+    let (of, ledger) = (ended(one("a")).pod.uid, left(ended(one("a")), at(1000)));
+    let mut processes = Processes::default();
+    processes.saw(&ended(one("b")).pod.uid, Occupied, true, at(500));
+    for (now, look, wanted) in [(1000, Unknown, Hold::Held), (90_000, Unknown, Hold::Held), (90_001, Empty, Hold::Gone)]
+    {
+        processes.saw(&of, look, false, at(now));
+        assert_eq!(hold(&processes, &ledger, at(now)), wanted, "{now} ms, {look:?}");
+    }
     // Never started: a start may be under way.
     let rows = [1000, 5000, 9000].map(|now| (now, Absent, false, Hold::Held));
     looks(one("a"), &[&rows[..], &[(11_000, Absent, false, Hold::Gone)]].concat());
