@@ -1,6 +1,6 @@
 //! Whether a world's accounts are right, and no device is held twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::violation::Violation;
 use crate::world::{Node, Rated, Resources, World};
@@ -42,6 +42,8 @@ pub fn check(world: &World) -> Vec<Violation> {
 fn check_devices(world: &World, node: &Node, found: &mut Vec<Violation>) {
     let Some(stock) = &node.stock else { return };
     let mut held: BTreeMap<(&DeviceId, &'static str), i64> = BTreeMap::new();
+    // A daemon names the memory of a GPU by its ratio alone, and so does what is remembered of its word.
+    let mut by_ratio: BTreeSet<&DeviceId> = BTreeSet::new();
     let holders = node.pods.iter().filter_map(|id| world.pod(*id)).filter_map(|pod| node.holding(pod));
     let holders = holders.chain(node.exceptions.departed().map(|(_, held)| held));
     for devices in holders {
@@ -50,6 +52,9 @@ fn check_devices(world: &World, node: &Node, found: &mut Vec<Violation>) {
             *sum = sum.saturating_add(entry.amount(key::GPU_CORE));
             let sum = held.entry((&entry.id, "memory")).or_insert(0);
             *sum = sum.saturating_add(entry.amount(key::GPU_MEMORY));
+            if entry.amount(key::GPU_MEMORY) == 0 {
+                by_ratio.insert(&entry.id);
+            }
         }
         for entry in devices.of_kind(&DeviceType::Rdma) {
             let sum = held.entry((&entry.id, "bandwidth")).or_insert(0);
@@ -77,7 +82,7 @@ fn check_devices(world: &World, node: &Node, found: &mut Vec<Violation>) {
     for (at, gpu) in (0u8..).zip(&pool.devices().gpus) {
         let (core, memory) = pool.gpu_room(at);
         judge(&gpu.id, "compute", i64::from(gpu.core), i64::from(core));
-        if gpu.bytes_known {
+        if gpu.bytes_known && !by_ratio.contains(&gpu.id) {
             judge(&gpu.id, "memory", gpu.memory, memory);
         }
     }
