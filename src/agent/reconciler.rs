@@ -31,7 +31,7 @@ use super::shares::ShareGuard;
 use super::which_nics::WhichNics;
 use baton_cluster::inventory::Published;
 use baton_cluster::notice::{Notice, Notices, Subject};
-use baton_contract::inventory::{DeviceStatus, device_names};
+use baton_contract::inventory::{DeviceStatus, device_names, reasoned};
 use baton_contract::{ConditionReason, DeviceId, EventReason, ShareIsolation, key};
 use baton_decide::health::{ServeOutcome, xid_words};
 use baton_decide::shares::ShareOffer;
@@ -584,14 +584,11 @@ impl DeviceReconciler {
                     tracing::warn!(%kind, device = %id, %reason, why, "the device takes no new pods");
                 }
             }
+            let said = reasoned(&health.reason.to_string(), &health.message);
             let limited = health.limits().ne(before.limits()) && health.limits().next().is_some();
             let (reason, message) = match health.healthy {
-                true if !before.healthy => {
-                    (EventReason::DeviceHealthy, format!("takes pods again: {}: {}", health.reason, health.message))
-                }
-                false if before.healthy => {
-                    (EventReason::DeviceUnhealthy, format!("takes no new pods: {}: {}", health.reason, health.message))
-                }
+                true if !before.healthy => (EventReason::DeviceHealthy, format!("takes pods again: {said}")),
+                false if before.healthy => (EventReason::DeviceUnhealthy, format!("takes no new pods: {said}")),
                 true if limited => {
                     let told: Vec<String> = health.limits().map(|of| format!("{}: {of}", of.reason)).collect();
                     let told = told.join("; ");

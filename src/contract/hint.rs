@@ -239,8 +239,10 @@ pub enum PartitionPolicy {
 /// What it says about types of other systems is theirs to read and is left out.
 pub fn parse_hints(text: &str) -> Result<DeviceHints, AllocationError> {
     let expected = r#"{"gpu":{"requiredTopologyScope":"PCIe"}}"#;
-    let mut all: BTreeMap<DeviceType, serde_json::Value> = parse_json(key::DEVICE_ALLOCATE_HINT, expected, text)?;
-    all.retain(|kind, _| matches!(kind, DeviceType::Gpu | DeviceType::Rdma));
+    // Go writes what is absent as null.
+    let all: Option<BTreeMap<DeviceType, serde_json::Value>> = parse_json(key::DEVICE_ALLOCATE_HINT, expected, text)?;
+    let mut all = all.unwrap_or_default();
+    all.retain(|kind, hint| matches!(kind, DeviceType::Gpu | DeviceType::Rdma) && !hint.is_null());
     if all.is_empty() {
         return Ok(DeviceHints::new());
     }
@@ -300,6 +302,9 @@ mod tests {
 
     #[test]
     fn a_wrong_word_is_named() {
+        for nothing in ["null", "{}", r#"{"gpu":null}"#] {
+            assert!(parse_hints(nothing).unwrap().is_empty(), "{nothing}");
+        }
         let error = parse_hints(r#"{"gpu":{"requiredTopologyScope":"Rack"}}"#).unwrap_err().to_string();
         assert!(error.contains("Rack") && error.contains("NUMANode"), "{error}");
         assert!(parse_joint(r#"{"deviceTypes":[]}"#).unwrap_err().to_string().contains("empty"));

@@ -85,19 +85,24 @@ pub fn device_names(devices: &[DeviceInfo]) -> Vec<String> {
     devices.iter().map(&mut name).collect()
 }
 
+/// A reason with its message, which may begin with it.
+pub fn reasoned(reason: &str, message: &str) -> String {
+    match message {
+        "" => reason.to_owned(),
+        _ if message.get(..reason.len()).is_some_and(|head| head.eq_ignore_ascii_case(reason)) => message.to_owned(),
+        _ => format!("{reason}: {message}"),
+    }
+}
+
 /// Of a device that its Device object calls unhealthy without a reason.
 const UNSAID: &str = "not healthy, without a reason";
 
 impl DeviceInfo {
     /// Why it takes no new pods: the reason of its condition and its message. `None` for a healthy one.
     pub fn fault(&self) -> Option<String> {
-        let of = |condition: &Condition| match (&*condition.reason, &*condition.message) {
-            _ if condition.status == "True" => UNSAID.to_owned(),
-            (reason, "") => reason.to_owned(),
-            (reason, message) if message.get(..reason.len()).is_some_and(|head| head.eq_ignore_ascii_case(reason)) => {
-                message.to_owned()
-            }
-            (reason, message) => format!("{reason}: {message}"),
+        let of = |condition: &Condition| match &*condition.status {
+            "True" => UNSAID.to_owned(),
+            _ => reasoned(&condition.reason, &condition.message),
         };
         let unhealthy = || self.health_condition().map_or_else(|| UNSAID.to_owned(), of);
         (!self.health).then(unhealthy)

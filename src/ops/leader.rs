@@ -137,7 +137,11 @@ impl LeaderClient {
             if silent.is_empty() { Api::<Pod>::all(client).list_metadata(&params).await.ok() } else { None };
         let there = elsewhere.and_then(|pods| pods.items.first()?.namespace());
         let found = match there {
-            Some(there) => format!("there is one in {there}"),
+            Some(there) => {
+                return Err(anyhow!(
+                    "no scheduler leads in namespace {namespace}: there is one in {there}; give --baton-namespace {there}, or --admin-url"
+                ));
+            }
             None if silent.is_empty() => format!("no pod there has the labels {LABELS}"),
             None => silent.join(", "),
         };

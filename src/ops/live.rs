@@ -105,11 +105,10 @@ fn daemons_elsewhere<'a>(namespace: &str, leases: impl Iterator<Item = &'a Objec
     let there: Vec<String> = found.iter().map(|(within, count)| format!("{count} in {within}")).collect();
     let are = if found.values().sum::<usize>() == 1 { "is" } else { "are" };
     let there = there.join(", ");
-    (!found.is_empty()).then(|| {
-        format!(
-            "no node daemon in namespace {namespace}; there {are} {there}: give --baton-namespace or BATON_NAMESPACE"
-        )
-    })
+    let (first, _) = found.first_key_value()?;
+    Some(format!(
+        "no node daemon in namespace {namespace}; there {are} {there}: give --baton-namespace {first}, or set BATON_NAMESPACE"
+    ))
 }
 
 /// Every object, `what` in messages.

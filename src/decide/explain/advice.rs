@@ -13,8 +13,8 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
     Some(match help {
         Help::Rule => return None,
         Help::Daemon => {
-            "The node daemon is missing or does not report: look at its pod on that node (`kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin`), \
-             and run `baton doctor` there"
+            "The node daemon is missing or does not report: look at its pod there (`kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin \
+             --field-selector spec.nodeName=NODE`), or where there is none at its DaemonSet, and run `baton doctor` on the node"
         }
         Help::Kubelet => {
             "The kubelet is away there: `kubectl describe node NODE` shows since when, and on the machine `journalctl -u kubelet` why"

@@ -39,6 +39,12 @@ impl Scheduler {
             Some((why, _)) => format!("takes no new pods with devices: {why}"),
             None if free.is_empty() => "has no devices".to_owned(),
             None if stuck => format!("takes no new pods with devices until its lock is free: {} free", are(&free)),
+            None if node.lock.read != LockRead::Free => {
+                format!(
+                    "takes new pods with devices once the present holder of its lock is served: {} free",
+                    are(&free)
+                )
+            }
             None => format!("takes new pods with devices: {} free", are(&free)),
         };
         let lock = match &node.lock.read {

@@ -67,9 +67,13 @@ impl LockDelay<'_> {
                  deleted: another starts, and no pod loses devices; the lock also goes once {holder} is deleted"
             )
         } else {
+            let then = if self.kubelet_ready && self.daemon != DaemonState::Unregistered {
+                "a node daemon that hangs may be deleted: another starts, and no pod loses devices"
+            } else {
+                "on the machine `journalctl -u kubelet` says why; a deleted pod, too, stays until its kubelet answers"
+            };
             format!(
-                "Look at what does not answer: `{}`; the pod starts and the lock goes once it answers, or the lock goes with the pod once \
-                 you delete {holder}",
+                "Look at what does not answer: `{}`; {holder} starts and the lock goes once it does; {then}",
                 self.look()
             )
         }

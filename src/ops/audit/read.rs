@@ -107,6 +107,8 @@ pub async fn read(client: Client, namespace: &str, rules: &AuditRules) -> anyhow
     }
     let (leases, leases_unread) = match live::agent_leases(client.clone(), namespace).await {
         Ok(found) => (found, None),
+        // No answer of the API server: the daemons are in another namespace, and so are the policies.
+        Err(error) if error.downcast_ref::<kube::Error>().is_none() => return Err(error),
         Err(error) => (BTreeMap::new(), Some(format!("{error:#}"))),
     };
     let (slices, slices_unread) = match all(Api::<LightSlice>::all(client.clone()), "resourceslices").await {

@@ -169,11 +169,11 @@ impl PodHoldings {
     /// What helps a pod whose device is out of service.
     pub fn advice(&self) -> Option<String> {
         let broken: Vec<&str> = self.held.iter().filter(|row| row.problem.is_some()).map(|row| &*row.device).collect();
-        let them = if broken.len() == 1 { "it" } else { "them" };
+        let (go, them) = if broken.len() == 1 { ("goes", "it") } else { ("go", "them") };
         (!broken.is_empty()).then(|| {
             format!(
-                "{} go to no new pod; this one keeps {them} until it ends: once its work is saved, delete it, and its owner makes another that \
-                 gets healthy ones",
+                "{} {go} to no new pod; this one keeps {them} until it ends: once its work is saved, delete it, and its owner makes another that \
+                 gets healthy ones; `kubectl cordon` the node before, if it is to be rebooted",
                 broken.join(", ")
             )
         })

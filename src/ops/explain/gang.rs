@@ -40,7 +40,7 @@ pub fn text(explanation: &GangExplanation, wide: bool) -> String {
         let _ = writeln!(out, "  {found}");
     }
     if explanation.attempts > 0 {
-        let next = explanation.next_try.map(|at| format!(" ({at:.0})")).unwrap_or_default();
+        let next = explanation.next_try.map(|at| format!(", at the latest at {at:.0}")).unwrap_or_default();
         let _ = writeln!(out, "\nAttempts: {}. Tried again: {}{next}.", explanation.attempts, explanation.tried_again);
     } else {
         let _ = writeln!(out, "\nNot tried yet: it is tried {}.", explanation.tried_again);
@@ -86,7 +86,7 @@ mod tests {
             "Gang ml/train waits for room and holds nothing.",
             "ml/train   2        4        4      PreScheduling",
             "The first pod without a place is ml/train-2:\n  0/2 nodes: 2 have fewer than 2 free GPUs",
-            "Attempts: 3. Tried again: when room, a node or a node daemon appears (2026-11-22T00:00:05Z).",
+            "Attempts: 3. Tried again: when room, a node or a node daemon appears, at the latest at 2026-11-22T00:00:05Z.",
             "What to do: free or add",
             "warning: ml/train: members disagree about mode",
         ] {
