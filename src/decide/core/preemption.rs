@@ -230,6 +230,13 @@ impl Preemption {
         }
     }
 
+    /// The pod has room on this node: room that was made on another one opens.
+    pub fn placed(&mut self, agenda: &mut Agenda, id: PodId, node: NodeId) {
+        if self.nominations.get(&id).is_some_and(|nomination| nomination.node != node) {
+            self.forget(agenda, id);
+        }
+    }
+
     /// The pod is gone: its nomination ends, and is not written any more.
     pub fn gone(&mut self, agenda: &mut Agenda, id: PodId) {
         self.unwritten.remove(&id);

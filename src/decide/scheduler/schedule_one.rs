@@ -66,6 +66,7 @@ fn schedule_alone(cx: &mut Context<'_>, gangs: &mut Gangs, id: PodId, priority: 
         NodeChoice::Node(node, slots) => {
             if cx.reservations.reserve(cx.terms, cx.world, id, node, *slots) {
                 cx.agenda.queue.placed(&item);
+                cx.preemption.placed(cx.agenda, id, node);
                 cx.earmarks.end(cx.world, cx.agenda, &item);
                 gangs.commit_alone(cx.terms.scene(cx.world), cx.reservations, cx.agenda, id);
                 cx.agenda.steps.push(Step::Permit(id));
