@@ -134,7 +134,7 @@ def drain(pipe):
     return last
 
 
-PAGE_NOTES = ("leasesUnread", "slicesUnread", "leaving", "stuck", "unserved", "unhealthy", "otherScheduler", "visibleDevices")
+PAGE_NOTES = ("leasesUnread", "slicesUnread", "leaving", "stuck", "unserved", "unhealthy", "unreadable", "otherScheduler", "visibleDevices")
 
 
 class Page:

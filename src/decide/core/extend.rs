@@ -207,8 +207,7 @@ fn enough(view: View<'_>, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option
     None
 }
 
-/// Enters nominated pods of schedulers that ask here into the accounts, and returns them. Only their devices count: kube-scheduler keeps
-/// their other room itself.
+/// Enters nominated pods of schedulers that ask here into the accounts, and returns them.
 pub fn enter_asking(world: &mut World, terms: Terms<'_>, (priority, except): (i32, PodId)) -> Vec<PodId> {
     let (rules, now, asking_names) = (terms.rules, terms.now.mono, &terms.config.asking_names);
     if asking_names.is_empty() {

@@ -39,7 +39,7 @@ impl Scheduler {
             Some((why, _)) => format!("takes no new pods with devices: {why}"),
             None if free.is_empty() => "has no devices".to_owned(),
             None if stuck => format!("takes no new pods with devices until its lock is free: {} free", are(&free)),
-            None if node.lock.read != LockRead::Free => {
+            None if world.holder_delay(node, now.wall).is_some() => {
                 format!(
                     "takes new pods with devices once the present holder of its lock is served: {} free",
                     are(&free)

@@ -28,7 +28,6 @@ use super::judged::{NodeJudgements, frees, judge_all, wakes};
 /// For pods that wait for a node's lock.
 const LOCK_ADVICE: &str = "Usually nothing: the lock is free again when the pod that holds it has its devices. `baton get locks` shows the holder, \
                            whether that is as it should be, and what to do if not";
-/// The same where no pod holds it.
 /// For pods for which others leave a node.
 const LEAVING_ADVICE: &str = "Usually nothing: it starts when they have left; if one is still there by then, room is made on another node, where there is one";
 /// Pods that leave a node, by name.
@@ -98,6 +97,9 @@ impl Scheduler {
         }
         let by_extender = self.asks_by_extender(id);
         let judged = self.judge_live(id, by_extender, now);
+        // What frees room does not help one that no empty node holds.
+        let helps = |when: &String| route != Route::Alone || !frees(when) || judged.wakes.contains(when);
+        let woken = woken.map(|all: Vec<String>| all.into_iter().filter(helps).collect());
         if by_extender {
             let Explanation { scheduler_name, verdict, .. } = &mut explanation;
             let message = format!("{scheduler_name} places it and asks here about devices: {}", judged.message);

@@ -420,7 +420,7 @@ impl World {
         if let Some(node) = pod.node() {
             self.room_left(node, uid, changes);
             self.nodes.forget_if_unused(node);
-        } else if pod.facts.spec.nominated.is_some() {
+        } else if pod.place == Place::Waiting && pod.facts.spec.nominated.is_some() {
             changes.wake = changes.wake.or(Wake::POD_FREED);
         }
         changes.gone.push(id);

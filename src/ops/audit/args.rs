@@ -93,6 +93,7 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Form
         stuck,
         unserved,
         unhealthy,
+        unreadable,
         other_scheduler,
         visible_devices,
         leases_unread,
@@ -114,7 +115,7 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Form
             "note: {why}; so another driver that hands out GPUs is not found: grant `list` on resourceslices"
         )?;
     }
-    for words in leaving.iter().chain(stuck).chain(unserved).chain(unhealthy) {
+    for words in leaving.iter().chain(stuck).chain(unserved).chain(unhealthy).chain(unreadable) {
         writeln!(text, "note: {words}")?;
     }
     let policy_words = policies.words();

@@ -53,6 +53,8 @@ pub struct AuditReport {
     /// Devices that are out of service while pods hold them, as `baton get devices` has them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unhealthy: Vec<String>,
+    /// Entries of Device objects that cannot be read, with their node.
+    pub unreadable: Vec<String>,
     /// Pods that wait for a scheduler that is not Baton, by controller.
     pub other_scheduler: Vec<NotedPods>,
     /// Pods that name GPUs in their environment and ask for none, by controller.
@@ -73,7 +75,13 @@ impl AuditReport {
             words((self.unserved.len(), "node")).map(|nodes| format!("{nodes} without a serving node daemon"));
         let unread = self.leases_unread.as_ref().map(|_| "the node daemons were not heard".to_owned());
         let drivers = self.slices_unread.as_ref().map(|_| "other GPU drivers were not looked for".to_owned());
-        let wrong = [held, stuck, unserved, unread, drivers].into_iter().flatten().collect::<Vec<_>>().join(" and ");
+        let entries = self.unreadable.len();
+        let unreadable = (entries > 0).then(|| format!("{} cannot be read", amount(entries, "listed device")));
+        let wrong = [held, unreadable, stuck, unserved, unread, drivers]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(" and ");
         match (self.violations.len() + broken, &*wrong) {
             (0, "") => "everything holds".to_owned(),
             (0, wrong) => format!("everything holds, but {wrong}"),
@@ -126,7 +134,7 @@ pub async fn read(client: Client, namespace: &str, rules: &AuditRules) -> anyhow
     if leases_unread.is_some() {
         report.unserved.clear();
     }
-    report.unhealthy.extend(unreadable);
+    report.unreadable = unreadable;
     Ok(AuditReport { leases_unread, slices_unread, visible_devices, ..report })
 }
 
@@ -196,6 +204,7 @@ pub fn report(read: ClusterObjects, rules: &AuditRules, wall: Timestamp) -> Audi
         stuck: stuck(&world, wall, rules.lock_ends),
         unserved: unserved(&world, wall),
         unhealthy: held(&world, faults),
+        unreadable: Vec::new(),
         other_scheduler: other_scheduler(&world, rules, wall),
         visible_devices: Vec::new(),
         leases_unread: None,

@@ -79,7 +79,13 @@ impl CordonTarget {
             let more = if nodes.items.len() > names.len() { ", …" } else { "" };
             bail!("there is no node {node:?}; there are {}{more}", names.join(", "));
         };
-        let (object, _) = object.read();
+        let (object, skipped) = object.read();
+        if let Some(entry) = skipped.first() {
+            // MIG devices are named by their order.
+            bail!(
+                "the Device object of node {node} has an entry that cannot be read: {entry}; its node daemon corrects it within a minute"
+            );
+        }
         let names = device_names(&object.spec.devices);
         let wanted = given.device.strip_prefix("rdma-").map_or_else(|| given.device.clone(), |at| format!("nic-{at}"));
         let mut listed = names.iter().zip(&object.spec.devices);

@@ -41,6 +41,8 @@ pub struct HeldRow {
     /// What is wrong with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    #[serde(skip)]
+    out_of_service: bool,
 }
 
 /// What a pod has.
@@ -133,6 +135,7 @@ pub(crate) fn held(snapshot: &Snapshot, pod: &PodKey) -> PodHoldings {
             model: row.and_then(|row| row.model.clone()),
             percent: percent(entry),
             memory_bytes: Some(entry.amount(key::GPU_MEMORY)).filter(|bytes| *bytes > 0),
+            out_of_service: row.is_some_and(|row| row.health == ShownHealth::Unhealthy),
             problem: match row {
                 None => Some("the node does not list it".to_owned()),
                 Some(row) => row.reason.clone().filter(|_| row.health != ShownHealth::Healthy),
@@ -168,7 +171,7 @@ fn linked(gpus: &[&DeviceRow]) -> Option<String> {
 impl PodHoldings {
     /// What helps a pod whose device is out of service.
     pub fn advice(&self) -> Option<String> {
-        let broken: Vec<&str> = self.held.iter().filter(|row| row.problem.is_some()).map(|row| &*row.device).collect();
+        let broken: Vec<&str> = self.held.iter().filter(|row| row.out_of_service).map(|row| &*row.device).collect();
         let (go, them) = if broken.len() == 1 { ("goes", "it") } else { ("go", "them") };
         (!broken.is_empty()).then(|| {
             format!(

@@ -62,7 +62,7 @@ export function cells(node) {
 export const leaves = (node) => Object.entries(node.devices ?? {}).filter(([, device]) => device.s !== 'split');
 
 /** The severest first: what stops pods that run, what takes no new ones, what will. */
-const severity = ['held', 'gone', 'stale', 'suspect', 'unhealthy', 'ended', 'unregistered', 'late', 'none', 'cordoned'];
+const severity = ['held', 'gone', 'stale', 'suspect', 'unhealthy', 'stopped', 'unregistered', 'late', 'none', 'cordoned'];
 
 /** What is out of service on a node, the severest first: `[{part, state, rank, why, sinceAt}]`. */
 export function faults(node) {
