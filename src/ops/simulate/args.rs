@@ -110,7 +110,11 @@ pub fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let stop = runtime.block_on(async { shutdown::on_signals() })?;
     let arrivals = |random: &mut fastrand::Rng| -> ArrivalStream {
-        if args.departures { (recorded(&trace), Some(0.0)) } else { (filling(&trace, args.load, random), None) }
+        if args.departures {
+            (recorded(&trace), Some(0.0..f64::INFINITY))
+        } else {
+            (filling(&trace, args.load, random), None)
+        }
     };
     let replay = Replay {
         trace: &trace,

@@ -29,8 +29,8 @@ pub const MOST_MIB: i64 = 1 << 30;
 pub const MOST_GPUS: u32 = 128;
 /// Of one gang.
 const MOST_MEMBERS: u32 = 10_000;
-/// 300 thousand years.
-pub const MOST_SECONDS: f64 = 1e13;
+/// 300 years: above, a number counts milliseconds.
+pub const MOST_SECONDS: f64 = 1e10;
 
 /// The machines of a file.
 pub fn machines(path: &Path) -> Result<Vec<TraceMachine>, InputError> {
