@@ -351,7 +351,7 @@ fn request(pod: &PodFacts, nodes: &[DumpNode]) -> Result<Option<TraceAsk>, &'sta
         _ if gpus == 0 => Vec::new(),
         models if models == all => Vec::new(),
         // No node will do: it stays in the demand.
-        models if models.is_empty() => vec!["no node".to_owned()],
+        models if models.is_empty() => vec!["that their node selector names".to_owned()],
         models => models.into_iter().map(str::to_owned).collect(),
     };
     let requests = &pod.spec.requests;
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(trace.pods.len(), 4);
         assert_eq!(trace.machines[0].milli_cpu, 52_000, "64 less 4 of the daemon and 8 of the pod with a claim");
         let models: BTreeSet<_> = trace.asks.iter().map(|ask| ask.models.join("|")).collect();
-        assert_eq!(models, ["", "A10", "no node"].map(str::to_owned).into());
+        assert_eq!(models, ["", "A10", "that their node selector names"].map(str::to_owned).into());
         let ends: Vec<_> = trace.pods.iter().filter_map(|pod| pod.span.unwrap().end).collect();
         assert_eq!(ends.len(), 1);
         let notes = trace.notes.join("; ");
