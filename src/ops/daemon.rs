@@ -123,9 +123,7 @@ fn configure<O: Default + Timed + 'static>(
     matches: &ArgMatches,
 ) -> anyhow::Result<(O, Sources)> {
     let loaded = read(command, settings, sections, matches)?;
-    let log = &loaded.options.log;
-    telemetry::init(log.format, &log.filter)
-        .map_err(|error| ConfigError::Flag { name: "log", problem: error.to_string() })?;
+    telemetry::init(loaded.options.log.format, &loaded.options.log.filter)?;
     report(command, settings, &loaded);
     Ok((loaded.options.options, loaded.sources))
 }
@@ -139,9 +137,7 @@ pub(super) fn options<O: Default + Timed + 'static>(
 ) -> anyhow::Result<O> {
     let loaded = read(command, settings, sections, matches)?;
     if matches!(loaded.sources.get("log"), Some(Source::Flag)) {
-        let log = &loaded.options.log;
-        telemetry::init(log.format, &log.filter)
-            .map_err(|error| ConfigError::Flag { name: "log", problem: error.to_string() })?;
+        telemetry::init(loaded.options.log.format, &loaded.options.log.filter)?;
     }
     Ok(loaded.options.options)
 }
