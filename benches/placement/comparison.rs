@@ -98,13 +98,13 @@ impl Comparison {
 
     fn arrivals(&self, trace: &Trace, load: f64, random: &mut fastrand::Rng) -> ArrivalStream {
         if self.as_recorded(trace) {
-            return (recorded(trace), Some(0.0));
+            return (recorded(trace), Some(0.0..f64::INFINITY));
         }
         if !self.departures {
             return (filling(trace, load, random), None);
         }
-        let (arrivals, from) = steady(trace, load, random);
-        (arrivals, Some(from))
+        let (arrivals, measured) = steady(trace, load, random);
+        (arrivals, Some(measured))
     }
 
     /// Runs all of it.

@@ -62,8 +62,8 @@ pub fn compare(racks: usize, seeds: u64) -> SimulationSummary {
         on_failure: OnFailure::Queue,
         seeds: (42..42 + seeds).collect(),
         arrivals: &|random| {
-            let (arrivals, from) = steady(&traces[0], LOAD, random);
-            (arrivals, Some(from))
+            let (arrivals, measured) = steady(&traces[0], LOAD, random);
+            (arrivals, Some(measured))
         },
     };
     let deciders: Vec<_> = traces.iter().map(decider).collect();

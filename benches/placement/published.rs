@@ -305,12 +305,14 @@ fn typical(trace: &Trace) -> Vec<(TraceAsk, f64)> {
 }
 
 impl SimulatedCluster for PublishedPolicy<'_> {
-    fn arrive(&mut self, _: f64, pod: PodNumber, ask: usize) -> bool {
-        let placed = self.place(pod, ask);
-        if !placed && self.on_failure == OnFailure::Queue {
+    fn arrive(&mut self, _: f64, pod: PodNumber, ask: usize) -> Vec<PodNumber> {
+        if self.place(pod, ask) {
+            return vec![pod];
+        }
+        if self.on_failure == OnFailure::Queue {
             self.waiting.push_back((pod, ask));
         }
-        placed
+        Vec::new()
     }
 
     fn end(&mut self, _: f64, pod: PodNumber) -> Vec<PodNumber> {
@@ -399,7 +401,7 @@ mod tests {
         trace.add(ask(1, 1000, 8000), None, 3);
         let mut cluster =
             PublishedPolicy::new(Policy::Fgd, &trace, &[0], OnFailure::Queue, fastrand::Rng::with_seed(1));
-        assert_eq!((0..3).map(|pod| cluster.arrive(0.0, pod, 0)).collect::<Vec<_>>(), [true, false, false]);
+        assert_eq!((0..3).map(|pod| cluster.arrive(0.0, pod, 0).len()).collect::<Vec<_>>(), [1, 0, 0]);
         assert!(cluster.end(1.0, 2).is_empty(), "it waited");
         assert_eq!(cluster.end(1.0, 0), [1]);
         assert!(cluster.end(1.0, 1).is_empty());

@@ -1,5 +1,7 @@
 //! Pods that come at random times and end.
 
+use std::ops::Range;
+
 use baton::ops::simulate::stream::Arrival;
 use baton::ops::simulate::trace::Trace;
 
@@ -10,8 +12,8 @@ const LIVES: f64 = 8.0;
 /// Mean lifetimes that are not measured.
 const WARM_UP: f64 = 3.0;
 
-/// Arrival rate times mean lifetime times GPUs is `load` of all GPUs. Also returns the time from which on is measured.
-pub fn steady(trace: &Trace, load: f64, random: &mut fastrand::Rng) -> (Vec<Arrival>, f64) {
+/// Arrival rate times mean lifetime times GPUs is `load` of all GPUs. Also returns the time that is measured.
+pub fn steady(trace: &Trace, load: f64, random: &mut fastrand::Rng) -> (Vec<Arrival>, Range<f64>) {
     let exponential = |random: &mut fastrand::Rng| -(1.0 - random.f64()).ln();
     let demand: i64 = trace.pods.iter().map(|pod| trace.asks[pod.ask].demand()).sum();
     let rate = load * trace.capacity() as f64 * trace.pods.len() as f64 / (demand as f64 * MEAN_LIFE);
@@ -19,7 +21,7 @@ pub fn steady(trace: &Trace, load: f64, random: &mut fastrand::Rng) -> (Vec<Arri
     loop {
         at += exponential(random) / rate;
         if at > LIVES * MEAN_LIFE {
-            return (arrivals, WARM_UP * MEAN_LIFE);
+            return (arrivals, WARM_UP * MEAN_LIFE..LIVES * MEAN_LIFE);
         }
         let ask = trace.pods[random.usize(..trace.pods.len())].ask;
         arrivals.push(Arrival { ask, at, life: Some(MEAN_LIFE * exponential(random)) });

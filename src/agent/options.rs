@@ -10,7 +10,7 @@ use baton_contract::word::word_enum;
 use baton_contract::{LockFormat, ShareIsolation, key};
 use baton_decide::handoff::{IdMismatch, UnassignedPods};
 pub use baton_decide::health::MigStrategy;
-use baton_decide::health::{PortPolicy, XidAction};
+use baton_decide::health::{PortPolicy, XidAction, xid_named};
 use baton_decide::lock::LockMode;
 use baton_decide::nics::NicSelector;
 use baton_runtime::admin::PortOptions;
@@ -348,6 +348,14 @@ impl AgentOptions {
         }
         self.ports.validate()?;
         self.xid.table()?;
+        for (option, text) in
+            [("--dp-disable-healthchecks", &self.xid.disable), ("--dp-enable-healthchecks", &self.xid.enable)]
+        {
+            let mut words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+            if let Some(word) = words.find(|word| xid_named(word).is_none()) {
+                return bad(option, format!("{word:?} is no XID; expected all, or numbers such as 48,79"));
+            }
+        }
         if self.periods.suspect_min.is_zero() {
             return Err(OptionError::Zero("--suspect-min"));
         }
@@ -446,7 +454,7 @@ mod tests {
     #[test]
     fn what_cannot_work_is_refused_naming_flag_and_value() {
         type Break = fn(&mut AgentOptions);
-        let cases: [(Break, &str, &str); 17] = [
+        let cases: [(Break, &str, &str); 19] = [
             (|o| o.node_name = "a".repeat(242), "--node-name", "longer than 241"),
             (|o| o.namespace = "a".repeat(58), "--namespace", "longer than 57"),
             (|o| o.node_name = "Node_A".into(), "--node-name", "Node_A"),
@@ -459,6 +467,8 @@ mod tests {
             (|o| o.paths.state_dir = "state".into(), "--state-dir", "not absolute"),
             (|o| o.paths.kubelet_dir = format!("/{}", "k".repeat(90)).into(), "--kubelet-dir", "too long"),
             (|o| drop(o.xid.actions.insert(48, "explode".into())), "--xid-actions", "explode"),
+            (|o| o.xid.disable = "foo;bar".into(), "--dp-disable-healthchecks", "foo;bar"),
+            (|o| o.xid.enable = "79, xid48".into(), "--dp-enable-healthchecks", "\"xid48\""),
             (|o| o.hami_core_sha256 = "abc".into(), "--hami-core-sha256", "sha256sum"),
             (
                 |o| (o.share_isolation, o.gpu_sharing) = (ShareIsolation::Mps, false),

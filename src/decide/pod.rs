@@ -219,9 +219,10 @@ impl HandoffPod {
             for (name, amount) in &request.names {
                 let before = running.get(name).copied().unwrap_or_default();
                 let top = most.entry(name.clone()).or_default();
-                *top = (*top).max(before + amount);
+                let after = before.saturating_add(*amount);
+                *top = (*top).max(after);
                 if container.kind != ContainerKind::Init {
-                    running.insert(name.clone(), before + amount);
+                    running.insert(name.clone(), after);
                 }
             }
         }

@@ -13,6 +13,7 @@ use super::settings::{self, DaemonSettings};
 use baton_agent as agent;
 use baton_cluster::client::server;
 use baton_decide::core::rules::Plugins;
+use baton_decide::health::xid_named;
 use baton_runtime::timings::Timed;
 use baton_runtime::{shutdown, telemetry};
 use baton_scheduler as scheduler;
@@ -29,10 +30,25 @@ pub(super) const PRINT_CONFIG: &str = "print-config";
 
 /// `baton device-plugin`.
 pub(super) fn device_plugin(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let (options, sources) = configure("device-plugin", &settings::agent(), settings::AGENT_SECTIONS, matches)?;
+    let (mut options, sources) = configure("device-plugin", &settings::agent(), settings::AGENT_SECTIONS, matches)?;
+    pass_over(&mut options.xid, &sources);
     options.validate().map_err(|error| wrong("device-plugin", &error, &sources))?;
     // The agent module makes the runtime that its memory and thread budgets assume.
     serve(agent::daemon::runtime()?, |stop| async move { Ok(agent::daemon::run(options, stop).await?) })
+}
+
+/// NVIDIA's plugin passes over what names no XID: in its variables such words are warnings, elsewhere errors.
+fn pass_over(xid: &mut agent::options::XidOptions, sources: &Sources) {
+    for (key, text) in [("dp-disable-healthchecks", &mut xid.disable), ("dp-enable-healthchecks", &mut xid.enable)] {
+        let Some(Source::Environment(variable)) = sources.get(key) else { continue };
+        if config::THEIRS.contains(&variable.as_str()) {
+            let (known, others) = text.split(',').partition::<Vec<_>, _>(|word| xid_named(word).is_some());
+            for word in others.into_iter().filter(|word| !word.trim().is_empty()) {
+                tracing::warn!(variable, word, "is no XID and is passed over, as by NVIDIA's plugin");
+            }
+            *text = known.join(",");
+        }
+    }
 }
 
 /// `baton scheduler`.
@@ -123,9 +139,7 @@ fn configure<O: Default + Timed + 'static>(
     matches: &ArgMatches,
 ) -> anyhow::Result<(O, Sources)> {
     let loaded = read(command, settings, sections, matches)?;
-    let log = &loaded.options.log;
-    telemetry::init(log.format, &log.filter)
-        .map_err(|error| ConfigError::Flag { name: "log", problem: error.to_string() })?;
+    telemetry::init(loaded.options.log.format, &loaded.options.log.filter)?;
     report(command, settings, &loaded);
     Ok((loaded.options.options, loaded.sources))
 }
@@ -139,9 +153,7 @@ pub(super) fn options<O: Default + Timed + 'static>(
 ) -> anyhow::Result<O> {
     let loaded = read(command, settings, sections, matches)?;
     if matches!(loaded.sources.get("log"), Some(Source::Flag)) {
-        let log = &loaded.options.log;
-        telemetry::init(log.format, &log.filter)
-            .map_err(|error| ConfigError::Flag { name: "log", problem: error.to_string() })?;
+        telemetry::init(loaded.options.log.format, &loaded.options.log.filter)?;
     }
     Ok(loaded.options.options)
 }
@@ -169,5 +181,34 @@ fn report<O>(command: &str, settings: &[Setting<DaemonSettings<O>>], loaded: &Lo
     );
     if let Some(source) = loaded.sources.get(settings::TIMINGS) {
         tracing::warn!(%source, "fixed times are shortened, for tests");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_are_no_xid_are_passed_over_in_nvidias_variables_alone() {
+        for (name, value, known) in [
+            ("DP_DISABLE_HEALTHCHECKS", "foo;bar,79, 94,,+5", Ok("79, 94")),
+            ("BATON_DP_DISABLE_HEALTHCHECKS", "79,x", Err("--dp-disable-healthchecks: \"x\" is no XID")),
+        ] {
+            let settings = settings::agent();
+            let command = config::arguments(clap::Command::new("t"), &settings);
+            let matches = command.try_get_matches_from(["t", "--node-name=a"]).unwrap();
+            let environment = |asked: &str| (asked == name).then(|| value.to_owned());
+            let loaded = load(&settings, &[], &matches, &environment, "baton t").unwrap();
+            let mut options = loaded.options.options;
+            pass_over(&mut options.xid, &loaded.sources);
+            match (options.validate(), known) {
+                (Ok(()), Ok(known)) => assert_eq!(options.xid.disable, known),
+                (Err(error), Err(said)) => {
+                    let error = wrong("device-plugin", &error, &loaded.sources).to_string();
+                    assert!(error.contains(said) && error.contains(name), "{error}");
+                }
+                (judged, _) => panic!("{name}: {judged:?}"),
+            }
+        }
     }
 }

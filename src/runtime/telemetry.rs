@@ -57,29 +57,44 @@ impl fmt::Display for LogFormat {
 /// Libraries that log errors which their callers retry and report anyway.
 const QUIET: &str = "kube_client::client::builder=off,rustls_platform_verifier=off";
 
-/// A bare word is a target to tracing-subscriber: then everything of that target is logged and nothing else, so a misspelt level
-/// would silence the process.
-fn check_levels(filter: &str) -> Result<(), TelemetryError> {
-    let unreadable = |problem| TelemetryError::Filter { filter: filter.chars().take(200).collect(), problem };
-    if filter.trim().is_empty() {
-        return Err(unreadable("it is empty".to_owned()));
-    }
-    let is_level = |text: &str| text.parse::<tracing::level_filters::LevelFilter>().is_ok();
-    let bad =
-        filter.split(',').map(str::trim).find(|part| !part.is_empty() && !part.contains(['=', '[']) && !is_level(part));
-    match bad {
-        None => Ok(()),
-        Some(part) => Err(unreadable(format!("{part:?} is no level: error, warn, info, debug, trace or off"))),
+/// Which lines are logged, in tracing-subscriber's language (`info,baton_agent=debug`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogFilter(String);
+
+impl Default for LogFilter {
+    fn default() -> Self {
+        Self("info".to_owned())
     }
 }
 
-/// Starts logging for the whole process. `filter` is in tracing-subscriber's language (`info,baton_agent=debug`).
-pub fn init(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
-    check_levels(filter)?;
-    let filter = EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|error| TelemetryError::Filter {
-        filter: filter.chars().take(200).collect(),
-        problem: error.to_string(),
-    })?;
+impl FromStr for LogFilter {
+    type Err = TelemetryError;
+    /// A bare word is a target to tracing-subscriber: then everything of that target is logged and nothing else, so a misspelt level
+    /// would silence the process.
+    fn from_str(filter: &str) -> Result<Self, TelemetryError> {
+        let unreadable = |problem| TelemetryError::Filter { filter: filter.chars().take(200).collect(), problem };
+        if filter.trim().is_empty() {
+            return Err(unreadable("it is empty".to_owned()));
+        }
+        let is_level = |text: &str| text.parse::<tracing::level_filters::LevelFilter>().is_ok();
+        let words = || filter.split(',').map(str::trim).filter(|part| !part.is_empty() && !part.contains(['=', '[']));
+        if let Some(part) = words().find(|part| !is_level(part)) {
+            return Err(unreadable(format!("{part:?} is no level: error, warn, info, debug, trace or off")));
+        }
+        EnvFilter::try_new(filter).map_err(|error| unreadable(error.to_string()))?;
+        Ok(Self(filter.to_owned()))
+    }
+}
+
+impl fmt::Display for LogFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Starts logging for the whole process.
+pub fn init(format: LogFormat, filter: &LogFilter) -> Result<(), TelemetryError> {
+    let filter = EnvFilter::builder().parse_lossy(format!("{QUIET},{filter}"));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let done = match format {
         LogFormat::Text => builder.with_ansi(false).try_init(),
@@ -95,12 +110,12 @@ mod tests {
     #[test]
     fn a_word_that_is_no_level_is_refused_instead_of_silencing_everything() {
         for bad in ["warning", "inf", "info,baton", "nonsense"] {
-            let error = init(LogFormat::Text, bad).unwrap_err().to_string();
+            let error = bad.parse::<LogFilter>().unwrap_err().to_string();
             assert!(error.contains(bad) && error.contains("is no level"), "{error}");
         }
-        assert!(init(LogFormat::Text, " ").unwrap_err().to_string().contains("it is empty"));
+        assert!(" ".parse::<LogFilter>().unwrap_err().to_string().contains("it is empty"));
         for good in ["info", "WARN", "off", "info,baton_agent=debug", "baton=trace", "debug, kube=warn"] {
-            assert!(check_levels(good).is_ok(), "{good}");
+            assert_eq!(good.parse::<LogFilter>().unwrap().to_string(), good);
         }
     }
 
@@ -108,7 +123,7 @@ mod tests {
     fn unknown_formats_and_broken_filters_are_named() {
         assert!("xml".parse::<LogFormat>().unwrap_err().to_string().contains("\"xml\""));
         assert_eq!("json".parse::<LogFormat>().unwrap().to_string(), "json");
-        let error = init(LogFormat::Text, "baton=loud").unwrap_err().to_string();
+        let error = "baton=loud".parse::<LogFilter>().unwrap_err().to_string();
         assert!(error.contains("baton=loud"), "{error}");
     }
 }

@@ -26,4 +26,4 @@ pub use gpu::{
 };
 pub use nic::{LinkFault, NicHealth, PortPolicy};
 pub use suspect::{Blame, Outage, ServeOutcome, SuspectRule, Suspicion};
-pub use xid::{XIDS, XidAction, XidOrigin, XidPolicy, XidRule, xid_table, xid_words};
+pub use xid::{XIDS, XidAction, XidOrigin, XidPolicy, XidRule, xid_named, xid_table, xid_words};

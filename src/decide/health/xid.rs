@@ -29,46 +29,35 @@ word_enum! {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XidPolicy {
     table: BTreeMap<u64, XidAction>,
-    disabled: XidList,
-    enabled: XidList,
+    disabled: BTreeSet<u64>,
+    enabled: BTreeSet<u64>,
 }
 
-/// A list of XIDs as NVIDIA's variables write it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct XidList {
-    all: bool,
-    xids: BTreeSet<u64>,
-}
-
-impl XidList {
-    /// `all` or `xids` selects every XID, as does 0, which is none; otherwise a comma list, in which what is no number is
-    /// passed over.
-    fn parse(text: &str) -> Self {
-        let text = text.to_lowercase();
-        let words = || text.split(',').map(str::trim);
-        let number = |word: &str| word.bytes().all(|b| b.is_ascii_digit()).then(|| word.parse::<u64>().ok())?;
-        let all = words().any(|word| word == "all" || word == "xids" || number(word) == Some(0));
-        let xids = if all { BTreeSet::new() } else { words().filter_map(number).collect() };
-        Self { all, xids }
-    }
+/// The XID that a word of NVIDIA's variables names; 0, which is none, stands for every one, as do `all` and `xids`.
+pub fn xid_named(word: &str) -> Option<u64> {
+    let word = word.trim().to_lowercase();
+    let number = || word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok())?;
+    if word == "all" || word == "xids" { Some(0) } else { number() }
 }
 
 impl XidPolicy {
     /// `table` overrides the defaults; `disable` and `enable` are the texts of `DP_DISABLE_HEALTHCHECKS` and
-    /// `DP_ENABLE_HEALTHCHECKS`. What is enabled by name is acted on whatever else says no; `enable` of `all` turns
-    /// even the application errors on.
+    /// `DP_ENABLE_HEALTHCHECKS`; what names no XID is passed over. What is enabled by name is acted on whatever else says no;
+    /// `enable` of `all` turns even the application errors on.
     pub fn new(table: BTreeMap<u64, XidAction>, disable: Option<&str>, enable: Option<&str>) -> Self {
-        let parse = |text: Option<&str>| text.map(XidList::parse).unwrap_or_default();
+        let parse =
+            |text: Option<&str>| text.into_iter().flat_map(|text| text.split(',')).filter_map(xid_named).collect();
         Self { table, disabled: parse(disable), enabled: parse(enable) }
     }
 
     /// What `xid` leads to.
     pub fn action(&self, xid: u64) -> XidAction {
         let action = self.table.get(&xid).copied().unwrap_or_else(|| by_default(xid));
-        if self.enabled.all || self.enabled.xids.contains(&xid) {
+        let names = |xids: &BTreeSet<u64>| xids.contains(&0) || xids.contains(&xid);
+        if names(&self.enabled) {
             return if action == XidAction::Ignore { XidAction::Unhealthy } else { action };
         }
-        if self.disabled.all || self.disabled.xids.contains(&xid) {
+        if names(&self.disabled) {
             return XidAction::Ignore;
         }
         action

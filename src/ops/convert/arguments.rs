@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use serde_json::{Map, Value, json};
 
 use super::converted::{Converted, Loss};
@@ -146,6 +146,7 @@ fn strategy(to: &mut Converted, part: &FilePart<'_>) -> anyhow::Result<Value> {
 fn resources(to: &mut Converted, part: &FilePart<'_>) -> anyhow::Result<Value> {
     let mut resources: Vec<(String, i64)> = Vec::new();
     for (name, weight) in part.weights()? {
+        ensure!(weight > 0, "{} {name} = {weight}: expected a weight of 1 or more", part.path());
         match resources.iter_mut().find(|(known, _)| known == name) {
             Some((_, sum)) => *sum = sum.saturating_add(weight),
             None => resources.push((name.to_owned(), weight)),

@@ -275,12 +275,23 @@ fn what_kube_scheduler_would_not_read_is_refused_by_name() {
         ("profiles[0].plugins.score.enabled", json!("a"), "profiles[0].plugins.score.enabled: expected a list"),
         ("profiles[0].plugins.score.enabled", json!([{"weight": 1}]), "enabled[0]: name is missing"),
         ("leaderElection", json!(true), "leaderElection: expected a mapping"),
+        (
+            "pluginConfig NodeResourcesFit.scoringStrategy",
+            weighted(&[i64::MIN, -1, 200]),
+            "resources example.com/r0 = -9223372036854775808: expected a weight of 1 or more",
+        ),
     ] {
         let mut file = empty(KUBE_VERSIONS[0]);
         put(&mut file, path, value);
         let error = convert(file).unwrap_err().to_string();
         assert!(error.contains(part), "{path}: {error}");
     }
+}
+
+fn weighted(weights: &[i64]) -> Value {
+    let resource = |(at, weight): (usize, &i64)| json!({"name": format!("example.com/r{at}"), "weight": weight});
+    let resources: Vec<Value> = weights.iter().enumerate().map(resource).collect();
+    json!({"type": "MostAllocated", "resources": resources})
 }
 
 #[test]

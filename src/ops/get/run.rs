@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use anyhow::bail;
+
 use super::args::{GetArgs, Resource};
 use super::listing::{Listing, Printer};
 use crate::leader::LeaderClient;
@@ -19,6 +21,12 @@ impl GetArgs {
     /// What `baton get` lists of `snapshot`.
     fn list(&self, snapshot: &Snapshot, said: &QueueReport) -> anyhow::Result<Listing> {
         let rules = self.daemons.rules();
+        if let Some(node) = self.node.as_deref().filter(|_| self.resource() != Resource::Jobs) {
+            let there = snapshot.nodes.contains_key(node) || snapshot.devices.contains_key(node);
+            if !there && !snapshot.pods.values().any(|pod| pod.node.as_deref() == Some(node)) {
+                bail!("node {node:?} not found; `baton get nodes` lists what there is");
+            }
+        }
         match self.resource() {
             resource if self.state.is_some() && resource != Resource::Devices => {
                 Err(UsageError("--state selects devices: `baton get devices`".to_owned()).into())
@@ -232,7 +240,9 @@ mod tests {
 
     #[test]
     fn a_name_that_is_not_there_is_an_error() {
-        assert!(printed("nodes node-z").unwrap_err().to_string().contains("\"node-z\" not found"));
+        for line in ["nodes node-z", "devices --node node-z", "pods -A --node node-z", "locks --node node-z"] {
+            assert!(printed(line).unwrap_err().to_string().contains("node \"node-z\" not found"), "{line}");
+        }
         assert!(printed("chairs").is_err());
     }
 }

@@ -2,21 +2,15 @@
 
 use crate::config::Setting;
 use baton_contract::LockFormat;
-use baton_runtime::telemetry::LogFormat;
+use baton_runtime::telemetry::{LogFilter, LogFormat};
 
 /// How a daemon logs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogOptions {
     /// Text for people or JSON lines for collectors.
     pub format: LogFormat,
-    /// Which lines, in the language of tracing-subscriber.
-    pub filter: String,
-}
-
-impl Default for LogOptions {
-    fn default() -> Self {
-        Self { format: LogFormat::Text, filter: "info".to_owned() }
-    }
+    /// Which lines.
+    pub filter: LogFilter,
 }
 
 /// The options of a daemon and how it logs.
@@ -58,7 +52,7 @@ macro_rules! by_from_str {
 }
 pub(super) use by_from_str;
 
-by_from_str!(LogFormat, LockFormat);
+by_from_str!(LogFormat, LogFilter, LockFormat);
 
 /// The settings of [`LogOptions`].
 pub(super) fn log<O: 'static>() -> Vec<Setting<DaemonSettings<O>>> {
@@ -66,5 +60,23 @@ pub(super) fn log<O: 'static>() -> Vec<Setting<DaemonSettings<O>>> {
         "log-format" "text|json" log.format "Log lines for people, or JSON objects for collectors";
         "log" "FILTER" log.filter
             "Which log lines, for example debug or info,baton_agent=debug: info = something was changed, warn = it will be retried, error = a human is needed, debug = why";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load_text;
+
+    #[test]
+    fn a_filter_that_would_silence_everything_is_refused_where_it_stands() {
+        let read = |text: &str| load_text(&log::<()>(), &[], "baton.yaml".as_ref(), text, "baton t");
+        for (text, place) in
+            [("log: nonsense\n", "baton.yaml:1:6"), ("log-format: json\nlog: baton=loud\n", "baton.yaml:2:6")]
+        {
+            let error = read(text).map(drop).unwrap_err().to_string();
+            assert!(error.contains(place) && error.contains("log filter"), "{error}");
+        }
+        assert!(read("log: info,baton_agent=debug\n").is_ok());
     }
 }

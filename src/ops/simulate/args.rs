@@ -1,5 +1,6 @@
 //! The command line of `baton simulate`: from the trace to what is printed.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -110,7 +111,11 @@ pub fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let stop = runtime.block_on(async { shutdown::on_signals() })?;
     let arrivals = |random: &mut fastrand::Rng| -> ArrivalStream {
-        if args.departures { (recorded(&trace), Some(0.0)) } else { (filling(&trace, args.load, random), None) }
+        if args.departures {
+            (recorded(&trace), Some(0.0..f64::INFINITY))
+        } else {
+            (filling(&trace, args.load, random), None)
+        }
     };
     let replay = Replay {
         trace: &trace,
@@ -146,16 +151,13 @@ fn read(args: &SimulateArgs) -> anyhow::Result<Trace> {
         (path.to_owned(), path.parent().unwrap_or(Path::new(".")))
     };
     let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    if pods.extension().is_some_and(|extension| extension == "json" || extension == "yaml" || extension == "yml") {
-        let mut trace = dump::read(&pods, name)?;
-        if let Some(nodes) = &args.nodes {
-            trace.machines = own::machines(nodes)?;
-        }
-        return Ok(trace);
+    let dumped = ["json", "yaml", "yml"].map(OsStr::new).contains(&pods.extension().unwrap_or_default());
+    let mut trace = if dumped { dump::read(&pods, name)? } else { own::pods(&pods, name)? };
+    let nodes = args.nodes.clone().or_else(|| (!dumped).then(|| beside.join("nodes.csv")));
+    if let Some(nodes) = nodes {
+        trace.machines = own::machines(&nodes)?;
     }
-    let nodes = args.nodes.clone().unwrap_or_else(|| beside.join("nodes.csv"));
-    let mut trace = Trace::of(name, own::machines(&nodes)?);
-    own::pods(&pods, &mut trace)?;
+    trace.note_models();
     Ok(trace)
 }
 
@@ -165,4 +167,29 @@ fn configured(file: Option<&Path>) -> anyhow::Result<SchedulerOptions> {
     let command = config::arguments(Command::new("scheduler"), &settings::scheduler());
     let words = ["scheduler".as_ref(), "--config-file".as_ref(), file.as_os_str()];
     daemon::scheduler_options(&command.try_get_matches_from(words)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    #[command(no_binary_name = true)]
+    struct Line {
+        #[command(flatten)]
+        simulate: SimulateArgs,
+    }
+
+    #[test]
+    fn a_model_that_no_node_has_is_noted_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let pods = "0,,1,1Gi,1,,A10O\n0,,1,1Gi,2,,A10O|T4\n0,,1,1Gi,1,,T4\n0,,1,1Gi,1,,A10O\n";
+        let write = |name: &str, text: String| std::fs::write(dir.path().join(name), text).unwrap();
+        write("nodes.csv", "sn,cpu_milli,memory_mib,gpu,model\na,1,1,1,T4\nb,1,1,0,A10O\n".to_owned());
+        write("pods.csv", format!("arrive,end,cpu,memory,gpus,share,model\n{pods}"));
+        let line = Line::try_parse_from([dir.path()]).unwrap();
+        let notes = read(&line.simulate).unwrap().notes;
+        assert_eq!(notes, ["no node has GPUs of the model \"A10O\", which 3 pods name"]);
+    }
 }

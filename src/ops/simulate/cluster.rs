@@ -30,16 +30,17 @@ pub struct GangDomains {
 
 /// A cluster of one run. Times are virtual, in seconds.
 pub trait SimulatedCluster {
-    /// A pod comes; `true` when it has a place now.
-    fn arrive(&mut self, now: f64, pod: PodNumber, ask: usize) -> bool;
+    /// A pod comes. Returns the pods that got a place by that.
+    fn arrive(&mut self, now: f64, pod: PodNumber, ask: usize) -> Vec<PodNumber>;
 
     /// A pod goes, placed or waiting. Returns the pods that got a place by that.
     fn end(&mut self, now: f64, pod: PodNumber) -> Vec<PodNumber>;
 
-    /// Time passes. Returns the pods that got a place meanwhile.
-    fn wait(&mut self, now: f64) -> Vec<PodNumber> {
-        let _ = now;
-        Vec::new()
+    /// Time passes to when pods that wait are tried again. Returns that time and the pods that got a place; `None` when it is after
+    /// `until`.
+    fn wait(&mut self, until: f64) -> Option<(f64, Vec<PodNumber>)> {
+        let _ = until;
+        None
     }
 
     /// What is left on every machine.

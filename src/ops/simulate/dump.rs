@@ -23,6 +23,7 @@ use baton_decide::world::{NodeFacts, PodFacts};
 use crate::config::read_documents;
 
 use super::input::InputError;
+use super::own::MOST_GPUS;
 use super::trace::{Span, Trace, TraceAsk, TraceGang, TraceMachine, WHOLE};
 
 /// Labels that name the model of a node's GPUs, the first that is there counts.
@@ -234,13 +235,16 @@ fn labelled(facts: &NodeFacts, hami: &BTreeSet<String>) -> Result<(i64, i64), St
     let (count, replicas) = (number(COUNT)?, number(REPLICAS)?.filter(|replicas| *replicas > 0));
     let strategy = facts.labels.get(STRATEGY).is_some_and(|strategy| strategy != "none");
     let by_words = own_name > 0 || strategy || product.ends_with("-SHARED");
-    match count {
-        Some(count) => Ok((count.min(offered), replicas.unwrap_or(1))),
-        None if hami.contains(&**name) || by_words && replicas.is_none() => Err(format!(
-            "node {name} offers its GPUs several times, {offered} in all, and nothing says how many it has: add the label {COUNT}"
-        )),
-        None => Ok((offered / replicas.unwrap_or(1), replicas.unwrap_or(1))),
+    let each = replicas.unwrap_or(1);
+    let gpus = count.map_or(offered / each, |count| count.min(offered));
+    let unknown = count.is_none() && (hami.contains(&**name) || by_words && replicas.is_none());
+    if unknown || gpus > i64::from(MOST_GPUS) {
+        return Err(format!(
+            "node {name} offers its GPUs several times, {offered} in all, and nothing says how many it has (up to {MOST_GPUS}): \
+             add the label {COUNT}"
+        ));
     }
+    Ok((gpus, each))
 }
 
 fn machine(node: LightNode, devices: &BTreeMap<String, Device>, hami: &BTreeSet<String>) -> Result<DumpNode, String> {
@@ -263,7 +267,7 @@ fn machine(node: LightNode, devices: &BTreeMap<String, Device>, hami: &BTreeSet<
         name: facts.name.to_string(),
         milli_cpu: facts.allocatable.milli_cpu,
         memory: facts.allocatable.memory,
-        gpus: count.clamp(0, 128) as u32,
+        gpus: count.clamp(0, MOST_GPUS.into()) as u32,
         model,
         labels: facts.labels.clone(),
     };
@@ -339,7 +343,7 @@ fn request(pod: &PodFacts, nodes: &[DumpNode]) -> Result<Option<TraceAsk>, &'sta
         }
         (gpus, milli) = (gpus.saturating_add(count), part);
     }
-    if gpus > 128 {
+    if gpus > MOST_GPUS {
         return Err("they ask for more than 128 GPUs");
     }
     let accepted = |node: &&DumpNode| pod.spec.accepts_node(&node.machine.name, &node.facts.labels);
@@ -351,7 +355,7 @@ fn request(pod: &PodFacts, nodes: &[DumpNode]) -> Result<Option<TraceAsk>, &'sta
         _ if gpus == 0 => Vec::new(),
         models if models == all => Vec::new(),
         // No node will do: it stays in the demand.
-        models if models.is_empty() => vec!["no node".to_owned()],
+        models if models.is_empty() => vec!["that their node selector names".to_owned()],
         models => models.into_iter().map(str::to_owned).collect(),
     };
     let requests = &pod.spec.requests;
@@ -415,7 +419,7 @@ mod tests {
         assert_eq!(trace.pods.len(), 4);
         assert_eq!(trace.machines[0].milli_cpu, 52_000, "64 less 4 of the daemon and 8 of the pod with a claim");
         let models: BTreeSet<_> = trace.asks.iter().map(|ask| ask.models.join("|")).collect();
-        assert_eq!(models, ["", "A10", "no node"].map(str::to_owned).into());
+        assert_eq!(models, ["", "A10", "that their node selector names"].map(str::to_owned).into());
         let ends: Vec<_> = trace.pods.iter().filter_map(|pod| pod.span.unwrap().end).collect();
         assert_eq!(ends.len(), 1);
         let notes = trace.notes.join("; ");
@@ -487,6 +491,8 @@ mod tests {
             (count("8", "4"), renamed(), Ok(8)),
             (json!({REPLICAS: "4"}), gpu("32"), Ok(8)),
             (count("8", "1"), gpu("80"), Ok(8)),
+            (json!({}), gpu("200"), Err("node a offers its GPUs several times, 200 in all")),
+            (count("200", "1"), gpu("200"), Err("node a offers its GPUs several times, 200 in all")),
             (shared(), gpu("32"), Err("node a offers its GPUs several times, 32 in all")),
             (json!({}), renamed(), Err("add the label nvidia.com/gpu.count")),
             (json!({STRATEGY: "time-slicing"}), gpu("32"), Err("node a")),

@@ -113,7 +113,8 @@ impl Engine {
     }
 
     fn moment(&self) -> Moment {
-        Moment { mono: self.now, wall: Timestamp::UNIX_EPOCH + self.now }
+        let wall = Timestamp::UNIX_EPOCH.saturating_add(self.now).unwrap_or(Timestamp::MAX);
+        Moment { mono: self.now, wall }
     }
 
     fn apply(&mut self, event: WorldEvent) -> Vec<PodNumber> {
@@ -220,16 +221,17 @@ impl Engine {
 }
 
 impl SimulatedCluster for Engine {
-    fn arrive(&mut self, now: f64, pod: PodNumber, ask: usize) -> bool {
+    fn arrive(&mut self, now: f64, pod: PodNumber, ask: usize) -> Vec<PodNumber> {
         self.pass(now);
         let pods = self.pods(pod, ask);
         self.live.insert(pod, pods.clone());
+        let mut placed = Vec::new();
         for facts in pods {
-            self.apply(WorldEvent::Pod(Box::new(facts)));
+            placed.extend(self.apply(WorldEvent::Pod(Box::new(facts))));
         }
-        let placed = self.run().contains(&pod);
-        if !placed && self.on_failure == OnFailure::Drop {
-            self.forget(pod);
+        placed.extend(self.run());
+        if !placed.contains(&pod) && self.on_failure == OnFailure::Drop {
+            placed.extend(self.forget(pod));
         }
         placed
     }
@@ -241,15 +243,11 @@ impl SimulatedCluster for Engine {
         placed
     }
 
-    fn wait(&mut self, now: f64) -> Vec<PodNumber> {
-        let mut placed = Vec::new();
-        let until = BEGIN + Duration::from_secs_f64(now);
-        while let Some(next) = self.scheduler.next().filter(|next| *next <= until) {
-            self.now = self.now.max(next);
-            placed.extend(self.run());
-        }
-        self.now = self.now.max(until);
-        placed
+    fn wait(&mut self, until: f64) -> Option<(f64, Vec<PodNumber>)> {
+        let until = BEGIN + Duration::from_secs_f64(until);
+        let next = self.scheduler.next().filter(|next| *next <= until)?;
+        self.now = self.now.max(next);
+        Some((self.now.saturating_sub(BEGIN).as_secs_f64(), self.run()))
     }
 
     fn rests(&self) -> Vec<Rest> {
@@ -417,7 +415,7 @@ mod tests {
         ];
         for profile in [Profile::Binpack, Profile::Utilization] {
             let mut engine = engine(&[(2, "A10"), (4, "T4")], &asks, profile, OnFailure::Drop);
-            let placed: Vec<bool> = (0..asks.len()).map(|at| engine.arrive(at as f64, at, at)).collect();
+            let placed: Vec<bool> = (0..asks.len()).map(|at| engine.arrive(at as f64, at, at) == [at]).collect();
             assert_eq!(placed, [true, true, true, true, false], "{profile:?}: no node has a B200");
             let left: i64 = gpus(&engine).iter().flatten().sum();
             assert_eq!(left, 6000 - 1000 - 260 - 1000, "{profile:?}: a share is rounded up to a percent");
@@ -435,7 +433,7 @@ mod tests {
         };
         let asks = [ask(1, 1000, &[]), gang(None, Some("rack")), gang(Some("rack"), None)];
         let mut engine = engine(&[(2, "T4"); 4], &asks, Profile::Binpack, OnFailure::Queue);
-        let placed: Vec<bool> = [0, 1, 2].map(|at| engine.arrive(0.0, at, at)).into();
+        let placed: Vec<bool> = [0, 1, 2].map(|at| engine.arrive(0.0, at, at) == [at]).into();
         assert_eq!(placed, [true, true, false], "a rack is left for the first gang, half a rack for the second");
         assert_eq!(engine.end(60.0, 0), [2]);
         assert_eq!(engine.domains()["rack"], GangDomains { gangs: 2, domains: 2 });
@@ -446,11 +444,12 @@ mod tests {
     #[test]
     fn a_pod_that_waits_gets_the_place_of_one_that_ends() {
         let mut engine = engine(&[(1, "T4")], &[ask(1, 1000, &[])], Profile::Binpack, OnFailure::Queue);
-        assert_eq!([engine.arrive(0.0, 0, 0), engine.arrive(1.0, 1, 0)], [true, false]);
-        let mut placed = engine.wait(3599.0);
-        assert!(placed.is_empty());
-        placed.extend(engine.end(3600.0, 0));
-        placed.extend(engine.wait(3700.0));
+        assert_eq!([engine.arrive(0.0, 0, 0), engine.arrive(1.0, 1, 0)], [vec![0], vec![]]);
+        while let Some((at, placed)) = engine.wait(3599.0) {
+            assert!(placed.is_empty() && at <= 3599.0, "{at}");
+        }
+        let mut placed = engine.end(3600.0, 0);
+        placed.extend(std::iter::from_fn(|| engine.wait(3700.0)).flat_map(|(_, placed)| placed));
         assert_eq!(placed, [1]);
     }
 }

@@ -1,6 +1,7 @@
 //! One run: a policy, a seed, and what is measured of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -48,69 +49,72 @@ pub struct Departures {
     pub wait: f64,
 }
 
-/// Runs the arrivals. Pods that come before `measured_from` are not counted. `None` when it was stopped.
+/// So long after the last change, pods that wait have been tried in every way: from the tenth minute on, nodes are kept for one of them for
+/// six hours at most.
+const SETTLED: f64 = 8.0 * 3600.0;
+
+/// Runs the arrivals; where a time is measured, pods end. Pods that come before that time are not counted. `None` when it was stopped.
 pub fn run(
     trace: &Trace,
     arrivals: &[Arrival],
-    measured_from: Option<f64>,
+    measured: Option<Range<f64>>,
     on_failure: OnFailure,
     cluster: &mut dyn SimulatedCluster,
     stop: &CancellationToken,
 ) -> Option<RunFigures> {
     let mut run = RunFigures::default();
     let capacity = trace.capacity() as f64;
-    let (mut arrived, mut used, mut waiting) = (0i64, 0i64, 0i64);
+    let window = measured.clone().unwrap_or(0.0..f64::INFINITY);
+    let mut course = Course::of(trace, arrivals, window.clone());
     let mut events: BTreeMap<u32, (f64, u32)> = BTreeMap::new();
-    let mut ends = Ends::default();
-    let mut late = Late::default();
-    let mut steady = Steady::default();
-    for (pod, arrival) in arrivals.iter().enumerate() {
-        if pod % 64 == 0 && stop.is_cancelled() {
+    let (mut pod, mut arrived, mut changed) = (0, 0i64, 0.0);
+    let mut lost = BTreeSet::new();
+    loop {
+        if stop.is_cancelled() {
             return None;
         }
-        if measured_from.is_some() {
-            while let Some((at, ended)) = ends.next(arrival.at) {
-                let mut placed = cluster.wait(at);
-                used -= trace.asks[arrivals[ended].ask].demand();
-                placed.extend(cluster.end(at, ended));
-                for pod in placed {
-                    late.placed(pod, at, arrivals, &mut ends);
-                    let demand = trace.asks[arrivals[pod].ask].demand();
-                    (used, waiting) = (used + demand, waiting - demand);
-                }
+        let next = arrivals.get(pod);
+        let until = next.map_or(window.end, |arrival| arrival.at);
+        let waits = measured.is_some() && !course.waits.is_empty();
+        let settled = until.min(course.ends.first()).min(changed + SETTLED);
+        if let Some((now, placed)) = waits.then(|| cluster.wait(settled)).flatten() {
+            course.pass(now);
+            changed = if placed.is_empty() { changed } else { now };
+            placed.into_iter().for_each(|pod| course.place(pod));
+        } else if let Some((now, ended)) = course.ends.next(until) {
+            course.pass(now);
+            course.used -= course.demand(ended);
+            changed = now;
+            cluster.end(now, ended).into_iter().for_each(|pod| course.place(pod));
+        } else if let Some(arrival) = next {
+            course.pass(arrival.at);
+            course.come(pod);
+            changed = arrival.at;
+            cluster.arrive(arrival.at, pod, arrival.ask).into_iter().for_each(|pod| course.place(pod));
+            arrived += course.demand(pod);
+            if course.waits.contains(&pod) && run.first_rejection.is_none() {
+                run.first_rejection = Some(100.0 * arrived as f64 / capacity);
             }
-        }
-        let ask = &trace.asks[arrival.ask];
-        arrived += ask.demand();
-        let measured = measured_from.is_none_or(|from| arrival.at >= from);
-        let placed = cluster.arrive(arrival.at, pod, arrival.ask);
-        if placed {
-            used += ask.demand();
-            if let Some(life) = arrival.life {
-                ends.add(arrival.at + life, pod);
+            if on_failure == OnFailure::Drop && course.leave(pod) {
+                lost.insert(pod);
             }
-        } else if on_failure == OnFailure::Queue {
-            waiting += ask.demand();
-            late.since.insert(pod, arrival.at);
+            let percent = (100.0 * arrived as f64 / capacity).round() as u32;
+            let point = events.entry(percent).or_default();
+            *point = (point.0 + 100.0 * course.used as f64 / capacity, point.1 + 1);
+            pod += 1;
+        } else {
+            break;
         }
-        if !placed && run.first_rejection.is_none() {
-            run.first_rejection = Some(100.0 * arrived as f64 / capacity);
-        }
-        if measured {
-            let size = run.sizes.entry(ask.size()).or_default();
-            size.0 += 1;
-            size.1 += u64::from(!placed && on_failure == OnFailure::Drop);
-            steady.note(ask.demand(), ask.gpus > 1, placed, used as f64 / capacity, waiting as f64 / capacity);
-        }
-        let percent = (100.0 * arrived as f64 / capacity).round() as u32;
-        let point = events.entry(percent).or_default();
-        *point = (point.0 + 100.0 * used as f64 / capacity, point.1 + 1);
     }
-    if on_failure == OnFailure::Queue {
-        for pod in late.since.keys().filter(|pod| measured_from.is_none_or(|from| arrivals[**pod].at >= from)) {
-            let ask = &trace.asks[arrivals[*pod].ask];
-            run.sizes.entry(ask.size()).or_default().1 += 1;
-            steady.late(ask.demand(), ask.gpus > 1);
+    lost.append(&mut course.waits);
+    let (mut asked, mut rejected) = ([0i64; 2], [0i64; 2]);
+    for (pod, arrival) in arrivals.iter().enumerate().filter(|(_, arrival)| arrival.at >= window.start) {
+        let (ask, lost) = (&trace.asks[arrival.ask], lost.contains(&pod));
+        let size = run.sizes.entry(ask.size()).or_default();
+        *size = (size.0 + 1, size.1 + u64::from(lost));
+        for at in 0..=usize::from(ask.gpus > 1) {
+            asked[at] += ask.demand();
+            rejected[at] += if lost { ask.demand() } else { 0 };
         }
     }
     run.curve = events.into_iter().map(|(percent, (sum, count))| (percent, sum / f64::from(count))).collect();
@@ -118,75 +122,84 @@ pub fn run(
     run.idle = idle(trace, arrivals, &run.rests);
     run.decisions = cluster.decisions().to_vec();
     run.domains = cluster.domains();
-    if measured_from.is_some() {
-        run.steady = Some(steady.allocation());
-        run.departures = Some(steady.departures(on_failure, late.wait / steady.placed(late.count)));
+    if measured.is_some() {
+        let part = |at: usize| 100.0 * rejected[at] as f64 / asked[at].max(1) as f64;
+        let [used, waiting] = course.means().map(|milli| 100.0 * milli / capacity);
+        let wait = course.waited / course.placed.max(1) as f64;
+        run.steady = Some(used);
+        run.departures = Some(Departures { rejected: part(0), rejected_multi: part(1), waiting, wait });
     }
     Some(run)
 }
 
-/// Pods that wait, and how long those waited that got a place.
-#[derive(Default)]
-struct Late {
-    since: BTreeMap<PodNumber, f64>,
-    wait: f64,
-    count: u64,
+/// What is in use and waited for, in thousandths of GPUs, and what that comes to over the time that is measured.
+struct Course<'a> {
+    trace: &'a Trace,
+    arrivals: &'a [Arrival],
+    window: Range<f64>,
+    now: f64,
+    ends: Ends,
+    /// Pods that wait.
+    waits: BTreeSet<PodNumber>,
+    used: i64,
+    waiting: i64,
+    /// Measured: seconds, and those of each thousandth that was in use and waited for.
+    seconds: f64,
+    sums: [f64; 2],
+    /// Of pods that are counted: seconds until they had a place, and how many have one.
+    waited: f64,
+    placed: u64,
 }
 
-impl Late {
-    /// A pod that waited has a place.
-    fn placed(&mut self, pod: PodNumber, now: f64, arrivals: &[Arrival], ends: &mut Ends) {
-        if let Some(since) = self.since.remove(&pod) {
-            (self.wait, self.count) = (self.wait + now - since, self.count + 1);
+impl<'a> Course<'a> {
+    fn of(trace: &'a Trace, arrivals: &'a [Arrival], window: Range<f64>) -> Self {
+        let (ends, waits, now) = (Ends::default(), BTreeSet::new(), 0.0);
+        let (used, waiting, seconds, sums, waited, placed) = (0, 0, 0.0, [0.0; 2], 0.0, 0);
+        Self { trace, arrivals, window, now, ends, waits, used, waiting, seconds, sums, waited, placed }
+    }
+
+    fn demand(&self, pod: PodNumber) -> i64 {
+        self.trace.asks[self.arrivals[pod].ask].demand()
+    }
+
+    fn pass(&mut self, now: f64) {
+        let seconds = (now.min(self.window.end) - self.now.max(self.window.start)).max(0.0);
+        self.seconds += seconds;
+        self.sums[0] += self.used as f64 * seconds;
+        self.sums[1] += self.waiting as f64 * seconds;
+        self.now = now;
+    }
+
+    /// A pod comes, and waits.
+    fn come(&mut self, pod: PodNumber) {
+        self.waiting += self.demand(pod);
+        self.waits.insert(pod);
+    }
+
+    /// A pod does not wait any more; `true` when it did.
+    fn leave(&mut self, pod: PodNumber) -> bool {
+        let waited = self.waits.remove(&pod);
+        self.waiting -= if waited { self.demand(pod) } else { 0 };
+        waited
+    }
+
+    /// A pod has a place.
+    fn place(&mut self, pod: PodNumber) {
+        let arrival = self.arrivals[pod];
+        self.leave(pod);
+        self.used += self.demand(pod);
+        if let Some(life) = arrival.life {
+            self.ends.add(self.now + life, pod);
         }
-        if let Some(life) = arrivals[pod].life {
-            ends.add(now + life, pod);
+        if arrival.at >= self.window.start {
+            (self.waited, self.placed) = (self.waited + self.now - arrival.at, self.placed + 1);
         }
     }
-}
 
-/// Sums over the pods that are measured; of demand, of all pods and of those with several GPUs.
-#[derive(Default)]
-struct Steady {
-    pods: u64,
-    at_once: u64,
-    asked: [i64; 2],
-    rejected: [i64; 2],
-    never: [i64; 2],
-    allocation: f64,
-    waiting: f64,
-}
-
-impl Steady {
-    fn note(&mut self, demand: i64, multi: bool, placed: bool, allocation: f64, waiting: f64) {
-        self.pods += 1;
-        self.at_once += u64::from(placed);
-        for at in 0..=usize::from(multi) {
-            self.asked[at] += demand;
-            self.rejected[at] += if placed { 0 } else { demand };
-        }
-        (self.allocation, self.waiting) = (self.allocation + allocation, self.waiting + waiting);
-    }
-
-    /// A pod that waited to the end.
-    fn late(&mut self, demand: i64, multi: bool) {
-        self.never[0] += demand;
-        self.never[1] += if multi { demand } else { 0 };
-    }
-
-    fn placed(&self, late: u64) -> f64 {
-        (self.at_once as f64 + late as f64).max(1.0)
-    }
-
-    fn allocation(&self) -> f64 {
-        100.0 * self.allocation / self.pods.max(1) as f64
-    }
-
-    fn departures(&self, on_failure: OnFailure, wait: f64) -> Departures {
-        let lost = if on_failure == OnFailure::Queue { self.never } else { self.rejected };
-        let part = |at: usize| 100.0 * lost[at] as f64 / self.asked[at].max(1) as f64;
-        let waiting = 100.0 * self.waiting / self.pods.max(1) as f64;
-        Departures { rejected: part(0), rejected_multi: part(1), waiting, wait }
+    /// Means over the time that is measured; where that is but a moment, what is true then.
+    fn means(&self) -> [f64; 2] {
+        let now = [self.used as f64, self.waiting as f64];
+        if self.seconds > 0.0 { self.sums.map(|sum| sum / self.seconds) } else { now }
     }
 }
 
@@ -223,4 +236,106 @@ fn idle(trace: &Trace, arrivals: &[Arrival], rests: &[Rest]) -> [f64; CAUSES.len
     }
     let capacity: i64 = trace.machines.iter().map(|machine| i64::from(machine.gpus) * WHOLE).sum();
     idle.map(|milli| 100.0 * milli / capacity as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulate::engine::Engine;
+    use crate::simulate::stream::recorded;
+    use crate::simulate::trace::Span;
+    use crate::simulate::trace::{TraceAsk, TraceMachine};
+    use baton_decide::core::rules::plugins::{DefaultSet, default_plugins};
+    use baton_decide::world::WorldPolicy;
+
+    /// Pods, by arrival, end and GPUs, on a machine with so many GPUs.
+    fn replay(gpus: u32, pods: &[(f64, Option<f64>, u32)], on_failure: OnFailure) -> RunFigures {
+        let machine = TraceMachine { milli_cpu: 64_000, memory: 1 << 38, gpus, ..TraceMachine::default() };
+        let mut trace = Trace::of(String::new(), vec![machine]);
+        let ask = |gpus| TraceAsk { gpus, milli: WHOLE, ..TraceAsk::default() };
+        pods.iter().for_each(|(arrive, end, gpus)| trace.add(ask(*gpus), Some(Span { arrive: *arrive, end: *end }), 1));
+        let plugins = default_plugins(&DefaultSet::default()).unwrap();
+        let mut cluster = Engine::new(&trace, &[0], plugins, WorldPolicy::default(), on_failure);
+        let stop = CancellationToken::new();
+        run(&trace, &recorded(&trace), Some(0.0..f64::INFINITY), on_failure, &mut cluster, &stop).unwrap()
+    }
+
+    #[test]
+    fn pods_that_wait_after_the_last_arrival_get_the_places_of_those_that_end() {
+        let pods = [(0.0, Some(100.0), 1), (1.0, Some(11.0), 1), (2.0, Some(12.0), 1), (3.0, None, 2)];
+        let run = replay(1, &pods, OnFailure::Queue);
+        let ends = run.departures.unwrap();
+        let waits: f64 = 99.0 + 108.0;
+        let figures = (ends.rejected, ends.rejected_multi, ends.wait.round());
+        assert_eq!(figures, (40.0, 100.0, (waits / 3.0).round()), "two GPUs are nowhere");
+        assert_eq!((run.sizes["1"], run.sizes["2"]), ((3, 0), (1, 1)));
+        assert_eq!(run.rests[0].gpus, [WHOLE]);
+    }
+
+    #[test]
+    fn gpus_in_use_and_waited_for_are_means_over_time() {
+        let means = |gpus, pods: &[_]| {
+            let run = replay(gpus, pods, OnFailure::Queue);
+            (run.steady.unwrap().round(), run.departures.unwrap().waiting.round())
+        };
+        assert_eq!(means(16, &[(0.0, Some(100_000.0), 1); 16]), (100.0, 0.0));
+        assert_eq!(means(16, &[(0.0, None, 1); 4]), (25.0, 0.0), "nothing ends: as it is then");
+        let mut burst = vec![(0.0, Some(10.0), 1); 16];
+        burst.push((100_000.0, Some(100_010.0), 1));
+        assert_eq!(means(16, &burst), (0.0, 0.0));
+        assert_eq!(means(2, &[(0.0, Some(100.0), 2), (50.0, Some(100.0), 1), (150.0, Some(200.0), 2)]), (88.0, 13.0));
+    }
+
+    #[test]
+    fn a_gap_of_three_hundred_years_is_passed_over() {
+        let pods = [(0.0, None, 1), (1.0, None, 2), (1e10, Some(1e10), 1)];
+        for on_failure in [OnFailure::Drop, OnFailure::Queue] {
+            let run = replay(2, &pods, on_failure);
+            let figures = (run.steady.unwrap().round(), run.departures.unwrap().rejected);
+            assert_eq!(figures, (50.0, 50.0), "{on_failure:?}");
+        }
+        let chain: Vec<_> = (0..40).map(|_| (0.0, Some(1e10), 1)).collect();
+        assert_eq!(replay(1, &chain, OnFailure::Queue).sizes["1"], (40, 0));
+    }
+
+    /// It has no room and always something to try; at the third time the run is stopped.
+    struct Restless(CancellationToken, usize);
+
+    impl SimulatedCluster for Restless {
+        fn arrive(&mut self, _: f64, _: PodNumber, _: usize) -> Vec<PodNumber> {
+            Vec::new()
+        }
+
+        fn end(&mut self, _: f64, _: PodNumber) -> Vec<PodNumber> {
+            Vec::new()
+        }
+
+        fn wait(&mut self, until: f64) -> Option<(f64, Vec<PodNumber>)> {
+            self.1 += 1;
+            if self.1 == 3 {
+                self.0.cancel();
+            }
+            (self.1 < 10).then_some((until / 2.0, Vec::new()))
+        }
+
+        fn rests(&self) -> Vec<Rest> {
+            Vec::new()
+        }
+
+        fn decisions(&self) -> &[Duration] {
+            &[]
+        }
+    }
+
+    #[test]
+    fn a_run_is_stopped_while_pods_wait() {
+        let mut trace = Trace::of(String::new(), Vec::new());
+        trace.add(TraceAsk { gpus: 1, milli: WHOLE, ..TraceAsk::default() }, None, 1);
+        let arrivals = [0.0, 1e6].map(|at| Arrival { ask: 0, at, life: None });
+        let mut cluster = Restless(CancellationToken::new(), 0);
+        let stop = cluster.0.clone();
+        let measured = Some(0.0..f64::INFINITY);
+        assert!(run(&trace, &arrivals, measured, OnFailure::Queue, &mut cluster, &stop).is_none());
+        assert_eq!(cluster.1, 3);
+    }
 }

@@ -125,7 +125,16 @@ impl TraceTable {
         if rows.is_empty() {
             return Err(wrong(format!("has no rows; {}", expected())));
         }
-        Ok((which, Self { path: path.to_owned(), columns, rows }))
+        let table = Self { path: path.to_owned(), columns, rows };
+        // A quote that is left open makes one field of all the rows after it.
+        let broken = |row: TraceRow<'_>| {
+            let (name, _) = table.columns.iter().find(|(name, _)| row.text(name).contains(char::is_control))?;
+            Some(row.wrong(name, "text of one line without control characters"))
+        };
+        if let Some(error) = table.rows().find_map(broken) {
+            return Err(error);
+        }
+        Ok((which, table))
     }
 
     /// Every row.

@@ -29,8 +29,8 @@ pub const MOST_MIB: i64 = 1 << 30;
 pub const MOST_GPUS: u32 = 128;
 /// Of one gang.
 const MOST_MEMBERS: u32 = 10_000;
-/// 300 thousand years.
-pub const MOST_SECONDS: f64 = 1e13;
+/// 300 years: above, a number counts milliseconds.
+pub const MOST_SECONDS: f64 = 1e10;
 
 /// The machines of a file.
 pub fn machines(path: &Path) -> Result<Vec<TraceMachine>, InputError> {
@@ -62,10 +62,12 @@ fn labels(row: TraceRow<'_>) -> Result<BTreeMap<String, String>, InputError> {
     read.ok_or_else(|| row.wrong("labels", "list of labels, such as example.com/rack=r7|example.com/spine=s1"))
 }
 
-/// Adds the pods of a file.
-pub fn pods(path: &Path, trace: &mut Trace) -> Result<(), InputError> {
+/// The pods of a file, without machines.
+pub fn pods(path: &Path, name: String) -> Result<Trace, InputError> {
     let (_, table) = TraceTable::read(path, &[PODS])?;
-    table.rows().try_for_each(|row| add(row, trace))
+    let mut trace = Trace::of(name, Vec::new());
+    table.rows().try_for_each(|row| add(row, &mut trace))?;
+    Ok(trace)
 }
 
 fn add(row: TraceRow<'_>, trace: &mut Trace) -> Result<(), InputError> {
@@ -116,9 +118,7 @@ mod tests {
 
     fn read(text: &str) -> Result<Trace, String> {
         let (_dir, path) = file(text);
-        let mut trace = Trace::default();
-        pods(&path, &mut trace).map_err(|error| error.to_string())?;
-        Ok(trace)
+        pods(&path, String::new()).map_err(|error| error.to_string())
     }
 
     const HEAD: &str = "arrive,end,cpu,memory,gpus,share,model\n";
@@ -179,6 +179,9 @@ mod tests {
             (&format!("{HEAD}5,,,1Gi,1,,\n"), "column 3 (cpu): \"\" is no amount"),
             (&format!("{HEAD}5,,1,1Gi,1,101,\n"), "column 6 (share): \"101\" is no number from 1 to 100"),
             (&format!("{HEAD}nan,,1,1Gi,1,,\n"), "column 1 (arrive): \"nan\""),
+            (&format!("{HEAD}1e11,,1,1Gi,1,,\n"), "column 1 (arrive): \"1e11\" is no number from 0 to 10000000000"),
+            (&format!("{HEAD}5,,1,1Gi,1,,\"T4\n6,,1,1Gi,1,,T4\n"), "in.csv:2: column 7 (model): \"T4\\n6,,1,1Gi,1,,T4"),
+            (&format!("{HEAD}5,,1,1Gi,1,,T\u{1b}4\n"), "is no text of one line without control characters"),
         ] {
             let said = read(text).unwrap_err();
             assert!(said.contains(expected), "{said:?} does not say {expected:?}");

@@ -1,5 +1,6 @@
 //! Every run of every policy, on as many threads as there are cores.
 
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,8 +15,8 @@ use super::stream::Arrival;
 use super::trace::Trace;
 use crate::say::remark;
 
-/// The pods of one run, and from when on is measured; the latter where pods end.
-pub type ArrivalStream = (Vec<Arrival>, Option<f64>);
+/// The pods of one run, and the time that is measured; the latter where pods end.
+pub type ArrivalStream = (Vec<Arrival>, Option<Range<f64>>);
 
 /// Makes the empty cluster of one run from an order of the machines; a policy that draws has its own randomness.
 pub type Decider<'a> = Box<dyn Fn(&[usize], fastrand::Rng) -> Box<dyn SimulatedCluster + 'a> + Sync + 'a>;
@@ -66,11 +67,11 @@ impl Replay<'_> {
     /// The same arrivals and the same order of nodes for every policy.
     fn run_one(&self, decider: &Decider<'_>, seed: u64, stop: &CancellationToken) -> Option<RunFigures> {
         let mut random = fastrand::Rng::with_seed(seed);
-        let (arrivals, measured_from) = (self.arrivals)(&mut random);
+        let (arrivals, measured) = (self.arrivals)(&mut random);
         let mut order: Vec<usize> = (0..self.trace.machines.len()).collect();
         random.shuffle(&mut order);
         let mut cluster = decider(&order, random.fork());
-        experiment::run(self.trace, &arrivals, measured_from, self.on_failure, &mut *cluster, stop)
+        experiment::run(self.trace, &arrivals, measured, self.on_failure, &mut *cluster, stop)
     }
 }
 

@@ -64,6 +64,11 @@ impl Ends {
         self.0.push(Reverse(((at * 1e6) as u64, pod)));
     }
 
+    /// When the next pod ends; infinity where none does.
+    pub fn first(&self) -> f64 {
+        self.0.peek().map_or(f64::INFINITY, |Reverse((at, _))| *at as f64 / 1e6)
+    }
+
     /// The next pod that ends until then, and when.
     pub fn next(&mut self, until: f64) -> Option<(f64, usize)> {
         let due = self.0.peek().is_some_and(|Reverse((at, _))| *at <= (until * 1e6) as u64);

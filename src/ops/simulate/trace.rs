@@ -134,6 +134,18 @@ impl Trace {
         self.pods.extend(std::iter::repeat_n(TracePod { ask, span }, count));
     }
 
+    /// Notes the models of GPUs that pods name and no machine has.
+    pub fn note_models(&mut self) {
+        let has = |model: &str| self.machines.iter().any(|machine| machine.gpus > 0 && machine.model == model);
+        let mut missing = BTreeMap::<&str, usize>::new();
+        for model in self.pods.iter().flat_map(|pod| &self.asks[pod.ask].models) {
+            *missing.entry(model).or_default() += 1;
+        }
+        missing.retain(|model, _| !has(model));
+        let note = |(model, pods)| format!("no node has GPUs of the model {model:?}, which {pods} pods name");
+        self.notes.extend(missing.into_iter().map(note));
+    }
+
     /// Thousandths of all GPUs.
     pub fn capacity(&self) -> i64 {
         self.machines.iter().map(|machine| i64::from(machine.gpus) * WHOLE).sum()

@@ -38,7 +38,8 @@ pub fn rows(snapshot: &Snapshot) -> Vec<NamespaceRow> {
         if pod.node.is_none() {
             row.waiting += 1;
             for (name, amount) in pod.wanted() {
-                *row.waits_for.entry(name.into()).or_default() += amount;
+                let all = row.waits_for.entry(name.into()).or_default();
+                *all = all.saturating_add(amount);
             }
             continue;
         }
@@ -80,6 +81,8 @@ impl Row for NamespaceRow {
 mod tests {
     use super::*;
     use crate::view::snapshot_tests::cluster;
+    use baton_contract::key::NVIDIA_GPU;
+    use baton_contract::{ContainerRequest, PodKey, Quantity};
 
     #[test]
     fn a_namespace_holds_and_waits() {
@@ -95,5 +98,18 @@ mod tests {
         assert_eq!(cells(&cluster), "ml 0 0 0 1 1 GPU");
         cluster.pods.clear();
         assert!(rows(&cluster).is_empty());
+    }
+
+    #[test]
+    fn what_no_node_could_have_is_waited_for_as_the_most_there_is() {
+        let mut cluster = cluster();
+        let (key, mut pod) = cluster.pods.pop_first().unwrap();
+        (pod.node, pod.assignment.device_allocated) = (None, None);
+        let mut container = pod.containers[0].clone();
+        container.request = ContainerRequest::judge([(NVIDIA_GPU, Quantity::units(i64::MAX))]);
+        pod.containers = vec![container.clone(), container].into();
+        cluster.pods.insert(PodKey::new("ml", "other"), pod.clone());
+        cluster.pods.insert(key, pod);
+        assert_eq!(rows(&cluster)[0].waits_for[NVIDIA_GPU], i64::MAX);
     }
 }
