@@ -114,7 +114,7 @@ mod tests {
             assert!(error.contains(bad) && error.contains("is no level"), "{error}");
         }
         assert!(" ".parse::<LogFilter>().unwrap_err().to_string().contains("it is empty"));
-        for good in ["info", "WARN", "off", "info,baton_agent=debug", "baton=trace", "debug, kube=warn"] {
+        for good in ["info", "WARN", "off", "info,baton_agent=debug", "baton=trace", "debug,kube=warn"] {
             assert_eq!(good.parse::<LogFilter>().unwrap().to_string(), good);
         }
     }

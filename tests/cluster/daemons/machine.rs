@@ -16,7 +16,7 @@ use super::faults::{all_is_free, served_exactly, waits_for_a_silent_daemon};
 use crate::harness::daemon::Daemon;
 use crate::harness::pods::pod;
 use crate::harness::wait::until;
-use crate::harness::{QUICK_LEASE, SOON, TestCluster, timings};
+use crate::harness::{NAMESPACE, QUICK_LEASE, SOON, TestCluster, timings};
 use crate::skip::skipped;
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
@@ -198,7 +198,7 @@ async fn a_node_whose_cdi_spec_cannot_be_written_costs_three_pods() {
     assert!(why.contains("CDI spec") && why.contains("no new pods before"), "{why}");
     cluster.create(&pod("kept").on("node-0").app("main", ONE)).await;
     cluster.until_it_says("kept", "NodeSuspect: the machine has failed pods").await;
-    let (_, nodes, _) = cluster.baton(&["get", "nodes"]).await;
+    let (_, nodes, _) = cluster.baton(&["get", "nodes", "--baton-namespace", NAMESPACE]).await;
     assert!(nodes.contains("Ready,NodeSuspect"), "{nodes}");
     cluster.create(&pod("other").app("main", &[(key::NVIDIA_GPU, "8")])).await;
     cluster.until_running("other").await;
