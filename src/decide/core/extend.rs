@@ -34,7 +34,8 @@ pub struct NodeVictims {
     pub more_broken: i64,
 }
 
-/// Judges the devices of each of `nodes` for a pod that another scheduler places; `going`: the node that it has, or to which a bind of it is under way.
+/// Judges the devices of each of `nodes` for a pod that another scheduler places; `going`: the node that it has, or to which a bind of it
+/// is under way.
 pub fn fit_devices(scene: Scene<'_>, facts: &PodFacts, nodes: &[String], going: Option<&str>) -> DeviceFits {
     let pod = unplaced(facts);
     let mut fits = DeviceFits::default();
@@ -298,7 +299,8 @@ fn counts_suffice<'a>(pod: &Pod, node: &Node, beside: impl Iterator<Item = &'a P
     let mut wanted: Vec<(&str, i64)> =
         pod.facts.spec.requests.scalar.iter().filter(|(name, _)| is_device_resource(name)).collect();
     for other in beside {
-        wanted.iter_mut().for_each(|(name, amount)| *amount += other.facts.spec.requests.scalar(name));
+        let asks = |name: &str| other.facts.spec.requests.scalar(name);
+        wanted.iter_mut().for_each(|(name, amount)| *amount = amount.saturating_add(asks(name)));
     }
     wanted.iter().all(|(name, amount)| *amount <= facts.allocatable.scalar(name))
 }

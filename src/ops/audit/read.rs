@@ -54,6 +54,7 @@ pub struct AuditReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unhealthy: Vec<String>,
     /// Entries of Device objects that cannot be read, with their node.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<String>,
     /// Pods that wait for a scheduler that is not Baton, by controller.
     pub other_scheduler: Vec<NotedPods>,
