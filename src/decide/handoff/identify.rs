@@ -104,15 +104,20 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
                 let is_over = context.ledger.is_over(&pod.pod.uid);
                 waiting.extend(candidates(pod, (listed, is_over), call, context.ledger));
             }
-            // It may have been served before the ledger was lost: then its admission is over.
-            if context.may_call(pod) && context.ledger.of_pod(&pod.pod.uid).any(|entry| !entry.was_asked()) {
-                let of_pod = candidates(pod, (listed, true), call, context.ledger);
-                behind.extend(of_pod.into_iter().filter(|candidate| candidate.asked == 0));
+            if !context.is_here(pod) || pod.phase.is_terminal() {
+                continue;
             }
             // A kubelet asks for a pod until it has read of its deletion.
-            if context.is_here(pod) && !pod.phase.is_terminal() && context.ledger.may_repeat(&pod.pod.uid) {
-                let lost = if pod.deleting.is_none() { &mut again } else { &mut late };
+            let is_leaving = pod.deleting.is_some();
+            if context.ledger.may_repeat(&pod.pod.uid) {
+                let lost = if is_leaving { &mut late } else { &mut again };
                 lost.extend(lost_by_kubelet(pod, listed, call, context.ledger));
+            }
+            // It may have been served before the ledger was lost: then its admission is over.
+            if context.ledger.of_pod(&pod.pod.uid).any(|entry| !entry.was_asked()) {
+                let of_pod = candidates(pod, (listed, true), call, context.ledger);
+                let held = if is_leaving { &mut late } else { &mut behind };
+                held.extend(of_pod.into_iter().filter(|candidate| candidate.asked == 0));
             }
         }
         match (listed.lacks(call.resource) && !may_call, known) {

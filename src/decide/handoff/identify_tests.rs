@@ -587,6 +587,12 @@ fn a_pod_whose_deletion_its_kubelet_has_not_read_may_be_the_one_that_asks_again(
         node.gpu(&["GPU-5"])
     };
     assert_eq!(refused(&call(&late)).rule, AllocateRule::Ambiguous);
+    // Its ledger is lost too: it may have been served.
+    let mut node = TestNode::new(&[&late, &new]).lock(&new);
+    node = node.listed(&[("late", "main", GPU, &[]), ("new", "main", GPU, &[])]);
+    node.ledger = rebuild::rebuild(testing::NODE, &node.pods, &PodListing::default(), &node.inventory);
+    node.ledger.forget(&EntryKey::new(&new.pod.uid, "main", GPU));
+    assert_eq!(refused(&node.gpu(&["GPU-5"])).rule, AllocateRule::Ambiguous);
     assert_eq!(served(&call(&running(late, &[true]))).0, "new", "its container runs: only the new pod can be calling");
 }
 
