@@ -178,7 +178,8 @@ pub struct StartHeld {
 /// pods that have left, or may have been served before it, and that `gone` does not accept. Two pods wait for each other only where a
 /// rebuilt ledger does not know which of them runs.
 ///
-/// The caller is the latest entry of these ids whose pod has not left. Where there is none, it may be a pod that the ledger does not
+/// The caller is a pod with an entry of these ids that has not left. There may be several, where a kubelet gives ids away once more of a pod
+/// that it has heard to have ended: none of them may have to wait. Where there is none, it may be a pod that the ledger does not
 /// know; then it waits only for devices of a pod that has left and that no other pod has been given since. Or its kubelet has not heard
 /// yet that the pod has left: where one that has left has these ids, nothing starts with them before it has gone or is back. And where
 /// a predecessor of the same name has not gone, and no process of the caller `is_found`, it may be the predecessor's container: PodResources
@@ -196,7 +197,14 @@ pub fn held_start(
     let is_caller = |entry: &&LedgerEntry| {
         *entry.resource == *resource && entry.ids.iter().map(|id| &**id).collect::<BTreeSet<_>>() == asked
     };
-    let Some(caller) = live().filter(&is_caller).max_by_key(|entry| entry.seq) else {
+    let mut callers: BTreeMap<&PodUid, &LedgerEntry> = BTreeMap::new();
+    for entry in live().filter(&is_caller) {
+        let latest = callers.entry(&entry.pod.uid).or_insert(entry);
+        if entry.seq > latest.seq {
+            *latest = entry;
+        }
+    }
+    if callers.is_empty() {
         let given: BTreeSet<&DeviceId> = live().flat_map(LedgerEntry::named).collect();
         let kind = kind_of(resource);
         let left = ledger.iter().filter(|entry| kind_of(&entry.resource) == kind && entry.leaving().is_some());
@@ -204,10 +212,22 @@ pub fn held_start(
         let (entry, device) =
             left.find(|(entry, device)| (is_caller(entry) || !given.contains(device)) && !gone(entry))?;
         return Some(StartHeld { device: device.clone(), users: vec![entry.pod.uid.clone()], pod: None });
-    };
-    let own = || live().filter(|entry| entry.pod.uid == caller.pod.uid);
+    }
+    callers.into_values().find_map(|caller| held_caller(caller, &is_caller, ledger, inventory, &gone, &is_found))
+}
+
+/// The same of this caller.
+fn held_caller(
+    caller: &LedgerEntry,
+    is_caller: impl Fn(&&LedgerEntry) -> bool,
+    ledger: &Ledger,
+    inventory: &NodeInventory,
+    gone: &impl Fn(&LedgerEntry) -> bool,
+    is_found: &impl Fn(&PodUid) -> bool,
+) -> Option<StartHeld> {
+    let own = || ledger.of_pod(&caller.pod.uid).filter(|entry| entry.leaving().is_none());
     // The kubelet uses ids of an init container again: it may be any container of the pod that has them.
-    let devices: BTreeSet<&DeviceId> = own().filter(is_caller).flat_map(claims).map(|claim| &claim.entry.id).collect();
+    let devices: BTreeSet<&DeviceId> = own().filter(&is_caller).flat_map(claims).map(|claim| &claim.entry.id).collect();
     let before = ledger.iter().filter(|entry| entry.leaving().is_some() && entry.pod.key == caller.pod.key);
     let before = before.filter(|entry| !is_found(&caller.pod.uid) && !gone(entry));
     if let Some((entry, device)) = before.flat_map(|entry| entry.devices().map(move |device| (entry, device))).next() {

@@ -248,6 +248,18 @@ fn of_two_live_pods_on_one_device_the_later_one_waits() {
     assert_eq!(waits_for(&ledger, &["GPU-0"], &[]), None, "they never wait for each other");
 }
 
+/// A kubelet that has heard first that a pod has ended gives its ids to another one.
+#[test]
+fn a_start_waits_for_each_pod_that_may_have_its_ids() {
+    let mut ledger = left(running(one("a")), at(0));
+    grant(&mut ledger, &one("b"), &[("main", &["GPU-0"])]);
+    grant(&mut ledger, &one("c"), &[("main", &["GPU-2"])]);
+    let key = EntryKey::new(&one("b").pod.uid, "main", GPU);
+    ledger.repeat(&key, vec!["GPU-2".into()]);
+    assert_eq!(waits_for(&ledger, &["GPU-2"], &[]).unwrap(), ["a-uid"]);
+    assert_eq!(waits_for(&ledger, &["GPU-2"], &["a"]), None);
+}
+
 /// Two pods that were given GPU-0, of which a kubelet has chosen GPU-3 for the second: the ledger is lost, and rebuilt.
 fn rebuilt(a: &HandoffPod, b: &HandoffPod, is_reversed: bool, lists_late: bool) -> Ledger {
     let all = pods(&[a, b]);
