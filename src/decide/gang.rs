@@ -57,6 +57,9 @@ pub struct Gangs {
     group_of: BTreeMap<GangId, GroupId>,
     /// Groups that are being bound, by number.
     commits: BTreeMap<u64, Commit>,
+    /// Those whose members are prepared and take no lock yet: commits of a group go one after the other, each when it is known which
+    /// Bindings of the ones before are made.
+    waiting: BTreeSet<u64>,
     /// Pods that were evicted with their gang, and why.
     evicted: BTreeMap<PodId, String>,
     /// From creation to satisfaction, of groups since the last report.
@@ -296,10 +299,20 @@ struct Commit {
     group: GroupId,
     /// Members whose bind attempt has not ended.
     members: BTreeMap<PodId, CommitMember>,
-    /// It satisfies the group for the first time.
-    first: bool,
+    kind: CommitKind,
     /// What it is called. Members that complete a commit that broke off join that one.
     committed: Committed,
+}
+
+/// What a commit does for its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CommitKind {
+    /// It satisfies the group for the first time.
+    First,
+    /// Or once more.
+    Again,
+    /// It completes one that broke off: each member that fits is bound.
+    Rest,
 }
 
 /// A member that is being bound.
@@ -321,24 +334,14 @@ enum MemberStep {
 }
 
 impl Commit {
-    /// The volumes of every member are prepared: they take their locks.
+    /// The volumes of every member are prepared.
     fn is_prepared(&self) -> bool {
         self.members.values().all(|member| member.step != MemberStep::Prepares)
     }
 
-    /// Bindings that name it were made before: it broke off, and each member that fits is bound.
-    fn stands(&self, world: &World) -> bool {
-        world.gangs().listing(&self.group).any(|gang| gang.landed().contains_key(&self.committed))
-    }
-
-    /// No member takes its lock yet, and it is cancelled if it loses one that a gang needs.
-    fn may_be_void(&self, world: &World) -> bool {
-        !self.is_prepared() && !self.stands(world)
-    }
-
-    /// Members whose Bindings have not been requested.
-    fn unrequested(&mut self) -> impl Iterator<Item = (&PodId, &mut CommitMember)> {
-        self.members.iter_mut().filter(|(_, member)| member.step != MemberStep::Requested)
+    /// The Binding of a member is on its way.
+    fn is_requested(&self) -> bool {
+        self.members.values().any(|member| member.step == MemberStep::Requested)
     }
 }
 

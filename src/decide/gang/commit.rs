@@ -19,7 +19,7 @@ use crate::world::{Pod, PodId, Wake, World};
 use baton_contract::gang::{Committed, MatchPolicy};
 
 use super::members::{by_gang, reserved_members};
-use super::{Commit, CommitMember, GangState, Gangs, MemberStep, Route};
+use super::{Commit, CommitKind, CommitMember, GangState, Gangs, MemberStep, Route};
 use crate::core::OnBindFailure;
 use baton_contract::{EventReason, key};
 
@@ -86,7 +86,12 @@ impl Gangs {
         }
         let member = CommitMember { states: committed, step: MemberStep::Prepares };
         let members = held.iter().map(|id| (*id, member)).collect();
-        self.commits.insert(number, Commit { group: group.clone(), members, first, committed });
+        let kind = match rest {
+            Some(_) => CommitKind::Rest,
+            None if first => CommitKind::First,
+            None => CommitKind::Again,
+        };
+        self.commits.insert(number, Commit { group: group.clone(), members, kind, committed });
         for id in held {
             cx.agenda.steps.push(Step::Permit(id));
         }
@@ -140,6 +145,14 @@ impl Gangs {
         }
     }
 
+    /// Commits of a group none of whose members takes a lock: they may still be cancelled.
+    pub(super) fn open_commits(&self, group: &GroupId) -> impl Iterator<Item = (u64, &Commit)> {
+        let is_open = |number: &u64, commit: &Commit| !commit.is_prepared() || self.waiting.contains(number);
+        let open =
+            self.commits.iter().filter(move |(number, commit)| commit.group == *group && is_open(number, commit));
+        open.map(|(number, commit)| (*number, commit))
+    }
+
     /// A member's volumes are prepared: when those of all members are, all take their locks.
     pub fn member_prepared(&mut self, world: &World, agenda: &mut Agenda, commit: u64, id: PodId) {
         let Some(prepared) = self.commits.get_mut(&commit) else {
@@ -150,35 +163,45 @@ impl Gangs {
         };
         member.step = MemberStep::Prepared;
         if prepared.is_prepared() {
-            self.proceed(world, agenda, commit);
+            self.waiting.insert(commit);
+            let group = prepared.group.clone();
+            self.go_on(world, agenda, &group);
         }
     }
 
-    /// All members of a commit are prepared and take their locks: it cannot be cancelled any more. Only now it is known how many
-    /// members it has. Those that earlier commits are still binding have counted for it, and its Bindings count them; a Binding that has
-    /// been requested states what it states.
+    /// Commits of the group that wait take their locks when those before them have, and no Binding of the group is on its way: one that
+    /// is lost would be missing from what they state.
+    fn go_on(&mut self, world: &World, agenda: &mut Agenda, group: &GroupId) {
+        for number in self.waiting.clone() {
+            let is_next = self.open_commits(group).next().is_some_and(|(first, _)| first == number);
+            if is_next && !self.commits.values().any(|other| other.group == *group && other.is_requested()) {
+                self.proceed(world, agenda, number);
+            }
+        }
+    }
+
+    /// The members of a commit take their locks: it cannot be cancelled any more. Only now it is known how many members it has. Those
+    /// that earlier commits are still binding have counted for it, and its Bindings count them.
     fn proceed(&mut self, world: &World, agenda: &mut Agenda, number: u64) {
+        self.waiting.remove(&number);
         let Some(commit) = self.commits.get(&number) else { return };
         let (group, former) = (commit.group.clone(), commit.committed);
-        if commit.first {
+        if commit.kind == CommitKind::First {
             // The group is satisfied for good: its surplus goes on.
             agenda.steps.push(Step::AfterAttempt(group.clone()));
         }
         let Some(record) = self.groups.get_mut(&group) else { return };
         let own: Vec<PodId> = commit.members.keys().copied().collect();
-        if commit.stands(world) {
+        if commit.kind == CommitKind::Rest {
             let unbound = record.commits.unbound_of(world, &group, former);
             record.commits.unbound.insert(former, unbound);
             record.commits.last = record.commits.last.max(Some(former));
             return agenda.steps.push(Step::Proceed(own));
         }
-        let is_earlier = |other: &&mut Commit| {
-            other.group == group && other.is_prepared() && other.committed.attempt <= former.attempt
-        };
         let is_reserved = |id: &PodId| world.pod(*id).is_some_and(|pod| MemberState::of(pod) == MemberState::Reserved);
-        let earlier = self.commits.values_mut().filter(is_earlier);
+        let earlier = self.commits.range_mut(..=number).map(|(_, other)| other).filter(|other| other.group == group);
         let to_come: Vec<(&PodId, &mut CommitMember)> =
-            earlier.flat_map(Commit::unrequested).filter(|(id, _)| is_reserved(id)).collect();
+            earlier.flat_map(|other| &mut other.members).filter(|(id, _)| is_reserved(id)).collect();
         let committed = group.commit(former.attempt, u32::try_from(to_come.len()).unwrap_or(u32::MAX).max(1));
         let mut renamed = Vec::new();
         for (id, member) in to_come {
@@ -200,12 +223,15 @@ impl Gangs {
     /// A member's bind attempt has ended: members that waited only for it take their locks.
     fn member_left(&mut self, world: &World, agenda: &mut Agenda, number: u64, id: PodId) {
         let Some(commit) = self.commits.get_mut(&number) else { return };
+        let group = commit.group.clone();
         let prepared = commit.members.remove(&id).is_some_and(|member| member.step == MemberStep::Prepares);
-        let is_empty = commit.members.is_empty();
-        if prepared && commit.is_prepared() && !is_empty {
-            self.proceed(world, agenda, number);
+        if commit.members.is_empty() {
+            self.waiting.remove(&number);
+        } else if prepared && commit.is_prepared() {
+            self.waiting.insert(number);
         }
-        if is_empty && let Some(Commit { group, .. }) = self.commits.remove(&number) {
+        if commit.members.is_empty() {
+            self.commits.remove(&number);
             if let Some(record) = self.groups.get_mut(&group)
                 && !self.commits.values().any(|commit| commit.group == group)
             {
@@ -214,33 +240,35 @@ impl Gangs {
             }
             if world.gangs().of_group(&group).any(|gang| gang.counts().unplaced() > 0) {
                 // While it was under way, the others of the group were queued by another rule.
-                agenda.steps.push(Step::AfterAttempt(group));
+                agenda.steps.push(Step::AfterAttempt(group.clone()));
             }
         }
+        self.go_on(world, agenda, &group);
     }
 
-    /// A member of a commit is not being bound any more and has released its room. When some gang lacks members without it, and no
-    /// member of the commit takes its lock yet, the whole commit is cancelled.
+    /// A member of a commit is not being bound any more and has released its room. When some gang lacks members without it, each
+    /// commit of the group is cancelled of which no member takes its lock yet.
     pub fn member_lost(&mut self, rooms: &mut Rooms<'_>, number: u64, id: PodId) {
-        let Rooms { world, agenda, .. } = rooms;
-        let Some(commit) = self.commits.get(&number) else { return };
-        let waits = commit.members.contains_key(&id) && commit.may_be_void(world);
-        let lacks = |gang: &Gang| {
-            let config = gang.config();
-            rule::needed(config.policy, config.min.unwrap_or(0), gang.counts(), !commit.first) > 0
-        };
-        if waits && world.gangs().of_group(&commit.group).any(lacks) {
-            let why = format!("a member of group {} was lost while it was being bound", commit.group);
-            return self.cancel(rooms, (number, Some(id)), &why);
+        let Some(commit) = self.commits.get(&number).filter(|commit| commit.members.contains_key(&id)) else { return };
+        let group = commit.group.clone();
+        let why = format!("a member of group {group} was lost while it was being bound");
+        let open = self.open_commits(&group).filter(|(_, commit)| commit.kind != CommitKind::Rest);
+        for (open, kind) in open.map(|(number, commit)| (number, commit.kind)).collect::<Vec<_>>() {
+            let lacks = |gang: &Gang| {
+                let config = gang.config();
+                rule::needed(config.policy, config.min.unwrap_or(0), gang.counts(), kind != CommitKind::First) > 0
+            };
+            if rooms.world.gangs().of_group(&group).any(lacks) {
+                self.cancel(rooms, (open, Some(id).filter(|_| open == number)), &why);
+            }
         }
-        self.member_left(world, agenda, number, id);
+        self.member_left(rooms.world, rooms.agenda, number, id);
+        self.go_on(rooms.world, rooms.agenda, &group);
     }
 
     /// Cancels the commits of a group whose gangs have changed, as long as none of their members takes its lock.
     pub(super) fn cancel_unlocked(&mut self, rooms: &mut Rooms<'_>, group: &GroupId, why: &str) {
-        let unlocked = |commit: &Commit| commit.group == *group && !commit.is_prepared();
-        let unlocked = self.commits.iter().filter(|(_, commit)| unlocked(commit)).map(|(number, _)| *number);
-        for number in unlocked.collect::<Vec<_>>() {
+        for number in self.open_commits(group).map(|(number, _)| number).collect::<Vec<_>>() {
             self.cancel(rooms, (number, None), why);
         }
     }
@@ -248,7 +276,8 @@ impl Gangs {
     /// Cancels a commit. `lost`: a member that has released its room already.
     fn cancel(&mut self, rooms: &mut Rooms<'_>, (number, lost): (u64, Option<PodId>), why: &str) {
         let Rooms { terms, world, reservations, agenda } = rooms;
-        let Some(Commit { group, members, first, .. }) = self.commits.remove(&number) else { return };
+        self.waiting.remove(&number);
+        let Some(Commit { group, members, kind, .. }) = self.commits.remove(&number) else { return };
         let members: Vec<PodId> = members.into_keys().filter(|id| Some(*id) != lost).collect();
         for id in &members {
             if let Some(reservation) = reservations.take(*id) {
@@ -258,7 +287,8 @@ impl Gangs {
         agenda.steps.push(Step::Withdraw(members.clone()));
         agenda.stats.group_releases += 1;
         if let Some(record) = self.groups.get_mut(&group) {
-            record.progress.generation = if first { Generation::New } else { Generation::Satisfied };
+            record.progress.generation =
+                if kind == CommitKind::First { Generation::New } else { Generation::Satisfied };
         }
         if let Some(id) = members.first() {
             let message = format!("room of {} pods given back: {why}", members.len());

@@ -16,7 +16,7 @@ use crate::world::{Place, Pod, PodId, World};
 use baton_contract::gang::{Committed, GangId, Mode};
 
 use super::members::{is_ours, latest_commit, reserved_members, waiting_members, was_satisfied_before};
-use super::{Commit, GangState, Gangs, Route};
+use super::{CommitKind, GangState, Gangs, Route};
 
 /// Changes of a number that come within this time are reported together.
 const TOGETHER: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ impl Gangs {
         }
         if !is_free(gang, group, once) {
             Route::Group(group.clone())
-        } else if !is_free(gang, group, false) && self.may_be_void(world, group) {
+        } else if !is_free(gang, group, false) && self.may_be_void(group) {
             Route::NotReady(NotReady::NotSure(group.clone()))
         } else {
             Route::Alone
@@ -50,9 +50,8 @@ impl Gangs {
     }
 
     /// What satisfies the group for the first time may still be cancelled: no member is bound before that is sure.
-    fn may_be_void(&self, world: &World, group: &GroupId) -> bool {
-        let first = |commit: &Commit| commit.group == *group && commit.first && commit.may_be_void(world);
-        self.commits.values().any(first)
+    fn may_be_void(&self, group: &GroupId) -> bool {
+        self.open_commits(group).any(|(_, commit)| commit.kind == CommitKind::First)
     }
 
     /// Counts the members that are being marked as timed out with those that the watch shows with their mark.

@@ -110,6 +110,32 @@ fn a_member_whose_binding_is_requested_stays_of_its_commit() {
     assert_eq!(gangs.cluster.node_of("g-5"), None);
 }
 
+/// Four take their locks. The Binding of one is on its way, that of another is refused, and the scheduler ends when the next one is bound.
+#[test]
+fn a_member_whose_binding_was_refused_counts_those_that_are_on_their_way() {
+    let mut gangs = on_nodes(4);
+    let keys = gang("g", "4", &[("match-policy", "only-waiting")]);
+    (0..4).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.settle();
+    let locks = |effect: &Effect, name: &str| matches!(effect, Effect::Lock { new, .. } if new.contains(name));
+    let binds = |effect: &Effect, name: &str| matches!(effect, Effect::Bind { pod, .. } if &*pod.key.name == name);
+    let is_first_two = |effect: &Effect| [",g-0,", ",g-1,"].iter().any(|name| locks(effect, name));
+    deliver_until(&mut gangs, is_first_two);
+    let refused = gangs.cluster.held.iter().position(|effect| binds(effect, "g-1")).unwrap();
+    gangs.cluster.bind_faults.push_back(Fault::Refused);
+    gangs.cluster.deliver_one(refused);
+    gangs.wait(2);
+    while gangs.bound().is_empty() {
+        let next = gangs.cluster.held.iter().position(|effect| !binds(effect, "g-0"));
+        gangs.cluster.deliver_one(next.expect("one that can be bound"));
+        gangs.settle();
+    }
+    gangs.cluster.hold = false;
+    gangs.cluster.restart();
+    gangs.wait(60);
+    assert_eq!(gangs.bound().len(), 4);
+}
+
 #[test]
 fn a_commit_is_whole_with_the_members_that_it_took_over() {
     let (mut gangs, keys) = one_is_being_bound("only-waiting");
