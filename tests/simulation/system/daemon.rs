@@ -32,6 +32,8 @@ pub struct Daemon {
     pub hand_off: Option<HandOff>,
     /// For the judges: pods whose processes have ended before this, and since when their cgroups can be seen.
     pub overdue: BTreeMap<PodUid, (Duration, Duration)>,
+    /// For the judges: the lock of a holder that is served, and since when.
+    pub lock_due: Option<(Box<str>, Duration)>,
     /// Of an adapter that is wrong: the list before.
     pub listed_before: Option<PodResources>,
     /// Its comparisons with the kubelet.
@@ -66,6 +68,7 @@ impl Daemon {
             cursor: 0,
             hand_off: None,
             overdue: BTreeMap::new(),
+            lock_due: None,
             listed_before: None,
             comparing: Comparing::default(),
             unlocking: Unlocking::new(pace, now),

@@ -4,17 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use baton::contract::{AgentStatus, Identity, LockFormat, LockWord, PodRef, PodUid, key};
+use baton::contract::{AgentStatus, Identity, LockFormat, LockRead, LockWord, PodRef, PodUid, key};
 use baton::decide::handoff::leaving::{add_leaving, vacated};
 use baton::decide::handoff::listing::{EntryKey, StoredAnswer};
 use baton::decide::handoff::{
     CallState, CgroupLook, Hold, LastSeen, Leaving, Ledger, LedgerEntry, NodePods, PodResources,
 };
+use baton::decide::lock::{LockMatch, names};
 use baton::decide::node::following::LOOK_SELDOM;
 use baton::decide::node::publishing::PAUSE;
 use baton::decide::node::{
     CompareEffect, FollowEffect, FollowReport, Following, HandOff, HandoffStatus, StartEffect, Starting,
 };
+use baton::decide::pod::HandoffPod;
 
 use super::daemon::{Daemon, Task};
 use super::{Mutant, Reader, START, System};
@@ -23,6 +25,8 @@ use crate::harness::wall;
 /// The entry of a pod that has left goes within this time once its processes have ended: where they were seen, and where not.
 const GOES: Duration = Duration::from_secs(6);
 const GOES_UNSEEN: Duration = Duration::from_secs(100);
+/// A lock goes within this time once its holder is served: some tries may fail.
+const LOCK_GOES: Duration = Duration::from_secs(20);
 
 /// What a daemon answers before a container starts.
 pub enum Gate {
@@ -236,8 +240,29 @@ impl System {
         }
     }
 
+    /// A daemon removes the lock of a holder that it has served, soon: a scheduler that takes it over would hide that it stands.
+    fn judge_lock(&mut self, node: usize) {
+        let (now, is_cut) = (self.now, self.faults.is_cut(Reader::Daemon(node), self.now));
+        let machine = &mut self.machines[node];
+        let Some(daemon) = &mut machine.daemon else { return };
+        let before = daemon.lock_due.take();
+        let (Some(ledger), LockRead::Held { value, raw }) = (daemon.ledger(), &daemon.seen.lock) else { return };
+        let is_served =
+            |pod: &HandoffPod| names(value, pod) == LockMatch::ThisBind && ledger.fully_served(pod, &machine.inventory);
+        if is_cut || daemon.seen.lock != self.store.lock(&machine.name) || !daemon.seen.pods.iter().any(is_served) {
+            return;
+        }
+        let since = before.filter(|(was, _)| was == raw).map_or(now, |(_, since)| since);
+        let what = format!("{}: {raw}, {:?} after its holder", machine.name, now - since);
+        daemon.lock_due = Some((raw.clone(), since));
+        if now - since > LOCK_GOES {
+            self.violates("a daemon removes the lock of a holder that it has served", what);
+        }
+    }
+
     /// Compares with the kubelet.
     pub fn compare(&mut self, node: usize) {
+        self.judge_lock(node);
         let resources = self.listed(node);
         let Some(daemon) = &self.machines[node].daemon else { return };
         let mut comparing = daemon.comparing.clone();
