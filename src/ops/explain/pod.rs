@@ -69,7 +69,9 @@ fn text_with(explanation: &Explanation, devices: &PodHoldings, wide: bool) -> St
     let mut out = String::new();
     let seconds = |seconds| age(Duration::from_secs(seconds));
     let Explanation { pod, state, verdict, .. } = explanation;
-    let _ = write!(out, "Pod {pod} is {}", state.words());
+    // Where a pod is bound, how far it has come is the first thing to know.
+    let is_bound = *state == PodState::Bound && !verdict.message.is_empty();
+    let _ = write!(out, "Pod {pod} is {}", if is_bound { verdict.message.as_str() } else { state.words() });
     if let Some(queued) = explanation.queued_seconds {
         let times = if explanation.attempts == 1 { "time" } else { "times" };
         let _ = write!(out, "; queued for {}, tried {} {times}", seconds(queued), explanation.attempts);
@@ -80,7 +82,7 @@ fn text_with(explanation: &Explanation, devices: &PodHoldings, wide: bool) -> St
     }
     // Counted reasons are listed one by one.
     let listed_below = verdict.rules.iter().any(|rule| rule.count > 0) && explanation.group.is_none();
-    if !verdict.message.is_empty() && !listed_below {
+    if !verdict.message.is_empty() && !listed_below && !is_bound {
         let _ = writeln!(out, "  {}", verdict.message);
     }
     if let (Some(at), Some(held)) = (explanation.served_at, explanation.lock_held_millis) {

@@ -60,7 +60,7 @@ const TEXT: [&str; 11] = [
     "HELD BY",
 ];
 /// Columns that say what a row is about, what is free there, and what is wrong with it.
-const KEPT: [&str; 7] = ["NAME", "DEVICE", "GPUS FREE", "NOTES", "PROBLEM", "REASON", "WHAT TO DO"];
+const KEPT: [&str; 8] = ["NAME", "DEVICE", "STATUS", "GPUS FREE", "NOTES", "PROBLEM", "REASON", "WHAT TO DO"];
 /// Columns whose words are coloured.
 const COLOURED: [&str; 3] = ["STATE", "HEALTH", "DAEMON"];
 /// A column of text is at least this wide.
@@ -130,7 +130,7 @@ pub fn fitted(
         }
     }
     let empty = |rows: &[Vec<String>], at: usize| {
-        rows.iter().all(|row| row.get(at).is_none_or(|cell| matches!(cell.as_str(), "-" | "0")))
+        rows.iter().all(|row| row.get(at).is_none_or(|cell| matches!(cell.as_str(), "-" | "0" | "Ready")))
     };
     let room = look.width.unwrap_or(usize::MAX);
     let widest = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
@@ -320,6 +320,13 @@ mod tests {
         let look = Look { width: Some(48), ..Look::PLAIN };
         let left_out = fitted(&["NAMESPACE", "NAME", "PHASE", "WANTS", "PROBLEM"], rows, look, &mut Vec::new()).1;
         assert_eq!(left_out, ["PHASE", "WANTS"]);
+        // That all nodes are ready is no news, that one is not is bad news.
+        let node = |status: &str| ["node-a", status, "fresh 6s", "1 GPU unhealthy"].map(str::to_owned).to_vec();
+        let shown = |status| {
+            let look = Look { width: Some(40), ..Look::PLAIN };
+            fitted(&["NAME", "STATUS", "DAEMON", "NOTES"], vec![node(status)], look, &mut Vec::new()).1
+        };
+        assert_eq!((shown("Ready"), shown("NotReady")), (vec!["STATUS".to_owned()], vec!["DAEMON".to_owned()]));
     }
 
     #[test]
