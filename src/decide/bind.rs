@@ -289,6 +289,8 @@ impl Binder {
             self.queues.entry(node).or_default().waiting.insert(turn);
             self.advance(cx, node);
             self.watch_queue(cx.terms, cx.agenda, node);
+        } else if let Some(why) = attempt.outdated(cx.world) {
+            self.cancel(cx, id, Cancel::Requeue(why));
         } else {
             self.bind(cx.agenda, id);
         }

@@ -16,7 +16,7 @@ use crate::core::reservations::Reservations;
 use crate::core::timers::Timer;
 use crate::world::gangs::{Gang, Generation, GroupId, Member, MemberState, rule};
 use crate::world::{Pod, PodId, Wake, World};
-use baton_contract::gang::{Committed, MatchPolicy};
+use baton_contract::gang::{Committed, GangId, MatchPolicy};
 
 use super::members::{by_gang, reserved_members};
 use super::{Commit, CommitKind, CommitMember, GangState, Gangs, MemberStep, Route};
@@ -172,31 +172,38 @@ impl Gangs {
     /// Commits of the group that wait take their locks when those before them have, and no Binding of the group is on its way: one that
     /// is lost would be missing from what they state.
     fn go_on(&mut self, world: &World, agenda: &mut Agenda, group: &GroupId) {
-        for number in self.waiting.clone() {
-            let is_next = self.open_commits(group).next().is_some_and(|(first, _)| first == number);
-            if is_next && !self.commits.values().any(|other| other.group == *group && other.is_requested()) {
-                self.proceed(world, agenda, number);
+        let is_of = |number: &&u64| self.commits.get(number).is_some_and(|commit| commit.group == *group);
+        let waiting: Vec<u64> = self.waiting.iter().filter(is_of).copied().collect();
+        if waiting.is_empty() || self.commits.values().any(|other| other.group == *group && other.is_requested()) {
+            return;
+        }
+        let mut going = Vec::new();
+        for number in waiting {
+            if self.open_commits(group).next().is_some_and(|(first, _)| first == number) {
+                going.extend(self.proceed(world, agenda, number));
             }
         }
+        // A member without a lock is bound at once: what it states must be final.
+        agenda.steps.push(Step::Proceed(going));
     }
 
-    /// The members of a commit take their locks: it cannot be cancelled any more. Only now it is known how many members it has. Those
-    /// that earlier commits are still binding have counted for it, and its Bindings count them.
-    fn proceed(&mut self, world: &World, agenda: &mut Agenda, number: u64) {
+    /// The members of a commit, which take their locks: it cannot be cancelled any more. Only now it is known how many members it has.
+    /// Those that earlier commits are still binding have counted for it, and its Bindings count them.
+    fn proceed(&mut self, world: &World, agenda: &mut Agenda, number: u64) -> Vec<PodId> {
         self.waiting.remove(&number);
-        let Some(commit) = self.commits.get(&number) else { return };
+        let Some(commit) = self.commits.get(&number) else { return Vec::new() };
         let (group, former) = (commit.group.clone(), commit.committed);
         if commit.kind == CommitKind::First {
             // The group is satisfied for good: its surplus goes on.
             agenda.steps.push(Step::AfterAttempt(group.clone()));
         }
-        let Some(record) = self.groups.get_mut(&group) else { return };
+        let Some(record) = self.groups.get_mut(&group) else { return Vec::new() };
         let own: Vec<PodId> = commit.members.keys().copied().collect();
         if commit.kind == CommitKind::Rest {
             let unbound = record.commits.unbound_of(world, &group, former);
             record.commits.unbound.insert(former, unbound);
             record.commits.last = record.commits.last.max(Some(former));
-            return agenda.steps.push(Step::Proceed(own));
+            return own;
         }
         let is_reserved = |id: &PodId| world.pod(*id).is_some_and(|pod| MemberState::of(pod) == MemberState::Reserved);
         let earlier = self.commits.range_mut(..=number).map(|(_, other)| other).filter(|other| other.group == group);
@@ -217,7 +224,7 @@ impl Gangs {
         if !renamed.is_empty() {
             agenda.steps.push(Step::RestateCommit(renamed, committed.to_string()));
         }
-        agenda.steps.push(Step::Proceed(own));
+        own
     }
 
     /// A member's bind attempt has ended: members that waited only for it take their locks.
@@ -253,13 +260,20 @@ impl Gangs {
         let group = commit.group.clone();
         let why = format!("a member of group {group} was lost while it was being bound");
         let open = self.open_commits(&group).filter(|(_, commit)| commit.kind != CommitKind::Rest);
+        // Others count on the first one.
+        let mut once = true;
         for (open, kind) in open.map(|(number, commit)| (number, commit.kind)).collect::<Vec<_>>() {
-            let lacks = |gang: &Gang| {
-                let config = gang.config();
-                rule::needed(config.policy, config.min.unwrap_or(0), gang.counts(), kind != CommitKind::First) > 0
+            let is_over = once && kind != CommitKind::First;
+            let lacks = |gang: &GangId| match rooms.world.gangs().gang(gang).filter(|gang| *gang.group() == group) {
+                Some(gang) => {
+                    let config = gang.config();
+                    rule::needed(config.policy, config.min.unwrap_or(0), gang.counts(), is_over) > 0
+                }
+                None => !is_over,
             };
-            if rooms.world.gangs().of_group(&group).any(lacks) {
+            if group.gangs().iter().any(lacks) {
                 self.cancel(rooms, (open, Some(id).filter(|_| open == number)), &why);
+                once = is_over;
             }
         }
         self.member_left(rooms.world, rooms.agenda, number, id);
@@ -286,9 +300,8 @@ impl Gangs {
         }
         agenda.steps.push(Step::Withdraw(members.clone()));
         agenda.stats.group_releases += 1;
-        if let Some(record) = self.groups.get_mut(&group) {
-            record.progress.generation =
-                if kind == CommitKind::First { Generation::New } else { Generation::Satisfied };
+        if let Some(record) = self.groups.get_mut(&group).filter(|_| kind == CommitKind::First) {
+            record.progress.generation = Generation::New;
         }
         if let Some(id) = members.first() {
             let message = format!("room of {} pods given back: {why}", members.len());

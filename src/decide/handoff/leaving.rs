@@ -116,7 +116,7 @@ impl Processes {
         let grace = Duration::from_secs(u64::from(entry.grace_seconds)) + MARGIN;
         let is_proven = match (seen.look, seen.is_there) {
             (CgroupLook::Occupied, _) => return Hold::Held,
-            (CgroupLook::Unknown, _) if self.readable => false,
+            (CgroupLook::Unknown, _) if self.readable => return Hold::Held,
             // Its kubelet says that it has ended, and nothing contradicts it. It may be the word of another client about a container that
             // starts again, so where cgroups are read they are looked at.
             _ if leaving.is_some_and(|of| of.last == LastSeen::Ended) => true,
@@ -213,7 +213,13 @@ pub fn held_start(
             left.find(|(entry, device)| (is_caller(entry) || !given.contains(device)) && !gone(entry))?;
         return Some(StartHeld { device: device.clone(), users: vec![entry.pod.uid.clone()], pod: None });
     }
-    callers.into_values().find_map(|caller| held_caller(caller, &is_caller, ledger, inventory, &gone, &is_found))
+    // Most often it is the latest one: what is said, its owner reads.
+    let mut callers: Vec<&LedgerEntry> = callers.into_values().collect();
+    callers.sort_by_key(|caller| std::cmp::Reverse(caller.seq));
+    let latest = callers.first().map(|caller| &caller.pod);
+    let mut held = callers.iter().map(|caller| held_caller(caller, &is_caller, ledger, inventory, &gone, &is_found));
+    let held = held.find_map(|held| held)?;
+    Some(StartHeld { pod: held.pod.filter(|pod| Some(pod) == latest), ..held })
 }
 
 /// The same of this caller.

@@ -10,8 +10,8 @@ use super::output::Common;
 use crate::leader::LeaderClient;
 use crate::say::remark;
 use crate::view::{
-    DeviceHolder, DeviceRow, LockState, Look, NodesView, Row, Rules, ShownHealth, Snapshot, entries_of, fitted,
-    percent, plain, read_node, say_left_out,
+    Columns, DeviceHolder, DeviceRow, LockState, Look, NodesView, Row, Rules, ShownHealth, Snapshot, entries_of,
+    fitted, percent, plain, read_node, say_left_out,
 };
 use baton_agent::node_handoff::LedgerLine;
 use baton_contract::{DeviceEntry, DeviceType, PodKey, ShareIsolation, key};
@@ -228,7 +228,7 @@ pub(super) fn table(rows: &[DeviceRow], look: Look) -> String {
         let cells = row.cells();
         headers.iter().filter_map(|header| cells.get(all.iter().position(|of| of == header)?).cloned()).collect()
     };
-    let (mut out, left_out) = fitted(&headers, rows.iter().map(cells).collect(), look, &mut Vec::new());
+    let (mut out, left_out) = fitted(&headers, rows.iter().map(cells).collect(), look, &mut Columns::default());
     say_left_out(&left_out, look);
     for row in rows {
         let Some(reason) = &row.reason else { continue };

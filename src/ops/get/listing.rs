@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::args::{GetArgs, GetOutput};
 use crate::say::{API_VERSION, Format, UsageError};
-use crate::view::{Look, Row, RowId, fitted, say_left_out};
+use crate::view::{Columns, Look, Row, RowId, fitted, say_left_out};
 use baton_contract::hint::LabelSelector;
 
 /// Rows of one resource.
@@ -128,7 +128,7 @@ fn compare(a: Option<&Value>, b: Option<&Value>) -> Ordering {
 pub struct Printer<'a> {
     args: &'a GetArgs,
     look: Look,
-    widths: Vec<usize>,
+    columns: Columns,
     /// By key, without ages; `None` before the first listing.
     shown: Option<BTreeMap<String, Value>>,
 }
@@ -137,7 +137,7 @@ impl<'a> Printer<'a> {
     /// For standard output as `look` describes it.
     pub fn new(args: &'a GetArgs, look: Look) -> Self {
         let look = if args.output == Some(GetOutput::Wide) { Look { width: None, ..look } } else { look };
-        Self { args, look, widths: Vec::new(), shown: None }
+        Self { args, look, columns: Columns::default(), shown: None }
     }
 
     /// What to print now.
@@ -185,7 +185,7 @@ impl<'a> Printer<'a> {
         let wide = self.args.output == Some(GetOutput::Wide);
         let headers = &listing.headers[..if wide { listing.headers.len() } else { listing.narrow }];
         rows.iter_mut().for_each(|row| row.truncate(headers.len()));
-        let (text, left_out) = fitted(headers, rows, self.look, &mut self.widths);
+        let (text, left_out) = fitted(headers, rows, self.look, &mut self.columns);
         if self.look.headers {
             say_left_out(&left_out, self.look);
         }

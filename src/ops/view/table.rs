@@ -102,6 +102,14 @@ impl Look {
     }
 }
 
+/// The columns of a table, for its later lines.
+#[derive(Debug, Default)]
+pub struct Columns {
+    widths: Vec<usize>,
+    /// Those that have room, by number.
+    kept: Vec<usize>,
+}
+
 /// Ends long names of nodes, as clouds give them, at their first dot, where they differ before it.
 fn cut_domains(headers: &[&str], rows: &mut [Vec<String>]) {
     for at in (0..headers.len()).filter(|at| matches!(headers[*at], "NAME" | "NODE")) {
@@ -115,13 +123,14 @@ fn cut_domains(headers: &[&str], rows: &mut [Vec<String>]) {
 }
 
 /// The table of `cells` in as many of these columns as fit, with a newline at its end, and the names of those that do not.
-/// `widths` is what earlier lines took, kept for later ones.
+/// `columns` is what earlier lines took, kept for later ones.
 pub fn fitted(
     headers: &[&str],
     mut rows: Vec<Vec<String>>,
     look: Look,
-    widths: &mut Vec<usize>,
+    columns: &mut Columns,
 ) -> (String, Vec<String>) {
+    let Columns { widths, kept } = columns;
     for cell in rows.iter_mut().flatten() {
         if cell.is_empty() {
             cell.push('-');
@@ -150,7 +159,10 @@ pub fn fitted(
     let text_width = |at: usize| if headers[at] == "NOTES" { NOTES_WIDTH } else { TEXT_WIDTH.max(headers[at].len()) };
     let least_text: Vec<usize> = (0..headers.len()).map(|at| text_width(at).max(word(at))).collect();
     let least = |at: usize| if is_text(at) { widths[at].min(least_text[at]) } else { widths[at] };
-    let mut kept: Vec<usize> = (0..headers.len()).collect();
+    let is_first = kept.is_empty();
+    if is_first {
+        kept.extend(0..headers.len());
+    }
     let sum = |kept: &[usize], of: &dyn Fn(usize) -> usize| {
         kept.iter().map(|at| of(*at) + GAP).sum::<usize>().saturating_sub(GAP)
     };
@@ -159,7 +171,8 @@ pub fn fitted(
     let matters = |at: usize| tells(at) || is_text(at) || COLOURED.contains(&headers[at]);
     // What says nothing goes first, then the last columns, those of text and of states later, names and bad news last of all.
     for may_go in [&empty as &dyn Fn(usize) -> bool, &|at| !matters(at), &|at| !tells(at), &|_| true] {
-        while sum(&kept, &least) > room
+        while is_first
+            && sum(kept, &least) > room
             && let Some(at) = kept.iter().skip(1).rposition(|at| may_go(*at))
         {
             kept.remove(at + 1);
@@ -171,7 +184,7 @@ pub fn fitted(
     if look.colour {
         table.enforce_styling();
     }
-    let narrow = sum(&kept, &|at| widths[at]) > room;
+    let narrow = sum(kept, &|at| widths[at]) > room;
     if narrow {
         let width = u16::try_from(room + GAP).unwrap_or(u16::MAX);
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
@@ -189,7 +202,7 @@ pub fn fitted(
         };
         table.add_row(kept.iter().map(cell).collect::<Vec<_>>());
     }
-    for (column, at) in table.column_iter_mut().zip(&kept) {
+    for (column, at) in table.column_iter_mut().zip(&*kept) {
         column.set_padding((0, GAP as u16)).set_cell_alignment(CellAlignment::Left);
         let width = (widths[*at] + GAP) as u16;
         if !narrow {
@@ -225,7 +238,7 @@ pub fn say_left_out(columns: &[String], look: Look) {
 
 /// A table without lines, as wide as its content.
 pub fn plain(headers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    fitted(headers, rows.into_iter().collect(), Look::PLAIN, &mut Vec::new()).0
+    fitted(headers, rows.into_iter().collect(), Look::PLAIN, &mut Columns::default()).0
 }
 
 /// What `baton get` prints of these rows where its output is no terminal.
@@ -274,7 +287,7 @@ mod tests {
         let advice = "holder does not exist: the next bind takes it over, or remove it by hand";
         let row = ["node-a", "dangling", "ml/gone-with-the-wind", "2s", advice].map(str::to_owned).to_vec();
         let look = Look { width: Some(width), ..Look::PLAIN };
-        fitted(&["NODE", "STATE", "HOLDER", "AGE", "WHAT TO DO"], vec![row], look, &mut Vec::new())
+        fitted(&["NODE", "STATE", "HOLDER", "AGE", "WHAT TO DO"], vec![row], look, &mut Columns::default())
     }
 
     #[test]
@@ -297,7 +310,8 @@ mod tests {
     fn a_column_that_says_nothing_is_the_first_to_go() {
         let row = |holder: &str| ["node-a", holder, "12m5s"].map(str::to_owned).to_vec();
         let look = Look { width: Some(20), ..Look::PLAIN };
-        let left_out = |holder| fitted(&["NODE", "HOLDER", "LOCK AGE"], vec![row(holder)], look, &mut Vec::new()).1;
+        let left_out =
+            |holder| fitted(&["NODE", "HOLDER", "LOCK AGE"], vec![row(holder)], look, &mut Columns::default()).1;
         assert_eq!((left_out(""), left_out("ml/a")), (vec!["HOLDER".to_owned()], vec!["LOCK AGE".to_owned()]));
     }
 
@@ -307,7 +321,7 @@ mod tests {
         let headers = ["NAMESPACE", "NAME", "PHASE", "NODE", "WANTS", "PROBLEM"];
         for width in 30..90 {
             let look = Look { width: Some(width), ..Look::PLAIN };
-            let text = fitted(&headers, vec![row.map(str::to_owned).to_vec()], look, &mut Vec::new()).0;
+            let text = fitted(&headers, vec![row.map(str::to_owned).to_vec()], look, &mut Columns::default()).0;
             let whole = |word: &str| row.iter().chain(&headers).any(|cell| cell.split(' ').any(|of| of == word));
             assert!(text.split_whitespace().all(whole), "{width}:\n{text}");
         }
@@ -318,13 +332,14 @@ mod tests {
         let row = ["default", "train", "Running", "nvidia.com/gpu=8,rdma=400", "gpu-0 is out of service"];
         let rows = vec![row.map(str::to_owned).to_vec()];
         let look = Look { width: Some(48), ..Look::PLAIN };
-        let left_out = fitted(&["NAMESPACE", "NAME", "PHASE", "WANTS", "PROBLEM"], rows, look, &mut Vec::new()).1;
+        let left_out =
+            fitted(&["NAMESPACE", "NAME", "PHASE", "WANTS", "PROBLEM"], rows, look, &mut Columns::default()).1;
         assert_eq!(left_out, ["PHASE", "WANTS"]);
         // That all nodes are ready is no news, that one is not is bad news.
         let node = |status: &str| ["node-a", status, "fresh 6s", "1 GPU unhealthy"].map(str::to_owned).to_vec();
         let shown = |status| {
             let look = Look { width: Some(40), ..Look::PLAIN };
-            fitted(&["NAME", "STATUS", "DAEMON", "NOTES"], vec![node(status)], look, &mut Vec::new()).1
+            fitted(&["NAME", "STATUS", "DAEMON", "NOTES"], vec![node(status)], look, &mut Columns::default()).1
         };
         assert_eq!((shown("Ready"), shown("NotReady")), (vec!["STATUS".to_owned()], vec!["DAEMON".to_owned()]));
     }
@@ -336,7 +351,7 @@ mod tests {
         let headers = ["NAME", "STATUS", "GPUS FREE", "PARTLY FREE", "NICS FREE", "DAEMON", "NOTES"];
         let shown = |other: &str| {
             let rows = vec![row("ip-10-0-131-207.eu-central-1.compute.internal", "1 GPU unhealthy"), row(other, "")];
-            fitted(&headers, rows, Look { width: Some(60), ..Look::PLAIN }, &mut Vec::new()).0
+            fitted(&headers, rows, Look { width: Some(60), ..Look::PLAIN }, &mut Columns::default()).0
         };
         let text = shown("ip-10-0-131-208.eu-central-1.compute.internal");
         assert!(text.contains("ip-10-0-131-207…") && text.contains("GPU unhealthy"), "{text}");
@@ -347,7 +362,8 @@ mod tests {
     #[test]
     fn only_states_are_coloured_and_only_where_there_are_colours() {
         let row = || vec![vec!["healthy".to_owned(), "unhealthy".to_owned()]];
-        let shown = |colour| fitted(&["NAME", "HEALTH"], row(), Look { colour, ..Look::PLAIN }, &mut Vec::new()).0;
+        let shown =
+            |colour| fitted(&["NAME", "HEALTH"], row(), Look { colour, ..Look::PLAIN }, &mut Columns::default()).0;
         assert!(!shown(false).contains('\u{1b}'));
         let line = shown(true).lines().last().unwrap().to_owned();
         assert!(line.starts_with("healthy ") && line.contains("\u{1b}[38;5;9munhealthy"), "{line:?}");
@@ -355,10 +371,18 @@ mod tests {
 
     #[test]
     fn later_lines_stand_below_earlier_ones() {
-        let mut widths = Vec::new();
+        let mut columns = Columns::default();
         let row = |name: &str| vec![vec![name.to_owned(), "x".to_owned()]];
-        let first = fitted(&["NAME", "B"], row("a-long-name"), Look::PLAIN, &mut widths).0;
-        let later = fitted(&["NAME", "B"], row("a"), Look { headers: false, ..Look::PLAIN }, &mut widths).0;
+        let first = fitted(&["NAME", "B"], row("a-long-name"), Look::PLAIN, &mut columns).0;
+        let later = fitted(&["NAME", "B"], row("a"), Look { headers: false, ..Look::PLAIN }, &mut columns).0;
         assert_eq!(first.lines().nth(1).unwrap().find('x'), later.find('x'));
+        // Where a column has no room, it has none later.
+        let mut columns = Columns::default();
+        let mut shown = |status: &str, headers: bool| {
+            let row = ["node-a", status, "fresh 6s", "1 GPU unhealthy"].map(str::to_owned).to_vec();
+            let look = Look { width: Some(40), headers, ..Look::PLAIN };
+            fitted(&["NAME", "STATUS", "DAEMON", "NOTES"], vec![row], look, &mut columns).0
+        };
+        assert!(!shown("Ready", true).contains("STATUS") && shown("NotReady", false).contains("fresh"));
     }
 }

@@ -136,6 +136,29 @@ fn a_member_whose_binding_was_refused_counts_those_that_are_on_their_way() {
     assert_eq!(gangs.bound().len(), 4);
 }
 
+/// Without a lock a member is bound as soon as its commit goes.
+#[test]
+fn members_that_come_one_by_one_while_others_are_bound_state_the_same_commit() {
+    let mut gangs = TestGangs::new(8);
+    gangs.cluster.hold = true;
+    let keys = gang("g", "2", &[("match-policy", "only-waiting")]);
+    ["g-0", "g-1"].iter().for_each(|name| gangs.member(name, &keys));
+    gangs.settle();
+    for name in ["g-2", "g-3"] {
+        gangs.member(name, &keys);
+        gangs.settle();
+    }
+    let binds =
+        |effect: &Effect, names: &[&str]| matches!(effect, Effect::Bind { pod, .. } if names.contains(&&*pod.key.name));
+    deliver_until(&mut gangs, |effect| binds(effect, &["g-0", "g-1"]));
+    deliver_until(&mut gangs, |effect| binds(effect, &["g-2"]));
+    assert_eq!((gangs.bound().len(), members_of(&gangs, "g-2")), (3, Some(2)));
+    gangs.cluster.hold = false;
+    gangs.cluster.restart();
+    gangs.wait(60);
+    assert_eq!(gangs.bound().len(), 4);
+}
+
 #[test]
 fn a_commit_is_whole_with_the_members_that_it_took_over() {
     let (mut gangs, keys) = one_is_being_bound("only-waiting");

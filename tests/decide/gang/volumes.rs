@@ -87,6 +87,23 @@ fn the_surplus_of_a_group_whose_first_commit_is_cancelled_is_not_forgotten() {
 }
 
 #[test]
+fn no_member_is_bound_where_a_gang_of_its_group_is_gone() {
+    let mut gangs = gang_with_claims();
+    (0..3).for_each(|n| gangs.delete(&format!("g-{n}")));
+    let groups = ("groups", r#"["ml/learner","ml/actor"]"#);
+    let mut facts = gangs.facts("learner-0", &[("cpu", "1")], &gang("learner", "1", &[groups]));
+    facts.spec.volumes = vec![VolumeUse::Claim("c0".into())];
+    gangs.cluster.submit(facts);
+    gangs.member("actor-0", &gang("actor", "1", &[groups]));
+    gangs.wait(3);
+    assert_eq!((gangs.reserved("ml/learner"), gangs.reserved("ml/actor")), (1, 1));
+    gangs.delete("actor-0");
+    gangs.cluster.provision("c0");
+    gangs.wait(5);
+    assert_eq!(gangs.bound(), [""; 0]);
+}
+
+#[test]
 fn a_member_that_is_deleted_before_the_first_lock_takes_the_others_back() {
     let mut gangs = gang_with_claims();
     gangs.delete("g-2");

@@ -30,8 +30,8 @@ pub struct Daemon {
     cursor: usize,
     /// `None` until it is known what was handed out.
     pub hand_off: Option<HandOff>,
-    /// For the judges: pods whose processes have ended before this, and since when their cgroups can be seen.
-    pub overdue: BTreeMap<PodUid, (Duration, Duration)>,
+    /// For the judges: pods whose processes have ended, and since when that can be seen.
+    pub overdue: BTreeMap<PodUid, Duration>,
     /// For the judges: the lock of a holder that is served, and since when.
     pub lock_due: Option<(Box<str>, Duration)>,
     /// Of an adapter that is wrong: the list before.

@@ -221,15 +221,13 @@ impl System {
         let gone: BTreeMap<&PodUid, &PodRef> = gone.map(|entry| (&entry.pod.uid, &entry.pod)).collect();
         overdue.retain(|uid, _| gone.contains_key(uid));
         for (uid, pod) in gone {
-            let is_seen = !is_hidden && processes.is_found(uid);
-            let since = overdue.entry(uid.clone()).or_insert((now, now));
+            let since = overdue.entry(uid.clone()).or_insert(now);
             if is_hidden {
-                since.1 = now;
+                *since = now;
             }
-            let most = if is_seen { since.1 + GOES } else { since.0 + GOES_UNSEEN };
+            let most = *since + if processes.is_found(uid) { GOES } else { GOES_UNSEEN };
             if now > most {
-                let what =
-                    format!("n{node}: {} still has its devices {:?} after its processes", pod.key, now - since.0);
+                let what = format!("n{node}: {} still has its devices {:?} after its processes", pod.key, now - *since);
                 self.violation.get_or_insert(super::Violation {
                     judge: "the devices of a pod that has left are free soon after its processes",
                     what,

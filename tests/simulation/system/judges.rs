@@ -366,7 +366,7 @@ impl System {
         container: &str,
         mut devices: impl Iterator<Item = (&'a String, i64)>,
     ) {
-        if self.jobs.hostile.contains(&pod.uid) {
+        if self.jobs.hostile.contains(&pod.uid) || self.judges.unseen.contains(&pod.uid) {
             return;
         }
         let promised = self.judges.promised.get(&pod.uid).cloned().unwrap_or_default();
