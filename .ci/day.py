@@ -71,21 +71,21 @@ def state(name):
     return json.loads(kubectl("get", "pod", name, "-o", "json"))
 
 
-def until(what, holds):
-    end = time.time() + LIMIT
+def until(what, holds, within=LIMIT):
+    end = time.time() + within
     while not holds():
         if time.time() > end:
-            print(f"!! not within {LIMIT:.0f} s: {what}", flush=True)
-            return
+            return print(f"!! not within {within:.0f} s: {what}", flush=True)
         time.sleep(0.2)
+    return True
 
 
 def bound(name):
-    until(f"{name} is bound", lambda: state(name)["spec"].get("nodeName"))
+    return until(f"{name} is bound", lambda: state(name)["spec"].get("nodeName"))
 
 
-def runs(name):
-    until(f"{name} runs", lambda: state(name)["status"].get("phase") == "Running")
+def runs(name, within=LIMIT):
+    return until(f"{name} runs", lambda: state(name)["status"].get("phase") == "Running", within)
 
 
 def gone(*names):
@@ -162,22 +162,31 @@ class Page:
         except urllib.error.HTTPError as error:
             return {"message": error.read().decode()}
 
+    def row(self, kind, name, rows=None):
+        row = (rows or self.rows()).get(kind, {}).get(name) or {}
+        return json.dumps({key: row[key] for key in row if key not in ("devices", "created")}, indent=1) if row else ""
+
+    def explained(self, pod):
+        verdict = self.ask(f"/api/pod/default/{pod}")
+        said = {key: verdict.get(key) for key in ("state", "message", "nearest", "oneMove", "room", "advice")}
+        said["faults"] = {row["device"]: row["problem"] for row in verdict.get("held", []) if row.get("problem")}
+        return json.dumps({key: said[key] for key in said if said[key]}, indent=1)
+
+    def audited(self):
+        found = self.ask("/api/audit")
+        return json.dumps({key: found[key] for key in found if key in ("violations", "outcome") or key in PAGE_NOTES and found[key]}, indent=1)
+
     def show(self, pod, node, gang=None):
         rows = self.rows()
         for kind, name in (("nodes", node), ("locks", node), ("gangs", f"default/{gang}"), ("queue", f"default/{pod}")):
-            row = rows.get(kind, {}).get(name)
+            row = self.row(kind, name, rows)
             if row:
-                row = {key: row[key] for key in row if key not in ("devices", "created")}
-                show(f"page: {kind[:-1]} {name}", json.dumps(row, indent=1))
+                show(f"page: {kind[:-1]} {name}", row)
         for name, row in rows.get("problems", {}).items():
             show(f"page: problem {name}", json.dumps(row, indent=1))
-        verdict = self.ask(f"/api/pod/default/{pod}") if pod else {}
-        if verdict:
-            said = {key: verdict.get(key) for key in ("state", "message", "nearest", "oneMove", "room", "advice")}
-            said["faults"] = {row["device"]: row["problem"] for row in verdict.get("held", []) if row.get("problem")}
-            show(f"page: explain pod {pod}", json.dumps({key: said[key] for key in said if said[key]}, indent=1))
-        found = self.ask("/api/audit")
-        show("page: audit", json.dumps({key: found[key] for key in found if key in ("violations", "outcome") or key in PAGE_NOTES and found[key]}, indent=1))
+        if pod:
+            show(f"page: explain pod {pod}", self.explained(pod))
+        show("page: audit", self.audited())
 
 
 def events(kind, name):
@@ -186,14 +195,22 @@ def events(kind, name):
     show(f"events of {kind} {name}", "\n".join(lines) or "none")
 
 
+def described(kind, name):
+    """Status, conditions and events of `kubectl describe`; of a node also its lock."""
+    parts = r"^(?:Status|Node):.*|^.*node-lock: .*|^Conditions:\n(?:  .*\n)+|^Events:(?:.*\n?)(?:  .*\n?)*"
+    return "\n".join(part.rstrip() for part in re.findall(parts, kubectl("describe", kind, name), re.M))
+
+
+def conditions(name):
+    said = [c for c in state(name)["status"].get("conditions", []) if c.get("message")]
+    return "\n".join(f"{c['type']}={c['status']} {c.get('reason')}: {c['message']}" for c in said) or "none"
+
+
 def sides(page, name, node, gang=None):
     """What every surface says of a pod and of the node."""
     if name:
-        text = kubectl("describe", "pod", name)
-        parts = re.findall(r"^(?:Status|Node):.*|^Conditions:\n(?:  .*\n)+|^Events:(?:.*\n?)(?:  .*\n?)*", text, re.M)
-        show(f"kubectl describe pod {name}    # status, conditions, events", "\n".join(part.rstrip() for part in parts))
-        said = [c for c in state(name)["status"].get("conditions", []) if c.get("message")]
-        show(f"conditions of pod {name}", "\n".join(f"{c['type']}={c['status']} {c.get('reason')}: {c['message']}" for c in said) or "none")
+        show(f"kubectl describe pod {name}    # status, conditions, events", described("pod", name))
+        show(f"conditions of pod {name}", conditions(name))
         baton(f"get pods {name} -n default")
         baton(f"explain pod default/{name}")
     if gang:
@@ -416,4 +433,5 @@ def main():
             demo.wait()
 
 
-main()
+if __name__ == "__main__":
+    main()
