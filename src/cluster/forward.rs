@@ -8,6 +8,8 @@ use kube::Client;
 use kube::api::Api;
 use tokio::io::DuplexStream;
 
+use crate::client::said;
+
 /// After the stream has ended, its end's reason comes within this time or not at all.
 const REASON: Duration = Duration::from_secs(1);
 
@@ -25,7 +27,7 @@ pub enum ForwardError {
         namespace: String,
     },
     /// Anything else.
-    #[error(transparent)]
+    #[error("{}", said(.0))]
     Api(kube::Error),
 }
 

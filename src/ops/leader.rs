@@ -119,12 +119,15 @@ impl LeaderClient {
         // Without the Lease every pod may be the one.
         let holder = lease.ok().flatten().and_then(|lease| lease.spec?.holder_identity).unwrap_or_default();
         pods.sort_by_key(|pod| !holds(pod, &holder));
-        let mut silent = Vec::new();
+        let (mut silent, mut asked) = (Vec::new(), 0);
         for pod in &pods {
             let scheduler = Self::in_pod(SCHEDULER, &client, pod, ADMIN);
             match scheduler.request(Method::GET, "/leading", "").await {
                 Ok((200, _)) => return Ok(scheduler),
-                Ok((503, _)) => silent.push(format!("{} does not lead", scheduler.place())),
+                Ok((503, _)) => {
+                    asked += 1;
+                    silent.push(format!("{} does not lead", scheduler.place()));
+                }
                 Ok((status, text)) => silent.push(format!("{} answers {status} {}", scheduler.place(), text.trim())),
                 // The same for every pod.
                 Err(error) if matches!(error.downcast_ref(), Some(ForwardError::Forbidden { .. })) => {
@@ -143,6 +146,13 @@ impl LeaderClient {
                 ));
             }
             None if silent.is_empty() => format!("no pod there has the labels {LABELS}"),
+            // One of those that cannot be asked may lead.
+            None if asked < silent.len() => {
+                return Err(anyhow!(
+                    "it is not known which scheduler leads in namespace {namespace}: {}; give --admin-url",
+                    silent.join(", ")
+                ));
+            }
             None => silent.join(", "),
         };
         Err(anyhow!("no scheduler leads in namespace {namespace}: {found}; give --baton-namespace or --admin-url"))

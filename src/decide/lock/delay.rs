@@ -13,6 +13,12 @@ pub const USUAL: Duration = Duration::from_secs(2);
 /// For longer than this no kubelet is merely busy: it asks for a pod's devices before it pulls an image.
 pub const SLOW: Duration = Duration::from_secs(15);
 
+/// The kubelet admits pods one after the other and waits for each answer without an end: it neither probes nor stops a pod meanwhile. Seen
+/// with 1.37.2.
+const HANGS: &str = "a node daemon that hangs is killed on its machine, by `pkill -KILL -f baton-device-plugin`: deleting its pod does \
+                     nothing while the kubelet waits for its answer; it starts again, and no pod loses devices; a pod that the kubelet has \
+                     refused by then is made again by its owner";
+
 /// What is known of such a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockDelay<'a> {
@@ -63,12 +69,12 @@ impl LockDelay<'_> {
         if self.kubelet_ready && self.daemon == DaemonState::Fresh {
             let pod = self.daemon.look(node);
             format!(
-                "Read the logs of the kubelet of {node} and of the node daemon, whose pod is named by `{pod}`; one that hangs may be \
-                 deleted: another starts, and no pod loses devices; the lock also goes once {holder} is deleted"
+                "Read the logs of the kubelet of {node} and of the node daemon, whose pod is named by `{pod}`; {HANGS}; the lock also \
+                 goes once {holder} is deleted"
             )
         } else {
             let then = if self.kubelet_ready && self.daemon != DaemonState::Unregistered {
-                "a node daemon that hangs may be deleted: another starts, and no pod loses devices"
+                HANGS
             } else {
                 "on the machine `journalctl -u kubelet` says why; a deleted pod, too, stays until its kubelet answers"
             };
@@ -98,19 +104,16 @@ impl LockDelay<'_> {
 impl fmt::Display for LockDelay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let node = self.node;
+        // A kubelet that is away is why no daemon is registered, and on a machine that is off neither reports.
+        let fault = if self.kubelet_ready { self.daemon.fault(node) } else { Some(not_ready(node)) };
         match self.judge() {
-            Delay::Usual => return f.write_str("normal: the kubelet is admitting the pod"),
+            Delay::Usual if fault.is_none() => return f.write_str("normal: the kubelet is admitting the pod"),
+            Delay::Usual => f.write_str("not served yet; ")?,
             Delay::Slow => write!(f, "slow: not served yet, usually within {} s; ", USUAL.as_secs())?,
             Delay::Stuck => write!(f, "stuck: not served for over {}; ", rough(self.age))?,
         }
-        // A kubelet that is away is why no daemon is registered, and on a machine that is off neither reports.
-        match self.daemon.fault(node) {
-            _ if !self.kubelet_ready => f.write_str(&not_ready(node)),
-            Some(fault) => f.write_str(&fault),
-            None => {
-                f.write_str("the kubelet has not asked for all of its devices, or the node daemon has not answered")
-            }
-        }
+        let unknown = "the kubelet has not asked for all of its devices, or the node daemon has not answered";
+        f.write_str(fault.as_deref().unwrap_or(unknown))
     }
 }
 
@@ -130,7 +133,9 @@ mod tests {
             let delay = LockDelay { node: "n", holder: &holder, age: Duration::from_secs(age), daemon, kubelet_ready };
             (delay.judge(), delay.to_string(), delay.look())
         };
-        assert_eq!(delay(2, DaemonState::Missing, false).1, "normal: the kubelet is admitting the pod");
+        assert_eq!(delay(2, DaemonState::Fresh, true).1, "normal: the kubelet is admitting the pod");
+        let away = "not served yet; the kubelet of n is away";
+        assert!(delay(2, DaemonState::Unregistered, true).1.starts_with(away));
         for (age, daemon, ready, judged, words, look) in [
             (15, DaemonState::Fresh, true, Delay::Slow, "slow: not served yet", "baton explain pod ml/a"),
             (

@@ -153,7 +153,7 @@ fn foreign(node: &Node) -> Vec<Finding> {
     let status = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
     let names = status.into_iter().flatten().filter(|(name, count)| key::is_device_resource(name) && count.0 != "0");
     let line = |(name, count): (&String, &k8s_openapi::apimachinery::pkg::api::resource::Quantity)| {
-        let advice = "another plugin offers this name: take it off this node before Baton comes; or our daemon has just ended, then the kubelet forgets the name after 5 minutes";
+        let advice = "another plugin offers this name: take it off this node before Baton comes; or our daemon hangs (see agent), or has just ended, then the kubelet forgets the name after 5 minutes";
         Finding::warn("resource", format!("{name}: {} allocatable, and no daemon of ours serves it", count.0), advice)
     };
     names.map(line).collect()
