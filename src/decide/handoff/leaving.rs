@@ -217,7 +217,7 @@ pub fn held_start(
     let mut callers: Vec<&LedgerEntry> = callers.into_values().collect();
     callers.sort_by_key(|caller| std::cmp::Reverse(caller.seq));
     let latest = callers.first().map(|caller| &caller.pod);
-    let mut held = callers.iter().map(|caller| held_caller(caller, &is_caller, ledger, inventory, &gone, &is_found));
+    let mut held = callers.iter().map(|caller| held_caller(caller, is_caller, ledger, inventory, &gone, &is_found));
     let held = held.find_map(|held| held)?;
     Some(StartHeld { pod: held.pod.filter(|pod| Some(pod) == latest), ..held })
 }
