@@ -39,7 +39,9 @@ async fn cluster() -> TestServer {
     let server = TestServer::start().await;
     server.install(&Values::default()).await;
     let lock = json!({"scheduling.koordinator.sh/node-lock": "2026-11-21T02:35:12.000000001Z,a-namespace,a-pod-with-a-long-name,u1"});
-    server.create_object::<Node>(json!({"metadata": {"name": "gpu-node-1.example.com", "annotations": lock}})).await;
+    let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+    let node = json!({"metadata": {"name": "gpu-node-1.example.com", "annotations": lock}, "status": ready});
+    server.create_object::<Node>(node).await;
     let gpu = json!({"type": "gpu", "id": "GPU-1", "minor": 0, "health": false, "resources": {"koordinator.sh/gpu-core": "100"}});
     let device = json!({"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": {"name": "gpu-node-1.example.com"}, "spec": {"devices": [gpu]}});
     server.create_object::<Device>(device).await;

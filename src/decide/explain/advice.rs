@@ -14,10 +14,12 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
         Help::Rule => return None,
         Help::Daemon => {
             "The node daemon is missing or does not report: look at its pod there (`kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin \
-             --field-selector spec.nodeName=NODE`), or where there is none at its DaemonSet, and run `baton doctor` on the node"
+             --field-selector spec.nodeName=NODE`), or where there is none at its DaemonSet, and run `baton doctor` on the node; one that runs and is silent hangs: \
+             kill it there by `pkill -KILL -f baton-device-plugin`"
         }
         Help::Kubelet => {
-            "The kubelet is away there: `kubectl describe node NODE` shows since when, and on the machine `journalctl -u kubelet` why"
+            "The kubelet is away there: on the machine `systemctl status kubelet` and `journalctl -u kubelet` say why; `kubectl describe node \
+             NODE` may show it as ready for a minute more"
         }
         Help::AgentConfig => {
             "Give scheduler and node daemon the same --node-lock-key: `baton doctor` on that node says which side to change"

@@ -143,9 +143,9 @@ fn unknown(world: &World, pod: &Pod) -> Vec<String> {
     let selected = pod.facts.spec.node_selector.iter().map(|(name, value)| (&**name, &**value));
     let no_node = selected.filter(|label| !world.nodes().any(|(_, node)| labelled(node, *label)));
     let labels = no_node.map(|(name, value)| {
-        format!(
-            "No node has the label {name}={value}, which the pod's nodeSelector demands: correct it, or label a node"
-        )
+        // The name of a node is not given by hand.
+        let or = if name == "kubernetes.io/hostname" { "" } else { ", or label a node" };
+        format!("No node has the label {name}={value}, which the pod's nodeSelector demands: correct it{or}")
     });
     labels.chain(resources).collect()
 }

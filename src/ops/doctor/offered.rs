@@ -32,7 +32,9 @@ pub fn look(
     if let Some(FoundObject(device)) = &cluster.device {
         findings.push(inventory(options, seen, device.as_ref(), runs));
     }
-    if let Some(node) = &cluster.node {
+    // What a daemon that runs and does not report serves is not known, and is no other plugin's.
+    let is_silent = runs && agent.as_ref().is_some_and(|agent| !agent.fresh);
+    if let Some(node) = cluster.node.as_ref().filter(|_| !is_silent) {
         findings.extend(resources(options, seen, node, agent.filter(|agent| agent.fresh).as_ref()));
     }
     findings
@@ -42,7 +44,7 @@ fn agent_lease(options: &AgentOptions, agent: Option<&AgentRow>, runs: bool) -> 
     let namespace = AgentStatus::lease_namespace(&options.namespace);
     let name = format!("Lease {namespace}/{}", AgentStatus::lease_name(&options.node_name));
     let advice = if runs {
-        "the daemon runs and cannot write its Lease: see the lines permission and api-server, and its log, and whether the namespace (--namespace) exists; the scheduler sends no pod here while the Lease is stale"
+        "the daemon runs and does not report: it cannot write its Lease (see the lines permission and api-server, its log, and whether the namespace of --namespace exists), or it hangs: `pkill -KILL -f baton-device-plugin`, its pod starts it again; the scheduler sends no pod here while the Lease is stale"
     } else {
         "start the daemon; the scheduler sends no pod with devices here while the Lease is stale"
     };
@@ -153,7 +155,7 @@ fn foreign(node: &Node) -> Vec<Finding> {
     let status = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
     let names = status.into_iter().flatten().filter(|(name, count)| key::is_device_resource(name) && count.0 != "0");
     let line = |(name, count): (&String, &k8s_openapi::apimachinery::pkg::api::resource::Quantity)| {
-        let advice = "another plugin offers this name: take it off this node before Baton comes; or our daemon hangs (see agent), or has just ended, then the kubelet forgets the name after 5 minutes";
+        let advice = "another plugin offers this name: take it off this node before Baton comes; or our daemon has just ended, then the kubelet forgets the name after 5 minutes";
         Finding::warn("resource", format!("{name}: {} allocatable, and no daemon of ours serves it", count.0), advice)
     };
     names.map(line).collect()
