@@ -26,7 +26,9 @@ use baton_cluster::notice::Notices;
 use baton_cluster::requests::Resumed;
 use baton_contract::inventory::{DeviceHeld, HeldBy};
 use baton_contract::{DeviceEntry, DeviceId, DeviceType, Identity, PodRef, Shared, key};
-use baton_decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory, PodListing, functions_in_use};
+use baton_decide::handoff::{
+    AllocatePolicy, DevicesBehind, LedgerEntry, NodeInventory, PodListing, devices_behind, functions_in_use,
+};
 use baton_decide::health::ServeOutcome;
 use baton_decide::node::publishing::{LEAVING_AGAIN, PAUSE};
 use baton_decide::node::{Facts, HandoffStatus, NotKnown, Starts};
@@ -38,6 +40,8 @@ pub trait HeldDevices: Send + Sync {
     fn set_inventory(&self, inventory: NodeInventory);
     /// Devices that pods hold, by the name they were asked for under.
     fn in_use(&self) -> InUse;
+    /// Which of them is behind each id of the kubelet's.
+    fn behind(&self) -> DevicesBehind;
     /// Virtual functions that pods hold: they have no ids of their own at the kubelet.
     fn functions_in_use(&self) -> BTreeSet<DeviceId>;
     /// Devices that pods hold without an assignment.
@@ -395,6 +399,10 @@ impl HeldDevices for NodeHandoff {
             held.extend(devices.filter_map(|id| DeviceId::of_kubelet_id(id).ok()));
         }
         in_use
+    }
+
+    fn behind(&self) -> DevicesBehind {
+        devices_behind(self.entries.load().iter().map(|entry| &**entry))
     }
 
     fn functions_in_use(&self) -> BTreeSet<DeviceId> {

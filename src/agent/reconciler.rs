@@ -536,7 +536,10 @@ impl DeviceReconciler {
         let in_use = self.context.holdings.in_use();
         let devices = self.list(&self.used(&in_use));
         let unseen = Unseen { gpus: self.refusal.is_some(), nics: !self.which.faults.is_empty() };
-        let lists = offers(&devices, &self.context.options, &in_use, unseen);
+        let mut lists = offers(&devices, &self.context.options, &in_use, unseen);
+        for (name, behind) in self.context.holdings.behind() {
+            lists.entry(name).and_modify(|list| list.exchange(&behind));
+        }
         let mut registered = configured(&self.context.options);
         registered.extend(lists.keys().cloned());
         self.context.holdings.set_inventory(node_inventory(&devices, registered, self.shares.clone()));

@@ -1,5 +1,7 @@
 //! What one resource name offers: the list that ListAndWatch sends, kept by device and spelled out, id by id, only for the stream.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use prost::Message;
 
 use baton_contract::DeviceId;
@@ -15,6 +17,8 @@ pub struct Advertised {
     pub units: IdUnits,
     /// The devices in stable order. A device that is in use stays in the list, healthy or not.
     pub devices: Vec<AdvertisedDevice>,
+    /// Ids that are as healthy as their device is not: [`Self::exchange`].
+    exchanged: BTreeSet<String>,
 }
 
 /// Ids of one device.
@@ -66,33 +70,59 @@ impl IdUnits {
 impl Advertised {
     /// Offers nothing.
     pub fn none(units: IdUnits) -> Self {
-        Self { units, devices: Vec::new() }
+        Self { units, devices: Vec::new(), exchanged: BTreeSet::new() }
+    }
+
+    /// An id that a container has is as healthy as the device `behind` it, and of the free ids as many are as healthy devices have
+    /// room for. Else a GPU that fails behind another one's id would take two from what the kubelet gives away, and the scheduler, which
+    /// counts GPUs, would send it pods that it refuses.
+    pub fn exchange(&mut self, behind: &BTreeMap<Box<str>, DeviceId>) {
+        self.exchanged.clear();
+        let health: BTreeMap<&DeviceId, bool> =
+            self.devices.iter().map(|device| (&device.id, device.healthy)).collect();
+        let is_unlike = |own: &AdvertisedDevice, id: &str| {
+            let given = behind.get(id).and_then(|device| health.get(device));
+            given.is_some_and(|given| *given != own.healthy)
+        };
+        let unlike = self.ids().filter(|(own, id)| is_unlike(own, id));
+        let (failed, well): (Vec<_>, Vec<_>) = unlike.partition(|(own, _)| own.healthy);
+        let (short, healthy) = (failed.len().abs_diff(well.len()), failed.len() < well.len());
+        // First those of the devices that others' ids stand for.
+        let given: BTreeSet<&DeviceId> = failed.iter().chain(&well).map(|(_, id)| &behind[&**id]).collect();
+        let mut free: Vec<_> =
+            self.ids().filter(|(own, id)| own.healthy == healthy && !behind.contains_key(&**id)).collect();
+        free.sort_by_key(|(own, _)| !given.contains(&own.id));
+        let exchanged = failed.into_iter().chain(well).chain(free.into_iter().take(short));
+        self.exchanged = exchanged.map(|(_, id)| id).collect();
+    }
+
+    fn ids(&self) -> impl Iterator<Item = (&AdvertisedDevice, String)> {
+        let of = |device: &AdvertisedDevice, unit| match self.units {
+            IdUnits::Whole => device.id.to_string(),
+            IdUnits::Shares(_) => device.id.unit(unit),
+        };
+        self.devices
+            .iter()
+            .flat_map(move |device| (0..self.units.count() as u32).map(move |unit| (device, of(device, unit))))
     }
 
     /// The message of ListAndWatch: always every id.
     pub fn list(&self) -> ListAndWatchResponse {
-        self.list_with(|device| if device.healthy { "Healthy" } else { "Unhealthy" })
+        self.list_with(|device, id| if device.healthy == self.exchanged.contains(id) { "Unhealthy" } else { "Healthy" })
     }
 
-    fn list_with(&self, health: impl Fn(&AdvertisedDevice) -> &str) -> ListAndWatchResponse {
-        let named = |device: &AdvertisedDevice, id| Device {
+    fn list_with(&self, health: impl Fn(&AdvertisedDevice, &str) -> &'static str) -> ListAndWatchResponse {
+        let named = |(device, id): (&AdvertisedDevice, String)| Device {
+            health: health(device, &id).to_owned(),
             id,
-            health: health(device).to_owned(),
             topology: device.numa.map(|node| TopologyInfo { nodes: vec![NumaNode { id: i64::from(node) }] }),
         };
-        let mut devices = Vec::with_capacity(self.counts().1);
-        for device in &self.devices {
-            match self.units {
-                IdUnits::Whole => devices.push(named(device, device.id.to_string())),
-                IdUnits::Shares(count) => devices.extend((0..count).map(|unit| named(device, device.id.unit(unit)))),
-            }
-        }
-        ListAndWatchResponse { devices }
+        ListAndWatchResponse { devices: self.ids().map(named).collect() }
     }
 
     /// Encoded bytes that the message has at most, whatever becomes of its devices' health.
     fn largest(&self) -> usize {
-        self.list_with(|_| "Unhealthy").encoded_len()
+        self.list_with(|_, _| "Unhealthy").encoded_len()
     }
 
     /// Number of ids, healthy ones first.
@@ -114,6 +144,7 @@ impl Advertised {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn of(units: IdUnits, count: usize) -> Advertised {
         let device = |n| AdvertisedDevice {
@@ -121,7 +152,7 @@ mod tests {
             healthy: n != 1,
             numa: (n == 0).then_some(0),
         };
-        Advertised { units, devices: (0..count).map(device).collect() }
+        Advertised { devices: (0..count).map(device).collect(), ..Advertised::none(units) }
     }
 
     #[test]
@@ -132,6 +163,33 @@ mod tests {
         let shares = of(IdUnits::Shares(100), 2);
         assert_eq!(shares.counts(), (100, 200));
         assert!(shares.list().devices[199].id.ends_with("::99"));
+    }
+
+    proptest! {
+        /// What the kubelet can still give away is the room on healthy devices, whatever ids it has chosen.
+        #[test]
+        fn free_healthy_ids_are_as_many_as_healthy_devices_have_room_for(
+            health in proptest::collection::vec(any::<bool>(), 1..6),
+            shares in 0_u32..4,
+            given in proptest::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..12),
+        ) {
+            let units = if shares == 0 { IdUnits::Whole } else { IdUnits::Shares(shares) };
+            let mut list = of(units, health.len());
+            list.devices.iter_mut().zip(&health).for_each(|(device, healthy)| device.healthy = *healthy);
+            let (mut ids, mut rooms): (Vec<String>, Vec<DeviceId>) = list.ids().map(|(own, id)| (id, own.id.clone())).unzip();
+            let mut behind = BTreeMap::new();
+            for (id, room) in given.iter().take(ids.len()) {
+                behind.insert(ids.swap_remove(id.index(ids.len())).into(), rooms.swap_remove(room.index(rooms.len())));
+            }
+            list.exchange(&behind);
+            let is_well = |id: &DeviceId| list.devices.iter().any(|device| device.id == *id && device.healthy);
+            let said: BTreeMap<String, bool> = list.list().devices.into_iter().map(|of| (of.id, of.health == "Healthy")).collect();
+            for (id, device) in &behind {
+                prop_assert_eq!(said[&**id], is_well(device), "{} is {}", id, device);
+            }
+            let free = said.iter().filter(|(id, well)| **well && !behind.contains_key(id.as_str())).count();
+            prop_assert_eq!(free, rooms.iter().filter(|device| is_well(device)).count());
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 pub mod allocate;
 pub mod assignment;
+pub mod behind;
 pub mod context;
 pub mod exceptions;
 pub mod identify;
@@ -34,6 +35,7 @@ pub mod verify;
 
 pub use allocate::{AllocateOutcome, NewGrant, decide, passed_by};
 pub use assignment::{AssignmentError, PodAssignment};
+pub use behind::{DevicesBehind, devices_behind};
 pub use context::{AllocateCall, AllocateContext, LIST_SETTLES, LiveReads};
 pub use identify::IdentifiedBy;
 pub use inventory::{InventoryDevice, NodeInventory};

@@ -72,7 +72,9 @@ fn lists(inventory: &NodeInventory) -> BTreeMap<Box<str>, Advertised> {
         let devices = inventory.devices.iter().filter(|(_, device)| device.kind == kind);
         let devices =
             devices.map(|(id, device)| AdvertisedDevice { id: id.clone(), healthy: device.healthy, numa: None });
-        Advertised { units, devices: devices.collect() }
+        let mut list = Advertised::none(units);
+        list.devices.extend(devices);
+        list
     };
     NAMES.into_iter().map(|name| (name.into(), list(name))).collect()
 }

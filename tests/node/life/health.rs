@@ -478,6 +478,28 @@ async fn a_device_in_use_is_never_dropped_from_the_list() {
     daemon.stop().await;
 }
 
+/// A pod has a GPU behind another one's id, as the kubelet chose it: when that GPU fails, the other id is out of service, and the kubelet can
+/// still give as many away as there are free.
+#[tokio::test]
+async fn a_failing_gpu_takes_the_id_with_it_that_stands_for_it() {
+    let mut node = TestNode::new(NodeSpec::new("behind"));
+    node.options.gpu_sharing = false;
+    let uuids = node.machine.gpu_uuids();
+    let failing = DeviceId::parse(&uuids[2]).unwrap();
+    node.handoff.in_use.lock().unwrap().insert(NVIDIA_GPU.into(), [failing.clone()].into());
+    node.handoff.behind.lock().unwrap().insert(NVIDIA_GPU.into(), [(uuids[5].as_str().into(), failing)].into());
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 8).await;
+    node.machine.xid(2, 79).unwrap();
+    node.until(NVIDIA_GPU, 7).await;
+    let mut client = DevicePluginClient::new(dial(node.sockets().first().unwrap(), PATIENCE).await.unwrap());
+    let list = client.list_and_watch(Empty {}).await.unwrap().into_inner().message().await.unwrap().unwrap();
+    let unhealthy: Vec<_> = list.devices.into_iter().filter(|of| of.health != "Healthy").map(|of| of.id).collect();
+    assert_eq!(unhealthy, [uuids[5].clone()]);
+    daemon.stop().await;
+}
+
 #[tokio::test]
 async fn an_xid_is_in_the_next_list_message_without_a_poll_or_a_scan() {
     let mut node = TestNode::new(NodeSpec::new("fast"));

@@ -17,7 +17,7 @@ use baton::contract::inventory::DeviceHeld;
 use baton::contract::podresources::AllocatableResourcesRequest;
 use baton::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use baton::contract::{DeviceEntry, DeviceId, DeviceType, Identity, PodRef};
-use baton::decide::handoff::{NodeInventory, UnassignedPods};
+use baton::decide::handoff::{DevicesBehind, NodeInventory, UnassignedPods};
 use baton::decide::node::HandoffStatus;
 use baton::runtime::admin::PortOptions;
 use baton::sim::hardware::{NodeSpec, VirtualNode};
@@ -195,6 +195,7 @@ pub struct Chosen {
     answerer: Mutex<Option<Arc<dyn Answerer>>>,
     state: Mutex<Option<StateDir>>,
     pub in_use: Mutex<InUse>,
+    pub behind: Mutex<DevicesBehind>,
     pub functions: Mutex<BTreeSet<DeviceId>>,
     pub inventory: Mutex<NodeInventory>,
     handed_out: watch::Sender<u64>,
@@ -208,6 +209,7 @@ impl Default for Chosen {
             answerer: Mutex::default(),
             state: Mutex::default(),
             in_use: Mutex::default(),
+            behind: Mutex::default(),
             functions: Mutex::default(),
             inventory: Mutex::default(),
             handed_out: watch::Sender::new(1),
@@ -281,6 +283,9 @@ impl HeldDevices for Chosen {
     }
     fn in_use(&self) -> InUse {
         self.in_use.lock().unwrap().clone()
+    }
+    fn behind(&self) -> DevicesBehind {
+        self.behind.lock().unwrap().clone()
     }
     fn functions_in_use(&self) -> BTreeSet<DeviceId> {
         self.functions.lock().unwrap().clone()
