@@ -258,7 +258,9 @@ impl LightContainerStatus {
     fn lacks_devices(&self) -> bool {
         let Some(waiting) = &self.state.waiting else { return false };
         matches!(&*waiting.reason, "CreateContainerError" | "RunContainerError")
-            && ["CDI device", "nvidia", "/dev/infiniband"].iter().any(|word| waiting.message.contains(word))
+            && ["CDI device", "nvidia-container-", "/dev/nvidia", "/dev/infiniband"]
+                .iter()
+                .any(|word| waiting.message.contains(word))
     }
 }
 
@@ -405,6 +407,33 @@ impl LightPod {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_start_fails_for_want_of_devices_by_the_words_of_their_runtime_and_not_of_an_image() {
+        let lacks = |message: &str| {
+            let state = serde_json::json!({"waiting": {"reason": "RunContainerError", "message": message}});
+            serde_json::from_value::<LightContainerStatus>(serde_json::json!({"name": "main", "state": state}))
+                .unwrap()
+                .lacks_devices()
+        };
+        for (message, expected) in [
+            (
+                "error modifying OCI spec: failed to inject CDI devices: unresolvable CDI devices nvidia.com/gpu=all: unknown",
+                true,
+            ),
+            (
+                "error running hook #0: exit status 1: nvidia-container-cli: detection error: nvml error: unknown error",
+                true,
+            ),
+            ("fork/exec /usr/bin/nvidia-container-runtime: no such file or directory", true),
+            ("error gathering device information while adding custom device \"/dev/nvidia3\": no such file", true),
+            ("error gathering device information while adding custom device \"/dev/infiniband/uverbs0\"", true),
+            ("exec: \"nvidia-smi\": executable file not found in $PATH", false),
+            ("exec: \"/opt/nvidia/nvidia_entrypoint.sh\": permission denied", false),
+        ] {
+            assert_eq!(lacks(message), expected, "{message}");
+        }
+    }
 
     #[test]
     fn a_pod_of_all_container_kinds_becomes_a_record() {
