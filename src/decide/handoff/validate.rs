@@ -101,7 +101,11 @@ pub fn repetition(
 ) -> Result<(), UnconfirmedRefusal> {
     let (kind, entries) = (kind_of(call.resource), rebuilt.to_answer().map(|(_, entry)| entry.clone()));
     let entries: Vec<DeviceEntry> = entries.collect();
-    may_be_limited(context, caller.pod, &entries, &kind)
+    // What runs keeps its devices, healthy or not; a node that has started again starts nothing on what has failed since.
+    let runs = caller.pod.containers.iter().any(|container| container.running);
+    let usable = if runs { Ok(()) } else { are_usable(context, &entries, &kind) };
+    usable
+        .and_then(|()| may_be_limited(context, caller.pod, &entries, &kind))
         .map_err(|(rule, why)| Box::new(refused(call, caller, rule, why)))?;
     beside_others(context, call, caller, &kind, &entries)
 }

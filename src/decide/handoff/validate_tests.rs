@@ -2,7 +2,7 @@
 
 use super::prefer::{Preference, PreferenceOrder, preference};
 use super::test_node::{TestNode, refused, served};
-use super::testing::{container, gpu_pod, grant, merged, pod, share_of, whole, with_assignment, with_entries};
+use super::testing::{container, gpu_pod, grant, id, merged, pod, share_of, whole, with_assignment, with_entries};
 use super::*;
 use crate::lock::LockMode;
 use crate::pod::{ContainerKind, Deletion, HandoffPod};
@@ -135,6 +135,15 @@ fn what_was_rebuilt_for_a_pod_is_not_repeated_beside_another_holder() {
     let rebuilt = node.ledger.iter().next().cloned().unwrap();
     node.ledger.restore(LedgerEntry { answer: None, ..rebuilt });
     assert!(matches!(node.gpu(&["GPU-0"]), AllocateOutcome::Repeat { .. }));
+    // The machine has started again without the kubelet's checkpoint, and the GPU with an error.
+    node.inventory.devices.get_mut(&id("GPU-0")).unwrap().healthy = false;
+    assert_eq!(rule(&mut node, &["GPU-0"]), AllocateRule::Unhealthy);
+    let mut running = a.clone();
+    running.containers[0].running = true;
+    (node.live, node.live_reads) = (vec![running.clone()], LiveReads::default());
+    node.pods.apply(running);
+    assert!(matches!(node.gpu(&["GPU-0"]), AllocateOutcome::Repeat { .. }));
+    node.inventory.devices.get_mut(&id("GPU-0")).unwrap().healthy = true;
     node.pods.apply(b.clone());
     node.live.push(b.clone());
     grant(&mut node.ledger, &b, &[("main", &["GPU-0"])]);
