@@ -73,7 +73,10 @@ impl Cgroups {
 
     /// Looks at one pod.
     pub fn look(&self, uid: &PodUid) -> CgroupLook {
-        if self.seen_at().is_err() || !is_uid(uid.as_str()) {
+        if !is_uid(uid.as_str()) {
+            return CgroupLook::Nameless;
+        }
+        if self.seen_at().is_err() {
             return CgroupLook::Unknown;
         }
         let pattern = self.found.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
@@ -281,7 +284,7 @@ mod tests {
         let cgroups = node.cgroups();
         assert_eq!(look(&cgroups, POD), CgroupLook::Absent);
         for strange in ["../kubepods", "", "unknown:ml/a"] {
-            assert_eq!(look(&cgroups, strange), CgroupLook::Unknown, "{strange:?}");
+            assert_eq!(look(&cgroups, strange), CgroupLook::Nameless, "{strange:?}");
         }
         node.has(&format!("kubepods/pod{POD}/cgroup.procs"), "");
         assert_eq!(look(&cgroups, POD), CgroupLook::Unknown, "it counts nothing");

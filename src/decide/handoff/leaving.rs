@@ -48,6 +48,8 @@ pub enum CgroupLook {
     Absent,
     /// Cgroups of pods cannot be seen now.
     Unknown,
+    /// The pod has no uid that could name one: it was rebuilt from a list without uids.
+    Nameless,
 }
 
 /// What looks have shown of one pod.
@@ -93,12 +95,23 @@ impl Processes {
             _ => {}
         }
         (seen.look, seen.at) = (look, now);
-        self.readable |= look != CgroupLook::Unknown;
+        self.readable |= !matches!(look, CgroupLook::Unknown | CgroupLook::Nameless);
     }
 
     /// Its processes were found: what is seen of its cgroup counts.
     pub fn is_found(&self, uid: &PodUid) -> bool {
         self.seen.get(uid).is_some_and(|seen| seen.is_there == Some(true))
+    }
+
+    /// Whether its cgroup is there, by the latest look. A kubelet makes it before the first container starts; where it was not there while
+    /// one ran, it has another name. `None` where that cannot be said.
+    pub fn has_cgroup(&self, uid: &PodUid) -> Option<bool> {
+        let seen = self.seen.get(uid)?;
+        match seen.look {
+            CgroupLook::Occupied | CgroupLook::Empty => Some(true),
+            CgroupLook::Absent if seen.is_there != Some(false) => Some(false),
+            CgroupLook::Absent | CgroupLook::Unknown | CgroupLook::Nameless => None,
+        }
     }
 
     /// Forgets pods that `asked_for` does not accept.
@@ -123,7 +136,7 @@ impl Processes {
             (CgroupLook::Absent, Some(true)) => true,
             (CgroupLook::Empty, Some(true)) => vacant >= EMPTY,
             (CgroupLook::Absent | CgroupLook::Empty, None) => vacant >= UNSEEN,
-            (CgroupLook::Unknown, _) | (_, Some(false)) => false,
+            (CgroupLook::Unknown | CgroupLook::Nameless, _) | (_, Some(false)) => false,
         };
         match leaving {
             _ if is_proven => Hold::Gone,
@@ -181,16 +194,17 @@ pub struct StartHeld {
 /// The caller is a pod with an entry of these ids that has not left. There may be several, where a kubelet gives ids away once more of a pod
 /// that it has heard to have ended: none of them may have to wait. Where there is none, it may be a pod that the ledger does not
 /// know; then it waits only for devices of a pod that has left and that no other pod has been given since. Or its kubelet has not heard
-/// yet that the pod has left: where one that has left has these ids, nothing starts with them before it has gone or is back. And where
-/// a predecessor of the same name has not gone, and no process of the caller `is_found`, it may be the predecessor's container: PodResources
-/// has no uids.
+/// yet that the pod has left: where one that has left has these ids, nothing starts with them before it has gone or is back.
+///
+/// PodResources has no uids: what starts may be a predecessor of the same name, whose call was taken for the caller's. `has_cgroup` says
+/// whether the caller's is there now: one without starts nothing. Where that is not known, it waits for a predecessor that has left.
 pub fn held_start(
     resource: &str,
     ids: &[String],
     ledger: &Ledger,
     inventory: &NodeInventory,
     gone: impl Fn(&LedgerEntry) -> bool,
-    is_found: impl Fn(&PodUid) -> bool,
+    has_cgroup: impl Fn(&LedgerEntry) -> Option<bool>,
 ) -> Option<StartHeld> {
     let asked: BTreeSet<&str> = ids.iter().map(String::as_str).collect();
     let live = || ledger.iter().filter(|entry| entry.leaving().is_none());
@@ -217,7 +231,18 @@ pub fn held_start(
     let mut callers: Vec<&LedgerEntry> = callers.into_values().collect();
     callers.sort_by_key(|caller| std::cmp::Reverse(caller.seq));
     let latest = callers.first().map(|caller| &caller.pod);
-    let mut held = callers.iter().map(|caller| held_caller(caller, is_caller, ledger, inventory, &gone, &is_found));
+    let (starting, absent): (Vec<&LedgerEntry>, Vec<_>) =
+        callers.into_iter().partition(|caller| has_cgroup(caller) != Some(false));
+    if starting.is_empty()
+        && let Some(device) = absent.iter().flat_map(|caller| caller.devices()).next()
+    {
+        let users = absent.iter().map(|caller| caller.pod.uid.clone()).collect();
+        return Some(StartHeld { device: device.clone(), users, pod: None });
+    }
+    let mut held = starting.iter().map(|caller| {
+        let is_known = has_cgroup(caller).is_some();
+        held_caller(caller, is_known, is_caller, ledger, inventory, &gone)
+    });
     let held = held.find_map(|held| held)?;
     Some(StartHeld { pod: held.pod.filter(|pod| Some(pod) == latest), ..held })
 }
@@ -225,17 +250,17 @@ pub fn held_start(
 /// The same of this caller.
 fn held_caller(
     caller: &LedgerEntry,
+    is_known: bool,
     is_caller: impl Fn(&&LedgerEntry) -> bool,
     ledger: &Ledger,
     inventory: &NodeInventory,
     gone: &impl Fn(&LedgerEntry) -> bool,
-    is_found: &impl Fn(&PodUid) -> bool,
 ) -> Option<StartHeld> {
     let own = || ledger.of_pod(&caller.pod.uid).filter(|entry| entry.leaving().is_none());
     // The kubelet uses ids of an init container again: it may be any container of the pod that has them.
     let devices: BTreeSet<&DeviceId> = own().filter(&is_caller).flat_map(claims).map(|claim| &claim.entry.id).collect();
     let before = ledger.iter().filter(|entry| entry.leaving().is_some() && entry.pod.key == caller.pod.key);
-    let before = before.filter(|entry| !is_found(&caller.pod.uid) && !gone(entry));
+    let before = before.filter(|entry| !is_known && !gone(entry));
     if let Some((entry, device)) = before.flat_map(|entry| entry.devices().map(move |device| (entry, device))).next() {
         let users = vec![entry.pod.uid.clone(), caller.pod.uid.clone()];
         return Some(StartHeld { device: device.clone(), users, pod: None });

@@ -201,7 +201,7 @@ fn ids(of: &[&str]) -> Vec<String> {
 /// The users that a start with `of` waits for.
 fn waits_for(ledger: &Ledger, of: &[&str], gone: &[&str]) -> Option<Vec<String>> {
     let gone = |entry: &LedgerEntry| gone.contains(&&*entry.pod.key.name);
-    let held = held_start(GPU, &ids(of), ledger, &inventory(4), gone, |_| true)?;
+    let held = held_start(GPU, &ids(of), ledger, &inventory(4), gone, |_| Some(true))?;
     Some(held.users.iter().map(ToString::to_string).collect())
 }
 
@@ -223,12 +223,13 @@ fn a_container_of_the_predecessor_does_not_start_with_the_successors_devices() {
     let mut successor = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-1"])]);
     successor.pod.uid = PodUid::new("a-second");
     grant(&mut ledger, &successor, &[("main", &["GPU-1"])]);
-    let users = |gone: bool, is_found: bool| {
-        let held = held_start(GPU, &ids(&["GPU-1"]), &ledger, &inventory(4), |_| gone, |_| is_found)?;
+    let users = |gone: bool, has_cgroup: Option<bool>| {
+        let held = held_start(GPU, &ids(&["GPU-1"]), &ledger, &inventory(4), |_| gone, |_| has_cgroup)?;
         Some(held.users.iter().map(ToString::to_string).collect::<Vec<_>>())
     };
-    assert_eq!(users(false, false).unwrap(), ["a-uid", "a-second"], "nothing of the successor is there");
-    assert_eq!([users(false, true), users(true, false)], [None, None]);
+    assert_eq!(users(false, None).unwrap(), ["a-uid", "a-second"], "nothing of the successor is known to be there");
+    assert_eq!([users(false, Some(true)), users(true, None)], [None, None]);
+    assert_eq!(users(true, Some(false)).unwrap(), ["a-second"], "nothing of the successor is there");
 }
 
 #[test]
@@ -343,7 +344,7 @@ fn shares_start_beside_a_pod_that_has_left_where_the_sum_fits() {
     ledger.follow(&all, &PodResources::Missing, (at(0), Timestamp::UNIX_EPOCH));
     ledger.record(entry(&b, 50, &["GPU-0::1"]));
     let waits = |ledger: &Ledger| {
-        held_start(key::GPU_CORE, &ids(&["GPU-0::1"]), ledger, &inventory(4), |_| false, |_| true)
+        held_start(key::GPU_CORE, &ids(&["GPU-0::1"]), ledger, &inventory(4), |_| false, |_| Some(true))
             .map(|held| held.users)
     };
     assert_eq!(waits(&ledger), Some(vec![a.pod.uid.clone()]));
@@ -399,6 +400,35 @@ fn a_pod_whose_end_may_be_taken_back_is_rebuilt_with_its_share() {
     assert_eq!(served, [share]);
 }
 
+#[test]
+fn a_listed_pod_without_a_uid_gives_its_devices_back_after_its_grace() {
+    let none = NodePods::default();
+    let listed = listing(&[("x", "main", GPU, &["GPU-3"])]);
+    let mut ledger = rebuild::rebuild(NODE, &none, &listed, &inventory(4));
+    ledger.follow(&none, &PodResources::Listed(listing(&[])), (at(1000), Timestamp::UNIX_EPOCH));
+    let uid = ledger.iter().next().unwrap().pod.uid.clone();
+    let mut processes = Processes::default();
+    processes.saw(&one("b").pod.uid, CgroupLook::Occupied, true, at(500));
+    processes.saw(&uid, CgroupLook::Nameless, false, at(91_000));
+    assert_eq!(vacated(&ledger, &processes, at(91_000)).count(), 1);
+}
+
+#[test]
+fn a_rebuilt_init_container_waits_for_no_other_pods_device() {
+    let containers =
+        vec![container("init", ContainerKind::Init, &[(GPU, 1)]), container("main", ContainerKind::App, &[])];
+    let p = with_assignment(pod("p", containers), &[("init", &["GPU-2"])]);
+    let devices = BTreeSet::from([DeviceId::parse("GPU-2").unwrap()]);
+    let answer = StoredAnswer { devices, ids: ["GPU-2".into()].into(), encoded: vec![1] };
+    let mut listed = listing(&[("p", "main", GPU, &[])]);
+    listed.answers.insert(EntryKey::new(&p.pod.uid, "init", GPU), answer);
+    let all = pods(&[&p]);
+    let mut ledger = rebuild::rebuild(NODE, &all, &listed, &inventory(4));
+    grant(&mut ledger, &with_assignment(gpu_pod("z", 1), &[("main", &["GPU-1"])]), &[("main", &["GPU-1"])]);
+    ledger.follow(&all, &PodResources::Missing, (at(0), Timestamp::UNIX_EPOCH));
+    assert_eq!(waits_for(&ledger, &["GPU-2"], &[]), None);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
@@ -440,7 +470,7 @@ proptest! {
                 1 if is_here && !all.by_uid(&uid).unwrap().phase.is_terminal() && device_of.contains_key(&who) && !runs.contains_key(&who) => {
                     let device = device_of[&who];
                     let gone = |entry: &LedgerEntry| processes.hold(entry, now) != Hold::Held;
-                    let held = held_start(GPU, &[chosen(who)], &ledger, &inventory(4), gone, |uid| processes.is_found(uid));
+                    let held = held_start(GPU, &[chosen(who)], &ledger, &inventory(4), gone, |_| (!is_blind).then_some(true));
                     let user = runs.iter().find(|(_, on)| **on == device);
                     if let (None, Some((user, _))) = (&held, user) {
                         prop_assert!(false, "p{who} starts beside p{user} on GPU-{device}");
@@ -500,7 +530,7 @@ proptest! {
             let live = ledger.iter().filter(|entry| entry.leaving().is_none());
             if let Some(first) = live.min_by_key(|entry| entry.seq).filter(|_| !is_rebuilt) {
                 let ids: Vec<String> = first.ids.iter().map(ToString::to_string).collect();
-                let held = held_start(GPU, &ids, &ledger, &inventory(4), |entry| entry.leaving().is_some(), |_| true);
+                let held = held_start(GPU, &ids, &ledger, &inventory(4), |entry| entry.leaving().is_some(), |_| Some(true));
                 let newest = ledger.iter().filter(|of| of.leaving().is_none() && of.ids == first.ids).count();
                 prop_assert!(newest > 1 || held.is_none(), "the first waits: {held:?}");
             }

@@ -163,7 +163,9 @@ fn add(
         served.extend(whole_devices(&more, call.resource, inventory));
     }
     let slot = ContainerSlot::of(pod, &call.container.name);
-    let ids = ids.into_iter().collect();
+    // No list names an init container that has ended; it may start again.
+    let stored = answer.filter(|_| ids.is_empty()).map(|answer| answer.ids.clone());
+    let ids = stored.unwrap_or(ids).into_iter().collect();
     let entry = LedgerEntry::new(&pod.pod, &call.container.name, call.resource, slot, ids, served, state);
     let answer = answer.map(|answer| answer.encoded.clone());
     let grace_seconds = pod.grace_seconds;

@@ -1,5 +1,6 @@
 //! What goes on beside calls, step by step: pods that leave, starts that wait, comparisons, what is published.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -162,10 +163,7 @@ fn a_start_waits_with_one_event_and_is_refused_in_the_end() {
     let mut rows = Vec::new();
     for millis in [0, 1999, 2000, 2100, 19_999, 20_000] {
         world.now = BEGAN + millis * MILLIS;
-        let look = [StartEffect::Look(vec![uid.clone()])];
-        assert_eq!(world.step(|of, facts| start.look(Some(of), facts)), look);
-        let looks = [(uid.clone(), CgroupLook::Occupied)];
-        for effect in world.step(|of, facts| start.looked(&looks, of, facts)) {
+        for effect in world.starts(&mut start, |_| CgroupLook::Occupied) {
             rows.push(match effect {
                 StartEffect::Waits { notice, .. } => format!("{millis} {}", notice.unwrap().reason.word()),
                 StartEffect::Wait(pause) => format!("{millis} wait {pause:?}"),
@@ -185,12 +183,16 @@ fn a_start_waits_with_one_event_and_is_refused_in_the_end() {
 fn a_start_goes_on_once_a_look_of_now_finds_its_devices_free() {
     let (mut world, mut start, uid) = start();
     world.step(|of, _| of.processes.saw(&uid, CgroupLook::Occupied, true, BEGAN));
-    assert_eq!(world.step(|of, facts| start.look(Some(of), facts)), [StartEffect::Look(vec![uid.clone()])]);
-    let looks = [(uid, CgroupLook::Absent)];
-    assert_eq!(world.step(|of, facts| start.looked(&looks, of, facts)), [StartEffect::Start]);
+    let mut looked = RefCell::new(Vec::new());
+    let seen = |of: &PodUid| {
+        looked.borrow_mut().push(of.clone());
+        if *of == uid { CgroupLook::Absent } else { CgroupLook::Empty }
+    };
+    assert_eq!(world.starts(&mut start, seen), [StartEffect::Start]);
+    assert_eq!(looked.get_mut().last(), Some(&uid));
     // One whose devices no other pod was given.
     let mut alone = Starting::new(GPU, vec!["GPU-5".to_owned()], BEGAN);
-    assert_eq!(world.step(|of, facts| alone.look(Some(of), facts)), [StartEffect::Start]);
+    assert_eq!(world.starts(&mut alone, |_| CgroupLook::Empty), [StartEffect::Start]);
     let effects = world.step(|_, facts| alone.look(None, facts));
     assert!(matches!(effects.as_slice(), [StartEffect::Refuse(why)] if why.contains("not known yet")), "{effects:?}");
 }

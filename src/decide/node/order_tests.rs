@@ -12,7 +12,7 @@ use crate::handoff::{
 };
 use crate::lock::ReleaseReason;
 use crate::pod::HandoffPod;
-use baton_contract::{LockRead, PodKey, key};
+use baton_contract::{LockRead, PodKey, PodUid, key};
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 pub(super) const BEGAN: Duration = Duration::from_secs(100);
@@ -41,6 +41,16 @@ impl World {
         };
         let of = HandOff::resume(ledger);
         Self { seen, of, inventory: inventory(8), policy: AllocatePolicy::default(), version: 1, now: BEGAN }
+    }
+
+    /// What follows from these looks.
+    pub fn starts(&mut self, start: &mut Starting, seen: impl Fn(&PodUid) -> CgroupLook) -> Vec<StartEffect> {
+        let mut effects = self.step(|of, facts| start.look(Some(of), facts));
+        while let [StartEffect::Look(uids)] = &*effects {
+            let looks: Vec<_> = uids.iter().map(|uid| (uid.clone(), seen(uid))).collect();
+            effects = self.step(|of, facts| start.looked(&looks, of, facts));
+        }
+        effects
     }
 
     pub fn step<T>(&mut self, look: impl FnOnce(&mut HandOff, &Facts<'_>) -> T) -> T {
@@ -412,8 +422,21 @@ fn a_start_rests_on_no_look_of_a_time_before_it() {
         world.step(|of, facts| of.processes.saw(&uid, CgroupLook::Absent, false, facts.mono));
     }
     let mut start = Starting::new(key::NVIDIA_GPU, vec!["GPU-0".to_owned()], world.now);
-    assert_eq!(world.step(|of, facts| start.look(Some(of), facts)), [StartEffect::Look(vec![uid.clone()])]);
-    let looks = [(uid, CgroupLook::Occupied)];
-    let effects = world.step(|of, facts| start.looked(&looks, of, facts));
+    let effects = world.starts(&mut start, |_| CgroupLook::Occupied);
     assert!(matches!(effects.as_slice(), [StartEffect::Wait(_)]), "{effects:?}");
+    assert_eq!(start.users(), [uid]);
+}
+
+#[test]
+fn a_predecessor_that_is_admitted_late_does_not_start_with_its_successors_devices() {
+    let mut successor = assigned();
+    successor.pod.uid = PodUid::new("a-second");
+    let mut world = World::new(&[&successor], Ledger::default());
+    let mut call = built(&mut world);
+    world.report(&mut call, CallReport::Written(Ok(())));
+    for (look, starts) in [(CgroupLook::Absent, false), (CgroupLook::Occupied, true), (CgroupLook::Unknown, true)] {
+        let mut start = Starting::new(key::NVIDIA_GPU, vec!["GPU-0".to_owned()], world.now);
+        let effects = world.starts(&mut start, |_| look);
+        assert_eq!(effects == [StartEffect::Start], starts, "{effects:?}");
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! | state | moved by | effects |
 //! | --- | --- | --- |
-//! | waits | its time | look at the cgroups of those who may use a device; |
+//! | waits | its time | look at the cgroup of the pod that has the ids: without one it is not the pod that starts; |
+//! | | | look at the cgroups of those who may use a device; |
 //! | | one still does | wait, after 2 s with an event; **refuse** after 20 s, and the kubelet tries again |
 //! | | none does | **let it start** |
 
@@ -84,15 +85,20 @@ impl Starting {
         self.judge(of, facts)
     }
 
-    /// In the usual case no cgroup has to be looked at. Each look shows pods that are gone, until one is not or none is left. Looks of a
+    /// In the usual case the cgroup of the starting pod alone has to be looked at. Each look shows pods that are gone, until one is not or none is left. Looks of a
     /// time before this one prove nothing: the pod may have started since.
     fn judge(&mut self, of: &HandOff, facts: &Facts<'_>) -> Vec<StartEffect> {
         let (ledger, processes) = (&of.ledger, &of.processes);
         let gone = |entry: &LedgerEntry| {
             self.looked.contains(&entry.pod.uid) && processes.hold(entry, facts.mono) != Hold::Held
         };
-        let is_found = |uid: &PodUid| processes.is_found(uid);
-        let held = held_start(&self.resource, &self.ids, ledger, facts.inventory, gone, is_found);
+        // Of a pod that the kubelet alone has assigned, a static one say, the cgroup has another name.
+        let has_cgroup = |entry: &LedgerEntry| match processes.has_cgroup(&entry.pod.uid) {
+            _ if !self.looked.contains(&entry.pod.uid) => Some(false),
+            Some(false) if !entry.assigned => None,
+            has => has,
+        };
+        let held = held_start(&self.resource, &self.ids, ledger, facts.inventory, gone, has_cgroup);
         let Some(held) = held else { return vec![StartEffect::Start] };
         let new: Vec<PodUid> = held.users.iter().filter(|uid| self.looked.insert((*uid).clone())).cloned().collect();
         self.users.clone_from(&held.users);
@@ -102,7 +108,7 @@ impl Starting {
         // Shares that wait themselves are no reason.
         let users = held.users.iter().filter_map(|uid| ledger.of_pod(uid).next());
         let Some(user) = users.max_by_key(|entry| entry.leaving().is_some()) else { return vec![StartEffect::Start] };
-        let why = why_held(&held.device, user);
+        let why = why_held(&held.device, user, processes.has_cgroup(&user.pod.uid));
         let waited = facts.mono.saturating_sub(self.began);
         let mut effects = Vec::new();
         if waited >= SAID && !std::mem::replace(&mut self.reported, true) {
@@ -115,7 +121,15 @@ impl Starting {
 }
 
 /// What a pod's owner reads while its container waits.
-fn why_held(device: &DeviceId, user: &LedgerEntry) -> String {
-    let used = user.left().map_or_else(|| format!("used by processes of {}", user.pod.key), |pod| still_used(&pod));
-    format!("{device} is {used}: the container starts once they have ended")
+fn why_held(device: &DeviceId, user: &LedgerEntry, has_cgroup: Option<bool>) -> String {
+    let pod = &user.pod.key;
+    match user.left() {
+        Some(left) => format!("{device} is {}: the container starts once they have ended", still_used(&left)),
+        None if has_cgroup == Some(false) => {
+            format!(
+                "{device} is given to {pod}, of which nothing is here yet: the container is an earlier pod's of this name"
+            )
+        }
+        None => format!("{device} is used by processes of {pod}: the container starts once they have ended"),
+    }
 }
