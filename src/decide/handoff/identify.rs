@@ -92,6 +92,8 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
     let mut waiting: Vec<CallCandidate<'a>> = Vec::new();
     let mut again: Vec<CallCandidate<'a>> = Vec::new();
     let (mut behind, mut late): (Vec<CallCandidate<'a>>, Vec<CallCandidate<'a>>) = (Vec::new(), Vec::new());
+    // Behind containers that lack devices.
+    let mut hidden: Vec<CallCandidate<'a>> = Vec::new();
     let (mut unknown, mut ended): (Vec<PodKey>, Vec<PodKey>) = (Vec::new(), Vec::new());
     for listed in &listing.pods {
         let (mut known, mut may_call, mut is_asking) = (false, false, false);
@@ -103,6 +105,8 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
                 may_call = true;
                 let is_over = context.ledger.is_over(&pod.pod.uid);
                 waiting.extend(candidates(pod, (listed, is_over), call, context.ledger));
+                let all = candidates(pod, (listed, true), call, context.ledger);
+                hidden.extend(all.into_iter().filter(|candidate| candidate.asked == 0 && !candidate.admitted));
             }
             if !context.is_here(pod) || pod.phase.is_terminal() {
                 continue;
@@ -148,6 +152,10 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
             left.extend(again.into_iter().filter(restarts));
         }
         left.extend(behind);
+        // What runs asks for nothing, and a plugin that registers in the middle of an admission is asked for the containers that are left.
+        if !left.is_empty() && left.iter().all(|of| of.container.running) {
+            left.extend(hidden);
+        }
         let asks_late = |pod: &HandoffPod| {
             pod.containers.iter().any(|container| asks(pod, container, call.resource) == Some(call.count))
         };

@@ -180,6 +180,20 @@ fn what_seems_to_be_asked_for_once_more_may_be_a_successors_first_call() {
 }
 
 #[test]
+fn what_seems_asked_for_once_more_may_be_a_container_behind_one_without_a_call() {
+    let mut runs = one("runs", "GPU-3");
+    runs.containers[0].running = true;
+    let gpus = |count| container(if count == 2 { "c0" } else { "c1" }, ContainerKind::App, &[(GPU, count)]);
+    let new = with_assignment(pod("new", vec![gpus(2), gpus(1)]), &[("c0", &["GPU-4", "GPU-5"]), ("c1", &["GPU-6"])]);
+    let rows: &[(&str, &str, &str, &[&str])] =
+        &[("runs", "main", GPU, &[]), ("new", "c0", GPU, &[]), ("new", "c1", GPU, &[])];
+    let mut node = TestNode::new(&[&runs, &new]).lock(&new).listed(rows);
+    grant(&mut node.ledger, &runs, &[("main", &["GPU-3"])]);
+    node.ledger.kubelet_starts();
+    assert_eq!(refused(&node.gpu(&["GPU-6"])).rule, AllocateRule::Ambiguous);
+}
+
+#[test]
 fn a_container_may_start_again_without_a_checkpoint_beside_a_pod_under_admission() {
     let (mut was, new) = (one("was", "GPU-3"), one("new", "GPU-4"));
     was.phase = Phase::Running;
@@ -641,7 +655,8 @@ fn once_its_admission_is_over_each_container_of_a_pod_may_be_asked_for() {
     grant(&mut node.ledger, &runs, &[("main", &["GPU-2"])]);
     node.ledger.kubelet_starts();
     let mut rebuilt = node.ledger.clone();
-    assert_eq!(repeated(&node.gpu(&["GPU-5"])), "main", "the first container of the other has to come first");
+    // The first container of the other one comes first, unless it was admitted while no plugin was known.
+    assert_eq!(refused(&node.gpu(&["GPU-5"])).rule, AllocateRule::Ambiguous);
     node.ledger.ends([p.pod.uid.clone()], Admission::Over);
     assert_eq!(served(&node.gpu(&["GPU-5"])), ("p".into(), "b".into(), vec!["GPU-1".into()]));
     // By a rebuilt ledger it may be over.

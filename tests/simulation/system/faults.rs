@@ -73,6 +73,7 @@ faults! {
     KubeletCut = "a kubelet is cut off", 0;
     KubeletHangs = "a kubelet hangs for minutes", 0;
     KubeletDeaf = "a kubelet's watch is late", 0;
+    KubeletSlow = "a kubelet takes what its watch sent bit by bit", 300;
     CheckpointLost = "a kubelet loses its checkpoint", 0;
     ContainerEnds = "a container ends, and starts again", 0;
     ListingSilent = "PodResources does not answer", 0;

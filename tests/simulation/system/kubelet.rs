@@ -263,8 +263,11 @@ impl System {
         let kubelet = &mut self.machines[node].kubelet;
         let is_first = kubelet.cursor == 0;
         let lists = std::mem::take(&mut kubelet.was_cut) || is_first;
-        let changes = if lists { self.store.list(self.store.end()) } else { self.store.since(kubelet.cursor) };
-        kubelet.cursor = self.store.end();
+        let (from, end) = (kubelet.cursor, self.store.end());
+        let until = if lists { end } else { self.reads_until(node, from, end) };
+        let changes = if lists { self.store.list(end) } else { self.store.between(from, until) };
+        let kubelet = &mut self.machines[node].kubelet;
+        kubelet.cursor = until;
         let before = if lists { std::mem::take(&mut kubelet.known) } else { BTreeMap::new() };
         let mut removed = Vec::new();
         for change in changes {
@@ -290,6 +293,27 @@ impl System {
             }
         }
         self.kubelet_works(node, life);
+    }
+
+    /// A sync loop that hung takes what it was sent one by one, and admits pods between: also one that has been deleted since.
+    fn reads_until(&mut self, node: usize, from: usize, end: usize) -> usize {
+        let name = self.machines[node].name.clone();
+        let changes = self.store.between(from, end);
+        let came =
+            |change: &Change| matches!(change, Change::Pod(pod, _) if pod.handoff.node.as_deref() == Some(&*name));
+        let went =
+            |change: &Change| matches!(change, Change::PodGone(pod) if pod.handoff.node.as_deref() == Some(&*name));
+        let first = changes.iter().position(came).map(|at| at + 1);
+        let Some(first) = first.filter(|first| changes[*first..].iter().any(went)) else { return end };
+        if !self.strikes(Fault::KubeletSlow) {
+            return end;
+        }
+        let until = from + first + self.fate.below((end - from - first) as u32) as usize;
+        let life = self.machines[node].kubelet_life;
+        self.machines[node].kubelet_has_news = true;
+        let later = self.soon(200, 6000);
+        self.after(later, Happening::News(Reader::Kubelet(node), life));
+        until
     }
 
     /// The API object of a pod is gone: so is the pod from what is listed, and its ids are free, whatever of it runs.
