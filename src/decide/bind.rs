@@ -416,7 +416,8 @@ impl Binder {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.phase = BindPhase::Post(ticket);
         if let Some(commit) = attempt.commit {
-            agenda.steps.push(Step::Bind(BindEvent::Requested(id, commit)));
+            // Before what else this call has left: its Binding is on its way.
+            agenda.steps.insert(0, Step::Bind(BindEvent::Requested(id, commit)));
         }
         attempt.annotations.set(key::BIND_TIMESTAMP, print_bind_timestamp(attempt.time));
         agenda.effects.push(Effect::Bind {

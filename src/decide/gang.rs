@@ -189,7 +189,7 @@ impl GroupCommits {
     fn bound(&mut self, commit: Committed) {
         let Some(unbound) = self.unbound.get_mut(&commit) else { return };
         *unbound = unbound.saturating_sub(1);
-        if *unbound == 0 {
+        if *unbound == 0 && commit.members > 1 {
             self.whole = self.whole.max(Some(commit));
         }
     }

@@ -410,7 +410,9 @@ impl Scheduler {
             Step::Enqueue(id) => self.enqueue(id, now),
             Step::Retry(id) => {
                 self.enqueue(id, now);
-                self.agenda.queue.activate(id);
+                let (cx, _, gangs, ..) = self.split(now);
+                cx.agenda.queue.activate(id);
+                gangs.member_changed(cx.terms.scene(cx.world), cx.reservations, cx.agenda, id);
             }
             Step::Fail(id) => {
                 self.enqueue(id, now);
@@ -524,6 +526,9 @@ impl Scheduler {
         self.route(now);
         for id in nodes {
             self.fire(Timer::Node(id), now);
+            self.route(now);
+            let (mut cx, binder, ..) = self.split(now);
+            binder.requeue_outdated(&mut cx, id);
             self.route(now);
         }
     }

@@ -16,7 +16,7 @@ use crate::core::reservations::Reservations;
 use crate::core::timers::Timer;
 use crate::world::gangs::{Gang, Generation, GroupId, Member, MemberState, rule};
 use crate::world::{Pod, PodId, Wake, World};
-use baton_contract::gang::{Committed, GangId, MatchPolicy};
+use baton_contract::gang::{Committed, MatchPolicy};
 
 use super::members::{by_gang, reserved_members};
 use super::{Commit, CommitKind, CommitMember, GangState, Gangs, MemberStep, Route};
@@ -57,6 +57,11 @@ impl Gangs {
         // A younger member may hold room while the rest of a commit goes: it still waits for others.
         let waits = !reserved_members(cx.world, cx.reservations, group).is_empty();
         let Some(record) = self.groups.get_mut(group) else { return };
+        if let Some(rest) = rest {
+            // Those that are bound may be gone before these take their locks.
+            let unbound = record.commits.unbound_of(cx.world, group, rest);
+            record.commits.unbound.insert(rest, unbound);
+        }
         let first = !record.progress.satisfied_once();
         let quorum = first || quorum;
         record.progress.generation = Generation::Satisfied;
@@ -200,8 +205,6 @@ impl Gangs {
         let Some(record) = self.groups.get_mut(&group) else { return Vec::new() };
         let own: Vec<PodId> = commit.members.keys().copied().collect();
         if commit.kind == CommitKind::Rest {
-            let unbound = record.commits.unbound_of(world, &group, former);
-            record.commits.unbound.insert(former, unbound);
             record.commits.last = record.commits.last.max(Some(former));
             return own;
         }
@@ -259,25 +262,45 @@ impl Gangs {
         let Some(commit) = self.commits.get(&number).filter(|commit| commit.members.contains_key(&id)) else { return };
         let group = commit.group.clone();
         let why = format!("a member of group {group} was lost while it was being bound");
-        let open = self.open_commits(&group).filter(|(_, commit)| commit.kind != CommitKind::Rest);
-        // Others count on the first one.
-        let mut once = true;
-        for (open, kind) in open.map(|(number, commit)| (number, commit.kind)).collect::<Vec<_>>() {
-            let is_over = once && kind != CommitKind::First;
-            let lacks = |gang: &GangId| match rooms.world.gangs().gang(gang).filter(|gang| *gang.group() == group) {
-                Some(gang) => {
-                    let config = gang.config();
-                    rule::needed(config.policy, config.min.unwrap_or(0), gang.counts(), is_over) > 0
-                }
-                None => !is_over,
-            };
-            if group.gangs().iter().any(lacks) {
-                self.cancel(rooms, (open, Some(id).filter(|_| open == number)), &why);
-                once = is_over;
-            }
-        }
+        self.cancel_short(rooms, &group, Some((number, id)), &why);
         self.member_left(rooms.world, rooms.agenda, number, id);
         self.go_on(rooms.world, rooms.agenda, &group);
+    }
+
+    /// Cancels the commits of a group that lack members, none of whose members takes its lock. `lost`: the one that has released its room.
+    pub(super) fn cancel_short(
+        &mut self,
+        rooms: &mut Rooms<'_>,
+        group: &GroupId,
+        lost: Option<(u64, PodId)>,
+        why: &str,
+    ) {
+        let open = self.open_commits(group).filter(|(_, commit)| commit.kind != CommitKind::Rest);
+        let open: Vec<(u64, CommitKind)> = open.map(|(number, commit)| (number, commit.kind)).collect();
+        // Those after it have counted its members.
+        let first =
+            open.iter().position(|(number, kind)| self.lacks(rooms.world, group, (*number, *kind), lost.is_some()));
+        for (open, _) in first.map_or(&[][..], |first| &open[first..]) {
+            self.cancel(rooms, (*open, lost.filter(|(number, _)| number == open).map(|(_, id)| id)), why);
+        }
+    }
+
+    /// Some gang lacks members without those of later commits, of which none takes its lock before this commit goes.
+    fn lacks(&self, world: &World, group: &GroupId, (number, kind): (u64, CommitKind), lost: bool) -> bool {
+        let is_reserved = |id: &PodId| world.pod(*id).is_some_and(|pod| MemberState::of(pod) == MemberState::Reserved);
+        let later = self.commits.range(number + 1..).filter(|(_, other)| other.group == *group);
+        let later: Vec<PodId> =
+            later.flat_map(|(_, other)| other.members.keys().copied()).filter(is_reserved).collect();
+        let later = by_gang(world, &later);
+        group.gangs().iter().any(|id| {
+            let Some(gang) = world.gangs().gang(id).filter(|gang| gang.group() == group) else { return true };
+            let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
+            let less = later.get(id).copied().unwrap_or(0);
+            let counts = lost || policy != MatchPolicy::OnlyWaiting;
+            counts
+                && !rule::is_over(policy, kind != CommitKind::First)
+                && rule::weight(policy, gang.counts()).saturating_sub(less) < min
+        })
     }
 
     /// Cancels the commits of a group whose gangs have changed, as long as none of their members takes its lock.

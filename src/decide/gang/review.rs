@@ -146,21 +146,21 @@ impl Gangs {
                 Some(group) => self.group_of.insert(id.clone(), group.clone()),
                 None => self.group_of.remove(&id),
             };
-            if let (Some(former), Some(group)) = (&before, &group)
-                && self.satisfied_once(former)
-                && group.gangs().iter().all(|gang| former.contains(gang))
-            {
-                // A gang that was satisfied together with others is satisfied alone.
-                self.groups.entry(group.clone()).or_default().progress.generation = Generation::Satisfied;
-            }
-            if let Some(former) = before.as_ref().filter(|_| group.is_some()) {
+            if let (Some(former), Some(group)) = (&before, &group) {
                 let why = format!("gang {id} belongs to another group now");
                 self.cancel_unlocked(&mut cx.rooms(), former, &why);
+                if self.satisfied_once(former) && group.gangs().iter().all(|gang| former.contains(gang)) {
+                    // A gang that was satisfied together with others is satisfied alone.
+                    self.groups.entry(group.clone()).or_default().progress.generation = Generation::Satisfied;
+                }
             }
             for group in before.into_iter().chain(group) {
                 let known = groups.entry(group).or_insert(change);
                 *known = change.max(*known);
             }
+        }
+        for group in groups.keys() {
+            self.cancel_short(&mut cx.rooms(), group, None, "its gangs lack members now");
         }
         let cancelled = cx.agenda.steps.len() > steps;
         for (group, change) in groups {

@@ -61,19 +61,17 @@ impl TyJobs {
     fn take_open_place(&mut self, cx: &mut Context<'_>, id: PodId, key: &PodKey) {
         let Some(pod) = cx.world.pod(id) else { return };
         let name = pod.key().name.clone();
-        let priority = pod.facts.spec.priority;
         let place = self.records.get_mut(key).and_then(|record| record.places.get_mut(&name));
         let Some(place) = place else { return };
         let (node, reservation) = (cx.world.node_id(&place.node), place.reservation.take());
         let held = reservation.and_then(|reservation| cx.world.cancel_place(reservation));
         cx.agenda.stats.attempts += 1;
-        let found = cx.placing().with_nominated(priority, id, |placing| {
-            placing
-                .world
-                .pod(id)
-                .zip(node)
-                .map(|(pod, node)| choose(placing.view(), placing.terms.rules, pod, Some(node)))
-        });
+        // The room is the job's: what is nominated there has room beside it, though its victims may not have left.
+        let found = cx
+            .world
+            .pod(id)
+            .zip(node)
+            .map(|(pod, node)| choose(cx.terms.view(cx.world), cx.terms.rules, pod, Some(node)));
         let (text, wake) = match found {
             Some((NodeChoice::Node(node, slots), judged)) => {
                 cx.agenda.stats.judged += judged;

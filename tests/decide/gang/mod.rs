@@ -17,6 +17,7 @@ mod phases;
 mod queue_order;
 mod random;
 mod ranks;
+mod reviewed;
 mod shortage;
 mod victims;
 mod volumes;

@@ -128,7 +128,8 @@ impl GangBook {
 
     /// Forgets that gangs of this group changed.
     pub fn settle_changed(&mut self, group: &GroupId) {
-        self.changed.retain(|gang, _| !group.contains(gang));
+        let (gangs, changed) = (&self.gangs, &mut self.changed);
+        changed.retain(|id, _| gangs.get(id).is_none_or(|gang| gang.group() != group));
     }
 
     /// Whether the group of a gang is whole, and if not, the first gang that keeps it from being so.

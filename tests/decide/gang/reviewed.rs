@@ -1,0 +1,280 @@
+//! What a review of commits that wait for each other found.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use baton::contract::key;
+use baton::decide::pod::Phase;
+use baton::decide::scheduler::{Config, Effect};
+use baton::decide::world::gangs::{DeclaredFields, PodGroupFacts};
+use baton::decide::world::spec::VolumeUse;
+use baton::decide::world::{ClassFacts, WorldEvent};
+
+use super::faults::zone;
+use crate::harness::gangs::{G, P, TestGangs, gang};
+use crate::harness::tyjobs::TestJobs;
+use crate::harness::{Fault, pod, wall};
+
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+const CPU: &[(&str, &str)] = &[("cpu", "1")];
+const BOTH: &str = r#"["ml/learner","ml/actor"]"#;
+
+fn with_claims(cpus: u32) -> TestGangs {
+    let mut gangs = TestGangs::with(Config::default());
+    gangs.accumulating = true;
+    gangs.plain_node("a", cpus, "x");
+    zone(&mut gangs, "a");
+    let class = ClassFacts { waits: true, provisions: true, ..ClassFacts::default() };
+    gangs.cluster.classes.insert("local".into(), class.clone());
+    gangs.cluster.event(WorldEvent::Class("local".into(), class));
+    gangs
+}
+
+/// A member with a claim of its name, whose volume is to be made.
+fn claims(gangs: &mut TestGangs, name: &str, keys: &[(String, String)]) {
+    gangs.cluster.claim(name, 10, |_| ());
+    let mut facts = gangs.facts(name, CPU, keys);
+    facts.spec.volumes = vec![VolumeUse::Claim(name.into())];
+    gangs.cluster.submit(facts);
+}
+
+#[test]
+fn no_member_goes_before_it_is_sure_that_one_of_a_later_commit_does() {
+    for policy in ["only-waiting", "waiting-and-running", "waiting-running-succeed"] {
+        let mut gangs = with_claims(8);
+        let keys = gang("g", "2", &[("match-policy", policy)]);
+        ["g-0", "g-1"].iter().for_each(|name| claims(&mut gangs, name, &keys));
+        gangs.wait(1);
+        claims(&mut gangs, "g-2", &keys);
+        gangs.wait(1);
+        gangs.delete("g-1");
+        gangs.wait(2);
+        gangs.cluster.provision("g-0");
+        gangs.wait(2);
+        assert_eq!(gangs.bound(), [""; 0], "{policy}");
+        gangs.cluster.provision("g-2");
+        gangs.wait(3);
+        assert_eq!(gangs.count("g"), 2, "{policy}");
+    }
+}
+
+#[test]
+fn no_member_is_bound_where_the_node_of_another_went_before_the_first_lock() {
+    let mut gangs = with_claims(1);
+    gangs.plain_node("b", 1, "y");
+    let keys = gang("g", "2", &[]);
+    claims(&mut gangs, "g-0", &keys);
+    gangs.member("g-1", &keys);
+    gangs.wait(2);
+    assert_eq!(gangs.cluster.selected("g-0"), Some("a"));
+    gangs.cluster.nodes.remove("b");
+    gangs.cluster.event(WorldEvent::NodeGone("b".into()));
+    gangs.wait(2);
+    gangs.cluster.provision("g-0");
+    gangs.wait(3);
+    assert_eq!(gangs.bound(), [""; 0]);
+}
+
+#[test]
+fn a_gang_that_leaves_a_group_whose_commit_is_not_sure_was_not_satisfied() {
+    let lists = |text: &'static str| {
+        move |facts: &mut PodGroupFacts| {
+            let stated = BTreeMap::from([(format!("{G}groups"), text.to_owned())]);
+            facts.annotated = DeclaredFields::of_pod_group(None, Some(&stated)).0;
+            facts.spec.min = Some(2);
+        }
+    };
+    let mut gangs = with_claims(8);
+    gangs.pod_group("ml/learner", lists(BOTH));
+    let keys = vec![(P.to_owned(), "learner".to_owned())];
+    gangs.member("learner-0", &keys);
+    claims(&mut gangs, "learner-1", &keys);
+    gangs.member("actor-0", &gang("actor", "1", &[("groups", BOTH)]));
+    gangs.wait(2);
+    assert_eq!((gangs.reserved("ml/learner"), gangs.reserved("ml/actor")), (2, 1));
+    gangs.pod_group("ml/learner", lists(""));
+    gangs.delete("learner-1");
+    gangs.wait(5);
+    assert_eq!(gangs.bound(), [""; 0], "one of two");
+}
+
+#[test]
+fn a_binding_that_leaves_as_another_member_is_bound_is_on_its_way() {
+    let mut gangs = TestGangs::new(4);
+    gangs.cluster.hold = true;
+    let keys = gang("g", "2", &[("match-policy", "only-waiting")]);
+    gangs.member("g-0", &keys);
+    gangs.asks("g-1", &[("cpu", "1"), (key::NVIDIA_GPU, "1")], &keys);
+    gangs.cluster.settle();
+    gangs.cluster.now += Duration::from_secs(1);
+    // Two wait until the first is bound, and the last has no room.
+    for n in 2..5 {
+        gangs.member(&format!("g-{n}"), &keys);
+        gangs.cluster.settle();
+    }
+    let lock = gangs.cluster.held.iter().position(|effect| matches!(effect, Effect::Lock { .. })).unwrap();
+    gangs.cluster.lock_faults.push_back(Fault::LostAnswer);
+    gangs.cluster.deliver_one(lock);
+    // The first is bound when the pause of the second is over, before its timer fires.
+    gangs.cluster.now += Duration::from_millis(100);
+    gangs.cluster.deliver_one(0);
+    gangs.cluster.deliver();
+    gangs.wait(2);
+    let commit = gangs.cluster.pods[&TestGangs::key("g-2")].handoff.assignment.committed.unwrap();
+    assert_eq!(commit.members, 2, "the second states its own");
+    gangs.delete("g-0");
+    gangs.cluster.restart();
+    gangs.wait(3);
+    assert_eq!(gangs.cluster.node_of("g-4"), None, "it waits for a whole minimum");
+}
+
+#[test]
+fn no_member_is_bound_once_more_where_a_gang_of_its_group_is_gone() {
+    let keys = |name: &'static str| gang(name, "1", &[("groups", BOTH), ("match-policy", "only-waiting")]);
+    let mut gangs = with_claims(8);
+    gangs.member("learner-0", &keys("learner"));
+    gangs.member("actor-0", &keys("actor"));
+    gangs.wait(2);
+    gangs.delete("actor-0");
+    claims(&mut gangs, "learner-1", &keys("learner"));
+    gangs.member("actor-1", &keys("actor"));
+    gangs.wait(2);
+    gangs.delete("actor-1");
+    gangs.cluster.provision("learner-1");
+    gangs.wait(5);
+    assert_eq!(gangs.bound(), ["learner-0"]);
+}
+
+#[test]
+fn the_rest_of_a_commit_is_whole_though_those_bound_before_are_gone() {
+    let mut gangs = with_claims(3);
+    gangs.cluster.hold = true;
+    let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
+    gangs.members("g", 3, &keys);
+    gangs.settle();
+    gangs.member("g-3", &keys);
+    gangs.settle();
+    gangs.cluster.now += Duration::from_secs(1);
+    gangs.cluster.deliver_only(2);
+    let left = (0..3).map(|n| format!("g-{n}")).find(|name| gangs.cluster.node_of(name).is_none()).unwrap();
+    gangs.cluster.claim("late", 10, |_| ());
+    let facts = gangs.cluster.pods.get_mut(&TestGangs::key(&left)).unwrap();
+    facts.spec.volumes = vec![VolumeUse::Claim("late".into())];
+    gangs.cluster.restart();
+    gangs.wait(2);
+    assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (2, 1));
+    gangs.bound().iter().for_each(|name| gangs.delete(name));
+    gangs.wait(2);
+    gangs.cluster.provision("late");
+    gangs.wait(5);
+    assert_eq!(gangs.bound(), [left], "the other one waits for a whole minimum");
+}
+
+#[test]
+fn a_pod_takes_its_place_while_room_is_made_for_another_one_on_the_node() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 4, 0);
+    let mut low = pod("low", CPU, jobs.cluster.now);
+    low.spec.priority = -10;
+    jobs.cluster.submit(low);
+    jobs.cluster.settle();
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    let mut urgent = pod("urgent", CPU, jobs.cluster.now);
+    urgent.spec.priority = 100;
+    jobs.cluster.submit(urgent);
+    jobs.cluster.settle();
+    assert_eq!((&jobs.cluster.evicted[..], jobs.reserved()), (&["low".to_owned()][..], 3));
+    jobs.controller("rl");
+    assert_eq!((jobs.cluster.node_of("rl-learner"), jobs.cluster.stats().job_places_void), (Some("a"), 0));
+}
+
+#[test]
+fn a_gang_that_changes_its_group_when_the_last_member_of_a_commit_goes_is_tried() {
+    let of = |name: &'static str, more: &[(&'static str, &'static str)]| {
+        gang(name, "1", &[&[("match-policy", "only-waiting")], more].concat())
+    };
+    let mut gangs = TestGangs::with(Config::default());
+    gangs.cluster.node("n", 2);
+    gangs.plain_node("p", 8, "x");
+    gangs.asks("blocker", ONE, &[]);
+    gangs.cluster.settle();
+    gangs.cluster.now += Duration::from_secs(1);
+    gangs.asks("learner-0", ONE, &of("learner", &[("groups", BOTH)]));
+    gangs.member("actor-0", &of("actor", &[("groups", BOTH)]));
+    gangs.cluster.settle();
+    gangs.cluster.now += Duration::from_secs(1);
+    gangs.asks("learner-1", ONE, &of("learner", &[]));
+    gangs.cluster.settle();
+    gangs.delete("learner-0");
+    gangs.wait(30);
+    assert_eq!(gangs.count("learner-1"), 1, "{}", gangs.condition("learner-1"));
+}
+
+#[test]
+fn a_refused_member_completes_its_commit_though_another_one_has_gone_alone() {
+    let mut gangs = TestGangs::new(4);
+    gangs.cluster.hold = true;
+    let keys = gang("g", "2", &[("match-policy", "only-waiting")]);
+    gangs.members("g", 2, &keys);
+    gangs.settle();
+    gangs.member("g-2", &keys);
+    gangs.settle();
+    gangs.cluster.bind_faults.push_back(Fault::Refused);
+    gangs.cluster.deliver();
+    gangs.wait(5);
+    assert_eq!(gangs.count("g"), 3, "{:?}", gangs.bound());
+}
+
+#[test]
+fn the_lock_of_a_member_of_the_rest_that_cannot_be_resumed_goes_after_a_minute() {
+    let mut gangs = TestGangs::with(Config::default());
+    gangs.cluster.node("n", 2);
+    gangs.cluster.hold = true;
+    let keys = gang("g", "2", &[("match-policy", "only-waiting")]);
+    ["g-0", "g-1"].iter().for_each(|name| gangs.asks(name, ONE, &keys));
+    gangs.settle();
+    (0..2).for_each(|_| gangs.cluster.deliver_one(0));
+    let left = if gangs.bound() == ["g-0"] { "g-1" } else { "g-0" };
+    gangs.cluster.hold = false;
+    gangs.cluster.locks.clear();
+    let mut urgent = gangs.facts("urgent", ONE, &[]);
+    urgent.spec.priority = 9;
+    gangs.cluster.submit(urgent);
+    gangs.cluster.restart();
+    gangs.wait(3);
+    assert_eq!((gangs.count("urgent"), gangs.cluster.node_of(left)), (1, None));
+    let uid = gangs.cluster.pods[&TestGangs::key(left)].handoff.pod.uid.clone();
+    let time = wall(gangs.cluster.now);
+    gangs.cluster.set_lock("n", &format!("{time:.9},ml,{left},{}", uid.as_str()));
+    gangs.cluster.wait(75);
+    assert_eq!(gangs.cluster.holder("n"), None);
+}
+
+#[test]
+fn what_a_gang_lacks_before_the_first_lock_counts() {
+    // The one that it was to run beside.
+    let mut gangs = with_claims(8);
+    let keys = gang("g", "2", &[("match-policy", "waiting-and-running")]);
+    gangs.members("g", 2, &keys);
+    gangs.wait(2);
+    gangs.delete("g-0");
+    claims(&mut gangs, "g-2", &keys);
+    gangs.wait(2);
+    gangs.change("g-1", |facts| facts.handoff.phase = Phase::Failed);
+    gangs.wait(2);
+    gangs.cluster.provision("g-2");
+    gangs.wait(3);
+    assert_eq!(gangs.cluster.node_of("g-2"), None);
+    // A minimum that was raised.
+    let mut gangs = with_claims(8);
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(2));
+    let keys = vec![(P.to_owned(), "g".to_owned())];
+    gangs.member("g-0", &keys);
+    claims(&mut gangs, "g-1", &keys);
+    gangs.wait(2);
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
+    gangs.wait(2);
+    gangs.cluster.provision("g-1");
+    gangs.wait(3);
+    assert_eq!(gangs.bound(), [""; 0]);
+}
