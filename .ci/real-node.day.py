@@ -193,8 +193,9 @@ def lock(page):
     tell(page, "no pod holds it, and one waits", {
         "describe pod waits": (15, "WaitingForNodeLock", "mine"), POD("waits"): (15, "mine", NODE), "describe node": (5, "node-lock: mine"),
         f"{NODES}; {LOCKS}": (5, "mine")})
-    command = f"kubectl annotate node {NODE} {LOCK}-"
-    must(command in ran(BATON, "get", "locks", NODE), f"get locks does not say: {command}")
+    said = re.search(rf"kubectl annotate node {NODE} {LOCK}- --resource-version=\d+", ran(BATON, "get", "locks", NODE, "-o", "json"))
+    must(said, "get locks does not say how to remove the lock")
+    command = said[0]
     day.show(command, ran(*command.split()))
     mended(page, ["waits"], "mine|malformed|WaitingForNodeLock|locked by")
 

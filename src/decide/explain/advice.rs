@@ -19,7 +19,7 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
         }
         Help::Kubelet => {
             "The kubelet is away there: on the machine `systemctl status kubelet` and `journalctl -u kubelet` say why; `kubectl describe node \
-             NODE` may show it as ready for a minute more"
+             NODE` may still show it as ready for a minute"
         }
         Help::AgentConfig => {
             "Give scheduler and node daemon the same --node-lock-key: `baton doctor` on that node says which side to change"

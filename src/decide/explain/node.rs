@@ -107,7 +107,7 @@ pub(super) fn closed(node: &Node, wall: Timestamp) -> Option<(String, Help)> {
         return None;
     }
     if facts.not_ready {
-        return Some((not_ready(&node.name), Help::Rule));
+        return Some((not_ready(&node.name), Help::Kubelet));
     }
     if let Some(fault) = fault() {
         return Some(fault);

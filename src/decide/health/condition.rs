@@ -225,7 +225,7 @@ use HealthReason as Is;
 pub const CONDITIONS: &[ConditionRule] = &[
     row(Is::XidNeedsReboot, GPUS, OutOfService, ["the driver's events",
         "a critical XID that `--xid-actions` maps to `needs-reboot`; the message has its number",
-        "reboot the node"], stated),
+        "drain the node (kubectl drain), and reboot it"], stated),
     row(Is::XidNeedsReset, GPUS, OutOfService, ["the driver's events",
         "a critical XID that only a reset mends, by the table below or by `--xid-actions`; the message has its number",
         "reset the GPU with the node daemon switched off (nvidia-smi --gpu-reset)"], stated),
@@ -237,7 +237,7 @@ pub const CONDITIONS: &[ConditionRule] = &[
         "a pod that holds it keeps it until it ends; look for the device in lspci and in the kernel log"], stated),
     row(Is::Lost, GPUS, OutOfService, ["every answer of NVML",
         "NVML says that the GPU fell off the bus",
-        "reset the GPU (nvidia-smi --gpu-reset), or reboot the node; the kernel log has its XID"], stated),
+        "reset the GPU (nvidia-smi --gpu-reset), or drain the node and reboot it; the kernel log has its XID"], stated),
     row(Is::ResetRequired, GPUS, OutOfService, ["every answer of NVML",
         "NVML says that the GPU must be reset before it can be used",
         "reset the GPU with the node daemon switched off (nvidia-smi --gpu-reset)"], stated),

@@ -142,7 +142,7 @@ pub const XIDS: &[XidRule] = &[
     row(69, Application, "graphics engine class error", Other("the program used the GPU wrongly: look at it with compute-sanitizer")),
     row(74, Hardware, "NVLink error",
         Other("where programs fail on the link, reset its GPUs; if it returns, look at bridge, board and switch")),
-    row(79, Hardware, "GPU has fallen off the bus", Other("reboot the node; if it returns, look at power, temperature and slot")),
+    row(79, Hardware, "GPU has fallen off the bus", Other("drain the node and reboot it; if it returns, look at power, temperature and slot")),
     row(92, Hardware, "high rate of single bit ECC errors", Other("watch the GPU; if it goes on, have the GPU replaced")),
     row(94, Hardware, "contained memory error", Other("start the program again, and reset the GPU when it is idle")),
     row(95, Hardware, "uncontained memory error", Reset("; if it returns, have the GPU replaced")),
@@ -159,7 +159,7 @@ pub const XIDS: &[XidRule] = &[
     row(158, Hardware, "fatal timeout of the GPU", Reset("; if it returns, have the GPU replaced")),
 ];
 
-/// `XID 79: GPU has fallen off the bus (hardware): reboot the node; …`, and the number alone of an XID that the table lacks.
+/// `XID 79: GPU has fallen off the bus (hardware): drain the node and reboot it; …`, and the number alone of an XID that the table lacks.
 pub fn xid_words(xid: u64) -> String {
     let rule = XIDS.iter().find(|rule| rule.xid == xid);
     let words = rule.map(|XidRule { origin, words, remedy, .. }| format!(": {words} ({origin}): {remedy}"));
@@ -295,7 +295,9 @@ mod tests {
         for xid in APPLICATION_ERRORS {
             assert!(XIDS.iter().any(|rule| rule.xid == xid && rule.origin == Application), "{xid}");
         }
-        assert!(xid_words(79).starts_with("XID 79: GPU has fallen off the bus (hardware): reboot the node"));
+        assert!(
+            xid_words(79).starts_with("XID 79: GPU has fallen off the bus (hardware): drain the node and reboot it")
+        );
         assert_eq!(xid_words(7_000), "XID 7000");
     }
 

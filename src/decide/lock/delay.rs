@@ -17,7 +17,7 @@ pub const SLOW: Duration = Duration::from_secs(15);
 /// with 1.37.2.
 const HANGS: &str = "a node daemon that hangs is killed on its machine, by `pkill -KILL -f baton-device-plugin`: deleting its pod does \
                      nothing while the kubelet waits for its answer; it starts again, and no pod loses devices; a pod that the kubelet has \
-                     refused by then is made again by its owner";
+                     refused by then is made again by its owner, if it has one";
 
 /// What is known of such a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,36 +66,27 @@ impl LockDelay<'_> {
     /// What `explain pod` itself advises.
     pub fn advice(&self) -> String {
         let LockDelay { node, holder, .. } = self;
-        if self.kubelet_ready && self.daemon == DaemonState::Fresh {
-            let pod = self.daemon.look(node);
-            format!(
-                "Read the logs of the kubelet of {node} and of the node daemon, whose pod is named by `{pod}`; {HANGS}; the lock also \
+        // A kubelet that is away is why no daemon is registered, and on a machine that is off neither reports.
+        let daemon = if self.kubelet_ready { self.daemon } else { DaemonState::Unregistered };
+        let look = daemon.look(node);
+        match daemon {
+            DaemonState::Fresh => format!(
+                "Read the logs of the kubelet of {node} and of the node daemon, whose pod is named by `{look}`; {HANGS}; the lock also \
                  goes once {holder} is deleted"
-            )
-        } else {
-            let then = if self.kubelet_ready && self.daemon != DaemonState::Unregistered {
-                HANGS
-            } else {
-                "on the machine `journalctl -u kubelet` says why; a deleted pod, too, stays until its kubelet answers"
-            };
-            format!(
-                "Look at what does not answer: `{}`; {holder} starts and the lock goes once it does; {then}",
-                self.look()
-            )
+            ),
+            DaemonState::Unregistered => format!(
+                "Look at the kubelet: `{look}`, and on the machine `journalctl -u kubelet` say why; {holder} starts and the lock goes once \
+                 it answers; a deleted pod, too, stays until then"
+            ),
+            _ => format!(
+                "Look at what does not answer: `{look}`; {holder} starts and the lock goes once it does; {HANGS}"
+            ),
         }
     }
 
-    /// The command that shows more of what does not answer.
+    /// The command that says what does not answer, and what helps.
     pub fn look(&self) -> String {
-        let LockDelay { node, holder, .. } = self;
-        // Where both report, the daemon's own word of its calls is needed.
-        if !self.kubelet_ready {
-            format!("kubectl describe node {node}")
-        } else if self.daemon == DaemonState::Fresh {
-            format!("baton explain pod {holder}")
-        } else {
-            self.daemon.look(node)
-        }
+        format!("baton explain pod {}", self.holder)
     }
 }
 
@@ -104,7 +95,6 @@ impl LockDelay<'_> {
 impl fmt::Display for LockDelay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let node = self.node;
-        // A kubelet that is away is why no daemon is registered, and on a machine that is off neither reports.
         let fault = if self.kubelet_ready { self.daemon.fault(node) } else { Some(not_ready(node)) };
         match self.judge() {
             Delay::Usual if fault.is_none() => return f.write_str("normal: the kubelet is admitting the pod"),
@@ -117,9 +107,9 @@ impl fmt::Display for LockDelay<'_> {
     }
 }
 
-/// A kubelet that does not report, in the words of every surface.
+/// Its kubelet does not report, in the words of every surface.
 pub fn not_ready(node: &str) -> String {
-    format!("the kubelet of {node} does not report: the Node is not Ready")
+    format!("the kubelet of {node} is away: the Node is not Ready")
 }
 
 #[cfg(test)]
@@ -131,20 +121,20 @@ mod tests {
         let holder = PodKey::new("ml", "a");
         let delay = |age, daemon, kubelet_ready| {
             let delay = LockDelay { node: "n", holder: &holder, age: Duration::from_secs(age), daemon, kubelet_ready };
-            (delay.judge(), delay.to_string(), delay.look())
+            (delay.judge(), delay.to_string(), delay.advice())
         };
         assert_eq!(delay(2, DaemonState::Fresh, true).1, "normal: the kubelet is admitting the pod");
         let away = "not served yet; the kubelet of n is away";
         assert!(delay(2, DaemonState::Unregistered, true).1.starts_with(away));
         for (age, daemon, ready, judged, words, look) in [
-            (15, DaemonState::Fresh, true, Delay::Slow, "slow: not served yet", "baton explain pod ml/a"),
+            (15, DaemonState::Fresh, true, Delay::Slow, "slow: not served yet", "Read the logs"),
             (
                 16,
                 DaemonState::Fresh,
                 true,
                 Delay::Stuck,
                 "the kubelet has not asked for all of its devices, or the node daemon has not answered",
-                "baton explain pod ml/a",
+                "pkill -KILL",
             ),
             (
                 84,
@@ -157,8 +147,22 @@ mod tests {
             (84, DaemonState::Missing, true, Delay::Stuck, "no node daemon has reported from n", "spec.nodeName=n"),
             (84, DaemonState::Ended, true, Delay::Stuck, "; the node daemon of n was stopped", "spec.nodeName=n"),
             (84, DaemonState::Unregistered, true, Delay::Stuck, "; the kubelet of n is away", "describe node n"),
-            (84, DaemonState::Fresh, false, Delay::Stuck, "the kubelet of n does not report", "describe node n"),
-            (84, DaemonState::Unregistered, false, Delay::Stuck, "the kubelet of n does not report", "describe node n"),
+            (
+                84,
+                DaemonState::Fresh,
+                false,
+                Delay::Stuck,
+                "the kubelet of n is away: the Node is not",
+                "describe node n",
+            ),
+            (
+                84,
+                DaemonState::Stale(Duration::from_secs(84)),
+                false,
+                Delay::Stuck,
+                "the Node is not",
+                "describe node n",
+            ),
         ] {
             let (is, said, by) = delay(age, daemon, ready);
             assert!(is == judged && said.contains(words) && by.contains(look), "{is:?} {said} {by}");

@@ -175,8 +175,8 @@ impl PodHoldings {
         let (go, them) = if broken.len() == 1 { ("goes", "it") } else { ("go", "them") };
         (!broken.is_empty()).then(|| {
             format!(
-                "{} {go} to no new pod; this one keeps {them} until it ends: once its work is saved, delete it, and its owner makes another that \
-                 gets healthy ones; `kubectl cordon` the node before, if it is to be rebooted",
+                "{} {go} to no new pod; this one keeps {them} until it ends: once its work is saved, delete it: what its owner makes again, or \
+                 you do where it has none, gets healthy ones; `kubectl cordon` the node before, if it is to be rebooted",
                 broken.join(", ")
             )
         })

@@ -129,12 +129,12 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
                 .to_owned()
         }
         (_, HolderState::Gone(reason)) => {
-            format!("holder {reason}: the next bind takes it over, or: {}", remove(node, key))
+            format!("holder {reason}: the next bind takes it over, or: {}", remove(object, key))
         }
         _ => format!(
             "taken over after {} unchanged, or: {}",
             humantime::format_duration(rules.expiry),
-            remove(node, key)
+            remove(object, key)
         ),
     };
     let pod = live.map(|pod| &pod.key).or_else(|| named.map(|named| &named.pod)).map(ToString::to_string);
@@ -160,9 +160,10 @@ fn delay<'a>(node: &'a LightNode, holder: &'a PodKey, age: SignedDuration, daemo
     LockDelay { node: name_of(node), holder, age, daemon, kubelet_ready: node.kubelet_ready() }
 }
 
-/// The command that takes the annotation away by hand.
-fn remove(node: &str, key: &str) -> String {
-    format!("kubectl annotate node {node} {key}-")
+/// The command that takes the annotation away by hand, as long as the node is as it was read: never the lock that came after.
+fn remove(node: &LightNode, key: &str) -> String {
+    let version = node.metadata.resource_version.as_ref().map(|version| format!(" --resource-version={version}"));
+    format!("kubectl annotate node {} {key}-{}", name_of(node), version.unwrap_or_default())
 }
 
 /// `true` when a container of the pod has started: the kubelet hands devices out before it starts the first one.

@@ -14,7 +14,7 @@ use crate::harness::gangs::declared;
 use crate::harness::{TestScheduler, gpu_device, pod, wall};
 
 const GRACE: Duration = Duration::from_secs(300);
-const XID_79: &str = "XID 79: GPU has fallen off the bus (hardware): reboot the node";
+const XID_79: &str = "XID 79: GPU has fallen off the bus (hardware): drain the node and reboot it";
 
 /// Two nodes of four GPUs; pod `NODE-MINOR` runs on each of the first two.
 struct Faulty {

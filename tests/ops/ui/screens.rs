@@ -17,7 +17,7 @@ use crate::browser::{accessible, browser, is_sound};
 use crate::harness::TestServer;
 
 const SPACES: [&str; 10] = ["ml", "vision", "speech", "search", "ads", "robotics", "bio", "maps", "chat", "infra"];
-const XID: &str = "Xid: XID 79: GPU has fallen off the bus (hardware): reboot the node";
+const XID: &str = "Xid: XID 79: GPU has fallen off the bus (hardware): drain the node and reboot it";
 
 /// A node of eight GPUs and two NICs; every third is held by one pod, the others by several.
 fn node(at: u64, now: i64) -> Value {

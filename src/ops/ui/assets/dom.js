@@ -68,7 +68,7 @@ export function setAge(element, at) {
 setInterval(() => document.querySelectorAll('time.age').forEach((element) => setAge(element, element.at)), 1000);
 
 /** The command in the advice about a lock, marked for `withCommands`. */
-export const lockCommand = (advice) => advice.replace(/kubectl annotate node \S+ \S+/, '`$&`');
+export const lockCommand = (advice) => advice.replace(/kubectl annotate node \S+ \S+( --resource-version=\S+)?/, '`$&`');
 
 /** A text in which `commands` can be copied. */
 export function withCommands(text) {
