@@ -493,9 +493,12 @@ async fn a_failing_gpu_takes_the_id_with_it_that_stands_for_it() {
     node.until(NVIDIA_GPU, 8).await;
     node.machine.xid(2, 79).unwrap();
     node.until(NVIDIA_GPU, 7).await;
-    let mut client = DevicePluginClient::new(dial(node.sockets().first().unwrap(), PATIENCE).await.unwrap());
-    let list = client.list_and_watch(Empty {}).await.unwrap().into_inner().message().await.unwrap().unwrap();
-    let unhealthy: Vec<_> = list.devices.into_iter().filter(|of| of.health != "Healthy").map(|of| of.id).collect();
+    let mut unhealthy = Vec::new();
+    for socket in node.sockets() {
+        let mut client = DevicePluginClient::new(dial(&socket, PATIENCE).await.unwrap());
+        let list = client.list_and_watch(Empty {}).await.unwrap().into_inner().message().await.unwrap().unwrap();
+        unhealthy.extend(list.devices.into_iter().filter(|of| of.health != "Healthy").map(|of| of.id));
+    }
     assert_eq!(unhealthy, [uuids[5].clone()]);
     daemon.stop().await;
 }
