@@ -146,8 +146,8 @@ const SKEW: Duration = Duration::from_secs(30);
 
 /// Decides what `claim` may do about the lock it sees.
 ///
-/// The lock of a bound pod whose calls may still come is taken over when this process has watched it for the whole expiry, and a daemon
-/// that is settled has not released it. The pod keeps its devices: no other pod gets what it was assigned, and a late call of it is
+/// The lock of a pod whose Binding or calls may still come is taken over when this process has watched it for the whole expiry, and for a
+/// bound one a daemon that is settled has not released it. Such a pod keeps its devices: no other pod gets what it was assigned, and a late call of it is
 /// judged by the lock that stands then. A written time alone takes no such lock.
 pub fn acquire(
     lock: &LockView,
@@ -164,6 +164,7 @@ pub fn acquire(
     };
     let take_over = |reason| Intent::TakeOver { old: raw.into(), reason };
     let expired = || expired(lock, time, policy, now, wall);
+    let watched = lock.first_seen + policy.expiry;
     match (&lock.holder, lock.bound) {
         (HolderState::Unbound(pod) | HolderState::BoundHere(pod), _) if *pod == claim.pod => {
             Intent::Own { time: time.unwrap_or(claim.time) }
@@ -173,11 +174,9 @@ pub fn acquire(
             Ok(()) => take_over(ReleaseReason::Expired),
             Err(at) => Intent::Wait { reason: WaitReason::UnknownHolder, recheck: Some(at) },
         },
-        // The bind of an unbound holder never came; one that still came would carry another time than the lock, and be refused.
-        (HolderState::Unbound(pod), _) => match expired() {
-            Ok(()) => take_over(ReleaseReason::Expired),
-            Err(at) => contended(pod, at),
-        },
+        // Its Binding may be on its way, by a scheduler that has just led and whose clock is another one.
+        (HolderState::Unbound(pod), _) if now < watched => contended(pod, watched),
+        (HolderState::Unbound(_), _) => take_over(ReleaseReason::Expired),
         (HolderState::BoundHere(_), BoundHolder::Served) => take_over(ReleaseReason::Served),
         (HolderState::BoundHere(pod), BoundHolder::Started) => match expired() {
             Ok(()) => take_over(ReleaseReason::Started),
@@ -185,7 +184,7 @@ pub fn acquire(
         },
         (HolderState::BoundHere(pod), BoundHolder::Waits) => {
             let recheck = match agent {
-                _ if now < lock.first_seen + policy.expiry => return contended(pod, lock.first_seen + policy.expiry),
+                _ if now < watched => return contended(pod, watched),
                 AgentLiveness::LiveSince(since) if now >= since + policy.agent_settled => {
                     return take_over(ReleaseReason::Unserved);
                 }
@@ -478,13 +477,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_old_by_its_own_time_is_taken_from_an_unbound_holder_only() {
-        let (unbound, bound) = (Pods(vec![pod("other", None)]), Pods(vec![pod("other", Some("n"))]));
-        let raw = "2026-11-21T01:55:20Z,ml,other,uid-other";
-        assert!(matches!(intent(Some(raw), &unbound, AgentLiveness::Stale, MIN), Intent::TakeOver { .. }));
-        let standing = intent(Some(raw), &bound, LIVE, MIN);
-        assert!(matches!(standing, Intent::Wait { reason: WaitReason::Contended(_), .. }), "{standing:?}");
-        let young = "2026-11-21T01:56:00Z,ml,other,uid-other";
-        assert!(matches!(intent(Some(young), &unbound, LIVE, MIN), Intent::Wait { .. }), "clocks differ");
+    fn a_lock_old_by_its_own_time_is_taken_from_no_holder_that_may_be_bound_or_served() {
+        let holder = |node| Pods(vec![pod("other", node)]);
+        for pods in [holder(None), holder(Some("n")), Pods(Vec::new())] {
+            // Of a pod that is known not to be, and of one that is not known.
+            let (raw, is_gone) = ("2026-11-21T01:50:00Z,ml,other,uid-other", pods.0.is_empty());
+            let standing = intent(Some(raw), &pods, LIVE, MIN);
+            assert_eq!(is_gone, matches!(standing, Intent::TakeOver { .. }), "{standing:?}");
+            assert!(matches!(intent(Some(raw), &pods, LIVE, 5 * MIN), Intent::TakeOver { .. }));
+        }
     }
 }
