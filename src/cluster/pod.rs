@@ -409,7 +409,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_start_fails_for_want_of_devices_by_the_words_of_their_runtime_and_not_of_an_image() {
+    fn a_start_lacks_devices_by_the_words_of_their_runtime_and_not_of_an_image() {
         let lacks = |message: &str| {
             let state = serde_json::json!({"waiting": {"reason": "RunContainerError", "message": message}});
             serde_json::from_value::<LightContainerStatus>(serde_json::json!({"name": "main", "state": state}))

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_stands_for_a_device_of_its_container_and_for_its_own_one_where_that_is_among_them() {
+    fn an_id_stands_for_a_device_of_its_container_and_first_for_its_own() {
         let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
         let shares = |gpu: &str, count| (0..count).map(|unit| format!("{gpu}::{unit}")).collect::<Vec<_>>();
         let ledger = Ledger::of([

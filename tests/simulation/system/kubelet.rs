@@ -460,12 +460,15 @@ impl System {
 
     /// Where the checkpoint is lost while containers of pods wait for their starts, nothing may tell which of them the kubelet asks for;
     /// and where the ledger is lost as well, the lock has gone and nothing proves that a pod was served. Such a pod cannot start any
-    /// more, and its owner does what the refusal says.
+    /// more, and its owner does what the refusal says. The same of one of which another client wrote that it has failed, once its ids are
+    /// another pod's, which waits for it (docs/lock.md).
     fn owner_reads(&mut self, node: usize, pod: &PodRef, container: &str, why: &str) {
         let lives = self.store.of(pod).is_some_and(|facts| facts.handoff.deleting.is_none());
         let start = self.machines[node].kubelet.runtime.get(&pod.uid).and_then(|runs| runs.waits.get(container));
-        let is_stuck = start.is_some_and(|start| start.tries >= OWNER_READS) && why.contains("delete");
-        if lives && is_stuck && self.judges.in_any_order.contains(&pod.uid) {
+        let is_stuck = start.is_some_and(|start| start.tries >= OWNER_READS);
+        let is_lost = why.contains("delete") && self.judges.in_any_order.contains(&pod.uid);
+        let is_doubled = why.contains("unavailable") && self.judges.foreign.contains(&pod.uid);
+        if lives && is_stuck && (is_lost || is_doubled) {
             self.history.sometimes("a pod that cannot start any more is made again by its owner");
             self.note(|| format!("{} is deleted by its owner", pod.key));
             self.store.delete(&pod.key, Some(&pod.uid), wall(self.now));
