@@ -330,7 +330,7 @@ async fn a_device_that_fails_under_pods_is_told_on_each_holder_and_on_the_node()
             let begins =
                 format!("gpu-{} ({id}, {}) of node node-0, which this pod has, takes no new pods", at(id), address(id));
             assert!(
-                said.starts_with(&begins) && said.contains("GPU has fallen off the bus (hardware): reboot"),
+                said.starts_with(&begins) && said.contains("GPU has fallen off the bus (hardware): drain"),
                 "{said}"
             );
         }
