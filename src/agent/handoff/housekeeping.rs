@@ -87,8 +87,7 @@ impl HandoffService {
         let now = clock::now();
         let state = Leaving { at: now.wall, since: now.mono, last: LastSeen::Running };
         // What cannot be seen is not known to have gone.
-        let occupied =
-            |uid: &PodUid| matches!(self.context.cgroups.look(uid), CgroupLook::Occupied | CgroupLook::Unknown);
+        let occupied = |uid: &PodUid| !matches!(self.context.cgroups.look(uid), CgroupLook::Empty | CgroupLook::Absent);
         add_leaving(&mut ledger, &pods, &listing.answers, &inventory, occupied, state);
         ledger
     }
