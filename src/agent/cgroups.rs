@@ -153,7 +153,7 @@ fn find(dir: &Path, uid: &str, depth: usize) -> Option<Pattern> {
     let own = below
         .iter()
         .filter_map(|dir| Pattern::of(dir, uid))
-        .find(|found| matches!(is_occupied(&found.own), Ok(Some(_))));
+        .find(|found| matches!(is_occupied(&found.own), Ok(Some(true))));
     own.or_else(|| below.iter().filter(|_| depth > 1).find_map(|dir| find(dir, uid, depth - 1)))
 }
 

@@ -528,8 +528,10 @@ impl Scheduler {
             self.fire(Timer::Node(id), now);
             self.route(now);
             let (mut cx, binder, ..) = self.split(now);
-            binder.requeue_outdated(&mut cx, id);
-            self.route(now);
+            if cx.world.node(id).is_none_or(|node| node.facts.is_none()) {
+                binder.requeue_outdated(&mut cx, id);
+                self.route(now);
+            }
         }
     }
 

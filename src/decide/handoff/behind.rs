@@ -13,12 +13,14 @@ pub type DevicesBehind = BTreeMap<Box<str>, BTreeMap<Box<str>, DeviceId>>;
 
 /// Of all ids that containers have. A device has as many of its container's ids as each other one, its own first.
 pub fn devices_behind<'a>(entries: impl IntoIterator<Item = &'a LedgerEntry>) -> DevicesBehind {
-    let entries: Vec<&LedgerEntry> = entries.into_iter().filter(|entry| entry.leaving().is_none()).collect();
+    let mut entries: Vec<&LedgerEntry> = entries.into_iter().filter(|entry| entry.leaving().is_none()).collect();
+    // The kubelet gives ids of init containers on.
+    entries.sort_by_key(|entry| (!entry.slot.init, entry.seq));
     let container = |entry: &'a LedgerEntry| (&entry.pod.uid, &entry.container, kind_of(&entry.resource));
     // A name that only accompanies another one has that one's devices.
     let mut devices: BTreeMap<_, BTreeSet<&DeviceId>> = BTreeMap::new();
     for entry in &entries {
-        devices.entry(container(entry)).or_default().extend(entry.devices());
+        devices.entry(container(entry)).or_default().extend(entry.in_use().map(|(_, device)| &device.id));
     }
     let mut behind = DevicesBehind::new();
     for entry in entries {
