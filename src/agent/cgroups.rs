@@ -288,6 +288,9 @@ mod tests {
         }
         node.has(&format!("kubepods/pod{POD}/cgroup.procs"), "");
         assert_eq!(look(&cgroups, POD), CgroupLook::Unknown, "it counts nothing");
+        let emptied = Node::new();
+        emptied.has(&format!("kubepods/pod{OWN}/cgroup.events"), "populated 0\n");
+        assert_eq!(look(&emptied.cgroups(), POD), CgroupLook::Unknown, "pods are where this daemon runs");
         node.has(&format!("kubepods/pod{POD}/cgroup.events"), "frozen 0\n");
         assert_eq!(look(&cgroups, POD), CgroupLook::Unknown);
     }

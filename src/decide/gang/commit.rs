@@ -296,6 +296,7 @@ impl Gangs {
             let Some(gang) = world.gangs().gang(id).filter(|gang| gang.group() == group) else { return true };
             let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
             let less = later.get(id).copied().unwrap_or(0);
+            // Without a loss, who waits grows fewer because earlier members are bound.
             let counts = lost || policy != MatchPolicy::OnlyWaiting;
             counts
                 && !rule::is_over(policy, kind != CommitKind::First)

@@ -64,12 +64,26 @@ mod tests {
             entry("b", key::GPU_MEMORY_RATIO, &shares("GPU-5", 50), &[]),
             entry("c", key::GPU, &[shares("GPU-6", 50), shares("GPU-7", 150)].concat(), &["GPU-6", "GPU-7"]),
             entry("d", key::NVIDIA_GPU, &[], &["GPU-8"]),
+            // Rebuilt: the annotation says another device than the answer.
+            LedgerEntry {
+                answer: Some(vec![1]),
+                unnamed: [DeviceId::parse("GPU-9").unwrap()].into(),
+                ..entry("e", key::NVIDIA_GPU, &ids(&["GPU-9"]), &["GPU-9", "GPU-10"])
+            },
+            // The kubelet gave the id of an init container on, which comes last by its name.
+            LedgerEntry {
+                container: "warm".into(),
+                slot: ContainerSlot { order: 0, init: true, sidecar: false },
+                ..entry("f", key::NVIDIA_GPU, &ids(&["GPU-11"]), &["GPU-11"])
+            },
+            entry("f", key::NVIDIA_GPU, &ids(&["GPU-11"]), &["GPU-12"]),
         ]);
         let behind = devices_behind(ledger.iter());
         let of = |name: &str, id: &str| behind[name].get(id).map(ToString::to_string).unwrap_or_default();
         assert_eq!((&*of(key::NVIDIA_GPU, "GPU-1"), &*of(key::NVIDIA_GPU, "GPU-0")), ("GPU-1", "GPU-2"));
         assert_eq!((&*of(key::GPU_CORE, "GPU-3::7"), &*of(key::GPU_CORE, "GPU-4::7")), ("GPU-3", "GPU-3"));
         assert_eq!(of(key::GPU_MEMORY_RATIO, "GPU-5::7"), "GPU-3", "it accompanies the other name");
+        assert_eq!((&*of(key::NVIDIA_GPU, "GPU-9"), &*of(key::NVIDIA_GPU, "GPU-11")), ("GPU-10", "GPU-12"));
         let count = |device: &str| behind[key::GPU].values().filter(|of| of.as_str() == device).count();
         assert_eq!((count("GPU-6"), count("GPU-7"), &*of(key::GPU, "GPU-6::0")), (100, 100, "GPU-6"));
     }

@@ -92,8 +92,6 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
     let mut waiting: Vec<CallCandidate<'a>> = Vec::new();
     let mut again: Vec<CallCandidate<'a>> = Vec::new();
     let (mut behind, mut late): (Vec<CallCandidate<'a>>, Vec<CallCandidate<'a>>) = (Vec::new(), Vec::new());
-    // Behind containers that lack devices.
-    let mut hidden: Vec<CallCandidate<'a>> = Vec::new();
     let (mut unknown, mut ended): (Vec<PodKey>, Vec<PodKey>) = (Vec::new(), Vec::new());
     for listed in &listing.pods {
         let (mut known, mut may_call, mut is_asking) = (false, false, false);
@@ -105,8 +103,6 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
                 may_call = true;
                 let is_over = context.ledger.is_over(&pod.pod.uid);
                 waiting.extend(candidates(pod, (listed, is_over), call, context.ledger));
-                let all = candidates(pod, (listed, true), call, context.ledger);
-                hidden.extend(all.into_iter().filter(|candidate| candidate.asked == 0 && !candidate.admitted));
             }
             if !context.is_here(pod) || pod.phase.is_terminal() {
                 continue;
@@ -154,7 +150,7 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
         left.extend(behind);
         // What runs asks for nothing, and a plugin that registers in the middle of an admission is asked for the containers that are left.
         if !left.is_empty() && left.iter().all(|of| of.container.running) {
-            left.extend(hidden);
+            left.extend(listing.pods.iter().flat_map(|listed| hidden(context, call, listed)));
         }
         let asks_late = |pod: &HandoffPod| {
             pod.containers.iter().any(|container| asks(pod, container, call.resource) == Some(call.count))
@@ -173,6 +169,17 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
         [] => none_listed(context, call, listing, &unknown),
         many => ambiguous(many, call),
     }
+}
+
+/// Containers of pods under admission, also behind one that lacks devices.
+fn hidden<'a>(
+    context: &AllocateContext<'a>,
+    call: &AllocateCall<'_>,
+    listed: &ListedPod,
+) -> impl Iterator<Item = CallCandidate<'a>> {
+    let here = context.pods.of_key(&listed.key).filter(|pod| context.may_call(pod));
+    let all = here.flat_map(|pod| candidates(pod, (listed, true), call, context.ledger));
+    all.filter(|candidate| candidate.asked == 0 && !candidate.admitted)
 }
 
 /// Served containers of which the kubelet lists no ids: it has lost its checkpoint, and asks once more when they start again. Plain init

@@ -239,18 +239,30 @@ pub fn held_start(
         let users = absent.iter().map(|caller| caller.pod.uid.clone()).collect();
         return Some(StartHeld { device: device.clone(), users, pod: None });
     }
-    let mut held = starting.iter().map(|caller| {
+    let held = starting.into_iter().find_map(|caller| {
         let is_known = has_cgroup(caller).is_some();
-        held_caller(caller, is_known, is_caller, ledger, inventory, &gone)
-    });
-    let held = held.find_map(|held| held)?;
+        let before = (!is_known).then(|| held_by_predecessor(caller, ledger, &gone)).flatten();
+        before.or_else(|| held_caller(caller, is_caller, ledger, inventory, &gone))
+    })?;
     Some(StartHeld { pod: held.pod.filter(|pod| Some(pod) == latest), ..held })
 }
 
-/// The same of this caller.
+/// A pod of the caller's name that has left and has not gone: the container may be its.
+fn held_by_predecessor(
+    caller: &LedgerEntry,
+    ledger: &Ledger,
+    gone: &impl Fn(&LedgerEntry) -> bool,
+) -> Option<StartHeld> {
+    let before = ledger.iter().filter(|entry| entry.leaving().is_some() && entry.pod.key == caller.pod.key);
+    let mut devices = before.filter(|entry| !gone(entry)).flat_map(|entry| entry.devices().map(move |id| (entry, id)));
+    let (entry, device) = devices.next()?;
+    let users = vec![entry.pod.uid.clone(), caller.pod.uid.clone()];
+    Some(StartHeld { device: device.clone(), users, pod: None })
+}
+
+/// Others that use a device of this caller, or were given it before.
 fn held_caller(
     caller: &LedgerEntry,
-    is_known: bool,
     is_caller: impl Fn(&&LedgerEntry) -> bool,
     ledger: &Ledger,
     inventory: &NodeInventory,
@@ -259,12 +271,6 @@ fn held_caller(
     let own = || ledger.of_pod(&caller.pod.uid).filter(|entry| entry.leaving().is_none());
     // The kubelet uses ids of an init container again: it may be any container of the pod that has them.
     let devices: BTreeSet<&DeviceId> = own().filter(&is_caller).flat_map(claims).map(|claim| &claim.entry.id).collect();
-    let before = ledger.iter().filter(|entry| entry.leaving().is_some() && entry.pod.key == caller.pod.key);
-    let before = before.filter(|entry| !is_known && !gone(entry));
-    if let Some((entry, device)) = before.flat_map(|entry| entry.devices().map(move |device| (entry, device))).next() {
-        let users = vec![entry.pod.uid.clone(), caller.pod.uid.clone()];
-        return Some(StartHeld { device: device.clone(), users, pod: None });
-    }
     let mut others = ByPod::new();
     let may_be_older = |entry: &&LedgerEntry| {
         entry.pod.uid != caller.pod.uid && (entry.leaving().is_some() || entry.seq <= caller.seq)

@@ -102,8 +102,7 @@ pub fn repetition(
     let (kind, entries) = (kind_of(call.resource), rebuilt.to_answer().map(|(_, entry)| entry.clone()));
     let entries: Vec<DeviceEntry> = entries.collect();
     // What runs keeps its devices, healthy or not; a node that has started again starts nothing on what has failed since.
-    let runs = caller.pod.containers.iter().any(|container| container.running);
-    let usable = if runs { Ok(()) } else { are_usable(context, &entries, &kind) };
+    let usable = if caller.pod.any_runs() { Ok(()) } else { are_usable(context, &entries, &kind) };
     usable
         .and_then(|()| may_be_limited(context, caller.pod, &entries, &kind))
         .map_err(|(rule, why)| Box::new(refused(call, caller, rule, why)))?;

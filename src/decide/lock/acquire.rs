@@ -146,9 +146,9 @@ const SKEW: Duration = Duration::from_secs(30);
 
 /// Decides what `claim` may do about the lock it sees.
 ///
-/// The lock of a pod whose Binding or calls may still come is taken over when this process has watched it for the whole expiry, and for a
-/// bound one a daemon that is settled has not released it. Such a pod keeps its devices: no other pod gets what it was assigned, and a late call of it is
-/// judged by the lock that stands then. A written time alone takes no such lock.
+/// The lock of a pod whose Binding or calls may still come is taken over when this process has watched it for the whole expiry, and of a
+/// bound one a daemon that is settled has not released it. A bound pod keeps its devices: no other pod gets what it was assigned, and a
+/// late call of it is judged by the lock that stands then. A written time alone takes no such lock.
 pub fn acquire(
     lock: &LockView,
     claim: &LockClaim,

@@ -85,8 +85,8 @@ impl Starting {
         self.judge(of, facts)
     }
 
-    /// In the usual case the cgroup of the starting pod alone has to be looked at. Each look shows pods that are gone, until one is not or none is left. Looks of a
-    /// time before this one prove nothing: the pod may have started since.
+    /// In the usual case the cgroup of the starting pod alone has to be looked at. Each look shows pods that are gone, until one is not
+    /// or none is left. Looks of a time before this one prove nothing: the pod may have started since.
     fn judge(&mut self, of: &HandOff, facts: &Facts<'_>) -> Vec<StartEffect> {
         let (ledger, processes) = (&of.ledger, &of.processes);
         let gone = |entry: &LedgerEntry| {

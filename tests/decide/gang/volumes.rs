@@ -7,21 +7,35 @@ use baton::decide::world::{ClassFacts, WorldEvent};
 use super::faults::zone;
 use crate::harness::gangs::{TestGangs, gang};
 
-/// A gang of three, each with a claim that waits for it.
-fn gang_with_claims() -> TestGangs {
+/// A node with so many CPUs, where volumes of a class are made once a pod is chosen for them.
+pub(super) fn with_claims(cpus: u32) -> TestGangs {
     let mut gangs = TestGangs::with(Config::default());
     gangs.accumulating = true;
-    gangs.plain_node("a", 8, "x");
+    gangs.plain_node("a", cpus, "x");
     zone(&mut gangs, "a");
-    gangs.cluster.event(WorldEvent::Class(
-        "local".into(),
-        ClassFacts { waits: true, provisions: true, ..ClassFacts::default() },
-    ));
+    let class = ClassFacts { waits: true, provisions: true, ..ClassFacts::default() };
+    gangs.cluster.classes.insert("local".into(), class.clone());
+    gangs.cluster.event(WorldEvent::Class("local".into(), class));
+    gangs
+}
+
+/// A member with a claim of its name, whose volume is to be made.
+pub(super) fn claims(gangs: &mut TestGangs, name: &str, keys: &[(String, String)]) {
+    claims_as(gangs, name, name, keys);
+}
+
+fn claims_as(gangs: &mut TestGangs, name: &str, claim: &str, keys: &[(String, String)]) {
+    gangs.cluster.claim(claim, 10, |_| ());
+    let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
+    facts.spec.volumes = vec![VolumeUse::Claim(claim.into())];
+    gangs.cluster.submit(facts);
+}
+
+/// A gang of three, each with a claim that waits for it.
+fn gang_with_claims() -> TestGangs {
+    let mut gangs = with_claims(8);
     for n in 0..3 {
-        gangs.cluster.claim(&format!("c{n}"), 10, |_| ());
-        let mut facts = gangs.facts(&format!("g-{n}"), &[("cpu", "1")], &gang("g", "3", &[]));
-        facts.spec.volumes = vec![VolumeUse::Claim(format!("c{n}").as_str().into())];
-        gangs.cluster.submit(facts);
+        claims_as(&mut gangs, &format!("g-{n}"), &format!("c{n}"), &gang("g", "3", &[]));
     }
     gangs.cluster.settle();
     assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (0, 3));

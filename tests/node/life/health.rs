@@ -478,8 +478,8 @@ async fn a_device_in_use_is_never_dropped_from_the_list() {
     daemon.stop().await;
 }
 
-/// A pod has a GPU behind another one's id, as the kubelet chose it: when that GPU fails, the other id is out of service, and the kubelet can
-/// still give as many away as there are free.
+/// A pod has a GPU behind another one's id, as the kubelet chose it: when that GPU fails, the other id is out of service, and the kubelet
+/// can still give as many away as there are free.
 #[tokio::test]
 async fn a_failing_gpu_takes_the_id_with_it_that_stands_for_it() {
     let mut node = TestNode::new(NodeSpec::new("behind"));

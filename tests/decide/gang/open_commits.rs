@@ -1,4 +1,4 @@
-//! What a review of commits that wait for each other found.
+//! Commits of a group that wait for each other: what an open one lacks, and what of it counts afterwards.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use baton::contract::key;
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::{Config, Effect};
+use baton::decide::world::WorldEvent;
 use baton::decide::world::gangs::{DeclaredFields, PodGroupFacts};
 use baton::decide::world::spec::VolumeUse;
-use baton::decide::world::{ClassFacts, WorldEvent};
 
-use super::faults::zone;
+use super::volumes::{claims, with_claims};
 use crate::harness::gangs::{G, P, TestGangs, gang};
 use crate::harness::tyjobs::TestJobs;
 use crate::harness::{Fault, pod, wall};
@@ -18,25 +18,6 @@ use crate::harness::{Fault, pod, wall};
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const CPU: &[(&str, &str)] = &[("cpu", "1")];
 const BOTH: &str = r#"["ml/learner","ml/actor"]"#;
-
-fn with_claims(cpus: u32) -> TestGangs {
-    let mut gangs = TestGangs::with(Config::default());
-    gangs.accumulating = true;
-    gangs.plain_node("a", cpus, "x");
-    zone(&mut gangs, "a");
-    let class = ClassFacts { waits: true, provisions: true, ..ClassFacts::default() };
-    gangs.cluster.classes.insert("local".into(), class.clone());
-    gangs.cluster.event(WorldEvent::Class("local".into(), class));
-    gangs
-}
-
-/// A member with a claim of its name, whose volume is to be made.
-fn claims(gangs: &mut TestGangs, name: &str, keys: &[(String, String)]) {
-    gangs.cluster.claim(name, 10, |_| ());
-    let mut facts = gangs.facts(name, CPU, keys);
-    facts.spec.volumes = vec![VolumeUse::Claim(name.into())];
-    gangs.cluster.submit(facts);
-}
 
 #[test]
 fn no_member_goes_before_it_is_sure_that_one_of_a_later_commit_does() {
