@@ -273,7 +273,11 @@ mod tests {
 
     /// The intent of `me` about the lock of a live, bound holder, ten minutes after it was set and `watched` for that long.
     fn late(bound: BoundHolder, watched: Duration) -> Intent {
-        let (now, wall) = (60 * MIN, at(T0) + 10 * MIN);
+        aged(bound, 10 * MIN, watched)
+    }
+
+    fn aged(bound: BoundHolder, age: Duration, watched: Duration) -> Intent {
+        let (now, wall) = (60 * MIN, at(T0) + age);
         let holder = HolderState::BoundHere(PodRef::new("ml", "other", "uid-other"));
         let read = LockRead::parse(Some(&held_by("other")));
         let view = LockView { read, first_seen: now.saturating_sub(watched), holder, bound };
@@ -298,6 +302,11 @@ mod tests {
     fn the_lock_of_a_holder_whose_containers_run_is_taken_over_at_its_own_time() {
         let intent = late(BoundHolder::Started, MIN);
         assert!(matches!(intent, Intent::TakeOver { reason: ReleaseReason::Started, .. }), "{intent:?}");
+        for (age, watched, more) in [(4 * MIN, MIN, MIN + SKEW), (MIN, 3 * MIN, 2 * MIN)] {
+            let intent = aged(BoundHolder::Started, age, watched);
+            let Intent::Wait { recheck, .. } = intent else { panic!("{intent:?}") };
+            assert_eq!(recheck, Some(60 * MIN + more), "by the time in it, or watched for as long");
+        }
     }
 
     #[test]

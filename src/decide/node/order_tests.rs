@@ -439,4 +439,15 @@ fn a_predecessor_that_is_admitted_late_does_not_start_with_its_successors_device
         let effects = world.starts(&mut start, |_| look);
         assert_eq!(effects == [StartEffect::Start], starts, "{effects:?}");
     }
+    let mut start = Starting::new(key::NVIDIA_GPU, vec!["GPU-0".to_owned()], Duration::ZERO);
+    let effects = world.starts(&mut start, |_| CgroupLook::Absent);
+    let Some(StartEffect::Refuse(why)) = effects.last() else { panic!("{effects:?}") };
+    assert!(why.contains("given to default/a, of which nothing is here yet"), "{why}");
+    // That of a pod which the kubelet alone assigned, a static one say, is not found by its uid.
+    let mut entry = world.of.ledger.of_pod(&successor.pod.uid).next().unwrap().clone();
+    entry.assigned = false;
+    let mut world = World::new(&[], Ledger::default());
+    world.of.ledger.record(entry);
+    let mut start = Starting::new(key::NVIDIA_GPU, vec!["GPU-0".to_owned()], world.now);
+    assert_eq!(world.starts(&mut start, |_| CgroupLook::Absent), [StartEffect::Start]);
 }
