@@ -215,6 +215,8 @@ fn find<'a>(
 
 /// The variable that the NVIDIA runtime reads.
 const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// Its value for NVIDIA's runtime to add none.
+const NO_MORE: &str = "void";
 /// Annotation under which older runtimes look for CDI names.
 const GPU_ANNOTATION: &str = "cdi.k8s.io/baton_gpu";
 /// Directory in the container whose mounts name the GPUs.
@@ -252,6 +254,11 @@ fn add_gpus(
                 }));
             }
         }
+    }
+    // CRI-O before 1.34 lets an image's `all` win over the `void` of the CDI file, and NVIDIA's hook adds every GPU then. What the kubelet
+    // adds wins over the image on every runtime.
+    if !answer.envs.contains_key(VISIBLE) && (!answer.cdi_devices.is_empty() || !answer.annotations.is_empty()) {
+        answer.envs.insert(VISIBLE.to_owned(), NO_MORE.to_owned());
     }
     if options.pass_device_specs {
         let own = gpus.iter().flat_map(|(_, parts)| &parts.nodes);
@@ -345,7 +352,7 @@ fn words(answer: &ContainerAllocateResponse) -> impl Iterator<Item = &str> {
     let mounts = answer.mounts.iter().filter_map(|mount| mount.container_path.strip_prefix(MOUNTED)?.strip_prefix('/'));
     // `/var/run/nvidia-container-devices` stands for the mounts.
     let words = variables.flat_map(|list| list.split(',')).chain(mounts);
-    words.filter(|word| !word.is_empty() && !word.starts_with('/'))
+    words.filter(|word| !word.is_empty() && !word.starts_with('/') && *word != NO_MORE)
 }
 
 /// `3`, or `3:0` for a MIG device.

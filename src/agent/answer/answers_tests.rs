@@ -53,7 +53,9 @@ fn by_default_a_gpu_is_its_cdi_name_and_a_nic_its_name_and_address() {
     let answers = answers(|_| {});
     let gpu = answers.answer(&grant(DeviceType::Gpu, GPU, false)).unwrap();
     assert_eq!(gpu.cdi_devices[0].name, format!("koordinator.sh/gpu={GPU}"));
-    assert!(gpu.envs.is_empty() && gpu.devices.is_empty() && gpu.mounts.is_empty() && gpu.annotations.is_empty());
+    assert!(gpu.devices.is_empty() && gpu.mounts.is_empty() && gpu.annotations.is_empty());
+    assert_eq!(gpu.envs, [("NVIDIA_VISIBLE_DEVICES".to_owned(), "void".to_owned())].into());
+    assert_eq!(named(&gpu), [DeviceId::parse(GPU).unwrap()].into());
     let nic = answers.answer(&grant(DeviceType::Rdma, NIC, false)).unwrap();
     assert_eq!(nic.cdi_devices[0].name, format!("koordinator.sh/rdma={NIC}"));
     assert_eq!(nic.envs, [("PCIDEVICE_KOORDINATOR_SH_RDMA".to_owned(), NIC.to_owned())].into());
