@@ -99,11 +99,12 @@ impl TyJobs {
                 record.writes = former.writes.of_next_attempt();
             }
             self.records.insert(key.clone(), record);
-            (self.placeable_changed, self.round) = (true, None);
+            self.placeable_changed = true;
+            self.drop_round();
         }
         if let Some(former) = self.records.get_mut(key).and_then(|record| record.observe(&job)) {
             self.placeable_changed = true;
-            self.round = None;
+            self.drop_round();
             self.release_changed_templates(cx.world, cx.agenda, key, &former, &job);
         }
         if job.is_over() || job.spec.is_err() {
@@ -233,12 +234,15 @@ impl TyJobs {
         let resting = record.start.resting().map(str::to_owned);
         let situation = Situation { missing, nodes_changed: record.judged.nodes_changed, resting: resting.is_some() };
         let class = classify(job, record.state, situation);
-        let fresh = class == JobClass::Waiting && record.judged.class != JobClass::Waiting || record.state.is_none();
+        let fresh = class == JobClass::Waiting && record.judged.class != JobClass::Waiting;
         self.set_class(key, class);
         match class {
             JobClass::Waiting => {
                 self.placeable_changed |= fresh || self.report_is_outdated(scene.world, key);
-                self.schedule_round(scene, agenda);
+                // Else it waits as before: a round that is under way goes on to the jobs behind it.
+                if self.placeable_changed || agenda.queue.state(Item::Jobs).is_none() {
+                    self.schedule_round(scene, agenda);
+                }
             }
             JobClass::Placed => self.report_placed(scene, agenda, key, job),
             JobClass::Resting => {
@@ -253,10 +257,10 @@ impl TyJobs {
 
     fn set_class(&mut self, key: &PodKey, class: JobClass) {
         let Some(record) = self.records.get_mut(key) else { return };
-        if (record.judged.class == JobClass::Waiting) != (class == JobClass::Waiting) {
-            self.round = None;
+        let former = std::mem::replace(&mut record.judged.class, class);
+        if (former == JobClass::Waiting) != (class == JobClass::Waiting) {
+            self.drop_round();
         }
-        record.judged.class = class;
     }
 
     /// `true` when the places that are left do not match the reported state: the next round reports their state.
@@ -289,7 +293,7 @@ impl TyJobs {
     fn forget_job(&mut self, world: &mut World, agenda: &mut Agenda, key: &PodKey) {
         self.release_places(world, agenda, key);
         self.records.remove(key);
-        self.round = None;
+        self.drop_round();
     }
 
     /// Releases every place of a job.

@@ -52,10 +52,15 @@ impl TyJobs {
 
     /// A round begins, or begins again: a job that was tried already may fit now, and goes before the others.
     pub(super) fn schedule_round(&mut self, scene: Scene<'_>, agenda: &mut Agenda) {
-        self.round = None;
+        self.drop_round();
         if !matches!(agenda.queue.state(Item::Jobs), Some(QueueState::Active | QueueState::Taken)) {
             self.queue_next(scene, agenda, scene.terms.now.mono);
         }
+    }
+
+    /// The next round begins at its first job. Those that this one has not tried are still to be tried.
+    pub(super) fn drop_round(&mut self) {
+        self.placeable_changed |= self.round.take().is_some_and(|round| round.begun && !round.rest.is_empty());
     }
 
     /// Gives a queued round that begins the place of its first job.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use baton::contract::PodKey;
 use baton::contract::tyjob::{JobQueuePolicy, ScheduleState};
+use baton::decide::scheduler::Config;
 use baton::decide::tyjob::placement::{
     Folded, GPU_PERCENT, JobFacts, PriorityClassFacts, Ranked, Share, dominant_share, order,
 };
@@ -165,6 +166,24 @@ fn a_round_does_not_keep_the_priority_of_a_job_that_is_gone() {
     tell_pod(&mut jobs, 100, 0);
     jobs.remove("b");
     assert_eq!((jobs.state("a"), jobs.cluster.node_of("single")), (Some(ScheduleState::Unscheduled), Some("n")));
+}
+
+#[test]
+fn a_round_goes_on_to_its_last_job_though_the_first_is_written_meanwhile() {
+    let mut jobs = TestJobs::with(Config { batch: 4, ..Config::default() });
+    jobs.node("n", 4, 0);
+    (0..6).for_each(|at| tell_job(&mut jobs, &format!("hopeless-{at}"), "9", |_| {}));
+    jobs.cluster.settle();
+    tell_job(&mut jobs, "young", "1", |_| {});
+    for _ in 0..4 {
+        for job in [key("hopeless-0"), key("hopeless-4")] {
+            jobs.cluster.jobs.get_mut(&job).unwrap().version += 1;
+            jobs.cluster.tell_job(&job);
+        }
+        let effects = jobs.cluster.scheduler.run(jobs.cluster.moment());
+        jobs.cluster.perform(effects);
+    }
+    assert_eq!(jobs.state("young"), Some(ScheduleState::ScheduledSucceed));
 }
 
 #[test]
