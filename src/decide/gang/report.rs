@@ -11,11 +11,11 @@ use crate::core::agenda::{Agenda, Scene};
 use crate::core::context::Context;
 use crate::core::earmarks::is_aged;
 use crate::core::queue::Item;
-use crate::core::select::free::free_on;
+use crate::core::rules::plugins::resources_fit::is_counted_by_devices;
 use crate::world::gangs::{Gang, GroupId, Member, MemberState, Warning, rule};
 use crate::world::{PodId, Resources, Wake, World};
 use baton_contract::gang::{GangId, MatchPolicy};
-use baton_contract::{DeviceType, Quantity, key};
+use baton_contract::{Quantity, key};
 
 use super::members::{is_ours, pending_members, reserved_members};
 use super::try_order::Aim;
@@ -148,13 +148,10 @@ pub(super) fn missing_resources(world: &World, group: &GroupId) -> Option<UnfitM
             let Some(facts) = node.facts.as_ref().filter(|facts| !facts.unschedulable) else { continue };
             let mut left: Resources = (*facts.allocatable).clone();
             left.sub(&node.used);
-            if node.stock.as_ref().is_some_and(|stock| stock.pool().holds_unhealthy(&DeviceType::Gpu)) {
-                // The kubelet takes a failed device from what it offers, and its pod's request counts still.
-                let percent = free_on(node);
-                let all = [(key::NVIDIA_GPU, percent / key::WHOLE), (key::GPU, percent), (key::GPU_CORE, percent)];
-                let offered = all.into_iter().filter(|(name, _)| facts.allocatable.scalar(name) > 0);
-                left.raise_to(&Resources::of(offered.map(|(name, free)| (name, Quantity::units(free)))));
-            }
+            // The kubelet takes a failed device from what it offers, and its pod's request counts still: the device rule says how much is free.
+            let by_devices = wanted.scalar.iter().filter(|(name, _)| is_counted_by_devices(name, node));
+            let offered = by_devices.map(|(name, _)| (name, Quantity::units(facts.allocatable.scalar(name))));
+            left.raise_to(&Resources::of(offered));
             // What is too much on one node takes nothing from the others.
             free.add(&left.at_least_zero());
         }

@@ -6,7 +6,7 @@ use baton::contract::{Quantity, key};
 use baton::decide::core::OnBindFailure;
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
-use baton::decide::world::{Resources, WorldEvent};
+use baton::decide::world::{NodeFacts, Resources, WorldEvent};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::harness::gangs::{G, P, TestGangs, gang};
@@ -62,6 +62,26 @@ fn min_resources_count_the_free_gpu_beside_one_that_failed_under_its_pod() {
     let wanted = Resources::of([(key::NVIDIA_GPU, Quantity::units(1))]);
     gangs.pod_group("ml/g", |facts| (facts.spec.min, facts.min_resources) = (Some(1), wanted));
     gangs.asks("g-0", &[(key::NVIDIA_GPU, "1")], &named("g"));
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 1, "{}", gangs.condition("g-0"));
+}
+
+/// The same by a name of shares.
+#[test]
+fn min_resources_count_the_free_share_beside_one_that_failed_under_its_pod() {
+    let mut gangs = TestGangs::new(64);
+    let share = [(key::GPU_SHARED, "1"), (key::GPU_MEMORY_RATIO, "100")];
+    (0..7).for_each(|at| gangs.asks(&format!("held-{at}"), &share, &[]));
+    gangs.wait(8);
+    let mut device = gpu_device("n", 8);
+    let at = gangs.cluster.devices_of("held-0").devices.values().flatten().next().unwrap().minor;
+    device.spec.devices[at as usize].health = false;
+    gangs.cluster.event(WorldEvent::Devices(Box::new(device)));
+    let seven = |facts: &mut NodeFacts| facts.allocatable.set(key::GPU_MEMORY_RATIO, Quantity::units(700));
+    gangs.cluster.change_node("n", seven);
+    let wanted = Resources::of([(key::GPU_MEMORY_RATIO, Quantity::units(100))]);
+    gangs.pod_group("ml/g", |facts| (facts.spec.min, facts.min_resources) = (Some(1), wanted));
+    gangs.asks("g-0", &share, &named("g"));
     gangs.wait(2);
     assert_eq!(gangs.count("g"), 1, "{}", gangs.condition("g-0"));
 }

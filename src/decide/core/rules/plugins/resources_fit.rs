@@ -178,7 +178,7 @@ fn has_healthy(node: &Node, name: &str) -> bool {
 
 /// The device rule alone counts this name. Bytes of GPU memory are no resource of the kubelet. And a device that fails under its pod is
 /// gone from what the kubelet offers while the pod's request still counts, so that it would count twice.
-fn is_counted_by_devices(name: &str, node: &Node) -> bool {
+pub fn is_counted_by_devices(name: &str, node: &Node) -> bool {
     let Some(stock) = &node.stock else { return false };
     if name == key::GPU_MEMORY {
         return node.live_agent().is_some();
