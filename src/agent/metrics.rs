@@ -111,7 +111,7 @@ impl AgentMetrics {
 
     /// How the devices are, with their names on the node, and what pods have of the GPUs among them.
     pub fn devices(&self, devices: &[DeviceInfo], shares: &[PodShare]) {
-        let bad = device_names(devices).into_iter().zip(devices).filter(|(_, of)| !of.health);
+        let bad = device_names(devices).into_iter().zip(devices).filter(|(_, of)| of.fault_of_holder().is_some());
         let named = |(name, of): (String, &DeviceInfo)| {
             (labels([("type", of.kind.as_str()), ("device", &name), ("id", of.id.as_str())]), 1.0)
         };

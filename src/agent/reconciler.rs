@@ -589,29 +589,37 @@ impl DeviceReconciler {
             }
             let said = reasoned(&health.reason.to_string(), &health.message);
             let limited = health.limits().ne(before.limits()) && health.limits().next().is_some();
-            let (reason, message) = match health.healthy {
-                true if !before.healthy => (EventReason::DeviceHealthy, format!("takes pods again: {said}")),
-                false if before.healthy => (EventReason::DeviceUnhealthy, format!("takes no new pods: {said}")),
+            let unhealthy = || (EventReason::DeviceUnhealthy, format!("takes no new pods: {said}"));
+            let news = match health.healthy {
+                true if !before.healthy => Some((EventReason::DeviceHealthy, format!("takes pods again: {said}"))),
+                false if before.healthy => Some(unhealthy()),
                 true if limited => {
                     let told: Vec<String> = health.limits().map(|of| format!("{}: {of}", of.reason)).collect();
                     let told = told.join("; ");
                     tracing::warn!(%kind, device = %id, why = told, "not everything is known of the device");
-                    (EventReason::DeviceLimited, format!("takes pods, and not everything is known of it: {told}"))
+                    Some((EventReason::DeviceLimited, format!("takes pods, and not everything is known of it: {told}")))
                 }
-                _ => continue,
+                _ => None,
             };
+            let fails = |of: &DeviceHealth| !of.healthy && !of.reason.serves_its_pod();
+            let of_holders =
+                if health.healthy { news.clone() } else { (fails(health) && !fails(before)).then(unhealthy) };
             let name = names.get(id).cloned().unwrap_or_else(|| kind.to_string());
             let id_is_address = device.bdf.is_none_or(|bdf| bdf.to_string() == id.as_str());
             let address = device.bdf.filter(|_| !id_is_address).map(|bdf| format!(", {bdf}")).unwrap_or_default();
             let name = format!("{name} ({id}{address})");
-            let post = |subject, message| {
+            let post = |subject, reason, message| {
                 let warning = reason != EventReason::DeviceHealthy;
                 self.context.notices.post(Notice { subject, warning, reason, action: "Health", message });
             };
-            for pod in self.context.holdings.holders(id) {
-                post(Subject::Pod(pod), format!("{name} of node {node}, which this pod has, {message}"));
+            if let Some((reason, message)) = of_holders {
+                for pod in self.context.holdings.holders(id) {
+                    post(Subject::Pod(pod), reason, format!("{name} of node {node}, which this pod has, {message}"));
+                }
             }
-            post(Subject::Node(node.as_str().into()), format!("{name} {message}"));
+            if let Some((reason, message)) = news {
+                post(Subject::Node(node.as_str().into()), reason, format!("{name} {message}"));
+            }
         }
     }
 

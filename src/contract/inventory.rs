@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::id::{DeviceId, DeviceType};
 use super::key;
 use super::quantity::Quantity;
+use super::reason::HealthReason;
 
 /// The devices of one node. The object is named after its node and owned by it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, CustomResource, JsonSchema)]
@@ -106,6 +107,13 @@ impl DeviceInfo {
         };
         let unhealthy = || self.health_condition().map_or_else(|| UNSAID.to_owned(), of);
         (!self.health).then(unhealthy)
+    }
+
+    /// The same, where it concerns the pods that have it, too.
+    pub fn fault_of_holder(&self) -> Option<String> {
+        let serves =
+            |of: &Condition| HealthReason::ALL.iter().any(|one| one.serves_its_pod() && one.word() == of.reason);
+        self.fault().filter(|_| !self.health_condition().is_some_and(serves))
     }
 
     /// Its condition `Healthy`.

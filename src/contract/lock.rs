@@ -82,14 +82,18 @@ impl LockRead {
         }
     }
 
+    /// The pod that the value names.
+    pub fn named(&self) -> Option<&PodKey> {
+        match self {
+            Self::Held { value, .. } => value.holder.as_ref().map(|holder| &holder.pod),
+            Self::Free | Self::Malformed { .. } => None,
+        }
+    }
+
     /// Whose it is by its value, in the words of every surface: `ml/a`, `"mine", which names no pod`. `None` for a free one.
     pub fn whose(&self) -> Option<String> {
-        let pod = match self {
-            Self::Held { value, .. } => value.holder.as_ref().map(|holder| holder.pod.to_string()),
-            Self::Free | Self::Malformed { .. } => None,
-        };
         let shown = |raw: &str| format!("{:?}, which names no pod", raw.chars().take(SHOWN).collect::<String>());
-        pod.or_else(|| self.raw().map(shown))
+        self.named().map(ToString::to_string).or_else(|| self.raw().map(shown))
     }
 }
 

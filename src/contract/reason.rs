@@ -62,3 +62,10 @@ reasons! {
         PlaceUnknown, LinksUnknown, ModelUnknown, MemoryUnknown, MigDevicesUnknown, StateUnknown,
     }
 }
+
+impl HealthReason {
+    /// The device takes no new pods because a pod has it, and serves that one.
+    pub const fn serves_its_pod(self) -> bool {
+        matches!(self, Self::NicAway | Self::HeldAsPart)
+    }
+}

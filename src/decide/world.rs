@@ -287,6 +287,14 @@ impl World {
         HolderState::of(&node.lock.read, &node.name, self, wall)
     }
 
+    /// The pod whose lock it is: by the time of its bind, or else by the name in the value.
+    pub fn lock_pod(&self, node: &Node, wall: jiff::Timestamp) -> Option<PodKey> {
+        match self.holder(node, wall) {
+            Some(HolderState::Unbound(pod) | HolderState::BoundHere(pod)) => Some(pod.key),
+            _ => node.lock.read.named().cloned(),
+        }
+    }
+
     /// The wait of the pod that is bound to the node, holds its lock and does not have its devices.
     pub fn holder_delay<'a>(&'a self, node: &'a Node, wall: jiff::Timestamp) -> Option<LockDelay<'a>> {
         let Some(HolderState::BoundHere(holder)) = self.holder(node, wall) else { return None };

@@ -87,11 +87,18 @@ impl LeaderClient {
 
     fn in_pod(kind: &'static str, client: &Client, pod: &Pod, port: (&str, u16)) -> Self {
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
-        let (port, option) =
-            (container_port(pod, port), if kind == SCHEDULER { "--admin-url " } else { "--node-url NODE=" });
-        let instead = format!(
-            "another way is {option}http://127.0.0.1:{port} beside `kubectl -n {namespace} port-forward {name} {port}`"
-        );
+        let port = container_port(pod, port);
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+        let instead = if kind == SCHEDULER {
+            format!(
+                "another way is --admin-url http://127.0.0.1:{port} beside `kubectl -n {namespace} port-forward {name} {port}`; both go \
+                 through the kubelet of {node}: `kubectl get node {node}`"
+            )
+        } else {
+            format!(
+                "it is asked through the kubelet of {node}: `kubectl get node {node}`, `kubectl -n {namespace} logs {name}`"
+            )
+        };
         let way = Way::Pod { client: client.clone(), namespace, name, port };
         Self { way, kind, instead, connection: Mutex::default() }
     }

@@ -74,7 +74,7 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
                     found.push(Violation::Lock {
                         node: node.name.clone(),
                         value: raw.clone(),
-                        holder: value.holder.as_ref().map(|holder| holder.pod.to_string()),
+                        holder: world.lock_pod(node, wall).map(|pod| pod.to_string()),
                         seconds: age.as_secs(),
                         why: delay.map(|delay| format!("pod {} is {delay}; look: {}", delay.holder, delay.look())),
                     });

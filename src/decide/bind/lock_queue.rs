@@ -9,7 +9,7 @@ use crate::core::reporter::Reporter;
 use crate::core::timers::Timer;
 use crate::lock::{Delay, Intent, WaitReason};
 use crate::world::{Node, NodeId, PodId};
-use baton_contract::{ConditionReason, EventReason, LockRead, LockValue};
+use baton_contract::{ConditionReason, EventReason, LockRead};
 
 use super::attempt::BindAttempt;
 use super::intent::intent;
@@ -101,11 +101,11 @@ impl Binder {
         let then =
             at.map_or_else(String::new, |at| second(scene.terms.now.wall + at.saturating_sub(scene.terms.now.mono)));
         let seen = second(scene.terms.now.wall - scene.terms.now.mono.saturating_sub(node.lock.first_seen));
-        let whose = match &node.lock.read {
-            LockRead::Held { value: LockValue { holder: Some(of), time }, .. } => {
-                format!("its lock, held by pod {} since {}", of.pod, second(*time))
+        let whose = match (&node.lock.read, scene.world.lock_pod(node, scene.terms.now.wall)) {
+            (LockRead::Held { value, .. }, Some(pod)) => {
+                format!("its lock, held by pod {pod} since {}", second(value.time))
             }
-            read => format!("its lock, {}, seen first at {seen}", read.whose()?),
+            (read, _) => format!("its lock, {}, seen first at {seen}", read.whose()?),
         };
         let end = match outlook {
             Outlook::Held => {

@@ -2,9 +2,10 @@
 
 use jiff::Timestamp;
 
+use crate::core::rules::plugins::device_fit::another_driver;
 use crate::core::timers::Moment;
 use crate::help::Help;
-use crate::lock::{Delay, not_ready};
+use crate::lock::{BoundHolder, HolderState, not_ready, stands};
 use crate::scheduler::Scheduler;
 use crate::world::spec::TaintEffect;
 use crate::world::{Node, NodeFacts, Place};
@@ -33,13 +34,16 @@ impl Scheduler {
         .into_iter()
         .flatten()
         .collect();
-        let stuck = world.holder_delay(node, now.wall).is_some_and(|delay| delay.judge() == Delay::Stuck)
-            || matches!(node.lock.read, LockRead::Malformed { .. });
+        let holder = world.holder(node, now.wall);
+        let bound = world.lock_pod(node, now.wall).and_then(|pod| world.pod_by_key(&pod));
+        let bound = bound.map(|pod| BoundHolder::of(&node.lock.read, &pod.facts.handoff, node.agent_status()));
+        let stuck = |holder| stands(&node.lock.read, holder, bound.unwrap_or_default(), now.wall);
+        let stuck = holder.as_ref().is_some_and(stuck);
         let message = match &refusal {
             Some((why, _)) => format!("takes no new pods with devices: {why}"),
             None if free.is_empty() => "has no devices".to_owned(),
             None if stuck => format!("takes no new pods with devices until its lock is free: {} free", are(&free)),
-            None if world.holder_delay(node, now.wall).is_some() => {
+            None if matches!(holder, Some(HolderState::Unbound(_) | HolderState::BoundHere(_))) => {
                 format!(
                     "takes new pods with devices once the present holder of its lock is served: {} free",
                     are(&free)
@@ -47,14 +51,13 @@ impl Scheduler {
             }
             None => format!("takes new pods with devices: {} free", are(&free)),
         };
-        let lock = match &node.lock.read {
-            LockRead::Free => None,
-            read @ LockRead::Malformed { .. } => read.whose(),
-            read @ LockRead::Held { value, .. } => {
-                let age = now.wall.duration_since(value.time).as_secs().max(0);
-                read.whose().map(|whose| format!("held by {whose}, for {age} s"))
+        let whose = world.lock_pod(node, now.wall).map(|pod| pod.to_string()).or_else(|| node.lock.read.whose());
+        let lock = whose.map(|whose| match &node.lock.read {
+            LockRead::Held { value, .. } => {
+                format!("held by {whose}, for {} s", now.wall.duration_since(value.time).as_secs().max(0))
             }
-        };
+            LockRead::Free | LockRead::Malformed { .. } => whose,
+        });
         let mut queue: Vec<_> = self.binder().attempts().values().filter(|attempt| attempt.node == id).collect();
         queue.sort_by_key(|attempt| (attempt.since, &attempt.pod.key));
         let waits = queue.iter().filter(|attempt| attempt.queued_since().is_some());
@@ -111,6 +114,12 @@ pub(super) fn closed(node: &Node, wall: Timestamp) -> Option<(String, Help)> {
     }
     if let Some(fault) = fault() {
         return Some(fault);
+    }
+    if let Some(driver) = node.gpu_driver() {
+        return Some((another_driver(driver), Help::AnotherGpuDriver));
+    }
+    if node.live_agent().is_some_and(|status| status.too_many_exceptions) {
+        return say("the pods there hold more than the node daemon's Lease can say", Help::Daemon);
     }
     if facts.unschedulable {
         return say("it is cordoned (`kubectl uncordon`)", Help::Rule);

@@ -16,11 +16,11 @@ use crate::core::timers::Moment;
 use crate::core::{other_scheduler_text, wants_of_another};
 use crate::devices::Held;
 use crate::gang::Route;
-use crate::lock::{Delay, LockDelay};
+use crate::lock::{Delay, HolderState, LockDelay};
 use crate::scheduler::Scheduler;
 use crate::world::gangs::GroupId;
 use crate::world::{Node, NodeId, Place, Pod, PodId, PodSpec, World, without_devices};
-use baton_contract::{LockRead, PodKey};
+use baton_contract::PodKey;
 
 use super::answer::{Explanation, PodState, PodVerdict, RatedNode, Rating};
 use super::judged::{NodeJudgements, frees, judge_all, wakes};
@@ -357,9 +357,8 @@ impl Scheduler {
     fn lock_advice(&self, id: PodId, now: Moment) -> String {
         let node = self.binder().attempts().get(&id).and_then(|attempt| self.world().node(attempt.node));
         let delay = node.and_then(|node| self.world().holder_delay(node, now.wall));
-        let nameless = |node: &&Node| match &node.lock.read {
-            LockRead::Held { value, .. } => value.holder.is_none(),
-            read => read.raw().is_some(),
+        let nameless = |node: &&Node| {
+            node.lock.read.named().is_none() && self.world().holder(node, now.wall) == Some(HolderState::Unknown)
         };
         match node.filter(nameless) {
             Some(Node { name, .. }) => format!(

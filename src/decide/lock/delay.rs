@@ -4,9 +4,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::daemon::{DaemonState, rough};
-use baton_contract::PodKey;
+use jiff::Timestamp;
 use serde::Serialize;
+
+use super::acquire::BoundHolder;
+use super::daemon::{DaemonState, rough};
+use super::holder::HolderState;
+use baton_contract::{LockRead, PodKey};
 
 /// Where all answer, a hand-off takes less.
 pub const USUAL: Duration = Duration::from_secs(2);
@@ -53,6 +57,20 @@ impl Delay {
             age if age <= USUAL => Self::Usual,
             age if age <= SLOW => Self::Slow,
             _ => Self::Stuck,
+        }
+    }
+}
+
+/// It stands until something is done or it is taken over: no other pod with devices comes meanwhile. What its holder needs no more is
+/// taken over at once.
+pub fn stands(lock: &LockRead, holder: &HolderState, bound: BoundHolder, wall: Timestamp) -> bool {
+    match (lock, holder) {
+        (LockRead::Free, _) | (_, HolderState::Gone(_)) => false,
+        (LockRead::Malformed { .. }, _) => true,
+        (LockRead::Held { .. }, _) if bound == BoundHolder::Served => false,
+        (LockRead::Held { value, .. }, _) => {
+            let age = Duration::try_from(wall.duration_since(value.time)).unwrap_or_default();
+            Delay::of(age) == Delay::Stuck
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::devices::Held;
-use crate::lock::{self, AgentLiveness, DaemonState, Heard, LockDelay, LockMatch};
+use crate::lock::{self, AgentLiveness, BoundHolder, DaemonState, Heard, LockDelay, LockMatch};
 use crate::pod::HandoffPod;
 use baton_contract::image::ImageName;
 use baton_contract::{AgentStatus, Holder, LockRead, Shared};
@@ -191,7 +191,8 @@ impl Node {
     /// The wait of a pod that is bound here and whose devices are not handed out, under its lock.
     pub fn lock_delay<'a>(&'a self, pod: &'a HandoffPod, wall: Timestamp) -> Option<LockDelay<'a>> {
         let LockRead::Held { value, .. } = &self.lock.read else { return None };
-        (lock::names(value, pod) != LockMatch::No && !pod.has_started()).then(|| LockDelay {
+        let waits = BoundHolder::of(&self.lock.read, pod, self.agent_status()) == BoundHolder::Waits;
+        (waits && lock::names(value, pod) != LockMatch::No).then(|| LockDelay {
             node: &self.name,
             holder: &pod.pod.key,
             age: Duration::try_from(wall.duration_since(value.time)).unwrap_or_default(),

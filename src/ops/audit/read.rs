@@ -213,13 +213,13 @@ pub fn report(read: ClusterObjects, rules: &AuditRules, wall: Timestamp) -> Audi
     }
 }
 
-/// What is wrong with devices, by node and id.
+/// What is wrong with devices for the pods that have them, by node and id.
 fn faults(objects: &[Device]) -> BTreeMap<(String, String), String> {
     let of_node = |object: &Device| -> Vec<((String, String), String)> {
         let (node, devices) = (object.metadata.name.clone().unwrap_or_default(), &object.spec.devices);
         let fault = |(info, name): (&DeviceInfo, String)| {
             let since = info.health_condition().map(|of| format!(" since {:.0}", of.last_transition_time.0));
-            let words = format!("{name} is out of service{}: {}", since.unwrap_or_default(), info.fault()?);
+            let words = format!("{name} is out of service{}: {}", since.unwrap_or_default(), info.fault_of_holder()?);
             Some(((node.clone(), info.id.to_string()), words))
         };
         devices.iter().zip(device_names(devices)).filter_map(fault).collect()

@@ -14,9 +14,10 @@ use crate::view::{
     fitted, percent, plain, read_node, say_left_out,
 };
 use baton_agent::node_handoff::LedgerLine;
+use baton_cluster::node::LightNode;
 use baton_contract::{DeviceEntry, DeviceType, PodKey, ShareIsolation, key};
 use baton_decide::explain::QueueReport;
-use baton_decide::lock::Delay;
+use baton_decide::lock::{DaemonState, Delay};
 use baton_decide::pod::{ExpectedCall, HandoffPod};
 use baton_runtime::words;
 
@@ -41,7 +42,8 @@ pub struct HeldRow {
     /// What is wrong with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    #[serde(skip)]
+    /// What is wrong concerns the pod, too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     out_of_service: bool,
 }
 
@@ -99,6 +101,11 @@ pub(super) async fn calls_made(
     let row = NodesView::of(snapshot, &Rules::default(), &QueueReport::default()).nodes.into_iter().next()?;
     let lock = row.lock.filter(|lock| lock.delay > Some(Delay::Usual) && lock.state == LockState::Held)?;
     let pod = snapshot.pods.get(pod).filter(|pod| lock.holder == Some(pod.pod.key.to_string()))?;
+    // Where one of them is away, that is said, and no answer comes.
+    let ready = snapshot.node(node).is_some_and(LightNode::kubelet_ready);
+    if row.daemon != DaemonState::Fresh || !ready {
+        return None;
+    }
     let read = async {
         let client = common.access.connect().await?;
         let daemon = LeaderClient::of_node(client, &common.scheduler.home.namespace, node, None).await?;
@@ -135,7 +142,7 @@ pub(crate) fn held(snapshot: &Snapshot, pod: &PodKey) -> PodHoldings {
             model: row.and_then(|row| row.model.clone()),
             percent: percent(entry),
             memory_bytes: Some(entry.amount(key::GPU_MEMORY)).filter(|bytes| *bytes > 0),
-            out_of_service: row.is_some_and(|row| row.health == ShownHealth::Unhealthy),
+            out_of_service: row.is_some_and(|row| row.fails_holders),
             problem: match row {
                 None => Some("the node does not list it".to_owned()),
                 Some(row) => row.reason.clone().filter(|_| row.health != ShownHealth::Healthy),
@@ -206,7 +213,11 @@ impl PodHoldings {
         let _ = write!(out, "\n{table}");
         for row in &self.held {
             let Some(problem) = &row.problem else { continue };
-            let _ = writeln!(out, "{} is out of service: {problem}", row.device);
+            let _ = if row.out_of_service {
+                writeln!(out, "{} is out of service: {problem}", row.device)
+            } else {
+                writeln!(out, "{} ({}): {problem}", row.device, row.id)
+            };
         }
         if let Some(linked) = &self.linked_by {
             let _ = writeln!(out, "Its GPUs are connected by {linked}.");

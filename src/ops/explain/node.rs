@@ -31,7 +31,9 @@ pub(super) async fn run(args: &NodeArgs, common: &Common) -> anyhow::Result<Stri
     if let Some(snapshot) = devices::of_node(common, &args.node).await {
         let said: QueueReport = leader.get("/queue").await.unwrap_or_default();
         let view = NodesView::of(&snapshot, &Rules::default(), &said);
-        explanation.lock = view.nodes.first().and_then(|node| node.lock.as_ref()).map(LockRow::sentence);
+        // Under another key, which these rules do not have, the scheduler's word stands.
+        let lock = view.nodes.first().and_then(|node| node.lock.as_ref()).map(LockRow::sentence);
+        explanation.lock = lock.or(explanation.lock);
         printed["lock"] = serde_json::to_value(&explanation.lock)?;
         rows = view.devices;
         printed["devices"] = serde_json::to_value(&rows)?;

@@ -7,7 +7,7 @@ use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::args::{GetArgs, GetOutput};
-use crate::say::{API_VERSION, Format, UsageError};
+use crate::say::{API_VERSION, Format, UsageError, remark};
 use crate::view::{Columns, Look, Row, RowId, fitted, say_left_out};
 use baton_contract::hint::LabelSelector;
 
@@ -175,7 +175,14 @@ impl<'a> Printer<'a> {
                     Some((none, _)) if self.args.all_namespaces => none.to_owned(),
                     _ => listing.none.to_owned(),
                 };
-                format!("{}.\n", none.trim_end_matches('.'))
+                let none = format!("{}.", none.trim_end_matches('.'));
+                // Rows alone are for programs.
+                if self.look.headers {
+                    none + "\n"
+                } else {
+                    remark(none);
+                    String::new()
+                }
             }
             _ => self.table(listing, listing.lines.iter().map(|line| line.cells.clone()).collect()),
         })

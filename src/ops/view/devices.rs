@@ -80,6 +80,9 @@ pub struct DeviceRow {
     /// NVLink domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvlink: Option<String>,
+    /// Those that have it are to be freed of it.
+    #[serde(skip)]
+    pub(crate) fails_holders: bool,
     #[serde(skip)]
     path: String,
     #[serde(skip)]
@@ -153,6 +156,7 @@ fn row(node: &str, info: &DeviceInfo, device: String, cordons: &Cordons, around:
             (true, None) => ShownHealth::Healthy,
         },
         state,
+        fails_holders: info.fault_of_holder().is_some(),
         used,
         free: if takes && usable { (key::WHOLE - used - kept).max(0) } else { 0 },
         holders: usage.holders(node, id).to_vec(),

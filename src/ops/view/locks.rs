@@ -12,9 +12,8 @@ use super::table::{Row, RowId, age};
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::node::LightNode;
 use baton_contract::word::word_enum;
-use baton_contract::{AgentStatus, LockRead, PodKey, PodRef};
-use baton_decide::lock::{BoundHolder, DaemonState, Delay, HolderState, LockDelay};
-use baton_decide::pod::HandoffPod;
+use baton_contract::{AgentStatus, LockRead, PodKey};
+use baton_decide::lock::{BoundHolder, DaemonState, Delay, HolderState, LockDelay, stands};
 
 word_enum! {
     /// State of a lock.
@@ -25,7 +24,7 @@ word_enum! {
         Binding = "binding",
         /// The holder is bound here and no container of it runs yet.
         Held = "held",
-        /// A container of the holder runs, so its devices were handed out: the node daemon is about to release the lock.
+        /// The holder's devices were handed out: the node daemon is about to release the lock.
         Served = "served",
         /// The holder will never be served.
         Dangling = "dangling",
@@ -56,6 +55,8 @@ pub struct LockRow {
     pub value: String,
     /// Whether it stands for as long as others do, where its holder exists.
     pub delay: Option<Delay>,
+    /// No other pod with devices comes until something is done or it is taken over.
+    pub stands: bool,
     /// Whose it is, in words.
     #[serde(skip)]
     whose: String,
@@ -83,33 +84,38 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
         HolderState::Unbound(pod) | HolderState::BoundHere(pod) => Some(pod),
         HolderState::Unknown | HolderState::Gone(_) => None,
     };
+    let status = snapshot.leases.get(&AgentStatus::lease_name(node)).and_then(LightLease::status);
+    let bound = live
+        .and_then(|pod| snapshot.pods.get(&pod.key))
+        .map(|pod| BoundHolder::of(read, pod, status.as_ref()))
+        .unwrap_or_default();
     let state = match holder {
         HolderState::Unbound(_) => LockState::Binding,
-        HolderState::BoundHere(pod) if runs(snapshot, pod) => LockState::Served,
+        HolderState::BoundHere(_) if bound != BoundHolder::Waits => LockState::Served,
         HolderState::BoundHere(_) => LockState::Held,
         HolderState::Gone(_) => LockState::Dangling,
         HolderState::Unknown if value.is_none() => LockState::Malformed,
         HolderState::Unknown => LockState::Unknown,
     };
-    let status = snapshot.leases.get(&AgentStatus::lease_name(node)).and_then(LightLease::status);
     let agent = daemons::of_node(snapshot, object);
     let fresh = agent.as_ref().is_some_and(|agent| agent.fresh);
-    let bound = live
-        .and_then(|pod| snapshot.pods.get(&pod.key))
-        .map(|pod| BoundHolder::of(read, pod, status.as_ref()))
-        .unwrap_or_default();
     let since = value.map_or(snapshot.wall, |value| value.time);
     let daemon = daemons::state(snapshot, object, agent.as_ref());
     let waits = live.filter(|_| state == LockState::Held);
     let delay = waits.map(|pod| delay(object, &pod.key, snapshot.wall.duration_since(since), daemon));
     let advice = match (state, holder) {
-        (LockState::Binding, _) if age.map(Delay::of) == Some(Delay::Stuck) => {
-            "stuck: its scheduler left it unbound: is `baton scheduler` running? It resumes or releases it within a minute"
-                .to_owned()
-        }
-        (LockState::Binding, _) => "normal: its bind is in flight".to_owned(),
-        (LockState::Held, _) if bound == BoundHolder::Served => {
-            "its holder is served, and the node daemon cannot remove it: see its log; the scheduler takes it over"
+        (LockState::Binding, _) => match age.map(Delay::of) {
+            Some(Delay::Stuck) => format!(
+                "stuck: {} left it unbound: is it running? A scheduler of Baton resumes or releases it within a minute; that of another \
+                 one is taken over once it has not changed for {}",
+                live.and_then(|pod| snapshot.pods.get(&pod.key)).map_or("its scheduler", |pod| &pod.scheduler_name),
+                humantime::format_duration(rules.expiry)
+            ),
+            Some(Delay::Slow) => "slow: its bind is in flight, usually for less than 2 s".to_owned(),
+            Some(Delay::Usual) | None => "normal: its bind is in flight".to_owned(),
+        },
+        (LockState::Served, _) if bound == BoundHolder::Served => {
+            "its holder is served, and the node daemon cannot remove it: see its log; the next bind takes it over"
                 .to_owned()
         }
         (LockState::Held, _) => {
@@ -141,7 +147,8 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
     Some(LockRow {
         node: node.to_owned(),
         state,
-        delay: age.filter(|_| live.is_some()).map(Delay::of),
+        delay: age.filter(|_| live.is_some() && bound != BoundHolder::Served).map(Delay::of),
+        stands: stands(read, holder, bound, snapshot.wall),
         whose: pod.clone().or_else(|| read.whose()).unwrap_or_default(),
         holder: pod,
         holder_uid: live
@@ -166,11 +173,6 @@ fn remove(node: &LightNode, key: &str) -> String {
     format!("kubectl annotate node {} {key}-{}", name_of(node), version.unwrap_or_default())
 }
 
-/// `true` when a container of the pod has started: the kubelet hands devices out before it starts the first one.
-fn runs(snapshot: &Snapshot, pod: &PodRef) -> bool {
-    snapshot.pods.get(&pod.key).is_some_and(HandoffPod::has_started)
-}
-
 impl LockRow {
     /// What is not as of most locks: `stuck`, `dangling`, `binding, slow`.
     pub(super) fn mark(&self) -> Option<String> {
@@ -185,11 +187,6 @@ impl LockRow {
             (state, "") => Some(state.to_string()),
             (state, late) => Some(format!("{state}, {late}")),
         }
-    }
-
-    /// It stands until something is done: no other pod with devices comes meanwhile.
-    pub(super) fn stands(&self) -> bool {
-        self.delay == Some(Delay::Stuck) || self.state == LockState::Malformed
     }
 
     /// What `explain node` says of it.

@@ -173,7 +173,7 @@ impl NodeRow {
 
     /// The same now: its lock, if there is one, is no stuck one.
     pub fn takes_now(&self) -> bool {
-        self.is_open() && !self.lock.as_ref().is_some_and(LockRow::stands)
+        self.is_open() && !self.lock.as_ref().is_some_and(|lock| lock.stands)
     }
 
     /// Counts a device of it.

@@ -160,7 +160,7 @@ fn faults(pod: &HandoffPod, devices: &BTreeMap<String, Vec<String>>, snapshot: &
         .iter()
         .enumerate()
         .filter(|(_, info)| held(info))
-        .filter_map(|(at, info)| Some((at, info.fault()?)))
+        .filter_map(|(at, info)| Some((at, info.fault_of_holder()?)))
         .peekable();
     faults.peek()?;
     let names = device_names(listed);
@@ -330,6 +330,9 @@ mod tests {
             "message": "XID 79: off the bus", "lastTransitionTime": "2026-11-21T02:35:00Z"}]))
         .unwrap();
         assert_eq!(problem(&cluster).unwrap(), "gpu-0 is out of service: XID 79: off the bus");
+        let device = &mut cluster.devices.get_mut("node-a").unwrap().spec.devices[0];
+        device.conditions[0].reason = "NicAway".to_owned();
+        assert_eq!(problem(&cluster), None, "its own pod has it");
         cluster.pods.values_mut().next().unwrap().assignment.device_allocated = Some("{".into());
         assert!(problem(&cluster).unwrap().contains("device-allocated"));
         cluster.pods.values_mut().next().unwrap().assignment.device_allocated = None;

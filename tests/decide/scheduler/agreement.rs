@@ -52,6 +52,8 @@ fn a_node_whose_gpus_another_driver_offers_takes_no_device_pods() {
     assert_eq!(cluster.node_of("second"), None);
     let said = &cluster.conditions["second"];
     assert!(said.contains("AnotherGpuDriver: gpu.nvidia.com offers the node's GPUs by ResourceSlices"), "{said}");
+    let explained = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
+    assert!(explained.message.contains("AnotherGpuDriver") && !explained.takes_devices, "{explained:?}");
     cluster.event(WorldEvent::Slice("n-gpus".into(), None));
     cluster.settle();
     assert_eq!(cluster.node_of("second"), None, "one slice is left");

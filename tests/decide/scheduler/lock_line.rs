@@ -721,3 +721,19 @@ fn an_hour_of_refused_writes_costs_few_of_them_and_no_pod() {
         cluster.audit();
     }
 }
+
+#[test]
+fn a_lock_without_a_name_is_that_of_the_pod_which_was_bound_at_its_time() {
+    let config = Config { lock_format: LockFormat::Timestamp, ..Config::default() };
+    let mut cluster = TestScheduler::with(config, DefaultSet::default());
+    cluster.node("n", 4);
+    cluster.pod("holds", ONE);
+    cluster.settle();
+    cluster.pod("next", ONE);
+    cluster.wait(20);
+    let node = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
+    assert!(node.lock.as_ref().unwrap().starts_with("held by ml/holds") && !node.takes_devices, "{node:?}");
+    let next = cluster.explain(&PodKey::new("ml", "next")).unwrap();
+    assert!(next.verdict.message.contains("its lock, held by pod ml/holds since"), "{next:?}");
+    assert!(next.verdict.advice.iter().all(|advice| !advice.contains("No pod holds")), "{next:?}");
+}

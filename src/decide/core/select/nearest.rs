@@ -21,6 +21,14 @@ const JUDGED: usize = 64;
 /// Nodes on which devices are chosen for it.
 const PICKED: usize = 256;
 
+/// What a pod has of a node's devices.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct HeldCount {
+    devices: usize,
+    /// Of one of them at least not the whole.
+    parts: bool,
+}
+
 /// A node with fewer free devices than a pod asks for. Displayed as `node-1 with 4 of 8 (ml/a holds 3, 1 is cordoned)`.
 pub struct Nearest<'a> {
     node: &'a Node,
@@ -36,7 +44,7 @@ pub struct Nearest<'a> {
     /// `with 4 of 8`.
     text: String,
     /// Pods and how many devices they hold, most first.
-    holders: Vec<(String, usize)>,
+    holders: Vec<(String, HeldCount)>,
     /// `1 is cordoned`.
     others: Vec<String>,
 }
@@ -189,14 +197,17 @@ impl<'a> Nearest<'a> {
 
     /// With who holds the devices, and which are out of use.
     fn blamed(mut self, world: &World) -> Self {
-        let mut holders: BTreeMap<String, usize> = BTreeMap::new();
+        let mut holders: BTreeMap<String, HeldCount> = BTreeMap::new();
         let pods = self.node.pods.iter().filter_map(|id| world.pod(*id));
         let held = pods.filter_map(|pod| Some((pod.key().to_string(), self.node.holding(pod)?)));
         let leaving = self.node.leaving().map(|(pod, held)| (format!("{},", has_left(pod)), held));
         for (holder, held) in held.chain(leaving) {
-            let held = Held::of_kind(held, &self.kind).len();
-            if held > 0 {
-                *holders.entry(holder).or_default() += held;
+            let held = Held::of_kind(held, &self.kind);
+            if !held.is_empty() {
+                holders.entry(holder).or_default().add(HeldCount {
+                    devices: held.len(),
+                    parts: held.iter().any(|device| device.percent() < key::WHOLE),
+                });
             }
         }
         self.holders = holders.into_iter().collect();
@@ -233,12 +244,30 @@ impl<'a> Nearest<'a> {
     }
 }
 
+impl HeldCount {
+    fn add(&mut self, other: Self) {
+        self.devices += other.devices;
+        self.parts |= other.parts;
+    }
+}
+
+impl fmt::Display for HeldCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self { parts: false, devices } => write!(f, "{devices}"),
+            Self { devices: 1, .. } => f.write_str("a part of 1"),
+            Self { devices, .. } => write!(f, "parts of {devices}"),
+        }
+    }
+}
+
 impl fmt::Display for Nearest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.node.name, self.text)?;
         let mut parts: Vec<String> =
             self.holders.iter().take(NAMED).map(|(pod, held)| format!("{pod} holds {held}")).collect();
-        let rest: usize = self.holders.iter().skip(NAMED).map(|(_, held)| held).sum();
+        let mut rest = HeldCount::default();
+        self.holders.iter().skip(NAMED).for_each(|(_, held)| rest.add(*held));
         match self.holders.len().saturating_sub(NAMED) {
             0 => {}
             1 => parts.push(format!("another pod holds {rest}")),

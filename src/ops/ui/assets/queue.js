@@ -36,7 +36,7 @@ export function verdict(answer) {
     h('li', {}, h('a', { href: `#/node/${node.node}` }, node.node), ` ${node.fits ? 'fits' : `${node.rule ?? ''} ${node.reason ?? ''}`}`));
   return [
     h('p', { class: 'first' }, answer.message),
-    (answer.held ?? []).filter((row) => row.problem).map((row) => h('p', { class: 'wrong' }, `${row.device} is out of service: ${row.problem}`)),
+    (answer.held ?? []).filter((row) => row.problem).map((row) => h('p', { class: 'wrong' }, `${row.device}${row.outOfService ? ' is out of service' : ''}: ${row.problem}`)),
     answer.rules?.length ? h('ul', { class: 'reasons' }, answer.rules.map(refusal)) : '',
     answer.nearest ? h('p', { class: 'nearest' }, h('b', {}, 'Nearest: '), answer.nearest) : '',
     items('What would wake it', answer.wakes),

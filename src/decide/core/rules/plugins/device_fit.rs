@@ -192,6 +192,11 @@ impl PreFilter for DeviceFit {
     }
 }
 
+/// Why no pod with devices comes to a node whose GPUs `driver` offers, too.
+pub fn another_driver(driver: &str) -> String {
+    format!("AnotherGpuDriver: {driver} offers the node's GPUs by ResourceSlices")
+}
+
 impl Filter for DeviceFit {
     fn filter(&self, _: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
         let Some((wanted, memory)) = slots.with_kept::<Arc<KnownRequest>, FilterMemory>() else { return Outcome::Fit };
@@ -203,8 +208,7 @@ impl Filter for DeviceFit {
             return Outcome::unfit(NAME, text, Wake::DEVICES).helped_by(Help::NodeSuspect);
         }
         if let Some(driver) = node.gpu_driver() {
-            let text = format!("AnotherGpuDriver: {driver} offers the node's GPUs by ResourceSlices");
-            return Outcome::unfit(NAME, text, Wake::DEVICES).helped_by(Help::AnotherGpuDriver);
+            return Outcome::unfit(NAME, another_driver(driver), Wake::DEVICES).helped_by(Help::AnotherGpuDriver);
         }
         let theirs = node.live_agent().and_then(|status| status.lock.as_ref());
         if let Some(theirs) = theirs.filter(|theirs| theirs.key != self.lock.key) {
