@@ -1,16 +1,13 @@
 //! The scheduler's queue, by the answer of the leading scheduler.
 
-use std::sync::Once;
 use std::time::Duration;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 
 use super::table::{Row, RowId, age};
 use crate::leader::{LeaderArgs, LeaderClient};
 use crate::live::Access;
-use crate::say::remark;
 use baton_decide::explain::{QueueItem, QueueReport};
-use baton_runtime::words;
 
 /// Longest wait for what may be left out.
 const SOON: Duration = Duration::from_secs(2);
@@ -27,14 +24,8 @@ pub async fn report_soon(known: &mut Option<LeaderClient>, scheduler: &LeaderArg
         *known = report.leading.then_some(leader);
         anyhow::Ok(report)
     };
-    let silent = |_| Err(anyhow!("no answer within {} s", SOON.as_secs()));
-    tokio::time::timeout(SOON, report).await.unwrap_or_else(silent).unwrap_or_else(|error| {
-        // Once, also for one who follows the table.
-        static SAID: Once = Once::new();
-        let why = words(error.as_ref());
-        SAID.call_once(|| remark(format_args!("what the scheduler reserves or keeps is not subtracted: {why}")));
-        QueueReport::default()
-    })
+    let report = tokio::time::timeout(SOON, report).await;
+    report.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 /// Everything queued.
