@@ -82,6 +82,17 @@ async fn replay(default_seed: u64) {
     assert_eq!(played, 15, "the recording has 15 scenarios");
 }
 
+/// Shows a test that fails what came since then.
+struct Tail<'a>(&'a Log, usize);
+
+impl Drop for Tail<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.since(self.1).iter().for_each(|call| println!("{call}"));
+        }
+    }
+}
+
 fn fresh_renaming() -> Renaming {
     let all = (0..8).map(|n| format!("gpu-{n}")).chain((0..4).map(|n| format!("nic-{n}")));
     Renaming::identity(all)
@@ -143,14 +154,16 @@ impl World {
             Some(Act::PluginRestart(plugin)) => {
                 let resource = format!("example.com/{plugin}");
                 let plugin = &self.plugins[plugin.as_str()];
+                let offers = async |none: bool| {
+                    let node = self.cluster.node("node-a").await;
+                    ((node["status"]["allocatable"][&resource] == "0") == none).then_some(())
+                };
                 plugin.stop();
                 // A process takes longer to start than the kubelet to see its stream end.
-                wait("the kubelet to notice the plugin's end", async || {
-                    let node = self.cluster.node("node-a").await;
-                    (node["status"]["allocatable"][&resource] == "0").then_some(())
-                })
-                .await;
+                wait("the kubelet to notice the plugin's end", async || offers(true).await).await;
                 plugin.start().await;
+                // The recorded pods came seconds after it: until then a kubelet refuses them without a call.
+                wait("the kubelet to take the plugin's list", async || offers(false).await).await;
             }
             Some(Act::KubeletRestart) => {
                 let from = self.log.len();
@@ -180,6 +193,7 @@ impl World {
     }
 
     async fn log_has(&self, what: &str, condition: impl Fn(&Log) -> bool) {
+        let _tail = Tail(&self.log, self.seen.saturating_sub(6));
         wait(what, async || condition(&self.log).then_some(())).await;
     }
 
