@@ -61,7 +61,7 @@ impl AgentMetrics {
             unhealthy: PassingGauge::of(
                 &mut set,
                 "device_unhealthy",
-                "1 while the device takes no new pods; no series of the others",
+                "1 while the device is out of service; no series of the others",
             ),
             gpus: PassingGauge::of(&mut set, "gpus", "GPUs and MIG devices by what pods have of them, by the ledger"),
             offered: set.add("ids_offered", "Ids in the kubelet's list by resource and health"),

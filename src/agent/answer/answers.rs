@@ -256,7 +256,7 @@ fn add_gpus(
         }
     }
     // CRI-O before 1.34 lets an image's `all` win over the `void` of the CDI file, and NVIDIA's hook adds every GPU then. What the kubelet
-    // adds wins over the image on every runtime.
+    // adds comes after the image's own.
     if !answer.envs.contains_key(VISIBLE) && (!answer.cdi_devices.is_empty() || !answer.annotations.is_empty()) {
         answer.envs.insert(VISIBLE.to_owned(), NO_MORE.to_owned());
     }

@@ -35,7 +35,8 @@ impl Scheduler {
         .flatten()
         .collect();
         let holder = world.holder(node, now.wall);
-        let bound = world.lock_pod(node, now.wall).and_then(|pod| world.pod_by_key(&pod));
+        let named = world.lock_pod(node, now.wall);
+        let bound = named.as_ref().and_then(|pod| world.pod_by_key(pod));
         let bound = bound.map(|pod| BoundHolder::of(&node.lock.read, &pod.facts.handoff, node.agent_status()));
         let stuck = |holder| stands(&node.lock.read, holder, bound.unwrap_or_default(), now.wall);
         let stuck = holder.as_ref().is_some_and(stuck);
@@ -51,7 +52,7 @@ impl Scheduler {
             }
             None => format!("takes new pods with devices: {} free", are(&free)),
         };
-        let whose = world.lock_pod(node, now.wall).map(|pod| pod.to_string()).or_else(|| node.lock.read.whose());
+        let whose = named.map(|pod| pod.to_string()).or_else(|| node.lock.read.whose());
         let lock = whose.map(|whose| match &node.lock.read {
             LockRead::Held { value, .. } => {
                 format!("held by {whose}, for {} s", now.wall.duration_since(value.time).as_secs().max(0))

@@ -148,7 +148,8 @@ pub(super) fn missing_resources(world: &World, group: &GroupId) -> Option<UnfitM
             let Some(facts) = node.facts.as_ref().filter(|facts| !facts.unschedulable) else { continue };
             let mut left: Resources = (*facts.allocatable).clone();
             left.sub(&node.used);
-            // The kubelet takes a failed device from what it offers, and its pod's request counts still: the device rule says how much is free.
+            // The kubelet takes a failed device from what it offers, and its pod's request counts still: such a name
+            // is bounded by what is offered, and the device rule decides.
             let by_devices = wanted.scalar.iter().filter(|(name, _)| is_counted_by_devices(name, node));
             let offered = by_devices.map(|(name, _)| (name, Quantity::units(facts.allocatable.scalar(name))));
             left.raise_to(&Resources::of(offered));

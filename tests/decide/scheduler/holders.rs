@@ -200,11 +200,7 @@ fn a_served_holder_stays_where_its_daemon_cannot_remove_the_lock() {
     cluster.pod("served", ONE);
     cluster.settle();
     let raw = cluster.locks["n"].clone();
-    cluster.wait(16);
-    let says = |cluster: &mut TestScheduler| cluster.explain(&PodKey::new("ml", "served")).unwrap().verdict.message;
-    assert!(says(&mut cluster).contains("not served"));
     cluster.say("n", AgentStatus { unreleased: Some(raw.as_str().into()), ..status() });
-    assert_eq!(says(&mut cluster), "bound to node n");
     cluster.pod("next", ONE);
     cluster.settle();
     assert_eq!(cluster.holder("n"), Some("next"), "taken over at once");

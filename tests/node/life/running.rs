@@ -207,7 +207,7 @@ async fn what_a_pod_writes_into_its_own_environment_gives_it_no_device() {
     let uuid = devices.first().unwrap();
     let injected = cluster.kubelet.view()["default/greedy"].containers["main"].injected.clone().unwrap();
     assert_eq!(injected.cdi_devices, [format!("koordinator.sh/gpu={uuid}")]);
-    // An image that names `all` comes after it; nothing rests on a variable that the pod could set.
+    // It comes after what an image sets; nothing rests on it, as the pod can set it, too.
     assert_eq!(injected.envs, [("NVIDIA_VISIBLE_DEVICES".to_owned(), "void".to_owned())].into());
     let minor = node.machine.gpu_uuids().iter().position(|other| other == uuid).unwrap();
     let gpus: Vec<&String> = injected
