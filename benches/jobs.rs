@@ -45,6 +45,7 @@ fn pod(cpu: &str, memory: &str) -> PodFacts {
         running: false,
         started: false,
         lacks_devices: false,
+        ended: None,
         dra_backed: vec![],
     };
     let handoff = HandoffPod {
@@ -55,6 +56,7 @@ fn pod(cpu: &str, memory: &str) -> PodFacts {
         deleting: None,
         grace_seconds: 30,
         scheduled_condition: false,
+        resizing: false,
         created: Timestamp::UNIX_EPOCH,
         containers: vec![container].into(),
         assignment: AssignmentText::default(),

@@ -323,7 +323,7 @@ fn function_calls(
 fn plugins_config(
     options: &AgentOptions,
     calls: Arc<dyn DeviceCalls>,
-    lost: Arc<dyn Handoff>,
+    handoff: Arc<dyn Handoff>,
     metrics: &Arc<AgentMetrics>,
 ) -> PluginsConfig {
     let timings = &options.timings;
@@ -336,9 +336,11 @@ fn plugins_config(
         budget: timings.rpc_budget,
         grace: timings.shutdown_grace,
         calls,
-        on_lost: Arc::new(move |resource, why| {
-            metrics.registration_lost(resource, why);
-            lost.registration_lost();
+        on_registration: Arc::new(move |resource, result| {
+            if let Err(why) = result {
+                metrics.registration_lost(resource, why);
+            }
+            handoff.registration(result.is_ok());
         }),
     }
 }

@@ -58,8 +58,8 @@ pub trait Handoff: HeldDevices {
     fn calls(self: Arc<Self>) -> Arc<dyn DeviceCalls>;
     /// Changes when what is handed out did; 0 while that is not known.
     fn handed_out(&self) -> watch::Receiver<u64>;
-    /// A registration was lost: the kubelet may have started again, and then admits its pods again.
-    fn registration_lost(&self);
+    /// The kubelet has taken a registration, or one was lost: it may have started again.
+    fn registration(&self, stands: bool);
     /// How surely callers are identified.
     fn identity(&self) -> watch::Receiver<Identity>;
     /// What schedulers have to know of this node's pods; `None` until ledger, pods and lock are known.
@@ -322,8 +322,8 @@ impl Handoff for NodeHandoff {
         self.handed_out.subscribe()
     }
 
-    fn registration_lost(&self) {
-        self.service.kubelet_restarted();
+    fn registration(&self, stands: bool) {
+        self.service.registration(stands);
     }
 
     fn identity(&self) -> watch::Receiver<Identity> {

@@ -126,6 +126,8 @@ light! {
         #[serde(rename = "podIP")]
         pub pod_ip: Option<Box<str>>,
         pub conditions: Vec<LightCondition>,
+        /// The generation of the spec that the kubelet has read; absent where it does not say (before Kubernetes 1.34).
+        pub observed_generation: Option<i64>,
         pub init_container_statuses: Vec<LightContainerStatus>,
         pub container_statuses: Vec<LightContainerStatus>,
         /// What the pod has as a whole; differs from the spec while it is resized.
@@ -154,6 +156,8 @@ light! {
         pub name: Box<str>,
         pub restart_count: i32,
         pub state: LightContainerState,
+        /// The one before.
+        pub last_state: LightContainerState,
         /// What the container has now; differs from the spec while it is resized.
         pub resources: Option<LightResources>,
         /// What the node keeps for the container.
@@ -342,6 +346,12 @@ impl LightPod {
             };
             status.all_containers().any(|container| &*container.name == name && started(container))
         };
+        let ended = |name: &str| {
+            let mut all = status.all_containers().filter(|of| &*of.name == name);
+            all.find_map(|of| {
+                [&of.state, &of.last_state].into_iter().find_map(|of| of.terminated.as_ref()?.finished_at)
+            })
+        };
         let containers = self.spec.all_containers().map(|(container, kind)| PodContainer {
             name: container.name.clone(),
             kind,
@@ -349,6 +359,7 @@ impl LightPod {
             running: running(&container.name),
             started: started(&container.name),
             lacks_devices: status.all_containers().any(|of| of.name == container.name && of.lacks_devices()),
+            ended: ended(&container.name),
             dra_backed: self.dra_backed(&container.name),
         });
         HandoffPod {
@@ -369,6 +380,7 @@ impl LightPod {
                 .termination_grace_period_seconds
                 .map_or(GRACE, |of| u32::try_from(of).unwrap_or(0)),
             scheduled_condition: self.condition("PodScheduled").is_some_and(|found| &*found.status == "True"),
+            resizing: self.resizing(),
             created: meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |at| at.0),
             containers: containers.collect(),
             assignment: AssignmentText {
@@ -385,6 +397,30 @@ impl LightPod {
                 shares: self.share_terms(),
             },
         }
+    }
+
+    /// The kubelet has not read the spec, will look at it again, or has not done what it asks for. A resize that it has refused for good it
+    /// does not try again. What the spec does not name a kubelet fills in from the pod as a whole.
+    fn resizing(&self) -> bool {
+        let status = &self.status;
+        let is_read = status.observed_generation.zip(self.metadata.generation).map(|(read, is)| read >= is);
+        let differs = |asked: &WrittenAmounts, has: &WrittenAmounts| {
+            let amount = |of: &WrittenAmounts, name: &str| of.get(name)?.parse::<Quantity>().ok();
+            ["cpu", "memory"]
+                .iter()
+                .any(|name| amount(asked, name).zip(amount(has, name)).is_some_and(|(asked, has)| asked != has))
+        };
+        let is_undone = |(asked, _): (&LightContainer, ContainerKind)| {
+            let mut has =
+                status.all_containers().filter(|of| of.name == asked.name).filter_map(|of| of.resources.as_ref());
+            let asked = &asked.resources;
+            has.any(|has| differs(&asked.requests, &has.requests) || differs(&asked.limits, &has.limits))
+        };
+        is_read == Some(false)
+            || match self.condition("PodResizePending") {
+                Some(found) => is_read.is_none() || &*found.reason == "Deferred",
+                None => self.spec.all_containers().any(is_undone),
+            }
     }
 
     /// The kubelet's ids by container and resource, as the statuses of the containers name them.
@@ -433,6 +469,45 @@ mod tests {
         ] {
             assert_eq!(lacks(message), expected, "{message}");
         }
+    }
+
+    /// As a kubelet 1.36.3 shows it: `.ci/real-node.lost`.
+    #[test]
+    fn a_pod_is_being_resized_until_its_kubelet_says_that_it_has_what_it_asks_for() {
+        let pod = |change: fn(&mut serde_json::Value)| {
+            let asked = serde_json::json!({"limits": {"nvidia.com/gpu": "1"}, "requests": {"cpu": "100m", "nvidia.com/gpu": "1"}});
+            let mut pod = serde_json::json!({
+                "metadata": {"name": "p", "namespace": "ml", "uid": "u", "generation": 2},
+                "spec": {"nodeName": "n", "initContainers": [{"name": "init", "resources": {"requests": {"cpu": "1"}}}],
+                    "containers": [{"name": "main", "resources": asked}]},
+                "status": {"observedGeneration": 2, "initContainerStatuses": [{"name": "init", "state": {"terminated": {"exitCode": 0}}}],
+                    "containerStatuses": [{"name": "main", "resources": asked,
+                        "state": {"waiting": {"reason": "CreateContainerConfigError"}},
+                        "lastState": {"terminated": {"exitCode": 137, "finishedAt": "2026-11-29T22:05:28Z"}}}]}});
+            change(&mut pod);
+            serde_json::from_value::<LightPod>(pod).unwrap().handoff()
+        };
+        let plain = pod(|_| {});
+        assert!(!plain.resizing);
+        assert_eq!(plain.containers[1].ended.unwrap().to_string(), "2026-11-29T22:05:28Z");
+        assert!(pod(|pod| pod["metadata"]["generation"] = 3.into()).resizing, "the kubelet has not read it");
+        assert!(pod(|pod| pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "200m".into()).resizing);
+        assert!(!pod(|pod| pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "0.1".into()).resizing);
+        for (reason, read, expected) in
+            [("Deferred", Some(2), true), ("Infeasible", Some(2), false), ("Infeasible", None, true)]
+        {
+            let pod = serde_json::json!({"metadata": {"name": "p", "generation": 2}, "status": {"observedGeneration": read,
+                "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}]}});
+            assert_eq!(serde_json::from_value::<LightPod>(pod).unwrap().handoff().resizing, expected, "{reason}");
+        }
+        let of_pod = pod(|pod| pod["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"] = "2".into());
+        assert!(!of_pod.resizing, "the limit of the pod as a whole");
+        let old = pod(|pod| {
+            // Before 1.33 a kubelet says neither.
+            pod["status"]["observedGeneration"] = serde_json::Value::Null;
+            pod["status"]["containerStatuses"][0]["resources"] = serde_json::Value::Null;
+        });
+        assert!(!old.resizing);
     }
 
     #[test]

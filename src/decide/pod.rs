@@ -24,6 +24,8 @@ pub struct HandoffPod {
     pub grace_seconds: u32,
     /// Condition `PodScheduled` is True.
     pub scheduled_condition: bool,
+    /// Its kubelet may still have to do what the spec asks for since CPU or memory was changed.
+    pub resizing: bool,
     /// `metadata.creationTimestamp`.
     pub created: jiff::Timestamp,
     /// Init containers and sidecars in spec order, then app containers in spec order.
@@ -111,6 +113,8 @@ pub struct PodContainer {
     pub started: bool,
     /// It waits because it could not be made or started with its devices.
     pub lacks_devices: bool,
+    /// When it last ended, by the clock of its node, in whole seconds.
+    pub ended: Option<jiff::Timestamp>,
     /// Resource names that a DRA claim serves instead of a device plugin (`status.extendedResourceClaimStatus`).
     pub dra_backed: Vec<Box<str>>,
 }

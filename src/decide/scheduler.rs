@@ -727,6 +727,7 @@ mod tests {
             deleting: None,
             grace_seconds: 30,
             scheduled_condition: false,
+            resizing: false,
             created: NOW.wall,
             containers: Shared::default(),
             assignment: AssignmentText::default(),

@@ -238,6 +238,7 @@ fn template(pod: usize, shape: Shape) -> HandoffPod {
         running: false,
         started: false,
         lacks_devices: false,
+        ended: None,
         dra_backed: vec![],
     });
     HandoffPod {
@@ -248,6 +249,7 @@ fn template(pod: usize, shape: Shape) -> HandoffPod {
         deleting: None,
         grace_seconds: 30,
         scheduled_condition: shape != Shape::Foreign,
+        resizing: false,
         created: Timestamp::UNIX_EPOCH + std::time::Duration::from_secs(pod as u64),
         containers: containers.collect(),
         assignment: AssignmentText::default(),

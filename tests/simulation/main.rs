@@ -121,13 +121,13 @@ fn a_seed_has_one_history() {
 /// comes what follows an answer.
 const ORDER: &[(Mutant, u64)] = &[
     (Mutant::UnlocksBeforeGranting, 1),
-    (Mutant::UnlocksBeforeWriting, 3),
+    (Mutant::UnlocksBeforeWriting, 25),
     (Mutant::UnlocksAfterRefusing, 1),
     (Mutant::UnlocksAfterBinding, 1),
-    (Mutant::AnswersUnwritten, 2),
+    (Mutant::AnswersUnwritten, 1),
     (Mutant::ListsAfterDeciding, 1),
-    (Mutant::RebuildsBeforeListing, 111),
-    (Mutant::DropsBeforeLooking, 21),
+    (Mutant::RebuildsBeforeListing, 14),
+    (Mutant::DropsBeforeLooking, 2),
     (Mutant::StatusAfterEffects, 2),
     (Mutant::BindCountsWhenSent, 1),
 ];

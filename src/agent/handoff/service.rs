@@ -271,9 +271,9 @@ impl HandoffService {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 
-    /// The kubelet has restarted: it admits its pods again.
-    pub fn kubelet_restarted(&self) {
-        self.event(CallEvent::KubeletStarted);
+    /// The kubelet has taken a registration, or one was lost: it may have started again, and then admits its pods again.
+    pub fn registration(&self, stands: bool) {
+        self.event(if stands { CallEvent::Registered(clock::wall()) } else { CallEvent::KubeletStarted });
     }
 
     /// Before a call begins.

@@ -39,21 +39,21 @@ pub enum PluginState {
 /// State of every resource name, in order.
 pub type PluginStates = BTreeMap<Box<str>, PluginState>;
 
-/// Called with resource name and reason when a registration is lost.
-pub type OnLost = Arc<dyn Fn(&str, &str) + Send + Sync>;
+/// Called with a resource name when the kubelet has taken its registration, and with the reason when it is lost.
+pub type OnRegistration = Arc<dyn Fn(&str, Result<(), &str>) + Send + Sync>;
 
 /// Reports the state of one resource name.
 #[derive(Clone)]
 pub struct StateReporter {
     resource: Box<str>,
     states: Arc<watch::Sender<PluginStates>>,
-    on_lost: OnLost,
+    on_registration: OnRegistration,
 }
 
 impl StateReporter {
     /// For `resource`.
-    pub fn new(resource: Box<str>, states: Arc<watch::Sender<PluginStates>>, on_lost: OnLost) -> Self {
-        Self { resource, states, on_lost }
+    pub fn new(resource: Box<str>, states: Arc<watch::Sender<PluginStates>>, on_registration: OnRegistration) -> Self {
+        Self { resource, states, on_registration }
     }
 
     /// `true` when the state is another than before.
@@ -67,9 +67,15 @@ impl StateReporter {
         })
     }
 
+    /// The kubelet has taken the registration.
+    pub fn registered(&self) {
+        (self.on_registration)(&self.resource, Ok(()));
+        self.set(PluginState::Registered);
+    }
+
     /// A registration was lost, and why.
     pub fn lost(&self, why: String) {
-        (self.on_lost)(&self.resource, &why);
+        (self.on_registration)(&self.resource, Err(&why));
         self.set(PluginState::Waiting(format!("registration lost: {why}").into()));
     }
 }
@@ -139,7 +145,7 @@ impl ResourcePlugin {
             }
             let opened_at = clock::mono();
             let lost = if let Some(stream) = self.opened(before).await {
-                self.report.set(PluginState::Registered);
+                self.report.registered();
                 tracing::info!(resource = %self.service.resource, "registered with the kubelet");
                 self.held(kubelet, listening.as_ref(), stream).await
             } else {

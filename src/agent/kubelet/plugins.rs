@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::advertised::{Advertised, TooMany};
 use super::directory::{self, DirectoryState};
-use super::plugin::{OnLost, PluginState, PluginStates, ResourcePlugin, StateReporter};
+use super::plugin::{OnRegistration, PluginState, PluginStates, ResourcePlugin, StateReporter};
 use super::service::{DeviceCalls, PluginService, Streams};
 use super::socket;
 use crate::error::AgentError;
@@ -35,8 +35,8 @@ pub struct PluginsConfig {
     pub grace: Duration,
     /// The decisions.
     pub calls: Arc<dyn DeviceCalls>,
-    /// Called for lost registrations, for metrics.
-    pub on_lost: OnLost,
+    /// Called when registrations come about and when they are lost.
+    pub on_registration: OnRegistration,
 }
 
 /// The plugins.
@@ -101,7 +101,7 @@ impl ResourcePlugins {
             permits: PluginService::permits(),
             starts: PluginService::starts(),
         };
-        let report = StateReporter::new(resource.clone(), self.states.clone(), self.config.on_lost.clone());
+        let report = StateReporter::new(resource.clone(), self.states.clone(), self.config.on_registration.clone());
         report.set(PluginState::Waiting("starting".into()));
         let plugin = ResourcePlugin {
             directory: self.config.directory.clone(),

@@ -124,9 +124,10 @@ fn serving(call: &AllocateCall<'_>, caller: &Caller<'_>, devices: validate::Serv
 }
 
 /// Pods whose admission is over now that `caller` is under admission: all others that the kubelet lists, because it admits one pod
-/// at a time.
+/// at a time. One that it resizes is not under admission.
 pub fn passed_by(context: &AllocateContext<'_>, caller: &PodUid) -> Vec<PodUid> {
-    let Some(listing) = context.resources.listing() else { return Vec::new() };
+    let is_resized = context.pods.by_uid(caller).is_some_and(|pod| pod.resizing);
+    let Some(listing) = context.resources.listing().filter(|_| !is_resized) else { return Vec::new() };
     let listed = context.pods.iter().filter(|pod| pod.pod.uid != *caller && listing.lists(&pod.pod.key));
     listed.map(|pod| pod.pod.uid.clone()).collect()
 }

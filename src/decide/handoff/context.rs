@@ -10,7 +10,7 @@ use super::ledger::Ledger;
 use super::listing::PodResources;
 use super::pods::NodePods;
 use super::policy::AllocatePolicy;
-use crate::pod::HandoffPod;
+use crate::pod::{HandoffPod, PodContainer};
 use baton_contract::{LockRead, LockValue, PodKey};
 
 /// What a list shows may have changed while it was on its way, and the changes come after it: a pod of a listed name may be gone
@@ -103,6 +103,11 @@ impl AllocateContext<'_> {
     /// Bound here, not ended, not being deleted: the kubelet may be calling for it.
     pub fn may_call(&self, pod: &HandoffPod) -> bool {
         self.is_here(pod) && !pod.phase.is_terminal() && pod.deleting.is_none()
+    }
+
+    /// The kubelet may still ask for this container, of which it has no ids: while it admits the pod or resizes it.
+    pub(super) fn may_ask_for(&self, pod: &HandoffPod, container: &PodContainer) -> bool {
+        pod.resizing || !self.ledger.is_over(&pod.pod.uid) && !self.ledger.has_run(container, self.now)
     }
 
     /// Bound to this node.

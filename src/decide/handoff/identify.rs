@@ -1,4 +1,9 @@
 //! Which pod is calling. The ids alone never identify it: the kubelet reuses them inside a pod.
+//!
+//! A kubelet calls for containers of which it has no ids, in their order: when it admits the pod, one pod after the other, each once and,
+//! since it may have lost its checkpoint, once more after it has started again, but for what runs then; and up to 1.36 when it resizes the
+//! pod, whatever runs. It calls at no other time: for a container without ids that starts again it would call PreStartContainer first, and
+//! has none to name (`.ci/real-node.lost`).
 
 use std::collections::BTreeSet;
 
@@ -101,8 +106,7 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
             is_asking |= pod.containers.iter().any(|container| asks(pod, container, call.resource).is_some());
             if context.may_call(pod) {
                 may_call = true;
-                let is_over = context.ledger.is_over(&pod.pod.uid);
-                waiting.extend(candidates(pod, (listed, is_over), call, context.ledger));
+                waiting.extend(candidates(pod, (listed, false), call, context.ledger));
             }
             if !context.is_here(pod) || pod.phase.is_terminal() {
                 continue;
@@ -126,26 +130,33 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
             _ => {}
         }
     }
-    let mut left = likeliest(waiting, context);
-    // Whatever pod is under admission, a container starts again by itself whose devices the kubelet has lost, or may have lost. And a call
-    // that seems to be such a container's may be that of the successor of a pod that has ended.
-    let is_first = left.first().is_some_and(|candidate| candidate.asked == 0);
     let key_of = |candidate: &CallCandidate<'_>| candidate.pod.pod.key.clone();
+    let (mut all, mut done) = ([again, late, behind], Vec::new());
+    for of in &mut all {
+        done.extend(of.extract_if(.., |of| !context.may_ask_for(of.pod, of.container)).map(|of| key_of(&of)));
+    }
+    let [again, late, behind] = all;
+    let mut left = likeliest(waiting, context);
+    // Whatever pod seems to be under admission, the call may be for one of which the kubelet has lost the ids, or may have lost them. And
+    // a call that seems to be for such a one may be that of the successor of a pod that has ended.
+    let is_first = left.iter().any(|candidate| candidate.asked == 0);
     let doubtful = if is_first { again.iter().chain(&late).chain(&behind).map(key_of).collect() } else { ended };
-    if let Some(missing) = LiveReads::pods(unknown.iter().cloned().chain(doubtful)).missing(context.live_reads) {
+    let doubtful = unknown.iter().cloned().chain(doubtful).chain(done);
+    if let Some(missing) = LiveReads::pods(doubtful).missing(context.live_reads) {
         return Identified::NeedLive(missing);
     }
     let own: BTreeSet<&PodUid> = left.iter().map(|candidate| &candidate.pod.pod.uid).collect();
-    let restarts = |of: &CallCandidate<'_>| !of.container.running && !own.contains(&of.pod.pod.uid);
+    let is_beside =
+        |of: &CallCandidate<'_>| (!of.container.running || of.pod.resizing) && !own.contains(&of.pod.pod.uid);
     if is_first {
-        left.extend(again.into_iter().chain(late).chain(behind).filter(restarts));
+        left.extend(again.into_iter().chain(late).chain(behind).filter(is_beside));
     } else {
         // A container that a status shows waiting hides those behind it: the status may be old, and the admission over.
         if left.is_empty() && !(again.is_empty() && behind.is_empty()) {
             left = likeliest(again, context);
             left.extend(unlisted_holder(context, call, listing));
         } else {
-            left.extend(again.into_iter().filter(restarts));
+            left.extend(again.into_iter().filter(is_beside));
         }
         left.extend(behind);
         // What runs asks for nothing, and a plugin that registers in the middle of an admission is asked for the containers that are left.
@@ -179,11 +190,10 @@ fn hidden<'a>(
 ) -> impl Iterator<Item = CallCandidate<'a>> {
     let here = context.pods.of_key(&listed.key).filter(|pod| context.may_call(pod));
     let all = here.flat_map(|pod| candidates(pod, (listed, true), call, context.ledger));
-    all.filter(|candidate| candidate.asked == 0 && !candidate.admitted)
+    all.filter(|of| of.asked == 0 && !of.admitted && context.may_ask_for(of.pod, of.container))
 }
 
-/// Served containers of which the kubelet lists no ids: it has lost its checkpoint, and asks once more when they start again. Plain init
-/// containers are never listed.
+/// Served containers of which the kubelet lists no ids: it has lost its checkpoint. Plain init containers are never listed.
 fn lost_by_kubelet<'a>(
     pod: &'a HandoffPod,
     listed: &ListedPod,
@@ -200,19 +210,23 @@ fn lost_by_kubelet<'a>(
 
 /// Pods under admission first, unserved before served. Then all pods of which a container runs: a status that says which container
 /// has ended may be on its way, so it cannot decide between them. Unserved containers that run were admitted without a call and
-/// will not call. A served one that waits for its start calls beside pods that the kubelet admits once more.
-fn likeliest<'a>(candidates: Vec<CallCandidate<'a>>, context: &AllocateContext<'_>) -> Vec<CallCandidate<'a>> {
-    let rank = |candidate: &CallCandidate<'_>| match (candidate.asked, candidate.container.running, candidate.admitted)
-    {
+/// will not call. A served one that waits calls beside pods that the kubelet admits once more, and one that is resized beside all.
+fn likeliest<'a>(mut candidates: Vec<CallCandidate<'a>>, context: &AllocateContext<'_>) -> Vec<CallCandidate<'a>> {
+    let may_ask = |of: &CallCandidate<'_>| context.may_ask_for(of.pod, of.container);
+    candidates.retain(|of| of.asked == 0 || may_ask(of));
+    let rank = |of: &CallCandidate<'_>| match (of.asked, of.container.running, of.admitted) {
         (0, true, _) => None,
-        (0, false, false) if !context.ledger.is_over(&candidate.pod.pod.uid) => Some(0),
+        (0, false, false) if may_ask(of) => Some(0),
         (0, false, false) => Some(1),
         (_, false, false) => Some(2),
         (_, _, true) | (_, true, false) => Some(3),
     };
     let best = candidates.iter().filter_map(rank).min();
-    let starts = |candidate: &CallCandidate<'_>| best == Some(2) && candidate.asked > 0 && !candidate.container.running;
-    candidates.into_iter().filter(|one| best.is_some() && rank(one) == best || starts(one)).collect()
+    let waits = |of: &CallCandidate<'_>| best == Some(2) && of.asked > 0 && !of.container.running;
+    let is_resized =
+        |of: &CallCandidate<'_>| of.pod.resizing && (of.asked == 0 || context.ledger.may_repeat(&of.pod.pod.uid));
+    candidates.retain(|of| best.is_some() && rank(of) == best || waits(of) || is_resized(of));
+    candidates
 }
 
 /// PodResources works and lists no pod that could be calling. The lock's holder can be calling only if the kubelet does not list it
@@ -328,8 +342,8 @@ fn may_ask<'a>(pod: &'a HandoffPod, call: &AllocateCall<'_>, context: &AllocateC
         CallCandidate { pod, container, asked, admitted }
     });
     let may_ask = |of: &CallCandidate<'_>| match of.asked {
-        0 => !admitted,
-        _ => repeats && (has_begun || !of.container.running),
+        0 => !admitted || pod.resizing,
+        _ => repeats && (has_begun || !of.container.running || pod.resizing),
     };
     candidates.filter(may_ask).collect()
 }
@@ -348,7 +362,11 @@ fn ambiguous<'a>(candidates: &[CallCandidate<'_>], call: &AllocateCall<'_>) -> I
         if one_pod { "containers" } else { "pods" },
         call.count,
         names.join(" and "),
-        if one_pod { "the kubelet asks again" } else { "delete the one that should not be here" },
+        if one_pod {
+            "delete the pod, so that its owner or you create it again"
+        } else {
+            "delete the one that should not be here"
+        },
     );
     let mut pods: Vec<_> = candidates.iter().map(|candidate| candidate.pod.pod.clone()).collect();
     pods.dedup();
@@ -372,13 +390,13 @@ struct CallCandidate<'a> {
 ///
 /// The kubelet goes through init containers and sidecars in spec order, then app containers, and makes all calls of a
 /// container before it comes to the next. So a listed container with devices proves that everything before it is done, and
-/// behind the first container that lacks this resource no container is asked for yet, while the pod is under admission: later each app
-/// container is started, and asked for, by itself. Plain init containers are never listed.
+/// behind the first container that lacks this resource no container is asked for yet, unless its pod was admitted while no plugin was
+/// known. Plain init containers are never listed.
 /// What remains is the unserved before the served, then the kubelet's order.
 ///
 /// A kubelet that has lost its checkpoint admits its pods once more and asks for what does not run, ended init containers
-/// among that; then, outside of any admission, for each container that it starts again. So one that runs comes after all that
-/// do not; and among several that the API shows running, one has ended and its status is still on its way.
+/// among that. So one that runs comes after all that do not, unless its pod is resized; and among several that the API shows running, one
+/// has ended and its status is still on its way.
 fn candidates<'a>(
     pod: &'a HandoffPod,
     (listed, is_over): (&ListedPod, bool),
@@ -409,11 +427,13 @@ fn candidates<'a>(
         .filter(|candidate| !candidate.container.running)
         .min_by_key(|candidate| candidate.asked)
         .copied();
-    match first {
-        Some(first) => vec![first],
+    candidates.retain(|of| match first {
+        _ if pod.resizing && of.container.running => true,
+        Some(first) => *of == first,
         // Unserved containers that run were admitted without a call and will not call.
-        None => candidates.into_iter().filter(|candidate| candidate.asked > 0).collect(),
-    }
+        None => of.asked > 0,
+    });
+    candidates
 }
 
 /// The number of ids that the kubelet will ask for, if this container's call comes to this agent at all.

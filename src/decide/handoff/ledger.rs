@@ -21,7 +21,7 @@ use super::inventory::NodeInventory;
 use super::listing::{EntryKey, PodResources};
 use super::pods::{LastSeen, NodePods};
 use crate::lock::HolderProgress;
-use crate::pod::{ContainerKind, HandoffPod};
+use crate::pod::{ContainerKind, HandoffPod, PodContainer};
 use baton_contract::{DeviceEntry, DeviceId, DeviceType, LeavingPod, PodRef, PodUid, Shared};
 
 /// Where a call is.
@@ -227,6 +227,8 @@ pub struct Ledger {
     last: u64,
     /// The same when the kubelet last started, or this daemon did.
     started: u64,
+    /// When the kubelet that runs took this daemon's registration, by the clock of the node.
+    registered: Option<Timestamp>,
     admissions: BTreeMap<PodUid, Admission>,
 }
 
@@ -245,7 +247,21 @@ impl Ledger {
     /// The kubelet has started again, or this daemon has, which does not know what the kubelet did before: it admits its pods again.
     pub fn kubelet_starts(&mut self) {
         self.started = self.last;
+        self.registered = None;
         self.admissions.clear();
+    }
+
+    /// A kubelet has taken a registration: perhaps one that has started again.
+    pub fn registered(&mut self, at: Timestamp) {
+        self.kubelet_starts();
+        self.registered = Some(at);
+    }
+
+    /// The container has ended since the kubelet that runs took a registration: its pod's admission was over before, since a kubelet looks
+    /// which containers run before it takes one, and asks for none of these (`containerRunningSet` of its device manager, since 1.28).
+    pub fn has_run(&self, container: &PodContainer, now: Timestamp) -> bool {
+        let is_since = |since: Timestamp| container.ended.is_some_and(|ended| since < ended && ended <= now);
+        self.registered.is_some_and(is_since)
     }
 
     /// The kubelet may ask once more: what the pod was given before the kubelet started may be lost.

@@ -51,6 +51,7 @@ pub fn container(name: &str, kind: ContainerKind, limits: &[(&str, i64)]) -> Pod
         running: false,
         started: false,
         lacks_devices: false,
+        ended: None,
         dra_backed: vec![],
     }
 }
@@ -65,6 +66,7 @@ pub fn pod(name: &str, containers: Vec<PodContainer>) -> HandoffPod {
         deleting: None,
         grace_seconds: 30,
         scheduled_condition: true,
+        resizing: false,
         created: jiff::Timestamp::UNIX_EPOCH,
         containers: containers.into(),
         assignment: AssignmentText::default(),

@@ -242,6 +242,7 @@ mod tests {
             deleting: None,
             grace_seconds: 30,
             scheduled_condition: node.is_some(),
+            resizing: false,
             created: at(T0),
             containers: vec![].into(),
             assignment: AssignmentText::default(),

@@ -204,13 +204,11 @@ impl Allocating {
         }
     }
 
-    /// The kubelet rejects its pod, which is one of those that could not be read.
+    /// The kubelet rejects its pod, which may be one of those that could not be read: it has done with these, whichever it asked for.
     fn failed(&self, wanted: &LiveReads, failure: ReadFailure, of: &mut HandOff, facts: &Facts<'_>) -> CallEffects {
         let pods = wanted.pods.iter().flat_map(|key| facts.seen.pods.of_key(key));
         let rejected: Vec<PodUid> = pods.map(|pod| pod.pod.uid.clone()).collect();
-        if rejected.is_empty() {
-            of.rejected_unknown(facts.mono);
-        }
+        of.rejected_unknown(facts.mono);
         of.ledger.ends(rejected, Admission::Refused);
         refuses(match failure {
             ReadFailure::OutOfTime => self.time.too_late(&self.resource),

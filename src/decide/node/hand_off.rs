@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::seen::Facts;
 use crate::handoff::rebuild::learn;
 use crate::handoff::{
@@ -40,6 +42,8 @@ pub(super) struct LastPreference {
 pub enum CallEvent {
     /// The kubelet has started again: it admits its pods again.
     KubeletStarted,
+    /// One has taken a registration, at this time (wall): perhaps one that has started again.
+    Registered(Timestamp),
     /// A call has failed at this time (monotonic) before it was looked at: its pod is rejected for good, and it is not known which.
     Lapsed(Duration),
 }
@@ -72,6 +76,10 @@ impl HandOff {
         match event {
             CallEvent::KubeletStarted => {
                 self.ledger.kubelet_starts();
+                self.preference = None;
+            }
+            CallEvent::Registered(at) => {
+                self.ledger.registered(at);
                 self.preference = None;
             }
             CallEvent::Lapsed(at) => self.rejected_unknown(at),

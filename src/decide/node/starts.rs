@@ -50,6 +50,7 @@ mod tests {
             running,
             started: running,
             lacks_devices,
+            ended: None,
             dra_backed: Vec::new(),
         };
         HandoffPod {
@@ -60,6 +61,7 @@ mod tests {
             deleting: None,
             grace_seconds: 30,
             scheduled_condition: true,
+            resizing: false,
             created: jiff::Timestamp::UNIX_EPOCH,
             containers: vec![main].into(),
             assignment: AssignmentText::default(),

@@ -348,6 +348,7 @@ fn template(ask: &TraceAsk) -> PodFacts {
         running: false,
         started: false,
         lacks_devices: false,
+        ended: None,
         dra_backed: Vec::new(),
     };
     let model = NodeRequirement { key: MODEL.to_owned(), operator: NodeOperator::In, values: ask.models.clone() };
@@ -362,6 +363,7 @@ fn template(ask: &TraceAsk) -> PodFacts {
             deleting: None,
             grace_seconds: 30,
             scheduled_condition: false,
+            resizing: false,
             created: Timestamp::UNIX_EPOCH,
             containers: vec![container].into(),
             assignment: AssignmentText::default(),

@@ -109,6 +109,7 @@ impl Node {
             deleting: None,
             grace_seconds: 30,
             scheduled_condition: true,
+            resizing: false,
             created: jiff::Timestamp::UNIX_EPOCH,
             containers: wanted.into(),
             assignment: AssignmentText {
@@ -161,6 +162,7 @@ pub fn containers_of(containers: &[Wanted]) -> Vec<PodContainer> {
         running: false,
         started: false,
         lacks_devices: false,
+        ended: None,
         dra_backed: vec![],
     });
     wanted.collect()

@@ -178,6 +178,7 @@ fn what_a_dra_claim_serves_is_not_chosen_and_a_broken_rule_names_the_container()
         running: false,
         started: false,
         lacks_devices: false,
+        ended: None,
         dra_backed: dra_backed.iter().map(|name| (*name).into()).collect(),
     };
     let of = |container| PodDeviceRequest::of_containers(&[container], Wishes::default());

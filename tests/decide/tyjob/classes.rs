@@ -21,6 +21,7 @@ fn template() -> PodFacts {
         deleting: None,
         grace_seconds: 30,
         scheduled_condition: false,
+        resizing: false,
         created: Timestamp::UNIX_EPOCH,
         containers: vec![].into(),
         assignment: AssignmentText::default(),

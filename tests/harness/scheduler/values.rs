@@ -30,6 +30,7 @@ pub fn pod(name: &str, limits: &[(&str, &str)], now: Duration) -> PodFacts {
         running: false,
         started: false,
         lacks_devices: false,
+        ended: None,
         dra_backed: vec![],
     };
     PodFacts {
@@ -41,6 +42,7 @@ pub fn pod(name: &str, limits: &[(&str, &str)], now: Duration) -> PodFacts {
             deleting: None,
             grace_seconds: 30,
             scheduled_condition: false,
+            resizing: false,
             created: wall(now),
             containers: vec![container].into(),
             assignment: AssignmentText::default(),

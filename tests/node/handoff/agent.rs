@@ -130,18 +130,24 @@ impl Agent {
             budget: Duration::from_secs(2),
             grace: Duration::from_millis(200),
             calls: service.clone(),
-            on_lost: Arc::new(move |_, _| restarted.kubelet_restarted()),
+            on_registration: Arc::new(move |_, result| restarted.registration(result.is_ok())),
         });
         plugins.update(lists(&inventory.load())).unwrap();
         let agent = Self { service, plugins, tasks };
-        let states = agent.plugins.states();
-        eventually("all names are registered and the ledger is known", || {
+        agent.registered(true).await;
+        eventually("the ledger is known", || agent.service.is_ready()).await;
+        agent
+    }
+
+    /// All names are registered, or not all are.
+    pub async fn registered(&self, all: bool) {
+        let states = self.plugins.states();
+        eventually("the names are registered, or are not", || {
             let registered =
                 states.borrow().values().all(|s| matches!(s, baton::agent::kubelet::PluginState::Registered));
-            registered && states.borrow().len() == NAMES.len() && agent.service.is_ready()
+            (registered && states.borrow().len() == NAMES.len()) == all
         })
         .await;
-        agent
     }
 
     /// Ends it. The state directory is free afterwards.

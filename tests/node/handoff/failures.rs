@@ -71,7 +71,7 @@ async fn a_pod_that_goes_while_a_lost_ledger_is_rebuilt_holds_nothing_for_long()
     machine.forgotten("a").await;
 }
 
-/// Its call could be taken for that of a pod under admission, while the API server still shows the container running.
+/// Its call could be taken for that of a pod under admission, and that pod's for a call of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kubelet_without_its_checkpoint_asks_for_no_container_that_starts_again() {
     let machine = HandoffNode::start().await;
@@ -82,12 +82,13 @@ async fn a_kubelet_without_its_checkpoint_asks_for_no_container_that_starts_agai
     let uid = machine.schedule(&side("a", "GPU-5")).await;
     machine.agrees(&side("a", "GPU-5")).await;
     machine.kubelet.stop().await;
+    machine.agent().registered(false).await;
     std::fs::remove_file(machine.kubelet.options().checkpoint_file()).unwrap();
     machine.kubelet.start_again().await.unwrap();
-    // What runs is passed over, and the checkpoint has only what was asked for since.
-    machine.schedule(&side("b", "GPU-6")).await;
-    machine.agrees(&side("b", "GPU-6")).await;
-    assert!(machine.kubelet_of("a", "side").is_empty());
+    machine.agent().registered(true).await;
+    let since = jiff::Timestamp::now().as_second();
+    eventually("a second has begun", || jiff::Timestamp::now().as_second() > since).await;
+    assert!(machine.kubelet_of("a", "side").is_empty(), "what runs is passed over");
     assert!(machine.kubelet.fail_container("default", "a", "side", 1));
     // The kubelet asks the plugin first whether the container may start, and has no ids to name.
     let waiting = || {
@@ -98,6 +99,8 @@ async fn a_kubelet_without_its_checkpoint_asks_for_no_container_that_starts_agai
         .await;
     assert_eq!(machine.kubelet.answered_at(uid.as_str(), "side", NVIDIA_GPU), None, "no call came");
     assert_eq!(machine.agent().ledger_of("a").await, ["GPU-5"], "it stays the pod's");
+    machine.schedule(&side("b", "GPU-6")).await;
+    machine.agrees(&side("b", "GPU-6")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -174,7 +177,7 @@ async fn without_pod_resources_a_call_after_a_kubelet_restart_is_not_the_lock_ho
     service.allocate(NVIDIA_GPU, call("GPU-1")).await.unwrap();
     machine.unlocked().await;
     machine.schedule(&gpus("holder", &["GPU-2"])).await;
-    service.kubelet_restarted();
+    service.registration(false);
     let refused = service.allocate(NVIDIA_GPU, call("GPU-1")).await.unwrap_err();
     assert!(refused.message().contains("default/before") && refused.message().contains("default/holder"), "{refused}");
     assert_eq!(machine.agent().ledger_of("holder").await, Vec::<String>::new());

@@ -308,7 +308,7 @@ impl Handoff for Chosen {
     fn handed_out(&self) -> watch::Receiver<u64> {
         self.handed_out.subscribe()
     }
-    fn registration_lost(&self) {}
+    fn registration(&self, _: bool) {}
     fn identity(&self) -> watch::Receiver<Identity> {
         self.identity.subscribe()
     }

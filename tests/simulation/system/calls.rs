@@ -225,10 +225,11 @@ impl System {
 
     /// Reads pods, and the node's lock, into what its daemon has seen.
     pub fn reads(&mut self, node: usize, pods: &BTreeSet<PodKey>, lock: bool) {
+        let mutant = self.plan.mutant;
         let Machine { name, daemon, ran_before, .. } = &mut self.machines[node];
         let Some(Daemon { seen, .. }) = daemon else { return };
         for key in pods {
-            seen.pods.apply_live(key, self.store.handoff(key).map(|pod| since_boot(ran_before, pod)));
+            seen.pods.apply_live(key, self.store.handoff(key).map(|pod| since_boot(ran_before, mutant, pod)));
         }
         if lock {
             seen.lock = self.store.lock(name);

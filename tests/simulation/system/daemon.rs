@@ -132,6 +132,7 @@ impl System {
         }
         self.machines[node].daemon_has_news = false;
         let again = self.faults.lists_again(Reader::Daemon(node));
+        let mutant = self.plan.mutant;
         let Machine { name, daemon, ran_before, .. } = &mut self.machines[node];
         let name = name.clone();
         let Some(daemon) = daemon else { return };
@@ -144,7 +145,7 @@ impl System {
             for change in self.store.list(from) {
                 match change {
                     Change::Pod(pod, _) if pod.handoff.node.as_deref() == Some(&*name) => {
-                        pods.push(since_boot(ran_before, pod.handoff.clone()));
+                        pods.push(since_boot(ran_before, mutant, pod.handoff.clone()));
                     }
                     Change::Node(node) if node.name == name => lock.clone_from(&node.lock),
                     _ => {}
@@ -169,7 +170,7 @@ impl System {
             for change in changes {
                 match change {
                     Change::Pod(pod, _) if pod.handoff.node.as_deref() == Some(&*name) => {
-                        daemon.seen.pods.apply(since_boot(ran_before, pod.handoff.clone()));
+                        daemon.seen.pods.apply(since_boot(ran_before, mutant, pod.handoff.clone()));
                     }
                     Change::PodGone(pod) if pod.handoff.node.as_deref() == Some(&*name) => {
                         daemon.seen.pods.remove(&pod.handoff.pod.uid);
@@ -234,8 +235,12 @@ impl System {
                 rebuilt
             }
         };
+        let is_registered = self.machines[node].kubelet.is_registered;
         let Some(daemon) = &mut self.machines[node].daemon else { return };
         daemon.hand_off = Some(HandOff::begin(ledger));
+        if is_registered {
+            self.registered(node);
+        }
     }
 
     pub fn save(&mut self, node: usize, ledger: &Ledger) -> bool {
@@ -247,10 +252,11 @@ impl System {
         true
     }
 
-    /// The kubelet has started again: it admits its pods once more.
-    pub fn admits_again(&mut self, node: usize) {
+    /// The kubelet has started again: it admits its pods once more, and takes the registration.
+    pub fn registered(&mut self, node: usize) {
+        let now = wall(self.now);
         if let Some(Daemon { hand_off: Some(hand_off), .. }) = &mut self.machines[node].daemon {
-            hand_off.event(CallEvent::KubeletStarted);
+            hand_off.event(CallEvent::Registered(now));
         }
     }
 

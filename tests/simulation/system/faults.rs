@@ -76,6 +76,7 @@ faults! {
     KubeletSlow = "a kubelet takes what its watch sent bit by bit", 300;
     CheckpointLost = "a kubelet loses its checkpoint", 0;
     ContainerEnds = "a container ends, and starts again", 0;
+    Resized = "a pod is resized", 0;
     ListingSilent = "PodResources does not answer", 0;
     LedgerLost = "a ledger is lost", 0;
     LedgerTorn = "a ledger is torn", 0;
@@ -247,6 +248,7 @@ impl System {
             Fault::KubeletDeaf => drop(self.faults.deaf.insert(Reader::Kubelet(node), brief)),
             Fault::CheckpointLost if self.machines[node].lost.is_none() => self.restart_kubelet(node, true),
             Fault::ContainerEnds => self.container_ends(node),
+            Fault::Resized => self.resize(node),
             Fault::ListingSilent => drop(self.faults.unlisted.insert(node, long)),
             Fault::ClockSkew => {
                 let who = self.fate.pick(&[scheduler, controller]);
@@ -291,6 +293,13 @@ impl System {
             let all: Vec<PodRef> = runtime.values().map(|runs| runs.pod.clone()).filter(is_there).collect();
             (!all.is_empty()).then(|| (node, all[self.fate.below(all.len() as u32) as usize].clone()))
         })
+    }
+
+    fn resize(&mut self, node: usize) {
+        let lacks = |system: &Self, pod: &PodRef| system.machines.iter().any(|of| of.kubelet.lacks_ids(&pod.uid));
+        let Some((_, pod)) = self.victim(node, lacks).or_else(|| self.victim(node, |_, _| true)) else { return };
+        self.note(|| format!("{} is resized", pod.key));
+        self.store.change(&pod, |facts| facts.handoff.resizing = true);
     }
 
     fn pod_is_hit(&mut self, node: usize, fault: Fault) {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use baton::contract::{DeviceId, PodRef, PodUid};
 use baton::decide::handoff::{EntryKey, ListedContainers, ListedPod, PodListing, StoredAnswer};
-use baton::decide::pod::{ContainerKind, HandoffPod, Phase};
+use baton::decide::pod::{ContainerKind, ExpectedCall, HandoffPod, Phase};
+use jiff::Timestamp;
 
 use super::calls::NO_PERMIT;
 use super::faults::Mend;
@@ -35,6 +36,12 @@ pub struct Kubelet {
     knows_plugin: bool,
     cursor: usize,
     known: BTreeMap<PodUid, HandoffPod>,
+    /// What did not run of the pods that did when it started: of these it asks for no other container.
+    waited: BTreeMap<PodUid, BTreeSet<Box<str>>>,
+    /// When it goes on with what is to be resized.
+    resizes: BTreeMap<PodUid, Duration>,
+    /// What it has resized, and not said yet.
+    resized: BTreeSet<PodUid>,
     /// What it manages and lists. A pod leaves it with its API object, or with a terminal phase, whatever of it runs.
     active: BTreeMap<PodUid, Admission>,
     /// Pods that run although another client has written that they have failed, and when it writes that they run.
@@ -151,6 +158,20 @@ impl Kubelet {
         .collect()
     }
 
+    /// Of its calls for this pod, those of which it has not the ids.
+    fn without_ids<'a>(&'a self, pod: &'a HandoffPod) -> impl Iterator<Item = ExpectedCall<'a>> {
+        let has = |call: &ExpectedCall<'_>| {
+            let key = EntryKey::new(&pod.pod.uid, &call.container.name, call.resource);
+            self.checkpoint.get(&key).is_some_and(|grant| !grant.is_freed)
+        };
+        pod.expected_calls(|_| true).filter(move |call| !has(call))
+    }
+
+    /// It has lost ids of the pod.
+    pub fn lacks_ids(&self, uid: &PodUid) -> bool {
+        self.active.get(uid).is_some_and(|of| of.calls.is_empty() && self.without_ids(&of.pod).next().is_some())
+    }
+
     /// Its ids for one container, by resource name.
     pub fn ids_of(&self, uid: &PodUid, container: &str) -> Vec<(String, Vec<String>)> {
         let is_own = |key: &EntryKey, grant: &Grant| {
@@ -184,7 +205,7 @@ impl Kubelet {
     /// All calls of the pod are answered, or it was refused.
     pub fn is_settled(&self, pod: &HandoffPod) -> bool {
         let uid = &pod.pod.uid;
-        let has = |call: baton::decide::pod::ExpectedCall<'_>| {
+        let has = |call: ExpectedCall<'_>| {
             self.checkpoint.contains_key(&EntryKey::new(uid, &call.container.name, call.resource))
         };
         self.rejected.contains(uid)
@@ -198,6 +219,8 @@ impl Kubelet {
         self.active.remove(uid);
         self.stopping.remove(uid);
         self.parked.remove(uid);
+        self.resizes.remove(uid);
+        self.resized.remove(uid);
     }
 
     fn forget(&mut self, uid: &PodUid) {
@@ -225,7 +248,7 @@ impl System {
         if checkpoint_lost {
             kubelet.checkpoint.clear();
             kubelet.knows_plugin = false;
-            // Containers that wait are asked for again, one by one, each when its turn comes.
+            // Containers that wait are asked for again.
             let waiting = kubelet.runtime.values().filter(|runs| !runs.waits.is_empty());
             self.judges.in_any_order.extend(waiting.map(|runs| runs.pod.uid.clone()));
         }
@@ -234,8 +257,12 @@ impl System {
         kubelet.rejected.clear();
         kubelet.stopping.clear();
         kubelet.parked.clear();
+        kubelet.resizes.clear();
+        kubelet.resized.clear();
         kubelet.was_cut = false;
         kubelet.runtime.values_mut().for_each(Runs::calls_end);
+        let waits = |runs: &Runs| runs.waits.keys().cloned().collect();
+        kubelet.waited = kubelet.runtime.iter().map(|(uid, runs)| (uid.clone(), waits(runs))).collect();
         kubelet.is_registered = false;
         self.start_kubelet(node);
         let registers = self.soon(200, 1200);
@@ -247,7 +274,7 @@ impl System {
         let machine = &mut self.machines[node];
         if machine.daemon.as_ref().is_some_and(|daemon| daemon.hand_off.is_some()) {
             (machine.kubelet.is_registered, machine.kubelet.knows_plugin) = (true, true);
-            self.admits_again(node);
+            self.registered(node);
         } else if machine.daemon.is_some() {
             let life = machine.kubelet_life;
             self.after(Duration::from_millis(300), Happening::Mend(Mend::Registration { node, life }));
@@ -373,6 +400,8 @@ impl System {
         }
         let ended = machine.kubelet.ended.get(&pod.uid).copied().filter(|_| to == Phase::Succeeded);
         let waits: BTreeSet<Box<str>> = runs.into_iter().flat_map(|runs| runs.waits.keys().cloned()).collect();
+        let ends = runs.map(|runs| runs.ended.clone()).unwrap_or_default();
+        let is_resized = machine.kubelet.resized.remove(&pod.uid);
         let to = if to == Phase::Running && is_up && !has_started { Phase::Pending } else { to };
         self.note(|| format!("n{node}: {} is {to:?}", pod.key));
         self.moved();
@@ -382,7 +411,10 @@ impl System {
                 None => facts.handoff.phase = to,
             }
             facts.spec.refused |= to == Phase::Failed;
+            facts.handoff.resizing &= !is_resized;
             for container in facts.handoff.containers.iter_mut() {
+                let ended = ends.get(&container.name).map(|at| wall(*at).as_second());
+                container.ended = ended.map(|at| Timestamp::from_second(at).unwrap());
                 let is_up = !waits.contains(&container.name);
                 // The status of a pod that its kubelet refuses shows no container, although some may run: what they did is not seen.
                 container.started = to != Phase::Failed && (container.started || is_up || to != Phase::Pending);
@@ -401,77 +433,79 @@ impl System {
             return;
         }
         let (pod, container) = all[self.fate.below(all.len() as u32) as usize].clone();
-        let at = self.now + self.soon(500, 20_000);
+        let (now, at) = (self.now, self.now + self.soon(500, 20_000));
         self.note(|| format!("n{node}: container {container} of {} ends", pod.key));
         self.says(node, &pod, Some(Phase::Running));
         if let Some(runs) = self.machines[node].kubelet.runtime.get_mut(&pod.uid) {
-            runs.container_ends(&container, at);
+            runs.container_ends(&container, now, at);
         }
         self.look_again(node, at);
     }
 
-    /// A container that starts outside of any admission is asked for once more, where the checkpoint has not its ids.
-    pub fn has_all_again(&mut self, node: usize, uid: &PodUid, container: &str) -> bool {
-        let admission = self.machines[node].kubelet.active.get(uid);
-        let Some(pod) = admission.filter(|of| of.calls.is_empty()).map(|of| of.pod.clone()) else { return false };
-        let calls: Vec<(String, usize)> = pod
-            .expected_calls(|_| true)
-            .filter(|call| *call.container.name == *container)
-            .map(|call| (call.resource.to_owned(), call.count as usize))
-            .collect();
-        if self.is_shown_up(node, &pod, container) {
-            return false;
+    /// It has the ids of a container that starts. It asks for none outside of an admission: a container that it has lost the ids of does
+    /// not start any more, and its owner reads why.
+    pub fn has_all(&mut self, node: usize, pod: &PodRef, container: &str) -> bool {
+        let kubelet = &self.machines[node].kubelet;
+        let Some(admission) = kubelet.active.get(&pod.uid).filter(|of| of.calls.is_empty()) else { return false };
+        if kubelet.without_ids(&admission.pod).all(|call| *call.container.name != *container) {
+            return true;
         }
-        self.is_shown_down(node, &pod, container);
-        calls.into_iter().all(|(resource, count)| match self.ask(node, &pod, container, &resource, count) {
-            Asked::Known => true,
-            Asked::Granted => {
-                self.history.sometimes("a container that starts again is asked for once more");
-                true
-            }
-            Asked::Refused(why) => {
-                self.note(|| format!("n{node}: container {container} of {} is not started: {why}", pod.pod.key));
-                self.owner_reads(node, &pod.pod, container, &why);
-                false
-            }
-            Asked::NoPlugin | Asked::Killed => false,
-        })
-    }
-
-    /// The API server shows a container running that has ended, because the kubelet was cut off. Where ledger and checkpoint are lost as
-    /// well, its call may be taken for that of a pod under admission, which is a known limit (docs/lock.md): here its status arrives first.
-    /// What ran before the last boot is shown down to the daemon.
-    fn is_shown_up(&self, node: usize, pod: &HandoffPod, container: &str) -> bool {
-        let (uid, shown) = (&pod.pod.uid, self.store.of(&pod.pod));
-        let is_running = shown.and_then(|facts| facts.handoff.container(container)).is_some_and(|of| of.running);
-        is_running && !self.machines[node].ran_before.contains(uid) && self.judges.in_any_order.contains(uid)
-    }
-
-    /// A container starts again while the API server shows another one of its pod down that runs, because the kubelet is cut off or its
-    /// status is on its way: where the checkpoint is lost as well, nothing tells which of the two the kubelet asks for (docs/lock.md).
-    fn is_shown_down(&mut self, node: usize, pod: &HandoffPod, container: &str) {
-        let Some(runs) = self.machines[node].kubelet.runtime.get(&pod.pod.uid) else { return };
-        let shown = self.store.of(&pod.pod).map(|facts| &facts.handoff);
-        let is_hidden = |name: &str| shown.and_then(|pod| pod.container(name)).is_some_and(|of| !of.running);
-        if runs.devices.iter().any(|(name, ..)| **name != *container && is_hidden(name)) {
-            self.judges.in_any_order.insert(pod.pod.uid.clone());
-        }
-    }
-
-    /// Where the checkpoint is lost while containers of pods wait for their starts, nothing may tell which of them the kubelet asks for;
-    /// and where the ledger is lost as well, the lock has gone and nothing proves that a pod was served. Such a pod cannot start any
-    /// more, and its owner does what the refusal says. The same of one of which another client wrote that it has failed, once its ids are
-    /// another pod's, which waits for it (docs/lock.md).
-    fn owner_reads(&mut self, node: usize, pod: &PodRef, container: &str, why: &str) {
+        self.note(|| format!("n{node}: container {container} of {} has no ids", pod.key));
         let lives = self.store.of(pod).is_some_and(|facts| facts.handoff.deleting.is_none());
         let start = self.machines[node].kubelet.runtime.get(&pod.uid).and_then(|runs| runs.waits.get(container));
-        let is_stuck = start.is_some_and(|start| start.tries >= OWNER_READS);
-        let is_lost = why.contains("delete") && self.judges.in_any_order.contains(&pod.uid);
-        let is_doubled = why.contains("unavailable") && self.judges.foreign.contains(&pod.uid);
-        if lives && is_stuck && (is_lost || is_doubled) {
+        if lives && start.is_some_and(|start| start.tries >= OWNER_READS) {
             self.history.sometimes("a pod that cannot start any more is made again by its owner");
             self.note(|| format!("{} is deleted by its owner", pod.key));
             self.store.delete(&pod.key, Some(&pod.uid), wall(self.now));
+        }
+        false
+    }
+
+    /// Pods that are resized, up to 1.36: their missing ids are asked for, whatever runs, before an admission `begins` or at their time.
+    /// What is refused is tried again later.
+    fn resize_pods(&mut self, node: usize, begins: bool) {
+        let kubelet = &mut self.machines[node].kubelet;
+        if !begins && kubelet.active.values().any(|of| !of.calls.is_empty()) {
+            return;
+        }
+        let is_to_be = |pod: &&HandoffPod| {
+            let uid = &pod.pod.uid;
+            pod.resizing
+                && !kubelet.resized.contains(uid)
+                && kubelet.active.get(uid).is_some_and(|of| of.calls.is_empty())
+        };
+        let mut due: Vec<HandoffPod> = kubelet.known.values().filter(is_to_be).cloned().collect();
+        for pod in &due {
+            if !self.machines[node].kubelet.resizes.contains_key(&pod.pod.uid) {
+                let at = self.now + self.soon(1, 20_000);
+                self.machines[node].kubelet.resizes.insert(pod.pod.uid.clone(), at);
+                self.look_again(node, at);
+            }
+        }
+        due.retain(|pod| begins || self.machines[node].kubelet.resizes[&pod.pod.uid] <= self.now);
+        let life = self.machines[node].kubelet_life;
+        for pod in due {
+            let uid = &pod.pod.uid;
+            let mut calls = pod.expected_calls(|_| true);
+            let ends = calls.find_map(|call| {
+                let asked = self.ask(node, &pod, &call.container.name, call.resource, call.count as usize);
+                if matches!(asked, Asked::Granted) {
+                    self.history.sometimes("a kubelet asks for a pod that it resizes");
+                }
+                matches!(asked, Asked::Refused(_) | Asked::Killed).then_some(asked)
+            });
+            if self.machines[node].kubelet_life != life {
+                return;
+            }
+            if let Some(Asked::Refused(why)) = ends {
+                self.note(|| format!("n{node}: {} is not resized: {why}", pod.pod.key));
+                let at = self.now + self.soon(10_000, 60_000);
+                self.machines[node].kubelet.resizes.insert(uid.clone(), at);
+                self.look_again(node, at);
+            } else {
+                self.machines[node].kubelet.resized.insert(uid.clone());
+                self.says(node, &pod.pod, Some(Phase::Running));
+            }
         }
     }
 
@@ -485,6 +519,7 @@ impl System {
         self.stop_pods(node);
         self.run_pods(node);
         self.try_starts(node);
+        self.resize_pods(node, false);
         self.admit(node);
     }
 
@@ -630,9 +665,8 @@ impl System {
             }
         }
         let kubelet = &mut self.machines[node].kubelet;
-        // A container that runs needs no call.
-        if let Some(runs) = kubelet.runtime.get(&uid) {
-            calls.retain(|(container, ..)| runs.waits.contains_key(container));
+        if let Some(waited) = kubelet.waited.get(&uid) {
+            calls.retain(|(container, ..)| waited.contains(container));
         }
         let runs = kubelet.runtime.contains_key(&uid);
         kubelet.active.insert(uid.clone(), Admission { pod, calls: calls.into(), starts: None });
@@ -640,6 +674,9 @@ impl System {
             self.history.sometimes("a kubelet finds a pod running");
         } else {
             self.admitted(node, &uid);
+        }
+        if self.pace.below(2) == 0 {
+            self.resize_pods(node, true);
         }
         self.look_again(node, self.now + CALL);
     }

@@ -9,6 +9,7 @@ use baton::decide::handoff::{AllocatePolicy, InventoryDevice, NodeInventory};
 use baton::decide::pod::HandoffPod;
 use baton::decide::world::{NodeFacts, Resources};
 
+use super::Mutant;
 use super::daemon::Daemon;
 use super::kubelet::Kubelet;
 use crate::harness::gpu_device;
@@ -77,7 +78,8 @@ fn nic_id(node: usize, at: i32) -> DeviceId {
 }
 
 /// A pod as its node daemon reads it: what its status says to run since before the boot has ended.
-pub fn since_boot(ran_before: &BTreeSet<PodUid>, mut pod: HandoffPod) -> HandoffPod {
+pub fn since_boot(ran_before: &BTreeSet<PodUid>, mutant: Option<Mutant>, mut pod: HandoffPod) -> HandoffPod {
+    pod.resizing &= mutant != Some(Mutant::ResizesUnseen);
     if ran_before.contains(&pod.pod.uid) {
         pod.containers.iter_mut().for_each(|container| container.running = false);
     }

@@ -41,6 +41,7 @@ mutants! {
     LeaderGoneByWatch = "a controller takes a leader for lost by what its watch shows";
     RebuildSkipped = "a lost ledger is not rebuilt";
     LiveReadsSkipped = "live reads are not made";
+    ResizesUnseen = "a node daemon does not read that a pod is resized";
     AnswersBeforeWriting = "the ledger is written after the answer";
     FreedAtDeletion = "entries go with the pod's object";
     FreedAtPhase = "entries go with a terminal phase";

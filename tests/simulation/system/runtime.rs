@@ -32,6 +32,8 @@ pub struct Runs {
     pub stop: Option<Duration>,
     /// Until then they cannot be killed.
     pub stuck: Duration,
+    /// When its containers ended last.
+    pub ended: BTreeMap<Box<str>, Duration>,
     /// Containers that do not run.
     pub waits: BTreeMap<Box<str>, Start>,
     has_started: bool,
@@ -64,8 +66,9 @@ impl Runs {
     }
 
     /// A container of it ends, and starts again later.
-    pub fn container_ends(&mut self, container: &str, at: Duration) {
+    pub fn container_ends(&mut self, container: &str, now: Duration, at: Duration) {
         self.devices.retain(|(name, ..)| **name != *container);
+        self.ended.insert(container.into(), now);
         self.waits.insert(container.into(), Start { at, ..Start::default() });
     }
 }
@@ -85,6 +88,7 @@ impl System {
             needs,
             stop: None,
             stuck: Duration::ZERO,
+            ended: BTreeMap::new(),
             waits,
             has_started: false,
         };
@@ -179,7 +183,7 @@ impl System {
         self.machines[node].kubelet.runtime.get_mut(uid)?.waits.get_mut(container)
     }
 
-    /// The kubelet asks for what its checkpoint has not, then asks the daemon whether the container may start.
+    /// The kubelet asks the daemon whether the container may start.
     fn try_start(&mut self, node: usize, pod: &PodRef, container: &str) {
         let (now, daemon) = (self.now, self.machines[node].daemon_life);
         let Some(start) = self.start(node, &pod.uid, container).map(|start| *start) else { return };
@@ -187,15 +191,8 @@ impl System {
         if is_lost || now < self.machines[node].runtime_down {
             return self.tries_again(node, pod, container);
         }
-        if start.call.is_none() {
-            let life = self.machines[node].kubelet_life;
-            let is_granted = self.has_all_again(node, &pod.uid, container);
-            if self.machines[node].kubelet_life != life {
-                return;
-            }
-            if !is_granted {
-                return self.tries_again(node, pod, container);
-            }
+        if start.call.is_none() && !self.has_all(node, pod, container) {
+            return self.tries_again(node, pod, container);
         }
         for (resource, ids) in self.machines[node].kubelet.ids_of(&pod.uid, container) {
             let since = start.call.map_or(now, |(since, _)| since);

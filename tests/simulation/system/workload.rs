@@ -194,6 +194,7 @@ fn facts(job: &Job, plan: Option<&GangPlan>, now: Duration) -> PodFacts {
         running: false,
         started: false,
         lacks_devices: false,
+        ended: None,
         dra_backed: vec![],
     });
     facts.handoff.containers = containers.collect::<Vec<_>>().into();

@@ -94,6 +94,7 @@ impl OnePod {
             running: false,
             started: false,
             lacks_devices: false,
+            ended: None,
             dra_backed: Vec::new(),
         };
         let bound = clock::wall();
@@ -105,6 +106,7 @@ impl OnePod {
             deleting: None,
             grace_seconds: 30,
             scheduled_condition: true,
+            resizing: false,
             created: jiff::Timestamp::UNIX_EPOCH,
             containers: vec![main].into(),
             assignment: AssignmentText {
