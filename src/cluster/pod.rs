@@ -399,16 +399,16 @@ impl LightPod {
         }
     }
 
-    /// The kubelet has not read the spec, will look at it again, or has not done what it asks for. A resize that it has refused for good it
-    /// does not try again. What the spec does not name a kubelet fills in from the pod as a whole.
+    /// The kubelet has not read the spec, or has not done what it asks for: it may still try, also what was infeasible before it started
+    /// again. What the spec does not name a kubelet fills in from the pod as a whole.
     fn resizing(&self) -> bool {
         let status = &self.status;
-        let is_read = status.observed_generation.zip(self.metadata.generation).map(|(read, is)| read >= is);
+        let is_unread = status.observed_generation.zip(self.metadata.generation).is_some_and(|(read, is)| read < is);
         let differs = |asked: &WrittenAmounts, has: &WrittenAmounts| {
             let amount = |of: &WrittenAmounts, name: &str| of.get(name)?.parse::<Quantity>().ok();
             ["cpu", "memory"]
                 .iter()
-                .any(|name| amount(asked, name).zip(amount(has, name)).is_some_and(|(asked, has)| asked != has))
+                .any(|name| amount(asked, name).is_some_and(|asked| amount(has, name) != Some(asked)))
         };
         let is_undone = |(asked, _): (&LightContainer, ContainerKind)| {
             let mut has =
@@ -416,11 +416,7 @@ impl LightPod {
             let asked = &asked.resources;
             has.any(|has| differs(&asked.requests, &has.requests) || differs(&asked.limits, &has.limits))
         };
-        is_read == Some(false)
-            || match self.condition("PodResizePending") {
-                Some(found) => is_read.is_none() || &*found.reason == "Deferred",
-                None => self.spec.all_containers().any(is_undone),
-            }
+        is_unread || self.condition("PodResizePending").is_some() || self.spec.all_containers().any(is_undone)
     }
 
     /// The kubelet's ids by container and resource, as the statuses of the containers name them.
@@ -493,13 +489,15 @@ mod tests {
         assert!(pod(|pod| pod["metadata"]["generation"] = 3.into()).resizing, "the kubelet has not read it");
         assert!(pod(|pod| pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "200m".into()).resizing);
         assert!(!pod(|pod| pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "0.1".into()).resizing);
-        for (reason, read, expected) in
-            [("Deferred", Some(2), true), ("Infeasible", Some(2), false), ("Infeasible", None, true)]
-        {
-            let pod = serde_json::json!({"metadata": {"name": "p", "generation": 2}, "status": {"observedGeneration": read,
-                "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}]}});
-            assert_eq!(serde_json::from_value::<LightPod>(pod).unwrap().handoff().resizing, expected, "{reason}");
-        }
+        let pending = pod(|pod| {
+            pod["status"]["conditions"] =
+                serde_json::json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]);
+        });
+        assert!(pending.resizing);
+        assert!(
+            pod(|pod| pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "1".into()).resizing,
+            "the first"
+        );
         let of_pod = pod(|pod| pod["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"] = "2".into());
         assert!(!of_pod.resizing, "the limit of the pod as a whole");
         let old = pod(|pod| {

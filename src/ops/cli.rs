@@ -251,7 +251,9 @@ fn parse(command: Command, words: impl IntoIterator<Item = OsString>) -> anyhow:
     let words: Vec<OsString> = words.into_iter().collect();
     command.try_get_matches_from(&words).or_else(|error| match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::InvalidSubcommand, _) => {
-            let hint = words.get(1).and_then(|word| hint(word.to_str()?));
+            let is_it =
+                |word: &&str| error.get(ContextKind::InvalidSubcommand).is_some_and(|of| of.to_string() == **word);
+            let hint = words.get(1).and_then(|word| word.to_str()).filter(is_it).and_then(hint);
             Err(UsageError(hint.unwrap_or_else(|| error.exit())).into())
         }
         (ErrorKind::UnknownArgument, Some(ContextValue::String(flag))) => {

@@ -29,6 +29,9 @@ pub enum ManifestError {
         "kind is {0:?}: what-if judges Pods (apiVersion: v1), Jobs, Deployments, ReplicaSets, StatefulSets, TYJobs and Lists of them"
     )]
     Kind(String),
+    /// What is wrong with one of several documents.
+    #[error("document {0}: {1}")]
+    Document(usize, Box<Self>),
     /// A field that a pod cannot have like this.
     #[error("{0}")]
     Field(String),
@@ -42,7 +45,8 @@ const MOST: usize = 256;
 pub fn read_all(text: &str) -> Result<Vec<UnadmittedObject>, ManifestError> {
     let documents: Vec<Value> = serde_saphyr::from_str_multiple(text).map_err(|error| yaml(&error))?;
     let mut objects = Vec::new();
-    for document in documents.into_iter().filter(|document| !document.is_null() && *document != "") {
+    let (many, given) = (documents.len() > 1, (1..).zip(documents));
+    for (at, document) in given.filter(|(_, document)| !document.is_null() && *document != "") {
         let items = match document {
             Value::Object(mut list)
                 if list.get("kind").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("List")) =>
@@ -53,7 +57,10 @@ pub fn read_all(text: &str) -> Result<Vec<UnadmittedObject>, ManifestError> {
         };
         for item in items {
             // What templates refer to is known from the cluster.
-            if let Some(object) = pods_of(item)? {
+            let object = pods_of(item);
+            if let Some(object) =
+                object.map_err(|error| if many { ManifestError::Document(at, error.into()) } else { error })?
+            {
                 objects.push(object);
             }
         }
@@ -355,6 +362,7 @@ mod tests {
         assert!(error(&POD.replace("500m", "many")).contains("spec.containers[0].resources.limits.cpu"));
         assert!(error("apiVersion: v1\nkind: Pod\n").contains("spec.containers"));
         assert!(error("just words").contains("kind"));
+        assert!(error(&format!("{POD}---\njust words\n")).starts_with("document 2: kind is \"\""));
         let ports = POD.replace("  containers:", "  hostNetwork: true\n  containers:");
         let ports = ports.replace("    image: x", "    image: x\n    ports: [8080]");
         assert!(error(&ports).contains("spec.containers[0].ports[0] is 8080"));

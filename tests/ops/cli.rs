@@ -249,6 +249,7 @@ fn a_reader_that_has_gone_is_no_error_and_a_full_disk_is_one() {
 #[test]
 fn a_question_about_nothing_or_about_a_name_that_cannot_be_ends_with_2() {
     says(&fails(2, &["explain"], &[]), &["nothing to explain", "baton explain pod"]);
+    says(&fails(2, &["explain", "queue"], &[]), &["unrecognized subcommand 'queue'"]);
     for subject in ["pod", "gang", "job"] {
         let url = ("BATON_ADMIN_URL", "http://127.0.0.1:1");
         says(&fails(2, &["explain", subject, "a b"], &[url]), &["\"a b\"", subject, "namespace/name"]);

@@ -140,8 +140,8 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
     // Whatever pod seems to be under admission, the call may be for one of which the kubelet has lost the ids, or may have lost them. And
     // a call that seems to be for such a one may be that of the successor of a pod that has ended.
     let is_first = left.iter().any(|candidate| candidate.asked == 0);
-    let doubtful = if is_first { again.iter().chain(&late).chain(&behind).map(key_of).collect() } else { ended };
-    let doubtful = unknown.iter().cloned().chain(doubtful).chain(done);
+    let lost = again.iter().chain(&late).chain(&behind).map(key_of).chain(done);
+    let doubtful = unknown.iter().cloned().chain(lost).chain(ended.into_iter().filter(|_| !is_first));
     if let Some(missing) = LiveReads::pods(doubtful).missing(context.live_reads) {
         return Identified::NeedLive(missing);
     }
@@ -223,8 +223,11 @@ fn likeliest<'a>(mut candidates: Vec<CallCandidate<'a>>, context: &AllocateConte
     };
     let best = candidates.iter().filter_map(rank).min();
     let waits = |of: &CallCandidate<'_>| best == Some(2) && of.asked > 0 && !of.container.running;
-    let is_resized =
-        |of: &CallCandidate<'_>| of.pod.resizing && (of.asked == 0 || context.ledger.may_repeat(&of.pod.pod.uid));
+    // Of a plain init container, which is never listed, the kubelet has the ids, unless it has started again since.
+    let is_resized = |of: &CallCandidate<'_>| {
+        let is_kept = of.container.kind == ContainerKind::Init && !context.ledger.may_repeat(&of.pod.pod.uid);
+        of.pod.resizing && (of.asked == 0 || !is_kept)
+    };
     candidates.retain(|of| best.is_some() && rank(of) == best || waits(of) || is_resized(of));
     candidates
 }

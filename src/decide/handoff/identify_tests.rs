@@ -175,7 +175,7 @@ fn what_seems_to_be_asked_for_once_more_may_be_a_successors_first_call() {
         grant(&mut node.ledger, &runs, &[("main", &["GPU-3"])]);
         node.ledger.kubelet_starts();
         assert!(matches!(node.gpu(&["GPU-3"]), AllocateOutcome::Repeat { .. }));
-        assert_eq!(node.asked_live, reads);
+        assert_eq!((node.asked_live, node.live_reads.pods.len()), (1, reads));
     }
 }
 
@@ -244,7 +244,7 @@ fn a_container_without_its_ids_is_asked_for_while_its_pod_is_admitted_or_resized
                     let is_asked_for = resizing || !running && !is_over && ended != Some(now);
                     match node.gpu(&["GPU-3"]) {
                         AllocateOutcome::Refuse(refusal) if is_asked_for => {
-                            assert_eq!(refusal.rule, AllocateRule::Ambiguous)
+                            assert_eq!(refusal.rule, AllocateRule::Ambiguous);
                         }
                         outcome => assert_eq!((served(&outcome).0.as_str(), is_asked_for), ("new", false), "{live:?}"),
                     }
@@ -268,11 +268,21 @@ fn a_pod_that_is_resized_is_asked_for_whatever_runs_and_nothing_is_over_by_that(
     };
     assert_eq!(repeated(&node(&[&was], &rows[..1]).gpu(&["GPU-5"])), "main");
     assert_eq!(refused(&node(&[&was, &waits], rows).gpu(&["GPU-5"])).rule, AllocateRule::Ambiguous);
-    let mut lagging = node(&[&HandoffPod { resizing: false, ..was.clone() }, &waits], rows);
-    lagging.live = vec![was.clone(), waits.clone()];
-    assert_eq!(refused(&lagging.gpu(&["GPU-5"])).rule, AllocateRule::Ambiguous, "the watch does not show it yet");
+    for is_over in [true, false] {
+        let mut lagging = node(&[&HandoffPod { resizing: false, ..was.clone() }, &waits], rows);
+        lagging.live = vec![was.clone(), waits.clone()];
+        if !is_over {
+            lagging.ledger.kubelet_starts();
+        }
+        assert_eq!(refused(&lagging.gpu(&["GPU-5"])).rule, AllocateRule::Ambiguous, "the watch does not show it yet");
+    }
     assert_eq!(passed_by(&node(&[&was, &waits], rows).context(), &was.pod.uid), []);
-    assert_eq!(passed_by(&node(&[&was, &waits], rows).context(), &waits.pod.uid), [was.pod.uid.clone()]);
+    assert_eq!(passed_by(&node(&[&was, &waits], rows).context(), &waits.pod.uid), [&was].map(|of| of.pod.uid.clone()));
+    // Another client has written that it had failed, and it is back without its ids: no kubelet has started.
+    let new = one("new", "GPU-1");
+    let mut node = TestNode::new(&[&was, &new]).lock(&new).listed(&[rows[0], ("new", "main", GPU, &[])]);
+    grant(&mut node.ledger, &was, &[("main", &["GPU-3"])]);
+    assert_eq!(refused(&node.gpu(&["GPU-5"])).rule, AllocateRule::Ambiguous);
     // Of what was given since the kubelet started it has the ids, also of an init container, which it never lists.
     let init = pod(
         "init",

@@ -251,9 +251,12 @@ impl Ledger {
         self.admissions.clear();
     }
 
-    /// A kubelet has taken a registration: perhaps one that has started again.
+    /// A kubelet has taken a registration. The first one since it has started may not be the first try: another kubelet may have taken
+    /// that one without a word, and called.
     pub fn registered(&mut self, at: Timestamp) {
-        self.kubelet_starts();
+        if self.registered.is_none() {
+            self.kubelet_starts();
+        }
         self.registered = Some(at);
     }
 

@@ -42,7 +42,7 @@ pub(super) struct LastPreference {
 pub enum CallEvent {
     /// The kubelet has started again: it admits its pods again.
     KubeletStarted,
-    /// One has taken a registration, at this time (wall): perhaps one that has started again.
+    /// It has taken a registration, at this time (wall).
     Registered(Timestamp),
     /// A call has failed at this time (monotonic) before it was looked at: its pod is rejected for good, and it is not known which.
     Lapsed(Duration),
@@ -78,10 +78,7 @@ impl HandOff {
                 self.ledger.kubelet_starts();
                 self.preference = None;
             }
-            CallEvent::Registered(at) => {
-                self.ledger.registered(at);
-                self.preference = None;
-            }
+            CallEvent::Registered(at) => self.ledger.registered(at),
             CallEvent::Lapsed(at) => self.rejected_unknown(at),
         }
     }

@@ -477,7 +477,8 @@ impl System {
         let mut due: Vec<HandoffPod> = kubelet.known.values().filter(is_to_be).cloned().collect();
         for pod in &due {
             if !self.machines[node].kubelet.resizes.contains_key(&pod.pod.uid) {
-                let at = self.now + self.soon(1, 20_000);
+                let most = if self.pace.below(2) == 0 { 10 } else { 20_000 };
+                let at = self.now + self.soon(1, most);
                 self.machines[node].kubelet.resizes.insert(pod.pod.uid.clone(), at);
                 self.look_again(node, at);
             }
