@@ -97,7 +97,7 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
     let mut waiting: Vec<CallCandidate<'a>> = Vec::new();
     let mut again: Vec<CallCandidate<'a>> = Vec::new();
     let (mut behind, mut late): (Vec<CallCandidate<'a>>, Vec<CallCandidate<'a>>) = (Vec::new(), Vec::new());
-    let (mut unknown, mut ended): (Vec<PodKey>, Vec<PodKey>) = (Vec::new(), Vec::new());
+    let (mut unknown, mut ended, mut done): (Vec<PodKey>, Vec<PodKey>, Vec<PodKey>) = Default::default();
     for listed in &listing.pods {
         let (mut known, mut may_call, mut is_asking) = (false, false, false);
         for pod in context.pods.of_key(&listed.key) {
@@ -113,10 +113,13 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
             }
             // A kubelet asks for a pod until it has read of its deletion.
             let is_leaving = pod.deleting.is_some();
+            let (lost, never): (Vec<_>, Vec<_>) =
+                without_ids(pod, listed, call, context.ledger).partition(|of| of.asked > 0);
             if context.ledger.may_repeat(&pod.pod.uid) {
-                let lost = if is_leaving { &mut late } else { &mut again };
-                lost.extend(lost_by_kubelet(pod, listed, call, context.ledger));
+                if is_leaving { &mut late } else { &mut again }.extend(lost);
             }
+            // It runs without devices, and asks for them only if it is resized.
+            done.extend(never.iter().filter(|of| of.container.running).map(|of| of.pod.pod.key.clone()));
             // It may have been served before the ledger was lost: then its admission is over.
             if context.ledger.of_pod(&pod.pod.uid).any(|entry| !entry.was_asked()) {
                 let of_pod = candidates(pod, (listed, true), call, context.ledger);
@@ -131,7 +134,7 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
         }
     }
     let key_of = |candidate: &CallCandidate<'_>| candidate.pod.pod.key.clone();
-    let (mut all, mut done) = ([again, late, behind], Vec::new());
+    let mut all = [again, late, behind];
     for of in &mut all {
         done.extend(of.extract_if(.., |of| !context.may_ask_for(of.pod, of.container)).map(|of| key_of(&of)));
     }
@@ -193,8 +196,8 @@ fn hidden<'a>(
     all.filter(|of| of.asked == 0 && !of.admitted && context.may_ask_for(of.pod, of.container))
 }
 
-/// Served containers of which the kubelet lists no ids: it has lost its checkpoint. Plain init containers are never listed.
-fn lost_by_kubelet<'a>(
+/// Containers of which the kubelet lists no ids: of a served one it has lost them. Plain init containers are never listed.
+fn without_ids<'a>(
     pod: &'a HandoffPod,
     listed: &ListedPod,
     call: &AllocateCall<'_>,
@@ -204,7 +207,7 @@ fn lost_by_kubelet<'a>(
         let asked = ledger.asked(&pod.pod.uid, &container.name, call.resource);
         let is_lost = container.kind != ContainerKind::Init && listed.ids(&container.name, call.resource).is_none();
         let is_same = asks(pod, container, call.resource) == Some(call.count);
-        (is_lost && is_same && asked > 0).then_some(CallCandidate { pod, container, asked, admitted: true })
+        (is_lost && is_same).then_some(CallCandidate { pod, container, asked, admitted: true })
     })
 }
 

@@ -8,7 +8,7 @@ use baton_contract::{EventReason, LockRead, PodUid, key};
 
 const GPU: &str = key::NVIDIA_GPU;
 
-fn one(name: &str, device: &str) -> HandoffPod {
+pub(super) fn one(name: &str, device: &str) -> HandoffPod {
     with_assignment(gpu_pod(name, 1), &[("main", &[device])])
 }
 
@@ -211,115 +211,6 @@ fn a_container_may_start_again_without_a_checkpoint_beside_a_pod_under_admission
     for watched in [true, false] {
         assert_eq!(refused(&call(watched, false)).rule, AllocateRule::Ambiguous);
         assert_eq!(served(&call(watched, true)).0, "new", "its container runs: only the new pod can be calling");
-    }
-}
-
-/// A pod that has lost its ids, and a node where a pod under admission is listed beside it.
-fn beside_lost_ids(was: &HandoffPod, new: &HandoffPod) -> TestNode {
-    let mut node = TestNode::new(&[was, new]).lock(new).listed(&[("was", "main", GPU, &[]), ("new", "main", GPU, &[])]);
-    grant(&mut node.ledger, was, &[("main", &["GPU-3"])]);
-    node.ledger.kubelet_starts();
-    node
-}
-
-#[test]
-fn a_container_without_its_ids_is_asked_for_while_its_pod_is_admitted_or_resized() {
-    let (was, new) = (HandoffPod { phase: Phase::Running, ..one("was", "GPU-3") }, one("new", "GPU-4"));
-    let second = jiff::SignedDuration::from_secs(1);
-    let (now, registered) = (testing::LOCKED, testing::LOCKED - second);
-    let cases =
-        [(None, false), (Some(registered), false), (Some(now), false), (Some(now + second), false), (None, true)];
-    for resizing in [true, false] {
-        for running in [true, false] {
-            for (ended, is_over) in cases {
-                let mut live = HandoffPod { resizing, ..was.clone() };
-                live.containers[0].running = running;
-                live.containers[0].ended = ended;
-                // The watch may not have brought it yet.
-                for watched in [&was, &live] {
-                    let mut node = beside_lost_ids(watched, &new);
-                    node.live = vec![live.clone(), new.clone()];
-                    node.ledger.registered(registered);
-                    node.ledger.ends(is_over.then(|| was.pod.uid.clone()), Admission::Over);
-                    let is_asked_for = resizing || !running && !is_over && ended != Some(now);
-                    match node.gpu(&["GPU-3"]) {
-                        AllocateOutcome::Refuse(refusal) if is_asked_for => {
-                            assert_eq!(refusal.rule, AllocateRule::Ambiguous);
-                        }
-                        outcome => assert_eq!((served(&outcome).0.as_str(), is_asked_for), ("new", false), "{live:?}"),
-                    }
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn a_pod_that_is_resized_is_asked_for_whatever_runs_and_nothing_is_over_by_that() {
-    let resized = |pod: HandoffPod| HandoffPod { resizing: true, ..running(pod, &[true]) };
-    let (was, waits) = (resized(one("was", "GPU-3")), HandoffPod { phase: Phase::Running, ..one("waits", "GPU-4") });
-    let rows: &[(&str, &str, &str, &[&str])] = &[("was", "main", GPU, &[]), ("waits", "main", GPU, &[])];
-    let node = |all: &[&HandoffPod], rows| {
-        let mut node = TestNode::new(all).listed(rows);
-        all.iter().for_each(|pod| grant(&mut node.ledger, pod, &[("main", &["GPU-3"])]));
-        node.ledger.kubelet_starts();
-        node.ledger.ends([was.pod.uid.clone()], Admission::Over);
-        node
-    };
-    assert_eq!(repeated(&node(&[&was], &rows[..1]).gpu(&["GPU-5"])), "main");
-    assert_eq!(refused(&node(&[&was, &waits], rows).gpu(&["GPU-5"])).rule, AllocateRule::Ambiguous);
-    for is_over in [true, false] {
-        let mut lagging = node(&[&HandoffPod { resizing: false, ..was.clone() }, &waits], rows);
-        lagging.live = vec![was.clone(), waits.clone()];
-        if !is_over {
-            lagging.ledger.kubelet_starts();
-        }
-        assert_eq!(refused(&lagging.gpu(&["GPU-5"])).rule, AllocateRule::Ambiguous, "the watch does not show it yet");
-    }
-    assert_eq!(passed_by(&node(&[&was, &waits], rows).context(), &was.pod.uid), []);
-    assert_eq!(passed_by(&node(&[&was, &waits], rows).context(), &waits.pod.uid), [&was].map(|of| of.pod.uid.clone()));
-    // Another client has written that it had failed, and it is back without its ids: no kubelet has started.
-    let new = one("new", "GPU-1");
-    let mut node = TestNode::new(&[&was, &new]).lock(&new).listed(&[rows[0], ("new", "main", GPU, &[])]);
-    grant(&mut node.ledger, &was, &[("main", &["GPU-3"])]);
-    assert_eq!(refused(&node.gpu(&["GPU-5"])).rule, AllocateRule::Ambiguous);
-    // Of what was given since the kubelet started it has the ids, also of an init container, which it never lists.
-    let init = pod(
-        "init",
-        vec![container("init", ContainerKind::Init, &[(GPU, 1)]), container("main", ContainerKind::App, &[])],
-    );
-    let init = HandoffPod { resizing: true, ..running(with_assignment(init, &[("init", &["GPU-0"])]), &[false, true]) };
-    let new = one("new", "GPU-1");
-    let mut node =
-        TestNode::new(&[&init, &new]).lock(&new).listed(&[("init", "main", "", &[]), ("new", "main", GPU, &[])]);
-    grant(&mut node.ledger, &init, &[("init", &["GPU-0"])]);
-    assert_eq!((served(&node.gpu(&["GPU-5"])).0, node.asked_live), ("new".into(), 0));
-    // One that was admitted while no plugin was known, and has its first call now.
-    let late = resized(one("late", "GPU-6"));
-    let mut node = TestNode::new(&[&late]).lock(&late).listed(&[("late", "main", GPU, &[])]);
-    assert_eq!(served(&node.gpu(&["GPU-5"])).0, "late");
-    // The kubelet asks for the first container that it has no ids of, or, if it admits the pod once more, for the first that waits.
-    let two = HandoffPod { resizing: true, ..running(pair("two", ["GPU-0", "GPU-1"], [1, 1]), &[true, false]) };
-    let mut node = TestNode::new(&[&two]).listed(&[("two", "a", GPU, &[]), ("two", "b", GPU, &[])]);
-    grant(&mut node.ledger, &two, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
-    assert_eq!(refused(&node.gpu(&["GPU-5"])).rule, AllocateRule::Ambiguous);
-    node = node.listed(&[("two", "a", GPU, &["GPU-5"]), ("two", "b", GPU, &[])]);
-    assert_eq!(repeated(&node.gpu(&["GPU-6"])), "b");
-}
-
-#[test]
-fn without_pod_resources_a_pod_that_is_resized_may_be_asking() {
-    let holder = one("holder", "GPU-2");
-    let was = HandoffPod { resizing: true, ..running(one("was", "GPU-3"), &[true]) };
-    for resizing in [true, false] {
-        let was = HandoffPod { resizing, ..was.clone() };
-        let mut node = TestNode::new(&[&holder, &was]).lock(&holder);
-        grant(&mut node.ledger, &was, &[("main", &["GPU-3"])]);
-        node.ledger.kubelet_starts();
-        match node.gpu(&["GPU-2"]) {
-            AllocateOutcome::Refuse(refusal) => assert_eq!((refusal.rule, resizing), (AllocateRule::Ambiguous, true)),
-            outcome => assert_eq!((served(&outcome).0.as_str(), resizing), ("holder", false)),
-        }
     }
 }
 
@@ -622,21 +513,21 @@ fn an_invalid_request_that_came_past_the_scheduler_is_named() {
 }
 
 /// Two containers with a GPU each, both served.
-fn pair(name: &str, devices: [&str; 2], counts: [i64; 2]) -> HandoffPod {
+pub(super) fn pair(name: &str, devices: [&str; 2], counts: [i64; 2]) -> HandoffPod {
     let [first, second] = counts.map(|count| [(GPU, count)]);
     let p = pod(name, vec![container("a", ContainerKind::App, &first), container("b", ContainerKind::App, &second)]);
     let p = with_assignment(p, &[("a", &[devices[0]]), ("b", &[devices[1]])]);
     HandoffPod { phase: Phase::Running, ..p }
 }
 
-fn running(mut pod: HandoffPod, containers: &[bool]) -> HandoffPod {
+pub(super) fn running(mut pod: HandoffPod, containers: &[bool]) -> HandoffPod {
     let mut all: Vec<_> = pod.containers.to_vec();
     all.iter_mut().zip(containers).for_each(|(container, running)| container.running = *running);
     pod.containers = all.into();
     pod
 }
 
-fn repeated(outcome: &AllocateOutcome) -> &str {
+pub(super) fn repeated(outcome: &AllocateOutcome) -> &str {
     let AllocateOutcome::Repeat { key, .. } = outcome else { panic!("not a repetition: {outcome:?}") };
     &key.container
 }

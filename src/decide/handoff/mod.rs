@@ -15,6 +15,8 @@ pub mod leaving;
 mod leaving_tests;
 pub mod ledger;
 pub mod listing;
+#[cfg(test)]
+mod lost_ids_tests;
 pub mod plan;
 pub mod pods;
 pub mod policy;
