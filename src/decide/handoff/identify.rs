@@ -392,7 +392,7 @@ struct CallCandidate<'a> {
 }
 
 /// The container of `pod` that is next on this resource; several when nothing distinguishes them. `listed` is what PodResources says
-/// of the pod, and whether its admission is over.
+/// of the pod; it may look behind a container that lacks its ids and waits.
 ///
 /// The kubelet goes through init containers and sidecars in spec order, then app containers, and makes all calls of a
 /// container before it comes to the next. So a listed container with devices proves that everything before it is done, and
@@ -405,7 +405,7 @@ struct CallCandidate<'a> {
 /// has ended and its status is still on its way.
 fn candidates<'a>(
     pod: &'a HandoffPod,
-    (listed, is_over): (&ListedPod, bool),
+    (listed, looks_behind): (&ListedPod, bool),
     call: &AllocateCall<'_>,
     ledger: &Ledger,
 ) -> Vec<CallCandidate<'a>> {
@@ -423,7 +423,7 @@ fn candidates<'a>(
             let asked = ledger.asked(&pod.pod.uid, &container.name, call.resource);
             candidates.push(CallCandidate { pod, container, asked, admitted });
         }
-        if !is_over && is_listed_kind && !container.running {
+        if !looks_behind && is_listed_kind && !container.running {
             break;
         }
     }

@@ -167,7 +167,7 @@ fn what_seems_to_be_asked_for_once_more_may_be_a_successors_first_call() {
     node.ledger.kubelet_starts();
     node.live = vec![runs.clone(), successor];
     assert_eq!(served(&node.gpu(&["GPU-3"])), ("a".into(), "main".into(), vec!["GPU-5".into()]));
-    // Without a successor it is the container that starts again. Names of pods that asked for nothing are not read.
+    // Without a successor it is the pod that is admitted once more. Names of pods that asked for nothing are not read.
     let mut cpu = pod("a", vec![container("main", ContainerKind::App, &[])]);
     cpu.phase = Phase::Failed;
     for (old, reads) in [(&old, 2), (&cpu, 1)] {
@@ -191,27 +191,6 @@ fn what_seems_asked_for_once_more_may_be_a_container_behind_one_without_a_call()
     grant(&mut node.ledger, &runs, &[("main", &["GPU-3"])]);
     node.ledger.kubelet_starts();
     assert_eq!(refused(&node.gpu(&["GPU-6"])).rule, AllocateRule::Ambiguous);
-}
-
-#[test]
-fn a_container_may_start_again_without_a_checkpoint_beside_a_pod_under_admission() {
-    let (mut was, new) = (one("was", "GPU-3"), one("new", "GPU-4"));
-    was.phase = Phase::Running;
-    let rows: &[(&str, &str, &str, &[&str])] = &[("was", "main", GPU, &[]), ("new", "main", GPU, &[])];
-    let call = |watched: bool, live: bool| {
-        let mut was = was.clone();
-        was.containers[0].running = watched;
-        let mut node = TestNode::new(&[&was, &new]).lock(&new).listed(rows);
-        grant(&mut node.ledger, &was, &[("main", &["GPU-3"])]);
-        node.ledger.kubelet_starts();
-        was.containers[0].running = live;
-        node.live = vec![was, new.clone()];
-        node.gpu(&["GPU-3"])
-    };
-    for watched in [true, false] {
-        assert_eq!(refused(&call(watched, false)).rule, AllocateRule::Ambiguous);
-        assert_eq!(served(&call(watched, true)).0, "new", "its container runs: only the new pod can be calling");
-    }
 }
 
 #[test]

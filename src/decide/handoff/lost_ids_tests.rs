@@ -20,23 +20,23 @@ fn beside_lost_ids(was: &HandoffPod, new: &HandoffPod) -> TestNode {
 #[test]
 fn a_container_without_its_ids_is_asked_for_while_its_pod_is_admitted_or_resized() {
     let (was, new) = (HandoffPod { phase: Phase::Running, ..one("was", "GPU-3") }, one("new", "GPU-4"));
+    let up = running(was.clone(), &[true]);
     let second = jiff::SignedDuration::from_secs(1);
     let (now, registered) = (testing::LOCKED, testing::LOCKED - second);
     let cases =
         [(None, false), (Some(registered), false), (Some(now), false), (Some(now + second), false), (None, true)];
     for resizing in [true, false] {
-        for running in [true, false] {
+        for runs in [true, false] {
             for (ended, is_over) in cases {
-                let mut live = HandoffPod { resizing, ..was.clone() };
-                live.containers[0].running = running;
+                let mut live = HandoffPod { resizing, ..running(was.clone(), &[runs]) };
                 live.containers[0].ended = ended;
                 // The watch may not have brought it yet.
-                for watched in [&was, &live] {
+                for watched in [&was, &up, &live] {
                     let mut node = beside_lost_ids(watched, &new);
                     node.live = vec![live.clone(), new.clone()];
                     node.ledger.registered(registered);
                     node.ledger.ends(is_over.then(|| was.pod.uid.clone()), Admission::Over);
-                    let is_asked_for = resizing || !running && !is_over && ended != Some(now);
+                    let is_asked_for = resizing || !runs && !is_over && ended != Some(now);
                     match node.gpu(&["GPU-3"]) {
                         AllocateOutcome::Refuse(refusal) if is_asked_for => {
                             assert_eq!(refusal.rule, AllocateRule::Ambiguous);
