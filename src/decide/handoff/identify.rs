@@ -113,13 +113,15 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
             }
             // A kubelet asks for a pod until it has read of its deletion.
             let is_leaving = pod.deleting.is_some();
-            let (lost, never): (Vec<_>, Vec<_>) =
-                without_ids(pod, listed, call, context.ledger).partition(|of| of.asked > 0);
-            if context.ledger.may_repeat(&pod.pod.uid) {
-                if is_leaving { &mut late } else { &mut again }.extend(lost);
+            for of in without_ids(pod, listed, call, context.ledger) {
+                match of.asked > 0 && context.ledger.may_repeat(&pod.pod.uid) {
+                    is_lost if is_leaving && (is_lost || pod.resizing) => late.push(of),
+                    true => again.push(of),
+                    // It runs without devices, and asks for them only if it is resized.
+                    false if of.asked == 0 && of.container.running => done.push(pod.pod.key.clone()),
+                    false => {}
+                }
             }
-            // It runs without devices, and asks for them only if it is resized.
-            done.extend(never.iter().filter(|of| of.container.running).map(|of| of.pod.pod.key.clone()));
             // It may have been served before the ledger was lost: then its admission is over.
             if context.ledger.of_pod(&pod.pod.uid).any(|entry| !entry.was_asked()) {
                 let of_pod = candidates(pod, (listed, true), call, context.ledger);

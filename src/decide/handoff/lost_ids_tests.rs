@@ -4,7 +4,7 @@ use super::identify_tests::{one, pair, repeated, running};
 use super::test_node::{TestNode, refused, served};
 use super::testing::{container, grant, pod, with_assignment};
 use super::*;
-use crate::pod::{ContainerKind, HandoffPod, Phase};
+use crate::pod::{ContainerKind, Deletion, HandoffPod, Phase};
 use baton_contract::key;
 
 const GPU: &str = key::NVIDIA_GPU;
@@ -93,6 +93,14 @@ fn a_pod_that_is_resized_is_asked_for_whatever_runs_and_nothing_is_over_by_that(
     let late = resized(one("late", "GPU-6"));
     let mut node = TestNode::new(&[&late]).lock(&late).listed(&[("late", "main", GPU, &[])]);
     assert_eq!(served(&node.gpu(&["GPU-5"])).0, "late");
+    // Its deletion is on its way to the kubelet.
+    let leaving = HandoffPod { deleting: Some(Deletion { at: testing::LOCKED, grace_seconds: 30 }), ..late.clone() };
+    for watched in [&late, &leaving, &HandoffPod { resizing: false, ..leaving.clone() }] {
+        let mut node = TestNode::new(&[watched, &new]).lock(&new);
+        node = node.listed(&[("late", "main", GPU, &[]), ("new", "main", GPU, &[])]);
+        node.live = vec![leaving.clone(), new.clone()];
+        assert_eq!(refused(&node.gpu(&["GPU-5"])).rule, AllocateRule::Ambiguous, "{watched:?}");
+    }
     let [was, unseen] = [&was, &late].map(|pod| HandoffPod { resizing: false, ..pod.clone() });
     let mut lagging = TestNode::new(&[&was, &unseen]).lock(&late).listed(&[rows[0], ("late", "main", GPU, &[])]);
     grant(&mut lagging.ledger, &was, &[("main", &["GPU-3"])]);
