@@ -239,7 +239,7 @@ impl System {
         let Some(daemon) = &mut self.machines[node].daemon else { return };
         daemon.hand_off = Some(HandOff::begin(ledger));
         if is_registered {
-            self.registered(node);
+            self.plugin_sees(node, CallEvent::Registered(wall(self.now)));
         }
     }
 
@@ -252,11 +252,10 @@ impl System {
         true
     }
 
-    /// The kubelet has started again: it admits its pods once more, and takes the registration.
-    pub fn registered(&mut self, node: usize) {
-        let now = wall(self.now);
+    /// The plugin loses the kubelet that it was registered with, and then another one takes its registration.
+    pub fn plugin_sees(&mut self, node: usize, event: CallEvent) {
         if let Some(Daemon { hand_off: Some(hand_off), .. }) = &mut self.machines[node].daemon {
-            hand_off.event(CallEvent::Registered(now));
+            hand_off.event(event);
         }
     }
 

@@ -462,7 +462,7 @@ impl System {
             }
             Mend::Node(node) => {
                 self.note(|| format!("n{node} joins again"));
-                self.machines[node].lost = None;
+                (self.machines[node].lost, self.machines[node].joined) = (None, Some(self.now));
                 self.store.node(self.machines[node].facts());
                 self.restart_kubelet(node, false);
                 self.start_daemon(node);

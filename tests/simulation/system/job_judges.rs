@@ -1,6 +1,7 @@
 //! What must hold of TYJobs after every step.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use baton::contract::tyjob::{BasicPolicy, Stage, TyJob, TyJobStatus};
 use baton::contract::{PodKey, PodRef, PodUid};
@@ -9,6 +10,9 @@ use baton::decide::world::{JobClaim, PodFacts};
 
 use super::System;
 use super::store::job_key;
+
+/// An answer and a request may each be on their way for so long that both take this time.
+const READ_AND_WRITTEN: Duration = Duration::from_secs(20);
 
 /// What has been seen of TYJobs.
 #[derive(Debug, Default)]
@@ -50,13 +54,19 @@ impl System {
         let lives = |pod: &PodFacts| {
             let of = &pod.handoff;
             let is_his = pod.spec.job.as_ref().is_some_and(|claim| claim.attempt == Some(former));
-            let has_node = of.node.as_deref().is_none_or(|node| self.store.has_node(node));
+            let has_node = of.node.as_deref().is_none_or(|node| self.store.has_node(node) && !self.was_gone(node));
             is_his && has_node && of.deleting.is_none() && of.phase != Phase::Failed
         };
         let key = PodKey::new(&key.namespace, &leader);
         if self.store.pod(&key).is_some_and(lives) {
             self.violates("an attempt ends only when its leader is lost", format!("{key} lives in attempt {former}"));
         }
+    }
+
+    /// A controller whose write comes now may have read that this node is gone.
+    fn was_gone(&self, node: &str) -> bool {
+        let joined = self.machines.iter().find(|machine| *machine.name == *node).and_then(|machine| machine.joined);
+        joined.is_some_and(|joined| self.now < joined + READ_AND_WRITTEN)
     }
 
     /// A controller has written the status of a job, as it has read it, over `before`.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use baton::contract::{DeviceId, PodRef, PodUid};
 use baton::decide::handoff::{EntryKey, ListedContainers, ListedPod, PodListing, StoredAnswer};
+use baton::decide::node::CallEvent;
 use baton::decide::pod::{ContainerKind, ExpectedCall, HandoffPod, Phase};
 use jiff::Timestamp;
 
@@ -274,7 +275,8 @@ impl System {
         let machine = &mut self.machines[node];
         if machine.daemon.as_ref().is_some_and(|daemon| daemon.hand_off.is_some()) {
             (machine.kubelet.is_registered, machine.kubelet.knows_plugin) = (true, true);
-            self.registered(node);
+            self.plugin_sees(node, CallEvent::KubeletStarted);
+            self.plugin_sees(node, CallEvent::Registered(wall(self.now)));
         } else if machine.daemon.is_some() {
             let life = machine.kubelet_life;
             self.after(Duration::from_millis(300), Happening::Mend(Mend::Registration { node, life }));

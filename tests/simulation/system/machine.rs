@@ -51,6 +51,8 @@ pub struct Machine {
     pub runtime_down: Duration,
     /// When its Node went, while it is gone.
     pub lost: Option<Duration>,
+    /// When it joined again.
+    pub joined: Option<Duration>,
 }
 
 /// What an answer names, as it is stored in the ledger and in the kubelet's checkpoint.
@@ -142,6 +144,7 @@ impl Machine {
             cgroups_hidden: Duration::ZERO,
             runtime_down: Duration::ZERO,
             lost: None,
+            joined: None,
             device: None,
             is_cut,
             policy: AllocatePolicy::default(),
