@@ -160,7 +160,7 @@ pub struct OneMove {
 
 impl fmt::Display for OneMove {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "one move would help: {} from {} to {}", self.pod, self.from, self.to)?;
+        write!(f, "{} from {} to {}", self.pod, self.from, self.to)?;
         match &self.budget {
             None => Ok(()),
             Some(budget) => write!(f, ", which the disruption budget {budget} does not allow now"),

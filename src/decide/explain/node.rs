@@ -50,6 +50,9 @@ impl Scheduler {
                     are(&free)
                 )
             }
+            None if free.iter().all(|free| free.starts_with("0 ")) => {
+                format!("takes new pods with devices, and none is wholly free: {} free", are(&free))
+            }
             None => format!("takes new pods with devices: {} free", are(&free)),
         };
         let whose = named.map(|pod| pod.to_string()).or_else(|| node.lock.read.whose());

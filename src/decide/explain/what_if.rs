@@ -278,7 +278,7 @@ impl Scheduler {
             return Instead::Evict(way);
         }
         let found = self.one_move(&mut world.clone(), ids, now);
-        Instead::Wait(found.map_or(why.clone(), |found| format!("{why}; {found}")))
+        Instead::Wait(found.map_or(why.clone(), |found| format!("{why}; one move would help: {found}")))
     }
 
     /// How room would be made for a pod.
@@ -334,7 +334,8 @@ impl Scheduler {
         if node.is_none() {
             verdict.one_move = self.move_for_new(world.clone().into_owned(), &pod, now);
         }
-        let found = verdict.one_move.as_ref().map(|found| format!("; {found}")).unwrap_or_default();
+        let found =
+            verdict.one_move.as_ref().map(|found| format!("; one move would help: {found}")).unwrap_or_default();
         let words = if judged.never { "never starts here" } else { "would wait" };
         let mut headline = format!("{words}: {}{found}", verdict.message);
         if let Some(node) = &node {

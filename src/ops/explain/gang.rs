@@ -37,7 +37,7 @@ pub fn text(explanation: &GangExplanation, wide: bool) -> String {
         let _ = write!(out, "\nThe first pod without a place is {}:\n  {}\n", cause.pod, cause.summary);
     }
     if let Some(found) = &explanation.one_move {
-        let _ = writeln!(out, "  {found}");
+        let _ = writeln!(out, "  one move would help: {found}");
     }
     if explanation.attempts > 0 {
         let next = explanation.next_try.map(|at| format!(", at the latest at {at:.0}")).unwrap_or_default();

@@ -24,18 +24,16 @@ pub(super) fn refusals(out: &mut String, verdict: &PodVerdict) {
     if let Some(nearest) = &verdict.nearest {
         let _ = writeln!(out, "  Nearest: {nearest}.");
     }
-    if let Some(found) = &verdict.one_move {
-        let _ = writeln!(out, "  {found}");
-    }
 }
 
 /// What to do.
 pub(super) fn advice(out: &mut String, verdict: &PodVerdict) {
-    if verdict.advice.is_empty() {
-        return;
+    let a_move = verdict.one_move.as_ref().map(|found| format!("Move one pod: {found}"));
+    let mut all = a_move.iter().chain(&verdict.advice).peekable();
+    if all.peek().is_some() {
+        out.push_str("\nWhat helps:\n");
     }
-    out.push_str("\nWhat helps:\n");
-    for text in &verdict.advice {
+    for text in all {
         let _ = writeln!(out, "- {text}.");
     }
 }

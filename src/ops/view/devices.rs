@@ -141,7 +141,10 @@ fn row(node: &str, info: &DeviceInfo, device: String, cordons: &Cordons, around:
     let usable = matches!(state, DeviceState::Free | DeviceState::Partly | DeviceState::Reserved);
     let gone = around.takes.is_none().then(|| format!("node {node} does not exist"));
     let left = usage.leaving(node, id).map(str::to_owned);
-    let reasons: Vec<String> = info.fault().into_iter().chain(cordon.map(Cordon::words)).chain(left).collect();
+    let off =
+        (state == DeviceState::Off && gone.is_none()).then(|| "its node takes no new pods with devices".to_owned());
+    let reasons = info.fault().into_iter().chain(cordon.map(Cordon::words)).chain(left).chain(off);
+    let reasons: Vec<String> = reasons.collect();
     let since = info.health_condition().map(|condition| condition.last_transition_time.0);
     let places = info.topology.as_ref();
     DeviceRow {
@@ -268,6 +271,14 @@ mod tests {
         let words =
             "still used by processes of ml/train, which was deleted or written as ended at 2026-11-21T02:35:30Z";
         assert_eq!(row.cells()[..8], ["node-a", "gpu-0", "", "healthy", "100%", "0%", "ml/train", words]);
+    }
+
+    #[test]
+    fn a_free_device_of_a_node_that_takes_no_pods_says_so() {
+        let mut cluster = cluster();
+        cluster.leases.clear();
+        let row = rows(&cluster).remove(1);
+        assert_eq!(row.cells()[3..8], ["healthy", "0%", "0%", "", "its node takes no new pods with devices"]);
     }
 
     #[test]

@@ -35,8 +35,11 @@ pub struct PodRow {
     pub phase: String,
     /// Most that the containers hold at once, by resource name.
     pub wants: BTreeMap<String, i64>,
-    /// Ids by device type, from the assignment.
+    /// Ids by device type, from the assignment: of a pod that has ended, what it had.
     pub devices: BTreeMap<String, Vec<String>>,
+    /// It has ended, and nothing of it uses them.
+    #[serde(skip)]
+    had: bool,
     /// The lock of its node names it.
     pub holds_lock: bool,
     /// What a container asks for is not valid.
@@ -81,6 +84,7 @@ fn leaving(snapshot: &Snapshot, namespace: Option<&str>) -> impl Iterator<Item =
             phase: "Leaving".to_owned(),
             wants: BTreeMap::new(),
             devices: ids(held),
+            had: false,
             holds_lock: false,
             refused: false,
             problem: Some(format!("its devices are {}", still_used(&pod))),
@@ -132,6 +136,7 @@ fn row(
     let hint = notes.hint.as_ref().map(|bad| format!("annotation {}: {bad}", key::DEVICE_ALLOCATE_HINT));
     let failed = notes.failed.clone();
     let bad = assigned.as_ref().err().map(ToString::to_string);
+    let had = pod.phase.is_terminal() && otherwise.is_none();
     let problem = otherwise.or(bad).or(failed).or(refused).or(hint);
     let held = holders.get(pod.pod.uid.as_str());
     let problem = problem.or(lost).or(unassigned).or_else(|| held.cloned().flatten()).or_else(|| waits(pod, notes));
@@ -145,6 +150,7 @@ fn row(
         phase: phase(pod).to_owned(),
         wants: pod.wanted().into_iter().map(|(name, amount)| (name.into(), amount)).collect(),
         devices,
+        had,
         holds_lock: held.is_some(),
         refused: pod.containers.iter().any(|container| container.request.is_err()),
         problem,
@@ -207,7 +213,10 @@ impl Row for PodRow {
         let bare = |name: &str| name.strip_prefix("koordinator.sh/").unwrap_or(name).to_owned();
         let wants = self.wants.iter().map(|(name, amount)| format!("{}={amount}", bare(name)));
         let wants: Vec<String> = wants.chain(self.refused.then(|| "not valid".to_owned())).collect();
-        let counts: Vec<String> = self.devices.iter().map(|(kind, ids)| format!("{} {kind}", ids.len())).collect();
+        let count = |(kind, ids): (&String, &Vec<String>)| {
+            format!("{}{} {kind}", if self.had { "had " } else { "" }, ids.len())
+        };
+        let counts: Vec<String> = self.devices.iter().map(count).collect();
         let ids: Vec<String> = self.devices.values().flatten().cloned().collect();
         vec![
             self.namespace.clone(),
@@ -333,6 +342,11 @@ mod tests {
         let device = &mut cluster.devices.get_mut("node-a").unwrap().spec.devices[0];
         device.conditions[0].reason = "NicAway".to_owned();
         assert_eq!(problem(&cluster), None, "its own pod has it");
+        let cells = |cluster: &Snapshot| rows(cluster, None, &Rules::default())[0].cells()[5].clone();
+        assert_eq!(cells(&cluster), "1 gpu");
+        cluster.pods.values_mut().next().unwrap().phase = Phase::Succeeded;
+        assert_eq!(cells(&cluster), "had 1 gpu");
+        cluster.pods.values_mut().next().unwrap().phase = Phase::Running;
         cluster.pods.values_mut().next().unwrap().assignment.device_allocated = Some("{".into());
         assert!(problem(&cluster).unwrap().contains("device-allocated"));
         cluster.pods.values_mut().next().unwrap().assignment.device_allocated = None;

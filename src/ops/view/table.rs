@@ -60,7 +60,7 @@ const TEXT: [&str; 11] = [
     "HELD BY",
 ];
 /// Columns that say what a row is about, what is free there, and what is wrong with it.
-const KEPT: [&str; 8] = ["NAME", "DEVICE", "STATUS", "GPUS FREE", "NOTES", "PROBLEM", "REASON", "WHAT TO DO"];
+const KEPT: [&str; 9] = ["NAME", "DEVICE", "STATUS", "GPUS FREE", "HOLDER", "NOTES", "PROBLEM", "REASON", "WHAT TO DO"];
 /// Columns whose words are coloured.
 const COLOURED: [&str; 3] = ["STATE", "HEALTH", "DAEMON"];
 /// A column of text is at least this wide.
@@ -166,16 +166,20 @@ pub fn fitted(
     let sum = |kept: &[usize], of: &dyn Fn(usize) -> usize| {
         kept.iter().map(|at| of(*at) + GAP).sum::<usize>().saturating_sub(GAP)
     };
-    let empty = |at: usize| empty(&rows, at);
+    // The first column says what a row is about; a namespace that all rows share is in the question.
+    let is_one = |at: usize| rows.windows(2).all(|pair| pair[0].get(at) == pair[1].get(at));
+    let says_nothing = |at: usize| if headers[at] == "NAMESPACE" { is_one(at) } else { at > 0 && empty(&rows, at) };
     let tells = |at: usize| KEPT.contains(&headers[at]);
     let matters = |at: usize| tells(at) || is_text(at) || COLOURED.contains(&headers[at]);
     // What says nothing goes first, then the last columns, those of text and of states later, names and bad news last of all.
-    for may_go in [&empty as &dyn Fn(usize) -> bool, &|at| !matters(at), &|at| !tells(at), &|_| true] {
+    let in_turn: [&dyn Fn(usize) -> bool; 4] =
+        [&says_nothing, &|at| at > 0 && !matters(at), &|at| at > 0 && !tells(at), &|at| at > 0];
+    for may_go in in_turn {
         while is_first
             && sum(kept, &least) > room
-            && let Some(at) = kept.iter().skip(1).rposition(|at| may_go(*at))
+            && let Some(at) = kept.iter().rposition(|at| may_go(*at))
         {
-            kept.remove(at + 1);
+            kept.remove(at);
         }
     }
     let left_out = (0..headers.len()).filter(|at| !kept.contains(at)).map(|at| headers[at].to_owned()).collect();
@@ -303,7 +307,7 @@ mod tests {
                 "nothing is cut:\n{text}"
             );
         }
-        assert_eq!(locks(60).1, ["HOLDER", "AGE"]);
+        assert_eq!(locks(60).1, ["STATE", "AGE"]);
     }
 
     #[test]
@@ -334,7 +338,15 @@ mod tests {
         let look = Look { width: Some(48), ..Look::PLAIN };
         let left_out =
             fitted(&["NAMESPACE", "NAME", "PHASE", "WANTS", "PROBLEM"], rows, look, &mut Columns::default()).1;
-        assert_eq!(left_out, ["PHASE", "WANTS"]);
+        assert_eq!(left_out, ["NAMESPACE", "PHASE", "WANTS"]);
+        // A namespace is news where there are several, and the first column then.
+        let pod = |space: &str| [space, "train", "Running", "node-a"].map(str::to_owned).to_vec();
+        let left_out = |other| {
+            let look = Look { width: Some(30), ..Look::PLAIN };
+            let rows = vec![pod("default"), pod(other)];
+            fitted(&["NAMESPACE", "NAME", "PHASE", "NODE"], rows, look, &mut Columns::default()).1
+        };
+        assert_eq!((left_out("default"), left_out("ml")), (vec!["NAMESPACE".to_owned()], vec!["NODE".to_owned()]));
         // That all nodes are ready is no news, that one is not is bad news.
         let node = |status: &str| ["node-a", status, "fresh 6s", "1 GPU unhealthy"].map(str::to_owned).to_vec();
         let shown = |status| {
