@@ -214,13 +214,13 @@ pub fn report(read: ClusterObjects, rules: &AuditRules, wall: Timestamp) -> Audi
 }
 
 /// What is wrong with devices for the pods that have them, by node and id.
-fn faults(objects: &[Device]) -> BTreeMap<(String, String), String> {
-    let of_node = |object: &Device| -> Vec<((String, String), String)> {
+fn faults(objects: &[Device]) -> BTreeMap<(String, String), (String, String)> {
+    let of_node = |object: &Device| -> Vec<((String, String), (String, String))> {
         let (node, devices) = (object.metadata.name.clone().unwrap_or_default(), &object.spec.devices);
         let fault = |(info, name): (&DeviceInfo, String)| {
             let since = info.health_condition().map(|of| format!(" since {:.0}", of.last_transition_time.0));
             let words = format!("{name} is out of service{}: {}", since.unwrap_or_default(), info.fault_of_holder()?);
-            Some(((node.clone(), info.id.to_string()), words))
+            Some(((node.clone(), info.id.to_string()), (name, words)))
         };
         devices.iter().zip(device_names(devices)).filter_map(fault).collect()
     };
@@ -228,14 +228,15 @@ fn faults(objects: &[Device]) -> BTreeMap<(String, String), String> {
 }
 
 /// Those of them that pods hold, with the pods.
-fn held(world: &World, faults: BTreeMap<(String, String), String>) -> Vec<String> {
-    let of = |((node, id), fault): ((String, String), String)| {
+fn held(world: &World, faults: BTreeMap<(String, String), (String, String)>) -> Vec<String> {
+    let of = |((node, id), (name, fault)): ((String, String), (String, String))| {
         let found = world.node(world.node_id(&node)?)?;
         let pods = found.pods.iter().filter_map(|pod| world.pod(*pod));
         let holds = |held: &Held| held.devices().iter().any(|device| device.id.as_str() == id);
         let pods = pods.filter(|pod| found.holding(pod).is_some_and(holds)).map(|pod| pod.key().to_string());
         let pods: Vec<String> = pods.collect();
-        (!pods.is_empty()).then(|| format!("node {node}: {fault}; held by {}", pods.join(", ")))
+        (!pods.is_empty())
+            .then(|| format!("node {node}: {fault}; held by {}: `baton drain {node}/{name}`", pods.join(", ")))
     };
     faults.into_iter().filter_map(of).collect()
 }
@@ -446,7 +447,7 @@ mod tests {
         let read =
             ClusterObjects { nodes: vec![node("node-a", None)], devices: vec![devices], pods, ..Default::default() };
         let report = report(read, &AuditRules::default(), wall);
-        let words = "node node-a: gpu-0 is out of service since 2026-11-21T02:30:00Z: Xid79: GPU has fallen off the bus; held by ml/a";
+        let words = "node node-a: gpu-0 is out of service since 2026-11-21T02:30:00Z: Xid79: GPU has fallen off the bus; held by ml/a: `baton drain node-a/gpu-0`";
         assert_eq!((report.unhealthy, report.violations.len()), (vec![words.to_owned()], 0));
     }
 

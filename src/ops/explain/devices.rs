@@ -45,6 +45,8 @@ pub struct HeldRow {
     /// What is wrong concerns the pod, too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     out_of_service: bool,
+    #[serde(skip)]
+    node: String,
 }
 
 /// What a pod has.
@@ -143,6 +145,7 @@ pub(crate) fn held(snapshot: &Snapshot, pod: &PodKey) -> PodHoldings {
             percent: percent(entry),
             memory_bytes: Some(entry.amount(key::GPU_MEMORY)).filter(|bytes| *bytes > 0),
             out_of_service: row.is_some_and(|row| row.fails_holders),
+            node: row.map(|row| row.node.clone()).unwrap_or_default(),
             problem: match row {
                 None => Some("the node does not list it".to_owned()),
                 Some(row) => row.reason.clone().filter(|_| row.health != ShownHealth::Healthy),
@@ -178,13 +181,17 @@ fn linked(gpus: &[&DeviceRow]) -> Option<String> {
 impl PodHoldings {
     /// What helps a pod whose device is out of service.
     pub fn advice(&self) -> Option<String> {
-        let broken: Vec<&str> = self.held.iter().filter(|row| row.out_of_service).map(|row| &*row.device).collect();
+        let broken: Vec<&HeldRow> = self.held.iter().filter(|row| row.out_of_service).collect();
         let (go, them) = if broken.len() == 1 { ("goes", "it") } else { ("go", "them") };
+        let names: Vec<&str> = broken.iter().map(|row| &*row.device).collect();
+        let drains: Vec<String> =
+            broken.iter().map(|row| format!("`baton drain {}/{}`", row.node, row.device)).collect();
         (!broken.is_empty()).then(|| {
             format!(
-                "{} {go} to no new pod; this one keeps {them} until it ends: once its work is saved, delete it: what its owner makes again, or \
-                 you do where it has none, gets healthy ones; `kubectl cordon` the node before, if it is to be rebooted",
-                broken.join(", ")
+                "{} {go} to no new pod; this one keeps {them} until it ends: once its work is saved, {}, or delete the pod: what its owner \
+                 makes again, or you do where it has none, gets healthy ones (docs/runbooks.md)",
+                names.join(", "),
+                drains.join(" and ")
             )
         })
     }
@@ -248,7 +255,9 @@ pub(super) fn table(rows: &[DeviceRow], look: Look) -> String {
             ShownHealth::Unhealthy => {
                 let keeps = |holder: &DeviceHolder| format!("; {} keeps it until it ends", holder.pod);
                 let kept: String = row.holders.iter().map(keeps).collect();
-                writeln!(out, "{} is out of service{since}: {reason}{kept}", row.device)
+                let is_kept = row.fails_holders && !kept.is_empty();
+                let drain = is_kept.then(|| format!(" or `baton drain {}/{}`", row.node, row.device));
+                writeln!(out, "{} is out of service{since}: {reason}{kept}{}", row.device, drain.unwrap_or_default())
             }
             _ => writeln!(out, "{}: {reason}", row.device),
         };
@@ -282,6 +291,7 @@ mod tests {
         let row =
             |at: usize| (shown.held[at].device.as_str(), shown.held[at].percent, shown.held[at].problem.as_deref());
         assert_eq!([row(0), row(1)], [("gpu-0", 50, None), ("gpu-1", 50, Some("not healthy, without a reason"))]);
+        assert!(shown.advice().unwrap().contains("`baton drain node-a/gpu-1`"), "{shown:?}");
         let text = shown.text();
         assert!(text.contains("Its GPUs are connected by NVLink (domain 0).\n"), "{text}");
         assert!(text.contains("counted, not limited on this node"), "{text}");
