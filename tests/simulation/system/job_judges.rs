@@ -10,6 +10,7 @@ use baton::decide::world::{JobClaim, PodFacts};
 
 use super::System;
 use super::store::job_key;
+use crate::harness::wall;
 
 /// An answer and a request may each be on their way for so long that both take this time.
 const READ_AND_WRITTEN: Duration = Duration::from_secs(20);
@@ -54,7 +55,7 @@ impl System {
         let lives = |pod: &PodFacts| {
             let of = &pod.handoff;
             let is_his = pod.spec.job.as_ref().is_some_and(|claim| claim.attempt == Some(former));
-            let has_node = of.node.as_deref().is_none_or(|node| self.store.has_node(node) && !self.was_gone(node));
+            let has_node = of.node.as_deref().is_none_or(|node| self.store.has_node(node) && !self.was_gone(node, of));
             is_his && has_node && of.deleting.is_none() && of.phase != Phase::Failed
         };
         let key = PodKey::new(&key.namespace, &leader);
@@ -63,10 +64,10 @@ impl System {
         }
     }
 
-    /// A controller whose write comes now may have read that this node is gone.
-    fn was_gone(&self, node: &str) -> bool {
+    /// A controller whose write comes now may have read that this pod's node is gone.
+    fn was_gone(&self, node: &str, pod: &HandoffPod) -> bool {
         let joined = self.machines.iter().find(|machine| *machine.name == *node).and_then(|machine| machine.joined);
-        joined.is_some_and(|joined| self.now < joined + READ_AND_WRITTEN)
+        joined.is_some_and(|joined| self.now < joined + READ_AND_WRITTEN && pod.created < wall(joined))
     }
 
     /// A controller has written the status of a job, as it has read it, over `before`.
