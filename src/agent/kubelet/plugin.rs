@@ -73,6 +73,13 @@ impl StateReporter {
         self.set(PluginState::Registered);
     }
 
+    /// A kubelet may have taken a registration without a word, and be another one than before.
+    pub fn unanswered(&self, why: &RegisterError) {
+        if matches!(why, RegisterError::Silent(_) | RegisterError::Connect { .. }) {
+            (self.on_registration)(&self.resource, Err("Unanswered"));
+        }
+    }
+
     /// A registration was lost, and why.
     pub fn lost(&self, why: String) {
         (self.on_registration)(&self.resource, Err(&why));
@@ -139,6 +146,7 @@ impl ResourcePlugin {
             }
             let before = self.streams.borrow_and_update().opened;
             if let Err(error) = self.register().await {
+                self.report.unanswered(&error);
                 self.report_failure(&error);
                 self.pause().await;
                 continue;
