@@ -50,8 +50,8 @@ impl Scheduler {
                     are(&free)
                 )
             }
-            None if free.iter().all(|free| free.starts_with("0 ")) => {
-                format!("takes new pods with devices, and none is wholly free: {} free", are(&free))
+            None if summary.gpus > 0 && summary.free_gpus.count_ones() + summary.free_migs.count_ones() == 0 => {
+                format!("takes new pods with devices, and no whole GPU is free: {} free", are(&free))
             }
             None => format!("takes new pods with devices: {} free", are(&free)),
         };

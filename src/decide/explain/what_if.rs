@@ -261,6 +261,8 @@ impl Scheduler {
             let rest = if count < of { format!("; the rest {alone}") } else { String::new() };
             format!("{some}would start now on {}{rest}", on.join(", "))
         };
+        let left = batch.pods.first().map(|facts| self.left_to_another(facts)).unwrap_or_default();
+        let headline = left + &headline;
         WhatIfObject { object: batch.name, headline, pods: of, together: batch.together, starts, notes }
     }
 
@@ -354,7 +356,7 @@ impl Scheduler {
         }
         WhatIf {
             pod: pod.key().to_string(),
-            headline,
+            headline: self.left_to_another(&pod.facts) + &headline,
             fits: node.is_some(),
             node,
             devices,
@@ -377,24 +379,27 @@ impl Scheduler {
         self.rated_nodes(view, &pod, &mut judged)
     }
 
+    /// Of a pod that another scheduler places: this one leaves it alone.
+    fn left_to_another(&self, facts: &PodFacts) -> String {
+        let (name, ours) = (&facts.handoff.scheduler_name, &self.config().scheduler_names);
+        let first = ours.first().map_or("", |name| name);
+        let is_served = ours.contains(name) || self.config().asking_names.contains(name);
+        let words = || format!("is left to scheduler {name:?}; with schedulerName {first}: ");
+        if is_served { String::new() } else { words() }
+    }
+
     /// What the answer does not take into account.
     fn notes(&self, facts: &PodFacts) -> Vec<String> {
         let mut notes = Vec::new();
         let handoff = &facts.handoff;
-        if !self.config().scheduler_names.contains(&handoff.scheduler_name) {
-            let ours: Vec<&str> = self.config().scheduler_names.iter().map(|name| &**name).collect();
-            notes.push(format!(
-                "spec.schedulerName is {:?}: this scheduler would leave the pod alone; it places pods of {}",
-                handoff.scheduler_name,
-                ours.join(", ")
-            ));
-        }
         if self.world().pod_by_key(&handoff.pod.key).is_some() {
             notes.push("a pod of this name exists; it is counted beside this one".to_owned());
         }
         let ahead = self.queue().standings().filter(|(_, standing)| standing.priority >= facts.spec.priority).count();
         if ahead > 0 {
-            notes.push(format!("{ahead} queued items of the same or a higher priority may take room first"));
+            notes.push(format!(
+                "{ahead} queued items of the same or a higher priority may take room first: `baton get queue`"
+            ));
         }
         notes
     }

@@ -19,7 +19,7 @@ pub const SLOW: Duration = Duration::from_secs(15);
 
 /// The kubelet admits pods one after the other and waits for each answer without an end: it neither probes nor stops a pod meanwhile. Seen
 /// with 1.37.2.
-const HANGS: &str = "a node daemon that hangs is killed on its machine, by `pkill -KILL -f baton-device-plugin`: deleting its pod does \
+const HANGS: &str = "a node daemon that hangs is killed on its machine, by `pkill -KILL -f baton.device-plugin`: deleting its pod does \
                      nothing while the kubelet waits for its answer; it starts again, and no pod loses devices; a pod that the kubelet has \
                      refused by then is made again by its owner, if it has one";
 

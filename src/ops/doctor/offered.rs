@@ -44,7 +44,7 @@ fn agent_lease(options: &AgentOptions, agent: Option<&AgentRow>, runs: bool) -> 
     let namespace = AgentStatus::lease_namespace(&options.namespace);
     let name = format!("Lease {namespace}/{}", AgentStatus::lease_name(&options.node_name));
     let advice = if runs {
-        "the daemon runs and does not report: it cannot write its Lease (see the lines permission and api-server, its log, and whether the namespace of --namespace exists), or it hangs: `pkill -KILL -f baton-device-plugin`, its pod starts it again; the scheduler sends no pod here while the Lease is stale"
+        "the daemon runs and does not report: it cannot write its Lease (see the lines permission and api-server, its log, and whether the namespace of --namespace exists), or it hangs: `pkill -KILL -f baton.device-plugin`, its pod starts it again; the scheduler sends no pod here while the Lease is stale"
     } else {
         "start the daemon; the scheduler sends no pod with devices here while the Lease is stale"
     };

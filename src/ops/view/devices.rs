@@ -28,6 +28,9 @@ word_enum! {
     }
 }
 
+/// Why a healthy device has nothing free.
+const CLOSED: &str = "its node gives it to no new pod";
+
 /// One device.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -83,6 +86,9 @@ pub struct DeviceRow {
     /// Those that have it are to be freed of it.
     #[serde(skip)]
     pub(crate) fails_holders: bool,
+    /// Its node gives devices of its type to no new pod.
+    #[serde(skip)]
+    closed: bool,
     #[serde(skip)]
     path: String,
     #[serde(skip)]
@@ -141,10 +147,7 @@ fn row(node: &str, info: &DeviceInfo, device: String, cordons: &Cordons, around:
     let usable = matches!(state, DeviceState::Free | DeviceState::Partly | DeviceState::Reserved);
     let gone = around.takes.is_none().then(|| format!("node {node} does not exist"));
     let left = usage.leaving(node, id).map(str::to_owned);
-    let off =
-        (state == DeviceState::Off && gone.is_none()).then(|| "its node takes no new pods with devices".to_owned());
-    let reasons = info.fault().into_iter().chain(cordon.map(Cordon::words)).chain(left).chain(off);
-    let reasons: Vec<String> = reasons.collect();
+    let reasons: Vec<String> = info.fault().into_iter().chain(cordon.map(Cordon::words)).chain(left).collect();
     let since = info.health_condition().map(|condition| condition.last_transition_time.0);
     let places = info.topology.as_ref();
     DeviceRow {
@@ -160,6 +163,7 @@ fn row(node: &str, info: &DeviceInfo, device: String, cordons: &Cordons, around:
         },
         state,
         fails_holders: info.fault_of_holder().is_some(),
+        closed: !takes && (usable || state == DeviceState::Off),
         used,
         free: if takes && usable { (key::WHOLE - used - kept).max(0) } else { 0 },
         holders: usage.holders(node, id).to_vec(),
@@ -224,7 +228,7 @@ impl Row for DeviceRow {
             format!("{}%", self.used),
             format!("{}%", self.free),
             self.holders.iter().map(holder).chain(reserved).collect::<Vec<_>>().join(", "),
-            self.reason.clone().unwrap_or_default(),
+            self.reason.clone().or(self.closed.then(|| CLOSED.to_owned())).unwrap_or_default(),
             self.since_seconds.map(|seconds| age(Duration::from_secs(seconds))).unwrap_or_default(),
             self.pci.clone().unwrap_or_default(),
             self.index.map(|index| index.to_string()).unwrap_or_default(),
@@ -278,7 +282,7 @@ mod tests {
         let mut cluster = cluster();
         cluster.leases.clear();
         let row = rows(&cluster).remove(1);
-        assert_eq!(row.cells()[3..8], ["healthy", "0%", "0%", "", "its node takes no new pods with devices"]);
+        assert_eq!(row.cells()[3..8], ["healthy", "0%", "0%", "", CLOSED]);
     }
 
     #[test]

@@ -136,7 +136,7 @@ fn row(
     let hint = notes.hint.as_ref().map(|bad| format!("annotation {}: {bad}", key::DEVICE_ALLOCATE_HINT));
     let failed = notes.failed.clone();
     let bad = assigned.as_ref().err().map(ToString::to_string);
-    let had = pod.phase.is_terminal() && otherwise.is_none();
+    let had = pod.has_ended() && otherwise.is_none();
     let problem = otherwise.or(bad).or(failed).or(refused).or(hint);
     let held = holders.get(pod.pod.uid.as_str());
     let problem = problem.or(lost).or(unassigned).or_else(|| held.cloned().flatten()).or_else(|| waits(pod, notes));
@@ -213,10 +213,8 @@ impl Row for PodRow {
         let bare = |name: &str| name.strip_prefix("koordinator.sh/").unwrap_or(name).to_owned();
         let wants = self.wants.iter().map(|(name, amount)| format!("{}={amount}", bare(name)));
         let wants: Vec<String> = wants.chain(self.refused.then(|| "not valid".to_owned())).collect();
-        let count = |(kind, ids): (&String, &Vec<String>)| {
-            format!("{}{} {kind}", if self.had { "had " } else { "" }, ids.len())
-        };
-        let counts: Vec<String> = self.devices.iter().map(count).collect();
+        let counts: Vec<String> = self.devices.iter().map(|(kind, ids)| format!("{} {kind}", ids.len())).collect();
+        let had = if self.had && !counts.is_empty() { "had " } else { "" };
         let ids: Vec<String> = self.devices.values().flatten().cloned().collect();
         vec![
             self.namespace.clone(),
@@ -224,7 +222,7 @@ impl Row for PodRow {
             self.phase.clone(),
             self.node.clone().unwrap_or_default(),
             wants.join(", "),
-            counts.join(", "),
+            had.to_owned() + &counts.join(", "),
             if self.holds_lock { "held".to_owned() } else { String::new() },
             self.problem.as_deref().map(short).unwrap_or_default(),
             ids.join(","),
@@ -343,10 +341,10 @@ mod tests {
         device.conditions[0].reason = "NicAway".to_owned();
         assert_eq!(problem(&cluster), None, "its own pod has it");
         let cells = |cluster: &Snapshot| rows(cluster, None, &Rules::default())[0].cells()[5].clone();
-        assert_eq!(cells(&cluster), "1 gpu");
-        cluster.pods.values_mut().next().unwrap().phase = Phase::Succeeded;
-        assert_eq!(cells(&cluster), "had 1 gpu");
-        cluster.pods.values_mut().next().unwrap().phase = Phase::Running;
+        for (phase, shown) in [(Phase::Running, "1 gpu"), (Phase::Succeeded, "had 1 gpu"), (Phase::Running, "1 gpu")] {
+            cluster.pods.values_mut().next().unwrap().phase = phase;
+            assert_eq!(cells(&cluster), shown);
+        }
         cluster.pods.values_mut().next().unwrap().assignment.device_allocated = Some("{".into());
         assert!(problem(&cluster).unwrap().contains("device-allocated"));
         cluster.pods.values_mut().next().unwrap().assignment.device_allocated = None;

@@ -108,6 +108,15 @@ pub struct Columns {
     widths: Vec<usize>,
     /// Those that have room, by number.
     kept: Vec<usize>,
+    /// Later lines may be of other namespaces.
+    is_followed: bool,
+}
+
+impl Columns {
+    /// Of a table that later lines follow.
+    pub fn followed(is_followed: bool) -> Self {
+        Self { is_followed, ..Self::default() }
+    }
 }
 
 /// Ends long names of nodes, as clouds give them, at their first dot, where they differ before it.
@@ -130,7 +139,7 @@ pub fn fitted(
     look: Look,
     columns: &mut Columns,
 ) -> (String, Vec<String>) {
-    let Columns { widths, kept } = columns;
+    let Columns { widths, kept, is_followed } = columns;
     for cell in rows.iter_mut().flatten() {
         if cell.is_empty() {
             cell.push('-');
@@ -168,7 +177,10 @@ pub fn fitted(
     };
     // The first column says what a row is about; a namespace that all rows share is in the question.
     let is_one = |at: usize| rows.windows(2).all(|pair| pair[0].get(at) == pair[1].get(at));
-    let says_nothing = |at: usize| if headers[at] == "NAMESPACE" { is_one(at) } else { at > 0 && empty(&rows, at) };
+    let says_nothing = |at: usize| match headers[at] {
+        "NAMESPACE" => is_one(at) && !*is_followed,
+        _ => at > 0 && empty(&rows, at),
+    };
     let tells = |at: usize| KEPT.contains(&headers[at]);
     let matters = |at: usize| tells(at) || is_text(at) || COLOURED.contains(&headers[at]);
     // What says nothing goes first, then the last columns, those of text and of states later, names and bad news last of all.
@@ -176,6 +188,7 @@ pub fn fitted(
         [&says_nothing, &|at| at > 0 && !matters(at), &|at| at > 0 && !tells(at), &|at| at > 0];
     for may_go in in_turn {
         while is_first
+            && kept.len() > 1
             && sum(kept, &least) > room
             && let Some(at) = kept.iter().rposition(|at| may_go(*at))
         {

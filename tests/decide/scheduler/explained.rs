@@ -265,6 +265,11 @@ fn what_if_says_who_would_have_to_leave() {
     assert_eq!((answer.fits, answer.would_evict.as_slice()), (false, &["ml/small".to_owned()][..]));
     assert!(cluster.evicted.is_empty());
     assert!(answer.verdict.message.contains("would evict ml/small from node n"), "{}", answer.verdict.message);
+    let mut of_another = pod("next", &[(key::NVIDIA_GPU, "1")], cluster.now);
+    of_another.handoff.scheduler_name = "other".into();
+    let headline = cluster.what_if(of_another).headline;
+    let words = r#"is left to scheduler "other"; with schedulerName baton-scheduler: would "#;
+    assert!(headline.starts_with(words), "{headline}");
 }
 
 #[test]
@@ -458,6 +463,12 @@ fn a_node_is_explained_by_what_is_free_or_by_what_keeps_pods_away() {
     let answer = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
     assert!(answer.lock.unwrap().starts_with("held by ml/a"));
     assert_eq!(answer.devices[0].held_by, ["ml/a"]);
+    cluster.agent_releases("n");
+    cluster.pod("b", &[(key::NVIDIA_GPU, "1")]);
+    cluster.settle();
+    cluster.agent_releases("n");
+    let full = "takes new pods with devices, and no whole GPU is free: 0 of 2 GPUs are free";
+    assert_eq!(message(&cluster), (true, full.to_owned()));
     cluster.change_node("n", |facts| facts.unschedulable = true);
     assert!(!message(&cluster).0 && message(&cluster).1.contains("cordoned"), "{:?}", message(&cluster));
     cluster.change_node("n", |facts| (facts.unschedulable, facts.not_ready) = (false, true));
