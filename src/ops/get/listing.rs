@@ -137,7 +137,8 @@ impl<'a> Printer<'a> {
     /// For standard output as `look` describes it.
     pub fn new(args: &'a GetArgs, look: Look) -> Self {
         let look = if args.output == Some(GetOutput::Wide) { Look { width: None, ..look } } else { look };
-        Self { args, look, columns: Columns::followed(args.watch), shown: None }
+        let columns = if args.watch { Columns::followed() } else { Columns::default() };
+        Self { args, look, columns, shown: None }
     }
 
     /// What to print now.

@@ -114,8 +114,8 @@ pub struct Columns {
 
 impl Columns {
     /// Of a table that later lines follow.
-    pub fn followed(is_followed: bool) -> Self {
-        Self { is_followed, ..Self::default() }
+    pub fn followed() -> Self {
+        Self { is_followed: true, ..Self::default() }
     }
 }
 
@@ -129,6 +129,11 @@ fn cut_domains(headers: &[&str], rows: &mut [Vec<String>]) {
             long.filter(|name| name.contains('.')).for_each(|name| *name = head(name) + "…");
         }
     }
+}
+
+/// No cell of the column is news.
+fn empty(rows: &[Vec<String>], at: usize) -> bool {
+    rows.iter().all(|row| row.get(at).is_none_or(|cell| matches!(cell.as_str(), "-" | "0" | "Ready")))
 }
 
 /// The table of `cells` in as many of these columns as fit, with a newline at its end, and the names of those that do not.
@@ -147,9 +152,6 @@ pub fn fitted(
             *cell = visible(&cell.replace('\n', " ")).into_owned();
         }
     }
-    let empty = |rows: &[Vec<String>], at: usize| {
-        rows.iter().all(|row| row.get(at).is_none_or(|cell| matches!(cell.as_str(), "-" | "0" | "Ready")))
-    };
     let room = look.width.unwrap_or(usize::MAX);
     let widest = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
     let says = (0..headers.len()).filter(|at| !empty(&rows, *at));
