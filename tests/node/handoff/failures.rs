@@ -88,8 +88,9 @@ async fn a_kubelet_without_its_checkpoint_asks_for_no_container_that_starts_agai
     machine.agent().registered(true).await;
     let since = clock::wall().as_second();
     eventually("a second has begun", || clock::wall().as_second() > since).await;
+    // A kubelet that has started lists its pods in a while.
+    eventually("it knows the pod", || machine.kubelet.fail_container("default", "a", "side", 1)).await;
     assert!(machine.kubelet_of("a", "side").is_empty(), "what runs is passed over");
-    assert!(machine.kubelet.fail_container("default", "a", "side", 1));
     // The kubelet asks the plugin first whether the container may start, and has no ids to name.
     let waiting = || {
         let status = machine.object("a").map(|object| object["status"]["initContainerStatuses"][0].clone());
