@@ -73,10 +73,10 @@ impl StateReporter {
         self.set(PluginState::Registered);
     }
 
-    /// A kubelet may have taken a registration without a word, and be another one than before.
-    pub fn unanswered(&self, why: &RegisterError) {
-        if matches!(why, RegisterError::Silent(_) | RegisterError::Connect { .. }) {
-            (self.on_registration)(&self.resource, Err("Unanswered"));
+    /// A kubelet that gave no answer, or a broken one, may have taken the registration, and be another one than before.
+    pub fn unconfirmed(&self, why: &RegisterError) {
+        if matches!(why, RegisterError::Silent(_) | RegisterError::Refused(_)) {
+            (self.on_registration)(&self.resource, Err("Unconfirmed"));
         }
     }
 
@@ -146,7 +146,7 @@ impl ResourcePlugin {
             }
             let before = self.streams.borrow_and_update().opened;
             if let Err(error) = self.register().await {
-                self.report.unanswered(&error);
+                self.report.unconfirmed(&error);
                 self.report_failure(&error);
                 self.pause().await;
                 continue;

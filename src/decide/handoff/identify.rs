@@ -111,7 +111,7 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
             if !context.is_here(pod) || pod.phase.is_terminal() {
                 continue;
             }
-            // A kubelet asks for a pod until it has read of its deletion.
+            // A kubelet asks for a pod until it has read of its deletion, and resizes it until its object is gone.
             let is_leaving = pod.deleting.is_some();
             for of in without_ids(pod, listed, call, context.ledger) {
                 match of.asked > 0 && context.ledger.may_repeat(&pod.pod.uid) {

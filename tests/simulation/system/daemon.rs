@@ -252,7 +252,7 @@ impl System {
         true
     }
 
-    /// The plugin loses the kubelet that it was registered with, and then another one takes its registration.
+    /// A plugin that was registered loses its kubelet before another one takes its registration.
     pub fn plugin_sees(&mut self, node: usize, event: CallEvent) {
         if let Some(Daemon { hand_off: Some(hand_off), .. }) = &mut self.machines[node].daemon {
             hand_off.event(event);
