@@ -37,14 +37,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::pause::doubled;
 use crate::world::gangs::{Gang, GangConfig, GangProgress, GroupId, NotReady, Warning, rule};
-use crate::world::{Confinement, NodeId, PodId, Resources, Wake, World};
+use crate::world::{PodId, Resources, World};
 use baton_contract::gang::{Committed, GangId, PodGroupStatus, TimeoutClock, TopologySpec};
 
 use alike::{AntiAffinityTerms, MemberKind};
 use baton_contract::ConditionReason;
 pub use members::{is_ours, waiting};
-use shortage::LastNearest;
 pub use shortage::beyond;
+use shortage::{LastNearest, UnfitMember};
 
 /// First and longest pause of a group after a Binding that was refused.
 const REFUSED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -359,45 +359,6 @@ struct StatusWrite {
     not_before: Duration,
     under_way: bool,
     failures: u32,
-}
-
-/// A member that fits no node.
-struct UnfitMember {
-    pod: PodId,
-    /// Why no node fits, or the fault.
-    text: String,
-    /// Whether more nodes may help.
-    reason: ConditionReason,
-    /// Events after which it may fit.
-    wake: Wake,
-    /// Every node was judged.
-    judged: bool,
-    /// Members that had a reservation on a node before this one failed, and released it.
-    found: Vec<(PodId, NodeId)>,
-    /// Members that the group needed for its minimum, itself among them.
-    needed: Vec<PodId>,
-    /// The domain where the group was tried, of so many, and where the most of it fits.
-    near: Option<(Arc<Confinement>, usize)>,
-}
-
-impl UnfitMember {
-    const fn of(pod: PodId, text: String, wake: Wake) -> Self {
-        Self {
-            pod,
-            text,
-            reason: ConditionReason::Unschedulable,
-            wake,
-            judged: false,
-            found: Vec::new(),
-            needed: Vec::new(),
-            near: None,
-        }
-    }
-
-    /// The group has no member that could be tried.
-    fn none() -> Self {
-        Self::of(PodId(u64::MAX), "no member could be tried".to_owned(), Wake::ANY)
-    }
 }
 
 /// The waiting members of a group in the order in which they are tried.

@@ -350,6 +350,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_registration_counts_as_lost_where_the_kubelet_may_have_taken_it() {
+        let (heard, states) = (Arc::new(std::sync::Mutex::new(0)), Arc::new(watch::Sender::new(PluginStates::new())));
+        let count = Arc::clone(&heard);
+        let on_registration: OnRegistration =
+            Arc::new(move |_, result| *count.lock().unwrap() += result.map_or(1, |()| 9));
+        let report = StateReporter::new("nvidia.com/gpu".into(), states, on_registration);
+        report.unconfirmed(&RegisterError::Absent(PathBuf::from("kubelet.sock")));
+        assert_eq!(*heard.lock().unwrap(), 0, "no request left");
+        report.unconfirmed(&RegisterError::Silent(SHORT));
+        report.unconfirmed(&RegisterError::Refused(tonic::Status::unavailable("the stream broke")));
+        assert_eq!(*heard.lock().unwrap(), 2);
+    }
+
     #[tokio::test]
     async fn other_peoples_streams_do_not_hide_the_end_of_the_kubelets() {
         let mut streams_of = TestStreams::new();

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::topology::TopologySpec;
-use super::value::BadValue;
+use super::value::{BadValue, asks};
 
 /// What the spec of a PodGroup of `scheduling.k8s.io` states.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -91,17 +91,6 @@ impl NativeSpec {
     fn refuse(&mut self, key: &'static str, value: &Value) {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         self.refused.get_or_insert_with(|| BadValue::new(key, &text, "is not honoured"));
-    }
-}
-
-/// The field has content: an empty one asks for nothing.
-pub(super) fn asks(value: &Value) -> bool {
-    match value {
-        Value::Null | Value::Bool(false) => false,
-        Value::String(text) => !text.is_empty(),
-        Value::Array(list) => list.iter().any(asks),
-        Value::Object(fields) => fields.values().any(asks),
-        Value::Bool(true) | Value::Number(_) => true,
     }
 }
 

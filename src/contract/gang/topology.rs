@@ -9,8 +9,7 @@ use std::str::FromStr;
 use serde_json::Value;
 
 use super::key;
-use super::native::asks;
-use super::value::BadValue;
+use super::value::{BadValue, asks};
 
 /// Most layers of one gang, and of a cluster.
 pub(super) const MOST: usize = 16;

@@ -1,5 +1,7 @@
 //! Single values: numbers, mode, match policy.
 
+use serde_json::Value;
+
 use crate::word::word_enum;
 
 /// A value of a gang key that cannot be used.
@@ -18,6 +20,17 @@ impl BadValue {
     /// A refusal of `value`.
     pub fn new(key: &'static str, value: &str, rule: impl Into<Box<str>>) -> Self {
         Self { key, value: value.chars().take(80).collect::<String>().into(), rule: rule.into() }
+    }
+}
+
+/// The field has content: an empty one asks for nothing.
+pub(super) fn asks(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => list.iter().any(asks),
+        Value::Object(fields) => fields.values().any(asks),
+        Value::Bool(true) | Value::Number(_) => true,
     }
 }
 

@@ -132,3 +132,20 @@ pub enum ControllerReport {
         invalid: bool,
     },
 }
+
+/// What has happened so often.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ControllerCounts {
+    /// Steps.
+    pub steps: u64,
+    /// Statuses that were stored.
+    pub status_writes: u64,
+    /// Statuses that were out of date.
+    pub conflicts: u64,
+    /// Pods that were made, or found made.
+    pub pods_made: u64,
+    /// Pods that were deleted.
+    pub pods_deleted: u64,
+    /// Reconciliations that ended with a failed request.
+    pub failures: u64,
+}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cache::{JobCache, JobKey};
-use super::effect::{ControllerEffect, ControllerEvent, ControllerReport, EffectId};
+use super::effect::{ControllerCounts, ControllerEffect, ControllerEvent, ControllerReport, EffectId};
 use super::reconciliation::{End, Output, Reconciliation, Troubles};
 use crate::core::Moment;
 use crate::pause::doubled;
@@ -27,23 +27,6 @@ pub struct ControllerPolicy {
     pub backoff_max: Duration,
     /// Every job is due this often.
     pub resync: Duration,
-}
-
-/// What has happened so often.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ControllerCounts {
-    /// Steps.
-    pub steps: u64,
-    /// Statuses that were stored.
-    pub status_writes: u64,
-    /// Statuses that were out of date.
-    pub conflicts: u64,
-    /// Pods that were made, or found made.
-    pub pods_made: u64,
-    /// Pods that were deleted.
-    pub pods_deleted: u64,
-    /// Reconciliations that ended with a failed request.
-    pub failures: u64,
 }
 
 /// What is remembered of a job between reconciliations.

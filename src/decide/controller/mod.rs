@@ -26,5 +26,7 @@ mod machine;
 mod reconciliation;
 
 pub use cache::{JobCache, JobKey};
-pub use effect::{ControllerEffect, ControllerEvent, ControllerReport, EffectId, JobRequest, OwnedPod, ShownJob};
-pub use machine::{ControllerCounts, ControllerPolicy, JobController};
+pub use effect::{
+    ControllerCounts, ControllerEffect, ControllerEvent, ControllerReport, EffectId, JobRequest, OwnedPod, ShownJob,
+};
+pub use machine::{ControllerPolicy, JobController};

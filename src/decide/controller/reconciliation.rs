@@ -6,8 +6,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::cache::{JobCache, JobKey};
-use super::effect::{ControllerEffect, ControllerEvent, ControllerReport, EffectId, JobRequest, ShownJob};
-use super::machine::ControllerCounts;
+use super::effect::{
+    ControllerCounts, ControllerEffect, ControllerEvent, ControllerReport, EffectId, JobRequest, ShownJob,
+};
 use crate::pod::Phase;
 use crate::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodEffect, PodView, rests_on, step};
 use baton_contract::tyjob::{InvalidField, TyJob, condition};

@@ -1,16 +1,17 @@
 //! What a group lacks, in one sentence.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::core::agenda::Scene;
 use crate::core::select::free::percent;
 use crate::core::select::nearest::nearest_beside;
 use crate::world::gangs::{Gang, GroupId, rule};
-use crate::world::{Node, NodeId, Pod, PodId, World};
+use crate::world::{Confinement, Node, NodeId, Pod, PodId, Wake, World};
+use baton_contract::ConditionReason;
 use baton_contract::gang::{TimeoutClock, key};
 use baton_contract::{key as device_key, request};
 
-use super::UnfitMember;
 use super::alike::{AntiAffinityTerms, MemberKind};
 use super::members::{clock_of, is_strict, wait_of};
 
@@ -18,6 +19,45 @@ use super::members::{clock_of, is_strict, wait_of};
 const NAMED: usize = 3;
 /// Gangs of a group that are named.
 const GANGS: usize = 8;
+
+/// A member that fits no node.
+pub(super) struct UnfitMember {
+    pub pod: PodId,
+    /// Why no node fits, or the fault.
+    pub text: String,
+    /// Whether more nodes may help.
+    pub reason: ConditionReason,
+    /// Events after which it may fit.
+    pub wake: Wake,
+    /// Every node was judged.
+    pub judged: bool,
+    /// Members that had a reservation on a node before this one failed, and released it.
+    pub found: Vec<(PodId, NodeId)>,
+    /// Members that the group needed for its minimum, itself among them.
+    pub needed: Vec<PodId>,
+    /// The domain where the group was tried, of so many, and where the most of it fits.
+    pub near: Option<(Arc<Confinement>, usize)>,
+}
+
+impl UnfitMember {
+    pub const fn of(pod: PodId, text: String, wake: Wake) -> Self {
+        Self {
+            pod,
+            text,
+            reason: ConditionReason::Unschedulable,
+            wake,
+            judged: false,
+            found: Vec::new(),
+            needed: Vec::new(),
+            near: None,
+        }
+    }
+
+    /// The group has no member that could be tried.
+    pub fn none() -> Self {
+        Self::of(PodId(u64::MAX), "no member could be tried".to_owned(), Wake::ANY)
+    }
+}
 
 /// The node that lacks least for members of a kind, as long as no node changes: gangs that are alike fail one after the other.
 #[derive(Debug, Clone, Default)]

@@ -4,5 +4,5 @@
 mod selector;
 mod which;
 
-pub use selector::{NicProperty, NicSelector, NicTerm, SelectorError};
-pub use which::{NicChoice, NicFacts, Unserved, choose};
+pub use selector::{NicFacts, NicProperty, NicSelector, NicTerm, SelectorError};
+pub use which::{NicChoice, Unserved, choose};

@@ -3,8 +3,28 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::which::NicFacts;
 use baton_contract::word::word_enum;
+
+/// What is known of a NIC.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NicFacts {
+    /// Name of its RDMA device.
+    pub name: String,
+    /// Its network interfaces.
+    pub interfaces: Vec<String>,
+    /// Link layers of its ports, as the kernel writes them.
+    pub link_layers: Vec<String>,
+    /// PCI vendor.
+    pub vendor: Option<u16>,
+    /// Kernel driver.
+    pub driver: Option<String>,
+    /// PCI address.
+    pub address: String,
+    /// The interface of the host's default route that goes over it; `None` where none does, and where that is not known.
+    pub carries: Option<String>,
+    /// A port has a link, or had one since the daemon started.
+    pub alive: bool,
+}
 
 word_enum! {
     /// What a term looks at. The words are those of the selectors of the SR-IOV and the shared RDMA device plugin.

@@ -1,27 +1,6 @@
 //! The verdict on each NIC of a node.
 
-use super::selector::NicSelector;
-
-/// What is known of a NIC.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct NicFacts {
-    /// Name of its RDMA device.
-    pub name: String,
-    /// Its network interfaces.
-    pub interfaces: Vec<String>,
-    /// Link layers of its ports, as the kernel writes them.
-    pub link_layers: Vec<String>,
-    /// PCI vendor.
-    pub vendor: Option<u16>,
-    /// Kernel driver.
-    pub driver: Option<String>,
-    /// PCI address.
-    pub address: String,
-    /// The interface of the host's default route that goes over it; `None` where none does, and where that is not known.
-    pub carries: Option<String>,
-    /// A port has a link, or had one since the daemon started.
-    pub alive: bool,
-}
+use super::selector::{NicFacts, NicSelector};
 
 /// Why a NIC is not handed out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

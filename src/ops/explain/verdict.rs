@@ -5,11 +5,11 @@ use std::fmt::Write;
 use crate::view::plain;
 use baton_decide::explain::{DeviceDetail, PodVerdict, on_nodes};
 
-/// Each reason once, with its rule and nodes, and the node that is nearest.
+/// Each reason once, with its nodes, and the node that is nearest. The rules are named beside each node.
 pub(super) fn refusals(out: &mut String, verdict: &PodVerdict) {
     // What refuses the pod itself is shown already.
-    if let Some(rule) = verdict.rules.iter().find(|rule| rule.count == 0) {
-        let _ = writeln!(out, "  rule {} refuses the pod itself, whatever the nodes are", rule.rule);
+    if verdict.rules.iter().any(|rule| rule.count == 0) {
+        out.push_str("  it is the pod itself that is refused, whatever the nodes are\n");
         return;
     }
     if verdict.rules.is_empty() {
@@ -18,8 +18,7 @@ pub(super) fn refusals(out: &mut String, verdict: &PodVerdict) {
     for rule in &verdict.rules {
         let more = if rule.count > rule.examples.len() { ", …" } else { "" };
         let reason = on_nodes(rule.count, &rule.reason);
-        let rules = if rule.rule.contains(',') { "rules" } else { "rule" };
-        let _ = writeln!(out, "  {reason} ({rules} {}): {}{more}", rule.rule, rule.examples.join(", "));
+        let _ = writeln!(out, "  {reason}: {}{more}", rule.examples.join(", "));
     }
     if let Some(nearest) = &verdict.nearest {
         let _ = writeln!(out, "  Nearest: {nearest}.");

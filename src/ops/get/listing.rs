@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::args::{GetArgs, GetOutput};
 use crate::say::{API_VERSION, Format, UsageError, remark};
-use crate::view::{Columns, Look, Row, RowId, fitted, say_left_out};
+use crate::view::{Columns, Look, Row, RowId, fitted, say_left_out, shorten};
 use baton_contract::hint::LabelSelector;
 
 /// Rows of one resource.
@@ -193,6 +193,9 @@ impl<'a> Printer<'a> {
         let wide = self.args.output == Some(GetOutput::Wide);
         let headers = &listing.headers[..if wide { listing.headers.len() } else { listing.narrow }];
         rows.iter_mut().for_each(|row| row.truncate(headers.len()));
+        if !wide && self.args.names().is_empty() {
+            shorten(&mut rows);
+        }
         let (text, left_out) = fitted(headers, rows, self.look, &mut self.columns);
         if self.look.headers {
             say_left_out(&left_out, self.look);

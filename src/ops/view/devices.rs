@@ -204,7 +204,7 @@ impl Row for DeviceRow {
     const NONE: &'static str = "No node has published a device.";
     const HEADERS: &'static str =
         "NODE,DEVICE,MODEL,HEALTH,USED,FREE,HOLDERS,REASON,SINCE,PCI,INDEX,PCIE,NUMA,NVLINK,ID";
-    const NARROW: usize = 7;
+    const NARROW: usize = 8;
     fn id(&self) -> RowId<'_> {
         RowId { name: &self.path, node: Some(&self.node), labels: Some(&self.labels), ..RowId::default() }
     }

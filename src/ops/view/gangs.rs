@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::pods::short;
 use super::table::{Row, RowId};
 use crate::leader::LeaderClient;
 use baton_decide::explain::GangView;
@@ -42,7 +41,7 @@ impl Row for GangView {
             self.bound_children.len().to_string(),
             if self.resource_satisfied { "yes" } else { "no" }.to_owned(),
             self.attempts.to_string(),
-            self.last_failure.as_deref().map(short).unwrap_or_default(),
+            self.last_failure.clone().unwrap_or_default(),
             self.mode.clone(),
             self.match_policy.clone(),
             self.wait_time.clone(),

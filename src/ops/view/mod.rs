@@ -36,7 +36,7 @@ pub use snapshot::{Rules, Snapshot};
 pub(super) use snapshot::{name_of, read as read_snapshot, read_node};
 #[cfg(feature = "sim")]
 pub(super) use table::table;
-pub(super) use table::{Columns, Look, age, fitted, plain, say_left_out};
+pub(super) use table::{Columns, Look, age, fitted, plain, say_left_out, shorten};
 pub use table::{Row, RowId};
 pub use usage::DeviceHolder;
 pub(super) use usage::{DeviceHolders, entries_of, percent};

@@ -16,8 +16,6 @@ use baton_decide::world::{still_used, without_devices};
 
 /// Name of the scheduler, unless it was given another one.
 const DEFAULT_NAME: &str = "baton-scheduler";
-/// Most characters of a problem in the table; JSON and YAML have it whole.
-const SHORT: usize = 160;
 
 /// One pod.
 #[derive(Debug, Clone, Serialize)]
@@ -224,20 +222,11 @@ impl Row for PodRow {
             wants.join(", "),
             had.to_owned() + &counts.join(", "),
             if self.holds_lock { "held".to_owned() } else { String::new() },
-            self.problem.as_deref().map(short).unwrap_or_default(),
+            self.problem.clone().unwrap_or_default(),
             ids.join(","),
             self.uid.clone(),
         ]
     }
-}
-
-/// One line of a table.
-pub(super) fn short(problem: &str) -> String {
-    let line = problem.replace('\n', " ");
-    let Some((end, _)) = line.char_indices().nth(SHORT) else { return line };
-    // A command is whole or not there.
-    let end = line[..end].rfind("; ").filter(|at| *at > SHORT / 2).map_or(end, |at| at + 2);
-    format!("{}…", &line[..end])
 }
 
 #[cfg(test)]
@@ -279,8 +268,7 @@ mod tests {
         let failed = json!({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no room\nat all"});
         let failed = row(failed, &|pod| pod["spec"]["nodeName"] = json!("node-a"));
         assert_eq!(failed.problem.as_deref(), Some("UnexpectedAdmissionError: no room\nat all"));
-        assert_eq!(failed.cells()[7], "UnexpectedAdmissionError: no room at all");
-        assert_eq!(short(&"x".repeat(500)).chars().count(), SHORT + 1);
+        assert_eq!(failed.cells()[7], "UnexpectedAdmissionError: no room\nat all");
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl Row for QueueItem {
     const PLURAL: &'static str = "queue";
     const NONE: &'static str = "Nothing is queued.";
     const HEADERS: &'static str =
-        "NAME,KIND,PRIORITY,STATE,QUEUED,ATTEMPTS,NEXT TRY,REFUSED BY,NODE,WAKES WHEN,MESSAGE";
+        "NAME,KIND,PRIORITY,STATE,QUEUED,ATTEMPTS,NEXT TRY,MESSAGE,REFUSED BY,NODE,WAKES WHEN";
     const NARROW: usize = 8;
     fn id(&self) -> RowId<'_> {
         let namespace = self.name.split_once('/').map(|(namespace, _)| namespace);
@@ -62,10 +62,10 @@ impl Row for QueueItem {
                 Some(left) => format!("in {}", seconds(left)),
                 None => String::new(),
             },
+            self.message.clone(),
             self.rules.join(","),
             self.node.clone().unwrap_or_default(),
             self.wakes.join(", "),
-            self.message.clone(),
         ]
     }
 }
@@ -92,7 +92,7 @@ mod tests {
         };
         assert_eq!(
             item.cells()[..QueueItem::NARROW],
-            ["ml/big", "pod", "7", "parked", "1m5s", "3", "in 4m0s", "DeviceFit"]
+            ["ml/big", "pod", "7", "parked", "1m5s", "3", "in 4m0s", "0/1 nodes: 1 has no live node daemon"]
         );
     }
 }

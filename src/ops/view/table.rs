@@ -67,6 +67,8 @@ const COLOURED: [&str; 3] = ["STATE", "HEALTH", "DAEMON"];
 const TEXT_WIDTH: usize = 20;
 /// Notes are short.
 const NOTES_WIDTH: usize = 14;
+/// Most characters of a text in a table of many rows.
+const SHORT: usize = 160;
 /// A longer word of a text, a command's say, may be broken; no value is so long.
 const LONG_WORD: usize = 24;
 /// A longer name is a cloud's.
@@ -237,6 +239,19 @@ pub fn fitted(
     (lines.join("\n") + "\n", left_out)
 }
 
+/// Cuts long texts of a table of many rows. What names a row, asks for `-o wide` or for JSON gets them whole.
+pub fn shorten(rows: &mut [Vec<String>]) {
+    rows.iter_mut().flatten().for_each(|cell| *cell = short(cell));
+}
+
+fn short(text: &str) -> String {
+    let line = text.replace('\n', " ");
+    let Some((end, _)) = line.char_indices().nth(SHORT) else { return line };
+    // A command is whole or not there.
+    let end = line[..end].rfind("; ").filter(|at| *at > SHORT / 2).map_or(end, |at| at + 2);
+    format!("{}…", &line[..end])
+}
+
 /// What a state means to people who run the cluster, by its first word.
 fn colour(cell: &str) -> Option<Color> {
     let word = cell.split([' ', ',']).next().unwrap_or_default();
@@ -264,7 +279,10 @@ pub fn plain(headers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> S
 #[cfg(feature = "sim")]
 pub fn table<R: Row>(rows: &[R]) -> String {
     let headers: Vec<&str> = R::HEADERS.split(',').take(R::NARROW).collect();
-    plain(&headers, rows.iter().map(|row| row.cells().into_iter().take(headers.len()).collect()))
+    let mut cells: Vec<Vec<String>> =
+        rows.iter().map(|row| row.cells().into_iter().take(headers.len()).collect()).collect();
+    shorten(&mut cells);
+    plain(&headers, cells)
 }
 
 /// `3s`, `12m5s`, `4h7m`, `3d2h`: two units at most.
@@ -294,6 +312,13 @@ mod tests {
     fn a_table_has_no_lines_and_marks_empty_cells() {
         let text = plain(&["NODE", "LOCK"], [vec!["node-a".to_owned(), String::new()]]);
         assert_eq!(text, "NODE     LOCK\nnode-a   -\n");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_where_a_part_of_it_ends() {
+        let text = format!("{}; {}", "x".repeat(100), "y".repeat(100));
+        assert_eq!((short(&text), short("a\nb")), ("x".repeat(100) + "; …", "a b".to_owned()));
+        assert_eq!(short(&"x".repeat(500)).chars().count(), SHORT + 1);
     }
 
     #[test]
