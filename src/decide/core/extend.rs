@@ -208,18 +208,15 @@ fn enough(view: View<'_>, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option
     None
 }
 
-/// Enters nominated pods of schedulers that ask here into the accounts, and returns them.
-pub fn enter_asking(world: &mut World, terms: Terms<'_>, (priority, except): (i32, PodId)) -> Vec<PodId> {
-    let (rules, now, asking_names) = (terms.rules, terms.now.mono, &terms.config.asking_names);
-    if asking_names.is_empty() {
-        return Vec::new();
-    }
+/// Enters pods that other schedulers have nominated into the accounts, and returns them: whose victims have left shall find the room. The
+/// devices of those whose scheduler asks here are chosen too.
+pub fn enter_foreign(world: &mut World, terms: Terms<'_>, (priority, except): (i32, PodId)) -> Vec<PodId> {
+    let (rules, now) = (terms.rules, terms.now.mono);
     let counts = |pod: &&Pod| {
         pod.facts.spec.priority >= priority
             && pod.id != except
             && pod.facts.handoff.deleting.is_none()
-            && pod.asks_for_devices()
-            && asking_names.contains(&pod.facts.handoff.scheduler_name)
+            && !terms.is_ours(pod)
     };
     let mut theirs: Vec<(i32, PodId)> =
         world.nominated().filter(counts).map(|pod| (-pod.facts.spec.priority, pod.id)).collect();
@@ -230,7 +227,9 @@ pub fn enter_asking(world: &mut World, terms: Terms<'_>, (priority, except): (i3
         let node = pod.facts.spec.nominated.as_deref().and_then(|name| known_node(world, name));
         let Some((at, node)) = node else { continue };
         let view = View { world, now };
-        let devices = prepare_ours(view, rules, pod).ok().and_then(|mut slots| {
+        let asks = pod.asks_for_devices() && terms.config.asking_names.contains(&pod.facts.handoff.scheduler_name);
+        let slots = asks.then(|| prepare_ours(view, rules, pod).ok()).flatten();
+        let devices = slots.and_then(|mut slots| {
             let fits = judge_ours(view, rules, pod, (at, node), &mut slots).is_fit();
             fits.then(|| device_fit::plan(&slots, (at, node)))?.map(|plan| plan.held())
         });

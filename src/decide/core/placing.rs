@@ -101,7 +101,7 @@ impl Placing<'_> {
 }
 
 /// Enters nominated pods of this priority or a higher one into the accounts of their nodes, but for `except`: those that are nominated
-/// here, and those of schedulers that ask here. Returns the entered pods.
+/// here, and those that other schedulers have nominated. Returns the entered pods.
 pub fn enter_nominated(
     preemption: &Preemption,
     world: &mut World,
@@ -109,7 +109,7 @@ pub fn enter_nominated(
     (priority, except): (i32, PodId),
 ) -> Vec<PodId> {
     let mut entered = preemption.enter_own(world, terms, (priority, except));
-    entered.extend(extend::enter_asking(world, terms, (priority, except)));
+    entered.extend(extend::enter_foreign(world, terms, (priority, except)));
     entered
 }
 

@@ -221,6 +221,24 @@ fn room_of_a_pod_that_kube_scheduler_nominated_is_closed_to_our_own_pods() {
 }
 
 #[test]
+fn room_that_another_scheduler_makes_for_its_pod_is_not_taken_although_it_does_not_ask_here() {
+    const ALL: &[(&str, &str)] = &[("cpu", "64")];
+    let mut cluster = TestScheduler::new();
+    cluster.node("n1", 1);
+    bound(&mut cluster, "victim", ALL, 0);
+    let mut agent = theirs(&cluster, "agent", ALL, 2_000_000_000);
+    agent.spec.nominated = Some("n1".into());
+    cluster.submit(agent);
+    cluster.pod("own", &[ALL[0], ONE[0]]);
+    cluster.delete("victim");
+    cluster.wait(30);
+    assert_eq!(cluster.node_of("own"), None, "else it is evicted for the other pod, and comes back, without an end");
+    cluster.change_pod("agent", |facts| facts.spec.nominated = None);
+    cluster.wait(30);
+    assert_eq!(cluster.node_of("own"), Some("n1"), "the nomination was given up");
+}
+
+#[test]
 fn no_pod_leaves_for_one_whose_bind_is_under_way() {
     let mut cluster = cluster();
     cluster.node("n1", 1);
