@@ -60,7 +60,7 @@ pub use devices::{DeviceTotals, KnownChoices, Stock};
 pub use event::{Changes, Wake, WorldEvent};
 pub use gathering::{GroupTopology, MeasuredDomain};
 pub use journal::Journal;
-pub use leaving::{has_left, still_used, without_devices};
+pub use leaving::{has_left, holds_otherwise, still_used, without_devices};
 pub use mix::{Mix, MixPolicy};
 pub use node::{LockSeen, Node, NodeFacts, SliceFacts};
 pub use offered::offered;
@@ -299,6 +299,12 @@ impl World {
     pub fn holder_delay<'a>(&'a self, node: &'a Node, wall: jiff::Timestamp) -> Option<LockDelay<'a>> {
         let Some(HolderState::BoundHere(holder)) = self.holder(node, wall) else { return None };
         node.lock_delay(&self.pod_by_key(&holder.key)?.facts.handoff, wall)
+    }
+
+    /// The pod that holds a node's lock, and runs without its devices by the daemon's word: it gets none under this lock.
+    pub fn bare_holder(&self, node: &Node, wall: jiff::Timestamp) -> Option<&Pod> {
+        let pod = self.pod_by_key(&self.lock_pod(node, wall)?)?;
+        node.said_of(pod).filter(|held| held.devices().is_empty()).map(|_| pod)
     }
 
     /// Every gang.

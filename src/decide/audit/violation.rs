@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::lock::DaemonState;
-use crate::world::without_devices;
+use crate::world::{holds_otherwise, without_devices};
 use baton_contract::{DeviceId, LockRead, key};
 
 /// Something that must not be.
@@ -163,11 +163,7 @@ impl std::fmt::Display for Violation {
                 write!(f, "pod {pod} {}", without_devices(node))
             }
             Self::HeldOtherwise { pod, node, devices } => {
-                let held = devices.iter().map(DeviceId::as_str).collect::<Vec<_>>().join(" ");
-                write!(
-                    f,
-                    "pod {pod} on node {node} holds {held}, which its annotation does not say; delete and re-create it"
-                )
+                write!(f, "pod {pod} on node {node} {}", holds_otherwise(devices.iter().map(DeviceId::as_str)))
             }
             Self::AnotherGpuDriver { node, driver } => write!(
                 f,

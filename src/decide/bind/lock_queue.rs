@@ -8,7 +8,7 @@ use crate::core::agenda::{Agenda, Scene, Terms};
 use crate::core::reporter::Reporter;
 use crate::core::timers::Timer;
 use crate::lock::{Delay, Intent, WaitReason};
-use crate::world::{Node, NodeId, PodId};
+use crate::world::{Node, NodeId, PodId, without_devices};
 use baton_contract::{ConditionReason, EventReason, LockRead};
 
 use super::attempt::BindAttempt;
@@ -73,6 +73,9 @@ impl Binder {
         let node = scene.world.node(attempt.node)?;
         let Some(report) = self.lock_report(scene, node, attempt) else { return Some(waits_for_turn(node)) };
         let delay = scene.world.holder_delay(node, scene.terms.now.wall);
+        if let Some(holder) = scene.world.bare_holder(node, scene.terms.now.wall) {
+            return Some(format!("{}; {} {}", report.text, holder.key(), without_devices(&node.name)));
+        }
         Some(match delay.filter(|delay| delay.judge() > Delay::Usual) {
             Some(delay) => format!("{}; {}: {delay}", report.text, delay.holder),
             None => report.text.to_string(),

@@ -37,7 +37,9 @@ impl<'a> Fleet<'a> {
     pub fn of(world: &'a World, now: Moment) -> Self {
         let states = [DaemonState::Missing, DaemonState::Unregistered, DaemonState::Fresh].map(DaemonState::word);
         let mut fleet = Self::default();
-        fleet.daemons.extend(states.into_iter().chain(["gone", "stale", "late", "stopped"]).map(|state| (state, 0)));
+        fleet
+            .daemons
+            .extend(states.into_iter().chain(["gone", "stale", "late", "stopped", "away"]).map(|state| (state, 0)));
         world.nodes().for_each(|(_, node)| fleet.count(node, now.wall));
         let age = |node: &'a Node| Some((&*node.name, now.mono.saturating_sub(node.lock.first_seen)));
         let locked = world.locked().filter_map(|id| age(world.node(id)?));

@@ -124,7 +124,8 @@ impl Scheduler {
                 explanation.basic_policy = serialized_name(&spec.basic);
                 if job.is_over() {
                     // Its places and its share are free.
-                    "the job is over and holds nothing".clone_into(&mut explanation.message);
+                    explanation.message =
+                        format!("the job is over and holds nothing; `baton get jobs {key} -o wide` says how it ended");
                     (explanation.dominant_share, explanation.dominant_resource) = (0.0, None);
                     return Some(explanation);
                 }

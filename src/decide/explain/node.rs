@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use crate::core::rules::plugins::device_fit::another_driver;
 use crate::core::timers::Moment;
 use crate::help::Help;
-use crate::lock::{BoundHolder, HolderState, not_ready, stands};
+use crate::lock::{BoundHolder, HolderState, stands};
 use crate::scheduler::Scheduler;
 use crate::world::spec::TaintEffect;
 use crate::world::{Node, NodeFacts, Place};
@@ -112,9 +112,6 @@ pub(super) fn closed(node: &Node, wall: Timestamp) -> Option<(String, Help)> {
     }
     if !stock.lists_devices() {
         return None;
-    }
-    if facts.not_ready {
-        return Some((not_ready(&node.name), Help::Kubelet));
     }
     if let Some(fault) = fault() {
         return Some(fault);

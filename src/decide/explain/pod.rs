@@ -19,8 +19,8 @@ use crate::gang::Route;
 use crate::lock::{Delay, HolderState, LockDelay};
 use crate::scheduler::Scheduler;
 use crate::world::gangs::GroupId;
-use crate::world::{Node, NodeId, Place, Pod, PodId, PodSpec, World, without_devices};
-use baton_contract::PodKey;
+use crate::world::{Node, NodeId, Place, Pod, PodId, PodSpec, World, holds_otherwise, still_used, without_devices};
+use baton_contract::{LeavingPod, PodKey};
 
 use super::answer::{Explanation, PodState, PodVerdict, RatedNode, Rating};
 use super::judged::{NodeJudgements, frees, judge_all, wakes};
@@ -45,7 +45,10 @@ impl Scheduler {
         let item = self.item_of(pod, &route);
         let standing = item.as_ref().and_then(|item| self.queue().standing(item.clone()));
         let seconds = |at: Duration| at.saturating_sub(now.mono).as_secs();
-        let devices = pod.devices.iter().flat_map(Held::devices);
+        // A bound pod holds what its node's daemon says.
+        let bound = pod.node().filter(|_| state == PodState::Bound).and_then(|id| self.world().node(id));
+        let held = bound.map_or(pod.devices.as_ref(), |node| node.holding(pod));
+        let devices = held.into_iter().flat_map(Held::devices);
         let mut explanation = Explanation {
             pod: key.to_string(),
             uid: pod.facts.handoff.pod.uid.to_string(),
@@ -83,7 +86,7 @@ impl Scheduler {
         if state == PodState::WaitingForLock {
             explanation.verdict.advice = vec![self.lock_advice(id, now)];
         }
-        if state == PodState::Bound && self.runs_without_devices(pod) {
+        if bound.and_then(|node| node.said_of(pod)).is_some_and(|held| held.devices().is_empty()) {
             explanation.verdict.advice = vec!["Delete it, so that its owner makes another".to_owned()];
         } else if let Some(delay) = self.lock_delay(pod, now).filter(|delay| delay.judge() > Delay::Usual) {
             explanation.verdict.advice = vec![delay.advice()];
@@ -291,8 +294,8 @@ impl Scheduler {
     /// The world as a pod finds it whose turn has come: the room of nominated pods is closed, and nodes that are kept for less are open.
     /// A copy where there are any.
     pub(super) fn as_found_by(&self, pod: &Pod, now: Moment) -> Cow<'_, World> {
-        let none_asks = self.config().asking_names.is_empty() || self.world().nominated().next().is_none();
-        if self.preemption().all().is_empty() && self.earmarks().all().is_empty() && none_asks {
+        let none_is_nominated = self.preemption().all().is_empty() && self.world().nominated().next().is_none();
+        if none_is_nominated && self.earmarks().all().is_empty() {
             return Cow::Borrowed(self.world());
         }
         let mut world = self.world().clone();
@@ -341,12 +344,6 @@ impl Scheduler {
         }
     }
 
-    /// By the word of its node's daemon, while that is live.
-    fn runs_without_devices(&self, pod: &Pod) -> bool {
-        let status = pod.node().and_then(|id| self.world().node(id)?.live_agent());
-        status.is_some_and(|status| status.is_unserved(&pod.facts.handoff.pod.uid))
-    }
-
     /// A bound pod that waits for its devices under its node's lock.
     pub(super) fn lock_delay<'a>(&'a self, pod: &'a Pod, now: Moment) -> Option<LockDelay<'a>> {
         let Place::Bound(node) = pod.place else { return None };
@@ -367,7 +364,10 @@ impl Scheduler {
             ),
             None => match delay.filter(|delay| delay.judge() == Delay::Stuck) {
                 Some(delay) => format!("Look at what keeps {} from its devices: `{}`", delay.holder, delay.look()),
-                None => LOCK_ADVICE.to_owned(),
+                None => match node.and_then(|node| Some((node, self.world().bare_holder(node, now.wall)?))) {
+                    Some((node, holder)) => format!("{} {}", holder.key(), without_devices(&node.name)),
+                    None => LOCK_ADVICE.to_owned(),
+                },
             },
         }
     }
@@ -385,14 +385,11 @@ impl Scheduler {
                     _ => format!("spec.schedulerName is {theirs}, which is not Baton"),
                 }
             }
-            PodState::Bound if self.runs_without_devices(pod) => {
-                format!("bound to node {node}, and {}", without_devices(&node))
-            }
-            PodState::Bound => match self.lock_delay(pod, now) {
-                Some(delay) => format!("bound to node {node}; {delay}"),
-                None => format!("bound to node {node}"),
+            PodState::Bound => self.bound_message(pod, now),
+            PodState::Ended => match self.still_used(pod) {
+                Some(used) => format!("has ended, and its devices are {used}"),
+                None => "has ended and holds nothing".to_owned(),
             },
-            PodState::Ended => "has ended and holds nothing".to_owned(),
             PodState::Deleting => "is being deleted and will not be placed".to_owned(),
             PodState::Held => format!("holds its room on node {node} until its gang can start"),
             PodState::Preparing => format!("goes to node {node}; waits for its volumes"),
@@ -405,6 +402,34 @@ impl Scheduler {
             PodState::Binding => format!("goes to node {node}; the Binding is being posted"),
             PodState::Active | PodState::BackOff | PodState::Parked | PodState::Following => String::new(),
         }
+    }
+}
+
+impl Scheduler {
+    /// How far a bound pod is, and what is wrong there.
+    fn bound_message(&self, pod: &Pod, now: Moment) -> String {
+        let Some(node) = pod.node().and_then(|id| self.world().node(id)) else { return String::new() };
+        let (name, handoff) = (&node.name, &pod.facts.handoff);
+        match node.said_of(pod) {
+            Some(held) if held.devices().is_empty() => format!("bound to node {name}, and {}", without_devices(name)),
+            // Served without a scheduler, it has no annotation that could be wrong.
+            Some(held) if handoff.assignment.device_allocated.is_some() => {
+                let held = held.devices().iter().map(|device| device.id.as_str());
+                format!("bound to node {name}, and {}", holds_otherwise(held))
+            }
+            _ => {
+                let delay = self.lock_delay(pod, now).map(|delay| delay.to_string());
+                let fault = delay.or_else(|| node.daemon(now.wall).fault_for(handoff, name));
+                format!("bound to node {name}{}", fault.map(|fault| format!("; {fault}")).unwrap_or_default())
+            }
+        }
+    }
+
+    /// By which processes the devices of a pod that has ended are used still.
+    fn still_used(&self, pod: &Pod) -> Option<String> {
+        let node = self.world().node(self.world().node_id(pod.facts.handoff.node.as_deref()?)?)?;
+        let is_it = |left: &LeavingPod| left.namespace == pod.key().namespace && left.name == pod.key().name;
+        node.leaving().find(|(left, held)| is_it(left) && !held.devices().is_empty()).map(|(left, _)| still_used(left))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::help::Help;
+use crate::pod::HandoffPod;
 
 /// A node daemon renews its Lease every 30 s. One that has missed two renewals is late.
 const LATE: Duration = Duration::from_secs(60);
@@ -13,6 +14,8 @@ const GONE: &str = "is gone: the kubelet offers";
 const ENDED: &str = "was stopped";
 /// Of a kubelet that has not registered its daemon.
 const AWAY: &str = "is away: the node daemon runs and is not registered";
+/// Of a kubelet that does not report, or reports that it is not ready.
+const NOT_READY: &str = "is away or not well: the Node is not Ready";
 
 /// What a daemon's state is judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +28,8 @@ pub struct Heard {
     pub has_ended: bool,
     /// The kubelet has registered it, by its own word, or there is nothing to register.
     pub is_registered: bool,
+    /// The Node is Ready: its kubelet reports, and is well.
+    pub is_ready: bool,
     /// Healthy devices of which the kubelet offers none.
     pub not_offered: Option<(usize, &'static str)>,
 }
@@ -34,6 +39,8 @@ pub struct Heard {
 pub enum DaemonState {
     /// It has never reported.
     Missing,
+    /// The Node is not Ready: whatever the daemon says, its kubelet starts no pod.
+    KubeletAway,
     /// It has died: the kubelet offers none of so many healthy GPUs or NICs, for which the daemon was registered.
     Gone(usize, &'static str),
     /// Its Lease has not been renewed for so long that schedulers do not believe it.
@@ -53,6 +60,7 @@ impl DaemonState {
     pub fn of(heard: Heard) -> Self {
         let Some(renewed) = heard.renewed else { return Self::Missing };
         match heard.not_offered {
+            _ if !heard.is_ready => Self::KubeletAway,
             Some((healthy, what)) if heard.is_registered => Self::Gone(healthy, what),
             _ if heard.has_ended => Self::Ended,
             _ if !heard.is_live => Self::Stale(renewed),
@@ -71,6 +79,7 @@ impl DaemonState {
     pub fn word(self) -> &'static str {
         match self {
             Self::Missing => "none",
+            Self::KubeletAway => "away",
             Self::Gone(..) => "gone",
             Self::Stale(_) => "stale",
             Self::Late(_) => "late",
@@ -84,6 +93,7 @@ impl DaemonState {
     pub fn fault(self, node: &str) -> Option<String> {
         Some(match self {
             Self::Missing => format!("no node daemon has reported from {node}"),
+            Self::KubeletAway => format!("the kubelet of {node} {NOT_READY}"),
             Self::Gone(healthy, what) => {
                 format!("the node daemon of {node} {GONE} 0 of {healthy} {what}")
             }
@@ -101,24 +111,36 @@ impl DaemonState {
         format!("have a node daemon that {GONE} no {name}")
     }
 
+    /// What is wrong for a pod that is bound to `node`: the kubelet, or what its devices come from as long as it has not started.
+    pub fn fault_for(self, pod: &HandoffPod, node: &str) -> Option<String> {
+        let waits = !pod.has_started() && pod.asks_for_devices();
+        let concerns = self == Self::KubeletAway || (waits && !self.serves() && self != Self::Missing);
+        self.fault(node).filter(|_| concerns && pod.is_live())
+    }
+
     /// The same of one that does not serve this resource.
     pub fn not_serving(self, name: &str) -> String {
         match self {
             Self::Ended => format!("have a node daemon that {ENDED}"),
             Self::Unregistered => format!("have a kubelet that {AWAY}"),
+            Self::Stale(_) => "have no live node daemon".to_owned(),
             _ => format!("have a node daemon that does not serve {name}"),
         }
     }
 
     /// What an operator can do about one that serves nothing.
     pub fn help(self) -> Help {
-        if self == Self::Unregistered { Help::Kubelet } else { Help::Daemon }
+        match self {
+            Self::Unregistered | Self::KubeletAway => Help::Kubelet,
+            Self::Fresh | Self::Late(_) => Help::Registration,
+            _ => Help::Daemon,
+        }
     }
 
     /// The command that shows the daemon's pod on `node`, or why its kubelet is away.
     pub fn look(self, node: &str) -> String {
         match self {
-            Self::Unregistered => format!("kubectl describe node {node}"),
+            Self::Unregistered | Self::KubeletAway => format!("kubectl describe node {node}"),
             _ => format!(
                 "kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin --field-selector spec.nodeName={node}"
             ),
@@ -138,11 +160,15 @@ mod tests {
 
     #[test]
     fn a_daemon_is_judged_by_what_is_heard_and_offered() {
-        let judged = |renewed: Option<u64>, is_live, has_ended, is_registered, not_offered| {
+        let said = |state: DaemonState| (state.word(), state.serves(), state.fault("n").unwrap_or_default());
+        let of = |renewed: Option<u64>, is_live, has_ended, is_registered, not_offered| {
             let renewed = renewed.map(Duration::from_secs);
-            let state = DaemonState::of(Heard { renewed, is_live, has_ended, is_registered, not_offered });
-            (state.word(), state.serves(), state.fault("n").unwrap_or_default())
+            Heard { renewed, is_live, has_ended, is_registered, is_ready: true, not_offered }
         };
+        let judged = |renewed, is_live, has_ended, is_registered, offers| {
+            said(DaemonState::of(of(renewed, is_live, has_ended, is_registered, offers)))
+        };
+        let not_ready = |heard: Heard| said(DaemonState::of(Heard { is_ready: false, ..heard }));
         let heard = |renewed, is_live, is_registered, offers| judged(renewed, is_live, false, is_registered, offers);
         let ended = |renewed, is_live, offers| judged(Some(renewed), is_live, true, false, offers);
         let away = "the kubelet of n is away: the node daemon runs and is not registered";
@@ -160,6 +186,14 @@ mod tests {
             (ended(400, false, None), "stopped", false, "the node daemon of n was stopped"),
             (heard(Some(3), true, true, gone), "gone", false, "of n is gone: the kubelet offers 0 of 8 GPUs"),
             (heard(Some(400), false, true, gone), "gone", false, "is gone"),
+            (not_ready(of(None, false, false, false, None)), "none", false, "no node daemon"),
+            (
+                not_ready(of(Some(3), true, false, true, None)),
+                "away",
+                false,
+                "of n is away or not well: the Node is not",
+            ),
+            (not_ready(of(Some(400), false, false, true, gone)), "away", false, "of n is away or not well"),
         ] {
             assert!(said.0 == word && said.1 == serves && said.2.contains(fault), "{said:?} {word} {fault}");
             assert_eq!(said.2.is_empty(), fault.is_empty(), "{said:?}");

@@ -34,8 +34,6 @@ pub struct LockDelay<'a> {
     pub age: Duration,
     /// The node's daemon.
     pub daemon: DaemonState,
-    /// The Node is Ready: its kubelet reports.
-    pub kubelet_ready: bool,
 }
 
 /// How a lock is judged, by its age.
@@ -83,16 +81,14 @@ impl LockDelay<'_> {
 
     /// What `explain pod` itself advises.
     pub fn advice(&self) -> String {
-        let LockDelay { node, holder, .. } = self;
-        // A kubelet that is away is why no daemon is registered, and on a machine that is off neither reports.
-        let daemon = if self.kubelet_ready { self.daemon } else { DaemonState::Unregistered };
+        let LockDelay { node, holder, daemon, .. } = self;
         let look = daemon.look(node);
         match daemon {
             DaemonState::Fresh => format!(
                 "Read the logs of the kubelet of {node} and of the node daemon, whose pod is named by `{look}`; {HANGS}; the lock also \
                  goes once {holder} is deleted"
             ),
-            DaemonState::Unregistered => format!(
+            DaemonState::Unregistered | DaemonState::KubeletAway => format!(
                 "Look at the kubelet: `{look}`, and on the machine `journalctl -u kubelet` say why; {holder} starts and the lock goes once \
                  it answers; a deleted pod, too, stays until then"
             ),
@@ -113,7 +109,7 @@ impl LockDelay<'_> {
 impl fmt::Display for LockDelay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let node = self.node;
-        let fault = if self.kubelet_ready { self.daemon.fault(node) } else { Some(not_ready(node)) };
+        let fault = self.daemon.fault(node);
         match self.judge() {
             Delay::Usual if fault.is_none() => return f.write_str("normal: the kubelet is admitting the pod"),
             Delay::Usual => f.write_str("not served yet; ")?,
@@ -125,11 +121,6 @@ impl fmt::Display for LockDelay<'_> {
     }
 }
 
-/// Its kubelet does not report, in the words of every surface.
-pub fn not_ready(node: &str) -> String {
-    format!("the kubelet of {node} is away: the Node is not Ready")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,19 +128,18 @@ mod tests {
     #[test]
     fn a_lock_is_judged_by_its_age_and_names_what_does_not_answer() {
         let holder = PodKey::new("ml", "a");
-        let delay = |age, daemon, kubelet_ready| {
-            let delay = LockDelay { node: "n", holder: &holder, age: Duration::from_secs(age), daemon, kubelet_ready };
+        let delay = |age, daemon| {
+            let delay = LockDelay { node: "n", holder: &holder, age: Duration::from_secs(age), daemon };
             (delay.judge(), delay.to_string(), delay.advice())
         };
-        assert_eq!(delay(2, DaemonState::Fresh, true).1, "normal: the kubelet is admitting the pod");
+        assert_eq!(delay(2, DaemonState::Fresh).1, "normal: the kubelet is admitting the pod");
         let away = "not served yet; the kubelet of n is away";
-        assert!(delay(2, DaemonState::Unregistered, true).1.starts_with(away));
-        for (age, daemon, ready, judged, words, look) in [
-            (15, DaemonState::Fresh, true, Delay::Slow, "slow: not served yet", "Read the logs"),
+        assert!(delay(2, DaemonState::Unregistered).1.starts_with(away));
+        for (age, daemon, judged, words, look) in [
+            (15, DaemonState::Fresh, Delay::Slow, "slow: not served yet", "Read the logs"),
             (
                 16,
                 DaemonState::Fresh,
-                true,
                 Delay::Stuck,
                 "the kubelet has not asked for all of its devices, or the node daemon has not answered",
                 "pkill -KILL",
@@ -157,32 +147,22 @@ mod tests {
             (
                 84,
                 DaemonState::Late(Duration::from_secs(84)),
-                true,
                 Delay::Stuck,
                 "stuck: not served for over a minute; the node daemon of n has not been heard for over a minute",
                 "spec.nodeName=n",
             ),
-            (84, DaemonState::Missing, true, Delay::Stuck, "no node daemon has reported from n", "spec.nodeName=n"),
-            (84, DaemonState::Ended, true, Delay::Stuck, "; the node daemon of n was stopped", "spec.nodeName=n"),
-            (84, DaemonState::Unregistered, true, Delay::Stuck, "; the kubelet of n is away", "describe node n"),
+            (84, DaemonState::Missing, Delay::Stuck, "no node daemon has reported from n", "spec.nodeName=n"),
+            (84, DaemonState::Ended, Delay::Stuck, "; the node daemon of n was stopped", "spec.nodeName=n"),
+            (84, DaemonState::Unregistered, Delay::Stuck, "; the kubelet of n is away", "describe node n"),
             (
                 84,
-                DaemonState::Fresh,
-                false,
+                DaemonState::KubeletAway,
                 Delay::Stuck,
-                "the kubelet of n is away: the Node is not",
-                "describe node n",
-            ),
-            (
-                84,
-                DaemonState::Stale(Duration::from_secs(84)),
-                false,
-                Delay::Stuck,
-                "the Node is not",
+                "the kubelet of n is away or not well: the Node",
                 "describe node n",
             ),
         ] {
-            let (is, said, by) = delay(age, daemon, ready);
+            let (is, said, by) = delay(age, daemon);
             assert!(is == judged && said.contains(words) && by.contains(look), "{is:?} {said} {by}");
         }
     }

@@ -184,6 +184,7 @@ impl Node {
             is_live: self.agent.as_ref().is_some_and(|agent| agent.live_since.is_some()),
             has_ended: self.agent_status().is_some_and(|status| status.ended),
             is_registered: !has_devices || self.agent_status().is_some_and(|status| !status.registered.is_empty()),
+            is_ready: self.facts.as_ref().is_none_or(|facts| !facts.not_ready),
             not_offered: not_offered(self),
         })
     }
@@ -197,7 +198,6 @@ impl Node {
             holder: &pod.pod.key,
             age: Duration::try_from(wall.duration_since(value.time)).unwrap_or_default(),
             daemon: self.daemon(wall),
-            kubelet_ready: self.facts.as_ref().is_some_and(|facts| !facts.not_ready),
         })
     }
 
@@ -223,13 +223,18 @@ impl Node {
 
     /// The daemon says that it is registered for `resource`, and the kubelet offers none: the daemon's socket is gone.
     pub fn is_not_offered(&self, resource: &str) -> bool {
-        self.live_agent().is_some_and(|status| status.registers(resource))
+        self.agent_status().is_some_and(|status| status.registers(resource))
             && self.facts.as_ref().is_some_and(|facts| facts.allocatable.scalar(resource) == 0)
     }
 
     /// What a pod on this node holds, if that is known.
     pub fn holding<'a>(&'a self, pod: &'a Pod) -> Option<&'a Held> {
         self.holders().of(pod)
+    }
+
+    /// What its daemon says that a pod holds, where the annotation does not say so; nothing of one that runs without its devices.
+    pub fn said_of(&self, pod: &Pod) -> Option<&Held> {
+        self.exceptions.of_pod(&pod.facts.handoff.pod.uid)
     }
 
     /// What decides what pods on this node hold.

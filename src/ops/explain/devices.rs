@@ -14,7 +14,6 @@ use crate::view::{
     fitted, percent, plain, read_node, say_left_out,
 };
 use baton_agent::node_handoff::LedgerLine;
-use baton_cluster::node::LightNode;
 use baton_contract::{DeviceEntry, DeviceType, PodKey, ShareIsolation, key};
 use baton_decide::explain::QueueReport;
 use baton_decide::lock::{DaemonState, Delay};
@@ -104,8 +103,7 @@ pub(super) async fn calls_made(
     let lock = row.lock.filter(|lock| lock.delay > Some(Delay::Usual) && lock.state == LockState::Held)?;
     let pod = snapshot.pods.get(pod).filter(|pod| lock.holder == Some(pod.pod.key.to_string()))?;
     // Where one of them is away, that is said, and no answer comes.
-    let ready = snapshot.node(node).is_some_and(LightNode::kubelet_ready);
-    if row.daemon != DaemonState::Fresh || !ready {
+    if row.daemon != DaemonState::Fresh {
         return None;
     }
     let read = async {
@@ -148,7 +146,7 @@ pub(crate) fn held(snapshot: &Snapshot, pod: &PodKey) -> PodHoldings {
             node: row.map(|row| row.node.clone()).unwrap_or_default(),
             problem: match row {
                 None => Some("the node does not list it".to_owned()),
-                Some(row) => row.reason.clone().filter(|_| row.health != ShownHealth::Healthy),
+                Some(row) => row.reason.clone(),
             },
         }
     };
@@ -255,8 +253,7 @@ pub(super) fn table(rows: &[DeviceRow], look: Look) -> String {
             ShownHealth::Unhealthy => {
                 let keeps = |holder: &DeviceHolder| format!("; {} keeps it until it ends", holder.pod);
                 let kept: String = row.holders.iter().map(keeps).collect();
-                let is_kept = row.fails_holders && !kept.is_empty();
-                let drain = is_kept.then(|| format!(" or `baton drain {}/{}`", row.node, row.device));
+                let drain = row.is_to_drain().then(|| format!(" or `baton drain {}/{}`", row.node, row.device));
                 writeln!(out, "{} is out of service{since}: {reason}{kept}{}", row.device, drain.unwrap_or_default())
             }
             _ => writeln!(out, "{}: {reason}", row.device),

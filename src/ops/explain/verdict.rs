@@ -18,7 +18,7 @@ pub(super) fn refusals(out: &mut String, verdict: &PodVerdict) {
     for rule in &verdict.rules {
         let more = if rule.count > rule.examples.len() { ", …" } else { "" };
         let reason = on_nodes(rule.count, &rule.reason);
-        let _ = writeln!(out, "  {reason}: {}{more}", rule.examples.join(", "));
+        let _ = writeln!(out, "  {reason} ({}{more})", rule.examples.join(", "));
     }
     if let Some(nearest) = &verdict.nearest {
         let _ = writeln!(out, "  Nearest: {nearest}.");

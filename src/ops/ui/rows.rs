@@ -38,7 +38,7 @@ fn timed(value: Value, now: i64) -> Option<Value> {
 
 /// A node with its devices, as small as it gets: `{"status":"Ready","daemon":"fresh","version":"0.1.0","model":"H100","devices":{"gpu-0":
 /// {"p":0,"h":{"ml/train":100}}}}`. Of a device `p` numbers the PCIe switches of the node, `h` has the percent of each holder, `r` those
-/// for which it is reserved; `s` is its state where it is not free, `why` and `sinceAt` why it is out of service and since when; `m` is a model that differs
+/// for which it is reserved; `s` is its state where it is not free, `why` and `sinceAt` why it is out of service, or not free, and since when, `drain` that its pods are to be freed of it; `m` is a model that differs
 /// from that of the node, and `g` the profile of a MIG device. `created` says of each holder when.
 pub fn node(node: &NodeRow, devices: &[DeviceRow], wall: Timestamp) -> Value {
     let gpu_model = |device: &DeviceRow| device.model.clone().filter(|_| !device.is_nic());
@@ -66,10 +66,11 @@ pub fn node(node: &NodeRow, devices: &[DeviceRow], wall: Timestamp) -> Value {
         if device.state != DeviceState::Free {
             cell["s"] = json!(device.state);
         }
-        if device.health != ShownHealth::Healthy {
-            device.reason.iter().for_each(|reason| cell["why"] = json!(reason));
-            let since = device.since.filter(|_| device.health == ShownHealth::Unhealthy);
-            since.iter().for_each(|since| cell["sinceAt"] = json!(since.as_second()));
+        device.reason.iter().for_each(|reason| cell["why"] = json!(reason));
+        let since = device.since.filter(|_| device.health == ShownHealth::Unhealthy);
+        since.iter().for_each(|since| cell["sinceAt"] = json!(since.as_second()));
+        if device.is_to_drain() {
+            cell["drain"] = json!(true);
         }
         gpu_model(device).filter(|own| model.as_ref() != Some(own)).into_iter().for_each(|own| cell["m"] = json!(own));
         device.label(key::MIG_PROFILE).into_iter().for_each(|profile| cell["g"] = json!(profile));
@@ -100,7 +101,8 @@ pub fn queue(items: &[QueueItem], gangs: &[GangView], snapshot: &Snapshot) -> BT
         gang.gang_group.first().into_iter().for_each(|first| groups.entry(first).or_default().extend(waiting.clone()));
     }
     let of_group = |name: &str| name.split([',', ' ']).next().and_then(|first| groups.get(first)).cloned();
-    let numbered = items.iter().enumerate().map(|(place, item)| {
+    // The jobs have rows of their own.
+    let numbered = items.iter().enumerate().filter(|(_, item)| item.kind != "jobs").map(|(place, item)| {
         let mut shown = row(item, snapshot.wall);
         shown["place"] = place.into();
         let pods =

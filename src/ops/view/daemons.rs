@@ -70,6 +70,7 @@ pub(super) fn state(snapshot: &Snapshot, node: &LightNode, agent: Option<&AgentR
         is_live: agent.is_some_and(|agent| agent.fresh),
         has_ended: agent.is_some_and(|agent| agent.ended),
         is_registered: is_registered || listed.is_empty(),
+        is_ready: node.kubelet_ready(),
         not_offered: [(DeviceType::Gpu, "GPUs"), (DeviceType::Rdma, "NICs")].into_iter().find_map(none),
     })
 }

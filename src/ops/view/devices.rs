@@ -187,6 +187,11 @@ impl DeviceRow {
         self.state == state || state == DeviceState::Cordoned && self.cordon.is_some()
     }
 
+    /// What is wrong with it concerns the pods that have it, and there are some.
+    pub fn is_to_drain(&self) -> bool {
+        self.fails_holders && !self.holders.is_empty()
+    }
+
     /// It is a NIC.
     pub fn is_nic(&self) -> bool {
         self.device.starts_with("nic-")

@@ -13,7 +13,7 @@ use super::table::{Row, RowId, age};
 use crate::live::all;
 use baton_cluster::client::status_code;
 use baton_cluster::tyjob::RawTyJob;
-use baton_contract::tyjob::{Allocation, ScheduleState, Stage, TyJob};
+use baton_contract::tyjob::{Allocation, ScheduleState, Stage, TyJob, condition};
 use baton_runtime::clock;
 
 /// One job.
@@ -85,6 +85,10 @@ fn row(raw: RawTyJob, now: Timestamp) -> JobRow {
     };
     let status = job.status.unwrap_or_default();
     let restarts = status.sum_of_restarts();
+    // Why it has no places is more than that it waits for them.
+    let scheduled = status.condition(condition::SCHEDULED).filter(|found| found.status == "False");
+    let waits_for =
+        scheduled.filter(|_| !status.stage.is_some_and(Stage::is_terminal)).map(|found| found.message.clone());
     JobRow {
         namespace: meta.namespace.unwrap_or_default(),
         name: meta.name.unwrap_or_default(),
@@ -99,7 +103,7 @@ fn row(raw: RawTyJob, now: Timestamp) -> JobRow {
         age_seconds: now.duration_since(created).as_secs().try_into().unwrap_or(0),
         leader_address: status.leader_address,
         nodes: status.nodes,
-        message: status.message.or(problem.map(|problem| problem.to_string())),
+        message: waits_for.or(status.message).or(problem.map(|problem| problem.to_string())),
         allocations: status.allocations,
         labels: meta.labels.unwrap_or_default(),
     }

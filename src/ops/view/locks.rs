@@ -14,6 +14,7 @@ use baton_cluster::node::LightNode;
 use baton_contract::word::word_enum;
 use baton_contract::{AgentStatus, LockRead, PodKey};
 use baton_decide::lock::{BoundHolder, DaemonState, Delay, HolderState, LockDelay, stands};
+use baton_decide::world::without_devices;
 
 word_enum! {
     /// State of a lock.
@@ -89,8 +90,10 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
         .and_then(|pod| snapshot.pods.get(&pod.key))
         .map(|pod| BoundHolder::of(read, pod, status.as_ref()))
         .unwrap_or_default();
+    let is_bare = live.is_some_and(|pod| status.as_ref().is_some_and(|status| status.is_unserved(&pod.uid)));
     let state = match holder {
         HolderState::Unbound(_) => LockState::Binding,
+        HolderState::BoundHere(_) if is_bare => LockState::Held,
         HolderState::BoundHere(_) if bound != BoundHolder::Waits => LockState::Served,
         HolderState::BoundHere(_) => LockState::Held,
         HolderState::Gone(_) => LockState::Dangling,
@@ -118,6 +121,7 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
             "its holder is served, and the node daemon cannot remove it: see its log; the next bind takes it over"
                 .to_owned()
         }
+        (LockState::Held, _) if is_bare => format!("its holder {}", without_devices(node)),
         (LockState::Held, _) => {
             let then = match (expired, fresh) {
                 (true, true) => "the next bind takes it over once the scheduler has watched it for as long; ",
@@ -164,7 +168,7 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
 /// The lock of `node` whose `holder` is bound there and not served.
 fn delay<'a>(node: &'a LightNode, holder: &'a PodKey, age: SignedDuration, daemon: DaemonState) -> LockDelay<'a> {
     let age = Duration::try_from(age).unwrap_or_default();
-    LockDelay { node: name_of(node), holder, age, daemon, kubelet_ready: node.kubelet_ready() }
+    LockDelay { node: name_of(node), holder, age, daemon }
 }
 
 /// The command that takes the annotation away by hand, as long as the node is as it was read: never the lock that came after.

@@ -200,7 +200,7 @@ impl NodeRow {
     /// What is not as on any other node: `2 unhealthy, 1 cordoned, locked by ml/a for 3s`.
     fn notes(&self) -> String {
         let mut notes = Vec::new();
-        if self.daemon == DaemonState::Unregistered {
+        if matches!(self.daemon, DaemonState::Unregistered | DaemonState::KubeletAway) {
             notes.push("kubelet away".to_owned());
         }
         notes.extend(self.unreadable.iter().map(|entry| format!("not read: {entry}")));
@@ -248,7 +248,7 @@ impl Row for NodeRow {
         let daemon = match self.daemon {
             DaemonState::Gone(healthy, _) => format!("daemon gone (kubelet offers 0 of {healthy})"),
             // Not for how long: its Lease may be renewed all the while.
-            DaemonState::Unregistered | DaemonState::Ended => self.daemon.word().to_owned(),
+            DaemonState::Unregistered | DaemonState::KubeletAway | DaemonState::Ended => self.daemon.word().to_owned(),
             state => format!("{} {renewed}", state.word()).trim_end().to_owned(),
         };
         let identity = agent.and_then(|agent| agent.identity).map(|identity| match identity {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::daemons;
 use super::locks::{self, LockRow, LockState};
 use super::snapshot::{Notes, Rules, Snapshot};
 use super::table::{Row, RowId};
@@ -12,7 +13,7 @@ use baton_contract::inventory::{DeviceInfo, device_names};
 use baton_contract::{AgentStatus, DeviceAllocation, DeviceEntry, LeavingPod, PodUid, key};
 use baton_decide::lock::Delay;
 use baton_decide::pod::{HandoffPod, Phase};
-use baton_decide::world::{still_used, without_devices};
+use baton_decide::world::{holds_otherwise, still_used, without_devices};
 
 /// Name of the scheduler, unless it was given another one.
 const DEFAULT_NAME: &str = "baton-scheduler";
@@ -112,7 +113,7 @@ fn held_otherwise(snapshot: &Snapshot, pod: &HandoffPod) -> Option<String> {
     } else if pod.assignment.device_allocated.is_none() {
         format!("without an assignment it holds {}", ids.join(", "))
     } else {
-        format!("it holds {}, by its node daemon's word, which its annotation does not say", ids.join(", "))
+        format!("it {}", holds_otherwise(ids.into_iter()))
     })
 }
 
@@ -139,7 +140,11 @@ fn row(
     let held = holders.get(pod.pod.uid.as_str());
     let problem = problem.or(lost).or(unassigned).or_else(|| held.cloned().flatten()).or_else(|| waits(pod, notes));
     let devices = ids(assigned.ok().flatten().map(|allocation| allocation.devices).unwrap_or_default());
-    let problem = problem.or_else(|| faults(pod, &devices, snapshot));
+    let problem = problem.or_else(|| faults(pod, &devices, snapshot)).or_else(|| {
+        let node = snapshot.node(pod.node.as_deref()?)?;
+        let agent = daemons::of_node(snapshot, node);
+        daemons::state(snapshot, node, agent.as_ref()).fault_for(pod, pod.node.as_deref()?)
+    });
     PodRow {
         namespace: pod.pod.key.namespace.to_string(),
         name: pod.pod.key.name.to_string(),

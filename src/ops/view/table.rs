@@ -257,7 +257,7 @@ fn colour(cell: &str) -> Option<Color> {
     let word = cell.split([' ', ',']).next().unwrap_or_default();
     Some(match word {
         "healthy" | "fresh" | "held" | "served" | "bound" => Color::Green,
-        "cordoned" | "parked" | "backOff" | "unregistered" | "stopped" | "binding" | "late" => Color::Yellow,
+        "cordoned" | "parked" | "backOff" | "unregistered" | "away" | "stopped" | "binding" | "late" => Color::Yellow,
         "unhealthy" | "daemon" | "stale" | "none" | "dangling" | "unknown" | "malformed" => Color::Red,
         _ => return None,
     })

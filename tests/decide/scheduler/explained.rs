@@ -472,7 +472,10 @@ fn a_node_is_explained_by_what_is_free_or_by_what_keeps_pods_away() {
     cluster.change_node("n", |facts| facts.unschedulable = true);
     assert!(!message(&cluster).0 && message(&cluster).1.contains("cordoned"), "{:?}", message(&cluster));
     cluster.change_node("n", |facts| (facts.unschedulable, facts.not_ready) = (false, true));
-    assert_eq!(message(&cluster).1, "takes no new pods with devices: the kubelet of n is away: the Node is not Ready");
+    assert_eq!(
+        message(&cluster).1,
+        "takes no new pods with devices: the kubelet of n is away or not well: the Node is not Ready"
+    );
     cluster.change_node("n", |facts| {
         facts.not_ready = false;
         let mut left = (*facts.allocatable).clone();

@@ -254,7 +254,8 @@ fn an_invalid_job_and_one_that_has_ended_get_nothing() {
     jobs.change("rl", |facts| facts.stage = Some(Stage::Failed));
     assert_eq!(jobs.reserved(), 0);
     let reported = jobs.cluster.explain_job(&key("rl")).unwrap();
-    assert_eq!((reported.class.as_str(), reported.message.as_str()), ("over", "the job is over and holds nothing"));
+    assert_eq!(reported.class, "over");
+    assert!(reported.message.starts_with("the job is over and holds nothing; `baton get jobs ml/rl"), "{reported:?}");
     assert!(reported.seats.is_empty() && reported.dominant_resource.is_none(), "{reported:?}");
     jobs.check();
 }

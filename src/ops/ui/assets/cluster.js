@@ -230,7 +230,7 @@ export default function make(root) {
     const bad = node.suspect ? ' · suspect' : node.daemon === 'fresh' && node.status === 'Ready' ? '' : ` · ${node.status}, daemon ${node.daemon}`;
     setText(element.children[1], node.tooLarge ? 'too large to show' : `${count?.gpu.free ?? 0} free${kept}${bad}`);
     element.classList.toggle('silent', !node.open);
-    element.classList.toggle('late', ['late', 'unregistered', 'stopped'].includes(node.daemon));
+    element.classList.toggle('late', ['late', 'unregistered', 'away', 'stopped'].includes(node.daemon));
     element.cells.setAttribute('aria-label', all.map((cell) => sentence(cell.name, cell.device)).join('; '));
     let before = all[0]?.device.p;
     keep(

@@ -62,19 +62,19 @@ export function cells(node) {
 export const leaves = (node) => Object.entries(node.devices ?? {}).filter(([, device]) => device.s !== 'split');
 
 /** The severest first: what stops pods that run, what takes no new ones, what will. */
-const severity = ['held', 'gone', 'stale', 'suspect', 'unhealthy', 'stopped', 'unregistered', 'late', 'none', 'cordoned'];
+const severity = ['held', 'gone', 'stale', 'suspect', 'unhealthy', 'stopped', 'away', 'unregistered', 'late', 'none', 'cordoned'];
 
 /** What is out of service on a node, the severest first: `[{part, state, rank, why, sinceAt}]`. */
 export function faults(node) {
   const found = [];
-  const put = (part, state, why, sinceAt, word = state) => found.push({ part, state, rank: severity.indexOf(word), why, sinceAt });
+  const put = (part, state, why, sinceAt, drain) => found.push({ part, state, rank: severity.indexOf(drain ? 'held' : state), why, sinceAt, drain });
   if (node.fault) put('node daemon', node.daemon, node.fault);
   if (node.suspect) put('node', 'suspect', node.suspect);
   for (const name in node.devices) {
     const device = node.devices[name];
     if (device.s !== 'unhealthy' && device.s !== 'cordoned') continue;
     const by = device.h ? `held by ${holders(device).join(', ')}` : '';
-    put(name, device.s, [device.why, by].filter(Boolean).join(' · '), device.sinceAt, device.s === 'unhealthy' && by ? 'held' : device.s);
+    put(name, device.s, [device.why, by].filter(Boolean).join(' · '), device.sinceAt, device.drain);
   }
   return found.sort((a, b) => a.rank - b.rank);
 }

@@ -67,6 +67,10 @@ export function setAge(element, at) {
 
 setInterval(() => document.querySelectorAll('time.age').forEach((element) => setAge(element, element.at)), 1000);
 
+/** The move of one pod that would make room, in words, where an answer names one. */
+export const oneMove = ({ oneMove: found }) =>
+  found ? [`${found.pod} from ${found.from} to ${found.to}${found.budget ? `, which the disruption budget ${found.budget} does not allow now` : ''}`] : [];
+
 /** The command in the advice about a lock, marked for `withCommands`. */
 export const lockCommand = (advice) => advice.replace(/kubectl annotate node \S+ \S+( --resource-version=\S+)?/, '`$&`');
 

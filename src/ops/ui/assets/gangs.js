@@ -1,7 +1,7 @@
 // Gangs: how many members are bound, reserved, pending or not created, and what holds a gang back.
 
 import { about, table } from './store.js';
-import { age, aged, ask, grid, h, keep, line, setAge, setText, withCommands } from './dom.js';
+import { age, aged, ask, grid, h, keep, line, oneMove, setAge, setText, withCommands } from './dom.js';
 
 const MOST = 500;
 
@@ -20,9 +20,11 @@ export function gangAnswer(answer) {
       ? h('p', {}, h('b', {}, 'Blocks: '), `${answer.rootCause.pod}: ${answer.rootCause.summary}`)
       : '',
     answer.advice && answer.advice !== 'nothing' ? h('p', {}, h('b', {}, 'What helps: '), withCommands(answer.advice)) : '',
+    oneMove(answer).map((move) => h('p', {}, h('b', {}, 'One move would help: '), move)),
+    (answer.group ?? []).flatMap((gang) => (gang.warnings ?? []).map((warning) => h('p', { class: 'wrong' }, `${gang.gang}: ${warning}`))),
     h('p', { class: 'dim' }, `Tried again: ${answer.triedAgain}.`),
     h('details', {}, h('summary', {}, `Members (${members.length})`), h('ul', {}, members)),
-  ].filter((part) => part !== '');
+  ].flat().filter((part) => part !== '');
 }
 
 export default function make(root) {
@@ -90,6 +92,7 @@ export default function make(root) {
       };
     }
     for (const [key, job] of Object.entries(table('jobs'))) {
+      if (job.stage === 'Succeeded' || job.stage === 'Failed') continue;
       const [ready, total] = (job.ready ?? '0/0').split('/').map(Number);
       rows[`TYJob ${key}`] = {
         name: key, min: total, bound: ready, started: ready, reserved: 0, pending: total - ready, mode: 'TYJob', group: [], why: job.message ?? job.stage,

@@ -5,11 +5,14 @@ import { age, ask, graphs, grid, h, keep, line, more, setAge, setText, withComma
 
 const MOST = 500;
 /** What to do, by the state. */
-function todo(node, { part, state }) {
+function todo(node, { part, state, why, drain }) {
   if (state === 'cordoned') return [`\`baton uncordon ${node}/${part}\` returns it; `, runbook('Taking one GPU out of use')];
-  if (state === 'unhealthy') return [`\`baton drain ${node}/${part}\` evicts its pods; `, runbook('Resetting a GPU')];
+  if (state === 'unhealthy') {
+    const first = drain ? `\`baton drain ${node}/${part}\` evicts its pods; ` : 'no pod has to leave; ';
+    return [first, why?.includes('XID 79') ? runbook('A GPU falls off the bus (XID 79)') : runbook('Resetting a GPU')];
+  }
   if (state === 'suspect') return [`\`baton explain node ${node}\` says which pods failed; `, runbook('A node that fails pods')];
-  if (state === 'unregistered') return [`\`kubectl describe node ${node}\` shows since when its kubelet is away`];
+  if (state === 'unregistered' || state === 'away') return [`\`kubectl describe node ${node}\` shows since when its kubelet is away`];
   return [`\`kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin --field-selector spec.nodeName=${node}\` shows its daemon; `, runbook('The node daemon off a node, and on again')];
 }
 

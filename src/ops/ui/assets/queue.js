@@ -1,7 +1,7 @@
 // The queue in its order. A row opens: why it waits, which node is nearest, what would help.
 
 import { about, waiting } from './store.js';
-import { age, aged, ask, grid, h, keep, line, setAge, setText, withCommands } from './dom.js';
+import { age, aged, ask, grid, h, keep, line, oneMove, setAge, setText, withCommands } from './dom.js';
 import { gangAnswer } from './gangs.js';
 
 const MOST = 500; // rows in the document
@@ -29,8 +29,8 @@ function onNodes(count, reason) {
 
 /** Reasons with their nodes, the nearest node, what wakes and what helps; of a pod that waits or of one that does not exist. */
 export function verdict(answer) {
-  const refusal = ({ rule, reason, count, examples = [] }) =>
-    h('li', {}, onNodes(count, reason), h('span', { class: 'rule' }, ` ${rule}`),
+  const refusal = ({ reason, count, examples = [] }) =>
+    h('li', {}, onNodes(count, reason),
       examples.length ? h('span', { class: 'dim' }, ` ${examples.join(', ')}${count > examples.length ? ', …' : ''}`) : '');
   const verdicts = (answer.nodes ?? []).slice(0, NODES).map((node) =>
     h('li', {}, h('a', { href: `#/node/${node.node}` }, node.node), ` ${node.fits ? 'fits' : `${node.rule ?? ''} ${node.reason ?? ''}`}`));
@@ -40,13 +40,20 @@ export function verdict(answer) {
     answer.rules?.length ? h('ul', { class: 'reasons' }, answer.rules.map(refusal)) : '',
     answer.nearest ? h('p', { class: 'nearest' }, h('b', {}, 'Nearest: '), answer.nearest) : '',
     items('What would wake it', answer.wakes),
-    items('What helps', answer.advice),
+    items('What helps', [...oneMove(answer).map((move) => `Move one pod: ${move}`), ...answer.advice ?? []]),
     verdicts.length ? h('details', {}, h('summary', {}, `Every node (${answer.nodes.length})`), h('ul', {}, verdicts)) : '',
   ].flat();
 }
 
 function jobAnswer(answer) {
-  return [h('p', { class: 'first' }, answer.message ?? ''), items('What helps', answer.advice ? [answer.advice].flat() : [])].flat();
+  const [turn, of] = answer.turn ?? [];
+  const seat = ({ pod, pods, state, node, refused }) =>
+    [`${pod}${pods > 1 ? ` and ${pods - 1} more like it` : ''}: ${state}`, node ? ` on ${node}` : '', refused ? `; cannot be placed anywhere: ${refused}` : ''].join('');
+  return [
+    h('p', { class: 'first' }, answer.message ?? ''),
+    turn ? h('p', {}, `Turn ${turn} of ${of} waiting jobs`) : '',
+    items('Places', (answer.seats ?? []).map(seat)),
+  ].flat();
 }
 
 /** What one row has to say, asked when it opens. */

@@ -7,14 +7,13 @@ use crate::core::rules::known_request::KnownRequest;
 use crate::core::rules::{Claimed, Filter, Outcome, Plugin, PreFilter, Reads, Reserve, Slots, View};
 use crate::devices::PodDeviceRequest;
 use crate::help::Help;
-use crate::lock::DaemonState;
 use crate::shares::ShareRefusal;
 use crate::world::devices::{DeviceChoice, DevicePlan, request_of};
 use crate::world::{KnownChoices, Node, NodeId, Pod, Resources, Wake};
 use baton_contract::word::word_enum;
 use baton_contract::{AgentStatus, GpuRequest, LockWord, Shared, key};
 
-use super::resources_fit::{device_shortage, not_serving};
+use super::resources_fit::{device_shortage, unserved};
 
 word_enum! {
     /// What becomes of device pods on nodes without a live agent.
@@ -103,7 +102,6 @@ fn most_bytes(request: &PodDeviceRequest) -> usize {
 /// Whether a node's agent serves all names that a pod asks for.
 enum Service<'a> {
     All,
-    NoAgent,
     Not(&'a str),
 }
 
@@ -113,7 +111,7 @@ struct LastServed(Option<(Shared<AgentStatus>, Shared<Resources>)>);
 
 impl LastServed {
     fn by<'a>(&mut self, node: &Node, names: &'a [Box<str>]) -> Service<'a> {
-        let Some(status) = node.live_agent() else { return Service::NoAgent };
+        let Some(status) = node.live_agent() else { return Service::Not(names.first().map_or("", |name| name)) };
         let have = node.facts.as_ref().map(|facts| &facts.allocatable);
         if let (Some((like, had)), Some(have)) = (&self.0, have)
             && like.is_same(status)
@@ -228,16 +226,8 @@ impl Filter for DeviceFit {
                 let (text, help) = shortage.explain(slots);
                 return Outcome::unfit(NAME, text, wake.or(ROOM)).helped_by(help);
             }
-            (Service::NoAgent, _) => {
-                return Outcome::unfit(NAME, "have no live node daemon", wake).helped_by(Help::Daemon);
-            }
-            // Registered by its own word: the kubelet sets a resource to 0 as soon as the socket is gone.
-            (Service::Not(name), _) if node.is_not_offered(name) => {
-                let text = DaemonState::gone_with(name);
-                return Outcome::unfit(NAME, text, wake).helped_by(Help::Daemon);
-            }
             (Service::Not(name), _) => {
-                let (text, help) = not_serving(node, name);
+                let (text, help) = unserved(node, name);
                 return Outcome::unfit(NAME, text, wake).helped_by(help);
             }
         }

@@ -5,6 +5,7 @@
 //! resources that score 0, and is rounded to the nearest number; the rule `RequestedToCapacityRatio` does neither.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use crate::core::rules::{Filter, Outcome, Plugin, Reads, Score, Slots, Text, View};
 use crate::help::Help;
@@ -54,10 +55,8 @@ pub(super) enum Shortage<'a> {
     Plain(&'static str, Help),
     /// Of an extended resource, beside what is wanted of it and what the empty node has.
     Extended(&'a str, i64, i64),
-    /// The kubelet offers none of what is there and healthy, and the node daemon does not serve it: [`not_serving`].
+    /// The kubelet offers none of what is there and healthy: [`unserved`].
     Unserved(String, Help),
-    /// The same, though the node daemon has registered for it: its socket is gone.
-    NotOffered(&'a str),
 }
 
 impl Shortage<'_> {
@@ -66,7 +65,6 @@ impl Shortage<'_> {
         match self {
             Self::Plain(text, help) => (text.into(), help),
             Self::Unserved(text, help) => (text.into(), help),
-            Self::NotOffered(name) => (DaemonState::gone_with(name).into(), Help::Daemon),
             Self::Extended(name, wanted, most) => {
                 let help = match key::is_device_resource(name) {
                     true if most > 0 && wanted > most => Help::LargerNode,
@@ -143,23 +141,29 @@ fn scalar_shortage<'a>(request: &'a Resources, node: &Node, counts: impl Fn(&str
     })?;
     // The kubelet offers none of what is there and healthy: no agent serves it now.
     if most == 0 && has_healthy(node, name) {
-        return Some(match node.live_agent() {
-            None => Shortage::Plain("have no live node daemon", Help::Daemon),
-            Some(_) if node.is_not_offered(name) => Shortage::NotOffered(name),
-            Some(_) => {
-                let (text, help) = not_serving(node, name);
-                Shortage::Unserved(text, help)
-            }
-        });
+        let (text, help) = unserved(node, name);
+        return Some(Shortage::Unserved(text, help));
     }
     Some(Shortage::Extended(name, wanted, most))
 }
 
-/// Of a node whose daemon does not serve this resource: the refusal's text, and what an operator can do.
-pub(super) fn not_serving(node: &Node, name: &str) -> (String, Help) {
-    let heard = node.agent_status().filter(|status| status.registered.is_empty());
-    let daemon = heard.map(|status| if status.ended { DaemonState::Ended } else { DaemonState::Unregistered });
-    (daemon.unwrap_or(DaemonState::Fresh).not_serving(name), daemon.map_or(Help::Registration, DaemonState::help))
+/// Of a node whose daemon does not serve this resource: the refusal's text, and what an operator can do. How long ago it was heard makes
+/// no difference: equal texts are counted together.
+pub(super) fn unserved(node: &Node, name: &str) -> (String, Help) {
+    let daemon = match node.agent_status() {
+        Some(status) if status.ended => DaemonState::Ended,
+        // Registered by its own word: the kubelet sets a resource to 0 as soon as the socket is gone.
+        Some(_) if node.is_not_offered(name) => return (DaemonState::gone_with(name), Help::Daemon),
+        Some(status) if node.live_agent().is_some() => {
+            if status.registered.is_empty() {
+                DaemonState::Unregistered
+            } else {
+                DaemonState::Fresh
+            }
+        }
+        _ => DaemonState::Stale(Duration::ZERO),
+    };
+    (daemon.not_serving(name), daemon.help())
 }
 
 /// The node's inventory lists a healthy device that is handed out by this name.
