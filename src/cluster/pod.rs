@@ -184,6 +184,7 @@ light! {
     pub(super) struct LightTerminated {
         pub exit_code: i32,
         pub reason: Box<str>,
+        pub message: AboutDevices,
         pub finished_at: Option<Timestamp>,
     }
 
@@ -224,6 +225,23 @@ impl<'de, const MOUNT: bool> Deserialize<'de> for Undoing<MOUNT> {
     }
 }
 
+/// Whether a message is about devices; nothing else of it is kept.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct AboutDevices(bool);
+
+impl AboutDevices {
+    fn of(message: &str) -> Self {
+        let words = ["CDI device", "nvidia-container-", "/dev/nvidia", "/dev/infiniband"];
+        Self(words.iter().any(|word| message.contains(word)))
+    }
+}
+
+impl<'de> Deserialize<'de> for AboutDevices {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_str(OfText(Self::of))
+    }
+}
+
 impl LightContainer {
     /// What of the container undoes the limits of its GPU share, if it has one: by what sets them, one clause each.
     fn undone(&self) -> impl Iterator<Item = (ShareIsolation, Box<str>)> {
@@ -258,13 +276,18 @@ impl LightPodSpec {
 
 impl LightContainerStatus {
     /// The container runtime could not make or start it, and its words are about devices. What a pod's author gets wrong (a command
-    /// that is not there, a ConfigMap) is not.
-    fn lacks_devices(&self) -> bool {
-        let Some(waiting) = &self.state.waiting else { return false };
-        matches!(&*waiting.reason, "CreateContainerError" | "RunContainerError")
-            && ["CDI device", "nvidia-container-", "/dev/nvidia", "/dev/infiniband"]
-                .iter()
-                .any(|word| waiting.message.contains(word))
+    /// that is not there, a ConfigMap) is not. A container that is not started again has ended with these words, one that waits for its
+    /// next start has them in its last state; one that runs has them there too, and is well. An end from before the node has started at
+    /// `booted` says nothing of it.
+    fn lacks_devices(&self, booted: Option<Timestamp>) -> bool {
+        let waits = self.state.waiting.as_ref();
+        let waits = waits.filter(|of| matches!(&*of.reason, "CreateContainerError" | "RunContainerError"));
+        let ended = self.state.terminated.as_ref().or(self.last_state.terminated.as_ref());
+        // The reasons of containerd and of Docker for a container that has never run.
+        let ended = ended.filter(|of| matches!(&*of.reason, "StartError" | "ContainerCannotRun"));
+        let ended = ended.filter(|of| of.finished_at.zip(booted).is_none_or(|(at, booted)| at >= booted));
+        self.state.running.is_none()
+            && (waits.is_some_and(|of| AboutDevices::of(&of.message).0) || ended.is_some_and(|of| of.message.0))
     }
 }
 
@@ -317,13 +340,14 @@ impl LightPod {
     }
 
     /// [`LightPod::handoff`] on a node that has started at `booted`: what the status says to run since before then has ended, and the
-    /// kubelet has not written it yet.
+    /// kubelet has not written it yet. A start that failed before then is tried again.
     pub fn handoff_since(&self, booted: Option<Timestamp>) -> HandoffPod {
         let mut pod = self.handoff();
         for container in &mut *pod.containers {
             let status = self.status.all_containers().find(|status| status.name == container.name);
             let since = status.and_then(|status| status.state.running.as_ref()?.started_at);
             container.running &= since.zip(booted).is_none_or(|(since, booted)| since >= booted);
+            container.lacks_devices = status.is_some_and(|status| status.lacks_devices(booted));
         }
         pod
     }
@@ -358,7 +382,7 @@ impl LightPod {
             request: container.request(),
             running: running(&container.name),
             started: started(&container.name),
-            lacks_devices: status.all_containers().any(|of| of.name == container.name && of.lacks_devices()),
+            lacks_devices: status.all_containers().any(|of| of.name == container.name && of.lacks_devices(None)),
             ended: ended(&container.name),
             dra_backed: self.dra_backed(&container.name),
         });
@@ -446,7 +470,7 @@ mod tests {
             let state = serde_json::json!({"waiting": {"reason": "RunContainerError", "message": message}});
             serde_json::from_value::<LightContainerStatus>(serde_json::json!({"name": "main", "state": state}))
                 .unwrap()
-                .lacks_devices()
+                .lacks_devices(None)
         };
         for (message, expected) in [
             (
@@ -465,6 +489,38 @@ mod tests {
         ] {
             assert_eq!(lacks(message), expected, "{message}");
         }
+    }
+
+    #[test]
+    fn a_start_that_failed_for_good_or_until_the_next_one_lacks_devices() {
+        let words = "error running hook #0: nvidia-container-cli: nvml error: unknown error";
+        let ended =
+            |reason: &str| serde_json::json!({"terminated": {"exitCode": 128, "reason": reason, "message": words}});
+        let backs_off = || serde_json::json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}});
+        let (runs, never) = (serde_json::json!({"running": {}}), serde_json::json!({}));
+        for (state, last, expected) in [
+            (ended("StartError"), never.clone(), true),
+            (ended("ContainerCannotRun"), never.clone(), true),
+            (ended("Error"), never.clone(), false),
+            (backs_off(), ended("StartError"), true),
+            (backs_off(), ended("Error"), false),
+            (runs, ended("StartError"), false),
+            (ended("Completed"), ended("StartError"), false),
+            (never.clone(), never, false),
+        ] {
+            let status = serde_json::json!({"name": "main", "state": state, "lastState": last});
+            let read = serde_json::from_value::<LightContainerStatus>(status.clone()).unwrap();
+            assert_eq!(read.lacks_devices(None), expected, "{status}");
+        }
+        let read = |ended: serde_json::Value| {
+            let status = serde_json::json!({"name": "main", "lastState": {"terminated": ended}});
+            serde_json::from_value::<LightContainerStatus>(status).unwrap()
+        };
+        assert!(!read(serde_json::json!({"exitCode": 128, "reason": "StartError"})).lacks_devices(None), "no words");
+        let at = |time: &str| Some(time.parse::<Timestamp>().unwrap());
+        let end = serde_json::json!({"reason": "StartError", "message": words, "finishedAt": "2026-11-29T22:05:28Z"});
+        let lacks = |booted| read(end.clone()).lacks_devices(booted);
+        assert!(lacks(None) && lacks(at("2026-11-29T22:05:28Z")) && !lacks(at("2026-11-29T22:05:29Z")));
     }
 
     /// As a kubelet 1.36.3 shows it: `.ci/real-node.lost`.

@@ -111,7 +111,7 @@ pub struct PodContainer {
     pub running: bool,
     /// It runs, has run, or has been restarted.
     pub started: bool,
-    /// It waits because it could not be made or started with its devices.
+    /// It could not be made or started with its devices, and has not run since.
     pub lacks_devices: bool,
     /// When it last ended, by the clock of its node, in whole seconds.
     pub ended: Option<jiff::Timestamp>,
