@@ -137,6 +137,8 @@ pub struct DeviceFindings<'a> {
     pub held_functions: BTreeSet<DeviceId>,
     /// NICs and virtual functions that are not handed out, and why.
     pub unselected: BTreeMap<DeviceId, Box<str>>,
+    /// How the driver's libraries differ from the driver in the kernel.
+    pub driver_differs: Option<&'a str>,
 }
 
 impl DeviceFindings<'_> {
@@ -163,6 +165,7 @@ impl DeviceFindings<'_> {
                 let root = options.paths.driver_root.display();
                 facts.driver_missing = Some(format!("no libcuda below {root}").into());
             }
+            facts.driver_differs = self.driver_differs.map(Box::from);
         }
         facts.held_as_part = self.held_functions.contains(id);
         facts.unselected = self.unselected.get(id).cloned();

@@ -9,6 +9,7 @@ pub mod devices;
 mod directory_watch;
 pub mod error;
 mod functions;
+pub mod given_driver;
 pub mod handoff;
 pub mod health;
 pub mod health_file;

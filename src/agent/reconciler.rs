@@ -17,6 +17,7 @@ use super::cdi::CdiFiles;
 use super::devices::{self, DeviceFindings, DeviceHealth, NodeDevice};
 use super::directory_watch::DirectoryWatch;
 use super::error::AgentError;
+use super::given_driver::GivenDriver;
 use super::health::HealthBook;
 use super::health_file::HealthFile;
 use super::inventory::{device_infos, node_inventory, node_labels, to_seconds};
@@ -35,7 +36,6 @@ use baton_contract::inventory::{DeviceStatus, device_names, reasoned};
 use baton_contract::{ConditionReason, DeviceId, EventReason, ShareIsolation, key};
 use baton_decide::health::{ServeOutcome, xid_words};
 use baton_decide::shares::ShareOffer;
-use baton_hardware::driver::DriverFile;
 use baton_hardware::{Bdf, EventSink, GpuEvent, GpuProvider, Machine, NicInfo, Roots, pci, rdma};
 use baton_runtime::clock;
 
@@ -88,7 +88,7 @@ pub struct DeviceReconciler {
     /// The devices as the cluster shows them; `None` when nothing has changed since.
     reported: Option<Vec<NodeDevice>>,
     table: Arc<DeviceTable>,
-    driver: Vec<DriverFile>,
+    driver: GivenDriver,
     /// What holds GPU shares to their limits, what it offered when it was looked at last, and since when it does not work.
     guard: ShareGuard,
     shares: ShareOffer,
@@ -133,7 +133,7 @@ impl DeviceReconciler {
             devices: Vec::new(),
             reported: None,
             table: Arc::default(),
-            driver: Vec::new(),
+            driver: GivenDriver::default(),
             guard,
             shares,
             unlimited_since: clock::wall(),
@@ -424,7 +424,7 @@ impl DeviceReconciler {
         for fault in &self.which.faults {
             tracing::warn!(nic = %fault.ibdev, why = %fault.reason, "an RDMA device cannot be read; the others are served");
         }
-        self.driver = scan::on_host(scan.driver, &self.context.options.paths);
+        self.driver = GivenDriver::of(scan.driver, scan.mismatch.as_ref(), &self.cdi, &self.context.options);
         Ok(())
     }
 
@@ -475,7 +475,7 @@ impl DeviceReconciler {
         let used = self.used(&self.context.holdings.in_use());
         let dev = self.context.roots.dev_tree().ok();
         let devices = self.list(&used);
-        let mut table = DeviceTable::build(&devices, dev.as_ref(), self.driver.clone());
+        let mut table = DeviceTable::build(&devices, dev.as_ref(), self.driver.files.clone());
         table.keep_used(&self.table, &used);
         let first = self.devices.is_empty();
         for (kind, error) in self.cdi.write(&table, &used) {
@@ -507,6 +507,7 @@ impl DeviceReconciler {
             table: Some(&self.table),
             unselected: self.which.unselected(),
             held_functions: if apart { self.context.holdings.functions_in_use() } else { BTreeSet::new() },
+            driver_differs: self.driver.differs.as_deref(),
         };
         let mut list = devices::list(&self.machine, &self.context.options, &findings, now.wall);
         devices::keep_used(&mut list, &self.devices, used, now.wall);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::nic_reads::{NicReads, PortReads};
 use super::options::AgentPaths;
-use baton_hardware::driver::{self, DriverFile};
+use baton_hardware::driver::{self, DriverFile, DriverMismatch};
 use baton_hardware::nic::Port;
 use baton_hardware::provider::NullProvider;
 use baton_hardware::{Bdf, GpuProvider, Machine, NvmlError, Probe, Roots, ScanError, Tree, machine, rdma};
@@ -30,6 +30,8 @@ pub struct MachineScan {
     pub nvml: Option<NvmlError>,
     /// The driver's files for containers.
     pub driver: Vec<DriverFile>,
+    /// They are of another driver than the kernel has.
+    pub mismatch: Option<DriverMismatch>,
 }
 
 /// Looks at everything. NVML's failure does not hide the NICs, nor does a NIC that hangs hide anything.
@@ -40,7 +42,8 @@ pub fn scan(roots: &Roots, provider: &dyn GpuProvider, reads: &NicReads) -> Mach
         scanned => (scanned, None),
     };
     let driver = Tree::open(&roots.driver).map(|root| driver::files(&root)).unwrap_or_default();
-    MachineScan { machine, nvml, driver }
+    let mismatch = roots.sysfs_tree().ok().and_then(|sysfs| driver::mismatch(&driver, &sysfs));
+    MachineScan { machine, nvml, driver, mismatch }
 }
 
 /// The driver's files as the host names them, where a container shows the driver root under another name: the container runtime

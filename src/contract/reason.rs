@@ -58,8 +58,9 @@ reasons! {
     HealthReason {
         Healthy, Xid, XidNeedsReset, XidNeedsReboot, RecoveryActionPending, Gone, Lost, ResetRequired, NvmlTimeout,
         Unlisted, FabricNotReady, NvmlError, NvmlUnavailable, NotSplit, MigNotUniform, LinkDown, NicTimeout, NicAway,
-        DeviceSuspect, HeldAsPart, NotSelected, DeviceNodesMissing, MigUnknown, MigEnabled, DriverFilesMissing, MinorUnknown,
-        PlaceUnknown, LinksUnknown, ModelUnknown, MemoryUnknown, MigDevicesUnknown, StateUnknown,
+        DeviceSuspect, HeldAsPart, NotSelected, DeviceNodesMissing, MigUnknown, MigEnabled, DriverFilesMissing,
+        DriverVersionMismatch, MinorUnknown, PlaceUnknown, LinksUnknown, ModelUnknown, MemoryUnknown, MigDevicesUnknown,
+        StateUnknown,
     }
 }
 

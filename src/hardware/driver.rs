@@ -54,6 +54,15 @@ pub struct DriverFile {
     pub container: PathBuf,
 }
 
+/// Libraries of one driver beside another one in the kernel: CUDA does not start with them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverMismatch {
+    /// Version of the libraries.
+    pub libraries: String,
+    /// Version of the driver in the kernel.
+    pub loaded: String,
+}
+
 /// The driver's libraries and programs below `root`, by container path. A name found in several directories counts once,
 /// in the first. Links are followed as in the root's own system: absolute ones, as Debian's alternatives are, stay below it.
 pub fn files(root: &Tree) -> Vec<DriverFile> {
@@ -85,15 +94,41 @@ fn libraries(root: &Tree) -> BTreeMap<String, PathBuf> {
     found
 }
 
+/// Whether `files` are of another driver than the kernel has: the driver's packages were updated, and it is not loaded yet. `None` also
+/// where one of the two versions is not known for certain.
+pub fn mismatch(files: &[DriverFile], sysfs: &Tree) -> Option<DriverMismatch> {
+    let libcuda = files.iter().find(|file| file.is_libcuda())?;
+    let libraries = version_of(&libcuda.host)?.to_owned();
+    // A container of NVIDIA's runtime has a copy of `/proc/driver/nvidia` from its own start, and what NVML says is kept while it fails.
+    let loaded = sysfs.text("module/nvidia/version").ok()?;
+    let is_plain = |version: &str| version.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let are_known = is_drivers(&loaded) && is_plain(&loaded) && is_plain(&libraries);
+    (are_known && libraries != loaded).then_some(DriverMismatch { libraries, loaded })
+}
+
+impl DriverFile {
+    /// It is what CUDA programs load.
+    pub fn is_libcuda(&self) -> bool {
+        self.container.ends_with("libcuda.so.1")
+    }
+}
+
 /// The driver's version: `570.133.20` of the file that `libcuda.so.1` is a link to.
 fn version(root: &Tree) -> Option<String> {
     LIBRARY_DIRECTORIES.iter().find_map(|directory| {
         let file = root.resolve_as_root(Path::new(directory).join("libcuda.so.1")).ok()?;
-        let version = file.file_name()?.to_str()?.strip_prefix("libcuda.so.")?;
-        // `1` and `1.1` are versions of other libraries too.
-        let is_drivers = version.split_once('.').is_some_and(|(major, _)| major.len() > 2);
-        is_drivers.then(|| version.to_owned())
+        version_of(&file).map(str::to_owned)
     })
+}
+
+/// The driver's version by the name of its `libcuda`, where it has one.
+fn version_of(libcuda: &Path) -> Option<&str> {
+    libcuda.file_name()?.to_str()?.strip_prefix("libcuda.so.").filter(|version| is_drivers(version))
+}
+
+/// `1` and `1.1` are versions of other libraries too.
+fn is_drivers(version: &str) -> bool {
+    version.split_once('.').is_some_and(|(major, _)| major.len() > 2)
 }
 
 /// Files with a wanted name: where each is, without links. An empty one counts only where there is no other.

@@ -113,6 +113,41 @@ fn every_library_of_the_drivers_version_comes_with_its_other_names() {
 }
 
 #[test]
+fn libraries_of_another_driver_than_the_kernels_are_found_and_nothing_in_doubt() {
+    let bench = Bench::new(Shape::Single);
+    let root = bench.node.driver_root();
+    let mismatch = || {
+        let files = driver::files(&Tree::open(&root).unwrap());
+        let found = driver::mismatch(&files, &bench.roots().sysfs_tree().unwrap());
+        found.map(|of| [of.libraries, of.loaded])
+    };
+    let (old, new) = ("570.133.20", "580.65.06");
+    assert_eq!(mismatch(), None);
+    bench.node.update_driver(new).unwrap();
+    assert_eq!(mismatch(), Some([new, old].map(str::to_owned)));
+    bench.node.load_driver(new).unwrap();
+    assert_eq!(mismatch(), None);
+    bench.node.update_driver(old).unwrap();
+    assert_eq!(mismatch(), Some([old, new].map(str::to_owned)));
+    // The kernel does not say, or says what no driver says.
+    for said in ["", "1.0", "580.65.06-local", "unknown"] {
+        bench.node.load_driver(said).unwrap();
+        assert_eq!(mismatch(), None, "{said}");
+    }
+    let module = bench.node.sysfs_root().join("module/nvidia/version");
+    std::fs::remove_file(module).unwrap();
+    assert_eq!(mismatch(), None);
+    // The library's name does not say, as that of WSL, or there is none.
+    bench.node.load_driver(new).unwrap();
+    assert!(mismatch().is_some());
+    let libcuda = root.join("usr/lib64/libcuda.so.1");
+    std::fs::remove_file(&libcuda).unwrap();
+    assert_eq!(mismatch(), None);
+    std::fs::write(&libcuda, "7").unwrap();
+    assert_eq!(mismatch(), None);
+}
+
+#[test]
 fn driver_links_are_followed_as_in_the_drivers_own_system() {
     let bench = Bench::new(Shape::Single);
     let root = bench.node.driver_root();

@@ -347,6 +347,33 @@ async fn a_lost_gpu_and_a_link_that_is_down_are_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_driver_that_was_updated_and_not_loaded_is_what_daemon_and_doctor_say() {
+    let node = DoctorNode::new(NodeSpec::new("updated")).await;
+    let _kubelet = node.kubelet().await;
+    let _daemon = node.daemon();
+    node.until_well(&[("device-object", &["all healthy"][..])]).await;
+    node.machine.update_driver("580.65.06").unwrap();
+    let start = clock::mono();
+    let published = loop {
+        let published = node.published().await;
+        let is_out = |trouble: &&String| trouble.starts_with("DriverVersionMismatch: ");
+        if published.values().flatten().filter(is_out).count() == 8 {
+            break published;
+        }
+        assert!(clock::mono().saturating_sub(start) < PATIENCE, "{published:#?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let said = node.doctor(&[]).await;
+    assert_eq!(said.differences(&published), [""; 0]);
+    let words = ["libcuda below", "driver 580.65.06", "570.133.20 loaded", "reboot"];
+    said.has("gpu", "fail", &words);
+    said.has("driver-files", "fail", &words);
+    said.has("cdi-spec", "ok", &["koordinator.sh-gpu.json is current: 8 devices"]);
+    let said = node.doctor(&["--device-list-strategy=envvar"]).await;
+    assert!(!said.fits("gpu", "fail", &["DriverVersionMismatch"]), "the runtime brings the driver's files");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn people_get_text_and_the_wrong_flag_ends_with_2() {
     let node = DoctorNode::new(NodeSpec::new("text")).await;
     let run = |mut command: Command| tokio::task::spawn_blocking(move || command.output().unwrap());

@@ -13,7 +13,7 @@ use crate::directory_watch::is_removed;
 use crate::options::{AgentOptions, OWN_GPU_KIND};
 use crate::shares::{self, SHARE_KIND};
 use baton_contract::{DeviceId, DeviceType, ShareIsolation};
-use baton_hardware::driver::NAMED_DIRECTORY;
+use baton_hardware::driver::{DriverFile, NAMED_DIRECTORY};
 
 /// Largest spec file of ours that is read back.
 const MAX_FILE: u64 = 8 << 20;
@@ -55,6 +55,13 @@ impl CdiFiles {
     /// The names in the file of NICs.
     pub fn nics(&self) -> impl Iterator<Item = &str> {
         self.written.get(RDMA_KIND).into_iter().flat_map(|spec| &spec.devices).map(|device| device.name.as_str())
+    }
+
+    /// The driver's files that the file of GPUs names.
+    pub fn driver(&self) -> Vec<DriverFile> {
+        let mounts = self.written.get(OWN_GPU_KIND).into_iter().flat_map(|spec| &spec.container_edits.mounts);
+        let file = |of: &Mount| DriverFile { host: of.host_path.clone(), container: of.container_path.clone() };
+        mounts.map(file).collect()
     }
 
     /// Writes the files of `table` where they differ from what is there. Names of devices in use stay, even when the device

@@ -82,6 +82,8 @@ pub struct DeviceFacts {
     pub nodes_missing: Vec<Box<str>>,
     /// Why containers get no driver, where the node daemon gives it to them.
     pub driver_missing: Option<Box<str>>,
+    /// How the libraries that containers would get differ from the driver in the kernel.
+    pub driver_differs: Option<Box<str>>,
     /// A pod has it as a part of its NIC.
     pub held_as_part: bool,
     /// Why it is not among the NICs that are handed out.
@@ -120,6 +122,7 @@ impl DeviceFacts {
             node_split: NodeSplit::None,
             nodes_missing: Vec::new(),
             driver_missing: None,
+            driver_differs: None,
             held_as_part: false,
             unselected: None,
             functions_out: false,
@@ -284,6 +287,10 @@ pub const CONDITIONS: &[ConditionRule] = &[
         "there is no `libcuda`, so that containers get no driver",
         "say where the driver's libraries are (--driver-root, /run/nvidia/driver with the driver container)"],
         |facts, _| facts.driver_missing.clone()),
+    row(Is::DriverVersionMismatch, GPUS, OutOfService, ["the version of `libcuda` below `--driver-root` and that of the driver in the kernel (`module/nvidia/version` in sysfs), where this daemon writes the CDI spec",
+        "the driver's packages were updated and the driver was not loaded since: CUDA fails in every container that gets the new libraries (error 803); the message has both versions",
+        "drain the node (kubectl drain) and reboot it, or switch the node daemon off and reload the driver's kernel modules"],
+        |facts, _| facts.driver_differs.clone()),
     row(Is::NotSelected, NICS, SetAside, ["`--rdma-select`, the host's default route",
         "the NIC is not one of those that are served on this node, and a pod has it",
         "nothing: it leaves the Device object when the pod that has it has ended"],

@@ -26,6 +26,7 @@ fn holding(reason: HealthReason, mut facts: DeviceFacts) -> DeviceFacts {
         }
         Is::DeviceNodesMissing => facts.nodes_missing = vec!["/dev/nvidia-uvm is missing".into()],
         Is::DriverFilesMissing => facts.driver_missing = Some("no libcuda below /".into()),
+        Is::DriverVersionMismatch => facts.driver_differs = Some("libcuda is of another driver".into()),
         Is::HeldAsPart => facts.held_as_part = true,
         Is::NotSelected => facts.unselected = Some("--rdma-select=b does not select it".into()),
         stated => facts.found.push(DeviceCondition::new(stated, "seen")),
@@ -120,7 +121,7 @@ fn any_facts() -> impl Strategy<Value = DeviceFacts> {
     let strategy = proptest::sample::select(MigStrategy::ALL);
     let split = proptest::sample::select(&[NodeSplit::None, NodeSplit::Alike, NodeSplit::Mixed]);
     let mig = proptest::option::of(any::<bool>());
-    (class, found, mig, strategy, split, any::<[bool; 5]>()).prop_map(|(class, found, mig, strategy, split, more)| {
+    (class, found, mig, strategy, split, any::<[bool; 6]>()).prop_map(|(class, found, mig, strategy, split, more)| {
         DeviceFacts {
             found: found.into_iter().map(|reason| DeviceCondition::new(reason, "seen")).collect(),
             mig,
@@ -131,6 +132,7 @@ fn any_facts() -> impl Strategy<Value = DeviceFacts> {
             held_as_part: more[2],
             unselected: more[3].then(|| "it is the host's".into()),
             functions_out: more[4],
+            driver_differs: more[5].then(|| "libcuda is of another driver".into()),
             ..DeviceFacts::new(class)
         }
     })

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use super::report::Finding;
 use crate::say::amount;
 use baton_agent::answer::DeviceTable;
+use baton_agent::cdi::CdiFiles;
 use baton_agent::devices::{self, DeviceBody, DeviceFindings, NodeDevice};
+use baton_agent::given_driver::GivenDriver;
 use baton_agent::handoff::ledger_file::{self, LoadedLedger};
 use baton_agent::health::HealthBook;
 use baton_agent::health_file::HealthFile;
@@ -17,7 +19,6 @@ use baton_agent::{AgentOptions, daemon};
 use baton_contract::{DeviceType, HealthReason};
 use baton_decide::handoff::functions_in_use;
 use baton_decide::health::{ConditionEffect, DeviceCondition};
-use baton_hardware::driver::DriverFile;
 use baton_hardware::gpu::MigMode;
 use baton_hardware::nvml::candidates;
 use baton_hardware::{Bdf, GpuFault, GpuProvider, Machine, NicInfo, NvmlError, NvmlProvider, RecordedProvider, Roots};
@@ -70,8 +71,8 @@ pub fn look(options: &AgentOptions) -> (MachineView, Vec<Finding>) {
         }
     };
     seen.boot_id.clone_from(&machine.boot_id);
-    let driver = scan::on_host(scan.driver, &options.paths);
-    match judge(options, &roots, machine, scan.nvml.as_ref(), driver) {
+    let driver = GivenDriver::of(scan.driver, scan.mismatch.as_ref(), &CdiFiles::open(options), options);
+    match judge(options, &roots, machine, scan.nvml.as_ref(), &driver) {
         Ok((machine, which, table, devices)) => {
             (seen.table, seen.devices) = (table, devices);
             findings.extend(self::devices(&seen).into_iter().filter(|line| options.rdma || line.check != "rdma"));
@@ -91,7 +92,7 @@ fn judge(
     roots: &Roots,
     mut machine: Machine,
     nvml: Option<&NvmlError>,
-    driver: Vec<DriverFile>,
+    driver: &GivenDriver,
 ) -> Result<(Machine, WhichNics, DeviceTable, Vec<NodeDevice>), OptionError> {
     let now = clock::now();
     let mut book = HealthBook::new(options)?;
@@ -115,13 +116,14 @@ fn judge(
         table: None,
         held_functions,
         unselected: which.unselected(),
+        driver_differs: driver.differs.as_deref(),
     };
     let list = |findings: &DeviceFindings<'_>| {
         let mut devices = devices::list(&machine, options, findings, now.wall);
         devices::without_unselected(&mut devices, &used);
         devices
     };
-    let table = DeviceTable::build(&list(&findings), roots.dev_tree().ok().as_ref(), driver);
+    let table = DeviceTable::build(&list(&findings), roots.dev_tree().ok().as_ref(), driver.files.clone());
     findings.table = Some(&table);
     let devices = list(&findings);
     Ok((machine, which, table, devices))
@@ -223,6 +225,10 @@ fn nodes(options: &AgentOptions, seen: &MachineView) -> Option<Finding> {
 fn driver_files(options: &AgentOptions, seen: &MachineView) -> Option<Finding> {
     if seen.table.of(&DeviceType::Gpu).next().is_none() || !options.gives_driver() {
         return None;
+    }
+    let mut conditions = seen.devices.iter().flat_map(|device| &device.health.conditions);
+    if let Some(differs) = conditions.find(|of| of.reason == HealthReason::DriverVersionMismatch) {
+        return Some(Finding::fail("driver-files", &*differs.seen, differs.remedy()));
     }
     let root = options.paths.driver_root.display();
     if seen.table.has_driver() {

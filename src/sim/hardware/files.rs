@@ -70,13 +70,20 @@ fn mig_minors() -> String {
 
 /// Driver libraries and programs beside NVML, as empty files with the driver's names and links.
 pub fn driver(root: &Path, driver_version: &str) -> io::Result<()> {
-    let libraries = root.join("usr/lib64");
-    fs::create_dir_all(&libraries)?;
-    for name in ["libcuda.so", "libnvidia-ptxjitcompiler.so", "libnvidia-nvvm.so", "libnvidia-cfg.so"] {
-        let file = format!("{name}.{driver_version}");
-        fs::write(libraries.join(&file), "")?;
-        symlink(&file, libraries.join(format!("{name}.1")))?;
-    }
+    fs::create_dir_all(root.join("usr/lib64"))?;
+    libraries(root, driver_version)?;
     fs::create_dir_all(root.join("usr/bin"))?;
     ["nvidia-smi", "nvidia-cuda-mps-control"].iter().try_for_each(|name| fs::write(root.join("usr/bin").join(name), ""))
+}
+
+/// The libraries alone. Others stay beside them, and each link leads from one to the other at once, as package managers make it.
+pub fn libraries(root: &Path, driver_version: &str) -> io::Result<()> {
+    let directory = root.join("usr/lib64");
+    for name in ["libcuda.so", "libnvidia-ptxjitcompiler.so", "libnvidia-nvvm.so", "libnvidia-cfg.so"] {
+        let (file, link) = (format!("{name}.{driver_version}"), directory.join(format!(".{name}")));
+        fs::write(directory.join(&file), "")?;
+        symlink(&file, &link)?;
+        fs::rename(link, directory.join(format!("{name}.1")))?;
+    }
+    Ok(())
 }

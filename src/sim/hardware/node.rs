@@ -322,6 +322,18 @@ impl VirtualNode {
         fs::remove_dir_all(self.sysfs_root().join(directory))
     }
 
+    /// Puts the libraries of another driver in the place of those that are there, which stay beside them. NVML and the driver in the kernel
+    /// stay what they are.
+    pub fn update_driver(&self, version: &str) -> io::Result<()> {
+        files::libraries(&self.driver_root(), version)
+    }
+
+    /// Loads a driver of this version into the kernel.
+    pub fn load_driver(&self, version: &str) -> io::Result<()> {
+        self.sysfs.write("module/nvidia/version", &format!("{version}\n"))?;
+        self.library.text(layout::DRIVER_VERSION, 80, version)
+    }
+
     /// A new boot id. Returns it.
     pub fn reboot(&self) -> io::Result<String> {
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
@@ -340,7 +352,7 @@ impl VirtualNode {
 
     fn write_system(&self) -> io::Result<()> {
         let version = &self.spec.driver_version;
-        self.library.text(layout::DRIVER_VERSION, 80, version)?;
+        self.load_driver(version)?;
         self.library.text(layout::NVML_VERSION, 80, &format!("12.{version}"))?;
         self.library.u32(layout::CUDA_VERSION, 12_080)?;
         self.library.u32(layout::DEVICES, self.gpus.len() as u32)?;

@@ -427,6 +427,55 @@ async fn a_driver_reloaded_under_the_daemon_takes_its_gpus_out_and_brings_them_b
     daemon.stop().await;
 }
 
+/// Files that the CDI spec mounts as the library that CUDA programs load.
+fn libcuda(node: &TestNode) -> BTreeSet<String> {
+    let file = std::fs::read_to_string(node.path("cdi/koordinator.sh-gpu.json")).unwrap();
+    let spec: serde_json::Value = serde_json::from_str(&file).unwrap();
+    let mounts = spec["containerEdits"]["mounts"].as_array().unwrap().iter();
+    let of_cuda = mounts.filter(|mount| mount["containerPath"].as_str().unwrap().ends_with("/libcuda.so.1"));
+    of_cuda.map(|mount| mount["hostPath"].as_str().unwrap().rsplit('/').next().unwrap().to_owned()).collect()
+}
+
+/// As a package manager leaves a node until it boots: NVML and the driver in the kernel are those of before.
+#[tokio::test]
+async fn a_driver_updated_under_the_daemon_takes_its_gpus_out_until_it_is_loaded() {
+    let node = TestNode::new(NodeSpec::new("updated"));
+    let (old, new) = ("570.133.20", "580.65.06");
+    let named = |version: &str| BTreeSet::from([format!("libcuda.so.{version}")]);
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 8).await;
+    assert_eq!(libcuda(&node), named(old));
+    node.machine.update_driver(new).unwrap();
+    node.until(NVIDIA_GPU, 0).await;
+    assert_eq!(node.count(RDMA).await, 400, "the NICs have another driver");
+    let id = DeviceId::parse(&node.machine.gpu_uuids()[0]).unwrap();
+    let says = |words: &[&str]| {
+        let inventory = node.handoff.inventory.lock().unwrap();
+        let why = inventory.devices.get(&id).and_then(|gpu| gpu.reason.as_deref()).unwrap_or_default();
+        words.iter().all(|word| why.contains(word))
+    };
+    assert!(says(&[old, new, "reboot"]) && !says(&["gone"]));
+    assert_eq!(libcuda(&node), named(old), "a container that starts again gets what it had");
+    node.machine.update_driver(old).unwrap();
+    node.until(NVIDIA_GPU, 8).await;
+    // The old library goes with its package, and the next daemon knows from the spec alone what was named.
+    node.machine.update_driver(new).unwrap();
+    node.until(NVIDIA_GPU, 0).await;
+    let library = node.machine.driver_root().join("usr/lib64").join(format!("libcuda.so.{old}"));
+    std::fs::remove_file(library).unwrap();
+    super::test_node::until("it is said that the file is gone", || says(&[old, new, "gone"])).await;
+    daemon.stop().await;
+    node.handoff.inventory.lock().unwrap().devices.clear();
+    let daemon = node.daemon();
+    super::test_node::until("the next daemon says it too", || says(&[old, new, "gone"])).await;
+    assert_eq!(libcuda(&node), named(old));
+    node.machine.load_driver(new).unwrap();
+    node.until(NVIDIA_GPU, 8).await;
+    assert_eq!(libcuda(&node), named(new));
+    daemon.stop().await;
+}
+
 #[tokio::test]
 async fn a_gpu_that_is_taken_out_and_put_back_leaves_the_list_and_returns_to_it() {
     let node = TestNode::new(NodeSpec::new("hotplug"));
