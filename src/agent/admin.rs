@@ -32,8 +32,8 @@ pub struct AdminState {
 pub struct ServingState {
     /// State of every resource name.
     pub states: watch::Receiver<PluginStates>,
-    /// Path of one of our sockets; there is no file while the kubelet is absent, or while there is nothing to register.
-    pub socket: PathBuf,
+    /// Path of one of our sockets; there is none, or no file, while the kubelet is absent, or while there is nothing to register.
+    pub socket: watch::Receiver<Option<PathBuf>>,
     /// The hand-off.
     pub handoff: Arc<dyn Handoff>,
     /// Why no device is offered although there may be some; `None` where it is known what there is.
@@ -55,12 +55,11 @@ impl AdminState {
 
     /// Alive: a call to ourselves, through the socket that the kubelet uses, is answered.
     pub async fn live(&self) -> Result<String, String> {
-        let Some(socket) = self.serving.get().map(|serving| serving.socket.clone()) else {
-            return Ok(format!("starting: {}", *self.phase.borrow()));
-        };
-        if !socket.exists() {
+        let Some(serving) = self.serving.get() else { return Ok(format!("starting: {}", *self.phase.borrow())) };
+        let newest = serving.socket.borrow().clone();
+        let Some(socket) = newest.filter(|socket| socket.exists()) else {
             return Ok("no socket: the kubelet is absent, or there is nothing to register".to_owned());
-        }
+        };
         let call = async {
             let channel = dial(&socket, SELF_CALL).await.map_err(|error| error.to_string())?;
             let options = DevicePluginClient::new(channel).get_device_plugin_options(Empty {}).await;

@@ -179,7 +179,7 @@ async fn start(
     let states = reconciler.plugins().states();
     admin_state.serve(ServingState {
         states: states.clone(),
-        socket: reconciler.plugins().first_socket(),
+        socket: reconciler.plugins().newest_socket(),
         handoff: handoff.clone(),
         lacks: reconciler.lacks(),
     });

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use baton::contract::deviceplugin::RegisterRequest;
 use baton::contract::deviceplugin::registration_client::RegistrationClient;
@@ -25,6 +26,33 @@ async fn two_overlapping_plugins_of_one_resource_break_each_other() {
     let ended = |log: &Log| log.since(0).iter().any(|call| call["event"] == "ended");
     wait("the second plugin's stream to end", async || ended(&node.log).then_some(())).await;
     second.stop();
+}
+
+/// Kubernetes 1.37, `devicemanager.PluginConnected` and `PluginDisconnected`.
+#[tokio::test]
+async fn a_newer_kubelet_keeps_plugins_by_socket_and_refuses_one_that_it_has() {
+    let node = Node::with(|options| options.minor = 37).await;
+    let second = Plugin::new("gpu", 4, &node.kubelet.options().root, node.log.clone()).on_socket("second.sock");
+    second.start().await;
+    node.gpu.stop();
+    node.create_simple("a", 4).await;
+    node.phase("a", "Running").await;
+    let ended = node.log.since(0).iter().any(|call| call["event"] == "ended");
+    assert!(!ended, "the first one's end leaves the second one connected");
+    let mut client = RegistrationClient::new(dial(node.kubelet.options().registration_socket()).await);
+    let request = RegisterRequest {
+        version: "v1beta1".into(),
+        endpoint: "second.sock".into(),
+        resource_name: GPU.into(),
+        options: None,
+    };
+    let status = client.register(request).await.unwrap_err();
+    let socket = node.kubelet.options().device_plugins_dir().join("second.sock");
+    assert_eq!(status.message(), format!("device plugin already connected: {}", socket.display()));
+    // With the refusal it has forgotten the plugin: it does not notice that the stream ends.
+    second.stop();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    node.allocatable("4").await;
 }
 
 #[tokio::test]

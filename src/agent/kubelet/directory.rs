@@ -16,7 +16,8 @@ pub const KUBELET_SOCKET: &str = "kubelet.sock";
 /// How often an absent directory is looked for.
 const ABSENT: Duration = Duration::from_secs(1);
 
-/// Which socket the kubelet has: another value means another kubelet, or the same one started again.
+/// Which socket the kubelet has: another value means another kubelet, the same one started again, or only another mode or label of its
+/// file. The time of that cannot be left out: a socket that is made again may have the number of the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketIdentity {
     device: u64,

@@ -6,6 +6,8 @@
 //!    ▲                            │ ▲ failed: back-off     │ none in time        │ stream ends, kubelet.sock is another,
 //!    └────────────────────────────┘ └──────────────────────┴─────────────────────┘ or our socket is gone
 //! ```
+//!
+//! A registration that the kubelet may have taken uses its socket's name up: the next one has a socket of its own.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,11 +21,14 @@ use super::directory::{DirectoryState, KUBELET_SOCKET};
 use super::register::{RegisterError, register};
 use super::server::PluginServer;
 use super::service::{PluginService, Streams, options};
+use super::socket::SocketNames;
 use baton_contract::deviceplugin::RegisterRequest;
 use baton_runtime::{Backoff, clock};
 
 /// A kubelet that replaces a registration closes the old stream just before it opens the new one.
 const REPLACING: Duration = Duration::from_millis(100);
+/// How long the kubelet may take to notice that a stream has ended.
+const NOTICING: Duration = Duration::from_secs(1);
 /// A stream that lived shorter counts as a failure, so that a kubelet that refuses our list is not called in a circle.
 const SHORT: Duration = Duration::from_secs(10);
 
@@ -75,7 +80,7 @@ impl StateReporter {
 
     /// A kubelet that gave no answer, or a broken one, may have taken the registration, and be another one than before.
     pub fn unconfirmed(&self, why: &RegisterError) {
-        if matches!(why, RegisterError::Silent(_) | RegisterError::Refused(_)) {
+        if why.may_be_taken() {
             (self.on_registration)(&self.resource, Err("Unconfirmed"));
         }
     }
@@ -91,8 +96,12 @@ impl StateReporter {
 pub struct ResourcePlugin {
     /// The kubelet's directory.
     pub directory: PathBuf,
-    /// Our socket's file name there.
-    pub endpoint: String,
+    /// Our sockets' file names there.
+    pub names: SocketNames,
+    /// The kubelet may have a registration by the newest name.
+    pub used: bool,
+    /// Path of the socket that was opened last, of any resource name.
+    pub newest: Arc<watch::Sender<Option<PathBuf>>>,
     /// The five calls.
     pub service: PluginService,
     /// What happens in the directory.
@@ -137,15 +146,17 @@ impl ResourcePlugin {
     async fn live(&mut self, listening: &mut Option<PluginServer>) {
         loop {
             self.wait_for_kubelet().await;
-            let kubelet = self.seen.borrow_and_update().kubelet;
-            if let Err(error) = self.listen(listening) {
+            if let Err(error) = self.listen(listening).await {
                 tracing::error!(resource = %self.service.resource, %error, "cannot listen; trying again");
                 self.report.set(PluginState::Waiting(format!("cannot listen: {error}").into()));
                 self.pause().await;
                 continue;
             }
+            let kubelet = self.seen.borrow_and_update().kubelet;
             let before = self.streams.borrow_and_update().opened;
-            if let Err(error) = self.register().await {
+            let answer = self.register().await;
+            self.used = answer.as_ref().err().is_none_or(RegisterError::may_be_taken);
+            if let Err(error) = answer {
                 self.report.unconfirmed(&error);
                 self.report_failure(&error);
                 self.pause().await;
@@ -184,23 +195,44 @@ impl ResourcePlugin {
         }
     }
 
-    /// Sees to it that we listen at our path. A server whose file was deleted serves its calls in hand to the end.
-    fn listen(&self, listening: &mut Option<PluginServer>) -> std::io::Result<()> {
-        if listening.as_ref().is_some_and(|server| server.is_in_place() && !server.is_dead()) {
+    /// Sees to it that we listen, at a path that the kubelet does not have yet. The old server serves its calls in hand to the end.
+    ///
+    /// The kubelet may still read the old stream. Since Kubernetes 1.37 it refuses a path whose stream it reads, and does not notice the
+    /// end of that stream from then on (`connectClient`, `PluginConnected`): so the path is another one. Up to 1.36 the end of any stream
+    /// of a resource ends the newest registration of it (`runClient`), while 1.37 compares the paths: so the old stream ends first.
+    async fn listen(&mut self, listening: &mut Option<PluginServer>) -> std::io::Result<()> {
+        if listening.as_ref().is_some_and(|server| !self.used && server.is_in_place() && !server.is_dead()) {
             return Ok(());
+        }
+        if let Some(old) = listening.as_ref() {
+            self.end_streams(old).await;
         }
         if let Some(old) = listening.take() {
             old.retire(self.grace);
+            self.names.advance();
         }
-        let path = self.directory.join(&self.endpoint);
-        *listening = Some(PluginServer::start(path, self.service.clone())?);
+        let path = self.directory.join(self.names.newest());
+        *listening = Some(PluginServer::start(path.clone(), self.service.clone())?);
+        self.used = false;
+        self.newest.send_replace(Some(path));
         Ok(())
+    }
+
+    /// Ends the streams, and waits until the kubelet has noticed: it closes their connection then. That would fail calls in hand, and
+    /// their pods, so these end before.
+    async fn end_streams(&self, old: &PluginServer) {
+        // Without a stream no kubelet has anything to notice.
+        if self.streams.borrow().open.is_empty() {
+            return;
+        }
+        let _quiet = tokio::time::timeout(self.grace, self.service.quiet()).await;
+        old.end_streams(NOTICING).await;
     }
 
     async fn register(&self) -> Result<(), RegisterError> {
         let request = RegisterRequest {
             version: "v1beta1".to_owned(),
-            endpoint: self.endpoint.clone(),
+            endpoint: self.names.newest(),
             resource_name: self.service.resource.to_string(),
             options: Some(options()),
         };

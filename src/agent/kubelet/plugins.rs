@@ -13,7 +13,7 @@ use super::advertised::{Advertised, TooMany};
 use super::directory::{self, DirectoryState};
 use super::plugin::{OnRegistration, PluginState, PluginStates, ResourcePlugin, StateReporter};
 use super::service::{DeviceCalls, PluginService, Streams};
-use super::socket;
+use super::socket::{self, SocketNames};
 use crate::error::AgentError;
 use baton_contract::DeviceId;
 use baton_runtime::{Backoff, clock};
@@ -47,6 +47,7 @@ pub struct ResourcePlugins {
     seen: watch::Receiver<DirectoryState>,
     lists: BTreeMap<Box<str>, watch::Sender<Arc<Advertised>>>,
     states: Arc<watch::Sender<PluginStates>>,
+    newest: Arc<watch::Sender<Option<PathBuf>>>,
     tasks: JoinSet<()>,
 }
 
@@ -59,7 +60,8 @@ impl ResourcePlugins {
         socket::remove_stale(&config.directory, start);
         let seen = directory::watch(config.directory.clone(), config.poll, stop.clone());
         let states = Arc::new(watch::Sender::new(PluginStates::new()));
-        Self { config, start, stop, seen, lists: BTreeMap::new(), states, tasks: JoinSet::new() }
+        let newest = Arc::new(watch::Sender::new(None));
+        Self { config, start, stop, seen, lists: BTreeMap::new(), states, newest, tasks: JoinSet::new() }
     }
 
     /// Offers exactly `lists`. A name that is new is served and registered; one that is no longer among them offers
@@ -105,7 +107,9 @@ impl ResourcePlugins {
         report.set(PluginState::Waiting("starting".into()));
         let plugin = ResourcePlugin {
             directory: self.config.directory.clone(),
-            endpoint: socket::name(self.start, self.lists.len()),
+            names: SocketNames::new(self.start, self.lists.len()),
+            used: false,
+            newest: self.newest.clone(),
             service,
             seen: self.seen.clone(),
             streams,
@@ -124,9 +128,9 @@ impl ResourcePlugins {
         self.states.subscribe()
     }
 
-    /// Path of the first plugin's socket, for a call to ourselves. There is no file while nothing is offered.
-    pub fn first_socket(&self) -> PathBuf {
-        self.config.directory.join(socket::name(self.start, 0))
+    /// Path of the socket that was opened last, for a call to ourselves; `None` before the first one.
+    pub fn newest_socket(&self) -> watch::Receiver<Option<PathBuf>> {
+        self.newest.subscribe()
     }
 
     /// What is offered now: healthy ids and all ids, by resource name.

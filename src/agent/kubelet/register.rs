@@ -33,6 +33,13 @@ pub enum RegisterError {
     Silent(Duration),
 }
 
+impl RegisterError {
+    /// The kubelet may have taken the registration all the same: a broken answer comes as a refusal.
+    pub fn may_be_taken(&self) -> bool {
+        matches!(self, Self::Silent(_) | Self::Refused(_))
+    }
+}
+
 /// A channel to a Unix socket. `:authority` is the plain name `localhost`: strict HTTP/2 parsers refuse a path there.
 pub async fn dial(path: &Path, connect: Duration) -> Result<Channel, tonic::transport::Error> {
     let path = path.to_owned();

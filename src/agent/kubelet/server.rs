@@ -2,14 +2,16 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
 use super::service::{PluginService, START, STARTS};
-use super::socket::{self, Incoming, Unlink};
+use super::socket::{self, CONNECTIONS, Incoming, Unlink};
 use baton_contract::deviceplugin::device_plugin_server::DevicePluginServer;
 use baton_runtime::vital;
 
@@ -25,6 +27,8 @@ const HEADERS: u32 = 16 << 10;
 pub struct PluginServer {
     path: PathBuf,
     stop: CancellationToken,
+    streams: CancellationToken,
+    connections: Arc<Semaphore>,
     server: JoinHandle<()>,
     file: Unlink,
 }
@@ -35,7 +39,8 @@ impl PluginServer {
         let listener = socket::listen(&path)?;
         let file = Unlink::new(path.clone());
         let stop = service.stop.child_token();
-        service.stop = stop.clone();
+        let streams = stop.child_token();
+        service.stop = streams.clone();
         // Each call has its own limit; a start may wait longest.
         let longest = START + Duration::from_secs(1);
         let resource = service.resource.clone();
@@ -50,18 +55,25 @@ impl PluginServer {
             .http2_max_local_error_reset_streams(Some(64))
             .add_service(plugin);
         let ended = stop.clone().cancelled_owned();
+        let incoming = Incoming::new(listener);
+        let connections = incoming.permits();
         let server = vital::spawn("device plugin socket", async move {
-            let incoming = Incoming::new(listener).into_stream();
-            if let Err(error) = router.serve_with_incoming_shutdown(incoming, ended).await {
+            if let Err(error) = router.serve_with_incoming_shutdown(incoming.into_stream(), ended).await {
                 tracing::error!(%resource, %error, "the server of a device plugin socket ended");
             }
         });
-        Ok(Self { path, stop, server, file })
+        Ok(Self { path, stop, streams, connections, server, file })
     }
 
     /// The file is still there and ours. The kubelet deletes every socket when it starts.
     pub fn is_in_place(&self) -> bool {
         self.file.is_in_place()
+    }
+
+    /// Ends the streams, and resolves when no peer is connected any more, at the latest after `limit`. Calls are still served.
+    pub async fn end_streams(&self, limit: Duration) {
+        self.streams.cancel();
+        let _ = tokio::time::timeout(limit, self.connections.acquire_many(CONNECTIONS)).await;
     }
 
     /// Lets the calls in hand end in the background.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -95,6 +95,11 @@ impl PluginService {
         Arc::new(Semaphore::new(STARTS as usize))
     }
 
+    /// Resolves when the calls in hand have ended. Until the permits are dropped, no other begins.
+    pub async fn quiet(&self) -> Option<SemaphorePermit<'_>> {
+        self.permits.acquire_many(CALLS as u32).await.ok()
+    }
+
     /// Runs one call within the budget and the number of permits; it waits for a permit within the budget too.
     async fn bounded<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<Response<T>, Status> {
         let placed = async {
@@ -124,6 +129,10 @@ impl DevicePlugin for PluginService {
     }
 
     async fn list_and_watch(&self, request: Request<Empty>) -> Result<Response<ListStream>, Status> {
+        // Else a kubelet that comes late to a socket before the newest would count as one that came to this.
+        if self.stop.is_cancelled() {
+            return Err(Status::unavailable(format!("{}: this registration has ended", self.resource)));
+        }
         tracing::debug!(resource = %self.resource, "ListAndWatch opened");
         let asked = request.extensions().get::<Connection>().is_some_and(Connection::asked_for_options);
         let list = WatchStream::new(self.list.clone()).map(|list| Ok(list.list()));
@@ -150,7 +159,7 @@ impl DevicePlugin for PluginService {
         let later = |why: &str| Status::unavailable(format!("{}: {why}; the start is tried again", self.resource));
         let Ok(_place) = self.starts.try_acquire() else { return Err(later("too many starts wait")) };
         tokio::select! {
-            () = self.stop.cancelled() => Err(later("the node daemon ends")),
+            () = self.stop.cancelled() => Err(later("this registration has ended")),
             answer = tokio::time::timeout(START, self.calls.pre_start(&self.resource, request.into_inner())) => match answer {
                 Ok(answer) => answer.map(|()| Response::new(PreStartContainerResponse {})),
                 Err(_) => Err(later("no answer in time")),
@@ -164,7 +173,7 @@ pub fn options() -> DevicePluginOptions {
     DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true }
 }
 
-/// One ListAndWatch stream: the list now, and again on every change. It ends when the daemon stops.
+/// One ListAndWatch stream: the list now, and again on every change. It ends with its socket's registration.
 pub struct ListStream {
     list: futures::stream::BoxStream<'static, Result<ListAndWatchResponse, Status>>,
     _open: OpenStream,

@@ -16,20 +16,41 @@ use tonic::transport::server::Connected;
 use super::directory::{SocketIdentity, identity};
 
 /// Longest file name of a plugin's socket.
-pub const SOCKET_NAME_MAX: usize = 25;
+pub const SOCKET_NAME_MAX: usize = 31;
 /// Longest path of a Unix socket that the kernel takes.
 pub const SOCKET_PATH_MAX: usize = 107;
 /// Connections of one socket at a time. The kubelet holds one or two; a further one waits.
-const CONNECTIONS: usize = 16;
+pub(super) const CONNECTIONS: u32 = 16;
 /// Connections that the kernel holds for us.
 const BACKLOG: i32 = 64;
 const PREFIX: &str = "baton-";
 const SUFFIX: &str = ".sock";
 
-/// File name of the socket of the plugin number `index`, for one start of the daemon: `baton-5f1c2a90-3.sock`. Another
-/// start has other names, so that the kubelet's calls to a daemon that is gone never reach its successor.
-pub fn name(start: u32, index: usize) -> String {
-    format!("{PREFIX}{start:08x}-{index}{SUFFIX}")
+/// File names of one plugin's sockets: `baton-5f1c2a90-3-0.sock` for the plugin number 3 of one start of the daemon. Another start has
+/// other names, so that the kubelet's calls to a daemon that is gone never reach its successor. Each socket of a start has another last
+/// number, so that the kubelet never takes a registration for one that it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SocketNames {
+    start: u32,
+    index: usize,
+    generation: u16,
+}
+
+impl SocketNames {
+    /// Those of the plugin number `index`.
+    pub fn new(start: u32, index: usize) -> Self {
+        Self { start, index, generation: 0 }
+    }
+
+    /// The name of the newest socket.
+    pub fn newest(&self) -> String {
+        format!("{PREFIX}{:08x}-{}-{}{SUFFIX}", self.start, self.index, self.generation)
+    }
+
+    /// The next socket has the next name. They come again after so many that no kubelet has the first one any more.
+    pub fn advance(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+    }
 }
 
 /// A listener at `path` that only this user may open. An old file there is replaced.
@@ -62,14 +83,17 @@ pub fn remove_stale(directory: &Path, start: u32) {
     }
 }
 
+/// The names of this version, and those of versions that counted no generations.
 fn is_ours(name: &str) -> bool {
     let parts = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX)).and_then(|r| r.split_once('-'));
-    parts.is_some_and(|(start, index)| {
-        start.len() == 8 && start.bytes().all(|b| b.is_ascii_hexdigit()) && index.bytes().all(|b| b.is_ascii_digit())
+    parts.is_some_and(|(start, numbers)| {
+        let is_number = |number: &str| number.bytes().all(|b| b.is_ascii_digit());
+        start.len() == 8 && start.bytes().all(|b| b.is_ascii_hexdigit()) && numbers.split('-').all(is_number)
     })
 }
 
-/// Removes a socket file when dropped, unless another file has taken its place.
+/// Removes a socket file when dropped. No other socket has its name, so what lies there is this one, also when its mode or its label was
+/// changed.
 #[derive(Debug)]
 pub struct Unlink {
     path: PathBuf,
@@ -82,7 +106,7 @@ impl Unlink {
         Self { identity: identity(&path), path }
     }
 
-    /// The file is still the one that was there.
+    /// The file is still the one that was there, as it was.
     pub fn is_in_place(&self) -> bool {
         self.identity.is_some() && identity(&self.path) == self.identity
     }
@@ -90,9 +114,7 @@ impl Unlink {
 
 impl Drop for Unlink {
     fn drop(&mut self) {
-        if self.is_in_place() {
-            let _ = std::fs::remove_file(&self.path);
-        }
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -107,7 +129,12 @@ impl Incoming {
     /// Accepts from `listener`.
     pub fn new(listener: UnixListener) -> Self {
         let own_uid = rustix::process::geteuid().as_raw();
-        Self { listener, permits: Arc::new(Semaphore::new(CONNECTIONS)), own_uid }
+        Self { listener, permits: Arc::new(Semaphore::new(CONNECTIONS as usize)), own_uid }
+    }
+
+    /// One for each connection: all of them are free while no peer is connected.
+    pub fn permits(&self) -> Arc<Semaphore> {
+        self.permits.clone()
     }
 
     /// The connections, as tonic wants them. A failing accept pauses and goes on; the stream never ends.
@@ -218,11 +245,35 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
+    #[test]
+    fn each_socket_has_another_name_and_none_is_too_long() {
+        let mut names = SocketNames::new(0x5f1c_2a90, 3);
+        assert_eq!(names.newest(), "baton-5f1c2a90-3-0.sock");
+        names.advance();
+        assert_eq!(names.newest(), "baton-5f1c2a90-3-1.sock");
+        let longest = SocketNames { start: u32::MAX, index: 99_999, generation: u16::MAX };
+        assert_eq!(longest.newest().len(), SOCKET_NAME_MAX);
+    }
+
+    #[test]
+    fn a_socket_goes_with_its_server_whatever_became_of_its_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(SocketNames::new(1, 0).newest());
+        std::fs::write(&path, "").unwrap();
+        let file = Unlink::new(path.clone());
+        assert!(file.is_in_place());
+        // A file system's clock has ticks.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(!file.is_in_place());
+        drop(file);
+        assert!(!path.exists());
+    }
+
     #[tokio::test]
     async fn a_socket_is_private_and_replaces_an_old_file() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(name(0x5f1c_2a90, 3));
-        assert!(name(u32::MAX, 99_999).len() <= SOCKET_NAME_MAX);
+        let path = dir.path().join(SocketNames::new(0x5f1c_2a90, 3).newest());
         std::fs::write(&path, "old").unwrap();
         let listener = listen(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -235,15 +286,18 @@ mod tests {
     #[tokio::test]
     async fn only_dead_sockets_of_earlier_starts_are_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let alive = dir.path().join(name(1, 0));
+        let alive = dir.path().join(SocketNames::new(1, 0).newest());
         let _listener = listen(&alive).unwrap();
-        let dead = dir.path().join(name(1, 1));
+        let dead = dir.path().join(SocketNames::new(1, 1).newest());
+        // As versions left it that counted no generations.
+        let older = dir.path().join("baton-00000001-2.sock");
         drop(listen(&dead).unwrap());
-        for other in ["kubelet.sock", "baton-x.sock", "nvidia-gpu.sock", "baton-00000002-0.sock"] {
+        drop(listen(&older).unwrap());
+        for other in ["kubelet.sock", "baton-x.sock", "nvidia-gpu.sock", "baton-00000002-0-0.sock"] {
             std::fs::write(dir.path().join(other), "").unwrap();
         }
         remove_stale(dir.path(), 2);
-        assert!(alive.exists() && !dead.exists());
+        assert!(alive.exists() && !dead.exists() && !older.exists());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 5);
     }
 }

@@ -195,7 +195,7 @@ fn asks_preferred(machine: &Machine, resource: &str) -> Result<bool, AllocateErr
 }
 
 fn plugin(machine: &Machine, resource: &str) -> Result<Arc<super::endpoint::Plugin>, AllocateError> {
-    locked(&machine.plugins).get(resource).cloned().ok_or_else(|| AllocateError::Stopped(resource.to_owned()))
+    locked(&machine.plugins).called(resource).ok_or_else(|| AllocateError::Stopped(resource.to_owned()))
 }
 
 /// Right before a container starts: the plugins that asked for it are called, and devices that were never given (their

@@ -1,5 +1,6 @@
 //! The connection to one device plugin: its stream of device lists and the calls made to it.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,21 +13,27 @@ use super::locked;
 use super::machine::Machine;
 use baton_contract::deviceplugin::device_plugin_client::DevicePluginClient;
 use baton_contract::deviceplugin::{
-    AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
-    PreStartContainerRequest, PreferredAllocationRequest,
+    AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerPreferredAllocationRequest,
+    DevicePluginOptions, Empty, PreStartContainerRequest, PreferredAllocationRequest,
 };
 use baton_runtime::clock;
 
 /// A connected plugin.
 #[derive(Debug)]
 pub(super) struct Plugin {
+    socket: PathBuf,
     channel: Channel,
     closed: CancellationToken,
 }
 
 impl Plugin {
-    pub fn new(channel: Channel) -> Self {
-        Self { channel, closed: CancellationToken::new() }
+    pub fn new(socket: PathBuf, channel: Channel) -> Self {
+        Self { socket, channel, closed: CancellationToken::new() }
+    }
+
+    /// Where it was dialled.
+    pub fn socket(&self) -> &Path {
+        &self.socket
     }
 
     pub fn client(&self) -> DevicePluginClient<Channel> {
@@ -36,6 +43,12 @@ impl Plugin {
     /// Closes the connection; calls in flight fail.
     pub fn close(&self) {
         self.closed.cancel();
+    }
+
+    /// Asks for the plugin's options. No deadline.
+    pub async fn options(&self) -> Result<DevicePluginOptions, Status> {
+        let mut client = self.client();
+        self.open(client.get_device_plugin_options(Empty {})).await.map(tonic::Response::into_inner)
     }
 
     /// Asks which devices the plugin prefers. No deadline.
@@ -83,8 +96,8 @@ impl Plugin {
     }
 }
 
-/// Reads a plugin's device lists until its stream ends, then disconnects **the resource's current plugin**: with two
-/// overlapping instances, the end of the old one's stream also ends the new one's, as in a real kubelet.
+/// Reads a plugin's device lists until its stream ends, then disconnects what counts as that plugin. Up to Kubernetes 1.36 that is
+/// **the resource's current plugin**: with two overlapping instances, the end of the old one's stream also ends the new one's.
 pub(super) async fn run(machine: Arc<Machine>, resource: String, plugin: Arc<Plugin>) {
     let mut client = plugin.client();
     if let Ok(stream) = plugin.open(client.list_and_watch(Empty {})).await {
@@ -105,8 +118,9 @@ pub(super) async fn run(machine: Arc<Machine>, resource: String, plugin: Arc<Plu
             }
         }
     }
-    let Some(current) = locked(&machine.plugins).remove(&resource) else { return };
-    current.close();
-    locked(&machine.state).devices.disconnected(&resource, clock::mono());
-    machine.devices_changed.notify_one();
+    let is_gone = locked(&machine.plugins).end(&resource, &plugin);
+    if is_gone {
+        locked(&machine.state).devices.disconnected(&resource, clock::mono());
+        machine.devices_changed.notify_one();
+    }
 }

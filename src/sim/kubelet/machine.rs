@@ -9,9 +9,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::checkpoint;
+use super::connections::Connections;
 use super::controls::Controls;
 use super::devices::Devices;
-use super::endpoint::Plugin;
 use super::error::KubeletError;
 use super::grants::Reusable;
 use super::link;
@@ -31,8 +31,8 @@ pub(super) struct Machine {
     pub runtime: Arc<Runtime>,
     pub boot_id: String,
     pub state: Mutex<KubeletState>,
-    /// Connected plugins by resource.
-    pub plugins: Mutex<BTreeMap<String, Arc<Plugin>>>,
+    /// Connected plugins.
+    pub plugins: Mutex<Connections>,
     /// Devices changed: the node status may be written early.
     pub devices_changed: Notify,
     pub statuses: StatusWriter,
@@ -90,6 +90,7 @@ impl Machine {
             .unwrap_or_default();
         let state = KubeletState { devices, running_at_start: runtime.running(), ..KubeletState::default() };
         let client = link::through(options.client.clone(), controls.cut());
+        let plugins = Mutex::new(Connections::new(options.minor));
         let machine = Arc::new(Self {
             statuses: StatusWriter::new(client.clone()),
             options,
@@ -98,7 +99,7 @@ impl Machine {
             runtime,
             boot_id,
             state: Mutex::new(state),
-            plugins: Mutex::default(),
+            plugins,
             devices_changed: Notify::new(),
             reusable: Mutex::default(),
             rng: Mutex::new(fastrand::Rng::with_seed(seed)),

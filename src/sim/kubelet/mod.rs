@@ -2,20 +2,23 @@
 //!
 //! It speaks to the API server through a `kube::Client` only, and to device plugins by gRPC over Unix sockets, and behaves as
 //! a Kubernetes 1.36 kubelet does, and one of 1.37 where pods leave (`tests/kubelet_conformance.rs` holds it to recordings of
-//! both). Containers are virtual: a command such as `sleep 3` says how long one runs.
+//! both), and as either where plugins register again ([`KubeletOptions::minor`]). Containers are virtual: a command such as
+//! `sleep 3` says how long one runs.
 //!
 //! ```text
 //! source ──► admission ──► worker ──► status_writer ──► API server
 //!  (watch)    │  choice      │  lifecycle, leaving, status   ▲
 //!             ▼              ▼                               │
 //!          devices ◄──── endpoint ◄── registration          node
-//!          grants, checkpoint, podresources, view
+//!          grants, checkpoint,       connections
+//!          podresources, view
 //! ```
 
 mod admission;
 mod cgroups;
 mod checkpoint;
 mod choice;
+mod connections;
 mod controls;
 mod devices;
 mod endpoint;

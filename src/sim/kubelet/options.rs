@@ -35,6 +35,8 @@ pub struct KubeletOptions {
     pub daemon_uid: Option<String>,
     /// A directory on tmpfs that a reboot empties, usually the CDI directory.
     pub cdi_root: Option<PathBuf>,
+    /// Minor version of Kubernetes. It says how registrations of one resource go together: since 1.37 by their sockets.
+    pub minor: u32,
     /// Periods, and how much faster than real time they pass.
     pub periods: Periods,
 }
@@ -56,6 +58,7 @@ impl KubeletOptions {
             cgroup_layout: CgroupLayout::default(),
             daemon_uid: None,
             cdi_root: None,
+            minor: 36,
             periods: Periods::default(),
         }
     }

@@ -63,17 +63,20 @@ impl Registration for RegistrationService {
 async fn connect(machine: &Arc<Machine>, resource: String, endpoint: &str) -> Result<(), Status> {
     let socket = machine.options.device_plugins_dir().join(endpoint);
     let timeout = machine.options.periods.dial_timeout;
-    let channel = dial_until(socket, timeout).await?;
-    let plugin = Arc::new(Plugin::new(channel));
-    // The newest registration is the resource's plugin, even while it is being asked.
-    locked(&machine.plugins).insert(resource.clone(), plugin.clone());
-    let options = match plugin.client().get_device_plugin_options(Empty {}).await {
-        Ok(options) => options.into_inner(),
-        Err(status) => {
-            locked(&machine.plugins).remove(&resource);
-            return Err(Status::unknown(format!("failed to get device plugin options: {}", wire::go_status(&status))));
-        }
+    let channel = dial_until(socket.clone(), timeout).await?;
+    let plugin = Arc::new(Plugin::new(socket, channel));
+    // It counts from here on, even while it is being asked.
+    locked(&machine.plugins).register(&resource, &plugin);
+    let refused = |text: String| {
+        locked(&machine.plugins).forget(&resource, &plugin);
+        Status::unknown(text)
     };
+    let options = plugin
+        .options()
+        .await
+        .map_err(|status| refused(format!("failed to get device plugin options: {}", wire::go_status(&status))))?;
+    let connected = locked(&machine.plugins).connect(&resource, &plugin);
+    connected.map_err(refused)?;
     locked(&machine.state).devices.connected(&resource, options);
     machine.spawn(endpoint::run(machine.clone(), resource, plugin));
     Ok(())

@@ -1,11 +1,18 @@
 //! Registration and all that a kubelet does to it.
 
+use std::fs::Permissions;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 use baton::contract::key::{NVIDIA_GPU, RDMA};
+use baton::runtime::admin::AdminListen;
 use baton::sim::hardware::NodeSpec;
 
-use super::test_node::{TestNode, until};
+use super::reported::{free_port, get};
+use super::test_node::{PATIENCE, TestNode, until};
+use crate::harness::wait;
 
 fn node() -> TestNode {
     TestNode::new(NodeSpec::new("life"))
@@ -60,11 +67,63 @@ async fn sockets_that_are_deleted_under_a_running_kubelet_come_back() {
     let before = node.sockets();
     let wiped = kubelet.wipe_plugin_sockets().unwrap();
     assert_eq!(wiped.len(), 6);
-    let took = until("six sockets again", || node.sockets() == before).await;
+    let listens_elsewhere = || node.sockets().len() == 6 && node.sockets().is_disjoint(&before);
+    let took = until("six sockets again", listens_elsewhere).await;
     println!("listening again {took:?} after the wipe");
     assert!(took < Duration::from_secs(1), "{took:?}");
     node.until(NVIDIA_GPU, 8).await;
     daemon.stop().await;
+}
+
+/// The same kubelet goes on and still reads the old streams: `chmod` or `restorecon` gives its socket another time, or the daemon's own
+/// sockets are gone. Since Kubernetes 1.37 it refuses a socket that it has; up to 1.36 the end of an old stream ends the new one.
+#[tokio::test]
+async fn a_kubelet_that_still_reads_the_old_stream_takes_the_next_registration() {
+    for minor in [36, 37] {
+        let mut node = node();
+        let address = free_port();
+        node.options.ports.listen = AdminListen::At(address);
+        node.options.gpu_sharing = false;
+        let kubelet = node.kubelet_of_version(minor).await;
+        let daemon = node.daemon();
+        node.until(NVIDIA_GPU, 8).await;
+        for why in ["KubeletReplaced", "SocketGone", "KubeletReplaced"] {
+            ready(address, &format!("1.{minor} has every name before it is {why}")).await;
+            let before = lost(address, why).await;
+            if why == "SocketGone" {
+                assert_eq!(kubelet.wipe_plugin_sockets().unwrap().len(), 2);
+            } else {
+                touch(&kubelet.options().registration_socket());
+            }
+            let both = async || (lost(address, why).await >= before + 2).then_some(());
+            wait::until(&format!("both names are lost: {why}"), PATIENCE, both).await;
+            ready(address, &format!("1.{minor} has every name after it was {why}")).await;
+            until("no old socket is left", || node.sockets().len() == 2).await;
+        }
+        // What the kubelet has now is the newest stream.
+        node.until(NVIDIA_GPU, 8).await;
+        node.machine.xid(0, 79).unwrap();
+        node.until(NVIDIA_GPU, 7).await;
+        daemon.stop().await;
+        node.until(NVIDIA_GPU, 0).await;
+    }
+}
+
+/// Changes nothing but the file's mode, and with it its time.
+fn touch(socket: &Path) {
+    let mode = std::fs::metadata(socket).unwrap().permissions().mode();
+    std::fs::set_permissions(socket, Permissions::from_mode(mode ^ 0o010)).unwrap();
+}
+
+/// How many registrations were lost for this reason.
+async fn lost(address: SocketAddr, why: &str) -> u64 {
+    let metrics = get(address, "/metrics").await;
+    let is_meant = |line: &&str| line.starts_with("baton_node_registrations_lost_total{") && line.contains(why);
+    metrics.lines().filter(is_meant).map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+async fn ready(address: SocketAddr, what: &str) {
+    wait::until(what, PATIENCE, async || get(address, "/readyz").await.contains("200 OK").then_some(())).await;
 }
 
 #[tokio::test]

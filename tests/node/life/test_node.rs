@@ -90,18 +90,26 @@ impl TestNode {
 
     /// Starts the kubelet.
     pub async fn kubelet(&self) -> Kubelet {
-        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
-        self.kubelet_of(kube::Client::try_from(config).unwrap()).await
+        self.kubelet_of(no_server()).await
     }
 
     /// Starts the kubelet, beside an API server.
     pub async fn kubelet_of(&self, client: kube::Client) -> Kubelet {
+        Kubelet::start(self.kubelet_options(client)).await.unwrap()
+    }
+
+    /// Starts the kubelet of Kubernetes 1.`minor`.
+    pub async fn kubelet_of_version(&self, minor: u32) -> Kubelet {
+        Kubelet::start(KubeletOptions { minor, ..self.kubelet_options(no_server()) }).await.unwrap()
+    }
+
+    fn kubelet_options(&self, client: kube::Client) -> KubeletOptions {
         let mut options = KubeletOptions::new("node-a", self.path("k"), client);
         options.set_machine(&self.machine.sysfs_root(), &self.machine.proc_root());
         options.periods.scale = 0.02;
         options.periods.fast_status = true;
         options.periods.source_delay = Duration::from_millis(200);
-        Kubelet::start(options).await.unwrap()
+        options
     }
 
     /// Starts the daemon.
@@ -163,6 +171,11 @@ impl TestNode {
         let ours = |path: &Path| path.file_name().unwrap().to_string_lossy().starts_with("baton-");
         entries.map(|entry| entry.path()).filter(|path| ours(path)).collect()
     }
+}
+
+/// For an API server that is not there.
+fn no_server() -> kube::Client {
+    kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap()
 }
 
 impl Daemon {
