@@ -221,7 +221,7 @@ fn room_of_a_pod_that_kube_scheduler_nominated_is_closed_to_our_own_pods() {
 }
 
 #[test]
-fn room_that_another_scheduler_makes_for_its_pod_is_not_taken_although_it_does_not_ask_here() {
+fn room_that_another_scheduler_makes_is_its_pods_also_where_it_does_not_ask_here() {
     const ALL: &[(&str, &str)] = &[("cpu", "64")];
     let mut cluster = TestScheduler::new();
     cluster.node("n1", 1);
