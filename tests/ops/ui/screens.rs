@@ -26,7 +26,7 @@ fn node(at: u64, now: i64) -> Value {
         let switch = gpu / 4;
         match (at % 3, (at * 7 + gpu * 5) % 16) {
             (_, 3) if at % 7 == 2 => {
-                json!({"p": switch, "s": "unhealthy", "why": XID, "sinceAt": now - 60 * at.cast_signed(), "h": {"ml/train-0": 100}})
+                json!({"p": switch, "s": "unhealthy", "why": XID, "sinceAt": now - 60 * at.cast_signed(), "h": {"ml/train-0": 100}, "drain": true})
             }
             (0, _) => json!({"p": switch, "s": "held", "h": {format!("{}/train-{at}", space(at)): 100}}),
             (_, 0..=5) => json!({"p": switch}),
