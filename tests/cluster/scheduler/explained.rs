@@ -52,7 +52,7 @@ async fn explain_and_the_queue_are_shown_on_the_command_line() {
 
     let (_, queue, _) = baton(&scheduler, &["get", "queue"]).await;
     let line = queue.lines().find(|line| line.starts_with("ml/big")).unwrap_or_else(|| panic!("{queue}"));
-    assert!(line.contains("parked") && line.contains("NodeResourcesFit"), "{queue}");
+    assert!(line.contains("parked") && line.contains("1 has fewer than 4 free GPUs"), "{queue}");
     scheduler.stop().await;
 }
 
