@@ -3,7 +3,7 @@
 A part breaks, and each question has the answers of all surfaces side by side, as soon as they name the fault. A story fails where a
 surface does not name it within its documented time, says then that all is well, or names it still when it is mended.
 """
-import json, os, re, signal, subprocess, sys, time
+import json, os, re, shlex, signal, subprocess, sys, time
 
 import day
 from day import BATON, kubectl, ran
@@ -137,7 +137,7 @@ def daemon(page):
         "explain node": (100, "not been heard"), "get nodes; page node; doctor": (100, "stale")})
     advised = re.search("`(pkill -KILL -f [^`]+)`", page.explained("train"))
     must(advised, "explain does not advise how to kill it")
-    subprocess.run(advised[1].split(), check=True)
+    subprocess.run(shlex.split(advised[1]), check=True)
     # The kubelet refuses those that waited: their owners make others.
     decided = lambda name: day.state(name)["status"].get("phase") in ("Running", "Failed")
     must(day.until("train and next are served or refused", lambda: decided("train") and decided("next"), 150), "train and next still wait")

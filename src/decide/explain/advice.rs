@@ -15,7 +15,7 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
         Help::Daemon => {
             "The node daemon is missing or does not report: look at its pod there (`kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin \
              --field-selector spec.nodeName=NODE`), or where there is none at its DaemonSet, and run `baton doctor` on the node; one that runs and is silent hangs: \
-             kill it there by `pkill -KILL -f baton.device-plugin`"
+             kill it there by `pkill -KILL -f '^[^ ]*baton.device-plugin'`"
         }
         Help::Kubelet => {
             "The kubelet is away there: on the machine `systemctl status kubelet` and `journalctl -u kubelet` say why; `kubectl describe node \

@@ -18,7 +18,7 @@ use baton_contract::ConditionReason;
 use baton_contract::gang::{GangId, MatchPolicy, PodGroupPhase};
 
 /// What helps a gang that its cluster is too small for.
-const NEVER: &str = "add nodes, ask for less per member, or lower the minimum: no pod that ends makes room enough";
+const NEVER: &str = "add nodes, ask for less per member, or lower the minimum: freed devices are not enough";
 
 /// An item of `/gangs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -184,16 +184,19 @@ pub(super) fn shortage(scene: Scene<'_>, group: &GroupId, unfit: &mut UnfitMembe
             all => format!("in {}, the nearest of {all}", near.name()),
         });
     }
+    let needed = || unfit.needed.iter().filter_map(|id| scene.world.pod(*id));
+    let never = if unfit.judged { beyond(scene.world, needed()) } else { None };
+    // Room on a node helps one that may start.
+    let nearest_of = pod.filter(|_| unfit.judged && never.is_none());
     if unfit.judged {
-        let needed = || unfit.needed.iter().filter_map(|id| scene.world.pod(*id));
-        parts.extend(beyond(scene.world, needed()));
+        parts.extend(never);
         parts.extend(needs(needed()));
     }
     let beside = if unfit.found.is_empty() { "" } else { " beside those" };
     if !unfit.found.is_empty() {
         parts.push(room(scene.world, &unfit.found));
     }
-    if let Some(pod) = pod.filter(|_| unfit.judged) {
+    if let Some(pod) = nearest_of {
         let mut taken: BTreeMap<NodeId, i64> = BTreeMap::new();
         for (id, node) in &unfit.found {
             let gpus = scene.world.pod(*id).map_or(0, |pod| percent(&pod.facts.spec.requests) / device_key::WHOLE);

@@ -234,7 +234,7 @@ pub const CONDITIONS: &[ConditionRule] = &[
         "reset the GPU with the node daemon switched off (nvidia-smi --gpu-reset)"], stated),
     row(Is::Xid, GPUS, OutOfService, ["the driver's events",
         "the driver reported a critical XID; the message has its number",
-        "it goes back into service by itself once probes are clean: cordon it to keep it out (baton cordon); the kernel log has more"], stated),
+        "the GPU goes back into service by itself once its probes are clean, unless it is cordoned (baton cordon); the kernel log has more"], stated),
     row(Is::Gone, ALL, OutOfService, ["NVML, sysfs, the list of devices before",
         "the device is no longer in the machine",
         "a pod that holds it keeps it until it ends; look for the device in lspci and in the kernel log"], stated),

@@ -18,10 +18,10 @@ pub const USUAL: Duration = Duration::from_secs(2);
 pub const SLOW: Duration = Duration::from_secs(15);
 
 /// The kubelet admits pods one after the other and waits for each answer without an end: it neither probes nor stops a pod meanwhile. Seen
-/// with 1.37.2.
-const HANGS: &str = "a node daemon that hangs is killed on its machine, by `pkill -KILL -f baton.device-plugin`: deleting its pod does \
-                     nothing while the kubelet waits for its answer; it starts again, and no pod loses devices; a pod that the kubelet has \
-                     refused by then is made again by its owner, if it has one";
+/// with 1.37.2. The pattern is of the program's name alone: a shell or a log reader that names it has another first word.
+const HANGS: &str = "if the node daemon hangs, kill it on its machine: `pkill -KILL -f '^[^ ]*baton.device-plugin'`; it starts again, and \
+                     running pods keep their devices; to delete its pod does nothing while the kubelet waits for its answer; the owner of a pod \
+                     that the kubelet refuses meanwhile makes another";
 
 /// What is known of such a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -72,8 +72,9 @@ impl AuditReport {
         let held =
             words((self.unhealthy.len(), "device")).map(|devices| format!("{devices} out of service under pods"));
         let stuck = words((self.stuck.len(), "lock")).map(|locks| format!("{locks} stuck"));
-        let unserved =
-            words((self.unserved.len(), "node")).map(|nodes| format!("{nodes} without a serving node daemon"));
+        let takes = if self.unserved.len() == 1 { "takes" } else { "take" };
+        let unserved = (!self.unserved.is_empty())
+            .then(|| format!("{} {takes} no new pods with devices", amount(self.unserved.len(), "node")));
         let unread = self.leases_unread.as_ref().map(|_| "the node daemons were not heard".to_owned());
         let drivers = self.slices_unread.as_ref().map(|_| "other GPU drivers were not looked for".to_owned());
         let entries = self.unreadable.len();

@@ -186,8 +186,8 @@ impl PodHoldings {
             broken.iter().map(|row| format!("`baton drain {}/{}`", row.node, row.device)).collect();
         (!broken.is_empty()).then(|| {
             format!(
-                "{} {go} to no new pod; this one keeps {them} until it ends: once its work is saved, {}, or delete the pod: what its owner \
-                 makes again, or you do where it has none, gets healthy ones (docs/runbooks.md)",
+                "{} {go} to no new pod; this one keeps {them} until it ends: once its work is saved, {} (which keeps {them} out of use, too), or \
+                 delete the pod: what its owner makes again, or you do where it has none, gets healthy ones (docs/runbooks.md)",
                 names.join(", "),
                 drains.join(" and ")
             )

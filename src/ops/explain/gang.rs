@@ -43,7 +43,7 @@ pub fn text(explanation: &GangExplanation, wide: bool) -> String {
         let next = explanation.next_try.map(|at| format!(", at the latest at {at:.0}")).unwrap_or_default();
         let _ = writeln!(out, "\nAttempts: {}. Tried again: {}{next}.", explanation.attempts, explanation.tried_again);
     } else {
-        let _ = writeln!(out, "\nNot attempted. Tried: {}.", explanation.tried_again);
+        let _ = writeln!(out, "\nNot tried yet. Tried {}.", explanation.tried_again);
     }
     if let Some(since) = explanation.holding_since {
         let _ = writeln!(out, "It holds room since {since:.0}, for at most {}.", explanation.wait_time);

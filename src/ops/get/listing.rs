@@ -194,7 +194,7 @@ impl<'a> Printer<'a> {
         let headers = &listing.headers[..if wide { listing.headers.len() } else { listing.narrow }];
         rows.iter_mut().for_each(|row| row.truncate(headers.len()));
         if !wide && self.args.names().is_empty() {
-            shorten(&mut rows);
+            shorten(headers, &mut rows);
         }
         let (text, left_out) = fitted(headers, rows, self.look, &mut self.columns);
         if self.look.headers {

@@ -29,7 +29,7 @@ word_enum! {
 }
 
 /// Why a healthy device has nothing free.
-const CLOSED: &str = "its node gives it to no new pod";
+const CLOSED: &str = "its node takes no new pods: `baton explain node` says why";
 
 /// One device.
 #[derive(Debug, Clone, Serialize)]

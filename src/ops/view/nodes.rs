@@ -200,9 +200,12 @@ impl NodeRow {
     /// What is not as on any other node: `2 unhealthy, 1 cordoned, locked by ml/a for 3s`.
     fn notes(&self) -> String {
         let mut notes = Vec::new();
-        if matches!(self.daemon, DaemonState::Unregistered | DaemonState::KubeletAway) {
-            notes.push("kubelet away".to_owned());
-        }
+        // Where the column of the daemon has no room, this is what is left of it.
+        notes.extend(self.daemon_fault.as_ref().and(match self.daemon {
+            DaemonState::Unregistered | DaemonState::KubeletAway => Some("kubelet away".to_owned()),
+            DaemonState::Missing => Some("no node daemon".to_owned()),
+            state => Some(format!("node daemon {}", state.word())),
+        }));
         notes.extend(self.unreadable.iter().map(|entry| format!("not read: {entry}")));
         if let Some(why) = &self.suspect {
             notes.push(format!("suspect: {why}"));
@@ -303,14 +306,14 @@ mod tests {
         let mut cluster = cluster();
         let notes = |cluster: &Snapshot, at: usize| view(cluster).nodes[at].cells()[6].clone();
         assert_eq!(notes(&cluster, 0), "locked by ml/train for 47s (stuck)");
-        assert_eq!(notes(&cluster, 1), "1 GPU unhealthy, locked by ml/gone for 47s (dangling)");
+        assert_eq!(notes(&cluster, 1), "node daemon stale, 1 GPU unhealthy, locked by ml/gone for 47s (dangling)");
         let devices = &mut cluster.devices.get_mut("node-b").unwrap().spec.devices;
         let nic = baton_contract::inventory::DeviceInfo { kind: DeviceType::Rdma, ..devices[0].clone() };
         devices.extend([nic.clone(), nic]);
-        assert!(notes(&cluster, 1).starts_with("1 GPU and 2 NICs unhealthy, locked"), "{}", notes(&cluster, 1));
+        assert!(notes(&cluster, 1).contains(", 1 GPU and 2 NICs unhealthy, locked"), "{}", notes(&cluster, 1));
         cluster.devices.get_mut("node-b").unwrap().spec.devices.clear();
         cluster.nodes.get_mut("node-b").unwrap().metadata.annotations = None;
-        assert_eq!(notes(&cluster, 1), "");
+        assert_eq!(notes(&cluster, 1), "node daemon stale");
     }
 
     #[test]

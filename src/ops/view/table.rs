@@ -239,9 +239,14 @@ pub fn fitted(
     (lines.join("\n") + "\n", left_out)
 }
 
-/// Cuts long texts of a table of many rows. What names a row, asks for `-o wide` or for JSON gets them whole.
-pub fn shorten(rows: &mut [Vec<String>]) {
-    rows.iter_mut().flatten().for_each(|cell| *cell = short(cell));
+/// Cuts long reasons in a table of many rows. What names a row, asks for `-o wide` or for JSON gets them whole.
+pub fn shorten(headers: &[&str], rows: &mut [Vec<String>]) {
+    let is_reason = |header: &str| matches!(header, "PROBLEM" | "MESSAGE" | "WHY");
+    let reason = |row: &mut Vec<String>| {
+        let cells = row.iter_mut().zip(headers).filter(|(_, header)| is_reason(header));
+        cells.for_each(|(cell, _)| *cell = short(cell));
+    };
+    rows.iter_mut().for_each(reason);
 }
 
 fn short(text: &str) -> String {
@@ -281,7 +286,7 @@ pub fn table<R: Row>(rows: &[R]) -> String {
     let headers: Vec<&str> = R::HEADERS.split(',').take(R::NARROW).collect();
     let mut cells: Vec<Vec<String>> =
         rows.iter().map(|row| row.cells().into_iter().take(headers.len()).collect()).collect();
-    shorten(&mut cells);
+    shorten(&headers, &mut cells);
     plain(&headers, cells)
 }
 
