@@ -108,11 +108,12 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
                 may_call = true;
                 waiting.extend(candidates(pod, (listed, false), call, context.ledger));
             }
-            if !context.is_here(pod) || pod.phase.is_terminal() {
+            if !context.is_here(pod) {
                 continue;
             }
-            // A kubelet asks for a pod until it has read of its deletion, and resizes it until its object is gone.
-            let is_leaving = pod.deleting.is_some();
+            // A kubelet asks for a pod until it has read of its deletion or end, and resizes it until its object is gone. It lists none of
+            // which it has read that it has ended.
+            let is_leaving = pod.deleting.is_some() || pod.phase.is_terminal();
             for of in without_ids(pod, listed, call, context.ledger) {
                 match of.asked > 0 && context.ledger.may_repeat(&pod.pod.uid) {
                     is_lost if is_leaving && (is_lost || pod.resizing) => late.push(of),

@@ -93,13 +93,16 @@ fn a_pod_that_is_resized_is_asked_for_whatever_runs_and_nothing_is_over_by_that(
     let late = resized(one("late", "GPU-6"));
     let mut node = TestNode::new(&[&late]).lock(&late).listed(&[("late", "main", GPU, &[])]);
     assert_eq!(served(&node.gpu(&["GPU-5"])).0, "late");
-    // Its deletion is on its way to the kubelet.
+    // Its deletion, or its end by another client's word, is on its way to the kubelet.
     let leaving = HandoffPod { deleting: Some(Deletion { at: testing::LOCKED, grace_seconds: 30 }), ..late.clone() };
-    for watched in [&late, &leaving, &HandoffPod { resizing: false, ..leaving.clone() }] {
-        let mut node = TestNode::new(&[watched, &new]).lock(&new);
-        node = node.listed(&[("late", "main", GPU, &[]), ("new", "main", GPU, &[])]);
-        node.live = vec![leaving.clone(), new.clone()];
-        assert_eq!(refused(&node.gpu(&["GPU-5"])).rule, AllocateRule::Ambiguous, "{watched:?}");
+    let ended = HandoffPod { phase: Phase::Failed, ..late.clone() };
+    for gone in [leaving, ended] {
+        for watched in [&late, &gone, &HandoffPod { resizing: false, ..gone.clone() }] {
+            let mut node = TestNode::new(&[watched, &new]).lock(&new);
+            node = node.listed(&[("late", "main", GPU, &[]), ("new", "main", GPU, &[])]);
+            node.live = vec![gone.clone(), new.clone()];
+            assert_eq!(refused(&node.gpu(&["GPU-5"])).rule, AllocateRule::Ambiguous, "{watched:?}");
+        }
     }
     let [was, unseen] = [&was, &late].map(|pod| HandoffPod { resizing: false, ..pod.clone() });
     let mut lagging = TestNode::new(&[&was, &unseen]).lock(&late).listed(&[rows[0], ("late", "main", GPU, &[])]);
