@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
 
 use baton::contract::deviceplugin::RegisterRequest;
 use baton::contract::deviceplugin::registration_client::RegistrationClient;
@@ -51,7 +50,8 @@ async fn a_newer_kubelet_keeps_plugins_by_socket_and_refuses_one_that_it_has() {
     assert_eq!(status.message(), format!("device plugin already connected: {}", socket.display()));
     // With the refusal it has forgotten the plugin: it does not notice that the stream ends.
     second.stop();
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    node.create_simple("late", 1).await;
+    node.phase("late", "Failed").await;
     node.allocatable("4").await;
 }
 

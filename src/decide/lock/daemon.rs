@@ -123,7 +123,7 @@ impl DaemonState {
         match self {
             Self::Ended => format!("have a node daemon that {ENDED}"),
             Self::Unregistered => format!("have a kubelet that {AWAY}"),
-            Self::Stale(_) => "have no live node daemon".to_owned(),
+            Self::Missing => "have no live node daemon".to_owned(),
             _ => format!("have a node daemon that does not serve {name}"),
         }
     }

@@ -177,9 +177,14 @@ fn linked(gpus: &[&DeviceRow]) -> Option<String> {
 }
 
 impl PodHoldings {
+    /// Devices that are out of service.
+    pub(super) fn broken(&self) -> impl Iterator<Item = &HeldRow> {
+        self.held.iter().filter(|row| row.out_of_service)
+    }
+
     /// What helps a pod whose device is out of service.
     pub fn advice(&self) -> Option<String> {
-        let broken: Vec<&HeldRow> = self.held.iter().filter(|row| row.out_of_service).collect();
+        let broken: Vec<&HeldRow> = self.broken().collect();
         let (go, them) = if broken.len() == 1 { ("goes", "it") } else { ("go", "them") };
         let names: Vec<&str> = broken.iter().map(|row| &*row.device).collect();
         let drains: Vec<String> =

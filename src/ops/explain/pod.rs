@@ -72,7 +72,7 @@ fn text_with(explanation: &Explanation, devices: &PodHoldings, wide: bool) -> St
     // Where a pod is bound, how far it has come is the first thing to know.
     let is_bound = *state == PodState::Bound && !verdict.message.is_empty();
     let _ = write!(out, "Pod {pod} is {}", if is_bound { verdict.message.as_str() } else { state.words() });
-    if devices.advice().is_some() {
+    if devices.broken().next().is_some() {
         out.push_str(", and a device of it is out of service");
     }
     if let Some(queued) = explanation.queued_seconds {

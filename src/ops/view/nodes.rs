@@ -201,11 +201,13 @@ impl NodeRow {
     fn notes(&self) -> String {
         let mut notes = Vec::new();
         // Where the column of the daemon has no room, this is what is left of it.
-        notes.extend(self.daemon_fault.as_ref().and(match self.daemon {
-            DaemonState::Unregistered | DaemonState::KubeletAway => Some("kubelet away".to_owned()),
-            DaemonState::Missing => Some("no node daemon".to_owned()),
-            state => Some(format!("node daemon {}", state.word())),
-        }));
+        if self.daemon_fault.is_some() {
+            notes.push(match self.daemon {
+                DaemonState::Unregistered | DaemonState::KubeletAway => "kubelet away".to_owned(),
+                DaemonState::Missing => "no node daemon".to_owned(),
+                state => format!("node daemon {}", state.word()),
+            });
+        }
         notes.extend(self.unreadable.iter().map(|entry| format!("not read: {entry}")));
         if let Some(why) = &self.suspect {
             notes.push(format!("suspect: {why}"));

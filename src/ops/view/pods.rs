@@ -11,7 +11,7 @@ use super::table::{Row, RowId};
 use baton_contract::allocation::Entries;
 use baton_contract::inventory::{DeviceInfo, device_names};
 use baton_contract::{AgentStatus, DeviceAllocation, DeviceEntry, LeavingPod, PodUid, key};
-use baton_decide::lock::Delay;
+use baton_decide::lock::{DaemonState, Delay};
 use baton_decide::pod::{HandoffPod, Phase};
 use baton_decide::world::{holds_otherwise, still_used, without_devices};
 
@@ -62,9 +62,18 @@ pub fn rows(snapshot: &Snapshot, namespace: Option<&str>, rules: &Rules) -> Vec<
     let pods = snapshot.pods.values().filter(of_namespace);
     let pods = pods.filter(|pod| pod.asks_for_devices() || pod.assignment.device_allocated.is_some());
     let none = Notes::default();
+    // Once for each node: most of them have pods.
+    let daemon = |(name, node)| {
+        let agent = daemons::of_node(snapshot, node);
+        (name, daemons::state(snapshot, node, agent.as_ref()))
+    };
+    let daemons: BTreeMap<&String, DaemonState> = snapshot.nodes.iter().map(daemon).collect();
     pods.map(|pod| {
         let otherwise = held_otherwise(snapshot, pod);
-        row(pod, snapshot.notes.get(&pod.pod.key).unwrap_or(&none), otherwise, &holders, snapshot)
+        let mut row = row(pod, snapshot.notes.get(&pod.pod.key).unwrap_or(&none), otherwise, &holders, snapshot);
+        let daemon = || row.node.as_ref().and_then(|node| daemons.get(node)?.fault_for(pod, node));
+        row.problem = row.problem.take().or_else(daemon);
+        row
     })
     .chain(leaving(snapshot, namespace))
     .collect()
@@ -140,11 +149,7 @@ fn row(
     let held = holders.get(pod.pod.uid.as_str());
     let problem = problem.or(lost).or(unassigned).or_else(|| held.cloned().flatten()).or_else(|| waits(pod, notes));
     let devices = ids(assigned.ok().flatten().map(|allocation| allocation.devices).unwrap_or_default());
-    let problem = problem.or_else(|| faults(pod, &devices, snapshot)).or_else(|| {
-        let node = snapshot.node(pod.node.as_deref()?)?;
-        let agent = daemons::of_node(snapshot, node);
-        daemons::state(snapshot, node, agent.as_ref()).fault_for(pod, pod.node.as_deref()?)
-    });
+    let problem = problem.or_else(|| faults(pod, &devices, snapshot));
     PodRow {
         namespace: pod.pod.key.namespace.to_string(),
         name: pod.pod.key.name.to_string(),

@@ -4,16 +4,17 @@ import { about, out, table } from './store.js';
 import { age, ask, graphs, grid, h, keep, line, more, setAge, setText, withCommands } from './dom.js';
 
 const MOST = 500;
-/** What to do, by the state. */
+/** What to do, by the state, and a chapter about it. */
 function todo(node, { part, state, why, drain }) {
-  if (state === 'cordoned') return [`\`baton uncordon ${node}/${part}\` returns it; `, runbook('Taking one GPU out of use')];
+  if (state === 'cordoned') return [`\`baton uncordon ${node}/${part}\` returns it`, runbook('Taking one GPU out of use')];
   if (state === 'unhealthy') {
-    const first = drain ? `\`baton drain ${node}/${part}\` evicts its pods; ` : 'no pod has to leave; ';
+    const first = drain ? `\`baton drain ${node}/${part}\` evicts its pods` : 'no pod has to leave';
+    if (part.startsWith('nic-')) return [first];
     return [first, why?.includes('XID 79') ? runbook('A GPU falls off the bus (XID 79)') : runbook('Resetting a GPU')];
   }
-  if (state === 'suspect') return [`\`baton explain node ${node}\` says which pods failed; `, runbook('A node that fails pods')];
+  if (state === 'suspect') return [`\`baton explain node ${node}\` says which pods failed`, runbook('A node that fails pods')];
   if (state === 'unregistered' || state === 'away') return [`\`kubectl describe node ${node}\` shows since when its kubelet is away`];
-  return [`\`kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin --field-selector spec.nodeName=${node}\` shows its daemon; `, runbook('The node daemon off a node, and on again')];
+  return [`\`kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin --field-selector spec.nodeName=${node}\` shows its daemon`, runbook('The node daemon off a node, and on again')];
 }
 
 /** A chapter of docs/runbooks.md, which this page brings along: the browser scrolls to its title. */
@@ -75,7 +76,7 @@ export default function make(root) {
     why.replaceChildren(h('ul', {}, found.map(fault)));
     // Of each state the first: what helps one helps the others.
     const each = new Map(found.toReversed().map((of) => [of.state, of]));
-    const help = (of) => { const [words, link] = todo(node, of); return h('li', {}, withCommands(words), link); };
+    const help = (of) => { const [words, link] = todo(node, of); return h('li', {}, withCommands(words), ...(link ? ['; ', link] : [])); };
     advice.replaceChildren(h('ul', {}, [...each.values()].toReversed().map(help)));
   }
 

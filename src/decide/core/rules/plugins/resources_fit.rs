@@ -5,7 +5,6 @@
 //! resources that score 0, and is rounded to the nearest number; the rule `RequestedToCapacityRatio` does neither.
 
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use crate::core::rules::{Filter, Outcome, Plugin, Reads, Score, Slots, Text, View};
 use crate::help::Help;
@@ -161,7 +160,7 @@ pub(super) fn unserved(node: &Node, name: &str) -> (String, Help) {
                 DaemonState::Fresh
             }
         }
-        _ => DaemonState::Stale(Duration::ZERO),
+        _ => DaemonState::Missing,
     };
     (daemon.not_serving(name), daemon.help())
 }
