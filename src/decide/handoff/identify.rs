@@ -101,8 +101,10 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
     for listed in &listing.pods {
         let (mut known, mut may_call, mut is_asking) = (false, false, false);
         for pod in context.pods.of_key(&listed.key) {
-            // An ended pod stays ended; only its successor could be calling, and the watch brings that.
-            known |= context.is_here(pod) && (pod.deleting.is_none() || pod.phase.is_terminal());
+            // An ended pod stays ended; only its successor could be calling, and the watch brings that. It is itself resized, and calls,
+            // until its kubelet has read its end.
+            let is_settled = if pod.phase.is_terminal() { !pod.resizing } else { pod.deleting.is_none() };
+            known |= context.is_here(pod) && is_settled;
             is_asking |= pod.containers.iter().any(|container| asks(pod, container, call.resource).is_some());
             if context.may_call(pod) {
                 may_call = true;
@@ -269,7 +271,7 @@ fn unidentified(
             context.node, call.count
         ),
         [pod, ..] => format!(
-            "the kubelet seems to be admitting pod {pod}, which is deleted or not bound to this node, or is a static pod: no \
+            "the kubelet seems to be admitting pod {pod}, which is deleted, has ended or is not bound to this node, or is a static pod: no \
              scheduler assigns devices to those; run it as a pod of the API server, of a DaemonSet for example"
         ),
     };

@@ -470,7 +470,10 @@ fn a_pod_of_another_node_is_never_the_caller() {
     let mut node = TestNode::new(&[&a]).lock(&a).listed(&[("a", "main", GPU, &[])]);
     let outcome = node.gpu(&["GPU-0"]);
     assert_eq!(refused(&outcome).rule, AllocateRule::Unidentified);
-    assert!(refused(&outcome).text.contains("default/a, which is deleted or not bound to this node"), "{outcome:?}");
+    assert!(
+        refused(&outcome).text.contains("default/a, which is deleted, has ended or is not bound to this node"),
+        "{outcome:?}"
+    );
 }
 
 #[test]
@@ -572,6 +575,21 @@ fn a_pod_whose_deletion_its_kubelet_has_not_read_may_be_the_one_that_asks_again(
         }
     }
     assert_eq!(repeated(&node(&[&asks_not]).gpu(&["GPU-5"])), "main", "it never asks");
+    // Another client writes that it has ended, and its kubelet, which lists it, has not read it: a resize is asked for until then.
+    let ended = running(HandoffPod { phase: Phase::Failed, deleting: None, ..late.clone() }, &[true]);
+    let resized = HandoffPod { resizing: true, ..ended.clone() };
+    for is_served in [true, false] {
+        let call = |ended: &HandoffPod| {
+            let mut node = node(&[ended]);
+            if is_served {
+                grant(&mut node.ledger, ended, &[("main", &["GPU-1"])]);
+                node.ledger.kubelet_starts();
+            }
+            node.gpu(&["GPU-5"])
+        };
+        assert!(refused(&call(&resized)).text.contains("default/late, which is deleted, has ended"), "{is_served}");
+        assert_eq!(repeated(&call(&ended)), "main", "{is_served}");
+    }
     // Beside a pod under admission too, where a container of it may start again.
     let new = one("new", "GPU-2");
     let call = |late: &HandoffPod| {
