@@ -136,7 +136,7 @@ impl Earmarks {
         }
         // What another one keeps is kept from this one, too.
         self.close(world);
-        let nodes = choose_nodes(terms, world, &members, priority, wanted)?;
+        let (_, nodes) = choose_nodes(terms, world, &members, priority, wanted, None)?;
         if let Some(text) = self.too_large(terms.scene(world), &nodes, wanted) {
             return Some(text);
         }
@@ -231,34 +231,50 @@ impl Earmarks {
         }
     }
 
-    /// Ends each earmark that has been there for too long, whose pods do not wait any more, or that has lost a node: then nodes are
-    /// chosen again after the next attempt.
+    /// Ends each earmark that has been there for too long or whose pods do not wait any more, and has the others keep the nodes that are
+    /// right now.
     pub fn check(&mut self, terms: Terms<'_>, world: &mut World, agenda: &mut Agenda) {
         if terms.now.mono < self.next_check {
             return;
         }
         let oldest = terms.now.mono.saturating_sub(terms.config.earmarks.limit);
-        let lost = |id: &NodeId| {
-            let facts = world.node(*id).and_then(|node| node.facts.as_ref());
-            facts.is_none_or(|facts| facts.unschedulable)
-        };
-        let over = |earmark: &&Earmark| {
-            let waits = agenda.queue.state(earmark.item.clone()).is_some();
-            earmark.since <= oldest || !waits || earmark.nodes.iter().any(lost) || earmark.is_apart(world)
-        };
-        let over: Vec<(Item, bool)> =
-            self.all.iter().filter(over).map(|earmark| (earmark.item.clone(), earmark.since <= oldest)).collect();
-        for (item, too_long) in over {
-            self.end(world, agenda, &item);
+        let items: Vec<Item> = self.all.iter().map(|earmark| earmark.item.clone()).collect();
+        for item in items {
+            let too_long = self.all.iter().any(|earmark| earmark.item == item && earmark.since <= oldest);
             if too_long {
-                self.passed.insert(item, terms.now.mono + terms.config.earmarks.limit);
+                self.passed.insert(item.clone(), terms.now.mono + terms.config.earmarks.limit);
+            }
+            if too_long || agenda.queue.state(item.clone()).is_none() || !self.choose_again(terms, world, agenda, &item)
+            {
+                self.end(world, agenda, &item);
             }
         }
-        for earmark in std::mem::take(&mut self.all) {
-            let earmark = earmark.improved(terms, world, agenda);
-            self.all.push(earmark);
-        }
         self.check_later(terms, agenda);
+    }
+
+    /// Keeps other nodes instead where a fifth fewer devices have to come free, or where the members do not fit on these any more: a
+    /// device has failed, a node is closed, a label has changed, or more is asked for. `false` where they fit on none.
+    fn choose_again(&mut self, terms: Terms<'_>, world: &mut World, agenda: &mut Agenda, item: &Item) -> bool {
+        let Some(at) = self.all.iter().position(|earmark| earmark.item == *item) else { return false };
+        let mut earmark = self.all.remove(at);
+        earmark.nodes.iter().for_each(|node| world.keep(*node, None));
+        let mut choose = |among| choose_nodes(terms, world, &earmark.members, earmark.priority, earmark.wanted, among);
+        let (kept, other) = (choose(Some(&earmark.nodes)), choose(None));
+        let other = other.filter(|(_, nodes)| self.too_large(terms.scene(world), nodes, earmark.wanted).is_none());
+        let fewer = |now: i64, then: i64| then < now && then * 10 <= now * 8;
+        let best = match (kept, other) {
+            (Some((now, _)), Some((then, nodes))) if fewer(now, then) => Some(nodes),
+            (kept, other) => kept.or(other).map(|(_, nodes)| nodes),
+        };
+        let fits = best.is_some();
+        let before = std::mem::replace(&mut earmark.nodes, best.unwrap_or_default());
+        earmark.keep(world);
+        if fits && earmark.nodes != before {
+            earmark.announce(world, agenda);
+            agenda.room_freed();
+        }
+        self.all.insert(at, earmark);
+        fits
     }
 
     fn check_later(&mut self, terms: Terms<'_>, agenda: &mut Agenda) {
@@ -272,36 +288,6 @@ impl Earmarks {
 impl Earmark {
     fn keep(&self, world: &mut World) {
         self.nodes.iter().for_each(|node| world.keep(*node, Some(Arc::clone(&self.name))));
-    }
-
-    /// Its pods must be gathered, and a label of its nodes has changed since.
-    fn is_apart(&self, world: &World) -> bool {
-        let domains = self.members.first().and_then(|id| world.required_domains(*id));
-        let nodes = self.nodes.iter().filter_map(|id| world.node(*id));
-        domains.is_some_and(|(_, all)| !all.iter().any(|domain| nodes.clone().all(|node| domain.has(node))))
-    }
-
-    /// Keeps other nodes instead where a fifth fewer devices have to come free.
-    fn improved(mut self, terms: Terms<'_>, world: &mut World, agenda: &mut Agenda) -> Self {
-        self.nodes.iter().for_each(|node| world.keep(*node, None));
-        let busy = |world: &World, nodes: &BTreeSet<NodeId>| -> i64 {
-            let ends = |pod: &Pod| pod.facts.spec.priority <= self.priority;
-            nodes.iter().map(|id| self.wanted.busy_on(world, *id, ends)).sum()
-        };
-        let other = choose_nodes(terms, world, &self.members, self.priority, self.wanted);
-        let now = busy(world, &self.nodes);
-        let better = other.filter(|other| {
-            let busy = busy(world, other);
-            busy < now && busy * 10 <= now * 8
-        });
-        let changed = better.is_some();
-        self.nodes = better.unwrap_or(self.nodes);
-        self.keep(world);
-        if changed {
-            self.announce(world, agenda);
-            agenda.room_freed();
-        }
-        self
     }
 
     fn announce(&self, world: &World, agenda: &mut Agenda) -> String {
@@ -341,57 +327,61 @@ fn known_end(pod: &Pod) -> Option<Timestamp> {
     bound.checked_add(Duration::from_secs(pod.facts.spec.deadline?.into())).ok()
 }
 
-/// Nodes on which all `members` fit if the pods there of not higher priority end. Members that must be gathered get them in the domain with
-/// the fewest busy devices on them.
+/// Nodes of these, or of all, on which all `members` fit if the pods there of not higher priority end, and how busy they are with such, in
+/// percent of one device. Members that must be gathered get them in the domain with the fewest busy devices on them.
 fn choose_nodes(
     terms: Terms<'_>,
     world: &mut World,
     members: &[PodId],
     priority: i32,
     wanted: EarmarkKind,
-) -> Option<BTreeSet<NodeId>> {
+    among: Option<&BTreeSet<NodeId>>,
+) -> Option<(i64, BTreeSet<NodeId>)> {
+    let of = |world: &World, domain: Option<&Confinement>| -> Vec<NodeId> {
+        let all = world.nodes_in(domain).map(|(id, _)| id);
+        all.filter(|id| among.is_none_or(|among| among.contains(id))).collect()
+    };
     let domains = members.first().and_then(|id| world.required_domains(*id));
-    let Some((group, domains)) = domains else { return choose_among(terms, world, members, priority, wanted, None) };
+    let Some((group, domains)) = domains else {
+        let nodes = of(world, None);
+        return choose_among(terms, world, members, priority, wanted, nodes);
+    };
     let needed: i64 = members.iter().filter_map(|id| world.pod(*id)).map(|pod| wanted.of_pod(pod)).sum();
     let mut best: Option<(i64, BTreeSet<NodeId>)> = None;
     for domain in domains {
-        let all: i64 = world.nodes_in(Some(&domain)).map(|(id, _)| wanted.of_node(world, id) * key::WHOLE).sum();
+        let nodes = of(world, Some(&domain));
+        let all: i64 = nodes.iter().map(|id| wanted.of_node(world, *id) * key::WHOLE).sum();
         if all < needed {
             continue;
         }
-        let domain = Arc::new(domain);
-        world.confine(&group, Arc::clone(&domain));
-        let found = choose_among(terms, world, members, priority, wanted, Some(&domain));
+        world.confine(&group, Arc::new(domain));
+        let found = choose_among(terms, world, members, priority, wanted, nodes);
         world.unconfine();
-        let Some(nodes) = found else { continue };
-        let ends = |pod: &Pod| pod.facts.spec.priority <= priority;
-        let busy = nodes.iter().map(|id| wanted.busy_on(world, *id, ends)).sum();
-        if best.as_ref().is_none_or(|(least, _)| busy < *least) {
-            best = Some((busy, nodes));
+        if let Some(found) = found.filter(|(busy, _)| best.as_ref().is_none_or(|(least, _)| busy < least)) {
+            best = Some(found);
         }
     }
-    best.map(|(_, nodes)| nodes)
+    best
 }
 
-/// The same among all nodes, or those of one domain: those with the fewest busy devices, then with the most pods whose end is known and
-/// the oldest ones.
+/// The same among these nodes: those with the fewest busy devices, then with the most pods whose end is known and the oldest ones.
 fn choose_among(
     terms: Terms<'_>,
     world: &mut World,
     members: &[PodId],
     priority: i32,
     wanted: EarmarkKind,
-    within: Option<&Confinement>,
-) -> Option<BTreeSet<NodeId>> {
+    nodes: Vec<NodeId>,
+) -> Option<(i64, BTreeSet<NodeId>)> {
     // Members that hold room or run do not end before the others start.
     let group = |world: &World, id: PodId| world.gangs().gang_of(id).map(|gang| gang.group().clone());
     let own = members.first().and_then(|id| group(world, *id));
     let ends = |world: &World, pod: &Pod| {
         pod.facts.spec.priority <= priority && (own.is_none() || group(world, pod.id) != own)
     };
-    let mut candidates: Vec<_> = world
-        .nodes_in(within)
-        .filter(|(_, node)| node.stock.is_some())
+    let mut candidates: Vec<_> = nodes
+        .into_iter()
+        .filter_map(|id| world.node(id).filter(|node| node.stock.is_some()).map(|node| (id, node)))
         .map(|(id, node)| {
             let pods = node.pods.iter().filter_map(|pod| world.pod(*pod)).filter(|pod| ends(world, pod));
             let unknown = pods.clone().filter(|pod| known_end(pod).is_none()).count();
@@ -400,9 +390,9 @@ fn choose_among(
         })
         .collect();
     candidates.sort_unstable();
-    let (mut nodes, mut placed, mut removed) = (BTreeSet::new(), Vec::new(), Vec::new());
+    let (mut busy, mut nodes, mut placed, mut removed) = (0, BTreeSet::new(), Vec::new(), Vec::new());
     let mut left = members.iter().copied().peekable();
-    for (.., at) in candidates {
+    for (busy_here, .., at) in candidates {
         if left.peek().is_none() {
             break;
         }
@@ -415,13 +405,15 @@ fn choose_among(
         }
         while let Some(member) = left.next_if(|member| place(terms, world, *member, at)) {
             placed.push(member);
-            nodes.insert(at);
+            if nodes.insert(at) {
+                busy += busy_here;
+            }
         }
     }
     let all = left.peek().is_none();
     placed.into_iter().rev().for_each(|pod| _ = world.forget(pod));
     removed.into_iter().rev().for_each(|pod| world.restore_after_dry_run(pod));
-    all.then_some(nodes)
+    all.then_some((busy, nodes))
 }
 
 /// Reserves room for a member on one node, for a dry run.

@@ -308,6 +308,45 @@ fn an_earmark_ends_with_its_gang_limit_or_node_and_is_no_larger_than_its_share()
     assert_eq!(kept(&aged(|policy| policy.after = Duration::ZERO)), Vec::<String>::new());
 }
 
+#[test]
+fn kept_nodes_on_which_the_gang_does_not_fit_any_more_are_given_up() {
+    let mut gangs = aged(|_| {});
+    let fails = |gangs: &mut TestGangs, node: &str| {
+        let mut device = gpu_device(node, 8);
+        device.spec.devices[0].health = false;
+        gangs.cluster.event(WorldEvent::Devices(Box::new(device)));
+    };
+    let failed = kept(&gangs)[0].clone();
+    fails(&mut gangs, &failed);
+    gangs.wait(11);
+    assert!(kept(&gangs).len() == 2 && !kept(&gangs).contains(&failed), "{:?} without {failed}", kept(&gangs));
+    assert_eq!(gangs.reported("Earmarked"), 2);
+    // It fits on no two nodes any more: the next one has its turn.
+    let keys = gang("next", "1", &[]);
+    gangs.asks("next-0", &[(key::NVIDIA_GPU, "8")], &keys);
+    let last = kept(&gangs);
+    let intact = (0..4).map(|n| format!("n{n}")).find(|node| *node != failed && !last.contains(node)).unwrap();
+    fails(&mut gangs, &last[0]);
+    fails(&mut gangs, &intact);
+    gangs.wait(610);
+    let report = gangs.cluster.queue_report().kept;
+    let said: Vec<&str> = report.iter().map(|kept| kept.kept_for.as_str()).collect();
+    assert_eq!(said, ["gang ml/next"], "{}", gangs.condition("big-0"));
+}
+
+#[test]
+fn a_gang_that_asks_for_more_keeps_enough_nodes_or_none() {
+    for (share, nodes) in [(100, 3), (50, 0)] {
+        let mut gangs = aged(|policy| policy.share = share);
+        assert_eq!(kept(&gangs).len(), 2);
+        let keys = gang("big", "3", &[]);
+        (0..2).for_each(|n| gangs.delete(&format!("big-{n}")));
+        (0..3).for_each(|n| gangs.asks(&format!("big-{n}"), &[(key::NVIDIA_GPU, "8")], &keys));
+        gangs.wait(640);
+        assert_eq!(kept(&gangs).len(), nodes, "{}", gangs.condition("big-0"));
+    }
+}
+
 /// The name of a pod on this node.
 fn on(gangs: &TestGangs, node: &str) -> String {
     let here = gangs.cluster.pods.values().find(|pod| pod.handoff.node.as_deref() == Some(node));
