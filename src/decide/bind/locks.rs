@@ -86,12 +86,12 @@ impl Binder {
         cx.agenda.timers.set(cx.terms.now.mono + cx.terms.config.sweep, Timer::Sweep);
     }
 
-    /// Says on the holder of a lock that it waits for longer than a kubelet is busy, and what does not answer: one event for each
-    /// sentence, which are few.
+    /// Says on the holder of a lock that it waits for longer than a kubelet is busy, or that the lock's age is not known, and what does
+    /// not answer: one event for each sentence, which are few.
     fn report_unserved(&mut self, scene: Scene<'_>, agenda: &mut Agenda, node: NodeId) {
         let Some(node) = scene.world.node(node).filter(|_| scene.terms.leading) else { return };
         let delay = scene.world.holder_delay(node, scene.terms.now.wall);
-        let Some(delay) = delay.filter(|delay| delay.judge() == Delay::Stuck) else { return };
+        let Some(delay) = delay.filter(|delay| delay.judge() >= Delay::Stuck) else { return };
         let Some(id) = scene.world.pod_by_key(delay.holder).map(|pod| pod.id) else { return };
         let Some(raw) = node.lock.read.raw() else { return };
         let text = format!("bound to node {}; {delay}; look: {}", node.name, delay.look());

@@ -9,7 +9,6 @@ use crate::lock::{BoundHolder, HolderState, stands};
 use crate::scheduler::Scheduler;
 use crate::world::spec::TaintEffect;
 use crate::world::{Node, NodeFacts, Place};
-use baton_contract::LockRead;
 
 use super::advice::by_help;
 use super::answer::NodeExplanation;
@@ -56,11 +55,9 @@ impl Scheduler {
             None => format!("takes new pods with devices: {} free", are(&free)),
         };
         let whose = named.map(|pod| pod.to_string()).or_else(|| node.lock.read.whose());
-        let lock = whose.map(|whose| match &node.lock.read {
-            LockRead::Held { value, .. } => {
-                format!("held by {whose}, for {} s", now.wall.duration_since(value.time).as_secs().max(0))
-            }
-            LockRead::Free | LockRead::Malformed { .. } => whose,
+        let lock = whose.map(|whose| match node.lock_age(now.wall) {
+            Some(age) => format!("held by {whose}, {age}"),
+            None => whose,
         });
         let mut queue: Vec<_> = self.binder().attempts().values().filter(|attempt| attempt.node == id).collect();
         queue.sort_by_key(|attempt| (attempt.since, &attempt.pod.key));

@@ -1,9 +1,7 @@
 //! The holder of each node's lock, for how long, and what an operator can do.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use jiff::SignedDuration;
 use serde::Serialize;
 
 use super::daemons;
@@ -12,8 +10,8 @@ use super::table::{Row, RowId, age};
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::node::LightNode;
 use baton_contract::word::word_enum;
-use baton_contract::{AgentStatus, LockRead, PodKey};
-use baton_decide::lock::{BoundHolder, DaemonState, Delay, HolderState, LockDelay, stands};
+use baton_contract::{AgentStatus, LockRead};
+use baton_decide::lock::{BoundHolder, Delay, HolderState, LockAge, LockDelay, stands};
 use baton_decide::world::without_devices;
 
 word_enum! {
@@ -48,8 +46,10 @@ pub struct LockRow {
     pub holder: Option<String>,
     /// Uid of the holder.
     pub holder_uid: Option<String>,
-    /// By the time in the value and this machine's clock.
+    /// By the time in the value and this machine's clock, unless that time is in the future.
     pub age_seconds: Option<u64>,
+    #[serde(skip)]
+    age: Option<LockAge>,
     /// What to know and to do.
     pub advice: String,
     /// The annotation's value.
@@ -78,8 +78,8 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
         LockRead::Held { value, .. } => Some(value),
         LockRead::Free | LockRead::Malformed { .. } => None,
     };
-    let age = value.and_then(|value| Duration::try_from(snapshot.wall.duration_since(value.time)).ok());
-    let expired = age.is_some_and(|age| age > rules.expiry);
+    let age = value.map(|value| LockAge::of(value, snapshot.wall));
+    let expired = age.and_then(LockAge::known).is_some_and(|age| age > rules.expiry);
     let named = value.and_then(|value| value.holder.as_ref());
     let live = match holder {
         HolderState::Unbound(pod) | HolderState::BoundHere(pod) => Some(pod),
@@ -102,16 +102,20 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
     };
     let agent = daemons::of_node(snapshot, object);
     let fresh = agent.as_ref().is_some_and(|agent| agent.fresh);
-    let since = value.map_or(snapshot.wall, |value| value.time);
     let daemon = daemons::state(snapshot, object, agent.as_ref());
     let waits = live.filter(|_| state == LockState::Held);
-    let delay = waits.map(|pod| delay(object, &pod.key, snapshot.wall.duration_since(since), daemon));
+    let delay = waits.zip(age).map(|(pod, age)| LockDelay { node, holder: &pod.key, age, daemon });
     let advice = match (state, holder) {
-        (LockState::Binding, _) => match age.map(Delay::of) {
+        (LockState::Binding, _) => match age.map(LockAge::judge) {
             Some(Delay::Stuck) => format!(
                 "stuck: {} left it unbound: is it running? A scheduler of Baton resumes or releases it within a minute; that of another \
                  one is taken over once it has not changed for {}",
                 live.and_then(|pod| snapshot.pods.get(&pod.key)).map_or("its scheduler", |pod| &pod.scheduler_name),
+                humantime::format_duration(rules.expiry)
+            ),
+            Some(Delay::Ahead) => format!(
+                "its time is in the future: {}; taken over once a scheduler has seen it unchanged for {}",
+                LockAge::AHEAD,
                 humantime::format_duration(rules.expiry)
             ),
             Some(Delay::Slow) => "slow: its bind is in flight, usually for less than 2 s".to_owned(),
@@ -130,7 +134,7 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
             };
             let words = delay.as_ref().map(|delay| match delay.judge() {
                 Delay::Usual => delay.to_string(),
-                Delay::Slow | Delay::Stuck => format!("{delay}; {then}look: {}", delay.look()),
+                Delay::Slow | Delay::Stuck | Delay::Ahead => format!("{delay}; {then}look: {}", delay.look()),
             });
             words.unwrap_or_default()
         }
@@ -151,24 +155,19 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
     Some(LockRow {
         node: node.to_owned(),
         state,
-        delay: age.filter(|_| live.is_some() && bound != BoundHolder::Served).map(Delay::of),
+        delay: age.filter(|_| live.is_some() && bound != BoundHolder::Served).map(LockAge::judge),
         stands: stands(read, holder, bound, snapshot.wall),
         whose: pod.clone().or_else(|| read.whose()).unwrap_or_default(),
         holder: pod,
         holder_uid: live
             .map(|pod| pod.uid.to_string())
             .or_else(|| named.and_then(|named| named.uid.as_ref().map(ToString::to_string))),
-        age_seconds: age.map(|age| age.as_secs()),
+        age_seconds: age.and_then(LockAge::known).map(|age| age.as_secs()),
+        age,
         advice,
         value: read.raw().unwrap_or_default().to_owned(),
         labels: snapshot.labels_of(node),
     })
-}
-
-/// The lock of `node` whose `holder` is bound there and not served.
-fn delay<'a>(node: &'a LightNode, holder: &'a PodKey, age: SignedDuration, daemon: DaemonState) -> LockDelay<'a> {
-    let age = Duration::try_from(age).unwrap_or_default();
-    LockDelay { node: name_of(node), holder, age, daemon }
 }
 
 /// The command that takes the annotation away by hand, as long as the node is as it was read: never the lock that came after.
@@ -183,7 +182,8 @@ impl LockRow {
         let late = match self.delay {
             Some(Delay::Slow) => "slow",
             Some(Delay::Stuck) => "stuck",
-            Some(Delay::Usual) | None => "",
+            // Of which time, it says beside its holder.
+            Some(Delay::Usual | Delay::Ahead) | None => "",
         };
         match (self.state, late) {
             (LockState::Held, "") => None,
@@ -199,9 +199,12 @@ impl LockRow {
         format!("held by {}{}: {}", self.whose(), mark.unwrap_or_default(), self.advice)
     }
 
-    /// `ml/train for 3s`, `"mine", which names no pod`.
+    /// `ml/train for 3s`, `ml/train with a time 2h0m in the future`, `"mine", which names no pod`.
     pub(super) fn whose(&self) -> String {
-        let age = self.age_seconds.map(|seconds| format!(" for {}", age(Duration::from_secs(seconds))));
+        let age = self.age.map(|of| match of {
+            LockAge::Since(by) => format!(" for {}", age(by)),
+            LockAge::Ahead(by) => format!(" with a time {} in the future", age(by)),
+        });
         format!("{}{}", self.whose, age.unwrap_or_default())
     }
 
@@ -225,7 +228,11 @@ impl Row for LockRow {
             self.node.clone(),
             self.state.to_string(),
             self.whose.clone(),
-            self.age_seconds.map(|seconds| age(Duration::from_secs(seconds))).unwrap_or_default(),
+            match self.age {
+                Some(LockAge::Since(by)) => age(by),
+                Some(LockAge::Ahead(by)) => format!("{} ahead", age(by)),
+                None => String::new(),
+            },
             self.advice.clone(),
             self.holder_uid.clone().unwrap_or_default(),
             self.value.clone(),
@@ -235,6 +242,8 @@ impl Row for LockRow {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::view::snapshot_tests::cluster;
     use baton_contract::key;
@@ -255,6 +264,28 @@ mod tests {
         cluster.nodes.get_mut("node-c").unwrap().metadata.annotations =
             Some([(key::NODE_LOCK.to_owned(), bare)].into());
         assert_eq!(states(&cluster)[2], LockState::Unknown);
+    }
+
+    #[test]
+    fn a_lock_whose_time_is_in_the_future_is_normal_in_no_state() {
+        let mut cluster = cluster();
+        cluster.wall = "2026-11-21T01:35:12Z".parse().unwrap();
+        let lock = |cluster: &Snapshot| rows(cluster, &Rules::default()).remove(0);
+        let held = lock(&cluster);
+        assert_eq!((held.state, held.delay, held.age_seconds), (LockState::Held, Some(Delay::Ahead), None));
+        assert_eq!(
+            (&*held.cells()[3], serde_json::to_value(&held).unwrap()["delay"].as_str()),
+            ("1h0m ahead", Some("ahead"))
+        );
+        assert!(held.stands && held.advice.contains("in the future: a clock is wrong"), "{held:?}");
+        assert!(
+            held.sentence().starts_with("held by ml/train with a time 1h0m in the future: not served yet"),
+            "{held:?}"
+        );
+        cluster.pods.values_mut().next().unwrap().node = None;
+        let binding = lock(&cluster);
+        assert_eq!((binding.state, binding.delay), (LockState::Binding, Some(Delay::Ahead)));
+        assert!(binding.advice.starts_with("its time is in the future: a clock is wrong"), "{binding:?}");
     }
 
     #[test]
