@@ -254,6 +254,9 @@ pub struct NodeExplanation {
     /// Taints that a pod has to tolerate.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub taints: Vec<String>,
+    /// What of it no new pod gets although others may come, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub not_given: Vec<String>,
     /// What to do.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub advice: Option<String>,
