@@ -139,17 +139,25 @@ fn unknown(world: &World, pod: &Pod) -> Vec<String> {
     let nowhere = requested.filter(|(name, _)| !world.nodes().any(|(_, node)| offers(node, name)));
     let resources = nowhere
         .map(|(name, _)| format!("No node offers {name}: correct the name in the pod, or install what provides it"));
-    let labelled = |node: &Node, (name, value): (&str, &str)| {
-        node.facts.as_ref().is_some_and(|facts| facts.labels.get(name).is_some_and(|of| **of == *value))
-    };
-    let selected = pod.facts.spec.node_selector.iter().map(|(name, value)| (&**name, &**value));
-    let no_node = selected.filter(|label| !world.nodes().any(|(_, node)| labelled(node, *label)));
+    let no_node = selected(pod).filter(|label| !is_label_of_a_node(world, *label));
     let labels = no_node.map(|(name, value)| {
         // The name of a node is not given by hand.
         let or = if name == HOSTNAME { "" } else { ", or label a node" };
         format!("No node has the label {name}={value}, which the pod's nodeSelector demands: correct it{or}")
     });
     labels.chain(resources).collect()
+}
+
+/// The labels that the pod's nodeSelector demands.
+pub(super) fn selected(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
+    pod.facts.spec.node_selector.iter().map(|(name, value)| (&**name, &**value))
+}
+
+/// Some node has that label with that value.
+pub(super) fn is_label_of_a_node(world: &World, (name, value): (&str, &str)) -> bool {
+    let has =
+        |node: &Node| node.facts.as_ref().and_then(|facts| facts.labels.get(name)).is_some_and(|of| **of == *value);
+    world.nodes().any(|(_, node)| has(node))
 }
 
 /// The verdict on a pod that is refused before any node is judged.
