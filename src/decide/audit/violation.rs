@@ -190,7 +190,11 @@ impl std::fmt::Display for Violation {
             ),
             Self::MalformedLock { node, value } => {
                 let whose = LockRead::parse(Some(value)).whose().unwrap_or_default();
-                write!(f, "node {node} is locked by {whose}; `baton get locks` says what to do")
+                write!(
+                    f,
+                    "node {node} is locked by {whose}; it is taken over once a scheduler has seen it unchanged for --node-lock-expiry: \
+                     `baton get locks -o wide` says when, and what to do"
+                )
             }
             Self::Lock { node, value, holder, seconds, why } => {
                 let value = holder.as_deref().map(str::to_owned).or_else(|| LockRead::parse(Some(value)).whose());

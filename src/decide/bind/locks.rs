@@ -9,12 +9,12 @@ use crate::core::context::Context;
 use crate::core::effect::{Effect, LockResult};
 use crate::core::reservations::Reservations;
 use crate::core::timers::Timer;
-use crate::lock::{Delay, GoneReason, HolderState, Intent, LockClaim, ReleaseReason};
+use crate::lock::{Delay, GoneReason, HolderState, Intent, ReleaseReason};
 use crate::world::{Node, NodeId, Place, Pod, PodId, World};
-use baton_contract::{EventReason, Holder, LockRead, PodKey, PodRef, PodUid};
+use baton_contract::{EventReason, Holder, LockRead, PodKey, PodUid};
 
 use super::Binder;
-use super::intent::intent;
+use super::intent::{intent, unclaimed};
 
 /// The read of a holder is repeated after this time.
 const REPEAT_AFTER: Duration = Duration::from_secs(10);
@@ -53,8 +53,7 @@ impl Binder {
         if claimed {
             return;
         }
-        let unclaimed = LockClaim { pod: PodRef::new("", "", ""), time: scene.terms.now.wall };
-        match intent(scene, node, &unclaimed) {
+        match intent(scene, node, &unclaimed(scene)) {
             // No bind needs the lock of a pod that waits, and under it the pod's call may still be served.
             Intent::TakeOver { reason: ReleaseReason::Unserved, .. }
             | Intent::Wait { recheck: None, .. }

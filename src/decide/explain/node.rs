@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use crate::bind::lock_end;
 use crate::core::rules::plugins::device_fit::{another_driver, unknown_holders};
 use crate::core::timers::Moment;
 use crate::help::Help;
@@ -68,6 +69,8 @@ impl Scheduler {
             Some(age) => format!("held by {whose}, {age}"),
             None => whose,
         });
+        let end = lock_end(self.scene(now), node).map(|at| format!("; taken over at {at:.0} if it still stands"));
+        let lock = lock.map(|lock| lock + &end.unwrap_or_default());
         let mut queue: Vec<_> = self.binder().attempts().values().filter(|attempt| attempt.node == id).collect();
         queue.sort_by_key(|attempt| (attempt.since, &attempt.pod.key));
         let waits = queue.iter().filter(|attempt| attempt.queued_since().is_some());

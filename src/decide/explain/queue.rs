@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
 
+use crate::bind::lock_end;
 use crate::core::queue::{Item, QueueState, Standing};
 use crate::core::rules::plugins::{node_affinity, scheduling_gates};
 use crate::core::timers::Moment;
@@ -12,7 +13,7 @@ use crate::scheduler::Scheduler;
 use crate::world::gangs::Gang;
 use crate::world::{Place, PodId};
 
-use super::answer::{KeptNode, PodState, QueueItem, QueueReport, ReservedDevices};
+use super::answer::{KeptNode, LockEnd, PodState, QueueItem, QueueReport, ReservedDevices};
 use super::judged::{GANG_CHANGES, is_label_of_a_node, selected, wakes};
 use super::pod::next_try;
 
@@ -37,8 +38,19 @@ impl Scheduler {
             let kept_for = node.kept_for.as_ref()?.as_ref().to_owned();
             Some(KeptNode { node: node.name.as_ref().to_owned(), kept_for })
         });
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        QueueReport { version, leading: self.is_leading(), items, kept: kept.collect(), reserved: self.reserved() }
+        let locked = self.world().locked().filter_map(|id| self.world().node(id));
+        let locks = locked.filter_map(|node| {
+            let value = node.lock.read.raw()?.to_owned();
+            Some(LockEnd { node: node.name.to_string(), value, at: lock_end(self.scene(now), node)? })
+        });
+        QueueReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            leading: self.is_leading(),
+            items,
+            kept: kept.collect(),
+            reserved: self.reserved(),
+            locks: locks.collect(),
+        }
     }
 
     /// Devices of places of TYJobs and of pods that are not bound yet.

@@ -203,10 +203,11 @@ impl Model {
 
     /// What the scheduler says of these nodes.
     pub fn said(&self, nodes: &BTreeSet<String>) -> QueueReport {
-        let QueueReport { kept, reserved, .. } = &self.report.queue;
+        let QueueReport { kept, reserved, locks, .. } = &self.report.queue;
         QueueReport {
             kept: kept.iter().filter(|kept| nodes.contains(&kept.node)).cloned().collect(),
             reserved: reserved.iter().filter(|reserved| nodes.contains(&reserved.node)).cloned().collect(),
+            locks: locks.iter().filter(|lock| nodes.contains(&lock.node)).cloned().collect(),
             ..QueueReport::default()
         }
     }
