@@ -38,6 +38,7 @@ use crate::core::timers::Timer;
 pub use attempt::{BindAttempt, BindPhase, Cancel};
 use attempt::{Requested, Trouble, Turn};
 use intent::intent;
+pub(crate) use intent::lock_end;
 
 /// Bind attempts, the lock queues of nodes, and the locks that are released.
 #[derive(Debug, Clone, Default)]

@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, Subcommand, ValueEnum};
 
 use super::config::{self, ConfigError};
-use super::say::{UsageError, remark, say};
+use super::say::{NoVerdict, UsageError, remark, say};
 use super::settings;
 use super::{audit, complete, convert, cordon, daemon, doctor, explain, get, manifests, ui};
 use baton_decide::core::rules::Plugins;
@@ -94,7 +94,8 @@ enum OperatorCommand {
     ///
     /// Reads nodes, pods and Device objects and checks what must always hold: no device (or share of one) is held by two live pods,
     /// free and assigned add up, bound pods' assignments are complete, no lock stands for long. Prints what does not hold, with what
-    /// to do; writes nothing. Exit code 1 when something does not hold.
+    /// to do; writes nothing. Exit code 1 when something does not hold, 2 when the
+    /// cluster cannot be read.
     #[command(after_help = examples(&["audit", "audit -o json"]))]
     Audit(audit::AuditArgs),
     /// Take one device out of use
@@ -286,7 +287,7 @@ fn exit(outcome: anyhow::Result<ExitCode>) -> ExitCode {
         Err(error) => {
             remark(format_args!("baton: {}", words(error.as_ref())));
             let wrong_words = error.is::<ConfigError>() || error.is::<UsageError>();
-            ExitCode::from(if wrong_words { 2 } else { 1 })
+            ExitCode::from(if wrong_words || error.is::<NoVerdict>() { 2 } else { 1 })
         }
     }
 }

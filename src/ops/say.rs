@@ -89,6 +89,11 @@ struct VersionedAnswer<'a, T> {
 #[error("{0}")]
 pub struct UsageError(pub String);
 
+/// Nothing was judged. Ends the process with exit code 2, where 1 is a judgement.
+#[derive(Debug, thiserror::Error)]
+#[error("no verdict")]
+pub struct NoVerdict;
+
 #[cfg(test)]
 mod tests {
     use super::visible;

@@ -200,6 +200,7 @@ fn what_differs_from_the_default_is_logged_with_its_sources() {
 fn an_api_server_that_is_not_there_is_an_error_of_get() {
     let folder = tempfile::tempdir().unwrap();
     let config = kubeconfig(folder.path());
+    says(&fails(2, &["audit", "--kubeconfig", &config], &[]), &["no verdict: "]);
     let said = fails(1, &["get", "nodes", "--kubeconfig", &config], &[]);
     says(&said, &["cannot list nodes", "reachable"]);
     says(&fails(1, &["get", "nodes"], &[("KUBECONFIG", "/nonexistent/config")]), &["/nonexistent/config"]);

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::violation::Violation;
+use super::violation::{Violation, lock_ahead};
 use super::world::check;
 use crate::devices::Held;
 use crate::handoff::assignment::{delivers, kind_of};
-use crate::lock::{DaemonState, Delay, LockDelay};
+use crate::lock::{DaemonState, Delay, LockAge};
 use crate::pod::HandoffPod;
 use crate::world::{Node, Place, Stock, World, still_used};
 use baton_contract::{ContainerDevices, DeviceAllocation, DeviceId, LockRead};
@@ -68,15 +68,15 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
                 found.push(Violation::MalformedLock { node: node.name.clone(), value: raw.clone() });
             }
             LockRead::Held { value, raw } => {
-                let age = Duration::try_from(wall.duration_since(value.time)).unwrap_or_default();
-                if age > lock_ends {
+                let age = LockAge::of(value, wall);
+                if age.distance() > lock_ends {
                     let delay = world.holder_delay(node, wall);
-                    found.push(Violation::Lock {
-                        node: node.name.clone(),
-                        value: raw.clone(),
-                        holder: world.lock_pod(node, wall).map(|pod| pod.to_string()),
-                        seconds: age.as_secs(),
-                        why: delay.map(|delay| format!("pod {} is {delay}; look: {}", delay.holder, delay.look())),
+                    let why = delay.map(|delay| format!("pod {} is {delay}; look: {}", delay.holder, delay.look()));
+                    let holder = world.lock_pod(node, wall).map(|pod| pod.to_string());
+                    let (node, value, seconds) = (node.name.clone(), raw.clone(), age.distance().as_secs());
+                    found.push(match age {
+                        LockAge::Since(_) => Violation::Lock { node, value, holder, seconds, why },
+                        LockAge::Ahead(_) => Violation::LockAhead { node, value, holder, seconds },
                     });
                 }
             }
@@ -85,19 +85,19 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
     found
 }
 
-/// Locks that stand for longer than a kubelet is busy, and not yet for `lock_ends`.
+/// Locks that stand for longer than a kubelet is busy, and not yet for `lock_ends`, or whose time is in the future by no more.
 pub fn stuck(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec<String> {
-    let delays = world.locked().filter_map(|id| world.holder_delay(world.node(id)?, wall));
-    let stuck = delays.filter(|delay| delay.judge() == Delay::Stuck && delay.age <= lock_ends);
-    let words = |delay: LockDelay<'_>| {
-        let LockDelay { node, holder, age, .. } = &delay;
-        format!(
-            "node {node} has been locked for {} s by {holder}, which is {delay}; look: {}",
-            age.as_secs(),
-            delay.look()
-        )
+    let words = |node: &Node| {
+        let age = node.lock_age(wall).filter(|age| age.judge() >= Delay::Stuck && age.distance() <= lock_ends)?;
+        if age.known().is_none() {
+            let whose = world.lock_pod(node, wall).map(|pod| pod.to_string()).or_else(|| node.lock.read.whose())?;
+            return Some(lock_ahead(&node.name, &whose, age));
+        }
+        let delay = world.holder_delay(node, wall)?;
+        let (name, holder) = (&node.name, delay.holder);
+        Some(format!("node {name} has been locked {age} by {holder}, which is {delay}; look: {}", delay.look()))
     };
-    stuck.map(words).collect()
+    world.locked().filter_map(|id| words(world.node(id)?)).collect()
 }
 
 /// Nodes with devices whose daemon serves none: no promise is broken, and no new pod gets one there. One that is gone is a violation.

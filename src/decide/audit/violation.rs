@@ -1,8 +1,10 @@
 //! What can be wrong, and its text.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
-use crate::lock::DaemonState;
+use crate::lock::{DaemonState, LockAge};
 use crate::world::{holds_otherwise, without_devices};
 use baton_contract::{DeviceId, LockRead, key};
 
@@ -122,6 +124,22 @@ pub enum Violation {
         /// What does not answer, and the command that shows more; of a holder that is bound and not served.
         why: Option<String>,
     },
+    /// A lock whose time is in the future: for how long it stands is not known.
+    LockAhead {
+        /// Node.
+        node: Box<str>,
+        /// The annotation.
+        value: Box<str>,
+        /// `namespace/name` of the pod that it names.
+        holder: Option<String>,
+        /// From now until the time in the value.
+        seconds: u64,
+    },
+}
+
+/// What is wrong with the lock of `node`, which is `whose`.
+pub(super) fn lock_ahead(node: &str, whose: &str, age: LockAge) -> String {
+    format!("node {node} is locked by {whose} {age}: {}; `baton get locks` says what to do", LockAge::AHEAD)
 }
 
 impl std::fmt::Display for Violation {
@@ -172,13 +190,21 @@ impl std::fmt::Display for Violation {
             ),
             Self::MalformedLock { node, value } => {
                 let whose = LockRead::parse(Some(value)).whose().unwrap_or_default();
-                write!(f, "node {node} is locked by {whose}; `baton get locks` says what to do")
+                write!(
+                    f,
+                    "node {node} is locked by {whose}; it is taken over once a scheduler has seen it unchanged for --node-lock-expiry: \
+                     `baton get locks -o wide` says when, and what to do"
+                )
             }
             Self::Lock { node, value, holder, seconds, why } => {
                 let value = holder.as_deref().map(str::to_owned).or_else(|| LockRead::parse(Some(value)).whose());
                 let value = value.unwrap_or_default();
                 let why = why.as_deref().unwrap_or("`baton get locks` says what to do");
                 write!(f, "node {node} has been locked for {seconds} s by {value}; {why}")
+            }
+            Self::LockAhead { node, value, holder, seconds } => {
+                let whose = holder.clone().or_else(|| LockRead::parse(Some(value)).whose()).unwrap_or_default();
+                f.write_str(&lock_ahead(node, &whose, LockAge::Ahead(Duration::from_secs(*seconds))))
             }
         }
     }

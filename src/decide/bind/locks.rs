@@ -9,12 +9,12 @@ use crate::core::context::Context;
 use crate::core::effect::{Effect, LockResult};
 use crate::core::reservations::Reservations;
 use crate::core::timers::Timer;
-use crate::lock::{Delay, GoneReason, HolderState, Intent, LockClaim, ReleaseReason};
+use crate::lock::{Delay, GoneReason, HolderState, Intent, ReleaseReason};
 use crate::world::{Node, NodeId, Place, Pod, PodId, World};
-use baton_contract::{EventReason, Holder, LockRead, PodKey, PodRef, PodUid};
+use baton_contract::{EventReason, Holder, LockRead, PodKey, PodUid};
 
 use super::Binder;
-use super::intent::intent;
+use super::intent::{intent, unclaimed};
 
 /// The read of a holder is repeated after this time.
 const REPEAT_AFTER: Duration = Duration::from_secs(10);
@@ -53,8 +53,7 @@ impl Binder {
         if claimed {
             return;
         }
-        let unclaimed = LockClaim { pod: PodRef::new("", "", ""), time: scene.terms.now.wall };
-        match intent(scene, node, &unclaimed) {
+        match intent(scene, node, &unclaimed(scene)) {
             // No bind needs the lock of a pod that waits, and under it the pod's call may still be served.
             Intent::TakeOver { reason: ReleaseReason::Unserved, .. }
             | Intent::Wait { recheck: None, .. }
@@ -86,12 +85,12 @@ impl Binder {
         cx.agenda.timers.set(cx.terms.now.mono + cx.terms.config.sweep, Timer::Sweep);
     }
 
-    /// Says on the holder of a lock that it waits for longer than a kubelet is busy, and what does not answer: one event for each
-    /// sentence, which are few.
+    /// Says on the holder of a lock that it waits for longer than a kubelet is busy, or that the lock's age is not known, and what does
+    /// not answer: one event for each sentence, which are few.
     fn report_unserved(&mut self, scene: Scene<'_>, agenda: &mut Agenda, node: NodeId) {
         let Some(node) = scene.world.node(node).filter(|_| scene.terms.leading) else { return };
         let delay = scene.world.holder_delay(node, scene.terms.now.wall);
-        let Some(delay) = delay.filter(|delay| delay.judge() == Delay::Stuck) else { return };
+        let Some(delay) = delay.filter(|delay| delay.judge() >= Delay::Stuck) else { return };
         let Some(id) = scene.world.pod_by_key(delay.holder).map(|pod| pod.id) else { return };
         let Some(raw) = node.lock.read.raw() else { return };
         let text = format!("bound to node {}; {delay}; look: {}", node.name, delay.look());

@@ -1,11 +1,26 @@
 //! What to do about a refusal: by the help that its rule names, else by the rule.
 
-use crate::core::rules::{Refusal, plugins};
+use crate::core::rules::plugins::{self, resources_fit};
 use crate::help::Help;
 
-/// What may help; `None` where the reason itself says it.
-pub(super) fn advice(refusal: &Refusal) -> Option<&'static str> {
-    by_help(refusal.help).or_else(|| plugins::advice(refusal.rule).filter(|_| refusal.help == Help::Rule))
+/// What may help; `None` where the reason itself says it. `named`: the pod goes to nodes of given names alone.
+pub(super) fn advice(rule: &str, help: Help, named: bool) -> Option<&'static str> {
+    let own = match help {
+        _ if !named => None,
+        Help::Room => Some(
+            "The pod goes to no other node: wait for pods to end there, ask for less, or let it go elsewhere: `baton get nodes` shows what is \
+             free, `baton get devices` which pod holds which device",
+        ),
+        Help::LargerNode => Some(
+            "The pod goes to no other node, and that one is too small for it even when it is empty: ask for less, bring back devices that are out \
+             of service (`baton get devices`), or let it go elsewhere",
+        ),
+        Help::Rule if rule == resources_fit::NAME => Some(
+            "The pod goes to no other node: ask for less, or wait for pods to end there: `kubectl describe node` shows what is requested",
+        ),
+        _ => None,
+    };
+    own.or_else(|| by_help(help)).or_else(|| plugins::advice(rule).filter(|_| help == Help::Rule))
 }
 
 /// What may help, where the rule does not matter.
@@ -89,12 +104,21 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
 mod tests {
     use super::*;
     use crate::devices::{Reason, ShareMemory};
-    use crate::world::Wake;
     use baton_contract::hint::{ExclusivePolicy, TopologyScope};
 
     fn of(reason: &Reason) -> &'static str {
-        let (text, help) = (reason.summary().into(), reason.help());
-        advice(&Refusal { rule: "DeviceFit", text, wake: Wake::NONE, help }).unwrap()
+        advice("DeviceFit", reason.help(), false).unwrap()
+    }
+
+    #[test]
+    fn a_pod_that_names_its_node_gets_no_advice_to_add_others() {
+        for (rule, help) in
+            [("DeviceFit", Help::Room), ("DeviceFit", Help::LargerNode), (resources_fit::NAME, Help::Rule)]
+        {
+            let [named, free] = [true, false].map(|named| advice(rule, help, named).unwrap());
+            assert!(named.starts_with("The pod goes to no other node") && !named.contains("add "), "{named}");
+            assert!(free.contains("add "), "{free}");
+        }
     }
 
     #[test]

@@ -254,6 +254,9 @@ pub struct NodeExplanation {
     /// Taints that a pod has to tolerate.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub taints: Vec<String>,
+    /// What of it no new pod gets although others may come, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub not_given: Vec<String>,
     /// What to do.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub advice: Option<String>,
@@ -386,6 +389,21 @@ pub struct QueueReport {
     /// Devices that the scheduler has reserved and no object of the cluster shows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reserved: Vec<ReservedDevices>,
+    /// Locks that time ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub locks: Vec<LockEnd>,
+}
+
+/// When a lock is taken over if it still stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LockEnd {
+    /// The node.
+    pub node: String,
+    /// The annotation's value.
+    pub value: String,
+    /// When.
+    pub at: Timestamp,
 }
 
 /// Devices of a node that are reserved for one pod.

@@ -13,7 +13,7 @@ use crate::gang::{RootCause, beyond, is_ours};
 use crate::lock::Delay;
 use crate::scheduler::Scheduler;
 use crate::world::Pod;
-use crate::world::gangs::{Gang, GroupId, Member, MemberState, NotReady, after_satisfaction, rule};
+use crate::world::gangs::{Gang, GroupId, Member, MemberCounts, MemberState, NotReady, after_satisfaction, rule};
 use baton_contract::ConditionReason;
 use baton_contract::gang::{GangId, MatchPolicy, PodGroupPhase};
 
@@ -42,6 +42,12 @@ pub struct GangView {
     pub gang_group: Vec<String>,
     /// Members that may be scheduled or are, `namespace/name`.
     pub children: Vec<String>,
+    /// Every member by its state, those that are no children too.
+    #[serde(default)]
+    pub counts: MemberCounts,
+    /// How many pods the minimum lacks, whatever the state of those that there are.
+    #[serde(default)]
+    pub not_created: u32,
     /// Creation time of its PodGroup, else of its oldest living member.
     #[serde(default)]
     pub create_time: Option<Timestamp>,
@@ -68,6 +74,27 @@ pub struct GangView {
     pub next_try: Option<Timestamp>,
     /// Why the last attempt failed, or why there is none.
     pub last_failure: Option<String>,
+}
+
+impl GangView {
+    /// Its members in the words of table and page: `2 bound, 1 started, 1 not created`.
+    pub fn members(&self) -> String {
+        let of = &self.counts;
+        let bound = (of.placed() > 0).then(|| format!("{} bound, {} started", of.placed(), of.running));
+        let others = [
+            (of.reserved, "reserved"),
+            (of.pending, "pending"),
+            (of.gated, "gated"),
+            (of.timed_out, "marked"),
+            (of.succeeded, "succeeded"),
+            (of.failed, "failed"),
+            (of.terminating, "being deleted"),
+            (self.not_created, "not created"),
+        ];
+        let others = others.into_iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}"));
+        let words: Vec<String> = bound.into_iter().chain(others).collect();
+        if words.is_empty() { "no members".to_owned() } else { words.join(", ") }
+    }
 }
 
 /// The answer for one gang.
@@ -173,6 +200,8 @@ impl Scheduler {
             wait_time: go_duration(config.wait),
             gang_group: group.gangs().iter().map(GangId::to_string).collect(),
             children: named(MemberState::is_child),
+            counts: *gang.counts(),
+            not_created: config.min.unwrap_or(0).saturating_sub(gang.counts().all()),
             create_time: gang.created(),
             pending_children: named(|state| state == MemberState::Pending),
             waiting_for_bind_children: named(|state| state == MemberState::Reserved),

@@ -9,10 +9,11 @@ use crate::core::select::nearest::nearest;
 use crate::devices::Held;
 use crate::help::Help;
 use crate::world::devices::{DeviceRoom, request_of};
+use crate::world::spec::HOSTNAME;
 use crate::world::{Node, NodeId, Pod, Stock, Wake, World, still_used};
 use baton_contract::key;
 
-use super::advice::{advice, by_help};
+use super::advice::advice;
 use super::answer::{DeviceDetail, NodeVerdict, PodVerdict, RuleCount};
 
 /// What wakes a gang that is held back.
@@ -112,16 +113,17 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
     }
     let mut refusals: Vec<&Refusal> = counts.keys().collect();
     let never = fitting.is_empty() && is_hopeless(view.world, pod);
+    let named = pod.facts.spec.names_its_nodes();
     if never {
         verdict.wakes.retain(|when| !frees(when));
-        verdict.advice.extend(by_help(Help::LargerNode).map(str::to_owned));
+        verdict.advice.extend(advice("", Help::LargerNode, named).map(str::to_owned));
         refusals.retain(|refusal| !matches!(refusal.help, Help::Room | Help::LargerNode));
     }
     if refusals.iter().any(|refusal| refusal.help == Help::Room) {
         refusals.retain(|refusal| refusal.help != Help::LargerNode);
     }
     refusals.sort_by_key(|refusal| (refusal.is_of_the_pod(), Reverse(counts[*refusal].len())));
-    verdict.advice.extend(advised(refusals.into_iter().map(|refusal| (refusal, &*counts[refusal][0]))));
+    verdict.advice.extend(advised(named, refusals.into_iter().map(|refusal| (refusal, &*counts[refusal][0]))));
     NodeJudgements { verdict, fitting, slots, never }
 }
 
@@ -137,17 +139,25 @@ fn unknown(world: &World, pod: &Pod) -> Vec<String> {
     let nowhere = requested.filter(|(name, _)| !world.nodes().any(|(_, node)| offers(node, name)));
     let resources = nowhere
         .map(|(name, _)| format!("No node offers {name}: correct the name in the pod, or install what provides it"));
-    let labelled = |node: &Node, (name, value): (&str, &str)| {
-        node.facts.as_ref().is_some_and(|facts| facts.labels.get(name).is_some_and(|of| **of == *value))
-    };
-    let selected = pod.facts.spec.node_selector.iter().map(|(name, value)| (&**name, &**value));
-    let no_node = selected.filter(|label| !world.nodes().any(|(_, node)| labelled(node, *label)));
+    let no_node = selected(pod).filter(|label| !is_label_of_a_node(world, *label));
     let labels = no_node.map(|(name, value)| {
         // The name of a node is not given by hand.
-        let or = if name == "kubernetes.io/hostname" { "" } else { ", or label a node" };
+        let or = if name == HOSTNAME { "" } else { ", or label a node" };
         format!("No node has the label {name}={value}, which the pod's nodeSelector demands: correct it{or}")
     });
     labels.chain(resources).collect()
+}
+
+/// The labels that the pod's nodeSelector demands.
+pub(super) fn selected(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
+    pod.facts.spec.node_selector.iter().map(|(name, value)| (&**name, &**value))
+}
+
+/// Some node has that label with that value.
+pub(super) fn is_label_of_a_node(world: &World, (name, value): (&str, &str)) -> bool {
+    let has =
+        |node: &Node| node.facts.as_ref().and_then(|facts| facts.labels.get(name)).is_some_and(|of| **of == *value);
+    world.nodes().any(|(_, node)| has(node))
 }
 
 /// The verdict on a pod that is refused before any node is judged.
@@ -155,7 +165,7 @@ fn refused(end: NodeChoice) -> PodVerdict {
     let of = |refusal: Refusal| {
         let rules = vec![counted(refusal.rule, &refusal.text, Vec::new())];
         let message = refusal.text.to_string();
-        let advice = advised([(&refusal, NODE)].into_iter());
+        let advice = advised(false, [(&refusal, NODE)].into_iter());
         PodVerdict { message, advice, wakes: wakes(refusal.wake), rules, ..PodVerdict::default() }
     };
     match end {
@@ -180,9 +190,10 @@ pub fn on_nodes(count: usize, reason: &str) -> String {
 }
 
 /// What may help against refusals, each with a node that it is of.
-fn advised<'a>(refusals: impl Iterator<Item = (&'a Refusal, &'a str)>) -> Vec<String> {
+fn advised<'a>(named: bool, refusals: impl Iterator<Item = (&'a Refusal, &'a str)>) -> Vec<String> {
     let (mut all, mut known) = (Vec::new(), BTreeSet::new());
-    for (text, node) in refusals.filter_map(|(refusal, node)| Some((advice(refusal)?, node))) {
+    for (text, node) in refusals.filter_map(|(refusal, node)| Some((advice(refusal.rule, refusal.help, named)?, node)))
+    {
         if known.insert(text) {
             all.push(text.replace(NODE, node));
         }

@@ -20,6 +20,6 @@ pub use judged::on_nodes;
 pub use what_if::{Unadmitted, UnadmittedObject};
 
 pub use answer::{
-    DeviceDetail, Explanation, KeptNode, NodeExplanation, NodeVerdict, OneMove, PodState, PodVerdict, QueueItem,
-    QueueReport, RatedNode, Rating, ReservedDevices, RuleCount, WhatIf, WhatIfObject, WhatIfObjects,
+    DeviceDetail, Explanation, KeptNode, LockEnd, NodeExplanation, NodeVerdict, OneMove, PodState, PodVerdict,
+    QueueItem, QueueReport, RatedNode, Rating, ReservedDevices, RuleCount, WhatIf, WhatIfObject, WhatIfObjects,
 };

@@ -2,14 +2,15 @@
 
 use jiff::Timestamp;
 
-use crate::core::rules::plugins::device_fit::another_driver;
+use crate::bind::lock_end;
+use crate::core::rules::plugins::device_fit::{another_driver, unknown_holders};
 use crate::core::timers::Moment;
 use crate::help::Help;
 use crate::lock::{BoundHolder, HolderState, stands};
 use crate::scheduler::Scheduler;
 use crate::world::spec::TaintEffect;
 use crate::world::{Node, NodeFacts, Place};
-use baton_contract::LockRead;
+use baton_contract::DeviceType;
 
 use super::advice::by_help;
 use super::answer::NodeExplanation;
@@ -21,19 +22,27 @@ impl Scheduler {
         let world = self.world();
         let id = world.node_id(name)?;
         let node = world.node(id)?;
-        let refusal = closed(node, now.wall);
         let taints = node.facts.as_ref().map(taints).unwrap_or_default();
         let summary = node.stock.as_ref().map(|stock| *stock.pool().summary()).unwrap_or_default();
         let migs = node.stock.as_ref().map_or(0, |stock| stock.pool().devices().migs.len());
-        let free = |what: &str, free: u32, all: u32| (all > 0).then(|| format!("{free} of {all} {what}"));
-        let free: Vec<String> = [
-            free("GPUs", summary.free_gpus.count_ones(), summary.gpus),
-            free("MIG devices", summary.free_migs.count_ones(), migs as u32),
-            free("NICs", summary.free_nics.count_ones(), summary.nics),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
+        let (gpu, nic) = (DeviceType::Gpu, DeviceType::Rdma);
+        let counts = [
+            ("GPUs", summary.free_gpus, summary.gpus, &gpu),
+            ("MIG devices", summary.free_migs, migs as u32, &gpu),
+            ("NICs", summary.free_nics, summary.nics, &nic),
+        ];
+        let (mut free, mut not_given) = (Vec::new(), Vec::new());
+        for (what, open, all, kind) in counts.into_iter().filter(|(_, _, all, _)| *all > 0) {
+            if node.stock.as_ref().is_some_and(|stock| stock.is_blocked(kind)) {
+                not_given.push(format!("{what}: {}", unknown_holders(kind)));
+            } else {
+                free.push(format!("{} of {all} {what}", open.count_ones()));
+            }
+        }
+        let blocked = (free.is_empty() && !not_given.is_empty()).then(|| (not_given.join("; "), Help::Unassigned));
+        let refusal = closed(node, now.wall).or_else(|| self.closed_by_rule(node)).or(blocked);
+        let shares = node.stock.as_ref().and_then(|stock| stock.shares().unavailable.as_ref());
+        not_given.extend(shares.map(|why| format!("GPU shares: SharesUnavailable: {why}")));
         let holder = world.holder(node, now.wall);
         let named = world.lock_pod(node, now.wall);
         let bound = named.as_ref().and_then(|pod| world.pod_by_key(pod));
@@ -56,12 +65,12 @@ impl Scheduler {
             None => format!("takes new pods with devices: {} free", are(&free)),
         };
         let whose = named.map(|pod| pod.to_string()).or_else(|| node.lock.read.whose());
-        let lock = whose.map(|whose| match &node.lock.read {
-            LockRead::Held { value, .. } => {
-                format!("held by {whose}, for {} s", now.wall.duration_since(value.time).as_secs().max(0))
-            }
-            LockRead::Free | LockRead::Malformed { .. } => whose,
+        let lock = whose.map(|whose| match node.lock_age(now.wall) {
+            Some(age) => format!("held by {whose}, {age}"),
+            None => whose,
         });
+        let end = lock_end(self.scene(now), node).map(|at| format!("; taken over at {at:.0} if it still stands"));
+        let lock = lock.map(|lock| lock + &end.unwrap_or_default());
         let mut queue: Vec<_> = self.binder().attempts().values().filter(|attempt| attempt.node == id).collect();
         queue.sort_by_key(|attempt| (attempt.since, &attempt.pod.key));
         let waits = queue.iter().filter(|attempt| attempt.queued_since().is_some());
@@ -72,6 +81,7 @@ impl Scheduler {
             takes_devices: refusal.is_none() && !stuck && !free.is_empty(),
             message,
             taints,
+            not_given: not_given.into_iter().filter(|_| refusal.is_none()).collect(),
             advice: refusal.and_then(|(_, help)| by_help(help)).map(|advice| advice.replace(NODE, &node.name)),
             kept_for: node.kept_for.as_ref().map(ToString::to_string),
             suspect: node.suspect().filter(|(_, heeded)| !heeded).map(|(suspect, _)| suspect.message.to_string()),
@@ -81,6 +91,12 @@ impl Scheduler {
             devices: devices_of(world, node),
             generation: world.generation(),
         })
+    }
+
+    /// Why a rule lets no pod with devices come there, as the scheduler is set.
+    fn closed_by_rule(&self, node: &Node) -> Option<(String, Help)> {
+        node.stock.as_ref().filter(|stock| stock.lists_devices())?;
+        self.rules().enabled().filter.iter().find_map(|rule| rule.closed(node))
     }
 }
 

@@ -362,7 +362,7 @@ impl Scheduler {
                 "No pod holds the lock: wait until it is taken over, or find out what wrote it, and remove it by the command that \
                  `baton get locks {name}` prints"
             ),
-            None => match delay.filter(|delay| delay.judge() == Delay::Stuck) {
+            None => match delay.filter(|delay| delay.judge() >= Delay::Stuck) {
                 Some(delay) => format!("Look at what keeps {} from its devices: `{}`", delay.holder, delay.look()),
                 None => match node.and_then(|node| Some((node, self.world().bare_holder(node, now.wall)?))) {
                     Some((node, holder)) => format!("{} {}", holder.key(), without_devices(&node.name)),

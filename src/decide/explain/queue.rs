@@ -4,26 +4,32 @@ use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
 
+use crate::bind::lock_end;
 use crate::core::queue::{Item, QueueState, Standing};
-use crate::core::rules::plugins::scheduling_gates;
+use crate::core::rules::plugins::{node_affinity, scheduling_gates};
 use crate::core::timers::Moment;
 use crate::gang::waiting;
 use crate::scheduler::Scheduler;
 use crate::world::gangs::Gang;
 use crate::world::{Place, PodId};
 
-use super::answer::{KeptNode, PodState, QueueItem, QueueReport, ReservedDevices};
-use super::judged::{GANG_CHANGES, wakes};
+use super::answer::{KeptNode, LockEnd, PodState, QueueItem, QueueReport, ReservedDevices};
+use super::judged::{GANG_CHANGES, is_label_of_a_node, selected, wakes};
 use super::pod::next_try;
 
 /// Rule of items that their gang holds back.
 const GANG: &str = "Gang";
 
+/// Whether a node has a label with a value, of those that were looked for: pods of one template demand the same.
+type LabelsOfNodes = BTreeMap<(String, String), bool>;
+
 impl Scheduler {
     /// The queue, and what the scheduler holds outside it: gangs that are held back and requested binds.
     pub fn queue_report(&self, now: Moment) -> QueueReport {
+        let mut known = LabelsOfNodes::new();
+        let standings = self.queue().standings();
         let mut items: Vec<_> =
-            self.queue().standings().map(|(item, standing)| self.report_one(item, standing, now)).collect();
+            standings.map(|(item, standing)| self.report_one(item, standing, now, &mut known)).collect();
         items.sort_by(|a, b| a.0.cmp(&b.0));
         let mut items: Vec<QueueItem> = items.into_iter().map(|(_, item)| item).collect();
         items.extend(self.held_groups(now));
@@ -32,8 +38,19 @@ impl Scheduler {
             let kept_for = node.kept_for.as_ref()?.as_ref().to_owned();
             Some(KeptNode { node: node.name.as_ref().to_owned(), kept_for })
         });
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        QueueReport { version, leading: self.is_leading(), items, kept: kept.collect(), reserved: self.reserved() }
+        let locked = self.world().locked().filter_map(|id| self.world().node(id));
+        let locks = locked.filter_map(|node| {
+            let value = node.lock.read.raw()?.to_owned();
+            Some(LockEnd { node: node.name.to_string(), value, at: lock_end(self.scene(now), node)? })
+        });
+        QueueReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            leading: self.is_leading(),
+            items,
+            kept: kept.collect(),
+            reserved: self.reserved(),
+            locks: locks.collect(),
+        }
     }
 
     /// Devices of places of TYJobs and of pods that are not bound yet.
@@ -106,11 +123,14 @@ impl Scheduler {
     }
 
     /// Rules that refused a waiting item, and their message.
-    fn refused_by(&self, item: &Item) -> (Vec<String>, String) {
+    fn refused_by(&self, item: &Item, known: &mut LabelsOfNodes) -> (Vec<String>, String) {
         match item {
             Item::Pod(id) => {
                 if let Some((message, rules)) = self.reporter().latest(*id) {
-                    return (rules.iter().map(|rule| (*rule).to_owned()).collect(), message.to_owned());
+                    let by_label = rules.contains(&node_affinity::NAME);
+                    let typo = by_label.then(|| self.unknown_label(*id, known)).flatten().unwrap_or_default();
+                    let message = format!("{message}{typo}");
+                    return (rules.iter().map(|rule| (*rule).to_owned()).collect(), message);
                 }
                 // A gate is not reported: the API server writes it into the condition.
                 let gates = self.world().pod(*id).map(|pod| pod.facts.spec.gates.join(", ")).unwrap_or_default();
@@ -128,8 +148,23 @@ impl Scheduler {
         }
     }
 
+    /// The first label that the pod's nodeSelector demands and no node has, mostly a typing error: after the pod's message.
+    fn unknown_label(&self, id: PodId, known: &mut LabelsOfNodes) -> Option<String> {
+        let (name, value) = selected(self.world().pod(id)?).find(|label| {
+            let of = || is_label_of_a_node(self.world(), *label);
+            !*known.entry((label.0.to_owned(), label.1.to_owned())).or_insert_with(of)
+        })?;
+        Some(format!("; no node has the label {name}={value}"))
+    }
+
     /// The item, and its position in the report.
-    fn report_one(&self, item: &Item, standing: Standing<'_>, now: Moment) -> (impl Ord + use<>, QueueItem) {
+    fn report_one(
+        &self,
+        item: &Item,
+        standing: Standing<'_>,
+        now: Moment,
+        known: &mut LabelsOfNodes,
+    ) -> (impl Ord + use<>, QueueItem) {
         let (kind, name) = match item {
             Item::Pod(id) => ("pod", self.world().pod(*id).map(|pod| pod.key().to_string()).unwrap_or_default()),
             Item::Group(group) => ("group", group.to_string()),
@@ -139,7 +174,7 @@ impl Scheduler {
             Item::Pod(id) => self.world().pod(*id),
             Item::Group(_) | Item::Jobs => None,
         };
-        let (rules, message) = self.refused_by(item);
+        let (rules, message) = self.refused_by(item, known);
         let state = match (pod, standing.state) {
             (Some(pod), QueueState::Taken) => self.pod_state(pod),
             (None, QueueState::Taken) => PodState::Held,

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use baton_contract::word::word_enum;
 use baton_contract::{AgentStatus, Holder, LockFormat, LockRead, LockValue, PodRef};
 
+use super::delay::LockAge;
 use super::holder::HolderState;
 use super::release::ReleaseReason;
 use crate::pod::HandoffPod;
@@ -158,16 +159,16 @@ pub fn acquire(
     wall: Timestamp,
 ) -> Intent {
     let Some(raw) = lock.read.raw() else { return Intent::Set };
-    let time = match &lock.read {
-        LockRead::Held { value, .. } => Some(value.time),
+    let value = match &lock.read {
+        LockRead::Held { value, .. } => Some(value),
         LockRead::Free | LockRead::Malformed { .. } => None,
     };
     let take_over = |reason| Intent::TakeOver { old: raw.into(), reason };
-    let expired = || expired(lock, time, policy, now, wall);
+    let expired = || expired(lock, value, policy, now, wall);
     let watched = lock.first_seen + policy.expiry;
     match (&lock.holder, lock.bound) {
         (HolderState::Unbound(pod) | HolderState::BoundHere(pod), _) if *pod == claim.pod => {
-            Intent::Own { time: time.unwrap_or(claim.time) }
+            Intent::Own { time: value.map_or(claim.time, |value| value.time) }
         }
         (HolderState::Gone(reason), _) => take_over(ReleaseReason::Gone(*reason)),
         (HolderState::Unknown, _) => match expired() {
@@ -204,18 +205,18 @@ fn contended(holder: &PodRef, recheck: Duration) -> Intent {
 /// on the reader's own clock since it first saw this value.
 fn expired(
     lock: &LockView,
-    time: Option<Timestamp>,
+    value: Option<&LockValue>,
     policy: &LockPolicy,
     now: Duration,
     wall: Timestamp,
 ) -> Result<(), Duration> {
     let seen = now.saturating_sub(lock.first_seen);
-    let written = time.and_then(|time| Duration::try_from(wall.duration_since(time)).ok()).unwrap_or_default();
+    let written = value.and_then(|value| LockAge::of(value, wall).known()).unwrap_or_default();
     if seen >= policy.expiry || written >= policy.expiry + SKEW {
         return Ok(());
     }
     let by_clock = lock.first_seen + policy.expiry;
-    let by_writing = time.map(|_| now + (policy.expiry + SKEW).saturating_sub(written));
+    let by_writing = value.map(|_| now + (policy.expiry + SKEW).saturating_sub(written));
     Err(by_writing.map_or(by_clock, |at| at.min(by_clock)))
 }
 

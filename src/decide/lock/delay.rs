@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::acquire::BoundHolder;
 use super::daemon::{DaemonState, rough};
 use super::holder::HolderState;
-use baton_contract::{LockRead, PodKey};
+use baton_contract::{LockRead, LockValue, PodKey};
 
 /// Where all answer, a hand-off takes less.
 pub const USUAL: Duration = Duration::from_secs(2);
@@ -30,10 +30,63 @@ pub struct LockDelay<'a> {
     pub node: &'a str,
     /// The pod that is bound there and has no devices yet.
     pub holder: &'a PodKey,
-    /// How long the lock has been standing.
-    pub age: Duration,
+    /// How old the lock is.
+    pub age: LockAge,
     /// The node's daemon.
     pub daemon: DaemonState,
+}
+
+/// How old a lock is by the time in it: the one place where that is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockAge {
+    /// It has been standing for so long.
+    Since(Duration),
+    /// Its time is so far in the future: how long it has been standing cannot be known.
+    Ahead(Duration),
+}
+
+impl LockAge {
+    /// What is wrong with a time in the future.
+    pub const AHEAD: &'static str = "a clock is wrong, the writer's or the reader's, so its age is not known";
+
+    /// Of the lock of this value. Clocks that are kept by NTP differ by less than a hand-off takes: up to that it was just written.
+    pub fn of(value: &LockValue, wall: Timestamp) -> Self {
+        let age = wall.duration_since(value.time);
+        match Duration::try_from(age) {
+            Ok(age) => Self::Since(age),
+            Err(_) if age.unsigned_abs() <= USUAL => Self::Since(Duration::ZERO),
+            Err(_) => Self::Ahead(age.unsigned_abs()),
+        }
+    }
+
+    /// How long it has been standing, where that is known.
+    pub fn known(self) -> Option<Duration> {
+        match self {
+            Self::Since(age) => Some(age),
+            Self::Ahead(_) => None,
+        }
+    }
+
+    /// By how much its time differs from the reader's.
+    pub fn distance(self) -> Duration {
+        let (Self::Since(by) | Self::Ahead(by)) = self;
+        by
+    }
+
+    /// How it is judged.
+    pub fn judge(self) -> Delay {
+        self.known().map_or(Delay::Ahead, Delay::of)
+    }
+}
+
+/// After the lock's holder: `for 47 s`.
+impl fmt::Display for LockAge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Since(age) => write!(f, "for {} s", age.as_secs()),
+            Self::Ahead(by) => write!(f, "with a time {} s in the future", by.as_secs()),
+        }
+    }
 }
 
 /// How a lock is judged, by its age.
@@ -46,6 +99,8 @@ pub enum Delay {
     Slow,
     /// Something does not answer.
     Stuck,
+    /// Its time is in the future: it may be as bad as a stuck one.
+    Ahead,
 }
 
 impl Delay {
@@ -66,17 +121,14 @@ pub fn stands(lock: &LockRead, holder: &HolderState, bound: BoundHolder, wall: T
         (LockRead::Free, _) | (_, HolderState::Gone(_)) => false,
         (LockRead::Malformed { .. }, _) => true,
         (LockRead::Held { .. }, _) if bound == BoundHolder::Served => false,
-        (LockRead::Held { value, .. }, _) => {
-            let age = Duration::try_from(wall.duration_since(value.time)).unwrap_or_default();
-            Delay::of(age) == Delay::Stuck
-        }
+        (LockRead::Held { value, .. }, _) => LockAge::of(value, wall).judge() >= Delay::Stuck,
     }
 }
 
 impl LockDelay<'_> {
     /// How it is judged.
     pub fn judge(&self) -> Delay {
-        Delay::of(self.age)
+        self.age.judge()
     }
 
     /// What `explain pod` itself advises.
@@ -114,7 +166,8 @@ impl fmt::Display for LockDelay<'_> {
             Delay::Usual if fault.is_none() => return f.write_str("normal: the kubelet is admitting the pod"),
             Delay::Usual => f.write_str("not served yet; ")?,
             Delay::Slow => write!(f, "slow: not served yet, usually within {} s; ", USUAL.as_secs())?,
-            Delay::Stuck => write!(f, "stuck: not served for over {}; ", rough(self.age))?,
+            Delay::Stuck => write!(f, "stuck: not served for over {}; ", rough(self.age.distance()))?,
+            Delay::Ahead => write!(f, "not served yet; the time in its lock is in the future: {}; ", LockAge::AHEAD)?,
         }
         let unknown = "the kubelet has not asked for all of its devices, or the node daemon has not answered";
         f.write_str(fault.as_deref().unwrap_or(unknown))
@@ -129,7 +182,8 @@ mod tests {
     fn a_lock_is_judged_by_its_age_and_names_what_does_not_answer() {
         let holder = PodKey::new("ml", "a");
         let delay = |age, daemon| {
-            let delay = LockDelay { node: "n", holder: &holder, age: Duration::from_secs(age), daemon };
+            let age = LockAge::Since(Duration::from_secs(age));
+            let delay = LockDelay { node: "n", holder: &holder, age, daemon };
             (delay.judge(), delay.to_string(), delay.advice())
         };
         assert_eq!(delay(2, DaemonState::Fresh).1, "normal: the kubelet is admitting the pod");
@@ -164,6 +218,28 @@ mod tests {
         ] {
             let (is, said, by) = delay(age, daemon);
             assert!(is == judged && said.contains(words) && by.contains(look), "{is:?} {said} {by}");
+        }
+    }
+
+    #[test]
+    fn a_lock_whose_time_is_in_the_future_is_never_normal() {
+        let lock = LockRead::parse(Some("2026-11-21T02:00:10Z,ml,a,u"));
+        let LockRead::Held { value, .. } = &lock else { unreachable!() };
+        let holder = PodKey::new("ml", "a");
+        let unbound = HolderState::Unbound(baton_contract::PodRef::new("ml", "a", "u"));
+        for (wall, judged, words) in [
+            ("2026-11-21T02:00:12Z", Delay::Usual, "for 2 s"),
+            ("2026-11-21T02:00:08Z", Delay::Usual, "for 0 s"),
+            ("2026-11-21T02:00:07Z", Delay::Ahead, "with a time 3 s in the future"),
+            ("2026-11-20T02:00:10Z", Delay::Ahead, "with a time 86400 s in the future"),
+        ] {
+            let wall: Timestamp = wall.parse().unwrap();
+            let age = LockAge::of(value, wall);
+            assert_eq!((age.judge(), &*age.to_string()), (judged, words));
+            let said = LockDelay { node: "n", holder: &holder, age, daemon: DaemonState::Fresh }.to_string();
+            assert_eq!(said.starts_with("normal"), judged == Delay::Usual, "{said}");
+            assert_eq!(said.contains("in the future: a clock is wrong"), judged == Delay::Ahead, "{said}");
+            assert_eq!(stands(&lock, &unbound, BoundHolder::Waits, wall), judged == Delay::Ahead, "{said}");
         }
     }
 }

@@ -18,7 +18,7 @@ mod release;
 
 pub use acquire::{AgentLiveness, BoundHolder, Intent, LockClaim, LockMode, LockPolicy, LockView, WaitReason, acquire};
 pub use daemon::{DaemonState, Heard};
-pub use delay::{Delay, LockDelay, stands};
+pub use delay::{Delay, LockAge, LockDelay, stands};
 pub use holder::{GoneReason, HolderState, Lookup, judge_holder, judge_pod};
 pub use owner::{LockMatch, names};
 pub use release::{HolderProgress, LiveHolder, ReleaseIntent, ReleaseReason, judge_release};

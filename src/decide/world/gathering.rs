@@ -6,11 +6,9 @@ use std::sync::Arc;
 use super::confinement::Confinement;
 use super::gangs::{Gang, GangBook, GroupId};
 use super::node::Node;
+use super::spec::HOSTNAME;
 use super::{NodeId, Pod, PodId, World};
 use baton_contract::gang::{CLUSTER_LAYER, NODE_LAYER, TopologyLayer, TopologySpec};
-
-/// The label of which each node has its own value.
-const NODE_LABEL: &str = "kubernetes.io/hostname";
 
 /// Labels that a group prefers; further ones, the inner ones, do not count.
 const MOST_PREFERRED: usize = 16;
@@ -56,14 +54,14 @@ impl GangBook {
                 let known = layers.iter().find(|known| known.name == *layer || is_label(known));
                 match known {
                     Some(known) => layer.clone_from(&known.label),
-                    None if **layer == *NODE_LAYER => *layer = NODE_LABEL.into(),
+                    None if **layer == *NODE_LAYER => *layer = HOSTNAME.into(),
                     None => {}
                 }
             }
             // A label that is no layer of the cluster counts as an inner one, a node as the innermost.
             let depth = |label: &str| {
                 let at = layers.iter().position(|known| *known.label == *label);
-                (label == NODE_LABEL, at.unwrap_or(usize::MAX))
+                (label == HOSTNAME, at.unwrap_or(usize::MAX))
             };
             list.sort_by(|a, b| depth(a).cmp(&depth(b)).then_with(|| a.cmp(b)));
             list.dedup();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::devices::Held;
-use crate::lock::{self, AgentLiveness, BoundHolder, DaemonState, Heard, LockDelay, LockMatch};
+use crate::lock::{self, AgentLiveness, BoundHolder, DaemonState, Heard, LockAge, LockDelay, LockMatch};
 use crate::pod::HandoffPod;
 use baton_contract::image::ImageName;
 use baton_contract::{AgentStatus, Holder, LockRead, Shared};
@@ -189,6 +189,14 @@ impl Node {
         })
     }
 
+    /// How old its lock is, where there is one that says so.
+    pub fn lock_age(&self, wall: Timestamp) -> Option<LockAge> {
+        match &self.lock.read {
+            LockRead::Held { value, .. } => Some(LockAge::of(value, wall)),
+            LockRead::Free | LockRead::Malformed { .. } => None,
+        }
+    }
+
     /// The wait of a pod that is bound here and whose devices are not handed out, under its lock.
     pub fn lock_delay<'a>(&'a self, pod: &'a HandoffPod, wall: Timestamp) -> Option<LockDelay<'a>> {
         let LockRead::Held { value, .. } = &self.lock.read else { return None };
@@ -196,7 +204,7 @@ impl Node {
         (waits && lock::names(value, pod) != LockMatch::No).then(|| LockDelay {
             node: &self.name,
             holder: &pod.pod.key,
-            age: Duration::try_from(wall.duration_since(value.time)).unwrap_or_default(),
+            age: LockAge::of(value, wall),
             daemon: self.daemon(wall),
         })
     }

@@ -182,6 +182,9 @@ pub struct DeviceWishes {
     pub shares: Option<Box<ShareTerms>>,
 }
 
+/// The label with a node's own name.
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+
 /// One node selector term: all parts must hold; a term without parts matches nothing.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct NodeTerm {
@@ -254,6 +257,16 @@ impl PodSpec {
     pub fn accepts_node(&self, name: &str, labels: &Labels) -> bool {
         self.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
             && self.node_required.as_ref().is_none_or(|terms| terms.iter().any(|term| term.matches(name, labels)))
+    }
+
+    /// It goes to nodes of given names alone, by selector or required affinity: no node that is added helps it.
+    pub fn names_its_nodes(&self) -> bool {
+        let is_name = |part: &NodeRequirement| part.operator == NodeOperator::In && part.key == HOSTNAME;
+        let by_term = |term: &NodeTerm| {
+            term.expressions.iter().any(is_name) || term.fields.iter().any(|part| part.operator == NodeOperator::In)
+        };
+        self.node_selector.contains_key(HOSTNAME)
+            || self.node_required.as_ref().is_some_and(|terms| terms.iter().all(by_term))
     }
 
     /// The first taint among `taints` with one of `effects` that no toleration covers.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::read::{self, AuditReport, AuditRules, NotedPods};
 use crate::admission::InstalledPolicies;
 use crate::live::{Access, Home};
-use crate::say::{Format, amount, say};
+use crate::say::{Format, NoVerdict, amount, say};
 use crate::values;
 use baton_contract::key;
 
@@ -47,8 +47,12 @@ pub struct SchedulersArgs {
     pub scheduler_names: Vec<String>,
 }
 
-/// Reads, checks, prints. Exit code 1 when something does not hold.
+/// Reads, checks, prints. Exit code 1 when something does not hold, 2 when that cannot be said.
 pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
+    judge(args).await.context(NoVerdict)
+}
+
+async fn judge(args: AuditArgs) -> anyhow::Result<ExitCode> {
     let client = args.access.connect().await?;
     let rules = AuditRules {
         lock_key: args.node_lock_key.clone(),

@@ -363,6 +363,8 @@ mod tests {
         };
         let at = ["2026-11-21T02:00:10Z", "2026-11-21T02:00:20Z", "2026-11-21T02:01:30Z"];
         assert_eq!(at.map(bind), [(0, 0), (1, 0), (0, 1)]);
+        let ahead = ["2026-11-21T01:59:58Z", "2026-11-21T01:59:50Z", "2026-11-21T01:00:00Z"];
+        assert_eq!(ahead.map(bind), [(0, 0), (1, 0), (0, 1)], "its time is in the future");
     }
 
     #[test]
@@ -500,5 +502,8 @@ mod tests {
         assert_eq!(young, Vec::<String>::new());
         let old = found(vec![node("node-a", Some("2026-11-21T02:20:00Z,ml,a,uid-a"))], vec![]).join("\n");
         assert!(old.contains("node node-a has been locked for 960 s by ml/a"), "{old}");
+        let ahead = found(vec![node("node-a", Some("2026-11-21T02:46:00Z,ml,a,uid-a"))], vec![]).join("\n");
+        let words = "node node-a is locked by ml/a with a time 600 s in the future: a clock is wrong";
+        assert!(ahead.starts_with(words), "{ahead}");
     }
 }

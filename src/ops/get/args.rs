@@ -30,7 +30,7 @@ pub enum Resource {
     /// Namespaces: GPUs and NICs that their pods hold, and what pods wait for.
     #[value(alias = "namespace", alias = "ns")]
     Namespaces,
-    /// Node locks: holder, age, state, and what to do.
+    /// Node locks: holder, age, state, and what to do; wide adds when each is taken over.
     #[value(alias = "lock")]
     Locks,
     /// TYJobs: stage, placement, ready workers; wide adds nodes and why.

@@ -40,7 +40,7 @@ impl GetArgs {
             Resource::Namespaces => Listing::of(view::namespace_rows(snapshot), self),
             Resource::Pods => Listing::of(view::pod_rows(snapshot, self.within(), &rules), self),
             Resource::Jobs => Listing::of(view::job_rows(snapshot, self.within()), self),
-            _ => Listing::of(view::lock_rows(snapshot, &rules), self),
+            _ => Listing::of(view::lock_rows(snapshot, &rules, said), self),
         }
     }
 
@@ -83,7 +83,9 @@ pub async fn run(mut args: GetArgs) -> anyhow::Result<()> {
     };
     let mut leader = None;
     let mut said = async || match args.resource() {
-        Resource::Nodes | Resource::Devices => view::report_soon(&mut leader, &args.scheduler, &args.access).await,
+        Resource::Nodes | Resource::Devices | Resource::Locks => {
+            view::report_soon(&mut leader, &args.scheduler, &args.access).await
+        }
         _ => QueueReport::default(),
     };
     let mut follower = if of_jobs {

@@ -17,6 +17,7 @@ use crate::view::{Follower, JobRow, NodesView, Rules, Snapshot, job_rows, name_o
 use baton_cluster::node::LightNode;
 use baton_contract::LockRead;
 use baton_decide::explain::QueueReport;
+use baton_decide::lock::LockAge;
 use baton_runtime::clock;
 
 /// Changes are published together.
@@ -156,8 +157,9 @@ impl Model {
             let now = later.get(name).cloned().unwrap_or_else(|| self.snapshot.node(name).and_then(lock));
             if was != now
                 && let LockRead::Held { value, .. } = LockRead::parse(was.as_deref())
+                && let Some(age) = LockAge::of(&value, at).known()
             {
-                self.held.push_back(at.duration_since(value.time).as_millis().try_into().unwrap_or(0));
+                self.held.push_back(age.as_millis().try_into().unwrap_or(u64::MAX));
             }
             later.insert(name.to_owned(), was);
         }
@@ -201,10 +203,11 @@ impl Model {
 
     /// What the scheduler says of these nodes.
     pub fn said(&self, nodes: &BTreeSet<String>) -> QueueReport {
-        let QueueReport { kept, reserved, .. } = &self.report.queue;
+        let QueueReport { kept, reserved, locks, .. } = &self.report.queue;
         QueueReport {
             kept: kept.iter().filter(|kept| nodes.contains(&kept.node)).cloned().collect(),
             reserved: reserved.iter().filter(|reserved| nodes.contains(&reserved.node)).cloned().collect(),
+            locks: locks.iter().filter(|lock| nodes.contains(&lock.node)).cloned().collect(),
             ..QueueReport::default()
         }
     }

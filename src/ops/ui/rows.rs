@@ -117,11 +117,10 @@ pub fn queue(items: &[QueueItem], gangs: &[GangView], snapshot: &Snapshot) -> BT
     numbered.collect()
 }
 
-/// A gang by its name, with how many of its bound members have started.
+/// A gang by its name, with its members in words.
 pub fn gang(gang: &GangView, snapshot: &Snapshot) -> (String, Value) {
-    let bound = gang.bound_children.iter().filter_map(|name| pod(snapshot, name));
     let mut shown = row(gang, snapshot.wall);
-    shown["started"] = bound.filter(|pod| pod.has_started()).count().into();
+    shown["members"] = gang.members().into();
     (format!("{}/{}", gang.namespace, gang.name), shown)
 }
 
@@ -157,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_queue_says_in_words_what_a_pod_and_a_group_want() {
-        let mut cluster = cluster();
+        let cluster = cluster();
         let items: Vec<QueueItem> = [("pod", "ml/train"), ("pod", "ml/unknown"), ("group", "ml/g, ml/h")]
             .iter()
             .map(|(kind, name)| {
@@ -172,15 +171,15 @@ mod tests {
             "totalChildrenNum": 2, "mode": "Strict", "matchPolicy": "once-satisfied", "waitTime": "1m0s",
             "gangGroup": ["ml/g", "ml/h"], "children": ["ml/train"], "pendingChildren": ["ml/train"],
             "waitingForBindChildren": [], "boundChildren": ["ml/train", "ml/unknown"], "scheduleCycle": 1,
-            "scheduleCycleValid": true, "childrenScheduleRoundMap": {}, "resourceSatisfied": false, "attempts": 1}))
+            "scheduleCycleValid": true, "childrenScheduleRoundMap": {}, "resourceSatisfied": false, "attempts": 1,
+            "counts": {"bound": 1, "running": 1, "timedOut": 1, "succeeded": 2}, "notCreated": 1}))
         .unwrap();
         let queue = queue(&items, std::slice::from_ref(&gang), &cluster);
         let wants: Vec<&Value> = queue.values().map(|item| &item["wants"]).collect();
         assert_eq!(wants, ["1 GPU", "1 GPU", ""], "by kind and name: the group first");
-        let started = |cluster: &Snapshot| super::gang(&gang, cluster).1["started"].clone();
-        assert_eq!(started(&cluster), 0);
-        cluster.pods.values_mut().next().unwrap().containers[0].running = true;
-        assert_eq!(started(&cluster), 1);
+        let members = "2 bound, 1 started, 1 marked, 2 succeeded, 1 not created";
+        assert_eq!(super::gang(&gang, &cluster).1["members"], members);
+        assert_eq!(crate::view::Row::cells(&gang)[3], members, "the table prints the same");
     }
 
     #[test]

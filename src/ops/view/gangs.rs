@@ -26,8 +26,8 @@ impl Row for GangView {
     const WHAT: &'static str = "gang";
     const PLURAL: &'static str = "gangs";
     const NONE: &'static str = "No gang here; -A lists every namespace.";
-    const HEADERS: &'static str = "NAMESPACE,NAME,MIN,CHILDREN,RESERVED,BOUND,SATISFIED,ATTEMPTS,WHY,MODE,POLICY,WAIT,CYCLE,ROUNDS,PENDING,TOTAL,CREATED,HOLDING SINCE,GROUP,NEXT TRY";
-    const NARROW: usize = 9;
+    const HEADERS: &'static str = "NAMESPACE,NAME,MIN,MEMBERS,SATISFIED,ATTEMPTS,WHY,MODE,POLICY,WAIT,CYCLE,ROUNDS,TOTAL,CREATED,HOLDING SINCE,GROUP,NEXT TRY";
+    const NARROW: usize = 7;
     fn id(&self) -> RowId<'_> {
         RowId { name: &self.name, namespace: Some(&self.namespace), ..RowId::default() }
     }
@@ -36,9 +36,7 @@ impl Row for GangView {
             self.namespace.clone(),
             self.name.clone(),
             self.min_required_number.to_string(),
-            self.children.len().to_string(),
-            self.waiting_for_bind_children.len().to_string(),
-            self.bound_children.len().to_string(),
+            self.members(),
             if self.resource_satisfied { "yes" } else { "no" }.to_owned(),
             self.attempts.to_string(),
             self.last_failure.clone().unwrap_or_default(),
@@ -47,7 +45,6 @@ impl Row for GangView {
             self.wait_time.clone(),
             format!("{} ({})", self.schedule_cycle, if self.schedule_cycle_valid { "valid" } else { "invalid" }),
             rounds(self),
-            self.pending_children.len().to_string(),
             self.total_children_num.to_string(),
             self.create_time.map(|at| format!("{at:.0}")).unwrap_or_default(),
             self.holding_since.map(|at| format!("{at:.0}")).unwrap_or_default(),

@@ -1,9 +1,8 @@
 //! The holder of each node's lock, for how long, and what an operator can do.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::Timestamp;
 use serde::Serialize;
 
 use super::daemons;
@@ -12,8 +11,9 @@ use super::table::{Row, RowId, age};
 use baton_cluster::agent_lease::LightLease;
 use baton_cluster::node::LightNode;
 use baton_contract::word::word_enum;
-use baton_contract::{AgentStatus, LockRead, PodKey};
-use baton_decide::lock::{BoundHolder, DaemonState, Delay, HolderState, LockDelay, stands};
+use baton_contract::{AgentStatus, LockRead};
+use baton_decide::explain::QueueReport;
+use baton_decide::lock::{BoundHolder, Delay, HolderState, LockAge, LockDelay, stands};
 use baton_decide::world::without_devices;
 
 word_enum! {
@@ -48,14 +48,18 @@ pub struct LockRow {
     pub holder: Option<String>,
     /// Uid of the holder.
     pub holder_uid: Option<String>,
-    /// By the time in the value and this machine's clock.
+    /// By the time in the value and this machine's clock, unless that time is in the future.
     pub age_seconds: Option<u64>,
+    #[serde(skip)]
+    age: Option<LockAge>,
     /// What to know and to do.
     pub advice: String,
     /// The annotation's value.
     pub value: String,
     /// Whether it stands for as long as others do, where its holder exists.
     pub delay: Option<Delay>,
+    /// When it is taken over if it still stands: by the scheduler's word, or else by its own time. `null` where neither is known.
+    pub expires: Option<Timestamp>,
     /// No other pod with devices comes until something is done or it is taken over.
     pub stands: bool,
     /// Whose it is, in words.
@@ -65,21 +69,21 @@ pub struct LockRow {
     labels: BTreeMap<String, String>,
 }
 
-/// Every lock, by node.
-pub fn rows(snapshot: &Snapshot, rules: &Rules) -> Vec<LockRow> {
-    snapshot.nodes.values().filter_map(|node| of_node(snapshot, rules, node)).collect()
+/// Every lock, by node, with what the scheduler says of them.
+pub fn rows(snapshot: &Snapshot, rules: &Rules, said: &QueueReport) -> Vec<LockRow> {
+    snapshot.nodes.values().filter_map(|node| of_node(snapshot, rules, said, node)).collect()
 }
 
 /// The lock of a node.
-pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> Option<LockRow> {
+pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, said: &QueueReport, node: &LightNode) -> Option<LockRow> {
     let (read, holder) = snapshot.lock(node, &rules.lock_key)?;
     let (read, holder, key, object, node) = (&read, &holder, &rules.lock_key, node, name_of(node));
     let value = match read {
         LockRead::Held { value, .. } => Some(value),
         LockRead::Free | LockRead::Malformed { .. } => None,
     };
-    let age = value.and_then(|value| Duration::try_from(snapshot.wall.duration_since(value.time)).ok());
-    let expired = age.is_some_and(|age| age > rules.expiry);
+    let age = value.map(|value| LockAge::of(value, snapshot.wall));
+    let expired = age.and_then(LockAge::known).is_some_and(|age| age > rules.expiry);
     let named = value.and_then(|value| value.holder.as_ref());
     let live = match holder {
         HolderState::Unbound(pod) | HolderState::BoundHere(pod) => Some(pod),
@@ -100,18 +104,25 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
         HolderState::Unknown if value.is_none() => LockState::Malformed,
         HolderState::Unknown => LockState::Unknown,
     };
+    let ends = said.locks.iter().find(|end| end.node == node && Some(&*end.value) == read.raw()).map(|end| end.at);
+    let by_time = value.filter(|_| age.and_then(LockAge::known).is_some() && state != LockState::Dangling);
+    let by_time = by_time.filter(|_| bound != BoundHolder::Served);
     let agent = daemons::of_node(snapshot, object);
     let fresh = agent.as_ref().is_some_and(|agent| agent.fresh);
-    let since = value.map_or(snapshot.wall, |value| value.time);
     let daemon = daemons::state(snapshot, object, agent.as_ref());
     let waits = live.filter(|_| state == LockState::Held);
-    let delay = waits.map(|pod| delay(object, &pod.key, snapshot.wall.duration_since(since), daemon));
+    let delay = waits.zip(age).map(|(pod, age)| LockDelay { node, holder: &pod.key, age, daemon });
     let advice = match (state, holder) {
-        (LockState::Binding, _) => match age.map(Delay::of) {
+        (LockState::Binding, _) => match age.map(LockAge::judge) {
             Some(Delay::Stuck) => format!(
                 "stuck: {} left it unbound: is it running? A scheduler of Baton resumes or releases it within a minute; that of another \
                  one is taken over once it has not changed for {}",
                 live.and_then(|pod| snapshot.pods.get(&pod.key)).map_or("its scheduler", |pod| &pod.scheduler_name),
+                humantime::format_duration(rules.expiry)
+            ),
+            Some(Delay::Ahead) => format!(
+                "its time is in the future: {}; taken over once a scheduler has seen it unchanged for {}",
+                LockAge::AHEAD,
                 humantime::format_duration(rules.expiry)
             ),
             Some(Delay::Slow) => "slow: its bind is in flight, usually for less than 2 s".to_owned(),
@@ -130,7 +141,7 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
             };
             let words = delay.as_ref().map(|delay| match delay.judge() {
                 Delay::Usual => delay.to_string(),
-                Delay::Slow | Delay::Stuck => format!("{delay}; {then}look: {}", delay.look()),
+                Delay::Slow | Delay::Stuck | Delay::Ahead => format!("{delay}; {then}look: {}", delay.look()),
             });
             words.unwrap_or_default()
         }
@@ -141,34 +152,30 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, node: &LightNode) -> O
         (_, HolderState::Gone(reason)) => {
             format!("holder {reason}: the next bind takes it over, or: {}", remove(object, key))
         }
-        _ => format!(
-            "taken over after {} unchanged, or: {}",
-            humantime::format_duration(rules.expiry),
-            remove(object, key)
-        ),
+        _ => {
+            let after = || format!("after {} unchanged", humantime::format_duration(rules.expiry));
+            let when = ends.map_or_else(after, |at| format!("at {at:.0} if it still stands"));
+            format!("taken over {when}, or: {}", remove(object, key))
+        }
     };
     let pod = live.map(|pod| &pod.key).or_else(|| named.map(|named| &named.pod)).map(ToString::to_string);
     Some(LockRow {
         node: node.to_owned(),
         state,
-        delay: age.filter(|_| live.is_some() && bound != BoundHolder::Served).map(Delay::of),
+        delay: age.filter(|_| live.is_some() && bound != BoundHolder::Served).map(LockAge::judge),
+        expires: ends.or_else(|| by_time?.time.checked_add(rules.expiry).ok()),
         stands: stands(read, holder, bound, snapshot.wall),
         whose: pod.clone().or_else(|| read.whose()).unwrap_or_default(),
         holder: pod,
         holder_uid: live
             .map(|pod| pod.uid.to_string())
             .or_else(|| named.and_then(|named| named.uid.as_ref().map(ToString::to_string))),
-        age_seconds: age.map(|age| age.as_secs()),
+        age_seconds: age.and_then(LockAge::known).map(|age| age.as_secs()),
+        age,
         advice,
         value: read.raw().unwrap_or_default().to_owned(),
         labels: snapshot.labels_of(node),
     })
-}
-
-/// The lock of `node` whose `holder` is bound there and not served.
-fn delay<'a>(node: &'a LightNode, holder: &'a PodKey, age: SignedDuration, daemon: DaemonState) -> LockDelay<'a> {
-    let age = Duration::try_from(age).unwrap_or_default();
-    LockDelay { node: name_of(node), holder, age, daemon }
 }
 
 /// The command that takes the annotation away by hand, as long as the node is as it was read: never the lock that came after.
@@ -183,7 +190,8 @@ impl LockRow {
         let late = match self.delay {
             Some(Delay::Slow) => "slow",
             Some(Delay::Stuck) => "stuck",
-            Some(Delay::Usual) | None => "",
+            // Of which time, it says beside its holder.
+            Some(Delay::Usual | Delay::Ahead) | None => "",
         };
         match (self.state, late) {
             (LockState::Held, "") => None,
@@ -199,9 +207,12 @@ impl LockRow {
         format!("held by {}{}: {}", self.whose(), mark.unwrap_or_default(), self.advice)
     }
 
-    /// `ml/train for 3s`, `"mine", which names no pod`.
+    /// `ml/train for 3s`, `ml/train with a time 2h0m in the future`, `"mine", which names no pod`.
     pub(super) fn whose(&self) -> String {
-        let age = self.age_seconds.map(|seconds| format!(" for {}", age(Duration::from_secs(seconds))));
+        let age = self.age.map(|of| match of {
+            LockAge::Since(by) => format!(" for {}", age(by)),
+            LockAge::Ahead(by) => format!(" with a time {} in the future", age(by)),
+        });
         format!("{}{}", self.whose, age.unwrap_or_default())
     }
 
@@ -215,7 +226,7 @@ impl Row for LockRow {
     const WHAT: &'static str = "lock of node";
     const PLURAL: &'static str = "locks";
     const NONE: &'static str = "No node is locked.";
-    const HEADERS: &'static str = "NODE,STATE,HOLDER,AGE,WHAT TO DO,UID,VALUE";
+    const HEADERS: &'static str = "NODE,STATE,HOLDER,AGE,WHAT TO DO,EXPIRES,UID,VALUE";
     const NARROW: usize = 5;
     fn id(&self) -> RowId<'_> {
         RowId { name: &self.node, node: Some(&self.node), labels: Some(&self.labels), ..RowId::default() }
@@ -225,8 +236,13 @@ impl Row for LockRow {
             self.node.clone(),
             self.state.to_string(),
             self.whose.clone(),
-            self.age_seconds.map(|seconds| age(Duration::from_secs(seconds))).unwrap_or_default(),
+            match self.age {
+                Some(LockAge::Since(by)) => age(by),
+                Some(LockAge::Ahead(by)) => format!("{} ahead", age(by)),
+                None => String::new(),
+            },
             self.advice.clone(),
+            self.expires.map(|at| format!("{at:.0}")).unwrap_or_default(),
             self.holder_uid.clone().unwrap_or_default(),
             self.value.clone(),
         ]
@@ -235,15 +251,19 @@ impl Row for LockRow {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::view::snapshot_tests::cluster;
     use baton_contract::key;
+    use baton_decide::explain::LockEnd;
 
     #[test]
     fn each_state_of_a_lock_has_its_word() {
         let mut cluster = cluster();
-        let states =
-            |cluster: &Snapshot| rows(cluster, &Rules::default()).iter().map(|row| row.state).collect::<Vec<_>>();
+        let states = |cluster: &Snapshot| {
+            rows(cluster, &Rules::default(), &QueueReport::default()).iter().map(|row| row.state).collect::<Vec<_>>()
+        };
         assert_eq!(states(&cluster), [LockState::Held, LockState::Dangling, LockState::Malformed]);
         let train = cluster.pods.values_mut().next().unwrap();
         train.containers[0].running = true;
@@ -258,22 +278,64 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_whose_time_is_in_the_future_is_normal_in_no_state() {
+        let mut cluster = cluster();
+        cluster.wall = "2026-11-21T01:35:12Z".parse().unwrap();
+        let lock = |cluster: &Snapshot| rows(cluster, &Rules::default(), &QueueReport::default()).remove(0);
+        let held = lock(&cluster);
+        assert_eq!((held.state, held.delay, held.age_seconds), (LockState::Held, Some(Delay::Ahead), None));
+        assert_eq!(
+            (&*held.cells()[3], serde_json::to_value(&held).unwrap()["delay"].as_str()),
+            ("1h0m ahead", Some("ahead"))
+        );
+        assert!(held.stands && held.advice.contains("in the future: a clock is wrong"), "{held:?}");
+        assert!(
+            held.sentence().starts_with("held by ml/train with a time 1h0m in the future: not served yet"),
+            "{held:?}"
+        );
+        cluster.pods.values_mut().next().unwrap().node = None;
+        let binding = lock(&cluster);
+        assert_eq!((binding.state, binding.delay), (LockState::Binding, Some(Delay::Ahead)));
+        assert!(binding.advice.starts_with("its time is in the future: a clock is wrong"), "{binding:?}");
+    }
+
+    #[test]
+    fn a_lock_says_when_it_is_taken_over_by_the_schedulers_word_or_its_own_time() {
+        let cluster = cluster();
+        let at: Timestamp = "2026-11-21T02:41:00Z".parse().unwrap();
+        let end = |node: &str, value: &str| LockEnd { node: node.to_owned(), value: value.to_owned(), at };
+        let expires = |locks: Vec<LockEnd>| {
+            let rows = rows(&cluster, &Rules::default(), &QueueReport { locks, ..QueueReport::default() });
+            rows.into_iter().map(|row| (row.cells()[5].clone(), row.advice)).collect::<Vec<_>>()
+        };
+        let unheard = expires(Vec::new());
+        assert_eq!(unheard[0].0, "2026-11-21T02:40:12Z");
+        assert_eq!((&*unheard[1].0, &*unheard[2].0), ("", ""), "dangling, and without a time");
+        assert!(unheard[2].1.starts_with("taken over after 5m unchanged, or: "), "{unheard:?}");
+        let heard = expires(vec![end("node-c", "yes"), end("node-a", "of before")]);
+        assert_eq!((&*heard[0].0, &*heard[2].0), ("2026-11-21T02:40:12Z", "2026-11-21T02:41:00Z"));
+        let words = "taken over at 2026-11-21T02:41:00Z if it still stands, or: kubectl annotate";
+        assert!(heard[2].1.starts_with(words), "{heard:?}");
+    }
+
+    #[test]
     fn an_expired_lock_gets_another_advice() {
         let mut cluster = cluster();
-        let normal = rows(&cluster, &Rules::default()).remove(0);
+        let normal = rows(&cluster, &Rules::default(), &QueueReport::default()).remove(0);
         assert_eq!((normal.age_seconds, normal.delay), (Some(47), Some(Delay::Stuck)));
         assert_eq!(serde_json::to_value(&normal).unwrap()["delay"], "stuck");
         assert!(normal.advice.starts_with("stuck: not served for over 15 s; the kubelet has not asked"), "{normal:?}");
         cluster.wall = "2026-11-21T02:45:00Z".parse().unwrap();
-        let away = rows(&cluster, &Rules::default()).remove(0);
+        let away = rows(&cluster, &Rules::default(), &QueueReport::default()).remove(0);
         assert!(away.advice.contains("has not been heard for") && away.advice.contains("it stays"), "{away:?}");
         let lease = cluster.leases.values_mut().next().unwrap();
         let renewed =
             serde_json::json!({"metadata": lease.metadata, "spec": {"renewTime": "2026-11-21T02:44:50.000000Z"}});
         *lease = serde_json::from_value(renewed).unwrap();
-        let expired = rows(&cluster, &Rules::default()).remove(0);
+        let expired = rows(&cluster, &Rules::default(), &QueueReport::default()).remove(0);
         assert!(expired.advice.contains("the next bind takes it over"), "{expired:?}");
-        let longer = rows(&cluster, &Rules { expiry: Duration::from_secs(3600), ..Rules::default() });
+        let longer =
+            rows(&cluster, &Rules { expiry: Duration::from_secs(3600), ..Rules::default() }, &QueueReport::default());
         assert!(
             !longer[0].advice.contains("takes it over"),
             "not expired where the cluster waits for an hour: {longer:?}"
@@ -282,7 +344,7 @@ mod tests {
         let lease = cluster.leases.values_mut().next().unwrap();
         let status = AgentStatus { unreleased: Some(expired.value.as_str().into()), ..lease.status().unwrap() };
         lease.metadata.annotations = Some([(key::AGENT.to_owned(), status.print())].into());
-        let served = rows(&cluster, &Rules::default()).remove(0);
+        let served = rows(&cluster, &Rules::default(), &QueueReport::default()).remove(0);
         assert!(served.advice.contains("cannot remove it"), "{served:?}");
     }
 }

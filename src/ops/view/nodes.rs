@@ -98,7 +98,7 @@ impl NodesView {
         let reserved_on = |name: &str| reserved.get(name).map_or(&[][..], Vec::as_slice);
         let mut view = Self::default();
         for (name, node) in &snapshot.nodes {
-            let mut row = row(snapshot, rules, name, node);
+            let mut row = row(snapshot, rules, said, name, node);
             row.kept_for = kept.get(&**name).map(|kept_for| (*kept_for).clone());
             row.reserved_for = reserved_on(name).iter().map(|of| of.reserved_for.clone()).collect();
             view.nodes.push(row);
@@ -126,8 +126,8 @@ impl NodesView {
     }
 }
 
-/// Without its devices, and without what the scheduler says.
-fn row(snapshot: &Snapshot, rules: &Rules, name: &str, node: &LightNode) -> NodeRow {
+/// Without its devices, and without what the scheduler says of more than its lock.
+fn row(snapshot: &Snapshot, rules: &Rules, said: &QueueReport, name: &str, node: &LightNode) -> NodeRow {
     let status = snapshot.devices.get(name).and_then(|device| device.status.as_ref());
     let agent = daemons::of_node(snapshot, node);
     let daemon = daemons::state(snapshot, node, agent.as_ref());
@@ -146,7 +146,7 @@ fn row(snapshot: &Snapshot, rules: &Rules, name: &str, node: &LightNode) -> Node
             .fault(name)
             .filter(|_| daemon != DaemonState::Missing || snapshot.devices.contains_key(name)),
         daemon,
-        lock: locks::of_node(snapshot, rules, node),
+        lock: locks::of_node(snapshot, rules, said, node),
         kept_for: None,
         reserved_for: BTreeSet::new(),
         labels: snapshot.labels_of(name),

@@ -11,6 +11,7 @@ use super::table::{Row, RowId};
 use baton_contract::allocation::Entries;
 use baton_contract::inventory::{DeviceInfo, device_names};
 use baton_contract::{AgentStatus, DeviceAllocation, DeviceEntry, LeavingPod, PodUid, key};
+use baton_decide::explain::QueueReport;
 use baton_decide::lock::{DaemonState, Delay};
 use baton_decide::pod::{HandoffPod, Phase};
 use baton_decide::world::{holds_otherwise, still_used, without_devices};
@@ -53,7 +54,7 @@ pub struct PodRow {
 
 /// Every pod of `namespace` (all when `None`) that asks for devices or has some.
 pub fn rows(snapshot: &Snapshot, namespace: Option<&str>, rules: &Rules) -> Vec<PodRow> {
-    let locks = locks::rows(snapshot, rules).into_iter();
+    let locks = locks::rows(snapshot, rules, &QueueReport::default()).into_iter();
     let late = |lock: &LockRow| lock.state == LockState::Held && lock.delay > Some(Delay::Usual);
     // Uid, and what does not answer.
     let holder = |lock: LockRow| Some((lock.holder_uid.clone()?, late(&lock).then_some(lock.advice)));

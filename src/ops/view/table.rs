@@ -46,8 +46,9 @@ pub struct RowId<'a> {
 }
 
 /// Columns of free text: where a terminal is narrow, their cells take several lines.
-const TEXT: [&str; 11] = [
+const TEXT: [&str; 12] = [
     "NOTES",
+    "MEMBERS",
     "WAITS FOR",
     "WHAT TO DO",
     "PROBLEM",

@@ -199,6 +199,8 @@ async fn two_gangs_of_a_group_start_together_and_gangs_are_shown_with_their_fiel
         "lastFailure",
         "createTime",
         "pendingChildren",
+        "counts",
+        "notCreated",
     ];
     expected.sort_unstable();
     assert_eq!(fields, expected);

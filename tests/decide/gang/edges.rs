@@ -4,12 +4,13 @@ use baton::contract::gang::GangId;
 use baton::contract::gang::key::CONDITION_SATISFIED;
 use baton::contract::{Quantity, key};
 use baton::decide::core::OnBindFailure;
+use baton::decide::explain::GangView;
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
 use baton::decide::world::{NodeFacts, Resources, WorldEvent};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use crate::harness::gangs::{G, P, TestGangs, gang};
+use crate::harness::gangs::{G, P, TestGangs, end, gang};
 use crate::harness::{Fault, gpu_device};
 
 fn group(keys: &[&str]) -> String {
@@ -195,6 +196,25 @@ fn a_running_gang_that_only_counts_who_waits_is_not_shown_as_failed() {
     assert_eq!(shown[0].last_failure, None);
     let id = baton::contract::gang::GangId::parse("ml/g").unwrap();
     assert_eq!(gangs.cluster.scheduler.snapshot().explain_gang(&id, moment).unwrap().state, "satisfied");
+}
+
+#[test]
+fn members_that_have_ended_or_are_marked_are_not_shown_as_not_created() {
+    let mut gangs = TestGangs::new(8);
+    gangs.members("g", 4, &gang("g", "4", &[]));
+    gangs.member("h-0", &gang("h", "3", &[("timeout", "true")]));
+    gangs.wait(2);
+    let now = gangs.cluster.now;
+    gangs.change("g-0", |facts| end(facts, Phase::Succeeded, now));
+    gangs.fail("g-1");
+    let moment = gangs.cluster.moment();
+    let shown = gangs.cluster.scheduler.snapshot().gang_views(moment);
+    let members: Vec<String> = shown.iter().map(GangView::members).collect();
+    assert!(
+        members[0].starts_with("2 bound, ") && members[0].ends_with(" started, 1 succeeded, 1 failed"),
+        "{members:?}"
+    );
+    assert_eq!(members[1], "1 marked, 2 not created");
 }
 
 #[test]

@@ -23,6 +23,9 @@ fn a_node_whose_daemon_locks_otherwise_takes_no_device_pods_until_it_agrees() {
     assert_eq!(cluster.node_of("p"), None);
     let said = &cluster.conditions["p"];
     assert!(said.contains("AgentConfig: the node daemon has --node-lock-key=other.example/lock, the sched"), "{said}");
+    let node = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
+    assert!(!node.takes_devices && node.message.contains("pods with devices: AgentConfig: the node daemon has"));
+    assert!(node.advice.unwrap().contains("--node-lock-key"));
     cluster.pod("plain", &[("cpu", "1")]);
     cluster.settle();
     assert_eq!(cluster.node_of("plain"), Some("n"), "pods without devices need no daemon");

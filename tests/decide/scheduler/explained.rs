@@ -300,6 +300,27 @@ fn the_state_of_a_pod_is_explained_in_every_stage() {
     assert!(cluster.explain(&PodKey::new("ml", "nobody")).is_none());
 }
 
+#[test]
+fn a_label_that_no_node_has_is_named_in_the_queue_too() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    cluster.node("m", 2);
+    cluster.change_node("n", |facts| drop(facts.labels.insert("gpu".to_owned(), "h100".to_owned())));
+    cluster.change_node("n", |facts| facts.unschedulable = true);
+    for (name, value) in [("typo", "h1000"), ("right", "h100")] {
+        cluster.submit(changed(name, &[(key::NVIDIA_GPU, "1")], cluster.now, |facts| {
+            facts.spec.node_selector.insert("gpu".to_owned(), value.to_owned());
+        }));
+    }
+    cluster.settle();
+    let report = cluster.queue_report();
+    let message = |name: &str| &*report.items.iter().find(|item| item.name == name).unwrap().message;
+    assert!(message("ml/typo").ends_with("; no node has the label gpu=h1000"), "{}", message("ml/typo"));
+    assert!(!message("ml/right").contains("no node has the label"), "{}", message("ml/right"));
+    let advice = cluster.explain(&PodKey::new("ml", "typo")).unwrap().verdict.advice;
+    assert!(advice[0].starts_with("No node has the label gpu=h1000"), "{advice:?}");
+}
+
 /// Members of the gang `ml/g` of two, each of four GPUs.
 fn member(cluster: &mut TestScheduler, name: &str) {
     let keys = crate::harness::gangs::gang("g", "2", &[]);

@@ -545,6 +545,18 @@ fn what_keeps_a_bound_pod_from_its_devices_is_an_event_for_each_sentence() {
 }
 
 #[test]
+fn a_node_whose_lock_has_a_time_in_the_future_does_not_look_open() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.set_lock("n", "2026-11-21T03:16:40Z");
+    cluster.settle();
+    let node = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
+    assert!(!node.takes_devices && node.message.starts_with("takes no new pods"), "{}", node.message);
+    let lock = node.lock.unwrap();
+    assert!(lock.contains(", which names no pod, with a time 3") && lock.contains(" s in the future"), "{lock}");
+}
+
+#[test]
 fn a_lock_without_a_readable_holder_is_shown_with_the_time_of_its_takeover() {
     for (lock, end) in [
         ("garbage", "02:21:40"),
@@ -561,6 +573,10 @@ fn a_lock_without_a_readable_holder_is_shown_with_the_time_of_its_takeover() {
             "goes to node n and waits for its lock, {lock:?}, {seen}: if it still stands at 2026-11-21T{end}Z, it is taken over"
         );
         assert_eq!(waits(&cluster, "a"), Some(("WaitingForNodeLock", text)), "{lock}");
+        let node = cluster.scheduler.explain_node("n", cluster.moment()).unwrap().lock.unwrap();
+        assert!(node.ends_with(&format!("; taken over at 2026-11-21T{end}Z if it still stands")), "{node}");
+        let ends = cluster.queue_report().locks;
+        assert_eq!((&*ends[0].node, format!("{:.0}", ends[0].at)), ("n", format!("2026-11-21T{end}Z")));
         cluster.wait(300);
         assert_eq!((cluster.node_of("a"), cluster.condition_writes), (Some("n"), 1), "{lock}");
     }

@@ -244,6 +244,9 @@ fn a_bound_pod_without_an_assignment_blocks_its_type_until_the_node_reports() {
     cluster.pod("a", ONE);
     cluster.settle();
     assert_eq!(cluster.conditions["a"], "0/1 nodes: 1 which gpu devices another pod holds or waits for is not known");
+    let node = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
+    let says = "takes no new pods with devices: GPUs: which gpu devices another pod holds or waits for is not known";
+    assert!(!node.takes_devices && node.message == says && node.advice.is_some(), "{}", node.message);
     let mut device = gpu_device("n", 2);
     let entry = HeldBy { name: "foreign".into(), namespace: "ml".into(), uuid: "uid-foreign".into(), minors: vec![0] };
     device.status = Some(DeviceStatus {

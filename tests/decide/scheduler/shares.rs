@@ -145,6 +145,9 @@ fn pods_with_shares_on_their_way_to_a_node_without_shares_are_placed_elsewhere()
     assert!(cluster.conditions["late"].contains(says), "{}", cluster.conditions["late"]);
     let explained = cluster.explain(&PodKey::new("ml", "late")).unwrap();
     assert!(format!("{explained:?}").contains("docs/share.md"), "{explained:?}");
+    let said = cluster.scheduler.explain_node(&node, cluster.moment()).unwrap();
+    assert!(said.takes_devices, "whole GPUs: {}", said.message);
+    assert_eq!(said.not_given, ["GPU shares: SharesUnavailable: libvgpu.so cannot be found"]);
 }
 
 #[test]

@@ -64,18 +64,18 @@ fn rows(count: u64, now: i64) -> Value {
             "delay": delay, "advice": advice});
         (format!("node-{at:04}"), lock)
     };
-    let gang = |key: &str, bound: &[&str], pending: &[&str], started: u32, why: &str| {
-        let children = [bound, pending].concat();
-        json!({"minRequiredNumber": 2, "boundChildren": bound, "pendingChildren": pending,
-            "waitingForBindChildren": [], "children": children, "gangGroup": [key], "mode": "Strict",
-            "started": started, "lastFailure": why, "waitTime": "10m0s"})
+    let gang = |key: &str, children: &[&str], counts: [u32; 4], members: &str, why: &str| {
+        let [bound, running, pending, absent] = counts;
+        json!({"minRequiredNumber": 2, "gangGroup": [key], "mode": "Strict", "lastFailure": why, "waitTime": "10m0s",
+            "counts": {"bound": bound, "running": running, "reserved": 0, "pending": pending, "succeeded": 0},
+            "notCreated": absent, "members": members, "children": children})
     };
     let queue: Map<String, Value> = (0..30).map(waits).collect();
     let locks = Map::from_iter([lock(0, "usual", 1), lock(1, "slow", 9), lock(2, "stuck", 84)]);
     json!({"nodes": nodes, "queue": queue,
         "locks": locks,
-        "gangs": {"search/run": gang("search/run", &["search/train-3", "search/train-7"], &[], 1, ""),
-            "ml/short": gang("ml/short", &[], &["ml/a"], 0, "gang ml/short: 0 of 2 placed, 1 without room")},
+        "gangs": {"search/run": gang("search/run", &["search/train-3", "search/train-7"], [1, 1, 0, 0], "2 bound, 1 started", ""),
+            "ml/short": gang("ml/short", &["ml/a"], [0, 0, 1, 1], "1 pending, 1 not created", "gang ml/short: 0 of 2 placed, 1 without room")},
         "about": {"scheduler": {"version": "0.1.0"}},
         "problems": {"scheduler": {"why": "no scheduler leads", "heardAt": now - 190}}})
 }

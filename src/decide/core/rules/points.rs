@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use crate::core::Effects;
 use crate::core::rules::Annotations;
 use crate::devices::Held;
+use crate::help::Help;
 use crate::world::devices::DeviceChoice;
 use crate::world::volume::VolumePlan;
 use crate::world::{Node, NodeId, Pod, PodId, World};
@@ -96,6 +97,10 @@ pub trait PreFilter: Plugin {
 pub trait Filter: Plugin {
     /// Fit, or why not.
     fn filter(&self, view: View<'_>, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> Outcome;
+    /// Why it refuses every pod with devices there, and what may help, where that depends on how the scheduler is set.
+    fn closed(&self, _node: &Node) -> Option<(String, Help)> {
+        None
+    }
 }
 
 /// A pod that would be evicted.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::declared::Declared;
 use crate::pod::Phase;
 use crate::world::{Place, Pod, PodId};
@@ -97,7 +99,8 @@ pub struct Member {
 }
 
 /// Members by state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct MemberCounts {
     /// [`MemberState::Pending`].
     pub pending: u32,

@@ -315,7 +315,7 @@ export default function make(root) {
     setAge(oldest, queue.length ? Math.min(...queue.map((item) => item.queuedAt ?? Infinity)) : undefined);
     const late = (word) => Object.values(table('locks')).filter(({ delay }) => delay === word).length;
     setText(slow, late('slow'));
-    setText(stuck, late('stuck'));
+    setText(stuck, late('stuck') + late('ahead'));
     keepAged();
   }
 

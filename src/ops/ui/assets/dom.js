@@ -74,6 +74,10 @@ export const oneMove = ({ oneMove: found }) =>
 /** The command in the advice about a lock, marked for `withCommands`. */
 export const lockCommand = (advice) => advice.replace(/kubectl annotate node \S+ \S+( --resource-version=\S+)?/, '`$&`');
 
+/** The state of a lock: `held, slow`. */
+export const lockState = ({ state, delay }) =>
+  delay && delay !== 'usual' ? `${state}, ${delay === 'ahead' ? 'its time is in the future' : delay}` : state;
+
 /** A text in which `commands` can be copied. */
 export function withCommands(text) {
   return text.split('`').map((part, index) => {

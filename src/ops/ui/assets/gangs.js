@@ -62,11 +62,9 @@ export default function make(root) {
 
   function fill(element, gang) {
     const [name, members, minimum, timeout, mode, group, why] = element.cells_;
-    const { bound, started, reserved, pending } = gang;
-    const counts = { bound, reserved, pending, absent: Math.max(0, gang.min - bound - reserved - pending) };
+    const { bound, reserved, pending, absent, text } = gang;
+    const counts = { bound, reserved, pending, absent };
     const parts = Object.entries(counts).filter(([, count]) => count > 0);
-    const say = { absent: 'not created', bound: `bound, ${started} started` };
-    const text = parts.map(([word, count]) => `${count} ${say[word] ?? word}`).join(', ') || 'no members';
     setText(name.firstChild, gang.name);
     const [bar, words] = members.children;
     bar.setAttribute('aria-label', text);
@@ -86,8 +84,8 @@ export default function make(root) {
     const time = (text) => Date.parse(text) / 1000;
     for (const [key, gang] of Object.entries(table('gangs'))) {
       rows[key] = {
-        name: key, min: gang.minRequiredNumber, bound: gang.boundChildren?.length ?? 0, started: gang.started, reserved: gang.waitingForBindChildren?.length ?? 0,
-        pending: gang.pendingChildren?.length ?? 0, mode: gang.mode, group: (gang.gangGroup ?? []).filter((other) => other !== key),
+        name: key, min: gang.minRequiredNumber, bound: gang.counts.bound + gang.counts.running, reserved: gang.counts.reserved,
+        pending: gang.counts.pending, absent: gang.notCreated, done: gang.counts.succeeded, text: gang.members, mode: gang.mode, group: (gang.gangGroup ?? []).filter((other) => other !== key),
         until: gang.holdingSince ? time(gang.holdingSince) + seconds(gang.waitTime) : undefined, why: gang.lastFailure,
       };
     }
@@ -95,7 +93,7 @@ export default function make(root) {
       if (job.stage === 'Succeeded' || job.stage === 'Failed') continue;
       const [ready, total] = (job.ready ?? '0/0').split('/').map(Number);
       rows[`TYJob ${key}`] = {
-        name: key, min: total, bound: ready, started: ready, reserved: 0, pending: total - ready, mode: 'TYJob', group: [], why: job.message ?? job.stage,
+        name: key, min: total, bound: ready, reserved: 0, pending: total - ready, absent: 0, done: 0, text: `${ready} of ${total} ready`, mode: 'TYJob', group: [], why: job.message ?? job.stage,
       };
     }
     return rows;
@@ -105,7 +103,7 @@ export default function make(root) {
     keepAged();
     const gangs = all();
     const space = about.hello?.namespace ? `${about.hello.namespace}/` : '';
-    const waits = (gang) => gang.bound < gang.min;
+    const waits = (gang) => gang.bound + gang.done < gang.min;
     const keys = Object.keys(gangs).filter((key) => gangs[key].name.startsWith(space));
     keys.sort((a, b) => waits(gangs[b]) - waits(gangs[a]) || a.localeCompare(b));
     for (const key of open.keys()) if (!gangs[key]) open.delete(key);

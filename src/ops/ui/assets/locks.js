@@ -1,7 +1,7 @@
 // Standing locks: who holds them, for how long, and what to do.
 
 import { table } from './store.js';
-import { age, grid, h, keep, line, lockCommand, more, setAge, setText, withCommands } from './dom.js';
+import { age, grid, h, keep, line, lockCommand, lockState, more, setAge, setText, withCommands } from './dom.js';
 
 export default function make(root) {
   const { element, body } = grid('Locks', ['Node', 'State', 'Holder', 'Age', 'Queue behind it', 'What to do']);
@@ -19,7 +19,7 @@ export default function make(root) {
   function fill(element, node) {
     const lock = table('locks')[node];
     const [, state, holder, since, behind, advice] = element.cells_;
-    setText(state, lock.delay && lock.delay !== 'usual' ? `${lock.state}, ${lock.delay}` : lock.state);
+    setText(state, lockState(lock));
     state.className = `brief state ${lock.state} ${lock.delay ?? ''}`;
     setText(holder, lock.holder ?? '');
     setAge(since.firstChild, lock.ageAt);
@@ -31,7 +31,7 @@ export default function make(root) {
   }
 
   function draw() {
-    const nodes = Object.keys(table('locks')).sort((a, b) => table('locks')[a].ageAt - table('locks')[b].ageAt);
+    const nodes = Object.keys(table('locks')).sort((a, b) => (table('locks')[a].ageAt ?? 0) - (table('locks')[b].ageAt ?? 0));
     keep(body, nodes.slice(0, 500), row, fill);
     element.hidden = nodes.length === 0;
     empty.hidden = nodes.length > 0;

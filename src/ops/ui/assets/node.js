@@ -1,7 +1,7 @@
 // One node: its devices where they are in the machine, and what its records say of them.
 
 import { table } from './store.js';
-import { age, ask, graphs, grid, h, line, lockCommand, more, setText, withCommands } from './dom.js';
+import { age, ask, graphs, grid, h, line, lockCommand, lockState, more, setText, withCommands } from './dom.js';
 import { isNic, sentence, state, states, used } from './devices.js';
 
 const by = (items, key) => {
@@ -56,7 +56,7 @@ export default function make(root, name) {
       ['Node', node.status],
       ['Node daemon', `${word}${agent.version ? `, version ${agent.version}` : ''}${node.daemonFault ? `: ${node.daemonFault}` : ''}`],
       ['Registered names', (agent.registered ?? []).join(', ') || 'none'],
-      ['Lock', lock ? [`${lock.holder ?? 'an unknown pod'} holds it`, lock.ageAt ? ' for ' : '', lock.ageAt ? age(lock.ageAt) : '', `: ${lock.state}${lock.delay && lock.delay !== 'usual' ? `, ${lock.delay}` : ''}`] : 'none'],
+      ['Lock', lock ? [`${lock.holder ?? 'an unknown pod'} holds it`, lock.ageAt ? ' for ' : '', lock.ageAt ? age(lock.ageAt) : '', `: ${lockState(lock)}`] : 'none'],
       ['Suspect', node.suspect],
       ['Kept for', node.keptFor],
       ['Reserved for', (node.reservedFor ?? []).join(', ')],

@@ -11,7 +11,7 @@ use crate::shares::ShareRefusal;
 use crate::world::devices::{DeviceChoice, DevicePlan, request_of};
 use crate::world::{KnownChoices, Node, NodeId, Pod, Resources, Wake};
 use baton_contract::word::word_enum;
-use baton_contract::{AgentStatus, GpuRequest, LockWord, Shared, key};
+use baton_contract::{AgentStatus, DeviceType, GpuRequest, LockWord, Shared, key};
 
 use super::resources_fit::{device_shortage, unserved};
 
@@ -195,7 +195,20 @@ pub fn another_driver(driver: &str) -> String {
     format!("AnotherGpuDriver: {driver} offers the node's GPUs by ResourceSlices")
 }
 
+/// Why no pod gets such devices of a node.
+pub fn unknown_holders(kind: &DeviceType) -> String {
+    format!("which {kind} devices another pod holds or waits for is not known")
+}
+
 impl Filter for DeviceFit {
+    /// Daemons read every format of the lock, and one key.
+    fn closed(&self, node: &Node) -> Option<(String, Help)> {
+        let theirs = node.live_agent()?.lock.as_ref().filter(|theirs| theirs.key != self.lock.key)?;
+        let text =
+            format!("AgentConfig: the node daemon has --node-lock-key={}, the scheduler {}", theirs.key, self.lock.key);
+        Some((text, Help::AgentConfig))
+    }
+
     fn filter(&self, _: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
         let Some((wanted, memory)) = slots.with_kept::<Arc<KnownRequest>, FilterMemory>() else { return Outcome::Fit };
         if let Some(name) = &node.kept_for {
@@ -208,14 +221,8 @@ impl Filter for DeviceFit {
         if let Some(driver) = node.gpu_driver() {
             return Outcome::unfit(NAME, another_driver(driver), Wake::DEVICES).helped_by(Help::AnotherGpuDriver);
         }
-        let theirs = node.live_agent().and_then(|status| status.lock.as_ref());
-        if let Some(theirs) = theirs.filter(|theirs| theirs.key != self.lock.key) {
-            // Daemons read every format.
-            let text = format!(
-                "AgentConfig: the node daemon has --node-lock-key={}, the scheduler {}",
-                theirs.key, self.lock.key
-            );
-            return Outcome::unfit(NAME, text, Wake::AGENT).helped_by(Help::AgentConfig);
+        if let Some((text, help)) = self.closed(node) {
+            return Outcome::unfit(NAME, text, Wake::AGENT).helped_by(help);
         }
         let wake = Wake::AGENT.or(Wake::NODE_ROOM).or(Wake::NODE_ADDED);
         match (memory.served.by(node, wanted.names()), self.without_agent) {
@@ -235,8 +242,7 @@ impl Filter for DeviceFit {
             return Outcome::unfit(NAME, "no device inventory", Wake::DEVICES).helped_by(Help::Inventory);
         };
         if let Some(kind) = wanted.kinds().iter().find(|kind| stock.is_blocked(kind)) {
-            let text = format!("which {kind} devices another pod holds or waits for is not known");
-            return Outcome::unfit(NAME, text, ROOM).helped_by(Help::Unassigned);
+            return Outcome::unfit(NAME, unknown_holders(kind), ROOM).helped_by(Help::Unassigned);
         }
         if wanted.request().has_gpu_shares()
             && let Some(refusal) = stock.shares().refusal(pod.facts.spec.wishes.shares.as_deref())

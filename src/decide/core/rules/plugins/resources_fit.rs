@@ -22,7 +22,8 @@ pub struct NodeResourcesFit {
     pub strategy: Strategy,
 }
 
-const NAME: &str = "NodeResourcesFit";
+/// The rule's name.
+pub const NAME: &str = "NodeResourcesFit";
 
 impl Plugin for NodeResourcesFit {
     fn name(&self) -> &'static str {
