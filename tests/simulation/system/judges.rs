@@ -327,13 +327,30 @@ impl System {
             _ => true,
         });
         if !found.is_empty() {
-            self.violates("the accounts equal a recount", format!("scheduler {at}: {found:?}"));
+            let holders = self.holders_of(at, &found);
+            self.violates("the accounts equal a recount", format!("scheduler {at}: {found:?}, {holders:?}"));
         }
         if self.schedulers[at].scheduler().is_leading() {
             self.judge_strict(at);
             self.judge_places(at);
             self.judge_parked(at);
         }
+    }
+
+    /// What pods hold on the devices that are counted twice, as this scheduler knows it.
+    fn holders_of(&self, at: usize, found: &[AccountError]) -> Vec<String> {
+        let world = self.schedulers[at].scheduler().world();
+        let twice = |of: &str, id: &DeviceId| {
+            let is = |error: &AccountError| matches!(error, AccountError::DeviceTwice { node, device, .. } if **node == *of && device == id);
+            found.iter().any(is)
+        };
+        let on_node = world.pods().filter_map(|pod| Some((pod, world.node(pod.node()?)?)));
+        let held = on_node.flat_map(|(pod, node)| {
+            let devices = node.holding(pod).into_iter().flat_map(|held| held.devices());
+            let devices = devices.filter(|entry| twice(&node.name, &entry.id));
+            devices.map(move |entry| format!("{} {:?} {:?}", pod.facts.handoff.pod.uid, pod.place, entry.amounts))
+        });
+        held.collect()
     }
 
     /// By what this scheduler has been shown, a pod lives whose phase another client has written.

@@ -242,7 +242,7 @@ impl Filter for DeviceFit {
             return Outcome::unfit(NAME, "no device inventory", Wake::DEVICES).helped_by(Help::Inventory);
         };
         if let Some(kind) = wanted.kinds().iter().find(|kind| stock.is_blocked(kind)) {
-            return Outcome::unfit(NAME, unknown_holders(kind), ROOM).helped_by(Help::Unassigned);
+            return Outcome::unfit(NAME, unknown_holders(&kind), ROOM).helped_by(Help::Unassigned);
         }
         if wanted.request().has_gpu_shares()
             && let Some(refusal) = stock.shares().refusal(pod.facts.spec.wishes.shares.as_deref())
