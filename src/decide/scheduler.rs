@@ -536,7 +536,7 @@ impl Scheduler {
     }
 
     fn pod_changed(&mut self, id: PodId, now: Moment) {
-        let (mut cx, binder, gangs, _, others) = self.split(now);
+        let (mut cx, binder, gangs, tyjobs, others) = self.split(now);
         let cx = &mut cx;
         others.observe(cx.terms, cx.world, cx.agenda, id);
         let Some(pod) = cx.world.pod(id) else { return };
@@ -555,8 +555,10 @@ impl Scheduler {
                 cx.reservations.release(cx.terms, cx.world, cx.agenda, id);
                 binder.seen_bound(cx, id);
                 if cx.terms.leading && cx.world.contested_device(id).is_some() {
-                    // Another leader has bound it, or this one before. Pods that wait here for a lock, or for others, cannot have its devices.
+                    // Another leader has bound it, or this one before. Pods that wait here for a lock, or for others, and places
+                    // cannot have its devices.
                     cx.reservations.release_contested(cx.terms, cx.world, cx.agenda, node);
+                    tyjobs.release_contested(cx.world, cx.agenda, node);
                     binder.requeue_outdated(cx, node);
                 }
             }

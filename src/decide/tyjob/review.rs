@@ -9,7 +9,7 @@ use crate::core::context::Context;
 use crate::core::queue::Item;
 use crate::core::timers::{Moment, Timer};
 use crate::pod::Phase;
-use crate::world::{Changes, Place, World};
+use crate::world::{Changes, NodeId, Place, World};
 use baton_contract::tyjob::ScheduleState;
 use baton_contract::{ConditionReason, PodKey};
 
@@ -46,6 +46,23 @@ impl TyJobs {
         }
         self.quotas_changed.extend(changes.quotas.clone());
         self.room_changed(scene, agenda, changes.wake);
+    }
+
+    /// Releases the room of places on a node with devices that are held beyond their capacity; it is reserved there again, or they are void.
+    pub fn release_contested(&mut self, world: &mut World, agenda: &mut Agenda, node: NodeId) {
+        for (key, record) in &mut self.records {
+            let contested = |world: &World, place: &JobPlace| {
+                place.reservation.is_some_and(|id| {
+                    world.pod(id).is_some_and(|pod| pod.node() == Some(node)) && world.contested_device(id).is_some()
+                })
+            };
+            for place in record.places.values_mut() {
+                if contested(world, place) && free_place(world, place) {
+                    self.changed.insert(key.clone());
+                    agenda.room_freed();
+                }
+            }
+        }
     }
 
     /// Reviews every job that changed.

@@ -89,6 +89,27 @@ fn a_job_of_higher_priority_gets_places_on_kept_nodes() {
 }
 
 #[test]
+fn a_place_has_no_device_of_a_pod_that_another_leader_has_bound() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 4, 2);
+    jobs.run("rl", CPU, (1, &[(key::NVIDIA_GPU, "1")]), |_| {});
+    let held = |jobs: &TestJobs| -> Vec<String> {
+        let reserved = jobs.cluster.world().pods().filter(|pod| matches!(pod.place, Place::Assumed(_)));
+        let devices = reserved.filter_map(|pod| pod.devices.as_ref()).flat_map(|held| held.devices());
+        devices.map(|entry| entry.id.to_string()).collect()
+    };
+    let first = held(&jobs);
+    assert_eq!(first.len(), 1);
+    let minor = if first[0] == "GPU-a-0" { 0 } else { 1 };
+    jobs.cluster.bound_by_another("theirs", "a", minor);
+    jobs.cluster.settle();
+    assert_eq!((&*jobs.places("rl")["actor-0"], held(&jobs)), ("a", vec![format!("GPU-a-{}", 1 - minor)]));
+    jobs.cluster.bound_by_another("theirs-too", "a", 1 - minor);
+    jobs.cluster.settle();
+    assert_eq!((jobs.places("rl").get("actor-0"), held(&jobs)), (None, vec![]), "{}", jobs.message("rl"));
+}
+
+#[test]
 fn worker_places_run_out_only_once_the_leader_has_an_address() {
     let mut jobs = two_nodes();
     jobs.run("rl", CPU, (2, CPU), |_| {});
