@@ -219,10 +219,12 @@ impl World {
         let over = mine.devices().iter().find(|entry| {
             let held = others.iter().flat_map(|devices| devices.devices()).filter(|held| held.id == entry.id);
             let held: Vec<_> = held.collect();
-            entry.amounts.iter().any(|(name, amount)| {
-                let sum = held.iter().map(|held| held.amount(name)).fold(*amount, i64::saturating_add);
-                capacity(&entry.id, name).is_some_and(|most| sum > most)
-            })
+            // Most often there is no other one, and nothing has to be looked up.
+            !held.is_empty()
+                && entry.amounts.iter().any(|(name, amount)| {
+                    let sum = held.iter().map(|held| held.amount(name)).fold(*amount, i64::saturating_add);
+                    capacity(&entry.id, name).is_some_and(|most| sum > most)
+                })
         });
         over.map(|entry| entry.id.clone())
     }

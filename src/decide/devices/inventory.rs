@@ -186,12 +186,12 @@ impl Devices {
 
     /// Listed, healthy and not cordoned, and not without capacity.
     pub fn is_usable(&self, slot: Slot) -> bool {
-        let (healthy, capacity) = match slot {
-            Slot::Gpu(at) => (self.gpus[usize::from(at)].healthy, self.gpus[usize::from(at)].core > 0),
-            Slot::Mig(at) => (self.migs[usize::from(at)].healthy, true),
-            Slot::Nic(at) => (self.nics[usize::from(at)].healthy, self.nics[usize::from(at)].percent > 0),
+        let has_capacity = match slot {
+            Slot::Gpu(at) => self.gpus[usize::from(at)].core > 0,
+            Slot::Mig(_) => true,
+            Slot::Nic(at) => self.nics[usize::from(at)].percent > 0,
         };
-        healthy && capacity && !self.is_cordoned(slot)
+        has_capacity && self.is_healthy(slot) && !self.is_cordoned(slot)
     }
 
     /// Taken out of use by people.
@@ -261,11 +261,13 @@ impl Devices {
         self.slot(id).into_iter().collect()
     }
 
-    /// `true` when the inventory lists the device and calls it healthy.
-    pub fn is_healthy(&self, id: &DeviceId) -> bool {
-        self.gpus.iter().any(|gpu| gpu.healthy && gpu.id == *id)
-            || self.migs.iter().any(|mig| mig.healthy && mig.id == *id)
-            || self.nics.iter().any(|nic| nic.healthy && nic.id == *id)
+    /// `true` when the inventory calls the device healthy.
+    pub fn is_healthy(&self, slot: Slot) -> bool {
+        match slot {
+            Slot::Gpu(at) => self.gpus[usize::from(at)].healthy,
+            Slot::Mig(at) => self.migs[usize::from(at)].healthy,
+            Slot::Nic(at) => self.nics[usize::from(at)].healthy,
+        }
     }
 
     /// All that a choice reads, without identities.

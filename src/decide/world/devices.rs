@@ -477,11 +477,9 @@ impl Stock {
     /// The first of `devices` that no new pod may have, and why: it is not listed as healthy, or cordoned.
     pub fn out_of_use<'a>(&self, devices: &'a Held) -> Option<(&'a DeviceId, &'static str)> {
         let listed = self.empty.devices();
-        devices.devices().iter().map(|entry| &entry.id).find_map(|id| {
-            if !listed.is_healthy(id) {
-                return Some((id, "is not healthy"));
-            }
-            listed.slot(id).is_some_and(|slot| listed.is_cordoned(slot)).then_some((id, "is cordoned"))
+        devices.devices().iter().map(|entry| &entry.id).find_map(|id| match listed.slot(id) {
+            Some(slot) if listed.is_healthy(slot) => listed.is_cordoned(slot).then_some((id, "is cordoned")),
+            _ => Some((id, "is not healthy")),
         })
     }
 
