@@ -46,7 +46,7 @@ pub struct Binder {
     /// When this process began or ceased to lead: the leader before may have posted Bindings until then.
     since: Duration,
     attempts: BTreeMap<PodId, BindAttempt>,
-    /// Attempts that wait for their PreBind rules (volumes).
+    /// Attempts whose decision is some time old: they wait for their PreBind rules (volumes), or had reserved their room before.
     preparing: BTreeSet<PodId>,
     tickets: BTreeMap<Ticket, PodId>,
     queues: BTreeMap<NodeId, LockQueue>,
@@ -236,6 +236,9 @@ impl Binder {
         };
         cx.reporter.binding(id);
         self.attempts.insert(id, attempt);
+        if reservation.since < cx.terms.now.mono {
+            self.preparing.insert(id);
+        }
         self.prepare(cx, id);
     }
 
@@ -265,9 +268,10 @@ impl Binder {
             self.preparing.insert(id);
             return;
         }
-        self.preparing.remove(&id);
+        let waited = self.preparing.remove(&id);
         match attempt.commit {
-            None => self.proceed(cx, id),
+            None if waited => self.proceed(cx, id),
+            None => self.line_up(cx, id),
             // No member of a commit is locked for before the volumes of all are ready.
             Some(commit) => cx.agenda.steps.push(Step::Bind(BindEvent::Prepared(id, commit))),
         }
@@ -280,8 +284,20 @@ impl Binder {
         }
     }
 
-    /// Queues a prepared attempt for its lock, or binds it if it needs none.
+    /// Goes on with an attempt that has waited for its volumes, or for those of others. One that takes a lock is judged again when it does.
     pub fn proceed(&mut self, cx: &mut Context<'_>, id: PodId) {
+        let unlocked = self
+            .attempts
+            .get(&id)
+            .filter(|attempt| !attempt.locks && matches!(attempt.phase, BindPhase::Volumes { .. }));
+        match unlocked.and_then(|attempt| attempt.outdated(cx.world)) {
+            Some(why) => self.cancel(cx, id, Cancel::Requeue(why)),
+            None => self.line_up(cx, id),
+        }
+    }
+
+    /// Queues a prepared attempt for its lock, or binds it if it needs none.
+    fn line_up(&mut self, cx: &mut Context<'_>, id: PodId) {
         let is_here = |attempt: &&mut BindAttempt| matches!(attempt.phase, BindPhase::Volumes { .. });
         let Some(attempt) = self.attempts.get_mut(&id).filter(is_here) else { return };
         attempt.phase = BindPhase::Queue { since: cx.terms.now.mono, not_before: Duration::ZERO };
@@ -290,8 +306,6 @@ impl Binder {
             self.queues.entry(node).or_default().waiting.insert(turn);
             self.advance(cx, node);
             self.watch_queue(cx.terms, cx.agenda, node);
-        } else if let Some(why) = attempt.outdated(cx.world) {
-            self.cancel(cx, id, Cancel::Requeue(why));
         } else {
             self.bind(cx.agenda, id);
         }

@@ -169,7 +169,7 @@ impl BindAttempt {
         if let Some(name) = self.calls.iter().find(|name| !node.serves(name)) {
             return Some(format!("the node daemon of {} does not serve {name} any more", self.node_name));
         }
-        let id = world.pod_id(&self.pod.uid)?;
+        let (.., id) = self.turn;
         let pod = world.pod(id)?;
         let devices = pod.devices.as_ref()?;
         if let Some(device) = world.contested_device(id) {
