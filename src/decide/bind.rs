@@ -236,9 +236,7 @@ impl Binder {
         };
         cx.reporter.binding(id);
         self.attempts.insert(id, attempt);
-        if reservation.since < cx.terms.now.mono {
-            self.preparing.insert(id);
-        }
+        self.preparing.extend((reservation.since < cx.terms.now.mono).then_some(id));
         self.prepare(cx, id);
     }
 
@@ -286,11 +284,8 @@ impl Binder {
 
     /// Goes on with an attempt that has waited for its volumes, or for those of others. One that takes a lock is judged again when it does.
     pub fn proceed(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let unlocked = self
-            .attempts
-            .get(&id)
-            .filter(|attempt| !attempt.locks && matches!(attempt.phase, BindPhase::Volumes { .. }));
-        match unlocked.and_then(|attempt| attempt.outdated(cx.world)) {
+        let unlocked = |of: &&BindAttempt| !of.locks && matches!(of.phase, BindPhase::Volumes { .. });
+        match self.attempts.get(&id).filter(unlocked).and_then(|attempt| attempt.outdated(cx.world)) {
             Some(why) => self.cancel(cx, id, Cancel::Requeue(why)),
             None => self.line_up(cx, id),
         }
