@@ -506,6 +506,11 @@ impl Scheduler {
             self.pod_changed(*id, now);
             self.route(now);
         }
+        for id in &changes.ended {
+            let (cx, binder, gangs, ..) = self.split(now);
+            gangs.member_refused(cx.terms.scene(cx.world), cx.agenda, binder, *id);
+            self.route(now);
+        }
         if !self.leading {
             return;
         }
@@ -546,7 +551,6 @@ impl Scheduler {
                 cx.agenda.queue.remove(id);
                 cx.reservations.release(cx.terms, cx.world, cx.agenda, id);
                 binder.cancel(cx, id, Cancel::PodGone);
-                gangs.member_refused(cx.terms.scene(cx.world), cx.agenda, binder, id);
             }
             Place::Bound(node) => {
                 cx.agenda.queue.remove(id);

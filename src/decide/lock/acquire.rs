@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use baton_contract::word::word_enum;
 use baton_contract::{AgentStatus, Holder, LockFormat, LockRead, LockValue, PodRef};
 
-use super::delay::LockAge;
+use super::age::LockAge;
 use super::holder::HolderState;
 use super::release::ReleaseReason;
 use crate::pod::HandoffPod;

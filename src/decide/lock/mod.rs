@@ -10,6 +10,7 @@
 //! ```
 
 mod acquire;
+mod age;
 mod daemon;
 mod delay;
 mod holder;
@@ -17,8 +18,9 @@ mod owner;
 mod release;
 
 pub use acquire::{AgentLiveness, BoundHolder, Intent, LockClaim, LockMode, LockPolicy, LockView, WaitReason, acquire};
+pub use age::LockAge;
 pub use daemon::{DaemonState, Heard};
-pub use delay::{Delay, LockAge, LockDelay, stands};
+pub use delay::{Delay, LockDelay, stands};
 pub use holder::{GoneReason, HolderState, Lookup, judge_holder, judge_pod};
 pub use owner::{LockMatch, names};
 pub use release::{HolderProgress, LiveHolder, ReleaseIntent, ReleaseReason, judge_release};

@@ -177,6 +177,8 @@ pub struct Changes {
     pub wake: Wake,
     /// Pods that appeared, changed or moved.
     pub pods: Vec<PodId>,
+    /// Pods that have ended, each once.
+    pub ended: Vec<PodId>,
     /// Pods that are gone.
     pub gone: Vec<PodId>,
     /// Pods that held room and hold nothing of it any more: gone or ended, and their processes with them.

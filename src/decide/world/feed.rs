@@ -340,6 +340,7 @@ impl World {
         }
         self.note_job(id, changes);
         changes.pods.push(id);
+        changes.ended.extend((place == Place::Ended && old_place != place).then_some(id));
     }
 
     /// Lets a change of a PodGroup happen, and its pods follow the priority that it states.

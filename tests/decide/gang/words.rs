@@ -7,7 +7,7 @@ use std::time::Duration;
 use baton::contract::gang::key;
 use baton::contract::gang::{GangId, MatchPolicy, Mode, PodGroupApi, PodGroupPhase, TimeoutClock};
 use baton::decide::core::{GangPolicy, OnBindFailure};
-use baton::decide::pod::Phase;
+use baton::decide::pod::{Deletion, Phase};
 use baton::decide::scheduler::Config;
 use baton::decide::world::gangs::{
     DeclarationSource, Declared, DeclaredFields, Gang, GangConfig, GangDefaults, MemberState, PodGroupFacts,
@@ -634,6 +634,31 @@ fn with_evict_gang_the_commit_leaves_with_a_member_that_the_kubelet_refused() {
         gangs.change("g-0", |facts| facts.spec.nominated = None);
         assert_eq!(gangs.cluster.evicted.len(), evicted, "once");
     }
+}
+
+#[test]
+fn with_evict_gang_a_pod_that_was_refused_once_takes_no_later_run_along() {
+    let policy = GangPolicy { on_bind_failure: OnBindFailure::EvictGang, ..GangPolicy::default() };
+    let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
+    gangs.node("n", 8);
+    let keys = gang("g", "3", &[("match-policy", "waiting-and-running")]);
+    gangs.members("g", 3, &keys);
+    gangs.settle();
+    gangs.change("g-1", |facts| {
+        facts.handoff.phase = Phase::Failed;
+        facts.spec.refused = true;
+    });
+    gangs.settle();
+    assert_eq!(gangs.cluster.evicted.len(), 2);
+    ["g-0", "g-2"].into_iter().for_each(|name| gangs.delete(name));
+    ["g-3", "g-4", "g-5"].into_iter().for_each(|name| gangs.member(name, &keys));
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 4, "{}", gangs.condition("g-3"));
+    // A finalizer keeps its object.
+    let now = gangs.cluster.moment().wall;
+    gangs.change("g-1", |facts| facts.handoff.deleting = Some(Deletion { at: now, grace_seconds: 0 }));
+    gangs.wait(2);
+    assert_eq!(gangs.cluster.evicted.len(), 2);
 }
 
 #[test]
