@@ -416,11 +416,17 @@ fn candidates<'a>(
 ) -> Vec<CallCandidate<'a>> {
     let reached = pod.containers.iter().rposition(|container| listed.has_devices(&container.name)).unwrap_or(0);
     let admitted = pod.containers.iter().any(|container| container.running);
+    // An admission goes by what ran as the kubelet started; a resize asks for all containers without ids.
+    let has_lost = pod.resizing && ledger.may_repeat(&pod.pod.uid);
     let mut candidates = Vec::new();
     for (order, container) in pod.containers.iter().enumerate() {
         let is_listed_kind = container.kind != ContainerKind::Init;
         let Some(count) = asks(pod, container, call.resource) else { continue };
-        let done = if is_listed_kind { listed.ids(&container.name, call.resource).is_some() } else { order < reached };
+        let done = if is_listed_kind {
+            listed.ids(&container.name, call.resource).is_some()
+        } else {
+            order < reached && !has_lost
+        };
         if done {
             continue;
         }

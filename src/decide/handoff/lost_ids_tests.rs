@@ -135,3 +135,24 @@ fn without_pod_resources_a_pod_that_is_resized_may_be_asking() {
         }
     }
 }
+
+#[test]
+fn an_init_container_before_one_with_ids_may_have_lost_its_own() {
+    let gpu = [(GPU, 1)];
+    let containers = vec![container("init", ContainerKind::Init, &gpu), container("main", ContainerKind::App, &gpu)];
+    let p = with_assignment(pod("p", containers), &[("init", &["GPU-0"]), ("main", &["GPU-0"])]);
+    let p = HandoffPod { resizing: true, ..running(HandoffPod { phase: Phase::Running, ..p }, &[false, true]) };
+    let new = one("new", "GPU-2");
+    let node = |starts: bool| {
+        let mut node = TestNode::new(&[&p, &new]).lock(&new);
+        grant(&mut node.ledger, &p, &[("init", &["GPU-0"]), ("main", &["GPU-0"])]);
+        if starts {
+            node.ledger.kubelet_starts();
+        }
+        node.listed(&[("p", "main", GPU, &["GPU-0"]), ("new", "main", GPU, &[])])
+    };
+    assert_eq!(refused(&node(true).gpu(&["GPU-5"])).rule, AllocateRule::Ambiguous);
+    assert_eq!(served(&node(false).gpu(&["GPU-5"])).0, "new");
+    let mut alone = node(true).listed(&[("p", "main", GPU, &["GPU-0"])]);
+    assert_eq!(repeated(&alone.gpu(&["GPU-5"])), "init");
+}
