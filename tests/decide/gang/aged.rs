@@ -13,7 +13,7 @@ use baton::decide::scheduler::Config;
 use baton::decide::world::WorldEvent;
 
 use crate::dice::Dice;
-use crate::harness::gangs::{TestGangs, gang};
+use crate::harness::gangs::{TestGangs, declared, gang};
 use crate::harness::{TestScheduler, gpu_device};
 
 const NODES: u32 = 40;
@@ -340,9 +340,9 @@ fn a_gang_that_asks_for_more_keeps_enough_nodes_or_none() {
         let mut gangs = aged(|policy| policy.share = share);
         assert_eq!(kept(&gangs).len(), 2);
         let keys = gang("big", "3", &[]);
-        (0..2).for_each(|n| gangs.delete(&format!("big-{n}")));
-        (0..3).for_each(|n| gangs.asks(&format!("big-{n}"), &[(key::NVIDIA_GPU, "8")], &keys));
-        gangs.wait(640);
+        (0..2).for_each(|n| gangs.change(&format!("big-{n}"), |facts| facts.spec.gang = declared("ml", &keys)));
+        gangs.asks("big-2", &[(key::NVIDIA_GPU, "8")], &keys);
+        gangs.wait(30);
         assert_eq!(kept(&gangs).len(), nodes, "{}", gangs.condition("big-0"));
     }
 }
