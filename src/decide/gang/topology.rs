@@ -14,7 +14,7 @@ use crate::core::select::free::{free_on, percent};
 use crate::core::select::shape::PodShape;
 use crate::world::gangs::GroupId;
 use crate::world::{
-    Confinement, GroupTopology, MeasuredDomain, Node, NodeFacts, NodeId, Pod, PodId, Stock, Wake, World,
+    Confinement, GroupTopology, MeasuredDomain, Node, NodeFacts, NodeId, Pod, PodId, Resources, Stock, Wake, World,
 };
 
 use super::attempt::{Attempt, Search};
@@ -66,33 +66,42 @@ impl<'a> RoomNeed<'a> {
     }
 
     fn room_by_amounts(&self, node: &Node, facts: &NodeFacts) -> (i64, i64) {
-        let free = free_on(node);
         let all = percent(&facts.allocatable).max(node.stock.as_ref().map_or(0, Stock::listed_percent));
-        let Some(one) = &self.one else { return (free, all) };
+        let ever = self.fitting(facts, all, &Resources::default(), 0);
+        (self.fitting(facts, free_on(node), &node.used, node.pods.len()), ever)
+    }
+
+    /// What of it fits a node with so much percent of GPUs free, so much used and so many pods.
+    fn fitting(&self, facts: &NodeFacts, free: i64, used: &Resources, pods: usize) -> i64 {
+        let Some(one) = &self.one else { return free };
         let wants = &one.facts.spec.requests;
         let fits = |free: i64, wanted: i64| if wanted > 0 { free.max(0) / wanted } else { PODS };
-        let (has, used) = (&facts.allocatable, &node.used);
-        let now = [
+        let has = &facts.allocatable;
+        let limits = [
             fits(free, self.asked),
             fits(has.milli_cpu - used.milli_cpu, wants.milli_cpu),
             fits(has.memory - used.memory, wants.memory),
-            facts.max_pods - node.pods.len() as i64,
+            facts.max_pods - pods as i64,
         ];
-        let ever = [
-            fits(all, self.asked),
-            fits(has.milli_cpu, wants.milli_cpu),
-            fits(has.memory, wants.memory),
-            facts.max_pods,
-        ];
-        (now.into_iter().min().unwrap_or(0), ever.into_iter().min().unwrap_or(0))
+        limits.into_iter().min().unwrap_or(0)
     }
 
-    /// Percent of GPUs that is free in a domain, with that of the pods below this priority; `None` where no node takes any of them.
-    fn may_be_free(&self, view: View<'_>, at: &Confinement, below: i32) -> Option<i64> {
-        let of_pod = |pod: &Pod| if pod.facts.spec.priority < below { percent(&pod.facts.spec.requests) } else { 0 };
-        let of_pods = |node: &Node| node.pods.iter().filter_map(|id| view.world.pod(*id)).map(of_pod).sum::<i64>();
+    /// The room of a domain once the pods below this priority have left its nodes; `None` where no node takes any member.
+    fn room_without(&self, view: View<'_>, at: &Confinement, below: i32) -> Option<i64> {
         let nodes = view.world.nodes_in(Some(at)).filter(|node| self.eligible.on(view, *node) == Eligibility::Now);
-        nodes.map(|(_, node)| free_on(node).max(0) + of_pods(node)).reduce(|one, other| one + other)
+        let room = |(_, node): (NodeId, &Node)| {
+            let facts = node.facts.as_ref()?;
+            let (mut free, mut used, mut pods) = (free_on(node).max(0), node.used.clone(), node.pods.len());
+            for pod in node.pods.iter().filter_map(|id| view.world.pod(*id)) {
+                if pod.facts.spec.priority < below {
+                    free += percent(&pod.facts.spec.requests);
+                    used.sub(&pod.facts.spec.requests);
+                    pods -= 1;
+                }
+            }
+            Some(self.fitting(facts, free, &used, pods).max(0))
+        };
+        nodes.filter_map(room).reduce(|one, other| one + other)
     }
 
     /// `4 members`, or `16 GPUs`.
@@ -228,12 +237,11 @@ impl Gangs {
         let need = RoomNeed::of(placing.terms, placing.world, &order);
         let all = Domain::all_of(placing.view(), group, std::slice::from_ref(&topology.required), &need);
         let mut domains: Vec<Domain> = all.into_iter().flatten().collect();
-        let least = order.least(placing.world);
         let first = order.needed().next().and_then(|id| placing.world.pod(id));
         let below = first.map_or(i32::MIN, |pod| pod.facts.spec.priority);
         let view = placing.view();
-        let may_be = |domain: &Domain| need.may_be_free(view, &domain.at, below).is_some_and(|free| free >= least);
-        domains.retain(|domain| domain.all >= need.least && may_be(domain));
+        let suffices = |domain: &Domain| need.room_without(view, &domain.at, below) >= Some(need.least);
+        domains.retain(|domain| domain.all >= need.least && suffices(domain));
         domains.sort_by_key(|domain| (-domain.free, domain.nodes));
         for domain in domains.into_iter().take(SEARCHED) {
             placing.world.confine(group, domain.at);
