@@ -57,6 +57,21 @@ fn the_surplus_of_a_gang_leaves_first_and_one_more_takes_all_of_it() {
 }
 
 #[test]
+fn a_gang_that_ends_member_by_member_counts_those_that_have_succeeded() {
+    for (policy, evicted) in [("once-satisfied", 1), ("waiting-running-succeed", 1), ("waiting-and-running", 2)] {
+        let mut gangs = TestGangs::with(Default::default());
+        (0..4).for_each(|n| gangs.plain_node(&format!("n{n}"), 1, "x"));
+        let keys = gang("low", "3", &[(MATCH_POLICY, policy)]);
+        (0..4).for_each(|n| gangs.of_priority(&format!("low-{n}"), 1, &keys));
+        gangs.settle();
+        (0..2).for_each(|n| gangs.cluster.finish(&format!("low-{n}")));
+        (0..3).for_each(|n| gangs.of_priority(&format!("high-{n}"), 9, &[]));
+        gangs.settle();
+        assert_eq!(gangs.cluster.evicted.len(), evicted, "{policy}: {:?}", gangs.cluster.evicted);
+    }
+}
+
+#[test]
 fn a_member_that_could_stay_and_leaves_with_its_gang_is_counted_once() {
     // Two members on each of two GPUs. Three are the gang's minimum: without them the fourth could stay beside the urgent pod.
     let mut gangs = TestGangs::with(Default::default());

@@ -97,9 +97,10 @@ impl<'a> Units<'a> {
     fn gang(&self, world: &World, gang: &Gang) -> Unit {
         let there = || gang.members().filter(|member| member.state.has_node() && !self.gone.contains(&member.pod));
         let bound = there().filter(|member| member.state.is_bound()).count();
+        // A gang whose rule ends with its start ends member by member: what they have done is not lost with the others.
         let succeeded = match gang.config().policy {
-            MatchPolicy::WaitingRunningSucceed => gang.counts().succeeded as usize,
-            _ => 0,
+            MatchPolicy::WaitingRunningSucceed | MatchPolicy::OnceSatisfied => gang.counts().succeeded as usize,
+            MatchPolicy::OnlyWaiting | MatchPolicy::WaitingAndRunning => 0,
         };
         let min = gang.config().min.unwrap_or(0) as usize;
         self.unit(world, there().map(|member| member.pod).collect(), (bound, succeeded, min))
