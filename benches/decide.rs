@@ -18,7 +18,6 @@ mod load;
 mod values;
 
 use baton::decide::core::rules::plugins::Profile;
-use baton::decide::explain::Fleet;
 use baton::decide::scheduler::NodeSearch;
 use baton::runtime::clock;
 use cluster::{Ask, Cluster, Decision, MIXED};
@@ -122,7 +121,7 @@ fn main() {
     show("1 GPU", nodes, &Figures::of(&later));
 
     let started = clock::now().mono;
-    let counted = Fleet::of(world.cluster.engine.world(), world.cluster.moment());
+    let counted = world.cluster.engine.fleet(world.cluster.moment());
     expect.at_most("fleet_ms", clock::now().mono.saturating_sub(started).as_secs_f64() * 1000.0);
     assert!(counted.devices.values().sum::<u32>() as usize >= load::gpus(nodes));
 

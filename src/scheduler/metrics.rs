@@ -179,7 +179,7 @@ impl SchedulerMetrics {
         for (gauge, value) in self.gauges.iter().zip(values) {
             gauge.set(value);
         }
-        self.show(scheduler.world(), now);
+        self.show(scheduler, now);
         let oldest = scheduler.earmarks().all().iter().map(Earmark::since).min();
         let age = oldest.map(|since| clock::mono().saturating_sub(since));
         self.earmark.set(age.unwrap_or_default().as_secs_f64());
@@ -189,8 +189,9 @@ impl SchedulerMetrics {
         scheduler.take_group_waits().into_iter().for_each(|wait| self.gang_waits.observe(wait.as_secs_f64()));
     }
 
-    fn show(&self, world: &World, now: Moment) {
-        let Fleet { devices, largest_free, daemons, faults, stuck } = Fleet::of(world, now);
+    fn show(&self, scheduler: &Scheduler, now: Moment) {
+        let Fleet { devices, largest_free, daemons, faults, stuck } = scheduler.fleet(now);
+        let world = scheduler.world();
         for (state, count) in daemons {
             self.daemons.get_or_create(&[("state", state)]).set(count.into());
         }
@@ -235,14 +236,17 @@ mod documented;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use baton_decide::core::rules::Plugins;
+    use baton_decide::scheduler::Config;
     use baton_decide::world::{NodeFacts, WorldEvent};
 
     #[test]
     fn every_metric_is_documented() {
         let metrics = SchedulerMetrics::new(&super::documented::requests());
-        let (mut world, now) = (World::default(), Moment { mono: Duration::ZERO, wall: jiff::Timestamp::UNIX_EPOCH });
-        world.apply(WorldEvent::Node(NodeFacts { name: "a".into(), ..NodeFacts::default() }), now.mono, now.wall);
-        metrics.show(&world, now);
+        let now = Moment { mono: Duration::ZERO, wall: jiff::Timestamp::UNIX_EPOCH };
+        let mut scheduler = Scheduler::new(Config::default(), Plugins::default());
+        let _ = scheduler.event(WorldEvent::Node(NodeFacts { name: "a".into(), ..NodeFacts::default() }), now);
+        metrics.show(&scheduler, now);
         let one = |pairs: &[(&'static str, &str)]| {
             [(pairs.iter().map(|(key, value)| (*key, (*value).to_owned())).collect::<Vec<_>>(), 1.0)]
         };
@@ -257,22 +261,22 @@ mod tests {
 
     #[test]
     fn the_oldest_lock_is_shown_and_a_stuck_one_with_its_node() {
-        let at = |seconds| Duration::from_secs(seconds);
-        let wall = jiff::Timestamp::UNIX_EPOCH;
+        let at = |seconds| Moment { mono: Duration::from_secs(seconds), wall: jiff::Timestamp::UNIX_EPOCH };
         let metrics = SchedulerMetrics::new(&RequestMetrics::default());
-        let mut world = World::default();
+        let mut scheduler = Scheduler::new(Config::default(), Plugins::default());
         let facts =
             |lock: Option<&str>| NodeFacts { name: "b".into(), lock: lock.map(Into::into), ..NodeFacts::default() };
-        world.apply(WorldEvent::Node(facts(Some("locked"))), at(3), wall);
-        assert_eq!(oldest_lock(&world, at(10)), at(7));
+        let oldest = |scheduler: &Scheduler, now| oldest_lock(scheduler.world(), Duration::from_secs(now)).as_secs();
+        let _ = scheduler.event(WorldEvent::Node(facts(Some("locked"))), at(3));
+        assert_eq!(oldest(&scheduler, 10), 7);
         let stuck = r#"baton_scheduler_lock_stuck_seconds{node="b"} 17.0"#;
         for (now, shown) in [(18, false), (20, true)] {
-            metrics.show(&world, Moment { mono: at(now), wall });
+            metrics.show(&scheduler, at(now));
             assert_eq!(metrics.print().contains(stuck), shown, "{now}\n{}", metrics.print());
         }
-        world.apply(WorldEvent::Node(facts(None)), at(21), wall);
-        assert_eq!(oldest_lock(&world, at(22)), Duration::ZERO);
-        metrics.show(&world, Moment { mono: at(22), wall });
+        let _ = scheduler.event(WorldEvent::Node(facts(None)), at(21));
+        assert_eq!(oldest(&scheduler, 22), 0);
+        metrics.show(&scheduler, at(22));
         let printed = metrics.print();
         assert!(!printed.contains("node=\"b\""), "{printed}");
         assert!(printed.contains(r#"baton_scheduler_daemons{state="none"} 1"#), "{printed}");

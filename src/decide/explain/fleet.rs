@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::node::closed;
 use crate::core::timers::Moment;
 use crate::devices::HeldDevice;
 use crate::lock::{DaemonState, Delay};
 use crate::pod::{ContainerKind, PodContainer};
+use crate::scheduler::Scheduler;
 use crate::world::{DeviceState, Node, Place, Pod, World};
 use baton_contract::{DeviceType, GpuRequest, PodKey, key};
 
@@ -32,22 +32,29 @@ pub struct Fleet<'a> {
     pub stuck: Vec<(&'a str, Duration)>,
 }
 
+impl Scheduler {
+    /// The cluster as this scheduler knows it.
+    pub fn fleet(&self, now: Moment) -> Fleet<'_> {
+        Fleet::of(self.world(), now, |node| self.closed_to_devices(node, now.wall).is_some())
+    }
+}
+
 impl<'a> Fleet<'a> {
-    /// What the world knows.
-    pub fn of(world: &'a World, now: Moment) -> Self {
+    /// Of this world; a node that is `closed` gives no device.
+    fn of(world: &'a World, now: Moment, closed: impl Fn(&Node) -> bool) -> Self {
         let states = [DaemonState::Missing, DaemonState::Unregistered, DaemonState::Fresh].map(DaemonState::word);
         let mut fleet = Self::default();
         fleet
             .daemons
             .extend(states.into_iter().chain(["gone", "stale", "late", "stopped", "away"]).map(|state| (state, 0)));
-        world.nodes().for_each(|(_, node)| fleet.count(node, now.wall));
+        world.nodes().for_each(|(_, node)| fleet.count(node, &closed, now.wall));
         let age = |node: &'a Node| Some((&*node.name, now.mono.saturating_sub(node.lock.first_seen)));
         let locked = world.locked().filter_map(|id| age(world.node(id)?));
         fleet.stuck = locked.filter(|(_, age)| Delay::of(*age) == Delay::Stuck).collect();
         fleet
     }
 
-    fn count(&mut self, node: &'a Node, wall: Timestamp) {
+    fn count(&mut self, node: &'a Node, closed: &impl Fn(&Node) -> bool, wall: Timestamp) {
         let daemon = node.daemon(wall);
         *self.daemons.entry(daemon.word()).or_default() += 1;
         let Some(stock) = node.stock.as_ref().filter(|stock| stock.lists_devices()) else { return };
@@ -55,7 +62,7 @@ impl<'a> Fleet<'a> {
             self.faults.push((&node.name, daemon.word()));
         }
         let pool = node.facts.as_ref().and_then(|facts| facts.domain(POOLS)).unwrap_or("none");
-        let off = closed(node, wall).is_some();
+        let off = closed(node);
         let seen = |state| if off && state == DeviceState::Free { DeviceState::Off } else { state };
         let states: Vec<_> = stock.states().map(|(kind, state)| (kind, seen(state))).collect();
         // This is done every second for all nodes: devices side by side are mostly alike.
@@ -116,6 +123,7 @@ fn wanted(containers: &[PodContainer]) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::node::closed;
     use super::*;
     use crate::world::{NodeFacts, WorldEvent};
 
@@ -133,7 +141,7 @@ mod tests {
         let mut world = World::default();
         world.apply(WorldEvent::Node(facts), now.mono, now.wall);
         world.apply(WorldEvent::Devices(serde_json::from_value(device).unwrap()), now.mono, now.wall);
-        let fleet = Fleet::of(&world, now);
+        let fleet = Fleet::of(&world, now, |node| closed(node, now.wall).is_some());
         let of = |state| fleet.devices.get(&("a100", "gpu", state)).copied();
         assert_eq!((of(DeviceState::Off), of(DeviceState::Unhealthy), of(DeviceState::Free)), (Some(2), Some(1), None));
         assert_eq!((fleet.largest_free["a100"], fleet.faults), (0, vec![("a", "none")]));

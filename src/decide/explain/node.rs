@@ -9,7 +9,7 @@ use crate::help::Help;
 use crate::lock::{BoundHolder, HolderState, stands};
 use crate::scheduler::Scheduler;
 use crate::world::spec::TaintEffect;
-use crate::world::{Node, NodeFacts, Place};
+use crate::world::{Node, NodeFacts, Place, Stock};
 use baton_contract::DeviceType;
 
 use super::advice::by_help;
@@ -40,7 +40,7 @@ impl Scheduler {
             }
         }
         let blocked = (free.is_empty() && !not_given.is_empty()).then(|| (not_given.join("; "), Help::Unassigned));
-        let refusal = closed(node, now.wall).or_else(|| self.closed_by_rule(node)).or(blocked);
+        let refusal = self.closed_to_devices(node, now.wall).or(blocked);
         let shares = node.stock.as_ref().and_then(|stock| stock.shares().unavailable.as_ref());
         not_given.extend(shares.map(|why| format!("GPU shares: SharesUnavailable: {why}")));
         let holder = world.holder(node, now.wall);
@@ -93,10 +93,11 @@ impl Scheduler {
         })
     }
 
-    /// Why a rule lets no pod with devices come there, as the scheduler is set.
-    fn closed_by_rule(&self, node: &Node) -> Option<(String, Help)> {
-        node.stock.as_ref().filter(|stock| stock.lists_devices())?;
-        self.rules().enabled().filter.iter().find_map(|rule| rule.closed(node))
+    /// Why it takes no pod with devices, whatever the pod asks for: by the node, or by a rule as the scheduler is set.
+    pub(super) fn closed_to_devices(&self, node: &Node, wall: Timestamp) -> Option<(String, Help)> {
+        let lists = node.stock.as_ref().is_some_and(Stock::lists_devices);
+        let by_rule = || self.rules().enabled().filter.iter().find_map(|rule| rule.closed(node));
+        closed(node, wall).or_else(|| by_rule().filter(|_| lists))
     }
 }
 
@@ -109,7 +110,7 @@ fn are(parts: &[String]) -> String {
     }
 }
 
-/// Why it takes no pod with devices, whatever the pod asks for.
+/// The same by the node alone.
 pub(super) fn closed(node: &Node, wall: Timestamp) -> Option<(String, Help)> {
     let daemon = node.daemon(wall);
     let fault = || daemon.fault(&node.name).filter(|_| !daemon.serves()).map(|fault| (fault, daemon.help()));

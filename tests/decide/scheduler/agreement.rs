@@ -26,6 +26,7 @@ fn a_node_whose_daemon_locks_otherwise_takes_no_device_pods_until_it_agrees() {
     let node = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
     assert!(!node.takes_devices && node.message.contains("pods with devices: AgentConfig: the node daemon has"));
     assert!(node.advice.unwrap().contains("--node-lock-key"));
+    assert_eq!(cluster.scheduler.fleet(cluster.moment()).largest_free["none"], 0);
     cluster.pod("plain", &[("cpu", "1")]);
     cluster.settle();
     assert_eq!(cluster.node_of("plain"), Some("n"), "pods without devices need no daemon");
@@ -33,6 +34,7 @@ fn a_node_whose_daemon_locks_otherwise_takes_no_device_pods_until_it_agrees() {
     cluster.say("n", status(Some(LockWord::new(key::NODE_LOCK, LockFormat::Timestamp))));
     cluster.settle();
     assert_eq!(cluster.node_of("p"), Some("n"));
+    assert_eq!(cluster.scheduler.fleet(cluster.moment()).largest_free["none"], 3);
 }
 
 #[test]
