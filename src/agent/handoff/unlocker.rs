@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::service::HandoffService;
 use baton_cluster::node_lock::LockWrite;
 use baton_contract::{LockRead, PodKey};
-use baton_decide::lock::ReleaseReason;
+use baton_decide::lock::{LockAge, ReleaseReason};
 use baton_decide::node::unlocking::RETRY_MIN;
 use baton_decide::node::{Facts, HandOff, UnlockEffect, UnlockReport, Unlocking};
 use baton_decide::pod::HandoffPod;
@@ -97,8 +97,10 @@ async fn release(service: &HandoffService, raw: &str, reason: ReleaseReason) -> 
         Ok(LockWrite::Done) => {
             let metrics = &service.context.metrics;
             metrics.released.get_or_create(&[("reason", reason.word())]).inc();
-            if let LockRead::Held { value, .. } = LockRead::parse(Some(raw)) {
-                metrics.lock_held_seconds.observe(clock::wall().duration_since(value.time).as_secs_f64());
+            if let LockRead::Held { value, .. } = LockRead::parse(Some(raw))
+                && let Some(age) = LockAge::of(&value, clock::wall()).known()
+            {
+                metrics.lock_held_seconds.observe(age.as_secs_f64());
             }
             tracing::info!(lock = raw, reason = %reason, "node lock released");
             service.context.view.seen().lock_released(raw);
