@@ -139,8 +139,21 @@ impl Nodes {
         let Some(node) = self.all.get_mut(id) else { return false };
         let locked = node.see_lock(LockRead::parse(facts.lock.as_deref()), now);
         changes.wake = node.facts.as_ref().map_or(Wake::NODE_ADDED, |old| {
-            // A wake also voids kept verdicts, so a fact that only falls wakes too.
-            let NodeFacts { labels, taints, unschedulable, allocatable, max_pods, .. } = old;
+            // A wake also voids kept verdicts, so a fact that only falls wakes too. A new field does not compile here until it is
+            // named: where rules read it, it wakes. Below the line is what they do not read, or what is compared further down.
+            let NodeFacts {
+                labels,
+                taints,
+                unschedulable,
+                allocatable,
+                max_pods,
+                // ---
+                name: _,
+                not_ready: _,
+                lock: _,
+                boot_id: _,
+                images: _,
+            } = old;
             let moved = *labels != facts.labels || *taints != facts.taints || *unschedulable != facts.unschedulable;
             let resized = *allocatable != facts.allocatable || *max_pods != facts.max_pods;
             let wake = |holds: bool, wake: Wake| if holds { wake } else { Wake::NONE };
