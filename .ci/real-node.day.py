@@ -19,7 +19,7 @@ QUESTIONS = {
 }
 # Beside a fault that keeps pods away, none of these may be said.
 WELL = {"explain pod": "normal", "explain node": "takes new pods with devices", "page node": '"open": true', "get locks": "normal|No node",
-        "audit": "everything holds$", "page audit": '"everything holds"', "doctor": " 0 failed"}
+        "audit": "no violation$", "page audit": '"no violation"', "doctor": " 0 failed"}
 failed = []
 
 

@@ -590,7 +590,7 @@ impl DeviceReconciler {
             }
             let said = reasoned(&health.reason.to_string(), &health.message);
             let limited = health.limits().ne(before.limits()) && health.limits().next().is_some();
-            let unhealthy = || (EventReason::DeviceUnhealthy, format!("takes no new pods: {said}"));
+            let unhealthy = || (EventReason::DeviceUnhealthy, format!("is out of service: {said}"));
             let news = match health.healthy {
                 true if !before.healthy => Some((EventReason::DeviceHealthy, format!("takes pods again: {said}"))),
                 false if before.healthy => Some(unhealthy()),

@@ -8,6 +8,8 @@ pub enum Help {
     Rule,
     /// The node daemon must come back.
     Daemon,
+    /// The node daemon was stopped in order, and must be started again.
+    Stopped,
     /// The kubelet must come back.
     Kubelet,
     /// Scheduler and node daemon must lock nodes alike.

@@ -149,7 +149,7 @@ impl LeaderClient {
         let found = match there {
             Some(there) => {
                 return Err(anyhow!(
-                    "no scheduler leads in namespace {namespace}: there is one in {there}; give --baton-namespace {there}, or --admin-url"
+                    "no scheduler of Baton is in namespace {namespace}, but in {there}: give --baton-namespace {there}, or set BATON_NAMESPACE"
                 ));
             }
             None if silent.is_empty() => format!("no pod there has the labels {LABELS}"),

@@ -20,7 +20,7 @@ async fn a_policy_as_the_api_server_stores_it_is_the_one_that_was_installed() {
     let world = World::start().await;
     let (code, said) = audit(&world).await;
     let verdict = said.lines().last().unwrap();
-    let without = "2 nodes, 2 Device objects, 0 pods: everything holds, but 2 nodes take no new pods with devices";
+    let without = "2 nodes, 2 Device objects, 0 pods: no violation, but 2 nodes take no new pods with devices";
     assert_eq!((code, verdict, said.contains("admission")), (Some(0), without, false), "{said}");
 }
 
@@ -47,7 +47,7 @@ async fn a_policy_that_is_missing_unbound_narrowed_or_edited_is_named() {
         format!("{devices} has no binding, so it denies nothing"),
         format!("{leases} is missing"),
         format!("{assignments} does not deny"),
-        "4 things do not hold".to_owned(),
+        "4 violations".to_owned(),
     ] {
         assert!(said.contains(&words), "{words}: {said}");
     }

@@ -54,7 +54,7 @@ async fn a_sound_cluster_passes_and_a_device_of_two_pods_is_named_with_exit_code
         "{said}"
     );
     assert!(lines[1].starts_with("note: no admission policy"), "{said}");
-    let verdict = "1 node, 1 Device object, 1 pod: everything holds, but 1 node takes no new pods with devices";
+    let verdict = "1 node, 1 Device object, 1 pod: no violation, but 1 node takes no new pods with devices";
     assert_eq!(lines[2..], [verdict]);
 
     pods.create(&PostParams::default(), &pod("two")).await.unwrap();

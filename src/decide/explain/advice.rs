@@ -1,12 +1,14 @@
 //! What to do about a refusal: by the help that its rule names, else by the rule.
 
-use crate::core::rules::plugins::{self, resources_fit};
+use crate::core::rules::plugins::{self, node_affinity, resources_fit};
 use crate::help::Help;
 
 /// What may help; `None` where the reason itself says it. `named`: the pod goes to nodes of given names alone.
 pub(super) fn advice(rule: &str, help: Help, named: bool) -> Option<&'static str> {
     let own = match help {
         _ if !named => None,
+        // Other nodes are not meant, and a name that no node has is said apart.
+        Help::Rule if rule == node_affinity::NAME => return None,
         Help::Room => Some(
             "The pod goes to no other node: wait for pods to end there, ask for less, or let it go elsewhere: `baton get nodes` shows what is \
              free, `baton get devices` which pod holds which device",
@@ -31,6 +33,10 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
             "The node daemon is missing or does not report: look at its pod there (`kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin \
              --field-selector spec.nodeName=NODE`), or where there is none at its DaemonSet, and run `baton doctor` on the node; one that runs and is silent hangs: \
              kill it there by `pkill -KILL -f '^[^ ]*baton.device-plugin'`"
+        }
+        Help::Stopped => {
+            "The node daemon there ended in order: its pod was deleted or is being replaced, or the DaemonSet does not select the node any more: \
+             `kubectl get daemonsets,pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin` shows both"
         }
         Help::Kubelet => {
             "The kubelet is away there: on the machine `systemctl status kubelet` and `journalctl -u kubelet` say why; `kubectl describe node \
@@ -119,6 +125,8 @@ mod tests {
             assert!(named.starts_with("The pod goes to no other node") && !named.contains("add "), "{named}");
             assert!(free.contains("add "), "{free}");
         }
+        let affinity = [true, false].map(|named| advice(node_affinity::NAME, Help::Rule, named));
+        assert!(affinity[0].is_none() && affinity[1].is_some_and(|of| of.contains("label nodes")));
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl PodState {
         match self {
             Self::Active => "queued, tried as soon as its turn comes",
             Self::Preparing => "being bound, waiting for its volumes",
-            Self::WaitingForLock => "being bound, in the queue for the node lock",
+            Self::WaitingForLock => "waiting for its turn with the lock of its node",
             Self::Locking => "being bound, the node lock is being written",
             Self::Binding => "being bound",
             Self::Held => "reserved until its gang can start",

@@ -183,12 +183,15 @@ impl Scheduler {
         let own = if known { String::new() } else { format!("; by itself: {}", judged.message) };
         let mut advice: Vec<String> = self.gang_advice(id, now).into_iter().collect();
         let mut wakes = woken.unwrap_or(judged.wakes);
-        if self.never_starts(group) {
+        let never = self.never_starts(group);
+        if never {
             wakes.retain(|when| !frees(when));
         } else {
             advice.extend(judged.advice);
         }
-        PodVerdict { message: gang + &own, advice, wakes, ..judged }
+        // Room on a node helps one that may start.
+        let nearest = judged.nearest.filter(|_| !never);
+        PodVerdict { message: gang + &own, advice, wakes, nearest, ..judged }
     }
 
     /// What to do about the gang of a pod, and which command shows more.

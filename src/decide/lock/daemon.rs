@@ -133,6 +133,7 @@ impl DaemonState {
         match self {
             Self::Unregistered | Self::KubeletAway => Help::Kubelet,
             Self::Fresh | Self::Late(_) => Help::Registration,
+            Self::Ended => Help::Stopped,
             _ => Help::Daemon,
         }
     }
@@ -140,7 +141,7 @@ impl DaemonState {
     /// The command that shows the daemon's pod on `node`, or why its kubelet is away.
     pub fn look(self, node: &str) -> String {
         match self {
-            Self::Unregistered | Self::KubeletAway => format!("kubectl describe node {node}"),
+            Self::Unregistered | Self::KubeletAway => format!("systemctl status kubelet, on the machine of {node}"),
             _ => format!(
                 "kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin --field-selector spec.nodeName={node}"
             ),

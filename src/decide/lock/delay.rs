@@ -96,8 +96,8 @@ impl LockDelay<'_> {
                  goes once {holder} is deleted"
             ),
             DaemonState::Unregistered | DaemonState::KubeletAway => format!(
-                "Look at the kubelet: `{look}`, and on the machine `journalctl -u kubelet` say why; {holder} starts and the lock goes once \
-                 it answers; a deleted pod, too, stays until then"
+                "Look at the kubelet of {node}: on the machine `systemctl status kubelet` and `journalctl -u kubelet` say why; {holder} \
+                 starts and the lock goes once it answers; a deleted pod, too, stays until then"
             ),
             _ => format!(
                 "Look at what does not answer: `{look}`; {holder} starts and the lock goes once it does; {HANGS}"
@@ -162,13 +162,13 @@ mod tests {
             ),
             (84, DaemonState::Missing, Delay::Stuck, "no node daemon has reported from n", "spec.nodeName=n"),
             (84, DaemonState::Ended, Delay::Stuck, "; the node daemon of n was stopped", "spec.nodeName=n"),
-            (84, DaemonState::Unregistered, Delay::Stuck, "; the kubelet of n is away", "describe node n"),
+            (84, DaemonState::Unregistered, Delay::Stuck, "; the kubelet of n is away", "kubelet of n: on the machine"),
             (
                 84,
                 DaemonState::KubeletAway,
                 Delay::Stuck,
                 "the kubelet of n is away or not well: the Node",
-                "describe node n",
+                "kubelet of n: on the machine",
             ),
         ] {
             let (is, said, by) = delay(age, daemon);

@@ -85,13 +85,10 @@ impl AuditReport {
             .collect::<Vec<_>>()
             .join(" and ");
         match (self.violations.len() + broken, &*wrong) {
-            (0, "") => "everything holds".to_owned(),
-            (0, wrong) => format!("everything holds, but {wrong}"),
-            (count, wrong) => {
-                let verb = if count == 1 { "does" } else { "do" };
-                let but = if wrong.is_empty() { "" } else { "; " };
-                format!("{} {verb} not hold{but}{wrong}", amount(count, "thing"))
-            }
+            (0, "") => "no violation".to_owned(),
+            (0, wrong) => format!("no violation, but {wrong}"),
+            (count, "") => amount(count, "violation"),
+            (count, wrong) => format!("{}; {wrong}", amount(count, "violation")),
         }
     }
 }
@@ -341,11 +338,11 @@ mod tests {
             let (unhealthy, stuck, leases_unread) = (own(unhealthy), own(stuck), unread.map(str::to_owned));
             AuditReport { leases_unread, stuck, unhealthy, ..report }.outcome(broken)
         };
-        assert_eq!(outcome(&[], &[], None, 0), "everything holds");
-        assert_eq!(outcome(&["a"], &[], None, 0), "everything holds, but 1 device is out of service under pods");
-        let both = "2 things do not hold; 2 devices are out of service under pods and 1 lock is stuck";
+        assert_eq!(outcome(&[], &[], None, 0), "no violation");
+        assert_eq!(outcome(&["a"], &[], None, 0), "no violation, but 1 device is out of service under pods");
+        let both = "2 violations; 2 devices are out of service under pods and 1 lock is stuck";
         assert_eq!(outcome(&["a", "b"], &["c"], None, 2), both);
-        assert_eq!(outcome(&[], &[], Some("x"), 0), "everything holds, but the node daemons were not heard");
+        assert_eq!(outcome(&[], &[], Some("x"), 0), "no violation, but the node daemons were not heard");
     }
 
     #[test]

@@ -191,10 +191,12 @@ impl PodHoldings {
             broken.iter().map(|row| format!("`baton drain {}/{}`", row.node, row.device)).collect();
         (!broken.is_empty()).then(|| {
             format!(
-                "{} {go} to no new pod; this one keeps {them} until it ends: once its work is saved, {} (which keeps {them} out of use, too), or \
-                 delete the pod: what its owner makes again, or you do where it has none, gets healthy ones (docs/runbooks.md)",
+                "{} {go} to no new pod; this one keeps {them} until it ends: once its work is saved, {} (which also cordons {them}: `baton \
+                 uncordon` ends that), or delete the pod: its owner, or you, create another one. Where the machine has to be rebooted, \
+                 `kubectl cordon {}` first: otherwise the new pod may come back to it (docs/runbooks.md)",
                 names.join(", "),
-                drains.join(" and ")
+                drains.join(" and "),
+                broken.first().map_or("", |row| &*row.node)
             )
         })
     }

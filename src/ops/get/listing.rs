@@ -172,7 +172,7 @@ impl<'a> Printer<'a> {
             None | Some(GetOutput::Wide) if listing.lines.is_empty() => {
                 let filtered = self.args.node.is_some() || self.args.selector.is_some() || self.args.state.is_some();
                 let none = match listing.none.split_once(';') {
-                    _ if filtered => format!("No {} is selected", listing.what),
+                    _ if filtered => format!("No {} matches", listing.what),
                     Some((none, _)) if self.args.all_namespaces => none.to_owned(),
                     _ => listing.none.to_owned(),
                 };

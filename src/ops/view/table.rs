@@ -200,7 +200,13 @@ pub fn fitted(
             kept.remove(at);
         }
     }
-    let left_out = (0..headers.len()).filter(|at| !kept.contains(at)).map(|at| headers[at].to_owned()).collect();
+    // A column that has nothing to say is not missed.
+    let said = |at: usize| match headers[at] {
+        "NAMESPACE" if says_nothing(at) => format!("NAMESPACE (all {})", rows.first().map_or("", |row| &*row[at])),
+        header => header.to_owned(),
+    };
+    let missed = |at: &usize| !kept.contains(at) && (*is_followed || !empty(&rows, *at));
+    let left_out = (0..headers.len()).filter(missed).map(said).collect();
     let mut table = Table::new();
     table.load_style(presets::NOTHING).force_no_tty();
     if look.colour {
@@ -362,7 +368,7 @@ mod tests {
         let look = Look { width: Some(20), ..Look::PLAIN };
         let left_out =
             |holder| fitted(&["NODE", "HOLDER", "LOCK AGE"], vec![row(holder)], look, &mut Columns::default()).1;
-        assert_eq!((left_out(""), left_out("ml/a")), (vec!["HOLDER".to_owned()], vec!["LOCK AGE".to_owned()]));
+        assert_eq!((left_out(""), left_out("ml/a")), (Vec::new(), vec!["LOCK AGE".to_owned()]));
     }
 
     #[test]
@@ -384,7 +390,7 @@ mod tests {
         let look = Look { width: Some(48), ..Look::PLAIN };
         let left_out =
             fitted(&["NAMESPACE", "NAME", "PHASE", "WANTS", "PROBLEM"], rows, look, &mut Columns::default()).1;
-        assert_eq!(left_out, ["NAMESPACE", "PHASE", "WANTS"]);
+        assert_eq!(left_out, ["NAMESPACE (all default)", "PHASE", "WANTS"]);
         // A namespace is news where there are several, and the first column then.
         let pod = |space: &str| [space, "train", "Running", "node-a"].map(str::to_owned).to_vec();
         let left_out = |other| {
@@ -392,14 +398,14 @@ mod tests {
             let rows = vec![pod("default"), pod(other)];
             fitted(&["NAMESPACE", "NAME", "PHASE", "NODE"], rows, look, &mut Columns::default()).1
         };
-        assert_eq!((left_out("default"), left_out("ml")), (vec!["NAMESPACE".to_owned()], vec!["NODE".to_owned()]));
+        assert_eq!((left_out("default"), left_out("ml")), (vec!["NAMESPACE (all default)".to_owned()], vec!["NODE".to_owned()]));
         // That all nodes are ready is no news, that one is not is bad news.
         let node = |status: &str| ["node-a", status, "fresh 6s", "1 GPU unhealthy"].map(str::to_owned).to_vec();
         let shown = |status| {
             let look = Look { width: Some(40), ..Look::PLAIN };
             fitted(&["NAME", "STATUS", "DAEMON", "NOTES"], vec![node(status)], look, &mut Columns::default()).1
         };
-        assert_eq!((shown("Ready"), shown("NotReady")), (vec!["STATUS".to_owned()], vec!["DAEMON".to_owned()]));
+        assert_eq!((shown("Ready"), shown("NotReady")), (Vec::new(), vec!["DAEMON".to_owned()]));
     }
 
     #[test]

@@ -180,7 +180,7 @@ fn fields(status: &PodStatus) -> Map<String, Value> {
     }
 }
 
-/// What changed at the top level; a field that went away becomes `null`.
+/// What changed at the top level; a field that went away becomes `null`, also of a condition: by its type it is merged with the one before.
 fn difference(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<String, Value> {
     // What others own in a pod's status stays as it is.
     const FOREIGN: [&str; 3] = ["nominatedNodeName", "resourceClaimStatuses", "extendedResourceClaimStatus"];
@@ -188,6 +188,13 @@ fn difference(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<String,
         new.iter().filter(|(key, value)| old.get(*key) != Some(value)).map(|(k, v)| (k.clone(), v.clone())).collect();
     for key in old.keys().filter(|key| !new.contains_key(*key) && !FOREIGN.contains(&key.as_str())) {
         patch.insert(key.clone(), Value::Null);
+    }
+    for condition in patch.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
+        for key in ["reason", "message"] {
+            if condition.get(key).is_none() {
+                condition[key] = Value::Null;
+            }
+        }
     }
     patch
 }

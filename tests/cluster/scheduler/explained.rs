@@ -80,7 +80,7 @@ async fn what_if_answers_from_the_live_world_and_writes_nothing() {
     let big = file("big.yaml", &POD.replace("gpu: 2", "gpu: 9"));
     let (code, text, _) = baton(&scheduler, &["explain", "--what-if", "-f", &big]).await;
     assert_eq!(code, Some(0));
-    assert!(text.contains("never starts here") && text.contains("fewer than 9 free GPUs"), "{text}");
+    assert!(text.contains("never starts here") && text.contains("fewer than 9 GPUs in service"), "{text}");
     let bad = file("bad.yaml", &POD.replace("  containers:", "  containers: ]"));
     let (code, _, said) = baton(&scheduler, &["explain", "--what-if", "-f", &bad]).await;
     assert_eq!(code, Some(1));

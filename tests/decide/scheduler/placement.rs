@@ -135,7 +135,7 @@ fn the_condition_counts_nodes_by_reason() {
     cluster.settle();
     assert_eq!(
         cluster.conditions["big"],
-        "0/4 nodes: 2 have fewer than 4 free GPUs, 1 has no live node daemon, 1 taint gpu=reserved"
+        "0/4 nodes: 2 have fewer than 4 GPUs in service, 1 has no live node daemon, 1 taint gpu=reserved"
     );
     assert!(cluster.notices.contains(&("big".into(), "FailedScheduling")));
     let explained = cluster.explain(&PodKey::new("ml", "big")).unwrap();

@@ -113,9 +113,12 @@ const PLUGINS: &[PluginEntry] = &[
         "Give the pod a toleration of that taint, or remove the taint from the nodes (`kubectl taint`)",
         |_| Extension::new(TaintToleration).filter().score(1).into(),
     ),
-    stock("NodeAffinity", "Change the pod's nodeSelector or node affinity, or label nodes so that they match", |_| {
-        Extension::new(NodeAffinity).filter().score(1).into()
-    }),
+    stock(
+        "NodeAffinity",
+        "Correct nodeSelector or node affinity and create the pod again (in the pod they cannot be changed), or label nodes so that they \
+         match",
+        |_| Extension::new(NodeAffinity).filter().score(1).into(),
+    ),
     stock("NodePorts", "Another pod has that host port: use another one, or none", |_| {
         Extension::new(NodePorts).filter().into()
     }),

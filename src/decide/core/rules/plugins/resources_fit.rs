@@ -74,18 +74,23 @@ impl Shortage<'_> {
                 if name != key::NVIDIA_GPU {
                     return (slots.kept::<ShortageTexts>().text(name), help);
                 }
-                let made = usize::try_from(wanted).ok().and_then(|wanted| FEW_GPUS.get(wanted)).cloned();
-                (made.unwrap_or_else(|| few_gpus(wanted)), help)
+                let (texts, what) = if help == Help::LargerNode { (&*SMALL_NODE, SERVED) } else { (&*FEW_GPUS, FREE) };
+                let made = usize::try_from(wanted).ok().and_then(|wanted| texts.get(wanted)).cloned();
+                (made.unwrap_or_else(|| fewer(wanted, what)), help)
             }
         }
     }
 }
 
 /// Texts for requests of up to 16 GPUs: many nodes get the same.
-static FEW_GPUS: LazyLock<[Text; 17]> = LazyLock::new(|| std::array::from_fn(|wanted| few_gpus(wanted as i64)));
+static FEW_GPUS: LazyLock<[Text; 17]> = LazyLock::new(|| std::array::from_fn(|wanted| fewer(wanted as i64, FREE)));
+/// The same where no more would be free on the empty node.
+static SMALL_NODE: LazyLock<[Text; 17]> = LazyLock::new(|| std::array::from_fn(|wanted| fewer(wanted as i64, SERVED)));
+const FREE: &str = "free GPUs";
+const SERVED: &str = "GPUs in service";
 
-fn few_gpus(wanted: i64) -> Text {
-    if wanted == 1 { "have no free GPU".into() } else { format!("have fewer than {wanted} free GPUs").into() }
+fn fewer(wanted: i64, what: &str) -> Text {
+    if wanted == 1 { "have no free GPU".into() } else { format!("have fewer than {wanted} {what}").into() }
 }
 
 /// Texts about other extended resources that were made already.
