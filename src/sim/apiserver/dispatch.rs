@@ -6,7 +6,6 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{HeaderMap, HeaderValue, Method, Request as HttpRequest, Response, header};
 use serde_json::{Value, json};
 
-use super::auth::{User, account_groups};
 use super::codec;
 use super::core::Core;
 use super::counts::Counted;
@@ -24,6 +23,7 @@ use super::request::Request;
 use super::reviews;
 use super::subresources;
 use super::tokens;
+use super::user::{User, account_groups};
 use super::watch;
 use super::write::{Write, Written};
 

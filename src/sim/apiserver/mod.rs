@@ -55,6 +55,7 @@ mod tidy;
 mod tls;
 mod tokens;
 mod update;
+mod user;
 mod validate;
 mod watch;
 mod write;
