@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::failure::Failure;
 use super::object::text;
-use super::registry::Resource;
 use super::request::Target;
+use super::resource::Resource;
 use super::store::Store;
 use super::user::{NODE_NAME, User};
 

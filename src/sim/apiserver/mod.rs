@@ -44,6 +44,7 @@ mod quotas;
 mod read;
 mod registry;
 mod request;
+mod resource;
 mod reviews;
 mod schema;
 mod selectors;

@@ -8,8 +8,8 @@ use super::auth::{path_allowed, strings};
 use super::core::Core;
 use super::failure::Failure;
 use super::object::text;
-use super::registry::Resource;
 use super::request::{Request, Target};
+use super::resource::Resource;
 use super::tokens;
 use super::user::User;
 

@@ -13,8 +13,8 @@ use super::core::{Core, rfc3339};
 use super::failure::{Cause, Failure};
 use super::object::{Object, key, meta, metadata_mut, text};
 use super::policies::Asked;
-use super::registry::Resource;
 use super::request::Request;
+use super::resource::Resource;
 use super::schema;
 use super::user::User;
 
